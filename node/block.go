@@ -104,8 +104,9 @@ func (s *Space) Entry(b Block, replica int) rdma.Addr {
 // Table returns the address of a region's block allocation table on one replica; it has Blocks words.
 func (s *Space) Table(region, replica int) rdma.Addr { return s.At(region, replica, 0) }
 
-// Entry is a word of the block allocation table: who owns the block, which size class its objects have, and a
-// generation that changes with every owner: who read an entry and then takes the block over finds it as it was.
+// Entry is a word of the block allocation table: the owner of the block, the size class of its
+// objects, and a generation that changes with every owner. So a CAS from an entry that was read
+// takes the block over only if the owner has not changed since.
 type Entry uint64
 
 // Owners that are no clients.
@@ -128,7 +129,7 @@ func (e Entry) Next(owner rdma.ClientID, class int) Entry {
 	return MakeEntry(owner, class) | (e+1)&generations
 }
 
-// Owner returns who owns the block; 0 is nobody.
+// Owner returns the owner of the block; 0 is no owner.
 func (e Entry) Owner() rdma.ClientID { return rdma.ClientID(e >> 48) }
 
 // Class returns the size class of the block's objects.

@@ -15,14 +15,14 @@ import (
 // HeaderBytes is the size of the header at offset 0 of every node.
 const HeaderBytes = 4096
 
-// Header says what a pool holds. Every node carries a copy, which differs only in Node. It is written once, before
-// anybody else can see the pool.
+// Header says what a pool holds. Every node carries a copy, which differs only in Node. It is
+// written once, before the pool is visible to any other process.
 type Header struct {
 	Store   string // the format's name
 	Version uint32 // of the store's format
 	Params  []byte // the store's own, as JSON
 	Nodes   int
-	Node    int    // whose copy this is
+	Node    int    // the node that has this copy
 	Size    uint64 // bytes of registered memory that the store has
 	// Telemetry is how many bytes more are registered, behind the store's: see package telemetry. 0: none, as in pools of
 	// programs that knew of none.

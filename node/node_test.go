@@ -242,7 +242,8 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// overtaken is a node's memory in which somebody else is served while a request has memory backed.
+// overtaken is the memory of a node that serves another request while the memory for a request is
+// backed.
 type overtaken struct {
 	rdma.Memory
 	other *rdma.Request

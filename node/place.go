@@ -34,10 +34,12 @@ func ring(nodes int) []ringPoint {
 	return points
 }
 
-// Place maps items to r distinct nodes each by consistent hashing (FUSEE 4.4): an item's primary is the first node
-// behind its position on the ring, its backups the next ones. Loads are bounded: a node that already has more than its
-// share is passed over, so that primaries and copies are spread to within one or two. A node takes at most capacity
-// items; where fewer than r nodes have room the list ends. Everybody computes the same list from the same numbers.
+// Place maps items to r distinct nodes each by consistent hashing (FUSEE 4.4): an item's primary is
+// the first node behind its position on the ring, its backups the next ones. Loads are bounded: a
+// node that already has more than its share is passed over, so that primaries and copies are spread
+// to within one or two. A node takes at most capacity items; where fewer than r nodes have room the
+// list ends. The list depends on the arguments only, so that all clients and nodes compute the same
+// one.
 func Place(items, replicas, nodes, capacity int) [][]Replica {
 	points := ring(nodes)
 	primaries, copies := make([]int, nodes), make([]int, nodes)

@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// The procedures of a memory node. Their whole state is in registered memory, so that it survives whoever runs them.
+// The procedures of a memory node. Their whole state is in registered memory, so that it survives
+// the process that runs them.
 const (
 	// ProcAlloc hands out a free block of one region (FUSEE 4.4, ALLOC). Arg: offset of the block allocation table,
 	// number of blocks, offset of the first block, bytes a block, size class, index to begin searching at. Ret: index
@@ -39,9 +40,10 @@ const (
 	incarnationAt = 16 // the lower half of that word
 )
 
-// Serve runs a request on a node's memory. Each procedure has one linearization point, a CAS of a table word or count: a crash
-// before it leaves nothing but memory that was backed early, a crash behind it a block that its owner's recovery
-// finds in the table, or items that a sweep finds to be nobody's.
+// Serve runs a request on a node's memory. Each procedure has one linearization point, a CAS of a
+// table word or count. A crash before it leaves nothing but memory that was backed early. A crash
+// behind it leaves a block that its owner's recovery finds in the table, or items that a sweep
+// finds to have no owner.
 func Serve(m rdma.Memory, r *rdma.Request) error {
 	switch r.Proc {
 	case ProcAlloc:
@@ -162,8 +164,8 @@ func serveGrow(m rdma.Memory, r *rdma.Request) error {
 	return fmt.Errorf("hand out %d items on node %d: array: %w", want, m.Node(), rdma.ErrFull)
 }
 
-// takeObject takes the first object of a block whose bit is set, if it is free by its mark; other bits it drops. Whoever
-// clears a bit has the object: frees do not hint twice.
+// takeObject takes the first object of a block whose bit is set, if it is free by its mark; other
+// bits it drops. The worker that clears a bit has the object: frees do not hint twice.
 func takeObject(m rdma.Memory, bitmap, front, size, objects uint64) (j, incarnation uint64, ok bool) {
 	for w := range (objects + 63) / 64 {
 		for set := m.Load(bitmap + 8*w); set != 0; set = m.Load(bitmap + 8*w) {

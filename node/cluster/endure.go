@@ -31,19 +31,22 @@ func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
 	return false, nil
 }
 
-// fenceAgain ends verbs of epochs before that of a busy view whose master is gone, maybe before it had done so itself. A client that
-// never heard of this epoch, and is in the midst of an operation, would meet the next one as its second.
+// fenceAgain ends verbs of epochs before that of a busy view whose master is gone: that master may
+// not have done so. A client that has not heard of this epoch and is in the midst of an operation
+// would meet the next epoch as its second.
 func (k *keeper) fenceAgain(v rdma.View) error {
 	k.due, k.fenced, k.fencedAt = true, v.Epoch, k.ep.Now()
-	if err := k.f.Fence(v.Epoch); err != nil && !errors.Is(err, rdma.ErrNodeDown) { // who is down is expelled with the next epoch
+	// A node that is down is expelled with the next epoch.
+	if err := k.f.Fence(v.Epoch); err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 		return fmt.Errorf("fence epoch %d again: %w", v.Epoch, err)
 	}
 	return nil
 }
 
-// renew takes the pool to a new epoch, in which it is swept, unless nobody can say yet whether a node is dead: it would
-// neither be expelled nor fence anybody off. Whoever finds that a new epoch is due waits for a tick, which is longer than
-// operations take, so that clients hardly ever meet two of them in one.
+// renew takes the pool to a new epoch, in which it is swept. It does nothing while it is in doubt
+// whether a node is dead: such a node would neither be expelled nor fence clients off. A keeper
+// that finds a new epoch due waits for a tick first. A tick is longer than operations take, so that
+// clients hardly ever meet two epochs in one operation.
 func (k *keeper) renew(v rdma.View) error {
 	k.due = true
 	down, err := k.probe(v)

@@ -193,7 +193,7 @@ func (e *enduring) settled(epochs uint64, gone ...int) {
 	}
 }
 
-// TestNodeDiesAndNobodyCares: no epoch begins, so that no client is fenced, and nobody probes.
+// TestNodeDiesAndNobodyCares: no epoch begins, so that no client is fenced, and no keeper probes.
 func TestNodeDiesAndNobodyCares(t *testing.T) {
 	e := endure(t, sim.Hostile(1), 2)
 	e.s.KillNodeAfter(1, time.Millisecond)
@@ -264,7 +264,7 @@ func TestEpochsComeOneAtATime(t *testing.T) {
 	}
 }
 
-// TestOnceEndures recovers a pool that nobody keeps: it comes to its end though a node stays dead.
+// TestOnceEndures recovers a pool that has no keeper: it comes to its end though a node stays dead.
 func TestOnceEndures(t *testing.T) {
 	e := endure(t, sim.Hostile(3), 0)
 	e.asked = 2

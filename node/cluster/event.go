@@ -14,12 +14,12 @@ type What uint8
 const (
 	Elected    What = iota + 1 // became the pool's master
 	Lost                       // is master no more: another client is, or was, or asked to be
-	Expelled                   // a node did not answer, and is gone for everybody
+	Expelled                   // a node did not answer, and is down for all clients for good
 	Mended                     // all replicas are equal again
 	Restored                   // a spare stands for a node that is gone
 	Recovered                  // what a dead client left is finished, or taken back, and passed on
 	Attached                   // as Recovered, but the client's process still holds its identity
-	Swept                      // what nobody could reach any more is free
+	Swept                      // memory that was no longer reachable is free
 	Failed                     // something could not be done; it is tried again later
 	Configured                 // the store's configuration is another one
 )

@@ -69,7 +69,7 @@ type keeper struct {
 	due bool
 	// attends: what an Attendant has begun goes on elsewhere.
 	attends bool
-	// fenced is the epoch to which this tenure has fenced everybody off, and fencedAt when.
+	// fenced is the epoch to which this tenure has fenced all workers off, and fencedAt when.
 	fenced   uint64
 	fencedAt time.Duration
 	// idle is when the view became idle, as far as this tenure knows; breathing: a vacancy waits, see breath.
@@ -111,12 +111,13 @@ type target struct {
 	attend bool
 }
 
-// Keep makes the caller a candidate for the pool's master, until Stop or until the endpoint is closed. The master
-// replaces dead nodes and recovers dead clients, whoever else is at work. Of one that dies in the midst of that another
-// keeper takes over; of one that is slow, too, and then what the slow one still has in mind does no harm: it was fenced
-// off, and so its Keep returns an error wrapping rdma.ErrRevoked. Its process may begin again with another endpoint. So
-// may one that was asked to hold still (see Hold) while verbs of a mender that failed may be in flight: the error wraps
-// the same.
+// Keep makes the caller a candidate for the pool's master, until Stop or until the endpoint is
+// closed. The master replaces dead nodes and recovers dead clients, while other clients go on. When
+// a master dies in the midst of that, another keeper takes over. The same happens to a master that
+// is slow. What the slow one does afterwards is harmless, since it was fenced off, and so its Keep
+// returns an error wrapping rdma.ErrRevoked. Its process may begin again with another endpoint. So
+// may one that was asked to hold still (see Hold) while verbs of a mender that failed may be in
+// flight: the error wraps the same.
 //
 // Keep uses the endpoint, and the mender made on it, alone. It returns nil when it was stopped.
 func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
@@ -159,7 +160,7 @@ func (k *keeper) pause(err error) time.Duration {
 	if errors.Is(err, errAsked) {
 		return yieldLeases * k.o.Lease
 	}
-	if errors.Is(err, errAlone) { // whoever is not gets the role
+	if errors.Is(err, errAlone) { // a candidate that is not cut off gets the role
 		k.log(Event{What: Failed, Err: err})
 		return 2 * k.o.Lease
 	}
@@ -169,7 +170,7 @@ func (k *keeper) pause(err error) time.Duration {
 	k.log(Event{What: Failed, Err: err})
 	k.faults = min(k.faults+1, 8)
 	longest := 5 * k.o.Lease
-	if errors.Is(err, rdma.ErrUnreachable) { // it may be back, and meanwhile nobody replaces what died
+	if errors.Is(err, rdma.ErrUnreachable) { // it may be back, and until then dead nodes are not replaced
 		longest = k.o.Lease / 2
 	}
 	return min(k.o.Tick<<k.faults, max(k.o.Tick, longest))
@@ -192,7 +193,7 @@ func (k *keeper) resign() {
 	k.role, k.m = rdma.Role{}, nil
 }
 
-// lead makes the caller master, or makes sure that it still is; false: somebody else is.
+// lead makes the caller master, or makes sure that it still is; false: another client is.
 func (k *keeper) lead() (bool, error) {
 	if k.role.Owner != 0 {
 		err := k.prolong()
@@ -310,7 +311,7 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 	return true, k.sweep(v)
 }
 
-// sweep follows when everything else is done: what it frees is in nobody's way.
+// sweep follows when everything else is done: no other work waits for the memory that it frees.
 func (k *keeper) sweep(v rdma.View) error {
 	if _, ok := k.m.(Enduring); ok {
 		return k.renew(v)
@@ -343,7 +344,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	k.littered = true
 	e := Event{What: Recovered, Epoch: v.Epoch, Client: c, Took: k.ep.Now() - began, Report: k.report()}
 	err := k.f.Forget(c)
-	if errors.Is(err, rdma.ErrHeld) { // fenced off, but not dead: somebody has to end it
+	if errors.Is(err, rdma.ErrHeld) { // fenced off, but not dead: its process has to end first
 		e.What, err = Attached, nil
 		k.rest(target{client: c.ID})
 	} else if err == nil {
@@ -373,8 +374,8 @@ func (k *keeper) failed(what target, err error) error {
 	return nil
 }
 
-// wake has those clients tried again at once whose recovery failed: what they had in hand may have been where another
-// one died, who was recovered only now. There are fewer of them each time.
+// wake has those clients tried again at once whose recovery failed: what they had in hand may have
+// depended on another dead client that was recovered only now. There are fewer of them each time.
 func (k *keeper) wake() {
 	for i := range k.rests {
 		if r := &k.rests[i]; r.failed && r.what.client != 0 {

@@ -95,7 +95,8 @@ func (f *fake) configure(what string) error {
 	return err
 }
 
-// alone adds to the ledgers some times: nobody else does meanwhile. What fails is told, what is wrong is an error.
+// alone adds to the ledgers some times: there is no other writer meanwhile. What fails is told,
+// what is wrong is an error.
 func (f *fake) alone(v rdma.View, what string, times int) error {
 	for _, n := range alive(v) {
 		last := uint64(0)
@@ -118,7 +119,7 @@ func (f *fake) alone(v rdma.View, what string, times int) error {
 
 func (f *fake) Spares() []int { return []int{holders, holders + 1} }
 
-// busy checks that nobody writes: not those of earlier epochs, and nobody in this one.
+// busy checks that there is no writer, neither of an earlier epoch nor of this one.
 func (f *fake) busy(v rdma.View, what string) error {
 	if !v.Busy || v.Epoch == 0 || v.Epoch >= epochs {
 		f.t.Errorf("%s in view %+v", what, v)
@@ -161,7 +162,7 @@ func (f *fake) Restore(v rdma.View, node, spare int) error {
 		f.t.Errorf("restore node %d on node %d in view %+v", node, spare, v)
 	}
 	met, err := read(f.ep, rdma.At(spare, holds))
-	if err == nil { // what an attempt that was cut off left there, and nobody else's
+	if err == nil { // only what an attempt that was cut off left there
 		_, err = do(f.ep, func(b *rdma.Batch) *rdma.Op {
 			return b.CompareSwap(rdma.At(spare, holds), met, uint64(node+1))
 		})

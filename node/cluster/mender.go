@@ -1,5 +1,6 @@
-// Package cluster is who keeps a pool whole: the master's election, the detection of dead nodes and clients, and the
-// changes of the pool's view. What has to be mended then is the store's business: see Mender.
+// Package cluster keeps a pool whole: it has the master's election, the detection of dead nodes and
+// clients, and the changes of the pool's view. What has to be mended then is the store's business:
+// see Mender.
 package cluster
 
 import "github.com/farkv/farkv/node/rdma"
@@ -11,7 +12,8 @@ import "github.com/farkv/farkv/node/rdma"
 type Mender interface {
 	// Spares lists the nodes that may take a dead node's place.
 	Spares() []int
-	// Mend makes all replicas equal. The view is busy, nobody's older verbs land any more, and the endpoint has joined.
+	// Mend makes all replicas equal. The view is busy, no verb of an earlier epoch lands any more, and
+	// the endpoint has joined.
 	Mend(v rdma.View) error
 	// Restore copies to the spare all that the given node held, from the other replicas, under a busy view, behind Mend.
 	// The spare may hold what an attempt that was cut off left. The keeper makes it the node's stand-in afterwards.
@@ -19,20 +21,22 @@ type Mender interface {
 	// Recover finishes or takes back what a client left undone and passes on what it owned. The client is fenced off;
 	// others go on. The view is not busy.
 	Recover(v rdma.View, c rdma.ClientID) error
-	// Sweep frees what nobody can reach any more, and recovery could not tell whose it was. Others go on. The view is not
-	// busy.
+	// Sweep frees memory that no client can reach any more, and to which recovery could assign no
+	// owner. Clients go on. The view is not busy.
 	Sweep(v rdma.View) error
 }
 
-// Enduring is the Mender of a store whose clients go on when nodes die, with the majorities that are left: nothing has to be
-// mended, and a busy view stops nobody. So the keeper leaves such deaths alone, which would cost every client a fence. A new
-// epoch begins only for a sweep, since what nobody names is free only when no older verb can land; and when a dead client
-// cannot be fenced off otherwise, because a node does not answer. Nodes that are dead then are expelled on the way, and in
-// each of these epochs the keeper calls Mend and, behind it, Sweep, both under the busy view.
+// Enduring is the Mender of a store whose clients go on when nodes die, with the majorities that
+// are left: nothing has to be mended, and a busy view stops no client. So the keeper begins no
+// epoch for the death of a node: that would cost every client a fence. It begins one in two cases
+// only. One is a sweep, since memory that nothing refers to is free only when no older verb can
+// land. The other is a dead client that cannot be fenced off otherwise, because a node does not
+// answer. Nodes that are dead then are expelled on the way, and in each of these epochs the keeper
+// calls Mend and, behind it, Sweep, both under the busy view.
 type Enduring interface {
 	Mender
-	// Littered reports whether a sweep would pay though nobody died: clients ask for it, or the last sweep needs another
-	// one. It is asked in every tick of an idle view.
+	// Littered reports whether a sweep would pay though no client or node died: clients ask for it, or
+	// the last sweep needs another one. It is asked in every tick of an idle view.
 	Littered(v rdma.View) (bool, error)
 }
 

@@ -76,7 +76,8 @@ func (k *keeper) waits() bool {
 	return k.due || k.breathing || k.attends || slices.ContainsFunc(k.probes, flying)
 }
 
-// reignOnce becomes master. If somebody else is, it waits until that tenure is over, as it looks at first.
+// reignOnce becomes master. If another client is master at first, it waits until that tenure is
+// over.
 func (k *keeper) reignOnce() error {
 	var other rdma.Role
 	for until := k.ep.Now() + k.o.Lease + k.o.Tick; ; k.ep.Sleep(k.o.Tick) {

@@ -27,7 +27,7 @@ func lines(events []cluster.Event) string {
 	return strings.Join(all, "\n")
 }
 
-// TestOnce recovers a pool that nobody keeps, as often as it is asked to.
+// TestOnce recovers a pool that has no keeper, as often as it is asked to.
 func TestOnce(t *testing.T) {
 	w := begin(t, sim.Hostile(1), 0)
 	w.s.KillNodeAfter(1, time.Millisecond)
@@ -73,7 +73,8 @@ func (b *bound) Recover(v rdma.View, c rdma.ClientID) error {
 	return err
 }
 
-// TestOnceInAnyOrder: who cannot be recovered before another one is, is recovered behind it, and nobody is left.
+// TestOnceInAnyOrder: a client that cannot be recovered before another one is recovered behind it,
+// and none is left.
 func TestOnceInAnyOrder(t *testing.T) {
 	w := begin(t, sim.Hostile(3), 0)
 	w.s.CrashAt(w.writers[0], 40)

@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// reign is the endpoint that a master's mender uses. Mending may take longer than a lease, so that the tenure is
-// prolonged as the endpoint is used, and everything ends in rdma.ErrStale once somebody else is master.
+// reign is the endpoint that a master's mender uses. Mending may take longer than a lease, so that
+// the tenure is prolonged as the endpoint is used, and everything ends in rdma.ErrStale once
+// another client is master.
 type reign struct {
 	rdma.Endpoint
 	k *keeper
@@ -98,8 +99,9 @@ func (e *reign) SwapConfig(version uint64, data []byte, what string) (bool, erro
 
 var errOver = fmt.Errorf("somebody else is the pool's master: %w", rdma.ErrStale)
 
-// prolong makes sure that the tenure lasts for most of another lease. One that ran out because its master was slow
-// goes on when nobody wanted it meanwhile. If somebody was master in between, this one's verbs were fenced off.
+// prolong makes sure that the tenure lasts for most of another lease. One that ran out because its
+// master was slow goes on if no other candidate took the role meanwhile. If another client was
+// master in between, this one's verbs were fenced off.
 func (k *keeper) prolong() error {
 	now := k.ep.Now()
 	if k.role.Owner == 0 {

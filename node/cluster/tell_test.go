@@ -27,7 +27,7 @@ func TestTell(t *testing.T) {
 					t.Errorf("%d events in %+v, within %v", len(did), v, within)
 				}
 				if _, err := read(ep, rdma.At(0, ledger)); errors.Is(err, rdma.ErrStale) {
-					return err // somebody has fenced the epoch off meanwhile
+					return err // another master has fenced the epoch off meanwhile
 				} else if err != nil {
 					t.Errorf("the endpoint that tells: %v", err)
 				}

@@ -58,9 +58,9 @@ var (
 	ErrTruncated = shm.ErrTruncated
 )
 
-// Create makes a pool and opens it. Nobody else sees it before format, which writes its first content, has returned
-// nil. Errors wrap ErrAddress, ErrExists, ErrFormat, ErrFolder, rdma.ErrFull, rdma.ErrNotSupported, or what format
-// returned.
+// Create makes a pool and opens it. The pool is not visible to other processes before format, which
+// writes its first content, has returned nil. Errors wrap ErrAddress, ErrExists, ErrFormat,
+// ErrFolder, rdma.ErrFull, rdma.ErrNotSupported, or what format returned.
 func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
 	a, err := Parse(addr)
 	if err != nil {

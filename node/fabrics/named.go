@@ -63,7 +63,7 @@ func reach(f nodeFabric) (well bool, text string) {
 	return true, "reaches all memory nodes"
 }
 
-// glance watches who is master, from when somebody asks first.
+// glance watches the master's record, from the first look on.
 type glance struct {
 	store  *consul.Store
 	mu     sync.Mutex
@@ -128,7 +128,7 @@ func createConsul(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.F
 	})
 }
 
-// makeNamed makes a pool, and then its record. Of several who make one of the same name one wins.
+// makeNamed makes a pool, and then its record. Of several makers of one name one wins.
 func makeNamed(a Address, agent *consul.Agent, p *consul.Pool, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
 	switch _, err := p.Record(); {
 	case err == nil:

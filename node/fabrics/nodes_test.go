@@ -185,7 +185,7 @@ func TestTLS(t *testing.T) {
 	c.Security.TLS = oneWay
 	three := Geometry{Nodes: 3, Memory: 1 << 20, Clients: 4}
 	t.Setenv(EnvCA, cert)
-	f, err := Create(serve(t, 3, c).String(), three, write) // the nodes trust each other, too: else they serve nobody
+	f, err := Create(serve(t, 3, c).String(), three, write) // nodes that do not trust each other serve no client
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -183,8 +183,8 @@ func TestStartedFor(t *testing.T) {
 	}
 }
 
-// A pool of Consul's goes over what its maker says, or else what its nodes were started for, and its record says so to who
-// opens it.
+// A pool of Consul's goes over what its maker says, or else what its nodes were started for, and
+// its record tells that to a process that opens it.
 func TestNamedFabric(t *testing.T) {
 	agent := consultest.Start(t, nil)
 	with := serve(t, 1, NodeConfig{Device: device{}})

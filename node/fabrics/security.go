@@ -15,11 +15,11 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// The environment of those who use tcp: and consul: pools.
+// The environment of clients of tcp: and consul: pools.
 const (
 	EnvToken     = "FARKV_TOKEN_FILE"      // the file that holds the pool's token
 	EnvReadToken = "FARKV_READ_TOKEN_FILE" // the one with which nothing but reading is possible, instead
-	EnvCA        = "FARKV_TLS_CA"          // PEM file of those who sign the nodes' certificates; TLS is used when it is set
+	EnvCA        = "FARKV_TLS_CA"          // PEM file of the CAs of the nodes; TLS is used when it is set
 	EnvCert      = "FARKV_TLS_CERT"        // PEM files of the client's own certificate and key, where nodes ask for one
 	EnvKey       = "FARKV_TLS_KEY"
 )
@@ -89,7 +89,8 @@ func tokenOf(variable string) ([]byte, error) {
 // A token is long enough not to be guessed, and short enough to be one.
 const leastToken, mostToken = 16, 4096
 
-// ReadToken reads a token from a file that nobody but its owner can read or write. White space around it does not count.
+// ReadToken reads a token from a file that only its owner can read or write. White space around it
+// does not count.
 func ReadToken(file string) ([]byte, error) {
 	text, err := readSecret("token", file)
 	if err != nil {
@@ -126,10 +127,11 @@ func readSecret(kind, file string) (text []byte, err error) {
 	return text, nil
 }
 
-// NodeTLS returns a node's side of TLS: its certificate and key, and, unless ca is "", whose clients it lets in.
-// Nodes call each other with the same certificate, and trust the same signers; without ca the system's, and those in
-// the certificate's own file: a private authority's certificate is appended there. Files that are replaced later hold
-// for new connections.
+// NodeTLS returns a node's side of TLS: its certificate and key, and, unless ca is "", the signers
+// of the clients that it lets in. Nodes call each other with the same certificate, and trust the
+// same signers; without ca the system's, and those in the certificate's own file: a private
+// authority's certificate is appended there. Files that are replaced later hold for new
+// connections.
 func NodeTLS(cert, key, ca string) (*tls.Config, error) {
 	r := &renewing{cert: cert, key: key, ca: ca}
 	r.seen = r.versions() // before they are read: what is written meanwhile is read again

@@ -16,8 +16,8 @@
 // one. A quorum protocol waits for some chains, goes on, and releases the batch while stragglers fly: the batch and
 // its buffers live until they land.
 //
-// A batch that nobody waits for is background work: it is posted, released or kept, and looked at (Batch.Finished)
-// when the worker has time. It costs no trip.
+// A batch for which no task waits is background work: it is posted, released or kept, and looked at
+// (Batch.Finished) when the worker has time. It costs no trip.
 //
 // Workers also send each other messages, by a SEND in a batch (see Mailbox), and many of them append to one log in the
 // memory of a node (see Ring). These are capabilities of some fabrics.

@@ -29,8 +29,8 @@ var (
 	ErrHeld = errors.New("client is attached")
 	// ErrFull ends a request for pool memory, or for a place in the pool, when there is none left.
 	ErrFull = errors.New("full")
-	// ErrUnreachable is wrapped when the pool's view, or who its clients are, can be neither read nor changed now: too few
-	// of those who keep that answer. Verbs go on.
+	// ErrUnreachable is wrapped when the pool's view, or the list of its clients, can be neither read
+	// nor changed now: too few of the processes that keep it answer. Verbs go on.
 	ErrUnreachable = errors.New("the pool's board is out of reach")
 	// ErrMinority is wrapped when that is for want of a majority of the memory nodes that have a voice. It is an
 	// ErrUnreachable.
@@ -48,7 +48,7 @@ var (
 	// ErrNoPool is wrapped when there is no such pool, ErrExists when there is one already.
 	ErrNoPool = errors.New("no such pool")
 	ErrExists = errors.New("pool exists")
-	// ErrInUse ends an attempt to take a pool away that somebody uses.
+	// ErrInUse ends an attempt to take away a pool that has clients.
 	ErrInUse = errors.New("pool is in use")
 )
 

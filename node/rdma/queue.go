@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// ClientID is a worker's identity in its pool: what owns memory, and what Revoke names. 0 is nobody. An identity is
-// not handed out again while anything of its last holder can still be read.
+// ClientID is a worker's identity in its pool: what owns memory, and what Revoke names. 0 is no
+// client. An identity is not handed out again while anything of its last holder can still be read.
 type ClientID uint16
 
 // All, as the count of Queue.Wait, waits for every chain.
@@ -18,8 +18,9 @@ const Forever = time.Duration(1<<63 - 1)
 
 // Queue is one worker's connections to the pool's memory nodes. It is not safe for concurrent use.
 //
-// Per node, ops execute in posting order, but a READ or an atomic may be passed by later ops unless those have Fence
-// set; across nodes there is no order. A word that anyone ever changes by an atomic is changed by atomics only.
+// Per node, ops execute in posting order, but a READ or an atomic may be passed by later ops unless
+// those have Fence set; across nodes there is no order. A word that is ever changed by an atomic is
+// changed by atomics only.
 type Queue interface {
 	// Batch returns an empty batch.
 	Batch() *Batch
@@ -38,8 +39,9 @@ type Queue interface {
 	NodeCounters() []NodeCounters
 	// Client returns the worker's identity.
 	Client() ClientID
-	// Life tells the worker from those who had its identity before, or have it after: see Client.Life. Whoever fences it
-	// off says so by it, since a worker that was cut off may have lost its identity to another.
+	// Life tells the worker from earlier and later holders of its identity: see Client.Life. A caller
+	// that fences the worker off names the life, since a worker that was cut off may have lost its
+	// identity to another.
 	Life() uint64
 	// Join makes the worker a member of the pool's current view and returns that. A worker that was opened has joined the
 	// view of that moment. When the view changed since, and verbs of the older epoch were fenced off (Control.Fence),
@@ -85,8 +87,9 @@ type Fabric interface {
 	// Clients lists the identities in use: live ones, and those of workers that died without closing; none where they cannot
 	// be listed now, see ListClients.
 	Clients() []Client
-	// Forget frees the identity of a client, as Clients described it, that died, or was fenced off and closed, once
-	// nothing of it is left. The error wraps ErrHeld while somebody has it. A successor of that client keeps it.
+	// Forget frees the identity of a client, as Clients described it, that died, or was fenced off and
+	// closed, once nothing of it is left. The error wraps ErrHeld while a worker has the identity. A
+	// successor of that client keeps it.
 	Forget(c Client) error
 	// Close joins the fabric's tasks and gives back what it holds. The pool stays.
 	Close() error
@@ -117,14 +120,14 @@ type Client struct {
 	Life  uint64 // no two holders of an identity have the same
 	PID   int    // process, where there is one
 	Alive bool   // false: the worker died without closing or was fenced off, and what it owns waits for recovery
-	Held  bool   // somebody has it; not alive and held: it was fenced off, and has not closed
+	Held  bool   // a worker has it; not alive and held: it was fenced off, and has not closed
 }
 
 // Request is a two-sided call's message, both ways: fixed words, so that a call allocates nothing.
 type Request struct {
 	Step   Step // what the call is for; it stays with the caller
 	Proc   Proc
-	Client ClientID  // who asks; set by the fabric
+	Client ClientID  // the caller; set by the fabric
 	Arg    [6]uint64 // the question
 	Ret    [6]uint64 // the answer
 }
@@ -140,8 +143,9 @@ type Handler func(m Memory, r *Request) error
 type Memory interface {
 	Node() int
 	Size() uint64
-	// Load, CompareSwap and FetchAdd work on the aligned word at off. CompareSwap and FetchAdd return the word
-	// before. They go through the fabric, so that they are atomic with everybody's verbs.
+	// Load, CompareSwap and FetchAdd work on the aligned word at off. CompareSwap and FetchAdd return
+	// the word before. They go through the fabric, so that they are atomic with the verbs of all
+	// workers.
 	Load(off uint64) uint64
 	CompareSwap(off, expect, value uint64) uint64
 	FetchAdd(off, n uint64) uint64

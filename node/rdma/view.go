@@ -15,8 +15,9 @@ type View struct {
 	Members []Member // by node
 }
 
-// Holder returns the node that has in this view what the given one had when the pool was made, and the epoch since which it
-// has; false: nobody. A stand-in may have died and have one of its own.
+// Holder returns the node that has in this view what the given one had when the pool was made, and
+// the epoch since which it has; false: no node has it. A stand-in may have died and have one of its
+// own.
 func (v *View) Holder(original int) (n int, since uint64, ok bool) {
 	n = original
 	for range v.Members { // each step goes to a node that joined later
@@ -52,7 +53,7 @@ func (v *View) Original(n int) int {
 
 // Member is the state of one memory node. The zero Member serves as it did when the pool was made.
 type Member struct {
-	// Gone: nobody reaches the node any more, and never will.
+	// Gone: no worker reaches the node any more, and none ever will.
 	Gone bool
 	// StandsFor is the node, plus one, whose contents this one took over; 0: none.
 	StandsFor uint16
@@ -81,8 +82,9 @@ func MemberOf(w uint64) Member {
 	return Member{Gone: w&memberGone != 0, StandsFor: uint16(w >> standsShift & standsMask), Since: w & sinceMask}
 }
 
-// Becomes returns an error wrapping ErrAccess when a member cannot change from m to next in the given epoch. It takes
-// a place once and goes once, so that no state comes back: who compares with an old one never takes a new one for it.
+// Becomes returns an error wrapping ErrAccess when a member cannot change from m to next in the
+// given epoch. It takes a place once and goes once, so that no state comes back: a CAS from an old
+// state never succeeds on a new one.
 func (m Member) Becomes(next Member, epoch uint64) error {
 	switch {
 	case next == m, m.Gone && !next.Gone, m.StandsFor != 0 && next.StandsFor != m.StandsFor,
@@ -133,11 +135,13 @@ type Role struct {
 // verbs of the one whose epoch is over.
 type Control interface {
 	Configs
-	// TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
-	// who and until when: at the latest, where machines' clocks cannot be compared. Of a master whose tenure ran out nobody knows what it is about, so that it is fenced off (see
-	// Fabric.Revoke) before another one begins; by nodes that do not answer then, no later than by the fence of Role.Beyond.
+	// TryMaster makes owner the pool's master for the given time when there is none. False: another
+	// client is master, and the role names it and the time until when it is: at the latest, where
+	// machines' clocks cannot be compared. A master whose tenure ran out may still be in the midst of
+	// anything. So it is fenced off (see Fabric.Revoke) before another one begins; by nodes that do
+	// not answer then, no later than by the fence of Role.Beyond.
 	TryMaster(owner ClientID, lease time.Duration) (Role, bool, error)
-	// Renew prolongs a tenure; false: it is over, and somebody else may be master.
+	// Renew prolongs a tenure; false: it is over, and another client may be master.
 	Renew(r Role, lease time.Duration) (Role, bool, error)
 	// Resign ends a tenure early, when nothing of its owner is in flight. One that is over already is no error. Closing
 	// the owner's endpoint ends it, too.
@@ -145,18 +149,18 @@ type Control interface {
 
 	// View returns the pool's view as it is now.
 	View() View
-	// Advance replaces the state from by to, if it is still from; false: somebody else changed it.
+	// Advance replaces the state from by to, if it is still from; false: it was changed meanwhile.
 	Advance(from, to State) (bool, error)
-	// SetMember replaces one node's state, if it is still from and the view is busy in that epoch; false: it is not, and
-	// somebody else may be master. So the members of an idle view never change. Who joined while it was busy does not
-	// know the last of them, and joins again.
+	// SetMember replaces one node's state, if it is still from and the view is busy in that epoch;
+	// false: it is not, and another client may be master. So the members of an idle view never change.
+	// A worker that joined while it was busy does not know the last of them, and joins again.
 	SetMember(epoch uint64, node int, from, to Member) (bool, error)
-	// Fence returns nil when no verb can land any more that was posted by a worker which had joined an earlier epoch, and
-	// none that such a worker posts later, until it joins. It needs nobody's cooperation: idle, slow and stopped workers
-	// are fenced, too.
+	// Fence returns nil when no verb can land any more that was posted by a worker which had joined an
+	// earlier epoch, and none that such a worker posts later, until it joins. It needs no worker's
+	// cooperation: idle, slow and stopped workers are fenced, too.
 	Fence(epoch uint64) error
-	// Expel makes a node one that is down for everybody: when it returns nil no verb lands on it any more, and verbs to it
-	// fail with ErrNodeDown.
+	// Expel makes a node one that is down for all workers: when it returns nil no verb lands on it any
+	// more, and verbs to it fail with ErrNodeDown.
 	//
 	// It acts in the given busy epoch only, and ends in ErrStale in any other: a master that was slow must not take away a
 	// node that its successor found well.

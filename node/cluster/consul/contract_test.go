@@ -34,7 +34,8 @@ func contract(t *testing.T, agent func(t testing.TB) *Agent) {
 
 func boardOf(t testing.TB, a *Agent, id string) *Store { return poolOf(t, a, "contract").Board(id) }
 
-// sameValue checks that of two who write the same over the same version one wins, and that versions grow also then.
+// sameValue checks that of two writers of the same value over the same version one wins, and that
+// versions grow also then.
 func sameValue(t *testing.T, s board.Store) {
 	last := uint64(0)
 	for range 4 {

@@ -1,6 +1,7 @@
-// Package consul keeps a pool's control plane with Consul: the pool's record (which fabric, which nodes), its board (the
-// durable view, the master's role, the clients' identities) and who is alive, for pools with the address
-// consul:HOST:PORT/POOL. FUSEE (5) and Rowan-KV (4.4) leave the same things to a coordination service.
+// Package consul keeps a pool's control plane with Consul: the pool's record (which fabric, which
+// nodes), its board (the durable view, the master's role, the clients' identities) and the nodes
+// and clients that are alive, for pools with the address consul:HOST:PORT/POOL. FUSEE (5) and
+// Rowan-KV (4.4) leave the same things to a coordination service.
 //
 // In Consul's KV, under farkv/POOL/:
 //
@@ -23,9 +24,9 @@
 // majority of Consul's servers keeps its view. Operations go on in it, since memory nodes hold leases of each other,
 // not of Consul. What waits is what needs a change: re-replication, joining, and another master.
 //
-// A write that ended in an error may land later, when the agent goes on. It carries the version that it replaces, and lands
-// only while nobody else changed the record since; readers find it as they find any other write. So nothing depends on
-// having been told the result.
+// A write that ended in an error may land later, when the agent goes on. It carries the version
+// that it replaces, and lands only if the record was not changed since; readers find it as they
+// find any other write. So nothing depends on having been told the result.
 //
 // Clocks that drift: no time stamp of one machine is compared with another's clock. A candidate for the master's role
 // measures, on its own clock, for how long it saw a record's version unchanged, waits a little longer than the lease (see

@@ -123,7 +123,7 @@ func (f *fake) execute(w http.ResponseWriter, r *http.Request) {
 		f.answer(w, f.index, folders(slices.Sorted(maps.Keys(f.pairs)), key, q.Get("separator")))
 	case q.Has("recurse"):
 		var pairs []api.KVPair
-		for _, k := range slices.Backward(slices.Sorted(maps.Keys(f.pairs))) { // an order that nobody may rely on
+		for _, k := range slices.Backward(slices.Sorted(maps.Keys(f.pairs))) { // the order is no part of the contract
 			if strings.HasPrefix(k, key) {
 				pairs = append(pairs, f.pairs[k])
 			}

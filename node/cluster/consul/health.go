@@ -25,9 +25,10 @@ type Health struct {
 // Alive reports whether the process said something within TTL.
 func (h Health) Alive() bool { return h.Status == api.HealthPassing || h.Status == api.HealthWarning }
 
-// Members lists who is registered, sorted by pool, node and ID; pool "": of all pools, and of none. It is what Consul heard,
-// up to TTL ago, and good for finding nodes and for showing; who may write is decided elsewhere. Errors wrap
-// board.ErrUnreachable; with one that wraps fs.ErrPermission, too, come those that Consul shows to this token.
+// Members lists the registered nodes or clients, sorted by pool, node and ID; pool "": of all
+// pools, and of none. It is what Consul heard, up to TTL ago, and good for finding nodes and for
+// showing; the right to write is decided elsewhere. Errors wrap board.ErrUnreachable; with one that
+// wraps fs.ErrPermission, too, come those that Consul shows to this token.
 func (a *Agent) Members(kind Kind, pool string) ([]Health, error) {
 	tag := ""
 	if pool != "" {

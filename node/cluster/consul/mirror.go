@@ -8,11 +8,13 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// Mirror is a record as this process saw it last, kept by one watch for all who ask, at no cost of Consul's.
+// Mirror is a record as this process saw it last. One watch keeps it for all callers, so that a
+// look costs Consul nothing.
 //
-// It may be stale. So it can put off a decision, never take one: a candidate for the master's role that finds the master's
-// record changed less than a lease ago, by Since, need not ask Consul. One that finds it old reads it from the Store before
-// it revokes anybody, and takes over by Swap on the version that Since belongs to.
+// It may be stale. So it can put off a decision, never take one: a candidate for the master's role
+// that finds the master's record changed less than a lease ago, by Since, need not ask Consul. One
+// that finds it old reads it from the Store before it revokes the master, and takes over by Swap on
+// the version that Since belongs to.
 type Mirror struct {
 	cancel  context.CancelFunc
 	stopped chan struct{}

@@ -52,7 +52,7 @@ func TestRealEnds(t *testing.T) {
 	t.Run("restarted", func(t *testing.T) { restartedAgent(t, r, here(t)) })
 }
 
-// members checks who is listed, and how.
+// members checks which members are listed, and how.
 func members(t *testing.T, a *Agent) {
 	var mu sync.Mutex
 	well, text := true, "lease 250ms"
@@ -162,7 +162,8 @@ func deadMember(t *testing.T, a *Agent) {
 	}
 }
 
-// stoppedAgent checks that an agent that stands still hangs nobody, and that all goes on when it does.
+// stoppedAgent checks that an agent that stands still hangs no caller, and that all goes on when it
+// does.
 func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	a.wait = time.Second
 	s := poolOf(t, a, "stopped").Board("x")

@@ -92,7 +92,7 @@ func read(t *testing.T, s *Store, key, want string) {
 	}
 }
 
-// creators checks that of many who publish one pool one wins.
+// creators checks that of many creators of one pool one wins.
 func creators(t *testing.T, a *Agent) {
 	p := poolOf(t, a, "raced")
 	const many = 8

@@ -46,8 +46,9 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 		return false, fmt.Errorf("consul %s: swap %s: %d bytes are more than the %d of a value",
 			s.agent.address, s.prefix+key, len(value), MaxValue)
 	}
-	// Consul leaves the version alone when nothing changes, so that of two who write the same value both would win. The
-	// flags, which nobody else uses, hold the version before, and are never the same twice.
+	// Consul leaves the version alone when nothing changes, so that of two writers of the same value
+	// both would win. The flags, which have no other use, hold the version before, and are never the
+	// same twice.
 	p := &api.KVPair{Key: s.prefix + key, Value: value, ModifyIndex: version, Flags: version}
 	var swapped bool
 	err := s.agent.call(false, func(ctx context.Context) (err error) {

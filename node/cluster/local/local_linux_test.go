@@ -165,7 +165,7 @@ func TestNodesThatDoNotServe(t *testing.T) {
 			}
 		})
 	}
-	for range 20 { // of several that end, before or after anybody has looked at them, the first is told
+	for range 20 { // of several that end, before or after a look at them, the first is told
 		place(t)
 		p := create(t)
 		err := p.Start(t.Context(), 3, kinds("node-broken", "node-broken", "node-mute"))

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// owner returns who owns a file; -1: nobody knows.
+// owner returns the ID of the user that owns a file; -1: it is unknown.
 func owner(info fs.FileInfo) int {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(s.Uid)

@@ -121,7 +121,7 @@ func (p *Pool) serves(ctx context.Context, node int, ended <-chan error) (addr s
 		case <-ended:
 			return "", errors.New(p.LastLine(node))
 		case <-ctx.Done():
-			if addr := said(p.Log(node)); addr != "" { // it serves, and nobody had looked since
+			if addr := said(p.Log(node)); addr != "" { // it serves, and had not said so at the last look
 				return addr, nil
 			}
 			return "", context.Cause(ctx)

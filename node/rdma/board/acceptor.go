@@ -37,8 +37,9 @@ func LimitsFor(nodes, clients int) Limits {
 	return l
 }
 
-// Acceptor is a memory node's part in keeping registers. It only computes: the caller brings it questions, one at a time,
-// and its answers to those who asked. It must not answer again after it has lost what it had promised.
+// Acceptor is a memory node's part in keeping registers. It only computes: the caller brings it
+// questions, one at a time, and takes its answers to the proposers that asked. It must not answer
+// again after it has lost what it had promised.
 type Acceptor struct {
 	limits Limits
 	slots  map[string]*slot

@@ -24,11 +24,13 @@ type State struct {
 	Version uint64 `json:"version,omitempty"` // 0: never written
 	Writer  string `json:"writer,omitempty"`  // the Swap that made it
 	Value   []byte `json:"value,omitempty"`
-	// Past are the Writers of the versions before, the latest first: whose Swap was overtaken finds there what became of it.
+	// Past are the Writers of the versions before, the latest first. A Swap that was overtaken finds
+	// out its outcome there.
 	Past []string `json:"past,omitempty"`
 }
 
-// mostPast bounds State.Past. So many others would have to get through between two looks of one who is at it.
+// mostPast bounds State.Past. So many other Swaps would have to succeed between two looks of one
+// that is under way.
 const mostPast = 16
 
 // next is the state that follows s.
@@ -41,7 +43,8 @@ func (s State) next(writer string, value []byte) State {
 	return State{Version: s.Version + 1, Writer: writer, Value: value, Past: past}
 }
 
-// writerOf returns who made the given version, which is not above s's; false: that is too long ago.
+// writerOf returns the writer of the given version, which is not above s's; false: that is too long
+// ago.
 func (s State) writerOf(version uint64) (string, bool) {
 	ago := s.Version - version
 	switch {

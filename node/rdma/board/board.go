@@ -8,7 +8,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Options say whose board it is, and for whom it is read.
+// Options describe the pool of a board and the process that reads it.
 type Options struct {
 	Nodes   int // of the pool
 	Clients int // identities: 1 to Clients
@@ -17,9 +17,9 @@ type Options struct {
 	Machine string // for people
 	PID     int
 	Now     func() time.Duration // Env.Now
-	// Glance returns the master's record as some watch of the Store saw it last, and when, on Now's clock, that version was first
-	// there; false: it knows nothing. It may be stale: it spares candidates the question whether somebody is master, and
-	// never makes one. Nil: there is none.
+	// Glance returns the master's record as some watch of the Store saw it last, and when, on Now's
+	// clock, that version was first there; false: it knows nothing. It may be stale: it spares
+	// candidates the question whether there is a master, and never makes one. Nil: there is none.
 	Glance func() (r Record, since time.Duration, ok bool)
 	// Revoke fences a client's life off, as Fabric.RevokeLife does, before another client becomes master. That life may
 	// have ended already. An error that wraps rdma.ErrNodeDown is one of nodes that do not answer, while the board says that
@@ -48,7 +48,7 @@ type Board struct {
 func New(s Store, o Options) *Board {
 	return &Board{
 		store: s, o: o, mine: map[rdma.ClientID]tenure{}, decoded: make([]listed, o.Clients),
-		next: rand.IntN(max(o.Clients, 1)), // so that those who begin together do not fight over the lowest
+		next: rand.IntN(max(o.Clients, 1)), // so that processes that begin together do not compete for the lowest
 		held: map[rdma.ClientID]uint64{}, busy: map[rdma.ClientID]bool{},
 	}
 }

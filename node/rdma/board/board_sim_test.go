@@ -20,7 +20,7 @@ type farStore struct {
 	Store
 	w    *world
 	lost float64
-	fast bool // it takes hardly any time, so that leases are what everybody waits for
+	fast bool // it takes hardly any time, so that most waits are for leases
 }
 
 // most is the longest that a way takes.
@@ -145,7 +145,7 @@ type court struct {
 	store   *farStore
 	boards  []*process
 	clients int
-	holds   map[rdma.ClientID]life // identities that somebody has, or died with
+	holds   map[rdma.ClientID]life // identities that a worker has, or died with
 	lives   map[rdma.ClientID]uint64
 	fenced  map[life]bool
 	reigns  []*reign
@@ -378,7 +378,7 @@ func (c *court) attached(h Holder) bool {
 
 // judge looks for two masters at a time, and for an order of what was done with the configuration.
 func (c *court) judge() {
-	for _, note := range c.flying { // whose processes died
+	for _, note := range c.flying { // notes of processes that died
 		note()
 	}
 	if err := c.log.Check(); err != nil {
@@ -418,7 +418,7 @@ func boardRun(t *testing.T, seed uint64) *court {
 		}
 		if w.chance(0.3) {
 			w.after(w.between(0, 300*time.Millisecond), func() {
-				p.dead = true // and what it reigned is forgotten with it, as soon as somebody notices
+				p.dead = true // and what it reigned is forgotten with it, as soon as its death is noticed
 				for _, r := range c.reigns {
 					if r.of == p {
 						r.end = min(r.end, c.now)

@@ -386,7 +386,8 @@ func TestMasterOfUnknownOutcome(t *testing.T) {
 	refused(t, b, c, c.ID)
 }
 
-// TestMasterTooSlow has a store take longer than the lease: nobody is master, and nobody is fenced off for it.
+// TestMasterTooSlow has a store take longer than the lease: there is no master, and no client is
+// fenced off for it.
 func TestMasterTooSlow(t *testing.T) {
 	p := newPool(t)
 	a, b := p.process(4), p.process(4)
@@ -438,8 +439,8 @@ func TestRevokeFails(t *testing.T) {
 	}
 }
 
-// TestRevokeOfNodesThatAreDown: a master that died together with a memory node has a successor nevertheless, and whoever
-// leads from then on knows which epoch the view has to reach first.
+// TestRevokeOfNodesThatAreDown: a master that died together with a memory node has a successor
+// nevertheless, and every later master knows which epoch the view has to reach first.
 func TestRevokeOfNodesThatAreDown(t *testing.T) {
 	p := newPool(t)
 	a := p.process(4)
@@ -455,7 +456,7 @@ func TestRevokeOfNodesThatAreDown(t *testing.T) {
 	become(t, a, one)
 	refused(t, b, two, one.ID)
 	p.now += time.Second
-	fenced = fmt.Errorf("%w: %w", board.ErrUnreachable, down) // then nobody knows whether the board has it
+	fenced = fmt.Errorf("%w: %w", board.ErrUnreachable, down) // then it is unknown whether the board has it
 	if _, ok, err := b.TryMaster(two.ID, lease); ok || !errors.Is(err, board.ErrUnreachable) {
 		t.Errorf("%v, %v", ok, err)
 	}

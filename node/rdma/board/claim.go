@@ -41,7 +41,7 @@ func (b *Board) Claim(name string) (rdma.Client, error) {
 			if ok {
 				return holder(id, me).Client, nil
 			}
-			old.InUse = true // by whoever was faster
+			old.InUse = true // another claim was faster
 		}
 		if tried == 0 {
 			return rdma.Client{}, fmt.Errorf("claim an identity as %q: %w", name, full(all))

@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Holder is an identity in use. Alive and Held are left to those who know which processes are attached.
+// Holder is an identity in use. Alive and Held are left to the caller, which knows the processes
+// that are attached.
 type Holder struct {
 	rdma.Client
 	Process string // Options.Process of its Board
@@ -129,8 +130,9 @@ func (b *Board) MarkFenced(c rdma.Client) error {
 	})
 }
 
-// Forget frees the identity of a client that nobody has: that was fenced off and closed, or whose process is not
-// attached. The error wraps rdma.ErrHeld while somebody has it. A successor keeps it.
+// Forget frees the identity of a client without a holder: one that was fenced off and closed, or
+// whose process is not attached. The error wraps rdma.ErrHeld while a worker has the identity. A
+// successor keeps it.
 func (b *Board) Forget(c rdma.Client, attached func(h Holder) (bool, error)) error {
 	return b.editLife(c, "forget", func(r *clientRecord) (bool, error) {
 		if !r.Closed {

@@ -178,8 +178,8 @@ func TestSettleLater(t *testing.T) {
 	must[rdma.Client](t)(b.Claim("c"))
 }
 
-// TestClaimsAtOnce has workers of several processes claim and release: no two have an identity at a time, its lives grow,
-// and nobody is sent away while there are enough.
+// TestClaimsAtOnce has workers of several processes claim and release: no two have an identity at a
+// time, its lives grow, and no worker is sent away while there are enough.
 func TestClaimsAtOnce(t *testing.T) {
 	const processes, workers, turns = 3, 4, 40
 	p := newPool(t)

@@ -27,8 +27,8 @@ type request struct {
 	at    time.Duration // when it was begun
 }
 
-// NewGuard returns that of node self in a pool of so many nodes, the first of which are voters: whose leases count. It holds
-// no lease yet.
+// NewGuard returns that of node self in a pool of so many nodes. The first of them are voters: only
+// their leases count. It holds no lease yet.
 func NewGuard(self, nodes, voters int, lease time.Duration) *Guard {
 	return &Guard{self: self, lease: lease, expelled: make([]bool, nodes), granted: make([]request, voters)}
 }

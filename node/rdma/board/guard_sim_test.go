@@ -51,7 +51,7 @@ type guards struct {
 	voters int // the first of them
 	lost   float64
 	fast   bool                  // messages take no time, mostly
-	over   map[int]time.Duration // by node: when the wait of who expelled it was over
+	over   map[int]time.Duration // by node: when the wait of the master that expelled it was over
 	broken []string
 	frames int
 }
@@ -321,7 +321,7 @@ func TestGuard(t *testing.T) {
 	serves(0)
 	mute := NewGuard(2, 3, 1, s)
 	round := mute.Ask(10 * s)
-	mute.Granted(1, round) // whose lease does not count either
+	mute.Granted(1, round) // its lease does not count either
 	if mute.Until() != 0 {
 		t.Error("a node without a voice serves by its own leave")
 	}

@@ -68,7 +68,8 @@ func (b *Board) judge(m masterRecord, version uint64) (r rdma.Role, lasts bool, 
 	return r, c.InUse && !c.Closed && c.Life == m.Life, err
 }
 
-// Master returns who is the pool's master, and for how long yet at the latest; false: nobody is.
+// Master returns the role of the pool's master, and for how long yet at the latest; false: there is
+// none.
 func (b *Board) Master() (r rdma.Role, left time.Duration, ok bool, err error) {
 	m, version, err := load[masterRecord](b, masterKey)
 	if err == nil {
@@ -80,10 +81,12 @@ func (b *Board) Master() (r rdma.Role, left time.Duration, ok bool, err error) {
 	return r, max(r.Until-b.o.Now(), 0), ok, nil
 }
 
-// TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells who,
-// and until when at the latest on the caller's clock. A tenure of another process is over when its record was seen
-// unchanged for ExpelWait of its lease, or at once when its owner's identity was given back. Its owner's life is revoked
-// before another owner begins. A crash between the two leaves the old record, and the next candidate revokes again.
+// TryMaster makes owner the pool's master for the given time when there is none. False: another
+// client is master, and the role names it and the time until when it is at the latest on the
+// caller's clock. A tenure of another process is over when its record was seen unchanged for
+// ExpelWait of its lease, or at once when its owner's identity was given back. Its owner's life is
+// revoked before another owner begins. A crash between the two leaves the old record, and the next
+// candidate revokes again.
 //
 // An error leaves open whether the tenure began. If it did, the next TryMaster of the same owner returns it.
 func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
@@ -120,9 +123,10 @@ func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, 
 	return b.begin(version, next)
 }
 
-// succeed fences the last master off, and returns the epoch that its successor has to reach first. If it waited for the
-// nodes that do not answer a master that died together with one of them would never have a successor, who alone can expel
-// that one. The last master cannot join the epochs behind the view's of now: the board says already that it was fenced off.
+// succeed fences the last master off, and returns the epoch that its successor has to reach first.
+// It does not wait for nodes that do not answer. Otherwise a master that died together with a node
+// would never have a successor, and only a successor can expel that node. The last master cannot
+// join the epochs behind the view's of now: the board says already that it was fenced off.
 func (b *Board) succeed(m masterRecord) (beyond uint64, err error) {
 	err = b.o.Revoke(rdma.Client{ID: m.Owner, Life: m.Life})
 	if err == nil {
@@ -194,8 +198,9 @@ func (b *Board) begin(version uint64, next masterRecord) (rdma.Role, bool, error
 	return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", next.Owner, errors.Join(err, again))
 }
 
-// Renew prolongs a tenure of this process; false: it is over, and somebody else may be master. An error leaves open
-// whether it was prolonged; the owner is master until r.Until at least, and may try again.
+// Renew prolongs a tenure of this process; false: it is over, and another client may be master. An
+// error leaves open whether it was prolonged; the owner is master until r.Until at least, and may
+// try again.
 func (b *Board) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
 	err := b.lease(r.Owner, lease)
 	var m masterRecord
@@ -277,7 +282,7 @@ func (b *Board) lease(owner rdma.ClientID, lease time.Duration) error {
 	return nil
 }
 
-// lifeOf returns the present life of an identity; 0: nobody has it.
+// lifeOf returns the present life of an identity; 0: it is free.
 func (b *Board) lifeOf(c rdma.ClientID) (uint64, error) {
 	b.mu.Lock()
 	life := b.held[c]

@@ -45,7 +45,7 @@ type proposer struct {
 
 func (p *proposer) majority() int { return p.nodes/2 + 1 }
 
-// ballot returns one that nobody has used, above all that were seen.
+// ballot returns one that was never used, above all that were seen.
 func (p *proposer) ballot() Ballot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,10 +220,11 @@ func (p *proposer) settle(key string) (State, error) {
 	}
 }
 
-// glance returns a state that a majority has accepted in one ballot, whoever else has a later one. It is chosen; and
-// nothing later was when this began, since one of that majority would have it. Where there is none, because acceptors do
-// not answer, the latest state may have been chosen or may come to nothing: only a round can tell, which a reader may not
-// begin. all: every acceptor answered.
+// glance returns a state that a majority has accepted in one ballot, even if an acceptor has a
+// later one. It is chosen; and nothing later was when this began, since one of that majority would
+// have it. Where there is none, because acceptors do not answer, the latest state may have been
+// chosen or may come to nothing: only a round can tell, which a reader may not begin. all: every
+// acceptor answered.
 func (p *proposer) glance(key string) (s State, all bool, err error) {
 	var t tally
 	votes, found := map[Ballot]int{}, false
@@ -247,8 +248,8 @@ func (p *proposer) glance(key string) (s State, all bool, err error) {
 	return s, len(t.answers) == p.nodes, err
 }
 
-// swap replaces a register's state if it has the given version. Once its own state may have been accepted somewhere, only
-// who made the next version tells what became of it.
+// swap replaces a register's state if it has the given version. Once its own state may have been
+// accepted somewhere, only the writer of the next version tells whether the swap took place.
 func (p *proposer) swap(key string, version uint64, value []byte) (bool, error) {
 	writer, proposed := p.writer(), false
 	s, err := p.rounds(key, func(s State) State {

@@ -54,9 +54,10 @@ func NewQuorum(nodes int, t Transport) *Quorum {
 	return q
 }
 
-// NewReader returns a Store for one who may ask acceptors what they have accepted, and nothing else: Swap fails. Where a
-// writer has died, or is, in the midst of a change, it returns what a majority has. While nodes are down besides, so that no
-// majority agrees, it waits for a while for somebody who may write to look there, as every keeper does all the time, and then
+// NewReader returns a Store for a client that may ask acceptors what they have accepted, and
+// nothing else: Swap fails. Where a writer has died, or is, in the midst of a change, it returns
+// what a majority has. While nodes are down besides, so that no majority agrees, it waits for a
+// while for a client that may write to look there, as every keeper does all the time, and then
 // fails.
 func NewReader(nodes int, t Transport) *Quorum {
 	q := NewQuorum(nodes, t)

@@ -16,7 +16,7 @@ type network struct {
 	crashed   []bool
 	lost      float64 // of messages
 	twice     float64
-	slow      float64 // of messages that come much later, than those who asked wait for too
+	slow      float64 // of messages that come much later, than proposers wait for too
 	trips     int
 	known     map[string]uint64 // by key, the latest version that some operation returned
 }

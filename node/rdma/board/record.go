@@ -62,13 +62,14 @@ func (r *viewRecord) check(o *Options) error {
 // masterRecord is the tenure of a pool's master, or, with Owner 0, what is left of the last one.
 type masterRecord struct {
 	Owner rdma.ClientID `json:"owner"`
-	Life  uint64        `json:"life"`  // of the owner; 0: it was nobody's identity
+	Life  uint64        `json:"life"`  // of the owner; 0: the identity was free
 	Epoch uint64        `json:"epoch"` // one more with each tenure
-	Until time.Duration `json:"until"` // on the owner's own clock: nobody else can read it
+	Until time.Duration `json:"until"` // on the owner's own clock: no other process can read it
 	Lease time.Duration `json:"lease"`
 	// Turn makes every value another one: a store may skip a write that changes nothing, and its version with it.
 	Turn uint64 `json:"turn"`
-	// Beyond is rdma.Role.Beyond. It stays when the tenure ends: whoever is next does not know what its master did of it.
+	// Beyond is rdma.Role.Beyond. It stays when the tenure ends: the next master does not know how far
+	// its master came.
 	Beyond uint64 `json:"beyond,omitempty"`
 }
 
@@ -103,7 +104,7 @@ func (r *configRecord) check(*Options) error {
 	return rdma.CheckConfig(r.Data)
 }
 
-// clientRecord is an identity. It stays when nobody has it, for the number of its last life.
+// clientRecord is an identity. It stays when the identity is free, for the number of its last life.
 type clientRecord struct {
 	Life    uint64 `json:"life"`
 	Name    string `json:"name"`
@@ -131,7 +132,8 @@ type record[T any] interface {
 	check(o *Options) error
 }
 
-// decode reads a record. A field that it does not know is an error: who writes the record back would lose it.
+// decode reads a record. A field that it does not know is an error: a writer of the record would
+// drop it.
 func decode[T any, R record[T]](key string, value []byte, o *Options) (T, error) {
 	var r T
 	d := json.NewDecoder(bytes.NewReader(value))
@@ -177,7 +179,7 @@ func (b *Board) swap(key string, version uint64, r any) (bool, error) {
 	return ok, nil
 }
 
-// patience bounds how often one call begins anew: each time somebody else has changed the record.
+// patience bounds how often one call begins anew: each time another process has changed the record.
 const patience = 100
 
 // attempts is how often a change is tried whose outcome a store could not tell, and that does no harm twice.

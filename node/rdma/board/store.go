@@ -31,5 +31,6 @@ type Record struct {
 	Version uint64
 }
 
-// ErrUnreachable is wrapped when a Store cannot be read or written now: too few of those who keep it answer.
+// ErrUnreachable is wrapped when a Store cannot be read or written now: too few of its nodes or
+// servers answer.
 var ErrUnreachable = rdma.ErrUnreachable

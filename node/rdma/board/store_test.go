@@ -198,7 +198,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestQuorumCloses has a node not answer: others do, nobody waits for it but Close.
+// TestQuorumCloses has a node not answer: others do, and nothing but Close waits for it.
 func TestQuorumCloses(t *testing.T) {
 	s := newNodes(3, board.LimitsFor(3, 10))
 	s.mu.Lock()

@@ -23,7 +23,8 @@ func (r *viewRecord) view() rdma.View {
 	return v
 }
 
-// Look is View, and Clients behind it, at once: who was fenced off before an epoch began is Fenced here, or not there.
+// Look is View, and Clients behind it, at once. A client that was fenced off before an epoch began
+// is listed as Fenced, or is not listed.
 func (b *Board) Look() (v rdma.View, down []bool, clients []Holder, err error) {
 	r, all, err := b.look()
 	if err != nil {
@@ -103,8 +104,8 @@ func (b *Board) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, e
 	return ok, nil
 }
 
-// changeView applies change to the view, once: unlike edit it does not try again after an error, since the answer tells
-// who did it.
+// changeView applies change to the view, once. Unlike edit it does not try again after an error,
+// since its answer reports whether this call made the change.
 func (b *Board) changeView(change func(r *viewRecord) bool) (bool, error) {
 	for range patience {
 		r, version, err := b.loadView()

@@ -241,7 +241,8 @@ func (r *ring) Close() error {
 	return r.Ring.Close()
 }
 
-// Join joins the view, which a worker that has crashed does not. It is no verb: nobody sees that it happened.
+// Join joins the view, which a worker that has crashed does not. It is no verb: no other worker
+// sees that it happened.
 func (e *Endpoint) Join() (rdma.View, error) {
 	if err := e.gone("join the view"); err != nil {
 		return rdma.View{}, err

@@ -10,7 +10,7 @@ import (
 
 // The procedures of the suite's handler.
 const (
-	echo    rdma.Proc = iota + 1 // answers who asked, which node, its size and the question
+	echo    rdma.Proc = iota + 1 // answers the calling client, the node, its size and the question
 	add                          // FAA of Arg[1] to the word at Arg[0]
 	swap                         // CAS of the word at Arg[0]
 	refuses                      // fails

@@ -122,7 +122,7 @@ func rejoin(t testing.TB, f rdma.Fabric, ep rdma.Endpoint, err error) {
 	}
 }
 
-// testFenceOfNobody fences an epoch that everybody has joined: it hinders nobody.
+// testFenceOfNobody fences an epoch that all workers have joined: it hinders none of them.
 func testFenceOfNobody(t testing.TB, h Harness) {
 	f := h.New(t, 1, poolBytes, nil)
 	for epoch := range uint64(3) {

@@ -29,7 +29,8 @@ type Harness struct {
 	// Beside runs workers as Parallel does, the first of them beside a node: its messages may gather from the node's
 	// memory, and it may die with the node. Nil where there are no messages: then Listen must say so.
 	Beside func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint))
-	// Lease is a tenure that leaves a master the time for a few words with those who keep the pool's view; default 200 us.
+	// Lease is a tenure that leaves a master the time for a few messages to the processes that keep
+	// the pool's view; default 200 us.
 	Lease time.Duration
 
 	Capabilities
@@ -74,7 +75,7 @@ type Case struct {
 	Test func(t testing.TB, h Harness)
 }
 
-// Cases returns the suite, for those who want to run a part of it.
+// Cases returns the suite, for callers that run a part of it.
 func Cases() []Case {
 	return []Case{
 		{"Bytes", testBytes}, {"BytesAgainstModel", testBytesAgainstModel},

@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// testPostingOrder writes words again and again, in batches that nobody waits for. Each READ sees the last WRITE posted
-// before it or, as later ops may pass a READ, one posted behind it; the last one of all stays.
+// testPostingOrder writes words again and again, in batches that are not waited for. Each READ sees
+// the last WRITE posted before it or, as later ops may pass a READ, one posted behind it; the last
+// one of all stays.
 func testPostingOrder(t testing.TB, h Harness) {
 	f := h.New(t, 2, poolBytes, nil)
 	one(t, h, f, func(ep rdma.Endpoint) {
@@ -242,7 +243,8 @@ func testFollowUps(t testing.TB, h Harness) {
 	expect(t, h, f, rdma.At(1, 0), 50)
 }
 
-// testReleaseInFlight releases batches that nobody waited for, and scribbles over what the next ones are given.
+// testReleaseInFlight releases batches that were not waited for, and scribbles over what the next
+// ones are given.
 func testReleaseInFlight(t testing.TB, h Harness) {
 	const rounds, n = 200, 100
 	f := h.New(t, 1, poolBytes, nil)

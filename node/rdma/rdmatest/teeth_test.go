@@ -25,7 +25,7 @@ type saboteur struct {
 	post   func(s *saboteur, b *rdma.Batch) error
 	id     rdma.ClientID
 	lazy   bool // neither sleeps nor closes
-	same   bool // draws what everybody draws
+	same   bool // draws the same as every other worker
 	deaf   bool // calls do nothing
 	join   func(s *saboteur) (rdma.View, error)
 	listen func(ep rdma.Endpoint, o rdma.BoxOptions) (rdma.Mailbox, error)

@@ -198,7 +198,8 @@ func testViews(t testing.TB, h Harness) {
 	h.Parallel(t, f, master, looker, looker)
 }
 
-// testExpel expels a node while workers use it: it is dead for everybody, those that are opened later too.
+// testExpel expels a node while workers use it: it is dead for all workers, those that are opened
+// later too.
 func testExpel(t testing.TB, h Harness) {
 	f := h.New(t, 2, poolBytes, func(rdma.Memory, *rdma.Request) error { return nil })
 	user := func(ep rdma.Endpoint) {

@@ -65,7 +65,7 @@ func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	}
 	s.name = [24]byte{}
 	copy(s.name[:], name)
-	if turn := atomic.LoadUint64(&s.busy); turn%2 != 0 { // the last holder died in a Post: nobody waits for its heir's end
+	if turn := atomic.LoadUint64(&s.busy); turn%2 != 0 { // last holder died in a Post: fences would wait for its heir
 		atomic.StoreUint64(&s.busy, turn+1)
 	}
 	atomic.StoreUint64(&s.pid, uint64(os.Getpid()))
@@ -79,7 +79,7 @@ func (f *Fabric) endpoint(c rdma.ClientID, s *slot) *Endpoint {
 		memory: unsafe.Add(unsafe.Pointer(f.head), f.g.first()), size: f.g.registered(), stride: f.g.stride(),
 	}
 	e.life = life(atomic.LoadUint64(&e.slot.state))
-	e.joined = viewWord(atomic.LoadUint64(&f.head.state)).epoch() // who fences a later epoch raises the slot's behind this
+	e.joined = viewWord(atomic.LoadUint64(&f.head.state)).epoch() // a fence of a later epoch raises the slot's behind this
 	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c)))  // not its predecessor's draws again
 	e.turn = atomic.LoadUint64(&e.slot.busy)
 	e.Init(nil)
@@ -151,7 +151,7 @@ func (f *Fabric) Clients() (all []rdma.Client) {
 		held, err := f.lives.held(c)
 		held = held || err != nil
 		if !held && atomic.LoadUint64(&s.state) != state {
-			continue // it has just left: who leaves does not die
+			continue // it has just left, and did not die
 		}
 		alive := held && atomic.LoadUint64(&s.fence) < life(state)
 		name, _, _ := bytes.Cut(s.name[:], []byte{0})
@@ -234,8 +234,8 @@ func (f *Fabric) drain(c rdma.ClientID) error {
 	return fmt.Errorf("client %d has been in one Post for %v: %w", c, patience, rdma.ErrTimeout)
 }
 
-// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
-// Nobody begins a life in the slot meanwhile, since that takes the lock that is held here.
+// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it
+// is left. No life begins in the slot meanwhile, since that takes the lock that is held here.
 func (f *Fabric) Forget(c rdma.Client) (err error) {
 	defer f.guard(&err)()
 	if err := f.known(c.ID); err != nil {

@@ -30,7 +30,7 @@ type Endpoint struct {
 	memory  unsafe.Pointer // of node 0
 	size    uint64
 	stride  uint64
-	own     uint64 // for barriers; nobody else's cache line has it
+	own     uint64 // for barriers; in a cache line of this endpoint only
 	waits   uint64
 	rand    *rand.Rand
 	sleeper wall.Sleeper

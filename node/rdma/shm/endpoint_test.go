@@ -96,7 +96,7 @@ func TestKillNodeWithBusyClients(t *testing.T) {
 	all.Wait()
 }
 
-// forget forgets whoever has an identity.
+// forget forgets the client that has an identity.
 func forget(f *Fabric, c rdma.ClientID) error {
 	for _, h := range f.Clients() {
 		if h.ID == c {
@@ -245,8 +245,8 @@ func TestCloseStopsTasks(t *testing.T) {
 	}
 }
 
-// TestUnclosedEndpointsLeakNothing leaves endpoints open, as tests of crashes do: the mapping goes with the last of
-// them, once nobody can reach it.
+// TestUnclosedEndpointsLeakNothing leaves endpoints open, as tests of crashes do: the mapping goes
+// with the last of them, once it is not reachable.
 func TestUnclosedEndpointsLeakNothing(t *testing.T) {
 	gone := make(chan struct{}, 1)
 	func() {

@@ -63,9 +63,9 @@ var (
 
 // lives knows which clients are alive.
 type lives interface {
-	take(c rdma.ClientID) (bool, error) // begin c's life; false: somebody else has it
+	take(c rdma.ClientID) (bool, error) // begin c's life; false: another worker has it
 	drop(c rdma.ClientID) error         // end it
-	held(c rdma.ClientID) (bool, error) // whether somebody has it
+	held(c rdma.ClientID) (bool, error) // whether a worker has it
 	close() error
 }
 
@@ -83,7 +83,7 @@ func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rd
 		stop: make(chan struct{}), users: 1, boxes: boxes{at: map[rdma.BoxAddr]*mailbox{}},
 		rings: rings{at: map[rdma.RingAddr]*ring{}},
 	}
-	f.cleanup = runtime.AddCleanup(f, func(m []byte) { _ = unix.Munmap(m) }, mapping) // endpoints that nobody closed
+	f.cleanup = runtime.AddCleanup(f, func(m []byte) { _ = unix.Munmap(m) }, mapping) // endpoints that were never closed
 	return f
 }
 
@@ -155,7 +155,8 @@ func (f *Fabric) Close() error {
 	return nil
 }
 
-// drop gives up one use of the mapping. It is unmapped only when nobody can be in the midst of a Post.
+// drop gives up one use of the mapping. It is unmapped only when no endpoint can be in the midst of
+// a Post.
 func (f *Fabric) drop() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

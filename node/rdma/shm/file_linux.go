@@ -27,10 +27,10 @@ func folder() string {
 
 func path(name string) string { return filepath.Join(folder(), prefix+name) }
 
-// Create makes the pool shm:name and opens it; h serves calls. The pool gets its name only when format, which writes
-// the first content through an Endpoint, has returned nil: nobody ever sees half of it, and a crash before leaves
-// nothing. Errors wrap ErrExists, ErrFormat when something else has the name, ErrFolder, ErrName, rdma.ErrFull, or what
-// format returned.
+// Create makes the pool shm:name and opens it; h serves calls. The pool gets its name only when
+// format, which writes the first content through an Endpoint, has returned nil: no other process
+// ever sees half of it, and a crash before leaves nothing. Errors wrap ErrExists, ErrFormat when
+// something else has the name, ErrFolder, ErrName, rdma.ErrFull, or what format returned.
 func Create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error, all ...Option) (*Fabric, error) {
 	o := optionsOf(all)
 	f, err := create(name, g, h, format, o)
@@ -113,7 +113,8 @@ func provide(file *os.File, g Geometry) error {
 	return nil
 }
 
-// publish formats the pool and gives its file a name. A file that nobody linked ends with its last descriptor.
+// publish formats the pool and gives its file a name. A file that was not linked ends with its last
+// descriptor.
 func publish(f *Fabric, file *os.File, name string, format func(*Fabric) error) error {
 	if format != nil {
 		if err := format(f); err != nil {
@@ -267,7 +268,7 @@ func remove(name string, force bool, o options) error {
 		if err != nil {
 			return err
 		}
-		// Held until the file is closed: nobody becomes a client in between.
+		// Held until the file is closed: no process becomes a client in between.
 		ok, err := lockRange(file, page, int64(g.first())-page)
 		if err != nil {
 			return err

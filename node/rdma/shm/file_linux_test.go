@@ -133,7 +133,7 @@ func TestCreateTwice(t *testing.T) {
 	if _, err := Create("p", small, nil, nil); !errors.Is(err, ErrExists) {
 		t.Fatalf("second create: %v", err)
 	}
-	// Somebody else may be faster between the first look and the link.
+	// Another creator may be faster between the first look and the link.
 	_, err := Create("q", small, nil, func(*Fabric) error {
 		createPool(t, "q", small)
 		return nil
@@ -341,8 +341,8 @@ func TestMasterRole(t *testing.T) {
 	}
 }
 
-// TestSlowMaster has a candidate win the role and then sleep until somebody else has it: the epoch that it draws on
-// waking must not count, since it is the greater one.
+// TestSlowMaster has a candidate win the role and then sleep until another one has it: the epoch
+// that it draws on waking must not count, since it is the greater one.
 func TestSlowMaster(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
@@ -356,8 +356,8 @@ func TestSlowMaster(t *testing.T) {
 	}
 }
 
-// TestMasterTenures has candidates take and lose the role as fast as they can: whoever has the greater epoch got it
-// later, and no two have the same.
+// TestMasterTenures has candidates take and lose the role as fast as they can: a tenure with a
+// greater epoch began later, and no two have the same.
 func TestMasterTenures(t *testing.T) {
 	inFolder(t)
 	createPool(t, "p", small)

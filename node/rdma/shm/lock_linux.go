@@ -23,7 +23,8 @@ type fileLives struct {
 	probe *os.File // looks at them
 }
 
-// lockRange tries to lock n bytes at off for f's description; false: somebody else has one of them.
+// lockRange tries to lock n bytes at off for f's description; false: another description has one of
+// them.
 func lockRange(f *os.File, off, n int64) (bool, error) {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: off, Len: n}
 	switch err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l); {

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestLivesOfOneProcess has workers of one process take and leave the same slot: who has it is seen to have it, or else a fence
-// would not wait for his verbs.
+// TestLivesOfOneProcess has workers of one process take and leave the same slot: a slot is seen to
+// be held while a worker has it. Otherwise a fence would not wait for the worker's verbs.
 func TestLivesOfOneProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lives")
 	var files [2]*os.File

@@ -25,7 +25,7 @@ func roleOf(word uint64) rdma.Role {
 	}
 }
 
-// Master returns who is the pool's master, and for how long yet; false: nobody is.
+// Master returns the role of the pool's master, and for how long yet; false: there is none.
 func (f *Fabric) Master() (r rdma.Role, left time.Duration, ok bool) {
 	defer f.guard(nil)()
 	r = roleOf(atomic.LoadUint64(&f.head.role))
@@ -34,9 +34,10 @@ func (f *Fabric) Master() (r rdma.Role, left time.Duration, ok bool) {
 	return r, left, r.Owner != 0 && left > 0 && left <= MaxLease
 }
 
-// TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
-// who and until when. A crash between fencing off the last master and the CAS leaves that master's word, and the next
-// candidate fences it off again.
+// TryMaster makes owner the pool's master for the given time when there is none. False: another
+// client is master, and the role names it and the time until when it is. A crash between fencing
+// off the last master and the CAS leaves that master's word, and the next candidate fences it off
+// again.
 func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (_ rdma.Role, _ bool, err error) {
 	defer f.guard(&err)()
 	if err := f.lease(owner, lease); err != nil {
@@ -60,8 +61,9 @@ func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (_ rdma.Rol
 	return r, ok, nil
 }
 
-// fenceLast fences off the master whose role is that word, and not who has its identity by now: an identity changes hands
-// only behind the end of its tenure, so that the life read before the role is seen unchanged is the master's.
+// fenceLast fences off the master whose role is that word, and not the present holder of its
+// identity. An identity changes hands only behind the end of its tenure, so that the life read
+// before the role is seen unchanged is the master's.
 func (f *Fabric) fenceLast(role uint64) error {
 	owner := roleOf(role).Owner
 	if err := f.known(owner); err != nil {
@@ -69,7 +71,7 @@ func (f *Fabric) fenceLast(role uint64) error {
 	}
 	state := atomic.LoadUint64(&f.slot(owner).state)
 	if !inUse(state) || atomic.LoadUint64(&f.head.role) != role {
-		return nil // whoever is, or was, master since then has fenced it off
+		return nil // a master since then has fenced it off
 	}
 	return f.revoke(owner, life(state))
 }
@@ -92,7 +94,7 @@ func (f *Fabric) draw(r rdma.Role) (rdma.Role, bool) {
 	return r, true
 }
 
-// Renew prolongs a tenure; false: it is over, and somebody else may be master.
+// Renew prolongs a tenure; false: it is over, and another client may be master.
 func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (_ rdma.Role, _ bool, err error) {
 	defer f.guard(&err)()
 	if err := f.lease(r.Owner, lease); err != nil {

@@ -305,8 +305,9 @@ func TestKilledProcessLeavesADeadClient(t *testing.T) {
 	}
 }
 
-// TestHeirOfAMaster kills a master whose tenure runs out, and gives its identity to another: who becomes master next, and who
-// was about to and slept meanwhile, spare the heir.
+// TestHeirOfAMaster kills a master whose tenure runs out, and gives its identity to another client,
+// the heir. Neither the next master nor a candidate that was about to become it and slept meanwhile
+// fences the heir off.
 func TestHeirOfAMaster(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)

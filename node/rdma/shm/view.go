@@ -10,11 +10,13 @@ import (
 // downBit marks a node that is down, in its member word: the death comes first, the view follows.
 const downBit = 1 << 62
 
-// isDown reports whether a node with that member word serves nobody: it is down, or gone from the view.
+// isDown reports whether a node with that member word is out of service: it is down, or gone from
+// the view.
 func isDown(word uint64) bool { return word>>62 != 0 }
 
-// viewWord is the word in which masters meet. A change of a member has to be refused once the state is another, so that
-// it is announced here and then carried out by whoever comes by: who stops between the two holds up nobody.
+// viewWord is the word in which masters meet. A change of a member has to be refused once the state
+// is another. So it is announced here, and then carried out by any process that looks at the view:
+// a process that stops between the two steps delays no other.
 //
 //	bits  0 to 14  StandsFor of the member that changes
 //	bit   15       its Since becomes the epoch
@@ -78,8 +80,8 @@ func (w viewWord) member(old uint64) uint64 {
 	return m.Word() | old&downBit
 }
 
-// settledState returns the view's word without a change under way. A word of a member never comes back, so that who
-// sleeps between reading and replacing it replaces nothing later.
+// settledState returns the view's word without a change under way. A word of a member never comes
+// back, so that the CAS of a process that slept since it read the word fails.
 func (f *Fabric) settledState() viewWord {
 	for { // ends: masters change it a few times a second at most
 		w := viewWord(atomic.LoadUint64(&f.head.state))
@@ -124,7 +126,7 @@ func (f *Fabric) Advance(from, to rdma.State) (_ bool, err error) {
 	if err := from.Becomes(to); err != nil {
 		return false, fmt.Errorf("advance the view of %s: %w", f.name, err)
 	}
-	for { // ends: each turn means that somebody changed the view
+	for { // ends: each turn means that the view was changed
 		w := f.settledState()
 		if w.state() != from {
 			return false, nil
@@ -135,8 +137,8 @@ func (f *Fabric) Advance(from, to rdma.State) (_ bool, err error) {
 	}
 }
 
-// SetMember replaces one node's state in the view. A crash behind the announcement leaves a change that the next one
-// who looks at the view carries out.
+// SetMember replaces one node's state in the view. A crash behind the announcement leaves a change
+// that is carried out by the next process that looks at the view.
 func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool, err error) {
 	defer f.guard(&err)()
 	err = from.Becomes(to, epoch)
@@ -146,7 +148,7 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool
 	if err != nil {
 		return false, fmt.Errorf("change member %d: %w", node, err)
 	}
-	for { // ends: each turn means that somebody changed the view
+	for { // ends: each turn means that the view was changed
 		w := f.settledState()
 		if w.state() != (rdma.State{Epoch: epoch, Busy: true}) ||
 			rdma.MemberOf(atomic.LoadUint64(&f.head.members[node])) != from {
@@ -181,8 +183,8 @@ func (f *Fabric) Fence(epoch uint64) (err error) {
 // Expel marks a node dead for every process.
 func (f *Fabric) Expel(epoch uint64, node int) (err error) {
 	defer f.guard(&err)()
-	// Nothing but KillNode makes a node of shared memory fail a verb, so that what a master expels is dead already: that the
-	// epoch may end between the two lines takes no node away from anybody.
+	// Nothing but KillNode makes a node of shared memory fail a verb, so that what a master expels is
+	// dead already: that the epoch may end between the two lines takes no node away from any client.
 	if s := f.settledState().state(); s.Epoch != epoch || !s.Busy {
 		return fmt.Errorf("expel node %d in epoch %d, which is over: %w", node, epoch, rdma.ErrStale)
 	}

@@ -34,8 +34,8 @@ func TestViewWord(t *testing.T) {
 	}
 }
 
-// TestChangeOfAMasterThatDied has a master die behind its announcement of a change: whoever looks at the view carries it
-// out, and only once.
+// TestChangeOfAMasterThatDied has a master die behind its announcement of a change: any process
+// that looks at the view carries it out, and only once.
 func TestChangeOfAMasterThatDied(t *testing.T) {
 	f, _ := newMem(t)
 	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {

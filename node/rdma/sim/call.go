@@ -53,7 +53,7 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 		}
 		return err
 	}
-	w.call, f.caller = nil, nil // the handler may still run, but finds nobody to answer to
+	w.call, f.caller = nil, nil // the handler may still run, but has no caller to answer
 	if !alive {
 		return &rdma.CallError{Node: node, Err: rdma.ErrClosed}
 	}

@@ -11,7 +11,8 @@ import (
 // poll is the least time that a wait or a sleep takes, so that a loop of them comes to an end.
 const poll = 20 * time.Nanosecond
 
-// endpoint is a worker's. What it calls blocks the coroutine that calls it, whoever opened it.
+// endpoint is a worker's. A call blocks the coroutine that makes it, which need not be the one that
+// opened the endpoint.
 type endpoint struct {
 	rdma.Base
 	s     *Sim
@@ -196,7 +197,7 @@ func (e *endpoint) close() {
 		e.s.clients[e.id] = nil
 		e.s.freed = append(e.s.freed, e)
 	}
-	if e.s.role.Owner == e.id { // nobody waits for what it has in flight
+	if e.s.role.Owner == e.id { // no successor waits for what it has in flight
 		e.s.role, e.revoked = rdma.Role{}, true
 	}
 }

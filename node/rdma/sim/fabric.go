@@ -93,7 +93,8 @@ func (s *Sim) fenceOff(e *endpoint) {
 	s.trace(Event{Kind: Revoke, Worker: e.name, Client: e.id})
 }
 
-// holder returns who has, or lately had, an identity: one that was given back may still have verbs in flight.
+// holder returns the present or last holder of an identity: one that was given back may still have
+// verbs in flight.
 func (s *Sim) holder(c rdma.ClientID) *endpoint {
 	if int(c) < len(s.clients) && s.clients[c] != nil {
 		return s.clients[c]

@@ -48,8 +48,8 @@ type Hardware struct {
 	// NIC's own memory (Options.Device), which needs no PCIe either.
 	AtomicMops, AtomicWordMops float64
 	DeviceMops, DeviceWordMops float64
-	// DeviceBytes is how much memory of its own a node's NIC has; 0: none that anybody may use. It is for those who choose
-	// Options.Device.
+	// DeviceBytes is how much memory of its own a node's NIC has; 0: none for use. It is for callers
+	// that set Options.Device.
 	DeviceBytes uint64
 	// DeviceFence says that a fence does not stall behind atomics on device memory: the NIC executes them itself when their
 	// turn comes, ahead of what is behind them. Elsewhere it waits for their answers.

@@ -103,7 +103,7 @@ func TestThroughputOfEachPart(t *testing.T) {
 	}
 }
 
-// idle is what one batch takes when nobody else is there, on the worker's clock.
+// idle is what one batch takes when there is no other worker, on the worker's clock.
 func idle(t testing.TB, o sim.Options, fill func(b *rdma.Batch)) (took time.Duration) {
 	t.Helper()
 	s := open(t, o)
@@ -253,7 +253,8 @@ func TestBesideShareACore(t *testing.T) {
 	}
 }
 
-// TestHyperThreads: workers of a compute node slow each other down when they are more than its cores, and nobody else.
+// TestHyperThreads: workers of a compute node slow each other down when they are more than its
+// cores, and no others.
 func TestHyperThreads(t *testing.T) {
 	h := sim.Hardware{Doorbell: 200, Verb: 50, Poll: 150, ClientsPerNode: 4, Cores: 2, HyperSpeed: 0.5}
 	const alone = 1e3 / 400 // million a second
@@ -293,7 +294,7 @@ func TestTheCPUPaysForDoorbellsAndPolling(t *testing.T) {
 	s := open(t, machines(h))
 	s.Go("client", func(ep rdma.Endpoint) {
 		before := ep.Now()
-		for n := range 4 { // posting takes the CPU's time even if nobody waits
+		for n := range 4 { // posting takes the CPU's time even without a wait
 			b := ep.Batch()
 			b.Read(rdma.At(n, 0), 8)
 			b.Read(rdma.At((n+1)%4, 0), 8)
@@ -456,7 +457,8 @@ func TestClientsAreDealtToComputeNodes(t *testing.T) {
 	}
 }
 
-// TestQueuesDoNotBlockOthers: who waits for a hot word, or for a node that is busy, is in nobody else's way.
+// TestQueuesDoNotBlockOthers: a verb that waits for a hot word, or for a node that is busy, delays
+// no other worker.
 func TestQueuesDoNotBlockOthers(t *testing.T) {
 	h := sim.Hardware{
 		LinkGbps: 100, Header: 26, Propagation: 500, NodeMops: 75, ClientMops: 75, PCIe: 300, PCIeGbps: 100,

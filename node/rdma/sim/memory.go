@@ -12,7 +12,7 @@ const (
 	dirPages  = 512 // 2 MiB a directory
 )
 
-// page is memory that was touched, with one bit a word that anyone changed by an atomic.
+// page is memory that was touched, with one bit a word that was ever changed by an atomic.
 type page struct {
 	data    [pageBytes]byte
 	atomics [pageBytes / 8 / 64]uint64

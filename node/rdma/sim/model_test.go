@@ -207,8 +207,8 @@ func of(lines []string, worker string) []string {
 	return own
 }
 
-// TestDroppingAClientLeavesTheOthersLuck: on machines that nobody has to wait for, a worker's verbs meet the same fate
-// at the same time, whoever else is there.
+// TestDroppingAClientLeavesTheOthersLuck: on machines without queues, a worker's verbs meet the
+// same fate at the same time, whichever other workers there are.
 func TestDroppingAClientLeavesTheOthersLuck(t *testing.T) {
 	o := everything(t, 5)
 	o.Hardware = &sim.Hardware{Propagation: 700, PCIe: 300, Loss: 0.05, RetransmitTimeout: 50 * time.Microsecond}
@@ -220,7 +220,7 @@ func TestDroppingAClientLeavesTheOthersLuck(t *testing.T) {
 	}
 }
 
-// TestDroppingAFaultLeavesTheOthersLuck: only who is hit notices.
+// TestDroppingAFaultLeavesTheOthersLuck: a fault changes nothing for workers that it does not hit.
 func TestDroppingAFaultLeavesTheOthersLuck(t *testing.T) {
 	o := everything(t, 6)
 	o.Hardware = &sim.Hardware{Propagation: 700, PCIe: 300, Loss: 0.05, RetransmitTimeout: 50 * time.Microsecond}

@@ -8,7 +8,7 @@ import (
 	"github.com/farkv/farkv/node/pmem"
 )
 
-// Profile is a cluster that somebody measured a store on.
+// Profile is a cluster on which a store was measured.
 type Profile struct {
 	Name, Doc string
 	Source    string // where its figures are from

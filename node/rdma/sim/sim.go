@@ -89,8 +89,9 @@ type Options struct {
 	Drift       float64
 	ClockOffset time.Duration
 
-	// AllowMixing switches off the rule that a word which anyone changed by an atomic is no longer changed by
-	// WRITEs. The rule is kept from a word's first atomic on; what was written before is initialisation.
+	// AllowMixing switches off the rule that a word which was ever changed by an atomic is no longer
+	// changed by WRITEs. The rule is kept from a word's first atomic on; what was written before is
+	// initialisation.
 	AllowMixing bool
 
 	// Limit bounds a Run in virtual time (1 h by default) and MaxEvents in events (100 million by default): workers
@@ -210,9 +211,10 @@ func (s *Sim) Now() time.Duration { return time.Duration(s.now) }
 // Events returns how many events have happened.
 func (s *Sim) Events() uint64 { return s.steps }
 
-// Run lets the workers run until each top-level one has finished or crashed, and then lands what is still in flight.
-// Tasks that are not done stay where they are; another Run goes on with them. It returns the first breach of a rule,
-// a worker's panic, or ErrStuck with who waits for what.
+// Run lets the workers run until each top-level one has finished or crashed, and then lands what is
+// still in flight. Tasks that are not done stay where they are; another Run goes on with them. It
+// returns the first breach of a rule, a worker's panic, or ErrStuck with the workers that wait, and
+// for what.
 func (s *Sim) Run() error {
 	if s.closed {
 		return fmt.Errorf("run a simulation: %w", rdma.ErrClosed)
@@ -279,8 +281,9 @@ func (s *Sim) stuck(why string) error {
 	return fmt.Errorf("seed %d, at %v: %w (%s):\n%w", s.opts.Seed, s.Now(), ErrStuck, why, errors.Join(who...))
 }
 
-// stream derives a generator's second half of the seed from a name, so that a worker draws the same whoever else is
-// there: FNV-1a over the name, mixed with how many workers of that name came before.
+// stream derives a generator's second half of the seed from a name, so that a worker draws the same
+// whichever other workers there are: FNV-1a over the name, mixed with how many workers of that name
+// came before.
 func (s *Sim) stream(name string) uint64 {
 	n := s.names[name]
 	s.names[name] = n + 1

@@ -80,7 +80,7 @@ func (s *Sim) Fence(epoch uint64) error {
 	})
 }
 
-// Expel kills a node for everybody.
+// Expel kills a node for all workers.
 func (s *Sim) Expel(epoch uint64, node int) (err error) {
 	if node < 0 || node >= len(s.nodes) {
 		return fmt.Errorf("expel node %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)
@@ -96,7 +96,8 @@ func (s *Sim) Expel(epoch uint64, node int) (err error) {
 	return errors.Join(err, lost)
 }
 
-// TryMaster makes owner the master when nobody is, and fences off the last one if its tenure ran out.
+// TryMaster makes owner the master when there is none, and fences off the last one if its tenure
+// ran out.
 func (s *Sim) TryMaster(owner rdma.ClientID, lease time.Duration) (r rdma.Role, ok bool, err error) {
 	err = s.control(func() {
 		if ok = s.role.Owner == 0 || s.Now() >= s.role.Until; ok {

@@ -87,8 +87,9 @@ func (w *Worker) Finished() bool { return w.state == finished }
 // recovers while the dead client's verbs are still in flight.
 func (w *Worker) WhenCrashed(f func()) { w.root.whenDead = append(w.root.whenDead, f) }
 
-// Go starts a top-level worker: a client with an identity of its own, which it gives back by returning. It draws the
-// same numbers for the same seed and name, whoever else is there. It panics when no identity is left.
+// Go starts a top-level worker: a client with an identity of its own, which it gives back by
+// returning. It draws the same numbers for the same seed and name, whichever other workers there
+// are. It panics when no identity is left.
 func (s *Sim) Go(name string, f func(ep rdma.Endpoint)) *Worker {
 	return s.enter(name, nil, nil, f)
 }
@@ -131,7 +132,7 @@ func (s *Sim) start(name string, home *node, parent, beside *Worker, f func(ep r
 		f(e)
 	})
 	s.workers = append(s.workers, w)
-	s.arm(w, s.now+e.net.upTo(int64(s.opts.MaxLatency))) // nobody starts at the same moment
+	s.arm(w, s.now+e.net.upTo(int64(s.opts.MaxLatency))) // workers do not start at the same moment
 	return w, nil
 }
 

@@ -199,7 +199,7 @@ func TestEndpointOpenedByAWorker(t *testing.T) {
 	}
 }
 
-// holder is how the pool lists who has an identity.
+// holder returns the holder of an identity as the pool lists it.
 func holder(s *sim.Sim, c rdma.ClientID) rdma.Client {
 	for _, h := range s.Clients() {
 		if h.ID == c {

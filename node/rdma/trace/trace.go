@@ -106,7 +106,7 @@ func (g *Ring) WriteTo(w io.Writer) (n int64, err error) {
 	return n, nil
 }
 
-// String returns r as a line: when, who, in which step, what, and how it ended.
+// String returns r as a line: the time, the worker, its step, the verb or call, and how it ended.
 func (r Record) String() string {
 	t := fmt.Sprintf("%14v  %s", r.At, r.Worker)
 	if r.Step != "" {

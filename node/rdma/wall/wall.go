@@ -47,7 +47,8 @@ func (s *Sleeper) Sleep(d time.Duration, stop <-chan struct{}) {
 	}
 }
 
-// Set starts the sleeper's timer for those who wait for something else, too, and returns its channel; Unset stops it.
+// Set starts the sleeper's timer and returns its channel, for callers that wait for something else,
+// too; Unset stops it.
 func (s *Sleeper) Set(d time.Duration) <-chan time.Time {
 	if s.timer == nil {
 		s.timer = time.NewTimer(d)
@@ -68,7 +69,7 @@ type Tasks struct {
 	mu     sync.Mutex
 	names  []string // running
 	closed bool
-	idle   chan struct{} // closed when a task ends; nil while nobody waits for that
+	idle   chan struct{} // closed when a task ends; nil while no caller waits for that
 }
 
 // Go starts a task with an endpoint of its own, which open gives it and which is closed behind it. The error wraps

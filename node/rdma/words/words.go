@@ -61,7 +61,8 @@ func moveBytes(dst, src unsafe.Pointer, i, n uintptr) {
 	}
 }
 
-// CompareSwap returns the word before. The loop ends: each turn means that somebody else changed the word twice.
+// CompareSwap returns the word before. The loop ends: each turn means that the word was changed
+// twice meanwhile.
 func CompareSwap(p *uint64, expect, value uint64) uint64 {
 	for {
 		if atomic.CompareAndSwapUint64(p, expect, value) {

@@ -31,7 +31,7 @@ type control struct {
 	told    []uint64      // by shard: what the word says
 	next    time.Duration // when that is looked at next
 	asked   *rdma.Batch   // READs of others' words; nil: none is in flight
-	sources []int         // whose
+	sources []int         // the nodes of those words
 	askedIn *term         // when that began
 	heard   uint64        // the last term that was committed in which all of them were read
 	group   []fresh

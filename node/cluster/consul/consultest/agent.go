@@ -102,7 +102,7 @@ func memory(t testing.TB) string {
 
 func (a *Agent) file(name string) string { return filepath.Join(a.folder, name) }
 
-// freePorts returns ports that nobody listens on now.
+// freePorts returns ports without a listener now.
 func freePorts(t testing.TB, n int) []int {
 	t.Helper()
 	var ports []int
@@ -156,7 +156,7 @@ func (a *Agent) leads() error {
 	}
 }
 
-// Pause stops the agent where it is, so that it takes connections and answers nobody.
+// Pause stops the agent where it is, so that it takes connections and answers no request.
 func (a *Agent) Pause() {
 	a.t.Helper()
 	a.signal(syscall.SIGSTOP)

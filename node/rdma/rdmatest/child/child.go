@@ -31,7 +31,7 @@ func Main(main func(args []string) error) {
 	os.Exit(0)
 }
 
-// Command returns how to start a child, for who does it in a way of its own.
+// Command returns how to start a child, for callers that do it in a way of their own.
 func Command(args ...string) *exec.Cmd {
 	c := exec.Command(os.Args[0])
 	c.Env = append(os.Environ(), env+"="+strings.Join(args, " "), "GORACE=atexit_sleep_ms=0")
