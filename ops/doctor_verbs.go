@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 )
 
-// libibverbs reports whether programs find the devices, of which the kernel has some or none; err is why not all of them were
-// found.
+// libibverbs reports whether programs find the devices, of which the kernel has some or none; err
+// is why not all of them were found.
 func libibverbs(t *Topic, devices bool, found int, err error) {
 	switch {
 	case err == nil:

@@ -56,8 +56,8 @@ func (s *Space) Open(ep rdma.Endpoint, nodes int, timeout time.Duration) *Worker
 // Follow makes what the worker has its own for one epoch of a member's only: see package kit.
 func (w *Worker) Follow(m *kit.Member) { w.member, w.epoch = m, m.Epoch }
 
-// busy reports whether only buffers may be taken that were never handed out, and none be given back. When the member has joined
-// another epoch, the worker has nothing any more.
+// busy reports whether only buffers may be taken that were never handed out, and none be given
+// back. When the member has joined another epoch, the worker has nothing any more.
 func (w *Worker) busy() bool {
 	if w.member == nil {
 		return false

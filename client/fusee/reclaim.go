@@ -56,7 +56,8 @@ type reclaim struct {
 	untidy    bool                // tables may name this client as the owner of a block that is not among own
 }
 
-// resting is an object in quarantine. Its tag reports whether it is the use of it that was freed; anyTag: whatever it is.
+// resting is an object in quarantine. Its tag says whether it is the use of it that was freed;
+// anyTag: whatever it is.
 type resting struct {
 	unit  uint64
 	class int32

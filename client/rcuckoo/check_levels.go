@@ -25,8 +25,9 @@ func (c *checker) growth(shard int) error {
 // cut reports whether an operation that was cut off has locked a row.
 func (c *checker) cut(n uint32) bool { return c.named[c.s.number(n)] }
 
-// made reports whether a valid row is part of the table. It expects one exactly where its parent was divided so often, but for a division
-// that was cut off between its two rows: then all is in the old one still, and the new one is made again.
+// made reports whether a valid row is part of the table. It expects one exactly where its parent
+// was divided so often, but for a division that was cut off between its two rows: then all is in
+// the old one still, and the new one is made again.
 func (c *checker) made(shard int, n uint32) bool {
 	s, r := c.s, c.rows[n]
 	if s.birth(n) == 0 {

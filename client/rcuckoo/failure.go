@@ -205,8 +205,8 @@ func (s *Store) askAbout() []rdma.Client {
 	return nil
 }
 
-// dead reports whether the pool says so of a client, and has not said otherwise for a moment: one whose process is about to connect
-// again is not.
+// dead reports whether the pool says so of a client, and has not said otherwise for a moment: one
+// whose process is about to connect again is not.
 func (s *Store) dead(c rdma.ClientID) bool {
 	if c == 0 || c == s.id || int(c) > s.Clients {
 		return false
@@ -215,9 +215,9 @@ func (s *Store) dead(c rdma.ClientID) bool {
 	return since != 0 && s.vigil.clock-since >= s.opt.Failure/lookShares
 }
 
-// expired reports whether a client that has not moved for some time is dead: for a failure timer, or for half of one when the pool
-// says so, too. What the pool says is not enough: it may have been asked twice, and each time at a moment at which a client
-// that moves was cut off.
+// expired reports whether a client that has not moved for some time is dead: for a failure timer,
+// or for half of one when the pool says so, too. What the pool says is not enough: it may have been
+// asked twice, and each time at a moment at which a client that moves was cut off.
 func (s *Store) expired(c rdma.ClientID, still time.Duration) bool {
 	return still >= s.opt.Failure || still >= s.opt.Failure/2 && s.dead(c)
 }

@@ -90,9 +90,10 @@ func (l *layout) belongs(id, bits uint32, r row) bool {
 	return bits&(1<<l.level(r)-1) == l.segment(id)
 }
 
-// right reports whether a valid row, whose segment agrees with some bits, is the one of its number for entries with these
-// bits. Else it returns one that is nearer to it. Both ways end: a row that was not made leads to a parent, and one
-// that was divided to a child that was made, of which there are no more than levels.
+// right reports whether a valid row, whose segment agrees with some bits, is the one of its number
+// for entries with these bits. Else it returns one that is nearer to it. Both ways end: a row that
+// was not made leads to a parent, and one that was divided to a child that was made, of which there
+// are no more than levels.
 func (l *layout) right(id, segment uint32, r row) (next uint32, ok bool) {
 	if l.Levels == 0 {
 		return id, true

@@ -29,9 +29,10 @@ func (s *Store) current(k *Register) bool { return s.member == nil || s.c.curren
 // has not heard of: on wall clocks less than a keeper's tick, which lies between any two.
 const rustAfter = 100
 
-// mayOutdate reports whether a fence in the midst of a WRITE to a cached object could be the second one since it was known to be
-// there. Then the outcome of the WRITE would be unknown; so a READ comes first, which may be cut off and has no
-// effect; of RAW, whose READs do not prove that an object is there, a lookup.
+// mayOutdate reports whether a fence in the midst of a WRITE to a cached object could be the second
+// one since it was known to be there. Then the outcome of the WRITE would be unknown; so a READ
+// comes first, which may be cut off and has no effect; of RAW, whose READs do not prove that an
+// object is there, a lookup.
 func (s *Store) mayOutdate(k *Register, now time.Duration) bool {
 	return s.member != nil && (k.epoch < s.member.Epoch || now-s.proven > s.c.opt.Timeout/rustAfter)
 }

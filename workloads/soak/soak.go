@@ -82,7 +82,8 @@ func (o *Options) defaults(t Target) {
 	if t.Unmerged {
 		keys, room = unmergedKeys, 0.3
 	}
-	o.Workers, o.Keys, o.Room, o.Refill = cmp.Or(o.Workers, 64), cmp.Or(o.Keys, keys), cmp.Or(o.Room, room), cmp.Or(o.Refill, 0.9)
+	o.Workers, o.Keys = cmp.Or(o.Workers, 64), cmp.Or(o.Keys, keys)
+	o.Room, o.Refill = cmp.Or(o.Room, room), cmp.Or(o.Refill, 0.9)
 	if o.Say == nil {
 		o.Say = func(string, ...any) {}
 	}

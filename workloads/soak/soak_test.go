@@ -9,9 +9,10 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// soaked are the stores that TestSoak puts load on. Workers of a process that wait for a lock of sherman stand in
-// line: each operation takes a switch of goroutines, and those of 64 workers take seconds of two processors. DTX has no locks that are wanted: of 64 workers of sherman-dtx
-// one may be overtaken until its time is over.
+// soaked are the stores that TestSoak puts load on. Workers of a process that wait for a lock of
+// sherman stand in line: each operation takes a switch of goroutines, and those of 64 workers take
+// seconds of two processors. DTX has no locks that are wanted: of 64 workers of sherman-dtx one may
+// be overtaken until its time is over.
 var soaked = []struct {
 	store string
 	Options

@@ -249,7 +249,7 @@ func (p *proposer) glance(key string) (s State, all bool, err error) {
 }
 
 // swap replaces a register's state if it has the given version. Once its own state may have been
-// accepted somewhere, only the writer of the next version tells whether the swap took place.
+// accepted somewhere, only the writer of the next version finds out whether the swap took place.
 func (p *proposer) swap(key string, version uint64, value []byte) (bool, error) {
 	writer, proposed := p.writer(), false
 	s, err := p.rounds(key, func(s State) State {

@@ -271,8 +271,8 @@ func (s *Sim) held(f *flight, e event) bool {
 	return true
 }
 
-// unanswered reports whether an answer is held up by a partition; then it comes again, as an error if the requester gives
-// up.
+// unanswered reports whether an answer is held up by a partition; then it comes again, as an error
+// if the requester gives up.
 func (s *Sim) unanswered(f *flight, k kind) bool {
 	if f.err != nil || !s.mayBeCut(f) {
 		return false

@@ -390,7 +390,8 @@ func (e *Endpoint) Usable() error {
 // Epoch returns the epoch that the worker has joined.
 func (e *Endpoint) Epoch() uint64 { return e.joined }
 
-// Reach reports whether the process is connected to a node, by which of its connections, counted from 1, or why it is not.
+// Reach reports whether the process is connected to a node, by which of its connections, counted
+// from 1, or why it is not.
 func (f *Fabric) Reach(node int) (connection uint64, err error) {
 	if err := f.down(node); err != nil {
 		return 0, err

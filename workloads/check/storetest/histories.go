@@ -203,8 +203,9 @@ func varied(h check.History) error {
 	return nil
 }
 
-// judge reports whether every answer is one that a Store may give, and whether they fit together. Only the crash of another
-// client excuses an operation that ends at its timeout, with an outcome that it knows (check.TimedOut) or does not.
+// judge reports whether every answer is one that a Store may give, and whether they fit together.
+// Only the crash of another client excuses an operation that ends at its timeout, with an outcome
+// that it knows (check.TimedOut) or does not.
 func judge(h check.History, crashed bool, slack time.Duration) error {
 	var errs []error
 	fail := func(wrong check.History) {
