@@ -10,6 +10,13 @@ import (
 // settled is how old an operation is when it is judged: gauges that were kept waiting meanwhile have noted it by then.
 const settled = time.Second
 
+// hung is how old an operation is when it is judged although it has not ended. No thread waits for a processor for so
+// long, and shorter waits have been noted by then.
+const hung = 250 * time.Millisecond
+
+// unknown are the trips of an operation that has not ended.
+const unknown = -1
+
 // judgeSlow judges the operations that ended some time ago and took long.
 func (r *run) judgeSlow() error {
 	now := wall.Now()
@@ -25,7 +32,7 @@ func (r *run) judgeSlow() error {
 			if now-ended < settled {
 				break
 			}
-			if err := r.judge(number, what(own[at+2].Load()), own[at+3].Load(), began, ended); err != nil {
+			if err := r.judge(number, what(own[at+2].Load()), int(own[at+3].Load()), began, ended); err != nil {
 				return err
 			}
 		}
@@ -33,39 +40,48 @@ func (r *run) judgeSlow() error {
 	return nil
 }
 
-// interrupted judges what the workers of a process were doing when it was killed.
-func (r *run) interrupted(p *process) error {
+// unended judges what living processes have been doing for long. An operation that a kill interrupts is not judged by
+// itself: how long its thread had been waiting for a processor by then, its process can note no more.
+func (r *run) unended() error {
 	now := wall.Now()
-	for i := range p.Workers {
-		own := r.ledger.worker(p.First + i)
-		if began := time.Duration(own[beganAt].Swap(0)); began > 0 && now-began > r.Lease && r.Lease > 0 {
-			if err := r.judge(p.First+i, what(own[whatAt].Load()), 0, began, now); err != nil {
-				return err
+	for _, p := range r.places {
+		for number := p.First; !p.killed && number < p.First+p.Workers; number++ {
+			own := r.ledger.worker(number)
+			if began := time.Duration(own[beganAt].Load()); began > 0 && now-began > hung && r.Lease > 0 {
+				if err := r.judge(number, what(own[whatAt].Load()), unknown, began, now); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
 }
 
-// judge compares how long an operation took with how long processors kept workers waiting meanwhile. It may wait for
-// each of the clients that died around that time, if each had a lock that it needs.
-func (r *run) judge(number int, did what, trips uint64, began, ended time.Duration) error {
+// judge compares how long an operation took with how long processors kept workers waiting meanwhile. Where several
+// processes died around that time it may have met two that had a lock that it needs, one behind the other.
+func (r *run) judge(number int, did what, trips int, began, ended time.Duration) error {
 	took, delay := ended-began, r.ledger.delay(began, ended)
 	each := r.Lease + delayShare*delay
-	r.counts.slow++
-	r.slowest, r.delay = max(r.slowest, took), max(r.delay, delay)
 	dead := 0
 	for _, at := range r.killed {
 		if at > began-each && at < ended {
 			dead++
 		}
 	}
-	if took > each {
-		r.several++
+	if trips != unknown {
+		r.counts.slow++
+		r.slowest, r.delay = max(r.slowest, took), max(r.delay, delay)
+		if took > each {
+			r.several++
+		}
 	}
-	if took > each*time.Duration(max(dead, 1)) {
-		return fmt.Errorf("%v of worker %d took %v, for %d trips; the lease is %v, the longest delay was %v, and %d processes died",
-			did, number, took, trips, r.Lease, delay, dead)
+	if took > each*time.Duration(min(max(dead, 1), 2)) {
+		cost := fmt.Sprintf("took %v, for %d trips", took, trips)
+		if trips == unknown {
+			cost = fmt.Sprintf("has taken %v so far", took)
+		}
+		return fmt.Errorf("%v of worker %d %s; the lease is %v, the longest delay was %v, and %d processes died",
+			did, number, cost, r.Lease, delay, dead)
 	}
 	return nil
 }

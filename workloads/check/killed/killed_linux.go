@@ -41,13 +41,13 @@ type Test struct {
 	Shared    int                             // keys that all write
 	MaxValue  int                             // bytes
 	Pause     time.Duration                   // of a worker between two operations, at most; 0: there is none
-	Every     time.Duration                   // from one kill to the next
+	Every     time.Duration                   // from one order to a process to kill itself, at a verb, to the next
 	Round     time.Duration                   // behind which all is stopped, recovered and looked at
 	Rounds    int
 	// Recover bounds how long the dead wait for the pool's master; 0: until the end of the round.
 	Recover time.Duration
-	// Lease is for how long an operation may wait for a dead client. Beside it, it takes up to four times as long as
-	// processors kept a worker of any process waiting meanwhile. 0: that is not judged.
+	// Lease is for how long an operation may wait for a dead client, or for two, one behind the other. Beside it, it takes
+	// up to four times as long as processors kept a worker of any process waiting meanwhile. 0: that is not judged.
 	Lease time.Duration
 }
 
@@ -76,7 +76,7 @@ type counts struct {
 
 func (c counts) String() string {
 	return fmt.Sprintf("%d processes with %d clients were killed, and %d writes of theirs; %d operations, %d writes acknowledged; "+
-		"%d took longer than a lease, %v at most, where processors kept a worker waiting for up to %v; %d of them met several that died",
+		"%d took longer than a lease, %v at most, where processors kept a worker waiting for up to %v; %d of them met two that died",
 		c.kills, c.clients, c.doubts, c.ops, c.acked, c.slow, c.slowest.Round(time.Millisecond), c.delay.Round(time.Millisecond),
 		c.several)
 }
@@ -148,7 +148,7 @@ type run struct {
 	ledger *ledger
 	places []*process
 	judged []uint64        // slow operations of each worker
-	killed []time.Duration // when the last processes were
+	killed []time.Duration // when the last processes died
 }
 
 // process is the one that works in a place now.
@@ -156,7 +156,8 @@ type process struct {
 	place
 	*exec.Cmd
 	said   bytes.Buffer
-	killed bool
+	killed bool          // or was ordered to kill itself
+	died   time.Duration // when it had ended; not before over is closed
 	over   chan struct{} // closed when it has ended
 }
 
@@ -181,24 +182,27 @@ func (p *process) start() error {
 	}
 	go func() {
 		_ = p.Wait() // how it ended is asked later
+		p.died = wall.Now()
 		close(p.over)
 	}()
 	return nil
 }
 
-// kill kills the process, unless it has ended by itself, which is an error.
+// kill kills the process at once. One that has ended by itself has failed.
 func (p *process) kill() error {
-	if p.killed {
-		return nil
-	}
-	if p.ended() {
-		said := p.said.Bytes()
-		return fmt.Errorf("process %d of worker %d ended by itself: %v\n%s", p.Generation, p.First, p.ProcessState,
-			said[:min(len(said), 4000)])
+	if !p.killed && p.ended() {
+		return p.failed()
 	}
 	p.killed = true
-	_ = p.Process.Kill() // one that ends by itself right now has failed, which the next one will, too
+	_ = p.Process.Kill() // which says that it has ended, where it has
 	return nil
+}
+
+// failed is how a process ended by itself.
+func (p *process) failed() error {
+	said := p.said.Bytes()
+	return fmt.Errorf("process %d of worker %d ended by itself: %v\n%s", p.Generation, p.First, p.ProcessState,
+		said[:min(len(said), 4000)])
 }
 
 // ended reports whether the process is gone. Until then its workers may do something yet.
@@ -214,7 +218,7 @@ func (p *process) ended() bool {
 // round kills processes for a while, then all that are left, recovers all, and looks at what there is.
 func (r *run) round() error {
 	for _, p := range r.places {
-		if err := p.start(); err != nil {
+		if err := r.start(p); err != nil {
 			return err
 		}
 	}
@@ -256,26 +260,61 @@ func (r *run) killing() error {
 	defer tick.Stop()
 	for end := time.Now().Add(r.Round); time.Now().Before(end); {
 		<-tick.C
+		for _, p := range r.places {
+			if p.killed {
+				if err := r.succeed(p); err != nil {
+					return err
+				}
+			}
+		}
 		if p := r.places[r.rng.IntN(len(r.places))]; !p.killed {
-			if err := errors.Join(p.kill(), r.interrupted(p)); err != nil {
+			if err := r.order(p); err != nil {
 				return err
 			}
 			r.kills, r.clients = r.kills+1, r.clients+p.Workers
-			r.killed = append(r.killed[max(0, len(r.killed)-mostKilled):], wall.Now())
 		}
-		for _, p := range r.places {
-			if !p.killed || !p.ended() {
-				continue
-			}
-			if err := p.start(); err != nil {
-				return err
-			}
-		}
-		if err := r.judgeSlow(); err != nil {
+		if err := errors.Join(r.unended(), r.judgeSlow()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// order has one of a process's workers kill the process at a verb.
+func (r *run) order(p *process) error {
+	if p.ended() {
+		return p.failed()
+	}
+	verb := 1 + r.rng.Uint64N(mostVerbs)
+	if r.rng.IntN(rareShare) == 0 {
+		verb = 1 + r.rng.Uint64N(rareVerbs)
+	}
+	p.killed = true
+	r.ledger.worker(p.First + r.rng.IntN(p.Workers))[orderAt].Store(verb)
+	return nil
+}
+
+// succeed starts the next process in the place of one that was ordered to kill itself. One that did not come to the
+// verb is killed now, wherever it is, and has a successor later.
+func (r *run) succeed(p *process) error {
+	if !p.ended() {
+		return p.kill()
+	}
+	if s, ok := p.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
+		return p.failed()
+	}
+	r.killed = append(r.killed[max(0, len(r.killed)-mostKilled):], p.died)
+	return r.start(p)
+}
+
+// start starts the next process of a place, without what the last one left in flight.
+func (r *run) start(p *process) error {
+	for i := range p.Workers {
+		own := r.ledger.worker(p.First + i)
+		own[orderAt].Store(0)
+		own[beganAt].Store(0)
+	}
+	return p.start()
 }
 
 // keep recovers the dead again and again, behind pauses.
@@ -381,21 +420,23 @@ func (x *Test) child(p place) error {
 
 // worker is one of a process's, until that is killed.
 func (x *Test) worker(p *Pool, l *ledger, number, generation int) error {
-	s, ep, err := p.open(fmt.Sprint("worker-", number))
+	own := l.worker(number)
+	s, ep, err := p.open(fmt.Sprint("worker-", number), own)
 	if err != nil {
 		return err
 	}
 	count := ep.Counters()
-	w := &worker{Test: x, ledger: l, number: number, own: l.worker(number), store: s,
+	w := &worker{Test: x, ledger: l, number: number, own: own, store: s,
 		rng: rand.New(rand.NewPCG(uint64(generation), uint64(number))), trips: func() uint64 { return count.Trips }}
 	return w.work()
 }
 
 // open opens a worker, as soon as there is an identity for it.
-func (p *Pool) open(name string) (client.Store, rdma.Endpoint, error) {
+func (p *Pool) open(name string, own []atomic.Uint64) (client.Store, rdma.Endpoint, error) {
 	for end := time.Now().Add(wait.Hang); ; time.Sleep(time.Millisecond) {
 		ep, err := p.Fabric.Open(name)
 		if err == nil {
+			ep = mortal{ep, &own[orderAt], &own[beganAt]}
 			s, err := p.Open(ep)
 			return s, ep, err
 		}

@@ -36,6 +36,7 @@ const (
 	nextAt  = iota // number of its last value
 	whatAt         // which operation it does, or did last
 	beganAt        // when the operation in flight began, in ns; 0: there is none
+	orderAt        // at which verb of its operations, from now, it is to kill its process; 0: at none
 	slowAt         // operations that were noted as slow so far
 	opsAt          // operations that ended
 	ackedAt        // writes that were acknowledged

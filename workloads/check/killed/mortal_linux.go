@@ -1,0 +1,69 @@
+package killed
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// mostVerbs bounds the verbs until an order to die is obeyed. They are counted within operations, so that death comes
+// at any verb of one: an UPDATE posts about ten, and one that splits or rehashes some hundreds.
+const mostVerbs = 32
+
+// rareVerbs is as mostVerbs, for one order in rareShare: it reaches the verbs of rare and long operations.
+const (
+	rareVerbs = 1024
+	rareShare = 8
+)
+
+// mortal is a worker's endpoint. It ends its process by SIGKILL when it was ordered to, between two verbs.
+type mortal struct {
+	rdma.Endpoint
+	order *atomic.Uint64 // at which verb of an operation from now, counted from 1; 0: none
+	busy  *atomic.Uint64 // not 0: an operation is under way
+}
+
+// Post runs the verbs of a batch that come before the end. In shared memory a posted verb is complete.
+func (m mortal) Post(b *rdma.Batch) error {
+	left := m.order.Load()
+	if left == 0 || m.busy.Load() == 0 {
+		return m.Endpoint.Post(b)
+	}
+	n := uint64(b.Len())
+	if left > n {
+		m.order.Store(left - n)
+		return m.Endpoint.Post(b)
+	}
+	part := m.Batch()
+	for i := range int(left) - 1 {
+		repeat(part, b.Op(i))
+	}
+	if part.Len() > 0 {
+		_ = m.Endpoint.Post(part) // the worker does not live to see whether it failed
+	}
+	_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
+	time.Sleep(time.Hour) // the signal is on its way
+	return nil
+}
+
+// repeat adds a verb as it stands in another batch.
+func repeat(b *rdma.Batch, op *rdma.Op) {
+	switch op.Verb {
+	case rdma.Read:
+		b.ReadInto(op.Addr, op.Buf)
+	case rdma.Write:
+		b.Write(op.Addr, op.Buf)
+	case rdma.CompareSwap:
+		b.CompareSwap(op.Addr, op.Expect, op.Value)
+	case rdma.MaskedCompareSwap:
+		b.MaskedCompareSwap(op.Addr, op.Expect, op.CompareMask, op.Value, op.SwapMask)
+	case rdma.FetchAdd:
+		b.FetchAdd(op.Addr, op.Value)
+	default:
+		panic(fmt.Sprintf("killed: a store in shared memory posted verb %v", op.Verb))
+	}
+}
