@@ -18,7 +18,7 @@ import (
 // changes before.
 //
 // An error of decide ends the change, if the entries that it saw were chosen: then it has had no effect. Others wrap
-// client.ErrFull when the bucket has more than its Slots or there is no buffer; rdma.ErrNodeDown and rdma.ErrTimeout as
+// ErrBucketFull when the bucket has more than its Slots, and client.ErrFull when there is no buffer; rdma.ErrNodeDown and rdma.ErrTimeout as
 // Lookup's; and besides client.ErrUncertain, when the change may have taken effect, or still may.
 func (c *Client) Change(hash, id uint64, decide func(bucket []Entry) ([]Entry, error)) error {
 	c.begin(c.BucketOf(hash))
@@ -186,7 +186,7 @@ func (c *Client) decide(ch *change) (final bool, err error) {
 	}
 	next, err := ch.decide(c.next.entries[:c.next.n])
 	if err == nil && len(next) > Slots {
-		err = fmt.Errorf("%d entries in a bucket (at most %d): %w", len(next), Slots, client.ErrFull)
+		err = fmt.Errorf("%d entries in a bucket (at most %d): %w", len(next), Slots, ErrBucketFull)
 	}
 	if err != nil {
 		c.next = c.base

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/directory"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -85,6 +86,8 @@ func (s *Store) again(t *tries, err error) bool {
 		s.stale = true
 		t.stale++
 		return t.stale < turns
+	case errors.Is(err, directory.ErrBucketFull): // with entries of the living: no sweep drops one
+		return false
 	case errors.Is(err, client.ErrFull):
 		t.full++
 		return t.full <= 2*mostSweeps && s.swept(t) // others may be faster

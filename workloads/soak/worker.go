@@ -53,12 +53,12 @@ func (w *worker) value(n int) []byte {
 
 // timed does an operation.
 func (w *worker) timed(kind int, f func() error) error {
-	began := time.Now()
+	began, before := time.Now(), w.live.Load()
 	err := f()
 	w.times[kind].Record(time.Since(began))
 	if mayBeFull(err) {
 		w.full[kind]++
-		if live := w.live.Load(); live < w.least {
+		if live := max(before, w.live.Load()); live < w.least { // others may have deleted since
 			return fmt.Errorf("%s finds the pool full, in which %d bytes are live, fewer than %d: %v", kindNames[kind], live, w.least, err)
 		}
 	}
