@@ -17,9 +17,10 @@ import (
 // again when others have finished it: the lower 16 bits are the client's number, and the rest is higher than in its
 // changes before.
 //
-// An error of decide ends the change, if the entries that it saw were chosen: then it has had no effect. Others wrap
-// ErrBucketFull when the bucket has more than its Slots, and client.ErrFull when there is no buffer; rdma.ErrNodeDown and rdma.ErrTimeout as
-// Lookup's; and besides client.ErrUncertain, when the change may have taken effect, or still may.
+// An error of decide ends the change, if the entries that it saw were chosen: then it has had no
+// effect. Others wrap ErrBucketFull when the bucket has more than its Slots, and client.ErrFull
+// when there is no buffer; rdma.ErrNodeDown and rdma.ErrTimeout as Lookup's; and besides
+// client.ErrUncertain, when the change may have taken effect, or still may.
 func (c *Client) Change(hash, id uint64, decide func(bucket []Entry) ([]Entry, error)) error {
 	c.begin(c.BucketOf(hash))
 	ch := change{id: id, decide: decide}

@@ -225,8 +225,8 @@ func (p *patience) again(c *Client) error {
 	return nil
 }
 
-// ErrBucketFull ends a change that leaves more than Slots entries in a bucket. It wraps client.ErrFull. Memory elsewhere
-// does not help.
+// ErrBucketFull ends a change that leaves more than Slots entries in a bucket. It wraps
+// client.ErrFull. Memory elsewhere does not help.
 var ErrBucketFull = fmt.Errorf("the bucket has no room: %w", client.ErrFull)
 
 // uncertain wraps the failure of a change that may have taken effect.

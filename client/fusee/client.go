@@ -137,7 +137,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	c := &Client{
 		layout: l, ep: ep, id: ep.Client(), opt: opt,
 		slabs: make([]slab, len(l.classes.units)), own: map[node.Block]*block{},
-		cache: locations.New[entry](*cmp.Or(opt.CacheBytes, new(DefaultCache)), entryBytes), view: v, promoted: make([]bool, l.Subtables),
+		cache: locations.New[entry](locations.Enough(*cmp.Or(opt.CacheBytes, new(DefaultCache)), entryBytes, uint64(l.Subtables)*l.Groups*race.GroupSlots), entryBytes), view: v, promoted: make([]bool, l.Subtables),
 		deadline: never,
 	}
 	for sub := range c.promoted { // a client that comes in the midst of mending does not know what is mended

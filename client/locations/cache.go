@@ -61,6 +61,15 @@ func New[V any](budget, entryBytes int) *Cache[V] {
 	return &Cache[V]{sets: make([]set[V], n), past: make([]past, n)}
 }
 
+// roomy is how many entries there are for a key, so that almost no set is full.
+const roomy = 4
+
+// Enough returns a budget for New, or less: what suffices for all keys that there can be. A worker
+// of a small pool opens at once then: the default budgets take tens of MB each.
+func Enough(budget, entryBytes int, keys uint64) int {
+	return int(min(uint64(max(budget, 0)), roomy*keys*uint64(entryBytes)))
+}
+
 // Entries returns how many keys fit.
 func (c *Cache[V]) Entries() int { return len(c.sets) * ways }
 

@@ -144,16 +144,16 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	s.dir = directory.Open(ep, l.dir, s.index, directory.Options{Slow: o.Slow, Timeout: o.Timeout, Member: s.member})
 	s.values.Hurry(s.c.quorum.Hurry)
 	s.index.Hurry(s.dir.Hurry)
-	s.cache, s.proven = newCache(o), ep.Now()
+	s.cache, s.proven = newCache(o, uint64(l.Regions)*uint64(l.Objects)), ep.Now()
 	return s, nil
 }
 
-func newCache(o StoreOptions) *locations.Cache[cached] {
+func newCache(o StoreOptions, keys uint64) *locations.Cache[cached] {
 	entry := entryBytes
 	if o.Apart || o.Raw {
 		entry = entryBytesABD
 	}
-	return locations.New[cached](*cmp.Or(o.CacheBytes, new(DefaultCache)), entry)
+	return locations.New[cached](locations.Enough(*cmp.Or(o.CacheBytes, new(DefaultCache)), entry, keys), entry)
 }
 
 // use tells the ceiling of a timestamp: its last tick.

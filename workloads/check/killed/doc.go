@@ -1,6 +1,7 @@
-// Package killed has workers of many processes use one pool in shared memory while one process after the other is
-// killed by SIGKILL, at a verb of an operation, and others take their places. What a worker has been told of its writes outlives
-// its process, so that nothing can be lost, or appear, unseen.
+// Package killed has workers of many processes use one pool in shared memory while one process
+// after the other is killed by SIGKILL, at a verb of an operation, and others take their places.
+// What a worker has been told of its writes outlives its process, so that nothing can be lost, or
+// appear, unseen.
 package killed
 
 import "os"

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/wall"
@@ -18,22 +19,46 @@ const (
 	mostThreads = 64
 )
 
-// sleepGauge measures how long this process's goroutines wait, until the process ends. What a timer wakes goes on
-// ahead of others, so that the gauge steps back behind them, as a worker does that is preempted.
-func sleepGauge(l *ledger) {
+// gauges are a process's. What they have not noted when it is killed is lost, and with it the slow operations of that
+// time: these are published behind the delays.
+type gauges struct {
+	*ledger
+	first int // worker of the process
+	slept atomic.Int64
+	slow  chan slowOp
+}
+
+// slowOp is an operation that took longer than it may in a process that no processor keeps waiting.
+type slowOp struct {
+	number       int // of its worker
+	what         what
+	trips        uint64
+	began, ended time.Duration
+}
+
+func newGauges(l *ledger, first int) *gauges {
+	return &gauges{ledger: l, first: first, slow: make(chan slowOp, slowOps)}
+}
+
+// sleep measures how long this process's goroutines wait, until the process ends. What a timer wakes goes on ahead of
+// others, so that the gauge steps back behind them, as a worker does that is preempted.
+func (g *gauges) sleep() {
 	for {
 		due := wall.Now() + sleepTick
 		time.Sleep(sleepTick)
 		runtime.Gosched()
-		l.delayed(due, wall.Now())
+		now := wall.Now()
+		g.delayed(due, now)
+		g.slept.Store(int64(now))
 	}
 }
 
-// threadGauge measures how long this process's threads wait, until the process ends: the kernel counts that for each.
-// What a thread has waited for since the last look counts as one wait. A thread that is preempted may wait for far
-// longer than one that wakes, of which sleepGauge is one.
-func threadGauge(l *ledger) {
+// threads measures how long this process's threads wait, until the process ends: the kernel counts that for each. What
+// a thread has waited for since the last look counts as one wait. A thread that is preempted may wait for far longer
+// than one that wakes, of which that of sleep is one.
+func (g *gauges) threads() {
 	waited := map[int]time.Duration{}
+	var kept []slowOp
 	for {
 		before := wall.Now()
 		time.Sleep(threadTick)
@@ -55,9 +80,33 @@ func threadGauge(l *ledger) {
 				continue // the thread has ended
 			}
 			if more := wait - waited[thread]; more > 0 {
-				l.delayedFor(more, before-more, wall.Now())
+				g.delayedFor(more, before-more, wall.Now())
 			}
 			waited[thread] = wait
 		}
+		kept = g.publish(kept, min(before, time.Duration(g.slept.Load())))
 	}
+}
+
+// publish notes that delays up to a time are noted, and the slow operations up to then. It returns the others.
+func (g *gauges) publish(list []slowOp, upTo time.Duration) (kept []slowOp) {
+	g.worker(g.first)[gaugedAt].Store(uint64(upTo))
+	for len(g.slow) > 0 {
+		list = append(list, <-g.slow)
+	}
+	for _, op := range list {
+		if op.ended > upTo {
+			kept = append(kept, op)
+			continue
+		}
+		own := g.worker(op.number)
+		n := own[slowAt].Load()
+		at := slowsAt + slowWords*int(n%slowOps)
+		own[at].Store(uint64(op.began))
+		own[at+1].Store(uint64(op.ended))
+		own[at+2].Store(uint64(op.what))
+		own[at+3].Store(op.trips)
+		own[slowAt].Store(n + 1)
+	}
+	return kept
 }

@@ -10,8 +10,7 @@ import (
 // settled is how old an operation is when it is judged: gauges that were kept waiting meanwhile have noted it by then.
 const settled = time.Second
 
-// hung is how old an operation is when it is judged although it has not ended. No thread waits for a processor for so
-// long, and shorter waits have been noted by then.
+// hung is how much is judged of an operation that has not ended: its beginning.
 const hung = 250 * time.Millisecond
 
 // unknown are the trips of an operation that has not ended.
@@ -40,15 +39,17 @@ func (r *run) judgeSlow() error {
 	return nil
 }
 
-// unended judges what living processes have been doing for long. An operation that a kill interrupts is not judged by
-// itself: how long its thread had been waiting for a processor by then, its process can note no more.
+// unended judges what living processes have been doing for long, when they have noted what kept them waiting meanwhile.
+// An operation that a kill interrupts is not judged by itself: what its process has not noted by then is lost.
 func (r *run) unended() error {
 	now := wall.Now()
 	for _, p := range r.places {
+		gauged := time.Duration(r.ledger.worker(p.First)[gaugedAt].Load())
 		for number := p.First; !p.killed && number < p.First+p.Workers; number++ {
 			own := r.ledger.worker(number)
-			if began := time.Duration(own[beganAt].Load()); began > 0 && now-began > hung && r.Lease > 0 {
-				if err := r.judge(number, what(own[whatAt].Load()), unknown, began, now); err != nil {
+			began := time.Duration(own[beganAt].Load())
+			if began > 0 && gauged > began+hung && now > began+2*hung && r.Lease > 0 {
+				if err := r.judge(number, what(own[whatAt].Load()), unknown, began, began+hung); err != nil {
 					return err
 				}
 			}

@@ -313,6 +313,7 @@ func (r *run) start(p *process) error {
 		own := r.ledger.worker(p.First + i)
 		own[orderAt].Store(0)
 		own[beganAt].Store(0)
+		own[gaugedAt].Store(0)
 	}
 	return p.start()
 }
@@ -403,8 +404,9 @@ func (x *Test) child(p place) error {
 	if err != nil {
 		return err
 	}
-	go sleepGauge(l)
-	go threadGauge(l)
+	g := newGauges(l, p.First)
+	go g.sleep()
+	go g.threads()
 	pool, err := x.Open(p.Pool)
 	if err != nil {
 		return err
@@ -412,21 +414,21 @@ func (x *Test) child(p place) error {
 	ends := make(chan error, p.Workers)
 	for i := range p.Workers {
 		go func() {
-			ends <- x.worker(&pool, l, p.First+i, p.Generation)
+			ends <- x.worker(&pool, g, p.First+i, p.Generation)
 		}()
 	}
 	return <-ends
 }
 
 // worker is one of a process's, until that is killed.
-func (x *Test) worker(p *Pool, l *ledger, number, generation int) error {
-	own := l.worker(number)
+func (x *Test) worker(p *Pool, g *gauges, number, generation int) error {
+	own := g.worker(number)
 	s, ep, err := p.open(fmt.Sprint("worker-", number), own)
 	if err != nil {
 		return err
 	}
 	count := ep.Counters()
-	w := &worker{Test: x, ledger: l, number: number, own: own, store: s,
+	w := &worker{Test: x, ledger: g.ledger, gauges: g, number: number, own: own, store: s,
 		rng: rand.New(rand.NewPCG(uint64(generation), uint64(number))), trips: func() uint64 { return count.Trips }}
 	return w.work()
 }

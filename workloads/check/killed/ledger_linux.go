@@ -33,16 +33,17 @@ const (
 
 // Words of a worker, behind which come its slow operations and its keys.
 const (
-	nextAt  = iota // number of its last value
-	whatAt         // which operation it does, or did last
-	beganAt        // when the operation in flight began, in ns; 0: there is none
-	orderAt        // at which verb of its operations, from now, it is to kill its process; 0: at none
-	slowAt         // operations that were noted as slow so far
-	opsAt          // operations that ended
-	ackedAt        // writes that were acknowledged
-	foundAt        // keys that were found in doubt
-	slowsAt        // when they began and ended, which they were, and in how many trips
-	keysAt  = slowsAt + slowWords*slowOps
+	nextAt   = iota // number of its last value
+	whatAt          // which operation it does, or did last
+	beganAt         // when the operation in flight began, in ns; 0: there is none
+	orderAt         // at which verb of its operations, from now, it is to kill its process; 0: at none
+	gaugedAt        // of a process's first worker: up to when its delays are noted
+	slowAt          // operations that were noted as slow so far
+	opsAt           // operations that ended
+	ackedAt         // writes that were acknowledged
+	foundAt         // keys that were found in doubt
+	slowsAt         // when they began and ended, which they were, and in how many trips
+	keysAt   = slowsAt + slowWords*slowOps
 )
 
 // what is an operation, as the ledger and the judges name it.

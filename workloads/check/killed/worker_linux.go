@@ -16,6 +16,7 @@ import (
 type worker struct {
 	*Test
 	ledger *ledger
+	gauges *gauges // of the process; nil: there are none
 	number int
 	own    []atomic.Uint64 // of the ledger
 	rng    *rand.Rand
@@ -65,21 +66,16 @@ func (w *worker) work() error {
 	}
 }
 
-// timed does an operation, and notes it if it took longer than it may in a process that no processor keeps waiting.
+// timed does an operation, and has it judged if it took longer than it may in a process that no processor keeps
+// waiting.
 func (w *worker) timed(what what, f func() error) error {
 	began, trips := wall.Now(), w.trips()
 	w.own[whatAt].Store(uint64(what))
 	w.own[beganAt].Store(uint64(began))
 	err := f()
 	ended := wall.Now()
-	if w.Lease > 0 && ended-began > w.Lease {
-		n := w.own[slowAt].Load()
-		at := slowsAt + slowWords*int(n%slowOps)
-		w.own[at].Store(uint64(began))
-		w.own[at+1].Store(uint64(ended))
-		w.own[at+2].Store(uint64(what))
-		w.own[at+3].Store(w.trips() - trips)
-		w.own[slowAt].Store(n + 1)
+	if w.Lease > 0 && ended-began > w.Lease && w.gauges != nil {
+		w.gauges.slow <- slowOp{w.number, what, w.trips() - trips, began, ended}
 	}
 	w.own[beganAt].Store(0)
 	w.own[opsAt].Add(1)
