@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 )
@@ -32,8 +34,11 @@ type Target struct {
 // KeyBytes is how long keys are.
 const KeyBytes = 12
 
-// Of returns a pool as a target.
+// Of returns a pool as a target, and makes this process a candidate for its master, as drivers do.
 func Of(p *stores.Pool) (Target, error) {
+	if err := p.Keep(cluster.Options{}); err != nil {
+		return Target{}, err
+	}
 	s, ep, err := p.Worker("soak", stores.Options{})
 	if err != nil {
 		return Target{}, err
@@ -218,7 +223,18 @@ func (l *load) all() error {
 		})
 	}
 	group.Wait()
-	return errors.Join(errors.Join(errs...), l.clearHot())
+	return errors.Join(some(errs), l.clearHot())
+}
+
+// mostTold bounds the workers whose errors are told: when one finds that something is wrong, all do.
+const mostTold = 3
+
+func some(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if more := len(errs) - mostTold; more > 0 {
+		errs = append(errs[:mostTold], fmt.Errorf("and %d more workers", more))
+	}
+	return errors.Join(errs...)
 }
 
 // one is one worker, from its beginning to its end.
