@@ -3,7 +3,6 @@ package fusee
 import (
 	"fmt"
 	"math/bits"
-	"slices"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
@@ -64,8 +63,13 @@ func (c *Client) entries(fits func(node.Entry) bool) ([]*block, error) {
 	return c.listEntries(c.ep.Rand().IntN(max(1, len(c.regions))), candidates, fits)
 }
 
-// listEntries lists up to limit blocks whose entries fit, beginning with region start.
+// listEntries lists up to limit blocks that have objects and whose entries fit, beginning with region start.
 func (c *Client) listEntries(start, limit int, fits func(node.Entry) bool) ([]*block, error) {
+	return c.listAll(start, limit, func(e node.Entry) bool { return e.Class() < len(c.classes.units) && fits(e) })
+}
+
+// listAll is listEntries for entries of any class.
+func (c *Client) listAll(start, limit int, fits func(node.Entry) bool) ([]*block, error) {
 	regions := len(c.regions)
 	var list []*block
 	for from := 0; from < regions && len(list) < limit; from += tablesPerTrip {
@@ -81,7 +85,7 @@ func (c *Client) listEntries(start, limit int, fits func(node.Entry) bool) ([]*b
 		for k := range n {
 			for i := range c.space.Blocks() {
 				e := node.Entry(le.Uint64(b.Op(k).Buf[8*i:]))
-				if e.Class() < len(c.classes.units) && fits(e) && len(list) < limit {
+				if fits(e) && len(list) < limit {
 					list = append(list, &block{Block: node.Block{Region: c.regions[(start+from+k)%regions], Index: i}, class: e.Class(), entry: e})
 				}
 			}
@@ -197,109 +201,4 @@ func (c *Client) clearHints(blk *block) error {
 		}
 	}
 	return c.do(stepClearBits, next)
-}
-
-// convert gives an empty block of another class to this one: one of the client's own, or a departed
-// client's. Its objects begin anew, so their words come back; before that, convert waits until no
-// client remembers one.
-func (c *Client) convert(class int) (bool, error) {
-	r := &c.reclaim
-	if r.emptied != nil {
-		return false, nil // its last conversion was cut off: tidy ends it
-	}
-	found, err := c.giveUpEmpty(class)
-	if !found && err == nil {
-		found, err = c.adoptEmpty(class)
-	}
-	if !found || err != nil {
-		return false, err
-	}
-	return true, c.convertEmptied(r.emptied.entry)
-}
-
-// convertEmptied makes an empty block's objects those of the class that its entry says. The operation that waits for
-// it does so beyond its deadline, once: within it no operation could, since a word may be remembered for as long as
-// an operation takes.
-func (c *Client) convertEmptied(e node.Entry) error {
-	if start := c.ep.Now(); start < c.reclaim.emptiedAt+c.Timeout {
-		c.ep.Sleep(c.reclaim.emptiedAt + c.Timeout - start)
-		if c.until() != never {
-			c.deadline += c.ep.Now() - start // which may be longer than was asked for
-		}
-	}
-	blk := &block{Block: c.reclaim.emptied.Block, class: e.Class(), entry: e}
-	err := c.clearHints(blk)
-	if err == nil {
-		err = c.wipe(blk.Block, blk.class)
-	}
-	if err != nil {
-		return fmt.Errorf("give block %v another size class: %w", blk.Block, err)
-	}
-	c.reclaim.emptied = nil
-	c.stats.Converted++
-	c.carve(blk.Block, blk.class, e)
-	return nil
-}
-
-// giveUpEmpty takes an empty block out of another class of this client.
-func (c *Client) giveUpEmpty(class int) (bool, error) {
-	for other := range c.slabs {
-		s := &c.slabs[other]
-		if other == class || len(s.blocks) == 0 {
-			continue
-		}
-		if err := c.reclaimAll(other); err != nil {
-			return false, err
-		}
-		idle := map[*block]int{}
-		for _, p := range s.free[s.head:] {
-			idle[p.block]++
-		}
-		for _, blk := range s.blocks {
-			if idle[blk] < len(blk.incarnations) {
-				continue
-			}
-			s.split(blk)
-			delete(c.own, blk.Block)
-			was := blk.entry
-			c.reclaim.emptied = &block{Block: blk.Block, class: class, entry: was.Next(c.id, class)}
-			c.reclaim.emptiedAt = c.ep.Now()
-			err := c.setEntry(blk.Block, c.space.Copies(blk.Region)-1, was, c.reclaim.emptied.entry)
-			c.reclaim.untidy = c.reclaim.untidy || err != nil
-			return true, err
-		}
-	}
-	return false, nil
-}
-
-// adoptEmpty adopts an empty block of another class. Its marks are read before it is taken over.
-// The takeover fails when another client had the block since.
-func (c *Client) adoptEmpty(class int) (bool, error) {
-	left, err := c.departed(func(e node.Entry) bool { return e.Class() != class })
-	if err != nil || len(left) == 0 {
-		return false, err
-	}
-	bits, err := c.countFree(left)
-	if err != nil {
-		return false, err
-	}
-	for i, blk := range left {
-		if bits[i] < c.classes.objects[blk.class] {
-			continue
-		}
-		heads, err := c.heads(blk.Block, blk.class, 0)
-		if err != nil {
-			return false, err
-		}
-		if slices.ContainsFunc(heads, func(h head) bool { return !h.free() }) {
-			continue
-		}
-		c.reclaim.emptied, c.reclaim.emptiedAt = blk, c.ep.Now()
-		mine, err := c.takeOver(blk, class)
-		if mine || err != nil {
-			return mine, err
-		}
-		c.reclaim.emptied = nil
-	}
-	return false, nil
 }

@@ -128,7 +128,7 @@ func (k *checker) tables() error {
 }
 
 func (k *checker) entry(blk node.Block, e node.Entry) {
-	if e == 0 {
+	if e == 0 || isVacant(e) {
 		return
 	}
 	if e.Class() >= len(k.classes.units) {

@@ -66,7 +66,8 @@ const (
 	minGroups    = 64       // of a subtable: in fewer, chance fills some buckets long before others
 	spareBlocks  = 64       // for clients that have one of a class each, and use little of it
 	spareBytes   = 32 << 20 // at least: a pool for few records may have as many clients, and what is not used costs nothing
-	workerBlocks = 2        // of a worker: one that it fills, and others of which some objects are still in use
+	workerBlocks = 8        // of a worker: one of each of a few classes, and others of which some objects are still in use
+	usualWorkers = 64       // where nothing says how many there are
 	leastBlock   = 32 << 10 // unless all of the data are less than 64 of these
 	minBlock     = 4 << 10  // enough for a bitmap and one object of a useful size
 	maxBlock     = 16 << 20
@@ -212,7 +213,7 @@ func Size(s Shape) (Params, uint64, error) {
 	p.Groups = groups/uint64(p.Subtables) + 1
 	object := uint64(objectBytes(s.PairBytes, 0)+node.Unit-1) / node.Unit * node.Unit
 	data := 2 * s.Records * object
-	block := powerOf2(data/512, leastBlock, maxBlock)
+	block := s.fitBlock(powerOf2(data/512, leastBlock, maxBlock), data)
 	data = max(data+max(spareBytes, spareBlocks*block), s.held(object, block))
 	if s.Memory > 0 {
 		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer, 4096) + 4096 +
@@ -222,10 +223,7 @@ func Size(s Shape) (Params, uint64, error) {
 		}
 		data = (s.Memory - fixed) / uint64(s.DataReplicas) * uint64(serving)
 	}
-	p.BlockBytes = powerOf2(data/512, leastBlock, maxBlock)
-	for p.BlockBytes > leastBlock && s.held(object, p.BlockBytes) > data {
-		p.BlockBytes /= 2
-	}
+	p.BlockBytes = s.fitBlock(powerOf2(data/512, leastBlock, maxBlock), data)
 	if data < 64*p.BlockBytes {
 		p.BlockBytes = powerOf2(data/64, minBlock, maxBlock)
 	}
@@ -234,6 +232,14 @@ func Size(s Shape) (Params, uint64, error) {
 	p.RegionBytes = min(maxRegion, max(2*p.BlockBytes+4096, p.RegionBytes))
 	p.Regions = int((data+p.RegionBytes-1)/p.RegionBytes) + 1
 	return fitRegions(p, s)
+}
+
+// fitBlock halves the size of a block until the workers' blocks take half of the data at most.
+func (s *Shape) fitBlock(block, data uint64) uint64 {
+	for block > leastBlock && 2*workerBlocks*uint64(cmp.Or(s.Workers, usualWorkers))*block > data {
+		block /= 2
+	}
+	return block
 }
 
 // held returns the bytes of data that the records take, objects of so many bytes, and the blocks of the workers.

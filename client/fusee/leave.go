@@ -10,11 +10,14 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// shed leaves blocks to others when the pool is mostly handed out and this client holds more free objects than its share:
-// there may be clients that have none.
+// shed leaves blocks to others when the pool is mostly handed out: those of a class of which this client holds more free
+// objects than its share, and then those that are empty. There may be clients that have none.
 func (c *Client) shed(class int) {
 	s, r := &c.slabs[class], &c.reclaim
-	if s.idle() <= c.share(class) || len(c.unresolved) > 0 { // what was left is swept: verbs of unresolved writes may be in flight
+	if len(c.unresolved) > 0 { // what was left is swept: verbs of unresolved writes may be in flight
+		return
+	}
+	if !r.tight && s.idle() <= c.share(class) {
 		return
 	}
 	var err error
@@ -36,6 +39,9 @@ func (c *Client) shed(class int) {
 			c.fault(err)
 		}
 	}
+	if err := c.makeVacant(); err != nil {
+		c.fault(err)
+	}
 }
 
 // isTight reports whether a region, chosen at random, has few free blocks left.
@@ -49,7 +55,7 @@ func (c *Client) isTight() (bool, error) {
 	}
 	free := 0
 	for i := range c.space.Blocks() {
-		if le.Uint64(table[8*i:]) == 0 {
+		if e := node.Entry(le.Uint64(table[8*i:])); e == 0 || isVacant(e) {
 			free++
 		}
 	}
@@ -96,6 +102,10 @@ func (c *Client) shut() error {
 			return err
 		}
 	}
+	for _, e := range c.reclaim.emptied {
+		c.use(e.block)
+	}
+	c.reclaim.emptied = nil
 	for class := range c.slabs {
 		if s := c.slabs[class]; len(s.blocks) > 0 {
 			c.part(&slab{blocks: s.blocks, free: s.free[s.head:]})

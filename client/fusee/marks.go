@@ -70,24 +70,3 @@ func (c *Client) hint(units []uint64, class int) error {
 	}
 	return c.do(stepSetBits, add)
 }
-
-// wipe makes objects as if they had never been used, on all replicas: those of a new size class begin in the middle of
-// what older ones left.
-func (c *Client) wipe(blk node.Block, class int) error {
-	for from := 0; from < c.classes.objects[class]; from += headsPerTrip {
-		b := c.ep.Batch()
-		p := b.Alloc(keyAt)
-		clear(p)
-		for i := from; i < min(from+headsPerTrip, c.classes.objects[class]); i++ {
-			for r := range c.space.Copies(blk.Region) {
-				b.Write(c.space.UnitAt(c.space.Object(blk, i, c.classes.units[class]), r), p)
-			}
-		}
-		err := c.do(stepWipe, b)
-		b.Release()
-		if err != nil {
-			return fmt.Errorf("wipe block %v: %w", blk, err)
-		}
-	}
-	return nil
-}

@@ -107,21 +107,21 @@ func TestFullMemory(t *testing.T) {
 	c := worker(t, f, Options{}, nil)
 	n := 0
 	for ; ; n++ {
-		if err := c.Insert(key(n), make([]byte, 1000)); err != nil {
+		if err := c.Insert(key(n), make([]byte, 300)); err != nil {
 			wantError(t, err, client.ErrFull)
 			break
 		}
 	}
 	for i := range n {
-		if v, err := c.Get(key(i)); err != nil || len(v) != 1000 {
+		if v, err := c.Get(key(i)); err != nil || len(v) != 300 {
 			t.Fatal(err)
 		}
 	}
 	for i := range n {
 		must(t, c.Delete(key(i)))
 	}
-	for i := range n {
-		if err := c.Insert(key(n+i), make([]byte, 300)); err != nil {
+	for i := range n / 4 {
+		if err := c.Insert(key(n+i), make([]byte, 1000)); err != nil {
 			t.Fatalf("%d of %d: %v", i, n, err)
 		}
 	}

@@ -135,8 +135,14 @@ func decode(p []byte) (f fields, ok bool) {
 // another incarnation or length. Then it was reused, and the slot changed, since the slot was read.
 func (l *layout) pairOf(w race.Word, p []byte) (f fields, ok bool) {
 	f, ok = decode(p)
-	ok = ok && l.tag(f.incarnation) == w.Tag() && f.op != opDelete && unitsFor(len(f.key), len(f.value)) == w.Units()
+	ok = ok && l.tag(f.incarnation) == w.Tag() && f.op != opDelete && l.holds(w.Units(), unitsFor(len(f.key), len(f.value)))
 	return f, ok
+}
+
+// holds reports whether a slot's word may have so many units for a pair that takes others: the same, or those of the
+// larger class that the pair borrows an object of.
+func (l *layout) holds(units, pair int) bool {
+	return units == pair || units > pair && units == l.classes.units[l.classes.of[units]]
 }
 
 // checksum is never 0, so that zeroed memory is no object.

@@ -30,30 +30,29 @@ import (
 // what no slot points at. What it had replaced and not yet freed recovery learns from the logs of the objects that
 // replaced it, so those are not used again before it is free: see ripen.
 type reclaim struct {
-	rest      time.Duration
-	resting   []resting // in the order in which they become ready, from head on
-	head      int
-	ripe      []ripe        // own objects that rested, and wait for the frees before them, from ripeHead on
-	ripeAt    int           // its head
-	out       []freed       // rested objects of other clients' blocks, for the next carrier
-	since     time.Duration // when the first of out had rested
-	stuck     []freed       // whose verbs failed: they are tried again once a view
-	trouble   error         // why the first of them did
-	queued    uint64        // frees that were ever put into out
-	landed    uint64        // the first so many of them are over
-	ring      [maxFlying]carrier
-	first     int // of the ring's carriers in flight
-	flying    int // how many there are
-	scan      scan
-	now       time.Duration // when the current operation began
-	waited    time.Duration // for how long it has waited for frees in flight
-	writes    uint64
-	tight     bool                // the region of the last allocation had few free blocks left
-	known     map[node.Block]bool // node-centric: blocks whose backups are recorded
-	parting   []*slab             // blocks that this client is leaving, each of one class; out of use
-	emptied   *block              // a block on its way to another class; not among own
-	emptiedAt time.Duration       // when no slot pointed into it any more
-	untidy    bool                // tables may name this client as the owner of a block that is not among own
+	rest    time.Duration
+	resting []resting // in the order in which they become ready, from head on
+	head    int
+	ripe    []ripe        // own objects that rested, and wait for the frees before them, from ripeHead on
+	ripeAt  int           // its head
+	out     []freed       // rested objects of other clients' blocks, for the next carrier
+	since   time.Duration // when the first of out had rested
+	stuck   []freed       // whose verbs failed: they are tried again once a view
+	trouble error         // why the first of them did
+	queued  uint64        // frees that were ever put into out
+	landed  uint64        // the first so many of them are over
+	ring    [maxFlying]carrier
+	first   int // of the ring's carriers in flight
+	flying  int // how many there are
+	scan    scan
+	now     time.Duration // when the current operation began
+	waited  time.Duration // for how long it has waited for frees in flight
+	writes  uint64
+	tight   bool                // the region of the last allocation had few free blocks left
+	known   map[node.Block]bool // node-centric: blocks whose backups are recorded
+	parting []*slab             // blocks that this client is leaving, each of one class; out of use
+	emptied []emptied           // blocks on their way to be vacant, in the order in which they became empty
+	untidy  bool                // tables may name this client as the owner of a block that is not among own
 }
 
 // resting is an object in quarantine. Its tag says whether it is the use of it that was freed;
@@ -74,15 +73,16 @@ type ripe struct {
 }
 
 const (
-	tendEvery  = 64   // searches between two looks at what is left over from writes
-	freeBatch  = 16   // frees a batch: as many as a doorbell carries well
-	flushAfter = 4    // quarantines that a rested object waits for a batch to fill
-	maxFlying  = 4    // batches of frees in flight; the fifth waits for the first
-	flushShare = 4    // for that part of an operation's time at most, all its batches together
-	shedEvery  = 256  // writes after which a client looks whether it holds too much
-	lowWater   = 64   // free objects of a class below which a background scan begins
-	minGap     = 64   // objects taken between two background scans: a verb for every four,
-	maxGap     = 4096 // and fewer when scans find little, since then most frees are this client's own
+	tendEvery   = 64   // searches between two looks at what is left over from writes
+	freeBatch   = 16   // frees a batch: as many as a doorbell carries well
+	flushAfter  = 4    // quarantines that a rested object waits for a batch to fill
+	maxFlying   = 4    // batches of frees in flight; the fifth waits for the first
+	flushShare  = 4    // for that part of an operation's time at most, all its batches together
+	shedEvery   = 256  // writes after which a client looks whether it holds too much
+	lowWater    = 64   // free objects of a class below which a background scan begins
+	minGap      = 64   // objects taken between two background scans: a verb for every four,
+	othersShare = 40   // of its time an operation waits for what others free: 50 ms, a hundred quarantines
+	maxGap      = 4096 // and fewer when scans find little, since then most frees are this client's own
 )
 
 // free gives up the pair that a won write replaced, once the primary shows the new word.
@@ -286,7 +286,7 @@ func (c *Client) awaitRest(class, reserve int) bool {
 }
 
 // awaitOthers waits until other clients, if any have blocks of the class, have freed objects of this client's blocks: their
-// frees rest, and come in batches. It gives up after a part of an operation's time.
+// frees rest, and come in batches. It gives up after a small part of an operation's time.
 func (c *Client) awaitOthers(class, reserve int) (bool, error) {
 	others, err := c.entries(func(e node.Entry) bool {
 		return e.Class() == class && e.Owner() != 0 && e.Owner() != node.Left && e.Owner() != c.id
@@ -295,7 +295,7 @@ func (c *Client) awaitOthers(class, reserve int) (bool, error) {
 		return false, err
 	}
 	start := c.ep.Now()
-	r := kit.Retry{Env: c.ep, Pause: aLittleBit, Over: func() bool { return c.ep.Now()-start >= c.opt.Timeout/4 }}
+	r := kit.Retry{Env: c.ep, Pause: aLittleBit, Over: func() bool { return c.ep.Now()-start >= c.opt.Timeout/othersShare }}
 	for r.Again() {
 		if err := c.reclaimAll(class); err != nil {
 			return false, err

@@ -191,7 +191,9 @@ func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
 		return o
 	}
 	o.complete, o.mine, o.op, o.hash = true, f.writer == r.dead, f.op, race.Hash(f.key)
-	o.units = unitsFor(len(f.key), len(f.value))
+	if o.units = unitsFor(len(f.key), len(f.value)); int(r.classes.of[o.units]) != class {
+		o.units = r.classes.units[class] // it borrows the object
+	}
 	o.replaced, o.oldInc, _ = getLog(p[logAt(len(f.key), len(f.value))+opAt:])
 	return o
 }

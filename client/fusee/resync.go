@@ -84,7 +84,7 @@ func (c *Client) ground() error {
 	return nil
 }
 
-// tidy compares the blocks of this client with the block allocation tables: an allocation, an adoption, a conversion or
+// tidy compares the blocks of this client with the block allocation tables: an allocation, an adoption, a clearing or
 // a leaving may have been cut off, and how it ended the primary's entry tells.
 func (c *Client) tidy() error {
 	list, err := c.listEntries(0, len(c.space.Place)*c.space.Blocks(), func(e node.Entry) bool { return e.Owner() == c.id })
@@ -109,9 +109,7 @@ func (c *Client) tidy() error {
 			}
 		}
 	}
-	if e := c.reclaim.emptied; e != nil && mine[e.Block] == nil {
-		c.reclaim.emptied = nil
-	}
+	c.reclaim.emptied = slices.DeleteFunc(c.reclaim.emptied, func(e emptied) bool { return mine[e.Block] == nil })
 	for _, blk := range list {
 		if c.own[blk.Block] != nil {
 			continue
@@ -122,12 +120,11 @@ func (c *Client) tidy() error {
 		if err := c.spread(blk); err != nil {
 			return err
 		}
-		if e := c.reclaim.emptied; e != nil && e.Block == blk.Block {
-			err = c.convertEmptied(blk.entry)
-		} else {
-			err = c.inherit(blk)
+		if i := slices.IndexFunc(c.reclaim.emptied, func(e emptied) bool { return e.Block == blk.Block }); i >= 0 {
+			c.reclaim.emptied[i].entry = blk.entry
+			continue
 		}
-		if err != nil {
+		if err := c.inherit(blk); err != nil {
 			return err
 		}
 	}

@@ -185,7 +185,7 @@ func convertInNewView(t *testing.T, own bool, at int) (batches int) {
 		first, leave = life(t, f, Options{})
 	}
 	n := 0
-	for ; first.Insert(key(n), make([]byte, 1000)) == nil; n++ {
+	for ; first.Insert(key(n), make([]byte, 300)) == nil; n++ {
 	}
 	for i := range n {
 		must(t, first.Delete(key(i)))
@@ -195,7 +195,7 @@ func convertInNewView(t *testing.T, own bool, at int) (batches int) {
 	for i := range 3 {
 		err := errors.New("not yet")
 		for again := 0; err != nil && again < 3; again++ { // another key: the first may be proposed for ever
-			err = steady(x, func() error { return x.Insert(fmt.Appendf(nil, "%d %d", i, again), make([]byte, 300)) })
+			err = steady(x, func() error { return x.Insert(fmt.Appendf(nil, "%d %d", i, again), make([]byte, 1000)) })
 		}
 		must(t, err)
 	}

@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -91,15 +92,16 @@ func (c *Client) unitOf(p place) uint64 {
 type draft struct {
 	object
 	fields
+	units int // as a slot's word has them: those of the pair, or of a larger class that it borrows an object of
 	bytes int
 	head  bool // the first of its class: write the log's head with it
 }
 
 // begin takes an object for an operation and prepares what is written into it.
 func (c *Client) begin(op opcode, key, value []byte) error {
-	class := int(c.classes.of[unitsFor(len(key), len(value))])
 	d := &c.draft
-	*d = draft{bytes: objectBytes(len(key), len(value))}
+	*d = draft{bytes: objectBytes(len(key), len(value)), units: unitsFor(len(key), len(value))}
+	class := int(c.classes.of[d.units])
 	c.reclaim.now = c.ep.Now()
 	if c.deadline == unset {
 		c.deadline = c.reclaim.now + c.opt.Timeout
@@ -123,6 +125,9 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	if err != nil {
 		return err
 	}
+	if class != int(c.classes.of[d.units]) {
+		d.units = c.classes.units[class]
+	}
 	s := &c.slabs[class]
 	p := s.free[s.head]
 	s.head++
@@ -136,33 +141,65 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	return nil
 }
 
-// classFor makes sure that the class has a free object for the operation. A client's last object of
-// a class is kept for DELETEs, which take it from larger classes, too: a client that has filled a
-// pool can empty it.
+// classFor makes sure that a class has a free object for the operation, and returns it: that of the pair's size, or a
+// larger one, which the pair borrows an object of where the pool has no block left. A client's last object of a class is
+// kept for DELETEs: a client that has filled a pool can empty it. An operation waits for room once, and has as much more
+// time: within its own no block could become vacant, since a word may be remembered for as long as an operation takes.
 func (c *Client) classFor(class int, op opcode) (int, error) {
 	reserve := 1
 	if op == opDelete {
 		reserve = 0
 	}
-	var err error
-	for err == nil && c.slabs[class].idle() <= reserve { // what refill adds may be one object
-		err = c.refill(class, reserve)
-		c.reclaim.now = c.ep.Now()
-	}
-	if op != opDelete || !errors.Is(err, rdma.ErrFull) {
-		return class, err
-	}
-	for larger := class + 1; larger < len(c.slabs); larger++ {
-		if c.slabs[larger].idle() > 0 || c.awaitRest(larger, 0) {
+	for waited := false; c.slabs[class].idle() <= reserve; { // what refill adds may be one object
+		if larger, ok := c.borrow(class, reserve); ok && c.reclaim.tight && c.classes.units[larger] <= mostBorrowed*c.classes.units[class] {
+			if s := &c.slabs[class]; len(s.blocks) > 0 && c.reclaim.scan.phase == noScan { // others may have freed some of its own
+				c.beginScan(class)
+			}
 			return larger, nil
 		}
-	}
-	for larger := class + 1; larger < len(c.slabs); larger++ {
-		if ok, e := c.adopt(larger, 1); ok || e != nil {
-			return larger, e
+		err := c.refill(class, reserve)
+		if larger, ok := c.borrow(class, reserve); ok && err == nil && c.slabs[class].idle() <= reserve {
+			return larger, nil // there is a block of a larger class now
+		}
+		c.reclaim.now = c.ep.Now()
+		if !errors.Is(err, rdma.ErrFull) {
+			if err != nil {
+				return class, err
+			}
+			continue
+		}
+		if larger, ok := c.borrow(class, reserve); ok {
+			return larger, nil
+		}
+		if waited {
+			return class, err
+		}
+		waited = true
+		began := c.ep.Now()
+		ok, e := c.await(class, reserve)
+		c.reclaim.now = c.ep.Now()
+		if c.until() != never {
+			c.deadline += c.reclaim.now - began
+		}
+		if e != nil || !ok {
+			return class, cmp.Or(e, err)
 		}
 	}
-	return class, err
+	return class, nil
+}
+
+// mostBorrowed is how many times as large an object a pair borrows before it has a block of its own, in a pool that is
+// mostly handed out.
+const mostBorrowed = 2
+
+// borrow returns the next larger class of which the client has more objects than the reserve.
+func (c *Client) borrow(class, reserve int) (larger int, ok bool) {
+	for larger = class + 1; larger < len(c.slabs); larger++ {
+		if c.slabs[larger].idle() > reserve {
+			return larger, true
+		}
+	}
+	return class, false
 }
 
 // write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE 4.5).
@@ -182,7 +219,7 @@ func (d *draft) write(c *Client, b *rdma.Batch) {
 
 // word returns what a slot holds that points at the draft.
 func (d *draft) word(c *Client, hash uint64) race.Word {
-	return race.Pack(race.Print(hash), unitsFor(len(d.key), len(d.value)), d.unit, c.tag(d.object.incarnation))
+	return race.Pack(race.Print(hash), d.units, d.unit, c.tag(d.object.incarnation))
 }
 
 // writeHead adds the WRITEs of the log's head: the first object of the class (FUSEE 4.5).
@@ -194,9 +231,8 @@ func (c *Client) writeHead(b *rdma.Batch, class int, unit uint64) {
 	}
 }
 
-// refill makes the free list of a class longer than its reserve: with what others freed, with a departed client's block, with a new
-// block; when there is none, with what ends its quarantine, with what other clients will have freed in a while, or
-// with a block of another class that is empty. The error wraps client.ErrFull when all that fails.
+// refill makes the free list of a class longer than its reserve: with what others freed, with a departed client's block,
+// or with a new one. The error wraps client.ErrFull when there is none.
 func (c *Client) refill(class, reserve int) error {
 	s := &c.slabs[class]
 	if err := c.reclaimAll(class); err != nil {
@@ -208,24 +244,65 @@ func (c *Client) refill(class, reserve int) error {
 	if ok, err := c.adopt(class, max(2, c.classes.objects[class]/8)); ok || err != nil {
 		return err
 	}
-	err := c.newBlock(class)
+	if c.takeBack(class) {
+		return nil
+	}
+	fresh := c.classOfNew(class)
+	err := c.newBlock(fresh)
 	if !errors.Is(err, rdma.ErrFull) {
 		return err
 	}
 	full := err
+	if ok, err := c.carveVacant(fresh); ok || err != nil {
+		return err
+	}
 	if ok, err := c.adopt(class, 1+reserve); ok || err != nil {
 		return err
 	}
+	return fmt.Errorf("find room for an object of %d bytes: %w", c.classes.units[class]*node.Unit, full)
+}
+
+// await waits for room where there is none: for what ends its quarantine, for what other clients will have freed in a
+// while, for a departed client's larger objects, or for a block of another class that is empty.
+func (c *Client) await(class, reserve int) (bool, error) {
 	if c.awaitRest(class, reserve) {
-		return nil
+		return true, nil
+	}
+	for larger := class + 1; larger < len(c.slabs); larger++ {
+		if c.awaitRest(larger, reserve) {
+			return true, nil
+		}
+	}
+	for larger := class + 1; larger < len(c.slabs); larger++ {
+		if ok, err := c.adopt(larger, 1+reserve); ok || err != nil {
+			return ok, err
+		}
 	}
 	if ok, err := c.awaitOthers(class, reserve); ok || err != nil {
-		return err
+		return ok, err
 	}
-	if ok, err := c.convert(class); ok || err != nil {
-		return err
+	return c.awaitVacant(c.classOfNew(class))
+}
+
+// finely is how many classes a client has blocks of in a pool that is mostly handed out, before it takes those of
+// coarse classes. Pairs of one size waste nothing, and those of all sizes share a few blocks.
+const finely = 4
+
+// classOfNew returns the class of a new block for pairs of a class.
+func (c *Client) classOfNew(class int) int {
+	if !c.reclaim.tight || len(c.slabs[class].blocks) > 0 {
+		return class
 	}
-	return fmt.Errorf("find room for an object of %d bytes: %w", c.classes.units[class]*node.Unit, full)
+	classes := 0
+	for i := range c.slabs {
+		if len(c.slabs[i].blocks) > 0 {
+			classes++
+		}
+	}
+	if classes < finely {
+		return class
+	}
+	return c.classes.coarse(class)
 }
 
 // enough is how many resting objects make waiting for them better than another block: as many as a client uses while

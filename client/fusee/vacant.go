@@ -1,0 +1,194 @@
+package fusee
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A block keeps its size class while it has pairs. In a pool that is mostly handed out, a client takes blocks that are
+// empty out of use, for others to carve anew. The objects of another class begin in the middle of the old ones, and
+// their words come back. So an emptied block rests until no client remembers a word that points into it, and no mark of
+// an old object is on its way. Then it is wiped, on all replicas, and becomes vacant.
+//
+// What a crash leaves: a block of a dead client, whose objects are free or never used; or one that is vacant on backups
+// only, whose owner's recovery passes it on.
+
+// vacant is the class of a block that has no objects: its owner is node.Left, and all of it is zero behind the bitmap.
+const vacant = 0xff
+
+func isVacant(e node.Entry) bool { return e.Owner() == node.Left && e.Class() == vacant }
+
+// emptied is a block on its way to be vacant. Its entry names this client, and it is not among own.
+type emptied struct {
+	*block
+	at time.Duration // since when no slot points into it
+}
+
+const (
+	mostEmptied = 64 // blocks that rest at a time: the others stay in use until the next look
+	mostTaken   = 8  // departed clients' empty blocks that a client takes over at a time
+	wipeBytes   = 64 << 10
+)
+
+// vacate takes the client's empty blocks out of use.
+func (c *Client) vacate() {
+	for class := range c.slabs {
+		s := &c.slabs[class]
+		idle := map[*block]int{}
+		for _, p := range s.free[s.head:] {
+			idle[p.block]++
+		}
+		for _, b := range slices.Clone(s.blocks) {
+			if idle[b] < len(b.incarnations) || len(c.reclaim.emptied) >= mostEmptied {
+				continue
+			}
+			s.split(b)
+			delete(c.own, b.Block)
+			c.reclaim.emptied = append(c.reclaim.emptied, emptied{b, c.ep.Now()})
+		}
+	}
+}
+
+// takeBack takes a resting block of the class, or of a larger one, back into use.
+func (c *Client) takeBack(class int) bool {
+	best := -1
+	for i, e := range c.reclaim.emptied {
+		if e.class >= class && (best < 0 || e.class < c.reclaim.emptied[best].class) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	c.use(c.reclaim.emptied[best].block)
+	c.reclaim.emptied = slices.Delete(c.reclaim.emptied, best, best+1)
+	return true
+}
+
+// use makes an empty block of this client's one that it allocates in.
+func (c *Client) use(b *block) {
+	c.hold(b)
+	for i := range b.incarnations {
+		b.setIdle(i)
+		c.slabs[b.class].push(place{b, i})
+	}
+}
+
+// clear makes the emptied blocks vacant that have rested. Where that fails the block stays emptied.
+func (c *Client) clear() error {
+	r := &c.reclaim
+	for len(r.emptied) > 0 && r.emptied[0].at+c.Timeout <= c.ep.Now() {
+		b := r.emptied[0].block
+		err := c.clearHints(b)
+		if err == nil {
+			err = c.wipe(b.Block)
+		}
+		if err == nil {
+			err = c.setEntry(b.Block, c.space.Copies(b.Region)-1, b.entry, b.entry.Next(node.Left, vacant))
+		}
+		if err != nil {
+			r.untidy = true
+			return fmt.Errorf("clear block %v: %w", b.Block, err)
+		}
+		r.emptied = slices.Delete(r.emptied, 0, 1)
+	}
+	return nil
+}
+
+// wipe makes a block as if it had never been used, on all replicas. Its bitmap has no bits.
+func (c *Client) wipe(blk node.Block) error {
+	skip := c.space.BitmapBytes()
+	zero := make([]byte, min(wipeBytes, c.BlockBytes-skip))
+	for off := skip; off < c.BlockBytes; off += wipeBytes {
+		b := c.ep.Batch()
+		for r := range c.space.Copies(blk.Region) {
+			b.Write(c.space.Bitmap(blk, r).Add(off), zero[:min(wipeBytes, c.BlockBytes-off)])
+		}
+		err := c.do(stepWipe, b)
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("wipe block %v: %w", blk, err)
+		}
+	}
+	return nil
+}
+
+// carveVacant takes a vacant block, and makes it one of a class; false: there is none.
+func (c *Client) carveVacant(class int) (bool, error) {
+	list, err := c.listAll(c.ep.Rand().IntN(max(1, len(c.regions))), candidates, isVacant)
+	for _, b := range list {
+		if mine, err := c.takeOver(b, class); err != nil {
+			return false, err
+		} else if mine {
+			c.stats.Converted++
+			c.carve(b.Block, class, b.entry)
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// takeEmpty takes over departed clients' blocks that are empty, and takes them out of use.
+func (c *Client) takeEmpty() error {
+	left, err := c.departed(func(node.Entry) bool { return true })
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	bits, err := c.countFree(left)
+	if err != nil {
+		return err
+	}
+	taken := 0
+	for i, b := range left {
+		if bits[i] < c.classes.objects[b.class] || taken == mostTaken {
+			continue
+		}
+		mine, err := c.takeOver(b, b.class)
+		if mine && err == nil {
+			err = c.inherit(b)
+		}
+		if err != nil {
+			c.reclaim.untidy = true
+			return err
+		}
+		taken++
+	}
+	c.vacate()
+	return nil
+}
+
+// awaitVacant waits until an emptied block is vacant, and carves it; false: there is none.
+func (c *Client) awaitVacant(class int) (bool, error) {
+	if err := c.endScan(); err != nil {
+		return false, err
+	}
+	c.vacate()
+	if err := c.takeEmpty(); err != nil {
+		return false, err
+	}
+	if len(c.reclaim.emptied) == 0 {
+		return c.carveVacant(class)
+	}
+	if wait := c.reclaim.emptied[0].at + c.Timeout - c.ep.Now(); wait > 0 {
+		c.ep.Sleep(wait)
+	}
+	if err := c.clear(); err != nil {
+		return false, err
+	}
+	return c.carveVacant(class)
+}
+
+// makeVacant does what it takes to have blocks vacant when others need them: see shed.
+func (c *Client) makeVacant() error {
+	c.vacate()
+	err := c.clear()
+	if errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrTimeout) || errors.Is(err, rdma.ErrStale) {
+		return nil // the operation meets that itself
+	}
+	return err
+}

@@ -1,0 +1,191 @@
+package fusee
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// TestBorrowedObjects: in a full pool small pairs take the objects of large ones that were deleted. They are read,
+// replaced by others, deleted, and found when their client has died.
+func TestBorrowedObjects(t *testing.T) {
+	p := cramped(5)
+	p.DataReplicas = 2
+	f := simPool(t, 2, p)
+	ep, err := f.Open("x")
+	must(t, err)
+	x, err := Open(ep, Options{})
+	must(t, err)
+	n := 0
+	for ; x.Insert(key(n), make([]byte, 1000)) == nil; n++ {
+	}
+	for i := range n / 2 {
+		must(t, x.Delete(key(i)))
+	}
+	x.ep.Sleep(4 * x.reclaim.rest)
+	small := 0 // how many there are
+	for ; small < n && x.Insert(fmt.Appendf(nil, "small %d", small), []byte("1")) == nil; small++ {
+	}
+	if small < n/4 {
+		t.Fatalf("%d small pairs found room in %d objects that are free", small, n/2)
+	}
+	borrowed := 0
+	for class := range x.slabs {
+		if len(x.slabs[class].blocks) > 0 && x.classes.units[class]*64 < 1000 {
+			borrowed++
+		}
+	}
+	if borrowed > 0 {
+		t.Fatal("small pairs have blocks of their own: this test shows nothing")
+	}
+	report, err := Check(f)
+	must(t, err)
+	for _, d := range report.Damage {
+		if strings.Contains(d, "points into") {
+			t.Fatal("damage: ", d)
+		}
+	}
+	y := worker2(t, f)
+	for i := range small {
+		wantValue(t, y, fmt.Sprintf("small %d", i), "1")
+	}
+	for i := range small / 2 { // in the room that the ones before leave
+		must(t, x.Delete(fmt.Appendf(nil, "small %d", i)))
+		x.ep.Sleep(4 * x.reclaim.rest)
+		must(t, x.Insert(fmt.Appendf(nil, "small %d", i), []byte("2")))
+	}
+	must(t, f.Revoke(x.id))
+	must(t, ep.Close())
+	recoverNow(t, f)
+	for i := range small {
+		want := "1"
+		if i < small/2 {
+			want = "2"
+		}
+		wantValue(t, y, fmt.Sprintf("small %d", i), want)
+	}
+	for i := range small {
+		must(t, y.Delete(fmt.Appendf(nil, "small %d", i)))
+	}
+	for i := n / 2; i < n; i++ {
+		wantValue(t, y, string(key(i)), string(make([]byte, 1000)))
+	}
+	must(t, y.Close())
+	checkClean(t, f)
+}
+
+func worker2(t *testing.T, f *sim.Sim) *Client {
+	t.Helper()
+	c, err := Open(open2(t, f), Options{})
+	must(t, err)
+	return c
+}
+
+// TestEmptiedBlocksMoveOn: clients whose pairs have all sizes, one after the other, share a pool that has fewer blocks
+// than they have classes. Blocks that are empty become vacant while operations go on, and other clients carve them.
+func TestEmptiedBlocksMoveOn(t *testing.T) {
+	p := cramped(40)
+	p.BlockBytes, p.Timeout = 32<<10, 20*time.Millisecond
+	p.RegionBytes = 40*p.BlockBytes + 4096
+	f := simPool(t, 1, p)
+	const live = 4
+	var clients []*Client
+	for range 4 {
+		clients = append(clients, worker2(t, f))
+	}
+	rng := clients[0].ep.Rand()
+	converted := uint64(0)
+	for i := range 4000 {
+		c, who := clients[i%len(clients)], i%len(clients)
+		name := func(i int) []byte { return fmt.Appendf(nil, "%d of %d", i, who) }
+		if err := c.Insert(name(i), make([]byte, rng.IntN(15<<10))); err != nil {
+			t.Fatalf("insert %d of client %d: %v", i, who, err)
+		}
+		if gone := i - live*len(clients); gone >= 0 {
+			must(t, c.Delete(name(gone)))
+		}
+		c.ep.Sleep(c.reclaim.rest)
+	}
+	for _, c := range clients {
+		converted += c.Stats().Converted
+		must(t, c.Close())
+	}
+	if converted == 0 {
+		t.Error("no block was carved anew: this test shows nothing")
+	}
+	checkClean(t, f)
+}
+
+// emptyBlocks returns a client whose blocks are empty, and rest.
+func emptyBlocks(t *testing.T, f *sim.Sim) (*Client, rdma.Endpoint) {
+	ep, err := f.Open("x")
+	must(t, err)
+	x, err := Open(ep, Options{})
+	must(t, err)
+	n := 0
+	for ; x.Insert(key(n), make([]byte, 300)) == nil; n++ {
+	}
+	for i := range n {
+		must(t, x.Delete(key(i)))
+	}
+	must(t, x.drain())
+	must(t, x.reclaimAll(int(x.classes.of[unitsFor(len(key(0)), 300)])))
+	x.vacate()
+	if len(x.reclaim.emptied) < 2 {
+		t.Fatalf("%d blocks are empty", len(x.reclaim.emptied))
+	}
+	return x, ep
+}
+
+// TestEmptiedBlocksRest: a block is vacant when it has rested for as long as an operation may last, and not before.
+func TestEmptiedBlocksRest(t *testing.T) {
+	p := cramped(6)
+	f := simPool(t, 1, p)
+	x, ep := emptyBlocks(t, f)
+	all := len(x.reclaim.emptied)
+	for _, want := range []int{0, all} {
+		must(t, x.clear())
+		list, err := x.listAll(0, candidates, isVacant)
+		must(t, err)
+		if len(list) != want {
+			t.Fatalf("got %d vacant blocks, want %d", len(list), want)
+		}
+		x.ep.Sleep(p.Timeout)
+	}
+	must(t, x.Close())
+	must(t, ep.Close())
+}
+
+// TestClearIsCutOff: a client dies at any verb while it makes blocks vacant. What is left is sound, and another client
+// has the room.
+func TestClearIsCutOff(t *testing.T) {
+	p := cramped(6)
+	p.DataReplicas, p.Timeout = 2, 10*time.Millisecond
+	for at := uint64(1); ; at++ {
+		f := simPool(t, 2, p)
+		x, ep := emptyBlocks(t, f)
+		x.ep.Sleep(p.Timeout)
+		cut := fault.New(ep, fault.Fault{At: at, Crash: fault.Stop})
+		x.ep = cut
+		err := x.clear()
+		if !cut.Crashed() {
+			must(t, err)
+			break
+		}
+		must(t, f.Revoke(x.id))
+		must(t, ep.Close())
+		recoverNow(t, f)
+		checkClean(t, f)
+		y := worker2(t, f)
+		for i := range 6 {
+			must(t, y.Insert(key(i), make([]byte, 1000)))
+		}
+		must(t, y.Close())
+		checkClean(t, f)
+	}
+}
