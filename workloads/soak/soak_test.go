@@ -20,6 +20,8 @@ var soaked = []struct {
 	{"race-rtx", Options{}}, {"race-dtx", Options{}}, {"race", Options{}}, {"sherman-rtx", Options{}},
 	{"sherman-dtx", Options{Workers: 16}},
 	{"sherman", Options{Workers: 16}},
+	{"fusee", Options{}}, {"fusee-cr", Options{}}, {"swarm", Options{}}, {"swarm-apart", Options{}}, {"dm-abd", Options{}},
+	{"rcuckoo", Options{}},
 }
 
 // TestSoak: under keys that come and go, hot ones, pairs of all sizes, workers that come and go, and a pool that is
