@@ -26,27 +26,40 @@ import (
 func TestCrashes(t *testing.T) {
 	for _, r := range []struct {
 		nodes, spares, index, data int
-		central                    bool
-	}{{1, 0, 1, 1, false}, {3, 1, 2, 2, false}, {3, 0, 3, 2, false}, {4, 1, 3, 3, false}, {6, 1, 5, 3, false}, {4, 1, 2, 3, true}} {
+		central, tight             bool
+	}{
+		{1, 0, 1, 1, false, false}, {3, 1, 2, 2, false, false}, {3, 0, 3, 2, false, false}, {4, 1, 3, 3, false, false},
+		{6, 1, 5, 3, false, false}, {4, 1, 2, 3, true, false}, {1, 0, 1, 1, false, true}, {4, 1, 3, 2, false, true},
+	} {
 		name := fmt.Sprintf("%d index replicas, %d of data", r.index, r.data)
 		if r.central {
 			name += ", node-centric"
 		}
+		if r.tight {
+			name += ", full"
+		}
 		t.Run(name, func(t *testing.T) {
 			var seen tally
 			count := seeds.Each(t, 100, func(seed uint64) error {
-				return newCrashes(seed, r.nodes, r.spares, r.index, r.data, r.central, &seen).run()
+				c := newCrashes(seed, r.nodes, r.spares, r.index, r.data, r.central, &seen)
+				if r.tight {
+					c.tighten()
+				}
+				return c.run()
 			})
 			t.Logf("%+v", seen)
 			if count >= 30 && (seen.clients == 0 || seen.masters == 0 || seen.slow == 0 || r.index > 1 && seen.nodes == 0) {
 				t.Error("nobody dies: this test shows nothing")
+			}
+			if count >= 30 && r.tight && seen.converted == 0 {
+				t.Error("no block changes its size class: this test shows nothing")
 			}
 		})
 	}
 }
 
 // tally counts what happened in a number of runs.
-type tally struct{ clients, nodes, masters, slow, recovered, restored, uncertain int }
+type tally struct{ clients, nodes, masters, slow, recovered, restored, uncertain, converted int }
 
 // crashes is one run.
 type crashes struct {
@@ -57,6 +70,7 @@ type crashes struct {
 	ops, keys int
 	mix       [4]int
 	size      int
+	tight     bool // pairs have all sizes, in a pool of few blocks
 	working   int // workers that live and have something to do
 	recorders []*check.Recorder
 	errs      []error
@@ -82,6 +96,18 @@ func newCrashes(seed uint64, nodes, spares, index, data int, central bool, seen 
 		c.o.Trace = func(e sim.Event) { fmt.Println(e) }
 	}
 	return c
+}
+
+// tighten makes the pool one of few blocks, of which each client could use one of each class, and gives pairs all sizes.
+func (c *crashes) tighten() {
+	c.tight, c.ops = true, 30+c.rng.IntN(90)
+	c.p.Regions, c.p.Timeout = 1+c.rng.IntN(2), 5*time.Millisecond
+	c.p.RegionBytes = uint64(2+c.rng.IntN(8))*c.p.BlockBytes + 4096
+	l, err := newLayout(c.p, c.o.Nodes, 1<<40)
+	if err != nil {
+		panic(err)
+	}
+	c.o.Memory = l.bytes
 }
 
 func (c *crashes) run() error {
@@ -144,11 +170,16 @@ func (c *crashes) work(ep rdma.Endpoint, w int) {
 	r := check.NewRecorder(w, s, ep.Now)
 	c.recorders[w] = r
 	for i := range c.ops {
-		meet(r, ep.Rand(), c.mix, c.keys, check.MakeValue(nil, w, i+1, c.size))
+		size := c.size
+		if c.tight {
+			size = ep.Rand().IntN(3 << 10)
+		}
+		meet(r, ep.Rand(), c.mix, c.keys, check.MakeValue(nil, w, i+1, size))
 		if h := r.History(); h[len(h)-1].Answer == check.Failed {
 			break // fenced off, or judge finds it
 		}
 	}
+	c.seen.converted += int(s.Stats().Converted)
 	err = s.Close()
 	if errors.Is(err, client.ErrUncertain) { // as client.Leave: its identity stays, until it is dead
 		err = c.Revoke(ep.Client())
@@ -207,7 +238,9 @@ func (c *crashes) judge() error {
 		}
 	}
 	c.seen.uncertain += len(h.With(check.Uncertain))
-	bad := slices.DeleteFunc(h.With(check.Failed, check.Refused), func(o check.Op) bool { return strings.Contains(o.Err, rdma.ErrRevoked.Error()) })
+	bad := slices.DeleteFunc(h.With(check.Failed, check.Refused), func(o check.Op) bool {
+		return strings.Contains(o.Err, rdma.ErrRevoked.Error()) || c.tight && o.Answer == check.Refused
+	})
 	if len(bad) > 0 {
 		return fmt.Errorf("%d of %d operations failed, the first is: %v", len(bad), len(h), &bad[0])
 	}
