@@ -20,7 +20,7 @@ import (
 // fullPool is a table of few rows, which is filled until paths are deep. Its locks lie in several words. Of one seed in two the
 // values are in extents.
 func fullPool(seed uint64) Params {
-	p := Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3, RowsPerLock: 1, LockWords: 3, Clients: 16,
+	p := Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3, RowsPerLock: 1, LockWords: 3, Tickets: 5, Clients: 16,
 		Timeout: 400 * time.Millisecond}
 	if seed%4 > 1 {
 		p.InlineBytes, p.Slabs, p.SlabExtents = 8, 40, 8

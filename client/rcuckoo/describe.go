@@ -36,6 +36,7 @@ func (l *layout) describe(a rdma.Addr) string {
 		{l.roles, func(uint64) string { return "role" }},
 		{l.rows, func(off uint64) string { return fmt.Sprintf("row %d", off/uint64(l.rowBytes)) }},
 		{l.slabs, l.describeSlab},
+		{l.tickets, func(off uint64) string { return fmt.Sprintf("queue %d", off/queueBytes) }},
 	} {
 		if part.each == 0 || off < part.base || off >= part.base+part.each*perNode {
 			continue

@@ -14,7 +14,7 @@ import (
 
 // tiny is a pool that is made and checked at once: exploring makes thousands of them. Its keys share few rows and locks.
 func tiny(far bool, timeout time.Duration) Params {
-	p := Params{Shards: 2, Rows: 6, Entries: 4, KeyBytes: 20, InlineBytes: 200, ExtentBytes: 200, F: 2.3, RowsPerLock: 2, LockWords: 1, Clients: 24,
+	p := Params{Shards: 2, Rows: 6, Entries: 4, KeyBytes: 20, InlineBytes: 200, ExtentBytes: 200, F: 2.3, RowsPerLock: 2, LockWords: 1, Tickets: 3, Clients: 24,
 		Timeout: timeout}
 	if far {
 		p.InlineBytes, p.Slabs, p.SlabExtents = 20, 90, 1

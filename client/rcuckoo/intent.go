@@ -48,6 +48,7 @@ func idle(state uint64) bool { return state == 0 || state&idleBit != 0 }
 type want struct {
 	word uint32
 	bits uint64
+	turn
 }
 
 // encodeIntent returns an intent's bytes, in p.

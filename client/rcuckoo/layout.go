@@ -40,6 +40,7 @@ type Params struct {
 	Slabs       int           `json:"slabs"`               // of extents, of a shard
 	SlabExtents int           `json:"slab_extents"`
 	Levels      int           `json:"levels,omitempty"`   // how many times a shard's table may double: see levels.go
+	Tickets     int           `json:"tickets,omitempty"`  // queues for locks, of a shard: see ticket.go; 0: none
 	Clients     int           `json:"clients"`            // identities
 	Timeout     time.Duration `json:"timeout"`            // of an operation, at most
 	Replicas    int           `json:"replicas,omitempty"` // of each shard, on as many nodes: see replicas.go; 0 is 1
@@ -138,6 +139,8 @@ func (a area) at(c node.Replica, off uint64) rdma.Addr { return rdma.At(c.Node, 
 //	growths   of tables that may grow: see levels.go
 //	rows      all segments of a shard together; those behind the first get memory when the table grows
 //	slabs     which get memory when they are handed out
+//	queues    of clients that wait for locks: the last, so that clients of a version that knows of
+//	          none find all else where it was
 //
 // With replicas each copy of a shard that lies on a node has all of this there, and roles, 8 bytes, behind the growths.
 //
@@ -159,6 +162,7 @@ type layout struct {
 	roles    area
 	rows     area
 	slabs    area
+	tickets  area
 	bytes    uint64 // of each node
 	extent   uint64 // bytes of one
 	slab     uint64
@@ -197,6 +201,7 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	}
 	l.rows = put(uint64(p.Rows)<<p.Levels, uint64(l.rowBytes))
 	l.slabs = put(uint64(p.Slabs), l.slab)
+	l.tickets = put(uint64(p.Tickets), queueBytes)
 	l.bytes = (end + page - 1) / page * page
 	if l.bytes >= rdma.MaxOffset {
 		return nil, fmt.Errorf("%w: %d bytes a node", ErrParams, l.bytes)
@@ -234,6 +239,8 @@ func (p *Params) validate(nodes int) error {
 		return fmt.Errorf("%w: %d slabs of %d extents (%d extents at most)", ErrParams, p.Slabs, p.SlabExtents, maxExtents)
 	case p.extents() && p.Slabs*p.SlabExtents == 0:
 		return fmt.Errorf("%w: values of %d bytes, of which %d lie in the row, and no slabs", ErrParams, p.ExtentBytes, p.InlineBytes)
+	case p.Tickets < 0 || p.Tickets > maxLockWords:
+		return fmt.Errorf("%w: %d queues for locks", ErrParams, p.Tickets)
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
 		return fmt.Errorf("%w: %d clients", ErrParams, p.Clients)
 	case p.Timeout < time.Millisecond || p.Timeout > time.Hour:
@@ -291,6 +298,7 @@ func Size(s Shape) (Params, uint64, error) {
 	each := cmp.Or(p.LockBits, lockBits)
 	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + each - 1) / each
 	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/p.placesEach(s.Nodes))))
+	p.Tickets = min(mostTickets, p.LockWords*each)
 	if p.extents() {
 		p.SlabExtents = int(min(max(records/uint64(4*s.Clients), leastSlab), mostSlab))
 		p.Slabs = int(records+records/moreExtents)<<min(max(p.Levels, 0), MaxLevels)/p.SlabExtents + 1 + slabsEach*s.Clients

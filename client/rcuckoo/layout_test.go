@@ -46,7 +46,7 @@ func drawParams(r *rapid.T) Params {
 	n := func(name string, from, to int) int { return rapid.IntRange(from, to).Draw(r, name) }
 	p := Params{Shards: n("shards", 1, 9), Rows: n("rows", 1, 5000), Entries: n("entries", 1, maxEntries), KeyBytes: n("key bytes", 1, maxKeyBytes),
 		InlineBytes: n("inline bytes", 0, maxInline), F: rapid.Float64Range(1, 20).Draw(r, "f"), RowsPerLock: n("rows a lock", 1, 70),
-		LockWords: n("lock words", 1, 9), Levels: max(n("levels", -3, 3), 0), Clients: n("clients", 1, 50), Timeout: time.Second}
+		LockWords: n("lock words", 1, 9), Tickets: n("queues", 0, 9), Levels: max(n("levels", -3, 3), 0), Clients: n("clients", 1, 50), Timeout: time.Second}
 	if rapid.Bool().Draw(r, "extents") {
 		p.ExtentBytes, p.Slabs, p.SlabExtents = n("extent bytes", 0, 2000), n("slabs", 1, 40), n("extents a slab", 1, 40)
 	}
@@ -82,6 +82,7 @@ func TestAreas(t *testing.T) {
 			add(min(p.Levels, 1), growthBytes, func(int) rdma.Addr { return l.growthAt(s) })
 			add(p.Rows<<p.Levels, uint64(l.rowBytes), func(i int) rdma.Addr { return l.rowAt(l.leads[s], uint32(i)) })
 			add(p.Slabs, l.slab, func(i int) rdma.Addr { return l.at(l.slabs, s, uint64(i)*l.slab) })
+			add(p.Tickets, queueBytes, func(i int) rdma.Addr { return l.at(l.tickets, s, uint64(i)*queueBytes) })
 		}
 		slices.SortFunc(spans, func(a, b span) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) })
 		for i, s := range spans[1:] {

@@ -219,10 +219,15 @@ func (s *Store) readGrowths() error {
 
 // commit backs what a new pool needs on a node: all but slabs, and the rows of later segments.
 func (l *layout) commit(f rdma.Fabric, n int) error {
-	switch {
-	case l.Replicas > 1: // whose copies would have to agree when to back more
+	if l.Replicas > 1 { // whose copies would have to agree when to back more
 		return node.Commit(f, n, 0, l.bytes)
-	case l.Levels == 0:
+	}
+	if l.Tickets > 0 {
+		if err := node.Commit(f, n, l.tickets.base, l.tickets.each*uint64(l.perNode)); err != nil {
+			return err
+		}
+	}
+	if l.Levels == 0 {
 		return node.Commit(f, n, 0, l.slabs.base)
 	}
 	if err := node.Commit(f, n, 0, l.rows.base); err != nil {

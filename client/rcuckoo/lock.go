@@ -145,7 +145,8 @@ func (s *Store) acquire(key, value []byte) error {
 	}
 	opening := true
 	for r := s.pace; l.held < len(l.wants); {
-		w := l.wants[l.held]
+		w := &l.wants[l.held]
+		trying, last := w.has(), l.held == len(l.wants)-1
 		b := s.ep.Batch()
 		b.Chain()
 		if opening {
@@ -157,19 +158,22 @@ func (s *Store) acquire(key, value []byte) error {
 		if opening && s.taken.stamp != 0 {
 			content = s.addValue(b, l.shard, s.taken, key, value)
 		}
-		cas := b.MaskedCompareSwap(s.lockAt(l.shard, int(w.word)), 0, w.bits|lockRepair, w.bits, w.bits)
-		if l.held == len(l.wants)-1 {
+		lock := s.addTry(b, w)
+		if trying && last {
 			s.addReads(b, true)
 		}
+		take, look := s.addTurn(b, w)
 		if content != nil && s.Replicas > 1 {
 			s.addBackups(b, l.shard, s.taken, content)
 		}
+		posted := s.ep.Now()
 		if err := s.do(stepLock, b); err != nil {
 			return s.lost(b, fmt.Errorf("lock word %d of shard %d: %w", w.word, l.shard, err))
 		}
 		opening = false
-		if cas.Swapped() {
-			if l.held++; l.held == len(l.wants) {
+		s.seeTurn(w, take, look, s.ep.Now()-posted)
+		if trying && lock.Swapped() {
+			if l.held++; last {
 				l.read = b
 				return nil
 			}
@@ -177,8 +181,12 @@ func (s *Store) acquire(key, value []byte) error {
 			r.Tries++
 			continue
 		}
-		met := cas.Result
+		met := lock.Result
+		if !trying {
+			met = lock.Word(0)
+		}
 		b.Release()
+		s.enqueue(w, met)
 		if err := s.wait(w, met, &r); err != nil {
 			return err
 		}
@@ -186,8 +194,18 @@ func (s *Store) acquire(key, value []byte) error {
 	return nil
 }
 
+// addTry adds the masked CAS that takes locks of a word. A client that waits for its turn only
+// reads the word, by which it learns of a repair.
+func (s *Store) addTry(b *rdma.Batch, w *want) *rdma.Op {
+	at := s.lockAt(s.locks.shard, int(w.word))
+	if !w.has() {
+		return b.Read(at, 8)
+	}
+	return b.MaskedCompareSwap(at, 0, w.bits|lockRepair, w.bits, w.bits)
+}
+
 // wait is what a client does that did not get a lock: it waits, looks for one that died, or gives up.
-func (s *Store) wait(w want, met uint64, r *kit.Retry) error {
+func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
 	s.stats.Waits++
 	l := &s.locks
 	slow, err := s.slow(l.shard, w.word)
@@ -208,12 +226,13 @@ func (s *Store) wait(w want, met uint64, r *kit.Retry) error {
 			return err
 		}
 		return errAgain
-	case !r.Again():
+	case s.over():
 		if err := s.retreat(); err != nil {
 			return err
 		}
 		return errWaited
 	}
+	s.pause(w, r)
 	return nil
 }
 
@@ -294,6 +313,7 @@ func (s *Store) finish() {
 	st := &s.shards[l.shard]
 	b := s.ep.Batch()
 	b.WriteWord(s.intentAt(l.shard, s.id), st.seq<<1|idleBit)
+	s.addServed(b)
 	err := s.ep.Post(b.As(stepDone))
 	s.ended(true) // the one before; it may have gone to a node that does not answer, which this one does not wait for
 	if err != nil {

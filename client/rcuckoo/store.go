@@ -82,6 +82,7 @@ type worker struct {
 	extents *extents
 	value   []byte // outlives the batch that it was read in
 	vigil   vigil
+	pacing  pacing
 	mending mending
 	// condemned is a client that was fenced off, whatever the pool says: the one that the keeper recovers.
 	condemned rdma.ClientID
@@ -112,7 +113,7 @@ type standing struct {
 // Stats count what leaves the common case. They only grow.
 type Stats struct {
 	Torn     uint64 // rows that were read while they were written
-	Waits    uint64 // attempts to take a lock that another client had
+	Waits    uint64 // tries for a lock that another client had, and looks at its queue
 	Repairs  uint64 // repairs that this worker brought to their end
 	Fenced   uint64 // clients that it fenced off for that
 	Rolled   uint64 // rows that it wrote for them
@@ -158,7 +159,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	case o.Timeout > l.Timeout:
 		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w", Format, o.Timeout, l.Timeout, ErrParams)
 	}
-	w := &worker{layout: l, view: v, ep: ep, id: id, opt: o}
+	w := &worker{layout: l, view: v, ep: ep, id: id, opt: o, pacing: pacing{hold: firstPause}}
 	w.shards, w.spare, w.value = make([]standing, l.Shards), make([]byte, l.entryBytes), make([]byte, 0, l.ExtentBytes)
 	w.extents = newExtents(l, ep, o.Timeout)
 	s := w.bounded(bound{each: o.Timeout})

@@ -30,6 +30,7 @@ func extentPool(shards int) Params {
 }
 
 func harness(nodes int, p Params, o Options) storetest.Harness {
+	p.Tickets = 16
 	l, err := newLayout(p, nodes)
 	if err != nil {
 		panic(err)

@@ -16,7 +16,7 @@ var mutants = []teeth.Mutant{
 		Do: "$encodeIntent($b.Alloc($intentBytes), $l.$shard, $s.$id, $st.$seq, nil)", Test: "TestEveryPrefix"},
 	{Rule: "who waits for a lock beats", In: "Store.acquire",
 		At: "$r.$Tries > 0", Do: "$r.$Tries > 1<<30", Test: "TestWaitersBeat"},
-	{Rule: "nobody takes a lock that is being repaired", In: "Store.acquire",
+	{Rule: "nobody takes a lock that is being repaired", In: "Store.addTry",
 		At: "$w.$bits | $lockRepair", Do: "$w.$bits", Test: "Test(EveryPrefix|Slow|Explore)"},
 	{Rule: "who waits for a repair has no intent", In: "Store.wait",
 		At: "$slow || $met&$lockRepair != 0", Do: "$slow", Test: "TestEveryPrefix"},
@@ -56,7 +56,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "all of it before any of it is settled", In: "Store.abandonPending",
 		At: "$st.$dirty && !$st.$given", Do: "$st.$given", Test: "TestOnlyTheDead"},
 	{Rule: "by who waits, too", In: "Store.wait",
-		At: "case $s.$owing():", Do: "case false:", Test: "TestLostEnds"},
+		At: "case $s.cleanupDue():", Do: "case false:", Test: "TestLostEnds"},
 	{Rule: "and by who waits for a repair", In: "Store.repaired",
 		At: "$s.$owing() || $s.$shards[$shard].$dirty", Do: "$s.$shards[$shard].$dirty", Test: "TestLostEnds"},
 	{Rule: "and by who only reads", In: "Store.Get",
@@ -86,6 +86,12 @@ var mutants = []teeth.Mutant{
 		At: "$read.Fence = true", Do: "$read.Fence = false", Test: "TestUnknownOutcome"},
 	{Rule: "an extent in doubt is looked for", In: "extents.resolve",
 		At: "len($st.$doubts) == 0", Do: "len($st.$doubts) >= 0", Test: "TestHands"},
+	{Rule: "clients that wait for a lock try in turn", In: "turn.has",
+		At: "$t.$taken && $t.$ahead() < $turnsAtOnce", Do: "true", Test: "TestFair"},
+	{Rule: "a client that had its turn says so", In: "Store.addServed",
+		At: "$b.WriteWord($w.$queue.Add($queueServing), $w.$number+1)", Test: "TestFair"},
+	{Rule: "clients that crash do not hold the ones behind them up", In: "turn.ahead",
+		At: "min($t.$still, 63)", Do: "0", Test: "TestFairCrashes"},
 }
 
 var suite = teeth.Suite{Test: "TestExplore", Env: []string{"FARKV_SEEDS=1200"}}

@@ -37,7 +37,7 @@ func (s *Store) costs(t *testing.T, f func() error, want error) cost {
 // TestTrips counts on mem:, where a masked compare and swap is native.
 func TestTrips(t *testing.T) {
 	p := inlinePool(1)
-	p.RowsPerLock = 16
+	p.RowsPerLock, p.Tickets = 16, 16
 	s := storeOn(t, memPool(t, 1, p), Options{})
 	for i := range 300 {
 		key, value := fmt.Appendf(nil, "key %d", i), fmt.Appendf(nil, "value %d", i)

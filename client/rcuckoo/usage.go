@@ -33,6 +33,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "entries used", Count: used, Bytes: used * uint64(l.entryBytes)},
 		{Name: "entries", Count: rows * uint64(l.entries), Bytes: rows * uint64(l.rowBytes)},
 		{Name: "lock words", Count: locks, Bytes: 16 * locks},
+		{Name: "queues of locks", Count: copies * uint64(l.Tickets), Bytes: copies * l.tickets.each},
 		{Name: "intents, redos and hands", Count: records, Bytes: records * (intentBytes + l.redo + handBytes)},
 	}
 	if l.Levels > 0 {

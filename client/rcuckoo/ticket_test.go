@@ -1,0 +1,186 @@
+package rcuckoo
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// crush are clients that UPDATE one key all the time, on the model of the paper's testbed.
+type crush struct {
+	v       *sim.Sim
+	workers []*sim.Worker
+	each    []time.Duration // of the UPDATEs of the clients that did not crash
+	took    time.Duration
+	stats   Stats
+}
+
+// newCrush has clients do so many UPDATEs each. The first victims of them crash: one behind its
+// k-th verb, counted from its second UPDATE on, when the others wait for the lock; the others with
+// it.
+func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *crush {
+	t.Helper()
+	profile, err := sim.LookupProfile("rcuckoo-testbed")
+	must(t, err)
+	p := inlinePool(1)
+	p.Tickets, p.Clients, p.Timeout = tickets, clients+2, time.Second
+	l := lay(t, p, 1)
+	offset, bytes, err := Device(p, 1)
+	must(t, err)
+	o := profile.Options(1, 1)
+	o.Memory, o.Clients, o.Handler, o.Device = l.bytes, p.Clients, node.Serve, []sim.Range{{Node: 0, Offset: offset, Bytes: bytes}}
+	c := &crush{v: sim.New(o)}
+	must(t, Make(c.v, p))
+	key, value := []byte("key"), make([]byte, 100)
+	ep, err := c.v.Open("loader")
+	must(t, err)
+	loader, err := Open(ep, Options{Pool: c.v})
+	must(t, err)
+	must(t, loader.Insert(key, value))
+	must(t, loader.Close())
+	must(t, ep.Close())
+	for i := range clients {
+		c.workers = append(c.workers, nil)
+		c.workers[i] = c.v.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
+			s, err := Open(ep, Options{Pool: c.v, Failure: impatient})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for n := range updates {
+				if i == 0 && victims > 0 && n == 1 {
+					c.v.CrashAt(c.workers[i], c.workers[i].Sent()+k)
+					c.workers[i].WhenCrashed(func() {
+						for _, w := range c.workers[1:victims] {
+							c.v.CrashAfter(w, 0)
+						}
+					})
+				}
+				begun := ep.Now()
+				if err := s.Update(key, value); err != nil {
+					if !c.workers[i].Crashed() {
+						t.Errorf("client %d: %v", i, err)
+					}
+					return
+				}
+				if i >= victims {
+					c.each = append(c.each, ep.Now()-begun)
+				}
+			}
+			c.took = max(c.took, ep.Now())
+			c.stats.Repairs += s.stats.Repairs
+			if err := s.Close(); err != nil && !c.workers[i].Crashed() {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	must(t, c.v.Run())
+	t.Cleanup(func() { must(t, c.v.Close()) })
+	slices.Sort(c.each)
+	return c
+}
+
+func (c *crush) mean() time.Duration {
+	sum := time.Duration(0)
+	for _, d := range c.each {
+		sum += d
+	}
+	return sum / time.Duration(len(c.each))
+}
+
+func (c *crush) worst() time.Duration { return c.each[len(c.each)-1] }
+
+func (c *crush) String() string {
+	return fmt.Sprintf("%d UPDATEs in %v: mean %v, p99 %v, worst %v", len(c.each), c.took, c.mean(), c.each[len(c.each)*99/100], c.worst())
+}
+
+// TestFair: 64 clients that want one lock get it in turn, and no fewer UPDATEs are done than
+// without tickets.
+func TestFair(t *testing.T) {
+	alone(t)
+	const clients, updates = 64, 150
+	without := newCrush(t, 0, clients, updates, 0, 0)
+	c := newCrush(t, 16, clients, updates, 0, 0)
+	t.Logf("without tickets %v", without)
+	t.Logf("with tickets %v", c)
+	if p99 := c.each[len(c.each)*99/100]; p99 > 3*c.mean() || c.worst() > 10*c.mean() {
+		t.Errorf("%v: want at most 3 and 10 times the mean", c)
+	}
+	if c.took > without.took*5/4 {
+		t.Errorf("it takes %v, and %v without tickets", c.took, without.took)
+	}
+}
+
+// TestFairCrashes lets a client crash behind each verb of an UPDATE for which it waits, alone or
+// with others that wait. The clients that are left wait for a failure timer at most, once, beyond
+// what they wait for anyhow.
+func TestFairCrashes(t *testing.T) {
+	alone(t)
+	const clients, updates = 48, 6
+	calm := newCrush(t, 16, clients, updates, 0, 0)
+	t.Logf("calm: %v", calm)
+	repairs := uint64(0)
+	for _, victims := range []int{1, 20} {
+		crashed := true
+		for k := uint64(0); crashed; k++ {
+			c := newCrush(t, 16, clients, updates, victims, k)
+			crashed = c.workers[0].Crashed()
+			repairs += c.stats.Repairs
+			late := 0
+			for _, d := range c.each {
+				if d > 2*calm.worst() {
+					late++
+				}
+			}
+			if c.worst() > impatient+2*calm.worst() || late > clients {
+				t.Errorf("%d clients crash behind verb %d: %v, and %d waited for it", victims, k, c, late)
+			}
+		}
+	}
+	if repairs == 0 {
+		t.Error("no crash left a lock that was held")
+	}
+	t.Logf("%d repairs", repairs)
+}
+
+// TestTurn: how many clients one takes to be ahead, and whether it may try.
+func TestTurn(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		turn  turn
+		ahead uint64
+		has   bool
+	}{
+		{"no failed try", turn{}, 0, true},
+		{"about to take a ticket", turn{queue: 1}, 0, false},
+		{"served next", turn{queue: 1, taken: true, number: 7, serving: 7}, 0, true},
+		{"passed", turn{queue: 1, taken: true, number: 7, serving: 70}, 0, true},
+		{"last in turn", turn{queue: 1, taken: true, number: turnsAtOnce - 1}, turnsAtOnce - 1, true},
+		{"first that waits", turn{queue: 1, taken: true, number: turnsAtOnce}, turnsAtOnce, false},
+		{"serving stands still", turn{queue: 1, taken: true, number: 300, serving: 100, still: 3}, 25, false},
+		{"for longer", turn{queue: 1, taken: true, number: 300, serving: 100, still: 5}, 6, true},
+		{"for very long", turn{queue: 1, taken: true, number: 1 << 63, still: 1000}, 1, true},
+	} {
+		if ahead, has := c.turn.ahead(), c.turn.has(); ahead != c.ahead || has != c.has {
+			t.Errorf("%s: %d ahead, its turn: %v; want %d, %v", c.what, ahead, has, c.ahead, c.has)
+		}
+	}
+}
+
+// TestTicketsComeLast: in a pool with tickets all else lies where it lies without, so that clients
+// of both versions use pools of both.
+func TestTicketsComeLast(t *testing.T) {
+	for _, p := range []Params{small(), inlinePool(2), extentPool(5)} {
+		without := lay(t, p, 2)
+		p.Tickets = 100
+		with := lay(t, p, 2)
+		if with.rows != without.rows || with.slabs != without.slabs || with.tickets.base < with.slabs.of(with.perNode) {
+			t.Errorf("%+v: %+v, and without tickets %+v", p, with, without)
+		}
+	}
+}
