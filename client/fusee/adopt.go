@@ -176,7 +176,9 @@ func (c *Client) inherit(blk *block) error {
 	b := makeBlock(blk.Block, blk.class, blk.entry, len(heads))
 	c.hold(b)
 	for i, h := range heads {
-		b.incarnations[i] = h.incarnation
+		if b.incarnations[i] = h.incarnation; h.incarnation == 0 {
+			b.incarnations[i] = heads[0].incarnation // the block's floor, or more
+		}
 		if h.free() {
 			b.setIdle(i)
 			c.slabs[b.class].push(place{b, i})

@@ -39,7 +39,8 @@ func (c *Client) shed(class int) {
 			c.fault(err)
 		}
 	}
-	if err := c.makeVacant(); err != nil {
+	c.vacate(1)
+	if err := c.clear(); errors.Is(err, client.ErrDamaged) {
 		c.fault(err)
 	}
 }

@@ -71,7 +71,7 @@ type crashes struct {
 	mix       [4]int
 	size      int
 	tight     bool // pairs have all sizes, in a pool of few blocks
-	working   int // workers that live and have something to do
+	working   int  // workers that live and have something to do
 	recorders []*check.Recorder
 	errs      []error
 	seen      *tally

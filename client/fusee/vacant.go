@@ -1,13 +1,11 @@
 package fusee
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/farkv/farkv/node"
-	"github.com/farkv/farkv/node/rdma"
 )
 
 // A block keeps its size class while it has pairs. In a pool that is mostly handed out, a client takes blocks that are
@@ -15,10 +13,15 @@ import (
 // their words come back. So an emptied block rests until no client remembers a word that points into it, and no mark of
 // an old object is on its way. Then it is wiped, on all replicas, and becomes vacant.
 //
+// Logs remember for longer which incarnations were replaced, and recovery frees these. So incarnations go on: those of a
+// block that is carved anew are above all that it had. The block's floor, below them, is the incarnation of its first
+// object, which is written before the others are wiped: an object that was never used begins there.
+//
 // What a crash leaves: a block of a dead client, whose objects are free or never used; or one that is vacant on backups
 // only, whose owner's recovery passes it on.
 
-// vacant is the class of a block that has no objects: its owner is node.Left, and all of it is zero behind the bitmap.
+// vacant is the class of a block that has no objects: its owner is node.Left, and all of it is zero behind the bitmap but
+// the head of the first object, which is free.
 const vacant = 0xff
 
 func isVacant(e node.Entry) bool { return e.Owner() == node.Left && e.Class() == vacant }
@@ -35,8 +38,9 @@ const (
 	wipeBytes   = 64 << 10
 )
 
-// vacate takes the client's empty blocks out of use.
-func (c *Client) vacate() {
+// vacate takes the client's empty blocks out of use, but for so many of its blocks: one without any cannot DELETE in a
+// full pool.
+func (c *Client) vacate(keep int) {
 	for class := range c.slabs {
 		s := &c.slabs[class]
 		idle := map[*block]int{}
@@ -44,7 +48,7 @@ func (c *Client) vacate() {
 			idle[p.block]++
 		}
 		for _, b := range slices.Clone(s.blocks) {
-			if idle[b] < len(b.incarnations) || len(c.reclaim.emptied) >= mostEmptied {
+			if idle[b] < len(b.incarnations) || len(c.reclaim.emptied) >= mostEmptied || len(c.own) <= keep {
 				continue
 			}
 			s.split(b)
@@ -79,41 +83,53 @@ func (c *Client) use(b *block) {
 	}
 }
 
-// clear makes the emptied blocks vacant that have rested. Where that fails the block stays emptied.
+// clear makes the emptied blocks vacant that have rested. Where that fails it is not known whose the block is: tidy finds
+// out.
 func (c *Client) clear() error {
 	r := &c.reclaim
 	for len(r.emptied) > 0 && r.emptied[0].at+c.Timeout <= c.ep.Now() {
 		b := r.emptied[0].block
+		r.emptied = slices.Delete(r.emptied, 0, 1)
 		err := c.clearHints(b)
 		if err == nil {
-			err = c.wipe(b.Block)
-		}
-		if err == nil {
-			err = c.setEntry(b.Block, c.space.Copies(b.Region)-1, b.entry, b.entry.Next(node.Left, vacant))
+			err = c.wipe(b.Block, slices.Max(b.incarnations))
 		}
 		if err != nil {
+			c.use(b) // it is this client's still
+			return fmt.Errorf("clear block %v: %w", b.Block, err)
+		}
+		if err := c.setEntry(b.Block, c.space.Copies(b.Region)-1, b.entry, b.entry.Next(node.Left, vacant)); err != nil {
 			r.untidy = true
 			return fmt.Errorf("clear block %v: %w", b.Block, err)
 		}
-		r.emptied = slices.Delete(r.emptied, 0, 1)
 	}
 	return nil
 }
 
-// wipe makes a block as if it had never been used, on all replicas. Its bitmap has no bits.
-func (c *Client) wipe(blk node.Block) error {
+// wipe makes a block as if it had never been used, on all replicas, but for its floor. Its bitmap has no bits.
+func (c *Client) wipe(blk node.Block, floor uint32) error {
+	b := c.ep.Batch()
+	p := b.Alloc(keyAt)
+	clear(p)
+	le.PutUint64(p[markAt:], uint64(floor))
+	le.PutUint32(p[incarnationAt:], floor)
 	skip := c.space.BitmapBytes()
-	zero := make([]byte, min(wipeBytes, c.BlockBytes-skip))
-	for off := skip; off < c.BlockBytes; off += wipeBytes {
+	for r := range c.space.Copies(blk.Region) {
+		b.Write(c.space.Bitmap(blk, r).Add(skip), p)
+	}
+	err := c.do(stepWipe, b)
+	b.Release()
+	zero := make([]byte, min(wipeBytes, c.BlockBytes-skip-keyAt))
+	for off := skip + keyAt; err == nil && off < c.BlockBytes; off += wipeBytes {
 		b := c.ep.Batch()
 		for r := range c.space.Copies(blk.Region) {
 			b.Write(c.space.Bitmap(blk, r).Add(off), zero[:min(wipeBytes, c.BlockBytes-off)])
 		}
-		err := c.do(stepWipe, b)
+		err = c.do(stepWipe, b)
 		b.Release()
-		if err != nil {
-			return fmt.Errorf("wipe block %v: %w", blk, err)
-		}
+	}
+	if err != nil {
+		return fmt.Errorf("wipe block %v: %w", blk, err)
 	}
 	return nil
 }
@@ -126,8 +142,9 @@ func (c *Client) carveVacant(class int) (bool, error) {
 			return false, err
 		} else if mine {
 			c.stats.Converted++
-			c.carve(b.Block, class, b.entry)
-			return true, nil
+			err := c.inherit(b)
+			c.reclaim.untidy = c.reclaim.untidy || err != nil
+			return err == nil, err
 		}
 	}
 	return false, err
@@ -158,7 +175,7 @@ func (c *Client) takeEmpty() error {
 		}
 		taken++
 	}
-	c.vacate()
+	c.vacate(0)
 	return nil
 }
 
@@ -167,7 +184,7 @@ func (c *Client) awaitVacant(class int) (bool, error) {
 	if err := c.endScan(); err != nil {
 		return false, err
 	}
-	c.vacate()
+	c.vacate(0)
 	if err := c.takeEmpty(); err != nil {
 		return false, err
 	}
@@ -181,14 +198,4 @@ func (c *Client) awaitVacant(class int) (bool, error) {
 		return false, err
 	}
 	return c.carveVacant(class)
-}
-
-// makeVacant does what it takes to have blocks vacant when others need them: see shed.
-func (c *Client) makeVacant() error {
-	c.vacate()
-	err := c.clear()
-	if errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrTimeout) || errors.Is(err, rdma.ErrStale) {
-		return nil // the operation meets that itself
-	}
-	return err
 }

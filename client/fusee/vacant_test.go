@@ -2,10 +2,12 @@ package fusee
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -135,7 +137,7 @@ func emptyBlocks(t *testing.T, f *sim.Sim) (*Client, rdma.Endpoint) {
 	}
 	must(t, x.drain())
 	must(t, x.reclaimAll(int(x.classes.of[unitsFor(len(key(0)), 300)])))
-	x.vacate()
+	x.vacate(0)
 	if len(x.reclaim.emptied) < 2 {
 		t.Fatalf("%d blocks are empty", len(x.reclaim.emptied))
 	}
@@ -161,6 +163,41 @@ func TestEmptiedBlocksRest(t *testing.T) {
 	must(t, ep.Close())
 }
 
+// TestIncarnationsGoOn: in a block that is carved anew, and in one that is adopted behind that, no object has an
+// incarnation that it had before: logs name those.
+func TestIncarnationsGoOn(t *testing.T) {
+	p := cramped(6)
+	f := simPool(t, 1, p)
+	x, ep := emptyBlocks(t, f)
+	floor := map[node.Block]uint32{}
+	for _, e := range x.reclaim.emptied {
+		e.incarnations[1] = 100 + uint32(e.Index) // it was used often
+		floor[e.Block] = e.incarnations[1]
+	}
+	x.ep.Sleep(p.Timeout)
+	must(t, x.clear())
+	must(t, x.Close())
+	must(t, ep.Close())
+	for range 2 { // one carves it, and one adopts what that leaves
+		y := worker2(t, f)
+		for i := range 6 {
+			must(t, y.Insert(key(i), make([]byte, 1000)))
+		}
+		if len(y.own) == 0 {
+			t.Fatal("it has no block: this test shows nothing")
+		}
+		for blk, b := range y.own {
+			if least := slices.Min(b.incarnations); least < floor[blk] {
+				t.Errorf("got incarnation %d in block %v, want %d at least", least, blk, floor[blk])
+			}
+		}
+		for i := range 6 {
+			must(t, y.Delete(key(i)))
+		}
+		must(t, y.Close())
+	}
+}
+
 // TestClearIsCutOff: a client dies at any verb while it makes blocks vacant. What is left is sound, and another client
 // has the room.
 func TestClearIsCutOff(t *testing.T) {
@@ -180,6 +217,36 @@ func TestClearIsCutOff(t *testing.T) {
 		must(t, f.Revoke(x.id))
 		must(t, ep.Close())
 		recoverNow(t, f)
+		checkClean(t, f)
+		y := worker2(t, f)
+		for i := range 6 {
+			must(t, y.Insert(key(i), make([]byte, 1000)))
+		}
+		must(t, y.Close())
+		checkClean(t, f)
+	}
+}
+
+// TestClearFails: any verb of making blocks vacant fails. The client knows by its next resync, or when it closes, whose
+// the block is, and nothing is lost.
+func TestClearFails(t *testing.T) {
+	p := cramped(6)
+	p.DataReplicas, p.Timeout = 2, 10*time.Millisecond
+	for at := uint64(1); ; at++ {
+		f := simPool(t, 2, p)
+		x, ep := emptyBlocks(t, f)
+		x.ep.Sleep(p.Timeout)
+		x.ep = fault.New(ep, fault.Fault{At: at, Err: rdma.ErrTimeout})
+		failed := false
+		for len(x.reclaim.emptied) > 0 {
+			err := x.clear()
+			failed = failed || err != nil
+		}
+		if !failed {
+			break
+		}
+		must(t, x.Close())
+		must(t, ep.Close())
 		checkClean(t, f)
 		y := worker2(t, f)
 		for i := range 6 {
