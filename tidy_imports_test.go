@@ -66,8 +66,8 @@ func (h *house) arrows() {
 	})
 }
 
-// fabrics keeps the names of fabrics where addresses are turned into them. Virtual time has no address: package simulate
-// runs in it.
+// fabrics keeps the names of fabrics where addresses are turned into them. Virtual time has no
+// address: package simulate runs in it.
 func (h *house) fabrics() {
 	h.imports(func(s *source, dir string, report func(string, ...any)) {
 		for _, fabric := range []string{"shm", "tcp", "ibverbs", "sim"} {

@@ -36,7 +36,8 @@ func readPages(root fs.FS) (pages map[string]string, err error) {
 
 var pageLink = regexp.MustCompile(`\]\(([^)]+)\)`)
 
-// readmes keeps the READMEs: how long the first one is, which folders have one, and that links lead somewhere.
+// readmes keeps the READMEs: how long the first one is, which folders have one, and that links lead
+// somewhere.
 func (h *house) readmes() {
 	breach := func(p, text string) { h.breaches = append(h.breaches, p+": "+text) }
 	if first, ok := h.pages["README.md"]; !ok {

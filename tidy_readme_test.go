@@ -12,10 +12,11 @@ import (
 	"testing"
 )
 
-// TestReadme builds the programs as README says, runs the commands of its console blocks in their order, and compares what
-// they print with what README shows: words and small numbers as they are, measured numbers by their places alone. What
-// runs in virtual time is compared to the byte. Of all other commands, in every page, it compares commands, flags and
-// properties with the programs' help.
+// TestReadme builds the programs as README says, runs the commands of its console blocks in their
+// order, and compares what they print with what README shows: words and small numbers as they are,
+// measured numbers by their places alone. What runs in virtual time is compared to the byte. Of all
+// other commands, in every page, it compares commands, flags and properties with the programs'
+// help.
 func TestReadme(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("pools that processes share need Linux")
@@ -49,7 +50,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// block is code of a page: fenced, of the kind that follows the fence, indented, or a span of a line.
+// block is code of a page: fenced, of the kind that follows the fence, indented, or a span of a
+// line.
 type block struct{ kind, text string }
 
 var codeSpan = regexp.MustCompile("`([^`]+)`")
@@ -90,7 +92,8 @@ func sessions(text string) (all []session) {
 	return all
 }
 
-// shell runs README's commands at the root of the module, with programs, pools and nodes in a folder of its own.
+// shell runs README's commands at the root of the module, with programs, pools and nodes in a
+// folder of its own.
 type shell struct {
 	work    string
 	env     []string
@@ -133,13 +136,14 @@ func (s *shell) run(t *testing.T, command string) string {
 }
 
 var (
-	// measured are numbers that differ between runs: of several digits, with a fraction or with a unit, and epochs.
+	// measured are numbers that differ between runs: of several digits, with a fraction or with a
+	// unit, and epochs.
 	measured = regexp.MustCompile(`epoch [0-9]+|[0-9][0-9.,]+( ?([nµum]?s|[KMG]?i?B)\b)?|[0-9] ?([nµum]?s|[KMG]?i?B)\b`)
 	spaces   = regexp.MustCompile(`[ \t]+`)
 )
 
-// shows reports whether README's output is that of a command. There a line of ... stands for any lines, and ... in a line
-// for any text.
+// shows reports whether README's output is that of a command. There a line of ... stands for any
+// lines, and ... in a line for any text.
 func shows(want, got string, exact bool) bool {
 	mask := func(text string) string {
 		if exact {

@@ -16,8 +16,9 @@ var (
 	internal = "What follows is derived" // settings behind it are not for users
 )
 
-// roleBreaches keeps what ansible/ promises: each role has a README and describes each of its settings, both there
-// and where Ansible checks them; modules are Ansible's own; and no host's key goes unchecked.
+// roleBreaches keeps what ansible/ promises: each role has a README and describes each of its
+// settings, both there and where Ansible checks them; modules are Ansible's own; and no host's key
+// goes unchecked.
 func roleBreaches(root fs.FS) (all []string, err error) {
 	roles, err := fs.Glob(root, "ansible/roles/*")
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// A function fits a screen and a file a sitting; the limits leave room for what is clearer in one piece.
+// A function fits a screen and a file a sitting; the limits leave room for what is clearer in one
+// piece.
 const (
 	functionLines, functionLimit = 70, 80
 	fileLines, fileLimit         = 500, 600

@@ -1,5 +1,6 @@
-// Package farkv_test keeps the house in order: the arrows between its rooms, what a store may use of the world, and
-// how large things may grow. Each breach is one line that says what to do instead.
+// Package farkv_test keeps the house in order: the arrows between its rooms, what a store may use
+// of the world, and how large things may grow. Each breach is one line that says what to do
+// instead.
 package farkv_test
 
 import (

@@ -16,8 +16,8 @@ import (
 	"strings"
 )
 
-// virtual reports whether a folder's code also runs in virtual time, so that only its Endpoint gives it time, sleep,
-// randomness and tasks.
+// virtual reports whether a folder's code also runs in virtual time, so that only its Endpoint
+// gives it time, sleep, randomness and tasks.
 func virtual(dir string) bool {
 	switch {
 	case storeOf(dir) != "":
@@ -54,7 +54,8 @@ var names = map[string]struct{ only, not []string }{
 	"maps":         {not: []string{"All", "Keys", "Values"}},
 }
 
-// world keeps code that runs in virtual time from reaching around its Endpoint. Test files are free.
+// world keeps code that runs in virtual time from reaching around its Endpoint. Test files are
+// free.
 func (h *house) world() {
 	for _, s := range h.sources {
 		if s.test || !virtual(s.dir) {
@@ -127,7 +128,8 @@ func (h *house) selected(s *source, local map[string]string, n ast.Node) {
 	}
 }
 
-// mapRanges finds loops over maps, whose order differs between runs, in code that runs in virtual time.
+// mapRanges finds loops over maps, whose order differs between runs, in code that runs in virtual
+// time.
 func (h *house) mapRanges(exports types.Importer) {
 	files := map[string][]*source{}
 	for _, s := range h.sources {

@@ -25,21 +25,24 @@ type Workers interface {
 // Options shape a DB. Zero values mean defaults.
 type Options struct {
 	Workers int // operations at a time, each with a client of the pool of its own; default 2 a CPU
-	// Pool is where the DB tells what it does, so that others may watch: see Publish. nil: it tells nothing, and counts nothing.
+	// Pool is where the DB tells what it does, so that others may watch: see Publish. nil: it tells
+	// nothing, and counts nothing.
 	Pool rdma.Fabric
 	Name string // by which it tells of itself
 }
 
-// DB is a store for applications: safe for concurrent use, with a context a call. It owns a bounded set of workers,
-// which it opens as they are needed. The one used last is used again first, so that an application with few operations
-// at a time keeps to few workers, whose caches stay warm. An operation that needs a worker more than the pool has places for
-// ends in an error wrapping ErrFull; one that was given up, since a write of it has no known outcome, keeps its place until it
-// has left, beside the operations.
+// DB is a store for applications: safe for concurrent use, with a context a call. It owns a bounded
+// set of workers, which it opens as they are needed. The one used last is used again first, so that
+// an application with few operations at a time keeps to few workers, whose caches stay warm. An
+// operation that needs a worker more than the pool has places for ends in an error wrapping
+// ErrFull; one that was given up, since a write of it has no known outcome, keeps its place until
+// it has left, beside the operations.
 //
-// The context bounds the wait for a worker. An operation that has begun is bounded by the store's own timeout instead,
-// and its answer is returned even when the context ends meanwhile: a verb that was posted may still land, so an error
-// that says "cancelled" would leave open what happened. The errors are those of Store; ErrUncertain is the only answer
-// to a write that leaves its outcome open.
+// The context bounds the wait for a worker. An operation that has begun is bounded by the store's
+// own timeout instead, and its answer is returned even when the context ends meanwhile: a verb that
+// was posted may still land, so an error that says "cancelled" would leave open what happened. The
+// errors are those of Store; ErrUncertain is the only answer to a write that leaves its outcome
+// open.
 type DB struct {
 	workers Workers
 	door    Door
@@ -54,8 +57,8 @@ type DB struct {
 	closed error // what Close returns
 }
 
-// NewDB returns a DB that owns w from now on; when it fails, w is closed. It opens one worker, so that a pool that
-// cannot be worked with is an error here.
+// NewDB returns a DB that owns w from now on; when it fails, w is closed. It opens one worker, so
+// that a pool that cannot be worked with is an error here.
 func NewDB(w Workers, o Options) (*DB, error) {
 	if o.Workers <= 0 {
 		o.Workers = 2 * runtime.GOMAXPROCS(0)
@@ -112,12 +115,13 @@ func (db *DB) Delete(ctx context.Context, key []byte) error {
 	return db.do(ctx, func(s Store) (telemetry.Kind, error) { return telemetry.Delete, s.Delete(key) })
 }
 
-// putTries bounds the turns of Put. Each that fails takes another client that inserts or deletes the key just then.
+// putTries bounds the turns of Put. Each that fails takes another client that inserts or deletes
+// the key just then.
 const putTries = 64
 
-// Put sets the value of key, whether it is there or not. When others insert and delete the key all the time it gives
-// up with an error wrapping rdma.ErrTimeout, having changed nothing. Between two of its turns nothing is in flight, and
-// the end of the context ends it there.
+// Put sets the value of key, whether it is there or not. When others insert and delete the key all
+// the time it gives up with an error wrapping rdma.ErrTimeout, having changed nothing. Between two
+// of its turns nothing is in flight, and the end of the context ends it there.
 func (db *DB) Put(ctx context.Context, key, value []byte) error {
 	return db.do(ctx, func(s Store) (telemetry.Kind, error) {
 		for range putTries {
@@ -135,8 +139,9 @@ func (db *DB) Put(ctx context.Context, key, value []byte) error {
 	})
 }
 
-// Close waits for the operations in progress, and closes the workers and what they came from. Operations that begin
-// later, or still wait for a worker, end in an error wrapping rdma.ErrClosed. Further calls return what the first did.
+// Close waits for the operations in progress, and closes the workers and what they came from.
+// Operations that begin later, or still wait for a worker, end in an error wrapping rdma.ErrClosed.
+// Further calls return what the first did.
 func (db *DB) Close() error {
 	db.once.Do(func() {
 		close(db.closing)
@@ -158,8 +163,9 @@ func (db *DB) Close() error {
 
 var errClosed = fmt.Errorf("use the database: %w", rdma.ErrClosed)
 
-// do runs f with a worker. A worker that was idle may have been fenced off meanwhile, and finds out by an operation that
-// has no effect: another worker carries that out. This ends, since such workers are dismissed, and a new one is the last.
+// do runs f with a worker. A worker that was idle may have been fenced off meanwhile, and finds out
+// by an operation that has no effect: another worker carries that out. This ends, since such
+// workers are dismissed, and a new one is the last.
 func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) error {
 	if err := db.enter(ctx); err != nil {
 		return err
@@ -188,7 +194,8 @@ func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) err
 		db.mu.Lock()
 		db.book.left(w)
 		db.mu.Unlock()
-		// Its connection is down, or others may wait for what it left: either it can be closed, or it is recovered now.
+		// Its connection is down, or others may wait for what it left: either it can be closed, or it is
+		// recovered now.
 		db.door.Dismiss(w.store, w.ep, db.workers)
 		if !again {
 			return err

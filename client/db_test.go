@@ -295,8 +295,9 @@ func TestCloseWaits(t *testing.T) {
 	}
 }
 
-// TestUncertain gives up a worker whose write has no known outcome, since others may wait for it: one that can be closed is
-// closed, and one that cannot is fenced off, even when that fails halfway.
+// TestUncertain gives up a worker whose write has no known outcome, since others may wait for it:
+// one that can be closed is closed, and one that cannot is fenced off, even when that fails
+// halfway.
 func TestUncertain(t *testing.T) {
 	for _, c := range []struct {
 		shut, fence error
@@ -330,8 +331,8 @@ func TestUncertain(t *testing.T) {
 
 var eventually = wait.Until
 
-// TestUncertainHoldsUpNobody has a worker take its time to leave, as it does while nodes and board are out of reach: the
-// operation that it failed ends before, and others go on. Close waits for it.
+// TestUncertainHoldsUpNobody has a worker take its time to leave, as it does while nodes and board
+// are out of reach: the operation that it failed ends before, and others go on. Close waits for it.
 func TestUncertainHoldsUpNobody(t *testing.T) {
 	gate := make(chan struct{})
 	s := &script{answer: func(string) error { return client.ErrUncertain }}
@@ -392,8 +393,8 @@ func TestNoFurtherWorker(t *testing.T) {
 	}
 }
 
-// TestReopen: an operation that needs another worker while the pool's board is out of reach waits for it, no longer
-// than its context.
+// TestReopen: an operation that needs another worker while the pool's board is out of reach waits
+// for it, no longer than its context.
 func TestReopen(t *testing.T) {
 	left := 3
 	s := &script{answer: func(string) error { return client.ErrUncertain }}
@@ -423,8 +424,9 @@ func TestReopen(t *testing.T) {
 	s.open = nil
 }
 
-// A worker that was fenced off while it was idle is replaced, and the operation that finds out is carried out by another: one
-// whose outcome is not known is not, nor one that a new worker cannot carry out either.
+// A worker that was fenced off while it was idle is replaced, and the operation that finds out is
+// carried out by another: one whose outcome is not known is not, nor one that a new worker cannot
+// carry out either.
 func TestFencedWorkerIsReplaced(t *testing.T) {
 	pool, err := stores.Create("mem:", "fusee", stores.Params{Records: 1000})
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// A pool of this process's own. 'farkv up' makes one that processes share: open that with stores.OpenDB("shm:farkv",
-// stores.DBOptions{}).
+// A pool of this process's own. 'farkv up' makes one that processes share: open that with
+// stores.OpenDB("shm:farkv", stores.DBOptions{}).
 func Example() {
 	pool, err := stores.Create("mem:", "fusee", stores.Params{Records: 1000})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// PublishOnThread has a DB that nothing was done with yet tell f of itself from a thread of its own. stop closes the DB and
-// returns the thread's processor time.
+// PublishOnThread has a DB that nothing was done with yet tell f of itself from a thread of its
+// own. stop closes the DB and returns the thread's processor time.
 func PublishOnThread(db *DB, f rdma.Fabric) (stop func() time.Duration) {
 	db.book.publisher.Close()
 	p := newPublisher(f, "bench", db)

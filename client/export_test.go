@@ -8,8 +8,8 @@ import (
 // MostDismissed bounds the workers that leave at a time without a caller that waits for them.
 const MostDismissed = mostDismissed
 
-// Counting returns what a DB does at each operation of a worker to count it: one with a good answer. tell adds to p what
-// was counted since it was called last.
+// Counting returns what a DB does at each operation of a worker to count it: one with a good
+// answer. tell adds to p what was counted since it was called last.
 func Counting(s Store, ep rdma.Endpoint) (count func(), tell func(p *telemetry.Process)) {
 	b := newBook()
 	b.publisher, b.now = new(Publisher), 1

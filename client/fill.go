@@ -13,9 +13,9 @@ func (f *Fill) Add(used, all uint64) { f.Used, f.All = f.Used+used, f.All+all }
 // Span is the numbers from From to End-1.
 type Span struct{ From, End uint64 }
 
-// Sample returns spans of numbers below total, evenly spread, each of run numbers at most, that have about most numbers
-// together. No span has numbers on both sides of a multiple of per, such as the items of two nodes. whole reports
-// whether these are all numbers.
+// Sample returns spans of numbers below total, evenly spread, each of run numbers at most, that
+// have about most numbers together. No span has numbers on both sides of a multiple of per, such as
+// the items of two nodes. whole reports whether these are all numbers.
 func Sample(total, most, run, per uint64) (spans []Span, whole bool) {
 	step := run
 	if whole = total <= most; !whole {

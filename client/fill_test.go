@@ -2,8 +2,8 @@ package client
 
 import "testing"
 
-// TestSample: spans lie below the total, in order, do not overlap and pass no multiple of per. Of little they are all
-// numbers, of much about as many as asked for, up to the end.
+// TestSample: spans lie below the total, in order, do not overlap and pass no multiple of per. Of
+// little they are all numbers, of much about as many as asked for, up to the end.
 func TestSample(t *testing.T) {
 	const most, run = 1024, 16
 	for _, total := range []uint64{0, 1, 15, 16, 17, 1000, 1024, 1025, 5000, 1 << 33} {

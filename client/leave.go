@@ -61,9 +61,10 @@ const (
 	lastKnock  = time.Second           // and the longest, later
 )
 
-// Door is where the workers of a process leave a pool. Those that cannot be fenced off, because the pool's board is out of
-// reach, it fences off when the board is back: until then others may wait for what they left half done. The zero Door is
-// ready, and is closed before the pool is; it is safe for concurrent use.
+// Door is where the workers of a process leave a pool. Those that cannot be fenced off, because the
+// pool's board is out of reach, it fences off when the board is back: until then others may wait
+// for what they left half done. The zero Door is ready, and is closed before the pool is; it is
+// safe for concurrent use.
 type Door struct {
 	tasks sync.WaitGroup
 
@@ -117,8 +118,8 @@ func (d *Door) admit() bool {
 	return true
 }
 
-// knock fences a worker off once the board is back, or tries for the last time when the door is closed. What fails otherwise
-// the pool's master makes up for.
+// knock fences a worker off once the board is back, or tries for the last time when the door is
+// closed. What fails otherwise the pool's master makes up for.
 func (d *Door) knock(ep rdma.Endpoint, f Fencer) {
 	for pause, last := firstKnock, false; !last; pause = min(2*pause, lastKnock) {
 		select {

@@ -49,8 +49,8 @@ func (closer) Update([]byte, []byte) error { return nil }
 func (closer) Delete([]byte) error         { return nil }
 func (s closer) Close() error              { return s.err }
 
-// TestLeaveSparesSuccessor has a worker be recovered, and its identity be given to another, before it leaves behind a write
-// of unknown outcome: the other goes on.
+// TestLeaveSparesSuccessor has a worker be recovered, and its identity be given to another, before
+// it leaves behind a write of unknown outcome: the other goes on.
 func TestLeaveSparesSuccessor(t *testing.T) {
 	f, err := fabrics.Create("mem:", fabrics.Geometry{Nodes: 1, Memory: 4096, Clients: 1}, nil)
 	if err != nil {

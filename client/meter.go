@@ -5,8 +5,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// A Meter reads what a worker's endpoint and store count of themselves. It belongs to the worker: one in the midst of an
-// operation of its store does not use it.
+// A Meter reads what a worker's endpoint and store count of themselves. It belongs to the worker:
+// one in the midst of an operation of its store does not use it.
 type Meter struct {
 	queue rdma.Queue
 	store Countable // nil: it counts nothing
@@ -25,7 +25,8 @@ func NewMeter(s Store, q rdma.Queue) *Meter {
 	return m
 }
 
-// Collect adds to p what was counted since it was collected last: verbs at nodes, calls, and the store's own counters.
+// Collect adds to p what was counted since it was collected last: verbs at nodes, calls, and the
+// store's own counters.
 func (m *Meter) Collect(p *telemetry.Process) {
 	d := &m.diff
 	d.Nodes, d.Own = d.Nodes[:0], d.Own[:0]

@@ -13,15 +13,17 @@ import (
 
 // Subject is what a Publisher tells of. Its methods are called by one goroutine.
 type Subject interface {
-	// Tick says what time it is, each TickPeriod: by it the age of operations is told. The last one before Tell says so, so that
-	// workers have time to hand over what they counted.
+	// Tick says what time it is, each TickPeriod: by it the age of operations is told. The last one
+	// before Tell says so, so that workers have time to hand over what they counted.
 	Tick(now time.Duration, last bool)
-	// Tell brings p, which has what the last call left there, up to date: operations, verbs, counters, workers.
+	// Tell brings p, which has what the last call left there, up to date: operations, verbs, counters,
+	// workers.
 	Tell(p *telemetry.Process)
 }
 
-// A Publisher tells a pool once a second what a process does in it: see package telemetry. What fails it tries again a second
-// later, on an endpoint of its own; operations notice nothing of it. A nil Publisher tells nothing.
+// A Publisher tells a pool once a second what a process does in it: see package telemetry. What
+// fails it tries again a second later, on an endpoint of its own; operations notice nothing of it.
+// A nil Publisher tells nothing.
 type Publisher struct {
 	fabric  rdma.Fabric
 	subject Subject
@@ -38,8 +40,9 @@ const TickPeriod = 250 * time.Millisecond
 
 const ticks = 4 // from one record to the next
 
-// Publish begins to tell f's pool what a process does, under a name that is for people. It returns nil when the pool has no place
-// for that, because an older program made it, or because this process may only read.
+// Publish begins to tell f's pool what a process does, under a name that is for people. It returns
+// nil when the pool has no place for that, because an older program made it, or because this
+// process may only read.
 func Publish(f rdma.Fabric, name string, s Subject) *Publisher {
 	p := newPublisher(f, name, s)
 	if p != nil {

@@ -8,9 +8,10 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Two readings of a clock take 90 ns, and an operation on shared memory less than a microsecond. So of a worker's fast operations
-// only the first quota of a second are timed, and then one of 256 on average, which stands for those before it; behind one that
-// took slow or longer the next is timed, too.
+// Two readings of a clock take 90 ns, and an operation on shared memory less than a microsecond. So
+// of a worker's fast operations only the first quota of a second are timed, and then one of 256 on
+// average, which stands for those before it; behind one that took slow or longer the next is timed,
+// too.
 const (
 	slow      = 20 * time.Microsecond
 	quota     = 1000
@@ -25,7 +26,8 @@ type worker struct {
 	meter *Meter         // nil: what is counted is not told
 	count *rdma.Counters // of the endpoint
 
-	// Of operations since they were handed over; owed are those before, that the next one of their kind to be timed stands for, too.
+	// Of operations since they were handed over; owed are those before, that the next one of their
+	// kind to be timed stands for, too.
 	ops   [telemetry.Kinds]telemetry.Ops
 	owed  [telemetry.Kinds]uint64
 	quota int           // operations that are timed however fast they are
@@ -102,7 +104,8 @@ func (w *worker) untimed(kind telemetry.Kind) uint64 {
 	return n
 }
 
-// Answers reports whether an operation that ended with err was answered: well, or with an error that is part of the contract.
+// Answers reports whether an operation that ended with err was answered: well, or with an error
+// that is part of the contract.
 func Answers(err error) bool {
 	return err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrExists)
 }
@@ -171,7 +174,8 @@ func (db *DB) Tick(now time.Duration, last bool) {
 	}
 }
 
-// Tell implements Subject. Workers in the midst of an operation have told what they had done before the last round began.
+// Tell implements Subject. Workers in the midst of an operation have told what they had done before
+// the last round began.
 func (db *DB) Tell(p *telemetry.Process) {
 	b := &db.book
 	for db.collectIdle() {
@@ -191,7 +195,8 @@ func (db *DB) Tell(p *telemetry.Process) {
 	recent.Reset()
 }
 
-// collectIdle has one idle worker hand over what it counted; false: all have. One at a time keeps operations from waiting.
+// collectIdle has one idle worker hand over what it counted; false: all have. One at a time keeps
+// operations from waiting.
 func (db *DB) collectIdle() bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()

@@ -11,10 +11,11 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// BenchmarkTelemetry shows which share of a run's processor time it takes to count and to tell: of GETs of one worker, the
-// nanoseconds that counting adds to each, and the processor time of the publisher's thread meanwhile. On memory they are the
-// fastest operations there are; on tcp the nodes run in this process, too. A comparison of a DB that tells with one that does not
-// would show the machine's noise.
+// BenchmarkTelemetry shows which share of a run's processor time it takes to count and to tell: of
+// GETs of one worker, the nanoseconds that counting adds to each, and the processor time of the
+// publisher's thread meanwhile. On memory they are the fastest operations there are; on tcp the
+// nodes run in this process, too. A comparison of a DB that tells with one that does not would show
+// the machine's noise.
 func BenchmarkTelemetry(b *testing.B) {
 	b.Run("mem", func(b *testing.B) { benchmarkTelemetry(b, create(b, "mem:"), 3_000_000) })
 	b.Run("tcp", func(b *testing.B) {

@@ -67,7 +67,8 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// An operation that is timed stands for those before it that were not, whenever they were handed over.
+// An operation that is timed stands for those before it that were not, whenever they were handed
+// over.
 func TestLatenciesStandForAll(t *testing.T) {
 	pool := create(t, "mem:")
 	defer pool.Close()

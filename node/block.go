@@ -6,14 +6,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Unit is the granule of replicated memory in bytes: objects are whole units and pointers count them.
+// Unit is the granule of replicated memory in bytes: objects are whole units and pointers count
+// them.
 const Unit = 64
 
-// Space is the replicated memory of a pool (FUSEE 4.4): regions, each on Replicas nodes, divided into blocks. At the
-// front of a region stands its block allocation table, a word a block; at the front of a block its free bitmap, a
-// bit an object. Both are changed by atomics only. Objects fill the rest of a block.
+// Space is the replicated memory of a pool (FUSEE 4.4): regions, each on Replicas nodes, divided
+// into blocks. At the front of a region stands its block allocation table, a word a block; at the
+// front of a block its free bitmap, a bit an object. Both are changed by atomics only. Objects fill
+// the rest of a block.
 //
-// A pointer into the space is a unit number: region*RegionBytes/Unit + offset/Unit. Unit 0 is never an object.
+// A pointer into the space is a unit number: region*RegionBytes/Unit + offset/Unit. Unit 0 is never
+// an object.
 type Space struct {
 	Base        uint64 // where regions begin on each node
 	RegionBytes uint64
@@ -25,13 +28,14 @@ type Space struct {
 // Blocks returns the number of blocks of a region.
 func (s *Space) Blocks() int { return int((s.RegionBytes - s.tableBytes()) / s.BlockBytes) }
 
-// tableBytes is the size of the block allocation table: a word for each block that could fit, in whole units.
+// tableBytes is the size of the block allocation table: a word for each block that could fit, in
+// whole units.
 func (s *Space) tableBytes() uint64 {
 	return (s.RegionBytes/s.BlockBytes*8 + Unit - 1) / Unit * Unit
 }
 
-// BitmapBytes is the size of a block's free bitmap: a bit a unit, so that it never changes place whatever the block's
-// size class, and its words stay words that only atomics change.
+// BitmapBytes is the size of a block's free bitmap: a bit a unit, so that it never changes place
+// whatever the block's size class, and its words stay words that only atomics change.
 func (s *Space) BitmapBytes() uint64 { return (s.BlockBytes/Unit/8 + Unit - 1) / Unit * Unit }
 
 // Objects returns how many objects of the given size in units fit a block.
@@ -69,8 +73,8 @@ func (s *Space) UnitAt(unit uint64, replica int) rdma.Addr {
 // Block names a block: its region and its place in it.
 type Block struct{ Region, Index int }
 
-// BlockOf returns the block that a unit lies in; ok is false where the unit lies in none, but in a table or a bitmap
-// or beyond the space.
+// BlockOf returns the block that a unit lies in; ok is false where the unit lies in none, but in a
+// table or a bitmap or beyond the space.
 func (s *Space) BlockOf(unit uint64) (b Block, off uint64, ok bool) {
 	if unit >= s.Units() {
 		return Block{}, 0, false
@@ -101,7 +105,8 @@ func (s *Space) Entry(b Block, replica int) rdma.Addr {
 	return s.At(b.Region, replica, uint64(b.Index)*8)
 }
 
-// Table returns the address of a region's block allocation table on one replica; it has Blocks words.
+// Table returns the address of a region's block allocation table on one replica; it has Blocks
+// words.
 func (s *Space) Table(region, replica int) rdma.Addr { return s.At(region, replica, 0) }
 
 // Entry is a word of the block allocation table: the owner of the block, the size class of its
@@ -113,11 +118,13 @@ type Entry uint64
 const (
 	// Left owns the blocks that departed clients left behind, for others to adopt.
 	Left rdma.ClientID = 0xffff
-	// OfNode owns the blocks whose objects the node hands out itself (node-centric allocation, FUSEE 6.3).
+	// OfNode owns the blocks whose objects the node hands out itself (node-centric allocation, FUSEE
+	// 6.3).
 	OfNode rdma.ClientID = 0xfffe
 )
 
-// MakeEntry packs a block's first entry: owner in bits 48 to 63, class in bits 40 to 47, generation 0 below.
+// MakeEntry packs a block's first entry: owner in bits 48 to 63, class in bits 40 to 47, generation
+// 0 below.
 func MakeEntry(owner rdma.ClientID, class int) Entry {
 	return Entry(uint64(owner)<<48 | uint64(uint8(class))<<40)
 }
@@ -135,7 +142,8 @@ func (e Entry) Owner() rdma.ClientID { return rdma.ClientID(e >> 48) }
 // Class returns the size class of the block's objects.
 func (e Entry) Class() int { return int(uint8(e >> 40)) }
 
-// Generation returns how often the block has changed its owner or class. Later entries of a block have greater ones.
+// Generation returns how often the block has changed its owner or class. Later entries of a block
+// have greater ones.
 func (e Entry) Generation() uint64 { return uint64(e) & generations }
 
 func (e Entry) String() string { return fmt.Sprintf("owner %d, class %d", e.Owner(), e.Class()) }

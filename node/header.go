@@ -1,5 +1,6 @@
-// Package node is what a memory node holds and does: the header that names a pool's store, the division of its
-// memory into replicated regions and blocks (FUSEE 4.4), and the procedures that it runs for clients.
+// Package node is what a memory node holds and does: the header that names a pool's store, the
+// division of its memory into replicated regions and blocks (FUSEE 4.4), and the procedures that it
+// runs for clients.
 package node
 
 import (
@@ -24,8 +25,8 @@ type Header struct {
 	Nodes   int
 	Node    int    // the node that has this copy
 	Size    uint64 // bytes of registered memory that the store has
-	// Telemetry is how many bytes more are registered, behind the store's: see package telemetry. 0: none, as in pools of
-	// programs that knew of none.
+	// Telemetry is how many bytes more are registered, behind the store's: see package telemetry. 0:
+	// none, as in pools of programs that knew of none.
 	Telemetry uint32
 }
 
@@ -35,7 +36,8 @@ var (
 	ErrNoStore = errors.New("pool holds no store")
 	// ErrOtherStore is wrapped when a pool holds another store.
 	ErrOtherStore = errors.New("pool holds another store")
-	// ErrOtherVersion is wrapped when a pool holds a store in a format that this program does not read.
+	// ErrOtherVersion is wrapped when a pool holds a store in a format that this program does not
+	// read.
 	ErrOtherVersion = errors.New("pool has another version of its store's format")
 )
 
@@ -47,7 +49,8 @@ const (
 	headerTimeout = 5 * time.Second // formatting and opening are rare; a node that takes longer is down
 )
 
-// encode lays h out: magic, version, lengths and geometry, name, parameters; a checksum over all of it at the end.
+// encode lays h out: magic, version, lengths and geometry, name, parameters; a checksum over all of
+// it at the end.
 func (h Header) encode(p []byte) error {
 	if len(h.Store)+len(h.Params) > headerPayload {
 		return fmt.Errorf("encode pool header: %d bytes of parameters: %w", len(h.Params), rdma.ErrFull)
@@ -149,8 +152,8 @@ func ReadHeader(ep rdma.Endpoint, nodes int) (Header, error) {
 	return Header{}, fmt.Errorf("read pool header: %w", last)
 }
 
-// Expect returns an error wrapping ErrOtherStore unless h names the given store, and one wrapping ErrOtherVersion
-// unless it names the given version.
+// Expect returns an error wrapping ErrOtherStore unless h names the given store, and one wrapping
+// ErrOtherVersion unless it names the given version.
 func (h Header) Expect(store string, version uint32) error {
 	if h.Store != store {
 		return fmt.Errorf("%w: it was made for %q, not %q", ErrOtherStore, h.Store, store)

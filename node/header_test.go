@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzHeader: whatever lies at the front of a node, reading it gives what was written there, or an error.
+// FuzzHeader: whatever lies at the front of a node, reading it gives what was written there, or an
+// error.
 func FuzzHeader(f *testing.F) {
 	p := make([]byte, HeaderBytes)
 	if err := (Header{Store: "fusee", Version: 1, Params: []byte("{}"), Nodes: 3, Size: 1 << 20}).encode(p); err != nil {

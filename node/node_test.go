@@ -33,7 +33,8 @@ func open(t testing.TB, f rdma.Fabric) rdma.Endpoint {
 	return ep
 }
 
-// TestPlace: every item has r distinct nodes, copies on a node are numbered without gaps, and loads are even.
+// TestPlace: every item has r distinct nodes, copies on a node are numbered without gaps, and loads
+// are even.
 func TestPlace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 20).Draw(t, "nodes")

@@ -9,7 +9,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Replica is where one copy of a placed item lies: the node, and the how-manieth item of its kind it is there.
+// Replica is where one copy of a placed item lies: the node, and the how-manieth item of its kind
+// it is there.
 type Replica struct{ Node, Index int }
 
 const virtualPoints = 32 // ring positions a node: enough that successors vary between items
@@ -69,8 +70,8 @@ func Place(items, replicas, nodes, capacity int) [][]Replica {
 	return placed
 }
 
-// leastFrom walks the ring from start and returns the first node that has room, is not chosen yet and has the least
-// load among such nodes, or -1.
+// leastFrom walks the ring from start and returns the first node that has room, is not chosen yet
+// and has the least load among such nodes, or -1.
 func leastFrom(points []ringPoint, start int, chosen []Replica, load, copies []int, capacity int) int {
 	free := func(n int) bool {
 		return copies[n] < capacity && !slices.ContainsFunc(chosen, func(r Replica) bool { return r.Node == n })

@@ -10,28 +10,29 @@ import (
 // The procedures of a memory node. Their whole state is in registered memory, so that it survives
 // the process that runs them.
 const (
-	// ProcAlloc hands out a free block of one region (FUSEE 4.4, ALLOC). Arg: offset of the block allocation table,
-	// number of blocks, offset of the first block, bytes a block, size class, index to begin searching at. Ret: index
-	// of the block, its new entry, number of blocks of the region that were free; with Uncounted in the index 0.
+	// ProcAlloc hands out a free block of one region (FUSEE 4.4, ALLOC). Arg: offset of the block
+	// allocation table, number of blocks, offset of the first block, bytes a block, size class, index
+	// to begin searching at. Ret: index of the block, its new entry, number of blocks of the region
+	// that were free; with Uncounted in the index 0.
 	ProcAlloc rdma.Proc = 1
-	// ProcRecord records on a backup what ProcAlloc did on the primary. Arg: offset of the entry, old entry, new
-	// entry, offset of the block, bytes of the block. Ret: the entry that was found.
+	// ProcRecord records on a backup what ProcAlloc did on the primary. Arg: offset of the entry, old
+	// entry, new entry, offset of the block, bytes of the block. Ret: the entry that was found.
 	ProcRecord rdma.Proc = 2
-	// ProcObject hands out one object (node-centric allocation, FUSEE 6.3). Arg: as ProcAlloc's up to the bytes a
-	// block; size class << 32 | objects a block; bytes of a bitmap << 32 | bytes of an object. Ret: index of the
-	// block, index of the object, incarnation of its last use.
+	// ProcObject hands out one object (node-centric allocation, FUSEE 6.3). Arg: as ProcAlloc's up to
+	// the bytes a block; size class << 32 | objects a block; bytes of a bitmap << 32 | bytes of an
+	// object. Ret: index of the block, index of the object, incarnation of its last use.
 	ProcObject rdma.Proc = 3
-	// ProcGrow hands out the next items of an array, which is backed by memory as far as it was handed out. Arg: offset of
-	// the count of those that were, offset of the first item, bytes an item, number of items, how many are wanted. Ret:
-	// index of the first, how many: 1 at least.
+	// ProcGrow hands out the next items of an array, which is backed by memory as far as it was handed
+	// out. Arg: offset of the count of those that were, offset of the first item, bytes an item,
+	// number of items, how many are wanted. Ret: index of the first, how many: 1 at least.
 	ProcGrow rdma.Proc = 5
 	// ProcEcho does nothing: it shows what a call takes. Ret: Arg.
 	ProcEcho rdma.Proc = 4
 )
 
-// Uncounted, in the index at which ProcAlloc begins, leaves out the count of free blocks: it looks at all of the
-// table, of which the search sees little when each worker begins behind what it got last. A node of before it begins
-// elsewhere, and counts.
+// Uncounted, in the index at which ProcAlloc begins, leaves out the count of free blocks: it looks
+// at all of the table, of which the search sees little when each worker begins behind what it got
+// last. A node of before it begins elsewhere, and counts.
 const Uncounted = 1 << 63
 
 // Where an object of node-centric allocation says that it is free: see ProcObject.
@@ -106,8 +107,9 @@ func serveRecord(m rdma.Memory, r *rdma.Request) error {
 	return nil
 }
 
-// serveObject takes a free object out of the node's own blocks of the class, or makes a free block one of them. In the
-// bitmaps of these blocks a set bit is a hint at a free object, as in those that clients own, so that frees are the same.
+// serveObject takes a free object out of the node's own blocks of the class, or makes a free block
+// one of them. In the bitmaps of these blocks a set bit is a hint at a free object, as in those
+// that clients own, so that frees are the same.
 func serveObject(m rdma.Memory, r *rdma.Request) error {
 	table, blocks, first, bytes := r.Arg[0], r.Arg[1], r.Arg[2], r.Arg[3]
 	class, objects := int(r.Arg[4]>>32), r.Arg[4]&0xffffffff

@@ -42,8 +42,8 @@ type Bench struct {
 // AllStores stands for the names of all stores.
 const AllStores = "all"
 
-// peerTime bounds the run of a peer, some of which are a hundred times slower, and loadPatience times as much its load,
-// without all of which there is no run.
+// peerTime bounds the run of a peer, some of which are a hundred times slower, and loadPatience
+// times as much its load, without all of which there is no run.
 const (
 	peerTime     = 5 * time.Second
 	loadPatience = 6
@@ -114,8 +114,8 @@ func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
 	return kinds, nil
 }
 
-// check makes sure that each store can be measured, before the first is: with the workload, and on the pool that it
-// is to have, which is made, opened and thrown away.
+// check makes sure that each store can be measured, before the first is: with the workload, and on
+// the pool that it is to have, which is made, opened and thrown away.
 func (b *Bench) check(ctx context.Context, kinds []*stores.Kind, s *workloads.Spec) error {
 	for _, kind := range kinds {
 		if s.Scan > 0 && !kind.Scans {
@@ -198,8 +198,8 @@ func (b *Bench) address(what string) (addr string, remove func() error) {
 // warmRecords bounds the records of the warm-up.
 const warmRecords = 100_000
 
-// warm loads a pool and throws it away: a process's first load pays for growing its heap, which would be the first
-// store's loss alone.
+// warm loads a pool and throws it away: a process's first load pays for growing its heap, which
+// would be the first store's loss alone.
 func (b *Bench) warm(ctx context.Context, kinds []*stores.Kind, c runner.Config) (err error) {
 	if len(kinds) == 0 {
 		return nil
@@ -226,7 +226,8 @@ func (b *Bench) warm(ctx context.Context, kinds []*stores.Kind, c runner.Config)
 	return nil
 }
 
-// crowded tells what fills a pool that has room for all records: blocks that every client has for itself.
+// crowded tells what fills a pool that has room for all records: blocks that every client has for
+// itself.
 func crowded(err error) error {
 	if errors.Is(err, rdma.ErrFull) && !errors.As(err, new(syscall.Errno)) {
 		return fmt.Errorf("%w (hint: each thread takes blocks of its own: lower --threads, or raise --records)", err)

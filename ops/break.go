@@ -103,7 +103,8 @@ type Broken struct {
 	err  error
 }
 
-// Mend ends what was broken for a time; further calls, and those for what is broken for good, do nothing.
+// Mend ends what was broken for a time; further calls, and those for what is broken for good, do
+// nothing.
 func (b *Broken) Mend() error {
 	if b.over == nil {
 		return nil
@@ -115,8 +116,8 @@ func (b *Broken) Mend() error {
 	return b.err
 }
 
-// Wait returns when what was broken for a time is mended. At the end of ctx it mends it early, and returns that
-// error.
+// Wait returns when what was broken for a time is mended. At the end of ctx it mends it early, and
+// returns that error.
 func (b *Broken) Wait(ctx context.Context) error {
 	if b.over == nil {
 		return nil
@@ -147,7 +148,8 @@ func (b *Broken) mended() bool {
 type Breaker struct {
 	// Force lets it break what costs data, or the pool.
 	Force bool
-	// Note is told of each break, by the event that says "broken" among those that the pool keeps; nil: nothing is.
+	// Note is told of each break, by the event that says "broken" among those that the pool keeps;
+	// nil: nothing is.
 	Note func(telemetry.Event)
 
 	pool   *stores.Pool
@@ -157,8 +159,8 @@ type Breaker struct {
 	events sync.WaitGroup // that are being written
 }
 
-// BreakFor breaks one thing of a pool, tells begun of it, and returns when what is for a time is mended: then, or at
-// the end of ctx.
+// BreakFor breaks one thing of a pool, tells begun of it, and returns when what is for a time is
+// mended: then, or at the end of ctx.
 func BreakFor(ctx context.Context, addr string, what Break, force bool, begun func(*Broken)) (*Broken, error) {
 	b, err := NewBreaker(addr)
 	if err != nil {
@@ -219,7 +221,8 @@ func (b *Breaker) Close() error {
 // Pool returns the pool's address.
 func (b *Breaker) Pool() string { return b.pool.Address }
 
-// Break breaks one thing. What is for a time is mended by itself, and earlier by Mend, Wait or Close.
+// Break breaks one thing. What is for a time is mended by itself, and earlier by Mend, Wait or
+// Close.
 func (b *Breaker) Break(ctx context.Context, what Break) (*Broken, error) {
 	if err := what.complete(); err != nil {
 		return nil, err

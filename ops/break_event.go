@@ -25,8 +25,8 @@ func (b *Broken) event(p *stores.Pool) telemetry.Event {
 	return e
 }
 
-// appendEvent adds an event to those that a pool keeps. A pool that keeps none, or cannot be written to after
-// several tries, goes without.
+// appendEvent adds an event to those that a pool keeps. A pool that keeps none, or cannot be
+// written to after several tries, goes without.
 func appendEvent(p *stores.Pool, e telemetry.Event) {
 	for end := time.Now().Add(eventWait); ; time.Sleep(eventPause) {
 		err := tryEvent(p, e)

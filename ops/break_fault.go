@@ -168,7 +168,8 @@ func (b *Breaker) stopClient(c rdma.Client, w *Break) (*Broken, error) {
 	return done, nil
 }
 
-// processOf returns the process of a client that lives on this machine, and not one that has its number.
+// processOf returns the process of a client that lives on this machine, and not one that has its
+// number.
 func (b *Breaker) processOf(c rdma.Client) (*os.Process, error) {
 	switch {
 	case b.addr.Shared:

@@ -19,12 +19,13 @@ const (
 	probeEvery   = 5 * time.Millisecond
 	probeCache   = 64 << 10         // bytes of a worker's cache of so few keys
 	probeEnd     = 10 * time.Second // for its pairs to be removed
-	// probePrefix is what its keys begin with; behind it come 8 random characters, so that two probes do not meet.
+	// probePrefix is what its keys begin with; behind it come 8 random characters, so that two probes
+	// do not meet.
 	probePrefix = "~crash-"
 )
 
-// probe is a small load on a pool, by which breaks are measured: each worker reads and updates pairs of its own, one
-// each few milliseconds. It is no candidate for the pool's master.
+// probe is a small load on a pool, by which breaks are measured: each worker reads and updates
+// pairs of its own, one each few milliseconds. It is no candidate for the pool's master.
 type probe struct {
 	db    *client.DB
 	name  string

@@ -61,8 +61,8 @@ type Outage struct {
 	GapSeconds float64 `json:"longest_gap_seconds"`
 }
 
-// RunSchedule breaks things of a pool. At the end of ctx it mends what it broke for a time, and returns what it did
-// so far beside an error that wraps that of ctx.
+// RunSchedule breaks things of a pool. At the end of ctx it mends what it broke for a time, and
+// returns what it did so far beside an error that wraps that of ctx.
 func RunSchedule(ctx context.Context, addr string, s Schedule) (result *Breaks, err error) {
 	s.Patience = cmp.Or(s.Patience, DefaultPatience)
 	b, err := NewBreaker(addr)
@@ -286,8 +286,8 @@ func (r *scheduled) choose(turn int) (*Break, error) {
 	return &one, nil
 }
 
-// Targets returns what a kind of break may be about now, in an order that follows from the pool's state alone,
-// without what costs data unless forced; and where there is nothing, why.
+// Targets returns what a kind of break may be about now, in an order that follows from the pool's
+// state alone, without what costs data unless forced; and where there is nothing, why.
 func (b *Breaker) Targets(kind BreakKind) (all []Target, why error) {
 	note := func(err error) {
 		if why == nil {
@@ -323,8 +323,8 @@ func (b *Breaker) Targets(kind BreakKind) (all []Target, why error) {
 	return all, why
 }
 
-// processes returns one client of each process of this machine that may be broken. One that is killed leaves another
-// candidate for the pool's master: else nothing would mend the pool.
+// processes returns one client of each process of this machine that may be broken. One that is
+// killed leaves another candidate for the pool's master: else nothing would mend the pool.
 func (b *Breaker) processes(kind BreakKind) (all []Target, why error) {
 	if _, kills := b.pool.Fabric.(rdma.ClientCrasher); !kills && !hereOnly(b.pool.Address) {
 		return nil, workloads.Misuse("%s: the clients of %s may be processes of any machine", kind, b.Pool())
@@ -377,7 +377,8 @@ func (b *Breaker) mendAll() (err error) {
 	return err
 }
 
-// check walks the pool in the end. What clients do meanwhile may look like damage; keepers hold still.
+// check walks the pool in the end. What clients do meanwhile may look like damage; keepers hold
+// still.
 func (r *scheduled) check(ctx context.Context) {
 	r.b.events.Wait()
 	f, users, err := checked(ctx, r.b.pool, true)

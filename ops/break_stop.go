@@ -20,8 +20,8 @@ type stopped struct {
 	err     error
 }
 
-// stopProcess stops a process by SIGSTOP. A shell that waits for the end of this process lets it go on, too: not
-// even SIGKILL leaves it stopped for ever.
+// stopProcess stops a process by SIGSTOP. A shell that waits for the end of this process lets it go
+// on, too: not even SIGKILL leaves it stopped for ever.
 func stopProcess(p *os.Process) (*stopped, error) {
 	if p.Pid == os.Getpid() || p.Pid <= 1 {
 		return nil, errors.Join(fmt.Errorf("process %d is this program's own", p.Pid), p.Release())

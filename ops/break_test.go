@@ -15,7 +15,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// tokened makes a pool on nodes of this process that have a token and one that permits to read, both in files.
+// tokened makes a pool on nodes of this process that have a token and one that permits to read,
+// both in files.
 func tokened(t *testing.T, nodes int) (addr string, files map[string]string) {
 	t.Helper()
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
@@ -64,8 +65,8 @@ func TestBreakNeedsTheFullToken(t *testing.T) {
 	}
 }
 
-// TestBreaker: what is for a time is noted, seen by others, and ended by Close; nodes that were not started here are
-// not stopped.
+// TestBreaker: what is for a time is noted, seen by others, and ended by Close; nodes that were not
+// started here are not stopped.
 func TestBreaker(t *testing.T) {
 	addr, _ := tokened(t, 3)
 	b, err := NewBreaker(addr)

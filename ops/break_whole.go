@@ -11,15 +11,16 @@ import (
 
 const (
 	wholeEvery = 20 * time.Millisecond
-	// wholeFor is for how long a pool has to look whole: between two parts of a recovery it does for a tick of its
-	// master.
+	// wholeFor is for how long a pool has to look whole: between two parts of a recovery it does for a
+	// tick of its master.
 	wholeFor = 400 * time.Millisecond
 )
 
-// UntilWhole waits until a pool is whole behind a break: what was for a time is over, what died is replaced or
-// recovered, and nothing is left to recover. It returns when that began to be so. progress is told what is waited
-// for, whenever that changes; nil: nothing is told. also returns what else is waited for, "": nothing; nil: there is
-// nothing. The error wraps rdma.ErrTimeout when it takes longer than patience, and the context's.
+// UntilWhole waits until a pool is whole behind a break: what was for a time is over, what died is
+// replaced or recovered, and nothing is left to recover. It returns when that began to be so.
+// progress is told what is waited for, whenever that changes; nil: nothing is told. also returns
+// what else is waited for, "": nothing; nil: there is nothing. The error wraps rdma.ErrTimeout when
+// it takes longer than patience, and the context's.
 func (b *Breaker) UntilWhole(ctx context.Context, behind *Broken, patience time.Duration, also func() string,
 	progress func(waits string)) (time.Time, error) {
 	began, said := time.Now(), ""

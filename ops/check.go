@@ -62,10 +62,10 @@ var ErrDamage = errors.New("pool is damaged")
 // ErrIncomplete is wrapped when a check found none, and did not see all of the pool.
 var ErrIncomplete = errors.New("not all of the pool is checked")
 
-// Check walks the whole pool. Of one that clients write to meanwhile it would tell nothing that holds, so it refuses
-// while clients live, unless forced, with an error wrapping fabrics.ErrInUse. Servers of a store are no such clients,
-// nor are candidates for the pool's master: they hold still for the time of the walk. When ctx ends it while it waits
-// for that, the error wraps that of ctx.
+// Check walks the whole pool. Of one that clients write to meanwhile it would tell nothing that
+// holds, so it refuses while clients live, unless forced, with an error wrapping fabrics.ErrInUse.
+// Servers of a store are no such clients, nor are candidates for the pool's master: they hold still
+// for the time of the walk. When ctx ends it while it waits for that, the error wraps that of ctx.
 func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
@@ -78,8 +78,8 @@ func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 
 // checked is Check of an open pool. It returns the clients that live and are no keepers, too.
 //
-// Keepers are known by their name. Another client of that name may make the findings wrong, and nothing else: a check
-// only reads. So may any client that begins behind the list.
+// Keepers are known by their name. Another client of that name may make the findings wrong, and
+// nothing else: a check only reads. So may any client that begins behind the list.
 func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, users []Client, err error) {
 	all, err := clientsOf(p.Fabric)
 	if err != nil {
@@ -121,8 +121,8 @@ func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, user
 	return f, users, err
 }
 
-// heldStill calls walk while this process is the pool's master, and does nothing as such. An error means that no walk
-// was held still.
+// heldStill calls walk while this process is the pool's master, and does nothing as such. An error
+// means that no walk was held still.
 func heldStill(ctx context.Context, p *stores.Pool, walk func()) (err error) {
 	ep, err := p.Fabric.Open(cluster.HoldName)
 	if err != nil {
@@ -181,8 +181,8 @@ func findings(p *stores.Pool) (*Findings, error) {
 	return f, nil
 }
 
-// repairOf is a hint how damage is repaired of which another replica knows better: servers that begin in memory that earlier
-// ones have left compare what they have. "": there is no such way.
+// repairOf is a hint how damage is repaired of which another replica knows better: servers that
+// begin in memory that earlier ones have left compare what they have. "": there is no such way.
 func repairOf(p *stores.Pool) string {
 	if p.Kind.Serve == nil {
 		return ""

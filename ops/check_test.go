@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
-// TestCheckBesideKeepers: keepers do nothing during the walk, and what there is to do behind it. Where they do something the
-// findings do not count. Clients of other names are users.
+// TestCheckBesideKeepers: keepers do nothing during the walk, and what there is to do behind it.
+// Where they do something the findings do not count. Clients of other names are users.
 func TestCheckBesideKeepers(t *testing.T) {
 	p, err := stores.Create("mem:", "fusee", stores.Params{Records: 1000, Nodes: 3, DataReplicas: 2, IndexReplicas: 2, Clients: 16})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// Comparison is what a Bench measured. Its numbers come from one machine in one sitting: ratios mean something,
-// absolute values only there.
+// Comparison is what a Bench measured. Its numbers come from one machine in one sitting: ratios
+// mean something, absolute values only there.
 type Comparison struct {
 	Workload   string `json:"workload"`
 	Title      string `json:"title"`

@@ -14,9 +14,10 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Cost is what an operation costs one worker that does nothing else, and what the very batches that the store posts
-// for it cost alone in the same seconds, both in nanoseconds, over random keys with a warm cache: the lower quartile
-// of many short rounds, since what other processes do to a round only makes it slower.
+// Cost is what an operation costs one worker that does nothing else, and what the very batches that
+// the store posts for it cost alone in the same seconds, both in nanoseconds, over random keys with
+// a warm cache: the lower quartile of many short rounds, since what other processes do to a round
+// only makes it slower.
 type Cost struct {
 	Store float64 `json:"ns"`
 	Floor float64 `json:"floor_ns"`
@@ -40,9 +41,10 @@ const (
 	costOps    = 4_000           // a round, or as many as a shorter run has: short beside a scheduler's slice
 )
 
-// costs measures Get and Update of the store of a loaded pool against its own batches. It also returns the bytes of
-// the keys and values of all records, by reading them: those that were loaded, and so many that a run has inserted
-// behind them. Where a store's servers take part there is no floor, and nothing is measured.
+// costs measures Get and Update of the store of a loaded pool against its own batches. It also
+// returns the bytes of the keys and values of all records, by reading them: those that were loaded,
+// and so many that a run has inserted behind them. Where a store's servers take part there is no
+// floor, and nothing is measured.
 func (b *Bench) costs(ctx context.Context, kind *stores.Kind, p *stores.Pool, s *workloads.Spec, inserted int64) (
 	get, update Cost, user uint64, err error,
 ) {
@@ -109,8 +111,8 @@ type meter struct {
 	gets, updates batches // of a store's round
 }
 
-// warm reads every record once, which fills the cache, and takes a value to write from one of them. It returns the
-// bytes of all keys and values.
+// warm reads every record once, which fills the cache, and takes a value to write from one of them.
+// It returns the bytes of all keys and values.
 func (m *meter) warm(inserted int64) (user uint64, err error) {
 	end := m.spec.InsertStart + m.spec.InsertCount
 	for _, r := range [][2]int64{{m.spec.RecordCount, m.spec.RecordCount + inserted}, {m.spec.InsertStart, end}} {
@@ -168,8 +170,9 @@ func (m *meter) record(into *batches, do func() error) error {
 	return err
 }
 
-// round notes what the store posts, and then does all four things, store and floor in turn, so that what the machine
-// does besides befalls both. The store works on other records than those of which the batches are.
+// round notes what the store posts, and then does all four things, store and floor in turn, so that
+// what the machine does besides befalls both. The store works on other records than those of which
+// the batches are.
 func (m *meter) round(took *[4][]float64) error {
 	if err := errors.Join(m.record(&m.gets, m.get), m.record(&m.updates, m.update)); err != nil {
 		return err

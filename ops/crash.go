@@ -26,9 +26,9 @@ type Crashed struct {
 	With    []Client  `json:"with,omitempty"` // the other clients of the process
 }
 
-// CrashNode makes a memory node one that is down for all programs, for good. Of a pool whose nodes were started on this
-// machine it kills the node's process. Unless forced it refuses what would cost data, or the pool; one that cannot
-// be opened has ended.
+// CrashNode makes a memory node one that is down for all programs, for good. Of a pool whose nodes
+// were started on this machine it kills the node's process. Unless forced it refuses what would
+// cost data, or the pool; one that cannot be opened has ended.
 func CrashNode(addr string, node int, force bool) (*Crashed, error) {
 	here := started(addr)
 	at, err := Resolve(addr)
@@ -86,7 +86,8 @@ func crashNode(p *stores.Pool, node int) (*Crashed, error) {
 	return &Crashed{Pool: p.Address, Node: &node}, nil
 }
 
-// loses returns why a break costs data, or the pool; nil: it does not, both are lost already, or it cannot be told.
+// loses returns why a break costs data, or the pool; nil: it does not, both are lost already, or it
+// cannot be told.
 func loses(p *stores.Pool, w *Break) error {
 	s := &State{Pool: p.Address}
 	s.Nodes, _ = nodesOf(p.Fabric)
@@ -110,8 +111,9 @@ func loses(p *stores.Pool, w *Break) error {
 	return nil
 }
 
-// dying returns the nodes that may be dead for the pool when w is over: those that are silent for as long as it
-// takes to be expelled, and those that no majority of the nodes with a voice grants a lease.
+// dying returns the nodes that may be dead for the pool when w is over: those that are silent for
+// as long as it takes to be expelled, and those that no majority of the nodes with a voice grants a
+// lease.
 func (s *State) dying(w *Break) (nodes []int) {
 	switch {
 	case w.Kind == BreakNode, w.Kind == BreakStop, w.Kind == BreakCut && (len(w.Nodes) == 1 || w.Clients):
@@ -207,8 +209,8 @@ func crasher(p *stores.Pool, step rdma.Step) (func(c rdma.Client, step rdma.Step
 	return func(c rdma.Client, _ rdma.Step) error { return killHere(p, c) }, nil
 }
 
-// hereOnly reports whether all memory nodes of an address are on the loopback, so that their clients are on this
-// machine.
+// hereOnly reports whether all memory nodes of an address are on the loopback, so that their
+// clients are on this machine.
 func hereOnly(addr string) bool {
 	a, err := fabrics.Parse(addr)
 	ok := err == nil && a.Nodes != nil
@@ -230,9 +232,9 @@ func killHere(p *stores.Pool, c rdma.Client) error {
 	return process.Kill()
 }
 
-// findHere returns the process of a client that runs on this machine. That the client is still listed as alive once
-// there is a handle of the process shows that the number was not given to another one. The error wraps
-// rdma.ErrClosed when it is gone.
+// findHere returns the process of a client that runs on this machine. That the client is still
+// listed as alive once there is a handle of the process shows that the number was not given to
+// another one. The error wraps rdma.ErrClosed when it is gone.
 func findHere(p *stores.Pool, c rdma.Client) (*os.Process, error) {
 	process, err := os.FindProcess(c.PID)
 	if err != nil {

@@ -16,10 +16,12 @@ import (
 	"github.com/farkv/farkv/workloads/drivers"
 )
 
-// series are the metrics that programs of ours export, with the values that their labels have: metric, label, value.
+// series are the metrics that programs of ours export, with the values that their labels have:
+// metric, label, value.
 type series map[string]map[string][]string
 
-// exported returns what a memory node that serves a pool, a keeper of that pool and a client export.
+// exported returns what a memory node that serves a pool, a keeper of that pool and a client
+// export.
 func exported(t *testing.T) series {
 	t.Helper()
 	node := smallNode()
@@ -129,8 +131,8 @@ func (s series) breach(expr string) string {
 	return ""
 }
 
-// TestDashboard: each metric, label and value that the dashboard of Grafana and the alerts of Prometheus name is
-// exported.
+// TestDashboard: each metric, label and value that the dashboard of Grafana and the alerts of
+// Prometheus name is exported.
 func TestDashboard(t *testing.T) {
 	all := exported(t)
 	text, err := os.ReadFile("grafana/farkv.json")

@@ -19,8 +19,8 @@ import (
 	"github.com/farkv/farkv/workloads/ycsb"
 )
 
-// A Demo is a private pool on memory nodes of this machine, with processes that use it: something to watch and to
-// break. Processes that are broken are replaced, nodes as long as there are spares.
+// A Demo is a private pool on memory nodes of this machine, with processes that use it: something
+// to watch and to break. Processes that are broken are replaced, nodes as long as there are spares.
 type Demo struct {
 	Name string // of the pool
 
@@ -43,8 +43,8 @@ const (
 	demoFault     = 800 * time.Millisecond // of a stop or a cut: one that lasts longer than a node is waited for costs a spare
 )
 
-// StartDemo makes the pool of a store, loads it, and starts processes that use it. The program is that of command
-// farkv. The caller closes the demo.
+// StartDemo makes the pool of a store, loads it, and starts processes that use it. The program is
+// that of command farkv. The caller closes the demo.
 func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 	d := &Demo{Name: fmt.Sprintf("demo-%d", os.Getpid()), program: program}
 	kind, err := stores.Lookup(store)
@@ -65,8 +65,9 @@ func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 	return d, nil
 }
 
-// demoPool is the shape of a demo's pool: stores whose clients go on with a majority have no spares, nor have those
-// with servers, those of which nothing mends a pool, and those that keep one copy.
+// demoPool is the shape of a demo's pool: stores whose clients go on with a majority have no
+// spares, nor have those with servers, those of which nothing mends a pool, and those that keep one
+// copy.
 func demoPool(k *stores.Kind) stores.Params {
 	p := stores.Params{Nodes: demoNodes + demoSpares, Records: 2 * demoRecords, Clients: 128}
 	if !k.Majority && k.Mender != nil && k.Serve == nil {
@@ -82,7 +83,8 @@ func demoPool(k *stores.Kind) stores.Params {
 // demoKinds are what a demo breaks: what one sees.
 var demoKinds = []BreakKind{BreakNode, BreakClient, BreakMaster, BreakStop, BreakCut}
 
-// BreakThings breaks something each 20 s until Close: nodes as long as there are spares, processes, connections.
+// BreakThings breaks something each 20 s until Close: nodes as long as there are spares, processes,
+// connections.
 func (d *Demo) BreakThings() {
 	d.beside.Go(func() {
 		for d.running.Err() == nil {

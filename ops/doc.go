@@ -1,5 +1,5 @@
-// Package ops are the operations on pools: one a file, each a function that answers with a Result. Command farkv wires
-// flags to them.
+// Package ops are the operations on pools: one a file, each a function that answers with a Result.
+// Command farkv wires flags to them.
 package ops
 
 import "io"

@@ -14,7 +14,8 @@ import (
 // Condition is what a Finding means for farkv.
 type Condition string
 
-// The conditions. What is missing keeps farkv from using the topic, what is to be warned of does not.
+// The conditions. What is missing keeps farkv from using the topic, what is to be warned of does
+// not.
 const (
 	Fine    Condition = "ok"
 	Warning Condition = "warn"

@@ -31,7 +31,8 @@ type Machine struct {
 	Room func() (folder string, free uint64, err error)
 	// Verbs asks libibverbs for the devices: see fabrics.ProbeRDMA.
 	Verbs func() ([]fabrics.RDMADevice, error)
-	// Program runs a program on the PATH and returns what it says. An error wrapping exec.ErrNotFound: there is none.
+	// Program runs a program on the PATH and returns what it says. An error wrapping exec.ErrNotFound:
+	// there is none.
 	Program func(ctx context.Context, name string, args ...string) (string, error)
 	Getenv  func(string) string
 }
@@ -46,7 +47,8 @@ func ThisMachine() Machine {
 	}
 }
 
-// programTime bounds a program that is asked something: ipmctl takes seconds where there are many DIMMs.
+// programTime bounds a program that is asked something: ipmctl takes seconds where there are many
+// DIMMs.
 const programTime = 20 * time.Second
 
 func program(ctx context.Context, name string, args ...string) (string, error) {
@@ -58,10 +60,12 @@ func program(ctx context.Context, name string, args ...string) (string, error) {
 	return printable(string(out[:min(len(out), mostText)])), err
 }
 
-// mostText bounds what is read of a file, or taken of a program's words: the list of a kernel's modules is the longest.
+// mostText bounds what is read of a file, or taken of a program's words: the list of a kernel's
+// modules is the longest.
 const mostText = 4 << 20
 
-// text returns a file's content without the space around it. What is no regular file is not opened: it might block.
+// text returns a file's content without the space around it. What is no regular file is not opened:
+// it might block.
 func (m *Machine) text(name string) (string, error) {
 	st, err := fs.Stat(m.Root, name)
 	if err != nil {

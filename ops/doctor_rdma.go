@@ -109,7 +109,8 @@ func kindOf(nodeType string) string {
 	return nodeType
 }
 
-// port tells of one port, and whether it can be used: it is active, and has an address that verbs can go to.
+// port tells of one port, and whether it can be used: it is active, and has an address that verbs
+// can go to.
 func (d *Doctor) port(t *Topic, device, port string) bool {
 	at, what := class+"/"+device+"/ports/"+port, device+" port "+port
 	_, state, _ := strings.Cut(d.line(at+"/state"), ": ")
@@ -149,7 +150,8 @@ func wake(layer, state, netdev string) string {
 	return "ip link set " + netdev + " up, and plug its cable in"
 }
 
-// over is the network device that a RoCE port belongs to, or what stands for it where that is not known.
+// over is the network device that a RoCE port belongs to, or what stands for it where that is not
+// known.
 func (d *Doctor) over(device string, gids []gid) string {
 	for _, g := range gids {
 		if g.netdev != "" {
@@ -192,7 +194,8 @@ func (d *Doctor) gids(port string) (all []gid) {
 	return all
 }
 
-// addresses tells of a port's GIDs, and whether verbs can go to one of them: they do not to those of RoCE v1.
+// addresses tells of a port's GIDs, and whether verbs can go to one of them: they do not to those
+// of RoCE v1.
 func (d *Doctor) addresses(t *Topic, what, layer, netdev string, gids []gid) (usable bool) {
 	n := 0
 	for _, g := range gids {
@@ -216,11 +219,12 @@ func (d *Doctor) addresses(t *Topic, what, layer, netdev string, gids []gid) (us
 	return usable
 }
 
-// roceHeaders is the most that the kernel takes off a network device's MTU for RoCE: GRH, UDP, BTH, XRC and atomic
-// headers and the checksum.
+// roceHeaders is the most that the kernel takes off a network device's MTU for RoCE: GRH, UDP, BTH,
+// XRC and atomic headers and the checksum.
 const roceHeaders = 40 + 8 + 12 + 4 + 28 + 4
 
-// pathMTU returns the largest payload of a packet that fits a network device's MTU: 256, 512 ... 4096; 0: none does.
+// pathMTU returns the largest payload of a packet that fits a network device's MTU: 256, 512 ...
+// 4096; 0: none does.
 func pathMTU(netdev int64) int64 {
 	for mtu := int64(4096); mtu >= 256; mtu /= 2 {
 		if mtu+roceHeaders <= netdev {

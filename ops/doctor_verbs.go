@@ -28,7 +28,8 @@ func libibverbs(t *Topic, devices bool, found int, err error) {
 	}
 }
 
-// capabilities tells what a device can do, and what farkv does instead where it cannot; false: nothing could be done instead.
+// capabilities tells what a device can do, and what farkv does instead where it cannot; false:
+// nothing could be done instead.
 func capabilities(t *Topic, c *fabrics.RDMADevice) bool {
 	for _, p := range c.Ports {
 		if p.State == "ACTIVE" {

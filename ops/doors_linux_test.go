@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 )
 
-// bystander starts a process that no pool started, and returns what a record would have to say to mean it.
+// bystander starts a process that no pool started, and returns what a record would have to say to
+// mean it.
 func bystander(t *testing.T) local.Process {
 	t.Helper()
 	p := exec.Command("sleep", "60")
@@ -42,8 +43,8 @@ func bystander(t *testing.T) local.Process {
 	return local.Process{PID: p.Process.Pid, Start: ticks, Boot: strings.TrimSpace(string(boot))}
 }
 
-// A record in a folder that another user may have made is not acted on: its process is not signaled, and its address is
-// not dialed.
+// A record in a folder that another user may have made is not acted on: its process is not
+// signaled, and its address is not dialed.
 func TestForeignRecord(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())

@@ -20,9 +20,10 @@ type Removed struct {
 	Kept    string `json:"kept,omitempty"`          // the folder that brings it back: see Starter.PMem
 }
 
-// Down removes a pool. Unless forced it refuses while clients live, with an error wrapping fabrics.ErrInUse. Of a pool
-// that is named as UpStarted named it the nodes are ended, too; by its address only the pool goes, and they stay. What
-// such nodes remember stays in its folder, from which UpStarted brings the pool back, unless purged.
+// Down removes a pool. Unless forced it refuses while clients live, with an error wrapping
+// fabrics.ErrInUse. Of a pool that is named as UpStarted named it the nodes are ended, too; by its
+// address only the pool goes, and they stay. What such nodes remember stays in its folder, from
+// which UpStarted brings the pool back, unless purged.
 func Down(addr string, force, purge bool) (*Removed, error) {
 	if !strings.Contains(addr, ":") {
 		switch p, err := local.Open(addr); {

@@ -19,7 +19,8 @@ type Events struct {
 	Events []telemetry.Event `json:"events"`
 }
 
-// EventsOf returns the events that a pool keeps: some 256 on each of two nodes. It takes no identity.
+// EventsOf returns the events that a pool keeps: some 256 on each of two nodes. It takes no
+// identity.
 func EventsOf(addr string) (*Events, error) {
 	p, err := stores.Open(addr)
 	if err != nil {

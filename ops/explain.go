@@ -16,8 +16,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// explain adds to an error about a pool what its user can do. What no state of the world would make right is a
-// workloads.UseError.
+// explain adds to an error about a pool what its user can do. What no state of the world would make
+// right is a workloads.UseError.
 func explain(err error, pool string) error { return workloads.Explain(err, hints(pool)) }
 
 // of lists the errors that a hint is about.
@@ -77,7 +77,8 @@ func hints(pool string) []workloads.Hint {
 	}
 }
 
-// sole says what is true of a pool whose only node is down, where 'farkv up' started it on this machine; "": it is none.
+// sole says what is true of a pool whose only node is down, where 'farkv up' started it on this
+// machine; "": it is none.
 func sole(pool string) string {
 	if pool == "" {
 		return ""
@@ -94,8 +95,8 @@ func sole(pool string) string {
 		here.Name)
 }
 
-// explainAt is explain for what failed on a pool that could be opened: where a node is down it says when copies are lost. It
-// opens the pool once more, since a DB that failed has closed it.
+// explainAt is explain for what failed on a pool that could be opened: where a node is down it says
+// when copies are lost. It opens the pool once more, since a DB that failed has closed it.
 func explainAt(err error, addr string) error {
 	if !errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrMinority) {
 		return explain(err, addr)

@@ -61,7 +61,8 @@ var (
 	poolClients = ofPool.figure("farkv_pool_clients", "Identities of clients: those of live ones, and of dead ones that wait for recovery.", "state")
 )
 
-// fillEvery is for how long a look at how full the pool is serves scrapes: it reads up to some hundred KiB of the pool.
+// fillEvery is for how long a look at how full the pool is serves scrapes: it reads up to some
+// hundred KiB of the pool.
 const fillEvery = 30 * time.Second
 
 // fillGauge is what scrapes of one process know of how full its pool is.
@@ -76,8 +77,8 @@ type fillGauge struct {
 
 func newFillGauge(f rdma.Fabric) *fillGauge { return &fillGauge{f: f} }
 
-// look returns what there was at the last look, which it takes again when it is old. What cannot be had is left out
-// until the next one.
+// look returns what there was at the last look, which it takes again when it is old. What cannot be
+// had is left out until the next one.
 func (g *fillGauge) look() []Fill {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -45,8 +45,9 @@ func (p *batches) add(b *rdma.Batch) {
 	p.ends = append(p.ends, len(p.verbs))
 }
 
-// recorder is an endpoint that notes the batches which are posted through it while it has some to fill. Tasks that a
-// store starts have endpoints of their own: what they post is not on the way of an operation, and not noted.
+// recorder is an endpoint that notes the batches which are posted through it while it has some to
+// fill. Tasks that a store starts have endpoints of their own: what they post is not on the way of
+// an operation, and not noted.
 type recorder struct {
 	rdma.Endpoint
 	into *batches // nil: none
@@ -63,9 +64,9 @@ func (r *recorder) Post(b *rdma.Batch) error {
 // Listen implements rdma.Messenger.
 func (r *recorder) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) { return rdma.Listen(r.Endpoint, o) }
 
-// floor posts batches that a store has posted, with nothing around them, at the same places of a copy of its pool:
-// there they do no harm, and find the caches as cold as the store did. Its endpoint is a recorder too, as the store's
-// is.
+// floor posts batches that a store has posted, with nothing around them, at the same places of a
+// copy of its pool: there they do no harm, and find the caches as cold as the store did. Its
+// endpoint is a recorder too, as the store's is.
 type floor struct {
 	fabric rdma.Fabric
 	ep     *recorder

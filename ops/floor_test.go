@@ -48,8 +48,8 @@ func loaded(t testing.TB, name string) (*Bench, *stores.Pool, *meter) {
 	return &b, p, m
 }
 
-// TestFloor: the floor of each store is the verbs that this store has posted, no others, and as many doorbells. Where
-// servers take part there is none.
+// TestFloor: the floor of each store is the verbs that this store has posted, no others, and as
+// many doorbells. Where servers take part there is none.
 func TestFloor(t *testing.T) {
 	for _, name := range stores.Names() {
 		if k, err := stores.Lookup(name); err != nil || k.Serve != nil {

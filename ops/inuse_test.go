@@ -41,9 +41,9 @@ func (b *Bench) loadPool(t testing.TB, name string) (*stores.Pool, runner.Config
 	return p, c
 }
 
-// TestBytesInUse holds the memory that a pool of a known number of pairs takes against what its layout implies: how
-// many copies of a pair there are, at least and at most, and what lies around them, with a tenth for what was handed
-// out and is not full yet.
+// TestBytesInUse holds the memory that a pool of a known number of pairs takes against what its
+// layout implies: how many copies of a pair there are, at least and at most, and what lies around
+// them, with a tenth for what was handed out and is not full yet.
 func TestBytesInUse(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("it counts bytes, behind loads as TestBench has them; run without -race")

@@ -10,12 +10,13 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 )
 
-// Margin says how many more memory nodes a pool outlives. Two things bound that: the nodes' own agreement, for which a
-// majority of those with a voice has to live, and the store's copies. The first seven nodes have a voice, spares and
-// witnesses too. That does not change in a pool's life: a spare that takes a dead node's place adds no voice.
+// Margin says how many more memory nodes a pool outlives. Two things bound that: the nodes' own
+// agreement, for which a majority of those with a voice has to live, and the store's copies. The
+// first seven nodes have a voice, spares and witnesses too. That does not change in a pool's life:
+// a spare that takes a dead node's place adds no voice.
 type Margin struct {
-	// MayDie is how many more nodes may die at once, whichever these are, so that the pool goes on and has all its data.
-	// 0 where even that is not so now.
+	// MayDie is how many more nodes may die at once, whichever these are, so that the pool goes on and
+	// has all its data. 0 where even that is not so now.
 	MayDie int     `json:"more_nodes_may_die"`
 	Voices *Voices `json:"voices,omitempty"` // nil: the pool's nodes are no processes
 	Copies *Bound  `json:"copies,omitempty"` // nil: not known
@@ -34,7 +35,8 @@ type Voices struct {
 type Bound struct {
 	MayDie   int  `json:"more_nodes_may_die"` // negative: something cannot be had already
 	Majority bool `json:"majority,omitempty"` // of two or more copies has to be left, not one
-	// Stops: the store does not go on after a death, even where copies are left: no server takes a dead one's place.
+	// Stops: the store does not go on after a death, even where copies are left: no server takes a
+	// dead one's place.
 	Stops bool `json:"stops,omitempty"`
 }
 

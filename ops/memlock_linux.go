@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memlockLimit returns how many bytes this process may lock, which registering memory with an RNIC does.
+// memlockLimit returns how many bytes this process may lock, which registering memory with an RNIC
+// does.
 func memlockLimit() (uint64, error) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {

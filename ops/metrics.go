@@ -17,7 +17,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Metrics serves what a process counts: /metrics in Prometheus's format, and /healthz. It is served until Close.
+// Metrics serves what a process counts: /metrics in Prometheus's format, and /healthz. It is served
+// until Close.
 type Metrics struct {
 	*prometheus.Registry
 	healthy  func() error
@@ -129,8 +130,8 @@ func MetricsMisuse(err error, remedy string) error {
 // URL returns where the metrics are.
 func (m *Metrics) URL() string { return "http://" + m.listener.Addr().String() + "/metrics" }
 
-// Close ends it. What is collected just then has been collected when it returns, so that the pool may be closed; nothing
-// else is.
+// Close ends it. What is collected just then has been collected when it returns, so that the pool
+// may be closed; nothing else is.
 func (m *Metrics) Close() error {
 	err := m.server.Close()
 	<-m.ended

@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// ClientMetrics collects what the workers of a database do: operations by kind and result, their latencies, trips and
-// verbs. It is safe for concurrent use.
+// ClientMetrics collects what the workers of a database do: operations by kind and result, their
+// latencies, trips and verbs. It is safe for concurrent use.
 type ClientMetrics struct {
 	operations, trips, verbs, bytes *prometheus.CounterVec
 	seconds                         *prometheus.HistogramVec
@@ -98,8 +98,8 @@ const (
 
 var kinds = [...]string{"read", "update", "insert", "delete", "scan"}
 
-// session is one worker's connection. It is not safe for concurrent use, as the worker's own counters are not: what
-// they count goes into the metrics when an operation is over.
+// session is one worker's connection. It is not safe for concurrent use, as the worker's own
+// counters are not: what they count goes into the metrics when an operation is over.
 type session struct {
 	workloads.DB
 	m      *ClientMetrics

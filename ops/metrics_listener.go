@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// mostScrapers bounds the connections to a metrics port: each takes one of the files that the process may have open,
-// which it needs for what it is there for.
+// mostScrapers bounds the connections to a metrics port: each takes one of the files that the
+// process may have open, which it needs for what it is there for.
 const mostScrapers = 16
 
-// scrapers are the open connections to a metrics port, no more than mostScrapers. When there are as many, a new one
-// takes the place of the one that has been without a request for the longest time.
+// scrapers are the open connections to a metrics port, no more than mostScrapers. When there are as
+// many, a new one takes the place of the one that has been without a request for the longest time.
 type scrapers struct {
 	net.Listener
 	mu   sync.Mutex

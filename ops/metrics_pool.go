@@ -25,7 +25,8 @@ type poolMetrics struct {
 	fill *fillGauge
 }
 
-// PoolMetrics returns a collector of how a process sees an open pool, and of what it did to keep it, which may be nil.
+// PoolMetrics returns a collector of how a process sees an open pool, and of what it did to keep
+// it, which may be nil.
 func PoolMetrics(f rdma.Fabric, kept *drivers.Kept) prometheus.Collector {
 	if kept == nil {
 		kept = new(drivers.Kept)

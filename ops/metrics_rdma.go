@@ -14,7 +14,8 @@ var (
 	rdmaGuesses     = ofPool.figure("farkv_rdma_masked_retries_total", "Plain compare and swaps that masked ones were made of, beyond one each.")
 )
 
-// collectDevice is the part of PoolMetrics about an RDMA device; there is nothing of a pool without one.
+// collectDevice is the part of PoolMetrics about an RDMA device; there is nothing of a pool without
+// one.
 func collectDevice(f rdma.Fabric, to sink) {
 	s, _, _, ok := fabrics.DeviceOf(f)
 	if !ok {

@@ -45,7 +45,8 @@ func fetch(t *testing.T, url string) (status int, text string) {
 	return r.StatusCode, string(body)
 }
 
-// scrape serves collectors, and wants lines of what they tell and no complaint of Prometheus's linter.
+// scrape serves collectors, and wants lines of what they tell and no complaint of Prometheus's
+// linter.
 func scrape(t *testing.T, want []string, all ...prometheus.Collector) {
 	t.Helper()
 	m, err := ServeMetrics("127.0.0.1:0", false, func() error { return nil }, all...)

@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/tui/pages"
 )
 
-// PageBreaker breaks what the monitor's page asks for: it is a pages.Breaker. What came of it is measured by a probe load, as a
-// schedule's breaks are.
+// PageBreaker breaks what the monitor's page asks for: it is a pages.Breaker. What came of it is
+// measured by a probe load, as a schedule's breaks are.
 type PageBreaker struct {
 	addr  string
 	group sync.WaitGroup // of looks
@@ -25,7 +25,8 @@ type PageBreaker struct {
 	looking bool
 }
 
-// NewPageBreaker returns one for the pool at an address. Offers say why nothing may be broken there.
+// NewPageBreaker returns one for the pool at an address. Offers say why nothing may be broken
+// there.
 func NewPageBreaker(addr string) *PageBreaker { return &PageBreaker{addr: addr} }
 
 // Close waits for what runs in the background.
@@ -44,7 +45,8 @@ var abouts = map[BreakKind]string{
 	BreakCut:    "a memory node is cut off from everything for a while",
 }
 
-// Offers returns what was possible at the last look. It does not wait: it begins a look where the last one is old.
+// Offers returns what was possible at the last look. It does not wait: it begins a look where the
+// last one is old.
 func (p *PageBreaker) Offers(*telemetry.Sample) []pages.Offer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,7 +201,8 @@ func (r *told) whole(text string, since time.Time) {
 	r.tell(r.last)
 }
 
-// every brings the figures up to date again and again, until the function that it returns is called.
+// every brings the figures up to date again and again, until the function that it returns is
+// called.
 func (r *told) every(d time.Duration) (stop func()) {
 	done := make(chan struct{})
 	var group sync.WaitGroup

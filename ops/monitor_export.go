@@ -13,7 +13,8 @@ type exportUnit struct {
 	of   float64
 }
 
-// exportUnits are those of the labels of a page's axes, and how many of what the page counts are one of what a plot does.
+// exportUnits are those of the labels of a page's axes, and how many of what the page counts are
+// one of what a plot does.
 var exportUnits = map[string]exportUnit{
 	"nanoseconds":         {plot.Micros, 1000},
 	"operations a second": {plot.Rate, 1},

@@ -58,7 +58,8 @@ type Serving struct {
 	PID        int    `json:"pid"`
 }
 
-// ServeNode serves a memory node until ctx ends, and drains it then. It calls ready once, when it serves.
+// ServeNode serves a memory node until ctx ends, and drains it then. It calls ready once, when it
+// serves.
 func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (err error) {
 	n, err := c.serve()
 	if err != nil {

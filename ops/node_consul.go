@@ -56,7 +56,8 @@ func (c *NodeConfig) announce(n *nodeServer) (leave func() error, err error) {
 // membership is how often a node looks whether it got another pool.
 const membership = 250 * time.Millisecond
 
-// follow tells Consul to which pool the node belongs. What fails is done again with the next heartbeat of r.
+// follow tells Consul to which pool the node belongs. What fails is done again with the next
+// heartbeat of r.
 func (n *nodeServer) follow(r *consul.Registration, stop <-chan struct{}) {
 	tick := time.NewTicker(membership)
 	defer tick.Stop()
@@ -74,8 +75,8 @@ func (n *nodeServer) follow(r *consul.Registration, stop <-chan struct{}) {
 	}
 }
 
-// belongs returns the name that the node's pool has with Consul, or else its ID, and the node's number there; "": it is in
-// no pool.
+// belongs returns the name that the node's pool has with Consul, or else its ID, and the node's
+// number there; "": it is in no pool.
 func (n *nodeServer) belongs() (pool string, index int) {
 	in := n.Info().Pool
 	if in == nil {

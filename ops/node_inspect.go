@@ -17,7 +17,8 @@ var (
 	errExpelled = errors.New("the node was expelled from its pool: it serves nobody")
 )
 
-// leaseOf returns for how long a node may execute verbs yet; false: it needs no lease, as one in no pool, or alone in one.
+// leaseOf returns for how long a node may execute verbs yet; false: it needs no lease, as one in no
+// pool, or alone in one.
 func leaseOf(i *fabrics.NodeInfo) (left time.Duration, needs bool) {
 	if i.Pool == nil || i.Lease == rdma.Forever {
 		return 0, false
@@ -36,8 +37,8 @@ func healthOf(i *fabrics.NodeInfo) error {
 	return nil
 }
 
-// inspect asks the memory nodes of an address how they are; of one that names none it returns nothing. f is the pool,
-// where this process has it open, or nil.
+// inspect asks the memory nodes of an address how they are; of one that names none it returns
+// nothing. f is the pool, where this process has it open, or nil.
 func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) {
 	a, err := fabrics.Parse(addr)
 	if err != nil || !a.Remote() {

@@ -30,8 +30,9 @@ type Keeping struct {
 	Metrics string `json:"metrics,omitempty"`
 }
 
-// Keep makes this process a candidate for a pool's master until ctx ends. It calls ready once, when it is one. An error wraps
-// fabrics.ErrNoPool when the pool was removed meanwhile: another one at its address would have to be opened.
+// Keep makes this process a candidate for a pool's master until ctx ends. It calls ready once, when
+// it is one. An error wraps fabrics.ErrNoPool when the pool was removed meanwhile: another one at
+// its address would have to be opened.
 func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) error) (err error) {
 	if fabrics.Private(addr) {
 		return workloads.Misuse("keep %s: only the process that makes a mem: pool sees it", addr)
@@ -113,7 +114,8 @@ func removed(ctx context.Context, addr string, failed <-chan struct{}) bool {
 	}
 }
 
-// failureEvery is how often failures in a row are written: while a pool is out of reach there are two a second.
+// failureEvery is how often failures in a row are written: while a pool is out of reach there are
+// two a second.
 const failureEvery = time.Minute
 
 // eventLog returns what writes the events of one keeper.

@@ -44,10 +44,12 @@ func (s Starter) data() (*local.Data, error) {
 	return d, nil
 }
 
-// errUnrecorded is wrapped when files hold what a pool has stored, and there is no record of it any more.
+// errUnrecorded is wrapped when files hold what a pool has stored, and there is no record of it any
+// more.
 var errUnrecorded = errors.New("its files hold what a pool has stored")
 
-// unrecorded says what the memory of nodes is of which there is no record: worth nothing, or a pool.
+// unrecorded says what the memory of nodes is of which there is no record: worth nothing, or a
+// pool.
 func unrecorded(d *local.Data, err error) error {
 	for _, name := range d.Files() {
 		if holds, _ := pmem.Holds(name); holds { // what cannot be read may be worth something, too
@@ -68,8 +70,8 @@ func explainData(err error) error {
 	})
 }
 
-// backTime bounds how long nodes that came back may take to agree that they are the pool: they connect to each other,
-// and ask each other for leases.
+// backTime bounds how long nodes that came back may take to agree that they are the pool: they
+// connect to each other, and ask each other for leases.
 const backTime = 20 * time.Second
 
 // bringBack starts the nodes of a pool again.
@@ -117,8 +119,8 @@ func reopen(ctx context.Context, addr string) (*stores.Pool, error) {
 // copiedAnew is how an event says which replicas differed from others when servers began.
 const copiedAnew = "damaged, copied anew: "
 
-// repairedSince names the replicas of a pool that were found damaged since a time, and are copied from others; "": none, or
-// it keeps no events.
+// repairedSince names the replicas of a pool that were found damaged since a time, and are copied
+// from others; "": none, or it keeps no events.
 func repairedSince(p *stores.Pool, since time.Time) string {
 	all, err := keptEvents(p)
 	if err != nil {

@@ -16,11 +16,12 @@ import (
 	"github.com/farkv/farkv/ops/table"
 )
 
-// pmemEvery is how often a memory node reads the counters of its machine's persistent memory, which starts a process.
+// pmemEvery is how often a memory node reads the counters of its machine's persistent memory, which
+// starts a process.
 const pmemEvery = 5 * time.Second
 
-// modelPMem returns modules that a model has under the memory of a node, those of Rowan's servers (6.1), and what they
-// counted.
+// modelPMem returns modules that a model has under the memory of a node, those of Rowan's servers
+// (6.1), and what they counted.
 func modelPMem() (*pmem.Device, func() *telemetry.PMem) {
 	d := pmem.NewDevice(pmem.Testbed())
 	return d, func() *telemetry.PMem { return &telemetry.PMem{DIMMs: d.Counters(), Model: true} }
@@ -32,8 +33,8 @@ type pmemSampler struct {
 	last atomic.Pointer[telemetry.PMem]
 }
 
-// sample reads the counters until ctx ends. Where there are no modules, or nothing to read them with, it reads once. A
-// failure is kept until a reading succeeds, and stops nothing else.
+// sample reads the counters until ctx ends. Where there are no modules, or nothing to read them
+// with, it reads once. A failure is kept until a reading succeeds, and stops nothing else.
 func (s *pmemSampler) sample(ctx context.Context) {
 	tick := time.NewTicker(pmemEvery)
 	defer tick.Stop()

@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// TestNodePMem has nodes read counters through executables that answer as ipmctl does: good ones reach inspections and metrics,
-// what is wrong is told, and the node serves in any case.
+// TestNodePMem has nodes read counters through executables that answer as ipmctl does: good ones
+// reach inspections and metrics, what is wrong is told, and the node serves in any case.
 func TestNodePMem(t *testing.T) {
 	for _, c := range []struct{ script, metric, problem string }{
 		{"printf -- '---DimmID=0x0001---\\nMediaWrites=0x10\\nWriteRequests=0x8\\n'",
@@ -62,8 +62,8 @@ func TestNodePMem(t *testing.T) {
 	}
 }
 
-// TestPMemModel: a node counts by a model what modules would do, and says so; not beside an RNIC, whose verbs it does
-// not see.
+// TestPMemModel: a node counts by a model what modules would do, and says so; not beside an RNIC,
+// whose verbs it does not see.
 func TestPMemModel(t *testing.T) {
 	node := smallNode()
 	node.Metrics, node.PMemModel = "127.0.0.1:0", true
@@ -106,7 +106,8 @@ func TestPMemModel(t *testing.T) {
 	}
 }
 
-// TestSwapped: nodes that were started with each other's memory serve no clients, and status says why.
+// TestSwapped: nodes that were started with each other's memory serve no clients, and status says
+// why.
 func TestSwapped(t *testing.T) {
 	folder := t.TempDir()
 	start := func(pmem, listen string) (addr string, end func() error) {

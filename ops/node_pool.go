@@ -18,16 +18,17 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// stopTime is how long nodes that are told to end may take before they are killed; they drain for drainTime of it.
+// stopTime is how long nodes that are told to end may take before they are killed; they drain for
+// drainTime of it.
 const stopTime, drainTime = 5 * time.Second, 2 * time.Second
 
 // Starter says which memory nodes are started on this machine.
 type Starter struct {
 	Program string // this one: they are processes of it
 	Fabric  string // that they are for: of fabrics.NodeFabrics
-	// PMem is the folder in which they keep what they remember, and Power says that it survives a loss of power; "":
-	// they remember nothing. Shape is what the caller was asked for of the pool's shape. A pool that the folder holds
-	// is brought back if it was made by the same, or if there is none.
+	// PMem is the folder in which they keep what they remember, and Power says that it survives a loss
+	// of power; "": they remember nothing. Shape is what the caller was asked for of the pool's shape.
+	// A pool that the folder holds is brought back if it was made by the same, or if there is none.
 	PMem  string
 	Power bool
 	Shape []string
@@ -35,8 +36,9 @@ type Starter struct {
 	PMemModel bool
 }
 
-// UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down. When it fails, it
-// ends what it started. Where the starter's folder holds a pool that was made so it brings that one back.
+// UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down.
+// When it fails, it ends what it started. Where the starter's folder holds a pool that was made so
+// it brings that one back.
 func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Params) (*Made, error) {
 	if err := local.CheckName(name); err != nil {
 		return nil, workloads.Misuse("up --fabric %s: %v", by.Fabric, err)
@@ -186,8 +188,8 @@ func (s Starter) may(name string) error {
 	return nil
 }
 
-// tokenFile returns the path of the token that a pool's nodes are to ask for: the one of the environment, or else a new
-// one in the pool's run folder. Nodes are started in another folder.
+// tokenFile returns the path of the token that a pool's nodes are to ask for: the one of the
+// environment, or else a new one in the pool's run folder. Nodes are started in another folder.
 func tokenFile(here *local.Pool) (string, error) {
 	if name := os.Getenv(fabrics.EnvToken); name != "" {
 		return filepath.Abs(name)
@@ -256,7 +258,8 @@ func explainStarted(err error, name string) error {
 	})
 }
 
-// started returns the pool whose nodes were started on this machine, by its name or by its address; nil: there is none.
+// started returns the pool whose nodes were started on this machine, by its name or by its address;
+// nil: there is none.
 func started(pool string) *local.Pool {
 	if !strings.Contains(pool, ":") {
 		p, err := local.Open(pool)
@@ -277,8 +280,9 @@ func started(pool string) *local.Pool {
 	return nil
 }
 
-// Resolve returns the address of the pool that is meant: that of a name under which 'farkv up --fabric' started nodes,
-// else what it was given. A pool that was not finished, or whose record is damaged, is an error.
+// Resolve returns the address of the pool that is meant: that of a name under which 'farkv up
+// --fabric' started nodes, else what it was given. A pool that was not finished, or whose record is
+// damaged, is an error.
 func Resolve(pool string) (string, error) {
 	if strings.Contains(pool, ":") || local.CheckName(pool) != nil {
 		return pool, nil
@@ -315,8 +319,8 @@ func (p *Pools) AddStarted() error {
 	return nil
 }
 
-// downStarted ends the nodes of a pool that were started on this machine, and with them the pool. Unless forced it refuses
-// while clients live.
+// downStarted ends the nodes of a pool that were started on this machine, and with them the pool.
+// Unless forced it refuses while clients live.
 func downStarted(p *local.Pool, force, purge bool) (*Removed, error) {
 	r := &Removed{Pool: p.Name, Kept: p.Data}
 	if err := mayPurge(p, purge); err != nil {

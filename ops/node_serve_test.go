@@ -36,9 +36,9 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// TestServers: memory nodes with a token and mutual TLS serve the store of their pool, and reach each other so. Each
-// pool that they come to have is served anew. A node that ends ends its server first, which is no client that it
-// waits for.
+// TestServers: memory nodes with a token and mutual TLS serve the store of their pool, and reach
+// each other so. Each pool that they come to have is served anew. A node that ends ends its server
+// first, which is no client that it waits for.
 func TestServers(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	a := newAuthority(t)

@@ -30,7 +30,8 @@ type Served struct {
 	Voice       bool    `json:"voice,omitempty"`  // in the pool's decisions: see Margin
 	Offers      uint64  `json:"offers"`           // bytes, of which the pool may use fewer
 	Commit      string  `json:"commit,omitempty"` // that its program was built from
-	// Connections that were not let in: for failed authentication; for lack of room; for other reasons.
+	// Connections that were not let in: for failed authentication; for lack of room; for other
+	// reasons.
 	AuthFailures uint64 `json:"auth_failures"`
 	RefusedRoom  uint64 `json:"refused_room"`
 	RefusedOther uint64 `json:"refused_other"`
@@ -91,15 +92,16 @@ func unreachable(addr string, why error) *State {
 	return s
 }
 
-// nameStarted fills in the name under which the pool's nodes were started on this machine, where they were.
+// nameStarted fills in the name under which the pool's nodes were started on this machine, where
+// they were.
 func (s *State) nameStarted() {
 	if here := started(s.Pool); here != nil {
 		s.Name, s.Folder = here.Name, here.Folder()
 	}
 }
 
-// addServed adds what the processes of memory nodes tell. A program that cannot ask them knows of the pool what it
-// knows without.
+// addServed adds what the processes of memory nodes tell. A program that cannot ask them knows of
+// the pool what it knows without.
 func (s *State) addServed(f rdma.Fabric) {
 	all, err := servedBy(s.Pool, f)
 	if err != nil || len(all) < len(s.Nodes) {
@@ -114,7 +116,8 @@ func (s *State) addServed(f rdma.Fabric) {
 // serves reports whether a server of the pool's store runs beside the node.
 func (n *Node) serves() bool { return n.Served != nil && n.Server != nil && n.Server.Problem == "" }
 
-// unserved says which nodes that answer do not serve the pool's store, and why, where stores have servers.
+// unserved says which nodes that answer do not serve the pool's store, and why, where stores have
+// servers.
 func (s *State) unserved() (all []string) {
 	if k, err := stores.Lookup(s.Store); err != nil || k.Serve == nil {
 		return nil
@@ -227,7 +230,8 @@ func (s *State) printSurvival(w io.Writer) {
 	}
 }
 
-// printRefused shows how many connections a node has not let in since it began, where that is no part of ordinary life.
+// printRefused shows how many connections a node has not let in since it began, where that is no
+// part of ordinary life.
 func (s *Served) printRefused(w io.Writer, name string) {
 	var parts []string
 	if n := int(s.AuthFailures); n > 0 {

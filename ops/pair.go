@@ -74,8 +74,8 @@ func onKey(what, addr string, key []byte, f func(db *client.DB, p *Pair) error) 
 	return p, nil
 }
 
-// MarshalJSON writes keys and values as texts where they are UTF-8, and otherwise in base64 as key_base64 and
-// value_base64.
+// MarshalJSON writes keys and values as texts where they are UTF-8, and otherwise in base64 as
+// key_base64 and value_base64.
 func (p *Pair) MarshalJSON() ([]byte, error) {
 	m := map[string]any{"pool": p.Pool}
 	addText(m, "key", p.Key)

@@ -17,7 +17,8 @@ import (
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
-// Perf measures verbs, one at a time and many in flight, as perftest's ib_read_lat, ib_write_bw and their kin do.
+// Perf measures verbs, one at a time and many in flight, as perftest's ib_read_lat, ib_write_bw and
+// their kin do.
 type Perf struct {
 	Pool    string   // an address, or sim: for Profile; "": the Fabrics of this machine
 	Fabrics []string // of PerfFabrics
@@ -133,8 +134,8 @@ func (p *Perf) fabric(ctx context.Context, name string) (*FabricPerf, error) {
 // page is what a node's memory is a multiple of.
 const page = 4096
 
-// started measures on a memory node that it starts as a process, and ends. What a crash here leaves 'farkv list' shows,
-// and 'farkv down' ends.
+// started measures on a memory node that it starts as a process, and ends. What a crash here leaves
+// 'farkv list' shows, and 'farkv down' ends.
 func (p *Perf) started(ctx context.Context, fabric string) (f *FabricPerf, err error) {
 	name := fmt.Sprintf("farkv-perf-%s-%d", fabric, os.Getpid())
 	by := localNodes{Starter: Starter{Program: p.Program, Fabric: fabric}, n: 1, memory: (p.Memory + page - 1) / page * page}
@@ -161,8 +162,9 @@ var errMeasured = errors.New("measured")
 
 // measure measures on an address at which there is no pool.
 //
-// The pool is never finished: while it is being made no other program can open it, and when making it ends in an error,
-// or with this process, the nodes are as free as they were. So it harms no pool, and a crash leaves none.
+// The pool is never finished: while it is being made no other program can open it, and when making
+// it ends in an error, or with this process, the nodes are as free as they were. So it harms no
+// pool, and a crash leaves none.
 func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 	if profile, ok := strings.CutPrefix(addr, "sim:"); ok {
 		return p.simulated(ctx, profile)

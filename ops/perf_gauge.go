@@ -16,10 +16,11 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// gauge is one worker that measures verbs. Its time is the endpoint's, so that it measures in virtual time as well.
+// gauge is one worker that measures verbs. Its time is the endpoint's, so that it measures in
+// virtual time as well.
 //
-// Of each node's memory the first wordBytes are for atomics, which are never mixed with WRITEs, and the rest for READs and
-// WRITEs at random places.
+// Of each node's memory the first wordBytes are for atomics, which are never mixed with WRITEs, and
+// the rest for READs and WRITEs at random places.
 type gauge struct {
 	*Perf
 	ctx   context.Context
@@ -27,8 +28,8 @@ type gauge struct {
 	nodes int
 	size  uint64 // of a node's memory
 	ep    rdma.Endpoint
-	// held is never posted: its memory lives as long as the gauge measures, and is used again and again by batches that are
-	// larger than their own: more would be allocated for each.
+	// held is never posted: its memory lives as long as the gauge measures, and is used again and
+	// again by batches that are larger than their own: more would be allocated for each.
 	held    *rdma.Batch
 	buf     []byte
 	spots   [spots]rdma.Addr // where READs and WRITEs go, in turn
@@ -49,8 +50,8 @@ const (
 	lowHalf   = 1<<32 - 1
 	// perfPatience bounds the wait for one batch: what takes longer is gone.
 	perfPatience = 10 * time.Second
-	// round is how many batches there are from one look at the clock to the next where rates are measured, so that its cost
-	// does not count.
+	// round is how many batches there are from one look at the clock to the next where rates are
+	// measured, so that its cost does not count.
 	round = 16
 )
 
@@ -74,7 +75,8 @@ func (g *gauge) close() { g.held.Release() }
 // fillBytes is how much is written at a time.
 const fillBytes = 64 << 10
 
-// fill writes what is READ later once: pages that were never written read as one page of zeros, from the cache.
+// fill writes what is READ later once: pages that were never written read as one page of zeros,
+// from the cache.
 func (g *gauge) fill() error {
 	for n := range g.nodes {
 		for off := uint64(wordBytes); off < g.size; off += fillBytes {
@@ -167,7 +169,8 @@ func (g *gauge) verbs() (all []verb) {
 	)
 }
 
-// mostMessages bounds the bytes of messages in flight: a node refuses what its receiver does not take at once.
+// mostMessages bounds the bytes of messages in flight: a node refuses what its receiver does not
+// take at once.
 const mostMessages = 512 << 10
 
 // listen opens the mailbox that SENDs go to: the worker's own.
@@ -351,8 +354,8 @@ func (g *gauge) verb(v *verb) (_ *VerbPerf, err error) {
 	return m, nil
 }
 
-// run does batches of n, one after the other, for some time or until there were so many verbs; at least one. With a
-// histogram it looks at the clock behind each, and records what it took.
+// run does batches of n, one after the other, for some time or until there were so many verbs; at
+// least one. With a histogram it looks at the clock behind each, and records what it took.
 func (g *gauge) run(v *verb, n int, limit time.Duration, ops int, h *workloads.Histogram) (Rate, error) {
 	count := g.device()
 	before, began := *g.ep.Counters(), g.ep.Now()

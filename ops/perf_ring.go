@@ -47,8 +47,8 @@ func (g *gauge) append(b *rdma.Batch, p []byte) {
 	b.Append(rdma.RingAt(node, perfRing), p)
 }
 
-// renew opens a node's ring anew, with the same memory as often as there is place. What was appended before this batch
-// has landed.
+// renew opens a node's ring anew, with the same memory as often as there is place. What was
+// appended before this batch has landed.
 func (g *gauge) renew(node int) error {
 	if r := g.rings[node]; r != nil {
 		if err := r.Close(); err != nil {
@@ -61,14 +61,14 @@ func (g *gauge) renew(node int) error {
 	}
 	buffer := rdma.Span{Addr: rdma.At(node, wordBytes), Len: int(g.size) - wordBytes}
 	g.rings[node] = r
-	// A buffer is full when a block does not fit its end. The last ones, two for each stream, are for entries that the batch
-	// has already.
+	// A buffer is full when a block does not fit its end. The last ones, two for each stream, are for
+	// entries that the batch has already.
 	g.room[node] = (rdma.MaxRingBuffers - 2*rdma.MaxStreams) * (buffer.Len - g.p.MTU + rdma.Stride)
 	return r.Post(slices.Repeat([]rdma.Span{buffer}, rdma.MaxRingBuffers)...)
 }
 
-// strawman appends as Rowan's strawman does (section 3.2.1), n times at once: each takes its place by a FETCH AND ADD
-// of the node's word, and then WRITEs there, with a READ behind it.
+// strawman appends as Rowan's strawman does (section 3.2.1), n times at once: each takes its place
+// by a FETCH AND ADD of the node's word, and then WRITEs there, with a READ behind it.
 func (g *gauge) strawman(n, length int) error {
 	b := g.ep.Batch()
 	defer b.Release()

@@ -49,7 +49,8 @@ type VerbCost struct {
 	Doorbells float64 `json:"doorbells"`
 	Trips     float64 `json:"trips"`
 	Library   float64 `json:"libibverbs_calls,omitempty"`
-	// Packets of this machine's device: a memory node at the same device sends and receives some of them.
+	// Packets of this machine's device: a memory node at the same device sends and receives some of
+	// them.
 	PacketsOut float64 `json:"packets_sent,omitempty"`
 	PacketsIn  float64 `json:"packets_received,omitempty"`
 }
@@ -154,8 +155,8 @@ func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
 // absent stands where a fabric does not have a verb.
 const absent = "-"
 
-// printRates prints verbs and megabytes a second, a column for each number in flight, and what a verb takes of doorbells and
-// trips with the most.
+// printRates prints verbs and megabytes a second, a column for each number in flight, and what a
+// verb takes of doorbells and trips with the most.
 func (p *Performance) printRates(w io.Writer, f *FabricPerf) {
 	if len(p.Batches) == 0 {
 		return
@@ -182,7 +183,8 @@ func (p *Performance) printRates(w io.Writer, f *FabricPerf) {
 	table.Print(w, rows)
 }
 
-// printAll prints several fabrics side by side: the median of one verb at a time, and the rate of the most in flight.
+// printAll prints several fabrics side by side: the median of one verb at a time, and the rate of
+// the most in flight.
 func (p *Performance) printAll(w io.Writer) {
 	fmt.Fprintf(w, "one worker, verbs over %s of a memory node\n\n", size(p.Memory))
 	head := func(first string) []string {

@@ -72,7 +72,8 @@ func checkCost(t *testing.T, fabric string, v *VerbPerf) {
 	}
 }
 
-// A model's times are the same each time, and what the paper says: SWARM 7.1, a READ of 64 B takes 1.9 µs, a WRITE 1.6.
+// A model's times are the same each time, and what the paper says: SWARM 7.1, a READ of 64 B takes
+// 1.9 µs, a WRITE 1.6.
 func TestPerfInVirtualTime(t *testing.T) {
 	p := quick("sim")
 	p.Sizes = []int{64}

@@ -86,7 +86,8 @@ func revoke(p *stores.Pool, id int, force bool) (*Client, error) {
 	return clientOf(c), nil
 }
 
-// endedAt is the recovery of a pool that cannot be opened since too few of its nodes live; nil: that is not why.
+// endedAt is the recovery of a pool that cannot be opened since too few of its nodes live; nil:
+// that is not why.
 func endedAt(addr string, why error) *Recovery {
 	if !errors.Is(why, rdma.ErrMinority) {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
-// TestRefusals: a node that was called with a wrong token says so apart from what it refuses for other reasons, at its
-// metrics and to 'farkv status'.
+// TestRefusals: a node that was called with a wrong token says so apart from what it refuses for
+// other reasons, at its metrics and to 'farkv status'.
 func TestRefusals(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	good, bad := filepath.Join(t.TempDir(), "good"), filepath.Join(t.TempDir(), "bad")

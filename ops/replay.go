@@ -10,10 +10,12 @@ import (
 	"github.com/farkv/farkv/workloads/recording"
 )
 
-// replayHistory is how far before the time that it goes to a replay begins: what a monitor remembers.
+// replayHistory is how far before the time that it goes to a replay begins: what a monitor
+// remembers.
 const replayHistory = time.Hour
 
-// Replay plays a recording as if its pool were watched now: it is a tui.Replay. It is not safe for concurrent use.
+// Replay plays a recording as if its pool were watched now: it is a tui.Replay. It is not safe for
+// concurrent use.
 type Replay struct {
 	file  *recording.OpenFile
 	next  int       // the sample that Next returns
@@ -72,7 +74,8 @@ func (r *Replay) Seek(to time.Time) error {
 	return nil
 }
 
-// SetSpeed makes time pass faster or slower than the wall's; 0 is a pause, in which Next waits for its ctx.
+// SetSpeed makes time pass faster or slower than the wall's; 0 is a pause, in which Next waits for
+// its ctx.
 func (r *Replay) SetSpeed(factor float64) {
 	r.at, r.set = r.clock(), r.now()
 	r.speed = factor

@@ -10,11 +10,13 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// memoryEvery is for how long a look at what the pool's memory serves is good: it reads up to some hundred KiB.
+// memoryEvery is for how long a look at what the pool's memory serves is good: it reads up to some
+// hundred KiB.
 const memoryEvery = 10 * time.Second
 
-// A Sampler looks at a pool again and again. It tries a pool that cannot be opened at each look; meanwhile samples keep
-// what was seen last, and say why that is old. It is not safe for concurrent use.
+// A Sampler looks at a pool again and again. It tries a pool that cannot be opened at each look;
+// meanwhile samples keep what was seen last, and say why that is old. It is not safe for concurrent
+// use.
 type Sampler struct {
 	addr   string
 	pool   *stores.Pool      // nil: it is not open
@@ -31,7 +33,8 @@ func NewSampler(addr string) *Sampler {
 	return &Sampler{addr: addr, last: telemetry.Sample{Pool: addr, MayDie: -1}}
 }
 
-// NewSamplerOf returns a Sampler of an open pool, which the caller keeps open until the Sampler is closed, and closes.
+// NewSamplerOf returns a Sampler of an open pool, which the caller keeps open until the Sampler is
+// closed, and closes.
 func NewSamplerOf(p *stores.Pool) *Sampler {
 	s := NewSampler(p.Address)
 	s.lent = true
@@ -53,8 +56,8 @@ func (s *Sampler) Close() error {
 	return errors.Join(err, p.Close())
 }
 
-// Look takes a sample. It never fails: the sample's Problem says what could not be seen. The caller owns the sample, and
-// shares its parts with later ones: it changes none.
+// Look takes a sample. It never fails: the sample's Problem says what could not be seen. The caller
+// owns the sample, and shares its parts with later ones: it changes none.
 func (s *Sampler) Look(now time.Time) *telemetry.Sample {
 	if err := s.open(); err != nil {
 		return s.out(now, err)
@@ -150,7 +153,8 @@ func (s *Sampler) out(now time.Time, why error) *telemetry.Sample {
 	return &next
 }
 
-// sampleOf is what a glance shows of a pool whose last nodes, as many as spares, held nothing when it was made.
+// sampleOf is what a glance shows of a pool whose last nodes, as many as spares, held nothing when
+// it was made.
 func sampleOf(state *State, spares int) telemetry.Sample {
 	s := telemetry.Sample{
 		Pool: cmp.Or(state.Name, state.Pool), Store: state.Store, Problem: state.Problem, Epoch: state.View.Epoch, Busy: state.View.Busy,

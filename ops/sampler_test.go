@@ -60,7 +60,8 @@ func TestSampler(t *testing.T) {
 	}
 }
 
-// TestSamplerOf looks at open pools: it closes none, and when one is gone it looks at no other one of that address.
+// TestSamplerOf looks at open pools: it closes none, and when one is gone it looks at no other one
+// of that address.
 func TestSamplerOf(t *testing.T) {
 	shm := fmt.Sprintf("shm:farkv-test-sampler-of-%d", os.Getpid())
 	for _, addr := range []string{"mem:", shm} {
@@ -101,7 +102,8 @@ func TestSamplerOf(t *testing.T) {
 	}
 }
 
-// BenchmarkSampler is what a look costs. Where memory nodes are processes the looks at them come in addition.
+// BenchmarkSampler is what a look costs. Where memory nodes are processes the looks at them come in
+// addition.
 func BenchmarkSampler(b *testing.B) {
 	addr := fmt.Sprintf("shm:farkv-test-sampler-%d", os.Getpid())
 	p, err := stores.Create(addr, "fusee", stores.Params{Records: 1000})

@@ -19,9 +19,9 @@ import (
 	"github.com/farkv/farkv/workloads/ycsb"
 )
 
-// Simulation is a run in virtual time, as users ask for it. Zero values mean the workload's, or the store's, own. Of
-// Config it says itself what Complete fills in: the Spec, the Options' Own, the Faults, the Changes, and of the Pool
-// what the Spec tells.
+// Simulation is a run in virtual time, as users ask for it. Zero values mean the workload's, or the
+// store's, own. Of Config it says itself what Complete fills in: the Spec, the Options' Own, the
+// Faults, the Changes, and of the Pool what the Spec tells.
 type Simulation struct {
 	simulate.Config // WarmUp negative: as many as Ops
 	simulate.Workload
@@ -30,24 +30,24 @@ type Simulation struct {
 	Outages       []string      // losses of power: "node 1@5s for 1ms", "all@5s for 1ms"
 	OtherFaults   []string      // as package sim writes them
 	Joins, Leaves []string      // "16@3s"
-	// Record names a file for a recording of the run: see package recording. Without an Interval a sample is taken each
-	// hundredth of the Duration, or without that each millisecond.
+	// Record names a file for a recording of the run: see package recording. Without an Interval a
+	// sample is taken each hundredth of the Duration, or without that each millisecond.
 	Record string
 }
 
 // Set sets an option of the store.
 func (s *Simulation) Set(option string, value any) { s.Own = s.Own.With(stores.Values{option: value}) }
 
-// ServedProfile and ServedNodes are where stores with servers are simulated unless something else is said: on Rowan's
-// testbed.
+// ServedProfile and ServedNodes are where stores with servers are simulated unless something else
+// is said: on Rowan's testbed.
 const ServedProfile, ServedNodes = "rowan-testbed", 6
 
 const (
 	defaultSimOps = 1_000_000
 	servedSimOps  = 100_000 // of stores with servers, whose tasks are simulated, too
 	maxSimOps     = 1 << 32
-	// eachOp is about the least time that an operation takes on the profiles' networks: it bounds what a run that ends
-	// by time may insert.
+	// eachOp is about the least time that an operation takes on the profiles' networks: it bounds what
+	// a run that ends by time may insert.
 	eachOp = 4 * time.Microsecond
 )
 

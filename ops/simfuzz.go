@@ -66,8 +66,8 @@ var ErrGuilty = errors.New("a run went wrong")
 // ErrUndecided is wrapped when no run went wrong, and some could not be judged.
 var ErrUndecided = errors.New("not all runs could be judged")
 
-// Run explores. When a run goes wrong the error wraps ErrGuilty; when ctx ends it early, ctx's; when a run could not be
-// judged, ErrUndecided. The answer holds what was found.
+// Run explores. When a run goes wrong the error wraps ErrGuilty; when ctx ends it early, ctx's;
+// when a run could not be judged, ErrUndecided. The answer holds what was found.
 func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	kind, err := stores.Lookup(z.Store)
 	if err != nil {
@@ -196,8 +196,8 @@ func cameBack(n uint64) string {
 	return ", " + Plural(int(n), "came", "came") + " back"
 }
 
-// The pools that are explored: made and checked at once, and large enough for what plans do. Little memory makes small
-// blocks, which are handed on all the time.
+// The pools that are explored: made and checked at once, and large enough for what plans do. Little
+// memory makes small blocks, which are handed on all the time.
 const (
 	exploredMemory  = 1 << 20 // of a node
 	exploredPairs   = 16
@@ -209,7 +209,8 @@ const (
 	exploredLevels  = 8 // as many as tell the keys of plans apart
 )
 
-// subject is a store of the table as the explorer sees it. Options that are set count more than what it chooses.
+// subject is a store of the table as the explorer sees it. Options that are set count more than
+// what it chooses.
 func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 	pair := exploredPair
 	if k.Slots {

@@ -63,7 +63,8 @@ func (s *Simulated) Print(w io.Writer) {
 	}
 }
 
-// full is the share of the time that a part of a machine has to be in use to be called a bottleneck.
+// full is the share of the time that a part of a machine has to be in use to be called a
+// bottleneck.
 const full = 0.95
 
 func (s *Simulated) printCalls(w io.Writer) {
@@ -94,7 +95,8 @@ func (s *Simulated) printCalls(w io.Writer) {
 	}
 }
 
-// printMachines prints how busy the memory nodes were, and of the compute nodes the mean and the busiest.
+// printMachines prints how busy the memory nodes were, and of the compute nodes the mean and the
+// busiest.
 func (s *Simulated) printMachines(w io.Writer) {
 	rows := [][]string{{"busy", "NIC", "link in", "link out", "PCIe in", "PCIe out", "atomics", "CPU", "verbs/s", "Gbit/s in", "Gbit/s out"}}
 	var mean, most simulate.Machine
@@ -185,7 +187,8 @@ func (c *Clusters) Print(w io.Writer) {
 	table.Print(w, rows, 4)
 }
 
-// upTo says how large records are, the largest of which has most; sizes are those of workloads.Spec.
+// upTo says how large records are, the largest of which has most; sizes are those of
+// workloads.Spec.
 func upTo(sizes, most string) string {
 	if sizes == "" {
 		return most

@@ -12,7 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/soak"
 )
 
-// Soak puts ordinary load on a pool, in real time, and judges what its store makes of it: package soak.
+// Soak puts ordinary load on a pool, in real time, and judges what its store makes of it: package
+// soak.
 type Soak struct {
 	Of      string // the name of a store, for a small pool of this process; or the address of a pool
 	Workers int
@@ -55,8 +56,8 @@ type SoakedOps struct {
 	Full  uint64  `json:"full"` // that found the pool full
 }
 
-// Run puts load on the pool, in which no other worker is at work, and which is to be empty. The error says what is
-// wrong; the Soaked holds what was measured, also then.
+// Run puts load on the pool, in which no other worker is at work, and which is to be empty. The
+// error says what is wrong; the Soaked holds what was measured, also then.
 func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	if s.Say == nil {
 		s.Say = func(string, ...any) {}

@@ -110,12 +110,13 @@ type Client struct {
 	Name  string `json:"name"`
 	PID   int    `json:"pid"`
 	Alive bool   `json:"alive"` // false: it died without closing, and what it owns waits for recovery
-	// Fenced off, and its process has not noticed, or not ended: it keeps the identity, though it may be recovered.
+	// Fenced off, and its process has not noticed, or not ended: it keeps the identity, though it may
+	// be recovered.
 	Fenced bool `json:"fenced,omitempty"`
 }
 
-// Status looks at a pool. It may run while clients do. Of a pool that cannot be opened it tells, beside the error, what its
-// nodes say, where any do.
+// Status looks at a pool. It may run while clients do. Of a pool that cannot be opened it tells,
+// beside the error, what its nodes say, where any do.
 func Status(addr string) (*State, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
@@ -222,7 +223,8 @@ func living(all []Client) []Client {
 	return slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return !c.Alive || c.serves() })
 }
 
-// serves reports whether the client is a task of a server that lives: it uses the pool no more than its node does.
+// serves reports whether the client is a task of a server that lives: it uses the pool no more than
+// its node does.
 func (c *Client) serves() bool { return c.Alive && stores.OfServer(c.Name) }
 
 // deadOf counts those that are not alive.
@@ -375,7 +377,8 @@ func (s *State) printDetails(w io.Writer) {
 	}
 }
 
-// withoutSecret returns parameters without that of a store whose memory others must not be able to forge.
+// withoutSecret returns parameters without that of a store whose memory others must not be able to
+// forge.
 func withoutSecret(text json.RawMessage) json.RawMessage {
 	var all map[string]json.RawMessage
 	if json.Unmarshal(text, &all) != nil || all["secret"] == nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// limitsOf returns how long keys and values may be in a pool; nil where its store has no limit of each, or does not
-// say.
+// limitsOf returns how long keys and values may be in a pool; nil where its store has no limit of
+// each, or does not say.
 func limitsOf(p *stores.Pool) *stores.Limits {
 	if p.Kind.Limits == nil {
 		return nil

@@ -84,7 +84,8 @@ func watched(k *stores.Kind) (*explore.Subject, named) {
 	return s, posts
 }
 
-// exhaust fills a pool with pairs of one size, empties it, and fills it with others. No keeper sweeps it.
+// exhaust fills a pool with pairs of one size, empties it, and fills it with others. No keeper
+// sweeps it.
 func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
 	t.Helper()
 	replicas := s.Replicas[len(s.Replicas)-1]
@@ -149,8 +150,8 @@ func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
 	}
 }
 
-// TestSteps: each step of a store is posted by some client or keeper, or by a look at the pool, and nothing is posted under
-// another name, or none.
+// TestSteps: each step of a store is posted by some client or keeper, or by a look at the pool, and
+// nothing is posted under another name, or none.
 func TestSteps(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -67,10 +67,10 @@ var Operations = []string{"get", "put", "insert", "del"}
 // mostTraced bounds the verbs of an operation that are kept, the last ones.
 const mostTraced = 10_000
 
-// Trace carries out one operation and returns each verb of it. What a client does only at first comes before, unless it
-// is to be cold: it inserts and deletes another key, so that it has memory in hand, and reads the key, or puts it, so that
-// it knows where that is.
-// Where the operation fails the error is returned beside what it did.
+// Trace carries out one operation and returns each verb of it. What a client does only at first
+// comes before, unless it is to be cold: it inserts and deletes another key, so that it has memory
+// in hand, and reads the key, or puts it, so that it knows where that is. Where the operation fails
+// the error is returned beside what it did.
 func Trace(addr, operation string, key, value []byte, cold bool) (*Traced, error) {
 	pool, err := stores.Open(addr)
 	if err != nil {
@@ -148,8 +148,9 @@ const (
 	warmTries  = 8 // to draw a key that is not there, and to come to the trips of an operation
 )
 
-// warm has a client do first what it does only at first. Memory may be taken by shard, so a put of a key that is there
-// is done until two in turn take as many trips; it leaves the pair that the traced one is to leave.
+// warm has a client do first what it does only at first. Memory may be taken by shard, so a put of
+// a key that is there is done until two in turn take as many trips; it leaves the pair that the
+// traced one is to leave.
 func warm(s client.Store, operation string, key, value []byte, draw, trips func() uint64) error {
 	var other []byte
 	err := error(client.ErrExists)

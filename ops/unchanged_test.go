@@ -70,10 +70,11 @@ func unchangedRuns(store string) []Simulation {
 	return list
 }
 
-// TestUnchanged compares small runs of every store, quiet ones and with a client or a node that crashes, and one of each
-// call by a client alone, with what they were: the number of verbs and calls, and a hash over each one's time, kind,
-// node, offset and length in their order. So a change that is to move code, and nothing else, shows that it does. A
-// change of a protocol, or of the model, remakes the file; a store that is not in the file yet is not compared.
+// TestUnchanged compares small runs of every store, quiet ones and with a client or a node that
+// crashes, and one of each call by a client alone, with what they were: the number of verbs and
+// calls, and a hash over each one's time, kind, node, offset and length in their order. So a change
+// that is to move code, and nothing else, shows that it does. A change of a protocol, or of the
+// model, remakes the file; a store that is not in the file yet is not compared.
 func TestUnchanged(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -59,8 +59,8 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	return made, nil
 }
 
-// explainShape explains why a pool could not be made. One that is full before the machine's memory is has a shape that
-// contradicts itself.
+// explainShape explains why a pool could not be made. One that is full before the machine's memory
+// is has a shape that contradicts itself.
 func explainShape(err error, addr string) error {
 	a, bad := fabrics.Parse(addr)
 	return workloads.Explain(err, append([]workloads.Hint{

@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/workloads/recording"
 )
 
-// Watch draws samples of a pool at a pace, and records them where it is asked to: it is a tui.Source. It is not safe for
-// concurrent use.
+// Watch draws samples of a pool at a pace, and records them where it is asked to: it is a
+// tui.Source. It is not safe for concurrent use.
 type Watch struct {
 	sampler *Sampler
 	every   time.Duration
@@ -20,8 +20,9 @@ type Watch struct {
 	record  *recording.File // nil: nothing is recorded
 }
 
-// NewWatch returns a Watch of a pool, by its address or a name that Resolve knows. The name of a recording may be
-// empty: there is none then. A pool that cannot be seen now can be watched; that there is no such pool is an error.
+// NewWatch returns a Watch of a pool, by its address or a name that Resolve knows. The name of a
+// recording may be empty: there is none then. A pool that cannot be seen now can be watched; that
+// there is no such pool is an error.
 func NewWatch(addr string, every time.Duration, record string) (*Watch, error) {
 	addr, err := Resolve(addr)
 	if err != nil {

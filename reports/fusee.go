@@ -20,7 +20,8 @@ type size struct {
 	thresholds     []float64
 	replicas       []int
 	mixes          []string // of the figures that have four
-	// Virtual time for a second of the paper. The one of the crash is longer, for a master that mends the pool.
+	// Virtual time for a second of the paper. The one of the crash is longer, for a master that mends
+	// the pool.
 	second, crashSecond time.Duration
 	crashWarmUp         int64 // of a run that is longer than the others
 }

@@ -46,8 +46,9 @@ func clientTable(s *size, r results, p *Part) {
 		" paper compares with, are not built yet.", most))
 }
 
-// thinking is what a client computes for an operation, beside posting and polling, in the columns that say so. No paper
-// has the number: it is fitted to what C gains with pairs of 256 B (Figure 12), so that this gain proves nothing.
+// thinking is what a client computes for an operation, beside posting and polling, in the columns
+// that say so. No paper has the number: it is fitted to what C gains with pairs of 256 B (Figure
+// 12), so that this gain proves nothing.
 const thinking = 5 * time.Microsecond
 
 // pondering is as much that the clients, and not three memory nodes, are the limit of A and C.
@@ -168,8 +169,8 @@ type suspect struct {
 	hardware []string
 }
 
-// blamed are the parts of the memory nodes that could hide what a threshold costs A: with each of them much faster,
-// alone and together with the client's NIC, the other parts become the limit.
+// blamed are the parts of the memory nodes that could hide what a threshold costs A: with each of
+// them much faster, alone and together with the client's NIC, the other parts become the limit.
 var blamed = []suspect{
 	{"forty times as many atomics", []string{"AtomicMops=108", "AtomicWordMops=96"}},
 	{"atomics and messages of the NIC without a limit", []string{"AtomicMops=0", "AtomicWordMops=0", "NodeMops=0", "ClientMops=0"}},
@@ -216,8 +217,8 @@ func cacheTable(s *size, r results, p *Part) {
 	p.claim("cache", t, text, why)
 }
 
-// allocators are the ways of allocation: the two-level one, and the nodes with all the cores that the profile gives
-// them and with one.
+// allocators are the ways of allocation: the two-level one, and the nodes with all the cores that
+// the profile gives them and with one.
 var allocators = []struct {
 	name  string
 	nodes bool
@@ -227,7 +228,8 @@ var allocators = []struct {
 // nodeCentric is the option of FUSEE by which nodes hand out memory.
 const nodeCentric = "node-centric"
 
-// service is how long a call takes a memory node's core in the experiment: no paper has the profile's 5 µs.
+// service is how long a call takes a memory node's core in the experiment: no paper has the
+// profile's 5 µs.
 const service = 8 * time.Microsecond
 
 func allocationCases(s *size) (list []trial) {

@@ -32,8 +32,9 @@ func report(t *testing.T, p *Paper, only ...string) *Report {
 	return r
 }
 
-// audit checks what every report owes its reader: rows under their headings, a criterion of each statement, and of what
-// differs a reason with its experiment, or that it is not known. It returns the outcomes by the statements' names.
+// audit checks what every report owes its reader: rows under their headings, a criterion of each
+// statement, and of what differs a reason with its experiment, or that it is not known. It returns
+// the outcomes by the statements' names.
 func audit(t *testing.T, r *Report) map[string]Outcome {
 	t.Helper()
 	outcomes := map[string]Outcome{}
@@ -65,8 +66,9 @@ func audit(t *testing.T, r *Report) map[string]Outcome {
 	return outcomes
 }
 
-// allParts reports whether $FARKV_REPORTS asks for the quick size of all parts: without it the longest are left out. It is read
-// in tests, so that the go command knows what a cached result depends on.
+// allParts reports whether $FARKV_REPORTS asks for the quick size of all parts: without it the
+// longest are left out. It is read in tests, so that the go command knows what a cached result
+// depends on.
 func allParts() bool { return os.Getenv("FARKV_REPORTS") == "all" }
 
 // but lists a paper's parts without some, unless all are asked for.
@@ -79,7 +81,8 @@ func but(p *Paper, long ...string) (parts []string) {
 	return parts
 }
 
-// TestFusee does the quick size of the report; its longest parts, four fifths of it, with FARKV_REPORTS=all.
+// TestFusee does the quick size of the report; its longest parts, four fifths of it, with
+// FARKV_REPORTS=all.
 func TestFusee(t *testing.T) {
 	if raced {
 		report(t, Fusee, "latency") // several runs at a time

@@ -46,8 +46,9 @@ func (in *input) kind() string {
 	return aReport
 }
 
-// Draw makes charts of saved files: recordings, files of go-ycsb's --results, or answers of farkv report -o json. Several of
-// one kind are compared. Errors are workloads.UseErrors where the files do not belong together.
+// Draw makes charts of saved files: recordings, files of go-ycsb's --results, or answers of farkv
+// report -o json. Several of one kind are compared. Errors are workloads.UseErrors where the files
+// do not belong together.
 func Draw(files []string) (*plot.Page, error) {
 	var all []*input
 	defer func() {

@@ -53,7 +53,8 @@ const (
 	mostBars   = 8 // rows whose values are bars; of more they are joined
 )
 
-// Charts draws the table of a part: a chart for the columns of each unit, and one for what the paper prints, beside ours.
+// Charts draws the table of a part: a chart for the columns of each unit, and one for what the
+// paper prints, beside ours.
 func (p *Part) Charts() (list []plot.Chart) {
 	units := p.Units
 	if len(units) != len(p.Header) {
@@ -106,8 +107,8 @@ func even(n int) int {
 	return max((n+charts-1)/charts, 1)
 }
 
-// axis returns the rows that have numbers, and the axis that they lie along: that of their first cells, where those are
-// ascending numbers.
+// axis returns the rows that have numbers, and the axis that they lie along: that of their first
+// cells, where those are ascending numbers.
 func (p *Part) axis() (rows [][]Cell, x plot.Axis) {
 	for _, row := range p.Rows {
 		if slices.ContainsFunc(row[min(len(row), 1):], func(c Cell) bool { _, _, ok := c.plotted(); return ok }) {
@@ -136,8 +137,8 @@ func (p *Part) axis() (rows [][]Cell, x plot.Axis) {
 	return rows, x
 }
 
-// column returns the title of a column. One of several that have the same stands behind the last that is alone with its, and
-// where that is not enough behind the one before it.
+// column returns the title of a column. One of several that have the same stands behind the last
+// that is alone with its, and where that is not enough behind the one before it.
 func (p *Part) column(k int) string {
 	name := p.behind(k)
 	for other := range p.Header {

@@ -83,8 +83,8 @@ func eventText(e *telemetry.Event) string {
 	return text
 }
 
-// add sums what processes did between two samples. One that was not there before began at nothing; what one that is gone
-// did last is not known.
+// add sums what processes did between two samples. One that was not there before began at nothing;
+// what one that is gone did last is not known.
 func (f *film) add(at, took float64, before, now map[process]*telemetry.Process) {
 	var ok [telemetry.Kinds]float64
 	var failed, unknown float64
@@ -122,7 +122,8 @@ func (f *film) add(at, took float64, before, now map[process]*telemetry.Process)
 	}
 }
 
-// addModules sums what the persistent memory of the nodes wrote since before. Modules that cannot be compared count nothing.
+// addModules sums what the persistent memory of the nodes wrote since before. Modules that cannot
+// be compared count nothing.
 func (f *film) addModules(before map[int][]telemetry.DIMM, nodes []telemetry.Node, took float64) {
 	var written, asked float64
 	for i := range nodes {

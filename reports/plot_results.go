@@ -88,7 +88,8 @@ func throughputBars(all []*input, calls []string) plot.Chart {
 	return c
 }
 
-// overTime draws what ended in each interval: of one run by kind, of several all of it; failures are series of their own.
+// overTime draws what ended in each interval: of one run by kind, of several all of it; failures
+// are series of their own.
 func overTime(all []*input) plot.Chart {
 	c := plot.Chart{Title: "Throughput over time", X: plot.Axis{Label: "time", Unit: plot.Seconds}, Y: plot.Axis{Unit: plot.Rate}}
 	for _, in := range all {

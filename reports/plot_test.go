@@ -89,7 +89,8 @@ func TestColumnsWithTheSameTitle(t *testing.T) {
 	}
 }
 
-// record writes a recording of a process that makes 100 gets of 5 µs a second, beside another that joins at second 3.
+// record writes a recording of a process that makes 100 gets of 5 µs a second, beside another that
+// joins at second 3.
 func record(t *testing.T, file string) {
 	t.Helper()
 	w, err := recording.Create(file, "a test")

@@ -14,8 +14,8 @@ type Figure struct {
 	Paper   string `json:"paper"`
 	Section string `json:"section"`
 	Says    string `json:"says"`
-	// Printed is the number as the paper prints it, where the words have one. Ours holds when it differs from it by no
-	// more than half of its last digit.
+	// Printed is the number as the paper prints it, where the words have one. Ours holds when it
+	// differs from it by no more than half of its last digit.
 	Printed string `json:"printed,omitempty"`
 	Unit    string `json:"unit,omitempty"`
 	// When is the criterion of a statement that is not one number: it holds when this does.
@@ -27,7 +27,8 @@ type Figure struct {
 //go:embed published/*.json
 var published embed.FS
 
-// read takes in what the paper states and its tables. A file that is not right is a mistake in the program: it panics.
+// read takes in what the paper states and its tables. A file that is not right is a mistake in the
+// program: it panics.
 func (p *Paper) read(text []byte) {
 	var file struct {
 		Figures []struct {

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// fillUp inserts keys until the table is so full, or as many inserts as mostFailed found no path: then it ends in
-// client.ErrFull.
+// fillUp inserts keys until the table is so full, or as many inserts as mostFailed found no path:
+// then it ends in client.ErrFull.
 func fillUp(t *stores.CuckooTable, fill float64, mostFailed int, each func(path []int)) (failed int, err error) {
 	for n := uint64(0); t.Fill() < fill; n++ {
 		if path := t.Insert(n); len(path) > 0 {
@@ -21,8 +21,8 @@ func fillUp(t *stores.CuckooTable, fill float64, mostFailed int, each func(path 
 	return failed, nil
 }
 
-// distances is Figure 4 (a): it hashes keys into a table, and counts, for each distance, those whose second row lies so far
-// behind their first.
+// distances is Figure 4 (a): it hashes keys into a table, and counts, for each distance, those
+// whose second row lies so far behind their first.
 func distances(factor float64, rows, keys int, seed uint64) ([]int, error) {
 	t, err := stores.NewCuckooTable(factor, paperRow, rows, seed)
 	if err != nil {
@@ -36,8 +36,8 @@ func distances(factor float64, rows, keys int, seed uint64) ([]int, error) {
 	return n, nil
 }
 
-// maxFill is Figure 4 (b): it fills a table until the first insert fails, and returns the part of the entries that are used
-// then.
+// maxFill is Figure 4 (b): it fills a table until the first insert fails, and returns the part of
+// the entries that are used then.
 func maxFill(factor float64, entries, rows int, seed uint64) (float64, error) {
 	t, err := stores.NewCuckooTable(factor, entries, rows, seed)
 	if err != nil {
@@ -49,9 +49,10 @@ func maxFill(factor float64, entries, rows int, seed uint64) (float64, error) {
 	return t.Fill(), nil
 }
 
-// spans is Figure 4 (c): it fills a table to a part of its entries, and counts the inserts whose cuckoo paths span so many rows
-// from the lowest to the highest, the shorter way round the table; 0 are those that move nothing. Inserts that find no path are
-// left out, and counted. The error wraps client.ErrFull when there are as many of them as entries.
+// spans is Figure 4 (c): it fills a table to a part of its entries, and counts the inserts whose
+// cuckoo paths span so many rows from the lowest to the highest, the shorter way round the table; 0
+// are those that move nothing. Inserts that find no path are left out, and counted. The error wraps
+// client.ErrFull when there are as many of them as entries.
 func spans(factor float64, entries, rows int, fill float64, seed uint64) (spread, error) {
 	t, err := stores.NewCuckooTable(factor, entries, rows, seed)
 	if err != nil {
@@ -62,8 +63,8 @@ func spans(factor float64, entries, rows int, fill float64, seed uint64) (spread
 	return s, err
 }
 
-// span returns the distance between the lowest and the highest row of a path, on the shorter way round the table: all but the
-// widest gap between its neighbours.
+// span returns the distance between the lowest and the highest row of a path, on the shorter way
+// round the table: all but the widest gap between its neighbours.
 func span(path []int, rows int) int {
 	widest := 0
 	for _, a := range path {

@@ -7,9 +7,10 @@ import (
 	"github.com/farkv/farkv/client"
 )
 
-// TestFigure4b: with f = 2.3 and rows of 8 entries more than 95 % of a table are used when the first insert fails, on the average
-// of ten tables of 4,000 rows (97 %). The first failure is that of the worst neighbourhood of all, so it comes the earlier the
-// larger the table is: at 95 % of 10,000 rows and at 92 % of 100,000. The paper does not say how large its tables were.
+// TestFigure4b: with f = 2.3 and rows of 8 entries more than 95 % of a table are used when the
+// first insert fails, on the average of ten tables of 4,000 rows (97 %). The first failure is that
+// of the worst neighbourhood of all, so it comes the earlier the larger the table is: at 95 % of
+// 10,000 rows and at 92 % of 100,000. The paper does not say how large its tables were.
 func TestFigure4b(t *testing.T) {
 	if raced {
 		t.Skip("only computes; run without -race")
@@ -37,9 +38,10 @@ func TestFigure4b(t *testing.T) {
 	}
 }
 
-// TestFigure4c: while a table is filled to 95 %, 95 % of the inserts span 32 rows or fewer, and nearly 99 % 256 or fewer; with
-// independent rows those that move something nearly always span a large part of it. In the paper about half of them move
-// nothing; here 94 %, since a free slot in a key's second row is as good as one in its first: both are locked and read.
+// TestFigure4c: while a table is filled to 95 %, 95 % of the inserts span 32 rows or fewer, and
+// nearly 99 % 256 or fewer; with independent rows those that move something nearly always span a
+// large part of it. In the paper about half of them move nothing; here 94 %, since a free slot in a
+// key's second row is as good as one in its first: both are locked and read.
 func TestFigure4c(t *testing.T) {
 	if raced {
 		t.Skip("only computes; run without -race")

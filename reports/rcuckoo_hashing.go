@@ -159,7 +159,8 @@ func spanTable(s *rcuckooSize, _ results, p *Part) {
 		computed[spread](p, "dependent").failed, computed[spread](p, "independent").failed))
 }
 
-// inOneWord returns the part of the spans that lie within the rows of one lock word, were their beginnings anywhere.
+// inOneWord returns the part of the spans that lie within the rows of one lock word, were their
+// beginnings anywhere.
 func inOneWord(counts []int, rows int) float64 {
 	all, in := 0.0, 0.0
 	for span, n := range counts {

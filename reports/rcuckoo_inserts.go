@@ -23,7 +23,8 @@ const narrow = 2
 // calm is a crowd that loads nothing much.
 const calm = 8
 
-// growing makes of a trial one of a table that is so full, in percent, and gets so many INSERTs at most.
+// growing makes of a trial one of a table that is so full, in percent, and gets so many INSERTs at
+// most.
 func (s *rcuckooSize) growing(o *ops.Simulation, m insertMix, fill int64) {
 	o.Records, o.WarmUp = s.table*fill/100, 0
 	o.Ops = s.ops
@@ -115,15 +116,16 @@ func fillingTable(s *rcuckooSize, r results, p *Part) {
 // noPath is the share of the operations that failed, which are INSERTs without a path.
 func noPath(r *simulate.Result) Cell { return share(100 * float64(r.Failed) / float64(r.Operations)) }
 
-// twoTrips claims that the median of calls takes two trips. A fence counts as one: what is behind it waits for what
-// is ahead.
+// twoTrips claims that the median of calls takes two trips. A fence counts as one: what is behind
+// it waits for what is ahead.
 func (p *Part) twoTrips(about string, c *simulate.Call) {
 	n := c.TripsAt(0.5)
 	p.claim(about, is(n == 2), fmt.Sprintf("%d at the median", n), unknown("Two batches are posted, and a fence in one of them waits for an"+
 		" answer, which farkv counts as a trip. Behind an atomic on the NIC's memory it takes no time here: see device."))
 }
 
-// lockTrips is how many trips a share of the INSERTs did not exceed, but for those of the fence and of writing the rows.
+// lockTrips is how many trips a share of the INSERTs did not exceed, but for those of the fence and
+// of writing the rows.
 func lockTrips(c *simulate.Call, part float64) float64 { return float64(c.TripsAt(part) - 2) }
 
 func lockCases(s *rcuckooSize) (list []trial) {

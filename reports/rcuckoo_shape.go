@@ -9,7 +9,8 @@ import (
 // cores of six client machines (section 5.5).
 const sixMachines = 120
 
-// sizeOf gives a trial values of so many bytes, in their entries or in extents, in a table of fewer entries.
+// sizeOf gives a trial values of so many bytes, in their entries or in extents, in a table of fewer
+// entries.
 func (s *rcuckooSize) sizeOf(o *ops.Simulation, value int, inline bool) {
 	o.Records = s.smaller * paperFull / 100
 	o.Set(tableRows, int(s.smaller)/paperRow)

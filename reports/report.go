@@ -1,5 +1,5 @@
-// Package reports does the papers' evaluations again, on simulated hardware, and puts what comes out beside what the
-// papers say: a file a paper, with the published figures as data.
+// Package reports does the papers' evaluations again, on simulated hardware, and puts what comes
+// out beside what the papers say: a file a paper, with the published figures as data.
 package reports
 
 import (
@@ -139,7 +139,8 @@ const (
 	markWidth = len(TooSmall)
 )
 
-// paragraph prints a text behind its mark, in lines that are not too long; in Markdown, as an item of a list.
+// paragraph prints a text behind its mark, in lines that are not too long; in Markdown, as an item
+// of a list.
 func paragraph(w io.Writer, mark, text string, markdown bool) {
 	if markdown {
 		if mark = strings.TrimSpace(mark); mark != "" {

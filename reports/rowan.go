@@ -63,7 +63,8 @@ func init() {
 	}
 }
 
-// Rowan is the paper of Rowan-KV: what it says of Rowan itself, and of throughput, latency and DLWA of the stores.
+// Rowan is the paper of Rowan-KV: what it says of Rowan itself, and of throughput, latency and DLWA
+// of the stores.
 var Rowan = newPaper(&Paper{
 	Name: "Rowan", Source: "Wang et al., OSDI 2023", Section: "sections 2.4 and 6.2 to 6.6", Small: rowanSmall,
 }, plan[*rowanSize]{newRowanSize, rowanSetUp, rowanExperiments})

@@ -2,7 +2,8 @@ package reports
 
 import "testing"
 
-// TestCurve: between two points values are on a line, below the first they are its, and beyond the most there are none.
+// TestCurve: between two points values are on a line, below the first they are its, and beyond the
+// most there are none.
 func TestCurve(t *testing.T) {
 	c := curve{{10, 1}, {20, 3}, {18, 9}, {30, 5}}
 	for load, want := range map[float64]float64{5: 1, 10: 1, 15: 2, 20: 3, 24: 7, 30: 5} {

@@ -114,7 +114,8 @@ func failoverTable(s *rowanSize, r results, p *Part) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// behind returns how long behind a time a master has said something first, in milliseconds; 0: never.
+// behind returns how long behind a time a master has said something first, in milliseconds; 0:
+// never.
 func behind(x *simulate.Result, from time.Duration, what string) float64 {
 	for _, e := range x.Events {
 		if at := 1e3*e.Seconds - ms(from); at > 0 && strings.Contains(e.What, what) {

@@ -19,15 +19,16 @@ import (
 const divided = "The quick size has a fourth of each machine, and is short beside what an operation takes."
 
 const (
-	// What is not the paper's: how many clients there are at its peaks, it does not say. With a quarter of them rates
-	// are 4 to 9 % lower.
+	// What is not the paper's: how many clients there are at its peaks, it does not say. With a
+	// quarter of them rates are 4 to 9 % lower.
 	kindClients = 2880
 
 	kindKeys    = 30 // of each worker
 	kindWorkers = 24 // of a server
 )
 
-// rowanCalls are calls of the paper's six servers with 24 workers, and of so many clients, all divided by a scale.
+// rowanCalls are calls of the paper's six servers with 24 workers, and of so many clients, all
+// divided by a scale.
 func rowanCalls(scale, clients int, seed uint64, warmUp time.Duration) simulate.Replicated {
 	return simulate.Replicated{
 		Profile: "rowan-testbed", Scale: scale, Servers: 6, Workers: kindWorkers, Replicas: 3,

@@ -53,7 +53,8 @@ func (p *Part) curve(s *rowanSize, k kv.Kind, of func(*simulate.Served) float64)
 	return c
 }
 
-// at returns the value where the load comes to be so much, on the line between two points; false: it does not.
+// at returns the value where the load comes to be so much, on the line between two points; false:
+// it does not.
 func (c curve) at(load float64) (value float64, ok bool) {
 	for i := range c {
 		if to := c[i]; to.load >= load {
@@ -67,7 +68,8 @@ func (c curve) at(load float64) (value float64, ok bool) {
 	return 0, false
 }
 
-// tailLoad is the load with which the paper has latencies of the tail, in million operations a second (section 6.3).
+// tailLoad is the load with which the paper has latencies of the tail, in million operations a
+// second (section 6.3).
 const tailLoad = 50
 
 func loadingTable(s *rowanSize, _ results, p *Part) {

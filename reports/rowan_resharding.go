@@ -30,12 +30,13 @@ const (
 	reshardPeriod  = 500 * time.Millisecond // of counting
 	reshardMoved   = 1.1e6                  // objects
 	reshardDetect  = 660                    // milliseconds
-	// Of further runs: what is of interest is over by then, after up to one and a half periods, and a migration.
+	// Of further runs: what is of interest is over by then, after up to one and a half periods, and a
+	// migration.
 	asideCalm, asideAfter = 200 * time.Millisecond, 1100 * time.Millisecond
 )
 
-// reshardSize is how large the pool is in which a shard becomes hot, and for how long that is looked at. Phases are how
-// much later it does so in further runs.
+// reshardSize is how large the pool is in which a shard becomes hot, and for how long that is
+// looked at. Phases are how much later it does so in further runs.
 type reshardSize struct {
 	records     int64
 	calm, after time.Duration

@@ -2,7 +2,8 @@ package reports
 
 import "testing"
 
-// TestRowan does the quick size of the report; its longest parts, nine tenths of it, with FARKV_REPORTS=all.
+// TestRowan does the quick size of the report; its longest parts, nine tenths of it, with
+// FARKV_REPORTS=all.
 func TestRowan(t *testing.T) {
 	if raced {
 		t.Skip("runs are as TestFusee's; run without -race")

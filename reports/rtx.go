@@ -58,11 +58,12 @@ const (
 	rtxName = "rTX"
 )
 
-// forgetful stores are as the paper's, which remember nothing of a leaf; ours do unless told otherwise.
+// forgetful stores are as the paper's, which remember nothing of a leaf; ours do unless told
+// otherwise.
 var forgetful = stores.Values{"forgetful": true}
 
-// rtxTrees and rtxTables are the implementations of Sherman and of RACE. DTX locks when it commits: rTX is faster
-// "thanks to the reduced transaction aborts due to no logging and pre-locking" (6.1).
+// rtxTrees and rtxTables are the implementations of Sherman and of RACE. DTX locks when it commits:
+// rTX is faster "thanks to the reduced transaction aborts due to no logging and pre-locking" (6.1).
 var (
 	rtxTrees = []implementation{
 		{name: optimal, store: "sherman"},
@@ -72,8 +73,9 @@ var (
 	rtxTables = []implementation{{name: optimal, store: "race"}, {name: dtxName, store: "race-dtx"}, {name: rtxName, store: "race-rtx"}}
 )
 
-// intervals of a run: the second half of them tells its throughput. In the first one locks get their waiters, and at
-// the end some clients have an operation to end, which may have waited for long.
+// intervals of a run: the second half of them tells its throughput. In the first one locks get
+// their waiters, and at the end some clients have an operation to end, which may have waited for
+// long.
 const intervals = 8
 
 // settled returns the operations a second of the second half of a run.
@@ -85,14 +87,16 @@ func settled(r *simulate.Result) float64 {
 	return sum / (intervals / 2)
 }
 
-// treeMemory is a node's, of which trees need a hundredth. (The paper's has 128 GB.) In a pool that is sized by its
-// records rTX's clients look for free buffers three times as often.
+// treeMemory is a node's, of which trees need a hundredth. (The paper's has 128 GB.) In a pool that
+// is sized by its records rTX's clients look for free buffers three times as often.
 const treeMemory = 1 << 30
 
-// leastWarmUp are the operations of a warm-up in which one client comes to cache all internal nodes.
+// leastWarmUp are the operations of a warm-up in which one client comes to cache all internal
+// nodes.
 const leastWarmUp = 5000
 
-// trial names a simulation that differs from the paper's set-up of a mix (section 6): workload rtx-a, say, zipfian.
+// trial names a simulation that differs from the paper's set-up of a mix (section 6): workload
+// rtx-a, say, zipfian.
 func (s *rtxSize) trial(x implementation, mix, name string, differ func(*ops.Simulation)) trial {
 	o := ops.Simulation{
 		Config: simulate.Config{
@@ -123,7 +127,8 @@ var RTX = newPaper(&Paper{
 	Name: "rTX", Source: "Wei et al., arXiv", Section: "section 6", Small: rtxSmall,
 }, plan[*rtxSize]{newRTXSize, rtxSetUp, rtxExperiments})
 
-// rtxSmall tells for which statements of the quick size its few records and short runs are too small.
+// rtxSmall tells for which statements of the quick size its few records and short runs are too
+// small.
 var rtxSmall = map[string]string{
 	"trees-a-uniform": fewNodes, "trees-b-uniform": fewNodes,
 	"crash-before": fewerClients, "crash-after": fewerClients,

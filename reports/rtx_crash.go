@@ -15,8 +15,8 @@ const (
 	crashLease = 8 * time.Millisecond // of rTX's locks, and of DTX's master
 	// crashSlack is what the eye does not see in a timeline: so far below the mean an interval may be.
 	crashSlack = 0.1
-	// loadTime is how long a record takes to be loaded: buffers that it replaces are free again then, as in a pool
-	// that was busy.
+	// loadTime is how long a record takes to be loaded: buffers that it replaces are free again then,
+	// as in a pool that was busy.
 	loadTime = 400 * time.Nanosecond
 	// unmastered is the lease of a master that notices nothing in a run.
 	unmastered = time.Hour
@@ -59,8 +59,8 @@ func clientCrashCases(s *rtxSize) (list []trial) {
 	return list
 }
 
-// crashed is a run of INSERTs in which all clients of the last compute node die: clients are dealt to the nodes in
-// turn.
+// crashed is a run of INSERTs in which all clients of the last compute node die: clients are dealt
+// to the nodes in turn.
 func (s *rtxSize) crashed(x implementation, name string, records int64) trial {
 	size := s.crash
 	return s.trial(x, "a", name, func(o *ops.Simulation) {
@@ -88,7 +88,8 @@ type collapse struct {
 	noise         float64 // depth of the last intervals alone
 }
 
-// during is the mean throughput of some intervals, of which the last may be missing where nothing ended any more.
+// during is the mean throughput of some intervals, of which the last may be missing where nothing
+// ended any more.
 func during(x *simulate.Result, from, to int) float64 {
 	sum := 0.0
 	for _, point := range x.Points[min(from, len(x.Points)):min(to, len(x.Points))] {

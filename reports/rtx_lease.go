@@ -42,8 +42,8 @@ const (
 	// noDrift stands for none: a lease has to last, and looks at a lock are paced by it.
 	noDrift    = 10 * time.Microsecond
 	paperDrift = 5 * time.Millisecond
-	// What is assumed of the machines: how often a second a core is taken from a client, and for how long on average;
-	// and how far apart clocks are that NTP sets, and how they drift.
+	// What is assumed of the machines: how often a second a core is taken from a client, and for how
+	// long on average; and how far apart clocks are that NTP sets, and how they drift.
 	leaseStalls = 10
 	leaseStall  = time.Millisecond
 	leaseOffset = 10 * time.Millisecond

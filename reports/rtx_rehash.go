@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
-// rehashSize says how large tables are that rehash. All of them are filled until subtables are about to be split.
+// rehashSize says how large tables are that rehash. All of them are filled until subtables are
+// about to be split.
 type rehashSize struct {
 	groups    int           // of the one subtable whose rehash is timed
 	groupsFew int           // of a subtable of the timeline
@@ -29,8 +30,8 @@ func newRehashSize(quick bool) rehashSize {
 const (
 	slotsOfGroup = 21 // RACE's: two main buckets and an overflow bucket of 7 slots
 	groupBytes   = 192
-	// nearlyFull is up to where a table is filled, in percent of its slots, and fillMore how many of these are then
-	// inserted: a bucket overflows in between.
+	// nearlyFull is up to where a table is filled, in percent of its slots, and fillMore how many of
+	// these are then inserted: a bucket overflows in between.
 	nearlyFull = 85
 	fillMore   = 10
 	// rehashPatience bounds runs of one subtable, of which the original's rehash takes some seconds.

@@ -34,8 +34,8 @@ var rtxMixes = []mixture{
 // load is how many clients there are, and how many operations each has in flight.
 type load struct{ clients, inFlight int }
 
-// loads are those among which a mixture has its peak. Where many clients want the same locks that is with fewer of
-// them.
+// loads are those among which a mixture has its peak. Where many clients want the same locks that
+// is with fewer of them.
 func (s *rtxSize) loads(m mixture) (list []load) {
 	for _, n := range s.flights {
 		list = append(list, load{rtxNodes * rtxThreads, n})
@@ -73,8 +73,8 @@ func (s *rtxSize) peak(r results, name string, m mixture) *simulate.Result {
 // fastWords is a NIC whose atomics on one word are as fast as those on many.
 const fastWords = "AtomicWordMops=100"
 
-// wideKeys makes a leaf of rTX's hold as many pairs as one of the original's, whose entries have two versions: keys
-// may have 6 B more.
+// wideKeys makes a leaf of rTX's hold as many pairs as one of the original's, whose entries have
+// two versions: keys may have 6 B more.
 func wideKeys(o *ops.Simulation) { o.Set("key-bytes", 14) }
 
 func fastAtomics(o *ops.Simulation) { o.Hardware = []string{fastWords} }
@@ -183,7 +183,8 @@ func choiceTable(s *rtxSize, r results, p *Part) {
 // tableMixes are those for hash tables, which do not scan.
 var tableMixes = rtxMixes[:7]
 
-// A GET of RACE's, as its verbs alone: buckets and pair, with and without the look at lock and pointer of the subtable.
+// A GET of RACE's, as its verbs alone: buckets and pair, with and without the look at lock and
+// pointer of the subtable.
 var (
 	readBuckets = []simulate.BareVerb{bare(rdma.Read, simulate.OfData, 168), bare(rdma.Read, simulate.OfData, 168)}
 	readPair    = bare(rdma.Read, simulate.OfLog, 64)

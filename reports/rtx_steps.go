@@ -82,7 +82,8 @@ var insertsAlone = mixture{"a", evenly}
 // bareCrowd are as many clients as do the paper's verbs alone at their peak.
 const bareCrowd = 4 * rtxNodes * rtxThreads
 
-// stepCost is what a step has: operations a second, and the mean latency of the clients of one compute node.
+// stepCost is what a step has: operations a second, and the mean latency of the clients of one
+// compute node.
 type stepCost struct{ rate, took float64 }
 
 // by returns by how many percent a step is less than the one before, and how many times as long.
@@ -128,8 +129,8 @@ func stepCells(c, before stepCost) []Cell {
 	return []Cell{mops(c.rate), percent(changed), us(c.took), count("%.2f", times)}
 }
 
-// claimSteps claims what each step costs. Where a store has it, that counts, and the verbs alone may show why it
-// differs.
+// claimSteps claims what each step costs. Where a store has it, that counts, and the verbs alone
+// may show why it differs.
 func (p *Part) claimSteps(store, alone map[string]stepCost) {
 	for _, x := range []struct{ about, step, before, bareBefore string }{
 		{"steps-occ", "+OCC", optimal, optimal}, {"steps-icommit", "+ICommit", "+OCC", "+OCC"}, {"steps-log", "+Log", "+OCC", "+ICommit"},

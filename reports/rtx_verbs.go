@@ -19,7 +19,8 @@ const (
 	nodeBytes      = 1024 // of the paper's trees
 )
 
-// verbSum is what the verbs of an INSERT carry, as Table 2 counts it: bytes of READs and of WRITEs, and CASes.
+// verbSum is what the verbs of an INSERT carry, as Table 2 counts it: bytes of READs and of WRITEs,
+// and CASes.
 type verbSum struct{ read, wrote, atomics int }
 
 func (v verbSum) plus(w verbSum) verbSum {
@@ -44,14 +45,15 @@ func sumOf(verbs []simulate.Posted) (v verbSum) {
 	return v
 }
 
-// remark explains a part of how what is counted differs from the table: with what it adds to ours it is the table's.
+// remark explains a part of how what is counted differs from the table: with what it adds to ours
+// it is the table's.
 type remark struct {
 	why string
 	verbSum
 }
 
-// verbRemarks are those of an INSERT that changes one node, and of one that splits a leaf: it writes the leaf, a new
-// one and their parent.
+// verbRemarks are those of an INSERT that changes one node, and of one that splits a leaf: it
+// writes the leaf, a new one and their parent.
 var verbRemarks = map[string][]remark{
 	key(optimal, 1): {
 		{"Sherman writes the entry that it changes (24 B), not the node", verbSum{0, nodeBytes - 24, 0}},
@@ -152,8 +154,8 @@ func verbTable(_ *rtxSize, _ results, p *Part) {
 	p.Notes = append(p.Notes, "Others of the INSERTs read an internal node, too, find that a leaf was split, or take memory.")
 }
 
-// claimVerbs claims that an INSERT takes what the table says. Where it does not, what explains each difference has to
-// add up to it.
+// claimVerbs claims that an INSERT takes what the table says. Where it does not, what explains each
+// difference has to add up to it.
 func (p *Part) claimVerbs(name string, ours, paper verbSum) {
 	sum, whys := ours, []string(nil)
 	for _, r := range verbRemarks[name] {

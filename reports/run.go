@@ -22,7 +22,8 @@ type Options struct {
 	Say   func(format string, args ...any) // told of the progress, by several goroutines at a time
 }
 
-// experiment is a part of a report: simulations by their names, and what to make of their results. S says how large.
+// experiment is a part of a report: simulations by their names, and what to make of their results.
+// S says how large.
 type experiment[S any] struct {
 	name, title, setUp string
 	cases              func(s S) []trial
@@ -35,8 +36,8 @@ type trial struct {
 	ops.Simulation
 	micro    int64 // operations of each kind by one client alone, instead of the workload
 	stranded bool  // simulate.Stranded, instead of the workload
-	// compute is done instead of a simulation of a store: computed has what it returns. same says what that is where
-	// several experiments ask for it.
+	// compute is done instead of a simulation of a store: computed has what it returns. same says what
+	// that is where several experiments ask for it.
 	compute func(context.Context) (any, error)
 	same    string
 }
@@ -92,8 +93,8 @@ func (j *job) do(ctx context.Context) (err error) {
 	return err
 }
 
-// do runs the experiments, as many simulations at a time as there are processors: each has one goroutine. What several
-// experiments ask for is run once.
+// do runs the experiments, as many simulations at a time as there are processors: each has one
+// goroutine. What several experiments ask for is run once.
 func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, o Options) ([]*Part, error) {
 	var order []*job
 	jobs := map[string]*job{}
@@ -132,7 +133,8 @@ func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, o O
 	return parts, nil
 }
 
-// key tells simulations apart that differ in more than their names, and from them what an experiment computes.
+// key tells simulations apart that differ in more than their names, and from them what an
+// experiment computes.
 func (t *trial) key(of string) string {
 	switch {
 	case t.same != "":

@@ -117,7 +117,8 @@ func share(v float64) Cell {
 	return Cell{Text: fmt.Sprintf("%.1f %%", v), Value: v, number: true, unit: plot.Percent}
 }
 
-// What is known where numbers differ from the paper's in more than one place, and no experiment says why.
+// What is known where numbers differ from the paper's in more than one place, and no experiment
+// says why.
 var (
 	whyWork    = unknown("Clients compute nothing here beside posting and polling, and of what they did there the paper has no number.")
 	whyThreads = unknown("Two threads of a core do 1.2 times of what one does here, which is our estimate.")

@@ -24,8 +24,9 @@ func resourceCases(s *swarmSize) (list []trial) {
 	return list
 }
 
-// resources are what Table 3 lists, as the paper computes it: a client polls for as long as its operations take, and bytes
-// are those of keys, values and metadata. Memory is what was handed out, and not what waits for that.
+// resources are what Table 3 lists, as the paper computes it: a client polls for as long as its
+// operations take, and bytes are those of keys, values and metadata. Memory is what was handed out,
+// and not what waits for that.
 func resources(r *simulate.Result) (cpu, gbit, gib float64) {
 	all := r.Call("TOTAL")
 	bytes := uint64(0)

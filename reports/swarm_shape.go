@@ -57,8 +57,8 @@ func valueTable(s *swarmSize, r results, p *Part) {
 	p.Notes = append(p.Notes, fmt.Sprintf("%d records.", s.bigKeys))
 }
 
-// bend returns by how many percent a latency is off the line through those of the smallest and the largest values, at
-// most, and with which size: of operations of B, with data in place.
+// bend returns by how many percent a latency is off the line through those of the smallest and the
+// largest values, at most, and with which size: of operations of B, with data in place.
 func (s *swarmSize) bend(r results) (most float64, at int) {
 	low, high := s.values[0], s.values[len(s.values)-1]
 	for _, call := range []string{"READ", "UPDATE"} {
@@ -136,7 +136,8 @@ func wordCases(s *swarmSize) []trial {
 	})
 }
 
-// atOnce is the share of the calls that take one trip, in percent, and the median of them, which are the fastest.
+// atOnce is the share of the calls that take one trip, in percent, and the median of them, which
+// are the fastest.
 func atOnce(c *simulate.Call) (share, median float64) {
 	if len(c.ByTrips) > 1 {
 		share = c.ByTrips[1]
@@ -144,7 +145,8 @@ func atOnce(c *simulate.Call) (share, median float64) {
 	return 100 * share, c.At(share / 2)
 }
 
-// grows claims that four latencies are the paper's, and by how many percent the last is longer than the first.
+// grows claims that four latencies are the paper's, and by how many percent the last is longer than
+// the first.
 func (p *Part) grows(about string, ours []float64, texts []string, percent string) {
 	longer := change(ours[0], ours[3])
 	list := []test{printed(longer, percent, "%")}

@@ -25,12 +25,14 @@ type Verdict struct {
 	Outcome Outcome `json:"verdict"`
 	// Why tells why it differs, or does not count.
 	Why string `json:"why,omitempty"`
-	// Shown is set when the reason is shown by an experiment: with what is blamed changed, the statement holds.
+	// Shown is set when the reason is shown by an experiment: with what is blamed changed, the
+	// statement holds.
 	Shown bool `json:"shown,omitempty"`
 }
 
-// slack is how far from a limit a measured number has to be, as a part of it, so that the quick size is trusted: by
-// about so much its numbers differ between seeds, and from those of the full size where nothing else makes them differ.
+// slack is how far from a limit a measured number has to be, as a part of it, so that the quick
+// size is trusted: by about so much its numbers differ between seeds, and from those of the full
+// size where nothing else makes them differ.
 const slack = 0.05
 
 // test is a criterion that was applied: whether it is met, and whether slack could turn it.
@@ -53,7 +55,8 @@ func inside(x, low, high float64) test { return all(more(x, low), less(x, high))
 // similar tests whether a number is another, give or take a part of it.
 func similar(a, b, part float64) test { return inside(a/b, 1-part, 1+part) }
 
-// printed tests whether ours is what the paper prints. Of shares and changes, in percent, slack is at least 3.
+// printed tests whether ours is what the paper prints. Of shares and changes, in percent, slack is
+// at least 3.
 func printed(ours float64, text, unit string) test {
 	v, half := number(text)
 	room := slack * math.Abs(v)
@@ -105,8 +108,8 @@ func unknown(facts string, args ...any) reason {
 	return reason{text: text}
 }
 
-// because is a reason with its experiment: what was changed, what ours is then, and the criterion, applied again.
-// When the statement does not hold then, the reason is not known.
+// because is a reason with its experiment: what was changed, what ours is then, and the criterion,
+// applied again. When the statement does not hold then, the reason is not known.
 func because(changed, ours string, again test) reason {
 	if !again.met {
 		return unknown("It still differs %s: %s.", changed, ours)

@@ -11,14 +11,17 @@ import (
 	"testing"
 )
 
-// full is the file of a paper's verdicts at the full size, a line each: a statement's name and its outcome.
+// full is the file of a paper's verdicts at the full size, a line each: a statement's name and its
+// outcome.
 func full(p *Paper) string { return filepath.Join("testdata", "full-"+strings.ToLower(p.Name)+".txt") }
 
-// unrun is the outcome of a statement that the full size has not been run for since its criterion changed.
+// unrun is the outcome of a statement that the full size has not been run for since its criterion
+// changed.
 const unrun = "?"
 
-// agrees checks that the quick size says of each of the paper's statements, or of those of the parts that were run, what the full
-// size said, or that it is too small to tell, and that it does tell some.
+// agrees checks that the quick size says of each of the paper's statements, or of those of the
+// parts that were run, what the full size said, or that it is too small to tell, and that it does
+// tell some.
 func agrees(t *testing.T, p *Paper, quick map[string]Outcome) {
 	t.Helper()
 	text, err := os.ReadFile(full(p))
@@ -52,12 +55,13 @@ func agrees(t *testing.T, p *Paper, quick map[string]Outcome) {
 	}
 }
 
-// TestFull makes the files of verdicts at the full size, which takes some ten minutes a paper on two cores that are
-// idle:
+// TestFull makes the files of verdicts at the full size, which takes some ten minutes a paper on
+// two cores that are idle:
 //
 //	FARKV_LONG=1 go test ./reports -run TestFull -timeout 3h
 //
-// It is to be done again whenever a report, a store, or the simulator is changed in what it measures.
+// It is to be done again whenever a report, a store, or the simulator is changed in what it
+// measures.
 func TestFull(t *testing.T) {
 	if os.Getenv("FARKV_LONG") == "" {
 		t.Skip("takes half an hour: set FARKV_LONG=1")
@@ -118,8 +122,8 @@ func TestTests(t *testing.T) {
 	}
 }
 
-// TestClaim: what is fitted counts for nothing, the quick size says when it is too small, and a reason is shown or
-// not known.
+// TestClaim: what is fitted counts for nothing, the quick size says when it is too small, and a
+// reason is shown or not known.
 func TestClaim(t *testing.T) {
 	figures := map[string]Figure{
 		"fit": {Printed: "2.0", Fitted: "the link was chosen so"}, "number": {Printed: "2.0"}, "words": {When: "it is so"}, "few": {When: "it is so"},

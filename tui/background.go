@@ -16,17 +16,19 @@ import (
 
 func init() { early.Done() }
 
-// answerWithin bounds the wait for the terminal's answer. One that is later is taken out of the keys: see answerless.
+// answerWithin bounds the wait for the terminal's answer. One that is later is taken out of the
+// keys: see answerless.
 const answerWithin = 200 * time.Millisecond
 
-// askBackground asks for the background's color, and then where the cursor is, which all terminals answer.
+// askBackground asks for the background's color, and then where the cursor is, which all terminals
+// answer.
 const askBackground = "\x1b]11;?\x1b\\\x1b[6n"
 
 // answers are what terminals say to askBackground.
 var answers = regexp.MustCompile(`\x1b\]11;[^\x07\x1b]*(\x07|\x1b\\)|\x1b\[\d+;\d+R`)
 
-// darkBackground reports whether the terminal's background is dark, as $COLORFGBG or the terminal itself says; true where
-// neither does.
+// darkBackground reports whether the terminal's background is dark, as $COLORFGBG or the terminal
+// itself says; true where neither does.
 func darkBackground(getenv func(string) string) bool {
 	if v := getenv("COLORFGBG"); v != "" {
 		n, err := strconv.Atoi(v[strings.LastIndex(v, ";")+1:])
@@ -66,7 +68,8 @@ func askDark(tty io.ReadWriter) bool {
 
 var rgb = regexp.MustCompile(`\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})`)
 
-// isDark reports whether a terminal's answer names a color that is nearer to black than to white, or none.
+// isDark reports whether a terminal's answer names a color that is nearer to black than to white,
+// or none.
 func isDark(said []byte) bool {
 	parts := rgb.FindSubmatch(said)
 	if parts == nil {

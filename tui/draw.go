@@ -47,7 +47,8 @@ func (m *model) draw(a components.Area) {
 	m.drawFoot(foot)
 }
 
-// drawTabs draws the pages, the pool and its time. Where names have no room only that of the open page is drawn.
+// drawTabs draws the pages, the pool and its time. Where names have no room only that of the open
+// page is drawn.
 func (m *model) drawTabs(a components.Area) {
 	m.tabs = m.tabs[:0]
 	named := a.W >= 72
@@ -125,7 +126,8 @@ func (m *model) notSeen() (string, styles.ID) {
 	return "", styles.Plain
 }
 
-// drawFoot draws what is asked for, what was said, or the keys; and the state of the view at the right.
+// drawFoot draws what is asked for, what was said, or the keys; and the state of the view at the
+// right.
 func (m *model) drawFoot(a components.Area) {
 	right := a.Right(a.W-1, 0, styles.Muted, m.state())
 	a = a.Sub(0, 0, right-1, 1)

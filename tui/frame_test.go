@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 
 var sizes = [][2]int{{60, 20}, {80, 24}, {160, 48}}
 
-// TestPages compares a frame of each page at each size with what it was; FARKV_REMAKE=1 writes them anew.
+// TestPages compares a frame of each page at each size with what it was; FARKV_REMAKE=1 writes them
+// anew.
 func TestPages(t *testing.T) {
 	const remake = "FARKV_REMAKE"
 	samples := tuitest.NewPool(1, 3, 24).Samples(200)
@@ -131,8 +132,8 @@ func TestWorstProblemFirst(t *testing.T) {
 	}
 }
 
-// TestNoSampleBreaksAFrame draws any samples after any keys at any size: nothing panics, nothing leaves the frame,
-// and no control character of theirs reaches the terminal.
+// TestNoSampleBreaksAFrame draws any samples after any keys at any size: nothing panics, nothing
+// leaves the frame, and no control character of theirs reaches the terminal.
 func TestNoSampleBreaksAFrame(t *testing.T) {
 	theme := colored()
 	pressed := []string{"1", "2", "3", "4", "5", "6", "7", "enter", "esc", "left", "right", "up", "down", "pgdown",
@@ -227,7 +228,8 @@ func anySample(t *rapid.T) *telemetry.Sample {
 	return s
 }
 
-// BenchmarkFrame draws a frame of each page of a pool of 500 clients at 160 by 48, as after a sample.
+// BenchmarkFrame draws a frame of each page of a pool of 500 clients at 160 by 48, as after a
+// sample.
 func BenchmarkFrame(b *testing.B) {
 	samples := tuitest.NewPool(1, 64, 500).Samples(310)
 	for i, p := range pages.All() {

@@ -79,7 +79,8 @@ func (m *model) typed(k tea.KeyMsg) tea.Cmd {
 	return tea.Batch(all...)
 }
 
-// key takes a key: what is asked for first, then what covers the page, then the page, then the program.
+// key takes a key: what is asked for first, then what covers the page, then the page, then the
+// program.
 func (m *model) key(k tea.KeyMsg) tea.Cmd {
 	m.said = ""
 	switch k.String() {

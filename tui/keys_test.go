@@ -203,8 +203,8 @@ func TestExportAsCSV(t *testing.T) {
 	}
 }
 
-// TestReadOnlyBreaksNothing presses what would break a node: in a monitor that may, where it is broken, and then
-// where not.
+// TestReadOnlyBreaksNothing presses what would break a node: in a monitor that may, where it is
+// broken, and then where not.
 func TestReadOnlyBreaksNothing(t *testing.T) {
 	keys := strings.Fields("7 enter enter n o d e space 0 enter")
 	m := shown(t, tuitest.NewPool(1, 3, 24).Samples(20), 80, 24)
@@ -354,7 +354,8 @@ type panics struct{ fake }
 
 func (*panics) Next(context.Context) (*telemetry.Sample, error) { panic("a bug") }
 
-// TestSIGTERM sends the signal to this process while the program runs: it says so, and leaves the terminal as it was.
+// TestSIGTERM sends the signal to this process while the program runs: it says so, and leaves the
+// terminal as it was.
 func TestSIGTERM(t *testing.T) {
 	in, feed := io.Pipe()
 	defer feed.Close()
@@ -399,7 +400,8 @@ func TestReplay(t *testing.T) {
 	waitFor(t, tm, "end of the recording")
 	tm.Send(keyOf("]"))
 	tm.Send(keyOf("<"))
-	// The third sample is asked for when the program has taken the second one, which it does behind the first.
+	// The third sample is asked for when the program has taken the second one, which it does behind
+	// the first.
 	until(t, func() bool { return r.sought.Load() == 1 && r.speed.Load() == 32 && r.asked.Load() >= 3 })
 	tm.Send(keyOf("p"))
 	until(t, func() bool { return r.speed.Load() == 0 })

@@ -34,8 +34,8 @@ const (
 	exportEntry
 )
 
-// A model is the state of the program: a pool that is shown, a page, and what covers them. All of it belongs to the
-// goroutine of bubbletea; what waits runs in the pump.
+// A model is the state of the program: a pool that is shown, a page, and what covers them. All of
+// it belongs to the goroutine of bubbletea; what waits runs in the pump.
 type model struct {
 	o       Options
 	theme   *styles.Theme
@@ -113,9 +113,9 @@ type (
 	quitMsg struct{ err error }
 )
 
-// Ticks and draws: figures like "gone for 12 s" change every second. Samples are drawn ten times a second at most, and
-// less often where frames are large, so that a slow line gets no more than lineRate bytes a second of them. What a
-// key changes is drawn at once.
+// Ticks and draws: figures like "gone for 12 s" change every second. Samples are drawn ten times a
+// second at most, and less often where frames are large, so that a slow line gets no more than
+// lineRate bytes a second of them. What a key changes is drawn at once.
 const (
 	tickEvery = time.Second
 	drawEvery = 100 * time.Millisecond
@@ -210,7 +210,8 @@ func (m *model) sampled(msg sampleMsg) tea.Cmd {
 	return tea.Batch(m.pump.wait, m.schedule())
 }
 
-// add takes a sample, and chooses the window by the age of what there is to see, unless a key chose it.
+// add takes a sample, and chooses the window by the age of what there is to see, unless a key chose
+// it.
 func (m *model) add(s *telemetry.Sample) {
 	m.history.Add(s)
 	switch {

@@ -30,7 +30,8 @@ func caught(err *error) {
 	}
 }
 
-// sampleMsg is what a source told. Those of a source that is not the one shown any more have another number.
+// sampleMsg is what a source told. Those of a source that is not the one shown any more have
+// another number.
 type sampleMsg struct {
 	number int
 	sample *telemetry.Sample
@@ -49,7 +50,8 @@ type openedMsg struct {
 	from, to time.Time
 }
 
-// A pump runs what waits: the source, and breaks. It tells the program through one channel, and is joined by close.
+// A pump runs what waits: the source, and breaks. It tells the program through one channel, and is
+// joined by close.
 type pump struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -139,7 +141,8 @@ func opened(ctx context.Context, open func(context.Context) (*Session, error)) (
 	return open(ctx)
 }
 
-// read tells the samples of a source until ctx ends. Orders for a replay end a call of Next that waits.
+// read tells the samples of a source until ctx ends. Orders for a replay end a call of Next that
+// waits.
 func (p *pump) read(ctx context.Context, number int, s Source, orders chan func(Replay) (bool, error)) {
 	defer func() {
 		var err error
@@ -212,7 +215,8 @@ func (p *pump) next(ctx context.Context, s Source, replay Replay, orders chan fu
 	return sample, false, err
 }
 
-// order asks the running replay for something. One that does not keep up loses orders: they come from keys.
+// order asks the running replay for something. One that does not keep up loses orders: they come
+// from keys.
 func (p *pump) order(f func(Replay) (restart bool, err error)) {
 	select {
 	case p.orders <- f:

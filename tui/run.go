@@ -53,8 +53,8 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(err, m.failure)
 }
 
-// forward turns signals and the end of ctx into a message. bubbletea's own handler ends with success and without a
-// word.
+// forward turns signals and the end of ctx into a message. bubbletea's own handler ends with
+// success and without a word.
 func forward(ctx context.Context, p *tea.Program, signals <-chan os.Signal, done <-chan struct{}) {
 	select {
 	case s := <-signals:
@@ -65,7 +65,8 @@ func forward(ctx context.Context, p *tea.Program, signals <-chan os.Signal, done
 	}
 }
 
-// themeOf returns the theme of the terminal. It is asked for its background here, before the program reads its input.
+// themeOf returns the theme of the terminal. It is asked for its background here, before the
+// program reads its input.
 func themeOf(o *Options) *styles.Theme {
 	var out io.Writer = os.Stdout
 	if o.Out != nil {
@@ -86,8 +87,8 @@ func UTF8(getenv func(string) string) bool {
 	return false
 }
 
-// Dumb reports whether the terminal that the environment names cannot place a cursor, so that a frame as text
-// (--once) is all it can show.
+// Dumb reports whether the terminal that the environment names cannot place a cursor, so that a
+// frame as text (--once) is all it can show.
 func Dumb(getenv func(string) string) bool {
 	term := getenv("TERM")
 	return term == "" || term == "dumb"
@@ -111,7 +112,8 @@ func Frame(samples []*telemetry.Sample, page, w, h int, unicode bool) string {
 	return screen.String() + "\n"
 }
 
-// A guard ends the program when its model panics, in place of bubbletea, which would write a stack to the terminal.
+// A guard ends the program when its model panics, in place of bubbletea, which would write a stack
+// to the terminal.
 type guard struct{ m *model }
 
 func (g *guard) catch(cmd *tea.Cmd) {

@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/tui/tuitest"
 )
 
-// ticking is a source of samples of which each is new after a tenth of a second, the processes' records in it after a second.
-// It has some of the past at first.
+// ticking is a source of samples of which each is new after a tenth of a second, the processes'
+// records in it after a second. It has some of the past at first.
 type ticking struct {
 	samples []*telemetry.Sample
 	past    int
@@ -45,8 +45,9 @@ func (s *ticking) Next(ctx context.Context) (*telemetry.Sample, error) {
 
 func (s *ticking) Close() error { return nil }
 
-// BenchmarkProgram shows what the program costs, on a terminal of 160 by 48, with 64 processes and 500 clients behind it and ten
-// samples a second: the share of a processor, and what the terminal gets, page by page.
+// BenchmarkProgram shows what the program costs, on a terminal of 160 by 48, with 64 processes and
+// 500 clients behind it and ten samples a second: the share of a processor, and what the terminal
+// gets, page by page.
 func BenchmarkProgram(b *testing.B) {
 	const seconds, past = 10, 300
 	samples := tuitest.NewPool(1, 64, 500).Samples(past + seconds + 5)

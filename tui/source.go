@@ -1,5 +1,5 @@
-// Package tui is the monitor's program: it draws samples of a pool on a terminal, page by page, and takes keys.
-// Samples come from a Source, failures go to a pages.Breaker; the command makes both.
+// Package tui is the monitor's program: it draws samples of a pool on a terminal, page by page, and
+// takes keys. Samples come from a Source, failures go to a pages.Breaker; the command makes both.
 package tui
 
 import (
@@ -14,9 +14,9 @@ import (
 
 // A Source yields samples of one pool. Its methods are called by one goroutine, one at a time.
 type Source interface {
-	// Next waits for the next sample, and returns io.EOF where a recording ends. Any other error means that the
-	// pool cannot be seen now: it is shown, and Next is called again after a second. One that wraps ErrGone ends
-	// the program.
+	// Next waits for the next sample, and returns io.EOF where a recording ends. Any other error means
+	// that the pool cannot be seen now: it is shown, and Next is called again after a second. One that
+	// wraps ErrGone ends the program.
 	Next(ctx context.Context) (*telemetry.Sample, error)
 	Close() error
 }
@@ -26,10 +26,11 @@ type Replay interface {
 	Source
 	// Span returns the times of the first and the last sample.
 	Span() (from, to time.Time)
-	// Seek goes to a time. Next then returns all samples from (at most an hour) before it without waiting, and goes
-	// on as time passes.
+	// Seek goes to a time. Next then returns all samples from (at most an hour) before it without
+	// waiting, and goes on as time passes.
 	Seek(to time.Time) error
-	// SetSpeed makes time pass faster or slower than the wall's; 0 is a pause, in which Next waits for ctx.
+	// SetSpeed makes time pass faster or slower than the wall's; 0 is a pause, in which Next waits for
+	// ctx.
 	SetSpeed(factor float64)
 }
 

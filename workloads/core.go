@@ -2,8 +2,8 @@ package workloads
 
 import "math/rand/v2"
 
-// Core is one run of a Spec, shared by its workers: immutable but for the numbers of inserted records. It is safe for
-// concurrent use.
+// Core is one run of a Spec, shared by its workers: immutable but for the numbers of inserted
+// records. It is safe for concurrent use.
 type Core struct {
 	*Spec
 	mix       [Ops]float64 // cumulated proportions
@@ -35,8 +35,8 @@ func NewCore(s *Spec) *Core {
 // blind reports whether a run chooses among no records: it inserts only.
 func (c *Core) blind() bool { return c.Insert > 0 && c.Insert == c.mix[Ops-1] }
 
-// number hands out the number of a record that is to be inserted, if there is one. In a run that is blind it counts as
-// inserted at once, so that a client which dies with it holds up no other.
+// number hands out the number of a record that is to be inserted, if there is one. In a run that is
+// blind it counts as inserted at once, so that a client which dies with it holds up no other.
 func (c *Core) number() (n int64, ok bool) {
 	if n, ok = c.added.Next(); ok && c.blind() {
 		c.added.Acknowledge(n)

@@ -2,20 +2,23 @@ package workloads
 
 import "sync/atomic"
 
-// window bounds the numbers that Acknowledged has handed out and does not know to be inserted yet: one a worker.
+// window bounds the numbers that Acknowledged has handed out and does not know to be inserted yet:
+// one a worker.
 const window = 1 << 16
 
-// Acknowledged hands out the numbers of new records and knows up to which all of them have been inserted, so that
-// readers choose only records that are there. It is safe for concurrent use and never blocks.
+// Acknowledged hands out the numbers of new records and knows up to which all of them have been
+// inserted, so that readers choose only records that are there. It is safe for concurrent use and
+// never blocks.
 type Acknowledged struct {
 	next atomic.Int64
 	last atomic.Int64 // every number up to it has been acknowledged
-	// ring holds, at n modulo window, n+1 once n has been acknowledged. A slot is not cleared: its number tells laps
-	// apart, and n+window is handed out only once last has passed n.
+	// ring holds, at n modulo window, n+1 once n has been acknowledged. A slot is not cleared: its
+	// number tells laps apart, and n+window is handed out only once last has passed n.
 	ring [window]atomic.Int64
 }
 
-// NewAcknowledged returns a counter whose first number is start; everything below is taken as inserted.
+// NewAcknowledged returns a counter whose first number is start; everything below is taken as
+// inserted.
 func NewAcknowledged(start int64) *Acknowledged {
 	a := new(Acknowledged)
 	a.next.Store(start)

@@ -43,7 +43,8 @@ func TestFloatsAreThoseOfMath(t *testing.T) {
 	}
 }
 
-// TestSameDrawsOnEveryMachine holds the choices of every distribution to those of the machine that this was written on.
+// TestSameDrawsOnEveryMachine holds the choices of every distribution to those of the machine that
+// this was written on.
 func TestSameDrawsOnEveryMachine(t *testing.T) {
 	for kind, want := range map[string]uint64{
 		"uniform": 0x99dc77a3dad7c3a4, "zipfian": 0xa123f4e95e8b8497, "latest": 0x2b7d04c7ba2da636,

@@ -12,8 +12,8 @@ import (
 
 func seeded(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
 
-// chiSquare fails unless counts look drawn from the distribution p: the statistic of n cells lies within five
-// standard deviations of its mean. With a fixed seed the outcome is fixed.
+// chiSquare fails unless counts look drawn from the distribution p: the statistic of n cells lies
+// within five standard deviations of its mean. With a fixed seed the outcome is fixed.
 func chiSquare(t *testing.T, what string, counts []int, p []float64) {
 	t.Helper()
 	total, cells, x := 0, 0, 0.0
@@ -51,8 +51,8 @@ func draw(n, times int, next func() int64) []int {
 	return counts
 }
 
-// zipfExact is the distribution of YCSB's zipfian generator: exact for two items, and then what its formula
-// n * (eta*u - eta + 1)^alpha, rounded down, makes of a uniform u.
+// zipfExact is the distribution of YCSB's zipfian generator: exact for two items, and then what its
+// formula n * (eta*u - eta + 1)^alpha, rounded down, makes of a uniform u.
 func zipfExact(n int, theta float64) []float64 {
 	zetan, zeta2 := 0.0, 1+math.Pow(0.5, theta)
 	for i := 1; i <= n; i++ {
@@ -145,7 +145,8 @@ func TestHashIsYCSBs(t *testing.T) {
 	}
 }
 
-// TestScrambledIsYCSBs compares the head of the distribution, whose items' places are known, with its exact shares.
+// TestScrambledIsYCSBs compares the head of the distribution, whose items' places are known, with
+// its exact shares.
 func TestScrambledIsYCSBs(t *testing.T) {
 	const items, draws = 1000, 400_000
 	s, r := NewScrambled(0, items, Theta), seeded(2)
@@ -159,7 +160,8 @@ func TestScrambledIsYCSBs(t *testing.T) {
 	if hits != items {
 		t.Errorf("only %d of %d records were ever drawn", hits, items)
 	}
-	// Of ten billion items the first has 1/zeta, and beyond the first ten thousand or so the folding is even.
+	// Of ten billion items the first has 1/zeta, and beyond the first ten thousand or so the folding
+	// is even.
 	var p [items]float64
 	const head = 100_000
 	mass := 0.0
@@ -189,7 +191,8 @@ type given map[string]string
 
 func (p given) Get(name string) (string, bool) { v, ok := p[name]; return v, ok }
 
-// with returns a core with the properties "name=value" and a thousand records, numbered from 500 on.
+// with returns a core with the properties "name=value" and a thousand records, numbered from 500
+// on.
 func with(t testing.TB, props ...string) *Core {
 	t.Helper()
 	p := given{"recordcount": "1500", "insertstart": "500"}
@@ -249,8 +252,8 @@ func TestChoosersHitTheirDistributions(t *testing.T) {
 	}
 }
 
-// TestZipfianMeetsAllLoadedAndNothingElse falls into upstream's hole: the range that it draws from reaches one record,
-// and with inserts many, beyond what is there.
+// TestZipfianMeetsAllLoadedAndNothingElse falls into upstream's hole: the range that it draws from
+// reaches one record, and with inserts many, beyond what is there.
 func TestZipfianMeetsAllLoadedAndNothingElse(t *testing.T) {
 	for _, props := range [][]string{
 		{"insertproportion=0", "operationcount=1000000"},
@@ -344,7 +347,8 @@ func TestAcknowledgedIsBounded(t *testing.T) {
 	}
 }
 
-// TestAcknowledgedConcurrently: no number twice, none lost, and never one above a gap. Several laps round the ring.
+// TestAcknowledgedConcurrently: no number twice, none lost, and never one above a gap. Several laps
+// round the ring.
 func TestAcknowledgedConcurrently(t *testing.T) {
 	const workers, each = 8, 3 * window / 8
 	a := NewAcknowledged(0)
@@ -420,8 +424,8 @@ func TestMix(t *testing.T) {
 	}
 }
 
-// TestBlind: a number that its client does not acknowledge holds up no other client in a run that only inserts, and
-// others in a run that reads what was inserted.
+// TestBlind: a number that its client does not acknowledge holds up no other client in a run that
+// only inserts, and others in a run that reads what was inserted.
 func TestBlind(t *testing.T) {
 	for _, test := range []struct {
 		spec Spec

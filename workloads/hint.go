@@ -17,7 +17,8 @@ type Hint struct {
 	Say     string // "": the error says enough
 }
 
-// Explain adds to an error the first of the hints that is about it. The error stays as it is where none is.
+// Explain adds to an error the first of the hints that is about it. The error stays as it is where
+// none is.
 func Explain(err error, hints []Hint) error {
 	for _, h := range hints {
 		if h.Unless || !h.about(err) {

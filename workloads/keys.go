@@ -6,13 +6,14 @@ import (
 	"strconv"
 )
 
-// chooser picks the numbers of the records that one worker reads and updates. It belongs to that worker.
+// chooser picks the numbers of the records that one worker reads and updates. It belongs to that
+// worker.
 type chooser interface {
 	next(r *rand.Rand) int64
 }
 
-// chooser returns what worker i of n picks records with. Each one picks only records that are there: loaded, or
-// inserted by this run and acknowledged.
+// chooser returns what worker i of n picks records with. Each one picks only records that are
+// there: loaded, or inserted by this run and acknowledged.
 func (c *Core) chooser(i, n int) chooser {
 	first, items := c.InsertStart, c.InsertCount
 	switch c.RequestDistribution {
@@ -37,7 +38,8 @@ type uniformKeys struct{ first, items int64 }
 
 func (k *uniformKeys) next(r *rand.Rand) int64 { return k.first + r.Int64N(k.items) }
 
-// sequentialKeys walks round the records; the workers take turns, so that together they visit them in order.
+// sequentialKeys walks round the records; the workers take turns, so that together they visit them
+// in order.
 type sequentialKeys struct{ first, items, at, step int64 }
 
 func (k *sequentialKeys) next(*rand.Rand) int64 {
@@ -62,8 +64,8 @@ func (k *hotspotKeys) next(r *rand.Rand) int64 {
 	return k.first + k.hot + r.Int64N(k.items-k.hot)
 }
 
-// exponentialKeys favours what was inserted last. It draws from the distribution that YCSB's redrawing leaves, the
-// one cut off at the first record, without redrawing.
+// exponentialKeys favours what was inserted last. It draws from the distribution that YCSB's
+// redrawing leaves, the one cut off at the first record, without redrawing.
 type exponentialKeys struct {
 	gamma float64
 	first int64
@@ -77,7 +79,8 @@ func (k *exponentialKeys) next(r *rand.Rand) int64 {
 	return max(last-int64(back), k.first)
 }
 
-// latestKeys is zipfian by age: the record inserted last is the most popular. Its zipfian grows with the records.
+// latestKeys is zipfian by age: the record inserted last is the most popular. Its zipfian grows
+// with the records.
 type latestKeys struct {
 	zipf  Zipfian
 	first int64
@@ -93,8 +96,9 @@ func (k *latestKeys) next(r *rand.Rand) int64 {
 // redraws bounds how often scrambledKeys draws a record that is not there yet.
 const redraws = 128
 
-// scrambledKeys spreads over the loaded records and those that the run is expected to insert, as YCSB does, so that
-// the popular ones stay the same while it inserts; what is not there yet is drawn again.
+// scrambledKeys spreads over the loaded records and those that the run is expected to insert, as
+// YCSB does, so that the popular ones stay the same while it inserts; what is not there yet is
+// drawn again.
 type scrambledKeys struct {
 	Scrambled
 	added *Acknowledged

@@ -8,9 +8,10 @@ import (
 // maxNear bounds the words that a misspelt one may stand for: more of them are no hint.
 const maxNear = 3
 
-// Nearest returns the words of known that name is most likely a misspelling of, up to three: those at the least edit
-// distance, and at most a third of name's length away, or one mistake, or, where there are none, those that begin with name. It
-// returns nil when nothing is near, or more than three words are.
+// Nearest returns the words of known that name is most likely a misspelling of, up to three: those
+// at the least edit distance, and at most a third of name's length away, or one mistake, or, where
+// there are none, those that begin with name. It returns nil when nothing is near, or more than
+// three words are.
 func Nearest(name string, known []string) []string {
 	near := closest(name, known)
 	if near == nil && len(name) > 1 {
@@ -46,8 +47,8 @@ func beginning(name string, known []string) (near []string) {
 	return near
 }
 
-// DidYouMean is a question with a space behind it, such as "did you mean load? ", or "" when no word of known is near
-// name.
+// DidYouMean is a question with a space behind it, such as "did you mean load? ", or "" when no
+// word of known is near name.
 func DidYouMean(name string, known []string) string {
 	near := Nearest(name, known)
 	if near == nil {
@@ -56,8 +57,8 @@ func DidYouMean(name string, known []string) string {
 	return "did you mean " + strings.Join(near, " or ") + "? "
 }
 
-// editDistance is the number of bytes to insert, delete or change, or of neighbors to swap, that turns a into b
-// (optimal string alignment).
+// editDistance is the number of bytes to insert, delete or change, or of neighbors to swap, that
+// turns a into b (optimal string alignment).
 func editDistance(a, b string) int {
 	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
 	before, above, row := rows[0], rows[1], rows[2]

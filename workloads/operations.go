@@ -50,7 +50,8 @@ func (w *Worker) callUpdate() error {
 	return w.finish(OpUpdate, w.db.Update(w.key, &w.put))
 }
 
-// readModifyWrite is YCSB's: it reads a record and then writes it; what it writes does not depend on what it read.
+// readModifyWrite is YCSB's: it reads a record and then writes it; what it writes does not depend
+// on what it read.
 func (w *Worker) readModifyWrite() error {
 	w.pickKey()
 	w.pickFields()
@@ -73,8 +74,8 @@ func (w *Worker) scan() error {
 	return w.finish(OpScan, w.db.Scan(w.key, n, &w.got, nil))
 }
 
-// insert adds a record. One that fails is tried again by the worker's next insert, so that no reader is ever sent to
-// a record that is not there.
+// insert adds a record. One that fails is tried again by the worker's next insert, so that no
+// reader is ever sent to a record that is not there.
 func (w *Worker) insert() error {
 	n := w.undone
 	if n < 0 {
@@ -92,7 +93,8 @@ func (w *Worker) insert() error {
 	return err
 }
 
-// load inserts the worker's i-th record of those to be loaded, as often as insertions are to be retried.
+// load inserts the worker's i-th record of those to be loaded, as often as insertions are to be
+// retried.
 func (w *Worker) load(i int64) error {
 	s := w.core.Spec
 	n := s.InsertStart + int64(w.share.Worker) + i*int64(w.share.Workers)

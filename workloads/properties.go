@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Spec is a workload as YCSB's properties describe it; each field is the property of its name. See Parse.
+// Spec is a workload as YCSB's properties describe it; each field is the property of its name. See
+// Parse.
 type Spec struct {
 	Table          string
 	RecordCount    int64 // records in the table once it is loaded
@@ -16,9 +17,10 @@ type Spec struct {
 	FieldCount, FieldLength, MinFieldLength int
 	FieldLengthDistribution                 string // constant, uniform, zipfian, histogram
 	ReadAllFields, WriteAllFields           bool
-	// ObjectSizes makes keys and values as long as in one of Facebook's stores, zippydb, up2x or udb, of one field;
-	// "" does not. FieldLength is then the longest value. Under DataIntegrity a value's length follows from the key, as
-	// the key's own follows from the record's number; otherwise it is drawn at each write.
+	// ObjectSizes makes keys and values as long as in one of Facebook's stores, zippydb, up2x or udb,
+	// of one field; "" does not. FieldLength is then the longest value. Under DataIntegrity a value's
+	// length follows from the key, as the key's own follows from the record's number; otherwise it is
+	// drawn at each write.
 	ObjectSizes   string
 	DataIntegrity bool // values follow from key and field, and reads check them
 
@@ -36,8 +38,9 @@ type Spec struct {
 	KeyPrefix   string
 	Ordered     bool // keys are record numbers, not hashes of them
 	ZeroPadding int  // least digits of a key
-	// ShortKeys makes binary keys of so many bytes instead; 0: it does not. Of 4 bytes they are the records' numbers,
-	// as in RCuckoo's evaluation (section 5.3), of 8 hashes of the numbers, as in rTX's (section 6).
+	// ShortKeys makes binary keys of so many bytes instead; 0: it does not. Of 4 bytes they are the
+	// records' numbers, as in RCuckoo's evaluation (section 5.3), of 8 hashes of the numbers, as in
+	// rTX's (section 6).
 	ShortKeys int
 
 	InsertionRetries  int           // of a record that could not be loaded
@@ -54,8 +57,8 @@ const (
 	maxScan    = 1 << 20
 )
 
-// Parse reads a workload from YCSB's properties. What they leave out has YCSB's default; recordcount has none. An
-// error is a UseError.
+// Parse reads a workload from YCSB's properties. What they leave out has YCSB's default;
+// recordcount has none. An error is a UseError.
 func Parse(p Properties) (*Spec, error) {
 	r := Reader{Properties: p}
 	s := &Spec{
@@ -148,7 +151,8 @@ func (s *Spec) FieldLengths(histogram string) error {
 	return nil
 }
 
-// PairBytes is the size of the largest key, of records that are inserted too, with the largest value of its record, in bytes.
+// PairBytes is the size of the largest key, of records that are inserted too, with the largest
+// value of its record, in bytes.
 func (s *Spec) PairBytes() int { return s.KeyBytes() + RowBytes(s.FieldCount, s.FieldLength) }
 
 // KeyBytes is the size of the largest key, of records that are inserted too, in bytes.
@@ -167,7 +171,8 @@ func (s *Spec) KeyBytes() int {
 	return table + len(s.KeyPrefix) + max(digits, s.ZeroPadding)
 }
 
-// LeastPairBytes is the size of a key with the smallest value of its record that is known of, in bytes.
+// LeastPairBytes is the size of a key with the smallest value of its record that is known of, in
+// bytes.
 func (s *Spec) LeastPairBytes() int {
 	if s.FieldLengthDistribution == "constant" {
 		return s.PairBytes()
@@ -186,7 +191,8 @@ func (s *Spec) Smaller() string {
 	return "lower fieldlength or fieldcount"
 }
 
-// ExpectedInserts is how many records a run is expected to add at most, as YCSB reckons: twice its share.
+// ExpectedInserts is how many records a run is expected to add at most, as YCSB reckons: twice its
+// share.
 func (s *Spec) ExpectedInserts() int64 {
 	total := s.Read + s.Update + s.Insert + s.Scan + s.ReadModifyWrite
 	return int64(2 * float64(s.OperationCount) * s.Insert / total)

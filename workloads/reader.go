@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Properties are names with values; those of package github.com/magiconair/properties have this method.
+// Properties are names with values; those of package github.com/magiconair/properties have this
+// method.
 type Properties interface {
 	Get(name string) (value string, ok bool)
 }
@@ -82,7 +83,8 @@ func (r *Reader) Bool(name string, def bool) bool {
 	})
 }
 
-// Parsed returns a property of any type. Parse reads it and says what is wanted instead; "": it is what is wanted.
+// Parsed returns a property of any type. Parse reads it and says what is wanted instead; "": it is
+// what is wanted.
 func Parsed[T any](r *Reader, name string, def T, parse func(text string) (v T, want string)) T {
 	text, ok := r.Get(name)
 	if !ok {

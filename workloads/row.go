@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/client"
 )
 
-// A record of several fields is stored as a row in the layout of go-ycsb's RowCodec: for each field a flag and its
-// number, a flag and its length, both as signed varints, then its bytes. A record of one field is stored bare.
+// A record of several fields is stored as a row in the layout of go-ycsb's RowCodec: for each field
+// a flag and its number, a flag and its length, both as signed varints, then its bytes. A record of
+// one field is stored bare.
 const (
 	flagInteger = 8
 	flagBytes   = 2
@@ -43,7 +44,8 @@ func appendRow(b []byte, values [][]byte) []byte {
 	return b
 }
 
-// decodeRow points values at the fields in row; those that row lacks become nil. The error wraps client.ErrDamaged.
+// decodeRow points values at the fields in row; those that row lacks become nil. The error wraps
+// client.ErrDamaged.
 func decodeRow(row []byte, values [][]byte) error {
 	if len(values) == 1 {
 		values[0] = row

@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Rows is a DB over a store of plain keys and values: a record is one value. It allocates nothing in steady state.
+// Rows is a DB over a store of plain keys and values: a record is one value. It allocates nothing
+// in steady state.
 type Rows struct {
 	store  client.Store
 	count  *rdma.Counters
@@ -54,8 +55,9 @@ func (t *Rows) Read(key []byte, r *Record) error {
 	return decodeRow(row, r.Values)
 }
 
-// Update implements DB. One field of several is read first with the rest of its row: the store knows only whole
-// values, and of two such updates at a time one may undo the other's field, as in any binding that does so.
+// Update implements DB. One field of several is read first with the rest of its row: the store
+// knows only whole values, and of two such updates at a time one may undo the other's field, as in
+// any binding that does so.
 func (t *Rows) Update(key []byte, r *Record) error {
 	values := r.Values
 	if r.Field != AllFields && len(t.values) > 1 {

@@ -9,7 +9,8 @@ type objectSizes struct{ keyMean, keyDeviation, valueMean, valueDeviation float6
 // S. Vemuri and D. Du, "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at Facebook" (FAST
 // 2020), Table 2. Rowan-KV (section 6) has its objects from there: 90.8, 57.25 and 153.8 bytes on average.
 //
-// That paper models the sizes of values by generalized Pareto distributions. The rest is assumed here:
+// That paper models the sizes of values by generalized Pareto distributions. The rest is assumed
+// here:
 //   - Values of all three have one shape, paretoShape. Scale and place follow from the mean and the deviation that the
 //     table gives. The longest of 1,024 values is left out (paretoCut), before scale and place are chosen, as stores
 //     with slots have room for the longest in each. The longest that remain have 317, 168 and 359 bytes in ZippyDB,
@@ -39,8 +40,8 @@ func (o objectSizes) keys() lengths {
 	})
 }
 
-// values returns the lengths of values: a + b/u^k for u even between paretoCut and 1, with a and b such that mean and
-// deviation come out.
+// values returns the lengths of values: a + b/u^k for u even between paretoCut and 1, with a and b
+// such that mean and deviation come out.
 func (o objectSizes) values() lengths {
 	const k = paretoShape
 	moment := func(k float64) float64 { return (1 - power(paretoCut, 1-k)) / (1 - k) / (1 - paretoCut) } // the mean of 1/u^k
@@ -70,8 +71,8 @@ func (l *lengths) least() int { return l.at(0) }
 // sized reports whether s has ObjectSizes.
 func (s *Spec) sized() bool { return s.keys.blocks != nil }
 
-// keyDigits are the digits, of keyBits together, at the start of each key that ObjectSizes makes. They are the
-// record's number, which keeps the keys apart however short they are.
+// keyDigits are the digits, of keyBits together, at the start of each key that ObjectSizes makes.
+// They are the record's number, which keeps the keys apart however short they are.
 const (
 	keyDigits = 7
 	keyBits   = 6 * keyDigits
@@ -80,8 +81,9 @@ const (
 // digits are those of numbers to the base 64, in the order of their bytes.
 const digits = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
-// appendSized appends the name of record n: its number, or where keys are not ordered its image under a permutation
-// of all numbers of keyBits, and digits without a meaning up to the key's length, which follows from n.
+// appendSized appends the name of record n: its number, or where keys are not ordered its image
+// under a permutation of all numbers of keyBits, and digits without a meaning up to the key's
+// length, which follows from n.
 func (s *Spec) appendSized(b []byte, n int64) []byte {
 	random := uint64(n)
 	length := s.keys.of(mix(&random))

@@ -22,8 +22,8 @@ func (m *moments) are(t *testing.T, what string, mean, deviation float64) {
 	}
 }
 
-// TestObjectSizes compares what is loaded, and what an update writes, with the table of the paper. A constant size
-// fails.
+// TestObjectSizes compares what is loaded, and what an update writes, with the table of the paper.
+// A constant size fails.
 func TestObjectSizes(t *testing.T) {
 	for name, want := range map[string]struct{ key, keyDeviation, value, valueDeviation float64 }{
 		"zippydb": {47.9, 3.7, 42.9, 26.1}, "up2x": {10.45, 1.4, 46.8, 11.6}, "udb": {27.1, 2.6, 126.7, 22.1},
@@ -52,7 +52,8 @@ func TestObjectSizes(t *testing.T) {
 	}
 }
 
-// TestSizedKeysDiffer compares what keys have in any length: keys of one length would differ by nothing else.
+// TestSizedKeysDiffer compares what keys have in any length: keys of one length would differ by
+// nothing else.
 func TestSizedKeysDiffer(t *testing.T) {
 	for name := range sizesOf {
 		hashed, ordered := with(t, "objectsizes="+name), with(t, "objectsizes="+name, "insertorder=ordered")
@@ -79,7 +80,8 @@ func TestSizedKeysDiffer(t *testing.T) {
 	}
 }
 
-// TestSizedKeysStay: what one version loads, another must find; and so must another kind of machine.
+// TestSizedKeysStay: what one version loads, another must find; and so must another kind of
+// machine.
 func TestSizedKeysStay(t *testing.T) {
 	for name, want := range map[string]string{
 		"zippydb": "6RSTjoI_y-KNG7wnl1rlbwYLDjyV7zgr4d2oxyy2Cvpm7R5CsDD 57",

@@ -10,7 +10,8 @@ import (
 // Op is a kind of call that is measured.
 type Op uint8
 
-// What is measured. A ReadModifyWrite is also measured as the Read and the Update that it consists of.
+// What is measured. A ReadModifyWrite is also measured as the Read and the Update that it consists
+// of.
 const (
 	OpRead Op = iota
 	OpUpdate
@@ -24,7 +25,8 @@ var opNames = [Ops]string{"READ", "UPDATE", "INSERT", "SCAN", "READ_MODIFY_WRITE
 
 func (o Op) String() string { return opNames[o] }
 
-// Tally is what one worker measured. It is not safe for concurrent use; tallies of workers are merged.
+// Tally is what one worker measured. It is not safe for concurrent use; tallies of workers are
+// merged.
 type Tally struct {
 	Operations uint64 // operations of the workload that ended, well or not
 	Failed     uint64 // those that did not end well
@@ -38,7 +40,8 @@ type Measure struct {
 	Err    error      // the first failure
 	// Round trips of the calls that ended well, and of those that did not.
 	Trips, FailedTrips uint64
-	// Of the calls that failed those that the store answered, such as that there is no such key, and writes of unknown outcome.
+	// Of the calls that failed those that the store answered, such as that there is no such key, and
+	// writes of unknown outcome.
 	Answered, Unknown uint64
 }
 
@@ -111,8 +114,8 @@ func (t *Tally) Reset() {
 	}
 }
 
-// Total returns the latencies of all calls that ended well, and their trips. A ReadModifyWrite counts as its two
-// calls.
+// Total returns the latencies of all calls that ended well, and their trips. A ReadModifyWrite
+// counts as its two calls.
 func (t *Tally) Total() (h Histogram, trips uint64) {
 	for op := range OpReadModifyWrite {
 		if m := &t.Calls[op]; m.OK != nil {

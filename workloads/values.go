@@ -5,8 +5,9 @@ import (
 	"strconv"
 )
 
-// fillRandom fills b with printable bytes that follow from seed (a step of SplitMix64 for eight of them), as cheap as
-// they can be: their content measures nothing, but no two values should be equal.
+// fillRandom fills b with printable bytes that follow from seed (a step of SplitMix64 for eight of
+// them), as cheap as they can be: their content measures nothing, but no two values should be
+// equal.
 func fillRandom(b []byte, seed uint64) {
 	const printable = 0x2020202020202020 // ' ' to '_', as YCSB's
 	for len(b) >= 8 {
@@ -26,8 +27,9 @@ func mix(state *uint64) uint64 {
 	return x ^ x>>31
 }
 
-// appendExpected appends the n bytes that a field has under dataintegrity: the key, the field's name, and hashes of
-// all that stands before them, cut at n. Those are go-ycsb's values, and YCSB's idea.
+// appendExpected appends the n bytes that a field has under dataintegrity: the key, the field's
+// name, and hashes of all that stands before them, cut at n. Those are go-ycsb's values, and YCSB's
+// idea.
 func appendExpected(b, key []byte, field, n int) []byte {
 	start := len(b)
 	b = append(b, key...)

@@ -152,7 +152,8 @@ func TestSameSeedSameCalls(t *testing.T) {
 	}
 }
 
-// TestPacedLatencyCountsWaiting: a database that stalls once keeps all that was due meanwhile waiting.
+// TestPacedLatencyCountsWaiting: a database that stalls once keeps all that was due meanwhile
+// waiting.
 func TestPacedLatencyCountsWaiting(t *testing.T) {
 	c := with(t, "readproportion=1", "updateproportion=0")
 	s := newScript(newClock())
@@ -223,7 +224,8 @@ func TestPollStopsAndTakesAway(t *testing.T) {
 	}
 }
 
-// TestFailedInsertsLeaveNoHole: an insert that fails is done again, and no reader looks for it before.
+// TestFailedInsertsLeaveNoHole: an insert that fails is done again, and no reader looks for it
+// before.
 func TestFailedInsertsLeaveNoHole(t *testing.T) {
 	for _, distribution := range []string{"latest", "zipfian", "exponential", "uniform"} {
 		c := with(t, "insertproportion=0.5", "readproportion=0.5", "updateproportion=0", "operationcount=4000",

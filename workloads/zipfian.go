@@ -5,9 +5,9 @@ import "math/rand/v2"
 // Theta is YCSB's zipfian constant.
 const Theta = 0.99
 
-// Zipfian draws 0 to Items-1, 0 most often, as YCSB does: by the approximation of Gray et al., "Quickly generating
-// billion-record synthetic databases", SIGMOD 1994, which is exact for the first two items. It is immutable but for
-// Grow.
+// Zipfian draws 0 to Items-1, 0 most often, as YCSB does: by the approximation of Gray et al.,
+// "Quickly generating billion-record synthetic databases", SIGMOD 1994, which is exact for the
+// first two items. It is immutable but for Grow.
 type Zipfian struct {
 	items, theta            float64
 	zetan, zeta2            float64
@@ -63,15 +63,16 @@ func (z *Zipfian) at(u float64) int64 {
 	if uz < z.secondBound || z.items <= 2 { // of two items the product may round up to the bound
 		return 1
 	}
-	// (eta*u - eta + 1) to the alpha; for the largest u it rounds to 1, which would be one item too many.
+	// (eta*u - eta + 1) to the alpha; for the largest u it rounds to 1, which would be one item too
+	// many.
 	share := exponential(float64(z.alpha * logarithm1p(float64(z.eta*(u-1)))))
 	return min(int64(z.items*share), int64(z.items)-1)
 }
 
 const zetaDirect = 4096 // terms summed one by one
 
-// zeta is the sum of i^-theta for i from 1 to n: directly for the first terms, by Euler and Maclaurin's formula for
-// the rest, whose error is below that of adding them up.
+// zeta is the sum of i^-theta for i from 1 to n: directly for the first terms, by Euler and
+// Maclaurin's formula for the rest, whose error is below that of adding them up.
 func zeta(n int64, theta float64) float64 {
 	direct := min(n, zetaDirect)
 	sum := 0.0
@@ -88,14 +89,15 @@ func zeta(n int64, theta float64) float64 {
 	return sum + area + (f(b)-f(a))/2 + (slope(b)-slope(a))/12
 }
 
-// YCSB's scrambled zipfian draws from ten billion items, whose zeta it knows, and folds them onto the records.
+// YCSB's scrambled zipfian draws from ten billion items, whose zeta it knows, and folds them onto
+// the records.
 const (
 	scrambledItems = 10_000_000_000
 	scrambledZeta  = 26.46902820178302
 )
 
-// Scrambled draws First to First+Items-1 with a zipfian popularity whose popular items are scattered over the range,
-// as YCSB's ScrambledZipfianGenerator does. It is immutable.
+// Scrambled draws First to First+Items-1 with a zipfian popularity whose popular items are
+// scattered over the range, as YCSB's ScrambledZipfianGenerator does. It is immutable.
 type Scrambled struct {
 	First, Items int64
 	zipf         Zipfian

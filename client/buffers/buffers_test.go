@@ -48,7 +48,8 @@ func open(t testing.TB, f rdma.Fabric, s *Space) *Worker {
 	return s.Open(ep, f.Nodes(), timeout)
 }
 
-// TestAddresses: buffers lie behind the words and apart, and the last one ends where the space does.
+// TestAddresses: buffers lie behind the words and apart, and the last one ends where the space
+// does.
 func TestAddresses(t *testing.T) {
 	for _, s := range []Space{{Base: 4096, Segments: 3, Buffers: 7, Bytes: 40}, {Segments: 1, Buffers: MaxBuffers, Bytes: MinBytes}, {Base: 8, Segments: 2, Buffers: 1, Bytes: 64}} {
 		must(t, s.Validate())
@@ -78,7 +79,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestFull: a worker gets every buffer once, then ErrFull; what it gives comes back, the oldest first.
+// TestFull: a worker gets every buffer once, then ErrFull; what it gives comes back, the oldest
+// first.
 func TestFull(t *testing.T) {
 	s := &Space{Base: 64, Segments: 2, Buffers: 200, Bytes: 48} // no whole number of chunks
 	w := open(t, pool(t, s, 2), s)
@@ -117,7 +119,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestGivenBack: what a worker has goes to others when it closes, and what it has too much of before.
+// TestGivenBack: what a worker has goes to others when it closes, and what it has too much of
+// before.
 func TestGivenBack(t *testing.T) {
 	s := &Space{Segments: 3, Buffers: 1000, Bytes: 40}
 	f := pool(t, s, 2)
@@ -154,7 +157,8 @@ func TestGivenBack(t *testing.T) {
 	free(t, f, s, map[[2]int]int{{1, 2}: 900, {0, 0}: 1})
 }
 
-// free expects all buffers of a pool that were handed out to be free, but for so many of a node and segment.
+// free expects all buffers of a pool that were handed out to be free, but for so many of a node and
+// segment.
 func free(t *testing.T, f rdma.Fabric, s *Space, held map[[2]int]int) {
 	t.Helper()
 	ep, err := f.Open("walk")
@@ -313,8 +317,8 @@ func TestOneOwner(t *testing.T) {
 	free(t, f, s, nil)
 }
 
-// TestOneOwnerInVirtualTime is TestOneOwner where verbs are torn, late and reordered, and clients die at any: what those
-// leave is bounded.
+// TestOneOwnerInVirtualTime is TestOneOwner where verbs are torn, late and reordered, and clients
+// die at any: what those leave is bounded.
 func TestOneOwnerInVirtualTime(t *testing.T) {
 	s := &Space{Segments: 1, Buffers: 40, Bytes: MinBytes}
 	lost := 0

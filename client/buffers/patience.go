@@ -15,8 +15,8 @@ const (
 	patient = 1000
 	// leastPatience is for fabrics on which a call takes no time now and then.
 	leastPatience = time.Millisecond
-	// silence is for how long a node is not asked again that did not answer, in units of the time that it was waited for: so
-	// operations that can do without it are slower by a hundredth.
+	// silence is for how long a node is not asked again that did not answer, in units of the time that
+	// it was waited for: so operations that can do without it are slower by a hundredth.
 	silence = 100
 )
 
@@ -28,13 +28,13 @@ func (w *Worker) Patience() time.Duration {
 	return min(max(patient*w.longest, leastPatience), w.timeout)
 }
 
-// Hurry tells a worker how long others wait for a node before they ask another one, or 0 when there is no other: then it waits no
-// longer for one to answer at all. Without it a node is given up behind Patience, which is when what it may have handed out is
-// given up, too.
+// Hurry tells a worker how long others wait for a node before they ask another one, or 0 when there
+// is no other: then it waits no longer for one to answer at all. Without it a node is given up
+// behind Patience, which is when what it may have handed out is given up, too.
 func (w *Worker) Hurry(slow func() time.Duration) { w.slow = slow }
 
-// glance returns for how long a node is given to answer a READ, of which nothing is lost. One node at a time is given up so soon:
-// when several are slow the machine is, or the network.
+// glance returns for how long a node is given to answer a READ, of which nothing is lost. One node
+// at a time is given up so soon: when several are slow the machine is, or the network.
 func (w *Worker) glance(node int) time.Duration {
 	if w.slow != nil && !w.othersSilent(node) {
 		if slow := w.slow(); slow > 0 {

@@ -28,9 +28,9 @@ const MaxBuffers = 1<<16 - 1
 // MinBytes is the size of the smallest buffer: a bundle of a few pointers fits.
 const MinBytes = 32
 
-// Space is where the buffers of a pool lie, the same on every memory node: segments, each of which has two words and an array
-// of buffers. A number that the users of a buffer have in common, an object's or a bucket's, picks the segment, so that 16
-// bits tell which buffer it is.
+// Space is where the buffers of a pool lie, the same on every memory node: segments, each of which
+// has two words and an array of buffers. A number that the users of a buffer have in common, an
+// object's or a bucket's, picks the segment, so that 16 bits tell which buffer it is.
 //
 //	segment's words     8 bytes  buffers that were handed out for the first time, from the array's front
 //	                    8 bytes  tag (48 bits) | pointer to the bundle on top of the stack (16): see bundle
@@ -53,15 +53,15 @@ func (s *Space) Size() uint64 {
 	return s.Tables() + uint64(s.Segments)*uint64(s.Buffers)*uint64(s.Bytes)
 }
 
-// Tables returns the bytes at the front of the space that have to be backed by memory when the pool is made. Buffers are when
-// they are handed out.
+// Tables returns the bytes at the front of the space that have to be backed by memory when the pool
+// is made. Buffers are when they are handed out.
 func (s *Space) Tables() uint64 { return uint64(s.Segments)*segmentWords + 8 }
 
 // Segment returns the segment that a number picks.
 func (s *Space) Segment(number uint64) int { return int(number % uint64(s.Segments)) }
 
-// Resolve returns the address of a buffer of the segment that a number picks. Of 0 and of what lies beyond the segment, which
-// only damage makes of a pointer, it is that of some other buffer's.
+// Resolve returns the address of a buffer of the segment that a number picks. Of 0 and of what lies
+// beyond the segment, which only damage makes of a pointer, it is that of some other buffer's.
 func (s *Space) Resolve(node int, number uint64, pointer uint16) rdma.Addr {
 	return s.at(node, s.Segment(number), pointer)
 }
@@ -99,7 +99,8 @@ func (s *Space) Describe(kind string, a rdma.Addr) string {
 	return fmt.Sprintf("%s %d, segment %d", kind, i%uint64(s.Buffers)+1, i/uint64(s.Buffers))
 }
 
-// chunk is how many buffers a client takes at a time that were never used: few enough that a segment serves many clients.
+// chunk is how many buffers a client takes at a time that were never used: few enough that a
+// segment serves many clients.
 func (s *Space) chunk() int { return min(max(s.Buffers/64, 1), 16) }
 
 // ErrParams is wrapped by errors about spaces that cannot be.
@@ -120,16 +121,16 @@ func (s *Space) Validate() error {
 
 var le = binary.LittleEndian
 
-// A bundle is a free buffer that lists others, so that a client gives many back, or takes them, by one CAS of its segment's
-// stack (Treiber's). Its content stays as it is while it is in the stack:
+// A bundle is a free buffer that lists others, so that a client gives many back, or takes them, by
+// one CAS of its segment's stack (Treiber's). Its content stays as it is while it is in the stack:
 //
 //	0   checksum of all that follows
 //	8   pointer to the next bundle, 2 bytes
 //	10  number of pointers, 2 bytes
 //	16  pointers, 2 bytes each
 //
-// The tag of the stack's word rises with each change, so that a client's CAS succeeds only where the bundle that it has read
-// is on top and was there all the time. 48 bits of it last for years.
+// The tag of the stack's word rises with each change, so that a client's CAS succeeds only where
+// the bundle that it has read is on top and was there all the time. 48 bits of it last for years.
 const (
 	bundleHeader = 16
 	mostListed   = 64 // pointers of a bundle

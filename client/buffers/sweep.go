@@ -25,8 +25,8 @@ func (s *Space) Sweeper(ep rdma.Endpoint, nodes int, timeout time.Duration) *Swe
 	return w
 }
 
-// Count reads how many buffers of a node were handed out. It has to come before the epoch of the sweep begins: what is
-// handed out behind it may be owned then.
+// Count reads how many buffers of a node were handed out. It has to come before the epoch of the
+// sweep begins: what is handed out behind it may be owned then.
 func (s *Sweeper) Count(node int) error {
 	words, err := rdma.ReadBytes(s.ep, stepSweep, rdma.At(node, s.Base), s.Segments*segmentWords, s.timeout)
 	if err != nil {

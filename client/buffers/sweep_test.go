@@ -16,8 +16,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// rows are words that point at buffers: a tag of 48 bits, which rises, and a pointer. A word's buffer has its tag. They lie in
-// front of the space.
+// rows are words that point at buffers: a tag of 48 bits, which rises, and a pointer. A word's
+// buffer has its tag. They lie in front of the space.
 type rows struct {
 	*Space
 	words   int
@@ -110,7 +110,8 @@ func (p *player) replace(i int) error {
 	return nil
 }
 
-// play replaces and looks until it is to stop. Sometimes it stands still for longer than a sweep takes.
+// play replaces and looks until it is to stop. Sometimes it stands still for longer than a sweep
+// takes.
 func (p *player) play(rounds int) error {
 	for range rounds {
 		i := p.rng.IntN(p.words)
@@ -230,7 +231,8 @@ func (m *sweeping) account() error {
 	return nil
 }
 
-// swept plays with clients that crash, and others that take their places, while a master sweeps. What goes wrong is told.
+// swept plays with clients that crash, and others that take their places, while a master sweeps.
+// What goes wrong is told.
 func swept(seed uint64, tell func(format string, a ...any)) (freed, stale, full int) {
 	s := &Space{Base: 512, Segments: 1 + int(seed%2), Buffers: 60, Bytes: MinBytes}
 	if seed%4 > 1 {
@@ -298,7 +300,8 @@ func swept(seed uint64, tell func(format string, a ...any)) (freed, stale, full 
 	return freed, stale, full
 }
 
-// TestSweep: what crashed clients owned is used again, what others own or name is not, and nothing is lost.
+// TestSweep: what crashed clients owned is used again, what others own or name is not, and nothing
+// is lost.
 func TestSweep(t *testing.T) {
 	first, count := uint64(1), uint64(80)
 	if n, err := strconv.ParseUint(os.Getenv("SEEDS"), 10, 64); err == nil {
@@ -315,8 +318,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestAskedAgain: a request that a sweep has cleared is made again in the same epoch, by the next allocation that
-// fails.
+// TestAskedAgain: a request that a sweep has cleared is made again in the same epoch, by the next
+// allocation that fails.
 func TestAskedAgain(t *testing.T) {
 	s := &Space{Base: 512, Segments: 1, Buffers: 4, Bytes: MinBytes}
 	v := sim.New(sim.Options{Nodes: 1, Memory: s.Base + s.Size(), Handler: node.Serve})

@@ -34,7 +34,8 @@ type Stats struct {
 	Retries uint64 // CASes of a stack that another client changed first
 }
 
-// list is what a worker owns of a segment of a node, the oldest first: slow readers rarely see a buffer used again under them.
+// list is what a worker owns of a segment of a node, the oldest first: slow readers rarely see a
+// buffer used again under them.
 type list struct {
 	node, segment int
 	free          []uint16 // from head on
@@ -44,8 +45,8 @@ type list struct {
 	out           []uint16
 }
 
-// mostKept bounds a list: beyond it what is more than half is given back. A client owns as many buffers of a segment of a node
-// at most, a bundle that it gives back apart.
+// mostKept bounds a list: beyond it what is more than half is given back. A client owns as many
+// buffers of a segment of a node at most, a bundle that it gives back apart.
 func (s *Space) mostKept() int { return max(4*s.chunk(), 2*(s.listed()+1)) }
 
 // Open returns the worker of an endpoint. Whatever asks a node ends within the timeout.
@@ -96,9 +97,10 @@ func (l *list) take() uint16 {
 	return p
 }
 
-// Allocate returns a buffer on a node, of the segment that a number picks: the one that the worker has had for the longest
-// time; without one, which costs trips, those of a bundle that others gave back, or new ones. An error wraps client.ErrFull
-// when there is none, or is one of the node's: nothing was handed out then.
+// Allocate returns a buffer on a node, of the segment that a number picks: the one that the worker
+// has had for the longest time; without one, which costs trips, those of a bundle that others gave
+// back, or new ones. An error wraps client.ErrFull when there is none, or is one of the node's:
+// nothing was handed out then.
 func (w *Worker) Allocate(node int, number uint64) (pointer uint16, at rdma.Addr, err error) {
 	busy := w.busy()
 	l := w.list(node, w.Segment(number))
@@ -167,8 +169,9 @@ func (w *Worker) outlast(full error) error {
 	return fmt.Errorf("the sweep of epoch %d is over: %w", w.epoch, rdma.ErrStale)
 }
 
-// Ask tells the master that a sweep may help. A sweep that is under way may forget the request, so it is made again by
-// each allocation that fails. A node that cannot be told fails what the worker does next.
+// Ask tells the master that a sweep may help. A sweep that is under way may forget the request, so
+// it is made again by each allocation that fails. A node that cannot be told fails what the worker
+// does next.
 func (w *Worker) Ask(node int) {
 	if w.member == nil {
 		return
@@ -200,7 +203,8 @@ func (w *Worker) grow(l *list) error {
 	return nil
 }
 
-// popAttempts bounds how often a worker meets others at a stack before it takes new buffers instead.
+// popAttempts bounds how often a worker meets others at a stack before it takes new buffers
+// instead.
 const popAttempts = 16
 
 // pop takes the bundle on top of the stack, which was just looked at; false: there is none.
@@ -260,8 +264,9 @@ func (w *Worker) swap(l *list, next uint16) (bool, error) {
 	return true, nil
 }
 
-// push begins to give a bundle of the oldest buffers back: WRITE and CAS in one chain, so that the bundle is there when the
-// stack names it. It is the worker's until the CAS is known to have succeeded.
+// push begins to give a bundle of the oldest buffers back: WRITE and CAS in one chain, so that the
+// bundle is there when the stack names it. It is the worker's until the CAS is known to have
+// succeeded.
 func (w *Worker) push(l *list) error {
 	n := min(l.len()-1, w.listed())
 	l.out = append(l.out[:0], l.free[l.head:l.head+n+1]...)
@@ -282,8 +287,8 @@ func (w *Worker) push(l *list) error {
 	return nil
 }
 
-// settle looks at what became of a push, if that is known. One that failed half way, or not at all, leaves its buffers to a
-// sweep.
+// settle looks at what became of a push, if that is known. One that failed half way, or not at all,
+// leaves its buffers to a sweep.
 func (w *Worker) settle(l *list) {
 	b := l.pushing
 	if b == nil || !b.Finished() {
@@ -305,8 +310,9 @@ func (w *Worker) settle(l *list) {
 	b.Release()
 }
 
-// Close gives back all that the worker owns. Where a node does not take it within the timeout it is lost until a sweep, which is
-// no error: see Stats. Nor is it one that the worker owns nothing, since a sweep has begun.
+// Close gives back all that the worker owns. Where a node does not take it within the timeout it is
+// lost until a sweep, which is no error: see Stats. Nor is it one that the worker owns nothing,
+// since a sweep has begun.
 func (w *Worker) Close() error {
 	if w.busy() {
 		w.abandon()
@@ -319,8 +325,8 @@ func (w *Worker) Close() error {
 	return nil
 }
 
-// Land gives back all that the worker owns, and returns an error when it is not known whether it was taken: then something may
-// be in flight. What a node that is dead does not take is lost.
+// Land gives back all that the worker owns, and returns an error when it is not known whether it
+// was taken: then something may be in flight. What a node that is dead does not take is lost.
 func (w *Worker) Land() error {
 	err := w.giveBack()
 	for _, l := range w.lists {

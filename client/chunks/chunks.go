@@ -1,9 +1,11 @@
-// Package chunks hands out a pool's memory by the chunk, for stores of which a client claims and gives back whole ones.
+// Package chunks hands out a pool's memory by the chunk, for stores of which a client claims and
+// gives back whole ones.
 //
-// Each node has a table with a word a chunk: the client that has it, and the class of what is in it (node.Entry). A node
-// hands out the chunks that were never used (node.ProcAlloc). A client that needs one no more gives it back: its word says
-// so, and another client may claim it. So does the word of a chunk whose client died, once that client is recovered. The
-// word changes by CAS only and none of its values comes back, so that a CAS which comes late does nothing.
+// Each node has a table with a word a chunk: the client that has it, and the class of what is in it
+// (node.Entry). A node hands out the chunks that were never used (node.ProcAlloc). A client that
+// needs one no more gives it back: its word says so, and another client may claim it. So does the
+// word of a chunk whose client died, once that client is recovered. The word changes by CAS only
+// and none of its values comes back, so that a CAS which comes late does nothing.
 //
 // What is free in a chunk its store knows, or finds by a scan: see there.
 package chunks
@@ -19,7 +21,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Arena is the chunks of one kind. It is laid out alike on all nodes. Offsets and lengths are in bytes.
+// Arena is the chunks of one kind. It is laid out alike on all nodes. Offsets and lengths are in
+// bytes.
 type Arena struct {
 	Table uint64 // offset of the words
 	First uint64 // offset of the first chunk
@@ -50,11 +53,12 @@ type Client struct {
 	Endpoint rdma.Endpoint
 	ID       rdma.ClientID
 	Steps    Steps
-	// Do posts a batch as a step of the store's protocol and waits for all of it; Drop releases it once it has landed.
+	// Do posts a batch as a step of the store's protocol and waits for all of it; Drop releases it
+	// once it has landed.
 	Do   func(step rdma.Step, b *rdma.Batch) error
 	Drop func(b *rdma.Batch)
-	// Late: a node may hand a chunk out to the client yet, and nothing can wait for that. Then the client is to be
-	// recovered once nothing of it is in flight.
+	// Late: a node may hand a chunk out to the client yet, and nothing can wait for that. Then the
+	// client is to be recovered once nothing of it is in flight.
 	Late bool
 }
 
@@ -65,7 +69,8 @@ const (
 	tableAtOnce = 1 << 12
 )
 
-// Fresh asks a node for one of its first count chunks that was never used, from the from-th on; false: there is none.
+// Fresh asks a node for one of its first count chunks that was never used, from the from-th on;
+// false: there is none.
 func (c *Client) Fresh(a *Arena, n, class, count int, from uint64, within time.Duration) (Chunk, bool, error) {
 	r := rdma.Request{Step: c.Steps.Claim, Proc: node.ProcAlloc}
 	r.Arg = [6]uint64{a.Table, uint64(count), a.First, a.Bytes, uint64(class), from | node.Uncounted}
@@ -80,9 +85,9 @@ func (c *Client) Fresh(a *Arena, n, class, count int, from uint64, within time.D
 	return Chunk{n, int(r.Ret[0]), node.Entry(r.Ret[1])}, true, nil
 }
 
-// Left has f look at chunks of a node that their clients have given back, or lost: first at one, and then at twice as many
-// each time, up to most, until f says that it is done. skip reports whether a chunk is not wanted; nil: all are.
-// The words may have changed since they were read.
+// Left has f look at chunks of a node that their clients have given back, or lost: first at one,
+// and then at twice as many each time, up to most, until f says that it is done. skip reports
+// whether a chunk is not wanted; nil: all are. The words may have changed since they were read.
 func (c *Client) Left(a *Arena, n, most int, skip func(Chunk) bool, f func(some []Chunk) (done bool, err error)) error {
 	windows := (int(a.Count) + tableAtOnce - 1) / tableAtOnce
 	if windows == 0 {
@@ -115,8 +120,8 @@ func (c *Client) Left(a *Arena, n, most int, skip func(Chunk) bool, f func(some 
 	return nil
 }
 
-// Claim takes chunks of which each word is as given. It returns those that it got, with the words that they have now. It
-// allocates.
+// Claim takes chunks of which each word is as given. It returns those that it got, with the words
+// that they have now. It allocates.
 func (c *Client) Claim(a *Arena, list []Chunk) (got []Chunk, err error) {
 	err = c.swap(c.Steps.Claim, a, list, c.ID, func(mine Chunk) { got = append(got, mine) })
 	if err != nil {
@@ -198,8 +203,8 @@ func decode(p []byte) []node.Entry {
 	return list
 }
 
-// Survey reads the words of a node, for a tool that is no client of the pool: as a step of the store's protocol, in the time
-// of each for a READ.
+// Survey reads the words of a node, for a tool that is no client of the pool: as a step of the
+// store's protocol, in the time of each for a READ.
 func (a *Arena) Survey(ep rdma.Endpoint, step rdma.Step, n int, each time.Duration) (all []node.Entry, err error) {
 	for len(all) < int(a.Count) {
 		from := len(all)

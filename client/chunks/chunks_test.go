@@ -85,7 +85,8 @@ func (u *user) fill(t testing.TB, a *Arena, n, count int) (all []Chunk) {
 	return all
 }
 
-// TestFresh: a chunk is handed out once, from an index on, and of the first ones only when so many are asked for.
+// TestFresh: a chunk is handed out once, from an index on, and of the first ones only when so many
+// are asked for.
 func TestFresh(t *testing.T) {
 	a := arena(10)
 	f := pool(t, a)
@@ -171,8 +172,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestLeft: of chunks that were given back a client looks at one, then at twice as many each time, and at each once, but
-// for those that it skips, until it is done.
+// TestLeft: of chunks that were given back a client looks at one, then at twice as many each time,
+// and at each once, but for those that it skips, until it is done.
 func TestLeft(t *testing.T) {
 	a := arena(tableAtOnce + 500)
 	u := open(t, pool(t, a))
@@ -216,7 +217,8 @@ func TestLeft(t *testing.T) {
 	must(t, u.Left(arena(0), 0, 8, nil, nil))
 }
 
-// TestSurvey: a tool sees the words that a client sees, of a table that takes several trips, and no other node's.
+// TestSurvey: a tool sees the words that a client sees, of a table that takes several trips, and no
+// other node's.
 func TestSurvey(t *testing.T) {
 	a := arena(2*tableAtOnce + 1)
 	u := open(t, pool(t, a))

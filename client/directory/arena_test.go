@@ -110,7 +110,8 @@ func worker(t testing.TB, f rdma.Fabric, a *arena, o Options) *Client {
 	return c
 }
 
-// index is a client as a client.Store of the keys "key-0", "key-1", ..., of which each two have the same hash.
+// index is a client as a client.Store of the keys "key-0", "key-1", ..., of which each two have the
+// same hash.
 type index struct {
 	*Client
 	worker, changes int
@@ -200,7 +201,8 @@ func put(c *Client, hash, location uint64) error {
 	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) { return append(bucket, Entry{hash, location}), nil })
 }
 
-// touch changes a bucket so that it does not grow, however often. Each time it is another client's change.
+// touch changes a bucket so that it does not grow, however often. Each time it is another client's
+// change.
 func touch(c *Client, hash uint64) error {
 	ids++
 	return touchAs(c, hash, ids)

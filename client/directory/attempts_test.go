@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// try makes one attempt at a change that goes round a replica; then comes between its two phases. What becomes of the change is
-// another attempt's business, as if one client made them all.
+// try makes one attempt at a change that goes round a replica; then comes between its two phases.
+// What becomes of the change is another attempt's business, as if one client made them all.
 func (ch *change) try(t *testing.T, c *Client, before map[rdma.Step]func(), then func()) (done bool, err error) {
 	t.Helper()
 	c.begin(0)
@@ -23,8 +23,8 @@ func (ch *change) try(t *testing.T, c *Client, before map[rdma.Step]func(), then
 	return done, err
 }
 
-// minority is a pool in which a change was accepted by the first replica alone, and its client is dead. Its clients go round one
-// replica.
+// minority is a pool in which a change was accepted by the first replica alone, and its client is
+// dead. Its clients go round one replica.
 type minority struct {
 	around func(r int) *Client
 	hooked func(r int) (*Client, map[rdma.Step]func())
@@ -59,8 +59,9 @@ func (p minority) half(t *testing.T, ch *change) {
 	}
 }
 
-// TestNumberedTwice: an attempt is based on what only one replica has, the next one on less, and others forget the latter. Its
-// client does not take it for one that they would know, and make it once more.
+// TestNumberedTwice: an attempt is based on what only one replica has, the next one on less, and
+// others forget the latter. Its client does not take it for one that they would know, and make it
+// once more.
 func TestNumberedTwice(t *testing.T) {
 	for others := range uint64(remembered + 3) {
 		p := halfAccepted(t, true)
@@ -86,8 +87,8 @@ func TestNumberedTwice(t *testing.T) {
 	}
 }
 
-// TestRefusedBehindAnAttempt: a change that was sent by one attempt, and that the next one's base refuses, is not refused as long
-// as others may go on from what was sent.
+// TestRefusedBehindAnAttempt: a change that was sent by one attempt, and that the next one's base
+// refuses, is not refused as long as others may go on from what was sent.
 func TestRefusedBehindAnAttempt(t *testing.T) {
 	for _, based := range []bool{false, true} {
 		p := halfAccepted(t, based)

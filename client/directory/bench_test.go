@@ -9,9 +9,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// The floor of an operation is its batches alone, issued through the same endpoint on the same pool: benchRecords entries on
-// three nodes, looked up at random. Chunks of floor and directory alternate, so that one run gives an honest ratio on a noisy
-// machine: "x-floor".
+// The floor of an operation is its batches alone, issued through the same endpoint on the same
+// pool: benchRecords entries on three nodes, looked up at random. Chunks of floor and directory
+// alternate, so that one run gives an honest ratio on a noisy machine: "x-floor".
 const (
 	benchRecords = 50_000
 )

@@ -10,11 +10,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Change replaces the entries of the bucket in which a hash lies, all at once, by what decide makes of them. It gets
-// all of the bucket's, whatever their hashes, and may change them where they are, append to them, and return any part
-// of them. It is called again whenever another client was faster, so that only its last call counts, and it may do
-// other work, which is in flight with the first step when it was posted before. By its id a client knows its change
-// again when others have finished it: the lower 16 bits are the client's number, and the rest is higher than in its
+// Change replaces the entries of the bucket in which a hash lies, all at once, by what decide makes
+// of them. It gets all of the bucket's, whatever their hashes, and may change them where they are,
+// append to them, and return any part of them. It is called again whenever another client was
+// faster, so that only its last call counts, and it may do other work, which is in flight with the
+// first step when it was posted before. By its id a client knows its change again when others have
+// finished it: the lower 16 bits are the client's number, and the rest is higher than in its
 // changes before.
 //
 // An error of decide ends the change, if the entries that it saw were chosen: then it has had no
@@ -31,7 +32,8 @@ func (c *Client) Change(hash, id uint64, decide func(bucket []Entry) ([]Entry, e
 	return err
 }
 
-// change is what an operation is about. The zero one changes nothing, but settles what others left half done.
+// change is what an operation is about. The zero one changes nothing, but settles what others left
+// half done.
 type change struct {
 	id      uint64
 	decide  func(bucket []Entry) ([]Entry, error)
@@ -41,7 +43,8 @@ type change struct {
 	first   uint64 // lowest number of the change that this would have been, at such accepts
 }
 
-// run makes attempts at a change until one tells its outcome. One that a fence cuts off begins again in the next epoch.
+// run makes attempts at a change until one tells its outcome. One that a fence cuts off begins
+// again in the next epoch.
 func (c *Client) run(ch *change) error {
 	for {
 		err := c.try(ch)
@@ -93,15 +96,16 @@ func (ch *change) failed(err error) error {
 	return err
 }
 
-// loose reports whether a change that is refused may still take effect: others may go on from what an attempt of it
-// sent, until a higher round is accepted.
+// loose reports whether a change that is refused may still take effect: others may go on from what
+// an attempt of it sent, until a higher round is accepted.
 func (ch *change) loose() bool { return ch.sent && ch.refused != nil }
 
-// polite is how often an operation finds a bucket as another client left it before it takes that one for dead; and
-// impolite how often it lets others go first.
+// polite is how often an operation finds a bucket as another client left it before it takes that
+// one for dead; and impolite how often it lets others go first.
 const polite, impolite = 2, 8
 
-// wait reports whether another client seems to be at work at the bucket. Clients that cut each other off would not end.
+// wait reports whether another client seems to be at work at the bucket. Clients that cut each
+// other off would not end.
 func (c *Client) wait(p *patience) bool {
 	var top Word
 	busy := false
@@ -117,8 +121,8 @@ func (c *Client) wait(p *patience) bool {
 	return busy && p.idle <= polite && p.Tries < impolite
 }
 
-// attempt runs the two phases of Paxos. done: err is the change's outcome. Otherwise it is worth another attempt, unless err
-// is one that does not pass.
+// attempt runs the two phases of Paxos. done: err is the change's outcome. Otherwise it is worth
+// another attempt, unless err is one that does not pass.
 func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 	final := false
 	c.base = value{}
@@ -126,7 +130,8 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		c.rebase()
 	}
 	if settled {
-		// Behind what was sent nothing is settled but what is above it: a majority has promised that round.
+		// Behind what was sent nothing is settled but what is above it: a majority has promised that
+		// round.
 		if final, ch.refused = c.decide(ch); final {
 			return true, ch.refused
 		}
@@ -169,8 +174,8 @@ func (c *Client) rebase() {
 	}
 }
 
-// errForgotten is wrapped when so many have changed a bucket since an attempt that it is not known whether one finished
-// it.
+// errForgotten is wrapped when so many have changed a bucket since an attempt that it is not known
+// whether one finished it.
 var errForgotten = fmt.Errorf("%d other clients changed the bucket since", remembered)
 
 // decide makes next of base. final: there is nothing left to change, be it done or refused.
@@ -198,8 +203,9 @@ func (c *Client) decide(ch *change) (final bool, err error) {
 	return false, nil
 }
 
-// reserve takes buffers for the replicas that were read before other clients are kept from their work: without them a
-// bucket would be left promised, and to no client. A node that does not answer is another replica's business.
+// reserve takes buffers for the replicas that were read before other clients are kept from their
+// work: without them a bucket would be left promised, and to no client. A node that does not answer
+// is another replica's business.
 func (c *Client) reserve() error {
 	for r := range c.Replicas {
 		if k := &c.replicas[r]; k.known {
@@ -232,8 +238,8 @@ func (c *Client) giveSpares() {
 	}
 }
 
-// prepare has a majority promise a round above all that is known. A replica's buffer is read before its word is CASed, so that
-// it was its value's when the promise was made.
+// prepare has a majority promise a round above all that is known. A replica's buffer is read before
+// its word is CASed, so that it was its value's when the promise was made.
 func (c *Client) prepare() error {
 	c.promise = 0
 	for r := range c.Replicas {
@@ -275,8 +281,8 @@ func (c *Client) prepare() error {
 		})
 }
 
-// dated notes since when a replica has the value in its buffer, which is p. One that was used again may tell anything, if it is
-// whole at all: then the word has changed, and its CAS fails.
+// dated notes since when a replica has the value in its buffer, which is p. One that was used again
+// may tell anything, if it is whole at all: then the word has changed, and its CAS fails.
 func (c *Client) dated(k *replica, p []byte) quorum.Verdict {
 	v, ok := whole(p, c.bucket)
 	if !ok {
@@ -289,10 +295,11 @@ func (c *Client) dated(k *replica, p []byte) quorum.Verdict {
 	return quorum.Again
 }
 
-// accept brings next to a majority. The client with a majority's promises of a round alone accepts in it, also where
-// the promise was to another client's CAS, or to none of that round.
+// accept brings next to a majority. The client with a majority's promises of a round alone accepts
+// in it, also where the promise was to another client's CAS, or to none of that round.
 //
-// What a crash here leaves: next at some replicas, buffers that no word names, and those that words named before.
+// What a crash here leaves: next at some replicas, buffers that no word names, and those that words
+// named before.
 func (c *Client) accept(ch *change, final bool) error {
 	c.next.round, c.offered = c.promise, 0
 	err := c.briefly(stepAccept, c.all(), c.majority(), c.offer, c.took)

@@ -13,9 +13,10 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// TestContention lets a few workers meet in one to three buckets: over 3, 5 and 7 replicas, with slow nodes, torn, reordered and
-// late verbs, a minority of nodes that dies, and clients that do. No operation fails, their answers are linearizable, and no
-// buffer has two owners or none. $FARKV_SEEDS and $FARKV_SEED choose the seeds.
+// TestContention lets a few workers meet in one to three buckets: over 3, 5 and 7 replicas, with
+// slow nodes, torn, reordered and late verbs, a minority of nodes that dies, and clients that do.
+// No operation fails, their answers are linearizable, and no buffer has two owners or none.
+// $FARKV_SEEDS and $FARKV_SEED choose the seeds.
 func TestContention(t *testing.T) {
 	for _, replicas := range []int{3, 5, 7} {
 		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
@@ -192,7 +193,8 @@ func (r *run) dead() map[int]bool {
 	return dead
 }
 
-// account compares the buffers that words name with those that are in use, on nodes that did not die.
+// account compares the buffers that words name with those that are in use, on nodes that did not
+// die.
 func (r *run) account(a *arena, held []Held, leaked bool) error {
 	type buffer struct {
 		node    int

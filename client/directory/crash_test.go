@@ -85,8 +85,8 @@ func TestChangeOfTheDead(t *testing.T) {
 	}
 }
 
-// TestNobodyWaits: a node that dies silently costs clients that meet in one bucket some timers, though its verbs hang for a
-// second.
+// TestNobodyWaits: a node that dies silently costs clients that meet in one bucket some timers,
+// though its verbs hang for a second.
 func TestNobodyWaits(t *testing.T) {
 	const ops = 60
 	for dead := range 3 {
@@ -145,7 +145,8 @@ func TestSlowMajority(t *testing.T) {
 	}
 }
 
-// TestMajorityDead: without a majority nothing is answered; a change that was sent is uncertain, and others have no effect.
+// TestMajorityDead: without a majority nothing is answered; a change that was sent is uncertain,
+// and others have no effect.
 func TestMajorityDead(t *testing.T) {
 	f, a := pool(t, Shape{Nodes: 3, Replicas: 3, Buckets: 1}, 100)
 	c := worker(t, f, a, Options{Timeout: 500 * time.Millisecond})

@@ -1,8 +1,10 @@
-// Package directory is a replicated index that goes on while nodes die: it maps 64-bit hashes to locations, linearizable,
-// without a master, a log, or code at the nodes. Any minority of the nodes that have a bucket may be dead or slow.
+// Package directory is a replicated index that goes on while nodes die: it maps 64-bit hashes to
+// locations, linearizable, without a master, a log, or code at the nodes. Any minority of the nodes
+// that have a bucket may be dead or slow.
 //
-// A hash picks one bucket, so that a pair can never be there twice. Each bucket is a register of CASPaxos (Rystsov, 2018) on
-// 2f+1 nodes, whose acceptors are a word each, changed by CAS (word.go); its values lie in buffers beside.
+// A hash picks one bucket, so that a pair can never be there twice. Each bucket is a register of
+// CASPaxos (Rystsov, 2018) on 2f+1 nodes, whose acceptors are a word each, changed by CAS
+// (word.go); its values lie in buffers beside.
 //
 //	Lookup  1. read the words of a majority, and at the first replica the value that lies in place. All have accepted the
 //	           same round: it is chosen, and nothing newer was when the lookup began.
@@ -40,13 +42,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Allocator hands out buffers of BufferBytes. A pointer of 16 bits, never 0, names one in a segment of a node's memory: of the
-// directory's buffers the segment is the bucket's number.
+// Allocator hands out buffers of BufferBytes. A pointer of 16 bits, never 0, names one in a segment
+// of a node's memory: of the directory's buffers the segment is the bucket's number.
 type Allocator interface {
-	// Allocate reserves a buffer on a node. The error wraps client.ErrFull when there is none, and rdma.ErrNodeDown or
-	// rdma.ErrTimeout when the node does not answer.
+	// Allocate reserves a buffer on a node. The error wraps client.ErrFull when there is none, and
+	// rdma.ErrNodeDown or rdma.ErrTimeout when the node does not answer.
 	Allocate(node int, segment uint64) (pointer uint16, at rdma.Addr, err error)
-	// Give hands over a buffer that the directory owns: one that it allocated and did not need, or that it took.
+	// Give hands over a buffer that the directory owns: one that it allocated and did not need, or
+	// that it took.
 	Give(node int, segment uint64, pointer uint16)
 	// Resolve returns the address of a buffer.
 	Resolve(node int, segment uint64, pointer uint16) rdma.Addr
@@ -54,12 +57,14 @@ type Allocator interface {
 
 // Options of a Client. Zero values mean defaults.
 type Options struct {
-	// Slow is how long a step waits for a mere majority before it asks all replicas; see quorum.Options.
+	// Slow is how long a step waits for a mere majority before it asks all replicas; see
+	// quorum.Options.
 	Slow time.Duration
-	// Timeout bounds a step of which fewer than a majority answer, and an operation that others keep from ending; default 1 s.
+	// Timeout bounds a step of which fewer than a majority answer, and an operation that others keep
+	// from ending; default 1 s.
 	Timeout time.Duration
-	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while it goes on; the allocator
-	// follows it, too. nil: the pool is not swept. See package kit.
+	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while
+	// it goes on; the allocator follows it, too. nil: the pool is not swept. See package kit.
 	Member *kit.Member
 }
 
@@ -136,8 +141,8 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Close waits for accepts in flight, no longer than the Timeout, so that no buffer is lost, and gives batches back. The
-// endpoint stays open.
+// Close waits for accepts in flight, no longer than the Timeout, so that no buffer is lost, and
+// gives batches back. The endpoint stays open.
 func (c *Client) Close() {
 	_ = c.Land() // whose buffers are not known then is counted as Leaked
 	c.quorum.Release()
@@ -171,8 +176,8 @@ func (c *Client) begin(bucket uint64) {
 	c.place(bucket, c.at[:c.Replicas])
 }
 
-// follow forgets what the client owned, and has in flight, when the worker's membership changed: it is its own no more. See
-// package kit, R1 and R2.
+// follow forgets what the client owned, and has in flight, when the worker's membership changed: it
+// is its own no more. See package kit, R1 and R2.
 func (c *Client) follow() {
 	if c.moved() {
 		c.term = c.member.Term()
@@ -213,8 +218,8 @@ type patience struct {
 	idle int  // looks since it rose
 }
 
-// again pauses before the next try, or fails. The pause is short, since a writer has a trip or two to go, and random, so that
-// two do not meet again and again.
+// again pauses before the next try, or fails. The pause is short, since a writer has a trip or two
+// to go, and random, so that two do not meet again and again.
 func (p *patience) again(c *Client) error {
 	if now := c.ep.Now(); p.Tries == 0 {
 		p.began = now

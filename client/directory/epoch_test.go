@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestEpochUnderAChange: what a change has in hand when the worker joins another epoch is neither used nor given back: it may be
-// another's by then.
+// TestEpochUnderAChange: what a change has in hand when the worker joins another epoch is neither
+// used nor given back: it may be another's by then.
 func TestEpochUnderAChange(t *testing.T) {
 	f, a, around := three(t, 1, 100)
 	must(t, put(around(-1), someHash, 1))
@@ -66,7 +66,8 @@ func (m *mute) Post(b *rdma.Batch) error {
 	return m.Endpoint.Post(b)
 }
 
-// TestNothingSent: of an accept that was not sent all is known: the change has had no effect, and its buffers are the client's.
+// TestNothingSent: of an accept that was not sent all is known: the change has had no effect, and
+// its buffers are the client's.
 func TestNothingSent(t *testing.T) {
 	f, a, around := three(t, 1, 100)
 	must(t, put(around(-1), someHash, 1))

@@ -15,9 +15,9 @@ const (
 	entriesAt   = 16 // of a value: the byte that counts its entries
 )
 
-// Fill returns how many entries buckets have, of a sample where the directory is large, as they lie in place at the
-// first
-// replica: what changes at this moment may be missing. Buckets whose node does not answer are left out.
+// Fill returns how many entries buckets have, of a sample where the directory is large, as they lie
+// in place at the first replica: what changes at this moment may be missing. Buckets whose node
+// does not answer are left out.
 func (l *Layout) Fill(ep rdma.Endpoint, timeout time.Duration) (client.Fill, error) {
 	spans, whole := client.Sample(l.Buckets, fillBuckets, fillRun, l.per)
 	fill := client.Fill{Of: "directory entries", Sampled: !whole}

@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// TestGoroutines lets clients meet on shared memory, where nothing is atomic but words: their answers are linearizable, and
-// every buffer is a bucket's in the end.
+// TestGoroutines lets clients meet on shared memory, where nothing is atomic but words: their
+// answers are linearizable, and every buffer is a bucket's in the end.
 func TestGoroutines(t *testing.T) {
 	for _, s := range []Shape{{Nodes: 3, Replicas: 3, Buckets: 1}, {Nodes: 6, Replicas: 5, Buckets: 3}} {
 		t.Run(fmt.Sprintf("%d replicas", s.Replicas), func(t *testing.T) {
@@ -60,7 +60,8 @@ func TestNodesOverTCP(t *testing.T) {
 	}))
 }
 
-// crowd lets four clients do so many operations each, calling after behind each, and checks what they answer.
+// crowd lets four clients do so many operations each, calling after behind each, and checks what
+// they answer.
 func crowd(t *testing.T, f rdma.Fabric, a *arena, ops int, after func()) error {
 	const clients, keys = 4, 4
 	recorders := make([]*check.Recorder, clients)

@@ -22,8 +22,9 @@ type Shape struct {
 // ErrShape ends an attempt to lay out a directory of a shape that cannot be.
 var ErrShape = errors.New("no such shape of a directory")
 
-// Layout tells where buckets lie. Buckets that have their replicas on the same nodes are a section. A bucket is, at its first
-// replica, its word and behind that what lies in place; at the others it is its word. All is zero when a pool is made.
+// Layout tells where buckets lie. Buckets that have their replicas on the same nodes are a section.
+// A bucket is, at its first replica, its word and behind that what lies in place; at the others it
+// is its word. All is zero when a pool is made.
 type Layout struct {
 	Shape
 	per   uint64        // buckets of a section
@@ -79,8 +80,8 @@ func stride(replica int) uint64 {
 	return wordBytes
 }
 
-// Bytes returns how much memory the directory takes on each node, from its base on. Buffers are not in it: each replica of a
-// bucket has one, and clients have some.
+// Bytes returns how much memory the directory takes on each node, from its base on. Buffers are not
+// in it: each replica of a bucket has one, and clients have some.
 func (l *Layout) Bytes() uint64 { return l.bytes }
 
 // BucketOf returns the bucket in which entries of a hash lie.
@@ -97,8 +98,8 @@ func (l *Layout) place(bucket uint64, at []rdma.Addr) {
 	}
 }
 
-// Size returns how many buckets it takes that, of so many records with hashes at random, the number of buckets which have
-// more than their Slots is expected to be below one in a thousand.
+// Size returns how many buckets it takes that, of so many records with hashes at random, the number
+// of buckets which have more than their Slots is expected to be below one in a thousand.
 func Size(records uint64) (buckets uint64) {
 	enough := func(n uint64) bool {
 		return float64(n)*overflow(float64(records)/float64(n)) < expectedOverflow
@@ -133,7 +134,8 @@ func overflow(mean float64) (p float64) {
 	return p
 }
 
-// Sections returns where the replicas of each section begin: of buckets that have their replicas on the same nodes.
+// Sections returns where the replicas of each section begin: of buckets that have their replicas on
+// the same nodes.
 func (l *Layout) Sections() [][]rdma.Addr { return l.at }
 
 // Describe tells what lies at an address of the directory; "": nothing.

@@ -8,7 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestLayout: no two replicas of any buckets overlap, each bucket's are on nodes of their own, and all lie in what Bytes says.
+// TestLayout: no two replicas of any buckets overlap, each bucket's are on nodes of their own, and
+// all lie in what Bytes says.
 func TestLayout(t *testing.T) {
 	for _, s := range []Shape{
 		{Nodes: 1, Replicas: 1, Buckets: 1}, {Nodes: 3, Replicas: 3, Buckets: 1000, Base: 4096}, {Nodes: 5, Replicas: 3, Buckets: 977, Base: 8},

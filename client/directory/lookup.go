@@ -8,9 +8,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Lookup returns the entries of a hash, in the order in which a change left them, valid until the next call. An error wraps
-// rdma.ErrNodeDown or rdma.ErrTimeout, when no majority answers, or others are at the bucket all the time; and client.ErrFull
-// when it takes a buffer to settle what another client left half done, and there is none.
+// Lookup returns the entries of a hash, in the order in which a change left them, valid until the
+// next call. An error wraps rdma.ErrNodeDown or rdma.ErrTimeout, when no majority answers, or
+// others are at the bucket all the time; and client.ErrFull when it takes a buffer to settle what
+// another client left half done, and there is none.
 func (c *Client) Lookup(hash uint64) ([]Entry, error) {
 	c.begin(c.BucketOf(hash))
 	if err := c.run(&change{}); err != nil {
@@ -34,9 +35,10 @@ func (c *Client) count() int {
 	return (len(c.found) - headBytes) / entryBytes
 }
 
-// look reads the words of a majority, and more where these do not agree, and the value of the round in which they do; false:
-// there is none, or its value is out of reach. What it finds is chosen, and was the newest when it began: of what was chosen
-// before, some replica of any majority has accepted it, or something newer.
+// look reads the words of a majority, and more where these do not agree, and the value of the round
+// in which they do; false: there is none, or its value is out of reach. What it finds is chosen,
+// and was the newest when it began: of what was chosen before, some replica of any majority has
+// accepted it, or something newer.
 func (c *Client) look() (settled bool, err error) {
 	clear(c.replicas[:c.Replicas])
 	c.has = false
@@ -56,8 +58,8 @@ func (c *Client) look() (settled bool, err error) {
 	return c.load(round)
 }
 
-// lookFurther asks replicas that a look left out, where so many of them can make up for those that lag behind; but none on a
-// node that was silent lately: to bring along what lags takes no longer.
+// lookFurther asks replicas that a look left out, where so many of them can make up for those that
+// lag behind; but none on a node that was silent lately: to bring along what lags takes no longer.
 func (c *Client) lookFurther(need int) error {
 	rest := c.all()
 	for r := range c.Replicas {
@@ -78,8 +80,8 @@ func (c *Client) lookFurther(need int) error {
 	return err
 }
 
-// briefly is a step that others may make up for: it waits for slow nodes no longer than the timer, when others have refused,
-// and otherwise longer each time.
+// briefly is a step that others may make up for: it waits for slow nodes no longer than the timer,
+// when others have refused, and otherwise longer each time.
 func (c *Client) briefly(step rdma.Step, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
 	c.quorum.Limit = c.limit
@@ -133,14 +135,15 @@ func (c *Client) save() {
 	}
 }
 
-// agreed returns the highest round in which a replica is known to have accepted its value, and how many have. One that
-// has accepted nothing agrees to that while it has promised nothing: with a promise, a client may have had its value
-// accepted elsewhere.
+// agreed returns the highest round in which a replica is known to have accepted its value, and how
+// many have. One that has accepted nothing agrees to that while it has promised nothing: with a
+// promise, a client may have had its value accepted elsewhere.
 func (c *Client) agreed() (round uint64, n int) {
 	return c.newest(func(k *replica) bool { return k.known && (k.word == 0 || k.word.accepted()) })
 }
 
-// newest returns the highest round that was accepted by the replicas that count, and how many of them have.
+// newest returns the highest round that was accepted by the replicas that count, and how many of
+// them have.
 func (c *Client) newest(counts func(*replica) bool) (round uint64, n int) {
 	for r := range c.Replicas {
 		switch k := &c.replicas[r]; {
@@ -154,8 +157,9 @@ func (c *Client) newest(counts func(*replica) bool) (round uint64, n int) {
 	return round, n
 }
 
-// load finds the value of a round, in a buffer if need be; false: no replica that has it answers, or they have newer
-// ones by now. A value of this bucket and round is the one that was accepted in it, wherever it lies.
+// load finds the value of a round, in a buffer if need be; false: no replica that has it answers,
+// or they have newer ones by now. A value of this bucket and round is the one that was accepted in
+// it, wherever it lies.
 func (c *Client) load(round uint64) (bool, error) {
 	switch {
 	case round == 0:
@@ -193,8 +197,8 @@ func (c *Client) askBuffer(b *rdma.Batch, r int) error {
 	return nil
 }
 
-// mend writes in place what had to be fetched, in the background, when it is the value of the first replica's word. It is a
-// hint: of what many write there at a time nothing fits a word.
+// mend writes in place what had to be fetched, in the background, when it is the value of the first
+// replica's word. It is a hint: of what many write there at a time nothing fits a word.
 func (c *Client) mend() {
 	k := &c.replicas[0]
 	if !k.known || !k.word.accepted() || k.since != c.round || c.quorum.Avoids(c.at[0].Node()) {

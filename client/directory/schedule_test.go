@@ -13,7 +13,8 @@ import (
 
 const someHash = 1 << 62 // of bucket 0
 
-// three is a pool of three replicas, and a worker that goes round one of them for a second; -1: none.
+// three is a pool of three replicas, and a worker that goes round one of them for a second; -1:
+// none.
 func three(t *testing.T, buckets uint64, buffers int) (f *shm.Fabric, a *arena, around func(r int) *Client) {
 	f, a = pool(t, Shape{Nodes: 3, Replicas: 3, Buckets: buckets}, buffers)
 	return f, a, func(r int) *Client {
@@ -36,7 +37,8 @@ func (c *Client) locations(t *testing.T, hash uint64) (all []uint64) {
 	return all
 }
 
-// promises has a majority promise a round to c, which goes no further: it is dead, for all that others know.
+// promises has a majority promise a round to c, which goes no further: it is dead, for all that
+// others know.
 func (c *Client) promises(t *testing.T) {
 	t.Helper()
 	c.begin(0)
@@ -45,7 +47,8 @@ func (c *Client) promises(t *testing.T) {
 	must(t, c.prepare())
 }
 
-// half is a change that gets as far as the first replica: those behind have promised a higher round to a client that is dead.
+// half is a change that gets as far as the first replica: those behind have promised a higher round
+// to a client that is dead.
 func half(t *testing.T, f *shm.Fabric, a *arena, around func(int) *Client, location uint64, then func()) error {
 	t.Helper()
 	x, before := hooked(t, f, a, Options{})
@@ -169,7 +172,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestMended: a lookup that finds nothing in place takes a buffer, and mends what lies in place, so that the next one need not.
+// TestMended: a lookup that finds nothing in place takes a buffer, and mends what lies in place, so
+// that the next one need not.
 func TestMended(t *testing.T) {
 	_, _, around := three(t, 1, 100)
 	x := around(-1)

@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// mutants break one rule each. The suite of contention must notice, over enough seeds, or the test that is named.
+// mutants break one rule each. The suite of contention must notice, over enough seeds, or the test
+// that is named.
 var mutants = []teeth.Mutant{
 	// Paxos.
 	{Rule: "a majority is more than half", In: "Client.majority",

@@ -62,7 +62,8 @@ func (c *Client) Land() error {
 	return c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)
 }
 
-// words reads the words of all replicas on nodes that are not silent, and notes those that turn out to be.
+// words reads the words of all replicas on nodes that are not silent, and notes those that turn out
+// to be.
 func (c *Client) words(silent []bool) error {
 	for range c.Replicas + 1 { // each round but the last one finds a silent node
 		from := c.all()

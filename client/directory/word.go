@@ -8,14 +8,15 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// A Word is what a replica of a bucket has promised and accepted, as it lies in memory. From the highest bit:
+// A Word is what a replica of a bucket has promised and accepted, as it lies in memory. From the
+// highest bit:
 //
 //	round     47 bits: what was promised or accepted last
 //	accepted  1 bit
 //	pointer   16 bits: the buffer of the value that was accepted last, on this node; 0: none was
 //
-// It is changed by CAS only, and rises with each change but for the pointer's bits: so it never takes the same value twice,
-// and a CAS that lands late finds another one.
+// It is changed by CAS only, and rises with each change but for the pointer's bits: so it never
+// takes the same value twice, and a CAS that lands late finds another one.
 type Word uint64
 
 const (
@@ -32,7 +33,8 @@ func (w Word) round() uint64   { return uint64(w >> roundShift) }
 func (w Word) accepted() bool  { return w&accepted != 0 }
 func (w Word) pointer() uint16 { return uint16(w) }
 
-// since returns the round in which the replica's value was accepted, 0 when it has none; false: its buffer tells.
+// since returns the round in which the replica's value was accepted, 0 when it has none; false: its
+// buffer tells.
 func (w Word) since() (round uint64, known bool) {
 	switch {
 	case w.accepted():
@@ -47,7 +49,8 @@ func (w Word) String() string {
 	return fmt.Sprintf("(round %d, accepted %v, buffer %d)", w.round(), w.accepted(), w.pointer())
 }
 
-// A value is a bucket's content, as a buffer has it, and what lies in place behind the first replica's word:
+// A value is a bucket's content, as a buffer has it, and what lies in place behind the first
+// replica's word:
 //
 //	0    checksum of all that follows
 //	8    round in which it was accepted: of one bucket and round there is one value
@@ -56,8 +59,9 @@ func (w Word) String() string {
 //	32   ids of the clients' last changes, the newest first
 //	288  entries
 //
-// A buffer is written once, by its owner, in one chain with the CAS that makes a word point at it. Many write in place at the
-// same time; what comes of it is whole, and of the word's round, or readers take the buffer.
+// A buffer is written once, by its owner, in one chain with the CAS that makes a word point at it.
+// Many write in place at the same time; what comes of it is whole, and of the word's round, or
+// readers take the buffer.
 type value struct {
 	round   uint64
 	changes uint64
@@ -69,8 +73,8 @@ type value struct {
 const (
 	// Slots is how many entries a bucket has room for.
 	Slots = 16
-	// remembered is of how many clients the last change is known. As long as no more are at a bucket, each finds out
-	// what became of an attempt, however long it was away.
+	// remembered is of how many clients the last change is known. As long as no more are at a bucket,
+	// each finds out what became of an attempt, however long it was away.
 	remembered = 32
 
 	entryBytes = 16
@@ -105,7 +109,8 @@ func (v *value) encode(p []byte, bucket uint64) []byte {
 	return p[:at]
 }
 
-// whole returns what is used of the value in p, of any content; false: it is torn, or not this bucket's.
+// whole returns what is used of the value in p, of any content; false: it is torn, or not this
+// bucket's.
 func whole(p []byte, bucket uint64) ([]byte, bool) {
 	tag := le.Uint64(p[16:])
 	n := int(tag & 0xff)
@@ -143,15 +148,16 @@ func (v *value) has(id uint64) bool {
 	return id != 0 && slices.Contains(v.ids[:], id)
 }
 
-// tells reports whether v would have a change for certain, if it had been made with the number first or a later one: no
-// change was forgotten, or none since, or what is remembered of its client is another one.
+// tells reports whether v would have a change for certain, if it had been made with the number
+// first or a later one: no change was forgotten, or none since, or what is remembered of its client
+// is another one.
 func (v *value) tells(id, first uint64) bool {
 	known := func(other uint64) bool { return other == 0 || who(other) == who(id) }
 	return slices.ContainsFunc(v.ids[:], known) || v.changes < first+remembered
 }
 
-// add notes one more change: in front of the others, in place of its client's one before, or of the one that is the last for
-// longest.
+// add notes one more change: in front of the others, in place of its client's one before, or of the
+// one that is the last for longest.
 func (v *value) add(id uint64) {
 	v.changes++
 	i := 0

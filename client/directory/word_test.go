@@ -36,7 +36,8 @@ func drawValue(r *rapid.T) *value {
 	return v
 }
 
-// TestValues: a value survives its buffer; one of another bucket is none of it, nor is one of which any word is another's.
+// TestValues: a value survives its buffer; one of another bucket is none of it, nor is one of which
+// any word is another's.
 func TestValues(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		v, bucket := drawValue(r), rapid.Uint64Range(0, maxBuckets-1).Draw(r, "bucket")

@@ -8,9 +8,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Await returns when an object is not locked. Of a client that has died that is so when it was recovered: then its locks
-// are released on sight. It is not called by a closure that Run runs: its transaction waits by itself. The error wraps
-// rdma.ErrTimeout when the lock is held for longer than Options.Timeout.
+// Await returns when an object is not locked. Of a client that has died that is so when it was
+// recovered: then its locks are released on sight. It is not called by a closure that Run runs: its
+// transaction waits by itself. The error wraps rdma.ErrTimeout when the lock is held for longer
+// than Options.Timeout.
 func (w *Worker) Await(r Ref) error {
 	w.extend()
 	return w.await(r)
@@ -59,7 +60,8 @@ func heldBy(r Ref, owner rdma.ClientID) error {
 	return fmt.Errorf("%v is locked by client %d; if it is dead, 'farkv recover' ends what it has begun: %w", r, owner, errTime)
 }
 
-// look reads an object's lock, and up to which sequence the transactions of a client are over, if there is a client.
+// look reads an object's lock, and up to which sequence the transactions of a client are over, if
+// there is a client.
 func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (v Version, ended uint64, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -76,9 +78,9 @@ func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (v Version, ended uint64, e
 	return Version(lock.Word(0)), ended, nil
 }
 
-// free releases the lock of a transaction that is over. The object's body stays as it is for as long as the lock does, and
-// the lock becomes the version that stands there. That is READ when the transaction is known to be over, and not with what
-// says so.
+// free releases the lock of a transaction that is over. The object's body stays as it is for as
+// long as the lock does, and the lock becomes the version that stands there. That is READ when the
+// transaction is known to be over, and not with what says so.
 func (w *Worker) free(at rdma.Addr, v Version) error {
 	b := w.ep.Batch()
 	defer w.drop(b)

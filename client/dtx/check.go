@@ -13,8 +13,8 @@ import (
 type Usage struct {
 	Objects int // that are there, roots among them
 	Held    int // locks, of transactions that are over
-	// Waiting are locks of transactions that are not over, of clients that Check was told: where one is dead, its
-	// recovery ends them. Their objects may be in part as they were before.
+	// Waiting are locks of transactions that are not over, of clients that Check was told: where one
+	// is dead, its recovery ends them. Their objects may be in part as they were before.
 	Waiting int
 	Places  int // of chunks that were handed out, and roots
 	Owned   int // chunks that a client has
@@ -40,9 +40,9 @@ func (a *audit) fail(format string, args ...any) {
 	}
 }
 
-// Check looks at all objects of a pool that no client is using: each is whole, and held, if at all, by a transaction
-// that is over, or by a client that is there. there reports whether one is: it is alive, or it is dead and is to be
-// recovered.
+// Check looks at all objects of a pool that no client is using: each is whole, and held, if at all,
+// by a transaction that is over, or by a client that is there. there reports whether one is: it is
+// alive, or it is dead and is to be recovered.
 func (w *Worker) Check(there func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, there: there}
 	w.extend()
@@ -135,8 +135,8 @@ func (w *Worker) ended(lock Version) (bool, error) {
 	return uint64(ended) >= lock.sequence(), err
 }
 
-// Look returns the data of an object whatever its lock says: for looks at pools that no client is using. There is none
-// when the error wraps ErrNoObject. It is valid until the next call.
+// Look returns the data of an object whatever its lock says: for looks at pools that no client is
+// using. There is none when the error wraps ErrNoObject. It is valid until the next call.
 func (w *Worker) Look(r Ref) ([]byte, error) {
 	w.extend()
 	if !w.valid(r) {

@@ -22,7 +22,8 @@ func fill(t *testing.T, w *Worker, bytes int) (all []Ref) {
 	}
 }
 
-// TestLargerPlace: where no place of a size is left, and chunks keep their sizes, a larger one does.
+// TestLargerPlace: where no place of a size is left, and chunks keep their sizes, a larger one
+// does.
 func TestLargerPlace(t *testing.T) {
 	f, l := pool(t, Shape{Memory: 1 << 20})
 	w := worker(t, f, l, Options{})
@@ -36,8 +37,8 @@ func TestLargerPlace(t *testing.T) {
 	must(t, w.Close())
 }
 
-// TestListedOfNoChunk: a place of a chunk that was given back, which is still in a list, hides from no client that there
-// is more.
+// TestListedOfNoChunk: a place of a chunk that was given back, which is still in a list, hides from
+// no client that there is more.
 func TestListedOfNoChunk(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 1, Memory: 128 << 10, Sizes: []int{64}, Chunk: 4096})
 	made := func(w *Worker, n int) (refs []Ref) {
@@ -67,8 +68,8 @@ func TestListedOfNoChunk(t *testing.T) {
 	must(t, w.Close())
 }
 
-// TestFreedInAFullPool: a worker that has looked everywhere in vain, and then frees an object in a chunk which is not its
-// own, looks again.
+// TestFreedInAFullPool: a worker that has looked everywhere in vain, and then frees an object in a
+// chunk which is not its own, looks again.
 func TestFreedInAFullPool(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 1, Memory: 128 << 10, Sizes: []int{64}, Chunk: 4096})
 	founder := worker(t, f, l, Options{})
@@ -83,7 +84,8 @@ func TestFreedInAFullPool(t *testing.T) {
 	must(t, w.Close())
 }
 
-// sleepless is an endpoint of a client that finds something wherever it looks, and so does not look again behind a pause.
+// sleepless is an endpoint of a client that finds something wherever it looks, and so does not look
+// again behind a pause.
 type sleepless struct {
 	rdma.Endpoint
 	t *testing.T

@@ -8,17 +8,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// commit ends the attempt of a closure that has returned nil. A transaction that changes nothing is committed: all that
-// it read existed at one moment. Others commit in four steps, each of which begins when the one before is complete, on
-// whatever nodes:
+// commit ends the attempt of a closure that has returned nil. A transaction that changes nothing is
+// committed: all that it read existed at one moment. Others commit in four steps, each of which
+// begins when the one before is complete, on whatever nodes:
 //
 //	1  lock what is changed, by CAS: the version of the execution phase -> held, by this transaction
 //	2  validate what was read and is not changed; nothing to do where nothing was
 //	3  WRITE the log, with all bodies as they are to be: from here on it is committed
 //	4  WRITE each body, and unlock by a CAS behind it: posted later to the same node, it is not executed before the WRITE
 //
-// In 4 objects on several nodes become visible at several moments, each when its lock is free; so nothing has to be waited
-// for between them.
+// In 4 objects on several nodes become visible at several moments, each when its lock is free; so
+// nothing has to be waited for between them.
 func (tx *Tx) commit() error {
 	if tx.writes == 0 {
 		tx.abort()
@@ -181,8 +181,8 @@ func (w *Worker) addBody(b *rdma.Batch, r Ref, encoded []byte, lock Version) {
 	b.CompareSwap(at, uint64(lock), uint64(lock.written()))
 }
 
-// abort lets go of what a transaction holds that is not committed. Its objects have the versions that they had before. A
-// crash behind it leaves locks that a recovery makes free to release.
+// abort lets go of what a transaction holds that is not committed. Its objects have the versions
+// that they had before. A crash behind it leaves locks that a recovery makes free to release.
 func (tx *Tx) abort() {
 	w := tx.w
 	var b *rdma.Batch

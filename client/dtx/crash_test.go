@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// scene is a transaction whose client dies behind one of its verbs, and more clients, each of which recovers the dead
-// and then meets what they left: the second dies in the recovery, the third in the recovery of both.
+// scene is a transaction whose client dies behind one of its verbs, and more clients, each of which
+// recovers the dead and then meets what they left: the second dies in the recovery, the third in
+// the recovery of both.
 type scene struct {
 	kind    string
 	seed    uint64
@@ -154,8 +155,8 @@ func (c *scene) play() (sent uint64, err error) {
 	return sent, errors.Join(s.Run(), r.failed)
 }
 
-// enumerate lets one client more die, behind each verb that it would send, each time with others behind it as deep as
-// that.
+// enumerate lets one client more die, behind each verb that it would send, each time with others
+// behind it as deep as that.
 func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	t.Helper()
 	c.seed++
@@ -176,8 +177,9 @@ func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	return runs
 }
 
-// TestCrashAtEveryVerb: a client dies behind each verb of a transaction, and another behind each verb of the recovery and
-// what it does then, and a third: a part of the verbs, or all of them with $FARKV_LONG.
+// TestCrashAtEveryVerb: a client dies behind each verb of a transaction, and another behind each
+// verb of the recovery and what it does then, and a third: a part of the verbs, or all of them with
+// $FARKV_LONG.
 func TestCrashAtEveryVerb(t *testing.T) {
 	virtual(t)
 	every := 6 - seeds.Few(5)
@@ -195,8 +197,8 @@ func TestCrashAtEveryVerb(t *testing.T) {
 	}
 }
 
-// TestFreedLockIsTakenAtOnce: a client that has released a lock of the dead itself does not pause before it looks
-// again. It did, for 250 us, here beyond what the scene allows.
+// TestFreedLockIsTakenAtOnce: a client that has released a lock of the dead itself does not pause
+// before it looks again. It did, for 250 us, here beyond what the scene allows.
 func TestFreedLockIsTakenAtOnce(t *testing.T) {
 	c := scene{kind: "touch listed", nodes: 1, waits: true, seed: 673884, crashes: []uint64{6, 5}}
 	if _, err := c.play(); err != nil {

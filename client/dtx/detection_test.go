@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// TestDetection: a master that looks for dead clients each Detection, as long as rTX's leases, lets those that wait for a
-// lock go on within that, and some trips.
+// TestDetection: a master that looks for dead clients each Detection, as long as rTX's leases, lets
+// those that wait for a lock go on within that, and some trips.
 func TestDetection(t *testing.T) {
 	virtual(t)
 	l, err := NewLayout(Shape{Nodes: 2, Memory: 1 << 20, Clients: 8, Roots: 1, Sizes: []int{64}})

@@ -15,12 +15,13 @@ type reading struct {
 	torn int     // so often
 }
 
-// Each reads objects that have nothing to do with each other: each as a transaction of its own would that reads it
-// alone, at some moment of the call, and all in the trip of one. take is called once for each, in any order, with its
-// index in refs, its version, and its data, which is valid until take returns; nil data: there is no such object. It
-// must not use the worker.
+// Each reads objects that have nothing to do with each other: each as a transaction of its own
+// would that reads it alone, at some moment of the call, and all in the trip of one. take is called
+// once for each, in any order, with its index in refs, its version, and its data, which is valid
+// until take returns; nil data: there is no such object. It must not use the worker.
 //
-// The error wraps those that Run returns for a transaction that reads. Then take was not called for all.
+// The error wraps those that Run returns for a transaction that reads. Then take was not called for
+// all.
 func (w *Worker) Each(refs []Ref, take func(i int, v Version, data []byte)) error {
 	w.begin()
 	w.each = w.each[:0]

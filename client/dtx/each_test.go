@@ -19,7 +19,8 @@ func each(w *Worker, refs ...Ref) ([]string, error) {
 	return got, err
 }
 
-// TestEach: objects of all kinds are read in one trip, and locks are waited for, also those of a client that is gone.
+// TestEach: objects of all kinds are read in one trip, and locks are waited for, also those of a
+// client that is gone.
 func TestEach(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 3, Roots: 4})
 	w, other := worker(t, f, l, Options{Timeout: time.Second}), worker(t, f, l, Options{})
@@ -44,7 +45,8 @@ func TestEach(t *testing.T) {
 		t.Errorf("%v allocations", got)
 	}
 	wantError(t, w.Each([]Ref{0}, nil), ErrNoObject)
-	// One whose lock is held is waited for, as what its transaction is about to write may be committed.
+	// One whose lock is held is waited for, as what its transaction is about to write may be
+	// committed.
 	tx := &other.tx
 	tx.begin()
 	must(t, tx.Lock(l.Root(1)))
@@ -138,7 +140,8 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// TestLogBytes: a log of as many bytes as LogBytes says has room for such a transaction, and for none that is larger.
+// TestLogBytes: a log of as many bytes as LogBytes says has room for such a transaction, and for
+// none that is larger.
 func TestLogBytes(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2, Log: LogBytes(9, 64)})
 	w := worker(t, f, l, Options{})

@@ -15,8 +15,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestGoroutines lets clients meet on shared memory, where nothing is atomic but words. Some die, and are recovered while
-// the others wait for what they left.
+// TestGoroutines lets clients meet on shared memory, where nothing is atomic but words. Some die,
+// and are recovered while the others wait for what they left.
 func TestGoroutines(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		f, l := pool(t, Shape{Nodes: nodes, Clients: 64, Roots: 4, RootBytes: 512, Sizes: []int{64, 512}})
@@ -42,8 +42,8 @@ func TestOverTCP(t *testing.T) {
 	crowd(t, f, l, 5, 60)
 }
 
-// crowd lets clients do so many transactions at the same time. Every third one dies in the midst, twice, and has a
-// successor.
+// crowd lets clients do so many transactions at the same time. Every third one dies in the midst,
+// twice, and has a successor.
 func crowd(t *testing.T, f rdma.Fabric, l *Layout, clients, ops int) {
 	t.Helper()
 	k := newBank(l, 3)

@@ -22,8 +22,9 @@ func doomed(t testing.TB, f rdma.Fabric, l *Layout, step rdma.Step) *Worker {
 	return open(t, fault.New(ep, fault.Fault{Step: step, Crash: fault.Stop}), l, Options{})
 }
 
-// TestOpacity: a closure that reads two objects, between which another transaction changes both, sees both as they were
-// at one moment, or is told to return: with a guess, too, that is right, wrong, or of a version that came meanwhile.
+// TestOpacity: a closure that reads two objects, between which another transaction changes both,
+// sees both as they were at one moment, or is told to return: with a guess, too, that is right,
+// wrong, or of a version that came meanwhile.
 func TestOpacity(t *testing.T) {
 	for _, guess := range []string{"none", "right", "old"} {
 		f, l := pool(t, Shape{Roots: 2})
@@ -62,8 +63,8 @@ func TestOpacity(t *testing.T) {
 	}
 }
 
-// TestGuessOfTheFuture: what was changed between the READ of one object and the validation of another is seen, though
-// the guess is right.
+// TestGuessOfTheFuture: what was changed between the READ of one object and the validation of
+// another is seen, though the guess is right.
 func TestGuessOfTheFuture(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -89,8 +90,8 @@ func TestGuessOfTheFuture(t *testing.T) {
 	}
 }
 
-// TestLateRead: what a guess that is wrong has saved is made up for: an object whose READ lands behind those of the locks
-// of others is not taken to be as old as these.
+// TestLateRead: what a guess that is wrong has saved is made up for: an object whose READ lands
+// behind those of the locks of others is not taken to be as old as these.
 func TestLateRead(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -129,7 +130,8 @@ func TestLateRead(t *testing.T) {
 	}
 }
 
-// lateRead is an endpoint on which the READ of an object lands behind the others of its batch, once.
+// lateRead is an endpoint on which the READ of an object lands behind the others of its batch,
+// once.
 type lateRead struct {
 	rdma.Endpoint
 	now func(p []byte) // READs it
@@ -145,7 +147,8 @@ func (e *lateRead) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	return err
 }
 
-// TestReadIf: a transaction goes on over a change that its closure allows, and not over one that it does not.
+// TestReadIf: a transaction goes on over a change that its closure allows, and not over one that it
+// does not.
 func TestReadIf(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -226,8 +229,8 @@ func TestTornLog(t *testing.T) {
 	}
 }
 
-// TestLateLock: a lock of a transaction that is over, of a dead client, is released on sight, and the object has the
-// version of its data then.
+// TestLateLock: a lock of a transaction that is over, of a dead client, is released on sight, and
+// the object has the version of its data then.
 func TestLateLock(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 1})
 	a := l.Root(0)
@@ -249,8 +252,8 @@ func TestLateLock(t *testing.T) {
 	}
 }
 
-// TestLostOutcome: a transaction whose log's WRITE is given up is uncertain, and settled before the next one, in either
-// way; what it has locked is free then.
+// TestLostOutcome: a transaction whose log's WRITE is given up is uncertain, and settled before the
+// next one, in either way; what it has locked is free then.
 func TestLostOutcome(t *testing.T) {
 	for step, want := range map[rdma.Step]string{stepLog: "[new new]", stepCommit: "[new new]", stepLock: "[old old]"} {
 		f, l := pool(t, Shape{Roots: 2})
@@ -309,8 +312,8 @@ func TestLives(t *testing.T) {
 	wantData(t, w, "[next]", next)
 }
 
-// TestLockOnNothing: a lock that a dead client left on the place of an object that it was about to make does not keep the
-// place from being used.
+// TestLockOnNothing: a lock that a dead client left on the place of an object that it was about to
+// make does not keep the place from being used.
 func TestLockOnNothing(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 1, Roots: 1, Sizes: []int{64}, Chunk: 2048, Memory: 1 << 18})
 	dead := doomed(t, f, l, stepLog)
@@ -368,8 +371,8 @@ func TestDeadNode(t *testing.T) {
 	wantError(t, set(w, "later", a), rdma.ErrNodeDown)
 }
 
-// TestTwoPlaces: a transaction that makes more objects than a chunk has room for, so that chunks are scanned in its midst,
-// gets different ones.
+// TestTwoPlaces: a transaction that makes more objects than a chunk has room for, so that chunks
+// are scanned in its midst, gets different ones.
 func TestTwoPlaces(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 1, Sizes: []int{64}, Chunk: 2 * roomBytes(64)})
 	w := worker(t, f, l, Options{})
@@ -389,8 +392,8 @@ func TestTwoPlaces(t *testing.T) {
 	}))
 }
 
-// TestStale: a transaction goes on when the pool's view changes under it, at any step, and is done once; so is one that
-// its closure gives up, whose locks are free then.
+// TestStale: a transaction goes on when the pool's view changes under it, at any step, and is done
+// once; so is one that its closure gives up, whose locks are free then.
 func TestStale(t *testing.T) {
 	for _, step := range Steps {
 		for _, early := range []bool{false, true} {

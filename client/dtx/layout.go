@@ -26,7 +26,8 @@ type Shape struct {
 	Writes    int    // objects that one transaction may change, at most; 16 by default
 	Log       int    // bytes of log that one transaction may take; by default Writes times the largest object
 	Chunk     int    // bytes of objects that a client takes at a time; by default 64 KiB, or less in a small pool
-	// SequenceBits makes sequences narrower than they could be, so that tests see them come to their end.
+	// SequenceBits makes sequences narrower than they could be, so that tests see them come to their
+	// end.
 	SequenceBits int
 }
 
@@ -37,8 +38,8 @@ type Shape struct {
 //	table    a word a chunk: node.Entry
 //	chunks   of objects of one size each
 //
-// Locks, the first two words of logs, and tables are changed by atomics only; all else by WRITEs only. All is zero in a
-// new pool.
+// Locks, the first two words of logs, and tables are changed by atomics only; all else by WRITEs
+// only. All is zero in a new pool.
 type Layout struct {
 	Shape
 	maxSequence uint64
@@ -116,15 +117,15 @@ func (l *Layout) place() {
 // roomBytes returns the bytes of an object that may have so many of data.
 func roomBytes(data int) int { return up(headBytes+data, unitBytes) * unitBytes }
 
-// Tables returns the bytes from Base on that have to be backed by memory when a pool is made. Chunks are when they are
-// handed out.
+// Tables returns the bytes from Base on that have to be backed by memory when a pool is made.
+// Chunks are when they are handed out.
 func (l *Layout) Tables() uint64 { return l.chunks.First - l.Base }
 
 // Places returns the bytes of a node that are there for objects, with their headers.
 func (l *Layout) Places() uint64 { return l.chunks.Count * l.chunks.Bytes }
 
-// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that
-// keeps its Shape in a pool's header writes that, too.
+// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve
+// node.Serve. An index that keeps its Shape in a pool's header writes that, too.
 func Prepare(f rdma.Fabric, l *Layout) error {
 	for n := range l.Nodes {
 		if err := node.Commit(f, n, l.Base, l.Tables()); err != nil {
@@ -134,8 +135,8 @@ func Prepare(f rdma.Fabric, l *Layout) error {
 	return nil
 }
 
-// Root returns the i-th object that is there from the beginning, without data, and whose place is never another object's:
-// an index begins there.
+// Root returns the i-th object that is there from the beginning, without data, and whose place is
+// never another object's: an index begins there.
 func (l *Layout) Root(i int) Ref {
 	if i < 0 || i >= l.Roots {
 		panic(fmt.Sprintf("dtx: no root %d of %d", i, l.Roots))
@@ -145,8 +146,8 @@ func (l *Layout) Root(i int) Ref {
 
 func (l *Layout) isRoot(r Ref) bool { return r.number() <= uint64(l.Roots) }
 
-// Object returns the address of an object, which begins with its lock, and the bytes that it takes with room for all of
-// its data: see Decode.
+// Object returns the address of an object, which begins with its lock, and the bytes that it takes
+// with room for all of its data: see Decode.
 func (l *Layout) Object(r Ref) (at rdma.Addr, bytes int) {
 	n, nodes := r.number()-1, uint64(l.Nodes)
 	if l.isRoot(r) {
@@ -214,7 +215,8 @@ func (l *Layout) roomOf(class int) int { return roomBytes(l.Sizes[class]) }
 // perChunk returns how many objects of a class a chunk has.
 func (l *Layout) perChunk(class int) int { return l.Chunk / l.roomOf(class) }
 
-// classOf returns the class of the smallest objects that have room for so many bytes; false: there is none.
+// classOf returns the class of the smallest objects that have room for so many bytes; false: there
+// is none.
 func (l *Layout) classOf(n int) (class int, ok bool) {
 	class, _ = slices.BinarySearch(l.Sizes, n)
 	return class, class < len(l.Sizes)

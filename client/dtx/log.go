@@ -30,8 +30,8 @@ const (
 // entryBytes returns the bytes of an entry of an object with so many bytes of data.
 func entryBytes(data int) int { return entryHead + up(bodyBytes(data), 8)*8 }
 
-// LogBytes returns the bytes of log that a transaction takes which changes objects of so many bytes of data: see
-// Shape.Log.
+// LogBytes returns the bytes of log that a transaction takes which changes objects of so many bytes
+// of data: see Shape.Log.
 func LogBytes(data ...int) int {
 	n := recordHead
 	for _, d := range data {
@@ -68,8 +68,8 @@ func (r *record) seal(lock Version) {
 	le.PutUint64(r.p, xxhash.Sum64(r.p[8:r.at]))
 }
 
-// openRecord returns the lock and the entries of a record that was READ; false: it is torn, or there never was one. p may
-// be longer.
+// openRecord returns the lock and the entries of a record that was READ; false: it is torn, or
+// there never was one. p may be longer.
 func openRecord(p []byte) (lock Version, entries []byte, ok bool) {
 	n := le.Uint64(p[16:])
 	if n == 0 || n > uint64(len(p)-recordHead) || le.Uint64(p) != xxhash.Sum64(p[8:recordHead+n]) {

@@ -10,10 +10,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Memory is handed out by the chunk, as in package rtx. A chunk's word in its table names the client that uses it, and for
-// good which size its objects have. Only that client makes objects there; a place is free when its head says that nothing
-// is there. So there is nothing that a crash could leave half done, and the word is all that has to be taken from a dead
-// client.
+// Memory is handed out by the chunk, as in package rtx. A chunk's word in its table names the
+// client that uses it, and for good which size its objects have. Only that client makes objects
+// there; a place is free when its head says that nothing is there. So there is nothing that a crash
+// could leave half done, and the word is all that has to be taken from a dead client.
 
 // chunk is one that the worker has.
 type chunk struct {
@@ -64,7 +64,8 @@ type memory struct {
 const (
 	// keepChunks is how many chunks of a size a client keeps on a node of which it uses little.
 	keepChunks = 4
-	// enough is the share of a chunk that a scan has to find for no other chunk to be looked for: one of so many.
+	// enough is the share of a chunk that a scan has to find for no other chunk to be looked for: one
+	// of so many.
 	enough = 8
 	// claimAtOnce is how many chunks are claimed in a trip, at most.
 	claimAtOnce = 8
@@ -89,10 +90,11 @@ func (m *memory) open(w *Worker) {
 
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
 
-// take takes a place of a class, on a node if there is one, or else on another; and where there is none a larger one,
-// as chunks keep their sizes. It looks again behind a pause, since others may have had for a moment what is free. For a
-// while behind looks that found none it does no more than to scan the worker's own chunks: looks of many workers at a
-// full pool would take up all of their time. The error wraps client.ErrFull.
+// take takes a place of a class, on a node if there is one, or else on another; and where there is
+// none a larger one, as chunks keep their sizes. It looks again behind a pause, since others may
+// have had for a moment what is free. For a while behind looks that found none it does no more than
+// to scan the worker's own chunks: looks of many workers at a full pool would take up all of their
+// time. The error wraps client.ErrFull.
 func (m *memory) take(class, home int) (slot, error) {
 	now := m.w.ep.Now()
 	lately := m.full[class] > 0 && now >= m.full[class] && now-m.full[class] < fullFor
@@ -152,8 +154,8 @@ func (m *memory) used(s slot, created bool) {
 	}
 }
 
-// freed notes that the worker has freed an object: the pool is not full now. Of another client's chunk that client finds
-// out.
+// freed notes that the worker has freed an object: the pool is not full now. Of another client's
+// chunk that client finds out.
 func (m *memory) freed(r Ref, v Version) {
 	clear(m.full[:r.class()+1])
 	n, index, i := m.w.chunkOf(r)
@@ -195,12 +197,12 @@ func (m *memory) refill(h *heap, class, n int, own bool) error {
 	return nil
 }
 
-// share is how many chunks of a size a worker takes on a node while it has places: all workers together leave half of the
-// pool.
+// share is how many chunks of a size a worker takes on a node while it has places: all workers
+// together leave half of the pool.
 func (m *memory) share() int { return max(keepChunks, int(m.w.chunks.Count)/(2*m.w.Clients)) }
 
-// giveBack gives back chunks in which the worker has so few places that others may find more: the first ones, but for so
-// many.
+// giveBack gives back chunks in which the worker has so few places that others may find more: the
+// first ones, but for so many.
 func (m *memory) giveBack(h *heap, keep int) error {
 	surplus := len(h.chunks) - keep
 	return m.leave(h, func(_ int, c *chunk) bool {
@@ -230,8 +232,8 @@ func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
 	return m.table.Free(&m.w.chunks, left)
 }
 
-// claim takes a chunk of a node: one that was never used, or else some that clients have given back, or lost, in which
-// a scan finds something. Where there is none it takes none.
+// claim takes a chunk of a node: one that was never used, or else some that clients have given
+// back, or lost, in which a scan finds something. Where there is none it takes none.
 func (m *memory) claim(h *heap, class, n int) error {
 	if !h.empty {
 		fresh, err := m.claimFresh(h, class, n)
@@ -249,8 +251,9 @@ func (m *memory) claim(h *heap, class, n int) error {
 	})
 }
 
-// claimLeft takes chunks that clients have given back. It keeps those in which a scan finds something, until that is
-// enough, with what was found before; and no more than a worker has at once.
+// claimLeft takes chunks that clients have given back. It keeps those in which a scan finds
+// something, until that is enough, with what was found before; and no more than a worker has at
+// once.
 func (m *memory) claimLeft(h *heap, some []chunks.Chunk, before int) (found int, err error) {
 	got, err := m.table.Claim(&m.w.chunks, some)
 	if err != nil {
@@ -302,7 +305,8 @@ func (m *memory) add(h *heap, got chunks.Chunk) *chunk {
 	return c
 }
 
-// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker makes objects there.
+// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker
+// makes objects there.
 func (m *memory) scan(some []*chunk) (found int, err error) {
 	m.look = m.look[:0]
 	for _, c := range some {
@@ -322,8 +326,8 @@ func (m *memory) scan(some []*chunk) (found int, err error) {
 	return found, nil
 }
 
-// scanSome looks at the heads of some places. Lock and head may be of two moments: then the lock that was seen is not the
-// one that a commit finds, and the place is looked at again.
+// scanSome looks at the heads of some places. Lock and head may be of two moments: then the lock
+// that was seen is not the one that a commit finds, and the place is looked at again.
 func (m *memory) scanSome(look []slot) (found int, err error) {
 	w := m.w
 	b := w.ep.Batch()
@@ -355,7 +359,8 @@ func (m *memory) scanSome(look []slot) (found int, err error) {
 	return found, nil
 }
 
-// freeSlot releases the lock of a place without an object, if its transaction is over: no other client may ever meet it.
+// freeSlot releases the lock of a place without an object, if its transaction is over: no other
+// client may ever meet it.
 func (w *Worker) freeSlot(at rdma.Addr, s *slot) (bool, error) {
 	if c := s.seen.owner(); c == 0 || int(c) > w.Clients {
 		return false, fmt.Errorf("the place at %v is locked by client %d of 1 to %d: %w", at, c, w.Clients, client.ErrDamaged)

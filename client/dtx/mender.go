@@ -7,13 +7,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it recovers dead clients, for which others wait. Nothing takes a dead node's place:
-// what it had is lost. It implements cluster.Mender.
+// Mender is what a pool's master uses: it recovers dead clients, for which others wait. Nothing
+// takes a dead node's place: what it had is lost. It implements cluster.Mender.
 type Mender struct{ w *Worker }
 
 var _ cluster.Mender = (*Mender)(nil)
 
-// NewMender returns a mender that works through ep. An index reads the layout from its pool's header.
+// NewMender returns a mender that works through ep. An index reads the layout from its pool's
+// header.
 func NewMender(ep rdma.Endpoint, l *Layout, o Options) (*Mender, error) {
 	w, err := Open(ep, l, o)
 	if err != nil {
@@ -42,8 +43,8 @@ func (m *Mender) Restore(_ rdma.View, node, spare int) error {
 // Sweep has nothing to do.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
-// Recover recovers a client that is fenced off: see Worker.Recover. Where a master died at that before, the error wraps
-// rdma.ErrTimeout until that one was recovered.
+// Recover recovers a client that is fenced off: see Worker.Recover. Where a master died at that
+// before, the error wraps rdma.ErrTimeout until that one was recovered.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	if int(c) > m.w.Clients {
 		return nil

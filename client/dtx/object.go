@@ -12,14 +12,16 @@ import (
 //	24  bytes of data (32), life (16), there (1)
 //	32  data
 //
-// What is behind the lock is its body, which is WRITTEN under the lock. A READ of an object that shows a lock that is not
-// held, the same version in a body, and the right checksum is of one moment, whichever of its words came first: the one
-// in which the lock was read. Then the object had that version, which no other body has.
+// What is behind the lock is its body, which is WRITTEN under the lock. A READ of an object that
+// shows a lock that is not held, the same version in a body, and the right checksum is of one
+// moment, whichever of its words came first: the one in which the lock was read. Then the object
+// had that version, which no other body has.
 //
-// A checksum over all of it, and not a version in each cache line: DESIGN has 8 bytes that are atomic and not 64, data
-// stays contiguous, and an RNIC moves 8 bytes more and not one in 8.
+// A checksum over all of it, and not a version in each cache line: DESIGN has 8 bytes that are
+// atomic and not 64, data stays contiguous, and an RNIC moves 8 bytes more and not one in 8.
 //
-// Objects are whole units of 64 bytes, so that sizes of a multiple of 64 bytes less HeaderBytes waste nothing.
+// Objects are whole units of 64 bytes, so that sizes of a multiple of 64 bytes less HeaderBytes
+// waste nothing.
 const (
 	checksumAt = 8
 	versionAt  = 16
@@ -63,8 +65,8 @@ func decodeHead(p []byte) (o body, n uint64) {
 	return o, shape & (1<<32 - 1)
 }
 
-// decode reads the body of an object that was READ from its lock on, if it is the one of a version; false: it is another
-// one, or torn. Data is valid as long as p.
+// decode reads the body of an object that was READ from its lock on, if it is the one of a version;
+// false: it is another one, or torn. Data is valid as long as p.
 func decode(p []byte, v Version) (o body, ok bool) {
 	if v == 0 {
 		return body{}, true // it was never written
@@ -77,8 +79,9 @@ func decode(p []byte, v Version) (o body, ok bool) {
 	return o, le.Uint64(p[checksumAt:]) == xxhash.Sum64(p[versionAt:headBytes+n])
 }
 
-// Decode returns what a READ of an object at Layout.Object has brought: its version, and its data; nil: there is none.
-// false: another transaction holds the lock, or the READ was torn: see Worker.Await. Data is valid as long as p.
+// Decode returns what a READ of an object at Layout.Object has brought: its version, and its data;
+// nil: there is none. false: another transaction holds the lock, or the READ was torn: see
+// Worker.Await. Data is valid as long as p.
 func Decode(p []byte, r Ref) (v Version, data []byte, ok bool) {
 	v = Version(le.Uint64(p))
 	if v.Held() {
@@ -91,5 +94,6 @@ func Decode(p []byte, r Ref) (v Version, data []byte, ok bool) {
 	return v, o.data[:len(o.data):len(o.data)], true
 }
 
-// is reports whether a body is that of an object, and not of an earlier or later one with the same place.
+// is reports whether a body is that of an object, and not of an earlier or later one with the same
+// place.
 func (o *body) is(r Ref) bool { return o.there && o.life == r.life() }

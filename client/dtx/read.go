@@ -8,18 +8,21 @@ import (
 )
 
 const (
-	// mostTorn bounds how often an object is read that is torn though its lock stays the same. A READ that is slow may meet
-	// each change of it once; more often it is damage.
+	// mostTorn bounds how often an object is read that is torn though its lock stays the same. A READ
+	// that is slow may meet each change of it once; more often it is damage.
 	mostTorn = 64
-	// mostAsked bounds how often a transaction is validated again because an object has changed that ReadIf allows to.
+	// mostAsked bounds how often a transaction is validated again because an object has changed that
+	// ReadIf allows to.
 	mostAsked = 8
 )
 
-// load returns an object with its data, as it was at one moment, together with all that the transaction has met before.
+// load returns an object with its data, as it was at one moment, together with all that the
+// transaction has met before.
 //
-// One READ brings lock, version and data of the object, as of the moment in which its lock was read. What was met before
-// is looked at behind that, and is as it was: so it all existed at that moment. Where the object's version was known
-// before the READ was posted, both go in one trip: then it all existed when that was posted.
+// One READ brings lock, version and data of the object, as of the moment in which its lock was
+// read. What was met before is looked at behind that, and is as it was: so it all existed at that
+// moment. Where the object's version was known before the READ was posted, both go in one trip:
+// then it all existed when that was posted.
 func (tx *Tx) load(r Ref) (*object, error) {
 	if err := tx.dead(); err != nil {
 		return nil, err
@@ -73,7 +76,8 @@ func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err erro
 	return false, fmt.Errorf("%v at %v has no data of version %#x: %w", o.ref, o.at, uint64(last), client.ErrDamaged)
 }
 
-// readOnce READs an object. It returns the word of its lock, and whether it has the data of that version.
+// readOnce READs an object. It returns the word of its lock, and whether it has the data of that
+// version.
 func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, whole, valid bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -114,10 +118,12 @@ func (tx *Tx) take(o *object, p []byte, v Version) bool {
 	return true
 }
 
-// met reports whether an object belongs to the state that the closure has seen, and may be changed by others.
+// met reports whether an object belongs to the state that the closure has seen, and may be changed
+// by others.
 func (o *object) met() bool { return !o.created && !o.relaxed && o.lock == 0 }
 
-// stays reports whether an object must be as it was when the transaction commits, without being changed.
+// stays reports whether an object must be as it was when the transaction commits, without being
+// changed.
 func (o *object) stays() bool { return o.met() && o.change == unchanged }
 
 // others reports whether there is any object of a kind but one.
@@ -139,8 +145,9 @@ func (tx *Tx) readLocks(b *rdma.Batch, of func(o *object) bool, but *object) {
 	}
 }
 
-// judge compares what readLocks has read, from op first on. Where something changed the attempt ends, unless the closure
-// says that what it is now will do as well. asked: so it is, and what was read is of no single moment.
+// judge compares what readLocks has read, from op first on. Where something changed the attempt
+// ends, unless the closure says that what it is now will do as well. asked: so it is, and what was
+// read is of no single moment.
 func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *object) (asked bool, err error) {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -163,7 +170,8 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *obje
 	return asked, nil
 }
 
-// ask reads an object that changed, and asks the closure. The object is then as it was seen now, for later validations.
+// ask reads an object that changed, and asks the closure. The object is then as it was seen now,
+// for later validations.
 func (tx *Tx) ask(o *object, now Version) error {
 	w := tx.w
 	b := w.ep.Batch()
@@ -187,8 +195,8 @@ func (tx *Tx) ask(o *object, now Version) error {
 	return nil
 }
 
-// validate looks again at all objects of a kind but one. When one of them has changed, and may, it looks at all of them
-// once more: what was read is of one moment only if nothing changed.
+// validate looks again at all objects of a kind but one. When one of them has changed, and may, it
+// looks at all of them once more: what was read is of one moment only if nothing changed.
 func (tx *Tx) validate(of func(o *object) bool, but *object) error {
 	for range mostAsked {
 		asked, err := tx.validateOnce(of, but)
@@ -229,12 +237,13 @@ func (tx *Tx) validateOnce(of func(o *object) bool, but *object) (asked bool, er
 	return asked, nil
 }
 
-// Lock locks an object from now on, so that no other transaction changes it before this one ends: an object that is
-// locked is not looked at again. It waits for others' locks only as long as the transaction has none; with one it is run
-// again. The lock has no lease: a client that meets it waits.
+// Lock locks an object from now on, so that no other transaction changes it before this one ends:
+// an object that is locked is not looked at again. It waits for others' locks only as long as the
+// transaction has none; with one it is run again. The lock has no lease: a client that meets it
+// waits.
 //
-// Of an object that was not met before it takes a trip more than Read, and only one if a guess is right; Read of it takes
-// none behind that.
+// Of an object that was not met before it takes a trip more than Read, and only one if a guess is
+// right; Read of it takes none behind that.
 func (tx *Tx) Lock(r Ref) error {
 	if err := tx.dead(); err != nil {
 		return err
@@ -270,8 +279,9 @@ func (tx *Tx) Lock(r Ref) error {
 	return nil
 }
 
-// lockGuessed locks an object of a version that is known, READs it, and looks at all that was met before, in one trip. If
-// the lock is taken the object was as it is when the batch was posted, as for load. done: it is locked.
+// lockGuessed locks an object of a version that is known, READs it, and looks at all that was met
+// before, in one trip. If the lock is taken the object was as it is when the batch was posted, as
+// for load. done: it is locked.
 func (tx *Tx) lockGuessed(r Ref, known Version) (done bool, err error) {
 	w := tx.w
 	o := tx.add(r)

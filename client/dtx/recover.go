@@ -15,10 +15,11 @@ import (
 // errClaimed is wrapped when another client recovers the same one.
 var errClaimed = fmt.Errorf("another client recovers it, or died at that: %w", rdma.ErrTimeout)
 
-// Recover ends what a client has left that was fenced off, and of which nothing is in flight: it replays a commit whose
-// log is whole, says of all of the client's transactions that they are over, so that their locks are released on sight,
-// and gives the client's chunks back. It may be interrupted at any verb, and be done again. Then the identity may be used
-// by another client, and not before: where several clients recover at a time they call Adopt.
+// Recover ends what a client has left that was fenced off, and of which nothing is in flight: it
+// replays a commit whose log is whole, says of all of the client's transactions that they are over,
+// so that their locks are released on sight, and gives the client's chunks back. It may be
+// interrupted at any verb, and be done again. Then the identity may be used by another client, and
+// not before: where several clients recover at a time they call Adopt.
 //
 // Operations that meet a lock of the client wait for it.
 func (w *Worker) Recover(c rdma.ClientID) error {
@@ -34,9 +35,10 @@ func (w *Worker) Recover(c rdma.ClientID) error {
 // mostHolders bounds how often Adopt meets the claim of another client.
 const mostHolders = 1 << 10
 
-// Adopt fences a client off that Fabric.Clients listed, dead or suspected, recovers it, and gives its identity back
-// where its holder is gone. Any number of clients may do so at a time, one of which does it: a later holder of the
-// identity is not harmed. It recovers those that died in the midst of that, too.
+// Adopt fences a client off that Fabric.Clients listed, dead or suspected, recovers it, and gives
+// its identity back where its holder is gone. Any number of clients may do so at a time, one of
+// which does it: a later holder of the identity is not harmed. It recovers those that died in the
+// midst of that, too.
 func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 	if err := f.RevokeLife(c); err != nil {
 		return fmt.Errorf("fence client %d off: %w", c.ID, err)
@@ -64,8 +66,8 @@ func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 	return fmt.Errorf("recover client %d: %w", c.ID, errClaimed)
 }
 
-// adoptHolder recovers the client that has claimed another one's log, if it has died. Which one is dead before another
-// claims its log, so this ends.
+// adoptHolder recovers the client that has claimed another one's log, if it has died. Which one is
+// dead before another claims its log, so this ends.
 func (w *Worker) adoptHolder(f rdma.Fabric, c rdma.ClientID) error {
 	list, err := rdma.ListClients(f)
 	if err != nil {
@@ -92,8 +94,9 @@ type estate struct {
 	chunks  []chunks.Chunk
 }
 
-// recover is Recover where still says, under the claim, whether the client is the one that was meant. A later holder of
-// the identity begins by a claim of its own, so what is read behind still stays so.
+// recover is Recover where still says, under the claim, whether the client is the one that was
+// meant. A later holder of the identity begins by a claim of its own, so what is read behind still
+// stays so.
 func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	if c == 0 || int(c) > w.Clients {
 		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
@@ -132,8 +135,9 @@ func (w *Worker) recoverLost(c rdma.ClientID) error {
 	return w.memory.table.Free(&w.chunks, list)
 }
 
-// claim makes this worker the only one that recovers a client: two that replay a log at a time could WRITE over what
-// others have committed since. A claim is a lock, and free like one when its owner was recovered itself.
+// claim makes this worker the only one that recovers a client: two that replay a log at a time
+// could WRITE over what others have committed since. A claim is a lock, and free like one when its
+// owner was recovered itself.
 func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 	n, err := w.number()
 	if err != nil {
@@ -144,8 +148,9 @@ func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 	if err != nil {
 		return 0, err
 	}
-	// One of this worker's own is of a recovery that failed, and nothing of it is in flight. The client's own is of when it
-	// was opened: it is fenced off, or else a later holder, to which what follows does nothing.
+	// One of this worker's own is of a recovery that failed, and nothing of it is in flight. The
+	// client's own is of when it was opened: it is fenced off, or else a later holder, to which what
+	// follows does nothing.
 	if now.Held() && now.owner() != w.id && now.owner() != c {
 		_, ended, err := w.look(at, now.owner())
 		if err != nil {
@@ -198,7 +203,8 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 	return w.memory.table.Free(&w.chunks, e.chunks)
 }
 
-// survey reads what a client has left. Its ceiling is as high as any sequence that it has used. Entries lie in the batch.
+// survey reads what a client has left. Its ceiling is as high as any sequence that it has used.
+// Entries lie in the batch.
 func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e estate, err error) {
 	ended, op := b.Read(w.log(c).Add(endedAt), 8), w.readRecord(b, c)
 	if err := w.do(stepReadLog, b); err != nil {
@@ -218,8 +224,9 @@ func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e estate, err error) {
 	return e, err
 }
 
-// replay brings a commit to its end whose log is whole. An object whose lock is not the transaction's any more has its
-// body: the lock is released behind it. No other client does the same: see claim.
+// replay brings a commit to its end whose log is whole. An object whose lock is not the
+// transaction's any more has its body: the lock is released behind it. No other client does the
+// same: see claim.
 func (w *Worker) replay(entries []byte, lock Version) error {
 	locks := w.ep.Batch()
 	defer w.drop(locks)

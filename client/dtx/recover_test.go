@@ -11,8 +11,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/fault"
 )
 
-// TestRecovered: until a client is recovered others wait for what it has locked, and no longer; then it is all there, or
-// nothing, and the next holder of its identity begins above all that it used.
+// TestRecovered: until a client is recovered others wait for what it has locked, and no longer;
+// then it is all there, or nothing, and the next holder of its identity begins above all that it
+// used.
 func TestRecovered(t *testing.T) {
 	for _, step := range []rdma.Step{stepLock, stepValidate, stepLog, stepCommit} {
 		for _, early := range []bool{false, true} {
@@ -57,8 +58,8 @@ func TestRecovered(t *testing.T) {
 	}
 }
 
-// TestReplayOnce: a recovery that stood still, and goes on when another one and a later transaction have ended, does not
-// write over what that one wrote: no two have the claim.
+// TestReplayOnce: a recovery that stood still, and goes on when another one and a later transaction
+// have ended, does not write over what that one wrote: no two have the claim.
 func TestReplayOnce(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -146,8 +147,8 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// TestTwoRecoveries: a client that recovers another one does no harm to the next holder of its identity, which is there
-// since a third client was faster.
+// TestTwoRecoveries: a client that recovers another one does no harm to the next holder of its
+// identity, which is there since a third client was faster.
 func TestTwoRecoveries(t *testing.T) {
 	for _, step := range []rdma.Step{stepAwait, stepClaim} {
 		f, l := pool(t, Shape{Nodes: 1, Clients: 4, Roots: 2})
@@ -188,8 +189,8 @@ func TestTwoRecoveries(t *testing.T) {
 	}
 }
 
-// TestLateChunk: a worker that has given up a call for a chunk does not leave quietly: the chunk may be handed out to it
-// yet, and then recovery has to give it back.
+// TestLateChunk: a worker that has given up a call for a chunk does not leave quietly: the chunk
+// may be handed out to it yet, and then recovery has to give it back.
 func TestLateChunk(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 1})
 	ep, err := f.Open("gives up")

@@ -8,17 +8,20 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mostOwed bounds the locks that a worker may hold without knowing: they are on nodes that do not answer.
+// mostOwed bounds the locks that a worker may hold without knowing: they are on nodes that do not
+// answer.
 const mostOwed = 1 << 10
 
-// pending is a transaction whose worker does not know whether its log was written, or that it has not brought to its end.
+// pending is a transaction whose worker does not know whether its log was written, or that it has
+// not brought to its end.
 type pending struct {
 	lock Version
 	held []swap // locks, and what they become where the transaction does not change the object
 }
 
-// uncertain is what a transaction ends with whose log may have been written, or was. Where only the pool's view has
-// changed it is found out at once, since nothing is in flight any more: nil: it is committed.
+// uncertain is what a transaction ends with whose log may have been written, or was. Where only the
+// pool's view has changed it is found out at once, since nothing is in flight any more: nil: it is
+// committed.
 func (tx *Tx) uncertain(err error) error {
 	w := tx.w
 	p := pending{lock: lockOf(w.id, tx.sequence)}
@@ -46,7 +49,8 @@ func (tx *Tx) uncertain(err error) error {
 	return fmt.Errorf("%w: %w", client.ErrUncertain, err)
 }
 
-// resolveAll ends transactions that are pending, of which nothing is in flight. committed: the last one was.
+// resolveAll ends transactions that are pending, of which nothing is in flight. committed: the last
+// one was.
 func (w *Worker) resolveAll() (committed bool, failed error) {
 	w.pending.Resolve(func(p *pending) bool {
 		var err error
@@ -76,8 +80,8 @@ func (w *Worker) resolve(p *pending) (committed bool, err error) {
 	return committed, nil
 }
 
-// settle brings what earlier transactions of the worker have left to its end: verbs in flight, transactions that are
-// pending, and locks.
+// settle brings what earlier transactions of the worker have left to its end: verbs in flight,
+// transactions that are pending, and locks.
 func (w *Worker) settle() error {
 	if err := w.land(); err != nil {
 		return err
@@ -127,8 +131,8 @@ func (w *Worker) oweAll(b *rdma.Batch, of func(op *rdma.Op) bool) {
 	}
 }
 
-// releaseOwed releases locks that may be held, as far as their nodes answer; nil: all of them. Nothing that could take one
-// is in flight.
+// releaseOwed releases locks that may be held, as far as their nodes answer; nil: all of them.
+// Nothing that could take one is in flight.
 func (w *Worker) releaseOwed() error {
 	if len(w.owed) == 0 {
 		return nil

@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// mutants break one rule each. The histories must notice, over enough seeds, or the test that is named.
+// mutants break one rule each. The histories must notice, over enough seeds, or the test that is
+// named.
 var mutants = []teeth.Mutant{
 	// Words and bodies.
 	{Rule: "a sequence is used once", In: "Worker.number",

@@ -64,7 +64,8 @@ func TestTripsOfReads(t *testing.T) {
 	}
 }
 
-// TestTrips asserts what transactions that change something take: read, lock, log, write and unlock.
+// TestTrips asserts what transactions that change something take: read, lock, log, write and
+// unlock.
 func TestTrips(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		f, l := pool(t, Shape{Nodes: nodes, Roots: 3})

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Tx is a transaction that is being run: see Worker.Run. Its methods return an error when it has to be run again; the
-// closure returns it, or any other.
+// Tx is a transaction that is being run: see Worker.Run. Its methods return an error when it has to
+// be run again; the closure returns it, or any other.
 type Tx struct {
 	w        *Worker
 	objects  []object
@@ -64,14 +64,15 @@ type check struct {
 // errConflict ends an attempt: another transaction was in the way.
 var errConflict = errors.New("transaction has to be run again")
 
-// Run runs a transaction: what f reads existed at one moment, at which everything that it changes takes effect, all or
-// nothing, whenever the client crashes. It runs f again until no other transaction is in the way, for Options.Timeout
-// at most. Locks of a dead client are in the way until the client is recovered: see Mender, Worker.Adopt. f must have no
-// other effects than by its Tx, and must not keep it. When f returns an error, or panics, nothing is changed, and that is
+// Run runs a transaction: what f reads existed at one moment, at which everything that it changes
+// takes effect, all or nothing, whenever the client crashes. It runs f again until no other
+// transaction is in the way, for Options.Timeout at most. Locks of a dead client are in the way
+// until the client is recovered: see Mender, Worker.Adopt. f must have no other effects than by its
+// Tx, and must not keep it. When f returns an error, or panics, nothing is changed, and that is
 // what Run returns.
 //
-// The error wraps client.ErrUncertain when the transaction may have taken effect, or may yet; rdma.ErrTimeout when it
-// found no end in time, and changed nothing.
+// The error wraps client.ErrUncertain when the transaction may have taken effect, or may yet;
+// rdma.ErrTimeout when it found no end in time, and changed nothing.
 func (w *Worker) Run(f func(tx *Tx) error) error {
 	w.begin()
 	if err := w.settle(); err != nil {
@@ -130,7 +131,8 @@ func (tx *Tx) begin() {
 	tx.err, tx.blocked, tx.late = nil, 0, 0
 }
 
-// mostLate bounds how often a closure may go on behind an error: one that never looks at errors would not end.
+// mostLate bounds how often a closure may go on behind an error: one that never looks at errors
+// would not end.
 const mostLate = 1000
 
 // fail ends the attempt. All later calls return the same error.
@@ -160,10 +162,10 @@ func (tx *Tx) conflict(r Ref, blocked bool) error {
 	return tx.fail(errConflict)
 }
 
-// Read returns the data of an object, or an error wrapping ErrNoObject. It is valid until f returns, and not to be
-// changed. All that the transaction has read existed at one moment: when it does not, the error tells f to return. It
-// takes a trip, and one more where others have to be looked at again: see Guess, Relax and Lock. It takes none when the
-// transaction has the object.
+// Read returns the data of an object, or an error wrapping ErrNoObject. It is valid until f
+// returns, and not to be changed. All that the transaction has read existed at one moment: when it
+// does not, the error tells f to return. It takes a trip, and one more where others have to be
+// looked at again: see Guess, Relax and Lock. It takes none when the transaction has the object.
 func (tx *Tx) Read(r Ref) ([]byte, error) {
 	o, err := tx.load(r)
 	if err != nil {
@@ -178,10 +180,10 @@ func (tx *Tx) Read(r Ref) ([]byte, error) {
 	return o.data, nil
 }
 
-// Guess says which version of an object the caller has seen, before: from Worker.Seen, or by Decode of a READ of its own.
-// Where the object still has it, its state is older than the READ, so the transaction looks at what it has met before in
-// the same trip; and Lock takes a trip only. A wrong one costs nothing, and Lock a trip. An attempt behind the first one
-// makes no guesses.
+// Guess says which version of an object the caller has seen, before: from Worker.Seen, or by Decode
+// of a READ of its own. Where the object still has it, its state is older than the READ, so the
+// transaction looks at what it has met before in the same trip; and Lock takes a trip only. A wrong
+// one costs nothing, and Lock a trip. An attempt behind the first one makes no guesses.
 func (tx *Tx) Guess(r Ref, v Version) {
 	if !v.Held() && !tx.again {
 		tx.guesses = append(tx.guesses, guess{r, v})
@@ -199,8 +201,8 @@ func (tx *Tx) guessed(r Ref) (Version, bool) {
 	return 0, false
 }
 
-// Seen returns the version of an object as the worker's last transaction has left it, or has read it, for Tx.Guess.
-// Others may have changed it since.
+// Seen returns the version of an object as the worker's last transaction has left it, or has read
+// it, for Tx.Guess. Others may have changed it since.
 func (w *Worker) Seen(r Ref) (Version, bool) {
 	if i, ok := w.tx.index[r]; ok {
 		return w.tx.objects[i].seen, true
@@ -208,9 +210,10 @@ func (w *Worker) Seen(r Ref) (Version, bool) {
 	return 0, false
 }
 
-// ReadIf is Read for an object that may change behind the transaction's back: same tells of its data as it is now whether
-// what f did is still right; nil data: it was freed. It is called while the transaction goes on, and must not use it. An
-// object that f changes, or locks, too, is not asked about.
+// ReadIf is Read for an object that may change behind the transaction's back: same tells of its
+// data as it is now whether what f did is still right; nil data: it was freed. It is called while
+// the transaction goes on, and must not use it. An object that f changes, or locks, too, is not
+// asked about.
 func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
 	data, err := tx.Read(r)
 	if err == nil {
@@ -219,23 +222,24 @@ func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
 	return data, err
 }
 
-// Relax takes an object out of what is validated: f has used it to find its way, and what it found says of itself whether
-// it is right, as fence keys do. Objects that are changed, or locked, stay.
+// Relax takes an object out of what is validated: f has used it to find its way, and what it found
+// says of itself whether it is right, as fence keys do. Objects that are changed, or locked, stay.
 func (tx *Tx) Relax(r Ref) {
 	if i, ok := tx.index[r]; ok {
 		tx.objects[i].relaxed = true
 	}
 }
 
-// Check adds verbs of the caller's to the validation of a transaction that changes something: post adds them to the batch
-// that validates, behind the locks, and ok says, when they are complete, whether the transaction may commit. They must be
-// READs. Both may be called more than once.
+// Check adds verbs of the caller's to the validation of a transaction that changes something: post
+// adds them to the batch that validates, behind the locks, and ok says, when they are complete,
+// whether the transaction may commit. They must be READs. Both may be called more than once.
 func (tx *Tx) Check(post func(b *rdma.Batch), ok func() bool) {
 	tx.checks = append(tx.checks, check{post, ok})
 }
 
-// Write replaces the data of an object, or gives data to a root that has none. data is copied. The error wraps
-// ErrNoObject, ErrTooMany, or client.ErrTooLarge where the object has no room for it: see Layout.Room.
+// Write replaces the data of an object, or gives data to a root that has none. data is copied. The
+// error wraps ErrNoObject, ErrTooMany, or client.ErrTooLarge where the object has no room for it:
+// see Layout.Room.
 func (tx *Tx) Write(r Ref, data []byte) error {
 	o, err := tx.load(r)
 	if err != nil {
@@ -247,8 +251,8 @@ func (tx *Tx) Write(r Ref, data []byte) error {
 	return tx.change(o, written, data)
 }
 
-// New makes an object, on the nodes in turn, and returns its name. It has room for as much data as the least of
-// Shape.Sizes that fits. The error wraps client.ErrFull or those of Write.
+// New makes an object, on the nodes in turn, and returns its name. It has room for as much data as
+// the least of Shape.Sizes that fits. The error wraps client.ErrFull or those of Write.
 func (tx *Tx) New(data []byte) (Ref, error) {
 	w := tx.w
 	w.memory.turn++

@@ -6,8 +6,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Ref names an object: its place and size class in the lower 48 bits, and its life in the upper 16, which tells it from
-// objects that had the same place before. 0 names none. Indexes may store a Ref in their data.
+// Ref names an object: its place and size class in the lower 48 bits, and its life in the upper 16,
+// which tells it from objects that had the same place before. 0 names none. Indexes may store a Ref
+// in their data.
 type Ref uint64
 
 const (
@@ -29,9 +30,9 @@ func (r Ref) String() string { return fmt.Sprintf("object %d.%d", r.number(), r.
 //	16  owner
 //	47  sequence: of the owner's transaction
 //
-// While the lock is held, owner and sequence are those of the holder. Otherwise they are those of the transaction that
-// wrote the object's data, and the same word stands in its head: so the word is the object's version, too. 0: the object
-// was never written.
+// While the lock is held, owner and sequence are those of the holder. Otherwise they are those of
+// the transaction that wrote the object's data, and the same word stands in its head: so the word
+// is the object's version, too. 0: the object was never written.
 type Version uint64
 
 const (

@@ -12,28 +12,29 @@ import (
 
 // Options of a Worker.
 type Options struct {
-	// Timeout bounds a transaction with all its retries, and its waits for a recovery; 1 s by default. What was decided by
-	// then is brought to its end within as long again.
+	// Timeout bounds a transaction with all its retries, and its waits for a recovery; 1 s by default.
+	// What was decided by then is brought to its end within as long again.
 	Timeout time.Duration
-	// Unlogged transactions write no log: what one has changed when its client dies stays locked, or is lost, for ever.
-	// That is for measuring what the log costs, and for nothing else.
+	// Unlogged transactions write no log: what one has changed when its client dies stays locked, or
+	// is lost, for ever. That is for measuring what the log costs, and for nothing else.
 	Unlogged bool
 }
 
-// Detection is how often a pool's master should look for dead clients (cluster.Options.Tick) for them to be found as
-// fast as rTX's leases expire: 8 ms, in figures of the rTX paper (section 6.4).
+// Detection is how often a pool's master should look for dead clients (cluster.Options.Tick) for
+// them to be found as fast as rTX's leases expire: 8 ms, in figures of the rTX paper (section 6.4).
 const Detection = 8 * time.Millisecond
 
-// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge, client.ErrDamaged, and those
-// of package rdma. An error that wraps rdma.ErrTimeout and not client.ErrUncertain ends a transaction that changed
-// nothing.
+// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge,
+// client.ErrDamaged, and those of package rdma. An error that wraps rdma.ErrTimeout and not
+// client.ErrUncertain ends a transaction that changed nothing.
 var (
 	// ErrNoObject ends a Read, Write, Free or Lock of an object that is not there.
 	ErrNoObject = errors.New("no such object")
-	// ErrRetired ends all transactions of a worker whose identity has used up its sequences: after decades, as each
-	// attempt of a transaction takes one.
+	// ErrRetired ends all transactions of a worker whose identity has used up its sequences: after
+	// decades, as each attempt of a transaction takes one.
 	ErrRetired = errors.New("client has used up its transactions")
-	// ErrTooMany ends a transaction that changes more objects than Shape.Writes, or more bytes of them than Shape.Log.
+	// ErrTooMany ends a transaction that changes more objects than Shape.Writes, or more bytes of them
+	// than Shape.Log.
 	ErrTooMany = errors.New("transaction changes too many objects")
 )
 
@@ -49,8 +50,9 @@ type Stats struct {
 	Claims, Scans uint64 // chunks that were claimed and scanned
 }
 
-// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for concurrent use. A client
-// that has several operations in flight has several workers: each has an identity, and so a log.
+// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for
+// concurrent use. A client that has several operations in flight has several workers: each has an
+// identity, and so a log.
 type Worker struct {
 	*Layout
 	ep      rdma.Endpoint
@@ -74,8 +76,8 @@ type Worker struct {
 	stats            Stats
 }
 
-// swap is a CAS of a lock that is done until its outcome is known. Its old word is of one transaction, so it takes effect
-// once at most, however often it is done.
+// swap is a CAS of a lock that is done until its outcome is known. Its old word is of one
+// transaction, so it takes effect once at most, however often it is done.
 type swap struct {
 	at       rdma.Addr
 	old, new Version
@@ -110,7 +112,8 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	return w, nil
 }
 
-// sequencesAhead is how many sequences a worker reserves at a time: one WRITE more for so many transactions.
+// sequencesAhead is how many sequences a worker reserves at a time: one WRITE more for so many
+// transactions.
 const sequencesAhead = 1 << 12
 
 func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
@@ -129,8 +132,8 @@ func (w *Worker) number() (uint64, error) {
 // Stats returns the counters.
 func (w *Worker) Stats() Stats { return w.stats }
 
-// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the client is to be fenced
-// off and recovered, as client.Leave does.
+// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the
+// client is to be fenced off and recovered, as client.Leave does.
 func (w *Worker) Close() error {
 	w.extend()
 	err := w.settle()
@@ -154,8 +157,9 @@ func (w *Worker) Close() error {
 // extend begins a new span of time.
 func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
 
-// Span begins a span of Options.Timeout for all that the worker does from now on, until the next one: an operation of
-// an index that takes several transactions takes no longer than one would. Without it each has its own.
+// Span begins a span of Options.Timeout for all that the worker does from now on, until the next
+// one: an operation of an index that takes several transactions takes no longer than one would.
+// Without it each has its own.
 func (w *Worker) Span() {
 	w.extend()
 	w.shared = true
@@ -171,8 +175,8 @@ func (w *Worker) begin() {
 	}
 }
 
-// timeShares is into how many parts a transaction's time falls. What passes between two looks at the clock counts as
-// one part at most: the clock may have been set.
+// timeShares is into how many parts a transaction's time falls. What passes between two looks at
+// the clock counts as one part at most: the clock may have been set.
 const timeShares = 4
 
 // left returns how much of the time is left.
@@ -188,8 +192,8 @@ func (w *Worker) over() bool { return w.left() <= 0 }
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
 
-// do posts a batch as a step of the protocol and waits for all of it, as long as there is time; with none left it posts
-// nothing.
+// do posts a batch as a step of the protocol and waits for all of it, as long as there is time;
+// with none left it posts nothing.
 func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 	w.sent = false
 	left := w.left()
@@ -209,8 +213,8 @@ func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// doWhereLeft is do for what is decided: what is to be done on nodes that are gone for good, as the pool's view says,
-// is not needed any more.
+// doWhereLeft is do for what is decided: what is to be done on nodes that are gone for good, as the
+// pool's view says, is not needed any more.
 func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
 	err := w.do(step, b)
 	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || w.view.Join() != nil {

@@ -24,7 +24,8 @@ const (
 	candidates    = 64 // departed blocks whose bitmaps an adopter compares
 )
 
-// adopt takes over the departed client's block of the class with the most free objects, if one has at least so many.
+// adopt takes over the departed client's block of the class with the most free objects, if one has
+// at least so many.
 func (c *Client) adopt(class, atLeast int) (bool, error) {
 	left, err := c.departed(func(e node.Entry) bool { return e.Class() == class })
 	for err == nil && len(left) > 0 {
@@ -63,7 +64,8 @@ func (c *Client) entries(fits func(node.Entry) bool) ([]*block, error) {
 	return c.listEntries(c.ep.Rand().IntN(max(1, len(c.regions))), candidates, fits)
 }
 
-// listEntries lists up to limit blocks that have objects and whose entries fit, beginning with region start.
+// listEntries lists up to limit blocks that have objects and whose entries fit, beginning with
+// region start.
 func (c *Client) listEntries(start, limit int, fits func(node.Entry) bool) ([]*block, error) {
 	return c.listAll(start, limit, func(e node.Entry) bool { return e.Class() < len(c.classes.units) && fits(e) })
 }
@@ -112,8 +114,9 @@ func (c *Client) countFree(blocks []*block) ([]int, error) {
 	return free, nil
 }
 
-// takeOver makes a departed client's block this client's, of the given class, if its entry is still the one that was read:
-// so the block is as it was then, or has more free objects. It returns false when another client was faster.
+// takeOver makes a departed client's block this client's, of the given class, if its entry is still
+// the one that was read: so the block is as it was then, or has more free objects. It returns false
+// when another client was faster.
 func (c *Client) takeOver(blk *block, class int) (bool, error) {
 	was := blk.entry
 	mine := was.Next(c.id, class)
@@ -163,8 +166,9 @@ func (c *Client) spread(blk *block) error {
 	return nil
 }
 
-// inherit makes a block that this client has taken over one of its own: it learns how often each object was used, and
-// takes the free ones. Hints are cleared first: what is freed later has its own.
+// inherit makes a block that this client has taken over one of its own: it learns how often each
+// object was used, and takes the free ones. Hints are cleared first: what is freed later has its
+// own.
 func (c *Client) inherit(blk *block) error {
 	if err := c.clearHints(blk); err != nil {
 		return fmt.Errorf("adopt block %v: %w", blk.Block, err)

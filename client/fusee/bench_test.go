@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// The floor of an operation is its batches alone, issued through the same endpoint on the same pool: 100,000 keys
-// with pairs of 1 KB, chosen at random. A benchmark's chunks of floor and store alternate, so that one run gives an
-// honest ratio on a noisy machine: "x-floor".
+// The floor of an operation is its batches alone, issued through the same endpoint on the same
+// pool: 100,000 keys with pairs of 1 KB, chosen at random. A benchmark's chunks of floor and store
+// alternate, so that one run gives an honest ratio on a noisy machine: "x-floor".
 const (
 	benchKeys  = 100_000
 	benchValue = 1000
@@ -71,7 +71,8 @@ func (x *bench) floorGet(e *entry) {
 	b.Release()
 }
 
-// floorUpdate is the batches of an UPDATE that hits its cache and wins by rule 1, over places that hold no live data.
+// floorUpdate is the batches of an UPDATE that hits its cache and wins by rule 1, over places that
+// hold no live data.
 func (x *bench) floorUpdate(e *entry, unit uint64) {
 	bytes := objectBytes(storetest.KeyBytes, benchValue)
 	b := x.ep.Batch()
@@ -152,9 +153,10 @@ func BenchmarkUpdateHit(b *testing.B) {
 	}
 }
 
-// BenchmarkUpdateOthers is two clients that update the same records in turn: most of what they replace is each other's, and
-// goes back by marks and hints. Their caches are mostly out of date, so the floor is too low by a trip; what
-// counts here is what frees cost, beside BenchmarkUpdateHit, and that they allocate nothing.
+// BenchmarkUpdateOthers is two clients that update the same records in turn: most of what they
+// replace is each other's, and goes back by marks and hints. Their caches are mostly out of date,
+// so the floor is too low by a trip; what counts here is what frees cost, beside
+// BenchmarkUpdateHit, and that they allocate nothing.
 func BenchmarkUpdateOthers(b *testing.B) {
 	x := newBench(b, 2)
 	y := &bench{Client: worker(b, x.fabric, Options{}, nil), keys: x.keys, value: x.value, rng: x.rng}

@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// beforeCAS runs a function before its worker's n-th batch with a CAS, and fails the batch with what that returns.
+// beforeCAS runs a function before its worker's n-th batch with a CAS, and fails the batch with
+// what that returns.
 type beforeCAS struct {
 	rdma.Endpoint
 	n    int
@@ -70,8 +71,9 @@ func TestBlip(t *testing.T) {
 	}
 }
 
-// TestLongBlip: a node stays out of one client's reach until its operation has run out of time, in the midst of each of its
-// writes' rounds. When it answers again the client ends that round before it writes anything else, and can leave.
+// TestLongBlip: a node stays out of one client's reach until its operation has run out of time, in
+// the midst of each of its writes' rounds. When it answers again the client ends that round before
+// it writes anything else, and can leave.
 func TestLongBlip(t *testing.T) {
 	for _, replicas := range []int{1, 2, 3} {
 		for n := 1; n <= 3; n++ {
@@ -117,8 +119,9 @@ func TestLongBlip(t *testing.T) {
 	}
 }
 
-// TestReplacedMeanwhile: a client completes a write of unknown outcome when its nodes answer again, and another client replaces that
-// before the first one leaves. What the write had replaced is freed all the same, by no other client.
+// TestReplacedMeanwhile: a client completes a write of unknown outcome when its nodes answer again,
+// and another client replaces that before the first one leaves. What the write had replaced is
+// freed all the same, by no other client.
 func TestReplacedMeanwhile(t *testing.T) {
 	ops := []func(c *Client) error{
 		func(c *Client) error { return c.Update(k, []byte("2")) },
@@ -170,7 +173,8 @@ func replacedMeanwhile(t *testing.T, p Params, h away, op func(c *Client) error)
 	return err
 }
 
-// away fails its worker's n-th batch with a CAS and all later ones, as long as gone is not taken back. That one lands when lands is set.
+// away fails its worker's n-th batch with a CAS and all later ones, as long as gone is not taken
+// back. That one lands when lands is set.
 type away struct {
 	rdma.Endpoint
 	n           int
@@ -195,8 +199,8 @@ func (h *away) Post(b *rdma.Batch) error {
 	return h.Endpoint.Post(b)
 }
 
-// TestLongBusy: a master takes longer to mend the pool than the operation may last that it cut off. Its outcome is unknown then;
-// afterwards it is known, and the client can leave.
+// TestLongBusy: a master takes longer to mend the pool than the operation may last that it cut off.
+// Its outcome is unknown then; afterwards it is known, and the client can leave.
 func TestLongBusy(t *testing.T) {
 	p := small(3, 2, 2)
 	p.Timeout = 20 * time.Millisecond

@@ -14,7 +14,8 @@ type entry struct {
 // maxSlot bounds a pool's slots.
 const maxSlot = 1<<32 - 1
 
-// entryBytes is what an entry counts for in the cache's budget, as in SWARM's evaluation (7.1): this and a hash.
+// entryBytes is what an entry counts for in the cache's budget, as in SWARM's evaluation (7.1):
+// this and a hash.
 const entryBytes = 24
 
 const (
@@ -38,7 +39,8 @@ func (e *entry) accessed() {
 	e.accesses++
 }
 
-// invalidated counts an access that found the pair replaced. There are never more of them than accesses.
+// invalidated counts an access that found the pair replaced. There are never more of them than
+// accesses.
 func (e *entry) invalidated() {
 	if e.invalid < e.accesses {
 		e.invalid++
@@ -48,7 +50,8 @@ func (e *entry) invalidated() {
 // halve keeps the ratio and makes room in the counters.
 func (e *entry) halve() { e.accesses, e.invalid = e.accesses/2, e.invalid/2 }
 
-// bypass reports whether the key is written so often that its cached pair is not worth reading: I > threshold.
+// bypass reports whether the key is written so often that its cached pair is not worth reading: I >
+// threshold.
 func (e *entry) bypass(threshold float64) bool {
 	return e.accesses >= minAccesses && float64(e.invalid) > threshold*float64(e.accesses)
 }

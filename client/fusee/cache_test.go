@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
-// TestAdaptiveCache: a key that others write often is read by its slot, which wastes no bandwidth on replaced pairs;
-// when it is only read, its cached pair is trusted again (FUSEE 4.6).
+// TestAdaptiveCache: a key that others write often is read by its slot, which wastes no bandwidth
+// on replaced pairs; when it is only read, its cached pair is trusted again (FUSEE 4.6).
 func TestAdaptiveCache(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	reader, writer := worker(t, f, Options{CacheThreshold: new(0.5)}, nil), worker(t, f, Options{}, nil)

@@ -25,9 +25,10 @@ type freed struct {
 //	with the primary's mark, add the hint: behind it on that node, so that a client that sees the
 //	hint finds the mark.
 //
-// The order of the replicas is what lets the owner rely on one of them. When the primary has the mark then all have,
-// and no WRITE of it comes later: the block may be given another size class, and a late mark would land within a pair.
-// When nodes die, the next in the list is the primary, and the same holds there.
+// The order of the replicas is what lets the owner rely on one of them. When the primary has the
+// mark then all have, and no WRITE of it comes later: the block may be given another size class,
+// and a late mark would land within a pair. When nodes die, the next in the list is the primary,
+// and the same holds there.
 //
 // A crash in between leaves an object that is not free yet.
 type carrier struct {
@@ -75,8 +76,8 @@ func (c *Client) flush() {
 	}
 }
 
-// makeWay waits for the oldest carrier in flight, for as long as the current operation may still wait for frees. Of one
-// with many frees that rested, each batch finds the ring full.
+// makeWay waits for the oldest carrier in flight, for as long as the current operation may still
+// wait for frees. Of one with many frees that rested, each batch finds the ring full.
 func (c *Client) makeWay() {
 	r := &c.reclaim
 	start := c.ep.Now()
@@ -84,8 +85,8 @@ func (c *Client) makeWay() {
 	r.waited += c.ep.Now() - start
 }
 
-// land looks at the carriers in flight, and waits for the oldest for so long at most; 0: it does not wait. What does
-// not land in time stays in flight.
+// land looks at the carriers in flight, and waits for the oldest for so long at most; 0: it does
+// not wait. What does not land in time stays in flight.
 func (c *Client) land(within time.Duration) {
 	r := &c.reclaim
 	limit := never
@@ -153,9 +154,9 @@ func (c *Client) learn(f *freed, h head) bool {
 
 // post sends the verbs of a carrier's step, or of the first one behind it that has any.
 //
-// What was learned holds for a while only: others may free the object, too (recovery does when its block's owner dies), and then
-// its block may be given another size class, which takes longer than an operation may. A client that was busy elsewhere
-// meanwhile learns anew.
+// What was learned holds for a while only: others may free the object, too (recovery does when its
+// block's owner dies), and then its block may be given another size class, which takes longer than
+// an operation may. A client that was busy elsewhere meanwhile learns anew.
 func (c *Client) post(k *carrier) {
 	if now := c.ep.Now(); k.step == learning {
 		k.knows = now

@@ -9,15 +9,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A client numbers its operations and its tombstones. An identity may have had another holder, of which objects and
-// tombstones are still there, so each holder begins above all numbers of the ones before, which its ceiling tells, a word
-// beside the log heads (kit.Everywhere). Tombstones have 32 bits, so they are counted apart: the ceiling's
-// lower half is theirs, the upper half counts steps of sequence numbers.
+// A client numbers its operations and its tombstones. An identity may have had another holder, of
+// which objects and tombstones are still there, so each holder begins above all numbers of the ones
+// before, which its ceiling tells, a word beside the log heads (kit.Everywhere). Tombstones have 32
+// bits, so they are counted apart: the ceiling's lower half is theirs, the upper half counts steps
+// of sequence numbers.
 //
-// A tombstone must never come back, so an identity that has used all of them writes no more. What a holder reserved
-// and did not use is lost: its first step is small, and each further one twice the last. Recoveries have a share of
-// their own, so that a dead client of a spent identity can be recovered. Of sequence numbers an object keeps 48 bits.
-// Nothing is decided by them, so they may wrap.
+// A tombstone must never come back, so an identity that has used all of them writes no more. What a
+// holder reserved and did not use is lost: its first step is small, and each further one twice the
+// last. Recoveries have a share of their own, so that a dead client of a spent identity can be
+// recovered. Of sequence numbers an object keeps 48 bits. Nothing is decided by them, so they may
+// wrap.
 const (
 	seqStep       = 1 << 24
 	firstTombStep = 1 << 4
@@ -32,8 +34,8 @@ type numbers struct {
 	tombStep        uint64 // of the next raise; 0: the first
 }
 
-// ErrExhausted refuses a write when the client's identity has used all of its tombstones. Nothing was written.
-// Clients with other identities go on, and a pool that is made anew has all of them.
+// ErrExhausted refuses a write when the client's identity has used all of its tombstones. Nothing
+// was written. Clients with other identities go on, and a pool that is made anew has all of them.
 var ErrExhausted = errors.New("no tombstone is left; a new pool has all of them")
 
 // reserve returns the numbers with a higher limit of tombstones, up to the given one.
@@ -103,8 +105,8 @@ func (c *Client) writeCeiling(id rdma.ClientID, n numbers) error {
 	return nil
 }
 
-// number gives an operation its sequence number, and makes sure that there is a tombstone for it: few operations take
-// more than one.
+// number gives an operation its sequence number, and makes sure that there is a tombstone for it:
+// few operations take more than one.
 func (c *Client) number() error {
 	if n := &c.numbers; n.seq == n.seqLimit || n.tomb == n.tombLimit {
 		if err := c.raise(); err != nil {
@@ -115,13 +117,14 @@ func (c *Client) number() error {
 	return nil
 }
 
-// tombstone returns a word for an emptied slot that was never used before. It raises the ceiling where none is left:
-// a round that has begun must end.
+// tombstone returns a word for an emptied slot that was never used before. It raises the ceiling
+// where none is left: a round that has begun must end.
 func (c *Client) tombstone(print uint8) (race.Word, error) {
 	return c.tombstoneOf(c.id, &c.numbers, print)
 }
 
-// tombstoneOf is tombstone for an identity with the given numbers, the client's own or one that it recovers.
+// tombstoneOf is tombstone for an identity with the given numbers, the client's own or one that it
+// recovers.
 func (c *Client) tombstoneOf(id rdma.ClientID, n *numbers, print uint8) (race.Word, error) {
 	if n.tomb == n.tombLimit {
 		next, err := n.reserve(maxTomb)

@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/client/race"
 )
 
-// A life that deletes little reserves few tombstones: an identity has 2^32 of them, and what a life does not use is
-// lost.
+// A life that deletes little reserves few tombstones: an identity has 2^32 of them, and what a life
+// does not use is lost.
 func TestShortLivesTakeFewTombstones(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	const lives = 20
@@ -39,8 +39,8 @@ func TestLongLifeRaisesSeldom(t *testing.T) {
 	}
 }
 
-// An identity whose tombstones are used up writes no more, in any life: the next one would be a word that may
-// still be in some slot. It reads, closes, and what it left is still finished.
+// An identity whose tombstones are used up writes no more, in any life: the next one would be a
+// word that may still be in some slot. It reads, closes, and what it left is still finished.
 func TestSpentIdentityIsRefused(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	first, leave := life(t, f, Options{})

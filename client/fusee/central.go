@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// takeFromNode is node-centric allocation (FUSEE 6.3): every object costs a call to a memory node, which keeps
-// the free bitmaps of its blocks. It shows what two-level management is worth.
+// takeFromNode is node-centric allocation (FUSEE 6.3): every object costs a call to a memory node,
+// which keeps the free bitmaps of its blocks. It shows what two-level management is worth.
 func (c *Client) takeFromNode(class int) error {
 	c.land(0)
 	c.mature()

@@ -193,7 +193,8 @@ func (k *checker) slots(from race.Slot, n int) error {
 	return nil
 }
 
-// lossy reports whether parts of the pool are gone for good: then what is left refers to them, and they to it.
+// lossy reports whether parts of the pool are gone for good: then what is left refers to them, and
+// they to it.
 func (k *checker) lossy() bool { return len(k.subtables) < k.Subtables || len(k.regions) < k.Regions }
 
 func (k *checker) slot(s race.Slot, b *rdma.Batch, at int) {
@@ -356,8 +357,9 @@ func (k *checker) blocks() error {
 	return nil
 }
 
-// block judges one block. An object is free when its mark on the primary says so. On other replicas a mark
-// matters when they become the primary: to an object that is in use, and to one of a block that waits for an adopter.
+// block judges one block. An object is free when its mark on the primary says so. On other replicas
+// a mark matters when they become the primary: to an object that is in use, and to one of a block
+// that waits for an adopter.
 func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints []byte) {
 	free, held := 0, 0
 	for i, h := range replicas[0] {
@@ -390,7 +392,8 @@ func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints [
 	k.objectsOf[who] += uint64(held)
 	if (who == byLeft || who == byNode) && held > 0 && !k.lossy() {
 		if len(k.alive) > 1 {
-			// Other clients, live or dead, may have it in their hands: freed and resting, or about to be used.
+			// Other clients, live or dead, may have it in their hands: freed and resting, or about to be
+			// used.
 			k.Waits("block %v (%v): %d objects are neither free nor in use", blk, e, held)
 		} else {
 			k.Damaged("block %v (%v): %d objects are leaked: neither free nor in use, and there is no client", blk, e, held)

@@ -8,8 +8,9 @@ import (
 // maxClasses bounds the size classes: a client has a log head for each.
 const maxClasses = 64
 
-// classes are the sizes of objects (FUSEE 4.4, slab allocation): 1 to 16 units of 64 bytes one by one, then eight
-// steps each doubling, so that an object wastes at most an eighth; up to what a block and a slot's length can hold.
+// classes are the sizes of objects (FUSEE 4.4, slab allocation): 1 to 16 units of 64 bytes one by
+// one, then eight steps each doubling, so that an object wastes at most an eighth; up to what a
+// block and a slot's length can hold.
 type classes struct {
 	units   []int                    // by class
 	objects []int                    // objects a block, by class
@@ -47,7 +48,8 @@ func (c *classes) largest() int {
 	return c.units[len(c.units)-1]
 }
 
-// coarse returns the class of the next power of two, or the largest. A client that has few blocks has few classes.
+// coarse returns the class of the next power of two, or the largest. A client that has few blocks
+// has few classes.
 func (c *classes) coarse(class int) int {
 	for units := 1; units < c.largest(); units *= 2 {
 		if units >= c.units[class] {

@@ -1,5 +1,6 @@
-// Package fusee is FUSEE, a fully memory-disaggregated key-value store (Shen et al., FAST 2023): a RACE hash index
-// replicated by clients with the SNAPSHOT protocol, two-level memory management and an embedded operation log.
+// Package fusee is FUSEE, a fully memory-disaggregated key-value store (Shen et al., FAST 2023): a
+// RACE hash index replicated by clients with the SNAPSHOT protocol, two-level memory management and
+// an embedded operation log.
 //
 // A Client is one worker. Every operation is written as the paper's phases, a batch of verbs each:
 //
@@ -11,12 +12,12 @@
 //	          4. CAS the primary slot
 //	INSERT    as UPDATE, reading both buckets in 1, and once more on the first backup in 3 (see duplicate.go)
 //
-// Where the paper, followed to the letter, would return a wrong answer, this package departs from it: see the comments
-// in snapshot.go, duplicate.go, object.go and reclaim.go.
+// Where the paper, followed to the letter, would return a wrong answer, this package departs from
+// it: see the comments in snapshot.go, duplicate.go, object.go and reclaim.go.
 //
-// What crashes leave is mended by a master (package cluster), which uses this package's Mender: mend.go for nodes,
-// restore.go for their replacement, recover.go for clients. Without one, an operation that depends on what died ends at its
-// timeout.
+// What crashes leave is mended by a master (package cluster), which uses this package's Mender:
+// mend.go for nodes, restore.go for their replacement, recover.go for clients. Without one, an
+// operation that depends on what died ends at its timeout.
 package fusee
 
 import (
@@ -40,17 +41,18 @@ const maxReplicas = 8
 
 // Options of a worker. Zero values mean defaults.
 type Options struct {
-	// CacheBytes is the budget of the index cache, of which a key takes 24 and a fifth more of memory, see package locations;
-	// 0 for none (FUSEE-NC); default 8 MiB.
+	// CacheBytes is the budget of the index cache, of which a key takes 24 and a fifth more of memory,
+	// see package locations; 0 for none (FUSEE-NC); default 8 MiB.
 	CacheBytes *int
-	// CacheThreshold is the share of invalid hits above which a cached pointer is bypassed (FUSEE 4.6); default 0.5.
+	// CacheThreshold is the share of invalid hits above which a cached pointer is bypassed (FUSEE
+	// 4.6); default 0.5.
 	CacheThreshold *float64
-	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR). The two do not mix: the pool must
-	// have been made for it.
+	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR). The two do not
+	// mix: the pool must have been made for it.
 	Sequential bool
-	// Timeout bounds an operation and each wait for a node; default, and at most, what the pool was made for. An operation
-	// looks at its deadline between waits. One that gives a block another size class sleeps for one timeout of the
-	// pool's more.
+	// Timeout bounds an operation and each wait for a node; default, and at most, what the pool was
+	// made for. An operation looks at its deadline between waits. One that gives a block another size
+	// class sleeps for one timeout of the pool's more.
 	Timeout time.Duration
 }
 
@@ -62,14 +64,16 @@ const (
 	defaultTimeout   = 2 * time.Second
 )
 
-// Client is one worker's view of a FUSEE pool. It implements client.Store and is not safe for concurrent use.
+// Client is one worker's view of a FUSEE pool. It implements client.Store and is not safe for
+// concurrent use.
 type Client struct {
 	*layout
 	ep   rdma.Endpoint
 	id   rdma.ClientID
 	opt  Options
 	view *kit.Member // in the pool's view
-	// promoted tells, by subtable, whose primary died under the busy view that was joined: its replicas may differ.
+	// promoted tells, by subtable, whose primary died under the busy view that was joined: its
+	// replicas may differ.
 	promoted   []bool
 	behind     bool               // the view has changed since resync
 	oldSpace   [][][]node.Replica // where regions lay before: what resync has not made up for yet
@@ -208,7 +212,8 @@ func (c *Client) read(step rdma.Step, a rdma.Addr, n int) ([]byte, error) {
 	return rdma.ReadBytes(c.ep, step, a, n, c.opt.Timeout)
 }
 
-// The deadline of what is not an operation: a Close, a master's work. Each of its waits has a limit of its own.
+// The deadline of what is not an operation: a Close, a master's work. Each of its waits has a limit
+// of its own.
 const (
 	unset time.Duration = 0
 	never time.Duration = math.MaxInt64
@@ -217,9 +222,9 @@ const (
 // start begins an operation. It has no deadline yet, and has not waited for frees.
 func (c *Client) start() { c.deadline, c.reclaim.waited = unset, 0 }
 
-// until returns the current operation's deadline. The operation has cleared it; the first that needs it reads the
-// clock, so that a SEARCH that waits for nothing does not. An operation that begins again in another view keeps its
-// deadline.
+// until returns the current operation's deadline. The operation has cleared it; the first that
+// needs it reads the clock, so that a SEARCH that waits for nothing does not. An operation that
+// begins again in another view keeps its deadline.
 func (c *Client) until() time.Duration {
 	if c.deadline == unset {
 		c.deadline = c.ep.Now() + c.opt.Timeout
@@ -227,14 +232,15 @@ func (c *Client) until() time.Duration {
 	return c.deadline
 }
 
-// aLittleBit is how long an operation sleeps that waits for another client (Algorithm 1, line 18): at first about a round trip,
-// of which a winner needs two or three.
+// aLittleBit is how long an operation sleeps that waits for another client (Algorithm 1, line 18):
+// at first about a round trip, of which a winner needs two or three.
 var aLittleBit = kit.Doubling(2*time.Microsecond, 200*time.Microsecond)
 
 // overdue reports whether the current operation has used up its time.
 func (c *Client) overdue() bool { return c.ep.Now() > c.until() }
 
-// waitLimit returns when a wait that begins now has to end: at the operation's deadline, and after one timeout at most.
+// waitLimit returns when a wait that begins now has to end: at the operation's deadline, and after
+// one timeout at most.
 func (c *Client) waitLimit() time.Duration { return min(c.until(), c.ep.Now()+c.opt.Timeout) }
 
 // retryUntil paces what ends at a limit of its own.
@@ -242,7 +248,8 @@ func (c *Client) retryUntil(p kit.Pause, limit time.Duration) kit.Retry {
 	return kit.Retry{Env: c.ep, Pause: p, Over: func() bool { return c.ep.Now() > limit }}
 }
 
-// errDeadline is wrapped when an operation ran out of time without having changed anything, and with nothing in flight.
+// errDeadline is wrapped when an operation ran out of time without having changed anything, and
+// with nothing in flight.
 var errDeadline = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 
 func errTimeout(what string) error { return fmt.Errorf("%s: %w", what, errDeadline) }

@@ -16,9 +16,10 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// TestContention lets a few workers do nothing but meet: on one to four keys, in a pool in which memory is so scarce
-// that objects are used again at once; with tags so short that they wrap, or with long tags and no quarantine. What storetest's histories do broadly, this
-// does narrowly. $FARKV_SEEDS and $FARKV_SEED choose the seeds.
+// TestContention lets a few workers do nothing but meet: on one to four keys, in a pool in which
+// memory is so scarce that objects are used again at once; with tags so short that they wrap, or
+// with long tags and no quarantine. What storetest's histories do broadly, this does narrowly.
+// $FARKV_SEEDS and $FARKV_SEED choose the seeds.
 func TestContention(t *testing.T) {
 	for _, r := range []struct{ nodes, index, data int }{{1, 1, 1}, {2, 2, 2}, {3, 3, 2}, {4, 4, 2}, {5, 5, 3}} {
 		t.Run(fmt.Sprintf("%d index replicas", r.index), func(t *testing.T) {

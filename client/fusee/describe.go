@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Describe returns a function that tells what lies at an address of the pool that ep reaches. Of an object that takes a READ of its
-// block's entry, which tells how large its objects are.
+// Describe returns a function that tells what lies at an address of the pool that ep reaches. Of an
+// object that takes a READ of its block's entry, which tells how large its objects are.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readLayoutInView(ep)
 	if err != nil {
@@ -35,7 +35,8 @@ func (l *layout) describe(ep rdma.Endpoint, a rdma.Addr) string {
 	return l.describeRegion(ep, a)
 }
 
-// replicaAt finds what lies in the index-th place of a node: its number, and which of its replicas that is.
+// replicaAt finds what lies in the index-th place of a node: its number, and which of its replicas
+// that is.
 func replicaAt(place [][]node.Replica, a rdma.Addr, index uint64) (item, replica int, ok bool) {
 	for i, replicas := range place {
 		for r, at := range replicas {

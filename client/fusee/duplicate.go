@@ -7,14 +7,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Two INSERTs of one key may find different empty slots and both win theirs. RACE lets an inserter look again behind
-// its CAS, but then a reader may already have seen the loser's value. So here an inserter that has won its slot looks
-// for others before it changes the primary, which is all that readers see.
+// Two INSERTs of one key may find different empty slots and both win theirs. RACE lets an inserter
+// look again behind its CAS, but then a reader may already have seen the loser's value. So here an
+// inserter that has won its slot looks for others before it changes the primary, which is all that
+// readers see.
 //
-// Inserters make themselves visible on the first backup, the index's witness, before they look there: of two, at
-// least one sees the other. The one with the higher slot gives way: it ends its round with a tombstone. The one with
-// the lower slot waits until the other has given way, lost, or committed; if it committed, the lower one gives way. Waits
-// lead from lower to higher slots only, so there is no circle.
+// Inserters make themselves visible on the first backup, the index's witness, before they look
+// there: of two, at least one sees the other. The one with the higher slot gives way: it ends its
+// round with a tombstone. The one with the lower slot waits until the other has given way, lost, or
+// committed; if it committed, the lower one gives way. Waits lead from lower to higher slots only,
+// so there is no circle.
 //
 // Until it has looked, an INSERT's word is pending; then it is made final on all backups, before
 // the primary is CASed. That is a trip more than the paper's four, and recovery relies on it. Two
@@ -22,8 +24,8 @@ import (
 // would be impossible to know which of them was committed. Now neither was, and both may give way;
 // and there are never two final ones.
 //
-// With one index replica there is no backup: the primary is its own witness, and holds the pending word, which readers do
-// not see, until it is made final.
+// With one index replica there is no backup: the primary is its own witness, and holds the pending
+// word, which readers do not see, until it is made final.
 
 // fate is what became of a rival.
 type fate uint8
@@ -35,8 +37,8 @@ const (
 	unsure              // its slot is between two words: look again
 )
 
-// alone reports whether w's INSERT may commit: no other slot of its key's buckets holds the key, nor will. The view is
-// the witness's, read after w was proposed there.
+// alone reports whether w's INSERT may commit: no other slot of its key's buckets holds the key,
+// nor will. The view is the witness's, read after w was proposed there.
 func (c *Client) alone(w *write, view *race.View) (bool, error) {
 	for i := range race.Candidates {
 		s, word := view.Slot(i)
@@ -54,7 +56,8 @@ func (c *Client) alone(w *write, view *race.View) (bool, error) {
 	return true, nil
 }
 
-// outlast waits until slot s cannot come to hold w's key, and returns false when w must give way to it.
+// outlast waits until slot s cannot come to hold w's key, and returns false when w must give way to
+// it.
 func (c *Client) outlast(w *write, s race.Slot) (bool, error) {
 	for r := c.pace; ; {
 		f, err := c.look(w, s)
@@ -111,8 +114,8 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 	return noRival, nil // proposals of other keys are made only where this key is not
 }
 
-// isKey reports whether a word's object is a pair of the given key. It is not known when the object was reused since:
-// then the slot holds another word by now.
+// isKey reports whether a word's object is a pair of the given key. It is not known when the object
+// was reused since: then the slot holds another word by now.
 func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -127,8 +130,8 @@ func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
 	return known && bytes.Equal(pair.key, key), known, nil
 }
 
-// giveWay ends a won round with a tombstone instead of w's pair. A crash in between leaves the slot to recovery, which lets
-// the INSERT give way, too.
+// giveWay ends a won round with a tombstone instead of w's pair. A crash in between leaves the slot
+// to recovery, which lets the INSERT give way, too.
 func (c *Client) giveWay(w *write) (verdict, error) {
 	c.stats.Yields++
 	tombstone, err := c.tombstone(race.Print(w.hash))
@@ -155,9 +158,9 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 	return gaveWay, nil
 }
 
-// writeSingle is a WRITE of a slot that has one replica: the CAS is the whole round. The log is committed in the same
-// trip, for recovery to know what was replaced and has to be freed; it may say so of a write that lost, which does no
-// harm.
+// writeSingle is a WRITE of a slot that has one replica: the CAS is the whole round. The log is
+// committed in the same trip, for recovery to know what was replaced and has to be freed; it may
+// say so of a write that lost, which does no harm.
 func (c *Client) writeSingle(w *write) (verdict, error) {
 	b := c.ep.Batch()
 	if w.key == nil {

@@ -53,7 +53,8 @@ func explored(sequential bool) *explore.Subject {
 	}
 }
 
-// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
+// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED
+// choose them.
 func TestExplore(t *testing.T) {
 	share := uint64(1)
 	if teeth.UnderRace { // see seeds.Few
@@ -68,8 +69,8 @@ func TestFailedOnce(t *testing.T) {
 	explore.Plans(t, explored(false), explore.File(t, "testdata/plans.txt")...)
 }
 
-// TestEnumerate lets clients and memory nodes crash at every verb of every operation, with 2 replicas. With $FARKV_LONG
-// it does so with 1 and 3, too, with $FARKV_SEEDS with 1, 3 and 5.
+// TestEnumerate lets clients and memory nodes crash at every verb of every operation, with 2
+// replicas. With $FARKV_LONG it does so with 1 and 3, too, with $FARKV_SEEDS with 1, 3 and 5.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")

@@ -10,16 +10,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A look at how full a pool is reads so much, however large it is: 192 KiB of the index, and 256 block allocation
-// tables.
+// A look at how full a pool is reads so much, however large it is: 192 KiB of the index, and 256
+// block allocation tables.
 const (
 	fillGroups  = 1024
 	fillRun     = 16 // groups of a READ
 	fillRegions = 256
 )
 
-// Fill returns how full the index is and how many blocks were handed out, by samples where the pool is large. Such
-// blocks may have room yet, also those that clients left for others to adopt. It may run while clients work.
+// Fill returns how full the index is and how many blocks were handed out, by samples where the pool
+// is large. Such blocks may have room yet, also those that clients left for others to adopt. It may
+// run while clients work.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayoutInView)
 	if err != nil {
@@ -46,7 +47,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	return []client.Fill{slots, blocks}, nil
 }
 
-// fillSlots counts the slots of a sample of groups that have a pair. Groups of which no copy answers are left out.
+// fillSlots counts the slots of a sample of groups that have a pair. Groups of which no copy
+// answers are left out.
 func (l *layout) fillSlots(ep rdma.Endpoint, silent []bool) (client.Fill, error) {
 	const groupWords = uint64(race.GroupBytes / 8)
 	spans, whole := client.Sample(uint64(len(l.subtables))*l.Groups, fillGroups, fillRun, l.Groups)
@@ -75,8 +77,8 @@ func (l *layout) fillSlots(ep rdma.Endpoint, silent []bool) (client.Fill, error)
 	return fill, nil
 }
 
-// readAny reads n bytes on the first of so many copies whose node answers. Those that do not are silent from then on,
-// and not asked again. An error wraps rdma.ErrNodeDown when no copy answers.
+// readAny reads n bytes on the first of so many copies whose node answers. Those that do not are
+// silent from then on, and not asked again. An error wraps rdma.ErrNodeDown when no copy answers.
 func readAny(ep rdma.Endpoint, silent []bool, copies, n int, at func(copy int) rdma.Addr) (p []byte, err error) {
 	err = rdma.ErrNodeDown
 	for r := range copies {
@@ -93,7 +95,8 @@ func readAny(ep rdma.Endpoint, silent []bool, copies, n int, at func(copy int) r
 	return nil, err
 }
 
-// blockCounts are numbers of blocks, by owners. Those that are unread lie in regions of which no copy answers.
+// blockCounts are numbers of blocks, by owners. Those that are unread lie in regions of which no
+// copy answers.
 type blockCounts struct{ free, left, owned, unread uint64 }
 
 // countBlocks counts the blocks of some regions.

@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// found is where a key's pair is: its slot, and what the primary held at a moment within the operation. A zero word
-// means that the key is not there.
+// found is where a key's pair is: its slot, and what the primary held at a moment within the
+// operation. A zero word means that the key is not there.
 type found struct {
 	slot  race.Slot
 	word  race.Word
@@ -24,7 +24,8 @@ type found struct {
 	freeOK   bool
 }
 
-// readPair adds the READ of what a live word points at. The word was read from the pool, so it is checked.
+// readPair adds the READ of what a live word points at. The word was read from the pool, so it is
+// checked.
 func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 	if blk, off, ok := c.space.BlockOf(w.Unit()); !ok || off+uint64(w.Units())*64 > c.space.BlockBytes {
 		return nil, fmt.Errorf("follow %v into block %v: %w", w, blk, client.ErrDamaged)
@@ -32,12 +33,12 @@ func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 	return b.Read(c.space.UnitAt(w.Unit(), 0), w.Units()*64), nil
 }
 
-// find looks a key up in the index: both buckets in one trip, then the pairs whose fingerprint fits in another. With
-// write set, the draft is written in the first trip. The pair lies in the batch that find returns, which the
-// caller releases; it is nil when the key is not there.
+// find looks a key up in the index: both buckets in one trip, then the pairs whose fingerprint fits
+// in another. With write set, the draft is written in the first trip. The pair lies in the batch
+// that find returns, which the caller releases; it is nil when the key is not there.
 //
-// When a pair is not what its slot said, it was reused since, so the slot was changed: find begins again. When the slot
-// still says the same then, the pair was there all the time, and is damaged.
+// When a pair is not what its slot said, it was reused since, so the slot was changed: find begins
+// again. When the slot still says the same then, the pair was there all the time, and is damaged.
 func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair fields, held *rdma.Batch, err error) {
 	var stale candidate
 	for r := c.pace; ; {
@@ -92,11 +93,13 @@ type others struct {
 	views [maxReplicas]race.View
 }
 
-// errUnsettled is how find tells that what a key's slots hold is not known before a master has mended them.
+// errUnsettled is how find tells that what a key's slots hold is not known before a master has
+// mended them.
 var errUnsettled = errors.New("the replicas of a slot differ")
 
-// readOthers adds the READs of the other replicas while the first may not be right: its slots lost their primary, and no
-// master has mended them yet. A value that all of them have is what the master will leave there (FUSEE 5.2).
+// readOthers adds the READs of the other replicas while the first may not be right: its slots lost
+// their primary, and no master has mended them yet. A value that all of them have is what the
+// master will leave there (FUSEE 5.2).
 func (c *Client) readOthers(b *rdma.Batch, at race.Buckets) (o others) {
 	if !c.view.Busy || !c.promoted[c.index.Subtable(at[0])] {
 		return o
@@ -108,7 +111,8 @@ func (c *Client) readOthers(b *rdma.Batch, at race.Buckets) (o others) {
 	return o
 }
 
-// agree reports whether all replicas hold the same in slots that may be those of a key with the fingerprint.
+// agree reports whether all replicas hold the same in slots that may be those of a key with the
+// fingerprint.
 func (o *others) agree(first *race.View, print uint8) bool {
 	for r := range o.n {
 		for i := range race.Candidates {
@@ -128,7 +132,8 @@ type candidate struct {
 	word race.Word
 }
 
-// matching lists the live slots with the hash's fingerprint. It also remembers all words of the view for INSERT.
+// matching lists the live slots with the hash's fingerprint. It also remembers all words of the
+// view for INSERT.
 func (c *Client) matching(view *race.View, hash uint64) (slots [race.Candidates]candidate, n int) {
 	for i := range race.Candidates {
 		s, w := view.Slot(i)
@@ -141,8 +146,9 @@ func (c *Client) matching(view *race.View, hash uint64) (slots [race.Candidates]
 	return slots, n
 }
 
-// match reads the pairs of the candidates in one trip and returns the key's. A candidate whose pair is not its slot's any
-// more is returned as stale, unless the key's pair was found: then it must be tried again.
+// match reads the pairs of the candidates in one trip and returns the key's. A candidate whose pair
+// is not its slot's any more is returned as stale, unless the key's pair was found: then it must be
+// tried again.
 func (c *Client) match(key []byte, slots []candidate) (slot race.Slot, word race.Word, pair fields, held *rdma.Batch, stale candidate, err error) {
 	b := c.ep.Batch()
 	for _, s := range slots {

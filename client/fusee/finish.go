@@ -6,12 +6,14 @@ import (
 	"github.com/farkv/farkv/client/race"
 )
 
-// finish ends the dead client's round on a slot: its word goes where SNAPSHOT would have brought it, or a tombstone does
-// where an INSERT gives way. Live writers of the slot play their own parts meanwhile.
+// finish ends the dead client's round on a slot: its word goes where SNAPSHOT would have brought
+// it, or a tombstone does where an INSERT gives way. Live writers of the slot play their own parts
+// meanwhile.
 //
-// The dead client's writes have two stages. Before it knew that it had won, its word was one proposal among others: the
-// master completes the broadcast and evaluates the rules. Once an INSERT's word is final somewhere, or its tombstone stands beside
-// its pair, it had won already. It may have several words there, of operations that it gave up.
+// The dead client's writes have two stages. Before it knew that it had won, its word was one
+// proposal among others: the master completes the broadcast and evaluates the rules. Once an
+// INSERT's word is final somewhere, or its tombstone stands beside its pair, it had won already. It
+// may have several words there, of operations that it gave up.
 //
 // It returns false when another writer has won. That writer, or its recovery, completes the round.
 // Until then the dead client's words stay where they are, and what they point at is left to a
@@ -50,8 +52,9 @@ func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 	if err != nil {
 		return lookAgain, err
 	}
-	// Behind the primary, and in front of the second look at it: what the backups held while p was there. In one trip some
-	// may be read before the round of p, and hold a word that the dead client's last round has left.
+	// Behind the primary, and in front of the second look at it: what the backups held while p was
+	// there. In one trip some may be read before the round of p, and hold a word that the dead
+	// client's last round has left.
 	words, err := r.readCopies(s, p)
 	if err != nil {
 		return lookAgain, err
@@ -106,8 +109,8 @@ func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 	return ended, r.replacedBy(p)
 }
 
-// replacedBy notes what the master's own CAS of a primary has replaced: the dead client's log does not tell. When the master
-// dies before it is freed, a sweep finds it.
+// replacedBy notes what the master's own CAS of a primary has replaced: the dead client's log does
+// not tell. When the master dies before it is freed, a sweep finds it.
 func (r *recovery) replacedBy(p race.Word) error {
 	if !p.Live() {
 		return nil
@@ -152,8 +155,8 @@ type stand struct {
 	decided bool // it knew that it had won
 }
 
-// standing finds the dead client's words on the backups of a slot whose primary holds p. The zero stand means that it has none
-// there that the primary has not.
+// standing finds the dead client's words on the backups of a slot whose primary holds p. The zero
+// stand means that it has none there that the primary has not.
 func (r *recovery) standing(p race.Word, list []race.Word) (st stand) {
 	var pending, final, tombstone race.Word
 	for _, w := range list {
@@ -177,7 +180,8 @@ func (r *recovery) standing(p race.Word, list []race.Word) (st stand) {
 	return stand{pending, false}
 }
 
-// fill proposes the dead client's word to the backups that its broadcast did not reach. It returns true when there were any.
+// fill proposes the dead client's word to the backups that its broadcast did not reach. It returns
+// true when there were any.
 func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Word) (bool, error) {
 	if r.Sequential {
 		return false, nil // FUSEE-CR asks the first backup only
@@ -195,8 +199,8 @@ func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Wor
 	return true, r.do(stepFinish, b)
 }
 
-// winner evaluates the rules. The list is not quite what the round's writers saw: the winner may have changed some losers'
-// words into its own already, which does not change which word wins.
+// winner evaluates the rules. The list is not quite what the round's writers saw: the winner may
+// have changed some losers' words into its own already, which does not change which word wins.
 func (r *recovery) winner(list []race.Word) race.Word {
 	if r.Sequential {
 		return list[0]
@@ -205,8 +209,8 @@ func (r *recovery) winner(list []race.Word) race.Word {
 	return word
 }
 
-// tombstone returns a word of the dead client's own that it has never used, for an INSERT that gives way: a successor
-// of this master takes it for the dead client's, too.
+// tombstone returns a word of the dead client's own that it has never used, for an INSERT that
+// gives way: a successor of this master takes it for the dead client's, too.
 func (r *recovery) tombstone(pending race.Word) (race.Word, error) {
 	n := &r.numbers
 	if r.dead == r.id { // the client ends its own round: see finishOwn

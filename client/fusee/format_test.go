@@ -38,7 +38,8 @@ func TestObjectRoundTrip(t *testing.T) {
 	})
 }
 
-// TestObjectTears: an object of which any words are an earlier one's is not complete, whatever its pair.
+// TestObjectTears: an object of which any words are an earlier one's is not complete, whatever its
+// pair.
 func TestObjectTears(t *testing.T) {
 	old := fields{incarnation: 7, writer: 1, seq: 8, op: opInsert, key: []byte("key"), value: bytes.Repeat([]byte("a"), 100)}
 	rapid.Check(t, func(t *rapid.T) {

@@ -18,8 +18,9 @@ func recoverNow(t *testing.T, f *sim.Sim) {
 	must(t, ep.Close())
 }
 
-// TestLateCarrier: a client pauses in the midst of freeing others' objects. Meanwhile their owner dies, recovery frees them, too, and
-// their block is given another size class. When the client goes on its marks must not land within the pairs that are there now.
+// TestLateCarrier: a client pauses in the midst of freeing others' objects. Meanwhile their owner
+// dies, recovery frees them, too, and their block is given another size class. When the client goes
+// on its marks must not land within the pairs that are there now.
 func TestLateCarrier(t *testing.T) {
 	p := small(3, 2, 2)
 	p.Timeout = 20 * time.Millisecond
@@ -70,7 +71,8 @@ func TestLateCarrier(t *testing.T) {
 	}
 }
 
-// TestMarkWithoutHint: a client dies between marking what it replaced and hinting at it. The owner lives, and finds it.
+// TestMarkWithoutHint: a client dies between marking what it replaced and hinting at it. The owner
+// lives, and finds it.
 func TestMarkWithoutHint(t *testing.T) {
 	p := small(3, 2, 2)
 	p.Timeout = 20 * time.Millisecond

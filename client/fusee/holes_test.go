@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Each test here falls into one of the holes that FUSEE has when it is followed to the letter: it stops a client between
-// two trips and lets another one act. teeth_test.go shows that the suites notice when a remedy is taken out.
+// Each test here falls into one of the holes that FUSEE has when it is followed to the letter: it
+// stops a client between two trips and lets another one act. teeth_test.go shows that the suites
+// notice when a remedy is taken out.
 
 // hooked runs a function just before its worker posts its n-th batch with a verb of a kind.
 type hooked struct {
@@ -35,7 +36,8 @@ func (h *hooked) Post(b *rdma.Batch) error {
 	return h.Endpoint.Post(b)
 }
 
-// beforeCAS stops the worker before its n-th batch of CASes: the first proposes, the second changes the primary.
+// beforeCAS stops the worker before its n-th batch of CASes: the first proposes, the second changes
+// the primary.
 func (h *hooked) beforeCAS(n int, then func()) { h.n, h.verb, h.then = n, rdma.CompareSwap, then }
 
 // beforeRead stops the worker before its n-th batch of READs.
@@ -78,7 +80,8 @@ func wantValue(t *testing.T, c *Client, key, want string) {
 
 var k = []byte("key")
 
-// A DELETE that loses to an UPDATE would otherwise answer that it removed the key, and the UPDATE that it found it.
+// A DELETE that loses to an UPDATE would otherwise answer that it removed the key, and the UPDATE
+// that it found it.
 func TestDeleteLosesToUpdate(t *testing.T) {
 	everyReplicas(t, func(t *testing.T, f rdma.Fabric) {
 		a, b, h := stopped(t, f)
@@ -141,7 +144,8 @@ func TestInsertsWantOneSlot(t *testing.T) {
 	})
 }
 
-// Two INSERTs of one key find different empty slots, since a key between them was deleted meanwhile, and both win.
+// Two INSERTs of one key find different empty slots, since a key between them was deleted
+// meanwhile, and both win.
 func TestInsertsOfOneKeyInTwoSlots(t *testing.T) {
 	for stop := 1; stop <= 2; stop++ { // before the proposal, and before the primary changes
 		everyReplicas(t, func(t *testing.T, f rdma.Fabric) {
@@ -174,8 +178,9 @@ func TestInsertsOfOneKeyInTwoSlots(t *testing.T) {
 	}
 }
 
-// A writer stops between reading its slot and CASing the backups, so long that the object it saw is in its slot
-// again, several times. Without tags its CAS would succeed on some backups, and strand them.
+// A writer stops between reading its slot and CASing the backups, so long that the object it saw is
+// in its slot again, several times. Without tags its CAS would succeed on some backups, and strand
+// them.
 func TestSlowWriterMeetsRecycledObject(t *testing.T) {
 	everyReplicas(t, func(t *testing.T, f rdma.Fabric) {
 		a, b, h := stopped(t, f)
@@ -198,7 +203,8 @@ func TestSlowWriterMeetsRecycledObject(t *testing.T) {
 	})
 }
 
-// A reader stops between slot and pair while the object is given to another key, and to the same key again.
+// A reader stops between slot and pair while the object is given to another key, and to the same
+// key again.
 func TestSlowReaderMeetsRecycledObject(t *testing.T) {
 	everyReplicas(t, func(t *testing.T, f rdma.Fabric) {
 		a, b, h := stopped(t, f)
@@ -233,7 +239,8 @@ func TestCacheNamesAnotherKeysPair(t *testing.T) {
 	checkClean(t, f)
 }
 
-// A pair that is not what its slot says is damage, not a pair that was reused, when the slot says so twice.
+// A pair that is not what its slot says is damage, not a pair that was reused, when the slot says
+// so twice.
 func TestDamagedPair(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	c := worker(t, f, Options{CacheBytes: new(0)}, nil)

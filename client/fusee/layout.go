@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Names of this store's formats in a pool's header. They differ in nothing but how clients must change slots: SNAPSHOT
-// and FUSEE-CR do not mix on one pool. FUSEE-NC is FUSEE.
+// Names of this store's formats in a pool's header. They differ in nothing but how clients must
+// change slots: SNAPSHOT and FUSEE-CR do not mix on one pool. FUSEE-NC is FUSEE.
 const (
 	Format        = "fusee"
 	FormatCR      = "fusee-cr"
@@ -38,7 +38,8 @@ type Params struct {
 	Regions       int    `json:"regions"`
 	RegionBytes   uint64 `json:"region_bytes"`
 	BlockBytes    uint64 `json:"block_bytes"`
-	// Timeout bounds every client's operations: freed memory is kept out of use for as long as any may last.
+	// Timeout bounds every client's operations: freed memory is kept out of use for as long as any may
+	// last.
 	Timeout     time.Duration `json:"timeout"`
 	Clients     int           `json:"clients"`                // identities that have a place for their log heads
 	TagBits     int           `json:"tag_bits"`               // of the incarnation in a slot; fewer than race.MaxTagBits only to see it wrap
@@ -168,7 +169,8 @@ func copies(place [][]node.Replica, nodes int) int {
 
 func align(n, to uint64) uint64 { return (n + to - 1) / to * to }
 
-// head returns where a client's log head of a class lies on a node: every node that serves has a copy.
+// head returns where a client's log head of a class lies on a node: every node that serves has a
+// copy.
 func (l *layout) head(c rdma.ClientID, class, n int) rdma.Addr {
 	return rdma.At(n, l.heads+uint64(int(c)-1)*headsPer+uint64(class)*8)
 }
@@ -176,8 +178,9 @@ func (l *layout) head(c rdma.ClientID, class, n int) rdma.Addr {
 // ceiling returns where a client's ceiling lies: see ceiling.go.
 func (l *layout) ceiling(c rdma.ClientID, n int) rdma.Addr { return l.head(c, maxClasses, n) }
 
-// quarantine is how long a freed object rests before it is used again: so long that a tag comes around only after
-// twice the operation timeout; no client CASes a slot later than one timeout after it read it (see write).
+// quarantine is how long a freed object rests before it is used again: so long that a tag comes
+// around only after twice the operation timeout; no client CASes a slot later than one timeout
+// after it read it (see write).
 func (l *layout) quarantine() time.Duration {
 	return 2 * l.Timeout / time.Duration(uint64(1)<<l.TagBits)
 }
@@ -199,8 +202,8 @@ type Shape struct {
 	Timeout       time.Duration // of an operation, at most; default 2 s
 }
 
-// Size returns the parameters of a pool of that shape and the bytes that each node needs. Without Shape.Memory, the
-// pool gets room for twice the records and a few blocks for clients.
+// Size returns the parameters of a pool of that shape and the bytes that each node needs. Without
+// Shape.Memory, the pool gets room for twice the records and a few blocks for clients.
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients,
 		TagBits: race.MaxTagBits, Timeout: cmp.Or(s.Timeout, defaultTimeout)}
@@ -242,7 +245,8 @@ func (s *Shape) fitBlock(block, data uint64) uint64 {
 	return block
 }
 
-// held returns the bytes of data that the records take, objects of so many bytes, and the blocks of the workers.
+// held returns the bytes of data that the records take, objects of so many bytes, and the blocks of
+// the workers.
 func (s *Shape) held(object, block uint64) uint64 {
 	return s.Records*object + workerBlocks*uint64(s.Workers)*block
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// shed leaves blocks to others when the pool is mostly handed out: those of a class of which this client holds more free
-// objects than its share, and then those that are empty. There may be clients that have none.
+// shed leaves blocks to others when the pool is mostly handed out: those of a class of which this
+// client holds more free objects than its share, and then those that are empty. There may be
+// clients that have none.
 func (c *Client) shed(class int) {
 	s, r := &c.slabs[class], &c.reclaim
 	if len(c.unresolved) > 0 { // what was left is swept: verbs of unresolved writes may be in flight
@@ -63,14 +64,16 @@ func (c *Client) isTight() (bool, error) {
 	return free*4 < c.space.Blocks(), nil
 }
 
-// mostCuts bounds how often Close begins again where it was cut off. It has to do with each of its blocks, one after the other, so
-// that on a bad network it is cut off many times and still comes on: what its timeout bounds is each wait for the pool.
+// mostCuts bounds how often Close begins again where it was cut off. It has to do with each of its
+// blocks, one after the other, so that on a bad network it is cut off many times and still comes
+// on: what its timeout bounds is each wait for the pool.
 const mostCuts = 256
 
-// Close gives back what the client holds: it ends its background work, marks its free objects and leaves its blocks to
-// others. The value of the last Get ends with it. A client whose write may still go either way cannot leave: others may be
-// waiting for it. When Close fails the client still owns blocks, and may be closed again: its identity must not be given
-// back (client.Leave), so that it is recovered as a dead one when its process ends.
+// Close gives back what the client holds: it ends its background work, marks its free objects and
+// leaves its blocks to others. The value of the last Get ends with it. A client whose write may
+// still go either way cannot leave: others may be waiting for it. When Close fails the client still
+// owns blocks, and may be closed again: its identity must not be given back (client.Leave), so that
+// it is recovered as a dead one when its process ends.
 func (c *Client) Close() error {
 	c.releaseHeld()
 	c.deadline = never
@@ -124,8 +127,8 @@ func (c *Client) part(s *slab) {
 	c.reclaim.parting = append(c.reclaim.parting, s)
 }
 
-// leaveParting leaves the blocks that are out of use. What it does not come to, because a node died or the view changed,
-// stays so: resync decides, or the next try.
+// leaveParting leaves the blocks that are out of use. What it does not come to, because a node died
+// or the view changed, stays so: resync decides, or the next try.
 func (c *Client) leaveParting() error {
 	for r := &c.reclaim; len(r.parting) > 0; r.parting = r.parting[1:] {
 		for s := r.parting[0]; len(s.blocks) > 0; {
@@ -139,9 +142,10 @@ func (c *Client) leaveParting() error {
 	return nil
 }
 
-// leave passes blocks on to node.Left. Before that it marks those objects that are free, and unmarks those that are not
-// but may look so: objects that rest, and those of unresolved writes, some of which were never written. Their WRITEs that are
-// still in flight land before this one. It may be repeated.
+// leave passes blocks on to node.Left. Before that it marks those objects that are free, and
+// unmarks those that are not but may look so: objects that rest, and those of unresolved writes,
+// some of which were never written. Their WRITEs that are still in flight land before this one. It
+// may be repeated.
 func (c *Client) leave(blocks []*block, free []place) error {
 	parting := make(map[*block]bool, len(blocks))
 	for _, blk := range blocks {
@@ -162,7 +166,8 @@ func (c *Client) leave(blocks []*block, free []place) error {
 	return c.passOn(blocks)
 }
 
-// inHand lists the objects of this client's blocks that it uses or may use, and no slot points at, perhaps.
+// inHand lists the objects of this client's blocks that it uses or may use, and no slot points at,
+// perhaps.
 func (c *Client) inHand() []place {
 	var list []place
 	r := &c.reclaim
@@ -182,8 +187,8 @@ func (c *Client) inHand() []place {
 	return list
 }
 
-// writeHeads writes objects' marks on all replicas: free, or in use. With the mark of a free one goes its incarnation: it
-// may have been taken and never been written.
+// writeHeads writes objects' marks on all replicas: free, or in use. With the mark of a free one
+// goes its incarnation: it may have been taken and never been written.
 func (c *Client) writeHeads(places []place, free bool) error {
 	for some := range slices.Chunk(places, headsPerTrip) {
 		b := c.ep.Batch()
@@ -235,8 +240,9 @@ func (c *Client) setHints(blocks []*block, free []place) error {
 	return c.do(stepSetBits, b)
 }
 
-// passOn changes the entries of blocks to node.Left, the backups' before the primaries': a client that finds the
-// primary's changed finds all. Their owner does it, or its recovery. It may be repeated after a crash in between.
+// passOn changes the entries of blocks to node.Left, the backups' before the primaries': a client
+// that finds the primary's changed finds all. Their owner does it, or its recovery. It may be
+// repeated after a crash in between.
 func (c *Client) passOn(blocks []*block) error {
 	var backups, primaries []passing
 	for _, blk := range blocks {

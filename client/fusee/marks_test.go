@@ -22,7 +22,8 @@ func classOf(c *Client, key, value []byte) int {
 	return int(c.classes.of[unitsFor(len(key), len(value))])
 }
 
-// useUp inserts pairs of k's class until their owner has used every object that it takes for free, and a few more.
+// useUp inserts pairs of k's class until their owner has used every object that it takes for free,
+// and a few more.
 func useUp(t *testing.T, c *Client, prefix string) {
 	t.Helper()
 	class := classOf(c, k, nil)
@@ -113,7 +114,8 @@ func TestHintTwice(t *testing.T) {
 	checkClean(t, f)
 }
 
-// parted executes the first op of each batch with an FAA ahead of the rest, and runs a function in between.
+// parted executes the first op of each batch with an FAA ahead of the rest, and runs a function in
+// between.
 type parted struct {
 	rdma.Endpoint
 	then func()
@@ -162,7 +164,8 @@ func TestMarkBeforeHint(t *testing.T) {
 	p.then = nil
 }
 
-// A client's own object is not used again before what it replaced is free: its log tells recovery of that.
+// A client's own object is not used again before what it replaced is free: its log tells recovery
+// of that.
 func TestOwnObjectsWaitForFrees(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	y, x := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
@@ -225,8 +228,9 @@ func TestUnresolvedIsNotAdopted(t *testing.T) {
 	}
 }
 
-// crashing runs a life of a client that dies at each of its verbs in turn: it adopts a block, frees objects of its own and of
-// others, leaves blocks early and in the end. It returns how many verbs that took.
+// crashing runs a life of a client that dies at each of its verbs in turn: it adopts a block, frees
+// objects of its own and of others, leaves blocks early and in the end. It returns how many verbs
+// that took.
 func crashing(t *testing.T, at uint64) (verbs uint64, f rdma.Fabric) {
 	p := small(2, 1, 2)
 	p.Regions, p.BlockBytes, p.Clients = 2, 4096, 8
@@ -310,7 +314,8 @@ func TestCrashedFrees(t *testing.T) {
 	}
 }
 
-// salvage is what recovery does with the memory of a dead client, and what another does when that dies, too.
+// salvage is what recovery does with the memory of a dead client, and what another does when that
+// dies, too.
 func salvage(f rdma.Fabric, ep rdma.Endpoint, dead rdma.ClientID) error {
 	k, err := newChecker(f, ep)
 	if err != nil {
@@ -338,7 +343,8 @@ func salvage(f rdma.Fabric, ep rdma.Endpoint, dead rdma.ClientID) error {
 	return k.passOn(list)
 }
 
-// Recovery marks what a dead client held and passes its blocks on; it may die anywhere itself, and is repeated.
+// Recovery marks what a dead client held and passes its blocks on; it may die anywhere itself, and
+// is repeated.
 func TestSalvage(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

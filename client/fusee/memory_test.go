@@ -30,7 +30,8 @@ func sized(t testing.TB, s Shape) (*shm.Fabric, Params) {
 	return f, p
 }
 
-// TestSizedPoolHoldsItsRecords: a pool made for a number of records takes them, in a few clients, without being full.
+// TestSizedPoolHoldsItsRecords: a pool made for a number of records takes them, in a few clients,
+// without being full.
 func TestSizedPoolHoldsItsRecords(t *testing.T) {
 	for _, n := range []int{1, 10, 1000, 30_000} {
 		for _, nodes := range []int{1, 3} {
@@ -98,7 +99,8 @@ func TestFullIndex(t *testing.T) {
 	checkClean(t, f)
 }
 
-// TestFullMemory: a pool without room says so, loses nothing, and what is deleted makes room, for other sizes, too.
+// TestFullMemory: a pool without room says so, loses nothing, and what is deleted makes room, for
+// other sizes, too.
 func TestFullMemory(t *testing.T) {
 	t.Parallel()
 	p := small(3, 2, 2)
@@ -193,8 +195,9 @@ func overwrite(f rdma.Fabric, generation, w, records, writes int, value []byte) 
 	return c.Close()
 }
 
-// TestCrowdedPool: many clients in a pool with little room find what others free, instead of calling the pool full. In
-// virtual time, since how long the others take must not depend on the machine.
+// TestCrowdedPool: many clients in a pool with little room find what others free, instead of
+// calling the pool full. In virtual time, since how long the others take must not depend on the
+// machine.
 func TestCrowdedPool(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -215,7 +218,8 @@ func TestCrowdedPool(t *testing.T) {
 	}
 }
 
-// crowd is a worker: the first two load the pool and have it to themselves for a while, then all overwrite it.
+// crowd is a worker: the first two load the pool and have it to themselves for a while, then all
+// overwrite it.
 func crowd(ep rdma.Endpoint, w, records int) error {
 	c, err := Open(ep, Options{CacheBytes: new(1 << 12)})
 	if err != nil {

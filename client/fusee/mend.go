@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses to mend it (FUSEE 5, Algorithm 3). It implements cluster.Mender.
+// Mender is what a pool's master uses to mend it (FUSEE 5, Algorithm 3). It implements
+// cluster.Mender.
 type Mender struct {
 	*Client
 	report Breakdown
@@ -36,8 +37,9 @@ func (m *Mender) Spares() []int {
 	return kit.Spares(m.nodes, m.Params.Spares)
 }
 
-// Mend makes all replicas of all slots and of all block allocation tables equal (FUSEE 5.2). It acts as the representative
-// last writer of every round that was cut off: no client writes, since the view is busy.
+// Mend makes all replicas of all slots and of all block allocation tables equal (FUSEE 5.2). It
+// acts as the representative last writer of every round that was cut off: no client writes, since
+// the view is busy.
 //
 // Which word a slot gets:
 //   - The one that all replicas but the first hold, if that is final. When the primary lives, its round's winner was
@@ -47,9 +49,10 @@ func (m *Mender) Spares() []int {
 //     back, and their writers, which find the old word, begin again. When it died, any proposal will do.
 //   - Where there are only pending words, an INSERT that was not committed gives way: a tombstone.
 //
-// A crash of the master leaves slots of which some replicas have the chosen word; by the same rules its successor
-// chooses it again, or what its own evidence allows: no reader has seen a slot whose replicas differ, or has seen the
-// primary's word only, which stays a choice until the primary is changed, last.
+// A crash of the master leaves slots of which some replicas have the chosen word; by the same rules
+// its successor chooses it again, or what its own evidence allows: no reader has seen a slot whose
+// replicas differ, or has seen the primary's word only, which stays a choice until the primary is
+// changed, last.
 func (m *Mender) Mend(v rdma.View) error {
 	m.view.Enter(v)
 	if err := m.mendTables(); err != nil {
@@ -61,8 +64,9 @@ func (m *Mender) Mend(v rdma.View) error {
 	return nil
 }
 
-// mendTables gives every backup the primary's entries. An ALLOC, a take-over or a departure that was cut off is then done or
-// not begun on all replicas; the client that it concerns looks (resync), or recovery does if it is dead.
+// mendTables gives every backup the primary's entries. An ALLOC, a take-over or a departure that
+// was cut off is then done or not begun on all replicas; the client that it concerns looks
+// (resync), or recovery does if it is dead.
 func (m *Mender) mendTables() error {
 	for _, g := range m.regions {
 		if m.space.Copies(g) < 2 {
@@ -75,7 +79,8 @@ func (m *Mender) mendTables() error {
 	return nil
 }
 
-// mendTable gives a region's backups the primary's entries where some replica's entry concerns the caller.
+// mendTable gives a region's backups the primary's entries where some replica's entry concerns the
+// caller.
 func (m *Mender) mendTable(g int, concerns func(node.Entry) bool) error {
 	b, next := m.ep.Batch(), m.ep.Batch()
 	defer b.Release()
@@ -169,7 +174,8 @@ func (m *Mender) mendSlots(from race.Slot, n int) error {
 	return m.swapAll(stepMendSlots, next)
 }
 
-// choose returns the word that all replicas of a slot get; ok is false when that is a tombstone. See Mend.
+// choose returns the word that all replicas of a slot get; ok is false when that is a tombstone.
+// See Mend.
 func choose(words []race.Word) (w race.Word, ok bool) {
 	if others := words[1:]; len(others) > 0 && !others[0].IsPending() {
 		same := !slices.ContainsFunc(others, func(o race.Word) bool { return o != others[0] })

@@ -10,24 +10,27 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// SNAPSHOT is last-writer-wins on a slot; what an operation answers depends on more. When a write loses:
+// SNAPSHOT is last-writer-wins on a slot; what an operation answers depends on more. When a write
+// loses:
 //
 //	UPDATE  took effect just before the winner's write, whatever that was: the key was there.
 //	DELETE  cannot say that, since the winner may be an UPDATE, which would have found nothing: it begins again, and
 //	        answers ErrNotFound when the winner was a DELETE.
 //	INSERT  lost its slot, perhaps to another key: it begins again, and finds its own key or another slot.
 //
-// A DELETE proposes a tombstone of its own object, unlike every other word; two of them never propose the same.
+// A DELETE proposes a tombstone of its own object, unlike every other word; two of them never
+// propose the same.
 
-// Update replaces the value of a key: four trips when the cache knows its slot, five when not, one more each for
-// rules 2 and 3.
+// Update replaces the value of a key: four trips when the cache knows its slot, five when not, one
+// more each for rules 2 and 3.
 func (c *Client) Update(key, value []byte) error { return c.modify(opUpdate, key, value) }
 
-// Delete removes a key, in as many trips as an Update. Its object holds the key and the log entry, and is given back when
-// the DELETE is over.
+// Delete removes a key, in as many trips as an Update. Its object holds the key and the log entry,
+// and is given back when the DELETE is over.
 func (c *Client) Delete(key []byte) error { return c.modify(opDelete, key, nil) }
 
-// modify carries an operation out, again as long as changes of the view cut it off before it changed anything.
+// modify carries an operation out, again as long as changes of the view cut it off before it
+// changed anything.
 func (c *Client) modify(op opcode, key, value []byte) error {
 	c.releaseHeld()
 	err := c.admit(key, value)
@@ -57,7 +60,8 @@ func (c *Client) try(op opcode, key, value []byte, hash uint64) error {
 	return c.tryReplace(op, key, value, hash)
 }
 
-// repeatable reports whether an operation was cut off by a change of the view before it changed anything.
+// repeatable reports whether an operation was cut off by a change of the view before it changed
+// anything.
 func repeatable(err error) bool {
 	return err != nil && interrupted(err) && !errors.Is(err, client.ErrUncertain)
 }
@@ -123,8 +127,8 @@ func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err 
 	return err
 }
 
-// locate writes the draft and finds the key's slot in the same trip. The cache's word is checked by reading the
-// slot, and that it is this key's by reading the head of its object.
+// locate writes the draft and finds the key's slot in the same trip. The cache's word is checked by
+// reading the slot, and that it is this key's by reading the head of its object.
 func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	e := c.cache.Find(hash)
 	if e == nil {
@@ -171,7 +175,8 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	return c.locateMiss(key, hash, false)
 }
 
-// headIs reports whether the head of an object is that of the key's pair of word w. Key and incarnation lie there.
+// headIs reports whether the head of an object is that of the key's pair of word w. Key and
+// incarnation lie there.
 func (c *Client) headIs(w race.Word, head *rdma.Op, key []byte) bool {
 	p := head.Buf
 	return len(p) == headerBytes+len(key) && int(le.Uint16(p[keyLenAt:])) == len(key) &&
@@ -188,7 +193,8 @@ func (c *Client) locateMiss(key []byte, hash uint64, write bool) (found, error) 
 	return at, err
 }
 
-// Insert adds a key: four trips, when no slot of its buckets has its fingerprint and no other client inserts it.
+// Insert adds a key: four trips, when no slot of its buckets has its fingerprint and no other
+// client inserts it.
 func (c *Client) Insert(key, value []byte) error { return c.modify(opInsert, key, value) }
 
 // tryInsert inserts the pair within one view.
@@ -210,7 +216,8 @@ func (c *Client) tryInsert(key, value []byte, hash uint64) error {
 	}
 }
 
-// insert tries to insert the draft until it wins a slot or gives way. It gives back the draft unless it won.
+// insert tries to insert the draft until it wins a slot or gives way. It gives back the draft
+// unless it won.
 func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 	for r := c.pace; ; {
 		at, _, held, err := c.find(key, hash, r.Tries == 0)

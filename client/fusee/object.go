@@ -10,8 +10,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An object is a pair with its header and, behind it, its embedded log entry (FUSEE 4.5; the paper's 22 bytes and the
-// incarnation of what the old value points at, by which recovery knows whether it was freed):
+// An object is a pair with its header and, behind it, its embedded log entry (FUSEE 4.5; the
+// paper's 22 bytes and the incarnation of what the old value points at, by which recovery knows
+// whether it was freed):
 //
 //	0       mark: the incarnation that was freed; see reclaim.go
 //	8       checksum of bytes 16 to the opcode, included
@@ -27,10 +28,11 @@ import (
 //	        incarnation of the old value's object, 4 bytes
 //	        CRC of both
 //
-// The paper relies on the used bit landing last. RoCE does not promise that, and a recycled object carries an old
-// used bit, so it is the checksum that tells a complete object. It covers the used bit: clearing that
-// bit makes the whole object invalid. The old value is one aligned word, so it is there or not. A used slot may
-// be empty, and 0 must mean "not committed": an unused slot is logged as loggedUnused.
+// The paper relies on the used bit landing last. RoCE does not promise that, and a recycled object
+// carries an old used bit, so it is the checksum that tells a complete object. It covers the used
+// bit: clearing that bit makes the whole object invalid. The old value is one aligned word, so it
+// is there or not. A used slot may be empty, and 0 must mean "not committed": an unused slot is
+// logged as loggedUnused.
 //
 // The mark is a word of its own, outside of the checksum: the client that frees the object writes
 // the mark, and nothing else. Writing the object's next pair covers it with 0, which is no
@@ -63,7 +65,8 @@ const (
 
 func (o opcode) String() string { return [...]string{"", "insert", "update", "delete"}[o] }
 
-// loggedUnused stands for the zero word in a log's old value. It cannot be a word of its own: unit 0 is no object.
+// loggedUnused stands for the zero word in a log's old value. It cannot be a word of its own: unit
+// 0 is no object.
 const loggedUnused = uint64(0xff) << 56
 
 // logAt returns where the log entry begins: its old value must be aligned.
@@ -131,16 +134,17 @@ func decode(p []byte) (f fields, ok bool) {
 	return f, op&usedBit != 0
 }
 
-// pairOf decodes what a slot's word points at. It is not ok when the object is not the word's any more: incomplete, of
-// another incarnation or length. Then it was reused, and the slot changed, since the slot was read.
+// pairOf decodes what a slot's word points at. It is not ok when the object is not the word's any
+// more: incomplete, of another incarnation or length. Then it was reused, and the slot changed,
+// since the slot was read.
 func (l *layout) pairOf(w race.Word, p []byte) (f fields, ok bool) {
 	f, ok = decode(p)
 	ok = ok && l.tag(f.incarnation) == w.Tag() && f.op != opDelete && l.holds(w.Units(), unitsFor(len(f.key), len(f.value)))
 	return f, ok
 }
 
-// holds reports whether a slot's word may have so many units for a pair that takes others: the same, or those of the
-// larger class that the pair borrows an object of.
+// holds reports whether a slot's word may have so many units for a pair that takes others: the
+// same, or those of the larger class that the pair borrows an object of.
 func (l *layout) holds(units, pair int) bool {
 	return units == pair || units > pair && units == l.classes.units[l.classes.of[units]]
 }
@@ -156,7 +160,8 @@ func logged(w race.Word) uint64 {
 	return uint64(w)
 }
 
-// commitBytes is the size of what a commit adds to a log entry: the old value, its object's incarnation, their CRC.
+// commitBytes is the size of what a commit adds to a log entry: the old value, its object's
+// incarnation, their CRC.
 const commitBytes = 13
 
 // putLog fills the last bytes of a log entry.

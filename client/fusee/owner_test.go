@@ -33,8 +33,8 @@ func life(t *testing.T, f rdma.Fabric, o Options) (*Client, func()) {
 	}
 }
 
-// A departed client's block that was empty when its bitmap was read is adopted, used and left by another client before
-// the CAS that would make it this one's.
+// A departed client's block that was empty when its bitmap was read is adopted, used and left by
+// another client before the CAS that would make it this one's.
 func TestBlockIsLeftAgain(t *testing.T) {
 	t.Run("another class", func(t *testing.T) {
 		f := pool(t, 1, cramped(2))
@@ -115,7 +115,8 @@ func TestReaderHandsOverItsFrees(t *testing.T) {
 	must(t, y.Insert(key(n), make([]byte, 1000)))
 }
 
-// An identity that is used again begins above the numbers of its last holder: its objects are still there.
+// An identity that is used again begins above the numbers of its last holder: its objects are still
+// there.
 func TestNumbersGoOn(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	var last numbers
@@ -131,7 +132,8 @@ func TestNumbersGoOn(t *testing.T) {
 	}
 }
 
-// halfway executes the first op of its n-th batch of several CASes, then runs a function, then executes the rest.
+// halfway executes the first op of its n-th batch of several CASes, then runs a function, then
+// executes the rest.
 type halfway struct {
 	rdma.Endpoint
 	n    int
@@ -159,7 +161,8 @@ func (h *halfway) Post(b *rdma.Batch) error {
 	return err
 }
 
-// A winner is slower than its loser's timeout, and then goes on: the loser's object is not lost for ever.
+// A winner is slower than its loser's timeout, and then goes on: the loser's object is not lost for
+// ever.
 func TestUnresolvedComesBack(t *testing.T) {
 	f := pool(t, 5, small(5, 3, 2))
 	var h *halfway

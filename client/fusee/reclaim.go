@@ -26,9 +26,10 @@ import (
 //  3. The owner reads the bitmaps of its blocks from time to time, subtracts the bits that it saw, and takes those
 //     objects of which it finds the marks: see scan.
 //
-// An object of this client's own block needs neither mark nor bit while the client lives. When it dies, recovery marks
-// what no slot points at. What it had replaced and not yet freed recovery learns from the logs of the objects that
-// replaced it, so those are not used again before it is free: see ripen.
+// An object of this client's own block needs neither mark nor bit while the client lives. When it
+// dies, recovery marks what no slot points at. What it had replaced and not yet freed recovery
+// learns from the logs of the objects that replaced it, so those are not used again before it is
+// free: see ripen.
 type reclaim struct {
 	rest    time.Duration
 	resting []resting // in the order in which they become ready, from head on
@@ -85,8 +86,8 @@ const (
 	maxGap      = 4096 // and fewer when scans find little, since then most frees are this client's own
 )
 
-// free gives up the pair that a won write replaced, once the primary shows the new word.
-// Its incarnation is known: an object of which only the tag is might be taken for a later use of it.
+// free gives up the pair that a won write replaced, once the primary shows the new word. Its
+// incarnation is known: an object of which only the tag is might be taken for a later use of it.
 func (c *Client) free(w race.Word, incarnation uint32) {
 	if w.Live() {
 		c.layTag(w.Unit(), int(c.classes.of[w.Units()]), int32(w.Tag()), incarnation)
@@ -107,8 +108,9 @@ func (c *Client) layTag(unit uint64, class int, tag int32, incarnation uint32) {
 	r.resting = append(r.resting, resting{unit, int32(class), tag, incarnation, c.ep.Now() + r.rest})
 }
 
-// recycle puts the draft to rest, which no slot points at, or none any more. The paper clears the used bit of its log entry
-// first, lest a recovery redo it. There is no need: an unfinished write is one whose word some replica holds.
+// recycle puts the draft to rest, which no slot points at, or none any more. The paper clears the
+// used bit of its log entry first, lest a recovery redo it. There is no need: an unfinished write
+// is one whose word some replica holds.
 func (c *Client) recycle() { c.lay(c.draft.unit, c.draft.object.class) }
 
 // rests reports whether an object is in quarantine.
@@ -128,8 +130,8 @@ func (c *Client) tend(class int) {
 	}
 }
 
-// tendIdle moves what a client that only reads has left over from its writes. One that does nothing at all holds
-// what rests and less than a batch of frees.
+// tendIdle moves what a client that only reads has left over from its writes. One that does nothing
+// at all holds what rests and less than a batch of frees.
 func (c *Client) tendIdle() {
 	if r := &c.reclaim; len(r.resting) > r.head || len(r.out) > 0 || r.flying > 0 {
 		r.now = c.ep.Now()
@@ -138,7 +140,8 @@ func (c *Client) tendIdle() {
 	}
 }
 
-// placeOf returns the object at a unit as one of this client's blocks knows it; ok is false when it owns none there.
+// placeOf returns the object at a unit as one of this client's blocks knows it; ok is false when it
+// owns none there.
 func (c *Client) placeOf(unit uint64, class int) (p place, ok bool) {
 	blk, _, _ := c.space.BlockOf(unit)
 	if b := c.own[blk]; b != nil && b.class == class {
@@ -174,8 +177,9 @@ func (c *Client) mature() {
 	}
 }
 
-// ripen makes a rested object of this client's own free, when all frees queued before have landed: one of them
-// may be of the pair that this object replaced, and only this object's log tells so when this client dies.
+// ripen makes a rested object of this client's own free, when all frees queued before have landed:
+// one of them may be of the pair that this object replaced, and only this object's log tells so
+// when this client dies.
 func (c *Client) ripen(p place) {
 	r := &c.reclaim
 	if p.block.idle(p.index) {
@@ -193,8 +197,8 @@ func (c *Client) ripen(p place) {
 	r.ripe = append(r.ripe, ripe{p, r.queued})
 }
 
-// harvest moves ripe objects into the free lists. A block that was left meanwhile, or is about to be, takes no account of
-// them.
+// harvest moves ripe objects into the free lists. A block that was left meanwhile, or is about to
+// be, takes no account of them.
 func (c *Client) harvest() {
 	r := &c.reclaim
 	for r.ripeAt < len(r.ripe) && r.ripe[r.ripeAt].after <= r.landed {
@@ -285,8 +289,9 @@ func (c *Client) awaitRest(class, reserve int) bool {
 	return c.slabs[class].idle() > reserve
 }
 
-// awaitOthers waits until other clients, if any have blocks of the class, have freed objects of this client's blocks: their
-// frees rest, and come in batches. It gives up after a small part of an operation's time.
+// awaitOthers waits until other clients, if any have blocks of the class, have freed objects of
+// this client's blocks: their frees rest, and come in batches. It gives up after a small part of an
+// operation's time.
 func (c *Client) awaitOthers(class, reserve int) (bool, error) {
 	others, err := c.entries(func(e node.Entry) bool {
 		return e.Class() == class && e.Owner() != 0 && e.Owner() != node.Left && e.Owner() != c.id

@@ -10,15 +10,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Recover does what FUSEE 5.3 asks for when a client has died, while others go on: it finishes or takes back the writes
-// that were cut off, frees what the dead client held or was about to free, and passes its blocks on.
+// Recover does what FUSEE 5.3 asks for when a client has died, while others go on: it finishes or
+// takes back the writes that were cut off, frees what the dead client held or was about to free,
+// and passes its blocks on.
 //
-// The paper walks the lists of log entries from their heads, and takes their ends for what may be unfinished. An object
-// that was used again is linked anew, so such a walk may miss some and end in an old list. Here every object of the client's blocks
-// is looked up in the index: its key says in which slots its word may be.
+// The paper walks the lists of log entries from their heads, and takes their ends for what may be
+// unfinished. An object that was used again is linked anew, so such a walk may miss some and end in
+// an old list. Here every object of the client's blocks is looked up in the index: its key says in
+// which slots its word may be.
 //
-// A write of the dead client is unfinished when a word of it is on some backup and not on the primary; then the master goes
-// on in its place, as one writer of SNAPSHOT among others, with the dead one's own words. By the paper's crash points:
+// A write of the dead client is unfinished when a word of it is on some backup and not on the
+// primary; then the master goes on in its place, as one writer of SNAPSHOT among others, with the
+// dead one's own words. By the paper's crash points:
 //
 //	c0  the object is not complete: nothing points at it, it is free
 //	c1  no log was committed: rules 1 to 3 decide, as they would have for the client
@@ -28,8 +31,9 @@ import (
 // An INSERT whose word is still pending gives way: it has not answered, and no client has seen its
 // pair.
 //
-// Everything here may be done again from the beginning by a master's successor: words are the dead client's own, so that
-// the successor knows them for its; marks say the same twice; blocks are passed on last.
+// Everything here may be done again from the beginning by a master's successor: words are the dead
+// client's own, so that the successor knows them for its; marks say the same twice; blocks are
+// passed on last.
 func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	m.view.Enter(v)
 	r := &recovery{Mender: m, dead: dead, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
@@ -102,7 +106,8 @@ type old struct {
 	inc  uint32
 }
 
-// metadata finds the client's blocks and numbers (FUSEE 5.3: MNs search their local block allocation tables).
+// metadata finds the client's blocks and numbers (FUSEE 5.3: MNs search their local block
+// allocation tables).
 func (r *recovery) metadata() error {
 	for _, g := range r.regions {
 		if r.space.Copies(g) > 1 {
@@ -198,8 +203,8 @@ func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
 	return o
 }
 
-// requests looks every complete object up in the index, finishes the writes of the dead client that it meets, and notes
-// what nothing points at.
+// requests looks every complete object up in the index, finishes the writes of the dead client that
+// it meets, and notes what nothing points at.
 func (r *recovery) requests() error {
 	for batch := range slices.Chunk(r.objects, lookups) {
 		for tries := 0; len(batch) > 0; tries++ {
@@ -213,7 +218,8 @@ func (r *recovery) requests() error {
 	return nil
 }
 
-// lookUp returns the objects that have to be looked up again, since a write was finished in one of their slots.
+// lookUp returns the objects that have to be looked up again, since a write was finished in one of
+// their slots.
 func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 	b := r.ep.Batch()
 	defer b.Release()

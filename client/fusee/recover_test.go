@@ -20,9 +20,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// TestCrashes is TestContention with deaths: clients, nodes and masters die while a few workers meet on a few keys, others
-// are declared dead and are only slow, and keepers mend the pool meanwhile. Afterwards nothing may be lost, wrong, or
-// leaked.
+// TestCrashes is TestContention with deaths: clients, nodes and masters die while a few workers
+// meet on a few keys, others are declared dead and are only slow, and keepers mend the pool
+// meanwhile. Afterwards nothing may be lost, wrong, or leaked.
 func TestCrashes(t *testing.T) {
 	for _, r := range []struct {
 		nodes, spares, index, data int
@@ -98,7 +98,8 @@ func newCrashes(seed uint64, nodes, spares, index, data int, central bool, seen 
 	return c
 }
 
-// tighten makes the pool one of few blocks, of which each client could use one of each class, and gives pairs all sizes.
+// tighten makes the pool one of few blocks, of which each client could use one of each class, and
+// gives pairs all sizes.
 func (c *crashes) tighten() {
 	c.tight, c.ops = true, 30+c.rng.IntN(90)
 	c.p.Regions, c.p.Timeout = 1+c.rng.IntN(2), 5*time.Millisecond

@@ -34,8 +34,8 @@ func (r *recovery) release() error {
 	return nil
 }
 
-// freeOlds frees what the dead client's writes replaced, where it is not free yet: its incarnation is the one that the log
-// names, and its mark is not.
+// freeOlds frees what the dead client's writes replaced, where it is not free yet: its incarnation
+// is the one that the log names, and its mark is not.
 func (r *recovery) freeOlds() error {
 	for some := range slices.Chunk(r.olds, headsPerTrip) {
 		list, err := r.inPlace(some)

@@ -44,7 +44,8 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	return nil
 }
 
-// losses refuses a node of which some item has no other replica left: on the spare it would seem to be there, and empty.
+// losses refuses a node of which some item has no other replica left: on the spare it would seem to
+// be there, and empty.
 func (m *Mender) losses(v *rdma.View, dead int) error {
 	original := v.Original(dead)
 	for sub, place := range m.original.index {
@@ -79,7 +80,8 @@ func (m *Mender) copySubtable(sub, spare, index int) error {
 	return m.copyRange(m.index.Address(first, 0), rdma.At(spare, m.index.Base+uint64(index)*size), size)
 }
 
-// copyRegion copies the blocks that are in use. Each is recorded on the spare first, which backs its memory.
+// copyRegion copies the blocks that are in use. Each is recorded on the spare first, which backs
+// its memory.
 func (m *Mender) copyRegion(g, spare, index int) error {
 	base := m.space.Base + uint64(index)*m.space.RegionBytes
 	table := m.ep.Batch()

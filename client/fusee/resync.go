@@ -7,12 +7,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// resync brings what this client knows of its memory up to a new view: it has joined the view, which is idle, and placed
-// its items by it. Until now its verbs may have failed, and none of them is in flight any more. Moved tells
-// of which regions the primary changed, with which the bitmaps of its blocks, the hints, were lost.
+// resync brings what this client knows of its memory up to a new view: it has joined the view,
+// which is idle, and placed its items by it. Until now its verbs may have failed, and none of them
+// is in flight any more. Moved tells of which regions the primary changed, with which the bitmaps
+// of its blocks, the hints, were lost.
 //
-// It may be called again when it fails, in the same view or in the next: it goes on with the blocks that are left. It
-// fails at the operation's deadline, too.
+// It may be called again when it fails, in the same view or in the next: it goes on with the blocks
+// that are left. It fails at the operation's deadline, too.
 func (c *Client) resync(moved func(region int) bool) error {
 	c.reclaim.untidy = true
 	for class := range c.slabs {
@@ -84,8 +85,9 @@ func (c *Client) ground() error {
 	return nil
 }
 
-// tidy compares the blocks of this client with the block allocation tables: an allocation, an adoption, a clearing or
-// a leaving may have been cut off, and how it ended the primary's entry tells.
+// tidy compares the blocks of this client with the block allocation tables: an allocation, an
+// adoption, a clearing or a leaving may have been cut off, and how it ended the primary's entry
+// tells.
 func (c *Client) tidy() error {
 	list, err := c.listEntries(0, len(c.space.Place)*c.space.Blocks(), func(e node.Entry) bool { return e.Owner() == c.id })
 	if err != nil {
@@ -132,7 +134,8 @@ func (c *Client) tidy() error {
 	return nil
 }
 
-// returnParting takes blocks that this client was leaving back into use, as far as they are its own still.
+// returnParting takes blocks that this client was leaving back into use, as far as they are its own
+// still.
 func (c *Client) returnParting(mine map[node.Block]*block) error {
 	for r := &c.reclaim; len(r.parting) > 0; r.parting = r.parting[1:] {
 		s := r.parting[0]

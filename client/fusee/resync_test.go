@@ -100,8 +100,8 @@ func wantUnharmed(t *testing.T, f rdma.Fabric, at int) {
 	}
 }
 
-// The view changes before any batch or call of a client that adopts, frees, leaves and closes: when all have left,
-// nothing is lost, and nothing in use is free.
+// The view changes before any batch or call of a client that adopts, frees, leaves and closes: when
+// all have left, nothing is lost, and nothing in use is free.
 func TestViewChanges(t *testing.T) {
 	for at, end := 1, 2; at < end; at++ {
 		end = viewChanges(t, at)
@@ -162,7 +162,8 @@ func viewChanges(t *testing.T, at int) (batches int) {
 	return u.seen
 }
 
-// The view changes while a client gives its blocks other size classes, or takes over those of one that left.
+// The view changes while a client gives its blocks other size classes, or takes over those of one
+// that left.
 func TestViewChangesConvert(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		for at, end := 1, 2; at < end; at++ {
@@ -208,7 +209,8 @@ func convertInNewView(t *testing.T, own bool, at int) (batches int) {
 	return u.seen
 }
 
-// The primary of a block dies with its bitmap while others free its objects: their owner finds them by their marks.
+// The primary of a block dies with its bitmap while others free its objects: their owner finds them
+// by their marks.
 func TestLostHints(t *testing.T) {
 	lost := 0
 	for _, at := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12} { // batches of the freer before the node dies
@@ -282,7 +284,8 @@ func TestLostHints(t *testing.T) {
 	}
 }
 
-// wantTaken: an owner has taken everything that is free in its blocks, and that is free on all replicas.
+// wantTaken: an owner has taken everything that is free in its blocks, and that is free on all
+// replicas.
 func wantTaken(t *testing.T, x *Client, class int, when string) {
 	t.Helper()
 	for _, blk := range x.slabs[class].blocks {

@@ -7,9 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// scan looks in the background for what others have freed: it reads bitmaps, then subtracts the bits that it saw and
-// reads, in the same trip, the marks of their objects. A bit without its mark is dropped: of an object that was freed
-// twice, or of one whose neighbour was.
+// scan looks in the background for what others have freed: it reads bitmaps, then subtracts the
+// bits that it saw and reads, in the same trip, the marks of their objects. A bit without its mark
+// is dropped: of an object that was freed twice, or of one whose neighbour was.
 type scan struct {
 	phase  scanPhase
 	class  int
@@ -97,8 +97,8 @@ func (c *Client) readBitmaps(b *rdma.Batch, blocks []*block) {
 	}
 }
 
-// collect adds the FAAs that subtract the bits that were read, and behind them the READs of the marks of the objects
-// that it lists. Bits of no object come from carries; they go, too.
+// collect adds the FAAs that subtract the bits that were read, and behind them the READs of the
+// marks of the objects that it lists. Bits of no object come from carries; they go, too.
 func (c *Client) collect(next, read *rdma.Batch, blocks []*block, found []place) []place {
 	for i, blk := range blocks {
 		for w, p := 0, read.Op(i).Buf; w*8 < len(p); w++ {

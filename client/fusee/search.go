@@ -11,11 +11,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Get is SEARCH (FUSEE 4.6): one trip when the cache knows where the pair is, two otherwise. The value lies in
-// registered memory and is valid until the next call.
+// Get is SEARCH (FUSEE 4.6): one trip when the cache knows where the pair is, two otherwise. The
+// value lies in registered memory and is valid until the next call.
 //
-// A cached pair is checked by reading its slot in the same trip: while the primary slot holds the cached word, its
-// object is the key's current pair. The paper's invalidation bit would say less, and cost its writer a verb.
+// A cached pair is checked by reading its slot in the same trip: while the primary slot holds the
+// cached word, its object is the key's current pair. The paper's invalidation bit would say less,
+// and cost its writer a verb.
 func (c *Client) Get(key []byte) ([]byte, error) {
 	c.releaseHeld()
 	if c.damage != nil {
@@ -36,8 +37,8 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 	return value, err
 }
 
-// getMeanwhile searches while a master mends the pool, or is about to (FUSEE 5.2): what has its primary is read as ever,
-// and what lost it from the replicas that are left, if they agree.
+// getMeanwhile searches while a master mends the pool, or is about to (FUSEE 5.2): what has its
+// primary is read as ever, and what lost it from the replicas that are left, if they agree.
 func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error) {
 	for r := (kit.Retry{Env: c.ep, Pause: kit.WhileBusy, Over: c.overdue}); ; {
 		if e := c.view.Join(); e != nil && !errors.Is(e, rdma.ErrUnreachable) { // without another view this one is as good as it was
@@ -77,7 +78,8 @@ func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
 	return pair.value, nil
 }
 
-// getCached reads through a cache entry. It is not ok when the slot holds something else than this key's pair.
+// getCached reads through a cache entry. It is not ok when the slot holds something else than this
+// key's pair.
 func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok bool, err error) {
 	word := e.word
 	bypass := e.bypass(*c.opt.CacheThreshold)

@@ -39,8 +39,8 @@ func (b *block) use(i int) uint32 {
 	return b.incarnations[i]
 }
 
-// slab holds a client's objects of one size class (FUSEE 4.4, 4.5). Objects are taken in the order of the free list, so
-// that the next one is known when an object is written.
+// slab holds a client's objects of one size class (FUSEE 4.4, 4.5). Objects are taken in the order
+// of the free list, so that the next one is known when an object is written.
 type slab struct {
 	blocks []*block
 	free   []place // from head on
@@ -141,10 +141,11 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	return nil
 }
 
-// classFor makes sure that a class has a free object for the operation, and returns it: that of the pair's size, or a
-// larger one, which the pair borrows an object of where the pool has no block left. A client's last object of a class is
-// kept for DELETEs: a client that has filled a pool can empty it. An operation waits for room once, and has as much more
-// time: within its own no block could become vacant, since a word may be remembered for as long as an operation takes.
+// classFor makes sure that a class has a free object for the operation, and returns it: that of the
+// pair's size, or a larger one, which the pair borrows an object of where the pool has no block
+// left. A client's last object of a class is kept for DELETEs: a client that has filled a pool can
+// empty it. An operation waits for room once, and has as much more time: within its own no block
+// could become vacant, since a word may be remembered for as long as an operation takes.
 func (c *Client) classFor(class int, op opcode) (int, error) {
 	reserve := 1
 	if op == opDelete {
@@ -188,8 +189,8 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 	return class, nil
 }
 
-// mostBorrowed is how many times as large an object a pair borrows before it has a block of its own, in a pool that is
-// mostly handed out.
+// mostBorrowed is how many times as large an object a pair borrows before it has a block of its
+// own, in a pool that is mostly handed out.
 const mostBorrowed = 2
 
 // borrow returns the next larger class of which the client has more objects than the reserve.
@@ -202,7 +203,8 @@ func (c *Client) borrow(class, reserve int) (larger int, ok bool) {
 	return class, false
 }
 
-// write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE 4.5).
+// write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE
+// 4.5).
 func (d *draft) write(c *Client, b *rdma.Batch) {
 	d.fields.incarnation = d.object.incarnation
 	d.oldAt = logAt(len(d.key), len(d.value)) + opAt
@@ -231,8 +233,8 @@ func (c *Client) writeHead(b *rdma.Batch, class int, unit uint64) {
 	}
 }
 
-// refill makes the free list of a class longer than its reserve: with what others freed, with a departed client's block,
-// or with a new one. The error wraps client.ErrFull when there is none.
+// refill makes the free list of a class longer than its reserve: with what others freed, with a
+// departed client's block, or with a new one. The error wraps client.ErrFull when there is none.
 func (c *Client) refill(class, reserve int) error {
 	s := &c.slabs[class]
 	if err := c.reclaimAll(class); err != nil {
@@ -262,8 +264,9 @@ func (c *Client) refill(class, reserve int) error {
 	return fmt.Errorf("find room for an object of %d bytes: %w", c.classes.units[class]*node.Unit, full)
 }
 
-// await waits for room where there is none: for what ends its quarantine, for what other clients will have freed in a
-// while, for a departed client's larger objects, or for a block of another class that is empty.
+// await waits for room where there is none: for what ends its quarantine, for what other clients
+// will have freed in a while, for a departed client's larger objects, or for a block of another
+// class that is empty.
 func (c *Client) await(class, reserve int) (bool, error) {
 	if c.awaitRest(class, reserve) {
 		return true, nil
@@ -284,8 +287,9 @@ func (c *Client) await(class, reserve int) (bool, error) {
 	return c.awaitVacant(c.classOfNew(class))
 }
 
-// finely is how many classes a client has blocks of in a pool that is mostly handed out, before it takes those of
-// coarse classes. Pairs of one size waste nothing, and those of all sizes share a few blocks.
+// finely is how many classes a client has blocks of in a pool that is mostly handed out, before it
+// takes those of coarse classes. Pairs of one size waste nothing, and those of all sizes share a
+// few blocks.
 const finely = 4
 
 // classOfNew returns the class of a new block for pairs of a class.
@@ -305,8 +309,9 @@ func (c *Client) classOfNew(class int) int {
 	return c.classes.coarse(class)
 }
 
-// enough is how many resting objects make waiting for them better than another block: as many as a client uses while
-// they rest, or what fills half a block. In a pool that is mostly handed out a client is content with a small share of it.
+// enough is how many resting objects make waiting for them better than another block: as many as a
+// client uses while they rest, or what fills half a block. In a pool that is mostly handed out a
+// client is content with a small share of it.
 func (c *Client) enough(class int) int {
 	n := min(restObjects, restBytes/(c.classes.units[class]*node.Unit))
 	if c.reclaim.tight {
@@ -315,8 +320,8 @@ func (c *Client) enough(class int) int {
 	return max(c.classes.objects[class]/2, n)
 }
 
-// share is how many free objects of a class a client may hold in a pool that is mostly handed out: few enough that a
-// hundred clients leave room for each other, or a block's.
+// share is how many free objects of a class a client may hold in a pool that is mostly handed out:
+// few enough that a hundred clients leave room for each other, or a block's.
 func (c *Client) share(class int) int {
 	return max(c.classes.objects[class], len(c.space.Place)*c.space.Blocks()*c.classes.objects[class]/restShare)
 }
@@ -327,9 +332,9 @@ const (
 	restShare   = 256     // of the pool's objects
 )
 
-// newBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and one to each backup's
-// so that the allocation survives it. A crash in between leaves a block that only the primary's table knows as this
-// client's; nothing in it was used.
+// newBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and one
+// to each backup's so that the allocation survives it. A crash in between leaves a block that only
+// the primary's table knows as this client's; nothing in it was used.
 func (c *Client) newBlock(class int) error {
 	regions := len(c.regions)
 	start := c.ep.Rand().IntN(max(1, regions))

@@ -12,7 +12,8 @@ import (
 // slowTimeout is that of clients of onSlowNode.
 const slowTimeout = 20 * time.Millisecond
 
-// onSlowNode runs a client's work with an object of a node that is so slow that it answers nothing in an operation's time.
+// onSlowNode runs a client's work with an object of a node that is so slow that it answers nothing
+// in an operation's time.
 func onSlowNode(t *testing.T, work func(c *Client, unit uint64)) {
 	t.Helper()
 	p := small(2, 1, 1)
@@ -40,8 +41,8 @@ func onSlowNode(t *testing.T, work func(c *Client, unit uint64)) {
 	must(t, f.Run())
 }
 
-// An operation waits for frees on a node that is slow for a part of its time only: it has nothing else to do with
-// that node.
+// An operation waits for frees on a node that is slow for a part of its time only: it has nothing
+// else to do with that node.
 func TestSlowNodeHoldsFreesUp(t *testing.T) {
 	onSlowNode(t, func(c *Client, unit uint64) {
 		for range maxFlying * freeBatch {
@@ -60,8 +61,9 @@ func TestSlowNodeHoldsFreesUp(t *testing.T) {
 	})
 }
 
-// A block that gets another size class rests for as long as any client of the pool may remember its words, however
-// short the timeout of the one that converts it. The operation that waits for this does not fail for it.
+// A block that gets another size class rests for as long as any client of the pool may remember its
+// words, however short the timeout of the one that converts it. The operation that waits for this
+// does not fail for it.
 func TestConvertedBlockRests(t *testing.T) {
 	p := cramped(5)
 	p.Timeout = 10 * time.Millisecond
@@ -98,7 +100,8 @@ func (d *dawdler) Post(b *rdma.Batch) error {
 	return d.Endpoint.Post(b)
 }
 
-// A client that has to read more of its blocks anew than an operation has time for does so in several operations.
+// A client that has to read more of its blocks anew than an operation has time for does so in
+// several operations.
 func TestRejoinInParts(t *testing.T) {
 	const victim, timeout = 1, 40 * time.Millisecond
 	p := small(3, 2, 2)
@@ -136,8 +139,8 @@ func TestRejoinInParts(t *testing.T) {
 	must(t, c.Update(key(0), nil))
 }
 
-// An operation that finds many rested objects of a slow node waits for that part of its time once, not for each batch
-// of frees, and not beyond its deadline. The next operation waits again.
+// An operation that finds many rested objects of a slow node waits for that part of its time once,
+// not for each batch of frees, and not beyond its deadline. The next operation waits again.
 func TestManyFreesOfSlowNode(t *testing.T) {
 	onSlowNode(t, func(c *Client, unit uint64) {
 		const share, short = slowTimeout / flushShare, time.Millisecond

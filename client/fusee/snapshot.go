@@ -22,16 +22,17 @@ const (
 	finish      // the round is over: the primary changed
 )
 
-// write is one WRITE of SNAPSHOT (Algorithm 1): it moves a slot from old, read from the primary, to new.
+// write is one WRITE of SNAPSHOT (Algorithm 1): it moves a slot from old, read from the primary, to
+// new.
 //
 // Old and new are unlike any other word that the slot may hold while any client remembers one
 // (tags, and a quarantine longer than an operation lasts), so a CAS that lands late finds something
 // else and fails. This keeps three and more replicas from being undecided by ABA, and it makes
 // "changed from old" mean that the round is over.
 //
-// What a crash leaves: before propose nothing; behind it backups that hold new or other writers' words while the
-// primary holds old, so that later writers of this slot wait until recovery (recover.go); behind the primary's CAS
-// nothing.
+// What a crash leaves: before propose nothing; behind it backups that hold new or other writers'
+// words while the primary holds old, so that later writers of this slot wait until recovery
+// (recover.go); behind the primary's CAS nothing.
 type write struct {
 	slot     race.Slot
 	old, new race.Word // new is pending while an INSERT has not looked for duplicates
@@ -62,7 +63,8 @@ const (
 	undecided         // the round may still go either way
 )
 
-// write runs w. On a undecided verdict err says why; on any other err is nil unless nothing was proposed at all.
+// write runs w. On a undecided verdict err says why; on any other err is nil unless nothing was
+// proposed at all.
 func (c *Client) write(w *write) (verdict, error) {
 	if now := c.ep.Now(); now > c.until() || now > w.began+c.opt.Timeout { // old may come around: see quarantine
 		return lost, errTimeout("write a slot")
@@ -133,11 +135,11 @@ func (c *Client) casBackups(w *write, before []race.Word) error {
 	return nil
 }
 
-// evaluate is Algorithm 2. The list holds what each backup was first changed to in this round, or, where a CAS was late, what
-// a later round has brought.
+// evaluate is Algorithm 2. The list holds what each backup was first changed to in this round, or,
+// where a CAS was late, what a later round has brought.
 func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
-	// The words of a round are all pending, of INSERTs, or none is. One of the other kind comes behind the round's
-	// decision: it is an INSERT's second word, or of a later round, and ours has not won.
+	// The words of a round are all pending, of INSERTs, or none is. One of the other kind comes behind
+	// the round's decision: it is an INSERT's second word, or of a later round, and ours has not won.
 	if slices.ContainsFunc(list, func(v race.Word) bool { return v.IsPending() != w.new.IsPending() }) {
 		return lose, nil
 	}
@@ -160,11 +162,13 @@ func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
 	return lose, nil
 }
 
-// roundWinner returns the word that wins the round in which each backup was first changed to the list's, and the rule of
-// Algorithm 2 by which it does: rule 3 only as long as the primary is as it was.
+// roundWinner returns the word that wins the round in which each backup was first changed to the
+// list's, and the rule of Algorithm 2 by which it does: rule 3 only as long as the primary is as it
+// was.
 //
-// In a round of INSERTs a word that is not pending, the final one or a tombstone, is the second word of the round's winner,
-// and the list no longer the one that it won by: the words of losers that are late do not meet that.
+// In a round of INSERTs a word that is not pending, the final one or a tombstone, is the second
+// word of the round's winner, and the list no longer the one that it won by: the words of losers
+// that are late do not meet that.
 func roundWinner(list []race.Word) (race.Word, rule) {
 	second := slices.IndexFunc(list, func(w race.Word) bool { return !w.IsPending() })
 	if second >= 0 && slices.ContainsFunc(list, race.Word.IsPending) {
@@ -235,8 +239,8 @@ func (c *Client) proposeInTurn(w *write) (rule, error) {
 	return rule1, nil
 }
 
-// commit ends a won round: the log's old value, then the primary. An INSERT looks for duplicates in the same trip
-// as it writes the log, and makes its word final on the backups in another.
+// commit ends a won round: the log's old value, then the primary. An INSERT looks for duplicates in
+// the same trip as it writes the log, and makes its word final on the backups in another.
 func (c *Client) commit(w *write) (verdict, error) {
 	if w.key == nil {
 		c.decide(w)
@@ -297,7 +301,8 @@ func (c *Client) casPrimary(step rdma.Step, w *write, old, new race.Word) error 
 	return err
 }
 
-// logOld adds the commit of an object's log entry: the old value and its CRC, on every replica (FUSEE 4.5).
+// logOld adds the commit of an object's log entry: the old value and its CRC, on every replica
+// (FUSEE 4.5).
 func (c *Client) logOld(b *rdma.Batch, w *write) {
 	p := b.Alloc(commitBytes)
 	putLog(p, logged(w.old), w.inc)

@@ -61,8 +61,8 @@ var steps = []rdma.Step{
 	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadObjects, stepReadSlots, stepFinish, stepCheck, stepCount,
 }
 
-// Steps returns the steps of clients with these options, as traces show them and faults can be set to them: without an index cache
-// there are two less, and FUSEE-CR's backups need not be fixed.
+// Steps returns the steps of clients with these options, as traces show them and faults can be set
+// to them: without an index cache there are two less, and FUSEE-CR's backups need not be fixed.
 func Steps(o Options) []rdma.Step {
 	return slices.DeleteFunc(slices.Clone(steps), func(s rdma.Step) bool {
 		return o.CacheBytes != nil && *o.CacheBytes == 0 && (s == stepReadSlotAndPair || s == stepWriteReadSlot) || o.Sequential && s == stepFixBackups

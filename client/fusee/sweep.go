@@ -13,9 +13,9 @@ import (
 // master completed. Only the writer of an object ever proposes its word, and the writer is gone. So
 // nothing can come to point at the object, and no client has to stop.
 //
-// Others may adopt the blocks meanwhile, and use the objects again. So blocks count only if they are still left, in the same
-// generation, when everything has been read; and a mark names the incarnation that was read then, which an adopter's use of
-// the object is not.
+// Others may adopt the blocks meanwhile, and use the objects again. So blocks count only if they
+// are still left, in the same generation, when everything has been read; and a mark names the
+// incarnation that was read then, which an adopter's use of the object is not.
 func (m *Mender) Sweep(v rdma.View) error {
 	m.view.Enter(v)
 	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
@@ -106,9 +106,10 @@ type used struct {
 	inc  uint32
 }
 
-// markUsed frees objects of one class, which no client can come to need: those in the given use, while others may free or use the
-// objects, too, as a mark of an incarnation that is over says nothing; or, if whatever is set, in whatever use they are, where
-// no other client frees them at the same time. Each replica gets a mark of its own: a torn draft leaves replicas of different
+// markUsed frees objects of one class, which no client can come to need: those in the given use,
+// while others may free or use the objects, too, as a mark of an incarnation that is over says
+// nothing; or, if whatever is set, in whatever use they are, where no other client frees them at
+// the same time. Each replica gets a mark of its own: a torn draft leaves replicas of different
 // incarnations. It may be repeated. The primary's mark comes last, as a carrier's does.
 func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 	for some := range slices.Chunk(list, headsPerTrip) {
@@ -133,8 +134,8 @@ func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 	return nil
 }
 
-// markCopies marks the objects on one replica, where they are in that use, or in whatever one, and not marked, and returns
-// which.
+// markCopies marks the objects on one replica, where they are in that use, or in whatever one, and
+// not marked, and returns which.
 func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked []uint64, err error) {
 	read, write := r.ep.Batch(), r.ep.Batch()
 	defer read.Release()

@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// recoveryMutants break the rules of recovery, here and in the keeper that calls for it. Crashes at every verb must show
-// it.
+// recoveryMutants break the rules of recovery, here and in the keeper that calls for it. Crashes at
+// every verb must show it.
 var recoveryMutants = []teeth.Mutant{
 	// Mending after a node's death (FUSEE 5.2).
 	{Rule: "what all backups hold was decided", In: "choose",

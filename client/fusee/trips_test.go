@@ -32,8 +32,8 @@ func pool(t testing.TB, nodes int, p Params) *shm.Fabric {
 	return f
 }
 
-// worker opens a client, through an endpoint that wrap may change.
-// thrifty gives a client a small cache, unless the options have one: to clear a large one is most of the time that Open takes.
+// worker opens a client, through an endpoint that wrap may change. thrifty gives a client a small
+// cache, unless the options have one: to clear a large one is most of the time that Open takes.
 func thrifty(o Options) Options {
 	if o.CacheBytes == nil {
 		o.CacheBytes = new(64 << 10)
@@ -77,14 +77,15 @@ func wantError(t testing.TB, got, want error) {
 	}
 }
 
-// TestTrips asserts the trip counts of FUSEE 4.3 and 4.6, and what this package's duplicate rule adds: a trip of an
-// INSERT, in which its word becomes final (duplicate.go).
+// TestTrips asserts the trip counts of FUSEE 4.3 and 4.6, and what this package's duplicate rule
+// adds: a trip of an INSERT, in which its word becomes final (duplicate.go).
 func TestTrips(t *testing.T) {
 	for _, r := range []struct {
 		index                                                  int
 		insert, update, updateMiss, search, searchMiss, absent int
 	}{
-		// With one replica the INSERT's second trip is fenced, and takes two latencies; the log is committed beside the CAS.
+		// With one replica the INSERT's second trip is fenced, and takes two latencies; the log is
+		// committed beside the CAS.
 		{1, 4, 2, 3, 1, 2, 1},
 		{2, 5, 4, 5, 1, 2, 1},
 		{3, 5, 4, 5, 1, 2, 1},
@@ -130,8 +131,8 @@ func TestTrips(t *testing.T) {
 	}
 }
 
-// TestRules asserts 3, 4 and 5 trips of a slot write (FUSEE 4.3), besides the trip in which an UPDATE writes its object.
-// A writer that died after proposing to some backups plays the loser.
+// TestRules asserts 3, 4 and 5 trips of a slot write (FUSEE 4.3), besides the trip in which an
+// UPDATE writes its object. A writer that died after proposing to some backups plays the loser.
 func TestRules(t *testing.T) {
 	for _, r := range []struct {
 		replicas, foreign int // index replicas, and backups that the other writer has changed
@@ -193,7 +194,8 @@ func checkClean(t testing.TB, f rdma.Fabric) client.Report {
 	return r
 }
 
-// TestDeadWinner: a loser whose winner is gone ends at its timeout with ErrUncertain, and leaves others alone.
+// TestDeadWinner: a loser whose winner is gone ends at its timeout with ErrUncertain, and leaves
+// others alone.
 func TestDeadWinner(t *testing.T) {
 	f := pool(t, 3, small(3, 3, 2))
 	c := worker(t, f, Options{Timeout: 300 * time.Millisecond}, nil)

@@ -8,7 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// unresolvedWrite is an object of which it is not known whether some replica of a slot still holds its word.
+// unresolvedWrite is an object of which it is not known whether some replica of a slot still holds
+// its word.
 type unresolvedWrite struct {
 	object
 	slot   race.Slot
@@ -23,8 +24,8 @@ type unresolvedWrite struct {
 	holders []node.Replica // of the slot when the word had won the round; nil: it is not known to have
 }
 
-// abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may still be in flight,
-// so its object is not used again before the view has changed.
+// abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may
+// still be in flight, so its object is not used again before the view has changed.
 func (c *Client) abandon(err error) {
 	if errors.Is(err, errDeadline) || errors.Is(err, errUnsettled) {
 		c.recycle()
@@ -33,13 +34,14 @@ func (c *Client) abandon(err error) {
 	c.unresolved.Keep(unresolvedWrite{object: c.draft.object, flying: inFlight(err)})
 }
 
-// inFlight reports whether verbs of an operation that failed so may still be on their way: waiting for them timed out.
+// inFlight reports whether verbs of an operation that failed so may still be on their way: waiting
+// for them timed out.
 func inFlight(err error) bool {
 	return errors.Is(err, rdma.ErrTimeout) && !errors.Is(err, errDeadline)
 }
 
-// keepUnresolved keeps the draft of a write whose outcome is unknown. Its word is the draft's, whatever the write proposed at last:
-// an INSERT that gives way replaces it.
+// keepUnresolved keeps the draft of a write whose outcome is unknown. Its word is the draft's,
+// whatever the write proposed at last: an INSERT that gives way replaces it.
 func (c *Client) keepUnresolved(w *write, err error) {
 	s := unresolvedWrite{object: c.draft.object, slot: w.slot, word: w.new, old: w.old, inc: w.inc, epoch: w.epoch, op: c.draft.op, flying: inFlight(err)}
 	if c.draft.op != opDelete {
@@ -108,20 +110,23 @@ func (c *Client) settleWrite(s *unresolvedWrite) bool {
 	return true
 }
 
-// hasWon reports whether an unresolved write's round is known to have ended with its word, whatever its slot holds by now.
+// hasWon reports whether an unresolved write's round is known to have ended with its word, whatever
+// its slot holds by now.
 func (c *Client) hasWon(s *unresolvedWrite) bool {
 	over := s.ended || s.epoch != c.view.Epoch
 	return s.holders != nil && over && !s.flying && !c.view.Busy && c.kept(s.slot, s.holders)
 }
 
-// committed reports whether an unresolved write's slot holds its word for good. Its round has ended, or in an idle view
-// of a later epoch all replicas had the same word when it became idle, and no client proposes the write's word any more.
+// committed reports whether an unresolved write's slot holds its word for good. Its round has
+// ended, or in an idle view of a later epoch all replicas had the same word when it became idle,
+// and no client proposes the write's word any more.
 func (c *Client) committed(s *unresolvedWrite) bool {
 	w, err := c.readSlot(stepReadSlots, s.slot, 0)
 	return err == nil && w == s.word
 }
 
-// holdsWord reports whether some replica of an unresolved write's slot still holds its word, or may.
+// holdsWord reports whether some replica of an unresolved write's slot still holds its word, or
+// may.
 func (c *Client) holdsWord(s *unresolvedWrite) bool {
 	for r := range c.index.Copies(s.slot) {
 		w, err := c.readSlot(stepReadSlots, s.slot, r)

@@ -13,8 +13,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// TestUnsteadyViews: clients share a small pool in virtual time while views follow each other; what is in flight then
-// has landed or not, op by op. When all have left nothing is lost. $FARKV_SEEDS and $FARKV_SEED choose the seeds.
+// TestUnsteadyViews: clients share a small pool in virtual time while views follow each other; what
+// is in flight then has landed or not, op by op. When all have left nothing is lost. $FARKV_SEEDS
+// and $FARKV_SEED choose the seeds.
 func TestUnsteadyViews(t *testing.T) {
 	changed := 0
 	seeds.Each(t, 60, func(seed uint64) error {
@@ -77,7 +78,8 @@ func unsteady(seed uint64) (noticed int, err error) {
 	return noticed, err
 }
 
-// unsteadyWorker loads its share of the records, then overwrites all, in sizes that need adopted, shed and converted blocks.
+// unsteadyWorker loads its share of the records, then overwrites all, in sizes that need adopted,
+// shed and converted blocks.
 func unsteadyWorker(ep rdma.Endpoint, w, workers, records int, ready, noticed *int) error {
 	c, err := Open(ep, thrifty(Options{}))
 	if err != nil {

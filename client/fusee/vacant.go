@@ -8,20 +8,22 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// A block keeps its size class while it has pairs. In a pool that is mostly handed out, a client takes blocks that are
-// empty out of use, for others to carve anew. The objects of another class begin in the middle of the old ones, and
-// their words come back. So an emptied block rests until no client remembers a word that points into it, and no mark of
-// an old object is on its way. Then it is wiped, on all replicas, and becomes vacant.
+// A block keeps its size class while it has pairs. In a pool that is mostly handed out, a client
+// takes blocks that are empty out of use, for others to carve anew. The objects of another class
+// begin in the middle of the old ones, and their words come back. So an emptied block rests until
+// no client remembers a word that points into it, and no mark of an old object is on its way. Then
+// it is wiped, on all replicas, and becomes vacant.
 //
-// Logs remember for longer which incarnations were replaced, and recovery frees these. So incarnations go on: those of a
-// block that is carved anew are above all that it had. The block's floor, below them, is the incarnation of its first
-// object, which is written before the others are wiped: an object that was never used begins there.
+// Logs remember for longer which incarnations were replaced, and recovery frees these. So
+// incarnations go on: those of a block that is carved anew are above all that it had. The block's
+// floor, below them, is the incarnation of its first object, which is written before the others are
+// wiped: an object that was never used begins there.
 //
-// What a crash leaves: a block of a dead client, whose objects are free or never used; or one that is vacant on backups
-// only, whose owner's recovery passes it on.
+// What a crash leaves: a block of a dead client, whose objects are free or never used; or one that
+// is vacant on backups only, whose owner's recovery passes it on.
 
-// vacant is the class of a block that has no objects: its owner is node.Left, and all of it is zero behind the bitmap but
-// the head of the first object, which is free.
+// vacant is the class of a block that has no objects: its owner is node.Left, and all of it is zero
+// behind the bitmap but the head of the first object, which is free.
 const vacant = 0xff
 
 func isVacant(e node.Entry) bool { return e.Owner() == node.Left && e.Class() == vacant }
@@ -38,8 +40,8 @@ const (
 	wipeBytes   = 64 << 10
 )
 
-// vacate takes the client's empty blocks out of use, but for so many of its blocks: one without any cannot DELETE in a
-// full pool.
+// vacate takes the client's empty blocks out of use, but for so many of its blocks: one without any
+// cannot DELETE in a full pool.
 func (c *Client) vacate(keep int) {
 	for class := range c.slabs {
 		s := &c.slabs[class]
@@ -83,8 +85,8 @@ func (c *Client) use(b *block) {
 	}
 }
 
-// clear makes the emptied blocks vacant that have rested. Where that fails it is not known whose the block is: tidy finds
-// out.
+// clear makes the emptied blocks vacant that have rested. Where that fails it is not known whose
+// the block is: tidy finds out.
 func (c *Client) clear() error {
 	r := &c.reclaim
 	for len(r.emptied) > 0 && r.emptied[0].at+c.Timeout <= c.ep.Now() {
@@ -106,7 +108,8 @@ func (c *Client) clear() error {
 	return nil
 }
 
-// wipe makes a block as if it had never been used, on all replicas, but for its floor. Its bitmap has no bits.
+// wipe makes a block as if it had never been used, on all replicas, but for its floor. Its bitmap
+// has no bits.
 func (c *Client) wipe(blk node.Block, floor uint32) error {
 	b := c.ep.Batch()
 	p := b.Alloc(keyAt)

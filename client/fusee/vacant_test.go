@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// TestBorrowedObjects: in a full pool small pairs take the objects of large ones that were deleted. They are read,
-// replaced by others, deleted, and found when their client has died.
+// TestBorrowedObjects: in a full pool small pairs take the objects of large ones that were deleted.
+// They are read, replaced by others, deleted, and found when their client has died.
 func TestBorrowedObjects(t *testing.T) {
 	p := cramped(5)
 	p.DataReplicas = 2
@@ -88,8 +88,9 @@ func worker2(t *testing.T, f *sim.Sim) *Client {
 	return c
 }
 
-// TestEmptiedBlocksMoveOn: clients whose pairs have all sizes, one after the other, share a pool that has fewer blocks
-// than they have classes. Blocks that are empty become vacant while operations go on, and other clients carve them.
+// TestEmptiedBlocksMoveOn: clients whose pairs have all sizes, one after the other, share a pool
+// that has fewer blocks than they have classes. Blocks that are empty become vacant while
+// operations go on, and other clients carve them.
 func TestEmptiedBlocksMoveOn(t *testing.T) {
 	p := cramped(40)
 	p.BlockBytes, p.Timeout = 32<<10, 20*time.Millisecond
@@ -144,7 +145,8 @@ func emptyBlocks(t *testing.T, f *sim.Sim) (*Client, rdma.Endpoint) {
 	return x, ep
 }
 
-// TestEmptiedBlocksRest: a block is vacant when it has rested for as long as an operation may last, and not before.
+// TestEmptiedBlocksRest: a block is vacant when it has rested for as long as an operation may last,
+// and not before.
 func TestEmptiedBlocksRest(t *testing.T) {
 	p := cramped(6)
 	f := simPool(t, 1, p)
@@ -163,8 +165,8 @@ func TestEmptiedBlocksRest(t *testing.T) {
 	must(t, ep.Close())
 }
 
-// TestIncarnationsGoOn: in a block that is carved anew, and in one that is adopted behind that, no object has an
-// incarnation that it had before: logs name those.
+// TestIncarnationsGoOn: in a block that is carved anew, and in one that is adopted behind that, no
+// object has an incarnation that it had before: logs name those.
 func TestIncarnationsGoOn(t *testing.T) {
 	p := cramped(6)
 	f := simPool(t, 1, p)
@@ -198,8 +200,8 @@ func TestIncarnationsGoOn(t *testing.T) {
 	}
 }
 
-// TestClearIsCutOff: a client dies at any verb while it makes blocks vacant. What is left is sound, and another client
-// has the room.
+// TestClearIsCutOff: a client dies at any verb while it makes blocks vacant. What is left is sound,
+// and another client has the room.
 func TestClearIsCutOff(t *testing.T) {
 	p := cramped(6)
 	p.DataReplicas, p.Timeout = 2, 10*time.Millisecond
@@ -227,8 +229,8 @@ func TestClearIsCutOff(t *testing.T) {
 	}
 }
 
-// TestClearFails: any verb of making blocks vacant fails. The client knows by its next resync, or when it closes, whose
-// the block is, and nothing is lost.
+// TestClearFails: any verb of making blocks vacant fails. The client knows by its next resync, or
+// when it closes, whose the block is, and nothing is lost.
 func TestClearFails(t *testing.T) {
 	p := cramped(6)
 	p.DataReplicas, p.Timeout = 2, 10*time.Millisecond

@@ -11,9 +11,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Where everything lies follows from the pool's view: an item's replicas are its original ones on nodes that are not
-// gone, in their order, and then those on stand-ins, in the order in which they came. So the first replica, the primary,
-// changes only when its node died.
+// Where everything lies follows from the pool's view: an item's replicas are its original ones on
+// nodes that are not gone, in their order, and then those on stand-ins, in the order in which they
+// came. So the first replica, the primary, changes only when its node died.
 //
 // What a client relies on:
 //   - Masters change slots and tables only in a busy view, and only when no verb of an earlier epoch can land any more.
@@ -28,7 +28,8 @@ type placement struct {
 	index, space [][]node.Replica
 }
 
-// applyView places everything as a view says. Lists are made anew: a list that a caller kept does not change.
+// applyView places everything as a view says. Lists are made anew: a list that a caller kept does
+// not change.
 func (l *layout) applyView(v *rdma.View) {
 	l.index.Place, l.subtables = kit.Place(v, l.original.index)
 	l.space.Place, l.regions = kit.Place(v, l.original.space)
@@ -37,7 +38,8 @@ func (l *layout) applyView(v *rdma.View) {
 	}
 }
 
-// isLost reports whether the only replica of an item that is left in the list is on a node that is gone.
+// isLost reports whether the only replica of an item that is left in the list is on a node that is
+// gone.
 func (c *Client) isLost(place []node.Replica) bool {
 	n := place[0].Node
 	return n < len(c.view.Members) && c.view.Members[n].Gone
@@ -66,9 +68,10 @@ func interrupted(err error) bool {
 	return (errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown)) && !errors.Is(err, rdma.ErrTimeout)
 }
 
-// settled waits for an idle view behind the one in which an operation was cut off, for as long as the operation may
-// take. It returns false when there is none, because the failed node was unreachable for this client alone and
-// answers again: then nothing is known about the verbs that failed.
+// settled waits for an idle view behind the one in which an operation was cut off, for as long as
+// the operation may take. It returns false when there is none, because the failed node was
+// unreachable for this client alone and answers again: then nothing is known about the verbs that
+// failed.
 func (c *Client) settled(cause error) (bool, error) {
 	c.stats.Mended++
 	limit, epoch := c.waitLimit(), c.view.Epoch
@@ -125,8 +128,8 @@ func (c *Client) keepUp() error {
 	return nil
 }
 
-// resolve finds out what became of a write that a change of the view cut off, now that the master has made all replicas
-// of its slot equal. What cuts that off, too, is waited for again.
+// resolve finds out what became of a write that a change of the view cut off, now that the master
+// has made all replicas of its slot equal. What cuts that off, too, is waited for again.
 func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 	for r := c.pace; ; {
 		v, cut, err := c.resolveOnce(w, op, cause)
@@ -144,8 +147,9 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 		return undecided, false, cause
 	}
 	if !ok {
-		// A node did not answer this client alone, and now it does. Nothing is in flight, and no master will come: the
-		// client ends its own round, as a master would if it were dead. Others may be waiting for it.
+		// A node did not answer this client alone, and now it does. Nothing is in flight, and no master
+		// will come: the client ends its own round, as a master would if it were dead. Others may be
+		// waiting for it.
 		word, ended, err := c.finishOwn(w.slot, w.obj.unit, op)
 		if word == w.new {
 			c.decide(w)
@@ -198,8 +202,9 @@ func (c *Client) outcome(w *write, op opcode, now race.Word, cause error) (verdi
 	return undecided, cause
 }
 
-// blip returns nil when a verb failed only because its node was out of this client's reach for a moment, in a view that has
-// not changed: the same may be tried again. Otherwise it returns why not.
+// blip returns nil when a verb failed only because its node was out of this client's reach for a
+// moment, in a view that has not changed: the same may be tried again. Otherwise it returns why
+// not.
 func (c *Client) blip(err error) error {
 	if !interrupted(err) || errors.Is(err, rdma.ErrStale) {
 		return err
@@ -213,16 +218,17 @@ func (c *Client) blip(err error) error {
 	return nil
 }
 
-// finishOwn ends this client's own round, and returns the word that has won it, even when it fails; 0: there was nothing to end.
-// It is not ended when another writer has won it.
+// finishOwn ends this client's own round, and returns the word that has won it, even when it fails;
+// 0: there was nothing to end. It is not ended when another writer has won it.
 func (c *Client) finishOwn(slot race.Slot, unit uint64, op opcode) (word race.Word, ended bool, err error) {
 	r := &recovery{Mender: &Mender{Client: c}, dead: c.id, ops: map[uint64]opcode{unit: op}}
 	ended, err = r.finish(slot)
 	return r.result, ended, err
 }
 
-// commitLate commits the log of a write that a master completed, so that recovery knows what it replaced. Where that is cut
-// off, and this client dies before it frees what it replaced, a sweep finds it.
+// commitLate commits the log of a write that a master completed, so that recovery knows what it
+// replaced. Where that is cut off, and this client dies before it frees what it replaced, a sweep
+// finds it.
 func (c *Client) commitLate(w *write) {
 	if !w.decided {
 		b := c.ep.Batch()
@@ -232,7 +238,8 @@ func (c *Client) commitLate(w *write) {
 	}
 }
 
-// again is the error of a write that was undone, for the operations that do not begin again by themselves.
+// again is the error of a write that was undone, for the operations that do not begin again by
+// themselves.
 func again(op opcode) error {
 	if op == opUpdate {
 		return fmt.Errorf("write a slot: undone: %w", rdma.ErrStale)
@@ -240,15 +247,16 @@ func again(op opcode) error {
 	return nil
 }
 
-// kept reports whether a backup that held a slot's word when that had won is still among the replicas, so that masters saw it.
+// kept reports whether a backup that held a slot's word when that had won is still among the
+// replicas, so that masters saw it.
 func (c *Client) kept(s race.Slot, holders []node.Replica) bool {
 	return slices.ContainsFunc(c.index.PlaceOf(s), func(now node.Replica) bool {
 		return slices.ContainsFunc(holders[1:], func(backup node.Replica) bool { return backup.Node == now.Node })
 	})
 }
 
-// isGone reports whether the node that failed a verb is gone from the view by which the verb was sent: then what was
-// asked for has no other replica.
+// isGone reports whether the node that failed a verb is gone from the view by which the verb was
+// sent: then what was asked for has no other replica.
 func (c *Client) isGone(cause error) bool {
 	n, ok := rdma.FailedNode(cause)
 	return ok && n < len(c.view.Members) && c.view.Members[n].Gone

@@ -45,8 +45,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestReadsGoOn stops a master in the midst of mending: reads are answered, from backups where the primary died and they
-// agree; writes wait.
+// TestReadsGoOn stops a master in the midst of mending: reads are answered, from backups where the
+// primary died and they agree; writes wait.
 func TestReadsGoOn(t *testing.T) {
 	p := small(4, 3, 2)
 	p.Timeout = 20 * time.Millisecond

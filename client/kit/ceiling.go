@@ -8,22 +8,24 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A Ceiling is a durable word of one identity, above every number that a holder of the identity has used. An identity
-// may have had another holder, of which numbers can still be read, so each begins above the ceiling, and raises it
-// before it uses the numbers below. What was reserved and not used is lost.
+// A Ceiling is a durable word of one identity, above every number that a holder of the identity has
+// used. An identity may have had another holder, of which numbers can still be read, so each begins
+// above the ceiling, and raises it before it uses the numbers below. What was reserved and not used
+// is lost.
 //
-// Only the identity's holder raises it, or the master that recovers the holder. There are two ways to store it:
-// Everywhere, which a master has to restore where a node takes another's place, and quorum.Ceiling, which needs no
-// master.
+// Only the identity's holder raises it, or the master that recovers the holder. There are two ways
+// to store it: Everywhere, which a master has to restore where a node takes another's place, and
+// quorum.Ceiling, which needs no master.
 type Ceiling interface {
-	// Read calls meet with copies of the word. The highest of them is as high as any word that Raise returned nil for;
-	// it is higher where a Raise was cut off.
+	// Read calls meet with copies of the word. The highest of them is as high as any word that Raise
+	// returned nil for; it is higher where a Raise was cut off.
 	Read(meet func(word uint64)) error
 	// Raise makes the word at least as high as the given one. Nil: each later Read meets it.
 	Raise(word uint64) error
 }
 
-// The steps in which ceilings are read and changed. A store has those that its Ceiling posts among its Steps.
+// The steps in which ceilings are read and changed. A store has those that its Ceiling posts among
+// its Steps.
 const (
 	StepReadCeiling  rdma.Step = "read ceiling"
 	StepRaiseCeiling rdma.Step = "raise ceiling"
@@ -37,8 +39,8 @@ type Numbers struct {
 	used, limit uint64
 }
 
-// OpenNumbers begins above what earlier holders may have used. The ceiling is raised by ahead more than is needed
-// each time, so that few operations have to.
+// OpenNumbers begins above what earlier holders may have used. The ceiling is raised by ahead more
+// than is needed each time, so that few operations have to.
 func OpenNumbers(c Ceiling, ahead uint64) (*Numbers, error) {
 	n := &Numbers{ceiling: c, ahead: ahead}
 	err := c.Read(func(word uint64) { n.used = max(n.used, word) })
@@ -49,7 +51,8 @@ func OpenNumbers(c Ceiling, ahead uint64) (*Numbers, error) {
 // Used returns the highest number that this holder has used, or any before it.
 func (n *Numbers) Used() uint64 { return n.used }
 
-// Use makes sure that numbers up to one may be used. When it fails nothing may be sent that has them.
+// Use makes sure that numbers up to one may be used. When it fails nothing may be sent that has
+// them.
 func (n *Numbers) Use(to uint64) error {
 	if to > n.limit {
 		if err := n.ceiling.Raise(to + n.ahead); err != nil {
@@ -61,11 +64,12 @@ func (n *Numbers) Use(to uint64) error {
 	return nil
 }
 
-// Everywhere is a Ceiling of which each node that serves has a copy. A raise is a WRITE to all, and fails when one of
-// them does; to read it any node that answers will do.
+// Everywhere is a Ceiling of which each node that serves has a copy. A raise is a WRITE to all, and
+// fails when one of them does; to read it any node that answers will do.
 type Everywhere struct {
 	At []rdma.Addr // of the copies; one at least
-	// Batch returns an empty batch, and Do posts one as a step of the store's protocol and waits for all of it.
+	// Batch returns an empty batch, and Do posts one as a step of the store's protocol and waits for
+	// all of it.
 	Batch func() *rdma.Batch
 	Do    func(step rdma.Step, b *rdma.Batch) error
 }

@@ -2,10 +2,11 @@ package kit
 
 import "github.com/farkv/farkv/node/rdma"
 
-// A Copier copies pool memory in pieces, many at a time: a master restores by it what a dead node held. It is to be
-// flushed in the end, or dropped.
+// A Copier copies pool memory in pieces, many at a time: a master restores by it what a dead node
+// held. It is to be flushed in the end, or dropped.
 type Copier struct {
-	// Batch returns an empty batch, and Do posts one as a step of the store's protocol and waits for all of it.
+	// Batch returns an empty batch, and Do posts one as a step of the store's protocol and waits for
+	// all of it.
 	Batch func() *rdma.Batch
 	Do    func(b *rdma.Batch) error
 

@@ -19,9 +19,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
-// The store is a few registers, each a word on some nodes: the value, the writer's identity, and its number, so that
-// no word comes back. A write CASes the first backup, which decides, then the others, then the primary, which is all
-// that readers see.
+// The store is a few registers, each a word on some nodes: the value, the writer's identity, and
+// its number, so that no word comes back. A write CASes the first backup, which decides, then the
+// others, then the primary, which is all that readers see.
 const (
 	registers = 6
 	replicas  = 2
@@ -122,8 +122,8 @@ func interrupted(err error) bool {
 
 var errTimeout = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 
-// awaitIdleView waits until the pool's view is idle, and a later one if verbs failed in this one. Then it is known
-// what became of the worker's writes.
+// awaitIdleView waits until the pool's view is idle, and a later one if verbs failed in this one.
+// Then it is known what became of the worker's writes.
 func (w *worker) awaitIdleView(failed error) error {
 	epoch := w.member.Epoch
 	if failed != nil {
@@ -185,7 +185,8 @@ func (w *worker) Write(register int, value uint16) error {
 	}
 }
 
-// try is a write within one view. It has not begun when o.new is zero; otherwise an error leaves it unresolved.
+// try is a write within one view. It has not begun when o.new is zero; otherwise an error leaves it
+// unresolved.
 func (w *worker) try(o *write, value uint16) (err error) {
 	if o.old, err = w.readWord(o.register, 0); err != nil {
 		return err
@@ -224,9 +225,9 @@ func (m mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	return m.finish(v, func(w word) bool { return w.writer() == dead })
 }
 
-// finish makes all replicas equal of registers that concern the caller. Under a busy view the primary's word will do:
-// if the primary is one that was a backup, nothing older was ever read. A dead client's is the first backup's, which
-// decided.
+// finish makes all replicas equal of registers that concern the caller. Under a busy view the
+// primary's word will do: if the primary is one that was a backup, nothing older was ever read. A
+// dead client's is the first backup's, which decided.
 func (m mender) finish(v rdma.View, concerns func(word) bool) error {
 	m.member.Enter(v)
 	for register, place := range m.placement {
@@ -325,8 +326,8 @@ func (w *worker) writeAll(t *testing.T, from uint16) {
 	}
 }
 
-// TestClientDies: a client dies in the midst of a write for which others wait, until the master has ended it. The
-// identity's next holder begins above its numbers.
+// TestClientDies: a client dies in the midst of a write for which others wait, until the master has
+// ended it. The identity's next holder begins above its numbers.
 func TestClientDies(t *testing.T) {
 	f, work := keep(t, 4)
 	w, victim := work(), work()
@@ -366,8 +367,8 @@ func (k *killer) Post(b *rdma.Batch) error {
 	return k.Endpoint.Post(b)
 }
 
-// TestNodeDies: a node dies in the midst of a write, the primary's or the backup's, and a spare takes its place. The
-// write takes effect once, and all replicas are there again.
+// TestNodeDies: a node dies in the midst of a write, the primary's or the backup's, and a spare
+// takes its place. The write takes effect once, and all replicas are there again.
 func TestNodeDies(t *testing.T) {
 	for r := range replicas {
 		t.Run(fmt.Sprintf("replica %d", r), func(t *testing.T) { testNodeDies(t, r) })

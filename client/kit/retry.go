@@ -7,11 +7,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Pause is a formula of back-off: how long a worker waits behind its n-th try in vain, counted from 0. A formula that
-// draws uses the worker's generator r, and no other.
+// Pause is a formula of back-off: how long a worker waits behind its n-th try in vain, counted from
+// 0. A formula that draws uses the worker's generator r, and no other.
 type Pause func(n int, r *rand.Rand) time.Duration
 
-// Doubling returns the formula of a pause that is first at the beginning and doubles with each try, up to most.
+// Doubling returns the formula of a pause that is first at the beginning and doubles with each try,
+// up to most.
 func Doubling(first, most time.Duration) Pause {
 	return func(n int, _ *rand.Rand) time.Duration {
 		pause := first
@@ -22,18 +23,18 @@ func Doubling(first, most time.Duration) Pause {
 	}
 }
 
-// Spread returns the formula of a pause that is drawn from least on, over as much as another formula says: so that
-// workers that met once do not meet again and again. It draws once a try.
+// Spread returns the formula of a pause that is drawn from least on, over as much as another
+// formula says: so that workers that met once do not meet again and again. It draws once a try.
 func Spread(least time.Duration, over Pause) Pause {
 	return func(n int, r *rand.Rand) time.Duration {
 		return least + time.Duration(r.Int64N(int64(max(over(n, r), 1))))
 	}
 }
 
-// Unless returns the formula of a pause that another formula says, or of none at all where late reports that the
-// worker has waited for long. Then it goes on for as long as it has a processor: one that sleeps may find, each time
-// that it gets a processor again, that others were faster. What it waits for takes a trip at least, which bounds how
-// often it tries.
+// Unless returns the formula of a pause that another formula says, or of none at all where late
+// reports that the worker has waited for long. Then it goes on for as long as it has a processor:
+// one that sleeps may find, each time that it gets a processor again, that others were faster. What
+// it waits for takes a trip at least, which bounds how often it tries.
 func Unless(late func() bool, p Pause) Pause {
 	return func(n int, r *rand.Rand) time.Duration {
 		if late() {
@@ -43,8 +44,9 @@ func Unless(late func() bool, p Pause) Pause {
 	}
 }
 
-// Retry paces an operation that is tried until it succeeds or its time is over. The formula is the operation's own:
-// what waits for a round trip of another client, and what waits for a master, differ by orders of magnitude.
+// Retry paces an operation that is tried until it succeeds or its time is over. The formula is the
+// operation's own: what waits for a round trip of another client, and what waits for a master,
+// differ by orders of magnitude.
 //
 //	for r := s.retry(); ; {
 //		if done, err := s.try(); done || err != nil {
@@ -57,7 +59,8 @@ func Unless(late func() bool, p Pause) Pause {
 type Retry struct {
 	Env   rdma.Env // whose clock it is, and whose generator
 	Pause Pause
-	// Over reports whether the operation's time is over. It is asked before each pause. nil: it never is.
+	// Over reports whether the operation's time is over. It is asked before each pause. nil: it never
+	// is.
 	Over func() bool
 	// Tries counts the pauses so far.
 	Tries int

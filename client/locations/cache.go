@@ -1,20 +1,23 @@
-// Package locations is the cache that clients keep of where keys lie: one for all stores, with a budget in bytes and an
-// approximation of LFU (least frequently used), as the papers' clients have (FUSEE 4.6; SWARM 5.3, 7.1).
+// Package locations is the cache that clients keep of where keys lie: one for all stores, with a
+// budget in bytes and an approximation of LFU (least frequently used), as the papers' clients have
+// (FUSEE 4.6; SWARM 5.3, 7.1).
 //
-// A key belongs to a set of eight entries, by its hash. A new key always gets an entry, that of the key of its set with
-// the lowest count, and so a store always has where to put what it just learnt. Counts outlive their entries: a set
-// remembers, in 64 counters that its absent keys share, how often these were used, and a key that comes back goes on from
-// there. So a popular key stays after two or three misses, while those that come once take turns at one entry. What was
-// popular is forgotten by halving all counts of a set after so many misses in it: while there are none, nothing has to go.
-// There is no randomness and no clock: the same calls leave the same cache.
+// A key belongs to a set of eight entries, by its hash. A new key always gets an entry, that of the
+// key of its set with the lowest count, and so a store always has where to put what it just learnt.
+// Counts outlive their entries: a set remembers, in 64 counters that its absent keys share, how
+// often these were used, and a key that comes back goes on from there. So a popular key stays after
+// two or three misses, while those that come once take turns at one entry. What was popular is
+// forgotten by halving all counts of a set after so many misses in it: while there are none,
+// nothing has to go. There is no randomness and no clock: the same calls leave the same cache.
 //
-// With Zipf's distribution, 0.99, over a million keys, after 2 million accesses, 14.6 % of accesses miss 218,453 entries (5
-// MiB of 24 bytes) and 16.5 % miss 163,840 (32 bytes), where 11.7 and 13.6 % are to all but the most popular keys. With
-// YCSB's scrambled distribution, which is flatter, they are 41.4 and 45.1 %, and 37.8 and 41.4 %; SWARM's figure 6 has 42.5
-// and 45.6 %.
+// With Zipf's distribution, 0.99, over a million keys, after 2 million accesses, 14.6 % of accesses
+// miss 218,453 entries (5 MiB of 24 bytes) and 16.5 % miss 163,840 (32 bytes), where 11.7 and 13.6
+// % are to all but the most popular keys. With YCSB's scrambled distribution, which is flatter,
+// they are 41.4 and 45.1 %, and 37.8 and 41.4 %; SWARM's figure 6 has 42.5 and 45.6 %.
 //
-// The budget counts what a store says that an entry takes, as SWARM's evaluation does, which leaves out the policy. The
-// memory is, for each entry, V, 8 bytes for its hash and count, and 5 bytes for what is remembered: see Bytes.
+// The budget counts what a store says that an entry takes, as SWARM's evaluation does, which leaves
+// out the policy. The memory is, for each entry, V, 8 bytes for its hash and count, and 5 bytes for
+// what is remembered: see Bytes.
 package locations
 
 import (
@@ -42,7 +45,8 @@ const (
 // set is what a hit touches.
 type set[V any] [ways]entry[V]
 
-// entry is a key with what the store knows of it, side by side, so that a search waits for memory once.
+// entry is a key with what the store knows of it, side by side, so that a search waits for memory
+// once.
 type entry[V any] struct {
 	key   uint64 // a hash whose lowest bits are replaced by a count, from 1 on; 0 marks a free entry
 	value V
@@ -54,8 +58,8 @@ type past struct {
 	misses uint64    // since counts were halved
 }
 
-// New makes a cache for budget bytes, of which an entry counts for entryBytes. With a budget for less than a set it holds
-// nothing.
+// New makes a cache for budget bytes, of which an entry counts for entryBytes. With a budget for
+// less than a set it holds nothing.
 func New[V any](budget, entryBytes int) *Cache[V] {
 	n := max(budget, 0) / (entryBytes * ways)
 	return &Cache[V]{sets: make([]set[V], n), past: make([]past, n)}
@@ -78,8 +82,8 @@ func (c *Cache[V]) Bytes() int {
 	return len(c.sets) * int(unsafe.Sizeof(set[V]{})+unsafe.Sizeof(past{}))
 }
 
-// Find returns a key's entry, and counts that as a use of the key; nil if it has none. The entry is the caller's to change
-// until the next Put or Drop.
+// Find returns a key's entry, and counts that as a use of the key; nil if it has none. The entry is
+// the caller's to change until the next Put or Drop.
 func (c *Cache[V]) Find(hash uint64) *V {
 	if len(c.sets) == 0 {
 		return nil
@@ -95,8 +99,9 @@ func (c *Cache[V]) Find(hash uint64) *V {
 	return &s[i].value
 }
 
-// Put returns a key's entry, for the caller to fill: as it was if the key had one, else zero, and maybe in the place of
-// another key's. It is never nil: what is put into a cache that holds nothing is lost by the next Put.
+// Put returns a key's entry, for the caller to fill: as it was if the key had one, else zero, and
+// maybe in the place of another key's. It is never nil: what is put into a cache that holds nothing
+// is lost by the next Put.
 func (c *Cache[V]) Put(hash uint64) *V {
 	var zero V
 	if len(c.sets) == 0 {
@@ -132,7 +137,8 @@ func (c *Cache[V]) Drop(hash uint64) {
 	}
 }
 
-// home returns the number of a key's set: by the highest bits of the hash, since the lowest are not kept.
+// home returns the number of a key's set: by the highest bits of the hash, since the lowest are not
+// kept.
 func (c *Cache[V]) home(hash uint64) uint64 {
 	n, _ := bits.Mul64(hash, uint64(len(c.sets)))
 	return n

@@ -18,7 +18,8 @@ func hash(n int64) uint64 {
 	return h ^ h>>32
 }
 
-// share replays accesses: what is not found is put. It returns the share of misses among the later ones.
+// share replays accesses: what is not found is put. It returns the share of misses among the later
+// ones.
 func share(c *Cache[int64], warm, keys []int64) float64 {
 	misses := 0
 	for i, k := range append(warm[:len(warm):len(warm)], keys...) {
@@ -60,7 +61,8 @@ func draw(n int, next func(*rand.Rand) int64, rng *rand.Rand) []int64 {
 	return keys
 }
 
-// rates compares caches of 5 MiB for a million keys, or as much smaller as there are fewer, with the ideal.
+// rates compares caches of 5 MiB for a million keys, or as much smaller as there are fewer, with
+// the ideal.
 func rates(t *testing.T, items int64, warm, run, popularity int) {
 	zipf, scrambled := workloads.NewZipfian(items, workloads.Theta), workloads.NewScrambled(0, items, workloads.Theta)
 	for _, w := range []struct {
@@ -88,7 +90,8 @@ func rates(t *testing.T, items int64, warm, run, popularity int) {
 // TestMissRates: hits are within a few percent of those of the most popular keys.
 func TestMissRates(t *testing.T) { rates(t, 20_000, 160_000, 100_000, 1_000_000) }
 
-// TestMillion is SWARM's figure 6: each of four clients has a quarter of the 8 million operations that warm up.
+// TestMillion is SWARM's figure 6: each of four clients has a quarter of the 8 million operations
+// that warm up.
 func TestMillion(t *testing.T) {
 	if !*million {
 		t.Skip("takes 10 s: -million")
@@ -96,7 +99,8 @@ func TestMillion(t *testing.T) {
 	rates(t, 1_000_000, 2_000_000, 1_000_000, 20_000_000)
 }
 
-// TestShift: when other keys become popular, they are cached soon, though the old ones were used far more often.
+// TestShift: when other keys become popular, they are cached soon, though the old ones were used
+// far more often.
 func TestShift(t *testing.T) {
 	const items = 20_000
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -110,8 +114,8 @@ func TestShift(t *testing.T) {
 	}
 }
 
-// TestAgainstModel: a cache never tells of a key anything but what was put last, and keeps what there is room
-// for.
+// TestAgainstModel: a cache never tells of a key anything but what was put last, and keeps what
+// there is room for.
 func TestAgainstModel(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -153,7 +157,8 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// TestBudget: the budget holds what it says, the memory is what the package says, and nothing more is allocated.
+// TestBudget: the budget holds what it says, the memory is what the package says, and nothing more
+// is allocated.
 func TestBudget(t *testing.T) {
 	type entry [2]uint64
 	for _, budget := range []int{-1, 0, 24*ways - 1, 24 * ways, 1 << 16, 1 << 20} {
@@ -198,7 +203,8 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestDropRemembers: a popular key whose entry was dropped, since it was wrong, is as popular when it comes back.
+// TestDropRemembers: a popular key whose entry was dropped, since it was wrong, is as popular when
+// it comes back.
 func TestDropRemembers(t *testing.T) {
 	c := New[int](24*ways, 24)
 	key := hash(0)

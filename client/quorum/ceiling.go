@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Ceiling is a kit.Ceiling of which each replica has a copy, changed by CAS: a majority of them has the highest word. It needs no
-// master when nodes die. Only an identity's holder changes it; a CAS of an earlier holder's that lands late can only raise it.
+// Ceiling is a kit.Ceiling of which each replica has a copy, changed by CAS: a majority of them has
+// the highest word. It needs no master when nodes die. Only an identity's holder changes it; a CAS
+// of an earlier holder's that lands late can only raise it.
 type Ceiling struct {
 	Quorum
 	at    []rdma.Addr
@@ -65,8 +66,8 @@ func (c *Ceiling) Raise(to uint64) error {
 		})
 }
 
-// Lower brings the words of a majority down to a value, where that can be done at once: a holder that closes gives back what it
-// reserved and did not use. The ceiling is not used behind it.
+// Lower brings the words of a majority down to a value, where that can be done at once: a holder
+// that closes gives back what it reserved and did not use. The ceiling is not used behind it.
 func (c *Ceiling) Lower(to uint64) {
 	_ = c.gather(kit.StepLowerCeiling, 0,
 		func(b *rdma.Batch, r int) error {

@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// TestFenced: a step that is fenced off joins once and goes on. A replica that answered is not asked again. Of one that did not the
-// question before counts for nothing, whether the fence cut it off or its answer came behind it.
+// TestFenced: a step that is fenced off joins once and goes on. A replica that answered is not
+// asked again. Of one that did not the question before counts for nothing, whether the fence cut it
+// off or its answer came behind it.
 func TestFenced(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -1,5 +1,6 @@
-// Package quorum asks replicas: a mere majority first, and all when one is slow (SWARM, section 6), so that a node that dies
-// costs one step the timer and those behind it nothing. What is asked, and which answers count, is its users' business.
+// Package quorum asks replicas: a mere majority first, and all when one is slow (SWARM, section 6),
+// so that a node that dies costs one step the timer and those behind it nothing. What is asked, and
+// which answers count, is its users' business.
 package quorum
 
 import (
@@ -12,8 +13,8 @@ import (
 
 // Options of a Quorum.
 type Options struct {
-	// Slow is how long a step waits for a mere majority before it asks all replicas. 0: it follows from what steps usually
-	// take here.
+	// Slow is how long a step waits for a mere majority before it asks all replicas. 0: it follows
+	// from what steps usually take here.
 	Slow time.Duration
 	// Timeout bounds a step of which fewer than are needed answer; default 1 s.
 	Timeout time.Duration
@@ -30,10 +31,11 @@ type Stats struct {
 	Attempts int    // the most of one replica in a step
 }
 
-// Quorum is the state of one worker's steps, one at a time: of each replica at most one chain is in flight, so there are no
-// more flights than replicas. It is not safe for concurrent use.
+// Quorum is the state of one worker's steps, one at a time: of each replica at most one chain is in
+// flight, so there are no more flights than replicas. It is not safe for concurrent use.
 type Quorum struct {
-	// Limit bounds a step of which fewer than are needed answer. It is the options' Timeout until it is set.
+	// Limit bounds a step of which fewer than are needed answer. It is the options' Timeout until it
+	// is set.
 	Limit time.Duration
 	// Attempts bounds how often one replica is asked in a step.
 	Attempts int
@@ -91,7 +93,8 @@ const (
 )
 
 var (
-	// ErrAttempts is wrapped when a replica did not count after as many attempts as the bound. It is then one that failed.
+	// ErrAttempts is wrapped when a replica did not count after as many attempts as the bound. It is
+	// then one that failed.
 	ErrAttempts = errors.New("word changes too often")
 	// ErrRefused is wrapped when too many replicas were judged as ones that Never count.
 	ErrRefused = errors.New("too few replicas agree")
@@ -133,16 +136,19 @@ func (q *Quorum) Posted() bool { return q.posted }
 // Refused returns the replicas that were judged as ones that Never count in the last step.
 func (q *Quorum) Refused() Mask { return q.refused }
 
-// Flying returns the replicas that the last step asked, and of which it has no answer: see Unresolved.
+// Flying returns the replicas that the last step asked, and of which it has no answer: see
+// Unresolved.
 func (q *Quorum) Flying() Mask { return q.flying }
 
 // Unsent returns the replicas whose chains the last step did not send, since it failed before.
 func (q *Quorum) Unsent() Mask { return q.unsent }
 
-// Gather asks replicas of from until need of them are done; step names that. at are the addresses of all replicas, each on a node of its own;
-// those that are asked first begin with the replica first. ask adds a replica's chain to a batch; answer looks at it when it
-// is complete. Where ask fails with rdma.ErrNodeDown or rdma.ErrTimeout the replica counts as one that is dead; any other
-// failure ends the step. What is in flight when Gather returns stays there, see Unresolved. The batches live until the next step.
+// Gather asks replicas of from until need of them are done; step names that. at are the addresses
+// of all replicas, each on a node of its own; those that are asked first begin with the replica
+// first. ask adds a replica's chain to a batch; answer looks at it when it is complete. Where ask
+// fails with rdma.ErrNodeDown or rdma.ErrTimeout the replica counts as one that is dead; any other
+// failure ends the step. What is in flight when Gather returns stays there, see Unresolved. The
+// batches live until the next step.
 func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	q.Release()
@@ -194,8 +200,8 @@ func (q *Quorum) turnOver(step rdma.Step, at []rdma.Addr, first int, next Mask, 
 	return q.harvest(at, answer)
 }
 
-// rejoin lets a step go on in the next epoch, if it was fenced off. Batches with answers stay, since what was read may lie in
-// them.
+// rejoin lets a step go on in the next epoch, if it was fenced off. Batches with answers stay,
+// since what was read may lie in them.
 func (q *Quorum) rejoin(err error) error {
 	if q.Rejoin == nil || !errors.Is(err, rdma.ErrStale) {
 		return err
@@ -221,8 +227,8 @@ func (q *Quorum) rejoin(err error) error {
 	return err
 }
 
-// choose returns the replicas to ask first: beginning with the one that is first, without nodes that were slow or failed
-// lately.
+// choose returns the replicas to ask first: beginning with the one that is first, without nodes
+// that were slow or failed lately.
 func (q *Quorum) choose(at []rdma.Addr, first int, from Mask, need int) (m Mask) {
 	for _, avoiding := range [2]bool{true, false} {
 		r := first
@@ -376,8 +382,8 @@ func (q *Quorum) harvest(at []rdma.Addr, answer func(r int, b *rdma.Batch, ch Ch
 	return nil
 }
 
-// makeRoom gives back batches that were looked at when there is none left: a step asked replicas again, so that what it read is
-// no more than what it was told. The others stay.
+// makeRoom gives back batches that were looked at when there is none left: a step asked replicas
+// again, so that what it read is no more than what it was told. The others stay.
 func (q *Quorum) makeRoom() {
 	if q.n < len(q.flights) {
 		return

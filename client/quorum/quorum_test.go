@@ -29,8 +29,8 @@ func worker(t *testing.T, nodes, attempts int) (*shm.Fabric, *Quorum, []rdma.Add
 	return f, &q, words(nodes)
 }
 
-// TestVerdicts: a replica that never counts is made up for by the others, as long as there are enough; one that is asked
-// again counts when it does, and not for ever.
+// TestVerdicts: a replica that never counts is made up for by the others, as long as there are
+// enough; one that is asked again counts when it does, and not for ever.
 func TestVerdicts(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -89,8 +89,8 @@ func TestShun(t *testing.T) {
 	}
 }
 
-// TestRejoinsWhenFull: a step that asked a replica many times before a fence cuts it off goes on; and however often fences do, what
-// was read stays.
+// TestRejoinsWhenFull: a step that asked a replica many times before a fence cuts it off goes on;
+// and however often fences do, what was read stays.
 func TestRejoinsWhenFull(t *testing.T) {
 	for before := range 12 {
 		_, q, at := worker(t, 3, 100)
@@ -127,8 +127,8 @@ func TestRejoinsWhenFull(t *testing.T) {
 	}
 }
 
-// TestAskFails: a replica that cannot be asked, since its node is dead, is one that failed; any other failure ends the step, and
-// tells which replicas were asked in vain.
+// TestAskFails: a replica that cannot be asked, since its node is dead, is one that failed; any
+// other failure ends the step, and tells which replicas were asked in vain.
 func TestAskFails(t *testing.T) {
 	_, q, at := worker(t, 5, 4)
 	for bad := range 5 {
@@ -159,7 +159,8 @@ func TestAskFails(t *testing.T) {
 	}
 }
 
-// TestUnresolved: what was in flight when a step ended is looked at once, when it is complete; beyond the bound it is dropped.
+// TestUnresolved: what was in flight when a step ended is looked at once, when it is complete;
+// beyond the bound it is dropped.
 func TestUnresolved(t *testing.T) {
 	s := sim.New(sim.Options{Nodes: 3, Memory: 4096, Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
 	defer s.Close()

@@ -2,8 +2,8 @@ package quorum
 
 import "time"
 
-// shunned is how long a node that was slow or failed is asked last, in units of the timer: an operation in as many is
-// that much slower when the node does not recover.
+// shunned is how long a node that was slow or failed is asked last, in units of the timer: an
+// operation in as many is that much slower when the node does not recover.
 const shunned = 100
 
 // Shun asks a node last for a while.

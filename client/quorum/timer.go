@@ -19,8 +19,8 @@ type timer struct {
 
 const (
 	slowTrips = 8
-	// leastSlow is several trips of an RNIC, and the first guess; mostSlow keeps a mistake from costing more than an
-	// operation over a far network does.
+	// leastSlow is several trips of an RNIC, and the first guess; mostSlow keeps a mistake from
+	// costing more than an operation over a far network does.
 	leastSlow = 16 * time.Microsecond
 	mostSlow  = 10 * time.Millisecond
 	measured  = 64 // steps, of which one is measured
@@ -44,7 +44,8 @@ func (t *timer) begin(env rdma.Env) time.Duration {
 	return env.Now()
 }
 
-// end takes a measurement; a clock that was set makes it a wrong one, of which others mend the effect.
+// end takes a measurement; a clock that was set makes it a wrong one, of which others mend the
+// effect.
 func (t *timer) end(env rdma.Env, began time.Duration) {
 	if began == unmeasured {
 		return

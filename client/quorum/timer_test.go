@@ -35,8 +35,8 @@ func readWord(at []rdma.Addr) func(b *rdma.Batch, r int) error {
 
 func done(int, *rdma.Batch, Chain) Verdict { return Done }
 
-// TestTimerFollows: over a slow network the timer soon is such that the common case is no more than that, and a dead node
-// does not drive it up.
+// TestTimerFollows: over a slow network the timer soon is such that the common case is no more than
+// that, and a dead node does not drive it up.
 func TestTimerFollows(t *testing.T) {
 	for _, way := range []time.Duration{time.Microsecond, 50 * time.Microsecond, 500 * time.Microsecond} {
 		s := sim.New(sim.Options{Nodes: 3, Memory: 4096, MinLatency: way, MaxLatency: way, NodeTimeout: time.Second})

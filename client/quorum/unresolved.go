@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// maxUnresolved bounds the batches that a worker keeps: as many as fly to a slow node before it is shunned, and then some.
+// maxUnresolved bounds the batches that a worker keeps: as many as fly to a slow node before it is
+// shunned, and then some.
 const maxUnresolved = 16
 
 // Unresolved keeps what was in flight when steps ended, until it is complete: only then is it known
@@ -78,7 +79,8 @@ func (s *Unresolved) Wait(ep rdma.Endpoint, within time.Duration) {
 	}
 }
 
-// Land waits within a time for what is kept, and has settle look at it. It fails when something is in flight still.
+// Land waits within a time for what is kept, and has settle look at it. It fails when something is
+// in flight still.
 func (s *Unresolved) Land(ep rdma.Endpoint, within time.Duration, settle func()) error {
 	s.Wait(ep, within)
 	settle()

@@ -74,7 +74,8 @@ func Print(hash uint64) uint8 { return uint8(hash >> 56) }
 // Buckets names the two combined buckets of a key by the number of their first word.
 type Buckets [2]Slot
 
-// Locate returns the two combined buckets of a key's hash. They lie in one subtable, in different groups.
+// Locate returns the two combined buckets of a key's hash. They lie in one subtable, in different
+// groups.
 func (x *Index) Locate(hash uint64) Buckets {
 	sub := (hash >> 33 & 0x7fffff) % uint64(len(x.Place))
 	second := mix(hash)
@@ -110,14 +111,15 @@ func (x *Index) Read(b *rdma.Batch, at Buckets, replica int) View {
 	return v
 }
 
-// View is what a replica's two combined buckets held; it is valid as long as the batch that read it.
+// View is what a replica's two combined buckets held; it is valid as long as the batch that read
+// it.
 type View struct {
 	at  Buckets
 	ops [2]*rdma.Op
 }
 
-// Slot returns the i-th candidate slot, 0 <= i < Candidates, and its word. Main buckets come before overflow buckets
-// in each half.
+// Slot returns the i-th candidate slot, 0 <= i < Candidates, and its word. Main buckets come before
+// overflow buckets in each half.
 func (v *View) Slot(i int) (Slot, Word) {
 	half, i := i/(2*BucketSlots), i%(2*BucketSlots)
 	bucket := i / BucketSlots
@@ -131,8 +133,9 @@ func (v *View) Slot(i int) (Slot, Word) {
 // Fence makes the READs of v start only after the atomics posted before them.
 func (v *View) Fence() { v.ops[0].Fence = true }
 
-// Free picks the slot for a new pair: the emptier half, its main bucket first, beginning at a place that depends on
-// the hash so that inserters of one group rarely meet. ok is false when every candidate is taken.
+// Free picks the slot for a new pair: the emptier half, its main bucket first, beginning at a place
+// that depends on the hash so that inserters of one group rarely meet. ok is false when every
+// candidate is taken.
 func (v *View) Free(hash uint64) (s Slot, w Word, ok bool) {
 	var empty [2]int
 	for i := range Candidates {

@@ -43,7 +43,8 @@ func index(groups uint64) *race.Index {
 	return &race.Index{Base: 4096, Groups: groups, Place: node.Place(4, 2, 3, 4)}
 }
 
-// TestLocate: a key's buckets lie in one subtable, in two groups; all candidates are slots of the index, and different.
+// TestLocate: a key's buckets lie in one subtable, in two groups; all candidates are slots of the
+// index, and different.
 func TestLocate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x := index(rapid.Uint64Range(2, 50).Draw(t, "groups"))
@@ -85,8 +86,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestFill: with both halves to choose from, an index takes pairs until it is nearly full (RACE: over 80 % of its
-// slots), and a view names the slots that hold them.
+// TestFill: with both halves to choose from, an index takes pairs until it is nearly full (RACE:
+// over 80 % of its slots), and a view names the slots that hold them.
 func TestFill(t *testing.T) {
 	x := index(40)
 	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 4}, node.Serve)

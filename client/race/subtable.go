@@ -6,14 +6,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An index that grows (RACE's extendible hashing) has subtables that lie anywhere, each of which holds the keys with
-// one suffix of their hashes. A key has the same two combined buckets in every subtable of so many groups.
+// An index that grows (RACE's extendible hashing) has subtables that lie anywhere, each of which
+// holds the keys with one suffix of their hashes. A key has the same two combined buckets in every
+// subtable of so many groups.
 
 const (
 	// SuffixShift is where the bits of a hash begin that pick a subtable.
 	SuffixShift = 33
-	// MaxDepth bounds how many bits of a hash may pick a subtable: those that Locate does not use, but for the
-	// fingerprint's.
+	// MaxDepth bounds how many bits of a hash may pick a subtable: those that Locate does not use, but
+	// for the fingerprint's.
 	MaxDepth = 23
 	// HeaderBytes is the size of a bucket's header.
 	HeaderBytes = bytesPerWord
@@ -24,8 +25,8 @@ const (
 // Suffix returns the bits of a hash that pick a subtable of that local depth.
 func Suffix(hash uint64, depth int) uint64 { return hash >> SuffixShift & (1<<depth - 1) }
 
-// Header is the first word of each bucket: which hashes belong to its subtable. The zero Header is of a subtable to
-// which all do.
+// Header is the first word of each bucket: which hashes belong to its subtable. The zero Header is
+// of a subtable to which all do.
 //
 //	bits 56-63  local depth
 //	bits 0-22   suffix of the hashes
@@ -50,8 +51,8 @@ func (h Header) String() string { return fmt.Sprintf("suffix %0*b", h.Depth(), h
 // Offset returns where a slot lies in its subtable, in bytes.
 func (s Slot) Offset() uint64 { return uint64(s) * bytesPerWord }
 
-// ReadAt adds the READs of both combined buckets of a subtable that begins at an address. at is of an Index of one
-// subtable.
+// ReadAt adds the READs of both combined buckets of a subtable that begins at an address. at is of
+// an Index of one subtable.
 func (at Buckets) ReadAt(b *rdma.Batch, subtable rdma.Addr) View {
 	v := View{at: at}
 	for i, s := range at {

@@ -1,6 +1,6 @@
-// Package race is the index of RACE hashing as FUSEE replicates it (FUSEE 4.2): groups of three buckets, two
-// combined buckets a key, 8-byte slots. It knows where a key's slots lie and what their words mean; how slots are
-// changed is its users' business.
+// Package race is the index of RACE hashing as FUSEE replicates it (FUSEE 4.2): groups of three
+// buckets, two combined buckets a key, 8-byte slots. It knows where a key's slots lie and what
+// their words mean; how slots are changed is its users' business.
 package race
 
 import (
@@ -17,9 +17,10 @@ import (
 //	bits 34-46  tag: the lower bits of the object's incarnation
 //	bits 0-33   unit: where the object lies in the pool's replicated space
 //
-// The zero Word is a slot that was never used. A tombstone is a slot that a DELETE emptied, or an INSERT that gave way: below
-// the length it has the client, bits 32-47, and the client's count of tombstones, bits 0-31, which make it unlike every
-// other word for as long as it may stay. The word of a pair comes back only after its object was used 2^TagBits times.
+// The zero Word is a slot that was never used. A tombstone is a slot that a DELETE emptied, or an
+// INSERT that gave way: below the length it has the client, bits 32-47, and the client's count of
+// tombstones, bits 0-31, which make it unlike every other word for as long as it may stay. The word
+// of a pair comes back only after its object was used 2^TagBits times.
 type Word uint64
 
 const (
@@ -49,7 +50,8 @@ func Pack(print uint8, units int, unit, tag uint64) Word {
 	return Word(print)<<printShift | Word(units)<<lengthShift | Word(tag)<<tagShift | Word(unit)
 }
 
-// Tombstone returns the n-th word by which a client marks that a key of that fingerprint is not in the slot.
+// Tombstone returns the n-th word by which a client marks that a key of that fingerprint is not in
+// the slot.
 func Tombstone(print uint8, client rdma.ClientID, n uint32) Word {
 	return Word(print)<<printShift | Word(client)<<32 | Word(n)
 }

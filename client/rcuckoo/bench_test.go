@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// The floor of an operation is its batches alone, issued through the same endpoint on the same pool: benchKeys records, chosen at
-// random. Chunks of floor and store alternate, so that one run gives an honest ratio on a noisy machine: "x-floor".
+// The floor of an operation is its batches alone, issued through the same endpoint on the same
+// pool: benchKeys records, chosen at random. Chunks of floor and store alternate, so that one run
+// gives an honest ratio on a noisy machine: "x-floor".
 const (
 	benchKeys = 100_000
 )

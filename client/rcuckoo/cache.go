@@ -2,10 +2,12 @@ package rcuckoo
 
 import "math/bits"
 
-// cache is a client's table cache (section 3.2.3): rows as it has last seen them, which only inserts look at. What is in it may
-// be stale, and is never relied on: a path that is found here is looked for again in rows that are locked.
+// cache is a client's table cache (section 3.2.3): rows as it has last seen them, which only
+// inserts look at. What is in it may be stale, and is never relied on: a path that is found here is
+// looked for again in rows that are locked.
 //
-// Rows belong to a set of eight by their number. In a set one that was not looked at since the hand came by makes room.
+// Rows belong to a set of eight by their number. In a set one that was not looked at since the hand
+// came by makes room.
 type cache struct {
 	bytes int      // of a row
 	keys  []uint64 // shard and row, plus 1; 0: nothing
@@ -18,7 +20,8 @@ type cache struct {
 
 const cacheWays = 8
 
-// newCache returns a cache for as many rows as fit a budget in bytes; with one for less than a set it holds nothing.
+// newCache returns a cache for as many rows as fit a budget in bytes; with one for less than a set
+// it holds nothing.
 func newCache(l *layout, budget int) *cache {
 	sets := max(budget, 0) / (cacheWays * l.rowBytes)
 	n := sets * cacheWays
@@ -69,7 +72,8 @@ func (c *cache) put(shard int, n uint32, r row) {
 	copy(c.rows[i*c.bytes:][:c.bytes], r)
 }
 
-// room makes a slot the row's. The hand goes round once at most until it comes to one that is not used.
+// room makes a slot the row's. The hand goes round once at most until it comes to one that is not
+// used.
 func (c *cache) room(shard int, n uint32) int {
 	key, at := c.home(shard, n)
 	hand := &c.hands[at/cacheWays]

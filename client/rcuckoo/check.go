@@ -8,9 +8,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks the whole pool, on which no client works, and reports: each row is valid, or was torn by a client whose
-// redo mends it; each key is in one of its two rows, and in both only where a client died that was moving it; each lock
-// that is taken is a dead client's. It changes nothing, and leaves out shards on nodes that are dead.
+// Check walks the whole pool, on which no client works, and reports: each row is valid, or was torn
+// by a client whose redo mends it; each key is in one of its two rows, and in both only where a
+// client died that was moving it; each lock that is taken is a dead client's. It changes nothing,
+// and leaves out shards on nodes that are dead.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -91,7 +92,8 @@ func (c *checker) shard(shard int) error {
 	return c.backups(shard)
 }
 
-// locks looks at the lock words and their leases: what is taken some client has to have an intent for.
+// locks looks at the lock words and their leases: what is taken some client has to have an intent
+// for.
 func (c *checker) locks(shard int) error {
 	s := c.s
 	claimed := make([]uint64, s.LockWords)

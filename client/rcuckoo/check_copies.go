@@ -22,8 +22,8 @@ func (c *checker) led(shard int) (bool, error) {
 	return role == leading, err
 }
 
-// backups looks at a shard's other copies, but for those on nodes that are dead: they have the leader's rows, and what these name,
-// unless an operation was cut off.
+// backups looks at a shard's other copies, but for those on nodes that are dead: they have the
+// leader's rows, and what these name, unless an operation was cut off.
 func (c *checker) backups(shard int) error {
 	s := c.s
 	for _, at := range s.backups(shard) {

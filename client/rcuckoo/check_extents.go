@@ -24,8 +24,8 @@ func (c *checker) name(shard int, n uint32, key []byte, r ref) {
 	}
 }
 
-// extents looks at all slabs of a shard: what is named is used, and has the key's value; what is used is named, or in
-// some client's hand.
+// extents looks at all slabs of a shard: what is named is used, and has the key's value; what is
+// used is named, or in some client's hand.
 func (c *checker) extents(shard int) error {
 	s := c.s
 	if !s.layout.extents() {

@@ -17,8 +17,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// fullPool is a table of few rows, which is filled until paths are deep. Its locks lie in several words. Of one seed in two the
-// values are in extents.
+// fullPool is a table of few rows, which is filled until paths are deep. Its locks lie in several
+// words. Of one seed in two the values are in extents.
 func fullPool(seed uint64) Params {
 	p := Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3, RowsPerLock: 1, LockWords: 3, Tickets: 5, Clients: 16,
 		Timeout: 400 * time.Millisecond}
@@ -191,8 +191,8 @@ func (d *drama) harmed(w int) bool {
 	return d.workers[w-1].Crashed() || d.workers[w-1].Stalled() >= impatient
 }
 
-// dramas are the seeds that are tried: n of them, or one in twenty of $FARKV_SEEDS, as each is many runs; see
-// seeds.Few.
+// dramas are the seeds that are tried: n of them, or one in twenty of $FARKV_SEEDS, as each is many
+// runs; see seeds.Few.
 func dramas(t *testing.T, n uint64) (chosen []uint64) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here: run without -race")
@@ -220,8 +220,8 @@ func (d *drama) victim(k uint64) *sim.Worker {
 	return victim
 }
 
-// everyPrefix lets the victim crash behind each verb of its INSERT, which takes so many at the least. The others, which have
-// only their failure timers, repair what it leaves.
+// everyPrefix lets the victim crash behind each verb of its INSERT, which takes so many at the
+// least. The others, which have only their failure timers, repair what it leaves.
 func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *drama) (sum Stats) {
 	for _, seed := range seeds {
 		for k := uint64(0); ; k++ {
@@ -256,7 +256,8 @@ func TestEveryPrefix(t *testing.T) {
 	})
 }
 
-// TestRepairersCrash lets one client crash behind some verb of an INSERT, and one that repairs it behind each of its verbs.
+// TestRepairersCrash lets one client crash behind some verb of an INSERT, and one that repairs it
+// behind each of its verbs.
 func TestRepairersCrash(t *testing.T) {
 	for _, seed := range dramas(t, 3) {
 		for k := uint64(3); k < 16; k += 4 {
@@ -286,8 +287,8 @@ func TestRepairersCrash(t *testing.T) {
 	}
 }
 
-// slow stops the victim for longer than a failure timer behind each verb of its INSERT. The others fence it off by mistake; it
-// does no harm when it goes on.
+// slow stops the victim for longer than a failure timer behind each verb of its INSERT. The others
+// fence it off by mistake; it does no harm when it goes on.
 func slow(t *testing.T, seeds []uint64, stage func(seed uint64, stall sim.Fault) *drama) {
 	fenced := 0
 	for _, seed := range seeds {

@@ -88,8 +88,8 @@ func (g *slowGrower) Call(n int, r *rdma.Request, within time.Duration) error {
 	return g.Endpoint.Call(n, r, within)
 }
 
-// An INSERT that begins a level does not wait beyond its timeout until all of the level has memory: the next one goes
-// on.
+// An INSERT that begins a level does not wait beyond its timeout until all of the level has memory:
+// the next one goes on.
 func TestGrowInParts(t *testing.T) {
 	p := growingPool(1)
 	p.Rows, p.Entries, p.RowsPerLock, p.Levels = 1000, 64, 64, 3

@@ -67,8 +67,8 @@ func (f mortal) keep(t *testing.T) (end func()) {
 
 var until = wait.Until
 
-// TestNodesDie: memory nodes die under workers, in real time, one after the other; of the first a spare takes the place. No operation
-// fails, and all copies are alike in the end.
+// TestNodesDie: memory nodes die under workers, in real time, one after the other; of the first a
+// spare takes the place. No operation fails, and all copies are alike in the end.
 func TestNodesDie(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -237,8 +237,8 @@ func (o *owner) write(ep rdma.Endpoint, k *held, change func(after *held) []int)
 	return nil
 }
 
-// repair brings the operation of a dead worker to its end, and frees what it had in hand. Each is done twice, as by a keeper
-// that dies before it says so.
+// repair brings the operation of a dead worker to its end, and frees what it had in hand. Each is
+// done twice, as by a keeper that dies before it says so.
 func (o *owner) repair(ep rdma.Endpoint) error {
 	if err := o.v.Revoke(o.w.Client()); err != nil {
 		return err

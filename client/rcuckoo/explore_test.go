@@ -12,7 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tiny is a pool that is made and checked at once: exploring makes thousands of them. Its keys share few rows and locks.
+// tiny is a pool that is made and checked at once: exploring makes thousands of them. Its keys
+// share few rows and locks.
 func tiny(far bool, timeout time.Duration) Params {
 	p := Params{Shards: 2, Rows: 6, Entries: 4, KeyBytes: 20, InlineBytes: 200, ExtentBytes: 200, F: 2.3, RowsPerLock: 2, LockWords: 1, Tickets: 3, Clients: 24,
 		Timeout: timeout}
@@ -73,7 +74,8 @@ var explorations = []struct {
 	far, kept bool
 }{{"inline", false, false}, {"extents", true, false}, {"inline, kept", false, true}, {"extents, kept", true, true}}
 
-// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
+// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED
+// choose them.
 func TestExplore(t *testing.T) {
 	runs := uint64(100)
 	if teeth.UnderRace {

@@ -8,17 +8,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Extents hold the values that are too long for their entries (section 3.1). They are all of one size, and lie in
-// slabs, which nodes hand out one by one. A slab is, from its front:
+// Extents hold the values that are too long for their entries (section 3.1). They are all of one
+// size, and lie in slabs, which nodes hand out one by one. A slab is, from its front:
 //
 //	marks    8 bytes for each extent, changed by atomics: the stamp of its last use, and whether it is used; 0 at first
 //	extents  stamp (8 bytes), checksum (8), lengths of key and value (8), key, value
 //
-// A client claims free extents by CASes, some at a time: see slab.go. A claim gives an extent its next stamp, which has
-// the client's identity in it: so no two uses of it are taken for each other, nor is what a client has claimed for what
-// another one was about to. The paper's free bit, which a client WRITEs for the slab's owner, is a CAS here, and
-// any client that finds it takes the extent: else no client could use what idle ones own. The CAS names the use that it
-// ends, so any client may do it again, at any time.
+// A client claims free extents by CASes, some at a time: see slab.go. A claim gives an extent its
+// next stamp, which has the client's identity in it: so no two uses of it are taken for each other,
+// nor is what a client has claimed for what another one was about to. The paper's free bit, which a
+// client WRITEs for the slab's owner, is a CAS here, and any client that finds it takes the extent:
+// else no client could use what idle ones own. The CAS names the use that it ends, so any client
+// may do it again, at any time.
 //
 //	client that brings a value             client that replaces it, or deletes it
 //	1. WRITE of its hand, see hand.go      6. WRITE of its redo, which names the use
@@ -27,9 +28,10 @@ import (
 //	4. WRITE of its redo
 //	5. WRITE of the row, with a ref
 //
-// 1 lands before 2, 3 completes before 4 is posted; 4 and 5, and 6 to 8, land in this order. A reader of the ref reads
-// stamp, key and value, and takes what bears the stamp, and a checksum of it, of the extent and of the content. No
-// client writes into an extent from 5 to 8. What a crash leaves:
+// 1 lands before 2, 3 completes before 4 is posted; 4 and 5, and 6 to 8, land in this order. A
+// reader of the ref reads stamp, key and value, and takes what bears the stamp, and a checksum of
+// it, of the extent and of the content. No client writes into an extent from 5 to 8. What a crash
+// leaves:
 //
 //   - between 2 and 4: an extent that is used, and that no row names, nor ever will. The dead client's hand has it.
 //   - between 4 and 5: repair writes the row.
@@ -51,8 +53,8 @@ func mark(stamp uint64, used bool) uint64 {
 	return stamp << 1
 }
 
-// nextStamp returns that of a client's use behind another one. From the highest bit: number of the use (47 bits),
-// identity (16).
+// nextStamp returns that of a client's use behind another one. From the highest bit: number of the
+// use (47 bits), identity (16).
 func nextStamp(stamp uint64, c rdma.ClientID) uint64 { return (stamp>>16+1)<<16 | uint64(c) }
 
 // slabOf returns the slab of an extent, and its place there.
@@ -108,8 +110,8 @@ func (l *layout) addRead(b *rdma.Batch, at node.Replica, r ref, key []byte) *rdm
 	return b.Read(l.extentAt(at, r.extent), keyAt+len(key)+r.length)
 }
 
-// valueOf returns the value of what addRead has read. false: it is torn, or of another use of the extent: the ref is an
-// old one.
+// valueOf returns the value of what addRead has read. false: it is torn, or of another use of the
+// extent: the ref is an old one.
 func (l *layout) valueOf(p []byte, shard int, r ref, key []byte) ([]byte, bool) {
 	end := keyAt + len(key)
 	ok := len(p) == end+r.length && le.Uint64(p[stampAt:]) == r.stamp &&

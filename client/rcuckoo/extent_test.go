@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestExtent: what was written for a use is read for that use, key, place and shard, and no other; and not when it is torn.
+// TestExtent: what was written for a use is read for that use, key, place and shard, and no other;
+// and not when it is torn.
 func TestExtent(t *testing.T) {
 	l := lay(t, small(), 1)
 	v := sim.New(sim.Options{Memory: l.bytes})

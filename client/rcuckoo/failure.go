@@ -14,8 +14,9 @@ import (
 // client it keeps since when its intent is what it is: as sequences and beats only grow, an intent
 // that is the same at two looks has not moved between them.
 //
-// Its timers run while it looks on. Between two looks no more passes than a share of a failure timer: when a machine stops
-// for a while all of its clients do, and the first to go on must not take the others for dead.
+// Its timers run while it looks on. Between two looks no more passes than a share of a failure
+// timer: when a machine stops for a while all of its clients do, and the first to go on must not
+// take the others for dead.
 type vigil struct {
 	shard   int
 	word    uint32
@@ -55,7 +56,8 @@ const (
 	gapShares  = 4
 )
 
-// due tells a worker that cannot go on because of a lock word, and asks again and again, when it is time for a look.
+// due tells a worker that cannot go on because of a lock word, and asks again and again, when it is
+// time for a look.
 func (s *Store) due(shard int, word uint32) bool {
 	v := &s.vigil
 	now := s.ep.Now()
@@ -241,8 +243,8 @@ func (s *Store) fenced(c rdma.ClientID) bool {
 // is to be repaired.
 func (s *Store) gone(c rdma.ClientID) bool { return s.fenced(c) || s.expired(c, s.still(c)) }
 
-// claimants yields the clients whose intents name one of some lock words. One that is torn names none: its client held nothing
-// when it was read (I2).
+// claimants yields the clients whose intents name one of some lock words. One that is torn names
+// none: its client held nothing when it was read (I2).
 func (s *Store) claimants(words []uint32) func(yield func(rdma.ClientID) bool) {
 	return func(yield func(rdma.ClientID) bool) {
 		for c := rdma.ClientID(1); int(c) <= s.Clients; c++ {

@@ -9,16 +9,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A look at how full a pool is reads so much of all shards together, however large they are, or a run of each.
+// A look at how full a pool is reads so much of all shards together, however large they are, or a
+// run of each.
 const (
 	fillRows  = 2048
 	fillRun   = 16 // rows of a READ
 	fillSlabs = 256
 )
 
-// Fill returns how full the tables are, as far as they have grown, and the extents of long values, by samples where
-// the pool is large. It may run while clients work: rows that are being written are left out, and so are shards of
-// which no copy answers.
+// Fill returns how full the tables are, as far as they have grown, and the extents of long values,
+// by samples where the pool is large. It may run while clients work: rows that are being written
+// are left out, and so are shards of which no copy answers.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {
@@ -38,8 +39,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	return all, nil
 }
 
-// fillShard adds what a shard has. Rows are read on the first copy whose node answers; marks of extents lie with the
-// leader.
+// fillShard adds what a shard has. Rows are read on the first copy whose node answers; marks of
+// extents lie with the leader.
 func (l *layout) fillShard(ep rdma.Endpoint, shard int, all []client.Fill) error {
 	rows := all[0]
 	err := error(rdma.ErrNodeDown)

@@ -26,11 +26,13 @@ import (
 // growShare is how many neighbours an INSERT divides for others, which is what one redo takes.
 const growShare = maxSteps / 2
 
-// sharesALock is how many shares have a lock in common. They are not handed out one behind the other, or all INSERTs
-// would wait for each other: each segment's come in so many rounds, of one share of each lock.
+// sharesALock is how many shares have a lock in common. They are not handed out one behind the
+// other, or all INSERTs would wait for each other: each segment's come in so many rounds, of one
+// share of each lock.
 func (l *layout) sharesALock() uint64 { return uint64(l.RowsPerLock+growShare-1) / growShare }
 
-// shares returns how many a round has, and how many a segment has: some of the last ones may be empty.
+// shares returns how many a round has, and how many a segment has: some of the last ones may be
+// empty.
 func (l *layout) shares() (round, segment uint64) {
 	all, rounds := uint64(l.Rows+growShare-1)/growShare, l.sharesALock()
 	round = (all + rounds - 1) / rounds
@@ -64,12 +66,13 @@ const backAtOnce = 16 << 20
 
 const levelMask = ^uint64(levelOne - 1)
 
-// helpShare is the part of what is left of an INSERT's time that one batch of its share may take; there are never as
-// many.
+// helpShare is the part of what is left of an INSERT's time that one batch of its share may take;
+// there are never as many.
 const helpShare = 16
 
-// descend reads the rows that are the key's by their own levels, under their locks, which are held and do not depend on
-// levels: where what was guessed beforehand is wrong, that takes a trip. Rows that are torn it leaves to its caller.
+// descend reads the rows that are the key's by their own levels, under their locks, which are held
+// and do not depend on levels: where what was guessed beforehand is wrong, that takes a trip. Rows
+// that are torn it leaves to its caller.
 func (s *Store) descend(at *place) error {
 	if s.Levels == 0 {
 		return nil
@@ -107,9 +110,10 @@ func (s *Store) readHeld() error {
 	return nil
 }
 
-// makeRoom is what becomes of an INSERT that has locked and read its key's rows, and found no path anywhere: it divides
-// those rows that are not of the table's level, or begins the next level. Then it is to look again. The error wraps
-// client.ErrFull where both rows were divided as often as may be.
+// makeRoom is what becomes of an INSERT that has locked and read its key's rows, and found no path
+// anywhere: it divides those rows that are not of the table's level, or begins the next level. Then
+// it is to look again. The error wraps client.ErrFull where both rows were divided as often as may
+// be.
 func (s *Store) makeRoom(at place) error {
 	shard := s.locks.shard
 	level, last, n := 0, true, 0
@@ -135,7 +139,8 @@ func (s *Store) makeRoom(at place) error {
 	return s.raise(shard, level)
 }
 
-// addDivision notes the changes that divide a row, behind n others: the new row first. It returns how many they are.
+// addDivision notes the changes that divide a row, behind n others: the new row first. It returns
+// how many they are.
 func (s *Store) addDivision(n int, id uint32, r row) int {
 	level := s.level(r)
 	moving := uint64(0)
@@ -181,8 +186,8 @@ func (s *Store) raise(shard, level int) error {
 	return nil
 }
 
-// backLevel has the node give memory to all segments of a level. The error wraps client.ErrFull when there is not
-// enough.
+// backLevel has the node give memory to all segments of a level. The error wraps client.ErrFull
+// when there is not enough.
 func (s *Store) backLevel(shard, level int) error {
 	if s.Replicas > 1 {
 		return nil // all have, since the pool was made
@@ -210,8 +215,9 @@ func (s *Store) backLevel(shard, level int) error {
 	}
 }
 
-// help divides some rows of a table that grows. It comes behind an INSERT that is done, and which does not fail for it:
-// what it leaves half done is settled ahead of the next operation there, as always.
+// help divides some rows of a table that grows. It comes behind an INSERT that is done, and which
+// does not fail for it: what it leaves half done is settled ahead of the next operation there, as
+// always.
 func (s *Store) help(shard int) {
 	if s.Levels == 0 {
 		return
@@ -224,8 +230,8 @@ func (s *Store) help(shard int) {
 	_ = s.bounded(bound{s.left() / helpShare, s.until, s.pulse}).share(shard)
 }
 
-// share takes the next share of a table that grows, and divides those of its rows that are there and are not of its
-// level.
+// share takes the next share of a table that grows, and divides those of its rows that are there
+// and are not of its level.
 func (s *Store) share(shard int) error {
 	b := s.ep.Batch()
 	add := b.FetchAdd(s.growthAt(shard), 1)

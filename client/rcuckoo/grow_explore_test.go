@@ -12,7 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tinyGrowing is a pool of two rows, of one entry each, which the explorer's keys do not fit; or of one row where values are in extents.
+// tinyGrowing is a pool of two rows, of one entry each, which the explorer's keys do not fit; or of
+// one row where values are in extents.
 func tinyGrowing(far bool, timeout time.Duration) Params {
 	p := tiny(far, timeout)
 	p.Shards, p.Rows, p.Entries, p.RowsPerLock, p.Levels = 1, 2, 1, 1, 8
@@ -96,7 +97,8 @@ func TestExploreGrowingReplicas(t *testing.T) {
 	}
 }
 
-// TestEnumerateGrowing is TestEnumerate with tables that grow: crashes at every verb of an INSERT that divides rows, among them.
+// TestEnumerateGrowing is TestEnumerate with tables that grow: crashes at every verb of an INSERT
+// that divides rows, among them.
 func TestEnumerateGrowing(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time: run without -race")

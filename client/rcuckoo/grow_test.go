@@ -113,8 +113,9 @@ func TestStoreGrowing(t *testing.T) {
 	storetest.Run(t, h)
 }
 
-// TestRedoOfLongAgo: a redo that was carried out, behind which another client has written the same slot, and a third one has left the row
-// torn with its own slot as it was, does not bring back what it wrote.
+// TestRedoOfLongAgo: a redo that was carried out, behind which another client has written the same
+// slot, and a third one has left the row torn with its own slot as it was, does not bring back what
+// it wrote.
 func TestRedoOfLongAgo(t *testing.T) {
 	f := memPool(t, 1, inlinePool(1))
 	first, second := storeOn(t, f, Options{}), storeOn(t, f, Options{})
@@ -153,8 +154,8 @@ func TestRedoOfLongAgo(t *testing.T) {
 	write(good)
 }
 
-// TestDivisionOfLongAgo: a redo of a division that was carried out, and behind which others have had the rows, changes nothing of what
-// the last of them has left torn.
+// TestDivisionOfLongAgo: a redo of a division that was carried out, and behind which others have
+// had the rows, changes nothing of what the last of them has left torn.
 func TestDivisionOfLongAgo(t *testing.T) {
 	p := growingPool(1)
 	f := memPool(t, 1, p)
@@ -225,8 +226,8 @@ func (s spy) Post(b *rdma.Batch) error {
 	return s.Endpoint.Post(b)
 }
 
-// TestDivisionIsNoInsert: of an INSERT that loses its node behind what divides its rows it is not known at first what became of that.
-// It was carried out, and the INSERT is not.
+// TestDivisionIsNoInsert: of an INSERT that loses its node behind what divides its rows it is not
+// known at first what became of that. It was carried out, and the INSERT is not.
 func TestDivisionIsNoInsert(t *testing.T) {
 	insert := func(faults ...fault.Fault) spy {
 		f := memPool(t, 1, tinyGrowing(true, time.Second))

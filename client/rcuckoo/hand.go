@@ -9,27 +9,29 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A hand is a client's record of the extents in a shard that it claims next: their number, and a ref each, with the stamp that the
-// claim gives. It lands before the claims do, so it has every extent that the client has claimed and that no row names yet. When
-// it is torn nothing of it was claimed yet; what it named before was taken by then, and the operations were over.
+// A hand is a client's record of the extents in a shard that it claims next: their number, and a
+// ref each, with the stamp that the claim gives. It lands before the claims do, so it has every
+// extent that the client has claimed and that no row names yet. When it is torn nothing of it was
+// claimed yet; what it named before was taken by then, and the operations were over.
 //
-// When a client is gone, which means that it is fenced off and that repair has brought its operations to their ends,
-// the client that recovers it frees what its hand names and no row does:
+// When a client is gone, which means that it is fenced off and that repair has brought its
+// operations to their ends, the client that recovers it frees what its hand names and no row does:
 //
 //   - a use whose mark says that it goes on: it is the client's, as its stamp says, and the client's alone;
 //   - and which neither of the rows of the key in it names. Refs are copied only from row to row, so what no row names once is
 //     never named again. An extent that a row names is whole, so that the key in it is the key's; what is torn, or was not
 //     written, has any key, and may be looked for in any rows.
 //
-// Rows are looked at twice. If both looks find the same versions then between them neither row changed, and so the ref was in
-// none of them at one moment: it cannot have been moved past the reader. (Of a table that grows they are the key's two rows by their own
-// levels: see levels.go.) Done again, by any client, all of this changes nothing.
+// Rows are looked at twice. If both looks find the same versions then between them neither row
+// changed, and so the ref was in none of them at one moment: it cannot have been moved past the
+// reader. (Of a table that grows they are the key's two rows by their own levels: see levels.go.)
+// Done again, by any client, all of this changes nothing.
 const (
 	handRefs  = 8
 	handBytes = handRefs + claimAtOnce*refBytes
 
-	// rowLooks bounds how often rows are looked at that are torn, or change all the time; and once more for each level on the way to
-	// them. Pauses grow up to a millisecond.
+	// rowLooks bounds how often rows are looked at that are torn, or change all the time; and once
+	// more for each level on the way to them. Pauses grow up to a millisecond.
 	rowLooks = 20
 )
 
@@ -55,8 +57,8 @@ func (l *layout) handOf(p []byte) (refs []ref) {
 	return refs
 }
 
-// leave gives back what a client has claimed in a shard and no row names: the client itself, when it closes, or the one
-// that recovers one that is gone. It returns how many extents that were.
+// leave gives back what a client has claimed in a shard and no row names: the client itself, when
+// it closes, or the one that recovers one that is gone. It returns how many extents that were.
 func (x *extents) leave(shard int, c rdma.ClientID) (n int, err error) {
 	if !x.extents() {
 		return 0, nil
@@ -158,7 +160,8 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 	return n, err
 }
 
-// look reads the rows of suspects once more. It returns those of which nothing is known yet, and adds to those that no row names.
+// look reads the rows of suspects once more. It returns those of which nothing is known yet, and
+// adds to those that no row names.
 func (x *extents) look(shard int, suspects []suspect, idle []ref, until time.Duration) ([]suspect, []ref, error) {
 	b := x.ep.Batch()
 	defer b.Release()

@@ -28,8 +28,8 @@ func name(t testing.TB, x *extents, key []byte, second bool, r ref) {
 	})
 }
 
-// TestHands: what a client that is gone had in hand is free, but for what rows name; so are extents in doubt, and those of an
-// identity whose next holder comes before it was recovered.
+// TestHands: what a client that is gone had in hand is free, but for what rows name; so are extents
+// in doubt, and those of an identity whose next holder comes before it was recovered.
 func TestHands(t *testing.T) {
 	p := small()
 	p.Shards, p.Slabs, p.SlabExtents = 1, 2, 31
@@ -91,7 +91,8 @@ func TestHands(t *testing.T) {
 	}
 }
 
-// TestTwoLooks: that no row names a use is known when two looks find both rows whole, and as they were.
+// TestTwoLooks: that no row names a use is known when two looks find both rows whole, and as they
+// were.
 func TestTwoLooks(t *testing.T) {
 	p := small()
 	p.Shards = 1

@@ -7,7 +7,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// The salts of the three hashes (section 3.3): any three numbers, as long as all clients have the same.
+// The salts of the three hashes (section 3.3): any three numbers, as long as all clients have the
+// same.
 const (
 	salt1 = 0x52437563_6b6f6f31
 	salt2 = 0x52437563_6b6f6f32
@@ -23,7 +24,8 @@ type place struct {
 	bits          uint32 // which of the rows of these numbers: see levels.go
 }
 
-// other returns the row of a place that is not n; n itself where both are the same, or n is neither.
+// other returns the row of a place that is not n; n itself where both are the same, or n is
+// neither.
 func (p place) other(n uint32) uint32 {
 	switch n {
 	case p.first:
@@ -37,8 +39,8 @@ func (p place) other(n uint32) uint32 {
 // has reports whether n is one of the two rows.
 func (p place) has(n uint32) bool { return n == p.first || n == p.second }
 
-// reach is, for each number of trailing zeros z, how far behind the first row the second may lie: the floor of f^(f+z), and
-// no farther than the table has rows.
+// reach is, for each number of trailing zeros z, how far behind the first row the second may lie:
+// the floor of f^(f+z), and no farther than the table has rows.
 type reach [65]uint64
 
 func newReach(f float64, rows int) (r reach) {
@@ -53,12 +55,14 @@ func newReach(f float64, rows int) (r reach) {
 	return r
 }
 
-// place is the paper's dependent hashing (section 3.3). With Z(h) the number of trailing zeros of h, and T rows:
+// place is the paper's dependent hashing (section 3.3). With Z(h) the number of trailing zeros of
+// h, and T rows:
 //
 //	first  = h1 mod T
 //	second = first + (h2 mod floor(f^(f+Z(h3)))) mod T
 //
-// What the shard depends on are the upper half of h3's bits, which Z has nothing to do with, but for one key in 2^32.
+// What the shard depends on are the upper half of h3's bits, which Z has nothing to do with, but
+// for one key in 2^32.
 func (l *layout) place(key []byte) place {
 	var p [8 + maxKeyBytes]byte
 	n := 8 + copy(p[8:], key)

@@ -6,18 +6,20 @@ import (
 	"github.com/farkv/farkv/client"
 )
 
-// INSERT (section 3.2.3) guesses a cuckoo path from what it remembers of the table, takes the locks of its rows, and of both
-// rows of the key even if the path needs only one: else two clients would insert one key into different rows. In the same trip
-// it reads all rows of these locks, and looks for a path again, in them alone. If there is one its rows are written, from its
-// end to its beginning, so that each entry on the way is in both its rows for a moment and always in one; if not, it lets go
-// and guesses again, from what it has read.
+// INSERT (section 3.2.3) guesses a cuckoo path from what it remembers of the table, takes the locks
+// of its rows, and of both rows of the key even if the path needs only one: else two clients would
+// insert one key into different rows. In the same trip it reads all rows of these locks, and looks
+// for a path again, in them alone. If there is one its rows are written, from its end to its
+// beginning, so that each entry on the way is in both its rows for a moment and always in one; if
+// not, it lets go and guesses again, from what it has read.
 
 var (
 	errExists = fmt.Errorf("one of its rows has it: %w", client.ErrExists)
 	errFull   = fmt.Errorf("no cuckoo path of %d moves leads to a free slot: %w", searchDepth, client.ErrFull)
 )
 
-// guesses is how often a path is guessed from the cache before the key's neighbourhood is read for it.
+// guesses is how often a path is guessed from the cache before the key's neighbourhood is read for
+// it.
 const guesses = 3
 
 func (s *Store) insert(at place, key, value []byte) error {
@@ -42,8 +44,8 @@ func (s *Store) insert(at place, key, value []byte) error {
 	}
 }
 
-// insertBy locks the rows of a path and those of the key, and inserts it if there is a path then; false: there is none. full: nor
-// was there anywhere else, so that the table has to grow.
+// insertBy locks the rows of a path and those of the key, and inserts it if there is a path then;
+// false: there is none. full: nor was there anywhere else, so that the table has to grow.
 func (s *Store) insertBy(path []step, at *place, key, value []byte, full bool) (done bool, err error) {
 	s.want(at.shard)
 	s.wantCovered(at.first)
@@ -119,7 +121,8 @@ type neighbourhood map[uint32]row
 
 func (v neighbourhood) row(_ int, n uint32) row { return v[n] }
 
-// explore looks for a path in rows that it reads for that, without locks. pathNone: all rows within reach are full.
+// explore looks for a path in rows that it reads for that, without locks. pathNone: all rows within
+// reach are full.
 func (s *Store) explore(at place) ([]step, found, error) {
 	rows := neighbourhood{}
 	r := s.pace

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An intent says which locks a client is about to take, holds, or is about to let go of: lock bits have no owner. Each client
-// has one in each shard, and one operation at a time there:
+// An intent says which locks a client is about to take, holds, or is about to let go of: lock bits
+// have no owner. Each client has one in each shard, and one operation at a time there:
 //
 //	state  8 bytes: the operation's sequence, from bit 1 on, and idle in bit 0
 //	beat   8 bytes: how often the client has tried to take a lock since. Not in the sum, since it changes alone.
@@ -18,8 +18,8 @@ import (
 //	count  8 bytes: of words
 //	words  16 bytes each: its number, and the bits that are wanted
 //
-// Its WRITE lands before the first masked CAS takes a lock, and it is ended, by a WRITE of its state alone, when the last one
-// that lets go has completed. So
+// Its WRITE lands before the first masked CAS takes a lock, and it is ended, by a WRITE of its
+// state alone, when the last one that lets go has completed. So
 //
 //	I1  a client that holds a lock has an intent, not idle, that names it;
 //	I2  of an intent that is torn for good, as its client was fenced off in the midst of it, no lock

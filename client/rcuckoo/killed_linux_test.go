@@ -20,11 +20,12 @@ func killedPool() Params {
 	return p
 }
 
-// patience is a failure timer for machines that stop workers for a while, which are not to be fenced off for that.
+// patience is a failure timer for machines that stop workers for a while, which are not to be
+// fenced off for that.
 const patience = 2 * time.Second
 
-// TestKilled kills processes in the midst of what they do, a thousand with FARKV_LONG=1: while a master recovers them
-// at once, and while none does, so that those that live do what they wait for.
+// TestKilled kills processes in the midst of what they do, a thousand with FARKV_LONG=1: while a
+// master recovers them at once, and while none does, so that those that live do what they wait for.
 func TestKilled(t *testing.T) {
 	p := killedPool()
 	l, err := newLayout(p, 2)

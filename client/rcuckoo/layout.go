@@ -1,9 +1,10 @@
-// Package rcuckoo is RCuckoo (Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo Hashing", ATC 2025): a cuckoo hash
-// table on passive memory nodes, whose keys' two rows lie near each other, so that one masked CAS takes the locks of a whole
-// cuckoo path and one trip reads both rows.
+// Package rcuckoo is RCuckoo (Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo
+// Hashing", ATC 2025): a cuckoo hash table on passive memory nodes, whose keys' two rows lie near
+// each other, so that one masked CAS takes the locks of a whole cuckoo path and one trip reads both
+// rows.
 //
-// Beyond the paper a table may grow (levels.go), and its shards may have copies on several nodes (replicas.go); both cost nothing
-// where they are not asked for.
+// Beyond the paper a table may grow (levels.go), and its shards may have copies on several nodes
+// (replicas.go); both cost nothing where they are not asked for.
 package rcuckoo
 
 import (
@@ -68,8 +69,8 @@ type Shape struct {
 	Spares      int           // of the nodes
 }
 
-// Most returns the largest value that each field of a Shape may have by itself, of those that a user chooses for a
-// table. A lock may not cover more rows than a shard has, either.
+// Most returns the largest value that each field of a Shape may have by itself, of those that a
+// user chooses for a table. A lock may not cover more rows than a shard has, either.
 func Most() Shape {
 	return Shape{Entries: maxEntries, KeyBytes: maxKeyBytes, InlineBytes: new(maxInline), F: maxF, RowsPerLock: maxRows, LockWords: maxLockWords,
 		LockBits: lockBits, Rows: maxRows, Shards: maxShards, Levels: MaxLevels}
@@ -98,13 +99,15 @@ const (
 
 	poolTimeout = 2 * time.Second
 
-	// searchDepth is how many entries an INSERT moves at most (section 3.2.3); so its path has one row more.
+	// searchDepth is how many entries an INSERT moves at most (section 3.2.3); so its path has one row
+	// more.
 	searchDepth = 5
 	maxSteps    = searchDepth + 1
 
 	// lockBits of a lock word are locks. The last bit is the repair's.
 	lockBits = 63
-	// mostLocked is how many lock words an operation needs at most: those of a path, and of the key's other row.
+	// mostLocked is how many lock words an operation needs at most: those of a path, and of the key's
+	// other row.
 	mostLocked = maxSteps + 1
 
 	intentBytes  = (intentHeader + mostLocked*16 + 63) &^ 63 // with a word's number and bits each
@@ -127,7 +130,8 @@ func (a area) of(index int) uint64 { return a.base + uint64(index)*a.each }
 
 func (a area) at(c node.Replica, off uint64) rdma.Addr { return rdma.At(c.Node, a.of(c.Index)+off) }
 
-// layout is where everything of a pool lies, computed from its Params alone. From the front of each node:
+// layout is where everything of a pool lies, computed from its Params alone. From the front of each
+// node:
 //
 //	header
 //	locks     of each of its shards, 8 bytes a word: together, for the NIC's memory
@@ -142,10 +146,11 @@ func (a area) at(c node.Replica, off uint64) rdma.Addr { return rdma.At(c.Node, 
 //	queues    of clients that wait for locks: the last, so that clients of a version that knows of
 //	          none find all else where it was
 //
-// With replicas each copy of a shard that lies on a node has all of this there, and roles, 8 bytes, behind the growths.
+// With replicas each copy of a shard that lies on a node has all of this there, and roles, 8 bytes,
+// behind the growths.
 //
-// Locks, leases, counts, growths and the marks of slabs are changed by atomics only, all else by WRITEs only. All is zero when the pool is
-// made.
+// Locks, leases, counts, growths and the marks of slabs are changed by atomics only, all else by
+// WRITEs only. All is zero when the pool is made.
 type layout struct {
 	Params
 	*form
@@ -255,7 +260,8 @@ func (p *Params) MaxValue() int { return max(p.InlineBytes, p.ExtentBytes) }
 // extents reports whether values may be too long for their entries.
 func (p *Params) extents() bool { return p.ExtentBytes > p.InlineBytes }
 
-// A pool is made for more than its records: rows run out of near places when they are fuller, and extents are in hands.
+// A pool is made for more than its records: rows run out of near places when they are fuller, and
+// extents are in hands.
 const (
 	usualFill   = 80 // percent of the entries
 	moreExtents = 4  // one in so many
@@ -265,8 +271,8 @@ const (
 	slabsEach   = 2 // of a client, which has one in hand and asks for one when it knows of nothing else
 )
 
-// Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each node. The error wraps
-// ErrParams.
+// Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each
+// node. The error wraps ErrParams.
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{Shards: cmp.Or(s.Shards, s.Nodes-s.Spares), Replicas: s.Replicas, Spares: s.Spares, Entries: cmp.Or(s.Entries, DefaultEntries), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey),
 		InlineBytes: *cmp.Or(s.InlineBytes, new(DefaultInline)), ExtentBytes: s.ValueBytes, F: cmp.Or(s.F, DefaultF),
@@ -310,8 +316,8 @@ func Size(s Shape) (Params, uint64, error) {
 	return p, l.bytes, nil
 }
 
-// Device returns which part of each of a pool's nodes belongs into the memory of its NIC, if that has some: the lock words
-// (section 3.4.2). The error wraps ErrParams.
+// Device returns which part of each of a pool's nodes belongs into the memory of its NIC, if that
+// has some: the lock words (section 3.4.2). The error wraps ErrParams.
 func Device(p Params, nodes int) (offset, bytes uint64, err error) {
 	l, err := newLayout(p, nodes)
 	if err != nil {
@@ -326,7 +332,8 @@ func (l *layout) at(a area, shard int, off uint64) rdma.Addr { return a.at(l.lea
 func (l *layout) lockAt(shard, word int) rdma.Addr  { return l.at(l.locks, shard, 8*uint64(word)) }
 func (l *layout) leaseAt(shard, word int) rdma.Addr { return l.at(l.leases, shard, 8*uint64(word)) }
 
-// intentAt, handAt and, on one copy of a shard, redoAt are the records of a client; identities count from 1.
+// intentAt, handAt and, on one copy of a shard, redoAt are the records of a client; identities
+// count from 1.
 func (l *layout) intentAt(shard int, c rdma.ClientID) rdma.Addr {
 	return l.at(l.intents, shard, uint64(c-1)*intentBytes)
 }
@@ -344,15 +351,15 @@ func (l *layout) rowAt(at node.Replica, n uint32) rdma.Addr {
 	return l.rows.at(at, uint64(n)*uint64(l.rowBytes))
 }
 
-// lockOf returns the word of a row's lock and its bit there, which are those of all rows of its number. Locks that have no bit of their
-// own share one with others (section 3.4.2).
+// lockOf returns the word of a row's lock and its bit there, which are those of all rows of its
+// number. Locks that have no bit of their own share one with others (section 3.4.2).
 func (l *layout) lockOf(n uint32) (word int, bit uint) {
 	p := int(l.number(n)) / l.RowsPerLock % (l.lockBits * l.LockWords)
 	return p / l.lockBits, uint(p % l.lockBits)
 }
 
-// lockedWith returns the rows of a row's segment that have its lock for themselves, but for those of others that share its bit: from,
-// and up to but without, to.
+// lockedWith returns the rows of a row's segment that have its lock for themselves, but for those
+// of others that share its bit: from, and up to but without, to.
 func (l *layout) lockedWith(n uint32) (from, to uint32) {
 	number := l.number(n)
 	from = n - number%uint32(l.RowsPerLock)

@@ -53,7 +53,8 @@ func drawParams(r *rapid.T) Params {
 	return p
 }
 
-// TestAreas: no two things of a pool share a byte, what is changed by atomics is aligned, and all ends where it is said to.
+// TestAreas: no two things of a pool share a byte, what is changed by atomics is aligned, and all
+// ends where it is said to.
 func TestAreas(t *testing.T) {
 	alone(t)
 	rapid.Check(t, func(r *rapid.T) {
@@ -98,7 +99,8 @@ func TestAreas(t *testing.T) {
 	})
 }
 
-// TestLocks: rows of one lock have one bit, never the repair's; as long as there are bits enough, others have others.
+// TestLocks: rows of one lock have one bit, never the repair's; as long as there are bits enough,
+// others have others.
 func TestLocks(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p := drawParams(r)
@@ -164,7 +166,8 @@ func TestBadParams(t *testing.T) {
 	}
 }
 
-// TestSize: what is asked for fits, with the paper's numbers where nothing is said, and the paper's table takes what it says.
+// TestSize: what is asked for fits, with the paper's numbers where nothing is said, and the paper's
+// table takes what it says.
 func TestSize(t *testing.T) {
 	p, bytes, err := Size(Shape{Nodes: 2, Records: 100_000, ValueBytes: 1000, Clients: 20})
 	must(t, err)
@@ -180,7 +183,8 @@ func TestSize(t *testing.T) {
 	if least := uint64(125_000 * 1000 / 2); bytes < least || bytes > 2*least {
 		t.Errorf("%d bytes a node", bytes)
 	}
-	// 100 M entries of 4 B keys and values (section 5.3): rows of 8 of 8 bytes, and locks that fit a NIC.
+	// 100 M entries of 4 B keys and values (section 5.3): rows of 8 of 8 bytes, and locks that fit a
+	// NIC.
 	p, bytes, err = Size(Shape{Nodes: 1, Records: 80_000_000, KeyBytes: 4, ValueBytes: 4, InlineBytes: new(4), Clients: 320})
 	must(t, err)
 	l := lay(t, p, 1)
@@ -219,7 +223,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// A lock covers a shard's rows at most, and its spare rows are as many as the default's where there are few records.
+// A lock covers a shard's rows at most, and its spare rows are as many as the default's where there
+// are few records.
 func TestRowsPerLock(t *testing.T) {
 	for _, s := range []Shape{
 		{Records: 1000, RowsPerLock: 156}, {Rows: 100, RowsPerLock: 100}, {Rows: 4, RowsPerLock: DefaultLocked}, {RowsPerLock: DefaultLocked},

@@ -7,18 +7,21 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A table may double (beyond the paper; F12 of FUSEE has the same for RACE). Its rows lie in segments, of T rows each,
-// T being Params.Rows; the first is the whole table until it grows. A key has two row numbers below T, as the paper has
-// them, whatever the table's size, and a string of segment bits. A row's id is segment*T + number.
+// A table may double (beyond the paper; F12 of FUSEE has the same for RACE). Its rows lie in
+// segments, of T rows each, T being Params.Rows; the first is the whole table until it grows. A key
+// has two row numbers below T, as the paper has them, whatever the table's size, and a string of
+// segment bits. A row's id is segment*T + number.
 //
-// All rows of a number have one lock: virtual locks, of which the paper has some for its own reasons. So a row is
-// divided under one lock, and what there is of intents, leases and redos serves it.
+// All rows of a number have one lock: virtual locks, of which the paper has some for its own
+// reasons. So a row is divided under one lock, and what there is of intents, leases and redos
+// serves it.
 //
-// Each row has a level, in its version word. A row of level g has the entries whose lowest g segment bits are its
-// segment's number. It is divided in two: those whose bit g is set move to row segment + 2^g of the same number, which
-// is new, and both are of level g+1. So the segment of a row says at which level it began (its birth), and a row whose
-// level is below that was not made yet: it is zero. For each number the rows that were made are the leaves of a binary
-// tree, of which a key's bits name one.
+// Each row has a level, in its version word. A row of level g has the entries whose lowest g
+// segment bits are its segment's number. It is divided in two: those whose bit g is set move to row
+// segment + 2^g of the same number, which is new, and both are of level g+1. So the segment of a
+// row says at which level it began (its birth), and a row whose level is below that was not made
+// yet: it is zero. For each number the rows that were made are the leaves of a binary tree, of
+// which a key's bits name one.
 //
 // The new row is written ahead of the old one, behind a redo that names both, under their lock.
 // Until the old one is written no client writes either of them: both have the same entries of those
@@ -28,30 +31,32 @@ import (
 //     have;
 //   - a client that looks at the old row, which is of level g still, finds the same.
 //
-// So a row that was read whole, and is the key's by its own level, has the key if that row number has it: no other row
-// need be looked at. A miss is what two looks say that find the same two rows with the same versions, as in a table
-// that does not grow. Since a redo that landed whole is always carried out before the lock is free, no row of a later
-// segment is ever half made where its lock is free.
+// So a row that was read whole, and is the key's by its own level, has the key if that row number
+// has it: no other row need be looked at. A miss is what two looks say that find the same two rows
+// with the same versions, as in a table that does not grow. Since a redo that landed whole is
+// always carried out before the lock is free, no row of a later segment is ever half made where its
+// lock is free.
 //
-// What a client takes to be the level of a table is a guess that costs a trip where it is wrong; it follows from the
-// shard's growth word, as it was last seen.
+// What a client takes to be the level of a table is a guess that costs a trip where it is wrong; it
+// follows from the shard's growth word, as it was last seen.
 const (
 	// MaxLevels bounds Params.Levels: a table may grow to 65,536 times its size.
 	MaxLevels = 16
 
 	levelShift = 56
 	levelOne   = 1 << levelShift
-	// divided is how far the version word of a row is behind its division from what it was before: one level, and one
-	// version.
+	// divided is how far the version word of a row is behind its division from what it was before: one
+	// level, and one version.
 	divided = levelOne + 1
 
-	// A growth is a word of level and cursor, changed by atomics: see grow.go; and how many segments behind the first
-	// have memory.
+	// A growth is a word of level and cursor, changed by atomics: see grow.go; and how many segments
+	// behind the first have memory.
 	growthBytes    = 16
 	growthSegments = 8
 )
 
-// segmentBits mixes a key's hashes once more, so that its segment has nothing to do with its shard and its row numbers.
+// segmentBits mixes a key's hashes once more, so that its segment has nothing to do with its shard
+// and its row numbers.
 func (l *layout) segmentBits(h1, h2, h3 uint64) uint32 {
 	return uint32(spread(h1^spread(h2^spread(h3)))) & (1<<l.Levels - 1)
 }
@@ -84,8 +89,8 @@ func (l *layout) child(id uint32, level int) uint32 { return id + uint32(l.Rows)
 // made reports whether a valid row is part of the table.
 func (l *layout) made(id uint32, r row) bool { return l.level(r) >= l.birth(id) }
 
-// belongs reports whether entries with these bits belong into a valid row of their number. None do where its level is
-// below its birth: its segment has a bit that is above the level.
+// belongs reports whether entries with these bits belong into a valid row of their number. None do
+// where its level is below its birth: its segment has a bit that is above the level.
 func (l *layout) belongs(id, bits uint32, r row) bool {
 	return bits&(1<<l.level(r)-1) == l.segment(id)
 }
@@ -109,7 +114,8 @@ func (l *layout) right(id, segment uint32, r row) (next uint32, ok bool) {
 	return l.child(id, bits.TrailingZeros32(rest)), false
 }
 
-// follow has a place lead to where the rows that were read say that its key belongs; true: both are right.
+// follow has a place lead to where the rows that were read say that its key belongs; true: both are
+// right.
 func (l *layout) follow(at *place, first, second row) bool {
 	var ok1, ok2 bool
 	at.first, ok1 = l.right(at.first, at.bits, first)
@@ -119,8 +125,8 @@ func (l *layout) follow(at *place, first, second row) bool {
 
 func (l *layout) growthAt(shard int) rdma.Addr { return l.at(l.growths, shard, 0) }
 
-// growthOf returns the level of a growth word, and how many shares of the rows of the level before have been handed
-// out.
+// growthOf returns the level of a growth word, and how many shares of the rows of the level before
+// have been handed out.
 func growthOf(word uint64) (level int, cursor uint64) {
 	return int(word >> levelShift), word & (levelOne - 1)
 }

@@ -42,8 +42,8 @@ func drawForest(r *rapid.T) *forest {
 // row implements view.
 func (f *forest) row(_ int, n uint32) row { return f.rows[n] }
 
-// TestOneRowForEachKey: whatever was divided, a key belongs into exactly one row of a number, and from wherever a guess begins the way
-// there is short.
+// TestOneRowForEachKey: whatever was divided, a key belongs into exactly one row of a number, and
+// from wherever a guess begins the way there is short.
 func TestOneRowForEachKey(t *testing.T) {
 	alone(t)
 	rapid.Check(t, func(r *rapid.T) {
@@ -84,7 +84,8 @@ func TestOneRowForEachKey(t *testing.T) {
 	})
 }
 
-// TestShares: each row of the segments before a level is in one share, which says so, and is handed out before the end.
+// TestShares: each row of the segments before a level is in one share, which says so, and is handed
+// out before the end.
 func TestShares(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p := small()
@@ -114,7 +115,8 @@ func TestShares(t *testing.T) {
 	})
 }
 
-// TestContradiction: of two rows that a view has of different moments, so that each sends to the other, the later one is read again.
+// TestContradiction: of two rows that a view has of different moments, so that each sends to the
+// other, the later one is read again.
 func TestContradiction(t *testing.T) {
 	p := small()
 	p.Rows, p.Levels = 4, 2
@@ -169,8 +171,8 @@ func TestOffCostsNothing(t *testing.T) {
 	}
 }
 
-// TestTripsGrown: where a table stands at one level, operations cost what they cost in one that does not grow; a key in a row that was
-// divided since costs a GET one trip more, once.
+// TestTripsGrown: where a table stands at one level, operations cost what they cost in one that
+// does not grow; a key in a row that was divided since costs a GET one trip more, once.
 func TestTripsGrown(t *testing.T) {
 	p := inlinePool(1)
 	p.Levels = 3

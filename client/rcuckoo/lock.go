@@ -28,7 +28,8 @@ type band struct {
 	buf      []byte
 }
 
-// lockRepair is the bit of a lock word that keeps others from taking locks in it while it is repaired.
+// lockRepair is the bit of a lock word that keeps others from taking locks in it while it is
+// repaired.
 const lockRepair = 1 << lockBits
 
 // want forgets what was to be locked.
@@ -49,7 +50,8 @@ func (s *Store) wantRow(n uint32) {
 	l.wants[at].bits |= 1 << bit
 }
 
-// wantBand adds rows to what is to be read, and joins neighbours: the paper's covering reads (section 3.2.1).
+// wantBand adds rows to what is to be read, and joins neighbours: the paper's covering reads
+// (section 3.2.1).
 func (s *Store) wantBand(from, to uint32) {
 	l := &s.locks
 	at := 0
@@ -118,8 +120,8 @@ var (
 	errWaited = fmt.Errorf("others hold its locks: %w", rdma.ErrTimeout)
 )
 
-// A client that does not get a lock pauses, for longer each time and at random; for far less than a failure timer,
-// since it is by its tries that it is known to be alive.
+// A client that does not get a lock pauses, for longer each time and at random; for far less than a
+// failure timer, since it is by its tries that it is known to be alive.
 const (
 	firstPause  = time.Microsecond
 	lastPause   = time.Millisecond
@@ -131,10 +133,12 @@ func forLocks(failure time.Duration) kit.Pause {
 	return kit.Spread(firstPause/2, kit.Doubling(firstPause, min(lastPause, failure/pauseShares)))
 }
 
-// acquire takes all locks that are wanted, a word a trip, and reads the bands with the last of them (section 3.4.1).
-// The error wraps errAgain when there was something to repair, or another client repairs.
+// acquire takes all locks that are wanted, a word a trip, and reads the bands with the last of them
+// (section 3.4.1). The error wraps errAgain when there was something to repair, or another client
+// repairs.
 //
-// A value that an extent was taken for is written in the first of these trips, and so before anything names it.
+// A value that an extent was taken for is written in the first of these trips, and so before
+// anything names it.
 func (s *Store) acquire(key, value []byte) error {
 	l := &s.locks
 	st := &s.shards[l.shard]
@@ -204,7 +208,8 @@ func (s *Store) addTry(b *rdma.Batch, w *want) *rdma.Op {
 	return b.MaskedCompareSwap(at, 0, w.bits|lockRepair, w.bits, w.bits)
 }
 
-// wait is what a client does that did not get a lock: it waits, looks for one that died, or gives up.
+// wait is what a client does that did not get a lock: it waits, looks for one that died, or gives
+// up.
 func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
 	s.stats.Waits++
 	l := &s.locks
@@ -213,7 +218,8 @@ func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
 	case err != nil:
 		return s.lost(nil, err)
 	case slow || met&lockRepair != 0:
-		// A client that waits for a repair has no intent, since the repairer waits for those that have one.
+		// A client that waits for a repair has no intent, since the repairer waits for those that have
+		// one.
 		if err := s.retreat(); err != nil {
 			return err
 		}
@@ -305,9 +311,9 @@ func (s *Store) released(b *rdma.Batch) error {
 	return nil
 }
 
-// finish ends the intent, when nothing is held any more: behind this no other takes the client for one that holds a
-// lock. The client does not wait for the WRITE: the next operation's is behind it. When it cannot be posted the shard
-// is settled before that.
+// finish ends the intent, when nothing is held any more: behind this no other takes the client for
+// one that holds a lock. The client does not wait for the WRITE: the next operation's is behind it.
+// When it cannot be posted the shard is settled before that.
 func (s *Store) finish() {
 	l := &s.locks
 	st := &s.shards[l.shard]
@@ -324,8 +330,8 @@ func (s *Store) finish() {
 	s.ending, s.endingIn, s.endingSeq = b, l.shard, st.seq
 }
 
-// lost notes that an operation failed with verbs that may have landed, or may still: the shard is settled before the
-// next one.
+// lost notes that an operation failed with verbs that may have landed, or may still: the shard is
+// settled before the next one.
 func (s *Store) lost(b *rdma.Batch, err error) error { return s.unread(s.locks.shard, b, err) }
 
 // carry posts a batch as a step and waits for it. A failure says what was to be done.

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when there is not
-// enough memory.
+// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or
+// rdma.ErrFull when there is not enough memory.
 func Make(f rdma.Fabric, p Params) error {
 	l, err := newLayout(p, f.Nodes())
 	if err != nil {

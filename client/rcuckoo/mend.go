@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it repairs at once what dead clients left, for which others would wait. Nothing takes a
-// dead node's place, unless there are replicas: its shards are down. It implements cluster.Mender.
+// Mender is what a pool's master uses: it repairs at once what dead clients left, for which others
+// would wait. Nothing takes a dead node's place, unless there are replicas: its shards are down. It
+// implements cluster.Mender.
 type Mender struct{ s *Store }
 
 var _ cluster.Mender = (*Mender)(nil)
@@ -25,9 +26,10 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 // Sweep has nothing to do.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
-// Recover brings to its end, in each shard, what the client had begun, lets go of its locks, and brings repairs to their end that
-// it was at. Then it frees the extents that the client had in hand. Behind it no intent, no lease and no extent is the identity's
-// any more, so that another may have it. The client is fenced off.
+// Recover brings to its end, in each shard, what the client had begun, lets go of its locks, and
+// brings repairs to their end that it was at. Then it frees the extents that the client had in
+// hand. Behind it no intent, no lease and no extent is the identity's any more, so that another may
+// have it. The client is fenced off.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
 	if int(c) > s.Clients {

@@ -145,7 +145,8 @@ func (m *misfortune) enter(name string, f func(s *Store, ep rdma.Endpoint) error
 	})
 }
 
-// survive works for a while in one shard, then for a while in another; for a while it changes values, then only reads.
+// survive works for a while in one shard, then for a while in another; for a while it changes
+// values, then only reads.
 func (m *misfortune) survive(s *Store, ep rdma.Endpoint) error {
 	rng := ep.Rand()
 	for range 12 {

@@ -19,8 +19,9 @@ const (
 
 func (k kind) String() string { return [...]string{"update", "delete", "insert"}[k] }
 
-// Update replaces the value of a key that is there (section 3.2.2): both rows are locked and read in one trip, and written and let
-// go of in the next. The fence between lock and READs is a latency more, unless the lock table is in the NIC's memory.
+// Update replaces the value of a key that is there (section 3.2.2): both rows are locked and read
+// in one trip, and written and let go of in the next. The fence between lock and READs is a latency
+// more, unless the lock table is in the NIC's memory.
 func (s *Store) Update(key, value []byte) error { return s.modify(updating, key, value) }
 
 // Delete removes a key that is there, as Update.
@@ -84,7 +85,8 @@ func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 	return errEpochs
 }
 
-// late wraps the error of an operation that would begin again, and has no time left: nothing was changed.
+// late wraps the error of an operation that would begin again, and has no time left: nothing was
+// changed.
 func late(err error) error {
 	if errors.Is(err, rdma.ErrTimeout) {
 		return err
@@ -92,8 +94,8 @@ func late(err error) error {
 	return fmt.Errorf("%w: %w", errNoTime, err)
 }
 
-// MaxPair returns the largest sum of a key's and a value's length in bytes that the store takes however long the key is, up to
-// what the pool was made for.
+// MaxPair returns the largest sum of a key's and a value's length in bytes that the store takes
+// however long the key is, up to what the pool was made for.
 func (s *Store) MaxPair() int { return s.MaxValue() }
 
 // try carries a change out. The error wraps errAgain when it has to begin again.
@@ -146,8 +148,8 @@ func (s *Store) newEntry(key, value []byte) entry {
 	return s.inline(s.spare, key, value)
 }
 
-// held returns the row and the slot of a key in rows that are locked; slot -1: it is in neither. Where it belongs into other rows
-// than were guessed, the place is changed, and they are read.
+// held returns the row and the slot of a key in rows that are locked; slot -1: it is in neither.
+// Where it belongs into other rows than were guessed, the place is changed, and they are read.
 func (s *Store) held(at *place, key []byte) (n uint32, slot int, err error) {
 	if err := s.descend(at); err != nil {
 		return 0, -1, err

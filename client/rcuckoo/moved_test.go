@@ -101,7 +101,8 @@ func (d *replacement) play(name string, f func(s *Store, w *sim.Worker) error) (
 	return w
 }
 
-// repair returns the value when the key's rows were locked once more, and what the victim had in hand was freed.
+// repair returns the value when the key's rows were locked once more, and what the victim had in
+// hand was freed.
 func (d *replacement) repair(victim *sim.Worker) (value string) {
 	d.play("repairer", func(s *Store, _ *sim.Worker) error {
 		if err := s.Insert(replacedKey, nil); !errors.Is(err, client.ErrExists) {
@@ -115,8 +116,9 @@ func (d *replacement) repair(victim *sim.Worker) (value string) {
 	return value
 }
 
-// TestMarkedAgain lets a client crash behind each verb of an UPDATE. When that took effect, the extent of the former value is
-// free; when not, that of the new one; and so are those that it had in hand.
+// TestMarkedAgain lets a client crash behind each verb of an UPDATE. When that took effect, the
+// extent of the former value is free; when not, that of the new one; and so are those that it had
+// in hand.
 func TestMarkedAgain(t *testing.T) {
 	took := 0
 	for k, crashed := uint64(0), true; crashed; k++ {

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestOneOwnerOfExtents: no extent has two owners on real processors, though they take what others have ended.
+// TestOneOwnerOfExtents: no extent has two owners on real processors, though they take what others
+// have ended.
 func TestOneOwnerOfExtents(t *testing.T) {
 	p := small()
 	p.Shards, p.Slabs, p.SlabExtents, p.Clients = 2, 5, 9, 64

@@ -12,9 +12,10 @@ var errNotFound = fmt.Errorf("neither of its rows has it: %w", client.ErrNotFoun
 
 // Get returns the value of a key, valid until the next call (section 3.2.1). It takes no lock.
 //
-// A row that is valid is what it was at one moment of its READ. A key that is moved is in both its rows for a moment, and in
-// one at least all the time, but two READs may miss it: it may go from its second row to its first between them. So a miss
-// is what a second look says that finds the same versions: between the two looks neither row changed.
+// A row that is valid is what it was at one moment of its READ. A key that is moved is in both its
+// rows for a moment, and in one at least all the time, but two READs may miss it: it may go from
+// its second row to its first between them. So a miss is what a second look says that finds the
+// same versions: between the two looks neither row changed.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	if len(key) > s.KeyBytes {
 		return nil, fmt.Errorf("get: %w", errNotFound)
@@ -94,7 +95,8 @@ func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
 	return err
 }
 
-// fetch reads the value that a ref names; false: the ref is an old one, and the key's rows have to be read again.
+// fetch reads the value that a ref names; false: the ref is an old one, and the key's rows have to
+// be read again.
 func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
 	b := s.ep.Batch()
 	op := s.addRead(b, s.leads[shard], r, key)
@@ -109,8 +111,8 @@ func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
 	return s.value, ok, nil
 }
 
-// answer looks for a key in the rows that were read. sure: it is there, or is known not to be; far: it is there, with its value
-// in an extent. Where it belongs into other rows, the place is changed.
+// answer looks for a key in the rows that were read. sure: it is there, or is known not to be; far:
+// it is there, with its value in an extent. Where it belongs into other rows, the place is changed.
 func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far ref, sure bool, err error) {
 	now := look2{known: true}
 	for i, n := range [2]uint32{at.first, at.second} {
@@ -149,7 +151,8 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 	return nil, far, false, nil
 }
 
-// tornRow waits before a row is read again that was being written. When that takes for ever its writer died.
+// tornRow waits before a row is read again that was being written. When that takes for ever its
+// writer died.
 func (s *Store) tornRow(at place, r *kit.Retry) error {
 	s.stats.Torn++
 	s.runCleanup()

@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A redo says what an operation is about to write. Each client has one in each shard; it lands before the first of the rows:
+// A redo says what an operation is about to write. Each client has one in each shard; it lands
+// before the first of the rows:
 //
 //	sequence  8 bytes: the intent's
 //	sum       8 bytes: of all of it, of the shard and the client
@@ -21,16 +22,17 @@ import (
 //	step      in the order of writing: row (8 bytes), slot (8), meta (8), and the row's version and checksum behind it (8 each);
 //	          then the slot's new entry. One of a division has its kind instead of the slot, and slots that move instead of the meta.
 //
-// So a crash leaves an operation either not begun, as its redo is not whole, or such that any client can bring it to
-// its end: a row that was not written has the version before, and one that is torn has only words of before and behind,
-// which differ where the redo tells what is behind. Made anew it must have the redo's checksum, so that no torn value
-// is ever blessed (the paper's repair computes a new checksum of what it finds). Rows that have the version, or a later
-// one, were written: since a client lets go of its locks behind all of its rows, it still has all of them as long as
-// one row is missing.
+// So a crash leaves an operation either not begun, as its redo is not whole, or such that any
+// client can bring it to its end: a row that was not written has the version before, and one that
+// is torn has only words of before and behind, which differ where the redo tells what is behind.
+// Made anew it must have the redo's checksum, so that no torn value is ever blessed (the paper's
+// repair computes a new checksum of what it finds). Rows that have the version, or a later one,
+// were written: since a client lets go of its locks behind all of its rows, it still has all of
+// them as long as one row is missing.
 //
-// The paper's four states (section 4.3) are what a prefix of these writes looks like: a path's end written and torn (1), or
-// whole (2), next to the entry that it duplicates; an entry's old place torn (3); nothing half done (4). All end in 4, and
-// the INSERT is not lost.
+// The paper's four states (section 4.3) are what a prefix of these writes looks like: a path's end
+// written and torn (1), or whole (2), next to the entry that it duplicates; an entry's old place
+// torn (3); nothing half done (4). All end in 4, and the INSERT is not lost.
 const (
 	redoSum   = 8
 	redoSteps = 16
@@ -82,9 +84,9 @@ func (l *layout) redone(r, parent row, shard int, c change, version uint64) {
 	l.seal(r, shard, c.row, version)
 }
 
-// write carries out changes of rows that are locked and were read, in their order, marks the use of an extent that ends with
-// them, if any, and lets go of the locks: all in one trip. No row is in two of them. When it fails it is not known what became
-// of them.
+// write carries out changes of rows that are locked and were read, in their order, marks the use of
+// an extent that ends with them, if any, and lets go of the locks: all in one trip. No row is in
+// two of them. When it fails it is not known what became of them.
 func (s *Store) write(changes []change, freed ref) error {
 	l := &s.locks
 	l.sent = true
@@ -203,8 +205,9 @@ func (l *layout) redoOf(p []byte, shard int, c rdma.ClientID, seq uint64) (steps
 	return int(n), le.Uint64(p[redoSum:]) == redoSumOf(p[:end], shard, c)
 }
 
-// rollForward brings the operation of a client to its end, of which nothing lands any more and which may hold its locks
-// still. One that was not begun stays so. Done again, by any client, it changes nothing.
+// rollForward brings the operation of a client to its end, of which nothing lands any more and
+// which may hold its locks still. One that was not begun stays so. Done again, by any client, it
+// changes nothing.
 func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) error {
 	p, steps, begun, err := s.findRedo(shard, c, seq)
 	if err != nil || !begun {
@@ -272,14 +275,14 @@ func (s *Store) redoStep(shard int, at node.Replica, p []byte) error {
 	}
 	r := row(read.Buf)
 	whole := s.valid(r, shard, c.row)
-	// Of a row that is torn the version is that of before, or of behind: one that is later was torn by a later client,
-	// which may have written that one slot as it was before, while what others have changed meanwhile is where this
-	// redo would write.
+	// Of a row that is torn the version is that of before, or of behind: one that is later was torn by
+	// a later client, which may have written that one slot as it was before, while what others have
+	// changed meanwhile is where this redo would write.
 	if v := s.version(r); v > version || whole && v == version {
 		return nil
 	}
-	// A new row that is missing is made of the old one, which is not written yet then; of one that was it would not
-	// have the sum.
+	// A new row that is missing is made of the old one, which is not written yet then; of one that was
+	// it would not have the sum.
 	s.redone(r, parent, shard, c, version)
 	if s.sum(r) != sum {
 		if whole {

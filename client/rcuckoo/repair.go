@@ -8,9 +8,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Repair frees what dead clients have locked, and brings what they had begun to its end (section 4.2 and 4.3). A client
-// that is stuck does it, or the pool's keeper for a client that it recovers, or a client for itself, when it does not
-// know what became of its verbs. For some lock words of a shard:
+// Repair frees what dead clients have locked, and brings what they had begun to its end (section
+// 4.2 and 4.3). A client that is stuck does it, or the pool's keeper for a client that it recovers,
+// or a client for itself, when it does not know what became of its verbs. For some lock words of a
+// shard:
 //
 //	1. The suspects: clients whose intents name one of them, and that are dead or have not moved for a failure timer; and
 //	   those whose intents name a word that a suspect's names.
@@ -26,14 +27,16 @@ import (
 //	6. The suspects' redos are carried out.
 //	7. The suspects' intents are ended, the words become zero, and then the leases are free.
 //
-// Why the words are free then: a client that holds a lock has had an intent that names its word since before it took it
-// (I1). Behind 4 no client takes one, so that an intent which does not name the word at one moment behind 4 is of a
-// client that holds none of it until 7. What a torn one is of holds nothing either (I2). So behind 5 a bit that is set
-// is a suspect's, or of none: of one whose repair another client did not bring to its end.
+// Why the words are free then: a client that holds a lock has had an intent that names its word
+// since before it took it (I1). Behind 4 no client takes one, so that an intent which does not name
+// the word at one moment behind 4 is of a client that holds none of it until 7. What a torn one is
+// of holds nothing either (I2). So behind 5 a bit that is set is a suspect's, or of none: of one
+// whose repair another client did not bring to its end.
 //
-// Every step can be done again, by another client that has fenced off the one before: leases tell which that is. Only
-// the one that has the leases writes into the rows of these words, ends the intents that name them, or clears their
-// bits; and no identity that an intent or a lease still names is given to another client (see Mender.Recover).
+// Every step can be done again, by another client that has fenced off the one before: leases tell
+// which that is. Only the one that has the leases writes into the rows of these words, ends the
+// intents that name them, or clears their bits; and no identity that an intent or a lease still
+// names is given to another client (see Mender.Recover).
 
 // A lease says which client repairs a lock word. Changed by CAS only.
 //
@@ -75,8 +78,8 @@ type mending struct {
 // errBusy is what a repair ends with that others are about to do.
 var errBusy = fmt.Errorf("somebody repairs it: %w", errAgain)
 
-// repair repairs lock words, and what belongs together with them. It returns nil when there is nothing to repair any
-// more, and an error wrapping errAgain when another client is at it.
+// repair repairs lock words, and what belongs together with them. It returns nil when there is
+// nothing to repair any more, and an error wrapping errAgain when another client is at it.
 func (s *Store) repair(shard int, words []uint32) error {
 	m := &s.mending
 	m.shard, m.words = shard, append(m.words[:0], words...)
@@ -94,7 +97,8 @@ func (s *Store) repair(shard int, words []uint32) error {
 	}
 }
 
-// repairOnce goes through the steps. The error wraps errAgain when another client proved to be dead meanwhile.
+// repairOnce goes through the steps. The error wraps errAgain when another client proved to be dead
+// meanwhile.
 func (s *Store) repairOnce(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
@@ -228,8 +232,8 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 	return s.revoke(list, holder)
 }
 
-// swapLeases gives those leases that are what they were last to a client (0: to none), and returns how many. Of the
-// others it forgets what they were.
+// swapLeases gives those leases that are what they were last to a client (0: to none), and returns
+// how many. Of the others it forgets what they were.
 func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took int, err error) {
 	b := s.ep.Batch()
 	for i, w := range m.words {
@@ -285,8 +289,8 @@ func (s *Store) beat(m *mending) error {
 
 // fence fences the suspects off. One that has moved since is none.
 //
-// The client that an intent names which did not change since the pool listed its clients is the one in the list: a
-// successor would have begun above an intent that was ended.
+// The client that an intent names which did not change since the pool listed its clients is the one
+// in the list: a successor would have begun above an intent that was ended.
 func (s *Store) fence(m *mending, list []rdma.Client) error {
 	before := make([]uint64, len(m.suspects))
 	for i, c := range m.suspects {
@@ -313,8 +317,8 @@ func (s *Store) fence(m *mending, list []rdma.Client) error {
 	return nil
 }
 
-// last looks at what the suspects' intents are for good, now that they are fenced off: those of the same state, as
-// another client may have brought the others to their ends.
+// last looks at what the suspects' intents are for good, now that they are fenced off: those of the
+// same state, as another client may have brought the others to their ends.
 func (s *Store) last(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
@@ -346,8 +350,8 @@ func (s *Store) revoke(list []rdma.Client, c rdma.ClientID) error {
 	return nil
 }
 
-// setRepair sets the words' repair bits. One that is set already was left by a client that did not bring its repair to
-// its end.
+// setRepair sets the words' repair bits. One that is set already was left by a client that did not
+// bring its repair to its end.
 func (s *Store) setRepair(m *mending) error { return s.turnRepair(m, lockRepair) }
 
 // unsetRepair gives a repair up that waited for too long, before anything was changed.
@@ -361,8 +365,8 @@ func (s *Store) turnRepair(m *mending, to uint64) error {
 	return s.carry(stepTurnRepairBits, m.shard, b, "set repair bits in shard %d", m.shard)
 }
 
-// await returns when no client but the suspects claims a lock of the words. Without a pool to fence clients off, one
-// that does not move keeps what it claims: see clear.
+// await returns when no client but the suspects claims a lock of the words. Without a pool to fence
+// clients off, one that does not move keeps what it claims: see clear.
 func (s *Store) await(m *mending) error {
 	for r := s.pace; ; {
 		if err := s.look(m.shard); err != nil {
@@ -391,8 +395,8 @@ func (s *Store) await(m *mending) error {
 	}
 }
 
-// clear ends the suspects' intents, and makes the words zero, but for what others claim that cannot be fenced off: that
-// is theirs, or is freed when they are recovered.
+// clear ends the suspects' intents, and makes the words zero, but for what others claim that cannot
+// be fenced off: that is theirs, or is freed when they are recovered.
 func (s *Store) clear(m *mending) error {
 	b := s.ep.Batch()
 	b.Chain()

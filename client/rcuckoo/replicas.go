@@ -10,14 +10,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Replication by the clients, beyond the paper: each shard has copies on as many nodes, so that a node's death loses
-// nothing.
+// Replication by the clients, beyond the paper: each shard has copies on as many nodes, so that a
+// node's death loses nothing.
 //
-// One copy of a shard leads. All that the protocol is about, locks and what belongs to them, reads, claims, lies with
-// it alone, and costs what it costs without replicas. The others, its backups, hold rows, redos and the content of
-// extents. Which copy leads follows from the pool's view: the one that has been there for longest, and of those the
-// first. So a leader changes only when its node died, and a copy that leads once leads as long as its node lives. All
-// agree on it, since an epoch's verbs do not land in the next one.
+// One copy of a shard leads. All that the protocol is about, locks and what belongs to them, reads,
+// claims, lies with it alone, and costs what it costs without replicas. The others, its backups,
+// hold rows, redos and the content of extents. Which copy leads follows from the pool's view: the
+// one that has been there for longest, and of those the first. So a leader changes only when its
+// node died, and a copy that leads once leads as long as its node lives. All agree on it, since an
+// epoch's verbs do not land in the next one.
 //
 // A change takes one trip more:
 //
@@ -36,9 +37,10 @@ import (
 //	    became of it.
 //	C5  No client changes anything under a busy view, or reads under it what was not led by the same copy before.
 //
-// A crash between 2 and 3 leaves some copies behind others: repair asks all copies for the redo. A copy that does not
-// answer, and is not gone, may have the only one: nothing is decided until it answers or the view says that it is gone.
-// When a leader's node died see takeover.go; how a spare takes a place, restore.go.
+// A crash between 2 and 3 leaves some copies behind others: repair asks all copies for the redo. A
+// copy that does not answer, and is not gone, may have the only one: nothing is decided until it
+// answers or the view says that it is gone. When a leader's node died see takeover.go; how a spare
+// takes a place, restore.go.
 
 // placement is where the copies of shards lie, all by shard.
 type placement struct {
@@ -81,8 +83,8 @@ func (l *layout) backups(shard int) []node.Replica { return l.copies[shard][1:] 
 
 func (l *layout) roleAt(shard int) rdma.Addr { return l.at(l.roles, shard, 0) }
 
-// leading is the role of a copy that leads, or led until its node died: it has all that a leader has. 0: it is a
-// backup.
+// leading is the role of a copy that leads, or led until its node died: it has all that a leader
+// has. 0: it is a backup.
 const leading = 1
 
 // makeLeader says that a copy has all that a leader has: the first one of a new pool, too.
@@ -96,7 +98,8 @@ func (l *layout) makeLeader(ep rdma.Endpoint, shard int) error {
 	return nil
 }
 
-// enter begins with the view that the layout was read in. Where that is busy the worker learns later how things stand.
+// enter begins with the view that the layout was read in. Where that is busy the worker learns
+// later how things stand.
 func (s *Store) enter() {
 	s.takeoverPending = make([]bool, s.Shards)
 	for shard := range s.takeoverPending {
@@ -105,7 +108,8 @@ func (s *Store) enter() {
 	}
 }
 
-// applyView makes a view the worker's. What it had of a shard with a former leader it owns no more: see takeover.go.
+// applyView makes a view the worker's. What it had of a shard with a former leader it owns no more:
+// see takeover.go.
 func (s *Store) applyView(v *rdma.View) {
 	before, epoch := slices.Clone(s.leads), s.view.Epoch
 	s.layout.applyView(v)
@@ -208,15 +212,16 @@ func (s *Store) carryForward(shard int, c rdma.ClientID, p []byte, steps int) er
 	return nil
 }
 
-// copyRedo writes a client's redo, of which nothing lands any more, to a copy where it may not have landed.
+// copyRedo writes a client's redo, of which nothing lands any more, to a copy where it may not have
+// landed.
 func (s *Store) copyRedo(shard int, at node.Replica, c rdma.ClientID, p []byte) error {
 	b := s.ep.Batch()
 	b.WriteCopy(s.redoAt(at, c), p)
 	return s.carry(stepRollForward, shard, b, "write the redo of client %d in shard %d", c, shard)
 }
 
-// A backup may be slow, or out of reach for a moment, and others wait for the worker meanwhile: it shows them that it
-// is alive.
+// A backup may be slow, or out of reach for a moment, and others wait for the worker meanwhile: it
+// shows them that it is alive.
 
 // doAlive is do for batches that others wait for.
 func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {
@@ -252,7 +257,8 @@ func (s *Store) beatIntent(shard int) error {
 	return s.carry(stepWriteBackups, shard, b, "wait for the backups of shard %d", shard)
 }
 
-// addBeat adds a beat that differs from the one before: those of waiting for a lock are small numbers.
+// addBeat adds a beat that differs from the one before: those of waiting for a lock are small
+// numbers.
 func (s *Store) addBeat(b *rdma.Batch, shard int) {
 	s.beats++
 	b.WriteWord(s.intentAt(shard, s.id).Add(intentBeat), 1<<62|s.beats)

@@ -6,7 +6,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// replicasMutants break one rule of replication each. The explorer must notice, or the test that is named.
+// replicasMutants break one rule of replication each. The explorer must notice, or the test that is
+// named.
 var replicasMutants = []teeth.Mutant{
 	{Rule: "locks are let go of, and the leader's rows are written, when all backups are whole",
 		In: "Store.writeBackups",

@@ -23,7 +23,8 @@ func replicated(far bool) *explore.Subject {
 	return s
 }
 
-// TestExploreReplicas is TestExplore of pools with replicas: memory nodes die, too, and spares take their places.
+// TestExploreReplicas is TestExplore of pools with replicas: memory nodes die, too, and spares take
+// their places.
 func TestExploreReplicas(t *testing.T) {
 	runs := uint64(100)
 	if teeth.UnderRace {
@@ -61,8 +62,8 @@ func growingToo(divided *atomic.Uint64) *explore.Subject {
 	return s
 }
 
-// TestEnumerateReplicas lets clients and memory nodes crash at every verb of every operation, with 2 replicas. With
-// $FARKV_LONG or $FARKV_SEEDS it does so with 3, too.
+// TestEnumerateReplicas lets clients and memory nodes crash at every verb of every operation, with
+// 2 replicas. With $FARKV_LONG or $FARKV_SEEDS it does so with 3, too.
 func TestEnumerateReplicas(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
@@ -92,8 +93,8 @@ func TestStoreReplicas(t *testing.T) {
 	}
 }
 
-// TestTripsReplicas: replicas cost a change one trip, in which each backup gets one doorbell, and reads nothing. A backup gets the
-// value of an extent in the first trip.
+// TestTripsReplicas: replicas cost a change one trip, in which each backup gets one doorbell, and
+// reads nothing. A backup gets the value of an extent in the first trip.
 func TestTripsReplicas(t *testing.T) {
 	for _, replicas := range []uint64{1, 2, 3} {
 		p := extentPool(1)
@@ -155,8 +156,8 @@ func TestLayoutAlone(t *testing.T) {
 	}
 }
 
-// TestPlacement: copies of a shard lie on different nodes, no two copies at one place; a leader stays as long as its node lives, and a
-// stand-in comes last.
+// TestPlacement: copies of a shard lie on different nodes, no two copies at one place; a leader
+// stays as long as its node lives, and a stand-in comes last.
 func TestPlacement(t *testing.T) {
 	p := small()
 	p.Shards, p.Replicas, p.Spares = 7, 3, 1

@@ -14,8 +14,8 @@ func (m *Mender) Spares() []int {
 	return kit.Spares(m.s.nodes, m.s.Params.Spares)
 }
 
-// Mend makes new leaders where leaders' nodes died: see takeover.go. What the fence cut off otherwise is its clients' own to
-// settle, or is repaired as ever.
+// Mend makes new leaders where leaders' nodes died: see takeover.go. What the fence cut off
+// otherwise is its clients' own to settle, or is repaired as ever.
 func (m *Mender) Mend(v rdma.View) error {
 	s := m.s
 	s.view.Enter(v)
@@ -37,10 +37,11 @@ func (m *Mender) Mend(v rdma.View) error {
 	return nil
 }
 
-// Restore copies to the spare, from the leaders, what backups hold of all shards of which the node had a copy. It lies
-// there as it lay on the node. The spare will be their last copy, which leads when no other is left; as its role is
-// zero, like its locks and all that only a leader uses, a master makes it a leader then. An operation that has begun,
-// of which the leader does not know yet, is brought to its end on the spare as on other backups.
+// Restore copies to the spare, from the leaders, what backups hold of all shards of which the node
+// had a copy. It lies there as it lay on the node. The spare will be their last copy, which leads
+// when no other is left; as its role is zero, like its locks and all that only a leader uses, a
+// master makes it a leader then. An operation that has begun, of which the leader does not know
+// yet, is brought to its end on the spare as on other backups.
 func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	s := m.s
 	s.view.Enter(v)

@@ -17,7 +17,8 @@ var le = binary.LittleEndian
 //	          8 are the row's level, which only grows, too: see levels.go
 //	checksum  8 bytes, of all before it and of the row's place, so that no row is taken for another
 //
-// A row that was never written is zero, and has no entries. Since its version grows no other one is.
+// A row that was never written is zero, and has no entries. Since its version grows no other one
+// is.
 type form struct {
 	entries, keyBytes, inlineBytes, entryBytes int
 	metaAt, versionAt, sumAt, rowBytes         int
@@ -81,7 +82,8 @@ func decodeRef(p []byte) ref {
 	return ref{extent: w >> lengthBits, length: int(w & maxExtentValue), stamp: le.Uint64(p[8:])}
 }
 
-// An entry is what a slot of a row holds, as it lies there: entryBytes of it. It may share them with a row.
+// An entry is what a slot of a row holds, as it lies there: entryBytes of it. It may share them
+// with a row.
 type entry struct {
 	body []byte
 	meta meta

@@ -96,8 +96,8 @@ func fillRow(f *form, shard int, n uint32, pairs, seals int) row {
 	return r
 }
 
-// TestTornRow: of a row's words, some of the old and some of the new ones, in any mixture, are valid only when they are all
-// old or all new. The first write of a row is one of them.
+// TestTornRow: of a row's words, some of the old and some of the new ones, in any mixture, are
+// valid only when they are all old or all new. The first write of a row is one of them.
 func TestTornRow(t *testing.T) {
 	l := lay(t, small(), 1)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -129,7 +129,8 @@ func TestTornRow(t *testing.T) {
 	}
 }
 
-// TestSeal: a repairer that knows what was put, and the version, gets the very row that the writer had.
+// TestSeal: a repairer that knows what was put, and the version, gets the very row that the writer
+// had.
 func TestSeal(t *testing.T) {
 	l := lay(t, small(), 1)
 	r := fillRow(l.form, 1, 9, 5, 4)
@@ -149,7 +150,8 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// FuzzRow: bytes that are no row are said to be none, and nothing that valid rows hold leads out of them.
+// FuzzRow: bytes that are no row are said to be none, and nothing that valid rows hold leads out of
+// them.
 func FuzzRow(f *testing.F) {
 	l, err := newLayout(small(), 1)
 	if err != nil {

@@ -1,13 +1,14 @@
 package rcuckoo
 
-// A view is the rows that a search may look at: those that a client remembers, or those that it has locked.
+// A view is the rows that a search may look at: those that a client remembers, or those that it has
+// locked.
 type view interface {
 	// row returns a row of a shard, which is valid, until the view changes; nil: it is not known.
 	row(shard int, n uint32) row
 }
 
-// A step of a cuckoo path is a slot that is written: with the entry of the next step's slot, and in the last step with the new
-// one.
+// A step of a cuckoo path is a slot that is written: with the entry of the next step's slot, and in
+// the last step with the new one.
 type step struct {
 	row  uint32
 	slot int // unknown: that of a row that is not known
@@ -21,15 +22,15 @@ type found int
 const (
 	// pathFound: the path ends in a free slot.
 	pathFound found = iota
-	// pathGuessed: the path ends in a row that is not known, and presumed to have a free slot. Of an empty cache it is the
-	// key's first row alone (section 3.2.3).
+	// pathGuessed: the path ends in a row that is not known, and presumed to have a free slot. Of an
+	// empty cache it is the key's first row alone (section 3.2.3).
 	pathGuessed
 	// pathNone: all rows that can be reached are known, and full.
 	pathNone
 )
 
-// A search looks for cuckoo paths, breadth first, so that it finds the shortest. Its memory is used again: once it has grown
-// to what searches need nothing is allocated.
+// A search looks for cuckoo paths, breadth first, so that it finds the shortest. Its memory is used
+// again: once it has grown to what searches need nothing is allocated.
 type search struct {
 	l       *layout
 	levels  *levels
@@ -39,7 +40,8 @@ type search struct {
 	missing []uint32 // rows that the last search would have looked at, had they been known: the nearest, in order
 }
 
-// visit is a row that can be reached: the entry in a slot of an earlier visit's row could move here.
+// visit is a row that can be reached: the entry in a slot of an earlier visit's row could move
+// here.
 type visit struct {
 	row   uint32
 	from  int32 // -1: it is one of the key's own rows
@@ -47,19 +49,22 @@ type visit struct {
 	depth uint8
 }
 
-// mostMissing bounds the rows that a client reads ahead in one trip when it finds no path in what it knows.
+// mostMissing bounds the rows that a client reads ahead in one trip when it finds no path in what
+// it knows.
 const mostMissing = 32
 
 func newSearch(l *layout) *search {
 	return &search{l: l, levels: newLevels(l), missing: make([]uint32, 0, mostMissing)}
 }
 
-// find returns the shortest path by which an entry of a place can be inserted, with no more than depth others moved. Steps are
-// in the order in which rows are written: from the end of the path, a free slot, back to one of the place's rows. So in between
-// an entry may be in both its rows, but is always in one. A path has no row twice. It is valid until the next call.
+// find returns the shortest path by which an entry of a place can be inserted, with no more than
+// depth others moved. Steps are in the order in which rows are written: from the end of the path, a
+// free slot, back to one of the place's rows. So in between an entry may be in both its rows, but
+// is always in one. A path has no row twice. It is valid until the next call.
 //
-// A row that is not known is presumed to be free if it is the key's own, since that will be locked and read anyhow; else only
-// if no path through known rows is found. A row that was not made yet is none, however empty it is: see resolve.
+// A row that is not known is presumed to be free if it is the key's own, since that will be locked
+// and read anyhow; else only if no path through known rows is found. A row that was not made yet is
+// none, however empty it is: see resolve.
 func (s *search) find(v view, at place, depth int) ([]step, found) {
 	s.visits, s.missing = s.visits[:0], s.missing[:0]
 	s.seen.reset()
@@ -111,8 +116,8 @@ func (s *search) find(v view, at place, depth int) ([]step, found) {
 	return nil, pathNone
 }
 
-// other returns the number, and the bits, of the row where else the entry in a slot may be. Entries that no client can have written
-// stay where they are.
+// other returns the number, and the bits, of the row where else the entry in a slot may be. Entries
+// that no client can have written stay where they are.
 func (s *search) other(r row, slot, shard int, n uint32) (to, bits uint32, ok bool) {
 	e := s.l.entry(r, slot)
 	if !e.meta.used() || !s.l.sound(e) {
@@ -123,8 +128,8 @@ func (s *search) other(r row, slot, shard int, n uint32) (to, bits uint32, ok bo
 	return p.other(number), p.bits, p.shard == shard && p.has(number) && s.l.belongs(n, p.bits, r)
 }
 
-// resolve returns the row of a number where entries with these bits belong, as far as a view knows; else one that is to be read for
-// that, or read again where two contradict each other, and nil.
+// resolve returns the row of a number where entries with these bits belong, as far as a view knows;
+// else one that is to be read for that, or read again where two contradict each other, and nil.
 func (s *search) resolve(v view, shard int, number, segment uint32) (id uint32, r row) {
 	l := s.l
 	if l.Levels == 0 {

@@ -30,7 +30,8 @@ func table(t testing.TB, factor float64, entries, rows int, fill float64, seed u
 	return tab
 }
 
-// content returns how often each key is in the table, and fails where one is in a row that is none of its own.
+// content returns how often each key is in the table, and fails where one is in a row that is none
+// of its own.
 func (t *Table) content(tb testing.TB) map[string]int {
 	n := map[string]int{}
 	for i := range uint32(t.l.Rows) {
@@ -48,8 +49,9 @@ func (t *Table) content(tb testing.TB) map[string]int {
 	return n
 }
 
-// naive returns how many entries the best path moves: through known rows to a free slot, and to a row that is not known; both
-// math.MaxInt when there is none. It looks at whole generations of rows.
+// naive returns how many entries the best path moves: through known rows to a free slot, and to a
+// row that is not known; both math.MaxInt when there is none. It looks at whole generations of
+// rows.
 func naive(v view, l *layout, at place, depth int) (sure, guess int) {
 	sure, guess = math.MaxInt, math.MaxInt
 	reached := map[uint32]bool{}
@@ -82,7 +84,8 @@ func naive(v view, l *layout, at place, depth int) (sure, guess int) {
 // some returns one of a list.
 func some[V any](rng *rand.Rand, list ...V) V { return list[rng.IntN(len(list))] }
 
-// TestSearch: a path is as short as can be, and is found whenever there is one. Guesses are made where they should be.
+// TestSearch: a path is as short as can be, and is found whenever there is one. Guesses are made
+// where they should be.
 func TestSearch(t *testing.T) {
 	alone(t)
 	results, lengths := map[found]int{}, map[int]int{}
@@ -139,8 +142,8 @@ func leads(t *testing.T, v partly, at place, path []step) {
 	}
 }
 
-// TestPathIsSafe: after each single row that a path's insert writes every key is still in one of its rows, one at most in both,
-// and in the end the new one is there, too, and all of them once.
+// TestPathIsSafe: after each single row that a path's insert writes every key is still in one of
+// its rows, one at most in both, and in the end the new one is there, too, and all of them once.
 func TestPathIsSafe(t *testing.T) {
 	alone(t)
 	lengths := map[int]int{}
@@ -204,7 +207,8 @@ func TestSearchOfDamage(t *testing.T) {
 	}
 }
 
-// TestSearchAllocatesNothing, once its memory has grown: neither when it finds a path nor when it looks at all there is.
+// TestSearchAllocatesNothing, once its memory has grown: neither when it finds a path nor when it
+// looks at all there is.
 func TestSearchAllocatesNothing(t *testing.T) {
 	alone(t)
 	tab := table(t, 2.3, 8, 1000, 0.97, 1)
@@ -250,7 +254,8 @@ func TestRowSet(t *testing.T) {
 	}
 }
 
-// TestCache: it holds what was put last, of the right shard, within its budget, and keeps what is looked at.
+// TestCache: it holds what was put last, of the right shard, within its budget, and keeps what is
+// looked at.
 func TestCache(t *testing.T) {
 	l := lay(t, small(), 1)
 	c := newCache(l, 64<<10)

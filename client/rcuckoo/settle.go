@@ -11,14 +11,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An operation may fail in the midst: a node does not answer, or the pool's view changes and fences off what was in
-// flight. Then the worker's own intent stays as it is, and the shard is dirty. Before anything else there, or at once,
-// the worker repairs what it left itself, as others would (see repair.go): behind its last verb nothing of the ones
-// before can land, so that it need not be fenced off. Then it is known what became of the operation: whether its redo
-// was whole.
+// An operation may fail in the midst: a node does not answer, or the pool's view changes and fences
+// off what was in flight. Then the worker's own intent stays as it is, and the shard is dirty.
+// Before anything else there, or at once, the worker repairs what it left itself, as others would
+// (see repair.go): behind its last verb nothing of the ones before can land, so that it need not be
+// fenced off. Then it is known what became of the operation: whether its redo was whole.
 
-// retryable reports whether it makes sense to go on behind an error: others have repaired something, the pool's view
-// has changed, or a node does not answer, which may be out of reach for a moment.
+// retryable reports whether it makes sense to go on behind an error: others have repaired
+// something, the pool's view has changed, or a node does not answer, which may be out of reach for
+// a moment.
 func (s *Store) retryable(shard int, err error) bool {
 	switch {
 	case errors.Is(err, rdma.ErrClosed), errors.Is(err, rdma.ErrUnreachable) && s.Replicas == 1:
@@ -33,14 +34,15 @@ func (s *Store) retryable(shard int, err error) bool {
 	return false
 }
 
-// An operation waits for a node that is out of reach for a share of its timeout: then the shard is down.
+// An operation waits for a node that is out of reach for a share of its timeout: then the shard is
+// down.
 const (
 	reachShare = 4
 	reachPause = 500 * time.Microsecond
 )
 
-// ended looks at what became of the WRITE that ended the last intent. One that was lost leaves others to take the
-// worker for one that holds locks.
+// ended looks at what became of the WRITE that ended the last intent. One that was lost leaves
+// others to take the worker for one that holds locks.
 func (s *Store) ended(wait bool) {
 	if s.ending == nil || !s.ending.Finished() && !wait {
 		return
@@ -59,16 +61,18 @@ func (s *Store) ended(wait bool) {
 	}
 }
 
-// deferCleanup notes that an operation is over, and left something in a shard by which it may seem to hold others up:
-// an intent, or leases. A worker that does not settle it is fenced off, though it goes on elsewhere.
+// deferCleanup notes that an operation is over, and left something in a shard by which it may seem
+// to hold others up: an intent, or leases. A worker that does not settle it is fenced off, though
+// it goes on elsewhere.
 func (s *Store) deferCleanup(shard int) {
 	if st := &s.shards[shard]; (st.dirty || len(st.leased) > 0) && !slices.Contains(s.pendingCleanup, shard) {
 		s.pendingCleanup, s.nextCleanup = append(s.pendingCleanup, shard), 0
 	}
 }
 
-// cleanupDue reports whether it is time to settle what earlier operations left: at once, and then a few times in a
-// failure timer, as nodes may not answer. Under a busy view, which changes of replicas wait for, it holds up no client.
+// cleanupDue reports whether it is time to settle what earlier operations left: at once, and then a
+// few times in a failure timer, as nodes may not answer. Under a busy view, which changes of
+// replicas wait for, it holds up no client.
 func (s *Store) cleanupDue() bool {
 	s.ended(false)
 	return len(s.pendingCleanup) > 0 && s.ep.Now() >= s.nextCleanup && !s.waiting()
@@ -89,8 +93,8 @@ func (s *Store) runCleanup() {
 	s.nextCleanup = s.ep.Now() + s.opt.Failure/lookShares
 }
 
-// abandonPending gives up what earlier operations left, so that others do not wait while the worker settles it, one
-// shard behind the other. Where it does not succeed, it is tried again.
+// abandonPending gives up what earlier operations left, so that others do not wait while the worker
+// settles it, one shard behind the other. Where it does not succeed, it is tried again.
 func (s *Store) abandonPending() {
 	if !s.cleanupDue() {
 		return
@@ -103,15 +107,16 @@ func (s *Store) abandonPending() {
 	}
 }
 
-// briefly returns the worker for a share of the time that an operation has, which waits no longer for another shard's
-// node.
+// briefly returns the worker for a share of the time that an operation has, which waits no longer
+// for another shard's node.
 func (s *Store) briefly() *Store {
 	each := s.each / reachShare
 	return s.bounded(bound{each, min(s.until, s.ep.Now()+each), s.pulse})
 }
 
-// reach waits for a moment; false: it has waited for long enough, or the pool has given all copies of the shard up.
-// With replicas the pool goes on when it has given a node up, and that is waited for as long as there is time.
+// reach waits for a moment; false: it has waited for long enough, or the pool has given all copies
+// of the shard up. With replicas the pool goes on when it has given a node up, and that is waited
+// for as long as there is time.
 func (s *Store) reach(shard int) bool {
 	err := s.view.Join()
 	switch {
@@ -128,7 +133,8 @@ func (s *Store) reach(shard int) bool {
 	return true
 }
 
-// outcome finds out what became of a change that failed. done: it took effect; again: it did not, and may begin again.
+// outcome finds out what became of a change that failed. done: it took effect; again: it did not,
+// and may begin again.
 func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	sent := s.locks.sent
 	switch {
@@ -176,7 +182,8 @@ func (s *Store) settled(shard int) error {
 	return nil
 }
 
-// settle brings the worker's own operation in a shard to its end, or makes sure that it never began.
+// settle brings the worker's own operation in a shard to its end, or makes sure that it never
+// began.
 func (s *Store) settle(shard int) (begun bool, err error) {
 	if err := s.awaitIdleView(); err != nil {
 		return false, err
@@ -225,8 +232,8 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	return begun, nil
 }
 
-// abandon waits until nothing is in flight of the worker's own operation in a shard, and lets others bring it to its
-// end.
+// abandon waits until nothing is in flight of the worker's own operation in a shard, and lets
+// others bring it to its end.
 func (s *Store) abandon(shard int) (own intent, err error) {
 	st := &s.shards[shard]
 	if st.flying != nil {
@@ -253,7 +260,8 @@ func (s *Store) abandon(shard int) (own intent, err error) {
 	return own, err
 }
 
-// giveUp lets others bring the worker's own operation to its end. Behind it nothing of that lands any more.
+// giveUp lets others bring the worker's own operation to its end. Behind it nothing of that lands
+// any more.
 func (s *Store) giveUp(shard int) error {
 	b := s.ep.Batch()
 	b.WriteWord(s.intentAt(shard, s.id).Add(intentBeat), givenUp)

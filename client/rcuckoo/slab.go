@@ -64,9 +64,10 @@ func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration) *extents {
 	return &extents{layout: l, ep: ep, id: ep.Client(), timeout: timeout, stocks: make([]stock, l.Shards)}
 }
 
-// take returns an extent of a shard for a value of so many bytes, with the stamp of its use. It is the client's until a row
-// names it. The error wraps client.ErrFull when there is none, and rdma.ErrTimeout when none was found by the time
-// until. Operations of the client's in that shard are over.
+// take returns an extent of a shard for a value of so many bytes, with the stamp of its use. It is
+// the client's until a row names it. The error wraps client.ErrFull when there is none, and
+// rdma.ErrTimeout when none was found by the time until. Operations of the client's in that shard
+// are over.
 func (x *extents) take(shard, length int, until time.Duration) (ref, error) {
 	st := &x.stocks[shard]
 	if len(st.hand) == 0 {
@@ -80,13 +81,15 @@ func (x *extents) take(shard, length int, until time.Duration) (ref, error) {
 	return r, nil
 }
 
-// give takes an extent back that no row names, nor will: its operation came to nothing. It is taken again next, for the same use.
+// give takes an extent back that no row names, nor will: its operation came to nothing. It is taken
+// again next, for the same use.
 func (x *extents) give(shard int, r ref) {
 	st := &x.stocks[shard]
 	st.hand = append(st.hand, r)
 }
 
-// markUnresolved takes an extent back of which it is not known whether a row names it. That is found out when the operation is over.
+// markUnresolved takes an extent back of which it is not known whether a row names it. That is
+// found out when the operation is over.
 func (x *extents) markUnresolved(shard int, r ref) {
 	st := &x.stocks[shard]
 	st.unresolved.Keep(r)
@@ -193,7 +196,8 @@ func (x *extents) readMarks(shard, slab int, until time.Duration) ([]uint64, err
 	return st.marks, nil
 }
 
-// scan looks for free extents in a slab. Where it begins is drawn, for clients that scan the same one.
+// scan looks for free extents in a slab. Where it begins is drawn, for clients that scan the same
+// one.
 func (x *extents) scan(shard, slab int, until time.Duration) error {
 	marks, err := x.readMarks(shard, slab, until)
 	if err != nil {
@@ -230,8 +234,8 @@ func (x *extents) grow(shard int) error {
 	return nil
 }
 
-// claim tries to get extents that are known to be free: steps 1 and 2. What the hand named before has been taken, and rows name
-// it, or it was given back as free.
+// claim tries to get extents that are known to be free: steps 1 and 2. What the hand named before
+// has been taken, and rows name it, or it was given back as free.
 func (x *extents) claim(shard int, until time.Duration) error {
 	st := &x.stocks[shard]
 	n := min(st.known(), x.want())
@@ -264,7 +268,8 @@ func (x *extents) claim(shard int, until time.Duration) error {
 	return nil
 }
 
-// do posts a batch as a step of the protocol and waits for it, as long as there is time. When there is none left it posts nothing.
+// do posts a batch as a step of the protocol and waits for it, as long as there is time. When there
+// is none left it posts nothing.
 func (x *extents) do(step rdma.Step, b *rdma.Batch, until time.Duration) error {
 	left := until - x.ep.Now()
 	if left <= 0 {
@@ -276,8 +281,8 @@ func (x *extents) do(step rdma.Step, b *rdma.Batch, until time.Duration) error {
 // errNoTime ends a step of an operation that has used up its time.
 var errNoTime = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 
-// walk yields the slabs of a shard that were handed out, and of each extent the stamp of the last use that has ended, and that of
-// the last use of all. It may run while clients work.
+// walk yields the slabs of a shard that were handed out, and of each extent the stamp of the last
+// use that has ended, and that of the last use of all. It may run while clients work.
 func (x *extents) walk(shard int, yield func(slab int, ended, stamps []uint64) error) error {
 	handed, err := rdma.ReadWord(x.ep, stepReadCounts, x.at(x.counts, shard, 0), x.timeout)
 	if err != nil {

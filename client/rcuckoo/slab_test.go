@@ -18,8 +18,9 @@ func extentSeeds(n uint64) uint64 {
 	return n
 }
 
-// TestExtentsAtEveryCrash lets a client die behind each of its verbs, while others work, leave, and take what is free: no
-// extent that is in use is handed out, no reader gets what was not written for the use that it read of, and nothing is lost.
+// TestExtentsAtEveryCrash lets a client die behind each of its verbs, while others work, leave, and
+// take what is free: no extent that is in use is handed out, no reader gets what was not written
+// for the use that it read of, and nothing is lost.
 func TestExtentsAtEveryCrash(t *testing.T) {
 	alone(t)
 	var sum estate
@@ -51,8 +52,8 @@ func TestExtentsAtEveryCrash(t *testing.T) {
 	}
 }
 
-// TestHandOfWhatMoves: while keys go from one of their rows to the other and back, what is in the hand of a client that is gone is
-// freed again and again, but for what these keys have.
+// TestHandOfWhatMoves: while keys go from one of their rows to the other and back, what is in the
+// hand of a client that is gone is freed again and again, but for what these keys have.
 func TestHandOfWhatMoves(t *testing.T) {
 	alone(t)
 	moves := 0

@@ -53,8 +53,8 @@ func write(t testing.TB, x *extents, add func(b *rdma.Batch)) {
 	must(t, rdma.Do(x.ep, b, time.Second))
 }
 
-// TestTake: every extent of a shard is taken once, and again only what came to nothing or has ended: with greater stamps, but for
-// what came to nothing, which is the first to be taken.
+// TestTake: every extent of a shard is taken once, and again only what came to nothing or has
+// ended: with greater stamps, but for what came to nothing, which is the first to be taken.
 func TestTake(t *testing.T) {
 	p := small()
 	p.Slabs, p.SlabExtents = 3, 70
@@ -162,7 +162,8 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcome: a slab that was handed out to a client which was not told so is found, and so is a claim.
+// TestUnknownOutcome: a slab that was handed out to a client which was not told so is found, and so
+// is a claim.
 func TestUnknownOutcome(t *testing.T) {
 	p := small()
 	for seed := uint64(1); seed <= 100; seed++ {

@@ -22,12 +22,12 @@ type Pool interface {
 type Options struct {
 	CacheBytes *int          // of the table cache (section 3.2.3), 0 for none; default 64 KiB
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
-	// Failure is the failure timer (section 4.1): a client that neither moves nor lets go of a lock for as long is
-	// fenced off; default 100 ms, and at most a quarter of the timeout. Clients that the pool knows to be dead do not
-	// get that much.
+	// Failure is the failure timer (section 4.1): a client that neither moves nor lets go of a lock
+	// for as long is fenced off; default 100 ms, and at most a quarter of the timeout. Clients that
+	// the pool knows to be dead do not get that much.
 	Failure time.Duration
-	// Pool lets the worker repair what others left locked. nil: that is the pool's keeper's business alone, and
-	// operations wait for it.
+	// Pool lets the worker repair what others left locked. nil: that is the pool's keeper's business
+	// alone, and operations wait for it.
 	Pool Pool
 }
 
@@ -38,10 +38,11 @@ const (
 	failureShare   = 4
 )
 
-// Store is one worker's view of an RCuckoo pool. It implements client.Store and is not safe for concurrent use.
+// Store is one worker's view of an RCuckoo pool. It implements client.Store and is not safe for
+// concurrent use.
 //
-// What it relies on, of package rdma: verbs to one node take effect in the order in which they were posted, but for
-// READs and atomics, which later verbs may pass unless these are fenced. So
+// What it relies on, of package rdma: verbs to one node take effect in the order in which they were
+// posted, but for READs and atomics, which later verbs may pass unless these are fenced. So
 //
 //   - the WRITE of an intent lands before the masked CAS behind it takes a lock;
 //   - the READs of rows behind a masked CAS are fenced;
@@ -59,7 +60,8 @@ type Store struct {
 type bound struct {
 	each  time.Duration // for a node
 	until time.Duration // for all of the operation
-	// pulse shows others, at the leader, that the worker is alive; nil: nothing waits for it, or there are no backups.
+	// pulse shows others, at the leader, that the worker is alive; nil: nothing waits for it, or there
+	// are no backups.
 	pulse func(*Store) error
 }
 
@@ -84,13 +86,15 @@ type worker struct {
 	vigil   vigil
 	pacing  pacing
 	mending mending
-	// condemned is a client that was fenced off, whatever the pool says: the one that the keeper recovers.
+	// condemned is a client that was fenced off, whatever the pool says: the one that the keeper
+	// recovers.
 	condemned rdma.ClientID
 	// ending is the WRITE that ended the last intent, of endingSeq in shard endingIn.
 	ending  *rdma.Batch
 	reaches int    // how often the operation at work has waited for a node
 	beats   uint64 // of its intents, while backups keep it waiting
-	// takeoverPending are shards whose leader is not known to have taken over, as the view was busy when it was joined.
+	// takeoverPending are shards whose leader is not known to have taken over, as the view was busy
+	// when it was joined.
 	takeoverPending []bool
 	endingIn        int
 	endingSeq       uint64
@@ -102,8 +106,8 @@ type worker struct {
 // standing is a worker's state in a shard.
 type standing struct {
 	seq uint64 // of its last intent
-	// dirty: an operation failed at a moment of which it is not known what it left. Until that is settled no other
-	// begins.
+	// dirty: an operation failed at a moment of which it is not known what it left. Until that is
+	// settled no other begins.
 	dirty  bool
 	given  bool        // and others may bring it to its end
 	flying *rdma.Batch // what it had in flight; nil: nothing
@@ -247,8 +251,9 @@ func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
 // over reports whether the operation at work has used up its time.
 func (s *Store) over() bool { return s.left() == 0 }
 
-// do posts a batch as a step of the protocol and waits for it. A verb that is in flight when that takes too long may
-// land at any time: the error wraps rdma.ErrTimeout then, and the batch is the caller's still.
+// do posts a batch as a step of the protocol and waits for it. A verb that is in flight when that
+// takes too long may land at any time: the error wraps rdma.ErrTimeout then, and the batch is the
+// caller's still.
 func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	if s.pulse != nil {
 		return s.doAlive(step, b)
@@ -256,8 +261,9 @@ func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	return rdma.Do(s.ep, b.As(step), s.each)
 }
 
-// Close gives back what the worker holds in the pool. What an operation left of which it is not known what became of it
-// is settled first; when that is impossible the error wraps client.ErrUncertain.
+// Close gives back what the worker holds in the pool. What an operation left of which it is not
+// known what became of it is settled first; when that is impossible the error wraps
+// client.ErrUncertain.
 func (s *Store) Close() error {
 	s.begin()
 	s.ended(true)

@@ -65,7 +65,8 @@ func TestStore(t *testing.T) {
 		p     Params
 	}{{"inline, 1 node, 1 shard", 1, inlinePool(1)}, {"extents, 2 nodes, 5 shards", 2, extentPool(5)}} {
 		t.Run(c.name, func(t *testing.T) {
-			// A machine that is busy stops workers for a while, and so do cuts: they are not to be fenced off for that.
+			// A machine that is busy stops workers for a while, and so do cuts: they are not to be fenced
+			// off for that.
 			h := harness(c.nodes, c.p, Options{Failure: 3 * time.Second})
 			h.Alike = c.nodes == 1 // with extents they share more memory
 			storetest.Run(t, h)
@@ -102,8 +103,8 @@ func storeOn(t testing.TB, f rdma.Fabric, o Options) *Store {
 	return s
 }
 
-// TestNodeGone: when a node is gone, its shards are, and what is in others is whole: workers that did nothing on it close, and check
-// leaves it out.
+// TestNodeGone: when a node is gone, its shards are, and what is in others is whole: workers that
+// did nothing on it close, and check leaves it out.
 func TestNodeGone(t *testing.T) {
 	f := memPool(t, 2, extentPool(2))
 	s := storeOn(t, f, Options{Timeout: time.Second})

@@ -2,8 +2,8 @@ package rcuckoo
 
 import "time"
 
-// Table is a table in the client's own memory, of one shard, which is not shared: what the hashing and the search do,
-// without the rest. Its keys are those of a seed.
+// Table is a table in the client's own memory, of one shard, which is not shared: what the hashing
+// and the search do, without the rest. Its keys are those of a seed.
 type Table struct {
 	l      *layout
 	search *search
@@ -44,8 +44,8 @@ func (t *Table) Rows(n uint64) (first, second int) {
 	return int(p.first), int(p.second)
 }
 
-// Insert adds the n-th key, which is not there, and returns the rows of its cuckoo path, which are the caller's until the next
-// call; none when there is no path.
+// Insert adds the n-th key, which is not there, and returns the rows of its cuckoo path, which are
+// the caller's until the next call; none when there is no path.
 func (t *Table) Insert(n uint64) []int {
 	key := t.key(n)
 	t.path = t.path[:0]

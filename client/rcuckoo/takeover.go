@@ -10,10 +10,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// When the node of a shard's leader died, the next copy leads: the view says so to all. Before the view is idle again
-// the pool's master makes that copy a leader. No other client does anything there, and nothing of earlier epochs lands.
-// Its role is written last, so that another master does it again from the beginning, should this one come to an end in
-// the midst; each step can be done again:
+// When the node of a shard's leader died, the next copy leads: the view says so to all. Before the
+// view is idle again the pool's master makes that copy a leader. No other client does anything
+// there, and nothing of earlier epochs lands. Its role is written last, so that another master does
+// it again from the beginning, should this one come to an end in the midst; each step can be done
+// again:
 //
 //	1. Operations that have begun (C4) are brought to their ends on all copies: of each client the redo with the highest sequence
 //	   that some copy has whole. Those before it were whole on all copies when their client went on.
@@ -26,14 +27,16 @@ import (
 //	5. The growth, from the rows: the level of the one that was divided most often; of that all is handed out where the others are
 //	   of it, too, and else nothing.
 //
-// What clients had claimed, and no row names, is free by 4. They forget it when they learn that another copy leads,
-// before they do anything there (see Store.applyView); the hands, from which others would free it, are empty.
+// What clients had claimed, and no row names, is free by 4. They forget it when they learn that
+// another copy leads, before they do anything there (see Store.applyView); the hands, from which
+// others would free it, are empty.
 //
-// Why no stamp names two contents that a client can read: one that has a ref has read it in a row, in this epoch, and a
-// value that a row names was whole on all copies before the redo was written. So a stamp above those of all contents
-// was never in a row. An operation whose redo is whole nowhere never happened: no row of it was written on any copy
-// that is left (C1), and none on the former leader (C2). A redo of an operation that ended long ago changes nothing:
-// all rows that it names have its versions, or later ones, or are torn by an operation whose own redo is whole, too.
+// Why no stamp names two contents that a client can read: one that has a ref has read it in a row,
+// in this epoch, and a value that a row names was whole on all copies before the redo was written.
+// So a stamp above those of all contents was never in a row. An operation whose redo is whole
+// nowhere never happened: no row of it was written on any copy that is left (C1), and none on the
+// former leader (C2). A redo of an operation that ended long ago changes nothing: all rows that it
+// names have its versions, or later ones, or are torn by an operation whose own redo is whole, too.
 
 // takeOver makes the copy of a shard that leads in the view a leader.
 func (s *Store) takeOver(shard int) error {
@@ -213,7 +216,8 @@ func (s *Store) latestStamps(shard int, at node.Replica, from uint64, stamps []u
 	return nil
 }
 
-// remark gives extents their marks, which are zero, or those of a master that did not come to the end.
+// remark gives extents their marks, which are zero, or those of a master that did not come to the
+// end.
 func (s *Store) remark(shard int, from uint64, stamps []uint64, named map[uint64]uint64) error {
 	b, next := s.ep.Batch(), s.ep.Batch()
 	defer b.Release()

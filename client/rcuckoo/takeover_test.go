@@ -96,8 +96,9 @@ func (e *strike) Post(b *rdma.Batch) error {
 	return e.Endpoint.Post(b)
 }
 
-// TestMidst: the leader's node dies, and another copy has taken over, before a client, in the midst of an operation, goes on. It
-// learns whether that happened; what it had taken for it is not its own any more.
+// TestMidst: the leader's node dies, and another copy has taken over, before a client, in the midst
+// of an operation, goes on. It learns whether that happened; what it had taken for it is not its
+// own any more.
 func TestMidst(t *testing.T) {
 	for _, at := range []rdma.Step{stepLock, stepWriteBackups, stepWriteRows, stepDone} {
 		for _, replicas := range []int{2, 3} {
@@ -135,7 +136,8 @@ func TestMidst(t *testing.T) {
 	}
 }
 
-// busyWithout begins an epoch in which a node is gone, as a master does, and leaves it to others to mend it.
+// busyWithout begins an epoch in which a node is gone, as a master does, and leaves it to others to
+// mend it.
 func busyWithout(t *testing.T, f *shm.Fabric, n int) {
 	t.Helper()
 	v := f.View()
@@ -243,8 +245,9 @@ func TestSlowBackup(t *testing.T) {
 	}
 }
 
-// TestRecovered lets a client crash behind each verb of an update. Behind its recovery all copies are alike, and what a reader finds
-// is found again when the leader's node has died, and when another one has.
+// TestRecovered lets a client crash behind each verb of an update. Behind its recovery all copies
+// are alike, and what a reader finds is found again when the leader's node has died, and when
+// another one has.
 func TestRecovered(t *testing.T) {
 	old, changed := 0, 0
 	for k := uint64(0); ; k++ {

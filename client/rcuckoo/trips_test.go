@@ -70,8 +70,9 @@ func TestTrips(t *testing.T) {
 	}
 }
 
-// TestFence measures in virtual time, on the paper's testbed, what the fence behind a lock costs an UPDATE: as long as a GET
-// when locks lie in the node's memory, and next to nothing when they lie in its NIC's.
+// TestFence measures in virtual time, on the paper's testbed, what the fence behind a lock costs an
+// UPDATE: as long as a GET when locks lie in the node's memory, and next to nothing when they lie
+// in its NIC's.
 func TestFence(t *testing.T) {
 	profile, err := sim.LookupProfile("rcuckoo-testbed")
 	must(t, err)
@@ -121,7 +122,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestMedianInsert fills a table to nine in ten of its entries: the median INSERT takes two doorbells that it waits for.
+// TestMedianInsert fills a table to nine in ten of its entries: the median INSERT takes two
+// doorbells that it waits for.
 func TestMedianInsert(t *testing.T) {
 	p := inlinePool(1)
 	p.RowsPerLock, p.LockWords = 16, 1
@@ -195,8 +197,8 @@ func TestFull(t *testing.T) {
 	t.Logf("full at %.1f %%, searched again %d times", 100*float64(n)/float64(p.Rows*p.Entries), s.Stats().Searches)
 }
 
-// TestExtentTrips: what a value in an extent takes, once a client has some: a GET that hits one trip more, an UPDATE no more, but
-// for a claim now and then; and nothing is allocated.
+// TestExtentTrips: what a value in an extent takes, once a client has some: a GET that hits one
+// trip more, an UPDATE no more, but for a claim now and then; and nothing is allocated.
 func TestExtentTrips(t *testing.T) {
 	p := extentPool(1)
 	p.SlabExtents = 64

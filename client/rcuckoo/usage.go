@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Usage tells what the memory of a pool is used for, by reading its rows, and counts what has copies as often. It may run while clients do: rows that are being
-// written are not counted, nor are those of dead nodes.
+// Usage tells what the memory of a pool is used for, by reading its rows, and counts what has
+// copies as often. It may run while clients do: rows that are being written are not counted, nor
+// are those of dead nodes.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
 	if err != nil {
@@ -49,7 +50,8 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 // counted is what a shard has.
 type counted struct{ used, grown, slabs uint64 }
 
-// count counts what a shard has, on the first copy whose node answers. An error wraps rdma.ErrNodeDown when none does.
+// count counts what a shard has, on the first copy whose node answers. An error wraps
+// rdma.ErrNodeDown when none does.
 func (l *layout) count(ep rdma.Endpoint, shard int) (c counted, err error) {
 	for _, at := range l.copies[shard] {
 		c = counted{}
@@ -89,8 +91,8 @@ const (
 	walkBytes  = 16 << 10
 )
 
-// eachRow reads a shard's rows on one copy, of all segments that have memory, and calls f with each, valid or not, in
-// order.
+// eachRow reads a shard's rows on one copy, of all segments that have memory, and calls f with
+// each, valid or not, in order.
 func (l *layout) eachRow(ep rdma.Endpoint, shard int, at node.Replica, f func(n uint32, r row)) error {
 	each := max(min(walkBytes/l.rowBytes, rowsAtOnce), 1)
 	rows, err := l.backed(ep, shard)

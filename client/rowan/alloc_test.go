@@ -21,15 +21,15 @@ func large(k kv.Kind) kv.Options {
 	}
 }
 
-// How many allocations there may be an operation: for PUTs segments are taken, digested and cleaned, and sources wait for
-// leave, which allocates, seldom.
+// How many allocations there may be an operation: for PUTs segments are taken, digested and
+// cleaned, and sources wait for leave, which allocates, seldom.
 const (
 	mostOfGet = 0.02
 	mostOfPut = 0.1
 )
 
-// TestAllocations: neither clients nor servers allocate in the course of operations, once they have done some. Segments
-// that are taken, and cleaned, do, seldom.
+// TestAllocations: neither clients nor servers allocate in the course of operations, once they have
+// done some. Segments that are taken, and cleaned, do, seldom.
 func TestAllocations(t *testing.T) { testAllocations(t, kv.Kinds(), inMem) }
 
 func testAllocations(t *testing.T, kinds []kv.Kind, in func(kv.Options) (*place, error)) {
@@ -72,8 +72,8 @@ func allocations(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {
 		runtime.ReadMemStats(&after)
 		return float64(after.Mallocs - before.Mallocs), took
 	}
-	// What goes on anyway, such as leases, goes by time. The least of some runs counts: each has all that its operations
-	// allocate.
+	// What goes on anyway, such as leases, goes by time. The least of some runs counts: each has all
+	// that its operations allocate.
 	idle, pause := count(func() { time.Sleep(500 * time.Millisecond) })
 	for _, v := range []struct {
 		name string

@@ -26,8 +26,8 @@ func (c *cluster) final(store client.Store, keys int) map[string][]byte {
 	return state
 }
 
-// audit returns an error unless each replica has the state in its node's memory, as a server would find it that begins
-// behind a loss of power.
+// audit returns an error unless each replica has the state in its node's memory, as a server would
+// find it that begins behind a loss of power.
 func (c *cluster) audit(ep rdma.Endpoint, state map[string][]byte, keys int) error {
 	for node := range c.o.Nodes {
 		if c.config.Member(node) == nil {
@@ -59,7 +59,8 @@ func (c *cluster) audit(ep rdma.Endpoint, state map[string][]byte, keys int) err
 	return nil
 }
 
-// newest returns what replicas have of all keys: by key the value of the newest record, unless that is a DEL's.
+// newest returns what replicas have of all keys: by key the value of the newest record, unless that
+// is a DEL's.
 func (c *cluster) newest(ep rdma.Endpoint, nodes ...int) (map[string][]byte, error) {
 	newest, found := map[string]*kv.Record{}, map[string][]byte{}
 	promises, err := rdma.Rings(ep)
@@ -84,8 +85,8 @@ func (c *cluster) newest(ep rdma.Endpoint, nodes ...int) (map[string][]byte, err
 	return found, nil
 }
 
-// rising returns an error unless versions of a shard rise with terms in a server's logs: a primary gives versions above
-// all that are found. So CommitVer of earlier terms covers none of them.
+// rising returns an error unless versions of a shard rise with terms in a server's logs: a primary
+// gives versions above all that are found. So CommitVer of earlier terms covers none of them.
 func (c *cluster) rising(ep rdma.Endpoint, node int) error {
 	promises, err := rdma.Rings(ep)
 	if err != nil {

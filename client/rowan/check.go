@@ -19,10 +19,11 @@ import (
 // tries is how often a walk through a pool begins that changes meanwhile.
 const tries = 5
 
-// Check reads the logs of all servers. It compares the replicas of each shard: of each key they have the same newest
-// record. It asks primaries for keys: they answer what that says. A record above its shard's CommitVer may be
-// missing: its write is under way, or its client was told that it is uncertain. Members whose nodes are dead, and
-// primaries that do not answer, leave something unchecked: the report names it.
+// Check reads the logs of all servers. It compares the replicas of each shard: of each key they
+// have the same newest record. It asks primaries for keys: they answer what that says. A record
+// above its shard's CommitVer may be missing: its write is under way, or its client was told that
+// it is uncertain. Members whose nodes are dead, and primaries that do not answer, leave something
+// unchecked: the report names it.
 //
 // What cleaners move meanwhile may look like damage: then the walk begins again.
 func Check(f rdma.Fabric) (r client.Report, err error) {
@@ -99,8 +100,8 @@ type asked struct {
 // mostAsked bounds these: each takes a round trip. Each shard has its part of them.
 const mostAsked = 10_000
 
-// keysOf returns the node that names the keys for which a shard's primary is asked: the last that has all, a backup where
-// one lives.
+// keysOf returns the node that names the keys for which a shard's primary is asked: the last that
+// has all, a backup where one lives.
 func (c *checker) keysOf(shard int) int {
 	all := c.config.Shards[shard].Complete()
 	for _, node := range slices.Backward(all) {

@@ -34,7 +34,8 @@ func churn(s client.Store, worker, keys, stay, window int) error {
 	return nil
 }
 
-// TestChurn: of keys that come and go, many more than there is room for tombstones, nothing is left in the end.
+// TestChurn: of keys that come and go, many more than there is room for tombstones, nothing is left
+// in the end.
 func TestChurn(t *testing.T) {
 	const stay, window, keys = 60, 10, 5000
 	o := small(kv.Rowan)
@@ -48,7 +49,8 @@ func TestChurn(t *testing.T) {
 		for n, srv := range c.running {
 			stats := srv.Stats()
 			t.Logf("server %d: %+v", n, stats)
-			// Beside those that wait to be worth it, those that came while a quarter of the segments was freed.
+			// Beside those that wait to be worth it, those that came while a quarter of the segments was
+			// freed.
 			if most := live + room/32 + room/8; stats.Items > most {
 				t.Errorf("server %d has %d items, of %d keys that are there: want at most %d", n, stats.Items, live, most)
 			}

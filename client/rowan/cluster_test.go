@@ -193,7 +193,8 @@ func each(t *testing.T, kinds []kv.Kind, test func(t *testing.T, k kv.Kind)) {
 	}
 }
 
-// eachSeed runs a test of seeds with each kind of servers: a sixth of those that Rowan-KV has with the others.
+// eachSeed runs a test of seeds with each kind of servers: a sixth of those that Rowan-KV has with
+// the others.
 func eachSeed(t *testing.T, short, long int, test func(k kv.Kind, seed uint64) error) {
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
 		few := short

@@ -25,8 +25,8 @@ func (r *real) restart(nodes ...int) {
 	}
 }
 
-// TestRestarts: servers are started anew under load, in real time: one of them, then all. What clients see is
-// linearizable, and all replicas have the same in the end.
+// TestRestarts: servers are started anew under load, in real time: one of them, then all. What
+// clients see is linearizable, and all replicas have the same in the end.
 func TestRestarts(t *testing.T) { each(t, kv.Kinds(), restarts) }
 
 func restarts(t *testing.T, k kv.Kind) {
@@ -64,8 +64,9 @@ func restarts(t *testing.T, k kv.Kind) {
 	c.judge()
 }
 
-// BenchmarkColdStart starts all servers anew beside memory with records of 100 bytes: until their indexes have them,
-// and another term has begun. records/s are those of one node, of which each is a replica of all.
+// BenchmarkColdStart starts all servers anew beside memory with records of 100 bytes: until their
+// indexes have them, and another term has begun. records/s are those of one node, of which each is
+// a replica of all.
 func BenchmarkColdStart(b *testing.B) {
 	const records = 50_000
 	o := large(kv.Rowan)

@@ -26,8 +26,8 @@ func (p *pool) powerOff(keep sim.Survivors) {
 	p.s.CutPower(sim.AnyNode, keep)
 }
 
-// powerOn brings all nodes back, but for those that the pool went on without, and one that is broken; and has managers
-// and clients begin.
+// powerOn brings all nodes back, but for those that the pool went on without, and one that is
+// broken; and has managers and clients begin.
 func (p *pool) powerOn(broken, players int) {
 	p.hangs = 0
 	for n := range p.o.Nodes {
@@ -83,8 +83,8 @@ func (p *pool) same() func(*shards.Config) {
 	}
 }
 
-// coldStart runs a pool whose power is cut, up to three times, in the midst of whatever it does: recovering, too. With
-// damage bits flip in the memory of a node, and no node dies.
+// coldStart runs a pool whose power is cut, up to three times, in the midst of whatever it does:
+// recovering, too. With damage bits flip in the memory of a node, and no node dies.
 func coldStart(k kv.Kind, seed uint64, damage bool) (flipped int, err error) {
 	const players = 3
 	r := rand.New(rand.NewPCG(seed, 12))
@@ -139,8 +139,8 @@ func coldStart(k kv.Kind, seed uint64, damage bool) (flipped int, err error) {
 	return p.flipped, p.run()
 }
 
-// TestColdStart: what clients see is linearizable, and in the end all replicas have the same, while the power of all
-// nodes is cut and comes back.
+// TestColdStart: what clients see is linearizable, and in the end all replicas have the same, while
+// the power of all nodes is cut and comes back.
 func TestColdStart(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -151,8 +151,8 @@ func TestColdStart(t *testing.T) {
 	})
 }
 
-// TestDamage: so it is while bits flip in the memory of one node whose power is cut: what it has lost is copied from
-// other replicas, or it is left out.
+// TestDamage: so it is while bits flip in the memory of one node whose power is cut: what it has
+// lost is copied from other replicas, or it is left out.
 func TestDamage(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

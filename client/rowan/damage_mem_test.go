@@ -15,7 +15,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// damaging is a pool in memory of which a record is damaged at one replica, that of server 1, while servers run.
+// damaging is a pool in memory of which a record is damaged at one replica, that of server 1, while
+// servers run.
 type damaging struct {
 	*real
 	t      *testing.T
@@ -24,8 +25,8 @@ type damaging struct {
 	value  []byte
 }
 
-// newDamaging returns a pool with a record of whose shard server 1 is the primary, or a backup. Servers that hang are
-// waited for.
+// newDamaging returns a pool with a record of whose shard server 1 is the primary, or a backup.
+// Servers that hang are waited for.
 func newDamaging(t *testing.T, k kv.Kind, primary bool) *damaging {
 	o := small(k)
 	o.Nodes, o.Shards = 4, 8
@@ -109,8 +110,8 @@ func (d *damaging) judge() {
 	}
 }
 
-// TestDamageMem: a record is damaged at one replica while servers run. When that one is to move it, it ends. Its node is
-// expelled at once, others serve its shards, and nothing is lost.
+// TestDamageMem: a record is damaged at one replica while servers run. When that one is to move it,
+// it ends. Its node is expelled at once, others serve its shards, and nothing is lost.
 func TestDamageMem(t *testing.T) {
 	d := newDamaging(t, kv.Rowan, false)
 	var longest time.Duration
@@ -128,8 +129,8 @@ func TestDamageMem(t *testing.T) {
 	}
 }
 
-// TestDamagedPrimaryMem: it is damaged at the primary. A GET, or a write, is not answered by it: the replica is left out,
-// so that another one answers.
+// TestDamagedPrimaryMem: it is damaged at the primary. A GET, or a write, is not answered by it:
+// the replica is left out, so that another one answers.
 func TestDamagedPrimaryMem(t *testing.T) {
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
 		for name, do := range map[string]func(d *damaging) error{
@@ -163,8 +164,8 @@ func TestDamagedPrimaryMem(t *testing.T) {
 	})
 }
 
-// TestDamagedAlone: where no other replica is complete the error says so at once, and names the shard, the server, and the
-// place. Other records are served.
+// TestDamagedAlone: where no other replica is complete the error says so at once, and names the
+// shard, the server, and the place. Other records are served.
 func TestDamagedAlone(t *testing.T) {
 	o := small(kv.Rowan)
 	o.Nodes, o.Shards = 1, 2

@@ -1,6 +1,7 @@
-// Package rowan is the client of Rowan-KV (OSDI 2023): a call to the server that is the primary of the key's shard, and
-// there to the worker that has the key. Package kv is the server.
+// Package rowan is the client of Rowan-KV (OSDI 2023): a call to the server that is the primary of
+// the key's shard, and there to the worker that has the key. Package kv is the server.
 //
-// A client reads the pool's configuration when it begins, and again when a server answers that it has another one.
-// An operation whose answer does not come ends in an error that wraps client.ErrUncertain; a GET is asked again.
+// A client reads the pool's configuration when it begins, and again when a server answers that it
+// has another one. An operation whose answer does not come ends in an error that wraps
+// client.ErrUncertain; a GET is asked again.
 package rowan

@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/explore"
 )
 
-// explored is a store as the explorer sees it, and as users have it: servers beside the nodes of a pool, whose masters
-// manage its configuration. Each server has shards in the beginning.
+// explored is a store as the explorer sees it, and as users have it: servers beside the nodes of a
+// pool, whose masters manage its configuration. Each server has shards in the beginning.
 func explored(t *testing.T, kind kv.Kind, shards int) *explore.Subject {
 	k, err := stores.Lookup(kind.String())
 	if err != nil {
@@ -63,8 +63,8 @@ func TestFailedOnce(t *testing.T) {
 	})
 }
 
-// TestEnumerate: a client crashes behind each message of each operation, and a server dies at each verb that lands at
-// its node meanwhile.
+// TestEnumerate: a client crashes behind each message of each operation, and a server dies at each
+// verb that lands at its node meanwhile.
 func TestEnumerate(t *testing.T) {
 	if os.Getenv("FARKV_LONG") != "1" {
 		t.Skip("takes minutes; run make enumerate")

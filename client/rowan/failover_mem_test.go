@@ -18,7 +18,8 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// newChanging starts a cluster in memory whose configuration changes, and its manager, which end with the test.
+// newChanging starts a cluster in memory whose configuration changes, and its manager, which end
+// with the test.
 func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fabric) {
 	o = fit(o)
 	first, err := newConfig(o, o.Nodes)
@@ -102,8 +103,8 @@ func (r *real) stored() *shards.Config {
 	return c
 }
 
-// TestFailoverMem: a node dies under load, in real time. What clients see is linearizable, all shards have their
-// replicas again in the end, and these have the same.
+// TestFailoverMem: a node dies under load, in real time. What clients see is linearizable, all
+// shards have their replicas again in the end, and these have the same.
 func TestFailoverMem(t *testing.T) { each(t, kv.Kinds(), failoverMem) }
 
 func failoverMem(t *testing.T, k kv.Kind) {

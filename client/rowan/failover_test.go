@@ -195,7 +195,8 @@ func (p *pool) random(ops int) func(rdma.Endpoint, *check.Recorder, int) {
 	}
 }
 
-// end is called for each client that has ended. When all have, a last one sees that all goes well again.
+// end is called for each client that has ended. When all have, a last one sees that all goes well
+// again.
 func (p *pool) end() {
 	if p.left--; p.left > 0 {
 		return
@@ -302,7 +303,8 @@ func (p *pool) run() error {
 	return p.audit(ep, p.state, p.keys)
 }
 
-// failover runs a pool in which servers, managers and clients die, hang, stand still and are cut off.
+// failover runs a pool in which servers, managers and clients die, hang, stand still and are cut
+// off.
 func failover(k kv.Kind, seed uint64) error {
 	const troubled = 10 * time.Millisecond
 	r := rand.New(rand.NewPCG(seed, 11))
@@ -352,8 +354,8 @@ func failover(k kv.Kind, seed uint64) error {
 	return p.run()
 }
 
-// TestFailover: what clients see is linearizable, and in the end all replicas have the same, while servers die, and
-// whatever else goes wrong.
+// TestFailover: what clients see is linearizable, and in the end all replicas have the same, while
+// servers die, and whatever else goes wrong.
 func TestFailover(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -375,7 +377,8 @@ func steps(k kv.Kind, faults ...sim.Fault) (*pool, error) {
 	return p, err
 }
 
-// TestGone: a client that waits for the answer of a server that died does not wait for its whole timeout.
+// TestGone: a client that waits for the answer of a server that died does not wait for its whole
+// timeout.
 func TestGone(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -403,8 +406,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestFailoverSteps: another server dies at each verb that lands at its node from when the first one is dead until the
-// pool is at rest again, and the manager behind each of its own.
+// TestFailoverSteps: another server dies at each verb that lands at its node from when the first
+// one is dead until the pool is at rest again, and the manager behind each of its own.
 func TestFailoverSteps(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -14,8 +14,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// flipNamed flips a bit of an entry that a server's index names for a key of which it is the primary, and reports whether
-// there is one. The worker runs beside the node: in what it takes no segment is freed and used again.
+// flipNamed flips a bit of an entry that a server's index names for a key of which it is the
+// primary, and reports whether there is one. The worker runs beside the node: in what it takes no
+// segment is freed and used again.
 func flipNamed(ep rdma.Endpoint, srv *kv.Server, key []byte, r *rand.Rand) bool {
 	blocks := srv.Named(key)
 	if len(blocks) == 0 {
@@ -89,8 +90,8 @@ func flips(k kv.Kind, seed uint64) (flipped, repaired int, err error) {
 	return flipped, repaired, p.run()
 }
 
-// TestFlips: what clients see is linearizable, and in the end all replicas have the same, while bits of entries flip
-// which are served. A server whose cleaner meets one ends.
+// TestFlips: what clients see is linearizable, and in the end all replicas have the same, while
+// bits of entries flip which are served. A server whose cleaner meets one ends.
 func TestFlips(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -104,8 +105,9 @@ func TestFlips(t *testing.T) {
 	t.Logf("%d bits flipped, %d replicas were left out", flipped, repaired)
 }
 
-// ends runs a pool in which a cleaner of server 1 meets a damaged entry, which clients do not read, so that the server
-// ends; not if that entry's segment is not cleaned. A server that hangs would be waited for.
+// ends runs a pool in which a cleaner of server 1 meets a damaged entry, which clients do not read,
+// so that the server ends; not if that entry's segment is not cleaned. A server that hangs would be
+// waited for.
 func ends(k kv.Kind, seed uint64) (ended bool, err error) {
 	r := rand.New(rand.NewPCG(seed, 15))
 	opts := small(k)

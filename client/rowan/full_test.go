@@ -15,8 +15,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// TestFull: when a pool is full, writes are refused in time, and certainly. DELs go on; what they leave is collected,
-// and there is room again. What is there is never lost.
+// TestFull: when a pool is full, writes are refused in time, and certainly. DELs go on; what they
+// leave is collected, and there is room again. What is there is never lost.
 func TestFull(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -48,7 +48,8 @@ func full(t *testing.T, k kv.Kind) {
 	}
 }
 
-// fillAndEmpty fills a pool with values of up to a size, and deletes all, again and again, with other keys each time.
+// fillAndEmpty fills a pool with values of up to a size, and deletes all, again and again, with
+// other keys each time.
 func (c *cluster) fillAndEmpty(s client.Store, size int, logf func(string, ...any)) error {
 	most := 0
 	for round := range 5 {

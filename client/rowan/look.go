@@ -40,10 +40,11 @@ func (l *layout) counts(ep rdma.Endpoint) (all []rowan.Counts, err error) {
 	return all, nil
 }
 
-// Fill returns how many segments have entries, of those that PUTs may fill, and the same of the fullest node: when one has
-// no more, the shards of which it is a replica take no more. What servers keep ahead for others' entries, and free for DELs
-// and cleaners, counts as neither. What is dead in segments is freed when it is needed. It may run while clients work. Dead
-// nodes are left out.
+// Fill returns how many segments have entries, of those that PUTs may fill, and the same of the
+// fullest node: when one has no more, the shards of which it is a replica take no more. What
+// servers keep ahead for others' entries, and free for DELs and cleaners, counts as neither. What
+// is dead in segments is freed when it is needed. It may run while clients work. Dead nodes are
+// left out.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {
@@ -67,8 +68,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	return []client.Fill{all, fullest}, nil
 }
 
-// Usage tells what the memory of a pool is used for, as its tables of segments say. It may run while clients work. Dead
-// nodes are left out.
+// Usage tells what the memory of a pool is used for, as its tables of segments say. It may run
+// while clients work. Dead nodes are left out.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
 	if err != nil {
@@ -106,7 +107,8 @@ func Configuration(f rdma.Fabric) (string, error) {
 	return c.Summary(), nil
 }
 
-// Outlives returns how many memory nodes may die at once so that each shard keeps a replica that is complete.
+// Outlives returns how many memory nodes may die at once so that each shard keeps a replica that is
+// complete.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	c, err := readConfig(f)
 	if err != nil {

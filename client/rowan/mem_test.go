@@ -117,7 +117,8 @@ func (r *real) client() (client.Store, rdma.Endpoint, func()) {
 	}
 }
 
-// TestMem: goroutines on shared memory see a history that is linearizable, and leave the same on all replicas.
+// TestMem: goroutines on shared memory see a history that is linearizable, and leave the same on
+// all replicas.
 func TestMem(t *testing.T) { testReal(t, kv.Kinds(), inMem) }
 
 func testReal(t *testing.T, kinds []kv.Kind, in func(kv.Options) (*place, error)) {
@@ -147,8 +148,8 @@ func history(t *testing.T, o kv.Options, in func(kv.Options) (*place, error)) {
 	}
 }
 
-// judge has another client read all keys, ends the servers, and checks that what clients saw is linearizable, and that
-// all replicas have the same.
+// judge has another client read all keys, ends the servers, and checks that what clients saw is
+// linearizable, and that all replicas have the same.
 func (r *real) judge() {
 	r.t.Helper()
 	store, ep, end := r.client()

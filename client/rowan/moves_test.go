@@ -25,8 +25,8 @@ import (
 // migrations counts those of a pool.
 type migrations struct{ begun, ended, cut int }
 
-// count counts migrations as configurations are stored: what is begun in one term has ended in a later one, or was cut
-// short by a death.
+// count counts migrations as configurations are stored: what is begun in one term has ended in a
+// later one, or was cut short by a death.
 func (m *migrations) count() func(*shards.Config) {
 	var under map[int]shards.Shard
 	return func(c *shards.Config) {
@@ -54,8 +54,8 @@ func (m *migrations) count() func(*shards.Config) {
 	}
 }
 
-// resharding runs a pool in which some keys are hot, others after a while, so that shards move. Now and then the source
-// of a migration, its target, a backup, or the manager dies in the midst.
+// resharding runs a pool in which some keys are hot, others after a while, so that shards move. Now
+// and then the source of a migration, its target, a backup, or the manager dies in the midst.
 func resharding(k kv.Kind, seed uint64, m *migrations) error {
 	busy := 15 * time.Millisecond
 	r := rand.New(rand.NewPCG(seed, 12))
@@ -127,8 +127,8 @@ func (p *pool) kill(node int) {
 	}
 }
 
-// TestResharding: what clients see is linearizable, and in the end all replicas have the same, while shards move, and
-// servers die in the midst.
+// TestResharding: what clients see is linearizable, and in the end all replicas have the same,
+// while shards move, and servers die in the midst.
 func TestResharding(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -175,8 +175,9 @@ func moved(k kv.Kind, seed uint64) (*pool, *migration, error) {
 	return p, m, nil
 }
 
-// TestReshardingSteps: the source or the target of a migration dies at each verb that lands at its node from when it is
-// stored until it has ended, and the manager behind each of its own. Nothing that was acknowledged is lost.
+// TestReshardingSteps: the source or the target of a migration dies at each verb that lands at its
+// node from when it is stored until it has ended, and the manager behind each of its own. Nothing
+// that was acknowledged is lost.
 func TestReshardingSteps(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -231,8 +232,8 @@ func reshardingSteps(t *testing.T, k kv.Kind) {
 	each("the manager dies behind verb", m.sent[0], m.sent[1], func(p *pool, k uint64) { p.s.CrashAt(p.keepers[0], k) })
 }
 
-// TestBalance: the shards of one server get twice the requests that those of others get. Some move, until no server has
-// more than 5 % above the mean, and none moves from then on.
+// TestBalance: the shards of one server get twice the requests that those of others get. Some move,
+// until no server has more than 5 % above the mean, and none moves from then on.
 func TestBalance(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -311,8 +312,8 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// TestReshardingMem: shards move under load, in real time. What clients see is linearizable, and in the end all
-// replicas have the same.
+// TestReshardingMem: shards move under load, in real time. What clients see is linearizable, and in
+// the end all replicas have the same.
 func TestReshardingMem(t *testing.T) { each(t, kv.Kinds(), reshardingMem) }
 
 func reshardingMem(t *testing.T, k kv.Kind) {
@@ -364,7 +365,8 @@ func reshardingMem(t *testing.T, k kv.Kind) {
 	if err := errors.Join(c.wrong, check.Linearizable(c.history(), check.Options{})); err != nil {
 		t.Error(err)
 	}
-	// The manager may have begun with another move right before it stopped, whose term nothing commits any more.
+	// The manager may have begun with another move right before it stopped, whose term nothing commits
+	// any more.
 	if c.config = c.stored(); c.config.Committed && rests(c.config) {
 		if err := c.audit(audit, state, c.keys); err != nil {
 			t.Error(err)

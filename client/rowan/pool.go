@@ -14,14 +14,15 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// FormatVersion is that of the format of all kinds of pools. Its name in a pool's header is the kind's.
+// FormatVersion is that of the format of all kinds of pools. Its name in a pool's header is the
+// kind's.
 const FormatVersion = 3
 
 // Steps are those of operations, and of looks at a pool.
 var Steps = []rdma.Step{"ask", "read segment", "read since when", "read CommitVers"}
 
-// Params shape a pool. They are written into its header and never change. The configuration, which does, is in
-// rdma.Configs.
+// Params shape a pool. They are written into its header and never change. The configuration, which
+// does, is in rdma.Configs.
 type Params struct {
 	Kind         kv.Kind       `json:"-"` // is the format's name
 	Replicas     int           `json:"replicas"`
@@ -81,19 +82,19 @@ const (
 	mtu         = 4096    // the longest of any fabric
 	mostSegment = 4 << 20 // unless there were more segments than can be
 	mostCredit  = 128 << 10
-	// creditPart is the part of a node's memory that all sources have leave for. A server grants leave when it looks, in
-	// a process with nothing else to do a millisecond apart, since Go's timers are no finer then: with leave for ten entries
-	// a PUT took ten times as long as with 128 KiB.
+	// creditPart is the part of a node's memory that all sources have leave for. A server grants leave
+	// when it looks, in a process with nothing else to do a millisecond apart, since Go's timers are
+	// no finer then: with leave for ten entries a PUT took ten times as long as with 128 KiB.
 	creditPart   = 16
 	wantSegments = 512
 	mostAhead    = 512
-	// idleEvery is how often the tasks of an idle server look: seldom enough for an operator's machine, and often
-	// enough for the first writes behind a pause, which may wait for leave that long. While an operation may take they
-	// look idleLooks times at least.
+	// idleEvery is how often the tasks of an idle server look: seldom enough for an operator's
+	// machine, and often enough for the first writes behind a pause, which may wait for leave that
+	// long. While an operation may take they look idleLooks times at least.
 	idleEvery = 20 * time.Millisecond
 	idleLooks = 100
-	// fullest is how much of the segments for entries may be live, in percent: cleaners keep segments above 75, and
-	// what they work on is there twice.
+	// fullest is how much of the segments for entries may be live, in percent: cleaners keep segments
+	// above 75, and what they work on is there twice.
 	fullest = 65
 	page    = 4096
 )
@@ -116,8 +117,8 @@ func (p *Params) promises() rdma.RingPromises {
 	return rdma.RingPromises{MTU: p.MTU, Streams: p.Streams}
 }
 
-// Size returns the parameters of a pool for a shape, how many bytes of memory each node needs, and how many identities
-// its servers take. They fit any fabric.
+// Size returns the parameters of a pool for a shape, how many bytes of memory each node needs, and
+// how many identities its servers take. They fit any fabric.
 func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 	s.defaults()
 	if err := s.check(); err != nil {
@@ -144,7 +145,8 @@ func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 	}
 }
 
-// Room returns for how many records of the longest pairs there is room in a shape that Size has found good.
+// Room returns for how many records of the longest pairs there is room in a shape that Size has
+// found good.
 func (s Shape) Room() uint64 {
 	s.defaults()
 	_, room, err := s.divide(s.Memory)
@@ -201,7 +203,8 @@ func (s *Shape) live() uint64 {
 	return s.Records * uint64(kv.EntryBytes(s.PairBytes, mtu)) * uint64(s.Replicas) / uint64(s.Nodes)
 }
 
-// divide divides a node's memory into segments, and returns how many bytes of live entries there is room for.
+// divide divides a node's memory into segments, and returns how many bytes of live entries there is
+// room for.
 func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	p = Params{
 		Kind: s.Kind, Replicas: s.Replicas, Shards: s.Shards, Workers: s.Workers, Cleaners: 1, MTU: mtu, Streams: rdma.MaxStreams,
@@ -224,7 +227,8 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	p.Credit = (max(int(min(share, mostCredit)), 2*(message+mtu)) + rdma.Stride - 1) / rdma.Stride * rdma.Stride
 	usable := p.SegmentBytes - mtu + rdma.Stride
 	segments := func(sources int) int { return (sources*p.Credit + usable - 1) / usable }
-	// What all sources have leave for, in the midst of which each stream may have begun three segments.
+	// What all sources have leave for, in the midst of which each stream may have begun three
+	// segments.
 	p.Reserve = segments(urgent)
 	o = p.servers(s.Nodes)
 	least := max(segments(sources)+p.Reserve+3*rdma.MaxStreams, o.LeastAhead())
@@ -251,8 +255,8 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	return p, room, nil
 }
 
-// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, rdma.ErrFull when there
-// is not enough memory, or rdma.ErrNotSupported of a fabric without rings.
+// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams,
+// rdma.ErrFull when there is not enough memory, or rdma.ErrNotSupported of a fabric without rings.
 func Make(f rdma.Fabric, p Params) error {
 	ep, err := f.Open("format")
 	if err == nil {
@@ -291,7 +295,8 @@ func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
 	return node.WriteHeader(f, ep, node.Header{Store: p.Kind.String(), Version: FormatVersion, Params: params})
 }
 
-// storeConfig stores the first configuration, which a master alone can. No client sees the pool yet.
+// storeConfig stores the first configuration, which a master alone can. No client sees the pool
+// yet.
 func storeConfig(f rdma.Fabric, ep rdma.Endpoint, data []byte) error {
 	const lease = 10 * time.Second
 	role, ok, err := f.TryMaster(ep.Client(), lease)
@@ -366,8 +371,9 @@ func (l *layout) check(size uint64) error {
 	return nil
 }
 
-// Open returns a worker's view of the pool that ep reaches, whose configuration is in configs. The timeout is the
-// pool's, or a shorter one. The error wraps node.ErrOtherStore when the pool's servers are of another kind.
+// Open returns a worker's view of the pool that ep reaches, whose configuration is in configs. The
+// timeout is the pool's, or a shorter one. The error wraps node.ErrOtherStore when the pool's
+// servers are of another kind.
 func Open(ep rdma.Endpoint, configs Configs, kind kv.Kind, timeout time.Duration) (*Store, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {

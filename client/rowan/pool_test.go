@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/kv"
 )
 
-// TestSize makes pools of random shapes, as small as Size says, on fabrics of one stream and of several, and opens
-// them.
+// TestSize makes pools of random shapes, as small as Size says, on fabrics of one stream and of
+// several, and opens them.
 func TestSize(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
@@ -50,8 +50,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestCredit: a source has leave for as long as servers may take to grant more, unless the pool is small. With leave for ten
-// entries of a kilobyte a load took thirty times as long.
+// TestCredit: a source has leave for as long as servers may take to grant more, unless the pool is
+// small. With leave for ten entries of a kilobyte a load took thirty times as long.
 func TestCredit(t *testing.T) {
 	for records, least := range map[uint64]int{100_000: 128 << 10, 20_000: 64 << 10, 1: 2 * 1024} {
 		p, memory, _, err := rowan.Size(rowan.Shape{Nodes: 3, Records: records, PairBytes: 1024, Replicas: 3})

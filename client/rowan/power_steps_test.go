@@ -13,8 +13,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// cutBehind is a pool whose servers digest, and collect segments, while clients insert, update and delete. The power of
-// all nodes is cut behind a step of theirs, and comes back: see sim.CutPowerAt. 0: it is not cut.
+// cutBehind is a pool whose servers digest, and collect segments, while clients insert, update and
+// delete. The power of all nodes is cut behind a step of theirs, and comes back: see
+// sim.CutPowerAt. 0: it is not cut.
 func cutBehind(k kv.Kind, step uint64) (*pool, error) {
 	const players = 2
 	opts := small(k)
@@ -40,9 +41,9 @@ func cutBehind(k kv.Kind, step uint64) (*pool, error) {
 	return p, nil
 }
 
-// TestPowerSteps cuts the power of all nodes behind each step of theirs, a message or a verb that lands, from when a
-// first segment is collected until more are: meanwhile operations are under way, and entries are digested. All of these
-// steps with FARKV_LONG=1, else a few.
+// TestPowerSteps cuts the power of all nodes behind each step of theirs, a message or a verb that
+// lands, from when a first segment is collected until more are: meanwhile operations are under way,
+// and entries are digested. All of these steps with FARKV_LONG=1, else a few.
 func TestPowerSteps(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

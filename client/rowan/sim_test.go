@@ -86,8 +86,8 @@ func hostile(k kv.Kind, seed uint64) (sim.Options, kv.Options) {
 	return o, opts
 }
 
-// newHostile returns a cluster for a run. Clients share a few keys, or have some of many at a time: then the tombstones
-// of those that they have left are dropped.
+// newHostile returns a cluster for a run. Clients share a few keys, or have some of many at a time:
+// then the tombstones of those that they have left are dropped.
 func newHostile(k kv.Kind, seed uint64) (*cluster, sim.Options, error) {
 	o, opts := hostile(k, seed)
 	c, err := newCluster(opts)
@@ -144,7 +144,8 @@ func histories(k kv.Kind, seed uint64) error {
 	return check.Linearizable(h, check.Options{})
 }
 
-// outlast audits what is in memory when the servers have stopped, and if that is persistent, behind a loss of power.
+// outlast audits what is in memory when the servers have stopped, and if that is persistent, behind
+// a loss of power.
 func (c *cluster) outlast(s *sim.Sim, seed uint64) error {
 	if s.PMem(0) != nil {
 		s.CutPower(sim.AnyNode, sim.AnySurvive(seed))
@@ -162,9 +163,9 @@ func (c *cluster) outlast(s *sim.Sim, seed uint64) error {
 	return c.audit(ep, c.state, c.keys)
 }
 
-// powerCut cuts the power of all nodes at once in the midst of a run. What each replica has is then what a reader may
-// see behind it all, and so is what some have together: so each has all that was acknowledged, and nothing that was not
-// written, or was deleted, is there.
+// powerCut cuts the power of all nodes at once in the midst of a run. What each replica has is then
+// what a reader may see behind it all, and so is what some have together: so each has all that was
+// acknowledged, and nothing that was not written, or was deleted, is there.
 func powerCut(k kv.Kind, seed uint64) error {
 	c, o, err := newHostile(k, seed)
 	if err != nil {
@@ -228,8 +229,8 @@ func TestPowerCut(t *testing.T) {
 	})
 }
 
-// TestHistories: what clients see is linearizable, while others crash, segments are cleaned, and entries have several
-// blocks, which tear and come late.
+// TestHistories: what clients see is linearizable, while others crash, segments are cleaned, and
+// entries have several blocks, which tear and come late.
 func TestHistories(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -244,8 +245,8 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// TestCrowd: more clients than a server has buffers for are all answered in time. Where servers send each other
-// messages, these find buffers, too.
+// TestCrowd: more clients than a server has buffers for are all answered in time. Where servers
+// send each other messages, these find buffers, too.
 func TestCrowd(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -227,8 +227,9 @@ func (w *worker) comeAndGo() error {
 	return nil
 }
 
-// TestSoak: under keys that come and go, hot ones, pairs of all sizes, clients that come and go, and a pool that is full
-// most of the time, nothing stops, nothing is lost, and nothing is left in the end.
+// TestSoak: under keys that come and go, hot ones, pairs of all sizes, clients that come and go,
+// and a pool that is full most of the time, nothing stops, nothing is lost, and nothing is left in
+// the end.
 func TestSoak(t *testing.T) {
 	length := time.Second
 	if os.Getenv("FARKV_LONG") == "1" {

@@ -19,8 +19,9 @@ import (
 // Options shape a client. Zero values mean defaults.
 type Options struct {
 	Servers kv.Options // those of the pool
-	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer before it asks again,
-	// if it is a GET, or looks whether the server is gone; a tenth of that by default, and at most 100 ms.
+	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer before
+	// it asks again, if it is a GET, or looks whether the server is gone; a tenth of that by default,
+	// and at most 100 ms.
 	Timeout, Ask time.Duration
 }
 
@@ -65,8 +66,9 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 		telemetry.Counter{Name: "outcomes unknown", Count: s.counts.uncertain})
 }
 
-// Pauses between two tries of an operation: the longest is a millisecond, or a two-hundredth of the operation's
-// timeout. Many clients wait at a time for servers that take over, and each reads the registers in between.
+// Pauses between two tries of an operation: the longest is a millisecond, or a two-hundredth of the
+// operation's timeout. Many clients wait at a time for servers that take over, and each reads the
+// registers in between.
 const (
 	firstPause = 20 * time.Microsecond
 	mostPause  = time.Millisecond
@@ -122,7 +124,8 @@ func readConfig(configs Configs) (*shards.Config, error) {
 	return c, nil
 }
 
-// Get returns the value of key, valid until the next call on this Store, or an error wrapping client.ErrNotFound.
+// Get returns the value of key, valid until the next call on this Store, or an error wrapping
+// client.ErrNotFound.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	c, err := s.do("get", kv.ProcGet, key, nil)
 	if err != nil {
@@ -163,8 +166,9 @@ func (s *Store) drop() {
 	}
 }
 
-// do asks the server that has a key until it answers, or time is over. When it does not, or refuses the client's term,
-// there may be another configuration. What may have been done is not asked again, unless it is a GET.
+// do asks the server that has a key until it answers, or time is over. When it does not, or refuses
+// the client's term, there may be another configuration. What may have been done is not asked
+// again, unless it is a GET.
 func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, error) {
 	s.drop()
 	if err := s.o.Servers.Check(key, value); err != nil {
@@ -209,13 +213,15 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 	}
 }
 
-// onlyReplica reports whether no other replica is complete than the one that was asked, so that none takes its place.
+// onlyReplica reports whether no other replica is complete than the one that was asked, so that
+// none takes its place.
 func (s *Store) onlyReplica() bool {
 	others := func(n int) bool { return n != s.asked.server }
 	return s.config.Term == s.asked.term && !slices.ContainsFunc(s.config.Shards[s.asked.shard].Complete(), others)
 }
 
-// unreachable reports whether a server cannot be asked, so that nothing was done: there may be another one by now.
+// unreachable reports whether a server cannot be asked, so that nothing was done: there may be
+// another one by now.
 func unreachable(err error) bool {
 	return errors.Is(err, rdma.ErrTimeout) || errors.Is(err, rdma.ErrNoBox) || errors.Is(err, rdma.ErrStale) ||
 		errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrUnreachable)
@@ -261,8 +267,9 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 	return c, nil
 }
 
-// await waits for an answer. One that is not here when a later term than the request's is committed does not come: nothing
-// of those before is under way then at any member. The server is none any more, or it began anew.
+// await waits for an answer. One that is not here when a later term than the request's is committed
+// does not come: nothing of those before is under way then at any member. The server is none any
+// more, or it began anew.
 func (s *Store) await(c *rpc.Call, server int) error {
 	term := s.config.Term
 	for !c.Over() {

@@ -90,8 +90,8 @@ func (c *carrier) place(o kv.Options) (_ *place, err error) {
 	return p, nil
 }
 
-// overTCPToo are the kinds that are tested over TCP as well: one whose servers append, and one whose servers send
-// messages to each other; all with FARKV_LONG=1.
+// overTCPToo are the kinds that are tested over TCP as well: one whose servers append, and one
+// whose servers send messages to each other; all with FARKV_LONG=1.
 func overTCPToo() []kv.Kind {
 	if os.Getenv("FARKV_LONG") == "1" {
 		return kv.Kinds()
@@ -108,7 +108,8 @@ func TestAllocationsTCP(t *testing.T) { testAllocations(t, overTCPToo(), overTCP
 
 var host = flag.String("rdma", "", "run TestRDMA, on the device with this IP address")
 
-// TestRDMA is TestMem over verbs of a device: go test -tags ibverbs ./client/rowan -run TestRDMA -rdma ADDRESS
+// TestRDMA is TestMem over verbs of a device: go test -tags ibverbs ./client/rowan -run TestRDMA
+// -rdma ADDRESS
 func TestRDMA(t *testing.T) {
 	if *host == "" {
 		t.Skip("needs an RDMA device: -rdma ADDRESS names one, and -tags ibverbs builds for it")

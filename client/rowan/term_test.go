@@ -21,7 +21,8 @@ func (c *changing) Config() (rdma.Config, error) {
 	return rdma.Config{Version: uint64(c.read), Data: data}, nil
 }
 
-// TestTerm: a server does nothing for a client that has another configuration, which reads it again.
+// TestTerm: a server does nothing for a client that has another configuration, which reads it
+// again.
 func TestTerm(t *testing.T) {
 	o := small(kv.Rowan)
 	o.FullAfter = patience / 2

@@ -183,7 +183,8 @@ func TestOwnChanges(t *testing.T) {
 	}
 }
 
-// TestClosures: a closure that panics holds no locks behind that, and one that does not look at errors comes to an end.
+// TestClosures: a closure that panics holds no locks behind that, and one that does not look at
+// errors comes to an end.
 func TestClosures(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 1})
 	w, other := worker(t, f, l, Options{Drift: long}), worker(t, f, l, Options{Drift: long})
@@ -267,8 +268,9 @@ func TestDelegated(t *testing.T) {
 	}
 }
 
-// TestAskedOfOneMoment: another transaction changes two objects between the looks at them. That one of them may have
-// changed does not make the other one as it was in the same moment: in a commit, and in a READ behind which nothing follows.
+// TestAskedOfOneMoment: another transaction changes two objects between the looks at them. That one
+// of them may have changed does not make the other one as it was in the same moment: in a commit,
+// and in a READ behind which nothing follows.
 func TestAskedOfOneMoment(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 4})
 	w, h := hookedBehind(t, f, l, Options{})
@@ -314,8 +316,8 @@ func TestAskedOfOneMoment(t *testing.T) {
 	}
 }
 
-// TestCustomBatch: an index that has verbs of its own sees by an object's metadata whether it was changed, or is about
-// to be, waits, and repairs: what RACE does behind its slots.
+// TestCustomBatch: an index that has verbs of its own sees by an object's metadata whether it was
+// changed, or is about to be, waits, and repairs: what RACE does behind its slots.
 func TestCustomBatch(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)

@@ -16,7 +16,8 @@ type Usage struct {
 	Held    int // locks
 	// Over are those of them whose transaction is over: the next client that meets one releases it.
 	Over int
-	// Unfinished are commits that were decided and not finished, whose objects may be in part as they were before.
+	// Unfinished are commits that were decided and not finished, whose objects may be in part as they
+	// were before.
 	Unfinished int
 	Buffers    int // of chunks that were handed out
 	Named      int // of them those that an object names
@@ -45,8 +46,8 @@ func (a *audit) fail(format string, args ...any) {
 	}
 }
 
-// Check looks at all objects of a pool that no client is using: each has data of its own, whole, that no other object
-// names. alive reports whether a client is there, for the chunks that it has.
+// Check looks at all objects of a pool that no client is using: each has data of its own, whole,
+// that no other object names. alive reports whether a client is there, for the chunks that it has.
 func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, named: map[uint64]Ref{}}
 	w.extend()
@@ -190,8 +191,9 @@ func (a *audit) logs() error {
 	return nil
 }
 
-// Look returns the data of an object as its pointer names it now, whatever its lock says: for looks at pools that no
-// client is using. There is none when the error wraps ErrNoObject. It is valid until the next call.
+// Look returns the data of an object as its pointer names it now, whatever its lock says: for looks
+// at pools that no client is using. There is none when the error wraps ErrNoObject. It is valid
+// until the next call.
 func (w *Worker) Look(r Ref) ([]byte, error) {
 	w.extend()
 	if !w.valid(r) {

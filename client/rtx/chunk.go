@@ -17,9 +17,9 @@ func (m *memory) count(a *chunks.Arena, class int) int {
 	return m.w.buffers(class)
 }
 
-// refill looks for free items: in chunks of the worker's own that it has not scanned for a quarantine, and where these
-// have few, in others. When the node has none it lists whatever there is. A worker that waits for a quarantine scans its
-// own chunks in any case.
+// refill looks for free items: in chunks of the worker's own that it has not scanned for a
+// quarantine, and where these have few, in others. When the node has none it lists whatever there
+// is. A worker that waits for a quarantine scans its own chunks in any case.
 func (m *memory) refill(h *heap, a *chunks.Arena, class, n int, e effort) error {
 	metas := a == &m.w.metas // which have no quarantine
 	for range len(h.chunks) {
@@ -50,8 +50,8 @@ func (m *memory) refill(h *heap, a *chunks.Arena, class, n int, e effort) error 
 	return nil
 }
 
-// share is how many chunks a worker takes on a node while some of its own are in quarantine: all workers together leave
-// half of the pool.
+// share is how many chunks a worker takes on a node while some of its own are in quarantine: all
+// workers together leave half of the pool.
 func (m *memory) share(a *chunks.Arena) int { return max(keepChunks, int(a.Count)/(2*m.w.Clients)) }
 
 // listed reports whether any item of a heap is in a list from which it may be taken.
@@ -67,8 +67,8 @@ func (m *memory) listed(h *heap) bool {
 // few reports whether the worker has so little in a chunk that others may find more.
 func (c *chunk) few() bool { return c.taken == 0 && c.listed*enough < len(c.items) }
 
-// giveBack gives back chunks in which the worker has few items, so that others find in them what will be free: the
-// first ones, but for so many.
+// giveBack gives back chunks in which the worker has few items, so that others find in them what
+// will be free: the first ones, but for so many.
 func (m *memory) giveBack(h *heap, keep int) error {
 	surplus := len(h.chunks) - keep
 	return m.leave(h, func(_ int, c *chunk) bool {
@@ -99,9 +99,9 @@ func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
 	return m.table.Free(a, left)
 }
 
-// claim takes a chunk of a node: one that was never used, or else some that clients have given back, or lost, in which
-// a scan finds something; and for an object that is replaced one of those that are spared for that. Where there is none
-// it takes none.
+// claim takes a chunk of a node: one that was never used, or else some that clients have given
+// back, or lost, in which a scan finds something; and for an object that is replaced one of those
+// that are spared for that. Where there is none it takes none.
 func (m *memory) claim(h *heap, a *chunks.Arena, class, n int) error {
 	if a.Count == 0 {
 		return nil
@@ -131,8 +131,9 @@ func (m *memory) claim(h *heap, a *chunks.Arena, class, n int) error {
 	return err
 }
 
-// claimLeft takes chunks that clients have given back. It keeps those in which a scan finds something, until that is
-// enough, with what was found before; and no more than a worker has at once.
+// claimLeft takes chunks that clients have given back. It keeps those in which a scan finds
+// something, until that is enough, with what was found before; and no more than a worker has at
+// once.
 func (m *memory) claimLeft(h *heap, a *chunks.Arena, some []chunks.Chunk, before int) (found int, err error) {
 	got, err := m.table.Claim(a, some)
 	if err != nil {
@@ -159,7 +160,8 @@ func (m *memory) claimLeft(h *heap, a *chunks.Arena, some []chunks.Chunk, before
 	})
 }
 
-// claimFresh asks the node for one of its first chunks that was never used, from behind the one that it got last.
+// claimFresh asks the node for one of its first chunks that was never used, from behind the one
+// that it got last.
 func (m *memory) claimFresh(h *heap, a *chunks.Arena, class, n, count int) (bool, error) {
 	got, ok, err := m.table.Fresh(a, n, class, count, h.behind(), m.w.left())
 	if err != nil || !ok {
@@ -206,8 +208,8 @@ func (m *memory) add(h *heap, a *chunks.Arena, got chunks.Chunk) *chunk {
 	return c
 }
 
-// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker makes an object name
-// it.
+// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker
+// makes an object name it.
 func (m *memory) scan(some []*chunk) (found int, err error) {
 	for _, c := range some {
 		m.w.stats.Scans++
@@ -229,7 +231,8 @@ type place struct {
 	i     int
 }
 
-// freeBuffers has f look at the buffers of chunks that are free, as far as the worker knows of no use.
+// freeBuffers has f look at the buffers of chunks that are free, as far as the worker knows of no
+// use.
 func (m *memory) freeBuffers(some []*chunk, f func(it item)) error {
 	m.look = m.look[:0]
 	for _, c := range some {
@@ -247,8 +250,8 @@ func (m *memory) freeBuffers(some []*chunk, f func(it item)) error {
 	return nil
 }
 
-// freeAtOnce looks at the headers of buffers, and at the objects that they name. A header that is torn is of a buffer
-// that was never installed: whatever it seems to name does not name it.
+// freeAtOnce looks at the headers of buffers, and at the objects that they name. A header that is
+// torn is of a buffer that was never installed: whatever it seems to name does not name it.
 func (m *memory) freeAtOnce(look []place, f func(it item)) error {
 	w := m.w
 	b := w.ep.Batch()
@@ -287,8 +290,8 @@ func (m *memory) freeAtOnce(look []place, f func(it item)) error {
 	return nil
 }
 
-// scanMetas looks at the metadata of chunks. A lock that a dead client left on it is released: no other client will
-// meet it.
+// scanMetas looks at the metadata of chunks. A lock that a dead client left on it is released: no
+// other client will meet it.
 func (m *memory) scanMetas(some []*chunk) (found int, err error) {
 	b := m.w.ep.Batch()
 	defer m.w.drop(b)
@@ -344,8 +347,8 @@ func (w *Worker) unlockSlot(s *slot) error {
 	return nil
 }
 
-// released reports whether a lock is one that may be released without more ado. One without a log, of a transaction
-// that another client has aborted, is not: its pointer has to be stolen.
+// released reports whether a lock is one that may be released without more ado. One without a log,
+// of a transaction that another client has aborted, is not: its pointer has to be stolen.
 func (w *Worker) released(k Lock, s state) bool {
 	sequence := w.sequence(k)
 	return s.over(sequence) && !(k.Alone() && s.phase() == phaseAbort && s.sequence() == sequence)

@@ -40,8 +40,9 @@ func enter(t testing.TB, s *sim.Sim, l *Layout, o Options, name string, f func(w
 	return c, w
 }
 
-// TestClocks: a client that stands still, with a lock, is not suspected before its lease, and one that is dead is not
-// waited for longer than two, whatever the observer's clock shows, ahead or behind, and set in the midst.
+// TestClocks: a client that stands still, with a lock, is not suspected before its lease, and one
+// that is dead is not waited for longer than two, whatever the observer's clock shows, ahead or
+// behind, and set in the midst.
 func TestClocks(t *testing.T) {
 	virtual(t)
 	const drift = 2 * time.Millisecond
@@ -86,7 +87,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestBusyLock: a lock that is never free when one looks, but is another transaction's each time, is not suspected.
+// TestBusyLock: a lock that is never free when one looks, but is another transaction's each time,
+// is not suspected.
 func TestBusyLock(t *testing.T) {
 	virtual(t)
 	const drift = 200 * time.Microsecond
@@ -116,7 +118,8 @@ func TestBusyLock(t *testing.T) {
 	t.Logf("%d runs", count)
 }
 
-// TestNoLivelock: transactions of which each reads what the others change come to an end, all of them.
+// TestNoLivelock: transactions of which each reads what the others change come to an end, all of
+// them.
 func TestNoLivelock(t *testing.T) {
 	virtual(t)
 	seeds.Each(t, 60, func(seed uint64) error {
@@ -150,8 +153,9 @@ func TestNoLivelock(t *testing.T) {
 	})
 }
 
-// TestRenew: a transaction that says in time that it goes on is not suspected, however long it holds its lock; one that
-// does not is, and so is one whose client dies, a lease after that it said so last.
+// TestRenew: a transaction that says in time that it goes on is not suspected, however long it
+// holds its lock; one that does not is, and so is one whose client dies, a lease after that it said
+// so last.
 func TestRenew(t *testing.T) {
 	virtual(t)
 	const drift, works = 2 * time.Millisecond, 20 * time.Millisecond

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// commit ends the attempt of a closure that has returned nil (Figure 8). A transaction that changes nothing is
-// committed: all that it read existed in the moment before its last READ.
+// commit ends the attempt of a closure that has returned nil (Figure 8). A transaction that changes
+// nothing is committed: all that it read existed in the moment before its last READ.
 func (tx *Tx) commit() error {
 	if tx.writes == 0 {
 		tx.abort()
@@ -41,7 +41,8 @@ func (tx *Tx) commit() error {
 	return nil
 }
 
-// takeBuffers takes a buffer for the data of each object that is written, if there is one on the object's node.
+// takeBuffers takes a buffer for the data of each object that is written, if there is one on the
+// object's node.
 func (tx *Tx) takeBuffers() error {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -88,7 +89,8 @@ func (tx *Tx) swapPointer(b *rdma.Batch, o *object) *rdma.Op {
 //	4  swap pointers
 //	5  release locks, DOING -> DONE
 //
-// 2 begins when all of 1 is complete, on whatever nodes; so do 3, 4 and 5 behind what precedes them.
+// 2 begins when all of 1 is complete, on whatever nodes; so do 3, 4 and 5 behind what precedes
+// them.
 func (tx *Tx) commitLogged() error {
 	w := tx.w
 	lock := w.lock(w.id, tx.sequence, false, tx.code(tx.writes))
@@ -146,8 +148,8 @@ func (tx *Tx) lockAll(lock Lock) error {
 	return tx.noteLocks(b, first, lock, err)
 }
 
-// noteLocks notes which objects are locked behind a batch with a CAS for each that is changed, and ends the attempt
-// unless all are.
+// noteLocks notes which objects are locked behind a batch with a CAS for each that is changed, and
+// ends the attempt unless all are.
 func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 	w, wanted := tx.w, false
 	if err != nil {
@@ -185,7 +187,8 @@ func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 	return tx.err
 }
 
-// validate is step 2. Where it asked about an object that has changed it begins anew: see lookAgain.
+// validate is step 2. Where it asked about an object that has changed it begins anew: see
+// lookAgain.
 func (tx *Tx) validate() error {
 	for range mostAsked {
 		asked, err := tx.validateOnce()
@@ -224,7 +227,8 @@ func (tx *Tx) validateOnce() (asked bool, err error) {
 	return asked, nil
 }
 
-// mostDecide bounds the tries to decide: another client may abort a transaction of the past meanwhile, once.
+// mostDecide bounds the tries to decide: another client may abort a transaction of the past
+// meanwhile, once.
 const mostDecide = 8
 
 // decide is step 3.
@@ -236,10 +240,11 @@ func (tx *Tx) decide(lock Lock) error {
 	return err
 }
 
-// Renew says that the transaction goes on, so that a client which waits for its locks waits for another lease from now
-// on. What takes longer than a lease before it commits calls it more often than that, instead of Takes: of its client,
-// should that die, no other waits longer than a lease. It takes a trip. An error is the closure's: another client has
-// suspected the transaction, which is run again.
+// Renew says that the transaction goes on, so that a client which waits for its locks waits for
+// another lease from now on. What takes longer than a lease before it commits calls it more often
+// than that, instead of Takes: of its client, should that die, no other waits longer than a lease.
+// It takes a trip. An error is the closure's: another client has suspected the transaction, which
+// is run again.
 func (tx *Tx) Renew() error {
 	if err := tx.dead(); err != nil || tx.sequence == 0 { // of what has no locks
 		return err
@@ -250,8 +255,8 @@ func (tx *Tx) Renew() error {
 	return nil
 }
 
-// move changes the word of the own log, which is that of a transaction before. tx.err is set where another client has
-// suspected this one.
+// move changes the word of the own log, which is that of a transaction before. tx.err is set where
+// another client has suspected this one.
 func (tx *Tx) move(step rdma.Step, next func(state) state) error {
 	w := tx.w
 	for range mostDecide {
@@ -307,8 +312,8 @@ func (tx *Tx) finish(lock Lock) error {
 	return nil
 }
 
-// commitAlone commits a transaction of one object, without a log (OPT1): what decides is the swap of its pointer. The
-// lock is released in the background.
+// commitAlone commits a transaction of one object, without a log (OPT1): what decides is the swap
+// of its pointer. The lock is released in the background.
 func (tx *Tx) commitAlone() error {
 	w := tx.w
 	o := tx.changed()
@@ -393,7 +398,8 @@ func (tx *Tx) abort() {
 	tx.settled(false)
 }
 
-// letGo releases locks in the background. A crash behind it, or an error, leaves locks to be met by others.
+// letGo releases locks in the background. A crash behind it, or an error, leaves locks to be met by
+// others.
 func (w *Worker) letGo(step rdma.Step, objects []object) {
 	var b *rdma.Batch
 	for i := range objects {

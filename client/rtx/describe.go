@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Describe tells what lies at an address of the pool, for traces; "" where it belongs to no objects.
+// Describe tells what lies at an address of the pool, for traces; "" where it belongs to no
+// objects.
 func (l *Layout) Describe(a rdma.Addr) string {
 	off, n := a.Offset(), a.Node()
 	switch {
@@ -49,7 +50,8 @@ func metaPart(off uint64) string {
 	return "pointer"
 }
 
-// Counts appends the worker's counters, named as in the paper: always the same ones in the same order.
+// Counts appends the worker's counters, named as in the paper: always the same ones in the same
+// order.
 func (w *Worker) Counts(to []telemetry.Counter) []telemetry.Counter {
 	n := &w.stats
 	return append(to,

@@ -17,20 +17,24 @@ type reading struct {
 	data  *rdma.Op // nil: it has none
 }
 
-// readable reports whether an object is, by itself, what its pointer says now: while a transaction that keeps no log has
-// the lock, it changes nothing but this pointer, and is committed by that. One with a log has changed other objects, too.
+// readable reports whether an object is, by itself, what its pointer says now: while a transaction
+// that keeps no log has the lock, it changes nothing but this pointer, and is committed by that.
+// One with a log has changed other objects, too.
 func (k Lock) readable() bool { return !k.Held() || k.Alone() }
 
-// Each reads objects that have nothing to do with each other: each as a transaction of its own would that reads it
-// alone, at some moment of the call, and all in the trips of one. guess returns what an object's metadata is, as far as
-// the caller knows, as for Tx.Guess. take is called once for each, in any order, with its index in refs and its metadata;
-// there: with its data, which is valid until take returns; else there is no such object. It must not use the worker.
+// Each reads objects that have nothing to do with each other: each as a transaction of its own
+// would that reads it alone, at some moment of the call, and all in the trips of one. guess returns
+// what an object's metadata is, as far as the caller knows, as for Tx.Guess. take is called once
+// for each, in any order, with its index in refs and its metadata; there: with its data, which is
+// valid until take returns; else there is no such object. It must not use the worker.
 //
-// Unlike Read it does not wait for a lock of a transaction that changes that object only, so that readers of an object
-// which is always being changed come to their end. Where such a transaction has read other objects, too, it may seem to
-// take effect behind one that it has to precede, to a client that reads both objects.
+// Unlike Read it does not wait for a lock of a transaction that changes that object only, so that
+// readers of an object which is always being changed come to their end. Where such a transaction
+// has read other objects, too, it may seem to take effect behind one that it has to precede, to a
+// client that reads both objects.
 //
-// The error wraps those that Run returns for a transaction that reads. Then take was not called for all.
+// The error wraps those that Run returns for a transaction that reads. Then take was not called for
+// all.
 func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool), take func(i int, m Meta, data []byte, there bool)) error {
 	w.begin()
 	w.each = w.each[:0]
@@ -98,8 +102,8 @@ func (w *Worker) readEach(refs []Ref, take func(i int, m Meta, data []byte, ther
 	return more, blocked, nil
 }
 
-// judgeEach looks at what was READ of an object. As in load, its metadata has to be the same in two READs, the second
-// one with its data: then it is done.
+// judgeEach looks at what was READ of an object. As in load, its metadata has to be the same in two
+// READs, the second one with its data: then it is done.
 func (w *Worker) judgeEach(e *reading, r Ref) (data []byte, there bool, err error) {
 	now := MetaOf(e.meta.Buf)
 	same := e.known && now == e.seen

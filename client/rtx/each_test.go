@@ -23,7 +23,8 @@ func each(w *Worker, guess func(Ref) (Meta, bool), refs ...Ref) ([]string, []Met
 	return got, metas, err
 }
 
-// TestEach: objects of all kinds are read in the trips of one, also where guesses are wrong, and locks are waited for.
+// TestEach: objects of all kinds are read in the trips of one, also where guesses are wrong, and
+// locks are waited for.
 func TestEach(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 3, Roots: 4, Objects: 64})
 	w, other := worker(t, f, l, Options{Timeout: time.Second}), worker(t, f, l, Options{Drift: 20 * time.Millisecond, Timeout: time.Second})
@@ -65,7 +66,8 @@ func TestEach(t *testing.T) {
 	}); got > 0 {
 		t.Errorf("%v allocations", got)
 	}
-	// A transaction that was not decided is aborted behind its lease, and what it was about to write is not read.
+	// A transaction that was not decided is aborted behind its lease, and what it was about to write
+	// is not read.
 	tx := &other.tx
 	tx.begin()
 	must(t, tx.Write(l.Root(0), []byte("half")))

@@ -39,8 +39,9 @@ func transfer(w *rtx.Worker, from, to rtx.Ref, amount uint64) error {
 	})
 }
 
-// A transfer between accounts that no crash can halve: one client dies when it has decided, between the two accounts.
-// Another one, which knows nothing of it, finds a lock that does not move, and finishes the transfer.
+// A transfer between accounts that no crash can halve: one client dies when it has decided, between
+// the two accounts. Another one, which knows nothing of it, finds a lock that does not move, and
+// finishes the transfer.
 func Example() {
 	const memory = 1 << 20
 	pool, err := shm.NewMem(shm.Geometry{Nodes: 2, Memory: memory, Clients: 4}, node.Serve)

@@ -8,14 +8,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TryCommit (Figure 9) is what follows DOING. Its parts can be done again by any client, at the same time, and late:
-// each CAS succeeds once at most, since no word that it expects comes back.
+// TryCommit (Figure 9) is what follows DOING. Its parts can be done again by any client, at the
+// same time, and late: each CAS succeeds once at most, since no word that it expects comes back.
 
-// swapPointers installs the data of all entries of a log. When it returns nil each pointer has moved on from what it
-// was before, so that no CAS of the same entries can succeed later.
+// swapPointers installs the data of all entries of a log. When it returns nil each pointer has
+// moved on from what it was before, so that no CAS of the same entries can succeed later.
 //
-// A pointer may have one more steal than the log says: a repair of OPT1 was meant for an earlier holder of the lock,
-// and came late. It has not moved on, and the CAS is done again.
+// A pointer may have one more steal than the log says: a repair of OPT1 was meant for an earlier
+// holder of the lock, and came late. It has not moved on, and the CAS is done again.
 func (w *Worker) swapPointers(entries []entry) error {
 	for steals := 0; steals <= mostSteals; steals++ {
 		b := w.ep.Batch()
@@ -54,8 +54,8 @@ func (w *Worker) unlock(r *record) error {
 	return nil
 }
 
-// doWhereLeft is do for what is decided: what is to be done on nodes that are gone for good, as the pool's view says,
-// is not needed any more.
+// doWhereLeft is do for what is decided: what is to be done on nodes that are gone for good, as the
+// pool's view says, is not needed any more.
 func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
 	err := w.do(step, b)
 	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || w.view.Join() != nil {
@@ -70,11 +70,12 @@ func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
 	return nil
 }
 
-// mostTakeovers bounds how often a log's word is met changed by repairs that work on the same transaction.
+// mostTakeovers bounds how often a log's word is met changed by repairs that work on the same
+// transaction.
 const mostTakeovers = 64
 
-// done turns the log of a client from DOING to DONE, when nothing of a transaction is left to do. now is the word as it
-// was met last.
+// done turns the log of a client from DOING to DONE, when nothing of a transaction is left to do.
+// now is the word as it was met last.
 func (w *Worker) done(c rdma.ClientID, sequence uint64, now state) error {
 	end := makeState(phaseDone, sequence)
 	for range mostTakeovers {
@@ -90,7 +91,8 @@ func (w *Worker) done(c rdma.ClientID, sequence uint64, now state) error {
 	return fmt.Errorf("the log of client %d at %v changes all the time: %w", c, w.log(c), rdma.ErrTimeout)
 }
 
-// pending is a transaction whose worker does not know what became of it, or that was decided and not finished.
+// pending is a transaction whose worker does not know what became of it, or that was decided and
+// not finished.
 type pending struct {
 	alone    bool
 	sequence uint64 // of one with a log
@@ -108,8 +110,9 @@ const (
 	aborted
 )
 
-// uncertain is what a transaction ends with whose deciding verb failed. Where only the pool's view has changed, or a node
-// was out of reach for a moment, what became of it is found out at once, since nothing is in flight any more.
+// uncertain is what a transaction ends with whose deciding verb failed. Where only the pool's view
+// has changed, or a node was out of reach for a moment, what became of it is found out at once,
+// since nothing is in flight any more.
 func (w *Worker) uncertain(p pending, err error) error {
 	w.pending.Keep(p)
 	w.extend()
@@ -130,8 +133,8 @@ func (w *Worker) uncertain(p pending, err error) error {
 	return fmt.Errorf("%w: %w", client.ErrUncertain, err)
 }
 
-// settle brings what earlier transactions of the worker have left to its end: verbs in flight, and transactions that
-// are pending.
+// settle brings what earlier transactions of the worker have left to its end: verbs in flight, and
+// transactions that are pending.
 func (w *Worker) settle() error {
 	if err := w.land(); err != nil {
 		return err
@@ -174,8 +177,8 @@ func (w *Worker) resolve(p *pending) (outcome, error) {
 	return committed, err
 }
 
-// resolveAlone is resolve for OPT1: while the lock is the worker's, the pointer tells. Otherwise it is not known, and
-// what it named is not the worker's.
+// resolveAlone is resolve for OPT1: while the lock is the worker's, the pointer tells. Otherwise it
+// is not known, and what it named is not the worker's.
 func (w *Worker) resolveAlone(p *pending) (outcome, error) {
 	b := w.ep.Batch()
 	defer w.drop(b)

@@ -18,7 +18,8 @@ const (
 	short = 3 * time.Millisecond
 )
 
-// TestLateLock: a lock that lands when its transaction is over is released by the first client that meets it, at once.
+// TestLateLock: a lock that lands when its transaction is over is released by the first client that
+// meets it, at once.
 func TestLateLock(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		for _, end := range []string{"committed", "aborted", "older"} {
@@ -50,8 +51,8 @@ func TestLateLock(t *testing.T) {
 	}
 }
 
-// TestLateUnlock: a client that was suspected wrongly does not release the lock of the next one, and writes nothing
-// over it.
+// TestLateUnlock: a client that was suspected wrongly does not release the lock of the next one,
+// and writes nothing over it.
 func TestLateUnlock(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 1})
 	a := l.Root(0)
@@ -85,8 +86,8 @@ func TestLateUnlock(t *testing.T) {
 	}
 }
 
-// TestLateSteal: a repair of OPT1 that lands when a later holder of the lock has decided does not keep that one's data
-// away.
+// TestLateSteal: a repair of OPT1 that lands when a later holder of the lock has decided does not
+// keep that one's data away.
 func TestLateSteal(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2, Objects: 64})
 	a, b := l.Root(0), l.Root(1)
@@ -117,8 +118,8 @@ func TestLateSteal(t *testing.T) {
 	wantData(t, w, "[fourth fourth]", a, b)
 }
 
-// TestStealsEnd: a count of steals that is at its end does not begin anew; behind the recovery of the dead client all
-// goes on.
+// TestStealsEnd: a count of steals that is at its end does not begin anew; behind the recovery of
+// the dead client all goes on.
 func TestStealsEnd(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 1})
 	a := l.Root(0)
@@ -173,8 +174,8 @@ func TestTornLog(t *testing.T) {
 	}
 }
 
-// TestLogOfAnother: a client that finishes, and begins another transaction, while a repair reads its log, has nothing
-// of the other one installed.
+// TestLogOfAnother: a client that finishes, and begins another transaction, while a repair reads
+// its log, has nothing of the other one installed.
 func TestLogOfAnother(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -247,8 +248,8 @@ func TestLives(t *testing.T) {
 	wantData(t, w, "[next]", next)
 }
 
-// TestLockOnNothing: a lock that a dead client left on the metadata of an object that it was about to make does not
-// keep the metadata from being used.
+// TestLockOnNothing: a lock that a dead client left on the metadata of an object that it was about
+// to make does not keep the metadata from being used.
 func TestLockOnNothing(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 1, Roots: 1, Objects: 64})
 	ep, err := f.Open("dead")
@@ -271,8 +272,8 @@ func TestLockOnNothing(t *testing.T) {
 	}
 }
 
-// TestRecovered: behind a client's recovery its locks are released at once, and the next holder of its identity begins
-// above all that it used.
+// TestRecovered: behind a client's recovery its locks are released at once, and the next holder of
+// its identity begins above all that it used.
 func TestRecovered(t *testing.T) {
 	for _, step := range []rdma.Step{stepLock, stepValidate, stepDecide, stepSwapPointer, stepUnlock} {
 		for _, early := range []bool{false, true} {
@@ -330,8 +331,8 @@ func TestTornData(t *testing.T) {
 	}
 }
 
-// TestLostLock: a transaction that was suspected wrongly, or whose objects changed between its steps, notices: two do
-// not change what the other one has read.
+// TestLostLock: a transaction that was suspected wrongly, or whose objects changed between its
+// steps, notices: two do not change what the other one has read.
 func TestLostLock(t *testing.T) {
 	for _, c := range []struct {
 		log, lock bool
@@ -371,7 +372,8 @@ func TestLostLock(t *testing.T) {
 	}
 }
 
-// TestEarlyLocksOfTheDead: of a dead client that had several locks, taken early, one lease is waited for.
+// TestEarlyLocksOfTheDead: of a dead client that had several locks, taken early, one lease is
+// waited for.
 func TestEarlyLocksOfTheDead(t *testing.T) {
 	const drift = 50 * time.Millisecond
 	f, l := pool(t, Shape{Roots: 6})
@@ -401,8 +403,9 @@ func TestEarlyLocksOfTheDead(t *testing.T) {
 	}
 }
 
-// TestTwoRecoveries: a client that recovers another one does no harm to the next holder of the identity, however slow
-// it is: the first recovery, and all that the next holder does, come at any step of the second.
+// TestTwoRecoveries: a client that recovers another one does no harm to the next holder of the
+// identity, however slow it is: the first recovery, and all that the next holder does, come at any
+// step of the second.
 func TestTwoRecoveries(t *testing.T) {
 	for _, step := range []rdma.Step{stepReadLog, kit.StepReadCeiling, stepReadTable, stepRecover, stepFreeChunk} {
 		f, l := pool(t, Shape{Nodes: 1, Clients: 4, Roots: 2, Objects: 64})
@@ -449,7 +452,8 @@ func TestTwoRecoveries(t *testing.T) {
 	}
 }
 
-// TestOpacity: a closure sees one state, before or behind another transaction, and no mixture, at any step of its own.
+// TestOpacity: a closure sees one state, before or behind another transaction, and no mixture, at
+// any step of its own.
 func TestOpacity(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 3})
 	a, b, c := l.Root(0), l.Root(1), l.Root(2)
@@ -497,8 +501,9 @@ func TestOpacity(t *testing.T) {
 	}
 }
 
-// TestTornMeta: a lock is taken of an object whose metadata was READ in two moments: the pointer before another client's
-// commit, the lock behind its release. The CAS of the lock succeeds then, and what is there is what the commit left.
+// TestTornMeta: a lock is taken of an object whose metadata was READ in two moments: the pointer
+// before another client's commit, the lock behind its release. The CAS of the lock succeeds then,
+// and what is there is what the commit left.
 func TestTornMeta(t *testing.T) {
 	for _, made := range []bool{false, true} {
 		f, l := pool(t, Shape{Nodes: 2, Roots: 1})

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestLateChunk: a client whose question for a chunk has not been answered does not leave quietly, since the chunk may
-// be its own yet: a recovery, which fences it off first, finds it.
+// TestLateChunk: a client whose question for a chunk has not been answered does not leave quietly,
+// since the chunk may be its own yet: a recovery, which fences it off first, finds it.
 func TestLateChunk(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 1, Objects: 100})
 	ep, err := f.Open("gives up")

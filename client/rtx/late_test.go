@@ -12,7 +12,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// TestFenced: a verb of a dead client that is still on its way does no harm to what is made of its memory and its log.
+// TestFenced: a verb of a dead client that is still on its way does no harm to what is made of its
+// memory and its log.
 func TestFenced(t *testing.T) {
 	virtual(t)
 	landed := 0
@@ -139,7 +140,8 @@ func TestRetired(t *testing.T) {
 	must(t, set(other, "other's", a))
 }
 
-// TestTags: a pointer comes back to an object only when as many quarantines have passed as there are tags.
+// TestTags: a pointer comes back to an object only when as many quarantines have passed as there
+// are tags.
 func TestTags(t *testing.T) {
 	const quarantine = time.Millisecond
 	s, l := world(t, Shape{Roots: 1, TagBits: 3, Chunk: 1024}, sim.Options{Seed: 1})
@@ -167,7 +169,8 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// TestLateVerbs: verbs that a transaction gave up land late, and do no harm to the next ones of the same client.
+// TestLateVerbs: verbs that a transaction gave up land late, and do no harm to the next ones of the
+// same client.
 func TestLateVerbs(t *testing.T) {
 	virtual(t)
 	for _, o := range []Options{{}, {Log: true}} {
@@ -219,7 +222,8 @@ func TestLateVerbs(t *testing.T) {
 	}
 }
 
-// TestUncertain: a transaction whose deciding verb has no answer is uncertain, and known before the client's next one.
+// TestUncertain: a transaction whose deciding verb has no answer is uncertain, and known before the
+// client's next one.
 func TestUncertain(t *testing.T) {
 	for _, logged := range []bool{false, true} {
 		for _, took := range []bool{false, true} {
@@ -261,8 +265,8 @@ func TestUncertain(t *testing.T) {
 	}
 }
 
-// TestOutOfReach: where a node is out of reach for a moment, at any step, a transaction goes on, and is done once, whether
-// the verb landed or not.
+// TestOutOfReach: where a node is out of reach for a moment, at any step, a transaction goes on,
+// and is done once, whether the verb landed or not.
 func TestOutOfReach(t *testing.T) {
 	for _, step := range []rdma.Step{stepReadMeta, stepReadData, stepLockEarly, stepLock, stepDecide, stepSwapPointer, stepUnlock} {
 		for _, took := range []bool{false, true} {
@@ -327,7 +331,8 @@ func (e *answerless) Post(b *rdma.Batch) error {
 	return err
 }
 
-// TestStale: a transaction goes on when the pool's view changes under it, at any step, and is done once.
+// TestStale: a transaction goes on when the pool's view changes under it, at any step, and is done
+// once.
 func TestStale(t *testing.T) {
 	for _, step := range Steps {
 		for _, logged := range []bool{false, true} {
@@ -379,8 +384,8 @@ func TestNodeDies(t *testing.T) {
 	wantData(t, w, "[newer]", alive)
 }
 
-// TestNodeGone: what was decided when a node died is finished on the others, once the pool's view says that the node is
-// gone.
+// TestNodeGone: what was decided when a node died is finished on the others, once the pool's view
+// says that the node is gone.
 func TestNodeGone(t *testing.T) {
 	for _, repair := range []bool{false, true} {
 		f, l := pool(t, Shape{Nodes: 2, Roots: 2})

@@ -26,10 +26,11 @@ type Shape struct {
 	Shared  uint8  // bit i: indexes change data of Sizes[i] by verbs of their own, so that no checksum covers it
 	Writes  int    // objects that one transaction may change, at most; 16 by default
 	Chunk   int    // bytes of data that a client takes at a time; by default 64 KiB, or less in a small pool of many clients
-	// Spare is how many chunks of data of a node no new object takes, so that in a full pool objects can still be replaced.
+	// Spare is how many chunks of data of a node no new object takes, so that in a full pool objects
+	// can still be replaced.
 	Spare int
-	// SequenceBits and TagBits make words narrower than they could be, so that tests see them come to their ends; 0: as
-	// wide as there is room for.
+	// SequenceBits and TagBits make words narrower than they could be, so that tests see them come to
+	// their ends; 0: as wide as there is room for.
 	SequenceBits, TagBits int
 }
 
@@ -41,8 +42,8 @@ type Shape struct {
 //	metadata    chunks of 64 objects
 //	data        chunks of buffers of one size
 //
-// States, locks, pointers and tables are changed by atomics only; ceilings, log records and buffers by WRITEs only. All
-// is zero in a new pool.
+// States, locks, pointers and tables are changed by atomics only; ceilings, log records and buffers
+// by WRITEs only. All is zero in a new pool.
 type Layout struct {
 	Shape
 	sequenceBits, unitBits int
@@ -147,15 +148,15 @@ func (l *Layout) widths() error {
 	return nil
 }
 
-// Tables returns the bytes from Base on that have to be backed by memory when a pool is made. Chunks are when they are
-// handed out.
+// Tables returns the bytes from Base on that have to be backed by memory when a pool is made.
+// Chunks are when they are handed out.
 func (l *Layout) Tables() uint64 { return l.metas.First - l.Base }
 
 // Buffers returns the bytes of a node that are there for data, with the headers of buffers.
 func (l *Layout) Buffers() uint64 { return l.data.Count * l.data.Bytes }
 
-// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that
-// keeps its Shape in a pool's header writes that, too.
+// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve
+// node.Serve. An index that keeps its Shape in a pool's header writes that, too.
 func Prepare(f rdma.Fabric, l *Layout) error {
 	for n := range l.Nodes {
 		if err := node.Commit(f, n, l.Base, l.Tables()); err != nil {
@@ -165,8 +166,8 @@ func Prepare(f rdma.Fabric, l *Layout) error {
 	return nil
 }
 
-// Root returns the i-th object that is there from the beginning, without data, and whose metadata is never another
-// object's: an index begins there.
+// Root returns the i-th object that is there from the beginning, without data, and whose metadata
+// is never another object's: an index begins there.
 func (l *Layout) Root(i int) Ref {
 	if i < 0 || i >= l.Roots {
 		panic(fmt.Sprintf("rtx: no root %d of %d", i, l.Roots))
@@ -174,7 +175,8 @@ func (l *Layout) Root(i int) Ref {
 	return Ref(i + 1)
 }
 
-// Meta returns the address of an object's metadata, MetaBytes long: the lock, and the pointer to its data.
+// Meta returns the address of an object's metadata, MetaBytes long: the lock, and the pointer to
+// its data.
 func (l *Layout) Meta(r Ref) rdma.Addr {
 	n, nodes := r.number()-1, uint64(l.Nodes)
 	if n < uint64(l.Roots) {
@@ -204,8 +206,9 @@ func (l *Layout) numberOf(n, chunk, i int) uint64 {
 	return uint64(l.Roots) + index*uint64(l.Nodes) + uint64(n) + 1
 }
 
-// Data returns the address of the data that a pointer names, and the bytes of its buffer that data may take; false: it
-// names none. What lies there is the object's for as long as its metadata stays as it is.
+// Data returns the address of the data that a pointer names, and the bytes of its buffer that data
+// may take; false: it names none. What lies there is the object's for as long as its metadata stays
+// as it is.
 func (l *Layout) Data(p Pointer) (at rdma.Addr, room int, ok bool) {
 	if l.Absent(p) || p.class() >= len(l.Sizes) {
 		return 0, 0, false
@@ -241,7 +244,8 @@ func (l *Layout) bufferBytes(class int) int {
 // buffers returns how many buffers of a class a chunk has.
 func (l *Layout) buffers(class int) int { return l.Chunk / l.bufferBytes(class) }
 
-// classOf returns the class of the smallest buffers that so many bytes fit in; false: there is none.
+// classOf returns the class of the smallest buffers that so many bytes fit in; false: there is
+// none.
 func (l *Layout) classOf(n int) (class int, ok bool) {
 	class, _ = slices.BinarySearch(l.Sizes, n)
 	return class, class < len(l.Sizes)

@@ -16,9 +16,9 @@ import (
 // 4.4: "the fix scans all entries and determines whether the data is used"). So there is nothing that a crash could
 // leave half done, and the word is all that has to be taken from a dead client.
 //
-// A client scans its chunks when it has nothing left, and takes others where that does not find enough. What it
-// replaces itself, in chunks of its own, it knows without: these lists are the paper's reclamation table, and are lost
-// with their client without harm.
+// A client scans its chunks when it has nothing left, and takes others where that does not find
+// enough. What it replaces itself, in chunks of its own, it knows without: these lists are the
+// paper's reclamation table, and are lost with their client without harm.
 
 // chunk is one that the worker has.
 type chunk struct {
@@ -87,7 +87,8 @@ type memory struct {
 const (
 	// keepChunks is how many chunks of a size a client keeps on a node of which it uses little.
 	keepChunks = 4
-	// enough is the share of a chunk that a scan has to find for no other chunk to be looked for: one of so many.
+	// enough is the share of a chunk that a scan has to find for no other chunk to be looked for: one
+	// of so many.
 	enough = 8
 	// claimAtOnce is how many chunks are claimed in a trip, at most.
 	claimAtOnce = 8
@@ -122,10 +123,10 @@ const (
 	tryReshaped               // and gives an empty chunk another size
 )
 
-// everywhere has f look for an item of a class on all nodes, from home on, with more effort each time. It looks again
-// behind a pause, since others may have had for a moment what is free. For a while behind a look that found none for a
-// new object no other such look does more than to scan the worker's own chunks: looks of many workers at a full pool would
-// take up all of their time.
+// everywhere has f look for an item of a class on all nodes, from home on, with more effort each
+// time. It looks again behind a pause, since others may have had for a moment what is free. For a
+// while behind a look that found none for a new object no other such look does more than to scan
+// the worker's own chunks: looks of many workers at a full pool would take up all of their time.
 func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool, err error)) (bool, error) {
 	efforts := []effort{tryOthers, tryResting, tryReshaped}
 	now := m.w.ep.Now()
@@ -154,8 +155,8 @@ func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool
 	return false, nil
 }
 
-// take takes a buffer of a class, on a node if there is one, or else on another. A new object does not get what is kept
-// for others. The error wraps client.ErrFull.
+// take takes a buffer of a class, on a node if there is one, or else on another. A new object does
+// not get what is kept for others. The error wraps client.ErrFull.
 func (m *memory) take(class, home int, grows bool) (it item, err error) {
 	m.grows = grows
 	var ok bool
@@ -290,8 +291,8 @@ func (h *heap) keep(it item) {
 	h.kept = append(h.kept, it)
 }
 
-// used notes what became of a buffer that a transaction had taken. One that was not installed may bear the pointer of
-// this use, so its next use has another.
+// used notes what became of a buffer that a transaction had taken. One that was not installed may
+// bear the pointer of this use, so its next use has another.
 func (m *memory) used(it item, installed bool) {
 	it.chunk.taken--
 	it.chunk.items[it.i] = itemUsed
@@ -301,7 +302,8 @@ func (m *memory) used(it item, installed bool) {
 	}
 }
 
-// replaced notes that no object names a buffer any more. Of another client's chunk that client finds out.
+// replaced notes that no object names a buffer any more. Of another client's chunk that client
+// finds out.
 func (m *memory) replaced(p Pointer) {
 	n, index, i := m.w.chunkOf(p)
 	c := m.held[m.w.data.Word(n, index)]
@@ -310,7 +312,8 @@ func (m *memory) replaced(p Pointer) {
 	}
 }
 
-// freed notes that the worker has freed an object, whosever chunks it lies in: the pool is not full now.
+// freed notes that the worker has freed an object, whosever chunks it lies in: the pool is not full
+// now.
 func (m *memory) freed(p Pointer) {
 	m.full[len(m.w.Sizes)] = 0
 	if !m.w.Absent(p) {
@@ -318,7 +321,8 @@ func (m *memory) freed(p Pointer) {
 	}
 }
 
-// unsure notes that it is not known what became of a transaction. What it had taken a scan finds, if it is free.
+// unsure notes that it is not known what became of a transaction. What it had taken a scan finds,
+// if it is free.
 func (m *memory) unsure(tx *Tx) {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -337,8 +341,8 @@ func (m *memory) nextUse(p Pointer) Pointer {
 	return m.w.pointer(p.class(), m.w.tag(p)+1, m.w.unit(p))
 }
 
-// takeSlot takes metadata for an object, on a node if there is some, or else on another. The error wraps
-// client.ErrFull.
+// takeSlot takes metadata for an object, on a node if there is some, or else on another. The error
+// wraps client.ErrFull.
 func (m *memory) takeSlot(home int) (s slot, err error) {
 	m.grows = true
 	var ok bool

@@ -77,7 +77,8 @@ func draw(seed uint64) *run {
 	return r
 }
 
-// play lets the workers meet, recovers the dead, and judges what all of them saw, and what is left in the pool.
+// play lets the workers meet, recovers the dead, and judges what all of them saw, and what is left
+// in the pool.
 func (r *run) play() error {
 	l, err := NewLayout(r.shape)
 	if err != nil {
@@ -224,7 +225,8 @@ func (r *run) end(s *sim.Sim, ep rdma.Endpoint, l *Layout, k *accounts) error {
 	return r.fill(w, u)
 }
 
-// fill makes objects until the pool is full: nothing has leaked if there is room for as many as there can be.
+// fill makes objects until the pool is full: nothing has leaked if there is room for as many as
+// there can be.
 func (r *run) fill(w *Worker, before Usage) error {
 	made := 0
 	for _, size := range r.shape.Sizes {
@@ -269,8 +271,8 @@ func TestSerializable(t *testing.T) {
 	t.Logf("%d runs: %+v", count, total)
 }
 
-// wrapping draws runs in which a buffer's tags come back within a few of its uses, with verbs that are late by as long
-// as that.
+// wrapping draws runs in which a buffer's tags come back within a few of its uses, with verbs that
+// are late by as long as that.
 func wrapping(seed uint64, quarantine time.Duration) *run {
 	r := draw(seed)
 	r.shape.TagBits, r.shape.Chunk, r.shape.Nodes, r.network.Nodes, r.workers = 1, 1024, 1, 1, 3
@@ -281,8 +283,8 @@ func wrapping(seed uint64, quarantine time.Duration) *run {
 	return r
 }
 
-// TestWrappingTags: tags that come back do no harm where a buffer's quarantine is longer than verbs are late, and
-// without one histories show it.
+// TestWrappingTags: tags that come back do no harm where a buffer's quarantine is longer than verbs
+// are late, and without one histories show it.
 func TestWrappingTags(t *testing.T) {
 	virtual(t)
 	var total Stats

@@ -14,8 +14,8 @@ import (
 
 const memMemory = 4 << 20
 
-// virtual skips a test of many runs in virtual time under the race detector, which finds nothing where one task runs at a
-// time, and makes these 30 times slower.
+// virtual skips a test of many runs in virtual time under the race detector, which finds nothing
+// where one task runs at a time, and makes these 30 times slower.
 func virtual(t testing.TB) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

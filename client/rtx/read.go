@@ -7,13 +7,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mostTorn bounds how often data is read that does not belong to metadata which stays the same. A READ that is passed
-// by another one may meet that once each time that the buffer is used again; more often it is damage.
+// mostTorn bounds how often data is read that does not belong to metadata which stays the same. A
+// READ that is passed by another one may meet that once each time that the buffer is used again;
+// more often it is damage.
 const mostTorn = 64
 
-// load returns an object with its data; change: the transaction is to change it. The execution phase (Figure 7):
-// metadata, then data, and with that the metadata again, of this object and of all that were met before. When all are
-// as they were first seen, all of them were so in the moment between the two READs: a state that existed.
+// load returns an object with its data; change: the transaction is to change it. The execution
+// phase (Figure 7): metadata, then data, and with that the metadata again, of this object and of
+// all that were met before. When all are as they were first seen, all of them were so in the moment
+// between the two READs: a state that existed.
 func (tx *Tx) load(r Ref, change bool) (*object, error) {
 	if err := tx.dead(); err != nil {
 		return nil, err
@@ -59,8 +61,8 @@ func (tx *Tx) forget(r Ref, err error) error {
 	return tx.fail(err)
 }
 
-// readMeta reads the metadata of an object that is not locked; lock: the transaction is to lock it next. A transaction
-// that holds locks waits for none: it ends, lets go, and waits then.
+// readMeta reads the metadata of an object that is not locked; lock: the transaction is to lock it
+// next. A transaction that holds locks waits for none: it ends, lets go, and waits then.
 func (tx *Tx) readMeta(o *object, lock bool) (err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -81,8 +83,9 @@ func (tx *Tx) readMeta(o *object, lock bool) (err error) {
 	return err
 }
 
-// readData reads what o.seen names, and looks at the metadata of everything again. again: where it is whole, o is not as
-// it was, and o.seen is what it is now; otherwise its data was not what its metadata names.
+// readData reads what o.seen names, and looks at the metadata of everything again. again: where it
+// is whole, o is not as it was, and o.seen is what it is now; otherwise its data was not what its
+// metadata names.
 func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -140,7 +143,8 @@ func (tx *Tx) readAgain(b *rdma.Batch, of func(o *object) bool) {
 // met reports whether an object belongs to the state that the closure has seen.
 func (o *object) met() bool { return !o.created && !o.relaxed }
 
-// stays reports whether an object must be as it was when the transaction commits, without being changed.
+// stays reports whether an object must be as it was when the transaction commits, without being
+// changed.
 func (o *object) stays() bool {
 	return o.change == unchanged && !o.created && (!o.relaxed || o.lock != 0)
 }
@@ -153,8 +157,8 @@ func (o *object) expected() Meta {
 	return o.seen
 }
 
-// judge compares what readAgain has read, from op first on. Where something changed the attempt ends, unless the
-// closure says that what it is now will do as well: then it was asked.
+// judge compares what readAgain has read, from op first on. Where something changed the attempt
+// ends, unless the closure says that what it is now will do as well: then it was asked.
 func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bool, err error) {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -183,9 +187,9 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bo
 // mostAsked bounds how often a validation begins anew since objects have changed that may.
 const mostAsked = 8
 
-// lookAgain looks at objects until none has changed since the last look. One that was asked for may have become what it is
-// behind the look at another one, which the same transaction changed right before: then there was no moment in which both
-// were so.
+// lookAgain looks at objects until none has changed since the last look. One that was asked for may
+// have become what it is behind the look at another one, which the same transaction changed right
+// before: then there was no moment in which both were so.
 func (tx *Tx) lookAgain(of func(o *object) bool) error {
 	for range mostAsked {
 		b := tx.w.ep.Batch()
@@ -202,8 +206,8 @@ func (tx *Tx) lookAgain(of func(o *object) bool) error {
 	return tx.fail(errConflict)
 }
 
-// askAgain reads an object that changed, and asks the closure (OPT2). The object is then as it was seen now, for later
-// validations.
+// askAgain reads an object that changed, and asks the closure (OPT2). The object is then as it was
+// seen now, for later validations.
 func (tx *Tx) askAgain(o *object, now Meta) error {
 	w := tx.w
 	if w.Absent(now.Pointer) {
@@ -227,10 +231,10 @@ func (tx *Tx) askAgain(o *object, now Meta) error {
 	return nil
 }
 
-// Lock locks an object from now on, so that no other transaction changes it before this one ends (OPT2). It waits for
-// others' locks only as long as the transaction has none; with one it is run again. The lock is for one transaction
-// that takes no longer than its lease: 8 ms, and what Takes said, up to 3.3 s. From then on another client may release
-// it, and the transaction is run again.
+// Lock locks an object from now on, so that no other transaction changes it before this one ends
+// (OPT2). It waits for others' locks only as long as the transaction has none; with one it is run
+// again. The lock is for one transaction that takes no longer than its lease: 8 ms, and what Takes
+// said, up to 3.3 s. From then on another client may release it, and the transaction is run again.
 //
 // Of an object that was not met before it takes 2 trips, and Read of it none behind that.
 func (tx *Tx) Lock(r Ref) error {
@@ -288,10 +292,11 @@ func (tx *Tx) lockSeen(o *object) error {
 	return nil
 }
 
-// lockAndRead locks an object that is as it was seen, and reads its data if it was not read. The lock's CAS succeeds
-// only where the pointer is the same, too, and then stays. first: it was seen by one READ, or was guessed. That may be of
-// two moments, of which the lock is the later one. So the pointer is READ again: behind the lock's word it is the
-// object's, and in front of the CAS as well. Where the CAS fails o.seen is what the object is now, as another such READ.
+// lockAndRead locks an object that is as it was seen, and reads its data if it was not read. The
+// lock's CAS succeeds only where the pointer is the same, too, and then stays. first: it was seen
+// by one READ, or was guessed. That may be of two moments, of which the lock is the later one. So
+// the pointer is READ again: behind the lock's word it is the object's, and in front of the CAS as
+// well. Where the CAS fails o.seen is what the object is now, as another such READ.
 func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -350,7 +355,8 @@ func (tx *Tx) unsure(o *object, lock Lock, cas *rdma.Op, b *rdma.Batch) {
 	}
 }
 
-// number gives the transaction its sequence: it is above those of all transactions of its identity before.
+// number gives the transaction its sequence: it is above those of all transactions of its identity
+// before.
 func (tx *Tx) number() error {
 	if tx.sequence != 0 {
 		return nil

@@ -9,18 +9,20 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Recover ends what a client has left that was fenced off, and of which nothing is in flight: it finishes a commit,
-// makes the log's word say that all of the client's transactions are over, so that their locks are released on sight,
-// and gives the client's chunks back. It may be interrupted at any verb, and be done again. Then the identity may be
-// used by another client, and not before: where several clients recover at a time they call Adopt.
+// Recover ends what a client has left that was fenced off, and of which nothing is in flight: it
+// finishes a commit, makes the log's word say that all of the client's transactions are over, so
+// that their locks are released on sight, and gives the client's chunks back. It may be interrupted
+// at any verb, and be done again. Then the identity may be used by another client, and not before:
+// where several clients recover at a time they call Adopt.
 //
 // No client waits for it: others repair what they meet by themselves.
 func (w *Worker) Recover(c rdma.ClientID) error {
 	return w.recover(c, func() (bool, error) { return true, nil })
 }
 
-// Adopt fences a client off that Fabric.Clients listed, dead or suspected, recovers it, and gives its identity back
-// where its holder is gone. Any number of clients may do so at a time: a later holder of the identity is not harmed.
+// Adopt fences a client off that Fabric.Clients listed, dead or suspected, recovers it, and gives
+// its identity back where its holder is gone. Any number of clients may do so at a time: a later
+// holder of the identity is not harmed.
 func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 	if err := f.RevokeLife(c); err != nil {
 		return fmt.Errorf("fence client %d off: %w", c.ID, err)
@@ -49,8 +51,9 @@ type holding struct {
 	list []chunks.Chunk
 }
 
-// recover is Recover where still says, behind all READs, whether the client is the one that was meant. What was read is
-// its then, and none of its words comes back: so a CAS that comes late, when the identity is another's, does nothing.
+// recover is Recover where still says, behind all READs, whether the client is the one that was
+// meant. What was read is its then, and none of its words comes back: so a CAS that comes late,
+// when the identity is another's, does nothing.
 func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	w.extend()
 	if c == 0 || int(c) > w.Clients {
@@ -75,8 +78,8 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	return fmt.Errorf("the log of client %d at %v changes all the time: %w", c, w.log(c), rdma.ErrTimeout)
 }
 
-// survey finishes a client's commit, and reads what it has left. Its ceiling is as high as any sequence that it has
-// used.
+// survey finishes a client's commit, and reads what it has left. Its ceiling is as high as any
+// sequence that it has used.
 func (w *Worker) survey(c rdma.ClientID) (e estate, err error) {
 	if e.state, err = w.readState(c); err != nil {
 		return e, err
@@ -98,7 +101,8 @@ func (w *Worker) survey(c rdma.ClientID) (e estate, err error) {
 	return e, err
 }
 
-// endAll makes a log's word say that all of its client's transactions are over; false: it is not as it was read.
+// endAll makes a log's word say that all of its client's transactions are over; false: it is not as
+// it was read.
 func (w *Worker) endAll(c rdma.ClientID, e estate) (bool, error) {
 	if e.state.sequence() >= e.used && e.state.phase() == phaseDone {
 		return true, nil

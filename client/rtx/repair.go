@@ -9,9 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// watch is the lock that a worker waits for, with the state of its holder's log, and for how long both have been what
-// they are, on the worker's own clock, whatever that shows (section 4.1, without its common clock). It lasts from one
-// attempt of a transaction to the next.
+// watch is the lock that a worker waits for, with the state of its holder's log, and for how long
+// both have been what they are, on the worker's own clock, whatever that shows (section 4.1,
+// without its common clock). It lasts from one attempt of a transaction to the next.
 type watch struct {
 	at    rdma.Addr
 	lock  Lock
@@ -22,8 +22,8 @@ type watch struct {
 	use   Pointer // behind the second look
 }
 
-// gapShares is into how many parts a lease falls. A look that comes later than a part behind the one before counts as
-// one part: the worker may have stood still, or its clock was set.
+// gapShares is into how many parts a lease falls. A look that comes later than a part behind the
+// one before counts as one part: the worker may have stood still, or its clock was set.
 const gapShares = 3
 
 // see tells for how long the lock and the state have been what they are.
@@ -37,9 +37,10 @@ func (v *watch) see(at rdma.Addr, k Lock, s state, now, lease time.Duration) tim
 	return v.still
 }
 
-// moved reports whether the holder has swapped the pointer since, of which a lock with no log has nothing left to do
-// but to release it. The READ that saw the lock first may have the pointer of before; a later one has that of the
-// lock. Steals do not count: a late repair of an earlier holder's may add one.
+// moved reports whether the holder has swapped the pointer since, of which a lock with no log has
+// nothing left to do but to release it. The READ that saw the lock first may have the pointer of
+// before; a later one has that of the lock. Steals do not count: a late repair of an earlier
+// holder's may add one.
 func (v *watch) moved(p Pointer) bool {
 	if v.looks++; v.looks == 2 {
 		v.use = p.use()
@@ -47,23 +48,25 @@ func (v *watch) moved(p Pointer) bool {
 	return v.looks > 2 && v.use != p.use()
 }
 
-// waits paces the looks at a lock: about what a transaction takes at first, and then as long as does not delay a repair
-// by much.
+// waits paces the looks at a lock: about what a transaction takes at first, and then as long as
+// does not delay a repair by much.
 func waits(w *Worker) kit.Retry {
 	most := w.opt.Drift / 16
 	return kit.Retry{Env: w.ep, Pause: kit.Doubling(min(time.Microsecond, most), most), Over: w.over}
 }
 
-// Await returns when an object is not locked. It repairs what a client has left that is suspected: its lock, and the
-// word of its log, stayed as they are for the lease. Locks of transactions that are over it releases at once. It is not
-// called by a closure that Run runs: its transaction waits by itself.
+// Await returns when an object is not locked. It repairs what a client has left that is suspected:
+// its lock, and the word of its log, stayed as they are for the lease. Locks of transactions that
+// are over it releases at once. It is not called by a closure that Run runs: its transaction waits
+// by itself.
 func (w *Worker) Await(r Ref) error {
 	w.begin()
 	_, err := w.await(r, false)
 	return err
 }
 
-// await returns an object's metadata when it is not locked; lock: and the worker's transaction may lock it.
+// await returns an object's metadata when it is not locked; lock: and the worker's transaction may
+// lock it.
 func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 	if !w.valid(r) {
 		return m, fmt.Errorf("await %v: %w", r, ErrNoObject)
@@ -159,8 +162,9 @@ func (w *Worker) free(at rdma.Addr, k Lock) error {
 	return err
 }
 
-// repair does one step for a transaction that is over, or whose client is suspected (Figure 10). Any number of clients
-// may do so at a time, and the suspected one may go on: what it does then fails, or was done by others.
+// repair does one step for a transaction that is over, or whose client is suspected (Figure 10).
+// Any number of clients may do so at a time, and the suspected one may go on: what it does then
+// fails, or was done by others.
 //
 //	INIT: the log's word is of an earlier transaction     ABORT; all other locks of the transaction are then released on sight
 //	ABORT, and no log (OPT1)                              change the pointer, so that the client's own CAS fails, then release
@@ -190,8 +194,9 @@ func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
 	return w.free(at, m.Lock)
 }
 
-// steal is the repair of OPT1: the pointer gets another count of steals, in place of the paper's copy of the data. If
-// the suspected client's CAS came first the object has its data, and else its CAS fails now.
+// steal is the repair of OPT1: the pointer gets another count of steals, in place of the paper's
+// copy of the data. If the suspected client's CAS came first the object has its data, and else its
+// CAS fails now.
 func (w *Worker) steal(at rdma.Addr, m Meta) error {
 	p, ok := m.Pointer.stolen()
 	if !ok { // until the client is recovered
@@ -220,8 +225,8 @@ func (w *Worker) takeOver(c rdma.ClientID, s state) (bool, error) {
 	return true, w.finishRecord(c, s.takenOver())
 }
 
-// readLog reads the record of a log in DOING; false: the client has gone on meanwhile. The word was read before, and is
-// changed behind it: so the record is its transaction's.
+// readLog reads the record of a log in DOING; false: the client has gone on meanwhile. The word was
+// read before, and is changed behind it: so the record is its transaction's.
 func (w *Worker) readLog(c rdma.ClientID, s state) (whole bool, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -244,7 +249,8 @@ func (w *Worker) finishRecord(c rdma.ClientID, s state) error {
 	return w.done(c, s.sequence(), s)
 }
 
-// finishLog finishes the commit of a client that does not go on: it is fenced off, or the worker itself.
+// finishLog finishes the commit of a client that does not go on: it is fenced off, or the worker
+// itself.
 func (w *Worker) finishLog(c rdma.ClientID, s state) error {
 	if s.phase() != phaseDoing {
 		return nil

@@ -6,20 +6,21 @@ import (
 	"github.com/farkv/farkv/client/chunks"
 )
 
-// A chunk in which nothing is may get buffers of another size, when there are none of that size. Its client does that:
+// A chunk in which nothing is may get buffers of another size, when there are none of that size.
+// Its client does that:
 //
 //	1  CAS the chunk's word: left -> mine, of the size before
 //	2  READ the headers, and the objects that they name: all buffers are free; t is the latest of their tags
 //	3  WRITE headers of the new size, with tag t and no object
 //	4  CAS the chunk's word: -> mine, of the new size
 //
-// A crash before 4 leaves a chunk of the size before: headers of that size are as they were, or name nothing. Behind 4
-// the headers of the new size say what is free, and what lies between them is never looked at. Step 3 comes first since
-// there may be data of users where a header is to be.
+// A crash before 4 leaves a chunk of the size before: headers of that size are as they were, or
+// name nothing. Behind 4 the headers of the new size say what is free, and what lies between them
+// is never looked at. Step 3 comes first since there may be data of users where a header is to be.
 //
-// Tags go on from t, so that no pointer comes back that a unit had not long ago. For that they must not wrap: a chunk
-// whose latest tag is in the second half of all keeps its size. A chunk that an error leaves behind stays with the
-// client until it closes.
+// Tags go on from t, so that no pointer comes back that a unit had not long ago. For that they must
+// not wrap: a chunk whose latest tag is in the second half of all keeps its size. A chunk that an
+// error leaves behind stays with the client until it closes.
 
 // reshapeOne gives a chunk of a node the size of a class; false: there is none.
 func (m *memory) reshapeOne(class, n int) (reshaped bool, err error) {
@@ -42,7 +43,8 @@ func (m *memory) reshapeOne(class, n int) (reshaped bool, err error) {
 // mostTried is how many chunks of other sizes are looked at for one that is empty.
 const mostTried = 8
 
-// fixed reports whether chunks of a class keep their size: indexes have verbs of their own in flight there.
+// fixed reports whether chunks of a class keep their size: indexes have verbs of their own in
+// flight there.
 func (l *Layout) fixed(class int) bool { return l.Shared>>class&1 != 0 }
 
 // reshape gives a chunk the size of a class, if nothing is in it, and no other client is faster.

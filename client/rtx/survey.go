@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Survey says how much of a pool was handed out to clients, of all nodes that answer. What clients have handed out, they
-// may have free.
+// Survey says how much of a pool was handed out to clients, of all nodes that answer. What clients
+// have handed out, they may have free.
 type Survey struct {
 	Objects, MostObjects uint64   // room for metadata, and how much of it there is
 	Chunks               []uint64 // of data that were handed out, by size
@@ -18,8 +18,8 @@ type Survey struct {
 	Owned                uint64 // chunks, of either kind, that a client has now
 }
 
-// Survey reads the tables of a pool, in the time of each for one trip, by any endpoint, also one without an identity.
-// Clients may work meanwhile.
+// Survey reads the tables of a pool, in the time of each for one trip, by any endpoint, also one
+// without an identity. Clients may work meanwhile.
 func (l *Layout) Survey(ep rdma.Endpoint, each time.Duration) (Survey, error) {
 	s := Survey{Chunks: make([]uint64, len(l.Sizes))}
 	s.MostObjects = uint64(l.Nodes) * l.metas.Count * ChunkObjects

@@ -30,7 +30,8 @@ func TestTrips(t *testing.T) {
 					n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
 			}
 		}
-		// Metadata, then data with the metadata again. A second object's data comes with the first one's metadata.
+		// Metadata, then data with the metadata again. A second object's data comes with the first one's
+		// metadata.
 		count("read", w, 2, 3, 0, 0, func(tx *Tx) error { return readAll(tx, a, a) })
 		count("read of two", w, 4, 7, 0, 0, func(tx *Tx) error { return readAll(tx, a, b) })
 		// The lock's release is in the background; here it is waited for, which is a trip more.

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Tx is a transaction that is being run: see Worker.Run. Its methods return an error when it has to be run again; the
-// closure returns it, or any other.
+// Tx is a transaction that is being run: see Worker.Run. Its methods return an error when it has to
+// be run again; the closure returns it, or any other.
 type Tx struct {
 	w        *Worker
 	objects  []object
@@ -67,22 +67,23 @@ type check struct {
 // errConflict ends an attempt: another transaction was in the way.
 var errConflict = errors.New("transaction has to be run again")
 
-// conflicts paces the attempts of a transaction. A pause is about what another transaction takes, and differs between
-// clients: two that are in each other's way do not meet again and again. From some tries on one of them has the time
-// for a whole transaction.
+// conflicts paces the attempts of a transaction. A pause is about what another transaction takes,
+// and differs between clients: two that are in each other's way do not meet again and again. From
+// some tries on one of them has the time for a whole transaction.
 func conflicts(w *Worker) kit.Retry {
 	own := time.Duration(w.id%8) * time.Microsecond
 	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
 	return kit.Retry{Env: w.ep, Pause: kit.Unless(w.late, pause), Over: w.over}
 }
 
-// Run runs a transaction: what f reads existed at one moment, at which everything that it changes takes effect, all or
-// nothing, whenever the client crashes. It runs f again until no other transaction is in the way, for Options.Timeout
-// at most. f must have no other effects than by its Tx, and must not keep it. When f returns an error, or panics,
-// nothing is changed, and that is what Run returns.
+// Run runs a transaction: what f reads existed at one moment, at which everything that it changes
+// takes effect, all or nothing, whenever the client crashes. It runs f again until no other
+// transaction is in the way, for Options.Timeout at most. f must have no other effects than by its
+// Tx, and must not keep it. When f returns an error, or panics, nothing is changed, and that is
+// what Run returns.
 //
-// The error wraps client.ErrUncertain when the transaction may have taken effect, or may yet; rdma.ErrTimeout when it
-// found no end in time, and changed nothing.
+// The error wraps client.ErrUncertain when the transaction may have taken effect, or may yet;
+// rdma.ErrTimeout when it found no end in time, and changed nothing.
 func (w *Worker) Run(f func(tx *Tx) error) error {
 	w.begin()
 	if err := w.resume(); err != nil {
@@ -142,7 +143,8 @@ func (tx *Tx) begin() {
 	tx.err, tx.blocked, tx.late = nil, 0, 0
 }
 
-// mostLate bounds how often a closure may go on behind an error: one that never looks at errors would not end.
+// mostLate bounds how often a closure may go on behind an error: one that never looks at errors
+// would not end.
 const mostLate = 1000
 
 // fail ends the attempt. All later calls return the same error.
@@ -172,9 +174,10 @@ func (tx *Tx) conflict(o *object, blocked bool) error {
 	return tx.fail(errConflict)
 }
 
-// Read returns the data of an object, or an error wrapping ErrNoObject. It is valid until f returns, and not to be
-// changed. All that the transaction has read existed at one moment: when it does not, the error tells f to return. It
-// takes 2 trips, and none when the transaction has the object.
+// Read returns the data of an object, or an error wrapping ErrNoObject. It is valid until f
+// returns, and not to be changed. All that the transaction has read existed at one moment: when it
+// does not, the error tells f to return. It takes 2 trips, and none when the transaction has the
+// object.
 func (tx *Tx) Read(r Ref) ([]byte, error) {
 	o, err := tx.load(r, false)
 	if err != nil {
@@ -189,9 +192,9 @@ func (tx *Tx) Read(r Ref) ([]byte, error) {
 	return o.data, nil
 }
 
-// Guess says what an object's metadata is, as far as the caller knows: from Worker.Seen, or from a READ of its own.
-// Where it is right the transaction takes a trip less to read the object, or to lock it; where not, as many as without.
-// An attempt behind the first one makes no guesses.
+// Guess says what an object's metadata is, as far as the caller knows: from Worker.Seen, or from a
+// READ of its own. Where it is right the transaction takes a trip less to read the object, or to
+// lock it; where not, as many as without. An attempt behind the first one makes no guesses.
 func (tx *Tx) Guess(r Ref, m Meta) {
 	if !m.Lock.Held() && !tx.again {
 		tx.guesses = append(tx.guesses, guess{r, m})
@@ -209,8 +212,8 @@ func (tx *Tx) guessed(o *object) bool {
 	return false
 }
 
-// Seen returns the metadata of an object as the worker's last transaction has left it, or has read it, for Tx.Guess.
-// Others may have changed it since.
+// Seen returns the metadata of an object as the worker's last transaction has left it, or has read
+// it, for Tx.Guess. Others may have changed it since.
 func (w *Worker) Seen(r Ref) (m Meta, ok bool) {
 	if i, ok := w.tx.index[r]; ok {
 		return w.tx.objects[i].seen, true
@@ -218,9 +221,10 @@ func (w *Worker) Seen(r Ref) (m Meta, ok bool) {
 	return Meta{}, false
 }
 
-// ReadIf is Read for an object that may change behind the transaction's back (OPT2): same tells of its data as it is
-// now whether what f did is still right; nil data: it was freed. It is called while the transaction goes on, and must
-// not use it. An object that f changes, too, is not asked about.
+// ReadIf is Read for an object that may change behind the transaction's back (OPT2): same tells of
+// its data as it is now whether what f did is still right; nil data: it was freed. It is called
+// while the transaction goes on, and must not use it. An object that f changes, too, is not asked
+// about.
 func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
 	data, err := tx.Read(r)
 	if err == nil {
@@ -229,27 +233,29 @@ func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
 	return data, err
 }
 
-// Relax takes an object out of what is validated (OPT2): f has used it to find its way, and what it found says of
-// itself whether it is right, as fence keys do. Objects that are changed, or locked, stay.
+// Relax takes an object out of what is validated (OPT2): f has used it to find its way, and what it
+// found says of itself whether it is right, as fence keys do. Objects that are changed, or locked,
+// stay.
 func (tx *Tx) Relax(r Ref) {
 	if i, ok := tx.index[r]; ok {
 		tx.objects[i].relaxed = true
 	}
 }
 
-// Check adds verbs of the caller's to the validation of a transaction that changes something (OPT2): post adds them to
-// the batch that validates, behind the locks, and ok says, when they are complete, whether the transaction may commit.
-// They must be READs.
+// Check adds verbs of the caller's to the validation of a transaction that changes something
+// (OPT2): post adds them to the batch that validates, behind the locks, and ok says, when they are
+// complete, whether the transaction may commit. They must be READs.
 func (tx *Tx) Check(post func(b *rdma.Batch), ok func() bool) {
 	tx.checks = append(tx.checks, check{post, ok})
 }
 
-// Takes says for how long the transaction may hold its locks beyond what its objects take, 100 µs each: a client that
-// waits for them does not suspect it earlier. It is called before Lock. Longest: see Lock. What takes long calls Renew.
+// Takes says for how long the transaction may hold its locks beyond what its objects take, 100 µs
+// each: a client that waits for them does not suspect it earlier. It is called before Lock.
+// Longest: see Lock. What takes long calls Renew.
 func (tx *Tx) Takes(d time.Duration) { tx.takes = max(tx.takes, d) }
 
-// Write replaces the data of an object, or gives data to a root that has none. data is copied. The error wraps
-// ErrNoObject, client.ErrTooLarge or ErrTooMany.
+// Write replaces the data of an object, or gives data to a root that has none. data is copied. The
+// error wraps ErrNoObject, client.ErrTooLarge or ErrTooMany.
 func (tx *Tx) Write(r Ref, data []byte) error {
 	o, err := tx.load(r, true)
 	if err != nil {
@@ -261,7 +267,8 @@ func (tx *Tx) Write(r Ref, data []byte) error {
 	return tx.change(o, written, data)
 }
 
-// New makes an object, on the nodes in turn, and returns its name. The error wraps client.ErrFull or those of Write.
+// New makes an object, on the nodes in turn, and returns its name. The error wraps client.ErrFull
+// or those of Write.
 func (tx *Tx) New(data []byte) (Ref, error) {
 	w := tx.w
 	w.memory.turn++

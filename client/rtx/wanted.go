@@ -7,17 +7,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A lock is taken by whichever transaction comes first when it is free. Where many clients change one object, and
-// share few processors, one of them may come too late for as long as its whole time lasts. So a transaction that has
-// waited for a part of its time is late. It makes the lock that it meets wanted, by a CAS that changes one bit of its
-// holder's word. The bit stays when the lock is released: then only a transaction that is late takes it, at once. The
-// one that does leaves the lock wanted, since others may be late, too; one that is not late takes the lock when it
-// has stayed free for a moment, and leaves it as any other.
+// A lock is taken by whichever transaction comes first when it is free. Where many clients change
+// one object, and share few processors, one of them may come too late for as long as its whole time
+// lasts. So a transaction that has waited for a part of its time is late. It makes the lock that it
+// meets wanted, by a CAS that changes one bit of its holder's word. The bit stays when the lock is
+// released: then only a transaction that is late takes it, at once. The one that does leaves the
+// lock wanted, since others may be late, too; one that is not late takes the lock when it has
+// stayed free for a moment, and leaves it as any other.
 //
-// The bit says which client comes next, and never which one holds: owner and sequence are those of the holder, and a
-// word with the bit comes back as little as one without. A holder whose CAS meets the bit does it once more. Where it
-// does not, or dies, the lock is one that others release, on sight or behind its lease. Nothing is posted for the bit
-// where no client is late.
+// The bit says which client comes next, and never which one holds: owner and sequence are those of
+// the holder, and a word with the bit comes back as little as one without. A holder whose CAS meets
+// the bit does it once more. Where it does not, or dies, the lock is one that others release, on
+// sight or behind its lease. Nothing is posted for the bit where no client is late.
 
 // late reports whether a transaction has waited for long: see Options.Late.
 func (w *Worker) late() bool { return w.left() < w.opt.Timeout-w.opt.Late }
@@ -43,13 +44,14 @@ func (w *Worker) mayLock(at rdma.Addr, k Lock) bool {
 	}
 }
 
-// lapseShare: a lock that is wanted is not kept for transactions that are late behind a part of a lease, one of so
-// many: two of the longest pauses between their looks.
+// lapseShare: a lock that is wanted is not kept for transactions that are late behind a part of a
+// lease, one of so many: two of the longest pauses between their looks.
 const lapseShare = 8
 
 func (w *Worker) lapse() time.Duration { return w.opt.Drift / lapseShare }
 
-// inPlaceOf is the word of a lock of the worker's transaction where it takes the place of another one.
+// inPlaceOf is the word of a lock of the worker's transaction where it takes the place of another
+// one.
 func (w *Worker) inPlaceOf(before, k Lock) Lock {
 	if w.late() {
 		return k | before&lockWanted
@@ -57,7 +59,8 @@ func (w *Worker) inPlaceOf(before, k Lock) Lock {
 	return k
 }
 
-// yield ends the attempt where an object that is to be locked is another transaction's to lock next.
+// yield ends the attempt where an object that is to be locked is another transaction's to lock
+// next.
 func (tx *Tx) yield() error {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -68,7 +71,8 @@ func (tx *Tx) yield() error {
 	return nil
 }
 
-// lockWanted gives objects the lock with a log whose locks, which were taken early, have become wanted since.
+// lockWanted gives objects the lock with a log whose locks, which were taken early, have become
+// wanted since.
 func (tx *Tx) lockWanted(lock Lock) error {
 	w := tx.w
 	b := w.ep.Batch()
@@ -104,8 +108,8 @@ func (tx *Tx) lockWanted(lock Lock) error {
 	return tx.err
 }
 
-// releaseWanted releases the locks that a batch of releases has found wanted. Once is enough: a lock that is wanted
-// becomes nothing else while it is held.
+// releaseWanted releases the locks that a batch of releases has found wanted. Once is enough: a
+// lock that is wanted becomes nothing else while it is held.
 func (w *Worker) releaseWanted(was *rdma.Batch) {
 	var b *rdma.Batch
 	for i := range was.Len() {

@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestWanted: a lock that is wanted passes to a transaction that is late, whichever way its holder had taken it and
-// lets go of it, and to others when it has stayed free for a moment.
+// TestWanted: a lock that is wanted passes to a transaction that is late, whichever way its holder
+// had taken it and lets go of it, and to others when it has stayed free for a moment.
 func TestWanted(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -77,8 +77,8 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestLate: a transaction that waits for long makes the lock wanted that it meets, and gets it when it is free, however
-// fast others lock the object again and again.
+// TestLate: a transaction that waits for long makes the lock wanted that it meets, and gets it when
+// it is free, however fast others lock the object again and again.
 func TestLate(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 1})
 	a := l.Root(0)
@@ -128,8 +128,9 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestReleasedByOthers: a lock of a transaction with no log that has committed is released by a client that waits for
-// it and sees the pointer move, though its holder does nothing any more and the lease is long.
+// TestReleasedByOthers: a lock of a transaction with no log that has committed is released by a
+// client that waits for it and sees the pointer move, though its holder does nothing any more and
+// the lease is long.
 func TestReleasedByOthers(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 1})
 	a := l.Root(0)

@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Ref names an object: the number of its metadata in the lower 48 bits, from 1 on, and its life in the upper 16, which
-// tells it from objects that had the same metadata before. 0 names none. Indexes may store a Ref in their data.
+// Ref names an object: the number of its metadata in the lower 48 bits, from 1 on, and its life in
+// the upper 16, which tells it from objects that had the same metadata before. 0 names none.
+// Indexes may store a Ref in their data.
 type Ref uint64
 
 func (r Ref) number() uint64 { return uint64(r) & (1<<48 - 1) }
@@ -25,8 +26,9 @@ func (r Ref) String() string { return fmt.Sprintf("object %d.%d", r.number(), r>
 //	   owner, as many bits as Shape.Clients needs
 //	   sequence, the rest: of the owner's transaction
 //
-// A lock that is not held keeps owner and sequence of its last holder, and whether it is wanted. No transaction has the
-// same pair, so the word is the object's version too: it differs after each time that the object was locked.
+// A lock that is not held keeps owner and sequence of its last holder, and whether it is wanted. No
+// transaction has the same pair, so the word is the object's version too: it differs after each
+// time that the object was locked.
 type Lock uint64
 
 const (
@@ -93,8 +95,8 @@ type Meta struct {
 // MetaBytes is the size of an object's metadata.
 const MetaBytes = 16
 
-// MetaOf decodes what was READ at Layout.Meta: MetaBytes bytes. An index compares two of them to see whether an object
-// changed between.
+// MetaOf decodes what was READ at Layout.Meta: MetaBytes bytes. An index compares two of them to
+// see whether an object changed between.
 func MetaOf(p []byte) Meta { return Meta{Lock(le.Uint64(p)), Pointer(le.Uint64(p[8:]))} }
 
 // state is the word of a log that decides. From the top:
@@ -103,7 +105,8 @@ func MetaOf(p []byte) Meta { return Meta{Lock(le.Uint64(p)), Pointer(le.Uint64(p
 //	6  takeovers: how often the commit was taken over by a repair; in INIT, how often the transaction said that it goes on
 //	   sequence of the transaction
 //
-// The paper's INIT is what a log is in for each transaction above the word's sequence: it takes no atomic.
+// The paper's INIT is what a log is in for each transaction above the word's sequence: it takes no
+// atomic.
 type state uint64
 
 const (
@@ -122,14 +125,14 @@ func makeState(phase state, sequence uint64) state { return phase<<phaseShift | 
 func (s state) phase() state     { return s >> phaseShift }
 func (s state) sequence() uint64 { return uint64(s & stateSequence) }
 
-// takenOver is the word when one more repair works on the commit, or its client says once more that it does. The
-// count may wrap: it is there to be seen to change.
+// takenOver is the word when one more repair works on the commit, or its client says once more that
+// it does. The count may wrap: it is there to be seen to change.
 func (s state) takenOver() state {
 	return s&^takeoverMask | (s+1<<takeoverShift)&takeoverMask
 }
 
-// over reports whether the transaction with that sequence, of the log's owner, has nothing left to do but to release
-// locks.
+// over reports whether the transaction with that sequence, of the log's owner, has nothing left to
+// do but to release locks.
 func (s state) over(sequence uint64) bool {
 	return s.sequence() > sequence || s.sequence() == sequence && s.phase() != phaseDoing
 }
@@ -149,13 +152,15 @@ func (l *Layout) sequence(k Lock) uint64     { return uint64(k) & l.maxSequence 
 // leaseUnit is what the lease grows by for each object of a transaction (section 6.1).
 const leaseUnit = 100 * time.Microsecond
 
-// lease returns for how long the word of a lock may stay as it is before its holder is suspected: a part that is there
-// for clocks and schedulers, and what the holder expects to take (section 4.3), code by code 0, 1, 3, 7 ... units.
+// lease returns for how long the word of a lock may stay as it is before its holder is suspected: a
+// part that is there for clocks and schedulers, and what the holder expects to take (section 4.3),
+// code by code 0, 1, 3, 7 ... units.
 func lease(k Lock, drift time.Duration) time.Duration {
 	return drift + (1<<(k>>leaseShift&(leaseCodes-1))-1)*leaseUnit
 }
 
-// leaseCode returns the code of the shortest lease for what takes so long, or the longest lease: 3.3 s.
+// leaseCode returns the code of the shortest lease for what takes so long, or the longest lease:
+// 3.3 s.
 func leaseCode(takes time.Duration) int {
 	units := uint64((takes + leaseUnit - 1) / leaseUnit)
 	return min(bits.Len64(units), leaseCodes-1)
@@ -169,5 +174,6 @@ func (l *Layout) pointer(class int, tag, unit uint64) Pointer {
 func (l *Layout) unit(p Pointer) uint64 { return uint64(p) & (1<<l.unitBits - 1) }
 func (l *Layout) tag(p Pointer) uint64  { return uint64(p) >> l.unitBits & l.maxTag }
 
-// Absent reports whether a pointer says that an object has no data: it was never there, or was freed.
+// Absent reports whether a pointer says that an object has no data: it was never there, or was
+// freed.
 func (l *Layout) Absent(p Pointer) bool { return p&pointerDead != 0 || l.unit(p) == 0 }

@@ -12,33 +12,34 @@ import (
 
 // Options of a Worker. The zero value has the paper's.
 type Options struct {
-	// Drift is the part of a lease that is there for clocks and schedulers; 8 ms by default (section 6.1). All clients
-	// of a pool should have the same.
+	// Drift is the part of a lease that is there for clocks and schedulers; 8 ms by default (section
+	// 6.1). All clients of a pool should have the same.
 	Drift time.Duration
-	// Timeout bounds a transaction with all its retries; 1 s by default. What was decided by then is brought to its end
-	// within as long again.
+	// Timeout bounds a transaction with all its retries; 1 s by default. What was decided by then is
+	// brought to its end within as long again.
 	Timeout time.Duration
-	// Quarantine is how long a buffer is not used again once no object names it. It bounds how soon tags come back: by
-	// default behind an hour, or when each use waits for Drift: see README, "Widths".
+	// Quarantine is how long a buffer is not used again once no object names it. It bounds how soon
+	// tags come back: by default behind an hour, or when each use waits for Drift: see README,
+	// "Widths".
 	Quarantine time.Duration
-	// Flat leaves out of the leases of its locks what their transactions expect to take: without the regulation of
-	// section 4.3.
+	// Flat leaves out of the leases of its locks what their transactions expect to take: without the
+	// regulation of section 4.3.
 	Flat bool
-	// Late is for how long a transaction waits for locks of others, before a lock that it meets becomes wanted: none
-	// locks that one next which is not late. An eighth of Timeout by default.
+	// Late is for how long a transaction waits for locks of others, before a lock that it meets
+	// becomes wanted: none locks that one next which is not late. An eighth of Timeout by default.
 	Late time.Duration
 	// Log keeps a log of transactions that change one object, too: without OPT1.
 	Log bool
 }
 
-// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge, client.ErrDamaged, and those
-// of package rdma. An error that wraps rdma.ErrTimeout and not client.ErrUncertain ends a transaction that changed
-// nothing.
+// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge,
+// client.ErrDamaged, and those of package rdma. An error that wraps rdma.ErrTimeout and not
+// client.ErrUncertain ends a transaction that changed nothing.
 var (
 	// ErrNoObject ends a Read, Write, Free or Lock of an object that is not there.
 	ErrNoObject = errors.New("no such object")
-	// ErrRetired ends all transactions of a worker whose identity has used up its sequences: after years, as each
-	// transaction takes one.
+	// ErrRetired ends all transactions of a worker whose identity has used up its sequences: after
+	// years, as each transaction takes one.
 	ErrRetired = errors.New("client has used up its transactions")
 	// ErrTooMany ends a transaction that changes more objects than Shape.Writes.
 	ErrTooMany = errors.New("transaction changes too many objects")
@@ -58,9 +59,9 @@ type Stats struct {
 	Claims, Scans  uint64 // chunks that were claimed and scanned
 }
 
-// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for concurrent use. A client
-// that has several operations in flight has several workers (the paper's coroutines): each has an identity, and so a
-// log.
+// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for
+// concurrent use. A client that has several operations in flight has several workers (the paper's
+// coroutines): each has an identity, and so a log.
 type Worker struct {
 	*Layout
 	ep      rdma.Endpoint
@@ -87,8 +88,8 @@ type Worker struct {
 	stats            Stats
 }
 
-// tagLife is behind which time a tag of a buffer comes back at the earliest, where tags are not narrow. It is far above
-// the time for which a verb can be on its way.
+// tagLife is behind which time a tag of a buffer comes back at the earliest, where tags are not
+// narrow. It is far above the time for which a verb can be on its way.
 const tagLife = time.Hour
 
 // Open returns a worker of an endpoint, whose identity is 1 to Shape.Clients.
@@ -128,7 +129,8 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	return w, err
 }
 
-// sequencesAhead is how many sequences a worker reserves at a time: one WRITE more for so many transactions.
+// sequencesAhead is how many sequences a worker reserves at a time: one WRITE more for so many
+// transactions.
 const sequencesAhead = 1 << 12
 
 func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
@@ -138,8 +140,8 @@ func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
 // Stats returns the counters.
 func (w *Worker) Stats() Stats { return w.stats }
 
-// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the client is to be
-// recovered.
+// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the
+// client is to be recovered.
 func (w *Worker) Close() error {
 	w.extend()
 	err := w.leave()
@@ -170,8 +172,9 @@ func (w *Worker) leave() error {
 // extend begins a new span of time.
 func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
 
-// Span begins a span of Options.Timeout for all that the worker does from now on, until the next one: an operation of
-// an index that takes several transactions takes no longer than one would. Without it each has its own.
+// Span begins a span of Options.Timeout for all that the worker does from now on, until the next
+// one: an operation of an index that takes several transactions takes no longer than one would.
+// Without it each has its own.
 func (w *Worker) Span() {
 	w.extend()
 	w.shared = true
@@ -188,8 +191,8 @@ func (w *Worker) begin() {
 	}
 }
 
-// timeShares is into how many parts a transaction's time falls. What passes between two looks at the clock counts as
-// one part at most: the clock may have been set.
+// timeShares is into how many parts a transaction's time falls. What passes between two looks at
+// the clock counts as one part at most: the clock may have been set.
 const timeShares = 4
 
 // left returns how much of the time is left.
@@ -205,8 +208,8 @@ func (w *Worker) over() bool { return w.left() <= 0 }
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
 
-// do posts a batch as a step of the protocol and waits for all of it, as long as there is time; with none left it posts
-// nothing.
+// do posts a batch as a step of the protocol and waits for all of it, as long as there is time;
+// with none left it posts nothing.
 func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 	w.sent = false
 	left := w.left()
@@ -235,7 +238,8 @@ func (w *Worker) drop(b *rdma.Batch) {
 	w.flying = append(w.flying, b)
 }
 
-// land waits for verbs that are in flight. Until they have landed the client must not do what they could undo.
+// land waits for verbs that are in flight. Until they have landed the client must not do what they
+// could undo.
 func (w *Worker) land() error {
 	for _, list := range []*[]*rdma.Batch{&w.releases, &w.flying} { // what the first leave is in the second
 		for n := len(*list) - 1; n >= 0; n-- {
@@ -256,8 +260,9 @@ func (w *Worker) land() error {
 // mostReleases bounds the releases of locks that are in flight.
 const mostReleases = 16
 
-// resume is what a transaction begins with: it settles what earlier ones have left. Releases of their locks may land
-// whenever they do, since each expects a word that no other lock has; so they are not waited for.
+// resume is what a transaction begins with: it settles what earlier ones have left. Releases of
+// their locks may land whenever they do, since each expects a word that no other lock has; so they
+// are not waited for.
 func (w *Worker) resume() error {
 	if len(w.flying) > 0 || len(w.pending) > 0 || len(w.releases) > mostReleases {
 		return w.settle()

@@ -2,8 +2,8 @@ package sherman
 
 import "github.com/farkv/farkv/client/sherman/btree"
 
-// cache has internal nodes as a worker has read them last, within a budget: those that were used last stay. What it has
-// may be outdated. Fence keys tell.
+// cache has internal nodes as a worker has read them last, within a budget: those that were used
+// last stay. What it has may be outdated. Fence keys tell.
 type cache struct {
 	f     *btree.Format
 	most  int // nodes

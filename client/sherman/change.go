@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/client/sherman/btree"
 )
 
-// A change locks the key's leaf before it reads it (OPT2, section 5): so it is not run again since another pair of the
-// leaf changed. A transaction that changes the leaf alone has no log (OPT1).
+// A change locks the key's leaf before it reads it (OPT2, section 5): so it is not run again since
+// another pair of the leaf changed. A transaction that changes the leaf alone has no log (OPT1).
 
 // lockLeaf locks and reads the key's leaf, or returns errStale.
 func (s *Store) lockLeaf(tx transaction) (btree.Leaf, error) {
@@ -73,14 +73,15 @@ func (s *Store) insert(tx transaction) error {
 	return tx.write(s.way[0], s.node)
 }
 
-// createBeside makes the object of the operation's value. It has room for each value that may come later.
+// createBeside makes the object of the operation's value. It has room for each value that may come
+// later.
 func (s *Store) createBeside(tx transaction) (btree.Ref, error) {
 	s.beside = btree.EncodeValue(s.beside[:0], s.key, s.value)
 	return tx.create(s.beside, btree.ValueBytes(s.KeyBytes, s.ValueBytes))
 }
 
-// Update implements client.Store. A value that lies beside its leaf is replaced there, and the leaf is not touched: it
-// stays beside the leaf, however short it becomes.
+// Update implements client.Store. A value that lies beside its leaf is replaced there, and the leaf
+// is not touched: it stays beside the leaf, however short it becomes.
 func (s *Store) Update(key, value []byte) error {
 	if err := s.begin(key, value); err != nil {
 		return fmt.Errorf("update: %w", err)
@@ -99,8 +100,8 @@ func (s *Store) Update(key, value []byte) error {
 	return fmt.Errorf("update: %w", errTime)
 }
 
-// updateWhere replaces a value beside its leaf, or one in it; errBeside: it lies in the other place; errMoved: it is
-// to be looked for again.
+// updateWhere replaces a value beside its leaf, or one in it; errBeside: it lies in the other
+// place; errMoved: it is to be looked for again.
 func (s *Store) updateWhere(beside bool) error {
 	if !beside {
 		return s.do(s.updateTx)
@@ -137,8 +138,8 @@ func (s *Store) update(tx transaction) error {
 	return tx.write(s.way[0], s.node)
 }
 
-// replace replaces the value at s.at. It is the key's pair that is there: a DELETE frees it with the leaf's entry, and no
-// other transaction changes whose it is.
+// replace replaces the value at s.at. It is the key's pair that is there: a DELETE frees it with
+// the leaf's entry, and no other transaction changes whose it is.
 func (s *Store) replace(tx transaction) error {
 	if err := tx.lock(s.at); err != nil {
 		return movedIfGone(err)
@@ -162,8 +163,8 @@ func movedIfGone(err error) error {
 	return err
 }
 
-// Delete implements client.Store. When few pairs are left in the leaf it is merged with its neighbor behind that, by a
-// transaction of its own: see merge.
+// Delete implements client.Store. When few pairs are left in the leaf it is merged with its
+// neighbor behind that, by a transaction of its own: see merge.
 func (s *Store) Delete(key []byte) error {
 	if err := s.begin(key, nil); err != nil {
 		return fmt.Errorf("delete: %w", err)

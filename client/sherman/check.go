@@ -10,10 +10,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks the whole pool, on which no client works, and reports. Objects: each has data of its own. The tree: each
-// node has the level and the fences that its parent says, its entries lie between them, in internal nodes in order, and
-// its sibling is the next node of its level; each value that a leaf names is that key's, and named once; and there is
-// no object that the tree does not have. It changes nothing.
+// Check walks the whole pool, on which no client works, and reports. Objects: each has data of its
+// own. The tree: each node has the level and the fences that its parent says, its entries lie
+// between them, in internal nodes in order, and its sibling is the next node of its level; each
+// value that a leaf names is that key's, and named once; and there is no object that the tree does
+// not have. It changes nothing.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {

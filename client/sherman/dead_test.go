@@ -14,15 +14,16 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// death is a client that dies behind a verb of an INSERT that splits, and one that works on all keys then.
+// death is a client that dies behind a verb of an INSERT that splits, and one that works on all
+// keys then.
 type death struct {
 	format string
 	kept   bool // there is a master, which looks for dead clients each dtx.Detection
 	verb   uint64
 }
 
-// play returns the longest operation of the one that lives, what an operation that failed says, and whether the other
-// one died.
+// play returns the longest operation of the one that lives, what an operation that failed says, and
+// whether the other one died.
 func (c *death) play(t *testing.T) (longest time.Duration, blocked error, died bool) {
 	const keys = 12
 	p := tiny(c.format, 2)
@@ -83,7 +84,8 @@ func (c *death) play(t *testing.T) (longest time.Duration, blocked error, died b
 	return longest, blocked, victim.Crashed()
 }
 
-// judge checks the tree: what the dead one has left is no damage, and nothing is left behind its recovery.
+// judge checks the tree: what the dead one has left is no damage, and nothing is left behind its
+// recovery.
 func (c *death) judge(t *testing.T, s *sim.Sim) {
 	t.Helper()
 	r, err := Check(s)
@@ -126,9 +128,9 @@ func TestLostChunks(t *testing.T) {
 	})
 }
 
-// TestDead: a client dies behind each verb. Over rtx others wait for a lease at most, and need no master; over dtx
-// until a master has found and recovered it, and without one operations end that meet its locks, and name the client
-// that they waited for.
+// TestDead: a client dies behind each verb. Over rtx others wait for a lease at most, and need no
+// master; over dtx until a master has found and recovered it, and without one operations end that
+// meet its locks, and name the client that they waited for.
 func TestDead(t *testing.T) {
 	virtual(t)
 	const slack = 500 * time.Microsecond     // for some trips

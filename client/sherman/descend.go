@@ -14,12 +14,13 @@ const (
 	kindInternal
 )
 
-// descend finds the way from the root to the leaf of the operation's key, through nodes as the worker remembers them,
-// and reads those that it does not. The way may be outdated: the leaf's fences tell.
+// descend finds the way from the root to the leaf of the operation's key, through nodes as the
+// worker remembers them, and reads those that it does not. The way may be outdated: the leaf's
+// fences tell.
 //
-// Each node is read by itself. A node that is there has all that its fences promise, as a split and a merge change
-// parents with their children, in one transaction; so whatever the way, at its end is the leaf whose fences have the key,
-// or none that has.
+// Each node is read by itself. A node that is there has all that its fences promise, as a split and
+// a merge change parents with their children, in one transaction; so whatever the way, at its end
+// is the leaf whose fences have the key, or none that has.
 func (s *Store) descend() error {
 	for {
 		arrived, err := s.walk()
@@ -33,7 +34,8 @@ func (s *Store) descend() error {
 	}
 }
 
-// walk is one try; false: what the worker remembers does not fit together. It has forgotten the part that does not.
+// walk is one try; false: what the worker remembers does not fit together. It has forgotten the
+// part that does not.
 func (s *Store) walk() (bool, error) {
 	ref, above, level := s.library.root(), btree.Ref(0), -1
 	s.parent = nil

@@ -16,8 +16,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// dtxPool is a pool of objects of package dtx. An object stays as large as it was made: nodes are of one size anyway,
-// and each value beside a leaf has room for the longest one.
+// dtxPool is a pool of objects of package dtx. An object stays as large as it was made: nodes are
+// of one size anyway, and each value beside a leaf has room for the longest one.
 type dtxPool struct {
 	l              *dtx.Layout
 	late, unlogged bool // see known, dtx.Options
@@ -80,7 +80,8 @@ func (p *dtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]
 	return data, nil
 }
 
-// dtxObjects are objects of package dtx. Of those that the worker has met last it remembers the version.
+// dtxObjects are objects of package dtx. Of those that the worker has met last it remembers the
+// version.
 type dtxObjects struct {
 	known[dtx.Ref, dtx.Version]
 	w    *dtx.Worker
@@ -94,7 +95,8 @@ type dtxObjects struct {
 	takeRef func(i int, v dtx.Version, data []byte)
 }
 
-// versionBytes is what an entry of the versions that are remembered counts for: an object's name, and its version.
+// versionBytes is what an entry of the versions that are remembered counts for: an object's name,
+// and its version.
 const versionBytes = 16
 
 func (p *dtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (objects, error) {

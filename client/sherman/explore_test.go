@@ -12,13 +12,15 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tiny is a tree whose nodes have two entries: four keys have splits on two levels, and merges down to an empty root.
+// tiny is a tree whose nodes have two entries: four keys have splits on two levels, and merges down
+// to an empty root.
 func tiny(format string, nodes int) pool {
 	return sized(Shape{Format: format, Nodes: nodes, Records: 200, NodeBytes: 160, KeyBytes: 20, ValueBytes: 200, Clients: 24, Workers: 2,
 		Timeout: 100 * time.Millisecond, Lease: time.Millisecond})
 }
 
-// explored is the store as the explorer sees it: with a keeper, or with only the workers to repair anything.
+// explored is the store as the explorer sees it: with a keeper, or with only the workers to repair
+// anything.
 func explored(format string, kept bool) *explore.Subject {
 	s := &explore.Subject{
 		Name: format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 100 * time.Millisecond, Lone: true, Scans: true,
@@ -40,7 +42,8 @@ func explored(format string, kept bool) *explore.Subject {
 	return s
 }
 
-// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
+// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED
+// choose them.
 func TestExplore(t *testing.T) {
 	runs := uint64(300)
 	if teeth.UnderRace {

@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
-// TestForgetful: a worker that remembers no metadata reads a leaf's first, always, as rTX's paper does.
+// TestForgetful: a worker that remembers no metadata reads a leaf's first, always, as rTX's paper
+// does.
 func TestForgetful(t *testing.T) {
 	f := memPool(t, small(RTX, 1, 1000, 100))
 	s := storeOn(t, f, Options{Forgetful: true})

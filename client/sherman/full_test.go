@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/client"
 )
 
-// TestFull fills a pool by several clients until INSERTs fail. Everything can be read then; DELETEs go on, and nearly all
-// UPDATEs, by these clients and by one that comes only then; and when a part was deleted, INSERTs go on.
+// TestFull fills a pool by several clients until INSERTs fail. Everything can be read then; DELETEs
+// go on, and nearly all UPDATEs, by these clients and by one that comes only then; and when a part
+// was deleted, INSERTs go on.
 func TestFull(t *testing.T) {
 	both(t, func(t *testing.T, format string) { full(t, format, 8); full(t, format, 100) })
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// TestGoroutines lets clients split, merge and scan on memory that goroutines share, where nothing is atomic but words.
+// TestGoroutines lets clients split, merge and scan on memory that goroutines share, where nothing
+// is atomic but words.
 func TestGoroutines(t *testing.T) { both(t, goroutines) }
 
 func goroutines(t *testing.T, format string) {

@@ -65,8 +65,8 @@ func refOf(t *testing.T, s *Store, key string) btree.Ref {
 	return s.at
 }
 
-// TestOthersValue: a value says whose it is. Names of objects come back, and a client that knows one of old may meet
-// another key's.
+// TestOthersValue: a value says whose it is. Names of objects come back, and a client that knows
+// one of old may meet another key's.
 func TestOthersValue(t *testing.T) { both(t, othersValue) }
 
 func othersValue(t *testing.T, format string) {
@@ -94,7 +94,8 @@ func othersValue(t *testing.T, format string) {
 	checked(t, f, 3)
 }
 
-// TestOldWay: a node that is not the parent of the leaf, or not of the level that it was, does not adopt a half of it.
+// TestOldWay: a node that is not the parent of the leaf, or not of the level that it was, does not
+// adopt a half of it.
 func TestOldWay(t *testing.T) { both(t, oldWay) }
 
 func oldWay(t *testing.T, format string) {
@@ -128,8 +129,8 @@ func oldWay(t *testing.T, format string) {
 	checked(t, f, 16)
 }
 
-// TestScanOfDeleted: pairs that are deleted between the READ of their leaf and that of their values are left out, and do not
-// count; the scan has others for them, of the same leaf.
+// TestScanOfDeleted: pairs that are deleted between the READ of their leaf and that of their values
+// are left out, and do not count; the scan has others for them, of the same leaf.
 func TestScanOfDeleted(t *testing.T) { both(t, scanOfDeleted) }
 
 func scanOfDeleted(t *testing.T, format string) {
@@ -158,8 +159,8 @@ func scanOfDeleted(t *testing.T, format string) {
 	}
 }
 
-// TestSplitUnderScan: a scan that reads ahead meets leaves that were split, merged and emptied since it has read their
-// parent.
+// TestSplitUnderScan: a scan that reads ahead meets leaves that were split, merged and emptied
+// since it has read their parent.
 func TestSplitUnderScan(t *testing.T) { both(t, splitUnderScan) }
 
 func splitUnderScan(t *testing.T, format string) {
@@ -196,7 +197,8 @@ func splitUnderScan(t *testing.T, format string) {
 	}
 }
 
-// warmed are workers of a tree of 203 pairs: two that remember what they meet, and one that does not.
+// warmed are workers of a tree of 203 pairs: two that remember what they meet, and one that does
+// not.
 func warmed(t *testing.T, format string) (s, other, bare *Store) {
 	f := memPool(t, small(format, 3, 1000, 100))
 	s, other, bare = storeOn(t, f, Options{}), storeOn(t, f, Options{}), storeOn(t, f, Options{CacheBytes: new(0)})
@@ -211,7 +213,8 @@ func warmed(t *testing.T, format string) (s, other, bare *Store) {
 
 var shortValue, longValue = make([]byte, 8), make([]byte, 60)
 
-// steady brings a worker to its steady state: what it has has no end within an operation, and what it has met is known.
+// steady brings a worker to its steady state: what it has has no end within an operation, and what
+// it has met is known.
 func steady(t *testing.T, s *Store) {
 	for range 3 {
 		s.ep.Sleep(3 * time.Millisecond)
@@ -299,7 +302,8 @@ func tripsOfMany(t *testing.T, format string) {
 		}
 		s.ep.Sleep(time.Millisecond)
 	}
-	// Over rtx a leaf that another client has changed takes a trip more, since what is remembered of it is outdated.
+	// Over rtx a leaf that another client has changed takes a trip more, since what is remembered of
+	// it is outdated.
 	steady(t, s)
 	must(t, getOnly(other, "key100"))
 	must(t, s.Update([]byte("key100"), shortValue))

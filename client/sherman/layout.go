@@ -1,6 +1,7 @@
-// Package sherman is Sherman (SIGMOD 2022), a B-link tree in disaggregated memory, over transactions as the paper of
-// repairable ones has it ("Transactional Indexes on (RDMA or CXL-based) Disaggregated Memory with Repairable
-// Transaction", section 5): nodes are objects of package rtx, or of package dtx, and operations are transactions.
+// Package sherman is Sherman (SIGMOD 2022), a B-link tree in disaggregated memory, over
+// transactions as the paper of repairable ones has it ("Transactional Indexes on (RDMA or
+// CXL-based) Disaggregated Memory with Repairable Transaction", section 5): nodes are objects of
+// package rtx, or of package dtx, and operations are transactions.
 //
 // README.md has the protocol, what a crash leaves behind each step, and why.
 package sherman
@@ -25,7 +26,8 @@ import (
 const (
 	// RTX is over repairable transactions: a client that meets what a dead one has left ends it.
 	RTX = "sherman-rtx"
-	// DTX is over transactions of DrTM+H's protocol, which the pool's master ends when their client dies.
+	// DTX is over transactions of DrTM+H's protocol, which the pool's master ends when their client
+	// dies.
 	DTX = "sherman-dtx"
 )
 
@@ -44,8 +46,9 @@ type Params struct {
 	Memory     uint64        `json:"memory"`      // bytes of a memory node
 	Clients    int           `json:"clients"`     // identities
 	Timeout    time.Duration `json:"timeout"`     // of an operation, at most
-	// Of RTX: nodes, and values beside leaves, a memory node at most; chunks of a memory node of which only what
-	// replaces others is taken; and for how long a lock stays as it is before its holder is suspected.
+	// Of RTX: nodes, and values beside leaves, a memory node at most; chunks of a memory node of which
+	// only what replaces others is taken; and for how long a lock stays as it is before its holder is
+	// suspected.
 	Objects int           `json:"objects,omitempty"`
 	Spare   int           `json:"spare,omitempty"`
 	Lease   time.Duration `json:"lease,omitempty"`
@@ -82,13 +85,14 @@ const (
 var ErrParams = errors.New("bad pool parameters")
 
 const (
-	// mostWrites bounds the objects of a transaction: a split of all levels, each with a new node, and a value.
+	// mostWrites bounds the objects of a transaction: a split of all levels, each with a new node, and
+	// a value.
 	mostWrites = 2*mostHeight + 2
-	// mostHeight is how many levels a tree has at most. Nodes have five children or more where they were split, and so
-	// there is memory for no more.
+	// mostHeight is how many levels a tree has at most. Nodes have five children or more where they
+	// were split, and so there is memory for no more.
 	mostHeight = 24
-	// room is how much more memory a pool has than what its records need: for half-full nodes, what is in quarantine,
-	// and what clients have for themselves.
+	// room is how much more memory a pool has than what its records need: for half-full nodes, what is
+	// in quarantine, and what clients have for themselves.
 	room = 2
 )
 
@@ -150,20 +154,21 @@ func pages(n uint64) uint64 { return (n + page - 1) / page * page }
 const (
 	// chunkNodes is for how many nodes a client takes memory at a time, at least.
 	chunkNodes = 32
-	// ownChunks is how many chunks of a size a client that writes has on a memory node, of buffers that are in quarantine
-	// or free, and ownSizes of how many sizes: of nodes, and of its values.
+	// ownChunks is how many chunks of a size a client that writes has on a memory node, of buffers
+	// that are in quarantine or free, and ownSizes of how many sizes: of nodes, and of its values.
 	ownChunks = 4
 	ownSizes  = 2
-	// ownSpare is how many spare chunks of a size there are for each of them: in a full pool it holds one in which
-	// little is free, and others have more than they need.
+	// ownSpare is how many spare chunks of a size there are for each of them: in a full pool it holds
+	// one in which little is free, and others have more than they need.
 	ownSpare = 2
 	// fewWorkers is the default of Shape.Workers.
 	fewWorkers = 16
-	// logBytes is more than the log of a client takes, of RTX, and dtxLogWords than what one of DTX has beside its
-	// record.
+	// logBytes is more than the log of a client takes, of RTX, and dtxLogWords than what one of DTX
+	// has beside its record.
 	logBytes    = 64 + 32*mostWrites
 	dtxLogWords = 128
-	// mostSizings bounds the tries to find how much memory has room for so many bytes of buffers: tables grow with it.
+	// mostSizings bounds the tries to find how much memory has room for so many bytes of buffers:
+	// tables grow with it.
 	mostSizings = 16
 	page        = 4096
 )
@@ -239,8 +244,8 @@ func (l *layout) place(nodes int) (err error) {
 	return err
 }
 
-// Make writes an empty tree into the zeroed memory of a new pool: a root without data is an empty leaf. The error wraps
-// ErrParams, or rdma.ErrFull when there is not enough memory.
+// Make writes an empty tree into the zeroed memory of a new pool: a root without data is an empty
+// leaf. The error wraps ErrParams, or rdma.ErrFull when there is not enough memory.
 func Make(f rdma.Fabric, format string, p Params) (err error) {
 	defer func() {
 		if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// NewMender returns what a pool's master uses, which works through ep: it brings the transaction of a dead client to
-// its end and gives back what the client had, so that its identity can be used again. Nothing takes a dead node's
-// place.
+// NewMender returns what a pool's master uses, which works through ep: it brings the transaction of
+// a dead client to its end and gives back what the client had, so that its identity can be used
+// again. Nothing takes a dead node's place.
 func NewMender(ep rdma.Endpoint) (cluster.Mender, error) {
 	l, v, err := readLayout(ep)
 	var m cluster.Mender
@@ -41,8 +41,8 @@ func (mender) Restore(rdma.View, int, int) error { return errNoStandIn }
 // Sweep has nothing to do.
 func (mender) Sweep(rdma.View) error { return nil }
 
-// Outlives returns how many memory nodes may die so that all is still to be had: none, as objects have one copy. -1:
-// one of the nodes is dead or gone.
+// Outlives returns how many memory nodes may die so that all is still to be had: none, as objects
+// have one copy. -1: one of the nodes is dead or gone.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	ep, _, v, err := client.Look(f, "count the copies", readLayout)
 	if err != nil {

@@ -8,24 +8,25 @@ import (
 	"github.com/farkv/farkv/client/sherman/btree"
 )
 
-// Nodes that a DELETE leaves with few entries are merged with a neighbor, under the same parent, by a transaction of
-// their own behind the DELETE's: the left one gets what both had, the right one is freed, and the parent loses the
-// separator between them. A crash in between, or a merge that meets something in its way, leaves a node with few
-// entries, which is as right as any other: the next INSERT uses it, or the next merge.
+// Nodes that a DELETE leaves with few entries are merged with a neighbor, under the same parent, by
+// a transaction of their own behind the DELETE's: the left one gets what both had, the right one is
+// freed, and the parent loses the separator between them. A crash in between, or a merge that meets
+// something in its way, leaves a node with few entries, which is as right as any other: the next
+// INSERT uses it, or the next merge.
 
-// fewShare: a node has few entries when it is full to one part of so many. Only a DELETE that comes to exactly as many,
-// or to none, has it merged: so the cost is that of few of them.
+// fewShare: a node has few entries when it is full to one part of so many. Only a DELETE that comes
+// to exactly as many, or to none, has it merged: so the cost is that of few of them.
 const fewShare = 4
 
-// mergedShare is the part of a node, of fewShare, that a merged one is filled to at most. The next INSERTs do not split
-// it again.
+// mergedShare is the part of a node, of fewShare, that a merged one is filled to at most. The next
+// INSERTs do not split it again.
 const mergedShare = 3
 
 // few reports whether a leaf that has come to so many pairs is merged.
 func (s *Store) few(pairs int) bool { return pairs == 0 || pairs == s.format.Slots()/fewShare }
 
-// shrink merges the key's leaf, and whatever that leaves with few entries above it. The DELETE has taken effect, so that
-// an error here is none of its own.
+// shrink merges the key's leaf, and whatever that leaves with few entries above it. The DELETE has
+// taken effect, so that an error here is none of its own.
 func (s *Store) shrink() {
 	s.more = true
 	for s.level = 0; s.more && s.level < s.height; s.level++ {
@@ -79,7 +80,8 @@ func (s *Store) merge(tx transaction) error {
 	return tx.write(s.way[s.level+1], s.right)
 }
 
-// join writes what two neighbors have to s.node, if it fits one node with some room, or if one of them has nothing.
+// join writes what two neighbors have to s.node, if it fits one node with some room, or if one of
+// them has nothing.
 func (s *Store) join(tx transaction, left, right btree.Ref, separator []byte) (fits bool, err error) {
 	p, err := tx.read(left)
 	if err != nil {

@@ -14,12 +14,14 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// library is a pool's memory as a library of transactions divides it: that of package rtx, or that of package dtx. Both
-// promise the same: transactions are strictly serializable, all or nothing, and see a state that existed.
+// library is a pool's memory as a library of transactions divides it: that of package rtx, or that
+// of package dtx. Both promise the same: transactions are strictly serializable, all or nothing,
+// and see a state that existed.
 type library interface {
 	// prepare backs the tables of a new pool.
 	prepare(f rdma.Fabric) error
-	// open returns a worker's view, which remembers what it has met within a budget. A transaction has so much time.
+	// open returns a worker's view, which remembers what it has met within a budget. A transaction has
+	// so much time.
 	open(ep rdma.Endpoint, timeout time.Duration, budget int) (objects, error)
 	// leaveOut leaves parts of the protocol out for those that open behind it.
 	leaveOut(w Without)
@@ -43,20 +45,23 @@ type survey struct {
 	uses   []client.Use
 }
 
-// objects are what a tree is made of, its nodes and the values beside its leaves, and the transactions over them.
+// objects are what a tree is made of, its nodes and the values beside its leaves, and the
+// transactions over them.
 type objects interface {
-	// span begins the time that an operation has, for all its transactions together, and over says whether it has ended.
+	// span begins the time that an operation has, for all its transactions together, and over says
+	// whether it has ended.
 	span()
 	over() bool
 	// run runs a transaction: see rtx.Worker.Run.
 	run(f func(tx transaction) error) error
-	// each reads objects, each as it was at some moment of the call. take gets nil where there is none; data is valid
-	// until take returns.
+	// each reads objects, each as it was at some moment of the call. take gets nil where there is
+	// none; data is valid until take returns.
 	each(refs []btree.Ref, take func(i int, data []byte)) error
-	// look returns what an object has in a pool that no client is using, or errGone. It is valid until the next call.
+	// look returns what an object has in a pool that no client is using, or errGone. It is valid until
+	// the next call.
 	look(r btree.Ref) ([]byte, error)
-	// check looks at all objects of such a pool, and reports. clients are those that there are, and whether they are
-	// alive.
+	// check looks at all objects of such a pool, and reports. clients are those that there are, and
+	// whether they are alive.
 	check(r *client.Report, clients map[rdma.ClientID]bool) (audit, error)
 	counts(to []telemetry.Counter) []telemetry.Counter
 	close() error
@@ -74,7 +79,8 @@ type fact struct {
 	count int
 }
 
-// transaction is one that runs. Its methods return an error when it has to be run again, which the closure returns.
+// transaction is one that runs. Its methods return an error when it has to be run again, which the
+// closure returns.
 type transaction interface {
 	// read returns an object's data, valid until the closure returns, or errGone.
 	read(r btree.Ref) ([]byte, error)
@@ -89,8 +95,9 @@ type transaction interface {
 // errGone ends the read of an object that is not there.
 var errGone = errors.New("no such object")
 
-// known is what a worker remembers of the objects that it has met last, M of each, within a budget, so that one that is
-// known is read and locked in fewer trips. It is the part of a transaction that both libraries do alike.
+// known is what a worker remembers of the objects that it has met last, M of each, within a budget,
+// so that one that is known is read and locked in fewer trips. It is the part of a transaction that
+// both libraries do alike.
 type known[R ~uint64, M any] struct {
 	none  error // of an object that is not there, as the library has it
 	metas *locations.Cache[M]

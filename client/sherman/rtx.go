@@ -101,7 +101,8 @@ func (m *rtxMender) Recover(v rdma.View, c rdma.ClientID) error {
 	return m.w.Recover(c)
 }
 
-// rtxObjects are objects of package rtx. Of those that the worker has met last it remembers the metadata.
+// rtxObjects are objects of package rtx. Of those that the worker has met last it remembers the
+// metadata.
 type rtxObjects struct {
 	known[rtx.Ref, rtx.Meta]
 	w *rtx.Worker
@@ -115,7 +116,8 @@ type rtxObjects struct {
 	takeRef func(i int, m rtx.Meta, data []byte, there bool)
 }
 
-// metaBytes is what an entry of the metadata that is remembered counts for: an object's name, and its metadata.
+// metaBytes is what an entry of the metadata that is remembered counts for: an object's name, and
+// its metadata.
 const metaBytes = 8 + rtx.MetaBytes
 
 func (p *rtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (objects, error) {
@@ -176,7 +178,8 @@ func (o *rtxObjects) look(r btree.Ref) ([]byte, error) {
 	return data, o.gone(err)
 }
 
-// check counts the chunks of those that are dead, too: so what is to be given back by the master is seen.
+// check counts the chunks of those that are dead, too: so what is to be given back by the master is
+// seen.
 func (o *rtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (audit, error) {
 	u, err := o.w.Check(func(id rdma.ClientID) bool { return clients[id] })
 	if errors.Is(err, client.ErrDamaged) {

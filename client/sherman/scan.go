@@ -7,13 +7,14 @@ import (
 	"github.com/farkv/farkv/client/sherman/btree"
 )
 
-// A scan reads leaf by leaf: each is a state that existed, and says in which range of keys it is all that there is. The
-// next leaf has to begin where this one ends: whatever splits and merges meanwhile, no key in between is left out, and
-// none comes twice. Leaves that its parent names are read ahead, in one trip; one that was split or merged since does not
-// have the range that is due, and the scan looks for the one that has.
+// A scan reads leaf by leaf: each is a state that existed, and says in which range of keys it is
+// all that there is. The next leaf has to begin where this one ends: whatever splits and merges
+// meanwhile, no key in between is left out, and none comes twice. Leaves that its parent names are
+// read ahead, in one trip; one that was split or merged since does not have the range that is due,
+// and the scan looks for the one that has.
 //
-// Values beside a leaf are read in one trip more. One that is not there any more belongs to a pair that was deleted behind
-// the READ of its leaf, so that it was not there throughout.
+// Values beside a leaf are read in one trip more. One that is not there any more belongs to a pair
+// that was deleted behind the READ of its leaf, so that it was not there throughout.
 
 // mostAhead is how many leaves are read at a time (Sherman's range queries do as many).
 const mostAhead = 32
@@ -58,9 +59,9 @@ func (c *scan) open(s *Store) {
 	}
 }
 
-// Scan implements client.Scanner. The operation's timeout bounds the time without progress. What is yielded was there at
-// some moment of the call, and what was there throughout is yielded, up to the n-th; all of them are no state of the
-// whole tree.
+// Scan implements client.Scanner. The operation's timeout bounds the time without progress. What is
+// yielded was there at some moment of the call, and what was there throughout is yielded, up to the
+// n-th; all of them are no state of the whole tree.
 func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) error {
 	c := &s.scan
 	c.from = append(c.from[:0], start...)
@@ -77,8 +78,8 @@ func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) er
 	return nil
 }
 
-// scanAhead yields what some leaves have, from c.from on, until n pairs were yielded. more: there may be more behind
-// them.
+// scanAhead yields what some leaves have, from c.from on, until n pairs were yielded. more: there
+// may be more behind them.
 func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool, err error) {
 	c := &s.scan
 	s.key = c.from
@@ -116,7 +117,8 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 	return true, nil
 }
 
-// ahead lists the leaf that the operation's key leads to, and those behind it that n pairs may take.
+// ahead lists the leaf that the operation's key leads to, and those behind it that n pairs may
+// take.
 func (s *Store) ahead(n int) {
 	c := &s.scan
 	c.leaves = append(c.leaves[:0], s.way[0])
@@ -134,8 +136,8 @@ func (s *Store) ahead(n int) {
 	c.there = [mostAhead]bool{}
 }
 
-// scanLeaf yields the pairs of a leaf from c.from on, n at most; n is 0 when yield wants no more. whole: these were all;
-// else c.from is behind the last one that was looked at.
+// scanLeaf yields the pairs of a leaf from c.from on, n at most; n is 0 when yield wants no more.
+// whole: these were all; else c.from is behind the last one that was looked at.
 func (s *Store) scanLeaf(l btree.Leaf, n *int, yield func(key, value []byte) bool) (whole bool, err error) {
 	c := &s.scan
 	c.pairs = l.Pairs(c.pairs[:0])

@@ -20,8 +20,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// virtual skips a test of many runs in virtual time under the race detector, which finds nothing where one task runs at a
-// time.
+// virtual skips a test of many runs in virtual time under the race detector, which finds nothing
+// where one task runs at a time.
 func virtual(t testing.TB) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -78,8 +78,8 @@ const (
 	tenure    = 4 * detection
 )
 
-// keep starts a keeper, which ends when no client works, and none is dead that it has not recovered. A tree over
-// package rtx needs none.
+// keep starts a keeper, which ends when no client works, and none is dead that it has not
+// recovered. A tree over package rtx needs none.
 func (d *play) keep() {
 	d.kept = true
 	d.Go("keeper", func(ep rdma.Endpoint) {
@@ -134,8 +134,8 @@ func unsure(err error) bool {
 	return err == nil
 }
 
-// TestScans: scans beside clients that insert, update and delete, split and merge, and die, on a network that tears,
-// reorders and delays.
+// TestScans: scans beside clients that insert, update and delete, split and merge, and die, on a
+// network that tears, reorders and delays.
 func TestScans(t *testing.T) { both(t, testScans) }
 
 func testScans(t *testing.T, format string) {
@@ -193,8 +193,8 @@ func testScans(t *testing.T, format string) {
 	t.Logf("%d runs, %d scans, %+v", count, scans, all)
 }
 
-// crash is an operation on a tree that has something, and whose client dies behind one of its verbs; so does the next one
-// that comes, and the last one lives.
+// crash is an operation on a tree that has something, and whose client dies behind one of its
+// verbs; so does the next one that comes, and the last one lives.
 type crash struct {
 	name   string
 	before string // keys of one letter that are there
@@ -221,8 +221,8 @@ var crashes = []crash{
 	}},
 }
 
-// play lets clients die behind so many verbs, one after the other, and returns how many verbs the first one that lives
-// has sent. The first client does the operation, and the next ones everything.
+// play lets clients die behind so many verbs, one after the other, and returns how many verbs the
+// first one that lives has sent. The first client does the operation, and the next ones everything.
 func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, err error) {
 	d, err := newPlay(format, seed, 1+int(seed%2))
 	if err != nil {
@@ -256,8 +256,8 @@ func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, 
 						return err
 					}
 				}
-				// All locks of the dead end with the first one that is waited for: behind its lease, or when the
-				// keeper has found and recovered its client.
+				// All locks of the dead end with the first one that is waited for: behind its lease, or when
+				// the keeper has found and recovered its client.
 				if took, most := s.ep.Now()-began, time.Duration(len(verbs)+1)*2*cmp.Or(s.Lease, detection); took > most {
 					return fmt.Errorf("operations on %q took %v, %v at most", k, took, most)
 				}
@@ -284,9 +284,9 @@ func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, 
 	return sent, d.end()
 }
 
-// TestCrashes: a client dies behind each verb of each operation, and a second one behind verbs of what it does then;
-// all others go on, at once and without a master, or with DTX when the keeper has recovered the dead, and the tree is
-// as it was before the operation, or as it is behind it.
+// TestCrashes: a client dies behind each verb of each operation, and a second one behind verbs of
+// what it does then; all others go on, at once and without a master, or with DTX when the keeper
+// has recovered the dead, and the tree is as it was before the operation, or as it is behind it.
 func TestCrashes(t *testing.T) { both(t, testCrashes) }
 
 func testCrashes(t *testing.T, format string) {

@@ -7,11 +7,13 @@ import (
 	"github.com/farkv/farkv/client/sherman/btree"
 )
 
-// A node that is full is split in the transaction that inserts, with its parent, and with whatever is full above that.
-// So there is no moment at which a parent does not have its children, and a crash leaves the tree as it was before the
-// INSERT, or as it is behind it. A sibling is needed by scans alone.
+// A node that is full is split in the transaction that inserts, with its parent, and with whatever
+// is full above that. So there is no moment at which a parent does not have its children, and a
+// crash leaves the tree as it was before the INSERT, or as it is behind it. A sibling is needed by
+// scans alone.
 //
-// The root's object stays: two new nodes get what it had, and it becomes their parent, one level higher.
+// The root's object stays: two new nodes get what it had, and it becomes their parent, one level
+// higher.
 
 // splitLeaf inserts a pair into a leaf that is full.
 func (s *Store) splitLeaf(tx transaction, l btree.Leaf, p btree.Pair) error {
@@ -82,7 +84,8 @@ func (s *Store) adopt(tx transaction, level int, child btree.Entry) error {
 	return s.divide(tx, level, separator)
 }
 
-// internal reads the node of a level on the way to the key, as part of a transaction, or returns errStale.
+// internal reads the node of a level on the way to the key, as part of a transaction, or returns
+// errStale.
 func (s *Store) internal(tx transaction, level int) (btree.Internal, error) {
 	p, err := tx.read(s.way[level])
 	if err != nil {

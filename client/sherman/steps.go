@@ -14,9 +14,9 @@ import (
 // stepPeek is that of looks at a pool.
 const stepPeek rdma.Step = "look at a node"
 
-// Steps returns the steps of a store's protocol, which are those of transactions, as traces show them and faults can be
-// set to them, without those that hardly ever happen. A tree changes all that its transactions read, and so nothing is
-// left to validate.
+// Steps returns the steps of a store's protocol, which are those of transactions, as traces show
+// them and faults can be set to them, without those that hardly ever happen. A tree changes all
+// that its transactions read, and so nothing is left to validate.
 func Steps(format string) []rdma.Step {
 	all := rtx.Steps
 	if format == DTX {

@@ -17,12 +17,13 @@ import (
 type Options struct {
 	// Format is RTX or DTX, which the pool has to be; "": either.
 	Format string
-	// CacheBytes is for internal nodes, and for the metadata of objects, half of it each; 0: neither is remembered;
-	// default 4 MiB.
+	// CacheBytes is for internal nodes, and for the metadata of objects, half of it each; 0: neither
+	// is remembered; default 4 MiB.
 	CacheBytes *int
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
-	// Forgetful workers remember no metadata: they read each object's before its data, as the paper's do. So a READ
-	// takes two trips, and none reads data that has been replaced. Internal nodes have their half of CacheBytes.
+	// Forgetful workers remember no metadata: they read each object's before its data, as the paper's
+	// do. So a READ takes two trips, and none reads data that has been replaced. Internal nodes have
+	// their half of CacheBytes.
 	Forgetful bool
 	// Without is what of the protocol is left out, to measure what it costs.
 	Without Without
@@ -52,8 +53,8 @@ type Stats struct {
 	Kept    uint64 // nodes with few entries that were not merged, as something was in the way
 }
 
-// Store is one worker's view of a tree. It implements client.Store and client.Scanner, and is not safe for concurrent
-// use.
+// Store is one worker's view of a tree. It implements client.Store and client.Scanner, and is not
+// safe for concurrent use.
 type Store struct {
 	*layout
 	ep      rdma.Endpoint
@@ -99,8 +100,8 @@ var (
 	_ client.Countable = (*Store)(nil)
 )
 
-// timeShares: an operation decides within a part of its time, and what is decided is brought to its end within as much
-// again (rtx.Options.Timeout).
+// timeShares: an operation decides within a part of its time, and what is decided is brought to its
+// end within as much again (rtx.Options.Timeout).
 const timeShares = 2
 
 // Open returns a worker's view of the pool that ep reaches.
@@ -165,8 +166,8 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 	return s.objects.counts(to)
 }
 
-// Close gives back what the worker holds in the pool. When it fails, the client is to be recovered, and the error wraps
-// client.ErrUncertain.
+// Close gives back what the worker holds in the pool. When it fails, the client is to be recovered,
+// and the error wraps client.ErrUncertain.
 func (s *Store) Close() error {
 	s.objects.span()
 	if err := s.objects.close(); err != nil {
@@ -219,8 +220,8 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	return s.out, nil
 }
 
-// get reads the leaf, and the value if that lies beside it. That value says whose it is: where it is the key's, the pair
-// is there at that moment, whatever has become of the leaf.
+// get reads the leaf, and the value if that lies beside it. That value says whose it is: where it
+// is the key's, the pair is there at that moment, whatever has become of the leaf.
 func (s *Store) get() error {
 	for !s.objects.over() {
 		if err := s.look(); err != nil || s.found == foundHere {
@@ -238,7 +239,8 @@ func (s *Store) get() error {
 	return errTime
 }
 
-// look reads the key's leaf: s.found is foundHere or foundBeside, or the error wraps client.ErrNotFound.
+// look reads the key's leaf: s.found is foundHere or foundBeside, or the error wraps
+// client.ErrNotFound.
 func (s *Store) look() error {
 	for {
 		if err := s.descend(); err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/ordered"
 )
 
-// TestTree: a tree is what a map is while it grows, in order and in none, changes and is emptied. No leaf is left
-// then but the root.
+// TestTree: a tree is what a map is while it grows, in order and in none, changes and is emptied.
+// No leaf is left then but the root.
 func TestTree(t *testing.T) {
 	for _, c := range []struct {
 		name, format string

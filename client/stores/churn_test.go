@@ -37,9 +37,9 @@ const (
 	churnRecords = 2000
 )
 
-// TestChurn inserts ever-new keys in real time and deletes old ones, so that the same number is live: no operation
-// fails, however many the pool has held by then, and no key is lost. On shm: eed9e50 fails behind 2 to 8 s, on mem:
-// behind one.
+// TestChurn inserts ever-new keys in real time and deletes old ones, so that the same number is
+// live: no operation fails, however many the pool has held by then, and no key is lost. On shm:
+// eed9e50 fails behind 2 to 8 s, on mem: behind one.
 func TestChurn(t *testing.T) {
 	for _, c := range []struct {
 		store, fabric string
@@ -92,7 +92,8 @@ func churn(t *testing.T, addr, store string, lasts time.Duration) {
 	t.Logf("%d inserts", inserts)
 }
 
-// checkBetweenSweeps checks a pool that no client uses, at a time in which its master does not sweep it, either.
+// checkBetweenSweeps checks a pool that no client uses, at a time in which its master does not
+// sweep it, either.
 func checkBetweenSweeps(t *testing.T, p *Pool) {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		before := p.Fabric.View()
@@ -111,7 +112,8 @@ func checkBetweenSweeps(t *testing.T, p *Pool) {
 
 // churnPool makes a pool that goes with the test.
 func churnPool(t *testing.T, addr, store string) *Pool {
-	// An operation waits for a sweep until its timeout is over, and a sweep of a master that hardly runs takes seconds.
+	// An operation waits for a sweep until its timeout is over, and a sweep of a master that hardly
+	// runs takes seconds.
 	p, err := Create(addr, store, Params{Records: churnRecords, Timeout: 20 * time.Second})
 	must(t, err)
 	t.Cleanup(func() { must(t, p.Close()) })

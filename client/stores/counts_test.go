@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Every store counts what its protocol does, by names that do not change, and no other client's operations.
+// Every store counts what its protocol does, by names that do not change, and no other client's
+// operations.
 func TestCounts(t *testing.T) {
 	const keys = 50
 	for _, name := range Names() {

@@ -10,8 +10,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// TestFill compares what stores say of how full their index is with the pairs that are in it: exactly in a small
-// pool, and within 15 % where a sample is taken. All begin empty, and memory fills with the pairs.
+// TestFill compares what stores say of how full their index is with the pairs that are in it:
+// exactly in a small pool, and within 15 % where a sample is taken. All begin empty, and memory
+// fills with the pairs.
 func TestFill(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one worker at a time; run without -race")

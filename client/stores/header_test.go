@@ -17,8 +17,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// In a pool that is shared with other users any of them may write the header. Whatever numbers it holds, opening the
-// pool ends without a panic, and takes no memory by them.
+// In a pool that is shared with other users any of them may write the header. Whatever numbers it
+// holds, opening the pool ends without a panic, and takes no memory by them.
 func TestHeadersOfOthers(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one worker at a time; run without -race")
@@ -88,8 +88,8 @@ func variants(params map[string]any) (all []variant) {
 	return all
 }
 
-// mostAllocated bounds what opening the pool may allocate: half of it is what a worker takes of the largest pairs that
-// there can be.
+// mostAllocated bounds what opening the pool may allocate: half of it is what a worker takes of the
+// largest pairs that there can be.
 const mostAllocated = 128 << 20
 
 // opens opens a worker's view; what Open answers is no matter.

@@ -10,17 +10,20 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Keep makes this process a candidate for the pool's master until the pool is closed: the master replaces memory nodes
-// that died, recovers clients that did, of other processes too, and sweeps the pools of stores that need it, mem: pools
-// among them. It takes one of the pool's places for clients. A pool that is full, and a store that has nothing to mend,
-// are not kept, which is no error.
+// Keep makes this process a candidate for the pool's master until the pool is closed: the master
+// replaces memory nodes that died, recovers clients that did, of other processes too, and sweeps
+// the pools of stores that need it, mem: pools among them. It takes one of the pool's places for
+// clients. A pool that is full, and a store that has nothing to mend, are not kept, which is no
+// error.
 func (p *Pool) Keep(o cluster.Options) error { return Keep(p.Fabric, p.Kind, o) }
 
-// Lease is the tenure of the master of a pool that processes share, unless it prolongs it. On a machine that is busy a
-// master may not run for a while, and one that loses its role has to begin anew.
+// Lease is the tenure of the master of a pool that processes share, unless it prolongs it. On a
+// machine that is busy a master may not run for a while, and one that loses its role has to begin
+// anew.
 const Lease = 300 * time.Millisecond
 
-// Tenure is the lease of masters of an open pool: Lease, or longer where it costs more to prolong one.
+// Tenure is the lease of masters of an open pool: Lease, or longer where it costs more to prolong
+// one.
 func Tenure(f rdma.Fabric) time.Duration {
 	if t, ok := f.(rdma.TenureAdviser); ok {
 		return t.Tenure()
@@ -28,8 +31,8 @@ func Tenure(f rdma.Fabric) time.Duration {
 	return Lease
 }
 
-// KeeperName is the name of clients that are candidates for a pool's master. Any client may be called so: a decision that
-// rests on it may be wrong, and must cost no data then.
+// KeeperName is the name of clients that are candidates for a pool's master. Any client may be
+// called so: a decision that rests on it may be wrong, and must cost no data then.
 const KeeperName = "keeper"
 
 // Keep is Pool.Keep for callers that have the pool's parts.
@@ -54,7 +57,8 @@ func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 	return nil
 }
 
-// Teller returns what puts a keeper's events into the pool's telemetry; nil: the pool has none, or it cannot be found now.
+// Teller returns what puts a keeper's events into the pool's telemetry; nil: the pool has none, or
+// it cannot be found now.
 func Teller(ep rdma.Endpoint, f rdma.Fabric) func(rdma.Endpoint, *rdma.View, []cluster.Event, time.Duration) error {
 	if g, ok := f.(rdma.Geometer); !ok || g.Geometry().Telemetry == 0 {
 		return nil
@@ -84,8 +88,8 @@ func EventOf(e cluster.Event, at time.Time) telemetry.Event {
 	return t
 }
 
-// keep keeps the pool until its fabric closes. A master that was slow was fenced off, and goes on with another identity:
-// it closes the lost one, so that it can be forgotten.
+// keep keeps the pool until its fabric closes. A master that was slow was fenced off, and goes on
+// with another identity: it closes the lost one, so that it can be forgotten.
 func keep(ep rdma.Endpoint, f rdma.Fabric, k *Kind, o cluster.Options) {
 	for {
 		lost := cluster.Keep(ep, f, k.Mender(f), o)

@@ -21,15 +21,16 @@ func killedPool(p *Pool, err error) (killed.Pool, error) {
 	return killed.Pool{Fabric: p.Fabric, Open: open, Mender: p.Kind.Mender(nil), Check: p.Kind.Check}, nil
 }
 
-// lease returns the lease of a transaction that expects to take as long as the change of so many objects: 100 µs
-// each, in powers of two.
+// lease returns the lease of a transaction that expects to take as long as the change of so many
+// objects: 100 µs each, in powers of two.
 func lease(objects int) time.Duration {
 	return 8*time.Millisecond + (1<<bits.Len(uint(objects))-1)*100*time.Microsecond
 }
 
-// TestKilled kills processes of pools whose clients repair what they meet, every 50 ms, at any moment: no operation
-// waits for the dead longer than a lease, nothing that was acknowledged is lost, nothing appears that was not
-// written, and nothing leaks. FARKV_LONG=1 does so for ten minutes each, with 64 workers.
+// TestKilled kills processes of pools whose clients repair what they meet, every 50 ms, at any
+// moment: no operation waits for the dead longer than a lease, nothing that was acknowledged is
+// lost, nothing appears that was not written, and nothing leaks. FARKV_LONG=1 does so for ten
+// minutes each, with 64 workers.
 func TestKilled(t *testing.T) {
 	for _, c := range []struct {
 		name, store string

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Taking lists the stores whose formats take a key and a value of so many bytes together, without baselines.
+// Taking lists the stores whose formats take a key and a value of so many bytes together, without
+// baselines.
 func Taking(pair int) (names []string) {
 	for _, k := range Kinds() {
 		if !k.Baseline && pair <= k.MaxPair {
@@ -15,8 +16,8 @@ func Taking(pair int) (names []string) {
 	return names
 }
 
-// TooLarge says what the user of a pool of this store can do when a key and a value of so many bytes together are too
-// large for it.
+// TooLarge says what the user of a pool of this store can do when a key and a value of so many
+// bytes together are too large for it.
 func (k *Kind) TooLarge(pair int) string {
 	if k.MaxPair == 0 || pair <= k.MaxPair {
 		return fmt.Sprintf("split the value, or make a pool with 'farkv up --store %s --pair-bytes %d', or more", k.Name, pair)
@@ -29,8 +30,8 @@ func (k *Kind) TooLarge(pair int) string {
 		k.limit(pair), example(others), pair)
 }
 
-// KeyTooLarge says what the user of a pool of this store can do when a key of so many bytes is longer than the longest that
-// the pool takes, which its table has room for.
+// KeyTooLarge says what the user of a pool of this store can do when a key of so many bytes is
+// longer than the longest that the pool takes, which its table has room for.
 func (k *Kind) KeyTooLarge(key int) string {
 	o := k.Option(keyBytes)
 	if o == nil || key > int(o.Max) {
@@ -52,7 +53,8 @@ func (k *Kind) limit(pair int) string {
 	return fmt.Sprintf("%s, and no store takes %d", limit, pair)
 }
 
-// example is the first of the names that is a paper's own store, and no variant of one, or the first.
+// example is the first of the names that is a paper's own store, and no variant of one, or the
+// first.
 func example(names []string) string {
 	for _, name := range names {
 		if !strings.Contains(name, "-") {

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A pair beyond a store's format is told the limit, and a store without it, whose pools can be made for the pair.
+// A pair beyond a store's format is told the limit, and a store without it, whose pools can be made
+// for the pair.
 func TestTooLarge(t *testing.T) {
 	fusee, err := Lookup("fusee")
 	if err != nil {

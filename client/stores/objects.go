@@ -12,14 +12,15 @@ import (
 // Objects are objects of rTX without an index, which measurements of its locks are about (rTX 6.4).
 type Objects struct{ layout *rtx.Layout }
 
-// Bytes of an object, and of a node's memory that each client has for those that it replaces, beside what all objects
-// take.
+// Bytes of an object, and of a node's memory that each client has for those that it replaces,
+// beside what all objects take.
 const (
 	objectBytes  = 8
 	objectsSpare = 1 << 20
 )
 
-// NewObjects are n objects on one node, for so many clients, of which each changes some in a transaction, at most.
+// NewObjects are n objects on one node, for so many clients, of which each changes some in a
+// transaction, at most.
 func NewObjects(n, clients, writes int) (*Objects, error) {
 	l, err := rtx.NewLayout(rtx.Shape{
 		Nodes: 1, Memory: uint64(n)*1024 + uint64(clients)*objectsSpare, Clients: clients, Roots: n, Sizes: []int{objectBytes}, Writes: max(writes, 2),
@@ -87,7 +88,8 @@ func (u *Updater) Update(objects []int) error {
 	})
 }
 
-// Counts returns how many transactions the client has committed, and how many of others it was the first to suspect.
+// Counts returns how many transactions the client has committed, and how many of others it was the
+// first to suspect.
 func (u *Updater) Counts() (commits, suspected uint64) {
 	s := u.w.Stats()
 	return s.Commits, s.Aborted + s.Finished

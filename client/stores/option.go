@@ -10,19 +10,21 @@ import (
 	"time"
 )
 
-// Option is a parameter that a store declares as its own. Flags, properties, help and status follow from the declaration.
+// Option is a parameter that a store declares as its own. Flags, properties, help and status follow
+// from the declaration.
 type Option struct {
 	Name string // of its flag: cache-bytes, whose property is farkv.cachebytes
 	When When
 	Type Type
-	// Default holds where nothing is set; nil: what holds then follows from other parameters, as Derived says.
+	// Default holds where nothing is set; nil: what holds then follows from other parameters, as
+	// Derived says.
 	Default any
 	Derived string
 	// Min and Max bound its values; Max 0: nothing above. Of a Duration they are nanoseconds.
 	Min, Max float64
 	Doc      string // what it is for, without its store, default and bounds
-	// Parts are options that are set together, as name=value with commas between. Each has its own value, and their whole has
-	// none.
+	// Parts are options that are set together, as name=value with commas between. Each has its own
+	// value, and their whole has none.
 	Parts []Option
 	// Field is what the option is called in the header of a pool; "": as its Name, with _ for -.
 	Field string
@@ -51,11 +53,12 @@ const (
 
 func (t Type) String() string { return [...]string{"int", "size", "float", "bool", "duration"}[t] }
 
-// CacheBytes is the option of all stores that have a cache which can be sized: the budget of one worker's, 0 for none.
+// CacheBytes is the option of all stores that have a cache which can be sized: the budget of one
+// worker's, 0 for none.
 const CacheBytes = "cache-bytes"
 
-// Values are options that are set, by their names; what is not there has its default. Each has the Go type of its
-// option's Type.
+// Values are options that are set, by their names; what is not there has its default. Each has the
+// Go type of its option's Type.
 type Values map[string]any
 
 // Int returns the value of an option of type Int or Bytes; 0 where there is none.
@@ -85,7 +88,8 @@ func (v Values) With(others Values) Values {
 	return all
 }
 
-// Read sets an option, or each part that the text names, as the text says. The error says what is wanted.
+// Read sets an option, or each part that the text names, as the text says. The error says what is
+// wanted.
 func (v Values) Read(o *Option, text string) error {
 	if o.Parts == nil {
 		x, err := o.Parse(text)

@@ -58,7 +58,8 @@ func TestHeeds(t *testing.T) {
 	}
 }
 
-// A declaration is whole, its default is within its bounds, and options of one name have one type in all stores.
+// A declaration is whole, its default is within its bounds, and options of one name have one type
+// in all stores.
 func TestDeclarations(t *testing.T) {
 	types, names := map[string]Type{}, map[string]string{}
 	for _, store := range Names() {

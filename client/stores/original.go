@@ -14,9 +14,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Process is what the workers of a process, or of a simulated compute node, share. The zero Process is ready; it is of one
-// pool, and safe for concurrent use. Its workers die together: one that dies alone would leave the others behind what it
-// has of it.
+// Process is what the workers of a process, or of a simulated compute node, share. The zero Process
+// is ready; it is of one pool, and safe for concurrent use. Its workers die together: one that dies
+// alone would leave the others behind what it has of it.
 type Process struct {
 	mu    sync.Mutex
 	turns *localTurns

@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestOutlives compares how many deaths stores say that they outlive with what follows from their copies: of replicas
-// one has to be left, of those that majorities use a majority.
+// TestOutlives compares how many deaths stores say that they outlive with what follows from their
+// copies: of replicas one has to be left, of those that majorities use a majority.
 func TestOutlives(t *testing.T) {
 	for _, c := range []struct {
 		store string

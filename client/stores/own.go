@@ -57,7 +57,8 @@ func (k *Kind) Uncached(o Options) Options {
 	return o
 }
 
-// Heeds returns an error that wraps ErrParams where an option is set that the store does not have, or to what it cannot be.
+// Heeds returns an error that wraps ErrParams where an option is set that the store does not have,
+// or to what it cannot be.
 func (k *Kind) Heeds(v Values) error {
 	for _, name := range slices.Sorted(maps.Keys(v)) {
 		o := k.Option(name)

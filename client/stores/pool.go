@@ -29,8 +29,8 @@ const page = 4096
 // ErrParams is wrapped when a pool of the wanted shape cannot exist.
 var ErrParams = errors.New("bad pool parameters")
 
-// Create makes a pool for the named store and opens it. Errors wrap ErrUnknown, ErrParams, fabrics.ErrOvercommit,
-// or what fabrics.Create returns.
+// Create makes a pool for the named store and opens it. Errors wrap ErrUnknown, ErrParams,
+// fabrics.ErrOvercommit, or what fabrics.Create returns.
 func Create(addr, store string, p Params) (*Pool, error) {
 	kind, err := Lookup(store)
 	if err != nil {
@@ -61,7 +61,8 @@ func Create(addr, store string, p Params) (*Pool, error) {
 	return pool, err
 }
 
-// Bytes returns the memory of all nodes together, with that of telemetry, of parameters that Size has seen.
+// Bytes returns the memory of all nodes together, with that of telemetry, of parameters that Size
+// has seen.
 func (p *Params) Bytes() uint64 { return uint64(p.Nodes) * (p.Memory + telemetry.Bytes(p.Telemetry)) }
 
 // Geometry returns the shape of the pool, of parameters that Size has seen.
@@ -72,8 +73,8 @@ func (p *Params) Geometry() fabrics.Geometry {
 	}
 }
 
-// Make formats a pool that no client sees yet, and makes sure that it takes the pairs that it is made for. Errors wrap
-// ErrParams, rdma.ErrFull or what Format returns.
+// Make formats a pool that no client sees yet, and makes sure that it takes the pairs that it is
+// made for. Errors wrap ErrParams, rdma.ErrFull or what Format returns.
 func (k *Kind) Make(f rdma.Fabric, p Params) error {
 	if err := k.servable(f); err != nil {
 		return err
@@ -107,7 +108,8 @@ func tooLarge(kind *Kind, pair, most int) error {
 		pair, kind.Name, most)
 }
 
-// MostPair returns the most bytes that a key and its value may have together in the pool of a worker's store of this kind.
+// MostPair returns the most bytes that a key and its value may have together in the pool of a
+// worker's store of this kind.
 func (k *Kind) MostPair(s client.Store) int {
 	if limited, ok := s.(interface{ MaxPair() int }); ok {
 		return limited.MaxPair()
@@ -118,8 +120,8 @@ func (k *Kind) MostPair(s client.Store) int {
 // most clients of a pool: the highest identities are owners that are no clients.
 const maxClients = int(node.OfNode) - 1
 
-// Check tells what is wrong with the numbers of a pool of a store, whose Size has seen them, and rounds its memory to
-// pages. Errors wrap ErrParams.
+// Check tells what is wrong with the numbers of a pool of a store, whose Size has seen them, and
+// rounds its memory to pages. Errors wrap ErrParams.
 func (p *Params) Check(k *Kind) error {
 	switch {
 	case p.Nodes < 1 || p.Nodes > fabrics.MaxNodes:
@@ -170,9 +172,9 @@ func apart(spares int) string {
 	return ", spares apart"
 }
 
-// Open opens a pool, whichever store it holds. Errors wrap what fabrics.Resolve and fabrics.Open return,
-// node.ErrNoStore, ErrUnknown when this program does not have the store, or node.ErrOtherVersion when it has another
-// version of the store's format.
+// Open opens a pool, whichever store it holds. Errors wrap what fabrics.Resolve and fabrics.Open
+// return, node.ErrNoStore, ErrUnknown when this program does not have the store, or
+// node.ErrOtherVersion when it has another version of the store's format.
 func Open(addr string) (*Pool, error) {
 	addr, err := fabrics.Resolve(addr)
 	if err != nil {
@@ -194,8 +196,8 @@ func identify(addr string, f rdma.Fabric) (*Pool, error) {
 	return p, nil
 }
 
-// Of returns what is known of a pool that is open at an address. The caller owns f as before: Close of the result closes it.
-// Errors wrap node.ErrNoStore, ErrUnknown or node.ErrOtherVersion.
+// Of returns what is known of a pool that is open at an address. The caller owns f as before: Close
+// of the result closes it. Errors wrap node.ErrNoStore, ErrUnknown or node.ErrOtherVersion.
 func Of(addr string, f rdma.Fabric) (*Pool, error) {
 	p := &Pool{Address: addr, Fabric: f}
 	if a, err := fabrics.Parse(addr); err == nil {

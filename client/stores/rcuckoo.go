@@ -18,8 +18,9 @@ func init() { register(rcuckooKind()) }
 
 const (
 	maxRcuckooPair = 1 << 20
-	// stuckFor is the failure timer of clients that the pool takes to be alive: on a machine that is busy one may stand still for
-	// much longer than the paper's 100 ms. Those that died the pool knows.
+	// stuckFor is the failure timer of clients that the pool takes to be alive: on a machine that is
+	// busy one may stand still for much longer than the paper's 100 ms. Those that died the pool
+	// knows.
 	stuckFor = 500 * time.Millisecond
 )
 
@@ -65,7 +66,8 @@ func crampedRcuckoo(levels int) Values {
 	return Values{"rows": 2, "entries": 1, "rows-per-lock": 1, "levels": levels}
 }
 
-// CuckooTable is a table of RCuckoo that is not shared, to measure its hashing and its search alone.
+// CuckooTable is a table of RCuckoo that is not shared, to measure its hashing and its search
+// alone.
 type CuckooTable = rcuckoo.Table
 
 // NewCuckooTable makes one.
@@ -117,7 +119,8 @@ func rcuckooPool(p Params) (params rcuckoo.Params, memory uint64, err error) {
 	})
 }
 
-// sizeRcuckoo fills in what p leaves open. There is one replica of everything, as in the paper, unless there are to be more.
+// sizeRcuckoo fills in what p leaves open. There is one replica of everything, as in the paper,
+// unless there are to be more.
 func sizeRcuckoo(p Params) Params {
 	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
 	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)

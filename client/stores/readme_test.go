@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
-// TestReadme compares README's table of stores with the stores: their names, default replicas, limits, and the trips of
-// an uncontended GET, UPDATE, INSERT and DELETE.
+// TestReadme compares README's table of stores with the stores: their names, default replicas,
+// limits, and the trips of an uncontended GET, UPDATE, INSERT and DELETE.
 func TestReadme(t *testing.T) {
 	rows := readmeRows(t)
 	for _, name := range Names() {

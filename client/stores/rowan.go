@@ -132,8 +132,8 @@ func wholeRowan(p Params, kind kv.Kind) uint64 {
 	return memory
 }
 
-// sizeRowan fills in what p leaves open. There are three replicas of each shard, as in the paper, where there are as
-// many nodes.
+// sizeRowan fills in what p leaves open. There are three replicas of each shard, as in the paper,
+// where there are as many nodes.
 func sizeRowan(p Params, kind kv.Kind) Params {
 	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, min(3, cmp.Or(p.Nodes, 3)))
 	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)

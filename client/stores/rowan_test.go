@@ -45,7 +45,8 @@ const rowanValue = "a value of thirty-two bytes, all"
 // describing names what lies at an address.
 type describing = func(rdma.Addr) string
 
-// flipped finds the first word that lies where something does, unless it is zero, and flips a bit of it.
+// flipped finds the first word that lies where something does, unless it is zero, and flips a bit
+// of it.
 func flipped(what string) func(describing, rdma.Addr, []byte) (int, uint64) {
 	return func(describe describing, a rdma.Addr, p []byte) (int, uint64) {
 		for i := 0; i < len(p); i += 8 {
@@ -58,8 +59,9 @@ func flipped(what string) func(describing, rdma.Addr, []byte) (int, uint64) {
 	}
 }
 
-// TestRowanCheck: a check finds a record that one replica has lost, an answer that is not what the logs say, and a
-// table that no server writes. Whatever else is going on, it finds nothing in a pool that is whole.
+// TestRowanCheck: a check finds a record that one replica has lost, an answer that is not what the
+// logs say, and a table that no server writes. Whatever else is going on, it finds nothing in a
+// pool that is whole.
 func TestRowanCheck(t *testing.T) {
 	first, err := shards.New([]int{0, 1, 2}, 48, 3)
 	must(t, err)
@@ -127,7 +129,8 @@ func TestRowanCheck(t *testing.T) {
 	}
 }
 
-// TestRowanFull: when writes are refused since there is no room, that is what the pool says of how full it is.
+// TestRowanFull: when writes are refused since there is no room, that is what the pool says of how
+// full it is.
 func TestRowanFull(t *testing.T) {
 	p, err := Create("mem:", "rowan", Params{Records: 300, PairBytes: 200, Clients: 8, Timeout: 2 * time.Second})
 	must(t, err)
@@ -154,7 +157,8 @@ func TestRowanFull(t *testing.T) {
 	must(t, p.Close())
 }
 
-// TestRowanFailover: a node of a pool that is kept dies under load. Writes go on, and what was acknowledged is there.
+// TestRowanFailover: a node of a pool that is kept dies under load. Writes go on, and what was
+// acknowledged is there.
 func TestRowanFailover(t *testing.T) {
 	p, err := Create("mem:", "rowan", Params{Nodes: 4, Records: 500, PairBytes: 200, Clients: 16,
 		Timeout: 5 * time.Second})
@@ -216,8 +220,8 @@ func damage(t *testing.T, ep rdma.Endpoint, memory uint64, find func(a rdma.Addr
 	t.Fatal("there is nothing to damage")
 }
 
-// TestRowanCheckIncomplete: a check says which members it did not see: of their shards it cannot tell whether replicas
-// are equal.
+// TestRowanCheckIncomplete: a check says which members it did not see: of their shards it cannot
+// tell whether replicas are equal.
 func TestRowanCheckIncomplete(t *testing.T) {
 	p, err := Create("mem:", "rowan", Params{Records: 500, PairBytes: 200, Clients: 8, Timeout: 20 * time.Second})
 	must(t, err)

@@ -13,31 +13,33 @@ import (
 
 // Server is what runs beside a memory node.
 type Server interface {
-	// Run serves until Stop, or until it cannot go on: then the error says why, and wraps rdma.ErrClosed once the endpoint
-	// is closed. The endpoint is of the kind that Kind.Serve gets, and the server's alone. All that Run started has ended
-	// when it returns.
+	// Run serves until Stop, or until it cannot go on: then the error says why, and wraps
+	// rdma.ErrClosed once the endpoint is closed. The endpoint is of the kind that Kind.Serve gets,
+	// and the server's alone. All that Run started has ended when it returns.
 	Run(ep rdma.Endpoint) error
 	// Stop has Run return soon. It may be called by another goroutine, before Run, and more than once.
 	Stop()
-	// Ready reports whether the server serves all that the pool's configuration has it serve. It may be called by another
-	// goroutine.
+	// Ready reports whether the server serves all that the pool's configuration has it serve. It may
+	// be called by another goroutine.
 	Ready() bool
-	// Counts appends what the server has, and has done, to to: always the same in the same order. It may be called by
-	// another goroutine until Run returns.
+	// Counts appends what the server has, and has done, to to: always the same in the same order. It
+	// may be called by another goroutine until Run returns.
 	Counts(to []telemetry.Counter) []telemetry.Counter
 }
 
-// Stops reports whether pools of the kind stop when a node dies: they have servers, and none takes a dead one's place.
+// Stops reports whether pools of the kind stop when a node dies: they have servers, and none takes
+// a dead one's place.
 func (k *Kind) Stops() bool { return k.Serve != nil && k.Mender == nil }
 
-// ServerName begins the names of the clients that servers are, and their tasks. Any client may be called so.
+// ServerName begins the names of the clients that servers are, and their tasks. Any client may be
+// called so.
 const ServerName = "server "
 
 // OfServer reports whether a client of that name is a server, or a task of one.
 func OfServer(name string) bool { return strings.HasPrefix(name, ServerName) }
 
-// Servers are those of a pool whose memory nodes are parts of this process. They are safe for concurrent use. nil: there
-// are none.
+// Servers are those of a pool whose memory nodes are parts of this process. They are safe for
+// concurrent use. nil: there are none.
 type Servers struct {
 	mu      sync.Mutex
 	running []Server // that have been opened
@@ -47,8 +49,8 @@ type Servers struct {
 	opening sync.WaitGroup
 }
 
-// Start starts the servers of a new pool whose memory nodes are parts of this process (rdma.Hoster), before clients use
-// it. They end by Stop, and with the fabric.
+// Start starts the servers of a new pool whose memory nodes are parts of this process
+// (rdma.Hoster), before clients use it. They end by Stop, and with the fabric.
 func (k *Kind) Start(f rdma.Fabric) (*Servers, error) {
 	if k.Serve == nil {
 		return nil, nil
@@ -106,8 +108,8 @@ func (s *Servers) run(ep rdma.Endpoint, k *Kind, f rdma.Fabric, node int, opened
 	return server.Run(ep)
 }
 
-// ended notes that the server of a node has ended, and why. It is no failure when the fabric was closed, or the node
-// died.
+// ended notes that the server of a node has ended, and why. It is no failure when the fabric was
+// closed, or the node died.
 func (s *Servers) ended(node int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +119,8 @@ func (s *Servers) ended(node int, err error) {
 	}
 }
 
-// Await waits until each server has read what it needs of the pool, or could not. It is for real time.
+// Await waits until each server has read what it needs of the pool, or could not. It is for real
+// time.
 func (s *Servers) Await() {
 	if s != nil {
 		s.opening.Wait()
@@ -137,7 +140,8 @@ func (s *Servers) Stop() {
 	}
 }
 
-// Running returns the nodes whose servers have not ended. In virtual time one that crashed does not end.
+// Running returns the nodes whose servers have not ended. In virtual time one that crashed does not
+// end.
 func (s *Servers) Running() []int {
 	if s == nil {
 		return nil

@@ -93,7 +93,8 @@ func greeted(ep rdma.Endpoint) error {
 	return nil
 }
 
-// TestServersOfThisProcess: they run beside their nodes, and end by Stop, and with their fabric, which is no failure.
+// TestServersOfThisProcess: they run beside their nodes, and end by Stop, and with their fabric,
+// which is no failure.
 func TestServersOfThisProcess(t *testing.T) {
 	for _, stop := range []bool{true, false} {
 		f, err := shm.NewMem(shm.Geometry{Nodes: 2, Memory: 1 << 20, Clients: 8}, nil)

@@ -25,7 +25,8 @@ func init() {
 	register(transactions)
 }
 
-// Without is what a store over Sherman's trees leaves out of its protocol, to measure what it costs.
+// Without is what a store over Sherman's trees leaves out of its protocol, to measure what it
+// costs.
 type Without = sherman.Without
 
 // What may be left out.

@@ -67,7 +67,8 @@ func (x *steady) next() []byte {
 	return x.at(x.n * 7919 % steadyKeys)
 }
 
-// TestSteady: in steady state no operation of a store of transactions, or of its original, allocates anything.
+// TestSteady: in steady state no operation of a store of transactions, or of its original,
+// allocates anything.
 func TestSteady(t *testing.T) {
 	for _, store := range steadyStores {
 		t.Run(store, func(t *testing.T) {

@@ -1,7 +1,8 @@
 // Package stores is the table of the stores: the only place that knows every one of them by name.
 //
-// A store is a file here, which registers a Kind. Its Options become flags of up, sim run and sim fuzz, properties of
-// go-ycsb, their help, and what status shows: an option is declared there, and read there by its name.
+// A store is a file here, which registers a Kind. Its Options become flags of up, sim run and sim
+// fuzz, properties of go-ycsb, their help, and what status shows: an option is declared there, and
+// read there by its name.
 package stores
 
 import (
@@ -59,11 +60,13 @@ func (p *Params) defaults() {
 type Options struct {
 	Timeout time.Duration // of one operation; default, and at most, the pool's
 	Own     Values        // options of the store, of those that are Opened
-	// Fabric is the pool's, by which workers of some stores fence off what stands in their way; nil: only the pool's keeper does.
+	// Fabric is the pool's, by which workers of some stores fence off what stands in their way; nil:
+	// only the pool's keeper does.
 	Fabric rdma.Fabric
 	// Process is that of the worker; nil: it shares nothing with others.
 	Process *Process
-	// Without is what stores over Sherman's trees leave out. Only reports, which measure what it costs, set it.
+	// Without is what stores over Sherman's trees leave out. Only reports, which measure what it
+	// costs, set it.
 	Without Without
 }
 
@@ -75,80 +78,91 @@ type Kind struct {
 	Version uint32
 	// Size fills in the defaults of p for this store.
 	Size func(p Params) Params
-	// Refuse tells what a pool of this store cannot be, of parameters that Size has seen and that Check finds nothing wrong
-	// with; nil: nothing.
+	// Refuse tells what a pool of this store cannot be, of parameters that Size has seen and that
+	// Check finds nothing wrong with; nil: nothing.
 	Refuse func(p Params) error
 	// Format writes an empty store into the zeroed memory of a new pool.
 	Format func(f rdma.Fabric, p Params) error
 	// Open returns a worker's view. The pool's header must name this store, or one of the same format.
 	Open func(ep rdma.Endpoint, o Options) (client.Store, error)
-	// Serve opens what runs beside a memory node of a pool, for as long as the node serves; nil: nothing does, nodes only
-	// hold memory. The endpoint is of a worker that runs beside that node: messages of a mailbox which it, or a task that
-	// it starts, opens there may gather from the node's memory. It reaches all nodes of the pool, may have rings, and has
-	// an identity, as its tasks do: Params.Servers counts them. The pool is formatted, and f is where its configuration
-	// lies. Pools of a process start their servers by Start, and node processes those of their nodes.
+	// Serve opens what runs beside a memory node of a pool, for as long as the node serves; nil:
+	// nothing does, nodes only hold memory. The endpoint is of a worker that runs beside that node:
+	// messages of a mailbox which it, or a task that it starts, opens there may gather from the node's
+	// memory. It reaches all nodes of the pool, may have rings, and has an identity, as its tasks do:
+	// Params.Servers counts them. The pool is formatted, and f is where its configuration lies. Pools
+	// of a process start their servers by Start, and node processes those of their nodes.
 	Serve func(ep rdma.Endpoint, f rdma.Configs, node int) (Server, error)
-	// Device returns which part of each memory node belongs into the memory of its NIC, where that has some, of parameters that
-	// Size has seen and Check finds nothing wrong with; nil: none does.
+	// Device returns which part of each memory node belongs into the memory of its NIC, where that has
+	// some, of parameters that Size has seen and Check finds nothing wrong with; nil: none does.
 	Device func(p Params) (offset, bytes uint64, err error)
 	// Check walks the whole structure and reports.
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.
 	Usage func(f rdma.Fabric) ([]Use, error)
-	// Configuration says for people what the pool's configuration is, which rdma.Configs has. nil: it has none.
+	// Configuration says for people what the pool's configuration is, which rdma.Configs has. nil: it
+	// has none.
 	Configuration func(f rdma.Fabric) (string, error)
-	// Fill returns how full the parts of a pool are that can become full. It reads little, however large the pool, and
-	// may run while clients work. nil: it is not known.
+	// Fill returns how full the parts of a pool are that can become full. It reads little, however
+	// large the pool, and may run while clients work. nil: it is not known.
 	Fill func(f rdma.Fabric) ([]Fill, error)
-	// Outlives returns how many memory nodes may die at once, whichever these are, so that everything in the pool is
-	// still to be had. dead reports the nodes that do not serve now. Negative: something cannot be had already. nil: it
-	// is not known.
+	// Outlives returns how many memory nodes may die at once, whichever these are, so that everything
+	// in the pool is still to be had. dead reports the nodes that do not serve now. Negative:
+	// something cannot be had already. nil: it is not known.
 	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
-	// Mender returns what makes what recovers a pool when nodes and clients of it died, for one candidate for its
-	// master; nil: nothing does.
+	// Mender returns what makes what recovers a pool when nodes and clients of it died, for one
+	// candidate for its master; nil: nothing does.
 	Mender func(f rdma.Configs) cluster.NewMender
-	// Durable: its pools outlive a loss of power of all nodes at once, if their memory is persistent, with all that was
-	// acknowledged; and a node that comes back soon goes on where it was.
+	// Durable: its pools outlive a loss of power of all nodes at once, if their memory is persistent,
+	// with all that was acknowledged; and a node that comes back soon goes on where it was.
 	Durable bool
-	// Majority: its pools live with dead nodes, which are not replaced: its Mender is a cluster.Enduring.
+	// Majority: its pools live with dead nodes, which are not replaced: its Mender is a
+	// cluster.Enduring.
 	Majority bool
 	// Steps are the steps of the store's protocol, as its batches name them.
 	Steps []rdma.Step
-	// Describe returns a function that tells what lies at an address of a pool, for traces. It reads the pool by ep, which is open as
-	// long as the function is used. nil: traces do without.
+	// Describe returns a function that tells what lies at an address of a pool, for traces. It reads
+	// the pool by ep, which is open as long as the function is used. nil: traces do without.
 	Describe func(ep rdma.Endpoint) (func(a rdma.Addr) string, error)
-	// Paper is how many trips the store's paper counts of a GET, UPDATE, INSERT or DELETE by a client that knows where the key is.
+	// Paper is how many trips the store's paper counts of a GET, UPDATE, INSERT or DELETE by a client
+	// that knows where the key is.
 	Paper map[string]int
-	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools take less.
+	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools
+	// take less.
 	MaxPair int
-	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its default takes YCSB's records.
+	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its default
+	// takes YCSB's records.
 	Slots bool
-	// Limits reads from a pool's header how long keys and values may be; nil: of this store they have a limit only
-	// together.
+	// Limits reads from a pool's header how long keys and values may be; nil: of this store they have
+	// a limit only together.
 	Limits func(h node.Header) (Limits, error)
-	// Options are the store's own. Params and Options that reach Size, Format, Open and the others have their defaults.
+	// Options are the store's own. Params and Options that reach Size, Format, Open and the others
+	// have their defaults.
 	Options []Option
 	// Replicas says in words how many replicas there may be.
 	Replicas string
-	// Room returns for how many of a pool's records of PairBytes its memory has room, and how much memory a node that
-	// has room for all of them takes; nil: it is not known. It follows Check.
+	// Room returns for how many of a pool's records of PairBytes its memory has room, and how much
+	// memory a node that has room for all of them takes; nil: it is not known. It follows Check.
 	Room func(p Params) (records, memory uint64)
 	// Split reports whether index and data may have different numbers of replicas.
 	Split bool
-	// Contends reports whether its writers wait for each other's locks, in no order: in explored networks that takes longer.
+	// Contends reports whether its writers wait for each other's locks, in no order: in explored
+	// networks that takes longer.
 	Contends bool
 	// Scans reports whether its Store is a client.Scanner.
 	Scans bool
-	// Unmerged: nodes of its trees that deletes left empty are not merged, and not used for other keys.
+	// Unmerged: nodes of its trees that deletes left empty are not merged, and not used for other
+	// keys.
 	Unmerged bool
-	// Baseline reports whether the store is there to measure others against, and not to be recommended.
+	// Baseline reports whether the store is there to measure others against, and not to be
+	// recommended.
 	Baseline bool
-	// Cramped returns the options of a pool that begins as small as can be and doubles at most n times, as tests of
-	// growing want it; nil: its pools do not grow.
+	// Cramped returns the options of a pool that begins as small as can be and doubles at most n
+	// times, as tests of growing want it; nil: its pools do not grow.
 	Cramped func(n int) Values
 	// Explored are options of workers whose faults are looked for: they make rare paths frequent.
 	Explored Values
-	// ExploredMender is the Mender of pools in which faults are looked for: it makes rare paths frequent. nil: Mender is.
+	// ExploredMender is the Mender of pools in which faults are looked for: it makes rare paths
+	// frequent. nil: Mender is.
 	ExploredMender func(f rdma.Configs) cluster.NewMender
 }
 
@@ -176,7 +190,8 @@ var ErrUnknown = errors.New("unknown store")
 
 var kinds = map[string]*Kind{}
 
-// register adds a store, whose functions see its options completed and, where they can refuse some, checked.
+// register adds a store, whose functions see its options completed and, where they can refuse some,
+// checked.
 func register(k *Kind) {
 	if k.Size == nil || k.Format == nil || k.Open == nil || k.Check == nil || k.Usage == nil {
 		panic("store " + k.Name + " lacks Size, Format, Open, Check or Usage")
@@ -207,7 +222,8 @@ func Kinds() (all []*Kind) {
 	return all
 }
 
-// Lookup returns the store of that name, or an error wrapping ErrUnknown that lists the names there are.
+// Lookup returns the store of that name, or an error wrapping ErrUnknown that lists the names there
+// are.
 func Lookup(name string) (*Kind, error) {
 	if k := kinds[name]; k != nil {
 		return k, nil
@@ -223,7 +239,8 @@ func opened[S client.Store](s S, err error) (client.Store, error) {
 	return s, nil
 }
 
-// formats makes a Kind's Format of what computes the parameters of a store's pools, and what makes a pool of them.
+// formats makes a Kind's Format of what computes the parameters of a store's pools, and what makes
+// a pool of them.
 func formats[P any](store string, size func(Params) (P, uint64, error), make func(rdma.Fabric, P) error,
 ) func(rdma.Fabric, Params) error {
 	return func(f rdma.Fabric, p Params) error {

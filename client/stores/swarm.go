@@ -24,10 +24,12 @@ type variant struct {
 	raw   bool // no words, one replica
 }
 
-// slotBytes is the default of the largest pair: YCSB's record of 10 fields of 100 bytes has 1,073 with its key.
+// slotBytes is the default of the largest pair: YCSB's record of 10 fields of 100 bytes has 1,073
+// with its key.
 const slotBytes = 1152
 
-// maxSwarmPair follows from the segments of buffers: 65,535 of them are to fit a node's memory more than once.
+// maxSwarmPair follows from the segments of buffers: 65,535 of them are to fit a node's memory more
+// than once.
 const maxSwarmPair = 1 << 20
 
 // What the objects of SWARM-KV, and of no baseline, are made of.
@@ -91,7 +93,8 @@ func (v variant) words(own Values) int {
 	return own.Int(swarmWords.Name)
 }
 
-// sizeSwarm fills in what p leaves open. A majority of the replicas has to be there, of index and objects.
+// sizeSwarm fills in what p leaves open. A majority of the replicas has to be there, of index and
+// objects.
 func sizeSwarm(p Params, v variant) Params {
 	nodes := cmp.Or(p.Nodes, 3)
 	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas)

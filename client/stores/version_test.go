@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 )
 
-// A pool whose store's format has another version is refused, by all that reads it, and the refusal names both
-// versions.
+// A pool whose store's format has another version is refused, by all that reads it, and the refusal
+// names both versions.
 func TestOtherVersionsAreRefused(t *testing.T) {
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())
 	for _, name := range Names() {

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// arena lays objects out, and behind them segments of out-of-place buffers, which it hands out one after the other and never
-// again; or as package buffers does, when it recycles.
+// arena lays objects out, and behind them segments of out-of-place buffers, which it hands out one
+// after the other and never again; or as package buffers does, when it recycles.
 type arena struct {
 	Layout
 	nodes int
@@ -71,7 +71,8 @@ func (a *arena) Resolve(node int, hash uint64, pointer uint16) rdma.Addr {
 	return rdma.At(node, a.segmentAt(hash%segments)+uint64(pointer-1)*uint64(a.BufferBytes()))
 }
 
-// registers is a client as a client.Store of the keys "key-0", "key-1", ...: an INSERT is a first write.
+// registers is a client as a client.Store of the keys "key-0", "key-1", ...: an INSERT is a first
+// write.
 type registers struct {
 	*Client
 	keys    []Register

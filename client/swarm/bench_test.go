@@ -10,9 +10,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// The floor of an operation is its batches alone, issued through the same endpoint on the same pool: benchKeys objects with
-// values of 1 KB on three nodes, chosen at random. Chunks of floor and register alternate, so that one run gives an honest
-// ratio on a noisy machine: "x-floor".
+// The floor of an operation is its batches alone, issued through the same endpoint on the same
+// pool: benchKeys objects with values of 1 KB on three nodes, chosen at random. Chunks of floor and
+// register alternate, so that one run gives an honest ratio on a noisy machine: "x-floor".
 const (
 	benchKeys  = 20_000
 	benchValue = 1000
@@ -93,8 +93,8 @@ func (x *bench) floorRead(k *Register) {
 	b.Release()
 }
 
-// floorWrite is the batches of a WRITE in the common case: the one that it waits for, and the one in the background. Its
-// CASes fail, on another writer's word.
+// floorWrite is the batches of a WRITE in the common case: the one that it waits for, and the one
+// in the background. Its CASes fail, on another writer's word.
 func (x *bench) floorWrite(k *Register) {
 	b := x.ep.Batch()
 	p := b.Alloc(bufferHeader + benchValue)

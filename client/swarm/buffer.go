@@ -20,7 +20,8 @@ import (
 //	8   length of the value
 //	16  value
 //
-// Many write in place at the same time, in any order. What comes of it fits no word, and readers take the pointer.
+// Many write in place at the same time, in any order. What comes of it fits no word, and readers
+// take the pointer.
 const (
 	bufferHeader  = 24
 	inPlaceHeader = 16

@@ -13,8 +13,8 @@ import (
 // ceilingAhead is by how much a ceiling is raised at a time. It counts the finest ticks there are.
 const ceilingAhead = uint64(time.Second >> tickBits)
 
-// openCeiling opens the ceiling of ep's identity: a writer's timestamps only rise, though its number was another client's before.
-// It lies on the first 2f+1 nodes.
+// openCeiling opens the ceiling of ep's identity: a writer's timestamps only rise, though its
+// number was another client's before. It lies on the first 2f+1 nodes.
 func (s *Store) openCeiling(o quorum.Options) error {
 	id := s.ep.Client()
 	at := make([]rdma.Addr, s.Replicas)
@@ -29,5 +29,6 @@ func (s *Store) openCeiling(o quorum.Options) error {
 	return nil
 }
 
-// closeCeiling lowers the ceiling to what was used, so that its next holder is not ahead of all clocks.
+// closeCeiling lowers the ceiling to what was used, so that its next holder is not ahead of all
+// clocks.
 func (s *Store) closeCeiling() { s.ceiling.Lower(s.ticks.Used()) }

@@ -33,7 +33,8 @@ type change struct {
 // no client has deleted.
 var errDying = errors.New("an entry is dying")
 
-// find looks for the key among a bucket's entries, and drops what is dead of its hash. at is -1 when it is not there.
+// find looks for the key among a bucket's entries, and drops what is dead of its hash. at is -1
+// when it is not there.
 func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int, err error) {
 	rest, at = bucket[:0], -1
 	for _, e := range bucket {
@@ -58,19 +59,21 @@ func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int,
 	return rest, at, nil
 }
 
-// isBuried reports whether an entry is a dying one whose object has had its tombstone from this change. Two epochs
-// later its location may be another object's.
+// isBuried reports whether an entry is a dying one whose object has had its tombstone from this
+// change. Two epochs later its location may be another object's.
 func (c *change) isBuried(e directory.Entry) bool {
 	return slices.Contains(c.buried, e.Location) && c.s.epoch() <= c.named+1
 }
 
-// mostDead is how many dying entries INSERT leaves in a bucket: it costs a READ for each of those that it drops, and
-// two trips once. What a bucket keeps takes the place of objects that a sweep could free.
+// mostDead is how many dying entries INSERT leaves in a bucket: it costs a READ for each of those
+// that it drops, and two trips once. What a bucket keeps takes the place of objects that a sweep
+// could free.
 const mostDead = 2
 
-// makeRoom drops the dying entries of a bucket, whatever their hashes, when there are many, or no room is left. It
-// returns errDying while bury has not tried one of them. Those whose objects are out of reach stay: their nodes may be
-// other ones than the bucket's. It fails for them only when they leave no room.
+// makeRoom drops the dying entries of a bucket, whatever their hashes, when there are many, or no
+// room is left. It returns errDying while bury has not tried one of them. Those whose objects are
+// out of reach stay: their nodes may be other ones than the bucket's. It fails for them only when
+// they leave no room.
 func (c *change) makeRoom(bucket []directory.Entry) ([]directory.Entry, error) {
 	dead := 0
 	for _, e := range bucket {
@@ -146,8 +149,9 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 	return errStopped
 }
 
-// bury brings the tombstones to what the change has met: a bucket's entries at most. Of what stands in the way of room
-// only, it leaves what is out of reach; after a timeout, all the rest, so that one change waits for one timeout.
+// bury brings the tombstones to what the change has met: a bucket's entries at most. Of what stands
+// in the way of room only, it leaves what is out of reach; after a timeout, all the rest, so that
+// one change waits for one timeout.
 func (c *change) bury() error {
 	for i, location := range c.met {
 		if err := c.s.finish(location, c.named); err != nil {
@@ -173,7 +177,8 @@ func (s *Store) Insert(key, value []byte) error {
 	return s.persist("insert", func() error { return s.insert(key, value) })
 }
 
-// errVoid is wrapped when the object of an INSERT is the client's no more, since an epoch has begun. Nothing was inserted.
+// errVoid is wrapped when the object of an INSERT is the client's no more, since an epoch has
+// begun. Nothing was inserted.
 var errVoid = fmt.Errorf("the object is another's: %w", rdma.ErrStale)
 
 // insert writes the pair at a majority before any other client can find it, so that no object that
@@ -229,8 +234,8 @@ func (s *Store) Delete(key []byte) error {
 	return s.persist("delete", func() error { return s.remove(key) })
 }
 
-// mark marks the key's entry as dying. A change marks one object only, whatever becomes of its attempts, so that the client knows
-// which one it was when others have finished it.
+// mark marks the key's entry as dying. A change marks one object only, whatever becomes of its
+// attempts, so that the client knows which one it was when others have finished it.
 func (c *change) mark(bucket []directory.Entry) ([]directory.Entry, error) {
 	rest, at, err := c.find(bucket)
 	switch {
@@ -267,9 +272,9 @@ func (s *Store) remove(key []byte) error {
 	return s.entomb(c.hash, c.marked)
 }
 
-// entomb brings the tombstone to an object that the client has marked as dying so long ago that it is not sure that it is still
-// the same: if it is, the directory says so. The mark has decided, and a tombstone may be brought again, so nodes that
-// are out of reach are waited for.
+// entomb brings the tombstone to an object that the client has marked as dying so long ago that it
+// is not sure that it is still the same: if it is, the directory says so. The mark has decided, and
+// a tombstone may be brought again, so nodes that are out of reach are waited for.
 func (s *Store) entomb(hash, location uint64) error {
 	var t tries
 	for range turns {

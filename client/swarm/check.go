@@ -13,9 +13,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks the whole pool, on which no client works, and reports: each key that the directory has is at its object,
-// of which a majority has the value; each buffer is free, or what one word names; and what dead clients left to a
-// sweep. It settles what it finds half done, and leaves out nodes that are dead.
+// Check walks the whole pool, on which no client works, and reports: each key that the directory
+// has is at its object, of which a majority has the value; each buffer is free, or what one word
+// names; and what dead clients left to a sweep. It settles what it finds half done, and leaves out
+// nodes that are dead.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -146,7 +147,8 @@ func (c *checker) words() error {
 	return nil
 }
 
-// freed looks at a region's free objects: nothing names them, and their words are zero. It returns how many there are.
+// freed looks at a region's free objects: nothing names them, and their words are zero. It returns
+// how many there are.
 func (c *checker) freed(region int) (uint64, error) {
 	numbers, err := c.s.listFreed(region)
 	switch {
@@ -199,7 +201,8 @@ func (c *checker) blank(location uint64, at rdma.Addr) error {
 // wordBatch is how many objects' words are read at a time.
 const wordBatch = 64
 
-// free walks the lists of free buffers. What is in none, and what nothing names, was a client's that died.
+// free walks the lists of free buffers. What is in none, and what nothing names, was a client's
+// that died.
 func (c *checker) free(ep rdma.Endpoint) error {
 	for _, space := range []struct {
 		*buffers.Space

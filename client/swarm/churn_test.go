@@ -29,8 +29,8 @@ func cramped(nodes, replicas int, apart bool) Params {
 
 func makeMender(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
 
-// churn is clients that insert and delete far more pairs than the pool has room for, while some of them crash, stand still, and
-// lose a node.
+// churn is clients that insert and delete far more pairs than the pool has room for, while some of
+// them crash, stand still, and lose a node.
 type churn struct {
 	seed    uint64
 	params  Params
@@ -232,8 +232,8 @@ func TestChurn(t *testing.T) {
 	t.Logf("%d inserts, %d epochs, %v", inserts, epochs, answers)
 }
 
-// TestChurnRaw: where clients have keys of their own RAW's answers are right, too, whatever its sweeps free, and
-// nothing of a client that stood still lands in another key's object.
+// TestChurnRaw: where clients have keys of their own RAW's answers are right, too, whatever its
+// sweeps free, and nothing of a client that stood still lands in another key's object.
 func TestChurnRaw(t *testing.T) {
 	inserts, epochs := 0, uint64(0)
 	count := seeds.Each(t, 40, func(seed uint64) error {

@@ -1,9 +1,11 @@
-// Package swarm is SWARM's replicated register (Murat et al., SOSP 2024): a value on 2f+1 memory nodes that clients read and
-// write in one trip each in the common case, linearizable and wait-free, with no code at the nodes.
+// Package swarm is SWARM's replicated register (Murat et al., SOSP 2024): a value on 2f+1 memory
+// nodes that clients read and write in one trip each in the common case, linearizable and
+// wait-free, with no code at the nodes.
 //
-// It is two things on top of each other. Safe-Guess (Algorithms 2, 3 and 10: read.go, write.go, lock.go) orders writes by
-// timestamps that writers guess from their clocks. It stands on a reliable max register (Algorithm 8: max.go, over package quorum), of
-// which In-n-Out (Algorithms 5 to 7: layout.go, buffer.go, max.go) makes one on each node, with 8-byte atomics.
+// It is two things on top of each other. Safe-Guess (Algorithms 2, 3 and 10: read.go, write.go,
+// lock.go) orders writes by timestamps that writers guess from their clocks. It stands on a
+// reliable max register (Algorithm 8: max.go, over package quorum), of which In-n-Out (Algorithms 5
+// to 7: layout.go, buffer.go, max.go) makes one on each node, with 8-byte atomics.
 //
 //	READ   1. read the words of a majority, and at one replica the value that lies in place
 //	WRITE  1. read the words, write the value out of place and CAS the writer's word, at a majority
@@ -16,9 +18,9 @@
 // A crash leaves nothing that a client has to wait for: out-of-place buffers that nothing points
 // at, and words of writes whose outcome is unknown, until a reader finds one and decides.
 //
-// Where the paper leaves a choice: writers beyond the array of locks use ABD (section 2.3) on the same words, and are
-// VERIFIED at once; a deleted object has a tombstone, see tombstone.go. Section 4.5's recycling of buffers, which asks all
-// readers first, is another one here: see recycle.go.
+// Where the paper leaves a choice: writers beyond the array of locks use ABD (section 2.3) on the
+// same words, and are VERIFIED at once; a deleted object has a tombstone, see tombstone.go. Section
+// 4.5's recycling of buffers, which asks all readers first, is another one here: see recycle.go.
 package swarm
 
 import (
@@ -37,7 +39,8 @@ var (
 	ErrGone = errors.New("object is deleted")
 	// ErrEmpty ends a read of an object that was never written.
 	ErrEmpty = errors.New("object is empty")
-	// ErrExhausted refuses a write when timestamps are at their end, nine years behind the pool's epoch. Nothing was written.
+	// ErrExhausted refuses a write when timestamps are at their end, nine years behind the pool's
+	// epoch. Nothing was written.
 	ErrExhausted = errors.New("no timestamp is left")
 )
 
@@ -46,8 +49,8 @@ var (
 // enough for any memory, and every client finds a buffer, whichever client filled it. Package
 // buffers has one.
 type Allocator interface {
-	// Allocate hands a buffer on a node to the client, mostly without asking the node; an error wraps client.ErrFull, or what
-	// a node that does not answer in a while ends with.
+	// Allocate hands a buffer on a node to the client, mostly without asking the node; an error wraps
+	// client.ErrFull, or what a node that does not answer in a while ends with.
 	Allocate(node int, hash uint64) (pointer uint16, at rdma.Addr, err error)
 	// Give takes a buffer from the client: no word points at it, and no verb to it is in flight.
 	Give(node int, hash uint64, pointer uint16)
@@ -55,8 +58,9 @@ type Allocator interface {
 	Resolve(node int, hash uint64, pointer uint16) rdma.Addr
 }
 
-// Clock tells how long ago the pool's epoch was. It may be off, drift and step: that costs trips, never an answer. (One that
-// is years ahead uses up the timestamps of those years, for every key that its client writes.)
+// Clock tells how long ago the pool's epoch was. It may be off, drift and step: that costs trips,
+// never an answer. (One that is years ahead uses up the timestamps of those years, for every key
+// that its client writes.)
 type Clock interface {
 	Now() time.Duration
 }
@@ -68,16 +72,16 @@ type Options struct {
 	Writer int
 	// Clock is guessed from; the endpoint by default.
 	Clock Clock
-	// Slow is how long an operation waits for a mere majority before it asks all replicas. By default it follows from what
-	// steps usually take here.
+	// Slow is how long an operation waits for a mere majority before it asks all replicas. By default
+	// it follows from what steps usually take here.
 	Slow time.Duration
 	// Use is called with each timestamp before it is used. When it fails so does the write, without
 	// effect. nil: timestamps are not reported.
 	Use func(i uint64) error
 	// Timeout bounds a step of an operation of which fewer than a majority answer; default 1 s.
 	Timeout time.Duration
-	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while it goes on; the allocator
-	// follows it, too. nil: the pool is not swept. See package kit.
+	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while
+	// it goes on; the allocator follows it, too. nil: the pool is not swept. See package kit.
 	Member *kit.Member
 }
 
@@ -173,9 +177,10 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// bound is that of iterations and attempts. A READ ends within two for each writer, and one (section 3.2), and begins again
-// when a node dies under it. A CAS is overtaken by a lower tuple at most as often: by each other writer's current one,
-// guessed and verified, since the next ones are higher.
+// bound is that of iterations and attempts. A READ ends within two for each writer, and one
+// (section 3.2), and begins again when a node dies under it. A CAS is overtaken by a lower tuple at
+// most as often: by each other writer's current one, guessed and verified, since the next ones are
+// higher.
 func bound(l Layout) int { return 2*l.Writers + 1 + l.Replicas }
 
 // gather is a step at the replicas of k.
@@ -189,8 +194,8 @@ func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int,
 	return c.quorum.Gather(step, k.At[:c.Replicas], k.InPlace, from, need, ask, answer)
 }
 
-// Close waits for what buffers depend on, at most for as long as a step may take, and gives batches back; what else is in
-// flight goes on. The endpoint stays open, and so does the allocator.
+// Close waits for what buffers depend on, at most for as long as a step may take, and gives batches
+// back; what else is in flight goes on. The endpoint stays open, and so does the allocator.
 func (c *Client) Close() {
 	c.quorum.Release()
 	_ = c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)

@@ -16,10 +16,11 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// TestContention lets a few workers meet on one or two keys: over 3, 5 and 7 replicas, with one to all metadata words,
-// writers that guess and writers beyond the locks, clocks that are off, drift and step, slow nodes, torn, reordered and late
-// verbs, a minority of nodes that dies, and clients that do. No operation fails, all end within their bounds, and their
-// answers are linearizable. $FARKV_SEEDS and $FARKV_SEED choose the seeds.
+// TestContention lets a few workers meet on one or two keys: over 3, 5 and 7 replicas, with one to
+// all metadata words, writers that guess and writers beyond the locks, clocks that are off, drift
+// and step, slow nodes, torn, reordered and late verbs, a minority of nodes that dies, and clients
+// that do. No operation fails, all end within their bounds, and their answers are linearizable.
+// $FARKV_SEEDS and $FARKV_SEED choose the seeds.
 func TestContention(t *testing.T) {
 	for _, replicas := range []int{3, 5, 7} {
 		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {

@@ -82,7 +82,8 @@ func TestNobodyWaits(t *testing.T) {
 	}
 }
 
-// TestSlowMajority: nodes that are all slower than the timer are waited for, and not asked again and again.
+// TestSlowMajority: nodes that are all slower than the timer are waited for, and not asked again
+// and again.
 func TestSlowMajority(t *testing.T) {
 	for seed := uint64(1); seed <= seeds.Few(15); seed++ {
 		r := draw(seed, 3)

@@ -20,8 +20,8 @@ func crowded() Params {
 	return p
 }
 
-// TestCrowdedBucket: no master sweeps, and each INSERT of a key of its own finds room where others were deleted,
-// whatever their hashes. A bucket of live keys is full.
+// TestCrowdedBucket: no master sweeps, and each INSERT of a key of its own finds room where others
+// were deleted, whatever their hashes. A bucket of live keys is full.
 func TestCrowdedBucket(t *testing.T) {
 	const inserts, live = 20 * directory.Slots, directory.Slots - 4
 	s := storeOn(t, storePool(t, 3, crowded()), StoreOptions{})
@@ -46,7 +46,8 @@ func TestCrowdedBucket(t *testing.T) {
 	must(t, s.Insert(key(inserts+live), []byte("value")))
 }
 
-// TestFewDead: without a sweep, too, the directory names few of the objects whose keys were deleted.
+// TestFewDead: without a sweep, too, the directory names few of the objects whose keys were
+// deleted.
 func TestFewDead(t *testing.T) {
 	f := storePool(t, 3, crowded())
 	s := storeOn(t, f, StoreOptions{})
@@ -64,8 +65,8 @@ func TestFewDead(t *testing.T) {
 	}
 }
 
-// TestSlowSweep: an INSERT that finds no object waits for a sweep that begins late and takes long, until its timeout
-// is over.
+// TestSlowSweep: an INSERT that finds no object waits for a sweep that begins late and takes long,
+// until its timeout is over.
 func TestSlowSweep(t *testing.T) {
 	p := small(3, 3, false)
 	p.Regions, p.Objects, p.Buckets = 3, 8, 16
@@ -116,8 +117,8 @@ func TestSlowSweep(t *testing.T) {
 	must(t, s.Run())
 }
 
-// TestCrowdedHalfDeleted: an INSERT that takes the place of another key, whose DELETE died behind its mark, first ends
-// that key for clients that have it cached.
+// TestCrowdedHalfDeleted: an INSERT that takes the place of another key, whose DELETE died behind
+// its mark, first ends that key for clients that have it cached.
 func TestCrowdedHalfDeleted(t *testing.T) {
 	f := storePool(t, 3, crowded())
 	x, y, z := storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{})
@@ -141,8 +142,8 @@ func TestCrowdedHalfDeleted(t *testing.T) {
 	wantError(t, z.Insert([]byte("new"), []byte("value")), client.ErrFull)
 }
 
-// crowdedFar is a bucket with entries of deleted keys whose objects lie in one region, of which nodes that have nothing of
-// the bucket are two of the three.
+// crowdedFar is a bucket with entries of deleted keys whose objects lie in one region, of which
+// nodes that have nothing of the bucket are two of the three.
 type crowdedFar struct {
 	*Store
 	keys  [][]byte // of the bucket
@@ -189,8 +190,9 @@ func (c *crowdedFar) from(region int) {
 	c.objects.region, c.objects.free, c.objects.location = region, nil, 0
 }
 
-// TestDeadOutOfReach: an INSERT does not need the nodes of what was deleted from its bucket while the bucket has room; in
-// a full bucket it takes the place of those that are in reach, and it fails when there are none.
+// TestDeadOutOfReach: an INSERT does not need the nodes of what was deleted from its bucket while
+// the bucket has room; in a full bucket it takes the place of those that are in reach, and it fails
+// when there are none.
 func TestDeadOutOfReach(t *testing.T) {
 	const far = mostDead + 2
 	for _, near := range []int{0, 1} { // deleted keys whose objects stay in reach

@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Describe returns a function that tells what lies at an address of the pool that ep reaches, of any format of this package.
+// Describe returns a function that tells what lies at an address of the pool that ep reaches, of
+// any format of this package.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readPlan(ep, "")
 	if err != nil {

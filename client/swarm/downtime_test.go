@@ -14,13 +14,15 @@ import (
 
 const (
 	longestTrip = 2 * 2 * time.Microsecond
-	// mostTrips is how many an operation may take that meets a dead node: the timer by which it is told goes off a few times, for
-	// a step, and for buffers. Its verbs hang for a second, and a lease is as long as thousands.
+	// mostTrips is how many an operation may take that meets a dead node: the timer by which it is
+	// told goes off a few times, for a step, and for buffers. Its verbs hang for a second, and a lease
+	// is as long as thousands.
 	mostTrips = 160
 )
 
-// TestNoDowntime: a node dies, silently, while workers get and update pairs whose locations they have cached. No operation
-// fails, and none takes longer than some trips, of workers that never had a buffer there, too.
+// TestNoDowntime: a node dies, silently, while workers get and update pairs whose locations they
+// have cached. No operation fails, and none takes longer than some trips, of workers that never had
+// a buffer there, too.
 func TestNoDowntime(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		var calm, longest time.Duration
@@ -39,7 +41,8 @@ func TestNoDowntime(t *testing.T) {
 	}
 }
 
-// loseNode lets a node die in the midst of a run, and returns how long the longest operation took before that and behind it.
+// loseNode lets a node die in the midst of a run, and returns how long the longest operation took
+// before that and behind it.
 func loseNode(t *testing.T, seed uint64, apart bool) (before, behind time.Duration) {
 	const workers, keys, ops = 4, 6, 200
 	p := small(3, 3, apart)

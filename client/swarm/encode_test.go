@@ -20,8 +20,8 @@ func (m *meddler) Post(b *rdma.Batch) error {
 	return m.Endpoint.Post(b)
 }
 
-// TestEncodedAgain: a write that others overtake again and again at one replica, which then dies, asks others in a batch which it
-// had before. The value is there as well.
+// TestEncodedAgain: a write that others overtake again and again at one replica, which then dies,
+// asks others in a batch which it had before. The value is there as well.
 func TestEncodedAgain(t *testing.T) {
 	for overtaken := range 20 {
 		f, a := pool(t, Shape{Replicas: 5, Words: 1, Locks: 10, Writers: 10, MaxValue: 100}, 5, 1, 100)

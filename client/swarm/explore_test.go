@@ -12,7 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tiny is a pool that is made and checked at once: exploring makes thousands of them. Its keys share few buckets.
+// tiny is a pool that is made and checked at once: exploring makes thousands of them. Its keys
+// share few buckets.
 func tiny(s explore.Shape, apart bool) Params {
 	p := Params{Replicas: s.Data, Words: 3, Locks: 4, Clients: 24, PairBytes: 320, Apart: apart, Regions: s.Nodes, Objects: 300,
 		Values: Buffers{1, 1000}, Index: Buffers{1, 1000}, Buckets: 2, Timeout: 20 * time.Millisecond}
@@ -47,7 +48,8 @@ func explored(apart bool) *explore.Subject {
 	}
 }
 
-// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
+// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED
+// choose them.
 func TestExplore(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		t.Run(formatName(apart), func(t *testing.T) { explore.Seeds(t, explored(apart), 200) })

@@ -27,7 +27,8 @@ func (l *plan) freedAt(region int) rdma.Addr {
 
 func (l *plan) freedNumber(region int, i uint64) rdma.Addr { return l.freedAt(region).Add(8 + 8*i) }
 
-// takeAttempts bounds how often a client meets others at a list before it takes new objects instead.
+// takeAttempts bounds how often a client meets others at a list before it takes new objects
+// instead.
 const takeAttempts = 16
 
 // takeFreed takes up to n objects from a region's list; false: there is none.
@@ -89,8 +90,9 @@ func (s *Store) listFreed(region int) ([]uint64, error) {
 	return numbers, nil
 }
 
-// addFreed adds objects to a region's list. Where the array has no room behind those that are left it is written anew, behind a
-// word that says that there are none: a crash there leaves objects that the next sweep finds.
+// addFreed adds objects to a region's list. Where the array has no room behind those that are left
+// it is written anew, behind a word that says that there are none: a crash there leaves objects
+// that the next sweep finds.
 func (s *Store) addFreed(region int, numbers []uint64) error {
 	f, err := s.readFreed(region)
 	if err != nil {

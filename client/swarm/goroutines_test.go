@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// TestGoroutines lets clients meet on shared memory, where nothing is atomic but words. Their answers are linearizable, and buffers are used again at once.
+// TestGoroutines lets clients meet on shared memory, where nothing is atomic but words. Their
+// answers are linearizable, and buffers are used again at once.
 func TestGoroutines(t *testing.T) {
 	for _, s := range []Shape{
 		{Replicas: 3, Words: 6, Locks: 6, Writers: 6, MaxValue: 400},
@@ -54,8 +55,8 @@ func TestNodesOverTCP(t *testing.T) {
 	must(t, err)
 }
 
-// crowd lets each writer of the shape do so many operations at the same time, calling after behind each, and checks what
-// they answer.
+// crowd lets each writer of the shape do so many operations at the same time, calling after behind
+// each, and checks what they answer.
 func crowd(t *testing.T, f rdma.Fabric, a *arena, ops int, o Options, after func()) error {
 	recorders := make([]*check.Recorder, a.Writers+1)
 	first := worker(t, f, a, o)

@@ -28,7 +28,8 @@ func alone(t *testing.T, do func(s *sim.Sim, k *Store, timeout time.Duration)) {
 	must(t, s.Run())
 }
 
-// awaitSweep fails an operation, which began at a time, for lack of memory, and returns how long it waited for a sweep.
+// awaitSweep fails an operation, which began at a time, for lack of memory, and returns how long it
+// waited for a sweep.
 func awaitSweep(t *testing.T, s *sim.Sim, k *Store, began time.Duration) time.Duration {
 	t.Helper()
 	now, of := s.Now(), tries{began: began}
@@ -38,8 +39,8 @@ func awaitSweep(t *testing.T, s *sim.Sim, k *Store, began time.Duration) time.Du
 	return s.Now() - now
 }
 
-// TestGetAwaitsSweep: a GET that needs memory waits for a sweep for a timeout, as a write does. None begins, and then
-// the client does not wait again.
+// TestGetAwaitsSweep: a GET that needs memory waits for a sweep for a timeout, as a write does.
+// None begins, and then the client does not wait again.
 func TestGetAwaitsSweep(t *testing.T) {
 	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
 		if took := awaitSweep(t, s, k, 0); took < timeout {
@@ -51,8 +52,8 @@ func TestGetAwaitsSweep(t *testing.T) {
 	})
 }
 
-// TestShortWaitShowsNoLackOfMaster: an operation whose timeout is nearly over when it finds no memory does not keep
-// the next one from waiting for a sweep.
+// TestShortWaitShowsNoLackOfMaster: an operation whose timeout is nearly over when it finds no
+// memory does not keep the next one from waiting for a sweep.
 func TestShortWaitShowsNoLackOfMaster(t *testing.T) {
 	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
 		if took := awaitSweep(t, s, k, s.Now()-timeout+time.Millisecond); took > timeout/2 {
@@ -77,8 +78,8 @@ func (c *cutOff) Join() (rdma.View, error) {
 	return c.Endpoint.Join()
 }
 
-// TestFailedJoinShowsNoLackOfMaster: a client that cannot join the view while it waits for a sweep does not take it
-// that there is no master.
+// TestFailedJoinShowsNoLackOfMaster: a client that cannot join the view while it waits for a sweep
+// does not take it that there is no master.
 func TestFailedJoinShowsNoLackOfMaster(t *testing.T) {
 	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
 		c := k.ep.(*cutOff)

@@ -26,13 +26,15 @@ type Shape struct {
 // ErrShape ends an attempt to lay out objects of a shape that cannot be.
 var ErrShape = errors.New("no such shape of objects")
 
-// Layout tells where the parts of an object lie, and what the bits of its words mean. An object is, on each of its nodes:
+// Layout tells where the parts of an object lie, and what the bits of its words mean. An object is,
+// on each of its nodes:
 //
 //	locks     8 bytes for each writer that guesses; see lock.go
 //	words     8 bytes each; see Word
 //	in place  at one of the replicas: hash, length, value; see buffer.go
 //
-// Locks and words are changed by atomics only, the rest by WRITEs only. All is zero when the object is made.
+// Locks and words are changed by atomics only, the rest by WRITEs only. All is zero when the object
+// is made.
 type Layout struct {
 	Shape
 	groupBits int
@@ -92,24 +94,26 @@ func (l *Layout) wordAt(k *Register, r, place int) rdma.Addr {
 
 func pad(n int) int { return (n + 7) &^ 7 }
 
-// A Word is a metadata word, as it lies in memory (In-n-Out, section 4.3): a tuple's timestamp and flag, and where its
-// value is. From the highest bit:
+// A Word is a metadata word, as it lies in memory (In-n-Out, section 4.3): a tuple's timestamp and
+// flag, and where its value is. From the highest bit:
 //
 //	i         47 bits less the group's: ticks since the pool's epoch
 //	group     as many as it takes: the writer's number divided by the number of words; none when each has its own
 //	VERIFIED  1 bit
 //	pointer   16 bits: an out-of-place buffer on this node; see Allocator
 //
-// The rest of the writer's number is the word's place. A tick is 2^11 ns, and twice as long for each bit of the group's, so
-// that in any shape i lasts for 2^58 ns: nine years. A writer that is faster than ticks, or has a slow clock, counts on
-// from what it knows: only a key that is written more than once a tick on the average of years uses them up before. The
-// highest i is kept for the tombstone; when the one below it is reached, writes are refused.
+// The rest of the writer's number is the word's place. A tick is 2^11 ns, and twice as long for
+// each bit of the group's, so that in any shape i lasts for 2^58 ns: nine years. A writer that is
+// faster than ticks, or has a slow clock, counts on from what it knows: only a key that is written
+// more than once a tick on the average of years uses them up before. The highest i is kept for the
+// tombstone; when the one below it is reached, writes are refused.
 //
 // Words of one place compare as numbers, but for their pointers. 0: nothing was written here.
 type Word uint64
 
-// A stamp is a tuple without its value and pointers, so that it compares with those of every replica and place: i, group,
-// place, VERIFIED, from the highest bit. Two writers never have the same i, group and place.
+// A stamp is a tuple without its value and pointers, so that it compares with those of every
+// replica and place: i, group, place, VERIFIED, from the highest bit. Two writers never have the
+// same i, group and place.
 type stamp uint64
 
 const (

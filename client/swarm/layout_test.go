@@ -58,8 +58,8 @@ func TestWords(t *testing.T) {
 	})
 }
 
-// less compares (a i, a tid's rank, a flag) with b's: of equal i the group and then the place decide, which is the number's
-// order.
+// less compares (a i, a tid's rank, a flag) with b's: of equal i the group and then the place
+// decide, which is the number's order.
 func less(pairs ...uint64) bool {
 	for n := 0; n < len(pairs); n += 2 {
 		if pairs[n] != pairs[n+1] {
@@ -69,7 +69,8 @@ func less(pairs ...uint64) bool {
 	return false
 }
 
-// TestTimestampsLast: in every shape i counts for more than eight years, and time behind its end is not taken for another.
+// TestTimestampsLast: in every shape i counts for more than eight years, and time behind its end is
+// not taken for another.
 func TestTimestampsLast(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		l := drawLayout(r)
@@ -107,7 +108,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// FuzzBuffers: what a buffer or the place of a value holds is either what was written for that stamp, or nothing.
+// FuzzBuffers: what a buffer or the place of a value holds is either what was written for that
+// stamp, or nothing.
 func FuzzBuffers(f *testing.F) {
 	p := make([]byte, bufferHeader+40)
 	encodeBuffer(p, 1, 2, []byte("some value"))

@@ -37,7 +37,8 @@ func TestLaterLock(t *testing.T) {
 	}
 }
 
-// TestBound: at the bound of attempts a write's outcome is unknown, and a reader's lock is not its own.
+// TestBound: at the bound of attempts a write's outcome is unknown, and a reader's lock is not its
+// own.
 func TestBound(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 1, Locks: 2, Writers: 2, MaxValue: 8}, 3, 1, 100)
 	clock := &still{time.Second}

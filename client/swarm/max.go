@@ -28,8 +28,9 @@ func (l *Layout) highest(words []byte) (top stamp) {
 	return top
 }
 
-// look reads the words of a majority, and with data what lies in place. It is the weak READ of appendix A.2: the highest
-// stamp that it finds may be at a minority, so only writers use it alone, which need to be above what is complete.
+// look reads the words of a majority, and with data what lies in place. It is the weak READ of
+// appendix A.2: the highest stamp that it finds may be at a minority, so only writers use it alone,
+// which need to be above what is complete.
 func (c *Client) look(k *Register, data bool) (top stamp, answered quorum.Mask, err error) {
 	err = c.gather(stepReadWords, k, c.all(), c.Majority(),
 		func(b *rdma.Batch, r int) error {
@@ -56,8 +57,9 @@ func (k *Register) saw(l *Layout, s stamp) {
 	}
 }
 
-// read is the reliable max register's READ (Algorithm 8): what it returns, a majority has. The error wraps errLost when
-// it has to be read again, and quorum.ErrAttempts when a word changed too often.
+// read is the reliable max register's READ (Algorithm 8): what it returns, a majority has. The
+// error wraps errLost when it has to be read again, and quorum.ErrAttempts when a word changed too
+// often.
 func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) {
 	top, answered, err := c.look(k, true)
 	if err != nil || top == 0 {
@@ -86,8 +88,8 @@ func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) 
 	return t, c.writeBack(k, &t, patience)
 }
 
-// writeBack is Algorithm 8's inner_write by a reader: it brings a tuple to a majority, at the replicas that answered first.
-// A buffer that it fills is the reader's.
+// writeBack is Algorithm 8's inner_write by a reader: it brings a tuple to a majority, at the
+// replicas that answered first. A buffer that it fills is the reader's.
 func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error {
 	c.stats.WriteBacks++
 	if !t.stamp.top() {
@@ -108,8 +110,8 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 // something else.
 var errLost = errors.New("nobody who has the value answers")
 
-// fetch returns a tuple's value, from the buffer of a replica that has it if need be; an error wraps errLost when none of
-// those answers for as long as patience.
+// fetch returns a tuple's value, from the buffer of a replica that has it if need be; an error
+// wraps errLost when none of those answers for as long as patience.
 func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, error) {
 	if t.value != nil {
 		c.stats.InPlace++
@@ -143,13 +145,14 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 	return v, err
 }
 
-// errReused is wrapped when a buffer was used again under a READ, which begins again: its word has changed, too.
+// errReused is wrapped when a buffer was used again under a READ, which begins again: its word has
+// changed, too.
 var errReused = fmt.Errorf("the buffer is used again: %w", errLost)
 
 func isReused(err error) bool { return errors.Is(err, errReused) }
 
-// reused tells why a tuple's buffers do not hold it. A word that still points there is one that did all the time: words never
-// come back to what they were.
+// reused tells why a tuple's buffers do not hold it. A word that still points there is one that did
+// all the time: words never come back to what they were.
 func (c *Client) reused(k *Register, t *tuple, at quorum.Mask) error {
 	c.stats.Reused++
 	same := false
@@ -188,9 +191,9 @@ type put struct {
 	asked  quorum.Mask         // replicas that have not answered
 }
 
-// put brings a tuple into its word at each replica: a buffer and, behind it in the same chain, a CAS (MAX, Algorithm 7).
-// A word that has a higher tuple stays, and counts: so words never fall. Where the tuple is guessed and becomes VERIFIED
-// the buffer is there.
+// put brings a tuple into its word at each replica: a buffer and, behind it in the same chain, a
+// CAS (MAX, Algorithm 7). A word that has a higher tuple stays, and counts: so words never fall.
+// Where the tuple is guessed and becomes VERIFIED the buffer is there.
 //
 // What a crash here leaves: buffers that nothing points at, and the tuple at some of the replicas.
 func (c *Client) put(step rdma.Step, k *Register, p *put) error {
@@ -258,7 +261,8 @@ func (c *Client) putAll(step rdma.Step, k *Register, p *put) error {
 		})
 }
 
-// landed looks at the CAS of a replica, and reports whether that has the tuple, or a higher one, now.
+// landed looks at the CAS of a replica, and reports whether that has the tuple, or a higher one,
+// now.
 func (p *put) landed(r int, cas *rdma.Op) quorum.Verdict {
 	if p.buffer[r] != 0 { // written before the CAS
 		p.stored |= quorum.Only(r)

@@ -11,8 +11,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses. Nothing is to be mended when nodes die, and no client waits for what a dead one
-// left; so all that it does is to sweep: see package kit, and sweep.go. It implements cluster.Enduring.
+// Mender is what a pool's master uses. Nothing is to be mended when nodes die, and no client waits
+// for what a dead one left; so all that it does is to sweep: see package kit, and sweep.go. It
+// implements cluster.Enduring.
 type Mender struct {
 	s             *Store
 	index, values *buffers.Sweeper
@@ -52,11 +53,12 @@ func (m *Mender) Restore(_ rdma.View, node, spare int) error {
 	return fmt.Errorf("restore node %d on node %d: %w", node, spare, rdma.ErrNotSupported)
 }
 
-// Recover has nothing to do, but to prepare the sweep behind it: what the client began others finish when they meet it.
+// Recover has nothing to do, but to prepare the sweep behind it: what the client began others
+// finish when they meet it.
 func (m *Mender) Recover(v rdma.View, _ rdma.ClientID) error { return m.count(v) }
 
-// count notes what was handed out, which only a later epoch's sweep may look at. Of a node that does not answer it keeps what it
-// knew.
+// count notes what was handed out, which only a later epoch's sweep may look at. Of a node that
+// does not answer it keeps what it knew.
 func (m *Mender) count(v rdma.View) error {
 	for n, member := range v.Members {
 		if member.Gone {
@@ -85,8 +87,8 @@ func silent(err error) bool {
 	return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrTimeout)
 }
 
-// A client that finds no memory asks for a sweep. Where one frees nothing the pool is full: then there is a rest of some times
-// what it took, and a longer one the next time.
+// A client that finds no memory asks for a sweep. Where one frees nothing the pool is full: then
+// there is a rest of some times what it took, and a longer one the next time.
 const (
 	restShare = 8
 	mostRest  = 10 * time.Second
@@ -126,8 +128,8 @@ func (m *Mender) asked(v rdma.View) (bool, error) {
 	return false, nil
 }
 
-// unreadable reports whether so many nodes are gone that some buckets have no majority. What these name is not known,
-// so that nothing can be swept any more.
+// unreadable reports whether so many nodes are gone that some buckets have no majority. What these
+// name is not known, so that nothing can be swept any more.
 func (m *Mender) unreadable(v rdma.View) bool {
 	gone := 0
 	for _, member := range v.Members {
@@ -138,7 +140,8 @@ func (m *Mender) unreadable(v rdma.View) bool {
 	return gone > m.s.Replicas-m.s.layout.Majority()
 }
 
-// Sweep frees what no client owns and nothing names. It is called under a busy view, behind the fence of its epoch.
+// Sweep frees what no client owns and nothing names. It is called under a busy view, behind the
+// fence of its epoch.
 func (m *Mender) Sweep(v rdma.View) error {
 	began := m.s.ep.Now()
 	var w *sweep

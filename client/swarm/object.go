@@ -27,8 +27,8 @@ type objects struct {
 
 const mostObjects = 16
 
-// draw takes an object for an INSERT into o.spare, if there is none. The error wraps client.ErrFull when all regions that
-// answer are used up, and does not when none answers.
+// draw takes an object for an INSERT into o.spare, if there is none. The error wraps client.ErrFull
+// when all regions that answer are used up, and does not when none answers.
 func (s *Store) draw() error {
 	o := &s.objects
 	if now := s.epoch(); o.epoch != now {
@@ -54,8 +54,8 @@ func (s *Store) draw() error {
 	return nil
 }
 
-// refill takes a chunk from the region that it had last, or from the next one that has any. Under a busy view it takes only what
-// was never handed out (package kit, R2).
+// refill takes a chunk from the region that it had last, or from the next one that has any. Under a
+// busy view it takes only what was never handed out (package kit, R2).
 func (s *Store) refill() error {
 	o := &s.objects
 	o.chunk = min(o.chunk+1, mostObjects)

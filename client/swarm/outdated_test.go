@@ -40,8 +40,8 @@ func beginEpoch(f rdma.Fabric) error {
 	return err
 }
 
-// TestUpdateOverEpochs: an UPDATE of a cached pair of an earlier epoch, or of a client that has slept for some, is cut off by yet
-// another epoch, and succeeds.
+// TestUpdateOverEpochs: an UPDATE of a cached pair of an earlier epoch, or of a client that has
+// slept for some, is cut off by yet another epoch, and succeeds.
 func TestUpdateOverEpochs(t *testing.T) {
 	for i := range 8 {
 		epochs, raw := i/2, i%2 == 1

@@ -26,8 +26,9 @@ func (s *Store) busy() bool { return s.member != nil && s.member.Busy }
 // current reports whether an object is still the one that the worker knows.
 func (s *Store) current(k *Register) bool { return s.member == nil || s.c.current(k) == nil }
 
-// rustAfter is what share of an operation's timeout a client may be idle before it takes it that epochs may have begun that it
-// has not heard of: on wall clocks less than a keeper's tick, which lies between any two.
+// rustAfter is what share of an operation's timeout a client may be idle before it takes it that
+// epochs may have begun that it has not heard of: on wall clocks less than a keeper's tick, which
+// lies between any two.
 const rustAfter = 100
 
 // mayOutdate reports whether a fence in the midst of a WRITE to a cached object could be the second
@@ -57,9 +58,9 @@ type tries struct {
 	outages     int           // attempts of it whose nodes were out of reach
 }
 
-// A client that stood still, or whose nodes did, finds its connections cut, and has new ones a few trips later. Until
-// then its verbs fail at once, so an operation pauses between its attempts: first for so small a share of the timeout,
-// at last for so large a one.
+// A client that stood still, or whose nodes did, finds its connections cut, and has new ones a few
+// trips later. Until then its verbs fail at once, so an operation pauses between its attempts:
+// first for so small a share of the timeout, at last for so large a one.
 const (
 	firstReach = 10_000
 	lastReach  = 50
@@ -68,16 +69,16 @@ const (
 // A sweep frees buffers at once, and objects with the one after the next: see package kit, R4.
 const mostSweeps = 3
 
-// hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun within a good share of
-// one: the pool has no keeper. Its user is told at once that the pool is full. A shorter wait, or a client that could
-// not join the view, shows nothing of the keeper.
+// hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun
+// within a good share of one: the pool has no keeper. Its user is told at once that the pool is
+// full. A shorter wait, or a client that could not join the view, shows nothing of the keeper.
 const (
 	hopelessFor   = 4
 	hopelessShare = 2
 )
 
-// again reports whether an operation that failed is tried once more: one that met several epochs, found no memory, or
-// could not reach a majority of nodes, and has had no effect.
+// again reports whether an operation that failed is tried once more: one that met several epochs,
+// found no memory, or could not reach a majority of nodes, and has had no effect.
 func (s *Store) again(t *tries, err error) bool {
 	switch {
 	case s.member == nil || errors.Is(err, client.ErrUncertain):
@@ -100,7 +101,8 @@ func unreachable(err error) bool {
 	return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrUnreachable)
 }
 
-// reach pauses before the next attempt of an operation whose nodes are out of reach; false: its timeout is over.
+// reach pauses before the next attempt of an operation whose nodes are out of reach; false: its
+// timeout is over.
 func (s *Store) reach(t *tries) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
 	if t.outages == 0 {
@@ -114,8 +116,8 @@ func (s *Store) reach(t *tries) bool {
 	return true
 }
 
-// swept asks for a sweep and waits for it until the operation's timeout is over; false: there is none. On a busy
-// machine, and while the pool has no master, it may begin late.
+// swept asks for a sweep and waits for it until the operation's timeout is over; false: there is
+// none. On a busy machine, and while the pool has no master, it may begin late.
 func (s *Store) swept(t *tries) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
 	t.began = cmp.Or(t.began, now)

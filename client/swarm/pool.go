@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Names of the formats in a pool's header. DM-ABD's objects have one word, no lock and nothing in place; RAW's have one
-// replica, and nothing but what is in place.
+// Names of the formats in a pool's header. DM-ABD's objects have one word, no lock and nothing in
+// place; RAW's have one replica, and nothing but what is in place.
 const (
 	Format        = "swarm"
 	FormatABD     = "dm-abd"
@@ -60,7 +60,8 @@ type PoolShape struct {
 // ErrParams is wrapped by errors about parameters that make no pool.
 var ErrParams = errors.New("bad pool parameters")
 
-// plan is where everything of a pool lies, computed from its Params alone. From the front of each node:
+// plan is where everything of a pool lies, computed from its Params alone. From the front of each
+// node:
 //
 //	header
 //	ceilings   8 bytes for each identity, see ceiling.go
@@ -137,8 +138,9 @@ func newPlan(p Params, nodes int) (*plan, error) {
 	return l, nil
 }
 
-// A pool's clients keep an account of each region, and of each segment of a space. The bounds are far above use (a
-// billion records take 150,000 segments), and small enough for the account of a pool whose header another user wrote.
+// A pool's clients keep an account of each region, and of each segment of a space. The bounds are
+// far above use (a billion records take 150,000 segments), and small enough for the account of a
+// pool whose header another user wrote.
 const mostRegions, mostSegments = 1 << 16, 1 << 20
 
 // placeRegions lays the regions out on the nodes, and returns where they end on the fullest.
@@ -165,7 +167,8 @@ func (l *plan) placeRegions(base uint64) (end uint64, err error) {
 
 func (l *plan) stride(replica int) uint64 { return uint64(l.layout.Bytes(replica == 0)) }
 
-// Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each node.
+// Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each
+// node.
 func Size(s PoolShape) (Params, uint64, error) {
 	if s.Nodes < 1 || s.Replicas < 1 || s.Clients < 1 {
 		return Params{}, 0, fmt.Errorf("%w: %d replicas on %d nodes, for %d clients", ErrParams, s.Replicas, s.Nodes, s.Clients)
@@ -214,8 +217,8 @@ func (p *Params) format() string {
 	return formatName(p.Apart)
 }
 
-// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when there is
-// not enough memory.
+// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or
+// rdma.ErrFull when there is not enough memory.
 func Make(f rdma.Fabric, p Params) error {
 	l, err := newPlan(p, f.Nodes())
 	if err != nil {
@@ -277,7 +280,8 @@ func readPlan(ep rdma.Endpoint, format string) (*plan, rdma.View, error) {
 	return l, v, err
 }
 
-// place returns the object of a location: the number of its region and its number there, counted from 1 on.
+// place returns the object of a location: the number of its region and its number there, counted
+// from 1 on.
 func (l *plan) place(location uint64) (o Object, ok bool) {
 	n := location - 1
 	region := n / uint64(l.Objects)

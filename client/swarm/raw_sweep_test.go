@@ -9,9 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestRawObjectAgain: an UPDATE that lands behind a DELETE undoes RAW's tombstone, so that a client goes on to find the
-// value at the location that it has cached. Once a sweep has given the object to another key, nothing of that client
-// lands there.
+// TestRawObjectAgain: an UPDATE that lands behind a DELETE undoes RAW's tombstone, so that a client
+// goes on to find the value at the location that it has cached. Once a sweep has given the object
+// to another key, nothing of that client lands there.
 func TestRawObjectAgain(t *testing.T) {
 	f := storePool(t, 1, smallRaw(1))
 	ep, err := f.Open("master")
@@ -75,8 +75,8 @@ func sweepOnce(t *testing.T, f rdma.Fabric, ep rdma.Endpoint, m *Mender, before,
 	must(t, err)
 }
 
-// TestRawLostNode: what a dead node's part of the directory names is not known; so nothing is swept, and the keys of
-// the other nodes stay.
+// TestRawLostNode: what a dead node's part of the directory names is not known; so nothing is
+// swept, and the keys of the other nodes stay.
 func TestRawLostNode(t *testing.T) {
 	f := storePool(t, 3, smallRaw(3))
 	ep, err := f.Open("master")

@@ -71,8 +71,8 @@ func drawRaw(seed uint64) *run {
 // rawSeeds are enough to find RAW out; about every third does.
 const rawSeeds = 20
 
-// TestRawIsNotLinearizable: the runs in which SWARM's answers are linearizable (TestContention), though nothing is amiss but the
-// network, show that RAW's are not.
+// TestRawIsNotLinearizable: the runs in which SWARM's answers are linearizable (TestContention),
+// though nothing is amiss but the network, show that RAW's are not.
 func TestRawIsNotLinearizable(t *testing.T) {
 	found := 0
 	for seed := range uint64(rawSeeds) {
@@ -100,7 +100,8 @@ func smallRaw(nodes int) Params {
 	return p
 }
 
-// TestRawStoreTrips: GET and UPDATE take RAW one trip; what the index takes comes on top, as for the others.
+// TestRawStoreTrips: GET and UPDATE take RAW one trip; what the index takes comes on top, as for
+// the others.
 func TestRawStoreTrips(t *testing.T) {
 	f := storePool(t, 3, smallRaw(3))
 	x, y := storeOn(t, f, StoreOptions{Raw: true}), storeOn(t, f, StoreOptions{Raw: true})

@@ -13,9 +13,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// TestOutOfReach: a client is cut off all nodes for half of its timeout, and each of its verbs fails soon. None of its
-// operations does, but the one of unknown outcome that was in flight. Behind twice the timeout one says why, and does
-// not say before that it gave up.
+// TestOutOfReach: a client is cut off all nodes for half of its timeout, and each of its verbs
+// fails soon. None of its operations does, but the one of unknown outcome that was in flight.
+// Behind twice the timeout one says why, and does not say before that it gave up.
 func TestOutOfReach(t *testing.T) {
 	const timeout = 20 * time.Millisecond
 	for _, format := range []string{Format, FormatABD, FormatRaw} {
@@ -81,8 +81,9 @@ func outOfReach(t *testing.T, format string, seed uint64, timeout, away time.Dur
 	return failed
 }
 
-// TestDrawOutOfReach: an INSERT that needs an object while all nodes are away for a part of its timeout goes on as soon as
-// they are back: it does not take a region that does not answer for a full one.
+// TestDrawOutOfReach: an INSERT that needs an object while all nodes are away for a part of its
+// timeout goes on as soon as they are back: it does not take a region that does not answer for a
+// full one.
 func TestDrawOutOfReach(t *testing.T) {
 	p := small(3, 3, false)
 	l, err := newPlan(p, 3)

@@ -9,11 +9,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Read returns the object's value, valid until the client's next operation; or an error wrapping ErrEmpty, ErrGone; when no
-// majority answers, rdma.ErrNodeDown or rdma.ErrTimeout; and client.ErrFull when there is no buffer for what it has to write
-// back.
+// Read returns the object's value, valid until the client's next operation; or an error wrapping
+// ErrEmpty, ErrGone; when no majority answers, rdma.ErrNodeDown or rdma.ErrTimeout; and
+// client.ErrFull when there is no buffer for what it has to write back.
 //
-// It is Safe-Guess' READ as Algorithm 10 has it (in Algorithm 3 the wait-free path hangs at the lock's failure).
+// It is Safe-Guess' READ as Algorithm 10 has it (in Algorithm 3 the wait-free path hangs at the
+// lock's failure).
 func (c *Client) Read(k *Register) ([]byte, error) {
 	if k.gone {
 		return nil, fmt.Errorf("read: %w", ErrGone)

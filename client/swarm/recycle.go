@@ -16,9 +16,10 @@ import (
 // land its WRITE at any moment. The outcome of a chain that failed stays unknown, and its buffer
 // leaks: a sweep finds it.
 //
-// A reader may find a buffer used again. It sees that by the checksum, which covers object and stamp, and reads the words
-// again; when its word is still the same the buffer should have been there, and the pool is damaged. So recycling is not
-// wait-free (section 4.5): a READ ends when writers do not come around all buffers within two trips of it.
+// A reader may find a buffer used again. It sees that by the checksum, which covers object and
+// stamp, and reads the words again; when its word is still the same the buffer should have been
+// there, and the pool is damaged. So recycling is not wait-free (section 4.5): a READ ends when
+// writers do not come around all buffers within two trips of it.
 
 // bufferOf returns the buffer that a word points at; 0: none.
 func bufferOf(w Word) uint16 {
@@ -76,8 +77,8 @@ func (c *Client) settleChain(hash uint64, b *rdma.Batch, ch quorum.Chain) {
 	}
 }
 
-// retries counts what a READ does again. It is bounded by the iterations that the protocol may take; a buffer that was used
-// again is no iteration of it, until the time of a step has passed so.
+// retries counts what a READ does again. It is bounded by the iterations that the protocol may
+// take; a buffer that was used again is no iteration of it, until the time of a step has passed so.
 type retries struct {
 	n       int
 	began   time.Duration

@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// TestWrongMaximum is Figure 2: a READ finds a tuple that was stale when it was written, since another of its replicas
-// answered before the higher one was there. Only a second READ tells.
+// TestWrongMaximum is Figure 2: a READ finds a tuple that was stale when it was written, since
+// another of its replicas answered before the higher one was there. Only a second READ tells.
 func TestWrongMaximum(t *testing.T) {
 	l, err := NewLayout(Shape{Replicas: 3, Words: 3, Locks: 3, Writers: 3, MaxValue: 8})
 	must(t, err)
@@ -53,7 +53,8 @@ func TestWrongMaximum(t *testing.T) {
 	}
 }
 
-// TestLockedOut: a reader that read a tuple twice does not return it once its writer has locked it out, to write it again.
+// TestLockedOut: a reader that read a tuple twice does not return it once its writer has locked it
+// out, to write it again.
 func TestLockedOut(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 3, Locks: 3, Writers: 3, MaxValue: 8}, 3, 1, 100)
 	x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
@@ -75,8 +76,9 @@ func TestLockedOut(t *testing.T) {
 	}
 }
 
-// TestNoTimestampToWriteAgain: a write of which a majority has the stale guess, and whose writer may use no other timestamp now, is
-// uncertain: readers return the guess when they meet a later write of the same client behind it.
+// TestNoTimestampToWriteAgain: a write of which a majority has the stale guess, and whose writer
+// may use no other timestamp now, is uncertain: readers return the guess when they meet a later
+// write of the same client behind it.
 func TestNoTimestampToWriteAgain(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8}, 3, 1, 100)
 	y, uses := worker(t, f, a, Options{Writer: 1, Clock: &still{time.Second}}), 0
@@ -139,8 +141,9 @@ func TestTombstoneOfTheDead(t *testing.T) {
 	}
 }
 
-// TestTwoDeadWriters: one wrote at a single node, which dies; another met that, and died where it may have locked its own
-// tuple. A reader finds the second's tuple: when its lock fails it must find something above that, too.
+// TestTwoDeadWriters: one wrote at a single node, which dies; another met that, and died where it
+// may have locked its own tuple. A reader finds the second's tuple: when its lock fails it must
+// find something above that, too.
 func TestTwoDeadWriters(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 3, Locks: 3, Writers: 3, MaxValue: 8}, 3, 1, 100)
 	x, y, z := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1}), worker(t, f, a, Options{Writer: 2})

@@ -35,8 +35,9 @@ const (
 	stepCount     rdma.Step = "count"
 )
 
-// StoreSteps returns the steps of a Store, as traces show them and faults can be set to them: of RAW's objects, which have no
-// words, or of such as have them, with clients that guess timestamps or without.
+// StoreSteps returns the steps of a Store, as traces show them and faults can be set to them: of
+// RAW's objects, which have no words, or of such as have them, with clients that guess timestamps
+// or without.
 func StoreSteps(raw, guesses bool) []rdma.Step {
 	steps := slices.Concat([]rdma.Step{stepBury}, directory.Steps, buffers.Steps, []rdma.Step{
 		kit.StepReadCeiling, kit.StepRaiseCeiling, kit.StepLowerCeiling, stepGrow, stepReadFreed, stepTakeFreed, stepAddFreed, stepCount,

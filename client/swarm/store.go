@@ -43,7 +43,8 @@ func (o *StoreOptions) format() string {
 // DefaultCache is the default of StoreOptions.CacheBytes.
 const DefaultCache = 8 << 20
 
-// Store is one worker's view of a SWARM-KV pool (section 5). It implements client.Store and is not safe for concurrent use.
+// Store is one worker's view of a SWARM-KV pool (section 5). It implements client.Store and is not
+// safe for concurrent use.
 //
 //	GET, UPDATE  1. READ or WRITE of the register; when its location is not cached behind a lookup, and for UPDATE a READ
 //	INSERT       1. WRITE of a fresh register, VERIFIED, which no other client knows yet
@@ -51,13 +52,15 @@ const DefaultCache = 8 << 20
 //	DELETE       1. change of the directory, which marks the entry as dying: this decides which DELETE did it
 //	             2. the tombstone: from now on no client finds a value there
 //
-// Where the paper decides existence by the register (section 5.3), so that two DELETEs both say yes and a mapped object
-// may be empty, the directory does here, once. Between mark and tombstone others may go on with the register: they come
-// before the DELETE. A client that finds the mark brings the tombstone before it says that the key is not there; the
-// next INSERT of the key replaces the entry. The object then waits for a sweep.
+// Where the paper decides existence by the register (section 5.3), so that two DELETEs both say yes
+// and a mapped object may be empty, the directory does here, once. Between mark and tombstone
+// others may go on with the register: they come before the DELETE. A client that finds the mark
+// brings the tombstone before it says that the key is not there; the next INSERT of the key
+// replaces the entry. The object then waits for a sweep.
 //
-// A value is a pair: length of the key (2 bytes), key, value. So every READ shows whether it is the key's. What is
-// cached carries a hash of the key that is the client's secret, beside the one that all clients have.
+// A value is a pair: length of the key (2 bytes), key, value. So every READ shows whether it is the
+// key's. What is cached carries a hash of the key that is the client's secret, beside the one that
+// all clients have.
 type Store struct {
 	*plan
 	objects
@@ -159,7 +162,8 @@ func newCache(o StoreOptions, keys uint64) *locations.Cache[cached] {
 // use tells the ceiling of a timestamp: its last tick.
 func (s *Store) use(i uint64) error { return s.ticks.Use((i+1)<<s.layout.groupBits - 1) }
 
-// fresh is the register of an object of which nothing is known, but that the directory named it in an epoch.
+// fresh is the register of an object of which nothing is known, but that the directory named it in
+// an epoch.
 func (s *Store) fresh(o Object, named uint64) Register {
 	k := NewRegister(o, s.ticks.Used()>>s.layout.groupBits)
 	k.Known(named)
@@ -237,7 +241,8 @@ var (
 	errStopped = fmt.Errorf("the key is deleted and inserted again and again: %w", rdma.ErrTimeout)
 )
 
-// locate asks the directory for a key, and reads its pair. The error wraps client.ErrNotFound, or errMoved.
+// locate asks the directory for a key, and reads its pair. The error wraps client.ErrNotFound, or
+// errMoved.
 func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
 	now := s.epoch()
 	s.accesses++
@@ -269,7 +274,8 @@ func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
 	return nil, nil, errNotFound
 }
 
-// read reads the pair at a location that the directory named in an epoch; false: it is another key's.
+// read reads the pair at a location that the directory named in an epoch; false: it is another
+// key's.
 func (s *Store) read(location uint64, key []byte, named uint64) (k Register, value []byte, ok bool, err error) {
 	o, placed := s.place(location)
 	if !placed {

@@ -13,9 +13,10 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// TestStoreContention lets a few workers meet on a few keys that come and go, SWARM's and DM-ABD's, where a minority of nodes
-// dies, and clients do, and the network and clocks are as in TestContention. No operation fails, their answers are linearizable,
-// and the pool is sound. $FARKV_SEEDS and $FARKV_SEED choose the seeds.
+// TestStoreContention lets a few workers meet on a few keys that come and go, SWARM's and DM-ABD's,
+// where a minority of nodes dies, and clients do, and the network and clocks are as in
+// TestContention. No operation fails, their answers are linearizable, and the pool is sound.
+// $FARKV_SEEDS and $FARKV_SEED choose the seeds.
 func TestStoreContention(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		t.Run(formatName(apart), func(t *testing.T) {

@@ -6,7 +6,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// storeMutants break one rule of the store each. The suite of workers that meet must notice, or the test that is named.
+// storeMutants break one rule of the store each. The suite of workers that meet must notice, or the
+// test that is named.
 var storeMutants = []teeth.Mutant{
 	{Rule: "who finds a dying entry ends its object first", In: "Store.locate",
 		At: "if $err := $s.$finish($e.$Location, $now); $err != nil { $*body }", Do: "if false { $*body }",

@@ -142,7 +142,8 @@ func TestIdentityAgain(t *testing.T) {
 	}
 }
 
-// TestSameHash: keys of which all that is looked at first is the same are told apart, in the directory and in the cache.
+// TestSameHash: keys of which all that is looked at first is the same are told apart, in the
+// directory and in the cache.
 func TestSameHash(t *testing.T) {
 	s := storeOn(t, storePool(t, 3, small(3, 3, false)), StoreOptions{})
 	one, two := []byte("one"), []byte("two")

@@ -19,7 +19,8 @@ import (
 //  4. buffers that nothing names are free
 //  5. objects that the directory does not name are garbage
 //
-// Clients go on meanwhile, by the rules of package kit. What a crash leaves is garbage again, and found by the next sweep.
+// Clients go on meanwhile, by the rules of package kit. What a crash leaves is garbage again, and
+// found by the next sweep.
 type sweep struct {
 	*Mender
 	v     rdma.View
@@ -78,11 +79,13 @@ func (w *sweep) hear() error {
 // dead is a dying entry.
 type dead struct{ hash, location uint64 }
 
-// dropAnyway is how many dying entries a sweep sees to whatever it takes. It goes on for as long as its walk has taken,
-// so that a busy view of any pool lasts for a share longer, and not for many times as long.
+// dropAnyway is how many dying entries a sweep sees to whatever it takes. It goes on for as long as
+// its walk has taken, so that a busy view of any pool lasts for a share longer, and not for many
+// times as long.
 const dropAnyway = 1024
 
-// directory walks the directory. Where it changes that, it walks again, since other buffers are named then.
+// directory walks the directory. Where it changes that, it walks again, since other buffers are
+// named then.
 func (w *sweep) directory() error {
 	began := w.s.ep.Now()
 	dying, err := w.walk()
@@ -126,7 +129,8 @@ func (w *sweep) walk() (all []dead, err error) {
 	return all, err
 }
 
-// drop buries objects, and takes their entries out of their bucket. Both may have been done by others.
+// drop buries objects, and takes their entries out of their bucket. Both may have been done by
+// others.
 func (w *sweep) drop(dying []dead) error {
 	for _, d := range dying {
 		if err := w.s.finish(d.location, 0); err != nil {
@@ -143,7 +147,8 @@ func (w *sweep) drop(dying []dead) error {
 	})
 }
 
-// settle makes sure that nothing of the master's is in flight, or in its hands: what it has is free, as clients' is not.
+// settle makes sure that nothing of the master's is in flight, or in its hands: what it has is
+// free, as clients' is not.
 func (w *sweep) settle() error {
 	if err := errors.Join(w.s.dir.Land(), w.s.c.land()); err != nil {
 		return err
@@ -179,7 +184,8 @@ func (w *sweep) words() error {
 	return nil
 }
 
-// eachBuffer calls f with the buffers that the words of the first n objects of a region name at a replica.
+// eachBuffer calls f with the buffers that the words of the first n objects of a region name at a
+// replica.
 func (s *Store) eachBuffer(step rdma.Step, region, r, n int, f func(location uint64, pointer uint16)) error {
 	for from := 0; from < n; from += wordBatch {
 		b := s.ep.Batch()
@@ -251,7 +257,8 @@ func (w *sweep) mark() error {
 	return nil
 }
 
-// grace is for how many epochs an object stays as it is after it was found to be garbage: package kit, R4.
+// grace is for how many epochs an object stays as it is after it was found to be garbage: package
+// kit, R4.
 const grace = 2
 
 // reuse frees the objects that have been garbage for long enough.
@@ -290,8 +297,8 @@ func (w *sweep) reuse() error {
 // resetBatch is how many objects are reset in a trip: each may have some words.
 const resetBatch = 32
 
-// reset makes the words and locks of objects zero, wherever they have replicas. RAW's have none, and are written before
-// the directory names them.
+// reset makes the words and locks of objects zero, wherever they have replicas. RAW's have none,
+// and are written before the directory names them.
 func (w *sweep) reset(region int, numbers []uint64) error {
 	if w.s.layout.raw() {
 		return nil

@@ -24,7 +24,8 @@ func (r *run) member(ep rdma.Endpoint) *kit.Member {
 	return m
 }
 
-// sweep sweeps the buffers again and again while the workers play, and once behind them. The error is there when all is over.
+// sweep sweeps the buffers again and again while the workers play, and once behind them. The error
+// is there when all is over.
 func (r *run) sweep(s *sim.Sim, a *arena, workers []*sim.Worker) *error {
 	var err error
 	if !r.sweeps {

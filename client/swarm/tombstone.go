@@ -16,7 +16,8 @@ func (c *Client) Delete(k *Register) error {
 	return nil
 }
 
-// bury brings the tombstone to a majority, into this client's word, in one trip when that is cached.
+// bury brings the tombstone to a majority, into this client's word, in one trip when that is
+// cached.
 func (c *Client) bury(k *Register) error {
 	if c.raw() {
 		return c.buryRaw(k)

@@ -153,8 +153,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestMinority: a register goes on with any minority of its nodes dead, each operation after the first in as many trips as
-// before; with a majority dead it says so.
+// TestMinority: a register goes on with any minority of its nodes dead, each operation after the
+// first in as many trips as before; with a majority dead it says so.
 func TestMinority(t *testing.T) {
 	for dead := range 3 {
 		f, a := pool(t, Shape{Replicas: 3, Words: 1, Locks: 1, Writers: 1, MaxValue: 10}, 3, 1, 100)

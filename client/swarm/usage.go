@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Usage tells what the memory of a pool is used for, by reading how much of it was handed out. It may run while clients do.
-// Bytes count all replicas; dead nodes are left out.
+// Usage tells what the memory of a pool is used for, by reading how much of it was handed out. It
+// may run while clients do. Bytes count all replicas; dead nodes are left out.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", readAnyPlan)
 	if err != nil {

@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Write replaces the object's value. An error wraps client.ErrUncertain when it is not known whether it had an effect;
-// otherwise it had none: ErrGone, client.ErrTooLarge, client.ErrFull, ErrExhausted.
+// Write replaces the object's value. An error wraps client.ErrUncertain when it is not known
+// whether it had an effect; otherwise it had none: ErrGone, client.ErrTooLarge, client.ErrFull,
+// ErrExhausted.
 func (c *Client) Write(k *Register, value []byte) error {
 	if len(value) > c.MaxValue {
 		return fmt.Errorf("write %d bytes (at most %d): %w", len(value), c.MaxValue, client.ErrTooLarge)
@@ -43,9 +44,9 @@ func (c *Client) write(k *Register, value []byte) error {
 	return c.writeVerified(k, max(k.last, k.seen)+1, value, c.failed) // ABD: above all that was complete before, section 2.3
 }
 
-// learn reads the words: what those of this client hold, and what its timestamp has to be above. It costs a register that
-// is not cached no trip, since a CAS that expects nothing there fails. It is also what keeps a writer off an object of
-// which it knew once that it is gone, and no more.
+// learn reads the words: what those of this client hold, and what its timestamp has to be above. It
+// costs a register that is not cached no trip, since a CAS that expects nothing there fails. It is
+// also what keeps a writer off an object of which it knew once that it is gone, and no more.
 func (c *Client) learn(k *Register) error {
 	top, _, err := c.look(k, false)
 	if err != nil {
@@ -83,10 +84,11 @@ func (c *Client) writeGuessed(k *Register, value []byte) error {
 	return c.settle(k, p.stamp, top, value)
 }
 
-// above returns what a READ in parallel to a WRITE found. One that is above the guess is brought to a majority: a reader
-// whose lock fails reads again until it finds that, and where only nodes have it that die, with its writer and this one, it
-// never would. (Appendix A.2 has the weak READ for writers, and says that it is not covered by the proof; where Algorithm 2
-// goes on to lock, it does not do.)
+// above returns what a READ in parallel to a WRITE found. One that is above the guess is brought to
+// a majority: a reader whose lock fails reads again until it finds that, and where only nodes have
+// it that die, with its writer and this one, it never would. (Appendix A.2 has the weak READ for
+// writers, and says that it is not covered by the proof; where Algorithm 2 goes on to lock, it does
+// not do.)
 func (c *Client) above(k *Register, p *put) (stamp, error) {
 	if p.top.time() <= p.stamp.time() || p.top.top() || p.holders() >= c.Majority() {
 		return p.top, nil
@@ -109,8 +111,9 @@ func (c *Client) above(k *Register, p *put) (stamp, error) {
 // one. When the lock is not the writer's, a reader has read the tuple twice, so that the guess was
 // fresh.
 //
-// A tombstone leaves no timestamp above it. It is brought to a majority before anything is said that tells of it. The
-// writer's lock then decides as ever: a value that was read was written before the deletion, which is under way.
+// A tombstone leaves no timestamp above it. It is brought to a majority before anything is said
+// that tells of it. The writer's lock then decides as ever: a value that was read was written
+// before the deletion, which is under way.
 func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 	c.stats.Stale++
 	gone := top.top()
@@ -152,7 +155,8 @@ func (c *Client) use(k *Register, i uint64) error {
 	return nil
 }
 
-// writeVerified writes with a timestamp that is known to be fresh; failed tells what becomes of it when it fails.
+// writeVerified writes with a timestamp that is known to be fresh; failed tells what becomes of it
+// when it fails.
 func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(what string, err error) error) error {
 	if err := c.use(k, i); err != nil {
 		return fmt.Errorf("write: %w", err)

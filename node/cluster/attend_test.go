@@ -37,8 +37,8 @@ func (a *attendant) Attend(v rdma.View) (more bool, err error) {
 
 func (a *attendant) Waits() bool { return false }
 
-// TestAttend: a mender attends to its store in each tick of an idle view, in one tenure however long it waits, and its
-// failures keep the keeper from nothing.
+// TestAttend: a mender attends to its store in each tick of an idle view, in one tenure however
+// long it waits, and its failures keep the keeper from nothing.
 func TestAttend(t *testing.T) {
 	w := begin(t, sim.Options{Seed: 1}, 0)
 	var a *attendant
@@ -78,7 +78,8 @@ func TestAttend(t *testing.T) {
 	}
 }
 
-// patient is an attendant whose work goes on elsewhere: it waits until it was called six times, and fails once.
+// patient is an attendant whose work goes on elsewhere: it waits until it was called six times, and
+// fails once.
 type patient struct {
 	*fake
 	calls int
@@ -93,7 +94,8 @@ func (p *patient) Attend(rdma.View) (more bool, err error) {
 
 func (p *patient) Waits() bool { return p.calls != 6 }
 
-// TestOnceWaits: what a mender began elsewhere has ended when Once returns, unless the mender fails.
+// TestOnceWaits: what a mender began elsewhere has ended when Once returns, unless the mender
+// fails.
 func TestOnceWaits(t *testing.T) {
 	w := begin(t, sim.Options{Seed: 1}, 0)
 	var p *patient

@@ -8,11 +8,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// probe reads a word of every node that the view has, spares too, and returns those that are dead. A READ that
-// has no answer by the end of the tick is looked at again in the next one.
+// probe reads a word of every node that the view has, spares too, and returns those that are dead.
+// A READ that has no answer by the end of the tick is looked at again in the next one.
 //
-// Of the time between two probes no more counts than a keeper takes that runs. One that stood still, since its machine
-// was busy or it was stopped, saw nothing meanwhile: what it finds then says nothing of that time.
+// Of the time between two probes no more counts than a keeper takes that runs. One that stood
+// still, since its machine was busy or it was stopped, saw nothing meanwhile: what it finds then
+// says nothing of that time.
 func (k *keeper) probe(v rdma.View) (down []int, err error) {
 	began := k.ep.Now()
 	passed := min(began-k.probed, 2*k.o.Tick)
@@ -81,12 +82,12 @@ func (k *keeper) grace(n int) time.Duration {
 	return 0
 }
 
-// mayExpel returns which of the nodes that are down are to be expelled. It returns an error when none can be, since it is
-// this process that the others do not hear. Then it is no good as a master, and lets another process try: a view that it
-// made busy would stay so.
+// mayExpel returns which of the nodes that are down are to be expelled. It returns an error when
+// none can be, since it is this process that the others do not hear. Then it is no good as a
+// master, and lets another process try: a view that it made busy would stay so.
 //
-// Too few may have answered when these were probed, and enough by now: all nodes lost power, say, and come back. So one
-// whose probe failed is asked again.
+// Too few may have answered when these were probed, and enough by now: all nodes lost power, say,
+// and come back. So one whose probe failed is asked again.
 func (k *keeper) mayExpel(down []int) (still []int, err error) {
 	f, ok := k.f.(rdma.ExpelChecker)
 	if !ok {
@@ -117,8 +118,8 @@ var errAlone = errors.New("this process is cut off from too many nodes")
 // vacancy is a node that is gone with what it held, and the spare that is to take its place.
 type vacancy struct{ node, spare int }
 
-// vacancy returns one that can be filled; nil: there is none. A stand-in may go, too: then it is the stand-in's place
-// that is vacant.
+// vacancy returns one that can be filled; nil: there is none. A stand-in may go, too: then it is
+// the stand-in's place that is vacant.
 func (k *keeper) vacancy(v rdma.View) *vacancy {
 	spares := k.m.Spares()
 	isSpare, filled := make([]bool, len(v.Members)), make([]bool, len(v.Members))
@@ -144,8 +145,9 @@ func (k *keeper) vacancy(v rdma.View) *vacancy {
 	return nil
 }
 
-// barrier takes the view to its next epoch: verbs of earlier ones are fenced off, and what they left is mended before
-// clients write again. Meanwhile the nodes that are down are expelled, or a vacancy is filled.
+// barrier takes the view to its next epoch: verbs of earlier ones are fenced off, and what they
+// left is mended before clients write again. Meanwhile the nodes that are down are expelled, or a
+// vacancy is filled.
 func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := k.prolong(); err != nil {
 		return err
@@ -160,8 +162,9 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := won(k.f.Advance(rdma.State{Epoch: v.Epoch, Busy: v.Busy}, to)); err != nil {
 		return fmt.Errorf("begin epoch %d: %w", to.Epoch, err)
 	}
-	// No client reads a node any more that the view calls gone, and nothing lands any more when one reads what is left
-	// instead: so first they are expelled, then all are fenced off, and then the view says so.
+	// No client reads a node any more that the view calls gone, and nothing lands any more when one
+	// reads what is left instead: so first they are expelled, then all are fenced off, and then the
+	// view says so.
 	for _, n := range down {
 		if err := k.f.Expel(to.Epoch, n); err != nil {
 			return fmt.Errorf("expel node %d: %w", n, err)
@@ -186,8 +189,8 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := k.mend(v, fill); err != nil {
 		return err
 	}
-	// Behind this all clients write again. A master that lost its role meanwhile does not get here: its successor's
-	// barrier made the epoch another.
+	// Behind this all clients write again. A master that lost its role meanwhile does not get here:
+	// its successor's barrier made the epoch another.
 	if err := won(k.f.Advance(to, rdma.State{Epoch: to.Epoch})); err != nil {
 		return fmt.Errorf("end epoch %d: %w", to.Epoch, err)
 	}
@@ -212,8 +215,8 @@ func (k *keeper) gone(epoch uint64, n int, was rdma.Member) error {
 	return nil
 }
 
-// mend makes the replicas equal, since the fence has left writes half done, and then fills the vacancy. A spare that
-// cannot be written is no reason to keep the pool busy.
+// mend makes the replicas equal, since the fence has left writes half done, and then fills the
+// vacancy. A spare that cannot be written is no reason to keep the pool busy.
 func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 	began := k.ep.Now()
 	if err := k.m.Mend(v); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// endure is the rest of a tick in a pool that lives with dead nodes: see Enduring. What a crash leaves is what it leaves in
-// tick.
+// endure is the rest of a tick in a pool that lives with dead nodes: see Enduring. What a crash
+// leaves is what it leaves in tick.
 func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
 	if v.Busy && k.fenced != v.Epoch {
 		return false, k.fenceAgain(v)

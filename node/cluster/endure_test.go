@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// frank is a fabric that fences only through nodes that answer, or were expelled, as one of real nodes does.
+// frank is a fabric that fences only through nodes that answer, or were expelled, as one of real
+// nodes does.
 type frank struct {
 	*sim.Sim
 	open []bool // nodes that were expelled
@@ -209,8 +210,8 @@ func TestNodeDiesAndNobodyCares(t *testing.T) {
 	}
 }
 
-// TestEnduringSweeps: a sweep that is asked for takes an epoch, and so does each client that died; nodes that are dead then
-// are expelled.
+// TestEnduringSweeps: a sweep that is asked for takes an epoch, and so does each client that died;
+// nodes that are dead then are expelled.
 func TestEnduringSweeps(t *testing.T) {
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -230,7 +231,8 @@ func TestEnduringSweeps(t *testing.T) {
 	}
 }
 
-// TestEnduringKeeperCrashesAnywhere crashes the first master at each of its verbs and changes of the view.
+// TestEnduringKeeperCrashesAnywhere crashes the first master at each of its verbs and changes of
+// the view.
 func TestEnduringKeeperCrashesAnywhere(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -249,8 +251,8 @@ func TestEnduringKeeperCrashesAnywhere(t *testing.T) {
 	}
 }
 
-// TestEpochsComeOneAtATime: whatever the first master came to before it died, clients that are never idle meet each epoch, so that
-// no operation, which is shorter than a tick, lasts for two.
+// TestEpochsComeOneAtATime: whatever the first master came to before it died, clients that are
+// never idle meet each epoch, so that no operation, which is shorter than a tick, lasts for two.
 func TestEpochsComeOneAtATime(t *testing.T) {
 	for k := range 40 {
 		e := endure(t, sim.Options{Seed: uint64(k)}, 3)

@@ -9,13 +9,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// HoldName is the name of a client that asks the pool's master to resign: see Hold. A client of that name which is
-// something else does little harm: a master sees to all that is due before it resigns, and resigns less and less
-// often.
+// HoldName is the name of a client that asks the pool's master to resign: see Hold. A client of
+// that name which is something else does little harm: a master sees to all that is due before it
+// resigns, and resigns less and less often.
 const HoldName = "hold still"
 
 const (
-	// holdLeases is the tenure of a Held in leases: it is renewed beside work that may keep all of the machine busy.
+	// holdLeases is the tenure of a Held in leases: it is renewed beside work that may keep all of the
+	// machine busy.
 	holdLeases = 4
 	// holdPatience is for how many leases Hold waits for a master that has work to do.
 	holdPatience = 20
@@ -23,7 +24,8 @@ const (
 	yieldLeases = 2
 )
 
-// Held is the tenure of a master that does nothing, so that nothing is mended, recovered or swept meanwhile.
+// Held is the tenure of a master that does nothing, so that nothing is mended, recovered or swept
+// meanwhile.
 type Held struct {
 	f     rdma.Fabric
 	role  rdma.Role
@@ -31,10 +33,10 @@ type Held struct {
 	err   error // nil: it lasts
 }
 
-// Hold makes the endpoint, which was opened by the name HoldName, the pool's master, once the master of now has done
-// all that is due and has resigned. Keepers of older versions do not resign; then the error is an *OtherMaster. Of o
-// only Lease, Tick and Stop count. Renew has to be called at least once a lease, and End in the end, also for whether
-// the tenure lasted.
+// Hold makes the endpoint, which was opened by the name HoldName, the pool's master, once the
+// master of now has done all that is due and has resigned. Keepers of older versions do not resign;
+// then the error is an *OtherMaster. Of o only Lease, Tick and Stop count. Renew has to be called
+// at least once a lease, and End in the end, also for whether the tenure lasted.
 func Hold(ep rdma.Endpoint, f rdma.Fabric, o Options) (*Held, error) {
 	o.defaults()
 	for until := ep.Now() + holdPatience*o.Lease; ; ep.Sleep(o.Tick) {
@@ -64,7 +66,8 @@ func Hold(ep rdma.Endpoint, f rdma.Fabric, o Options) (*Held, error) {
 	}
 }
 
-// Renew prolongs the tenure. One that was over for a moment does not go on: another master may have been there.
+// Renew prolongs the tenure. One that was over for a moment does not go on: another master may have
+// been there.
 func (h *Held) Renew() error {
 	if errors.Is(h.err, errOver) {
 		return h.err

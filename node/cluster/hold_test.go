@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// hold holds the master for a while, in which a node dies, and returns what the keepers did meanwhile.
+// hold holds the master for a while, in which a node dies, and returns what the keepers did
+// meanwhile.
 func (w *world) hold(ep rdma.Endpoint, renew bool) (did []cluster.Event, err error) {
 	h, err := cluster.Hold(ep, w.s, cluster.Options{Lease: lease})
 	if err != nil {
@@ -33,7 +34,8 @@ func (w *world) hold(ep rdma.Endpoint, renew bool) (did []cluster.Event, err err
 	return did, h.End()
 }
 
-// TestHold: keepers mend nothing while the master is held, and everything behind it. A tenure that was not renewed says so.
+// TestHold: keepers mend nothing while the master is held, and everything behind it. A tenure that
+// was not renewed says so.
 func TestHold(t *testing.T) {
 	for seed := range uint64(20) {
 		for _, renew := range []bool{true, false} {
@@ -53,7 +55,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldBehindFailures: a master whose mender failed, so that verbs of it may be in flight, holds still, too.
+// TestHoldBehindFailures: a master whose mender failed, so that verbs of it may be in flight, holds
+// still, too.
 func TestHoldBehindFailures(t *testing.T) {
 	failures := map[string]int{"recover 2": 1}
 	w := begin(t, sim.Hostile(4), 0)
@@ -96,7 +99,8 @@ func TestHoldBehindFailures(t *testing.T) {
 	}
 }
 
-// TestHoldUnmended: a pool whose last master left a busy view, or verbs, is not held until a keeper has ended that.
+// TestHoldUnmended: a pool whose last master left a busy view, or verbs, is not held until a keeper
+// has ended that.
 func TestHoldUnmended(t *testing.T) {
 	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: 4096, Clients: 16}, nil)
 	if err != nil {

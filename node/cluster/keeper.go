@@ -11,21 +11,21 @@ import (
 
 // Options shape a keeper. Zero values mean defaults.
 type Options struct {
-	// Lease is a master's tenure, unless it prolongs it: for about as long a pool is without one when its master dies.
-	// Default 100 ms.
+	// Lease is a master's tenure, unless it prolongs it: for about as long a pool is without one when
+	// its master dies. Default 100 ms.
 	Lease time.Duration
 	// Tick is the pause between two looks at the pool; default a quarter of the lease.
 	Tick time.Duration
-	// NodePatience is how long a memory node may leave a READ unanswered before it counts as dead; default 10 leases.
-	// One that is known to be down counts at once.
+	// NodePatience is how long a memory node may leave a READ unanswered before it counts as dead;
+	// default 10 leases. One that is known to be down counts at once.
 	NodePatience time.Duration
 	// Stop is asked once a tick whether to end; nil: the keeper ends with its endpoint.
 	Stop func() bool
 	// Log is told what the keeper does.
 	Log func(Event)
-	// Tell, unless nil, puts what the keeper did where others find it. It is called between two things that the keeper
-	// does, with its endpoint, which has joined v, with MostUntold events at most, and may take the given time. What it
-	// failed to tell is told again later.
+	// Tell, unless nil, puts what the keeper did where others find it. It is called between two things
+	// that the keeper does, with its endpoint, which has joined v, with MostUntold events at most, and
+	// may take the given time. What it failed to tell is told again later.
 	Tell func(ep rdma.Endpoint, v *rdma.View, did []Event, within time.Duration) error
 }
 
@@ -49,9 +49,10 @@ func (o *Options) defaults() {
 	}
 }
 
-// NewMender makes the mender of a master, on the endpoint that it is to use. The view may be busy by then, and nodes
-// that it has may be down. The endpoint prolongs the master's tenure as it is used, so that the mender may take its
-// time, and sleep; it joins views by itself, which the mender does not.
+// NewMender makes the mender of a master, on the endpoint that it is to use. The view may be busy
+// by then, and nodes that it has may be down. The endpoint prolongs the master's tenure as it is
+// used, so that the mender may take its time, and sleep; it joins views by itself, which the mender
+// does not.
 type NewMender func(ep rdma.Endpoint) (Mender, error)
 
 // keeper is one process's candidate for a pool's master, and the master while role says so.
@@ -72,7 +73,8 @@ type keeper struct {
 	// fenced is the epoch to which this tenure has fenced all workers off, and fencedAt when.
 	fenced   uint64
 	fencedAt time.Duration
-	// idle is when the view became idle, as far as this tenure knows; breathing: a vacancy waits, see breath.
+	// idle is when the view became idle, as far as this tenure knows; breathing: a vacancy waits, see
+	// breath.
 	idle      time.Duration
 	breathing bool
 	// failedLast is the client whose recovery failed last.
@@ -146,8 +148,8 @@ func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
 	return nil
 }
 
-// rhythm is how long to wait when there is nothing to do. A candidate looks less often than a master: many may be
-// waiting.
+// rhythm is how long to wait when there is nothing to do. A candidate looks less often than a
+// master: many may be waiting.
 func (k *keeper) rhythm() time.Duration {
 	if k.role.Owner == 0 {
 		return max(k.o.Tick, k.o.Lease/4)
@@ -155,7 +157,8 @@ func (k *keeper) rhythm() time.Duration {
 	return k.o.Tick
 }
 
-// pause returns how long to wait after a failure. A changed view or a dead node means to look again at once.
+// pause returns how long to wait after a failure. A changed view or a dead node means to look again
+// at once.
 func (k *keeper) pause(err error) time.Duration {
 	if errors.Is(err, errAsked) {
 		return yieldLeases * k.o.Lease
@@ -184,8 +187,8 @@ func (k *keeper) log(e Event) {
 	}
 }
 
-// resign ends the tenure, unless verbs may be in flight: then it runs out, and the next master drops them. The mender
-// ends with it: what that knows may not be true in a later tenure.
+// resign ends the tenure, unless verbs may be in flight: then it runs out, and the next master
+// drops them. The mender ends with it: what that knows may not be true in a later tenure.
 func (k *keeper) resign() {
 	if k.role.Owner != 0 && !k.dirty {
 		k.f.Resign(k.role)
@@ -215,14 +218,16 @@ func (k *keeper) elected(r rdma.Role) {
 	k.log(Event{What: Elected, Epoch: r.Epoch})
 }
 
-// breath is for how many leases the view is left idle before a vacancy is filled. Writes wait while a node's death is
-// mended, and again while its place is filled, which copies all that it held: in between they are let through, so that
-// none has to wait for both. Meanwhile the other replicas serve.
+// breath is for how many leases the view is left idle before a vacancy is filled. Writes wait while
+// a node's death is mended, and again while its place is filled, which copies all that it held: in
+// between they are let through, so that none has to wait for both. Meanwhile the other replicas
+// serve.
 const breath = 4
 
 // tick does one thing of what there is to do; more: there may be something else.
 //
-// Everything in it may be interrupted at any verb and done again by another keeper. What a crash leaves:
+// Everything in it may be interrupted at any verb and done again by another keeper. What a crash
+// leaves:
 //   - before barrier's Advance: a pool that is as it was;
 //   - behind it: a busy view, which makes the next master begin with a barrier of its own, in a later epoch. Nodes that
 //     were expelled, but are not gone in the view, do not answer that one's READs either. A spare that was half written
@@ -292,7 +297,8 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// What one waits for may be what another has begun: behind a failure the next ones are tried first.
+	// What one waits for may be what another has begun: behind a failure the next ones are tried
+	// first.
 	if i := slices.IndexFunc(clients, func(c rdma.Client) bool { return c.ID > k.failedLast }); i > 0 {
 		clients = slices.Concat(clients[i:], clients[:i])
 	}
@@ -362,7 +368,8 @@ func (k *keeper) report() string {
 	return ""
 }
 
-// failed lets something rest that failed for reasons of its own, so that other things are done meanwhile.
+// failed lets something rest that failed for reasons of its own, so that other things are done
+// meanwhile.
 func (k *keeper) failed(what target, err error) error {
 	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrClosed) ||
 		errors.Is(err, rdma.ErrRevoked) {

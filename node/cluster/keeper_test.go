@@ -326,7 +326,8 @@ func TestNodesAndClientsDie(t *testing.T) {
 	}
 }
 
-// TestKeeperCrashesAnywhere crashes the first master at each of its verbs and changes of the view. Others finish.
+// TestKeeperCrashesAnywhere crashes the first master at each of its verbs and changes of the view.
+// Others finish.
 func TestKeeperCrashesAnywhere(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -353,8 +354,8 @@ func TestKeeperCrashesAnywhere(t *testing.T) {
 	}
 }
 
-// stalled stalls the first master at a moment, and lets it go on when others may be master; a verb of it lands while it
-// is stalled, unless it is fenced off.
+// stalled stalls the first master at a moment, and lets it go on when others may be master; a verb
+// of it lands while it is stalled, unless it is fenced off.
 func stalled(t testing.TB, k int, change func(w *world)) *world {
 	o := sim.Hostile(uint64(k))
 	at, late := 100*time.Microsecond+time.Duration(k)*5*time.Microsecond, lease+time.Duration(k%16)*lease/16
@@ -372,7 +373,8 @@ func stalled(t testing.TB, k int, change func(w *world)) *world {
 	return w
 }
 
-// TestKeeperStallsAnywhere stalls the first master for many leases, at moments all over its work, and lets it go on.
+// TestKeeperStallsAnywhere stalls the first master for many leases, at moments all over its work,
+// and lets it go on.
 func TestKeeperStallsAnywhere(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -440,7 +442,8 @@ func (h *hushed) Error(...any)          { h.failures++ }
 func (h *hushed) Errorf(string, ...any) { h.failures++ }
 func (h *hushed) Failed() bool          { return false }
 
-// TestKeepersHaveTeeth breaks what keeps a lost master from harm, and expects the tests above to see it.
+// TestKeepersHaveTeeth breaks what keeps a lost master from harm, and expects the tests above to
+// see it.
 func TestKeepersHaveTeeth(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -5,21 +5,22 @@ package cluster
 
 import "github.com/farkv/farkv/node/rdma"
 
-// Mender is what a store knows about mending its pools. It belongs to one keeper and uses that one's endpoint. Every
-// method may be called again after a crash in its midst, by another process. Each returns an error wrapping
-// rdma.ErrStale when another master has changed the view meanwhile, and rdma.ErrNodeDown when a node died that the view
-// still has.
+// Mender is what a store knows about mending its pools. It belongs to one keeper and uses that
+// one's endpoint. Every method may be called again after a crash in its midst, by another process.
+// Each returns an error wrapping rdma.ErrStale when another master has changed the view meanwhile,
+// and rdma.ErrNodeDown when a node died that the view still has.
 type Mender interface {
 	// Spares lists the nodes that may take a dead node's place.
 	Spares() []int
 	// Mend makes all replicas equal. The view is busy, no verb of an earlier epoch lands any more, and
 	// the endpoint has joined.
 	Mend(v rdma.View) error
-	// Restore copies to the spare all that the given node held, from the other replicas, under a busy view, behind Mend.
-	// The spare may hold what an attempt that was cut off left. The keeper makes it the node's stand-in afterwards.
+	// Restore copies to the spare all that the given node held, from the other replicas, under a busy
+	// view, behind Mend. The spare may hold what an attempt that was cut off left. The keeper makes it
+	// the node's stand-in afterwards.
 	Restore(v rdma.View, node, spare int) error
-	// Recover finishes or takes back what a client left undone and passes on what it owned. The client is fenced off;
-	// others go on. The view is not busy.
+	// Recover finishes or takes back what a client left undone and passes on what it owned. The client
+	// is fenced off; others go on. The view is not busy.
 	Recover(v rdma.View, c rdma.ClientID) error
 	// Sweep frees memory that no client can reach any more, and to which recovery could assign no
 	// owner. Clients go on. The view is not busy.
@@ -40,31 +41,34 @@ type Enduring interface {
 	Littered(v rdma.View) (bool, error)
 }
 
-// Attendant is the Mender of a store whose master has work of its own, such as a configuration to change when servers
-// die. The nodes that the view calls gone serve nothing any more, and no verb of what ran beside them can land.
+// Attendant is the Mender of a store whose master has work of its own, such as a configuration to
+// change when servers die. The nodes that the view calls gone serve nothing any more, and no verb
+// of what ran beside them can land.
 type Attendant interface {
 	Mender
-	// Attend does one thing of what is due under an idle view. It is called in every tick, before vacancies are filled and
-	// clients recovered, and waits for a part of a lease at most. More: it is to be called again at once.
+	// Attend does one thing of what is due under an idle view. It is called in every tick, before
+	// vacancies are filled and clients recovered, and waits for a part of a lease at most. More: it is
+	// to be called again at once.
 	Attend(v rdma.View) (more bool, err error)
 	// Waits reports whether what the last Attend began goes on elsewhere, so that Once attends again.
 	Waits() bool
 }
 
-// Accuser is an Attendant that finds nodes dead which answer READs, since nothing serves there any more. They are
-// expelled like those that answer none.
+// Accuser is an Attendant that finds nodes dead which answer READs, since nothing serves there any
+// more. They are expelled like those that answer none.
 type Accuser interface {
 	Attendant
 	// Hung returns such nodes. It is asked in every tick of an idle view, before Attend.
 	Hung(v rdma.View) []int
 }
 
-// Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the master's tenure, as
-// rdma.Configs says: while that lasts no other process does. What, for people, is what the configuration changes;
-// "": it is no Event.
+// Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the
+// master's tenure, as rdma.Configs says: while that lasts no other process does. What, for people,
+// is what the configuration changes; "": it is no Event.
 type Configurer interface {
 	SwapConfig(version uint64, data []byte, what string) (bool, error)
 }
 
-// Reporter is a Mender that tells, in lines, what its last Recover did and how long each step of it took.
+// Reporter is a Mender that tells, in lines, what its last Recover did and how long each step of it
+// took.
 type Reporter interface{ Report() string }

@@ -21,13 +21,15 @@ var ErrStopped = errors.New("stopped")
 // mostRounds bounds what Once does: far more than a pool has nodes and clients to see to.
 const mostRounds = 1 << 18
 
-// downPatience is for how many times Options.NodePatience Once goes on while each round meets a node that is down. A node
-// that does not answer counts as dead after one, and the next round does without it, unless too few are left.
+// downPatience is for how many times Options.NodePatience Once goes on while each round meets a
+// node that is down. A node that does not answer counts as dead after one, and the next round does
+// without it, unless too few are left.
 const downPatience = 2
 
-// Once does what there is to do for a master now, and resigns. It returns what it did, also when it fails. Where
-// another client is master, and stays so for a lease, the error is an *OtherMaster. It wraps rdma.ErrNodeDown when the nodes
-// that are left do not suffice, and ErrStopped when Stop ended it, which is asked once a round.
+// Once does what there is to do for a master now, and resigns. It returns what it did, also when it
+// fails. Where another client is master, and stays so for a lease, the error is an *OtherMaster. It
+// wraps rdma.ErrNodeDown when the nodes that are left do not suffice, and ErrStopped when Stop
+// ended it, which is asked once a round.
 func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event, err error) {
 	o.defaults()
 	log := o.Log
@@ -70,7 +72,8 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 	return did, fmt.Errorf("recover the pool: nodes and clients die as fast as they are recovered: %w", rdma.ErrTimeout)
 }
 
-// waits reports whether a node does not answer, but does not count as dead yet, or something else is due.
+// waits reports whether a node does not answer, but does not count as dead yet, or something else
+// is due.
 func (k *keeper) waits() bool {
 	flying := func(p probe) bool { return p.flying != nil }
 	return k.due || k.breathing || k.attends || slices.ContainsFunc(k.probes, flying)

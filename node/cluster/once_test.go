@@ -120,7 +120,8 @@ func TestOnceBesideAKeeper(t *testing.T) {
 	w.whole()
 }
 
-// TestSilentNode has a node that is too slow to answer anything. It counts as dead after a while, not before.
+// TestSilentNode has a node that is too slow to answer anything. It counts as dead after a while,
+// not before.
 func TestSilentNode(t *testing.T) {
 	for factor, gone := range map[float64][]int{1e4: {1}, 100: nil} {
 		o := sim.Hostile(3)
@@ -136,8 +137,9 @@ func TestSilentNode(t *testing.T) {
 	}
 }
 
-// TestAllNodesComeBack: all nodes are away for a while, and come back at whatever moment, also between a probe that failed and
-// the question whether enough answer to expel others. None is expelled.
+// TestAllNodesComeBack: all nodes are away for a while, and come back at whatever moment, also
+// between a probe that failed and the question whether enough answer to expel others. None is
+// expelled.
 func TestAllNodesComeBack(t *testing.T) {
 	for k := range time.Duration(60) {
 		o := sim.Hostile(3)
@@ -161,9 +163,10 @@ type graceful struct {
 
 func (g *graceful) NodeGrace(int) time.Duration { return g.grace }
 
-// TestKeeperStoodStill cuts the keeper off a node for less than the node's grace while it runs, and has it stand still for
-// longer than that meanwhile. Its last probe before and its first one behind fail: the node is well all the same. So it is
-// where a probe is not answered that long. Where the keeper runs all the time, the node counts as dead.
+// TestKeeperStoodStill cuts the keeper off a node for less than the node's grace while it runs, and
+// has it stand still for longer than that meanwhile. Its last probe before and its first one behind
+// fail: the node is well all the same. So it is where a probe is not answered that long. Where the
+// keeper runs all the time, the node counts as dead.
 func TestKeeperStoodStill(t *testing.T) {
 	const at, grace = 5 * lease, 5 * lease
 	for name, retry := range map[string]time.Duration{"probes fail": lease / 4, "a probe waits": time.Hour} {
@@ -329,8 +332,8 @@ func (f succeeding) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Ro
 	return r, ok, err
 }
 
-// TestBeyond: a master whose predecessor may have verbs under way fences them off before it does anything else, and does so
-// once.
+// TestBeyond: a master whose predecessor may have verbs under way fences them off before it does
+// anything else, and does so once.
 func TestBeyond(t *testing.T) {
 	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: 4096, Clients: 16}, nil)
 	if err != nil {
@@ -366,8 +369,8 @@ func TestBeyond(t *testing.T) {
 	}
 }
 
-// TestOnceGivesUp: a mender that no number of rounds helps, since the nodes that it needs are down, ends Once after a while,
-// and Stop ends it at once.
+// TestOnceGivesUp: a mender that no number of rounds helps, since the nodes that it needs are down,
+// ends Once after a while, and Stop ends it at once.
 func TestOnceGivesUp(t *testing.T) {
 	w := begin(t, sim.Hostile(5), 0)
 	without := func(rdma.Endpoint) (cluster.Mender, error) {

@@ -56,7 +56,8 @@ func (e *reign) Sleep(d time.Duration) {
 	e.Endpoint.Sleep(d)
 }
 
-// Listen opens the mailbox of the mender's worker. It may stay open in later tenures of the same keeper.
+// Listen opens the mailbox of the mender's worker. It may stay open in later tenures of the same
+// keeper.
 func (e *reign) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	box, err := rdma.Listen(e.Endpoint, o)
 	if err != nil {

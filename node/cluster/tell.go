@@ -9,7 +9,8 @@ import (
 const (
 	// tellAgain is for how many leases a keeper waits before it tells again what it could not tell.
 	tellAgain = 4
-	// sameAgain is for how long a failure like the last one is not told: there may be some a second, for hours.
+	// sameAgain is for how long a failure like the last one is not told: there may be some a second,
+	// for hours.
 	sameAgain = time.Minute
 )
 
@@ -35,7 +36,8 @@ func (t *telling) add(e Event) {
 	t.untold = append(t.untold, e)
 }
 
-// tell tells what there is to tell. It takes a part of a lease at most, so that a node that does not answer costs no tenure.
+// tell tells what there is to tell. It takes a part of a lease at most, so that a node that does
+// not answer costs no tenure.
 func (k *keeper) tell(v *rdma.View) {
 	t := &k.told
 	if len(t.untold) == 0 || k.ep.Now() < t.notUntil {

@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// TestTell: a keeper tells all that it did in its order, in the view that it has joined, whatever fails meanwhile, and some of it
-// while it goes on.
+// TestTell: a keeper tells all that it did in its order, in the view that it has joined, whatever
+// fails meanwhile, and some of it while it goes on.
 func TestTell(t *testing.T) {
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -52,7 +52,8 @@ func TestTell(t *testing.T) {
 	}
 }
 
-// TestTellFailure: what fails again and again is told once a minute, and no more waits than is bounded.
+// TestTellFailure: what fails again and again is told once a minute, and no more waits than is
+// bounded.
 func TestTellFailure(t *testing.T) {
 	s := sim.New(sim.Options{Seed: 1, Limit: time.Hour})
 	defer s.Close()

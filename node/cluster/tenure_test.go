@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// cutOff is a fabric on which a process is cut off from too many nodes for a time, so that it may expel none.
+// cutOff is a fabric on which a process is cut off from too many nodes for a time, so that it may
+// expel none.
 type cutOff struct {
 	*sim.Sim
 	until time.Duration
@@ -23,8 +24,8 @@ func (c *cutOff) MayExpel() error {
 	return nil
 }
 
-// TestTenures: a master that resigned since it was cut off, and is elected again, has a new mender: another master may
-// have changed in between what the last one knew.
+// TestTenures: a master that resigned since it was cut off, and is elected again, has a new mender:
+// another master may have changed in between what the last one knew.
 func TestTenures(t *testing.T) {
 	w := begin(t, sim.Hostile(1), 0)
 	w.f = &cutOff{w.s, 6 * time.Millisecond}

@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 )
 
-// TestAdministrator: a process that operates pools says so to the nodes of a pool of this machine, which have a token of
-// their own, and to all others.
+// TestAdministrator: a process that operates pools says so to the nodes of a pool of this machine,
+// which have a token of their own, and to all others.
 func TestAdministrator(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	p, err := local.Create("pool")

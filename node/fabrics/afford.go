@@ -12,13 +12,14 @@ import (
 	"strings"
 )
 
-// ErrOvercommit is wrapped when more memory is asked for than a machine has. Memory is taken as it is used, so that a
-// pool could be made all the same, and would fail later.
+// ErrOvercommit is wrapped when more memory is asked for than a machine has. Memory is taken as it
+// is used, so that a pool could be made all the same, and would fail later.
 var ErrOvercommit = errors.New("this machine lacks the memory")
 
-// Afford returns an error wrapping ErrOvercommit when a pool at an address, of so many bytes over all of its nodes, is
-// to be in this machine's memory, which has less. A pool on memory nodes is theirs, and what is wrong with an address
-// is said elsewhere: then it returns nil, and so it does where the system does not tell (beyond Linux).
+// Afford returns an error wrapping ErrOvercommit when a pool at an address, of so many bytes over
+// all of its nodes, is to be in this machine's memory, which has less. A pool on memory nodes is
+// theirs, and what is wrong with an address is said elsewhere: then it returns nil, and so it does
+// where the system does not tell (beyond Linux).
 func Afford(addr string, bytes uint64) error {
 	a, err := Parse(addr)
 	if err != nil {
@@ -30,8 +31,8 @@ func Afford(addr string, bytes uint64) error {
 	return nil
 }
 
-// AffordNodes is Afford for memory nodes that are to be processes of this machine, of so many bytes together. file
-// backs the memory of one, or is "".
+// AffordNodes is Afford for memory nodes that are to be processes of this machine, of so many bytes
+// together. file backs the memory of one, or is "".
 func AffordNodes(fabric, file string, bytes uint64) error {
 	m := machine()
 	switch {
@@ -57,8 +58,8 @@ type supply struct {
 type reader struct {
 	root   fs.FS
 	system string // as GOOS
-	// room returns the bytes that are free in a folder, and whether they are main memory; false: the system does not
-	// tell.
+	// room returns the bytes that are free in a folder, and whether they are main memory; false: the
+	// system does not tell.
 	room func(folder string) (free uint64, inMemory, ok bool)
 }
 
@@ -100,8 +101,8 @@ func (m *reader) folder(folder string) (all []supply) {
 	return all
 }
 
-// memory returns what a process can have: what the machine has available, and what each of its control groups lets it
-// have.
+// memory returns what a process can have: what the machine has available, and what each of its
+// control groups lets it have.
 func (m *reader) memory() (all []supply) {
 	if free, ok := m.meminfo("MemAvailable"); ok {
 		all = append(all, supply{free, "available (MemAvailable in /proc/meminfo)"})
@@ -121,8 +122,8 @@ func (m *reader) memory() (all []supply) {
 	return all
 }
 
-// groups returns what a control group and those around it leave, by the names of their files. Within a container the
-// path may be the host's: groups that are not there are left out.
+// groups returns what a control group and those around it leave, by the names of their files.
+// Within a container the path may be the host's: groups that are not there are left out.
 func (m *reader) groups(mount, group, limit, usage, inactive string) (all []supply) {
 	for g := path.Clean("/" + group); ; g = path.Dir(g) {
 		dir := path.Join(mount, g)

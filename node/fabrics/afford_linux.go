@@ -4,8 +4,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roomOf returns the bytes that are free in a folder, and whether they are main memory; false: the system does not
-// tell.
+// roomOf returns the bytes that are free in a folder, and whether they are main memory; false: the
+// system does not tell.
 func roomOf(folder string) (free uint64, inMemory, ok bool) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(folder, &st); err != nil {

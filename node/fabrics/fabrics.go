@@ -1,5 +1,5 @@
-// Package fabrics turns an address into an open fabric. With its tests and the mains it is the only place that names
-// the fabrics: in the tables of schemes.go and over.go, where a new one is a line.
+// Package fabrics turns an address into an open fabric. With its tests and the mains it is the only
+// place that names the fabrics: in the tables of schemes.go and over.go, where a new one is a line.
 //
 //	mem:                     a private pool in this process's memory
 //	shm:NAME                 a pool that this user's processes of this machine share
@@ -9,8 +9,9 @@
 //	consul:HOST:PORT/POOL    one of these, found by its name in the Consul of that agent, which keeps its board
 //	NAME                     a pool of this machine that 'farkv up' made
 //
-// To open a tcp: or rdma: pool the address of one of its nodes will do, better of several. What the nodes ask for comes from
-// the environment, see Security, and so does the choice of an RDMA device: see EnvDevice.
+// To open a tcp: or rdma: pool the address of one of its nodes will do, better of several. What the
+// nodes ask for comes from the environment, see Security, and so does the choice of an RDMA device:
+// see EnvDevice.
 package fabrics
 
 import (
@@ -28,11 +29,12 @@ type Geometry struct {
 	Clients int    // workers at a time
 	// Telemetry is how many bytes more are registered at each node: see rdma.Geometry.
 	Telemetry uint64
-	// Addresses are the nodes of a consul: pool, and behind them its witnesses; left out, nodes that are registered there and
-	// have no pool are taken. Those of a tcp: or rdma: pool are its address.
+	// Addresses are the nodes of a consul: pool, and behind them its witnesses; left out, nodes that
+	// are registered there and have no pool are taken. Those of a tcp: or rdma: pool are its address.
 	Addresses []string
 	Store     string // by which it is formatted, for a consul: pool's record
-	// Fabric is what verbs of a consul: pool go over, "tcp" or "rdma"; "": what its nodes were started for.
+	// Fabric is what verbs of a consul: pool go over, "tcp" or "rdma"; "": what its nodes were started
+	// for.
 	Fabric string
 }
 
@@ -49,11 +51,12 @@ var (
 	ErrAddress = errors.New("bad pool address")
 	ErrInUse   = rdma.ErrInUse
 	ErrFormat  = shm.ErrFormat
-	// ErrIrregular is an ErrFormat of what is no file, which Remove leaves alone even when it is forced.
+	// ErrIrregular is an ErrFormat of what is no file, which Remove leaves alone even when it is
+	// forced.
 	ErrIrregular = shm.ErrIrregular
 	ErrFolder    = shm.ErrFolder
-	// ErrForeign is wrapped when other users may change a pool that is not opened as shared:NAME, or when a process is
-	// none of its clients'. ErrTruncated is an ErrNoPool of one that is open.
+	// ErrForeign is wrapped when other users may change a pool that is not opened as shared:NAME, or
+	// when a process is none of its clients'. ErrTruncated is an ErrNoPool of one that is open.
 	ErrForeign   = shm.ErrForeign
 	ErrTruncated = shm.ErrTruncated
 )
@@ -72,8 +75,9 @@ func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabri
 	return schemeOf(a.Scheme).create(a, g, format)
 }
 
-// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrForeign, ErrFolder, ErrToken,
-// ErrDevice, ErrNoDevice, ErrNotBuilt, rdma.ErrNodeDown, fs.ErrPermission or rdma.ErrNotSupported.
+// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrForeign,
+// ErrFolder, ErrToken, ErrDevice, ErrNoDevice, ErrNotBuilt, rdma.ErrNodeDown, fs.ErrPermission or
+// rdma.ErrNotSupported.
 func Open(addr string) (rdma.Fabric, error) {
 	a, err := Parse(addr)
 	if err != nil {
@@ -82,8 +86,8 @@ func Open(addr string) (rdma.Fabric, error) {
 	return schemeOf(a.Scheme).open(a)
 }
 
-// Remove takes a pool away. Unless forced it refuses, with an error wrapping ErrInUse, while clients live, and with
-// one wrapping ErrFormat what is no pool.
+// Remove takes a pool away. Unless forced it refuses, with an error wrapping ErrInUse, while
+// clients live, and with one wrapping ErrFormat what is no pool.
 func Remove(addr string, force bool) error {
 	a, err := Parse(addr)
 	if err != nil {
@@ -111,8 +115,8 @@ func List() (all []string, err error) {
 	return all, err
 }
 
-// AsListed returns under which address a pool that List returned opens: as shared:NAME where other users may change it and it
-// belongs to this process's user or to root, and otherwise as it is.
+// AsListed returns under which address a pool that List returned opens: as shared:NAME where other
+// users may change it and it belongs to this process's user or to root, and otherwise as it is.
 func AsListed(addr string) string {
 	a, err := Parse(addr)
 	if err != nil || schemeOf(a.Scheme).shared == nil {

@@ -50,8 +50,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestSchemes: an address of every form is one of a fabric, or says that this program lacks it; and every row that is an
-// address's has what a caller asks for.
+// TestSchemes: an address of every form is one of a fabric, or says that this program lacks it; and
+// every row that is an address's has what a caller asks for.
 func TestSchemes(t *testing.T) {
 	behind := strings.NewReplacer("NAME", "pool", "HOST:PORT,...", "h:1", "HOST:PORT/POOL", "h:1/pool")
 	names := map[string]bool{}

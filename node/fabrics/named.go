@@ -100,8 +100,8 @@ func parseConsul(rest string) (Address, error) {
 	return Address{Agent: agent, Name: name}, err
 }
 
-// atConsul calls f with the pool that an address names, and its agent, which a fabric that f returns keeps. Errors say to do
-// what f was called.
+// atConsul calls f with the pool that an address names, and its agent, which a fabric that f
+// returns keeps. Errors say to do what f was called.
 func atConsul(do string, a Address, f func(agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error)) (opened rdma.Fabric, err error) {
 	defer func() {
 		if err != nil {
@@ -170,7 +170,8 @@ func makeNamed(a Address, agent *consul.Agent, p *consul.Pool, g Geometry, forma
 	return name(f, a, agent, seen), nil
 }
 
-// vacant finds nodes that are registered, alive, have no pool, and can serve one over a fabric; "": over any.
+// vacant finds nodes that are registered, alive, have no pool, and can serve one over a fabric; "":
+// over any.
 func vacant(agent *consul.Agent, n int, fabric string) (addresses []string, err error) {
 	members, err := agent.Members(consul.Node, "")
 	if err != nil && !errors.Is(err, fs.ErrPermission) {
@@ -196,11 +197,12 @@ func vacant(agent *consul.Agent, n int, fabric string) (addresses []string, err 
 	return addresses, nil
 }
 
-// lookTime bounds a look at nodes that a pool is about to be made on: as long as an operator waits for a command that says nothing.
+// lookTime bounds a look at nodes that a pool is about to be made on: as long as an operator waits
+// for a command that says nothing.
 const lookTime = 3 * time.Second
 
-// startedFor returns what the verbs of a pool are to go over by what its memory nodes were started for. One that does not
-// answer keeps the pool from being made anyway.
+// startedFor returns what the verbs of a pool are to go over by what its memory nodes were started
+// for. One that does not answer keeps the pool from being made anyway.
 func startedFor(o tcp.Options) (fabric string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
@@ -249,7 +251,8 @@ func removeConsul(a Address, force bool) error {
 	return err
 }
 
-// removeNamed takes the pool away from its nodes first: a crash behind it leaves a record that can be removed again.
+// removeNamed takes the pool away from its nodes first: a crash behind it leaves a record that can
+// be removed again.
 func removeNamed(p *consul.Pool, force bool) error {
 	r, err := p.Record()
 	if errors.Is(err, consul.ErrFormat) && force {

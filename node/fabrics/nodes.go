@@ -41,8 +41,9 @@ var (
 	ErrMemory      = tcp.ErrMemory
 )
 
-// Resolve returns the address of the pool whose memory nodes 'farkv up --fabric tcp NAME', or rdma, started on this machine,
-// and every other address as it is. Errors wrap local.ErrFolder or local.ErrRecord.
+// Resolve returns the address of the pool whose memory nodes 'farkv up --fabric tcp NAME', or rdma,
+// started on this machine, and every other address as it is. Errors wrap local.ErrFolder or
+// local.ErrRecord.
 func Resolve(addr string) (string, error) {
 	at, err := local.Resolve(addr)
 	if err != nil {
@@ -54,8 +55,8 @@ func Resolve(addr string) (string, error) {
 // UsualName is the name of the pool that is meant where none is named.
 const UsualName = "farkv"
 
-// UsualPool returns the pool that is meant where none is named: that of UsualName, on the memory nodes that were started
-// under that name on this machine, or else in its shared memory.
+// UsualPool returns the pool that is meant where none is named: that of UsualName, on the memory
+// nodes that were started under that name on this machine, or else in its shared memory.
 func UsualPool() string {
 	if at, err := local.Resolve(UsualName); err == nil && at != "" {
 		return UsualName
@@ -75,9 +76,9 @@ func Serve(c NodeConfig) (*Node, error) {
 	return tcp.Listen(c)
 }
 
-// Inspect asks the nodes of an address what they are, those of its pool first, each in its place; of a consul: pool those
-// that its record names. errs are those of nodes that do not tell. Where this process has the pool open, as f, it is
-// none of the processes that nodes count; f may be nil.
+// Inspect asks the nodes of an address what they are, those of its pool first, each in its place;
+// of a consul: pool those that its record names. errs are those of nodes that do not tell. Where
+// this process has the pool open, as f, it is none of the processes that nodes count; f may be nil.
 func Inspect(ctx context.Context, a Address, f rdma.Fabric) (infos []NodeInfo, errs []error, err error) {
 	o, err := nodesOf(a)
 	if err != nil {
@@ -158,7 +159,8 @@ func divide(addresses []string, nodes int) (holding, witnesses []string, err err
 	return addresses[:nodes], addresses[nodes:], nil
 }
 
-// openOnNodes opens a pool by addresses of its nodes. One whose board is kept elsewhere is opened there.
+// openOnNodes opens a pool by addresses of its nodes. One whose board is kept elsewhere is opened
+// there.
 func openOnNodes(a Address) (rdma.Fabric, error) {
 	o, err := nodesOf(a)
 	if err != nil {
@@ -184,8 +186,8 @@ func boardOf(err error) (Address, bool) {
 // NodeOptions are how to open a pool beside a memory node of this process: see Node.Beside.
 type NodeOptions = tcp.Options
 
-// OpenBeside opens the pool that a memory node of this process is in, beside that node. The choice is of a device, where
-// the pool needs one.
+// OpenBeside opens the pool that a memory node of this process is in, beside that node. The choice
+// is of a device, where the pool needs one.
 func OpenBeside(o NodeOptions, c DeviceChoice) (rdma.Fabric, error) {
 	f, err := openOver(cmp.Or(o.Fabric, carriers[0].name), o, c)
 	if board, ok := boardOf(err); ok {
@@ -214,8 +216,8 @@ const (
 	MaxSlow  = tcp.MaxSlow
 )
 
-// Break has a memory node suffer a fault, or ends it: see tcp.Break. Of a pool whose nodes are no processes the error wraps
-// rdma.ErrNotSupported.
+// Break has a memory node suffer a fault, or ends it: see tcp.Break. Of a pool whose nodes are no
+// processes the error wraps rdma.ErrNotSupported.
 func Break(ctx context.Context, a Address, node int, f Fault) error {
 	if !a.Remote() {
 		return fmt.Errorf("break node %d of %s: its nodes are no processes: %w", node, a, rdma.ErrNotSupported)

@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// A carrier is a row of the table of what the verbs of pools on memory nodes go over, by its name in addresses and in the
-// records of consul: pools.
+// A carrier is a row of the table of what the verbs of pools on memory nodes go over, by its name
+// in addresses and in the records of consul: pools.
 type carrier struct {
 	name   string
 	create func(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error)
@@ -65,7 +65,8 @@ func schemesOnNodes() (rows []scheme) {
 	return rows
 }
 
-// NodeFabrics returns the fabrics that memory nodes may be started for; the first is one that all of them serve.
+// NodeFabrics returns the fabrics that memory nodes may be started for; the first is one that all
+// of them serve.
 func NodeFabrics() (names []string) {
 	for _, c := range carriers {
 		names = append(names, c.name)
@@ -81,8 +82,8 @@ func NeedsDevice(fabric string) bool {
 // MetaFabric is what a node's registration with Consul tells the fabric of its device by.
 const MetaFabric = "fabric"
 
-// The environment in which clients choose their RDMA device. What is not set is chosen: a port that is up, and that reaches the
-// pool, if there is such.
+// The environment in which clients choose their RDMA device. What is not set is chosen: a port that
+// is up, and that reaches the pool, if there is such.
 const (
 	EnvDevice = "FARKV_RDMA_DEVICE" // its name, such as mlx5_0
 	EnvPort   = "FARKV_RDMA_PORT"   // from 1
@@ -92,8 +93,8 @@ const (
 // ErrDevice is wrapped when an RDMA device is chosen in words that are not understood.
 var ErrDevice = errors.New("bad choice of an RDMA device")
 
-// DeviceChoice chooses an RDMA device, a port and an address of it in the words of an operator, which are described at
-// EnvDevice. What is "" the environment chooses.
+// DeviceChoice chooses an RDMA device, a port and an address of it in the words of an operator,
+// which are described at EnvDevice. What is "" the environment chooses.
 type DeviceChoice struct{ Device, Port, GID string }
 
 // parse returns the choice, and what the environment says where there is none.
@@ -130,8 +131,8 @@ func number(flag, text, variable string, least int) (int, error) {
 // Device is an open RDMA device of a memory node: its NodeConfig.Device.
 type Device = ibverbs.Device
 
-// OpenDevice opens the RDMA device of a memory node that is started for a fabric and listens on the given HOST:PORT; nil: it
-// needs none. Errors wrap ErrNotBuilt, ErrDevice or ErrNoDevice.
+// OpenDevice opens the RDMA device of a memory node that is started for a fabric and listens on the
+// given HOST:PORT; nil: it needs none. Errors wrap ErrNotBuilt, ErrDevice or ErrNoDevice.
 func OpenDevice(fabric string, c DeviceChoice, listen string) (*Device, error) {
 	if !NeedsDevice(fabric) {
 		return nil, nil
@@ -143,8 +144,8 @@ func OpenDevice(fabric string, c DeviceChoice, listen string) (*Device, error) {
 	return ibverbs.OpenDevice(own, listen)
 }
 
-// Lacks returns why this program cannot use a fabric of memory nodes; nil: it can. Errors wrap ErrNotBuilt or
-// rdma.ErrNotSupported.
+// Lacks returns why this program cannot use a fabric of memory nodes; nil: it can. Errors wrap
+// ErrNotBuilt or rdma.ErrNotSupported.
 func Lacks(fabric string) error {
 	_, err := carrierOf(fabric)
 	return err
@@ -153,8 +154,8 @@ func Lacks(fabric string) error {
 // DeviceStats count what workers ask of their device.
 type DeviceStats = rdma.DeviceStats
 
-// DeviceOf tells what the workers of an open pool asked of their device so far, and which device and port that is; false: its
-// verbs go over none.
+// DeviceOf tells what the workers of an open pool asked of their device so far, and which device
+// and port that is; false: its verbs go over none.
 func DeviceOf(f rdma.Fabric) (s DeviceStats, device string, port int, ok bool) {
 	over, ok := f.(rdma.DeviceReporter)
 	if !ok {

@@ -19,7 +19,8 @@ import (
 // host is where the nodes of rdma: pools listen, and with it the device that they use.
 var host = flag.String("rdma", "", "make rdma: pools, too, over the RDMA device with this IP address")
 
-// Without libibverbs an address says in a line how to build with it, and so does a pool that turns out to be of that kind.
+// Without libibverbs an address says in a line how to build with it, and so does a pool that turns
+// out to be of that kind.
 func TestNotBuilt(t *testing.T) {
 	if ibverbs.Built {
 		t.Skip("this program was built with libibverbs")
@@ -114,7 +115,8 @@ func serveRDMA(t *testing.T, n int) Address {
 	return a
 }
 
-// TestRDMA makes, opens and removes a pool on nodes with devices, by its own address and by that of the wrong fabric.
+// TestRDMA makes, opens and removes a pool on nodes with devices, by its own address and by that of
+// the wrong fabric.
 func TestRDMA(t *testing.T) {
 	a := serveRDMA(t, 3)
 	two := Geometry{Nodes: 2, Memory: 1 << 20, Clients: 4}
@@ -171,7 +173,8 @@ func (device) Register(unsafe.Pointer, uint64) (tcp.Registration, error) {
 	return nil, errors.New("there is no such device")
 }
 
-// What a pool without a fabric in its address goes over is what its nodes were started for, all of them.
+// What a pool without a fabric in its address goes over is what its nodes were started for, all of
+// them.
 func TestStartedFor(t *testing.T) {
 	with, without := serve(t, 2, NodeConfig{Device: device{}}), serve(t, 1, NodeConfig{})
 	for want, nodes := range map[string][]string{

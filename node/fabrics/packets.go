@@ -12,8 +12,8 @@ import (
 // Packets are what a port of an RDMA device sent and received since it came up, for all processes.
 type Packets struct{ Sent, Received uint64 }
 
-// PacketsOf returns what the device under an open pool counted; false: there is none, or it does not count. It takes some
-// milliseconds: the kernel looks at a device's counters only so often.
+// PacketsOf returns what the device under an open pool counted; false: there is none, or it does
+// not count. It takes some milliseconds: the kernel looks at a device's counters only so often.
 func PacketsOf(f rdma.Fabric) (Packets, bool) {
 	_, device, port, ok := DeviceOf(f)
 	if !ok {
@@ -25,7 +25,8 @@ func PacketsOf(f rdma.Fabric) (Packets, bool) {
 // mostStale bounds for how long counters may be old, whatever the device says; usual are 10 ms.
 const mostStale = 100 * time.Millisecond
 
-// packetsAt reads the counters of a port: those of soft-RoCE, or else those that InfiniBand has for each port.
+// packetsAt reads the counters of a port: those of soft-RoCE, or else those that InfiniBand has for
+// each port.
 func packetsAt(root fs.FS, device string, port int) (Packets, bool) {
 	at := fmt.Sprintf("%s/ports/%d/", device, port)
 	read := func(name string) (uint64, bool) { return (&reader{root: root}).number(at + name) }

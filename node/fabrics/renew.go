@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A renewing is a node's side of TLS as its files have it now, so that a certificate is renewed without a restart,
-// which costs a node all that it holds. New connections use it; those that there are go on with what they began with.
-// It is safe for concurrent use.
+// A renewing is a node's side of TLS as its files have it now, so that a certificate is renewed
+// without a restart, which costs a node all that it holds. New connections use it; those that there
+// are go on with what they began with. It is safe for concurrent use.
 type renewing struct {
 	cert, key, ca string
 
@@ -30,8 +30,9 @@ func (v version) same(o version) bool {
 	return v.at.Equal(o.at) && v.size == o.size && os.SameFile(v.file, o.file)
 }
 
-// config returns what files say now. Files that do not fit each other, such as a certificate whose key is not there
-// yet, are read again with the next connection; until they fit the last ones that did are used.
+// config returns what files say now. Files that do not fit each other, such as a certificate whose
+// key is not there yet, are read again with the next connection; until they fit the last ones that
+// did are used.
 func (r *renewing) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// replace puts another file's content in a file's place, as an installer does: whole, by a new file.
+// replace puts another file's content in a file's place, as an installer does: whole, by a new
+// file.
 func replace(t *testing.T, file, by string) {
 	t.Helper()
 	text, err := os.ReadFile(by)
@@ -33,8 +34,9 @@ func serves(t *testing.T, c *tls.Config) []byte {
 	return now.Certificates[0].Certificate[0]
 }
 
-// TestRenewedCertificate: a node shows the certificate that its files have, once certificate and key fit each other,
-// and the one before until then, or when there is none. Nodes that serve a pool do so meanwhile.
+// TestRenewedCertificate: a node shows the certificate that its files have, once certificate and
+// key fit each other, and the one before until then, or when there is none. Nodes that serve a pool
+// do so meanwhile.
 func TestRenewedCertificate(t *testing.T) {
 	now := time.Now()
 	cert, key := certify(t, now.Add(-time.Hour), now.Add(time.Hour))
@@ -67,8 +69,8 @@ func TestRenewedCertificate(t *testing.T) {
 	}
 }
 
-// TestRenewedInAPool: the nodes of a pool prolong their leases, and clients are let in, when certificate and
-// authority have been renewed, and not with the old ones.
+// TestRenewedInAPool: the nodes of a pool prolong their leases, and clients are let in, when
+// certificate and authority have been renewed, and not with the old ones.
 func TestRenewedInAPool(t *testing.T) {
 	now := time.Now()
 	cert, key := certify(t, now.Add(-time.Hour), now.Add(time.Hour))

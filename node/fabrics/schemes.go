@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/shm"
 )
 
-// A scheme is a row of the table: what the addresses of pools of one kind begin with, and what is done with such pools.
+// A scheme is a row of the table: what the addresses of pools of one kind begin with, and what is
+// done with such pools.
 type scheme struct {
 	name string // before the colon
 	form string // of an address, for messages; "": none is right
@@ -22,15 +23,16 @@ type scheme struct {
 	remove func(a Address, force bool) error
 
 	private bool // its pools end with the process that makes them
-	// shared returns the same pool as one that other users may change, where it is meant to be; nil: there are none.
+	// shared returns the same pool as one that other users may change, where it is meant to be; nil:
+	// there are none.
 	shared func(a Address) Address
 	list   func() (names []string, err error) // of pools of this machine; nil: there are none
 	supply func() []supply                    // what there is of this machine's memory for its pools; nil: they take none
 	lacks  func() error                       // why this machine cannot have such pools; nil: nothing is known
 }
 
-// schemes returns the table; the first row is that of a NAME without a scheme. It is no variable, since functions in it
-// look things up in it.
+// schemes returns the table; the first row is that of a NAME without a scheme. It is no variable,
+// since functions in it look things up in it.
 func schemes() []scheme {
 	return slices.Concat([]scheme{
 		{
@@ -84,14 +86,15 @@ func (a Address) String() string {
 // Remote reports whether the pool's memory nodes are processes, maybe of other machines.
 func (a Address) Remote() bool { return a.Nodes != nil || a.Agent != "" }
 
-// Private reports whether an address, right or wrong, is of the pools that end with the process that makes them.
+// Private reports whether an address, right or wrong, is of the pools that end with the process
+// that makes them.
 func Private(addr string) bool {
 	name, _, ok := strings.Cut(addr, ":")
 	return ok && schemeOf(name).private
 }
 
-// Parse parses an address. Errors wrap ErrAddress; those about a fabric that this program lacks rdma.ErrNotSupported or
-// ErrNotBuilt as well.
+// Parse parses an address. Errors wrap ErrAddress; those about a fabric that this program lacks
+// rdma.ErrNotSupported or ErrNotBuilt as well.
 func Parse(addr string) (Address, error) {
 	name, rest, ok := strings.Cut(addr, ":")
 	if !ok {
@@ -134,7 +137,8 @@ func refuseSim(string) (Address, error) {
 		rdma.ErrNotSupported)
 }
 
-// Fabrics returns the names of the fabrics: those of private pools, then those that a pool of a NAME may be on.
+// Fabrics returns the names of the fabrics: those of private pools, then those that a pool of a
+// NAME may be on.
 func Fabrics() (names []string) {
 	for _, s := range schemes() {
 		if s.private {
@@ -144,8 +148,8 @@ func Fabrics() (names []string) {
 	return append(names, NamedFabrics()...)
 }
 
-// NamedFabrics returns the fabrics of pools that have names on this machine: in its memory, and on memory nodes that are
-// started there.
+// NamedFabrics returns the fabrics of pools that have names on this machine: in its memory, and on
+// memory nodes that are started there.
 func NamedFabrics() (names []string) {
 	for _, s := range schemes() {
 		if s.list != nil {

@@ -29,8 +29,8 @@ var ErrSecret = errors.New("cannot be used")
 
 var administers atomic.Bool
 
-// Administer says whether this process operates pools: if so, what it opens from now on may use the connections that
-// memory nodes keep in reserve for such commands.
+// Administer says whether this process operates pools: if so, what it opens from now on may use the
+// connections that memory nodes keep in reserve for such commands.
 func Administer(yes bool) { administers.Store(yes) }
 
 // Security returns what a client needs to be let in, as the environment says.
@@ -62,9 +62,9 @@ func Security() (s tcp.Security, err error) {
 	return s, nil
 }
 
-// securityOf returns what clients need to be let in by the nodes at some addresses: the token of a pool whose nodes
-// 'farkv up' started on this machine, or else what the environment says, which is about nodes that were started
-// otherwise.
+// securityOf returns what clients need to be let in by the nodes at some addresses: the token of a
+// pool whose nodes 'farkv up' started on this machine, or else what the environment says, which is
+// about nodes that were started otherwise.
 func securityOf(nodes []string) (tcp.Security, error) {
 	file := local.TokenFile(nodes)
 	if file == "" {
@@ -107,8 +107,8 @@ func ReadToken(file string) ([]byte, error) {
 // mostSecret bounds what is read of a file of a token or a key: several times the largest.
 const mostSecret = 1 << 20
 
-// readSecret reads a file that only its owner can read or write. What is checked is the file that is read, whatever its
-// name means a moment later. kind is a word for messages.
+// readSecret reads a file that only its owner can read or write. What is checked is the file that
+// is read, whatever its name means a moment later. kind is a word for messages.
 func readSecret(kind, file string) (text []byte, err error) {
 	f, err := os.Open(file)
 	if err == nil {
@@ -170,8 +170,8 @@ func readTLS(cert, key, ca string) (*tls.Config, error) {
 	return c, nil
 }
 
-// pair reads a certificate and its key, which only its owner may be able to read. A certificate that is not valid now
-// is of no use, and says so here rather than to every caller.
+// pair reads a certificate and its key, which only its owner may be able to read. A certificate
+// that is not valid now is of no use, and says so here rather than to every caller.
 func pair(cert, key string) ([]tls.Certificate, error) {
 	secret, err := readSecret("key", key)
 	if err != nil {

@@ -21,8 +21,8 @@ const (
 type DeviceConfig struct {
 	DIMMs      int    // modules
 	Interleave uint64 // consecutive bytes of one module: a multiple of LineBytes
-	// Lines is the size of a module's XPBuffer in lines. Combining of them combine writes; the others hold lines that
-	// were read.
+	// Lines is the size of a module's XPBuffer in lines. Combining of them combine writes; the others
+	// hold lines that were read.
 	Lines, Combining int
 	// WriteBandwidth and ReadBandwidth are of one module's media, in bytes a second.
 	WriteBandwidth, ReadBandwidth float64
@@ -34,16 +34,19 @@ type DeviceConfig struct {
 	Seed                          uint64        // of the order in which the caches evict
 }
 
-// Testbed returns a machine of Rowan's evaluation: three modules in ADR mode, DDIO off (Rowan 2.1, 2.4, 6.1).
+// Testbed returns a machine of Rowan's evaluation: three modules in ADR mode, DDIO off (Rowan 2.1,
+// 2.4, 6.1).
 //
-// Combining is the model's only fitted parameter. Beside it there are this rule, and what sim and workloads/simulate
-// assume of traffic: logs are spread evenly over the modules, and a verb that waits for a module is answered later by a
-// random time. They were chosen with their results in sight. The line that was written least recently is evicted when a
-// write finds no line free, and a line that is complete stays until then, so that it takes writes again. With all 64
-// lines 48 streams a module would fit, and no number of senders of the paper would amplify anything. But the XPBuffer
-// also holds lines that are being read, the read half of its own read-modify-writes included, so that fewer combine. Of
-// 144 streams of 64 bytes (Figure 2(a)) 46 of them give a DLWA of 2.4, 45 of 2.6; the paper has 2.48. Queue is our
-// estimate: modules have one ahead of their buffers, of a page.
+// Combining is the model's only fitted parameter. Beside it there are this rule, and what sim and
+// workloads/simulate assume of traffic: logs are spread evenly over the modules, and a verb that
+// waits for a module is answered later by a random time. They were chosen with their results in
+// sight. The line that was written least recently is evicted when a write finds no line free, and a
+// line that is complete stays until then, so that it takes writes again. With all 64 lines 48
+// streams a module would fit, and no number of senders of the paper would amplify anything. But the
+// XPBuffer also holds lines that are being read, the read half of its own read-modify-writes
+// included, so that fewer combine. Of 144 streams of 64 bytes (Figure 2(a)) 46 of them give a DLWA
+// of 2.4, 45 of 2.6; the paper has 2.48. Queue is our estimate: modules have one ahead of their
+// buffers, of a page.
 func Testbed() DeviceConfig {
 	return DeviceConfig{
 		DIMMs: 3, Interleave: 4 << 10, Lines: 64, Combining: 46, WriteBandwidth: 2e9, ReadBandwidth: 6e9,
@@ -54,8 +57,9 @@ func Testbed() DeviceConfig {
 // DRAMLatency is that of a read of main memory.
 const DRAMLatency = 100 * time.Nanosecond
 
-// Device is a model of persistent memory. It holds no data: it counts what real modules would count, and knows what a
-// loss of power would destroy. Offsets are bytes of the interleaved memory. It is safe for concurrent use.
+// Device is a model of persistent memory. It holds no data: it counts what real modules would
+// count, and knows what a loss of power would destroy. Offsets are bytes of the interleaved memory.
+// It is safe for concurrent use.
 type Device struct {
 	c DeviceConfig
 
@@ -86,7 +90,8 @@ func NewDevice(c DeviceConfig) *Device {
 	return d
 }
 
-// Write writes n bytes past the caches, as ntstore does. A write of a part of a block takes a request of 64 bytes.
+// Write writes n bytes past the caches, as ntstore does. A write of a part of a block takes a
+// request of 64 bytes.
 func (d *Device) Write(off, n uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,7 +101,8 @@ func (d *Device) Write(off, n uint64) {
 	})
 }
 
-// Store writes n bytes to the processor's caches, which evict blocks in no particular order when they are full.
+// Store writes n bytes to the processor's caches, which evict blocks in no particular order when
+// they are full.
 func (d *Device) Store(off, n uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -127,7 +133,8 @@ func (d *Device) DMA(off, n uint64) {
 	d.Write(off, n)
 }
 
-// Read reads n bytes, and returns the media's latency: 0 when the caches and the XPBuffer have them all.
+// Read reads n bytes, and returns the media's latency: 0 when the caches and the XPBuffer have them
+// all.
 func (d *Device) Read(off, n uint64) (latency time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,7 +155,8 @@ func (d *Device) Survives(off, n uint64) bool {
 	return survive
 }
 
-// PowerOff empties the XPBuffers to the media. The caches' blocks are written back before with EADR, and lost without.
+// PowerOff empties the XPBuffers to the media. The caches' blocks are written back before with
+// EADR, and lost without.
 func (d *Device) PowerOff() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -178,7 +186,8 @@ func (d *Device) Counters() (all []DIMM) {
 	return all
 }
 
-// Busy returns for how long the media of the busiest module has read and written: work cannot have taken less.
+// Busy returns for how long the media of the busiest module has read and written: work cannot have
+// taken less.
 func (d *Device) Busy() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,9 +198,10 @@ func (d *Device) Busy() time.Duration {
 	return time.Duration(longest)
 }
 
-// Taken returns when the modules take n bytes at off that were just written or read, if those come at a time. A
-// module's media does what its blocks ask of it one after the other, at its bandwidths; Queue blocks wait for it in
-// the module, which takes another when the first of them has been served.
+// Taken returns when the modules take n bytes at off that were just written or read, if those come
+// at a time. A module's media does what its blocks ask of it one after the other, at its
+// bandwidths; Queue blocks wait for it in the module, which takes another when the first of them
+// has been served.
 func (d *Device) Taken(now time.Duration, off, n uint64) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -233,8 +243,8 @@ type module struct {
 	c         *DeviceConfig
 	combining []xpline
 	reading   []xpline
-	// Of Taken, times in ns: when each of the last blocks is served, in a ring, and how many there were; when the
-	// last of all is, and how much of the media's work that counts.
+	// Of Taken, times in ns: when each of the last blocks is served, in a ring, and how many there
+	// were; when the last of all is, and how much of the media's work that counts.
 	waiting         []float64
 	taken           uint64
 	served, charged float64
@@ -279,8 +289,8 @@ func (m *module) write(block uint64) {
 	l.written |= 1 << (block % blocks)
 }
 
-// evict writes the line that was written least recently. One that is not complete is read first: its blocks are less
-// than the media writes at a time.
+// evict writes the line that was written least recently. One that is not complete is read first:
+// its blocks are less than the media writes at a time.
 func (m *module) evict() {
 	last := len(m.combining) - 1
 	if m.combining[last].written != allOnes {

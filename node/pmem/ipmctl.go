@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// DIMM holds the counters of one persistent-memory module since it was powered on. Media counts are of 64 bytes.
+// DIMM holds the counters of one persistent-memory module since it was powered on. Media counts are
+// of 64 bytes.
 type DIMM struct {
 	ID            string `json:"id"`
 	MediaReads    uint64 `json:"media_reads"`
@@ -44,7 +45,8 @@ var (
 	ErrFormat = errors.New("ipmctl's answer is not understood")
 )
 
-// IPMCTL reads the counters of this machine's modules through the command ipmctl. The zero value is ready for use.
+// IPMCTL reads the counters of this machine's modules through the command ipmctl. The zero value is
+// ready for use.
 type IPMCTL struct {
 	Program string        // default ipmctl, on the PATH
 	Timeout time.Duration // default 10 s: it takes about one with twelve modules
@@ -58,7 +60,8 @@ const (
 	maxID          = 64          // bytes of a module's name
 )
 
-// Read returns the counters of all modules, as ipmctl lists them. Errors wrap one of this package's, or what ipmctl said.
+// Read returns the counters of all modules, as ipmctl lists them. Errors wrap one of this
+// package's, or what ipmctl said.
 func (c *IPMCTL) Read(ctx context.Context) ([]DIMM, error) {
 	const what = "read ipmctl's counters"
 	timeout := cmp.Or(c.Timeout, defaultTimeout)
@@ -114,13 +117,15 @@ func line(said []byte) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// bounded keeps the beginning of what is written. It embeds no buffer, whose ReadFrom would know no bound.
+// bounded keeps the beginning of what is written. It embeds no buffer, whose ReadFrom would know no
+// bound.
 type bounded struct {
 	kept []byte
 	most int
 }
 
-// Write implements io.Writer. It fails where there is more, so that a program that never ends is ended.
+// Write implements io.Writer. It fails where there is more, so that a program that never ends is
+// ended.
 func (b *bounded) Write(p []byte) (int, error) {
 	n := min(len(p), b.most-len(b.kept))
 	b.kept = append(b.kept, p[:n]...)
@@ -130,8 +135,9 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// parse reads what 'ipmctl show -o nvmxml -performance' prints: a list of elements, one a module, with an element for each
-// counter. An older ipmctl prints text in spite of -o: blocks of "---DimmID=0x0001---" and "Key=value".
+// parse reads what 'ipmctl show -o nvmxml -performance' prints: a list of elements, one a module,
+// with an element for each counter. An older ipmctl prints text in spite of -o: blocks of
+// "---DimmID=0x0001---" and "Key=value".
 func parse(p []byte) ([]DIMM, error) {
 	var all []DIMM
 	var now *DIMM
@@ -162,7 +168,8 @@ func parse(p []byte) ([]DIMM, error) {
 	return all, nil
 }
 
-// setCounter sets one of a module's counters, which are hexadecimal numbers of 128 bits. Others are left out.
+// setCounter sets one of a module's counters, which are hexadecimal numbers of 128 bits. Others are
+// left out.
 func setCounter(d *DIMM, key, value string) error {
 	var to *uint64
 	switch strings.ToLower(key) {

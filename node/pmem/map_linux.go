@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapShared maps a file, with MAP_SYNC where it is on DAX: then no page needs the file system's care behind a store.
+// mapShared maps a file, with MAP_SYNC where it is on DAX: then no page needs the file system's
+// care behind a store.
 func mapShared(f *os.File, size uint64, device bool) (m []byte, dax bool, err error) {
 	const prot = unix.PROT_READ | unix.PROT_WRITE
 	if !device {

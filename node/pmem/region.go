@@ -67,11 +67,13 @@ type Medium interface {
 	Close() error
 }
 
-// Region is persistent memory that is mapped: a header, a table of records, and memory, whose first byte is at Base. What a caller
-// stores there between Begin and End is durable when a Fence that began behind End has returned.
+// Region is persistent memory that is mapped: a header, a table of records, and memory, whose first
+// byte is at Base. What a caller stores there between Begin and End is durable when a Fence that
+// began behind End has returned.
 //
-// There is no CLWB here: Go has no such instruction, so that Fence calls fdatasync, on DAX too. Callers of Fence that wait at
-// the same time share one call. Where a Region survives the process only, stores are durable at once.
+// There is no CLWB here: Go has no such instruction, so that Fence calls fdatasync, on DAX too.
+// Callers of Fence that wait at the same time share one call. Where a Region survives the process
+// only, stores are durable at once.
 type Region struct {
 	o        Options
 	medium   Medium
@@ -80,8 +82,8 @@ type Region struct {
 	why      string
 	table    *Table
 
-	// gate is held for reading during stores, and for writing between two: what was marked before a moment at which it was
-	// free has been stored. Only regions that call Sync use it.
+	// gate is held for reading during stores, and for writing between two: what was marked before a
+	// moment at which it was free has been stored. Only regions that call Sync use it.
 	gate    sync.RWMutex
 	stores  atomic.Uint64 // that have begun
 	synced  atomic.Uint64 // of them, that survive a loss of power
@@ -111,7 +113,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Open maps the region in a file, which it makes if it is not there. What a crash left of the making of a file is made again.
+// Open maps the region in a file, which it makes if it is not there. What a crash left of the
+// making of a file is made again.
 func Open(path string, o Options) (*Region, error) {
 	r, err := open(path, o)
 	if err != nil {
@@ -163,8 +166,8 @@ func plain(err error) error {
 	return err
 }
 
-// On returns the region in a mapping of a medium, which survives power where o says so: for tests that log what a medium is asked,
-// and lose power.
+// On returns the region in a mapping of a medium, which survives power where o says so: for tests
+// that log what a medium is asked, and lose power.
 func On(m []byte, medium Medium, o Options) (*Region, error) {
 	survives := Process
 	if o.Power {
@@ -218,7 +221,8 @@ func intact(p []byte) bool {
 		binary.LittleEndian.Uint64(p[headerUsed-8:]) == uint64(crc32.Checksum(p[:headerUsed-8], castagnoli))
 }
 
-// otherVersion returns an error if p begins with the header of another version, whatever that has in it.
+// otherVersion returns an error if p begins with the header of another version, whatever that has
+// in it.
 func otherVersion(p []byte) error {
 	rest, ours := bytes.CutPrefix(p[:min(len(p), len(magic))], []byte(magicName))
 	number, _, ok := bytes.Cut(rest, []byte("\n"))
@@ -228,8 +232,8 @@ func otherVersion(p []byte) error {
 	return nil
 }
 
-// identify reports whether the mapping is no region yet. Its first word is written last: without that there is nothing but zeros
-// and words of the header.
+// identify reports whether the mapping is no region yet. Its first word is written last: without
+// that there is nothing but zeros and words of the header.
 func (r *Region) identify() (fresh bool, err error) {
 	p, want := make([]byte, headerPage), make([]byte, headerPage)
 	words.Load(p, unsafe.Pointer(unsafe.SliceData(r.m)))
@@ -280,8 +284,9 @@ func (r *Region) Counters() Counters {
 // flushes reports whether Fence has something to do.
 func (r *Region) flushes() bool { return r.o.Power && r.survives == Power }
 
-// Begin is called before loads and stores that the caller does itself, at Base, and End behind them. What was loaded is durable
-// when a Fence that began behind End has returned, too: what was done because of it does not outlive it.
+// Begin is called before loads and stores that the caller does itself, at Base, and End behind
+// them. What was loaded is durable when a Fence that began behind End has returned, too: what was
+// done because of it does not outlive it.
 func (r *Region) Begin() {
 	if r.flushes() {
 		r.gate.RLock()
@@ -372,8 +377,8 @@ func (m *mapped) Sync() error { return m.sync() }
 // Close implements Medium.
 func (m *mapped) Close() error { return errors.Join(unix.Munmap(m.m), m.f.Close()) }
 
-// claim takes a file for this process alone, and maps size bytes of it. They all have room from now on. Content that is none
-// of a region stays as it is.
+// claim takes a file for this process alone, and maps size bytes of it. They all have room from now
+// on. Content that is none of a region stays as it is.
 func claim(f *os.File, size uint64, power bool) (*mapped, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -407,7 +412,8 @@ func claim(f *os.File, size uint64, power bool) (*mapped, error) {
 	return m, nil
 }
 
-// provide gives a file its length and its room, unless it holds something that is no region of that size.
+// provide gives a file its length and its room, unless it holds something that is no region of that
+// size.
 func provide(f *os.File, has, size uint64) error {
 	first := make([]byte, min(has, uint64(headerUsed)))
 	if _, err := f.ReadAt(first, 0); err != nil {
@@ -440,7 +446,8 @@ func provide(f *os.File, has, size uint64) error {
 	return nil
 }
 
-// madeFor returns the size of the file that a header was made for, where it is whole; else the one that is wanted.
+// madeFor returns the size of the file that a header was made for, where it is whole; else the one
+// that is wanted.
 func madeFor(header []byte, wanted uint64) uint64 {
 	if !intact(header) {
 		return wanted
@@ -449,7 +456,8 @@ func madeFor(header []byte, wanted uint64) uint64 {
 	return Options{Memory: le.Uint64(header[len(magic):]), Table: le.Uint64(header[len(magic)+8:])}.Bytes()
 }
 
-// Holds reports whether a file may hold what a pool has stored: anything but a region whose memory is zeros, or nothing.
+// Holds reports whether a file may hold what a pool has stored: anything but a region whose memory
+// is zeros, or nothing.
 func Holds(path string) (bool, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

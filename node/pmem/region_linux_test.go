@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOpenMainMemory: a file in main memory survives the process, and cannot survive more. One that finds no room stays empty.
+// TestOpenMainMemory: a file in main memory survives the process, and cannot survive more. One that
+// finds no room stays empty.
 func TestOpenMainMemory(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "farkv-pmem-")
 	if err != nil {

@@ -44,7 +44,8 @@ func (r *recorder) Sync() error {
 func (r *recorder) Zero(uint64, uint64) (bool, error) { return false, nil }
 func (r *recorder) Close() error                      { return nil }
 
-// onRecorder opens a region of a disk's content in memory, which a loss of power brings back to that.
+// onRecorder opens a region of a disk's content in memory, which a loss of power brings back to
+// that.
 func onRecorder(t *testing.T, disk []byte, o Options) (*Region, *recorder) {
 	t.Helper()
 	size := int(o.Bytes())
@@ -67,7 +68,8 @@ func onRecorder(t *testing.T, disk []byte, o Options) (*Region, *recorder) {
 	return r, rec
 }
 
-// crashed is the disk after a loss of power: of the words that were stored since the last Sync any have survived.
+// crashed is the disk after a loss of power: of the words that were stored since the last Sync any
+// have survived.
 func (r *recorder) crashed(rnd *rand.Rand) []byte {
 	p := append([]byte(nil), r.disk...)
 	odds := rnd.IntN(5)
@@ -93,8 +95,9 @@ func onImage(t *testing.T, disk []byte, o Options) (*Region, *recorder) {
 	return r, rec
 }
 
-// TestTableCrash loses power before each Sync and behind each Put, at any subset of words. What was put is there, and of the Put
-// under way the old or the new value. Short tables are rewritten every few records.
+// TestTableCrash loses power before each Sync and behind each Put, at any subset of words. What was
+// put is there, and of the Put under way the old or the new value. Short tables are rewritten every
+// few records.
 func TestTableCrash(t *testing.T) {
 	o := small
 	o.Power = true
@@ -141,8 +144,8 @@ func TestTableCrash(t *testing.T) {
 	}
 }
 
-// TestTableLeftovers loses power when a rewrite has stored its records and not its header, of which the next rewrite
-// has the generation. It has fewer records: those behind them are none of its.
+// TestTableLeftovers loses power when a rewrite has stored its records and not its header, of which
+// the next rewrite has the generation. It has fewer records: those behind them are none of its.
 func TestTableLeftovers(t *testing.T) {
 	o := small
 	o.Power = true
@@ -208,7 +211,8 @@ func TestCreateCrash(t *testing.T) {
 	}
 }
 
-// TestFence has the medium log its calls: no Fence returns before a Sync that began behind the store.
+// TestFence has the medium log its calls: no Fence returns before a Sync that began behind the
+// store.
 func TestFence(t *testing.T) {
 	for _, power := range []bool{false, true} {
 		o := small
@@ -243,8 +247,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceBehindKill: what a process stored that was killed before its Fence is durable behind one of the next
-// process, which reads it, and stores nothing.
+// TestFenceBehindKill: what a process stored that was killed before its Fence is durable behind one
+// of the next process, which reads it, and stores nothing.
 func TestFenceBehindKill(t *testing.T) {
 	o := small
 	o.Power = true
@@ -262,8 +266,8 @@ func TestFenceBehindKill(t *testing.T) {
 	}
 }
 
-// TestSharedSync has stores of many tasks at once: each finds its own, and whatever it read, on the disk behind its Fence, and
-// they share calls of Sync.
+// TestSharedSync has stores of many tasks at once: each finds its own, and whatever it read, on the
+// disk behind its Fence, and they share calls of Sync.
 func TestSharedSync(t *testing.T) {
 	o := small
 	o.Power = true

@@ -20,11 +20,12 @@ var ErrFull = errors.New("the table of persistent memory is full")
 
 // Table is a few small records by key, each replaced as a whole. It is safe for concurrent use.
 //
-// It has two halves, of which one is in use. Put appends a record there. When that is full all records are written to the
-// other half, under the next generation, whose header is written last. A record's checksum begins with the half's nonce, which
-// is random each time. So the first record that is torn, or that was there before, ends the half: a rewrite that crashed
-// leaves records of the same generation. A crash leaves each record as it was, or as a Put that had not returned would have
-// made it.
+// It has two halves, of which one is in use. Put appends a record there. When that is full all
+// records are written to the other half, under the next generation, whose header is written last. A
+// record's checksum begins with the half's nonce, which is random each time. So the first record
+// that is torn, or that was there before, ends the half: a rewrite that crashed leaves records of
+// the same generation. A crash leaves each record as it was, or as a Put that had not returned
+// would have made it.
 type Table struct {
 	r         *Region
 	off, half uint64
@@ -130,11 +131,12 @@ func (t *Table) set(key string, value []byte) {
 	}
 }
 
-// Room returns how many bytes of records a table holds at most. One takes 32 more than its key and value, at most.
+// Room returns how many bytes of records a table holds at most. One takes 32 more than its key and
+// value, at most.
 func (t *Table) Room() uint64 { return t.half - halfHead }
 
-// Put replaces a record. It is durable when Put has returned nil. An error wraps ErrFull, and changes nothing, or is the
-// region's Fence's: then the record may be there.
+// Put replaces a record. It is durable when Put has returned nil. An error wraps ErrFull, and
+// changes nothing, or is the region's Fence's: then the record may be there.
 func (t *Table) Put(key string, value []byte) error {
 	if err := t.put(key, value); err != nil {
 		return fmt.Errorf("put record %q: %w", key, err)

@@ -2,9 +2,9 @@ package rdma
 
 import "fmt"
 
-// Addr names one byte of pool memory: a node in the upper 16 bits and a byte offset into that node's registered
-// memory in the lower 48. It exists only in this API: stores pack their own pointers and never write an Addr into
-// pool memory.
+// Addr names one byte of pool memory: a node in the upper 16 bits and a byte offset into that
+// node's registered memory in the lower 48. It exists only in this API: stores pack their own
+// pointers and never write an Addr into pool memory.
 type Addr uint64
 
 // MaxOffset bounds the registered memory of one node, in bytes.

@@ -2,8 +2,8 @@ package rdma
 
 import "slices"
 
-// Base is what the queues of every fabric share: the recycling of batches, the counters and the trip clock. It is
-// not safe for concurrent use.
+// Base is what the queues of every fabric share: the recycling of batches, the counters and the
+// trip clock. It is not safe for concurrent use.
 type Base struct {
 	C     Counters
 	nodes []NodeCounters // by node, up to the last one that was used
@@ -18,22 +18,22 @@ type Base struct {
 	rings     bool   // the fabric has rings
 }
 
-// BatchMemory is the registered memory of a batch in bytes: three 1 KB pairs and an index read fit. More than that
-// is allocated when asked for.
+// BatchMemory is the registered memory of a batch in bytes: three 1 KB pairs and an index read fit.
+// More than that is allocated when asked for.
 const BatchMemory = 8 << 10
 
-// spareBig bounds how many allocations that do not fit there a queue keeps, spareBytes how long each may be, and
-// spareAll how long all: for a scan of a log, or of a tree's 32 leaves at a time, again and again, and not for one of
-// all memory.
+// spareBig bounds how many allocations that do not fit there a queue keeps, spareBytes how long
+// each may be, and spareAll how long all: for a scan of a log, or of a tree's 32 leaves at a time,
+// again and again, and not for one of all memory.
 const (
 	spareBig   = 64
 	spareBytes = 64 << 10
 	spareAll   = 1 << 20
 )
 
-// Init prepares a queue whose batches' memory comes from grow, which returns n bytes of registered memory, aligned to 8: it
-// is used again as long as the queue is. What does not fit there comes from the Go heap. A nil grow means that the heap will
-// do for all.
+// Init prepares a queue whose batches' memory comes from grow, which returns n bytes of registered
+// memory, aligned to 8: it is used again as long as the queue is. What does not fit there comes
+// from the Go heap. A nil grow means that the heap will do for all.
 func (q *Base) Init(grow func(n int) []byte) {
 	if grow == nil {
 		grow = func(n int) []byte { return make([]byte, n) }
@@ -92,7 +92,8 @@ func (q *Base) allocBig(n int) []byte {
 	return make([]byte, n)
 }
 
-// Posted counts a batch that is about to be sent and marks all its ops as in flight. Each Queue.Post calls it once.
+// Posted counts a batch that is about to be sent and marks all its ops as in flight. Each
+// Queue.Post calls it once.
 func (q *Base) Posted(b *Batch) {
 	if b.posted {
 		panic("rdma: batch posted twice")
@@ -144,8 +145,8 @@ func (q *Base) Posted(b *Batch) {
 	}
 }
 
-// stalls returns how often the ops of op i's node stall up to its fence: each fence that has an unfenced read or
-// atomic of the same node to wait for. Nodes do not wait for each other.
+// stalls returns how often the ops of op i's node stall up to its fence: each fence that has an
+// unfenced read or atomic of the same node to wait for. Nodes do not wait for each other.
 func (b *Batch) stalls(i int) (n uint64) {
 	node, flying := b.Op(i).Addr.Node(), false
 	for j := range i + 1 {

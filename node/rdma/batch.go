@@ -8,7 +8,8 @@ import (
 // Verb is a one-sided operation on pool memory.
 type Verb uint8
 
-// The verbs. Only 8 aligned bytes are atomic: any longer Read or Write may tear at any of its words, in any order.
+// The verbs. Only 8 aligned bytes are atomic: any longer Read or Write may tear at any of its
+// words, in any order.
 const (
 	Read              Verb = iota + 1 // pool memory -> Op.Buf
 	Write                             // Op.Buf -> pool memory
@@ -56,12 +57,12 @@ func (v Verb) Target(a Addr) string {
 	return "at " + a.String()
 }
 
-// Op is one work request. It belongs to its Batch and stays where it is until Release. Result and Err are valid once
-// its chain is complete.
+// Op is one work request. It belongs to its Batch and stays where it is until Release. Result and
+// Err are valid once its chain is complete.
 type Op struct {
 	Verb Verb
-	// Fence starts the op, and what is posted behind it to the same node, only after the earlier reads and atomics to
-	// that node have completed. The requester stalls: one doorbell, two latencies.
+	// Fence starts the op, and what is posted behind it to the same node, only after the earlier reads
+	// and atomics to that node have completed. The requester stalls: one doorbell, two latencies.
 	Fence bool
 	done  bool
 	chain int32
@@ -99,15 +100,15 @@ func (op *Op) Swapped() bool {
 	return op.Err == nil && op.Result == op.Expect
 }
 
-// Step names what a worker posts a batch or makes a call for, as the paper of its store has it. Traces show it, and faults can be
-// set to it. "" is none.
+// Step names what a worker posts a batch or makes a call for, as the paper of its store has it.
+// Traces show it, and faults can be set to it. "" is none.
 type Step string
 
 const opsInline = 16
 
-// A Batch is one round trip's work: it is posted with one doorbell a node and waited for once. It owns its ops and
-// their buffers; after Release they live until the last straggler lands. A Batch belongs to the worker whose Queue
-// made it and is not safe for concurrent use.
+// A Batch is one round trip's work: it is posted with one doorbell a node and waited for once. It
+// owns its ops and their buffers; after Release they live until the last straggler lands. A Batch
+// belongs to the worker whose Queue made it and is not safe for concurrent use.
 type Batch struct {
 	n       int // ops
 	ops     [opsInline]Op
@@ -131,8 +132,8 @@ type Batch struct {
 	base             *Base
 }
 
-// As names the step that the batch is posted for, until Release. It returns b, so that the name is an argument of the call that
-// posts the batch: q.Post(b.As("commit")).
+// As names the step that the batch is posted for, until Release. It returns b, so that the name is
+// an argument of the call that posts the batch: q.Post(b.As("commit")).
 func (b *Batch) As(step Step) *Batch {
 	b.step = step
 	return b
@@ -141,8 +142,8 @@ func (b *Batch) As(step Step) *Batch {
 // Step returns the step that the batch is posted for.
 func (b *Batch) Step() Step { return b.step }
 
-// Alloc returns n bytes of registered memory, 8-byte aligned and of undefined content, which live as long as the
-// batch. Encode once, write to every replica.
+// Alloc returns n bytes of registered memory, 8-byte aligned and of undefined content, which live
+// as long as the batch. Encode once, write to every replica.
 func (b *Batch) Alloc(n int) []byte {
 	pad := (n + 7) &^ 7
 	if pad > len(b.mem) {
@@ -159,8 +160,8 @@ func (b *Batch) allocBig(n int) []byte {
 	return p
 }
 
-// Chain starts a chain: the ops added from here to the next call of Chain are all for one replica and complete
-// together. Without any call each op is a chain of its own.
+// Chain starts a chain: the ops added from here to the next call of Chain are all for one replica
+// and complete together. Without any call each op is a chain of its own.
 func (b *Batch) Chain() {
 	b.grouped = true
 	b.chains++
@@ -212,15 +213,17 @@ func (b *Batch) WriteWord(a Addr, word uint64) *Op {
 	return b.Write(a, p)
 }
 
-// CompareSwap adds a CAS of the word at a: if it equals expect it becomes value. Op.Result is the word before.
+// CompareSwap adds a CAS of the word at a: if it equals expect it becomes value. Op.Result is the
+// word before.
 func (b *Batch) CompareSwap(a Addr, expect, value uint64) *Op {
 	op := b.add(CompareSwap, a, nil)
 	op.Expect, op.Value = expect, value
 	return op
 }
 
-// MaskedCompareSwap adds a CAS that compares only the bits of compareMask and replaces only those of swapMask. It is
-// a capability: a fabric without it fails the op with an error wrapping ErrNotSupported.
+// MaskedCompareSwap adds a CAS that compares only the bits of compareMask and replaces only those
+// of swapMask. It is a capability: a fabric without it fails the op with an error wrapping
+// ErrNotSupported.
 func (b *Batch) MaskedCompareSwap(a Addr, expect, compareMask, value, swapMask uint64) *Op {
 	op := b.add(MaskedCompareSwap, a, nil)
 	op.Expect, op.Value = expect, value
@@ -235,12 +238,13 @@ func (b *Batch) FetchAdd(a Addr, n uint64) *Op {
 	return op
 }
 
-// Send adds a SEND of a message to a mailbox: head, which is from Alloc and may be empty, and behind it what the spans
-// gather from the memory of the node that the worker runs beside. The worker has a mailbox: see Messenger; once it has
-// closed that, a SEND ends in ErrClosed. The op completes when the message is in a buffer of the receiver, which need
-// not have looked at it. When it ends in ErrBoxFull, ErrMessageSize or ErrNoBox the message was not delivered, and
-// verbs behind it go on; when in anything else, it may have been. It stays behind the
-// worker's earlier verbs to that node, as verbs do; later ones may pass it.
+// Send adds a SEND of a message to a mailbox: head, which is from Alloc and may be empty, and
+// behind it what the spans gather from the memory of the node that the worker runs beside. The
+// worker has a mailbox: see Messenger; once it has closed that, a SEND ends in ErrClosed. The op
+// completes when the message is in a buffer of the receiver, which need not have looked at it. When
+// it ends in ErrBoxFull, ErrMessageSize or ErrNoBox the message was not delivered, and verbs behind
+// it go on; when in anything else, it may have been. It stays behind the worker's earlier verbs to
+// that node, as verbs do; later ones may pass it.
 func (b *Batch) Send(to BoxAddr, head []byte, spans ...Span) *Op {
 	if !b.base.sends {
 		panic("rdma: SEND by a worker without a mailbox")
@@ -252,11 +256,12 @@ func (b *Batch) Send(to BoxAddr, head []byte, spans ...Span) *Op {
 	return op
 }
 
-// Append adds an APPEND of an entry to a ring: a SEND with a READ behind it that sees it into memory (Rowan 3.2.2), in
-// one trip. p is from Alloc, and not longer than MaxMessage. The worker has rings: see Ringer. The op completes when
-// the entry is in the memory of the ring's node, and as durable as that is. When it ends in ErrRingDry or ErrNoRing no
-// block of it landed, or, of an entry of several, some did, and verbs behind it go on; when in anything else, any part
-// may have landed, or may land yet. Later verbs may pass it, but no later entry does: see Ring.
+// Append adds an APPEND of an entry to a ring: a SEND with a READ behind it that sees it into
+// memory (Rowan 3.2.2), in one trip. p is from Alloc, and not longer than MaxMessage. The worker
+// has rings: see Ringer. The op completes when the entry is in the memory of the ring's node, and
+// as durable as that is. When it ends in ErrRingDry or ErrNoRing no block of it landed, or, of an
+// entry of several, some did, and verbs behind it go on; when in anything else, any part may have
+// landed, or may land yet. Later verbs may pass it, but no later entry does: see Ring.
 func (b *Batch) Append(to RingAddr, p []byte) *Op {
 	if !b.base.rings {
 		panic("rdma: APPEND on a fabric without rings")
@@ -297,7 +302,8 @@ func (b *Batch) Err() error {
 	return nil
 }
 
-// errSoFar is Err while ops are in flight: their fields are their fabric's, which may fill them in at any moment.
+// errSoFar is Err while ops are in flight: their fields are their fabric's, which may fill them in
+// at any moment.
 func (b *Batch) errSoFar() error {
 	for i := range b.n {
 		if op := b.Op(i); op.done && op.Err != nil {
@@ -307,8 +313,8 @@ func (b *Batch) errSoFar() error {
 	return nil
 }
 
-// Release gives the batch back to its queue. Its ops and buffers are the caller's no longer; they stay untouched
-// until the last straggler has landed.
+// Release gives the batch back to its queue. Its ops and buffers are the caller's no longer; they
+// stay untouched until the last straggler has landed.
 func (b *Batch) Release() {
 	if b.released {
 		panic("rdma: batch released twice")
@@ -324,7 +330,8 @@ func (b *Batch) Release() {
 // ChainOf returns the chain that the i-th op belongs to, counting from 0.
 func (b *Batch) ChainOf(i int) int { return int(b.Op(i).chain) }
 
-// Stalled counts n more latencies that the batch takes: of an op that the fabric makes of several, one after the other.
+// Stalled counts n more latencies that the batch takes: of an op that the fabric makes of several,
+// one after the other.
 func (b *Batch) Stalled(n uint64) { b.trips += n }
 
 // Completed reports whether the i-th op of a posted batch is complete.

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// BoxAddr is where a message goes: the number of a mailbox, and the node by way of which it is reached. The zero
-// BoxAddr is none.
+// BoxAddr is where a message goes: the number of a mailbox, and the node by way of which it is
+// reached. The zero BoxAddr is none.
 type BoxAddr Addr
 
-// MaxBox bounds the numbers of mailboxes. Those below OwnBoxes are for callers to choose, from 1 on; the rest are the
-// workers' own, by their identities.
+// MaxBox bounds the numbers of mailboxes. Those below OwnBoxes are for callers to choose, from 1
+// on; the rest are the workers' own, by their identities.
 const (
 	OwnBoxes = 1 << 16
 	MaxBox   = 2*OwnBoxes - 1
@@ -40,13 +40,14 @@ type Span struct {
 
 // BoxOptions shape a mailbox. Zero values mean defaults.
 type BoxOptions struct {
-	// Node is the node by way of which messages come; All: any. A worker that runs beside that node serves others so:
-	// its messages may gather from the node's memory.
+	// Node is the node by way of which messages come; All: any. A worker that runs beside that node
+	// serves others so: its messages may gather from the node's memory.
 	Node int
 	// Number is the mailbox's among those of Node; 0: the worker's own.
 	Number int
-	// Slots are how many messages it has buffers for, 64 by default and MaxSlots at most, and Bytes how long each may
-	// be, 4096 by default and MaxMessage at most. On tcp it has as many for each of its nodes that it gets messages by.
+	// Slots are how many messages it has buffers for, 64 by default and MaxSlots at most, and Bytes
+	// how long each may be, 4096 by default and MaxMessage at most. On tcp it has as many for each of
+	// its nodes that it gets messages by.
 	Slots, Bytes int
 }
 
@@ -56,23 +57,26 @@ const (
 	MaxMessage = 64 << 10
 )
 
-// Mailbox is the queue of messages that come to a worker, and lets it send some: see Batch.Send. It has as many buffers
-// as its options say. A message for which there is none is refused with ErrBoxFull: with senders unknown and many,
-// credits for each would reserve most buffers for senders that are silent; package rpc, whose clients bound what they
-// have in flight, seldom meets a refusal. Messages that one worker sends to one mailbox arrive in the order in which
-// they were posted; those that are refused are left out.
+// Mailbox is the queue of messages that come to a worker, and lets it send some: see Batch.Send. It
+// has as many buffers as its options say. A message for which there is none is refused with
+// ErrBoxFull: with senders unknown and many, credits for each would reserve most buffers for
+// senders that are silent; package rpc, whose clients bound what they have in flight, seldom meets
+// a refusal. Messages that one worker sends to one mailbox arrive in the order in which they were
+// posted; those that are refused are left out.
 //
 // A mailbox belongs to its worker, and is not safe for concurrent use.
 type Mailbox interface {
 	// Addr returns the mailbox's address by way of a node.
 	Addr(node int) BoxAddr
-	// Next returns the message that came first among those that it has not returned yet; nil: there is none.
+	// Next returns the message that came first among those that it has not returned yet; nil: there is
+	// none.
 	Next() *Message
 	// Release gives the buffer of a message back, in any order.
 	Release(m *Message)
-	// Await returns nil when there is a message, or when an op of the worker completed since Await last returned nil.
-	// So a loop that looks at its batches and its messages in turn, and then awaits, misses nothing. After the given
-	// time the error wraps ErrTimeout; once the mailbox, its worker's endpoint or its fabric is closed, ErrClosed.
+	// Await returns nil when there is a message, or when an op of the worker completed since Await
+	// last returned nil. So a loop that looks at its batches and its messages in turn, and then
+	// awaits, misses nothing. After the given time the error wraps ErrTimeout; once the mailbox, its
+	// worker's endpoint or its fabric is closed, ErrClosed.
 	Await(within time.Duration) error
 	// Close drops the messages that are left. What comes later is refused with ErrNoBox.
 	Close() error
@@ -87,7 +91,8 @@ type Message struct {
 	taken  bool
 }
 
-// CheckBox returns o with its defaults for a worker of a pool of so many nodes. It is for fabrics, as all that follows.
+// CheckBox returns o with its defaults for a worker of a pool of so many nodes. It is for fabrics,
+// as all that follows.
 func CheckBox(o BoxOptions, nodes int, c ClientID) (BoxOptions, error) {
 	if o.Slots == 0 {
 		o.Slots = 64
@@ -142,8 +147,8 @@ func (q *Inbox) Grow(slots int) {
 	}
 }
 
-// Add takes a buffer for a message of n bytes, which the caller fills in before Next is called. The error wraps
-// ErrBoxFull or ErrMessageSize.
+// Add takes a buffer for a message of n bytes, which the caller fills in before Next is called. The
+// error wraps ErrBoxFull or ErrMessageSize.
 func (q *Inbox) Add(from BoxAddr, c ClientID, n int) (*Message, error) {
 	last := len(q.free) - 1
 	switch {

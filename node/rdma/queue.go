@@ -24,18 +24,19 @@ const Forever = time.Duration(1<<63 - 1)
 type Queue interface {
 	// Batch returns an empty batch.
 	Batch() *Batch
-	// Post sends a batch; it does not wait. An error means that nothing of the batch was sent. The failure of
-	// single ops is in Op.Err.
+	// Post sends a batch; it does not wait. An error means that nothing of the batch was sent. The
+	// failure of single ops is in Op.Err.
 	Post(b *Batch) error
-	// Wait returns nil when n chains of b (All: every one) are complete, whether they succeeded or failed, and an
-	// error wrapping ErrTimeout after the given time; the rest stays in flight, to be waited for again.
+	// Wait returns nil when n chains of b (All: every one) are complete, whether they succeeded or
+	// failed, and an error wrapping ErrTimeout after the given time; the rest stays in flight, to be
+	// waited for again.
 	Wait(b *Batch, n int, within time.Duration) error
 	// Call runs one of the node's procedures and waits for its answer: a two-sided call.
 	Call(node int, r *Request, within time.Duration) error
 	// Counters returns the queue's counters, which only grow. Only the worker may read them.
 	Counters() *Counters
-	// NodeCounters returns what of it was at each node, up to the last that the queue has used. Only the worker may read
-	// them, until its next Post or Call.
+	// NodeCounters returns what of it was at each node, up to the last that the queue has used. Only
+	// the worker may read them, until its next Post or Call.
 	NodeCounters() []NodeCounters
 	// Client returns the worker's identity.
 	Client() ClientID
@@ -43,25 +44,28 @@ type Queue interface {
 	// that fences the worker off names the life, since a worker that was cut off may have lost its
 	// identity to another.
 	Life() uint64
-	// Join makes the worker a member of the pool's current view and returns that. A worker that was opened has joined the
-	// view of that moment. When the view changed since, and verbs of the older epoch were fenced off (Control.Fence),
-	// Post, Call and the ops in flight fail with errors wrapping ErrStale until the worker joins again. Verbs that failed
-	// so may have landed before; they will not land later.
+	// Join makes the worker a member of the pool's current view and returns that. A worker that was
+	// opened has joined the view of that moment. When the view changed since, and verbs of the older
+	// epoch were fenced off (Control.Fence), Post, Call and the ops in flight fail with errors
+	// wrapping ErrStale until the worker joins again. Verbs that failed so may have landed before;
+	// they will not land later.
 	Join() (View, error)
-	// Close waits for nothing: verbs in flight may still land, unless the worker is the pool's master, whose tenure it
-	// ends. It gives the identity back.
+	// Close waits for nothing: verbs in flight may still land, unless the worker is the pool's master,
+	// whose tenure it ends. It gives the identity back.
 	Close() error
 }
 
 // Env is the time, randomness and tasks of a worker: the wall's, or virtual ones.
 type Env interface {
-	// Now is the time since an arbitrary beginning, the same for every worker of a pool on one machine.
+	// Now is the time since an arbitrary beginning, the same for every worker of a pool on one
+	// machine.
 	Now() time.Duration
 	// Sleep pauses the worker.
 	Sleep(d time.Duration)
 	// Rand is the worker's own generator, derived from the run's seed.
 	Rand() *rand.Rand
-	// Go starts a task with an endpoint of its own, closed when f returns. The fabric's Close joins it.
+	// Go starts a task with an endpoint of its own, closed when f returns. The fabric's Close joins
+	// it.
 	Go(name string, f func(Endpoint)) error
 }
 
@@ -74,18 +78,20 @@ type Endpoint interface {
 // Fabric is an open pool: memory nodes, and the way to them. It is safe for concurrent use.
 type Fabric interface {
 	Control
-	// Nodes returns the number of memory nodes, and Size the bytes of registered memory of each that the store has.
+	// Nodes returns the number of memory nodes, and Size the bytes of registered memory of each that
+	// the store has.
 	Nodes() int
 	Size() uint64
 	// Open returns an endpoint for one worker, with an identity of its own. The name is for people.
 	Open(name string) (Endpoint, error)
-	// Revoke fences a client off: when it returns nil, no verb that the client posted before can land any more, and
-	// none that it posts later will.
+	// Revoke fences a client off: when it returns nil, no verb that the client posted before can land
+	// any more, and none that it posts later will.
 	Revoke(c ClientID) error
-	// RevokeLife is Revoke for the holder of an identity that Clients described, and no other: a successor is not harmed.
+	// RevokeLife is Revoke for the holder of an identity that Clients described, and no other: a
+	// successor is not harmed.
 	RevokeLife(c Client) error
-	// Clients lists the identities in use: live ones, and those of workers that died without closing; none where they cannot
-	// be listed now, see ListClients.
+	// Clients lists the identities in use: live ones, and those of workers that died without closing;
+	// none where they cannot be listed now, see ListClients.
 	Clients() []Client
 	// Forget frees the identity of a client, as Clients described it, that died, or was fenced off and
 	// closed, once nothing of it is left. The error wraps ErrHeld while a worker has the identity. A
@@ -95,8 +101,8 @@ type Fabric interface {
 	Close() error
 }
 
-// ListClients is f.Clients, or why they cannot be listed now: an error wrapping ErrUnreachable, of fabrics whose clients are
-// known to others.
+// ListClients is f.Clients, or why they cannot be listed now: an error wrapping ErrUnreachable, of
+// fabrics whose clients are known to others.
 func ListClients(f Fabric) ([]Client, error) {
 	if l, ok := f.(ClientLister); ok {
 		return l.ListClients()
@@ -104,8 +110,8 @@ func ListClients(f Fabric) ([]Client, error) {
 	return f.Clients(), nil
 }
 
-// ListJoined returns f's clients as they were when ep joined its view last, if it knows, or else as they are, or why they
-// cannot be listed now.
+// ListJoined returns f's clients as they were when ep joined its view last, if it knows, or else as
+// they are, or why they cannot be listed now.
 func ListJoined(ep Endpoint, f Fabric) ([]Client, error) {
 	if l, ok := ep.(ClientLister); ok {
 		return l.ListClients()
@@ -135,8 +141,9 @@ type Request struct {
 // Proc names a node's procedure.
 type Proc uint16
 
-// Handler serves two-sided calls on a node. It has one linearization point, an atomic on the node's memory, so that
-// a fabric without node processes may run it in the caller and a crash inside it leaves it done or not begun.
+// Handler serves two-sided calls on a node. It has one linearization point, an atomic on the node's
+// memory, so that a fabric without node processes may run it in the caller and a crash inside it
+// leaves it done or not begun.
 type Handler func(m Memory, r *Request) error
 
 // Memory is a node's own view of its registered memory; offsets are those of Addr.
@@ -153,8 +160,8 @@ type Memory interface {
 	Commit(off, n uint64) error
 }
 
-// Counters count what a queue did. A trip is a round trip on the worker's critical path: batches that fly together
-// count once, and a fence that stalls counts one more.
+// Counters count what a queue did. A trip is a round trip on the worker's critical path: batches
+// that fly together count once, and a fence that stalls counts one more.
 type Counters struct {
 	Trips      uint64
 	Doorbells  uint64 // one a node and post

@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// RingAddr is where entries are appended: the number of a ring at a node. The zero RingAddr is none.
+// RingAddr is where entries are appended: the number of a ring at a node. The zero RingAddr is
+// none.
 type RingAddr Addr
 
-// Bounds of rings. Entries begin at multiples of Stride, which is the least that RNICs with multi-packet receive queues
-// take (Rowan 3.2.2).
+// Bounds of rings. Entries begin at multiples of Stride, which is the least that RNICs with
+// multi-packet receive queues take (Rowan 3.2.2).
 const (
 	MaxRing        = 1<<16 - 1
 	MaxRingBuffers = 1 << 12
@@ -35,8 +36,8 @@ func (a RingAddr) String() string { return fmt.Sprintf("ring %d at node %d", a.N
 
 // RingPromises say what a fabric promises of rings, beyond what Ring does.
 type RingPromises struct {
-	// MTU is how long a block is: an entry that is longer lands in blocks of MTU bytes, the last one shorter, in order,
-	// but apart: each where the ring is then, with blocks of others between them.
+	// MTU is how long a block is: an entry that is longer lands in blocks of MTU bytes, the last one
+	// shorter, in order, but apart: each where the ring is then, with blocks of others between them.
 	MTU int
 	// Counts says that the fabric counts what is in flight to each buffer: see Ring.Count.
 	Counts bool
@@ -47,8 +48,9 @@ type RingPromises struct {
 // mostPlace is how long the places of a stream are at most, but for those of blocks.
 const mostPlace = 1024
 
-// RingStreams returns how many streams there are when an entry is in a stream of entries of about its length: for the
-// places of 64 bytes, twice as many, and so on up to 1024, and for those of an MTU.
+// RingStreams returns how many streams there are when an entry is in a stream of entries of about
+// its length: for the places of 64 bytes, twice as many, and so on up to 1024, and for those of an
+// MTU.
 func RingStreams(mtu int) (n int) {
 	for n = 1; Stride<<(n-1) < mtu && Stride<<(n-1) <= mostPlace; n++ {
 	}
@@ -58,7 +60,8 @@ func RingStreams(mtu int) (n int) {
 // MaxStreams is RingStreams of the longest MTU.
 const MaxStreams = 6
 
-// Stream returns in which stream an entry of n bytes is, from 0. All blocks of an entry are in the same one.
+// Stream returns in which stream an entry of n bytes is, from 0. All blocks of an entry are in the
+// same one.
 func (p RingPromises) Stream(n int) (stream int) {
 	for stream < p.Streams-1 && n > p.Place(stream) {
 		stream++
@@ -66,7 +69,8 @@ func (p RingPromises) Stream(n int) (stream int) {
 	return stream
 }
 
-// Place returns how many bytes of a buffer a block in a stream takes, whatever its length, where there are several.
+// Place returns how many bytes of a buffer a block in a stream takes, whatever its length, where
+// there are several.
 func (p RingPromises) Place(stream int) int {
 	if stream < p.Streams-1 {
 		return Stride << stream
@@ -87,32 +91,38 @@ func (p RingPromises) Taken(n int) int {
 type RingOptions struct {
 	Node   int // in whose memory entries land; the worker runs beside it
 	Number int // the ring's, of the node's: 1 to MaxRing
-	// Buffers are how many buffers the ring has place for at a time, MaxRingBuffers at most and by default.
+	// Buffers are how many buffers the ring has place for at a time, MaxRingBuffers at most and by
+	// default.
 	Buffers int
 }
 
-// Ring is the receive side of appends (see Batch.Append): a queue of buffers, which lie in the memory of a node.
-// Entries of all senders land in them in the order in which they arrive: each block at the next multiple of Stride, or,
-// where the rest of a buffer is too short for it, at the beginning of the next buffer. Nothing says where entries
-// begin, or that one came: what is in the rest of a buffer, and in a block that was not acknowledged, is undefined.
+// Ring is the receive side of appends (see Batch.Append): a queue of buffers, which lie in the
+// memory of a node. Entries of all senders land in them in the order in which they arrive: each
+// block at the next multiple of Stride, or, where the rest of a buffer is too short for it, at the
+// beginning of the next buffer. Nothing says where entries begin, or that one came: what is in the
+// rest of a buffer, and in a block that was not acknowledged, is undefined.
 //
-// Blocks that one worker appends to one ring take their places in the order in which it posted them.
+// Blocks that one worker appends to one ring take their places in the order in which it posted
+// them.
 //
-// Where RingPromises.Streams is more than 1 both hold for each stream by itself, and not between streams. A buffer is of
-// the stream that begins it, and each block at the next multiple of RingPromises.Place from the buffer's beginning.
-// A stream begins no buffer before an entry was appended to it, and up to two then, one of them ahead: a ring may be dry for
-// one stream while another has room.
+// Where RingPromises.Streams is more than 1 both hold for each stream by itself, and not between
+// streams. A buffer is of the stream that begins it, and each block at the next multiple of
+// RingPromises.Place from the buffer's beginning. A stream begins no buffer before an entry was
+// appended to it, and up to two then, one of them ahead: a ring may be dry for one stream while
+// another has room.
 //
-// A ring belongs to its worker, and is not safe for concurrent use. It ends with its worker, and when that is fenced
-// off by Revoke: once that returns nil, nothing lands any more, and another worker may open the ring.
+// A ring belongs to its worker, and is not safe for concurrent use. It ends with its worker, and
+// when that is fenced off by Revoke: once that returns nil, nothing lands any more, and another
+// worker may open the ring.
 type Ring interface {
 	// Addr returns where to append to the ring.
 	Addr() RingAddr
-	// Post adds buffers to the end of the queue. Each begins at a multiple of Stride, and takes at least a block. The
-	// error wraps ErrAccess when one does not, ErrFull when the ring has no place for all: then none is added.
+	// Post adds buffers to the end of the queue. Each begins at a multiple of Stride, and takes at
+	// least a block. The error wraps ErrAccess when one does not, ErrFull when the ring has no place
+	// for all: then none is added.
 	Post(buffers ...Span) error
-	// Count returns how far the ring is, in buffers since it was opened, where RingPromises.Counts says that it can. The
-	// error says that the ring has ended, or may have.
+	// Count returns how far the ring is, in buffers since it was opened, where RingPromises.Counts
+	// says that it can. The error says that the ring has ended, or may have.
 	Count() (RingCount, error)
 	// Close ends the ring. When it returns nil, nothing lands any more.
 	Close() error
@@ -120,24 +130,26 @@ type Ring interface {
 
 // RingCount is how far a ring is. Buffers are used in the order in which they were posted.
 type RingCount struct {
-	// Begun counts buffers in which something may have landed. The last of them, of each stream, is in use.
+	// Begun counts buffers in which something may have landed. The last of them, of each stream, is in
+	// use.
 	Begun uint64
-	// Settled counts buffers in which nothing can land any more: they are full, and no block is in flight to them. Where
-	// there are several streams, others behind them may be settled, too: see IsSettled. A ring that does not count leaves
-	// it at 0, and Begun, too.
+	// Settled counts buffers in which nothing can land any more: they are full, and no block is in
+	// flight to them. Where there are several streams, others behind them may be settled, too: see
+	// IsSettled. A ring that does not count leaves it at 0, and Begun, too.
 	Settled uint64
-	// Open are the buffers that are begun and not settled, where there are several streams, by the numbers of their
-	// posts, from 1, ascending; the rest is 0.
+	// Open are the buffers that are begun and not settled, where there are several streams, by the
+	// numbers of their posts, from 1, ascending; the rest is 0.
 	Open [2 * MaxStreams]uint64
 }
 
-// IsSettled reports whether nothing can land any more in the buffer that was posted as number n, from 0.
+// IsSettled reports whether nothing can land any more in the buffer that was posted as number n,
+// from 0.
 func (c RingCount) IsSettled(n uint64) bool {
 	return n < c.Settled || c.Open[0] > 0 && n < c.Begun && !slices.Contains(c.Open[:], n+1)
 }
 
-// CountOpen returns the count of a ring with several streams that has begun so many buffers, of which those are not
-// settled, by the numbers of their posts, from 1.
+// CountOpen returns the count of a ring with several streams that has begun so many buffers, of
+// which those are not settled, by the numbers of their posts, from 1.
 func CountOpen(begun uint64, open []uint64) RingCount {
 	c := RingCount{Begun: begun, Settled: begun}
 	if n := copy(c.Open[:], open); n > 0 {
@@ -147,7 +159,8 @@ func CountOpen(begun uint64, open []uint64) RingCount {
 	return c
 }
 
-// CheckRing returns o with its defaults for a pool of so many nodes. It is for fabrics, as all that follows.
+// CheckRing returns o with its defaults for a pool of so many nodes. It is for fabrics, as all that
+// follows.
 func CheckRing(o RingOptions, nodes int) (RingOptions, error) {
 	if o.Buffers == 0 {
 		o.Buffers = MaxRingBuffers
@@ -163,8 +176,8 @@ func CheckRing(o RingOptions, nodes int) (RingOptions, error) {
 	return o, nil
 }
 
-// RingQueue is the queue of a ring's buffers, and where the next block lands. It is not safe for concurrent use,
-// Landed excepted.
+// RingQueue is the queue of a ring's buffers, and where the next block lands. It is not safe for
+// concurrent use, Landed excepted.
 type RingQueue struct {
 	node   int
 	queue  []ringBuffer // a ring with place for all
@@ -184,7 +197,8 @@ func NewRingQueue(o RingOptions) *RingQueue {
 	return &RingQueue{node: o.Node, queue: make([]ringBuffer, o.Buffers)}
 }
 
-// Post adds buffers, of a node with so many bytes of memory and with blocks of mtu bytes: see Ring.Post.
+// Post adds buffers, of a node with so many bytes of memory and with blocks of mtu bytes: see
+// Ring.Post.
 func (q *RingQueue) Post(buffers []Span, memory uint64, mtu int) error {
 	free := len(q.queue) - int(q.posted-q.Count().Settled)
 	if err := CheckRingBuffers(buffers, free, q.node, memory, mtu); err != nil {
@@ -197,7 +211,8 @@ func (q *RingQueue) Post(buffers []Span, memory uint64, mtu int) error {
 	return nil
 }
 
-// CheckRingBuffers returns why buffers may not be posted to a ring of a node that has place for so many: see Ring.Post.
+// CheckRingBuffers returns why buffers may not be posted to a ring of a node that has place for so
+// many: see Ring.Post.
 func CheckRingBuffers(buffers []Span, free, node int, memory uint64, mtu int) error {
 	if len(buffers) > free {
 		return fmt.Errorf("post %d buffers to a ring with place for %d: %w", len(buffers), free, ErrFull)
@@ -214,7 +229,8 @@ func CheckRingBuffers(buffers []Span, free, node int, memory uint64, mtu int) er
 
 func (q *RingQueue) at(n uint64) *ringBuffer { return &q.queue[n%uint64(len(q.queue))] }
 
-// Place takes the next place for a block of n bytes. It is in flight to that until Landed. The error wraps ErrRingDry.
+// Place takes the next place for a block of n bytes. It is in flight to that until Landed. The
+// error wraps ErrRingDry.
 func (q *RingQueue) Place(n int) (RingPlace, error) {
 	size := (uint64(n) + Stride - 1) &^ (Stride - 1)
 	if uint64(n) > q.room {

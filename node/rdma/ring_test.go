@@ -2,7 +2,8 @@ package rdma
 
 import "testing"
 
-// TestRingStreams compares in which stream entries are, and what they take, with what is said of it.
+// TestRingStreams compares in which stream entries are, and what they take, with what is said of
+// it.
 func TestRingStreams(t *testing.T) {
 	for _, c := range []struct{ mtu, streams, n, stream, taken int }{
 		{4096, 6, 1, 0, 64}, {4096, 6, 64, 0, 64}, {4096, 6, 65, 1, 128}, {4096, 6, 1024, 4, 1024}, {4096, 6, 1025, 5, 4096},

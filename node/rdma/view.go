@@ -5,12 +5,14 @@ import (
 	"time"
 )
 
-// View is what the members of a pool agree on: which memory nodes serve, and which took another's place. A pool's master
-// changes it; every change has a new epoch. It lies outside of the memory nodes, where their deaths do not reach it: in the
-// header of a shared pool, or with a coordination service (FUSEE 5: the fault-tolerant master's membership).
+// View is what the members of a pool agree on: which memory nodes serve, and which took another's
+// place. A pool's master changes it; every change has a new epoch. It lies outside of the memory
+// nodes, where their deaths do not reach it: in the header of a shared pool, or with a coordination
+// service (FUSEE 5: the fault-tolerant master's membership).
 type View struct {
 	Epoch uint64
-	// Busy: a master is mending the pool. Until it is done no worker may change what is replicated by its clients.
+	// Busy: a master is mending the pool. Until it is done no worker may change what is replicated by
+	// its clients.
 	Busy    bool
 	Members []Member // by node
 }
@@ -38,8 +40,8 @@ func (v *View) Holder(original int) (n int, since uint64, ok bool) {
 	return n, 0, false
 }
 
-// Original returns the node of the pool as it was made whose contents the given one took over, or the node itself: the way
-// back from Holder.
+// Original returns the node of the pool as it was made whose contents the given one took over, or
+// the node itself: the way back from Holder.
 func (v *View) Original(n int) int {
 	for range v.Members {
 		s := v.Members[n].StandsFor
@@ -111,8 +113,8 @@ type State struct {
 	Busy  bool
 }
 
-// Becomes returns an error wrapping ErrAccess when next does not follow s: epochs grow, and within one a master comes
-// to an end of its work, but does not begin.
+// Becomes returns an error wrapping ErrAccess when next does not follow s: epochs grow, and within
+// one a master comes to an end of its work, but does not begin.
 func (s State) Becomes(next State) error {
 	if next.Epoch < s.Epoch || next.Epoch == s.Epoch && (next.Busy || !s.Busy) {
 		return fmt.Errorf("the view's state %+v becomes %+v: %w", s, next, ErrAccess)
@@ -125,14 +127,15 @@ type Role struct {
 	Owner ClientID
 	Epoch uint64        // greater than that of every tenure before
 	Until time.Duration // on Env.Now of the same machine
-	// Beyond is the epoch that the view has to reach before the master does anything else: verbs of an earlier master may
-	// have a way yet to nodes that did not answer when it was fenced off, which ends with that epoch's fence. 0: it need not.
+	// Beyond is the epoch that the view has to reach before the master does anything else: verbs of an
+	// earlier master may have a way yet to nodes that did not answer when it was fenced off, which
+	// ends with that epoch's fence. 0: it need not.
 	Beyond uint64
 }
 
-// Control is how a pool's master is chosen and changes its view. Its words are linearizable and survive every memory
-// node. A tenure is for liveness only: what two masters do at once is decided by Advance, and by Fence, which stops the
-// verbs of the one whose epoch is over.
+// Control is how a pool's master is chosen and changes its view. Its words are linearizable and
+// survive every memory node. A tenure is for liveness only: what two masters do at once is decided
+// by Advance, and by Fence, which stops the verbs of the one whose epoch is over.
 type Control interface {
 	Configs
 	// TryMaster makes owner the pool's master for the given time when there is none. False: another
@@ -143,8 +146,8 @@ type Control interface {
 	TryMaster(owner ClientID, lease time.Duration) (Role, bool, error)
 	// Renew prolongs a tenure; false: it is over, and another client may be master.
 	Renew(r Role, lease time.Duration) (Role, bool, error)
-	// Resign ends a tenure early, when nothing of its owner is in flight. One that is over already is no error. Closing
-	// the owner's endpoint ends it, too.
+	// Resign ends a tenure early, when nothing of its owner is in flight. One that is over already is
+	// no error. Closing the owner's endpoint ends it, too.
 	Resign(r Role)
 
 	// View returns the pool's view as it is now.
@@ -162,7 +165,7 @@ type Control interface {
 	// Expel makes a node one that is down for all workers: when it returns nil no verb lands on it any
 	// more, and verbs to it fail with ErrNodeDown.
 	//
-	// It acts in the given busy epoch only, and ends in ErrStale in any other: a master that was slow must not take away a
-	// node that its successor found well.
+	// It acts in the given busy epoch only, and ends in ErrStale in any other: a master that was slow
+	// must not take away a node that its successor found well.
 	Expel(epoch uint64, node int) error
 }

@@ -18,10 +18,11 @@ const (
 	benchRound   = 200     // ops of a worker of one kind, before the next kind's turn
 )
 
-// BenchmarkAppend compares, by 16 workers in memory and over tcp, there as of four processes, an APPEND to a ring with
-// a WRITE to a log of each worker's own, with one that has a READ behind it, and with the strawman. They take turns,
-// and what is compared is the processor time of all, the node's included, so that other programs do not count:
-// "append/write" is how many WRITEs an APPEND costs.
+// BenchmarkAppend compares, by 16 workers in memory and over tcp, there as of four processes, an
+// APPEND to a ring with a WRITE to a log of each worker's own, with one that has a READ behind it,
+// and with the strawman. They take turns, and what is compared is the processor time of all, the
+// node's included, so that other programs do not count: "append/write" is how many WRITEs an APPEND
+// costs.
 func BenchmarkAppend(b *testing.B) {
 	log := rowan.Options{Base: benchRoom, Segments: 1, SegmentBytes: benchRoom}
 	b.Run("mem", func(b *testing.B) { benchAppend(b, newMem(b, log, 4096)) })

@@ -8,14 +8,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An entry lands in blocks of up to an MTU, each with a header of three words, little-endian, and a part of the data:
+// An entry lands in blocks of up to an MTU, each with a header of three words, little-endian, and a
+// part of the data:
 //
 //	mark u8 | kind u8 | source u16 | length of all data, 20 bits | number of the block, 12 bits
 //	stamp u64
 //	checksum u64 of the words above and the part, keyed by the secret and the ring
 //
-// The mark is not zero, so that neither is a segment's first word once a block begins there. How many blocks there are,
-// and how long each is, follows from the length and the MTU.
+// The mark is not zero, so that neither is a segment's first word once a block begins there. How
+// many blocks there are, and how long each is, follows from the length and the MTU.
 const (
 	HeaderBytes = 24
 	mark        = 0xa7
@@ -78,7 +79,8 @@ func (l layout) seal(p []byte, h header, data []byte) {
 	}
 }
 
-// ownStamp is the stamp of an entry of an own log: the term that its worker gives, above its place in the segment.
+// ownStamp is the stamp of an entry of an own log: the term that its worker gives, above its place
+// in the segment.
 func ownStamp(term uint32, place uint64) uint64 { return uint64(term)<<32 | place }
 
 func (h header) put(p []byte) {
@@ -105,7 +107,8 @@ func parseHeader(p []byte) header {
 	}
 }
 
-// parse returns the block that p begins with, and its part of the data; false: no whole block begins there.
+// parse returns the block that p begins with, and its part of the data; false: no whole block
+// begins there.
 func (l layout) parse(p []byte) (h header, part []byte, ok bool) {
 	if len(p) < HeaderBytes || p[0] != mark {
 		return h, nil, false

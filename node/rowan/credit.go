@@ -8,12 +8,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A sender cannot be told that the log is full: a ring that is dry refuses everything, what would make room, too. So a
-// source has leave for so many bytes, as a rule, and asks for more before it has none. The log begins with two words
-// for each source, which count bytes for ever: what the receiver has granted, and of that, what the sender says is
-// spent, because it landed, or never will. What is granted and not spent has its room in segments that are in the ring.
-// The lowest bit of the first word says that the receiver had no more for the source when it looked last, which tells a
-// log that is full from a receiver that is behind.
+// A sender cannot be told that the log is full: a ring that is dry refuses everything, what would
+// make room, too. So a source has leave for so many bytes, as a rule, and asks for more before it
+// has none. The log begins with two words for each source, which count bytes for ever: what the
+// receiver has granted, and of that, what the sender says is spent, because it landed, or never
+// will. What is granted and not spent has its room in segments that are in the ring. The lowest bit
+// of the first word says that the receiver had no more for the source when it looked last, which
+// tells a log that is full from a receiver that is behind.
 
 // leave encodes the first word.
 func leave(granted uint64, none bool) (word uint64) {
@@ -23,8 +24,8 @@ func leave(granted uint64, none bool) (word uint64) {
 	return word | granted<<1
 }
 
-// outstanding returns how much a source may append yet: it never has more than its credit. The words say more when a
-// crash undid what a source had spent, or they were damaged.
+// outstanding returns how much a source may append yet: it never has more than its credit. The
+// words say more when a crash undid what a source had spent, or they were damaged.
 func outstanding(grant, spent uint64, credit int) uint64 {
 	return min(grant-min(grant, spent), uint64(credit))
 }
@@ -42,9 +43,9 @@ func (r *Receiver) readWords(words []uint64, a rdma.Addr) error {
 	return nil
 }
 
-// grant gives sources leave, each up to Options.Credit, as far as there is room in the ring for all of it; those that are
-// not urgent, beyond what is left of the reserve. The one that is first takes turns, so that none goes without for long
-// where there is little.
+// grant gives sources leave, each up to Options.Credit, as far as there is room in the ring for all
+// of it; those that are not urgent, beyond what is left of the reserve. The one that is first takes
+// turns, so that none goes without for long where there is little.
 func (r *Receiver) grant() error {
 	usable := r.o.usable(r.l.mtu)
 	room, reserve := max(0, r.unbegun-r.o.begins(r.open))*usable, r.o.Reserve*usable
@@ -86,12 +87,12 @@ func (r *Receiver) grant() error {
 // urgent reports whether a source is.
 func (r *Receiver) urgent(source int) bool { return source >= r.o.Sources-r.o.Urgent }
 
-// ErrAsked is wrapped when a writer has no leave, or segment, and has not heard whether there is more: what gives it
-// may be behind, or dead.
+// ErrAsked is wrapped when a writer has no leave, or segment, and has not heard whether there is
+// more: what gives it may be behind, or dead.
 var ErrAsked = errors.New("the log was asked for leave, and has not answered")
 
-// Reserve is Try, and waits for the answer where it has to ask, which takes a trip. The error wraps rdma.ErrFull when the
-// log's segments are taken, and ErrAsked when the receiver is behind.
+// Reserve is Try, and waits for the answer where it has to ask, which takes a trip. The error wraps
+// rdma.ErrFull when the log's segments are taken, and ErrAsked when the receiver is behind.
 func (s *Sender) Reserve(length int) error {
 	err := s.Try(length)
 	if !errors.Is(err, rdma.ErrFull) && !errors.Is(err, ErrAsked) || s.question == nil {
@@ -106,9 +107,10 @@ func (s *Sender) Reserve(length int) error {
 	return s.take(s.l.taken(s.l.sizeOf(length)))
 }
 
-// Try takes leave to append an entry with so much data: Add uses it. It does not wait. The error wraps rdma.ErrFull when
-// there is none left, and the receiver had no more, and ErrAsked when it has not said that. Then the sender has asked
-// for more, or does so now, and the caller tries again later: the answer comes like a completion of its own.
+// Try takes leave to append an entry with so much data: Add uses it. It does not wait. The error
+// wraps rdma.ErrFull when there is none left, and the receiver had no more, and ErrAsked when it
+// has not said that. Then the sender has asked for more, or does so now, and the caller tries again
+// later: the answer comes like a completion of its own.
 func (s *Sender) Try(length int) error {
 	if s.o.Reserved {
 		return nil
@@ -149,8 +151,9 @@ func (s *Sender) Return(length int) {
 	}
 }
 
-// ask tells the receiver what is spent, and asks what it has granted since. What earlier workers that were the source
-// had leave for is asked first: it is spent, since nothing of theirs lands any more.
+// ask tells the receiver what is spent, and asks what it has granted since. What earlier workers
+// that were the source had leave for is asked first: it is spent, since nothing of theirs lands any
+// more.
 func (s *Sender) ask() error {
 	source := int(s.o.Source)
 	b := s.ep.Batch()

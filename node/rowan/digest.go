@@ -14,15 +14,17 @@ type Entry struct {
 	Source uint16
 	Stamp  uint64 // of the source's entries, which come in its order
 	Data   []byte
-	// Blocks are where its blocks are, and Segments in which segment each is: those are one thing, live or dead
-	// together.
+	// Blocks are where its blocks are, and Segments in which segment each is: those are one thing,
+	// live or dead together.
 	Blocks   []rdma.Addr
 	Segments []int
 }
 
-// partial is an entry of which some blocks have come. A key has one at a time, since its blocks come in order.
+// partial is an entry of which some blocks have come. A key has one at a time, since its blocks
+// come in order.
 //
-// A key is a source, or, where there are several streams, a source in a stream: what its entries are in the order of.
+// A key is a source, or, where there are several streams, a source in a stream: what its entries
+// are in the order of.
 type partial struct {
 	stamp  uint64 // 0: there is none
 	data   []byte
@@ -40,8 +42,8 @@ func (r *Receiver) unfinished(segment int) bool {
 	return false
 }
 
-// ended reports whether all segments were given back in which entries end that have blocks in the segment: those that
-// are free by now, or used again, were.
+// ended reports whether all segments were given back in which entries end that have blocks in the
+// segment: those that are free by now, or used again, were.
 func (r *Receiver) ended(segment int) bool {
 	for _, end := range r.segments[segment].ends {
 		if s := &r.segments[end.Index]; s.state != free && s.push == end.Push && !slices.Contains(r.freed, end.Index) {
@@ -51,8 +53,9 @@ func (r *Receiver) ended(segment int) bool {
 	return true
 }
 
-// Digest calls f for the entries that a segment completes, in the order in which they landed. Segments are digested in
-// the order in which Next returns them. What is not whole is passed over: it was not acknowledged.
+// Digest calls f for the entries that a segment completes, in the order in which they landed.
+// Segments are digested in the order in which Next returns them. What is not whole is passed over:
+// it was not acknowledged.
 func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 	if seg := &r.segments[s.Index]; s.Push != seg.push || seg.digest || r.o.Streams == 1 && s.Push <= r.digested {
 		panic(fmt.Sprintf("rowan: digest segment %+v behind push %d", s, r.digested))
@@ -62,10 +65,10 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 	return err
 }
 
-// Settle calls f for entries that are at rest in segments which are in the ring, in the order of Digest: those of each
-// source up to a stamp of which the caller knows that nothing not above it is in flight, so that entries which have
-// begun up to it will not end. They do not come again when their segment is digested. It follows a Step, and Digest of
-// all that Next returns.
+// Settle calls f for entries that are at rest in segments which are in the ring, in the order of
+// Digest: those of each source up to a stamp of which the caller knows that nothing not above it is
+// in flight, so that entries which have begun up to it will not end. They do not come again when
+// their segment is digested. It follows a Step, and Digest of all that Next returns.
 func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entry) error) error {
 	begun := len(r.pushed) - r.unbegun
 	for i, p := range r.pushed {
@@ -86,8 +89,8 @@ func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entr
 	return nil
 }
 
-// scan calls f for the entries that a segment completes, of sources' blocks up to their stamps. It reports whether
-// there are any blocks of this use of the segment.
+// scan calls f for the entries that a segment completes, of sources' blocks up to their stamps. It
+// reports whether there are any blocks of this use of the segment.
 func (r *Receiver) scan(s Segment, upTo func(source uint16) uint64, f func(*Entry) error) (found bool, err error) {
 	if err := read(r.ep, r.scratch, r.o.segmentAt(s.Index)); err != nil {
 		return false, err
@@ -122,8 +125,8 @@ func (r *Receiver) scan(s Segment, upTo func(source uint16) uint64, f func(*Entr
 	return found, nil
 }
 
-// assemble adds a block to its entry, and returns that when it is whole. Blocks of a source's entries come in order:
-// with one missing, or another entry begun, the entry will not be whole.
+// assemble adds a block to its entry, and returns that when it is whole. Blocks of a source's
+// entries come in order: with one missing, or another entry begun, the entry will not be whole.
 func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, s Segment) *Entry {
 	p := &r.partial[r.o.key(r.l, h)]
 	if h.block == 0 {

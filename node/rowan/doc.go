@@ -1,6 +1,6 @@
-// Package rowan is the log of Rowan (OSDI 2023, sections 3 and 4.3): many senders append entries to segments of one
-// node's memory, one-sidedly, and land in them one behind the other in the order in which they arrive. The receiver's
-// CPU only pushes segments, and finds later what is in them.
+// Package rowan is the log of Rowan (OSDI 2023, sections 3 and 4.3): many senders append entries to
+// segments of one node's memory, one-sidedly, and land in them one behind the other in the order in
+// which they arrive. The receiver's CPU only pushes segments, and finds later what is in them.
 //
 //	o := rowan.Options{Node: 0, Ring: 1, Segments: 64, Secret: secret}
 //	s, err := rowan.NewSender(ep, rowan.SenderOptions{Log: o, Source: 3, Above: last})

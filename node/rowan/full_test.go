@@ -75,8 +75,8 @@ func (l *filling) senders() (all []*rowan.Sender) {
 	return all
 }
 
-// add has a source append an entry of up to a kilobyte. The receiver looks while it is in flight, as far as the sender
-// knows.
+// add has a source append an entry of up to a kilobyte. The receiver looks while it is in flight,
+// as far as the sender knows.
 func (l *filling) add(s *rowan.Sender, i int) error {
 	n := 8 + i*37%1000
 	if err := s.Reserve(n); err != nil {
@@ -117,9 +117,9 @@ func (l *filling) fill(senders ...*rowan.Sender) (entries int) {
 	return entries
 }
 
-// TestFull fills a log whose segments are not given back: senders are told in time, and none meets a ring that is dry.
-// What needs no leave has the reserve. When there is room again, all go on. Senders that die with leave lose none for
-// the next.
+// TestFull fills a log whose segments are not given back: senders are told in time, and none meets
+// a ring that is dry. What needs no leave has the reserve. When there is room again, all go on.
+// Senders that die with leave lose none for the next.
 func TestFull(t *testing.T) {
 	for _, reserve := range []int{0, 3} {
 		t.Run(fmt.Sprint(reserve), func(t *testing.T) { testFull(t, newFilling(t, false, reserve, 0)) })
@@ -159,7 +159,8 @@ func testFull(t *testing.T, l *filling) {
 	}
 }
 
-// TestAsked: a log is full when its receiver has looked and has no more, not when it has not looked, or has room again.
+// TestAsked: a log is full when its receiver has looked and has no more, not when it has not
+// looked, or has room again.
 func TestAsked(t *testing.T) {
 	l := newFilling(t, false, 0, 0)
 	s := l.sender(0, false)
@@ -215,8 +216,8 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-// TestLateStreams fills a log with entries of one stream, while a source has leave for entries of others: these begin
-// segments yet.
+// TestLateStreams fills a log with entries of one stream, while a source has leave for entries of
+// others: these begin segments yet.
 func TestLateStreams(t *testing.T) {
 	l := newFilling(t, true, 0, 0)
 	senders := append(l.senders(), l.sender(7, false))
@@ -253,8 +254,8 @@ func TestLateStreams(t *testing.T) {
 	}
 }
 
-// TestUrgent: when the log is full for others, urgent sources have leave for the reserve, and no more. What they have of
-// it is not kept free once more.
+// TestUrgent: when the log is full for others, urgent sources have leave for the reserve, and no
+// more. What they have of it is not kept free once more.
 func TestUrgent(t *testing.T) {
 	l := newFilling(t, false, 3, 2)
 	var others []*rowan.Sender

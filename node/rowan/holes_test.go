@@ -26,8 +26,8 @@ func appendRaw(t *testing.T, ep rdma.Endpoint, p []byte) {
 	}
 }
 
-// TestForged appends what looks like entries, but is data: of an entry that is whole, and of blocks that are torn.
-// Without the secret none can be made; a copy of one is none behind it.
+// TestForged appends what looks like entries, but is data: of an entry that is whole, and of blocks
+// that are torn. Without the secret none can be made; a copy of one is none behind it.
 func TestForged(t *testing.T) {
 	ring := rdma.RingAt(0, 2)
 	f := newMem(t, testLog, 4096)
@@ -73,8 +73,9 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestBegun has an entry whose second block comes when all segments have been used several times. The one where it
-// begins is not free before; the one in which it ends takes it. Of another entry a block is missing.
+// TestBegun has an entry whose second block comes when all segments have been used several times.
+// The one where it begins is not free before; the one in which it ends takes it. Of another entry a
+// block is missing.
 func TestBegun(t *testing.T) {
 	o := rowan.Options{
 		Ring: 2, Segments: 8, SegmentBytes: 1024, Ahead: 4, Sources: 3, Credit: noCredit, Secret: secret,
@@ -91,7 +92,8 @@ func TestBegun(t *testing.T) {
 	}
 	var found []string
 	var all []rowan.Segment
-	// run appends entries of another source until so many segments more were used, and gives all back, or none.
+	// run appends entries of another source until so many segments more were used, and gives all back,
+	// or none.
 	run := func(segments int, back bool) {
 		for until := len(all) + segments; len(all) < until; {
 			if err := others.Append(1, fill(make([]byte, 200), 1, 1), patience); err != nil {
@@ -145,8 +147,8 @@ func TestBegun(t *testing.T) {
 	}
 }
 
-// TestLate has entries that reach memory milliseconds late, on a fabric that does not count them: what is acknowledged
-// is in its segment when that is settled, once and for all.
+// TestLate has entries that reach memory milliseconds late, on a fabric that does not count them:
+// what is acknowledged is in its segment when that is settled, once and for all.
 func TestLate(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -246,8 +248,9 @@ func TestStrawman(t *testing.T) {
 	}
 }
 
-// TestRates: on the model of the paper's machines, with the strawman's word in the NIC's memory, that does less than 10
-// million appends of 64 bytes a second (section 3.2.1), and Rowan what its receiver's NIC does.
+// TestRates: on the model of the paper's machines, with the strawman's word in the NIC's memory,
+// that does less than 10 million appends of 64 bytes a second (section 3.2.1), and Rowan what its
+// receiver's NIC does.
 func TestRates(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -86,7 +86,8 @@ func childNode(listen, file string) error {
 	return errors.Join(err, n.Close())
 }
 
-// childReceive receives until its input ends: as another receiver each time the ring has ended, with the connection.
+// childReceive receives until its input ends: as another receiver each time the ring has ended,
+// with the connection.
 func childReceive(f rdma.Fabric, name string) error {
 	ep, err := insist(func() (rdma.Endpoint, error) { return f.Open(name) })
 	if err != nil {
@@ -150,7 +151,8 @@ func receiveUntil(ep rdma.Endpoint, over *atomic.Bool) error {
 // order is how far a receiver has seen each source's entries.
 type order struct {
 	number, stamp [2 * killSources]uint64 // the last one's, plus one
-	// complete: none is missing from here on. Of the segments that an earlier receiver left, some may be free.
+	// complete: none is missing from here on. Of the segments that an earlier receiver left, some may
+	// be free.
 	complete bool
 }
 
@@ -169,8 +171,8 @@ func (o *order) check(e *rowan.Entry) error {
 	return nil
 }
 
-// childSend appends entries of some sources, from the number on that is given for each, and prints what is
-// acknowledged.
+// childSend appends entries of some sources, from the number on that is given for each, and prints
+// what is acknowledged.
 func childSend(f rdma.Fabric, name string, args []string) error {
 	first, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -344,7 +346,8 @@ func (k *killing) startNode(listen string) {
 	})
 }
 
-// run has all sources append, kills a process in the midst of it, starts another one, and looks at what is in the log.
+// run has all sources append, kills a process in the midst of it, starts another one, and looks at
+// what is in the log.
 func (k *killing) run() {
 	receiver := k.receive()
 	senders := [2]*worker{k.send(0), k.send(1)}
@@ -445,9 +448,9 @@ func (k *killing) judge() {
 	}
 }
 
-// TestKilled kills, by SIGKILL, a process of senders, the receiver, the node that remembers, or both, again and again
-// while entries are appended over tcp: none is lost that is acknowledged, all are whole, and each source's come in its
-// order.
+// TestKilled kills, by SIGKILL, a process of senders, the receiver, the node that remembers, or
+// both, again and again while entries are appended over tcp: none is lost that is acknowledged, all
+// are whole, and each source's come in its order.
 func TestKilled(t *testing.T) {
 	pools, runs := 2, 4
 	if os.Getenv("FARKV_LONG") == "1" {

@@ -7,13 +7,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Log is a log of a worker's own, in the memory of the node beside which it runs: Rowan-KV's t-logs (section 4.1), and
-// what its cleaners copy to. It belongs to its worker.
+// Log is a log of a worker's own, in the memory of the node beside which it runs: Rowan-KV's t-logs
+// (section 4.1), and what its cleaners copy to. It belongs to its worker.
 //
-// Its entries are of one block, and sealed for the use of their segment and their place in it. So whatever bytes else
-// are in a segment, of earlier uses, of data, or of entries that are torn, are none; an entry is found wherever others
-// before it were lost. Each has a term in the upper half of its stamp: the worker's, or, of an entry that it copies,
-// that one's.
+// Its entries are of one block, and sealed for the use of their segment and their place in it. So
+// whatever bytes else are in a segment, of earlier uses, of data, or of entries that are torn, are
+// none; an entry is found wherever others before it were lost. Each has a term in the upper half of
+// its stamp: the worker's, or, of an entry that it copies, that one's.
 type Log struct {
 	ep    rdma.Endpoint
 	t     *Table
@@ -24,7 +24,8 @@ type Log struct {
 	full  []Segment
 }
 
-// Log returns a log of an owner, which has no other at the time. It begins with a segment of its own.
+// Log returns a log of an owner, which has no other at the time. It begins with a segment of its
+// own.
 func (t *Table) Log(ep rdma.Endpoint, owner Owner) *Log {
 	if owner == Control {
 		panic("rowan: the control's segments are the receiver's")
@@ -32,7 +33,8 @@ func (t *Table) Log(ep rdma.Endpoint, owner Owner) *Log {
 	return &Log{ep: ep, t: t, owner: owner}
 }
 
-// Resume is Log behind a crash: the log goes on in a segment of the owner's, from a place behind its last entry.
+// Resume is Log behind a crash: the log goes on in a segment of the owner's, from a place behind
+// its last entry.
 func (t *Table) Resume(ep rdma.Endpoint, s Segment, behind rdma.Addr) *Log {
 	g := t.Log(ep, t.own(s, "resume").owner)
 	g.now, g.begun = s, true
@@ -48,8 +50,9 @@ func (t *Table) logLayout(push uint64) layout {
 	return layout{mtu: logBlock, seed: t.o.Secret ^ (push+1)*0xd6e8feb86659fd93, own: true}
 }
 
-// Reserve makes room for an entry with so much data, which Add takes next: where the segment has none, in another one,
-// as long as so many stay free. That takes a trip. The error wraps rdma.ErrFull when there is none.
+// Reserve makes room for an entry with so much data, which Add takes next: where the segment has
+// none, in another one, as long as so many stay free. That takes a trip. The error wraps
+// rdma.ErrFull when there is none.
 func (g *Log) Reserve(length, keep int) error {
 	n := strides(HeaderBytes + length)
 	if n > g.t.o.SegmentBytes || length > (layout{mtu: logBlock}).part() {
@@ -72,8 +75,8 @@ func (g *Log) Reserve(length, keep int) error {
 	return nil
 }
 
-// Add adds the WRITE of an entry of a term, for which Reserve made room, and a READ behind it, which sees it into
-// memory. It returns where the entry is, once both have succeeded.
+// Add adds the WRITE of an entry of a term, for which Reserve made room, and a READ behind it,
+// which sees it into memory. It returns where the entry is, once both have succeeded.
 func (g *Log) Add(b *rdma.Batch, kind uint8, term uint32, data []byte) (s Segment, at rdma.Addr) {
 	n := HeaderBytes + len(data)
 	if !g.begun || g.next+strides(n) > g.t.o.SegmentBytes {
@@ -88,8 +91,8 @@ func (g *Log) Add(b *rdma.Batch, kind uint8, term uint32, data []byte) (s Segmen
 	return g.now, at
 }
 
-// Full returns a segment that the log has left since: nothing is added to it any more, but what was may be in flight.
-// It is the caller's, until Table.Release.
+// Full returns a segment that the log has left since: nothing is added to it any more, but what was
+// may be in flight. It is the caller's, until Table.Release.
 func (g *Log) Full() (Segment, bool) {
 	if len(g.full) == 0 {
 		return Segment{}, false
@@ -99,9 +102,10 @@ func (g *Log) Full() (Segment, bool) {
 	return s, true
 }
 
-// Scan calls f for the entries that are whole in a segment of an own log, in the order of their places. Of a segment of
-// Control it is those of one block; there, old ones of earlier uses come, too: so the caller knows by their place which
-// are needed. The entry is f's until it returns. The scratch takes a segment.
+// Scan calls f for the entries that are whole in a segment of an own log, in the order of their
+// places. Of a segment of Control it is those of one block; there, old ones of earlier uses come,
+// too: so the caller knows by their place which are needed. The entry is f's until it returns. The
+// scratch takes a segment.
 func (t *Table) Scan(ep rdma.Endpoint, s Segment, scratch []byte, f func(*Entry) error) error {
 	l := t.layoutOf(t.own(s, "scan").owner, s.Push)
 	e := Entry{Blocks: make([]rdma.Addr, 1), Segments: []int{s.Index}}
@@ -115,9 +119,9 @@ func (t *Table) Scan(ep rdma.Endpoint, s Segment, scratch []byte, f func(*Entry)
 	})
 }
 
-// Peek calls f for the first block of each entry in a segment, of any owner, while others land in it. So it finds what
-// is not whole, too; data is the part of the entry that the block has, until f returns. It finds nothing once the
-// segment is free. The scratch takes a segment.
+// Peek calls f for the first block of each entry in a segment, of any owner, while others land in
+// it. So it finds what is not whole, too; data is the part of the entry that the block has, until f
+// returns. It finds nothing once the segment is free. The scratch takes a segment.
 func (t *Table) Peek(ep rdma.Endpoint, s Segment, scratch []byte, f func(kind uint8, data []byte, at rdma.Addr)) error {
 	t.mu.Lock()
 	seg := &t.segments[s.Index]
@@ -145,7 +149,8 @@ func (t *Table) layoutOf(owner Owner, push uint64) layout {
 	return t.logLayout(push)
 }
 
-// blocks calls f for the blocks that are whole in a segment, and their data, in the order of their places.
+// blocks calls f for the blocks that are whole in a segment, and their data, in the order of their
+// places.
 func (t *Table) blocks(ep rdma.Endpoint, s Segment, l layout, scratch []byte,
 	f func(h header, data []byte, at rdma.Addr) error,
 ) error {
@@ -168,15 +173,15 @@ func (t *Table) blocks(ep rdma.Endpoint, s Segment, l layout, scratch []byte,
 	return nil
 }
 
-// Head is the kind of the entry whose first block p begins with, and how much data it has. The caller knows that one is
-// there: it is not checked.
+// Head is the kind of the entry whose first block p begins with, and how much data it has. The
+// caller knows that one is there: it is not checked.
 func Head(p []byte) (kind uint8, length int) {
 	h := parseHeader(p)
 	return h.kind, h.length
 }
 
-// Assemble reads an entry of the receiver's segments, of which the blocks are given, to e, whose data it replaces. The
-// error wraps ErrDamaged when they are not there.
+// Assemble reads an entry of the receiver's segments, of which the blocks are given, to e, whose
+// data it replaces. The error wraps ErrDamaged when they are not there.
 func (t *Table) Assemble(ep rdma.Endpoint, blocks []rdma.Addr, e *Entry) error {
 	b := ep.Batch()
 	defer b.Release()

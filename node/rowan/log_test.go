@@ -35,7 +35,8 @@ const (
 	gone                // it must not
 )
 
-// logWorld is a node with a receiver and logs of its own, which crash together, and what is known of them.
+// logWorld is a node with a receiver and logs of its own, which crash together, and what is known
+// of them.
 type logWorld struct {
 	s      *sim.Sim
 	wrong  error
@@ -225,8 +226,8 @@ func (w *logWorld) append(ep rdma.Endpoint, t *rowan.Table, k int) {
 	w.note("log", err)
 }
 
-// ownLogs runs a world in which the power is cut, or the node's workers crash at a verb. It returns how many steps the
-// node made, and how many verbs its workers.
+// ownLogs runs a world in which the power is cut, or the node's workers crash at a verb. It returns
+// how many steps the node made, and how many verbs its workers.
 func ownLogs(seed uint64, crashAt uint64, cuts ...outage) (steps uint64, err error) {
 	o, device := sim.Hostile(seed), pmem.Testbed()
 	o.MTU, o.CountRings, o.Memory, o.PMem, o.MaxEvents = mtu, seed%2 == 0, shared.Size(), &device, 1e6
@@ -285,8 +286,9 @@ func ownLogs(seed uint64, crashAt uint64, cuts ...outage) (steps uint64, err err
 	return steps, nil
 }
 
-// TestOwnLogs crashes a node's workers at each verb of one, and cuts the power behind each step of the node: of the
-// entries of its own logs those that were acknowledged are there, in their places, and none of a segment that was freed.
+// TestOwnLogs crashes a node's workers at each verb of one, and cuts the power behind each step of
+// the node: of the entries of its own logs those that were acknowledged are there, in their places,
+// and none of a segment that was freed.
 func TestOwnLogs(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -317,8 +319,8 @@ func TestOwnLogs(t *testing.T) {
 	}
 }
 
-// TestShared: the receiver leaves so many segments to own logs as it is told, and these keep some free for others; what
-// one gives back another takes.
+// TestShared: the receiver leaves so many segments to own logs as it is told, and these keep some
+// free for others; what one gives back another takes.
 func TestShared(t *testing.T) {
 	f := newMem(t, shared, mtu)
 	ep := open(t, f, "worker")

@@ -52,9 +52,9 @@ func (t *Table) verify() error {
 	return nil
 }
 
-// Look calls f for the entries in all segments of a table that was just read, and changes nothing. Where the logs
-// have ended it finds all that Scan and Recover do. Where they go on, entries may be missed that are moved meanwhile,
-// and others come that were free by then.
+// Look calls f for the entries in all segments of a table that was just read, and changes nothing.
+// Where the logs have ended it finds all that Scan and Recover do. Where they go on, entries may be
+// missed that are moved meanwhile, and others come that were free by then.
 func (t *Table) Look(ep rdma.Endpoint, f func(*Entry) error) error {
 	r, err := t.Receiver(ep)
 	if err != nil {
@@ -74,9 +74,9 @@ func (t *Table) Look(ep rdma.Endpoint, f func(*Entry) error) error {
 	return nil
 }
 
-// Torn calls f for the data of each first block in the segments of a table that was just read whose checksum is wrong,
-// and for its address: it was torn, or damaged since. What the data says may be what is wrong. Others may be missed:
-// where a header is damaged none is seen.
+// Torn calls f for the data of each first block in the segments of a table that was just read whose
+// checksum is wrong, and for its address: it was torn, or damaged since. What the data says may be
+// what is wrong. Others may be missed: where a header is damaged none is seen.
 func (t *Table) Torn(ep rdma.Endpoint, f func(data []byte, at rdma.Addr)) error {
 	p := make([]byte, t.o.SegmentBytes)
 	for i := range t.segments {

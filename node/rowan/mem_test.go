@@ -136,9 +136,9 @@ func (c *tally) digest(e *rowan.Entry) error {
 	return nil
 }
 
-// TestManyAppends has 16 senders append millions of entries, by way of segments that are used again and again: none is
-// lost that was acknowledged, all are whole, and each source's come in its order. On tcp the senders are as of four
-// processes.
+// TestManyAppends has 16 senders append millions of entries, by way of segments that are used again
+// and again: none is lost that was acknowledged, all are whole, and each source's come in its
+// order. On tcp the senders are as of four processes.
 func TestManyAppends(t *testing.T) {
 	t.Run("mem", func(t *testing.T) { manyAppends(t, newMem(t, testLog, 256)) })
 	t.Run("tcp", func(t *testing.T) { manyAppends(t, newTCP(t, testLog, 256, 4)...) })

@@ -71,8 +71,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestPeek: whatever is in a segment that is not free is seen, whole or not, digested or not; what was in its earlier
-// uses is not.
+// TestPeek: whatever is in a segment that is not free is seen, whole or not, digested or not; what
+// was in its earlier uses is not.
 func TestPeek(t *testing.T) {
 	o := rowan.Options{
 		Ring: 2, Segments: 8, SegmentBytes: 1024, Ahead: 3, Own: 2, Sources: 3, Credit: noCredit, Secret: secret,

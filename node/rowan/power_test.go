@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tiny is a log whose segments are used several times by a few entries. They have room for three blocks.
+// tiny is a log whose segments are used several times by a few entries. They have room for three
+// blocks.
 var tiny = rowan.Options{
 	Ring: 2, Segments: 9, SegmentBytes: 3 * mtu, Ahead: 5, Sources: sources, Credit: noCredit, Secret: secret,
 }
@@ -24,8 +25,9 @@ type outage struct {
 	keep sim.Survivors
 }
 
-// outages runs a world without any crash, but with losses of power, after each of which the node comes back, and so
-// does a receiver. Senders live. It returns how many steps the node made, and what went wrong.
+// outages runs a world without any crash, but with losses of power, after each of which the node
+// comes back, and so does a receiver. Senders live. It returns how many steps the node made, and
+// what went wrong.
 func outages(seed uint64, ddio bool, cuts ...outage) (steps uint64, err error) {
 	o, device, log, entries := sim.Hostile(seed), pmem.Testbed(), tiny, 8
 	if o.RingStreams = hasStreams(seed); o.RingStreams {
@@ -74,9 +76,10 @@ func allBut(word int) sim.Survivors {
 	}
 }
 
-// TestPowerCuts cuts the power behind each step of a node, with each of several subsets of the words that are not
-// durable left: what was acknowledged is there, whole, in its order and its place, and nothing else than what was
-// appended. With $FARKV_LONG each of the words alone is left, and lost.
+// TestPowerCuts cuts the power behind each step of a node, with each of several subsets of the
+// words that are not durable left: what was acknowledged is there, whole, in its order and its
+// place, and nothing else than what was appended. With $FARKV_LONG each of the words alone is left,
+// and lost.
 func TestPowerCuts(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -122,8 +125,8 @@ func TestPowerCuts(t *testing.T) {
 	t.Logf("%d runs: %d steps, with %d words not durable behind them", runs, all, words)
 }
 
-// TestPowerCutsAndCrashes cuts the power up to four times in a run, beside everything else that goes wrong in
-// TestCrashes.
+// TestPowerCutsAndCrashes cuts the power up to four times in a run, beside everything else that
+// goes wrong in TestCrashes.
 func TestPowerCutsAndCrashes(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -141,7 +144,8 @@ func TestPowerCutsAndCrashes(t *testing.T) {
 	}
 }
 
-// TestPowerCutsWithDDIO has DMA go to caches that are lost with the power: a READ does not help what is acknowledged.
+// TestPowerCutsWithDDIO has DMA go to caches that are lost with the power: a READ does not help
+// what is acknowledged.
 func TestPowerCutsWithDDIO(t *testing.T) {
 	steps, err := outages(1, true)
 	if err != nil {

@@ -54,7 +54,8 @@ type pushed struct {
 	since  time.Duration // when it was seen to be
 }
 
-// Open opens a table, and its receiver, where there are no other logs: see OpenTable and Table.Receiver.
+// Open opens a table, and its receiver, where there are no other logs: see OpenTable and
+// Table.Receiver.
 func Open(ep rdma.Endpoint, o Options) (*Receiver, error) {
 	t, err := OpenTable(ep, o)
 	if err != nil {
@@ -63,8 +64,8 @@ func Open(ep rdma.Endpoint, o Options) (*Receiver, error) {
 	return t.Receiver(ep)
 }
 
-// Receiver returns the receiver of a table that was just opened: its one for segments of Control. The worker runs beside
-// the log's node. Recover comes next.
+// Receiver returns the receiver of a table that was just opened: its one for segments of Control.
+// The worker runs beside the log's node. Recover comes next.
 func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
 	addr := rdma.RingAt(t.o.Node, t.o.Ring)
 	words := func() []uint64 { return make([]uint64, t.o.Sources) }
@@ -90,8 +91,8 @@ func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
 // ring is the layout of entries that are appended to the ring.
 func (t *Table) ring() layout { return t.received }
 
-// Recover digests what earlier receivers left, in the order in which it landed: in segments that were used, or in use.
-// They are used then, and the caller's until Free, which is called for each.
+// Recover digests what earlier receivers left, in the order in which it landed: in segments that
+// were used, or in use. They are used then, and the caller's until Free, which is called for each.
 func (r *Receiver) Recover(digest func(Segment, *Entry) error) ([]Segment, error) {
 	if r.ring != nil {
 		panic("rowan: Recover behind Step")
@@ -123,9 +124,9 @@ func (r *Receiver) setStates(step rdma.Step, list []int, st state) error {
 	return r.t.setStates(r.ep, step, list, st)
 }
 
-// Step goes on with the log: it finds segments that are settled, frees what was given back, pushes free ones, and gives
-// sources leave to fill them. It is called several times in the time in which the segments ahead are filled. The first
-// call opens the ring.
+// Step goes on with the log: it finds segments that are settled, frees what was given back, pushes
+// free ones, and gives sources leave to fill them. It is called several times in the time in which
+// the segments ahead are filled. The first call opens the ring.
 func (r *Receiver) Step() error {
 	if r.ring == nil {
 		ring, err := rdma.OpenRing(r.ep, rdma.RingOptions{Node: r.o.Node, Number: r.o.Ring})
@@ -182,8 +183,9 @@ func (r *Receiver) settle() (done []int, left []pushed, err error) {
 	return done, left, nil
 }
 
-// look finds out which segments are full: those ahead of any whose first word is not zero, since buffers are used in
-// order. The first word of one may stay zero for ever, when the block that has its place there never landed.
+// look finds out which segments are full: those ahead of any whose first word is not zero, since
+// buffers are used in order. The first word of one may stay zero for ever, when the block that has
+// its place there never landed.
 func (r *Receiver) look() error {
 	b := r.ep.Batch()
 	defer b.Release()
@@ -209,8 +211,9 @@ func (r *Receiver) look() error {
 	return nil
 }
 
-// push adds free segments to the ring. Each begins with a word of zero, is marked, and only then takes entries: so as
-// long as this receiver lives its first word is zero or an entry's, and whatever happens what has entries is marked.
+// push adds free segments to the ring. Each begins with a word of zero, is marked, and only then
+// takes entries: so as long as this receiver lives its first word is zero or an entry's, and
+// whatever happens what has entries is marked.
 func (r *Receiver) push() error {
 	keep := r.o.Own
 	if r.Starving() {
@@ -257,7 +260,8 @@ func (r *Receiver) Starving() bool {
 	return false
 }
 
-// Next returns the next segment that is used, in the order in which they were pushed, within each stream.
+// Next returns the next segment that is used, in the order in which they were pushed, within each
+// stream.
 func (r *Receiver) Next() (Segment, bool) {
 	if len(r.waiting) == 0 {
 		return Segment{}, false
@@ -267,9 +271,9 @@ func (r *Receiver) Next() (Segment, bool) {
 	return Segment{i, r.segments[i].push}, true
 }
 
-// Free gives a segment that was digested back: none of the entries that end in it is needed. A later Step frees it,
-// unless an entry has blocks in it that goes on in another segment: then once that one was given back, too. Until then
-// a crash brings its entries back.
+// Free gives a segment that was digested back: none of the entries that end in it is needed. A
+// later Step frees it, unless an entry has blocks in it that goes on in another segment: then once
+// that one was given back, too. Until then a crash brings its entries back.
 func (r *Receiver) Free(s Segment) {
 	seg := &r.segments[s.Index]
 	if !r.isUsed(s.Index) || seg.push != s.Push || !seg.digest {
@@ -278,8 +282,8 @@ func (r *Receiver) Free(s Segment) {
 	r.freed = append(r.freed, s.Index)
 }
 
-// floor returns the highest stamp of a key that may be in a segment that is about to be free. An entry that has
-// begun may go on in the next use of it, and has no block in it now.
+// floor returns the highest stamp of a key that may be in a segment that is about to be free. An
+// entry that has begun may go on in the next use of it, and has no block in it now.
 func (r *Receiver) floor(key int) uint64 {
 	if stamp := r.partial[key].stamp; stamp != 0 {
 		return stamp - 1
@@ -287,8 +291,8 @@ func (r *Receiver) floor(key int) uint64 {
 	return r.floors[key]
 }
 
-// release frees what was given back. Before a segment is free, the floors of all keys are durable in its record, so
-// that nothing that is in it now is taken for an entry of its next use.
+// release frees what was given back. Before a segment is free, the floors of all keys are durable
+// in its record, so that nothing that is in it now is taken for an entry of its next use.
 func (r *Receiver) release() error {
 	var list, kept []int
 	for _, i := range r.freed {

@@ -10,31 +10,33 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Logs that others fill by WRITEs, instead of a ring: what Rowan-KV is measured against (section 6.1). Each is of one
-// writer, and has segments of its own, which the Lender of their node lends it. The node's memory has words for each:
-// how many segments the writer is done with; where the lender begins; and the last that it was lent. The writer WRITEs
-// the first and READs the others in one trip.
+// Logs that others fill by WRITEs, instead of a ring: what Rowan-KV is measured against (section
+// 6.1). Each is of one writer, and has segments of its own, which the Lender of their node lends
+// it. The node's memory has words for each: how many segments the writer is done with; where the
+// lender begins; and the last that it was lent. The writer WRITEs the first and READs the others in
+// one trip.
 //
-// What is lent is lent for a term: at the end of it nothing is in flight, and the lender finds what there is in memory,
-// whatever became of writers, or of the lender before it. In the next term both begin anew, and a log goes on in its
-// segment behind what was found there.
+// What is lent is lent for a term: at the end of it nothing is in flight, and the lender finds what
+// there is in memory, whatever became of writers, or of the lender before it. In the next term both
+// begin anew, and a log goes on in its segment behind what was found there.
 
-// firstRemote is the owner of the first remote log's segments. Entries are sealed as those of own logs are: for the use
-// of their segment, and for their place.
+// firstRemote is the owner of the first remote log's segments. Entries are sealed as those of own
+// logs are: for the use of their segment, and for their place.
 const firstRemote Owner = 1 << 15
 
 // Received reports whether an owner's segments are filled by others than the workers of their node.
 func (o Owner) Received() bool { return o == Control || o >= firstRemote }
 
-// A word of a segment that is lent has its push above its index. In place of the next one's, noMore says that the
-// lender had none to lend when it looked last, which tells a log that is full from a lender that is behind: no segment
-// is of push 0.
+// A word of a segment that is lent has its push above its index. In place of the next one's, noMore
+// says that the lender had none to lend when it looked last, which tells a log that is full from a
+// lender that is behind: no segment is of push 0.
 const (
 	indexBits = 24
 	noMore    = 1
 )
 
-// Remote is the writer's end of a log in a node's memory. Its workers share it: it is safe for concurrent use.
+// Remote is the writer's end of a log in a node's memory. Its workers share it: it is safe for
+// concurrent use.
 type Remote struct {
 	t    Table // of the node, for places in it; it has no segments
 	log  int
@@ -69,8 +71,8 @@ type Place struct {
 	Segment
 }
 
-// NewRemote returns the writer's end of a log, by its number, which has no segments before Begin. PUTs leave so many
-// segments unused: see Place.
+// NewRemote returns the writer's end of a log, by its number, which has no segments before Begin.
+// PUTs leave so many segments unused: see Place.
 func NewRemote(o Options, log, keep int) *Remote {
 	o = o.withDefaults()
 	if log >= o.Remotes {
@@ -79,8 +81,9 @@ func NewRemote(o Options, log, keep int) *Remote {
 	return &Remote{t: Table{o: o}, log: log, keep: keep}
 }
 
-// Begin has the writer begin with a term, unless it has: what was lent in earlier ones it has no more. Nothing that was
-// written in these is in flight. In term 0 nothing is lent, and the writer does not ask.
+// Begin has the writer begin with a term, unless it has: what was lent in earlier ones it has no
+// more. Nothing that was written in these is in flight. In term 0 nothing is lent, and the writer
+// does not ask.
 func (r *Remote) Begin(term uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,9 +95,10 @@ func (r *Remote) Begin(term uint64) {
 	r.wanted, r.full = false, false
 }
 
-// Place takes the next place for an entry with so much data, at once behind the last one in its segment. It is in flight
-// there until Landed. What is not urgent leaves some segments for what is. The error wraps rdma.ErrFull when there is
-// no room, and the lender had no more segments, and ErrAsked when it has not said that: Ask for more.
+// Place takes the next place for an entry with so much data, at once behind the last one in its
+// segment. It is in flight there until Landed. What is not urgent leaves some segments for what is.
+// The error wraps rdma.ErrFull when there is no room, and the lender had no more segments, and
+// ErrAsked when it has not said that: Ask for more.
 func (r *Remote) Place(length int, urgent bool) (Place, error) {
 	n := strides(HeaderBytes + length)
 	if n > r.t.o.SegmentBytes || length > (layout{mtu: logBlock}).part() {
@@ -126,8 +130,9 @@ func (r *Remote) Place(length int, urgent bool) (Place, error) {
 	return Place{r.last, s}, nil
 }
 
-// Return gives a place back to which nothing was written. The next entry takes it, unless another worker has the place
-// behind it: what is refused for want of room elsewhere, again and again, takes none here.
+// Return gives a place back to which nothing was written. The next entry takes it, unless another
+// worker has the place behind it: what is refused for want of room elsewhere, again and again,
+// takes none here.
 func (r *Remote) Return(p Place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +142,8 @@ func (r *Remote) Return(p Place) {
 	r.landed(p)
 }
 
-// Landed says that the entry at a place is in the node's memory, durably, and nothing is in flight there.
+// Landed says that the entry at a place is in the node's memory, durably, and nothing is in flight
+// there.
 func (r *Remote) Landed(p Place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,7 +160,8 @@ func (r *Remote) landed(p Place) {
 	r.finish()
 }
 
-// finish notes which segments the writer is done with: they are full, and nothing is in flight to them.
+// finish notes which segments the writer is done with: they are full, and nothing is in flight to
+// them.
 func (r *Remote) finish() {
 	for r.now > 0 && r.segments[0].flying == 0 {
 		r.segments = slices.Delete(r.segments, 0, 1)
@@ -203,8 +210,9 @@ func (r *Remote) Want() {
 	r.wanted = true
 }
 
-// Ask posts the question for more segments, which says what the writer is done with, if there is something to say or to
-// ask for. Nil: there is not, or another worker has asked. The batch goes to Answered when it is finished.
+// Ask posts the question for more segments, which says what the writer is done with, if there is
+// something to say or to ask for. Nil: there is not, or another worker has asked. The batch goes to
+// Answered when it is finished.
 func (r *Remote) Ask(ep rdma.Endpoint) (*rdma.Batch, error) {
 	word, ok := r.ask()
 	if !ok {
@@ -232,8 +240,8 @@ func (r *Remote) ask() (word uint64, ok bool) {
 	return r.term<<32 | r.done, true
 }
 
-// Answered takes the answer, and releases it. It reports whether that was of use: a question that failed, or came before
-// the lender has begun with the term, is asked again, after a while.
+// Answered takes the answer, and releases it. It reports whether that was of use: a question that
+// failed, or came before the lender has begun with the term, is asked again, after a while.
 func (r *Remote) Answered(b *rdma.Batch) (useful bool) {
 	defer b.Release()
 	r.mu.Lock()
@@ -247,7 +255,8 @@ func (r *Remote) Answered(b *rdma.Batch) (useful bool) {
 		r.wanted = true
 		return false
 	}
-	// Words that were READ with the first one that says so may be of before: the lender clears them ahead of it.
+	// Words that were READ with the first one that says so may be of before: the lender clears them
+	// ahead of it.
 	if begin := b.Op(1).Word(0); !r.begun {
 		r.wanted, r.begun = true, begin>>32 == r.term
 		r.next = int(uint32(begin)) * rdma.Stride
@@ -265,8 +274,9 @@ func (r *Remote) Answered(b *rdma.Batch) (useful bool) {
 	}
 }
 
-// Lender lends the segments of a node to remote logs, and receives what these are filled with. It belongs to its worker,
-// and stands where the Receiver of a ring does: its methods are those, and Begin.
+// Lender lends the segments of a node to remote logs, and receives what these are filled with. It
+// belongs to its worker, and stands where the Receiver of a ring does: its methods are those, and
+// Begin.
 type Lender struct {
 	ep       rdma.Endpoint
 	o        Options
@@ -290,8 +300,8 @@ type lending struct {
 	settled  uint64    // no stamp that is not above it is in its segments, behind what was digested
 }
 
-// Lender returns the lender of a table that was just opened. What an earlier lender had lent is settled in the first
-// term. The worker runs beside the node.
+// Lender returns the lender of a table that was just opened. What an earlier lender had lent is
+// settled in the first term. The worker runs beside the node.
 func (t *Table) Lender(ep rdma.Endpoint) (*Lender, error) {
 	l := &Lender{
 		ep: ep, o: t.o, t: t, logs: make([]lending, t.o.Remotes), behind: make([]int, t.o.Segments),
@@ -307,8 +317,8 @@ func (t *Table) Lender(ep rdma.Endpoint) (*Lender, error) {
 	return l, nil
 }
 
-// Recover calls f for the entries in segments that writers were done with, or had lost, when an earlier lender ended.
-// They are the caller's until Free, which is called for each.
+// Recover calls f for the entries in segments that writers were done with, or had lost, when an
+// earlier lender ended. They are the caller's until Free, which is called for each.
 func (l *Lender) Recover(f func(Segment, *Entry) error) (all []Segment, err error) {
 	full := func(s *segment) bool { return (s.state == used || s.state == committed) && s.owner.Received() }
 	for _, i := range l.t.inPushOrder(full) {
@@ -321,9 +331,10 @@ func (l *Lender) Recover(f func(Segment, *Entry) error) (all []Segment, err erro
 	return all, nil
 }
 
-// Settle calls f for entries in segments that are lent, up to a stamp of each log up to which all are at rest. These
-// do not come again. It follows Digest of all that Next returns. The stamp is below the term for which they are lent, or
-// the writer waits for each entry before the next one: then all are in the first segments.
+// Settle calls f for entries in segments that are lent, up to a stamp of each log up to which all
+// are at rest. These do not come again. It follows Digest of all that Next returns. The stamp is
+// below the term for which they are lent, or the writer waits for each entry before the next one:
+// then all are in the first segments.
 func (l *Lender) Settle(upTo func(log uint16) uint64, f func(Segment, *Entry) error) error {
 	for log := range l.logs {
 		g, stamp := &l.logs[log], upTo(uint16(log))
@@ -343,8 +354,8 @@ func (l *Lender) Settle(upTo func(log uint16) uint64, f func(Segment, *Entry) er
 	return nil
 }
 
-// scan calls f for the entries of a segment that were not digested, up to a stamp. A log's writer takes places in their
-// order, and the stamps of an earlier term are ahead of those of a later one.
+// scan calls f for the entries of a segment that were not digested, up to a stamp. A log's writer
+// takes places in their order, and the stamps of an earlier term are ahead of those of a later one.
 func (l *Lender) scan(s Segment, upTo uint64, f func(*Entry) error) error {
 	return l.t.Scan(l.ep, s, l.scratch, func(e *Entry) error {
 		off := int(e.Blocks[0].Offset() - l.t.Begin(s).Offset())
@@ -362,9 +373,9 @@ type Left struct {
 	Behind rdma.Addr
 }
 
-// Begin begins with a term of a log; 0: it has no writer. All that was written there in earlier ones is at rest, and was
-// settled. The log goes on behind that, in the segment where its last entry is. Those ahead of it, or all of a log
-// without a writer, are the caller's until Free.
+// Begin begins with a term of a log; 0: it has no writer. All that was written there in earlier
+// ones is at rest, and was settled. The log goes on behind that, in the segment where its last
+// entry is. Those ahead of it, or all of a log without a writer, are the caller's until Free.
 func (l *Lender) Begin(log int, term uint64) (left []Left, err error) {
 	g := &l.logs[log]
 	goesOn := len(g.segments)
@@ -409,8 +420,8 @@ func (l *Lender) Begin(log int, term uint64) (left []Left, err error) {
 	return left, l.t.persist(l.ep, begin, "begin to lend")
 }
 
-// Step finds segments that writers are done with, frees those given back, and lends others, as long as Options.Own stay
-// free: to each log that has begun with a term up to Options.Lent.
+// Step finds segments that writers are done with, frees those given back, and lends others, as long
+// as Options.Own stay free: to each log that has begun with a term up to Options.Lent.
 func (l *Lender) Step() error {
 	if err := read(l.ep, l.words, l.o.doneAt(0)); err != nil {
 		return err
@@ -434,14 +445,15 @@ func (l *Lender) Step() error {
 	return l.lend()
 }
 
-// done returns how many segments a log's writer is done with, of those that it was lent in the term; false: it has none.
+// done returns how many segments a log's writer is done with, of those that it was lent in the
+// term; false: it has none.
 func (l *Lender) done(log int) (n uint64, ok bool) {
 	word, term := binary.LittleEndian.Uint64(l.words[8*log:]), l.logs[log].term
 	return word & (1<<32 - 1), term > 0 && word>>32 == term
 }
 
-// lend lends segments, first to the logs that have the fewest. Each is marked before its writer knows of it, so whatever
-// happens what has entries is marked.
+// lend lends segments, first to the logs that have the fewest. Each is marked before its writer
+// knows of it, so whatever happens what has entries is marked.
 func (l *Lender) lend() error {
 	var taken []int
 	b := l.ep.Batch()
@@ -477,7 +489,8 @@ func (l *Lender) lend() error {
 	return l.t.persist(l.ep, b, "lend")
 }
 
-// neediest returns the log with the fewest segments of those that have a writer; false: each has all that it may.
+// neediest returns the log with the fewest segments of those that have a writer; false: each has
+// all that it may.
 func (l *Lender) neediest() (log int, ok bool) {
 	for i := range l.logs {
 		if l.wants(i) && (!ok || len(l.logs[i].segments) < len(l.logs[log].segments)) {
@@ -487,10 +500,12 @@ func (l *Lender) neediest() (log int, ok bool) {
 	return log, ok
 }
 
-// Moved reports whether the last Step found that writers are done with segments, or have fewer than they may.
+// Moved reports whether the last Step found that writers are done with segments, or have fewer than
+// they may.
 func (l *Lender) Moved() bool { return l.moved }
 
-// Starving reports whether the last Step found a log that fills its last segment, and none to lend it.
+// Starving reports whether the last Step found a log that fills its last segment, and none to lend
+// it.
 func (l *Lender) Starving() bool { return l.starving }
 
 // Counts reports whether nothing lands once its writer was fenced off: see rdma.RingPromises.
@@ -502,7 +517,8 @@ func (l *Lender) wants(log int) bool {
 	return ok && len(l.logs[log].segments) < l.o.Lent
 }
 
-// Next returns the next segment that a writer is done with, of each log in the order in which they were lent.
+// Next returns the next segment that a writer is done with, of each log in the order in which they
+// were lent.
 func (l *Lender) Next() (Segment, bool) {
 	if len(l.waiting) == 0 {
 		return Segment{}, false

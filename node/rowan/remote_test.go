@@ -120,8 +120,8 @@ func (r *remote) write(at rowan.Place) {
 // half takes half of a segment.
 var half = bytes.Repeat([]byte("x"), 512-rowan.HeaderBytes)
 
-// TestRemote: a writer fills the segments that it is lent in their order, and says of each that it is done with it when
-// all that it has written there has landed, and not before.
+// TestRemote: a writer fills the segments that it is lent in their order, and says of each that it
+// is done with it when all that it has written there has landed, and not before.
 func TestRemote(t *testing.T) {
 	r := newRemote(t, rowan.Options{Remotes: 2, Lent: 4}, 0)
 	r.lend()
@@ -167,8 +167,8 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// TestRemoteFull: a log has no segments before it has a writer, and no more than it may have. What is not urgent leaves
-// some for what is.
+// TestRemoteFull: a log has no segments before it has a writer, and no more than it may have. What
+// is not urgent leaves some for what is.
 func TestRemoteFull(t *testing.T) {
 	r := newRemote(t, rowan.Options{Remotes: 2, Lent: 4}, 2)
 	r.step()
@@ -190,7 +190,8 @@ func TestRemoteFull(t *testing.T) {
 	r.place(true, rowan.ErrAsked)
 }
 
-// TestReturned: places that are given back take no room, in the next segment, too, unless another has the place behind.
+// TestReturned: places that are given back take no room, in the next segment, too, unless another
+// has the place behind.
 func TestReturned(t *testing.T) {
 	r := newRemote(t, rowan.Options{Remotes: 1, Lent: 4}, 0)
 	r.place(true, rowan.ErrAsked)
@@ -216,8 +217,8 @@ func TestReturned(t *testing.T) {
 	}
 }
 
-// TestRemoteAsked: a log is full when its lender has looked and has no segment, not when it has not looked, or has
-// segments again.
+// TestRemoteAsked: a log is full when its lender has looked and has no segment, not when it has not
+// looked, or has segments again.
 func TestRemoteAsked(t *testing.T) {
 	r := newRemote(t, rowan.Options{Remotes: 1, Lent: 4}, 0)
 	var used []rowan.Segment
@@ -246,7 +247,8 @@ func TestRemoteAsked(t *testing.T) {
 	r.write(r.place(true, nil))
 }
 
-// TestRoom: entries of whatever lengths have places as long as they take no more than the room that there is said to be.
+// TestRoom: entries of whatever lengths have places as long as they take no more than the room that
+// there is said to be.
 func TestRoom(t *testing.T) {
 	r := newRemote(t, rowan.Options{Remotes: 1, Lent: 6}, 0)
 	const most = 400
@@ -297,8 +299,8 @@ func (r *remote) begin(term uint64) (left []rowan.Left) {
 	return left
 }
 
-// TestRemoteTerms: whatever became of the writer and of the lender, in the next term the entries of the last one are
-// settled, each once, and the log goes on behind them.
+// TestRemoteTerms: whatever became of the writer and of the lender, in the next term the entries of
+// the last one are settled, each once, and the log goes on behind them.
 func TestRemoteTerms(t *testing.T) {
 	for _, died := range []string{"nothing", "writer", "lender", "both"} {
 		t.Run(died, func(t *testing.T) {

@@ -11,14 +11,14 @@ import (
 // SenderOptions describe a source of a log's entries.
 type SenderOptions struct {
 	Log Options // those of the receiver
-	// Source is the source's number, below Log.Sources. One worker at a time is a source: the one before was fenced off
-	// or has ended, with nothing in flight.
+	// Source is the source's number, below Log.Sources. One worker at a time is a source: the one
+	// before was fenced off or has ended, with nothing in flight.
 	Source uint16
-	// Above is a stamp that no earlier entry of the source exceeds: the sender's stamps go on behind it. A term in the
-	// upper bits, which grows with each worker that is the source, will do.
+	// Above is a stamp that no earlier entry of the source exceeds: the sender's stamps go on behind
+	// it. A term in the upper bits, which grows with each worker that is the source, will do.
 	Above uint64
-	// Reserved says that the source needs no leave: what it appends goes into the reserve, when the log is full for
-	// others. It bounds itself. It is for what makes room, and for what must not fail.
+	// Reserved says that the source needs no leave: what it appends goes into the reserve, when the
+	// log is full for others. It bounds itself. It is for what makes room, and for what must not fail.
 	Reserved bool
 	// Later has NewSender not wait for the log's node: until Try has heard from it, there is no leave.
 	Later bool
@@ -33,8 +33,8 @@ type Sender struct {
 	counts bool
 	stamp  uint64
 
-	// Bytes, of all workers that were the source: what the receiver has granted, as far as known; what of it was
-	// reserved, and spent; and what the receiver was told of that.
+	// Bytes, of all workers that were the source: what the receiver has granted, as far as known; what
+	// of it was reserved, and spent; and what the receiver was told of that.
 	granted, reserved, spent, told uint64
 
 	question *rdma.Batch // for more leave, in flight; nil: there is none
@@ -64,9 +64,9 @@ func NewSender(ep rdma.Endpoint, o SenderOptions) (*Sender, error) {
 	return s, err
 }
 
-// Add adds the append of an entry to a batch, under a stamp of its own: an entry that is appended again is another one.
-// Entries of a source land in the order of their stamps, within each stream. The caller has reserved for it, and posts
-// the batch before it adds to another.
+// Add adds the append of an entry to a batch, under a stamp of its own: an entry that is appended
+// again is another one. Entries of a source land in the order of their stamps, within each stream.
+// The caller has reserved for it, and posts the batch before it adds to another.
 func (s *Sender) Add(b *rdma.Batch, kind uint8, data []byte) (*rdma.Op, error) {
 	n := s.l.sizeOf(len(data))
 	if n > rdma.MaxMessage {
@@ -78,14 +78,16 @@ func (s *Sender) Add(b *rdma.Batch, kind uint8, data []byte) (*rdma.Op, error) {
 	return b.Append(s.ring, p), nil
 }
 
-// Raise has the stamps of entries that are added from here on go on behind one, unless they are there already.
+// Raise has the stamps of entries that are added from here on go on behind one, unless they are
+// there already.
 func (s *Sender) Raise(above uint64) { s.stamp = max(s.stamp, above) }
 
 // Stamp returns the stamp of the last entry that was added, or what stamps go on behind.
 func (s *Sender) Stamp() uint64 { return s.stamp }
 
-// Acknowledged is asked once of each op that is complete. It returns nil when the op, which was posted at the time
-// posted, has its entry in the log for good. Otherwise the entry may be found or not, until it is appended again.
+// Acknowledged is asked once of each op that is complete. It returns nil when the op, which was
+// posted at the time posted, has its entry in the log for good. Otherwise the entry may be found or
+// not, until it is appended again.
 func (s *Sender) Acknowledged(op *rdma.Op, posted time.Duration) error {
 	if !s.o.Reserved {
 		s.spent += s.l.taken(len(op.Buf))
@@ -105,9 +107,10 @@ const (
 	mostPause  = time.Millisecond
 )
 
-// Append appends an entry, again when it was acknowledged too late, or when the log was full, the ring dry or not
-// there, for as long as the given time. So it may be in the log more than once, the last time under the highest stamp.
-// One that is in flight when the time is over keeps its leave until the source has a new sender.
+// Append appends an entry, again when it was acknowledged too late, or when the log was full, the
+// ring dry or not there, for as long as the given time. So it may be in the log more than once, the
+// last time under the highest stamp. One that is in flight when the time is over keeps its leave
+// until the source has a new sender.
 func (s *Sender) Append(kind uint8, data []byte, within time.Duration) error {
 	until := s.ep.Now() + within
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {

@@ -33,7 +33,8 @@ var (
 	}
 )
 
-// streamed is a log like o whose ring has several streams, with as many segments more as these keep.
+// streamed is a log like o whose ring has several streams, with as many segments more as these
+// keep.
 func streamed(o rowan.Options) rowan.Options {
 	o.Streams = rdma.RingStreams(mtu)
 	o.Segments, o.Ahead = o.Segments+3*o.Streams, o.Ahead+3*o.Streams
@@ -83,8 +84,8 @@ func (w *world) fail(format string, a ...any) {
 	}
 }
 
-// dataOf is the data of an entry. That of some holds a stride that looks like an entry of another source, made without
-// the secret.
+// dataOf is the data of an entry. That of some holds a stride that looks like an entry of another
+// source, made without the secret.
 func dataOf(source, number int) []byte {
 	if number%3 == 1 {
 		p := make([]byte, 40+3*rdma.Stride) // its header takes 24 bytes of the first stride
@@ -110,8 +111,8 @@ type last struct {
 // begin begins the life of a receiver.
 func (w *world) begin() { w.known, w.last = map[id]bool{}, [maxStreams]last{} }
 
-// digest notes an entry that the receiver of now found: those of a stream come in the order of their places, of a source
-// in that of its stamps, and each has one place for ever.
+// digest notes an entry that the receiver of now found: those of a stream come in the order of
+// their places, of a source in that of its stamps, and each has one place for ever.
 func (w *world) digest(seg rowan.Segment, e *rowan.Entry) error {
 	here := place{seg.Push, e.Blocks[len(e.Blocks)-1]}
 	me := id{e.Source, e.Stamp}
@@ -268,7 +269,8 @@ func (w *world) end() {
 // hasStreams reports whether rings have several streams in a run.
 func hasStreams(seed uint64) bool { return seed%4 == 2 }
 
-// crashes runs a world, and returns what went wrong. With losses of power the node's memory is persistent.
+// crashes runs a world, and returns what went wrong. With losses of power the node's memory is
+// persistent.
 func crashes(seed uint64, cuts ...outage) error {
 	log, entries := small, 60
 	if seed%3 == 0 {
@@ -357,8 +359,8 @@ func seeds(short, long int) (first, n uint64) {
 	return 0, uint64(short)
 }
 
-// TestCrashes crashes senders and receivers at some of their verbs, and starts others: what was acknowledged is found,
-// and nothing else than what was appended; nothing comes twice, or back.
+// TestCrashes crashes senders and receivers at some of their verbs, and starts others: what was
+// acknowledged is found, and nothing else than what was appended; nothing comes twice, or back.
 func TestCrashes(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

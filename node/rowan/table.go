@@ -25,14 +25,15 @@ const (
 // Owner is what has a segment: the log that receives from others, or a log of a worker's own.
 type Owner uint16
 
-// Control is the owner of segments in which others' entries land. Those of own logs are the caller's to choose, above
-// it.
+// Control is the owner of segments in which others' entries land. Those of own logs are the
+// caller's to choose, above it.
 const Control Owner = 0
 
-// The state's word in the table has the state in its lowest two bits, the owner in 16 bits above it, then the number of
-// the segment's use, from 1: its push, 32 bits. Segments are used in its order. The rest is a checksum, of which one bit
-// is the parity, so that any one bit may flip: by a word that was damaged a segment would be taken for a free one, or
-// its entries for those of another use. A word of zero is that of a segment that was never used.
+// The state's word in the table has the state in its lowest two bits, the owner in 16 bits above
+// it, then the number of the segment's use, from 1: its push, 32 bits. Segments are used in its
+// order. The rest is a checksum, of which one bit is the parity, so that any one bit may flip: by a
+// word that was damaged a segment would be taken for a free one, or its entries for those of
+// another use. A word of zero is that of a segment that was never used.
 const (
 	ownerShift = 2
 	pushShift  = 18
@@ -57,7 +58,8 @@ func sumOf(word uint64) uint64 {
 	return xxhash.Sum64(p[:])
 }
 
-// A segment's floors are behind its state, and a checksum of them behind these; zero until they are written first.
+// A segment's floors are behind its state, and a checksum of them behind these; zero until they are
+// written first.
 
 // putFloors writes floors and their checksum to p.
 func putFloors(p []byte, floor func(key int) uint64, keys int) {
@@ -89,11 +91,12 @@ type segment struct {
 	ends   []Segment // in which entries end that have blocks in here
 }
 
-// Table is the segments of a node's memory, which its logs share: the one that receives from others, and those of its
-// workers. It is safe for concurrent use by those that have segments, each for its own.
+// Table is the segments of a node's memory, which its logs share: the one that receives from
+// others, and those of its workers. It is safe for concurrent use by those that have segments, each
+// for its own.
 //
-// A segment's push is a number that no other use of any segment of the node has. It is durable before anything is
-// written there, and survives a crash.
+// A segment's push is a number that no other use of any segment of the node has. It is durable
+// before anything is written there, and survives a crash.
 type Table struct {
 	o        Options
 	p        rdma.RingPromises
@@ -106,8 +109,8 @@ type Table struct {
 	pushes uint64
 }
 
-// OpenTable reads a table, which is all zero before its first use. The logs of it have ended, or were fenced off:
-// nothing of theirs may land any more. The worker runs beside the node.
+// OpenTable reads a table, which is all zero before its first use. The logs of it have ended, or
+// were fenced off: nothing of theirs may land any more. The worker runs beside the node.
 func OpenTable(ep rdma.Endpoint, o Options) (*Table, error) {
 	p, err := rdma.Rings(ep)
 	if err != nil {
@@ -116,8 +119,8 @@ func OpenTable(ep rdma.Endpoint, o Options) (*Table, error) {
 	return ReadTable(ep, o, p)
 }
 
-// ReadTable is OpenTable for a look at a table, by a worker of a fabric that promises p of rings: the worker need not
-// have any, nor run beside the node.
+// ReadTable is OpenTable for a look at a table, by a worker of a fabric that promises p of rings:
+// the worker need not have any, nor run beside the node.
 func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error) {
 	o = o.withDefaults()
 	if err := o.check(p); err != nil {
@@ -140,8 +143,8 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error)
 			return nil, fmt.Errorf("segment %d of the table at %s has state %#x: %w", i, o.recordAt(0), word, ErrDamaged)
 		}
 		if !parseFloors(record[8:], s.floors) {
-			// The receiver writes them when nothing is needed any more, before the segment is free: a crash may tear
-			// them.
+			// The receiver writes them when nothing is needed any more, before the segment is free: a crash
+			// may tear them.
 			if s.state == free || s.state == using || s.owner != Control {
 				return nil, fmt.Errorf("floors of segment %d of the table at %s: %w", i, o.recordAt(0), ErrDamaged)
 			}
@@ -195,7 +198,8 @@ func (t *Table) Freed() uint64 {
 	return t.pushes - uint64(len(t.segments)-len(t.spare))
 }
 
-// Held returns the segments that are not free: all in which there is an entry, or may come to be one.
+// Held returns the segments that are not free: all in which there is an entry, or may come to be
+// one.
 func (t *Table) Held() (all []Segment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,7 +254,8 @@ func (t *Table) setStates(ep rdma.Endpoint, step rdma.Step, list []int, st state
 	return t.persist(ep, b, step)
 }
 
-// persist posts WRITEs to the node with a READ behind them, which sees them into its memory, and waits.
+// persist posts WRITEs to the node with a READ behind them, which sees them into its memory, and
+// waits.
 func (t *Table) persist(ep rdma.Endpoint, b *rdma.Batch, step rdma.Step) error {
 	if b.Len() == 0 {
 		return nil
@@ -262,8 +267,8 @@ func (t *Table) persist(ep rdma.Endpoint, b *rdma.Batch, step rdma.Step) error {
 	return nil
 }
 
-// Left returns the segments of own logs that are not free, in the order of their pushes: behind OpenTable what earlier
-// workers left. They are the caller's, which scans them.
+// Left returns the segments of own logs that are not free, in the order of their pushes: behind
+// OpenTable what earlier workers left. They are the caller's, which scans them.
 func (t *Table) Left() (all []Segment) {
 	for _, i := range t.inPushOrder(func(s *segment) bool { return s.state != free && !s.owner.Received() }) {
 		all = append(all, Segment{i, t.segments[i].push})
@@ -286,7 +291,8 @@ func (t *Table) own(s Segment, do string) *segment {
 	return seg
 }
 
-// Commit notes durably that nothing lands in segments any more, and all of their entries are on all replicas.
+// Commit notes durably that nothing lands in segments any more, and all of their entries are on all
+// replicas.
 func (t *Table) Commit(ep rdma.Endpoint, list []Segment) error {
 	var all []int
 	for _, s := range list {
@@ -297,8 +303,9 @@ func (t *Table) Commit(ep rdma.Endpoint, list []Segment) error {
 	return t.setStates(ep, "mark committed", all, committed)
 }
 
-// Release frees segments of own logs: none of their entries is needed, in other words all that are were copied, durably,
-// and nothing reads them any more. Those of Control are given back by Receiver.Free.
+// Release frees segments of own logs: none of their entries is needed, in other words all that are
+// were copied, durably, and nothing reads them any more. Those of Control are given back by
+// Receiver.Free.
 func (t *Table) Release(ep rdma.Endpoint, list []Segment) error {
 	var all []int
 	for _, s := range list {

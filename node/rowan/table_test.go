@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// TestStateWord: a word of a segment's state says what was written, and no word that differs from one in a bit is one.
+// TestStateWord: a word of a segment's state says what was written, and no word that differs from
+// one in a bit is one.
 func TestStateWord(t *testing.T) {
 	if !rowan.IsState(0) {
 		t.Error("a segment that was never used has a bad state")
@@ -67,9 +68,9 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// TestDamagedFloors: nothing counts of a segment whose floors the receiver may have been about to write, if they are not
-// as they were written. Of another one they are needed, so that the table is refused. What was in the first one does not
-// come back in its next use.
+// TestDamagedFloors: nothing counts of a segment whose floors the receiver may have been about to
+// write, if they are not as they were written. Of another one they are needed, so that the table is
+// refused. What was in the first one does not come back in its next use.
 func TestDamagedFloors(t *testing.T) {
 	l := newFilling(t, false, 0, 0)
 	s := l.sender(1, false)
@@ -124,7 +125,8 @@ func TestDamagedFloors(t *testing.T) {
 	}
 }
 
-// TestCreditDamaged: a source whose words say that it has more leave than its credit keeps none from others.
+// TestCreditDamaged: a source whose words say that it has more leave than its credit keeps none
+// from others.
 func TestCreditDamaged(t *testing.T) {
 	l := newFilling(t, false, 0, 0)
 	table, err := rowan.OpenTable(l.r.Endpoint(), l.o)

@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// TestVerify: an entry of an own log, and one of the ring, are as they were sealed as long as no bit flips; not at another
-// place, nor in another use of the segment; and how long they are is known from the header.
+// TestVerify: an entry of an own log, and one of the ring, are as they were sealed as long as no
+// bit flips; not at another place, nor in another use of the segment; and how long they are is
+// known from the header.
 func TestVerify(t *testing.T) {
 	o := testLog
 	o.Own, o.Credit = 4, noCredit

@@ -26,10 +26,11 @@ const (
 // ErrEncoding is wrapped when bytes are no process, or no event, that this program can read.
 var ErrEncoding = errors.New("bad encoding of telemetry")
 
-// appendProcess appends p as compact bytes, most at most: a version, and numbers as varints; of histograms the buckets that
-// counted anything, by the distance from the one before. Where that is too long, neighbouring buckets of histograms are merged,
-// pairwise, up to 16 of them; then counters of the store's own and of nodes are left out, the last ones first; then further
-// buckets are merged.
+// appendProcess appends p as compact bytes, most at most: a version, and numbers as varints; of
+// histograms the buckets that counted anything, by the distance from the one before. Where that is
+// too long, neighbouring buckets of histograms are merged, pairwise, up to 16 of them; then
+// counters of the store's own and of nodes are left out, the last ones first; then further buckets
+// are merged.
 func appendProcess(dst []byte, p *Process, most int) []byte {
 	own, nodes := p.Own[:min(len(p.Own), maxOwn)], p.Nodes[:min(len(p.Nodes), maxNodes)]
 	for merge := 0; ; {
@@ -108,7 +109,8 @@ func (e *encoder) process(p *Process, own []Counter, nodes []NodeCounts, merge i
 	}
 }
 
-// histogram writes how many buckets follow, plus one; 0 for none. 2^merge neighbours are one of them.
+// histogram writes how many buckets follow, plus one; 0 for none. 2^merge neighbours are one of
+// them.
 func (e *encoder) histogram(h *Histogram, merge int) {
 	if h == nil || h.n == 0 {
 		e.uint(0)
@@ -127,7 +129,8 @@ func (e *encoder) histogram(h *Histogram, merge int) {
 	})
 }
 
-// merged yields the buckets that counted anything, where 2^merge neighbours are one, and returns how many they are.
+// merged yields the buckets that counted anything, where 2^merge neighbours are one, and returns
+// how many they are.
 func (h *Histogram) merged(merge int, yield func(i int, n uint64)) (used uint64) {
 	first, end := h.span()
 	for i := first; i < end; {
@@ -178,7 +181,8 @@ func decodeProcess(b []byte) (*Process, error) {
 	return p, d.end()
 }
 
-// decoder reads bytes of strangers. Behind the first thing that is wrong it answers zeros, and end says what it was.
+// decoder reads bytes of strangers. Behind the first thing that is wrong it answers zeros, and end
+// says what it was.
 type decoder struct {
 	p   []byte
 	err error

@@ -48,8 +48,8 @@ func TestProcessRoundTrip(t *testing.T) {
 	})
 }
 
-// TestProcessFits: whatever a process has counted fits into a half of a record. Operations are all there, and percentiles are
-// not far off.
+// TestProcessFits: whatever a process has counted fits into a half of a record. Operations are all
+// there, and percentiles are not far off.
 func TestProcessFits(t *testing.T) {
 	for _, fill := range []float64{0, 0.01, 0.1, 0.5, 1} {
 		p := someProcess(rand.New(rand.NewPCG(1, 1)), fill)
@@ -98,7 +98,8 @@ func TestTextsAreClean(t *testing.T) {
 	}
 }
 
-// FuzzDecode: bytes of strangers are a process within bounds, or an error; one that was read is written and read as the same.
+// FuzzDecode: bytes of strangers are a process within bounds, or an error; one that was read is
+// written and read as the same.
 func FuzzDecode(f *testing.F) {
 	for i, fill := range []float64{0, 0.01, 0.1} {
 		f.Add(appendProcess(nil, someProcess(rand.New(rand.NewPCG(uint64(i), 2)), fill), halfMost))

@@ -15,8 +15,8 @@ import (
 //	checksum  8 bytes  over all of the above, and the content
 //	content            of the given length: see appendProcess
 //
-// A writer writes the halves in turn. So whatever a crash in the midst of a WRITE, or one that tears, makes of one half, the other
-// one holds what was published before.
+// A writer writes the halves in turn. So whatever a crash in the midst of a WRITE, or one that
+// tears, makes of one half, the other one holds what was published before.
 const (
 	halfHead = 40
 	halfSum  = 32 // where the checksum is

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// A Histogram counts durations from 1 ns to 18 minutes with a relative error below 1 %: exactly below 256 ns,
-// then in 128 buckets for each doubling. Recording is a few instructions and allocates nothing. It is not safe
-// for concurrent use; each worker has its own and they are merged. The zero value is empty.
+// A Histogram counts durations from 1 ns to 18 minutes with a relative error below 1 %: exactly
+// below 256 ns, then in 128 buckets for each doubling. Recording is a few instructions and
+// allocates nothing. It is not safe for concurrent use; each worker has its own and they are
+// merged. The zero value is empty.
 type Histogram struct {
 	counts   [buckets]uint64
 	n        uint64
@@ -47,7 +48,8 @@ func bounds(i int) (from, to time.Duration) {
 	return time.Duration(v << e), time.Duration((v + 1) << e)
 }
 
-// span returns the buckets that may have counted anything: those from the first one to the one before end.
+// span returns the buckets that may have counted anything: those from the first one to the one
+// before end.
 func (h *Histogram) span() (first, end int) {
 	if h.n == 0 {
 		return 0, 0
@@ -128,10 +130,12 @@ func (h *Histogram) Percentile(p float64) time.Duration {
 	return h.max
 }
 
-// Buckets yields the buckets that counted anything, in ascending order: durations of at least from and less than to.
+// Buckets yields the buckets that counted anything, in ascending order: durations of at least from
+// and less than to.
 func (h *Histogram) Buckets(yield func(from, to time.Duration, n uint64) bool) { h.Since(nil, yield) }
 
-// Since is Buckets of what h counted since before, an earlier state of the same histogram; nil: an empty one.
+// Since is Buckets of what h counted since before, an earlier state of the same histogram; nil: an
+// empty one.
 func (h *Histogram) Since(before *Histogram, yield func(from, to time.Duration, n uint64) bool) {
 	first, end := h.span()
 	for i := first; i < end; i++ {
@@ -147,8 +151,8 @@ func (h *Histogram) Since(before *Histogram, yield func(from, to time.Duration, 
 	}
 }
 
-// Sub returns what h counted since before, an earlier state of the same histogram. Min and Max are those of the buckets,
-// within 1 %.
+// Sub returns what h counted since before, an earlier state of the same histogram. Min and Max are
+// those of the buckets, within 1 %.
 func (h *Histogram) Sub(before *Histogram) *Histogram {
 	d := new(Histogram)
 	h.Since(before, func(from, _ time.Duration, n uint64) bool {

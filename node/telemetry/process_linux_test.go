@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
-// The roles of a child: "tell POOL LIFE" publishes as fast as it can, "look POOL" looks as fast as it can, until it is killed.
+// The roles of a child: "tell POOL LIFE" publishes as fast as it can, "look POOL" looks as fast as
+// it can, until it is killed.
 func childMain(args []string) error {
 	f, err := shm.Open(args[1], nil)
 	if err != nil {
@@ -86,8 +87,9 @@ type hasty struct{ rdma.Endpoint }
 
 func (h hasty) Now() time.Duration { return h.Endpoint.Now() * (StaleAfter / (50 * time.Millisecond)) }
 
-// TestKilled kills processes that publish and processes that look: what is seen was told as a whole, one that is killed while it
-// looks leaves nothing, and the record of one that told is free soon.
+// TestKilled kills processes that publish and processes that look: what is seen was told as a
+// whole, one that is killed while it looks leaves nothing, and the record of one that told is free
+// soon.
 func TestKilled(t *testing.T) {
 	f, ep, r := killed(t, 1)
 	for life := uint64(1); life <= 6; life++ {
@@ -144,7 +146,8 @@ func take(t *testing.T, f rdma.Fabric, r *Region) {
 	next.Release(own)
 }
 
-// TestOlderPool: the pool of a program that knew of no telemetry says so, and so does one with another layout.
+// TestOlderPool: the pool of a program that knew of no telemetry says so, and so does one with
+// another layout.
 func TestOlderPool(t *testing.T) {
 	f, err := shm.NewMem(shm.Geometry{Nodes: 1, Memory: 8192, Clients: 1}, nil)
 	if err != nil {

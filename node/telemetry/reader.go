@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A Reader looks at the processes and events of a pool, again and again. It needs an endpoint that may READ: see rdma.Peek. It is
-// not safe for concurrent use.
+// A Reader looks at the processes and events of a pool, again and again. It needs an endpoint that
+// may READ: see rdma.Peek. It is not safe for concurrent use.
 type Reader struct {
 	r     *Region
 	lives map[uint64]pulse
@@ -35,12 +35,13 @@ type found struct {
 	life        uint64
 }
 
-// Processes returns what the pool's processes published last, sorted by host and process, and how many there are beyond those
-// with a record; now is the reader's wall clock.
+// Processes returns what the pool's processes published last, sorted by host and process, and how
+// many there are beyond those with a record; now is the reader's wall clock.
 //
-// A process is there as long as it goes on publishing: one that has not for StaleAfter, while the reader looked or, at the first
-// look, by the two clocks, is left out. So is a record that is not whole. A look at a pool of which some nodes do not answer
-// finds what others have; where none answers the error is why.
+// A process is there as long as it goes on publishing: one that has not for StaleAfter, while the
+// reader looked or, at the first look, by the two clocks, is left out. So is a record that is not
+// whole. A look at a pool of which some nodes do not answer finds what others have; where none
+// answers the error is why.
 func (d *Reader) Processes(ep rdma.Endpoint, now time.Time) (all []Process, more int, err error) {
 	v, err := ep.Join()
 	if err != nil {
@@ -109,7 +110,8 @@ func (d *Reader) watch(at time.Duration, now time.Time, beats map[uint64]uint64)
 	}
 }
 
-// records reads the records of lives, each wherever it is, and returns the newest half that is whole.
+// records reads the records of lives, each wherever it is, and returns the newest half that is
+// whole.
 func (d *Reader) records(ep rdma.Endpoint, places []found) map[uint64]half {
 	var nodes []int
 	of := map[int][]found{}

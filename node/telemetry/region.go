@@ -36,13 +36,15 @@ const (
 
 // What callers branch on.
 var (
-	// ErrNone is wrapped when a pool has no telemetry: an older program made it, or its maker wanted none.
+	// ErrNone is wrapped when a pool has no telemetry: an older program made it, or its maker wanted
+	// none.
 	ErrNone = errors.New("the pool has no telemetry: it was made without, or by an older farkv")
 	// ErrVersion is wrapped when a pool's telemetry has a layout that this program does not know.
 	ErrVersion = errors.New("the pool's telemetry has another layout")
 )
 
-// A Region is where a pool keeps the telemetry of its processes: behind the store's memory on every node.
+// A Region is where a pool keeps the telemetry of its processes: behind the store's memory on every
+// node.
 //
 //	header         32 bytes, written once: magic, version, records, places, slots, checksum
 //	head           8 bytes at 64: how many events were written, changed by FAA only
@@ -51,11 +53,12 @@ var (
 //	records        of the first places, 16 KiB each: two halves, written in turn
 //	ring           256 events of 512 bytes
 //
-// Nodes know nothing of each other's regions: a process writes its record on two nodes, wherever there is a place, and readers
-// merge what they find. So a node may die, be cut off or be replaced at any time.
+// Nodes know nothing of each other's regions: a process writes its record on two nodes, wherever
+// there is a place, and readers merge what they find. So a node may die, be cut off or be replaced
+// at any time.
 //
-// A region is memory that all of a pool's processes may write, and it is read as such: what is found there is bounded, checked
-// and cleaned, and at worst left out.
+// A region is memory that all of a pool's processes may write, and it is read as such: what is
+// found there is bounded, checked and cleaned, and at worst left out.
 type Region struct {
 	base    uint64 // on each node
 	nodes   int
@@ -75,11 +78,13 @@ func Bytes(records int) uint64 {
 // MaxRecords bounds the records of a region.
 const MaxRecords = places
 
-// At returns the region of a pool of the given number of nodes that begins at base on each of them. Most callers want Find.
+// At returns the region of a pool of the given number of nodes that begins at base on each of them.
+// Most callers want Find.
 func At(base uint64, nodes, records int) *Region { return &Region{base, nodes, records} }
 
-// Format writes the header of the region on each node of a new pool, whose memory is all zero, and backs the region where the
-// fabric asks for it. Without telemetry in the pool's geometry it does nothing.
+// Format writes the header of the region on each node of a new pool, whose memory is all zero, and
+// backs the region where the fabric asks for it. Without telemetry in the pool's geometry it does
+// nothing.
 func Format(f rdma.Fabric, records int) error {
 	g, ok := f.(rdma.Geometer)
 	if !ok || g.Geometry().Telemetry == 0 {
@@ -127,8 +132,8 @@ const findTimeout = 5 * time.Second
 // StepFind is the READ of the region's header.
 const StepFind rdma.Step = "find telemetry"
 
-// Find reads where the region of a pool of the given number of nodes is. Errors wrap ErrNone, ErrVersion, or what
-// node.ReadHeader returns.
+// Find reads where the region of a pool of the given number of nodes is. Errors wrap ErrNone,
+// ErrVersion, or what node.ReadHeader returns.
 func Find(ep rdma.Endpoint, nodes int) (*Region, error) {
 	h, err := node.ReadHeader(ep, nodes)
 	if err != nil {
@@ -207,11 +212,13 @@ func (r *Region) serving(v *rdma.View) (nodes []int) {
 	return nodes
 }
 
-// attend bounds the wait for the nodes that are read or written: one that takes longer is left out, this time.
+// attend bounds the wait for the nodes that are read or written: one that takes longer is left out,
+// this time.
 const attend = 2 * time.Second
 
-// onEach posts what fill adds for each of the nodes, waits for all of them together for some time, and calls take with each batch that was
-// executed. Those of nodes that fail, or do not answer in time, are given to fail, which may be nil.
+// onEach posts what fill adds for each of the nodes, waits for all of them together for some time,
+// and calls take with each batch that was executed. Those of nodes that fail, or do not answer in
+// time, are given to fail, which may be nil.
 func onEach(ep rdma.Endpoint, within time.Duration, step rdma.Step, nodes []int, fill func(b *rdma.Batch, node int), take func(b *rdma.Batch, node int),
 	fail func(node int, err error)) {
 	batches := make([]*rdma.Batch, len(nodes))

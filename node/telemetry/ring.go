@@ -22,9 +22,9 @@ import (
 //	checksum  8 bytes  over all of the above, and the content
 //	content            of the given length: see appendEvent
 //
-// A writer takes a sequence by FAA on the ring's head, and then writes the slot. One that ends in between leaves a slot with an
-// event of a turn before; one that is slower than all others for a whole turn may overwrite a newer event. Neither is
-// taken for anything but what it is.
+// A writer takes a sequence by FAA on the ring's head, and then writes the slot. One that ends in
+// between leaves a slot with an event of a turn before; one that is slower than all others for a
+// whole turn may overwrite a newer event. Neither is taken for anything but what it is.
 const (
 	slotHead = 32
 	slotSum  = 24
@@ -40,9 +40,9 @@ const (
 // MostEvents bounds what Append takes at a time.
 const MostEvents = 32
 
-// Append writes events, MostEvents at most, to the first two nodes of the view v that take them. The endpoint must have joined
-// v. It waits for nodes for the given time, a few times at most. The error wraps ErrNowhere, and then the events may be appended
-// again.
+// Append writes events, MostEvents at most, to the first two nodes of the view v that take them.
+// The endpoint must have joined v. It waits for nodes for the given time, a few times at most. The
+// error wraps ErrNowhere, and then the events may be appended again.
 func (r *Region) Append(ep rdma.Endpoint, v *rdma.View, events []Event, within time.Duration) error {
 	events = events[:min(len(events), MostEvents)]
 	ids := make([]uint64, len(events))
@@ -119,8 +119,9 @@ type ring struct {
 	ids  map[uint64]bool // of the events that were there
 }
 
-// Events returns the events that are kept and that the reader has not returned yet, oldest first, each once: at a first look all
-// that are kept, some 256 a node. Where no node answers the error is why.
+// Events returns the events that are kept and that the reader has not returned yet, oldest first,
+// each once: at a first look all that are kept, some 256 a node. Where no node answers the error is
+// why.
 func (d *Reader) Events(ep rdma.Endpoint) ([]Event, error) {
 	v, err := ep.Join()
 	if err != nil {

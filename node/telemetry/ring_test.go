@@ -22,8 +22,8 @@ func isHappened(e *Event) bool {
 	return *e == happened(int(e.Tenure), int(e.Epoch), e.At)
 }
 
-// TestEventsTorn ends a keeper while it appends, at any verb, beside others and a reader: what is read was appended as a whole,
-// each event once, and those that were acknowledged are there.
+// TestEventsTorn ends a keeper while it appends, at any verb, beside others and a reader: what is
+// read was appended as a whole, each event once, and those that were acknowledged are there.
 func TestEventsTorn(t *testing.T) {
 	forSeeds(t, 100, func(t *testing.T, seed uint64) {
 		const keepers, each = 3, 15
@@ -90,8 +90,8 @@ func TestEventsTorn(t *testing.T) {
 	})
 }
 
-// TestRingWraps appends more events than are kept: the last ones are there, in their order, whether a reader looked meanwhile or
-// not; also once one of two nodes is dead.
+// TestRingWraps appends more events than are kept: the last ones are there, in their order, whether
+// a reader looked meanwhile or not; also once one of two nodes is dead.
 func TestRingWraps(t *testing.T) {
 	p := newPool(t, sim.Options{Seed: 1}, 2, 1)
 	ep := p.open()
@@ -137,7 +137,8 @@ func TestRingWraps(t *testing.T) {
 	}
 }
 
-// TestAppendAgain appends the same events twice, as keepers do that do not know whether it worked: they are read once.
+// TestAppendAgain appends the same events twice, as keepers do that do not know whether it worked:
+// they are read once.
 func TestAppendAgain(t *testing.T) {
 	p := newPool(t, sim.Options{Seed: 1}, 2, 1)
 	ep, v := p.open(), p.View()

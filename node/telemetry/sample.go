@@ -1,5 +1,6 @@
-// Package telemetry is what the processes of a pool tell of themselves: figures of the processes that use it, counters of
-// its memory nodes, and events. A Sample is a look at all of it; monitors draw samples, recordings keep them.
+// Package telemetry is what the processes of a pool tell of themselves: figures of the processes
+// that use it, counters of its memory nodes, and events. A Sample is a look at all of it; monitors
+// draw samples, recordings keep them.
 package telemetry
 
 import (
@@ -25,21 +26,23 @@ var kindNames = [Kinds]string{"get", "update", "insert", "delete", "scan"}
 
 func (k Kind) String() string { return kindNames[k] }
 
-// A Sample is a look at a pool. Counts are totals since their process began: rates are differences of two samples. What
-// the look could not find out is the zero value, and said so in Problem.
+// A Sample is a look at a pool. Counts are totals since their process began: rates are differences
+// of two samples. What the look could not find out is the zero value, and said so in Problem.
 type Sample struct {
 	At      time.Time `json:"at"` // by the clock of the process that looked
 	Pool    string    `json:"pool"`
 	Store   string    `json:"store"`
 	Virtual bool      `json:"virtual,omitempty"` // the run is one of virtual time: so is At
-	// Problem says why the pool, or a part of this, cannot be seen now; what could be seen is as of At.
+	// Problem says why the pool, or a part of this, cannot be seen now; what could be seen is as of
+	// At.
 	Problem string `json:"problem,omitempty"`
 
 	Epoch  uint64 `json:"epoch"`            // of the view
 	Busy   bool   `json:"busy,omitempty"`   // replicas are being mended
 	Whole  bool   `json:"whole"`            // every node, or its stand-in, is up, and replicas are equal
 	Master int    `json:"master,omitempty"` // the client that is; 0: none is known
-	// MayDie is how many more nodes may die; negative: not known. Spares are nodes that can take a place.
+	// MayDie is how many more nodes may die; negative: not known. Spares are nodes that can take a
+	// place.
 	MayDie int  `json:"may_die"`
 	Spares int  `json:"spares,omitempty"`
 	Lost   bool `json:"lost,omitempty"` // data that cannot be had, as it stands
@@ -50,7 +53,8 @@ type Sample struct {
 	More      int       `json:"more,omitempty"` // processes beyond those that have room for a record
 	Fill      []Fill    `json:"fill,omitempty"`
 	Memory    []Use     `json:"memory,omitempty"`
-	// Events are those that came since the sample before, oldest first; of a first sample all that are kept.
+	// Events are those that came since the sample before, oldest first; of a first sample all that are
+	// kept.
 	Events []Event `json:"events,omitempty"`
 }
 

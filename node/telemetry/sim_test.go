@@ -74,7 +74,8 @@ func (p *pool) run() {
 
 func wall(ep rdma.Endpoint) time.Time { return time.Unix(wallAtStart, 0).Add(ep.Now()).UTC() }
 
-// told is what a process of some life tells the k-th time: each part of it can be computed from k, so that a mix shows.
+// told is what a process of some life tells the k-th time: each part of it can be computed from k,
+// so that a mix shows.
 func told(life, k uint64, at time.Time) *Process {
 	p := &Process{Host: fmt.Sprint("host ", life), PID: int(k), Life: life, Name: fmt.Sprint("told ", k), At: at, Workers: int(k),
 		Began: at, Calls: k}
@@ -123,8 +124,8 @@ func (x *teller) run(p *pool) func(ep rdma.Endpoint) {
 	}
 }
 
-// watch looks again and again: what it finds was told as a whole, never goes back, and is not older than what was acknowledged
-// before the look began.
+// watch looks again and again: what it finds was told as a whole, never goes back, and is not older
+// than what was acknowledged before the look began.
 func watch(p *pool, looks int, tellers ...*teller) func(ep rdma.Endpoint) {
 	return func(ep rdma.Endpoint) {
 		d, last := NewReader(p.r), map[uint64]uint64{}
@@ -161,8 +162,9 @@ func watch(p *pool, looks int, tellers ...*teller) func(ep rdma.Endpoint) {
 	}
 }
 
-// TestTorn ends a process in the midst of its publications, at any verb, so that any of the words of what it was writing land:
-// readers, beside it and behind, see what it told before, or what it told then, and nothing else.
+// TestTorn ends a process in the midst of its publications, at any verb, so that any of the words
+// of what it was writing land: readers, beside it and behind, see what it told before, or what it
+// told then, and nothing else.
 func TestTorn(t *testing.T) {
 	forSeeds(t, 150, func(t *testing.T, seed uint64) {
 		p := newPool(t, sim.Hostile(seed), 1+int(seed%3), 2)
@@ -179,8 +181,9 @@ func TestTorn(t *testing.T) {
 	})
 }
 
-// TestAtOnce lets processes publish that have to share a few records while others end: no two have one at a time, those without
-// are counted, and a record whose process has ended is another's, after StaleAfter.
+// TestAtOnce lets processes publish that have to share a few records while others end: no two have
+// one at a time, those without are counted, and a record whose process has ended is another's,
+// after StaleAfter.
 func TestAtOnce(t *testing.T) {
 	forSeeds(t, 60, func(t *testing.T, seed uint64) {
 		const records, processes = 2, 4
@@ -230,8 +233,8 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestStopped stops a process until its record is another's, and lets it go on: what it wrote to a record that is not its own any
-// more is seen by none, and it gets another record.
+// TestStopped stops a process until its record is another's, and lets it go on: what it wrote to a
+// record that is not its own any more is seen by none, and it gets another record.
 func TestStopped(t *testing.T) {
 	forSeeds(t, 40, func(t *testing.T, seed uint64) {
 		o := sim.Hostile(seed)
@@ -260,7 +263,8 @@ func TestStopped(t *testing.T) {
 	})
 }
 
-// TestViewChanges takes nodes away from the view while processes publish: their records are on others by then.
+// TestViewChanges takes nodes away from the view while processes publish: their records are on
+// others by then.
 func TestViewChanges(t *testing.T) {
 	forSeeds(t, 40, func(t *testing.T, seed uint64) {
 		p := newPool(t, sim.Hostile(seed), 4, 4)
@@ -314,7 +318,8 @@ func (p *pool) expel(epoch uint64, n int) {
 	}
 }
 
-// Recorded reports whether the writer has room for what it publishes. Without, its process is only counted.
+// Recorded reports whether the writer has room for what it publishes. Without, its process is only
+// counted.
 func (w *Writer) Recorded() bool {
 	return slices.ContainsFunc(w.homes, func(h home) bool { return h.place < w.r.records })
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// StaleAfter is for how long a process must not have told anything before its place is another's to take, and before readers
-// leave it out. Processes publish about once a second.
+// StaleAfter is for how long a process must not have told anything before its place is another's to
+// take, and before readers leave it out. Processes publish about once a second.
 const StaleAfter = 10 * time.Second
 
 // Copies is on how many nodes a record, or an event, is written, where there are as many.
@@ -28,22 +28,24 @@ const (
 	StepLook    rdma.Step = "look at telemetry"
 )
 
-// A Writer is a process's record in a region. It claims a place on each of the first two nodes that serve, when it publishes
-// first, and others when one of these nodes is gone or fails. It is not safe for concurrent use.
+// A Writer is a process's record in a region. It claims a place on each of the first two nodes that
+// serve, when it publishes first, and others when one of these nodes is gone or fails. It is not
+// safe for concurrent use.
 //
-// A place is claimed by CAS of its claim word from 0, or from the life of a process that has told nothing for StaleAfter while
-// this one looked, to the own life. That guess may be wrong, such as of a process that was stopped: then its place is another's,
-// which costs it nothing but the record. It finds its claim gone behind the next publication and takes another place. What it
-// wrote meanwhile is one half at most, with a life that is not the claim's: readers take the other half, until the next
-// publication.
+// A place is claimed by CAS of its claim word from 0, or from the life of a process that has told
+// nothing for StaleAfter while this one looked, to the own life. That guess may be wrong, such as
+// of a process that was stopped: then its place is another's, which costs it nothing but the
+// record. It finds its claim gone behind the next publication and takes another place. What it
+// wrote meanwhile is one half at most, with a life that is not the claim's: readers take the other
+// half, until the next publication.
 type Writer struct {
 	r     *Region
 	life  uint64
 	seq   uint64
 	beat  uint64 // nanoseconds of the wall clock that were written last
 	homes []home
-	// failed has the nodes that failed, and when; watched the places of each node; half, by node, which half is written next: the
-	// one that was not acknowledged last.
+	// failed has the nodes that failed, and when; watched the places of each node; half, by node,
+	// which half is written next: the one that was not acknowledged last.
 	failed  map[int]time.Duration
 	watched map[int][]beating
 	half    map[int]uint64
@@ -58,7 +60,8 @@ type beating struct {
 	since       time.Duration
 }
 
-// NewWriter returns a writer for a process of the given life, which tells it from all others; see Process.
+// NewWriter returns a writer for a process of the given life, which tells it from all others; see
+// Process.
 func NewWriter(r *Region, life uint64) *Writer {
 	return &Writer{
 		r: r, life: max(life, 1), failed: map[int]time.Duration{}, watched: map[int][]beating{}, half: map[int]uint64{},
@@ -68,8 +71,9 @@ func NewWriter(r *Region, life uint64) *Writer {
 // ErrNowhere is wrapped when no node took what was published.
 var ErrNowhere = errors.New("no node takes telemetry")
 
-// Publish writes p; p.At must be the wall clock's time now, and p.Life is the writer's. It joins the view, so that the
-// endpoint must be its own. An error wraps ErrNowhere, or is why the view cannot be joined; the next call begins anew.
+// Publish writes p; p.At must be the wall clock's time now, and p.Life is the writer's. It joins
+// the view, so that the endpoint must be its own. An error wraps ErrNowhere, or is why the view
+// cannot be joined; the next call begins anew.
 func (w *Writer) Publish(ep rdma.Endpoint, p *Process) error {
 	v, err := ep.Join()
 	if err != nil {
@@ -133,7 +137,8 @@ func (w *Writer) promote(ep rdma.Endpoint, h *home) {
 	}
 }
 
-// claim takes one of the first places of a node, or finds the one that the writer has; -1: there is none to be had now.
+// claim takes one of the first places of a node, or finds the one that the writer has; -1: there is
+// none to be had now.
 func (w *Writer) claim(ep rdma.Endpoint, node, most int) int {
 	taken := -1
 	w.on(ep, StepClaim, node, func(b *rdma.Batch) { b.Read(w.r.place(node, 0), most*placeBytes) }, func(b *rdma.Batch) {
@@ -170,8 +175,9 @@ func placeAt(table []byte, i int) beating {
 // mostTries bounds the places that a claim tries: others may take each of them first.
 const mostTries = 16
 
-// candidates returns the places to try, the best first: the writer's own, free ones, those of lives that are gone. Those with a
-// record come first, since they have the lower numbers; writers begin at different ones.
+// candidates returns the places to try, the best first: the writer's own, free ones, those of lives
+// that are gone. Those with a record come first, since they have the lower numbers; writers begin
+// at different ones.
 func (w *Writer) candidates(now time.Duration, node, most int) (all []int) {
 	all0 := w.watched[node][:most]
 	for i, p := range all0 {
@@ -206,8 +212,8 @@ func (w *Writer) take(ep rdma.Endpoint, node, i int) (ok bool) {
 	return ok
 }
 
-// write writes a half, and the beat, to each home, and gives up those that fail or that are another's by now; false: none is
-// left.
+// write writes a half, and the beat, to each home, and gives up those that fail or that are
+// another's by now; false: none is left.
 func (w *Writer) write(ep rdma.Endpoint, text []byte) bool {
 	lost := func(n int) {
 		w.homes = slices.DeleteFunc(w.homes, func(h home) bool { return h.node == n })

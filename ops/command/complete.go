@@ -16,7 +16,8 @@ import (
 // Words complete operands or a flag's value. A word may have a description behind a tab.
 type Words func() []string
 
-// Pools lists the names of this machine's pools. A folder that cannot be read has none: a completion cannot fail.
+// Pools lists the names of this machine's pools. A folder that cannot be read has none: a
+// completion cannot fail.
 func Pools() (names []string) {
 	shared, _ := fabrics.List()
 	for _, pool := range shared {
@@ -55,7 +56,8 @@ func Properties(lists ...[]runner.Property) Words {
 // Fixed are words that do not change.
 func Fixed(words ...string) Words { return func() []string { return words } }
 
-// Operands completes the operands of cmd, the first by the first of all, and so on. Those beyond have none.
+// Operands completes the operands of cmd, the first by the first of all, and so on. Those beyond
+// have none.
 func Operands(cmd *cobra.Command, all ...Words) {
 	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(all) {
@@ -84,7 +86,8 @@ func FlagOrFile(cmd *cobra.Command, flag string, words Words) {
 	})
 }
 
-// FlagList completes the value of a flag that is a list of words, with commas between: the last of them.
+// FlagList completes the value of a flag that is a list of words, with commas between: the last of
+// them.
 func FlagList(cmd *cobra.Command, flag string, words Words) {
 	register(cmd, flag, func(_ *cobra.Command, _ []string, typed string) (all []string, _ cobra.ShellCompDirective) {
 		before := typed[:strings.LastIndex(typed, ",")+1]
@@ -95,7 +98,8 @@ func FlagList(cmd *cobra.Command, flag string, words Words) {
 	})
 }
 
-// FlagPair completes the value of a flag that is name=value: the name, and behind it what values lists for that name.
+// FlagPair completes the value of a flag that is name=value: the name, and behind it what values
+// lists for that name.
 func FlagPair(cmd *cobra.Command, flag string, names Words, values map[string]Words) {
 	register(cmd, flag, func(_ *cobra.Command, _ []string, typed string) (all []string, _ cobra.ShellCompDirective) {
 		name, _, valued := strings.Cut(typed, "=")
@@ -115,7 +119,8 @@ func FlagPair(cmd *cobra.Command, flag string, names Words, values map[string]Wo
 	})
 }
 
-// Topics completes the operands of a help command with the names of the commands and topics below root.
+// Topics completes the operands of a help command with the names of the commands and topics below
+// root.
 func Topics(root *cobra.Command) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
 		above, rest, err := root.Find(args)
@@ -137,8 +142,8 @@ func register(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	}
 }
 
-// NoFiles keeps the names of files from completing the values of all flags, of root and the commands below it, that
-// are not texts, and operands that nothing else completes.
+// NoFiles keeps the names of files from completing the values of all flags, of root and the
+// commands below it, that are not texts, and operands that nothing else completes.
 func NoFiles(root *cobra.Command) {
 	nothing := cobra.FixedCompletions(nil, cobra.ShellCompDirectiveNoFileComp)
 	root.LocalFlags().VisitAll(func(f *pflag.Flag) {

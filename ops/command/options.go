@@ -31,8 +31,9 @@ func (o *option) Set(text string) error {
 	return o.values.Read(o.Option, text)
 }
 
-// Options adds a flag for each option of any store that is chosen at one of the times, and returns those that are set, once
-// the flags are parsed. The command's own defaults count more than the stores'.
+// Options adds a flag for each option of any store that is chosen at one of the times, and returns
+// those that are set, once the flags are parsed. The command's own defaults count more than the
+// stores'.
 func Options(f *pflag.FlagSet, defaults map[string]string, when ...stores.When) stores.Values {
 	values := stores.Values{}
 	for _, o := range stores.Offers() {

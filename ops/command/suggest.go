@@ -1,5 +1,5 @@
-// Package command is what the command lines of farkv and go-ycsb have in common: what they answer to a word that they
-// do not know, what they complete, and which version they are.
+// Package command is what the command lines of farkv and go-ycsb have in common: what they answer
+// to a word that they do not know, what they complete, and which version they are.
 package command
 
 import (
@@ -14,8 +14,9 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// FlagError is what to say of a flag that could not be read: a misspelt one is asked after, and the help is named.
-// Where a group's command is misspelt, its flags are not the group's: what counts is the name.
+// FlagError is what to say of a flag that could not be read: a misspelt one is asked after, and the
+// help is named. Where a group's command is misspelt, its flags are not the group's: what counts is
+// the name.
 func FlagError(cmd *cobra.Command, err error) error {
 	if cmd.HasSubCommands() && cmd.Args != nil {
 		if err := cmd.Args(cmd, cmd.Flags().Args()); err != nil {
@@ -53,7 +54,8 @@ func flags(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// Unknown asks after a misspelt name of a command below cmd, with a space behind the question; "" when none is near.
+// Unknown asks after a misspelt name of a command below cmd, with a space behind the question; ""
+// when none is near.
 func Unknown(cmd *cobra.Command, name string) string {
 	var names []string
 	for _, sub := range cmd.Commands() {

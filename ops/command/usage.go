@@ -11,8 +11,8 @@ import (
 // Width is that of a terminal which help fits.
 const Width = 118
 
-// Wrapped breaks what the help of root, and of the commands below it, says of flags into lines of Width, and at no
-// other places.
+// Wrapped breaks what the help of root, and of the commands below it, says of flags into lines of
+// Width, and at no other places.
 func Wrapped(root *cobra.Command) {
 	wrapped := fmt.Sprintf(".FlagUsagesWrapped %d ", Width)
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", wrapped))

@@ -13,8 +13,9 @@ import (
 	"github.com/farkv/farkv/node/cluster/consul/consultest"
 )
 
-// TestConsulAccess runs testdata/access over a Consul agent with access control on. The tokens there have the rules
-// that 'farkv help consul' prints, all of them ($ALL) or all but one ($NO_KEY and so on).
+// TestConsulAccess runs testdata/access over a Consul agent with access control on. The tokens
+// there have the rules that 'farkv help consul' prints, all of them ($ALL) or all but one ($NO_KEY
+// and so on).
 func TestConsulAccess(t *testing.T) {
 	const management = "0b1d7a4e-2b8f-4d7c-9a53-1f6f6b1f2c11"
 	t.Setenv("CONSUL_HTTP_TOKEN", management)

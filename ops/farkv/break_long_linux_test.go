@@ -16,8 +16,8 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// TestLongSchedule breaks whatever may be broken of a pool of each store, under load, for a while: FARKV_LONG=1 runs it, and
-// FARKV_BREAKS is another time for each store than 1m.
+// TestLongSchedule breaks whatever may be broken of a pool of each store, under load, for a while:
+// FARKV_LONG=1 runs it, and FARKV_BREAKS is another time for each store than 1m.
 func TestLongSchedule(t *testing.T) {
 	if os.Getenv("FARKV_LONG") != "1" {
 		t.Skip("takes a minute a store: FARKV_LONG=1 runs it; a script has the short version")

@@ -40,7 +40,8 @@ func keyed(err error) error {
 	return err
 }
 
-// exitStatus returns the status by which a command that ended with err exits, and the error as one line.
+// exitStatus returns the status by which a command that ended with err exits, and the error as one
+// line.
 func exitStatus(ctx context.Context, err error) (status int, line string) {
 	line = strings.Join(strings.Fields(err.Error()), " ")
 	switch {
@@ -56,7 +57,8 @@ func exitStatus(ctx context.Context, err error) (status int, line string) {
 	return exitMisuse, line
 }
 
-// tellFailure writes a failure to standard error as one line, which is a JSON object where asJSON says so.
+// tellFailure writes a failure to standard error as one line, which is a JSON object where asJSON
+// says so.
 func tellFailure(w io.Writer, asJSON bool, status int, line string) {
 	if !asJSON {
 		fmt.Fprintf(w, "farkv: %s\n", line)
@@ -75,8 +77,8 @@ func tellFailure(w io.Writer, asJSON bool, status int, line string) {
 	fmt.Fprintf(w, "%s\n", text)
 }
 
-// splitHint takes the hint out of an error's text, where that has one, as in "no such pool (hint: 'farkv up' makes
-// one)".
+// splitHint takes the hint out of an error's text, where that has one, as in "no such pool (hint:
+// 'farkv up' makes one)".
 func splitHint(text string) (what, hint string) {
 	const mark = " (hint: "
 	before, rest, found := strings.Cut(text, mark)
@@ -98,8 +100,8 @@ func splitHint(text string) (what, hint string) {
 	return text, ""
 }
 
-// asksJSON reports whether the arguments ask for JSON, whatever else is wrong with them: cobra reads no flag behind
-// one that it does not know.
+// asksJSON reports whether the arguments ask for JSON, whatever else is wrong with them: cobra
+// reads no flag behind one that it does not know.
 func asksJSON(args []string) bool {
 	f := pflag.NewFlagSet("farkv", pflag.ContinueOnError)
 	f.ParseErrorsAllowlist.UnknownFlags = true

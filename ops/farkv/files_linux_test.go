@@ -53,8 +53,8 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// startNode runs 'farkv node', as a program or through a shell, until the test ends. It returns what the node says of
-// itself, and its log.
+// startNode runs 'farkv node', as a program or through a shell, until the test ends. It returns
+// what the node says of itself, and its log.
 func startNode(t *testing.T, command *exec.Cmd) (ops.Serving, *lockedBuffer) {
 	t.Helper()
 	log := new(lockedBuffer)
@@ -81,9 +81,9 @@ func startNode(t *testing.T, command *exec.Cmd) (ops.Serving, *lockedBuffer) {
 	return s, log
 }
 
-// TestFewFiles: a node that may open 300 files is asked for 400 connections to its metrics that stay open, and then
-// for more connections than it has files. It goes on to be scraped, and to let clients in, as many as there are files
-// for, and an administrator beyond.
+// TestFewFiles: a node that may open 300 files is asked for 400 connections to its metrics that
+// stay open, and then for more connections than it has files. It goes on to be scraped, and to let
+// clients in, as many as there are files for, and an administrator beyond.
 func TestFewFiles(t *testing.T) {
 	farkv := program(t)
 	node, log := startNode(t, exec.Command("sh", "-c", `ulimit -n 300 && exec "$0" "$@"`, farkv, "node", "--memory", "64MiB",

@@ -54,8 +54,9 @@ func worker(t *testing.T, name string) (p *exec.Cmd, said *strings.Builder) {
 	return nil, nil
 }
 
-// TestKilledProcesses kills one process after the other, some at a moment, others at a step of their protocol, while one
-// goes on: it never finds anything but what it has put. What the dead ones left is recovered and leaks nothing.
+// TestKilledProcesses kills one process after the other, some at a moment, others at a step of
+// their protocol, while one goes on: it never finds anything but what it has put. What the dead
+// ones left is recovered and leaks nothing.
 func TestKilledProcesses(t *testing.T) {
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())
 	if _, err := ops.Up("farkv", "fusee", stores.Params{Records: 5000, PairBytes: 64}); err != nil {

@@ -34,8 +34,8 @@ func processesOf(t *testing.T, folder string) (ids []int) {
 	return ids
 }
 
-// TestKilledUp kills 'farkv up --fabric tcp' at one moment after the other while it starts nodes: 'farkv down' finds
-// whatever it leaves.
+// TestKilledUp kills 'farkv up --fabric tcp' at one moment after the other while it starts nodes:
+// 'farkv down' finds whatever it leaves.
 func TestKilledUp(t *testing.T) {
 	run := t.TempDir()
 	t.Setenv("XDG_RUNTIME_DIR", run)

@@ -1,7 +1,7 @@
 // Farkv makes, watches, checks and compares pools of disaggregated memory.
 //
-// Its exit status is 0 when all went well, 1 when something failed or a pool is damaged, 2 when it was not used as it
-// should be, 3 when a key is not there, and 130 after an interrupt.
+// Its exit status is 0 when all went well, 1 when something failed or a pool is damaged, 2 when it
+// was not used as it should be, 3 when a key is not there, and 130 after an interrupt.
 package main
 
 import (
@@ -37,7 +37,8 @@ func main() {
 	os.Exit(execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// execute runs a command line and returns its exit status. What went wrong is one line on stderr, the last.
+// execute runs a command line and returns its exit status. What went wrong is one line on stderr,
+// the last.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -58,8 +59,8 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	return status
 }
 
-// administrators are the commands that get in where a node has as many connections as it takes. They end soon: those
-// that go on would take the few places that are kept for them.
+// administrators are the commands that get in where a node has as many connections as it takes.
+// They end soon: those that go on would take the few places that are kept for them.
 var administrators = []string{"status", "list", "check", "crash", "recover", "down", "doctor"}
 
 // cli is what the commands share.
@@ -104,7 +105,8 @@ func newRoot() *cobra.Command {
 			if list := outputsOf(cmd); !slices.Contains(list, c.output) {
 				return fmt.Errorf("--output %s: want %s", c.output, strings.Join(list, " or "))
 			}
-			// A process may execute several commands, as tests do: one that is no administrator's says so, too.
+			// A process may execute several commands, as tests do: one that is no administrator's says so,
+			// too.
 			fabrics.Administer(slices.Contains(administrators, cmd.Name()))
 			return c.waitForConsul(cmd)
 		},
@@ -151,7 +153,8 @@ func help(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// answer shows what an operation answered, where it did, and tells its misuse and its failure apart.
+// answer shows what an operation answered, where it did, and tells its misuse and its failure
+// apart.
 func answer[R interface {
 	ops.Result
 	comparable
@@ -170,7 +173,8 @@ func answer[R interface {
 	return err
 }
 
-// jsonVersion counts the changes to the JSON answers that a reader of older ones would stumble over.
+// jsonVersion counts the changes to the JSON answers that a reader of older ones would stumble
+// over.
 const jsonVersion = 1
 
 // writeJSON writes an answer, which is an object with members.
@@ -196,8 +200,8 @@ func versioned(r ops.Result) ([]byte, error) {
 	return fmt.Appendf(nil, `{"version":%d,%s`, jsonVersion, text[1:]), nil
 }
 
-// couple is two numbers of an array, such as a point of a distribution, each on a line of its own. No string of JSON has
-// such lines.
+// couple is two numbers of an array, such as a point of a distribution, each on a line of its own.
+// No string of JSON has such lines.
 var couple = regexp.MustCompile(`\[\n\s*([-+.\de]+),\n\s*([-+.\de]+)\n\s*\]`)
 
 // poolAnd splits operands: with one more than wanted, the first is the pool.
@@ -208,8 +212,9 @@ func poolAnd(args []string, wanted int) (pool string, rest []string) {
 	return cmp.Or(os.Getenv("FARKV_POOL"), fabrics.UsualPool()), args
 }
 
-// onPool runs a command with the pool that its operands name, or leave out, and with the others that it wants: with the
-// pool's address where the name is that of nodes which 'farkv up --fabric' started.
+// onPool runs a command with the pool that its operands name, or leave out, and with the others
+// that it wants: with the pool's address where the name is that of nodes which 'farkv up --fabric'
+// started.
 func onPool(wanted int, run func(cmd *cobra.Command, pool string, rest []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		pool, rest := poolAnd(args, wanted)
@@ -240,8 +245,8 @@ func operands(pattern string) cobra.PositionalArgs {
 	}
 }
 
-// forgotten refuses a key that is the name of a pool: a command line that names the pool and lacks an operand would
-// otherwise change another pair of another pool.
+// forgotten refuses a key that is the name of a pool: a command line that names the pool and lacks
+// an operand would otherwise change another pair of another pool.
 func forgotten(command string, args []string) error {
 	pools, err := fabrics.List()
 	if err != nil {

@@ -130,7 +130,8 @@ func (c *cli) showDemo(cmd *cobra.Command, m *monitorFlags, o tui.Options) error
 	if err != nil {
 		return failure{fmt.Errorf("monitor --demo: which program starts the nodes: %w", err)}
 	}
-	// A terminal that goes away ends a demo, too, and the pool with it: at any time, not only while frames are drawn.
+	// A terminal that goes away ends a demo, too, and the pool with it: at any time, not only while
+	// frames are drawn.
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
 	defer stop()
 	if !c.quiet {

@@ -55,7 +55,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// A terminal that goes away while a demo makes its pool ends the demo, and the nodes that have started.
+// A terminal that goes away while a demo makes its pool ends the demo, and the nodes that have
+// started.
 func TestDemoHangUp(t *testing.T) {
 	x, cmd, dir := startDemo(t)
 	x.Find(`making a fusee pool`)
@@ -78,8 +79,8 @@ func startDemo(t *testing.T) (x *tuitest.Terminal, cmd *exec.Cmd, dir string) {
 	return tuitest.Start(t, 120, 40, cmd), cmd, dir
 }
 
-// nothingLeft fails the test if files of pools are left, or processes that have dir in their environment: those that were told to
-// end may take a while.
+// nothingLeft fails the test if files of pools are left, or processes that have dir in their
+// environment: those that were told to end may take a while.
 func nothingLeft(t *testing.T, dir string) {
 	t.Helper()
 	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
@@ -111,7 +112,8 @@ func processesIn(dir string) (all []string) {
 	return all
 }
 
-// No command asks the terminal for anything: what answers comes late, or never, and is another program's input then.
+// No command asks the terminal for anything: what answers comes late, or never, and is another
+// program's input then.
 func TestNothingIsAsked(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "farkv", "version")
 	cmd.Env = append(os.Environ(), "TERM=xterm-256color", "CI=", "GORACE=atexit_sleep_ms=0")

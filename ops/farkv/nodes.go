@@ -134,7 +134,8 @@ func (c *cli) keep() *cobra.Command {
 	return cmd
 }
 
-// logTo returns the log of a process that runs for long; with --quiet it has warnings and errors alone.
+// logTo returns the log of a process that runs for long; with --quiet it has warnings and errors
+// alone.
 func (c *cli) logTo(cmd *cobra.Command) *slog.Logger {
 	level := slog.LevelInfo
 	if c.quiet {

@@ -27,8 +27,8 @@ func bounded(cmd *cobra.Command, least, most int64, flags ...string) error {
 	return nil
 }
 
-// filled refuses flags that are given without a value, as by an empty variable of a shell: what was to be kept would be
-// forgotten.
+// filled refuses flags that are given without a value, as by an empty variable of a shell: what was
+// to be kept would be forgotten.
 func filled(cmd *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {

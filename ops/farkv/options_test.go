@@ -63,7 +63,8 @@ func TestOptionsAreRendered(t *testing.T) {
 	}
 }
 
-// statusOf returns what status -o json says of a new pool of a store, or of the store whose format it shares.
+// statusOf returns what status -o json says of a new pool of a store, or of the store whose format
+// it shares.
 func statusOf(t *testing.T, store string) (s ops.State) {
 	t.Helper()
 	p, err := stores.Create("shm:"+store, store, stores.Params{Records: 100, Clients: 8})

@@ -41,7 +41,8 @@ func (b *bytesFlag) Set(s string) error {
 	return nil
 }
 
-// pairFlag is a number of bytes that is also written as 1KiB; it is written in digits, as the records of pools have it.
+// pairFlag is a number of bytes that is also written as 1KiB; it is written in digits, as the
+// records of pools have it.
 type pairFlag int
 
 func (p *pairFlag) String() string { return strconv.Itoa(int(*p)) }
@@ -196,8 +197,8 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 	return answer(c, cmd, made, err)
 }
 
-// usualFabric returns what a pool of a NAME is on unless something else is said: servers of a store run in memory nodes
-// that are processes.
+// usualFabric returns what a pool of a NAME is on unless something else is said: servers of a store
+// run in memory nodes that are processes.
 func usualFabric(store string) string {
 	if k, err := stores.Lookup(store); err == nil && k.Serve != nil {
 		return fabrics.NodeFabrics()[0]
@@ -230,7 +231,8 @@ func shape(cmd *cobra.Command) (all []string) {
 	return all
 }
 
-// place takes the memory nodes from their addresses. Those beyond a number that was asked for are witnesses.
+// place takes the memory nodes from their addresses. Those beyond a number that was asked for are
+// witnesses.
 func (u *upFlags) place(cmd *cobra.Command) error {
 	p, n := &u.params, len(u.addresses)
 	p.Addresses = u.addresses

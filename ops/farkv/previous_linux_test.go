@@ -14,11 +14,12 @@ import (
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
-// otherVersion is how this program, as a node or as a client, says that the other end speaks another version.
+// otherVersion is how this program, as a node or as a client, says that the other end speaks
+// another version.
 var otherVersion = regexp.MustCompile(`(node|client) \S+ speaks (wire|control) version (\d+), this (program|node) (\d+): use the same farkv on both`)
 
-// TestPrevious runs the program of the commit before beside this one, each as a node of the other. They work
-// together, or both say in a line that they speak different versions.
+// TestPrevious runs the program of the commit before beside this one, each as a node of the other.
+// They work together, or both say in a line that they speak different versions.
 func TestPrevious(t *testing.T) {
 	previous := os.Getenv("FARKV_PREVIOUS")
 	if previous == "" {
@@ -76,7 +77,8 @@ func worksTogether(t *testing.T, client, node, pool string) {
 	}
 }
 
-// refuses wants both ends to say that they do not speak the same version; this program in so many words.
+// refuses wants both ends to say that they do not speak the same version; this program in so many
+// words.
 func refuses(t *testing.T, node bool, client string, log *lockedBuffer) {
 	t.Helper()
 	for until := time.Now().Add(wait.Hang); !strings.Contains(log.String(), "version"); time.Sleep(10 * time.Millisecond) {

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// progress returns what says on standard error, with the seconds since now, what a command is about; with --quiet it
-// says nothing. It may be called by several goroutines.
+// progress returns what says on standard error, with the seconds since now, what a command is
+// about; with --quiet it says nothing. It may be called by several goroutines.
 func (c *cli) progress(cmd *cobra.Command) func(format string, args ...any) {
 	if c.quiet {
 		return func(string, ...any) {}

@@ -51,9 +51,10 @@ func TestNoDowntime(t *testing.T) {
 	}
 }
 
-// TestServerDies: when one of four servers dies others serve what it did: no answer is taken back, and no operation
-// fails but writes whose request it may have got, one of a worker. How long others wait is the machine's business, so
-// that those count for nothing that waited for the whole timeout of the pool.
+// TestServerDies: when one of four servers dies others serve what it did: no answer is taken back,
+// and no operation fails but writes whose request it may have got, one of a worker. How long others
+// wait is the machine's business, so that those count for nothing that waited for the whole timeout
+// of the pool.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// unanswered are the answers that do not say what an operation did, or that it did nothing for a reason of its own.
+// unanswered are the answers that do not say what an operation did, or that it did nothing for a
+// reason of its own.
 var unanswered = []check.Answer{check.TimedOut, check.Refused, check.Uncertain, check.Failed}
 
 // gap is a time in which a worker got no answer that says what happened.
@@ -56,7 +57,8 @@ func within(h check.History, from, to time.Duration) (all check.History) {
 	return all
 }
 
-// endedBefore returns the operations that were answered before a moment, calledBehind those that began behind it.
+// endedBefore returns the operations that were answered before a moment, calledBehind those that
+// began behind it.
 func endedBefore(h check.History, end time.Duration) check.History {
 	return slices.DeleteFunc(slices.Clone(h), func(op check.Op) bool { return op.Return > end })
 }
@@ -80,7 +82,8 @@ func noneFails(t *testing.T, h check.History) {
 	t.Helper()
 	for i, op := range h.With(unanswered...) {
 		if op.Kind == check.Insert && op.Answer == check.Uncertain {
-			// Its slot was mended, and another key took it before the inserter could look: FUSEE cannot tell then.
+			// Its slot was mended, and another key took it before the inserter could look: FUSEE cannot tell
+			// then.
 			t.Logf("a known limit: at %v, after %v: %v", op.Return, op.Return-op.Call, &op)
 			continue
 		}
@@ -90,7 +93,8 @@ func noneFails(t *testing.T, h check.History) {
 	}
 }
 
-// allSay wants operations that fail to tell in their answer what is known of their effect, and why they failed.
+// allSay wants operations that fail to tell in their answer what is known of their effect, and why
+// they failed.
 func allSay(t *testing.T, h check.History) {
 	t.Helper()
 	for _, op := range h.With(check.Failed, check.Refused) {
@@ -106,7 +110,8 @@ func allSay(t *testing.T, h check.History) {
 	}
 }
 
-// allWork wants each worker of a process to have been answered behind a moment, and not to have failed since.
+// allWork wants each worker of a process to have been answered behind a moment, and not to have
+// failed since.
 func allWork(t *testing.T, h check.History, first int, behind time.Duration) {
 	t.Helper()
 	for w := first; w < first+proofWorkers; w++ {

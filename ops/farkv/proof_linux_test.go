@@ -114,8 +114,8 @@ func away(t *testing.T) time.Duration {
 	return d
 }
 
-// Consul's agent stops. Reads and writes go on. What a dead node holds has to wait for the agent, and is there again then.
-// Afterwards all is as before: the next node that dies is replaced, too.
+// Consul's agent stops. Reads and writes go on. What a dead node holds has to wait for the agent,
+// and is there again then. Afterwards all is as before: the next node that dies is replaced, too.
 func TestAgentAway(t *testing.T) {
 	t.Parallel()
 	long(t)
@@ -162,8 +162,8 @@ func TestKilledOverTCP(t *testing.T) {
 	killedOver(t, "tcp")
 }
 
-// The same on a device, which goes on serving memory while the node's process does not, and whose verbs fly on when the client's
-// has gone.
+// The same on a device, which goes on serving memory while the node's process does not, and whose
+// verbs fly on when the client's has gone.
 func TestKilledOverRDMA(t *testing.T) {
 	if *device == "" {
 		t.Skip("there is a device where -rdma says so")

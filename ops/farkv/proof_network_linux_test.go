@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// network is one machine's: a network namespace, which lives as long as the process that holds it, so that nothing is left
-// of it however the test ends. nil is the network that the test is in.
+// network is one machine's: a network namespace, which lives as long as the process that holds it,
+// so that nothing is left of it however the test ends. nil is the network that the test is in.
 type network struct {
 	t    *testing.T
 	name string

@@ -70,7 +70,8 @@ func partition(t *testing.T, net map[string]*network, cuts []string) {
 	t.Logf("%d operations; the node was expelled within %v", len(h), (expelled - parted).Round(time.Millisecond))
 }
 
-// networked puts a pool on three memory nodes of a network, which have a token, as all do that others reach.
+// networked puts a pool on three memory nodes of a network, which have a token, as all do that
+// others reach.
 func networked(t *testing.T, net map[string]*network) *stage {
 	t.Helper()
 	s := newStage(t)

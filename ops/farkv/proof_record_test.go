@@ -35,8 +35,9 @@ func appendTo(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// record is a program that works with a pool until it is interrupted, and logs the history of each of its workers. It is
-// a candidate for the pool's master, and tells on standard error what it does as such. With -look it reads each key once.
+// record is a program that works with a pool until it is interrupted, and logs the history of each
+// of its workers. It is a candidate for the pool's master, and tells on standard error what it does
+// as such. With -look it reads each key once.
 func record() {
 	pool := flag.String("pool", "", "")
 	folder := flag.String("folder", "", "of histories")

@@ -31,8 +31,8 @@ const (
 	statusPause = 250 * time.Millisecond // in front of a 'farkv status', which would take a processor from the workers
 )
 
-// proofPause is of a worker, at most: histories are to be checked in seconds. Without $FARKV_LONG all clients of a pool and its
-// nodes take a fifth of a processor, since other tests run meanwhile.
+// proofPause is of a worker, at most: histories are to be checked in seconds. Without $FARKV_LONG
+// all clients of a pool and its nodes take a fifth of a processor, since other tests run meanwhile.
 func proofPause() time.Duration {
 	if os.Getenv("FARKV_LONG") == "1" {
 		return 8 * time.Millisecond
@@ -243,7 +243,8 @@ func (s *stage) status(in *network) *ops.State {
 	return &state
 }
 
-// work starts a program that works with the pool, and waits until all its workers have done something.
+// work starts a program that works with the pool, and waits until all its workers have done
+// something.
 func (s *stage) work(in *network) *process {
 	s.t.Helper()
 	first := s.workers
@@ -333,7 +334,8 @@ func (s *stage) history() (all check.History) {
 	return all
 }
 
-// judge wants what is in the pool in the end, and all that was answered before, to be right, and the pool to be sound.
+// judge wants what is in the pool in the end, and all that was answered before, to be right, and
+// the pool to be sound.
 func (s *stage) judge(in *network) check.History {
 	s.t.Helper()
 	look := s.start(in, "look", "record", "-pool", s.pool, "-folder", s.histories(), "-first", strconv.Itoa(s.workers),

@@ -10,9 +10,9 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// Where majorities decide a client's process stands still for so long that its nodes cut it off, and goes on; then all
-// nodes stand still. Operations wait within their timeout: none fails but those that were in flight, and those whose
-// timeout was over.
+// Where majorities decide a client's process stands still for so long that its nodes cut it off,
+// and goes on; then all nodes stand still. Operations wait within their timeout: none fails but
+// those that were in flight, and those whose timeout was over.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	for _, store := range []string{"swarm", "dm-abd", "raw"} {

@@ -12,7 +12,8 @@ import (
 	"sync"
 )
 
-// redisServer takes the place of redis-server: as much of Redis's protocol as upstream's driver speaks with hashes.
+// redisServer takes the place of redis-server: as much of Redis's protocol as upstream's driver
+// speaks with hashes.
 func redisServer() {
 	bind := flag.String("bind", "", "")
 	port := flag.String("port", "", "")

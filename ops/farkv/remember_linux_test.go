@@ -11,8 +11,9 @@ import (
 	"github.com/farkv/farkv/ops"
 )
 
-// TestRememberPool kills all nodes of a pool with --pmem while a program works with it, and that, and starts the nodes again: the
-// pool is there, with the same members, and its history goes on with all writes that were answered.
+// TestRememberPool kills all nodes of a pool with --pmem while a program works with it, and that,
+// and starts the nodes again: the pool is there, with the same members, and its history goes on
+// with all writes that were answered.
 func TestRememberPool(t *testing.T) {
 	t.Run("fusee", func(t *testing.T) { rememberPool(t, "fusee", 10) })
 	t.Run("rowan", func(t *testing.T) { rememberPool(t, "rowan", 100) })

@@ -43,13 +43,15 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs the command line end to end. Scripts have a folder of pools and a PATH of their own.
+// TestScripts runs the command line end to end. Scripts have a folder of pools and a PATH of their
+// own.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, scripts("testdata"))
 }
 
-// TestConsul runs the scripts that need a Consul agent, each with one of its own: they take whatever node is free there.
+// TestConsul runs the scripts that need a Consul agent, each with one of its own: they take
+// whatever node is free there.
 func TestConsul(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/consul/*.txtar")
@@ -73,7 +75,8 @@ func TestConsul(t *testing.T) {
 // device is the RDMA device that scripts with one use.
 var device = flag.String("rdma", "", "run the scripts that need an RDMA device, on the one with this IP address")
 
-// TestRDMA runs the scripts that need an RDMA device: go test -tags ibverbs ./ops/farkv -run TestRDMA -rdma ADDRESS
+// TestRDMA runs the scripts that need an RDMA device: go test -tags ibverbs ./ops/farkv -run
+// TestRDMA -rdma ADDRESS
 func TestRDMA(t *testing.T) {
 	if *device == "" {
 		t.Skip("needs an RDMA device: -rdma ADDRESS names one, and -tags ibverbs builds for it")
@@ -131,7 +134,8 @@ func endNodes(run string) {
 	}
 }
 
-// exits STATUS PROGRAM ARGS... runs a program and wants its exit status. A failure is told in one line, the last one.
+// exits STATUS PROGRAM ARGS... runs a program and wants its exit status. A failure is told in one
+// line, the last one.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
@@ -207,7 +211,8 @@ func processOf(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("no live client %s: %+v", args[0], s.Clients)
 }
 
-// stands PID waits until a process, or that whose number is in a file, was stopped by a signal; ! stands PID until it goes on.
+// stands PID waits until a process, or that whose number is in a file, was stopped by a signal; !
+// stands PID until it goes on.
 func stands(ts *testscript.TestScript, neg bool, args []string) {
 	if _, err := strconv.Atoi(args[0]); err != nil {
 		args = []string{ts.ReadFile(args[0])}
@@ -230,7 +235,8 @@ func occupy(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], l.Addr().String())
 }
 
-// flip FILE TEXT flips a bit of a text wherever a file has it, in place: a process may have the file mapped.
+// flip FILE TEXT flips a bit of a text wherever a file has it, in place: a process may have the
+// file mapped.
 func flip(ts *testscript.TestScript, _ bool, args []string) {
 	name, text := ts.MkAbs(args[0]), []byte(args[1])
 	p, err := os.ReadFile(name)
@@ -294,7 +300,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// hold POOL NAME FILE is a client that says in a file that it is attached, and lives until it is interrupted or killed.
+// hold POOL NAME FILE is a client that says in a file that it is attached, and lives until it is
+// interrupted or killed.
 func hold() {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt)
@@ -305,11 +312,11 @@ func hold() {
 	must(0, errors.Join(ep.Close(), f.Close()))
 }
 
-// use POOL NAME FILE [PAUSE [only]] puts and gets pairs of its own from several workers until it is interrupted, and says
-// in a file that it does. Whatever happens to nodes and other clients, it finds what it has put, and is not held up for
-// long.
-// A worker pauses before each pair where the script waits for leases, and other scripts need the processors. A program
-// that does nothing else is no candidate for the pool's master.
+// use POOL NAME FILE [PAUSE [only]] puts and gets pairs of its own from several workers until it is
+// interrupted, and says in a file that it does. Whatever happens to nodes and other clients, it
+// finds what it has put, and is not held up for long. A worker pauses before each pair where the
+// script waits for leases, and other scripts need the processors. A program that does nothing else
+// is no candidate for the pool's master.
 func use() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

@@ -48,7 +48,8 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// What a unit gives up for RDMA is this and nothing else: the devices, and the question which there are.
+// What a unit gives up for RDMA is this and nothing else: the devices, and the question which there
+// are.
 func TestDropIn(t *testing.T) {
 	const folder = "../systemd/farkv-node@.service.d/"
 	text, err := os.ReadFile(folder + "rdma.conf")

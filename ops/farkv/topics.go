@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/cluster/consul"
 )
 
-// pages are texts of 'farkv help', a file a topic. RULES stands for those of Consul's access control.
+// pages are texts of 'farkv help', a file a topic. RULES stands for those of Consul's access
+// control.
 //
 //go:embed help
 var pages embed.FS

@@ -43,7 +43,8 @@ func (c *cli) trace() *cobra.Command {
 	return cmd
 }
 
-// traced tells the operands of trace apart: the pool may be left out, and those behind the operation depend on it.
+// traced tells the operands of trace apart: the pool may be left out, and those behind the
+// operation depend on it.
 func traced(args []string) (pool, op string, rest []string, err error) {
 	at := slices.IndexFunc(args[:min(len(args), 2)], func(s string) bool { return slices.Contains(ops.Operations, s) })
 	if len(args) > 1 && at == 0 && slices.Contains(ops.Operations, args[1]) && len(args) > operandsOf(args[0])+1 {

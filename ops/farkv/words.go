@@ -2,7 +2,8 @@ package main
 
 import "github.com/spf13/cobra"
 
-// otherWords tells commands what users of other programs call them, so that an unknown command is asked after.
+// otherWords tells commands what users of other programs call them, so that an unknown command is
+// asked after.
 func otherWords(root *cobra.Command) {
 	words := map[string][]string{
 		"up": {"create", "make", "new", "init", "start"}, "down": {"destroy", "rm", "stop"}, "list": {"ls", "pools"},

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// Print prints rows in columns as wide as they need to be: the first left-aligned, the others right-aligned, or
-// left-aligned too where left names them. Cells that a row leaves out are empty.
+// Print prints rows in columns as wide as they need to be: the first left-aligned, the others
+// right-aligned, or left-aligned too where left names them. Cells that a row leaves out are empty.
 //
 // A tabwriter aligns all columns one way: those on the left are padded before it sees them.
 func Print(w io.Writer, rows [][]string, left ...int) {
@@ -53,8 +53,8 @@ func Widths(rows [][]string) (width []int) {
 	return width
 }
 
-// Wrap breaks a text at its spaces into lines of at most width characters, one line at least. A longer word has a line of
-// its own.
+// Wrap breaks a text at its spaces into lines of at most width characters, one line at least. A
+// longer word has a line of its own.
 func Wrap(text string, width int) (lines []string) {
 	line := ""
 	for _, word := range strings.Fields(text) {

@@ -1,5 +1,6 @@
-// Package plot draws charts as SVG, as a page of HTML and as CSV. What it writes is whole in itself: it needs no network and
-// no script, follows prefers-color-scheme, prints, and is the same bytes for the same charts.
+// Package plot draws charts as SVG, as a page of HTML and as CSV. What it writes is whole in
+// itself: it needs no network and no script, follows prefers-color-scheme, prints, and is the same
+// bytes for the same charts.
 //
 //	err := plot.SVG(w, plot.Chart{
 //		Title:  "Throughput",
@@ -86,7 +87,8 @@ func (c *Chart) shows(p Point) bool {
 		(len(c.X.Names) == 0 || p.X >= 0 && p.X <= float64(len(c.X.Names)-1))
 }
 
-// bounds returns the least and the most of the axis that of selects, over all points that are drawn.
+// bounds returns the least and the most of the axis that of selects, over all points that are
+// drawn.
 func (c *Chart) bounds(a *Axis, of func(Point) float64) (low, high float64) {
 	low, high = math.Inf(1), math.Inf(-1)
 	for _, s := range c.Series {

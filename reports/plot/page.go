@@ -108,7 +108,8 @@ func (d *drawing) table(t *Table) {
 	d.put("</table></div>\n")
 }
 
-// CSV writes a line for each point of the charts, not thinned, and for each mark, with numbers as they are.
+// CSV writes a line for each point of the charts, not thinned, and for each mark, with numbers as
+// they are.
 func CSV(w io.Writer, charts ...Chart) error {
 	out := csv.NewWriter(w)
 	_ = out.Write([]string{"chart", "series", "x", "x unit", "y", "y unit", "text"}) // Flush tells of errors

@@ -44,7 +44,8 @@ func newScale(a *Axis, low, high, from, to float64, round bool) *scale {
 	return s
 }
 
-// decades makes the ticks of a logarithmic axis: each power of ten, 2 and 5 of few of them, every digit of one, and lines between.
+// decades makes the ticks of a logarithmic axis: each power of ten, 2 and 5 of few of them, every
+// digit of one, and lines between.
 func (s *scale) decades(low, high float64, round bool) {
 	if round {
 		low, high = niceStep(low*1.001)/2, niceStep(high) // niceStep/2 is below low: steps are 2 or 2.5 times the one before
@@ -73,7 +74,8 @@ func (s *scale) decades(low, high float64, round bool) {
 	}
 }
 
-// linear makes some five ticks at multiples of 1, 2 or 5. An axis that begins not far from 0 begins there.
+// linear makes some five ticks at multiples of 1, 2 or 5. An axis that begins not far from 0 begins
+// there.
 func (s *scale) linear(low, high float64, round bool) {
 	if low > 0 && low < 0.7*high || low == high && low > 0 {
 		low = 0

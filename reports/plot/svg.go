@@ -110,7 +110,8 @@ func (d *drawing) chart(c *Chart) float64 {
 	return y + float64(len(keys))*lineHigh
 }
 
-// legend draws what is which series, and returns where it ends. One series without a name needs none.
+// legend draws what is which series, and returns where it ends. One series without a name needs
+// none.
 func (d *drawing) legend(c *Chart, y float64) float64 {
 	if len(c.Series) == 0 || len(c.Series) == 1 && c.Series[0].Name == "" {
 		return y
@@ -189,7 +190,8 @@ func minor(class string, t tick) string {
 	return class
 }
 
-// marks draws a flag for what happened, where there is room for one, and returns the lines that explain the flags.
+// marks draws a flag for what happened, where there is room for one, and returns the lines that
+// explain the flags.
 func (d *drawing) marks(c *Chart, sx, sy *scale, y float64) (keys []string) {
 	var group []Mark
 	n := 0

@@ -1,7 +1,7 @@
 package plot
 
-// thin returns the points to draw of those that lie in one column of pixels: the first, the least, the most and the last,
-// in their order, so that no extreme is lost. Gaps are kept.
+// thin returns the points to draw of those that lie in one column of pixels: the first, the least,
+// the most and the last, in their order, so that no extreme is lost. Gaps are kept.
 func thin(points []Point, column func(Point) int) []Point {
 	if len(points) < 4 {
 		return points

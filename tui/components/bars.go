@@ -26,7 +26,8 @@ func (a Area) Bar(x, y, w int, st styles.ID, part float64) {
 
 var eighths = []rune("▁▂▃▄▅▆▇█")
 
-// Sparkline draws values, newest last, in row y so that they end before column x+w. What is 0 is not drawn.
+// Sparkline draws values, newest last, in row y so that they end before column x+w. What is 0 is
+// not drawn.
 func (a Area) Sparkline(x, y, w int, st styles.ID, values []float64) {
 	values = values[max(len(values)-w, 0):]
 	top := 0.0

@@ -129,7 +129,8 @@ func (c *Chart) drawTicks(a Area, left int, s *scale) {
 	}
 }
 
-// trace draws a line. Of the points of one column of dots the whole range is drawn, so that no peak is lost.
+// trace draws a line. Of the points of one column of dots the whole range is drawn, so that no peak
+// is lost.
 func (c *Chart) trace(g *grid, s *scale, l *Line) {
 	last, lastX, lastY := -1, 0.0, 0
 	for i, v := range l.Y {
@@ -152,7 +153,8 @@ func (c *Chart) trace(g *grid, s *scale, l *Line) {
 	}
 }
 
-// CursorColumns returns by how much the cursor moves in a plot that is w columns wide with its labels.
+// CursorColumns returns by how much the cursor moves in a plot that is w columns wide with its
+// labels.
 func (c *Chart) CursorColumns(w int) float64 {
 	labels := c.Labels
 	if labels == 0 {
@@ -161,7 +163,8 @@ func (c *Chart) CursorColumns(w int) float64 {
 	return (c.To - c.From) / float64(max(w-labels-1, 1))
 }
 
-// TimeTicks returns ticks of the window that ends at to, labeled by how long before its end they are.
+// TimeTicks returns ticks of the window that ends at to, labeled by how long before its end they
+// are.
 func TimeTicks(from, to float64, columns int) (ticks []XTick) {
 	span := to - from
 	if span <= 0 || math.IsInf(span, 0) || math.IsNaN(span) {

@@ -2,8 +2,8 @@ package components
 
 import "github.com/farkv/farkv/tui/styles"
 
-// A grid is the dots of a chart: 2 by 4 a cell as braille, or one a cell where there is only ASCII. A cell has one
-// style, that of the line drawn last in it.
+// A grid is the dots of a chart: 2 by 4 a cell as braille, or one a cell where there is only ASCII.
+// A cell has one style, that of the line drawn last in it.
 type grid struct {
 	w, h   int // in cells
 	dx, dy int // dots a cell

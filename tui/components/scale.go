@@ -100,8 +100,8 @@ func (s *scale) dotRow(v float64, n int) int {
 // row returns the row of the plot where v is.
 func (s *scale) row(v float64) int { return s.dotRow(v, s.h) }
 
-// ticksY returns the values that are labeled: decades, or parts of the top. A label has three digits, so that there are
-// as many parts as leave two for the first.
+// ticksY returns the values that are labeled: decades, or parts of the top. A label has three
+// digits, so that there are as many parts as leave two for the first.
 func (s *scale) ticksY(rows int) (ticks []float64) {
 	if s.c.LogY {
 		decades := int(math.Round(math.Log10(s.top / s.bottom)))

@@ -1,6 +1,7 @@
-// Package components is what pages are made of: charts, tables, bars and sparklines, drawn into areas of a screen
-// of cells. Nothing is drawn outside an area, no cell holds a control character, and a frame is turned into text
-// once, so components need not know of escape sequences, widths of strings or each other.
+// Package components is what pages are made of: charts, tables, bars and sparklines, drawn into
+// areas of a screen of cells. Nothing is drawn outside an area, no cell holds a control character,
+// and a frame is turned into text once, so components need not know of escape sequences, widths of
+// strings or each other.
 package components
 
 import (
@@ -39,8 +40,8 @@ func (s *Screen) Clear() { clear(s.cells) }
 // Area returns all of the screen.
 func (s *Screen) Area() Area { return Area{s: s, W: s.w, H: s.h} }
 
-// String returns the screen as lines without a newline after the last one. Spaces at the end of a line are left out:
-// the renderer clears what is right of it.
+// String returns the screen as lines without a newline after the last one. Spaces at the end of a
+// line are left out: the renderer clears what is right of it.
 func (s *Screen) String() string {
 	s.text.Reset()
 	s.text.Grow(len(s.cells) * 2)
@@ -53,7 +54,8 @@ func (s *Screen) String() string {
 	return s.text.String()
 }
 
-// line writes one row: an escape sequence where a style begins, and none for a space that looks the same in both.
+// line writes one row: an escape sequence where a style begins, and none for a space that looks the
+// same in both.
 func (s *Screen) line(row []cell) {
 	for n := len(row); n > 0 && row[n-1].blank() && !styles.Visible(row[n-1].st, styles.Plain); n-- {
 		row = row[:n-1]
@@ -80,8 +82,8 @@ func (s *Screen) line(row []cell) {
 
 func (c cell) blank() bool { return c.r == 0 || c.r == ' ' }
 
-// An Area is a rectangle of a screen, W by H cells. Coordinates begin at its upper left corner; what lies outside is
-// not drawn.
+// An Area is a rectangle of a screen, W by H cells. Coordinates begin at its upper left corner;
+// what lies outside is not drawn.
 type Area struct {
 	s    *Screen
 	x, y int
@@ -120,8 +122,8 @@ func (a Area) Put(x, y int, st styles.ID, r rune) {
 	row[x] = cell{r, st}
 }
 
-// Text draws s at (x, y), as far as the row goes, and returns the column behind it. A control character, and one
-// without a width, is left out.
+// Text draws s at (x, y), as far as the row goes, and returns the column behind it. A control
+// character, and one without a width, is left out.
 func (a Area) Text(x, y int, st styles.ID, s string) int {
 	for _, r := range s {
 		switch w := Width(r); {
@@ -209,8 +211,8 @@ func (a Area) Clear() {
 	}
 }
 
-// Heading draws the title of a section with a rule behind it, and what legend holds at its right. It returns the
-// columns between which the legend stands.
+// Heading draws the title of a section with a rule behind it, and what legend holds at its right.
+// It returns the columns between which the legend stands.
 func (a Area) Heading(y int, title string, legend ...Span) {
 	a.Fill(0, y, styles.Faint, '─')
 	x := a.W

@@ -51,7 +51,8 @@ func TestNothingIsDrawnOutside(t *testing.T) {
 	})
 }
 
-// checkFrame fails unless frame has h lines of at most w columns, and no control character but those of styles.
+// checkFrame fails unless frame has h lines of at most w columns, and no control character but
+// those of styles.
 func checkFrame(t interface{ Fatalf(string, ...any) }, frame string, w, h int) {
 	lines := strings.Split(frame, "\n")
 	if len(lines) != max(h, 1) {

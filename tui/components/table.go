@@ -87,7 +87,8 @@ func (t *Table[R]) order() {
 	})
 }
 
-// Sort sorts by the next column, from the last one by the first; or the other way round if reverse is set.
+// Sort sorts by the next column, from the last one by the first; or the other way round if reverse
+// is set.
 func (t *Table[R]) Sort(reverse bool) {
 	if reverse {
 		t.reverse = !t.reverse

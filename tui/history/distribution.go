@@ -10,9 +10,9 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// A Distribution is a histogram of durations as a sorted list of the buckets that counted anything: 64 for each
-// doubling, so that a duration is known within 1 %. It takes 8 bytes a bucket where telemetry.Histogram takes 34
-// KiB, and does not change once it is made. nil is an empty one.
+// A Distribution is a histogram of durations as a sorted list of the buckets that counted anything:
+// 64 for each doubling, so that a duration is known within 1 %. It takes 8 bytes a bucket where
+// telemetry.Histogram takes 34 KiB, and does not change once it is made. nil is an empty one.
 type Distribution []bin
 
 type bin struct {
@@ -140,7 +140,8 @@ func (d Distribution) Max() time.Duration {
 	return d[len(d)-1].value()
 }
 
-// Percentile returns a duration that p percent of those counted do not exceed, within 1 %; 0 of none.
+// Percentile returns a duration that p percent of those counted do not exceed, within 1 %; 0 of
+// none.
 func (d Distribution) Percentile(p float64) time.Duration {
 	rank, seen := max(uint64(p/100*float64(d.Count())+0.5), 1), uint64(0)
 	for _, b := range d {

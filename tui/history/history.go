@@ -1,5 +1,6 @@
-// Package history keeps what samples of a pool showed: their differences, as points in time, and since when
-// something is as it is. It is bounded: when it is full, neighbors among its older half become one point each.
+// Package history keeps what samples of a pool showed: their differences, as points in time, and
+// since when something is as it is. It is bounded: when it is full, neighbors among its older half
+// become one point each.
 package history
 
 import (
@@ -12,13 +13,15 @@ import (
 // Bounds of a History.
 const (
 	MaxPoints = 3600 // an hour of samples of every second
-	// MaxBytes is about what points take, so that a monitor that has run for minutes takes no more memory than one that has for
-	// days: but LeastPoints, five minutes, are kept of many processes, too, up to MostBytes.
+	// MaxBytes is about what points take, so that a monitor that has run for minutes takes no more
+	// memory than one that has for days: but LeastPoints, five minutes, are kept of many processes,
+	// too, up to MostBytes.
 	MaxBytes    = 4 << 20
 	LeastPoints = 300
 	MostBytes   = 64 << 20
 	MaxEvents   = 2000
-	// Gap is how many times the usual distance of two points they may be apart and yet be drawn as one line.
+	// Gap is how many times the usual distance of two points they may be apart and yet be drawn as one
+	// line.
 	Gap = 4
 )
 
@@ -64,8 +67,8 @@ func New() *History {
 	return h
 }
 
-// Add takes the next sample, which must not be changed any more. One that is not newer than the last adds no point:
-// the look failed, and says so in its Problem.
+// Add takes the next sample, which must not be changed any more. One that is not newer than the
+// last adds no point: the look failed, and says so in its Problem.
 func (h *History) Add(s *telemetry.Sample) {
 	last := h.Last
 	h.Last = s

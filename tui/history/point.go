@@ -115,14 +115,15 @@ func (p *Point) size() (n int) {
 	return n
 }
 
-// rates are what a process did a second when its record changed last, and when that was by the samples' clock.
+// rates are what a process did a second when its record changed last, and when that was by the
+// samples' clock.
 type rates struct {
 	ops [telemetry.Kinds]float64
 	at  time.Time
 }
 
-// hold is for how long a process is taken to go on as before though its record did not change: it is written once a
-// second, and two looks a second apart may find the same.
+// hold is for how long a process is taken to go on as before though its record did not change: it
+// is written once a second, and two looks a second apart may find the same.
 const hold = 2500 * time.Millisecond
 
 // point returns what happened between last and s, and keeps what the next one needs.
@@ -178,9 +179,9 @@ func (p *Point) distributions() {
 	p.Total = quantiles(Merge(kinds...))
 }
 
-// did returns what a process did since its record before. A record that is new counts from nothing if its process
-// began since the sample before, by the process's own clock, and not at all otherwise: how much of it happened
-// before is not known.
+// did returns what a process did since its record before. A record that is new counts from nothing
+// if its process began since the sample before, by the process's own clock, and not at all
+// otherwise: how much of it happened before is not known.
 func (h *History) did(id ProcessID, is *telemetry.Process, at time.Time, span time.Duration) Process {
 	did := Process{ID: id}
 	was, known := h.before[id]
@@ -240,7 +241,8 @@ func since(is, was uint64) uint64 {
 	return is - was
 }
 
-// nodesOf adds the verbs at nodes: by the nodes' own counters, or as clients counted them where nodes do not.
+// nodesOf adds the verbs at nodes: by the nodes' own counters, or as clients counted them where
+// nodes do not.
 func (h *History) nodesOf(p *Point, s *telemetry.Sample) {
 	for _, n := range s.Nodes {
 		was, known := h.nodes[n.ID]

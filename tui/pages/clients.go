@@ -23,7 +23,8 @@ type Clients struct {
 	rows   []clientRow
 }
 
-// clientRow is a client and its process, of which either may be unknown. Clients of a process share its figures.
+// clientRow is a client and its process, of which either may be unknown. Clients of a process share
+// its figures.
 type clientRow struct {
 	id          int
 	name, state string
@@ -191,7 +192,8 @@ func (e *Env) recent(id history.ProcessID) history.Distribution {
 	return history.Merge(all...)
 }
 
-// hitRate returns the part of lookups in caches that hit, by the counters that name them; negative: not known.
+// hitRate returns the part of lookups in caches that hit, by the counters that name them; negative:
+// not known.
 func hitRate(q *history.Process) float64 {
 	var hits, misses float64
 	if q != nil {

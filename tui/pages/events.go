@@ -60,7 +60,8 @@ func NewEvents() *Events {
 	return p
 }
 
-// aboutNode reports whether an event names a node. 0 is a node, and what an event about none may leave there.
+// aboutNode reports whether an event names a node. 0 is a node, and what an event about none may
+// leave there.
 func aboutNode(e *telemetry.Event) bool {
 	switch e.What {
 	case "expelled", "restored", "broken":

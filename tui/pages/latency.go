@@ -171,7 +171,8 @@ func (p *Latency) Key(e *Env, k tea.KeyMsg) (tea.Cmd, bool) {
 	return nil, true
 }
 
-// moveCursor moves by hundredths of a decade from 1 ns; a cursor that was not there begins at the median.
+// moveCursor moves by hundredths of a decade from 1 ns; a cursor that was not there begins at the
+// median.
 func (p *Latency) moveCursor(n int) {
 	if p.cursor == 0 && len(p.rows) > 0 && p.rows[0].p[0] > 0 {
 		p.cursor = int(100 * math.Log10(float64(p.rows[0].p[0])))

@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/tui/styles"
 )
 
-// Nodes are the memory nodes: role, lease, verbs and bytes, and what their persistent memory counts.
+// Nodes are the memory nodes: role, lease, verbs and bytes, and what their persistent memory
+// counts.
 type Nodes struct {
 	table  components.Table[nodeRow]
 	detail bool
@@ -135,7 +136,8 @@ func (p *Nodes) Draw(e *Env, a components.Area) {
 		return
 	}
 	s := e.sample()
-	// The table comes first, then what memory is used for. The chart has its least height, or is left out.
+	// The table comes first, then what memory is used for. The chart has its least height, or is left
+	// out.
 	const leastChart = 6
 	memory := len(s.Memory) + len(s.Fill) + 2
 	tableH := min(len(s.Nodes)+3, max(a.H-memory-leastChart, a.H/2))

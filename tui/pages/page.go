@@ -1,5 +1,5 @@
-// Package pages is what the monitor shows, a page a file: each draws a history into an area and takes keys. No page
-// knows where samples come from.
+// Package pages is what the monitor shows, a page a file: each draws a history into an area and
+// takes keys. No page knows where samples come from.
 package pages
 
 import (
@@ -109,8 +109,8 @@ func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 // Time returns the time at a place of the axis of X.
 func Time(x float64) time.Time { return time.Unix(0, int64(x*1e9)).UTC() }
 
-// chart returns a chart over the window, for an area of w columns. Its end is a multiple of what one dot stands
-// for, so that lines move by whole dots and are not drawn anew at every sample.
+// chart returns a chart over the window, for an area of w columns. Its end is a multiple of what
+// one dot stands for, so that lines move by whole dots and are not drawn anew at every sample.
 func (e *Env) chart(w int) *components.Chart {
 	to, from := seconds(e.Now), seconds(e.From())
 	if to-from < 1e-6 {

@@ -41,8 +41,8 @@ const (
 	NearlyFullAt = 0.98
 )
 
-// Find returns what is wrong at now, which is a time by the clock of the samples; worst first, and of equals the
-// one that is so longest.
+// Find returns what is wrong at now, which is a time by the clock of the samples; worst first, and
+// of equals the one that is so longest.
 func Find(h *history.History, now time.Time) (all []Problem) {
 	s := h.Last
 	if s == nil {
@@ -77,7 +77,8 @@ func (f *finder) add(v Severity, since time.Time, format string, a ...any) {
 // ago returns how long ago t was, as people say it.
 func (f *finder) ago(t time.Time) string { return Duration(f.now.Sub(t)) }
 
-// Duration returns d in whole seconds below two minutes, else in minutes, hours or days; fractions below a second.
+// Duration returns d in whole seconds below two minutes, else in minutes, hours or days; fractions
+// below a second.
 func Duration(d time.Duration) string {
 	switch {
 	case d < 0:

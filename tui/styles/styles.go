@@ -1,5 +1,6 @@
-// Package styles is how the monitor looks: a short list of styles, which colors they have on light and dark
-// terminals of 16, 256 and 16 million colors, and what stands for its glyphs where the locale is not UTF-8.
+// Package styles is how the monitor looks: a short list of styles, which colors they have on light
+// and dark terminals of 16, 256 and 16 million colors, and what stands for its glyphs where the
+// locale is not UTF-8.
 package styles
 
 import (
@@ -12,7 +13,8 @@ import (
 // ID names a style. A cell of the screen has one.
 type ID uint8
 
-// The styles. Series and those after it are the colors of lines in a chart; there are SeriesCount of them.
+// The styles. Series and those after it are the colors of lines in a chart; there are SeriesCount
+// of them.
 const (
 	Plain  ID = iota
 	Muted     // labels, units, axes
@@ -37,8 +39,8 @@ const (
 // OfSeries returns the style of a chart's i-th line.
 func OfSeries(i int) ID { return Series + ID(i%SeriesCount) }
 
-// ink is a color by the number that it has among 256 and among 16, on a light and on a dark background. Numbers are
-// shorter on the wire than 16 million colors are.
+// ink is a color by the number that it has among 256 and among 16, on a light and on a dark
+// background. Numbers are shorter on the wire than 16 million colors are.
 func ink(light, light16, dark, dark16 string) lipgloss.CompleteAdaptiveColor {
 	return lipgloss.CompleteAdaptiveColor{
 		Light: lipgloss.CompleteColor{TrueColor: light, ANSI256: light, ANSI: light16},
@@ -91,8 +93,8 @@ func New(r *lipgloss.Renderer, unicode bool) *Theme {
 	return t
 }
 
-// selected returns style s in a selected row. Of 16 colors none is a background on which all others can be read, so
-// the row is the terminal's own two colors the other way round.
+// selected returns style s in a selected row. Of 16 colors none is a background on which all others
+// can be read, so the row is the terminal's own two colors the other way round.
 func selected(r *lipgloss.Renderer, s lipgloss.Style) lipgloss.Style {
 	if r.ColorProfile() == termenv.ANSI {
 		return r.NewStyle().Bold(s.GetBold()).Reverse(true)

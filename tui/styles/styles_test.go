@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/tui/styles"
 )
 
-// TestSelectedRowCanBeRead: in 16 colors no text of a selected row has a color of its own, for none can be read on
-// all backgrounds.
+// TestSelectedRowCanBeRead: in 16 colors no text of a selected row has a color of its own, for none
+// can be read on all backgrounds.
 func TestSelectedRowCanBeRead(t *testing.T) {
 	for _, dark := range []bool{true, false} {
 		r := lipgloss.NewRenderer(nil)

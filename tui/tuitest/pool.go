@@ -1,5 +1,5 @@
-// Package tuitest makes samples of a pool that does not exist, for tests and benchmarks of the monitor: the same
-// seed, the same samples.
+// Package tuitest makes samples of a pool that does not exist, for tests and benchmarks of the
+// monitor: the same seed, the same samples.
 package tuitest
 
 import (
@@ -14,8 +14,8 @@ import (
 // Begin is the time of the first sample.
 var Begin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// When things happen, in samples after the first: node 1 is broken, expelled, its replicas are mended and its place
-// is filled; client 7 dies and is recovered.
+// When things happen, in samples after the first: node 1 is broken, expelled, its replicas are
+// mended and its place is filled; client 7 dies and is recovered.
 const (
 	Broken, Expelled, Mended, Restored = 120, 121, 123, 127
 	Died, Recovered                    = 180, 184

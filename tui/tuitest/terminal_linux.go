@@ -54,7 +54,8 @@ func Start(t testing.TB, w, h int, cmd *exec.Cmd) *Terminal {
 	return x
 }
 
-// Pseudo returns both ends of a new terminal of w by h: the emulator's, which is closed with the test, and the program's.
+// Pseudo returns both ends of a new terminal of w by h: the emulator's, which is closed with the
+// test, and the program's.
 func Pseudo(t testing.TB, w, h int) (emulator, program *os.File) {
 	t.Helper()
 	emulator, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -139,8 +140,9 @@ const (
 	Left    = "\x1b[?1049l"
 )
 
-// End waits for the program's end. The terminal must be as it was: the other screen left, the cursor shown, the mouse given back,
-// the settings as before. It returns what was drawn before the program took the whole screen, on it, and behind it.
+// End waits for the program's end. The terminal must be as it was: the other screen left, the
+// cursor shown, the mouse given back, the settings as before. It returns what was drawn before the
+// program took the whole screen, on it, and behind it.
 func (x *Terminal) End() (before, shown, after []byte) {
 	x.t.Helper()
 	x.Wait()

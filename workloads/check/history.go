@@ -30,7 +30,8 @@ var kindNames = [...]string{"get", "insert", "update", "delete", "scan"}
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Do calls the operation of a client.Store. A Get's value is dropped, and only Insert and Update take one.
+// Do calls the operation of a client.Store. A Get's value is dropped, and only Insert and Update
+// take one.
 func (k Kind) Do(s client.Store, key, value []byte) error {
 	switch k {
 	case Insert:
@@ -47,8 +48,8 @@ func (k Kind) Do(s client.Store, key, value []byte) error {
 // Answer is what an operation came back with.
 type Answer uint8
 
-// The answers. Those from Pending on leave the effect of a write unknown: it took place at some time after the call,
-// or will, or never does.
+// The answers. Those from Pending on leave the effect of a write unknown: it took place at some
+// time after the call, or will, or never does.
 const (
 	OK        Answer = iota
 	NotFound         // client.ErrNotFound
@@ -140,8 +141,8 @@ func (h History) Encode(w io.Writer) error {
 	return b.Flush()
 }
 
-// Decode reads what Encode or Recorder.LogTo wrote. Of several lines for one operation the last counts, and an
-// unfinished last line, the mark of a killed process, is left out.
+// Decode reads what Encode or Recorder.LogTo wrote. Of several lines for one operation the last
+// counts, and an unfinished last line, the mark of a killed process, is left out.
 func Decode(r io.Reader) (History, error) {
 	type id struct{ worker, seq int }
 	seen := map[id]int{}

@@ -11,7 +11,8 @@ import (
 
 // Options of Linearizable. Zero values mean: exact clocks, a minute.
 type Options struct {
-	// Slack widens every operation by this much at both ends, for histories merged from clocks that may differ.
+	// Slack widens every operation by this much at both ends, for histories merged from clocks that
+	// may differ.
 	Slack time.Duration
 	// Timeout bounds the search.
 	Timeout time.Duration
@@ -20,11 +21,12 @@ type Options struct {
 // ErrUndecided is wrapped when the search did not end in time; the history may be right or wrong.
 var ErrUndecided = errors.New("linearizability undecided")
 
-// Linearizable returns nil when, for each key, some order of its operations respects their times and explains their
-// answers, starting from an empty store. Otherwise the error is a *Violation, or wraps ErrUndecided.
+// Linearizable returns nil when, for each key, some order of its operations respects their times
+// and explains their answers, starting from an empty store. Otherwise the error is a *Violation, or
+// wraps ErrUndecided.
 //
-// A write of unknown outcome may take effect at any one moment after its call or never; a read of unknown outcome
-// and what the store refused say nothing.
+// A write of unknown outcome may take effect at any one moment after its call or never; a read of
+// unknown outcome and what the store refused say nothing.
 func Linearizable(h History, o Options) error {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	ops := o.prepare(h)
@@ -55,8 +57,8 @@ type pair struct {
 	value Value
 }
 
-// prepare returns the operations that say something, on times of their own. An UPDATE of unknown outcome whose value
-// was not read says nothing: in any order that has it, it can be left out.
+// prepare returns the operations that say something, on times of their own. An UPDATE of unknown
+// outcome whose value was not read says nothing: in any order that has it, it can be left out.
 func (o Options) prepare(h History) []*Op {
 	read := map[pair]bool{}
 	for _, op := range h {
@@ -190,9 +192,9 @@ func byKey(h []porcupine.Operation) [][]porcupine.Operation {
 	return keys
 }
 
-// apply reports whether the operation can have met the state with its answer, and the state that it leaves. One of
-// unknown outcome can meet any state; as it never returns, an order may also put it behind everything else, where
-// it is never seen: that is how it never takes effect.
+// apply reports whether the operation can have met the state with its answer, and the state that it
+// leaves. One of unknown outcome can meet any state; as it never returns, an order may also put it
+// behind everything else, where it is never seen: that is how it never takes effect.
 func (t *step) apply(state int) (bool, int) {
 	there := state != absent
 	answer := t.op.Answer

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// script reads a history: "WORKER CALL-RETURN KIND [VALUE] ANSWER", one operation a line, all on one key; RETURN may
-// be a dot.
+// script reads a history: "WORKER CALL-RETURN KIND [VALUE] ANSWER", one operation a line, all on
+// one key; RETURN may be a dot.
 func script(t *testing.T, text string) History {
 	t.Helper()
 	var h History

@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Recorder is a client.Store that notes every operation of the Store below it. Like any Store it belongs to one
-// worker. History may be called once the worker is done, or dead.
+// Recorder is a client.Store that notes every operation of the Store below it. Like any Store it
+// belongs to one worker. History may be called once the worker is done, or dead.
 type Recorder struct {
 	store  client.Store
 	now    func() time.Duration
@@ -27,14 +27,15 @@ type Recorder struct {
 
 var _ client.Store = (*Recorder)(nil)
 
-// NewRecorder records what a worker does on s, by the clock now, which all workers of a history share (see
-// rdma.Env.Now). The worker's number is unique in the history.
+// NewRecorder records what a worker does on s, by the clock now, which all workers of a history
+// share (see rdma.Env.Now). The worker's number is unique in the history.
 func NewRecorder(worker int, s client.Store, now func() time.Duration) *Recorder {
 	return &Recorder{store: s, now: now, worker: worker}
 }
 
-// LogTo makes the recorder also write each operation to w, a line when it is called and a line when it returns, so
-// that the history of a process outlives it: Decode reads them. A failure to write ends the next operation.
+// LogTo makes the recorder also write each operation to w, a line when it is called and a line when
+// it returns, so that the history of a process outlives it: Decode reads them. A failure to write
+// ends the next operation.
 func (r *Recorder) LogTo(w io.Writer) { r.log = json.NewEncoder(w) }
 
 // History returns what was recorded so far.
@@ -82,9 +83,10 @@ func (r *Recorder) change(k Kind, key, value []byte) error {
 // ErrScan is wrapped by what Scan returns of a scan that no store may answer.
 var ErrScan = errors.New("no such scan")
 
-// Scan records a scan of up to n pairs from a key on, of a store that is a client.Scanner: keys, in order, are all
-// that the history has. What it answers is in Found, as a Get of each key in its range: each has to be right at some
-// moment of the scan. So it has nothing that was not there in its time, and all that was there throughout.
+// Scan records a scan of up to n pairs from a key on, of a store that is a client.Scanner: keys, in
+// order, are all that the history has. What it answers is in Found, as a Get of each key in its
+// range: each has to be right at some moment of the scan. So it has nothing that was not there in
+// its time, and all that was there throughout.
 //
 // The error is the store's, or wraps ErrScan: pairs out of order, or too many, or of other keys.
 func (r *Recorder) Scan(keys []string, from string, n int) error {
@@ -160,7 +162,8 @@ func (r *Recorder) write(op *Op) {
 	}
 }
 
-// classify turns an error into an answer. What may hide an effect comes first: an error can wrap several.
+// classify turns an error into an answer. What may hide an effect comes first: an error can wrap
+// several.
 func classify(err error) Answer {
 	switch {
 	case err == nil:

@@ -20,9 +20,9 @@ const (
 	sizeBits  = 24
 )
 
-// MakeValue appends to dst the n-th value (from 1) of a worker, size bytes long. Its first word names worker, n and
-// size, and all that follows is derived from it, so that a mixture of two values, a truncated one or an overwritten
-// one is never taken for either.
+// MakeValue appends to dst the n-th value (from 1) of a worker, size bytes long. Its first word
+// names worker, n and size, and all that follows is derived from it, so that a mixture of two
+// values, a truncated one or an overwritten one is never taken for either.
 func MakeValue(dst []byte, worker, n, size int) []byte {
 	size = max(size, MinValue)
 	if uint(worker) >= 1<<15 || uint(n) >= 1<<countBits || n == 0 || size >= 1<<sizeBits {
@@ -36,7 +36,8 @@ func MakeValue(dst []byte, worker, n, size int) []byte {
 	return dst
 }
 
-// fill is byte i of the value id. Each word differs from each other one, within the value and between values.
+// fill is byte i of the value id. Each word differs from each other one, within the value and
+// between values.
 func fill(id uint64, i int) byte {
 	x := (id + uint64(i/8)) * 0x9e3779b97f4a7c15
 	x ^= x >> 29

@@ -13,8 +13,8 @@ import (
 type Violation struct {
 	Key []byte
 	Why string
-	// Ops are enough for the contradiction, sorted by call. An operation that returned after the culprit counts as
-	// still running.
+	// Ops are enough for the contradiction, sorted by call. An operation that returned after the
+	// culprit counts as still running.
 	Ops []*Op
 	// Culprit is the first operation to return with an answer that cannot be explained.
 	Culprit *Op
@@ -47,8 +47,9 @@ func (v *Violation) Error() string {
 // shrinkTime bounds the search for a smaller contradiction.
 const shrinkTime = 10 * time.Second
 
-// violation narrows down why one key's operations cannot be ordered. Each step keeps a proof: what is left cannot be
-// ordered either, and that it is part of the history means that the history cannot.
+// violation narrows down why one key's operations cannot be ordered. Each step keeps a proof: what
+// is left cannot be ordered either, and that it is part of the history means that the history
+// cannot.
 func (s *search) violation(ops []*Op) *Violation {
 	s.deadline = time.Now().Add(shrinkTime)
 	ops, culprit := s.shortestPrefix(ops)
@@ -61,8 +62,8 @@ func (s *search) violation(ops []*Op) *Violation {
 	return &Violation{Key: culprit.Key, Why: why, Ops: ops, Culprit: culprit}
 }
 
-// shortestPrefix cuts the history at the first return that makes it impossible. Prefixes of a possible history are
-// possible, so the place can be bisected.
+// shortestPrefix cuts the history at the first return that makes it impossible. Prefixes of a
+// possible history are possible, so the place can be bisected.
 func (s *search) shortestPrefix(ops []*Op) ([]*Op, *Op) {
 	returns := slices.DeleteFunc(slices.Clone(ops), (*Op).unknown)
 	slices.SortStableFunc(returns, func(a, b *Op) int { return int(min(max(a.Return-b.Return, -1), 1)) })
@@ -78,7 +79,8 @@ func (s *search) shortestPrefix(ops []*Op) ([]*Op, *Op) {
 	return prefix(ops, returns[hi].Return), returns[hi]
 }
 
-// prefix is what an observer knew at a time: later calls have not happened, and what has not returned is pending.
+// prefix is what an observer knew at a time: later calls have not happened, and what has not
+// returned is pending.
 func prefix(ops []*Op, at time.Duration) []*Op {
 	out := make([]*Op, 0, len(ops))
 	for _, op := range ops {
@@ -95,8 +97,8 @@ func prefix(ops []*Op, at time.Duration) []*Op {
 	return out
 }
 
-// dropObservers leaves out operations that changed nothing and are not needed for the contradiction: first many at
-// once, then one by one.
+// dropObservers leaves out operations that changed nothing and are not needed for the
+// contradiction: first many at once, then one by one.
 func (s *search) dropObservers(ops []*Op, culprit *Op) []*Op {
 	for size := len(ops); size >= 1; size /= 2 {
 		for from := 0; from < len(ops); {
@@ -118,8 +120,8 @@ func (s *search) dropObservers(ops []*Op, culprit *Op) []*Op {
 	return ops
 }
 
-// lastQuiet leaves out everything before the last moment at which no operation with a known outcome was running, if
-// the rest is impossible from any state that the key may have had then.
+// lastQuiet leaves out everything before the last moment at which no operation with a known outcome
+// was running, if the rest is impossible from any state that the key may have had then.
 func (s *search) lastQuiet(ops []*Op) ([]*Op, bool) {
 	for i := len(ops) - 1; i > 0; i-- {
 		if !quiet(ops, i) {
@@ -142,7 +144,8 @@ func quiet(ops []*Op, i int) bool {
 	return !slices.ContainsFunc(ops[:i], func(op *Op) bool { return !op.unknown() && op.Return >= ops[i].Call })
 }
 
-// impossible reports whether ops cannot be ordered from any state: absent, a value that they mention, or any other.
+// impossible reports whether ops cannot be ordered from any state: absent, a value that they
+// mention, or any other.
 func (s *search) impossible(ops []*Op) bool {
 	starts := map[int]bool{absent: true, len(s.values) + 1: true}
 	for _, op := range ops {

@@ -13,8 +13,9 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// About tells of a database on a pool what its user may not have said: the properties that hold, defaults too, and in
-// a line that this process made the pool, if it did and the pool stays. Of others there is nothing to tell.
+// About tells of a database on a pool what its user may not have said: the properties that hold,
+// defaults too, and in a line that this process made the pool, if it did and the pool stays. Of
+// others there is nothing to tell.
 func About(db Database) (holds map[string]string, made string) {
 	d := poolOf(db)
 	if d == nil {
@@ -37,8 +38,8 @@ func About(db Database) (holds map[string]string, made string) {
 	return holds, made
 }
 
-// Terms returns those of a database's pool, without what its user knows of the workload. A database that is on none has
-// none.
+// Terms returns those of a database's pool, without what its user knows of the workload. A database
+// that is on none has none.
 func Terms(db Database) runner.Terms {
 	if d := poolOf(db); d != nil {
 		return d.terms()
@@ -56,8 +57,8 @@ func poolOf(db Database) *pool {
 	return d
 }
 
-// terms are those of the pool. Replicas and format are in its header, which names the replicas once where index and
-// data have as many; they are 0 where it names none.
+// terms are those of the pool. Replicas and format are in its header, which names the replicas once
+// where index and data have as many; they are 0 where it names none.
 func (d *pool) terms() runner.Terms {
 	t := runner.Terms{Pool: d.addr, Fabric: d.over(), Nodes: d.fabric.Nodes()}
 	ep, err := d.fabric.Open("header")

@@ -37,13 +37,14 @@ func newForeign(db ycsb.DB, s *workloads.Spec, threads int) *foreign {
 
 // Open implements runner.Database.
 func (f *foreign) Open(worker int) (workloads.DB, error) {
-	// Not the run's context: a cancelled operation would count as a failed one. Drivers have timeouts of their own.
+	// Not the run's context: a cancelled operation would count as a failed one. Drivers have timeouts
+	// of their own.
 	ctx := f.DB.InitThread(context.Background(), worker, f.threads)
 	return &foreignDB{foreign: f, ctx: ctx, values: make(map[string][]byte, len(f.fields))}, nil
 }
 
-// Read implements ycsb.DB. Upstream's drivers want the names of the fields, also of all. Some of them find nothing of a
-// record that lacks one of these.
+// Read implements ycsb.DB. Upstream's drivers want the names of the fields, also of all. Some of
+// them find nothing of a record that lacks one of these.
 func (f *foreign) Read(ctx context.Context, table, key string, fields []string) (map[string][]byte, error) {
 	if len(fields) > 0 {
 		return f.DB.Read(ctx, table, key, fields)

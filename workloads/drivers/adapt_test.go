@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// picky is an upstream driver in the manner of redis: it knows no record by no fields, nor one that lacks a field.
+// picky is an upstream driver in the manner of redis: it knows no record by no fields, nor one that
+// lacks a field.
 type picky struct {
 	ycsb.DB
 	row map[string][]byte

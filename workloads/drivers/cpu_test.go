@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// TestCPU: processor time is told where memory nodes are processes, and not while one of them does not tell its own.
+// TestCPU: processor time is told where memory nodes are processes, and not while one of them does
+// not tell its own.
 func TestCPU(t *testing.T) {
 	n, err := fabrics.Serve(fabrics.NodeConfig{Listen: "127.0.0.1:0", Memory: 1 << 20})
 	if err != nil {

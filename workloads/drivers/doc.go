@@ -1,8 +1,8 @@
-// Package drivers are the databases of go-ycsb, by the names of upstream's registry: every store of package stores,
-// noop, and upstream's driver of Redis.
+// Package drivers are the databases of go-ycsb, by the names of upstream's registry: every store of
+// package stores, noop, and upstream's driver of Redis.
 //
-// A driver of ours is both a ycsb.DB, which upstream's registry wants, and a runner.Database, which the worker loop
-// drives without upstream's maps; an upstream driver is adapted to the latter.
+// A driver of ours is both a ycsb.DB, which upstream's registry wants, and a runner.Database, which
+// the worker loop drives without upstream's maps; an upstream driver is adapted to the latter.
 package drivers
 
 import (
@@ -59,9 +59,10 @@ func noScans(name string) error {
 // redis is upstream's driver, which has no scans.
 const redis = "redis"
 
-// Create opens the database with that name as the properties say, for the command that the property "command" names:
-// "load" makes a pool where there is none and refuses one that already holds what is to be loaded; "run" wants one
-// that is loaded. After a load the same database can be run. A user's mistake is a workloads.UseError.
+// Create opens the database with that name as the properties say, for the command that the property
+// "command" names: "load" makes a pool where there is none and refuses one that already holds what
+// is to be loaded; "run" wants one that is loaded. After a load the same database can be run. A
+// user's mistake is a workloads.UseError.
 func Create(name string, p *properties.Properties) (Database, error) {
 	if err := Known(name); err != nil {
 		return nil, err

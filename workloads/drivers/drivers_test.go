@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/go-redis/redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
-// pools are the pools of a pretended machine: fabrics in memory that outlive their Close, each with a map for a store.
+// pools are the pools of a pretended machine: fabrics in memory that outlive their Close, each with
+// a map for a store.
 type pools struct {
 	byID   map[string]*fakePool
 	latest *fakePool

@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Kept counts what a process does to keep a pool. It is safe for concurrent use; the zero value has counted nothing.
+// Kept counts what a process does to keep a pool. It is safe for concurrent use; the zero value has
+// counted nothing.
 type Kept struct {
 	mu     sync.Mutex
 	counts [cluster.Whats + 1]uint64
@@ -48,7 +49,8 @@ func (k *Kept) Counts(yield func(cluster.What, uint64) bool) {
 	}
 }
 
-// Inside returns the pool of a database of ours, and what this process does to keep it; false: it is no pool's.
+// Inside returns the pool of a database of ours, and what this process does to keep it; false: it
+// is no pool's.
 func Inside(db Database) (f rdma.Fabric, kept *Kept, ok bool) {
 	if d := poolOf(db); d != nil {
 		return d.fabric, &d.kept, true

@@ -139,7 +139,8 @@ func readOwn(r *workloads.Reader, kind *stores.Kind) stores.Values {
 	return own
 }
 
-// checkNames refuses farkv.* properties that do not exist: a misspelt one would be measured as its default.
+// checkNames refuses farkv.* properties that do not exist: a misspelt one would be measured as its
+// default.
 func checkNames(p *properties.Properties) error {
 	for _, name := range p.Keys() {
 		if strings.HasPrefix(name, "farkv.") && !slices.Contains(runner.Names(Properties), name) {

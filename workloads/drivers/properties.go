@@ -14,7 +14,8 @@ const servedPool = "the pool: a NAME of memory nodes that load starts on this ma
 	" 'farkv up NAME' started; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,... and" +
 	" consul:HOST:PORT/POOL are on memory nodes that run"
 
-// PropertiesOf documents the properties that one of our stores understands besides YCSB's, with its own defaults.
+// PropertiesOf documents the properties that one of our stores understands besides YCSB's, with its
+// own defaults.
 func PropertiesOf(k *stores.Kind) (own []runner.Property) {
 	made := k.Size(stores.Params{})
 	options := map[string]*stores.Option{}

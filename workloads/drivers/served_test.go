@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// TestServers loads and runs YCSB's mixes on stores with servers beside their nodes, all in this process. Each value
-// that is read is checked, and then the pool.
+// TestServers loads and runs YCSB's mixes on stores with servers beside their nodes, all in this
+// process. Each value that is read is checked, and then the pool.
 func TestServers(t *testing.T) {
 	for _, kind := range stores.Kinds() {
 		if kind.Serve == nil {

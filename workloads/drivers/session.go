@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// session is a worker's store with the endpoint that it stands on. One that was fenced off, or does not know what
-// became of a write, is left behind with the operation that it failed, and the next operation opens another.
+// session is a worker's store with the endpoint that it stands on. One that was fenced off, or does
+// not know what became of a write, is left behind with the operation that it failed, and the next
+// operation opens another.
 type session struct {
 	pool   *pool
 	worker int

@@ -28,8 +28,9 @@ func (f *failing) Update(_, _ []byte) error {
 
 func (f *failing) Close() error { return f.closing }
 
-// TestSession: a worker that was fenced off, or has a write of unknown outcome, goes on with another identity, and what it
-// has posted altogether is counted. Where the old one cannot be closed it is fenced off.
+// TestSession: a worker that was fenced off, or has a write of unknown outcome, goes on with
+// another identity, and what it has posted altogether is counted. Where the old one cannot be
+// closed it is fenced off.
 func TestSession(t *testing.T) {
 	f, err := fabrics.Create("mem:", fabrics.Geometry{Nodes: 1, Memory: 4096, Clients: 4}, nil)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// TestObjectSizes loads and runs each store with records of several lengths, whose reads are checked.
+// TestObjectSizes loads and runs each store with records of several lengths, whose reads are
+// checked.
 func TestObjectSizes(t *testing.T) {
 	for _, kind := range stores.Kinds() {
 		for _, sizes := range []string{"zippydb", "up2x", "udb"} {

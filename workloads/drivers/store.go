@@ -50,8 +50,9 @@ var real = world{
 	},
 }
 
-// StartNodes makes a pool of a name on memory nodes that it starts on this machine, for stores with servers beside
-// them. EndNodes ends those of a name, and their pool. A program sets both that can; nil: this one cannot.
+// StartNodes makes a pool of a name on memory nodes that it starts on this machine, for stores with
+// servers beside them. EndNodes ends those of a name, and their pool. A program sets both that can;
+// nil: this one cannot.
 var (
 	StartNodes func(name, store string, p stores.Params) error
 	EndNodes   func(name string) error
@@ -169,8 +170,8 @@ func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 	return c.make(db, o, params)
 }
 
-// drop removes the pool. Nodes that load started for it end, too, if the new pool has nodes of its own, or needs none:
-// else it is made on the same.
+// drop removes the pool. Nodes that load started for it end, too, if the new pool has nodes of its
+// own, or needs none: else it is made on the same.
 func (c storeCreator) drop(db *pool, o *options) error {
 	if o.started == "" || db.kind.Serve == nil && o.named != "" {
 		if err := c.remove(o.pool, false); err != nil && !errors.Is(err, fabrics.ErrNoPool) {
@@ -245,7 +246,8 @@ func (c storeCreator) make(db *pool, o *options, params stores.Params) (err erro
 	return nil
 }
 
-// explain adds what a user can do about an error of a pool. What no state of the world would make right is a misuse.
+// explain adds what a user can do about an error of a pool. What no state of the world would make
+// right is a misuse.
 func explain(err error, pool, what string) error {
 	of := func(errs ...error) []error { return errs }
 	return workloads.Explain(fmt.Errorf("pool %s: cannot %s: %w", pool, what, err), []workloads.Hint{
@@ -302,9 +304,9 @@ func (d *pool) Close() error {
 // probes is how many of the records are looked up to tell whether a pool is loaded.
 const probes = 16
 
-// begin makes the process a candidate for the pool's master, once the pool is known to be of its store, and checks
-// whether that is fit for the command. A pool of which a node died may have no other candidate, and answer nothing
-// until then.
+// begin makes the process a candidate for the pool's master, once the pool is known to be of its
+// store, and checks whether that is fit for the command. A pool of which a node died may have no
+// other candidate, and answer nothing until then.
 func (d *pool) begin(command string, s *workloads.Spec, o *options) (err error) {
 	session, err := d.session(0)
 	if err != nil {
@@ -349,8 +351,8 @@ func (d *pool) check(command string, s *workloads.Spec, o *options, session *ses
 	return nil
 }
 
-// probe looks for some of the records that are to be loaded, the first and the last among them, and counts those that
-// are there. The pool takes pairs of most bytes, and keys of key.
+// probe looks for some of the records that are to be loaded, the first and the last among them, and
+// counts those that are there. The pool takes pairs of most bytes, and keys of key.
 func (d *pool) probe(s *workloads.Spec, session *session, db workloads.DB) (most, key, found int, err error) {
 	most = d.kind.MostPair(session.store)
 	if key, err = d.longestKey(session); err != nil {
@@ -369,7 +371,8 @@ func (d *pool) probe(s *workloads.Spec, session *session, db workloads.DB) (most
 	return most, key, found, nil
 }
 
-// longestKey is the most bytes of a key in the pool of a session, where its store has room for keys alone.
+// longestKey is the most bytes of a key in the pool of a session, where its store has room for keys
+// alone.
 func (d *pool) longestKey(s *session) (int, error) {
 	if d.kind.Limits == nil {
 		return math.MaxInt, nil

@@ -160,8 +160,8 @@ func status(err error) error {
 	return &failure{exitFailed, err}
 }
 
-// explain tells what became of a failed operation, and what can be done about it. Where a cause says enough, how it came
-// about is left to the results file. Hints name the pool.
+// explain tells what became of a failed operation, and what can be done about it. Where a cause
+// says enough, how it came about is left to the results file. Hints name the pool.
 func explain(err error, pool string) string {
 	op, _, _ := strings.Cut(err.Error(), ": ")
 	of := func(errs ...error) []error { return errs }
@@ -179,7 +179,8 @@ func explain(err error, pool string) string {
 	}).Error()
 }
 
-// savable tells early whether a file of results can be written: after a long run it would be a pity.
+// savable tells early whether a file of results can be written: after a long run it would be a
+// pity.
 func savable(what, name string) error {
 	if name == "" || toStdout(name) {
 		return nil

@@ -111,8 +111,8 @@ func propertyFile(name string) (*properties.Properties, error) {
 	return p, nil
 }
 
-// checkName refuses properties that nothing reads: a misspelt one would be measured as its default. Names with a dot
-// are a driver's own, except for farkv's, which the driver checks.
+// checkName refuses properties that nothing reads: a misspelt one would be measured as its default.
+// Names with a dot are a driver's own, except for farkv's, which the driver checks.
 func checkName(name string) error {
 	if strings.Contains(name, ".") {
 		return nil

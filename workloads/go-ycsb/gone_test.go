@@ -20,7 +20,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// memoryNode is a program that serves as a memory node until its standard input ends. It says its address.
+// memoryNode is a program that serves as a memory node until its standard input ends. It says its
+// address.
 func memoryNode() {
 	n, err := fabrics.Serve(fabrics.NodeConfig{Listen: "127.0.0.1:0", Memory: 64 << 20})
 	if err != nil {
@@ -78,7 +79,8 @@ func memoryNodes(t *testing.T, n int) (addr string, kill func()) {
 	}
 }
 
-// nodes NAME N starts N memory nodes, which end with the script, and sets a variable to the address of their pool.
+// nodes NAME N starts N memory nodes, which end with the script, and sets a variable to the address
+// of their pool.
 func nodes(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[1])
 	ts.Check(err)
@@ -92,8 +94,8 @@ func nodes(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], "tcp:"+strings.Join(all, ","))
 }
 
-// TestGonePool takes the pool away under a run without end. It ends by itself, with one line that says why, and a
-// status that is not 0.
+// TestGonePool takes the pool away under a run without end. It ends by itself, with one line that
+// says why, and a status that is not 0.
 func TestGonePool(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("pools that processes share need Linux")

@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/ycsb"
 )
 
-// helpTopics are what 'go-ycsb help' explains besides the commands: each database, the properties, the workloads.
+// helpTopics are what 'go-ycsb help' explains besides the commands: each database, the properties,
+// the workloads.
 func helpTopics() []*cobra.Command {
 	var topics []*cobra.Command
 	for _, k := range stores.Kinds() {

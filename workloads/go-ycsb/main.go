@@ -1,8 +1,9 @@
-// Go-ycsb loads and runs YCSB's core workload against farkv's stores, and against Redis for comparison. It has the
-// command line, the properties and the result lines of github.com/pingcap/go-ycsb.
+// Go-ycsb loads and runs YCSB's core workload against farkv's stores, and against Redis for
+// comparison. It has the command line, the properties and the result lines of
+// github.com/pingcap/go-ycsb.
 //
-// Its exit status is 0 when all went well, 1 when operations failed or there was nothing to run on, 2 when it was not
-// used as it should be, and 130 after an interrupt or 143 after a termination.
+// Its exit status is 0 when all went well, 1 when operations failed or there was nothing to run on,
+// 2 when it was not used as it should be, and 130 after an interrupt or 143 after a termination.
 package main
 
 import (
@@ -101,12 +102,12 @@ func (w *watched) failure() error {
 	return w.err
 }
 
-// echo is how long after the first signal others are taken for the same: a shell and timeout(1) send one to a process
-// and to its group.
+// echo is how long after the first signal others are taken for the same: a shell and timeout(1)
+// send one to a process and to its group.
 const echo = time.Second
 
-// interruptible returns a context that the first signal ends, so that what was measured so far is still printed; a
-// later one ends the process. The signal's number is in caught.
+// interruptible returns a context that the first signal ends, so that what was measured so far is
+// still printed; a later one ends the process. The signal's number is in caught.
 func interruptible(stderr io.Writer) (ctx context.Context, caught *atomic.Int64, release func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	caught = new(atomic.Int64)

@@ -43,7 +43,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, programs)
 }
 
-// checkPool is a program that looks at all of a pool: it fails where something is wrong, or waits for a recovery.
+// checkPool is a program that looks at all of a pool: it fails where something is wrong, or waits
+// for a recovery.
 func checkPool() {
 	p, err := stores.Open(os.Args[1])
 	if err == nil {
@@ -93,7 +94,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// endNodes ends the memory nodes that loads started, of run folders in a folder, and waits until they have.
+// endNodes ends the memory nodes that loads started, of run folders in a folder, and waits until
+// they have.
 func endNodes(run string) error {
 	files, err := filepath.Glob(filepath.Join(run, "farkv", "*", "node-*.pid"))
 	for _, name := range files {
@@ -166,7 +168,8 @@ func results(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// TestSignals: what was measured until then is printed and written, and the status names the signal.
+// TestSignals: what was measured until then is printed and written, and the status names the
+// signal.
 func TestSignals(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		file := filepath.Join(t.TempDir(), "results.json")
@@ -233,7 +236,8 @@ func TestNobodyReads(t *testing.T) {
 	}
 }
 
-// TestWorkloadFiles: each is one that noop can run, so that no property in them is misspelt or out of range.
+// TestWorkloadFiles: each is one that noop can run, so that no property in them is misspelt or out
+// of range.
 func TestWorkloadFiles(t *testing.T) {
 	for _, name := range ycsb.Names() {
 		p, err := propertyFile(name)

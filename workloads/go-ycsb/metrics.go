@@ -37,7 +37,8 @@ func serveMetrics(p *properties.Properties, stderr io.Writer) (*metrics, error) 
 	return m, nil
 }
 
-// observe lets the workers of a database report what they do, and its pool, if it is on one, how it is.
+// observe lets the workers of a database report what they do, and its pool, if it is on one, how it
+// is.
 func (m *metrics) observe(db drivers.Database) (runner.Database, error) {
 	if m == nil {
 		return db, nil

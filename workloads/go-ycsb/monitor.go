@@ -56,8 +56,8 @@ type shown struct {
 	left  chan struct{} // closed when the terminal is as it was, and nothing looks at the pool any more
 }
 
-// show draws the pages of the pool that a run is about to use, which is open at an address. The pages are left when the
-// run ends (close), when it is interrupted, or by a key.
+// show draws the pages of the pool that a run is about to use, which is open at an address. The
+// pages are left when the run ends (close), when it is interrupted, or by a key.
 func (f *flags) show(cmd *cobra.Command, out *output, db drivers.Database, addr string) (*shown, error) {
 	fabric, _, ok := drivers.Inside(db)
 	if !f.monitor || !ok {

@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/tui/tuitest"
 )
 
-// A run with --monitor shows its pool, and gives the terminal back: at its end, for q, and for Ctrl-C.
+// A run with --monitor shows its pool, and gives the terminal back: at its end, for q, and for
+// Ctrl-C.
 func TestMonitor(t *testing.T) {
 	env := append(os.Environ(), "FARKV_SHM_DIR="+t.TempDir(), "TERM=xterm-256color", "LANG=C.UTF-8")
 	common := []string{"fusee", "-P", "workloada", "-p", "recordcount=100", "--threads", "2"}

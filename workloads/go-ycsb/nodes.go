@@ -18,8 +18,8 @@ import (
 	"github.com/farkv/farkv/workloads/drivers"
 )
 
-// startNodes has load start memory nodes for stores whose servers run in them, as 'farkv up --fabric tcp' does, and end
-// them, as 'farkv down' does. They are processes of this program.
+// startNodes has load start memory nodes for stores whose servers run in them, as 'farkv up
+// --fabric tcp' does, and end them, as 'farkv down' does. They are processes of this program.
 func startNodes(ctx context.Context) {
 	drivers.StartNodes = func(name, store string, p stores.Params) error {
 		program, err := os.Executable()
@@ -43,7 +43,8 @@ func startNodes(ctx context.Context) {
 	}
 }
 
-// newNodeCommand returns the command by which ops.UpStarted starts a node: 'farkv node' with the flags that it gives.
+// newNodeCommand returns the command by which ops.UpStarted starts a node: 'farkv node' with the
+// flags that it gives.
 func newNodeCommand() *cobra.Command {
 	var n ops.NodeConfig
 	var started, output = false, ""

@@ -19,8 +19,8 @@ func drive(command string, more ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-// A load makes a pool on memory nodes that have none; it is found by its address, by a part of that, and by the name under
-// which 'farkv up' would have started its nodes.
+// A load makes a pool on memory nodes that have none; it is found by its address, by a part of
+// that, and by the name under which 'farkv up' would have started its nodes.
 func TestMemoryNodes(t *testing.T) {
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())

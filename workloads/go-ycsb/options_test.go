@@ -8,7 +8,8 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// Every option of every store is a property that its help explains, and that the command line knows.
+// Every option of every store is a property that its help explains, and that the command line
+// knows.
 func TestOptionsAreProperties(t *testing.T) {
 	completed := propertyWords()
 	for _, name := range stores.Names() {

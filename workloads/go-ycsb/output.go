@@ -87,8 +87,9 @@ func (o *output) properties(p *properties.Properties) {
 	fmt.Fprintln(o.info, rule)
 }
 
-// progress prints a status line: throughput, and for each kind of call its percentiles, and trips where they are
-// counted. Operations count when they end; the percentiles of a worker that is in a slow one come with a later line.
+// progress prints a status line: throughput, and for each kind of call its percentiles, and trips
+// where they are counted. Operations count when they end; the percentiles of a worker that is in a
+// slow one come with a later line.
 func (o *output) progress(p runner.Progress) {
 	if o.hidden.Load() {
 		return
@@ -117,8 +118,8 @@ func (o *output) progress(p runner.Progress) {
 	o.reason(p, failed > 0)
 }
 
-// reason says why operations fail, when they begin to: it may be long until the end. A failure may be told of later
-// than it is counted.
+// reason says why operations fail, when they begin to: it may be long until the end. A failure may
+// be told of later than it is counted.
 func (o *output) reason(p runner.Progress, failed bool) {
 	if !failed {
 		o.failing = false
@@ -145,8 +146,8 @@ func (o *output) failed(op workloads.Op, err error) {
 var header = []string{"Operation", "Takes(s)", "Count", "OPS", "Avg(us)", "Min(us)", "Max(us)",
 	"50th(us)", "90th(us)", "95th(us)", "99th(us)", "99.9th(us)", "99.99th(us)"}
 
-// rows are upstream's result lines: a row for each kind of call, another for those that failed, and TOTAL. Where trips
-// are counted there is a column more.
+// rows are upstream's result lines: a row for each kind of call, another for those that failed, and
+// TOTAL. Where trips are counted there is a column more.
 func rows(r *runner.Result) (head []string, lines [][]string) {
 	head = header
 	if r.Counters != nil {
@@ -254,7 +255,8 @@ func (o *output) save(r *runner.Result) error {
 	return err
 }
 
-// exportPercentiles writes a file for each kind of call in the columns of HdrHistogram's percentile output.
+// exportPercentiles writes a file for each kind of call in the columns of HdrHistogram's percentile
+// output.
 func (o *output) exportPercentiles(r *runner.Result) error {
 	if o.percentile == "" {
 		return nil

@@ -55,7 +55,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestProgress: lines count what ended, also where no latency is known of it yet, and say once why operations fail.
+// TestProgress: lines count what ended, also where no latency is known of it yet, and say once why
+// operations fail.
 func TestProgress(t *testing.T) {
 	var out strings.Builder
 	o := &output{info: &out, pool: "mine"}

@@ -14,8 +14,9 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// TestServed loads stores with servers, each on three memory nodes that load starts, and runs mixes there, each by a
-// process of its own. Each value that is read is checked, and then the pool. FARKV_LONG=1 runs more of both.
+// TestServed loads stores with servers, each on three memory nodes that load starts, and runs mixes
+// there, each by a process of its own. Each value that is read is checked, and then the pool.
+// FARKV_LONG=1 runs more of both.
 func TestServed(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("memory nodes need Linux")

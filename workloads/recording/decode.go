@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// decode reads a sample. Its lists are counted before they are read: three bytes of JSON can be kilobytes of memory.
+// decode reads a sample. Its lists are counted before they are read: three bytes of JSON can be
+// kilobytes of memory.
 func decode(line []byte) (*telemetry.Sample, error) {
 	type plain telemetry.Sample
 	var lists struct {
@@ -84,7 +85,8 @@ func cleanValue(v reflect.Value) {
 	}
 }
 
-// tidy returns a text that a terminal shows as it is: without control characters, not longer than it may be.
+// tidy returns a text that a terminal shows as it is: without control characters, not longer than
+// it may be.
 func tidy(s string) string {
 	if len(s) > maxText {
 		s = strings.ToValidUTF8(s[:maxText], "") + "…"

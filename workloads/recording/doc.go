@@ -1,12 +1,13 @@
 // Package recording keeps samples of a pool in a file, for replays and plots.
 //
-// A recording (.fkr) is gzip of lines of JSON: a Header, then one telemetry.Sample a line. `zcat run.fkr | jq` reads it, too.
-// Each sample is flushed, so that all of them but one half written are there after the process that records was killed.
-// The file is a sequence of gzip members of a few samples each, at which a Reader can begin.
+// A recording (.fkr) is gzip of lines of JSON: a Header, then one telemetry.Sample a line. `zcat
+// run.fkr | jq` reads it, too. Each sample is flushed, so that all of them but one half written are
+// there after the process that records was killed. The file is a sequence of gzip members of a few
+// samples each, at which a Reader can begin.
 package recording
 
-// Version is the version of the recordings that this package writes. Readers refuse newer ones; a field that is added
-// does not change it.
+// Version is the version of the recordings that this package writes. Readers refuse newer ones; a
+// field that is added does not change it.
 const Version = 1
 
 // A Header is the first line of a recording.

@@ -17,7 +17,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// A Reader reads a recording, of which it takes no size and no text on trust. It is not safe for concurrent use.
+// A Reader reads a recording, of which it takes no size and no text on trust. It is not safe for
+// concurrent use.
 type Reader struct {
 	in      io.ReadSeeker
 	header  Header
@@ -39,8 +40,9 @@ type member struct {
 // Is reports whether a file that begins with head may be a recording. Two bytes suffice.
 func Is(head []byte) bool { return bytes.HasPrefix(head, []byte("\x1f\x8b")) }
 
-// NewReader reads all of a recording once, to learn what is where. A recording that ends in the middle, or is damaged
-// from some place on, is read up to there: see Problem. Errors are those of what is no recording.
+// NewReader reads all of a recording once, to learn what is where. A recording that ends in the
+// middle, or is damaged from some place on, is read up to there: see Problem. Errors are those of
+// what is no recording.
 func NewReader(in io.ReadSeeker) (*Reader, error) {
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
 		return nil, err
@@ -140,7 +142,8 @@ func (r *Reader) Find(t time.Time) int {
 	return max(sort.Search(len(r.times), func(i int) bool { return r.times[i].After(t) })-1, 0)
 }
 
-// Sample reads sample i, from 0 to Len()-1. The one behind the one that was read last comes fastest.
+// Sample reads sample i, from 0 to Len()-1. The one behind the one that was read last comes
+// fastest.
 func (r *Reader) Sample(i int) (*telemetry.Sample, error) {
 	s, err := r.sample(i)
 	if err != nil {
@@ -247,7 +250,8 @@ func (l *lines) read() ([]byte, error) {
 	}
 }
 
-// counted counts what gzip takes of a file. gzip takes no byte beyond a member's end of an io.ByteReader.
+// counted counts what gzip takes of a file. gzip takes no byte beyond a member's end of an
+// io.ByteReader.
 type counted struct {
 	in *bufio.Reader
 	n  int64

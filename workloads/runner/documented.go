@@ -11,7 +11,8 @@ func Names(list []Property) (names []string) {
 	return names
 }
 
-// Properties are those of YCSB's that a run understands; package drivers documents those of the stores.
+// Properties are those of YCSB's that a run understands; package drivers documents those of the
+// stores.
 var Properties = []Property{
 	{"recordcount", "", "records in the table once it is loaded; always needed"},
 	{"operationcount", "", "operations of a run; 0 or none needs maxexecutiontime"},
@@ -63,8 +64,8 @@ var Properties = []Property{
 	{"workload", "core", "core is the only one"},
 }
 
-// Ignored are properties of YCSB that change nothing here, as they change nothing upstream, or that the command line
-// sets itself.
+// Ignored are properties of YCSB that change nothing here, as they change nothing upstream, or that
+// the command line sets itself.
 var Ignored = []string{
 	"batch.size", "command", "columnfamily", "db", "dotransactions", "exporter", "exportfile", "label",
 	"measurementtype", "status", "verbose",

@@ -21,9 +21,10 @@ func (r *run) env(worker int) *env {
 func (e *env) Now() time.Duration { return time.Since(e.began) }
 func (e *env) Rand() *rand.Rand   { return e.rnd }
 
-// late is how late Go's timers may fire, for the poller that they share with files counts milliseconds. The rest of a
-// pause is waited for awake, or it would be measured as the database's. A sleep in the kernel is no way out: it keeps
-// a processor from the other workers until the scheduler notices.
+// late is how late Go's timers may fire, for the poller that they share with files counts
+// milliseconds. The rest of a pause is waited for awake, or it would be measured as the database's.
+// A sleep in the kernel is no way out: it keeps a processor from the other workers until the
+// scheduler notices.
 const late = 1100 * time.Microsecond
 
 func (e *env) Sleep(d time.Duration) {

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// gonePeriod is how often a run looks whether its database is gone: within a quarter of a second it begins to end.
+// gonePeriod is how often a run looks whether its database is gone: within a quarter of a second it
+// begins to end.
 const gonePeriod = 250 * time.Millisecond
 
 // watch ends the run when its database is gone. Operations that have begun have their time to fail.

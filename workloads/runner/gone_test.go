@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// perishable is a database that is gone from some moment on. Its calls fail then, after their timeout, and so does
-// Close.
+// perishable is a database that is gone from some moment on. Its calls fail then, after their
+// timeout, and so does Close.
 type perishable struct {
 	nothing
 	ends time.Time
@@ -50,8 +50,8 @@ func (p *perishable) Gone() error {
 	return nil
 }
 
-// TestGone: a run whose database is gone ends with the operations that have begun, and says why before all else that
-// went wrong.
+// TestGone: a run whose database is gone ends with the operations that have begun, and says why
+// before all else that went wrong.
 func TestGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -77,7 +77,8 @@ func checkGone(t *testing.T, res *Result) {
 	}
 }
 
-// TestGoneWakesSleepers: so does a run whose workers sleep nearly all of the time, here for a minute.
+// TestGoneWakesSleepers: so does a run whose workers sleep nearly all of the time, here for a
+// minute.
 func TestGoneWakesSleepers(t *testing.T) {
 	db := &perishable{ends: time.Now().Add(100 * time.Millisecond)}
 	c := configure(t, db, "threadcount=2", "operationcount=1000")

@@ -11,10 +11,11 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Merge returns the result of runs that several processes made together, as if one had made them: it adds what they
-// counted, bucket by bucket, and takes percentiles of the sum. It lasts from the first start to the last end, by the
-// clocks of the processes' machines. What does not add up is left out: the series, processor time and the device's
-// counters. Errors say which results are not of one run.
+// Merge returns the result of runs that several processes made together, as if one had made them:
+// it adds what they counted, bucket by bucket, and takes percentiles of the sum. It lasts from the
+// first start to the last end, by the clocks of the processes' machines. What does not add up is
+// left out: the series, processor time and the device's counters. Errors say which results are not
+// of one run.
 func Merge(all []*Result) (*Result, error) {
 	if len(all) == 0 {
 		return nil, errors.New("merge results: there are none")
@@ -85,7 +86,8 @@ func (r *Result) addTotals(o *Result) {
 
 const totalCall, modifyCall = "TOTAL", "READ_MODIFY_WRITE"
 
-// mergeCalls merges calls by their names; of TOTAL there are no buckets, and it is the sum of the others.
+// mergeCalls merges calls by their names; of TOTAL there are no buckets, and it is the sum of the
+// others.
 func (r *Result) mergeCalls(names []string, all []*Result) error {
 	var total workloads.Histogram
 	var trips float64
@@ -143,7 +145,8 @@ func mergeCall(name string, all []*Result) (Call, *workloads.Histogram, float64,
 	return sum, ok, trips, nil
 }
 
-// addTo adds what l counted to h, in the buckets in which it was counted. The least and the greatest are exact.
+// addTo adds what l counted to h, in the buckets in which it was counted. The least and the
+// greatest are exact.
 func (l *Latency) addTo(h *workloads.Histogram) error {
 	var n uint64
 	for _, b := range l.Buckets {

@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// measured is a result with the given durations of READ, of which failed ones failed, as a file has it.
+// measured is a result with the given durations of READ, of which failed ones failed, as a file has
+// it.
 func measured(t *testing.T, started time.Time, seconds float64, ok, failed []time.Duration) *Result {
 	t.Helper()
 	var good, bad workloads.Histogram
@@ -39,8 +40,8 @@ func measured(t *testing.T, started time.Time, seconds float64, ok, failed []tim
 	return read
 }
 
-// Runs of two processes give what one gives that measures the same calls: its counts and percentiles, and no mean of
-// them.
+// Runs of two processes give what one gives that measures the same calls: its counts and
+// percentiles, and no mean of them.
 func TestMerge(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -77,7 +78,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// same reports whether two distributions have the same buckets and percentiles, and means within the width of a bucket.
+// same reports whether two distributions have the same buckets and percentiles, and means within
+// the width of a bucket.
 func same(a, b Latency) bool {
 	if math.Abs(a.Mean-b.Mean) > b.Mean/100 {
 		return false

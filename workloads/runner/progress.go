@@ -12,13 +12,15 @@ type Progress struct {
 	Elapsed, Interval time.Duration    // the interval without its part of the warm-up
 	Operations        uint64           // that ended since the start
 	Ended             workloads.Counts // in the interval
-	// Calls are those that workers told of within the interval. A worker tells of its calls between two operations: those
-	// before one that is slow come with a later interval. The callee has them until it returns.
+	// Calls are those that workers told of within the interval. A worker tells of its calls between
+	// two operations: those before one that is slow come with a later interval. The callee has them
+	// until it returns.
 	Calls *[workloads.Ops]workloads.Measure
 }
 
-// Interval is an entry of a Result's series. From and To are seconds since the start, the warm-up included. OK and
-// Failed are the operations that ended between them, by kind; kinds of which none did are left out.
+// Interval is an entry of a Result's series. From and To are seconds since the start, the warm-up
+// included. OK and Failed are the operations that ended between them, by kind; kinds of which none
+// did are left out.
 type Interval struct {
 	From   float64           `json:"from"`
 	To     float64           `json:"to"`
@@ -26,7 +28,8 @@ type Interval struct {
 	Failed map[string]uint64 `json:"failed,omitempty"`
 }
 
-// mostIntervals bounds a series: three hours of status lines a second. Of a longer run neighbors are joined.
+// mostIntervals bounds a series: three hours of status lines a second. Of a longer run neighbors
+// are joined.
 const mostIntervals = 10_000
 
 // interval is what ended between two moments since the start.
@@ -45,8 +48,8 @@ type clock struct {
 	series []interval
 }
 
-// tick ends an interval. One that begins with the end of the warm-up and would be short does not end; an empty one is
-// returned instead.
+// tick ends an interval. One that begins with the end of the warm-up and would be short does not
+// end; an empty one is returned instead.
 func (c *clock) tick(now time.Duration) interval {
 	if c.last <= c.warm && now > c.warm && now-c.warm < c.least {
 		return interval{from: c.warm, to: c.warm}
@@ -104,8 +107,8 @@ func byName(counts *[workloads.Ops]uint64) map[string]uint64 {
 	return m
 }
 
-// handOver bounds the wait for workers that are in the middle of an operation, and with them for the latencies of their
-// calls before: it is short beside an interval.
+// handOver bounds the wait for workers that are in the middle of an operation, and with them for
+// the latencies of their calls before: it is short beside an interval.
 const handOver = 50 * time.Millisecond
 
 // gather has the workers hand over what they measured.

@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// timed is a database whose calls take time, and which notes when they ended. Every tenth update fails. Worker 0
-// hangs in its call after three intervals.
+// timed is a database whose calls take time, and which notes when they ended. Every tenth update
+// fails. Worker 0 hangs in its call after three intervals.
 type timed struct {
 	nothing
 	began time.Time
@@ -81,8 +81,8 @@ func (d *timed) between(from, to time.Duration) (ok, failed map[string]uint64) {
 	return ok, failed
 }
 
-// TestLinesCountWhatEnded: a worker that hangs for two and a half intervals keeps nothing from its line, neither its
-// own operations before nor those of others.
+// TestLinesCountWhatEnded: a worker that hangs for two and a half intervals keeps nothing from its
+// line, neither its own operations before nor those of others.
 func TestLinesCountWhatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &timed{began: time.Now()}
@@ -126,8 +126,8 @@ func TestLinesCountWhatEnded(t *testing.T) {
 	})
 }
 
-// TestNoSliverBehindTheWarmUp: a tick that comes just behind the warm-up's end ends no interval, and what ended before it is in
-// the next one.
+// TestNoSliverBehindTheWarmUp: a tick that comes just behind the warm-up's end ends no interval,
+// and what ended before it is in the next one.
 func TestNoSliverBehindTheWarmUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := configure(t, &timed{began: time.Now()}, "threadcount=2", "operationcount=0", "maxexecutiontime=3",

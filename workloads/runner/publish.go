@@ -16,8 +16,8 @@ func (r *run) publish(err error) *client.Publisher {
 	return r.Database.Publish(&subject{run: r, since: make([]since, r.Threads)})
 }
 
-// subject is a run of which its pool is told. It measures nothing: what the workers measure anyway is passed on.
-// Nothing is told of operations of the warm-up.
+// subject is a run of which its pool is told. It measures nothing: what the workers measure anyway
+// is passed on. Nothing is told of operations of the warm-up.
 type subject struct {
 	*run
 	now   time.Duration
@@ -67,8 +67,8 @@ func (s *subject) Tell(p *telemetry.Process) {
 	}
 }
 
-// tell makes o what was measured of a kind of call from the beginning. Calls that failed with an answer of the store's
-// are none that failed; their latencies are left out.
+// tell makes o what was measured of a kind of call from the beginning. Calls that failed with an
+// answer of the store's are none that failed; their latencies are left out.
 func tell(o *telemetry.Ops, m *workloads.Measure) {
 	o.Reset()
 	o.Trips, o.OK, o.Unknown = m.Trips, m.Answered, m.Unknown

@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Version is the version of the results file that this package writes. Readers refuse newer ones; a field that is
-// added does not change it.
+// Version is the version of the results file that this package writes. Readers refuse newer ones; a
+// field that is added does not change it.
 const Version = 1
 
 // Result is what a run measured. It is the content of a results file. Latencies are microseconds.
@@ -63,7 +63,8 @@ type Device struct {
 	Port  int    `json:"port"`
 	Calls uint64 `json:"libibverbs_calls"` // into libibverbs, for verbs
 	Waits uint64 `json:"device_waits"`     // sleeps until the device told of a completion
-	// Packets of the port, those of other processes of this machine too; 0: the device does not count them.
+	// Packets of the port, those of other processes of this machine too; 0: the device does not count
+	// them.
 	Sent     uint64 `json:"packets_sent,omitempty"`
 	Received uint64 `json:"packets_received,omitempty"`
 }
@@ -92,7 +93,8 @@ type Latency struct {
 	P99   float64 `json:"p99"`
 	P999  float64 `json:"p99_9"`
 	P9999 float64 `json:"p99_99"`
-	// Buckets are [from, to, count] of durations of at least from and less than to, for reports to draw.
+	// Buckets are [from, to, count] of durations of at least from and less than to, for reports to
+	// draw.
 	Buckets [][3]float64 `json:"buckets,omitempty"`
 }
 
@@ -162,8 +164,8 @@ func (r *Result) add(c Call, trips uint64) {
 	r.Calls = append(r.Calls, c)
 }
 
-// CPU is the processor time of an operation in microseconds, the warm-up and opening included: what this process used, and
-// what the memory nodes' processes did.
+// CPU is the processor time of an operation in microseconds, the warm-up and opening included: what
+// this process used, and what the memory nodes' processes did.
 type CPU struct {
 	Client float64 `json:"client_us"`
 	Nodes  float64 `json:"nodes_us"`
@@ -182,8 +184,8 @@ func (r *Result) Call(name string) *Call {
 // Err returns the first failure of a call, or nil. Results read from a file have none.
 func (r *Result) Err() error { return r.first }
 
-// Gone returns why the run ended early; nil: its database was there to the end. Results read from a file tell it as
-// their Problem.
+// Gone returns why the run ended early; nil: its database was there to the end. Results read from a
+// file tell it as their Problem.
 func (r *Result) Gone() error { return r.gone }
 
 // bucket is three numbers of an array, each on a line of its own. No string of JSON has such lines.

@@ -1,5 +1,5 @@
-// Package runner runs a workload on the wall's time: a goroutine a worker, progress while it runs, and a Result that
-// can be written to a file and read by reports.
+// Package runner runs a workload on the wall's time: a goroutine a worker, progress while it runs,
+// and a Result that can be written to a file and read by reports.
 package runner
 
 import (
@@ -20,13 +20,14 @@ import (
 type Database interface {
 	Open(worker int) (workloads.DB, error)
 	Close() error
-	// CPU returns the processor time that it takes, in this process and in others, since some moment; false: it is not
-	// known.
+	// CPU returns the processor time that it takes, in this process and in others, since some moment;
+	// false: it is not known.
 	CPU() (here, elsewhere time.Duration, ok bool)
-	// Publish begins to tell the pool that the database is on of a run. nil: the pool has no place for that.
+	// Publish begins to tell the pool that the database is on of a run. nil: the pool has no place for
+	// that.
 	Publish(s client.Subject) *client.Publisher
-	// Gone returns why there is nothing left to run on, now and for good; nil: there may be. It waits for nothing, and
-	// is safe for concurrent use.
+	// Gone returns why there is nothing left to run on, now and for good; nil: there may be. It waits
+	// for nothing, and is safe for concurrent use.
 	Gone() error
 }
 
@@ -61,8 +62,8 @@ type Config struct {
 // maxThreads bounds the workers of one process.
 const maxThreads = 1 << 14
 
-// Run does what c says. It returns an error when it could not start; operations that fail are in the Result. When ctx
-// is cancelled it returns what there is so far, as an interrupted Result.
+// Run does what c says. It returns an error when it could not start; operations that fail are in
+// the Result. When ctx is cancelled it returns what there is so far, as an interrupted Result.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	c.Threads = max(c.Threads, 1)
 	if c.Threads > maxThreads {

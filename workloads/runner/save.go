@@ -7,8 +7,9 @@ import (
 	"path/filepath"
 )
 
-// Save writes a file, which appears whole or not at all, with the mode of the one that it replaces. What is no regular
-// file, such as a device or a pipe, is written to and stays what it is; so does a link.
+// Save writes a file, which appears whole or not at all, with the mode of the one that it replaces.
+// What is no regular file, such as a device or a pipe, is written to and stays what it is; so does
+// a link.
 func Save(name string, content []byte) error {
 	file, direct, err := target(name)
 	if err != nil {

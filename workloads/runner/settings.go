@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// ReadSpec reads a workload from properties, and the file that fieldlengthhistogram names where they ask for it.
+// ReadSpec reads a workload from properties, and the file that fieldlengthhistogram names where
+// they ask for it.
 func ReadSpec(p *properties.Properties) (*workloads.Spec, error) {
 	switch name := p.GetString("workload", "core"); name {
 	case "core", "site.ycsb.workloads.CoreWorkload", "com.yahoo.ycsb.workloads.CoreWorkload":
@@ -29,8 +30,8 @@ func ReadSpec(p *properties.Properties) (*workloads.Spec, error) {
 	return s, s.FieldLengths(string(text))
 }
 
-// Configure reads the properties that say how to run a workload, and the workload. Name, Database, Load and Progress
-// are the caller's to fill in.
+// Configure reads the properties that say how to run a workload, and the workload. Name, Database,
+// Load and Progress are the caller's to fill in.
 func Configure(p *properties.Properties) (Config, error) {
 	spec, err := ReadSpec(p)
 	if err != nil {
@@ -55,7 +56,8 @@ func Configure(p *properties.Properties) (Config, error) {
 	return c, r.Err
 }
 
-// Bounded reports whether a run of c ends by itself; an error is a UseError that says what is missing.
+// Bounded reports whether a run of c ends by itself; an error is a UseError that says what is
+// missing.
 func (c *Config) Bounded() error {
 	if !c.Load && c.Spec.OperationCount == 0 && c.MaxTime == 0 {
 		return workloads.Misuse("operationcount is not set: add -p operationcount=N, or -p maxexecutiontime=SECONDS")

@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// run is a simulation in progress. All of it, but for stop, belongs to one goroutine: clients are coroutines of the
-// simulation, and what one does between two waits is not interrupted.
+// run is a simulation in progress. All of it, but for stop, belongs to one goroutine: clients are
+// coroutines of the simulation, and what one does between two waits is not interrupted.
 type run struct {
 	Config
 	*pool
@@ -99,14 +99,16 @@ func (r *run) enter(p *participant, ep rdma.Endpoint) (err error) {
 	return err
 }
 
-// cacheBytes is room for all records in an index cache whose entries count for 24 bytes, half full. Every client has one.
+// cacheBytes is room for all records in an index cache whose entries count for 24 bytes, half full.
+// Every client has one.
 func cacheBytes(s *workloads.Spec) int {
 	const entry, least, most = 24, 4 << 10, 8 << 20
 	return int(max(min(2*entry*(s.RecordCount+s.ExpectedInserts()), most), least))
 }
 
-// Outside the simulation's Run verbs take no time. A turn is as many operations as a client does while the others wait,
-// and about as long as they would take: freed memory comes back only with time.
+// Outside the simulation's Run verbs take no time. A turn is as many operations as a client does
+// while the others wait, and about as long as they would take: freed memory comes back only with
+// time.
 const (
 	turn     = 16
 	turnTime = turn * 10 * time.Microsecond
@@ -115,8 +117,8 @@ const (
 	patience = 10 * time.Minute // how much longer than its Duration a run may take
 )
 
-// beginning returns the virtual time at which measuring begins: known before anything happens, since faults happen at
-// times that count from there.
+// beginning returns the virtual time at which measuring begins: known before anything happens,
+// since faults happen at times that count from there.
 func (c *Config) beginning() time.Duration {
 	if k, err := stores.Lookup(c.Store); err == nil && k.Serve != nil {
 		return c.servedSetUp()
@@ -219,8 +221,8 @@ func (r *run) measure() error {
 
 func errLate(by time.Duration) error { return fmt.Errorf("setting up took %v longer than can be", by) }
 
-// keep starts the pool's master where something goes wrong, or requests shift. It works beside the clients, and ends with
-// the simulation.
+// keep starts the pool's master where something goes wrong, or requests shift. It works beside the
+// clients, and ends with the simulation.
 func (r *run) keep() error {
 	if r.Faults == "" && !r.Shift.happens() {
 		return nil
@@ -281,13 +283,15 @@ func (r *run) work(p *participant, ep rdma.Endpoint) {
 	}
 }
 
-// afterFailure is how long a client waits when an operation failed: some fail in no time, and for ever.
+// afterFailure is how long a client waits when an operation failed: some fail in no time, and for
+// ever.
 const afterFailure = time.Microsecond
 
 // fenced reports whether err means that a client cannot go on.
 func fenced(err error) bool { return errors.Is(err, rdma.ErrRevoked) || errors.Is(err, rdma.ErrClosed) }
 
-// another reports whether one more operation is to begin. Clients that are paced have shares of their own instead.
+// another reports whether one more operation is to begin. Clients that are paced have shares of
+// their own instead.
 func (r *run) another() bool {
 	if r.Target > 0 || r.Ops == 0 {
 		return true

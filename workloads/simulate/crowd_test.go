@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestCrowd: each of many clients that update finds blocks of its own, in memory that is sized for them or that is
-// given.
+// TestCrowd: each of many clients that update finds blocks of its own, in memory that is sized for
+// them or that is given.
 func TestCrowd(t *testing.T) {
 	crowd := func(memory uint64) Config {
 		c := config(t, "ycsb-a", 320, 2000)

@@ -13,12 +13,13 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// A victim is a client that begins to insert a record and dies in the midst of it (RCuckoo 5.4: "a partial insert operation
-// that randomly truncates the batch of RDMA operations (including lock releases)"). Victims come in addition to the run's clients, one
-// by one, on machines of their own.
+// A victim is a client that begins to insert a record and dies in the midst of it (RCuckoo 5.4: "a
+// partial insert operation that randomly truncates the batch of RDMA operations (including lock
+// releases)"). Victims come in addition to the run's clients, one by one, on machines of their own.
 
-// What a victim sends at the least and at the most. In RCuckoo's INSERT the second verb takes the locks, and the one that lets go
-// of them is behind the sixth, or is the sixth where one READ covers what is locked.
+// What a victim sends at the least and at the most. In RCuckoo's INSERT the second verb takes the
+// locks, and the one that lets go of them is behind the sixth, or is the sixth where one READ
+// covers what is locked.
 const (
 	leastSent = 2
 	mostSent  = 6

@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// TestRehash: a client that dies in a rehash of RACE on rTX is helped behind its lease, and one of the original is not.
+// TestRehash: a client that dies in a rehash of RACE on rTX is helped behind its lease, and one of
+// the original is not.
 func TestRehash(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -75,8 +76,8 @@ func TestLoading(t *testing.T) {
 	}
 }
 
-// TestLeases: of clients that all live, locks are suspected where a lease is shorter than stalls, or than what their
-// transactions take and leases do not count that, and nowhere else.
+// TestLeases: of clients that all live, locks are suspected where a lease is shorter than stalls,
+// or than what their transactions take and leases do not count that, and nowhere else.
 func TestLeases(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

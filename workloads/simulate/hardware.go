@@ -12,15 +12,15 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Figures that are not sim.Hardware's: how long a verb to a dead node takes to fail, and those of persistent memory,
-// where nodes have it.
+// Figures that are not sim.Hardware's: how long a verb to a dead node takes to fail, and those of
+// persistent memory, where nodes have it.
 const (
 	nodeTimeout = "NodeTimeout"
 	ofPMem      = "PMem."
 )
 
-// change changes figures of a profile: texts such as AtomicWordMops=100 or Doorbell=100ns, by the names of
-// sim.Hardware's fields, and PMem.Combining=30, by those of pmem.DeviceConfig's.
+// change changes figures of a profile: texts such as AtomicWordMops=100 or Doorbell=100ns, by the
+// names of sim.Hardware's fields, and PMem.Combining=30, by those of pmem.DeviceConfig's.
 func change(o *sim.Options, texts []string) error {
 	for _, text := range texts {
 		name, value, _ := strings.Cut(text, "=")
@@ -32,8 +32,9 @@ func change(o *sim.Options, texts []string) error {
 	return nil
 }
 
-// slow makes machines so many times slower, with the ways between them: it stretches what takes time. What servers
-// append counts however long it was on its way, since the longest that the paper allows (4.3) is not stretched.
+// slow makes machines so many times slower, with the ways between them: it stretches what takes
+// time. What servers append counts however long it was on its way, since the longest that the paper
+// allows (4.3) is not stretched.
 func slow(o *sim.Options, times int) {
 	if times <= 1 {
 		return

@@ -15,19 +15,20 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Leases are runs of clients of which none dies, and which change objects of rTX: how often their locks are suspected
-// nevertheless (rTX 6.4).
+// Leases are runs of clients of which none dies, and which change objects of rTX: how often their
+// locks are suspected nevertheless (rTX 6.4).
 type Leases struct {
 	Profile          string
 	Hardware         []string // as Config.Hardware
 	Clients, Objects int
 	Writes           int // objects that a transaction changes
 	stores.ObjectOptions
-	// Stalls are how often a second a client's core is taken from it, and Stall for how long on average: both are drawn
-	// exponentially.
+	// Stalls are how often a second a client's core is taken from it, and Stall for how long on
+	// average: both are drawn exponentially.
 	Stalls float64
 	Stall  time.Duration
-	// Offset is how far ahead clocks may be, and Drift by how much they may be fast or slow, in parts in a million.
+	// Offset is how far ahead clocks may be, and Drift by how much they may be fast or slow, in parts
+	// in a million.
 	Offset   time.Duration
 	PPM      float64
 	Duration time.Duration

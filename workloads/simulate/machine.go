@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// Machine is how busy a machine was while measuring: its rates, and which share of the time each part of it was in use.
-// What none of its messages pass, or takes no time, is 0.
+// Machine is how busy a machine was while measuring: its rates, and which share of the time each
+// part of it was in use. What none of its messages pass, or takes no time, is 0.
 type Machine struct {
 	Node    int  `json:"node"`              // its number among the memory nodes, or the compute nodes
 	Compute bool `json:"compute,omitempty"` // it is a compute node
@@ -37,7 +37,8 @@ func machine(u *sim.NodeUsage, took time.Duration) Machine {
 	}
 }
 
-// meterCPU notes what nodes' cores have done when the first client comes by in an interval, where requests shift.
+// meterCPU notes what nodes' cores have done when the first client comes by in an interval, where
+// requests shift.
 func (r *run) meterCPU(now time.Duration) {
 	if !r.Shift.happens() || r.Interval == 0 || now < time.Duration(len(r.cpu))*r.Interval {
 		return
@@ -75,8 +76,8 @@ func (m *Machine) Parts() []Part {
 		{"PCIe out", m.PCIeOut}, {"atomics", m.Atomics}, {"CPU", m.CPU}}
 }
 
-// Busiest returns the machine and the part that were in use for the largest share of the time; the bottleneck when that
-// is close to 1.
+// Busiest returns the machine and the part that were in use for the largest share of the time; the
+// bottleneck when that is close to 1.
 func (r *Result) Busiest() (m Machine, p Part) {
 	for _, each := range r.Machines {
 		for _, part := range each.Parts() {

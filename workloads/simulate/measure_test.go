@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// TestInFlight: a client with more operations in flight does more, with longer latencies, on the same core.
+// TestInFlight: a client with more operations in flight does more, with longer latencies, on the
+// same core.
 func TestInFlight(t *testing.T) {
 	var rates, means []float64
 	for _, n := range []int{1, 2, 8} {

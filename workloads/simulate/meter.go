@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// meter counts the verbs of each kind of call of one worker, and those calls that ended well by their trips.
+// meter counts the verbs of each kind of call of one worker, and those calls that ended well by
+// their trips.
 type meter struct {
 	workloads.DB
 	env   *env
@@ -18,7 +19,8 @@ type meter struct {
 	took  time.Duration // of all calls since this was read last
 }
 
-// tripCount has a number of calls for each number of trips; the last for all that took as many or more.
+// tripCount has a number of calls for each number of trips; the last for all that took as many or
+// more.
 type tripCount [128]uint64
 
 func (t *tripCount) add(trips uint64) { t[min(trips, uint64(len(t)-1))]++ }

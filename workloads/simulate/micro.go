@@ -11,9 +11,10 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// Micro measures what one client takes for each operation when it is alone: n INSERTs, then as many UPDATEs, SEARCHes and
-// DELETEs of the same records (FUSEE 6.2: "a single client to iteratively execute each operation 10,000 times"). The pool
-// must have room for them beside the records of c.Spec. It returns those of the Result's fields that have a meaning.
+// Micro measures what one client takes for each operation when it is alone: n INSERTs, then as many
+// UPDATEs, SEARCHes and DELETEs of the same records (FUSEE 6.2: "a single client to iteratively
+// execute each operation 10,000 times"). The pool must have room for them beside the records of
+// c.Spec. It returns those of the Result's fields that have a meaning.
 func Micro(ctx context.Context, c Config, n int64) (*Result, error) {
 	c.Clients, c.Ops, c.Duration, c.Target, c.Changes = 1, 4*n, 0, 0, nil
 	var calls []Call
@@ -71,8 +72,8 @@ type Posted struct {
 	Bytes int // of payload
 }
 
-// Inserts does n INSERTs by one client that is alone, and returns the verbs of each, in order, as they were sent
-// until the next one began.
+// Inserts does n INSERTs by one client that is alone, and returns the verbs of each, in order, as
+// they were sent until the next one began.
 func Inserts(ctx context.Context, c Config, n int64) ([][]Posted, error) {
 	c.Clients, c.Ops, c.Duration, c.Target, c.Changes = 1, n, 0, 0, nil
 	var all [][]Posted

@@ -109,7 +109,8 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	return made, nil
 }
 
-// device returns what of the pool lies in the memory of its nodes' NICs: what its store wants there, when it fits.
+// device returns what of the pool lies in the memory of its nodes' NICs: what its store wants
+// there, when it fits.
 func (c *Config) device(kind *stores.Kind, p stores.Params, h *sim.Hardware) (list []sim.Range, err error) {
 	if kind.Device == nil || c.NoDevice {
 		return nil, nil
@@ -223,7 +224,8 @@ func (s session) rows(spec *workloads.Spec) *workloads.Rows {
 	return workloads.NewRows(s.store, s.ep.Counters(), spec.Table, spec.FieldCount)
 }
 
-// env is a worker's time, which begins with what is measured, and its own generator: the same one as in go-ycsb.
+// env is a worker's time, which begins with what is measured, and its own generator: the same one
+// as in go-ycsb.
 type env struct {
 	ep    rdma.Endpoint
 	began time.Duration

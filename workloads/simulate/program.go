@@ -13,13 +13,15 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// Program is a protocol that is reduced to its verbs: what costs what, without what the verbs are for. Each client does
-// its operation again and again, each time on an object that it draws evenly. No client is in another one's way.
+// Program is a protocol that is reduced to its verbs: what costs what, without what the verbs are
+// for. Each client does its operation again and again, each time on an object that it draws evenly.
+// No client is in another one's way.
 type Program struct {
 	Profile string // of the hardware
 	// Trips are batches, each of which begins when the one before is complete.
 	Trips [][]BareVerb
-	// Objects that there are, on one memory node. Each has places for its data, its lock and its pointer.
+	// Objects that there are, on one memory node. Each has places for its data, its lock and its
+	// pointer.
 	Objects, Clients int
 	Duration         time.Duration // in virtual time
 	Seed             uint64
@@ -55,8 +57,8 @@ type Ran struct {
 	LinkOut    float64        // for which share of the time the memory node's link was busy
 }
 
-// Run runs a program. An error is a workloads.UseError where there is no such profile, or tells why the simulation
-// broke off. When ctx is cancelled it returns ctx's error.
+// Run runs a program. An error is a workloads.UseError where there is no such profile, or tells why
+// the simulation broke off. When ctx is cancelled it returns ctx's error.
 func (p Program) Run(ctx context.Context) (*Ran, error) {
 	profile, err := sim.LookupProfile(p.Profile)
 	if err != nil {

@@ -20,8 +20,8 @@ func cuckoos(t *testing.T, clients int, ops int64, props ...string) Config {
 	return c
 }
 
-// TestDevice: the locks lie in the NIC's memory unless they are not to. There they are faster to take, and a fence behind them
-// costs no time unless it is to stall; trips count it anyhow.
+// TestDevice: the locks lie in the NIC's memory unless they are not to. There they are faster to
+// take, and a fence behind them costs no time unless it is to stall; trips count it anyhow.
 func TestDevice(t *testing.T) {
 	median := func(differ func(*Config)) float64 {
 		c := cuckoos(t, 1, 400)

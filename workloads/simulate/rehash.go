@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// Rehashed is a run in which all clients live, and one in which the client of its first rehash dies in the midst of
-// it (rTX 6.2). Times count from where measuring begins.
+// Rehashed is a run in which all clients live, and one in which the client of its first rehash dies
+// in the midst of it (rTX 6.2). Times count from where measuring begins.
 type Rehashed struct {
 	Whole, After *Result       // no client dies; the rehashing one does (nil: not asked for)
 	Took         time.Duration // by the first rehash, from behind its lock until behind its commit
@@ -18,14 +18,15 @@ type Rehashed struct {
 	Again        time.Duration // from then until another client has done that rehash; 0: none has
 }
 
-// soonDies is how long behind the beginning of a rehash its client dies, at most: others may go on then.
+// soonDies is how long behind the beginning of a rehash its client dies, at most: others may go on
+// then.
 const soonDies = time.Millisecond
 
 // neverDies is when a client dies in a run to whose end all live, so that both runs have a master.
 const neverDies = 100 * time.Hour
 
-// Rehash runs c, which is to insert into a store of RACE hashing until a subtable is split, and with dies once more.
-// Both runs are the same until the client dies.
+// Rehash runs c, which is to insert into a store of RACE hashing until a subtable is split, and
+// with dies once more. Both runs are the same until the client dies.
 func Rehash(ctx context.Context, c Config, dies bool) (*Rehashed, error) {
 	c.Clients, c.InFlight = max(c.Clients, 1), max(c.InFlight, 1)
 	run := func(who string, at time.Duration) (*Result, []*rehash, error) {
@@ -77,8 +78,8 @@ type rehashes struct {
 	open  map[string]*rehash // by client
 }
 
-// see is told of everything that happens. The steps are the store's: a rehash begins behind its lock with what it
-// writes or reads first, and what it sweeps is behind its commit.
+// see is told of everything that happens. The steps are the store's: a rehash begins behind its
+// lock with what it writes or reads first, and what it sweeps is behind its commit.
 func (l *rehashes) see(e sim.Event) {
 	if e.Kind != sim.Post {
 		return

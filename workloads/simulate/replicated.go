@@ -16,14 +16,16 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Replicated describes calls of the servers of Rowan-KV, or of what it is measured against, in the evaluation of its
-// paper (section 6.3): their logs are so long that nothing is digested or collected while they are measured.
+// Replicated describes calls of the servers of Rowan-KV, or of what it is measured against, in the
+// evaluation of its paper (section 6.3): their logs are so long that nothing is digested or
+// collected while they are measured.
 type Replicated struct {
 	Kind     kv.Kind
 	Profile  string   // of the hardware, with persistent memory
 	Hardware []string // as Config's, in figures of the profile as it is
-	// Scale divides the machines: workers, the rates of NICs, links, PCIe and media, and the lines, queues and
-	// interleaving of modules are so many times less. What a core spends on a message stays. 0: 1.
+	// Scale divides the machines: workers, the rates of NICs, links, PCIe and media, and the lines,
+	// queues and interleaving of modules are so many times less. What a core spends on a message
+	// stays. 0: 1.
 	Scale    int
 	Servers  int // one a node
 	Workers  int // of a server; Scale divides them
@@ -45,11 +47,11 @@ type Served struct {
 	DLWA float64
 	// Put and Get are latencies, as they came.
 	Put, Get []time.Duration
-	// Persist is how long entries took to be in a backup's memory, from when the worker posted them to when it could
-	// know. RPC-KV has none: there another worker does it.
+	// Persist is how long entries took to be in a backup's memory, from when the worker posted them to
+	// when it could know. RPC-KV has none: there another worker does it.
 	Persist []time.Duration
-	// Media, NIC and Cores are for which share of the time the servers' busiest modules, NICs, and workers worked;
-	// the waits of these for modules left out.
+	// Media, NIC and Cores are for which share of the time the servers' busiest modules, NICs, and
+	// workers worked; the waits of these for modules left out.
 	Media, NIC, Cores float64
 }
 
@@ -92,8 +94,8 @@ type used struct {
 	busy, nic, cpu time.Duration
 }
 
-// Run measures. An error is a workloads.UseError when w makes no sense, or a server's or a client's. When ctx is
-// cancelled it returns ctx's error.
+// Run measures. An error is a workloads.UseError when w makes no sense, or a server's or a
+// client's. When ctx is cancelled it returns ctx's error.
 func (w Replicated) Run(ctx context.Context) (*Served, error) {
 	profile, err := sim.LookupProfile(w.Profile)
 	if err != nil {
@@ -172,9 +174,10 @@ func (r *replicated) divide(o *sim.Options) {
 	reachByCores(o)
 }
 
-// reachByCores has workers of nodes reach their memory by their cores. The profile's ServiceTime is the whole of an
-// operation: here a request's answer, doorbell and completion are counted by themselves. A message of another server's
-// worker takes what a completion does, which the paper does not say.
+// reachByCores has workers of nodes reach their memory by their cores. The profile's ServiceTime is
+// the whole of an operation: here a request's answer, doorbell and completion are counted by
+// themselves. A message of another server's worker takes what a completion does, which the paper
+// does not say.
 func reachByCores(o *sim.Options) {
 	h := o.Hardware
 	h.Direct, h.ServiceTime, h.PeerTime = true, h.ServiceTime-h.Doorbell-h.Verb-h.Poll, h.Poll
@@ -288,8 +291,8 @@ type caller struct {
 	body  []byte
 }
 
-// ask has the primary of a key do what it is asked for. One that has too much to do, or does not know the configuration
-// yet, is asked again.
+// ask has the primary of a key do what it is asked for. One that has too much to do, or does not
+// know the configuration yet, is asked again.
 func (c *caller) ask(proc uint16, key []byte) error {
 	hash := kv.Hash(key)
 	q := kv.Request{Term: c.config.Term, Key: key}
@@ -318,8 +321,8 @@ func (c *caller) ask(proc uint16, key []byte) error {
 	}
 }
 
-// persist times the verbs whose answers say that entries are in a backup's memory: APPENDs, and the READs behind
-// WRITEs, which are posted with them.
+// persist times the verbs whose answers say that entries are in a backup's memory: APPENDs, and the
+// READs behind WRITEs, which are posted with them.
 func (r *replicated) persist(e sim.Event) {
 	if e.Verb != rdma.Append && (e.Verb != rdma.Read || e.Step != kv.StepWrite) {
 		return

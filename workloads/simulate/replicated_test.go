@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// TestReplicated: the same calls give the same result; logs of many writers amplify what one log does not; half of the
-// calls are PUTs, and what takes no bandwidth is not busy.
+// TestReplicated: the same calls give the same result; logs of many writers amplify what one log
+// does not; half of the calls are PUTs, and what takes no bandwidth is not busy.
 func TestReplicated(t *testing.T) {
 	p, err := (&Workload{Name: "rowan-zippydb-a", Records: 1}).Read()
 	if err != nil {

@@ -29,8 +29,8 @@ type Result struct {
 	Failed     uint64  `json:"failed"`
 	Throughput float64 `json:"throughput"` // operations a second that ended well
 
-	// LongestGap is the longest time in which one of the clients (or of the operations that it has in flight) finished
-	// nothing, in microseconds.
+	// LongestGap is the longest time in which one of the clients (or of the operations that it has in
+	// flight) finished nothing, in microseconds.
 	LongestGap float64 `json:"longest_gap"`
 
 	Calls  []Call  `json:"calls"` // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
@@ -54,7 +54,8 @@ type Call struct {
 	Failed *runner.Latency `json:"failed,omitempty"`
 	Error  string          `json:"error,omitempty"` // the first failure
 	Trips  float64         `json:"trips_per_call"`  // of calls that ended well
-	// ByTrips are the shares of the calls that ended well which took 0, 1, 2 ... trips; the last: as many or more.
+	// ByTrips are the shares of the calls that ended well which took 0, 1, 2 ... trips; the last: as
+	// many or more.
 	ByTrips []float64 `json:"share_by_trips,omitempty"`
 	Cost    *Cost     `json:"per_call,omitempty"`
 }

@@ -22,7 +22,8 @@ func trees(t *testing.T, store, workload string, clients int, ops int64) Config 
 	return c
 }
 
-// TestProcesses: clients of one compute node hand locks over when they are one process, and those of others do not.
+// TestProcesses: clients of one compute node hand locks over when they are one process, and those
+// of others do not.
 func TestProcesses(t *testing.T) {
 	trips := func(clients int, processes bool) float64 {
 		c := trees(t, "sherman", "rtx-a", clients, 4000)
@@ -33,7 +34,8 @@ func TestProcesses(t *testing.T) {
 		}
 		return r.Call("UPDATE").Trips
 	}
-	// 40 clients are eight on each of five compute nodes. A lock that is handed over is taken in the trip that reads.
+	// 40 clients are eight on each of five compute nodes. A lock that is handed over is taken in the
+	// trip that reads.
 	if apart, together := trips(40, false), trips(40, true); together > 0.95*apart {
 		t.Errorf("an UPDATE takes %.2f trips of clients that are processes, %.2f of clients of five", apart, together)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// sampler shows a run in virtual time as a monitor would see it. A sample is taken when the first client comes by behind
-// its time, which takes no virtual time.
+// sampler shows a run in virtual time as a monitor would see it. A sample is taken when the first
+// client comes by behind its time, which takes no virtual time.
 type sampler struct {
 	take   func(*telemetry.Sample)
 	next   time.Duration     // since measuring began

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// TestSamples compares samples of a run, in which a node crashes, with its result, and the result with that of the same run
-// without samples.
+// TestSamples compares samples of a run, in which a node crashes, with its result, and the result
+// with that of the same run without samples.
 func TestSamples(t *testing.T) {
 	c := config(t, "ycsb-a", 4, 500)
 	c.Ops, c.Duration, c.Interval = 0, 30*time.Millisecond, time.Millisecond

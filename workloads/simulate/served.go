@@ -9,10 +9,12 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Servers work only inside the simulation's Run. So where a store has some, clients load the records, read them, and
-// warm up there, ahead of what is measured, and all of that takes virtual time.
+// Servers work only inside the simulation's Run. So where a store has some, clients load the
+// records, read them, and warm up there, ahead of what is measured, and all of that takes virtual
+// time.
 
-// What an operation of one client takes then, at most, and one of many, which the servers do at the same time.
+// What an operation of one client takes then, at most, and one of many, which the servers do at the
+// same time.
 const (
 	servedAlone = 50 * time.Microsecond
 	servedEach  = 2 * time.Microsecond

@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// TestServed: where a store has servers the records are there, and known, when measuring begins; clients join and
-// leave; the same configuration gives the same result; and what setting up used does not count.
+// TestServed: where a store has servers the records are there, and known, when measuring begins;
+// clients join and leave; the same configuration gives the same result; and what setting up used
+// does not count.
 func TestServed(t *testing.T) {
 	c := config(t, "ycsb-a", 8, 4000)
 	c.Store, c.Profile, c.Known, c.Memory = "rowan", "rowan-testbed", true, true
@@ -36,14 +37,16 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestPower: all nodes lose power and come back. Clients go on then: they do not wait for answers that do not come.
+// TestPower: all nodes lose power and come back. Clients go on then: they do not wait for answers
+// that do not come.
 func TestPower(t *testing.T) {
 	c := config(t, "ycsb-a", 8, 0)
 	c.Store, c.Profile, c.Duration, c.Interval = "rowan", "rowan-testbed", 250*time.Millisecond, 10*time.Millisecond
 	c.Pool = stores.Params{Nodes: 3, Records: uint64(c.Spec.RecordCount)}
 	c.Faults = "power node=* at=10ms for=1ms"
 	r := simulated(t, c)
-	// Of a client, the write under way is uncertain, and what it sends to each of 3 nodes that it finds down.
+	// Of a client, the write under way is uncertain, and what it sends to each of 3 nodes that it
+	// finds down.
 	if r.Failed == 0 || r.Failed > 8*3 {
 		t.Errorf("of 8 clients %d have a write under way: %s", r.Failed, r.Error)
 	}

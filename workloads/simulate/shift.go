@@ -10,8 +10,9 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Shift makes one shard hot (Rowan 6.6): from a time on, a share of the requests for shards of one server of Rowan-KV,
-// or a baseline of it, are for records of one shard of another server instead, chosen evenly. Shards are of their primaries at that time.
+// Shift makes one shard hot (Rowan 6.6): from a time on, a share of the requests for shards of one
+// server of Rowan-KV, or a baseline of it, are for records of one shard of another server instead,
+// chosen evenly. Shards are of their primaries at that time.
 type Shift struct {
 	At       time.Duration // since measuring began
 	Share    float64       // 0: nothing shifts

@@ -25,8 +25,9 @@ func shifts(t *testing.T) Config {
 	return c
 }
 
-// TestShift: requests are even at first. Then those for one server are for a shard of another, which has the most to do
-// until it moves, and in the end they are even again. The same seed gives the same.
+// TestShift: requests are even at first. Then those for one server are for a shard of another,
+// which has the most to do until it moves, and in the end they are even again. The same seed gives
+// the same.
 func TestShift(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -73,8 +74,8 @@ func TestShift(t *testing.T) {
 	}
 }
 
-// TestSlow: machines that are ten times slower do a tenth of the operations in a time, and each takes ten times as
-// long.
+// TestSlow: machines that are ten times slower do a tenth of the operations in a time, and each
+// takes ten times as long.
 func TestSlow(t *testing.T) {
 	c := config(t, "ycsb-b", 8, 2000)
 	fast := simulated(t, c)

@@ -1,10 +1,11 @@
-// Package simulate runs a workload in virtual time: as many clients as are asked for on as many memory nodes, on the
-// hardware of one of package sim's profiles. The worker loop, the generators and the histograms are go-ycsb's, the stores
-// are those that run on real fabrics, and the same configuration gives the same Result, to the byte, on any machine.
+// Package simulate runs a workload in virtual time: as many clients as are asked for on as many
+// memory nodes, on the hardware of one of package sim's profiles. The worker loop, the generators
+// and the histograms are go-ycsb's, the stores are those that run on real fabrics, and the same
+// configuration gives the same Result, to the byte, on any machine.
 //
-// What is to be measured begins at virtual time 0. Before it, in no time, the records are loaded, and the clients do
-// Config.WarmUp operations of the mix, so that caches, allocators and the index are those of a store that has been busy
-// for a while.
+// What is to be measured begins at virtual time 0. Before it, in no time, the records are loaded,
+// and the clients do Config.WarmUp operations of the mix, so that caches, allocators and the index
+// are those of a store that has been busy for a while.
 package simulate
 
 import (
@@ -28,10 +29,11 @@ import (
 type Config struct {
 	Store   string
 	Profile string // of the hardware: a name that Profiles lists
-	// Hardware changes figures of the profile, by their names in sim.Hardware: LinkGbps=200, Doorbell=100ns. NodeTimeout
-	// is how long a verb to a dead node takes to fail.
+	// Hardware changes figures of the profile, by their names in sim.Hardware: LinkGbps=200,
+	// Doorbell=100ns. NodeTimeout is how long a verb to a dead node takes to fail.
 	Hardware []string
-	// Slow makes the machines so many times slower: see slow. Clocks of stores and masters go as ever. 0: 1.
+	// Slow makes the machines so many times slower: see slow. Clocks of stores and masters go as ever.
+	// 0: 1.
 	Slow int
 	// NodeCores are how many cores of a memory node serve two-sided calls; 0: the profile's.
 	NodeCores int
@@ -40,22 +42,26 @@ type Config struct {
 	Spec      *workloads.Spec
 	// NoDevice leaves in the nodes' memory what stores keep in that of their NICs.
 	NoDevice bool
-	// StallFences lets fences wait for the answers of atomics on device memory even where the profile's NICs need not.
+	// StallFences lets fences wait for the answers of atomics on device memory even where the
+	// profile's NICs need not.
 	StallFences bool
 	Clients     int // that are there from the beginning; default 1
-	// InFlight are the operations that a client has in flight, each with a store and an identity of its own, on the client's
-	// core; default 1. When a fault crashes a client, its other operations go on.
+	// InFlight are the operations that a client has in flight, each with a store and an identity of
+	// its own, on the client's core; default 1. When a fault crashes a client, its other operations go
+	// on.
 	InFlight int
-	// Processes makes the clients of a compute node workers of one process, whose stores share what those of a
-	// process do. They crash one by one nevertheless: a fault of a client is for runs without it.
+	// Processes makes the clients of a compute node workers of one process, whose stores share what
+	// those of a process do. They crash one by one nevertheless: a fault of a client is for runs
+	// without it.
 	Processes bool
-	// Loading is how long loading the records takes: stores that let freed memory rest for a while take more of it
-	// when loading takes no time.
+	// Loading is how long loading the records takes: stores that let freed memory rest for a while
+	// take more of it when loading takes no time.
 	Loading time.Duration
-	// Known makes each client read each record once, before the warm-up: what caches have room for, they know.
+	// Known makes each client read each record once, before the warm-up: what caches have room for,
+	// they know.
 	Known bool
-	// Fresh makes what is measured choose anew: otherwise the clients' first choices are those of the warm-up, and caches know
-	// what is asked for.
+	// Fresh makes what is measured choose anew: otherwise the clients' first choices are those of the
+	// warm-up, and caches know what is asked for.
 	Fresh bool
 	// Memory tells in the Result what the pool's memory is used for in the end.
 	Memory  bool
@@ -65,8 +71,9 @@ type Config struct {
 	// Lease is the lease of the pool's master, which exists if something goes wrong or requests shift.
 	// It is the time scale on which crashes are noticed. 0: 100 ms.
 	Lease time.Duration
-	// Silence is how long a client is dead before the pool's master knows: what its detection of failures takes
-	// elsewhere. 0: it looks for dead clients each quarter of its lease, and finds them at once.
+	// Silence is how long a client is dead before the pool's master knows: what its detection of
+	// failures takes elsewhere. 0: it looks for dead clients each quarter of its lease, and finds them
+	// at once.
 	Silence time.Duration
 	Seed    uint64
 	// Failures is how many clients a second die in the middle of an INSERT, in addition to Clients.
@@ -76,21 +83,25 @@ type Config struct {
 	// Ops are measured, over all clients; 0: until the Duration, in virtual time, is over.
 	Ops      int64
 	Duration time.Duration
-	// WarmUp are the operations that the clients of the beginning do before, together. They make the same choices then as
-	// when they are measured, as if the run had been going on for long: caches know what is asked for often, and what
-	// others changed since is stale in them.
+	// WarmUp are the operations that the clients of the beginning do before, together. They make the
+	// same choices then as when they are measured, as if the run had been going on for long: caches
+	// know what is asked for often, and what others changed since is stale in them.
 	WarmUp   int64
 	Target   float64       // operations a second, over all clients of the beginning; 0: as many as can be
 	Interval time.Duration // of the throughput over time; 0: none
-	// Think is what a client computes before each operation, beside posting and polling. It counts for no latency.
+	// Think is what a client computes before each operation, beside posting and polling. It counts for
+	// no latency.
 	Think time.Duration
-	// Trace is called with everything that happens from when measuring begins, in order; nil: nothing is.
+	// Trace is called with everything that happens from when measuring begins, in order; nil: nothing
+	// is.
 	Trace func(sim.Event)
-	// Sample is given a look at the run after each Interval, which has to be there; nil: none is taken.
+	// Sample is given a look at the run after each Interval, which has to be there; nil: none is
+	// taken.
 	Sample func(*telemetry.Sample)
 }
 
-// Change is a number of clients that join, or leave when it is negative: those leave that came last.
+// Change is a number of clients that join, or leave when it is negative: those leave that came
+// last.
 type Change struct {
 	At      time.Duration
 	Clients int
@@ -117,9 +128,10 @@ const (
 	maxSlow      = 1 << 12 // an operation takes some milliseconds then
 )
 
-// Run simulates what c says. An error is a workloads.UseError when c makes no sense, or tells why the records cannot be
-// loaded, clients cannot warm up, join or leave, or the simulation broke off. Operations that fail while they are measured
-// are in the Result. When ctx is cancelled it returns ctx's error.
+// Run simulates what c says. An error is a workloads.UseError when c makes no sense, or tells why
+// the records cannot be loaded, clients cannot warm up, join or leave, or the simulation broke off.
+// Operations that fail while they are measured are in the Result. When ctx is cancelled it returns
+// ctx's error.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	return simulate(ctx, c, (*run).work)
 }

@@ -139,7 +139,8 @@ func TestResultAddsUp(t *testing.T) {
 	near("verbs served", served, verbs, 0.01)
 }
 
-// TestTripsInVirtualTime finds the paper's trips (FUSEE 4.3, 4.6), and latencies in their proportion.
+// TestTripsInVirtualTime finds the paper's trips (FUSEE 4.3, 4.6), and latencies in their
+// proportion.
 func TestTripsInVirtualTime(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -217,8 +218,8 @@ func TestFaultsHappenWhenTheyShould(t *testing.T) {
 	}
 }
 
-// TestPoolIsMended crashes a memory node and a client under writes: the others go on without a failure, a spare takes the
-// node's place, and the master tells what it did.
+// TestPoolIsMended crashes a memory node and a client under writes: the others go on without a
+// failure, a spare takes the node's place, and the master tells what it did.
 func TestPoolIsMended(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -270,7 +271,8 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestFailuresTakeTime is about operations that fail at once: clients would do nothing else for ever.
+// TestFailuresTakeTime is about operations that fail at once: clients would do nothing else for
+// ever.
 func TestFailuresTakeTime(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -15,15 +15,16 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Ways in which senders write to the persistent memory of a node, each time with a READ behind it that sees it there.
+// Ways in which senders write to the persistent memory of a node, each time with a READ behind it
+// that sees it there.
 const (
 	Exclusive = "exclusive" // WRITE, each sender to a log of its own
 	Append    = "append"    // Rowan: all append to one log
 	Strawman  = "strawman"  // all to one log: FETCH AND ADD of its end, then WRITE
 )
 
-// Streams describes small writes to one node's persistent memory, by senders on other machines and by threads of its
-// own (Rowan 2.4, 6.2). Each has one write in flight.
+// Streams describes small writes to one node's persistent memory, by senders on other machines and
+// by threads of its own (Rowan 2.4, 6.2). Each has one write in flight.
 type Streams struct {
 	Way      string
 	Profile  string   // of the hardware, with persistent memory
@@ -42,9 +43,11 @@ type Streams struct {
 type Written struct {
 	Writes float64 // of senders, a second
 	Local  float64 // bytes of threads, a second
-	// Requests and Media are bytes a second: those that the modules were asked to write, and that their media wrote.
+	// Requests and Media are bytes a second: those that the modules were asked to write, and that
+	// their media wrote.
 	Requests, Media, DLWA float64
-	// Busy is for which share of the time the media of the busiest module worked, and NIC the node's NIC.
+	// Busy is for which share of the time the media of the busiest module worked, and NIC the node's
+	// NIC.
 	Busy, NIC float64
 }
 
@@ -70,8 +73,8 @@ type streams struct {
 	local   uint64 // bytes
 }
 
-// Run writes. An error is a workloads.UseError when w makes no sense, or a sender's. When ctx is cancelled it returns
-// ctx's error.
+// Run writes. An error is a workloads.UseError when w makes no sense, or a sender's. When ctx is
+// cancelled it returns ctx's error.
 func (w Streams) Run(ctx context.Context) (*Written, error) {
 	profile, err := sim.LookupProfile(w.Profile)
 	if err != nil {
@@ -152,8 +155,8 @@ func (r *streams) measure() (*Written, error) {
 	return after.since(&before), nil
 }
 
-// receive pushes segments for Rowan's senders, and is the control thread of its log. The ring ends with it, and what is
-// in flight fails: so it outlasts the senders.
+// receive pushes segments for Rowan's senders, and is the control thread of its log. The ring ends
+// with it, and what is in flight fails: so it outlasts the senders.
 func (r *streams) receive(ep rdma.Endpoint) {
 	receiver, err := rowan.Open(ep, r.log)
 	for err == nil && r.sending > 0 {
@@ -170,8 +173,8 @@ func (r *streams) fail(what string, err error) {
 	}
 }
 
-// place is where a stream's next bytes go: to a log of its own. Streams are spread evenly over the modules, since
-// those that have gone on for a while are at different places.
+// place is where a stream's next bytes go: to a log of its own. Streams are spread evenly over the
+// modules, since those that have gone on for a while are at different places.
 type place struct{ base, next, size uint64 }
 
 // place returns where the i-th stream of n begins, with a log at base.

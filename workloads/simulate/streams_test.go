@@ -18,8 +18,8 @@ func streamed(way string, senders, local int) Streams {
 	}
 }
 
-// TestStreams: what more streams than the XPBuffer has lines write is amplified, and slow; what is appended to one
-// log is neither. Each way counts what it wrote.
+// TestStreams: what more streams than the XPBuffer has lines write is amplified, and slow; what is
+// appended to one log is neither. Each way counts what it wrote.
 func TestStreams(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -15,8 +15,8 @@ import (
 
 // Workload names a workload and what is changed about it.
 type Workload struct {
-	// Name is what ycsb.Find takes. YCSB's own workloads are its mixes with its distributions of the keys, over pairs
-	// as the papers have them: 100,000 of 1,024 bytes, one field, written whole.
+	// Name is what ycsb.Find takes. YCSB's own workloads are its mixes with its distributions of the
+	// keys, over pairs as the papers have them: 100,000 of 1,024 bytes, one field, written whole.
 	Name       string
 	Records    int64    // 0: the workload's own
 	PairBytes  int      // of a key with its value; 0: the workload's own

@@ -27,9 +27,9 @@ func (l Latency) String() string {
 		l.P50.Round(time.Microsecond), l.P99.Round(10*time.Microsecond), l.Worst.Round(100*time.Microsecond))
 }
 
-// Hot has workers of this process read and update one key of a pool for a while, each as fast as it can: how fair the
-// store is to writers that are in each other's way. One operation of eight is a GET. An operation that fails is an
-// error, as nothing is dead.
+// Hot has workers of this process read and update one key of a pool for a while, each as fast as it
+// can: how fair the store is to writers that are in each other's way. One operation of eight is a
+// GET. An operation that fails is an error, as nothing is dead.
 func Hot(p *stores.Pool, workers int, length time.Duration) (gets, updates Latency, err error) {
 	key, value := []byte("hot"), check.MakeValue(nil, 0, 1, 100)
 	s, ep, err := p.Worker("hot", stores.Options{})

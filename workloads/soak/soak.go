@@ -68,13 +68,15 @@ type Options struct {
 	Workers int // default 64
 	Seed    uint64
 	Length  time.Duration
-	// Keys is how many keys each worker uses again and again; 0: none is used again, or unmergedKeys of an Unmerged
-	// target, which would be full of what deleted keys took.
+	// Keys is how many keys each worker uses again and again; 0: none is used again, or unmergedKeys
+	// of an Unmerged target, which would be full of what deleted keys took.
 	Keys int
-	// Room is the share of the bytes which a pool takes of one worker alone that have to be live before it may be
-	// full for one of many, each of which has some memory for itself; default 0.5, or 0.3 of an Unmerged target.
+	// Room is the share of the bytes which a pool takes of one worker alone that have to be live
+	// before it may be full for one of many, each of which has some memory for itself; default 0.5, or
+	// 0.3 of an Unmerged target.
 	Room float64
-	// Refill is the share of the pairs that a pool took at first which it has to take behind the load; default 0.9.
+	// Refill is the share of the pairs that a pool took at first which it has to take behind the load;
+	// default 0.9.
 	Refill float64
 	// Say is told what begins; nil: nothing.
 	Say func(format string, args ...any)
@@ -144,10 +146,10 @@ type load struct {
 	full   [kinds]uint64
 }
 
-// Run fills the pool and empties it, has workers use it in ways of their own for a while, and then does the first
-// again. All answers are compared with what each worker knows of its own keys. The error says what was wrong; the
-// result is what there was, also then. The pool is empty before and behind it, and no other worker uses it. When ctx
-// ends it, it deletes its pairs first.
+// Run fills the pool and empties it, has workers use it in ways of their own for a while, and then
+// does the first again. All answers are compared with what each worker knows of its own keys. The
+// error says what was wrong; the result is what there was, also then. The pool is empty before and
+// behind it, and no other worker uses it. When ctx ends it, it deletes its pairs first.
 func Run(ctx context.Context, t Target, o Options) (Result, error) {
 	o.defaults(t)
 	l := &load{Target: t, Options: o, ctx: ctx}
@@ -226,7 +228,8 @@ func (l *load) all() error {
 	return errors.Join(some(errs), l.clearHot())
 }
 
-// mostTold bounds the workers whose errors are told: when one finds that something is wrong, all do.
+// mostTold bounds the workers whose errors are told: when one finds that something is wrong, all
+// do.
 const mostTold = 3
 
 func some(errs []error) error {
@@ -253,8 +256,8 @@ func (l *load) one(number int, work func(*worker) error) error {
 	return errors.Join(err, w.end())
 }
 
-// fillAlone fills the pool with one worker, and empties it. It returns with how many pairs, and how many bytes of
-// values.
+// fillAlone fills the pool with one worker, and empties it. It returns with how many pairs, and how
+// many bytes of values.
 func (l *load) fillAlone() (pairs int, bytes int64, err error) {
 	w := newWorker(l, 0)
 	if err := w.open(); err != nil {

@@ -24,8 +24,9 @@ var soaked = []struct {
 	{"rcuckoo", Options{}},
 }
 
-// TestSoak: under keys that come and go, hot ones, pairs of all sizes, workers that come and go, and a pool that is
-// full again and again, nothing stops, no answer is wrong, and nothing is left in the end.
+// TestSoak: under keys that come and go, hot ones, pairs of all sizes, workers that come and go,
+// and a pool that is full again and again, nothing stops, no answer is wrong, and nothing is left
+// in the end.
 func TestSoak(t *testing.T) {
 	length := time.Second
 	if os.Getenv("FARKV_LONG") == "1" {

@@ -1,5 +1,5 @@
-// Package ycsb holds workload files: YCSB's own and those of the papers. They are property files; the first line of
-// each is a comment that says what it is.
+// Package ycsb holds workload files: YCSB's own and those of the papers. They are property files;
+// the first line of each is a comment that says what it is.
 package ycsb
 
 import (
@@ -51,9 +51,9 @@ func Set(p *properties.Properties, name, value string) error {
 // Spellings says what Find and Read take beside the path of a file.
 const Spellings = "a to f (or workloada, ycsb-a), or one that 'go-ycsb help workloads' lists"
 
-// Find returns the workload that a name means on a command line. A letter from a to f, with "ycsb-" before it or not,
-// is always YCSB's own. Any other name is the path of a property file, or, where there is no such file, the name of
-// one of ours. An error is a workloads.UseError.
+// Find returns the workload that a name means on a command line. A letter from a to f, with "ycsb-"
+// before it or not, is always YCSB's own. Any other name is the path of a property file, or, where
+// there is no such file, the name of one of ours. An error is a workloads.UseError.
 func Find(name string) (*Workload, error) {
 	if w := short(name); w != nil {
 		return w, nil
@@ -61,7 +61,8 @@ func Find(name string) (*Workload, error) {
 	return Read(name)
 }
 
-// Read is Find for the names of property files: where there is a file of that name, it counts more than ours.
+// Read is Find for the names of property files: where there is a file of that name, it counts more
+// than ours.
 func Read(name string) (*Workload, error) {
 	text, err := os.ReadFile(name)
 	if err == nil {
@@ -126,7 +127,8 @@ func Names() []string {
 	return names
 }
 
-// Title returns the first line of one of our workload files, without the comment's mark; "" of others.
+// Title returns the first line of one of our workload files, without the comment's mark; "" of
+// others.
 func Title(name string) string {
 	w := ours(name)
 	if w == nil {

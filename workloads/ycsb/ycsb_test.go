@@ -33,8 +33,8 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// A file counts more than a workload of ours, except that a short name is no file's where a workload is wanted, and a
-// folder is no file.
+// A file counts more than a workload of ours, except that a short name is no file's where a
+// workload is wanted, and a folder is no file.
 func TestFilesFirst(t *testing.T) {
 	t.Chdir(t.TempDir())
 	const text = "# mine\nrecordcount=7\n"

@@ -30,9 +30,10 @@ type checker struct {
 
 // Check walks a pool on which no client works. It changes nothing but an identity of its own.
 //
-// The directory's subtables have all hashes, each once. Each slot names a block of its own, with a whole pair, whose key
-// belongs in that bucket of that subtable, and is in no other slot. Proposals, void words and chunks are of clients that
-// there are. What keys have left behind in slots is no damage, nor are locks that are released on sight.
+// The directory's subtables have all hashes, each once. Each slot names a block of its own, with a
+// whole pair, whose key belongs in that bucket of that subtable, and is in no other slot.
+// Proposals, void words and chunks are of clients that there are. What keys have left behind in
+// slots is no damage, nor are locks that are released on sight.
 func Check(f rdma.Fabric) (client.Report, error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -126,7 +127,8 @@ func (c *checker) directory(tables []subtable) {
 	}
 }
 
-// begun leaves out subtables to which the original's rehashes are moving pairs: searches do not find them yet.
+// begun leaves out subtables to which the original's rehashes are moving pairs: searches do not
+// find them yet.
 func begun(tables []subtable) (found []subtable) {
 	at := map[uint64]subtable{}
 	for _, t := range tables {

@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// scene is a client that dies behind one of its verbs, and more clients that meet what it left, one when the other has
-// died: the second dies in the repair, the third in the repair of the repair.
+// scene is a client that dies behind one of its verbs, and more clients that meet what it left, one
+// when the other has died: the second dies in the repair, the third in the repair of the repair.
 type scene struct {
 	kind    string
 	seed    uint64
@@ -56,8 +56,8 @@ func (c *scene) act(s *Store, r *check.Recorder, w int) error {
 	return nil
 }
 
-// all tries each key, and splits a subtable. No operation waits for longer than a lease for each of the dead, and each
-// of the rehashes that those may have begun.
+// all tries each key, and splits a subtable. No operation waits for longer than a lease for each of
+// the dead, and each of the rehashes that those may have begun.
 func (c *scene) all(s *Store, r *check.Recorder, w int) error {
 	for i := range sceneKeys + 1 {
 		k := key(i)
@@ -200,8 +200,8 @@ func (c *scene) end(s *sim.Sim) error {
 	return err
 }
 
-// enumerate lets one client more die, behind each verb that it would send, each time with others behind it as deep as
-// that.
+// enumerate lets one client more die, behind each verb that it would send, each time with others
+// behind it as deep as that.
 func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	t.Helper()
 	c.seed++
@@ -222,8 +222,9 @@ func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	return runs
 }
 
-// TestRehashCrashes: a client dies behind each verb of a rehash, of an operation, or of what it does behind that, and
-// another behind verbs of what it does then. With $FARKV_LONG all of these, too.
+// TestRehashCrashes: a client dies behind each verb of a rehash, of an operation, or of what it
+// does behind that, and another behind verbs of what it does then. With $FARKV_LONG all of these,
+// too.
 func TestRehashCrashes(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

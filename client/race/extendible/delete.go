@@ -8,9 +8,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A DELETE puts a void word in the pair's place, which names the client's grave: a block of its own, in which it has
-// written the key's hash. Only the client takes that word away again. So behind a rehash the word says whether the
-// DELETE came before it: an empty slot would not, since another client may have emptied it.
+// A DELETE puts a void word in the pair's place, which names the client's grave: a block of its
+// own, in which it has written the key's hash. Only the client takes that word away again. So
+// behind a rehash the word says whether the DELETE came before it: an empty slot would not, since
+// another client may have emptied it.
 
 // grave is what a client's last DELETE has left.
 type grave struct {
@@ -29,7 +30,8 @@ func (s *Store) openGrave() error {
 	return err
 }
 
-// clearGrave takes a client's void word out of the index, of which nothing is in flight. It returns the word.
+// clearGrave takes a client's void word out of the index, of which nothing is in flight. It returns
+// the word.
 func (s *Store) clearGrave(c rdma.ClientID) (word, error) {
 	block := s.layout.grave(c)
 	b := s.ep.Batch()
@@ -43,8 +45,8 @@ func (s *Store) clearGrave(c rdma.ClientID) (word, error) {
 	return w, s.clear(hash, block)
 }
 
-// clear takes what is left of an operation out of the slots that a hash may be in: proposals, and void words, that
-// name a block. Nothing names it any more then, unless a pair does.
+// clear takes what is left of an operation out of the slots that a hash may be in: proposals, and
+// void words, that name a block. Nothing names it any more then, unless a pair does.
 func (s *Store) clear(hash, block uint64) error {
 	at := s.index.Locate(hash)
 	for r := s.pace; ; {

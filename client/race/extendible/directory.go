@@ -10,15 +10,16 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// The directory has an entry for each suffix of up to Depth bits. That of suffix s belongs to the subtable which holds
-// the keys whose hashes end in s, by as many bits as its local depth says. It is empty as long as there is none. A
-// subtable of local depth d that is split keeps its entry, now of depth d+1, and the keys whose next bit is 0; the
-// others move to the entry s + 2^d. So no other entry changes, and the directory is never doubled: RACE's copies of one
-// entry follow from the local depths that a client has seen.
+// The directory has an entry for each suffix of up to Depth bits. That of suffix s belongs to the
+// subtable which holds the keys whose hashes end in s, by as many bits as its local depth says. It
+// is empty as long as there is none. A subtable of local depth d that is split keeps its entry, now
+// of depth d+1, and the keys whose next bit is 0; the others move to the entry s + 2^d. So no other
+// entry changes, and the directory is never doubled: RACE's copies of one entry follow from the
+// local depths that a client has seen.
 //
-// An entry of RTX is an object: lock and pointer, and behind the pointer the descriptor, which never changes; of DTX lock and
-// descriptor lie together; of Locked it is a word. What a descriptor names, the subtable's memory, is the subtable's for
-// ever.
+// An entry of RTX is an object: lock and pointer, and behind the pointer the descriptor, which
+// never changes; of DTX lock and descriptor lie together; of Locked it is a word. What a descriptor
+// names, the subtable's memory, is the subtable's for ever.
 
 // subtable is a descriptor as a client has read it, and by which pointer.
 type subtable struct {
@@ -132,7 +133,8 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 	return subtable{}, fmt.Errorf("the directory's entry for suffix %d changes all the time: %w", suffix, rdma.ErrTimeout)
 }
 
-// mostReads bounds how often an entry is read that changes meanwhile: once for each split of its subtable.
+// mostReads bounds how often an entry is read that changes meanwhile: once for each split of its
+// subtable.
 const mostReads = 64
 
 // readDescriptor reads what an entry names, or has; false: the entry has another one by now.
@@ -172,7 +174,8 @@ const (
 	locked                 // a rehash may be moving the key
 )
 
-// judge says what a look means for a key. A rehash leaves keys alone that do not move: for them its lock means nothing.
+// judge says what a look means for a key. A rehash leaves keys alone that do not move: for them its
+// lock means nothing.
 func (d *directory) judge(op *rdma.Op, s subtable, hash uint64) verdict {
 	version, held := d.readEntry(op, s.suffix)
 	switch {
@@ -184,8 +187,8 @@ func (d *directory) judge(op *rdma.Op, s subtable, hash uint64) verdict {
 	return valid
 }
 
-// refresh makes the client read an entry again behind a look that was not valid. A rehash that was about to move the
-// key has ended then, or was ended by this client, since its lease was over.
+// refresh makes the client read an entry again behind a look that was not valid. A rehash that was
+// about to move the key has ended then, or was ended by this client, since its lease was over.
 func (d *directory) refresh(v verdict, s subtable) error {
 	if v == locked {
 		if err := d.shared.await(s.suffix); err != nil {

@@ -15,14 +15,15 @@ import (
 
 const tinyMemory = 2 << 20
 
-// tiny is a pool that is made and checked at once, in which a few keys fill a subtable, and whose memory clients scan
-// and pass on all the time: exploring makes thousands of them.
+// tiny is a pool that is made and checked at once, in which a few keys fill a subtable, and whose
+// memory clients scan and pass on all the time: exploring makes thousands of them.
 func tiny(timeout time.Duration) Params {
 	return Params{Groups: 2, Slots: 1, Chunks: 12, PairBytes: 320, Depth: 12, Clients: 24, Timeout: timeout}
 }
 
-// explored is the store as the explorer sees it: with keepers, or without anything but the workers to repair it. Its
-// workers split subtables though there is room, and forget what memory is free, one time in four. It counts rehashes, and CASes that one came before.
+// explored is the store as the explorer sees it: with keepers, or without anything but the workers
+// to repair it. Its workers split subtables though there is room, and forget what memory is free,
+// one time in four. It counts rehashes, and CASes that one came before.
 func explored(format string, kept bool, seen *Stats) *explore.Subject {
 	const timeout = 200 * time.Millisecond
 	s := &explore.Subject{
@@ -69,7 +70,8 @@ var explorations = []struct {
 }{{"alone", RTX, false}, {"kept", RTX, true}, {"dtx, alone", DTX, false}, {"dtx, kept", DTX, true},
 	{"race, alone", Locked, false}, {"race, kept", Locked, true}}
 
-// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
+// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED
+// choose them.
 func TestExplore(t *testing.T) {
 	runs := uint64(300)
 	if teeth.UnderRace {

@@ -20,11 +20,11 @@ func (s *Store) addrOf(a slotAt) rdma.Addr {
 	return s.subtableAt(a.subtable.place).Add(a.slot.Offset())
 }
 
-// find looks for the operation's key. found: the key is there, in that slot. Otherwise it is not there; of an INSERT
-// that is not sure yet, and a is an empty slot, or none if a.word is not empty.
+// find looks for the operation's key. found: the key is there, in that slot. Otherwise it is not
+// there; of an INSERT that is not sure yet, and a is an empty slot, or none if a.word is not empty.
 //
-// In the moment of the first READ the subtable was the key's, as the look behind it says. A lock that may be moving
-// the key ends that: what is read meanwhile may not be part of the copy.
+// In the moment of the first READ the subtable was the key's, as the look behind it says. A lock
+// that may be moving the key ends that: what is read meanwhile may not be part of the copy.
 func (s *Store) find() (a slotAt, found bool, err error) {
 	for r := s.pace; ; {
 		a, found, again, err := s.findOnce()
@@ -86,8 +86,8 @@ func (s *Store) torn(in subtable) error {
 	return nil
 }
 
-// readBuckets reads both combined buckets, and notes what their slots hold. In the same trip it writes the operation's
-// pair. For an INSERT it returns an empty slot, too.
+// readBuckets reads both combined buckets, and notes what their slots hold. In the same trip it
+// writes the operation's pair. For an INSERT it returns an empty slot, too.
 func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 	o := &s.op
 	b := s.ep.Batch()
@@ -108,8 +108,8 @@ func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 // noSlot is what free returns where there is no empty slot.
 var noSlot = slotWord{0, ^word(0)}
 
-// free picks an empty slot: of the emptier combined bucket, its main bucket first, beginning at a place that depends on
-// the hash, so that inserters of one bucket rarely meet.
+// free picks an empty slot: of the emptier combined bucket, its main bucket first, beginning at a
+// place that depends on the hash, so that inserters of one bucket rarely meet.
 func (s *Store) free() slotWord {
 	o := &s.op
 	used := cmp.Or(s.Slots, race.BucketSlots)
@@ -149,9 +149,9 @@ func (o *operation) note(view *race.View) {
 	}
 }
 
-// match looks for the key among the pairs that were read, behind the look, for slots of o.alike. again: a word's block
-// has no pair of it. When the same word is met again, it was there in the meantime, and is none of the subtable's any
-// more: no block is used again that a slot names.
+// match looks for the key among the pairs that were read, behind the look, for slots of o.alike.
+// again: a word's block has no pair of it. When the same word is met again, it was there in the
+// meantime, and is none of the subtable's any more: no block is used again that a slot names.
 func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again bool) {
 	o := &s.op
 	read, known := 1, o.suspects

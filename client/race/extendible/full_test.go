@@ -29,8 +29,9 @@ func fill(t *testing.T, s *Store, from int) int {
 	}
 }
 
-// TestFull: a pool that has no memory for pairs is read, and pairs are deleted, also by clients that were not there before;
-// then others are inserted, by whichever client. A client that is idle keeps little of what is free.
+// TestFull: a pool that has no memory for pairs is read, and pairs are deleted, also by clients
+// that were not there before; then others are inserted, by whichever client. A client that is idle
+// keeps little of what is free.
 func TestFull(t *testing.T) {
 	for _, format := range Formats {
 		f := memPool(t, 2, format, Params{Groups: 16, PairBytes: 64, Depth: 12, Clients: 8, Chunks: 20, Timeout: 20 * time.Second})
@@ -65,7 +66,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestNoSubtable: where no memory is left for a subtable, INSERTs end in ErrFull that find no slot, and nothing else does.
+// TestNoSubtable: where no memory is left for a subtable, INSERTs end in ErrFull that find no slot,
+// and nothing else does.
 func TestNoSubtable(t *testing.T) {
 	for _, format := range Formats {
 		p := Params{Groups: 2, PairBytes: 1000, Depth: 3, Clients: 8, Timeout: 20 * time.Second} // as deep as it becomes
@@ -163,7 +165,8 @@ func TestDeadRehash(t *testing.T) {
 	}
 }
 
-// TestRehashTime: a rehash of the largest default, in the model's time on the papers' testbed, blocks no operation for 50 ms.
+// TestRehashTime: a rehash of the largest default, in the model's time on the papers' testbed,
+// blocks no operation for 50 ms.
 func TestRehashTime(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time; run without -race")
@@ -204,8 +207,9 @@ func TestRehashTime(t *testing.T) {
 	}
 }
 
-// TestDeadRehashTime: a rehash of the largest default takes longer than the lease. While its client lives it is not
-// suspected. When that dies in the midst of it others wait for what is left of a lease.
+// TestDeadRehashTime: a rehash of the largest default takes longer than the lease. While its client
+// lives it is not suspected. When that dies in the midst of it others wait for what is left of a
+// lease.
 func TestDeadRehashTime(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time; run without -race")
@@ -263,8 +267,8 @@ func TestDeadRehashTime(t *testing.T) {
 	}
 }
 
-// TestUnswept: an INSERT whose buckets are full of keys that have left with a rehash which its client did not sweep
-// takes the place of one of these, and splits nothing.
+// TestUnswept: an INSERT whose buckets are full of keys that have left with a rehash which its
+// client did not sweep takes the place of one of these, and splits nothing.
 func TestUnswept(t *testing.T) {
 	for _, format := range []string{RTX, DTX} { // the original moves slots
 		f := memPool(t, 1, format, Params{Groups: 2, PairBytes: 64, Depth: 8, Clients: 8, Timeout: 20 * time.Second})

@@ -35,7 +35,8 @@ func TestTornPair(t *testing.T) {
 	}
 }
 
-// TestGrave: the void word of a DELETE that is still in its slot goes before the grave is used again.
+// TestGrave: the void word of a DELETE that is still in its slot goes before the grave is used
+// again.
 func TestGrave(t *testing.T) {
 	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
 	s := storeOn(t, f)

@@ -9,19 +9,20 @@ import (
 	"github.com/farkv/farkv/client"
 )
 
-// Two INSERTs of one key may find different empty slots. RACE lets an inserter look again behind its CAS, and take its
-// pair back if another one has come first; but a reader may have seen it by then. So here the CAS proposes the pair, to
-// readers it is not there, and a second CAS makes it live. In between the inserter reads both buckets again:
+// Two INSERTs of one key may find different empty slots. RACE lets an inserter look again behind
+// its CAS, and take its pair back if another one has come first; but a reader may have seen it by
+// then. So here the CAS proposes the pair, to readers it is not there, and a second CAS makes it
+// live. In between the inserter reads both buckets again:
 //
 //	a pair of the key              the key exists, unless another look says that it was moving: give way
 //	a proposal in an earlier slot  give way to it, and begin again
 //	a proposal in a later slot  end it, by a CAS, before the own one becomes live
 //
-// Of two proposals of one key at least one inserter sees the other's, since each reads behind its CAS. Where it is the
-// one with the earlier slot, the other proposal is ended, or was made live before, which the CAS finds out; where it is
-// the one with the later slot, that gives way. So no two become live. An inserter whose proposal was ended takes the
-// void word away, and begins again. A proposal whose client died is ended, too, when an inserter has given way to it for
-// a lease.
+// Of two proposals of one key at least one inserter sees the other's, since each reads behind its
+// CAS. Where it is the one with the earlier slot, the other proposal is ended, or was made live
+// before, which the CAS finds out; where it is the one with the later slot, that gives way. So no
+// two become live. An inserter whose proposal was ended takes the void word away, and begins again.
+// A proposal whose client died is ended, too, when an inserter has given way to it for a lease.
 
 // Insert implements client.Store.
 func (s *Store) Insert(key, value []byte) error {
@@ -148,8 +149,8 @@ const (
 	ended                   // another inserter has ended it
 )
 
-// rivals reads the buckets of a proposal again, and looks. a becomes the slot where the proposal is now, in case that
-// a rehash has moved it.
+// rivals reads the buckets of a proposal again, and looks. a becomes the slot where the proposal is
+// now, in case that a rehash has moved it.
 func (s *Store) rivals(a *slotAt) (fate, error) {
 	o := &s.op
 	b := s.ep.Batch()
@@ -181,15 +182,16 @@ func (s *Store) rivals(a *slotAt) (fate, error) {
 	if err != nil || f != exists {
 		return f, err
 	}
-	// This look was of no moment behind the slots: the pair may have become live in a subtable that a rehash had copied.
+	// This look was of no moment behind the slots: the pair may have become live in a subtable that a
+	// rehash had copied.
 	if _, v, err := s.lookAt(*a, false); err != nil || v != valid {
 		return undecided, err
 	}
 	return exists, nil
 }
 
-// compete looks for the key in slots that were read behind the proposal. Pairs that were there when the operation found
-// that the key is not there are of other keys.
+// compete looks for the key in slots that were read behind the proposal. Pairs that were there when
+// the operation found that the key is not there are of other keys.
 func (s *Store) compete(a slotAt) (fate, error) {
 	o := &s.op
 	b := s.ep.Batch()
@@ -246,8 +248,8 @@ func (s *Store) competes(a slotAt, w, known slotWord) bool {
 	return w.word.is(live, s.op.hash) || w.word.is(proposed, s.op.hash)
 }
 
-// lapsed reports whether the operation has given way to a proposal for a lease, on its own clock: then its client does
-// not go on.
+// lapsed reports whether the operation has given way to a proposal for a lease, on its own clock:
+// then its client does not go on.
 func (s *Store) lapsed(w word) bool {
 	o := &s.op
 	if o.rival != w {

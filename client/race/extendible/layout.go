@@ -22,11 +22,12 @@ type Params struct {
 	Depth     int           `json:"depth"`      // local depth, at most: the directory has 2^Depth entries
 	Clients   int           `json:"clients"`
 	Timeout   time.Duration `json:"timeout"` // of an operation, at most
-	// Lease is how long a lock may stay as it is before its holder is suspected, beside the time that its transaction
-	// takes: what rtx.Options.Drift is. 0: DefaultLease.
+	// Lease is how long a lock may stay as it is before its holder is suspected, beside the time that
+	// its transaction takes: what rtx.Options.Drift is. 0: DefaultLease.
 	Lease time.Duration `json:"lease,omitempty"`
-	// Of tests, which see subtables and memory filled, and tags wrap: how many slots of a bucket are used, how many chunks
-	// of pairs a node has, and how wide tags are, at most; 0: as many as there is room for.
+	// Of tests, which see subtables and memory filled, and tags wrap: how many slots of a bucket are
+	// used, how many chunks of pairs a node has, and how wide tags are, at most; 0: as many as there
+	// is room for.
 	Slots   int `json:"slots,omitempty"`
 	Chunks  int `json:"chunks,omitempty"`
 	TagBits int `json:"tag_bits,omitempty"`
@@ -65,8 +66,8 @@ var ErrParams = errors.New("no such pool")
 //	subtables
 //	chunks of blocks, one pair a block
 //
-// Slots, buckets' headers and tables are changed by atomics only, from the moment in which clients know of them; blocks
-// by WRITEs only. All is zero in a new pool.
+// Slots, buckets' headers and tables are changed by atomics only, from the moment in which clients
+// know of them; blocks by WRITEs only. All is zero in a new pool.
 type layout struct {
 	Params
 	format  string
@@ -114,8 +115,8 @@ func (p *Params) chunkBytes() uint64 {
 	return max(block*chunkBlocks, chunkBytes/block*block)
 }
 
-// directoryBytes returns what the directory takes on each node. Of RTX these are metadata, logs, and descriptors, as many
-// again for those that rehashes replace, and what each client has taken.
+// directoryBytes returns what the directory takes on each node. Of RTX these are metadata, logs,
+// and descriptors, as many again for those that rehashes replace, and what each client has taken.
 func (p *Params) directoryBytes(format string, nodes int) uint64 {
 	roots, n := uint64(1)<<p.Depth, uint64(nodes)
 	switch format {
@@ -129,11 +130,12 @@ func (p *Params) directoryBytes(format string, nodes int) uint64 {
 	return (fixed + descriptors + descriptors/entryChunk*8 + 4095) &^ 4095
 }
 
-// entriesOfLog is how many objects a transaction changes: a subtable's descriptor, and the new one's.
+// entriesOfLog is how many objects a transaction changes: a subtable's descriptor, and the new
+// one's.
 const entriesOfLog = 2
 
-// indexShare returns the bytes of the index that a pair needs where it needs most: subtables are between a third and
-// nine tenths full.
+// indexShare returns the bytes of the index that a pair needs where it needs most: subtables are
+// between a third and nine tenths full.
 const indexShare = 24
 
 // newLayout divides memory bytes of each node.

@@ -52,8 +52,8 @@ func (e entryWord) free() entryWord { return e & versionMask }
 //	5  CAS the subtable's entry -> one bit deeper, and free
 //	6  CAS the new entry -> free
 //
-// A lock has no lease: a client that meets it waits. Only the master ends what a dead client has begun: before 3 it
-// takes the lock away; behind it goes on from 4.
+// A lock has no lease: a client that meets it waits. Only the master ends what a dead client has
+// begun: before 3 it takes the lock away; behind it goes on from 4.
 type locks struct {
 	s    *Store
 	owes bool // an error has left what settle ends
@@ -154,7 +154,8 @@ func (k *locks) settle() error {
 	return err
 }
 
-// recover ends what a client has begun of which nothing is in flight. It may be cut off, and done again.
+// recover ends what a client has begun of which nothing is in flight. It may be cut off, and done
+// again.
 func (k *locks) recover(c rdma.ClientID) error {
 	held, err := k.held()
 	if err != nil {

@@ -21,10 +21,11 @@ import (
 const (
 	// RTX rehashes in a repairable transaction.
 	RTX = "race-rtx"
-	// DTX rehashes in a transaction of DrTM+H's protocol, which the pool's master ends when its client dies.
+	// DTX rehashes in a transaction of DrTM+H's protocol, which the pool's master ends when its client
+	// dies.
 	DTX = "race-dtx"
-	// Locked is the original: a rehash locks the subtable and moves its pairs one by one. A client that dies in it blocks
-	// others until it is recovered.
+	// Locked is the original: a rehash locks the subtable and moves its pairs one by one. A client
+	// that dies in it blocks others until it is recovered.
 	Locked = "race"
 )
 
@@ -51,15 +52,19 @@ type Shape struct {
 const (
 	// DefaultPair takes YCSB's records.
 	DefaultPair = 1152
-	// mostGroups is the default of large pools: a rehash of 21,504 slots blocks no operation for 50 ms.
+	// mostGroups is the default of large pools: a rehash of 21,504 slots blocks no operation for 50
+	// ms.
 	mostGroups = 1024
-	// firstSubtables is how many subtables the records of a small pool take, at least: so it grows by small steps.
+	// firstSubtables is how many subtables the records of a small pool take, at least: so it grows by
+	// small steps.
 	firstSubtables = 8
-	// turnover is how much room there is for pairs that were replaced, and wait to be found: half as many again.
+	// turnover is how much room there is for pairs that were replaced, and wait to be found: half as
+	// many again.
 	turnover = 2
 )
 
-// Size returns the parameters of a pool, and the memory of each node that it needs. The error wraps ErrParams.
+// Size returns the parameters of a pool, and the memory of each node that it needs. The error wraps
+// ErrParams.
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{
 		Groups: s.Groups, PairBytes: cmp.Or(s.PairBytes, DefaultPair), Clients: s.Clients,
@@ -92,15 +97,15 @@ func Size(s Shape) (Params, uint64, error) {
 	return p, need, err
 }
 
-// depthOf returns how deep the directory may become: hashes differ, so that some subtables are split three times more
-// often than others.
+// depthOf returns how deep the directory may become: hashes differ, so that some subtables are
+// split three times more often than others.
 func depthOf(p *Params, nodes, body uint64) int {
 	subtables := nodes * (body/(p.blockBytes()+indexShare)*indexShare/p.subtableBytes() + 1)
 	return min(bits.Len64(subtables)+3, MaxDepth)
 }
 
-// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when
-// there is not enough memory.
+// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or
+// rdma.ErrFull when there is not enough memory.
 func Make(f rdma.Fabric, format string, p Params) error {
 	l, err := newLayout(format, p, f.Nodes(), f.Size())
 	if err == nil {
@@ -145,7 +150,8 @@ func (l *layout) make(f rdma.Fabric) error {
 	return errors.Join(err, ep.Close())
 }
 
-// first makes the subtable of all keys. Its memory is zero: empty slots, and headers of local depth 0.
+// first makes the subtable of all keys. Its memory is zero: empty slots, and headers of local depth
+// 0.
 func (l *layout) first(ep rdma.Endpoint) error {
 	s, err := openOn(ep, l, Options{})
 	if err != nil {

@@ -13,13 +13,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Memory is handed out by the chunk, as rTX's is: a chunk's word in its table names the client that uses it, and only
-// that one puts pairs there. No block is freed: it is free when no slot of its key's buckets names it. So a crash leaves
-// nothing but words with the client's number, and no verb says that a pair was replaced.
+// Memory is handed out by the chunk, as rTX's is: a chunk's word in its table names the client that
+// uses it, and only that one puts pairs there. No block is freed: it is free when no slot of its
+// key's buckets names it. So a crash leaves nothing but words with the client's number, and no verb
+// says that a pair was replaced.
 //
-// A client scans chunks of its own when it has no block left: headers, and then the buckets of the keys that these
-// have. What it replaces itself it knows without. A chunk in which it has nothing it gives back, for whichever client
-// replaces what is there.
+// A client scans chunks of its own when it has no block left: headers, and then the buckets of the
+// keys that these have. What it replaces itself it knows without. A chunk in which it has nothing
+// it gives back, for whichever client replaces what is there.
 
 // chunk is one that the worker has.
 type chunk struct {
@@ -30,8 +31,8 @@ type chunk struct {
 	gone   bool         // it was given back; lists may still name it
 }
 
-// memo is where the worker has put a block's pair, which stays in that slot of whatever subtable. So a scan needs to read
-// no more than the slot.
+// memo is where the worker has put a block's pair, which stays in that slot of whatever subtable.
+// So a scan needs to read no more than the slot.
 type memo struct {
 	hash  uint64
 	slot  race.Slot
@@ -84,13 +85,16 @@ type memory struct {
 type memoryStats struct{ Claims, Scans, Found uint64 }
 
 const (
-	// longestFlight is longer than any verb is in flight. Within it no tag comes back: that is what the quarantine of a block
-	// is for, in which it is not used again. mostQuarantine bounds it, for tests with narrow tags.
+	// longestFlight is longer than any verb is in flight. Within it no tag comes back: that is what
+	// the quarantine of a block is for, in which it is not used again. mostQuarantine bounds it, for
+	// tests with narrow tags.
 	longestFlight  = time.Minute
 	mostQuarantine = 8 * time.Millisecond
-	// keepChunks is how many chunks a client keeps in which it has nothing, at most: fewer in a small pool.
+	// keepChunks is how many chunks a client keeps in which it has nothing, at most: fewer in a small
+	// pool.
 	keepChunks = 4
-	// enough is the share of its chunks' blocks that a scan has to find to be soon repeated: one of so many.
+	// enough is the share of its chunks' blocks that a scan has to find to be soon repeated: one of so
+	// many.
 	enough = 8
 	// claimAtOnce is how many chunks are claimed in a trip, at most: fewer in a small pool.
 	claimAtOnce = 8
@@ -121,7 +125,8 @@ func (m *memory) open(s *Store) {
 	}
 }
 
-// take takes a block for an operation. The error wraps client.ErrFull. Nothing of an earlier operation is in flight.
+// take takes a block for an operation. The error wraps client.ErrFull. Nothing of an earlier
+// operation is in flight.
 func (m *memory) take() (block, error) {
 	if m.s.forgets != nil && m.s.forgets() {
 		m.forget()
@@ -153,8 +158,8 @@ func (m *memory) take() (block, error) {
 const (
 	// mostNaps bounds the sleeps for one block: a clock may run slow.
 	mostNaps = 4
-	// mostRefills bounds how often a worker looks everywhere, a quarantine later each time: others may have had for a
-	// moment what is free, while they looked.
+	// mostRefills bounds how often a worker looks everywhere, a quarantine later each time: others may
+	// have had for a moment what is free, while they looked.
 	mostRefills = 4
 )
 
@@ -217,21 +222,22 @@ func (m *memory) push(b block) {
 	m.aged = append(m.aged, b)
 }
 
-// unused gives a block back that an operation had taken, and that no slot has named. What was written there may be seen
-// by scans, so its next use has another tag.
+// unused gives a block back that an operation had taken, and that no slot has named. What was
+// written there may be seen by scans, so its next use has another tag.
 func (m *memory) unused(b block) {
 	b.tag++
 	m.push(b)
 }
 
-// used notes that a slot names a block that the operation had taken, or may; slot: where, unless that is noSlot's.
+// used notes that a slot names a block that the operation had taken, or may; slot: where, unless
+// that is noSlot's.
 func (m *memory) used(b block, slot race.Slot) {
 	b.chunk.blocks[b.i] = blockUsed
 	b.chunk.memos[b.i] = memo{m.s.op.hash, slot, b.tag, slot != noSlot.slot}
 }
 
-// replaced notes that no slot names the block of a word any more. Of another client's chunk that one finds out, or
-// this one when the chunk is given back.
+// replaced notes that no slot names the block of a word any more. Of another client's chunk that
+// one finds out, or this one when the chunk is given back.
 func (m *memory) replaced(w word) {
 	n, index, i := m.chunkOf(m.block(w))
 	at := m.pairs.Word(n, index)
@@ -301,8 +307,8 @@ func (m *memory) listed() (n int) {
 	return n
 }
 
-// giveBack gives back the chunks in which the worker has nothing, but for some, so that others find in them what will
-// be free. One in which an operation has taken a block it keeps.
+// giveBack gives back the chunks in which the worker has nothing, but for some, so that others find
+// in them what will be free. One in which an operation has taken a block it keeps.
 func (m *memory) giveBack(keep int) error {
 	var left []chunks.Chunk
 	kept := m.chunks[:0]
@@ -322,8 +328,8 @@ func (m *memory) giveBack(keep int) error {
 	return m.table.Free(&m.pairs, left)
 }
 
-// claim takes a chunk that was never used, or else some that clients have given back, or lost, in which a scan finds
-// something: first of those in which the worker has replaced pairs.
+// claim takes a chunk that was never used, or else some that clients have given back, or lost, in
+// which a scan finds something: first of those in which the worker has replaced pairs.
 func (m *memory) claim() error {
 	if fresh, err := m.claimFresh(); err != nil || fresh {
 		return err
@@ -386,7 +392,8 @@ func (m *memory) add(got chunks.Chunk) *chunk {
 	return c
 }
 
-// claimHints takes those of the chunks that the worker remembers which were given back. It forgets them all.
+// claimHints takes those of the chunks that the worker remembers which were given back. It forgets
+// them all.
 func (m *memory) claimHints() (found int, err error) {
 	hints := m.hints
 	m.hints = m.hints[:0]
@@ -432,8 +439,8 @@ func (m *memory) claimLeft(some []chunks.Chunk) (found int, err error) {
 	return found, m.giveBack(had)
 }
 
-// takeSubtable takes memory for a subtable, on a node if there is some, or else on another: what an earlier rehash had
-// taken in vain, or what was never used. The error wraps client.ErrFull.
+// takeSubtable takes memory for a subtable, on a node if there is some, or else on another: what an
+// earlier rehash had taken in vain, or what was never used. The error wraps client.ErrFull.
 func (m *memory) takeSubtable(home int) (uint64, error) {
 	if n := len(m.spare); n > 0 {
 		place := m.spare[n-1]
@@ -468,8 +475,8 @@ func (m *memory) takeSubtable(home int) (uint64, error) {
 	return 0, fmt.Errorf("no memory for one more subtable of %d bytes: %w", m.subtables.Bytes, client.ErrFull)
 }
 
-// claimSubtable takes memory that a client had taken for a subtable which it has not made; 0: there is none on that
-// node.
+// claimSubtable takes memory that a client had taken for a subtable which it has not made; 0: there
+// is none on that node.
 func (m *memory) claimSubtable(n int) (place uint64, err error) {
 	err = m.table.Left(&m.subtables, n, 1, nil, func(some []chunks.Chunk) (bool, error) {
 		got, err := m.table.Claim(&m.subtables, some)

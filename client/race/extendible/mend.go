@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it gives back what dead clients had. No client waits for it. Nothing takes a
-// dead node's place. It implements cluster.Mender.
+// Mender is what a pool's master uses: it gives back what dead clients had. No client waits for it.
+// Nothing takes a dead node's place. It implements cluster.Mender.
 type Mender struct{ s *Store }
 
 var _ cluster.Mender = (*Mender)(nil)
@@ -37,8 +37,9 @@ func (m *Mender) Restore(_ rdma.View, node, spare int) error {
 // Sweep has nothing to do.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
-// Recover brings a client's rehash to its end, takes its proposals and the void word of its last DELETE out of the
-// index, and gives its chunks back. It may be cut off anywhere, and be done again.
+// Recover brings a client's rehash to its end, takes its proposals and the void word of its last
+// DELETE out of the index, and gives its chunks back. It may be cut off anywhere, and be done
+// again.
 func (m *Mender) Recover(_ rdma.View, c rdma.ClientID) error {
 	s := m.s
 	if c == 0 || int(c) > s.Clients {
@@ -62,7 +63,8 @@ func (s *Store) recover(c rdma.ClientID) error {
 	return s.memory.leave(c)
 }
 
-// leave gives back all chunks of a client, of which nothing is in flight. What it has proposed goes first.
+// leave gives back all chunks of a client, of which nothing is in flight. What it has proposed goes
+// first.
 func (m *memory) leave(c rdma.ClientID) error {
 	for n := range m.nodes {
 		for _, a := range []*chunks.Arena{&m.subtables, &m.pairs} {

@@ -30,8 +30,8 @@ const (
 	moved                // a rehash has moved the key, and may have come before
 )
 
-// replace CASes a slot, and looks behind it. When a rehash has moved the key, at is where the slot is now, with the
-// word that is there: it has the same place in whatever subtable the key is in.
+// replace CASes a slot, and looks behind it. When a rehash has moved the key, at is where the slot
+// is now, with the word that is there: it has the same place in whatever subtable the key is in.
 //
 // An error that does not wrap client.ErrUncertain says that the slot is as it was.
 func (s *Store) replace(step rdma.Step, a slotAt, old, new word) (out outcome, at slotAt, err error) {
@@ -48,8 +48,8 @@ func (s *Store) replace(step rdma.Step, a slotAt, old, new word) (out outcome, a
 	return out, at, err
 }
 
-// change CASes a slot; unsure: it is not known what became of that. Where the pool's view has changed meanwhile, the
-// slot tells, unless a third word is there.
+// change CASes a slot; unsure: it is not known what became of that. Where the pool's view has
+// changed meanwhile, the slot tells, unless a third word is there.
 func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure bool, err error) {
 	swapped, err = s.swap(step, s.addrOf(a), uint64(old), uint64(new))
 	if err == nil || !s.sent || errors.Is(err, rdma.ErrNoEffect) {
@@ -80,7 +80,8 @@ func (s *Store) readSlot(a slotAt) (word, error) {
 	return word(op.Word(0)), nil
 }
 
-// behind looks behind a CAS of a slot. Until a rehash has ended that may be moving the key, it waits.
+// behind looks behind a CAS of a slot. Until a rehash has ended that may be moving the key, it
+// waits.
 func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
 	from := a.subtable.place
 	for r := s.pace; ; {
@@ -127,8 +128,8 @@ func (s *Store) lookAt(a slotAt, slot bool) (slotAt, verdict, error) {
 	return a, s.directory.judge(look, a.subtable, s.op.hash), nil
 }
 
-// leaveBehind takes a word out of a slot of a subtable that the key has left. It belongs to no one's index; what
-// fails is found by the next rehash.
+// leaveBehind takes a word out of a slot of a subtable that the key has left. It belongs to no
+// one's index; what fails is found by the next rehash.
 func (s *Store) leaveBehind(a slotAt, w word) {
 	_, _ = s.swap(stepSweepSlots, s.addrOf(a), uint64(w), 0)
 }
@@ -166,8 +167,9 @@ func (s *Store) update() error {
 			return nil
 		case out == moved:
 			s.leaveBehind(a, o.word)
-			// While the word is there that was to be replaced, the rehash came before. When it is not, either the pair is,
-			// or it was, or another client has replaced that word behind the rehash: then this UPDATE came right before.
+			// While the word is there that was to be replaced, the rehash came before. When it is not,
+			// either the pair is, or it was, or another client has replaced that word behind the rehash:
+			// then this UPDATE came right before.
 			if at.word != a.word {
 				s.memory.used(o.block, noSlot.slot)
 				return nil

@@ -40,8 +40,8 @@ func (o *objects) create(place uint64) error {
 	return o.w.Run(func(tx *rtx.Tx) error { return tx.Write(o.root(0), subtable{place: place}.encode()) })
 }
 
-// split is one transaction: the subtable is locked, memory that no entry names is made to hold what moves, and two
-// descriptors are changed.
+// split is one transaction: the subtable is locked, memory that no entry names is made to hold what
+// moves, and two descriptors are changed.
 func (o *objects) split(r *rehash) (done bool, err error) {
 	from := r.from
 	err = o.w.Run(func(tx *rtx.Tx) error {
@@ -74,7 +74,8 @@ func (o *objects) close() error                  { return o.w.Close() }
 
 func (o *objects) counts(to []telemetry.Counter) []telemetry.Counter { return o.w.Counts(to) }
 
-// check checks rTX's part. Locks whose transactions are over are released by the next client that meets them.
+// check checks rTX's part. Locks whose transactions are over are released by the next client that
+// meets them.
 func (o *objects) check(c *checker) error {
 	known := func(id rdma.ClientID) bool { _, ok := c.alive[id]; return ok }
 	u, err := o.w.Check(known)

@@ -18,8 +18,9 @@ var le = binary.LittleEndian
 //	24  checksum of word, hash and lengths (4), length of the key (2), length of the value (2)
 //	32  key, value
 //
-// A READ that comes when the block is used again finds another word, or fails the check. The header has a check of its
-// own: a rehash reads no more than that, to see where the pair belongs. What a DELETE leaves is a header alone.
+// A READ that comes when the block is used again finds another word, or fails the check. The header
+// has a check of its own: a rehash reads no more than that, to see where the pair belongs. What a
+// DELETE leaves is a header alone.
 const pairHeader = 32
 
 // pair is what was read of a block.
@@ -56,8 +57,8 @@ func decodeHeader(p []byte) (w word, hash uint64, ok bool) {
 	return w, hash, ok
 }
 
-// decodePair reads the pair of a word; false: that use of the block is over, or the READ was torn. Of the latter it
-// returns the hash, if that is whole.
+// decodePair reads the pair of a word; false: that use of the block is over, or the READ was torn.
+// Of the latter it returns the hash, if that is whole.
 func decodePair(p []byte, w word) (pair, bool) {
 	at, hash, ok := decodeHeader(p)
 	key, value := int(le.Uint16(p[28:])), int(le.Uint16(p[30:]))

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// places is a directory whose entries are objects of DTX. While one is locked a look does not tell what it has, so all keys
-// of its subtable wait.
+// places is a directory whose entries are objects of DTX. While one is locked a look does not tell
+// what it has, so all keys of its subtable wait.
 type places struct {
 	s *Store
 	w *dtx.Worker

@@ -12,15 +12,18 @@ import (
 )
 
 const (
-	// litter is the share of a subtable's slots that are swept rather than that the subtable is split: one of so many.
+	// litter is the share of a subtable's slots that are swept rather than that the subtable is split:
+	// one of so many.
 	litter = 4
-	// bytesAtOnce is how much of a subtable one verb reads or writes, and verbsAtOnce how many verbs are in a batch.
+	// bytesAtOnce is how much of a subtable one verb reads or writes, and verbsAtOnce how many verbs
+	// are in a batch.
 	bytesAtOnce = 16 << 10
 	verbsAtOnce = 512
-	// byteTime is what a rehash expects a byte of its subtable to take, of which it reads and writes all at once: its
-	// lease.
+	// byteTime is what a rehash expects a byte of its subtable to take, of which it reads and writes
+	// all at once: its lease.
 	byteTime = time.Nanosecond
-	// renewals is how often in that part of a lease which is for clocks and schedulers it says that it goes on.
+	// renewals is how often in that part of a lease which is for clocks and schedulers it says that it
+	// goes on.
 	renewals = 4
 
 	bytesPerWord = 8
@@ -29,10 +32,11 @@ const (
 // errLitter ends a rehash of a subtable of which too many slots are of keys that have moved.
 var errLitter = errors.New("slots are to be swept")
 
-// makeRoom splits a subtable in which a key has no empty slot. Where slots have what operations leave for a moment,
-// such as the proposals of other INSERTs of the key, to which a split gives no more room, it waits for that; for a
-// lease in which none of it changes, since the clients may be dead. Where slots are of keys that have left it empties
-// those: the client that has split the subtable sweeps it for about as long as that took.
+// makeRoom splits a subtable in which a key has no empty slot. Where slots have what operations
+// leave for a moment, such as the proposals of other INSERTs of the key, to which a split gives no
+// more room, it waits for that; for a lease in which none of it changes, since the clients may be
+// dead. Where slots are of keys that have left it empties those: the client that has split the
+// subtable sweeps it for about as long as that took.
 func (s *Store) makeRoom(in subtable) error {
 	o := &s.op
 	if words := o.passing(); words != o.passed || o.full == 0 {
@@ -77,8 +81,8 @@ func (s *Store) makeRoom(in subtable) error {
 	return err
 }
 
-// sweepBuckets empties those of the slots in which the operation's key may be whose keys have left, and reports whether
-// there were any. It needs no lock, as sweepOnly.
+// sweepBuckets empties those of the slots in which the operation's key may be whose keys have left,
+// and reports whether there were any. It needs no lock, as sweepOnly.
 func (s *Store) sweepBuckets(in subtable) (bool, error) {
 	r := rehash{s: s, from: in}
 	var some []slotWord
@@ -100,7 +104,8 @@ func (s *Store) sweepBuckets(in subtable) (bool, error) {
 	return len(r.stale) > 0, nil
 }
 
-// passing sums up the words that their clients are to take away, of which no two are alike; 0: there are none.
+// passing sums up the words that their clients are to take away, of which no two are alike; 0:
+// there are none.
 func (o *operation) passing() (sum uint64) {
 	for _, w := range o.slots {
 		if !w.word.empty() && w.word.kind() != live {
@@ -110,12 +115,12 @@ func (o *operation) passing() (sum uint64) {
 	return sum
 }
 
-// notKnown is the error of an INSERT that did nothing yet when it was not known whether its rehash took place: that is
-// no part of its answer.
+// notKnown is the error of an INSERT that did nothing yet when it was not known whether its rehash
+// took place: that is no part of its answer.
 func notKnown(err error) error { return fmt.Errorf("split a subtable (%v): %w", err, rdma.ErrTimeout) }
 
-// rehash copies the slots of the keys that move from a subtable to a new one, where they have the same places. Then it
-// sweeps what they leave.
+// rehash copies the slots of the keys that move from a subtable to a new one, where they have the
+// same places. Then it sweeps what they leave.
 type rehash struct {
 	s     *Store
 	from  subtable
@@ -123,15 +128,15 @@ type rehash struct {
 	words []byte     // of the subtable
 	stale []slotWord // of keys that left with an earlier rehash
 	moves []slotWord // of keys that leave with this one
-	// renew says that it goes on, so that the wait for a client that dies in it does not depend on how much there is
-	// to move. nil: nothing asks.
+	// renew says that it goes on, so that the wait for a client that dies in it does not depend on how
+	// much there is to move. nil: nothing asks.
 	renew   func() error
 	renewed time.Duration // when it was called last, or when the rehash began
 }
 
-// copy makes the new subtable's memory hold what moves. The subtable is locked: what comes to its slots meanwhile and
-// is not copied its clients put into the new one, when they look. The memory was never a subtable's, so it may be
-// written, again and again.
+// copy makes the new subtable's memory hold what moves. The subtable is locked: what comes to its
+// slots meanwhile and is not copied its clients put into the new one, when they look. The memory
+// was never a subtable's, so it may be written, again and again.
 func (r *rehash) copy() error {
 	r.renewed = r.s.ep.Now()
 	image, err := r.survey()
@@ -172,8 +177,9 @@ func (r *rehash) survey() (image []byte, err error) {
 	return image, nil
 }
 
-// sweepOnly empties slots of keys that have left, for want of memory for another subtable. It needs no lock: a word whose
-// block has no pair of it, before and behind that look, is of a key that has left.
+// sweepOnly empties slots of keys that have left, for want of memory for another subtable. It needs
+// no lock: a word whose block has no pair of it, before and behind that look, is of a key that has
+// left.
 func (s *Store) sweepOnly(in subtable, full error) error {
 	r := rehash{s: s, from: in}
 	if _, err := r.survey(); err != nil {
@@ -205,8 +211,8 @@ func (r *rehash) read() error {
 	return nil
 }
 
-// hashes reads the hashes of all keys that the subtable's slots name. A slot whose block has no pair of it is of a key
-// that has left.
+// hashes reads the hashes of all keys that the subtable's slots name. A slot whose block has no
+// pair of it is of a key that has left.
 func (r *rehash) hashes() (map[race.Slot]uint64, error) {
 	hashes := make(map[race.Slot]uint64, r.s.slots())
 	var some []slotWord
@@ -266,9 +272,9 @@ func (r *rehash) writeEmpty() error {
 	return r.write(image)
 }
 
-// move moves what moves one by one, by two CASes each, to where there may be some of it already. The subtable is locked.
-// Clients that have not seen the lock may change a slot between the two: they find in the new one what they wanted to
-// replace, and do it again.
+// move moves what moves one by one, by two CASes each, to where there may be some of it already.
+// The subtable is locked. Clients that have not seen the lock may change a slot between the two:
+// they find in the new one what they wanted to replace, and do it again.
 func (r *rehash) move() error {
 	if _, err := r.survey(); err != nil {
 		return err
@@ -297,8 +303,9 @@ func (r *rehash) write(image []byte) error {
 	return s.do(stepWriteSubtable, b)
 }
 
-// sweep empties the slots of keys that have moved, and, where the subtable was split, makes its buckets' headers say so.
-// A crash in between leaves slots that no reader takes for their keys', and which the next rehash finds; so does an error.
+// sweep empties the slots of keys that have moved, and, where the subtable was split, makes its
+// buckets' headers say so. A crash in between leaves slots that no reader takes for their keys',
+// and which the next rehash finds; so does an error.
 func (r *rehash) sweep(left []slotWord, split bool) {
 	s := r.s
 	at := s.subtableAt(r.from.place)

@@ -11,7 +11,8 @@ import (
 // scanAtOnce is how many blocks are looked at in a trip, about.
 const scanAtOnce = 128
 
-// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker makes a slot name it.
+// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker
+// makes a slot name it.
 func (m *memory) scan(chunks []*chunk) (found int, err error) {
 	each := max(scanAtOnce/m.perChunk(), 1)
 	for from := 0; from < len(chunks); from += each {
@@ -40,9 +41,9 @@ type scanned struct {
 	look  *rdma.Op
 }
 
-// unnamed returns the blocks of chunks that no slot names, of those that are used as far as the worker knows. The chunks
-// are the worker's, or of a client of which nothing is in flight: then what such a client has proposed is taken away;
-// thorough: all of it, else what is found at once.
+// unnamed returns the blocks of chunks that no slot names, of those that are used as far as the
+// worker knows. The chunks are the worker's, or of a client of which nothing is in flight: then
+// what such a client has proposed is taken away; thorough: all of it, else what is found at once.
 func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error) {
 	looked, err := s.readHeaders(chunks)
 	if err != nil {
@@ -140,8 +141,8 @@ func (x *scanned) memo() memo {
 	return x.chunk.memos[x.i]
 }
 
-// isFree reports whether no slot names a block; false also where a rehash may be moving it. What its client has proposed
-// it takes away; thorough: in any case.
+// isFree reports whether no slot names a block; false also where a rehash may be moving it. What
+// its client has proposed it takes away; thorough: in any case.
 func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 	if !x.whole {
 		return true, nil
@@ -170,8 +171,8 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 	return true, nil
 }
 
-// named reports whether an entry of the directory names memory of a subtable. The client that has it is the worker, or
-// is gone, so that none makes an entry name it now.
+// named reports whether an entry of the directory names memory of a subtable. The client that has
+// it is the worker, or is gone, so that none makes an entry name it now.
 func (s *Store) named(place uint64) (bool, error) {
 	b := s.ep.Batch()
 	op := b.Read(s.subtableAt(place), race.HeaderBytes)

@@ -40,8 +40,8 @@ const (
 	stepScanSlots     rdma.Step = "scan slots" // that pairs say they are in
 )
 
-// Steps returns the steps of a store's protocol, as traces show them and faults can be set to them, with those of its
-// transactions.
+// Steps returns the steps of a store's protocol, as traces show them and faults can be set to them,
+// with those of its transactions.
 func Steps(format string) []rdma.Step {
 	own := []rdma.Step{
 		stepReadBuckets, stepReadPairs, stepSwapSlot, stepLook, stepPropose, stepReadAgain, stepReadRivals, stepEndRival,
@@ -59,8 +59,9 @@ func Steps(format string) []rdma.Step {
 	return append(own, transactions...)
 }
 
-// idle are steps of transactions that none does which changes two roots, and locks one of them first; scans come behind
-// more rehashes than a small pool has room for, and all objects are of one size.
+// idle are steps of transactions that none does which changes two roots, and locks one of them
+// first; scans come behind more rehashes than a small pool has room for, and all objects are of one
+// size.
 var idle = map[string][]rdma.Step{
 	RTX: {"validate", "write data", "resolve", "scan a chunk", "scan objects", "reshape a chunk"},
 	DTX: {"look again", "validate", "claim a chunk", "free a chunk", "scan a chunk"},

@@ -20,12 +20,13 @@ type Options struct {
 	Format string
 	// Timeout bounds an operation; default, and at most, the pool's.
 	Timeout time.Duration
-	// Splits is the share of INSERTs that split their key's subtable though there is room, so that faults are found in
-	// rehashes: of subtables above half of the greatest local depth.
+	// Splits is the share of INSERTs that split their key's subtable though there is room, so that
+	// faults are found in rehashes: of subtables above half of the greatest local depth.
 	Splits float64
 }
 
-// Store is one worker's view of a pool. It implements client.Store and is not safe for concurrent use. Trips:
+// Store is one worker's view of a pool. It implements client.Store and is not safe for concurrent
+// use. Trips:
 //
 //	GET     1. READ of both combined buckets
 //	        2. READ of the pairs with the key's fingerprint, and of the subtable's lock and pointer: the look
@@ -143,8 +144,8 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 // MaxPair returns the most bytes that a key and its value may have together.
 func (s *Store) MaxPair() int { return s.PairBytes }
 
-// Close gives back what the worker holds in the pool. The endpoint stays open. The error wraps client.ErrUncertain: the
-// client is to be recovered.
+// Close gives back what the worker holds in the pool. The endpoint stays open. The error wraps
+// client.ErrUncertain: the client is to be recovered.
 func (s *Store) Close() error {
 	s.begin()
 	err := s.leave()
@@ -177,8 +178,8 @@ func (s *Store) leave() error {
 // begin sets an operation's limit in time.
 func (s *Store) begin() { s.spare, s.looked = s.timeout, s.ep.Now() }
 
-// timeShares is into how many parts an operation's time falls. What passes between two looks at the clock counts as one
-// part at most: the clock may have been set.
+// timeShares is into how many parts an operation's time falls. What passes between two looks at the
+// clock counts as one part at most: the clock may have been set.
 const timeShares = 4
 
 // left returns how much of the time is left.
@@ -200,8 +201,8 @@ func (s *Store) late() bool { return s.left() < s.timeout-s.timeout/lateShare }
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
 
-// do posts a batch as a step of the protocol and waits for all of it, as long as there is time; with none left it posts
-// nothing.
+// do posts a batch as a step of the protocol and waits for all of it, as long as there is time;
+// with none left it posts nothing.
 func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	s.sent = false
 	left := s.left()
@@ -230,7 +231,8 @@ func (s *Store) drop(b *rdma.Batch) {
 	s.flying = append(s.flying, b)
 }
 
-// land waits for verbs that are in flight. Until they have landed no block may be used again that they name.
+// land waits for verbs that are in flight. Until they have landed no block may be used again that
+// they name.
 func (s *Store) land() error {
 	for len(s.flying) > 0 {
 		b := s.flying[len(s.flying)-1]
@@ -243,9 +245,9 @@ func (s *Store) land() error {
 	return nil
 }
 
-// retryable reports whether it makes sense to go on behind an error: the pool's view has changed, which the worker has
-// joined, or a node does not answer, which may be out of reach for a moment. What was posted has landed then, or never
-// will.
+// retryable reports whether it makes sense to go on behind an error: the pool's view has changed,
+// which the worker has joined, or a node does not answer, which may be out of reach for a moment.
+// What was posted has landed then, or never will.
 func (s *Store) retryable(err error) bool {
 	stale, down := errors.Is(err, rdma.ErrStale), errors.Is(err, rdma.ErrNodeDown)
 	if !stale && !down || s.over() || errors.Is(err, client.ErrUncertain) {
@@ -328,8 +330,9 @@ type slotWord struct {
 	word word
 }
 
-// suspect is a word whose block holds no pair of it. Either the slot has another word by now, or the key has moved, or
-// the pair is torn, though its header says that it belongs there: that is damage.
+// suspect is a word whose block holds no pair of it. Either the slot has another word by now, or
+// the key has moved, or the pair is torn, though its header says that it belongs there: that is
+// damage.
 type suspect struct {
 	place uint64
 	slotWord

@@ -6,7 +6,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// mutants break one rule each. The histories must notice, over enough seeds, or the test that is named.
+// mutants break one rule each. The histories must notice, over enough seeds, or the test that is
+// named.
 var mutants = []teeth.Mutant{
 	// Looks.
 	{Rule: "a client looks behind the CAS of a slot", In: "Store.replace",

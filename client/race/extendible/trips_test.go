@@ -58,8 +58,9 @@ func sound(t testing.TB, f rdma.Fabric, pairs uint64) {
 // key of a number, whose fingerprint no other one has that is tried here.
 func key(i int) []byte { return fmt.Appendf(nil, "key %d", i) }
 
-// TestTrips asserts what operations take on the critical path: uncontended, and by a client whose copy of the directory
-// is of before a rehash. The look is a READ more for UPDATE, DELETE and INSERT, and no trip more for a GET.
+// TestTrips asserts what operations take on the critical path: uncontended, and by a client whose
+// copy of the directory is of before a rehash. The look is a READ more for UPDATE, DELETE and
+// INSERT, and no trip more for a GET.
 func TestTrips(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		f := memPool(t, nodes, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})

@@ -45,8 +45,8 @@ const (
 	fillRun    = 8
 )
 
-// Fill returns how full the index is, as far as it has grown, and how much of the memory for pairs has pairs, both by a
-// sample where the index is large. It may run while clients work.
+// Fill returns how full the index is, as far as it has grown, and how much of the memory for pairs
+// has pairs, both by a sample where the index is large. It may run while clients work.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {

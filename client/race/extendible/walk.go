@@ -13,15 +13,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// walkAtOnce is how many entries of the directory a walk reads in a trip, and groupsAtOnce how many groups of a
-// subtable.
+// walkAtOnce is how many entries of the directory a walk reads in a trip, and groupsAtOnce how many
+// groups of a subtable.
 const (
 	walkAtOnce   = 256
 	groupsAtOnce = 64
 )
 
-// walk reads all of the directory, in order of suffixes. Clients may work meanwhile: what changes then is left out, or
-// was there; so is what dead nodes had. hidden counts entries that are locked, so that it is not known what they have.
+// walk reads all of the directory, in order of suffixes. Clients may work meanwhile: what changes
+// then is left out, or was there; so is what dead nodes had. hidden counts entries that are locked,
+// so that it is not known what they have.
 func (l *layout) walk(ep rdma.Endpoint) (all []subtable, hidden int, err error) {
 	for from := uint64(0); from < 1<<l.Depth; from += walkAtOnce {
 		some, locked, err := l.walkSome(ep, from, min(from+walkAtOnce, 1<<l.Depth))
@@ -105,8 +106,8 @@ func (l *layout) entryAt(suffix uint64) (rdma.Addr, int) {
 	return rdma.At(int(suffix%n), node.HeaderBytes+suffix/n*8), 8
 }
 
-// readEntry returns which subtable an entry that was read has, as a word that differs from those of before, and whether it
-// is locked; 0: it has none, or, where it is locked, that is not known.
+// readEntry returns which subtable an entry that was read has, as a word that differs from those of
+// before, and whether it is locked; 0: it has none, or, where it is locked, that is not known.
 func (l *layout) readEntry(op *rdma.Op, suffix uint64) (version uint64, locked bool) {
 	switch l.format {
 	case RTX:
@@ -137,7 +138,8 @@ func (l *layout) descriptorAt(version uint64) (at rdma.Addr, bytes int, ok bool)
 	return l.objects.Buffer(rtx.Pointer(version))
 }
 
-// decode reads a descriptor, from where an entry names it, or from the entry; false: the entry has another one by now.
+// decode reads a descriptor, from where an entry names it, or from the entry; false: the entry has
+// another one by now.
 func (l *layout) decode(suffix, version uint64, p []byte) (s subtable, ok bool, err error) {
 	s = subtable{suffix: suffix, version: version}
 	var data []byte

@@ -15,7 +15,8 @@ import (
 //	   tag: which use of the block this is
 //	   block where the pair lies, from 1 on, as many bits as the pool needs
 //
-// For as long as tags do not wrap no word comes back, in whatever slot, but as a copy of itself: see README, "Widths".
+// For as long as tags do not wrap no word comes back, in whatever slot, but as a copy of itself:
+// see README, "Widths".
 type word uint64
 
 // kind of a word.
@@ -26,9 +27,9 @@ const (
 	live kind = iota
 	// proposed: an INSERT has put it there, and has not decided yet. Readers do not see it.
 	proposed
-	// void: there is no pair. What has a client left so is a proposal that another INSERT has ended, or what its DELETE
-	// has put in a pair's place. Only the client whose block it names takes it away: so it finds it, if it was ever part
-	// of the index.
+	// void: there is no pair. What has a client left so is a proposal that another INSERT has ended,
+	// or what its DELETE has put in a pair's place. Only the client whose block it names takes it
+	// away: so it finds it, if it was ever part of the index.
 	void
 )
 

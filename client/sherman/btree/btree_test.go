@@ -19,8 +19,9 @@ func format(t testing.TB, nodeBytes, keyBytes, margin int) *Format {
 	return f
 }
 
-// TestShapes compares formats with what Sherman's nodes of 1 KB have for keys of 8 bytes: about 54 pairs of 18 bytes, and
-// about 61 children. Separators that are as long as keys leave room for fewer, short ones for more.
+// TestShapes compares formats with what Sherman's nodes of 1 KB have for keys of 8 bytes: about 54
+// pairs of 18 bytes, and about 61 children. Separators that are as long as keys leave room for
+// fewer, short ones for more.
 func TestShapes(t *testing.T) {
 	f := format(t, 1024, 8, 0)
 	if _, n := f.Slot(0); n != 18 || f.Slots() != 54 {
@@ -142,7 +143,8 @@ func wantPairs(t *testing.T, pairs []Pair, model map[string]Pair) {
 	}
 }
 
-// TestHalves splits full nodes, and looks at both halves: they have what there was, parted by the separator, and fit.
+// TestHalves splits full nodes, and looks at both halves: they have what there was, parted by the
+// separator, and fit.
 func TestHalves(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	for range 2000 {
@@ -186,7 +188,8 @@ func TestHalves(t *testing.T) {
 
 func abs(n int) int { return max(n, -n) }
 
-// TestInternal writes nodes with random entries, and finds the children of random keys as a sorted list does.
+// TestInternal writes nodes with random entries, and finds the children of random keys as a sorted
+// list does.
 func TestInternal(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for range 2000 {
@@ -263,7 +266,8 @@ func TestValue(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever bytes there are, decoding them does not panic, and what is decoded keeps its promises.
+// FuzzDecode: whatever bytes there are, decoding them does not panic, and what is decoded keeps its
+// promises.
 func FuzzDecode(f *testing.F) {
 	small, err := NewFormat(200, 8, 1)
 	if err != nil {

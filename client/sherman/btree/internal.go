@@ -6,8 +6,8 @@ import (
 	"sort"
 )
 
-// The entries of an internal node, in order: a directory with the offset of each, behind it what it points to, packed,
-// since separators are short:
+// The entries of an internal node, in order: a directory with the offset of each, behind it what it
+// points to, packed, since separators are short:
 //
 //	0  bytes of the separator
 //	1  child
@@ -25,7 +25,8 @@ type Entry struct {
 	Child Ref
 }
 
-// Internal is a node above level 0 that was decoded. It points into the bytes that it was decoded from.
+// Internal is a node above level 0 that was decoded. It points into the bytes that it was decoded
+// from.
 type Internal struct {
 	Header
 	f *Format
@@ -139,9 +140,10 @@ func InsertEntry(list []Entry, e Entry) []Entry {
 	return slices.Insert(list, i, e)
 }
 
-// HalveEntries returns which of the entries of an internal node that is too full, in order, goes up to its parent: those
-// before stay, its child is the leftmost one of the new node, which has those behind. last: the node is the last one, and
-// its last entry is the new one. Then keys come in order, and so all others stay but one.
+// HalveEntries returns which of the entries of an internal node that is too full, in order, goes up
+// to its parent: those before stay, its child is the leftmost one of the new node, which has those
+// behind. last: the node is the last one, and its last entry is the new one. Then keys come in
+// order, and so all others stay but one.
 func (f *Format) HalveEntries(entries []Entry, last bool) (up int) {
 	if last {
 		return len(entries) - 2

@@ -25,7 +25,8 @@ type Pair struct {
 	Beside Ref    // where else it lies; 0: it does not
 }
 
-// Leaf is a node of level 0 that was decoded. It points into the bytes that it was decoded from, and is changed there.
+// Leaf is a node of level 0 that was decoded. It points into the bytes that it was decoded from,
+// and is changed there.
 type Leaf struct {
 	Header
 	f *Format
@@ -144,9 +145,9 @@ func InsertPair(list []Pair, p Pair) []Pair {
 	return slices.Insert(list, i, p)
 }
 
-// HalvePairs returns how many of the pairs of a leaf that is too full, in order, stay in it, and the separator: the
-// shortest key that parts them from the others. last: the leaf is the last one, and its last pair is the new one. Then
-// keys come in order, and so all others stay.
+// HalvePairs returns how many of the pairs of a leaf that is too full, in order, stay in it, and
+// the separator: the shortest key that parts them from the others. last: the leaf is the last one,
+// and its last pair is the new one. Then keys come in order, and so all others stay.
 func HalvePairs(pairs []Pair, last bool) (stay int, separator []byte) {
 	stay = len(pairs) / 2
 	if last {
@@ -155,7 +156,8 @@ func HalvePairs(pairs []Pair, last bool) (stay int, separator []byte) {
 	return stay, Separator(pairs[stay-1].Key, pairs[stay].Key)
 }
 
-// EncodeValue appends a value that lies beside its leaf: its key, so that it says whose it is, and the value.
+// EncodeValue appends a value that lies beside its leaf: its key, so that it says whose it is, and
+// the value.
 func EncodeValue(to, key, value []byte) []byte {
 	to = append(to, kindValue, byte(len(key)))
 	to = append(to, key...)

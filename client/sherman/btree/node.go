@@ -1,9 +1,10 @@
-// Package btree is the format of the nodes of a B-link tree in disaggregated memory (Sherman, SIGMOD 2022, section 4):
-// fence keys, a sibling, leaves whose entries are in no order, so that one can be written by itself, and internal nodes
-// in order. It has no verbs.
+// Package btree is the format of the nodes of a B-link tree in disaggregated memory (Sherman,
+// SIGMOD 2022, section 4): fence keys, a sibling, leaves whose entries are in no order, so that one
+// can be written by itself, and internal nodes in order. It has no verbs.
 //
-// Keys are compared bytewise. A node has the keys from its lower fence on, up to its upper fence and without it. What is
-// decoded was checked: a node of arbitrary bytes makes no call panic, and leads nowhere but to Refs.
+// Keys are compared bytewise. A node has the keys from its lower fence on, up to its upper fence
+// and without it. What is decoded was checked: a node of arbitrary bytes makes no call panic, and
+// leads nowhere but to Refs.
 package btree
 
 import (
@@ -29,8 +30,8 @@ type Ref uint64
 //	24  lower fence, upper fence, with room for a key each
 //	    entries
 //
-// Entries of a leaf have a size, and are free or used: see leaf.go. Those of an internal node are packed: see
-// internal.go.
+// Entries of a leaf have a size, and are free or used: see leaf.go. Those of an internal node are
+// packed: see internal.go.
 const (
 	kindAt     = 0
 	levelAt    = 1
@@ -49,7 +50,8 @@ const (
 	kindValue = 'v'
 )
 
-// MaxLevel is the highest level of a node: trees are not as high, since a node has several children.
+// MaxLevel is the highest level of a node: trees are not as high, since a node has several
+// children.
 const MaxLevel = 32
 
 // Longest keys, and the fewest entries that a node of a format has room for.
@@ -67,8 +69,8 @@ var ErrFormat = errors.New("no such format of nodes")
 type Format struct {
 	NodeBytes int // of a node
 	KeyBytes  int // of the longest key
-	// Margin is how many bytes in front of each leaf entry, and behind it, are the caller's: for the versions of a tree
-	// whose entries are written one by one.
+	// Margin is how many bytes in front of each leaf entry, and behind it, are the caller's: for the
+	// versions of a tree whose entries are written one by one.
 	Margin int
 
 	entries int // offset of the first entry
@@ -102,7 +104,8 @@ type Header struct {
 	Leftmost     Ref  // child, of an internal node: of the keys below the first entry's
 }
 
-// Side says where a key is: below the node's lower fence (-1), among its keys (0), or from its upper fence on (1).
+// Side says where a key is: below the node's lower fence (-1), among its keys (0), or from its
+// upper fence on (1).
 func (h *Header) Side(key []byte) int {
 	switch {
 	case bytes.Compare(key, h.Lower) < 0:
@@ -132,7 +135,8 @@ func (f *Format) write(p []byte, h *Header) {
 // SetSibling changes a node's sibling.
 func SetSibling(p []byte, sibling Ref) { le.PutUint64(p[siblingAt:], uint64(sibling)) }
 
-// Decode returns what a node says of itself; false: p is no node of this format. The fences point into p.
+// Decode returns what a node says of itself; false: p is no node of this format. The fences point
+// into p.
 func (f *Format) Decode(p []byte) (h Header, ok bool) {
 	if len(p) != f.NodeBytes || p[kindAt] != kindNode || p[levelAt] > MaxLevel {
 		return h, false
@@ -149,8 +153,8 @@ func (f *Format) Decode(p []byte) (h Header, ok bool) {
 	return h, true
 }
 
-// Separator returns the shortest key that is above left and not above right: it parts a node between the two. It points
-// into right, which is above left.
+// Separator returns the shortest key that is above left and not above right: it parts a node
+// between the two. It points into right, which is above left.
 func Separator(left, right []byte) []byte {
 	n := 0
 	for n < len(left) && n < len(right) && left[n] == right[n] {

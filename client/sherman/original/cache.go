@@ -1,7 +1,7 @@
 package original
 
-// cache has internal nodes as a worker has read them last, within a budget: those that were used last stay. What it has
-// may be outdated, which fence keys tell.
+// cache has internal nodes as a worker has read them last, within a budget: those that were used
+// last stay. What it has may be outdated, which fence keys tell.
 type cache struct {
 	most  int // nodes
 	nodes map[ref]*cached

@@ -8,7 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// fresh is what an operation took from the client's memory and the tree may name by now, and what it takes out of there.
+// fresh is what an operation took from the client's memory and the tree may name by now, and what
+// it takes out of there.
 type fresh struct {
 	block    pointer   // the new value's; 0: it has none
 	replaces pointer   // the old value's
@@ -72,8 +73,9 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 	return nil
 }
 
-// settled settles an operation that failed in its midst, at once if it can; done: it took effect. Where it cannot, others
-// may wait for what it left, so that the error wraps client.ErrUncertain also where nothing was changed.
+// settled settles an operation that failed in its midst, at once if it can; done: it took effect.
+// Where it cannot, others may wait for what it left, so that the error wraps client.ErrUncertain
+// also where nothing was changed.
 func (s *Store) settled(err error) (done bool, _ error) {
 	if errors.Is(err, rdma.ErrStale) {
 		_ = s.view.Join()
@@ -156,8 +158,9 @@ func (s *Store) insert(key, value []byte) (bool, error) {
 	return true, s.adoptSplit(slot < 0)
 }
 
-// adoptSplit inserts the separators of a split. When it cannot, others follow the sibling: the INSERT is done, and the
-// worker's next split tries again. When it leaves a lock, the worker is not to be used as it is.
+// adoptSplit inserts the separators of a split. When it cannot, others follow the sibling: the
+// INSERT is done, and the worker's next split tries again. When it leaves a lock, the worker is not
+// to be used as it is.
 func (s *Store) adoptSplit(split bool) error {
 	if !split {
 		return nil
@@ -181,7 +184,8 @@ func (s *Store) refuse(answer error) (bool, error) {
 	return false, answer
 }
 
-// giveUp ends an operation that changed nothing, behind an error. A write to another memory node may be in flight.
+// giveUp ends an operation that changed nothing, behind an error. A write to another memory node
+// may be in flight.
 func (s *Store) giveUp(b *rdma.Batch, err error) (bool, error) {
 	b.Release()
 	if s.debt.open {
@@ -197,8 +201,8 @@ func (s *Store) addSlot(b *rdma.Batch, l *leaf, slot int, key []byte, kind int, 
 	b.Write(s.trees.at(l.r).Add(uint64(l.offset(slot))), p)
 }
 
-// addBlock writes a value beside a leaf, in front of what names it: in the same doorbell where both are on one memory
-// node, and else behind a trip.
+// addBlock writes a value beside a leaf, in front of what names it: in the same doorbell where both
+// are on one memory node, and else behind a trip.
 //
 // A crash leaves a block that is the client's and that no entry names, or one that does.
 func (s *Store) addBlock(b *rdma.Batch, l *leaf, replaces pointer, key, value []byte) (uint64, error) {
@@ -215,8 +219,8 @@ func (s *Store) addBlock(b *rdma.Batch, l *leaf, replaces pointer, key, value []
 	return uint64(p), s.writeFar(s.blocks.at(p.ref()), buf)
 }
 
-// writeFar writes to another memory node than that of the node that is locked, and waits, since only verbs to one node
-// are executed in order.
+// writeFar writes to another memory node than that of the node that is locked, and waits, since
+// only verbs to one node are executed in order.
 func (s *Store) writeFar(at rdma.Addr, p []byte) error {
 	b := s.ep.Batch()
 	b.WriteCopy(at, p)
@@ -230,8 +234,8 @@ func (s *Store) writeFar(at rdma.Addr, p []byte) error {
 // Update implements client.Store.
 func (s *Store) Update(key, value []byte) error { return s.write("update", key, value, s.tryUpdate) }
 
-// update writes a slot in its place. A value that lies beside its leaf stays there, however short it becomes: so a slot
-// of which one word was written says with its lock what it was to become.
+// update writes a slot in its place. A value that lies beside its leaf stays there, however short
+// it becomes: so a slot of which one word was written says with its lock what it was to become.
 func (s *Store) update(key, value []byte) (bool, error) {
 	word, kind := uint64(0), slotBeside
 	if len(value) <= Inline {
@@ -295,8 +299,8 @@ func (s *Store) remove(key, _ []byte) (bool, error) {
 	return true, s.writeBack(b)
 }
 
-// claim makes the block of a pair that is to be deleted the client's: a client that recovers the client finds it by
-// that, and in no leaf.
+// claim makes the block of a pair that is to be deleted the client's: a client that recovers the
+// client finds it by that, and in no leaf.
 func (s *Store) claim(p pointer) error {
 	if err := s.sound(p); err != nil {
 		return err
@@ -334,7 +338,8 @@ func (s *Store) claim(p pointer) error {
 	return fmt.Errorf("the word of block %v changes all the time: %w", p.ref(), rdma.ErrTimeout)
 }
 
-// relieve does for the client that wrote a block what it has not come to: to free the one that it took the place of.
+// relieve does for the client that wrote a block what it has not come to: to free the one that it
+// took the place of.
 func (s *Store) relieve(p pointer) error {
 	b, buf, err := s.read(stepClaim, s.blocks.at(p.ref()), s.blockBytes)
 	if err != nil {

@@ -9,10 +9,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks the whole pool, on which no client works, and reports. The tree: each node is whole, has the level that its
-// parent says and begins where that says, ends where its sibling begins, and its entries lie between its fences; each
-// value that a leaf names is that key's. Memory: each word says linked of what the tree has, and of nothing else. What
-// has the name of a client waits for that to be recovered. It changes nothing.
+// Check walks the whole pool, on which no client works, and reports. The tree: each node is whole,
+// has the level that its parent says and begins where that says, ends where its sibling begins, and
+// its entries lie between its fences; each value that a leaf names is that key's. Memory: each word
+// says linked of what the tree has, and of nothing else. What has the name of a client waits for
+// that to be recovered. It changes nothing.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -117,7 +118,8 @@ func (c *checker) tree() error {
 	return nil
 }
 
-// level walks a level. It returns the first node of the next one, and what nodes of that one the level names.
+// level walks a level. It returns the first node of the next one, and what nodes of that one the
+// level names.
 func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, names map[ref]bool, err error) {
 	names = map[ref]bool{}
 	met := 0
@@ -231,7 +233,8 @@ func (c *checker) leaf(p []byte, r ref, h header) error {
 	return nil
 }
 
-// replaced lists the blocks that those which have the name of a client took the place of, or are to.
+// replaced lists the blocks that those which have the name of a client took the place of, or are
+// to.
 func (c *checker) replaced() error {
 	for n := range c.nodes {
 		err := c.words(n, c.blocks.words, c.blocks.count, func(i int, w uint64) error {

@@ -12,7 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tiny is a tree whose nodes have two entries and share four locks: four keys have splits on two levels.
+// tiny is a tree whose nodes have two entries and share four locks: four keys have splits on two
+// levels.
 func tiny(nodes int, timeout time.Duration) Params {
 	p, _, err := Size(Shape{Nodes: nodes, Records: 100, NodeBytes: 192, KeyBytes: 16, ValueBytes: 200, Locks: 4, Clients: 24, Workers: 1, Timeout: timeout})
 	if err != nil {
@@ -21,8 +22,8 @@ func tiny(nodes int, timeout time.Duration) Params {
 	return p
 }
 
-// explored is the store as the explorer sees it: with a keeper, or with none, where what depends on dead clients ends at
-// its timeout.
+// explored is the store as the explorer sees it: with a keeper, or with none, where what depends on
+// dead clients ends at its timeout.
 func explored(kept bool) *explore.Subject {
 	timeout := 200 * time.Millisecond
 	if kept {
@@ -48,7 +49,8 @@ func explored(kept bool) *explore.Subject {
 	return s
 }
 
-// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
+// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED
+// choose them.
 func TestExplore(t *testing.T) {
 	runs := uint64(150)
 	if teeth.UnderRace {

@@ -13,10 +13,12 @@ import (
 
 var le = binary.LittleEndian
 
-// Inline is how many bytes of a value lie in its entry at most. Longer ones lie beside the leaf, in a block.
+// Inline is how many bytes of a value lie in its entry at most. Longer ones lie beside the leaf, in
+// a block.
 const Inline = 8
 
-// ref names a node of the tree, or a block: its memory node in bits 32 to 47, and its number there, from 1. 0 names none.
+// ref names a node of the tree, or a block: its memory node in bits 32 to 47, and its number there,
+// from 1. 0 names none.
 type ref uint64
 
 func makeRef(node, index int) ref { return ref(node)<<32 | ref(index+1) }
@@ -27,8 +29,8 @@ func (r ref) node() int      { return int(r >> 32) }
 func (r ref) index() int     { return int(uint32(r)) - 1 }
 func (r ref) String() string { return fmt.Sprintf("%d/%d", r.node(), r.index()) }
 
-// pointer names a use of a block: its ref, and above it the lower 16 bits of its generation. A block that is used again
-// has another one, by which a reader notices.
+// pointer names a use of a block: its ref, and above it the lower 16 bits of its generation. A
+// block that is used again has another one, by which a reader notices.
 type pointer uint64
 
 func makePointer(r ref, generation uint16) pointer { return pointer(r) | pointer(generation)<<48 }
@@ -57,8 +59,8 @@ func (w owner) generation() uint16                       { return uint16(w) }
 
 // format is how large nodes, keys and entries are.
 //
-// A node is two copies of its header, of which the one of the higher version counts that is whole, and its entries. All
-// fields that are written one by one are words, which tear nowhere. A header:
+// A node is two copies of its header, of which the one of the higher version counts that is whole,
+// and its entries. All fields that are written one by one are words, which tear nowhere. A header:
 //
 //	0   checksum, of what follows and the node's ref
 //	4   version: raised when the header is written; its lowest bit says in which copy
@@ -71,8 +73,9 @@ func (w owner) generation() uint16                       { return uint16(w) }
 //	28  their checksum
 //	32  lower fence, upper fence, each in as many words as keys take
 //
-// An entry of a leaf is a word that says what it is (see slot), a key, and a word with the value or a pointer to its
-// block. An entry of an internal node is a word with a child and the length of its key, and the key: they are in order.
+// An entry of a leaf is a word that says what it is (see slot), a key, and a word with the value or
+// a pointer to its block. An entry of an internal node is a word with a child and the length of its
+// key, and the key: they are in order.
 type format struct {
 	nodeBytes, keyBytes, valueBytes int
 
@@ -121,8 +124,8 @@ func newFormat(nodeBytes, keyBytes, valueBytes int) (*format, error) {
 	return f, nil
 }
 
-// checksum is of bytes that belong to an object, so that what lies elsewhere, or lay there for another, is not taken for
-// it.
+// checksum is of bytes that belong to an object, so that what lies elsewhere, or lay there for
+// another, is not taken for it.
 func checksum(p []byte, of uint64) uint32 {
 	h := xxhash.Sum64(p) ^ of*0x9e3779b97f4a7c15
 	h ^= h >> 32
@@ -172,7 +175,8 @@ func (f *format) writeHeader(c []byte, r ref, h *header) {
 	le.PutUint32(c[sumAt:], checksum(c[versionAt:f.header], uint64(r)))
 }
 
-// readCopy returns what a copy of the header says; false: it is not whole. The fences point into it.
+// readCopy returns what a copy of the header says; false: it is not whole. The fences point into
+// it.
 func (f *format) readCopy(c []byte, r ref) (h header, ok bool) {
 	lower, upper := int(c[lowerAt]), int(c[upperAt])
 	if le.Uint32(c) != checksum(c[versionAt:f.header], uint64(r)) || lower > f.keyBytes || upper > f.keyBytes {
@@ -230,7 +234,8 @@ const (
 	slotHeader    = 8
 )
 
-// leaf is a node of level 0 that was read, with its ref. It points into the bytes that it was read into.
+// leaf is a node of level 0 that was read, with its ref. It points into the bytes that it was read
+// into.
 type leaf struct {
 	header
 	f *format
@@ -276,8 +281,9 @@ func (l *leaf) whole(i int) bool {
 	return int(s[slotKeyAt]) <= l.f.keyBytes && s[slotKindAt] <= slotBeside && le.Uint32(s) == l.f.slotSum(s, l.r)
 }
 
-// steady reports whether a slot is whole and was not written behind the header that was read: a slot that was may have
-// had a key that the split moved, and that a reader with the old fences would miss.
+// steady reports whether a slot is whole and was not written behind the header that was read: a
+// slot that was may have had a key that the split moved, and that a reader with the old fences
+// would miss.
 func (l *leaf) steady(i int) bool {
 	return l.whole(i) && (le.Uint64(l.slot(i)) == 0 || !newer(le.Uint16(l.slot(i)[slotVersionAt:]), l.version))
 }
@@ -303,8 +309,8 @@ func (l *leaf) allSteady() bool {
 	return true
 }
 
-// used reports whether a slot has a pair of the leaf. Pairs beyond the upper fence were moved by a split that did not
-// come to free their slots.
+// used reports whether a slot has a pair of the leaf. Pairs beyond the upper fence were moved by a
+// split that did not come to free their slots.
 func (l *leaf) used(i int) bool { return l.kind(i) != slotFree && !l.beyond(l.key(i)) }
 
 // free returns a slot without a pair; -1: the leaf is full.
@@ -338,7 +344,8 @@ func (f *format) writeSlot(s []byte, r ref, version uint16, key []byte, kind int
 	le.PutUint32(s, f.slotSum(s, r))
 }
 
-// renewSlot writes the word in front of a slot again, as of a version. The rest of the slot stays as it is.
+// renewSlot writes the word in front of a slot again, as of a version. The rest of the slot stays
+// as it is.
 func (f *format) renewSlot(s []byte, r ref, version uint16, kind int) {
 	le.PutUint16(s[slotVersionAt:], version)
 	if s[slotKindAt] = byte(kind); kind == slotFree {
@@ -363,7 +370,8 @@ type internal struct {
 
 const childKeyAt = 7 // of an entry's word: bytes of its key
 
-// readInternal returns an internal node, as a header says it is whose entries are whole; false: none does.
+// readInternal returns an internal node, as a header says it is whose entries are whole; false:
+// none does.
 func (f *format) readInternal(p []byte, r ref) (internal, bool) {
 	a, aOK := f.readCopy(p[:f.header], r)
 	b, bOK := f.readCopy(p[f.header:f.body], r)

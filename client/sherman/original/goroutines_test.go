@@ -43,7 +43,8 @@ func (t *sharedTurns) Leave(w *Waiter, word uint64) bool {
 	return t.LocalLocks.Leave(w, word)
 }
 
-// yielding is an endpoint that lets others run behind each batch, so that workers meet whose verbs take no time.
+// yielding is an endpoint that lets others run behind each batch, so that workers meet whose verbs
+// take no time.
 type yielding struct{ rdma.Endpoint }
 
 func (e yielding) Post(b *rdma.Batch) error {
@@ -52,8 +53,8 @@ func (e yielding) Post(b *rdma.Batch) error {
 	return err
 }
 
-// TestHandOver: workers of two processes meet on few keys, those of each behind local locks; each lock that is handed over
-// saves its release and its CASes, and all answers are linearizable.
+// TestHandOver: workers of two processes meet on few keys, those of each behind local locks; each
+// lock that is handed over saves its release and its CASes, and all answers are linearizable.
 func TestHandOver(t *testing.T) {
 	const workers, ops, keys = 8, 600, 3
 	f := memPool(t, 2, small(2, 1000, 100))
@@ -99,8 +100,8 @@ func TestHandOver(t *testing.T) {
 	t.Logf("%d operations, %d locks handed over", len(h), handed)
 }
 
-// TestLocalLocks: workers get a lock in the order in which they came, a lock is handed over so often in a row and no
-// more, and one that gives up is left out.
+// TestLocalLocks: workers get a lock in the order in which they came, a lock is handed over so
+// often in a row and no more, and one that gives up is left out.
 func TestLocalLocks(t *testing.T) {
 	l := NewLocalLocks(2)
 	w := make([]Waiter, 5)
@@ -147,8 +148,9 @@ func TestLocalLocks(t *testing.T) {
 	}
 }
 
-// TestBlocked: a client that dies with a lock blocks its leaf, and a client that waits for it is told which client
-// and what helps. Others go on, and GETs of it, too; when the client is recovered all do.
+// TestBlocked: a client that dies with a lock blocks its leaf, and a client that waits for it is
+// told which client and what helps. Others go on, and GETs of it, too; when the client is recovered
+// all do.
 func TestBlocked(t *testing.T) {
 	p := small(1, 1000, 100)
 	p.Locks = 4096

@@ -19,9 +19,10 @@ func nodeOn(t testing.TB, s *Store, r ref) []byte {
 	return bytes.Clone(p)
 }
 
-// TestTornAcrossSplit: a READ of a leaf that tears across a split has the header from before it, and slots from behind it.
-// It does not have the keys that moved, and must not say so. (The two-level versions of the paper agree: each entry's own
-// are equal, and so may be those at the ends of the node.)
+// TestTornAcrossSplit: a READ of a leaf that tears across a split has the header from before it,
+// and slots from behind it. It does not have the keys that moved, and must not say so. (The
+// two-level versions of the paper agree: each entry's own are equal, and so may be those at the
+// ends of the node.)
 func TestTornAcrossSplit(t *testing.T) {
 	f := memPool(t, 1, small(1, 1000, 8))
 	s := storeOn(t, f, Options{})
@@ -57,7 +58,8 @@ func TestTornAcrossSplit(t *testing.T) {
 		}
 	}
 	whole, _ := s.readHeader(after, r)
-	// Any words of one and of the other: what is found is what was there, and what is not found was not.
+	// Any words of one and of the other: what is found is what was there, and what is not found was
+	// not.
 	for seed := range 2000 {
 		p := bytes.Clone(before)
 		for i := 0; i < len(p); i += 8 {
@@ -82,8 +84,8 @@ func TestTornAcrossSplit(t *testing.T) {
 	}
 }
 
-// TestTornSlot: any words of an UPDATE that a client did not come to finish are mended to the value before, or to the new
-// one, for values of all lengths.
+// TestTornSlot: any words of an UPDATE that a client did not come to finish are mended to the value
+// before, or to the new one, for values of all lengths.
 func TestTornSlot(t *testing.T) {
 	f := memPool(t, 1, small(1, 1000, 100))
 	s := storeOn(t, f, Options{})
@@ -128,8 +130,8 @@ func TestTornSlot(t *testing.T) {
 	}
 }
 
-// TestStaleHandOver: a lock that was handed over, and released meanwhile as the client that did so was recovered, is not
-// the worker's.
+// TestStaleHandOver: a lock that was handed over, and released meanwhile as the client that did so
+// was recovered, is not the worker's.
 func TestStaleHandOver(t *testing.T) {
 	f := memPool(t, 1, small(1, 1000, 8))
 	turns := NewLocalLocks(DefaultHands)

@@ -1,8 +1,10 @@
-// Package original is Sherman as it was published (SIGMOD 2022): a B-link tree in disaggregated memory whose writers lock
-// a node, by locks in the memory of NICs with a local line of waiters in front, and whose readers take no lock. A client
-// that dies with a lock blocks its node until the client is recovered.
+// Package original is Sherman as it was published (SIGMOD 2022): a B-link tree in disaggregated
+// memory whose writers lock a node, by locks in the memory of NICs with a local line of waiters in
+// front, and whose readers take no lock. A client that dies with a lock blocks its node until the
+// client is recovered.
 //
-// README.md has the protocol, what a crash leaves behind each step, and where it differs from the paper.
+// README.md has the protocol, what a crash leaves behind each step, and where it differs from the
+// paper.
 package original
 
 import (
@@ -71,17 +73,18 @@ const (
 	locks0 = rootAt + 64
 	// mostObjects bounds an arena of a memory node: a Ref has 32 bits for its number.
 	mostObjects = 1<<32 - 2
-	// mostHeight is how many levels a tree has at most. Nodes have three children or more where they were split, and so
-	// there is memory for no more.
+	// mostHeight is how many levels a tree has at most. Nodes have three children or more where they
+	// were split, and so there is memory for no more.
 	mostHeight = 24
-	// room is how much more memory a pool has than what its records need: for nodes that are half full, and for blocks
-	// that are in quarantine.
+	// room is how much more memory a pool has than what its records need: for nodes that are half
+	// full, and for blocks that are in quarantine.
 	room = 2
 	// fewWorkers is the default of Shape.Workers.
 	fewWorkers = 16
 )
 
-// Size returns the parameters of a pool of a shape, and the bytes that each of its nodes needs. Errors wrap ErrParams.
+// Size returns the parameters of a pool of a shape, and the bytes that each of its nodes needs.
+// Errors wrap ErrParams.
 func Size(s Shape) (p Params, memory uint64, err error) {
 	p = Params{
 		NodeBytes: cmp.Or(s.NodeBytes, DefaultNode), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey), ValueBytes: cmp.Or(s.ValueBytes, Inline),
@@ -159,11 +162,12 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	return l, nil
 }
 
-// Device returns which part of each of a pool's nodes belongs into the memory of its NIC, if that has some: the locks
-// (section 4.3).
+// Device returns which part of each of a pool's nodes belongs into the memory of its NIC, if that
+// has some: the locks (section 4.3).
 func Device(p Params) (offset, bytes uint64) { return locks0, uint64(p.Locks) * 8 }
 
-// lockAt returns the address of a node's lock, which is on its memory node, so that both take one doorbell.
+// lockAt returns the address of a node's lock, which is on its memory node, so that both take one
+// doorbell.
 func (l *layout) lockAt(r ref) rdma.Addr {
 	h := uint64(r.index()) * 0x9e3779b97f4a7c15
 	return rdma.At(r.node(), locks0+(h>>32)%uint64(l.Locks)*8)
@@ -171,8 +175,8 @@ func (l *layout) lockAt(r ref) rdma.Addr {
 
 func (l *layout) rootWord() rdma.Addr { return rdma.At(0, rootAt) }
 
-// Make writes an empty tree into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when there
-// is not enough memory.
+// Make writes an empty tree into the zeroed memory of a new pool. The error wraps ErrParams, or
+// rdma.ErrFull when there is not enough memory.
 func Make(f rdma.Fabric, p Params) (err error) {
 	defer func() {
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// lockWord is what a lock holds: the client that has it, what it is about to do, and to which node. So an error can name
-// the client, and what it left half done can be repaired. 0: no client has it.
+// lockWord is what a lock holds: the client that has it, what it is about to do, and to which node.
+// So an error can name the client, and what it left half done can be repaired. 0: no client has it.
 //
 //	48  client
 //	44  operation
@@ -49,8 +49,8 @@ type held struct {
 	batch *rdma.Batch
 }
 
-// Pauses of a worker that does not get a lock: the paper's tries again at once, which is a round trip. And of one that
-// waits for its turn: a turn takes some round trips.
+// Pauses of a worker that does not get a lock: the paper's tries again at once, which is a round
+// trip. And of one that waits for its turn: a turn takes some round trips.
 const (
 	firstPause = time.Microsecond
 	lastPause  = 256 * time.Microsecond
@@ -90,7 +90,8 @@ func (s *Store) lock(r ref, op operation, kind int) ([]byte, error) {
 	return h.image, nil
 }
 
-// awaitTurn waits until no worker of the process is ahead. It returns the word that the lock was handed over with.
+// awaitTurn waits until no worker of the process is ahead. It returns the word that the lock was
+// handed over with.
 func (s *Store) awaitTurn() (lockWord, error) {
 	for {
 		n, word := s.turns.Ahead(&s.turn)
@@ -105,11 +106,12 @@ func (s *Store) awaitTurn() (lockWord, error) {
 	}
 }
 
-// takeOver makes a lock that was handed over the worker's own, and reads the node with it, in one trip: the READ may pass
-// the CAS, as no other process has the lock. false: it was not there any more, as its holder was recovered.
+// takeOver makes a lock that was handed over the worker's own, and reads the node with it, in one
+// trip: the READ may pass the CAS, as no other process has the lock. false: it was not there any
+// more, as its holder was recovered.
 //
-// The lock names whose verbs may be in flight, always: a crash in front of the CAS leaves it to the one that handed it
-// over, which has nothing in flight, and behind it to this one.
+// The lock names whose verbs may be in flight, always: a crash in front of the CAS leaves it to the
+// one that handed it over, which has nothing in flight, and behind it to this one.
 func (s *Store) takeOver(from lockWord) (bool, error) {
 	h := &s.held
 	h.from = from
@@ -200,11 +202,12 @@ func (s *Store) released(cas *rdma.Op) error {
 	return nil
 }
 
-// writeBack posts what was written to the node that is locked, and its release, in one doorbell (section 4.5): the
-// queue pair executes them in order, so that a client that takes the lock next sees what was written. A worker of the
-// process that waits is handed the lock instead.
+// writeBack posts what was written to the node that is locked, and its release, in one doorbell
+// (section 4.5): the queue pair executes them in order, so that a client that takes the lock next
+// sees what was written. A worker of the process that waits is handed the lock instead.
 //
-// A crash leaves a part of what was written, in order, of the last WRITE any words, and the lock; or all, without it.
+// A crash leaves a part of what was written, in order, of the last WRITE any words, and the lock;
+// or all, without it.
 func (s *Store) writeBack(b *rdma.Batch) error {
 	h := &s.held
 	hands := s.turns.HandsOver(&s.turn)

@@ -18,8 +18,8 @@ import (
 //	linked -> client      by the client that wrote what takes the object's place, behind that, in the background
 //	client -> free        when the client leaves, or has too many
 //
-// So what a client that died has under its name, its node or block that the tree may name and the one that this takes
-// the place of among it, is found by its word: see recover.go.
+// So what a client that died has under its name, its node or block that the tree may name and the
+// one that this takes the place of among it, is found by its word: see recover.go.
 
 const (
 	ownObjects = 64 // of an arena of a memory node that a client has for itself, about
@@ -28,16 +28,18 @@ const (
 	grabRun    = 256 // words that it reads at a time to find so many
 	mostOwn    = 64  // of those that are free, before it gives some back
 	mostJobs   = 32  // that wait before the client waits for them
-	// quarantine is how long a block is not used again, so that readers that have its pointer seldom meet another pair. It
-	// also bounds how soon a generation comes back, behind 65,536 uses: 13 s. A client that updates 500,000 times a second
-	// has a hundred blocks there, fewer than it may have without giving some back.
+	// quarantine is how long a block is not used again, so that readers that have its pointer seldom
+	// meet another pair. It also bounds how soon a generation comes back, behind 65,536 uses: 13 s. A
+	// client that updates 500,000 times a second has a hundred blocks there, fewer than it may have
+	// without giving some back.
 	quarantine = 200 * time.Microsecond
-	// mostRetired bounds the blocks that a client takes off others' hands to free one: each of them was replaced while
-	// the client that wrote it had not yet said that it is linked.
+	// mostRetired bounds the blocks that a client takes off others' hands to free one: each of them
+	// was replaced while the client that wrote it had not yet said that it is linked.
 	mostRetired = 16
 	patience    = 3 // times that it waits for the client to say so
-	// mostChanges is more often than a word of one generation changes while a client looks at it: from that of the client
-	// that wrote the block to linked, and once to that of a client that deletes the pair.
+	// mostChanges is more often than a word of one generation changes while a client looks at it: from
+	// that of the client that wrote the block to linked, and once to that of a client that deletes the
+	// pair.
 	mostChanges = 4
 )
 
@@ -88,8 +90,8 @@ func (m *memory) pile(s *Store, a *arena, n int) *pile {
 	return &m.blocks[n]
 }
 
-// take returns an object of an arena, of a memory node if that has one, or else of the others. The error wraps
-// client.ErrFull.
+// take returns an object of an arena, of a memory node if that has one, or else of the others. The
+// error wraps client.ErrFull.
 func (s *Store) take(a *arena, n int) (pointer, error) {
 	for i := range s.nodes {
 		p := s.memory.pile(s, a, (n+i)%s.nodes)
@@ -120,7 +122,8 @@ func (s *Store) ripens(p *pile) time.Duration {
 	return o.since + quarantine - s.ep.Now()
 }
 
-// keepOwn adds an object to what the client has. since: it was freed then; 0: nothing names it, nor did.
+// keepOwn adds an object to what the client has. since: it was freed then; 0: nothing names it, nor
+// did.
 func (s *Store) keepOwn(a *arena, p pointer, since time.Duration) {
 	l := s.memory.pile(s, a, p.ref().node())
 	if since == 0 {
@@ -186,8 +189,8 @@ func (s *Store) grabbed(a *arena, p *pile, n int, b *rdma.Batch) (got int, err e
 // later adds a job.
 func (s *Store) later(j job) { s.memory.todo = append(s.memory.todo, j) }
 
-// marked waits until a block has no job left: one that the client wrote, and is about to delete, is still the record of
-// what it took the place of.
+// marked waits until a block has no job left: one that the client wrote, and is about to delete, is
+// still the record of what it took the place of.
 func (s *Store) marked(p pointer) error {
 	marks := func(j job) bool { return j.mark == p }
 	for slices.ContainsFunc(s.memory.flying, marks) && s.memory.batch != nil || slices.ContainsFunc(s.memory.todo, marks) {
@@ -198,7 +201,8 @@ func (s *Store) marked(p pointer) error {
 	return nil
 }
 
-// work goes on with jobs, in the background. It waits for them when there are too many, or when all are to be done.
+// work goes on with jobs, in the background. It waits for them when there are too many, or when all
+// are to be done.
 func (s *Store) work(all bool) error {
 	m := &s.memory
 	for {
@@ -254,8 +258,8 @@ func (s *Store) start() error {
 	return nil
 }
 
-// harvest looks at what became of the jobs that were posted. One that failed is done again: what its CAS expects comes
-// once.
+// harvest looks at what became of the jobs that were posted. One that failed is done again: what
+// its CAS expects comes once.
 func (s *Store) harvest() error {
 	m := &s.memory
 	b := m.batch
@@ -301,9 +305,10 @@ func (s *Store) then(j job) {
 	}
 }
 
-// retire makes a block that nothing names any more a client's, or free, whichever client has its word: the client
-// that wrote the block has not said that it is linked, and maybe does not come to it. What that was to do first, to
-// free the block that its one took the place of, is done for it. false: another client has done it.
+// retire makes a block that nothing names any more a client's, or free, whichever client has its
+// word: the client that wrote the block has not said that it is linked, and maybe does not come to
+// it. What that was to do first, to free the block that its one took the place of, is done for it.
+// false: another client has done it.
 func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 	for range mostChanges {
 		w, k, err := s.wordOf(p)
@@ -330,7 +335,8 @@ func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 	return false, fmt.Errorf("the word of block %v changes all the time: %w", p.ref(), rdma.ErrTimeout)
 }
 
-// wordOf reads the word of a block, and which block it took the place of, as long as it is the one that a pointer names.
+// wordOf reads the word of a block, and which block it took the place of, as long as it is the one
+// that a pointer names.
 func (s *Store) wordOf(p pointer) (w owner, replaces pointer, err error) {
 	b := s.ep.Batch()
 	defer b.Release()

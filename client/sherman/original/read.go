@@ -9,12 +9,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A node never has keys below those that it had, and none is given up: what a cached node names is there, on the same
-// level, and has all keys from its lower fence on to its upper one, from where its sibling goes on. So a way that is
-// outdated leads to the left of where it should, and siblings lead on.
+// A node never has keys below those that it had, and none is given up: what a cached node names is
+// there, on the same level, and has all keys from its lower fence on to its upper one, from where
+// its sibling goes on. So a way that is outdated leads to the left of where it should, and siblings
+// lead on.
 
-// find returns the node of a level that a key led to, as far as the worker remembers nodes above it, and reads those
-// that it does not. 0: the tree has no such level.
+// find returns the node of a level that a key led to, as far as the worker remembers nodes above
+// it, and reads those that it does not. 0: the tree has no such level.
 func (s *Store) find(key []byte, level int) (ref, error) {
 	if s.root == 0 {
 		if err := s.readRoot(); err != nil {
@@ -90,8 +91,8 @@ func (s *Store) internalAt(r ref) (*cached, error) {
 	}
 }
 
-// again pauses before a node is read again that was not whole: it was being written, or it was left half written by a
-// client that died.
+// again pauses before a node is read again that was not whole: it was being written, or it was left
+// half written by a client that died.
 func (s *Store) again(r ref, pace *kit.Retry) error {
 	s.stats.Torn++
 	if pace.Again() {
@@ -155,12 +156,12 @@ func (s *Store) get(key []byte) (ok bool, err error) {
 	}
 }
 
-// look looks for a key in the leaf that has it, if one does. done: the answer is right; else the leaf is to be read
-// again.
+// look looks for a key in the leaf that has it, if one does. done: the answer is right; else the
+// leaf is to be read again.
 //
-// A slot that is steady had its pair at some moment of the READ. A key that is in none of the slots was absent at some
-// moment of it when all are steady: a pair keeps its slot until it is deleted, or until a split moves it, and then the slot
-// is written as of the header that says so.
+// A slot that is steady had its pair at some moment of the READ. A key that is in none of the slots
+// was absent at some moment of it when all are steady: a pair keeps its slot until it is deleted,
+// or until a split moves it, and then the slot is written as of the header that says so.
 func (s *Store) look(l *leaf, key []byte) (done, there bool, err error) {
 	i := l.find(key)
 	switch {

@@ -12,10 +12,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it mends the nodes that a dead client has locked, releases the locks, and
-// gives back, or finishes, what has the client's name: values, new nodes, and separators of splits. Without it a
-// client that needs such a node waits until its time is over. Nothing takes a dead node's place. It implements
-// cluster.Mender.
+// Mender is what a pool's master uses: it mends the nodes that a dead client has locked, releases
+// the locks, and gives back, or finishes, what has the client's name: values, new nodes, and
+// separators of splits. Without it a client that needs such a node waits until its time is over.
+// Nothing takes a dead node's place. It implements cluster.Mender.
 type Mender struct {
 	s *Store
 }
@@ -48,7 +48,8 @@ func (m *Mender) Restore(rdma.View, int, int) error { return errNoStandIn }
 // Sweep has nothing to do.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
-// Recover ends what a client has left that is fenced off. It may be interrupted at any verb, and be done again.
+// Recover ends what a client has left that is fenced off. It may be interrupted at any verb, and be
+// done again.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
 	s.view.Enter(v)
@@ -131,8 +132,8 @@ func (s *Store) recoverLock(r ref, at rdma.Addr, w lockWord) error {
 	return s.do(stepRecover, m)
 }
 
-// recoverObjects goes through the objects that have a client's name, whose locks were released: what the tree names is
-// finished, and the rest is free.
+// recoverObjects goes through the objects that have a client's name, whose locks were released:
+// what the tree names is finished, and the rest is free.
 func (s *Store) recoverObjects(c rdma.ClientID) error {
 	for _, a := range []*arena{&s.trees, &s.blocks} {
 		for n := range s.nodes {
@@ -215,7 +216,8 @@ func (s *Store) nodeOf(key []byte, level int) (ref, error) {
 	return r, err
 }
 
-// finishBlock reports whether a leaf names a block. The one that it took the place of is free then, or freed.
+// finishBlock reports whether a leaf names a block. The one that it took the place of is free then,
+// or freed.
 func (s *Store) finishBlock(p pointer) (bool, error) {
 	b, buf, err := s.read(stepRecover, s.blocks.at(p.ref()), s.blockBytes)
 	if err != nil {
@@ -309,8 +311,8 @@ func (s *Store) tryLeave() error {
 	return nil
 }
 
-// Outlives returns how many memory nodes may die so that all is still to be had: none, as everything has one copy. -1:
-// one of the nodes is dead or gone.
+// Outlives returns how many memory nodes may die so that all is still to be had: none, as
+// everything has one copy. -1: one of the nodes is dead or gone.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	ep, _, v, err := client.Look(f, "count the copies", readView)
 	if err != nil {

@@ -7,14 +7,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A scan reads leaf by leaf. Each says by its fences for which keys it has all that there is, and is taken when all of its
-// slots are steady, as a GET that finds nothing takes it; the next one has to begin where it ends. So whatever splits
-// meanwhile, no key in between is left out, and none comes twice. (The paper's scans look at the versions of entries
-// alone, and leave out leaves whose parent is not cached.)
+// A scan reads leaf by leaf. Each says by its fences for which keys it has all that there is, and
+// is taken when all of its slots are steady, as a GET that finds nothing takes it; the next one has
+// to begin where it ends. So whatever splits meanwhile, no key in between is left out, and none
+// comes twice. (The paper's scans look at the versions of entries alone, and leave out leaves whose
+// parent is not cached.)
 //
-// Leaves that their parent names are read ahead, in one trip. One that was split since ends before the next one begins:
-// then the scan looks for the sibling. Values beside a leaf are read in one trip more; a block that is another pair's by
-// now sends the scan back to the leaf.
+// Leaves that their parent names are read ahead, in one trip. One that was split since ends before
+// the next one begins: then the scan looks for the sibling. Values beside a leaf are read in one
+// trip more; a block that is another pair's by now sends the scan back to the leaf.
 
 // mostLeaves are read at a time (as many as the released code reads).
 const mostLeaves = 32
@@ -27,9 +28,9 @@ type scan struct {
 	values []*rdma.Op
 }
 
-// Scan implements client.Scanner. The operation's timeout bounds the time without progress. What is yielded was there at
-// some moment of the call, and what was there throughout is yielded, up to the n-th; all of them are no state of the
-// whole tree.
+// Scan implements client.Scanner. The operation's timeout bounds the time without progress. What is
+// yielded was there at some moment of the call, and what was there throughout is yielded, up to the
+// n-th; all of them are no state of the whole tree.
 func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) error {
 	c := &s.scan
 	c.from = append(c.from[:0], start...)
@@ -52,8 +53,8 @@ func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) er
 	return nil
 }
 
-// scanAhead yields what some leaves have, from c.from on, until n pairs were yielded. more: there may be more behind
-// them. at: a leaf was read that is to be read again.
+// scanAhead yields what some leaves have, from c.from on, until n pairs were yielded. more: there
+// may be more behind them. at: a leaf was read that is to be read again.
 func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
 	c := &s.scan
 	if err := s.ahead(*n); err != nil {
@@ -186,7 +187,8 @@ func (s *Store) scanned(l *leaf, slot int, values []*rdma.Op, i int) ([]byte, bo
 	return k.value, ok && k.self == pointer(l.value(slot)) && bytes.Equal(k.key, l.key(slot))
 }
 
-// valuesBeside reads the values of some slots that lie beside their leaf, into c.values; nil: none does.
+// valuesBeside reads the values of some slots that lie beside their leaf, into c.values; nil: none
+// does.
 func (s *Store) valuesBeside(l *leaf, order []int) (*rdma.Batch, error) {
 	c := &s.scan
 	for {

@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A worker whose verbs failed, or were not answered in time, does not know whether it has the lock, and what it has
-// written. It does nothing else until it knows: when nothing of it is in flight any more, the lock's word tells.
+// A worker whose verbs failed, or were not answered in time, does not know whether it has the lock,
+// and what it has written. It does nothing else until it knows: when nothing of it is in flight any
+// more, the lock's word tells.
 
 // debt is what a worker has to settle.
 type debt struct {
@@ -148,7 +149,8 @@ func (s *Store) resolve(p []byte) {
 	if f.tree.child != 0 && h.sibling == f.tree.child.ref() {
 		s.used(&fresh{tree: f.tree})
 		f.tree = separator{}
-		// A new value is in one of the halves, or in none: which is known when all words of the client are looked through.
+		// A new value is in one of the halves, or in none: which is known when all words of the client
+		// are looked through.
 		if f.block != 0 && !names(f.block) {
 			s.memory.unsure = true
 			f.block, f.replaces = 0, 0
@@ -172,8 +174,8 @@ func (s *Store) drop(f *fresh) {
 	*f = fresh{}
 }
 
-// mend adds to a batch what makes a node whole that was locked, whose holder has nothing in flight any more. What the
-// lock says that it was about to do tells what a torn slot is.
+// mend adds to a batch what makes a node whole that was locked, whose holder has nothing in flight
+// any more. What the lock says that it was about to do tells what a torn slot is.
 //
 // A crash leaves the lock as it was, and a node that is mended again.
 func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
@@ -217,8 +219,9 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 	return nil
 }
 
-// rebuild adds the WRITE of an internal node whose entries are torn, from the nodes below: these are what its leftmost
-// child and the siblings of it say. Those that it has no room for are reached by siblings.
+// rebuild adds the WRITE of an internal node whose entries are torn, from the nodes below: these
+// are what its leftmost child and the siblings of it say. Those that it has no room for are reached
+// by siblings.
 func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
 	var entries []entry
 	at := h.leftmost

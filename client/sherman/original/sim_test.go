@@ -16,8 +16,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// virtual skips a test of many runs in virtual time under the race detector, which finds nothing where one task runs at a
-// time.
+// virtual skips a test of many runs in virtual time under the race detector, which finds nothing
+// where one task runs at a time.
 func virtual(t testing.TB) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -116,8 +116,8 @@ func unsure(err error) bool {
 	return err == nil || errors.Is(err, rdma.ErrTimeout) // of another client that died
 }
 
-// TestScans: scans beside clients that insert, update and delete, split and merge, and die, on a network that tears,
-// reorders and delays.
+// TestScans: scans beside clients that insert, update and delete, split and merge, and die, on a
+// network that tears, reorders and delays.
 func TestScans(t *testing.T) {
 	virtual(t)
 	var all Stats

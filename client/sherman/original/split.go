@@ -11,13 +11,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A split writes the new node, then the header of the one that is split, then its slots, and releases: in one
-// doorbell where both are on one memory node (section 4.5). The header is what counts: a client that reads it follows
-// the sibling.
+// A split writes the new node, then the header of the one that is split, then its slots, and
+// releases: in one doorbell where both are on one memory node (section 4.5). The header is what
+// counts: a client that reads it follows the sibling.
 //
-// A crash in front of the header leaves the leaf as it was and a new node that nothing names; behind it, two leaves that
-// are right, slots of the old one beyond its fence or of the version before, and a parent without a separator: siblings
-// are followed, until the client is recovered.
+// A crash in front of the header leaves the leaf as it was and a new node that nothing names;
+// behind it, two leaves that are right, slots of the old one beyond its fence or of the version
+// before, and a parent without a separator: siblings are followed, until the client is recovered.
 
 // splitLeaf adds to a batch what splits a leaf that is full, with a new pair in one of the halves.
 func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uint64) error {
@@ -85,8 +85,9 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 
 func separatorOf(level int, key []byte, child pointer) separator { return separator{level, key, child} }
 
-// newTree takes a node for a split of a level from the client's memory, when that has enough for splits of that level
-// and all those above: a split that has begun does not fail for want of memory above. The memory nodes take turns.
+// newTree takes a node for a split of a level from the client's memory, when that has enough for
+// splits of that level and all those above: a split that has begun does not fail for want of memory
+// above. The memory nodes take turns.
 func (s *Store) newTree(level int) (pointer, error) {
 	have := 0
 	for n := range s.memory.trees {
@@ -172,11 +173,12 @@ func (s *Store) adopt(sep separator) (done bool, err error) {
 	}
 }
 
-// adoptInto writes the whole node, with the separator in its order: a part of that would leave a node that is not.
+// adoptInto writes the whole node, with the separator in its order: a part of that would leave a
+// node that is not.
 //
-// A crash leaves a node with one of its headers, or both, but maybe without the entries that they say. Readers do not
-// take it for whole, and wait; a client that recovers the client writes its entries anew: they are the nodes below,
-// which know their siblings.
+// A crash leaves a node with one of its headers, or both, but maybe without the entries that they
+// say. Readers do not take it for whole, and wait; a client that recovers the client writes its
+// entries anew: they are the nodes below, which know their siblings.
 func (s *Store) adoptInto(n *internal, r ref, sep separator) (bool, error) {
 	s.cache.drop(r)
 	s.entries = n.entries(s.entries[:0])
@@ -227,9 +229,9 @@ func (s *Store) splitInternal(b *rdma.Batch, n *internal, r ref, h *header, p []
 	return nil
 }
 
-// raise makes a new root above the one that was split, by CAS of the word that names it. Another client may have raised
-// the tree meanwhile: then the separator belongs into that root. The old one is the first of its level, always, and so
-// it is the new one's leftmost child.
+// raise makes a new root above the one that was split, by CAS of the word that names it. Another
+// client may have raised the tree meanwhile: then the separator belongs into that root. The old one
+// is the first of its level, always, and so it is the new one's leftmost child.
 //
 // A crash in front of the CAS leaves a node that nothing names.
 func (s *Store) raise(sep separator) (bool, error) {

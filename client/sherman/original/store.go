@@ -13,8 +13,8 @@ import (
 
 // Options of a worker. Zero values mean defaults.
 type Options struct {
-	// CacheBytes is for internal nodes; 0: none is remembered; default 4 MiB. (The paper's has about 1 GB, which all workers
-	// of a compute node share.)
+	// CacheBytes is for internal nodes; 0: none is remembered; default 4 MiB. (The paper's has about 1
+	// GB, which all workers of a compute node share.)
 	CacheBytes *int
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
 	// Turns are the local locks of the worker's process; nil: it shares none.
@@ -37,8 +37,8 @@ type Stats struct {
 	Settled   uint64 // operations of unknown outcome that were settled
 }
 
-// Store is one worker's view of a tree. It implements client.Store and client.Scanner, and is not safe for concurrent
-// use.
+// Store is one worker's view of a tree. It implements client.Store and client.Scanner, and is not
+// safe for concurrent use.
 type Store struct {
 	*layout
 	ep      rdma.Endpoint
@@ -143,8 +143,8 @@ func (s *Store) begin(key, value []byte) error {
 	return nil
 }
 
-// Close gives back what the worker holds in the pool. When it fails, the client is to be recovered, and the error wraps
-// client.ErrUncertain.
+// Close gives back what the worker holds in the pool. When it fails, the client is to be recovered,
+// and the error wraps client.ErrUncertain.
 func (s *Store) Close() error {
 	s.span()
 	if err := s.leave(); err != nil {

@@ -27,7 +27,8 @@ func wantError(t testing.TB, err, want error) {
 	}
 }
 
-// small is a tree of nodes for few keys, so that it has levels soon, and with few locks, so that nodes share them.
+// small is a tree of nodes for few keys, so that it has levels soon, and with few locks, so that
+// nodes share them.
 func small(nodes, records, values int) Params {
 	p, _, err := Size(Shape{
 		Nodes: nodes, Records: uint64(records), NodeBytes: 512, KeyBytes: 32, ValueBytes: values, Clients: 64, Locks: 64, Timeout: 2 * time.Second,

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// dying is the endpoint of a client that dies in the midst of a write-back: some of its verbs land, and of the next WRITE
-// some words.
+// dying is the endpoint of a client that dies in the midst of a write-back: some of its verbs land,
+// and of the next WRITE some words.
 type dying struct {
 	rdma.Endpoint
 	skip int // write-backs that are whole
@@ -58,8 +58,9 @@ func (e *dying) Post(b *rdma.Batch) error {
 	return errors.Join(errDead, rdma.Do(e.Endpoint, p, rdma.Forever))
 }
 
-// TestTornWrites: a client dies in each of an operation's write-backs, behind each of their verbs, with any words of the
-// next WRITE; it is recovered, and the pair is as it was or as it was to be, all others are there, and nothing is lost.
+// TestTornWrites: a client dies in each of an operation's write-backs, behind each of their verbs,
+// with any words of the next WRITE; it is recovered, and the pair is as it was or as it was to be,
+// all others are there, and nothing is lost.
 func TestTornWrites(t *testing.T) {
 	long, short := bytes.Repeat([]byte("long "), 12), []byte("8 bytes.")
 	for _, c := range []struct {
@@ -158,7 +159,8 @@ var tornParams = func() Params {
 	return p
 }()
 
-// TestOthersBlock: a block that was used again has another pair, or another value, and is not the one that a slot named.
+// TestOthersBlock: a block that was used again has another pair, or another value, and is not the
+// one that a slot named.
 func TestOthersBlock(t *testing.T) {
 	f := memPool(t, 1, tornParams)
 	s := storeOn(t, f, Options{})

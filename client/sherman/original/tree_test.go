@@ -6,7 +6,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/ordered"
 )
 
-// TestTree: a tree is what a map is while it grows, in order and in none, changes and is emptied. Its leaves stay.
+// TestTree: a tree is what a map is while it grows, in order and in none, changes and is emptied.
+// Its leaves stay.
 func TestTree(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -26,8 +26,8 @@ func checkAfterClose(t testing.TB, f rdma.Fabric, s *Store, keys int) {
 	checked(t, f, keys)
 }
 
-// TestTrips asserts what operations take on the critical path, and the verbs and bytes of one that inserts 8 bytes (rTX's
-// Table 2: READ 1 KB, WRITE of the entry and 8 bytes of a release, one CAS).
+// TestTrips asserts what operations take on the critical path, and the verbs and bytes of one that
+// inserts 8 bytes (rTX's Table 2: READ 1 KB, WRITE of the entry and 8 bytes of a release, one CAS).
 func TestTrips(t *testing.T) {
 	p, _, err := Size(Shape{Nodes: 1, Records: 2000, KeyBytes: 8, ValueBytes: 100, Clients: 8})
 	must(t, err)

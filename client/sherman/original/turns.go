@@ -1,20 +1,21 @@
 package original
 
-// Turns are the local locks of a compute node (section 4.3): a line of waiters in front of each lock of the memory nodes,
-// so that one worker of a process at a time contends for it, and a release can hand it over to the next in line. All
-// workers of a process share one; its methods wait for nothing. A *LocalLocks is one for workers that do not run at the
-// same time, as in virtual time; others put a mutex around it.
+// Turns are the local locks of a compute node (section 4.3): a line of waiters in front of each
+// lock of the memory nodes, so that one worker of a process at a time contends for it, and a
+// release can hand it over to the next in line. All workers of a process share one; its methods
+// wait for nothing. A *LocalLocks is one for workers that do not run at the same time, as in
+// virtual time; others put a mutex around it.
 type Turns interface {
 	// Join enters a worker into the line for a lock, at its end.
 	Join(w *Waiter, lock uint64)
-	// Ahead returns how many are ahead of a worker in its line. None: it is its turn, and word is what the lock was handed
-	// over with; 0: it was not.
+	// Ahead returns how many are ahead of a worker in its line. None: it is its turn, and word is what
+	// the lock was handed over with; 0: it was not.
 	Ahead(w *Waiter) (n int, word uint64)
-	// HandsOver reports whether a worker whose turn it is should hand the lock over: another one waits, and the lock was not
-	// handed over as often in a row as it may be.
+	// HandsOver reports whether a worker whose turn it is should hand the lock over: another one
+	// waits, and the lock was not handed over as often in a row as it may be.
 	HandsOver(w *Waiter) bool
-	// Leave ends a worker's wait, or its turn. With a word, by which it holds the lock, it hands that over; false: no other
-	// one waits any more, and the worker has to release the lock.
+	// Leave ends a worker's wait, or its turn. With a word, by which it holds the lock, it hands that
+	// over; false: no other one waits any more, and the worker has to release the lock.
 	Leave(w *Waiter, word uint64) bool
 }
 
@@ -24,7 +25,8 @@ type Waiter struct {
 	next *Waiter
 }
 
-// LocalLocks is a Turns without a mutex. Its lines have as many waiters as there are workers, each of which is in one.
+// LocalLocks is a Turns without a mutex. Its lines have as many waiters as there are workers, each
+// of which is in one.
 type LocalLocks struct {
 	most  int // hand-overs in a row
 	lines map[uint64]*line
@@ -39,7 +41,8 @@ type line struct {
 	hands int    // hand-overs in a row
 }
 
-// DefaultHands is how often a lock is handed over in a row, unless a compute node says otherwise (section 4.3).
+// DefaultHands is how often a lock is handed over in a row, unless a compute node says otherwise
+// (section 4.3).
 const DefaultHands = 4
 
 // NewLocalLocks returns local locks that hand over so many times in a row at most; 0: never.

@@ -12,7 +12,8 @@ import (
 // counts are how many objects of an arena have a word that says so.
 type counts struct{ linked, held, all uint64 }
 
-// survey counts the objects of both arenas, of memory nodes that answer. It may run while clients do.
+// survey counts the objects of both arenas, of memory nodes that answer. It may run while clients
+// do.
 func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err error) {
 	ep, l, v, err := client.Look(f, what, readLayout)
 	if err != nil {
@@ -83,8 +84,8 @@ func (l *layout) places() uint64 {
 	return max(pairs, 1)
 }
 
-// Fill returns how many pairs there are, of those that the pool has room for, and how much of its memory is used, or
-// clients have it.
+// Fill returns how many pairs there are, of those that the pool has room for, and how much of its
+// memory is used, or clients have it.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	const what = "see how full the pool is"
 	l, trees, blocks, err := survey(f, what)
@@ -110,9 +111,9 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 // sampledNodes is how many nodes of a level an estimate looks at.
 const sampledNodes = 256
 
-// estimate returns how many pairs there are: it counts them where a level has few nodes, and else those of some of its
-// nodes, evenly spread, which stand for all. Nodes that their parents do not name yet, or that
-// do not answer, are left out.
+// estimate returns how many pairs there are: it counts them where a level has few nodes, and else
+// those of some of its nodes, evenly spread, which stand for all. Nodes that their parents do not
+// name yet, or that do not answer, are left out.
 func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
 	s.span()
 	if err := s.readRoot(); errors.Is(err, rdma.ErrNodeDown) {

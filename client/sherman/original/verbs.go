@@ -12,8 +12,8 @@ var (
 	errStolen = fmt.Errorf("a lock that was held is not: %w", client.ErrDamaged)
 )
 
-// timeShares: an operation waits for others, and decides, within a part of its time. What is left is for bringing what
-// was decided to its end.
+// timeShares: an operation waits for others, and decides, within a part of its time. What is left
+// is for bringing what was decided to its end.
 const timeShares = 2
 
 // span begins the time of an operation, or of a part of a scan.
@@ -25,8 +25,8 @@ func (s *Store) span() {
 // over reports whether the time to wait for others is over.
 func (s *Store) over() bool { return s.ep.Now() >= s.decideBy }
 
-// do posts a batch as a step of the protocol and waits for all of it, as long as there is time; with none left it posts
-// nothing. s.sent reports whether it did.
+// do posts a batch as a step of the protocol and waits for all of it, as long as there is time;
+// with none left it posts nothing. s.sent reports whether it did.
 func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	s.sent = false
 	left := s.until - s.ep.Now()

@@ -40,7 +40,8 @@ func checkAgent(address string) error {
 	return nil
 }
 
-// checkName holds pools to the names that they may have on this machine's shared memory, too, so that one can move.
+// checkName holds pools to the names that they may have on this machine's shared memory, too, so
+// that one can move.
 func checkName(name string) error {
 	if !rdma.IsPoolName(name) {
 		return fmt.Errorf("%w: bad pool name %q: want %s", ErrAddress, name, rdma.PoolNames)

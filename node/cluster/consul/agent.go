@@ -15,9 +15,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// Timeout bounds every call to an agent, blocking queries apart, which last as much longer as they wait for, and
-// calls of a process with Patience. An agent that stopped must not hang its callers; one that is well answers in
-// milliseconds.
+// Timeout bounds every call to an agent, blocking queries apart, which last as much longer as they
+// wait for, and calls of a process with Patience. An agent that stopped must not hang its callers;
+// one that is well answers in milliseconds.
 const Timeout = time.Second
 
 // Agent is a connection to one Consul agent. It is safe for concurrent use.
@@ -30,18 +30,19 @@ type Agent struct {
 	transport *http.Transport
 }
 
-// Dial returns the agent at HOST:PORT. Token, TLS, namespace and partition come from Consul's usual environment
-// (CONSUL_HTTP_TOKEN, CONSUL_HTTP_TOKEN_FILE, CONSUL_HTTP_SSL, CONSUL_CACERT, CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY,
-// CONSUL_NAMESPACE ...), all but the address. It sends nothing: an agent that is not there is found by the first call.
-// Errors wrap ErrAddress, or tell what is wrong with the environment.
+// Dial returns the agent at HOST:PORT. Token, TLS, namespace and partition come from Consul's usual
+// environment (CONSUL_HTTP_TOKEN, CONSUL_HTTP_TOKEN_FILE, CONSUL_HTTP_SSL, CONSUL_CACERT,
+// CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY, CONSUL_NAMESPACE ...), all but the address. It sends
+// nothing: an agent that is not there is found by the first call. Errors wrap ErrAddress, or tell
+// what is wrong with the environment.
 func Dial(address string) (*Agent, error) {
 	if err := checkAgent(address); err != nil {
 		return nil, err
 	}
 	config := api.DefaultConfig()
 	config.Address = address
-	// An agent gives each machine 200 connections (limits.http_max_conns_per_client): a process keeps what its watches and
-	// its beats hold, and little more.
+	// An agent gives each machine 200 connections (limits.http_max_conns_per_client): a process keeps
+	// what its watches and its beats hold, and little more.
 	config.Transport.MaxIdleConnsPerHost = 1
 	config.Transport.IdleConnTimeout = 2 * time.Second
 	client, err := api.NewClient(config)
@@ -65,7 +66,8 @@ func consistent(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 }
 
-// ask makes a query, which an answer that no Consul agent gives fails: theirs have an index, a 404 too.
+// ask makes a query, which an answer that no Consul agent gives fails: theirs have an index, a 404
+// too.
 func (a *Agent) ask(query func(o *api.QueryOptions) (*api.QueryMeta, error)) error {
 	return a.call(true, func(ctx context.Context) error {
 		meta, err := query(consistent(ctx))
@@ -85,8 +87,9 @@ func indexed(meta *api.QueryMeta) error {
 
 var errNoConsul = errors.New("what answers there is no Consul agent (no X-Consul-Index)")
 
-// failed says which agent could not do what. It wraps board.ErrUnreachable, and fs.ErrPermission when Consul's access
-// control refused: that is mended from outside as well, and what it hides may be there.
+// failed says which agent could not do what. It wraps board.ErrUnreachable, and fs.ErrPermission
+// when Consul's access control refused: that is mended from outside as well, and what it hides may
+// be there.
 func (a *Agent) failed(err error, format string, args ...any) error {
 	return fmt.Errorf("consul %s: %s: %w: %w", a.address, fmt.Sprintf(format, args...), board.ErrUnreachable, a.cause(err))
 }
@@ -111,7 +114,8 @@ func (a *Agent) cause(err error) error {
 	return err
 }
 
-// denied reports whether Consul's access control refused. What transactions end in has the text, and no code.
+// denied reports whether Consul's access control refused. What transactions end in has the text,
+// and no code.
 func denied(err error) bool {
 	var status api.StatusError
 	if errors.As(err, &status) {

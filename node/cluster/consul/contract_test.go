@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/board/history"
 )
 
-// contract checks what board.Store promises, of boards of one agent, each used through two connections.
+// contract checks what board.Store promises, of boards of one agent, each used through two
+// connections.
 func contract(t *testing.T, agent func(t testing.TB) *Agent) {
 	boardtest.Run(t, func(t testing.TB) []board.Store {
 		first := agent(t)

@@ -14,10 +14,11 @@ import (
 // Health is a registered process and what its check says of it.
 type Health struct {
 	Member
-	// Status is "passing", "warning" or "critical"; the last is one that died, stopped or is cut off from its agent.
+	// Status is "passing", "warning" or "critical"; the last is one that died, stopped or is cut off
+	// from its agent.
 	Status string
-	// Output of the check: what the process said when Status changed last, or later. Agents tell the servers of a new text
-	// alone only every check_update_interval, 5 minutes unless configured.
+	// Output of the check: what the process said when Status changed last, or later. Agents tell the
+	// servers of a new text alone only every check_update_interval, 5 minutes unless configured.
 	Output string
 	Agent  string // the name of the Consul node it registered with
 }

@@ -27,7 +27,8 @@ type Mirror struct {
 // Reflection is what a Mirror shows.
 type Reflection struct {
 	board.Record
-	// Since is when this version was first here, after it had come: it was written earlier. Zero: none came.
+	// Since is when this version was first here, after it had come: it was written earlier. Zero: none
+	// came.
 	Since time.Time
 	// Err tells why changes may be missing: Consul could not be asked. It wraps board.ErrUnreachable.
 	Err error
@@ -58,8 +59,8 @@ func (m *Mirror) take(r board.Record, err error) {
 	}
 }
 
-// Look returns what was seen last. It waits for the first answer, or failure, at most as long as a call takes; after Close
-// what was seen stays. The value is shared: it must not be changed.
+// Look returns what was seen last. It waits for the first answer, or failure, at most as long as a
+// call takes; after Close what was seen stays. The value is shared: it must not be changed.
 func (m *Mirror) Look() Reflection {
 	select {
 	case <-m.first:

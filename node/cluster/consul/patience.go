@@ -13,14 +13,15 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// Patience is how long this process waits for an agent that does not answer, beyond a call's Timeout. An operator's
-// command waits; a keeper and a memory node wait at their start, and fail fast later: their leases depend on calls
-// that end.
+// Patience is how long this process waits for an agent that does not answer, beyond a call's
+// Timeout. An operator's command waits; a keeper and a memory node wait at their start, and fail
+// fast later: their leases depend on calls that end.
 type Patience struct {
-	// Wait bounds the calls that find no agent, each alone. After the first that waited in vain the process waits no more.
+	// Wait bounds the calls that find no agent, each alone. After the first that waited in vain the
+	// process waits no more.
 	Wait time.Duration
-	// Say is called once, when a call takes longer than Timeout or fails: with the agent's address and why. why is nil
-	// when there was no answer at all.
+	// Say is called once, when a call takes longer than Timeout or fails: with the agent's address and
+	// why. why is nil when there was no answer at all.
 	Say func(agent string, why error)
 
 	ctx  context.Context
@@ -30,8 +31,8 @@ type Patience struct {
 // patience is that of this process; nil: there is none.
 var patience atomic.Pointer[Patience]
 
-// BePatient makes this process wait for agents until ctx ends, or until BeImpatient. It is for mains and for package
-// ops.
+// BePatient makes this process wait for agents until ctx ends, or until BeImpatient. It is for
+// mains and for package ops.
 func BePatient(ctx context.Context, p *Patience) {
 	p.ctx = ctx
 	patience.Store(p)
@@ -45,8 +46,9 @@ func (p *Patience) say(agent string, why error) { p.once.Do(func() { p.Say(agent
 // again is the pause between two tries of a call.
 const again = 100 * time.Millisecond
 
-// call runs do with the context of one call. A process that is patient gives it more time. It also tries again what
-// failed for want of an agent, where that is safe: a call that only asks, or one that never left this machine.
+// call runs do with the context of one call. A process that is patient gives it more time. It also
+// tries again what failed for want of an agent, where that is safe: a call that only asks, or one
+// that never left this machine.
 func (a *Agent) call(asks bool, do func(ctx context.Context) error) error {
 	p := patience.Load()
 	if p == nil {
@@ -90,8 +92,8 @@ func (p *Patience) sayAfter(d time.Duration, agent string) (stop func()) {
 	}
 }
 
-// attempt is one try. Questions get a share of the time, longer each try: a connection that is dead does not take all
-// of it.
+// attempt is one try. Questions get a share of the time, longer each try: a connection that is dead
+// does not take all of it.
 func (a *Agent) attempt(ctx context.Context, asks bool, share time.Duration, do func(ctx context.Context) error) error {
 	if asks {
 		limited, cancel := context.WithTimeout(ctx, share)
@@ -101,7 +103,8 @@ func (a *Agent) attempt(ctx context.Context, asks bool, share time.Duration, do 
 	return do(ctx)
 }
 
-// absent reports whether err is the failure of a call to which no agent answered, or one that has no servers yet.
+// absent reports whether err is the failure of a call to which no agent answered, or one that has
+// no servers yet.
 func absent(err error) bool {
 	var status api.StatusError
 	if errors.As(err, &status) {
@@ -110,7 +113,8 @@ func absent(err error) bool {
 	return errors.As(err, new(*url.Error)) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// unsent reports whether the call that ended in err found no connection, so that nothing of it can land later.
+// unsent reports whether the call that ended in err found no connection, so that nothing of it can
+// land later.
 func unsent(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial"

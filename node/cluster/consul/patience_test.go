@@ -63,7 +63,8 @@ func TestWaitForStart(t *testing.T) {
 	}
 }
 
-// An agent that takes longer than Timeout for an answer is waited for: questions are asked again, with more time.
+// An agent that takes longer than Timeout for an answer is waited for: questions are asked again,
+// with more time.
 func TestWaitForSlow(t *testing.T) {
 	f, _ := newFake(t)
 	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -101,8 +102,9 @@ func TestWaitWritesOnce(t *testing.T) {
 	}
 }
 
-// After one wait in vain the process waits no more, so that a command ends about when it said. The agent may hear of the last
-// question of a call that waited when that call has given up: so the two calls ask for different pools.
+// After one wait in vain the process waits no more, so that a command ends about when it said. The
+// agent may hear of the last question of a call that waited when that call has given up: so the two
+// calls ask for different pools.
 func TestWaitInVain(t *testing.T) {
 	f, a := newFake(t)
 	asked := 0

@@ -188,7 +188,8 @@ func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 
 	r.Resume()
 	eventually(t, "an answer", func() bool { _, _, err := s.Load("k"); return err == nil })
-	// The write that was given up lands now, or was dropped; either way the version says so, and writing goes on.
+	// The write that was given up lands now, or was dropped; either way the version says so, and
+	// writing goes on.
 	value, version, err := s.Load("k")
 	if err != nil {
 		t.Fatal(err)
@@ -210,8 +211,8 @@ func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	}
 }
 
-// restartedAgent checks that what was written survives the agent, that versions go on growing, and that watches and
-// registrations find the new one.
+// restartedAgent checks that what was written survives the agent, that versions go on growing, and
+// that watches and registrations find the new one.
 func restartedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	s := poolOf(t, a, "restarted").Board("x")
 	write(t, s, "k", "before")
@@ -235,8 +236,9 @@ func restartedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 		t.Errorf("version %d after %d, %v", version, before.Version, err)
 	}
 	eventually(t, "the mirror's change", func() bool { return string(m.Look().Value) == "after" })
-	// The servers still list what they were told before, and the agent that begins keeps callers waiting, for longer than
-	// Timeout, until it has told them anew: see that a whole beat went through.
+	// The servers still list what they were told before, and the agent that begins keeps callers
+	// waiting, for longer than Timeout, until it has told them anew: see that a whole beat went
+	// through.
 	begun := beats.Load()
 	eventually(t, "a beat", func() bool { return beats.Load() > begun+1 && reg.Err() == nil })
 	reg.expect(t, "a node that is well", Health.Alive)

@@ -48,7 +48,8 @@ func (p *Pool) String() string { return "consul:" + p.agent.address + "/" + p.na
 
 func (p *Pool) folder() string { return root + p.name + "/" }
 
-// Board returns the board of the pool with that ID: of a Record that was found, or of one that is to be published.
+// Board returns the board of the pool with that ID: of a Record that was found, or of one that is
+// to be published.
 func (p *Pool) Board(id string) *Store { return &Store{p.agent, p.folder() + "board/" + id + "/"} }
 
 // Record returns the pool's record. Errors wrap ErrNoPool, ErrFormat or board.ErrUnreachable.
@@ -89,9 +90,10 @@ func decode(text []byte) (Record, error) {
 	return w.Record, nil
 }
 
-// Publish makes the pool known once it was made and formatted; before, no program finds it. Of several that publish
-// under one name one wins, and the others get an error wrapping ErrExists, and Discard what they made. After an error
-// wrapping board.ErrUnreachable it may be known nevertheless, or become so: Remove takes it away.
+// Publish makes the pool known once it was made and formatted; before, no program finds it. Of
+// several that publish under one name one wins, and the others get an error wrapping ErrExists, and
+// Discard what they made. After an error wrapping board.ErrUnreachable it may be known
+// nevertheless, or become so: Remove takes it away.
 func (p *Pool) Publish(r Record) error {
 	text, err := json.Marshal(written{format, r})
 	if err != nil {
@@ -117,20 +119,21 @@ func (p *Pool) Publish(r Record) error {
 	return err
 }
 
-// Remove takes away the pool that r was read of, its record and all boards under its name at once. Errors wrap ErrNoPool,
-// ErrExists when another pool has taken its place, or board.ErrUnreachable.
+// Remove takes away the pool that r was read of, its record and all boards under its name at once.
+// Errors wrap ErrNoPool, ErrExists when another pool has taken its place, or board.ErrUnreachable.
 func (p *Pool) Remove(r Record) error {
 	return p.delete("remove", &api.KVTxnOp{Verb: api.KVCheckIndex, Key: p.folder() + "record", Index: r.version},
 		&api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.folder()})
 }
 
-// Clear takes away whatever is there under the pool's name, also what is no pool's record. Errors wrap
-// board.ErrUnreachable.
+// Clear takes away whatever is there under the pool's name, also what is no pool's record. Errors
+// wrap board.ErrUnreachable.
 func (p *Pool) Clear() error {
 	return p.delete("clear", &api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.folder()})
 }
 
-// Discard takes away the board of a pool that was made and not published. Errors wrap board.ErrUnreachable.
+// Discard takes away the board of a pool that was made and not published. Errors wrap
+// board.ErrUnreachable.
 func (p *Pool) Discard(id string) error {
 	return p.delete("discard", &api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.Board(id).prefix})
 }

@@ -56,12 +56,13 @@ type Registration struct {
 	err    error
 }
 
-// Register makes m known and keeps a TTL check of it passing until Close: when the process dies, or stops, the check falls
-// critical after TTL, and the service goes a minute later. state is asked at each beat: what to show as the check's output,
-// such as the lease, and whether all is well; else the check warns.
+// Register makes m known and keeps a TTL check of it passing until Close: when the process dies, or
+// stops, the check falls critical after TTL, and the service goes a minute later. state is asked at
+// each beat: what to show as the check's output, such as the lease, and whether all is well; else
+// the check warns.
 //
-// An agent that cannot be reached now is an error wrapping board.ErrUnreachable. One that cannot be reached later, or was
-// restarted and knows nothing, is tried at every beat: Err tells.
+// An agent that cannot be reached now is an error wrapping board.ErrUnreachable. One that cannot be
+// reached later, or was restarted and knows nothing, is tried at every beat: Err tells.
 func (a *Agent) Register(m Member, state func() (well bool, text string)) (*Registration, error) {
 	if _, err := m.registration(); err != nil {
 		return nil, err
@@ -93,7 +94,8 @@ func (r *Registration) run(ctx context.Context) {
 	}
 }
 
-// pulse passes the check. Where the agent is there and refuses it lost the registration, and gets it again.
+// pulse passes the check. Where the agent is there and refuses it lost the registration, and gets
+// it again.
 func (r *Registration) pulse(ctx context.Context) error {
 	status := api.HealthWarning
 	well, text := r.state()
@@ -131,7 +133,8 @@ func (r *Registration) put(ctx context.Context) error {
 	return r.agent.client.Agent().ServiceRegisterOpts(s, api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(ctx))
 }
 
-// Join tells that the member belongs to a pool now: as node index of it, if it is one. Pool "": to none.
+// Join tells that the member belongs to a pool now: as node index of it, if it is one. Pool "": to
+// none.
 func (r *Registration) Join(pool string, index int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,8 +150,9 @@ func (r *Registration) Err() error {
 	return r.err
 }
 
-// Close takes the member off Consul's list. After an error that happens nevertheless: an agent that begins answers late and
-// does it, and of one that cannot be reached the member goes a minute after the check fell critical.
+// Close takes the member off Consul's list. After an error that happens nevertheless: an agent that
+// begins answers late and does it, and of one that cannot be reached the member goes a minute after
+// the check fell critical.
 func (r *Registration) Close() error {
 	r.cancel()
 	<-r.stopped

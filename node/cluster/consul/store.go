@@ -11,11 +11,12 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// MaxValue is the most bytes of a record's value: Consul's own limit, unless its kv_max_value_size says otherwise.
+// MaxValue is the most bytes of a record's value: Consul's own limit, unless its kv_max_value_size
+// says otherwise.
 const MaxValue = 512 << 10
 
-// Store is a pool's board in Consul's KV. A record's version is its ModifyIndex: the index of the Raft entry that wrote it,
-// so that versions grow even when a record is deleted and written again.
+// Store is a pool's board in Consul's KV. A record's version is its ModifyIndex: the index of the
+// Raft entry that wrote it, so that versions grow even when a record is deleted and written again.
 type Store struct {
 	agent  *Agent
 	prefix string
@@ -39,8 +40,8 @@ func (s *Store) Load(key string) ([]byte, uint64, error) {
 	return p.Value, p.ModifyIndex, nil
 }
 
-// Swap replaces a record if it still has the given version. Errors wrap board.ErrUnreachable, unless the value is longer
-// than MaxValue.
+// Swap replaces a record if it still has the given version. Errors wrap board.ErrUnreachable,
+// unless the value is longer than MaxValue.
 func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 	if len(value) > MaxValue {
 		return false, fmt.Errorf("consul %s: swap %s: %d bytes are more than the %d of a value",
@@ -61,8 +62,8 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 	return swapped, nil
 }
 
-// Look returns a record, and then all whose keys begin so, sorted by key, as those were at one moment. Errors wrap
-// board.ErrUnreachable.
+// Look returns a record, and then all whose keys begin so, sorted by key, as those were at one
+// moment. Errors wrap board.ErrUnreachable.
 func (s *Store) Look(key, prefix string) (first board.Record, all []board.Record, err error) {
 	if key != "" {
 		first.Key = key

@@ -37,8 +37,9 @@ func candidates(t *testing.T, n int, store func(i int) board.Store) []*candidate
 	return all
 }
 
-// stalledMaster checks what doc.go says of a master that stalls while it holds the role: another takes over after the
-// lease, once it has fenced the first off, and what the first does when it goes on changes nothing.
+// stalledMaster checks what doc.go says of a master that stalls while it holds the role: another
+// takes over after the lease, once it has fenced the first off, and what the first does when it
+// goes on changes nothing.
 func stalledMaster(t *testing.T, agent func(t testing.TB) *Agent) {
 	const lease = time.Second
 	id := NewID()

@@ -9,15 +9,18 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// mostFailures is after how many failures in a row a watch waits no longer for the next query: 4 paces.
+// mostFailures is after how many failures in a row a watch waits no longer for the next query: 4
+// paces.
 const mostFailures = 6
 
-// Watch calls fn with the record as it is and again whenever it has another version, or when it cannot be told (the error
-// wraps board.ErrUnreachable, and more calls follow), until ctx ends. It sees the latest state, not every one between. It
-// returns when ctx ends; fn is called by one goroutine at a time, the caller's.
+// Watch calls fn with the record as it is and again whenever it has another version, or when it
+// cannot be told (the error wraps board.ErrUnreachable, and more calls follow), until ctx ends. It
+// sees the latest state, not every one between. It returns when ctx ends; fn is called by one
+// goroutine at a time, the caller's.
 //
-// It waits by blocking queries, at most one a pace (1 s), so that a record that changes all the time costs each watch one
-// query a second, and one that rests one in ten seconds; a change after a rest is seen at once.
+// It waits by blocking queries, at most one a pace (1 s), so that a record that changes all the
+// time costs each watch one query a second, and one that rests one in ten seconds; a change after a
+// rest is seen at once.
 func (s *Store) Watch(ctx context.Context, key string, fn func(board.Record, error)) {
 	w := watch{Store: s, key: key, fn: fn}
 	for ctx.Err() == nil {
@@ -62,7 +65,8 @@ type watch struct {
 	index   uint64 // that the next query waits to be passed; 0: it waits for nothing
 	seen    bool
 	version uint64
-	// failures in a row. After the first the next query waits for an eighth of the pace, then twice as long each time.
+	// failures in a row. After the first the next query waits for an eighth of the pace, then twice as
+	// long each time.
 	failures int
 }
 
@@ -85,7 +89,8 @@ func (w *watch) turn(ctx context.Context) error {
 		w.index = 0 // the next may be answered by a Consul with another past
 		return a.failed(err, "watch %s", w.prefix+w.key)
 	}
-	// An index that went back belongs to a Consul that was restored: to wait for the old one could take for ever.
+	// An index that went back belongs to a Consul that was restored: to wait for the old one could
+	// take for ever.
 	w.index = max(w.index, meta.LastIndex)
 	if meta.LastIndex < w.index {
 		w.index = 0

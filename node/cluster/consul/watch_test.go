@@ -56,8 +56,8 @@ func until(t *testing.T, calls <-chan seen, fits func(seen) bool) seen {
 	}
 }
 
-// watches checks what a watch tells, and that a change after a rest is told at once: a watch that only looked once a pace,
-// or once a wait, would take longer.
+// watches checks what a watch tells, and that a change after a rest is told at once: a watch that
+// only looked once a pace, or once a wait, would take longer.
 func watches(t *testing.T, a *Agent) {
 	a.pace = 200 * time.Millisecond
 	s := poolOf(t, a, "watched").Board(NewID())
@@ -112,7 +112,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestRestingWatch checks that a watch of a record that rests is not told again, and goes on after its wait.
+// TestRestingWatch checks that a watch of a record that rests is not told again, and goes on after
+// its wait.
 func TestRestingWatch(t *testing.T) {
 	f, a := newFake(t)
 	a.pace, a.wait = time.Millisecond, 10*time.Millisecond
@@ -134,7 +135,8 @@ func (f *fake) count() int {
 	return f.queries
 }
 
-// TestIndexReset checks the rules of blocking queries: an index that goes back, and one that is 0, must not be waited for.
+// TestIndexReset checks the rules of blocking queries: an index that goes back, and one that is 0,
+// must not be waited for.
 func TestIndexReset(t *testing.T) {
 	f, a := newFake(t)
 	a.pace, a.wait = 5*time.Millisecond, 50*time.Millisecond
@@ -170,7 +172,8 @@ func TestIndexReset(t *testing.T) {
 	}
 }
 
-// TestWatchBackoff checks that failures are told, queries become rare meanwhile, and that it goes on afterwards.
+// TestWatchBackoff checks that failures are told, queries become rare meanwhile, and that it goes
+// on afterwards.
 func TestWatchBackoff(t *testing.T) {
 	f, a := newFake(t)
 	a.pace = 16 * time.Millisecond

@@ -15,14 +15,15 @@ import (
 // ErrData is wrapped when a folder has the memory of nodes, and no pool.
 var ErrData = errors.New("folder has no record of a pool")
 
-// Data is a folder in which a pool's nodes keep what they remember. It outlives the run folder: nodes that are started
-// with it again are the ones that they were.
+// Data is a folder in which a pool's nodes keep what they remember. It outlives the run folder:
+// nodes that are started with it again are the ones that they were.
 //
 //	pool.json       what Data says, once the pool was made; before, the files mean nothing
 //	node-0.pmem     the memory of a node
 type Data struct {
 	Version int `json:"version"`
-	// Addresses are those at which the nodes listen, each in its place; none: no pool was made here yet.
+	// Addresses are those at which the nodes listen, each in its place; none: no pool was made here
+	// yet.
 	Addresses []string `json:"addresses"`
 	Memory    uint64   `json:"memory"`          // bytes of each node, as it is told them
 	Power     bool     `json:"power,omitempty"` // it survives a loss of power
@@ -33,9 +34,10 @@ type Data struct {
 
 const dataFile = "pool.json"
 
-// OpenData opens a folder, which need not be there. Errors wrap ErrFolder or ErrRecord, and ErrVersion where the record
-// is another version's, or ErrData where the folder holds memory of nodes, and no pool: the making of one was cut off, or
-// its record was removed. Files of what is returned with that names the memory.
+// OpenData opens a folder, which need not be there. Errors wrap ErrFolder or ErrRecord, and
+// ErrVersion where the record is another version's, or ErrData where the folder holds memory of
+// nodes, and no pool: the making of one was cut off, or its record was removed. Files of what is
+// returned with that names the memory.
 func OpenData(folder string) (*Data, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -101,8 +103,8 @@ func (d *Data) Make() error {
 	return nil
 }
 
-// Made notes that a pool was made of the nodes at these addresses. It returns when that survives a loss of power, as
-// what the nodes remember may.
+// Made notes that a pool was made of the nodes at these addresses. It returns when that survives a
+// loss of power, as what the nodes remember may.
 func (d *Data) Made(addresses []string) error {
 	d.Version, d.Addresses = version, slices.Clone(addresses)
 	text, err := json.MarshalIndent(d, "", "  ")
@@ -142,8 +144,8 @@ func syncFolder(name string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// RemoveData removes what a pool's nodes remember in a folder, and the folder, unless others have put something there.
-// The pool goes first: a crash leaves memory that means nothing.
+// RemoveData removes what a pool's nodes remember in a folder, and the folder, unless others have
+// put something there. The pool goes first: a crash leaves memory that means nothing.
 func RemoveData(folder string) error {
 	d := Data{folder: folder}
 	err := os.Remove(filepath.Join(folder, dataFile))

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestData notes a pool, and finds what was noted; what is no such folder is refused, and stays as it is.
+// TestData notes a pool, and finds what was noted; what is no such folder is refused, and stays as
+// it is.
 func TestData(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "data")
 	d, err := OpenData(folder)

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a run folder holds is acted on: addresses are dialed, processes are signaled. In /tmp another user can make a
-// folder of the expected name first. So each folder and file is opened without following a link at its name, and its
-// owner and its mode are checked on the open descriptor: between the check and the use there is no name that could
-// change its meaning.
+// What a run folder holds is acted on: addresses are dialed, processes are signaled. In /tmp
+// another user can make a folder of the expected name first. So each folder and file is opened
+// without following a link at its name, and its owner and its mode are checked on the open
+// descriptor: between the check and the use there is no name that could change its meaning.
 
 const (
 	othersUse   = 0o077 // mode bits that let other users look into a folder or change it
@@ -45,9 +45,9 @@ func makeRoot() error {
 	return root.Close()
 }
 
-// openRoot opens the root. Errors wrap fs.ErrNotExist or ErrFolder. Files in it may be named by their paths as long as
-// the process runs: no other user can rename or remove the folder, since its parent is not writable for them, or
-// sticky.
+// openRoot opens the root. Errors wrap fs.ErrNotExist or ErrFolder. Files in it may be named by
+// their paths as long as the process runs: no other user can rename or remove the folder, since its
+// parent is not writable for them, or sticky.
 func openRoot() (*os.File, error) {
 	path := Root()
 	parent, err := os.OpenFile(filepath.Dir(path), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -67,8 +67,8 @@ func openRoot() (*os.File, error) {
 	return openFolder(parent, path, othersUse)
 }
 
-// openFolder opens a folder of this user by the last part of its path, which lies in parent. None of the mode bits in
-// without may be set. Errors wrap fs.ErrNotExist or ErrFolder.
+// openFolder opens a folder of this user by the last part of its path, which lies in parent. None
+// of the mode bits in without may be set. Errors wrap fs.ErrNotExist or ErrFolder.
 func openFolder(parent *os.File, path string, without fs.FileMode) (*os.File, error) {
 	f, err := openAt(parent, path, unix.O_DIRECTORY)
 	if err != nil {
@@ -90,8 +90,8 @@ func openFolder(parent *os.File, path string, without fs.FileMode) (*os.File, er
 	return f, nil
 }
 
-// openAt opens the last part of path in parent, for reading. It neither follows a link nor waits for a writer of a
-// pipe.
+// openAt opens the last part of path in parent, for reading. It neither follows a link nor waits
+// for a writer of a pipe.
 func openAt(parent *os.File, path string, flags int) (*os.File, error) {
 	flags |= unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	err := error(unix.EINTR)
@@ -115,8 +115,8 @@ func foreign(err error, path string) error {
 	return fmt.Errorf("%w: %w", ErrFolder, err)
 }
 
-// readOwn reads a regular file of this user in a folder. None of the mode bits in without may be set. Errors wrap
-// fs.ErrNotExist or ErrRecord.
+// readOwn reads a regular file of this user in a folder. None of the mode bits in without may be
+// set. Errors wrap fs.ErrNotExist or ErrRecord.
 func readOwn(folder *os.File, name string, without fs.FileMode) ([]byte, error) {
 	path := filepath.Join(folder.Name(), name)
 	f, err := openAt(folder, path, 0)
@@ -143,7 +143,8 @@ func readOwn(folder *os.File, name string, without fs.FileMode) ([]byte, error) 
 	return text, nil
 }
 
-// List returns the names of the pools there are, sorted, those with a damaged record too. The error wraps ErrFolder.
+// List returns the names of the pools there are, sorted, those with a damaged record too. The error
+// wraps ErrFolder.
 func List() ([]string, error) {
 	root, err := openRoot()
 	if errors.Is(err, fs.ErrNotExist) {

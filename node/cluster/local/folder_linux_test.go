@@ -43,7 +43,8 @@ func behindLink(t *testing.T, path string) {
 	}
 }
 
-// What another user could have written, or can change, is not read: each of these was taken for the user's own.
+// What another user could have written, or can change, is not read: each of these was taken for the
+// user's own.
 func TestForeignFolders(t *testing.T) {
 	root, folder := func(*Pool) string { return Root() }, (*Pool).Folder
 	record := func(p *Pool) string { return filepath.Join(p.Folder(), recordFile) }

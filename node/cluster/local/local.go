@@ -1,13 +1,13 @@
-// Package local keeps pools whose memory nodes are processes of this machine: a run folder for each, with a record of the
-// processes that were started, their pid files and their logs.
+// Package local keeps pools whose memory nodes are processes of this machine: a run folder for
+// each, with a record of the processes that were started, their pid files and their logs.
 //
 //	$XDG_RUNTIME_DIR/farkv/NAME/record.json     what Record says; without the variable, /tmp/farkv-UID/NAME
 //	                            token           what its nodes ask for, where they were given one
 //	                            node-0.pid      the process, while it serves
 //	                            node-0.log      its standard output and error
 //
-// A process is told from a later one of the same number by the time at which it started and the boot in which it did, so
-// that nothing is ever killed that was not started here.
+// A process is told from a later one of the same number by the time at which it started and the
+// boot in which it did, so that nothing is ever killed that was not started here.
 package local
 
 import (
@@ -29,7 +29,8 @@ var (
 	ErrFolder = errors.New("folder cannot be used")
 	ErrRecord = errors.New("pool's record cannot be read")
 	ErrName   = errors.New("bad pool name")
-	// ErrVersion is wrapped, beside ErrRecord, when a record is in a format that this version does not read.
+	// ErrVersion is wrapped, beside ErrRecord, when a record is in a format that this version does not
+	// read.
 	ErrVersion = errors.New("it was made by another version of farkv")
 )
 
@@ -60,7 +61,8 @@ type Pool struct {
 	folder string
 }
 
-// CheckName reports whether name may name a pool; the rule is that of pools in shared memory. The error wraps ErrName.
+// CheckName reports whether name may name a pool; the rule is that of pools in shared memory. The
+// error wraps ErrName.
 func CheckName(name string) error {
 	if !rdma.IsPoolName(name) {
 		return fmt.Errorf("%w %q: want %s", ErrName, name, rdma.PoolNames)
@@ -68,11 +70,11 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Create makes an empty run folder. Of two that do so at once one gets an error wrapping ErrExists; others wrap ErrName or
-// ErrFolder.
+// Create makes an empty run folder. Of two that do so at once one gets an error wrapping ErrExists;
+// others wrap ErrName or ErrFolder.
 //
-// The folder gets its name when its record is in it, so that whatever has a name can be opened, and removed. A crash
-// before leaves a folder without a pool's name.
+// The folder gets its name when its record is in it, so that whatever has a name can be opened, and
+// removed. A crash before leaves a folder without a pool's name.
 func Create(name string) (*Pool, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -100,8 +102,8 @@ func Create(name string) (*Pool, error) {
 	return p, nil
 }
 
-// Open reads the record of a pool. Errors wrap ErrName, ErrNoPool, ErrRecord, or ErrFolder when another user may have
-// made the folder, or may change it.
+// Open reads the record of a pool. Errors wrap ErrName, ErrNoPool, ErrRecord, or ErrFolder when
+// another user may have made the folder, or may change it.
 func Open(name string) (*Pool, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -141,8 +143,9 @@ func openPool(name string) (*os.File, error) {
 	return openFolder(root, filepath.Join(root.Name(), name), othersWrite)
 }
 
-// Resolve returns the address of the pool of that name; "": there is none here, or it was never finished, or name is
-// none. Errors wrap ErrFolder or ErrRecord: what is there cannot be trusted, or read.
+// Resolve returns the address of the pool of that name; "": there is none here, or it was never
+// finished, or name is none. Errors wrap ErrFolder or ErrRecord: what is there cannot be trusted,
+// or read.
 func Resolve(name string) (addr string, err error) {
 	p, err := Open(name)
 	switch {

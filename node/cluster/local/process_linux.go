@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// startOf returns when a process started, in ticks since the boot. The error wraps os.ErrNotExist when it is gone; one that
-// has ended and waits for its parent is.
+// startOf returns when a process started, in ticks since the boot. The error wraps os.ErrNotExist
+// when it is gone; one that has ended and waits for its parent is.
 func startOf(pid int) (uint64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, syscall.ESRCH) { // it ended while it was read
@@ -20,7 +20,8 @@ func startOf(pid int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The name, in brackets, may hold anything; behind it come the state, field 3, and the start, field 22.
+	// The name, in brackets, may hold anything; behind it come the state, field 3, and the start,
+	// field 22.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 20 {
 		return 0, fmt.Errorf("/proc/%d/stat is not understood: %q", pid, text)

@@ -22,13 +22,15 @@ const (
 	glance    = 5 * time.Millisecond
 )
 
-// Command returns the command line of a node, whose pid file is the one given. The process must call AwaitRecord before
-// anything else, and say that it serves by a line of JSON on its standard output, an object with the member "address".
+// Command returns the command line of a node, whose pid file is the one given. The process must
+// call AwaitRecord before anything else, and say that it serves by a line of JSON on its standard
+// output, an object with the member "address".
 type Command func(node int, pidFile string) []string
 
-// Start starts n more nodes, detached from this process and its terminal, and waits until all of them serve. They are in
-// the record before they do anything, so that Stop ends them whatever becomes of the caller: a process whose starter
-// dies before the record of it is written ends by itself. Errors wrap ErrStart, or what ended ctx.
+// Start starts n more nodes, detached from this process and its terminal, and waits until all of
+// them serve. They are in the record before they do anything, so that Stop ends them whatever
+// becomes of the caller: a process whose starter dies before the record of it is written ends by
+// itself. Errors wrap ErrStart, or what ended ctx.
 func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 	boot, err := bootID()
 	if err != nil {
@@ -56,8 +58,9 @@ func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 // recorded is what a process reads once it is in the record.
 const recorded = "recorded\n"
 
-// AwaitRecord returns nil once the process that started this one as a node has recorded it. in is the standard input.
-// An error says that the starter ended before: no record names this process, and it must end.
+// AwaitRecord returns nil once the process that started this one as a node has recorded it. in is
+// the standard input. An error says that the starter ended before: no record names this process,
+// and it must end.
 func AwaitRecord(in io.Reader) error {
 	if _, err := io.ReadFull(in, make([]byte, len(recorded))); err != nil {
 		return fmt.Errorf("%w: its starter ended before it had recorded the process: %w", ErrStart, err)
@@ -68,7 +71,8 @@ func AwaitRecord(in io.Reader) error {
 // startOne starts the next node and records it. ended gets a value when the process ends.
 func (p *Pool) startOne(boot string, args []string) (ended chan error, err error) {
 	node := len(p.Nodes)
-	// The pipe's other end is in this process alone: when this process dies, the node reads the end of file.
+	// The pipe's other end is in this process alone: when this process dies, the node reads the end of
+	// file.
 	gate, opener, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("node %d: %w", node, err)
@@ -130,7 +134,8 @@ func (p *Pool) serves(ctx context.Context, node int, ended <-chan error) (addr s
 	}
 }
 
-// said looks for the line that says where a node serves. One that is still being written is no JSON yet.
+// said looks for the line that says where a node serves. One that is still being written is no JSON
+// yet.
 func said(log string) string {
 	text, err := os.ReadFile(log)
 	if err != nil {

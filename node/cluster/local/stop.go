@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// find returns the process that a record means, and not another one that got its number; nil: it is gone. The handle is
-// taken before the look at when it started: on Linux it means the same process for good.
+// find returns the process that a record means, and not another one that got its number; nil: it is
+// gone. The handle is taken before the look at when it started: on Linux it means the same process
+// for good.
 func (n Process) find() (*os.Process, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -74,8 +75,9 @@ func (p *Pool) Find(node int) (*os.Process, error) { return p.Nodes[node].find()
 
 const killTime = 10 * time.Second // the kernel gives a process's memory back before it is gone
 
-// Stop ends the processes that were started, and no others: by SIGTERM, and by SIGKILL those that are still there after the
-// given time. Then it removes the run folder. What could not be ended stays in the record.
+// Stop ends the processes that were started, and no others: by SIGTERM, and by SIGKILL those that
+// are still there after the given time. Then it removes the run folder. What could not be ended
+// stays in the record.
 func (p *Pool) Stop(patience time.Duration) error {
 	var left []int
 	for i := range p.Nodes {

@@ -16,8 +16,8 @@ const (
 	tokenBytes = 32 // of randomness
 )
 
-// MakeToken makes the token that the pool's nodes ask for, and returns the path of its file, which only this user can
-// read. It goes with the run folder.
+// MakeToken makes the token that the pool's nodes ask for, and returns the path of its file, which
+// only this user can read. It goes with the run folder.
 func (p *Pool) MakeToken() (path string, err error) {
 	secret := make([]byte, tokenBytes)
 	rand.Read(secret) // never fails
@@ -33,9 +33,9 @@ func (p *Pool) MakeToken() (path string, err error) {
 	return path, nil
 }
 
-// TokenFile returns the path of the token of the pool that has a node at one of the addresses, HOST:PORT each, where
-// MakeToken made one; "": no pool here has. Run folders that cannot be trusted, or read, count as absent: the addresses
-// may be of other machines.
+// TokenFile returns the path of the token of the pool that has a node at one of the addresses,
+// HOST:PORT each, where MakeToken made one; "": no pool here has. Run folders that cannot be
+// trusted, or read, count as absent: the addresses may be of other machines.
 func TokenFile(addresses []string) (path string) {
 	names, err := List()
 	if err != nil {
@@ -54,8 +54,8 @@ func TokenFile(addresses []string) (path string) {
 	return ""
 }
 
-// servesOne reports whether a process of the pool serves at one of the addresses: another one may have the port of one
-// that ended.
+// servesOne reports whether a process of the pool serves at one of the addresses: another one may
+// have the port of one that ended.
 func (p *Pool) servesOne(addresses []string) bool {
 	for i, n := range p.Nodes {
 		if slices.Contains(addresses, n.Address) && p.Alive(i) {

@@ -12,9 +12,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// BenchmarkRoundTrip compares a call and its answer, and a message and one back, in memory and over TCP, with the same
-// bytes written to a socket and back by two goroutines, and, as over TCP a node is between the two workers, by way of a
-// third one. Two WRITEs, which go to the node and back each, go as far.
+// BenchmarkRoundTrip compares a call and its answer, and a message and one back, in memory and over
+// TCP, with the same bytes written to a socket and back by two goroutines, and, as over TCP a node
+// is between the two workers, by way of a third one. Two WRITEs, which go to the node and back
+// each, go as far.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, n := range []int{64, 1024} {
 		p := make([]byte, n+16)
@@ -76,7 +77,8 @@ func byCalls(b *testing.B, r run, body []byte) {
 	})
 }
 
-// overSockets sends n bytes to another goroutine over TCP, which sends them back, by way of relays between the two.
+// overSockets sends n bytes to another goroutine over TCP, which sends them back, by way of relays
+// between the two.
 func overSockets(b *testing.B, n, relays int) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -23,9 +23,10 @@ type Call struct {
 	m    *rdma.Message // that the answer is in
 }
 
-// Start sends a request for a procedure of the owner of a mailbox, and does not wait. The body is copied; the spans are
-// gathered from the memory of the node that the worker runs beside. The call is given up after the given time. An error
-// means that nothing was sent; it wraps ErrWindow when too many calls are not released.
+// Start sends a request for a procedure of the owner of a mailbox, and does not wait. The body is
+// copied; the spans are gathered from the memory of the node that the worker runs beside. The call
+// is given up after the given time. An error means that nothing was sent; it wraps ErrWindow when
+// too many calls are not released.
 func (p *Peer) Start(to rdma.BoxAddr, proc uint16, within time.Duration, body []byte, spans ...rdma.Span) (*Call, error) {
 	if p.held >= p.window {
 		return nil, fmt.Errorf("ask %s: %w", to, ErrWindow)
@@ -47,8 +48,8 @@ func (p *Peer) Start(to rdma.BoxAddr, proc uint16, within time.Duration, body []
 	return c, nil
 }
 
-// Call sends a request and waits for its answer: see Start. Requests that come meanwhile wait for Next. The caller
-// releases the call; on an error there is nothing to release.
+// Call sends a request and waits for its answer: see Start. Requests that come meanwhile wait for
+// Next. The caller releases the call; on an error there is nothing to release.
 func (p *Peer) Call(to rdma.BoxAddr, proc uint16, within time.Duration, body []byte, spans ...rdma.Span) (*Call, error) {
 	c, err := p.Start(to, proc, within, body, spans...)
 	if err != nil {
@@ -122,7 +123,8 @@ func (p *Peer) end(c *Call) {
 	c.way.release()
 }
 
-// Release gives the call and its answer's buffer back. A call in flight is given up: its answer is dropped.
+// Release gives the call and its answer's buffer back. A call in flight is given up: its answer is
+// dropped.
 func (c *Call) Release() {
 	p := c.peer
 	if p == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// How long a peer waits before it sends again what a full mailbox refused: twice as long each time. The first pause is
-// the time of a few requests.
+// How long a peer waits before it sends again what a full mailbox refused: twice as long each time.
+// The first pause is the time of a few requests.
 const (
 	firstPause = 10 * time.Microsecond
 	mostPause  = time.Millisecond
@@ -41,8 +41,8 @@ func (d *delivery) send(ep rdma.Endpoint, step rdma.Step, to rdma.BoxAddr, h hea
 	return nil
 }
 
-// step goes on with the delivery. It reports whether it is over: err says why the message was not, or may not have
-// been, delivered.
+// step goes on with the delivery. It reports whether it is over: err says why the message was not,
+// or may not have been, delivered.
 func (d *delivery) step(ep rdma.Endpoint, now time.Duration) (over bool, err error) {
 	if d.again == 0 {
 		if !d.batch.Finished() {

@@ -10,8 +10,8 @@ import (
 //
 //	id u64 | kind u8 | 0 u8 | code u16 | at u32
 //
-// At is the node of the sender's mailbox, and 1 more; 0: the mailbox is at all nodes. So peers that are at one node each
-// may ask each other.
+// At is the node of the sender's mailbox, and 1 more; 0: the mailbox is at all nodes. So peers that
+// are at one node each may ask each other.
 const headerBytes = 16
 
 type kind uint8
@@ -45,7 +45,8 @@ func parse(p []byte) (h header, body []byte, ok bool) {
 	return h, p[headerBytes:], ok
 }
 
-// from returns the mailbox that a message with the header is from: 0 if the sender closed it meanwhile.
+// from returns the mailbox that a message with the header is from: 0 if the sender closed it
+// meanwhile.
 func (h header) from(m *rdma.Message) rdma.BoxAddr {
 	if h.at == 0 || m.From == 0 {
 		return m.From

@@ -18,17 +18,19 @@ var (
 
 // Options shape a peer. Zero values mean defaults.
 type Options struct {
-	// Box is the peer's mailbox. The default is a client's: at all nodes. Of the bytes of a message 16 are the
-	// header's.
+	// Box is the peer's mailbox. The default is a client's: at all nodes. Of the bytes of a message 16
+	// are the header's.
 	Box rdma.BoxOptions
-	// Window bounds the calls of the peer that are not released, so that its mailbox has room for their answers,
-	// besides late ones and requests; the default is half of the mailbox's buffers, and the most.
+	// Window bounds the calls of the peer that are not released, so that its mailbox has room for
+	// their answers, besides late ones and requests; the default is half of the mailbox's buffers, and
+	// the most.
 	Window int
 }
 
-// answerPatience bounds for how long an answer is sent again: to a mailbox that is full, of requests if its peer serves,
-// too, or of late answers if that has not looked for a while; and until the worker has joined a new view. It is longer
-// than a program that lives stands still on a machine that is busy: one that misses an answer waits for it as long as it may.
+// answerPatience bounds for how long an answer is sent again: to a mailbox that is full, of
+// requests if its peer serves, too, or of late answers if that has not looked for a while; and
+// until the worker has joined a new view. It is longer than a program that lives stands still on a
+// machine that is busy: one that misses an answer waits for it as long as it may.
 const answerPatience = time.Second
 
 // Stats count what a peer met. They only grow.
@@ -39,7 +41,8 @@ type Stats struct {
 	Malformed     uint64 // messages that are no peer's
 }
 
-// Peer is a worker that asks others and is asked. It has the worker's mailbox, and is not safe for concurrent use.
+// Peer is a worker that asks others and is asked. It has the worker's mailbox, and is not safe for
+// concurrent use.
 type Peer struct {
 	ep      rdma.Endpoint
 	box     rdma.Mailbox
@@ -88,8 +91,8 @@ func Open(ep rdma.Endpoint, o Options) (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a peer: %w", err)
 	}
-	// Ids begin anywhere, so that a late answer to the last owner of the mailbox's number answers no request of this
-	// one.
+	// Ids begin anywhere, so that a late answer to the last owner of the mailbox's number answers no
+	// request of this one.
 	return &Peer{ep: ep, box: box, at: uint32(o.Box.Node - rdma.All), window: o.Window, lastID: ep.Rand().Uint64()}, nil
 }
 
@@ -99,9 +102,10 @@ func (p *Peer) Box() rdma.Mailbox { return p.box }
 // Stats returns what the peer met so far.
 func (p *Peer) Stats() Stats { return p.stats }
 
-// Next returns the next request. It returns nil, and no error, when something else happened: a verb of the worker
-// completed, or a call of the peer is over. Look at what is in flight behind each Next, and Next misses nothing. The
-// error wraps rdma.ErrTimeout after the given time, or rdma.ErrClosed.
+// Next returns the next request. It returns nil, and no error, when something else happened: a verb
+// of the worker completed, or a call of the peer is over. Look at what is in flight behind each
+// Next, and Next misses nothing. The error wraps rdma.ErrTimeout after the given time, or
+// rdma.ErrClosed.
 func (p *Peer) Next(within time.Duration) (*Request, error) {
 	over, now := p.progress()
 	if len(p.came) == 0 && over == 0 {
@@ -122,8 +126,8 @@ func (p *Peer) Next(within time.Duration) (*Request, error) {
 	return r, nil
 }
 
-// await waits until something happens, or is to be done by the peer itself. The error wraps rdma.ErrTimeout only at
-// until.
+// await waits until something happens, or is to be done by the peer itself. The error wraps
+// rdma.ErrTimeout only at until.
 func (p *Peer) await(now, until time.Duration) error {
 	wake := until
 	for _, c := range p.calls {
@@ -145,8 +149,8 @@ func (p *Peer) await(now, until time.Duration) error {
 	return err
 }
 
-// progress goes on with all that is in flight, takes the messages that came, and returns how many calls are over since.
-// When there is nothing to wait for it may leave the time out.
+// progress goes on with all that is in flight, takes the messages that came, and returns how many
+// calls are over since. When there is nothing to wait for it may leave the time out.
 func (p *Peer) progress() (over int, now time.Duration) {
 	for m := p.box.Next(); m != nil; m = p.box.Next() {
 		over += p.take(m)

@@ -17,9 +17,10 @@ type Request struct {
 // From returns the mailbox of the peer that asks.
 func (r *Request) From() rdma.BoxAddr { return r.from }
 
-// Answer sends the answer and ends the request: its status, which is the handler's to define, the body, which is
-// copied, and what the spans gather from the memory of the node that the worker runs beside, which must not change
-// until then. It does not wait. An error means that nothing was sent: the worker is closed, or was fenced off.
+// Answer sends the answer and ends the request: its status, which is the handler's to define, the
+// body, which is copied, and what the spans gather from the memory of the node that the worker runs
+// beside, which must not change until then. It does not wait. An error means that nothing was sent:
+// the worker is closed, or was fenced off.
 func (r *Request) Answer(status uint16, body []byte, spans ...rdma.Span) error {
 	p := r.peer
 	d := spare(&p.spareAnswers)

@@ -119,8 +119,8 @@ type pending struct {
 	b *rdma.Batch
 }
 
-// counting is a server that adds one to a word for each request, and answers with its body and the sum once the FAA is
-// complete; it goes on with others meanwhile. It ends when over says so.
+// counting is a server that adds one to a word for each request, and answers with its body and the
+// sum once the FAA is complete; it goes on with others meanwhile. It ends when over says so.
 func counting(t testing.TB, o rpc.Options, over *atomic.Int32) func(rdma.Endpoint) {
 	o.Box.Node, o.Box.Number = 0, serverBox.Number()
 	return func(ep rdma.Endpoint) {
@@ -169,8 +169,8 @@ func ask(p *rpc.Peer, ep rdma.Endpoint, proc uint16, body []byte) (*rpc.Call, er
 	}
 }
 
-// TestCalls has clients with many requests in flight at a server whose handlers post verbs, and whose mailbox is too
-// small for all of them: each request runs once, and has its own answer.
+// TestCalls has clients with many requests in flight at a server whose handlers post verbs, and
+// whose mailbox is too small for all of them: each request runs once, and has its own answer.
 func TestCalls(t *testing.T) {
 	everywhere(t, func(t *testing.T, r run) {
 		const clients, calls, window = 3, 100, 8
@@ -250,7 +250,8 @@ func TestServers(t *testing.T) {
 	})
 }
 
-// TestClosed: a server outlives requests of peers at one node that closed their mailboxes meanwhile.
+// TestClosed: a server outlives requests of peers at one node that closed their mailboxes
+// meanwhile.
 func TestClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, r run) {
 		var over atomic.Int32
@@ -278,8 +279,8 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// TestDeadlines: a request that is not answered in time is uncertain, and its late answer harms no other; one that
-// never came into the server's mailbox is certain not to have run.
+// TestDeadlines: a request that is not answered in time is uncertain, and its late answer harms no
+// other; one that never came into the server's mailbox is certain not to have run.
 func TestDeadlines(t *testing.T) {
 	everywhere(t, func(t *testing.T, r run) {
 		var stage atomic.Int32
@@ -343,8 +344,8 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// TestNoMailbox: a request for a mailbox that is not there, or one that is too long, is certain not to have run, and a
-// client that is closed has no calls.
+// TestNoMailbox: a request for a mailbox that is not there, or one that is too long, is certain not
+// to have run, and a client that is closed has no calls.
 func TestNoMailbox(t *testing.T) {
 	everywhere(t, func(t *testing.T, r run) {
 		r(t, func(rdma.Endpoint) {}, func(ep rdma.Endpoint) {
@@ -379,9 +380,9 @@ func TestNoMailbox(t *testing.T) {
 	})
 }
 
-// TestOnceOrUncertain kills the server's node at moments all over a run, on a network on which answers and
-// acknowledgements are late: no request runs twice, one that is answered ran, and one that certainly did not run did
-// not.
+// TestOnceOrUncertain kills the server's node at moments all over a run, on a network on which
+// answers and acknowledgements are late: no request runs twice, one that is answered ran, and one
+// that certainly did not run did not.
 func TestOnceOrUncertain(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -460,8 +461,8 @@ func once(seed uint64, decorate func(rdma.Endpoint) rdma.Endpoint) (said string)
 	return said
 }
 
-// TestCallsAllocateNothing measures a call and its answer in memory, and over TCP with the nodes' part, in steady
-// state.
+// TestCallsAllocateNothing measures a call and its answer in memory, and over TCP with the nodes'
+// part, in steady state.
 func TestCallsAllocateNothing(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("the race detector allocates")

@@ -27,8 +27,8 @@ const (
 // configBytes is the longest record of a configuration, which is base64 in JSON.
 const configBytes = rdma.MaxConfig*4/3 + 1<<10
 
-// LimitsFor returns what the board of a pool needs: the view, the master, the store's configuration, the clients, and
-// some keys to spare for what a fabric notes of the pool itself.
+// LimitsFor returns what the board of a pool needs: the view, the master, the store's
+// configuration, the clients, and some keys to spare for what a fabric notes of the pool itself.
 func LimitsFor(nodes, clients int) Limits {
 	const few = 16           // keys beside the clients'
 	view := 4<<10 + 64*nodes // bytes of what they hold, but for the configuration
@@ -115,8 +115,8 @@ type Promise struct {
 	State    State  `json:"state,omitzero"`
 }
 
-// Promise returns what was promised and accepted of a register; false: nothing was. An acceptor that is to outlive its process
-// keeps it before it answers a Prepare or an Accept.
+// Promise returns what was promised and accepted of a register; false: nothing was. An acceptor
+// that is to outlive its process keeps it before it answers a Prepare or an Accept.
 func (a *Acceptor) Promise(key string) (Promise, bool) {
 	s := a.slots[key]
 	if s == nil {
@@ -131,7 +131,8 @@ func (a *Acceptor) Restore(p Promise) {
 	a.bytes += slotBytes + len(p.Key) + len(p.State.Value)
 }
 
-// Prepare promises to accept nothing below b, and returns what was accepted last. It may be repeated.
+// Prepare promises to accept nothing below b, and returns what was accepted last. It may be
+// repeated.
 func (a *Acceptor) Prepare(key string, b Ballot) *Answer {
 	s, refusal := a.slot(key, b)
 	if refusal != "" {
@@ -179,9 +180,9 @@ func (a *Acceptor) Peek(key string) *Answer {
 	return (&slot{}).answer()
 }
 
-// PeekAll returns what was accepted of keys that begin with prefix and are greater than after, in their order, as far
-// as an answer holds it, and of the key with. What one answer holds has a mark: a question that has seen it is answered
-// by that.
+// PeekAll returns what was accepted of keys that begin with prefix and are greater than after, in
+// their order, as far as an answer holds it, and of the key with. What one answer holds has a mark:
+// a question that has seen it is answered by that.
 func (a *Acceptor) PeekAll(prefix, with, after, seen string) *Answer {
 	var keys []string
 	latest := uint64(0)

@@ -7,7 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAcceptorAgainstModel asks anything in any order: promises are kept, what was accepted last is told, and limits hold.
+// TestAcceptorAgainstModel asks anything in any order: promises are kept, what was accepted last is
+// told, and limits hold.
 func TestAcceptorAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := Limits{Keys: 2, Key: 3, Value: 4, Bytes: 2*(slotBytes+3) + 6}

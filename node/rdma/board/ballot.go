@@ -85,13 +85,15 @@ type Answer struct {
 	Promised Ballot `json:"promised,omitzero"`
 	// Refusal, unless "", refuses for good: see the constants.
 	Refusal Refusal `json:"refusal,omitempty"`
-	// Entries are what was accepted: of Prepare and Peek one, the zero one if nothing was; of PeekAll by key.
+	// Entries are what was accepted: of Prepare and Peek one, the zero one if nothing was; of PeekAll
+	// by key.
 	Entries []Entry `json:"entries,omitempty"`
 	// With is what PeekAll's question is With.
 	With Entry `json:"with,omitzero"`
 	// More: PeekAll left entries out behind the last one.
 	More bool `json:"more,omitempty"`
-	// Mark names what a PeekAll tells. Same: it is what the question has Seen, and Entries and With are left out.
+	// Mark names what a PeekAll tells. Same: it is what the question has Seen, and Entries and With
+	// are left out.
 	Mark string `json:"mark,omitempty"`
 	Same bool   `json:"same,omitempty"`
 }

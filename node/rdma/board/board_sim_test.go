@@ -15,7 +15,8 @@ import (
 
 const masterLease = 20 * time.Millisecond
 
-// farStore is a Store that takes time, and loses requests and answers; a request may also come much later.
+// farStore is a Store that takes time, and loses requests and answers; a request may also come much
+// later.
 type farStore struct {
 	Store
 	w    *world
@@ -71,8 +72,8 @@ func (s *farStore) Look(key, prefix string) (Record, []Record, error) {
 	return first, all, err
 }
 
-// witness is a Store that looks at each master's record as it is replaced: no other owner follows one that has not ended its
-// tenure itself, and was not fenced off.
+// witness is a Store that looks at each master's record as it is replaced: no other owner follows
+// one that has not ended its tenure itself, and was not fenced off.
 type witness struct {
 	Store
 	c *court
@@ -102,7 +103,8 @@ func (s *witness) Swap(key string, version uint64, value []byte) (bool, error) {
 	return ok, err
 }
 
-// config looks at a configuration as it is replaced: no master does that once a later one knows of its tenure.
+// config looks at a configuration as it is replaced: no master does that once a later one knows of
+// its tenure.
 func (s *witness) config(before, value []byte, o *Options) {
 	var last configRecord
 	err := error(nil)
@@ -454,8 +456,8 @@ func boardRun(t *testing.T, seed uint64) *court {
 	return c
 }
 
-// TestBoardSim has processes, with clocks that drift, claim identities and compete for the master's role over a store that
-// loses answers; some die.
+// TestBoardSim has processes, with clocks that drift, claim identities and compete for the master's
+// role over a store that loses answers; some die.
 func TestBoardSim(t *testing.T) {
 	claims, reigns, fenced, epochs, configs := 0, 0, 0, 0, 0
 	n := forSeeds(t, 1000, func(t *testing.T, seed uint64) {

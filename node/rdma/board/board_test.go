@@ -12,14 +12,16 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// pool is a store, and the processes that use it. Their clocks are as far apart as their numbers say.
+// pool is a store, and the processes that use it. Their clocks are as far apart as their numbers
+// say.
 type pool struct {
 	board.Store
 	t         testing.TB
 	now       time.Duration
 	revoked   []rdma.Client
 	processes int
-	// swap, unless nil, stands in for the next Swap of another record than the configuration, which each tenure claims.
+	// swap, unless nil, stands in for the next Swap of another record than the configuration, which
+	// each tenure claims.
 	swap func(key string, version uint64, value []byte) (bool, error)
 	load error // of every Load
 	// revoking, unless nil, happens in the midst of the next revocation.
@@ -45,7 +47,8 @@ func (p *pool) Swap(key string, version uint64, value []byte) (bool, error) {
 	return p.Store.Swap(key, version, value)
 }
 
-// loseRequest and loseAnswer make the next Swap one of unknown outcome: it did not happen, or it did.
+// loseRequest and loseAnswer make the next Swap one of unknown outcome: it did not happen, or it
+// did.
 func (p *pool) loseRequest() {
 	p.swap = func(string, uint64, []byte) (bool, error) { return false, errLost }
 }
@@ -293,7 +296,8 @@ func TestMasterOfAnotherProcess(t *testing.T) {
 	become(t, a, one)
 }
 
-// TestMasterThatClosed has the end of a tenure get lost: that its owner let go of its identity ends it, too.
+// TestMasterThatClosed has the end of a tenure get lost: that its owner let go of its identity ends
+// it, too.
 func TestMasterThatClosed(t *testing.T) {
 	p := newPool(t)
 	a, b := p.process(4), p.process(4)
@@ -317,8 +321,8 @@ func TestMasterThatClosed(t *testing.T) {
 	}
 }
 
-// TestLateClaim has a candidate be so slow that two other tenures begin before it claims the configuration: it takes
-// nothing from the later one, and gives nothing back to the earlier one.
+// TestLateClaim has a candidate be so slow that two other tenures begin before it claims the
+// configuration: it takes nothing from the later one, and gives nothing back to the earlier one.
 func TestLateClaim(t *testing.T) {
 	p := newPool(t)
 	a, b, c := p.process(4), p.process(4), p.process(4)

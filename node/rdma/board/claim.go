@@ -18,9 +18,9 @@ type unresolvedClaim struct {
 	life    uint64 // that it began
 }
 
-// Claim returns a free identity, with the next of its lives, for a worker of this process. The error wraps rdma.ErrFull
-// when there is none. After one that wraps ErrUnreachable the next Claim, or Settle, gives back what may have been
-// claimed.
+// Claim returns a free identity, with the next of its lives, for a worker of this process. The
+// error wraps rdma.ErrFull when there is none. After one that wraps ErrUnreachable the next Claim,
+// or Settle, gives back what may have been claimed.
 func (b *Board) Claim(name string) (rdma.Client, error) {
 	_ = b.Settle() // what cannot be settled now is not handed out
 	me := clientRecord{Name: shortened(name), PID: b.o.PID, Process: b.o.Process, Machine: b.o.Machine, InUse: true}
@@ -65,8 +65,9 @@ func full(all []listed) error {
 		"for recovery: %w", attached, len(all), fenced, rdma.ErrFull)
 }
 
-// reserve picks the next identity that is free and that no other worker of this process is about, and keeps others from
-// it; 0: there is none. That a process never claims an identity twice at a time lets it know its own claim again.
+// reserve picks the next identity that is free and that no other worker of this process is about,
+// and keeps others from it; 0: there is none. That a process never claims an identity twice at a
+// time lets it know its own claim again.
 func (b *Board) reserve(all []listed) rdma.ClientID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +82,8 @@ func (b *Board) reserve(all []listed) rdma.ClientID {
 	return 0
 }
 
-// take begins a life, if no other claim was faster. It ends the reservation unless the outcome is not known.
+// take begins a life, if no other claim was faster. It ends the reservation unless the outcome is
+// not known.
 func (b *Board) take(id rdma.ClientID, version uint64, me clientRecord) (bool, error) {
 	key := clientKey(id)
 	var unknown error
@@ -118,8 +120,9 @@ func (b *Board) settled(id rdma.ClientID, life uint64, mine bool) {
 	}
 }
 
-// Settle gives back identities that were claimed without the claimant's knowledge, since the store did not answer. Call it
-// before the process goes on without this board; Claim does, too. After an error some are left.
+// Settle gives back identities that were claimed without the claimant's knowledge, since the store
+// did not answer. Call it before the process goes on without this board; Claim does, too. After an
+// error some are left.
 func (b *Board) Settle() error {
 	b.mu.Lock()
 	claims := b.unresolved
@@ -139,7 +142,8 @@ func (b *Board) Settle() error {
 	return errors.Join(failed...)
 }
 
-// settle makes sure that an unresolved claim has no effect: what it would replace is replaced, or what it began is ended.
+// settle makes sure that an unresolved claim has no effect: what it would replace is replaced, or
+// what it began is ended.
 func (b *Board) settle(d unresolvedClaim) error {
 	for range attempts {
 		r, version, err := load[clientRecord](b, clientKey(d.id))

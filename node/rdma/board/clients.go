@@ -79,7 +79,8 @@ func holders(all []listed) []Holder {
 	return slices.Clip(holders)
 }
 
-// editLife changes the record of a client while it has that identity, and does nothing to a successor.
+// editLife changes the record of a client while it has that identity, and does nothing to a
+// successor.
 func (b *Board) editLife(c rdma.Client, what string, change func(r *clientRecord) (bool, error)) error {
 	err := b.knownClient(c.ID)
 	if err == nil {
@@ -96,8 +97,9 @@ func (b *Board) editLife(c rdma.Client, what string, change func(r *clientRecord
 	return nil
 }
 
-// Release gives an identity back, and ends its holder's tenure as master. One that was fenced off stays listed until it is
-// forgotten. After an error it may be tried again. A crash before leaves an identity of a process that is not attached.
+// Release gives an identity back, and ends its holder's tenure as master. One that was fenced off
+// stays listed until it is forgotten. After an error it may be tried again. A crash before leaves
+// an identity of a process that is not attached.
 func (b *Board) Release(c rdma.Client) error {
 	_ = b.endOf(c) // if that fails it is over all the same once the identity is given back
 	err := b.editLife(c, "release", func(r *clientRecord) (bool, error) {
@@ -120,8 +122,8 @@ func (b *Board) Release(c rdma.Client) error {
 	return nil
 }
 
-// MarkFenced notes that a client was fenced off: its identity is not handed out until it is forgotten. That it was noted
-// before, or that this life has ended, is no error.
+// MarkFenced notes that a client was fenced off: its identity is not handed out until it is
+// forgotten. That it was noted before, or that this life has ended, is no error.
 func (b *Board) MarkFenced(c rdma.Client) error {
 	return b.editLife(c, "mark as fenced", func(r *clientRecord) (bool, error) {
 		todo := !r.Fenced
@@ -149,8 +151,8 @@ func (b *Board) Forget(c rdma.Client, attached func(h Holder) (bool, error)) err
 	})
 }
 
-// Fenced reports whether a client must not go on, of those that Look returned: it was fenced off, or does not have its
-// identity any more.
+// Fenced reports whether a client must not go on, of those that Look returned: it was fenced off,
+// or does not have its identity any more.
 func Fenced(c rdma.Client, clients []Holder) bool {
 	return !slices.ContainsFunc(clients, func(h Holder) bool { return h.ID == c.ID && h.Life == c.Life && !h.Fenced })
 }

@@ -106,7 +106,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// TestClaimOfUnknownOutcome loses requests and answers of claims: no identity is handed out twice, or left in use.
+// TestClaimOfUnknownOutcome loses requests and answers of claims: no identity is handed out twice,
+// or left in use.
 func TestClaimOfUnknownOutcome(t *testing.T) {
 	p := newPool(t)
 	b := p.process(1)
@@ -159,7 +160,8 @@ func (p *pool) lostAgain(n int) func(string, uint64, []byte) (bool, error) {
 	}
 }
 
-// TestSettleLater keeps an unresolved claim until the store answers, and its identity from all others.
+// TestSettleLater keeps an unresolved claim until the store answers, and its identity from all
+// others.
 func TestSettleLater(t *testing.T) {
 	p := newPool(t)
 	b := p.process(1)

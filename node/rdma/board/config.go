@@ -53,9 +53,9 @@ func (b *Board) swapConfig(tenure, version uint64, data []byte) (bool, error) {
 	return false, fmt.Errorf("others changed it %d times meanwhile: %w", patience, ErrUnreachable)
 }
 
-// claimConfig has no tenure before that one replace the configuration any more. It comes before the tenure begins: a
-// crash between the two, or another candidate that begins instead, takes nothing from the last owner, whose tenure is
-// over.
+// claimConfig has no tenure before that one replace the configuration any more. It comes before the
+// tenure begins: a crash between the two, or another candidate that begins instead, takes nothing
+// from the last owner, whose tenure is over.
 func (b *Board) claimConfig(tenure uint64) error {
 	return edit(b, configKey, func(r *configRecord) (bool, error) {
 		if r.Tenure >= tenure {

@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// TestGlance: a candidate that watches the master's record asks nothing while its tenure may last, and is not slower for it.
-// It takes over when the record was there unchanged for as long as one that asks has to see it, from when the watch saw it.
+// TestGlance: a candidate that watches the master's record asks nothing while its tenure may last,
+// and is not slower for it. It takes over when the record was there unchanged for as long as one
+// that asks has to see it, from when the watch saw it.
 func TestGlance(t *testing.T) {
 	p := newPool(t)
 	p.now = time.Hour

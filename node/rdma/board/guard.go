@@ -10,8 +10,9 @@ import (
 // rounds is how many requests for leases may be under way; one that is older counts for nothing.
 const rounds = 16
 
-// Guard is a memory node's right to serve its pool, and its part in that of the others. It only computes; its caller locks
-// it, gives it the node's own clock, and carries its requests and grants. See the package comment for why it is safe.
+// Guard is a memory node's right to serve its pool, and its part in that of the others. It only
+// computes; its caller locks it, gives it the node's own clock, and carries its requests and
+// grants. See the package comment for why it is safe.
 type Guard struct {
 	self     int
 	lease    time.Duration
@@ -33,8 +34,9 @@ func NewGuard(self, nodes, voters int, lease time.Duration) *Guard {
 	return &Guard{self: self, lease: lease, expelled: make([]bool, nodes), granted: make([]request, voters)}
 }
 
-// Ask begins a round: the caller sends its number to every other node. It must be called before the first is sent, with a
-// time that was not read earlier than needed: leases of this round count from now. A voter grants itself.
+// Ask begins a round: the caller sends its number to every other node. It must be called before the
+// first is sent, with a time that was not read earlier than needed: leases of this round count from
+// now. A voter grants itself.
 func (g *Guard) Ask(now time.Duration) (round uint64) {
 	g.round++
 	r := request{g.round, now}
@@ -58,9 +60,9 @@ func (g *Guard) Grant(peer int) bool {
 	return uint(peer) < uint(len(g.expelled)) && !g.expelled[peer]
 }
 
-// Expel promises to grant node no lease any more, since the board says that it is down, by a master in the given epoch.
-// Expelled itself, a node stops serving. It returns false, and promises nothing, for a node that the pool does not have, and
-// for epoch 0, which never was busy.
+// Expel promises to grant node no lease any more, since the board says that it is down, by a master
+// in the given epoch. Expelled itself, a node stops serving. It returns false, and promises
+// nothing, for a node that the pool does not have, and for epoch 0, which never was busy.
 func (g *Guard) Expel(node int, epoch uint64) bool {
 	if uint(node) >= uint(len(g.expelled)) || epoch == 0 {
 		return false
@@ -69,8 +71,9 @@ func (g *Guard) Expel(node int, epoch uint64) bool {
 	return true
 }
 
-// Until returns when the node's right to serve ends, on its own clock: a majority of voters has granted
-// leases that last so long. It is rdma.Forever for the only node of a pool, and 0 for one that is expelled.
+// Until returns when the node's right to serve ends, on its own clock: a majority of voters has
+// granted leases that last so long. It is rdma.Forever for the only node of a pool, and 0 for one
+// that is expelled.
 func (g *Guard) Until() time.Duration {
 	n := len(g.granted)
 	switch {

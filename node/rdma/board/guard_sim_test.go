@@ -115,7 +115,8 @@ func (m *machine) ask() {
 	})
 }
 
-// frame executes a verb when the machine may serve, and answers if it still may. It may stand still in between.
+// frame executes a verb when the machine may serve, and answers if it still may. It may stand still
+// in between.
 func (m *machine) frame() {
 	m.do(func() {
 		m.w.after(m.w.between(0, 20*time.Millisecond), m.frame)
@@ -192,7 +193,8 @@ func (c *guards) expel(target int, by *clock) {
 	}
 }
 
-// guardRun lets one or two nodes of a pool be expelled while machines stall, clocks drift and the network fails.
+// guardRun lets one or two nodes of a pool be expelled while machines stall, clocks drift and the
+// network fails.
 func guardRun(t *testing.T, seed uint64) (c *guards, served, expelled int) {
 	w := newWorld(t, seed)
 	c = &guards{world: w, over: map[int]time.Duration{}}
@@ -257,7 +259,8 @@ func TestGuardSim(t *testing.T) {
 	t.Logf("%d nodes expelled, which had answered %d frames", expelled, served)
 }
 
-// TestGuardServesOn has nodes ask over a network that loses one message of ten: none of them ever stops serving.
+// TestGuardServesOn has nodes ask over a network that loses one message of ten: none of them ever
+// stops serving.
 func TestGuardServesOn(t *testing.T) {
 	w := newWorld(t, 1)
 	c := &guards{world: w}

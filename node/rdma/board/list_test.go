@@ -29,8 +29,9 @@ func (l *listing) Ask(node int, q *board.Question) (*board.Answer, error) {
 	return a, err
 }
 
-// TestSameList: a folder that has not changed since it was listed last is not listed again; one that has changed is, by
-// this process or by another, and so is one of an acceptor that was restarted.
+// TestSameList: a folder that has not changed since it was listed last is not listed again; one
+// that has changed is, by this process or by another, and so is one of an acceptor that was
+// restarted.
 func TestSameList(t *testing.T) {
 	const n = 3
 	s := &listing{nodes: newNodes(n, board.LimitsFor(n, 100))}
@@ -110,7 +111,8 @@ func TestSameList(t *testing.T) {
 	}
 }
 
-// overtaking lets another process write when a look is about to complete what a writer has left half done.
+// overtaking lets another process write when a look is about to complete what a writer has left
+// half done.
 type overtaking struct {
 	*nodes
 	once  sync.Once
@@ -124,8 +126,8 @@ func (o *overtaking) Ask(node int, q *board.Question) (*board.Answer, error) {
 	return o.nodes.Ask(node, q)
 }
 
-// TestLookInOrder looks at a record that a writer has left half done, and at others, of which one is written before the
-// first is completed: a look that returns the first returns that, too.
+// TestLookInOrder looks at a record that a writer has left half done, and at others, of which one
+// is written before the first is completed: a look that returns the first returns that, too.
 func TestLookInOrder(t *testing.T) {
 	s := newNodes(3, board.LimitsFor(3, 100))
 	s.acceptors[0].Accept("first", board.Ballot{Counter: 1, Proposer: "half"}, board.State{Version: 1, Writer: "half"})

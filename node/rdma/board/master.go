@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// sighting is when a version of the master's record was first seen, on this process's clock. Clocks of machines cannot be
-// compared, but that a record did not change for a while can be told with any of them.
+// sighting is when a version of the master's record was first seen, on this process's clock. Clocks
+// of machines cannot be compared, but that a record did not change for a while can be told with any
+// of them.
 type sighting struct {
 	version uint64
 	at      time.Duration
@@ -22,8 +23,8 @@ type tenure struct {
 	told        bool          // its owner knows of it; a Swap of unknown fate began those that it does not know of
 }
 
-// sight returns when version was first seen. It is called with a time after the record was loaded: its owner counts from
-// before it wrote it.
+// sight returns when version was first seen. It is called with a time after the record was loaded:
+// its owner counts from before it wrote it.
 func (b *Board) sight(version uint64, now time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -36,7 +37,8 @@ func (b *Board) sight(version uint64, now time.Duration) time.Duration {
 	return b.seen.at
 }
 
-// ours returns what is known of m if this process began that tenure: only then its Until is on this clock.
+// ours returns what is known of m if this process began that tenure: only then its Until is on this
+// clock.
 func (b *Board) ours(m masterRecord) (tenure, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,7 +90,8 @@ func (b *Board) Master() (r rdma.Role, left time.Duration, ok bool, err error) {
 // revoked before another owner begins. A crash between the two leaves the old record, and the next
 // candidate revokes again.
 //
-// An error leaves open whether the tenure began. If it did, the next TryMaster of the same owner returns it.
+// An error leaves open whether the tenure began. If it did, the next TryMaster of the same owner
+// returns it.
 func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
 	err := b.lease(owner, lease)
 	if err != nil {
@@ -141,8 +144,9 @@ func (b *Board) succeed(m masterRecord) (beyond uint64, err error) {
 	return 0, fmt.Errorf("fence off client %d, life %d, whose tenure is over: %w", m.Owner, m.Life, err)
 }
 
-// glance tells, without asking the Store, of another client's tenure that lasts yet as far as a watch knows. What the watch
-// saw counts as seen: a candidate that began to wait only once it asks the Store would wait twice.
+// glance tells, without asking the Store, of another client's tenure that lasts yet as far as a
+// watch knows. What the watch saw counts as seen: a candidate that began to wait only once it asks
+// the Store would wait twice.
 func (b *Board) glance(owner rdma.ClientID) (rdma.Role, bool) {
 	if b.o.Glance == nil {
 		return rdma.Role{}, false
@@ -234,8 +238,8 @@ func (b *Board) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error)
 	return now, false, err
 }
 
-// Resign ends a tenure early, if it is still as r says. One that could not be ended, since the board is out of reach, runs
-// out, and its owner is fenced off then.
+// Resign ends a tenure early, if it is still as r says. One that could not be ended, since the
+// board is out of reach, runs out, and its owner is fenced off then.
 func (b *Board) Resign(r rdma.Role) {
 	_ = edit(b, masterKey, func(m *masterRecord) (bool, error) {
 		t, ours := b.ours(*m)

@@ -69,8 +69,8 @@ func (m *memory) Await(ctx context.Context, key string, version uint64) error {
 // watchPace is how long a watch waits between two looks, at most.
 const watchPace = 100 * time.Millisecond
 
-// poll looks from time to time until there is something to see, or ctx ends. Watches that began together do not look
-// together.
+// poll looks from time to time until there is something to see, or ctx ends. Watches that began
+// together do not look together.
 func poll(ctx context.Context, look func() (bool, error)) error {
 	for {
 		select {

@@ -19,13 +19,15 @@ const (
 	backoffMost = 64 * time.Millisecond
 )
 
-// ErrUncertain is wrapped, beside ErrUnreachable, when a Swap may have happened, or may still do so.
+// ErrUncertain is wrapped, beside ErrUnreachable, when a Swap may have happened, or may still do
+// so.
 var ErrUncertain = errors.New("the record may have been replaced")
 
 // wire is a proposer's way to the acceptors, and to time and chance.
 type wire interface {
-	// ask puts a question to every acceptor and hands take what each answers, one at a time, until take returns true or all
-	// have answered or failed. An acceptor may get the question after ask has returned.
+	// ask puts a question to every acceptor and hands take what each answers, one at a time, until
+	// take returns true or all have answered or failed. An acceptor may get the question after ask has
+	// returned.
 	ask(q *Question, take func(a *Answer, err error) (enough bool))
 	// pause waits a random time below d.
 	pause(d time.Duration)
@@ -131,9 +133,9 @@ func (p *proposer) count(t *tally, q *Question, a *Answer, err error) {
 	}
 }
 
-// round runs both phases with one ballot: what a majority may have accepted is replaced by what change makes of it. It
-// returns what was chosen. Even what stays as it is must be accepted anew: as long as a minority alone has it, it may
-// still come to nothing.
+// round runs both phases with one ballot: what a majority may have accepted is replaced by what
+// change makes of it. It returns what was chosen. Even what stays as it is must be accepted anew:
+// as long as a minority alone has it, it may still come to nothing.
 func (p *proposer) round(key string, change func(s State) State) (State, error) {
 	b := p.ballot()
 	promises, err := p.gather(&Question{Kind: KindPrepare, Key: key, Ballot: b})
@@ -185,15 +187,15 @@ func (p *proposer) load(key string) (State, error) {
 	return p.settle(key)
 }
 
-// agreed returns the state that all answers of a majority have accepted in one ballot: it is chosen, and nothing later
-// was before they were asked, since they would know.
+// agreed returns the state that all answers of a majority have accepted in one ballot: it is
+// chosen, and nothing later was before they were asked, since they would know.
 func agreed(answers []*Answer, entry func(a *Answer) Entry) (State, bool) {
 	first := entry(answers[0])
 	return first.State, !slices.ContainsFunc(answers, func(a *Answer) bool { return entry(a).Ballot != first.Ballot })
 }
 
-// later reports whether some acceptor has a later version of a register, which may come to nothing. A majority has what
-// was chosen before this began, so that it is in one of the answers.
+// later reports whether some acceptor has a later version of a register, which may come to nothing.
+// A majority has what was chosen before this began, so that it is in one of the answers.
 func (p *proposer) later(key string, version uint64) (bool, error) {
 	answers, err := p.gather(&Question{Kind: KindPeek, Key: key, Bare: true})
 	return slices.ContainsFunc(answers, func(a *Answer) bool { return a.Entries[0].State.Version > version }), err
@@ -274,10 +276,11 @@ func (p *proposer) swap(key string, version uint64, value []byte) (bool, error) 
 	return who == writer, nil
 }
 
-// look returns a register's state, unless key is "", and then the registers that were written and whose keys begin so,
-// none of them from before that state. Answers that agree on the one are from no earlier moment than that at which it was
-// chosen, and so is what they list: of two registers that were written one behind the other, a majority that has
-// accepted the second has one that has accepted the first.
+// look returns a register's state, unless key is "", and then the registers that were written and
+// whose keys begin so, none of them from before that state. Answers that agree on the one are from
+// no earlier moment than that at which it was chosen, and so is what they list: of two registers
+// that were written one behind the other, a majority that has accepted the second has one that has
+// accepted the first.
 func (p *proposer) look(key, prefix string) (first State, all []Record, err error) {
 	for after, more := "", true; more; { // ends: after grows, and acceptors have so many keys
 		answers, err := p.gather(&Question{Kind: KindPeekAll, Key: prefix, With: key, After: after})
@@ -314,7 +317,8 @@ func (p *proposer) look(key, prefix string) (first State, all []Record, err erro
 	return first, all, nil
 }
 
-// page returns the keys of which every answer tells, and whether there are more behind the last of them.
+// page returns the keys of which every answer tells, and whether there are more behind the last of
+// them.
 func page(answers []*Answer) (keys []string, end string, more bool) {
 	for _, a := range answers {
 		last := ""

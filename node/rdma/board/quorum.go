@@ -16,7 +16,8 @@ import (
 
 // Transport brings questions to the acceptors of a pool's memory nodes. It is called concurrently.
 type Transport interface {
-	// Ask returns the answer of a node's acceptor. It bounds its own time. After an error the question may still arrive.
+	// Ask returns the answer of a node's acceptor. It bounds its own time. After an error the question
+	// may still arrive.
 	Ask(node int, q *Question) (*Answer, error)
 }
 
@@ -25,14 +26,16 @@ const (
 	unanswered = 4 * concurrent // questions to one node; more are not asked, since that node does not answer anyway
 )
 
-// Quorum is a Store that the memory nodes of a pool keep themselves: it works while a majority of them answers.
+// Quorum is a Store that the memory nodes of a pool keep themselves: it works while a majority of
+// them answers.
 type Quorum struct {
 	p         proposer
 	transport Transport
 	turns     chan struct{} // held by operations
 	closing   chan struct{}
 	work      chan func() // for goroutines that wait for another question
-	// swaps are held by one Swap of a key at a time, so that those of one process do not duel with each other.
+	// swaps are held by one Swap of a key at a time, so that those of one process do not duel with
+	// each other.
 	swaps [16]sync.Mutex
 
 	mu     sync.Mutex
@@ -65,7 +68,8 @@ func NewReader(nodes int, t Transport) *Quorum {
 	return q
 }
 
-// Load returns a record. It takes one trip when a majority agrees, and three when a change is under way.
+// Load returns a record. It takes one trip when a majority agrees, and three when a change is under
+// way.
 func (q *Quorum) Load(key string) ([]byte, uint64, error) {
 	var s State
 	err := q.operate("load", key, func() (err error) {
@@ -103,8 +107,8 @@ func (q *Quorum) Look(key, prefix string) (first Record, all []Record, err error
 	return Record{Key: key, Value: bytes.Clone(s.Value), Version: s.Version}, all, err
 }
 
-// Await waits for another version of a record, of which it asks the nodes without its value. While they do not answer
-// it goes on asking.
+// Await waits for another version of a record, of which it asks the nodes without its value. While
+// they do not answer it goes on asking.
 func (q *Quorum) Await(ctx context.Context, key string, version uint64) error {
 	return poll(ctx, func() (seen bool, err error) {
 		err = q.operate("watch", key, func() (err error) {
@@ -115,7 +119,8 @@ func (q *Quorum) Await(ctx context.Context, key string, version uint64) error {
 	})
 }
 
-// Close ends the use of the Store and waits for what is under way: as long as the transport takes for a question at most.
+// Close ends the use of the Store and waits for what is under way: as long as the transport takes
+// for a question at most.
 func (q *Quorum) Close() {
 	q.mu.Lock()
 	if !q.closed {
@@ -156,8 +161,9 @@ func (q *Quorum) begin() bool {
 // errSilent is the failure of a node to which too many questions are under way.
 var errSilent = errors.New("a node has left too many questions unanswered")
 
-// spawn has a goroutine do f: one that has done so before, unless all are busy, since to grow the stack of a new one
-// takes longer than a question. There are as many as were busy at a time, until Close.
+// spawn has a goroutine do f: one that has done so before, unless all are busy, since to grow the
+// stack of a new one takes longer than a question. There are as many as were busy at a time, until
+// Close.
 func (q *Quorum) spawn(f func()) {
 	select {
 	case q.work <- f:
@@ -204,14 +210,15 @@ func (q *Quorum) ask(question *Question, take func(a *Answer, err error) bool) {
 	}
 }
 
-// list is what an acceptor has told of a record and a folder. Keepers look at the same ones several times in each lease,
-// and they seldom change.
+// list is what an acceptor has told of a record and a folder. Keepers look at the same ones several
+// times in each lease, and they seldom change.
 type list struct {
 	key, with string
 	answer    *Answer
 }
 
-// put puts a question to one node. Of a list that is the same as before the node says so, and no more.
+// put puts a question to one node. Of a list that is the same as before the node says so, and no
+// more.
 func (q *Quorum) put(node int, question *Question) (*Answer, error) {
 	if question.Kind != KindPeekAll || question.After != "" {
 		return q.transport.Ask(node, question)

@@ -184,8 +184,8 @@ func (r *register) look() {
 	}
 }
 
-// TestQuorumSim has clients use records kept by acceptors of which a minority crashes, over a network that breaks
-// everything it may.
+// TestQuorumSim has clients use records kept by acceptors of which a minority crashes, over a
+// network that breaks everything it may.
 func TestQuorumSim(t *testing.T) {
 	swaps, unknown := 0, 0
 	n := forSeeds(t, 2000, func(t *testing.T, seed uint64) {

@@ -36,7 +36,8 @@ func clientOf(key string) (rdma.ClientID, error) {
 	return rdma.ClientID(id), nil
 }
 
-// viewRecord is the durable view. That a node is down comes first, that it is gone from the view follows.
+// viewRecord is the durable view. That a node is down comes first, that it is gone from the view
+// follows.
 type viewRecord struct {
 	Epoch   uint64   `json:"epoch"`
 	Busy    bool     `json:"busy"`
@@ -66,7 +67,8 @@ type masterRecord struct {
 	Epoch uint64        `json:"epoch"` // one more with each tenure
 	Until time.Duration `json:"until"` // on the owner's own clock: no other process can read it
 	Lease time.Duration `json:"lease"`
-	// Turn makes every value another one: a store may skip a write that changes nothing, and its version with it.
+	// Turn makes every value another one: a store may skip a write that changes nothing, and its
+	// version with it.
 	Turn uint64 `json:"turn"`
 	// Beyond is rdma.Role.Beyond. It stays when the tenure ends: the next master does not know how far
 	// its master came.
@@ -89,9 +91,11 @@ func (r *masterRecord) check(o *Options) error {
 	return nil
 }
 
-// configRecord is the store's configuration. It is one record, so that no crash leaves a part of one.
+// configRecord is the store's configuration. It is one record, so that no crash leaves a part of
+// one.
 type configRecord struct {
-	// Tenure is the epoch of the last one that began, or was about to: none before it changes the record any more.
+	// Tenure is the epoch of the last one that began, or was about to: none before it changes the
+	// record any more.
 	Tenure  uint64 `json:"tenure"`
 	Version uint64 `json:"version"`
 	Data    []byte `json:"data"`
@@ -182,11 +186,13 @@ func (b *Board) swap(key string, version uint64, r any) (bool, error) {
 // patience bounds how often one call begins anew: each time another process has changed the record.
 const patience = 100
 
-// attempts is how often a change is tried whose outcome a store could not tell, and that does no harm twice.
+// attempts is how often a change is tried whose outcome a store could not tell, and that does no
+// harm twice.
 const attempts = 3
 
-// edit changes a record as change says, until that is done or change finds nothing to do (false). What it does must be
-// the same when it is done twice, since an outcome that the store could not tell is found by trying again.
+// edit changes a record as change says, until that is done or change finds nothing to do (false).
+// What it does must be the same when it is done twice, since an outcome that the store could not
+// tell is found by trying again.
 func edit[T any, R record[T]](b *Board, key string, change func(r R) (bool, error)) error {
 	var failed error
 	for failures, try := 0, 0; failures < attempts && try < patience; try++ {

@@ -143,8 +143,9 @@ func (p peeking) Ask(node int, q *board.Question) (*board.Answer, error) {
 	return p.nodes.Ask(node, q)
 }
 
-// TestReader has one node accept a state that no other has, as a writer leaves it that dies in the midst of a Swap. A reader
-// returns what was chosen, and nothing where that cannot be told, until a writer has looked.
+// TestReader has one node accept a state that no other has, as a writer leaves it that dies in the
+// midst of a Swap. A reader returns what was chosen, and nothing where that cannot be told, until a
+// writer has looked.
 func TestReader(t *testing.T) {
 	s := newNodes(3, board.LimitsFor(3, 10))
 	writer, reader := quorum(t, s), board.NewReader(3, peeking{s})

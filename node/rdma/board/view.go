@@ -62,8 +62,8 @@ func (b *Board) loadView() (viewRecord, uint64, error) {
 	return r, version, err
 }
 
-// Advance replaces the view's state, as rdma.Control says. An error that wraps ErrUnreachable leaves open whether it was
-// replaced; a later Advance from another state settles that.
+// Advance replaces the view's state, as rdma.Control says. An error that wraps ErrUnreachable
+// leaves open whether it was replaced; a later Advance from another state settles that.
 func (b *Board) Advance(from, to rdma.State) (bool, error) {
 	if err := from.Becomes(to); err != nil {
 		return false, fmt.Errorf("advance the pool's view: %w", err)
@@ -81,8 +81,8 @@ func (b *Board) Advance(from, to rdma.State) (bool, error) {
 	return ok, nil
 }
 
-// SetMember replaces one node's state, as rdma.Control says. An error that wraps ErrUnreachable leaves open whether it
-// was replaced.
+// SetMember replaces one node's state, as rdma.Control says. An error that wraps ErrUnreachable
+// leaves open whether it was replaced.
 func (b *Board) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
 	err := b.knownNode(node)
 	if err == nil {
@@ -119,8 +119,9 @@ func (b *Board) changeView(change func(r *viewRecord) bool) (bool, error) {
 	return false, fmt.Errorf("others changed it %d times meanwhile: %w", patience, ErrUnreachable)
 }
 
-// SetDown marks a node as expelled, for good; that it was marked before is no error. It acts in the given busy epoch
-// only: in any other the error wraps rdma.ErrStale, and for a node that the pool does not have rdma.ErrAccess.
+// SetDown marks a node as expelled, for good; that it was marked before is no error. It acts in the
+// given busy epoch only: in any other the error wraps rdma.ErrStale, and for a node that the pool
+// does not have rdma.ErrAccess.
 func (b *Board) SetDown(epoch uint64, node int) error {
 	err := b.knownNode(node)
 	if err == nil {

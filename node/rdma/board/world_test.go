@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// world is virtual time: events in the order of their times, and tasks that wait in it. Same seed, same run.
+// world is virtual time: events in the order of their times, and tasks that wait in it. Same seed,
+// same run.
 type world struct {
 	*rand.Rand
 	now    time.Duration

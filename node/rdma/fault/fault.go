@@ -1,5 +1,6 @@
-// Package fault is an endpoint that fails on purpose: at a worker's k-th verb, or at a named step of its protocol, it
-// crashes the worker, fails the verb, or holds it up. It works on every fabric; package sim has crashes of its own.
+// Package fault is an endpoint that fails on purpose: at a worker's k-th verb, or at a named step
+// of its protocol, it crashes the worker, fails the verb, or holds it up. It works on every fabric;
+// package sim has crashes of its own.
 package fault
 
 import (
@@ -13,14 +14,15 @@ import (
 
 // Fault says what goes wrong, and where. Exactly one of Crash, Err and Delay says what.
 type Fault struct {
-	// At is the verb or call that it befalls, counting the worker's from 1. With At 0 it is the first one posted as
-	// Step; a fault with neither never happens.
+	// At is the verb or call that it befalls, counting the worker's from 1. With At 0 it is the first
+	// one posted as Step; a fault with neither never happens.
 	At   uint64
 	Step rdma.Step
 
-	// Crash stops the worker: of the batch in which the verb lies, what comes before it is posted, it and what
-	// comes behind it are not. Then Crash is called; it may kill the process. If it returns, the endpoint and those
-	// of the worker's tasks answer everything with rdma.ErrClosed and post nothing.
+	// Crash stops the worker: of the batch in which the verb lies, what comes before it is posted, it
+	// and what comes behind it are not. Then Crash is called; it may kill the process. If it returns,
+	// the endpoint and those of the worker's tasks answer everything with rdma.ErrClosed and post
+	// nothing.
 	Crash func()
 	// Err fails the verb, which is not posted; the others of its batch are.
 	Err error
@@ -46,13 +48,15 @@ func New(ep rdma.Endpoint, faults ...Fault) *Endpoint {
 	return &Endpoint{Endpoint: ep, faults: append([]Fault(nil), faults...), crashed: new(atomic.Bool)}
 }
 
-// Sent returns how many verbs and calls the worker has come to: enumerating faults runs At from 1 to this.
+// Sent returns how many verbs and calls the worker has come to: enumerating faults runs At from 1
+// to this.
 func (e *Endpoint) Sent() uint64 { return e.sent }
 
 // Crashed reports whether a fault has crashed the worker.
 func (e *Endpoint) Crashed() bool { return e.crashed.Load() }
 
-// take removes the first fault that befalls the next n verbs, of a step, and returns it and the verb's place among them.
+// take removes the first fault that befalls the next n verbs, of a step, and returns it and the
+// verb's place among them.
 func (e *Endpoint) take(step rdma.Step, n int) (*Fault, int) {
 	best, place := -1, n
 	for i, f := range e.faults {
@@ -156,8 +160,8 @@ func (e *Endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	}
 }
 
-// Listen opens the worker's mailbox. Its SENDs are verbs; messages that come have no faults of their own: they are
-// verbs of those that sent them.
+// Listen opens the worker's mailbox. Its SENDs are verbs; messages that come have no faults of
+// their own: they are verbs of those that sent them.
 func (e *Endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	if err := e.gone("listen"); err != nil {
 		return nil, err

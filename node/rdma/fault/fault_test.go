@@ -259,7 +259,8 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// TestSuite runs the suite of every fabric through fault endpoints that hold each worker up now and then.
+// TestSuite runs the suite of every fabric through fault endpoints that hold each worker up now and
+// then.
 func TestSuite(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { rdmatest.Run(t, harness(sim.Hostile(seed))) })

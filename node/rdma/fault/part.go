@@ -9,8 +9,9 @@ type part struct {
 	place []int       // of each op of sent in whole; -1 once its answer was handed on
 }
 
-// postPart posts the ops of b that do not fail, and fails the others. The batch counts as posted: the worker waits
-// for it and releases it as any other, and its buffers live until what was sent has landed.
+// postPart posts the ops of b that do not fail, and fails the others. The batch counts as posted:
+// the worker waits for it and releases it as any other, and its buffers live until what was sent
+// has landed.
 func (e *Endpoint) postPart(b *rdma.Batch, fails map[int]error) error {
 	p := e.cut(b, b.Len(), fails, false)
 	if err := e.Endpoint.Post(p.sent); err != nil {
@@ -31,8 +32,8 @@ func (e *Endpoint) postPart(b *rdma.Batch, fails map[int]error) error {
 	return nil
 }
 
-// postBefore posts the first n ops of b, without those that fail. The worker is dead and may give b back at once, so
-// what is sent has bytes of its own.
+// postBefore posts the first n ops of b, without those that fail. The worker is dead and may give b
+// back at once, so what is sent has bytes of its own.
 func (e *Endpoint) postBefore(b *rdma.Batch, n int, fails map[int]error) error {
 	p := e.cut(b, n, fails, true)
 	e.sent += uint64(n)

@@ -11,13 +11,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An adapter is an open port of a device: libibverbs, or a test's stand-in for it. What it makes is closed before it is.
+// An adapter is an open port of a device: libibverbs, or a test's stand-in for it. What it makes is
+// closed before it is.
 type adapter interface {
 	limits() limits
 	// at names the device and its port.
 	at() (device string, port int)
-	// register lets the device use size bytes at base. They stay where they are until the memory is closed. Remote: peers may
-	// READ and WRITE them and change them by atomics, if they know the key.
+	// register lets the device use size bytes at base. They stay where they are until the memory is
+	// closed. Remote: peers may READ and WRITE them and change them by atomics, if they know the key.
 	register(base unsafe.Pointer, size uint64, remote bool) (memory, error)
 	// completions makes a completion queue with room for so many.
 	completions(room int) (completions, error)
@@ -43,8 +44,8 @@ type memory interface {
 	close() error
 }
 
-// noMemory is why memory was not registered, and what to do. The limit is of all that a process locks, so that less than it may
-// be too much.
+// noMemory is why memory was not registered, and what to do. The limit is of all that a process
+// locks, so that less than it may be too much.
 func noMemory(device string, size uint64, err error) error {
 	var l unix.Rlimit
 	if errors.Is(err, unix.ENOMEM) && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur != unix.RLIM_INFINITY {
@@ -54,16 +55,20 @@ func noMemory(device string, size uint64, err error) error {
 	return fmt.Errorf("device %s does not take %d bytes of memory: %w: %w", device, size, rdma.ErrFull, err)
 }
 
-// completions is a completion queue, and the one caller's way into the device. It is not safe for concurrent use.
+// completions is a completion queue, and the one caller's way into the device. It is not safe for
+// concurrent use.
 type completions interface {
-	// pair makes a queue pair whose completions come here. Peers may do with registered memory what access says.
+	// pair makes a queue pair whose completions come here. Peers may do with registered memory what
+	// access says.
 	pair(depth int, access access) (pair, error)
-	// beside makes another completion queue, which arm and await of this one count for, too. It is closed before this
-	// one.
+	// beside makes another completion queue, which arm and await of this one count for, too. It is
+	// closed before this one.
 	beside(room int) (completions, error)
-	// post rings one doorbell a group, in one call, and notes in each group how many of its requests were taken.
+	// post rings one doorbell a group, in one call, and notes in each group how many of its requests
+	// were taken.
 	post(groups []group, requests []request)
-	// poll takes completions, waiting for the first for as long as spin says, without giving the processor away.
+	// poll takes completions, waiting for the first for as long as spin says, without giving the
+	// processor away.
 	poll(into []completion, spin time.Duration) int
 	// arm has the next completion end await. The caller polls once more in between: see there.
 	arm() error
@@ -80,10 +85,11 @@ const (
 	accessAll
 )
 
-// receives is a queue of buffers that messages of several queue pairs come into. It is not safe for concurrent use.
+// receives is a queue of buffers that messages of several queue pairs come into. It is not safe for
+// concurrent use.
 type receives interface {
-	// pair makes a queue pair whose messages come into buffers of this queue. Their completions go to q. Peers may do with
-	// registered memory what access says.
+	// pair makes a queue pair whose messages come into buffers of this queue. Their completions go to
+	// q. Peers may do with registered memory what access says.
 	pair(q completions, access access) (pair, error)
 	// post adds a buffer of local memory at the end of the queue.
 	post(id uint64, buffer []byte, key uint32) error
@@ -100,7 +106,8 @@ type pair interface {
 	handle() uintptr
 	// stop has it take no more messages. Those that it took have their completions soon.
 	stop() error
-	// close destroys it: no more verbs that came in over it are executed, and local memory is not touched any more.
+	// close destroys it: no more verbs that came in over it are executed, and local memory is not
+	// touched any more.
 	close() error
 }
 
@@ -134,7 +141,8 @@ type group struct {
 	_     [4]byte
 }
 
-// completion tells that a work request, and those in front of it on the same queue pair, are over. Laid out as verbs.h has it.
+// completion tells that a work request, and those in front of it on the same queue pair, are over.
+// Laid out as verbs.h has it.
 type completion struct {
 	id     uint64
 	status status

@@ -11,8 +11,8 @@ import (
 // behind is the piece of an APPEND that READs a word behind its blocks.
 const behind = -1
 
-// Rings returns what the pool promises of rings, as this process's device has it: a ring of a node whose device has a
-// shorter MTU is not connected to.
+// Rings returns what the pool promises of rings, as this process's device has it: a ring of a node
+// whose device has a shorter MTU is not connected to.
 func (e *Endpoint) Rings() (rdma.RingPromises, error) {
 	return e.rings, nil
 }
@@ -77,7 +77,8 @@ func (p *peer) first() *flight {
 	return nil
 }
 
-// appendRequest makes of q the READ behind an APPEND's blocks, or has it be the SEND of one, and reports whether that is all.
+// appendRequest makes of q the READ behind an APPEND's blocks, or has it be the SEND of one, and
+// reports whether that is all.
 func (e *Endpoint) appendRequest(p *peer, f *flight, q *request) bool {
 	if f.piece != behind {
 		q.op = uint8(rdma.Send)
@@ -120,8 +121,8 @@ func (e *Endpoint) join(p *peer) error {
 	return nil
 }
 
-// mayAppend asks the node why entries are not acknowledged. When their ring has ended, and the node has counted no block
-// beyond those that were acknowledged, no other one has landed.
+// mayAppend asks the node why entries are not acknowledged. When their ring has ended, and the node
+// has counted no block beyond those that were acknowledged, no other one has landed.
 func (e *Endpoint) mayAppend(p *peer) error {
 	landed, err := e.MayAppend(rdma.RingAddr(p.to.addr), p.to.stream)
 	if errors.Is(err, rdma.ErrNoRing) {

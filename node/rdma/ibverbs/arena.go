@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// arena is a worker's registered memory. It is of the Go heap, which does not move: what was given out stays readable when the
-// registration is gone. It belongs to one worker.
+// arena is a worker's registered memory. It is of the Go heap, which does not move: what was given
+// out stays readable when the registration is gone. It belongs to one worker.
 type arena struct {
 	a      adapter // nil once it is closed
 	blocks []block
@@ -38,7 +38,8 @@ const (
 	mostPart   = 1 << bigStage
 )
 
-// grow returns n bytes of registered memory, or others where the device takes no more: those are staged.
+// grow returns n bytes of registered memory, or others where the device takes no more: those are
+// staged.
 func (m *arena) grow(n int) []byte {
 	if m.a == nil {
 		return make([]byte, n) // nothing of it will be posted

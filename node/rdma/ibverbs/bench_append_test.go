@@ -9,9 +9,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// BenchmarkAppend compares APPENDs to a ring with WRITEs, with WRITEs that have a READ behind them, as APPENDs have, and
-// with the strawman: one worker's, one at a time and 16. They take turns; "append/write" is how many WRITEs an APPEND
-// takes. In a guest the clock counts instructions, so that other programs do not count:
+// BenchmarkAppend compares APPENDs to a ring with WRITEs, with WRITEs that have a READ behind them,
+// as APPENDs have, and with the strawman: one worker's, one at a time and 16. They take turns;
+// "append/write" is how many WRITEs an APPEND takes. In a guest the clock counts instructions, so
+// that other programs do not count:
 //
 //	.ci/rxe/build ./node/rdma/ibverbs /tmp/verbs.test
 //	.ci/rxe/guest -t 900 /tmp/verbs.test -- \

@@ -15,8 +15,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// BenchmarkRoundTrip compares a message and one back, and a call and its answer, with the same bytes by bare SENDs and
-// RECVs: the same queue pairs, and the same way to wait, without anything around them. A call has 16 bytes more.
+// BenchmarkRoundTrip compares a message and one back, and a call and its answer, with the same
+// bytes by bare SENDs and RECVs: the same queue pairs, and the same way to wait, without anything
+// around them. A call has 16 bytes more.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, n := range []int{64, 1024} {
 		b.Run(fmt.Sprint("bare/", n+16), func(b *testing.B) { bareRoundTrips(b, n+16) })

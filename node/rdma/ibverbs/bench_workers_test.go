@@ -17,9 +17,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// BenchmarkWorkers compares workers with bare loops of the same verbs over the same queue pairs: a trip is a READ of 64
-// bytes, of one of two nodes in turn, or a WRITE of as many with a CAS behind it. A post counts as slow when it takes
-// over 1 ms. 'make rxe-speed' runs it in a guest, beside the C programs of perftest.
+// BenchmarkWorkers compares workers with bare loops of the same verbs over the same queue pairs: a
+// trip is a READ of 64 bytes, of one of two nodes in turn, or a WRITE of as many with a CAS behind
+// it. A post counts as slow when it takes over 1 ms. 'make rxe-speed' runs it in a guest, beside
+// the C programs of perftest.
 func BenchmarkWorkers(b *testing.B) {
 	needsDevice(b)
 	f := newRemote(b, 2, 1<<20)

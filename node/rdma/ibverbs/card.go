@@ -43,7 +43,8 @@ func (c card) bytes() []byte {
 	return p
 }
 
-// parseCard reads what the other end says, and believes nothing that does not make sense. The error wraps rdma.ErrAccess.
+// parseCard reads what the other end says, and believes nothing that does not make sense. The error
+// wraps rdma.ErrAccess.
 func parseCard(p []byte) (c card, err error) {
 	le := binary.LittleEndian
 	if len(p) != cardBytes || p[0] != cardVersion || p[1] > 1 {

@@ -39,7 +39,8 @@ func TestCard(t *testing.T) {
 	}
 }
 
-// FuzzCard reads cards as the other end may say anything: what is read makes sense, and is all that was said.
+// FuzzCard reads cards as the other end may say anything: what is read makes sense, and is all that
+// was said.
 func FuzzCard(f *testing.F) {
 	f.Add(someCard().bytes())
 	f.Add([]byte{})

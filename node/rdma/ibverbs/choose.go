@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Choice names a device, a port and an address of it. What is left out is chosen: a port that is up, whose address is that by
-// which the other machines reach this one, if there is such.
+// Choice names a device, a port and an address of it. What is left out is chosen: a port that is
+// up, whose address is that by which the other machines reach this one, if there is such.
 type Choice struct {
 	Device string // such as mlx5_0; "": any
 	Port   int    // from 1; 0: any that is up
@@ -45,7 +45,8 @@ func (g GID) IP() net.IP {
 	return ip
 }
 
-// choose chooses a port and an address of it. local is this machine's address towards the pool, or nil.
+// choose chooses a port and an address of it. local is this machine's address towards the pool, or
+// nil.
 func choose(ports []Port, c Choice, local net.IP) (Port, GID, error) {
 	var why []string
 	var best Port

@@ -86,7 +86,8 @@ func TestTowards(t *testing.T) {
 	}
 }
 
-// TestNotBuilt asks a program without libibverbs for what it does not have: it says how to build it.
+// TestNotBuilt asks a program without libibverbs for what it does not have: it says how to build
+// it.
 func TestNotBuilt(t *testing.T) {
 	if Built {
 		t.Skip("this program is built with libibverbs: run without the tag")

@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// Wait waits for n chains of b: it polls for a moment, and then sleeps until the device tells of a completion.
+// Wait waits for n chains of b: it polls for a moment, and then sleeps until the device tells of a
+// completion.
 func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	if n == rdma.All || n > b.Chains() {
 		n = b.Chains()
@@ -26,7 +27,8 @@ func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	return nil
 }
 
-// Slices of a wait: at the end of each the worker looks whether those that it waits for may still answer. Completions end them.
+// Slices of a wait: at the end of each the worker looks whether those that it waits for may still
+// answer. Completions end them.
 const (
 	sliceMin  = time.Millisecond
 	sliceMax  = 16 * time.Millisecond
@@ -106,7 +108,8 @@ func (e *Endpoint) progress(spin time.Duration) {
 	}
 }
 
-// active returns the i-th of the ways to nodes, and of those to mailboxes that are busy behind them.
+// active returns the i-th of the ways to nodes, and of those to mailboxes that are busy behind
+// them.
 func (e *Endpoint) active(i int) *peer {
 	if i < len(e.peers) {
 		return &e.peers[i]
@@ -114,7 +117,8 @@ func (e *Endpoint) active(i int) *peer {
 	return e.busy[i-len(e.peers)]
 }
 
-// lookAll looks after what has not been completed. It reports whether a mailbox is about to be connected.
+// lookAll looks after what has not been completed. It reports whether a mailbox is about to be
+// connected.
 func (e *Endpoint) lookAll(now time.Duration) (meets bool) {
 	for i := range len(e.peers) + len(e.busy) {
 		p := e.active(i)
@@ -164,7 +168,8 @@ func (e *Endpoint) peer(index int) *peer {
 	return e.ways[index-len(e.peers)]
 }
 
-// mayPost asks the node why verbs, or messages by way of it, are not answered; nil: they may be yet.
+// mayPost asks the node why verbs, or messages by way of it, are not answered; nil: they may be
+// yet.
 func (e *Endpoint) mayPost(p *peer) error {
 	if p.epoch != e.Epoch() {
 		return fmt.Errorf("verbs of epoch %d: %w", p.epoch, rdma.ErrStale)
@@ -178,8 +183,8 @@ func (e *Endpoint) mayPost(p *peer) error {
 	return e.MayPost(p.node)
 }
 
-// settle takes what is over, if the node is known to have served when it was. Now is the time on wall.Boot, read behind the
-// completion.
+// settle takes what is over, if the node is known to have served when it was. Now is the time on
+// wall.Boot, read behind the completion.
 func (e *Endpoint) settle(p *peer, now time.Duration) {
 	if p.ripe == p.head {
 		return

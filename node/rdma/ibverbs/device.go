@@ -60,12 +60,12 @@ type device struct {
 	users atomic.Int32 // what was made of it, and itself: the last one closes it
 }
 
-// wantInline is how many bytes of a WRITE are to travel in the work request: a cache line or two costs the device less so than
-// to fetch them.
+// wantInline is how many bytes of a WRITE are to travel in the work request: a cache line or two
+// costs the device less so than to fetch them.
 const wantInline = 220
 
-// softVendor is the vendor of soft-RoCE. Its queue pairs come to stand still at a fence now and then, as seen with Linux 6.1: without
-// an error, whatever is posted behind it.
+// softVendor is the vendor of soft-RoCE. Its queue pairs come to stand still at a fence now and
+// then, as seen with Linux 6.1: without an error, whatever is posted behind it.
 const softVendor = 0xffffff
 
 // mostRdAtomic bounds READs and atomics in flight; devices that can do more gain nothing by it.
@@ -223,7 +223,8 @@ func (m *mr) close() error {
 	return m.d.close()
 }
 
-// cq is a completion queue with a channel that tells of completions, which the runtime waits for as for a connection.
+// cq is a completion queue with a channel that tells of completions, which the runtime waits for as
+// for a connection.
 type cq struct {
 	d       *device
 	cq      *C.struct_ibv_cq

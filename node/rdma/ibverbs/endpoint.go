@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// Endpoint is one worker's way to the pool: a queue pair a node, and one completion queue. Its identity, views, calls and time
-// are package tcp's.
+// Endpoint is one worker's way to the pool: a queue pair a node, and one completion queue. Its
+// identity, views, calls and time are package tcp's.
 type Endpoint struct {
 	*tcp.Endpoint
 	fabric *Fabric
@@ -62,8 +62,9 @@ func (t target) String() string {
 
 // peer is the way to one node's memory, to a mailbox by way of a node, or to a stream of a ring.
 //
-// What was posted is in the ring, in order: the work requests numbered from head up to tail. Those below ripe are over, and
-// succeeded; they are taken once the node is known to have served. What waits comes behind them.
+// What was posted is in the ring, in order: the work requests numbered from head up to tail. Those
+// below ripe are over, and succeeded; they are taken once the node is known to have served. What
+// waits comes behind them.
 type peer struct {
 	node       int
 	index      int  // of all ways
@@ -122,7 +123,8 @@ func newEndpoint(f *Fabric, ep *tcp.Endpoint) (*Endpoint, error) {
 		return nil, err
 	}
 	e.rings = promises(own.MTU, f.lim.mtu)
-	// Those that fail have completions of their own, all that there are; some may be left of queue pairs that were dropped.
+	// Those that fail have completions of their own, all that there are; some may be left of queue
+	// pairs that were dropped.
 	if e.cq, err = f.a.completions(2 * f.o.Depth * (f.Nodes() + 1)); err != nil {
 		return nil, err
 	}
@@ -215,8 +217,8 @@ func (e *Endpoint) check(p *peer) {
 	}
 }
 
-// Join makes the worker a member of the pool's current view. Its queue pairs are of the last one: verbs that are in flight
-// there fail.
+// Join makes the worker a member of the pool's current view. Its queue pairs are of the last one:
+// verbs that are in flight there fail.
 func (e *Endpoint) Join() (rdma.View, error) {
 	v, err := e.Endpoint.Join()
 	if err != nil {
@@ -245,8 +247,9 @@ func (e *Endpoint) detach(p *peer) error {
 	return e.Detach(p.node)
 }
 
-// drop gives the queue pair up and fails what is in flight or waits there, but for what is known to have been done. Behind it
-// the device does not touch this end's memory any more; at the other end verbs may land yet, until the next attach.
+// drop gives the queue pair up and fails what is in flight or waits there, but for what is known to
+// have been done. Behind it the device does not touch this end's memory any more; at the other end
+// verbs may land yet, until the next attach.
 func (e *Endpoint) drop(p *peer, why error) {
 	e.settle(p, wall.Boot())
 	if p.isWay() {
@@ -322,7 +325,8 @@ func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
 	return e.fabric.Task(e.fabric.Open, name, f)
 }
 
-// Close gives the queue pairs and the identity back: see tcp.Endpoint.Close. Verbs in flight end in rdma.ErrClosed, and may land later.
+// Close gives the queue pairs and the identity back: see tcp.Endpoint.Close. Verbs in flight end in
+// rdma.ErrClosed, and may land later.
 func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil
@@ -368,8 +372,9 @@ type slowing struct {
 	asked time.Duration // when it was asked why, last
 }
 
-// Bounds of the patience with a node that completes nothing. Verbs take microseconds: the node is asked after askSoon, and then
-// less and less often, since its process may be busier than its device.
+// Bounds of the patience with a node that completes nothing. Verbs take microseconds: the node is
+// asked after askSoon, and then less and less often, since its process may be busier than its
+// device.
 const (
 	askSoon   = 2 * time.Millisecond
 	askSeldom = 100 * time.Millisecond

@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// Fabric is an open pool: that of package tcp, but that verbs go from device to device. It is safe for concurrent use.
+// Fabric is an open pool: that of package tcp, but that verbs go from device to device. It is safe
+// for concurrent use.
 type Fabric struct {
 	*tcp.Fabric
 	a     adapter
@@ -35,11 +36,11 @@ var (
 type Options struct {
 	// Choice of the device; the default is one that reaches the pool.
 	Choice Choice
-	// Spin is for how long a worker looks for completions before it sleeps until the device tells of one; default 20 us, less
-	// than it costs to be woken. Negative: not at all.
+	// Spin is for how long a worker looks for completions before it sleeps until the device tells of
+	// one; default 20 us, less than it costs to be woken. Negative: not at all.
 	Spin time.Duration
-	// Depth is how many work requests a queue pair holds; more wait in the worker. Default 128, and what the device can do, down
-	// to the next power of two.
+	// Depth is how many work requests a queue pair holds; more wait in the worker. Default 128, and
+	// what the device can do, down to the next power of two.
 	Depth int
 }
 
@@ -53,7 +54,8 @@ type Stats = rdma.DeviceStats
 
 type stats struct{ posts, polls, waits, requests, completions, connects, guesses atomic.Uint64 }
 
-// Stats returns what the workers of this Fabric did so far, as far as they have told: when they wait, and when they are closed.
+// Stats returns what the workers of this Fabric did so far, as far as they have told: when they
+// wait, and when they are closed.
 func (f *Fabric) Stats() Stats {
 	s := &f.stats
 	return Stats{
@@ -89,7 +91,8 @@ func newFabric(p *tcp.Fabric, a adapter, o Options) *Fabric {
 	return &Fabric{Fabric: p, a: a, lim: l, o: o}
 }
 
-// Open returns an endpoint with an identity of its own. Its queue pairs are made when it first posts to a node.
+// Open returns an endpoint with an identity of its own. Its queue pairs are made when it first
+// posts to a node.
 func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
 	ep, err := f.Fabric.Open(name)
 	if err != nil {
@@ -118,8 +121,8 @@ func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
 // Tell returns an ordinary endpoint: a queue pair without an identity only READs.
 func (f *Fabric) Tell(name string) (rdma.Endpoint, error) { return f.Open(name) }
 
-// Close is tcp.Fabric's, and gives up the device: tasks that did not stop in time use it yet, and it goes with the last one's
-// endpoint.
+// Close is tcp.Fabric's, and gives up the device: tasks that did not stop in time use it yet, and
+// it goes with the last one's endpoint.
 func (f *Fabric) Close() error {
 	err := f.Fabric.Close()
 	f.once.Do(func() { err = errors.Join(err, f.a.close()) })

@@ -17,8 +17,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// TestStatuses has the device fail the fourth of eight requests, none but the last of which would have a completion: those in
-// front of it succeeded, it and those behind it did not. So it is when those behind it wait for room.
+// TestStatuses has the device fail the fourth of eight requests, none but the last of which would
+// have a completion: those in front of it succeeded, it and those behind it did not. So it is when
+// those behind it wait for room.
 func TestStatuses(t *testing.T) {
 	needsSoft(t)
 	const unknown status = 99
@@ -76,7 +77,8 @@ func failing(t *testing.T, st status, depth int) {
 	}
 }
 
-// TestSilentDevice has a device complete nothing: verbs stay in flight, until the worker gives up or is fenced off.
+// TestSilentDevice has a device complete nothing: verbs stay in flight, until the worker gives up
+// or is fenced off.
 func TestSilentDevice(t *testing.T) {
 	needsSoft(t)
 	for what, c := range map[string]struct {
@@ -166,7 +168,8 @@ func TestForgottenEndpoint(t *testing.T) {
 	mustAdd(t, worker(t, p.Fabric), rdma.At(0, 8), 1)
 }
 
-// TestDepths posts far more than queue pairs hold, of every length, over the place where numbers begin anew.
+// TestDepths posts far more than queue pairs hold, of every length, over the place where numbers
+// begin anew.
 func TestDepths(t *testing.T) {
 	for depth, want := range map[int]int{1: 1, 2: 2, 3: 2, 48: 32, 1 << 20: 0} {
 		t.Run(fmt.Sprint(depth), func(t *testing.T) {
@@ -250,7 +253,8 @@ func TestBacklog(t *testing.T) {
 	}
 }
 
-// TestNoMemoryForParts has the device take no more memory in the midst of an op: the op ends when what is in flight of it does.
+// TestNoMemoryForParts has the device take no more memory in the midst of an op: the op ends when
+// what is in flight of it does.
 func TestNoMemoryForParts(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1, memory: 8 << 20})
@@ -300,7 +304,8 @@ func TestNoMemoryText(t *testing.T) {
 	}
 }
 
-// TestRemoteAccess forges what the worker knows of a node's memory: the device refuses the verb, and the connection is down.
+// TestRemoteAccess forges what the worker knows of a node's memory: the device refuses the verb,
+// and the connection is down.
 func TestRemoteAccess(t *testing.T) {
 	for what, forge := range map[string]func(p *peer){
 		"key":    func(p *peer) { p.key++ },
@@ -357,7 +362,8 @@ func TestReaders(t *testing.T) {
 	}
 }
 
-// TestRestartedNode replaces a node by one at the same address, with empty memory: it is not taken for the old one.
+// TestRestartedNode replaces a node by one at the same address, with empty memory: it is not taken
+// for the old one.
 func TestRestartedNode(t *testing.T) {
 	s := shape{nodes: 3, memory: 1 << 20, lease: 200 * time.Millisecond}
 	p := newPool(t, s)
@@ -402,8 +408,8 @@ func TestClosedEndpoint(t *testing.T) {
 	ep.Batch().Alloc(16)
 }
 
-// TestConnectionsAreGivenBack has more workers than a pool has clients come and go, each with a connection that broke: nodes keep
-// none of theirs.
+// TestConnectionsAreGivenBack has more workers than a pool has clients come and go, each with a
+// connection that broke: nodes keep none of theirs.
 func TestConnectionsAreGivenBack(t *testing.T) {
 	p := newPool(t, shape{nodes: 1})
 	for range 150 {
@@ -422,7 +428,8 @@ func TestConnectionsAreGivenBack(t *testing.T) {
 	}
 }
 
-// TestSilentBacklog fences a worker off that waits for a silent device with more than its queue pair holds.
+// TestSilentBacklog fences a worker off that waits for a silent device with more than its queue
+// pair holds.
 func TestSilentBacklog(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1, own: Options{Depth: 2}})
@@ -483,7 +490,8 @@ func TestStaleCompletions(t *testing.T) {
 	}
 }
 
-// TestJoinLooks joins an epoch with connections of the last: they are used no more, nor are they where a fence was heard of.
+// TestJoinLooks joins an epoch with connections of the last: they are used no more, nor are they
+// where a fence was heard of.
 func TestJoinLooks(t *testing.T) {
 	p := newPool(t, shape{nodes: 1, lease: 100 * time.Millisecond})
 	ep := worker(t, p.Fabric)
@@ -508,8 +516,9 @@ func TestJoinLooks(t *testing.T) {
 	}
 }
 
-// TestUnfencedDevice has the worker keep fences for a device that does not: what is fenced is posted when the READs and atomics in
-// front of it are over, however many parts and posts that takes, and not for a WRITE; and no fence is asked of the device.
+// TestUnfencedDevice has the worker keep fences for a device that does not: what is fenced is
+// posted when the READs and atomics in front of it are over, however many parts and posts that
+// takes, and not for a WRITE; and no fence is asked of the device.
 func TestUnfencedDevice(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1, unfenced: true})
@@ -549,8 +558,8 @@ func TestUnfencedDevice(t *testing.T) {
 	}
 }
 
-// TestDeadDevice has a device that tells nothing of a verb, nor gives it up itself: the worker does, and goes on over another queue
-// pair.
+// TestDeadDevice has a device that tells nothing of a verb, nor gives it up itself: the worker
+// does, and goes on over another queue pair.
 func TestDeadDevice(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})

@@ -37,8 +37,8 @@ func (w *wire) open(t testing.TB) {
 	eventually(t, "what was held back arrives", func() bool { return w.p.net.past.Load() > before })
 }
 
-// TestLate holds a WRITE back on the wire until its sender has been told that it does not land later, in each of the ways in
-// which that is said. Then it arrives.
+// TestLate holds a WRITE back on the wire until its sender has been told that it does not land
+// later, in each of the ways in which that is said. Then it arrives.
 func TestLate(t *testing.T) {
 	needsSoft(t)
 	var link *gateway
@@ -112,8 +112,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestFenceRaces fences epoch after epoch off while workers raise words of their epoch, and connect again and again. Behind a
-// fence no word of an epoch before changes.
+// TestFenceRaces fences epoch after epoch off while workers raise words of their epoch, and connect
+// again and again. Behind a fence no word of an epoch before changes.
 func TestFenceRaces(t *testing.T) {
 	rounds := 12
 	if long {

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// gated is a pool of three nodes behind gateways. While one is shut off the other two need each other for their leases: so these are
-// no shorter than a busy machine can renew.
+// gated is a pool of three nodes behind gateways. While one is shut off the other two need each
+// other for their leases: so these are no shorter than a busy machine can renew.
 type gated struct {
 	*pool
 	gates []*gateway
@@ -35,8 +35,9 @@ func (g *gated) overdue(t *testing.T, node int) {
 	})
 }
 
-// TestHeldBack shuts a node off from all others while its device goes on: what the device does is done, but its result is not
-// taken. Once the node says that it serves it is; when it does not in a second, it is lost with the connection.
+// TestHeldBack shuts a node off from all others while its device goes on: what the device does is
+// done, but its result is not taken. Once the node says that it serves it is; when it does not in a
+// second, it is lost with the connection.
 func TestHeldBack(t *testing.T) {
 	for what, shut := range map[string]func(g *gated) []*gateway{
 		"from its clients": func(g *gated) []*gateway { return g.gates[1:2] },
@@ -92,8 +93,8 @@ func TestHeldBack(t *testing.T) {
 	}
 }
 
-// TestLeaseEndsMeanwhile has the device do something behind the end of the node's lease, for a worker that looks for nothing else
-// since before it: the time counts behind the completion.
+// TestLeaseEndsMeanwhile has the device do something behind the end of the node's lease, for a
+// worker that looks for nothing else since before it: the time counts behind the completion.
 func TestLeaseEndsMeanwhile(t *testing.T) {
 	g := newGated(t)
 	ep := worker(t, g.Fabric)

@@ -190,10 +190,11 @@ func (m *mailbox) end(s *sender) {
 // lostAfter is for how long a device may keep a buffer that others have passed.
 const lostAfter = time.Second
 
-// reclaim takes back buffers that the device has lost: some say nothing of one that they took for a message of several
-// packets, whose sender died before the last of these came. Receive queues are in order, so such a buffer is passed by
-// others. A message that is still coming may have it, however. So all connections are ended, and senders come again:
-// what they had in flight, and had not arrived, they send once more. The caller holds mu.
+// reclaim takes back buffers that the device has lost: some say nothing of one that they took for a
+// message of several packets, whose sender died before the last of these came. Receive queues are
+// in order, so such a buffer is passed by others. A message that is still coming may have it,
+// however. So all connections are ended, and senders come again: what they had in flight, and had
+// not arrived, they send once more. The caller holds mu.
 func (m *mailbox) reclaim() {
 	oldest := uint64(0)
 	for i := range m.slots {
@@ -242,9 +243,9 @@ func (m *mailbox) receive() {
 	}
 }
 
-// first returns the message that Next returns; nil: there is none. Held: there is, but its node is to say that it
-// serves. What came by way of a connection that broke is dropped: the node has not heard of it when it fenced its
-// sender off. The caller holds mu.
+// first returns the message that Next returns; nil: there is none. Held: there is, but its node is
+// to say that it serves. What came by way of a connection that broke is dropped: the node has not
+// heard of it when it fenced its sender off. The caller holds mu.
 func (m *mailbox) first() (s *slot, held bool) {
 	for ; m.n > 0; m.pop() {
 		i := m.came[m.head]
@@ -303,7 +304,8 @@ func (m *mailbox) Release(msg *rdma.Message) {
 	}
 }
 
-// Await waits for a message, or for a completion: it polls for a moment, and then sleeps until the device tells of one.
+// Await waits for a message, or for a completion: it polls for a moment, and then sleeps until the
+// device tells of one.
 func (m *mailbox) Await(within time.Duration) error {
 	e, until := m.e, rdma.Forever
 	if within < rdma.Forever-wall.Now() {

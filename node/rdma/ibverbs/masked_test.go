@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestMaskedWorkers has workers count in bits of their own of one word, which the others change all the time: each masked
-// compare and swap takes effect, once, and each wrong guess is counted as a trip.
+// TestMaskedWorkers has workers count in bits of their own of one word, which the others change all
+// the time: each masked compare and swap takes effect, once, and each wrong guess is counted as a
+// trip.
 func TestMaskedWorkers(t *testing.T) {
 	const workers, times = 4, 150
 	p := newPool(t, shape{nodes: 1})
@@ -79,8 +80,8 @@ func TestMaskedResults(t *testing.T) {
 	}
 }
 
-// TestFenceBehindMasked looks at the order in which a device does what stands in front of a fence, and behind it: a masked
-// compare and swap is over when its last guess is.
+// TestFenceBehindMasked looks at the order in which a device does what stands in front of a fence,
+// and behind it: a masked compare and swap is over when its last guess is.
 func TestFenceBehindMasked(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})

@@ -74,8 +74,9 @@ func next(box *mailbox, want uint64) error {
 	}
 }
 
-// TestOverfullMailbox posts many messages at a time to a mailbox of few buffers. Those that are not refused arrive,
-// once and in order, also when a whole way of them waits behind one that is refused.
+// TestOverfullMailbox posts many messages at a time to a mailbox of few buffers. Those that are not
+// refused arrive, once and in order, also when a whole way of them waits behind one that is
+// refused.
 func TestOverfullMailbox(t *testing.T) {
 	p := newPool(t, shape{nodes: 1})
 	from, _, box := correspondents(t, p.Fabric, 0, rdma.BoxOptions{Slots: 3})
@@ -148,8 +149,9 @@ func TestMessageBehindVerbs(t *testing.T) {
 	p.net.room.Store(nil)
 }
 
-// TestClosedMailboxSays closes a mailbox that has got some of the messages that are in flight: these have arrived, and
-// the others have not. What became of messages to one that ends without a word is not known.
+// TestClosedMailboxSays closes a mailbox that has got some of the messages that are in flight:
+// these have arrived, and the others have not. What became of messages to one that ends without a
+// word is not known.
 func TestClosedMailboxSays(t *testing.T) {
 	needsSoft(t)
 	for _, says := range []bool{true, false} {
@@ -193,8 +195,9 @@ func TestClosedMailboxSays(t *testing.T) {
 	}
 }
 
-// TestLateMessage fences a sender off whose message is on its way: it arrives before that is over, or never. The same
-// holds when the receiver's process does not hear of it: then the node cuts that off.
+// TestLateMessage fences a sender off whose message is on its way: it arrives before that is over,
+// or never. The same holds when the receiver's process does not hear of it: then the node cuts that
+// off.
 func TestLateMessage(t *testing.T) {
 	needsSoft(t)
 	const late = 30 * time.Millisecond
@@ -242,8 +245,9 @@ func TestLateMessage(t *testing.T) {
 	}
 }
 
-// TestMessageHeldBack shuts the node off by way of which a message comes. Neither end takes it, though the device has
-// brought it, until the node says that it serves; without that it is lost with the connection.
+// TestMessageHeldBack shuts the node off by way of which a message comes. Neither end takes it,
+// though the device has brought it, until the node says that it serves; without that it is lost
+// with the connection.
 func TestMessageHeldBack(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		t.Run(map[bool]string{true: "and back", false: "for good"}[again], func(t *testing.T) {
@@ -283,7 +287,8 @@ func TestMessageHeldBack(t *testing.T) {
 	}
 }
 
-// TestJoinEndsMessages joins an epoch with a message of the last one on its way: it does not arrive later.
+// TestJoinEndsMessages joins an epoch with a message of the last one on its way: it does not arrive
+// later.
 func TestJoinEndsMessages(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})
@@ -345,8 +350,8 @@ func TestTooLongMessage(t *testing.T) {
 	}
 }
 
-// TestLostBuffers has the device lose buffers of a mailbox. Once senders have come and gone for a while it has them
-// again, and no message is lost by that.
+// TestLostBuffers has the device lose buffers of a mailbox. Once senders have come and gone for a
+// while it has them again, and no message is lost by that.
 func TestLostBuffers(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})

@@ -32,8 +32,8 @@ type Info struct {
 	SharedPackets string // the same of shared receive queues of messages, which farkv does not use: by a probe that has never run
 }
 
-// Probe tells what devices this machine has. The error wraps ErrNotBuilt, or ErrNoDevice when there is none; beside those that
-// tell it says why others do not.
+// Probe tells what devices this machine has. The error wraps ErrNotBuilt, or ErrNoDevice when there
+// is none; beside those that tell it says why others do not.
 func Probe() ([]Info, error) { return probe() }
 
 // OpenDevice opens the device of a memory node that listens on the given HOST:PORT.
@@ -49,7 +49,8 @@ func OpenDevice(c Choice, listen string) (*Device, error) {
 	return &Device{a}, nil
 }
 
-// Open opens a pool whose nodes have devices. Errors are those of tcp.Open, or wrap ErrNotBuilt or ErrNoDevice.
+// Open opens a pool whose nodes have devices. Errors are those of tcp.Open, or wrap ErrNotBuilt or
+// ErrNoDevice.
 func Open(o tcp.Options, own Options) (*Fabric, error) {
 	a, err := deviceFor(o, own)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Post hands the batch to the device: in one call, with one doorbell a node. What a queue pair has no room for follows when it
-// has.
+// Post hands the batch to the device: in one call, with one doorbell a node. What a queue pair has
+// no room for follows when it has.
 func (e *Endpoint) Post(b *rdma.Batch) error {
 	if err := e.Usable(); err != nil {
 		return fmt.Errorf("post %d verbs: %w", b.Len(), err)
@@ -101,8 +101,8 @@ func (e *Endpoint) pump() {
 	}
 }
 
-// pumpWays makes requests of what waits for mailboxes. In flight to all of them are no more than to one node: there is
-// so much room for their completions.
+// pumpWays makes requests of what waits for mailboxes. In flight to all of them are no more than to
+// one node: there is so much room for their completions.
 func (e *Endpoint) pumpWays() {
 	room := e.fabric.o.Depth
 	for _, p := range e.busy {
@@ -122,8 +122,8 @@ func (e *Endpoint) pumpWays() {
 	}
 }
 
-// refused drops a queue pair that has not taken all that was posted: what it took has no completion to tell of it. One that is
-// broken takes nothing, and the node knows whether it was fenced off.
+// refused drops a queue pair that has not taken all that was posted: what it took has no completion
+// to tell of it. One that is broken takes nothing, and the node knows whether it was fenced off.
 func (e *Endpoint) refused(g *group) {
 	for i := range len(e.peers) + len(e.busy) {
 		p := e.active(i)
@@ -182,7 +182,8 @@ func (e *Endpoint) ring(p *peer, first int) {
 // begins reports whether f is the first of its op's work requests.
 func (f *flight) begins() bool { return (f.off == 0 || f.piece == 1) && f.wrong == 0 }
 
-// unordered reports whether a READ or an atomic is in flight, as far as the device has told: what a fence waits for.
+// unordered reports whether a READ or an atomic is in flight, as far as the device has told: what a
+// fence waits for.
 func (p *peer) unordered() bool {
 	for seq := p.ripe; seq != p.tail; seq++ {
 		if f := p.at(seq); f.batch.Op(int(f.op)).Verb != rdma.Write {
@@ -192,8 +193,8 @@ func (p *peer) unordered() bool {
 	return false
 }
 
-// within refuses here what the other device would refuse, too: an op in parts would have landed in part, and some devices
-// take no misaligned atomic.
+// within refuses here what the other device would refuse, too: an op in parts would have landed in
+// part, and some devices take no misaligned atomic.
 func (e *Endpoint) within(op *rdma.Op) error {
 	off, n := op.Addr.Offset(), uint64(op.Len())
 	switch {
@@ -207,8 +208,8 @@ func (e *Endpoint) within(op *rdma.Op) error {
 	return nil
 }
 
-// stray takes the connection down for good at the op that waits first, as a device would: what is in front of it goes on, it and
-// all behind it fail.
+// stray takes the connection down for good at the op that waits first, as a device would: what is
+// in front of it goes on, it and all behind it fail.
 func (e *Endpoint) stray(p *peer, err error) {
 	e.cutOff(p, err)
 	p.lost = fmt.Errorf("connection to node %d is down since %w", p.node, err)
@@ -218,8 +219,8 @@ func (e *Endpoint) stray(p *peer, err error) {
 	e.failWaiting(p, fmt.Errorf("behind a verb that failed: %w", err))
 }
 
-// cutOff fails the op that waits first. Of one in parts some may be in flight: then the last of those ends it, since the batch
-// and the bytes belong to them until then.
+// cutOff fails the op that waits first. Of one in parts some may be in flight: then the last of
+// those ends it, since the batch and the bytes belong to them until then.
 func (e *Endpoint) cutOff(p *peer, err error) {
 	f := &p.waiting[p.next]
 	for seq := p.tail; f.off > 0 && seq != p.head; {

@@ -26,8 +26,8 @@ static const char *fk_multi_packet(struct ibv_context *c, const char *name)
 	return attr.comp_mask & MLX5DV_CONTEXT_MASK_STRIDING_RQ && attr.striding_rq_caps.supported_qpts ? "yes" : "no";
 }
 
-// The device's general capabilities, by its own commands (DEVX): among them the bit that queues of messages take many an
-// entry. This has never run: there was no such device.
+// The device's general capabilities, by its own commands (DEVX): among them the bit that queues of
+// messages take many an entry. This has never run: there was no such device.
 static const char *fk_shared_packets(struct ibv_device *d, const char *name)
 {
 	enum { query_hca_cap = 0x0100, general_now = 1, cyclic_striding = 0x233, answer = 16 };
@@ -98,7 +98,8 @@ func listDevices() (*devices, error) {
 
 func (d *devices) free() { C.ibv_free_device_list(d.list) }
 
-// mostGIDs bounds the addresses of a device that are looked at; RoCE has a few for each address of its interface.
+// mostGIDs bounds the addresses of a device that are looked at; RoCE has a few for each address of
+// its interface.
 const mostGIDs = 1024
 
 // portsOf tells of a device's ports.

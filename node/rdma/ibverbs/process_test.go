@@ -100,8 +100,8 @@ func needsDevice(t testing.TB) {
 	}
 }
 
-// TestProcesses runs what the suite has for nodes and clients that are processes: nodes die by SIGKILL, and their devices go on
-// for no longer than their processes.
+// TestProcesses runs what the suite has for nodes and clients that are processes: nodes die by
+// SIGKILL, and their devices go on for no longer than their processes.
 func TestProcesses(t *testing.T) {
 	needsDevice(t)
 	h := harness()
@@ -124,8 +124,9 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestStoppedNode stops a node's process while its device goes on. Nothing that is posted behind the end of its lease succeeds; it
-// is expelled, the pool goes on, and when its process does, too, nothing of it is believed.
+// TestStoppedNode stops a node's process while its device goes on. Nothing that is posted behind
+// the end of its lease succeeds; it is expelled, the pool goes on, and when its process does, too,
+// nothing of it is believed.
 func TestStoppedNode(t *testing.T) {
 	needsDevice(t)
 	r := newRemote(t, 3, 1<<16)
@@ -178,8 +179,8 @@ func TestStoppedNode(t *testing.T) {
 	}
 }
 
-// TestKilledClient kills a client while it raises a word. Once it is fenced off the word changes no more, and its identity is
-// another's to have.
+// TestKilledClient kills a client while it raises a word. Once it is fenced off the word changes no
+// more, and its identity is another's to have.
 func TestKilledClient(t *testing.T) {
 	needsDevice(t)
 	r := newRemote(t, 1, 1<<16)
@@ -223,8 +224,8 @@ func flood(ep rdma.Endpoint) error {
 	}
 }
 
-// TestKilledSender kills senders while they send messages of many packets. The mailbox loses no buffer by that, or has
-// it back once senders have come and gone for a while.
+// TestKilledSender kills senders while they send messages of many packets. The mailbox loses no
+// buffer by that, or has it back once senders have come and gone for a while.
 func TestKilledSender(t *testing.T) {
 	needsDevice(t)
 	r := newRemote(t, 1, 1<<16)
@@ -278,8 +279,8 @@ func receive(ep rdma.Endpoint) error {
 	return err
 }
 
-// TestKilledReceiver kills a receiver while messages are on their way to it. These end, and once there is another
-// mailbox of its number, messages arrive there.
+// TestKilledReceiver kills a receiver while messages are on their way to it. These end, and once
+// there is another mailbox of its number, messages arrive there.
 func TestKilledReceiver(t *testing.T) {
 	needsDevice(t)
 	r := newRemote(t, 1, 1<<16)
@@ -349,8 +350,8 @@ func (r *refilled) refill() (err error) {
 	return err
 }
 
-// TestKilledAppender kills senders while they append. The ring loses no place by that: all buffers that were begun come to
-// be settled.
+// TestKilledAppender kills senders while they append. The ring loses no place by that: all buffers
+// that were begun come to be settled.
 func TestKilledAppender(t *testing.T) {
 	needsDevice(t)
 	n := newRemote(t, 1, 1<<20)

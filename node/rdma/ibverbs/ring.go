@@ -51,18 +51,18 @@ type filled struct {
 const (
 	// mostOpen is how many buffers of a stream are open at a time: one that fills, and one ahead.
 	mostOpen = 2
-	// ringDepth is how many places of a stream the device has at most. It takes it some 400 us to fill them at 10 million a
-	// second, in which the node's goroutine is to come by.
+	// ringDepth is how many places of a stream the device has at most. It takes it some 400 us to fill
+	// them at 10 million a second, in which the node's goroutine is to come by.
 	ringDepth = 4096
-	// ringPause is for how long that goroutine leaves the device alone when there was something to do: less than the device
-	// waits for a place, and than it takes to fill them.
+	// ringPause is for how long that goroutine leaves the device alone when there was something to do:
+	// less than the device waits for a place, and than it takes to fill them.
 	ringPause = 200 * time.Microsecond
 	// ringSlice bounds its sleep when there is nothing to do, so that it finds the ring closed.
 	ringSlice = 20 * time.Millisecond
 )
 
-// promises returns what a pool with blocks of so many bytes promises of rings over a device whose port takes packets of
-// an MTU, as libibverbs counts: a block is one packet.
+// promises returns what a pool with blocks of so many bytes promises of rings over a device whose
+// port takes packets of an MTU, as libibverbs counts: a block is one packet.
 func promises(mtu int, port uint8) rdma.RingPromises {
 	mtu = min(mtu, 128<<port)
 	return rdma.RingPromises{MTU: mtu, Counts: true, Streams: rdma.RingStreams(mtu)}
@@ -163,8 +163,8 @@ func (r *ring) receive() (came bool) {
 // placeBits are those of a buffer's number in the id of a place; above them is its stream.
 const placeBits = 56
 
-// feed begins buffers, first for streams that have none, and gives the device places: those of open buffers before all.
-// The caller holds mu.
+// feed begins buffers, first for streams that have none, and gives the device places: those of open
+// buffers before all. The caller holds mu.
 func (r *ring) feed() {
 	for have := -1; have < mostOpen; have++ {
 		for i := range r.streams {

@@ -78,7 +78,8 @@ func bytesAt(t testing.TB, ep *Endpoint, n, places int) (firsts []byte) {
 	return firsts
 }
 
-// TestStreams fills buffers of two streams, of which one then stands still: those of the other are settled.
+// TestStreams fills buffers of two streams, of which one then stands still: those of the other are
+// settled.
 func TestStreams(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})
@@ -96,7 +97,8 @@ func TestStreams(t *testing.T) {
 	if err != nil || c.Begun != 7 || c.Settled != 0 {
 		t.Errorf("of 8 buffers, of which the first is in use: %+v, %v", c, err)
 	}
-	// 0 and 1 are those of the short entry's stream, the second one ahead; the others filled 2 to 4 and half of 5.
+	// 0 and 1 are those of the short entry's stream, the second one ahead; the others filled 2 to 4
+	// and half of 5.
 	var settled []int
 	for i := range 9 {
 		if c.IsSettled(uint64(i)) {
@@ -116,8 +118,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestDryAmidEntry has the device find no place for the second block of an entry: nothing else of it lands, and what is
-// behind it does, in order.
+// TestDryAmidEntry has the device find no place for the second block of an entry: nothing else of
+// it lands, and what is behind it does, in order.
 func TestDryAmidEntry(t *testing.T) {
 	needsSoft(t)
 	for _, fails := range []int32{1, 2, 3} {
@@ -147,8 +149,8 @@ func TestDryAmidEntry(t *testing.T) {
 	}
 }
 
-// TestHeldAppend has an entry find no place for its second block while the node is not known to serve: the entry ends when
-// its first block is known to have landed.
+// TestHeldAppend has an entry find no place for its second block while the node is not known to
+// serve: the entry ends when its first block is known to have landed.
 func TestHeldAppend(t *testing.T) {
 	g := newGated(t)
 	g.net.hasty.Store(true)
@@ -176,7 +178,8 @@ func TestHeldAppend(t *testing.T) {
 	ends(t, from, b, rdma.ErrRingDry)
 }
 
-// TestLateAppend holds an entry back until its sender was told that it does not land later. Then it arrives.
+// TestLateAppend holds an entry back until its sender was told that it does not land later. Then it
+// arrives.
 func TestLateAppend(t *testing.T) {
 	needsSoft(t)
 	for what, c := range map[string]struct {
@@ -226,8 +229,8 @@ func TestLateAppend(t *testing.T) {
 	}
 }
 
-// TestClosedRingSays closes a ring into which an entry has landed that was not acknowledged: it is not said that none is
-// there.
+// TestClosedRingSays closes a ring into which an entry has landed that was not acknowledged: it is
+// not said that none is there.
 func TestClosedRingSays(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})

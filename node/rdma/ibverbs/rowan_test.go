@@ -28,8 +28,9 @@ func rowanEntry(source, i int) []byte {
 	return p
 }
 
-// TestRowan has senders append to a log whose ring has several streams, while its receiver digests and frees segments. Then
-// another one recovers the rest. All entries are found, whole, and of each source in order within each stream.
+// TestRowan has senders append to a log whose ring has several streams, while its receiver digests
+// and frees segments. Then another one recovers the rest. All entries are found, whole, and of each
+// source in order within each stream.
 func TestRowan(t *testing.T) {
 	const sources, each = 3, 600
 	p := newPool(t, shape{nodes: 1, memory: 2 << 20})

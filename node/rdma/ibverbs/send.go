@@ -11,9 +11,11 @@ import (
 )
 
 const (
-	// sendDepth is how many SENDs may be in flight to one mailbox; more wait in the worker. A power of two.
+	// sendDepth is how many SENDs may be in flight to one mailbox; more wait in the worker. A power of
+	// two.
 	sendDepth = 32
-	// mostWays bounds the mailboxes that a worker is connected to at a time. Then others have to give way, in turn.
+	// mostWays bounds the mailboxes that a worker is connected to at a time. Then others have to give
+	// way, in turn.
 	mostWays = 4096
 )
 
@@ -97,8 +99,9 @@ func (e *Endpoint) maySend(op *rdma.Op) error {
 	return nil
 }
 
-// gather has the pieces of a message READ, and returns where it is put together: this end's device does not reach the
-// memory of the node's process. The SEND waits for all verbs that were posted to the node before, and so for these.
+// gather has the pieces of a message READ, and returns where it is put together: this end's device
+// does not reach the memory of the node's process. The SEND waits for all verbs that were posted to
+// the node before, and so for these.
 func (e *Endpoint) gather(b *rdma.Batch, i int, op *rdma.Op) (stage, error) {
 	st, err := e.mem.stage(op.Len())
 	if err != nil {
@@ -120,8 +123,8 @@ func (p *peer) past(pushed uint32) bool {
 	return int32(p.pushed-left-pushed) >= 0 && p.masked == 0
 }
 
-// connected connects the worker to a mailbox, step by step: it returns true once it is. The error is why what waits
-// fails.
+// connected connects the worker to a mailbox, step by step: it returns true once it is. The error
+// is why what waits fails.
 func (e *Endpoint) connected(p *peer) (bool, error) {
 	switch {
 	case p.qp != nil:
@@ -227,8 +230,8 @@ func (e *Endpoint) parted(p *peer) error {
 	}
 }
 
-// fillWay makes requests of what waits for one mailbox, while fewer than room are in flight. It returns how many it
-// made.
+// fillWay makes requests of what waits for one mailbox, while fewer than room are in flight. It
+// returns how many it made.
 func (e *Endpoint) fillWay(p *peer, room int) int {
 	first, near := len(e.requests), &e.peers[p.node]
 	for e.failed(p) && p.tail-p.head < uint32(len(p.ring)) && len(e.requests)-first < room {
@@ -262,8 +265,8 @@ func (e *Endpoint) fillWay(p *peer, room int) int {
 	return len(e.requests) - first
 }
 
-// failed ends those SENDs that wait first and have failed: what they gather could not be read, say. It leaves those of
-// which a piece may land yet. It reports whether others wait.
+// failed ends those SENDs that wait first and have failed: what they gather could not be read, say.
+// It leaves those of which a piece may land yet. It reports whether others wait.
 func (e *Endpoint) failed(p *peer) bool {
 	for ; p.next < len(p.waiting); p.next++ {
 		f := &p.waiting[p.next]
@@ -287,9 +290,9 @@ func (p *peer) flies(f *flight) bool {
 	return last.batch == f.batch && last.op == f.op
 }
 
-// overfull ends the SEND with number seq, for which the mailbox, or the ring, had no buffer. The device has given up the
-// queue pair with it. What is behind has not arrived, since a receiver takes nothing behind what it asks to be sent
-// again: it goes over another queue pair, in order.
+// overfull ends the SEND with number seq, for which the mailbox, or the ring, had no buffer. The
+// device has given up the queue pair with it. What is behind has not arrived, since a receiver
+// takes nothing behind what it asks to be sent again: it goes over another queue pair, in order.
 func (e *Endpoint) overfull(p *peer, seq uint32) {
 	p.ripe = seq
 	e.leave(p)
@@ -311,8 +314,8 @@ func (p *peer) resend(seq uint32) {
 	p.next, p.tail = 0, seq
 }
 
-// lastly takes what a mailbox said that has ended the connection: how many messages it had got. The others have not
-// arrived, and will not, unless they are sent again.
+// lastly takes what a mailbox said that has ended the connection: how many messages it had got. The
+// others have not arrived, and will not, unless they are sent again.
 func (e *Endpoint) lastly(p *peer, messages uint32, again bool) {
 	if p.qp != nil && messages-(p.ripe-p.begin) <= p.tail-p.ripe {
 		p.ripe = p.begin + messages
@@ -339,7 +342,8 @@ func (e *Endpoint) rest() {
 	})
 }
 
-// endWay has the node end the queue pair to a ring, if it is connected yet: the end of the connection takes it down else.
+// endWay has the node end the queue pair to a ring, if it is connected yet: the end of the
+// connection takes it down else.
 func (e *Endpoint) endWay(p *peer) {
 	if connection, err := e.fabric.Reach(p.node); err == nil && connection == p.connection {
 		_ = e.DetachRing(rdma.RingAddr(p.to.addr), p.to.stream)

@@ -16,9 +16,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
-// soft is an adapter in software: queue pairs of one process, each with a goroutine that executes what it sends, in order, on the
-// other end's memory. As with a device, nothing tells a sender that the other end is gone, local memory is touched until a
-// queue pair is closed, and what was on its way then may arrive. It is where faults come from that hardware has too seldom.
+// soft is an adapter in software: queue pairs of one process, each with a goroutine that executes
+// what it sends, in order, on the other end's memory. As with a device, nothing tells a sender that
+// the other end is gone, local memory is touched until a queue pair is closed, and what was on its
+// way then may arrive. It is where faults come from that hardware has too seldom.
 type soft struct {
 	net *network
 	lim limits

@@ -6,7 +6,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// What a Fabric was told and what its worker has not told yet are all calls into the device, told or not.
+// What a Fabric was told and what its worker has not told yet are all calls into the device, told
+// or not.
 func TestStats(t *testing.T) {
 	f := newPool(t, shape{nodes: 1})
 	ep, err := f.Open("worker")

@@ -15,7 +15,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// host is where the tests' nodes listen, and with it the device that they use; without it they use one in software.
+// host is where the tests' nodes listen, and with it the device that they use; without it they use
+// one in software.
 var host = flag.String("rdma", "", "run over the RDMA device with this IP address, instead of one in software")
 
 func TestMain(m *testing.M) {
@@ -152,7 +153,8 @@ func closeAtEnd(t testing.TB, f interface{ Close() error }) {
 	})
 }
 
-// lease is long: what nodes and clients say to each other meanwhile would count as allocations of verbs.
+// lease is long: what nodes and clients say to each other meanwhile would count as allocations of
+// verbs.
 const lease = 10 * time.Second
 
 func harness() rdmatest.Harness {

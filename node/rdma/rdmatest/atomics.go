@@ -70,7 +70,8 @@ func testCompareSwapLock(t testing.TB, h Harness) {
 	expect(t, h, f, counter, workers*rounds)
 }
 
-// testWholeWords writes words whose eight bytes are equal, alone and in longer WRITEs: no READ sees one in parts.
+// testWholeWords writes words whose eight bytes are equal, alone and in longer WRITEs: no READ sees
+// one in parts.
 func testWholeWords(t testing.TB, h Harness) {
 	const words = 16
 	f := h.New(t, 1, poolBytes, nil)
@@ -151,7 +152,8 @@ func testCompareSwapResults(t testing.TB, h Harness) {
 	})
 }
 
-// testMaskedCompareSwap checks the masks, or that a fabric without them says so and leaves the word alone.
+// testMaskedCompareSwap checks the masks, or that a fabric without them says so and leaves the word
+// alone.
 func testMaskedCompareSwap(t testing.TB, h Harness) {
 	f := h.New(t, 1, poolBytes, nil)
 	a := rdma.At(0, 16)

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// testBytes writes every small length at every alignment and looks at the bytes and their neighbours. Both ends of a
-// node's memory are tried.
+// testBytes writes every small length at every alignment and looks at the bytes and their
+// neighbours. Both ends of a node's memory are tried.
 func testBytes(t testing.TB, h Harness) {
 	f := h.New(t, 2, poolBytes, nil)
 	one(t, h, f, func(ep rdma.Endpoint) {
@@ -68,8 +68,8 @@ type access struct {
 	fill    byte
 }
 
-// testBytesAgainstModel runs random batches of one worker against plain memory. WRITEs have fences, so that they do
-// not pass READs: each READ sees exactly what was posted before it.
+// testBytesAgainstModel runs random batches of one worker against plain memory. WRITEs have fences,
+// so that they do not pass READs: each READ sees exactly what was posted before it.
 func testBytesAgainstModel(t testing.TB, h Harness) {
 	const span = 3 * 4096
 	f := h.New(t, 2, poolBytes, nil)

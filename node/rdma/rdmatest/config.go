@@ -51,7 +51,8 @@ func swapped(t testing.TB, f rdma.Fabric, r rdma.Role, version uint64, data []by
 	}
 }
 
-// filled is a configuration of n bytes at least that begins with text, and of which no part is another's.
+// filled is a configuration of n bytes at least that begins with text, and of which no part is
+// another's.
 func filled(text string, n int) []byte {
 	text += ";"
 	return bytes.Repeat([]byte(text), n/len(text)+1)
@@ -90,7 +91,8 @@ func testConfig(t testing.TB, h Harness) {
 	})
 }
 
-// testConfigs lets workers with one role replace the configuration, and read it, as fast as they can.
+// testConfigs lets workers with one role replace the configuration, and read it, as fast as they
+// can.
 func testConfigs(t testing.TB, h Harness) {
 	const rounds = 12
 	f, log := h.New(t, 1, poolBytes, nil), history.New()
@@ -162,8 +164,8 @@ func useConfig(t testing.TB, f rdma.Fabric, ep rdma.Endpoint, log *history.Log, 
 	return c
 }
 
-// testDeposed has masters whose tenure is over replace the configuration: none does once another is master, whether or
-// not that one has ever touched it.
+// testDeposed has masters whose tenure is over replace the configuration: none does once another is
+// master, whether or not that one has ever touched it.
 func testDeposed(t testing.TB, h Harness) {
 	f, lease := h.New(t, 1, poolBytes, nil), h.lease()
 	one(t, h, f, func(ep rdma.Endpoint) {

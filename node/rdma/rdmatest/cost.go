@@ -93,7 +93,8 @@ func testTrips(t testing.TB, h Harness) {
 	}
 }
 
-// testAllocations measures a batch in steady state, where the fabric claims that it allocates nothing.
+// testAllocations measures a batch in steady state, where the fabric claims that it allocates
+// nothing.
 func testAllocations(t testing.TB, h Harness) {
 	if !h.AllocFree {
 		t.Skip("not claimed")
@@ -115,8 +116,9 @@ func testAllocations(t testing.TB, h Harness) {
 			}
 			b.Release()
 		}
-		// What allocates in a batch is in every measurement. What the fabric does beside them, to make its connections and keep
-		// its leases, is of the whole process too, but ends, or is rarer than rounds are.
+		// What allocates in a batch is in every measurement. What the fabric does beside them, to make
+		// its connections and keep its leases, is of the whole process too, but ends, or is rarer than
+		// rounds are.
 		least := math.Inf(1)
 		for range 5 {
 			least = min(least, testing.AllocsPerRun(200, round))

@@ -48,7 +48,8 @@ func testRand(t testing.TB, h Harness) {
 	}
 }
 
-// testTasks starts tasks: each has an endpoint of its own, and Close ends and joins those that go on for ever.
+// testTasks starts tasks: each has an endpoint of its own, and Close ends and joins those that go
+// on for ever.
 func testTasks(t testing.TB, h Harness) {
 	const tasks = 4
 	f := h.New(t, 1, poolBytes, nil)

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// testAccess strays in each way, in the midst of a batch: what was posted before it lands, what comes behind it on
-// the same connection does not, other nodes and other workers do not notice.
+// testAccess strays in each way, in the midst of a batch: what was posted before it lands, what
+// comes behind it on the same connection does not, other nodes and other workers do not notice.
 func testAccess(t testing.TB, h Harness) {
 	f := h.New(t, 2, poolBytes, nil)
 	end := f.Size()

@@ -8,16 +8,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Where the workers of testFence write: busy and slow ones add to the first words of node 0, which are those that stays
-// looks at; flags are on node 1.
+// Where the workers of testFence write: busy and slow ones add to the first words of node 0, which
+// are those that stays looks at; flags are on node 1.
 var (
 	flags   = rdma.At(1, 64) // workers that are at work
 	behind  = rdma.At(1, 128)
 	calling = rdma.At(1, 192)
 )
 
-// testFence fences off what workers of an earlier epoch have posted: one that posts without a pause, one that sleeps
-// while its verbs fly, one that has posted nothing, and the master itself.
+// testFence fences off what workers of an earlier epoch have posted: one that posts without a
+// pause, one that sleeps while its verbs fly, one that has posted nothing, and the master itself.
 func testFence(t testing.TB, h Harness) {
 	for range 10 {
 		fence(t, h)
@@ -100,7 +100,8 @@ func await(t testing.TB, f rdma.Fabric, ep rdma.Endpoint, ok func(v rdma.View) b
 	}
 }
 
-// rejoin checks that a worker was fenced off for no other reason than its epoch, stays so, and goes on once it joins.
+// rejoin checks that a worker was fenced off for no other reason than its epoch, stays so, and goes
+// on once it joins.
 func rejoin(t testing.TB, f rdma.Fabric, ep rdma.Endpoint, err error) {
 	await(t, f, ep, func(v rdma.View) bool { return v.Epoch == 1 && !v.Busy })
 	_, again := fetchAdd(ep, rdma.At(0, 0), 1)
@@ -149,8 +150,8 @@ func testFenceOfNobody(t testing.TB, h Harness) {
 	expect(t, h, f, rdma.At(0, 0), 600)
 }
 
-// testFenceAndOpen opens workers while epochs pass. Each adds to the word of the epoch in which it was opened: once the
-// next one is fenced, that word stays as it is.
+// testFenceAndOpen opens workers while epochs pass. Each adds to the word of the epoch in which it
+// was opened: once the next one is fenced, that word stays as it is.
 func testFenceAndOpen(t testing.TB, h Harness) {
 	const epochs = 40
 	f := h.New(t, 1, poolBytes, nil)

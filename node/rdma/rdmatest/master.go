@@ -15,8 +15,8 @@ type tenure struct {
 	latest, end time.Duration
 }
 
-// testMaster has workers become master as often as they can, prolong that, and resign or not: there is never more than
-// one, and epochs have the order of tenures.
+// testMaster has workers become master as often as they can, prolong that, and resign or not: there
+// is never more than one, and epochs have the order of tenures.
 func testMaster(t testing.TB, h Harness) {
 	const rounds = 60
 	f, lease := h.New(t, 1, poolBytes, nil), h.lease()
@@ -53,7 +53,8 @@ func testMaster(t testing.TB, h Harness) {
 	}
 }
 
-// reign is a tenure. Its owner never lets it run out without a word, which would cost it its identity.
+// reign is a tenure. Its owner never lets it run out without a word, which would cost it its
+// identity.
 func reign(t testing.TB, f rdma.Fabric, ep rdma.Endpoint, r rdma.Role, latest, lease time.Duration) tenure {
 	if r.Owner != ep.Client() || r.Epoch == 0 || r.Until > latest+lease {
 		t.Errorf("client %d is master as %+v, at %v", ep.Client(), r, latest)
@@ -123,8 +124,8 @@ func testRenew(t testing.TB, h Harness) {
 	})
 }
 
-// testLostMaster lets a master that posts all the time lose its role without noticing: none of its verbs lands once
-// another one is master. One that resigned, or wins again, is not fenced off.
+// testLostMaster lets a master that posts all the time lose its role without noticing: none of its
+// verbs lands once another one is master. One that resigned, or wins again, is not fenced off.
 func testLostMaster(t testing.TB, h Harness) {
 	f, lease := h.New(t, 2, poolBytes, serve), h.lease()
 	lost := func(ep rdma.Endpoint) {

@@ -15,8 +15,9 @@ import (
 // serverBox is the mailbox of the suite's server, at node 0.
 var serverBox = rdma.BoxAt(0, 7)
 
-// correspond runs a server with a mailbox beside node 0 and clients with mailboxes of their own. The server may return
-// when *over says that all clients have. Without messages it checks that Listen says so, and returns nil.
+// correspond runs a server with a mailbox beside node 0 and clients with mailboxes of their own.
+// The server may return when *over says that all clients have. Without messages it checks that
+// Listen says so, and returns nil.
 func correspond(t testing.TB, h Harness, o rdma.BoxOptions, handler rdma.Handler,
 	server func(ep rdma.Endpoint, box rdma.Mailbox, over *atomic.Bool), clients ...func(rdma.Endpoint, rdma.Mailbox),
 ) rdma.Fabric {
@@ -58,7 +59,8 @@ func correspond(t testing.TB, h Harness, o rdma.BoxOptions, handler rdma.Handler
 	return f
 }
 
-// send sends a message and waits until it was delivered. It tries again as long as there is no such mailbox yet.
+// send sends a message and waits until it was delivered. It tries again as long as there is no such
+// mailbox yet.
 func send(ep rdma.Endpoint, to rdma.BoxAddr, head []byte, spans ...rdma.Span) error {
 	for until := ep.Now() + patience; ; {
 		err := sendOnce(ep, to, head, spans...)
@@ -124,8 +126,8 @@ func content(c rdma.ClientID, i, n int) []byte {
 	return p
 }
 
-// testMessages has clients with many messages in flight, and checks that each arrives once, whole and in order, and
-// that so do the answers of a server that posts verbs meanwhile.
+// testMessages has clients with many messages in flight, and checks that each arrives once, whole
+// and in order, and that so do the answers of a server that posts verbs meanwhile.
 func testMessages(t testing.TB, h Harness) {
 	const messages, window = 200, 12
 	client := func(ep rdma.Endpoint, box rdma.Mailbox) {
@@ -194,7 +196,8 @@ func (w *watched) Next() *rdma.Message {
 	return m
 }
 
-// testMessageSizes sends messages of all sizes, and one that is too long: it is refused, and the next one is not.
+// testMessageSizes sends messages of all sizes, and one that is too long: it is refused, and the
+// next one is not.
 func testMessageSizes(t testing.TB, h Harness) {
 	correspond(t, h, rdma.BoxOptions{Bytes: rdma.MaxMessage - 8}, nil, echoMessages(t), func(ep rdma.Endpoint, box rdma.Mailbox) {
 		for i, n := range []int{0, 1, 7, 8, 9, 63, 64, 65, 1023, 4096, 4097, 40_000, rdma.MaxMessage, rdma.MaxMessage - 8, 3} {
@@ -216,7 +219,8 @@ func testMessageSizes(t testing.TB, h Harness) {
 	})
 }
 
-// testGather has a server answer with pieces of its node's memory, and tries another's, and what lies outside.
+// testGather has a server answer with pieces of its node's memory, and tries another's, and what
+// lies outside.
 func testGather(t testing.TB, h Harness) {
 	server := func(ep rdma.Endpoint, box rdma.Mailbox, over *atomic.Bool) {
 		if err := errors.Join(write(ep, rdma.At(0, 4096), content(2, 5, 300)), write(ep, rdma.At(0, 8192), []byte("value"))); err != nil {
@@ -252,8 +256,8 @@ func testGather(t testing.TB, h Harness) {
 	})
 }
 
-// testFullMailbox fills a mailbox whose owner does not look at it: the next message is refused, without harm to those
-// that are there or come when there is room.
+// testFullMailbox fills a mailbox whose owner does not look at it: the next message is refused,
+// without harm to those that are there or come when there is room.
 func testFullMailbox(t testing.TB, h Harness) {
 	const slots = 4
 	var full, room atomic.Bool
@@ -300,7 +304,8 @@ func testFullMailbox(t testing.TB, h Harness) {
 	})
 }
 
-// sendUntilRoom is send for a mailbox that was full: word of a buffer that was released may be on its way.
+// sendUntilRoom is send for a mailbox that was full: word of a buffer that was released may be on
+// its way.
 func sendUntilRoom(ep rdma.Endpoint, to rdma.BoxAddr, p []byte) error {
 	for until := ep.Now() + patience; ; ep.Sleep(50 * time.Microsecond) {
 		if err := send(ep, to, p); !errors.Is(err, rdma.ErrBoxFull) || ep.Now() > until {
@@ -407,8 +412,8 @@ func testAwait(t testing.TB, h Harness) {
 	})
 }
 
-// testDeadReceiver kills the node by way of which a server is reached: messages to it end in ErrNodeDown, and no wait
-// lasts longer than it was told to.
+// testDeadReceiver kills the node by way of which a server is reached: messages to it end in
+// ErrNodeDown, and no wait lasts longer than it was told to.
 func testDeadReceiver(t testing.TB, h Harness) {
 	if h.KillNode == nil {
 		t.Skip("nodes of this fabric cannot die")
@@ -464,8 +469,8 @@ func testDeadReceiver(t testing.TB, h Harness) {
 	})
 }
 
-// testFencedMessages fences senders off: a message of one that is gone, or of an epoch that is over, is refused as
-// verbs are.
+// testFencedMessages fences senders off: a message of one that is gone, or of an epoch that is
+// over, is refused as verbs are.
 func testFencedMessages(t testing.TB, h Harness) {
 	var f rdma.Fabric
 	make := h.New

@@ -49,7 +49,8 @@ func testPostingOrder(t testing.TB, h Harness) {
 	expect(t, h, f, rdma.At(1, 64), 199)
 }
 
-// testFencedAtomic reads a word behind its own CAS: without a fence the READ may pass it, with one it may not.
+// testFencedAtomic reads a word behind its own CAS: without a fence the READ may pass it, with one
+// it may not.
 func testFencedAtomic(t testing.TB, h Harness) {
 	f := h.New(t, 1, poolBytes, nil)
 	one(t, h, f, func(ep rdma.Endpoint) {
@@ -70,8 +71,9 @@ func testFencedAtomic(t testing.TB, h Harness) {
 	})
 }
 
-// testFencedReads has a writer raise two words in turn, the first always first, and readers read them the other way
-// round: with a fence between the READs, and with a wait, the first is never behind the second.
+// testFencedReads has a writer raise two words in turn, the first always first, and readers read
+// them the other way round: with a fence between the READs, and with a wait, the first is never
+// behind the second.
 func testFencedReads(t testing.TB, h Harness) {
 	const rounds = 500
 	f := h.New(t, 1, poolBytes, nil)
@@ -104,8 +106,8 @@ func testFencedReads(t testing.TB, h Harness) {
 	h.Parallel(t, f, writer, reader, reader)
 }
 
-// testBehindAFence reads a word and writes it again, without a fence of its own but behind an op that has one: a fence
-// holds for what is posted behind it, too.
+// testBehindAFence reads a word and writes it again, without a fence of its own but behind an op
+// that has one: a fence holds for what is posted behind it, too.
 func testBehindAFence(t testing.TB, h Harness) {
 	f := h.New(t, 1, poolBytes, nil)
 	one(t, h, f, func(ep rdma.Endpoint) {
@@ -126,7 +128,8 @@ func testBehindAFence(t testing.TB, h Harness) {
 	})
 }
 
-// testChains waits for some of several chains: as many as were waited for are complete, and their results are there.
+// testChains waits for some of several chains: as many as were waited for are complete, and their
+// results are there.
 func testChains(t testing.TB, h Harness) {
 	f := h.New(t, 3, poolBytes, nil)
 	one(t, h, f, func(ep rdma.Endpoint) {
@@ -199,8 +202,8 @@ func testTimeout(t testing.TB, h Harness) {
 	expect(t, h, f, rdma.At(0, 0), 5)
 }
 
-// testFollowUps posts the second step for one replica while others fly, and waits for batches in another order than
-// they were posted in.
+// testFollowUps posts the second step for one replica while others fly, and waits for batches in
+// another order than they were posted in.
 func testFollowUps(t testing.TB, h Harness) {
 	f := h.New(t, 2, poolBytes, nil)
 	one(t, h, f, func(ep rdma.Endpoint) {

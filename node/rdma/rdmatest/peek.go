@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// testPeek looks at a pool without being its client: the look sees what workers write and joins views, changes nothing, and
-// takes no identity.
+// testPeek looks at a pool without being its client: the look sees what workers write and joins
+// views, changes nothing, and takes no identity.
 func testPeek(t testing.TB, h Harness) {
 	f := h.New(t, 2, poolBytes, func(m rdma.Memory, r *rdma.Request) error { m.FetchAdd(8, 1); return nil })
 	p, ok := f.(rdma.Peeker)
@@ -75,8 +75,8 @@ func testPeek(t testing.TB, h Harness) {
 	})
 }
 
-// testPeekJoins fences epochs off: a look that has not joined the view either reads what is there or is told so, and goes on
-// once it has.
+// testPeekJoins fences epochs off: a look that has not joined the view either reads what is there
+// or is told so, and goes on once it has.
 func testPeekJoins(t testing.TB, f rdma.Fabric, look rdma.Endpoint) {
 	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1}); !ok || err != nil {
 		t.Errorf("advance: %v, %v", ok, err)

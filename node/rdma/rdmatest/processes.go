@@ -21,8 +21,8 @@ const (
 
 const processes, perProcess = 3, 2000
 
-// Role returns what a process started by Harness.Spawn has to do, or nil when there is no such role. The process
-// fails when it returns an error.
+// Role returns what a process started by Harness.Spawn has to do, or nil when there is no such
+// role. The process fails when it returns an error.
 func Role(name string) func(f rdma.Fabric, ep rdma.Endpoint) error {
 	alone := func(role func(ep rdma.Endpoint) error) func(rdma.Fabric, rdma.Endpoint) error {
 		return func(_ rdma.Fabric, ep rdma.Endpoint) error { return role(ep) }
@@ -89,7 +89,8 @@ func wordsInProcess(ep rdma.Endpoint) error {
 	return nil
 }
 
-// fenceInProcess makes the process that comes last the master: it fences off the others while they write.
+// fenceInProcess makes the process that comes last the master: it fences off the others while they
+// write.
 func fenceInProcess(f rdma.Fabric, ep rdma.Endpoint) error {
 	rank, err := fetchAdd(ep, rdma.At(0, 24), 1)
 	if err != nil {

@@ -31,8 +31,8 @@ type ringed struct {
 // over reports whether all senders have returned.
 func (r *ringed) over() bool { return r.senders.Load() == 0 }
 
-// appending runs a receiver with a ring beside node 0, and senders. Without rings it checks that this is said, and
-// returns false.
+// appending runs a receiver with a ring beside node 0, and senders. Without rings it checks that
+// this is said, and returns false.
 func appending(t testing.TB, h Harness, receiver func(*ringed, rdma.Endpoint, rdma.Ring),
 	senders ...func(*ringed, rdma.Endpoint),
 ) bool {
@@ -79,7 +79,8 @@ func appending(t testing.TB, h Harness, receiver func(*ringed, rdma.Endpoint, rd
 	return true
 }
 
-// post posts the i-th to the n-th buffer of so many bytes, at once: a stream that comes second finds the second.
+// post posts the i-th to the n-th buffer of so many bytes, at once: a stream that comes second
+// finds the second.
 func (r *ringed) post(ring rdma.Ring, size, i, n int) {
 	var all []rdma.Span
 	for ; i < n; i++ {
@@ -112,7 +113,8 @@ func appendOne(ep rdma.Endpoint, p []byte) error {
 	}
 }
 
-// An entry of the suite is blocks of up to an MTU, each with a header of 16 bytes: its length, sender, number, block.
+// An entry of the suite is blocks of up to an MTU, each with a header of 16 bytes: its length,
+// sender, number, block.
 type ringBlock struct{ length, sender, number, block uint32 }
 
 func (k ringBlock) fill(p []byte) {
@@ -132,7 +134,8 @@ func ringEntry(p []byte, mtu, sender, number int) {
 	}
 }
 
-// blocks returns the blocks in memory, in order, and fails t when one is not whole. Memory was zero.
+// blocks returns the blocks in memory, in order, and fails t when one is not whole. Memory was
+// zero.
 func ringBlocks(t testing.TB, memory []byte) (all []ringBlock) {
 	for len(memory) >= rdma.Stride {
 		var v [4]uint32
@@ -159,8 +162,9 @@ func ringBlocks(t testing.TB, memory []byte) (all []ringBlock) {
 	return all
 }
 
-// sequential checks that each of the senders' entries is there once, its blocks in order, and in posting order within
-// its stream. It returns how many blocks lie behind one of another entry, though they are not the first of their own.
+// sequential checks that each of the senders' entries is there once, its blocks in order, and in
+// posting order within its stream. It returns how many blocks lie behind one of another entry,
+// though they are not the first of their own.
 func (r *ringed) sequential(all []ringBlock, senders, entries int, sizeOf func(r *ringed, number int) int) (apart int) {
 	streams := max(1, r.p.Streams)
 	next := make([]ringBlock, senders*streams)
@@ -195,7 +199,8 @@ func (r *ringed) sequential(all []ringBlock, senders, entries int, sizeOf func(r
 	return apart
 }
 
-// testAppends has senders append entries of some sizes, several in a batch, and looks at what is in the ring's buffers.
+// testAppends has senders append entries of some sizes, several in a batch, and looks at what is in
+// the ring's buffers.
 func testAppends(t testing.TB, h Harness, entries, size, buffers int, sizeOf func(r *ringed, number int) int) {
 	const senders, most = 3, 5
 	var found []ringBlock
@@ -257,8 +262,8 @@ func testRingBlocks(t testing.TB, h Harness) {
 	testAppends(t, h, 20, 64<<10, 14, func(r *ringed, i int) int { return 40 + r.mtu*(i%6)*2/3 })
 }
 
-// testDryRing fills all buffers of a ring: then appends are refused, until there is another buffer. Nothing lands
-// outside of the buffers.
+// testDryRing fills all buffers of a ring: then appends are refused, until there is another buffer.
+// Nothing lands outside of the buffers.
 func testDryRing(t testing.TB, h Harness) {
 	var dry, room atomic.Bool
 	shape := func(r *ringed) (size, entries int) {
@@ -314,8 +319,9 @@ func testDryRing(t testing.TB, h Harness) {
 	})
 }
 
-// testRingCounts checks what rings count: a buffer that is settled does not change any more, and all but the last come
-// to be. A ring has as many places as it says, and those of settled buffers again.
+// testRingCounts checks what rings count: a buffer that is settled does not change any more, and
+// all but the last come to be. A ring has as many places as it says, and those of settled buffers
+// again.
 func testRingCounts(t testing.TB, h Harness) {
 	const all, most = 8, 4 // buffers, and at a time
 	var done atomic.Bool

@@ -36,7 +36,8 @@ func strangeRings(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
 	}
 }
 
-// testRingRefusals opens rings and posts buffers that may not be, and appends to where no ring is, or what is too long.
+// testRingRefusals opens rings and posts buffers that may not be, and appends to where no ring is,
+// or what is too long.
 func testRingRefusals(t testing.TB, h Harness) {
 	var closed atomic.Bool
 	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
@@ -152,7 +153,8 @@ func testFencedAppends(t testing.TB, h Harness) {
 	}
 }
 
-// testFencedRing fences a receiver off: nothing lands in its ring any more, and another worker takes over.
+// testFencedRing fences a receiver off: nothing lands in its ring any more, and another worker
+// takes over.
 func testFencedRing(t testing.TB, h Harness) {
 	var client, fenced atomic.Int32
 	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {

@@ -450,7 +450,8 @@ func lifeRules() []rule {
 	}
 }
 
-// TestSuiteHasTeeth breaks each rule and expects the suite to see it, and no test of the suite to see nothing ever.
+// TestSuiteHasTeeth breaks each rule and expects the suite to see it, and no test of the suite to
+// see nothing ever.
 func TestSuiteHasTeeth(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

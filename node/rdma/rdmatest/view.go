@@ -146,8 +146,8 @@ func testMembers(t testing.TB, h Harness) {
 	}
 }
 
-// testViews has a master change two members in each epoch, the first always first, while others look: what they see was
-// so at one moment, and an idle view is complete.
+// testViews has a master change two members in each epoch, the first always first, while others
+// look: what they see was so at one moment, and an idle view is complete.
 func testViews(t testing.TB, h Harness) {
 	const epochs = 20
 	f := h.New(t, 2*epochs, 4096, nil)

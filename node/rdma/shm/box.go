@@ -17,7 +17,8 @@ type boxes struct {
 	at map[rdma.BoxAddr]*mailbox
 }
 
-// mailbox is a worker's. Senders are other goroutines: they fill its buffers in under mu, and leave word in wake.
+// mailbox is a worker's. Senders are other goroutines: they fill its buffers in under mu, and leave
+// word in wake.
 type mailbox struct {
 	e    *Endpoint
 	o    rdma.BoxOptions
@@ -200,7 +201,8 @@ func (e *Endpoint) deliver(op *rdma.Op) error {
 	return nil
 }
 
-// gathers reports whether a message of the worker may gather s: from the node that its mailbox is at.
+// gathers reports whether a message of the worker may gather s: from the node that its mailbox is
+// at.
 func (e *Endpoint) gathers(s rdma.Span) bool {
 	off := s.Addr.Offset()
 	return s.Addr.Node() == e.box.o.Node && s.Len >= 0 && off <= e.size && uint64(s.Len) <= e.size-off

@@ -53,7 +53,8 @@ func (e *Endpoint) call(node int, r *rdma.Request) (err error) {
 	return e.fabric.handler(&e.view, r)
 }
 
-// view is a node's own view of its memory. Its procedures are our code: an offset out of range is a bug, and panics.
+// view is a node's own view of its memory. Its procedures are our code: an offset out of range is a
+// bug, and panics.
 type view struct {
 	fabric *Fabric
 	node   int

@@ -19,8 +19,8 @@ func (f *Fabric) slot(c rdma.ClientID) *slot {
 	return (*slot)(unsafe.Add(unsafe.Pointer(f.head), slotOffset(c)))
 }
 
-// Open returns an endpoint with a free identity. Those of workers that died without closing are not free: they may
-// own memory. The error wraps rdma.ErrFull when there is none.
+// Open returns an endpoint with a free identity. Those of workers that died without closing are not
+// free: they may own memory. The error wraps rdma.ErrFull when there is none.
 func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,7 +52,8 @@ func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 		f.name, name, f.g.Clients-dead, f.g.Clients, dead, rdma.ErrFull)
 }
 
-// claim begins a life in slot c. A crash before the state is set leaves the slot free; one behind it, a dead client.
+// claim begins a life in slot c. A crash before the state is set leaves the slot free; one behind
+// it, a dead client.
 func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	ok, err := f.lives.take(c)
 	if !ok || err != nil {
@@ -90,8 +91,8 @@ func (f *Fabric) endpoint(c rdma.ClientID, s *slot) *Endpoint {
 	return e
 }
 
-// Peek returns an endpoint without an identity: it has a slot of its own that no other process sees. Nothing fences it off, and
-// nothing waits for its READs.
+// Peek returns an endpoint without an identity: it has a slot of its own that no other process
+// sees. Nothing fences it off, and nothing waits for its READs.
 func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
 	e, err := f.nameless(name)
 	if err != nil {
@@ -121,7 +122,8 @@ func (f *Fabric) nameless(name string) (_ *Endpoint, err error) {
 	return f.endpoint(0, &slot{state: 1<<1 | 1}), nil
 }
 
-// leave ends e's life, and its tenure as master. A client that was fenced off stays listed until Forget.
+// leave ends e's life, and its tenure as master. A client that was fenced off stays listed until
+// Forget.
 func (f *Fabric) leave(e *Endpoint) error {
 	if e.id == 0 {
 		return nil
@@ -179,8 +181,9 @@ func (f *Fabric) known(c rdma.ClientID) error {
 	return nil
 }
 
-// Revoke fences a client off. A process that was stopped in the midst of a Post keeps it from returning nil: after
-// 10 s the error wraps rdma.ErrTimeout, and the client is fenced off all the same.
+// Revoke fences a client off. A process that was stopped in the midst of a Post keeps it from
+// returning nil: after 10 s the error wraps rdma.ErrTimeout, and the client is fenced off all the
+// same.
 func (f *Fabric) Revoke(c rdma.ClientID) (err error) {
 	defer f.guard(&err)()
 	if err := f.known(c); err != nil {
@@ -213,8 +216,8 @@ func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
 	return nil
 }
 
-// drain waits until the verbs that c is executing are over, or the kernel says that c is gone: it drops a process's
-// locks only when the last of its threads has ended.
+// drain waits until the verbs that c is executing are over, or the kernel says that c is gone: it
+// drops a process's locks only when the last of its threads has ended.
 func (f *Fabric) drain(c rdma.ClientID) error {
 	s := f.slot(c)
 	turn := atomic.LoadUint64(&s.busy)

@@ -11,10 +11,11 @@ import (
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
-// configWord is the last tenure that began, in the upper half, and the configuration's version. Version v is the half
-// v%2 of the configuration's memory: the next one is written to the other half, and then the word is replaced. So a
-// crash leaves the old version whole, or the new one. Writers hold the lock of identity 0, which is no client's, and
-// which the kernel drops when the process dies: a writer that is slow does not write to a half that is in use by then.
+// configWord is the last tenure that began, in the upper half, and the configuration's version.
+// Version v is the half v%2 of the configuration's memory: the next one is written to the other
+// half, and then the word is replaced. So a crash leaves the old version whole, or the new one.
+// Writers hold the lock of identity 0, which is no client's, and which the kernel drops when the
+// process dies: a writer that is slow does not write to a half that is in use by then.
 type configWord uint64
 
 const tenureShift = 32
@@ -62,8 +63,8 @@ func (f *Fabric) loadConfig() rdma.Config {
 	}
 }
 
-// SwapConfig replaces the store's configuration. A process that was stopped in the midst of it keeps others from
-// replacing it: after 10 s the error wraps rdma.ErrTimeout.
+// SwapConfig replaces the store's configuration. A process that was stopped in the midst of it
+// keeps others from replacing it: after 10 s the error wraps rdma.ErrTimeout.
 func (f *Fabric) SwapConfig(r rdma.Role, version uint64, data []byte) (ok bool, err error) {
 	err = rdma.CheckConfig(data)
 	if err == nil {
@@ -123,7 +124,8 @@ func (f *Fabric) claimConfig(tenure uint64) {
 	}
 }
 
-// configPace is the pause between two looks of a wait for a configuration, or for the right to write one.
+// configPace is the pause between two looks of a wait for a configuration, or for the right to
+// write one.
 const configPace = time.Millisecond
 
 // AwaitConfig waits for another configuration.

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
-// TestConfigOfAWriterThatDied has a master die before it replaces the word: the old configuration is whole, and the
-// next one, too.
+// TestConfigOfAWriterThatDied has a master die before it replaces the word: the old configuration
+// is whole, and the next one, too.
 func TestConfigOfAWriterThatDied(t *testing.T) {
 	f, _ := newMem(t)
 	ep, err := f.Open("master")
@@ -92,7 +92,8 @@ func TestAwaitConfigUntilClose(t *testing.T) {
 	}
 }
 
-// TestConfigWhileItChanges reads a configuration that is replaced as fast as it can be: each is whole.
+// TestConfigWhileItChanges reads a configuration that is replaced as fast as it can be: each is
+// whole.
 func TestConfigWhileItChanges(t *testing.T) {
 	f, _ := newMem(t)
 	ep, err := f.Open("master")

@@ -10,10 +10,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// CrashClient ends the process of a client by SIGKILL, and with it all clients of that process: at once, or with a step
-// when the client posts what it names so (rdma.Step); steps that no store has never come. Errors
-// wrap rdma.ErrClosed when the client is not alive, rdma.ErrNotSupported when the pool is this process's own, or with a
-// step when it is Shared, and ErrForeign when the process does not hold the client's lock.
+// CrashClient ends the process of a client by SIGKILL, and with it all clients of that process: at
+// once, or with a step when the client posts what it names so (rdma.Step); steps that no store has
+// never come. Errors wrap rdma.ErrClosed when the client is not alive, rdma.ErrNotSupported when
+// the pool is this process's own, or with a step when it is Shared, and ErrForeign when the process
+// does not hold the client's lock.
 func (f *Fabric) CrashClient(c rdma.Client, step rdma.Step) error {
 	if err := f.crash(c, step); err != nil {
 		return fmt.Errorf("crash client %d: %w", c.ID, err)
@@ -44,7 +45,8 @@ func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 	if err := f.lives.(*fileLives).mustHold(pid, c.ID); err != nil {
 		return err
 	}
-	// Alive behind the opening: the number means the process that holds the slot, and none that got it later.
+	// Alive behind the opening: the number means the process that holds the slot, and none that got it
+	// later.
 	held, err := f.lives.held(c.ID)
 	if err == nil && (!held || atomic.LoadUint64(&s.state) != c.Life<<1|1) {
 		err = rdma.ErrClosed

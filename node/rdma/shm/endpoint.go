@@ -52,8 +52,8 @@ func (e *Endpoint) Client() rdma.ClientID { return e.id }
 // Life tells the worker from others that had its identity.
 func (e *Endpoint) Life() uint64 { return e.life }
 
-// Post executes the batch. Once the worker is fenced off each op fails with an error wrapping rdma.ErrRevoked,
-// or, until it joins the new view, rdma.ErrStale.
+// Post executes the batch. Once the worker is fenced off each op fails with an error wrapping
+// rdma.ErrRevoked, or, until it joins the new view, rdma.ErrStale.
 func (e *Endpoint) Post(b *rdma.Batch) error {
 	if e.closed || e.fabric.closing.Load() {
 		return fmt.Errorf("post %d verbs: endpoint of client %d: %w", b.Len(), e.id, rdma.ErrClosed)
@@ -73,8 +73,8 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 // entering is where run is before the first op.
 const entering = -1
 
-// run enters, executes the ops of b, and leaves. *at is entering, the op that is running, or the number of ops while it
-// leaves; behind that it is done.
+// run enters, executes the ops of b, and leaves. *at is entering, the op that is running, or the
+// number of ops while it leaves; behind that it is done.
 func (e *Endpoint) run(b *rdma.Batch, at *int) {
 	if *at == entering {
 		e.crashAt(b.Step())
@@ -124,9 +124,9 @@ func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 	}
 }
 
-// runGuarded is run on a file: see guard. It stops at the op that a fault befalls, which fails, and returns where to go
-// on; a WRITE may have reached the pages before. A fault on the way in fails all of them: the pool's first pages are
-// always backed, so that its file was truncated.
+// runGuarded is run on a file: see guard. It stops at the op that a fault befalls, which fails, and
+// returns where to go on; a WRITE may have reached the pages before. A fault on the way in fails
+// all of them: the pool's first pages are always backed, so that its file was truncated.
 func (e *Endpoint) runGuarded(b *rdma.Batch, from int) (at int) {
 	before := debug.SetPanicOnFault(true)
 	defer func() {
@@ -149,8 +149,9 @@ func (e *Endpoint) runGuarded(b *rdma.Batch, from int) (at int) {
 	return at
 }
 
-// enter announces that verbs are about to run and reports whether they may. The announcement is sequentially
-// consistent: either Revoke or Fence sees it and waits, or it is seen here that they came first.
+// enter announces that verbs are about to run and reports whether they may. The announcement is
+// sequentially consistent: either Revoke or Fence sees it and waits, or it is seen here that they
+// came first.
 func (e *Endpoint) enter() error {
 	atomic.StoreUint64(&e.slot.busy, e.turn+1)
 	if atomic.LoadUint64(&e.slot.fence) < e.life && atomic.LoadUint64(&e.slot.stale) <= e.joined {
@@ -194,8 +195,9 @@ func (e *Endpoint) locate(op *rdma.Op) unsafe.Pointer {
 	return unsafe.Add(e.memory, uint64(node)*e.stride+off)
 }
 
-// fail records why op cannot run, or sends a message, or appends: a SEND and an APPEND are at no place in memory. A
-// breach of the rules of access takes the connection to the node down, as it would a queue pair.
+// fail records why op cannot run, or sends a message, or appends: a SEND and an APPEND are at no
+// place in memory. A breach of the rules of access takes the connection to the node down, as it
+// would a queue pair.
 func (e *Endpoint) fail(op *rdma.Op) {
 	node := op.Addr.Node()
 	if node >= len(e.lost) {
@@ -228,10 +230,11 @@ func (e *Endpoint) fail(op *rdma.Op) {
 	e.lost[node] = fmt.Errorf("connection to node %d is down since %w", node, op.Err)
 }
 
-// yieldEvery is how many waits pass until others have the processor. Workers that wait for a NIC let others run; these
-// would go on for a scheduler's time slice of 10 ms, in which they are stopped in the middle of anything: with locks of
-// a store, as likely as not, for which the next worker would wait until all others have had their slices. Verbs of such
-// a span take longer than a switch by far.
+// yieldEvery is how many waits pass until others have the processor. Workers that wait for a NIC
+// let others run; these would go on for a scheduler's time slice of 10 ms, in which they are
+// stopped in the middle of anything: with locks of a store, as likely as not, for which the next
+// worker would wait until all others have had their slices. Verbs of such a span take longer than a
+// switch by far.
 const yieldEvery = 32
 
 // Wait returns at once: what was posted is complete.
@@ -243,7 +246,8 @@ func (e *Endpoint) Wait(b *rdma.Batch, _ int, _ time.Duration) error {
 	return nil
 }
 
-// Close gives the identity back, unless it was fenced off: then what it owned waits for recovery, and Forget.
+// Close gives the identity back, unless it was fenced off: then what it owned waits for recovery,
+// and Forget.
 func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil

@@ -67,7 +67,8 @@ func TestKillNode(t *testing.T) {
 	}
 }
 
-// TestKillNodeWithBusyClients kills a node while workers post without a pause: KillNode must not wait for one.
+// TestKillNodeWithBusyClients kills a node while workers post without a pause: KillNode must not
+// wait for one.
 func TestKillNodeWithBusyClients(t *testing.T) {
 	f, _ := newMem(t)
 	var stop atomic.Bool

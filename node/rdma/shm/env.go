@@ -14,7 +14,8 @@ func now() time.Duration { return wall.Now() }
 // Now is the time since the machine started, the same in all its processes.
 func (e *Endpoint) Now() time.Duration { return now() }
 
-// Sleep pauses the worker. It ends early when the fabric closes, so that tasks see that they have to stop.
+// Sleep pauses the worker. It ends early when the fabric closes, so that tasks see that they have
+// to stop.
 func (e *Endpoint) Sleep(d time.Duration) { e.sleeper.Sleep(d, e.fabric.stop) }
 
 // Host starts a task beside a memory node of this process.
@@ -31,8 +32,9 @@ func (f *Fabric) Host(node int, name string, work func(rdma.Endpoint)) error {
 // Rand is the worker's own generator.
 func (e *Endpoint) Rand() *rand.Rand { return e.rand }
 
-// Go starts a task with an endpoint of its own. Once the fabric closes, that endpoint answers rdma.ErrClosed, which
-// is how the task learns that it has to return. A panic in f ends the process.
+// Go starts a task with an endpoint of its own. Once the fabric closes, that endpoint answers
+// rdma.ErrClosed, which is how the task learns that it has to return. A panic in f ends the
+// process.
 func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
 	return e.fabric.tasks.Go(e.fabric.Open, name, f)
 }

@@ -17,10 +17,11 @@ import (
 
 // Fabric is an open pool. It is safe for concurrent use.
 type Fabric struct {
-	// Seed is what the workers' generators derive from; set it before the first Open. NewMem and Open set it at
-	// random.
+	// Seed is what the workers' generators derive from; set it before the first Open. NewMem and Open
+	// set it at random.
 	Seed uint64
-	// MTU is how long blocks of rings are: see rdma.RingPromises. It is 4096 until it is set before the first Open.
+	// MTU is how long blocks of rings are: see rdma.RingPromises. It is 4096 until it is set before
+	// the first Open.
 	MTU int
 
 	name    string // for messages
@@ -96,8 +97,8 @@ func (f *Fabric) Size() uint64 { return f.g.Memory }
 // Geometry returns the pool's shape.
 func (f *Fabric) Geometry() rdma.Geometry { return rdma.Geometry(f.g) }
 
-// Commit makes sure that n bytes at off of a node are backed by real memory; without it a write there may find none.
-// The error wraps rdma.ErrFull when there is none left.
+// Commit makes sure that n bytes at off of a node are backed by real memory; without it a write
+// there may find none. The error wraps rdma.ErrFull when there is none left.
 func (f *Fabric) Commit(node int, off, n uint64) error {
 	if uint(node) >= uint(f.g.Nodes) || off > f.g.registered() || n > f.g.registered()-off {
 		return fmt.Errorf("commit %d bytes at %d:%#x: %w", n, node, off, rdma.ErrAccess)
@@ -108,8 +109,8 @@ func (f *Fabric) Commit(node int, off, n uint64) error {
 	return nil
 }
 
-// KillNode marks a node dead for every process: each verb posted to it from now on ends with rdma.ErrNodeDown. When
-// it returns nil, the verbs that were being executed are over, too.
+// KillNode marks a node dead for every process: each verb posted to it from now on ends with
+// rdma.ErrNodeDown. When it returns nil, the verbs that were being executed are over, too.
 func (f *Fabric) KillNode(node int) (err error) {
 	if uint(node) >= uint(f.g.Nodes) {
 		return fmt.Errorf("kill node %d: pool has %d nodes: %w", node, f.g.Nodes, rdma.ErrAccess)
@@ -130,11 +131,13 @@ func (f *Fabric) NodeDown(node int) (down bool) {
 	return isDown(atomic.LoadUint64(&f.head.members[node]))
 }
 
-// patience bounds the waits for others: for tasks that were asked to stop, and for a client in the midst of a Post.
+// patience bounds the waits for others: for tasks that were asked to stop, and for a client in the
+// midst of a Post.
 const patience = 10 * time.Second
 
-// Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the error, and may be
-// waited for again. Endpoints that are open post no more; the last one's Close unmaps the pool.
+// Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the
+// error, and may be waited for again. Endpoints that are open post no more; the last one's Close
+// unmaps the pool.
 func (f *Fabric) Close() error {
 	f.mu.Lock()
 	if !f.closing.Load() {

@@ -131,8 +131,8 @@ func publish(f *Fabric, file *os.File, name string, format func(*Fabric) error) 
 	return nil
 }
 
-// descriptor names an open file, so that it can be linked, and opened again as another description of the same file
-// whatever its path now means.
+// descriptor names an open file, so that it can be linked, and opened again as another description
+// of the same file whatever its path now means.
 func descriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 // attach maps file, which it owns from here on.
@@ -154,8 +154,8 @@ func attach(name string, file *os.File, g Geometry, h rdma.Handler, o options) (
 	return f, nil
 }
 
-// Open opens the pool shm:name; h serves calls. It changes nothing in a file that is no pool. Errors wrap ErrNoPool,
-// ErrName, ErrFormat, ErrForeign or fs.ErrPermission.
+// Open opens the pool shm:name; h serves calls. It changes nothing in a file that is no pool.
+// Errors wrap ErrNoPool, ErrName, ErrFormat, ErrForeign or fs.ErrPermission.
 func Open(name string, h rdma.Handler, all ...Option) (*Fabric, error) {
 	o := optionsOf(all)
 	f, err := open(name, h, o)
@@ -209,7 +209,8 @@ func openFile(name string, o options) (*os.File, error) {
 	return file, nil
 }
 
-// private returns an error wrapping ErrForeign when a user other than this process's may change a file.
+// private returns an error wrapping ErrForeign when a user other than this process's may change a
+// file.
 func private(st fs.FileInfo, path string) error {
 	const othersWrite = 0o022
 	by := int(st.Sys().(*syscall.Stat_t).Uid)
@@ -222,8 +223,8 @@ func private(st fs.FileInfo, path string) error {
 	return nil
 }
 
-// MeantShared reports whether other users may change the pool shm:name, and it belongs to this process's user or to root,
-// so that those may have made it for all.
+// MeantShared reports whether other users may change the pool shm:name, and it belongs to this
+// process's user or to root, so that those may have made it for all.
 func MeantShared(name string) bool {
 	st, err := os.Lstat(path(name))
 	if CheckName(name) != nil || err != nil || !st.Mode().IsRegular() || !errors.Is(private(st, path(name)), ErrForeign) {
@@ -247,8 +248,9 @@ func identify(file *os.File) (Geometry, error) {
 	return parse(p[:n], st.Size())
 }
 
-// Remove takes the pool's name away; its memory goes when the last process lets go of it. It refuses with ErrInUse
-// while clients live, and what is no pool with ErrFormat, unless forced. Clients that died are no obstacle.
+// Remove takes the pool's name away; its memory goes when the last process lets go of it. It
+// refuses with ErrInUse while clients live, and what is no pool with ErrFormat, unless forced.
+// Clients that died are no obstacle.
 func Remove(name string, force bool, all ...Option) error {
 	o := optionsOf(all)
 	if err := remove(name, force, o); err != nil {
@@ -283,7 +285,8 @@ func remove(name string, force bool, o options) error {
 	return cause(os.Remove(path(name)))
 }
 
-// same makes sure that the pool's name still means the file that was looked at, and not a successor.
+// same makes sure that the pool's name still means the file that was looked at, and not a
+// successor.
 func same(file *os.File, name string) error {
 	was, err := file.Stat()
 	if err != nil {

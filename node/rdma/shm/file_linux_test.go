@@ -271,7 +271,8 @@ func TestMissingRights(t *testing.T) {
 	}
 }
 
-// openAsNobody opens the pool p in a process without root's rights, which has to reach the folder and its own binary.
+// openAsNobody opens the pool p in a process without root's rights, which has to reach the folder
+// and its own binary.
 func openAsNobody(t *testing.T, folder string) string {
 	t.Helper()
 	for p := folder; p != filepath.Clean(os.TempDir()) && p != "/"; p = filepath.Dir(p) {

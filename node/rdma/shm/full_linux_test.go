@@ -64,7 +64,8 @@ func fullAtCreation(folder string) error {
 	return nil
 }
 
-// fullLater makes a sparse pool, fills the file system, and touches what was and what was not committed.
+// fullLater makes a sparse pool, fills the file system, and touches what was and what was not
+// committed.
 func fullLater(folder string) error {
 	const committed, hole = 0, 1 << 20
 	touch := func(m rdma.Memory, r *rdma.Request) error {

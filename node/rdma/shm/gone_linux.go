@@ -2,7 +2,8 @@ package shm
 
 import "syscall"
 
-// removed reports whether the file has lost its name. One that cannot be asked, because it is closed, has not.
+// removed reports whether the file has lost its name. One that cannot be asked, because it is
+// closed, has not.
 func (s sparse) removed() bool {
 	st, err := s.file.Stat()
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A file's pages may be missing when they are touched: none was left when an uncommitted one was to be made, or the
-// file was truncated, which its owner can do at any time, and from which no mapping can be protected. The kernel then
-// raises SIGBUS, which would end the process. So whatever touches the mapping of a file does that with
-// debug.SetPanicOnFault, and the panic becomes an error.
+// A file's pages may be missing when they are touched: none was left when an uncommitted one was to
+// be made, or the file was truncated, which its owner can do at any time, and from which no mapping
+// can be protected. The kernel then raises SIGBUS, which would end the process. So whatever touches
+// the mapping of a file does that with debug.SetPanicOnFault, and the panic becomes an error.
 
 // guard makes a fault in the mapping an error. It is used as
 //
 //	defer f.guard(&err)()
 //
-// ahead of what touches the mapping. With nil in place of &err the fault has no effect but that the function returns
-// its named results as they are.
+// ahead of what touches the mapping. With nil in place of &err the fault has no effect but that the
+// function returns its named results as they are.
 func (f *Fabric) guard(err *error) (end func()) {
 	if !f.faults {
 		return func() {}
@@ -35,8 +35,9 @@ func (f *Fabric) guard(err *error) (end func()) {
 	}
 }
 
-// fault turns a panic into an error when it came from touching the pool, and goes on panicking otherwise. It wraps
-// ErrTruncated or rdma.ErrFull; once the fabric closes rdma.ErrClosed, by which tasks learn that they have to return.
+// fault turns a panic into an error when it came from touching the pool, and goes on panicking
+// otherwise. It wraps ErrTruncated or rdma.ErrFull; once the fabric closes rdma.ErrClosed, by which
+// tasks learn that they have to return.
 func (f *Fabric) fault(r any) error {
 	if e, ok := r.(interface{ Addr() uintptr }); ok {
 		if uint64(e.Addr()-uintptr(unsafe.Pointer(f.head))) < f.g.size() {

@@ -26,7 +26,8 @@ const (
 	headSize = 6 * 8 // bytes that encode writes and parse reads
 )
 
-// header is the first page of a pool. The words of its first line never change once the pool exists.
+// header is the first page of a pool. The words of its first line never change once the pool
+// exists.
 type header struct {
 	magic, version uint64
 	nodes          uint64
@@ -53,7 +54,8 @@ type slot struct {
 	name  [24]byte // padded with zeros
 }
 
-// inUse reports whether a slot in that state has a holder: a live one, or a dead one whose memory waits for recovery.
+// inUse reports whether a slot in that state has a holder: a live one, or a dead one whose memory
+// waits for recovery.
 func inUse(state uint64) bool { return state&1 != 0 }
 
 // life returns which life a slot in that state has seen last.
@@ -102,7 +104,8 @@ func (g Geometry) encode(p []byte) {
 	}
 }
 
-// parse reads what identifies a pool from the first bytes of a file of the given length. It trusts none of them.
+// parse reads what identifies a pool from the first bytes of a file of the given length. It trusts
+// none of them.
 func parse(p []byte, length int64) (Geometry, error) {
 	if len(p) < headSize {
 		return Geometry{}, fmt.Errorf("%w: %d bytes are too short for a header", ErrFormat, length)

@@ -14,9 +14,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// fileLives are locks on the bytes of the clients' slots. They belong to an open file description, so that the kernel
-// drops them when the last thread of the process has ended, whatever killed it; and so that probing needs a second
-// description, since locks of the same one never conflict.
+// fileLives are locks on the bytes of the clients' slots. They belong to an open file description,
+// so that the kernel drops them when the last thread of the process has ended, whatever killed it;
+// and so that probing needs a second description, since locks of the same one never conflict.
 type fileLives struct {
 	own   ownLives
 	file  *os.File // holds the locks
@@ -65,8 +65,8 @@ func (l *fileLives) take(c rdma.ClientID) (bool, error) {
 	return ok, err
 }
 
-// drop gives the lock back first: it is the description's, and behind own's end the slot's next holder in this process would lose
-// it.
+// drop gives the lock back first: it is the description's, and behind own's end the slot's next
+// holder in this process would lose it.
 func (l *fileLives) drop(c rdma.ClientID) error {
 	err := unlockRange(l.file, slotOffset(c), 1)
 	_ = l.own.drop(c)
@@ -77,8 +77,9 @@ func (l *fileLives) held(c rdma.ClientID) (bool, error) {
 	return rangeLocked(l.probe, slotOffset(c), 1)
 }
 
-// mustHold returns an error wrapping ErrForeign unless a process has an open file that holds the lock of client c. The
-// number in the slot is what some process wrote; this is what the kernel says.
+// mustHold returns an error wrapping ErrForeign unless a process has an open file that holds the
+// lock of client c. The number in the slot is what some process wrote; this is what the kernel
+// says.
 func (l *fileLives) mustHold(pid int, c rdma.ClientID) error {
 	folder := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(folder)

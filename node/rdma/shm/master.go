@@ -8,10 +8,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// MaxLease bounds a tenure. One that seems to last longer was made before the machine was started anew.
+// MaxLease bounds a tenure. One that seems to last longer was made before the machine was started
+// anew.
 const MaxLease = time.Minute
 
-// The role is one word, so that it changes hands in one CAS: owner in the upper 16 bits, microseconds in the lower 48.
+// The role is one word, so that it changes hands in one CAS: owner in the upper 16 bits,
+// microseconds in the lower 48.
 const untilBits = 48
 
 func roleWord(r rdma.Role) uint64 {
@@ -76,15 +78,17 @@ func (f *Fabric) fenceLast(role uint64) error {
 	return f.revoke(owner, life(state))
 }
 
-// endTenure ends the tenure of a client whose identity is about to be free: a successor is not taken for the master.
+// endTenure ends the tenure of a client whose identity is about to be free: a successor is not
+// taken for the master.
 func (f *Fabric) endTenure(c rdma.ClientID) {
 	for word := atomic.LoadUint64(&f.head.role); roleOf(word).Owner == c; word = atomic.LoadUint64(&f.head.role) {
 		atomic.CompareAndSwapUint64(&f.head.role, word, 0)
 	}
 }
 
-// draw gives a tenure that has begun its epoch. One counts only if it was drawn while the role was still held, as the
-// second look proves: then epochs have the order of tenures. A crash before wastes the lease, no more.
+// draw gives a tenure that has begun its epoch. One counts only if it was drawn while the role was
+// still held, as the second look proves: then epochs have the order of tenures. A crash before
+// wastes the lease, no more.
 func (f *Fabric) draw(r rdma.Role) (rdma.Role, bool) {
 	r.Epoch = atomic.AddUint64(&f.head.epoch, 1)
 	if word := atomic.LoadUint64(&f.head.role); word != roleWord(r) || now() >= r.Until {

@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// NewMem makes a pool that only this process sees; it ends with the process, or with the Close of the fabric and of
-// the last endpoint. h serves calls; nil: there are none. Untouched memory costs nothing.
+// NewMem makes a pool that only this process sees; it ends with the process, or with the Close of
+// the fabric and of the last endpoint. h serves calls; nil: there are none. Untouched memory costs
+// nothing.
 func NewMem(g Geometry, h rdma.Handler) (*Fabric, error) {
 	if err := g.check(); err != nil {
 		return nil, fmt.Errorf("make mem: pool: %w", err)

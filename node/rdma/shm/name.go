@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// CheckName reports whether name may name a pool: letters, digits, '.', '_' and '-', the first no '.' and no '-'. The
-// error wraps ErrName.
+// CheckName reports whether name may name a pool: letters, digits, '.', '_' and '-', the first no
+// '.' and no '-'. The error wraps ErrName.
 func CheckName(name string) error {
 	if !rdma.IsPoolName(name) {
 		return fmt.Errorf("%w %q: want %s", ErrName, name, rdma.PoolNames)

@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// childMain is the main of another process. It prints a line when it is at work and stops when its input ends.
+// childMain is the main of another process. It prints a line when it is at work and stops when its
+// input ends.
 func childMain(what, pool string) error {
 	switch what {
 	case "full":
@@ -141,8 +142,8 @@ func configure(f *Fabric, e rdma.Endpoint) error {
 	return errors.New("nobody killed this master")
 }
 
-// TestKilledWhileItConfigures kills masters while they replace the configuration: what they leave is whole, and the
-// next one goes on with it.
+// TestKilledWhileItConfigures kills masters while they replace the configuration: what they leave
+// is whole, and the next one goes on with it.
 func TestKilledWhileItConfigures(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", Geometry{Nodes: 1, Memory: 4096, Clients: 8})
@@ -381,7 +382,8 @@ func TestRevokeWaitsForTheVerbsThatRun(t *testing.T) {
 	p.End(t)
 }
 
-// TestFenceWaitsForTheVerbsThatRun fences an epoch while another process is in the midst of a call, and kills a node.
+// TestFenceWaitsForTheVerbsThatRun fences an epoch while another process is in the midst of a call,
+// and kills a node.
 func TestFenceWaitsForTheVerbsThatRun(t *testing.T) {
 	for name, stop := range map[string]func(f *Fabric) error{
 		"fence": func(f *Fabric) error { return f.Fence(1) },
@@ -408,7 +410,8 @@ func TestFenceWaitsForTheVerbsThatRun(t *testing.T) {
 	}
 }
 
-// TestHeirOfAClientThatDiedInACall checks that what the dead client left does not make its heir look busy, or idle.
+// TestHeirOfAClientThatDiedInACall checks that what the dead client left does not make its heir
+// look busy, or idle.
 func TestHeirOfAClientThatDiedInACall(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
@@ -457,7 +460,8 @@ func TestKilledInTheMidstOfAPost(t *testing.T) {
 	}
 }
 
-// TestCrashClient crashes processes: between two verbs, where they are told to, and not those that are gone already.
+// TestCrashClient crashes processes: between two verbs, where they are told to, and not those that
+// are gone already.
 func TestCrashClient(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)

@@ -22,7 +22,8 @@ type rings struct {
 	at map[rdma.RingAddr]*ring
 }
 
-// ring is a worker's. Senders are other goroutines: each takes a place under mu, and fills it in without.
+// ring is a worker's. Senders are other goroutines: each takes a place under mu, and fills it in
+// without.
 type ring struct {
 	e    *Endpoint
 	addr rdma.RingAddr
@@ -94,7 +95,8 @@ func (r *ring) Count() (rdma.RingCount, error) {
 	return r.queue.Count(), nil
 }
 
-// Close waits for the blocks that are being copied: their senders are in a Post, and do not stop there.
+// Close waits for the blocks that are being copied: their senders are in a Post, and do not stop
+// there.
 func (r *ring) Close() error {
 	all := &r.e.fabric.rings
 	all.Lock()
@@ -150,8 +152,9 @@ func (e *Endpoint) appends(op *rdma.Op) {
 	}
 }
 
-// land copies an entry to its places, a block at a time. Between two blocks it gives way to other senders at random, so
-// that blocks come to lie apart here, too, where each copy takes no time to speak of.
+// land copies an entry to its places, a block at a time. Between two blocks it gives way to other
+// senders at random, so that blocks come to lie apart here, too, where each copy takes no time to
+// speak of.
 func (e *Endpoint) land(op *rdma.Op) error {
 	if n := len(op.Buf); n < 1 || n > rdma.MaxMessage {
 		return rdma.ErrMessageSize

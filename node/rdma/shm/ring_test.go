@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestBlocksLieApart: senders give way to each other between two blocks of an entry: on one processor, where nothing
-// else would part them.
+// TestBlocksLieApart: senders give way to each other between two blocks of an entry: on one
+// processor, where nothing else would part them.
 func TestBlocksLieApart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const senders, entries, blocks, mtu = 3, 200, 4, 256

@@ -92,8 +92,8 @@ func TestCreateShared(t *testing.T) {
 	}
 }
 
-// The process that a slot names is signaled only when it is the one that holds the slot; no process dies of what is
-// written there.
+// The process that a slot names is signaled only when it is the one that holds the slot; no process
+// dies of what is written there.
 func TestWordsOfOthers(t *testing.T) {
 	f := sharedPool(t)
 	e := attachTo(t, f, "victim")

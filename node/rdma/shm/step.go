@@ -6,9 +6,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// The word that has a client's process in its lower half has an order to crash in its upper one: the hash of a step's
-// name, 0 for none. A life in the slot begins without one. In a pool that other users may change there are
-// no orders: any of them could write one.
+// The word that has a client's process in its lower half has an order to crash in its upper one:
+// the hash of a step's name, 0 for none. A life in the slot begins without one. In a pool that
+// other users may change there are no orders: any of them could write one.
 const orderShift = 32
 
 // stepOrder is FNV-1a of a step's name, and never 0.
@@ -20,7 +20,8 @@ func stepOrder(step rdma.Step) uint32 {
 	return max(h, 1)
 }
 
-// crashAt ends the process of a client that was ordered to crash at a step, which it is about to post. Its caller guards it.
+// crashAt ends the process of a client that was ordered to crash at a step, which it is about to
+// post. Its caller guards it.
 func (e *Endpoint) crashAt(step rdma.Step) {
 	if step == "" || !e.fabric.faults || e.fabric.shared {
 		return

@@ -65,7 +65,8 @@ func (w viewWord) with(node int, from, to rdma.Member) viewWord {
 	return w
 }
 
-// settled is w once its change is carried out. The number wraps within its bits; no epoch has nearly as many changes.
+// settled is w once its change is carried out. The number wraps within its bits; no epoch has
+// nearly as many changes.
 func (w viewWord) settled() viewWord {
 	return w&^(changeBits|numberBits) | (w+1<<changeShift)&numberBits
 }
@@ -161,9 +162,9 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool
 	}
 }
 
-// Fence makes every worker join the epoch before its next verb. Like Revoke it waits for verbs being executed, and a
-// process that was stopped in the midst of a Post keeps it from returning nil: after 10 s the error wraps
-// rdma.ErrTimeout.
+// Fence makes every worker join the epoch before its next verb. Like Revoke it waits for verbs
+// being executed, and a process that was stopped in the midst of a Post keeps it from returning
+// nil: after 10 s the error wraps rdma.ErrTimeout.
 func (f *Fabric) Fence(epoch uint64) (err error) {
 	defer f.guard(&err)()
 	for c := rdma.ClientID(1); int(c) <= f.g.Clients; c++ {

@@ -25,8 +25,8 @@ func reader(n int) func(rdma.Endpoint) {
 	}
 }
 
-// BenchmarkVerbs reports virtual verbs a second of one core, by clients, on networks that are gentle or hostile and on
-// the machines of a profile.
+// BenchmarkVerbs reports virtual verbs a second of one core, by clients, on networks that are
+// gentle or hostile and on the machines of a profile.
 func BenchmarkVerbs(b *testing.B) {
 	fusee, err := sim.LookupProfile("fusee-testbed")
 	if err != nil {
@@ -56,7 +56,8 @@ func BenchmarkVerbs(b *testing.B) {
 	}
 }
 
-// BenchmarkPools makes, runs and closes a pool of three nodes of 1 MiB with three clients of ten batches each.
+// BenchmarkPools makes, runs and closes a pool of three nodes of 1 MiB with three clients of ten
+// batches each.
 func BenchmarkPools(b *testing.B) {
 	b.ReportAllocs()
 	for i := range b.N {

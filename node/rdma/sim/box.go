@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mailbox is a worker's. A message goes one way: from its sender to the node, or from a worker at that node to the
-// receiver. One between two workers of other machines passes the node, whose CPU does not see it.
+// mailbox is a worker's. A message goes one way: from its sender to the node, or from a worker at
+// that node to the receiver. One between two workers of other machines passes the node, whose CPU
+// does not see it.
 type mailbox struct {
 	s      *Sim
 	e      *endpoint
@@ -21,8 +22,9 @@ type mailbox struct {
 
 var _ rdma.Messenger = (*endpoint)(nil)
 
-// GoAt starts a worker as Go does that runs on a memory node, each on a core of its own: start no more than
-// Hardware.NodeCores. It dies with its node. Messages of its mailbox at that node may gather from the node's memory.
+// GoAt starts a worker as Go does that runs on a memory node, each on a core of its own: start no
+// more than Hardware.NodeCores. It dies with its node. Messages of its mailbox at that node may
+// gather from the node's memory.
 func (s *Sim) GoAt(node int, name string, f func(ep rdma.Endpoint)) *Worker {
 	if node < 0 || node >= len(s.nodes) {
 		panic(fmt.Sprintf("sim: start %s at node %d of %d", name, node, len(s.nodes)))
@@ -30,7 +32,8 @@ func (s *Sim) GoAt(node int, name string, f func(ep rdma.Endpoint)) *Worker {
 	return s.enter(name, &s.nodes[node], nil, f)
 }
 
-// Host starts a worker as GoAt does for which no Run waits. It begins anew whenever the node has come back.
+// Host starts a worker as GoAt does for which no Run waits. It begins anew whenever the node has
+// come back.
 func (s *Sim) Host(node int, name string, f func(ep rdma.Endpoint)) error {
 	if node < 0 || node >= len(s.nodes) {
 		return fmt.Errorf("run %s beside node %d of %d: %w", name, node, len(s.nodes), rdma.ErrAccess)
@@ -132,7 +135,8 @@ func (m *mailbox) Await(within time.Duration) error {
 	return fmt.Errorf("wait for a message as client %d for %v: %w", m.e.id, within, rdma.ErrTimeout)
 }
 
-// ready reports whether there is something that Await waits for, and charges the worker for polling.
+// ready reports whether there is something that Await waits for, and charges the worker for
+// polling.
 func (m *mailbox) ready() bool {
 	done := m.e.Completed()
 	if m.closed || m.s.closed || m.inbox.Len() == 0 && done == m.seen {
@@ -187,8 +191,8 @@ func (s *Sim) deliver(e *endpoint, op *rdma.Op) error {
 	return nil
 }
 
-// gathers returns why a message may not gather what it does: a worker reaches the memory of the node that it runs on,
-// by a mailbox there.
+// gathers returns why a message may not gather what it does: a worker reaches the memory of the
+// node that it runs on, by a mailbox there.
 func (e *endpoint) gathers(op *rdma.Op) error {
 	for _, g := range op.Spans {
 		n := g.Addr.Node()

@@ -64,8 +64,9 @@ func ask(ep rdma.Endpoint, box rdma.Mailbox, p string) error {
 	return err
 }
 
-// TestMessageTakesItsWay: on a cluster's machines a message and its answer take two ways, the server's time, and what
-// the two CPUs spend on posting and polling; as many servers as there are bound what they do together.
+// TestMessageTakesItsWay: on a cluster's machines a message and its answer take two ways, the
+// server's time, and what the two CPUs spend on posting and polling; as many servers as there are
+// bound what they do together.
 func TestMessageTakesItsWay(t *testing.T) {
 	p, err := sim.LookupProfile("rowan-testbed")
 	if err != nil {
@@ -173,8 +174,8 @@ func TestMessagesOfPeers(t *testing.T) {
 	}
 }
 
-// TestMessagesAreCut: a partition holds up what a client sends and what is sent to it, or has it fail when it lasts;
-// other clients do not notice.
+// TestMessagesAreCut: a partition holds up what a client sends and what is sent to it, or has it
+// fail when it lasts; other clients do not notice.
 func TestMessagesAreCut(t *testing.T) {
 	for _, c := range []struct {
 		lasts time.Duration
@@ -215,8 +216,8 @@ func TestMessagesAreCut(t *testing.T) {
 	}
 }
 
-// TestServersDieWithTheirNode: a worker at a node that dies is not resumed, and what it has in flight does not arrive;
-// a client that crashes has no mailbox.
+// TestServersDieWithTheirNode: a worker at a node that dies is not resumed, and what it has in
+// flight does not arrive; a client that crashes has no mailbox.
 func TestServersDieWithTheirNode(t *testing.T) {
 	s := open(t, sim.Options{Seed: 1, Nodes: 2})
 	server := serve(t, s)

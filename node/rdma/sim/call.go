@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Call runs the pool's handler on a node: one trip, and the node's CPU serves one call at a time. A crash of the
-// caller at its k-th verb counts calls, too.
+// Call runs the pool's handler on a node: one trip, and the node's CPU serves one call at a time. A
+// crash of the caller at its k-th verb counts calls, too.
 func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	s := e.s
 	if err := e.usable("call"); err != nil {

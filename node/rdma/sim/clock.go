@@ -13,7 +13,8 @@ type clock struct {
 	off  int64 // ns
 }
 
-// setClock draws a client's clock, from a generator of its own: whether clocks drift changes no other draw.
+// setClock draws a client's clock, from a generator of its own: whether clocks drift changes no
+// other draw.
 func (s *Sim) setClock(w *Worker, stream uint64) {
 	o := &s.opts
 	if o.Drift <= 0 && o.ClockOffset <= 0 {
@@ -31,8 +32,8 @@ func (c *clock) read(t int64) int64 { return t + t/1000*c.rate/1e6 + c.off }
 // lasts returns how long the clock takes to go on by d.
 func (c *clock) lasts(d int64) int64 { return d - d/1000*c.rate/1e6 }
 
-// Now is the worker's clock; outside Run, the virtual time. Looking at it takes none, so a worker that does nothing
-// else would never end.
+// Now is the worker's clock; outside Run, the virtual time. Looking at it takes none, so a worker
+// that does nothing else would never end.
 func (e *endpoint) Now() time.Duration {
 	w := e.s.current
 	if e.s.closing() || w == nil {

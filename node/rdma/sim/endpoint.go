@@ -183,8 +183,8 @@ func (e *endpoint) Close() error {
 	return nil
 }
 
-// close gives the identity back, unless it was fenced off: then what it owned waits for recovery, and Forget. It is
-// used again only when nothing of this holder is in flight.
+// close gives the identity back, unless it was fenced off: then what it owned waits for recovery,
+// and Forget. It is used again only when nothing of this holder is in flight.
 func (e *endpoint) close() {
 	if e.closed {
 		return

@@ -88,9 +88,9 @@ func (h eventHeap) down(e event) {
 	h[i] = e
 }
 
-// timerHeap holds the workers that have, or lately had, a moment to be woken at. A worker that is woken by
-// something else stays in it with armed off, and is moved when it waits again: nearly every wait has a limit and
-// nearly none reaches it.
+// timerHeap holds the workers that have, or lately had, a moment to be woken at. A worker that is
+// woken by something else stays in it with armed off, and is moved when it waits again: nearly
+// every wait has a limit and nearly none reaches it.
 type timerHeap []*Worker
 
 func (h timerHeap) before(i, k int) bool {

@@ -22,8 +22,9 @@ func (s *Sim) Nodes() int { return len(s.nodes) }
 // Size returns the bytes of registered memory of each node.
 func (s *Sim) Size() uint64 { return s.opts.Memory }
 
-// Open returns an endpoint. Outside Run its verbs and calls execute at once, take no time and are never torn or
-// reordered; its sleeps move the clock. Inside Run it belongs to the worker that opened it, and crashes with it.
+// Open returns an endpoint. Outside Run its verbs and calls execute at once, take no time and are
+// never torn or reordered; its sleeps move the clock. Inside Run it belongs to the worker that
+// opened it, and crashes with it.
 func (s *Sim) Open(name string) (rdma.Endpoint, error) {
 	e, err := s.open(name)
 	if err != nil {
@@ -56,8 +57,8 @@ func (s *Sim) open(name string) (*endpoint, error) {
 	return e, nil
 }
 
-// identify gives e a new identity as long as there are some, and then the one that was given back the longest ago
-// and has nothing in flight.
+// identify gives e a new identity as long as there are some, and then the one that was given back
+// the longest ago and has nothing in flight.
 func (s *Sim) identify(e *endpoint) bool {
 	if s.nextID < s.opts.Clients {
 		s.nextID++
@@ -75,8 +76,8 @@ func (s *Sim) identify(e *endpoint) bool {
 	return false
 }
 
-// Revoke drops what a client has in flight; words of a torn WRITE that have landed stay. Called by a worker it takes
-// a round trip, in the middle of which it takes effect.
+// Revoke drops what a client has in flight; words of a torn WRITE that have landed stay. Called by
+// a worker it takes a round trip, in the middle of which it takes effect.
 func (s *Sim) Revoke(c rdma.ClientID) error {
 	if s.closing() {
 		return fmt.Errorf("revoke client %d: %w", c, rdma.ErrClosed)
@@ -124,8 +125,8 @@ func (s *Sim) pause() {
 	}
 }
 
-// Clients lists the identities in use. A worker that crashed or was fenced off is not alive; one that returned is not
-// listed.
+// Clients lists the identities in use. A worker that crashed or was fenced off is not alive; one
+// that returned is not listed.
 func (s *Sim) Clients() []rdma.Client {
 	var list []rdma.Client
 	for _, e := range s.clients {
@@ -137,7 +138,8 @@ func (s *Sim) Clients() []rdma.Client {
 	return list
 }
 
-// Forget frees the identity of a client that crashed, or was fenced off and has returned, once nothing of it is left.
+// Forget frees the identity of a client that crashed, or was fenced off and has returned, once
+// nothing of it is left.
 func (s *Sim) Forget(c rdma.Client) (err error) {
 	lost := s.control(func() {
 		if int(c.ID) >= len(s.clients) || s.clients[c.ID] == nil || s.clients[c.ID].life != c.Life {
@@ -171,7 +173,8 @@ func (s *Sim) KillNodeAfter(node int, d time.Duration) {
 // KillNodeAt kills a memory node behind the k-th verb that lands on it in a Run, counting from 1.
 func (s *Sim) KillNodeAt(node int, k uint64) { s.nodes[node].killAt = k }
 
-// Landed returns how many verbs have taken effect on a node in Runs: enumerating its crashes runs k from 1 to this.
+// Landed returns how many verbs have taken effect on a node in Runs: enumerating its crashes runs k
+// from 1 to this.
 func (s *Sim) Landed(node int) uint64 { return s.nodes[node].verbs }
 
 func (s *Sim) kill(node int) {

@@ -6,82 +6,92 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Hardware describes the machines of a cluster. Every part of it that messages pass serves them one after the other, at
-// its rate, and is idle in between; what a field leaves at zero costs nothing. One message a verb and direction.
+// Hardware describes the machines of a cluster. Every part of it that messages pass serves them one
+// after the other, at its rate, and is idle in between; what a field leaves at zero costs nothing.
+// One message a verb and direction.
 //
-// A verb takes, when nothing is in its way: Doorbell and Verb at the worker's CPU; the request's bytes on the link;
-// Propagation; for READs and atomics, PCIe; the answer's bytes on the link; Propagation; Poll. A WRITE is answered
-// before it is in the node's memory (Rowan 2.2), so it does not wait for PCIe.
+// A verb takes, when nothing is in its way: Doorbell and Verb at the worker's CPU; the request's
+// bytes on the link; Propagation; for READs and atomics, PCIe; the answer's bytes on the link;
+// Propagation; Poll. A WRITE is answered before it is in the node's memory (Rowan 2.2), so it does
+// not wait for PCIe.
 type Hardware struct {
-	// ClientsPerNode is how many clients share a compute node and its NIC; 1 by default. Tasks are on their client's.
+	// ClientsPerNode is how many clients share a compute node and its NIC; 1 by default. Tasks are on
+	// their client's.
 	ClientsPerNode int
-	// ComputeNodes deals clients to that many compute nodes in turn. 0 fills one compute node after the other, in the
-	// order in which clients begin. When all are full, more machines of the same kind are added.
+	// ComputeNodes deals clients to that many compute nodes in turn. 0 fills one compute node after
+	// the other, in the order in which clients begin. When all are full, more machines of the same
+	// kind are added.
 	ComputeNodes int
 
 	// LinkGbps is the data rate of a NIC's port in Gbit/s, in each direction; of payload and headers.
 	LinkGbps float64
-	// Header is what a packet carries beside its payload and the verb's own headers, in bytes, and MTU the payload of one.
+	// Header is what a packet carries beside its payload and the verb's own headers, in bytes, and MTU
+	// the payload of one.
 	Header, MTU int
-	// Propagation is one way through both NICs, the wire and the switch, beside what the rates below add.
+	// Propagation is one way through both NICs, the wire and the switch, beside what the rates below
+	// add.
 	Propagation time.Duration
-	// Loss is the share of messages that get lost once. A lost message costs RetransmitTimeout, and so it costs what is
-	// behind it on the same connection.
+	// Loss is the share of messages that get lost once. A lost message costs RetransmitTimeout, and so
+	// it costs what is behind it on the same connection.
 	Loss              float64
 	RetransmitTimeout time.Duration
 
-	// ClientMops and NodeMops bound the verbs that a compute node's NIC sends and a memory node's NIC serves, in million a
-	// second.
+	// ClientMops and NodeMops bound the verbs that a compute node's NIC sends and a memory node's NIC
+	// serves, in million a second.
 	ClientMops, NodeMops float64
 
-	// PersistMops bounds what a memory node's NIC serves of verbs with a READ behind them that sees them into memory, in
-	// million a second: APPENDs, and WRITEs with a READ of at most a word behind them on their connection. 0: each is
-	// two verbs.
+	// PersistMops bounds what a memory node's NIC serves of verbs with a READ behind them that sees
+	// them into memory, in million a second: APPENDs, and WRITEs with a READ of at most a word behind
+	// them on their connection. 0: each is two verbs.
 	PersistMops float64
 
-	// PCIe is how long a node's NIC waits for a word of the node's memory, and PCIeGbps the rate of payload between the two,
-	// in each direction.
+	// PCIe is how long a node's NIC waits for a word of the node's memory, and PCIeGbps the rate of
+	// payload between the two, in each direction.
 	PCIe     time.Duration
 	PCIeGbps float64
 
-	// Atomics of a node in million a second: all together, and those on one word. The Device ones are for words in the
-	// NIC's own memory (Options.Device), which needs no PCIe either.
+	// Atomics of a node in million a second: all together, and those on one word. The Device ones are
+	// for words in the NIC's own memory (Options.Device), which needs no PCIe either.
 	AtomicMops, AtomicWordMops float64
 	DeviceMops, DeviceWordMops float64
 	// DeviceBytes is how much memory of its own a node's NIC has; 0: none for use. It is for callers
 	// that set Options.Device.
 	DeviceBytes uint64
-	// DeviceFence says that a fence does not stall behind atomics on device memory: the NIC executes them itself when their
-	// turn comes, ahead of what is behind them. Elsewhere it waits for their answers.
+	// DeviceFence says that a fence does not stall behind atomics on device memory: the NIC executes
+	// them itself when their turn comes, ahead of what is behind them. Elsewhere it waits for their
+	// answers.
 	DeviceFence bool
 
-	// What a worker's CPU spends: for each doorbell (one a node and post), for each verb in it, and for each completion
-	// that a Wait finds. The worker cannot post earlier.
+	// What a worker's CPU spends: for each doorbell (one a node and post), for each verb in it, and
+	// for each completion that a Wait finds. The worker cannot post earlier.
 	Doorbell, Verb, Poll time.Duration
-	// Cores of a compute node, 0: enough. When more workers are on one, two share a core as hyper-threads do: each of them
-	// runs at HyperSpeed, a part of the core's speed.
+	// Cores of a compute node, 0: enough. When more workers are on one, two share a core as
+	// hyper-threads do: each of them runs at HyperSpeed, a part of the core's speed.
 	Cores      int
 	HyperSpeed float64
 
-	// NTStore is how long a core of a node takes to write some bytes of its memory past the caches, with a fence behind
-	// them, while the modules are idle (Options.PMem).
+	// NTStore is how long a core of a node takes to write some bytes of its memory past the caches,
+	// with a fence behind them, while the modules are idle (Options.PMem).
 	NTStore time.Duration
 
-	// Direct says that a worker that runs on a node (Sim.GoAt) reaches its memory by loads and stores: a WRITE to it takes
-	// the worker's core NTStore, and until modules have it; a READ takes their latency, and no core. Both are part of what
-	// ServiceTime is fitted to. Without it, such verbs go by the NIC, as others do.
+	// Direct says that a worker that runs on a node (Sim.GoAt) reaches its memory by loads and stores:
+	// a WRITE to it takes the worker's core NTStore, and until modules have it; a READ takes their
+	// latency, and no core. Both are part of what ServiceTime is fitted to. Without it, such verbs go
+	// by the NIC, as others do.
 	Direct bool
 
-	// NodeCores serve a node's two-sided calls, each for ServiceTime, one at a time; 1 by default. CallLatency is what
-	// else a call takes at the node, beside the network: interrupts, wake-ups, the way through its kernel. A worker
-	// that runs on the node (Sim.GoAt) spends ServiceTime on each message that it receives, or Poll if that is more.
-	// PeerTime is that for a message from a worker of another node, if it is less.
+	// NodeCores serve a node's two-sided calls, each for ServiceTime, one at a time; 1 by default.
+	// CallLatency is what else a call takes at the node, beside the network: interrupts, wake-ups, the
+	// way through its kernel. A worker that runs on the node (Sim.GoAt) spends ServiceTime on each
+	// message that it receives, or Poll if that is more. PeerTime is that for a message from a worker
+	// of another node, if it is less.
 	NodeCores                          int
 	ServiceTime, CallLatency, PeerTime time.Duration
 }
 
-// Headers of verbs in bytes, from the InfiniBand architecture specification, volume 1, chapter 9: RDMA extended
-// transport header, acknowledgement, atomic request and answer, and that of a message's own words in a call.
+// Headers of verbs in bytes, from the InfiniBand architecture specification, volume 1, chapter 9:
+// RDMA extended transport header, acknowledgement, atomic request and answer, and that of a
+// message's own words in a call.
 const (
 	readHeader    = 16
 	ackHeader     = 4
@@ -94,7 +104,8 @@ const (
 	psPerMopsUnit = 1e6 // a million a second is one a microsecond
 )
 
-// timing is Hardware in the model's units: picoseconds, since a small message passes a link in less than 10 ns.
+// timing is Hardware in the model's units: picoseconds, since a small message passes a link in less
+// than 10 ns.
 type timing struct {
 	Hardware
 	clientVerb, nodeVerb   int64
@@ -178,8 +189,9 @@ type resource struct {
 	used int64 // ps: how long it served
 }
 
-// pass returns when a message is through that would be at time t (ns), were the resource idle, and takes service (ps).
-// So idle resources cost no time here: what a message takes at the least is counted once, with the way as a whole.
+// pass returns when a message is through that would be at time t (ns), were the resource idle, and
+// takes service (ps). So idle resources cost no time here: what a message takes at the least is
+// counted once, with the way as a whole.
 func (r *resource) pass(t, service int64) int64 {
 	if r.used == 0 { // it was idle for ever, not since 0
 		r.busy = t * psPerNs
@@ -222,22 +234,24 @@ type board struct {
 
 // NodeUsage is the use of one machine's parts.
 type NodeUsage struct {
-	// Node is a memory node's number, or, with Compute, a compute node's in the order in which clients filled them.
+	// Node is a memory node's number, or, with Compute, a compute node's in the order in which clients
+	// filled them.
 	Node    int
 	Compute bool
 
 	Messages          uint64 // verbs and calls that its NIC sent (Compute) or served
 	BytesIn, BytesOut uint64 // on its link, headers and all
 
-	// How long each part was busy since the beginning. Divided by virtual time that is its utilisation; CPU's by Cores, too.
+	// How long each part was busy since the beginning. Divided by virtual time that is its
+	// utilisation; CPU's by Cores, too.
 	NIC, LinkIn, LinkOut     time.Duration
 	PCIeIn, PCIeOut, Atomics time.Duration // memory nodes
 	CPU                      time.Duration // calls at a memory node; posting and polling at a compute node
 	Cores                    int           // at a compute node, its workers
 }
 
-// Usage returns what was used since the beginning: the memory nodes' in order, then the compute nodes'. All is zero
-// without Options.Hardware.
+// Usage returns what was used since the beginning: the memory nodes' in order, then the compute
+// nodes'. All is zero without Options.Hardware.
 func (s *Sim) Usage() []NodeUsage {
 	list := make([]NodeUsage, 0, len(s.nodes)+len(s.machines))
 	for i := range s.nodes {

@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// bench lets clients post batches, made by fill, one after the other, and returns verbs a second of virtual time in
-// million.
+// bench lets clients post batches, made by fill, one after the other, and returns verbs a second of
+// virtual time in million.
 func bench(t testing.TB, s *sim.Sim, clients, batches int, fill func(client, i int, b *rdma.Batch)) float64 {
 	t.Helper()
 	verbs := 0
@@ -160,8 +160,8 @@ func TestIdleLatency(t *testing.T) {
 	}
 }
 
-// TestDeviceFence: where the NIC executes atomics on its own memory in order, a fence behind them costs nothing, and behind
-// others a latency; what it keeps behind them stays there.
+// TestDeviceFence: where the NIC executes atomics on its own memory in order, a fence behind them
+// costs nothing, and behind others a latency; what it keeps behind them stays there.
 func TestDeviceFence(t *testing.T) {
 	h := sim.Hardware{LinkGbps: 8, Propagation: 500, PCIe: 300, PCIeGbps: 8, DeviceMops: 1, DeviceWordMops: 1, AtomicMops: 1, AtomicWordMops: 1}
 	lock := func(node int) func(b *rdma.Batch) {
@@ -180,7 +180,8 @@ func TestDeviceFence(t *testing.T) {
 	if free < latency || free >= 2*latency-300 || stalled < free+latency-300 || host < 2*latency {
 		t.Errorf("%v behind a CAS on the device, %v if it stalls, %v behind one on memory", free, stalled, host)
 	}
-	// Others keep the word busy, so that a CAS of it has to wait at the node: what is fenced still sees it.
+	// Others keep the word busy, so that a CAS of it has to wait at the node: what is fenced still
+	// sees it.
 	o := machines(h)
 	o.Hardware.DeviceFence, o.Device, o.Reorder = true, []sim.Range{{Node: 0, Offset: 64, Bytes: 8}}, true
 	s := open(t, o)
@@ -210,7 +211,8 @@ func TestDeviceFence(t *testing.T) {
 	}
 }
 
-// TestBesideShareACore: operations that a thread has in flight hide the network's time from each other, but not the CPU's.
+// TestBesideShareACore: operations that a thread has in flight hide the network's time from each
+// other, but not the CPU's.
 func TestBesideShareACore(t *testing.T) {
 	rate := func(way time.Duration, lanes int, apart bool) (perMicrosecond float64, places int) {
 		s := open(t, machines(sim.Hardware{Doorbell: 200, Verb: 50, Poll: 150, Propagation: way}))

@@ -138,7 +138,8 @@ func (s *Sim) hit(w *Worker, f *Fault) {
 // Stalled returns how long faults have kept the client from running.
 func (w *Worker) Stalled() time.Duration { return w.root.stalls }
 
-// launch sends the first n ops of b, which the worker has counted, and pauses where a fault stalls it.
+// launch sends the first n ops of b, which the worker has counted, and pauses where a fault stalls
+// it.
 func (e *endpoint) launch(w *Worker, b *rdma.Batch, n int) {
 	if w.root.faults == nil {
 		for i := range n {
@@ -235,9 +236,9 @@ func (s *Sim) mayBeCut(f *flight) bool {
 	return to != nil && to.cuts != nil
 }
 
-// held reports whether a verb, or a piece of it, is held up by a partition on its way to the node; then its event comes
-// again, or its requester has given up. What comes behind something that is held up is held up, too, so that the order
-// stays.
+// held reports whether a verb, or a piece of it, is held up by a partition on its way to the node;
+// then its event comes again, or its requester has given up. What comes behind something that is
+// held up is held up, too, so that the order stays.
 func (s *Sim) held(f *flight, e event) bool {
 	if f.err != nil || !s.mayBeCut(f) {
 		return false
@@ -291,7 +292,8 @@ func (s *Sim) unanswered(f *flight, k kind) bool {
 	return true
 }
 
-// begin gives a worker that is being started what it has of its client, and a client its machine, clock and faults.
+// begin gives a worker that is being started what it has of its client, and a client its machine,
+// clock and faults.
 func (s *Sim) begin(w, beside *Worker) {
 	if w.root == w {
 		s.roots++

@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// with returns a network of two nodes with faults: one at random with ways of a microsecond, and one of hardware.
+// with returns a network of two nodes with faults: one at random with ways of a microsecond, and
+// one of hardware.
 func with(t testing.TB, faults string) map[string]sim.Options {
 	t.Helper()
 	l, err := sim.ParseFaults(faults)
@@ -276,7 +277,8 @@ func TestPartitionThatLastsTooLong(t *testing.T) {
 	})
 }
 
-// TestTheEndOfAPartition: a verb that arrives in the very nanosecond in which it ends stays behind one that was held up.
+// TestTheEndOfAPartition: a verb that arrives in the very nanosecond in which it ends stays behind
+// one that was held up.
 func TestTheEndOfAPartition(t *testing.T) {
 	for end := 1000; end < 1100; end++ {
 		each(t, fmt.Sprintf("partition client=a node=0 at=10µs for=%dns", end), func(t *testing.T, s *sim.Sim) {
@@ -296,8 +298,8 @@ func TestTheEndOfAPartition(t *testing.T) {
 	}
 }
 
-// TestGivingUpTakesTheConnectionDown: a later verb does not land when an earlier one was given up, even if it would be
-// in time itself.
+// TestGivingUpTakesTheConnectionDown: a later verb does not land when an earlier one was given up,
+// even if it would be in time itself.
 func TestGivingUpTakesTheConnectionDown(t *testing.T) {
 	each(t, `partition client=a node=0 at=10µs for=1ms`, func(t *testing.T, s *sim.Sim) {
 		s.Go("a", func(ep rdma.Endpoint) {

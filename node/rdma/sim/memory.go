@@ -20,8 +20,8 @@ type page struct {
 	pending *pageWords // with Options.PMem: what is not durable
 }
 
-// pages keeps freed pages for the next simulation, zeroed: a run of some milliseconds would else spend most of its
-// time in the allocator.
+// pages keeps freed pages for the next simulation, zeroed: a run of some milliseconds would else
+// spend most of its time in the allocator.
 var pages = sync.Pool{New: func() any { return new(page) }}
 
 // memory is a node's registered memory; untouched pages read as zero.
@@ -147,8 +147,8 @@ type tear struct {
 	words uint64
 }
 
-// piece returns the piece that the word at a byte offset belongs to: half of the tears put a boundary somewhere, as
-// packets do, the others take words at random.
+// piece returns the piece that the word at a byte offset belongs to: half of the tears put a
+// boundary somewhere, as packets do, the others take words at random.
 func (t *tear) piece(word uint64) int {
 	if t.luck&1 == 0 {
 		return int(mix(t.luck+word) % uint64(t.ways))
@@ -159,8 +159,8 @@ func (t *tear) piece(word uint64) int {
 	return 1
 }
 
-// copyPiece moves one piece of op, word by word, and returns how many words that were. Each is moved at once, and
-// bytes outside the range are not touched.
+// copyPiece moves one piece of op, word by word, and returns how many words that were. Each is
+// moved at once, and bytes outside the range are not touched.
 func (m *memory) copyPiece(op *rdma.Op, t *tear, piece int) (words int) {
 	return m.copyWords(op.Addr.Offset(), op.Buf, op.Verb == rdma.Read, t, piece)
 }

@@ -16,7 +16,8 @@ func (s *Sim) equip() {
 	}
 }
 
-// place gives a worker its compute node, and a core of it: of its own, or that of the one it is beside.
+// place gives a worker its compute node, and a core of it: of its own, or that of the one it is
+// beside.
 func (s *Sim) place(w, beside *Worker) {
 	w.core = new(core)
 	if beside != nil {
@@ -116,7 +117,8 @@ func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
 	c.rung++
 }
 
-// direct has a worker's core load or store what a verb does to the memory of the node that it runs on.
+// direct has a worker's core load or store what a verb does to the memory of the node that it runs
+// on.
 func (e *endpoint) direct(w *Worker, f *flight) {
 	s, op, n, c := e.s, f.op, &e.s.nodes[f.node], &e.conns[f.node]
 	at := max(s.now, w.core.busy)
@@ -168,7 +170,8 @@ func (e *endpoint) ringAll(w *Worker) {
 	e.bells = e.bells[:0]
 }
 
-// ring hands the verbs of one doorbell to the NIC, in order. Behind a fence that has to stall all of them wait.
+// ring hands the verbs of one doorbell to the NIC, in order. Behind a fence that has to stall all
+// of them wait.
 func (s *Sim) ring(f *flight) {
 	for f != nil {
 		next := f.next
@@ -233,8 +236,9 @@ func (s *Sim) depart(f *flight) {
 
 func (f *flight) machine() *machine { return f.root.machine }
 
-// reach lets a message pass a node's port, and returns when it is through and how long its answer waits for the link.
-// The answer takes its turn on the link now: in the order of requests, whatever each still waits for at the node.
+// reach lets a message pass a node's port, and returns when it is through and how long its answer
+// waits for the link. The answer takes its turn on the link now: in the order of requests, whatever
+// each still waits for at the node.
 func (s *Sim) reach(f *flight) (t, queue, back int64) {
 	h, n := s.hw, &s.nodes[f.node]
 	request, answer := h.wire(f.op)
@@ -249,8 +253,8 @@ func (s *Sim) reach(f *flight) (t, queue, back int64) {
 	return t, queue, onLink/psPerNs + slow.of(h.prop)
 }
 
-// served is how long a node's NIC is busy with a verb or a call, in ps. A READ that sees a WRITE into memory completes
-// what the two take together.
+// served is how long a node's NIC is busy with a verb or a call, in ps. A READ that sees a WRITE
+// into memory completes what the two take together.
 func (h *timing) served(f *flight) int64 {
 	c := &f.ep.conns[f.node]
 	wrote := c.wrote
@@ -265,8 +269,9 @@ func (h *timing) served(f *flight) int64 {
 	return h.nodeVerb
 }
 
-// incoming decides when a verb lands: when the node's parts have served it, and behind what it must not pass. A READ or
-// an atomic that may be passed reaches memory anywhere on its way over PCIe; its answer leaves at the end of it.
+// incoming decides when a verb lands: when the node's parts have served it, and behind what it must
+// not pass. A READ or an atomic that may be passed reaches memory anywhere on its way over PCIe;
+// its answer leaves at the end of it.
 func (s *Sim) incoming(f *flight) {
 	if f.op.Verb == rdma.Append {
 		s.incomingEntry(f)
@@ -333,7 +338,8 @@ func (s *Sim) serveVerb(n *node, op *rdma.Op, t int64) (done, pcie int64) {
 	return s.dma(n, n.store.pass(t, slow.of(h.onPCIe(len(op.Buf)))), op.Addr.Offset(), len(op.Buf)), 0
 }
 
-// schedule lands a verb, or its pieces. It does so at once when nothing that it must not pass can still be ahead.
+// schedule lands a verb, or its pieces. It does so at once when nothing that it must not pass can
+// still be ahead.
 func (s *Sim) schedule(f *flight, land, before int64) {
 	f.left = uint16(f.tear.ways)
 	if f.left == 1 && land == s.now && before < s.now {

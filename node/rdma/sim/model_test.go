@@ -50,7 +50,8 @@ func TestReorderingTakesNoTime(t *testing.T) {
 	}
 }
 
-// TestAReadBehindAWrite: it arrives in the very nanosecond in which the WRITE before it lands, and finds it.
+// TestAReadBehindAWrite: it arrives in the very nanosecond in which the WRITE before it lands, and
+// finds it.
 func TestAReadBehindAWrite(t *testing.T) {
 	for gap := range 40 { // between landings of WRITEs; verbs arrive every 10 ns
 		h := sim.Hardware{Propagation: 500, ClientMops: 100, PCIeGbps: 64 / float64(gap+1)}
@@ -72,8 +73,8 @@ func TestAReadBehindAWrite(t *testing.T) {
 	}
 }
 
-// TestAnswersComeInOrder: a WRITE's does not overtake that of a READ posted before it on the same connection, though
-// the READ waits for memory.
+// TestAnswersComeInOrder: a WRITE's does not overtake that of a READ posted before it on the same
+// connection, though the READ waits for memory.
 func TestAnswersComeInOrder(t *testing.T) {
 	s := open(t, machines(sim.Hardware{Propagation: 500, PCIe: 300}))
 	s.Go("client", func(ep rdma.Endpoint) {
@@ -195,7 +196,8 @@ func TestSameSeedSameRunWithEverything(t *testing.T) {
 	}
 }
 
-// of returns a worker's lines, and its tasks' are not among them. What an atomic or a READ found may differ.
+// of returns a worker's lines, and its tasks' are not among them. What an atomic or a READ found
+// may differ.
 func of(lines []string, worker string) []string {
 	var own []string
 	for _, l := range lines {

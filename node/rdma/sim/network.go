@@ -114,8 +114,8 @@ func (e *endpoint) latency() int64 {
 	return int64(o.MinLatency) + e.net.upTo(int64(o.MaxLatency-o.MinLatency))
 }
 
-// refuse returns why op can be refused without looking at memory, and breaks the connection as an RNIC's responder
-// would: what is posted behind a refused verb fails, too.
+// refuse returns why op can be refused without looking at memory, and breaks the connection as an
+// RNIC's responder would: what is posted behind a refused verb fails, too.
 func (e *endpoint) refuse(op *rdma.Op) error {
 	n := op.Addr.Node()
 	if n >= len(e.s.nodes) {
@@ -149,8 +149,8 @@ func (e *endpoint) refuse(op *rdma.Op) error {
 	return nil
 }
 
-// send puts the i-th op of b on its way: all its moments are drawn here, from the worker's own generator. What the
-// op must keep behind is in its connection.
+// send puts the i-th op of b on its way: all its moments are drawn here, from the worker's own
+// generator. What the op must keep behind is in its connection.
 func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 	s := e.s
 	op := b.Op(i)
@@ -220,7 +220,8 @@ func (e *endpoint) split(f *flight) (spread int64) {
 	return int64(o.MaxLatency)
 }
 
-// land lets a piece of a verb take effect, if the node is alive and the client has not been fenced off.
+// land lets a piece of a verb take effect, if the node is alive and the client has not been fenced
+// off.
 func (s *Sim) land(f *flight, piece int) {
 	if s.held(f, event{kind: landing, f: f, piece: uint16(piece)}) {
 		return
@@ -307,7 +308,8 @@ func (s *Sim) execute(e *endpoint, n *node, op *rdma.Op, t *tear, piece int) (wo
 	return (len(op.Buf) + 7) / 8
 }
 
-// complete tells the requester. A node that died after the verb took effect may have died before it answered.
+// complete tells the requester. A node that died after the verb took effect may have died before it
+// answered.
 func (s *Sim) complete(f *flight) {
 	if s.unanswered(f, completion) || s.hw != nil && !s.received(f) {
 		return

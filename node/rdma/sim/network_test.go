@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// torn counts, over some seeds, the READs of 64 bytes that see parts of several WRITEs, and whether a part was not
-// the beginning of a WRITE, in address order.
+// torn counts, over some seeds, the READs of 64 bytes that see parts of several WRITEs, and whether
+// a part was not the beginning of a WRITE, in address order.
 func torn(t *testing.T, o sim.Options) (mixed, disordered int) {
 	for seed := range uint64(30) {
 		o.Seed = seed

@@ -7,9 +7,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// modules are a node's with Options.PMem. What verbs do to its memory goes through a model of them, which counts it;
-// with Options.Hardware it also delays it. A verb comes to them when its node's NIC has served it, so that one whose
-// client is fenced off in the last moment counts, too. What handlers of calls touch does not.
+// modules are a node's with Options.PMem. What verbs do to its memory goes through a model of them,
+// which counts it; with Options.Hardware it also delays it. A verb comes to them when its node's
+// NIC has served it, so that one whose client is fenced off in the last moment counts, too. What
+// handlers of calls touch does not.
 type modules struct {
 	pmem   *pmem.Device // nil: its memory is not persistent
 	posted int64        // when they have what the NIC wrote so far, which goes over PCIe in order
@@ -39,8 +40,8 @@ func (s *Sim) dma(n *node, t int64, off uint64, size int) int64 {
 	return n.posted
 }
 
-// load reads what a NIC does, and returns when the modules are through, and the media's latency beside that of main
-// memory.
+// load reads what a NIC does, and returns when the modules are through, and the media's latency
+// beside that of main memory.
 func (s *Sim) load(n *node, t int64, off uint64, size int) (through, late int64) {
 	if n.pmem == nil {
 		return t, 0
@@ -53,9 +54,9 @@ func (s *Sim) load(n *node, t int64, off uint64, size int) (through, late int64)
 	return through, late
 }
 
-// shuffle draws how much longer the answer of a node's last verb takes: up to as long as it waits for the modules.
-// Clients that wait for each other's writes would else come in the same order for ever, and write each line when it
-// has just become the one to be evicted.
+// shuffle draws how much longer the answer of a node's last verb takes: up to as long as it waits
+// for the modules. Clients that wait for each other's writes would else come in the same order for
+// ever, and write each line when it has just become the one to be evicted.
 func (n *node) shuffle(g *generator) int64 {
 	most := n.waited
 	n.waited = 0
@@ -83,9 +84,9 @@ func (s *Sim) touch(n *node, op *rdma.Op) {
 	}
 }
 
-// NTStore writes p at a, past the caches, and returns when it is persistent: before, any words of it may be. The worker
-// runs on a's node (GoAt), whose memory is persistent, and its core does nothing else meanwhile. Outside Run that takes
-// no time.
+// NTStore writes p at a, past the caches, and returns when it is persistent: before, any words of
+// it may be. The worker runs on a's node (GoAt), whose memory is persistent, and its core does
+// nothing else meanwhile. Outside Run that takes no time.
 func (s *Sim) NTStore(a rdma.Addr, p []byte) {
 	n, w, off := &s.nodes[a.Node()], s.current, a.Offset()
 	if n.pmem == nil || w != nil && w.root.home != n {
@@ -117,7 +118,8 @@ func (s *Sim) NTStore(a rdma.Addr, p []byte) {
 	}
 }
 
-// outlives counts a step that a worker of the node makes, which ends with it if power is lost behind that.
+// outlives counts a step that a worker of the node makes, which ends with it if power is lost
+// behind that.
 func (s *Sim) outlives(w *Worker, n *node) {
 	if s.stepped(n); w.dead() {
 		_ = w.die()

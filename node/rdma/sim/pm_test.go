@@ -59,8 +59,8 @@ func TestPersistRate(t *testing.T) {
 	near(t, "million READs", bench(t, open(t, machines(h)), 64, 300, apart), 20, 0.05)
 }
 
-// TestPMemLatency: a READ takes longer by what media take longer than main memory, unless the module's buffer has it. A
-// READ behind WRITEs of others waits until the modules have these.
+// TestPMemLatency: a READ takes longer by what media take longer than main memory, unless the
+// module's buffer has it. A READ behind WRITEs of others waits until the modules have these.
 func TestPMemLatency(t *testing.T) {
 	o := optane(t, 3)
 	cold := func(b *rdma.Batch) { b.Read(rdma.At(0, 4096), 64) }
@@ -105,8 +105,8 @@ func TestPMemLatency(t *testing.T) {
 	}
 }
 
-// TestPMemCounts: verbs are counted as what they do to the modules, in Runs on a random network and on hardware, and
-// outside; those of the NIC's own memory are not.
+// TestPMemCounts: verbs are counted as what they do to the modules, in Runs on a random network and
+// on hardware, and outside; those of the NIC's own memory are not.
 func TestPMemCounts(t *testing.T) {
 	verbs := func(ep rdma.Endpoint) error {
 		b := ep.Batch()
@@ -156,7 +156,8 @@ func TestPMemCounts(t *testing.T) {
 	}
 }
 
-// TestNTStore: a thread of the node takes what its processor takes, and what modules do that are full.
+// TestNTStore: a thread of the node takes what its processor takes, and what modules do that are
+// full.
 func TestNTStore(t *testing.T) {
 	const size, threads, each = 128, 16, 2000
 	o := optane(t, 1)
@@ -193,7 +194,8 @@ func TestNTStore(t *testing.T) {
 	}
 }
 
-// TestDirect: if told so, a worker reaches the memory of the node that it runs on by its core, past the NIC.
+// TestDirect: if told so, a worker reaches the memory of the node that it runs on by its core, past
+// the NIC.
 func TestDirect(t *testing.T) {
 	for _, direct := range []bool{false, true} {
 		o := optane(t, 3)

@@ -11,9 +11,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Survivors decide what a loss of power leaves of one word whose last writes were not durable: the first of its writes,
-// as many as it returns, from none to all. The word is the i-th of n such words of the node, in the order of
-// their addresses.
+// Survivors decide what a loss of power leaves of one word whose last writes were not durable: the
+// first of its writes, as many as it returns, from none to all. The word is the i-th of n such
+// words of the node, in the order of their addresses.
 type Survivors func(i, n, writes int) int
 
 // AllSurvive leaves all writes, durable or not.
@@ -51,8 +51,8 @@ type persistence struct {
 // pageWords are the words of a page.
 type pageWords [pageBytes / 8]pending
 
-// track prepares a page whose words are written. Pages all of which is durable by now make room for it, once there are
-// twice as many as were not the last time: most are behind a writer with READs.
+// track prepares a page whose words are written. Pages all of which is durable by now make room for
+// it, once there are twice as many as were not the last time: most are behind a writer with READs.
 func (d *persistence) track(p *page) {
 	if len(d.tracked) >= max(d.limit, 64) {
 		left := d.tracked[:0]
@@ -143,8 +143,8 @@ type write struct {
 	value uint64
 }
 
-// mostWrites bounds the writes of a word that are not durable. The oldest reaches the media when there is one more, as
-// any may at any time.
+// mostWrites bounds the writes of a word that are not durable. The oldest reaches the media when
+// there is one more, as any may at any time.
 const mostWrites = 8
 
 // landsFrom says by which connection the next piece of a verb lands.
@@ -155,8 +155,8 @@ func (m *memory) landsFrom(c *conn) {
 	}
 }
 
-// flush makes durable what has landed by a connection, since a READ sees WRITEs ahead of it out of the NIC's buffers
-// and those of PCIe (Rowan 2.2).
+// flush makes durable what has landed by a connection, since a READ sees WRITEs ahead of it out of
+// the NIC's buffers and those of PCIe (Rowan 2.2).
 func (m *memory) flush(c *conn) {
 	if m.pm != nil && m.pm.flushes {
 		c.flushed = m.pm.stamp
@@ -213,8 +213,8 @@ func (m *memory) storeWords(off uint64, buf []byte) {
 	}
 }
 
-// observed makes n bytes at an offset of p durable, which are read: what was read is not in the NIC or on its way over
-// PCIe any more.
+// observed makes n bytes at an offset of p durable, which are read: what was read is not in the NIC
+// or on its way over PCIe any more.
 func (m *memory) observed(p *page, at uint64, n int) {
 	if m.pm == nil || p.pending == nil || !m.pm.flushes && m.pm.from != nil {
 		return
@@ -282,12 +282,13 @@ func (m *memory) start() {
 	}
 }
 
-// Unflushed returns how many words of a node were written and are not durable: each survives a loss of power, or not.
+// Unflushed returns how many words of a node were written and are not durable: each survives a loss
+// of power, or not.
 func (s *Sim) Unflushed(node int) int { return s.nodes[node].memory.unflushed() }
 
-// Steps returns how many steps a node has made in Runs: pieces of verbs that landed there, READs behind APPENDs, and
-// calls that were served. What may survive a loss of power changes with a step alone: enumerating them runs k from 1 to
-// this. AnyNode is all nodes together.
+// Steps returns how many steps a node has made in Runs: pieces of verbs that landed there, READs
+// behind APPENDs, and calls that were served. What may survive a loss of power changes with a step
+// alone: enumerating them runs k from 1 to this. AnyNode is all nodes together.
 func (s *Sim) Steps(node int) uint64 {
 	if node == AnyNode {
 		return s.allSteps
@@ -295,8 +296,8 @@ func (s *Sim) Steps(node int) uint64 {
 	return s.nodes[node].steps
 }
 
-// CutPower kills a node, as KillNode does, and leaves of what was not durable what survives; AnyNode: of all at once. A
-// node that is dead already keeps what it has.
+// CutPower kills a node, as KillNode does, and leaves of what was not durable what survives;
+// AnyNode: of all at once. A node that is dead already keeps what it has.
 func (s *Sim) CutPower(node int, keep Survivors) {
 	for i := range s.nodes {
 		if n := &s.nodes[i]; (node == AnyNode || node == i) && !n.dead {
@@ -310,7 +311,8 @@ func (s *Sim) CutPower(node int, keep Survivors) {
 	}
 }
 
-// CutPowerAt cuts the power of a node behind its k-th step, counting from 1; AnyNode: of all, behind the k-th of all.
+// CutPowerAt cuts the power of a node behind its k-th step, counting from 1; AnyNode: of all,
+// behind the k-th of all.
 func (s *Sim) CutPowerAt(node int, k uint64, keep Survivors) {
 	s.powerCuts = append(s.powerCuts, powerCut{node, k, keep})
 }
@@ -328,11 +330,13 @@ func (s *Sim) stepped(n *node) {
 	}
 }
 
-// Restart brings a dead node back. With Options.PMem its memory has what it had when the node was killed, or what
-// survived the loss of power, and all of that is durable. Without, and in its NIC's memory, there is nothing. Workers
-// that ran on it, rings and verbs of before are gone; those of Host begin anew. The view, fences and revocations are not in the node: they are as
-// durable as those of nodes that remember (package tcp). A node that was expelled, or that the view has as gone, is a
-// new one, which is empty and in no pool: it stays dead, and the error wraps rdma.ErrStale.
+// Restart brings a dead node back. With Options.PMem its memory has what it had when the node was
+// killed, or what survived the loss of power, and all of that is durable. Without, and in its NIC's
+// memory, there is nothing. Workers that ran on it, rings and verbs of before are gone; those of
+// Host begin anew. The view, fences and revocations are not in the node: they are as durable as
+// those of nodes that remember (package tcp). A node that was expelled, or that the view has as
+// gone, is a new one, which is empty and in no pool: it stays dead, and the error wraps
+// rdma.ErrStale.
 func (s *Sim) Restart(node int) error {
 	if node < 0 || node >= len(s.nodes) {
 		return fmt.Errorf("restart node %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)
@@ -404,7 +408,8 @@ type Returning struct{ *Sim }
 // returnGrace is for how long nodes that faults take away may fail verbs.
 const returnGrace = time.Millisecond
 
-// NodeGrace implements rdma.NodeGracer: one that a fault has taken away, which brings it back, has a moment.
+// NodeGrace implements rdma.NodeGracer: one that a fault has taken away, which brings it back, has
+// a moment.
 func (r Returning) NodeGrace(node int) time.Duration {
 	if n := &r.nodes[node]; n.returns && (!n.dead || n.away > 0) {
 		return returnGrace

@@ -103,8 +103,8 @@ func TestPersistence(t *testing.T) {
 	}
 }
 
-// TestPersistenceOfOthers: a READ sees to the words of its own connection, and to those that it returns. One that is
-// answered by the NIC, or asks for nothing, sees to none.
+// TestPersistenceOfOthers: a READ sees to the words of its own connection, and to those that it
+// returns. One that is answered by the NIC, or asks for nothing, sees to none.
 func TestPersistenceOfOthers(t *testing.T) {
 	o := persistent(1, false, false)
 	o.Device = []sim.Range{{Node: 0, Offset: 4096, Bytes: 64}}
@@ -130,8 +130,8 @@ func TestPersistenceOfOthers(t *testing.T) {
 	}
 }
 
-// TestPersistenceOfAtomics: what an atomic found is durable, what it left is not; of the writes of a word any first
-// ones survive.
+// TestPersistenceOfAtomics: what an atomic found is durable, what it left is not; of the writes of
+// a word any first ones survive.
 func TestPersistenceOfAtomics(t *testing.T) {
 	for k := range 5 {
 		s := open(t, persistent(1, false, false))
@@ -182,8 +182,8 @@ func TestPersistenceOfManyPages(t *testing.T) {
 	}
 }
 
-// TestOutages: faults take nodes away and bring them back, and what was hosted there begins anew. A node that was killed
-// for good, or expelled, stays away.
+// TestOutages: faults take nodes away and bring them back, and what was hosted there begins anew. A
+// node that was killed for good, or expelled, stays away.
 func TestOutages(t *testing.T) {
 	for name, kind := range map[string]sim.FaultKind{"power": sim.PowerFault, "restart": sim.RestartFault} {
 		o := persistent(1, false, false)
@@ -235,8 +235,9 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// TestPowerCuts cuts the power at each step of a client that writes a record of three words, sees it durable, and then
-// a commit word: with the commit word there is the record. Without the READ between them the cuts find that out.
+// TestPowerCuts cuts the power at each step of a client that writes a record of three words, sees
+// it durable, and then a commit word: with the commit word there is the record. Without the READ
+// between them the cuts find that out.
 func TestPowerCuts(t *testing.T) {
 	client := func(seesTo bool) func(ep rdma.Endpoint) error {
 		return func(ep rdma.Endpoint) error {
@@ -258,7 +259,8 @@ func TestPowerCuts(t *testing.T) {
 			return nil
 		}
 	}
-	// judge runs a client whose node loses power at a step, and returns what is wrong with what is left.
+	// judge runs a client whose node loses power at a step, and returns what is wrong with what is
+	// left.
 	judge := func(seesTo bool, seed, step uint64, keep sim.Survivors) (steps uint64, err error) {
 		s := open(t, persistent(seed, false, false))
 		defer s.Close()
@@ -312,7 +314,8 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// TestPowerCutOfAppend: an entry is durable when its sender is told, and may be there or not before that.
+// TestPowerCutOfAppend: an entry is durable when its sender is told, and may be there or not before
+// that.
 func TestPowerCutOfAppend(t *testing.T) {
 	outcomes := map[[2]bool]int{} // acknowledged, whole
 	for seed := range uint64(30) {
@@ -358,8 +361,9 @@ func TestPowerCutOfAppend(t *testing.T) {
 	}
 }
 
-// TestPowerCutsOfStores cuts the power while a thread of the node writes two records past its caches, one behind the
-// other: what NTStore has returned for is durable, and of the rest any words.
+// TestPowerCutsOfStores cuts the power while a thread of the node writes two records past its
+// caches, one behind the other: what NTStore has returned for is durable, and of the rest any
+// words.
 func TestPowerCutsOfStores(t *testing.T) {
 	outcomes := map[[2]int]bool{}
 	for step := uint64(1); step <= 4; step++ {
@@ -402,7 +406,8 @@ func TestPowerCutsOfStores(t *testing.T) {
 	}
 }
 
-// TestPowerCutOfAll cuts the power of all nodes at once, at each step that any of them makes, and of one of two.
+// TestPowerCutOfAll cuts the power of all nodes at once, at each step that any of them makes, and
+// of one of two.
 func TestPowerCutOfAll(t *testing.T) {
 	for _, node := range []int{sim.AnyNode, 1} {
 		for step := uint64(1); step <= 4; step++ {
@@ -437,8 +442,8 @@ func TestPowerCutOfAll(t *testing.T) {
 	}
 }
 
-// TestRestart: a node that is back has its memory, and nothing else of before: no worker, no ring, no verb that was in
-// flight.
+// TestRestart: a node that is back has its memory, and nothing else of before: no worker, no ring,
+// no verb that was in flight.
 func TestRestart(t *testing.T) {
 	for _, hardware := range []bool{false, true} {
 		o := persistent(3, false, false)
@@ -526,8 +531,8 @@ func TestRestartOfExpelled(t *testing.T) {
 	}
 }
 
-// TestRestartOfKilled: a node that is killed loses no power: persistent memory has all that it had, main memory
-// nothing.
+// TestRestartOfKilled: a node that is killed loses no power: persistent memory has all that it had,
+// main memory nothing.
 func TestRestartOfKilled(t *testing.T) {
 	for _, has := range []bool{false, true} {
 		o := persistent(1, false, false)
@@ -550,5 +555,6 @@ func TestRestartOfKilled(t *testing.T) {
 	}
 }
 
-// TestSuiteOnPersistentMemory runs the suite on persistent memory: until power is cut it is as main memory is.
+// TestSuiteOnPersistentMemory runs the suite on persistent memory: until power is cut it is as main
+// memory is.
 func TestSuiteOnPersistentMemory(t *testing.T) { suite(t, persistent(2, false, false)) }

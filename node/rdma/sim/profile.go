@@ -12,16 +12,17 @@ import (
 type Profile struct {
 	Name, Doc string
 	Source    string // where its figures are from
-	// Nodes and ComputeNodes are the machines that there were, and ClientsPerNode the clients of a compute node.
+	// Nodes and ComputeNodes are the machines that there were, and ClientsPerNode the clients of a
+	// compute node.
 	Nodes, ComputeNodes, ClientsPerNode int
 	Hardware                            Hardware
 	// PMem are the modules of a node's persistent memory, for Options.PMem; without DIMMs it has none.
 	PMem pmem.DeviceConfig
 }
 
-// Options returns a pool of that cluster's machines, with so many memory nodes; 0: as many as it has. More nodes, or
-// clients, than it has are more machines of the same kind. It measures performance: legal reordering is on, tearing and
-// flying verbs are off.
+// Options returns a pool of that cluster's machines, with so many memory nodes; 0: as many as it
+// has. More nodes, or clients, than it has are more machines of the same kind. It measures
+// performance: legal reordering is on, tearing and flying verbs are off.
 func (p *Profile) Options(seed uint64, nodes int) Options {
 	if nodes <= 0 {
 		nodes = p.Nodes
@@ -46,9 +47,10 @@ func LookupProfile(name string) (Profile, error) {
 	return Profile{}, fmt.Errorf("no hardware profile %q: there are %s", name, strings.Join(names, ", "))
 }
 
-// The machines of the five papers, by name. A figure without a source is our estimate: none of the papers says how its
-// round trip divides between CPU, PCIe and wire, so those parts are chosen to add up to what the paper, or in general
-// Rowan 2.2 ("2 µs"), says of a small READ. TestProfiles shows what they add up to.
+// The machines of the five papers, by name. A figure without a source is our estimate: none of the
+// papers says how its round trip divides between CPU, PCIe and wire, so those parts are chosen to
+// add up to what the paper, or in general Rowan 2.2 ("2 µs"), says of a small READ. TestProfiles
+// shows what they add up to.
 var profiles = [...]Profile{
 	{
 		Name: "fusee-testbed",
@@ -100,7 +102,8 @@ var profiles = [...]Profile{
 			Propagation: 650, PCIe: 300, // 2 µs (2.2)
 			ClientMops: 75, NodeMops: 75, PCIeGbps: gen3x16, // 6.2
 			PersistMops: 54.5, // fitted: what the NIC does of 64 B without other writers (6.2)
-			// A sequencer in device memory does less than 10 M FAAs a second (3.2.1); the rest is RCuckoo's, of the same NIC.
+			// A sequencer in device memory does less than 10 M FAAs a second (3.2.1); the rest is RCuckoo's,
+			// of the same NIC.
 			AtomicMops: 50, AtomicWordMops: 3, DeviceMops: 75, DeviceWordMops: 9, DeviceBytes: 256 << 10,
 			Doorbell: 200, Verb: 40, Poll: 150,
 			// 24 cores of each of six servers do 108 M operations a second with 5 % PUTs (6.3).
@@ -138,8 +141,8 @@ var profiles = [...]Profile{
 			Propagation: 565, PCIe: 300, // fitted to RAW's medians: of 64 B a READ takes 1.9 µs and a WRITE 1.6 (7.1)
 			ClientMops: 75, NodeMops: 75, PCIeGbps: gen3x16, // Rowan 6.2
 			AtomicMops: 50, AtomicWordMops: 3, DeviceMops: 75, DeviceWordMops: 9, // RCuckoo 2.2, of the next NIC
-			// A series to one node takes 200 ns and more. The rest is fitted to a core that does 1030 thousand GETs a second, of
-			// two nodes each (7.2).
+			// A series to one node takes 200 ns and more. The rest is fitted to a core that does 1030
+			// thousand GETs a second, of two nodes each (7.2).
 			Doorbell: 200, Verb: 50, Poll: 200,
 			Cores: 8, HyperSpeed: 0.6, // our estimate: both threads of a core poll, and gain a fifth by sharing it
 			NodeCores: 8, ServiceTime: 2 * time.Microsecond,
@@ -148,12 +151,13 @@ var profiles = [...]Profile{
 }
 
 const (
-	// infinibandHeader is a packet's local and transport headers and its two checksums (InfiniBand architecture
-	// specification, volume 1, chapter 5): 8 + 12 + 4 + 2.
+	// infinibandHeader is a packet's local and transport headers and its two checksums (InfiniBand
+	// architecture specification, volume 1, chapter 5): 8 + 12 + 4 + 2.
 	infinibandHeader = 26
-	// roceHeader is a packet's of RoCE v2 (annex A17): preamble and gap, Ethernet, IPv4 and UDP, transport header, two
-	// checksums: 20 + 14 + 20 + 8 + 12 + 4 + 4.
+	// roceHeader is a packet's of RoCE v2 (annex A17): preamble and gap, Ethernet, IPv4 and UDP,
+	// transport header, two checksums: 20 + 14 + 20 + 8 + 12 + 4 + 4.
 	roceHeader = 82
-	// gen3x16 is what PCIe 3.0 carries on 16 lanes of 8 Gbaud, 128 of 130 bits, with 24 B beside each 256 B.
+	// gen3x16 is what PCIe 3.0 carries on 16 lanes of 8 Gbaud, 128 of 130 bits, with 24 B beside each
+	// 256 B.
 	gen3x16 = 115
 )

@@ -41,7 +41,8 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestProfilesSaturate: 1 KB READs of a profile's clients, all of them, saturate one node's link or PCIe.
+// TestProfilesSaturate: 1 KB READs of a profile's clients, all of them, saturate one node's link or
+// PCIe.
 func TestProfilesSaturate(t *testing.T) {
 	for _, p := range sim.Profiles() {
 		s := open(t, p.Options(1, 1))

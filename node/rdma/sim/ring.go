@@ -8,7 +8,8 @@ import (
 
 var _ rdma.Ringer = (*endpoint)(nil)
 
-// ring is a worker's. It ends with its worker: what has its place then, and has not landed, does not.
+// ring is a worker's. It ends with its worker: what has its place then, and has not landed, does
+// not.
 type ring struct {
 	s      *Sim
 	e      *endpoint
@@ -18,7 +19,8 @@ type ring struct {
 	closed bool
 }
 
-// block is a part of an entry that has its place. It lands a while later, in two pieces when it tears.
+// block is a part of an entry that has its place. It lands a while later, in two pieces when it
+// tears.
 type block struct {
 	place    place
 	from, to int // of the entry
@@ -57,7 +59,8 @@ func (e *endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 	return r, nil
 }
 
-// ringAt returns the ring at an address; nil: there is none, or its worker left, crashed or was fenced off.
+// ringAt returns the ring at an address; nil: there is none, or its worker left, crashed or was
+// fenced off.
 func (s *Sim) ringAt(a rdma.RingAddr) *ring {
 	if r := s.rings[a]; r != nil && !r.over() {
 		return r
@@ -128,7 +131,8 @@ func (e *endpoint) sendEntry(f *flight, start int64) {
 	s.comes(f, start)
 }
 
-// comes lets an entry take its places from a time on, one block after the other, behind those that were posted before.
+// comes lets an entry take its places from a time on, one block after the other, behind those that
+// were posted before.
 func (s *Sim) comes(f *flight, start int64) {
 	c := &f.ep.conns[f.node]
 	if c.entry == nil {
@@ -141,7 +145,8 @@ func (s *Sim) comes(f *flight, start int64) {
 	s.at(start, event{kind: placing, f: f})
 }
 
-// incomingEntry decides when the blocks of an entry take their places: as its packets pass the node's port.
+// incomingEntry decides when the blocks of an entry take their places: as its packets pass the
+// node's port.
 func (s *Sim) incomingEntry(f *flight) {
 	h, n, c := s.hw, &s.nodes[f.node], &f.ep.conns[f.node]
 	if n.dead {
@@ -257,7 +262,8 @@ func (s *Sim) settle(f *flight, piece int) {
 	}
 }
 
-// see executes the READ behind an entry all of which has landed: with persistent memory it makes a difference.
+// see executes the READ behind an entry all of which has landed: with persistent memory it makes a
+// difference.
 func (s *Sim) see(f *flight) {
 	if f.err = s.barred(f); f.err == nil && f.ring.over() {
 		f.err = rdma.ErrNodeDown

@@ -102,9 +102,9 @@ func TestBlocksLieApart(t *testing.T) {
 	}
 }
 
-// TestCrashesLeaveHoles crashes the receiver, a sender, or fences one off, while entries land. What was acknowledged is
-// whole; of the rest, blocks may be torn, and places empty with others' behind them. An entry that is late does not
-// land when the ring has ended.
+// TestCrashesLeaveHoles crashes the receiver, a sender, or fences one off, while entries land. What
+// was acknowledged is whole; of the rest, blocks may be torn, and places empty with others' behind
+// them. An entry that is late does not land when the ring has ended.
 func TestCrashesLeaveHoles(t *testing.T) {
 	for _, victim := range []string{"receiver", "sender 0", "fenced"} {
 		holes, torn, acked := 0, 0, 0
@@ -161,7 +161,8 @@ func TestCrashesLeaveHoles(t *testing.T) {
 	}
 }
 
-// look checks that each entry is there that was acknowledged, and counts strides that are empty and torn ones.
+// look checks that each entry is there that was acknowledged, and counts strides that are empty and
+// torn ones.
 func look(t *testing.T, seed uint64, p []byte, acked map[uint64]int) (holes, torn int) {
 	whole := map[uint64]int{}
 	empty := 0
@@ -186,8 +187,8 @@ func look(t *testing.T, seed uint64, p []byte, acked map[uint64]int) (holes, tor
 	return holes, torn
 }
 
-// TestAppendsTakeTheirWay: on a cluster's machines an append takes one round trip with its READ's PCIe, and many
-// senders are bound by the receiver's NIC.
+// TestAppendsTakeTheirWay: on a cluster's machines an append takes one round trip with its READ's
+// PCIe, and many senders are bound by the receiver's NIC.
 func TestAppendsTakeTheirWay(t *testing.T) {
 	p, err := sim.LookupProfile("rowan-testbed")
 	if err != nil {

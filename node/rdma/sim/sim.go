@@ -1,5 +1,6 @@
-// Package sim is a fabric in virtual time. Workers are coroutines, one heap of events is ordered by time and
-// sequence, and every draw comes from one seed, so that a run can be tried by the thousand and repeated to the byte:
+// Package sim is a fabric in virtual time. Workers are coroutines, one heap of events is ordered by
+// time and sequence, and every draw comes from one seed, so that a run can be tried by the thousand
+// and repeated to the byte:
 //
 //	s := sim.New(sim.Hostile(seed))
 //	defer s.Close()
@@ -8,23 +9,25 @@
 //	s.CrashAt(w, 7)                               // after its 7th verb
 //	err := s.Run()
 //
-// The network is drawn at random, to find what is wrong with a protocol, or with Options.Hardware a model of machines, to
-// find how fast it is: profiles are the clusters of papers (LookupProfile). Options.Faults are what goes wrong.
+// The network is drawn at random, to find what is wrong with a protocol, or with Options.Hardware a
+// model of machines, to find how fast it is: profiles are the clusters of papers (LookupProfile).
+// Options.Faults are what goes wrong.
 //
-// With Options.PMem nodes have persistent memory, power can be cut at each step of a node (CutPowerAt), and what was
-// not durable survives as Survivors say:
+// With Options.PMem nodes have persistent memory, power can be cut at each step of a node
+// (CutPowerAt), and what was not durable survives as Survivors say:
 //
 //	s.CutPowerAt(0, step, sim.AnySurvive(seed)) // step runs from 1 to Steps(0) of a run without a cut
 //	err := s.Run()
 //	err = s.Restart(0)
 //
-// A verb's words are in a node's memory once they have landed, and durable once a READ of the same connection has
-// executed behind them, or one of any connection has returned them (Rowan 2.2). With DDIO they are then in the
-// processor's caches, which survive in eADR mode alone. What handlers of calls write is durable at once.
+// A verb's words are in a node's memory once they have landed, and durable once a READ of the same
+// connection has executed behind them, or one of any connection has returned them (Rowan 2.2). With
+// DDIO they are then in the processor's caches, which survive in eADR mode alone. What handlers of
+// calls write is durable at once.
 //
-// Wait, Sleep, Call and Revoke are the only places where a worker gives way to others; the code between them is
-// atomic, which hides races between workers that share Go memory: run the same code on a real fabric, too. (A client that
-// a StallFault stops in a Post stands still as a whole.)
+// Wait, Sleep, Call and Revoke are the only places where a worker gives way to others; the code
+// between them is atomic, which hides races between workers that share Go memory: run the same code
+// on a real fabric, too. (A client that a StallFault stops in a Post stands still as a whole.)
 //
 // A Sim and everything opened from it belong to one goroutine; workers run inside its Run.
 package sim
@@ -53,39 +56,44 @@ type Options struct {
 	Tear bool
 	// Reorder lets later ops pass READs and atomics, as far as rdma.Queue allows.
 	Reorder bool
-	// FlyProb is the share of verbs that are late by up to FlyMax (1 ms by default), and whatever must keep behind
-	// them with them.
+	// FlyProb is the share of verbs that are late by up to FlyMax (1 ms by default), and whatever must
+	// keep behind them with them.
 	FlyProb float64
 	FlyMax  time.Duration
-	// MTU is how long blocks of rings are, a multiple of rdma.Stride; Hardware's or 4096 by default. CountRings lets
-	// rings count what is in flight, which RNICs with queues of several packets do not. RingStreams lets entries land in
-	// streams by their lengths, as on ibverbs, in rings that count.
+	// MTU is how long blocks of rings are, a multiple of rdma.Stride; Hardware's or 4096 by default.
+	// CountRings lets rings count what is in flight, which RNICs with queues of several packets do
+	// not. RingStreams lets entries land in streams by their lengths, as on ibverbs, in rings that
+	// count.
 	MTU         int
 	CountRings  bool
 	RingStreams bool
-	// DMAProb is the share of APPENDs whose blocks reach memory late once they have their places, by up to DMAMax (1 ms
-	// by default).
+	// DMAProb is the share of APPENDs whose blocks reach memory late once they have their places, by
+	// up to DMAMax (1 ms by default).
 	DMAProb float64
 	DMAMax  time.Duration
 	// NodeTimeout is how long a requester waits for a dead node's answer; 100 µs by default.
 	NodeTimeout time.Duration
-	// ServiceTime is a node CPU's time for one two-sided call; calls of a node are served one at a time.
+	// ServiceTime is a node CPU's time for one two-sided call; calls of a node are served one at a
+	// time.
 	ServiceTime time.Duration
 
-	// Hardware replaces the random network by a model of machines: MinLatency, MaxLatency and ServiceTime are not used
-	// then. Everything else stays as it is, legal reordering (Reorder) and tearing (Tear) among them.
+	// Hardware replaces the random network by a model of machines: MinLatency, MaxLatency and
+	// ServiceTime are not used then. Everything else stays as it is, legal reordering (Reorder) and
+	// tearing (Tear) among them.
 	Hardware *Hardware
 	// Device are the parts of memory nodes that lie in their NICs' memory.
 	Device []Range
-	// PMem makes all other memory of nodes persistent, and says of which modules; nil: it is main memory, and nodes forget
-	// it when they die. Power can be cut with and without: see CutPower.
+	// PMem makes all other memory of nodes persistent, and says of which modules; nil: it is main
+	// memory, and nodes forget it when they die. Power can be cut with and without: see CutPower.
 	PMem *pmem.DeviceConfig
 	// Faults are what goes wrong.
 	Faults Faults
-	// RetryTimeout is how long a requester retries a verb before it gives a connection up; 1 ms by default.
+	// RetryTimeout is how long a requester retries a verb before it gives a connection up; 1 ms by
+	// default.
 	RetryTimeout time.Duration
-	// Drift is by how much a client's clock may be fast or slow, in parts in a million, and ClockOffset how far ahead it
-	// may be from the beginning. Both are drawn for each client; the clocks of a pool agree by default.
+	// Drift is by how much a client's clock may be fast or slow, in parts in a million, and
+	// ClockOffset how far ahead it may be from the beginning. Both are drawn for each client; the
+	// clocks of a pool agree by default.
 	Drift       float64
 	ClockOffset time.Duration
 
@@ -94,8 +102,8 @@ type Options struct {
 	// initialisation.
 	AllowMixing bool
 
-	// Limit bounds a Run in virtual time (1 h by default) and MaxEvents in events (100 million by default): workers
-	// that wait for each other in loops would never end.
+	// Limit bounds a Run in virtual time (1 h by default) and MaxEvents in events (100 million by
+	// default): workers that wait for each other in loops would never end.
 	Limit     time.Duration
 	MaxEvents uint64
 
@@ -139,7 +147,8 @@ func or[N int | uint64 | time.Duration](n, otherwise N) N {
 
 // How Run and the verbs of a simulated pool fail beyond the errors of package rdma.
 var (
-	// ErrStuck ends a Run in which live workers wait for something that will not happen, or do not come to an end.
+	// ErrStuck ends a Run in which live workers wait for something that will not happen, or do not
+	// come to an end.
 	ErrStuck = errors.New("workers are stuck")
 	// ErrMixed ends a Run in which a WRITE touched a word that had been changed by an atomic.
 	ErrMixed = errors.New("write to a word that is changed by atomics")
@@ -244,8 +253,8 @@ func (s *Sim) Run() error {
 	return s.failed
 }
 
-// Close detaches the memory and unwinds the coroutines that are left: their verbs return rdma.ErrClosed without
-// effect, their sleeps return at once.
+// Close detaches the memory and unwinds the coroutines that are left: their verbs return
+// rdma.ErrClosed without effect, their sleeps return at once.
 func (s *Sim) Close() error {
 	if s.current != nil {
 		return errors.New("sim: Close called by a worker")

@@ -13,8 +13,8 @@ type queue interface {
 	// Post and Count are as of rdma.RingQueue.
 	Post(buffers []rdma.Span, memory uint64, mtu int) error
 	Count() rdma.RingCount
-	// place takes the next place for a block of n bytes of an entry of so many. The error is rdma.ErrRingDry, or
-	// errNotReady.
+	// place takes the next place for a block of n bytes of an entry of so many. The error is
+	// rdma.ErrRingDry, or errNotReady.
 	place(entry, n int) (place, error)
 }
 
@@ -45,18 +45,19 @@ func (q oneStream) place(_, n int) (place, error) {
 	return place{p, q.RingQueue}, err
 }
 
-// errNotReady: a stream takes another of the ring's buffers when what is in flight has landed. The device asks for the
-// block again until then.
+// errNotReady: a stream takes another of the ring's buffers when what is in flight has landed. The
+// device asks for the block again until then.
 var errNotReady = fmt.Errorf("blocks are in flight to all buffers of the stream: %w", rdma.ErrRingDry)
 
 // notReadyPause is between two tries of such a block, as on soft-RoCE.
 const notReadyPause = 640 * time.Microsecond
 
-// mostOpen is how many buffers of a stream are open at a time, as on ibverbs: one that fills, and one ahead.
+// mostOpen is how many buffers of a stream are open at a time, as on ibverbs: one that fills, and
+// one ahead.
 const mostOpen = 2
 
-// streams are the queue of a ring whose entries land in several streams. The ring's buffers go to streams one by one, in
-// order, as these need them.
+// streams are the queue of a ring whose entries land in several streams. The ring's buffers go to
+// streams one by one, in order, as these need them.
 type streams struct {
 	o      rdma.RingOptions
 	p      rdma.RingPromises

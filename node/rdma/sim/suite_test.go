@@ -59,7 +59,8 @@ func TestSuiteWithStreams(t *testing.T) {
 	}
 }
 
-// TestSuiteOnHardware runs the suite on every profile, as it is, and with everything on that the contract allows.
+// TestSuiteOnHardware runs the suite on every profile, as it is, and with everything on that the
+// contract allows.
 func TestSuiteOnHardware(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

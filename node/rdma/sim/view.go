@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// control lets a worker reach what lies outside of the memory nodes: change happens at one moment, a message's way
-// after it was asked for, and the answer takes another. To CrashAt it counts as a verb.
+// control lets a worker reach what lies outside of the memory nodes: change happens at one moment,
+// a message's way after it was asked for, and the answer takes another. To CrashAt it counts as a
+// verb.
 func (s *Sim) control(change func()) error {
 	if s.closing() {
 		return rdma.ErrClosed

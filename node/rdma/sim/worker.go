@@ -19,8 +19,8 @@ const (
 	crashed               // is never resumed
 )
 
-// Worker is a coroutine of a simulation: a client, or a task that one started. A client and its tasks are one
-// process: they crash together, and their verbs are counted together.
+// Worker is a coroutine of a simulation: a client, or a task that one started. A client and its
+// tasks are one process: they crash together, and their verbs are counted together.
 type Worker struct {
 	s    *Sim
 	name string
@@ -70,11 +70,12 @@ func (w *Worker) Name() string { return w.name }
 // Client returns its identity.
 func (w *Worker) Client() rdma.ClientID { return w.ep.id }
 
-// ComputeNode returns the number of its client's compute node, as Usage counts them; 0 where there is no
-// Options.Hardware.
+// ComputeNode returns the number of its client's compute node, as Usage counts them; 0 where there
+// is no Options.Hardware.
 func (w *Worker) ComputeNode() int { return max(slices.Index(w.s.machines, w.root.machine), 0) }
 
-// Sent returns how many verbs and calls it and its tasks have sent: crash enumeration runs k from 0 to this.
+// Sent returns how many verbs and calls it and its tasks have sent: crash enumeration runs k from 0
+// to this.
 func (w *Worker) Sent() uint64 { return w.root.sent }
 
 // Crashed reports whether it was stopped by CrashAt or CrashAfter.
@@ -83,8 +84,8 @@ func (w *Worker) Crashed() bool { return w.state == crashed }
 // Finished reports whether its function has returned.
 func (w *Worker) Finished() bool { return w.state == finished }
 
-// WhenCrashed calls f at the moment of its crash, in the engine: f may start other workers, for instance one that
-// recovers while the dead client's verbs are still in flight.
+// WhenCrashed calls f at the moment of its crash, in the engine: f may start other workers, for
+// instance one that recovers while the dead client's verbs are still in flight.
 func (w *Worker) WhenCrashed(f func()) { w.root.whenDead = append(w.root.whenDead, f) }
 
 // Go starts a top-level worker: a client with an identity of its own, which it gives back by
@@ -94,8 +95,9 @@ func (s *Sim) Go(name string, f func(ep rdma.Endpoint)) *Worker {
 	return s.enter(name, nil, nil, f)
 }
 
-// Beside starts a client as Go does, on the core of another: one more operation that the same thread has in flight. What
-// the one posts and polls keeps the other waiting. Each has its own identity, and they crash one by one.
+// Beside starts a client as Go does, on the core of another: one more operation that the same
+// thread has in flight. What the one posts and polls keeps the other waiting. Each has its own
+// identity, and they crash one by one.
 func (s *Sim) Beside(other *Worker, name string, f func(ep rdma.Endpoint)) *Worker {
 	return s.enter(name, nil, other, f)
 }
@@ -110,8 +112,8 @@ func (s *Sim) enter(name string, home *node, beside *Worker, f func(ep rdma.Endp
 	return w
 }
 
-// start prepares a coroutine; home is nil for one on a compute node, parent for a client, beside for one with a core of
-// its own.
+// start prepares a coroutine; home is nil for one on a compute node, parent for a client, beside
+// for one with a core of its own.
 func (s *Sim) start(name string, home *node, parent, beside *Worker, f func(ep rdma.Endpoint)) (*Worker, error) {
 	e, err := s.open(name)
 	if err != nil {
@@ -139,7 +141,8 @@ func (s *Sim) start(name string, home *node, parent, beside *Worker, f func(ep r
 // unwound is what a coroutine is unwound with when it does not end by itself after Close.
 type unwound struct{}
 
-// returned runs in the coroutine when its function returns, panics or calls runtime.Goexit (a failed test).
+// returned runs in the coroutine when its function returns, panics or calls runtime.Goexit (a
+// failed test).
 func (w *Worker) returned() {
 	if p := recover(); p != nil {
 		if _, ok := p.(unwound); !ok {
@@ -187,7 +190,8 @@ func (w *Worker) park() bool { return w.yield(struct{}{}) }
 // mostSpins bounds what a worker may do in one instant.
 const mostSpins = 1 << 20
 
-// spin ends a worker that posts verbs or looks at the clock for ever without giving way: nothing else would.
+// spin ends a worker that posts verbs or looks at the clock for ever without giving way: nothing
+// else would.
 func (w *Worker) spin(n int) {
 	if w.spins += n; w.spins > mostSpins {
 		panic(fmt.Sprintf("%d posts and looks at the clock without a wait or a sleep", w.spins))
@@ -197,7 +201,8 @@ func (w *Worker) spin(n int) {
 // lastBreath bounds what a coroutine may still call while it is unwound.
 const lastBreath = 10_000
 
-// closing tells a coroutine that is being unwound that it is, and ends one that does not want to know.
+// closing tells a coroutine that is being unwound that it is, and ends one that does not want to
+// know.
 func (s *Sim) closing() bool {
 	if !s.closed {
 		return false
@@ -219,8 +224,9 @@ func (w *Worker) unwind() {
 	w.s.current = nil
 }
 
-// CrashAt stops a client after its k-th verb or call, counting from 1 and its tasks' with its own: of a batch in
-// which the k-th lies, what comes behind it is not sent. 0 stops it before the first. What was sent may still land.
+// CrashAt stops a client after its k-th verb or call, counting from 1 and its tasks' with its own:
+// of a batch in which the k-th lies, what comes behind it is not sent. 0 stops it before the first.
+// What was sent may still land.
 func (s *Sim) CrashAt(w *Worker, k uint64) { w.root.doomed, w.root.crashAt = true, k }
 
 // CrashAfter stops a client at a time from now.
@@ -241,8 +247,8 @@ func (w *Worker) allow(n int) int {
 // dead reports whether its last verb was sent.
 func (w *Worker) dead() bool { return w.root.doomed && w.root.sent >= w.root.crashAt }
 
-// crash stops a client and its tasks. Their coroutines are not resumed: unwinding them would run their defers, which
-// a crash does not.
+// crash stops a client and its tasks. Their coroutines are not resumed: unwinding them would run
+// their defers, which a crash does not.
 func (s *Sim) crash(root *Worker) {
 	if root.state == finished || root.state == crashed {
 		return

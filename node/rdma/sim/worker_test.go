@@ -104,7 +104,8 @@ func TestWorkersOfOneNameDrawDifferently(t *testing.T) {
 	}
 }
 
-// TestFailedTestInAWorker: t.Fatal in a worker is runtime.Goexit, which has to end the goroutine that called Run.
+// TestFailedTestInAWorker: t.Fatal in a worker is runtime.Goexit, which has to end the goroutine
+// that called Run.
 func TestFailedTestInAWorker(t *testing.T) {
 	s := open(t, sim.Options{})
 	done := make(chan bool)

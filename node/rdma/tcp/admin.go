@@ -79,9 +79,10 @@ func ask(ctx context.Context, addr string, s Security, h hello, m *message) (rep
 	return r, nil
 }
 
-// Create makes a pool on nodes that have none, and opens it. Others can open it only when format, which writes the first
-// content, has returned nil; when it fails, or this process ends before, the nodes are as they were. Errors wrap
-// rdma.ErrExists when a node has a pool, rdma.ErrFull when one offers too little memory, or what format returned.
+// Create makes a pool on nodes that have none, and opens it. Others can open it only when format,
+// which writes the first content, has returned nil; when it fails, or this process ends before, the
+// nodes are as they were. Errors wrap rdma.ErrExists when a node has a pool, rdma.ErrFull when one
+// offers too little memory, or what format returned.
 func Create(o Options, g Geometry, format func(*Fabric) error) (*Fabric, error) {
 	f, err := create(o, g, format)
 	if err != nil {
@@ -155,8 +156,8 @@ func (f *Fabric) fill(ctx context.Context, format func(*Fabric) error) error {
 	return f.each(all, callPatience, func(int) *message { return m }, nil)
 }
 
-// Open opens a pool by the addresses of some of its nodes. Errors wrap rdma.ErrNoPool when they have none, ErrToken,
-// rdma.ErrNodeDown when too few nodes answer.
+// Open opens a pool by the addresses of some of its nodes. Errors wrap rdma.ErrNoPool when they
+// have none, ErrToken, rdma.ErrNodeDown when too few nodes answer.
 func Open(o Options) (*Fabric, error) {
 	f, err := open(o)
 	if err != nil {
@@ -234,8 +235,8 @@ type OtherBoard struct {
 
 func (e *OtherBoard) Error() string { return "its board is kept by " + e.Board + ": open it there" }
 
-// recordOf asks for the record of the pool that the addressed nodes have. Silent are those of them that did not answer though
-// most of those with a voice did, and why: they have had their time.
+// recordOf asks for the record of the pool that the addressed nodes have. Silent are those of them
+// that did not answer though most of those with a voice did, and why: they have had their time.
 func recordOf(o Options) (r *Record, silent map[string]error, err error) {
 	h := newHurry()
 	defer h.end()
@@ -293,9 +294,10 @@ func agreed(o Options, infos []NodeInfo, errs []error) (*Record, error) {
 	return nil, fmt.Errorf("the nodes have none: %w", rdma.ErrNoPool)
 }
 
-// Remove takes a pool away from its nodes, which run on without one. Unless forced it refuses with rdma.ErrInUse while other
-// processes use it, and with rdma.ErrUnreachable where a node that does not answer may know of some. Nodes that do not answer
-// are named in the error, after the others have let go of it; those that are gone from the view need not answer.
+// Remove takes a pool away from its nodes, which run on without one. Unless forced it refuses with
+// rdma.ErrInUse while other processes use it, and with rdma.ErrUnreachable where a node that does
+// not answer may know of some. Nodes that do not answer are named in the error, after the others
+// have let go of it; those that are gone from the view need not answer.
 func Remove(o Options, force bool) error {
 	r, silent, err := recordOf(o)
 	if err != nil {

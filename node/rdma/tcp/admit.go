@@ -17,13 +17,14 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// DefaultConns is how many connections of clients a node has at most. Connections with the read token have half of
-// them at most, so that readers cannot lock writers out. Peers, which keep each other's leases, are not counted.
+// DefaultConns is how many connections of clients a node has at most. Connections with the read
+// token have half of them at most, so that readers cannot lock writers out. Peers, which keep each
+// other's leases, are not counted.
 const DefaultConns = 1024
 
 const (
-	// adminConns is how many connections of administrators there may be beyond the others: a command needs three at a
-	// time.
+	// adminConns is how many connections of administrators there may be beyond the others: a command
+	// needs three at a time.
 	adminConns = 16
 	// mostGreeting bounds the connections that have not said yet what they want. When there are more, the oldest has to
 	// go: those that say nothing cannot keep out those that have something to say. It has had greetGrace, so that those
@@ -31,12 +32,13 @@ const (
 	// meanwhile, a full queue of 4096 for half a second.
 	mostGreeting = 1024
 	greetGrace   = 100 * time.Millisecond
-	// ownFiles is how many files a process needs beside its clients' connections: the log, the memory, the poller,
-	// metrics, an agent of Consul, a device, connections to and from six peers, each twice while it is made again.
+	// ownFiles is how many files a process needs beside its clients' connections: the log, the memory,
+	// the poller, metrics, an agent of Consul, a device, connections to and from six peers, each twice
+	// while it is made again.
 	ownFiles      = 96
 	plentyOfFiles = 1 << 20
-	// slowPenalty is for how long the place of a reader that took no answers stays taken: so an attacker that comes back
-	// at once costs little.
+	// slowPenalty is for how long the place of a reader that took no answers stays taken: so an
+	// attacker that comes back at once costs little.
 	slowPenalty = 5 * time.Second
 	// maxProcess bounds the name of a process, in bytes.
 	maxProcess = 64
@@ -84,7 +86,8 @@ func reasonOf(err error) reason {
 // errSilent is why the oldest of too many connections that say nothing has to go.
 var errSilent = fmt.Errorf("too many connections say nothing: %w", os.ErrDeadlineExceeded)
 
-// refuse ends a connection, counts it, and logs it once a minute for each reason. The caller holds mu.
+// refuse ends a connection, counts it, and logs it once a minute for each reason. The caller holds
+// mu.
 func (n *Node) refuse(c net.Conn, err error) {
 	n.forgetGreeting(c)
 	why := reasonOf(err)
@@ -103,8 +106,8 @@ type greeter struct {
 	since time.Duration
 }
 
-// makeRoom returns when there is room for another connection that has not said what it wants. The caller holds mu,
-// which is free meanwhile.
+// makeRoom returns when there is room for another connection that has not said what it wants. The
+// caller holds mu, which is free meanwhile.
 func (n *Node) makeRoom() {
 	for len(n.greeting) >= n.mostGreeting && !n.closed { // bounded, since the oldest gets older
 		if wall.Now()-n.greeting[0].since >= greetGrace {
@@ -179,9 +182,9 @@ func (n *Node) secure(raw net.Conn) (net.Conn, error) {
 	return nc, err
 }
 
-// enter makes c one of the node's connections. What its process had for the same purpose ends before: no verb that came
-// over it is executed any more. It is waited for without mu: a procedure may take its time, and others do not wait
-// for it.
+// enter makes c one of the node's connections. What its process had for the same purpose ends
+// before: no verb that came over it is executed any more. It is waited for without mu: a procedure
+// may take its time, and others do not wait for it.
 func (n *Node) enter(c *conn, raw net.Conn, h hello, w *welcome) *refused {
 	old, why := n.register(c, raw, h, w)
 	for _, o := range old {
@@ -271,8 +274,9 @@ func (n *Node) room(c *conn, admin bool) *refused {
 	return nil
 }
 
-// fit lowers the bounds on connections to what the limit of open files allows: a node that has no file left for a
-// peer's connection loses its lease. A connection takes two files while it is let in.
+// fit lowers the bounds on connections to what the limit of open files allows: a node that has no
+// file left for a peer's connection loses its lease. A connection takes two files while it is let
+// in.
 func (n *Node) fit(files uint64) {
 	n.mostGreeting = mostGreeting
 	if left := max(int64(files)-ownFiles-adminConns, 2); left < int64(n.cfg.Conns+2*mostGreeting) {
@@ -289,7 +293,8 @@ func (n *Node) fit(files uint64) {
 // mostReaders is how many of a node's connections may be those of readers.
 func mostReaders(conns int) int { return max(conns/2, 1) }
 
-// callers counts the connections of clients, and those with the read token among them. The caller holds mu.
+// callers counts the connections of clients, and those with the read token among them. The caller
+// holds mu.
 func (n *Node) callers() (all, readers int) {
 	for c := range n.conns {
 		if c.purpose == forPeer {

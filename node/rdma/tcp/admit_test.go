@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestPlacesApart fills a node's connections: readers leave half of them to writers, and writers some to
-// administrators, which know the full token. The node has no pool, so the test's connections are all that it has.
+// TestPlacesApart fills a node's connections: readers leave half of them to writers, and writers
+// some to administrators, which know the full token. The node has no pool, so the test's
+// connections are all that it has.
 func TestPlacesApart(t *testing.T) {
 	const conns = 12
 	begin := func() *Node {

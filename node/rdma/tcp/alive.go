@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// pingEvery is how soon a connection on which nothing comes in is asked whether it is alive, and deadAfter how long it
-	// may not answer. A machine that is busy may not run a process for a good part of a second.
+	// pingEvery is how soon a connection on which nothing comes in is asked whether it is alive, and
+	// deadAfter how long it may not answer. A machine that is busy may not run a process for a good
+	// part of a second.
 	pingEvery = 200 * time.Millisecond
 	deadAfter = time.Second
 )
 
-// watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for which this process
-// itself stood still, since its machine was busy or it was stopped, does not count: what the node said meanwhile is not
-// read yet.
+// watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for
+// which this process itself stood still, since its machine was busy or it was stopped, does not
+// count: what the node said meanwhile is not read yet.
 func (l *link) watch(s *stream) {
 	nc := s.nc
 	var p ping
@@ -55,10 +56,11 @@ func (l *link) watch(s *stream) {
 
 // ping is the question whether a node is alive, for as long as nothing comes in.
 //
-// It waits behind what was sent before. While that gets through, over a link that is slow, silence is no sign of death: the
-// node cannot answer what has not reached it. So only that counts which the node's machine has acknowledged of what was sent
-// up to the ping. There an end is in sight: a node that stands still has its machine acknowledge as much as a socket's buffer
-// holds, a connection that is half open nothing, and what comes behind the ping changes neither.
+// It waits behind what was sent before. While that gets through, over a link that is slow, silence
+// is no sign of death: the node cannot answer what has not reached it. So only that counts which
+// the node's machine has acknowledged of what was sent up to the ping. There an end is in sight: a
+// node that stands still has its machine acknowledge as much as a socket's buffer holds, a
+// connection that is half open nothing, and what comes behind the ping changes neither.
 type ping struct {
 	asked time.Duration // on wall.Now
 	moved time.Duration // when it was seen last to get nearer to the node
@@ -109,8 +111,8 @@ func (l *link) nears(nc net.Conn, p *ping) bool {
 	return moved
 }
 
-// reassure tells the caller of a connection now and then that the node is alive, until end is called: answers come in turn,
-// and while one message takes its time pings would wait behind it.
+// reassure tells the caller of a connection now and then that the node is alive, until end is
+// called: answers come in turn, and while one message takes its time pings would wait behind it.
 func (c *conn) reassure() (end func()) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	var alive [headerBytes]byte

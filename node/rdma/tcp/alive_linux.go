@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acknowledged returns how many bytes the other end's machine has acknowledged; false: it cannot be told.
+// acknowledged returns how many bytes the other end's machine has acknowledged; false: it cannot be
+// told.
 func acknowledged(raw syscall.RawConn) (bytes uint64, ok bool) {
 	err := raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -19,8 +20,8 @@ func acknowledged(raw syscall.RawConn) (bytes uint64, ok bool) {
 	return bytes, ok && err == nil
 }
 
-// sentOver tells how many bytes were handed to the kernel for a connection, and how many of them the other end's machine has
-// acknowledged; false: it cannot be told.
+// sentOver tells how many bytes were handed to the kernel for a connection, and how many of them
+// the other end's machine has acknowledged; false: it cannot be told.
 func sentOver(nc net.Conn) (sent, acked uint64, ok bool) {
 	if t, wrapped := nc.(*tls.Conn); wrapped {
 		nc = t.NetConn()

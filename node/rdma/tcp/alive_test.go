@@ -10,8 +10,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestSlowLink writes more over a link than gets through in the time for which a node may be silent: the node is alive as
-// long as something gets through, and dead soon after nothing does any more.
+// TestSlowLink writes more over a link than gets through in the time for which a node may be
+// silent: the node is alive as long as something gets through, and dead soon after nothing does any
+// more.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	_, addrs := start(t, 1, 1<<20, nil)
@@ -51,8 +52,8 @@ func TestSlowLink(t *testing.T) {
 	b.Release()
 }
 
-// TestStoppedUnderWrites has a node stand still whose machine acknowledges all the same what is sent to it, a little at a time:
-// that is no sign of life.
+// TestStoppedUnderWrites has a node stand still whose machine acknowledges all the same what is
+// sent to it, a little at a time: that is no sign of life.
 func TestStoppedUnderWrites(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 1)

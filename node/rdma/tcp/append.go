@@ -13,8 +13,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
-// Rings at the node, which has all of them: the queue of buffers, and where the next block lands. Its worker's frames
-// and the senders' APPENDs are executed in the order of their connections, as verbs are.
+// Rings at the node, which has all of them: the queue of buffers, and where the next block lands.
+// Its worker's frames and the senders' APPENDs are executed in the order of their connections, as
+// verbs are.
 
 // nodeRing is a ring. It ends with its worker's connection.
 type nodeRing struct {
@@ -46,8 +47,8 @@ const (
 	ringClose
 )
 
-// ringBytes are those of a ring frame's body behind the rights, before the buffers, and countBytes those of the answer
-// to a count.
+// ringBytes are those of a ring frame's body behind the rights, before the buffers, and countBytes
+// those of the answer to a count.
 const (
 	ringBytes  = 8
 	countBytes = 8 * (2 + 2*rdma.MaxStreams)
@@ -165,7 +166,8 @@ func (p *pool) endRings(over func(*nodeRing) bool) {
 	}
 }
 
-// unring ends the rings of the connection's workers that may not post any more. The caller holds c.executing.
+// unring ends the rings of the connection's workers that may not post any more. The caller holds
+// c.executing.
 func (c *conn) unring() {
 	c.pool.endRings(func(r *nodeRing) bool {
 		return r.conn == c && (c.ended || r.owner.life <= c.pool.revoked[r.owner.client].Load())
@@ -235,9 +237,10 @@ type entry struct {
 	at     int    // where its answer is in conn.out
 }
 
-// append executes an APPEND and, when it succeeds, appends its answer. Of an entry of several blocks only the first one
-// lands now. The others land among the blocks of entries that come behind it, as packets of several senders do, but
-// before another entry of its client, and before what was received together with it is answered.
+// append executes an APPEND and, when it succeeds, appends its answer. Of an entry of several
+// blocks only the first one lands now. The others land among the blocks of entries that come behind
+// it, as packets of several senders do, but before another entry of its client, and before what was
+// received together with it is answered.
 func (c *conn) append(q *request, client rdma.ClientID) status {
 	c.landAll(client)
 	r := c.pool.ringAt(q.off)
@@ -295,7 +298,8 @@ func (c *conn) landAll(client rdma.ClientID) {
 	c.endEntries()
 }
 
-// landRest lands what is left of all entries, one block of each in turn, and gives way to other connections at times.
+// landRest lands what is left of all entries, one block of each in turn, and gives way to other
+// connections at times.
 func (c *conn) landRest() {
 	for len(c.entries) > 0 {
 		for i := range c.entries {

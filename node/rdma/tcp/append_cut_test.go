@@ -11,9 +11,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestAppendsCutAtEveryByte cuts a sender's connection after each number of bytes, in either direction: of what is
-// acknowledged all blocks are in the ring, in order and whole; of the rest there may be some, and none comes later than
-// what was posted behind the reconnect.
+// TestAppendsCutAtEveryByte cuts a sender's connection after each number of bytes, in either
+// direction: of what is acknowledged all blocks are in the ring, in order and whole; of the rest
+// there may be some, and none comes later than what was posted behind the reconnect.
 func TestAppendsCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	for _, way := range []int{up, down} {
@@ -97,7 +97,8 @@ func cutAppends(t *testing.T, way, step int) {
 	t.Logf("%d entries, %d of them acknowledged", number, len(acked))
 }
 
-// inOrder returns why blocks are not those of entries that were acknowledged, and beginnings of others, in order.
+// inOrder returns why blocks are not those of entries that were acknowledged, and beginnings of
+// others, in order.
 func inOrder(memory []byte, mtu, blocks int, acked []uint64) error {
 	last, next := uint64(0), 0
 	for at := 0; at+mtu <= len(memory); at += mtu {

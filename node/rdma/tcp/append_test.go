@@ -158,8 +158,9 @@ func TestAppendAtNode(t *testing.T) {
 	send(statusNoRing, me.appends(9, "gone"))
 }
 
-// TestBlocksLieApart has two clients of one connection append entries of several blocks: blocks of both come to lie
-// between each other, those of each in order, and what fails behind its first block is not acknowledged.
+// TestBlocksLieApart has two clients of one connection append entries of several blocks: blocks of
+// both come to lie between each other, those of each in order, and what fails behind its first
+// block is not acknowledged.
 func TestBlocksLieApart(t *testing.T) {
 	n := newRawNode(t, Config{})
 	const blocks, rounds, room = 4, 200, 16 << 10

@@ -131,8 +131,8 @@ func flooded(t testing.TB) (nodes []*child.Process, addrs []string, f *tcp.Fabri
 	return nodes, addrs, f, work(t, f, 4)
 }
 
-// flood attacks nodes by many more connections to each than there are buffers for long answers, and returns once each
-// node has ended as many as there are such buffers.
+// flood attacks nodes by many more connections to each than there are buffers for long answers, and
+// returns once each node has ended as many as there are such buffers.
 func flood(t testing.TB, addrs []string) *child.Process {
 	sofar := ended(t, addrs)
 	attack := child.Start(t, "flood", addrs[0], "150")
@@ -141,9 +141,9 @@ func flood(t testing.TB, addrs []string) *child.Process {
 	return attack
 }
 
-// TestFlood: a holder of the read token attacks all nodes with hundreds of connections that ask for much and take
-// nothing. Writers go on, and others get in, an administrator too; the nodes keep their leases, and take little memory.
-// BenchmarkFlood tells how fast writers are.
+// TestFlood: a holder of the read token attacks all nodes with hundreds of connections that ask for
+// much and take nothing. Writers go on, and others get in, an administrator too; the nodes keep
+// their leases, and take little memory. BenchmarkFlood tells how fast writers are.
 func TestFlood(t *testing.T) {
 	const most = 96 << 20 // of a node's memory: the budget for answers, connections, and what the collector has not found yet
 	rounds := 2
@@ -182,7 +182,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// BenchmarkFlood compares writers' operations a second under the attack with those without, in turns of half a second.
+// BenchmarkFlood compares writers' operations a second under the attack with those without, in
+// turns of half a second.
 func BenchmarkFlood(b *testing.B) {
 	_, addrs, _, w := flooded(b)
 	rate := func() float64 {
@@ -256,9 +257,9 @@ func underAttack(t *testing.T, addrs []string) {
 	}
 }
 
-// TestSlowReaders: a reader that takes none of its answers is disconnected within a second though there is room for
-// them, and its place stays taken for a while; a writer that does the same is not, unless others wait for the room
-// that its answers take.
+// TestSlowReaders: a reader that takes none of its answers is disconnected within a second though
+// there is room for them, and its place stays taken for a while; a writer that does the same is
+// not, unless others wait for the room that its answers take.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	nodes, addrs, _ := guarded(t, 1, tcp.Security{Token: token, ReadToken: readToken})

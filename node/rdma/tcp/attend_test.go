@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestAttendance joins the view while another process is attached, and is not any more: the nodes that are asked for the view
-// say so with it, and what a node said that has not answered since counts for nothing.
+// TestAttendance joins the view while another process is attached, and is not any more: the nodes
+// that are asked for the view say so with it, and what a node said that has not answered since
+// counts for nothing.
 func TestAttendance(t *testing.T) {
 	t.Parallel()
 	var nodes []*Node

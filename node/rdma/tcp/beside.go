@@ -12,11 +12,12 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// A fabric may be beside a node of its own process, as a store's server is: Node.Beside. Then its connection for verbs to
-// that node is two ends of function calls. What a worker posts there is executed in Post, by the worker itself, and so
-// has been answered when Post returns; a message for one of the fabric's mailboxes is put into it by the goroutine that
-// executed the SEND. Everything else is as over a socket: frames, rights, leases, fences, bounds. So a worker's Post
-// takes as long as the node takes, which is long when it has no lease: see pool.await.
+// A fabric may be beside a node of its own process, as a store's server is: Node.Beside. Then its
+// connection for verbs to that node is two ends of function calls. What a worker posts there is
+// executed in Post, by the worker itself, and so has been answered when Post returns; a message for
+// one of the fabric's mailboxes is put into it by the goroutine that executed the SEND. Everything
+// else is as over a socket: frames, rights, leases, fences, bounds. So a worker's Post takes as
+// long as the node takes, which is long when it has no lease: see pool.await.
 
 // shortcut is such a connection.
 type shortcut struct {
@@ -88,8 +89,8 @@ func (*shortcut) SetWriteDeadline(time.Time) error { return nil }
 func (b *shortcut) LocalAddr() net.Addr  { return b.node.node.listener.Addr() }
 func (b *shortcut) RemoteAddr() net.Addr { return b.LocalAddr() }
 
-// Tell has the node tell of the server beside it what tell returns when the node is asked, which may be at any time, by
-// several goroutines; nil: there is no server any more.
+// Tell has the node tell of the server beside it what tell returns when the node is asked, which
+// may be at any time, by several goroutines; nil: there is no server any more.
 func (n *Node) Tell(tell func() *Server) {
 	if tell == nil {
 		n.server.Store(nil)
@@ -98,10 +99,12 @@ func (n *Node) Tell(tell func() *Server) {
 	n.server.Store(&tell)
 }
 
-// Changed returns a channel that receives when Beside may say something else than before. It has one receiver.
+// Changed returns a channel that receives when Beside may say something else than before. It has
+// one receiver.
 func (n *Node) Changed() <-chan struct{} { return n.changed }
 
-// attach connects a link of this process for verbs. What the link had before has ended when it returns.
+// attach connects a link of this process for verbs. What the link had before has ended when it
+// returns.
 func (n *Node) attach(l *link) (net.Conn, welcome, error) {
 	h := l.hello
 	c := &conn{node: n, purpose: forVerbs, process: h.Process, about: h.Pool, index: h.Node, number: n.numbers.Add(1)}
@@ -124,14 +127,15 @@ func (n *Node) attach(l *link) (net.Conn, welcome, error) {
 	return fabricEnd{b}, w, nil
 }
 
-// besideID begins the names of processes beside a node, as nodes know them: they are a part of the pool, and do not keep
-// it in use.
+// besideID begins the names of processes beside a node, as nodes know them: they are a part of the
+// pool, and do not keep it in use.
 const besideID = "beside "
 
 func isBeside(process string) bool { return strings.HasPrefix(process, besideID) }
 
-// Beside returns how to open the pool that the node is in, beside it, with the token of the node and the trust that it
-// has in its peers. The error wraps rdma.ErrNoPool while the node holds no memory of a pool that others may open.
+// Beside returns how to open the pool that the node is in, beside it, with the token of the node
+// and the trust that it has in its peers. The error wraps rdma.ErrNoPool while the node holds no
+// memory of a pool that others may open.
 func (n *Node) Beside() (Options, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -14,8 +14,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// blocking is a plain connection whose reads and writes wait in the kernel, in a thread of its own. Through Go's poller a
-// message takes twice as many system calls and wakes two threads, which is most of what a node does for a frame.
+// blocking is a plain connection whose reads and writes wait in the kernel, in a thread of its own.
+// Through Go's poller a message takes twice as many system calls and wakes two threads, which is
+// most of what a node does for a frame.
 type blocking struct {
 	net.Conn // tells the addresses; nothing else is done over it
 	file     *os.File
@@ -31,8 +32,9 @@ type blocking struct {
 	err      error
 }
 
-// newBlocking takes a connection over. A read that gets nothing for so long ends in an error, and so does a write that the
-// peer takes nothing of. What was begun through the poller can be ended so, until leavePoller.
+// newBlocking takes a connection over. A read that gets nothing for so long ends in an error, and
+// so does a write that the peer takes nothing of. What was begun through the poller can be ended
+// so, until leavePoller.
 func newBlocking(c *net.TCPConn, read, write time.Duration, freed func()) (*blocking, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -68,13 +70,15 @@ func newBlocking(c *net.TCPConn, read, write time.Duration, freed func()) (*bloc
 	return b, nil
 }
 
-// leavePoller takes the connection out of the poller, which would wake a thread for each message still.
+// leavePoller takes the connection out of the poller, which would wake a thread for each message
+// still.
 func (b *blocking) leavePoller() { b.Conn.Close() }
 
 func (b *blocking) Read(p []byte) (int, error) { return b.file.Read(p) }
 
-// Write ends early when the peer takes nothing for twice its patience, or all of it takes writeShare times as long. The kernel
-// lets a write wait until a good part of its buffer is free, so only what the peer has acknowledged says what it takes.
+// Write ends early when the peer takes nothing for twice its patience, or all of it takes
+// writeShare times as long. The kernel lets a write wait until a good part of its buffer is free,
+// so only what the peer has acknowledged says what it takes.
 func (b *blocking) Write(p []byte) (n int, err error) {
 	waited, acked := false, uint64(0)
 	for until := wall.Now() + writeShare*b.patience; n < len(p); n += max(b.sent, 0) {
@@ -114,7 +118,8 @@ func (b *blocking) try(p []byte) (n int, err error) {
 	return 0, b.err
 }
 
-// writeShare bounds a write to a peer that takes a little all the time: it keeps a place from others.
+// writeShare bounds a write to a peer that takes a little all the time: it keeps a place from
+// others.
 const writeShare = 8
 
 // The kernel has its own.

@@ -40,7 +40,8 @@ func blockingPair(t *testing.T, read, write time.Duration) (net.Conn, net.Conn) 
 	return b, far
 }
 
-// TestBlockingCarries: what is written to a connection that waits in the kernel arrives whole, and so does its end.
+// TestBlockingCarries: what is written to a connection that waits in the kernel arrives whole, and
+// so does its end.
 func TestBlockingCarries(t *testing.T) {
 	b, far := blockingPair(t, time.Minute, time.Minute)
 	sent := bytes.Repeat([]byte("farkv"), 1<<20) // more than its buffers hold
@@ -103,8 +104,8 @@ func TestBlockingPatience(t *testing.T) {
 	}
 }
 
-// TestBlockingSlowPeer: a peer that takes a little all the time is waited for, though the kernel lets a write wait for much
-// longer than the peer's pauses.
+// TestBlockingSlowPeer: a peer that takes a little all the time is waited for, though the kernel
+// lets a write wait for much longer than the peer's pauses.
 func TestBlockingSlowPeer(t *testing.T) {
 	const patience = 500 * time.Millisecond
 	b, far := blockingPair(t, time.Minute, patience)

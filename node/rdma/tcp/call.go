@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// called is a two-sided call, or an attach, listen or meet frame, in flight. One that is not answered in time is left
-// to itself.
+// called is a two-sided call, or an attach, listen or meet frame, in flight. One that is not
+// answered in time is left to itself.
 type called struct {
 	ep     *Endpoint
 	r      rdma.Request

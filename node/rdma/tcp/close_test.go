@@ -11,8 +11,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestCloseWithoutMajority closes a pool with a keeper and workers of which too few nodes are left, dead or silent: it takes
-// the time to be sure of that once, not once for each of them, and what cannot be given back is named.
+// TestCloseWithoutMajority closes a pool with a keeper and workers of which too few nodes are left,
+// dead or silent: it takes the time to be sure of that once, not once for each of them, and what
+// cannot be given back is named.
 func TestCloseWithoutMajority(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(n *tcp.Node, p *proxy){
@@ -74,8 +75,8 @@ func closeWithout(t *testing.T, end func(n *tcp.Node, p *proxy)) {
 	}
 }
 
-// TestCloseWaitsForMajority closes a worker in the moment in which all connections are down: they are made again, and its
-// identity is given back.
+// TestCloseWaitsForMajority closes a worker in the moment in which all connections are down: they
+// are made again, and its identity is given back.
 func TestCloseWaitsForMajority(t *testing.T) {
 	f, proxies := behind(t, 3, short, nil)
 	ep, err := f.Open("worker")

@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestAwaitConfigUntilClose closes a pool during a wait for its configuration, on each kind of board.
+// TestAwaitConfigUntilClose closes a pool during a wait for its configuration, on each kind of
+// board.
 func TestAwaitConfigUntilClose(t *testing.T) {
 	for name, o := range map[string]tcp.Options{"nodes": {}, "memory": {Board: board.Memory(), BoardName: "memory"}} {
 		t.Run(name, func(t *testing.T) {

@@ -35,8 +35,8 @@ const (
 	yieldEvery = 5 * time.Millisecond
 )
 
-// conn is a connection that was welcomed. One goroutine serves it: requests are executed in the order in which they came,
-// and those that came together are answered together.
+// conn is a connection that was welcomed. One goroutine serves it: requests are executed in the
+// order in which they came, and those that came together are answered together.
 type conn struct {
 	node     *Node
 	pool     *pool // of verbs and peers; nil for control
@@ -102,7 +102,8 @@ func (c *conn) drain(end bool) {
 	}
 }
 
-// block has a plain connection for verbs wait in the kernel; nil: it is none, or there are many, or it cannot.
+// block has a plain connection for verbs wait in the kernel; nil: it is none, or there are many, or
+// it cannot.
 func (c *conn) block() *blocking {
 	t, ok := c.nc.(*net.TCPConn)
 	if !ok || c.purpose != forVerbs {
@@ -166,7 +167,8 @@ func (c *conn) look() {
 	}
 }
 
-// consume executes the whole frames at the beginning of p, answers them, and returns how many bytes they were.
+// consume executes the whole frames at the beginning of p, answers them, and returns how many bytes
+// they were.
 func (c *conn) consume(p []byte) (used int, err error) {
 	for {
 		n, err := c.batch(p[used:])
@@ -188,7 +190,8 @@ func (c *conn) consume(p []byte) (used int, err error) {
 	}
 }
 
-// deadlines renews those of the connection now and then. A caller that says nothing for so long is gone: it pings.
+// deadlines renews those of the connection now and then. A caller that says nothing for so long is
+// gone: it pings.
 func (c *conn) deadlines() {
 	now := wall.Now()
 	switch _, ok := c.raw.(*blocking); {
@@ -201,8 +204,8 @@ func (c *conn) deadlines() {
 	}
 }
 
-// batch executes the whole frames at the beginning of p, as many as there are and have room for their answers, and returns
-// how many bytes they were.
+// batch executes the whole frames at the beginning of p, as many as there are and have room for
+// their answers, and returns how many bytes they were.
 func (c *conn) batch(p []byte) (used int, err error) {
 	if len(p) < headerBytes {
 		return 0, nil
@@ -244,8 +247,8 @@ func (c *conn) batch(p []byte) (used int, err error) {
 	return used, nil
 }
 
-// flush sends the answers, once what they tell of is as durable as the node's memory can make it. Those of a node that may not
-// serve any more are not sent: see pool.
+// flush sends the answers, once what they tell of is as durable as the node's memory can make it.
+// Those of a node that may not serve any more are not sent: see pool.
 func (c *conn) flush() error {
 	c.forwardAll()
 	if len(c.out) == 0 {
@@ -280,7 +283,8 @@ func (c *conn) settle() {
 	}
 }
 
-// vouch returns once what the node's memory held when it was called may be told: it is durable, and the node serves.
+// vouch returns once what the node's memory held when it was called may be told: it is durable, and
+// the node serves.
 func (c *conn) vouch() error {
 	if err := c.node.fence(); err != nil {
 		return err
@@ -336,7 +340,8 @@ func (c *conn) handle(h header, body []byte) error {
 	return nil
 }
 
-// answer puts the header of an answer in front of the body that ends at len(c.out), and was begun at from.
+// answer puts the header of an answer in front of the body that ends at len(c.out), and was begun
+// at from.
 func (c *conn) answer(h header, st status, items, from int) {
 	c.counters.frames++
 	if from > len(c.out) { // no body yet, nor room for the header
@@ -345,14 +350,15 @@ func (c *conn) answer(h header, st status, items, from int) {
 	header{body: len(c.out) - from, kind: h.kind, status: st, items: items, tag: h.tag}.put(c.out[from-headerBytes:])
 }
 
-// control executes a control message. Connections for it execute no verbs, so that those of others can be waited for here.
+// control executes a control message. Connections for it execute no verbs, so that those of others
+// can be waited for here.
 func (c *conn) control(h header, body []byte) error {
 	var m message
 	if err := json.Unmarshal(body, &m); err != nil {
 		return fmt.Errorf("decode a message: %w: %w", ErrProtocol, err)
 	}
-	// With the full token a long answer says which clients live, which decides what may be expelled: it must not wait for
-	// connections that take no answers.
+	// With the full token a long answer says which clients live, which decides what may be expelled:
+	// it must not wait for connections that take no answers.
 	if c.readOnly && m.isLong() && c.large == nil {
 		if err := c.outputs().wait(c); err != nil {
 			return err

@@ -123,8 +123,8 @@ func (f *Fabric) serving(node int) bool {
 	return node < f.record.Nodes && !f.expelled[node]
 }
 
-// Fence makes every worker join the epoch before its next verb. Each node that was not expelled has to answer: the error
-// wraps rdma.ErrNodeDown when one does not.
+// Fence makes every worker join the epoch before its next verb. Each node that was not expelled has
+// to answer: the error wraps rdma.ErrNodeDown when one does not.
 func (f *Fabric) Fence(epoch uint64) error {
 	m := &message{Do: doFence, Pool: f.record.ID, Epoch: epoch}
 	if err := f.each(f.serving, controlPatience, func(int) *message { return m }, nil); err != nil {
@@ -211,8 +211,9 @@ func (f *Fabric) expel(epoch uint64, node int) error {
 	return nil
 }
 
-// outlast returns nil when a node that is to be expelled serves no more: because it says so itself, or because its leases are
-// over behind the promise of so many voters. others is why some of those did not promise.
+// outlast returns nil when a node that is to be expelled serves no more: because it says so itself,
+// or because its leases are over behind the promise of so many voters. others is why some of those
+// did not promise.
 func (f *Fabric) outlast(itself <-chan error, voices int, others error) error {
 	var over <-chan time.Time
 	if voices > f.record.voters()/2 {
@@ -236,7 +237,8 @@ func (f *Fabric) outlast(itself <-chan error, voices int, others error) error {
 	}
 }
 
-// CPU returns the processor time that the nodes' processes have used together, those apart that are gone.
+// CPU returns the processor time that the nodes' processes have used together, those apart that are
+// gone.
 func (f *Fabric) CPU() (sum time.Duration, err error) {
 	err = f.each(f.living(), deadAfter, func(int) *message { return &message{Do: doInspect} }, func(_ int, r reply) {
 		if r.Info != nil {
@@ -251,8 +253,8 @@ func (f *Fabric) NodeDown(node int) bool {
 	return f.downs[node].Load() || f.links[node].verbs.up() != nil
 }
 
-// attached returns the processes that some node knows to be alive; nil when that cannot be told, since a node that serves does
-// not answer: it may be the only one that reaches some process.
+// attached returns the processes that some node knows to be alive; nil when that cannot be told,
+// since a node that serves does not answer: it may be the only one that reaches some process.
 func (f *Fabric) attached() map[string]bool {
 	names := map[string]bool{f.process: true}
 	m, heard := &message{Do: doAttached, Pool: f.record.ID}, 0
@@ -284,8 +286,8 @@ func (f *Fabric) living() func(node int) bool {
 	return func(n int) bool { return n >= len(gone) || !gone[n] }
 }
 
-// MayExpel returns an error wrapping rdma.ErrUnreachable when too few nodes answer this process to expel another one: then it
-// is this process that is cut off, as far as it can tell.
+// MayExpel returns an error wrapping rdma.ErrUnreachable when too few nodes answer this process to
+// expel another one: then it is this process that is cut off, as far as it can tell.
 func (f *Fabric) MayExpel() error {
 	m, voices := &message{Do: doAttached, Pool: f.record.ID}, 0
 	err := f.each(f.living(), deadAfter/2, func(int) *message { return m }, func(n int, _ reply) {
@@ -299,8 +301,8 @@ func (f *Fabric) MayExpel() error {
 	return nil
 }
 
-// NodeGrace returns for how long a node must have failed verbs before it may be expelled: for a moment, unless its process
-// is known to be gone.
+// NodeGrace returns for how long a node must have failed verbs before it may be expelled: for a
+// moment, unless its process is known to be gone.
 func (f *Fabric) NodeGrace(node int) time.Duration {
 	if f.downs[node].Load() || f.links[node].verbs.gone() {
 		return 0
@@ -308,7 +310,8 @@ func (f *Fabric) NodeGrace(node int) time.Duration {
 	return deadAfter
 }
 
-// Clients lists the identities in use. A client is alive when a node knows its process to be; while none answers, all are.
+// Clients lists the identities in use. A client is alive when a node knows its process to be; while
+// none answers, all are.
 func (f *Fabric) Clients() []rdma.Client {
 	all, _ := f.ListClients()
 	return all
@@ -324,7 +327,8 @@ func (f *Fabric) ListClients() ([]rdma.Client, error) {
 	return f.clients(listing{holders, asked}), nil
 }
 
-// ListClients returns the clients as they were when the worker joined the view, of which it learned by the same question.
+// ListClients returns the clients as they were when the worker joined the view, of which it learned
+// by the same question.
 func (e *Endpoint) ListClients() ([]rdma.Client, error) {
 	return e.fabric.clients(e.saw), nil
 }
@@ -335,9 +339,10 @@ type listing struct {
 	asked   time.Duration
 }
 
-// clients returns the identities listed, and which of them are alive. One node that knows a process makes it alive, and
-// the nodes name those that they know with each list. Only all nodes together make one dead, and they are asked behind
-// the list, since a process is attached before it claims an identity.
+// clients returns the identities listed, and which of them are alive. One node that knows a process
+// makes it alive, and the nodes name those that they know with each list. Only all nodes together
+// make one dead, and they are asked behind the list, since a process is attached before it claims
+// an identity.
 func (f *Fabric) clients(l listing) (all []rdma.Client) {
 	names := f.heardSince(l.asked)
 	if slices.ContainsFunc(l.holders, func(h board.Holder) bool { return !names[h.Process] }) {
@@ -353,7 +358,8 @@ func (f *Fabric) clients(l listing) (all []rdma.Client) {
 	return all
 }
 
-// attendance is which processes a node has said to be alive, to a question that was asked at a time on wall.Now.
+// attendance is which processes a node has said to be alive, to a question that was asked at a time
+// on wall.Now.
 type attendance struct {
 	asked time.Duration
 	names []string
@@ -368,7 +374,8 @@ func (f *Fabric) hear(node int, a attendance) {
 	}
 }
 
-// heardSince returns the processes that nodes have said to be alive to questions that were asked since then.
+// heardSince returns the processes that nodes have said to be alive to questions that were asked
+// since then.
 func (f *Fabric) heardSince(asked time.Duration) map[string]bool {
 	names := map[string]bool{f.process: true}
 	f.mu.Lock()
@@ -383,7 +390,8 @@ func (f *Fabric) heardSince(asked time.Duration) map[string]bool {
 	return names
 }
 
-// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
+// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it
+// is left.
 func (f *Fabric) Forget(c rdma.Client) error {
 	return f.board.Forget(c, func(h board.Holder) (bool, error) {
 		names := f.attached()

@@ -218,8 +218,8 @@ func TestOpenPicksOut(t *testing.T) {
 	}
 }
 
-// TestCreatorReconnects cuts all connections of a process in the midst of making a pool: it makes it nevertheless, and no
-// verb of it is lost.
+// TestCreatorReconnects cuts all connections of a process in the midst of making a pool: it makes
+// it nevertheless, and no verb of it is lost.
 func TestCreatorReconnects(t *testing.T) {
 	_, addrs := start(t, 3, 1<<20, nil)
 	var proxies []*proxy

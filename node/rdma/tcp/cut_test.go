@@ -19,8 +19,8 @@ func addByCall(m rdma.Memory, r *rdma.Request) error {
 // tallies is how many words the run of verbs adds to.
 const tallies = 4
 
-// verbRun is one of each verb, in two batches, and a call. ok and unknown count, by word, what succeeded, and what may
-// have landed or not.
+// verbRun is one of each verb, in two batches, and a call. ok and unknown count, by word, what
+// succeeded, and what may have landed or not.
 func verbRun(ep rdma.Endpoint, ok, unknown *[tallies]uint64) (failed error) {
 	count := func(word int, err error) {
 		switch {
@@ -48,9 +48,10 @@ func verbRun(ep rdma.Endpoint, ok, unknown *[tallies]uint64) (failed error) {
 	return failed
 }
 
-// TestCutAtEveryByte cuts the connection for verbs after each number of bytes, in either direction: verbs succeed or
-// end in ErrNodeDown, those that succeeded landed once, the others once at most, and none lands behind the reconnect.
-// Without $FARKV_LONG it does so after each fourth number, and TestControlCutAtEveryByte after each eighth.
+// TestCutAtEveryByte cuts the connection for verbs after each number of bytes, in either direction:
+// verbs succeed or end in ErrNodeDown, those that succeeded landed once, the others once at most,
+// and none lands behind the reconnect. Without $FARKV_LONG it does so after each fourth number, and
+// TestControlCutAtEveryByte after each eighth.
 func TestCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	const parts = 8

@@ -23,10 +23,11 @@ type Device interface {
 
 // Registration is memory of a node that a Device serves.
 type Registration interface {
-	// Connect connects a client's worker by what it offers, and returns what it has to know, and how to end it.
+	// Connect connects a client's worker by what it offers, and returns what it has to know, and how
+	// to end it.
 	Connect(offer []byte, readOnly bool) (answer []byte, c DeviceConn, err error)
-	// CompareSwap and FetchAdd are as in rdma.Memory: for the node's procedures, since a processor's atomics are not atomic
-	// with those of a device.
+	// CompareSwap and FetchAdd are as in rdma.Memory: for the node's procedures, since a processor's
+	// atomics are not atomic with those of a device.
 	CompareSwap(off, expect, value uint64) uint64
 	FetchAdd(off, n uint64) uint64
 	// Close ends the registration; all connections were ended before.
@@ -35,23 +36,26 @@ type Registration interface {
 
 // DeviceConn is a worker's connection to a node's memory.
 type DeviceConn interface {
-	// End ends it. When it returns, none of the verbs that were posted to the connection is being executed, or ever will be.
+	// End ends it. When it returns, none of the verbs that were posted to the connection is being
+	// executed, or ever will be.
 	End()
 }
 
 // RingRegistration is a Registration of a Device that has rings.
 type RingRegistration interface {
 	Registration
-	// OpenRing opens a ring without buffers, of which it is told the longest block of the pool's. Options were checked.
+	// OpenRing opens a ring without buffers, of which it is told the longest block of the pool's.
+	// Options were checked.
 	OpenRing(o rdma.RingOptions, mtu int) (DeviceRing, error)
 }
 
-// DeviceRing is a ring at a node's device. It is safe for concurrent use. Post and Count are as of rdma.Ring.
+// DeviceRing is a ring at a node's device. It is safe for concurrent use. Post and Count are as of
+// rdma.Ring.
 type DeviceRing interface {
 	Post(buffers []rdma.Span) error
 	Count() rdma.RingCount
-	// Connect connects a sender's worker to a stream, by what it offers, as Registration.Connect. The error wraps
-	// rdma.ErrNoRing when the ring has ended.
+	// Connect connects a sender's worker to a stream, by what it offers, as Registration.Connect. The
+	// error wraps rdma.ErrNoRing when the ring has ended.
 	Connect(stream int, offer []byte) (answer []byte, c RingConn, err error)
 	// Close ends the ring, and all connections to it: when it returns nothing lands any more.
 	Close()
@@ -60,8 +64,8 @@ type DeviceRing interface {
 // RingConn is a sender's connection to a stream of a ring.
 type RingConn interface {
 	DeviceConn
-	// Landed returns how many blocks have landed over it, and whether it was ended, with its ring or by End: then no
-	// more will.
+	// Landed returns how many blocks have landed over it, and whether it was ended, with its ring or
+	// by End: then no more will.
 	Landed() (blocks uint64, ended bool)
 }
 
@@ -82,11 +86,12 @@ type owner struct {
 	life   uint64
 }
 
-// mostPeeks is how many connections without an identity a process may have to a node's memory beyond those of all clients.
+// mostPeeks is how many connections without an identity a process may have to a node's memory
+// beyond those of all clients.
 const mostPeeks = 4
 
-// mostRingConns is how many connections to rings a process may have at a node: one for each of its workers, each ring and
-// stream that it appends to.
+// mostRingConns is how many connections to rings a process may have at a node: one for each of its
+// workers, each ring and stream that it appends to.
 const mostRingConns = 1 << 12
 
 // targetBytes are those of a ring's number and stream in an attach frame.
@@ -104,8 +109,8 @@ type attachment struct {
 	conn   DeviceConn
 }
 
-// attach executes an attach frame. The caller holds c.executing, and with it c.attached: a fence that comes behind finds the
-// connection, and one that came before is seen here.
+// attach executes an attach frame. The caller holds c.executing, and with it c.attached: a fence
+// that comes behind finds the connection, and one that came before is seen here.
 func (c *conn) attach(h header, p []byte) error {
 	least := rightsBytes
 	if h.items >= attachRing {
@@ -271,8 +276,8 @@ func (q serving) land(h header, body []byte) error {
 	return nil
 }
 
-// keepServed asks a node of a pool with devices for how long it may serve, a few times in each lease, until the connection
-// breaks.
+// keepServed asks a node of a pool with devices for how long it may serve, a few times in each
+// lease, until the connection breaks.
 func (l *link) keepServed(s *stream) {
 	for {
 		l.askServing()
@@ -291,10 +296,12 @@ func (l *link) askServing() {
 	_ = l.send(kindServe, 0, serving{l, wall.Boot()}, func(out []byte) []byte { return out }) // a link that is down asks again
 }
 
-// What follows is for fabrics whose verbs go past this package's connections, from device to device.
+// What follows is for fabrics whose verbs go past this package's connections, from device to
+// device.
 
-// Attach asks a node for a connection from device to device, and ends the one that the worker had there before: none of the
-// verbs that were posted to it is executed any more. The answer is the node's Registration's. Errors are those of verbs.
+// Attach asks a node for a connection from device to device, and ends the one that the worker had
+// there before: none of the verbs that were posted to it is executed any more. The answer is the
+// node's Registration's. Errors are those of verbs.
 func (e *Endpoint) Attach(node int, offer []byte) ([]byte, error) {
 	answer, err := e.attach(node, attachNew, nil, offer)
 	if err != nil {
@@ -303,8 +310,8 @@ func (e *Endpoint) Attach(node int, offer []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// MayPost asks a node whether it would execute the worker's verbs: nil, or why not. It wraps rdma.ErrNodeDown when there is no
-// answer in time.
+// MayPost asks a node whether it would execute the worker's verbs: nil, or why not. It wraps
+// rdma.ErrNodeDown when there is no answer in time.
 func (e *Endpoint) MayPost(node int) error {
 	_, err := e.attach(node, attachAsk, nil, nil)
 	return err
@@ -325,8 +332,9 @@ func (e *Endpoint) AttachRing(to rdma.RingAddr, stream int, offer []byte) ([]byt
 	return answer, nil
 }
 
-// MayAppend is MayPost for the worker's connection to a stream of a ring. When the ring has ended the error wraps
-// rdma.ErrNoRing, and blocks says how many have landed over the connection; -1: it is not known.
+// MayAppend is MayPost for the worker's connection to a stream of a ring. When the ring has ended
+// the error wraps rdma.ErrNoRing, and blocks says how many have landed over the connection; -1: it
+// is not known.
 func (e *Endpoint) MayAppend(to rdma.RingAddr, stream int) (blocks int64, err error) {
 	p, err := e.attach(to.Node(), attachRing+attachAsk, ringTarget(to, stream), nil)
 	if err != nil {
@@ -373,8 +381,8 @@ func (e *Endpoint) attach(node, what int, to, offer []byte) ([]byte, error) {
 	return c.answer, err
 }
 
-// Task starts a task whose endpoint open makes, and which Close joins before it gives back what is the process's: see
-// Endpoint.Go.
+// Task starts a task whose endpoint open makes, and which Close joins before it gives back what is
+// the process's: see Endpoint.Go.
 func (f *Fabric) Task(open func(name string) (rdma.Endpoint, error), name string, work func(rdma.Endpoint)) error {
 	return f.tasks.Go(open, name, work)
 }
@@ -399,9 +407,9 @@ func (f *Fabric) Reach(node int) (connection uint64, err error) {
 	return f.links[node].verbs.reach()
 }
 
-// Served returns until when, on wall.Boot, a node serves for sure, and the epoch that was fenced there last, as it said then. What
-// a device executed was true only if it completed before: a node that was expelled does not say so any more, and its device goes
-// on.
+// Served returns until when, on wall.Boot, a node serves for sure, and the epoch that was fenced
+// there last, as it said then. What a device executed was true only if it completed before: a node
+// that was expelled does not say so any more, and its device goes on.
 func (f *Fabric) Served(node int) (until time.Duration, fence uint64) {
 	l := f.links[node].verbs
 	return time.Duration(l.until.Load()), l.fence.Load()

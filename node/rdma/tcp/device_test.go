@@ -236,7 +236,8 @@ func TestDeviceFencing(t *testing.T) {
 	}
 }
 
-// TestDeviceBounds asks for too much: of a node without a device, over control, with too much to say, too often.
+// TestDeviceBounds asks for too much: of a node without a device, over control, with too much to
+// say, too often.
 func TestDeviceBounds(t *testing.T) {
 	plain := newRawNode(t, Config{})
 	if st, text := attach(t, plain.call(t, forVerbs), attachNew, plain.rights(), "offer"); st != statusNotSupported || !strings.Contains(text, "no device") {
@@ -284,7 +285,8 @@ func TestDeviceBounds(t *testing.T) {
 	}
 }
 
-// TestDeviceAndPool makes pools that a node's device does not fit, or does not take: the node takes another one.
+// TestDeviceAndPool makes pools that a node's device does not fit, or does not take: the node takes
+// another one.
 func TestDeviceAndPool(t *testing.T) {
 	d := newFakeDevice()
 	for name, c := range map[string]struct {
@@ -383,8 +385,8 @@ type fakeRingConn struct{ DeviceConn }
 
 func (fakeRingConn) Landed() (uint64, bool) { return 0, false }
 
-// TestRingConns connects a process to rings as often as it may: there is no place for another connection to a ring, until
-// one is ended, and all places for those to the node's memory.
+// TestRingConns connects a process to rings as often as it may: there is no place for another
+// connection to a ring, until one is ended, and all places for those to the node's memory.
 func TestRingConns(t *testing.T) {
 	d := fakeRings{newFakeDevice()}
 	n := newRawNode(t, Config{Device: d})

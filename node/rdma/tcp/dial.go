@@ -49,7 +49,8 @@ func dial(ctx context.Context, addr string, s Security, h hello) (net.Conn, welc
 	return nc, w, nil
 }
 
-// downUnless makes an error one that says that the node is down, unless it says better what is wrong.
+// downUnless makes an error one that says that the node is down, unless it says better what is
+// wrong.
 func downUnless(err error) error {
 	for _, known := range []error{
 		rdma.ErrNodeDown, rdma.ErrAccess, rdma.ErrFull, rdma.ErrHeld, rdma.ErrClosed, rdma.ErrStale, ErrProtocol, ErrToken,

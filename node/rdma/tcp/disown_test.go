@@ -15,8 +15,8 @@ func lonely() *pool {
 	return newPool(n, Record{ID: "lonely", Addresses: make([]string, 5), Nodes: 5, Clients: 1, Lease: maxLease}, "")
 }
 
-// TestDisowned: a node that so many peers know to be expelled that the others are no majority ends, and one that
-// fewer do goes on: their master may have died before the view said it.
+// TestDisowned: a node that so many peers know to be expelled that the others are no majority ends,
+// and one that fewer do goes on: their master may have died before the view said it.
 func TestDisowned(t *testing.T) {
 	p := lonely()
 	for _, peer := range []int{1, 1, 2, 2} {

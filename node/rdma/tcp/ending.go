@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// ending is the Store of a pool's board. Once the fabric closes it says so with each failure: tasks learn from it that they
-// have to return, where they would wait for a board that is out of reach.
+// ending is the Store of a pool's board. Once the fabric closes it says so with each failure: tasks
+// learn from it that they have to return, where they would wait for a board that is out of reach.
 type ending struct {
 	board.Store
 	f *Fabric

@@ -27,11 +27,12 @@ func (c *conn) barred(r *rights) status {
 	return statusOK
 }
 
-// readsOnly reports whether a request may do nothing but READ, and tell: its sender has the read token alone, or no identity.
+// readsOnly reports whether a request may do nothing but READ, and tell: its sender has the read
+// token alone, or no identity.
 func (c *conn) readsOnly(r *rights) bool { return c.readOnly || r.client == 0 }
 
-// verbs executes one frame of verbs. A verb that strays takes its client's connection down, as it would a queue pair:
-// nothing that the client sent behind it is executed.
+// verbs executes one frame of verbs. A verb that strays takes its client's connection down, as it
+// would a queue pair: nothing that the client sent behind it is executed.
 func (c *conn) verbs(h header, p []byte) error {
 	if len(p) < rightsBytes || h.items < 1 || h.items > maxItems {
 		return fmt.Errorf("%d verbs in %d bytes: %w", h.items, len(p), ErrProtocol)
@@ -100,7 +101,8 @@ func (c *conn) run(q *request, r *rights) status {
 	return statusAccess
 }
 
-// tells reports whether a verb is on telemetry, of a sender that may write that without an identity.
+// tells reports whether a verb is on telemetry, of a sender that may write that without an
+// identity.
 func (c *conn) tells(q *request) bool {
 	return !c.readOnly && q.off >= c.pool.record.Memory-c.pool.record.Telemetry
 }

@@ -8,7 +8,8 @@ import (
 // MaxLease is the longest lease that a pool can have.
 const MaxLease = maxLease
 
-// HasMajority reports whether the nodes that keep the board are connected, so that clients can be given back.
+// HasMajority reports whether the nodes that keep the board are connected, so that clients can be
+// given back.
 func (f *Fabric) HasMajority() bool { return f.hasMajority() }
 
 // Expelled reports whether the node knows that it was.
@@ -24,7 +25,8 @@ func NewBlocking(c *net.TCPConn, read, write time.Duration) (net.Conn, error) {
 	return b, nil
 }
 
-// Spin looks for input on c so many times, and returns for each how many messages would be waited for asleep behind it.
+// Spin looks for input on c so many times, and returns for each how many messages would be waited
+// for asleep behind it.
 func Spin(c net.Conn, times int) (spared []int) {
 	s := newSpinner(c)
 	if b, ok := c.(*blocking); ok {
@@ -47,7 +49,8 @@ const LargeBuffers = classLarge
 // SlowPenalty is for how long the place of a reader that took no answers stays taken.
 const SlowPenalty = slowPenalty
 
-// WritePatience is for how long a writer may take none of its answers where no other connection waits.
+// WritePatience is for how long a writer may take none of its answers where no other connection
+// waits.
 const WritePatience = writePatience
 
 // ReadersLeft is how many more connections with the read token the node takes.

@@ -19,27 +19,32 @@ import (
 
 // Options say how a process uses a pool. Zero values mean defaults.
 type Options struct {
-	// Addresses are HOST:PORT of the pool's nodes, in their order, when it is made; of some of them when it is opened.
+	// Addresses are HOST:PORT of the pool's nodes, in their order, when it is made; of some of them
+	// when it is opened.
 	Addresses []string
-	// Witnesses are nodes that hold nothing but have a voice, when it is made: a pool of two nodes and a witness survives
-	// the death of one of them.
+	// Witnesses are nodes that hold nothing but have a voice, when it is made: a pool of two nodes and
+	// a witness survives the death of one of them.
 	Witnesses []string
 	Security  Security
-	// ID names the pool when it is made; "": a new one. When it is opened, it must be that; "": whichever the nodes have.
+	// ID names the pool when it is made; "": a new one. When it is opened, it must be that; "":
+	// whichever the nodes have.
 	ID string
 	// Board keeps the pool's board; nil: the nodes themselves do.
 	Board board.Store
-	// BoardName names it in the pool's record, and Glance, unless nil, spares it questions: see board.Options.
+	// BoardName names it in the pool's record, and Glance, unless nil, spares it questions: see
+	// board.Options.
 	BoardName string
 	Glance    func() (r board.Record, since time.Duration, ok bool)
-	// Self is the Process of an open Fabric that Inspect is to leave out of the count of processes; "": all count.
+	// Self is the Process of an open Fabric that Inspect is to leave out of the count of processes;
+	// "": all count.
 	Self string
 	// Fabric is what the pool's verbs go over: see Record. When it is opened, it must be that.
 	Fabric string
-	// MTU is how long a block of a ring's entry is, when the pool is made: 256 to 4096 bytes, and 4096 by default.
+	// MTU is how long a block of a ring's entry is, when the pool is made: 256 to 4096 bytes, and 4096
+	// by default.
 	MTU int
-	// Beside is the node of this process that is number BesideNode of the pool: what goes there goes past the network. See
-	// beside.go. Nil: there is none.
+	// Beside is the node of this process that is number BesideNode of the pool: what goes there goes
+	// past the network. See beside.go. Nil: there is none.
 	Beside     *Node
 	BesideNode int
 	// Lease of the nodes when the pool is made; default DefaultLease.
@@ -158,14 +163,14 @@ func newFabric(o Options, r Record) *Fabric {
 	return f
 }
 
-// connect connects the links that which names to all nodes, at once, and keeps them so. It returns when all are connected or
-// have failed for the first time, with the reasons.
+// connect connects the links that which names to all nodes, at once, and keeps them so. It returns
+// when all are connected or have failed for the first time, with the reasons.
 func (f *Fabric) connect(ctx context.Context, which func(links) *link) []error {
 	return f.call(ctx, which, nil, func() {})
 }
 
-// reach is connect that does not wait for nodes that are known to be silent, by their addresses, and not for long for others
-// once a majority is there.
+// reach is connect that does not wait for nodes that are known to be silent, by their addresses,
+// and not for long for others once a majority is there.
 func (f *Fabric) reach(h *hurry, which func(links) *link, silent map[string]error) []error {
 	return f.call(h, which, silent, func() {
 		if f.hasMajority() {
@@ -224,7 +229,8 @@ func (f *Fabric) Geometry() rdma.Geometry {
 // Record returns what the pool's nodes know of it.
 func (f *Fabric) Record() Record { return f.record }
 
-// Tenure is how long a master's lease of this pool should be: it costs some questions to the board to keep one.
+// Tenure is how long a master's lease of this pool should be: it costs some questions to the board
+// to keep one.
 func (f *Fabric) Tenure() time.Duration {
 	if f.quorum == nil {
 		return 2 * time.Second
@@ -274,7 +280,8 @@ func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
 	return rdma.ReadOnly(e), nil
 }
 
-// Tell returns an endpoint without an identity that may write behind the store's memory: see rdma.Teller.
+// Tell returns an endpoint without an identity that may write behind the store's memory: see
+// rdma.Teller.
 func (f *Fabric) Tell(name string) (rdma.Endpoint, error) {
 	e, err := f.PeekEndpoint()
 	if err != nil {
@@ -335,7 +342,8 @@ func (f *Fabric) release(c rdma.Client) error {
 	return err
 }
 
-// giveBack releases what could not be released before. Those that were fenced off or forgotten meanwhile it leaves alone.
+// giveBack releases what could not be released before. Those that were fenced off or forgotten
+// meanwhile it leaves alone.
 func (f *Fabric) giveBack() {
 	if !f.hasMajority() {
 		return // to wait for it takes seconds
@@ -366,8 +374,9 @@ func (f *Fabric) hasMajority() bool {
 	return f.quorum == nil || up > f.record.voters()/2
 }
 
-// awaitMajority waits until enough nodes are connected to keep the board. Those that have been out of reach for deadAfter
-// it does not wait for, so that many endpoints that are closed without a majority wait once, altogether.
+// awaitMajority waits until enough nodes are connected to keep the board. Those that have been out
+// of reach for deadAfter it does not wait for, so that many endpoints that are closed without a
+// majority wait once, altogether.
 func (f *Fabric) awaitMajority() error {
 	voters := f.record.voters()
 	for !f.hasMajority() {
@@ -409,10 +418,11 @@ func (f *Fabric) leave(e *Endpoint) error {
 // patience bounds the wait for tasks that were asked to stop.
 const patience = 10 * time.Second
 
-// Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the error, and may be
-// waited for again. Endpoints that are open post no more, and are dead for the pool: close them before. While too few nodes
-// answer it takes a second or two, and the error, which wraps rdma.ErrUnreachable, names the clients whose identities it
-// could not give back: they count as dead, and are recovered, once the nodes know this process no more.
+// Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the
+// error, and may be waited for again. Endpoints that are open post no more, and are dead for the
+// pool: close them before. While too few nodes answer it takes a second or two, and the error,
+// which wraps rdma.ErrUnreachable, names the clients whose identities it could not give back: they
+// count as dead, and are recovered, once the nodes know this process no more.
 func (f *Fabric) Close() error {
 	if !f.closing.Swap(true) {
 		f.closeBy.Store(int64(wall.Now() + deadAfter))
@@ -437,8 +447,8 @@ func (f *Fabric) Close() error {
 	return f.closed
 }
 
-// OnClose has last called when the fabric is closed, behind its last use of anything, such as of Options.Board. It is called
-// before others have the fabric.
+// OnClose has last called when the fabric is closed, behind its last use of anything, such as of
+// Options.Board. It is called before others have the fabric.
 func (f *Fabric) OnClose(last func()) { f.onClose = last }
 
 // giveAllBack gives back what this process has of the board, or says what it has to leave.
@@ -465,7 +475,8 @@ func (f *Fabric) bye() {
 	_ = f.each(all, 200*time.Millisecond, func(int) *message { return &message{Do: doBye} }, nil)
 }
 
-// each sends a message to the nodes that want says, at once, and takes their answers. It returns their failures.
+// each sends a message to the nodes that want says, at once, and takes their answers. It returns
+// their failures.
 func (f *Fabric) each(want func(node int) bool, within time.Duration, m func(node int) *message, take func(node int, r reply)) error {
 	var group sync.WaitGroup
 	errs := make([]error, len(f.links))

@@ -13,13 +13,15 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// Fault is what an administrator breaks at a memory node on purpose, for a time. The node ends it by itself, whatever
-// became of the administrator. It does nothing that a slow machine or a network that is cut could not do: verbs are
-// late, or wait until it is over. So what a pool outlives there it outlives here.
+// Fault is what an administrator breaks at a memory node on purpose, for a time. The node ends it
+// by itself, whatever became of the administrator. It does nothing that a slow machine or a network
+// that is cut could not do: verbs are late, or wait until it is over. So what a pool outlives there
+// it outlives here.
 type Fault struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"` // ends this fault and no other one
-	// Slow is added to each batch of verbs that comes over a connection. Those that come meanwhile wait their turn.
+	// Slow is added to each batch of verbs that comes over a connection. Those that come meanwhile
+	// wait their turn.
 	Slow    time.Duration `json:"slow,omitempty"`
 	Clients bool          `json:"clients,omitempty"` // no client reaches the node
 	Peers   []int         `json:"peers,omitempty"`   // nodes of the pool with which it exchanges no leases
@@ -30,7 +32,8 @@ const (
 	faultVersion = 1
 	// MaxFault bounds how long a Fault lasts.
 	MaxFault = 10 * time.Minute
-	// MaxSlow bounds how much longer verbs take: with more the node counts as dead, which a cut shows better.
+	// MaxSlow bounds how much longer verbs take: with more the node counts as dead, which a cut shows
+	// better.
 	MaxSlow = deadAfter / 2
 )
 
@@ -57,10 +60,10 @@ func nodesText(all []int) string {
 	return word + strings.Trim(strings.Join(strings.Fields(fmt.Sprint(all)), ", "), "[]")
 }
 
-// Break has a node of a pool suffer a fault, or ends that of the same ID. Errors wrap rdma.ErrAccess for a node or a
-// fault that there cannot be, and without the full token, rdma.ErrHeld while another fault lasts,
-// rdma.ErrNotSupported where the node, or what its verbs go over, does not know such faults, rdma.ErrNodeDown when
-// it does not answer.
+// Break has a node of a pool suffer a fault, or ends that of the same ID. Errors wrap
+// rdma.ErrAccess for a node or a fault that there cannot be, and without the full token,
+// rdma.ErrHeld while another fault lasts, rdma.ErrNotSupported where the node, or what its verbs go
+// over, does not know such faults, rdma.ErrNodeDown when it does not answer.
 func Break(ctx context.Context, o Options, node int, f Fault) error {
 	o.Security.Admin = true
 	r, _, err := recordOf(o)
@@ -148,8 +151,8 @@ func (p *pool) suffers() *Fault {
 	return &now
 }
 
-// cuts reports whether nothing passes between the node and a caller. Administrators come through, for inspections
-// and to end the fault: see Node.do.
+// cuts reports whether nothing passes between the node and a caller. Administrators come through,
+// for inspections and to end the fault: see Node.do.
 func (f *fault) cuts(by purpose, peer int, admin bool) bool {
 	if by == forPeer {
 		return slices.Contains(f.Peers, peer)
@@ -163,11 +166,12 @@ func (p *pool) cutFrom(peer int) bool {
 	return f != nil && slices.Contains(f.Peers, peer)
 }
 
-// errCut is why a connection is not let in. It ends without a word, as one does that a network swallows.
+// errCut is why a connection is not let in. It ends without a word, as one does that a network
+// swallows.
 var errCut = fmt.Errorf("the node is cut off on purpose: %w", os.ErrDeadlineExceeded)
 
-// delay holds back what came over a connection, for as long as a fault says. Nothing is locked meanwhile, so that
-// fences wait for nothing; what is executed behind it is checked then.
+// delay holds back what came over a connection, for as long as a fault says. Nothing is locked
+// meanwhile, so that fences wait for nothing; what is executed behind it is checked then.
 func (c *conn) delay() error {
 	p := c.pool
 	if p == nil {
@@ -215,7 +219,8 @@ func (n *Node) holdBack(h *hello, admin bool) error {
 	return nil
 }
 
-// reachable returns an error when a fault keeps an administrator's message from the node until it is late.
+// reachable returns an error when a fault keeps an administrator's message from the node until it
+// is late.
 func (p *pool) reachable(c *conn) error {
 	f := p.fault.Load()
 	if f == nil || !f.Clients || c.purpose != forControl {

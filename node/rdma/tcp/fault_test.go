@@ -19,8 +19,8 @@ func breaks(t *testing.T, addrs []string, node int, f tcp.Fault) {
 	}
 }
 
-// TestSlowNode: verbs of a node that is slow on purpose take longer, those of others do not, and it ends. Of some verbs
-// the fastest counts: others may wait for the processor.
+// TestSlowNode: verbs of a node that is slow on purpose take longer, those of others do not, and it
+// ends. Of some verbs the fastest counts: others may wait for the processor.
 func TestSlowNode(t *testing.T) {
 	const slow = 60 * time.Millisecond
 	nodes, addrs := start(t, 2, 1<<20, nil)
@@ -65,8 +65,8 @@ func TestSlowNode(t *testing.T) {
 	eventually(t, "it ends by itself", func() bool { return nodes[0].Info().Fault == nil })
 }
 
-// TestCutNode cuts a node off from everything: for clients it is down, its lease runs out, administrators still see
-// it, and when it is over it goes on.
+// TestCutNode cuts a node off from everything: for clients it is down, its lease runs out,
+// administrators still see it, and when it is over it goes on.
 func TestCutNode(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
@@ -101,8 +101,8 @@ func TestCutNode(t *testing.T) {
 	eventually(t, "it has a lease", func() bool { return leaseOf(t, nodes[0]) > 0 })
 }
 
-// TestCutFromClients: a node that its peers reach keeps its lease; administrators decide nothing through it; a node
-// that ends does not wait for the end of a cut.
+// TestCutFromClients: a node that its peers reach keeps its lease; administrators decide nothing
+// through it; a node that ends does not wait for the end of a cut.
 func TestCutFromClients(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
@@ -126,7 +126,8 @@ func TestCutFromClients(t *testing.T) {
 	}
 }
 
-// TestCutFromPeers: two of three nodes that do not talk to each other have a majority with the third.
+// TestCutFromPeers: two of three nodes that do not talk to each other have a majority with the
+// third.
 func TestCutFromPeers(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
@@ -145,7 +146,8 @@ func TestCutFromPeers(t *testing.T) {
 	eventually(t, "it has a lease again", func() bool { return leaseOf(t, nodes[1]) > 0 })
 }
 
-// TestCutNodeIsExpelled: what clients sent to a node that was cut off, and expelled meanwhile, is never executed.
+// TestCutNodeIsExpelled: what clients sent to a node that was cut off, and expelled meanwhile, is
+// never executed.
 func TestCutNodeIsExpelled(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)

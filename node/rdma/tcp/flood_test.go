@@ -10,8 +10,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Flood attacks the nodes of a pool with what may only read, until stop is closed: it keeps so many connections to
-// each busy, which ask for 256 KiB again and again and take no answers. One that is ended is made again.
+// Flood attacks the nodes of a pool with what may only read, until stop is closed: it keeps so many
+// connections to each busy, which ask for 256 KiB again and again and take no answers. One that is
+// ended is made again.
 func Flood(r Record, s Security, conns int, stop <-chan struct{}) {
 	var group sync.WaitGroup
 	for node := range r.Nodes {
@@ -53,7 +54,8 @@ func floodOnce(r Record, s Security, node int, stop <-chan struct{}) {
 	}
 }
 
-// Stall is a connection with the given rights that asks for so many answers of 256 KiB and takes none.
+// Stall is a connection with the given rights that asks for so many answers of 256 KiB and takes
+// none.
 func Stall(r Record, s Security, frames int) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), rawPatience)
 	defer cancel()

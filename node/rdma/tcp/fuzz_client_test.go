@@ -31,8 +31,8 @@ const (
 	sortsOfAnswers
 )
 
-// FuzzClient has a client talk to a node that answers bytes. Whatever they are, its verbs end, in time, and it takes no more
-// memory than it has to.
+// FuzzClient has a client talk to a node that answers bytes. Whatever they are, its verbs end, in
+// time, and it takes no more memory than it has to.
 func FuzzClient(f *testing.F) {
 	g := newGreeting()
 	f.Add(uint8(inGreeting), uint8(0), g[:])

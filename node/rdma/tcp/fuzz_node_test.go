@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mostTaken bounds what a node may allocate for all that one connection of a fuzzer sends: its input and its answers, each
-// of which may have grown a few times, and a message decoded.
+// mostTaken bounds what a node may allocate for all that one connection of a fuzzer sends: its
+// input and its answers, each of which may have grown a few times, and a message decoded.
 const mostTaken = 16 << 20
 
 // What a fuzzer's bytes are.
@@ -32,8 +32,8 @@ const (
 	sortsOfBytes
 )
 
-// FuzzNode sends a node bytes. It ends the connection, or answers, and works for others; it takes no more memory than it
-// was told to.
+// FuzzNode sends a node bytes. It ends the connection, or answers, and works for others; it takes
+// no more memory than it was told to.
 func FuzzNode(f *testing.F) {
 	g := newGreeting()
 	r := rights{client: 1, life: 1}
@@ -145,7 +145,8 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 	return n
 }
 
-// prepare makes a connection for what is to be said, and returns both; nil: that would give the node away.
+// prepare makes a connection for what is to be said, and returns both; nil: that would give the
+// node away.
 func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn, []byte) {
 	p = append([]byte(nil), p...)
 	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage || sort == asAttach || sort == asListen || sort == asRing) {
@@ -195,7 +196,8 @@ func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn,
 	return c, p
 }
 
-// works checks that another client's verbs are executed, at a word that fuzzers do not hit on purpose.
+// works checks that another client's verbs are executed, at a word that fuzzers do not hit on
+// purpose.
 func (n *fuzzedNode) works(t *testing.T) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

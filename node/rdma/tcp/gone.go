@@ -6,11 +6,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Gone returns an error wrapping rdma.ErrNoPool once the pool is gone for good, and nil while it may be there. A
-// node's memory ends with its process or with its part in the pool. So the pool is gone when all nodes that have
-// memory are: calls are refused, by machines on which nothing listens at that address, or by nodes that do not serve
-// this pool. That it has to last for deadAfter keeps a blip from counting, such as a firewall that is loaded anew. A
-// node that does not answer at all may come back.
+// Gone returns an error wrapping rdma.ErrNoPool once the pool is gone for good, and nil while it
+// may be there. A node's memory ends with its process or with its part in the pool. So the pool is
+// gone when all nodes that have memory are: calls are refused, by machines on which nothing listens
+// at that address, or by nodes that do not serve this pool. That it has to last for deadAfter keeps
+// a blip from counting, such as a firewall that is loaded anew. A node that does not answer at all
+// may come back.
 func (f *Fabric) Gone() error {
 	for _, l := range f.links {
 		if v := l.verbs; v != nil && (!v.gone() || v.downFor() < deadAfter) {

@@ -33,8 +33,9 @@ func staysThere(t *testing.T, f *tcp.Fabric, when string) {
 	}
 }
 
-// TestGone kills the processes of a pool one by one: it is gone with the last one, and stays so when others begin to
-// serve at their addresses. While one is left, or does not move, nothing is known.
+// TestGone kills the processes of a pool one by one: it is gone with the last one, and stays so
+// when others begin to serve at their addresses. While one is left, or does not move, nothing is
+// known.
 func TestGone(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
@@ -57,7 +58,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestRemovedIsGone: a pool that was taken from nodes which go on is gone for processes that have it open.
+// TestRemovedIsGone: a pool that was taken from nodes which go on is gone for processes that have
+// it open.
 func TestRemovedIsGone(t *testing.T) {
 	t.Parallel()
 	_, addrs := start(t, 3, 1<<20, nil)

@@ -15,9 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A connection begins with a greeting of fixed length each way, which names the protocol and its versions and carries a
-// nonce, and then with one frame each way: the caller says what it wants, and both prove that they know the pool's token
-// by an HMAC of it over both nonces. The token itself is never sent. Nothing else is read, and no more memory taken, before.
+// A connection begins with a greeting of fixed length each way, which names the protocol and its
+// versions and carries a nonce, and then with one frame each way: the caller says what it wants,
+// and both prove that they know the pool's token by an HMAC of it over both nonces. The token
+// itself is never sent. Nothing else is read, and no more memory taken, before.
 const (
 	greetingBytes = 48
 	maxHello      = 4 << 10 // bytes of a hello, and of its answer
@@ -26,8 +27,8 @@ const (
 
 var magic = [8]byte{'f', 'a', 'r', 'k', 'v', 't', 'c', 'p'}
 
-// greeting is what either end says first: the magic, the versions of the wire and of control messages (u16 each, then 0
-// u32), and a nonce of 32 bytes.
+// greeting is what either end says first: the magic, the versions of the wire and of control
+// messages (u16 each, then 0 u32), and a nonce of 32 bytes.
 type greeting [greetingBytes]byte
 
 func newGreeting() (g greeting) {
@@ -80,7 +81,8 @@ type welcome struct {
 // ErrToken is wrapped when the two ends do not know the same token.
 var ErrToken = errors.New("wrong token")
 
-// ErrTLS is wrapped when a connection ends as it does where one end uses TLS and the other does not, or does not trust it.
+// ErrTLS is wrapped when a connection ends as it does where one end uses TLS and the other does
+// not, or does not trust it.
 var ErrTLS = errors.New("perhaps the two ends do not agree on TLS")
 
 // prove returns what only a holder of the token can compute, and only for this connection: it
@@ -104,8 +106,8 @@ func (h hello) unproved() hello { h.Proof = nil; return h }
 
 func (w welcome) unproved() welcome { w.Proof = nil; return w }
 
-// greet is the caller's half. It returns what the node answered; errors wrap ErrProtocol, ErrToken, or what the node
-// refused with. The connection's deadline bounds it.
+// greet is the caller's half. It returns what the node answered; errors wrap ErrProtocol, ErrToken,
+// or what the node refused with. The connection's deadline bounds it.
 func greet(c net.Conn, s Security, h hello) (welcome, error) {
 	mine, theirs := newGreeting(), greeting{}
 	_, err := c.Write(mine[:])
@@ -219,7 +221,8 @@ func appendMessage(p []byte, k kind, st status, tag uint32, m any) ([]byte, erro
 	return p, nil
 }
 
-// readMessage reads the next frame of the given kind, pings apart, whose body is JSON of most bytes at most.
+// readMessage reads the next frame of the given kind, pings apart, whose body is JSON of most bytes
+// at most.
 func readMessage(c io.Reader, k kind, most int, m any) (status, error) {
 	h := header{kind: kindPing}
 	for h.kind == kindPing { // the connection's deadline bounds it

@@ -37,8 +37,9 @@ func keeps(t *testing.T, f *tcp.Fabric) {
 	eventually(t, "a master", func() bool { _, _, ok := f.Master(); return ok })
 }
 
-// TestResetIsNoDeath resets the master's connections to nodes that are well: none is expelled for that. Between two
-// resets the master hears of the node, as its next probe shows, which comes behind the answer to the one before.
+// TestResetIsNoDeath resets the master's connections to nodes that are well: none is expelled for
+// that. Between two resets the master hears of the node, as its next probe shows, which comes
+// behind the answer to the one before.
 func TestResetIsNoDeath(t *testing.T) {
 	f, proxies := behind(t, 3, tcp.DefaultLease, nil)
 	keeps(t, f.Fabric)
@@ -67,7 +68,8 @@ func apart(p *proxy, process string) {
 	})
 }
 
-// shared makes a pool behind proxies whose board is elsewhere, and opens it as another process does.
+// shared makes a pool behind proxies whose board is elsewhere, and opens it as another process
+// does.
 func shared(t *testing.T) (f, other *tcp.Fabric, proxies []*proxy) {
 	_, addrs := start(t, 3, 1<<20, nil)
 	for i, a := range addrs {
@@ -79,7 +81,8 @@ func shared(t *testing.T) (f, other *tcp.Fabric, proxies []*proxy) {
 	return f, opened(t, tcp.Options{Addresses: addrs, Board: store}), proxies
 }
 
-// TestMasterCutOff cuts the master off from all nodes, but not from the board: it is no use as a master, and does no harm.
+// TestMasterCutOff cuts the master off from all nodes, but not from the board: it is no use as a
+// master, and does no harm.
 func TestMasterCutOff(t *testing.T) {
 	t.Parallel()
 	f, other, proxies := shared(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestLeasesBeforeTheBoard: while every node of a pool is busy with a long question to the board, all keep their
-// leases.
+// TestLeasesBeforeTheBoard: while every node of a pool is busy with a long question to the board,
+// all keep their leases.
 func TestLeasesBeforeTheBoard(t *testing.T) {
 	t.Parallel()
 	const lease = 300 * time.Millisecond
@@ -51,8 +51,8 @@ func TestLeasesBeforeTheBoard(t *testing.T) {
 	}
 }
 
-// TestReaderSendsMuch: a node takes no frame from a reader that is longer than a reader's can be. A reader's own
-// program does not send it: a long WRITE ends as a short one does.
+// TestReaderSendsMuch: a node takes no frame from a reader that is longer than a reader's can be. A
+// reader's own program does not send it: a long WRITE ends as a short one does.
 func TestReaderSendsMuch(t *testing.T) {
 	full, readOnly := Security{Token: []byte("a token of some length")}, Security{ReadToken: []byte("another token that reads")}
 	n := newRawNode(t, Config{Security: Security{Token: full.Token, ReadToken: readOnly.ReadToken}})
@@ -91,8 +91,8 @@ func TestReaderSendsMuch(t *testing.T) {
 	}
 }
 
-// TestFit: a node takes as many connections as it was asked for where there are files for them, and leaves some files
-// free where there are not.
+// TestFit: a node takes as many connections as it was asked for where there are files for them, and
+// leaves some files free where there are not.
 func TestFit(t *testing.T) {
 	for _, files := range []uint64{64, 128, 300, 1024, 4096, 1 << 20} {
 		n := &Node{cfg: Config{Conns: DefaultConns}, log: slog.New(slog.DiscardHandler)}

@@ -64,8 +64,9 @@ func TestNodeCutOffFromPeers(t *testing.T) {
 	b.Release()
 }
 
-// TestExpelledBehindAPartition expels a node that its peers and the master do not reach, while it is in the midst of a
-// call: a client that does reach it gets no answer, neither to that nor to anything else.
+// TestExpelledBehindAPartition expels a node that its peers and the master do not reach, while it
+// is in the midst of a call: a client that does reach it gets no answer, neither to that nor to
+// anything else.
 func TestExpelledBehindAPartition(t *testing.T) {
 	t.Parallel()
 	var begun atomic.Bool
@@ -219,8 +220,8 @@ func TestExpelledAsksNobody(t *testing.T) {
 	}
 }
 
-// TestLongestLease: the master of a pool with the longest lease has a tenure that its board grants, and no pool has a
-// longer one.
+// TestLongestLease: the master of a pool with the longest lease has a tenure that its board grants,
+// and no pool has a longer one.
 func TestLongestLease(t *testing.T) {
 	_, addrs := start(t, 1, 1<<20, nil)
 	if f, err := tcp.Create(tcp.Options{Addresses: addrs, Lease: tcp.MaxLease + 1}, geometry(1), nil); !errors.Is(err, rdma.ErrAccess) {

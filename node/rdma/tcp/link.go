@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// inlineBytes is how much may be on its way to a node before writing is left to a goroutine of its own: so much
-	// fits the socket's buffer, so that a worker's write does not block even when the node reads nothing.
+	// inlineBytes is how much may be on its way to a node before writing is left to a goroutine of its
+	// own: so much fits the socket's buffer, so that a worker's write does not block even when the
+	// node reads nothing.
 	inlineBytes = socketBytes / 4
 	// mostQueued bounds what waits to be sent to a node that reads nothing.
 	mostQueued = 64 << 20
@@ -230,7 +231,8 @@ func (l *link) begin() (sending, error) {
 	return sending{l}, nil
 }
 
-// end puts the header in front of a frame that begins at from, and notes the flight that waits for its answer.
+// end puts the header in front of a frame that begins at from, and notes the flight that waits for
+// its answer.
 func (s sending) end(k kind, items, from int, f flight) {
 	l := s.l
 	l.tag++
@@ -284,16 +286,17 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-// flush writes what there is to write, and what others add meanwhile, as long as that does not block.
+// flush writes what there is to write, and what others add meanwhile, as long as that does not
+// block.
 func (l *link) flush() {
 	if !l.write(inlineBytes) {
 		l.handOver()
 	}
 }
 
-// write writes until nothing is left, or more than most bytes are on their way: then it returns false. It does so,
-// too, when there is another connection: to a node beside that has no lease each takes long, and breaks, and a Post
-// would not end.
+// write writes until nothing is left, or more than most bytes are on their way: then it returns
+// false. It does so, too, when there is another connection: to a node beside that has no lease each
+// takes long, and breaks, and a Post would not end.
 func (l *link) write(most int) bool {
 	l.mu.Lock()
 	for nc := l.nc; len(l.out) > 0 && nc != nil && l.nc == nc && l.bytes <= most; {
@@ -407,12 +410,13 @@ func (r *flights) take() (all []inFlight) {
 	return all
 }
 
-// blip is for how long a connection that broke may take to be made again before its node counts as down.
+// blip is for how long a connection that broke may take to be made again before its node counts as
+// down.
 const blip = 200 * time.Millisecond
 
-// control asks the node something and waits for its answer. A connection that breaks meanwhile is made again, and the
-// question asked again: it does no harm to hear one twice. A node that cannot be connected to for a blip is not waited
-// for.
+// control asks the node something and waits for its answer. A connection that breaks meanwhile is
+// made again, and the question asked again: it does no harm to hear one twice. A node that cannot
+// be connected to for a blip is not waited for.
 func (l *link) control(m *message, within time.Duration) (reply, error) {
 	all, down := wall.Within(within), wall.Patience{}
 	for {
@@ -492,5 +496,6 @@ func (q *question) lose(err error) {
 	close(q.done)
 }
 
-// breathe lets workers that are ready post before this one writes, so that one write carries what all of them have.
+// breathe lets workers that are ready post before this one writes, so that one write carries what
+// all of them have.
 func breathe() { runtime.Gosched() }

@@ -11,16 +11,16 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// mailboxes are those of a fabric's workers, by the ids that the nodes know them by: no two mailboxes of a process have
-// the same.
+// mailboxes are those of a fabric's workers, by the ids that the nodes know them by: no two
+// mailboxes of a process have the same.
 type mailboxes struct {
 	sync.RWMutex
 	by   map[uint32]*mailbox
 	last uint32
 }
 
-// mailbox is a worker's. The goroutine that reads a node's answers puts messages into it under mu, and
-// notifies the endpoint.
+// mailbox is a worker's. The goroutine that reads a node's answers puts messages into it under mu,
+// and notifies the endpoint.
 type mailbox struct {
 	e     *Endpoint
 	o     rdma.BoxOptions
@@ -37,8 +37,8 @@ type mailbox struct {
 	closed bool
 }
 
-// via is a mailbox at one of the nodes. The node counts the buffers there, so that the mailbox has as many for each
-// node; they are made when the first message comes by way of it.
+// via is a mailbox at one of the nodes. The node counts the buffers there, so that the mailbox has
+// as many for each node; they are made when the first message comes by way of it.
 type via struct {
 	m     *mailbox
 	times uint64 // which connection of the link it was opened on last
@@ -54,8 +54,9 @@ type via struct {
 // listenPatience bounds the wait for a node that is to open a mailbox, or close it.
 const listenPatience = deadAfter
 
-// Listen opens the worker's mailbox. One at all nodes is opened at those that are in reach, and at the others once they
-// are; so it is, too, when a connection is made again. Messages that were on their way then are lost.
+// Listen opens the worker's mailbox. One at all nodes is opened at those that are in reach, and at
+// the others once they are; so it is, too, when a connection is made again. Messages that were on
+// their way then are lost.
 func (e *Endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	m, err := e.listen(o, nil)
 	if err != nil {
@@ -223,7 +224,8 @@ func (m *mailbox) openBy(node int) error {
 	}
 }
 
-// openAt asks a node to open the mailbox, once on each connection. What is held of earlier ones still takes buffers.
+// openAt asks a node to open the mailbox, once on each connection. What is held of earlier ones
+// still takes buffers.
 func (m *mailbox) openAt(s sending, node int) {
 	l, v := s.l, &m.via[node]
 	m.mu.Lock()
@@ -263,8 +265,8 @@ func (v *via) end(err error) {
 // Addr returns the mailbox's address by way of a node.
 func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
 
-// mostLooks is how often a worker looks for a message in vain before it is taken for one that does not call Await:
-// others read for it then.
+// mostLooks is how often a worker looks for a message in vain before it is taken for one that does
+// not call Await: others read for it then.
 const mostLooks = 16
 
 // Next returns the next message.
@@ -281,8 +283,8 @@ func (m *mailbox) Next() *rdma.Message {
 	return msg
 }
 
-// Release gives a message's buffer back. Its node is told with the next verbs; or at once, when it may lack half of the
-// buffers for want of word.
+// Release gives a message's buffer back. Its node is told with the next verbs; or at once, when it
+// may lack half of the buffers for want of word.
 func (m *mailbox) Release(msg *rdma.Message) {
 	node := msg.From.Node()
 	m.mu.Lock()
@@ -297,8 +299,8 @@ func (m *mailbox) Release(msg *rdma.Message) {
 	}
 }
 
-// report tells nodes that may take half of the buffers for used of those that are not, before the worker waits for
-// messages that these would be for.
+// report tells nodes that may take half of the buffers for used of those that are not, before the
+// worker waits for messages that these would be for.
 func (m *mailbox) report() {
 	for node := range m.via {
 		m.mu.Lock()
@@ -407,7 +409,8 @@ func (m *mailbox) await(until time.Duration) {
 	m.asked = m.asked[:0]
 }
 
-// Close drops the messages that are left. Nodes that do not answer in time have their connections broken soon.
+// Close drops the messages that are left. Nodes that do not answer in time have their connections
+// broken soon.
 func (m *mailbox) Close() error {
 	e := m.e
 	if e.box != m {
@@ -432,8 +435,9 @@ func (m *mailbox) Close() error {
 	return nil
 }
 
-// maySend returns why the worker may not send a message: it has no mailbox, or none at the node whose memory it
-// gathers. The node is the one that gathers, so that the message has to go by way of it.
+// maySend returns why the worker may not send a message: it has no mailbox, or none at the node
+// whose memory it gathers. The node is the one that gathers, so that the message has to go by way
+// of it.
 func (m *mailbox) maySend(op *rdma.Op) error {
 	if m == nil {
 		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
@@ -455,8 +459,8 @@ func (m *mailbox) maySend(op *rdma.Op) error {
 	return nil
 }
 
-// rouse has the workers that wait for messages see that the fabric closes. One that reads is roused by what a node
-// says.
+// rouse has the workers that wait for messages see that the fabric closes. One that reads is roused
+// by what a node says.
 func (f *Fabric) rouse() {
 	f.boxes.RLock()
 	some := len(f.boxes.by) > 0

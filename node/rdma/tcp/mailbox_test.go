@@ -88,8 +88,8 @@ func cut(t *testing.T, f *Fabric, node int) {
 	}
 }
 
-// TestMailboxReconnects breaks the connection by way of which messages come, while some are held: the mailbox is there
-// again, with the buffers that are free.
+// TestMailboxReconnects breaks the connection by way of which messages come, while some are held:
+// the mailbox is there again, with the buffers that are free.
 func TestMailboxReconnects(t *testing.T) {
 	f, a, b := newTwo(t)
 	box := listening(t, a, rdma.BoxOptions{Node: 0, Number: 5, Slots: 3})
@@ -185,7 +185,8 @@ func TestMailboxAtAll(t *testing.T) {
 	}
 }
 
-// TestReceiverDies ends the process of a receiver, and opens a mailbox of the same number in another one.
+// TestReceiverDies ends the process of a receiver, and opens a mailbox of the same number in
+// another one.
 func TestReceiverDies(t *testing.T) {
 	f, a, _ := newTwo(t)
 	listening(t, a, rdma.BoxOptions{Node: rdma.All})
@@ -221,8 +222,8 @@ func TestReceiverDies(t *testing.T) {
 	got(t, again, "another")
 }
 
-// TestCloseEndsAwait closes a fabric while tasks wait for messages for as long as it takes: at one node, which a worker
-// reads itself, and at all.
+// TestCloseEndsAwait closes a fabric while tasks wait for messages for as long as it takes: at one
+// node, which a worker reads itself, and at all.
 func TestCloseEndsAwait(t *testing.T) {
 	f, a, _ := newTwo(t)
 	waits := make(chan *mailbox, 2)
@@ -301,8 +302,8 @@ func repeat(s rdma.Span, n int) (all []rdma.Span) {
 	return all
 }
 
-// TestMailWakeUps has pairs of workers send each other messages by way of any node, and wait for them and for what else
-// they post; as in TestWakeUps nothing sets right what is not read.
+// TestMailWakeUps has pairs of workers send each other messages by way of any node, and wait for
+// them and for what else they post; as in TestWakeUps nothing sets right what is not read.
 func TestMailWakeUps(t *testing.T) {
 	rounds := 1000
 	if os.Getenv("FARKV_LONG") == "1" {
@@ -345,8 +346,8 @@ func TestMailWakeUps(t *testing.T) {
 	group.Wait()
 }
 
-// TestAwaitVerbsBehindAMessage has a worker wait for a verb by Await while a message is left in its mailbox: each Await
-// returns at once, and the verb's answer is read nevertheless.
+// TestAwaitVerbsBehindAMessage has a worker wait for a verb by Await while a message is left in its
+// mailbox: each Await returns at once, and the verb's answer is read nevertheless.
 func TestAwaitVerbsBehindAMessage(t *testing.T) {
 	u := newUnwatched(t)
 	a := worker(t, u.Fabric)
@@ -377,7 +378,8 @@ func TestAwaitVerbsBehindAMessage(t *testing.T) {
 	}
 }
 
-// TestAwaitSeveral has a worker whose mailbox is at all nodes wait for a verb by Await, while no other one reads.
+// TestAwaitSeveral has a worker whose mailbox is at all nodes wait for a verb by Await, while no
+// other one reads.
 func TestAwaitSeveral(t *testing.T) {
 	u := newUnwatched(t)
 	a := worker(t, u.Fabric)

@@ -83,7 +83,8 @@ func TestTwoMasters(t *testing.T) {
 	}
 }
 
-// workUntil adds to the word of the epoch that it has joined. A worker that was fenced off leaves, and another follows.
+// workUntil adds to the word of the epoch that it has joined. A worker that was fenced off leaves,
+// and another follows.
 func workUntil(t *testing.T, f *tcp.Fabric, over *atomic.Bool) {
 	for !over.Load() {
 		ep, err := f.Open("worker")

@@ -13,18 +13,20 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// Messages that go from device to device. A node relays what two workers have to tell each other to connect: what the
-// sender's device offers to the mailbox's process, and what that answers. It sees no message. When it is told to fence
-// senders off, it has the mailboxes' processes end the connections concerned, and waits until they did.
+// Messages that go from device to device. A node relays what two workers have to tell each other to
+// connect: what the sender's device offers to the mailbox's process, and what that answers. It sees
+// no message. When it is told to fence senders off, it has the mailboxes' processes end the
+// connections concerned, and waits until they did.
 
-// Host is a mailbox to which messages come from device to device. A goroutine of the fabric calls it, for one node in
-// the order in which the node spoke.
+// Host is a mailbox to which messages come from device to device. A goroutine of the fabric calls
+// it, for one node in the order in which the node spoke.
 type Host interface {
-	// Meet connects a sender by what its device offers, and returns what that has to know. The connection that the
-	// sender had by way of the same node is ended before; without an offer that is all.
+	// Meet connects a sender by what its device offers, and returns what that has to know. The
+	// connection that the sender had by way of the same node is ended before; without an offer that is
+	// all.
 	Meet(s Sender, offer []byte) (answer []byte, err error)
-	// Part ends the connections from senders by way of a node that may not post any more. When it returns no message
-	// arrives from these.
+	// Part ends the connections from senders by way of a node that may not post any more. When it
+	// returns no message arrives from these.
 	Part(node int, gone func(*Sender) bool)
 }
 
@@ -66,7 +68,8 @@ const (
 	partBytes      = 32
 )
 
-// meet executes a meet frame. The caller holds c.executing: an offer is passed on before a fence that comes behind it.
+// meet executes a meet frame. The caller holds c.executing: an offer is passed on before a fence
+// that comes behind it.
 func (c *conn) meet(h header, p []byte) error {
 	le := binary.LittleEndian
 	switch what := h.items; {
@@ -173,18 +176,21 @@ func (m *mail) post(h header, head, rest []byte) bool {
 	return true
 }
 
-// parts is what a node knows of processes that have mailboxes to which messages come from device to device.
+// parts is what a node knows of processes that have mailboxes to which messages come from device to
+// device.
 type parts struct {
 	last   atomic.Uint64 // number of a fence
 	broken atomic.Int64  // when the last connection of one ended that had not closed its mailboxes; on wall.Boot
 }
 
-// partPatience bounds the wait for a process that is to end connections, as long as for one that is to answer anything.
+// partPatience bounds the wait for a process that is to end connections, as long as for one that is
+// to answer anything.
 const partPatience = deadAfter
 
-// part returns once no message arrives any more of senders that may not post: those of epochs before the fence, and the
-// given life of a client, and earlier ones. A process that does not say so in time is cut off. One that is cut off
-// looks at no message that came later than a lease behind the node's last word.
+// part returns once no message arrives any more of senders that may not post: those of epochs
+// before the fence, and the given life of a client, and earlier ones. A process that does not say
+// so in time is cut off. One that is cut off looks at no message that came later than a lease
+// behind the node's last word.
 func (p *pool) part(client rdma.ClientID, life uint64) {
 	if p.region == nil {
 		return
@@ -306,7 +312,8 @@ func (s *Sender) reply(n uint32, rest []byte) []byte {
 	return append(p, make([]byte, -len(p)&7)...)
 }
 
-// tell sends a node a meet frame that it does not answer. Without a connection there is no node to tell.
+// tell sends a node a meet frame that it does not answer. Without a connection there is no node to
+// tell.
 func (f *Fabric) tell(node, what int, st status, body []byte) {
 	l := f.links[node].verbs
 	s, err := l.begin()
@@ -321,8 +328,8 @@ func (f *Fabric) tell(node, what int, st status, body []byte) {
 	}
 }
 
-// Bye tells a sender that its connection to a mailbox was ended behind so many messages: the mailbox was closed, or the
-// sender may connect again.
+// Bye tells a sender that its connection to a mailbox was ended behind so many messages: the
+// mailbox was closed, or the sender may connect again.
 func (f *Fabric) Bye(s *Sender, messages uint32, again bool) {
 	st := statusOK
 	if again {
@@ -331,9 +338,9 @@ func (f *Fabric) Bye(s *Sender, messages uint32, again bool) {
 	f.tell(s.From.Node(), meetBye, st, s.reply(messages, nil))
 }
 
-// Hears returns by which of its connections, counted from 1, the process is known to a node, and until when, on
-// wall.Boot, it may look at messages that come by way of it: a node that fenced off their sender, and got no word from
-// this process, waits so long. The error is Reach's.
+// Hears returns by which of its connections, counted from 1, the process is known to a node, and
+// until when, on wall.Boot, it may look at messages that come by way of it: a node that fenced off
+// their sender, and got no word from this process, waits so long. The error is Reach's.
 func (f *Fabric) Hears(node int) (connection uint64, until time.Duration, err error) {
 	until = time.Duration(f.links[node].verbs.hears.Load())
 	connection, err = f.Reach(node)
@@ -367,8 +374,9 @@ type Meeting struct {
 	messages uint32
 }
 
-// Meet asks for a connection to a mailbox, and returns at once. It ends the one that the worker had to it by way of the
-// same node; without an offer that is all. From is the number of the worker's own mailbox.
+// Meet asks for a connection to a mailbox, and returns at once. It ends the one that the worker had
+// to it by way of the same node; without an offer that is all. From is the number of the worker's
+// own mailbox.
 func (e *Endpoint) Meet(to rdma.BoxAddr, from int, offer []byte) (*Meeting, error) {
 	node := to.Node()
 	if err := e.fabric.down(node); err != nil {
@@ -429,15 +437,16 @@ func (m *Meeting) bye(messages uint32, again bool) {
 	m.left, m.messages, m.again = true, messages, again
 }
 
-// Answer returns what the mailbox's device answered; over: it did, or the error says why it will not.
+// Answer returns what the mailbox's device answered; over: it did, or the error says why it will
+// not.
 func (m *Meeting) Answer() (answer []byte, over bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.answer, m.over, m.err
 }
 
-// Left reports whether the mailbox has ended the connection, and how many messages it had got over that. It was closed,
-// or the worker may connect again.
+// Left reports whether the mailbox has ended the connection, and how many messages it had got over
+// that. It was closed, or the worker may connect again.
 func (m *Meeting) Left() (messages uint32, left, again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -451,8 +460,8 @@ func (m *Meeting) Forget() {
 	delete(m.f.meetings.by, m.id)
 }
 
-// MaySend asks a node whether the worker may send to a mailbox by way of it: nil, or why not. It wraps rdma.ErrNodeDown
-// when there is no answer in time.
+// MaySend asks a node whether the worker may send to a mailbox by way of it: nil, or why not. It
+// wraps rdma.ErrNodeDown when there is no answer in time.
 func (e *Endpoint) MaySend(to rdma.BoxAddr) error {
 	node := to.Node()
 	if err := e.fabric.down(node); err != nil {
@@ -472,8 +481,8 @@ func (e *Endpoint) MaySend(to rdma.BoxAddr) error {
 	return err
 }
 
-// Host opens the worker's mailbox, to which messages come from device to device: see Listen. Close ends what is there
-// of it at the nodes.
+// Host opens the worker's mailbox, to which messages come from device to device: see Listen. Close
+// ends what is there of it at the nodes.
 func (e *Endpoint) Host(o rdma.BoxOptions, h Host) (interface{ Close() error }, error) {
 	for _, l := range e.fabric.links[:len(e.lost)] {
 		l.verbs.attend()

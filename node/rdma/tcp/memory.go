@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
-// memory is what a node has registered: a mapping of anonymous memory or of a file. It is never a Go slice, so that the
-// race detector neither reports legal verbs nor checks them.
+// memory is what a node has registered: a mapping of anonymous memory or of a file. It is never a
+// Go slice, so that the race detector neither reports legal verbs nor checks them.
 type memory struct {
 	file   *os.File     // nil: anonymous, or a region's
 	region *pmem.Region // nil: what it holds ends with the process
@@ -23,14 +23,15 @@ type memory struct {
 	size   uint64
 }
 
-// A file has a page in front that says what it is, so that a node takes no file for its own that is none.
+// A file has a page in front that says what it is, so that a node takes no file for its own that is
+// none.
 const (
 	marker   = "farkv: memory of a node process\n"
 	filePage = 4096
 )
 
-// newMemory maps size bytes, all zero; huge: in huge pages, if the machine has any to spare, which devices find their way in
-// faster.
+// newMemory maps size bytes, all zero; huge: in huge pages, if the machine has any to spare, which
+// devices find their way in faster.
 func newMemory(size uint64, file *os.File, huge bool) (*memory, error) {
 	if huge && file == nil {
 		if m := mapHuge(size); m != nil {
@@ -60,7 +61,8 @@ func (m *memory) close() error {
 	return unix.Munmap(m.m)
 }
 
-// begin and end enclose what reads or changes the memory, and mark announces a change, where it outlives the process.
+// begin and end enclose what reads or changes the memory, and mark announces a change, where it
+// outlives the process.
 func (m *memory) begin() {
 	if m.region != nil {
 		m.region.Begin()
@@ -79,8 +81,8 @@ func (m *memory) end() {
 	}
 }
 
-// openFile opens the file that is to back a node's memory, for this process alone. It makes it, or takes one that a node
-// left; what is anything else stays as it is.
+// openFile opens the file that is to back a node's memory, for this process alone. It makes it, or
+// takes one that a node left; what is anything else stays as it is.
 func openFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -120,7 +122,8 @@ func claimFile(f *os.File) error {
 // leaveFile gives back the room of a file that no process maps any more.
 func leaveFile(f *os.File) error { return errors.Join(f.Truncate(filePage), f.Close()) }
 
-// fault turns a panic into a status when it came from touching the mapping, and goes on panicking otherwise.
+// fault turns a panic into a status when it came from touching the mapping, and goes on panicking
+// otherwise.
 func (m *memory) fault(r any) status {
 	if e, ok := r.(interface{ Addr() uintptr }); ok && uint64(e.Addr()-uintptr(m.base)) < m.size {
 		return statusFull
@@ -128,7 +131,8 @@ func (m *memory) fault(r any) status {
 	panic(r)
 }
 
-// view is a pool's memory as the node's procedures see it. They are our code: an offset out of range is a bug, and panics.
+// view is a pool's memory as the node's procedures see it. They are our code: an offset out of
+// range is a bug, and panics.
 type view struct {
 	*memory
 	node   int

@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/node/version"
 )
 
-// message is what connections for control carry, and reply the answer to it. They are rare, so that they are JSON.
+// message is what connections for control carry, and reply the answer to it. They are rare, so that
+// they are JSON.
 type message struct {
 	Do     string          `json:"do"`
 	Pool   string          `json:"pool,omitempty"`

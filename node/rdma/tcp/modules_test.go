@@ -67,9 +67,9 @@ const (
 	beside   = 64 << 10
 )
 
-// TestDLWA: modules write several times as much as they are asked to when many senders write to logs of their own,
-// and no more than that when these append to a ring (Rowan 2.4, 6.2). Senders write once in each round, in any order;
-// logs are spread evenly over the modules.
+// TestDLWA: modules write several times as much as they are asked to when many senders write to
+// logs of their own, and no more than that when these append to a ring (Rowan 2.4, 6.2). Senders
+// write once in each round, in any order; logs are spread evenly over the modules.
 func TestDLWA(t *testing.T) {
 	const senders, rounds, bytes, logBytes = 144, 80, 64, 256 << 10
 	d, receiver, eps := newModelled(t, senders+1)

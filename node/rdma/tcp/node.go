@@ -21,8 +21,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// DefaultLease is for how long a node may serve since it last asked its peers, and how soon a client process counts as
-// dead once nothing is heard of it; a pool is made with its own.
+// DefaultLease is for how long a node may serve since it last asked its peers, and how soon a
+// client process counts as dead once nothing is heard of it; a pool is made with its own.
 const DefaultLease = 300 * time.Millisecond
 
 // MaxMemory bounds what a node may offer, in bytes.
@@ -30,16 +30,17 @@ const MaxMemory = 1 << 44
 
 // Security is what the two ends of a connection ask of each other.
 type Security struct {
-	// Token is known to all that may use the pool; nil: there is none, and nodes listen on loopback only. It is
-	// proved by challenge and response, never sent.
+	// Token is known to all that may use the pool; nil: there is none, and nodes listen on loopback
+	// only. It is proved by challenge and response, never sent.
 	Token []byte
 	// ReadToken lets a client that does not know Token READ, and do nothing more. A client sets one of
 	// the two.
 	ReadToken []byte
-	// Admin has nodes that have as many connections as they take let a client in, a few at a time, if it knows the full
-	// token: for commands that look at a pool, or end it.
+	// Admin has nodes that have as many connections as they take let a client in, a few at a time, if
+	// it knows the full token: for commands that look at a pool, or end it.
 	Admin bool
-	// TLS wraps the connections; nil: they are plain. Nodes that ask for clients' certificates say so in it.
+	// TLS wraps the connections; nil: they are plain. Nodes that ask for clients' certificates say so
+	// in it.
 	TLS *tls.Config
 }
 
@@ -47,24 +48,24 @@ type Security struct {
 type Config struct {
 	Listen string // HOST:PORT; port 0 is any free one
 	Memory uint64 // bytes that it offers
-	// Telemetry is how many bytes it has beside, for pools that register more than their stores have: see
-	// rdma.Geometry.
+	// Telemetry is how many bytes it has beside, for pools that register more than their stores have:
+	// see rdma.Geometry.
 	Telemetry uint64
 	File      string // backs the memory; "": anonymous memory does
-	// Region is the memory, with all that a node must remember to come back as itself: see remember.go. Its size is
-	// Memory and Telemetry, in whole pages, its table's TableBytes. It is the node's, and closed with it. Nil: a node
-	// that ends forgets.
+	// Region is the memory, with all that a node must remember to come back as itself: see
+	// remember.go. Its size is Memory and Telemetry, in whole pages, its table's TableBytes. It is the
+	// node's, and closed with it. Nil: a node that ends forgets.
 	Region   *pmem.Region
 	Handler  rdma.Handler
 	Device   Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
 	Security Security
 	Conns    int          // connections of clients at most, default DefaultConns; fewer where the limit of open files is low
 	Log      *slog.Logger // nil: it is silent
-	// Modules are a model of persistent memory: they count what verbs do to pools' memory, telemetry apart, as if it
-	// were theirs. Nil: nothing does.
+	// Modules are a model of persistent memory: they count what verbs do to pools' memory, telemetry
+	// apart, as if it were theirs. Nil: nothing does.
 	Modules *pmem.Device
-	// PMem returns what is known of the machine's persistent memory, which the node tells those that inspect it; nil:
-	// nothing is.
+	// PMem returns what is known of the machine's persistent memory, which the node tells those that
+	// inspect it; nil: nothing is.
 	PMem func() *telemetry.PMem
 }
 
@@ -76,7 +77,8 @@ var (
 	ErrMemory = errors.New("bad size of a node's memory")
 )
 
-// Node is a memory node: it executes the verbs that come over its connections. It serves one pool at a time.
+// Node is a memory node: it executes the verbs that come over its connections. It serves one pool
+// at a time.
 type Node struct {
 	cfg         Config
 	log         *slog.Logger
@@ -261,7 +263,8 @@ func (n *Node) receive(raw net.Conn) {
 	}
 }
 
-// leave forgets a connection. Its process stays known for a moment: it may be about to connect again.
+// leave forgets a connection. Its process stays known for a moment: it may be about to connect
+// again.
 func (n *Node) leave(c *conn) {
 	c.end()
 	n.mu.Lock()
@@ -322,8 +325,9 @@ func (n *Node) attached() (names []string) {
 	return names
 }
 
-// Shutdown ends the node when its clients have gone, or when the context ends, whichever comes first. It takes no new
-// connections meanwhile. The error is the context's when clients were cut off.
+// Shutdown ends the node when its clients have gone, or when the context ends, whichever comes
+// first. It takes no new connections meanwhile. The error is the context's when clients were cut
+// off.
 func (n *Node) Shutdown(ctx context.Context) error {
 	n.mu.Lock()
 	n.draining = true
@@ -341,7 +345,8 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return n.Close()
 }
 
-// busy reports whether some process uses the node's memory, but for the servers of other nodes, which stay.
+// busy reports whether some process uses the node's memory, but for the servers of other nodes,
+// which stay.
 func (n *Node) busy() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

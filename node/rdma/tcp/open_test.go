@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestOpenWithSilentNode opens a pool of which one node stands still, by the addresses of all or of some: it is given the time
-// after which a node counts as dead, and not that for calling one that is needed; it is one that is down, and comes back.
+// TestOpenWithSilentNode opens a pool of which one node stands still, by the addresses of all or of
+// some: it is given the time after which a node counts as dead, and not that for calling one that
+// is needed; it is one that is down, and comes back.
 func TestOpenWithSilentNode(t *testing.T) {
 	for what, by := range map[string][]int{"all": {0, 1, 2}, "the silent one and another": {1, 2}, "another": {0}} {
 		t.Run(what, func(t *testing.T) {

@@ -13,13 +13,14 @@ const (
 	outBytes = 16 << 10
 	// largeBytes holds the longest answer to a frame of verbs.
 	largeBytes = headerBytes + maxItems*(resultBytes+8) + maxData
-	// outputBudget bounds the memory of all large buffers of a node. Readers have one half of it, and the others the
-	// other, so that readers that take no answers keep no answers of others back.
+	// outputBudget bounds the memory of all large buffers of a node. Readers have one half of it, and
+	// the others the other, so that readers that take no answers keep no answers of others back.
 	outputBudget = 32 << 20
 	classes      = 2
 	classLarge   = outputBudget / classes / largeBytes
 
-	// While others wait for a large buffer, a connection whose peer has not taken its answers for so long is ended.
+	// While others wait for a large buffer, a connection whose peer has not taken its answers for so
+	// long is ended.
 	slowUnderPressure, slowReaderUnderPressure = time.Second, 250 * time.Millisecond
 	pressEvery                                 = 50 * time.Millisecond
 )
@@ -27,9 +28,9 @@ const (
 // largeBuffer is memory for answers that do not fit a connection's own buffer.
 type largeBuffer [largeBytes]byte
 
-// outputs are the large buffers of a node for one class of connections: readers, or all others. A connection has one
-// from before it executes what it has to answer until it has sent that. It must not wait for one while it holds
-// conn.executing: a fence would wait, too.
+// outputs are the large buffers of a node for one class of connections: readers, or all others. A
+// connection has one from before it executes what it has to answer until it has sent that. It must
+// not wait for one while it holds conn.executing: a fence would wait, too.
 type outputs struct {
 	slots chan struct{} // holds one for each buffer that is in use
 	slow  time.Duration // see slowUnderPressure
@@ -56,7 +57,8 @@ func (o *outputs) try(c *conn) bool {
 	}
 }
 
-// wait waits until there is a large buffer for c, or the node closes. Its peer learns meanwhile that the node is alive.
+// wait waits until there is a large buffer for c, or the node closes. Its peer learns meanwhile
+// that the node is alive.
 func (o *outputs) wait(c *conn) error {
 	if o.try(c) {
 		return nil
@@ -99,7 +101,8 @@ func (o *outputs) take(c *conn) {
 	<-o.slots
 }
 
-// press notes that more connections wait, or fewer. While any does, those that keep it waiting are ended.
+// press notes that more connections wait, or fewer. While any does, those that keep it waiting are
+// ended.
 func (o *outputs) press(more int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -139,8 +142,9 @@ func (c *conn) outputs() *outputs {
 	return c.node.outputs
 }
 
-// hasRoom reports whether c.out holds the answer to a frame besides what is there, and gets a large buffer for it
-// where there is one at once. Without it c.out has to be sent first or, if it is empty, c has to wait for one.
+// hasRoom reports whether c.out holds the answer to a frame besides what is there, and gets a large
+// buffer for it where there is one at once. Without it c.out has to be sent first or, if it is
+// empty, c has to wait for one.
 func (c *conn) hasRoom(h header, body []byte) bool {
 	most := outBytes
 	if c.large != nil {
@@ -149,7 +153,8 @@ func (c *conn) hasRoom(h header, body []byte) bool {
 	return len(c.out)+answerBytes(h, body) <= most || c.large == nil && c.outputs().try(c)
 }
 
-// shortAnswer bounds the answer to a frame of any other kind than verbs, but for control messages with long answers.
+// shortAnswer bounds the answer to a frame of any other kind than verbs, but for control messages
+// with long answers.
 const shortAnswer = headerBytes + 512
 
 // answerBytes bounds the answer to a frame. One that breaks the protocol has none.
@@ -182,7 +187,8 @@ func (c *conn) isSlow() {
 	}
 }
 
-// limits bounds what a connection takes of its node. A reader's are lower: there may be hundreds that take nothing.
+// limits bounds what a connection takes of its node. A reader's are lower: there may be hundreds
+// that take nothing.
 type limits struct {
 	send     int           // bytes of the kernel's buffer for what is sent
 	in       int           // bytes of the buffer for what is received, unless a frame needs more
@@ -197,8 +203,8 @@ func (c *conn) limits() limits {
 	return limits{256 << 10, inBytes, maxBody, writePatience}
 }
 
-// readerBody is the body of a frame of as many READs as there may be, or of other verbs with operands of readerWrite
-// bytes, which are refused.
+// readerBody is the body of a frame of as many READs as there may be, or of other verbs with
+// operands of readerWrite bytes, which are refused.
 const (
 	readerWrite = 32
 	readerBody  = rightsBytes + maxItems*(opBytes+readerWrite)

@@ -21,8 +21,8 @@ func (p *pool) grant(peer int) error {
 	return nil
 }
 
-// keepLease asks the peers for leases as long as the node has the pool. The caller holds Node.mu, so that the node does not
-// close meanwhile.
+// keepLease asks the peers for leases as long as the node has the pool. The caller holds Node.mu,
+// so that the node does not close meanwhile.
 func (p *pool) keepLease() {
 	for peer := range p.record.voters() {
 		if peer != p.record.Index {
@@ -31,7 +31,8 @@ func (p *pool) keepLease() {
 	}
 }
 
-// askPeer asks one peer for leases, a few times in each. One that does not answer costs nothing but its voice.
+// askPeer asks one peer for leases, a few times in each. One that does not answer costs nothing but
+// its voice.
 func (p *pool) askPeer(peer int) {
 	every, soon := p.record.Lease/5, min(p.record.Lease/5, 25*time.Millisecond)
 	var c net.Conn
@@ -76,7 +77,8 @@ type quiet struct {
 	logged bool
 }
 
-// note logs once that a peer has granted nothing for as long as a lease lasts, and why, and that it does again.
+// note logs once that a peer has granted nothing for as long as a lease lasts, and why, and that it
+// does again.
 func (p *pool) note(q *quiet, peer int, err error) {
 	log, addr := p.node.log, p.record.Addresses[peer]
 	switch now := wall.Now(); {
@@ -126,8 +128,8 @@ func peerTLS(s *tls.Config) *tls.Config {
 	return c
 }
 
-// ask asks for one lease. It counts from before the question was sent. A peer that gives none knows that this node was
-// expelled, or has another pool by now.
+// ask asks for one lease. It counts from before the question was sent. A peer that gives none knows
+// that this node was expelled, or has another pool by now.
 func (p *pool) ask(c net.Conn, peer int) error {
 	p.mu.Lock()
 	round := p.guard.Ask(wall.Boot())

@@ -44,7 +44,8 @@ const mostVoters = 7
 // Voters returns how many nodes have a voice: as many of the first ones.
 func (r *Record) Voters() int { return r.voters() }
 
-// Majority returns how many nodes that have a voice have to live: with fewer no node serves, and nothing is decided.
+// Majority returns how many nodes that have a voice have to live: with fewer no node serves, and
+// nothing is decided.
 func (r *Record) Majority() int { return r.voters()/2 + 1 }
 
 func (r *Record) voters() int { return min(len(r.Addresses), mostVoters) }
@@ -151,11 +152,12 @@ func (p *pool) model(verb rdma.Verb, off uint64, n int) {
 // end gives the pool up: goroutines that wait for a lease wait no more.
 func (p *pool) end() { p.once.Do(func() { close(p.gone) }) }
 
-// awaitLease bounds the wait of a connection for the node's lease: a client takes the node for dead earlier.
+// awaitLease bounds the wait of a connection for the node's lease: a client takes the node for dead
+// earlier.
 const awaitLease = 2 * deadAfter
 
-// await waits until the node may serve. The error wraps rdma.ErrNodeDown when it never will again, or not for so long that
-// the caller has given up: connections that wait take the places of others.
+// await waits until the node may serve. The error wraps rdma.ErrNodeDown when it never will again,
+// or not for so long that the caller has given up: connections that wait take the places of others.
 func (p *pool) await() error {
 	began := time.Duration(0)
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
@@ -179,8 +181,8 @@ func (p *pool) await() error {
 	}
 }
 
-// adopt makes the node a part of a pool that is about to be made, with empty memory. It belongs to the maker until it is
-// sealed: when the maker goes before, the node is as it was.
+// adopt makes the node a part of a pool that is about to be made, with empty memory. It belongs to
+// the maker until it is sealed: when the maker goes before, the node is as it was.
 func (n *Node) adopt(c *conn, r *Record) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -249,7 +251,8 @@ func (p *pool) unregister() error {
 	return p.region.Close()
 }
 
-// abandoned waits whether the maker of a pool that is not sealed comes back, and gives the pool up if not.
+// abandoned waits whether the maker of a pool that is not sealed comes back, and gives the pool up
+// if not.
 func (n *Node) abandoned(p *pool) {
 	n.mu.Lock()
 	soon := !n.alive(p.creator) // it said that it goes
@@ -286,7 +289,8 @@ func (n *Node) drop(c *conn, id string, force bool) error {
 	return n.reset()
 }
 
-// reset empties the node. Nothing that was sent to its pool is executed any more. The caller holds mu.
+// reset empties the node. Nothing that was sent to its pool is executed any more. The caller holds
+// mu.
 func (n *Node) reset() error {
 	p := n.pool.Load()
 	if p == nil {
@@ -311,8 +315,8 @@ func (n *Node) reset() error {
 	return n.renew()
 }
 
-// renew replaces memory that held a pool by memory that is all zero. Where there is none now, the next pool tries again:
-// none is made on what an earlier one left. The caller holds mu.
+// renew replaces memory that held a pool by memory that is all zero. Where there is none now, the
+// next pool tries again: none is made on what an earlier one left. The caller holds mu.
 func (n *Node) renew() error {
 	if !n.used {
 		return nil
@@ -411,9 +415,10 @@ func (p *pool) retire() {
 	}
 }
 
-// disowned notes that a peer grants no lease any more, since the node was expelled. A node that was cut off then is not told
-// otherwise. Such a promise holds for good: once the voters that did not make it are no majority the node never serves again.
-// Fewer prove nothing, since a master may have died in the midst of an expulsion.
+// disowned notes that a peer grants no lease any more, since the node was expelled. A node that was
+// cut off then is not told otherwise. Such a promise holds for good: once the voters that did not
+// make it are no majority the node never serves again. Fewer prove nothing, since a master may have
+// died in the midst of an expulsion.
 func (p *pool) disowned(peer int) {
 	p.mu.Lock()
 	p.disowners[peer] = true

@@ -14,9 +14,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
-// Messages at the node. A SEND is executed when its message is among the mail of the receiver's connection: there a
-// buffer of the mailbox is taken for it, until the receiver says that it has given one back. The goroutine that
-// executed it forwards the mail before it answers, as far as that does not wait for the receiver.
+// Messages at the node. A SEND is executed when its message is among the mail of the receiver's
+// connection: there a buffer of the mailbox is taken for it, until the receiver says that it has
+// given one back. The goroutine that executed it forwards the mail before it answers, as far as
+// that does not wait for the receiver.
 
 // box is a mailbox, as far as a node has to do with it.
 type box struct {
@@ -47,10 +48,12 @@ const (
 // openBytes is the body of a listen frame that opens a mailbox, behind the rights.
 const openBytes = 24
 
-// mostMail bounds in bytes the mail of a connection that is not being written yet; as much may be being written.
+// mostMail bounds in bytes the mail of a connection that is not being written yet; as much may be
+// being written.
 const mostMail = 1 << 20
 
-// smallMail is how much of it a connection keeps memory for. There is largeMail for more, until it is written.
+// smallMail is how much of it a connection keeps memory for. There is largeMail for more, until it
+// is written.
 const smallMail = 64 << 10
 
 type largeMail [mostMail + headerBytes + messageBytes + 8]byte
@@ -125,7 +128,8 @@ func (c *conn) open(r *rights, p []byte) status {
 	return statusOK
 }
 
-// mayUse reports whether a worker may have the mailbox of that number: those of others' identities are theirs.
+// mayUse reports whether a worker may have the mailbox of that number: those of others' identities
+// are theirs.
 func mayUse(number int, c rdma.ClientID) bool {
 	return number >= 1 && (number < rdma.OwnBoxes || number == rdma.OwnBoxes+int(c))
 }
@@ -141,7 +145,8 @@ func (c *conn) shut(b *box) {
 	}
 }
 
-// unlisten closes the mailboxes of workers that may not post any more. The caller holds c.executing.
+// unlisten closes the mailboxes of workers that may not post any more. The caller holds
+// c.executing.
 func (c *conn) unlisten() {
 	if c.ended && c.meets {
 		c.meets = false
@@ -197,7 +202,8 @@ func (c *conn) deliver(q *request, client rdma.ClientID) status {
 	return statusOK
 }
 
-// gathers returns how long the message of a SEND is; false: it would gather what is outside of the memory.
+// gathers returns how long the message of a SEND is; false: it would gather what is outside of the
+// memory.
 func (c *conn) gathers(q *request) (n int, ok bool) {
 	n = q.n
 	size := c.pool.registered()
@@ -299,8 +305,9 @@ func (c *conn) forwardAll() {
 // mostTurns bounds how often a goroutine that forwards mail looks for more that came meanwhile.
 const mostTurns = 8
 
-// forward writes the connection's mail, unless another goroutine is writing, which comes here then. It waits neither
-// for the peer nor for senders of more: a goroutine of its own does. The caller's is one of the node's group.
+// forward writes the connection's mail, unless another goroutine is writing, which comes here then.
+// It waits neither for the peer nor for senders of more: a goroutine of its own does. The caller's
+// is one of the node's group.
 func (c *conn) forward() {
 	for turn := 0; c.mail.waits.Load(); turn++ {
 		if turn == mostTurns {
@@ -340,8 +347,8 @@ type trier interface {
 	try(p []byte) (int, error)
 }
 
-// carry writes p, the rest of what was taken of the mail, or else the mail: to its end, or what does not have to wait
-// for the peer; then it returns what is left. The caller holds writing.
+// carry writes p, the rest of what was taken of the mail, or else the mail: to its end, or what
+// does not have to wait for the peer; then it returns what is left. The caller holds writing.
 func (c *conn) carry(p []byte, wait bool) (rest []byte, err error) {
 	if len(p) == 0 {
 		if !c.mail.waits.Load() {

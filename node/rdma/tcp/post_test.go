@@ -115,7 +115,8 @@ func (n *rawNode) boxAt(number int) bool {
 	return all.at[number] != nil
 }
 
-// TestSendAtNode sends messages as an Endpoint does, and as none would: the node counts buffers, and refuses.
+// TestSendAtNode sends messages as an Endpoint does, and as none would: the node counts buffers,
+// and refuses.
 func TestSendAtNode(t *testing.T) {
 	n := newRawNode(t, Config{})
 	const size = 32 << 10 // of the pool; the node has more
@@ -183,8 +184,8 @@ func TestSendAtNode(t *testing.T) {
 	send(statusNoBox, me.sends(9, 5, "gone"))
 }
 
-// TestSlowReceiver has a receiver read nothing: the node refuses messages in time, though it has buffers, and answers
-// all; once the receiver reads, it gets what was accepted, whole and in order.
+// TestSlowReceiver has a receiver read nothing: the node refuses messages in time, though it has
+// buffers, and answers all; once the receiver reads, it gets what was accepted, whole and in order.
 func TestSlowReceiver(t *testing.T) {
 	for name, threads := range map[string]int32{"blocking": 0, "poller": mostThreads} {
 		t.Run(name, func(t *testing.T) {
@@ -224,8 +225,9 @@ func TestSlowReceiver(t *testing.T) {
 	}
 }
 
-// TestMailAwaitsLease has a node lose its lease between the execution of a SEND and its forwarding: the message, which
-// may have gathered from memory that others have taken over, waits until the node may serve.
+// TestMailAwaitsLease has a node lose its lease between the execution of a SEND and its forwarding:
+// the message, which may have gathered from memory that others have taken over, waits until the
+// node may serve.
 func TestMailAwaitsLease(t *testing.T) {
 	n := newRawNode(t, Config{})
 	to := n.call(t, forVerbs)

@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestProcesses runs what the suite has for nodes and clients that are processes: nodes die by SIGKILL.
+// TestProcesses runs what the suite has for nodes and clients that are processes: nodes die by
+// SIGKILL.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	type remote struct {

@@ -132,8 +132,8 @@ func (p *proxy) count(match func(c caller) bool) (n int) {
 	return n
 }
 
-// limitNext ends the connections that match, and has the next one cut after n bytes one way. The function that it returns
-// reports whether that one has come.
+// limitNext ends the connections that match, and has the next one cut after n bytes one way. The
+// function that it returns reports whether that one has come.
 func (p *proxy) limitNext(match func(c caller) bool, way, n int) (came func() bool) {
 	limited := false
 	p.limit(func(c caller) (int, int) {

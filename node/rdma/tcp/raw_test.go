@@ -112,7 +112,8 @@ func outcome(t testing.TB, c net.Conn, p []byte) status {
 	return status(body[0])
 }
 
-// TestRights sends verbs and calls with rights that are not right: the node refuses them, and executes nothing.
+// TestRights sends verbs and calls with rights that are not right: the node refuses them, and
+// executes nothing.
 func TestRights(t *testing.T) {
 	n := newRawNode(t, Config{
 		Handler: func(m rdma.Memory, r *rdma.Request) error { m.FetchAdd(r.Arg[0], 1); return nil },
@@ -160,8 +161,9 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestStrayAtNode sends verbs that stray from the node's memory, as no Endpoint would: they are refused, and so is all that
-// their client sends behind them, while others on the same connection go on.
+// TestStrayAtNode sends verbs that stray from the node's memory, as no Endpoint would: they are
+// refused, and so is all that their client sends behind them, while others on the same connection
+// go on.
 func TestStrayAtNode(t *testing.T) {
 	n := newRawNode(t, Config{})
 	const size = 32 << 10 // of the pool; the node has more
@@ -204,7 +206,8 @@ func TestStrayAtNode(t *testing.T) {
 	}
 }
 
-// TestBreaches sends what no client sends. The node ends the connection, says so in its statistics, and goes on.
+// TestBreaches sends what no client sends. The node ends the connection, says so in its statistics,
+// and goes on.
 func TestBreaches(t *testing.T) {
 	n := newRawNode(t, Config{})
 	huge := make([]byte, headerBytes)
@@ -279,7 +282,8 @@ func TestBreaches(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreBounded fills a node with connections: it refuses the next client, and counts that, but no peer.
+// TestConnectionsAreBounded fills a node with connections: it refuses the next client, and counts
+// that, but no peer.
 func TestConnectionsAreBounded(t *testing.T) {
 	n := newRawNode(t, Config{Conns: 4}) // of which the pool's maker has two
 	n.call(t, forVerbs)

@@ -27,8 +27,8 @@ type stream struct {
 	reader chan struct{} // full while a goroutine reads, which then owns in, have and deadline
 	in     []byte
 	have   int
-	// deadline is when the connection's own is, on wall.Now; 0: it has none. It is left as it is while it comes too early:
-	// then the reader sets another one and reads on.
+	// deadline is when the connection's own is, on wall.Now; 0: it has none. It is left as it is while
+	// it comes too early: then the reader sets another one and reads on.
 	deadline time.Duration
 
 	mu      sync.Mutex
@@ -57,7 +57,8 @@ func (s *stream) give() {
 	s.next()
 }
 
-// pull reads once, by the deadline, and lands the answers that are whole. Each completes the flight that is the oldest.
+// pull reads once, by the deadline, and lands the answers that are whole. Each completes the flight
+// that is the oldest.
 func (l *link) pull(s *stream, until time.Duration) error {
 	if until != s.deadline && (s.deadline == 0 || s.deadline > until || s.deadline <= wall.Now()) {
 		s.deadline = until
@@ -87,8 +88,8 @@ func (l *link) pull(s *stream, until time.Duration) error {
 	return nil
 }
 
-// landFrames lands the whole frames at the beginning of p. It returns how many bytes they were, and how many the next
-// one has, as far as p says.
+// landFrames lands the whole frames at the beginning of p. It returns how many bytes they were, and
+// how many the next one has, as far as p says.
 func (l *link) landFrames(p []byte) (used, next int, err error) {
 	for len(p)-used >= headerBytes {
 		h, err := parseHeader(p[used:], maxAnswer)
@@ -183,7 +184,8 @@ func (s *stream) next() {
 // call wakes the goroutine that reads while no worker does.
 func (s *stream) call() { wake(s.kick) }
 
-// assist reads answers that no worker reads: those of workers that do not wait, or wait for several nodes at a time.
+// assist reads answers that no worker reads: those of workers that do not wait, or wait for several
+// nodes at a time.
 func (l *link) assist(s *stream) {
 	for {
 		select {

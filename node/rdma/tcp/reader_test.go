@@ -66,8 +66,8 @@ func TestReaderMinority(t *testing.T) {
 	reads("somebody has looked")
 }
 
-// TestProcessesAreForgotten: a process that had connections about the pool, and some about none, which do not count, is
-// forgotten once all have ended.
+// TestProcessesAreForgotten: a process that had connections about the pool, and some about none,
+// which do not count, is forgotten once all have ended.
 func TestProcessesAreForgotten(t *testing.T) {
 	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
 	if err != nil {

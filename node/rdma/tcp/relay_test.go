@@ -116,7 +116,8 @@ func relay(victim net.Conn, to string, change func(called purpose) bool) (purpos
 	return called, err
 }
 
-// TestWitnessHasNoMemory: a witness, which may offer less memory than the pool's nodes, executes no verbs.
+// TestWitnessHasNoMemory: a witness, which may offer less memory than the pool's nodes, executes no
+// verbs.
 func TestWitnessHasNoMemory(t *testing.T) {
 	var addrs []string
 	for _, memory := range []uint64{8 << 20, 8 << 20, 4096} {

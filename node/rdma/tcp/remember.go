@@ -13,8 +13,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// What a node with a Region has durable before it answers, as records of the region's table. Leases are not among them: those
-// that the node had it asks for anew, and of those that it granted an expulsion that comes later waits for the end.
+// What a node with a Region has durable before it answers, as records of the region's table. Leases
+// are not among them: those that the node had it asks for anew, and of those that it granted an
+// expulsion that comes later waits for the end.
 const (
 	noteNode     = "node"      // its incarnation
 	notePool     = "pool"      // the Record of its pool, once it is sealed; without it the other notes mean nothing
@@ -24,7 +25,8 @@ const (
 	noteBoard    = "board/"    // by key, what the acceptor promised
 )
 
-// TableBytes returns the size of the table of a node's Region beside so many bytes of memory: of at least 1,024 clients.
+// TableBytes returns the size of the table of a node's Region beside so many bytes of memory: of at
+// least 1,024 clients.
 func TableBytes(memory uint64) uint64 { return min(max(memory/32, 16<<20), 128<<20) &^ 8191 }
 
 // note makes a note durable. A node that cannot is broken.
@@ -39,8 +41,8 @@ func (n *Node) note(key string, v any) error {
 	return n.breaks(err)
 }
 
-// breaks has a node serve no request any more when what is durable is unknown: an answer might tell of what a crash
-// undoes.
+// breaks has a node serve no request any more when what is durable is unknown: an answer might tell
+// of what a crash undoes.
 func (n *Node) breaks(err error) error {
 	if err == nil {
 		return nil
@@ -95,7 +97,8 @@ func (p *pool) answer(q *board.Question) (*board.Answer, error) {
 	return a, nil
 }
 
-// remembers returns why a node's table cannot hold all that the node would have to remember of a pool.
+// remembers returns why a node's table cannot hold all that the node would have to remember of a
+// pool.
 func (n *Node) remembers(r *Record) error {
 	if n.cfg.Region == nil {
 		return nil
@@ -108,7 +111,8 @@ func (n *Node) remembers(r *Record) error {
 	return nil
 }
 
-// forget makes the node a new one, in one step. What its memory holds is cleared before another pool has it.
+// forget makes the node a new one, in one step. What its memory holds is cleared before another
+// pool has it.
 func (n *Node) forget() error {
 	n.incarnation.Store(newIncarnation())
 	if n.cfg.Region == nil {
@@ -135,8 +139,8 @@ func (p *pool) replace() {
 	}
 }
 
-// recall has a node come back as what its region says: the node that it was, or a new one, if it was in no pool, or was
-// expelled.
+// recall has a node come back as what its region says: the node that it was, or a new one, if it
+// was in no pool, or was expelled.
 func (n *Node) recall() error {
 	if n.cfg.Region == nil {
 		return nil

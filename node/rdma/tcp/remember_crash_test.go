@@ -62,7 +62,8 @@ func newDisk(t *testing.T, o pmem.Options, content []byte) *disk {
 	return d
 }
 
-// crashing is a node whose medium is looked at before each Sync, with what its clients were answered.
+// crashing is a node whose medium is looked at before each Sync, with what its clients were
+// answered.
 type crashing struct {
 	t                            *testing.T
 	o                            pmem.Options
@@ -194,8 +195,8 @@ func (c *crashing) work(f *tcp.Fabric, ep rdma.Endpoint) {
 	}
 }
 
-// TestNoAnswerBeforeSync loses power before each Sync of a node's medium: what was answered is there, of verbs as of the
-// board, and a node that starts on it is the one that it was.
+// TestNoAnswerBeforeSync loses power before each Sync of a node's medium: what was answered is
+// there, of verbs as of the board, and a node that starts on it is the one that it was.
 func TestNoAnswerBeforeSync(t *testing.T) {
 	c := &crashing{t: t, o: pmem.Options{Memory: 16 << 10, Table: 1 << 20, Power: true}}
 	d := newDisk(t, c.o, nil)

@@ -45,7 +45,8 @@ func configured(round, step int) []byte {
 	return bytes.Repeat([]byte(fmt.Sprint(round, step)), rdma.MaxConfig/10)
 }
 
-// configure replaces the configuration, and returns what replaces it once more: the nodes may die meanwhile.
+// configure replaces the configuration, and returns what replaces it once more: the nodes may die
+// meanwhile.
 func configure(t *testing.T, f *tcp.Fabric, ep rdma.Endpoint, round int) (again func()) {
 	t.Helper()
 	var role rdma.Role
@@ -93,9 +94,9 @@ func (r *remembering) killUnderLoad(t *testing.T, ep rdma.Endpoint, soon time.Du
 	<-killed
 }
 
-// TestRememberAll kills all nodes of a pool in the midst of verbs, and starts them again: the view is what it was, the
-// configuration whole, and of each word every addition that was answered is there. With $FARKV_LONG=1 it does so 100
-// times.
+// TestRememberAll kills all nodes of a pool in the midst of verbs, and starts them again: the view
+// is what it was, the configuration whole, and of each word every addition that was answered is
+// there. With $FARKV_LONG=1 it does so 100 times.
 func TestRememberAll(t *testing.T) {
 	t.Parallel()
 	r := rememberingNodes(t, 3)
@@ -174,7 +175,8 @@ func TestRememberAll(t *testing.T) {
 	}
 }
 
-// TestRememberExpelled starts a node again whose pool went on without it: it is a new one. One that was not expelled is back.
+// TestRememberExpelled starts a node again whose pool went on without it: it is a new one. One that
+// was not expelled is back.
 func TestRememberExpelled(t *testing.T) {
 	t.Parallel()
 	r := rememberingNodes(t, 3)

@@ -13,7 +13,8 @@ import (
 // again starts a node's process anew, at the same address.
 func again(t testing.TB, addr string) *child.Process { return started(t, addr, "node", addr) }
 
-// started starts a node's process by these arguments, which listens at addr, where another one may have been a moment ago.
+// started starts a node's process by these arguments, which listens at addr, where another one may
+// have been a moment ago.
 func started(t testing.TB, addr string, args ...string) *child.Process {
 	t.Helper()
 	var p *child.Process
@@ -28,8 +29,8 @@ func started(t testing.TB, addr string, args ...string) *child.Process {
 	}
 }
 
-// TestRestartedNode kills a node's process and starts it anew. Its memory is gone: verbs never read zeros of the new one,
-// but go on failing, and it counts for no majority.
+// TestRestartedNode kills a node's process and starts it anew. Its memory is gone: verbs never read
+// zeros of the new one, but go on failing, and it counts for no majority.
 func TestRestartedNode(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
@@ -72,7 +73,8 @@ func TestRestartedNode(t *testing.T) {
 	if err := errors.Join(late.Close(), ep.Close()); err != nil { // no process takes identities back afterwards
 		t.Error(err)
 	}
-	// With another one gone, two of three have forgotten what was decided: nothing is decided any more.
+	// With another one gone, two of three have forgotten what was decided: nothing is decided any
+	// more.
 	nodes[2].Kill()
 	again(t, addrs[2])
 	if ok, err := f.Advance(rdma.State{Epoch: 1, Busy: true}, rdma.State{Epoch: 1}); ok || err == nil {
@@ -83,7 +85,8 @@ func TestRestartedNode(t *testing.T) {
 	}
 }
 
-// TestKilledNode kills a node's process while a client works: its verbs end in ErrNodeDown, and those of others do not.
+// TestKilledNode kills a node's process while a client works: its verbs end in ErrNodeDown, and
+// those of others do not.
 func TestKilledNode(t *testing.T) {
 	nodes, addrs := nodeProcesses(t, 3)
 	f := created(t, tcp.Options{Addresses: addrs}, geometry(3))
@@ -105,7 +108,8 @@ func TestKilledNode(t *testing.T) {
 	eventually(t, "the fabric knows", func() bool { return f.NodeDown(0) })
 }
 
-// TestKilledClient kills a client's process: it counts as dead, and nothing of it lands once it was fenced off.
+// TestKilledClient kills a client's process: it counts as dead, and nothing of it lands once it was
+// fenced off.
 func TestKilledClient(t *testing.T) {
 	_, addrs := nodeProcesses(t, 3)
 	f := created(t, tcp.Options{Addresses: addrs}, geometry(3))

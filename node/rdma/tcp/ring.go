@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// ring is a worker's, as the worker knows it: all of it is at the node. It ends with the connection that it was opened
-// over.
+// ring is a worker's, as the worker knows it: all of it is at the node. It ends with the connection
+// that it was opened over.
 type ring struct {
 	e     *Endpoint
 	o     rdma.RingOptions
@@ -73,8 +73,8 @@ func (r *ring) Count() (rdma.RingCount, error) {
 	return c, err
 }
 
-// Close ends the ring. A node that does not answer ends it with the connection: Close waits until that is certain, for
-// as long as ringPatience.
+// Close ends the ring. A node that does not answer ends it with the connection: Close waits until
+// that is certain, for as long as ringPatience.
 func (r *ring) Close() error {
 	e := r.e
 	if !slices.Contains(e.rings, r) {
@@ -91,15 +91,16 @@ func (r *ring) Close() error {
 	return nil
 }
 
-// over reports whether the ring has certainly ended: the node lets another connection in when it has ended the last
-// one.
+// over reports whether the ring has certainly ended: the node lets another connection in when it
+// has ended the last one.
 func (r *ring) over() bool {
 	l := r.e.fabric.links[r.o.Node].verbs
 	times, _ := l.reach()
 	return times != r.times || l.gone() || r.e.fabric.down(r.o.Node) != nil
 }
 
-// ask asks the node about the ring, and waits. The error wraps rdma.ErrClosed when the ring has ended.
+// ask asks the node about the ring, and waits. The error wraps rdma.ErrClosed when the ring has
+// ended.
 func (r *ring) ask(what, n int, buffers []rdma.Span) (count rdma.RingCount, err error) {
 	e, node := r.e, r.o.Node
 	if what != ringClose && (e.closed || e.fabric.closing.Load()) {

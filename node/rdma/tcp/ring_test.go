@@ -28,8 +28,9 @@ func opening(t *testing.T, e *Endpoint) rdma.Ring {
 	return r
 }
 
-// TestRingEndsWithConnection breaks the connection that a ring was opened over: its worker learns that it ended, and
-// opens it anew. Senders of the same process lose what was in flight, and no more.
+// TestRingEndsWithConnection breaks the connection that a ring was opened over: its worker learns
+// that it ended, and opens it anew. Senders of the same process lose what was in flight, and no
+// more.
 func TestRingEndsWithConnection(t *testing.T) {
 	f, a, b := newTwo(t)
 	ring := opening(t, a)

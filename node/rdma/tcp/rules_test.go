@@ -58,8 +58,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestReconnectDrains connects again while a procedure that came over the last connection is in the midst of its work: the
-// process is let in when that is over, and the node works for others meanwhile.
+// TestReconnectDrains connects again while a procedure that came over the last connection is in the
+// midst of its work: the process is let in when that is over, and the node works for others
+// meanwhile.
 func TestReconnectDrains(t *testing.T) {
 	h := newHolding()
 	n := newRawNode(t, Config{Handler: h.serve})
@@ -94,7 +95,8 @@ func TestReconnectDrains(t *testing.T) {
 	}
 }
 
-// TestIdentityIsGivenBack closes an endpoint while the board is out of reach: its identity comes back when the board does.
+// TestIdentityIsGivenBack closes an endpoint while the board is out of reach: its identity comes
+// back when the board does.
 func TestIdentityIsGivenBack(t *testing.T) {
 	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 4096})
 	if err != nil {
@@ -138,8 +140,8 @@ func (m *moody) Load(key string) ([]byte, uint64, error) {
 	return m.Store.Load(key)
 }
 
-// TestExpelledInTheMidst takes a node's lease while a procedure is in the midst of its work: what that answers is not sent,
-// until the node has a lease again.
+// TestExpelledInTheMidst takes a node's lease while a procedure is in the midst of its work: what
+// that answers is not sent, until the node has a lease again.
 func TestExpelledInTheMidst(t *testing.T) {
 	h := newHolding()
 	n := newRawNode(t, Config{Handler: h.serve})
@@ -159,7 +161,8 @@ func TestExpelledInTheMidst(t *testing.T) {
 	}
 }
 
-// TestReaderTakesNobodysPlace calls a node with the read token, in the name of a process that may write.
+// TestReaderTakesNobodysPlace calls a node with the read token, in the name of a process that may
+// write.
 func TestReaderTakesNobodysPlace(t *testing.T) {
 	s := Security{Token: []byte("a token of twenty bytes"), ReadToken: []byte("another of as many, aye")}
 	n := newRawNode(t, Config{Security: s})
@@ -199,7 +202,8 @@ func TestReaderTakesNobodysPlace(t *testing.T) {
 	}
 }
 
-// TestNodeProves calls a node that does not know the token: one that gives no proof, and one that gives the caller's.
+// TestNodeProves calls a node that does not know the token: one that gives no proof, and one that
+// gives the caller's.
 func TestNodeProves(t *testing.T) {
 	for name, proof := range map[string]func(h *hello) []byte{
 		"none": func(*hello) []byte { return nil }, "the caller's": func(h *hello) []byte { return h.Proof },
@@ -258,7 +262,8 @@ func TestProofIsFresh(t *testing.T) {
 	}
 }
 
-// TestLeaseCountsFromTheQuestion has a peer that takes its time: the lease that it grants began before it was asked.
+// TestLeaseCountsFromTheQuestion has a peer that takes its time: the lease that it grants began
+// before it was asked.
 func TestLeaseCountsFromTheQuestion(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -302,7 +307,8 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 	}
 }
 
-// TestExpelWaits expels a node that does not answer: that takes as long as a lease, and a majority's word.
+// TestExpelWaits expels a node that does not answer: that takes as long as a lease, and a
+// majority's word.
 func TestExpelWaits(t *testing.T) {
 	t.Parallel()
 	const lease = 1500 * time.Millisecond // more than a silent node is waited for
@@ -337,7 +343,8 @@ func TestExpelWaits(t *testing.T) {
 	}
 }
 
-// TestPostNeverWrites has others add more to what a worker writes than a socket takes: it leaves that to the link.
+// TestPostNeverWrites has others add more to what a worker writes than a socket takes: it leaves
+// that to the link.
 func TestPostNeverWrites(t *testing.T) {
 	l := newLink("nowhere", Security{}, hello{}, nil)
 	ours, theirs := net.Pipe() // theirs is not read
@@ -357,7 +364,8 @@ func TestPostNeverWrites(t *testing.T) {
 	}
 }
 
-// breaking is a connection that ends with its first Write. Then there is another one, on which more is to be written.
+// breaking is a connection that ends with its first Write. Then there is another one, on which more
+// is to be written.
 type breaking struct {
 	net.Conn
 	l    *link
@@ -383,8 +391,9 @@ func (c *counting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestPostEndsWithItsConnection breaks the connection to which a worker writes: what is for the next one it leaves to
-// the link. Each may take long, that to a node of the process which has no lease.
+// TestPostEndsWithItsConnection breaks the connection to which a worker writes: what is for the
+// next one it leaves to the link. Each may take long, that to a node of the process which has no
+// lease.
 func TestPostEndsWithItsConnection(t *testing.T) {
 	l := newLink("nowhere", Security{}, hello{}, nil)
 	next := new(counting)
@@ -398,8 +407,9 @@ func TestPostEndsWithItsConnection(t *testing.T) {
 	}
 }
 
-// TestQueueIsBounded begins a frame for a node that has left as much unread as may wait. It is refused, before the node
-// counts as down for its silence: how long that takes to be noticed bounds nothing.
+// TestQueueIsBounded begins a frame for a node that has left as much unread as may wait. It is
+// refused, before the node counts as down for its silence: how long that takes to be noticed bounds
+// nothing.
 func TestQueueIsBounded(t *testing.T) {
 	l := newLink("nowhere", Security{}, hello{}, nil)
 	ours, theirs := net.Pipe()

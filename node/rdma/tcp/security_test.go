@@ -330,7 +330,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestPeersThatDoNotTrust has nodes that cannot call each other: they say so, once, instead of standing still without a word.
+// TestPeersThatDoNotTrust has nodes that cannot call each other: they say so, once, instead of
+// standing still without a word.
 func TestPeersThatDoNotTrust(t *testing.T) {
 	a := newAuthority(t)
 	node := &tls.Config{Certificates: []tls.Certificate{a.sign(t, time.Now().Add(time.Hour), false)}, MinVersion: tls.VersionTLS13}

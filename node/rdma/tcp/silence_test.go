@@ -21,8 +21,9 @@ func descriptors() int {
 	return len(all)
 }
 
-// TestSilentConnections opens ten thousand connections that say nothing, as far as the limit of open files goes. They are
-// refused, logged once, and cost no client anything; others still get in; and no descriptor stays behind.
+// TestSilentConnections opens ten thousand connections that say nothing, as far as the limit of
+// open files goes. They are refused, logged once, and cost no client anything; others still get in;
+// and no descriptor stays behind.
 func TestSilentConnections(t *testing.T) {
 	var most syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &most); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestSpinsWhileItPays: looking for input in vain is given up for longer and longer, but not for good; where there is input
-// it goes on.
+// TestSpinsWhileItPays: looking for input in vain is given up for longer and longer, but not for
+// good; where there is input it goes on.
 func TestSpinsWhileItPays(t *testing.T) {
 	for name, waitsInKernel := range map[string]bool{"node": true, "client": false} {
 		b, far := blockingPair(t, time.Minute, time.Minute)

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestNodeReadsNothing posts to a node that reads nothing: no Post waits for it, what waits to be sent is bounded, and in
-// the end the node counts as down. The other node's verbs go on.
+// TestNodeReadsNothing posts to a node that reads nothing: no Post waits for it, what waits to be
+// sent is bounded, and in the end the node counts as down. The other node's verbs go on.
 func TestNodeReadsNothing(t *testing.T) {
 	f, proxies := behind(t, 2, lease, nil)
 	first, second := attach(t, f.Fabric, "first"), attach(t, f.Fabric, "second")
@@ -54,8 +54,8 @@ func TestNodeReadsNothing(t *testing.T) {
 	}
 }
 
-// TestQueuedIsLost leaves a verb in the queue of a node that reads nothing until the node counts as down: it has failed, and
-// does not land once the node is back.
+// TestQueuedIsLost leaves a verb in the queue of a node that reads nothing until the node counts as
+// down: it has failed, and does not land once the node is back.
 func TestQueuedIsLost(t *testing.T) {
 	t.Parallel()
 	f, proxies := behind(t, 1, lease, nil)
@@ -84,8 +84,9 @@ func TestQueuedIsLost(t *testing.T) {
 	}
 }
 
-// TestSilentNodes has a node that stops in the midst of its work (half-open: what is sent to it vanishes), and one that is
-// slow. Verbs to the first end in ErrNodeDown, and in time; to the second they succeed.
+// TestSilentNodes has a node that stops in the midst of its work (half-open: what is sent to it
+// vanishes), and one that is slow. Verbs to the first end in ErrNodeDown, and in time; to the
+// second they succeed.
 func TestSilentNodes(t *testing.T) {
 	t.Parallel()
 	f, proxies := behind(t, 2, lease, addByCall)
@@ -120,8 +121,8 @@ func TestSilentNodes(t *testing.T) {
 	}
 }
 
-// TestStoppedNode stops a node's process. Verbs to it end in ErrNodeDown, those of others go on, and once it goes on it
-// executes nothing of what counted as lost.
+// TestStoppedNode stops a node's process. Verbs to it end in ErrNodeDown, those of others go on,
+// and once it goes on it executes nothing of what counted as lost.
 func TestStoppedNode(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
@@ -158,8 +159,8 @@ func TestStoppedNode(t *testing.T) {
 	}
 }
 
-// TestClientReadsNothing has a client that reads no answers. The node takes no more memory for it than for a frame or two,
-// and works for the others.
+// TestClientReadsNothing has a client that reads no answers. The node takes no more memory for it
+// than for a frame or two, and works for the others.
 func TestClientReadsNothing(t *testing.T) {
 	f, proxies := behind(t, 1, lease, nil)
 	other := opened(t, tcp.Options{Addresses: f.Record().Addresses})

@@ -27,7 +27,8 @@ type NodeStats struct {
 	Failed      uint64 `json:"failed"`
 	Connections int    `json:"connections"` // now
 	Refused     uint64 `json:"refused"`     // connections that were not let in, but for failed authentication
-	// Of these, for lack of room, because they said nothing in time, or speak another version; the others broke a rule.
+	// Of these, for lack of room, because they said nothing in time, or speak another version; the
+	// others broke a rule.
 	RefusedRoom    uint64 `json:"refused_room"`
 	RefusedSilent  uint64 `json:"refused_silent"`
 	RefusedVersion uint64 `json:"refused_version"`

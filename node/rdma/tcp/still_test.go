@@ -9,9 +9,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestStoodStill stops an idle client's process for longer than a node may be silent: while pings of it are not answered
-// yet, and the answers come meanwhile; and before it pings, so that the answers come when it goes on. A client that
-// counted the time would take the node for dead, unless it read, or pinged, just in time: so it is stopped twice.
+// TestStoodStill stops an idle client's process for longer than a node may be silent: while pings
+// of it are not answered yet, and the answers come meanwhile; and before it pings, so that the
+// answers come when it goes on. A client that counted the time would take the node for dead, unless
+// it read, or pinged, just in time: so it is stopped twice.
 func TestStoodStill(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -63,8 +64,8 @@ func TestStoodStill(t *testing.T) {
 	}
 }
 
-// TestStoodStillAsking stops a client's process for longer than a node may take to answer a question, while one is on its
-// way. What the node answers comes as the process goes on.
+// TestStoodStillAsking stops a client's process for longer than a node may take to answer a
+// question, while one is on its way. What the node answers comes as the process goes on.
 func TestStoodStillAsking(t *testing.T) {
 	t.Parallel()
 	for _, question := range []string{"ask", "listen", "count"} {

@@ -49,7 +49,8 @@ func start(t testing.TB, n int, memory uint64, h rdma.Handler) (nodes []*tcp.Nod
 	return nodes, addrs
 }
 
-// lease is long: what nodes and clients say to each other meanwhile would count as allocations of verbs.
+// lease is long: what nodes and clients say to each other meanwhile would count as allocations of
+// verbs.
 const lease = 10 * time.Second
 
 // witnesses is how many nodes without memory let a pool of n nodes lose one.
@@ -77,8 +78,8 @@ func newPool(t testing.TB, n int, memory uint64, h rdma.Handler) *pool {
 	return &pool{f, nodes}
 }
 
-// settle waits until all nodes of a pool are connected to each other: what they do until then would count as allocations
-// of verbs, too.
+// settle waits until all nodes of a pool are connected to each other: what they do until then would
+// count as allocations of verbs, too.
 func settle(t testing.TB, nodes []*tcp.Node, holding int) {
 	t.Helper()
 	voters := min(len(nodes), 7)

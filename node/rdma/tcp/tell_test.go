@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestTell writes without an identity: that goes for what lies behind the store's memory, and not with the token that permits
-// to read. Nodes refuse the rest themselves.
+// TestTell writes without an identity: that goes for what lies behind the store's memory, and not
+// with the token that permits to read. Nodes refuse the rest themselves.
 func TestTell(t *testing.T) {
 	s := Security{Token: []byte("a token of some length"), ReadToken: []byte("another of some length")}
 	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Security: s})

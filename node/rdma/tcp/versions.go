@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/version"
 )
 
-// VersionError says that the two ends of a connection speak different versions. It wraps ErrProtocol.
+// VersionError says that the two ends of a connection speak different versions. It wraps
+// ErrProtocol.
 type VersionError struct {
 	Peer         string // the other end: "node HOST:PORT" or "client HOST:PORT"
 	Self         string // "program" or "node"
@@ -28,8 +29,8 @@ func (g *greeting) putVersions() {
 	binary.LittleEndian.PutUint16(g[10:], version.Control)
 }
 
-// checkVersions compares the other end's versions with this build's. The wire comes first: it says where the others
-// are.
+// checkVersions compares the other end's versions with this build's. The wire comes first: it says
+// where the others are.
 func (g *greeting) checkVersions(peer, self string) error {
 	for _, v := range []struct {
 		what   string

@@ -33,8 +33,8 @@ func (l *lockedLog) String() string {
 	return l.text.String()
 }
 
-// TestVersions has the two ends speak other versions, of the wire and of control messages: each end refuses, and says
-// the same in one line.
+// TestVersions has the two ends speak other versions, of the wire and of control messages: each end
+// refuses, and says the same in one line.
 func TestVersions(t *testing.T) {
 	for at, c := range map[int]struct {
 		what string

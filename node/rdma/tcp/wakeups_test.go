@@ -161,7 +161,8 @@ func await(t *testing.T, late *time.Timer, out map[int]bool, done <-chan int) {
 	}
 }
 
-// cutOne cuts a connection, as its own process does or as its end is seen. One that is down for the moment it leaves alone.
+// cutOne cuts a connection, as its own process does or as its end is seen. One that is down for the
+// moment it leaves alone.
 func (u *unwatched) cutOne(rnd *rand.Rand) {
 	l := u.links[rnd.IntN(len(u.links))].verbs
 	s := l.stream.Load()

@@ -8,9 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// The wire. A connection begins with a greeting (see greet.go) and then carries frames, each a header of 16 bytes and a
-// body whose length is a multiple of 8. Requests are executed in the order in which they were sent, and answered in it.
-// Everything is little-endian.
+// The wire. A connection begins with a greeting (see greet.go) and then carries frames, each a
+// header of 16 bytes and a body whose length is a multiple of 8. Requests are executed in the order
+// in which they were sent, and answered in it. Everything is little-endian.
 //
 //	header   body bytes u32 | kind u8 | status u8 | items u16 | tag u32 | 0 u32
 //	verbs    key u64 | client u16, 0 u16, released u32 | life u64 | epoch u64, and then by verb:
@@ -130,7 +130,8 @@ func statusOf(err error) status {
 	return statusFailed
 }
 
-// ErrProtocol is wrapped when the other end does not keep to the protocol: it is none of ours, or of another version.
+// ErrProtocol is wrapped when the other end does not keep to the protocol: it is none of ours, or
+// of another version.
 var ErrProtocol = errors.New("not farkv's protocol")
 
 // header is that of a frame.
@@ -167,7 +168,8 @@ type rights struct {
 	client rdma.ClientID
 	life   uint64
 	epoch  uint64
-	// released counts the buffers of the client's mailbox that it has given back since it opened that at the node.
+	// released counts the buffers of the client's mailbox that it has given back since it opened that
+	// at the node.
 	released uint32
 }
 
@@ -198,7 +200,8 @@ type request struct {
 
 func pad(n int) int { return (n + 7) &^ 7 }
 
-// appendVerb appends the part of op that touches n bytes at off; at is where they begin in its buffer.
+// appendVerb appends the part of op that touches n bytes at off; at is where they begin in its
+// buffer.
 func appendVerb(p []byte, op *rdma.Op, off uint64, at, n int) []byte {
 	le := binary.LittleEndian
 	p = append(p, byte(op.Verb), 0, 0, 0)
@@ -259,8 +262,8 @@ func (r *request) span(i int) (off, n uint64) {
 	return binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
 }
 
-// appendBreach appends in op's place what every node refuses: a verb that cannot be sent in parts because a part of it
-// would be executed.
+// appendBreach appends in op's place what every node refuses: a verb that cannot be sent in parts
+// because a part of it would be executed.
 func appendBreach(p []byte) []byte { return append(p, make([]byte, opBytes)...) }
 
 // parseVerb reads one verb, and returns what is behind it.

@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// open bounds the batches of one worker whose answers a ring still waits for; those of older ones stay unknown.
+// open bounds the batches of one worker whose answers a ring still waits for; those of older ones
+// stay unknown.
 const open = 64
 
 // endpoint logs what its worker posts.
@@ -25,7 +26,8 @@ type logged struct {
 	records []uint64
 }
 
-// Endpoint returns ep, logged in the ring under a name. Answers are seen when the worker waits for them.
+// Endpoint returns ep, logged in the ring under a name. Answers are seen when the worker waits for
+// them.
 func (g *Ring) Endpoint(ep rdma.Endpoint, name string) rdma.Endpoint {
 	return &endpoint{Endpoint: ep, ring: g, name: name}
 }

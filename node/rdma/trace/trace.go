@@ -1,5 +1,5 @@
-// Package trace looks over a worker's shoulder: it logs what an endpoint posts in lines that read as prose, and
-// counts the trips that an operation takes.
+// Package trace looks over a worker's shoulder: it logs what an endpoint posts in lines that read
+// as prose, and counts the trips that an operation takes.
 package trace
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Trips runs f and returns what ep counted meanwhile: trips, verbs, bytes. The papers' trip counts are assertions
-// on it.
+// Trips runs f and returns what ep counted meanwhile: trips, verbs, bytes. The papers' trip counts
+// are assertions on it.
 func Trips(ep rdma.Queue, f func()) rdma.Counters {
 	before := *ep.Counters()
 	f()

@@ -16,7 +16,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// run runs one logged worker on a pool whose messages take a microsecond each way, and returns the log.
+// run runs one logged worker on a pool whose messages take a microsecond each way, and returns the
+// log.
 func run(t *testing.T, ring *trace.Ring, worker func(ep rdma.Endpoint)) string {
 	t.Helper()
 	s := sim.New(sim.Options{
@@ -216,8 +217,8 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// TestTripsAndWords: records say in which trip their verbs were, also behind a fence that stalls, whether the worker has waited for
-// them, and what atomics made of their words.
+// TestTripsAndWords: records say in which trip their verbs were, also behind a fence that stalls,
+// whether the worker has waited for them, and what atomics made of their words.
 func TestTripsAndWords(t *testing.T) {
 	ring := trace.NewRing(10)
 	run(t, ring, func(ep rdma.Endpoint) {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Boot is the time since the machine started, like Now, but goes on while the machine is suspended: for leases that others
-// count, too.
+// Boot is the time since the machine started, like Now, but goes on while the machine is suspended:
+// for leases that others count, too.
 func Boot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

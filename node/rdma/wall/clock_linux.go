@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// calibrate reads both clocks as close together as a few tries get it: being descheduled between the two readings
-// would set this process's clock apart from the others'.
+// calibrate reads both clocks as close together as a few tries get it: being descheduled between
+// the two readings would set this process's clock apart from the others'.
 func calibrate() (started time.Time, booted time.Duration) {
 	best := time.Hour
 	for range 8 {

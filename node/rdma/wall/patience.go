@@ -5,9 +5,10 @@ import "time"
 // parts is into how many parts a wait for another process is divided.
 const parts = 8
 
-// Patience is a wait for another process, as long as this one can tell. Time for which this process stands still, since
-// its machine is busy or it is stopped, counts for one part of the wait, whatever it takes, and never for the last one:
-// what came meanwhile is not read yet. It takes twice as many parts at most.
+// Patience is a wait for another process, as long as this one can tell. Time for which this process
+// stands still, since its machine is busy or it is stopped, counts for one part of the wait,
+// whatever it takes, and never for the last one: what came meanwhile is not read yet. It takes
+// twice as many parts at most.
 type Patience struct {
 	part  time.Duration
 	left  int

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestPatience has waits stand still: for as long as one takes, in each of its parts, and again and again.
+// TestPatience has waits stand still: for as long as one takes, in each of its parts, and again and
+// again.
 func TestPatience(t *testing.T) {
 	const whole, part = 8 * time.Second, time.Second
 	for still := range 9 {

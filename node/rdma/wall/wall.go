@@ -12,15 +12,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// started and booted are the same moment on the process's clock and on the machine's monotonic one, which all
-// processes share.
+// started and booted are the same moment on the process's clock and on the machine's monotonic one,
+// which all processes share.
 var started, booted = calibrate()
 
 // Now is the time since the machine started, the same in all its processes.
 func Now() time.Duration { return booted + time.Since(started) }
 
-// Beat is the time until the next multiple of d on the process's clock. Goroutines that wait for beats of one length go on
-// together, so that an idle process is woken once for all of them: to wake it costs more than what most of them do.
+// Beat is the time until the next multiple of d on the process's clock. Goroutines that wait for
+// beats of one length go on together, so that an idle process is woken once for all of them: to
+// wake it costs more than what most of them do.
 func Beat(d time.Duration) time.Duration { return d - time.Since(started)%d }
 
 // shortest is the sleep below which a timer costs more than the sleep itself.
@@ -72,8 +73,8 @@ type Tasks struct {
 	idle   chan struct{} // closed when a task ends; nil while no caller waits for that
 }
 
-// Go starts a task with an endpoint of its own, which open gives it and which is closed behind it. The error wraps
-// rdma.ErrClosed once Join was called. A panic in work ends the process.
+// Go starts a task with an endpoint of its own, which open gives it and which is closed behind it.
+// The error wraps rdma.ErrClosed once Join was called. A panic in work ends the process.
 func (t *Tasks) Go(open func(name string) (rdma.Endpoint, error), name string, work func(rdma.Endpoint)) error {
 	own, err := open(name)
 	if err != nil {
@@ -113,8 +114,8 @@ func (t *Tasks) End(name string) {
 	}
 }
 
-// Join lets no more tasks begin and waits for those that run. The error wraps rdma.ErrTimeout and names those that do not
-// end within the given time, which may be waited for again.
+// Join lets no more tasks begin and waits for those that run. The error wraps rdma.ErrTimeout and
+// names those that do not end within the given time, which may be waited for again.
 func (t *Tasks) Join(within time.Duration) error {
 	late := time.NewTimer(within)
 	defer late.Stop()

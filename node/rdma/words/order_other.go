@@ -4,8 +4,8 @@ package words
 
 import "sync/atomic"
 
-// Processors of weaker order than amd64 may let any plain access pass another. A locked instruction on a word that
-// only the endpoint knows keeps what is before it before what is behind it.
+// Processors of weaker order than amd64 may let any plain access pass another. A locked instruction
+// on a word that only the endpoint knows keeps what is before it before what is behind it.
 
 // Release stores v behind everything before it.
 func Release(p *uint64, v uint64) { atomic.StoreUint64(p, v) }

@@ -5,16 +5,17 @@ import (
 	"unsafe"
 )
 
-// The copies here move aligned words of the pool in ascending order, each with one load or store, and touch no byte
-// outside their range: a copy that rewrote a neighbour could undo its CAS. The compiler keeps their order, because
-// each load stands between two stores. Pointers are built from a base and an index, so that none ever points past
-// the end of a buffer.
+// The copies here move aligned words of the pool in ascending order, each with one load or store,
+// and touch no byte outside their range: a copy that rewrote a neighbour could undo its CAS. The
+// compiler keeps their order, because each load stands between two stores. Pointers are built from
+// a base and an index, so that none ever points past the end of a buffer.
 
 // Wide is from how many bytes on touch saves more than it costs.
 const Wide = 256
 
-// Touch reads a word of each cache line of n bytes at src, so that the misses of a long copy overlap: its own loads
-// and stores would fill the processor's window after a few lines. The sum keeps the loads alive.
+// Touch reads a word of each cache line of n bytes at src, so that the misses of a long copy
+// overlap: its own loads and stores would fill the processor's window after a few lines. The sum
+// keeps the loads alive.
 func Touch(src unsafe.Pointer, n int) (sum uint64) {
 	p := unsafe.Pointer(uintptr(src) &^ 7)
 	for i := 0; i < n; i += 64 {
@@ -74,7 +75,8 @@ func CompareSwap(p *uint64, expect, value uint64) uint64 {
 	}
 }
 
-// MaskedCompareSwap compares the bits of compare and replaces those of swap; it returns the word before.
+// MaskedCompareSwap compares the bits of compare and replaces those of swap; it returns the word
+// before.
 func MaskedCompareSwap(p *uint64, expect, compare, value, swap uint64) uint64 {
 	for {
 		old := atomic.LoadUint64(p)
@@ -84,7 +86,8 @@ func MaskedCompareSwap(p *uint64, expect, compare, value, swap uint64) uint64 {
 	}
 }
 
-// LoadWord, CompareSwap and FetchAdd are the processor's own access to a word that verbs change, too.
+// LoadWord, CompareSwap and FetchAdd are the processor's own access to a word that verbs change,
+// too.
 func LoadWord(p *uint64) uint64 { return atomic.LoadUint64(p) }
 
 // FetchAdd returns the word before.

@@ -16,8 +16,8 @@ const (
 	benchRound = 1 << 16 // operations on one table, before the other one's turn
 )
 
-// lockedMap is Go's map from hashes to addresses, with a lock: what is the least that would do without an index, if no
-// two keys had the same hash.
+// lockedMap is Go's map from hashes to addresses, with a lock: what is the least that would do
+// without an index, if no two keys had the same hash.
 type lockedMap struct {
 	mu sync.Mutex
 	m  map[uint64]uint64
@@ -51,8 +51,9 @@ func (l *lockedMap) remove(hash uint64) {
 	delete(l.m, hash)
 }
 
-// BenchmarkIndex compares an index of a million items, as many as expected or several times as many, with Go's map.
-// They take turns, by one worker and by four. What is measured is processor time, so that other programs do not count.
+// BenchmarkIndex compares an index of a million items, as many as expected or several times as
+// many, with Go's map. They take turns, by one worker and by four. What is measured is processor
+// time, so that other programs do not count.
 func BenchmarkIndex(b *testing.B) {
 	for _, over := range []int{1, 2, 4, 16} {
 		before := heap()
@@ -110,8 +111,8 @@ func BenchmarkIndex(b *testing.B) {
 	}
 }
 
-// perOp returns the processor time of one of a round's operations, on items that workers take at random: those of one
-// worker are no other's.
+// perOp returns the processor time of one of a round's operations, on items that workers take at
+// random: those of one worker are no other's.
 func perOp(do func(i int), workers, round int) time.Duration {
 	before := wall.CPU()
 	var group sync.WaitGroup

@@ -7,8 +7,8 @@ const (
 	perBucket = 7
 )
 
-// bucket is a cache line of a chain. Of a chain's buckets all are full but the second, which has one item at least, or
-// the first, if it is the only one: there items are added and removed.
+// bucket is a cache line of a chain. Of a chain's buckets all are full but the second, which has
+// one item at least, or the first, if it is the only one: there items are added and removed.
 type bucket struct {
 	items [perBucket]uint64 // tag and address, the first ones; 0 behind them
 	next  uint64            // in the stripe's chained, plus one; 0: the last
@@ -23,9 +23,9 @@ func (b *bucket) size() int {
 	return n
 }
 
-// stripe is what some chains share: a lock, and the buckets behind their first ones. These hold no pointers, so that
-// Go's collector does not look at them. They are never given back, but used again by any of the chains: there are as
-// many as were needed at a time, and what append adds.
+// stripe is what some chains share: a lock, and the buckets behind their first ones. These hold no
+// pointers, so that Go's collector does not look at them. They are never given back, but used again
+// by any of the chains: there are as many as were needed at a time, and what append adds.
 type stripe struct {
 	mu      sync.Mutex
 	chained []bucket

@@ -7,19 +7,20 @@ import (
 )
 
 const (
-	// addrBits is how long an address is: an entry's offset in its node's memory, in bytes, as rdma.Addr has it, so
-	// that a verb takes it as it is. In strides of 64 bytes it would be shorter, to no use: no longer tag is needed.
+	// addrBits is how long an address is: an entry's offset in its node's memory, in bytes, as
+	// rdma.Addr has it, so that a verb takes it as it is. In strides of 64 bytes it would be shorter,
+	// to no use: no longer tag is needed.
 	addrBits = 48
 	maxAddr  = 1<<addrBits - 1
 	// load is how many items a bucket has on average when there are as many as expected.
 	load = 5
-	// stripes are the locks of an index. A worker is in it for a small part of its time, so that of dozens of workers
-	// few find a lock taken.
+	// stripes are the locks of an index. A worker is in it for a small part of its time, so that of
+	// dozens of workers few find a lock taken.
 	stripes = 64
 )
 
-// Index is the items of a shard. It is safe for concurrent use. Locks are held over some memory accesses, and over no
-// wait.
+// Index is the items of a shard. It is safe for concurrent use. Locks are held over some memory
+// accesses, and over no wait.
 type Index struct {
 	chains  []bucket // the first of each
 	stripes [stripes]stripe
@@ -30,8 +31,8 @@ func New(expected int) *Index {
 	return &Index{chains: make([]bucket, max(1, (expected+load-1)/load))}
 }
 
-// Lookup appends to found the addresses of all entries whose keys may have the hash: nearly always of one, if the key
-// has an item, else of none.
+// Lookup appends to found the addresses of all entries whose keys may have the hash: nearly always
+// of one, if the key has an item, else of none.
 func (x *Index) Lookup(hash uint64, found []uint64) []uint64 {
 	chain, tag := x.place(hash)
 	s, b := x.lock(chain)
@@ -46,8 +47,8 @@ func (x *Index) Lookup(hash uint64, found []uint64) []uint64 {
 	return found
 }
 
-// Insert adds an item for the entry at an address, and reports whether it did: not if there is an item that may be of a
-// key with this hash whose address is not among seen, those of other keys.
+// Insert adds an item for the entry at an address, and reports whether it did: not if there is an
+// item that may be of a key with this hash whose address is not among seen, those of other keys.
 func (x *Index) Insert(hash, at uint64, seen []uint64) bool {
 	chain, tag := x.place(hash)
 	check(at)
@@ -64,9 +65,9 @@ func (x *Index) Insert(hash, at uint64, seen []uint64) bool {
 	return true
 }
 
-// Replace has the item of the entry at old name the one at an address instead, and reports whether it did: not if there
-// is none, since the key has a newer entry, its entry was moved, or its tombstone was removed. It is for newer entries
-// of the key, and for copies of the same one.
+// Replace has the item of the entry at old name the one at an address instead, and reports whether
+// it did: not if there is none, since the key has a newer entry, its entry was moved, or its
+// tombstone was removed. It is for newer entries of the key, and for copies of the same one.
 func (x *Index) Replace(hash, old, at uint64) bool {
 	chain, tag := x.place(hash)
 	check(old)
@@ -80,7 +81,8 @@ func (x *Index) Replace(hash, old, at uint64) bool {
 	return item != nil
 }
 
-// Remove removes the item of the entry at old, a tombstone, and reports whether it did: see Replace.
+// Remove removes the item of the entry at old, a tombstone, and reports whether it did: see
+// Replace.
 func (x *Index) Remove(hash, old uint64) bool {
 	chain, tag := x.place(hash)
 	check(old)
@@ -93,8 +95,8 @@ func (x *Index) Remove(hash, old uint64) bool {
 	return item != nil
 }
 
-// Drop removes the item of the entry at an address from a chain, below Chains, whatever its key is, and reports whether it
-// did.
+// Drop removes the item of the entry at an address from a chain, below Chains, whatever its key is,
+// and reports whether it did.
 func (x *Index) Drop(chain int, at uint64) bool {
 	s, first := x.lock(chain)
 	defer s.mu.Unlock()
@@ -112,7 +114,8 @@ func (x *Index) Drop(chain int, at uint64) bool {
 // Chains returns how many chains there are.
 func (x *Index) Chains() int { return len(x.chains) }
 
-// Chain appends to all the addresses of the entries that a chain names at one instant, below Chains.
+// Chain appends to all the addresses of the entries that a chain names at one instant, below
+// Chains.
 func (x *Index) Chain(chain int, all []uint64) []uint64 {
 	s, b := x.lock(chain)
 	defer s.mu.Unlock()
@@ -149,8 +152,8 @@ func (x *Index) Bytes() int {
 	return lines * lineBytes
 }
 
-// place returns the chain of a hash, and its tag, where items have it. Hashes of a shard, and of a worker, have bits in
-// common, by which they were chosen; so the bits are mixed.
+// place returns the chain of a hash, and its tag, where items have it. Hashes of a shard, and of a
+// worker, have bits in common, by which they were chosen; so the bits are mixed.
 func (x *Index) place(hash uint64) (chain int, tag uint64) {
 	high, low := bits.Mul64(hash^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
 	mixed := high ^ low

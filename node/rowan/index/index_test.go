@@ -15,7 +15,8 @@ func at(i int) uint64 { return logBase + uint64(i)*logStride }
 
 func noWait() {}
 
-// Hashes of keys in these tests: different ones, and the same one of all keys that are equal modulo 5.
+// Hashes of keys in these tests: different ones, and the same one of all keys that are equal modulo
+// 5.
 func ownHash(key int) uint64    { return uint64(key) * 0x2545f4914f6cdd1d }
 func sharedHash(key int) uint64 { return ownHash(key % 5) }
 
@@ -42,8 +43,8 @@ func FuzzModel(f *testing.F) {
 	})
 }
 
-// model does a step by three bytes: what, of which key, of which version. The first three say how many items are
-// expected, and which hashes keys have.
+// model does a step by three bytes: what, of which key, of which version. The first three say how
+// many items are expected, and which hashes keys have.
 func model(steps []byte) string {
 	const keys = 96
 	if len(steps) < 3 {
@@ -98,7 +99,8 @@ func model(steps []byte) string {
 	return l.accounts()
 }
 
-// TestChain fills one chain beyond its buckets, and empties it in all orders of a kind: from each place on.
+// TestChain fills one chain beyond its buckets, and empties it in all orders of a kind: from each
+// place on.
 func TestChain(t *testing.T) {
 	x := index.New(0)
 	for n := range 24 {
@@ -136,8 +138,9 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// TestBytes compares what an index says that it has with the heap, and bounds it: empty; with as many items as
-// expected, and with ten times as many; and after all of these were removed and inserted again, many times.
+// TestBytes compares what an index says that it has with the heap, and bounds it: empty; with as
+// many items as expected, and with ten times as many; and after all of these were removed and
+// inserted again, many times.
 func TestBytes(t *testing.T) {
 	const expected = 20_000
 	var room [8]uint64
@@ -191,8 +194,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestSpread fills indexes with keys whose hashes have bits in common, as those of one shard and worker have, and
-// counts the buckets, and what is found that is of another key.
+// TestSpread fills indexes with keys whose hashes have bits in common, as those of one shard and
+// worker have, and counts the buckets, and what is found that is of another key.
 func TestSpread(t *testing.T) {
 	const items = 20_000
 	for name, hash := range map[string]func(i uint64) uint64{
@@ -210,14 +213,16 @@ func TestSpread(t *testing.T) {
 		for i := range x.Chains() {
 			longest = max(longest, len(x.Chain(i, nil)))
 		}
-		// Of 4,000 chains with 5 on average. One in 26,000 lookups finds another key's item, half as many on the way.
+		// Of 4,000 chains with 5 on average. One in 26,000 lookups finds another key's item, half as many
+		// on the way.
 		if longest > 20 || others > 8 {
 			t.Errorf("hashes that have %s in common: %d items in a chain, %d lookups found others", name, longest, others)
 		}
 	}
 }
 
-// TestAddresses has the lowest and the highest address in items with all tags, the one of no bit among them.
+// TestAddresses has the lowest and the highest address in items with all tags, the one of no bit
+// among them.
 func TestAddresses(t *testing.T) {
 	x := index.New(1)
 	for hash := range uint64(200_000) {
@@ -280,7 +285,8 @@ func TestUpdateFails(t *testing.T) {
 	}
 }
 
-// TestAllocations has operations, and comparisons with what they capture, on an index of a steady size.
+// TestAllocations has operations, and comparisons with what they capture, on an index of a steady
+// size.
 func TestAllocations(t *testing.T) {
 	const keys = 10_000
 	l := newLog(keys/3, keys, ownHash)

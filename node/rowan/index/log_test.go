@@ -15,7 +15,8 @@ type entry struct {
 	garbage      atomic.Int32 // how often it was said to be
 }
 
-// log is the entries of one index, one behind the other. None is overwritten, so that every point is a quiet one.
+// log is the entries of one index, one behind the other. None is overwritten, so that every point
+// is a quiet one.
 type log struct {
 	x       *index.Index
 	hash    func(key int) uint64
@@ -140,8 +141,8 @@ func (l *log) all() (named []uint64, wrong string) {
 	return named, ""
 }
 
-// accounts says what is wrong with what was said to be garbage, when nothing is under way: each entry is named once, or
-// garbage once.
+// accounts says what is wrong with what was said to be garbage, when nothing is under way: each
+// entry is named once, or garbage once.
 func (l *log) accounts() string {
 	named, wrong := l.all()
 	for i := int64(0); wrong == "" && i < l.used.Load(); i++ {

@@ -33,7 +33,8 @@ func newShard(expected, keys, entries int, hash func(key int) uint64) *shard {
 	}
 }
 
-// update numbers an entry of a key and indexes it, as a worker does, or as a digest, which comes later.
+// update numbers an entry of a key and indexes it, as a worker does, or as a digest, which comes
+// later.
 func (s *shard) update(key int, deleted bool, wait func()) {
 	s.pending[key].Add(1)
 	at := s.append(key, int(s.version[key].Add(1)), deleted)
@@ -99,8 +100,9 @@ func (s *shard) settled() string {
 	return s.accounts()
 }
 
-// TestTasks has tasks that wait in each other's way, seed by seed: they are interleaved at their waits. At each of them
-// every key has one item at most, whose version never falls while it is there.
+// TestTasks has tasks that wait in each other's way, seed by seed: they are interleaved at their
+// waits. At each of them every key has one item at most, whose version never falls while it is
+// there.
 func TestTasks(t *testing.T) {
 	first, seeds := seedsOf(t, 600)
 	for seed := first; seed < first+seeds; seed++ {

@@ -10,12 +10,14 @@ const (
 	AsNew                    // of the same key, and as new or newer
 )
 
-// Update makes the index name the entry at an address, of a key with the hash, unless it names one of the key that is
-// as new (section 5.3: conditional update). It reports whether it did, and the address that was named before; 0: none
-// was. If it did not, what the index names may be that entry itself, which is as new as itself.
+// Update makes the index name the entry at an address, of a key with the hash, unless it names one
+// of the key that is as new (section 5.3: conditional update). It reports whether it did, and the
+// address that was named before; 0: none was. If it did not, what the index names may be that entry
+// itself, which is as new as itself.
 //
-// The function reads the entry at an address, which may wait, and compares it with the given one; an error of it ends
-// the update, which has changed nothing. It is called again for what other tasks changed meanwhile.
+// The function reads the entry at an address, which may wait, and compares it with the given one;
+// an error of it ends the update, which has changed nothing. It is called again for what other
+// tasks changed meanwhile.
 func (x *Index) Update(hash, at uint64, compare func(named uint64) (Relation, error)) (
 	old uint64, updated bool, err error,
 ) {

@@ -11,31 +11,32 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// ProcReplicate is what a worker with RPC asks the worker of the same number at a backup: to append an entry to its
-// log. The request is, little-endian:
+// ProcReplicate is what a worker with RPC asks the worker of the same number at a backup: to append
+// an entry to its log. The request is, little-endian:
 //
 //	number u64 of those of the worker to that backup, from 1; 0: nothing is to be appended
 //	lowest u64: all below it are acknowledged
 //	term u32 of the write, or of the question | node u16 of the worker | kind u8 | 0
 //	record
 //
-// The answer says, in a word, how many bytes the worker has leave to append, in all. Its status is StatusFull when
-// there are no more segments.
+// The answer says, in a word, how many bytes the worker has leave to append, in all. Its status is
+// StatusFull when there are no more segments.
 const ProcReplicate uint16 = 100
 
 // replicateBytes are those ahead of the record.
 const replicateBytes = 24
 
-// calls is the replication of RPC-KV. Each worker has a log of its own for what others send it, in segments that its
-// server lends it. It has leave given out for no more than there is room.
+// calls is the replication of RPC-KV. Each worker has a log of its own for what others send it, in
+// segments that its server lends it. It has leave given out for no more than there is room.
 //
-// A call of unknown outcome is made again, with its number, by which the backup knows what it has appended. Else a
-// request that is late would bring an entry back whose segment was freed.
+// A call of unknown outcome is made again, with its number, by which the backup knows what it has
+// appended. Else a request that is late would bring an entry back whose segment was freed.
 //
-// Numbers and leave are of a term: in each one both ends begin anew. What comes of an earlier term is dropped: of
-// servers that are gone from when another one is adopted, which they may have sent before they were fenced off. A server
-// that is started anew takes what others repeat of the terms that the earlier one knew, which it may have appended: then
-// an entry is there twice, the first one ahead.
+// Numbers and leave are of a term: in each one both ends begin anew. What comes of an earlier term
+// is dropped: of servers that are gone from when another one is adopted, which they may have sent
+// before they were fenced off. A server that is started anew takes what others repeat of the terms
+// that the earlier one knew, which it may have appended: then an entry is there twice, the first
+// one ahead.
 type calls struct {
 	w       *worker
 	backups []backup // by node
@@ -79,10 +80,11 @@ type taking struct {
 }
 
 const (
-	// callWindow bounds how many appends may be in flight behind the oldest: many times as many as a worker has calls.
+	// callWindow bounds how many appends may be in flight behind the oldest: many times as many as a
+	// worker has calls.
 	callWindow = 1 << 12
-	// callPatience is for how long an answer is waited for: it is lost only with the connection, or when a mailbox is
-	// full for long.
+	// callPatience is for how long an answer is waited for: it is lost only with the connection, or
+	// when a mailbox is full for long.
 	callPatience = 20 * time.Millisecond
 )
 
@@ -114,7 +116,8 @@ func (c *calls) turn(t *term) {
 	c.turning = t
 }
 
-// turnLog goes on with the worker's own log in the next term, as soon as nothing of earlier ones is in flight to it.
+// turnLog goes on with the worker's own log in the next term, as soon as nothing of earlier ones is
+// in flight to it.
 func (c *calls) turnLog() {
 	if c.turning == nil || len(c.taken) > 0 {
 		return
@@ -284,7 +287,8 @@ func (c *calls) take(r *rpc.Request) error {
 	return c.w.ep.Post(b.As("append"))
 }
 
-// acknowledge answers a request whose entry is in the log, if it has one, and says how much leave its worker has.
+// acknowledge answers a request whose entry is in the log, if it has one, and says how much leave
+// its worker has.
 func (c *calls) acknowledge(t taking) error {
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], c.grant(t.node))
@@ -295,8 +299,9 @@ func (c *calls) acknowledge(t taking) error {
 	return t.r.Answer(status, p[:])
 }
 
-// grant gives a source as much leave as there is room for: up to half of the credit, which is for DELs, and what is
-// above that as long as others can have their half, and there is room that is for DELs alone.
+// grant gives a source as much leave as there is room for: up to half of the credit, which is for
+// DELs, and what is above that as long as others can have their half, and there is room that is for
+// DELs alone.
 func (c *calls) grant(node int) uint64 {
 	o := &c.w.s.o
 	credit := int64(o.credit())

@@ -10,9 +10,10 @@ import (
 	"github.com/farkv/farkv/node/rowan/index"
 )
 
-// cleaner is a task that collects garbage (section 4.4). It copies what is live in a committed segment to a log of its
-// own, has the indexes name the copies, waits until nothing reads the segment any more, and frees it, in that order: a
-// crash anywhere leaves the entry, or its copy, or both, which are equal.
+// cleaner is a task that collects garbage (section 4.4). It copies what is live in a committed
+// segment to a log of its own, has the indexes name the copies, waits until nothing reads the
+// segment any more, and frees it, in that order: a crash anywhere leaves the entry, or its copy, or
+// both, which are equal.
 type cleaner struct {
 	s       *Server
 	ep      rdma.Endpoint
@@ -82,7 +83,8 @@ func (c *cleaner) goOn() (more bool, err error) {
 	return cleaned || swept, err
 }
 
-// step marks what is committed, frees what can be, and cleans a segment if one is worth it, which it reports.
+// step marks what is committed, frees what can be, and cleans a segment if one is worth it, which
+// it reports.
 func (c *cleaner) step() (cleaned bool, err error) {
 	if all := c.s.space.closed(); len(all) > 0 {
 		if err := c.s.table.Commit(c.ep, all); err != nil {
@@ -109,8 +111,9 @@ func (c *cleaner) step() (cleaned bool, err error) {
 	return true, nil
 }
 
-// percent is below how much of live bytes a segment is cleaned: more while PUTs find no segment, though it gains
-// little. When DELs find none, whatever is no longer live is worth it: else none of them would ever make room again.
+// percent is below how much of live bytes a segment is cleaned: more while PUTs find no segment,
+// though it gains little. When DELs find none, whatever is no longer live is worth it: else none of
+// them would ever make room again.
 func (c *cleaner) percent() int64 {
 	switch free := c.s.table.Free(); {
 	case free <= c.s.o.spared() || c.s.space.starves():
@@ -121,8 +124,8 @@ func (c *cleaner) percent() int64 {
 	return int64(c.s.o.Percent)
 }
 
-// free frees segments that nothing reads any more. In one that was damaged an entry may have been lost that an index
-// names: then the server ends, so that others serve its shards.
+// free frees segments that nothing reads any more. In one that was damaged an entry may have been
+// lost that an index names: then the server ends, so that others serve its shards.
 func (c *cleaner) free() (err error) {
 	var own []rowan.Segment
 	c.waiting = slices.DeleteFunc(c.waiting, func(l leaving) bool {
@@ -191,7 +194,8 @@ func (c *cleaner) move(e *rowan.Entry) error {
 	return nil
 }
 
-// flush waits until the copies are durable, and has the indexes name them, unless they name something newer by now.
+// flush waits until the copies are durable, and has the indexes name them, unless they name
+// something newer by now.
 func (c *cleaner) flush() error {
 	if err := rdma.Do(c.ep, c.batch.As("copy live"), patience); err != nil {
 		return err

@@ -21,13 +21,13 @@ func (r *Record) Newer(other *Record) bool {
 	return order{other.Term, other.Version}.before(order{r.Term, r.Version})
 }
 
-// Collect calls f for the record of each entry in the logs of a server, of shards that it has, in no particular order,
-// and changes nothing: of a key there may be several, and copies of one. Of those the newest one counts, which may be a
-// DEL's. While the server serves, what is moved or freed may be missed, or come though it does not count any more: see
-// rowan.Table.Look.
+// Collect calls f for the record of each entry in the logs of a server, of shards that it has, in
+// no particular order, and changes nothing: of a key there may be several, and copies of one. Of
+// those the newest one counts, which may be a DEL's. While the server serves, what is moved or
+// freed may be missed, or come though it does not count any more: see rowan.Table.Look.
 //
-// The worker needs no rings itself: p is what its fabric promises of them. The error wraps rowan.ErrDamaged where
-// memory has what no server writes.
+// The worker needs no rings itself: p is what its fabric promises of them. The error wraps
+// rowan.ErrDamaged where memory has what no server writes.
 func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(*Record)) error {
 	o = o.WithDefaults()
 	t, err := ReadTable(ep, o, p, node)
@@ -54,7 +54,8 @@ func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(
 	return nil
 }
 
-// Torn calls f for what records of entries say whose checksum is wrong, and for where these are: see rowan.Table.Torn.
+// Torn calls f for what records of entries say whose checksum is wrong, and for where these are:
+// see rowan.Table.Torn.
 func Torn(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(r *Record, at rdma.Addr)) error {
 	t, err := ReadTable(ep, o, p, node)
 	if err != nil {
@@ -67,12 +68,14 @@ func Torn(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(r *
 	})
 }
 
-// ReadTable reads the table of segments of a server's node, to look at it, on a fabric that promises p of rings.
+// ReadTable reads the table of segments of a server's node, to look at it, on a fabric that
+// promises p of rings.
 func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*rowan.Table, error) {
 	return rowan.ReadTable(ep, o.WithDefaults().log(node), p)
 }
 
-// CommitVers reads what the server of a node says of the CommitVers of the shards of which it is the primary, by shard.
+// CommitVers reads what the server of a node says of the CommitVers of the shards of which it is
+// the primary, by shard.
 func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
 	return o.readWords(ep, "read CommitVers", o.commitAt(node, 0))
 }
@@ -99,9 +102,9 @@ func (o Options) Describe(a rdma.Addr) string {
 	return o.log(a.Node()).Describe(a)
 }
 
-// LastTerm returns the last term that a server noted, as a member, before it said that it knew it; 0: none. A pool
-// whose servers have all stopped begins again by it: see shards.Config.ColdStart. The error wraps rowan.ErrDamaged when
-// the word is none that a server wrote.
+// LastTerm returns the last term that a server noted, as a member, before it said that it knew it;
+// 0: none. A pool whose servers have all stopped begins again by it: see shards.Config.ColdStart.
+// The error wraps rowan.ErrDamaged when the word is none that a server wrote.
 func LastTerm(ep rdma.Endpoint, o Options, node int) (term uint64, err error) {
 	word, err := rdma.ReadWord(ep, "read the last term", o.WithDefaults().termAt(node), patience)
 	if err == nil {

@@ -12,12 +12,13 @@ import (
 // compareGroup is how many entries' beginnings are read in one trip.
 const compareGroup = 64
 
-// comparison is what the exchanger finds out in a term in which replicas are compared: what the server has of each
-// shard of which it is a complete replica. All that others gave it is in the indexes by then, and nothing is written in
-// the term. Cleaners go on: an item stays in its chain, and a copy has the same record.
+// comparison is what the exchanger finds out in a term in which replicas are compared: what the
+// server has of each shard of which it is a complete replica. All that others gave it is in the
+// indexes by then, and nothing is written in the term. Cleaners go on: an item stays in its chain,
+// and a copy has the same record.
 //
-// A digest is of what records begin with, their terms and versions: no two records of a shard have the same. Tombstones
-// do not count, since each server drops its own when it can.
+// A digest is of what records begin with, their terms and versions: no two records of a shard have
+// the same. Tombstones do not count, since each server drops its own when it can.
 type comparison struct {
 	shard  int // that is looked at
 	next   int // chain of its index

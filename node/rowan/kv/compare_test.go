@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// TestDiffered: a server whose replica differed from others begins with nothing, and notes that durably.
+// TestDiffered: a server whose replica differed from others begins with nothing, and notes that
+// durably.
 func TestDiffered(t *testing.T) {
 	b := newBench(t, 2, Rowan)
 	s, before := b.s, b.s.known.last()
@@ -51,8 +52,8 @@ func TestDiffered(t *testing.T) {
 	}
 }
 
-// TestDifferedTarget: the target of a migration that was found to be damaged begins with nothing, too, and its source
-// copies all to it once more. It goes on with what it has when its source died.
+// TestDifferedTarget: the target of a migration that was found to be damaged begins with nothing,
+// too, and its source copies all to it once more. It goes on with what it has when its source died.
 func TestDifferedTarget(t *testing.T) {
 	config, err := shards.New([]int{0, 1, 2}, 1, 2)
 	if err != nil {

@@ -15,12 +15,13 @@ import (
 // patience bounds verbs at the server's own node, which cannot do without them.
 const patience = 10 * time.Second
 
-// control is the task that receives: it gives its log segments, digests those that are used, and finds out which are
-// committed (sections 4.3 and 4.4).
+// control is the task that receives: it gives its log segments, digests those that are used, and
+// finds out which are committed (sections 4.3 and 4.4).
 //
-// What is on all replicas is not told by entries, as in the paper: each server has a word for each shard in its memory,
-// which holds the shard's CommitVer if it is the primary, and backups READ these. So that needs no room in a log, which
-// may be full; none of these waits for a segment to be full; and an idle shard costs nothing.
+// What is on all replicas is not told by entries, as in the paper: each server has a word for each
+// shard in its memory, which holds the shard's CommitVer if it is the primary, and backups READ
+// these. So that needs no room in a log, which may be full; none of these waits for a segment to be
+// full; and an idle shard costs nothing.
 type control struct {
 	s       *Server
 	ep      rdma.Endpoint
@@ -100,15 +101,15 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 	return nil
 }
 
-// Bounds of how long a server that has ended by itself answers the manager: so long once it has, since that may need
-// another question to expel the node, and in all, if it is not asked.
+// Bounds of how long a server that has ended by itself answers the manager: so long once it has,
+// since that may need another question to expel the node, and in all, if it is not asked.
 const (
 	partFor  = time.Second
 	partMost = 10 * time.Second
 )
 
-// part tells the manager that the server has ended by itself, and why, so that it does not wait for it: no shard is served
-// before the node is expelled. What is behind it is as if the node had died.
+// part tells the manager that the server has ended by itself, and why, so that it does not wait for
+// it: no shard is served before the node is expelled. What is behind it is as if the node had died.
 func (c *control) part() {
 	why := c.s.failed()
 	for _, gone := range []error{rdma.ErrNodeDown, rdma.ErrClosed, rdma.ErrRevoked} {
@@ -158,8 +159,8 @@ func (c *control) step() error {
 	return nil
 }
 
-// configure hears what the manager asks, and goes on with new terms. What fails while registers cannot be read is
-// tried again.
+// configure hears what the manager asks, and goes on with new terms. What fails while registers
+// cannot be read is tried again.
 func (c *control) configure() error {
 	c.cm.Told(c.s.known.highest())
 	for {
@@ -204,13 +205,14 @@ func (c *control) digestUsed() error {
 	return nil
 }
 
-// commit finds out which used segments are committed: nothing in them is above the CommitVer of its shard. One that the
-// server does not have counts as committed.
+// commit finds out which used segments are committed: nothing in them is above the CommitVer of its
+// shard. One that the server does not have counts as committed.
 //
-// One in which nothing is live may be cleaned, too: of each key the server gives what its index names, in other segments
-// that are not committed. Such are full of what members give each other in a term, most of which each has. CommitVer
-// waits for all of that, and it for room. They are not marked: behind a crash the index may name their records instead
-// of the same ones elsewhere, and then these are given.
+// One in which nothing is live may be cleaned, too: of each key the server gives what its index
+// names, in other segments that are not committed. Such are full of what members give each other in
+// a term, most of which each has. CommitVer waits for all of that, and it for room. They are not
+// marked: behind a crash the index may name their records instead of the same ones elsewhere, and
+// then these are given.
 func (c *control) commit() error {
 	var all, dead []rowan.Segment
 	c.used = slices.DeleteFunc(c.used, func(u usedSegment) bool {
@@ -237,7 +239,8 @@ func (c *control) commit() error {
 	return nil
 }
 
-// gossip writes the CommitVers of the server's shards where others read them, and reads theirs, from time to time.
+// gossip writes the CommitVers of the server's shards where others read them, and reads theirs,
+// from time to time.
 func (c *control) gossip() error {
 	t := c.s.adopted()
 	if b := c.asked; b != nil && b.Finished() {
@@ -293,8 +296,8 @@ func (c *control) hear() {
 	c.next = 0
 }
 
-// tell writes what changed. A word says less than is so for a while, and never more. That of a shard which migrates to
-// another server covers all that was written here.
+// tell writes what changed. A word says less than is so for a while, and never more. That of a
+// shard which migrates to another server covers all that was written here.
 func (c *control) tell() error {
 	t := c.s.known.last()
 	b := c.ep.Batch()

@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/index"
 )
 
-// groupSize is how many entries are digested at a time: what their keys had before is read in one trip.
+// groupSize is how many entries are digested at a time: what their keys had before is read in one
+// trip.
 const groupSize = 16
 
 // fresh is an entry that is digested.
@@ -83,8 +84,8 @@ func (c *control) take(u *usedSegment, e *rowan.Entry) error {
 	return nil
 }
 
-// termOf returns the term in which an entry came to the server first: appended by another one, written by its own, or
-// copied to it. Copies that its cleaners make keep it.
+// termOf returns the term in which an entry came to the server first: appended by another one,
+// written by its own, or copied to it. Copies that its cleaners make keep it.
 func termOf(e *rowan.Entry) uint64 { return e.Stamp >> 32 }
 
 // add copies what is needed of an entry to the group, which keeps its room.
@@ -111,8 +112,9 @@ func (u *usedSegment) note(shard int, version uint64) {
 	u.highest = append(u.highest, highest{shard, version})
 }
 
-// flush updates indexes by the entries of the group, in their order. What the indexes name is read ahead for all of
-// them; an entry that they came to name since, such as one of the group, is read by itself.
+// flush updates indexes by the entries of the group, in their order. What the indexes name is read
+// ahead for all of them; an entry that they came to name since, such as one of the group, is read
+// by itself.
 func (c *control) flush() error {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -137,8 +139,8 @@ func (c *control) flush() error {
 	return nil
 }
 
-// update has the index name an entry, unless it names one that is as new. One that is damaged stays named beside it: it may
-// be newer, whatever it says.
+// update has the index name an entry, unless it names one that is as new. One that is damaged stays
+// named beside it: it may be newer, whatever it says.
 func (c *control) update(f *fresh) error {
 	if f.blocks != nil {
 		c.s.space.scatter(f.at, scattered{f.blocks, f.end})
@@ -172,8 +174,8 @@ func (c *control) update(f *fresh) error {
 	return nil
 }
 
-// current returns the first block of an entry that the index names. The error wraps rowan.ErrDamaged when it is not as it
-// was sealed.
+// current returns the first block of an entry that the index names. The error wraps
+// rowan.ErrDamaged when it is not as it was sealed.
 func (c *control) current(f *fresh, at uint64) ([]byte, error) {
 	k := slices.Index(f.current, at)
 	if k < 0 {

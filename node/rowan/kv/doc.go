@@ -3,8 +3,9 @@
 //	s, err := kv.Open(ep, o, node, config)
 //	err = s.Run(ep) // until s.Stop; workers and cleaners are tasks of its own
 //
-// A write is one batch: a WRITE to the log of the worker, with a READ behind it, and appends to the logs of all backups
-// (package rowan). It is answered when all are acknowledged and the index (package index) names it. A GET reads
-// what the index names, and has the answer gather the value from the log. README.md says what is relied on, and where it
-// departs from the paper. Package client/rowan is the client.
+// A write is one batch: a WRITE to the log of the worker, with a READ behind it, and appends to the
+// logs of all backups (package rowan). It is answered when all are acknowledged and the index
+// (package index) names it. A GET reads what the index names, and has the answer gather the value
+// from the log. README.md says what is relied on, and where it departs from the paper. Package
+// client/rowan is the client.
 package kv

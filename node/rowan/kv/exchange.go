@@ -11,16 +11,18 @@ import (
 	"github.com/farkv/farkv/node/rowan/index"
 )
 
-// gift is what a server gives others at the beginning of a term: records that may not be on all replicas of their
-// shards. They are in segments that are not committed, so that no cleaner frees them.
+// gift is what a server gives others at the beginning of a term: records that may not be on all
+// replicas of their shards. They are in segments that are not committed, so that no cleaner frees
+// them.
 type gift struct {
 	term    *term
 	records []located
 }
 
-// exchanger is the task that appends to others' logs what the server has and they may not: at the beginning of a term
-// what may not be on all replicas (section 4.5, phase 2), and then all of the shards that others copy (phase 3). It
-// also finds out what the server has when replicas are compared, and empties the indexes of shards that it has lost.
+// exchanger is the task that appends to others' logs what the server has and they may not: at the
+// beginning of a term what may not be on all replicas (section 4.5, phase 2), and then all of the
+// shards that others copy (phase 3). It also finds out what the server has when replicas are
+// compared, and empties the indexes of shards that it has lost.
 type exchanger struct {
 	s       *Server
 	ep      rdma.Endpoint
@@ -37,8 +39,8 @@ type exchanger struct {
 	compared comparison // in this term
 }
 
-// copying is a copy of a shard at another server. It goes on in later terms: the other one has been a replica ever
-// since.
+// copying is a copy of a shard at another server. It goes on in later terms: the other one has been
+// a replica ever since.
 type copying struct {
 	shard, node int
 	since       uint64 // the other one is a member
@@ -121,8 +123,8 @@ func (x *exchanger) step() (more bool, err error) {
 	return false, nil
 }
 
-// takeGift takes what is to be given; nil: nothing is. As long as it is not taken no question of cleaners is passed
-// that was asked behind it.
+// takeGift takes what is to be given; nil: nothing is. As long as it is not taken no question of
+// cleaners is passed that was asked behind it.
 func (s *Server) takeGift() *gift {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,8 +167,8 @@ func (x *exchanger) raise(above uint64) {
 	}
 }
 
-// give appends records to the logs of all other replicas of their shards, and when they are there says so to all
-// members.
+// give appends records to the logs of all other replicas of their shards, and when they are there
+// says so to all members.
 func (x *exchanger) give(g *gift) (err error) {
 	if g.term != x.term {
 		return errOver
@@ -212,8 +214,8 @@ func (x *exchanger) give(g *gift) (err error) {
 	return nil
 }
 
-// isNewest reports whether an entry that the index names is the newest of its key, as far as is known: one that is damaged,
-// and named beside it, may be newer.
+// isNewest reports whether an entry that the index names is the newest of its key, as far as is
+// known: one that is damaged, and named beside it, may be newer.
 func (x *exchanger) isNewest(r located, hash uint64) (bool, error) {
 	names := x.s.shards[r.shard].has()
 	if names == nil {
@@ -234,9 +236,9 @@ func (x *exchanger) isNewest(r located, hash uint64) (bool, error) {
 	return true, nil
 }
 
-// copy appends what a chain of the index names to the log of a server that copies the shard, or tells it that all are
-// there. Entries that come to be named meanwhile are appended there, too, by workers: the term began with the copy, or
-// behind it. Those that are moved stay in their chain.
+// copy appends what a chain of the index names to the log of a server that copies the shard, or
+// tells it that all are there. Entries that come to be named meanwhile are appended there, too, by
+// workers: the term began with the copy, or behind it. Those that are moved stay in their chain.
 func (x *exchanger) copy(c *copying) error {
 	names := x.s.shards[c.shard].has()
 	switch {
@@ -269,8 +271,8 @@ func (x *exchanger) copy(c *copying) error {
 	return nil
 }
 
-// empty removes what an index of a shard names that the server has lost, so that it is garbage. Nothing is added to the
-// index any more.
+// empty removes what an index of a shard names that the server has lost, so that it is garbage.
+// Nothing is added to the index any more.
 func (x *exchanger) empty(sh *shard, old *index.Index) error {
 	for chain := range old.Chains() {
 		for x.chain = old.Chain(chain, x.chain[:0]); len(x.chain) > 0; x.chain = old.Chain(chain, x.chain[:0]) {
@@ -296,8 +298,8 @@ func (x *exchanger) empty(sh *shard, old *index.Index) error {
 	return nil
 }
 
-// read takes a copy of an entry that the index names, or named. The error wraps rowan.ErrDamaged when it is not as it was
-// sealed: sealed anew, it would be taken for a good one elsewhere.
+// read takes a copy of an entry that the index names, or named. The error wraps rowan.ErrDamaged
+// when it is not as it was sealed: sealed anew, it would be taken for a good one elsewhere.
 func (x *exchanger) read(shard int, at uint64) error {
 	kind, data, err := x.s.readWhole(x.ep, x.term.Term, shard, at)
 	if err != nil {
@@ -307,8 +309,8 @@ func (x *exchanger) read(shard int, at uint64) error {
 	return nil
 }
 
-// append appends an entry to the log of another server, again until it is there: that one may be about to be found
-// dead.
+// append appends an entry to the log of another server, again until it is there: that one may be
+// about to be found dead.
 func (x *exchanger) append(node int, e exchanged) error {
 	if x.logs != nil {
 		return x.write(node, e)
@@ -389,8 +391,9 @@ func (x *exchanger) sender(node int) (*rowan.Sender, error) {
 	return x.senders[node], nil
 }
 
-// stamp returns that of the last entry that was appended to the log of another server, or one behind those that were
-// given. Its upper half is the term. Stamps in remote logs are below those of gifts: what is above these counts entries.
+// stamp returns that of the last entry that was appended to the log of another server, or one
+// behind those that were given. Its upper half is the term. Stamps in remote logs are below those
+// of gifts: what is above these counts entries.
 func (x *exchanger) stamp(node int) uint64 {
 	if s := x.senders[node]; s != nil {
 		return s.Stamp()
@@ -412,8 +415,8 @@ func (x *exchanger) tell(node int, at rdma.Addr, word uint64) error {
 	})
 }
 
-// do posts a batch for another server and waits until it is complete, or the other one is dead: in a later term nothing
-// is in flight.
+// do posts a batch for another server and waits until it is complete, or the other one is dead: in
+// a later term nothing is in flight.
 func (x *exchanger) do(node int, b *rdma.Batch) error {
 	if err := x.ep.Post(b); err != nil {
 		return err
@@ -429,8 +432,9 @@ func (x *exchanger) do(node int, b *rdma.Batch) error {
 	}
 }
 
-// insist does something at another server until that succeeds, or the term is over, in which the other one lives. That
-// may wait for room there, so that this server's cleaners do not wait for it: what is appended was copied.
+// insist does something at another server until that succeeds, or the term is over, in which the
+// other one lives. That may wait for room there, so that this server's cleaners do not wait for it:
+// what is appended was copied.
 func (x *exchanger) insist(do func() error) error {
 	for {
 		if err := x.pass(); err != nil {
@@ -449,8 +453,8 @@ func (x *exchanger) insist(do func() error) error {
 	}
 }
 
-// pass passes questions of cleaners, unless the term is over: then there may be a gift that was not taken, and what it
-// names was not read.
+// pass passes questions of cleaners, unless the term is over: then there may be a gift that was not
+// taken, and what it names was not read.
 func (x *exchanger) pass() error {
 	question := x.s.quiet.last()
 	if x.s.known.last() != x.term || x.s.stopping() {

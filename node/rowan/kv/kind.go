@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// Kind is how the servers of a pool replicate writes: as Rowan-KV does, or as the stores that it is measured against
-// (section 6.1). All else is the same.
+// Kind is how the servers of a pool replicate writes: as Rowan-KV does, or as the stores that it is
+// measured against (section 6.1). All else is the same.
 type Kind uint8
 
 const (
@@ -50,8 +50,9 @@ func ParseKind(name string) (Kind, error) {
 	return 0, fmt.Errorf("no kind of replication %q: there are %s", name, strings.Join(kindNames[:], ", "))
 }
 
-// logs is how many remote logs a node's memory has for workers, and writers how many of them write there: a server's
-// workers do not write to its own node, but with RPC. Behind these is one for the exchanger of each server.
+// logs is how many remote logs a node's memory has for workers, and writers how many of them write
+// there: a server's workers do not write to its own node, but with RPC. Behind these is one for the
+// exchanger of each server.
 func (o Options) logs() (logs, writers int) {
 	switch o.Kind {
 	case RPC:
@@ -96,8 +97,9 @@ func (o Options) remote(l rowan.Options) rowan.Options {
 	return l
 }
 
-// leastLent is how many segments a remote log has at least: one that is filled, one for DELs, and the next for PUTs.
-// With RPC what all other servers have leave for is there, instead of the latter.
+// leastLent is how many segments a remote log has at least: one that is filled, one for DELs, and
+// the next for PUTs. With RPC what all other servers have leave for is there, instead of the
+// latter.
 func (o Options) leastLent() int {
 	if o.Kind != RPC {
 		return 3
@@ -110,7 +112,8 @@ func (o Options) lentRoom() int {
 	return cmp.Or(o.Log.SegmentBytes, 4<<20) - int(entrySize(recordBytes+o.PairBytes)) + rdma.Stride
 }
 
-// LeastAhead returns how many segments have to be ahead with a kind that has remote logs; 0: it has a ring.
+// LeastAhead returns how many segments have to be ahead with a kind that has remote logs; 0: it has
+// a ring.
 func (o Options) LeastAhead() int {
 	if o.Kind == Rowan {
 		return 0

@@ -63,8 +63,8 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// TestCommitVer: it is the highest version below which all are acknowledged, in whatever order they are. Too many in
-// flight are refused.
+// TestCommitVer: it is the highest version below which all are acknowledged, in whatever order they
+// are. Too many in flight are refused.
 func TestCommitVer(t *testing.T) {
 	s, r := &shard{}, rand.New(rand.NewPCG(1, 2))
 	var flying []uint64
@@ -111,8 +111,8 @@ func TestCommitVer(t *testing.T) {
 	}
 }
 
-// TestLead: the first version of a new primary is above all that it found, and these are committed. One that goes on
-// knows what is in flight.
+// TestLead: the first version of a new primary is above all that it found, and these are committed.
+// One that goes on knows what is in flight.
 func TestLead(t *testing.T) {
 	s := &shard{}
 	s.gain(3, 10)
@@ -130,8 +130,8 @@ func TestLead(t *testing.T) {
 	}
 }
 
-// TestGained: a server that has lost a shard and is a replica again takes nothing of earlier terms for it, and knows
-// what it names by the old index for garbage.
+// TestGained: a server that has lost a shard and is a replica again takes nothing of earlier terms
+// for it, and knows what it names by the old index for garbage.
 func TestGained(t *testing.T) {
 	s := &shard{}
 	s.gain(3, 10)

@@ -32,15 +32,16 @@ func (w *worker) look(o *op) error {
 	return w.answerGet(o)
 }
 
-// readEntries adds READs of so many bytes of entries to a batch, or of as many as there are in their segments.
+// readEntries adds READs of so many bytes of entries to a batch, or of as many as there are in
+// their segments.
 func (s *Server) readEntries(b *rdma.Batch, offsets []uint64, n int) {
 	for _, at := range offsets {
 		b.Read(s.at(at), int(min(uint64(n), s.table.End(s.at(at)).Offset()-at)))
 	}
 }
 
-// answerGet answers a GET from what was READ, once that is found to be as it was sealed. The value may be older than
-// what another GET returned meanwhile, since both are in progress.
+// answerGet answers a GET from what was READ, once that is found to be as it was sealed. The value
+// may be older than what another GET returned meanwhile, since both are in progress.
 func (w *worker) answerGet(o *op) error {
 	b := o.look
 	o.look = nil
@@ -87,7 +88,8 @@ func (w *worker) answerJoined(o *op, b *rdma.Batch) error {
 	return w.answerFound(o, w.entry.Kind, r.order, r.value)
 }
 
-// answerFound answers a GET, or a migration's target, by the newest record of the key. The value is copied.
+// answerFound answers a GET, or a migration's target, by the newest record of the key. The value is
+// copied.
 func (w *worker) answerFound(o *op, kind uint8, order order, value []byte) error {
 	switch {
 	case o.proc == ProcRoute:
@@ -98,16 +100,17 @@ func (w *worker) answerFound(o *op, kind uint8, order order, value []byte) error
 	return w.end(o, o.r.Answer(StatusOK, value))
 }
 
-// refuseDamaged refuses an op whose key's entry may be one that is damaged. The manager hears of it.
+// refuseDamaged refuses an op whose key's entry may be one that is damaged. The manager hears of
+// it.
 func (w *worker) refuseDamaged(o *op, at uint64) error {
 	w.s.damage(o.term, o.shard.number, at)
 	return w.end(o, o.r.Answer(StatusDamaged, binary.LittleEndian.AppendUint64(nil, at)))
 }
 
-// match returns which of the entries that were READ is of a key; at 0: none is. More, if it is not 0, is how much is to be
-// READ of them first. Damaged, if it is not 0, is where one is whose first block is not as it was sealed. It may be the
-// key's, and the newest one: an older one may have been copied here since, which is named beside it. So the server does
-// not know what the key has.
+// match returns which of the entries that were READ is of a key; at 0: none is. More, if it is not
+// 0, is how much is to be READ of them first. Damaged, if it is not 0, is where one is whose first
+// block is not as it was sealed. It may be the key's, and the newest one: an older one may have
+// been copied here since, which is named beside it. So the server does not know what the key has.
 func (w *worker) match(b *rdma.Batch, seen []uint64, key []byte) (f found, more int, damaged uint64) {
 	for i, at := range seen {
 		p := b.Op(i).Buf
@@ -128,11 +131,12 @@ func (w *worker) match(b *rdma.Batch, seen []uint64, key []byte) (f found, more 
 	return f, more, 0
 }
 
-// reachOf returns how much of an entry is READ at first, when the last one had n bytes: as much, or a little less than
-// before.
+// reachOf returns how much of an entry is READ at first, when the last one had n bytes: as much, or
+// a little less than before.
 func reachOf(reach, n int) int { return reach + max(n-reach, (n-reach)/8) }
 
-// damage notes for the manager that an entry of a shard is not as it was sealed, which a task has met in a term.
+// damage notes for the manager that an entry of a shard is not as it was sealed, which a task has
+// met in a term.
 func (s *Server) damage(term uint64, shard int, at uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,8 +163,8 @@ func (s *Server) damages(term uint64) []cm.Damage {
 	return s.damaged
 }
 
-// readWhole reads the data of an entry that an index names, or named. The error wraps rowan.ErrDamaged when it is not as
-// it was sealed, which is noted.
+// readWhole reads the data of an entry that an index names, or named. The error wraps
+// rowan.ErrDamaged when it is not as it was sealed, which is noted.
 func (s *Server) readWhole(ep rdma.Endpoint, term uint64, shard int, at uint64) (kind uint8, data []byte, err error) {
 	if blocks := s.space.blocks(at); blocks != nil {
 		var whole rowan.Entry
@@ -178,7 +182,8 @@ func (s *Server) readWhole(ep rdma.Endpoint, term uint64, shard int, at uint64) 
 	return kind, data, err
 }
 
-// readBlock reads the first block of an entry. The error wraps rowan.ErrDamaged when it is not as it was sealed.
+// readBlock reads the first block of an entry. The error wraps rowan.ErrDamaged when it is not as
+// it was sealed.
 func (s *Server) readBlock(ep rdma.Endpoint, at uint64) (block []byte, err error) {
 	p, err := rdma.ReadBytes(ep, "read head", s.at(at), rowan.HeaderBytes, patience)
 	if err != nil {
@@ -197,8 +202,8 @@ func (s *Server) readBlock(ep rdma.Endpoint, at uint64) (block []byte, err error
 	return p[:n], nil
 }
 
-// Named returns where the blocks of the entries lie that the server's index names for a key, if it serves the key's
-// shard: for tests that damage them.
+// Named returns where the blocks of the entries lie that the server's index names for a key, if it
+// serves the key's shard: for tests that damage them.
 func (s *Server) Named(key []byte) (all []rdma.Addr) {
 	t, hash := s.adopted(), Hash(key)
 	if t == nil || !t.leads(t.Find(hash)) {

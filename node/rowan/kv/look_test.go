@@ -28,8 +28,8 @@ func (b *bench) damage(word uint64, bit int) (at uint64) {
 	return all[0].Offset()
 }
 
-// TestDamagedEntry: wherever a bit of an entry flips, nothing is answered by it, and nothing is decided by it. It is told
-// once, in the term.
+// TestDamagedEntry: wherever a bit of an entry flips, nothing is answered by it, and nothing is
+// decided by it. It is told once, in the term.
 func TestDamagedEntry(t *testing.T) {
 	for word := range uint64(rowan.HeaderBytes/8 + recordBytes/8 + 3) {
 		b := newBench(t, 1, Rowan)
@@ -62,8 +62,8 @@ func TestDamagedEntry(t *testing.T) {
 	}
 }
 
-// TestDamagedIsLeft: an index of a shard that the server has lost is emptied though an entry is damaged, and then nothing in
-// its segment is live.
+// TestDamagedIsLeft: an index of a shard that the server has lost is emptied though an entry is
+// damaged, and then nothing in its segment is live.
 func TestDamagedIsLeft(t *testing.T) {
 	for word := range uint64(6) {
 		b := newBench(t, 1, Rowan)

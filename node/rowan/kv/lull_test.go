@@ -15,8 +15,8 @@ type clock struct {
 
 func (c *clock) Now() time.Duration { return c.now }
 
-// TestLull: a task that has nothing to do looks ever more seldom, at the same times as others, until there is
-// something.
+// TestLull: a task that has nothing to do looks ever more seldom, at the same times as others,
+// until there is something.
 func TestLull(t *testing.T) {
 	const least, most = 50 * time.Microsecond, 20 * time.Millisecond
 	ep := &clock{now: 1234567}

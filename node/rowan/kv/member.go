@@ -7,13 +7,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// member is the endpoint of a server's task. It joins new views of the pool by itself, and repeats the READs and
-// WRITEs that such a change has ended, if the task waits for them. So a task meets rdma.ErrStale only in verbs that
-// it does not wait for, and in APPENDs and SENDs.
+// member is the endpoint of a server's task. It joins new views of the pool by itself, and repeats
+// the READs and WRITEs that such a change has ended, if the task waits for them. So a task meets
+// rdma.ErrStale only in verbs that it does not wait for, and in APPENDs and SENDs.
 //
-// Verbs of earlier views are fenced off, and the server's node is expelled, before a view calls it gone. So a READ of
-// the node that succeeds, or an answer that goes by way of it and arrives, says that it was not gone: README.md says
-// what follows.
+// Verbs of earlier views are fenced off, and the server's node is expelled, before a view calls it
+// gone. So a READ of the node that succeeds, or an answer that goes by way of it and arrives, says
+// that it was not gone: README.md says what follows.
 type member struct {
 	rdma.Endpoint
 	s      *Server
@@ -30,8 +30,8 @@ func (m *member) Join() (rdma.View, error) {
 	return v, err
 }
 
-// Post joins a view that the server knows of first: what is answered in an earlier one does not arrive, and the task
-// may never hear of that.
+// Post joins a view that the server knows of first: what is answered in an earlier one does not
+// arrive, and the task may never hear of that.
 func (m *member) Post(b *rdma.Batch) error {
 	if m.s.known.view() > m.joined {
 		if _, err := m.Join(); err != nil {
@@ -57,8 +57,8 @@ func (m *member) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	return err
 }
 
-// repeat repeats what a new view has ended of a batch, if there is anything. A WRITE is the task's own, which waits: so
-// nothing of its own has landed behind it.
+// repeat repeats what a new view has ended of a batch, if there is anything. A WRITE is the task's
+// own, which waits: so nothing of its own has landed behind it.
 func (m *member) repeat(b *rdma.Batch, until time.Duration) (repeated bool, err error) {
 	if !errors.Is(b.Err(), rdma.ErrStale) {
 		return false, nil

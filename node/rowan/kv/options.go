@@ -9,48 +9,50 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// Options describe the servers of a pool: they are the same for all, and last as long as it does. Zero values mean
-// defaults.
+// Options describe the servers of a pool: they are the same for all, and last as long as it does.
+// Zero values mean defaults.
 type Options struct {
 	Kind Kind // of replication
 
 	Nodes  int // memory nodes; a server runs beside each that the configuration has
 	Shards int // of the configuration
-	// Base is where a server's memory begins at its node, a multiple of rdma.Stride. Size says how much it is.
+	// Base is where a server's memory begins at its node, a multiple of rdma.Stride. Size says how
+	// much it is.
 	Base uint64
-	// Log says how the log of each server is made: its segments, and its ring. Node, Base, Sources and Urgent are the
-	// server's own.
+	// Log says how the log of each server is made: its segments, and its ring. Node, Base, Sources and
+	// Urgent are the server's own.
 	Log rowan.Options
-	// Workers and Cleaners are how many tasks a server has of each, beside one that receives and digests; 2 and 1 by
-	// default.
+	// Workers and Cleaners are how many tasks a server has of each, beside one that receives and
+	// digests; 2 and 1 by default.
 	Workers, Cleaners int
-	// Boxes is the number of a server's first mailbox, in which it hears of the configuration (cm.Options.Box); one for
-	// each worker is behind. 1 by default. Slots are how many requests each
+	// Boxes is the number of a server's first mailbox, in which it hears of the configuration
+	// (cm.Options.Box); one for each worker is behind. 1 by default. Slots are how many requests each
 	// has buffers for, 64 by default.
 	Boxes, Slots int
-	// PairBytes is how long a key and its value may be together, 4000 by default. KeyBytes is how long a key may be,
-	// 200 by default: it is in the first block of its entry.
+	// PairBytes is how long a key and its value may be together, 4000 by default. KeyBytes is how long
+	// a key may be, 200 by default: it is in the first block of its entry.
 	PairBytes, KeyBytes int
 	// Keys are how many keys a server has indexes for: more make them slower. 1 << 16 by default.
 	Keys int
-	// CommitEvery is how often servers tell each other what is on all replicas; 15 ms by default (section 4.4).
+	// CommitEvery is how often servers tell each other what is on all replicas; 15 ms by default
+	// (section 4.4).
 	CommitEvery time.Duration
-	// StepEvery is how often a server looks after its log, 50 µs by default: in less than it takes to fill what is
-	// ahead. IdleEvery is how often it does so once nothing has been appended for a while, and how often the tasks look
-	// that wait for others of the server; StepEvery by default.
+	// StepEvery is how often a server looks after its log, 50 µs by default: in less than it takes to
+	// fill what is ahead. IdleEvery is how often it does so once nothing has been appended for a
+	// while, and how often the tasks look that wait for others of the server; StepEvery by default.
 	StepEvery, IdleEvery time.Duration
 	// Percent is below how much of live entries a segment is cleaned; 75 by default (section 4.4).
 	Percent int
-	// Keep is how many segments PUTs leave free: for DELs, and for cleaners, which have two each for themselves. 2
-	// more than these by default.
+	// Keep is how many segments PUTs leave free: for DELs, and for cleaners, which have two each for
+	// themselves. 2 more than these by default.
 	Keep int
-	// Tombs is how many tombstones there are at least when a server looks for some to drop: as many as take a
-	// thirty-second of the segments by default.
+	// Tombs is how many tombstones there are at least when a server looks for some to drop: as many as
+	// take a thirty-second of the segments by default.
 	Tombs int
 	// FullAfter is for how long a write waits for room before it is refused; 5 ms by default.
 	FullAfter time.Duration
-	// Gather and GatherFor are for how many bytes, and how long, a worker gathers entries with Batch; 256 and 5 µs by
-	// default (section 6.1).
+	// Gather and GatherFor are for how many bytes, and how long, a worker gathers entries with Batch;
+	// 256 and 5 µs by default (section 6.1).
 	Gather    int
 	GatherFor time.Duration
 }
@@ -110,14 +112,15 @@ func (o Options) check(p rdma.RingPromises) error {
 	return nil
 }
 
-// message is how long a message may be: a request, an answer, or an entry with the headers of its blocks.
+// message is how long a message may be: a request, an answer, or an entry with the headers of its
+// blocks.
 func (o Options) message() int {
 	const leastMTU = 256
 	return rpcBytes + requestBytes + o.PairBytes + o.PairBytes/(leastMTU-rowan.HeaderBytes)*rowan.HeaderBytes + headBytes
 }
 
-// log describes the log of a node. Each worker of a server is two sources of it: one for PUTs, and an urgent one. Its
-// exchanger is another urgent one.
+// log describes the log of a node. Each worker of a server is two sources of it: one for PUTs, and
+// an urgent one. Its exchanger is another urgent one.
 func (o Options) log(node int) rowan.Options {
 	l := o.Log
 	l.Node, l.Base = node, o.Base+o.wordsBytes()
@@ -146,14 +149,16 @@ func (o Options) exchange(node int) uint16 {
 	return uint16(2*o.Nodes*o.Workers + node)
 }
 
-// Size returns how many bytes of each node's memory a server takes. They are zero before its first use.
+// Size returns how many bytes of each node's memory a server takes. They are zero before its first
+// use.
 func (o Options) Size() uint64 {
 	o = o.WithDefaults()
 	return o.wordsBytes() + o.log(0).Size()
 }
 
-// BoxOf returns the mailbox to send a request to that is for a key with a hash: of a write, that of the worker of a
-// server that has the key; of a GET, those of all workers in turn. The options have their defaults.
+// BoxOf returns the mailbox to send a request to that is for a key with a hash: of a write, that of
+// the worker of a server that has the key; of a GET, those of all workers in turn. The options have
+// their defaults.
 func (o *Options) BoxOf(node int, proc uint16, hash uint64, turn uint) rdma.BoxAddr {
 	worker := WorkerOf(hash, o.Workers)
 	if proc == ProcGet {
@@ -180,8 +185,8 @@ func (o Options) Tasks() int {
 // MessageBytes returns how long a message may be.
 func (o Options) MessageBytes() int { return o.WithDefaults().message() }
 
-// Check returns why a server refuses a pair, as far as the lengths say: the error wraps rdma.ErrMessageSize. The
-// options have their defaults.
+// Check returns why a server refuses a pair, as far as the lengths say: the error wraps
+// rdma.ErrMessageSize. The options have their defaults.
 func (o *Options) Check(key, value []byte) error {
 	if len(key) > o.KeyBytes || len(key)+len(value) > o.PairBytes {
 		return fmt.Errorf("key of %d bytes and value of %d: at most %d, and %d together: %w", len(key), len(value),

@@ -9,9 +9,10 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// promote goes on with the promotion of shards in a term that is committed (section 4.5, phase 2). All that was
-// appended in earlier terms is at rest then. Each member digests it, and gives the other replicas what may not be on
-// all of them; and once all members have, each has all that any replica has.
+// promote goes on with the promotion of shards in a term that is committed (section 4.5, phase 2).
+// All that was appended in earlier terms is at rest then. Each member digests it, and gives the
+// other replicas what may not be on all of them; and once all members have, each has all that any
+// replica has.
 //
 // A crash between any two steps is the death of a server: the next term begins with this again.
 func (c *control) promote() error {
@@ -62,8 +63,8 @@ func (c *control) promote() error {
 	return nil
 }
 
-// restless is for how long entries of dead servers may land yet: on a fabric that counts, no longer than until they are
-// fenced off.
+// restless is for how long entries of dead servers may land yet: on a fabric that counts, no longer
+// than until they are fenced off.
 func (c *control) restless() time.Duration {
 	if c.r.Counts() {
 		return 0
@@ -95,9 +96,9 @@ func (c *control) lendTo(l *rowan.Lender, log int, term uint64) error {
 	return err
 }
 
-// give hands over to the exchanger what was digested of earlier terms, and may not be on all replicas: what is above
-// CommitVer. Of a shard that stays with its primary nothing is: the primary has said so before it said that it is
-// quiet.
+// give hands over to the exchanger what was digested of earlier terms, and may not be on all
+// replicas: what is above CommitVer. Of a shard that stays with its primary nothing is: the primary
+// has said so before it said that it is quiet.
 func (c *control) give(t *term) {
 	g := &gift{term: t}
 	for _, list := range [][]usedSegment{c.used, c.early, c.resumed} {

@@ -8,7 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// TestPromote: a primary serves when all members have given it what they have, and it has digested that.
+// TestPromote: a primary serves when all members have given it what they have, and it has digested
+// that.
 func TestPromote(t *testing.T) {
 	b := newBench(t, 2, Rowan)
 	s, key := b.s, b.key()

@@ -16,7 +16,8 @@ import (
 //	key
 //	value, to the end; a DEL has none
 //
-// Records of one key are ordered by term and version. No two of a shard have the same, but copies of one are equal.
+// Records of one key are ordered by term and version. No two of a shard have the same, but copies
+// of one are equal.
 const recordBytes = 16
 
 // Kinds of entries.
@@ -58,8 +59,8 @@ func (r *record) put(p []byte) {
 	copy(p[recordBytes+len(r.key):], r.value)
 }
 
-// parseRecord returns the record in the data of an entry, as far as p has it: the rest of the value may be missing.
-// False: it is none.
+// parseRecord returns the record in the data of an entry, as far as p has it: the rest of the value
+// may be missing. False: it is none.
 func parseRecord(p []byte) (r record, ok bool) {
 	if len(p) < recordBytes {
 		return r, false
@@ -75,11 +76,12 @@ func parseRecord(p []byte) (r record, ok bool) {
 	return r, true
 }
 
-// Hash is that of a key: it says which shard the key is of, which worker's of a server, and where it is in an index.
+// Hash is that of a key: it says which shard the key is of, which worker's of a server, and where
+// it is in an index.
 func Hash(key []byte) uint64 { return xxhash.Sum64(key) }
 
-// WorkerOf returns which of a server's workers writes the keys with a hash. It depends on the lower half of its bits,
-// and the shard on the upper ones.
+// WorkerOf returns which of a server's workers writes the keys with a hash. It depends on the lower
+// half of its bits, and the shard on the upper ones.
 func WorkerOf(hash uint64, workers int) int { return int(uint64(uint32(hash)) * uint64(workers) >> 32) }
 
 // found is an entry that an index names.
@@ -93,8 +95,8 @@ type found struct {
 	parts int    // blocks, where it was verified
 }
 
-// parseFound returns what the beginning of an entry's first block says, which was read at an address. False: the key is
-// longer than what was read, so that it is another one.
+// parseFound returns what the beginning of an entry's first block says, which was read at an
+// address. False: the key is longer than what was read, so that it is another one.
 func parseFound(at uint64, p []byte) (f found, ok bool) {
 	f.at = at
 	f.kind, f.length = rowan.Head(p)

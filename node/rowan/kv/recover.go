@@ -26,12 +26,13 @@ func (s *Server) log(ep rdma.Endpoint, owner rowan.Owner) *rowan.Log {
 // errStopped ends a recovery of a server that is stopped.
 var errStopped = errors.New("the server is stopped")
 
-// recover has the server go on with what an earlier one left in the node's memory (section 4.7): the indexes come to
-// name the newest record of each key, of shards that the server has had ever since. It is no member before the manager
-// has begun another term, in which all members give each other what may not be on all replicas: see cm.Server.Restart.
+// recover has the server go on with what an earlier one left in the node's memory (section 4.7):
+// the indexes come to name the newest record of each key, of shards that the server has had ever
+// since. It is no member before the manager has begun another term, in which all members give each
+// other what may not be on all replicas: see cm.Server.Restart.
 //
-// It changes nothing in memory but states of segments and words of earlier terms, so that a crash leaves what there
-// was.
+// It changes nothing in memory but states of segments and words of earlier terms, so that a crash
+// leaves what there was.
 func (c *control) recover() error {
 	s := c.s
 	if s.table.Pushes() == 0 {
@@ -61,7 +62,8 @@ func (c *control) recover() error {
 	return nil
 }
 
-// remember reads which shards the earlier server had, and what it knew to be on all replicas of those that it served.
+// remember reads which shards the earlier server had, and what it knew to be on all replicas of
+// those that it served.
 func (c *control) remember() error {
 	o := c.s.o
 	since, err := o.since(c.ep, c.s.node)
@@ -80,8 +82,9 @@ func (c *control) remember() error {
 	return nil
 }
 
-// forget clears what other servers told of earlier terms. No server tells anything in a later one before this server
-// adopts it. So nothing that was damaged there is taken for what is told in that.
+// forget clears what other servers told of earlier terms. No server tells anything in a later one
+// before this server adopts it. So nothing that was damaged there is taken for what is told in
+// that.
 func (c *control) forget() error {
 	o, node := c.s.o, c.s.node
 	b := c.ep.Batch()
@@ -92,7 +95,8 @@ func (c *control) forget() error {
 	return rdma.Do(c.ep, b.As("forget earlier terms"), patience)
 }
 
-// recoverOwn digests own logs. The last segment of each that is not committed may have room: the log goes on there.
+// recoverOwn digests own logs. The last segment of each that is not committed may have room: the
+// log goes on there.
 func (c *control) recoverOwn() error {
 	table := c.s.table
 	scratch := make([]byte, table.SegmentBytes())
@@ -126,8 +130,8 @@ func (c *control) recoverOwn() error {
 	return nil
 }
 
-// recoverInbound digests what others have appended. Nothing lands in these segments any more; where it may, with remote
-// logs, the next term settles it.
+// recoverInbound digests what others have appended. Nothing lands in these segments any more; where
+// it may, with remote logs, the next term settles it.
 func (c *control) recoverInbound() error {
 	table := c.s.table
 	found, ends := map[rowan.Segment]*usedSegment{}, map[int]rdma.Addr{}
@@ -153,8 +157,9 @@ func (c *control) recoverInbound() error {
 	return nil
 }
 
-// resume has the logs of workers go on with RPC, in which nothing of earlier ones is in flight: other servers may wait for
-// what they append here in the last term, until the next one is committed. With other kinds they have places for that.
+// resume has the logs of workers go on with RPC, in which nothing of earlier ones is in flight:
+// other servers may wait for what they append here in the last term, until the next one is
+// committed. With other kinds they have places for that.
 func (c *control) resume(last uint64) error {
 	t := &term{Config: &shards.Config{Term: last}, node: c.s.node}
 	logs, _ := c.s.o.logs()
@@ -184,8 +189,8 @@ func (c *control) takeLeft(u *usedSegment, e *rowan.Entry) error {
 	return c.take(u, e)
 }
 
-// left hands a segment over to which nothing is added, behind whose last entry is an address. What is free there, if a
-// log left it early, is garbage.
+// left hands a segment over to which nothing is added, behind whose last entry is an address. What
+// is free there, if a log left it early, is garbage.
 func (c *control) left(u *usedSegment, behind rdma.Addr) {
 	table := c.s.table
 	room := int64(table.End(table.Begin(u.Segment)).Offset()) - int64(behind.Offset())

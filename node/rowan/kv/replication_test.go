@@ -99,7 +99,8 @@ func entries(t *testing.T, ep rdma.Endpoint, table *rowan.Table) (n int) {
 	return n
 }
 
-// TestRewritten: a WRITE to a backup that failed is repeated, at its place. The write is answered then, and not before.
+// TestRewritten: a WRITE to a backup that failed is repeated, at its place. The write is answered
+// then, and not before.
 func TestRewritten(t *testing.T) {
 	b := newBench(t, 2, RWrite)
 	other := b.backup()
@@ -195,8 +196,8 @@ func TestLeave(t *testing.T) {
 	reserve(2*half, true, errAway)
 }
 
-// TestOnce: a worker that is asked twice to append an entry does so once, and says twice that it has; and never once it
-// was told that its answer has come.
+// TestOnce: a worker that is asked twice to append an entry does so once, and says twice that it
+// has; and never once it was told that its answer has come.
 func TestOnce(t *testing.T) {
 	b := newBench(t, 2, RPC)
 	lender := b.lender(b.ep, b.s.table)
@@ -243,8 +244,8 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// TestCallsOfTerms: a worker takes calls of a term until the next one is committed, from members of that alone. It has its
-// log go on then, when nothing is in flight to it.
+// TestCallsOfTerms: a worker takes calls of a term until the next one is committed, from members of
+// that alone. It has its log go on then, when nothing is in flight to it.
 func TestCallsOfTerms(t *testing.T) {
 	b := newBench(t, 2, RPC)
 	lender, c := b.lender(b.ep, b.s.table), b.w.backups.(*calls)

@@ -18,7 +18,8 @@ type rings struct {
 
 func newRings(w *worker) *rings { return &rings{w: w, senders: make([][2]*rowan.Sender, w.s.o.Nodes)} }
 
-// turn has stamps say in which term an entry was appended first: at its end all up to it are at rest.
+// turn has stamps say in which term an entry was appended first: at its end all up to it are at
+// rest.
 func (r *rings) turn(t *term) {
 	r.above = t.stamps()
 	for _, both := range r.senders {
@@ -113,8 +114,8 @@ func (r *rings) giveUp(o *op, a *appending) {
 
 func (r *rings) step(time.Duration) error { return nil }
 
-// repeat posts an append again, if there is leave. It makes room: before, nothing that has its place behind it is
-// committed, or cleaned.
+// repeat posts an append again, if there is leave. It makes room: before, nothing that has its
+// place behind it is committed, or cleaned.
 func (r *rings) repeat(o *op, a *appending, now time.Duration) error {
 	a.again = now + pause
 	kind, record := r.w.encode(o)

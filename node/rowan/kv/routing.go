@@ -10,9 +10,9 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// ProcRoute is what a worker of a migration's target asks the worker of the same number at the source: what the newest
-// record of a key is, of which the target has none (section 4.6). The request is a client's, without a value. The
-// answer is StatusNotFound, or a word and the value:
+// ProcRoute is what a worker of a migration's target asks the worker of the same number at the
+// source: what the newest record of a key is, of which the target has none (section 4.6). The
+// request is a client's, without a value. The answer is StatusNotFound, or a word and the value:
 //
 //	term u32 of the record | kind u32
 const ProcRoute uint16 = 101
@@ -46,8 +46,9 @@ func (r *routing) drop() {
 	}
 }
 
-// route goes on with a question for the source of an op's shard: false: there is no answer yet. A source that refuses
-// is asked again, as it is about to be in the same term, or this server in another.
+// route goes on with a question for the source of an op's shard: false: there is no answer yet. A
+// source that refuses is asked again, as it is about to be in the same term, or this server in
+// another.
 func (w *worker) route(r *routing, o *op, now time.Duration) (got routed, ok bool, err error) {
 	if r.call == nil {
 		if now < r.again {
@@ -91,9 +92,9 @@ func (w *worker) missed(o *op) error {
 	return w.goOnRouting(o, w.ep.Now())
 }
 
-// goOnRouting goes on with a GET that the source is asked for. What the source has of an earlier term the key had when
-// the index was looked at: nothing of it is written in the migration that is acknowledged. What is written in it is in
-// flight, or in the index by now.
+// goOnRouting goes on with a GET that the source is asked for. What the source has of an earlier
+// term the key had when the index was looked at: nothing of it is written in the migration that is
+// acknowledged. What is written in it is in flight, or in the index by now.
 func (w *worker) goOnRouting(o *op, now time.Duration) error {
 	refuse := func(status uint16) error {
 		o.routing.drop()
@@ -127,8 +128,8 @@ func (w *worker) answerRoute(o *op, kind uint8, order order, value []byte) error
 	return w.end(o, o.r.Answer(StatusOK, w.buf))
 }
 
-// learnThere finds out whether a key is there that the index does not name, before its first write is decided; false:
-// not yet. No other task writes it.
+// learnThere finds out whether a key is there that the index does not name, before its first write
+// is decided; false: not yet. No other task writes it.
 func (w *worker) learnThere(k *key, o *op, now time.Duration) (ok bool, err error) {
 	got, ok, err := w.route(&k.routing, o, now)
 	if !ok {

@@ -13,7 +13,8 @@ import (
 // turns bounds how often a worker goes on until something happens.
 const turns = 1_000_000
 
-// migrate returns a configuration in which the shard of a server's number migrates to the other one, and a key of it.
+// migrate returns a configuration in which the shard of a server's number migrates to the other
+// one, and a key of it.
 func (b *bench) migrate(from int) (moved *shards.Config, key []byte) {
 	b.t.Helper()
 	c, err := shards.New([]int{0, 1}, 4, 1)
@@ -38,8 +39,8 @@ func (b *bench) turnTo(c *shards.Config) {
 	}
 }
 
-// TestSource: the source of a migration answers with what it has of a key, in the term of the target, once it has all
-// of earlier ones.
+// TestSource: the source of a migration answers with what it has of a key, in the term of the
+// target, once it has all of earlier ones.
 func TestSource(t *testing.T) {
 	b := newBench(t, 2, Rowan)
 	moved, key := b.migrate(0)
@@ -161,8 +162,8 @@ func (b *target) ends(c *rpc.Call, status uint16, value string) {
 	c.Release()
 }
 
-// TestTarget: the target of a migration answers a GET of what it does not have with what the source has, unless that is
-// the target's own, in flight. It decides writes by it.
+// TestTarget: the target of a migration answers a GET of what it does not have with what the source
+// has, unless that is the target's own, in flight. It decides writes by it.
 func TestTarget(t *testing.T) {
 	b := newTarget(t)
 	before, now := b.moved.Term-1, b.moved.Term

@@ -49,8 +49,9 @@ func (o Options) exchanger() int { return o.Workers + 1 }
 
 func (o Options) cleaner(number int) int { return o.Workers + 2 + number }
 
-// Open returns the server beside a node. It serves by the configurations that the registers come to have, from when it
-// is a member. In memory that an earlier server left it goes on from that: see recover. The worker runs beside the node.
+// Open returns the server beside a node. It serves by the configurations that the registers come to
+// have, from when it is a member. In memory that an earlier server left it goes on from that: see
+// recover. The worker runs beside the node.
 func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server, error) {
 	o = o.WithDefaults()
 	p, err := rdma.Rings(ep)
@@ -81,8 +82,8 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 	return s, nil
 }
 
-// Run serves until Stop, or until a task fails. Then it tells the manager why before it returns: see control.part. The
-// worker is the task that receives; others are started beside it.
+// Run serves until Stop, or until a task fails. Then it tells the manager why before it returns:
+// see control.part. The worker is the task that receives; others are started beside it.
 func (s *Server) Run(ep rdma.Endpoint) error {
 	ep = s.member(ep)
 	s.end("receiver", s.receive(ep))
@@ -169,16 +170,16 @@ func (s *Server) readHeads(b *rdma.Batch, offsets []uint64, key int) {
 	}
 }
 
-// isFull reports whether there is no room for another shard: for one of twice as many bytes as those that there are,
-// beside what is kept free.
+// isFull reports whether there is no room for another shard: for one of twice as many bytes as
+// those that there are, beside what is kept free.
 func (s *Server) isFull() bool {
 	stats := s.Stats()
 	shard := 2 * stats.Live / int64(max(1, stats.Primaries+stats.Backups))
 	return int64(stats.Free-s.o.Log.Own)*int64(s.table.SegmentBytes()) <= shard
 }
 
-// Ready reports whether the server serves the shards of which it is the primary, in a term that is committed. It may be
-// called by another goroutine.
+// Ready reports whether the server serves the shards of which it is the primary, in a term that is
+// committed. It may be called by another goroutine.
 func (s *Server) Ready() bool {
 	t := s.known.last()
 	if t == nil || !t.Committed {
@@ -202,8 +203,8 @@ type Stats struct {
 	Tombs   int    // tombstones that there are
 	Items   int    // that indexes have: keys, and tombstones
 	Live    int64  // bytes of entries that indexes name, as they lie in segments
-	// Primaries are the shards that the server serves, Backups the others of which it is a replica. Lag is how many
-	// versions it has given as a primary that are not committed.
+	// Primaries are the shards that the server serves, Backups the others of which it is a replica.
+	// Lag is how many versions it has given as a primary that are not committed.
 	Primaries, Backups int
 	Lag                uint64
 }

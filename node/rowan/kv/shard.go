@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// window is how many versions of a shard may be in flight behind the oldest: no bound for workers that live, since a
-// version that is not acknowledged for long is that of a replica that is gone, and the shard stands still.
+// window is how many versions of a shard may be in flight behind the oldest: no bound for workers
+// that live, since a version that is not acknowledged for long is that of a replica that is gone,
+// and the shard stands still.
 const window = 1 << 14
 
 // shard is what a server has of a shard, which may be nothing.
@@ -27,8 +28,8 @@ type shard struct {
 	counts  shards.Load // that the primary received, and sent to each other replica: they only grow
 }
 
-// left is the index of a shard that the server has lost. What it names is garbage, and counted as live until it is
-// removed.
+// left is the index of a shard that the server has lost. What it names is garbage, and counted as
+// live until it is removed.
 type left struct {
 	index *index.Index
 	term  uint64 // that the shard was lost in
@@ -100,8 +101,8 @@ func (s *shard) forget(x *index.Index) {
 	s.left = slices.DeleteFunc(s.left, func(l left) bool { return l.index == x })
 }
 
-// naming returns the index that names the entry of a key at an address; nil: none does. Live: the server is a replica
-// by it.
+// naming returns the index that names the entry of a key at an address; nil: none does. Live: the
+// server is a replica by it.
 func (s *shard) naming(hash, at uint64) (x *index.Index, live bool) {
 	var room [4]uint64
 	names := func(x *index.Index) bool { return slices.Contains(x.Lookup(hash, room[:0]), at) }
@@ -127,8 +128,8 @@ func (s *shard) find(version uint64) {
 	}
 }
 
-// lead makes the server one that serves: all that any replica has is on all of them. So CommitVer covers what the last
-// primary gave versions to, and the next version is above all of these.
+// lead makes the server one that serves: all that any replica has is on all of them. So CommitVer
+// covers what the last primary gave versions to, and the next version is above all of these.
 func (s *shard) lead() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +154,8 @@ func (s *shard) serving() bool {
 	return s.serves
 }
 
-// next gives the next version; false: too many are in flight. It is used: an entry of it comes to all replicas.
+// next gives the next version; false: too many are in flight. It is used: an entry of it comes to
+// all replicas.
 func (s *shard) next() (version uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

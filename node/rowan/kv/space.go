@@ -11,18 +11,20 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// space is what a server's tasks know together of the segments of its node: how much in them is live, and which are
-// full. Its lock is held over no wait.
+// space is what a server's tasks know together of the segments of its node: how much in them is
+// live, and which are full. Its lock is held over no wait.
 type space struct {
 	mu sync.Mutex
-	// By segment, entries that an index names, and their bytes; in turns below 0, when two tasks count at a time. Of one
-	// that is damaged it is not known how long it was, so that what is live is known by how many there are.
+	// By segment, entries that an index names, and their bytes; in turns below 0, when two tasks count
+	// at a time. Of one that is damaged it is not known how long it was, so that what is live is known
+	// by how many there are.
 	named []int
 	live  []int64
 	all   []int64 // by segment, bytes of all entries: what its end is too short for is no garbage
 	// Tombstones, by segment: entries of DELs that an index names. In turns below 0, too.
 	tombs []int
-	// Entries of several blocks, which lie apart, by the address of their first: all of one is counted where it ends.
+	// Entries of several blocks, which lie apart, by the address of their first: all of one is counted
+	// where it ends.
 	scattered map[uint64]scattered
 	ends      [][]uint64 // by segment, those of them that were ever live, and end there
 
@@ -94,7 +96,8 @@ func (s *space) dead(at uint64, segment int, size int64, kind uint8) {
 	}
 }
 
-// move counts an entry that was copied to a segment, which the index names instead of the one that begins in another.
+// move counts an entry that was copied to a segment, which the index names instead of the one that
+// begins in another.
 func (s *space) move(at uint64, from, to int, size int64, kind uint8) {
 	s.add(to, size, kind)
 	s.dead(at, from, size, kind)
@@ -124,7 +127,8 @@ func (s *space) starves() bool {
 	return s.starving
 }
 
-// close hands a segment of an own log over: nothing lands in it any more, and all of its entries are on all replicas.
+// close hands a segment of an own log over: nothing lands in it any more, and all of its entries
+// are on all replicas.
 func (s *space) close(seg rowan.Segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,8 +158,8 @@ func (s *space) isDead(segment int) bool {
 	return s.named[segment] == 0
 }
 
-// pick takes the committed segment with the fewest live bytes among those in which they are less than some percent of
-// all. Nothing is added to these any more, so that they never have more.
+// pick takes the committed segment with the fewest live bytes among those in which they are less
+// than some percent of all. Nothing is added to these any more, so that they never have more.
 func (s *space) pick(percent int64) (seg rowan.Segment, ends []scattered, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +185,8 @@ func (s *space) pick(percent int64) (seg rowan.Segment, ends []scattered, ok boo
 	return seg, ends, true
 }
 
-// entombed returns the committed segments with tombstones that are not being cleaned, and how many of these there are.
+// entombed returns the committed segments with tombstones that are not being cleaned, and how many
+// of these there are.
 func (s *space) entombed() (all []rowan.Segment, tombs int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,8 +209,8 @@ func (s *space) take(seg rowan.Segment) bool {
 	return i >= 0
 }
 
-// forget says that nothing reads a segment any more that is cleaned. It may be freed, unless what an index names there
-// was not found: then the error wraps rowan.ErrDamaged.
+// forget says that nothing reads a segment any more that is cleaned. It may be freed, unless what
+// an index names there was not found: then the error wraps rowan.ErrDamaged.
 func (s *space) forget(seg rowan.Segment) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,8 +241,9 @@ func (s *space) given() []rowan.Segment {
 	return all
 }
 
-// quiet lets cleaners know when nothing reads what they have moved: each reader, a task that looks entries up and reads
-// them, says up to which question it has none in hand any more that it looked up before.
+// quiet lets cleaners know when nothing reads what they have moved: each reader, a task that looks
+// entries up and reads them, says up to which question it has none in hand any more that it looked
+// up before.
 type quiet struct {
 	asked  atomic.Uint64
 	passed []atomic.Uint64 // by reader

@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// sweep drops tombstones of whose keys no older PUT is left in the segments of the node, nor can come: README.md says why
-// that is enough. It goes by segments, one a step, first over all that are not free, then over those with tombstones.
+// sweep drops tombstones of whose keys no older PUT is left in the segments of the node, nor can
+// come: README.md says why that is enough. It goes by segments, one a step, first over all that are
+// not free, then over those with tombstones.
 type sweep struct {
 	s        *Server
 	ep       rdma.Endpoint
@@ -25,7 +26,8 @@ func newSweep(s *Server, ep rdma.Endpoint, scratch []byte) *sweep {
 	return &sweep{s: s, ep: ep, scratch: scratch, dead: make([]uint64, (s.o.strides()+63)/64)}
 }
 
-// step goes on by a segment, which it reports, if there are enough tombstones. Idle says that there is nothing to clean.
+// step goes on by a segment, which it reports, if there are enough tombstones. Idle says that there
+// is nothing to clean.
 func (w *sweep) step(idle bool) (swept bool, err error) {
 	switch {
 	case w.question != 0:
@@ -47,8 +49,9 @@ func (w *sweep) step(idle bool) (swept bool, err error) {
 	return false, nil
 }
 
-// due reports whether enough segments were freed since the last sweep: before, most PUTs that held tombstones up are
-// there yet. When PUTs find no segment, or DELs of others none, and nothing is left to clean, one is enough.
+// due reports whether enough segments were freed since the last sweep: before, most PUTs that held
+// tombstones up are there yet. When PUTs find no segment, or DELs of others none, and nothing is
+// left to clean, one is enough.
 func (w *sweep) due(idle bool) bool {
 	freed, enough := w.s.table.Freed()-w.freed, w.s.o.Log.Segments/4
 	if idle && (w.s.table.Free() <= w.s.o.Keep || w.s.space.starves()) {
@@ -57,7 +60,8 @@ func (w *sweep) due(idle bool) bool {
 	return freed >= uint64(enough)
 }
 
-// begin begins with the next sweep, when there are enough tombstones: any, when others' DELs find no room.
+// begin begins with the next sweep, when there are enough tombstones: any, when others' DELs find
+// no room.
 func (w *sweep) begin() {
 	tombs, n := w.s.space.entombed()
 	enough := w.s.o.Tombs
@@ -117,7 +121,8 @@ func (w *sweep) drop(seg rowan.Segment) error {
 	})
 }
 
-// may reports whether nothing older of a shard comes than what the server has: tombstones may be dropped.
+// may reports whether nothing older of a shard comes than what the server has: tombstones may be
+// dropped.
 func (s *Server) may(shard int) bool {
 	t := s.adopted()
 	return t != nil && s.known.isSettled(t.Term) && !t.incomplete(shard)

@@ -41,7 +41,8 @@ func (s *slow) goOn(left int) error {
 	return s.free()
 }
 
-// TestSweep: a tombstone is dropped when no PUT of its key is in memory, and not before; in the end each is.
+// TestSweep: a tombstone is dropped when no PUT of its key is in memory, and not before; in the end
+// each is.
 func TestSweep(t *testing.T) {
 	b := newBench(t, 1, Rowan)
 	b.s.o.Tombs, b.s.o.FullAfter = 1, 0
@@ -115,8 +116,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestSweepWaits: a sweep looks at no segment before all readers have passed what they had in hand, cleaners with their
-// copies, too.
+// TestSweepWaits: a sweep looks at no segment before all readers have passed what they had in hand,
+// cleaners with their copies, too.
 func TestSweepWaits(t *testing.T) {
 	b := newBench(t, 1, Rowan)
 	b.end(b.begin(ProcInsert, "value"), StatusOK)
@@ -168,8 +169,9 @@ func TestCopiesKeepTerms(t *testing.T) {
 	}
 }
 
-// TestSweepSpares: no tombstone is dropped of a shard of which older PUTs may be on their way: while it is copied to the
-// server, or migrates to it, and before the server has what others give it in a term.
+// TestSweepSpares: no tombstone is dropped of a shard of which older PUTs may be on their way:
+// while it is copied to the server, or migrates to it, and before the server has what others give
+// it in a term.
 func TestSweepSpares(t *testing.T) {
 	b := newBench(t, 1, Rowan)
 	b.end(b.begin(ProcInsert, "value"), StatusOK)

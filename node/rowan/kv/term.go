@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// term is a configuration as a server knows it. It does not change: a committed one is another term.
+// term is a configuration as a server knows it. It does not change: a committed one is another
+// term.
 type term struct {
 	*shards.Config
 	node   int
@@ -45,8 +46,8 @@ func (t *term) otherReplicas(shard int) []int {
 // leads reports whether the server is the primary of a shard.
 func (t *term) leads(shard int) bool { return t.Shards[shard].Primary == t.node }
 
-// copiesTo returns the servers to which this one copies a shard. The source of a migration does, which is complete, or
-// the primary.
+// copiesTo returns the servers to which this one copies a shard. The source of a migration does,
+// which is complete, or the primary.
 func (t *term) copiesTo(shard int) []int {
 	switch s := &t.Shards[shard]; {
 	case s.Source == t.node:
@@ -72,8 +73,8 @@ func (t *term) complete(shard int) bool {
 	return t != nil && t.Shards[shard].Has(t.node) && !t.incomplete(shard)
 }
 
-// differed reports whether the server copies a shard of which it was a complete replica in the term before, or to which it
-// migrated, and its source lives: it was found to be damaged.
+// differed reports whether the server copies a shard of which it was a complete replica in the term
+// before, or to which it migrated, and its source lives: it was found to be damaged.
 func (t *term) differed(before *term, shard int) bool {
 	if before == nil || !t.incomplete(shard) {
 		return false
@@ -85,11 +86,12 @@ func (t *term) differed(before *term, shard int) bool {
 // takesPart reports whether the server is a member, and the term is committed.
 func (t *term) takesPart() bool { return t != nil && t.Committed && t.Member(t.node) != nil }
 
-// stamps is what no stamp of an entry exceeds that was appended in an earlier term. All of these are at rest once the
-// term is committed.
+// stamps is what no stamp of an entry exceeds that was appended in an earlier term. All of these
+// are at rest once the term is committed.
 func (t *term) stamps() uint64 { return t.Term<<32 - 1 }
 
-// gifts is what no stamp of an entry exceeds that an exchanger has given in the term. What it copies is behind.
+// gifts is what no stamp of an entry exceeds that an exchanger has given in the term. What it
+// copies is behind.
 func (t *term) gifts() uint64 { return t.Term<<32 | (1<<31 - 1) }
 
 // known is what a server knows of terms and views. Its tasks look at it for each request.
@@ -134,23 +136,24 @@ func (s *Server) seen(task int, term uint64) {
 	s.saw[task] = max(s.saw[task], term)
 }
 
-// turns notes that a worker takes nothing of terms before one from others any more, which is committed, and has nothing of
-// them under way.
+// turns notes that a worker takes nothing of terms before one from others any more, which is
+// committed, and has nothing of them under way.
 func (s *Server) turns(worker int, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turned[worker] = max(s.turned[worker], term)
 }
 
-// turnedTo reports whether all workers do so. With kinds but RPC they take nothing from others at all.
+// turnedTo reports whether all workers do so. With kinds but RPC they take nothing from others at
+// all.
 func (s *Server) turnedTo(term uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.o.Kind != RPC || slices.Min(s.turned) >= term
 }
 
-// Adopt implements cm.Store. From here on no worker begins anything in an earlier term, and none in this one before it
-// is committed.
+// Adopt implements cm.Store. From here on no worker begins anything in an earlier term, and none in
+// this one before it is committed.
 func (c *control) Adopt(config *shards.Config) error {
 	s := c.s
 	if len(config.Shards) != s.o.Shards {
@@ -185,8 +188,8 @@ func (c *control) Adopt(config *shards.Config) error {
 	return nil
 }
 
-// mark notes durably since when the server has the shards that it gains or loses. A crash ahead of LastTerm's word
-// leaves marks of a term in which nothing was done.
+// mark notes durably since when the server has the shards that it gains or loses. A crash ahead of
+// LastTerm's word leaves marks of a term in which nothing was done.
 func (c *control) mark(t, before *term) error {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -205,7 +208,8 @@ func (c *control) mark(t, before *term) error {
 	return rdma.Do(c.ep, b.As("mark shards"), patience)
 }
 
-// adopted returns the last term that was adopted, if it is committed and the server is a member; nil: it is not so.
+// adopted returns the last term that was adopted, if it is committed and the server is a member;
+// nil: it is not so.
 func (s *Server) adopted() *term {
 	if t := s.known.last(); t.takesPart() {
 		return t
@@ -222,8 +226,8 @@ func (c *control) write(step rdma.Step, at rdma.Addr, word uint64) error {
 	return rdma.Do(c.ep, b.As(step), patience)
 }
 
-// Quiet implements cm.Store. Behind the last write others are told what is on all replicas: all that the server has
-// written.
+// Quiet implements cm.Store. Behind the last write others are told what is on all replicas: all
+// that the server has written.
 func (c *control) Quiet() bool {
 	c.s.mu.Lock()
 	for _, saw := range c.s.saw {
@@ -240,9 +244,10 @@ func (c *control) Quiet() bool {
 	return true
 }
 
-// Report implements cm.Store: it tells which shards the server has copied, as it was told, and which have migrated to
-// it; what was counted of those that it serves; and whether there is room for another one. In a term in which replicas
-// are compared it tells what it has of them, and no more.
+// Report implements cm.Store: it tells which shards the server has copied, as it was told, and
+// which have migrated to it; what was counted of those that it serves; and whether there is room
+// for another one. In a term in which replicas are compared it tells what it has of them, and no
+// more.
 func (c *control) Report() (r cm.Report) {
 	t := c.s.known.last()
 	if t.Compare {

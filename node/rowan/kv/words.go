@@ -11,13 +11,15 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// Each server begins its memory with words: the last term that it has adopted as a member; by shard, the CommitVer, of
-// which it is the primary (see control.tell), the stamp of the last entry when the shard was copied to it, and the term
-// since which it is a replica (see since); and by node, the last term in which that one's server has given it what it
-// had (see exchanger). The log is behind.
+// Each server begins its memory with words: the last term that it has adopted as a member; by
+// shard, the CommitVer, of which it is the primary (see control.tell), the stamp of the last entry
+// when the shard was copied to it, and the term since which it is a replica (see since); and by
+// node, the last term in which that one's server has given it what it had (see exchanger). The log
+// is behind.
 //
-// Those that a server reads when it is started anew are sealed: the lower 48 bits are what the word says, and the upper
-// ones a checksum, of which one is the parity, so that any one bit may flip. Zero is sealed as it is.
+// Those that a server reads when it is started anew are sealed: the lower 48 bits are what the word
+// says, and the upper ones a checksum, of which one is the parity, so that any one bit may flip.
+// Zero is sealed as it is.
 func (o Options) wordsBytes() uint64 {
 	return uint64((8*(1+3*o.Shards+o.Nodes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
 }
@@ -55,12 +57,14 @@ func unseal(word uint64) (n uint64, ok bool) {
 	return n, true
 }
 
-// since reads the terms since which the server of a node has shards, by shard; 0: it does not have that one.
+// since reads the terms since which the server of a node has shards, by shard; 0: it does not have
+// that one.
 func (o Options) since(ep rdma.Endpoint, node int) ([]uint64, error) {
 	return o.readWords(ep, "read since when", o.sinceAt(node, 0))
 }
 
-// readWords reads a sealed word for each shard. The error wraps rowan.ErrDamaged when one was damaged.
+// readWords reads a sealed word for each shard. The error wraps rowan.ErrDamaged when one was
+// damaged.
 func (o Options) readWords(ep rdma.Endpoint, step rdma.Step, at rdma.Addr) ([]uint64, error) {
 	b := ep.Batch()
 	defer b.Release()

@@ -27,7 +27,8 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// TestForget: a server that is started anew clears what others told in earlier terms, and nothing else.
+// TestForget: a server that is started anew clears what others told in earlier terms, and nothing
+// else.
 func TestForget(t *testing.T) {
 	b := newBench(t, 2, Rowan)
 	s, o := b.s, b.s.o

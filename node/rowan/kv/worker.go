@@ -13,10 +13,11 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// worker is a task that serves requests (section 5.1): GETs of any key, and writes of those keys that are its own. So
-// it alone decides whether such a key is there, by what is in flight, too. GETs go by the index, which names what is on
-// all replicas. A worker waits for nothing but the next thing to do: an operation whose verbs are in flight is kept,
-// and gone on with when they are complete.
+// worker is a task that serves requests (section 5.1): GETs of any key, and writes of those keys
+// that are its own. So it alone decides whether such a key is there, by what is in flight, too.
+// GETs go by the index, which names what is on all replicas. A worker waits for nothing but the
+// next thing to do: an operation whose verbs are in flight is kept, and gone on with when they are
+// complete.
 type worker struct {
 	s       *Server
 	ep      rdma.Endpoint
@@ -51,7 +52,8 @@ type filling struct {
 	full   bool
 }
 
-// Pauses of a worker that has nothing to do, at least, and of one that tries again what had no room.
+// Pauses of a worker that has nothing to do, at least, and of one that tries again what had no
+// room.
 const (
 	idle  = time.Millisecond
 	pause = 20 * time.Microsecond
@@ -265,8 +267,9 @@ func (w *worker) see() {
 	w.s.seen(w.number, t.Term)
 }
 
-// turn goes on to the server's term. Writes that have no version yet are refused, as they are of an earlier one; those
-// that have one go on at all replicas that are left. These, and GETs, end before the term is committed.
+// turn goes on to the server's term. Writes that have no version yet are refused, as they are of an
+// earlier one; those that have one go on at all replicas that are left. These, and GETs, end before
+// the term is committed.
 func (w *worker) turn() error {
 	t := w.s.known.last()
 	if t == w.term {
@@ -302,9 +305,10 @@ func (w *worker) ended(err error) (bool, error) {
 	return true, err
 }
 
-// pass lets cleaners know when the worker has nothing in hand any more that it looked up before they asked: no READ of
-// an entry is in flight, and what writes know of their keys is looked up again. Answers have copies. It waits for no
-// write, which may wait for the room that cleaners make.
+// pass lets cleaners know when the worker has nothing in hand any more that it looked up before
+// they asked: no READ of an entry is in flight, and what writes know of their keys is looked up
+// again. Answers have copies. It waits for no write, which may wait for the room that cleaners
+// make.
 func (w *worker) pass() {
 	q := &w.s.quiet
 	if last := q.last(); w.question == 0 && last > 0 && last != q.of(w.number) {

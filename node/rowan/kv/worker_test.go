@@ -190,8 +190,9 @@ func (b *bench) passed(question uint64) bool {
 	return b.s.quiet.of(0) >= question
 }
 
-// TestQuiet: a worker passes no question of a cleaner while it reads what it looked up before; what a write knows of its
-// key is looked up again. Neither an answer that is on its way nor a write that waits holds any up.
+// TestQuiet: a worker passes no question of a cleaner while it reads what it looked up before; what
+// a write knows of its key is looked up again. Neither an answer that is on its way nor a write
+// that waits holds any up.
 func TestQuiet(t *testing.T) {
 	b := newBench(t, 1, Rowan)
 	b.end(b.begin(ProcInsert, "first"), StatusOK)
@@ -269,8 +270,8 @@ func TestFreed(t *testing.T) {
 	}
 }
 
-// TestRepeated: an append that a backup did not take is repeated until it does, though it gives no leave for PUTs. The
-// write is answered then, and not before. DELs have leave, too.
+// TestRepeated: an append that a backup did not take is repeated until it does, though it gives no
+// leave for PUTs. The write is answered then, and not before. DELs have leave, too.
 func TestRepeated(t *testing.T) {
 	b := newBench(t, 2, Rowan)
 	ep, err := b.f.Open("backup")
@@ -355,7 +356,8 @@ func TestSee(t *testing.T) {
 	}
 }
 
-// TestJoins: a worker whose answers do not arrive, since it has not joined a new view, joins it when the server knows.
+// TestJoins: a worker whose answers do not arrive, since it has not joined a new view, joins it
+// when the server knows.
 func TestJoins(t *testing.T) {
 	b := newBench(t, 1, Rowan)
 	for from := uint64(0); from < 2; from++ {

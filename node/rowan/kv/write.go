@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// key is one that writes are in progress of. These take their versions in the order in which they came, so that each is
-// decided by what the one before leaves, which may be in flight yet: what is refused by that is answered when that is
-// on all replicas.
+// key is one that writes are in progress of. These take their versions in the order in which they
+// came, so that each is decided by what the one before leaves, which may be in flight yet: what is
+// refused by that is answered when that is on all replicas.
 type key struct {
 	hash  uint64
 	index *index.Index // of the shard
@@ -92,7 +92,8 @@ func (w *worker) newKey(o *op) *key {
 	return k
 }
 
-// advance goes on with the writes of a key: with those that are on all replicas, and with those that have no version.
+// advance goes on with the writes of a key: with those that are on all replicas, and with those
+// that have no version.
 func (w *worker) advance(k *key, now time.Duration) error {
 	for len(k.done)+len(k.queue) > 0 {
 		if !k.fresh {
@@ -176,8 +177,8 @@ func (w *worker) readFor(k *key, n int) error {
 	return w.ep.Post(k.look.As("look up"))
 }
 
-// decide answers a write that is refused, or gives it a version and sends it on its way; false: there is no room for it
-// now.
+// decide answers a write that is refused, or gives it a version and sends it on its way; false:
+// there is no room for it now.
 func (w *worker) decide(k *key, o *op, now time.Duration) (done bool, err error) {
 	if !k.decided && k.damaged != 0 {
 		return true, w.refuseDamaged(o, k.damaged)
@@ -215,7 +216,8 @@ func (w *worker) decide(k *key, o *op, now time.Duration) (done bool, err error)
 	return false, nil
 }
 
-// follow answers a write that changes nothing, once what it was decided by is on all replicas, and in the index.
+// follow answers a write that changes nothing, once what it was decided by is on all replicas, and
+// in the index.
 func (w *worker) follow(k *key, o *op, status uint16) error {
 	o.status = status
 	if n := len(k.flying); n > 0 {
@@ -225,8 +227,8 @@ func (w *worker) follow(k *key, o *op, status uint16) error {
 	return w.answer(o, status)
 }
 
-// send gives a write its version, when there is room for it on all replicas, and posts it to all of them: to the log of
-// the worker, with a READ behind, and to the backups' logs, in one batch.
+// send gives a write its version, when there is room for it on all replicas, and posts it to all of
+// them: to the log of the worker, with a READ behind, and to the backups' logs, in one batch.
 func (w *worker) send(o *op, now time.Duration) error {
 	del, keep := o.proc == ProcDelete, w.s.o.Keep
 	if del {
@@ -324,7 +326,8 @@ func (w *worker) replicate(o *op, now time.Duration) (err error) {
 	return w.advance(k, now)
 }
 
-// rewrite posts the WRITE to the worker's own log again, to the same place, which a new view has ended.
+// rewrite posts the WRITE to the worker's own log again, to the same place, which a new view has
+// ended.
 func (w *worker) rewrite(o *op) (err error) {
 	o.local, err = w.repost(o.local)
 	return err
@@ -341,8 +344,8 @@ func (w *worker) repost(was *rdma.Batch) (*rdma.Batch, error) {
 	return b, w.ep.Post(b.As("rewrite"))
 }
 
-// apply has the index name a write's entry, unless it names that of a later one of the key; false: the index is not as
-// the worker knows it.
+// apply has the index name a write's entry, unless it names that of a later one of the key; false:
+// the index is not as the worker knows it.
 func (w *worker) apply(k *key, o *op) bool {
 	if o.version < k.version {
 		return true
@@ -359,7 +362,8 @@ func (w *worker) apply(k *key, o *op) bool {
 	return true
 }
 
-// finish answers a write that is on all replicas and in the index, and those that were decided by it.
+// finish answers a write that is on all replicas and in the index, and those that were decided by
+// it.
 func (w *worker) finish(o *op) error {
 	w.drain(o.segment)
 	for _, f := range o.followers {
@@ -394,8 +398,8 @@ func (w *worker) full() {
 	}
 }
 
-// drain says that a write to a segment is over: in the index, or superseded. A full segment without others is handed
-// over: from then on what the index does not name is garbage.
+// drain says that a write to a segment is over: in the index, or superseded. A full segment without
+// others is handed over: from then on what the index does not name is garbage.
 func (w *worker) drain(seg rowan.Segment) {
 	i := slices.IndexFunc(w.filling, func(f filling) bool { return f.Segment == seg })
 	f := &w.filling[i]

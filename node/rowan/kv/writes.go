@@ -10,9 +10,9 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// writes is the replication of RWrite-KV, Batch-KV and Share-KV: a worker WRITEs entries to logs in the backups'
-// memory. A READ behind each sees it into that. An entry has its place before its version, and keeps it: a WRITE that failed is
-// repeated as it was.
+// writes is the replication of RWrite-KV, Batch-KV and Share-KV: a worker WRITEs entries to logs in
+// the backups' memory. A READ behind each sees it into that. An entry has its place before its
+// version, and keeps it: a WRITE that failed is repeated as it was.
 type writes struct {
 	w        *worker
 	logs     []*rowan.Remote // by node; nil: the worker's own
@@ -198,7 +198,8 @@ func (x *writes) turn(t *term) {
 // giveUp leaves the entry where it is, which goes to the dead node until the term is committed.
 func (x *writes) giveUp(_ *op, a *appending) { a.gathered = nil }
 
-// writesTo returns the term in which remote logs of a server have writers; 0: they have none, as it is no member.
+// writesTo returns the term in which remote logs of a server have writers; 0: they have none, as it
+// is no member.
 func (t *term) writesTo(node int) uint64 {
 	if t.Member(node) == nil {
 		return 0

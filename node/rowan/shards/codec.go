@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A configuration is a header, the members, and the shards, little-endian. Shards name servers by their places among
-// the members: primary, source, backups, those that copy.
+// A configuration is a header, the members, and the shards, little-endian. Shards name servers by
+// their places among the members: primary, source, backups, those that copy.
 //
 //	format u16 | state u8 | replication u8 | members u16 | 0 u16 | term u64 | shards u32 | 0 u32
 //	node u16 | since u32                     a member
@@ -32,14 +32,15 @@ const (
 // ErrFormat is wrapped when bytes are no configuration, or one of another format.
 var ErrFormat = errors.New("no configuration of this format")
 
-// Bound returns how long a configuration may become, in bytes: replicas are one more than there are to be while a shard
-// moves. 48 shards and 3 replicas for each of MaxMembers servers take 63,000 bytes, and rdma.MaxConfig is 65,536.
+// Bound returns how long a configuration may become, in bytes: replicas are one more than there are
+// to be while a shard moves. 48 shards and 3 replicas for each of MaxMembers servers take 63,000
+// bytes, and rdma.MaxConfig is 65,536.
 func Bound(members, shards, replication int) int {
 	return headerBytes + members*memberBytes + shards*(1+replication+1)
 }
 
-// Encode returns the configuration's bytes, at most rdma.MaxConfig if New made the first one. It panics when the
-// configuration breaks what Check says.
+// Encode returns the configuration's bytes, at most rdma.MaxConfig if New made the first one. It
+// panics when the configuration breaks what Check says.
 func (c *Config) Encode() []byte {
 	if err := c.Check(); err != nil {
 		panic(fmt.Sprintf("shards: encode a configuration: %v", err))

@@ -44,7 +44,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestBound: what New makes fits into the registers, whatever happens to it; the largest pool is among that.
+// TestBound: what New makes fits into the registers, whatever happens to it; the largest pool is
+// among that.
 func TestBound(t *testing.T) {
 	c := made(t, shards.MaxMembers, 48, 3)
 	for i := range c.Shards {

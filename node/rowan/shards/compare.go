@@ -17,14 +17,14 @@ type Digest struct {
 	Weight uint64 // of the versions: one that lacks pairs, or has older ones, has less
 }
 
-// Compared returns the configuration that follows a cold start, given the digests of all replicas that are complete,
-// and the replicas that differ. What lies in memory may be damaged while servers are stopped: bits flip. A replica that
-// differs is treated as if its server had died, for this shard alone. So the server begins to copy the shard, or
-// another one does.
+// Compared returns the configuration that follows a cold start, given the digests of all replicas
+// that are complete, and the replicas that differ. What lies in memory may be damaged while servers
+// are stopped: bits flip. A replica that differs is treated as if its server had died, for this
+// shard alone. So the server begins to copy the shard, or another one does.
 //
-// The digest of most replicas counts. Of as many, the one with the greatest weight does: a replica that was damaged
-// lacks pairs, or has older ones. With two replicas that is wrong for a pair that was deleted, if the damage is to its
-// tombstone, and the other replica has dropped that.
+// The digest of most replicas counts. Of as many, the one with the greatest weight does: a replica
+// that was damaged lacks pairs, or has older ones. With two replicas that is wrong for a pair that
+// was deleted, if the damage is to its tombstone, and the other replica has dropped that.
 //
 // The error wraps ErrRefused while a digest is missing, and in a term that compares nothing.
 func (c *Config) Compared(digests map[Replica]Digest) (next *Config, differ []Replica, err error) {
@@ -51,10 +51,11 @@ func (c *Config) Compared(digests map[Replica]Digest) (next *Config, differ []Re
 	return next, differ, nil
 }
 
-// Damaged returns the configuration without replicas in which records are damaged, as their servers report in this very
-// term, and which ones those are: as if their servers had died, for these shards alone. So a replica that is complete
-// serves the shard, and the server begins to copy it, or another one does. A replica stays if no other one would be
-// complete: what is damaged there is lost, and the rest is not.
+// Damaged returns the configuration without replicas in which records are damaged, as their servers
+// report in this very term, and which ones those are: as if their servers had died, for these
+// shards alone. So a replica that is complete serves the shard, and the server begins to copy it,
+// or another one does. A replica stays if no other one would be complete: what is damaged there is
+// lost, and the rest is not.
 func (c *Config) Damaged(damaged []Replica) (next *Config, left []Replica, err error) {
 	if next, err = c.next(); err != nil {
 		return nil, nil, err

@@ -23,21 +23,23 @@ const None = -1
 
 // What callers branch on.
 var (
-	// ErrRefused is wrapped when a configuration does not allow a change: it is another one than the caller thinks.
+	// ErrRefused is wrapped when a configuration does not allow a change: it is another one than the
+	// caller thinks.
 	ErrRefused = errors.New("the configuration does not allow it")
 	// ErrTerms is wrapped when there is no higher term.
 	ErrTerms = errors.New("no term is left")
 )
 
-// Config says which server has which shard. Rules do not change it, and neither may others once it is shared.
+// Config says which server has which shard. Rules do not change it, and neither may others once it
+// is shared.
 type Config struct {
 	// Term is higher than that of each configuration before, from 1 on.
 	Term uint64
-	// Committed says that each member knows the term and serves in no earlier one, and that servers that are no members
-	// any more do not serve. Nothing is served in a term that is not committed.
+	// Committed says that each member knows the term and serves in no earlier one, and that servers
+	// that are no members any more do not serve. Nothing is served in a term that is not committed.
 	Committed bool
-	// Compare says that nothing is served in this term, though it is committed: servers were started anew, and say what
-	// their replicas have. See Compared.
+	// Compare says that nothing is served in this term, though it is committed: servers were started
+	// anew, and say what their replicas have. See Compared.
 	Compare bool
 	// Replication is how many replicas of each shard there are to be.
 	Replication int
@@ -56,10 +58,11 @@ type Member struct {
 type Shard struct {
 	// Primary serves the shard. It is complete unless there is a Source. None: the shard is lost.
 	Primary int
-	// Source was the primary and is complete, and the shard migrates from it to Primary. None: the shard does not
-	// migrate.
+	// Source was the primary and is complete, and the shard migrates from it to Primary. None: the
+	// shard does not migrate.
 	Source int
-	// Backups are complete. When a server has copied the shard and there is one too many, the last one leaves.
+	// Backups are complete. When a server has copied the shard and there is one too many, the last one
+	// leaves.
 	Backups []int
 	// Copying servers get each write, and all else from the primary.
 	Copying []int
@@ -68,7 +71,8 @@ type Shard struct {
 // Lost reports whether nothing is left of the shard.
 func (s *Shard) Lost() bool { return s.Primary == None }
 
-// Replicas returns the servers that have the shard, the primary first. Each write goes to all of them.
+// Replicas returns the servers that have the shard, the primary first. Each write goes to all of
+// them.
 func (s *Shard) Replicas() []int {
 	if s.Lost() {
 		return nil
@@ -93,7 +97,8 @@ func (s *Shard) Has(node int) bool { return slices.Contains(s.Replicas(), node) 
 // settled reports whether no replica of the shard is about to come or to leave.
 func (s *Shard) settled() bool { return !s.Lost() && s.Source == None && len(s.Copying) == 0 }
 
-// Summary says for people in which term the servers are, and which shards have to get where they belong.
+// Summary says for people in which term the servers are, and which shards have to get where they
+// belong.
 func (c *Config) Summary() string {
 	migrate, copied := 0, 0
 	for i := range c.Shards {
@@ -123,7 +128,8 @@ func (c *Config) Summary() string {
 	return s
 }
 
-// Find returns the shard of a key's hash. A shard manages a continuous range of hashes, as long as the others'.
+// Find returns the shard of a key's hash. A shard manages a continuous range of hashes, as long as
+// the others'.
 func (c *Config) Find(hash uint64) int {
 	shard, _ := bits.Mul64(hash, uint64(len(c.Shards)))
 	return int(shard)

@@ -1,6 +1,7 @@
-// Package shards is the configuration of Rowan-KV (OSDI 2023, sections 4.1, 4.5 to 4.7): which servers are members, and
-// which of them has which shard. It has rules by which one configuration follows another, and a binary format. It does
-// no I/O: package cm stores configurations and tells servers of them.
+// Package shards is the configuration of Rowan-KV (OSDI 2023, sections 4.1, 4.5 to 4.7): which
+// servers are members, and which of them has which shard. It has rules by which one configuration
+// follows another, and a binary format. It does no I/O: package cm stores configurations and tells
+// servers of them.
 //
 //	c, err := shards.New(nodes, 48, 3)
 //	next, err := c.Fail(2)                // server 2 died: backups are promoted, others begin to copy
@@ -9,9 +10,10 @@
 //
 // # Replicas
 //
-// A shard has one primary. Its backups are complete: they have all of the shard that was ever acknowledged. Servers
-// that copy the shard are no backups yet. Each write goes to all of them before it is acknowledged, copying ones
-// included, from the term on in which they are replicas. From that follows what the rules keep:
+// A shard has one primary. Its backups are complete: they have all of the shard that was ever
+// acknowledged. Servers that copy the shard are no backups yet. Each write goes to all of them
+// before it is acknowledged, copying ones included, from the term on in which they are replicas.
+// From that follows what the rules keep:
 //
 //   - A backup stays complete, and each of them can become the primary at any time. No other replica can: with no
 //     backup left the shard is lost, and has no replicas.

@@ -7,14 +7,14 @@ import (
 
 // PlanOptions shape a Planner. Zero values mean defaults.
 type PlanOptions struct {
-	// Over is the load, in percent of the mean, above which a server is overloaded, and Toward the one at which it has
-	// moved enough; 130 and 105 by default, as in the paper.
+	// Over is the load, in percent of the mean, above which a server is overloaded, and Toward the one
+	// at which it has moved enough; 130 and 105 by default, as in the paper.
 	Over, Toward uint64
-	// Least is the mean load of servers in a period below which nothing moves: 1000 by default. With fewer requests
-	// some server is above the others by chance.
+	// Least is the mean load of servers in a period below which nothing moves: 1000 by default. With
+	// fewer requests some server is above the others by chance.
 	Least uint64
-	// Pause is how many periods are left out behind one with a migration: 2 by default. The first one is of both
-	// distributions.
+	// Pause is how many periods are left out behind one with a migration: 2 by default. The first one
+	// is of both distributions.
 	Pause int
 }
 
@@ -27,20 +27,21 @@ type Load struct {
 // maxLoad bounds counts, so that sums of all shards in percent fit into 64 bits.
 const maxLoad = 1 << 40
 
-// Planner finds the moves that even the servers' loads out (4.6). It is deterministic: of equal choices the lowest
-// numbers are taken.
+// Planner finds the moves that even the servers' loads out (4.6). It is deterministic: of equal
+// choices the lowest numbers are taken.
 //
-// Moves come to an end while loads stay as they are. A move takes d from a server with load x and gives it to one with
-// y, and y + d < x, so that the sum of the squares of all loads falls, by 2d(x - y - d). With loads that change a
-// little they come to an end, too: a server moves nothing unless its load, and those of the servers that take it, are
-// lower afterwards than its load was by Toward's distance from the mean. So a shard that no server has room for stays
-// where it is.
+// Moves come to an end while loads stay as they are. A move takes d from a server with load x and
+// gives it to one with y, and y + d < x, so that the sum of the squares of all loads falls, by 2d(x
+// - y - d). With loads that change a little they come to an end, too: a server moves nothing unless
+// its load, and those of the servers that take it, are lower afterwards than its load was by
+// Toward's distance from the mean. So a shard that no server has room for stays where it is.
 type Planner struct {
 	o    PlanOptions
 	rest int // periods that are left out yet
 }
 
-// NewPlanner returns a planner which leaves out the periods of a pause first, since it does not know what moved.
+// NewPlanner returns a planner which leaves out the periods of a pause first, since it does not
+// know what moved.
 func NewPlanner(o PlanOptions) *Planner {
 	set := func(n *uint64, v uint64) {
 		if *n == 0 {
@@ -56,8 +57,9 @@ func NewPlanner(o PlanOptions) *Planner {
 	return &Planner{o: o, rest: o.Pause}
 }
 
-// Plan returns the moves to begin at the end of a period, given the loads of all shards in it, and the servers that
-// have no room for another shard: none of two is of one shard. It is to be called for each period.
+// Plan returns the moves to begin at the end of a period, given the loads of all shards in it, and
+// the servers that have no room for another shard: none of two is of one shard. It is to be called
+// for each period.
 func (p *Planner) Plan(c *Config, loads []Load, full ...int) (moves []Move) {
 	if !c.Committed || slices.ContainsFunc(c.Shards, c.moves) {
 		p.rest = p.o.Pause
@@ -140,8 +142,8 @@ type choice struct {
 	worst uint64 // the higher load of both servers afterwards
 }
 
-// relieve moves replicas away from an overloaded server, until its load is near the mean or none helps, and returns the
-// moves. With too little won it moves none.
+// relieve moves replicas away from an overloaded server, until its load is near the mean or none
+// helps, and returns the moves. With too little won it moves none.
 func (b *balance) relieve(from int) (moves []Move) {
 	before, worst := b.at[from], uint64(0)
 	was := slices.Clone(b.at)
@@ -167,8 +169,9 @@ func (b *balance) relieve(from int) (moves []Move) {
 	return moves
 }
 
-// best returns the move away from a server after which the higher load of both servers is the lowest, and lower than
-// the server's is. The target is below the mean, and the shard is not hotter than the mean.
+// best returns the move away from a server after which the higher load of both servers is the
+// lowest, and lower than the server's is. The target is below the mean, and the shard is not hotter
+// than the mean.
 func (b *balance) best(from int) (best choice, ok bool) {
 	best.worst = b.at[from]
 	node := b.c.Members[from].Node
@@ -192,7 +195,8 @@ func (b *balance) best(from int) (best choice, ok bool) {
 	return best, ok
 }
 
-// by returns the load that goes from one server to the other with a move; 0: none, or the other way.
+// by returns the load that goes from one server to the other with a move; 0: none, or the other
+// way.
 func (b *balance) by(m Move) uint64 {
 	s, l := &b.c.Shards[m.Shard], b.loads[m.Shard]
 	primary := s.Primary == m.From

@@ -79,7 +79,8 @@ func awake(c *shards.Config) *shards.Planner {
 	return p
 }
 
-// TestFigure15 is the paper's scenario: of 6 servers A loses 80 % of its requests to one shard of B.
+// TestFigure15 is the paper's scenario: of 6 servers A loses 80 % of its requests to one shard of
+// B.
 func TestFigure15(t *testing.T) {
 	const a, b, hot = 0, 1, 1
 	c := made(t, 6, 48, 3).Commit()
@@ -121,7 +122,8 @@ func TestFigure15(t *testing.T) {
 	}
 }
 
-// scene is a configuration with one primary at each server for each of the given loads, without writes.
+// scene is a configuration with one primary at each server for each of the given loads, without
+// writes.
 func scene(t *testing.T, replication int, servers ...[]uint64) (*shards.Config, []shards.Load) {
 	t.Helper()
 	perServer := 0
@@ -184,7 +186,8 @@ func TestIdle(t *testing.T) {
 func TestPlanReplicas(t *testing.T) {
 	c := made(t, 3, 2, 2).Commit() // shard 0: 0, 1; shard 1: 1, 2; shard 2: 2, 0; shard 3: 0, 2; 4: 1, 0; 5: 2, 1
 	loads := []shards.Load{{90, 80}, {50, 0}, {50, 0}, {70, 60}, {0, 0}, {0, 0}}
-	// Server 0: 160, 1: 130, 2: 110. Changing places would take 10 from it, at most, and moving shard 3 to 1 takes 70.
+	// Server 0: 160, 1: 130, 2: 110. Changing places would take 10 from it, at most, and moving shard
+	// 3 to 1 takes 70.
 	if got := fmt.Sprint(awake(c).Plan(c, loads)); got != "[]" {
 		t.Errorf("servers near the mean: %v", got)
 	}
@@ -202,7 +205,8 @@ func TestPlanReplicas(t *testing.T) {
 	}
 }
 
-// TestPause: nothing moves beside a migration, nor in the pause behind it, nor before the first one.
+// TestPause: nothing moves beside a migration, nor in the pause behind it, nor before the first
+// one.
 func TestPause(t *testing.T) {
 	c, loads := scene(t, 1, []uint64{70, 50, 20}, []uint64{100}, []uint64{80}, []uint64{80})
 	p := shards.NewPlanner(shards.PlanOptions{Pause: 3, Least: 1})
@@ -239,8 +243,9 @@ func TestPause(t *testing.T) {
 	plan(moving, false)
 }
 
-// TestPlanEnds runs many periods with loads of any kind that change by a little: no shard moves for ever, and no plan
-// makes the highest load higher. Servers die and join meanwhile, with other loads.
+// TestPlanEnds runs many periods with loads of any kind that change by a little: no shard moves for
+// ever, and no plan makes the highest load higher. Servers die and join meanwhile, with other
+// loads.
 func TestPlanEnds(t *testing.T) {
 	moved := 0
 	seeds.Each(t, 90, func(seed uint64) error {

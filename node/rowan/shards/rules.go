@@ -7,12 +7,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// New returns the first configuration, of term 1: perServer shards for each of the given nodes (48 in the paper), with
-// as many replicas each.
+// New returns the first configuration, of term 1: perServer shards for each of the given nodes (48
+// in the paper), with as many replicas each.
 //
-// Shard s has its primary at the node of place s modulo the number of nodes, so that each is the primary of perServer
-// shards. Backups follow at distances that rotate: those of one primary are spread over all others, and each node has
-// as many as any other.
+// Shard s has its primary at the node of place s modulo the number of nodes, so that each is the
+// primary of perServer shards. Backups follow at distances that rotate: those of one primary are
+// spread over all others, and each node has as many as any other.
 func New(nodes []int, perServer, replication int) (*Config, error) {
 	n := len(nodes)
 	c := &Config{Term: 1, Replication: replication}
@@ -46,7 +46,8 @@ func New(nodes []int, perServer, replication int) (*Config, error) {
 	return c, nil
 }
 
-// Commit returns the configuration as a committed one. The caller has made sure of what Committed says.
+// Commit returns the configuration as a committed one. The caller has made sure of what Committed
+// says.
 func (c *Config) Commit() *Config {
 	next := *c
 	next.Committed = true
@@ -69,15 +70,17 @@ func (c *Config) next() (*Config, error) {
 	return next, nil
 }
 
-// Fail returns the configuration without servers that died, which must have stopped to serve before it is committed.
+// Fail returns the configuration without servers that died, which must have stopped to serve before
+// it is committed.
 //
-// A shard without its primary, or with the source of its migration gone, gets a complete replica as its primary: what
-// was acknowledged is on each of those, however far the migration was. The source of a target that died is one of them.
-// A target whose source died goes on to copy, from the new primary. Of the complete replicas the one is taken whose
-// server is the primary of the fewest shards. A shard with none is lost.
+// A shard without its primary, or with the source of its migration gone, gets a complete replica as
+// its primary: what was acknowledged is on each of those, however far the migration was. The source
+// of a target that died is one of them. A target whose source died goes on to copy, from the new
+// primary. Of the complete replicas the one is taken whose server is the primary of the fewest
+// shards. A shard with none is lost.
 //
-// Then servers with few replicas begin to copy shards that have too few, one that a target or a leaving server has
-// counted.
+// Then servers with few replicas begin to copy shards that have too few, one that a target or a
+// leaving server has counted.
 func (c *Config) Fail(dead ...int) (*Config, error) {
 	next, err := c.next()
 	if err != nil {
@@ -96,8 +99,8 @@ func (c *Config) Fail(dead ...int) (*Config, error) {
 	return next, nil
 }
 
-// strip takes dead servers out of the shard. With no primary left that is complete, or can copy from its source, it has
-// none.
+// strip takes dead servers out of the shard. With no primary left that is complete, or can copy
+// from its source, it has none.
 func (s *Shard) strip(isDead func(int) bool) {
 	target, source := s.Primary, s.Source
 	s.Backups = slices.DeleteFunc(s.Backups, isDead)
@@ -147,9 +150,10 @@ func (c *Config) replicate() {
 	}
 }
 
-// Complete returns the configuration in which a server that copied a shard is its backup. In this very term it has all
-// that the primary had when it began, and all writes since it is a replica: a primary that changed has it begin anew.
-// With a backup too many the last one leaves: the new one stands for it, and it is as complete.
+// Complete returns the configuration in which a server that copied a shard is its backup. In this
+// very term it has all that the primary had when it began, and all writes since it is a replica: a
+// primary that changed has it begin anew. With a backup too many the last one leaves: the new one
+// stands for it, and it is as complete.
 func (c *Config) Complete(shard, node int) (*Config, error) {
 	s, err := c.shard(shard)
 	if err != nil || !slices.Contains(s.Copying, node) {
@@ -168,8 +172,9 @@ func (c *Config) Complete(shard, node int) (*Config, error) {
 	return next, nil
 }
 
-// Migrated returns the configuration in which a shard's migration has ended: in this very term the target has all that
-// the source had, and is complete. The source leaves, or is a backup where backups are missing.
+// Migrated returns the configuration in which a shard's migration has ended: in this very term the
+// target has all that the source had, and is complete. The source leaves, or is a backup where
+// backups are missing.
 func (c *Config) Migrated(shard int) (*Config, error) {
 	s, err := c.shard(shard)
 	if err != nil || s.Source == None {
@@ -190,12 +195,13 @@ func (c *Config) Migrated(shard int) (*Config, error) {
 // Move is a replica of a shard that goes from one server to another.
 type Move struct{ Shard, From, To int }
 
-// Move returns the configuration in which a replica begins to move. No other one of the shard may be about to come or
-// to leave.
+// Move returns the configuration in which a replica begins to move. No other one of the shard may
+// be about to come or to leave.
 //
-// A primary that moves to a backup changes places with it: both are complete. To any other server it migrates: that
-// server is the primary at once, and the old one the source. The target may not answer before the source has stopped,
-// which it has when the term is committed. A backup that moves stays until its successor is complete.
+// A primary that moves to a backup changes places with it: both are complete. To any other server
+// it migrates: that server is the primary at once, and the old one the source. The target may not
+// answer before the source has stopped, which it has when the term is committed. A backup that
+// moves stays until its successor is complete.
 func (c *Config) Move(m Move) (*Config, error) {
 	if !c.movable(m) {
 		return nil, fmt.Errorf("move shard %d from server %d to %d: %w", m.Shard, m.From, m.To, ErrRefused)
@@ -230,9 +236,9 @@ func (c *Config) move(m Move) {
 	}
 }
 
-// Join returns the configuration with one more member, which has nothing. It begins to copy shards that have too few
-// replicas, and backups of servers that have more replicas than it has by then. Primaries move by their load alone: see
-// Planner.
+// Join returns the configuration with one more member, which has nothing. It begins to copy shards
+// that have too few replicas, and backups of servers that have more replicas than it has by then.
+// Primaries move by their load alone: see Planner.
 func (c *Config) Join(node int) (*Config, error) {
 	if node < 0 || node >= rdma.MaxNodes || c.Member(node) != nil || len(c.Members) == MaxMembers {
 		return nil, fmt.Errorf("have server %d join %d members: %w", node, len(c.Members), ErrRefused)
@@ -292,7 +298,8 @@ func (c *Config) place(node int) int {
 	return i
 }
 
-// fewest returns the one of some members that has the fewest, the lowest one if there are more; None of none.
+// fewest returns the one of some members that has the fewest, the lowest one if there are more;
+// None of none.
 func (c *Config) fewest(n counts, nodes []int) int {
 	best := None
 	for _, node := range nodes {

@@ -11,8 +11,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// cluster is what a sequence of rules does to data: which replicas have all of a shard that was acknowledged. Writes go
-// to all replicas, so that a server that has everything goes on to, as long as it is one.
+// cluster is what a sequence of rules does to data: which replicas have all of a shard that was
+// acknowledged. Writes go to all replicas, so that a server that has everything goes on to, as long
+// as it is one.
 type cluster struct {
 	c    *shards.Config
 	has  []map[int]bool // by shard: the servers that have all of it
@@ -99,7 +100,8 @@ func (k *cluster) adoptShard(i int, was, s *shards.Shard) error {
 	return nil
 }
 
-// step applies one rule, drawn at random. It returns its name, or "" where the configuration does not allow it.
+// step applies one rule, drawn at random. It returns its name, or "" where the configuration does
+// not allow it.
 func (k *cluster) step(r *rand.Rand) (what string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -204,7 +206,8 @@ func (k *cluster) compare(r *rand.Rand) (*shards.Config, error) {
 	return next, err
 }
 
-// TestRules applies rules in any order: what Check says holds, and no data is lost that a server has.
+// TestRules applies rules in any order: what Check says holds, and no data is lost that a server
+// has.
 func TestRules(t *testing.T) {
 	names := map[string]int{}
 	seeds.Each(t, 600, func(seed uint64) error {
@@ -240,8 +243,8 @@ func TestRules(t *testing.T) {
 	t.Log(names)
 }
 
-// TestNew makes configurations of many shapes: each server has as many primaries as any other, and as many backups;
-// those of one primary are spread over all others.
+// TestNew makes configurations of many shapes: each server has as many primaries as any other, and
+// as many backups; those of one primary are spread over all others.
 func TestNew(t *testing.T) {
 	for n := 1; n <= 12; n++ {
 		for replication := 1; replication <= min(n, 4); replication++ {
@@ -381,8 +384,8 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestMigration goes through what can happen to the servers of a migration, of shard 0 from 0 to 4, with backups at 1
-// and 2.
+// TestMigration goes through what can happen to the servers of a migration, of shard 0 from 0 to 4,
+// with backups at 1 and 2.
 func TestMigration(t *testing.T) {
 	c := made(t, 5, 1, 3)
 	if s := c.Shards[0]; s.Primary != 0 || !slices.Equal(s.Backups, []int{1, 2}) {
@@ -514,7 +517,8 @@ func TestColdStart(t *testing.T) {
 	}
 }
 
-// TestCompared compares two replicas, or three of which no two have the same: the one with the greatest weight counts.
+// TestCompared compares two replicas, or three of which no two have the same: the one with the
+// greatest weight counts.
 func TestCompared(t *testing.T) {
 	for _, v := range []struct {
 		weights []uint64 // of the primary and the backups

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Defaults wants the default of every flag, of root and of all commands below it, to be in the help once: cobra
-// writes that of a flag which has one, and the flag's text all others. A negative number stands for something else,
-// which the help would not say. It returns how many flags it saw.
+// Defaults wants the default of every flag, of root and of all commands below it, to be in the help
+// once: cobra writes that of a flag which has one, and the flag's text all others. A negative
+// number stands for something else, which the help would not say. It returns how many flags it saw.
 func Defaults(t testing.TB, root *cobra.Command) (flags int) {
 	t.Helper()
 	root.LocalFlags().VisitAll(func(f *pflag.Flag) {

@@ -1,6 +1,7 @@
-// Package bank is what a library of transactions over objects must pass: clients move amounts between accounts, which come
-// and go, and the history of what they saw must be that of some order of the transactions. Package rtx and package dtx
-// pass it, in virtual time, behind crashes at every verb, and on shared memory.
+// Package bank is what a library of transactions over objects must pass: clients move amounts
+// between accounts, which come and go, and the history of what they saw must be that of some order
+// of the transactions. Package rtx and package dtx pass it, in virtual time, behind crashes at
+// every verb, and on shared memory.
 package bank
 
 import (
@@ -36,9 +37,9 @@ type Client[R ~uint64] interface {
 	Now() time.Duration
 }
 
-// Bank is a pool of accounts: roots, and others that come and go, which the last root lists. Transfers keep the sum.
-// Each object holds which transaction wrote it, its balance, and the list. It is safe for concurrent use by several
-// clients.
+// Bank is a pool of accounts: roots, and others that come and go, which the last root lists.
+// Transfers keep the sum. Each object holds which transaction wrote it, its balance, and the list.
+// It is safe for concurrent use by several clients.
 type Bank[R ~uint64] struct {
 	Root     func(i int) R // root i; account i is root i, and the one behind them has the list
 	Accounts int
@@ -334,8 +335,8 @@ func (v *View[R]) Drop(to R, pick int) error {
 	return v.tx.Free(r)
 }
 
-// End reads what is there, and returns what is wrong with the history: an order of the transactions that explains it there
-// is none, or a closure saw what never was.
+// End reads what is there, and returns what is wrong with the history: an order of the transactions
+// that explains it there is none, or a closure saw what never was.
 func (k *Bank[R]) End(w Client[R]) error {
 	k.final = map[R]uint64{}
 	err := k.Run(w, "end", func(v *View[R]) error {

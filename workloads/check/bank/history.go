@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// event is a transaction as its client saw it: what it read, by the transactions that wrote that, and what it changed.
-// All that it changes it has read, or made.
+// event is a transaction as its client saw it: what it read, by the transactions that wrote that,
+// and what it changed. All that it changes it has read, or made.
 type event[R ~uint64] struct {
 	id         uint64
 	client     string
@@ -30,9 +30,9 @@ type history[R ~uint64] struct {
 	final  map[R]uint64 // the writer of what is there in the end
 }
 
-// check returns why no order of the transactions, each at one moment between its begin and its end, explains what they
-// read. The order of an object's versions is known, since a transaction reads what it replaces; so it is enough to look
-// for a cycle.
+// check returns why no order of the transactions, each at one moment between its begin and its end,
+// explains what they read. The order of an object's versions is known, since a transaction reads
+// what it replaces; so it is enough to look for a cycle.
 func (h *history[R]) check() error {
 	byID := map[uint64]*event[R]{}
 	for _, e := range h.events {
@@ -49,7 +49,8 @@ func (h *history[R]) check() error {
 	return acyclic(h.edges(effective, next))
 }
 
-// effective returns what took effect: what was answered so, and what was seen by others that took effect.
+// effective returns what took effect: what was answered so, and what was seen by others that took
+// effect.
 func (h *history[R]) effective(byID map[uint64]*event[R]) (map[uint64]*event[R], error) {
 	found := map[uint64]*event[R]{}
 	var seen []uint64
@@ -87,8 +88,8 @@ type version[R ~uint64] struct {
 	by uint64
 }
 
-// versions returns which transaction replaced each version. Each is replaced once at most, and the last one is what is
-// there.
+// versions returns which transaction replaced each version. Each is replaced once at most, and the
+// last one is what is there.
 func (h *history[R]) versions(effective map[uint64]*event[R]) (map[version[R]]uint64, error) {
 	next := map[version[R]]uint64{}
 	for _, e := range effective {

@@ -32,7 +32,8 @@ const (
 // Widest are the limits of plans whose numbers nothing restricts.
 var Widest = Limits{Workers: mostWorkers, Keys: mostKeys, Ops: mostOps, Faults: mostFaults}
 
-// Draw makes the plan of a seed for a subject. The same seed, subject and limits make the same plan.
+// Draw makes the plan of a seed for a subject. The same seed, subject and limits make the same
+// plan.
 func (s *Subject) Draw(seed uint64, l Limits) *Plan {
 	d := drawer{rand.New(rand.NewPCG(seed, 0x9a7)), s.withDefaults(), l}
 	p := &Plan{Seed: seed, Shape: d.shape(), Net: d.net(), Cache: d.IntN(3) > 0}
@@ -217,8 +218,9 @@ func (d *drawer) faults(p *Plan) {
 // mostOutages are those of a plan.
 const mostOutages = 3
 
-// outages draws, for some plans, losses of power and restarts: of all nodes, the next one while the pool may still be
-// about to recover from the last; or of one that may be lost, since others go on without it if it stays away for long.
+// outages draws, for some plans, losses of power and restarts: of all nodes, the next one while the
+// pool may still be about to recover from the last; or of one that may be lost, since others go on
+// without it if it stays away for long.
 func (d *drawer) outages(p *Plan) {
 	if d.IntN(2) == 0 {
 		return
@@ -233,7 +235,8 @@ func (d *drawer) outages(p *Plan) {
 			f.Node = one[d.IntN(len(one))]
 		}
 		f.For = d.within(50*time.Microsecond, 500*time.Microsecond, 5*time.Millisecond)
-		// A master hears of the node in between. To it one that is away again at once was so all the time.
+		// A master hears of the node in between. To it one that is away again at once was so all the
+		// time.
 		at += f.For + time.Millisecond + d.within(50*time.Microsecond, time.Millisecond, 10*time.Millisecond)
 		d.add(p, f)
 	}

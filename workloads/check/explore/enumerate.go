@@ -46,7 +46,8 @@ var scenes = []scene{
 	{"two keys", "i0:8,u0:24", "i1:8,u1:24,d1,i1:8"},
 }
 
-// doubles is how many of the runs with two crashes are left out for each that is tried, with one seed.
+// doubles is how many of the runs with two crashes are left out for each that is tried, with one
+// seed.
 const doubles = 8
 
 // leastRuns is fewer than any scene takes, together with its Open and its Close.
@@ -128,7 +129,8 @@ func (j *job) base(sc scene, seed uint64) *Plan {
 	return p
 }
 
-// never is a fault that does not happen. With it keepers take part, whose verbs land on the nodes, too.
+// never is a fault that does not happen. With it keepers take part, whose verbs land on the nodes,
+// too.
 var never = sim.Fault{Kind: sim.StepFault, Client: "nobody", At: maxTime, By: 1}
 
 func (j *job) scene(sc scene, seed uint64) (*Plan, *Failure) {
@@ -249,14 +251,15 @@ func with(p *Plan, f sim.Fault) *Plan {
 // between is a range of verbs, its ends included.
 type between struct{ from, to uint64 }
 
-// span is where the last operation of worker-0 and its Close lie: among the worker's verbs, and among those that land on
-// each node.
+// span is where the last operation of worker-0 and its Close lie: among the worker's verbs, and
+// among those that land on each node.
 type span struct {
 	between
 	landed []between
 }
 
-// moment is when an operation begins: how many verbs its worker had sent, and had landed on each node.
+// moment is when an operation begins: how many verbs its worker had sent, and had landed on each
+// node.
 type moment struct {
 	sent   uint64
 	landed []uint64

@@ -23,8 +23,8 @@ type Result struct {
 	Seed    uint64   // the lowest that failed
 	Plan    *Plan    // its plan; nil when none failed
 	Failure *Failure // what is wrong with it
-	// UndecidedSeed is the lowest with a run that could not be judged, and UndecidedPlan that run's; nil when all were
-	// judged.
+	// UndecidedSeed is the lowest with a run that could not be judged, and UndecidedPlan that run's;
+	// nil when all were judged.
 	UndecidedSeed uint64
 	UndecidedPlan *Plan
 }
@@ -32,8 +32,9 @@ type Result struct {
 // progressEvery is how many seeds go by between two calls of Progress.
 const progressEvery = 256
 
-// Fuzz runs the plans of many seeds, as many at a time as there are processors, and reports the lowest seed that fails,
-// whichever is found first. When ctx ends it stops, with what was done; runs are short.
+// Fuzz runs the plans of many seeds, as many at a time as there are processors, and reports the
+// lowest seed that fails, whichever is found first. When ctx ends it stops, with what was done;
+// runs are short.
 func (s *Subject) Fuzz(ctx context.Context, o Search) Result {
 	f := &fuzzing{subject: s, search: o}
 	f.end.Store(o.Runs)

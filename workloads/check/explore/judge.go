@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// DefaultSearch bounds the search for an order of a run's operations, in wall time: the only judgment that depends on
-// the machine. Hardly any history comes near it. A run that exceeds it is counted as undecided.
+// DefaultSearch bounds the search for an order of a run's operations, in wall time: the only
+// judgment that depends on the machine. Hardly any history comes near it. A run that exceeds it is
+// counted as undecided.
 const DefaultSearch = 2 * time.Second
 
 // judge looks at a run that is over, the visitor gone.
@@ -44,8 +45,8 @@ func (r *run) judge() *Failure {
 	return r.sound()
 }
 
-// troubled reports whether something goes wrong in the plan that may cost others' operations their outcome. A verb that
-// is late or a clock that is wrong for less than a timeout is no excuse.
+// troubled reports whether something goes wrong in the plan that may cost others' operations their
+// outcome. A verb that is late or a clock that is wrong for less than a timeout is no excuse.
 func (r *run) troubled() bool { return len(r.plan.Faults) > 0 }
 
 // struck reports whether a fault other than a crash is the player's own.

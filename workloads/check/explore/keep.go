@@ -12,14 +12,16 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// keepers is how many take part from the beginning, so that one can crash; mostKeepers bounds those that come after
-// them. One that crashes, or was taken for dead, is replaced, as a process would be.
+// keepers is how many take part from the beginning, so that one can crash; mostKeepers bounds those
+// that come after them. One that crashes, or was taken for dead, is replaced, as a process would
+// be.
 const (
 	keepers     = 2
 	mostKeepers = 6
 )
 
-// Tenures are short against an operation's timeout, so that recovery ends before operations that depend on it give up.
+// Tenures are short against an operation's timeout, so that recovery ends before operations that
+// depend on it give up.
 const (
 	leasesATimeout = 10
 	patienceLeases = 3
@@ -69,8 +71,8 @@ func (r *run) kept() rdma.Fabric {
 	return r.s
 }
 
-// sweep does what an operator does when all is over, and the last keeper may not have come to: it frees what crashes left
-// behind that only a look at everything finds.
+// sweep does what an operator does when all is over, and the last keeper may not have come to: it
+// frees what crashes left behind that only a look at everything finds.
 func (r *run) sweep() *Failure {
 	if !r.mended() {
 		return nil
@@ -90,12 +92,13 @@ func (r *run) sweep() *Failure {
 	return nil
 }
 
-// recoveryTimeouts is how many operation timeouts recovery may take after the last player: failures are tried again after
-// up to 64 leases.
+// recoveryTimeouts is how many operation timeouts recovery may take after the last player: failures
+// are tried again after up to 64 leases.
 const recoveryTimeouts = 20
 
-// quiet tells keepers that nothing is left for them to do, or that they had time enough. Then they leave, and what
-// happens later is not mended: a node that is to die at a verb does not any more, though its server goes on.
+// quiet tells keepers that nothing is left for them to do, or that they had time enough. Then they
+// leave, and what happens later is not mended: a node that is to die at a verb does not any more,
+// though its server goes on.
 func (r *run) quiet() bool {
 	if slices.ContainsFunc(r.players, func(p *player) bool { return !p.w.Finished() && !p.w.Crashed() }) {
 		return false

@@ -22,9 +22,10 @@ const letters = "giuds"
 //
 //	seed=7 nodes=3 index=2 data=2 net=500ns-2µs,tear fly=0.01,200µs cache work=i0:40,u0:8/g0,d0 faults=crash client=worker-0 verb=17
 //
-// Work is a list of operations a worker, with slashes between workers: g0 is a Get of key 0, i, u and d are Insert,
-// Update and Delete, and :40 is the bytes of the value; s0:3 is a Scan of 3 pairs from key 0 on. The faults are those
-// of sim.Faults, to the end of the line; their clients are worker-0, worker-1, ... and keeper-0, keeper-1.
+// Work is a list of operations a worker, with slashes between workers: g0 is a Get of key 0, i, u
+// and d are Insert, Update and Delete, and :40 is the bytes of the value; s0:3 is a Scan of 3 pairs
+// from key 0 on. The faults are those of sim.Faults, to the end of the line; their clients are
+// worker-0, worker-1, ... and keeper-0, keeper-1.
 func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed=%d nodes=%d index=%d data=%d", p.Seed, p.Nodes, p.Index, p.Data)
@@ -80,7 +81,8 @@ func (o Op) writes() bool { return o.Kind == check.Insert || o.Kind == check.Upd
 
 func (o Op) sized() bool { return o.writes() || o.Kind == check.Scan }
 
-// Parse reads a line that String wrote. Fields may come in any order and be left out. Errors wrap ErrPlan.
+// Parse reads a line that String wrote. Fields may come in any order and be left out. Errors wrap
+// ErrPlan.
 func Parse(line string) (*Plan, error) {
 	p := &Plan{Seed: 1, Shape: Shape{Nodes: 1, Index: 1, Data: 1}, Net: Net{Min: 500, Max: 2000}, Work: make([][]Op, 1)}
 	seen := map[string]bool{}
@@ -273,7 +275,8 @@ func Kinds() (names []string) {
 	return names
 }
 
-// ParseKinds reads kinds of faults as sim.FaultKind writes them, such as crash and partition. Errors wrap ErrPlan.
+// ParseKinds reads kinds of faults as sim.FaultKind writes them, such as crash and partition.
+// Errors wrap ErrPlan.
 func ParseKinds(names []string) ([]sim.FaultKind, error) {
 	var kinds []sim.FaultKind
 	all := sim.FaultKinds()

@@ -8,16 +8,16 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// Plan is one run as plain data: a plan and the program fix everything that happens. It prints as one line, which Parse
-// reads back.
+// Plan is one run as plain data: a plan and the program fix everything that happens. It prints as
+// one line, which Parse reads back.
 type Plan struct {
 	Seed uint64 // of the network's draws, and the workers' own
 	Shape
 	Net   Net
 	Cache bool          // workers cache what the store caches
 	Pause time.Duration // the longest between two operations of a worker
-	// Work is what each worker does. A worker without operations does not run; it keeps its number, and with it the
-	// others theirs: what they draw follows from their names.
+	// Work is what each worker does. A worker without operations does not run; it keeps its number,
+	// and with it the others theirs: what they draw follows from their names.
 	Work   [][]Op
 	Faults sim.Faults
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// Replay runs a plan and writes everything that happens: what the workers begin and what they are answered, every verb
-// with its step as the store's paper calls it, when it was posted and when it took effect, faults, and the verdict. The
-// error is that of writing.
+// Replay runs a plan and writes everything that happens: what the workers begin and what they are
+// answered, every verb with its step as the store's paper calls it, when it was posted and when it
+// took effect, faults, and the verdict. The error is that of writing.
 func (s *Subject) Replay(p *Plan, w io.Writer) (*Failure, error) {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "plan: %s\n", p)
@@ -36,5 +36,6 @@ func (s *Subject) Replay(p *Plan, w io.Writer) (*Failure, error) {
 	return f, nil
 }
 
-// tells leaves out what a reader can tell from the line before: that a verb which took effect completed, too.
+// tells leaves out what a reader can tell from the line before: that a verb which took effect
+// completed, too.
 func tells(e *sim.Event) bool { return e.Kind != sim.Complete || e.Err != nil }

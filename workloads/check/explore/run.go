@@ -80,8 +80,8 @@ func (s *Subject) Run(p *Plan) *Failure {
 	return f
 }
 
-// Try plays a plan and returns what its run adds up to, and what is wrong with it; nil: nothing, unless it is
-// undecided.
+// Try plays a plan and returns what its run adds up to, and what is wrong with it; nil: nothing,
+// unless it is undecided.
 func (s *Subject) Try(p *Plan) (Stats, *Failure) {
 	r, f := s.play(p, nil)
 	return r.stats, f
@@ -158,7 +158,8 @@ func (r *run) play() *Failure {
 	return r.judge()
 }
 
-// mended reports whether keepers take part: where nothing goes wrong they would only be in the way of a small replay.
+// mended reports whether keepers take part: where nothing goes wrong they would only be in the way
+// of a small replay.
 func (r *run) mended() bool { return r.subject.Mender != nil && len(r.plan.Faults) > 0 }
 
 // enter starts a player.
@@ -183,8 +184,9 @@ func (r *run) enter(number int, name string, f func(p *player, ep rdma.Endpoint)
 	})
 }
 
-// abandon is the end of a worker that cannot close its store: it still owns memory, so its process has to die with it
-// (see client.Leave), and recovery does the rest. One that was fenced off is dead already.
+// abandon is the end of a worker that cannot close its store: it still owns memory, so its process
+// has to die with it (see client.Leave), and recovery does the rest. One that was fenced off is
+// dead already.
 func (r *run) abandon(p *player, err error, ep rdma.Endpoint) {
 	if !errors.Is(err, rdma.ErrRevoked) {
 		r.s.CrashAfter(p.w, 0)

@@ -44,7 +44,8 @@ func scanningToy(ends bool) *Subject {
 	return s
 }
 
-// Scans are drawn in the place of other operations, of stores that have them; the rest of a plan is as it is without.
+// Scans are drawn in the place of other operations, of stores that have them; the rest of a plan is
+// as it is without.
 func TestScansAreDrawn(t *testing.T) {
 	with, without := scanningToy(false), toySubject("")
 	scans := 0

@@ -22,8 +22,8 @@ const dismissal = time.Second
 
 var errServer = errors.New("a server failed")
 
-// Dismiss has the servers of a simulated pool end, so that nothing works on it when it is checked. Those beside dead
-// nodes crashed. An error wraps what went wrong with others.
+// Dismiss has the servers of a simulated pool end, so that nothing works on it when it is checked.
+// Those beside dead nodes crashed. An error wraps what went wrong with others.
 func Dismiss(s *sim.Sim, servers Servers) error {
 	servers.Stop()
 	running := func() []int { return slices.DeleteFunc(servers.Running(), s.Dead) }

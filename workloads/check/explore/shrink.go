@@ -11,8 +11,9 @@ import (
 // shrinkEvents bounds the runs of a Shrink together: some seconds.
 const shrinkEvents = 30_000_000
 
-// Shrink looks for a smaller plan that fails by the same guilt, within some thousand runs: fewer faults, workers,
-// operations, keys and nodes, a gentler network, earlier crashes. The same plan shrinks to the same.
+// Shrink looks for a smaller plan that fails by the same guilt, within some thousand runs: fewer
+// faults, workers, operations, keys and nodes, a gentler network, earlier crashes. The same plan
+// shrinks to the same.
 func (s *Subject) Shrink(p *Plan, f *Failure) (*Plan, *Failure) {
 	k := &shrinker{subject: s, best: p.clone(), failure: f, left: shrinkEvents}
 	for {
@@ -37,7 +38,8 @@ type shrinker struct {
 	left    int64 // events
 }
 
-// try keeps what edit makes of the best plan so far if that still fails; edit returns false when it changes nothing.
+// try keeps what edit makes of the best plan so far if that still fails; edit returns false when it
+// changes nothing.
 func (k *shrinker) try(edit func(p *Plan) bool) bool {
 	if k.left <= 0 {
 		return false
@@ -155,7 +157,8 @@ func (k *shrinker) shape() {
 	}
 }
 
-// survives reports whether the plan leaves one replica of everything: a smaller pool must not fail for want of nodes.
+// survives reports whether the plan leaves one replica of everything: a smaller pool must not fail
+// for want of nodes.
 func (p *Plan) survives() bool {
 	lost := len(p.lost())
 	return lost < min(p.Index, p.Data) || lost == 0

@@ -23,28 +23,31 @@ type Subject struct {
 	Memory func(s Shape) (uint64, error)
 	// Format writes an empty store into a new pool of that shape.
 	Format func(f rdma.Fabric, s Shape) error
-	// Serve starts what runs beside the nodes of a new pool, before any worker begins; nil: nothing does.
+	// Serve starts what runs beside the nodes of a new pool, before any worker begins; nil: nothing
+	// does.
 	Serve func(f rdma.Fabric) (Servers, error)
-	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does, which is given the pool's
-	// fabric, too.
+	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does,
+	// which is given the pool's fabric, too.
 	Open   func(ep rdma.Endpoint, cache bool) (client.Store, error)
 	OpenOn func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error)
 	// Check walks the structure of a pool without active workers.
 	Check func(f rdma.Fabric) (client.Report, error)
-	// Mender returns what makes the menders of one keeper of a pool. Without it there are none: what depends on crashed
-	// clients may end at its timeout, and no node dies, but for Majority.
+	// Mender returns what makes the menders of one keeper of a pool. Without it there are none: what
+	// depends on crashed clients may end at its timeout, and no node dies, but for Majority.
 	Mender func(f rdma.Configs) cluster.NewMender
 	// Majority: the pool tolerates dead nodes, which stay in its view; see cluster.Enduring. No
 	// operation has to wait for another client or a node that crashed, recovered or not.
 	Majority bool
 	// Scans tells that its views are client.Scanners: some operations are scans.
 	Scans bool
-	// Durable tells that the pool outlives losses of power, and restarts: some plans have them, and persistent memory.
+	// Durable tells that the pool outlives losses of power, and restarts: some plans have them, and
+	// persistent memory.
 	Durable bool
-	// NoSpares tells that no node of its pools takes a dead one's place, and Lone that none does where there is one replica of
-	// everything.
+	// NoSpares tells that no node of its pools takes a dead one's place, and Lone that none does where
+	// there is one replica of everything.
 	NoSpares, Lone bool
-	// Search bounds the search for an order of a run's operations, in wall time; DefaultSearch by default.
+	// Search bounds the search for an order of a run's operations, in wall time; DefaultSearch by
+	// default.
 	Search time.Duration
 	// Levels is how many times tables double in its pools that do so; 0: none does.
 	Levels int
@@ -68,8 +71,9 @@ const (
 	defaultValue   = 900
 )
 
-// expendable is how many nodes may die, or be taken for dead, of as many replicas. A pool that is mended outlives the loss of
-// all but one, and one of majorities that of a minority; any other, none.
+// expendable is how many nodes may die, or be taken for dead, of as many replicas. A pool that is
+// mended outlives the loss of all but one, and one of majorities that of a minority; any other,
+// none.
 func (s *Subject) expendable(replicas int) int {
 	switch {
 	case s.Majority:

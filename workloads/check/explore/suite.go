@@ -13,7 +13,8 @@ import (
 // replayLines bounds a replay in a test's log.
 const replayLines = 400
 
-// Seeds explores as many seeds, or $FARKV_SEEDS, from $FARKV_SEED or 1 on. One that fails is shrunk and replayed.
+// Seeds explores as many seeds, or $FARKV_SEEDS, from $FARKV_SEED or 1 on. One that fails is shrunk
+// and replayed.
 func Seeds(t *testing.T, s *Subject, runs uint64) {
 	t.Helper()
 	first, runs := seeds.Chosen(t, runs)
@@ -29,8 +30,8 @@ func Seeds(t *testing.T, s *Subject, runs uint64) {
 	t.Fatalf("seed %d: %v\nplan: %s\nshrunk from: %s\n%s", r.Seed, f, p, r.Plan, s.tail(p))
 }
 
-// Plans runs plans that failed once, a line each; empty lines and those that begin with # say what they were. They fail
-// no more.
+// Plans runs plans that failed once, a line each; empty lines and those that begin with # say what
+// they were. They fail no more.
 func Plans(t *testing.T, s *Subject, lines ...string) {
 	t.Helper()
 	tried := 0

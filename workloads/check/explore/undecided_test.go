@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestUndecided: a run whose answers cannot be put in order in time is counted, and the plan of the lowest seed is
-// told.
+// TestUndecided: a run whose answers cannot be put in order in time is counted, and the plan of the
+// lowest seed is told.
 func TestUndecided(t *testing.T) {
 	coroutines(t)
 	s := toySubject("")

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// A worker waits for a processor in two lines: its goroutine for one of its process's threads, and that thread for a
-// processor of the machine.
+// A worker waits for a processor in two lines: its goroutine for one of its process's threads, and
+// that thread for a processor of the machine.
 
 const (
 	sleepTick   = time.Millisecond
@@ -19,8 +19,8 @@ const (
 	mostThreads = 64
 )
 
-// gauges are a process's. What they have not noted when it is killed is lost, and with it the slow operations of that
-// time: these are published behind the delays.
+// gauges are a process's. What they have not noted when it is killed is lost, and with it the slow
+// operations of that time: these are published behind the delays.
 type gauges struct {
 	*ledger
 	first int // worker of the process
@@ -40,8 +40,9 @@ func newGauges(l *ledger, first int) *gauges {
 	return &gauges{ledger: l, first: first, slow: make(chan slowOp, slowOps)}
 }
 
-// sleep measures how long this process's goroutines wait, until the process ends. What a timer wakes goes on ahead of
-// others, so that the gauge steps back behind them, as a worker does that is preempted.
+// sleep measures how long this process's goroutines wait, until the process ends. What a timer
+// wakes goes on ahead of others, so that the gauge steps back behind them, as a worker does that is
+// preempted.
 func (g *gauges) sleep() {
 	for {
 		due := wall.Now() + sleepTick
@@ -53,9 +54,9 @@ func (g *gauges) sleep() {
 	}
 }
 
-// threads measures how long this process's threads wait, until the process ends: the kernel counts that for each. What
-// a thread has waited for since the last look counts as one wait. A thread that is preempted may wait for far longer
-// than one that wakes, of which that of sleep is one.
+// threads measures how long this process's threads wait, until the process ends: the kernel counts
+// that for each. What a thread has waited for since the last look counts as one wait. A thread that
+// is preempted may wait for far longer than one that wakes, of which that of sleep is one.
 func (g *gauges) threads() {
 	waited := map[int]time.Duration{}
 	var kept []slowOp
@@ -88,7 +89,8 @@ func (g *gauges) threads() {
 	}
 }
 
-// publish notes that delays up to a time are noted, and the slow operations up to then. It returns the others.
+// publish notes that delays up to a time are noted, and the slow operations up to then. It returns
+// the others.
 func (g *gauges) publish(list []slowOp, upTo time.Duration) (kept []slowOp) {
 	g.worker(g.first)[gaugedAt].Store(uint64(upTo))
 	for len(g.slow) > 0 {

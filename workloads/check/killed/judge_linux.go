@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// settled is how old an operation is when it is judged: gauges that were kept waiting meanwhile have noted it by then.
+// settled is how old an operation is when it is judged: gauges that were kept waiting meanwhile
+// have noted it by then.
 const settled = time.Second
 
 // hung is how much is judged of an operation that has not ended: its beginning.
@@ -39,8 +40,9 @@ func (r *run) judgeSlow() error {
 	return nil
 }
 
-// unended judges what living processes have been doing for long, when they have noted what kept them waiting meanwhile.
-// An operation that a kill interrupts is not judged by itself: what its process has not noted by then is lost.
+// unended judges what living processes have been doing for long, when they have noted what kept
+// them waiting meanwhile. An operation that a kill interrupts is not judged by itself: what its
+// process has not noted by then is lost.
 func (r *run) unended() error {
 	now := wall.Now()
 	for _, p := range r.places {
@@ -58,8 +60,9 @@ func (r *run) unended() error {
 	return nil
 }
 
-// judge compares how long an operation took with how long processors kept workers waiting meanwhile. Where several
-// processes died around that time it may have met two that had a lock that it needs, one behind the other.
+// judge compares how long an operation took with how long processors kept workers waiting
+// meanwhile. Where several processes died around that time it may have met two that had a lock that
+// it needs, one behind the other.
 func (r *run) judge(number int, did what, trips int, began, ended time.Duration) error {
 	took, delay := ended-began, r.ledger.delay(began, ended)
 	each := r.Lease + delayShare*delay

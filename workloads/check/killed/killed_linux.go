@@ -46,8 +46,9 @@ type Test struct {
 	Rounds    int
 	// Recover bounds how long the dead wait for the pool's master; 0: until the end of the round.
 	Recover time.Duration
-	// Lease is for how long an operation may wait for a dead client, or for two, one behind the other. Beside it, it takes
-	// up to four times as long as processors kept a worker of any process waiting meanwhile. 0: that is not judged.
+	// Lease is for how long an operation may wait for a dead client, or for two, one behind the other.
+	// Beside it, it takes up to four times as long as processors kept a worker of any process waiting
+	// meanwhile. 0: that is not judged.
 	Lease time.Duration
 }
 
@@ -215,7 +216,8 @@ func (p *process) ended() bool {
 	}
 }
 
-// round kills processes for a while, then all that are left, recovers all, and looks at what there is.
+// round kills processes for a while, then all that are left, recovers all, and looks at what there
+// is.
 func (r *run) round() error {
 	for _, p := range r.places {
 		if err := r.start(p); err != nil {
@@ -294,8 +296,8 @@ func (r *run) order(p *process) error {
 	return nil
 }
 
-// succeed starts the next process in the place of one that was ordered to kill itself. One that did not come to the
-// verb is killed now, wherever it is, and has a successor later.
+// succeed starts the next process in the place of one that was ordered to kill itself. One that did
+// not come to the verb is killed now, wherever it is, and has a successor later.
 func (r *run) succeed(p *process) error {
 	if !p.ended() {
 		return p.kill()
@@ -345,7 +347,8 @@ func (r *run) recover() error {
 	return errors.Join(err, ep.Close())
 }
 
-// audit looks at all keys, and checks the pool, when all that died were recovered: nothing is in doubt any more.
+// audit looks at all keys, and checks the pool, when all that died were recovered: nothing is in
+// doubt any more.
 func (r *run) audit() error {
 	ep, err := r.pool.Fabric.Open("auditor")
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// A ledger is words in a file that all processes have mapped: what a process has stored there stays when it is
-// killed, at the cost of a store. It says how long processors kept their workers waiting, what each worker does and
-// has done for long, and what each worker's own keys may be.
+// A ledger is words in a file that all processes have mapped: what a process has stored there stays
+// when it is killed, at the cost of a store. It says how long processors kept their workers
+// waiting, what each worker does and has done for long, and what each worker's own keys may be.
 type ledger struct {
 	words   []atomic.Uint64
 	workers int
@@ -137,8 +137,9 @@ func (l *ledger) key(worker, key int) entry {
 	return entry(l.worker(worker)[keysAt+key*keyWords:][:keyWords])
 }
 
-// entry is what a key may be. One worker at a time changes it, which alone writes the key; each of the changes leaves
-// what may be, and at worst a value more, when the process is killed behind any of its stores.
+// entry is what a key may be. One worker at a time changes it, which alone writes the key; each of
+// the changes leaves what may be, and at worst a value more, when the process is killed behind any
+// of its stores.
 type entry []atomic.Uint64
 
 // begin notes a write before it begins; 0: a DELETE.

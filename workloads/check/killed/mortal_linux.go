@@ -10,24 +10,28 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mostVerbs bounds the verbs until an order to die is obeyed. They are counted within operations, so that death comes
-// at any verb of one: an UPDATE posts about ten, and one that splits or rehashes some hundreds.
+// mostVerbs bounds the verbs until an order to die is obeyed. They are counted within operations,
+// so that death comes at any verb of one: an UPDATE posts about ten, and one that splits or
+// rehashes some hundreds.
 const mostVerbs = 32
 
-// rareVerbs is as mostVerbs, for one order in rareShare: it reaches the verbs of rare and long operations.
+// rareVerbs is as mostVerbs, for one order in rareShare: it reaches the verbs of rare and long
+// operations.
 const (
 	rareVerbs = 1024
 	rareShare = 8
 )
 
-// mortal is a worker's endpoint. It ends its process by SIGKILL when it was ordered to, between two verbs.
+// mortal is a worker's endpoint. It ends its process by SIGKILL when it was ordered to, between two
+// verbs.
 type mortal struct {
 	rdma.Endpoint
 	order *atomic.Uint64 // at which verb of an operation from now, counted from 1; 0: none
 	busy  *atomic.Uint64 // not 0: an operation is under way
 }
 
-// Post runs the verbs of a batch that come before the end. In shared memory a posted verb is complete.
+// Post runs the verbs of a batch that come before the end. In shared memory a posted verb is
+// complete.
 func (m mortal) Post(b *rdma.Batch) error {
 	left := m.order.Load()
 	if left == 0 || m.busy.Load() == 0 {

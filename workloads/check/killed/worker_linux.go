@@ -66,8 +66,8 @@ func (w *worker) work() error {
 	}
 }
 
-// timed does an operation, and has it judged if it took longer than it may in a process that no processor keeps
-// waiting.
+// timed does an operation, and has it judged if it took longer than it may in a process that no
+// processor keeps waiting.
 func (w *worker) timed(what what, f func() error) error {
 	began, trips := wall.Now(), w.trips()
 	w.own[whatAt].Store(uint64(what))
@@ -132,8 +132,9 @@ func (w *worker) judge(key int, is check.Value) error {
 	return nil
 }
 
-// write writes a key of the worker's own. Where it was in doubt what the key is, an earlier write may yet be finished
-// by another client: what the worker does then may be refused, and after that nothing else is.
+// write writes a key of the worker's own. Where it was in doubt what the key is, an earlier write
+// may yet be finished by another client: what the worker does then may be refused, and after that
+// nothing else is.
 func (w *worker) write(key int) error {
 	e := w.ledger.key(w.number, key)
 	now, known := e.last(), e.known()

@@ -1,5 +1,5 @@
-// Package ordered is what a store must pass beside package storetest whose scans are in the order of keys: it is what a
-// map is whose keys are sorted.
+// Package ordered is what a store must pass beside package storetest whose scans are in the order
+// of keys: it is what a map is whose keys are sorted.
 package ordered
 
 import (
@@ -25,7 +25,8 @@ type Pool struct {
 	InOrder bool // keys are inserted in their order, and not in a random one
 	// Workers are two views of it.
 	Workers [2]Store
-	// Check expects that nothing is wrong, and that there are so many pairs. It returns what was counted.
+	// Check expects that nothing is wrong, and that there are so many pairs. It returns what was
+	// counted.
 	Check func(pairs int) map[string]uint64
 }
 
@@ -63,8 +64,9 @@ func (m *model) want(err, want error) {
 	}
 }
 
-// Map fills a pool, changes it and empties it, by both workers, and compares it with a map all the while, by GETs and
-// by scans. It returns what was counted when it was full, when a tenth of the keys was left, and when it was empty.
+// Map fills a pool, changes it and empties it, by both workers, and compares it with a map all the
+// while, by GETs and by scans. It returns what was counted when it was full, when a tenth of the
+// keys was left, and when it was empty.
 func Map(t *testing.T, p Pool) (full, few, empty map[string]uint64) {
 	t.Helper()
 	m := &model{t: t, pairs: map[string]string{}, rng: rand.New(rand.NewPCG(1, 2))}

@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// Chosen returns the first seed and their number: $FARKV_SEED or 1, and $FARKV_SEEDS or Few of those that a test tries otherwise.
+// Chosen returns the first seed and their number: $FARKV_SEED or 1, and $FARKV_SEEDS or Few of
+// those that a test tries otherwise.
 func Chosen(t testing.TB, otherwise uint64) (first, count uint64) {
 	t.Helper()
 	first, count, err := Read(otherwise)
@@ -37,8 +38,8 @@ func Read(otherwise uint64) (first, count uint64, err error) {
 	return first, count, nil
 }
 
-// Lowest tries 0 to count-1, as many at a time as there are processors, and returns the lowest of which try fails, and
-// its error. Once one fails no further ones begin, and all below it have.
+// Lowest tries 0 to count-1, as many at a time as there are processors, and returns the lowest of
+// which try fails, and its error. Once one fails no further ones begin, and all below it have.
 func Lowest(count uint64, try func(i uint64) error) (at uint64, failed error) {
 	var next atomic.Uint64
 	var mu sync.Mutex // guards the results
@@ -64,7 +65,8 @@ func Lowest(count uint64, try func(i uint64) error) (at uint64, failed error) {
 	return at, failed
 }
 
-// Each tries the chosen seeds, and returns their number. The first error ends the test, which says how to try that seed again.
+// Each tries the chosen seeds, and returns their number. The first error ends the test, which says
+// how to try that seed again.
 func Each(t *testing.T, otherwise uint64, try func(seed uint64) error) (count uint64) {
 	t.Helper()
 	first, count := Chosen(t, otherwise)
@@ -77,9 +79,9 @@ func Each(t *testing.T, otherwise uint64, try func(seed uint64) error) (count ui
 	return count
 }
 
-// Few is a third of n, a tenth under the race detector, which makes coroutines 30 times slower, and finds nothing where
-// one runs at a time. Where $FARKV_LONG is set it is n: it is 1 in the step long of .ci/run, and 0 in the copies that
-// package teeth breaks.
+// Few is a third of n, a tenth under the race detector, which makes coroutines 30 times slower, and
+// finds nothing where one runs at a time. Where $FARKV_LONG is set it is n: it is 1 in the step
+// long of .ci/run, and 0 in the copies that package teeth breaks.
 func Few(n uint64) uint64 {
 	switch {
 	case teeth.UnderRace:

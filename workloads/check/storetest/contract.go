@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// script runs operations one after the other, compares their answers and keeps the first that is wrong.
+// script runs operations one after the other, compares their answers and keeps the first that is
+// wrong.
 type script struct {
 	s   client.Store
 	err error
@@ -21,7 +22,8 @@ func (c *script) say(format string, a ...any) {
 	}
 }
 
-// answer compares an operation's error. The caller's buffers are its own again: they are overwritten.
+// answer compares an operation's error. The caller's buffers are its own again: they are
+// overwritten.
 func (c *script) answer(what string, got, want error, key []byte, buffers ...[]byte) {
 	if !errors.Is(got, want) || want == nil && got != nil {
 		c.say("%s %.40q: got error %v, want %v", what, key, got, want)
@@ -157,7 +159,8 @@ func (h *Harness) contractKeys(c *script) {
 	}
 }
 
-// contractSizes has values of every size class, among them the empty one, growing and shrinking in place.
+// contractSizes has values of every size class, among them the empty one, growing and shrinking in
+// place.
 func (h *Harness) contractSizes(c *script) {
 	pattern := make([]byte, h.MaxValue+1)
 	for i := range pattern {

@@ -38,8 +38,8 @@ func (c victim) String() string {
 	return s
 }
 
-// everyCrash lets a client crash after each verb of each kind of operation, and of the Close behind it, alone and
-// while others work on the same key.
+// everyCrash lets a client crash after each verb of each kind of operation, and of the Close behind
+// it, alone and while others work on the same key.
 func (h *Harness) everyCrash(seed uint64, t *tally) error {
 	for _, kind := range []check.Kind{check.Get, check.Insert, check.Update, check.Delete} {
 		for key := fresh; key <= deleted; key++ {
@@ -69,7 +69,8 @@ func (h *Harness) eachVerb(c victim, seed uint64, t *tally) error {
 	return fmt.Errorf("%s does not end within %d verbs", c, maxVerbs)
 }
 
-// crashOnce has the victim crash after the k-th verb of its operation, if it sends as many before it is closed.
+// crashOnce has the victim crash after the k-th verb of its operation, if it sends as many before
+// it is closed.
 func (h *Harness) crashOnce(at victim, seed, k uint64, t *tally) (crashed bool, err error) {
 	l := load{workers: 2, keys: 2, ops: 5, seed: seed, maxValue: min(h.MaxValue, 200), pause: 4 * time.Microsecond}
 	if at.alone {

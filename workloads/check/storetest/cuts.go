@@ -88,7 +88,8 @@ func reachable(f rdma.Fabric) error {
 	return ep.Close()
 }
 
-// master does once what a master does: it recovers dead clients, and sweeps what has no owner any more.
+// master does once what a master does: it recovers dead clients, and sweeps what has no owner any
+// more.
 func (h *Harness) master(f rdma.Fabric) error {
 	ep, err := f.Open("master")
 	if err != nil {
@@ -174,8 +175,9 @@ func (w *wire) cutAll() {
 	}
 }
 
-// cut cuts what goes over one of the wires again and again, until stop is closed. In between some operations end, or none would
-// come to its end where the machine has much else to do; and no more than some, or all would have ended before the cuts there.
+// cut cuts what goes over one of the wires again and again, until stop is closed. In between some
+// operations end, or none would come to its end where the machine has much else to do; and no more
+// than some, or all would have ended before the cuts there.
 func (all wires) cut(rng *rand.Rand, ended *atomic.Int64, stop <-chan struct{}) {
 	const fewest, most = 4, 16
 	tick := time.NewTicker(time.Millisecond)

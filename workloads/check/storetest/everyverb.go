@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// CrashAtEveryVerb plays runs without faults, and then each of them with a crash of "worker 0" behind each verb that it sent, and
-// of each node behind each verb that landed there. play returns how many were sent, by worker, and have landed, by node.
+// CrashAtEveryVerb plays runs without faults, and then each of them with a crash of "worker 0"
+// behind each verb that it sent, and of each node behind each verb that landed there. play returns
+// how many were sent, by worker, and have landed, by node.
 func CrashAtEveryVerb(t *testing.T, play func(seed uint64, faults ...sim.Fault) (sent, landed []uint64, err error)) {
 	t.Helper()
 	runs, few := 0, seeds.Few(12)

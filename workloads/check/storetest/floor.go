@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// What benchmarks against a floor work on: keys as long as KeyBytes, floor and store in chunks of so many operations.
+// What benchmarks against a floor work on: keys as long as KeyBytes, floor and store in chunks of
+// so many operations.
 const (
 	KeyBytes   = 24
 	floorChunk = 500
@@ -20,8 +21,9 @@ func AppendKey(p []byte, i int) []byte {
 	return p
 }
 
-// Ratio times a store's operation and its floor, which is the operation's batches alone, issued through the same endpoint on the
-// same pool. Chunks of both alternate, so that one run gives an honest ratio on a noisy machine: "x-floor".
+// Ratio times a store's operation and its floor, which is the operation's batches alone, issued
+// through the same endpoint on the same pool. Chunks of both alternate, so that one run gives an
+// honest ratio on a noisy machine: "x-floor".
 func Ratio(b *testing.B, floor, store func(i int)) {
 	var spent [2]time.Duration
 	b.ReportAllocs()

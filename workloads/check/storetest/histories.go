@@ -70,8 +70,8 @@ func (l *load) size(rng *rand.Rand) int {
 	return rng.IntN(min(64, l.maxValue) + 1)
 }
 
-// eager gives way to other workers around a fourth of its posts: verbs that run in the caller never wait, so that
-// without it a worker would come far before another one gets a turn.
+// eager gives way to other workers around a fourth of its posts: verbs that run in the caller never
+// wait, so that without it a worker would come far before another one gets a turn.
 type eager struct {
 	rdma.Endpoint
 	rng *rand.Rand

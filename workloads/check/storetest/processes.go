@@ -45,8 +45,8 @@ const (
 	enoughLog = 32 << 10
 )
 
-// processes has the workers in several processes that share a pool: all come to their end, or one is killed in the
-// midst.
+// processes has the workers in several processes that share a pool: all come to their end, or one
+// is killed in the midst.
 func (h *Harness) processes(t *testing.T, fabrics ...real) {
 	if runtime.GOOS != "linux" {
 		t.Skip("processes share a pool on Linux only")

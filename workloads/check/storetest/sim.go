@@ -36,7 +36,8 @@ func (h *Harness) scene(l load) (*scene, error) {
 // crashed reports whether a worker has crashed so far.
 func (c *scene) crashed() bool { return slices.ContainsFunc(c.workers, (*sim.Worker).Crashed) }
 
-// enter starts a worker that records what f does. A worker that crashes does not come to the end of it.
+// enter starts a worker that records what f does. A worker that crashes does not come to the end of
+// it.
 func (c *scene) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endpoint)) *sim.Worker {
 	w := len(c.recorders)
 	c.recorders = append(c.recorders, nil)
@@ -53,7 +54,8 @@ func (c *scene) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endp
 			if !c.crashed() || !errors.Is(err, client.ErrUncertain) {
 				c.errs = append(c.errs, fmt.Errorf("%s: close: %w", name, err))
 			}
-			// Its identity must not be given back (client.Leave); a worker that returns gives back only what was not fenced.
+			// Its identity must not be given back (client.Leave); a worker that returns gives back only what
+			// was not fenced.
 			if err := c.s.Revoke(ep.Client()); err != nil {
 				c.errs = append(c.errs, fmt.Errorf("%s: %w", name, err))
 			}
@@ -140,7 +142,8 @@ func (h *Harness) simHistory(l load, crashes int, t *tally) error {
 	return c.end(t)
 }
 
-// shortest runs a load and, when it fails, looks for a shorter one that fails, too. The same seed finds the same.
+// shortest runs a load and, when it fails, looks for a shorter one that fails, too. The same seed
+// finds the same.
 func shortest(l load, run func(load) error) error {
 	err := run(l)
 	if err == nil {

@@ -1,6 +1,7 @@
-// Package storetest is what every store must pass: the contract of client.Store operation by operation, a model, and
-// histories of many workers checked for linearizability: on real goroutines, across processes, and in virtual time
-// over many seeds, with torn, reordered and late verbs and with clients that crash at any verb.
+// Package storetest is what every store must pass: the contract of client.Store operation by
+// operation, a model, and histories of many workers checked for linearizability: on real
+// goroutines, across processes, and in virtual time over many seeds, with torn, reordered and late
+// verbs and with clients that crash at any verb.
 //
 // A store's test is a call:
 //
@@ -12,9 +13,9 @@
 //
 //	go test -tags ibverbs ./client/fusee -run TestStore -fabric rdma -rdma 10.0.0.5 -part 4
 //
-// and -part with one operation in four. $FARKV_SEEDS is how many seeds each suite in virtual time tries and $FARKV_SEED
-// the first. A failure prints the command that replays its seed. With $FARKV_LONG=1, and with -fabric, each harness
-// runs all suites, and more processes are killed.
+// and -part with one operation in four. $FARKV_SEEDS is how many seeds each suite in virtual time
+// tries and $FARKV_SEED the first. A failure prints the command that replays its seed. With
+// $FARKV_LONG=1, and with -fabric, each harness runs all suites, and more processes are killed.
 package storetest
 
 import (
@@ -42,8 +43,8 @@ import (
 // long reports whether each harness runs all suites, and more processes are killed.
 func long() bool { return os.Getenv("FARKV_LONG") == "1" || *fabric != "" }
 
-// Runs in virtual time leave much garbage and keep little, so that the collector would run all the time: a quarter of the CPU time of
-// a store's tests.
+// Runs in virtual time leave much garbage and keep little, so that the collector would run all the
+// time: a quarter of the CPU time of a store's tests.
 func init() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -59,38 +60,42 @@ type Harness struct {
 
 	// Format writes an empty store into a new pool.
 	Format func(f rdma.Fabric) error
-	// Serve starts what runs beside the nodes of a formatted pool; nil: nothing does. Where it is there, the suites
-	// run on mem pools and in virtual time alone: on others node processes have the servers.
+	// Serve starts what runs beside the nodes of a formatted pool; nil: nothing does. Where it is
+	// there, the suites run on mem pools and in virtual time alone: on others node processes have the
+	// servers.
 	Serve func(f rdma.Fabric) (explore.Servers, error)
-	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does, which is given the pool's
-	// fabric, too.
+	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does,
+	// which is given the pool's fabric, too.
 	Open   func(ep rdma.Endpoint) (client.Store, error)
 	OpenOn func(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error)
-	// Impatient is Open with a short timeout: for real processes of which one is killed, since those that depend on it
-	// wait as long. Elsewhere a loaded machine may stop workers for longer than that. Open by default.
+	// Impatient is Open with a short timeout: for real processes of which one is killed, since those
+	// that depend on it wait as long. Elsewhere a loaded machine may stop workers for longer than
+	// that. Open by default.
 	Impatient func(ep rdma.Endpoint) (client.Store, error)
 	// Check walks the structure of a pool without active workers. It reports damage, and what dead
 	// clients left for recovery.
 	Check func(f rdma.Fabric) (client.Report, error)
 
-	// Mender makes what recovers a pool. A store that has one copes with nodes that are out of its reach for a moment, and is
-	// tried on that.
+	// Mender makes what recovers a pool. A store that has one copes with nodes that are out of its
+	// reach for a moment, and is tried on that.
 	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
 
-	// MaxKey and MaxValue are the bytes of the largest pair that the pool takes: such a key together with such a
-	// value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
+	// MaxKey and MaxValue are the bytes of the largest pair that the pool takes: such a key together
+	// with such a value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
 	MaxKey, MaxValue int
 
 	// Longest is the most virtual time that an operation may take while no worker crashes; 0: any. It
 	// distinguishes an operation that waits for its timeout and goes on from one that works.
 	Longest time.Duration
 
-	// Alike says that workers share memory as in another harness of the package, and differ in what each does by
-	// itself: -race leaves it out. Its suites across processes, on memory nodes and with a crash behind every verb run
-	// with $FARKV_LONG=1 or -fabric, and where it has servers that against a model, too.
+	// Alike says that workers share memory as in another harness of the package, and differ in what
+	// each does by itself: -race leaves it out. Its suites across processes, on memory nodes and with
+	// a crash behind every verb run with $FARKV_LONG=1 or -fabric, and where it has servers that
+	// against a model, too.
 	Alike bool
 
-	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
+	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is
+	// a tenth.
 	MinSeeds int
 }
 
@@ -167,7 +172,8 @@ func report(t *testing.T, err error) {
 	}
 }
 
-// fresh makes a formatted pool of this process, or on the fabric that was chosen; end takes it away.
+// fresh makes a formatted pool of this process, or on the fabric that was chosen; end takes it
+// away.
 func (h *Harness) fresh(seed uint64) (made rdma.Fabric, end func() error, err error) {
 	if on, alone, err := chosen(); alone || err != nil {
 		if err != nil {
@@ -201,8 +207,8 @@ func (h *Harness) fresh(seed uint64) (made rdma.Fabric, end func() error, err er
 // simLimit is far above what any run takes whose operations end at their timeouts.
 const simLimit = 10 * time.Minute
 
-// sim makes a formatted pool in virtual time, with everything a fabric may do happening to it. servers are nil where
-// the store has none.
+// sim makes a formatted pool in virtual time, with everything a fabric may do happening to it.
+// servers are nil where the store has none.
 func (h *Harness) sim(seed uint64) (s *sim.Sim, servers explore.Servers, err error) {
 	o := sim.Hostile(seed)
 	o.Nodes, o.Memory, o.Clients, o.Handler = h.Nodes, h.Memory, h.Clients, h.Handler
@@ -273,8 +279,8 @@ func (h *Harness) sound(f rdma.Fabric, crashed bool) error {
 // tally is what the runs of a suite add up to, so that a suite that tries nothing fails.
 type tally struct{ ops, oks atomic.Int64 }
 
-// overSeeds tries the seeds, as many at a time as there are processors; a suite whose runs are long tries one in
-// share of them. It returns the failure of the lowest seed that failed.
+// overSeeds tries the seeds, as many at a time as there are processors; a suite whose runs are long
+// tries one in share of them. It returns the failure of the lowest seed that failed.
 func (h *Harness) overSeeds(test string, share uint64, try func(seed uint64, t *tally) error) error {
 	first, count, err := seeds.Read(uint64(h.MinSeeds))
 	if err != nil {

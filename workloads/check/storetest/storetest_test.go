@@ -117,7 +117,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestBrokenToy is no test of its own: TestProcessTeeth runs it, and its processes, and expects it to fail.
+// TestBrokenToy is no test of its own: TestProcessTeeth runs it, and its processes, and expects it
+// to fail.
 func TestBrokenToy(t *testing.T) {
 	if os.Getenv("FARKV_BROKEN_TOY") != "" {
 		Run(t, toyHarness("lost"))

@@ -12,9 +12,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// toy is the simplest store that is right: on node 0 a table of slot words, each of which belongs for ever to the
-// first key that takes it, and behind it blocks that are written once and then published by a CAS of the slot.
-// A deleted key's slot points at a block without a value. With a flaw it is wrong.
+// toy is the simplest store that is right: on node 0 a table of slot words, each of which belongs
+// for ever to the first key that takes it, and behind it blocks that are written once and then
+// published by a CAS of the slot. A deleted key's slot points at a block without a value. With a
+// flaw it is wrong.
 type toy struct {
 	ep    rdma.Endpoint
 	flaw  string

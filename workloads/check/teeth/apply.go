@@ -180,7 +180,8 @@ func (s *source) fill(template string, text []byte, bound bindings) (string, err
 	return b.String(), nil
 }
 
-// compile checks the types of a file that was changed. Of the package's other files only the declarations are read.
+// compile checks the types of a file that was changed. Of the package's other files only the
+// declarations are read.
 func (s *source) compile(file string, changed []byte) error {
 	test := strings.HasSuffix(file, "_test.go")
 	if s.packages == nil || test && !s.test {

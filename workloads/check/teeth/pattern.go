@@ -18,7 +18,8 @@ type pattern struct {
 	stmts []ast.Stmt // if there is no expr: a run of statements, or of clauses
 }
 
-// bindings are what wildcards stand for: a node, or a list of nodes. Names of fields begin with a dot.
+// bindings are what wildcards stand for: a node, or a list of nodes. Names of fields begin with a
+// dot.
 type bindings map[string][]ast.Node
 
 // While they are parsed wildcards are identifiers.
@@ -29,7 +30,8 @@ const (
 
 var wildcard = regexp.MustCompile(`\$(\*?)(\w+)`)
 
-// parsePattern reads an expression, else statements, else clauses of a switch; what is to be deleted is no expression.
+// parsePattern reads an expression, else statements, else clauses of a switch; what is to be
+// deleted is no expression.
 func parsePattern(text string, deleted bool) (*pattern, error) {
 	text = wildcard.ReplaceAllStringFunc(text, func(w string) string {
 		if name, ok := strings.CutPrefix(w, "$*"); ok {
@@ -90,7 +92,8 @@ func is[T any](x any) bool {
 	return ok
 }
 
-// list returns the list in which a run may begin. A single statement need not be in one: it is its own.
+// list returns the list in which a run may begin. A single statement need not be in one: it is its
+// own.
 func (p *pattern) list(n ast.Node) []ast.Stmt {
 	if len(p.stmts) == 1 {
 		if one, ok := n.(ast.Stmt); ok {
@@ -109,8 +112,8 @@ func (p *pattern) list(n ast.Node) []ast.Stmt {
 	return nil
 }
 
-// prefix matches the shortest run at the beginning of a list. If the pattern ends with a clause without statements, the run
-// ends with a clause's head.
+// prefix matches the shortest run at the beginning of a list. If the pattern ends with a clause
+// without statements, the run ends with a clause's head.
 func (p *pattern) prefix(list []ast.Stmt) (span, bool) {
 	end, ok := p.stmts[len(p.stmts)-1].(*ast.CaseClause)
 	heads := ok && len(end.Body) == 0

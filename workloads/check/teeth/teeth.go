@@ -1,6 +1,6 @@
-// Package teeth breaks a package's rules one at a time, and expects its tests to notice: a test that has never failed
-// proves nothing. A broken copy is compiled from the package's own source through the go command's overlay, so that the
-// package knows nothing of it.
+// Package teeth breaks a package's rules one at a time, and expects its tests to notice: a test
+// that has never failed proves nothing. A broken copy is compiled from the package's own source
+// through the go command's overlay, so that the package knows nothing of it.
 package teeth
 
 import (
@@ -17,17 +17,18 @@ import (
 	"testing"
 )
 
-// Mutant is the package that is tested, with one rule broken: in one declaration, at the one place like At, which is
-// replaced by Do. Both are Go in which $name stands for any identifier and $*name for any expression; in a list, $*name
-// stands for any number of statements or other elements:
+// Mutant is the package that is tested, with one rule broken: in one declaration, at the one place
+// like At, which is replaced by Do. Both are Go in which $name stands for any identifier and $*name
+// for any expression; in a list, $*name stands for any number of statements or other elements:
 //
 //	At: "if $err := $f.Fence($*epoch); $err != nil { $*body }", Do: "if $err := error(nil); $err != nil { $*body }"
 //
-// A wildcard that occurs twice stands for the same twice, and $_ for anything each time. A $name behind a dot or before a
-// field's colon is apart from a $name elsewhere, as fields are from variables. The names are for the reader: the mutant
-// survives when what they stand for is renamed. At is an expression, else statements, else clauses of a switch;
-// "case $x:" alone is the head of a clause, whatever that executes. A mutant that does not apply, or does not compile,
-// fails the cheap part of Run.
+// A wildcard that occurs twice stands for the same twice, and $_ for anything each time. A $name
+// behind a dot or before a field's colon is apart from a $name elsewhere, as fields are from
+// variables. The names are for the reader: the mutant survives when what they stand for is renamed.
+// At is an expression, else statements, else clauses of a switch; "case $x:" alone is the head of a
+// clause, whatever that executes. A mutant that does not apply, or does not compile, fails the
+// cheap part of Run.
 type Mutant struct {
 	Rule string
 	Pkg  string // the folder of the package that is broken, from that of the tested one; "": the tested one itself
@@ -51,10 +52,11 @@ type Suite struct {
 
 var reported = regexp.MustCompile(`^ +\w+_test\.go:\d+: `)
 
-// Run checks that each mutant applies to the source as it is, changes it, and compiles: cheap enough to be done always, so
-// that none rots unseen. Then it expects the tests to notice each, which takes minutes, and so waits to be asked for by
-// $FARKV_LONG, which the copies do not see. As many are compiled at a time as there are processors. With $FARKV_SHARE of
-// n/m only each m-th is tried, from the n-th on, which begins at 0.
+// Run checks that each mutant applies to the source as it is, changes it, and compiles: cheap
+// enough to be done always, so that none rots unseen. Then it expects the tests to notice each,
+// which takes minutes, and so waits to be asked for by $FARKV_LONG, which the copies do not see. As
+// many are compiled at a time as there are processors. With $FARKV_SHARE of n/m only each m-th is
+// tried, from the n-th on, which begins at 0.
 func (s Suite) Run(t *testing.T, mutants []Mutant) {
 	t.Helper()
 	broken := s.check(t, slices.Concat(mutants, s.More))
@@ -126,7 +128,8 @@ func share(t *testing.T) (from, step int) {
 	return from, step
 }
 
-// fast compiles in two thirds of the time, since most copies fail at once: without inlining, and what debuggers read.
+// fast compiles in two thirds of the time, since most copies fail at once: without inlining, and
+// what debuggers read.
 var fast = []string{"test", "-count=1", "-failfast", "-timeout=5m", "-vet=off", "-gcflags=-l", "-ldflags=-s -w"}
 
 func (s Suite) run(t *testing.T, m broken) {
@@ -169,7 +172,8 @@ func only(test string) string {
 	return "^" + test + "$/^" + sub
 }
 
-// overlay writes the broken file, and what tells the go command to take it; it returns the latter's name.
+// overlay writes the broken file, and what tells the go command to take it; it returns the latter's
+// name.
 func (m broken) overlay(t *testing.T) string {
 	dir := t.TempDir()
 	file, list := filepath.Join(dir, filepath.Base(m.file)), filepath.Join(dir, "overlay.json")

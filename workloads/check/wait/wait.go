@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Hang is how long a test waits before it takes what does not come for hung: far longer than anything takes on a machine
-// that is busy. Nothing else is decided by it.
+// Hang is how long a test waits before it takes what does not come for hung: far longer than
+// anything takes on a machine that is busy. Nothing else is decided by it.
 const Hang = time.Minute
 
-// Until waits until something is so, as ok reports, which it asks often at first and then every 10 ms. The test ends when
-// that does not come.
+// Until waits until something is so, as ok reports, which it asks often at first and then every 10
+// ms. The test ends when that does not come.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	pause := 100 * time.Microsecond

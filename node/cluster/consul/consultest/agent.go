@@ -1,6 +1,7 @@
 // Package consultest runs a real Consul agent for the time of a test.
 //
-// The binary is what FARKV_CONSUL names, or else what 'make consul' built; without one, tests are skipped and say so.
+// The binary is what FARKV_CONSUL names, or else what 'make consul' built; without one, tests are
+// skipped and say so.
 package consultest
 
 import (
@@ -26,7 +27,8 @@ const version = "1.21.0"
 // patience is how long an agent may take to lead.
 const patience = time.Minute
 
-// Agent is one server, which leads itself, in a process of its own. Its state is in a folder of the test's.
+// Agent is one server, which leads itself, in a process of its own. Its state is in a folder of the
+// test's.
 type Agent struct {
 	Address string // HOST:PORT
 	t       testing.TB
@@ -52,8 +54,9 @@ func Binary(t testing.TB) string {
 	return path
 }
 
-// Start runs an agent on free loopback ports until the test ends, and waits until it leads. The settings are added to its
-// configuration. Where they ask for tokens the environment has to have one, as for every client of Consul.
+// Start runs an agent on free loopback ports until the test ends, and waits until it leads. The
+// settings are added to its configuration. Where they ask for tokens the environment has to have
+// one, as for every client of Consul.
 func Start(t testing.TB, settings map[string]any) *Agent {
 	t.Helper()
 	path := Binary(t)
@@ -84,8 +87,8 @@ func Start(t testing.TB, settings map[string]any) *Agent {
 	return a
 }
 
-// memory returns a folder in memory where there is one: an agent syncs what it is told, and waits for whatever else is
-// being written to the disk meanwhile.
+// memory returns a folder in memory where there is one: an agent syncs what it is told, and waits
+// for whatever else is being written to the disk meanwhile.
 func memory(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("/dev/shm", "farkv-consul-")

@@ -16,8 +16,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/board/history"
 )
 
-// Run runs the suite. Each time it is called, open returns ways to one store, as different processes have them: at least
-// one, to a store that is empty. It closes them by t.Cleanup.
+// Run runs the suite. Each time it is called, open returns ways to one store, as different
+// processes have them: at least one, to a store that is empty. It closes them by t.Cleanup.
 func Run(t *testing.T, open func(t testing.TB) []board.Store) {
 	t.Run("Records", func(t *testing.T) { testRecords(t, open(t)) })
 	t.Run("Buffers", func(t *testing.T) { testBuffers(t, open(t)[0]) })
@@ -183,7 +183,8 @@ func testLinearizable(t *testing.T, stores []board.Store) {
 	}
 }
 
-// use loads a record and replaces it. That a store was too busy is no error of a Swap: it may have happened.
+// use loads a record and replaces it. That a store was too busy is no error of a Swap: it may have
+// happened.
 func use(s board.Store, log *history.Log, user int, key, to string) error {
 	began := log.Begin()
 	value, version, err := s.Load(key)

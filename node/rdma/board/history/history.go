@@ -1,5 +1,5 @@
-// Package history records what users of a board's Store did with its records, and judges whether that is linearizable:
-// each record is a register that is replaced by compare-and-swap.
+// Package history records what users of a board's Store did with its records, and judges whether
+// that is linearizable: each record is a register that is replaced by compare-and-swap.
 package history
 
 import (
@@ -43,8 +43,8 @@ func (l *Log) add(user int, key string, began, ended int64, a action) {
 	l.users[key] = append(l.users[key], porcupine.Operation{ClientId: user, Input: a, Call: began, Return: ended})
 }
 
-// Loaded notes what a Load or a List found. A value that has another version than before, or a version that is another
-// value's, is an error.
+// Loaded notes what a Load or a List found. A value that has another version than before, or a
+// version that is another value's, is an error.
 func (l *Log) Loaded(user int, key string, began int64, value string, version uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +66,8 @@ func (l *Log) Loaded(user int, key string, began int64, value string, version ui
 	return nil
 }
 
-// Swapped notes what became of a Swap: from is the value of the version that it was to replace. It is not known to have
-// been done after an error.
+// Swapped notes what became of a Swap: from is the value of the version that it was to replace. It
+// is not known to have been done after an error.
 func (l *Log) Swapped(user int, key string, began int64, from, to string, ok, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +89,8 @@ func (l *Log) Len() (n int) {
 	return n
 }
 
-// Check returns an error when no order of what was done explains what was seen, or a version did not grow.
+// Check returns an error when no order of what was done explains what was seen, or a version did
+// not grow.
 func (l *Log) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,7 @@
 //go:build unix
 
-// Package child runs a test's program again as other processes, which the test talks to, stops and kills.
+// Package child runs a test's program again as other processes, which the test talks to, stops and
+// kills.
 package child
 
 import (
@@ -18,7 +19,8 @@ import (
 // env tells a process that it is a child, and with which arguments, each of them a word.
 const env = "FARKV_TEST_CHILD"
 
-// Main runs a child's main, and ends the process, where the process is one; elsewhere it returns. TestMain begins with it.
+// Main runs a child's main, and ends the process, where the process is one; elsewhere it returns.
+// TestMain begins with it.
 func Main(main func(args []string) error) {
 	args := os.Getenv(env)
 	if args == "" {
@@ -83,7 +85,8 @@ func (p *Process) Next() (string, error) {
 	return strings.TrimSpace(s), err
 }
 
-// Release ends the process's input, which it waits for where it is to stay in the midst of something.
+// Release ends the process's input, which it waits for where it is to stay in the midst of
+// something.
 func (p *Process) Release() { p.in.Close() }
 
 // End releases the process and waits until it has ended, which it has to do well.

@@ -49,7 +49,8 @@ func DecodeQuestion(p []byte) (term, epoch uint64, committed, ok bool) {
 // Compared returns what the event of a comparison says.
 func Compared(differ []shards.Replica) string { return compared(differ) }
 
-// Counted returns the loads of the last of some periods, given what members had counted at their ends.
+// Counted returns the loads of the last of some periods, given what members had counted at their
+// ends.
 func Counted(configs []*shards.Config, ends ...[]Report) (loads []shards.Load) {
 	m := &Manager{}
 	for i, reports := range ends {
@@ -63,7 +64,8 @@ func Counted(configs []*shards.Config, ends ...[]Report) (loads []shards.Load) {
 	return loads
 }
 
-// Collected returns how many digests a manager has that was told some in one term, and is in another.
+// Collected returns how many digests a manager has that was told some in one term, and is in
+// another.
 func Collected(told, now *shards.Config, reports []Report) int {
 	m := &Manager{c: told}
 	var answers []*answer

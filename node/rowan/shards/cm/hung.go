@@ -14,8 +14,8 @@ type silence struct {
 	asked int
 }
 
-// leastAsked is how many questions a server leaves unanswered at least before it counts as one that hangs: the manager
-// may have stood still, and not the server.
+// leastAsked is how many questions a server leaves unanswered at least before it counts as one that
+// hangs: the manager may have stood still, and not the server.
 const leastAsked = 5
 
 // listen notes which servers are silent, and which have ended: those answer nothing else.
@@ -38,11 +38,12 @@ func (m *Manager) listen(answers []*answer) {
 	}
 }
 
-// Hung implements cluster.Accuser: it names a server that has ended by itself. Of those that hang it names the one that
-// has been silent for longest, if that is too long.
-// Others may be silent since they wait for that one to take a write, and have their time from then on. A server
-// without which shards would be lost is waited for, as are those of a pool that is being made. When none answers in a
-// term that is committed, in which none waits for another, none has begun, or it is the manager that is cut off.
+// Hung implements cluster.Accuser: it names a server that has ended by itself. Of those that hang
+// it names the one that has been silent for longest, if that is too long. Others may be silent
+// since they wait for that one to take a write, and have their time from then on. A server without
+// which shards would be lost is waited for, as are those of a pool that is being made. When none
+// answers in a term that is committed, in which none waits for another, none has begun, or it is
+// the manager that is cut off.
 func (m *Manager) Hung(v rdma.View) []int {
 	if m.c == nil || m.c.Term == 1 && !m.c.Committed {
 		return nil
@@ -67,7 +68,8 @@ func (m *Manager) Hung(v rdma.View) []int {
 	return []int{n}
 }
 
-// worst returns the one of some servers that has been silent for longest, if no shard is lost without it.
+// worst returns the one of some servers that has been silent for longest, if no shard is lost
+// without it.
 func (m *Manager) worst(v rdma.View, some func(node int) bool) int {
 	worst := shards.None
 	for _, member := range m.c.Members {

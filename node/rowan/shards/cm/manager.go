@@ -20,22 +20,25 @@ type Options struct {
 	First *shards.Config
 	// Spares are the nodes that may take a dead one's place. Their servers become members then.
 	Spares []int
-	// Box is the number of the mailbox in which each server's control task gets requests, at its node. Default 1.
+	// Box is the number of the mailbox in which each server's control task gets requests, at its node.
+	// Default 1.
 	Box int
-	// Patience is how long a tick waits for servers that do not answer; default 20 ms. They are asked again in the next
-	// one, so that it is to be longer than a server takes to become quiet.
+	// Patience is how long a tick waits for servers that do not answer; default 20 ms. They are asked
+	// again in the next one, so that it is to be longer than a server takes to become quiet.
 	Patience time.Duration
-	// Hung is for how long a server leaves all questions unanswered before its node is expelled; default 3 s. One that says
-	// that it has ended is not waited for.
+	// Hung is for how long a server leaves all questions unanswered before its node is expelled;
+	// default 3 s. One that says that it has ended is not waited for.
 	Hung time.Duration
-	// Gather is for how long copies that are complete wait for others that go on, so that they are stored in one term:
-	// nothing is served while a term begins. Default 1 s; less than 0: they do not wait.
+	// Gather is for how long copies that are complete wait for others that go on, so that they are
+	// stored in one term: nothing is served while a term begins. Default 1 s; less than 0: they do not
+	// wait.
 	Gather time.Duration
-	// Period is for how long loads are counted; default 500 ms, as in the paper. Plan is what is done then.
+	// Period is for how long loads are counted; default 500 ms, as in the paper. Plan is what is done
+	// then.
 	Period time.Duration
 	Plan   shards.PlanOptions
-	// Intact: no memory is damaged, as where faults of this program are looked for. Then replicas that differ behind a
-	// cold start are an error, and not copied anew.
+	// Intact: no memory is damaged, as where faults of this program are looked for. Then replicas that
+	// differ behind a cold start are an error, and not copied anew.
 	Intact bool
 	// Log is told of each configuration that was stored.
 	Log func(*shards.Config)
@@ -62,8 +65,8 @@ func (o *Options) defaults() {
 // window bounds the servers that are asked at a time, so that the manager's mailbox takes 512 KiB.
 const window = 32
 
-// NewMender returns what makes the mender of each tenure of one candidate (see cluster.Keep): a manager. All use one
-// mailbox, the candidate's.
+// NewMender returns what makes the mender of each tenure of one candidate (see cluster.Keep): a
+// manager. All use one mailbox, the candidate's.
 func NewMender(f rdma.Configs, o Options) cluster.NewMender {
 	o.defaults()
 	var peer *rpc.Peer
@@ -148,11 +151,11 @@ func (m *Manager) Recover(rdma.View, rdma.ClientID) error { return nil }
 // Sweep has nothing to do.
 func (m *Manager) Sweep(rdma.View) error { return nil }
 
-// Attend takes one step: it stores the configuration that follows the one in the registers, if one is due. A crash
-// leaves the one or the other.
+// Attend takes one step: it stores the configuration that follows the one in the registers, if one
+// is due. A crash leaves the one or the other.
 //
-// It commits when all members have answered that they know the term. Those that were members before are gone: only
-// they are left out.
+// It commits when all members have answered that they know the term. Those that were members before
+// are gone: only they are left out.
 func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 	if err := m.read(); err != nil {
 		return false, err
@@ -203,11 +206,12 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 	return false, nil
 }
 
-// Waits implements cluster.Attendant: it reports whether a member does not answer, or does not serve yet in the last
-// term.
+// Waits implements cluster.Attendant: it reports whether a member does not answer, or does not
+// serve yet in the last term.
 func (m *Manager) Waits() bool { return m.waits }
 
-// served reports whether all members have answered, and serve the shards of which they are the primaries.
+// served reports whether all members have answered, and serve the shards of which they are the
+// primaries.
 func (m *Manager) served(answers []*answer) bool {
 	if !m.c.Committed || m.c.Compare || slices.Contains(answers, nil) {
 		return false
@@ -224,8 +228,9 @@ func (m *Manager) served(answers []*answer) bool {
 	return true
 }
 
-// read reads the registers, unless it is known what they have: others replace nothing in this tenure. What may be
-// stored yet is stored first, or it could be read too early: it follows from the same version as ever.
+// read reads the registers, unless it is known what they have: others replace nothing in this
+// tenure. What may be stored yet is stored first, or it could be read too early: it follows from
+// the same version as ever.
 func (m *Manager) read() error {
 	switch {
 	case m.pending != nil:
@@ -247,8 +252,8 @@ func (m *Manager) read() error {
 	return nil
 }
 
-// store replaces the configuration by one that begins a term, and why, or commits one. Where that fails it may happen yet,
-// until another swap is answered: see read.
+// store replaces the configuration by one that begins a term, and why, or commits one. Where that
+// fails it may happen yet, until another swap is answered: see read.
 func (m *Manager) store(next *shards.Config, why string) error {
 	m.c, m.pending, m.why = nil, next, why
 	what := fmt.Sprintf("term %d begins: %s", next.Term, why)
@@ -339,7 +344,8 @@ func (m *Manager) askSome(answers []*answer, from, to int, body []byte) error {
 	return nil
 }
 
-// dropRequests drops what came to the manager: it answers nothing, and its mailbox is to stay empty.
+// dropRequests drops what came to the manager: it answers nothing, and its mailbox is to stay
+// empty.
 func (m *Manager) dropRequests() {
 	for {
 		r, err := m.peer.Next(0)
@@ -350,9 +356,10 @@ func (m *Manager) dropRequests() {
 	}
 }
 
-// restarted returns the configuration by which servers go on that were started anew, in memory that earlier ones have
-// left, and were members in the term of now. In it all that was acknowledged is gathered. It takes the answers of all
-// members: one that does not answer is about to be gone, or to come.
+// restarted returns the configuration by which servers go on that were started anew, in memory that
+// earlier ones have left, and were members in the term of now. In it all that was acknowledged is
+// gathered. It takes the answers of all members: one that does not answer is about to be gone, or
+// to come.
 func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
 	if slices.Contains(answers, nil) {
 		return m.c, nil
@@ -368,8 +375,8 @@ func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
 	return m.c.ColdStart(present)
 }
 
-// known reports whether all members serve in no earlier term. One that was started anew and names this term serves in none:
-// restarted sees to it first.
+// known reports whether all members serve in no earlier term. One that was started anew and names
+// this term serves in none: restarted sees to it first.
 func (m *Manager) known(answers []*answer) bool {
 	for _, a := range answers {
 		if a == nil || a.term < m.c.Term {
@@ -379,8 +386,8 @@ func (m *Manager) known(answers []*answer) bool {
 	return true
 }
 
-// reports returns the configuration that follows from what members report. It is of this very term: each of them knows
-// the term, since it is committed, and there is no higher one.
+// reports returns the configuration that follows from what members report. It is of this very term:
+// each of them knows the term, since it is committed, and there is no higher one.
 func (m *Manager) reports(answers []*answer) *shards.Config {
 	next := m.c
 	for i, a := range answers {
@@ -402,8 +409,8 @@ func (m *Manager) reports(answers []*answer) *shards.Config {
 	return next
 }
 
-// gather returns the configuration that follows from reports when that is to be stored, and until then the one that
-// there is.
+// gather returns the configuration that follows from reports when that is to be stored, and until
+// then the one that there is.
 func (m *Manager) gather(next *shards.Config) *shards.Config {
 	now := m.ep.Now()
 	if m.gathered == 0 {
@@ -443,8 +450,8 @@ func (m *Manager) even(answers []*answer) *shards.Config {
 	return next
 }
 
-// count returns what shards were counted to meet since the last period. A shard that has another primary since then,
-// or one that began to count anew, met nothing.
+// count returns what shards were counted to meet since the last period. A shard that has another
+// primary since then, or one that began to count anew, met nothing.
 func (m *Manager) count(answers []*answer) []shards.Load {
 	loads := make([]shards.Load, len(m.c.Shards))
 	counted := make([]sample, len(loads))

@@ -40,7 +40,8 @@ func (s *eager) Report() (r cm.Report) {
 	return r
 }
 
-// TestMem runs two candidates and four servers in real time: a node dies, and the other servers have all of its shards.
+// TestMem runs two candidates and four servers in real time: a node dies, and the other servers
+// have all of its shards.
 func TestMem(t *testing.T) {
 	const nodes = 4
 	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: 1 << 16, Clients: 64}, nil)

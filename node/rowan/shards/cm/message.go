@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// Ask is the procedure by which the manager asks a server. The question is the term in the registers, the epoch of the
-// view, and whether the term is committed:
+// Ask is the procedure by which the manager asks a server. The question is the term in the
+// registers, the epoch of the view, and whether the term is committed:
 //
 //	term u64 | epoch u64 | committed u64
 //
@@ -27,7 +27,8 @@ const (
 	answerBytes   = 16
 	loadBytes     = 18
 	damageBytes   = 10
-	// Bounds of what a server reports at a time. They fit into a mailbox's buffer of boxBytes with the header of rpc.
+	// Bounds of what a server reports at a time. They fit into a mailbox's buffer of boxBytes with the
+	// header of rpc.
 	maxReports = 256
 	maxLoads   = 384
 	maxDamages = 16
@@ -41,18 +42,19 @@ const (
 	maxReason     = 1000
 )
 
-// Report is what a server tells the manager. What is beyond 256 copies or migrations is told next time; the bound of
-// loads is 384, several times the paper's shards of one server.
+// Report is what a server tells the manager. What is beyond 256 copies or migrations is told next
+// time; the bound of loads is 384, several times the paper's shards of one server.
 type Report struct {
 	Copied   []int // shards that the server has copied: it is complete in this term
 	Migrated []int // shards that migrate to the server: it has all that the source has
 	Loads    []Load
 	Full     bool // the server has no room for another shard
-	// Digests are of all shards of which the server is a complete replica, once it has in a term that compares them what
-	// others have given it. Beyond 384 others are told next time. With them there are no loads.
+	// Digests are of all shards of which the server is a complete replica, once it has in a term that
+	// compares them what others have given it. Beyond 384 others are told next time. With them there
+	// are no loads.
 	Digests []Digest
-	// Damaged are shards of which the server has met an entry in this term that is not as it was sealed. What is beyond 16
-	// is told once these are no longer its own.
+	// Damaged are shards of which the server has met an entry in this term that is not as it was
+	// sealed. What is beyond 16 is told once these are no longer its own.
 	Damaged []Damage
 }
 
@@ -68,8 +70,8 @@ type Digest struct {
 	shards.Digest
 }
 
-// Load counts what a shard's primary met since it knows of the shard. Counts only grow. There is none of a shard that
-// the primary does not serve yet in its term.
+// Load counts what a shard's primary met since it knows of the shard. Counts only grow. There is
+// none of a shard that the primary does not serve yet in its term.
 type Load struct {
 	Shard int
 	shards.Load
@@ -78,7 +80,8 @@ type Load struct {
 // answer is what a server answers.
 type answer struct {
 	term uint64
-	// restarted says that the term is the last one of an earlier server beside the node, and that it serves in none.
+	// restarted says that the term is the last one of an earlier server beside the node, and that it
+	// serves in none.
 	restarted bool
 	ended     string // why the server has ended by itself; "": it has not
 	Report

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// compare stores the configuration that follows when all replicas have told what they have. Those that differ are
-// copied anew.
+// compare stores the configuration that follows when all replicas have told what they have. Those
+// that differ are copied anew.
 func (m *Manager) compare(answers []*answer) (more bool, err error) {
 	m.collect(answers)
 	next, differ, err := m.c.Compared(m.digests)
@@ -24,7 +24,8 @@ func (m *Manager) compare(answers []*answer) (more bool, err error) {
 	return true, m.store(next, compared(differ))
 }
 
-// repair stores the configuration without replicas in which servers have met damage, if others are complete.
+// repair stores the configuration without replicas in which servers have met damage, if others are
+// complete.
 func (m *Manager) repair(answers []*answer) (more bool, err error) {
 	var damaged []shards.Replica
 	at := map[shards.Replica]uint64{}

@@ -10,17 +10,18 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// lookEvery is how often a server that waits for a commit looks for it by itself: the manager tells it as a rule.
+// lookEvery is how often a server that waits for a commit looks for it by itself: the manager tells
+// it as a rule.
 const lookEvery = 2 * time.Millisecond
 
 // Store is the part of a server that has the shards.
 type Store interface {
-	// Adopt is told each configuration that the server gets to know, in order: one that is not committed, and the same
-	// again when it is. From when it is called nothing is begun in an earlier term. The store has noted the term durably
-	// when it returns nil. On an error it is told again.
+	// Adopt is told each configuration that the server gets to know, in order: one that is not
+	// committed, and the same again when it is. From when it is called nothing is begun in an earlier
+	// term. The store has noted the term durably when it returns nil. On an error it is told again.
 	Adopt(c *shards.Config) error
-	// Quiet reports whether nothing is under way any more in terms before the last one that was adopted: what reads has
-	// read, and what writes was answered or given up.
+	// Quiet reports whether nothing is under way any more in terms before the last one that was
+	// adopted: what reads has read, and what writes was answered or given up.
 	Quiet() bool
 	// Report returns what there is to tell in the term that was adopted, which is committed.
 	Report() Report
@@ -43,22 +44,22 @@ type Server struct {
 	ended  string        // why; "": the server goes on
 }
 
-// NewServer returns the end of the server beside a node. It uses the endpoint of the peer whose requests it handles, by
-// which it joins views.
+// NewServer returns the end of the server beside a node. It uses the endpoint of the peer whose
+// requests it handles, by which it joins views.
 func NewServer(ep rdma.Endpoint, f rdma.Configs, node int, store Store) *Server {
 	return &Server{ep: ep, f: f, node: node, store: store}
 }
 
-// Restart says that an earlier server beside the node was a member, and that term the last one it has noted. What that
-// one had in DRAM is gone. So nothing is adopted up to that term: the manager is told, which begins another. Until
-// Recovered nothing is adopted at all.
+// Restart says that an earlier server beside the node was a member, and that term the last one it
+// has noted. What that one had in DRAM is gone. So nothing is adopted up to that term: the manager
+// is told, which begins another. Until Recovered nothing is adopted at all.
 func (s *Server) Restart(term uint64) { s.last, s.busy = term, true }
 
 // Recovered says that the store has what the earlier server left.
 func (s *Server) Recovered() { s.busy = false }
 
-// End says that the server has ended by itself, and why. Nothing is adopted from then on, and each question is answered by
-// that.
+// End says that the server has ended by itself, and why. Nothing is adopted from then on, and each
+// question is answered by that.
 func (s *Server) End(why error) { s.ended = why.Error() }
 
 // Config returns the last configuration that the server knows; nil: none.
@@ -67,8 +68,8 @@ func (s *Server) Config() *shards.Config { return s.c }
 // Epoch returns that of the last view of the manager that the server has joined.
 func (s *Server) Epoch() uint64 { return s.epoch }
 
-// Serves returns the term in which the server may serve a shard; false: it may not. What was read, or is to be
-// answered, counts only if the term is the same behind the read.
+// Serves returns the term in which the server may serve a shard; false: it may not. What was read,
+// or is to be answered, counts only if the term is the same behind the read.
 func (s *Server) Serves(shard int) (term uint64, ok bool) {
 	if s.c == nil || !s.c.Committed || s.c.Compare || s.c.Shards[shard].Primary != s.node {
 		return 0, false
@@ -100,7 +101,8 @@ func (s *Server) Handle(r *rpc.Request) error {
 	return errors.Join(err, s.answer())
 }
 
-// join joins the manager's view, unless the server has: in an earlier one nothing that it sends arrives.
+// join joins the manager's view, unless the server has: in an earlier one nothing that it sends
+// arrives.
 func (s *Server) join(epoch uint64) error {
 	if epoch <= s.epoch {
 		return nil
@@ -180,7 +182,8 @@ func (s *Server) send(a *answer) error {
 	return nil
 }
 
-// someOf returns as many digests as an answer has room for, in each answer those behind the ones in the last.
+// someOf returns as many digests as an answer has room for, in each answer those behind the ones in
+// the last.
 func (s *Server) someOf(all []Digest) []Digest {
 	if len(all) <= maxLoads {
 		return all

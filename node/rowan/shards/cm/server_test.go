@@ -48,7 +48,8 @@ func registered(t *testing.T) (*sim.Sim, rdma.Endpoint, func(...*shards.Config))
 	}
 }
 
-// TestRestart: a server that is started anew goes on in a term behind the one of before, when it has recovered.
+// TestRestart: a server that is started anew goes on in a term behind the one of before, when it
+// has recovered.
 func TestRestart(t *testing.T) {
 	s, ep, put := registered(t)
 	c, err := shards.New([]int{0, 1}, 1, 2)
@@ -82,7 +83,8 @@ func TestRestart(t *testing.T) {
 	expect("in the term of before", 3, 0)
 }
 
-// TestTold: a server that is told of a term reads the registers, and adopts what is there unless it cannot note it.
+// TestTold: a server that is told of a term reads the registers, and adopts what is there unless it
+// cannot note it.
 func TestTold(t *testing.T) {
 	s, ep, put := registered(t)
 	store := &simple{}

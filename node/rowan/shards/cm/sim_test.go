@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// run runs a world of a seed: candidates crash at some of their verbs, or stall, servers die, and are cut off.
+// run runs a world of a seed: candidates crash at some of their verbs, or stall, servers die, and
+// are cut off.
 func run(seed uint64) (*world, error) {
 	o := sim.Hostile(seed)
 	const troubled = 25 * time.Millisecond
@@ -50,8 +51,9 @@ func run(seed uint64) (*world, error) {
 	return w, w.end()
 }
 
-// TestManager runs worlds: at any time one server at most serves a shard, nothing that was acknowledged is lost, and in
-// the end all shards are served by the members that live, and replicated.
+// TestManager runs worlds: at any time one server at most serves a shard, nothing that was
+// acknowledged is lost, and in the end all shards are served by the members that live, and
+// replicated.
 func TestManager(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -65,7 +67,8 @@ func TestManager(t *testing.T) {
 	t.Logf("%d terms were committed, %d shards were migrating, %d writes were damaged", commits, moved, damaged)
 }
 
-// plain is a world in which nothing goes wrong by itself. Node 1 dies when half of the troubled time is over.
+// plain is a world in which nothing goes wrong by itself. Node 1 dies when half of the troubled
+// time is over.
 func plain(seed uint64, change ...func(*cm.Options)) *world {
 	const troubled = 6 * time.Millisecond
 	w := newWorld(seed, sim.Options{Seed: seed}, troubled, 4, 0, change...)
@@ -82,8 +85,8 @@ func (w *world) end() error {
 	return err
 }
 
-// TestGather: copies that are complete at different times make one term when they wait for each other, and more when
-// they do not.
+// TestGather: copies that are complete at different times make one term when they wait for each
+// other, and more when they do not.
 func TestGather(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -104,8 +107,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestEnumerate crashes the manager behind each of its verbs, and another server at each verb that lands there, until
-// the configuration without the first one is committed.
+// TestEnumerate crashes the manager behind each of its verbs, and another server at each verb that
+// lands there, until the configuration without the first one is committed.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -137,8 +140,8 @@ func TestEnumerate(t *testing.T) {
 	}
 }
 
-// TestHung: of servers that answer no question of the manager, though their nodes answer READs, one is expelled, and
-// the others have their time then; none is without which a shard would be lost.
+// TestHung: of servers that answer no question of the manager, though their nodes answer READs, one
+// is expelled, and the others have their time then; none is without which a shard would be lost.
 func TestHung(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -168,8 +171,8 @@ func TestHung(t *testing.T) {
 	}
 }
 
-// TestEnded: the node of a server that says that it has ended is expelled at once, unless a shard would be lost, and the
-// event of the next term says why.
+// TestEnded: the node of a server that says that it has ended is expelled at once, unless a shard
+// would be lost, and the event of the next term says why.
 func TestEnded(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -134,8 +134,8 @@ func newWorld(
 	return w
 }
 
-// registers are those of a world. When they are flaky they do not answer now and then: then a swap was done, or is not,
-// or will be.
+// registers are those of a world. When they are flaky they do not answer now and then: then a swap
+// was done, or is not, or will be.
 type registers struct {
 	*sim.Sim
 	w *world
@@ -285,8 +285,8 @@ func (v *server) run(ep rdma.Endpoint) {
 	}
 }
 
-// restart starts the server anew when it is time, and ends its recovery. What it has of shards, and has noted, is
-// durable.
+// restart starts the server anew when it is time, and ends its recovery. What it has of shards, and
+// has noted, is durable.
 func (v *server) restart(ep rdma.Endpoint) {
 	now := v.s.Now()
 	if v.again > 0 && now >= v.again {
@@ -404,8 +404,8 @@ func (v *server) digests() (r cm.Report) {
 	return r
 }
 
-// damage loses a write of each shard of which there are two other complete replicas, now and then, while the server is
-// stopped.
+// damage loses a write of each shard of which there are two other complete replicas, now and then,
+// while the server is stopped.
 func (v *server) damage() {
 	at, err := v.s.Config()
 	if err != nil || v.node != 0 && v.node != 1 {
@@ -424,7 +424,8 @@ func (v *server) damage() {
 	}
 }
 
-// work goes on with what is under way, and begins something. Writes land on all replicas at once, at their end.
+// work goes on with what is under way, and begins something. Writes land on all replicas at once,
+// at their end.
 func (v *server) work() {
 	v.check()
 	now := v.s.Now()
@@ -548,7 +549,8 @@ func (w *world) progressed() {
 	}
 }
 
-// mayBeLost sees that no server that lives could be the primary of a lost shard, unless nothing was ever written.
+// mayBeLost sees that no server that lives could be the primary of a lost shard, unless nothing was
+// ever written.
 func (w *world) mayBeLost(shard int) {
 	if len(w.acked[shard]) == 0 {
 		return
