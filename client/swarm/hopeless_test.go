@@ -68,14 +68,38 @@ func TestShortWaitShowsNoLackOfMaster(t *testing.T) {
 // cutOff cannot join the view while it is away.
 type cutOff struct {
 	rdma.Endpoint
-	away bool
+	away   bool
+	sweeps func(v *rdma.View) // nil: no master sweeps
 }
 
 func (c *cutOff) Join() (rdma.View, error) {
 	if c.away {
 		return rdma.View{}, rdma.ErrUnreachable
 	}
-	return c.Endpoint.Join()
+	v, err := c.Endpoint.Join()
+	if c.sweeps != nil {
+		c.sweeps(&v)
+	}
+	return v, err
+}
+
+// TestLongSweepIsWaitedFor: a sweep that has begun is waited for to its end, though it takes several
+// timeouts.
+func TestLongSweepIsWaitedFor(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		began := s.Now()
+		k.ep.(*cutOff).sweeps = func(v *rdma.View) {
+			v.Epoch++
+			v.Busy = s.Now() < began+5*timeout
+		}
+		of := tries{began: began}
+		if took := s.Now() - began; !k.again(&of, client.ErrFull) {
+			t.Errorf("got no other try after %v, want one", took)
+		}
+		if took := s.Now() - began; took < 5*timeout {
+			t.Errorf("got another try after %v, want it behind the sweep, after %v", took, 5*timeout)
+		}
+	})
 }
 
 // TestFailedJoinShowsNoLackOfMaster: a client that cannot join the view while it waits for a sweep

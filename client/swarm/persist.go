@@ -116,8 +116,13 @@ func (s *Store) reach(t *tries) bool {
 	return true
 }
 
-// swept asks for a sweep and waits for it until the operation's timeout is over; false: there is
-// none. On a busy machine, and while the pool has no master, it may begin late.
+// longestSweep is for how many timeouts a client waits for a sweep that has begun: it takes longer
+// the larger the pool is.
+const longestSweep = 16
+
+// swept asks for a sweep, waits for it to begin until the operation's timeout is over, and then for
+// its end; false: there is none. On a busy machine, and while the pool has no master, it may begin
+// late.
 func (s *Store) swept(t *tries) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
 	t.began = cmp.Or(t.began, now)
@@ -133,6 +138,12 @@ func (s *Store) swept(t *tries) bool {
 	}
 	within := max(t.began+timeout-now, 0)
 	ok, err := s.member.Await(next, within)
+	for n := 1; err == nil && !ok && s.member.Busy && n < longestSweep; n++ {
+		ok, err = s.member.Await(next, timeout)
+	}
+	if ok {
+		t.began = s.ep.Now() // what frees memory may take several
+	}
 	if err == nil && !ok && s.member.Epoch < next && within >= timeout/hopelessShare {
 		s.hopeless = s.ep.Now() + hopelessFor*timeout
 	}
