@@ -19,7 +19,7 @@ func (c *cli) soak() *cobra.Command {
 			"Some workers insert and delete keys, always others; some write a few hot keys; some fill the pool and clear it; some\n" +
 			"come, work and go. Values have all sizes that the pool has room for. It compares each answer with what the worker\n" +
 			"knows, and fails when\n\n" +
-			"  an operation fails, or gives a wrong answer\n" +
+			"  an operation fails, gives a wrong answer, or takes longer than 10 s\n" +
 			"  the pool is full while half of what it holds of one worker is not there\n" +
 			"  it holds less behind the load than before, or farkv check finds damage\n\n" +
 			"STORE makes a small pool of this process's memory. POOL is one that is empty, in which no client is at work.",

@@ -33,6 +33,8 @@ func (s *ideal) Get(key []byte) ([]byte, error) {
 		return nil, fmt.Errorf("get: %w", rdma.ErrTimeout)
 	case !there, s.now("GET misses"):
 		return nil, client.ErrNotFound
+	case s.now("GET is slow"):
+		time.Sleep(200 * time.Millisecond)
 	case s.now("GET is torn"):
 		v = append(v[:len(v)/2:len(v)/2], make([]byte, len(v)-len(v)/2)...)
 	}
@@ -90,11 +92,12 @@ func TestCaught(t *testing.T) {
 		"":                    "",
 		"GET fails":           "timed out",
 		"GET misses":          "not found",
+		"GET is slow":         "longer than 100ms",
 		"GET is torn":         "which is there: true",
 		"writes leak":         "pool",
 		"full early":          "fewer than",
 		"a write is lost":     "not found",
-		"DELETE is full":      "a DELETE finds the pool full",
+		"DELETE is full":      "DELETE finds the pool full",
 		"DELETE does nothing": "which is there: false",
 		"close fails":         "fill the pool: broken",
 	} {
@@ -108,7 +111,11 @@ func TestCaught(t *testing.T) {
 					return nil
 				}, nil
 			}}
-			r, err := Run(t.Context(), target, Options{Workers: 8, Length: 300 * time.Millisecond, Seed: 1})
+			o := Options{Workers: 8, Length: 300 * time.Millisecond, Seed: 1}
+			if fault == "GET is slow" {
+				o.Longest = 100 * time.Millisecond
+			}
+			r, err := Run(t.Context(), target, o)
 			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 				t.Errorf("want %q: %v\n%v", want, err, &r)
 			}

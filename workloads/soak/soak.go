@@ -78,6 +78,9 @@ type Options struct {
 	// Refill is the share of the pairs that a pool took at first which it has to take behind the load;
 	// default 0.9.
 	Refill float64
+	// Longest bounds each operation; default 10 s, five times the timeout of a store's operation, some of which wait for
+	// memory once more than that.
+	Longest time.Duration
 	// Say is told what begins; nil: nothing.
 	Say func(format string, args ...any)
 }
@@ -90,6 +93,7 @@ func (o *Options) defaults(t Target) {
 		keys, room = unmergedKeys, 0.3
 	}
 	o.Workers, o.Keys = cmp.Or(o.Workers, 64), cmp.Or(o.Keys, keys)
+	o.Longest = cmp.Or(o.Longest, 10*time.Second)
 	o.Room, o.Refill = cmp.Or(o.Room, room), cmp.Or(o.Refill, 0.9)
 	if o.Say == nil {
 		o.Say = func(string, ...any) {}

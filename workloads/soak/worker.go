@@ -55,7 +55,10 @@ func (w *worker) value(n int) []byte {
 func (w *worker) timed(kind int, f func() error) error {
 	began, before := time.Now(), w.live.Load()
 	err := f()
-	w.times[kind].Record(time.Since(began))
+	took := time.Since(began)
+	if w.times[kind].Record(took); took > w.Longest {
+		return errors.Join(err, fmt.Errorf("a %s took %v, longer than %v", kindNames[kind], took, w.Longest))
+	}
 	if mayBeFull(err) {
 		w.full[kind]++
 		if live := max(before, w.live.Load()); live < w.least { // others may have deleted since
