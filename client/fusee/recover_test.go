@@ -102,7 +102,7 @@ func newCrashes(seed uint64, nodes, spares, index, data int, central bool, seen 
 // gives pairs all sizes.
 func (c *crashes) tighten() {
 	c.tight, c.ops = true, 30+c.rng.IntN(90)
-	c.p.Regions, c.p.Timeout = 1+c.rng.IntN(2), 5*time.Millisecond
+	c.p.Regions, c.p.Timeout = 1+c.rng.IntN(2), 25*time.Millisecond
 	c.p.RegionBytes = uint64(2+c.rng.IntN(8))*c.p.BlockBytes + 4096
 	l, err := newLayout(c.p, c.o.Nodes, 1<<40)
 	if err != nil {
