@@ -36,6 +36,7 @@ func TestServed(t *testing.T) {
 func served(t *testing.T, k *stores.Kind, mixes []string, records int) {
 	run := t.TempDir()
 	t.Setenv("XDG_RUNTIME_DIR", run)
+	t.Setenv("FARKV_SHM_DIR", t.TempDir())
 	defer func() {
 		if err := endNodes(run); err != nil {
 			t.Error(err)
