@@ -360,6 +360,8 @@ func TestPoolMisuse(t *testing.T) {
 		{Load, "farkv.cachethreshold=2", "property farkv.cachethreshold=2"},
 		{Load, "farkv.timeout=2", "property farkv.timeout=2: want a duration"},
 		{Load, "farkv.replica=2", "unknown property farkv.replica"},
+		{Load, "fusee.pool=x", "unknown property fusee.pool: did you mean farkv.pool?"},
+		{Load, "swarm.addr=x", "unknown property swarm.addr: "},
 		{Load, "dropdata=maybe", "property dropdata=maybe"},
 		{Run, "scanproportion=0.95", "fake has no scans"},
 		{Load, "scanproportion=0.95", "fake has no scans"},

@@ -139,13 +139,16 @@ func readOwn(r *workloads.Reader, kind *stores.Kind) stores.Values {
 	return own
 }
 
-// checkNames refuses farkv.* properties that do not exist: a misspelt one would be measured as its
-// default.
+// checkNames refuses farkv.* properties that do not exist, and those that begin with a store's name, as they do of
+// other databases: they would be measured as their defaults.
 func checkNames(p *properties.Properties) error {
+	names := runner.Names(Properties)
 	for _, name := range p.Keys() {
-		if strings.HasPrefix(name, "farkv.") && !slices.Contains(runner.Names(Properties), name) {
+		prefix, rest, _ := strings.Cut(name, ".")
+		_, err := stores.Lookup(prefix)
+		if rest != "" && (prefix == "farkv" || err == nil) && !slices.Contains(names, name) {
 			return workloads.Misuse("unknown property %s: %s'go-ycsb help' with the store's name lists them", name,
-				workloads.DidYouMean(name, runner.Names(Properties)))
+				workloads.DidYouMean("farkv."+rest, names))
 		}
 	}
 	return nil
