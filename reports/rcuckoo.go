@@ -106,7 +106,7 @@ func (s *rcuckooSize) trial(store, mix, name string, differ func(*ops.Simulation
 		Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100, ShortKeys: workloads.NumberBytes},
 	}
 	if store == "rcuckoo" {
-		o.Own = stores.Values{stores.CacheBytes: paperCache, failureTimer: paperTimer, tableRows: int(s.table) / paperRow,
+		o.Own = stores.Values{stores.CacheBytes: paperCache, failureTimer: paperTimer, "ticketless": true, tableRows: int(s.table) / paperRow,
 			"key-bytes": paperPairing, valueBytes: paperPairing, inlineBytes: paperPairing}
 	}
 	if strings.HasPrefix(store, "fusee") {

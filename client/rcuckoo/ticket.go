@@ -89,7 +89,7 @@ func (l *layout) queueAt(shard int, word uint32, bit int) rdma.Addr {
 // enqueue chooses the queue of a client that failed to take locks: that of the first of them that
 // another client holds.
 func (s *Store) enqueue(w *want, met uint64) {
-	if way := met & w.bits; s.Tickets > 0 && w.queue == 0 && way != 0 {
+	if way := met & w.bits; s.Tickets > 0 && !s.opt.Ticketless && w.queue == 0 && way != 0 {
 		w.queue = s.queueAt(s.locks.shard, w.word, bits.TrailingZeros64(way))
 	}
 }

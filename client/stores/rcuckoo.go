@@ -29,9 +29,12 @@ const (
 	valueBytes = "value-bytes"
 )
 
+const ticketless = "ticketless"
+
 var rcuckooOptions = []Option{
 	cacheOption(rcuckoo.DefaultCache),
 	{Name: "failure-timer", When: Opened, Type: Duration, Default: stuckFor, Min: 1, Doc: "failure timeout of a lock holder that makes no progress"},
+	{Name: ticketless, When: Opened, Type: Bool, Default: false, Doc: "try again for locks, as in RCuckoo's paper, and take no tickets"},
 	{Name: "levels", Type: Int, Default: 0, Max: rcuckoo.MaxLevels, Doc: "how many times a full table may double; it begins with room for the records"},
 	{Name: "table", Doc: "how the tables are shaped", Parts: tableOptions(rcuckoo.Most())},
 }
@@ -80,7 +83,8 @@ func rcuckooKind() *Kind {
 		Size:   sizeRcuckoo,
 		Format: formats(rcuckoo.Format, rcuckooPool, rcuckoo.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			own := rcuckoo.Options{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout, Failure: o.Own.Duration("failure-timer")}
+			own := rcuckoo.Options{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout, Failure: o.Own.Duration("failure-timer"),
+				Ticketless: o.Own.Bool(ticketless)}
 			if o.Fabric != nil {
 				own.Pool = o.Fabric
 			}
