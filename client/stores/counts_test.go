@@ -48,7 +48,10 @@ func TestCounts(t *testing.T) {
 		case "fusee-nc":
 			want = map[string]uint64{"won by rule 1": 2 * keys, "cache hits": 0, "cache misses": 2 * keys}
 		case "swarm", "swarm-apart":
-			want = map[string]uint64{"guesses wrong": 0, "cache hits": 2 * keys, "index accesses": keys}
+			want = map[string]uint64{"guesses wrong": 0, "index accesses": keys}
+			if hits := at["cache hits"]; hits < 2*keys { // more, where the process stood still: what is cached is read again
+				t.Errorf("%s: %d cache hits, want %d at least", name, hits, 2*keys)
+			}
 		}
 		for what, n := range want {
 			if at[what] != n {
