@@ -138,10 +138,11 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	if opt.Timeout > l.Timeout {
 		return nil, fmt.Errorf("open fusee: a timeout of %v: the pool was made for %v at most: %w", opt.Timeout, l.Timeout, ErrParams)
 	}
+	keys := uint64(l.Subtables) * l.Groups * race.GroupSlots
 	c := &Client{
 		layout: l, ep: ep, id: ep.Client(), opt: opt,
 		slabs: make([]slab, len(l.classes.units)), own: map[node.Block]*block{},
-		cache: locations.New[entry](locations.Enough(*cmp.Or(opt.CacheBytes, new(DefaultCache)), entryBytes, uint64(l.Subtables)*l.Groups*race.GroupSlots), entryBytes), view: v, promoted: make([]bool, l.Subtables),
+		cache: locations.New[entry](locations.Enough(*cmp.Or(opt.CacheBytes, new(DefaultCache)), entryBytes, keys), entryBytes), view: v, promoted: make([]bool, l.Subtables),
 		deadline: never,
 	}
 	for sub := range c.promoted { // a client that comes in the midst of mending does not know what is mended

@@ -107,7 +107,7 @@ func (c *Client) shut() error {
 		}
 	}
 	for _, e := range c.reclaim.emptied {
-		c.use(e.block)
+		c.takeUp(e.block)
 	}
 	c.reclaim.emptied = nil
 	for class := range c.slabs {

@@ -152,17 +152,18 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 		reserve = 0
 	}
 	for waited := false; c.slabs[class].idle() <= reserve; { // what refill adds may be one object
-		if larger, ok := c.borrow(class, reserve); ok && c.reclaim.tight && c.classes.units[larger] <= mostBorrowed*c.classes.units[class] {
-			if s := &c.slabs[class]; len(s.blocks) > 0 && c.reclaim.scan.phase == noScan { // others may have freed some of its own
-				c.beginScan(class)
+		larger, ok := c.borrow(class, reserve)
+		if ok && c.reclaim.tight && c.classes.units[larger] <= mostBorrowed*c.classes.units[class] {
+			if len(c.slabs[class].blocks) > 0 && c.reclaim.scan.phase == noScan {
+				c.beginScan(class) // others may have freed some of its own
 			}
 			return larger, nil
 		}
 		err := c.refill(class, reserve)
+		c.reclaim.now = c.ep.Now()
 		if larger, ok := c.borrow(class, reserve); ok && err == nil && c.slabs[class].idle() <= reserve {
 			return larger, nil // there is a block of a larger class now
 		}
-		c.reclaim.now = c.ep.Now()
 		if !errors.Is(err, rdma.ErrFull) {
 			if err != nil {
 				return class, err
@@ -415,12 +416,7 @@ func (c *Client) setReplica(blk node.Block, replica int, expect, value node.Entr
 
 // carve makes a block's objects this client's own, all of them free and none of them ever used.
 func (c *Client) carve(blk node.Block, class int, entry node.Entry) {
-	b := makeBlock(blk, class, entry, c.classes.objects[class])
-	c.hold(b)
-	for i := range b.incarnations {
-		b.setIdle(i)
-		c.slabs[class].push(place{b, i})
-	}
+	c.takeUp(makeBlock(blk, class, entry, c.classes.objects[class]))
 }
 
 // hold makes a block one of this client's.

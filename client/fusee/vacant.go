@@ -71,13 +71,13 @@ func (c *Client) takeBack(class int) bool {
 	if best < 0 {
 		return false
 	}
-	c.use(c.reclaim.emptied[best].block)
+	c.takeUp(c.reclaim.emptied[best].block)
 	c.reclaim.emptied = slices.Delete(c.reclaim.emptied, best, best+1)
 	return true
 }
 
-// use makes an empty block of this client's one that it allocates in.
-func (c *Client) use(b *block) {
+// takeUp makes an empty block of this client's one that it allocates in.
+func (c *Client) takeUp(b *block) {
 	c.hold(b)
 	for i := range b.incarnations {
 		b.setIdle(i)
@@ -97,7 +97,7 @@ func (c *Client) clear() error {
 			err = c.wipe(b.Block, slices.Max(b.incarnations))
 		}
 		if err != nil {
-			c.use(b) // it is this client's still
+			c.takeUp(b) // it is this client's still
 			return fmt.Errorf("clear block %v: %w", b.Block, err)
 		}
 		if err := c.setEntry(b.Block, c.space.Copies(b.Region)-1, b.entry, b.entry.Next(node.Left, vacant)); err != nil {
