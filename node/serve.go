@@ -26,6 +26,8 @@ const (
 	// out. Arg: offset of the count of those that were, offset of the first item, bytes an item,
 	// number of items, how many are wanted. Ret: index of the first, how many: 1 at least.
 	ProcGrow rdma.Proc = 5
+	// ProcBack backs a part of the memory. Arg: its offset, its bytes. It may be called again.
+	ProcBack rdma.Proc = 6
 	// ProcEcho does nothing: it shows what a call takes. Ret: Arg.
 	ProcEcho rdma.Proc = 4
 )
@@ -55,6 +57,11 @@ func Serve(m rdma.Memory, r *rdma.Request) error {
 		return serveObject(m, r)
 	case ProcGrow:
 		return serveGrow(m, r)
+	case ProcBack:
+		if !fits(m, r.Arg[0], 1, r.Arg[1]) {
+			return fmt.Errorf("back %d bytes of node %d with memory: %w", r.Arg[1], m.Node(), rdma.ErrAccess)
+		}
+		return m.Commit(r.Arg[0], r.Arg[1])
 	case ProcEcho:
 		r.Ret = r.Arg
 		return nil

@@ -163,7 +163,7 @@ const checkWords = 256 // of the index, a replica and a trip
 
 // index compares the replicas of all slots and collects the words to follow.
 func (k *checker) index() error {
-	if n, all := len(k.subtables), k.Subtables; n < all {
+	if n, all := len(k.subtables), len(k.Client.index.Place); n < all {
 		k.Damaged("%d of %d subtables are lost: the nodes of all their replicas are gone, and the keys with them", all-n, all)
 	}
 	if n, all := len(k.regions), k.Regions; n < all {
@@ -195,7 +195,9 @@ func (k *checker) slots(from race.Slot, n int) error {
 
 // lossy reports whether parts of the pool are gone for good: then what is left refers to them, and
 // they to it.
-func (k *checker) lossy() bool { return len(k.subtables) < k.Subtables || len(k.regions) < k.Regions }
+func (l *layout) lossy() bool {
+	return len(l.subtables) < len(l.index.Place) || len(l.regions) < l.Regions
+}
 
 func (k *checker) slot(s race.Slot, b *rdma.Batch, at int) {
 	w := race.Word(le.Uint64(b.Op(0).Buf[at:]))

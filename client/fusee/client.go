@@ -16,7 +16,8 @@
 // it: see the comments in snapshot.go, duplicate.go, object.go and reclaim.go.
 //
 // What crashes leave is mended by a master (package cluster), which uses this package's Mender:
-// mend.go for nodes, restore.go for their replacement, recover.go for clients. Without one, an
+// mend.go for nodes, restore.go for their replacement, recover.go for clients, grow.go for an index
+// that is to grow. Without one, an
 // operation that depends on what died ends at its timeout.
 package fusee
 
@@ -50,6 +51,9 @@ type Options struct {
 	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR). The two do not
 	// mix: the pool must have been made for it.
 	Sequential bool
+	// Splits is a share of INSERTs that ask for a larger index though their buckets have room: tests
+	// make indexes grow so that are large enough.
+	Splits float64
 	// Timeout bounds an operation and each wait for a node; default, and at most, what the pool was
 	// made for. An operation looks at its deadline between waits. One that gives a block another size
 	// class sleeps for one timeout of the pool's more.
@@ -75,6 +79,8 @@ type Client struct {
 	// promoted tells, by subtable, whose primary died under the busy view that was joined: its
 	// replicas may differ.
 	promoted   []bool
+	sized      bool               // the index has the size that it has in the view that was joined, which is idle
+	asked      int                // the size of the index that this client has asked for in this view
 	behind     bool               // the view has changed since resync
 	oldSpace   [][][]node.Replica // where regions lay before: what resync has not made up for yet
 	cache      *locations.Cache[entry]
@@ -138,13 +144,12 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	if opt.Timeout > l.Timeout {
 		return nil, fmt.Errorf("open fusee: a timeout of %v: the pool was made for %v at most: %w", opt.Timeout, l.Timeout, ErrParams)
 	}
-	keys := uint64(l.Subtables) * l.Groups * race.GroupSlots
 	c := &Client{
 		layout: l, ep: ep, id: ep.Client(), opt: opt,
 		slabs: make([]slab, len(l.classes.units)), own: map[node.Block]*block{},
-		cache: locations.New[entry](locations.Enough(*cmp.Or(opt.CacheBytes, new(DefaultCache)), entryBytes, keys), entryBytes), view: v, promoted: make([]bool, l.Subtables),
-		deadline: never,
+		view: v, promoted: make([]bool, len(l.index.Place)), sized: !v.Busy, deadline: never,
 	}
+	c.makeCache()
 	for sub := range c.promoted { // a client that comes in the midst of mending does not know what is mended
 		c.promoted[sub] = v.Busy
 	}
@@ -155,6 +160,12 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
 	return c, nil
+}
+
+// makeCache makes an empty cache: for as many keys as there can be, and within the budget.
+func (c *Client) makeCache() {
+	budget := *cmp.Or(c.opt.CacheBytes, new(DefaultCache))
+	c.cache = locations.New[entry](locations.Enough(budget, entryBytes, c.index.Slots()), entryBytes)
 }
 
 // Stats returns the worker's counters.

@@ -29,6 +29,10 @@ func (l *layout) describe(ep rdma.Endpoint, a rdma.Addr) string {
 			return fmt.Sprintf("ceiling of client %d", client)
 		}
 		return fmt.Sprintf("log head of client %d, class %d", client, class)
+	case a.Offset() == l.size(a.Node()).Offset():
+		return "size of the index"
+	case a.Offset() == l.wanted(a.Node()).Offset():
+		return "size that the index is wanted to have"
 	case off < l.space.Base:
 		return l.describeSlot(a)
 	}
@@ -58,8 +62,11 @@ func role(replica int) string {
 func (l *layout) describeSlot(a rdma.Addr) string {
 	size := race.SubtableBytes(l.Groups)
 	sub, r, ok := replicaAt(l.index.Place, a, (a.Offset()-l.index.Base)/size)
-	if a.Offset() < l.index.Base || !ok {
+	switch {
+	case a.Offset() < l.index.Base:
 		return ""
+	case !ok:
+		return "room for the index to grow"
 	}
 	s := race.Slot(uint64(sub)*size/8 + (a.Offset()-l.index.Base)%size/8)
 	if !race.IsSlot(s) {

@@ -16,7 +16,7 @@ import (
 
 // tiny is a pool that is made and checked at once: exploring makes thousands of them.
 func tiny(s explore.Shape) Params {
-	return Params{IndexReplicas: s.Index, DataReplicas: s.Data, Spares: s.Spares, Subtables: 1, Groups: 2,
+	return Params{IndexReplicas: s.Index, DataReplicas: s.Data, Spares: s.Spares, Subtables: 1, Groups: 2, MaxSubtables: 1 << s.Levels,
 		Regions: 2*s.Nodes + 6, RegionBytes: 64 << 10, BlockBytes: 4 << 10, Clients: 24, TagBits: race.MaxTagBits,
 		Timeout: 20 * time.Millisecond}
 }
@@ -29,7 +29,7 @@ func explored(sequential bool) *explore.Subject {
 		return p
 	}
 	return &explore.Subject{
-		Name: formatName(sequential), Handler: node.Serve, Clients: 24, MaxValue: 900, Timeout: 20 * time.Millisecond,
+		Name: formatName(sequential), Handler: node.Serve, Clients: 24, MaxValue: 900, Timeout: 20 * time.Millisecond, Levels: 2,
 		Replicas: [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}},
 		Memory: func(s explore.Shape) (uint64, error) {
 			l, err := newLayout(params(s), s.Nodes, 1<<40)
@@ -40,7 +40,7 @@ func explored(sequential bool) *explore.Subject {
 		},
 		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, params(s)) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
-			o := Options{CacheBytes: new(64 << 10), CacheThreshold: new(0.9), Sequential: sequential}
+			o := Options{CacheBytes: new(64 << 10), CacheThreshold: new(0.9), Sequential: sequential, Splits: 0.2}
 			if !cache {
 				o.CacheBytes = new(0)
 			}

@@ -18,10 +18,10 @@ type found struct {
 	word  race.Word
 	inc   uint32        // incarnation of word's object
 	began time.Duration // before the slot was read
-	// free is a slot for the key when it is not there; freeOK is false when there is none.
+	// free is a slot for the key when it is not there, one of room that its buckets have left.
 	free     race.Slot
 	freeWord race.Word
-	freeOK   bool
+	room     int
 }
 
 // readPair adds the READ of what a live word points at. The word was read from the pool, so it is
@@ -46,6 +46,11 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		if c.deadline == unset {
 			c.deadline = at.began + c.opt.Timeout
 		}
+		if !c.sized {
+			if err := c.learnSize(); err != nil {
+				return at, pair, nil, err
+			}
+		}
 		b := c.ep.Batch()
 		step := stepReadBuckets
 		if r.Tries == 0 && write {
@@ -64,14 +69,23 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 			return at, pair, nil, errUnsettled
 		}
 		slots, n := c.matching(&view, hash)
-		at.free, at.freeWord, at.freeOK = view.Free(hash)
+		at.free, at.freeWord, at.room = view.Free(hash)
 		b.Release()
-		if n == 0 {
-			return at, pair, nil, nil
-		}
 		before := stale
-		at.slot, at.word, pair, held, stale, err = c.match(key, slots[:n])
-		at.inc = pair.incarnation
+		held, stale = nil, candidate{}
+		if n > 0 {
+			at.slot, at.word, pair, held, stale, err = c.match(key, slots[:n])
+			at.inc = pair.incarnation
+		}
+		if err == nil && held == nil && stale.word == 0 {
+			grown, err := c.grewMeanwhile()
+			if grown {
+				continue // the key may have been moved ahead of the READs
+			}
+			if n == 0 || err != nil {
+				return at, pair, nil, err
+			}
+		}
 		if err != nil || stale.word == 0 && c.ep.Now() <= at.began+c.opt.Timeout {
 			return at, pair, held, err
 		}

@@ -19,7 +19,7 @@ import (
 const (
 	Format        = "fusee"
 	FormatCR      = "fusee-cr"
-	FormatVersion = 2
+	FormatVersion = 3
 )
 
 func formatName(sequential bool) string {
@@ -31,13 +31,15 @@ func formatName(sequential bool) string {
 
 // Params shape a pool. They are written into its header and never change.
 type Params struct {
-	IndexReplicas int    `json:"index_replicas"`
-	DataReplicas  int    `json:"data_replicas"`
-	Subtables     int    `json:"subtables"`
-	Groups        uint64 `json:"groups"` // of each subtable
-	Regions       int    `json:"regions"`
-	RegionBytes   uint64 `json:"region_bytes"`
-	BlockBytes    uint64 `json:"block_bytes"`
+	IndexReplicas int `json:"index_replicas"`
+	DataReplicas  int `json:"data_replicas"`
+	Subtables     int `json:"subtables"` // that the index begins with; 1 or more
+	// MaxSubtables is how many the index may have: memory is set aside for them. 0: it does not grow.
+	MaxSubtables int    `json:"max_subtables,omitempty"`
+	Groups       uint64 `json:"groups"` // of each subtable
+	Regions      int    `json:"regions"`
+	RegionBytes  uint64 `json:"region_bytes"`
+	BlockBytes   uint64 `json:"block_bytes"`
 	// Timeout bounds every client's operations: freed memory is kept out of use for as long as any may
 	// last.
 	Timeout     time.Duration `json:"timeout"`
@@ -53,8 +55,8 @@ type layout struct {
 	Params
 	nodes              int
 	original           placement
-	subtables, regions []int  // that have a replica left
-	holders            []int  // nodes that have log heads and ceilings: all that serve
+	subtables, regions []int  // that there are, and have a replica left
+	holders            []int  // nodes that have log heads, ceilings and the index's size: all that serve
 	heads              uint64 // offset of the log heads on each node
 	index              race.Index
 	space              node.Space
@@ -69,12 +71,16 @@ const (
 	spareBytes   = 32 << 20 // at least: a pool for few records may have as many clients, and what is not used costs nothing
 	workerBlocks = 8        // of a worker: one of each of a few classes, and others of which some objects are still in use
 	usualWorkers = 64       // where nothing says how many there are
+	smallest     = 4        // the index may grow to what a pool has of pairs that are this much smaller than the typical one
 	leastBlock   = 32 << 10 // unless all of the data are less than 64 of these
 	minBlock     = 4 << 10  // enough for a bitmap and one object of a useful size
 	maxBlock     = 16 << 20
 	maxRegion    = 2 << 30
 	maxRegions   = 1 << 12
-	headsPer     = (maxClasses + 1) * 8 // bytes of log heads a client, and its ceiling
+	// MaxGroups bounds the groups of a subtable.
+	MaxGroups = 1 << 30
+	mostGrown = 1 << 12              // subtables that an index grows to: each client places all of them
+	headsPer  = (maxClasses + 1) * 8 // bytes of log heads a client, and its ceiling
 )
 
 // newLayout places the index and the regions of a pool of so many nodes of size bytes.
@@ -83,23 +89,24 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 		return nil, err
 	}
 	l := &layout{Params: p, nodes: nodes, heads: node.HeaderBytes}
-	l.index = race.Index{Base: align(l.heads+uint64(p.Clients)*headsPer, 4096), Groups: p.Groups}
-	serving := nodes - p.Spares
-	l.index.Place = node.Place(p.Subtables, p.IndexReplicas, serving, p.Subtables)
-	perNode := uint64(copies(l.index.Place, nodes))
+	l.index = race.Index{Base: align(l.heads+uint64(p.Clients)*headsPer+sizeBytes, 4096), Groups: p.Groups}
+	serving, most := nodes-p.Spares, p.mostSubtables()
+	l.original.index = node.Place(most, p.IndexReplicas, serving, most)
+	l.index.Place = l.original.index[:p.Subtables]
+	perNode := uint64(copies(l.original.index, nodes))
 	l.space = node.Space{
 		Base:        align(l.index.Base+perNode*race.SubtableBytes(p.Groups), 4096),
 		RegionBytes: p.RegionBytes, BlockBytes: p.BlockBytes, Replicas: p.DataReplicas,
 	}
 	l.space.Place = node.Place(p.Regions, p.DataReplicas, serving, p.Regions)
-	l.original = placement{l.index.Place, l.space.Place}
+	l.original.space = l.space.Place
 	l.applyView(&rdma.View{})
 	l.bytes = l.space.Base + uint64(copies(l.space.Place, nodes))*p.RegionBytes
 	if l.bytes > size {
 		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w", l.bytes, size, rdma.ErrFull)
 	}
-	if l.index.Words() > maxSlot {
-		return nil, badParams("the index has %d words, clients count to %d", l.index.Words(), uint64(maxSlot))
+	if words := uint64(most) * race.SubtableBytes(p.Groups) / 8; words > maxSlot {
+		return nil, badParams("the index has %d words, clients count to %d", words, uint64(maxSlot))
 	}
 	if l.space.Units() > race.MaxSpace {
 		return nil, badParams("pairs take %d bytes, pointers reach %d", l.space.Units()*node.Unit, uint64(race.MaxSpace)*node.Unit)
@@ -139,8 +146,10 @@ func (p Params) validate(nodes int) error {
 	}
 	bad := badParams
 	switch {
-	case p.Subtables < 1 || p.Subtables > 1<<16 || p.Groups < 2 || p.Groups > 1<<30:
+	case p.Subtables < 1 || p.Subtables > 1<<16 || p.Groups < 2 || p.Groups > MaxGroups:
 		return bad("%d subtables of %d groups", p.Subtables, p.Groups)
+	case p.MaxSubtables != 0 && (p.MaxSubtables < p.Subtables || p.MaxSubtables > max(p.Subtables, mostGrown)):
+		return bad("%d subtables that become %d (%d at most)", p.Subtables, p.MaxSubtables, mostGrown)
 	case p.Regions < 1 || p.Regions > maxRegions:
 		return bad("%d regions", p.Regions)
 	case p.BlockBytes < minBlock || p.BlockBytes > maxBlock || p.BlockBytes%4096 != 0:
@@ -154,6 +163,9 @@ func (p Params) validate(nodes int) error {
 	}
 	return nil
 }
+
+// mostSubtables returns how many subtables the index may have.
+func (p Params) mostSubtables() int { return max(p.Subtables, p.MaxSubtables) }
 
 // copies returns how many items the fullest node holds.
 func copies(place [][]node.Replica, nodes int) int {
@@ -194,7 +206,8 @@ type Shape struct {
 	Spares        int    // of the nodes, that hold nothing at first
 	Memory        uint64 // bytes a node; 0: computed
 	Records       uint64
-	PairBytes     int // of a typical key and value together
+	Groups        uint64 // that the index begins with, in one subtable; 0: as many as the records need
+	PairBytes     int    // of a typical key and value together
 	IndexReplicas int
 	DataReplicas  int
 	Clients       int
@@ -211,16 +224,23 @@ func Size(s Shape) (Params, uint64, error) {
 		return p, 0, err
 	}
 	serving := s.Nodes - s.Spares
-	groups := max(minGroups, uint64(float64(s.Records)/subtableLoad)/race.GroupSlots+1)
+	groups := groupsFor(s.Records)
 	p.Subtables = max(1, min(8*serving, int(groups/minGroups)))
 	p.Groups = groups/uint64(p.Subtables) + 1
+	if s.Groups > 0 {
+		p.Subtables, p.Groups = 1, s.Groups
+	}
 	object := uint64(objectBytes(s.PairBytes, 0)+node.Unit-1) / node.Unit * node.Unit
 	data := 2 * s.Records * object
 	block := s.fitBlock(powerOf2(data/512, leastBlock, maxBlock), data)
 	data = max(data+max(spareBytes, spareBlocks*block), s.held(object, block))
 	if s.Memory > 0 {
-		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer, 4096) + 4096 +
-			uint64((p.Subtables*p.IndexReplicas+serving-1)/serving+1)*race.SubtableBytes(p.Groups)
+		data = s.Memory / uint64(s.DataReplicas) * uint64(serving)
+	}
+	p.letGrow(data / max(node.Unit, object/smallest))
+	if s.Memory > 0 {
+		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer+sizeBytes, 4096) + 4096 +
+			uint64((p.mostSubtables()*p.IndexReplicas+serving-1)/serving+1)*race.SubtableBytes(p.Groups)
 		if fixed >= s.Memory {
 			return p, 0, fmt.Errorf("size the pool: the index of %d records needs %d bytes a node of %d: %w", s.Records, fixed, s.Memory, rdma.ErrFull)
 		}
@@ -235,6 +255,18 @@ func Size(s Shape) (Params, uint64, error) {
 	p.RegionBytes = min(maxRegion, max(2*p.BlockBytes+4096, p.RegionBytes))
 	p.Regions = int((data+p.RegionBytes-1)/p.RegionBytes) + 1
 	return fitRegions(p, s)
+}
+
+// groupsFor returns how many groups an index has for so many pairs.
+func groupsFor(pairs uint64) uint64 {
+	return max(minGroups, uint64(float64(pairs)/subtableLoad)/race.GroupSlots+1)
+}
+
+// letGrow sets memory aside for an index of so many pairs.
+func (p *Params) letGrow(pairs uint64) {
+	most := groupsFor(pairs)
+	p.Groups = max(p.Groups, most/mostGrown+1)
+	p.MaxSubtables = max(p.Subtables, min(mostGrown, int(most/p.Groups)+1))
 }
 
 // fitBlock halves the size of a block until the workers' blocks take half of the data at most.
@@ -287,8 +319,14 @@ func Make(f rdma.Fabric, p Params) error {
 	if err != nil {
 		return fmt.Errorf("make a fusee pool: %w", err)
 	}
+	used := make([]int, f.Nodes()) // subtables of each node, which has those first that the index begins with
+	for _, place := range l.index.Place {
+		for _, r := range place {
+			used[r.Node] = max(used[r.Node], r.Index+1)
+		}
+	}
 	for n := range f.Nodes() {
-		if err := node.Commit(f, n, 0, l.space.Base); err != nil {
+		if err := node.Commit(f, n, 0, l.index.Base+uint64(used[n])*race.SubtableBytes(p.Groups)); err != nil {
 			return fmt.Errorf("make a fusee pool: index of node %d: %w", n, err)
 		}
 	}
@@ -335,6 +373,7 @@ func readLayoutInView(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	l, err := readLayout(ep, len(v.Members))
 	if err == nil {
 		l.applyView(&v.View)
+		err = l.readSize(ep, &v.View)
 	}
 	return l, v, err
 }

@@ -18,6 +18,9 @@ import (
 type Mender struct {
 	*Client
 	report Breakdown
+	// Of the last Mend: a split of the index was not over, and how many subtables were added.
+	halfway bool
+	grown   int
 }
 
 var _ cluster.Mender = (*Mender)(nil)
@@ -55,11 +58,16 @@ func (m *Mender) Spares() []int {
 // changed, last.
 func (m *Mender) Mend(v rdma.View) error {
 	m.view.Enter(v)
-	if err := m.mendTables(); err != nil {
-		return fmt.Errorf("mend the block allocation tables: %w", err)
-	}
-	if err := m.mendIndex(); err != nil {
-		return fmt.Errorf("mend the index: %w", err)
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"settle the size of the index", m.settleSize}, {"mend the block allocation tables", m.mendTables}, {"mend the index", m.mendIndex},
+		{"grow the index", m.grow},
+	} {
+		if err := step.do(); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
 	}
 	return nil
 }

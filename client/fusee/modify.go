@@ -89,7 +89,7 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 			c.recycle()
 			return client.ErrNotFound
 		}
-		w := write{slot: at.slot, old: at.word, new: word, inc: at.inc, obj: &c.draft.object, began: at.began}
+		w := write{slot: at.slot, old: at.word, new: word, inc: at.inc, obj: &c.draft.object, hash: hash, began: at.began}
 		verdict, failed := c.write(&w)
 		if verdict == undecided && interrupted(failed) {
 			verdict, failed = c.resolve(&w, op, failed)
@@ -230,9 +230,9 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 			c.remember(hash, at.slot, at.word)
 			c.recycle()
 			return lost, client.ErrExists
-		case !at.freeOK:
+		case at.room == 0:
 			c.recycle()
-			return lost, fmt.Errorf("all %d slots of the key's buckets are taken: index: %w", race.Candidates, client.ErrFull)
+			return lost, c.awaitGrowth(hash)
 		}
 		w := write{slot: at.free, old: at.freeWord, new: c.draft.word(c, hash), obj: &c.draft.object, key: key, hash: hash, began: at.began}
 		v, err := c.write(&w)
@@ -242,6 +242,9 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 		switch v {
 		case won:
 			c.remember(hash, w.slot, w.new)
+			if at.room <= littleRoom || c.opt.Splits > 0 && c.ep.Rand().Float64() < c.opt.Splits {
+				c.askEarly(hash)
+			}
 			return won, nil
 		case gaveWay:
 			c.recycle()

@@ -36,6 +36,9 @@ import (
 // passed on last.
 func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	m.view.Enter(v)
+	if err := m.learnSize(); err != nil {
+		return fmt.Errorf("recover client %d: %w", dead, err)
+	}
 	r := &recovery{Mender: m, dead: dead, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
 	m.report = Breakdown{}
 	for _, step := range []struct {

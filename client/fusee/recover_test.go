@@ -26,10 +26,12 @@ import (
 func TestCrashes(t *testing.T) {
 	for _, r := range []struct {
 		nodes, spares, index, data int
-		central, tight             bool
+		central, tight, grows      bool
 	}{
-		{1, 0, 1, 1, false, false}, {3, 1, 2, 2, false, false}, {3, 0, 3, 2, false, false}, {4, 1, 3, 3, false, false},
-		{6, 1, 5, 3, false, false}, {4, 1, 2, 3, true, false}, {1, 0, 1, 1, false, true}, {4, 1, 3, 2, false, true},
+		{1, 0, 1, 1, false, false, false}, {3, 1, 2, 2, false, false, false}, {3, 0, 3, 2, false, false, false},
+		{4, 1, 3, 3, false, false, false}, {6, 1, 5, 3, false, false, false}, {4, 1, 2, 3, true, false, false},
+		{1, 0, 1, 1, false, true, false}, {4, 1, 3, 2, false, true, false},
+		{1, 0, 1, 1, false, false, true}, {4, 1, 3, 2, false, false, true},
 	} {
 		name := fmt.Sprintf("%d index replicas, %d of data", r.index, r.data)
 		if r.central {
@@ -38,12 +40,18 @@ func TestCrashes(t *testing.T) {
 		if r.tight {
 			name += ", full"
 		}
+		if r.grows {
+			name += ", growing"
+		}
 		t.Run(name, func(t *testing.T) {
 			var seen tally
 			count := seeds.Each(t, 100, func(seed uint64) error {
 				c := newCrashes(seed, r.nodes, r.spares, r.index, r.data, r.central, &seen)
 				if r.tight {
 					c.tighten()
+				}
+				if r.grows {
+					c.crowd()
 				}
 				return c.run()
 			})
@@ -54,12 +62,15 @@ func TestCrashes(t *testing.T) {
 			if count >= 30 && r.tight && seen.converted == 0 {
 				t.Error("no block changes its size class: this test shows nothing")
 			}
+			if r.grows && seen.grown < count {
+				t.Error("the index hardly grows: this test shows nothing")
+			}
 		})
 	}
 }
 
 // tally counts what happened in a number of runs.
-type tally struct{ clients, nodes, masters, slow, recovered, restored, uncertain, converted int }
+type tally struct{ clients, nodes, masters, slow, recovered, restored, uncertain, converted, grown int }
 
 // crashes is one run.
 type crashes struct {
@@ -104,6 +115,17 @@ func (c *crashes) tighten() {
 	c.tight, c.ops = true, 30+c.rng.IntN(90)
 	c.p.Regions, c.p.Timeout = 1+c.rng.IntN(2), 25*time.Millisecond
 	c.p.RegionBytes = uint64(2+c.rng.IntN(8))*c.p.BlockBytes + 4096
+	l, err := newLayout(c.p, c.o.Nodes, 1<<40)
+	if err != nil {
+		panic(err)
+	}
+	c.o.Memory = l.bytes
+}
+
+// crowd begins with an index for fewer keys than there are, and has most of them inserted.
+func (c *crashes) crowd() {
+	c.ops, c.keys, c.mix, c.size = 40+c.rng.IntN(80), 90, [4]int{3, 5, 1, 1}, 0
+	c.p.Subtables, c.p.MaxSubtables, c.p.Regions = 1, 5, 12*c.o.Nodes
 	l, err := newLayout(c.p, c.o.Nodes, 1<<40)
 	if err != nil {
 		panic(err)
@@ -210,6 +232,10 @@ func (c *crashes) count(e cluster.Event) {
 		c.seen.recovered++
 	case cluster.Restored:
 		c.seen.restored++
+	case cluster.Mended:
+		if e.Report != "" {
+			c.seen.grown++
+		}
 	case cluster.Failed:
 		c.errs = append(c.errs, e.Err)
 	}

@@ -27,7 +27,7 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	if err := m.copyHeads(spare); err != nil {
 		return fmt.Errorf("restore node %d on node %d: log heads: %w", dead, spare, err)
 	}
-	for sub, place := range m.original.index {
+	for sub, place := range m.original.index[:len(m.index.Place)] {
 		if i, ok := kit.IndexOn(place, original); ok {
 			if err := m.copySubtable(sub, spare, i); err != nil {
 				return fmt.Errorf("restore node %d on node %d: subtable %d: %w", dead, spare, sub, err)
@@ -48,7 +48,7 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 // be there, and empty.
 func (m *Mender) losses(v *rdma.View, dead int) error {
 	original := v.Original(dead)
-	for sub, place := range m.original.index {
+	for sub, place := range m.original.index[:len(m.index.Place)] {
 		if _, ok := kit.IndexOn(place, original); ok && m.isLost(m.index.Place[sub]) {
 			return fmt.Errorf("subtable %d had its last replica there: %w", sub, client.ErrDamaged)
 		}
@@ -71,7 +71,7 @@ func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
 }
 
 func (m *Mender) copyHeads(spare int) error {
-	return m.copyRange(rdma.At(m.holders[0], m.layout.heads), rdma.At(spare, m.layout.heads), uint64(m.Clients)*headsPer)
+	return m.copyRange(rdma.At(m.holders[0], m.layout.heads), rdma.At(spare, m.layout.heads), uint64(m.Clients)*headsPer+sizeBytes)
 }
 
 func (m *Mender) copySubtable(sub, spare, index int) error {

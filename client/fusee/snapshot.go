@@ -39,7 +39,7 @@ type write struct {
 	obj      *object
 	inc      uint32        // incarnation of what old points at; 0 when it points at nothing
 	key      []byte        // of an INSERT: its duplicates are looked for
-	hash     uint64        // of key
+	hash     uint64        // of the key, whatever the operation
 	began    time.Duration // when old was about to be read
 	list     [maxReplicas]race.Word
 	visible  bool   // some replica may hold new: the object must not be reused before the round is over
@@ -47,7 +47,8 @@ type write struct {
 
 	// What resolve needs to know when the view changes in the midst of the write.
 	decided    bool           // all backups hold new, which is final: no other writer can win the round
-	holders    []node.Replica // of the slot's replicas, when that was decided
+	decidedAt  race.Slot      // the slot, when that was decided: a split may have moved it since
+	holders    []node.Replica // of its replicas then
 	finalizing bool           // an INSERT's final word may be on some replica
 	yielded    bool           // new is a tombstone: the INSERT gives way
 }
@@ -278,7 +279,7 @@ func (c *Client) commit(w *write) (verdict, error) {
 
 // decide remembers that the round is won whatever happens, and where that can be seen.
 func (c *Client) decide(w *write) {
-	w.decided, w.holders = true, c.index.PlaceOf(w.slot)
+	w.decided, w.decidedAt, w.holders = true, w.slot, c.index.PlaceOf(w.slot)
 }
 
 // changeBackups replaces w's word on all backups, which the round's winner may.

@@ -49,8 +49,20 @@ const (
 	stepReadObjects rdma.Step = "read objects"
 	stepReadSlots   rdma.Step = "read slots"
 	stepFinish      rdma.Step = "finish for the dead"
+	stepReadSize    rdma.Step = "read size of index"
 	stepCheck       rdma.Step = "check"
 	stepCount       rdma.Step = "count"
+)
+
+// The steps by which the index grows.
+const (
+	stepAskSize       rdma.Step = "ask for larger index"
+	stepBack          rdma.Step = "back subtable" // with memory
+	stepReadSubtable  rdma.Step = "read subtable"
+	stepReadKeys      rdma.Step = "read keys"
+	stepWriteSubtable rdma.Step = "write subtable"
+	stepWriteSize     rdma.Step = "write size of index"
+	stepClearMoved    rdma.Step = "clear moved slots"
 )
 
 var steps = []rdma.Step{
@@ -58,7 +70,8 @@ var steps = []rdma.Step{
 	stepFixBackups, stepAwaitWinner, stepCommitLog, stepReadRival, stepFinalizeBackups, stepGiveWay, stepCASPrimary, stepFinalize,
 	stepAllocate, stepReadTables, stepTakeOver, stepReadHeads, stepMarkFree, stepSetBits, stepReadBits, stepClearBits, stepWipe,
 	stepPassOn, kit.StepReadCeiling, kit.StepRaiseCeiling,
-	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadObjects, stepReadSlots, stepFinish, stepCheck, stepCount,
+	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadObjects, stepReadSlots, stepFinish, stepReadSize, stepCheck, stepCount,
+	stepAskSize, stepBack, stepReadSubtable, stepReadKeys, stepWriteSubtable, stepWriteSize, stepClearMoved,
 }
 
 // Steps returns the steps of clients with these options, as traces show them and faults can be set

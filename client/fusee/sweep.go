@@ -18,6 +18,9 @@ import (
 // incarnation that was read then, which an adopter's use of the object is not.
 func (m *Mender) Sweep(v rdma.View) error {
 	m.view.Enter(v)
+	if err := m.learnSize(); err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
 	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
 	for _, g := range r.regions {
 		if m.NodeCentric && m.space.Copies(g) > 1 { // a block may be unrecorded by the client that took its first object

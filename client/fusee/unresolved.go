@@ -12,7 +12,8 @@ import (
 // its word.
 type unresolvedWrite struct {
 	object
-	slot   race.Slot
+	slot   race.Slot // where its pair is now, if it is there: splits of the index move it
+	hash   uint64    // of its key
 	word   race.Word // 0: none was proposed
 	old    race.Word // what it was to replace
 	inc    uint32    // its incarnation
@@ -21,7 +22,8 @@ type unresolvedWrite struct {
 	flying bool      // its verbs may still be in flight
 	ended  bool      // the round has ended since
 
-	holders []node.Replica // of the slot when the word had won the round; nil: it is not known to have
+	wonAt   race.Slot      // the slot, when the word had won the round
+	holders []node.Replica // of its replicas then; nil: it is not known to have won
 }
 
 // abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may
@@ -43,12 +45,12 @@ func inFlight(err error) bool {
 // keepUnresolved keeps the draft of a write whose outcome is unknown. Its word is the draft's,
 // whatever the write proposed at last: an INSERT that gives way replaces it.
 func (c *Client) keepUnresolved(w *write, err error) {
-	s := unresolvedWrite{object: c.draft.object, slot: w.slot, word: w.new, old: w.old, inc: w.inc, epoch: w.epoch, op: c.draft.op, flying: inFlight(err)}
+	s := unresolvedWrite{object: c.draft.object, slot: w.slot, hash: w.hash, word: w.new, old: w.old, inc: w.inc, epoch: w.epoch, op: c.draft.op, flying: inFlight(err)}
 	if c.draft.op != opDelete {
 		s.word = c.draft.word(c, race.Hash(c.draft.key))
 	}
 	if w.decided && !w.yielded {
-		s.holders = w.holders
+		s.wonAt, s.holders = w.decidedAt, w.holders
 	}
 	c.unresolved.Keep(s)
 }
@@ -67,7 +69,7 @@ func (c *Client) endRounds() {
 			word, ended, err := c.finishOwn(s.slot, s.unit, s.op)
 			s.ended = ended && err == nil
 			if word == s.word {
-				s.holders = c.index.PlaceOf(s.slot)
+				s.wonAt, s.holders = s.slot, c.index.PlaceOf(s.slot)
 			}
 		}
 	}
@@ -114,7 +116,7 @@ func (c *Client) settleWrite(s *unresolvedWrite) bool {
 // its slot holds by now.
 func (c *Client) hasWon(s *unresolvedWrite) bool {
 	over := s.ended || s.epoch != c.view.Epoch
-	return s.holders != nil && over && !s.flying && !c.view.Busy && c.kept(s.slot, s.holders)
+	return s.holders != nil && over && !s.flying && !c.view.Busy && c.kept(s.wonAt, s.holders)
 }
 
 // committed reports whether an unresolved write's slot holds its word for good. Its round has

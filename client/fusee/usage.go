@@ -20,8 +20,11 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	}
 	c.unread += uint64((len(l.space.Place) - len(l.regions)) * l.space.Blocks()) // lost
 	r := uint64(l.DataReplicas)
+	subtable := uint64(l.IndexReplicas) * race.SubtableBytes(l.Groups)
+	now, more := uint64(len(l.index.Place)), uint64(l.mostSubtables()-len(l.index.Place))
 	uses := []client.Use{
-		{Name: "index slots", Count: l.index.Slots(), Bytes: uint64(l.Subtables*l.IndexReplicas) * race.SubtableBytes(l.Groups)},
+		{Name: "index slots", Count: l.index.Slots(), Bytes: now * subtable},
+		{Name: "index slots to come", Count: more * l.Groups * race.GroupSlots, Bytes: more * subtable},
 		{Name: "log heads", Count: uint64(l.Clients), Bytes: uint64(l.Clients*l.nodes) * headsPer},
 		{Name: "blocks of clients", Count: c.owned, Bytes: c.owned * l.BlockBytes * r},
 		{Name: "blocks to adopt", Count: c.left, Bytes: c.left * l.BlockBytes * r},

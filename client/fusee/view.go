@@ -31,7 +31,7 @@ type placement struct {
 // applyView places everything as a view says. Lists are made anew: a list that a caller kept does
 // not change.
 func (l *layout) applyView(v *rdma.View) {
-	l.index.Place, l.subtables = kit.Place(v, l.original.index)
+	l.resize(v, len(l.index.Place))
 	l.space.Place, l.regions = kit.Place(v, l.original.space)
 	if l.holders = kit.Holders(v, l.nodes-l.Spares); len(l.holders) == 0 {
 		l.holders = []int{0}
@@ -47,6 +47,7 @@ func (c *Client) isLost(place []node.Replica) bool {
 
 // applyView learns where everything lies in a view that the worker joins.
 func (c *Client) applyView(v *rdma.View) {
+	c.sized = c.sized && v.Epoch == c.view.Epoch && !v.Busy
 	if !slices.Equal(v.Members, c.view.Members) {
 		before := c.index.Place
 		c.oldSpace = append(c.oldSpace, c.space.Place)
@@ -105,6 +106,9 @@ func (c *Client) settled(cause error) (bool, error) {
 
 // catchUp makes up for what changes of the view did to this client's memory.
 func (c *Client) catchUp() error {
+	if err := c.learnSize(); err != nil {
+		return fmt.Errorf("rejoin the pool: %w", err)
+	}
 	old := c.oldSpace
 	err := c.resync(func(region int) bool {
 		now := c.space.Place[region][0].Node
@@ -146,6 +150,7 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 	if err != nil {
 		return undecided, false, cause
 	}
+	w.slot = c.index.Where(w.slot, w.hash)
 	if !ok {
 		// A node did not answer this client alone, and now it does. Nothing is in flight, and no master
 		// will come: the client ends its own round, as a master would if it were dead. Others may be
@@ -190,7 +195,7 @@ func (c *Client) outcome(w *write, op opcode, now race.Word, cause error) (verdi
 		return v, nil
 	case now == w.old:
 		return lost, again(op)
-	case w.decided && c.kept(w.slot, w.holders):
+	case w.decided && c.kept(w.decidedAt, w.holders):
 		return v, nil
 	case op == opUpdate:
 		return overtaken, nil // before it or instead of it another write came: this one took effect just before that

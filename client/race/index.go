@@ -2,6 +2,7 @@ package race
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
@@ -26,11 +27,56 @@ const (
 	Candidates = 4 * BucketSlots
 )
 
-// Index is where an index lies: subtables of equal size, each on several nodes.
+// Index is where an index lies: subtables of equal size, each on several nodes. It grows by linear
+// hashing (Litwin, VLDB 1980): one subtable at a time is added, which takes from one of those before
+// it the keys that have the next bit of their hashes set. So the number of subtables says where
+// every key is, and there is no directory. RACE's extendible hashing has one.
 type Index struct {
-	Base   uint64 // where subtables begin on each node
-	Groups uint64 // of each subtable, at least 2
-	Place  [][]node.Replica
+	Base   uint64           // where subtables begin on each node
+	Groups uint64           // of each subtable, at least 2
+	Place  [][]node.Replica // of the subtables that there are; changed by Resize
+	// round is how many subtables there were when the current round of splits began: len(Place) is at
+	// least that, and less than twice as much. 0: the index never grew.
+	round uint64
+}
+
+// Resize sets where the subtables lie, of which there were first when the index was made.
+func (x *Index) Resize(first int, place [][]node.Replica) {
+	x.Place, x.round = place, uint64(first)
+	for 2*x.round <= uint64(len(place)) {
+		x.round *= 2
+	}
+}
+
+// SubtableOf returns the subtable of a key's hash.
+func (x *Index) SubtableOf(hash uint64) int {
+	bits, n := hash>>SuffixShift&(1<<MaxDepth-1), uint64(len(x.Place))
+	if x.round == 0 {
+		return int(bits % n)
+	}
+	if sub := bits % (2 * x.round); sub < n {
+		return int(sub)
+	}
+	return int(bits % x.round)
+}
+
+// NextSplit returns the subtable from which the next one that is added takes keys.
+func (x *Index) NextSplit() int { return len(x.Place) - int(x.round) }
+
+// SizeToSplit returns how many subtables there are as soon as the given one has been split.
+func (x *Index) SizeToSplit(sub int) int {
+	partner := sub + int(x.round)
+	if partner < len(x.Place) || sub >= int(x.round) { // its turn in this round is over, or it came with this round
+		partner += int(x.round)
+	}
+	return partner + 1
+}
+
+// Where returns where a slot's pair is by now, of a key with that hash: a split moves a pair to the
+// same place in another subtable.
+func (x *Index) Where(s Slot, hash uint64) Slot {
+	per := x.Groups * wordsPerGroup
+	return Slot(uint64(x.SubtableOf(hash))*per + uint64(s)%per)
 }
 
 // SubtableBytes returns the size of a subtable of so many groups.
@@ -77,7 +123,7 @@ type Buckets [2]Slot
 // Locate returns the two combined buckets of a key's hash. They lie in one subtable, in different
 // groups.
 func (x *Index) Locate(hash uint64) Buckets {
-	sub := (hash >> 33 & 0x7fffff) % uint64(len(x.Place))
+	sub := uint64(x.SubtableOf(hash))
 	second := mix(hash)
 	g1 := (hash & 0xffffffff) * x.Groups >> 32
 	g2 := (second & 0xffffffff) * x.Groups >> 32
@@ -134,9 +180,9 @@ func (v *View) Slot(i int) (Slot, Word) {
 func (v *View) Fence() { v.ops[0].Fence = true }
 
 // Free picks the slot for a new pair: the emptier half, its main bucket first, beginning at a place
-// that depends on the hash so that inserters of one group rarely meet. ok is false when every
-// candidate is taken.
-func (v *View) Free(hash uint64) (s Slot, w Word, ok bool) {
+// that depends on the hash so that inserters of one group rarely meet. room is how many candidates
+// are empty: none when it is 0.
+func (v *View) Free(hash uint64) (s Slot, w Word, room int) {
 	var empty [2]int
 	for i := range Candidates {
 		if _, w := v.Slot(i); w.Empty() {
@@ -147,19 +193,19 @@ func (v *View) Free(hash uint64) (s Slot, w Word, ok bool) {
 	if empty[1] > empty[0] {
 		half = 1
 	}
-	if empty[half] == 0 {
-		return 0, 0, false
+	if room = empty[0] + empty[1]; room == 0 {
+		return 0, 0, 0
 	}
 	turn := int(hash>>48) % BucketSlots
 	for bucket := range 2 {
 		for k := range BucketSlots {
 			s, w := v.Slot((2*half+bucket)*BucketSlots + (turn+k)%BucketSlots)
 			if w.Empty() {
-				return s, w, true
+				return s, w, room
 			}
 		}
 	}
-	return 0, 0, false
+	panic(fmt.Sprintf("race: %d candidates are empty, and none is", room))
 }
 
 // Candidate reports whether slot s is one of those in which a key of that hash may lie.

@@ -108,9 +108,9 @@ func TestFill(t *testing.T) {
 		if err := rdma.Do(ep, b, rdma.Forever); err != nil {
 			t.Fatal(err)
 		}
-		s, w, ok := v.Free(hash)
+		s, w, room := v.Free(hash)
 		b.Release()
-		if !ok {
+		if room == 0 {
 			break
 		}
 		if !x.Candidate(hash, s) || w != 0 {

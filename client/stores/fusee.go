@@ -12,7 +12,7 @@ func init() {
 	register(fuseeKind("fusee-cr", "FUSEE that CASes index replicas one after the other instead of SNAPSHOT",
 		func(o *fusee.Options) { o.Sequential = true }))
 	nc := fuseeKind("fusee-nc", "FUSEE without index cache", func(o *fusee.Options) { o.CacheBytes = new(0) })
-	nc.Options, nc.Explored = []Option{nodeCentric}, nil
+	nc.Options, nc.Explored = []Option{nodeCentric, fuseeGroups, fuseeSplits}, exploredSplits
 	register(nc)
 }
 
@@ -32,9 +32,19 @@ const maxCache = 1 << 40
 // exploredCache has room for what few keys need.
 var exploredCache = Values{CacheBytes: 64 << 10}
 
+// exploredSplits makes indexes grow to which few keys are too few.
+var exploredSplits = Values{"splits": 0.1}
+
 var nodeCentric = Option{Name: "node-centric", Type: Bool, Default: false, Doc: "memory nodes hand out memory object by object (FUSEE 6.3)"}
 
-var fuseeOptions = []Option{nodeCentric, cacheOption(fusee.DefaultCache), {Name: cacheThreshold, When: Opened, Type: Float,
+var (
+	fuseeGroups = Option{Name: "groups", Type: Int, Derived: "from the records", Min: 2, Max: fusee.MaxGroups,
+		Doc: "bucket groups of 21 slots that the index begins with, in one subtable"}
+	fuseeSplits = Option{Name: "splits", When: Opened, Type: Float, Default: 0.0, Max: 1,
+		Doc: "share of INSERTs that ask for a larger index though there is room, to look for faults"}
+)
+
+var fuseeOptions = []Option{nodeCentric, fuseeGroups, fuseeSplits, cacheOption(fusee.DefaultCache), {Name: cacheThreshold, When: Opened, Type: Float,
 	Default: fusee.DefaultThreshold, Max: 1, Doc: "share of invalid hits, 0 to 1, above which a cached address is bypassed"}}
 
 func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
@@ -48,7 +58,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		Size:    sizeFusee,
 		Format:  formats(name, pool, fusee.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			opt := fusee.Options{CacheBytes: new(o.Own.Int(CacheBytes)), CacheThreshold: new(o.Own.Float(cacheThreshold)), Timeout: o.Timeout}
+			opt := fusee.Options{Splits: o.Own.Float(fuseeSplits.Name), CacheBytes: new(o.Own.Int(CacheBytes)), CacheThreshold: new(o.Own.Float(cacheThreshold)), Timeout: o.Timeout}
 			vary(&opt)
 			return opened(fusee.Open(ep, opt))
 		},
@@ -61,7 +71,8 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		Usage:    fusee.Usage,
 
 		Options:  fuseeOptions,
-		Explored: exploredCache.With(Values{cacheThreshold: 0.9}),
+		Cramped:  func(n int) Values { return Values{fuseeGroups.Name: 2} },
+		Explored: exploredCache.With(exploredSplits).With(Values{cacheThreshold: 0.9}),
 		Replicas: "up to as many as there are nodes",
 		Split:    true,
 
@@ -73,7 +84,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 func fuseePool(p Params, sequential bool) (params fusee.Params, memory uint64, err error) {
 	params, memory, err = fusee.Size(fusee.Shape{
 		Nodes: p.Nodes, Spares: p.Spares, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
-		IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout,
+		Groups: uint64(p.Own.Int(fuseeGroups.Name)), IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout,
 	})
 	params.Sequential, params.NodeCentric = sequential, p.Own.Bool(nodeCentric.Name)
 	return params, memory, err

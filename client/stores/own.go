@@ -136,7 +136,7 @@ func (k *Kind) Can() []string {
 	}{
 		{k.Split, "index and data may differ in replicas", ""},
 		{k.Scans, "scans", "no scans"},
-		{k.Grows(), "grows if it is made with --levels", "does not grow"},
+		{k.Grows(), strings.TrimSpace("grows " + k.Growth), "does not grow"},
 		{k.Majority, "a majority of its nodes goes on alone", ""},
 	} {
 		switch {

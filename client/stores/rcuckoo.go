@@ -104,6 +104,7 @@ func rcuckooKind() *Kind {
 		Slots:    true,
 		Explored: exploredCache,
 		Cramped:  crampedRcuckoo,
+		Growth:   "if it is made with --levels",
 		Check:    rcuckoo.Check,
 		Usage:    rcuckoo.Usage,
 

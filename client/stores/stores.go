@@ -159,6 +159,8 @@ type Kind struct {
 	// Cramped returns the options of a pool that begins as small as can be and doubles at most n
 	// times, as tests of growing want it; nil: its pools do not grow.
 	Cramped func(n int) Values
+	// Growth says what it takes that a pool grows, if it can; "": nothing.
+	Growth string
 	// Explored are options of workers whose faults are looked for: they make rare paths frequent.
 	Explored Values
 	// ExploredMender is the Mender of pools in which faults are looked for: it makes rare paths

@@ -223,7 +223,12 @@ func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 		k.dirty = true
 		return fmt.Errorf("mend epoch %d: %w", v.Epoch, err)
 	}
-	k.log(Event{What: Mended, Epoch: v.Epoch, Took: k.ep.Now() - began})
+	k.mended = k.ep.Now() - began
+	e := Event{What: Mended, Epoch: v.Epoch, Took: k.mended}
+	if g, ok := k.m.(Grower); ok {
+		e.Report = g.Growth()
+	}
+	k.log(e)
 	k.littered = true
 	if _, ok := k.m.(Enduring); ok {
 		return k.sweepBusy(v)

@@ -44,7 +44,7 @@ type Event struct {
 	Spare  int           // that stands for it now
 	Client rdma.Client   // that was recovered; of Lost only the ID of the master there is
 	Took   time.Duration // of Mended, Restored, Recovered, Attached, Swept and Configured
-	Report string        // of Recovered, Attached and Configured: what the mender says of it, in lines
+	Report string        // of Recovered, Attached, Configured, and a Mended of a Grower: what the mender says of it, in lines
 	Err    error         // of Failed
 }
 
@@ -61,6 +61,9 @@ func (e Event) String() string {
 	case Expelled:
 		return fmt.Sprintf("node %d is gone: expelled in epoch %d", e.Node, e.Epoch)
 	case Mended:
+		if e.Report != "" {
+			return fmt.Sprintf("replicas mended in epoch %d, in %v: %s", e.Epoch, took, e.Report)
+		}
 		return fmt.Sprintf("replicas mended in epoch %d, in %v", e.Epoch, took)
 	case Restored:
 		return fmt.Sprintf("node %d stands for node %d since epoch %d, after %v", e.Spare, e.Node, e.Epoch, took)

@@ -77,6 +77,9 @@ type keeper struct {
 	// breath.
 	idle      time.Duration
 	breathing bool
+	// mended is how long the last Mend took; grows: it has made something grow, and may have to again.
+	mended time.Duration
+	grows  bool
 	// failedLast is the client whose recovery failed last.
 	failedLast rdma.ClientID
 	// yields: it resigns for clients that ask for it.
@@ -105,12 +108,14 @@ type rest struct {
 	failed bool
 }
 
-// target is a client to recover, a node to restore, a Hold, or what an Attendant does.
+// target is a client to recover, a node to restore, a Hold, what an Attendant does, or to make the
+// store grow.
 type target struct {
 	client rdma.ClientID
 	node   int // plus one
 	hold   bool
 	attend bool
+	grow   bool
 }
 
 // Keep makes the caller a candidate for the pool's master, until Stop or until the endpoint is
@@ -149,10 +154,13 @@ func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
 }
 
 // rhythm is how long to wait when there is nothing to do. A candidate looks less often than a
-// master: many may be waiting.
+// master: many may be waiting. While something grows the pool is idle for as long as it was busy.
 func (k *keeper) rhythm() time.Duration {
-	if k.role.Owner == 0 {
+	switch {
+	case k.role.Owner == 0:
 		return max(k.o.Tick, k.o.Lease/4)
+	case k.grows:
+		return min(k.o.Tick, k.mended)
 	}
 	return k.o.Tick
 }
@@ -269,6 +277,11 @@ func (k *keeper) tick() (more bool, err error) {
 			return more, err
 		}
 	}
+	if g, ok := k.m.(Grower); ok {
+		if more, err := k.grow(g, v); more || err != nil {
+			return more, err
+		}
+	}
 	s := k.vacancy(v)
 	if k.breathing = s != nil && k.ep.Now()-k.idle < breath*k.o.Lease; s != nil && !k.breathing {
 		return true, k.barrier(v, nil, s)
@@ -289,6 +302,30 @@ func (k *keeper) attend(a Attendant, v rdma.View) (more bool, err error) {
 	}
 	k.forget(what)
 	return more, nil
+}
+
+// grow begins an epoch in which a Grower grows, if clients want that. Views are idle for as long in
+// between as they were busy, so that clients go on.
+func (k *keeper) grow(g Grower, v rdma.View) (more bool, err error) {
+	what := target{grow: true}
+	if k.resting(what) || k.grows && k.ep.Now()-k.idle < k.mended {
+		return false, nil
+	}
+	k.grows, err = g.Wants(v)
+	if err != nil || !k.grows {
+		return false, err
+	}
+	littered := k.littered // no client is gone that was not before
+	if err := k.barrier(v, nil, nil); err != nil {
+		return false, err
+	}
+	k.littered = littered
+	if k.grows = g.Growth() != ""; k.grows {
+		k.forget(what)
+	} else {
+		k.rest(what)
+	}
+	return false, nil
 }
 
 // recover recovers one dead client.

@@ -54,6 +54,17 @@ type Attendant interface {
 	Waits() bool
 }
 
+// Grower is the Mender of a store with a part that grows only while no client writes: Mend makes it
+// grow, as much as clients want and for about as long as it takes to mend the pool.
+type Grower interface {
+	Mender
+	// Wants reports whether clients want it to grow, and it can. It is asked in every tick of an idle
+	// view. Behind a Mend that made nothing grow it is asked later.
+	Wants(v rdma.View) (bool, error)
+	// Growth says, for people, what the last Mend has made grow; "": nothing.
+	Growth() string
+}
+
 // Accuser is an Attendant that finds nodes dead which answer READs, since nothing serves there any
 // more. They are expelled like those that answer none.
 type Accuser interface {

@@ -1,0 +1,411 @@
+package fusee
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// The index grows, which the paper's does not: by linear hashing (race.Index), one subtable at a
+// time, and only under a busy view. Clients ask for it; the master splits.
+//
+// A busy view is what makes a split simple. No client writes, no verb of an earlier epoch can land,
+// and Mend has just made all replicas of all slots equal, with no word of them pending. So a split
+// copies words that do not change. What remains are clients that read meanwhile:
+//
+//  1. The new subtable is written on all its replicas: the words of the keys that move, and all tombstones. No client
+//     reads it yet. A crash leaves memory that the next attempt writes again.
+//  2. The index's size is written on all nodes, with a mark that the split is not over. From the first of these words on
+//     clients may read the new subtable, and the old one has everything still. A crash leaves some nodes with the higher
+//     size: the next master takes the highest, writes it on all, and goes on with 3.
+//  3. What moved is taken away from the old subtable. Only now may a reader miss a key in it, and then every node says
+//     that the index has grown: a reader that finds nothing under a busy view asks for the size again (grewMeanwhile).
+//     A crash leaves the mark, and the next master does it again: what is away is away.
+//  4. The mark goes.
+//
+// Under an idle view the size is what it was when the view became idle, and a client that has not
+// joined that view cannot read at all, since its verbs end in ErrStale. So a cached slot needs no
+// word beside it that says of which size it is: what moved away is gone from it.
+//
+// A write that the growing cut off looks for its word where the pair is by now (race.Index.Where).
+// Tombstones are copied, so that a DELETE finds its own on both sides; one word in two slots does
+// no harm there, since it is never proposed again.
+
+// sizeBytes is behind the log heads on each node: the index's size, and the size that clients want.
+// The size counts from that with which the index began, so that zeroed memory says it; bit 0 is the
+// mark of a split that is not over.
+const sizeBytes = 16
+
+const (
+	// littleRoom is how few empty slots an INSERT sees in its buckets, of 28, when it asks for a larger
+	// index. Of the pairs that an index is sized for, one in 10,000 INSERTs sees so few.
+	littleRoom = 2
+	// growFor is for how long splits go on under one busy view: about as long as Mend takes for an
+	// index of some 100,000 slots.
+	growFor = 20 * time.Millisecond
+)
+
+func (l *layout) size(n int) rdma.Addr {
+	return rdma.At(n, l.heads+uint64(l.Clients)*headsPer)
+}
+
+func (l *layout) wanted(n int) rdma.Addr { return l.size(n).Add(8) }
+
+func (l *layout) sizeWord(size int, halfway bool) uint64 {
+	w := uint64(size-l.Subtables) << 1
+	if halfway {
+		w |= 1
+	}
+	return w
+}
+
+func (l *layout) sizeOf(w uint64) (size int, halfway bool, err error) {
+	if w>>1 > uint64(l.mostSubtables()-l.Subtables) {
+		return 0, false, fmt.Errorf("the index has %d subtables more than at first, of %d: %w", w>>1, l.mostSubtables()-l.Subtables, client.ErrDamaged)
+	}
+	return l.Subtables + int(w>>1), w&1 != 0, nil
+}
+
+// resize gives the index so many subtables, and places them as the view says.
+func (l *layout) resize(v *rdma.View, size int) {
+	place, left := kit.Place(v, l.original.index[:size])
+	l.index.Resize(l.Subtables, place)
+	l.subtables = left
+}
+
+// readSize reads the index's size on a node that answers, and resizes it.
+func (l *layout) readSize(ep rdma.Endpoint, v *rdma.View) (err error) {
+	if l.mostSubtables() == l.Subtables {
+		return nil
+	}
+	for i := range l.holders {
+		n := l.holders[(int(ep.Client())+i)%len(l.holders)]
+		var w uint64
+		if w, err = rdma.ReadWord(ep, stepReadSize, l.size(n), l.Timeout); err != nil {
+			continue
+		}
+		size, _, err := l.sizeOf(w)
+		if err == nil && size != len(l.index.Place) {
+			l.resize(v, size)
+		}
+		return err
+	}
+	return fmt.Errorf("read the size of the index: %w", err)
+}
+
+// learnSize reads the index's size in the view that this client has joined.
+func (c *Client) learnSize() error {
+	before := len(c.index.Place)
+	if err := c.readSize(c.ep, &c.view.View); err != nil {
+		return err
+	}
+	c.sized = !c.view.Busy
+	if size := len(c.index.Place); size != before {
+		c.resized(before, size)
+	}
+	return nil
+}
+
+// resized makes up for splits. The new subtables were written on all replicas that there are.
+func (c *Client) resized(before, size int) {
+	c.promoted = append(c.promoted, make([]bool, size-before)...)
+	for i := range c.unresolved {
+		s := &c.unresolved[i]
+		s.slot = c.index.Where(s.slot, s.hash)
+	}
+	if size >= 2*before {
+		c.makeCache()
+	}
+}
+
+// grewMeanwhile reports whether the index has grown since this client looked for a key, and did not
+// find it.
+func (c *Client) grewMeanwhile() (bool, error) {
+	if !c.view.Busy {
+		return false, nil
+	}
+	before := len(c.index.Place)
+	err := c.learnSize()
+	return len(c.index.Place) != before, err
+}
+
+// ask tells the master that the index should have so many subtables. What several clients write
+// there is of one kind, and each that waits writes again.
+func (c *Client) ask(size int) error {
+	b := c.ep.Batch()
+	defer b.Release()
+	b.WriteWord(c.wanted(c.holders[0]), uint64(size))
+	return c.do(stepAskSize, b)
+}
+
+// askEarly asks for a larger index when a key's buckets are nearly full, once in a view for each
+// size. When it fails another INSERT will ask.
+func (c *Client) askEarly(hash uint64) {
+	want := c.index.SizeToSplit(c.index.SubtableOf(hash))
+	if want <= c.mostSubtables() && c.asked < want && c.ask(want) == nil {
+		c.asked = want
+	}
+}
+
+// awaitGrowth waits until the subtable of a key has been split, since there is no slot for the key.
+// The error wraps client.ErrFull when the index has no more room, or when no master splits it in
+// the operation's time.
+func (c *Client) awaitGrowth(hash uint64) error {
+	full := fmt.Errorf("all %d slots of the key's buckets are taken: index: %w", race.Candidates, client.ErrFull)
+	for r := c.retryUntil(kit.WhileBusy, c.waitLimit()); ; {
+		want := c.index.SizeToSplit(c.index.SubtableOf(hash))
+		if want > c.mostSubtables() {
+			return full
+		}
+		before := len(c.index.Place)
+		if err := c.ask(want); err != nil && !interrupted(err) {
+			return fmt.Errorf("ask for a larger index: %w", err)
+		}
+		if !r.Again() {
+			return full
+		}
+		if err := c.view.Join(); err != nil {
+			return fmt.Errorf("wait for a larger index: %w", err)
+		}
+		if err := c.keepUp(); err != nil {
+			return err
+		}
+		if size := len(c.index.Place); size != before && c.index.SizeToSplit(c.index.SubtableOf(hash)) != want {
+			return nil
+		}
+	}
+}
+
+var _ cluster.Grower = (*Mender)(nil)
+
+// Wants implements cluster.Grower.
+func (m *Mender) Wants(v rdma.View) (bool, error) {
+	if m.mostSubtables() == m.Subtables {
+		return false, nil
+	}
+	m.view.Enter(v)
+	want, err := rdma.ReadWord(m.ep, stepReadSize, m.wanted(m.holders[0]), m.opt.Timeout)
+	return err == nil && m.mayGrow(want), err
+}
+
+func (m *Mender) mayGrow(want uint64) bool {
+	size := len(m.index.Place)
+	return want > uint64(size) && size < m.mostSubtables() && !m.lossy()
+}
+
+// Growth implements cluster.Grower.
+func (m *Mender) Growth() string {
+	if m.grown == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the index grew by %d subtables to %d of at most %d", m.grown, len(m.index.Place), m.mostSubtables())
+}
+
+// grow splits subtables, as many as clients want, until it has taken long enough. The view is busy,
+// and Mend has made all replicas equal.
+func (m *Mender) grow() error {
+	m.grown = 0
+	if m.mostSubtables() == m.Subtables {
+		return nil
+	}
+	if m.halfway {
+		if err := m.endSplit(len(m.index.Place)); err != nil {
+			return fmt.Errorf("end a split: %w", err)
+		}
+	}
+	want, err := rdma.ReadWord(m.ep, stepReadSize, m.wanted(m.holders[0]), m.opt.Timeout)
+	if err != nil {
+		return err
+	}
+	for began := m.ep.Now(); m.mayGrow(want) && (m.grown == 0 || m.ep.Now()-began < growFor); m.grown++ {
+		if err := m.split(); err != nil {
+			return fmt.Errorf("split subtable %d: %w", m.index.NextSplit(), err)
+		}
+	}
+	return nil
+}
+
+// settleSize takes the highest of the sizes that nodes have, and gives it to all of them.
+func (m *Mender) settleSize() error {
+	if m.mostSubtables() == m.Subtables {
+		return nil
+	}
+	b := m.ep.Batch()
+	defer b.Release()
+	for _, n := range m.holders {
+		b.Read(m.size(n), 8)
+	}
+	if err := m.do(stepReadSize, b); err != nil {
+		return err
+	}
+	word, same := uint64(0), true
+	for i := range b.Len() {
+		w := b.Op(i).Word(0)
+		same = same && (i == 0 || w == word)
+		word = max(word, w)
+	}
+	size, halfway, err := m.sizeOf(word)
+	if err != nil {
+		return err
+	}
+	m.resize(&m.view.View, size)
+	if m.halfway = halfway; same {
+		return nil
+	}
+	return m.writeSize(size, halfway)
+}
+
+func (m *Mender) writeSize(size int, halfway bool) error {
+	b := m.ep.Batch()
+	defer b.Release()
+	for _, n := range m.holders {
+		b.WriteWord(m.size(n), m.sizeWord(size, halfway))
+	}
+	return m.do(stepWriteSize, b)
+}
+
+// split adds a subtable: see above.
+func (m *Mender) split() error {
+	from, to := m.index.NextSplit(), len(m.index.Place)
+	next := m.layout.index
+	place, left := kit.Place(&m.view.View, m.original.index[:to+1])
+	if len(left) != to+1 {
+		return fmt.Errorf("all nodes of subtable %d are gone: %w", to, client.ErrFull)
+	}
+	next.Resize(m.Subtables, place)
+	for _, r := range place[to] {
+		q := rdma.Request{Step: stepBack, Proc: node.ProcBack, Arg: [6]uint64{m.index.Base + uint64(r.Index)*race.SubtableBytes(m.Groups), race.SubtableBytes(m.Groups)}}
+		if err := m.ep.Call(r.Node, &q, m.opt.Timeout); err != nil {
+			return fmt.Errorf("back subtable %d with memory: %w", to, err)
+		}
+	}
+	first, per := m.firstSlot(to), int(m.firstSlot(1))
+	words := make([]byte, per*8)
+	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) {
+		if to := next.Where(s, hash); w.Live() && known && to >= first || !w.Live() {
+			le.PutUint64(words[8*(int(s)%per):], uint64(w))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for at := 0; at < per; at += mendWords {
+		n := min(mendWords, per-at)
+		b := m.ep.Batch()
+		for r := range place[to] {
+			b.Write(next.Address(first+race.Slot(at), r), words[8*at:8*(at+n)])
+		}
+		err := m.do(stepWriteSubtable, b)
+		b.Release()
+		if err != nil {
+			return err
+		}
+	}
+	if err := m.writeSize(to+1, true); err != nil {
+		return err
+	}
+	m.resize(&m.view.View, to+1)
+	return m.endSplit(to + 1)
+}
+
+func (l *layout) firstSlot(sub int) race.Slot {
+	return race.Slot(uint64(sub) * race.SubtableBytes(l.Groups) / 8)
+}
+
+// endSplit takes what moved to the last subtable away from where it was, and the mark with it.
+func (m *Mender) endSplit(size int) error {
+	before := m.index
+	before.Resize(m.Subtables, m.index.Place[:size-1])
+	from := before.NextSplit()
+	next := m.ep.Batch()
+	defer next.Release()
+	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) {
+		if w.Live() && known && m.index.Subtable(m.index.Where(s, hash)) == size-1 {
+			for r := m.index.Copies(s) - 1; r >= 0; r-- {
+				next.CompareSwap(m.index.Address(s, r), uint64(w), 0)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if err := m.swapAll(stepClearMoved, next); err != nil {
+		return err
+	}
+	return m.writeSize(size, false)
+}
+
+// keyBytes is how much of a pair is read at first to learn its key: most keys are shorter.
+const keyBytes = 128
+
+// eachWord calls f with every word of a subtable, and with the hash of the key of those that are
+// live. It is not known where the object is not what the slot says, which is damage: such a pair
+// stays where it is.
+func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64, known bool)) error {
+	first, per := m.firstSlot(sub), int(m.firstSlot(1))
+	for at := 0; at < per; at += mendWords {
+		n := min(mendWords, per-at)
+		p, err := m.read(stepReadSubtable, m.index.Address(first+race.Slot(at), 0), n*8)
+		if err != nil {
+			return err
+		}
+		words := make([]race.Word, n)
+		for i := range words {
+			words[i] = race.Word(le.Uint64(p[8*i:]))
+		}
+		hashes, known, err := m.hashesOf(words)
+		if err != nil {
+			return err
+		}
+		for i, w := range words {
+			f(first+race.Slot(at+i), w, hashes[i], known[i])
+		}
+	}
+	return nil
+}
+
+// hashesOf reads the keys of live words, those that are long in a second trip.
+func (m *Mender) hashesOf(words []race.Word) (hashes []uint64, known []bool, err error) {
+	hashes, known = make([]uint64, len(words)), make([]bool, len(words))
+	size := func(i int) int { return min(keyBytes, words[i].Units()*node.Unit) }
+	var list []int
+	for i, w := range words {
+		if w.Live() {
+			list = append(list, i)
+		}
+	}
+	for round := 0; round < 2 && len(list) > 0; round++ {
+		b := m.ep.Batch()
+		for _, i := range list {
+			if blk, off, ok := m.space.BlockOf(words[i].Unit()); !ok || off+uint64(words[i].Units())*node.Unit > m.space.BlockBytes {
+				b.Release()
+				return nil, nil, fmt.Errorf("follow %v into block %v: %w", words[i], blk, client.ErrDamaged)
+			}
+			b.Read(m.space.UnitAt(words[i].Unit(), 0), size(i))
+		}
+		if err := m.do(stepReadKeys, b); err != nil {
+			b.Release()
+			return nil, nil, err
+		}
+		var long []int
+		for k, i := range list {
+			p := b.Op(k).Buf
+			switch n := headerBytes + int(le.Uint16(p[keyLenAt:])); {
+			case m.tag(le.Uint32(p[incarnationAt:])) != words[i].Tag() || n > words[i].Units()*node.Unit:
+			case n > len(p):
+				long = append(long, i)
+			default:
+				hashes[i], known[i] = race.Hash(p[keyAt:n]), true
+			}
+		}
+		b.Release()
+		list, size = long, func(i int) int { return words[i].Units() * node.Unit }
+	}
+	return hashes, known, nil
+}

@@ -1,0 +1,198 @@
+package fusee
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// growing is a pool whose index begins with 168 slots.
+func growing(index, data, most int) Params {
+	p := small(3, index, data)
+	p.Subtables, p.Groups, p.MaxSubtables, p.Regions = 1, 8, most, 24
+	return p
+}
+
+// TestGrow: clients insert many times the pairs for which the index was made, and read what they
+// inserted meanwhile. No operation fails, the index is as large as it has to be, and every pair is
+// found by clients with an index cache and without.
+func TestGrow(t *testing.T) {
+	for _, replicas := range [][2]int{{1, 1}, {2, 2}, {3, 2}} {
+		t.Run(fmt.Sprintf("%d and %d replicas", replicas[0], replicas[1]), func(t *testing.T) {
+			const workers, each = 4, 400
+			f := simPool(t, 3, growing(replicas[0], replicas[1], 40))
+			done := 0
+			for w := range workers {
+				f.Go("worker", func(ep rdma.Endpoint) {
+					defer func() { done++ }()
+					fail(t, fillAndRead(ep, w, each))
+				})
+			}
+			grown := 0
+			f.Go("keeper", func(ep rdma.Endpoint) {
+				fail(t, cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond, Stop: func() bool { return done == workers },
+					Log: func(e cluster.Event) {
+						if e.Report != "" {
+							grown++
+						}
+					}}))
+			})
+			must(t, f.Run())
+			c := worker2(t, f)
+			if size := len(c.index.Place); size < 12 || grown == 0 {
+				t.Errorf("the index has %d subtables for %d pairs", size, workers*each)
+			}
+			for w := range workers {
+				for i := range each {
+					wantValue(t, c, fmt.Sprintf("%d of %d", i, w), fmt.Sprint(i))
+				}
+			}
+			must(t, c.Close())
+			checkClean(t, f)
+		})
+	}
+}
+
+func fillAndRead(ep rdma.Endpoint, w, n int) error {
+	c, err := Open(ep, Options{})
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		if err := c.Insert(fmt.Appendf(nil, "%d of %d", i, w), fmt.Append(nil, i)); err != nil {
+			return fmt.Errorf("pair %d of worker %d: %w", i, w, err)
+		}
+		k := ep.Rand().IntN(i + 1)
+		if v, err := c.Get(fmt.Appendf(nil, "%d of %d", k, w)); err != nil || string(v) != fmt.Sprint(k) {
+			return fmt.Errorf("pair %d of worker %d is %q: %w", k, w, v, err)
+		}
+	}
+	return c.Close()
+}
+
+// fail notes an error in a worker of a simulation, which must not end the test.
+func fail(t *testing.T, err error) {
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// readAll reads the pairs from 1 on, again and again while the pool is mended.
+func readAll(ep rdma.Endpoint, pairs int) error {
+	c, err := Open(ep, Options{})
+	if err != nil {
+		return err
+	}
+	for i := 1; i < pairs; i++ {
+		if v, err := c.Get(key(i)); err != nil || string(v) != fmt.Sprint(i) {
+			return fmt.Errorf("%q: got %q, %v, want %d", key(i), v, err, i)
+		}
+	}
+	return c.Close()
+}
+
+// TestIndexFull: an index that may not grow any more, or for which there is no master, is full. The
+// pairs that are there are read, replaced and deleted, and there is room again.
+func TestIndexFull(t *testing.T) {
+	for _, most := range []int{1, 4} {
+		f := simPool(t, 3, growing(2, 2, most))
+		c := worker2(t, f)
+		n := 0
+		for ; ; n++ {
+			if err := c.Insert(key(n), nil); err != nil {
+				wantError(t, err, client.ErrFull)
+				break
+			}
+		}
+		if n < 120 {
+			t.Errorf("full with %d pairs in 168 slots", n)
+		}
+		for i := range n {
+			must(t, c.Update(key(i), []byte("1")))
+			must(t, c.Delete(key(i)))
+		}
+		must(t, c.Insert(key(n), nil))
+		must(t, c.Close())
+		checkClean(t, f)
+	}
+}
+
+// TestSplitCutOff kills the master at every verb while it splits. The next one goes on, clients
+// read every pair in between, and afterwards the index has its size on all nodes.
+func TestSplitCutOff(t *testing.T) {
+	const pairs = 140
+	for at := uint64(1); ; at++ {
+		f := simPool(t, 3, growing(2, 2, 4))
+		c := worker2(t, f)
+		for i := range pairs {
+			must(t, c.Insert(key(i), []byte(fmt.Sprint(i))))
+		}
+		must(t, c.Delete(key(0)))
+		must(t, c.ask(3))
+		keep := func(ep rdma.Endpoint) {
+			fail(t, cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond, Stop: func() bool { return ep.Now() > 200*time.Millisecond }}))
+		}
+		crashed := false
+		x := f.Go("master", keep)
+		f.CrashAt(x, at)
+		x.WhenCrashed(func() {
+			crashed = true
+			f.Go("reader", func(ep rdma.Endpoint) {
+				fail(t, readAll(ep, pairs))
+			})
+			f.Go("next master", keep)
+		})
+		must(t, f.Run())
+		wantValue(t, c, string(key(0)), "")
+		for i := 1; i < pairs; i++ {
+			wantValue(t, c, string(key(i)), fmt.Sprint(i))
+			must(t, c.Update(key(i), []byte("new")))
+		}
+		if size := len(c.index.Place); size != 3 && !t.Failed() {
+			t.Errorf("killed at verb %d: the index has %d subtables, not 3", at, size)
+		}
+		must(t, c.Close())
+		recoverNow(t, f)
+		checkClean(t, f)
+		if t.Failed() {
+			t.Fatalf("killed at verb %d", at)
+		}
+		if !crashed {
+			t.Logf("%d verbs", at)
+			return
+		}
+	}
+}
+
+// growMutants break the rules of grow.go.
+var growMutants = []teeth.Mutant{
+	{Rule: "a reader that finds nothing under a busy view asks for the size", In: "Client.grewMeanwhile",
+		At: "!$c.$view.Busy", Do: "$c.$view.Busy || true"},
+	{Rule: "all nodes have the new size before anything is taken away", In: "Mender.split",
+		At: "$m.$writeSize($to+1, true)", Do: "error(nil)", Test: "TestSplitCutOff"},
+	{Rule: "what moved is taken away", In: "Mender.endSplit",
+		At: "$m.$swapAll(stepClearMoved, $next)", Do: "error(nil)", Test: "TestSplitCutOff"},
+	{Rule: "a split that was cut off is ended", In: "Mender.settleSize",
+		At: "$m.$halfway = $halfway", Do: "$m.$halfway = false", Test: "TestSplitCutOff"},
+	{Rule: "the highest size counts", In: "Mender.settleSize",
+		At: "max($word, $w)", Do: "$w", Test: "TestSplitCutOff"},
+	{Rule: "tombstones are on both sides of a split", In: "Mender.split",
+		At: "$known && $to >= $first || !$w.Live()", Do: "$known && $to >= $first"},
+	{Rule: "a write that was cut off is looked for where its pair is", In: "Client.resolveOnce",
+		At: "$c.$index.Where($w.$slot, $w.$hash)", Do: "$w.$slot"},
+	{Rule: "an unresolved write moves with its pair", In: "Client.resized",
+		At: "$c.$index.Where($s.$slot, $s.$hash)", Do: "$s.$slot"},
+	{Rule: "a client learns the size in each view", In: "Client.applyView",
+		At: "$c.$sized && $v.Epoch == $c.$view.Epoch && !$v.Busy", Do: "$c.$sized"},
+}
+
+func TestGrowMutants(t *testing.T) {
+	s := protocolSuite
+	s.Test, s.Env = "TestCrashes/.*growing", []string{"FARKV_SEEDS=1000"}
+	s.Run(t, growMutants)
+}
