@@ -16,9 +16,8 @@
 // it: see the comments in snapshot.go, duplicate.go, object.go and reclaim.go.
 //
 // What crashes leave is mended by a master (package cluster), which uses this package's Mender:
-// mend.go for nodes, restore.go for their replacement, recover.go for clients, grow.go for an index
-// that is to grow. Without one, an
-// operation that depends on what died ends at its timeout.
+// mend.go for nodes, restore.go for their replacement, recover.go for clients. It also lets the
+// index grow: grow.go. Without a master, an operation that depends on what died ends at its timeout.
 package fusee
 
 import (

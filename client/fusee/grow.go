@@ -1,7 +1,10 @@
 package fusee
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -87,8 +90,11 @@ func (l *layout) readSize(ep rdma.Endpoint, v *rdma.View) (err error) {
 	for i := range l.holders {
 		n := l.holders[(int(ep.Client())+i)%len(l.holders)]
 		var w uint64
-		if w, err = rdma.ReadWord(ep, stepReadSize, l.size(n), l.Timeout); err != nil {
+		if w, err = rdma.ReadWord(ep, stepReadSize, l.size(n), l.Timeout); errors.Is(err, rdma.ErrNodeDown) {
 			continue
+		}
+		if err != nil {
+			break
 		}
 		size, _, err := l.sizeOf(w)
 		if err == nil && size != len(l.index.Place) {
@@ -163,7 +169,6 @@ func (c *Client) awaitGrowth(hash uint64) error {
 		if want > c.mostSubtables() {
 			return full
 		}
-		before := len(c.index.Place)
 		if err := c.ask(want); err != nil && !interrupted(err) {
 			return fmt.Errorf("ask for a larger index: %w", err)
 		}
@@ -176,7 +181,7 @@ func (c *Client) awaitGrowth(hash uint64) error {
 		if err := c.keepUp(); err != nil {
 			return err
 		}
-		if size := len(c.index.Place); size != before && c.index.SizeToSplit(c.index.SubtableOf(hash)) != want {
+		if c.index.SizeToSplit(c.index.SubtableOf(hash)) != want { // it has been split, and its parts are to be next
 			return nil
 		}
 	}
@@ -287,10 +292,11 @@ func (m *Mender) split() error {
 	}
 	first, per := m.firstSlot(to), int(m.firstSlot(1))
 	words := make([]byte, per*8)
-	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) {
+	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) error {
 		if to := next.Where(s, hash); w.Live() && known && to >= first || !w.Live() {
 			le.PutUint64(words[8*(int(s)%per):], uint64(w))
 		}
+		return nil
 	})
 	if err != nil {
 		return err
@@ -323,22 +329,36 @@ func (m *Mender) endSplit(size int) error {
 	before := m.index
 	before.Resize(m.Subtables, m.index.Place[:size-1])
 	from := before.NextSplit()
-	next := m.ep.Batch()
-	defer next.Release()
-	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) {
+	moved := map[race.Slot]race.Word{}
+	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) error {
 		if w.Live() && known && m.index.Subtable(m.index.Where(s, hash)) == size-1 {
-			for r := m.index.Copies(s) - 1; r >= 0; r-- {
-				next.CompareSwap(m.index.Address(s, r), uint64(w), 0)
-			}
+			moved[s] = w
 		}
+		if len(moved) < mendWords {
+			return nil
+		}
+		defer clear(moved)
+		return m.takeAway(moved)
 	})
+	if err == nil {
+		err = m.takeAway(moved)
+	}
 	if err != nil {
 		return err
 	}
-	if err := m.swapAll(stepClearMoved, next); err != nil {
-		return err
-	}
 	return m.writeSize(size, false)
+}
+
+// takeAway empties slots on all replicas.
+func (m *Mender) takeAway(words map[race.Slot]race.Word) error {
+	b := m.ep.Batch()
+	defer b.Release()
+	for _, s := range slices.Sorted(maps.Keys(words)) {
+		for r := m.index.Copies(s) - 1; r >= 0; r-- {
+			b.CompareSwap(m.index.Address(s, r), uint64(words[s]), 0)
+		}
+	}
+	return m.swapAll(stepClearMoved, b)
 }
 
 // keyBytes is how much of a pair is read at first to learn its key: most keys are shorter.
@@ -347,7 +367,7 @@ const keyBytes = 128
 // eachWord calls f with every word of a subtable, and with the hash of the key of those that are
 // live. It is not known where the object is not what the slot says, which is damage: such a pair
 // stays where it is.
-func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64, known bool)) error {
+func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64, known bool) error) error {
 	first, per := m.firstSlot(sub), int(m.firstSlot(1))
 	for at := 0; at < per; at += mendWords {
 		n := min(mendWords, per-at)
@@ -364,7 +384,9 @@ func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64,
 			return err
 		}
 		for i, w := range words {
-			f(first+race.Slot(at+i), w, hashes[i], known[i])
+			if err := f(first+race.Slot(at+i), w, hashes[i], known[i]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
