@@ -140,9 +140,8 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 	}
 	w.yielded = true
 	if c.index.Copies(w.slot) == 1 {
-		proposed := w.new
 		w.new = tombstone
-		if err := c.casPrimary(stepGiveWay, w, proposed, w.new); err != nil {
+		if err := c.casPrimary(stepGiveWay, w, w.pending, w.new); err != nil {
 			return undecided, uncertain("give way", err)
 		}
 		return gaveWay, nil
@@ -197,9 +196,8 @@ func (c *Client) writeSingle(w *write) (verdict, error) {
 	case !alone:
 		return c.giveWay(w)
 	}
-	proposed := w.new
 	w.new, w.finalizing = w.new.Final(), true
-	if err := c.casPrimary(stepFinalize, w, proposed, w.new); err != nil {
+	if err := c.casPrimary(stepFinalize, w, w.pending, w.new); err != nil {
 		return undecided, uncertain("insert", err)
 	}
 	return won, nil

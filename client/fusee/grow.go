@@ -3,8 +3,6 @@ package fusee
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -19,8 +17,8 @@ import (
 // time, and only under a busy view. Clients ask for it; the master splits.
 //
 // A busy view is what makes a split simple. No client writes, no verb of an earlier epoch can land,
-// and Mend has just made all replicas of all slots equal, with no word of them pending. So a split
-// copies words that do not change. What remains are clients that read meanwhile:
+// and Mend has just made all replicas of all slots equal. So a split copies words that do not
+// change. What remains are clients that read meanwhile:
 //
 //  1. The new subtable is written on all its replicas: the words of the keys that move, and all tombstones. No client
 //     reads it yet. A crash leaves memory that the next attempt writes again.
@@ -293,7 +291,7 @@ func (m *Mender) split() error {
 	first, per := m.firstSlot(to), int(m.firstSlot(1))
 	words := make([]byte, per*8)
 	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) error {
-		if to := next.Where(s, hash); w.Live() && known && to >= first || !w.Live() {
+		if w.Empty() || known && next.Where(s, hash) >= first {
 			le.PutUint64(words[8*(int(s)%per):], uint64(w))
 		}
 		return nil
@@ -329,16 +327,17 @@ func (m *Mender) endSplit(size int) error {
 	before := m.index
 	before.Resize(m.Subtables, m.index.Place[:size-1])
 	from := before.NextSplit()
-	moved := map[race.Slot]race.Word{}
+	var moved []candidate
 	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) error {
-		if w.Live() && known && m.index.Subtable(m.index.Where(s, hash)) == size-1 {
-			moved[s] = w
+		if known && m.index.Subtable(m.index.Where(s, hash)) == size-1 {
+			moved = append(moved, candidate{s, w})
 		}
 		if len(moved) < mendWords {
 			return nil
 		}
-		defer clear(moved)
-		return m.takeAway(moved)
+		err := m.takeAway(moved)
+		moved = moved[:0]
+		return err
 	})
 	if err == nil {
 		err = m.takeAway(moved)
@@ -350,12 +349,12 @@ func (m *Mender) endSplit(size int) error {
 }
 
 // takeAway empties slots on all replicas.
-func (m *Mender) takeAway(words map[race.Slot]race.Word) error {
+func (m *Mender) takeAway(list []candidate) error {
 	b := m.ep.Batch()
 	defer b.Release()
-	for _, s := range slices.Sorted(maps.Keys(words)) {
-		for r := m.index.Copies(s) - 1; r >= 0; r-- {
-			b.CompareSwap(m.index.Address(s, r), uint64(words[s]), 0)
+	for _, s := range list {
+		for r := m.index.Copies(s.slot) - 1; r >= 0; r-- {
+			b.CompareSwap(m.index.Address(s.slot, r), uint64(s.word), 0)
 		}
 	}
 	return m.swapAll(stepClearMoved, b)
@@ -364,8 +363,8 @@ func (m *Mender) takeAway(words map[race.Slot]race.Word) error {
 // keyBytes is how much of a pair is read at first to learn its key: most keys are shorter.
 const keyBytes = 128
 
-// eachWord calls f with every word of a subtable, and with the hash of the key of those that are
-// live. It is not known where the object is not what the slot says, which is damage: such a pair
+// eachWord calls f with every word of a subtable, and with the hash of the key of those that point
+// at a pair. It is not known where the object is not what the slot says, which is damage: such a pair
 // stays where it is.
 func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64, known bool) error) error {
 	first, per := m.firstSlot(sub), int(m.firstSlot(1))
@@ -392,13 +391,13 @@ func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64,
 	return nil
 }
 
-// hashesOf reads the keys of live words, those that are long in a second trip.
+// hashesOf reads the keys of words, those that are long in a second trip.
 func (m *Mender) hashesOf(words []race.Word) (hashes []uint64, known []bool, err error) {
 	hashes, known = make([]uint64, len(words)), make([]bool, len(words))
 	size := func(i int) int { return min(keyBytes, words[i].Units()*node.Unit) }
 	var list []int
 	for i, w := range words {
-		if w.Live() {
+		if !w.Empty() {
 			list = append(list, i)
 		}
 	}

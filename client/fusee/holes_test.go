@@ -126,7 +126,7 @@ func rivalFor(c *Client) []byte {
 // slotFor is where a key would be inserted now.
 func slotFor(c *Client, key []byte) race.Slot {
 	at, _, held, err := c.find(key, race.Hash(key), false)
-	if err != nil || held != nil || !at.freeOK {
+	if err != nil || held != nil || at.room == 0 {
 		panic(fmt.Sprint(err, held, at))
 	}
 	return at.free

@@ -49,7 +49,8 @@ type write struct {
 	decided    bool           // all backups hold new, which is final: no other writer can win the round
 	decidedAt  race.Slot      // the slot, when that was decided: a split may have moved it since
 	holders    []node.Replica // of its replicas then
-	finalizing bool           // an INSERT's final word may be on some replica
+	pending    race.Word      // that an INSERT proposed
+	finalizing bool           // its final word may be on some replica
 	yielded    bool           // new is a tombstone: the INSERT gives way
 }
 
@@ -73,6 +74,7 @@ func (c *Client) write(w *write) (verdict, error) {
 	w.epoch = c.view.Epoch
 	if w.key != nil {
 		w.new = w.new.Pending()
+		w.pending = w.new
 	}
 	if c.index.Copies(w.slot) == 1 {
 		return c.writeSingle(w)

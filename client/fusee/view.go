@@ -175,7 +175,14 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 	if err != nil {
 		return undecided, true, uncertain("write a slot", err)
 	}
-	if now == w.new && now.IsPending() { // the slot's only replica
+	switch { // an INSERT's slot that has one replica may be pending
+	case w.pending == 0 || now != w.pending:
+	case w.finalizing && !w.yielded:
+		if err := c.casPrimary(stepFinalize, w, now, w.new); err != nil {
+			return undecided, true, uncertain("write a slot", err)
+		}
+		return won, false, nil
+	default:
 		v, err := c.giveWay(w)
 		return v, err != nil, err
 	}
