@@ -237,7 +237,11 @@ func Size(s Shape) (Params, uint64, error) {
 	if s.Memory > 0 {
 		data = s.Memory / uint64(s.DataReplicas) * uint64(serving)
 	}
-	p.letGrow(data / max(node.Unit, object/smallest))
+	most := groupsFor(data / max(node.Unit, object/smallest))
+	if s.Groups == 0 {
+		p.Groups = max(p.Groups, most/mostGrown+1)
+	}
+	p.MaxSubtables = max(p.Subtables, min(mostGrown, int(most/p.Groups)+1))
 	if s.Memory > 0 {
 		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer+sizeBytes, 4096) + 4096 +
 			uint64((p.mostSubtables()*p.IndexReplicas+serving-1)/serving+1)*race.SubtableBytes(p.Groups)
@@ -260,13 +264,6 @@ func Size(s Shape) (Params, uint64, error) {
 // groupsFor returns how many groups an index has for so many pairs.
 func groupsFor(pairs uint64) uint64 {
 	return max(minGroups, uint64(float64(pairs)/subtableLoad)/race.GroupSlots+1)
-}
-
-// letGrow sets memory aside for an index of so many pairs.
-func (p *Params) letGrow(pairs uint64) {
-	most := groupsFor(pairs)
-	p.Groups = max(p.Groups, most/mostGrown+1)
-	p.MaxSubtables = max(p.Subtables, min(mostGrown, int(most/p.Groups)+1))
 }
 
 // fitBlock halves the size of a block until the workers' blocks take half of the data at most.

@@ -186,8 +186,40 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 		v, err := c.giveWay(w)
 		return v, err != nil, err
 	}
-	v, err = c.outcome(w, op, now, cause)
-	return v, false, err
+	if v, err = c.outcome(w, op, now, cause); v != undecided {
+		return v, false, err
+	}
+	switch before, known, failed := c.predecessor(now); {
+	case failed != nil:
+		return undecided, true, uncertain("write a slot", failed)
+	case known && before == w.new:
+		return won, false, nil
+	case known && before == w.old:
+		return lost, false, again(op)
+	}
+	return undecided, false, err
+}
+
+// predecessor returns the word that a slot held before the one that it holds now, by the log of
+// that one's object (FUSEE 4.5). It is not known of a tombstone, of the only replica's INSERT, and
+// of a write that a master completed.
+func (c *Client) predecessor(now race.Word) (before race.Word, known bool, err error) {
+	if now.Empty() {
+		return 0, false, nil
+	}
+	b := c.ep.Batch()
+	defer b.Release()
+	op, err := c.readPair(b, now.Final())
+	if err == nil {
+		err = c.do(stepReadPairs, b)
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	if f, ok := c.pairOf(now.Final(), op.Buf); ok {
+		before, _, known = getLog(op.Buf[logAt(len(f.key), len(f.value))+opAt:])
+	}
+	return before, known, nil
 }
 
 // outcome tells what became of a write from what its slot holds in an idle view.
