@@ -50,6 +50,8 @@ const (
 	// growFor is for how long splits go on under one busy view: about as long as Mend takes for an
 	// index of some 100,000 slots.
 	growFor = 20 * time.Millisecond
+	// longestGrowth is for how many timeouts an INSERT waits at most for an index that is growing.
+	longestGrowth = 16
 )
 
 func (l *layout) size(n int) rdma.Addr {
@@ -157,32 +159,37 @@ func (c *Client) askEarly(hash uint64) {
 	}
 }
 
-// awaitGrowth waits until the subtable of a key has been split, since there is no slot for the key.
-// The error wraps client.ErrFull when the index has no more room, or when no master splits it in
-// the operation's time.
+// awaitGrowth waits until the subtable of a key has been split, since there is no slot for the key:
+// for the operation's time, and as long again whenever the index has grown, since other subtables
+// may come first. The operation has changed nothing, and has its whole time behind that. The error
+// wraps client.ErrFull when the index has no more room, or when no master splits it.
 func (c *Client) awaitGrowth(hash uint64) error {
 	full := fmt.Errorf("all %d slots of the key's buckets are taken: index: %w", race.Candidates, client.ErrFull)
-	for r := c.retryUntil(kit.WhileBusy, c.waitLimit()); ; {
-		want := c.index.SizeToSplit(c.index.SubtableOf(hash))
-		if want > c.mostSubtables() {
-			return full
-		}
+	want := c.index.SizeToSplit(c.index.SubtableOf(hash))
+	last := c.ep.Now() + longestGrowth*c.opt.Timeout
+	for r := (kit.Retry{Env: c.ep, Pause: kit.WhileBusy, Over: c.overdue}); want <= c.mostSubtables(); {
 		if err := c.ask(want); err != nil && !interrupted(err) {
 			return fmt.Errorf("ask for a larger index: %w", err)
 		}
 		if !r.Again() {
 			return full
 		}
+		size := len(c.index.Place)
 		if err := c.view.Join(); err != nil {
 			return fmt.Errorf("wait for a larger index: %w", err)
 		}
 		if err := c.keepUp(); err != nil {
 			return err
 		}
+		if len(c.index.Place) > size {
+			c.deadline = min(last, c.ep.Now()+c.opt.Timeout)
+		}
 		if c.index.SizeToSplit(c.index.SubtableOf(hash)) != want { // it has been split, and its parts are to be next
+			c.deadline = unset
 			return nil
 		}
 	}
+	return full
 }
 
 var _ cluster.Grower = (*Mender)(nil)
@@ -210,8 +217,9 @@ func (m *Mender) Growth() string {
 	return fmt.Sprintf("the index grew by %d subtables to %d of at most %d", m.grown, len(m.index.Place), m.mostSubtables())
 }
 
-// grow splits subtables, as many as clients want, until it has taken long enough. The view is busy,
-// and Mend has made all replicas equal.
+// grow splits subtables until it has taken long enough: as many as clients want, and those that are
+// left of the round, which fill at the same pace. The view is busy, and Mend has made all replicas
+// equal.
 func (m *Mender) grow() error {
 	m.grown = 0
 	if m.mostSubtables() == m.Subtables {
@@ -225,6 +233,9 @@ func (m *Mender) grow() error {
 	want, err := rdma.ReadWord(m.ep, stepReadSize, m.wanted(m.holders[0]), m.opt.Timeout)
 	if err != nil {
 		return err
+	}
+	if m.mayGrow(want) {
+		want = max(want, uint64(m.index.RoundEnd()))
 	}
 	for began := m.ep.Now(); m.mayGrow(want) && (m.grown == 0 || m.ep.Now()-began < growFor); m.grown++ {
 		if err := m.split(); err != nil {

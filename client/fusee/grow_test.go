@@ -158,8 +158,8 @@ func TestSplitCutOff(t *testing.T) {
 			wantValue(t, c, string(key(i)), fmt.Sprint(i))
 			must(t, c.Update(key(i), []byte("new")))
 		}
-		if size := len(c.index.Place); size != 3 && !t.Failed() {
-			t.Errorf("killed at verb %d: the index has %d subtables, not 3", at, size)
+		if size := len(c.index.Place); size < 3 && !t.Failed() {
+			t.Errorf("killed at verb %d: the index has %d subtables, not 3 or more", at, size)
 		}
 		must(t, c.Close())
 		recoverNow(t, f)

@@ -63,6 +63,9 @@ func (x *Index) SubtableOf(hash uint64) int {
 // NextSplit returns the subtable from which the next one that is added takes keys.
 func (x *Index) NextSplit() int { return len(x.Place) - int(x.round) }
 
+// RoundEnd returns how many subtables there are when all have been split as often.
+func (x *Index) RoundEnd() int { return 2 * int(x.round) }
+
 // SizeToSplit returns how many subtables there are as soon as the given one has been split.
 func (x *Index) SizeToSplit(sub int) int {
 	partner := sub + int(x.round)

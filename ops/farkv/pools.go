@@ -75,8 +75,9 @@ func (c *cli) up() *cobra.Command {
 		Use:   "up [POOL]",
 		Short: "Make a pool",
 		Long: "Up makes a pool for one store. --records sizes its index and its memory: it is full with 1.3 (rcuckoo) to 2 times as\n" +
-			"many pairs. --memory makes room for longer pairs, not for more. A FUSEE pool takes pairs of up to 16,256 bytes, key\n" +
-			"and value together, or less when --memory is small; the others of up to --pair-bytes.\n\n" +
+			"many pairs. --memory makes room for longer pairs, and for more where the index grows: fusee, race-rtx. A FUSEE pool\n" +
+			"takes pairs of up to 16,256 bytes, key and value together, or less when --memory is small; the others of up to\n" +
+			"--pair-bytes.\n\n" +
 			"  NAME, shm:NAME             in this machine's shared memory, until 'farkv down' or the next boot; memory is taken as it\n" +
 			"                             is used\n" +
 			"  shared:NAME                the same, for all users of this machine, each of which may change and break it: shm:NAME\n" +
