@@ -11,7 +11,7 @@ import (
 
 // A client numbers its operations and its tombstones. An identity may have had another holder, of
 // which objects and tombstones are still there, so each holder begins above all numbers of the ones
-// before, which its ceiling tells, a word beside the log heads (kit.Everywhere). Tombstones have 32
+// before, which its ceiling tells, a word behind the journal (kit.Everywhere). Tombstones have 32
 // bits, so they are counted apart: the ceiling's lower half is theirs, the upper half counts steps
 // of sequence numbers.
 //

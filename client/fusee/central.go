@@ -9,7 +9,7 @@ import (
 
 // takeFromNode is node-centric allocation (FUSEE 6.3): every object costs a call to a memory node,
 // which keeps the free bitmaps of its blocks. It shows what two-level management is worth.
-func (c *Client) takeFromNode(class int) error {
+func (c *Client) takeFromNode(class, word int) error {
 	c.land(0)
 	c.mature()
 	regions := len(c.regions)
@@ -24,7 +24,7 @@ func (c *Client) takeFromNode(class int) error {
 		err := c.ep.Call(c.space.Table(g, 0).Node(), &q, c.opt.Timeout)
 		if err == nil {
 			blk := node.Block{Region: g, Index: int(q.Ret[0])}
-			c.draft.object = object{unit: c.space.Object(blk, int(q.Ret[1]), c.classes.units[class]), class: class, incarnation: uint32(q.Ret[2]) + 1}
+			c.draft.object = object{unit: c.space.Object(blk, int(q.Ret[1]), c.classes.units[class]), class: class, incarnation: uint32(q.Ret[2]) + 1, journal: word}
 			return c.recordNodeBlock(blk, class)
 		}
 		last = err

@@ -62,6 +62,7 @@ const (
 	byLive = iota
 	byDead
 	byLeft
+	toClean // left, and unclean
 	byNode
 	owned
 )
@@ -131,7 +132,7 @@ func (k *checker) entry(blk node.Block, e node.Entry) {
 	if e == 0 || isVacant(e) {
 		return
 	}
-	if e.Class() >= len(k.classes.units) {
+	if entryClass(e) >= len(k.classes.units) {
 		k.Damaged("block %v: %v: there is no such size class", blk, e)
 		return
 	}
@@ -147,6 +148,8 @@ func (k *checker) entry(blk node.Block, e node.Entry) {
 func (k *checker) ownerOf(e node.Entry) int {
 	alive, known := k.alive[e.Owner()]
 	switch {
+	case isUnclean(e):
+		return toClean
 	case e.Owner() == node.Left:
 		return byLeft
 	case e.Owner() == node.OfNode:
@@ -275,8 +278,8 @@ func (k *checker) sound(p placed) bool {
 		k.Damaged("slot %d: %v points outside of the blocks in use", p.slot, p.word)
 		return false
 	}
-	size := uint64(k.classes.units[e.Class()] * node.Unit)
-	if int(k.classes.of[p.word.Units()]) != e.Class() || (off-k.space.BitmapBytes())%size != 0 {
+	size := uint64(k.classes.units[entryClass(e)] * node.Unit)
+	if int(k.classes.of[p.word.Units()]) != entryClass(e) || (off-k.space.BitmapBytes())%size != 0 {
 		k.Damaged("slot %d: %v points into the middle of an object of block %v (%v)", p.slot, p.word, blk, e)
 		return false
 	}
@@ -295,7 +298,7 @@ func (k *checker) pair(p placed, b *rdma.Batch, first int) {
 		k.Damaged("slot %d: %v: the object there is not the slot's pair (%s)", p.slot, p.word, k.whyNot(p.word, b.Op(first).Buf))
 		return
 	}
-	size := logAt(len(f.key), len(f.value)) + opAt
+	size := logAt(len(f.key), len(f.value)) + opBytes
 	for r := 1; r < k.space.CopiesOf(p.word.Unit()); r++ {
 		if !bytes.Equal(b.Op(first).Buf[sumAt:size], b.Op(first + r).Buf[sumAt:size]) {
 			k.Damaged("slot %d: %v: replica %d of the pair %q differs from the primary", p.slot, p.word, r, f.key)
@@ -347,7 +350,7 @@ func (k *checker) blocks() error {
 			}
 			var replicas [][]head
 			for r := range k.space.Copies(g) {
-				heads, err := k.heads(blk, e.Class(), r)
+				heads, err := k.heads(blk, entryClass(e), r)
 				if err != nil {
 					return err
 				}
@@ -365,7 +368,7 @@ func (k *checker) blocks() error {
 func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints []byte) {
 	free, held := 0, 0
 	for i, h := range replicas[0] {
-		used := k.used[k.space.Object(blk, i, k.classes.units[e.Class()])]
+		used := k.used[k.space.Object(blk, i, k.classes.units[entryClass(e)])]
 		switch {
 		case h.free() && used:
 			k.Damaged("block %v (%v): object %d is free and in use", blk, e, i)
@@ -381,7 +384,7 @@ func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints [
 			switch other := replicas[r][i]; {
 			case other.free() && used && !h.free():
 				k.Damaged("block %v (%v): object %d is in use, and free on replica %d", blk, e, i, r)
-			case !other.free() && h.free() && e.Owner() == node.Left:
+			case !other.free() && h.free() && k.ownerOf(e) == byLeft:
 				k.broken("block %v (%v): object %d is free, but not on replica %d", blk, e, i, r)
 			}
 		}
@@ -393,9 +396,9 @@ func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints [
 	}
 	k.objectsOf[who] += uint64(held)
 	if (who == byLeft || who == byNode) && held > 0 && !k.lossy() {
-		if len(k.alive) > 1 {
+		if len(k.alive) > 1 || k.blocksOf[toClean] > 0 {
 			// Other clients, live or dead, may have it in their hands: freed and resting, or about to be
-			// used.
+			// used. Or only the log of an object in an unclean block tells that it was replaced.
 			k.Waits("block %v (%v): %d objects are neither free nor in use", blk, e, held)
 		} else {
 			k.Damaged("block %v (%v): %d objects are leaked: neither free nor in use, and there is no client", blk, e, held)
@@ -411,6 +414,7 @@ func (k *checker) summary() {
 	k.Fact("blocks of live clients", k.blocksOf[byLive], k.blocksOf[byLive]*k.BlockBytes)
 	k.Fact("blocks of dead clients", k.blocksOf[byDead], k.blocksOf[byDead]*k.BlockBytes)
 	k.Fact("blocks that clients left", k.blocksOf[byLeft], k.blocksOf[byLeft]*k.BlockBytes)
+	k.Fact("unclean blocks of dead clients", k.blocksOf[toClean], k.blocksOf[toClean]*k.BlockBytes)
 	if k.NodeCentric {
 		k.Fact("blocks of the nodes", k.blocksOf[byNode], k.blocksOf[byNode]*k.BlockBytes)
 	}

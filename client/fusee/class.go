@@ -5,7 +5,7 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// maxClasses bounds the size classes: a client has a log head for each.
+// maxClasses bounds the size classes: a block's entry has them in 6 bits (see unclean.go).
 const maxClasses = 64
 
 // classes are the sizes of objects (FUSEE 4.4, slab allocation): 1 to 16 units of 64 bytes one by

@@ -136,7 +136,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
 	if int(ep.Client()) > l.Clients {
-		return nil, fmt.Errorf("open fusee: client %d has no place for its log, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
+		return nil, fmt.Errorf("open fusee: client %d has no place for its journal, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
 	}
 	opt.CacheThreshold = cmp.Or(opt.CacheThreshold, new(DefaultThreshold))
 	opt.Timeout = cmp.Or(opt.Timeout, l.Timeout)

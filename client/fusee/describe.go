@@ -21,14 +21,16 @@ func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 func (l *layout) describe(ep rdma.Endpoint, a rdma.Addr) string {
 	off := a.Offset()
 	switch {
-	case off < l.heads:
+	case off < l.journals:
 		return "header"
-	case off < l.heads+uint64(l.Clients)*headsPer:
-		client, class := (off-l.heads)/headsPer+1, (off-l.heads)%headsPer/8
-		if class == maxClasses {
+	case off < l.journals+uint64(l.Clients)*journalBytes:
+		switch client, word := (off-l.journals)/journalBytes+1, (off-l.journals)%journalBytes/8; {
+		case word < journalWords:
+			return fmt.Sprintf("journal of client %d, word %d", client, word)
+		case word == journalWords:
 			return fmt.Sprintf("ceiling of client %d", client)
 		}
-		return fmt.Sprintf("log head of client %d, class %d", client, class)
+		return ""
 	case a.Offset() == l.size(a.Node()).Offset():
 		return "size of the index"
 	case a.Offset() == l.wanted(a.Node()).Offset():
@@ -113,8 +115,8 @@ func (l *layout) describeRegion(ep rdma.Endpoint, a rdma.Addr) string {
 func (l *layout) unitsOf(ep rdma.Endpoint, blk node.Block) int {
 	word, err := rdma.ReadWord(ep, stepReadTables, l.space.Entry(blk, 0), l.Timeout)
 	e := node.Entry(word)
-	if err != nil || e == 0 || e.Class() >= len(l.classes.units) {
+	if err != nil || e == 0 || entryClass(e) >= len(l.classes.units) {
 		return 0
 	}
-	return l.classes.units[e.Class()]
+	return l.classes.units[entryClass(e)]
 }

@@ -18,11 +18,14 @@ import (
 // It returns false when another writer has won. That writer, or its recovery, completes the round.
 // Until then the dead client's words stay where they are, and what they point at is left to a
 // sweep.
-func (r *recovery) finish(s race.Slot) (bool, error) {
+//
+// The object, unless nil, is one of the dead client's that has the slot among its key's: its log is
+// told what is replaced.
+func (r *recovery) finish(s race.Slot, o *remains) (bool, error) {
 	for retry := r.retryUntil(aLittleBit, r.waitLimit()); ; {
-		o, err := r.finishOnce(s)
-		if o != lookAgain || err != nil {
-			return o == ended, err
+		did, err := r.finishOnce(s, o)
+		if did != lookAgain || err != nil {
+			return did == ended, err
 		}
 		if !retry.Again() {
 			return false, errTimeout(fmt.Sprintf("finish a dead client's write of slot %d", s))
@@ -47,7 +50,7 @@ func after(swapped bool, err error) (outcome, error) {
 	return lookAgain, err
 }
 
-func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
+func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 	p, err := r.readSlot(stepFinish, s, 0)
 	if err != nil {
 		return lookAgain, err
@@ -102,27 +105,45 @@ func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 			return lookAgain, err
 		}
 	}
+	if err := r.logReplaced(o, p); err != nil {
+		return lookAgain, err
+	}
 	r.result = target // whatever becomes of this CAS: no other word can win now
 	if ok, err := r.cas(s, words, 0, target); !ok || err != nil {
 		return lookAgain, err
 	}
-	return ended, r.replacedBy(p)
+	return ended, nil
 }
 
-// replacedBy notes what the master's own CAS of a primary has replaced: the dead client's log does
-// not tell. When the master dies before it is freed, a sweep finds it.
-func (r *recovery) replacedBy(p race.Word) error {
-	if !p.Live() {
+// logReplaced commits the log of an object for the master's own CAS of a primary that holds p, as the
+// client would have done: when the object's block is cleaned, what was replaced is freed. A crash
+// before the CAS leaves a log that names what the slot has still, which is not freed then. An object
+// has one log: where another object was replaced, too, what this one tells is freed at once.
+func (r *recovery) logReplaced(o *remains, p race.Word) error {
+	if o == nil || !p.Live() || o.replaced == p {
 		return nil
 	}
-	head, err := r.read(stepFinish, r.space.UnitAt(p.Unit(), 0), headAt)
+	front, err := r.read(stepFinish, r.space.UnitAt(p.Unit(), 0), headAt)
 	if err != nil {
 		return err
 	}
-	if h := headOf(head); r.tag(h.incarnation) == p.Tag() {
-		r.olds = append(r.olds, old{p, h.incarnation})
+	h := headOf(front)
+	if r.tag(h.incarnation) != p.Tag() {
+		return nil // the slot has changed
 	}
-	return nil
+	if o.replaced != 0 || r.NodeCentric {
+		r.olds = append(r.olds, old{p, h.incarnation})
+		return nil
+	}
+	b := r.ep.Batch()
+	defer b.Release()
+	log := b.Alloc(commitBytes)
+	putLog(log, logged(p), h.incarnation)
+	for c := range r.space.CopiesOf(o.unit) {
+		b.Write(r.space.UnitAt(o.unit, c).Add(uint64(o.oldAt)), log)
+	}
+	o.replaced, o.oldInc = p, h.incarnation
+	return r.do(stepFinish, b)
 }
 
 // readCopies returns what all replicas of a slot hold; the primary's is known.
@@ -212,9 +233,15 @@ func (r *recovery) winner(list []race.Word) race.Word {
 // tombstone returns a word of the dead client's own that it has never used, for an INSERT that
 // gives way: a successor of this master takes it for the dead client's, too.
 func (r *recovery) tombstone(pending race.Word) (race.Word, error) {
-	n := &r.numbers
 	if r.dead == r.id { // the client ends its own round: see finishOwn
-		n = &r.Client.numbers
+		return r.Client.tombstone(pending.Print())
 	}
-	return r.tombstoneOf(r.dead, n, pending.Print())
+	if r.numbers == (numbers{}) {
+		n, err := r.numbersOf(r.dead)
+		if err != nil {
+			return 0, err
+		}
+		r.numbers = n
+	}
+	return r.tombstoneOf(r.dead, &r.numbers, pending.Print())
 }

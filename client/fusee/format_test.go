@@ -23,16 +23,15 @@ func TestObjectRoundTrip(t *testing.T) {
 		f := fields{
 			incarnation: rapid.Uint32().Draw(t, "incarnation"), writer: rdma.ClientID(rapid.Uint16().Draw(t, "writer")),
 			seq: rapid.Uint64Max(1<<48-1).Draw(t, "seq"), op: opcode(rapid.IntRange(1, 3).Draw(t, "op")),
-			next: rapid.Uint64Max(1<<48-1).Draw(t, "next"), prev: rapid.Uint64Max(1<<48-1).Draw(t, "prev"),
 			key: rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "key"), value: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "value"),
 		}
 		p := encoded(&f)
 		g, ok := decode(p)
 		if !ok || g.incarnation != f.incarnation || g.writer != f.writer || g.seq != f.seq || g.op != f.op ||
-			g.next != f.next || g.prev != f.prev || !bytes.Equal(g.key, f.key) || !bytes.Equal(g.value, f.value) {
+			!bytes.Equal(g.key, f.key) || !bytes.Equal(g.value, f.value) {
 			t.Fatalf("%+v came back as %+v, %v", f, g, ok)
 		}
-		if at := logAt(len(f.key), len(f.value)) + opAt; at%8 != 0 {
+		if at := logAt(len(f.key), len(f.value)) + opBytes; at%8 != 0 {
 			t.Fatalf("the log's old value lies at %d", at)
 		}
 	})
@@ -54,7 +53,7 @@ func TestObjectTears(t *testing.T) {
 				copy(torn[w*8:w*8+8], was[w*8:])
 			}
 		}
-		sum := logAt(3, 100) + opAt
+		sum := logAt(3, 100) + opBytes
 		mixed = !bytes.Equal(torn[:sum], is[:sum]) && !bytes.Equal(torn[:sum], was[:sum])
 		if _, ok := decode(torn); ok == mixed {
 			t.Fatalf("torn: %v, complete: %v", mixed, ok)

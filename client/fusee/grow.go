@@ -38,7 +38,7 @@ import (
 // Tombstones are copied, so that a DELETE finds its own on both sides; one word in two slots does
 // no harm there, since it is never proposed again.
 
-// sizeBytes is behind the log heads on each node: the index's size, and the size that clients want.
+// sizeBytes is behind the journals on each node: the index's size, and the size that clients want.
 // The size counts from that with which the index began, so that zeroed memory says it; bit 0 is the
 // mark of a split that is not over.
 const sizeBytes = 16
@@ -55,7 +55,7 @@ const (
 )
 
 func (l *layout) size(n int) rdma.Addr {
-	return rdma.At(n, l.heads+uint64(l.Clients)*headsPer)
+	return rdma.At(n, l.journals+uint64(l.Clients)*journalBytes)
 }
 
 func (l *layout) wanted(n int) rdma.Addr { return l.size(n).Add(8) }

@@ -43,7 +43,7 @@ type Params struct {
 	// Timeout bounds every client's operations: freed memory is kept out of use for as long as any may
 	// last.
 	Timeout     time.Duration `json:"timeout"`
-	Clients     int           `json:"clients"`                // identities that have a place for their log heads
+	Clients     int           `json:"clients"`                // identities that have a place for their journals
 	TagBits     int           `json:"tag_bits"`               // of the incarnation in a slot; fewer than race.MaxTagBits only to see it wrap
 	Spares      int           `json:"spares,omitempty"`       // nodes, the last ones, that hold nothing until one takes a dead node's place
 	NodeCentric bool          `json:"node_centric,omitempty"` // allocation object by object (FUSEE 6.3)
@@ -56,8 +56,8 @@ type layout struct {
 	nodes              int
 	original           placement
 	subtables, regions []int  // that there are, and have a replica left
-	holders            []int  // nodes that have log heads, ceilings and the index's size: all that serve
-	heads              uint64 // offset of the log heads on each node
+	holders            []int  // nodes that have journals, ceilings and the index's size: all that serve
+	journals           uint64 // offset of the journals on each node
 	index              race.Index
 	space              node.Space
 	classes            classes
@@ -79,8 +79,7 @@ const (
 	maxRegions   = 1 << 12
 	// MaxGroups bounds the groups of a subtable.
 	MaxGroups = 1 << 30
-	mostGrown = 1 << 12              // subtables that an index grows to: each client places all of them
-	headsPer  = (maxClasses + 1) * 8 // bytes of log heads a client, and its ceiling
+	mostGrown = 1 << 12 // subtables that an index grows to: each client places all of them
 )
 
 // newLayout places the index and the regions of a pool of so many nodes of size bytes.
@@ -88,8 +87,8 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 	if err := p.validate(nodes); err != nil {
 		return nil, err
 	}
-	l := &layout{Params: p, nodes: nodes, heads: node.HeaderBytes}
-	l.index = race.Index{Base: align(l.heads+uint64(p.Clients)*headsPer+sizeBytes, 4096), Groups: p.Groups}
+	l := &layout{Params: p, nodes: nodes, journals: node.HeaderBytes}
+	l.index = race.Index{Base: align(l.journals+uint64(p.Clients)*journalBytes+sizeBytes, 4096), Groups: p.Groups}
 	serving, most := nodes-p.Spares, p.mostSubtables()
 	l.original.index = node.Place(most, p.IndexReplicas, serving, most)
 	l.index.Place = l.original.index[:p.Subtables]
@@ -181,15 +180,6 @@ func copies(place [][]node.Replica, nodes int) int {
 
 func align(n, to uint64) uint64 { return (n + to - 1) / to * to }
 
-// head returns where a client's log head of a class lies on a node: every node that serves has a
-// copy.
-func (l *layout) head(c rdma.ClientID, class, n int) rdma.Addr {
-	return rdma.At(n, l.heads+uint64(int(c)-1)*headsPer+uint64(class)*8)
-}
-
-// ceiling returns where a client's ceiling lies: see ceiling.go.
-func (l *layout) ceiling(c rdma.ClientID, n int) rdma.Addr { return l.head(c, maxClasses, n) }
-
 // quarantine is how long a freed object rests before it is used again: so long that a tag comes
 // around only after twice the operation timeout; no client CASes a slot later than one timeout
 // after it read it (see write).
@@ -243,7 +233,7 @@ func Size(s Shape) (Params, uint64, error) {
 	}
 	p.MaxSubtables = max(p.Subtables, min(mostGrown, int(most/p.Groups)+1))
 	if s.Memory > 0 {
-		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer+sizeBytes, 4096) + 4096 +
+		fixed := align(node.HeaderBytes+uint64(p.Clients)*journalBytes+sizeBytes, 4096) + 4096 +
 			uint64((p.mostSubtables()*p.IndexReplicas+serving-1)/serving+1)*race.SubtableBytes(p.Groups)
 		if fixed >= s.Memory {
 			return p, 0, fmt.Errorf("size the pool: the index of %d records needs %d bytes a node of %d: %w", s.Records, fixed, s.Memory, rdma.ErrFull)

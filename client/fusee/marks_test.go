@@ -71,7 +71,7 @@ func TestLateFree(t *testing.T) {
 			must(t, b.drain())
 			must(t, c.reclaimAll(classOf(c, k, nil)))
 			for i := 0; again == "" && i < 200; i++ {
-				key := fmt.Sprintf("again %d", i)
+				key := fmt.Sprintf("a %d", i) // with its value of the size class of k
 				must(t, c.Insert([]byte(key), []byte("3")))
 				if c.cache.Find(race.Hash([]byte(key))).word.Unit() == word.Unit() {
 					again = key
@@ -314,37 +314,31 @@ func TestCrashedFrees(t *testing.T) {
 	}
 }
 
-// salvage is what recovery does with the memory of a dead client, and what another does when that
-// dies, too.
-func salvage(f rdma.Fabric, ep rdma.Endpoint, dead rdma.ClientID) error {
-	k, err := newChecker(f, ep)
+// salvage recovers a dead client and cleans its blocks, as what another does when that dies, too.
+func salvage(ep rdma.Endpoint, dead rdma.ClientID) error {
+	m, err := NewMender(ep)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(k.tables(), k.index(), k.pairs()); err != nil {
+	if err := m.Recover(m.view.View, dead); err != nil {
 		return err
 	}
-	list, err := k.listEntries(0, len(k.space.Place)*k.space.Blocks(), func(e node.Entry) bool { return e.Owner() == dead })
-	if err != nil {
-		return err
-	}
-	r := &recovery{Mender: &Mender{Client: k.Client}}
-	for _, blk := range list {
-		var idle []used
-		for i := range k.classes.objects[blk.class] {
-			if unit := k.unitOf(place{blk, i}); !k.used[unit] {
-				idle = append(idle, used{unit: unit})
-			}
+	return sweepAll(m)
+}
+
+func sweepAll(m *Mender) error {
+	for {
+		if more, err := m.Unswept(m.view.View); err != nil || !more {
+			return err
 		}
-		if err := r.markUsed(idle, blk.class, true); err != nil {
+		if err := m.Sweep(m.view.View); err != nil {
 			return err
 		}
 	}
-	return k.passOn(list)
 }
 
-// Recovery marks what a dead client held and passes its blocks on; it may die anywhere itself, and
-// is repeated.
+// What a dead client held is marked, and its blocks are passed on; the master may die anywhere in
+// between, and another one repeats it.
 func TestSalvage(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
@@ -396,7 +390,7 @@ func salvages(t *testing.T, seed uint64) {
 		ep, err := f.Open("first")
 		must(t, err)
 		first := fault.New(ep, fault.Fault{At: at, Crash: fault.Stop})
-		err = salvage(f, first, id)
+		err = salvage(first, id)
 		must(t, ep.Close())
 		if !first.Crashed() {
 			must(t, err)
@@ -404,7 +398,7 @@ func salvages(t *testing.T, seed uint64) {
 		}
 		ep, err = f.Open("second")
 		must(t, err)
-		must(t, salvage(f, ep, id))
+		must(t, salvage(ep, id))
 		must(t, ep.Close())
 		for _, x := range f.Clients() {
 			if x.ID == id {

@@ -21,9 +21,10 @@ type Mender struct {
 	// Of the last Mend: a split of the index was not over, and how many subtables were added.
 	halfway bool
 	grown   int
+	sweep   sweep
 }
 
-var _ cluster.Mender = (*Mender)(nil)
+var _ cluster.Piecewise = (*Mender)(nil)
 
 // NewMender returns a mender that works through ep.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
@@ -59,6 +60,7 @@ func (m *Mender) Spares() []int {
 // changed, last.
 func (m *Mender) Mend(v rdma.View) error {
 	m.view.Enter(v)
+	m.sweep.again = true
 	for _, step := range []struct {
 		what string
 		do   func() error
@@ -77,43 +79,55 @@ func (m *Mender) Mend(v rdma.View) error {
 // was cut off is then done or not begun on all replicas; the client that it concerns looks
 // (resync), or recovery does if it is dead.
 func (m *Mender) mendTables() error {
-	for _, g := range m.regions {
-		if m.space.Copies(g) < 2 {
-			continue
-		}
-		if err := m.mendTable(g, func(node.Entry) bool { return true }); err != nil {
-			return fmt.Errorf("region %d: %w", g, err)
+	return m.mendTablesOf(m.regions, func(node.Entry) bool { return true }, nil)
+}
+
+// mendTablesOf gives the backups of regions the primaries' entries where some replica's entry concerns
+// the caller, and tells it, if it wants to know, of each block.
+func (m *Mender) mendTablesOf(regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
+	for some := range slices.Chunk(regions, tablesPerTrip) {
+		if err := m.mendSomeTables(some, concerns, tell); err != nil {
+			return fmt.Errorf("block allocation tables of %d regions from %d: %w", len(some), some[0], err)
 		}
 	}
 	return nil
 }
 
-// mendTable gives a region's backups the primary's entries where some replica's entry concerns the
-// caller.
-func (m *Mender) mendTable(g int, concerns func(node.Entry) bool) error {
+func (m *Mender) mendSomeTables(regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
 	b, next := m.ep.Batch(), m.ep.Batch()
 	defer b.Release()
 	defer next.Release()
-	for r := range m.space.Copies(g) {
-		b.Read(m.space.Table(g, r), m.space.Blocks()*8)
+	for _, g := range regions {
+		for r := range m.space.Copies(g) {
+			b.Read(m.space.Table(g, r), m.space.Blocks()*8)
+		}
 	}
 	if err := m.do(stepMendTables, b); err != nil {
 		return err
 	}
-	for i := range m.space.Blocks() {
-		first := le.Uint64(b.Op(0).Buf[8*i:])
-		for r := 1; r < m.space.Copies(g); r++ {
-			other, blk := le.Uint64(b.Op(r).Buf[8*i:]), node.Block{Region: g, Index: i}
-			switch {
-			case other == first || !concerns(node.Entry(first)) && !concerns(node.Entry(other)):
-			case other == 0: // an ALLOC was cut off: the node has not backed the block with memory
-				if _, err := m.record(stepMendTables, blk, r, node.Entry(first)); err != nil {
-					return err
+	at := 0
+	for _, g := range regions {
+		for i := range m.space.Blocks() {
+			blk, first := node.Block{Region: g, Index: i}, b.Op(at).Word(i)
+			for r := 1; r < m.space.Copies(g); r++ {
+				switch other := b.Op(at + r).Word(i); {
+				case other == first || !concerns(node.Entry(first)) && !concerns(node.Entry(other)):
+				case other == 0: // an ALLOC was cut off: the node has not backed the block with memory
+					if _, err := m.record(stepMendTables, blk, r, node.Entry(first)); err != nil {
+						return err
+					}
+				default:
+					next.CompareSwap(m.space.Entry(blk, r), other, first)
 				}
-			default:
-				next.CompareSwap(m.space.Entry(blk, r), other, first)
+			}
+			if tell != nil {
+				tell(blk, node.Entry(first))
 			}
 		}
+		at += m.space.Copies(g)
+	}
+	if next.Len() == 0 {
+		return nil
 	}
 	return m.swapAll(stepMendTables, next)
 }
@@ -211,10 +225,10 @@ func (m *Mender) freshTombstone(pending race.Word) (race.Word, error) {
 // Breakdown is how long the steps of a client's recovery took (FUSEE Table 1).
 type Breakdown struct {
 	Metadata time.Duration // read the block allocation tables
-	Log      time.Duration // read all objects of the client's blocks
+	Log      time.Duration // read the journal, and the objects that it names
 	Requests time.Duration // finish what was cut off
 	Rest     time.Duration // wait until no client is on the way to what will be freed
-	Free     time.Duration // mark free objects and pass the blocks on
+	Free     time.Duration // free what was replaced and pass the blocks on
 
 	Blocks, Objects, Unfinished, Freed int
 }

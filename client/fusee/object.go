@@ -10,9 +10,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An object is a pair with its header and, behind it, its embedded log entry (FUSEE 4.5; the
-// paper's 22 bytes and the incarnation of what the old value points at, by which recovery knows
-// whether it was freed):
+// An object is a pair with its header and, behind it, its embedded log entry (FUSEE 4.5): the
+// paper's, without the pointers of its lists (see journal.go), and with the incarnation of what the
+// old value points at, by which recovery knows whether it was freed:
 //
 //	0       mark: the incarnation that was freed; see reclaim.go
 //	8       checksum of bytes 16 to the opcode, included
@@ -21,8 +21,6 @@ import (
 //	22      length of the value, 2 bytes
 //	24      writer, 2 bytes, and its sequence number, 6 bytes: orders a client's operations across classes and blocks
 //	32      key, value, padding
-//	        next pointer, 6 bytes: the object that the client will allocate next in this class
-//	        prev pointer, 6 bytes: the one before
 //	        opcode, 7 bits, and the used bit
 //	        old value, 8 aligned bytes: what the primary slot held; 0 until the winner commits
 //	        incarnation of the old value's object, 4 bytes
@@ -47,8 +45,8 @@ const (
 	keyAt         = 32
 
 	headerBytes = keyAt
-	logBytes    = 26
-	opAt        = 13 // opcode in the log entry, counted from its first byte, plus one
+	opBytes     = 1 // the log entry begins with the opcode
+	logBytes    = opBytes + commitBytes
 )
 
 var le = binary.LittleEndian
@@ -70,7 +68,7 @@ func (o opcode) String() string { return [...]string{"", "insert", "update", "de
 const loggedUnused = uint64(0xff) << 56
 
 // logAt returns where the log entry begins: its old value must be aligned.
-func logAt(key, value int) int { return headerBytes + (key+value+7)/8*8 + 3 }
+func logAt(key, value int) int { return headerBytes + (key+value+7)/8*8 + 8 - opBytes }
 
 // objectBytes returns the bytes of an object with its log entry.
 func objectBytes(key, value int) int { return logAt(key, value) + logBytes }
@@ -83,6 +81,7 @@ type object struct {
 	unit        uint64
 	class       int
 	incarnation uint32
+	journal     int // index of the journal word that names it
 	oldAt       int // offset of the log's old value, once it is filled
 }
 
@@ -92,7 +91,6 @@ type fields struct {
 	writer      rdma.ClientID
 	seq         uint64
 	op          opcode
-	next, prev  uint64 // units
 	key, value  []byte
 }
 
@@ -107,10 +105,8 @@ func (f *fields) encode(p []byte) {
 	n += copy(p[n:], f.value)
 	log := logAt(len(f.key), len(f.value))
 	clear(p[n:])
-	put48(p[log:], f.next)
-	put48(p[log+6:], f.prev)
-	p[log+12] = byte(f.op) | usedBit
-	le.PutUint64(p[sumAt:], checksum(p[incarnationAt:log+opAt]))
+	p[log] = byte(f.op) | usedBit
+	le.PutUint64(p[sumAt:], checksum(p[incarnationAt:log+opBytes]))
 }
 
 // decode reads an object of any content: ok is false unless it is complete. Key and value lie in p.
@@ -120,7 +116,7 @@ func decode(p []byte) (f fields, ok bool) {
 	}
 	key, value := int(le.Uint16(p[keyLenAt:])), int(le.Uint16(p[valueLenAt:]))
 	log := logAt(key, value)
-	if log+logBytes > len(p) || le.Uint64(p[sumAt:]) != checksum(p[incarnationAt:log+opAt]) {
+	if log+logBytes > len(p) || le.Uint64(p[sumAt:]) != checksum(p[incarnationAt:log+opBytes]) {
 		return f, false
 	}
 	f.incarnation = le.Uint32(p[incarnationAt:])
@@ -128,8 +124,7 @@ func decode(p []byte) (f fields, ok bool) {
 	f.writer, f.seq = rdma.ClientID(owner>>48), owner&(1<<48-1)
 	f.key = p[headerBytes : headerBytes+key : headerBytes+key]
 	f.value = p[headerBytes+key : headerBytes+key+value : headerBytes+key+value]
-	f.next, f.prev = get48(p[log:]), get48(p[log+6:])
-	op := p[log+12]
+	op := p[log]
 	f.op = opcode(op &^ usedBit)
 	return f, op&usedBit != 0
 }
@@ -202,12 +197,3 @@ var crcTable = func() (t [256]byte) {
 	}
 	return t
 }()
-
-func put48(p []byte, v uint64) {
-	le.PutUint32(p, uint32(v))
-	le.PutUint16(p[4:], uint16(v>>32))
-}
-
-func get48(p []byte) uint64 {
-	return uint64(le.Uint32(p)) | uint64(le.Uint16(p[4:]))<<32
-}

@@ -11,13 +11,11 @@ import (
 )
 
 // Recover does what FUSEE 5.3 asks for when a client has died, while others go on: it finishes or
-// takes back the writes that were cut off, frees what the dead client held or was about to free,
-// and passes its blocks on.
-//
-// The paper walks the lists of log entries from their heads, and takes their ends for what may be
-// unfinished. An object that was used again is linked anew, so such a walk may miss some and end in
-// an old list. Here every object of the client's blocks is looked up in the index: its key says in
-// which slots its word may be.
+// takes back the writes that were cut off, and passes the client's blocks on. It takes as long
+// whatever these hold: of their objects it reads those that the client's journal names. The others,
+// and what the client was about to free, are looked up before the blocks are used again: see clean.
+// Objects of blocks that nodes hand out cannot wait, as only their writer tells them from those of
+// other clients: they are read here.
 //
 // A write of the dead client is unfinished when a word of it is on some backup and not on the
 // primary; then the master goes on in its place, as one writer of SNAPSHOT among others, with the
@@ -33,21 +31,22 @@ import (
 //
 // Everything here may be done again from the beginning by a master's successor: words are the dead
 // client's own, so that the successor knows them for its; marks say the same twice; blocks are
-// passed on last.
+// passed on last, when no round waits for the client any more.
 func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	m.view.Enter(v)
 	if err := m.learnSize(); err != nil {
 		return fmt.Errorf("recover client %d: %w", dead, err)
 	}
-	r := &recovery{Mender: m, dead: dead, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
+	m.sweep.again = true
+	r := m.recovery(dead)
 	m.report = Breakdown{}
 	for _, step := range []struct {
 		what string
 		do   func() error
 		took *time.Duration
 	}{
-		{"find its blocks", r.metadata, &m.report.Metadata}, {"read its objects", r.traverse, &m.report.Log},
-		{"finish its writes", r.requests, &m.report.Requests}, {"rest", m.rest, &m.report.Rest},
+		{"find its blocks", r.metadata, &m.report.Metadata}, {"read its journal", r.readLog, &m.report.Log},
+		{"finish its writes", r.requests, &m.report.Requests}, {"rest", r.rest, &m.report.Rest},
 		{"free its memory", r.release, &m.report.Free},
 	} {
 		began := m.ep.Now()
@@ -59,24 +58,31 @@ func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	return nil
 }
 
+func (m *Mender) recovery(dead rdma.ClientID) *recovery {
+	return &recovery{Mender: m, dead: dead, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
+}
+
 // rest waits until nothing is read any more that was found to be free.
-func (m *Mender) rest() error {
-	m.ep.Sleep(m.reclaim.rest)
+func (r *recovery) rest() error {
+	if len(r.olds)+len(r.lost) > 0 {
+		r.ep.Sleep(r.reclaim.rest)
+	}
 	return nil
 }
 
 // Breakdown returns how long the last recovery took.
 func (m *Mender) Breakdown() Breakdown { return m.report }
 
-// recovery is that of one client.
+// recovery is that of one client, or what a sweep does with some blocks.
 type recovery struct {
 	*Mender
-	dead    rdma.ClientID
-	list    []node.Block // its blocks, and those of nodes, in which it may have objects
+	dead    rdma.ClientID // 0: none
+	unclean bool          // the blocks are unclean: no client has objects of them in hand
+	list    []node.Block  // its blocks, and those of nodes, in which it may have objects
 	blocks  map[node.Block]node.Entry
 	objects []remains
 	ops     map[uint64]opcode // by unit: complete objects that the dead client wrote last
-	numbers numbers           // of the dead client, above all that it used
+	numbers numbers           // of the dead client, above all that it used; none before they are needed
 	lost    []remains         // objects that no slot points at
 	olds    []old             // what its writes replaced
 	result  race.Word         // that has won the last round
@@ -92,10 +98,12 @@ type remains struct {
 	mine     bool // the dead client wrote it last
 	shared   bool // it lies in a block of a node, where others may free and use it at the same time
 	op       opcode
+	seq      uint64
 	hash     uint64
 	units    int
 	replaced race.Word // by the log
 	oldInc   uint32
+	oldAt    int // offset of the log's old value
 }
 
 // word returns the word by which a slot points at the object.
@@ -109,57 +117,42 @@ type old struct {
 	inc  uint32
 }
 
-// metadata finds the client's blocks and numbers (FUSEE 5.3: MNs search their local block
-// allocation tables).
-func (r *recovery) metadata() error {
-	for _, g := range r.regions {
-		if r.space.Copies(g) > 1 {
-			if err := r.mendTable(g, r.concerns); err != nil {
-				return fmt.Errorf("block allocation table of region %d: %w", g, err)
-			}
-		}
-		if err := r.findBlocks(g); err != nil {
-			return fmt.Errorf("block allocation table of region %d: %w", g, err)
-		}
+// metadata finds the client's blocks (FUSEE 5.3: MNs search their local block allocation tables).
+func (r *recovery) metadata() error { return r.mendTablesOf(r.regions, r.concerns, r.note) }
+
+// note lists a block if the dead client may have objects in it.
+func (r *recovery) note(blk node.Block, e node.Entry) {
+	if r.concerns(e) && entryClass(e) < len(r.classes.units) {
+		r.list = append(r.list, blk)
+		r.blocks[blk] = e
 	}
-	n, err := r.numbersOf(r.dead)
-	r.numbers = n
-	return err
 }
 
-func (r *recovery) findBlocks(g int) error {
-	table, err := r.read(stepReadTables, r.space.Table(g, 0), r.space.Blocks()*8)
-	if err != nil {
-		return err
-	}
-	for i := range r.space.Blocks() {
-		e := node.Entry(le.Uint64(table[8*i:]))
-		if e.Class() < len(r.classes.units) && r.concerns(e) {
-			blk := node.Block{Region: g, Index: i}
-			r.list = append(r.list, blk)
-			r.blocks[blk] = e
-		}
-	}
-	return nil
-}
-
-// concerns reports whether the dead client, or what is swept, may have objects in a block.
+// concerns reports whether the dead client may have objects in a block.
 func (r *recovery) concerns(e node.Entry) bool {
-	if r.dead == 0 {
-		return e.Owner() == node.Left
-	}
 	return e.Owner() == r.dead || e.Owner() == node.OfNode
+}
+
+// readLog reads those objects of the client that may be of unfinished writes.
+func (r *recovery) readLog() error {
+	r.report.Blocks = len(r.list)
+	if !r.NodeCentric {
+		return r.readJournal()
+	}
+	err := r.traverse()
+	r.report.Objects = len(r.objects)
+	return err
 }
 
 const (
 	traverseBytes = 64 << 10 // read in one trip
-	lookups       = 16       // keys looked up in one trip
+	lookups       = 64       // keys looked up in one trip
 )
 
-// traverse reads all objects of the client's blocks.
+// traverse reads all objects of the blocks.
 func (r *recovery) traverse() error {
 	for _, blk := range r.list {
-		class := r.blocks[blk].Class()
+		class := entryClass(r.blocks[blk])
 		size := r.classes.units[class] * node.Unit
 		per := max(1, traverseBytes/size)
 		for from := 0; from < r.classes.objects[class]; from += per {
@@ -168,7 +161,6 @@ func (r *recovery) traverse() error {
 			}
 		}
 	}
-	r.report.Blocks, r.report.Objects = len(r.list), len(r.objects)
 	return nil
 }
 
@@ -198,11 +190,12 @@ func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
 	if !ok {
 		return o
 	}
-	o.complete, o.mine, o.op, o.hash = true, f.writer == r.dead, f.op, race.Hash(f.key)
+	o.complete, o.mine, o.op, o.seq, o.hash = true, r.dead != 0 && f.writer == r.dead, f.op, f.seq, race.Hash(f.key)
 	if o.units = unitsFor(len(f.key), len(f.value)); int(r.classes.of[o.units]) != class {
 		o.units = r.classes.units[class] // it borrows the object
 	}
-	o.replaced, o.oldInc, _ = getLog(p[logAt(len(f.key), len(f.value))+opAt:])
+	o.oldAt = logAt(len(f.key), len(f.value)) + opBytes
+	o.replaced, o.oldInc, _ = getLog(p[o.oldAt:])
 	return o
 }
 
@@ -250,7 +243,7 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 		}
 		changed := false
 		for _, s := range unfinished {
-			ended, err := r.finish(s)
+			ended, err := r.finish(s, o)
 			if err != nil {
 				return nil, err
 			}
@@ -259,11 +252,13 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 				changed = true
 			}
 		}
-		if changed {
+		switch {
+		case r.dead != 0 && !r.NodeCentric: // what lies in the client's blocks is judged when they are cleaned
+		case changed:
 			again = append(again, *o)
-			continue
+		default:
+			r.judge(o, views[i])
 		}
-		r.judge(o, views[i])
 	}
 	return again, nil
 }
@@ -301,10 +296,10 @@ func (r *recovery) judge(o *remains, views []race.View) {
 			oldPointed = oldPointed || w == o.replaced
 		}
 	}
-	if !pointed && (r.dead != 0 && !o.shared || o.inc != 0 && o.mark != uint64(o.inc)) {
+	if !pointed && (r.unclean || o.inc != 0 && o.mark != uint64(o.inc)) {
 		r.lost = append(r.lost, *o)
 	}
-	if o.mine && o.replaced.Live() && !oldPointed {
+	if (o.mine || r.unclean) && o.replaced.Live() && !oldPointed {
 		r.olds = append(r.olds, old{o.replaced, o.oldInc})
 	}
 }

@@ -1,41 +1,27 @@
 package fusee
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/farkv/farkv/node"
 )
 
-// release frees what the dead client held, and what it had replaced and not freed (FUSEE 5.3,
-// "recover its batched free operations"), and passes its blocks on. Marks come first: a master that
-// repeats this after a crash finds the blocks still the dead client's, or everything in them
-// marked.
+// release frees what the master's own CASes have replaced, and passes the dead client's blocks on.
+// Where nodes hand out objects, it frees those that the client held or had replaced.
 func (r *recovery) release() error {
 	if err := r.freeOlds(); err != nil {
 		return err
 	}
-	shared := r.lostOf(func(o *remains) bool { return o.shared })
-	for class, list := range r.lostOf(func(o *remains) bool { return !o.shared }) {
-		if err := r.markUsed(list, class, true); err != nil {
-			return err
-		}
-		if err := r.markUsed(shared[class], class, false); err != nil {
+	for class, list := range r.lostOf(func(*remains) bool { return true }) {
+		if err := r.markUsed(list, class, false); err != nil {
 			return err
 		}
 	}
-	for _, blk := range r.list {
-		if e := r.blocks[blk]; e.Owner() == r.dead {
-			if err := r.passOn([]*block{{Block: blk, class: e.Class(), entry: e}}); err != nil {
-				return fmt.Errorf("pass on block %v: %w", blk, err)
-			}
-		}
-	}
-	return nil
+	return r.passAll(true)
 }
 
-// freeOlds frees what the dead client's writes replaced, where it is not free yet: its incarnation
-// is the one that the log names, and its mark is not.
+// freeOlds frees what writes have replaced, where it is not free yet: its incarnation is the one that
+// the log names, and its mark is not.
 func (r *recovery) freeOlds() error {
 	for some := range slices.Chunk(r.olds, headsPerTrip) {
 		list, err := r.inPlace(some)
@@ -69,7 +55,7 @@ func (r *recovery) inPlace(olds []old) ([][]used, error) {
 	}
 	for i, o := range sound {
 		class := int(r.classes.of[o.word.Units()])
-		if now := node.Entry(b.Op(i).Word(0)); now != 0 && now.Class() == class {
+		if now := node.Entry(b.Op(i).Word(0)); now != 0 && entryClass(now) == class {
 			list[class] = append(list[class], used{o.word.Unit(), o.inc})
 		}
 	}

@@ -24,8 +24,8 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 		return fmt.Errorf("restore node %d on node %d: %w", dead, spare, err)
 	}
 	original := v.Original(dead)
-	if err := m.copyHeads(spare); err != nil {
-		return fmt.Errorf("restore node %d on node %d: log heads: %w", dead, spare, err)
+	if err := m.copyJournals(spare); err != nil {
+		return fmt.Errorf("restore node %d on node %d: journals: %w", dead, spare, err)
 	}
 	for sub, place := range m.original.index[:len(m.index.Place)] {
 		if i, ok := kit.IndexOn(place, original); ok {
@@ -70,8 +70,11 @@ func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
 	return c.Flush()
 }
 
-func (m *Mender) copyHeads(spare int) error {
-	return m.copyRange(rdma.At(m.holders[0], m.layout.heads), rdma.At(spare, m.layout.heads), uint64(m.Clients)*headsPer+sizeBytes)
+// copyJournals copies the ceilings and the index's size, and with them one node's journals. Those of the dead node are
+// lost, and missed by none: what they name lies on another node, too, or nowhere, and no round of
+// theirs is open in this view.
+func (m *Mender) copyJournals(spare int) error {
+	return m.copyRange(rdma.At(m.holders[0], m.journals), rdma.At(spare, m.journals), uint64(m.Clients)*journalBytes+sizeBytes)
 }
 
 func (m *Mender) copySubtable(sub, spare, index int) error {

@@ -39,17 +39,15 @@ func (b *block) use(i int) uint32 {
 	return b.incarnations[i]
 }
 
-// slab holds a client's objects of one size class (FUSEE 4.4, 4.5). Objects are taken in the order
-// of the free list, so that the next one is known when an object is written.
+// slab holds a client's objects of one size class (FUSEE 4.4). Objects are taken in the order of the
+// free list.
 type slab struct {
 	blocks []*block
 	free   []place // from head on
 	head   int
-	last   uint64 // unit of the object taken before: the log's prev pointer
-	logged bool   // the log's head is written
-	cursor int    // block at which the next background scan begins
-	taken  int    // objects since the last one
-	gap    int    // and how many there should be
+	cursor int // block at which the next background scan begins
+	taken  int // objects since the last one
+	gap    int // and how many there should be
 }
 
 // place is a free object.
@@ -94,7 +92,6 @@ type draft struct {
 	fields
 	units int // as a slot's word has them: those of the pair, or of a larger class that it borrows an object of
 	bytes int
-	head  bool // the first of its class: write the log's head with it
 }
 
 // begin takes an object for an operation and prepares what is written into it.
@@ -113,16 +110,19 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	if c.overdue() {
 		return errTimeout("take an object")
 	}
+	word, err := c.journalWord()
+	if err != nil {
+		return err
+	}
 	if c.NodeCentric {
-		return c.takeFromNode(class)
+		return c.takeFromNode(class, word)
 	}
 	// shed comes before an object is taken: an adopter of the object's block reads how often the
 	// object was used, and must not read it before the object is written.
 	if c.reclaim.writes++; c.reclaim.writes%shedEvery == 0 {
 		c.shed(class)
 	}
-	class, err := c.classFor(class, op)
-	if err != nil {
+	if class, err = c.classFor(class, op); err != nil {
 		return err
 	}
 	if class != int(c.classes.of[d.units]) {
@@ -131,12 +131,7 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	s := &c.slabs[class]
 	p := s.free[s.head]
 	s.head++
-	d.object = object{unit: c.unitOf(p), class: class, incarnation: p.block.use(p.index)}
-	d.prev, s.last = s.last, d.unit
-	if s.idle() > 0 {
-		d.next = c.unitOf(s.free[s.head])
-	}
-	d.head = !s.logged
+	d.object = object{unit: c.unitOf(p), class: class, incarnation: p.block.use(p.index), journal: word}
 	c.tend(class)
 	return nil
 }
@@ -205,33 +200,23 @@ func (c *Client) borrow(class, reserve int) (larger int, ok bool) {
 }
 
 // write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE
-// 4.5).
+// 4.5), and those of its journal word to the same nodes. None of them is ordered behind another: no
+// slot gets the draft's word before all of them are complete.
 func (d *draft) write(c *Client, b *rdma.Batch) {
 	d.fields.incarnation = d.object.incarnation
-	d.oldAt = logAt(len(d.key), len(d.value)) + opAt
+	d.oldAt = logAt(len(d.key), len(d.value)) + opBytes
 	p := b.Alloc(d.bytes)
 	d.encode(p)
 	for r := range c.space.CopiesOf(d.unit) {
-		b.Write(c.space.UnitAt(d.unit, r), p)
-	}
-	if d.head {
-		c.writeHead(b, d.class, d.unit)
-		c.slabs[d.class].logged = true
+		at := c.space.UnitAt(d.unit, r)
+		b.Write(at, p)
+		b.WriteWord(c.journal(c.id, at.Node()).Add(uint64(d.object.journal)*8), journaled(d.unit, d.seq))
 	}
 }
 
 // word returns what a slot holds that points at the draft.
 func (d *draft) word(c *Client, hash uint64) race.Word {
 	return race.Pack(race.Print(hash), d.units, d.unit, c.tag(d.object.incarnation))
-}
-
-// writeHead adds the WRITEs of the log's head: the first object of the class (FUSEE 4.5).
-func (c *Client) writeHead(b *rdma.Batch, class int, unit uint64) {
-	p := b.Alloc(8)
-	le.PutUint64(p, unit)
-	for _, n := range c.holders {
-		b.Write(c.head(c.id, class, n), p)
-	}
 }
 
 // refill makes the free list of a class longer than its reserve: with what others freed, with a

@@ -70,7 +70,7 @@ func TestConvertedBlockRests(t *testing.T) {
 	c, err := Open(open2(t, simPool(t, 1, p)), Options{Timeout: p.Timeout / 5})
 	must(t, err)
 	n := 0
-	for ; c.Insert(key(n), make([]byte, 300)) == nil; n++ {
+	for ; c.Insert(key(n), make([]byte, 308)) == nil; n++ {
 	}
 	for i := range n {
 		must(t, c.Delete(key(i)))

@@ -46,6 +46,7 @@ const (
 	stepMendSlots   rdma.Step = "mend slots"
 	stepMendTables  rdma.Step = "mend tables"
 	stepCopy        rdma.Step = "copy to spare"
+	stepReadJournal rdma.Step = "read journal"
 	stepReadObjects rdma.Step = "read objects"
 	stepReadSlots   rdma.Step = "read slots"
 	stepFinish      rdma.Step = "finish for the dead"
@@ -70,7 +71,7 @@ var steps = []rdma.Step{
 	stepFixBackups, stepAwaitWinner, stepCommitLog, stepReadRival, stepFinalizeBackups, stepGiveWay, stepCASPrimary, stepFinalize,
 	stepAllocate, stepReadTables, stepTakeOver, stepReadHeads, stepMarkFree, stepSetBits, stepReadBits, stepClearBits, stepWipe,
 	stepPassOn, kit.StepReadCeiling, kit.StepRaiseCeiling,
-	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadObjects, stepReadSlots, stepFinish, stepReadSize, stepCheck, stepCount,
+	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadJournal, stepReadObjects, stepReadSlots, stepFinish, stepReadSize, stepCheck, stepCount,
 	stepAskSize, stepBack, stepReadSubtable, stepReadKeys, stepWriteSubtable, stepWriteSize, stepClearMoved,
 }
 

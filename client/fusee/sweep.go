@@ -8,10 +8,33 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Sweep frees the objects that no slot points at in blocks that clients left. A crash may leave
-// some: a client that dies between the replacement of a pair and its log, or a client whose write a
-// master completed. Only the writer of an object ever proposes its word, and the writer is gone. So
-// nothing can come to point at the object, and no client has to stop.
+// sweep is how far a mender has come with the blocks that clients left. It does a piece at a time, so
+// that nothing else has to wait for long.
+type sweep struct {
+	from  int  // position among all blocks of the pool at which the next piece begins
+	again bool // crashes may have left something in blocks behind it
+}
+
+const pieceBytes = 1 << 20 // of blocks, at least one, that a piece of a sweep reads
+
+// Unswept implements cluster.Piecewise: a sweep has come half way, or blocks are unclean.
+func (m *Mender) Unswept(v rdma.View) (bool, error) {
+	m.view.Enter(v)
+	if m.sweep.from > 0 || m.sweep.again {
+		return true, nil
+	}
+	list, err := m.listAll(0, 1, isUnclean)
+	if err != nil {
+		return false, fmt.Errorf("look for unclean blocks: %w", err)
+	}
+	return len(list) > 0, nil
+}
+
+// Sweep cleans blocks of dead clients, if there are any. Otherwise it frees the objects that no slot
+// points at in blocks that clients left. A crash may leave some: a client that dies between the
+// replacement of a pair and its log, or a client whose write a master completed. Only the writer of
+// an object ever proposes its word, and the writer is gone. So nothing can come to point at the
+// object, and no client has to stop.
 //
 // Others may adopt the blocks meanwhile, and use the objects again. So blocks count only if they
 // are still left, in the same generation, when everything has been read; and a mark names the
@@ -21,23 +44,56 @@ func (m *Mender) Sweep(v rdma.View) error {
 	if err := m.learnSize(); err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
-	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
-	for _, g := range r.regions {
-		if m.NodeCentric && m.space.Copies(g) > 1 { // a block may be unrecorded by the client that took its first object
-			if err := m.mendTable(g, func(e node.Entry) bool { return e.Owner() == node.OfNode }); err != nil {
-				return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
-			}
-		}
-		if err := r.findBlocks(g); err != nil {
-			return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
+	if m.NodeCentric && m.sweep.from == 0 { // a block may be unrecorded by the client that took its first object
+		err := m.mendTablesOf(m.regions, func(e node.Entry) bool { return e.Owner() == node.OfNode }, nil)
+		if err != nil {
+			return fmt.Errorf("sweep: %w", err)
 		}
 	}
-	for _, step := range []func() error{r.traverse, r.requests, m.rest, r.forgetAdopted, r.markLost, r.hintFree} {
+	r := m.recovery(0)
+	list, err := m.listAll(0, m.piece(), isUnclean)
+	if err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	steps := []func() error{r.traverse, r.requests, r.rest, r.forgetAdopted, r.markLost, r.hintFree}
+	if r.unclean = len(list) > 0; r.unclean {
+		m.sweep.again = true // crashes leave something in left blocks, too
+		steps = []func() error{r.clean}
+	} else if list, err = m.nextPiece(); err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	for _, b := range list {
+		r.list = append(r.list, b.Block)
+		r.blocks[b.Block] = b.entry
+	}
+	for _, step := range steps {
 		if err := step(); err != nil {
 			return fmt.Errorf("sweep: %w", err)
 		}
 	}
 	return nil
+}
+
+// piece returns how many blocks are swept at a time.
+func (m *Mender) piece() int { return int(max(1, pieceBytes/m.BlockBytes)) }
+
+// nextPiece lists the next blocks that were left.
+func (m *Mender) nextPiece() ([]*block, error) {
+	if m.sweep.from == 0 {
+		m.sweep.again = false
+	}
+	per := m.space.Blocks()
+	at := func(b *block) int { return b.Region*per + b.Index }
+	all, err := m.listEntries(0, len(m.space.Place)*per, func(e node.Entry) bool { return e.Owner() == node.Left })
+	if err != nil {
+		return nil, err
+	}
+	list := slices.DeleteFunc(all, func(b *block) bool { return at(b) < m.sweep.from })
+	if m.sweep.from = 0; len(list) > m.piece() {
+		list = list[:m.piece()]
+		m.sweep.from = at(list[len(list)-1]) + 1
+	}
+	return list, nil
 }
 
 // hintFree hints at the free objects of the blocks. A client chooses a block to adopt by its hints,

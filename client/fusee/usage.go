@@ -25,7 +25,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	uses := []client.Use{
 		{Name: "index slots", Count: l.index.Slots(), Bytes: now * subtable},
 		{Name: "index slots to come", Count: more * l.Groups * race.GroupSlots, Bytes: more * subtable},
-		{Name: "log heads", Count: uint64(l.Clients), Bytes: uint64(l.Clients*l.nodes) * headsPer},
+		{Name: "journals", Count: uint64(l.Clients), Bytes: uint64(l.Clients*l.nodes) * journalBytes},
 		{Name: "blocks of clients", Count: c.owned, Bytes: c.owned * l.BlockBytes * r},
 		{Name: "blocks to adopt", Count: c.left, Bytes: c.left * l.BlockBytes * r},
 		{Name: "blocks free", Count: c.free, Bytes: c.free * l.BlockBytes * r},

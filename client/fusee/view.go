@@ -266,7 +266,7 @@ func (c *Client) blip(err error) error {
 // 0: there was nothing to end. It is not ended when another writer has won it.
 func (c *Client) finishOwn(slot race.Slot, unit uint64, op opcode) (word race.Word, ended bool, err error) {
 	r := &recovery{Mender: &Mender{Client: c}, dead: c.id, ops: map[uint64]opcode{unit: op}}
-	ended, err = r.finish(slot)
+	ended, err = r.finish(slot, nil)
 	return r.result, ended, err
 }
 

@@ -66,6 +66,10 @@ type keeper struct {
 	dirty bool   // a mender failed: verbs of it may be in flight
 	// littered: a crash may have left what only a sweep finds.
 	littered bool
+	// asked: this tenure has asked a Piecewise mender whether an earlier one left something to sweep.
+	asked bool
+	// swept is how long the pieces of a sweep have taken.
+	swept time.Duration
 	// due: the pool of an Enduring mender needs a new epoch.
 	due bool
 	// attends: what an Attendant has begun goes on elsewhere.
@@ -222,7 +226,7 @@ func (k *keeper) lead() (bool, error) {
 }
 
 func (k *keeper) elected(r rdma.Role) {
-	k.role, k.idle, k.fenced = r, k.ep.Now(), 0
+	k.role, k.idle, k.fenced, k.asked, k.swept = r, k.ep.Now(), 0, false, 0
 	k.log(Event{What: Elected, Epoch: r.Epoch})
 }
 
@@ -348,10 +352,28 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 	if k.breathing { // filling a vacancy leaves more to sweep
 		return false, nil
 	}
-	if !k.littered {
-		return false, k.yield(clients)
+	if k.littered {
+		return true, k.sweep(v)
 	}
-	return true, k.sweep(v)
+	if more, err := k.unswept(v); more || err != nil {
+		return more, err
+	}
+	return false, k.yield(clients)
+}
+
+// unswept reports whether an earlier tenure left something to sweep, or a sweep of this one that
+// failed.
+func (k *keeper) unswept(v rdma.View) (bool, error) {
+	p, ok := k.m.(Piecewise)
+	if !ok || k.asked || k.resting(target{}) {
+		return false, nil
+	}
+	more, err := p.Unswept(v)
+	if err != nil {
+		return false, err
+	}
+	k.asked, k.littered = true, more
+	return more, nil
 }
 
 // sweep follows when everything else is done: no other work waits for the memory that it frees.
@@ -362,11 +384,17 @@ func (k *keeper) sweep(v rdma.View) error {
 	began := k.ep.Now()
 	if err := k.m.Sweep(v); err != nil {
 		k.dirty = true
-		k.littered = false // it is tried again after the next crash
+		k.littered, k.asked = false, false // it is tried again after the next crash, or a rest if there is something to sweep
 		return k.failed(target{}, fmt.Errorf("sweep: %w", err))
 	}
-	k.littered = false
-	k.log(Event{What: Swept, Epoch: v.Epoch, Took: k.ep.Now() - began})
+	k.littered, k.asked = false, false
+	k.forget(target{})
+	k.swept += k.ep.Now() - began
+	if more, err := k.unswept(v); more || err != nil {
+		return err
+	}
+	k.log(Event{What: Swept, Epoch: v.Epoch, Took: k.swept})
+	k.swept = 0
 	return nil
 }
 

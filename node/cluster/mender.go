@@ -41,6 +41,16 @@ type Enduring interface {
 	Littered(v rdma.View) (bool, error)
 }
 
+// Piecewise is the Mender of a store whose Sweep does a piece of the work at a time. The keeper calls
+// it again while there is more, and does between two pieces what is more urgent.
+type Piecewise interface {
+	Mender
+	// Unswept reports whether there is something to sweep: what is left behind a piece, or what an
+	// earlier tenure left, which began a sweep or did not come to it. It is asked behind each Sweep, and
+	// when a tenure has nothing else to do. The view is not busy.
+	Unswept(v rdma.View) (bool, error)
+}
+
 // Attendant is the Mender of a store whose master has work of its own, such as a configuration to
 // change when servers die. The nodes that the view calls gone serve nothing any more, and no verb
 // of what ran beside them can land.
