@@ -8,7 +8,7 @@ import (
 
 // bytesInUse sums the bytes of a pool's memory that are in use, all replicas together. Of memory
 // that is handed out, or filled, bit by bit that is the part which was: a pool is made for more
-// than it holds. All else is in use as soon as there is a pool, such as the heads of logs.
+// than it holds. All else is in use as soon as there is a pool, such as the journals.
 func bytesInUse(uses []stores.Use) (sum uint64) {
 	parts := map[string]bool{} // tables of which another line has the part in use
 	for _, u := range uses {

@@ -14,7 +14,7 @@ func TestTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	hint := fusee.TooLarge(20_000)
-	for _, want := range []string{"fusee's format takes 16256 bytes", "--pair-bytes 20000"} {
+	for _, want := range []string{"fusee's format takes 16264 bytes", "--pair-bytes 20000"} {
 		if !strings.Contains(hint, want) {
 			t.Errorf("no %q in %q", want, hint)
 		}

@@ -76,7 +76,7 @@ func (c *cli) up() *cobra.Command {
 		Short: "Make a pool",
 		Long: "Up makes a pool for one store. --records sizes its index and its memory: it is full with 1.3 (rcuckoo) to 2 times as\n" +
 			"many pairs. --memory makes room for longer pairs, and for more where the index grows: fusee, race-rtx. A FUSEE pool\n" +
-			"takes pairs of up to 16,256 bytes, key and value together, or less when --memory is small; the others of up to\n" +
+			"takes pairs of up to 16,264 bytes, key and value together, or less when --memory is small; the others of up to\n" +
 			"--pair-bytes.\n\n" +
 			"  NAME, shm:NAME             in this machine's shared memory, until 'farkv down' or the next boot; memory is taken as it\n" +
 			"                             is used\n" +
