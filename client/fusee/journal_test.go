@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
@@ -88,6 +89,44 @@ func TestRecoveryIsBounded(t *testing.T) {
 			forget(t, f, d)
 			checkClean(t, f)
 		})
+	}
+}
+
+// TestRecoveryIsRepeated: a master dies behind each verb of a recovery, and another one recovers the
+// client again. The write ends, and what it replaced is freed, in the block of a client that lives.
+func TestRecoveryIsRepeated(t *testing.T) {
+	for at := uint64(1); ; at++ {
+		f := pool(t, 3, small(3, 2, 2))
+		x, leave := life(t, f, Options{})
+		must(t, x.Insert(key(1), make([]byte, 800)))
+		d := dying(t, f)
+		must(t, d.Insert(key(2), []byte("other")))
+		dieHalfway(t, f, d, key(1), []byte("halfway"))
+		ep := open2(t, f)
+		first := fault.New(ep, fault.Fault{At: at, Crash: fault.Stop})
+		m, err := NewMender(first)
+		if err == nil {
+			err = m.Recover(m.view.View, d.id)
+		}
+		must(t, ep.Close())
+		if !first.Crashed() {
+			must(t, err)
+		}
+		ep = open2(t, f)
+		must(t, salvage(ep, d.id))
+		must(t, ep.Close())
+		forget(t, f, d)
+		wantValue(t, x, string(key(1)), "halfway")
+		must(t, x.Update(key(1), []byte("other")))
+		leave()
+		r, err := Check(f)
+		must(t, err)
+		for _, what := range append(r.Damage, r.Waiting...) {
+			t.Errorf("crash behind verb %d: %s", at-1, what)
+		}
+		if t.Failed() || !first.Crashed() {
+			return
+		}
 	}
 }
 

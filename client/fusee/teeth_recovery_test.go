@@ -64,6 +64,8 @@ var recoveryMutants = []teeth.Mutant{
 		At:   "[]func() error{$r.$traverse, $r.$requests, $r.$rest, $r.$freeOlds, $r.$markAll}",
 		Do:   "[]func() error{$r.$traverse, $r.$requests, $r.$rest, $r.$markAll}",
 		Test: "TestUncleanBlocks"},
+	{Rule: "the log is told what the master replaces", In: "recovery.logReplaced",
+		At: "$b.Write($*args)", Do: "_ = c", Test: "TestRecoveryIsRepeated"},
 	{Rule: "what lies in unclean blocks and no slot points at is freed", In: "recovery.clean",
 		At:   "[]func() error{$r.$traverse, $r.$requests, $r.$rest, $r.$freeOlds, $r.$markAll}",
 		Do:   "[]func() error{$r.$traverse, $r.$requests, $r.$rest, $r.$freeOlds}",
