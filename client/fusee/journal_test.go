@@ -97,6 +97,7 @@ func TestRecoveryIsBounded(t *testing.T) {
 func TestRecoveryIsRepeated(t *testing.T) {
 	for at := uint64(1); ; at++ {
 		f := pool(t, 3, small(3, 2, 2))
+		f.Seed = at // which nodes have the object, and its journal word
 		x, leave := life(t, f, Options{})
 		must(t, x.Insert(key(1), make([]byte, 800)))
 		d := dying(t, f)

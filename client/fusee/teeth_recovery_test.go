@@ -52,8 +52,7 @@ var recoveryMutants = []teeth.Mutant{
 	// What recovery knows and leaves (journal.go, unclean.go).
 	{Rule: "a write's first trip journals it", In: "draft.write", At: "$b.WriteWord($*args)", Test: "TestEnumerate/2_replicas"},
 	{Rule: "recovery reads the journals on all nodes", In: "Client.journalOf",
-		At: "$c.holders", Do: "$c.holders[:1]",
-		Test: "TestEnumerate/2_replicas"},
+		At: "$c.holders", Do: "$c.holders[:1]", Test: "TestRecoveryIsRepeated"},
 	{Rule: "an unresolved write keeps its journal word", In: "Client.journalWord",
 		At: "held |= 1 << $w.$journal", Do: "held |= 0 << $w.journal", Test: "TestUnresolvedKeepsItsJournalWord"},
 	{Rule: "a client finds out whether the verbs of unresolved writes have landed", In: "Client.landWrites",
