@@ -18,7 +18,7 @@ func init() {
 
 // maxFuseePair follows from the length of a pair in its slot, a byte that counts 64 (FUSEE 4.3),
 // less the pair's header and its log entry.
-const maxFuseePair = 16_256
+const maxFuseePair = 16_264
 
 const cacheThreshold = "cache-threshold"
 
