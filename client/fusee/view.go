@@ -217,7 +217,7 @@ func (c *Client) predecessor(now race.Word) (before race.Word, known bool, err e
 		return 0, false, err
 	}
 	if f, ok := c.pairOf(now.Final(), op.Buf); ok {
-		before, _, known = getLog(op.Buf[logAt(len(f.key), len(f.value))+opAt:])
+		before, _, known = getLog(op.Buf[logAt(len(f.key), len(f.value))+opBytes:])
 	}
 	return before, known, nil
 }
