@@ -81,6 +81,7 @@ type Client struct {
 	sized      bool               // the index has the size that it has in the view that was joined, which is idle
 	asked      int                // the size of the index that this client has asked for in this view
 	behind     bool               // the view has changed since resync
+	slow       kit.SlowNodes      // whose pairs are read elsewhere
 	oldSpace   [][][]node.Replica // where regions lay before: what resync has not made up for yet
 	cache      *locations.Cache[entry]
 	slabs      []slab // by class
@@ -107,6 +108,7 @@ type Stats struct {
 	Reclaimed                       uint64    // objects that others freed and this client took back
 	Retries                         uint64    // pauses of operations that wait for other clients
 	Mended                          uint64    // operations that were cut off and waited for the master
+	Backups                         uint64    // pairs read from another replica than the first, whose node did not answer
 }
 
 // Open returns a worker's view of the pool that ep reaches.
@@ -180,6 +182,7 @@ func (c *Client) Counts(to []telemetry.Counter) []telemetry.Counter {
 		telemetry.Counter{Name: "lost", Count: s.Rules[lose]},
 		telemetry.Counter{Name: "retries", Count: s.Retries},
 		telemetry.Counter{Name: "waits for the master", Count: s.Mended},
+		telemetry.Counter{Name: "pairs read from backups", Count: s.Backups},
 		telemetry.Counter{Name: "cache hits", Count: s.Hits},
 		telemetry.Counter{Name: "cache misses", Count: s.Misses},
 		telemetry.Counter{Name: "cache invalid", Count: s.Invalid},

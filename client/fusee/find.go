@@ -24,13 +24,13 @@ type found struct {
 	room     int
 }
 
-// readPair adds the READ of what a live word points at. The word was read from the pool, so it is
-// checked.
+// readPair adds the READ of what a live word points at, on a node that is not known to be slow. The
+// word was read from the pool, so it is checked.
 func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 	if blk, off, ok := c.space.BlockOf(w.Unit()); !ok || off+uint64(w.Units())*64 > c.space.BlockBytes {
 		return nil, fmt.Errorf("follow %v into block %v: %w", w, blk, client.ErrDamaged)
 	}
-	return b.Read(c.space.UnitAt(w.Unit(), 0), w.Units()*64), nil
+	return b.Read(c.pairAt(w.Unit()), w.Units()*64), nil
 }
 
 // find looks a key up in the index: both buckets in one trip, then the pairs whose fingerprint fits
@@ -171,7 +171,7 @@ func (c *Client) match(key []byte, slots []candidate) (slot race.Slot, word race
 		}
 	}
 	if err == nil {
-		err = c.do(stepReadPairs, b)
+		err = c.doPairs(stepReadPairs, b, 0)
 	}
 	for i := 0; err == nil && i < len(slots); i++ {
 		pair, ok := c.pairOf(slots[i].word, b.Op(i).Buf)

@@ -38,6 +38,9 @@ func (c *Client) modify(op opcode, key, value []byte) error {
 		hash := race.Hash(key)
 		c.start()
 		for err = c.try(op, key, value, hash); repeatable(err); err = c.try(op, key, value, hash) {
+			if errors.Is(err, errSilent) { // it reads the pair elsewhere
+				continue
+			}
 			if _, e := c.settled(err); e != nil {
 				err = e
 				break

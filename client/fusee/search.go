@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
@@ -57,7 +58,23 @@ func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error
 	}
 }
 
+// get searches in the view that was joined. A pair is read at once from another replica when the
+// node of one does not answer.
 func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
+	var began time.Duration // unset while all nodes answer: then the clock is not looked at
+	if c.slow.Any() {
+		began = c.ep.Now()
+	}
+	for {
+		value, err := c.getOnce(key, hash)
+		if err == nil || !c.elsewhere(err, began) {
+			return value, err
+		}
+		began = c.ep.Now()
+	}
+}
+
+func (c *Client) getOnce(key []byte, hash uint64) ([]byte, error) {
 	if e := c.cache.Find(hash); e != nil && !c.view.Busy {
 		value, ok, err := c.getCached(key, hash, e)
 		if ok || err != nil {
@@ -93,7 +110,7 @@ func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok 
 		b.Release()
 		return nil, false, err
 	}
-	if err := c.do(stepReadSlotAndPair, b); err != nil {
+	if err := c.doPairs(stepReadSlotAndPair, b, 1); err != nil {
 		b.Release()
 		return nil, false, fmt.Errorf("get: %w", err)
 	}

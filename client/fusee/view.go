@@ -52,6 +52,7 @@ func (c *Client) applyView(v *rdma.View) {
 		before := c.index.Place
 		c.oldSpace = append(c.oldSpace, c.space.Place)
 		c.layout.applyView(v)
+		c.slow.Clear()
 		for sub := range c.index.Place {
 			if c.index.Place[sub][0].Node != before[sub][0].Node {
 				c.promoted[sub] = true

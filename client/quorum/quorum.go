@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -49,8 +50,7 @@ type Quorum struct {
 	timeout time.Duration
 	timer   timer
 	stats   Stats
-	avoid   []time.Duration // until when, by node
-	avoided int             // nodes in it
+	avoid   kit.SlowNodes // those that are asked last
 
 	flights [MaxReplicas]flight
 	n       int // flights

@@ -9,25 +9,7 @@ const shunned = 100
 // Shun asks a node last for a while.
 func (q *Quorum) Shun(node int) { q.shun(node, q.ep.Now()) }
 
-func (q *Quorum) shun(node int, now time.Duration) {
-	for len(q.avoid) <= node {
-		q.avoid = append(q.avoid, 0)
-	}
-	if q.avoid[node] == 0 {
-		q.avoided++
-	}
-	q.avoid[node] = now + shunned*q.timer.slow
-}
+func (q *Quorum) shun(node int, now time.Duration) { q.avoid.Mark(node, now+shunned*q.timer.slow) }
 
 // Avoids reports whether a node is asked last. It looks at the clock only when there is one.
-func (q *Quorum) Avoids(node int) bool {
-	if q.avoided == 0 || node >= len(q.avoid) || q.avoid[node] == 0 {
-		return false
-	}
-	if q.ep.Now() < q.avoid[node] {
-		return true
-	}
-	q.avoid[node] = 0
-	q.avoided--
-	return false
-}
+func (q *Quorum) Avoids(node int) bool { return q.avoid.Has(node, q.ep) }

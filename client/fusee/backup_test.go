@@ -1,0 +1,287 @@
+package fusee
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// besides are keys by what a node has of them.
+type besides struct {
+	all    [][]byte
+	beside [][]byte // the first replica of the pair, but not the primary of the slot
+	slots  [][]byte // the primary of the slot
+}
+
+// sort tells which keys of a pool are where, as a client that has cached them knows.
+func (k *besides) sort(t *testing.T, c *Client, victim int) {
+	t.Helper()
+	for _, key := range k.all {
+		e := c.cache.Find(race.Hash(key))
+		switch {
+		case e == nil:
+			t.Fatalf("%q is not cached", key)
+		case c.index.PlaceOf(e.slot())[0].Node == victim:
+			k.slots = append(k.slots, key)
+		case c.space.UnitAt(e.word.Unit(), 0).Node() == victim:
+			k.beside = append(k.beside, key)
+		}
+	}
+	if len(k.beside) == 0 || len(k.slots) == 0 {
+		t.Fatalf("of %d keys the node has %d slots and %d pairs: this test shows nothing", len(k.all), len(k.slots), len(k.beside))
+	}
+}
+
+// latencies are what reads of some keys took.
+type latencies struct{ took []time.Duration }
+
+func (r *latencies) read(t *testing.T, c *Client, key []byte) {
+	began := c.ep.Now()
+	v, err := c.Get(key)
+	r.took = append(r.took, c.ep.Now()-began)
+	if err != nil || string(v) != string(key) {
+		t.Errorf("got %q, %v, want %q", v, err, key)
+	}
+}
+
+func (r *latencies) at(share float64) time.Duration {
+	slices.Sort(r.took)
+	return r.took[min(len(r.took)-1, int(share*float64(len(r.took))))]
+}
+
+func (r *latencies) String() string {
+	return fmt.Sprintf("%d reads: p50 %v, p99 %v, worst %v", len(r.took), r.at(0.5), r.at(0.99), r.at(1))
+}
+
+// TestReadsBesideDeadNode: a node dies, or says nothing, and no master comes for many timeouts.
+// Reads of pairs that it had, and whose slots live elsewhere, go on as before. Those of its slots
+// wait for the master: as soon as one has come they are answered.
+func TestReadsBesideDeadNode(t *testing.T) {
+	const victim, dies, fenced = 1, time.Second, 10 // timeouts behind that
+	for _, silent := range []bool{false, true} {
+		for _, cache := range []int{0, 64 << 10} {
+			t.Run(fmt.Sprintf("silent=%v,cache=%d", silent, cache), func(t *testing.T) {
+				p := small(4, 2, 2)
+				p.Timeout = 20 * time.Millisecond
+				l, err := newLayout(p, 4, 1<<40)
+				must(t, err)
+				o := sim.Options{Nodes: 4, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve}
+				if silent {
+					o.Faults = sim.Faults{{Kind: sim.SlowFault, Node: victim, At: dies, For: 2 * fenced * p.Timeout, Factor: 1e6}}
+				}
+				f := sim.New(o)
+				t.Cleanup(func() { f.Close() })
+				must(t, Make(f, p))
+				var keys besides
+				var before, during, behind latencies
+				f.Go("reader", func(ep rdma.Endpoint) {
+					c, err := Open(ep, thrifty(Options{}))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for i := range 200 {
+						keys.all = append(keys.all, key(i))
+						if err := c.Insert(key(i), key(i)); err != nil {
+							t.Error(err)
+						}
+					}
+					keys.sort(t, c, victim)
+					if c, err = Open(ep, Options{CacheBytes: &cache}); err != nil {
+						t.Error(err)
+						return
+					}
+					for range 50 {
+						for _, key := range keys.beside {
+							before.read(t, c, key)
+						}
+					}
+					ep.Sleep(dies + time.Millisecond - ep.Now())
+					if !silent {
+						if err := f.KillNode(victim); err != nil {
+							t.Error(err)
+						}
+					}
+					for ep.Now() < dies+fenced*p.Timeout {
+						for _, key := range keys.beside {
+							during.read(t, c, key)
+						}
+					}
+					began := ep.Now()
+					if _, err := c.Get(keys.slots[0]); !errors.Is(err, rdma.ErrTimeout) || ep.Now()-began < p.Timeout {
+						t.Errorf("behind %v a slot whose primary is dead: got %v, want what waits for the fence", ep.Now()-began, err)
+					}
+					if c.Stats().Backups == 0 {
+						t.Error("no pair was read from a backup")
+					}
+					ep.Sleep(dies + 2*fenced*p.Timeout - ep.Now())
+					if err := f.KillNode(victim); err != nil { // now the silent one, too
+						t.Error(err)
+					}
+					master, err := f.Open("master")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if _, err := cluster.Once(master, f, mender, cluster.Options{Lease: time.Millisecond}); err != nil {
+						t.Error(err)
+					}
+					for _, key := range slices.Concat(keys.beside, keys.slots) {
+						behind.read(t, c, key)
+					}
+				})
+				must(t, f.Run())
+				t.Logf("before: %v\nwhile it is dead: %v\nbehind: %v", &before, &during, &behind)
+				if was, is := before.at(0.99), during.at(0.99); is > was+was/2 {
+					t.Errorf("p99 is %v while a node is dead, and was %v", is, was)
+				}
+				if worst := during.at(1); worst > p.Timeout/silentShare+time.Millisecond {
+					t.Errorf("the longest read took %v", worst)
+				}
+			})
+		}
+	}
+}
+
+// deaf is an endpoint that does not reach a node.
+type deaf struct {
+	rdma.Endpoint
+	node int
+}
+
+func (d *deaf) Post(b *rdma.Batch) error {
+	for i := range b.Len() {
+		if op := b.Op(i); op.Addr.Node() == d.node {
+			return &rdma.OpError{Verb: op.Verb, Addr: op.Addr, Len: op.Len(), Err: rdma.ErrNodeDown}
+		}
+	}
+	return d.Endpoint.Post(b)
+}
+
+// TestUndecidedIsNotRead: the primary of a slot is out of a reader's reach, and all backups hold
+// the word of a writer that is about to change the primary. Other clients still read the old value
+// there. The reader does not read the new one.
+func TestUndecidedIsNotRead(t *testing.T) {
+	for _, cache := range []int{0, 64 << 10} {
+		p := small(3, 2, 2)
+		p.Timeout = 20 * time.Millisecond
+		f := simPool(t, 3, p)
+		d := &deaf{Endpoint: open2(t, f), node: -1}
+		reader, err := Open(d, Options{CacheBytes: &cache})
+		must(t, err)
+		other, err := Open(open2(t, f), thrifty(Options{}))
+		must(t, err)
+		h := &beforeCAS{Endpoint: open2(t, f)}
+		writer, err := Open(h, thrifty(Options{}))
+		must(t, err)
+		must(t, writer.Insert(k, []byte("old")))
+		e := writer.cache.Find(race.Hash(k))
+		primary := writer.index.PlaceOf(e.slot())[0].Node
+		_, err = reader.Get(k)
+		must(t, err)
+		met := false
+		h.n, h.then = 2, func(*rdma.Batch) error {
+			met = true
+			d.node = primary
+			for range 3 {
+				v, err := reader.Get(k)
+				if !errors.Is(err, errDeadline) {
+					t.Errorf("cache of %d bytes: got %q, %v, want to wait for the primary's node", cache, v, err)
+				}
+				if v, err := other.Get(k); err != nil || string(v) != "old" {
+					t.Errorf("got %q, %v, want the old value, which the primary holds", v, err)
+				}
+			}
+			d.node = -1
+			return nil
+		}
+		must(t, writer.Update(k, []byte("new")))
+		if !met {
+			t.Error("the writer changed no primary")
+		}
+		v, err := reader.Get(k)
+		if err != nil || string(v) != "new" {
+			t.Errorf("got %q, %v, want the new value", v, err)
+		}
+	}
+}
+
+// TestReadsBesideKilledNode is TestReadsBesideDeadNode in real time, over nodes of which one ends
+// while their leases are long and no client is a candidate for the master.
+func TestReadsBesideKilledNode(t *testing.T) {
+	const nodes, victim, workers, phase = 4, 1, 8, 300 * time.Millisecond
+	p := small(nodes, 2, 2)
+	p.Timeout = time.Second
+	l, err := newLayout(p, nodes, 1<<40)
+	must(t, err)
+	var all []*tcp.Node
+	var addresses []string
+	for range nodes {
+		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.bytes, Handler: node.Serve})
+		must(t, err)
+		t.Cleanup(func() { n.Close() })
+		all, addresses = append(all, n), append(addresses, n.Addr())
+	}
+	f, err := tcp.Create(tcp.Options{Addresses: addresses, Lease: 10 * time.Second},
+		tcp.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients}, func(f *tcp.Fabric) error { return Make(f, p) })
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+
+	var keys besides
+	loader, err := Open(open2(t, f), Options{})
+	must(t, err)
+	for i := range 500 {
+		keys.all = append(keys.all, key(i))
+		must(t, loader.Insert(key(i), key(i)))
+	}
+	keys.sort(t, loader, victim)
+	live := slices.DeleteFunc(slices.Clone(keys.all), func(key []byte) bool {
+		return slices.ContainsFunc(keys.slots, func(dead []byte) bool { return string(dead) == string(key) })
+	})
+
+	var stop atomic.Bool
+	var group sync.WaitGroup
+	var turn atomic.Int32 // 0: before, 1: behind the death
+	readings := make([][2]latencies, workers)
+	for w := range workers {
+		c, err := Open(open2(t, f), thrifty(Options{}))
+		must(t, err)
+		group.Go(func() {
+			for i := w; !stop.Load(); i++ {
+				readings[w][turn.Load()].read(t, c, live[i%len(live)])
+			}
+		})
+	}
+	time.Sleep(phase)
+	turn.Store(1)
+	all[victim].Close()
+	time.Sleep(2 * phase)
+	stop.Store(true)
+	group.Wait()
+	var sums [2]latencies
+	for _, r := range readings {
+		for i := range sums {
+			sums[i].took = append(sums[i].took, r[i].took...)
+		}
+	}
+	t.Logf("in %v, while all nodes live: %v\nin %v, while one is dead, and in the view: %v", phase, &sums[0], 2*phase, &sums[1])
+	if worst := sums[1].at(1); worst > p.Timeout/2 {
+		t.Errorf("the longest read took %v of an operation's %v", worst, p.Timeout)
+	}
+	began := time.Now()
+	_, err = loader.Get(keys.slots[0])
+	if took := time.Since(began); !errors.Is(err, rdma.ErrTimeout) || took < p.Timeout {
+		t.Errorf("behind %v a slot whose primary is dead: got %v, want what waits for the fence", took, err)
+	}
+}
