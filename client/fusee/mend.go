@@ -51,8 +51,9 @@ func (m *Mender) Spares() []int {
 //     committed, and both will do.
 //   - Otherwise no round was decided: the first final word. When the primary lives, that is its own: all proposals are taken
 //     back, and their writers, which find the old word, begin again. When it died, any proposal will do.
-//   - Where there are only pending words, an INSERT that was not committed gives way: a tombstone. The word of a slot that
-//     has one replica is left to its writer, or to the recovery of that.
+//   - Where there are only pending words, an INSERT that was not committed gives way: a tombstone. In a pool
+//     whose slots have one replica it is left to its writer, or to the recovery of that. Where one is left of several it is
+//     not: a spare would get a copy of it.
 //
 // A crash of the master leaves slots of which some replicas have the chosen word; by the same rules
 // its successor chooses it again, or what its own evidence allows: no reader has seen a slot whose
@@ -168,10 +169,10 @@ func (m *Mender) mendSlots(from race.Slot, n int) error {
 	b, next := m.ep.Batch(), m.ep.Batch()
 	defer b.Release()
 	defer next.Release()
-	copies := m.index.Copies(from)
-	if copies == 1 {
+	if m.IndexReplicas == 1 {
 		return nil
 	}
+	copies := m.index.Copies(from)
 	for r := range copies {
 		b.Read(m.index.Address(from, r), n*8)
 	}
