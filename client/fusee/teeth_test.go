@@ -46,7 +46,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a cached pair is checked by its slot", In: "Client.getCached",
 		At: "!$bypass && $now == $word", Do: "!$bypass"},
 	{Rule: "a pair lies on all of its replicas before a slot names it", In: "draft.write",
-		At: "$b.Write($at, $p)", Do: "if $r == 0 { $b.Write($at, $p) }",
+		At: "$at := $c.$space.UnitAt($d.$unit, $r)", Do: "$at := $c.$space.UnitAt($d.$unit, $r*0)",
 		Test: "TestReadsBesideDeadNode"},
 	{Rule: "a cached slot is read from its primary, even if that is dead", In: "Client.getCached",
 		At: "$c.$index.Address($e.$slot(), 0)", Do: "$c.$index.Address($e.$slot(), 1)", Test: "TestUndecidedIsNotRead"},
