@@ -42,8 +42,8 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	}
 	if s.layout.extents() {
 		r.Fact("slabs of extents", c.slabs, c.slabs*s.slab)
-		r.Fact("extents that are free", c.free, c.free*s.extent)
-		r.Fact("extents in clients' hands", c.held, c.held*s.extent)
+		r.Fact("extents that are free", c.free.n, c.free.bytes)
+		r.Fact("extents in clients' hands", c.held.n, c.held.bytes)
 	}
 	return r, errors.Join(err, ep.Close()) // the store has nothing that it would have to settle, with nodes that are down
 }
@@ -55,7 +55,8 @@ type checker struct {
 
 	grown uint64 // rows that were not there at first
 
-	slabs, free, held uint64 // slabs that were handed out; extents
+	slabs      uint64 // that were handed out
+	free, held tally  // extents
 
 	// Of a shard.
 	rows  []row
@@ -63,6 +64,10 @@ type checker struct {
 	named map[uint32]bool // numbers of rows that an operation which was cut off has locked
 	begun bool            // there are such operations
 }
+
+type tally struct{ n, bytes uint64 }
+
+func (t *tally) add(bytes uint64) { t.n, t.bytes = t.n+1, t.bytes+bytes }
 
 func (c *checker) shard(shard int) error {
 	s := c.s

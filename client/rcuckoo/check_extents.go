@@ -15,7 +15,7 @@ type use struct {
 // name notes that a key's row names an extent.
 func (c *checker) name(shard int, n uint32, key []byte, r ref) {
 	switch old, ok := c.uses[r.extent]; {
-	case !c.s.names(r):
+	case !c.s.names(r, len(key)):
 		c.r.Damaged("key %.40q in row %d of shard %d has its value in extent %d with stamp %d: there is none", key, n, shard, r.extent, r.stamp)
 	case ok && (old.key != string(key) || old.ref != r):
 		c.r.Damaged("extent %d of shard %d is key %.40q's and key %.40q's", r.extent, shard, old.key, key)
@@ -25,37 +25,32 @@ func (c *checker) name(shard int, n uint32, key []byte, r ref) {
 }
 
 // extents looks at all slabs of a shard: what is named is used, and has the key's value; what is
-// used is named, or in some client's hand.
+// used is named, or in some client's hand; and all extents of a unit are of one class.
 func (c *checker) extents(shard int) error {
 	s := c.s
 	if !s.layout.extents() {
 		return nil
 	}
-	hands, err := c.hands(shard)
+	h, err := c.hands(shard)
 	if err != nil {
 		return err
 	}
 	seen := 0
-	err = s.extents.walk(shard, func(slab int, ended, stamps []uint64) error {
+	err = s.extents.walk(shard, func(slab int, marks []uint64) error {
 		c.slabs++
-		for i := range stamps {
-			extent := uint64(slab*s.SlabExtents + i)
-			u, named := c.uses[extent]
-			switch {
-			case named:
-				seen++
-				if err := c.use(shard, u, ended[i], stamps[i]); err != nil {
+		for i := range s.SlabExtents {
+			unit := uint64(slab*s.SlabExtents + i)
+			if !c.unit(shard, unit, i, marks, h) {
+				continue
+			}
+			for place := range s.most() {
+				named, err := c.extent(shard, s.extentIn(unit, place), s.markOf(marks, i, place), h)
+				if err != nil {
 					return err
 				}
-			case ended[i] == stamps[i]:
-				c.free++
-			case hands[ref{extent: extent, stamp: stamps[i]}] != 0:
-				c.held++
-				c.r.Waits("client %d has extent %d of shard %d in hand", hands[ref{extent: extent, stamp: stamps[i]}], extent, shard)
-			case c.begun:
-				c.r.Waits("extent %d of shard %d is used, and no row names it: an operation may be at that", extent, shard)
-			default:
-				c.r.Damaged("extent %d of shard %d is lost: use %#x of it goes on, and no row names it", extent, shard, stamps[i])
+				if named {
+					seen++
+				}
 			}
 		}
 		return nil
@@ -69,31 +64,95 @@ func (c *checker) extents(shard int) error {
 	return nil
 }
 
-// hands returns what the clients' hands name in a shard, and the client of each.
-func (c *checker) hands(shard int) (map[ref]rdma.ClientID, error) {
+// unit expects the marks of a unit to be of one class, or held by a client that changes it.
+func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) bool {
 	s := c.s
-	of := map[ref]rdma.ClientID{}
+	class := s.class(s.markOf(marks, i, 0) >> 1)
+	for place := range s.most() {
+		m := s.markOf(marks, i, place)
+		of := s.class(m >> 1)
+		id := rdma.ClientID(m >> 1)
+		switch {
+		case of == converting && m&1 != 0 && h.moves[unit][id]:
+			c.r.Waits("client %d changes the size of extents in unit %d of shard %d", id, unit, shard)
+			class = converting
+		case of == converting && s.Classes > 1:
+			c.r.Damaged("place %d of unit %d of shard %d is lost: client %d holds it, and does not say so", place, unit, shard, id)
+			return false
+		case class != converting && s.real(class, place) && of != class, class != converting && !s.real(class, place) && s.real(of, place):
+			c.r.Damaged("unit %d of shard %d has extents of class %d, and at place %d of class %d", unit, shard, class, place, of)
+			return false
+		}
+	}
+	return true
+}
+
+// extent expects that an extent is named, or free, or in a client's hand.
+func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err error) {
+	s := c.s
+	stamp, class := m>>1, s.class(m>>1)
+	u, named := c.uses[extent]
+	_, place := s.unitOf(extent)
+	id := h.of[ref{extent: extent, stamp: stamp}]
+	switch {
+	case named:
+		return true, c.use(shard, u, m)
+	case !s.real(class, place):
+	case m&1 == 0:
+		c.free.add(s.sizeOf(class))
+	case id != 0:
+		c.held.add(s.sizeOf(class))
+		c.r.Waits("client %d has extent %d of shard %d in hand", id, extent, shard)
+	case c.begun:
+		c.r.Waits("extent %d of shard %d is used, and no row names it: an operation may be at that", extent, shard)
+	default:
+		c.r.Damaged("extent %d of shard %d is lost: use %#x of it goes on, and no row names it", extent, shard, stamp)
+	}
+	return false, nil
+}
+
+// hands are what the clients' hands name in a shard.
+type hands struct {
+	of    map[ref]rdma.ClientID
+	moves map[uint64]map[rdma.ClientID]bool // by unit
+}
+
+func (c *checker) hands(shard int) (hands, error) {
+	s := c.s
+	h := hands{map[ref]rdma.ClientID{}, map[uint64]map[rdma.ClientID]bool{}}
 	for id := rdma.ClientID(1); int(id) <= s.Clients; id++ {
 		b := s.ep.Batch()
-		read := b.Read(s.handAt(shard, id), handBytes)
+		read := b.Read(s.handAt(shard, id, 0), int(s.handsBytes()))
 		err := s.do(stepReadHand, b)
 		if err == nil {
-			for _, r := range s.handOf(read.Buf) {
-				of[r] = id
-			}
+			err = s.eachHand(read.Buf, func(class int, p []byte) error {
+				if class == s.Classes {
+					for _, u := range s.movesOf(p) {
+						if h.moves[u.unit] == nil {
+							h.moves[u.unit] = map[rdma.ClientID]bool{}
+						}
+						h.moves[u.unit][id] = true
+					}
+					return nil
+				}
+				for _, r := range s.handOf(p) {
+					h.of[r] = id
+				}
+				return nil
+			})
 		}
 		b.Release()
 		if err != nil {
-			return nil, fmt.Errorf("read the hand of client %d: %w", id, err)
+			return h, fmt.Errorf("read the hands of client %d: %w", id, err)
 		}
 	}
-	return of, nil
+	return h, nil
 }
 
-func (c *checker) use(shard int, u use, mark, stamp uint64) error {
+func (c *checker) use(shard int, u use, m uint64) error {
 	s := c.s
-	if stamp != u.stamp || mark == u.stamp {
-		c.r.Damaged("extent %d of shard %d bears stamp %d and mark %d, and key %.40q's row names its use %d", u.extent, shard, stamp, mark, u.key, u.stamp)
+	if m != mark(u.stamp, true) {
+		c.r.Damaged("extent %d of shard %d has mark %#x, and key %.40q's row names its use %#x", u.extent, shard, m, u.key, u.stamp)
 		return nil
 	}
 	b := s.ep.Batch()

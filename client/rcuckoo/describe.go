@@ -31,7 +31,7 @@ func (l *layout) describe(a rdma.Addr) string {
 		{l.counts, func(uint64) string { return "count of slabs" }},
 		{l.intents, func(off uint64) string { return fmt.Sprintf("intent of client %d", off/intentBytes+1) }},
 		{l.redos, func(off uint64) string { return fmt.Sprintf("redo of client %d", off/l.redo+1) }},
-		{l.hands, func(off uint64) string { return fmt.Sprintf("hand of client %d", off/handBytes+1) }},
+		{l.hands, func(off uint64) string { return fmt.Sprintf("hand of client %d", off/l.handsBytes()+1) }},
 		{l.growths, func(uint64) string { return "growth word" }},
 		{l.roles, func(uint64) string { return "role" }},
 		{l.rows, func(off uint64) string { return fmt.Sprintf("row %d", off/uint64(l.rowBytes)) }},
@@ -49,10 +49,15 @@ func (l *layout) describe(a rdma.Addr) string {
 
 func (l *layout) describeSlab(off uint64) string {
 	slab, in := off/l.slab, off%l.slab
-	if marks := uint64(l.SlabExtents) * markBytes; in >= marks {
-		return fmt.Sprintf("extent %d", slab*uint64(l.SlabExtents)+(in-marks)/l.extent)
+	first, what := slab*uint64(l.SlabExtents), "extent"
+	if l.Classes > 1 { // the address does not tell of which class an extent is
+		what = "extents in unit"
 	}
-	return fmt.Sprintf("mark of extent %d", slab*uint64(l.SlabExtents)+in/markBytes)
+	if marks := uint64(l.slabMarks()) * markBytes; in >= marks {
+		return fmt.Sprintf("%s %d", what, first+(in-marks)/l.extent)
+	}
+	n := in / markBytes
+	return fmt.Sprintf("mark of extent %d", l.extentIn(first+n%uint64(l.SlabExtents), int(n)/l.SlabExtents))
 }
 
 // describeCopy names the shard that is the index-th of a node.

@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Extents hold the values that are too long for their entries (section 3.1). They are all of one
-// size, and lie in slabs, which nodes hand out one by one. A slab is, from its front:
+// Extents hold the values that are too long for their entries (section 3.1). They come in size
+// classes, see class.go, and lie in slabs, which nodes hand out one by one. A slab is, from its
+// front:
 //
 //	marks    8 bytes for each extent, changed by atomics: the stamp of its last use, and whether it is used; 0 at first
 //	extents  stamp (8 bytes), checksum (8), lengths of key and value (8), key, value
@@ -53,41 +54,34 @@ func mark(stamp uint64, used bool) uint64 {
 	return stamp << 1
 }
 
-// nextStamp returns that of a client's use behind another one. From the highest bit: number of the
-// use (47 bits), identity (16).
+// nextStamp returns that of a client's use behind another one. From the highest bit: class (5 bits),
+// number of the use (42 bits), identity (16). A pool without classes has 47 bits for the number.
 func nextStamp(stamp uint64, c rdma.ClientID) uint64 { return (stamp>>16+1)<<16 | uint64(c) }
 
-// slabOf returns the slab of an extent, and its place there.
-func (l *layout) slabOf(extent uint64) (slab, i int) {
-	return int(extent) / l.SlabExtents, int(extent) % l.SlabExtents
+// slabOf returns the slab of a unit, and its place there.
+func (l *layout) slabOf(unit uint64) (slab, i int) {
+	return int(unit) / l.SlabExtents, int(unit) % l.SlabExtents
 }
 
-// extents tells how many a shard has.
-func (l *layout) allExtents() uint64 { return uint64(l.Slabs) * uint64(l.SlabExtents) }
+// allExtents bounds the numbers of a shard's extents.
+func (l *layout) allExtents() uint64 { return l.allUnits() << (l.Classes - 1) }
 
 func (l *layout) slabAt(shard, slab int) rdma.Addr {
 	return l.at(l.slabs, shard, uint64(slab)*l.slab)
 }
 
-func (l *layout) markAt(shard int, extent uint64) rdma.Addr {
-	slab, i := l.slabOf(extent)
-	return l.slabAt(shard, slab).Add(uint64(i) * markBytes)
-}
-
-// extentOff is where an extent's content lies in the slabs of a shard.
-func (l *layout) extentOff(extent uint64) uint64 {
-	slab, i := l.slabOf(extent)
-	return uint64(slab)*l.slab + uint64(l.SlabExtents)*markBytes + uint64(i)*l.extent
-}
-
 // extentAt is an extent's content on one copy of its shard.
-func (l *layout) extentAt(at node.Replica, extent uint64) rdma.Addr {
-	return l.slabs.at(at, l.extentOff(extent))
+func (l *layout) extentAt(at node.Replica, r ref) rdma.Addr {
+	return l.slabs.at(at, l.extentOff(r))
 }
 
-// names reports whether a ref can be one of the pool's. What fails is damaged.
-func (l *layout) names(r ref) bool {
-	return r.extent < l.allExtents() && r.length <= l.ExtentBytes && r.stamp > 0
+// names reports whether a ref can be one of the pool's, of a pair whose key has so many bytes. What
+// fails is damaged.
+func (l *layout) names(r ref, key int) bool {
+	_, place := l.unitOf(r.extent)
+	class := l.class(r.stamp)
+	return r.extent < l.allExtents() && r.length <= l.ExtentBytes && r.stamp > 0 &&
+		l.real(class, place) && uint64(keyAt+key+r.length) <= l.sizeOf(class)
 }
 
 func extentSum(content []byte, shard int, r ref) uint64 {
@@ -101,13 +95,13 @@ func (l *layout) addValue(b *rdma.Batch, shard int, r ref, key, value []byte) (c
 	le.PutUint64(p[lengthsAt:], uint64(len(key))<<32|uint64(len(value)))
 	copy(p[keyAt+copy(p[keyAt:], key):], value)
 	le.PutUint64(p[contentAt:], extentSum(p[lengthsAt:], shard, r))
-	b.Write(l.extentAt(l.leads[shard], r.extent), p)
+	b.Write(l.extentAt(l.leads[shard], r), p)
 	return p
 }
 
 // addRead adds the READ, from one copy of its shard, of a pair with a key that a ref names.
 func (l *layout) addRead(b *rdma.Batch, at node.Replica, r ref, key []byte) *rdma.Op {
-	return b.Read(l.extentAt(at, r.extent), keyAt+len(key)+r.length)
+	return b.Read(l.extentAt(at, r), keyAt+len(key)+r.length)
 }
 
 // valueOf returns the value of what addRead has read. false: it is torn, or of another use of the

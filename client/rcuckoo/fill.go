@@ -81,7 +81,8 @@ func (l *layout) fillRows(ep rdma.Endpoint, shard int, at node.Replica, fill *cl
 	return nil
 }
 
-// fillExtents adds the extents of a shard. Those of slabs that were not handed out are free.
+// fillExtents adds the extents of a shard, each as many of the smallest ones as take its room. Those
+// of slabs that were not handed out are free.
 func (l *layout) fillExtents(ep rdma.Endpoint, shard int, fill *client.Fill) error {
 	handed, err := l.handed(ep, shard)
 	if err != nil {
@@ -91,12 +92,14 @@ func (l *layout) fillExtents(ep rdma.Endpoint, shard int, fill *client.Fill) err
 	fill.Sampled = fill.Sampled || !whole
 	used := uint64(0)
 	for _, s := range spans {
-		marks, err := rdma.ReadBytes(ep, stepReadTable, l.slabAt(shard, int(s.From)), l.SlabExtents*markBytes, l.Timeout)
+		marks, err := rdma.ReadBytes(ep, stepReadTable, l.slabAt(shard, int(s.From)), l.slabMarks()*markBytes, l.Timeout)
 		if err != nil {
 			return fmt.Errorf("read the marks of slab %d: %w", s.From, err)
 		}
-		for i := range l.SlabExtents {
-			used += le.Uint64(marks[i*markBytes:]) & 1
+		for i := range l.slabMarks() {
+			if m := le.Uint64(marks[i*markBytes:]); m&1 != 0 {
+				used += l.share(l.class(m >> 1))
+			}
 		}
 	}
 	if n := uint64(len(spans)); n > 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A hand is a client's record of the extents in a shard that it claims next: their number, and a
-// ref each, with the stamp that the claim gives. It lands before the claims do, so it has every
+// A hand is a client's record of the extents of a class in a shard that it claims next: their
+// number, and a ref each, with the stamp that the claim gives. It lands before the claims do, so it has every
 // extent that the client has claimed and that no row names yet. When it is torn nothing of it was
 // claimed yet; what it named before was taken by then, and the operations were over.
 //
@@ -28,7 +28,7 @@ import (
 // Done again, by any client, all of this changes nothing.
 const (
 	handRefs  = 8
-	handBytes = handRefs + claimAtOnce*refBytes
+	handBytes = handRefs + claimAtOnce*refBytes // of a class
 
 	// rowLooks bounds how often rows are looked at that are torn, or change all the time; and once
 	// more for each level on the way to them. Pauses grow up to a millisecond.
@@ -37,20 +37,40 @@ const (
 
 var betweenLooks = kit.Doubling(time.Microsecond, time.Millisecond)
 
-// addHand adds the WRITE of the client's hand: step 1.
-func (x *extents) addHand(b *rdma.Batch, shard int, refs []ref) {
+// handsBytes is how many bytes all of a client's hands have: one of each class, and the record of
+// units whose class it changes, see carve.go.
+func (l *layout) handsBytes() uint64 {
+	if l.Classes == 1 {
+		return handBytes
+	}
+	return uint64(l.Classes+1) * handBytes
+}
+
+// eachHand calls f with what each of a client's hands names, by class; last of all, of a pool that
+// has classes, with the units whose class it changes.
+func (l *layout) eachHand(p []byte, f func(class int, p []byte) error) error {
+	for class := 0; len(p) > 0; class, p = class+1, p[handBytes:] {
+		if err := f(class, p[:handBytes]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addHand adds the WRITE of the client's hand of a class: step 1.
+func (x *extents) addHand(b *rdma.Batch, shard, class int, refs []ref) {
 	p := b.Alloc(handRefs + len(refs)*refBytes)
 	le.PutUint64(p, uint64(len(refs)))
 	for i, r := range refs {
 		r.encode(p[handRefs+i*refBytes:])
 	}
-	b.Write(x.handAt(shard, x.id), p)
+	b.Write(x.handAt(shard, x.id, class), p)
 }
 
 // handOf returns what a hand names.
 func (l *layout) handOf(p []byte) (refs []ref) {
 	for i := range min(le.Uint64(p), claimAtOnce) {
-		if r := decodeRef(p[handRefs+i*refBytes:]); l.names(r) {
+		if r := decodeRef(p[handRefs+i*refBytes:]); l.names(r, 0) {
 			refs = append(refs, r)
 		}
 	}
@@ -67,14 +87,26 @@ func (x *extents) leave(shard int, c rdma.ClientID) (n int, err error) {
 	if c != x.id {
 		return x.reclaim(shard, c, until)
 	}
-	st := &x.stocks[shard]
 	if err := x.resolve(shard, until); err != nil {
 		return 0, err
 	}
-	if n, err = x.end(shard, st.hand, until); err == nil {
-		st.hand = st.hand[:0]
+	return x.endHands(shard, -1, until)
+}
+
+// endHands gives back what the client has in its hands, but for that of a class.
+func (x *extents) endHands(shard, except int, until time.Duration) (n int, err error) {
+	st := &x.stocks[shard]
+	for class := range st.of {
+		if class == except {
+			continue
+		}
+		ended, err := x.end(shard, st.of[class].hand, until)
+		if n += ended; err != nil {
+			return n, err
+		}
+		st.of[class].hand = st.of[class].hand[:0]
 	}
-	return n, err
+	return n, nil
 }
 
 // resolve finds out what became of extents that are unresolved.
@@ -90,16 +122,24 @@ func (x *extents) resolve(shard int, until time.Duration) error {
 	return nil
 }
 
-// reclaim frees what the hand of a client names that is gone.
+// reclaim frees what the hands of a client name that is gone, once the classes of the units are
+// settled that it was changing.
 func (x *extents) reclaim(shard int, c rdma.ClientID, until time.Duration) (n int, err error) {
 	b := x.ep.Batch()
 	defer b.Release()
-	read := b.Read(x.handAt(shard, c), handBytes)
+	read := b.Read(x.handAt(shard, c, 0), int(x.handsBytes()))
 	read.Fence = true // claims of the client's own may be on their way still, if it is the client itself
 	if err := x.do(stepReadHand, b, until); err != nil {
-		return 0, fmt.Errorf("read the hand of client %d in shard %d: %w", c, shard, err)
+		return 0, fmt.Errorf("read the hands of client %d in shard %d: %w", c, shard, err)
 	}
-	n, err = x.rescue(shard, x.handOf(read.Buf), until)
+	err = x.eachHand(read.Buf, func(class int, p []byte) error {
+		if class == x.Classes {
+			return x.finish(shard, c, x.movesOf(p), until)
+		}
+		freed, err := x.rescue(shard, x.handOf(p), until)
+		n += freed
+		return err
+	})
 	x.stats.Rescued += uint64(n)
 	if err != nil {
 		return n, fmt.Errorf("free what client %d had in shard %d: %w", c, shard, err)
@@ -127,7 +167,7 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 	defer b.Release()
 	for _, r := range refs {
 		b.Read(x.markAt(shard, r.extent), markBytes)
-		b.Read(x.extentAt(x.leads[shard], r.extent), keyAt+x.KeyBytes)
+		b.Read(x.extentAt(x.leads[shard], r), int(min(uint64(keyAt+x.KeyBytes), x.sizeOf(x.class(r.stamp)))))
 	}
 	if err := x.do(stepReadExtents, b, until); err != nil {
 		return 0, err
@@ -140,7 +180,7 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 		case le.Uint64(b.Op(2*i).Buf) != mark(r.stamp, true): // it was never claimed, or its use has ended
 		default:
 			key := p[keyAt:]
-			if length := le.Uint64(p[lengthsAt:]) >> 32; length <= uint64(x.KeyBytes) {
+			if length := le.Uint64(p[lengthsAt:]) >> 32; length <= uint64(len(key)) {
 				key = key[:length]
 			}
 			suspects = append(suspects, suspect{ref: r, at: x.place(key), key: key})

@@ -20,7 +20,10 @@ import (
 // The format's name and version in a pool's header.
 const (
 	Format        = "rcuckoo"
-	FormatVersion = 1
+	FormatVersion = 2
+	// oneClass is the version of pools whose extents are all of one size. They differ in nothing else,
+	// and are read as ever.
+	oneClass = 1
 )
 
 // MaxReplicas bounds Params.Replicas.
@@ -39,13 +42,14 @@ type Params struct {
 	LockWords   int           `json:"lock_words"`          // of a shard; when there are fewer than its locks need, locks share bits
 	LockBits    int           `json:"lock_bits,omitempty"` // of a word that are locks, which one masked CAS takes; 0: all but one
 	Slabs       int           `json:"slabs"`               // of extents, of a shard
-	SlabExtents int           `json:"slab_extents"`
-	Levels      int           `json:"levels,omitempty"`   // how many times a shard's table may double: see levels.go
-	Tickets     int           `json:"tickets,omitempty"`  // queues for locks, of a shard: see ticket.go; 0: none
-	Clients     int           `json:"clients"`            // identities
-	Timeout     time.Duration `json:"timeout"`            // of an operation, at most
-	Replicas    int           `json:"replicas,omitempty"` // of each shard, on as many nodes: see replicas.go; 0 is 1
-	Spares      int           `json:"spares,omitempty"`   // nodes, the last ones, that hold nothing until one takes a dead node's place
+	SlabExtents int           `json:"slab_extents"`        // of the largest class
+	Classes     int           `json:"classes,omitempty"`   // of sizes of extents: see class.go; 0 is 1
+	Levels      int           `json:"levels,omitempty"`    // how many times a shard's table may double: see levels.go
+	Tickets     int           `json:"tickets,omitempty"`   // queues for locks, of a shard: see ticket.go; 0: none
+	Clients     int           `json:"clients"`             // identities
+	Timeout     time.Duration `json:"timeout"`             // of an operation, at most
+	Replicas    int           `json:"replicas,omitempty"`  // of each shard, on as many nodes: see replicas.go; 0 is 1
+	Spares      int           `json:"spares,omitempty"`    // nodes, the last ones, that hold nothing until one takes a dead node's place
 }
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
@@ -169,7 +173,7 @@ type layout struct {
 	slabs    area
 	tickets  area
 	bytes    uint64 // of each node
-	extent   uint64 // bytes of one
+	extent   uint64 // bytes of one of the largest, and of a unit
 	slab     uint64
 	redo     uint64
 	lockBits int // of a word that are locks
@@ -181,12 +185,12 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	if err := p.validate(nodes); err != nil {
 		return nil, err
 	}
-	p.Replicas = max(p.Replicas, 1)
+	p.Replicas, p.Classes = max(p.Replicas, 1), max(p.Classes, 1)
 	l := &layout{Params: p, nodes: nodes, form: newForm(p), reach: newReach(p.F, p.Rows), perNode: p.placesEach(nodes)}
 	l.lockBits = cmp.Or(p.LockBits, lockBits)
 	l.lockings = (p.Rows + p.RowsPerLock - 1) / p.RowsPerLock
-	l.extent = uint64(extentHeader + pad(p.KeyBytes+p.ExtentBytes))
-	l.slab = uint64(p.SlabExtents) * (8 + l.extent)
+	l.extent = extentBytes(p)
+	l.slab = uint64(l.slabMarks())*markBytes + uint64(p.SlabExtents)*l.extent
 	l.redo = uint64((redoHeader + maxSteps*(redoStep+l.entryBytes) + 63) &^ 63)
 	end := uint64(node.HeaderBytes)
 	put := func(items, each uint64) area {
@@ -199,7 +203,7 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	l.counts = put(1, 8)
 	l.intents = put(uint64(p.Clients), intentBytes)
 	l.redos = put(uint64(p.Clients), l.redo)
-	l.hands = put(uint64(p.Clients), handBytes)
+	l.hands = put(uint64(p.Clients), l.handsBytes())
 	l.growths = put(uint64(min(p.Levels, 1)), growthBytes)
 	if p.Replicas > 1 {
 		l.roles = put(1, 8)
@@ -244,6 +248,8 @@ func (p *Params) validate(nodes int) error {
 		return fmt.Errorf("%w: %d slabs of %d extents (%d extents at most)", ErrParams, p.Slabs, p.SlabExtents, maxExtents)
 	case p.extents() && p.Slabs*p.SlabExtents == 0:
 		return fmt.Errorf("%w: values of %d bytes, of which %d lie in the row, and no slabs", ErrParams, p.ExtentBytes, p.InlineBytes)
+	case p.Classes < 0 || p.Classes > mostClasses || p.Slabs*p.SlabExtents > maxExtents>>max(p.Classes-1, 0):
+		return fmt.Errorf("%w: %d classes of %d extents", ErrParams, p.Classes, p.Slabs*p.SlabExtents)
 	case p.Tickets < 0 || p.Tickets > maxLockWords:
 		return fmt.Errorf("%w: %d queues for locks", ErrParams, p.Tickets)
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
@@ -268,7 +274,7 @@ const (
 	spreadOut   = 32 // and one in so many, of both, as shards get unequal shares
 	leastSlab   = 8  // extents
 	mostSlab    = 256
-	slabsEach   = 2 // of a client, which has one in hand and asks for one when it knows of nothing else
+	slabsEach   = 2 // of a client, which has one in hand and asks for one when it knows of nothing else; and hands of each other class
 )
 
 // Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each
@@ -306,8 +312,10 @@ func Size(s Shape) (Params, uint64, error) {
 	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/p.placesEach(s.Nodes))))
 	p.Tickets = min(mostTickets, p.LockWords*each)
 	if p.extents() {
-		p.SlabExtents = int(min(max(records/uint64(4*s.Clients), leastSlab), mostSlab))
-		p.Slabs = int(records+records/moreExtents)<<min(max(p.Levels, 0), MaxLevels)/p.SlabExtents + 1 + slabsEach*s.Clients
+		p.Classes = classesFor(extentBytes(p))
+		p.SlabExtents = int(min(max(records/uint64(4*s.Clients), leastSlab), mostSlab, mostMarks>>(p.Classes-1)))
+		hands := (p.Classes - 1) * min(claimAtOnce, p.SlabExtents) * s.Clients
+		p.Slabs = (int(records+records/moreExtents)<<min(max(p.Levels, 0), MaxLevels)+hands)/p.SlabExtents + 1 + slabsEach*s.Clients
 	}
 	l, err := newLayout(p, s.Nodes)
 	if err != nil {
@@ -342,8 +350,9 @@ func (l *layout) redoAt(at node.Replica, c rdma.ClientID) rdma.Addr {
 	return l.redos.at(at, uint64(c-1)*l.redo)
 }
 
-func (l *layout) handAt(shard int, c rdma.ClientID) rdma.Addr {
-	return l.at(l.hands, shard, uint64(c-1)*handBytes)
+// handAt is a client's hand of a class.
+func (l *layout) handAt(shard int, c rdma.ClientID, class int) rdma.Addr {
+	return l.at(l.hands, shard, uint64(c-1)*l.handsBytes()+uint64(class)*handBytes)
 }
 
 // rowAt is a row on one copy of its shard.
@@ -365,5 +374,8 @@ func (l *layout) lockedWith(n uint32) (from, to uint32) {
 	from = n - number%uint32(l.RowsPerLock)
 	return from, uint32(min(int(from)+l.RowsPerLock, int(n-number)+l.Rows))
 }
+
+// extentBytes is how many a pool's largest extents have.
+func extentBytes(p Params) uint64 { return uint64(extentHeader + pad(p.KeyBytes+p.ExtentBytes)) }
 
 func pad(n int) int { return (n + 7) &^ 7 }

@@ -33,11 +33,19 @@ func Make(f rdma.Fabric, p Params) error {
 	if err != nil {
 		return fmt.Errorf("make an %s pool: %w", Format, err)
 	}
-	err = node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params})
+	err = node.WriteHeader(f, ep, node.Header{Store: Format, Version: l.formatVersion(), Params: params})
 	for shard := 0; err == nil && l.Replicas > 1 && shard < l.Shards; shard++ {
 		err = l.makeLeader(ep, shard)
 	}
 	return errors.Join(err, ep.Close())
+}
+
+// formatVersion is that of a pool's header: clients that know of no classes refuse a pool with some.
+func (l *layout) formatVersion() uint32 {
+	if l.Classes == 1 {
+		return oneClass
+	}
+	return FormatVersion
 }
 
 // readLayout reads a pool's header, and places everything as the view says that it joins.
@@ -50,7 +58,7 @@ func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := h.Expect(Format, FormatVersion); err != nil {
+	if err := h.Expect(Format, FormatVersion); err != nil && h.Expect(Format, oneClass) != nil {
 		return nil, nil, err
 	}
 	var p Params

@@ -102,7 +102,7 @@ func (s *Store) MaxPair() int { return s.MaxValue() }
 func (s *Store) try(k kind, at place, key, value []byte) error {
 	if len(value) > s.InlineBytes && s.taken.stamp == 0 {
 		var err error
-		if s.taken, err = s.extents.take(at.shard, len(value), s.until); err != nil {
+		if s.taken, err = s.extents.take(at.shard, len(key), len(value), s.until); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (s *Store) held(at *place, key []byte) (n uint32, slot int, err error) {
 		}
 		s.cache.put(at.shard, n, r)
 		if slot := s.find(r, key); slot >= 0 {
-			if e := s.entry(r, slot); !s.sound(e) || e.meta.extent() && !s.names(s.ref(e)) {
+			if e := s.entry(r, slot); !s.sound(e) || e.meta.extent() && !s.names(s.ref(e), len(key)) {
 				err := fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
 				return 0, -1, errors.Join(err, s.retreat())
 			}

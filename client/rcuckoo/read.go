@@ -125,7 +125,7 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 		if slot := s.find(r, key); slot >= 0 {
 			e := s.entry(r, slot)
 			switch {
-			case !s.sound(e), e.meta.extent() && !s.names(s.ref(e)):
+			case !s.sound(e), e.meta.extent() && !s.names(s.ref(e), len(key)):
 				return nil, far, false, fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
 			case e.meta.extent():
 				*before = look2{}

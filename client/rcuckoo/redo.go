@@ -235,7 +235,7 @@ func (s *Store) redoRows(shard int, at node.Replica, c rdma.ClientID, p []byte, 
 
 // markAgain ends the use that a redo ends, unless that was done.
 func (s *Store) markAgain(shard int, freed ref) error {
-	if !s.names(freed) {
+	if !s.names(freed, 0) {
 		return fmt.Errorf("a redo names extent %d: %w", freed.extent, client.ErrDamaged)
 	}
 	b := s.ep.Batch()

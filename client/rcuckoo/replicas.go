@@ -167,7 +167,7 @@ func (s *Store) awaitLeader(shard int) error {
 func (s *Store) addBackups(b *rdma.Batch, shard int, r ref, content []byte) {
 	for _, at := range s.backups(shard) {
 		b.Chain()
-		b.Write(s.extentAt(at, r.extent), content)
+		b.Write(s.extentAt(at, r), content)
 	}
 }
 

@@ -87,15 +87,18 @@ func (s *Store) restore(shard int, to node.Replica, copying bool) error {
 		return err
 	}
 	if s.layout.extents() {
-		if err := s.copyExtents(shard, func(off uint64) error { return area(s.slabs, off, s.extent) }); err != nil {
+		if err := s.copyExtents(shard, func(off, n uint64) error { return area(s.slabs, off, n) }); err != nil {
 			return err
 		}
 	}
 	return c.Flush()
 }
 
+// marksAtOnce is how many extents are looked at in a trip.
+const marksAtOnce = 512
+
 // copyExtents copies the contents of those that were ever claimed: others have none.
-func (s *Store) copyExtents(shard int, extent func(off uint64) error) error {
+func (s *Store) copyExtents(shard int, extent func(off, n uint64) error) error {
 	for from := uint64(0); from < s.allExtents(); from += marksAtOnce {
 		b := s.ep.Batch()
 		for i := range min(marksAtOnce, s.allExtents()-from) {
@@ -104,7 +107,10 @@ func (s *Store) copyExtents(shard int, extent func(off uint64) error) error {
 		err := s.do(stepCopyToSpare, b)
 		for i := range b.Len() {
 			if err == nil && b.Op(i).Word(0) != 0 {
-				err = extent(s.extentOff(from + uint64(i)))
+				r := ref{extent: from + uint64(i), stamp: b.Op(i).Word(0) >> 1}
+				if _, place := s.unitOf(r.extent); s.real(s.class(r.stamp), place) {
+					err = extent(s.extentOff(r), s.sizeOf(s.class(r.stamp)))
+				}
 			}
 		}
 		b.Release()

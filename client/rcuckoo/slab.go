@@ -32,20 +32,28 @@ type ExtentStats struct {
 	Scans   uint64 // slabs whose marks it read
 	Handed  uint64 // slabs that it got from nodes
 	Rescued uint64 // extents in the hands of clients that were gone
+	Carved  uint64 // units whose class it changed
+	// Collided are units whose class it did not change, as another client got some of their extents.
+	Collided uint64
 }
 
 // stock is what a client has in a shard.
 type stock struct {
-	opened     bool                // the hand of its identity's last holder is empty
+	opened     bool                // the hands of its identity's last holder are empty
 	full       bool                // all slabs are handed out
-	hand       []ref               // claimed, and not taken
-	hints      []ref               // from first on: uses that have ended. One that has been over for longest is first, as its readers had most time
-	first      int                 //
+	of         []sized             // by class
 	unresolved kit.Unresolved[ref] // taken, by operations of which it is not known what became of them
 	mine       []int               // slabs
 	cursor     int                 // of mine
 	next       int                 // another client's slab that is scanned next
 	marks      []uint64            // of the last scan, or claim
+}
+
+// sized is what a client has of a class.
+type sized struct {
+	hand  []ref // claimed, and not taken
+	hints []ref // from first on: uses that have ended. One that has been over for longest is first, as its readers had most time
+	first int
 }
 
 const (
@@ -58,20 +66,25 @@ const (
 )
 
 // forget forgets what the client has in a shard: it is not the client's any more.
-func (x *extents) forget(shard int) { x.stocks[shard] = stock{} }
+func (x *extents) forget(shard int) { x.stocks[shard] = stock{of: make([]sized, x.Classes)} }
 
 func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration) *extents {
-	return &extents{layout: l, ep: ep, id: ep.Client(), timeout: timeout, stocks: make([]stock, l.Shards)}
+	x := &extents{layout: l, ep: ep, id: ep.Client(), timeout: timeout, stocks: make([]stock, l.Shards)}
+	for shard := range x.stocks {
+		x.forget(shard)
+	}
+	return x
 }
 
-// take returns an extent of a shard for a value of so many bytes, with the stamp of its use. It is
+// take returns an extent of a shard for a key and a value of so many bytes, with the stamp of its use. It is
 // the client's until a row names it. The error wraps client.ErrFull when there is none, and
 // rdma.ErrTimeout when none was found by the time until. Operations of the client's in that shard
 // are over.
-func (x *extents) take(shard, length int, until time.Duration) (ref, error) {
-	st := &x.stocks[shard]
+func (x *extents) take(shard, key, length int, until time.Duration) (ref, error) {
+	class := x.classFor(key + length)
+	st := &x.stocks[shard].of[class]
 	if len(st.hand) == 0 {
-		if err := x.refill(shard, until); err != nil {
+		if err := x.refill(shard, class, until); err != nil {
 			return ref{}, fmt.Errorf("take an extent of shard %d: %w", shard, err)
 		}
 	}
@@ -84,7 +97,7 @@ func (x *extents) take(shard, length int, until time.Duration) (ref, error) {
 // give takes an extent back that no row names, nor will: its operation came to nothing. It is taken
 // again next, for the same use.
 func (x *extents) give(shard int, r ref) {
-	st := &x.stocks[shard]
+	st := &x.stocks[shard].of[x.class(r.stamp)]
 	st.hand = append(st.hand, r)
 }
 
@@ -99,9 +112,11 @@ func (x *extents) markUnresolved(shard int, r ref) {
 func (x *extents) hasClaims(shard int) bool { return x.stocks[shard].marks != nil }
 
 // ended tells that a use has ended.
-func (x *extents) ended(shard int, r ref) { x.stocks[shard].hint(r) }
+func (x *extents) ended(shard int, r ref) { x.hint(shard, r) }
 
-func (st *stock) hint(r ref) {
+func (x *extents) hint(shard int, r ref) { x.stocks[shard].of[x.class(r.stamp)].hint(r) }
+
+func (st *sized) hint(r ref) {
 	if st.first > mostHints {
 		st.hints = st.hints[:copy(st.hints, st.hints[st.first:])]
 		st.first = 0
@@ -111,14 +126,14 @@ func (st *stock) hint(r ref) {
 	}
 }
 
-func (st *stock) known() int { return len(st.hints) - st.first }
+func (st *sized) known() int { return len(st.hints) - st.first }
 
 // want is how many extents a client claims at once, and enough how many are worth the trip.
 func (x *extents) want() int   { return min(claimAtOnce, x.SlabExtents) }
 func (x *extents) enough() int { return (x.want() + 3) / 4 }
 
-// refill claims extents for a stock that has none.
-func (x *extents) refill(shard int, until time.Duration) error {
+// refill claims extents of a class for a stock that has none.
+func (x *extents) refill(shard, class int, until time.Duration) error {
 	st := &x.stocks[shard]
 	if !st.opened {
 		if _, err := x.reclaim(shard, x.id, until); err != nil {
@@ -130,10 +145,10 @@ func (x *extents) refill(shard int, until time.Duration) error {
 		return err
 	}
 	for {
-		if err := x.seek(shard, until); err != nil {
+		if err := x.seek(shard, class, until); err != nil {
 			return err
 		}
-		if err := x.claim(shard, until); err != nil || len(st.hand) > 0 {
+		if err := x.claim(shard, class, until); err != nil || len(st.of[class].hand) > 0 {
 			return err
 		}
 		if x.ep.Now() >= until { // others were faster, each time
@@ -142,104 +157,155 @@ func (x *extents) refill(shard int, until time.Duration) error {
 	}
 }
 
-// seek makes sure that something is known to be free.
-func (x *extents) seek(shard int, until time.Duration) error {
+// seek makes sure that something of a class is known to be free, unless others were faster. A unit
+// changes its class when the slabs that are looked at have too little of it.
+func (x *extents) seek(shard, class int, until time.Duration) error {
 	st := &x.stocks[shard]
+	carvable := -1
 	for range min(len(st.mine), ownScans) {
-		if st.known() >= x.enough() {
+		if st.of[class].known() >= x.enough() {
 			return nil
 		}
 		st.cursor = (st.cursor + 1) % len(st.mine)
-		if err := x.scan(shard, st.mine[st.cursor], until); err != nil {
+		others, err := x.scan(shard, class, st.mine[st.cursor], until)
+		if err != nil {
+			return err
+		}
+		if others {
+			carvable = st.mine[st.cursor]
+		}
+	}
+	if st.of[class].known() >= x.enough() {
+		return nil
+	}
+	if carvable >= 0 {
+		if err := x.carve(shard, class, carvable, until); err != nil || st.of[class].known() >= x.enough() {
 			return err
 		}
 	}
-	if st.known() >= x.enough() {
-		return nil
-	}
 	if !st.full {
-		err := x.grow(shard)
-		if !errors.Is(err, client.ErrFull) {
+		slab, err := x.grow(shard)
+		switch {
+		case err == nil && class == 0:
+			x.hintAll(shard, slab)
+			return nil
+		case err == nil:
+			return x.carve(shard, class, slab, until)
+		case !errors.Is(err, client.ErrFull):
 			return err
 		}
 		st.full = true
 		st.next = x.ep.Rand().IntN(x.Slabs) // so that clients do not all look in the same one
 	}
-	for range x.Slabs {
-		if st.known() >= x.enough() {
+	for {
+		before := x.stats.Collided
+		if err := x.seekAll(shard, class, until); err != nil || st.of[class].known() > 0 || x.stats.Collided > before {
+			return err
+		}
+		// What the client itself has in its other hands may be all that keeps a unit in its class.
+		n, err := x.endHands(shard, class, until)
+		switch {
+		case err != nil:
+			return err
+		case n == 0:
+			return fmt.Errorf("none of its %d slabs of %d extents has room for %d bytes: %w", x.Slabs, x.SlabExtents, x.sizeOf(class), client.ErrFull)
+		}
+	}
+}
+
+// seekAll looks through all slabs, from where it ended before.
+func (x *extents) seekAll(shard, class int, until time.Duration) error {
+	st := &x.stocks[shard]
+	for n := range x.Slabs + ownScans { // the first ones again, as their units did not change their class yet
+		if st.of[class].known() >= x.enough() {
 			return nil
 		}
 		st.next = (st.next + 1) % x.Slabs
-		if err := x.scan(shard, st.next, until); err != nil {
+		others, err := x.scan(shard, class, st.next, until)
+		if err == nil && others && n >= min(ownScans, x.Slabs) && st.of[class].known() < x.enough() {
+			err = x.carve(shard, class, st.next, until)
+		}
+		if err != nil {
 			return err
 		}
-	}
-	if st.known() == 0 {
-		return fmt.Errorf("all of its %d slabs of %d extents are in use: %w", x.Slabs, x.SlabExtents, client.ErrFull)
 	}
 	return nil
 }
 
-// readMarks reads the marks of a slab that was handed out. They are valid until the next call.
-func (x *extents) readMarks(shard, slab int, until time.Duration) ([]uint64, error) {
+// readMarks reads the marks of a slab that was handed out, for the first places of its units. They
+// are valid until the next call.
+func (x *extents) readMarks(shard, slab, places int, until time.Duration) ([]uint64, error) {
 	st := &x.stocks[shard]
 	b := x.ep.Batch()
 	defer b.Release()
-	op := b.Read(x.slabAt(shard, slab), x.SlabExtents*markBytes)
+	n := places * x.SlabExtents
+	op := b.Read(x.slabAt(shard, slab), n*markBytes)
 	if err := x.do(stepScanMarks, b, until); err != nil {
 		return nil, fmt.Errorf("read the marks of slab %d: %w", slab, err)
 	}
 	st.marks = st.marks[:0]
-	for i := range x.SlabExtents {
+	for i := range n {
 		st.marks = append(st.marks, le.Uint64(op.Buf[i*markBytes:]))
 	}
 	return st.marks, nil
 }
 
-// scan looks for free extents in a slab. Where it begins is drawn, for clients that scan the same
-// one.
-func (x *extents) scan(shard, slab int, until time.Duration) error {
-	marks, err := x.readMarks(shard, slab, until)
+// scan looks for free extents of a class in a slab. Where it begins is drawn, for clients that scan
+// the same one. others: units of other classes seem to have free extents, too.
+func (x *extents) scan(shard, class, slab int, until time.Duration) (others bool, err error) {
+	marks, err := x.readMarks(shard, slab, 1<<class, until)
 	if err != nil {
-		return err
+		return false, err
 	}
 	x.stats.Scans++
 	from := x.ep.Rand().IntN(len(marks))
 	for n := range marks {
 		i := (from + n) % len(marks)
-		if m := marks[i]; m&1 == 0 {
-			x.stocks[shard].hint(ref{extent: uint64(slab*x.SlabExtents + i), stamp: m >> 1})
+		switch m := marks[i]; {
+		case m&1 != 0:
+		case x.class(m>>1) == class:
+			unit := uint64(slab*x.SlabExtents + i%x.SlabExtents)
+			x.hint(shard, ref{extent: x.extentIn(unit, i/x.SlabExtents), stamp: m >> 1})
+		default:
+			others = others || i < x.SlabExtents
 		}
 	}
-	return nil
+	return others, nil
 }
 
 // grow asks the node for a slab. A crash behind that leaves one slab more, in which all is free.
-func (x *extents) grow(shard int) error {
+func (x *extents) grow(shard int) (slab int, err error) {
 	if x.Replicas > 1 {
-		return client.ErrFull // all were, when the pool was made
+		return 0, client.ErrFull // all were, when the pool was made
 	}
 	home, index := x.leads[shard].Node, x.leads[shard].Index
 	r := rdma.Request{Step: stepAskForASlab, Proc: node.ProcGrow}
 	r.Arg = [6]uint64{x.counts.of(index), x.slabs.of(index), x.slab, uint64(x.Slabs), 1}
 	if err := x.ep.Call(home, &r, x.timeout); err != nil {
-		return fmt.Errorf("ask node %d for a slab: %w", home, err)
+		return 0, fmt.Errorf("ask node %d for a slab: %w", home, err)
 	}
 	x.stats.Handed++
-	st, slab := &x.stocks[shard], int(r.Ret[0])
-	st.mine = append(st.mine, slab)
-	for i := range x.SlabExtents {
-		st.hint(ref{extent: uint64(slab*x.SlabExtents + i)})
-	}
-	return nil
+	st := &x.stocks[shard]
+	st.mine = append(st.mine, int(r.Ret[0]))
+	return int(r.Ret[0]), nil
 }
 
-// claim tries to get extents that are known to be free: steps 1 and 2. What the hand named before
+// hintAll notes that all of a new slab is free.
+func (x *extents) hintAll(shard, slab int) {
+	for i := range x.SlabExtents {
+		x.hint(shard, ref{extent: x.extentIn(uint64(slab*x.SlabExtents+i), 0)})
+	}
+}
+
+// claim tries to get extents of a class that are known to be free: steps 1 and 2. What the hand named before
 // has been taken, and rows name it, or it was given back as free.
-func (x *extents) claim(shard int, until time.Duration) error {
-	st := &x.stocks[shard]
-	n := min(st.known(), x.want())
-	hints := st.hints[st.first : st.first+n]
+func (x *extents) claim(shard, class int, until time.Duration) error {
+	st, of := &x.stocks[shard], &x.stocks[shard].of[class]
+	n := min(of.known(), x.want())
+	if n == 0 {
+		return nil
+	}
+	hints := of.hints[of.first : of.first+n]
 	st.marks = st.marks[:0]
 	for i := range hints {
 		st.marks = append(st.marks, mark(hints[i].stamp, false))
@@ -247,11 +313,11 @@ func (x *extents) claim(shard int, until time.Duration) error {
 	}
 	b := x.ep.Batch()
 	b.Chain()
-	x.addHand(b, shard, hints)
+	x.addHand(b, shard, class, hints)
 	for i, r := range hints {
 		b.CompareSwap(x.markAt(shard, r.extent), st.marks[i], mark(r.stamp, true))
 	}
-	st.first += n
+	of.first += n
 	if err := x.do(stepClaimExtents, b, until); err != nil {
 		st.opened = false // what was claimed is found in the hand
 		b.Release()
@@ -259,12 +325,12 @@ func (x *extents) claim(shard int, until time.Duration) error {
 	}
 	for i := n - 1; i >= 0; i-- { // the oldest is taken first
 		if b.Op(1 + i).Swapped() {
-			st.hand = append(st.hand, hints[i])
+			of.hand = append(of.hand, hints[i])
 		}
 	}
 	b.Release()
-	x.stats.Claims += uint64(len(st.hand))
-	x.stats.Missed += uint64(n - len(st.hand))
+	x.stats.Claims += uint64(len(of.hand))
+	x.stats.Missed += uint64(n - len(of.hand))
 	return nil
 }
 
@@ -281,28 +347,23 @@ func (x *extents) do(step rdma.Step, b *rdma.Batch, until time.Duration) error {
 // errNoTime ends a step of an operation that has used up its time.
 var errNoTime = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 
-// walk yields the slabs of a shard that were handed out, and of each extent the stamp of the last
-// use that has ended, and that of the last use of all. It may run while clients work.
-func (x *extents) walk(shard int, yield func(slab int, ended, stamps []uint64) error) error {
+// walk yields the slabs of a shard that were handed out, with all of their marks: see markOf. It may
+// run while clients work.
+func (x *extents) walk(shard int, yield func(slab int, marks []uint64) error) error {
 	handed, err := rdma.ReadWord(x.ep, stepReadCounts, x.at(x.counts, shard, 0), x.timeout)
 	if err != nil {
 		return fmt.Errorf("read how many slabs shard %d has: %w", shard, err)
 	}
-	ended, stamps := make([]uint64, x.SlabExtents), make([]uint64, x.SlabExtents)
 	slabs := x.Slabs
 	if x.Replicas == 1 {
 		slabs = min(int(handed), slabs)
 	}
 	for slab := range slabs {
-		marks, err := x.readMarks(shard, slab, x.ep.Now()+x.timeout)
+		marks, err := x.readMarks(shard, slab, x.most(), x.ep.Now()+x.timeout)
 		if err != nil {
 			return fmt.Errorf("walk shard %d: %w", shard, err)
 		}
-		for i, m := range marks {
-			stamps[i] = m >> 1
-			ended[i] = stamps[i] - m&1
-		}
-		if err := yield(slab, ended, stamps); err != nil {
+		if err := yield(slab, marks); err != nil {
 			return err
 		}
 	}

@@ -32,6 +32,8 @@ const (
 	stepReadExtents       rdma.Step = "read extents"
 	stepReadRowsOfExtents rdma.Step = "read rows of extents"
 	stepFreeExtents       rdma.Step = "free extents"
+	stepHoldUnits         rdma.Step = "hold units" // whose class changes
+	stepReleaseUnits      rdma.Step = "release units"
 )
 
 // The steps of a repair, of a change of leader, and of looks at a pool.
@@ -52,6 +54,7 @@ var Steps = []rdma.Step{
 	stepReadRows, stepReadRowsAgain, stepReadExtent, stepReadNeighbours, stepLock, stepWriteRows, stepWriteBackups, stepLetGo, stepDone,
 	stepGiveUp, stepReadIntents, stepReadGrowth, stepShareGrowth, stepRaiseLevel, stepAskForASegment, stepReadWord,
 	stepReadCounts, stepAskForASlab, stepScanMarks, stepClaimExtents, stepReadHand, stepReadExtents, stepReadRowsOfExtents, stepFreeExtents,
+	stepHoldUnits, stepReleaseUnits,
 	stepTakeLeases, stepTurnRepairBits, stepReadRedo, stepRollForward, stepClearLocks, stepFreeLeases, stepTakeOver, stepCopyToSpare,
 	stepReadTable,
 }

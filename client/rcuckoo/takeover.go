@@ -21,8 +21,8 @@ import (
 //	2. Intents: idle, with these sequences. So a client in the midst of an operation finds by its intent and its redo there
 //	   whether it had begun, and its next sequence is above all that can be read. If it died, so is its successor's.
 //	3. Locks, leases and hands were never used on this copy, as it never led: they are zero.
-//	4. Marks, from the rows: an extent that a row names is used, with the ref's stamp. All others are free, with the greatest
-//	   stamp that their content bears on any copy: so the next use's stamp is above it.
+//	4. Marks, from the rows: an extent that a row names is used, with the ref's stamp, which has its unit's class. The unit's other
+//	   extents are free, in that class. All other marks are zero.
 //
 //	5. The growth, from the rows: the level of the one that was divided most often; of that all is handed out where the others are
 //	   of it, too, and else nothing.
@@ -31,12 +31,15 @@ import (
 // another copy leads, before they do anything there (see Store.applyView); the hands, from which
 // others would free it, are empty.
 //
-// Why no stamp names two contents that a client can read: one that has a ref has read it in a row,
-// in this epoch, and a value that a row names was whole on all copies before the redo was written.
-// So a stamp above those of all contents was never in a row. An operation whose redo is whole
-// nowhere never happened: no row of it was written on any copy that is left (C1), and none on the
-// former leader (C2). A redo of an operation that ended long ago changes nothing: all rows that it
-// names have its versions, or later ones, or are torn by an operation whose own redo is whole, too.
+// Marks that no row names begin anew, and so stamps may come again that were there under the former
+// leader. No client takes the one use for the other: a ref is read in a row and followed in one
+// epoch, as what fails with an epoch's end begins again at the rows; what is to be claimed is
+// forgotten; CASes of earlier epochs do not land, and intents are idle, so that no redo of before
+// ends a use again. A value is whole on all copies before a row names it, whatever its extent had
+// before. An operation whose redo is whole nowhere never happened: no row of it was written on any
+// copy that is left (C1), and none on the former leader (C2). A redo of an operation that ended long
+// ago changes nothing: all rows that it names have its versions, or later ones, or are torn by an
+// operation whose own redo is whole, too.
 
 // takeOver makes the copy of a shard that leads in the view a leader.
 func (s *Store) takeOver(shard int) error {
@@ -138,9 +141,6 @@ func (s *Store) resume(shard, from int, found []begun) error {
 	return nil
 }
 
-// marksAtOnce is how many extents are looked at in a trip.
-const marksAtOnce = 512
-
 // remake does 4 and 5.
 func (s *Store) remake(shard int) error {
 	named, most, least := map[uint64]uint64{}, 0, MaxLevels // stamps; levels
@@ -154,7 +154,7 @@ func (s *Store) remake(shard int) error {
 			most, least = max(most, s.level(r)), min(least, s.level(r))
 		}
 		for slot := range s.entries {
-			if e := s.entry(r, slot); s.sound(e) && e.meta.extent() && s.names(s.ref(e)) {
+			if e := s.entry(r, slot); s.sound(e) && e.meta.extent() && s.names(s.ref(e), e.meta.key()) {
 				named[s.ref(e).extent] = s.ref(e).stamp
 			}
 		}
@@ -167,14 +167,11 @@ func (s *Store) remake(shard int) error {
 			return err
 		}
 	}
-	for from := uint64(0); from < s.allExtents(); from += marksAtOnce {
-		stamps := make([]uint64, min(marksAtOnce, s.allExtents()-from))
-		for _, at := range s.copies[shard] {
-			if err := s.latestStamps(shard, at, from, stamps); err != nil {
-				return err
-			}
-		}
-		if err := s.remark(shard, from, stamps, named); err != nil {
+	if !s.layout.extents() {
+		return nil
+	}
+	for slab := range s.Slabs {
+		if err := s.remark(shard, slab, named); err != nil {
 			return err
 		}
 	}
@@ -200,46 +197,57 @@ func (s *Store) remakeGrowth(shard, most, least int) error {
 	return nil
 }
 
-// latestStamps reads those in the contents of extents on a copy, and keeps the greatest.
-func (s *Store) latestStamps(shard int, at node.Replica, from uint64, stamps []uint64) error {
+// remark gives the extents of a slab their marks, which are zero, or those of a master that did not
+// come to the end.
+func (s *Store) remark(shard, slab int, named map[uint64]uint64) error {
 	b := s.ep.Batch()
 	defer b.Release()
-	for i := range stamps {
-		b.Read(s.extentAt(at, from+uint64(i)).Add(stampAt), 8)
-	}
-	if err := s.do(stepTakeOver, b); err != nil {
-		return fmt.Errorf("read extents of shard %d: %w", shard, err)
-	}
-	for i := range stamps {
-		stamps[i] = max(stamps[i], le.Uint64(b.Op(i).Buf))
-	}
-	return nil
-}
-
-// remark gives extents their marks, which are zero, or those of a master that did not come to the
-// end.
-func (s *Store) remark(shard int, from uint64, stamps []uint64, named map[uint64]uint64) error {
-	b, next := s.ep.Batch(), s.ep.Batch()
-	defer b.Release()
-	defer next.Release()
-	for i := range stamps {
-		b.Read(s.markAt(shard, from+uint64(i)), markBytes)
-	}
+	op := b.Read(s.slabAt(shard, slab), s.slabMarks()*markBytes)
 	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("read marks of shard %d: %w", shard, err)
 	}
-	for i := range stamps {
-		extent, now := from+uint64(i), le.Uint64(b.Op(i).Buf)
-		want := mark(stamps[i], false)
-		if stamp, ok := named[extent]; ok {
-			want = mark(stamp, true)
+	next := s.ep.Batch()
+	defer next.Release()
+	for i := range s.SlabExtents {
+		unit := uint64(slab*s.SlabExtents + i)
+		free, err := s.freeMark(unit, named)
+		if err != nil {
+			return fmt.Errorf("shard %d: %w", shard, err)
 		}
-		if now != want {
-			next.CompareSwap(s.markAt(shard, extent), now, want)
+		for place := range s.most() {
+			extent, now, want := s.extentIn(unit, place), le.Uint64(op.Buf[(place*s.SlabExtents+i)*markBytes:]), uint64(0)
+			if s.real(s.class(free>>1), place) {
+				want = free
+			}
+			if stamp, ok := named[extent]; ok {
+				want = mark(stamp, true)
+			}
+			if now != want {
+				next.CompareSwap(s.markAt(shard, extent), now, want)
+			}
 		}
+	}
+	if next.Len() == 0 {
+		return nil
 	}
 	if err := s.do(stepTakeOver, next); err != nil {
 		return fmt.Errorf("mark extents of shard %d: %w", shard, err)
 	}
 	return nil
+}
+
+// freeMark is the mark of a free extent in a unit whose extents rows name: it has their class.
+func (s *Store) freeMark(unit uint64, named map[uint64]uint64) (free uint64, err error) {
+	class := -1
+	for place := range s.most() {
+		stamp, ok := named[s.extentIn(unit, place)]
+		switch {
+		case !ok:
+		case class >= 0 && class != s.class(stamp):
+			return 0, fmt.Errorf("rows name extents of two sizes in unit %d: %w", unit, client.ErrDamaged)
+		default:
+			class = s.class(stamp)
+		}
+	}
+	return mark(withClass(0, max(class, 0)), false), nil
 }

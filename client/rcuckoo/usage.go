@@ -35,7 +35,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "entries", Count: rows * uint64(l.entries), Bytes: rows * uint64(l.rowBytes)},
 		{Name: "lock words", Count: locks, Bytes: 16 * locks},
 		{Name: "queues of locks", Count: copies * uint64(l.Tickets), Bytes: copies * l.tickets.each},
-		{Name: "intents, redos and hands", Count: records, Bytes: records * (intentBytes + l.redo + handBytes)},
+		{Name: "intents, redos and hands", Count: records, Bytes: records * (intentBytes + l.redo + l.handsBytes())},
 	}
 	if l.Levels > 0 {
 		uses = append(uses, client.Use{Name: "rows that tables grew by", Count: grown * replicas, Bytes: grown * replicas * uint64(l.rowBytes)})
