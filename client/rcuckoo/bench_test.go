@@ -109,7 +109,7 @@ func (x *bench) floorGet(e *record) {
 		return
 	}
 	b = x.ep.Batch()
-	b.Read(x.extentAt(x.leads[0], e.r.extent), extentHeader+storetest.KeyBytes+len(x.value))
+	b.Read(x.extentAt(x.leads[0], e.r), extentHeader+storetest.KeyBytes+len(x.value))
 	x.finish(b)
 	b.Release()
 }
@@ -125,7 +125,7 @@ func (x *bench) floorUpdate(e *record) {
 	if len(x.scratch) > 0 {
 		p := b.Alloc(extentHeader + storetest.KeyBytes + len(x.value))
 		copy(p[extentHeader+storetest.KeyBytes:], x.value)
-		b.Write(x.extentAt(x.leads[0], x.scratch[x.rng.IntN(len(x.scratch))].extent), p)
+		b.Write(x.extentAt(x.leads[0], x.scratch[x.rng.IntN(len(x.scratch))]), p)
 	}
 	word, _ := x.lockOf(e.at.first)
 	b.MaskedCompareSwap(x.lockAt(0, word), 0, 0, 0, 0)

@@ -14,7 +14,7 @@ func TestCheckOfExtents(t *testing.T) {
 		must(t, s.Insert([]byte{byte(i)}, make([]byte, 500)))
 	}
 	f := s.opt.Pool.(rdma.Fabric)
-	in := len(s.extents.stocks[0].hand)
+	in := len(s.extents.stocks[0].of[0].hand)
 	r, err := Check(f)
 	must(t, err)
 	if len(r.Damage) > 0 || len(r.Waiting) != in || in == 0 {
@@ -26,14 +26,14 @@ func TestCheckOfExtents(t *testing.T) {
 	}
 	lost, err := takeNow(s.extents, 0, 5)
 	must(t, err)
-	for _, u := range append(s.extents.stocks[0].hand, lost) { // which its hand does not have
-		write(t, s.extents, func(b *rdma.Batch) { s.extents.addHand(b, 0, nil) })
+	for _, u := range append(s.extents.stocks[0].of[0].hand, lost) { // which its hand does not have
+		write(t, s.extents, func(b *rdma.Batch) { s.extents.addHand(b, 0, 0, nil) })
 		if u == lost {
 			continue
 		}
 		write(t, s.extents, func(b *rdma.Batch) { s.addMark(b, 0, u) })
 	}
-	s.extents.stocks[0].hand = nil
+	s.extents.stocks[0].of[0].hand = nil
 	if r, err = Check(f); err != nil || len(r.Damage) != 1 || len(r.Waiting) > 0 {
 		t.Errorf("an extent is lost: %+v, %v", r, err)
 	}

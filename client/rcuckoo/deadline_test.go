@@ -66,7 +66,7 @@ func TestNoTimeForAnExtent(t *testing.T) {
 	f := memPool(t, 1, extentPool(1))
 	s := storeOn(t, f, Options{})
 	for n, until := range []time.Duration{s.ep.Now() - 1, s.ep.Now() + time.Minute} {
-		_, err := s.extents.take(0, 100, until)
+		_, err := s.extents.take(0, 0, 100, until)
 		if late := n == 0; late != errors.Is(err, rdma.ErrTimeout) {
 			t.Errorf("take %d: %v", n, err)
 		}

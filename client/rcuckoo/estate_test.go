@@ -63,8 +63,15 @@ func estateParams() Params {
 	return p
 }
 
-func newEstate(t *testing.T, seed uint64, o sim.Options, workers, keys int) *estate {
-	e := &estate{t: t, seed: seed, l: lay(t, estateParams(), 1), wrote: map[ref]string{}, named: map[ref]bool{}}
+// classedEstate are parameters of a pool with three classes.
+func classedEstate() Params {
+	p := estateParams()
+	p.ExtentBytes, p.Classes = 232, 3
+	return p
+}
+
+func newEstate(t *testing.T, seed uint64, p Params, o sim.Options, workers, keys int) *estate {
+	e := &estate{t: t, seed: seed, l: lay(t, p, 1), wrote: map[ref]string{}, named: map[ref]bool{}}
 	o.Memory, o.Handler = e.l.bytes, node.Serve
 	e.v = sim.New(o)
 	for i := range workers {
@@ -105,7 +112,10 @@ func (o *owner) start(ops int) {
 				return
 			}
 		}
-		hand := len(o.x.stocks[0].hand)
+		hand := 0
+		for _, of := range o.x.stocks[0].of {
+			hand += len(of.hand)
+		}
 		n, err := o.x.leave(0, ep.Client())
 		if errors.Is(err, rdma.ErrClosed) {
 			return
@@ -124,6 +134,8 @@ func (o *owner) count() {
 		o.stats.Handed += o.x.stats.Handed
 		o.stats.Claims += o.x.stats.Claims
 		o.stats.Missed += o.x.stats.Missed
+		o.stats.Carved += o.x.stats.Carved
+		o.stats.Collided += o.x.stats.Collided
 	}
 }
 
@@ -166,8 +178,12 @@ func (o *owner) move(ep rdma.Endpoint, k *held) error {
 }
 
 func (o *owner) put(ep rdma.Endpoint, k *held, comesToNothing bool) error {
-	value := fmt.Sprintf("%d.%d.%d.%0*d", o.seed, o.me, len(o.wrote), ep.Rand().IntN(60), 7)
-	r, err := takeNow(o.x, 0, len(value))
+	digits := ep.Rand().IntN(60)
+	if o.l.Classes > 1 {
+		digits = []int{5, 60, 150}[(len(o.wrote)/8+ep.Rand().IntN(2))%3] // there is more of one size for a while
+	}
+	value := fmt.Sprintf("%d.%d.%d.%0*d", o.seed, o.me, len(o.wrote), digits, 7)
+	r, err := o.x.take(0, len(k.key), len(value), ep.Now()+o.x.timeout)
 	if errors.Is(err, client.ErrFull) {
 		o.full++
 		ep.Sleep(20 * time.Microsecond)
@@ -397,11 +413,12 @@ func (e *estate) over() bool {
 	return true
 }
 
-// audit: every extent is either named by one row, with its value, or free to be taken.
+// audit: every extent is either named by one row, with its value, or free to be taken; and so is all
+// of each unit of which no extent is named.
 func (e *estate) audit() {
 	ep, err := e.v.Open("audit")
 	must(e.t, err)
-	named := map[uint64]bool{}
+	named, units := map[uint64]bool{}, map[uint64]bool{}
 	for _, k := range e.keys {
 		if err := e.read(ep, k); err != nil {
 			e.fail("%s: %v", k.key, err)
@@ -411,12 +428,14 @@ func (e *estate) audit() {
 				e.fail("extent %d has two keys", k.ref.extent)
 			}
 			named[k.ref.extent] = true
+			unit, _ := e.l.unitOf(k.ref.extent)
+			units[unit] = true
 		}
 	}
 	x := openExtents(e.l, ep)
 	free := map[uint64]bool{}
 	for {
-		r, err := takeNow(x, 0, 1)
+		r, err := takeNow(x, 0, e.l.ExtentBytes)
 		if errors.Is(err, client.ErrFull) {
 			break
 		}
@@ -424,13 +443,14 @@ func (e *estate) audit() {
 			e.fail("%v", err)
 			return
 		}
-		if free[r.extent] || named[r.extent] {
-			e.fail("extent %d is handed out, taken before: %v, named: %v", r.extent, free[r.extent], named[r.extent])
+		unit, _ := e.l.unitOf(r.extent)
+		if free[unit] || units[unit] {
+			e.fail("unit %d is handed out, taken before: %v, named: %v", unit, free[unit], units[unit])
 			return
 		}
-		free[r.extent] = true
+		free[unit] = true
 	}
-	if all := int(e.l.allExtents()); len(free)+len(named) != all {
-		e.fail("%d extents are free and %d in use, of %d", len(free), len(named), all)
+	if all := int(e.l.allUnits()); len(free)+len(units) != all {
+		e.fail("%d units are free and %d in use, of %d", len(free), len(units), all)
 	}
 }

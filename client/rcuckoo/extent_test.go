@@ -21,7 +21,7 @@ func TestExtent(t *testing.T) {
 		key := rapid.SliceOfN(rapid.Byte(), 0, l.KeyBytes).Draw(r, "key")
 		value := rapid.SliceOfN(rapid.Byte(), 0, l.ExtentBytes).Draw(r, "value")
 		u := ref{rapid.Uint64Range(0, l.allExtents()-1).Draw(r, "extent"), len(value), rapid.Uint64Range(1, 1<<63).Draw(r, "stamp")}
-		if !l.names(u) {
+		if !l.names(u, 0) {
 			r.Fatalf("%+v is none", u)
 		}
 		b := ep.Batch()
@@ -61,7 +61,7 @@ func TestExtent(t *testing.T) {
 func TestRefs(t *testing.T) {
 	l := lay(t, small(), 1)
 	for u, ok := range map[ref]bool{{79, 100, 1}: true, {80, 100, 1}: false, {0, 101, 1}: false, {0, 0, 0}: false} {
-		if l.names(u) != ok {
+		if l.names(u, 0) != ok {
 			t.Errorf("%+v: %v", u, !ok)
 		}
 	}

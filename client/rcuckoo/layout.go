@@ -248,7 +248,7 @@ func (p *Params) validate(nodes int) error {
 		return fmt.Errorf("%w: %d slabs of %d extents (%d extents at most)", ErrParams, p.Slabs, p.SlabExtents, maxExtents)
 	case p.extents() && p.Slabs*p.SlabExtents == 0:
 		return fmt.Errorf("%w: values of %d bytes, of which %d lie in the row, and no slabs", ErrParams, p.ExtentBytes, p.InlineBytes)
-	case p.Classes < 0 || p.Classes > mostClasses || p.Slabs*p.SlabExtents > maxExtents>>max(p.Classes-1, 0):
+	case p.Classes < 0 || p.Classes > 1 && p.Classes > classesFor(extentBytes(*p)) || p.Slabs*p.SlabExtents > maxExtents>>max(p.Classes-1, 0):
 		return fmt.Errorf("%w: %d classes of %d extents", ErrParams, p.Classes, p.Slabs*p.SlabExtents)
 	case p.Tickets < 0 || p.Tickets > maxLockWords:
 		return fmt.Errorf("%w: %d queues for locks", ErrParams, p.Tickets)

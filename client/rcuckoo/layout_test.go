@@ -49,6 +49,7 @@ func drawParams(r *rapid.T) Params {
 		LockWords: n("lock words", 1, 9), Tickets: n("queues", 0, 9), Levels: max(n("levels", -3, 3), 0), Clients: n("clients", 1, 50), Timeout: time.Second}
 	if rapid.Bool().Draw(r, "extents") {
 		p.ExtentBytes, p.Slabs, p.SlabExtents = n("extent bytes", 0, 2000), n("slabs", 1, 40), n("extents a slab", 1, 40)
+		p.Classes = n("classes", 0, classesFor(extentBytes(p)))
 	}
 	return p
 }
@@ -77,7 +78,7 @@ func TestAreas(t *testing.T) {
 			add(p.LockWords, 8, func(i int) rdma.Addr { return l.lockAt(s, i) })
 			add(p.LockWords, 8, func(i int) rdma.Addr { return l.leaseAt(s, i) })
 			add(1, 8, func(int) rdma.Addr { return l.at(l.counts, s, 0) })
-			add(p.Clients, handBytes, func(i int) rdma.Addr { return l.handAt(s, rdma.ClientID(i+1)) })
+			add(p.Clients, l.handsBytes(), func(i int) rdma.Addr { return l.handAt(s, rdma.ClientID(i+1), 0) })
 			add(p.Clients, intentBytes, func(i int) rdma.Addr { return l.intentAt(s, rdma.ClientID(i+1)) })
 			add(p.Clients, l.redo, func(i int) rdma.Addr { return l.redoAt(l.leads[s], rdma.ClientID(i+1)) })
 			add(min(p.Levels, 1), growthBytes, func(int) rdma.Addr { return l.growthAt(s) })

@@ -22,12 +22,25 @@ func extentSeeds(n uint64) uint64 {
 // take what is free: no extent that is in use is handed out, no reader gets what was not written
 // for the use that it read of, and nothing is lost.
 func TestExtentsAtEveryCrash(t *testing.T) {
+	if sum := everyCrash(t, extentSeeds(8), estateParams()); sum.full == 0 {
+		t.Error("it was never full")
+	}
+}
+
+// TestClassesAtEveryCrash is the same with values of all sizes, whose units change their class; and
+// in the end all units that rows do not name can be of any class.
+func TestClassesAtEveryCrash(t *testing.T) {
+	if sum := everyCrash(t, extentSeeds(10), classedEstate()); sum.stats.Carved == 0 || sum.stats.Collided == 0 {
+		t.Errorf("no unit changed its class, or no two clients wanted one: %+v", sum.stats)
+	}
+}
+
+func everyCrash(t *testing.T, seeds uint64, p Params) (sum estate) {
 	alone(t)
-	var sum estate
 	runs := 0
-	for seed := uint64(1); seed <= extentSeeds(8); seed++ {
+	for seed := uint64(1); seed <= seeds; seed++ {
 		play := func(crash uint64) uint64 {
-			e := newEstate(t, seed, sim.Hostile(seed), 3, 15)
+			e := newEstate(t, seed, p, sim.Hostile(seed), 3, 15)
 			sent := e.run(crash)
 			runs++
 			sum.stats.Scans += e.stats.Scans
@@ -35,6 +48,8 @@ func TestExtentsAtEveryCrash(t *testing.T) {
 			sum.stats.Claims += e.stats.Claims
 			sum.stats.Missed += e.stats.Missed
 			sum.stats.Rescued += e.stats.Rescued
+			sum.stats.Carved += e.stats.Carved
+			sum.stats.Collided += e.stats.Collided
 			sum.full += e.full
 			sum.old += e.old
 			if t.Failed() {
@@ -47,9 +62,10 @@ func TestExtentsAtEveryCrash(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs: %+v, %d times full, %d refs were old", runs, sum.stats, sum.full, sum.old)
-	if runs < 400 || sum.stats.Scans == 0 || sum.stats.Missed == 0 || sum.stats.Rescued == 0 || sum.full == 0 || sum.old == 0 {
+	if runs < 400 || sum.stats.Scans == 0 || sum.stats.Missed == 0 || sum.stats.Rescued == 0 || sum.old == 0 {
 		t.Error("something never happened")
 	}
+	return sum
 }
 
 // TestHandOfWhatMoves: while keys go from one of their rows to the other and back, what is in the
@@ -58,7 +74,7 @@ func TestHandOfWhatMoves(t *testing.T) {
 	alone(t)
 	moves := 0
 	for seed := uint64(1); seed <= extentSeeds(40); seed++ {
-		e := newEstate(t, seed, sim.Hostile(seed), 2, 3)
+		e := newEstate(t, seed, estateParams(), sim.Hostile(seed), 2, 3)
 		first := e.owners[0]
 		gone := e.v.Go("settler", func(ep rdma.Endpoint) {
 			first.x = openExtents(e.l, ep)

@@ -38,7 +38,7 @@ func takeAll(t testing.TB, x *extents, shard int) (all []ref) {
 			return all
 		}
 		must(t, err)
-		if !x.names(r) {
+		if !x.names(r, 0) {
 			t.Fatalf("%+v is none", r)
 		}
 		all = append(all, r)
@@ -99,7 +99,7 @@ func TestTake(t *testing.T) {
 
 // takeNow takes an extent in the time that an operation has.
 func takeNow(x *extents, shard, length int) (ref, error) {
-	return x.take(shard, length, x.ep.Now()+x.timeout)
+	return x.take(shard, 0, length, x.ep.Now()+x.timeout)
 }
 
 // TestUnequalClients: a client that brings nothing into the pool any more keeps none of its memory
@@ -146,12 +146,12 @@ func TestWalk(t *testing.T) {
 	must(t, err)
 	write(t, x, func(b *rdma.Batch) { l.addMark(b, 2, a) })
 	slabs, used, over := 0, 0, 0
-	must(t, x.walk(2, func(_ int, ended, stamps []uint64) error {
+	must(t, x.walk(2, func(_ int, marks []uint64) error {
 		slabs++
-		for i := range stamps {
-			if stamps[i] != ended[i] {
+		for _, m := range marks {
+			if m&1 != 0 {
 				used++
-			} else if stamps[i] > 0 {
+			} else if m > 0 {
 				over++
 			}
 		}
@@ -178,14 +178,14 @@ func TestUnknownOutcome(t *testing.T) {
 				write(t, x, func(b *rdma.Batch) { l.addMark(b, 0, r) })
 				x.ended(0, r)
 			}
-			if err := x.claim(0, ep.Now()+1); !errors.Is(err, rdma.ErrTimeout) {
+			if err := x.claim(0, 0, ep.Now()+1); !errors.Is(err, rdma.ErrTimeout) {
 				t.Errorf("a claim that took too long: %v", err)
 			}
 			if again := takeAll(t, x, 0); len(again) != 7 {
 				t.Errorf("seed %d: took %+v, want those that were claimed", seed, again)
 			}
 			x.timeout = time.Nanosecond
-			if err := x.grow(1); !errors.Is(err, rdma.ErrTimeout) {
+			if _, err := x.grow(1); !errors.Is(err, rdma.ErrTimeout) {
 				t.Errorf("a call that took too long: %v", err)
 			}
 			ep.Sleep(time.Millisecond)
