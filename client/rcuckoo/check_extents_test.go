@@ -14,7 +14,8 @@ func TestCheckOfExtents(t *testing.T) {
 		must(t, s.Insert([]byte{byte(i)}, make([]byte, 500)))
 	}
 	f := s.opt.Pool.(rdma.Fabric)
-	in := len(s.extents.stocks[0].of[0].hand)
+	hand := &s.extents.stocks[0].of[1].hand
+	in := len(*hand)
 	r, err := Check(f)
 	must(t, err)
 	if len(r.Damage) > 0 || len(r.Waiting) != in || in == 0 {
@@ -24,16 +25,16 @@ func TestCheckOfExtents(t *testing.T) {
 	if r, e := Check(f); err != nil || e != nil || n != in || len(r.Damage)+len(r.Waiting) > 0 {
 		t.Errorf("gave %d extents back, of %d: %v; %+v, %v", n, in, err, r, e)
 	}
-	lost, err := takeNow(s.extents, 0, 5)
+	lost, err := takeNow(s.extents, 0, 500)
 	must(t, err)
-	for _, u := range append(s.extents.stocks[0].of[0].hand, lost) { // which its hand does not have
-		write(t, s.extents, func(b *rdma.Batch) { s.extents.addHand(b, 0, 0, nil) })
+	for _, u := range append(*hand, lost) { // which its hand does not have
+		write(t, s.extents, func(b *rdma.Batch) { s.extents.addHand(b, 0, 1, nil) })
 		if u == lost {
 			continue
 		}
 		write(t, s.extents, func(b *rdma.Batch) { s.addMark(b, 0, u) })
 	}
-	s.extents.stocks[0].of[0].hand = nil
+	*hand = nil
 	if r, err = Check(f); err != nil || len(r.Damage) != 1 || len(r.Waiting) > 0 {
 		t.Errorf("an extent is lost: %+v, %v", r, err)
 	}

@@ -112,10 +112,7 @@ func (o *owner) start(ops int) {
 				return
 			}
 		}
-		hand := 0
-		for _, of := range o.x.stocks[0].of {
-			hand += len(of.hand)
-		}
+		hand := o.x.inHands(0)
 		n, err := o.x.leave(0, ep.Client())
 		if errors.Is(err, rdma.ErrClosed) {
 			return

@@ -18,7 +18,7 @@ func tiny(far bool, timeout time.Duration) Params {
 	p := Params{Shards: 2, Rows: 6, Entries: 4, KeyBytes: 20, InlineBytes: 200, ExtentBytes: 200, F: 2.3, RowsPerLock: 2, LockWords: 1, Tickets: 3, Clients: 24,
 		Timeout: timeout}
 	if far {
-		p.InlineBytes, p.Slabs, p.SlabExtents = 20, 90, 1
+		p.InlineBytes, p.ExtentBytes, p.Slabs, p.SlabExtents, p.Classes = 20, 216, 50, 2, 3
 	}
 	return p
 }

@@ -199,7 +199,9 @@ func TestDivisionOfLongAgo(t *testing.T) {
 // TestHandOfGrown: an extent that a row of a later segment names is in use, whichever client finds
 // it in a hand.
 func TestHandOfGrown(t *testing.T) {
-	f := memPool(t, 1, tinyGrowing(true, time.Second))
+	p := tinyGrowing(true, time.Second)
+	p.SlabExtents = 1 // as many as are claimed at once: none is left in the hand
+	f := memPool(t, 1, p)
 	s := storeOn(t, f, Options{})
 	for i := range 3 {
 		must(t, s.Insert(fmt.Appendf(nil, "key-%d", i), make([]byte, 100)))

@@ -150,14 +150,17 @@ func TestNotMade(t *testing.T) {
 	}
 }
 
-// TestOffCostsNothing: tables that do not grow lie where they did before any could.
+// TestOffCostsNothing: tables that do not grow, and have extents of one size, lie where they did
+// before any could.
 func TestOffCostsNothing(t *testing.T) {
+	oneClass := extentPool(5)
+	oneClass.Classes = 0
 	for _, c := range []struct {
 		p    Params
 		want [4]uint64
 	}{
 		{inlinePool(2), [4]uint64{819200, 175808, 819008, 1984}},
-		{extentPool(5), [4]uint64{3817472, 309952, 551872, 896}},
+		{oneClass, [4]uint64{3817472, 309952, 551872, 896}},
 		{small(), [4]uint64{749568, 17664, 721664, 640}},
 	} {
 		l := lay(t, c.p, 2)

@@ -97,6 +97,14 @@ func TestTake(t *testing.T) {
 	}
 }
 
+// inHands is how many extents a client has in hand.
+func (x *extents) inHands(shard int) (n int) {
+	for _, of := range x.stocks[shard].of {
+		n += len(of.hand)
+	}
+	return n
+}
+
 // takeNow takes an extent in the time that an operation has.
 func takeNow(x *extents, shard, length int) (ref, error) {
 	return x.take(shard, 0, length, x.ep.Now()+x.timeout)

@@ -24,7 +24,7 @@ func inlinePool(shards int) Params {
 // extentPool is a pool of few slabs, whose values lie in extents but for the shortest.
 func extentPool(shards int) Params {
 	p := inlinePool(shards)
-	p.InlineBytes, p.ExtentBytes, p.SlabExtents = 16, 1000, 16
+	p.InlineBytes, p.ExtentBytes, p.SlabExtents, p.Classes = 16, 1000, 16, 5
 	p.Slabs = 5000 / 16 / shards
 	return p
 }

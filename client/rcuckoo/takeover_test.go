@@ -53,7 +53,7 @@ func TestTakeover(t *testing.T) {
 		must(t, b.Insert(fmt.Appendf(nil, "b%d", n), value(n)))
 	}
 	must(t, b.Delete([]byte("b0")))
-	if len(a.extents.stocks[0].of[0].hand) == 0 {
+	if a.extents.inHands(0) == 0 {
 		t.Fatal("nothing is in hand")
 	}
 	must(t, f.KillNode(0))
