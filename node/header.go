@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -155,10 +156,15 @@ func ReadHeader(ep rdma.Endpoint, nodes int) (Header, error) {
 // Expect returns an error wrapping ErrOtherStore unless h names the given store, and one wrapping
 // ErrOtherVersion unless it names the given version.
 func (h Header) Expect(store string, version uint32) error {
+	return h.ExpectSince(store, version, version)
+}
+
+// ExpectSince is Expect of a store that reads older versions, too, down to oldest; 0: none.
+func (h Header) ExpectSince(store string, oldest, version uint32) error {
 	if h.Store != store {
 		return fmt.Errorf("%w: it was made for %q, not %q", ErrOtherStore, h.Store, store)
 	}
-	if h.Version != version {
+	if h.Version != version && (h.Version > version || h.Version < cmp.Or(oldest, version)) {
 		age := "older"
 		if h.Version > version {
 			age = "newer"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"pgregory.net/rapid"
 )
@@ -222,10 +223,10 @@ func keeperLeaves(t *testing.T, keeper *extents, gone rdma.ClientID) (changed in
 	return changed
 }
 
-// TestSmallValues: a pool whose pairs are small takes at most four times their bytes, extents, marks
+// TestSmallValues: a pool whose pairs are small takes at most three times their bytes, extents, marks
 // and what is in hands together, where each took as much as the largest pair before.
 func TestSmallValues(t *testing.T) {
-	const n, value, most = 10_000, 40, 4
+	const n, value, most = 10_000, 40, 3
 	for classes, within := range map[bool]bool{true: true, false: false} {
 		p, _, err := Size(Shape{Nodes: 1, Records: n, ValueBytes: 1152, Clients: 8})
 		must(t, err)
@@ -280,5 +281,21 @@ func TestSizesComeAndGo(t *testing.T) {
 	must(t, err)
 	if len(r.Damage)+len(r.Waiting) > 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestVersions: pools without classes have the version that clients read which know of none.
+func TestVersions(t *testing.T) {
+	for classes, want := range []uint32{OldestVersion, OldestVersion, FormatVersion} {
+		p := classed(8)
+		p.Classes = classes
+		f := memPool(t, 1, p)
+		ep, err := f.Open("reader")
+		must(t, err)
+		h, err := node.ReadHeader(ep, 1)
+		if err != nil || h.Version != want {
+			t.Errorf("%d classes: version %d, %v", classes, h.Version, err)
+		}
+		must(t, ep.Close())
 	}
 }

@@ -21,9 +21,9 @@ import (
 const (
 	Format        = "rcuckoo"
 	FormatVersion = 2
-	// oneClass is the version of pools whose extents are all of one size. They differ in nothing else,
-	// and are read as ever.
-	oneClass = 1
+	// OldestVersion is that of pools whose extents are all of one size. They differ in nothing else, and
+	// are read as ever.
+	OldestVersion = 1
 )
 
 // MaxReplicas bounds Params.Replicas.

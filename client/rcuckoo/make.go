@@ -43,7 +43,7 @@ func Make(f rdma.Fabric, p Params) error {
 // formatVersion is that of a pool's header: clients that know of no classes refuse a pool with some.
 func (l *layout) formatVersion() uint32 {
 	if l.Classes == 1 {
-		return oneClass
+		return OldestVersion
 	}
 	return FormatVersion
 }
@@ -58,7 +58,7 @@ func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := h.Expect(Format, FormatVersion); err != nil && h.Expect(Format, oneClass) != nil {
+	if err := h.ExpectSince(Format, OldestVersion, FormatVersion); err != nil {
 		return nil, nil, err
 	}
 	var p Params

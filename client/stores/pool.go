@@ -209,7 +209,7 @@ func Of(addr string, f rdma.Fabric) (*Pool, error) {
 		p.Kind, err = Lookup(h.Store)
 	}
 	if err == nil {
-		err = h.Expect(h.Store, p.Kind.Version)
+		err = h.ExpectSince(h.Store, p.Kind.Oldest, p.Kind.Version)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", p.Address, err)

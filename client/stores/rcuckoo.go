@@ -91,6 +91,7 @@ func rcuckooKind() *Kind {
 			return opened(rcuckoo.Open(ep, own))
 		},
 		Version: rcuckoo.FormatVersion,
+		Oldest:  rcuckoo.OldestVersion,
 		Options: rcuckooOptions,
 
 		Refuse:   refuseRcuckoo,

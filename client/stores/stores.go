@@ -74,8 +74,10 @@ type Options struct {
 type Kind struct {
 	Name string
 	Doc  string // one line
-	// Version is that of its format, which its pools have in their headers: it opens no other.
+	// Version is that of its format, which its pools have in their headers.
 	Version uint32
+	// Oldest is the oldest version of pools that it reads as well; 0: it reads Version alone.
+	Oldest uint32
 	// Size fills in the defaults of p for this store.
 	Size func(p Params) Params
 	// Refuse tells what a pool of this store cannot be, of parameters that Size has seen and that

@@ -1,6 +1,7 @@
 package stores
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -35,7 +36,7 @@ func TestOtherVersionsAreRefused(t *testing.T) {
 		if k.Version == 0 || p.Header.Version != k.Version {
 			t.Errorf("%s: the table has version %d, a pool %d", name, k.Version, p.Header.Version)
 		}
-		for version, age := range map[uint32]string{k.Version + 1: "newer", k.Version - 1: "older"} {
+		for version, age := range map[uint32]string{k.Version + 1: "newer", cmp.Or(k.Oldest, k.Version) - 1: "older"} {
 			ep, err := p.Fabric.Open("rewrite")
 			if err != nil {
 				t.Fatal(err)
