@@ -284,6 +284,38 @@ func TestSizesComeAndGo(t *testing.T) {
 	}
 }
 
+// TestLostClaim: a client that looks for what it claimed, as a claim was cut off, has nothing in hand
+// of other classes: that is freed as well.
+func TestLostClaim(t *testing.T) {
+	l, v := homestead(t, classed(24), 1)
+	x := settler(t, l, v)
+	_, err := takeNow(x, 0, 1000)
+	must(t, err)
+	if x.inHands(0) == 0 {
+		t.Fatal("nothing is in hand")
+	}
+	must(t, x.carve(0, 3, 1, 1<<40))
+	if err := x.claim(0, 3, x.ep.Now()+1); !errors.Is(err, rdma.ErrTimeout) {
+		t.Fatalf("a claim that took too long: %v", err)
+	}
+	_, err = takeNow(x, 0, 100)
+	must(t, err)
+	r, err := takeNow(x, 0, 1000)
+	must(t, err)
+	if m := readMark(t, x, r); m != mark(r.stamp, true) {
+		t.Errorf("%+v was taken, and its mark is %#x", r, m)
+	}
+}
+
+func readMark(t *testing.T, x *extents, r ref) (m uint64) {
+	t.Helper()
+	b := x.ep.Batch()
+	defer b.Release()
+	op := b.Read(x.markAt(0, r.extent), markBytes)
+	must(t, rdma.Do(x.ep, b, time.Second))
+	return op.Word(0)
+}
+
 // TestVersions: pools without classes have the version that clients read which know of none.
 func TestVersions(t *testing.T) {
 	for classes, want := range []uint32{OldestVersion, OldestVersion, FormatVersion} {

@@ -136,6 +136,9 @@ func (x *extents) enough() int { return (x.want() + 3) / 4 }
 func (x *extents) refill(shard, class int, until time.Duration) error {
 	st := &x.stocks[shard]
 	if !st.opened {
+		for i := range st.of { // all of it is in the hands that are freed
+			st.of[i].hand = st.of[i].hand[:0]
+		}
 		if _, err := x.reclaim(shard, x.id, until); err != nil {
 			return err
 		}
