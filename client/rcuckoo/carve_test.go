@@ -294,10 +294,7 @@ func TestLostClaim(t *testing.T) {
 	if x.inHands(0) == 0 {
 		t.Fatal("nothing is in hand")
 	}
-	must(t, x.carve(0, 3, 1, 1<<40))
-	if err := x.claim(0, 3, x.ep.Now()+1); !errors.Is(err, rdma.ErrTimeout) {
-		t.Fatalf("a claim that took too long: %v", err)
-	}
+	x.stocks[0].opened = false // as a claim of another class leaves it that was cut off
 	_, err = takeNow(x, 0, 100)
 	must(t, err)
 	r, err := takeNow(x, 0, 1000)
