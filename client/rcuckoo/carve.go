@@ -26,7 +26,7 @@ import (
 // and none of the old one is left. Until 4 no other client can begin to change the unit's class.
 //
 // What a crash leaves is settled by the client that recovers this one, or that has its identity
-// next, before it frees what is in hands:
+// next:
 //
 //   - before 2: nothing is held.
 //   - between 2 and 3: no mark has the new class, or the first mark is not held: those that are go back to the old class. As

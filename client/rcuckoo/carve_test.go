@@ -151,7 +151,7 @@ func TestCutCarving(t *testing.T) {
 				x, keeper := settler(t, l, v), settler(t, l, v)
 				all := takeSized(t, x, l.longest(from))
 				endAll(t, x, all)
-				must(t, cutCarving(x, from, to, landed))
+				must(t, cutCarving(x, 0, from, to, landed))
 				if r := keeperLeaves(t, keeper, x.id); landed > 0 && landed < 2*places && r == 0 {
 					t.Error("nothing was settled")
 				}
@@ -168,13 +168,13 @@ func TestCutCarving(t *testing.T) {
 	}
 }
 
-// cutCarving changes the class of unit 0, up to so many CASes.
-func cutCarving(x *extents, from, to, landed int) error {
+// cutCarving changes the class of a unit of slab 0, up to so many CASes.
+func cutCarving(x *extents, unit, from, to, landed int) error {
 	marks, err := x.readMarks(0, 0, x.most(), x.ep.Now()+x.timeout)
 	if err != nil {
 		return err
 	}
-	c, ok := x.holdable(marks, 0, 0, to)
+	c, ok := x.holdable(marks, 0, unit, to)
 	if !ok || c.from != from {
 		return fmt.Errorf("the unit cannot change: %+v", c)
 	}
@@ -189,9 +189,9 @@ func cutCarving(x *extents, from, to, landed int) error {
 		}
 		held := mark(withClass(nextStamp(c.marks[at]>>1, x.id), converting), true)
 		if n < places {
-			b.CompareSwap(x.markAt(0, x.extentIn(0, at)), c.marks[at], held)
+			b.CompareSwap(x.markAt(0, x.extentIn(c.unit, at)), c.marks[at], held)
 		} else {
-			b.CompareSwap(x.markAt(0, x.extentIn(0, at)), held, mark(withClass(held>>1, to), false))
+			b.CompareSwap(x.markAt(0, x.extentIn(c.unit, at)), held, mark(withClass(held>>1, to), false))
 		}
 	}
 	return rdma.Do(x.ep, b, time.Second)

@@ -39,3 +39,36 @@ func TestCheckOfExtents(t *testing.T) {
 		t.Errorf("an extent is lost: %+v, %v", r, err)
 	}
 }
+
+// TestCheckOfUnits: a unit that changes its class waits for the client that holds it, if that says
+// so; what is held otherwise is lost, and so is a unit whose extents are of two classes.
+func TestCheckOfUnits(t *testing.T) {
+	for _, c := range []struct {
+		landed          int
+		said            bool
+		damage, waiting bool
+	}{{said: true}, {landed: 1, said: true, waiting: true}, {landed: 4, said: true, waiting: true}, {landed: 6, said: true, waiting: true}, {landed: 8, said: true},
+		{landed: 1, damage: true}, {landed: 6, damage: true}, {landed: 8}} {
+		s := storeOn(t, memPool(t, 1, extentPool(1)), Options{})
+		must(t, s.Insert([]byte("key"), make([]byte, 1000)))
+		_, err := s.extents.leave(0, s.id)
+		must(t, err)
+		x, unit := s.extents, -1
+		marks, err := x.readMarks(0, 0, x.most(), x.ep.Now()+x.timeout)
+		must(t, err)
+		for i := range x.SlabExtents {
+			if _, ok := x.holdable(marks, 0, i, 2); ok {
+				unit = i
+			}
+		}
+		must(t, cutCarving(x, unit, 0, 2, c.landed))
+		if !c.said {
+			write(t, x, func(b *rdma.Batch) { x.addMoves(b, 0, nil) })
+		}
+		r, err := Check(s.opt.Pool.(rdma.Fabric))
+		must(t, err)
+		if (len(r.Damage) > 0) != c.damage || (len(r.Waiting) > 0) != c.waiting {
+			t.Errorf("%+v: %+v", c, r)
+		}
+	}
+}
