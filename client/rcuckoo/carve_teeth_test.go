@@ -25,7 +25,7 @@ var carvingMutants = []teeth.Mutant{
 	{Rule: "a client that frees its hands has nothing in them", In: "extents.refill",
 		At: "$st.$of[$i].$hand = $st.$of[$i].$hand[:0]", Do: "_ = $i", Test: "TestLostClaim"},
 	{Rule: "a client gives its other hands back before it says that the pool is full", In: "extents.seek",
-		At: "$n == 0", Do: "$n >= 0", Test: "TestPinned"},
+		At: "$n == 0", Nth: "2/2", Do: "$n >= 0", Test: "TestPinned"},
 	{Rule: "a takeover gives what is free its unit's class", In: "Store.freeMark",
 		At: "max($class, 0)", Do: "0", Test: "TestTakeover"},
 }
