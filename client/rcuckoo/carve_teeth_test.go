@@ -21,7 +21,7 @@ var carvingMutants = []teeth.Mutant{
 	{Rule: "a change that was not begun is undone", In: "extents.finishUnit",
 		At: "$u.$marks[0] == 0 || !$changed", Do: "$u.$marks[0] == 0", Test: "TestCutCarving"},
 	{Rule: "what is free keeps its stamp's number", In: "withClass",
-		At: "$stamp&(1<<$classShift-1)", Do: "$stamp&(1<<16-1)"},
+		At: "$stamp&(1<<$classShift-1)", Do: "$stamp&(1<<16-1)", Test: "TestUnitsChange"},
 	{Rule: "a client that frees its hands has nothing in them", In: "extents.refill",
 		At: "$st.$of[$i].$hand = $st.$of[$i].$hand[:0]", Do: "_ = $i", Test: "TestLostClaim"},
 	{Rule: "a client gives its other hands back before it says that the pool is full", In: "extents.seek",

@@ -89,6 +89,7 @@ func TestUnitsChange(t *testing.T) {
 	const units = 24
 	l, v := homestead(t, classed(units), 1)
 	one, other := settler(t, l, v), settler(t, l, v)
+	stamps := map[uint64]uint64{} // the last one of each extent, without its class
 	for turn, class := range []int{0, 4, 2, 3, 0, 1, 4, 0} {
 		x := one
 		if turn%3 == 2 {
@@ -104,6 +105,10 @@ func TestUnitsChange(t *testing.T) {
 				t.Fatalf("turn %d: %+v", turn, r)
 			}
 			seen[r.extent] = true
+			if withClass(r.stamp, 0)>>16 <= stamps[r.extent]>>16 {
+				t.Fatalf("turn %d: %+v, behind stamp %d", turn, r, stamps[r.extent])
+			}
+			stamps[r.extent] = withClass(r.stamp, 0)
 		}
 		endAll(t, x, all)
 	}
@@ -126,10 +131,19 @@ func TestPinned(t *testing.T) {
 		}
 	}
 	endAll(t, x, rest)
-	if _, err := takeNow(x, 0, 30); err != nil || x.inHands(0) == 0 {
-		t.Fatalf("%d in hand, %v", x.inHands(0), err)
+	r, err := takeNow(x, 0, 30)
+	must(t, err)
+	x.give(0, r)
+	others := map[uint64]bool{}
+	for _, r := range x.stocks[0].of[4].hand {
+		unit, _ := l.unitOf(r.extent)
+		others[unit] = unit != pinned
 	}
-	for _, r := range takeSized(t, x, 1000) {
+	large := takeSized(t, x, 1000)
+	if len(others) < 2 || len(large) != 7 {
+		t.Errorf("took %d of 7 units, and had extents of %d in hand", len(large), len(others))
+	}
+	for _, r := range large {
 		if unit, _ := l.unitOf(r.extent); unit == pinned {
 			t.Errorf("%+v, though one of its unit's extents is used", r)
 		}
