@@ -9,8 +9,8 @@ import (
 // Extents come in size classes, so that a pair takes at most twice its room, or the smallest
 // extent. A slab consists of units, each as large as the largest extent. Of class k a unit has 2^k
 // extents, each of the unit's size / 2^k. All extents of a unit are of one class, and carve.go
-// changes it. Powers of two take a third more than pairs whose sizes are drawn evenly. Halves
-// between them would save a twentieth of that, and each class costs each client a hand.
+// changes it. Powers of two take a third more than pairs whose sizes are drawn evenly. Classes half
+// way between would save 3 % of the memory, and each class costs each client a hand.
 //
 // A live pair, and an extent in a hand, keeps at most one unit from another class. So a pool that
 // has a unit for each of its pairs, and for each extent in a hand, takes its pairs in all sizes,
