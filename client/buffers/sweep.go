@@ -42,24 +42,59 @@ func (s *Sweeper) Count(node int) error {
 	return nil
 }
 
-// Asked reports whether a client found no buffer on a node since the last sweep.
-func (s *Sweeper) Asked(node int) (bool, error) {
-	word, err := rdma.ReadWord(s.ep, stepSweep, s.asked(node), s.timeout)
-	if err != nil {
-		return false, fmt.Errorf("ask node %d whether clients find no buffer: %w", node, err)
-	}
-	return word != 0, nil
-}
+// A node's word of requests has what clients have asked for since the last sweep in its lowest
+// bits. Above is the epoch of that sweep.
+const (
+	// AskSweep is what a client asks for that found no memory.
+	AskSweep uint64 = 1
+	// AskFence asks for an epoch without a sweep.
+	AskFence uint64 = 2
 
-// Heard forgets that clients asked: those that ask from now on need another sweep.
-func (s *Sweeper) Heard(node int) error {
-	b := s.ep.Batch()
-	defer b.Release()
-	b.CompareSwap(s.asked(node), 1, 0)
-	if err := rdma.Do(s.ep, b.As(stepSweep), s.timeout); err != nil {
-		return fmt.Errorf("begin to sweep node %d: %w", node, err)
+	askBits = 2
+)
+
+// changeRequests changes a node's word of requests.
+func (s *Space) changeRequests(ep rdma.Endpoint, node int, within time.Duration, next func(word uint64) uint64) error {
+	word, err := rdma.ReadWord(ep, stepAsk, s.asked(node), within)
+	for err == nil && next(word) != word {
+		b := ep.Batch()
+		cas := b.CompareSwap(s.asked(node), word, next(word))
+		if err = rdma.Do(ep, b.As(stepAsk), within); err == nil {
+			if word = cas.Result; cas.Swapped() {
+				word = next(word)
+			}
+		}
+		b.Release()
+	}
+	if err != nil {
+		return fmt.Errorf("change the requests at node %d: %w", node, err)
 	}
 	return nil
+}
+
+// Asked returns what clients have asked for at a node since the last sweep.
+func (s *Sweeper) Asked(node int) (uint64, error) {
+	word, err := rdma.ReadWord(s.ep, stepSweep, s.asked(node), s.timeout)
+	if err != nil {
+		return 0, fmt.Errorf("ask node %d whether clients find no buffer: %w", node, err)
+	}
+	return word & (1<<askBits - 1), nil
+}
+
+// Heard forgets that clients asked for an epoch without a sweep.
+func (s *Sweeper) Heard(node int) error {
+	return s.changeRequests(s.ep, node, s.timeout, func(word uint64) uint64 { return word &^ AskFence })
+}
+
+// Begin writes down that an epoch is swept, and forgets that clients asked: those that ask from now
+// on need another sweep.
+func (s *Sweeper) Begin(node int, epoch uint64) error {
+	return s.changeRequests(s.ep, node, s.timeout, func(word uint64) uint64 {
+		if word>>askBits == epoch {
+			return word
+		}
+		return epoch << askBits
+	})
 }
 
 // Garbage returns the buffers of a segment of a node that have no owner: those that were handed out

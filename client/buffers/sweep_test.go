@@ -337,10 +337,10 @@ func TestAskedAgain(t *testing.T) {
 			if _, _, err := w.Allocate(0, 0); !errors.Is(err, client.ErrFull) {
 				t.Errorf("allocate from an empty space: %v", err)
 			}
-			if asked, err := sweeper.Asked(0); err != nil || !asked {
+			if asked, err := sweeper.Asked(0); err != nil || asked != AskSweep {
 				t.Errorf("a client that finds no buffer has asked for a sweep: %v, %v", asked, err)
 			}
-			must(t, sweeper.Heard(0))
+			must(t, sweeper.Begin(0, 1))
 		}
 	})
 	must(t, v.Run())

@@ -52,7 +52,7 @@ var mutants = []teeth.Mutant{
 		Do:   "$m.$s.Count(0); $garbage, $err := $m.$s.Garbage(0, $segment, func($p uint16) bool { $*body })",
 		Test: "TestSweep"},
 	{Rule: "a sweep is asked for again in the same epoch", In: "Worker.refill",
-		At: "$w.Ask($l.$node)", Do: "if $w.stats.Lost++; $w.stats.Lost == 1 { $w.Ask($l.$node) }",
+		At: "$w.Ask($l.$node, AskSweep)", Do: "if $w.stats.Lost++; $w.stats.Lost == 1 { $w.Ask($l.$node, AskSweep) }",
 		Test: "TestAskedAgain"},
 	{Rule: "what failed half way is nobody's", In: "Worker.settle",
 		At: "$w.$stats.$Lost += uint64(len($l.$out))", Nth: "1/2", Do: "$l.put($l.$out...)", Test: "TestPushFails"},

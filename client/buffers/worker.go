@@ -54,18 +54,22 @@ func (s *Space) Open(ep rdma.Endpoint, nodes int, timeout time.Duration) *Worker
 	return &Worker{Space: s, ep: ep, timeout: timeout, lists: make([]*list, nodes*s.Segments), silent: make([]time.Duration, nodes)}
 }
 
-// Follow makes what the worker has its own for one epoch of a member's only: see package kit.
+// Follow makes what the worker has its own until a member's next epoch that is swept: see package
+// kit.
 func (w *Worker) Follow(m *kit.Member) { w.member, w.epoch = m, m.Epoch }
 
 // busy reports whether only buffers may be taken that were never handed out, and none be given
-// back. When the member has joined another epoch, the worker has nothing any more.
+// back. When the member has joined another epoch, and one may have been swept since, the worker has
+// nothing any more.
 func (w *Worker) busy() bool {
 	if w.member == nil {
 		return false
 	}
 	if w.epoch != w.member.Epoch {
+		if !w.member.Keeps(w.epoch) {
+			w.abandon()
+		}
 		w.epoch = w.member.Epoch
-		w.abandon()
 	}
 	return w.member.Busy
 }
@@ -151,7 +155,7 @@ func (w *Worker) refill(l *list, busy bool) error {
 		if busy {
 			return w.outlast(err)
 		}
-		w.Ask(l.node)
+		w.Ask(l.node, AskSweep)
 	}
 	return err
 }
@@ -169,17 +173,20 @@ func (w *Worker) outlast(full error) error {
 	return fmt.Errorf("the sweep of epoch %d is over: %w", w.epoch, rdma.ErrStale)
 }
 
-// Ask tells the master that a sweep may help. A sweep that is under way may forget the request, so
-// it is made again by each allocation that fails. A node that cannot be told fails what the worker
-// does next.
-func (w *Worker) Ask(node int) {
+// Ask tells the master what may help: AskSweep, AskFence. A sweep that is under way may forget the
+// request, so it is made again by each allocation that fails. A node that cannot be told fails what
+// the worker does next.
+func (w *Worker) Ask(node int, what uint64) {
 	if w.member == nil {
 		return
 	}
-	b := w.ep.Batch()
-	b.CompareSwap(w.Space.asked(node), 0, 1)
-	_ = rdma.Do(w.ep, b.As(stepAsk), w.Patience())
-	b.Release()
+	_ = w.changeRequests(w.ep, node, w.Patience(), func(word uint64) uint64 { return word | what })
+}
+
+// Swept returns the latest epoch that a master has begun to sweep, as a node knows it.
+func (w *Worker) Swept(node int) (uint64, error) {
+	word, err := rdma.ReadWord(w.ep, stepAsk, w.Space.asked(node), w.glance(node))
+	return word >> askBits, err
 }
 
 // grow takes a chunk of new buffers, which the node backs with memory before it hands them out. A

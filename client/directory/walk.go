@@ -57,6 +57,28 @@ func (c *Client) Walk(visit func(f *Found) error) error {
 	return nil
 }
 
+// Words calls visit for each buffer that a word names, without settling anything. A buffer that no
+// word names, and that no client owns, is never named again. skip reports whether a node that does
+// not answer may be left out. Nothing of this client's is in flight: see Land.
+func (c *Client) Words(visit func(h Held), skip func(node int) bool) error {
+	silent := make([]bool, c.Nodes)
+	for bucket := range c.Buckets {
+		c.begin(bucket)
+		if err := c.words(silent); err != nil {
+			return fmt.Errorf("read the words of bucket %d: %w", bucket, err)
+		}
+		for r := range c.Replicas {
+			switch n, p := c.at[r].Node(), c.replicas[r].word.pointer(); {
+			case silent[n] && !skip(n):
+				return fmt.Errorf("node %d does not tell what bucket %d holds there: %w", n, bucket, rdma.ErrNodeDown)
+			case !silent[n] && p != 0:
+				visit(Held{n, bucket, p})
+			}
+		}
+	}
+	return nil
+}
+
 // Land waits for this client's own accepts in flight, and settles the owners of their buffers.
 func (c *Client) Land() error {
 	return c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)

@@ -16,8 +16,9 @@ import (
 // which client owns what nothing names, since that would cost a trip; so no client owns it in the
 // moment in which an epoch begins:
 //
-//	R1  What a client has got in one epoch, and nothing names, is not its own in the next one. What it has in flight from
-//	    the earlier one is fenced off (rdma.Control.Fence), or has landed, and what that replaced is not its own either.
+//	R1  What a client has got in one epoch, and nothing names, is not its own in the next one that is swept. In every epoch,
+//	    what it has in flight from an earlier one is fenced off (rdma.Control.Fence), or has landed, and what that replaced
+//	    is not its own.
 //	R2  Under a busy view a client takes only what was never handed out. It gives nothing back, and what it replaces no client
 //	    owns.
 //
@@ -33,7 +34,12 @@ import (
 //	R3  A location is used in the epoch in which the index named it, or an access found the object there, and in the next one.
 //	    Then it is looked up again.
 //	R4  An object that the master finds to be garbage in one epoch is buried at that time, or was never published. It is
-//	    used again from the second next epoch on, with all its words zero.
+//	    used again from the third next epoch on, which begins behind the fence of the second, with all its words zero. One
+//	    that a client retires is used again from the fourth next epoch on: see package swarm.
+//
+// Epochs may begin without a sweep, so that objects grow old enough. The view is idle in them all
+// the time, and clients keep what they own. The master writes down the epoch of each sweep before
+// it looks, where each client that joins an idle view of a later epoch reads it.
 //
 // So between the last access to an object that the index named and its next life there are two
 // fences, and no verb of the former life can find its words: a CAS into another object's life is
@@ -52,6 +58,8 @@ type Member struct {
 	ep    rdma.Endpoint
 	term  uint64
 	apply func(v *rdma.View)
+	swept uint64                             // the latest epoch that may have been swept
+	read  func(v *rdma.View) (uint64, error) // nil: each may
 }
 
 // Join returns the membership of the worker of an endpoint, in the pool's current view.
@@ -64,12 +72,27 @@ func Join(ep rdma.Endpoint) (*Member, error) {
 // it, also when nothing changed.
 func (m *Member) Follow(apply func(v *rdma.View)) { m.apply = apply }
 
+// FollowSweeps has read called in each new epoch that is joined while it is idle, for the latest
+// epoch that the master began to sweep.
+func (m *Member) FollowSweeps(read func(v *rdma.View) (uint64, error)) { m.read = read }
+
+// Keeps reports whether what the worker got in an epoch is its own still (R1).
+func (m *Member) Keeps(epoch uint64) bool { return m.swept <= epoch }
+
 // Join makes the worker a member of the current view. In another epoch the verbs of the epochs
 // before have landed, or never land.
 func (m *Member) Join() error {
 	v, err := m.ep.Join()
 	if err != nil {
 		return fmt.Errorf("join the pool's view behind epoch %d: %w", m.Epoch, err)
+	}
+	if v.Epoch != m.Epoch {
+		m.swept = v.Epoch
+		if m.read != nil && !v.Busy {
+			if swept, err := m.read(&v); err == nil {
+				m.swept = swept
+			}
+		}
 	}
 	m.Enter(v)
 	return nil

@@ -26,6 +26,8 @@ type change struct {
 	marked uint64 // location of what a DELETE was to mark as dying, in this change
 	victim Register
 	named  uint64 // epoch in which the directory named what find meets, or a later one
+	// dropped are the locations of the entries that the last decision left out.
+	dropped []uint64
 }
 
 // errDying ends a change that met a dying entry. Such a mark counts only once it is chosen, and it
@@ -33,15 +35,14 @@ type change struct {
 // no client has deleted.
 var errDying = errors.New("an entry is dying")
 
-// find looks for the key among a bucket's entries, and drops what is dead of its hash. at is -1
-// when it is not there.
+// find looks for the key among a bucket's entries, and leaves out what is known to be buried. at is
+// -1 when it is not there.
 func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int, err error) {
+	bucket = c.sift(bucket)
 	rest, at = bucket[:0], -1
 	for _, e := range bucket {
 		switch {
 		case e.Hash != c.hash:
-		case c.isBuried(e):
-			continue
 		case e.Location&dying != 0:
 			c.met, c.spare = append(c.met[:0], e.Location), false
 			return nil, 0, errDying
@@ -59,51 +60,52 @@ func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int,
 	return rest, at, nil
 }
 
+// sift leaves out the dying entries of a bucket whose objects are known to have their tombstones.
+func (c *change) sift(bucket []directory.Entry) []directory.Entry {
+	c.dropped = c.dropped[:0]
+	rest := bucket[:0]
+	for _, e := range bucket {
+		if c.isBuried(e) || c.s.buried(e) {
+			c.dropped = append(c.dropped, e.Location&^dying)
+			continue
+		}
+		rest = append(rest, e)
+	}
+	return rest
+}
+
 // isBuried reports whether an entry is a dying one whose object has had its tombstone from this
 // change. Two epochs later its location may be another object's.
 func (c *change) isBuried(e directory.Entry) bool {
 	return slices.Contains(c.buried, e.Location) && c.s.epoch() <= c.named+1
 }
 
-// mostDead is how many dying entries INSERT leaves in a bucket: it costs a READ for each of those
-// that it drops, and two trips once. What a bucket keeps takes the place of objects that a sweep
-// could free.
-const mostDead = 2
-
-// makeRoom drops the dying entries of a bucket, whatever their hashes, when there are many, or no
-// room is left. It returns errDying while bury has not tried one of them. Those whose objects are
-// out of reach stay: their nodes may be other ones than the bucket's. It fails for them only when
-// they leave no room.
-func (c *change) makeRoom(bucket []directory.Entry) ([]directory.Entry, error) {
-	dead := 0
-	for _, e := range bucket {
-		if e.Location&dying != 0 {
-			dead++
-		}
-	}
-	if dead <= mostDead && len(bucket) < directory.Slots {
-		return bucket, nil
+// makeRoom finds dying entries of other keys in a full bucket, which are buried and left out before
+// it is asked again: it returns errDying while bury has not tried one of them. Those whose objects
+// are out of reach stay: their nodes may be other ones than the bucket's. It fails for them only
+// when they leave no room.
+func (c *change) makeRoom(bucket []directory.Entry) error {
+	if len(bucket) < directory.Slots {
+		return nil
 	}
 	c.met, c.spare = c.met[:0], true
-	rest, kept := bucket[:0], 0
+	kept := false
 	for _, e := range bucket {
 		switch {
 		case e.Location&dying == 0:
-			rest = append(rest, e)
 		case slices.Contains(c.left, e.Location):
-			rest = append(rest, e)
-			kept++
-		case !c.isBuried(e):
+			kept = true
+		default:
 			c.met = append(c.met, e.Location)
 		}
 	}
 	switch {
 	case len(c.met) > 0:
-		return nil, errDying
-	case kept > 0 && len(rest) >= directory.Slots:
-		return nil, fmt.Errorf("make room in the bucket of the key: %w", c.cause)
+		return errDying
+	case kept:
+		return fmt.Errorf("make room in the bucket of the key: %w", c.cause)
 	}
-	return rest, nil
+	return nil
 }
 
 // is reports whether the key is the one at a location.
@@ -142,6 +144,9 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 			}
 		case errors.Is(err, errMoved) && !errors.Is(err, client.ErrUncertain):
 		case errors.Is(err, ErrOutdated) && !errors.Is(err, client.ErrUncertain):
+		case err == nil:
+			c.s.dropped(c.dropped)
+			return nil
 		default:
 			return err
 		}
@@ -177,8 +182,8 @@ func (s *Store) Insert(key, value []byte) error {
 	return s.persist("insert", func() error { return s.insert(key, value) })
 }
 
-// errVoid is wrapped when the object of an INSERT is the client's no more, since an epoch has
-// begun. Nothing was inserted.
+// errVoid is wrapped when the object of an INSERT is the client's no more, since a sweep has begun.
+// Nothing was inserted.
 var errVoid = fmt.Errorf("the object is another's: %w", rdma.ErrStale)
 
 // insert writes the pair at a majority before any other client can find it, so that no object that
@@ -209,10 +214,10 @@ func (s *Store) insert(key, value []byte) error {
 		if at >= 0 {
 			return nil, client.ErrExists
 		}
-		if o.epoch != s.epoch() {
+		if s.member != nil && !s.member.Keeps(o.epoch) {
 			return nil, errVoid
 		}
-		if rest, err = c.makeRoom(rest); err != nil {
+		if err := c.makeRoom(rest); err != nil {
 			return nil, err
 		}
 		return append(rest, directory.Entry{Hash: c.hash, Location: o.location}), nil
@@ -254,8 +259,9 @@ func (c *change) mark(bucket []directory.Entry) ([]directory.Entry, error) {
 // remove marks the entry, which decides which client deletes the key, and then writes the
 // tombstone. The key is gone when the tombstone is written.
 //
-// What a crash in between leaves: a key that is there for the clients that know its object, until a
-// client asks the directory. That client writes the tombstone.
+// What a crash in between leaves: a key that is there for the clients that know its object, until
+// a client asks the directory. That client writes the tombstone. Behind the tombstone it leaves a
+// dying entry, for an INSERT that needs the room, or a sweep.
 func (s *Store) remove(key []byte) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -266,36 +272,29 @@ func (s *Store) remove(key []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := s.c.Delete(&c.victim); !errors.Is(err, rdma.ErrStale) && !unreachable(err) {
-		return err
+	err = s.c.Delete(&c.victim)
+	switch {
+	case err == nil:
+		s.dig(grave{c.hash, c.marked | dying, c.named})
+	case errors.Is(err, rdma.ErrStale) || unreachable(err):
+		err = s.entomb(c.hash, c.marked|dying)
 	}
-	return s.entomb(c.hash, c.marked)
+	return err
 }
 
 // entomb brings the tombstone to an object that the client has marked as dying so long ago that it
-// is not sure that it is still the same: if it is, the directory says so. The mark has decided, and
-// a tombstone may be brought again, so nodes that are out of reach are waited for.
+// is not sure that it is still the same, and drops the entry: if the object is the same, the
+// directory says so. The mark has decided, and a tombstone may be brought again, so nodes that are
+// out of reach are waited for.
 func (s *Store) entomb(hash, location uint64) error {
 	var t tries
-	for range turns {
-		now := s.epoch()
-		entries, err := s.dir.Lookup(hash)
-		if err == nil && !slices.Contains(entries, directory.Entry{Hash: hash, Location: location | dying}) {
-			return nil // the client that dropped it has written the tombstone
+	for {
+		err := s.drop(change{s: s, hash: hash}, location)
+		if errors.Is(err, errDropped) || err == nil {
+			return nil // behind the tombstone, be it another client's
 		}
-		if err == nil {
-			err = s.finish(location, now)
-		}
-		if err == nil || !errors.Is(err, ErrOutdated) && !(unreachable(err) && s.reach(&t)) {
-			return uncertainIf("delete", err)
+		if !unreachable(err) || !s.reach(&t) {
+			return uncertain("delete", err)
 		}
 	}
-	return uncertain("delete", errStopped)
-}
-
-func uncertainIf(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return uncertain(what, err)
 }

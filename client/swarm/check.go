@@ -3,7 +3,6 @@ package swarm
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -26,7 +25,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	if err != nil {
 		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
 	}
-	c := checker{s: s, r: &r, owners: map[owned]string{}, objects: map[uint64]bool{}, idle: map[uint64]bool{}}
+	c := checker{s: s, r: &r, owners: map[owned]string{}, objects: map[uint64]bool{}}
 	err = errors.Join(c.index(), c.words(), s.Close(), c.free(ep), ep.Close())
 	return r, err
 }
@@ -43,7 +42,6 @@ type checker struct {
 	r       *client.Report
 	owners  map[owned]string
 	objects map[uint64]bool // locations that the directory names
-	idle    map[uint64]bool // that are free
 }
 
 // own notes the owner of a buffer.
@@ -115,7 +113,7 @@ func (c *checker) pair(e directory.Entry, o Object) error {
 func (c *checker) words() error {
 	handed, free := uint64(0), uint64(0)
 	for region := range c.s.Regions {
-		f, err := c.freed(region)
+		f, err := c.retired(region)
 		if err != nil {
 			return err
 		}
@@ -147,55 +145,18 @@ func (c *checker) words() error {
 	return nil
 }
 
-// freed looks at a region's free objects: nothing names them, and their words are zero. It returns
-// how many there are.
-func (c *checker) freed(region int) (uint64, error) {
-	numbers, err := c.s.listFreed(region)
-	switch {
-	case errors.Is(err, rdma.ErrNodeDown):
-		return 0, nil
-	case errors.Is(err, client.ErrDamaged):
-		c.r.Damaged("%v", err)
-		return 0, nil
-	case err != nil:
-		return 0, err
-	}
-	for _, n := range numbers {
-		location := c.s.locationOf(region, n)
-		o, ok := c.s.place(location)
-		switch {
-		case !ok:
-			c.r.Damaged("object %d of region %d is free: there is none", n, region)
-			continue
-		case c.objects[location] || c.idle[location]:
-			c.r.Damaged("object %d is free, and somebody else's", location)
+// retired looks at a region's retired objects, which nothing names, and returns how many there are.
+func (c *checker) retired(region int) (n uint64, err error) {
+	err = c.s.eachRetired(c.s.ep, stepCheck, region, 0, c.s.Objects, c.s.Timeout, func(i, _ uint64) {
+		n++
+		if location := c.s.locationOf(region, i); c.objects[location] {
+			c.r.Damaged("object %d is retired, and the directory names it", location)
 		}
-		c.idle[location] = true
-		for r := range c.s.Replicas {
-			if err := c.blank(location, o.At[r]); err != nil {
-				return 0, err
-			}
-		}
+	})
+	if errors.Is(err, rdma.ErrNodeDown) {
+		return 0, nil
 	}
-	return uint64(len(numbers)), nil
-}
-
-// blank expects the words of a free object to be zero.
-func (c *checker) blank(location uint64, at rdma.Addr) error {
-	if c.s.layout.raw() {
-		return nil // it has no words
-	}
-	words, err := rdma.ReadBytes(c.s.ep, stepCheck, at, c.s.layout.dataAt(), c.s.Timeout)
-	switch {
-	case errors.Is(err, rdma.ErrNodeDown):
-		return nil
-	case err != nil:
-		return err
-	}
-	if slices.ContainsFunc(words, func(x byte) bool { return x != 0 }) {
-		c.r.Damaged("object %d is free, and has words on node %d", location, at.Node())
-	}
-	return nil
+	return n, err
 }
 
 // wordBatch is how many objects' words are read at a time.

@@ -24,10 +24,10 @@ func (l *plan) describe(a rdma.Addr) string {
 		return "header"
 	case off < l.counters:
 		return fmt.Sprintf("ceiling of client %d", (off-node.HeaderBytes)/8+1)
-	case off < l.freed:
+	case off < l.retired:
 		return fmt.Sprintf("count of objects of region %d", (off-l.counters)/8)
 	case off < l.dir.Base:
-		return fmt.Sprintf("freed objects of region %d", (off-l.freed)/l.freedBytes())
+		return fmt.Sprintf("retirement of object %d.%d", (off-l.retired)/l.retiredBytes(), (off-l.retired)%l.retiredBytes()/8)
 	case off < l.dir.Base+l.dir.Bytes():
 		return l.dir.Describe(a)
 	case off < l.index.Base:

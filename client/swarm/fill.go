@@ -50,15 +50,11 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	return append(all, buffers), nil
 }
 
-// usedObjects returns how many objects of a region were handed out, less those that sweeps have
-// freed since then.
+// usedObjects returns how many objects of a region were handed out, less those that are retired.
 func (l *plan) usedObjects(ep rdma.Endpoint, region int) (uint64, error) {
-	handed, err := l.handed(ep, region)
-	if err != nil {
-		return 0, err
+	used, err := l.handed(ep, region)
+	if err == nil {
+		err = l.eachRetired(ep, stepCount, region, 0, used, l.Timeout, func(uint64, uint64) { used-- })
 	}
-	word, err := rdma.ReadWord(ep, stepCount, l.freedAt(region), l.Timeout)
-	f := freed(word)
-	free := f.count() - min(f.next(), f.count())
-	return uint64(handed) - min(free, uint64(handed)), err
+	return uint64(used), err
 }

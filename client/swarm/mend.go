@@ -1,7 +1,6 @@
 package swarm
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -17,16 +16,10 @@ import (
 type Mender struct {
 	s             *Store
 	index, values *buffers.Sweeper
-	handed        []uint64 // objects of each region that were handed out before the next epoch
-	marked        []mark   // objects that are garbage, by location
-	isMarked      map[uint64]bool
-	left          int           // sweeps that the last one needs behind it
-	rest          time.Duration // until when no client is heard that asks for one
+	handed        []uint64      // objects of each region that were handed out before the next epoch
+	rest          time.Duration // until when no client is heard that asks for a sweep
 	pause         time.Duration // the last such rest
 }
-
-// mark is an object that was found to be garbage in an epoch.
-type mark struct{ location, epoch uint64 }
 
 var _ cluster.Enduring = (*Mender)(nil)
 
@@ -36,7 +29,7 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Mender{s: s, handed: make([]uint64, s.Regions), isMarked: map[uint64]bool{}}
+	m := &Mender{s: s, handed: make([]uint64, s.Regions)}
 	m.index = s.plan.index.Sweeper(ep, s.nodes, s.Timeout)
 	m.values = s.plan.values.Sweeper(ep, s.nodes, s.Timeout)
 	return m, m.count(rdma.View{Members: make([]rdma.Member, s.nodes)})
@@ -87,45 +80,55 @@ func silent(err error) bool {
 	return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrTimeout)
 }
 
-// A client that finds no memory asks for a sweep. Where one frees nothing the pool is full: then
+// A client that finds no memory asks for a sweep. Where one finds nothing the pool is full: then
 // there is a rest of some times what it took, and a longer one the next time.
 const (
 	restShare = 8
 	mostRest  = 10 * time.Second
 )
 
-// Littered implements cluster.Enduring.
-func (m *Mender) Littered(v rdma.View) (bool, error) {
-	littered := m.left > 0 && len(m.marked) > 0
-	if !littered && m.s.ep.Now() >= m.rest {
-		var err error
-		if littered, err = m.asked(v); err != nil {
-			return false, err
-		}
+// Need implements cluster.Enduring.
+func (m *Mender) Need(v rdma.View) (cluster.Need, error) {
+	asked, err := m.asked(v)
+	switch {
+	case err != nil:
+		return cluster.NeedNothing, err
+	case asked&buffers.AskSweep != 0 && m.s.ep.Now() >= m.rest:
+		return cluster.NeedSweep, m.count(v)
+	case asked&buffers.AskFence != 0:
+		return cluster.NeedFence, m.hear(v)
 	}
-	if !littered {
-		return false, nil
-	}
-	return true, m.count(v)
+	return cluster.NeedNothing, nil
 }
 
-// asked reports whether some client finds no memory.
-func (m *Mender) asked(v rdma.View) (bool, error) {
+// asked returns what clients ask for.
+func (m *Mender) asked(v rdma.View) (all uint64, err error) {
 	for n, member := range v.Members {
 		if member.Gone {
 			continue
 		}
 		for _, space := range []*buffers.Sweeper{m.index, m.values} {
 			asked, err := space.Asked(n)
-			if asked || err != nil && !silent(err) {
-				return asked, err
+			all |= asked
+			if err != nil && !silent(err) {
+				return 0, err
 			}
 			if err != nil {
 				break
 			}
 		}
 	}
-	return false, nil
+	return all, nil
+}
+
+// hear forgets that clients asked for an epoch.
+func (m *Mender) hear(v rdma.View) error {
+	for n, member := range v.Members {
+		if err := m.values.Heard(n); !member.Gone && err != nil && !silent(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // unreadable reports whether so many nodes are gone that some buckets have no majority. What these
@@ -147,15 +150,13 @@ func (m *Mender) Sweep(v rdma.View) error {
 	var w *sweep
 	var err error
 	if m.unreadable(v) {
-		w, m.marked = new(sweep), nil
+		w = new(sweep)
 	} else if w, err = m.sweep(v); err != nil {
 		return err
 	}
-	m.left = cmp.Or(m.left, mostSweeps)
-	m.left--
 	now := m.s.ep.Now()
 	m.pause = min(max(2*m.pause, restShare*(now-began)), mostRest)
-	if w.freed > 0 || len(m.marked) > 0 {
+	if w.freed > 0 || w.young > 0 {
 		m.pause = 0
 	}
 	m.rest = now + m.pause

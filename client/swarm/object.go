@@ -10,19 +10,23 @@ import (
 )
 
 // objects are what a client has of objects that no other client knows: a location is named by the
-// directory, or is its client's, or waits for a sweep. A client takes them from one region at a
-// time, in chunks that grow with what it uses. So a client that closes, or dies, leaves no more
+// directory, or is its client's, or is retired, or waits for a sweep. A client takes them from one
+// region at a time, in chunks that grow with what it uses. So a client that dies leaves no more
 // behind than it has used, and mostObjects at most. At a region's first replica are a count of the
-// objects that were handed out for the first time, and a list of those that sweeps have freed; see
-// free.go.
+// objects that were handed out for the first time, and a word for each that is retired; see
+// retired.go.
 type objects struct {
 	free   []uint64 // locations: their words are zero
 	region int      // that they are of
 	chunk  int
-	epoch  uint64 // in which the client got them, and spare: they are its own in no other
+	asked  bool   // for an epoch, and found no object since
+	epoch  uint64 // in which the client got them, and spare, or a later one in which it kept them
 	// spare was written, but not published: it is for the next INSERT.
 	spare    Register
 	location uint64 // of spare; 0: none
+
+	scans    []scan        // for retired objects, by region
+	retiring []*rdma.Batch // in flight
 }
 
 const mostObjects = 16
@@ -32,7 +36,12 @@ const mostObjects = 16
 func (s *Store) draw() error {
 	o := &s.objects
 	if now := s.epoch(); o.epoch != now {
-		o.epoch, o.location, o.free, o.chunk = now, 0, o.free[:0], 0 // where sweeps come, objects are short
+		if !s.member.Keeps(o.epoch) {
+			o.location, o.free = 0, o.free[:0]
+		}
+		s.retire(o.free, now+1) // where epochs come, objects are short
+		o.epoch, o.free, o.chunk = now, o.free[:0], 0
+		o.spare.Known(now)
 	}
 	if o.location != 0 {
 		return nil
@@ -54,27 +63,28 @@ func (s *Store) draw() error {
 	return nil
 }
 
-// refill takes a chunk from the region that it had last, or from the next one that has any. Under a
-// busy view it takes only what was never handed out (package kit, R2).
+// refill takes a chunk from the region that it had last, or from the next one that has any: first
+// what was never handed out, since to look for what is retired takes longer. Under a busy view it
+// takes nothing else (package kit, R2).
 func (s *Store) refill() error {
 	o := &s.objects
 	o.chunk = min(o.chunk+1, mostObjects)
-	full, last := false, error(nil)
+	full, silent, last := false, false, error(nil)
 	for range s.Regions {
-		ok, err := false, error(nil)
-		if !s.busy() {
-			ok, err = s.takeFreed(o.region, o.chunk)
-		}
-		if !ok && err == nil {
-			err = s.growObjects(o.region, o.chunk)
+		err := s.growObjects(o.region, o.chunk)
+		if errors.Is(err, rdma.ErrFull) && !s.busy() {
+			if ok, e := s.claim(o.region, o.chunk); ok || e != nil {
+				err = e
+			}
 		}
 		switch {
 		case err == nil:
+			o.asked = false
 			return nil
 		case errors.Is(err, rdma.ErrFull):
 			full, last = true, err
 		case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
-			last = err
+			silent, last = silent || !s.lost(o.region), err
 		default:
 			return err
 		}
@@ -83,15 +93,27 @@ func (s *Store) refill() error {
 	if !full { // a sweep would not help
 		return last
 	}
-	s.values.Ask(s.regions[o.region][0].Node())
+	if !silent && (s.anyRetired() || !o.asked) { // where a node is silent, a sweep expels it
+		o.asked = true // clients drop their dying entries when an epoch begins
+		return fmt.Errorf("%w: %w", errYoung, last)
+	}
 	return fmt.Errorf("%w: %w", client.ErrFull, last)
+}
+
+// lost reports whether the words of a region's objects went with their node.
+func (s *Store) lost(region int) bool {
+	return s.member != nil && s.member.Members[s.regions[region][0].Node()].Gone
 }
 
 // growObjects takes objects that were never handed out.
 func (s *Store) growObjects(region, n int) error {
+	if s.scans[region].full {
+		return rdma.ErrFull
+	}
 	first := s.regions[region][0]
 	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow, Arg: [6]uint64{s.counters + 8*uint64(region), first.Offset(), s.stride(0), uint64(s.Objects), uint64(n)}}
 	if err := s.ep.Call(first.Node(), &r, s.values.Patience()); err != nil {
+		s.scans[region].full = errors.Is(err, rdma.ErrFull)
 		return err
 	}
 	for i := range r.Ret[1] {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
@@ -39,6 +40,18 @@ func (s *Store) mayOutdate(k *Register, now time.Duration) bool {
 	return s.member != nil && (k.epoch < s.member.Epoch || now-s.proven > s.c.opt.Timeout/rustAfter)
 }
 
+// lastSweep returns the latest epoch that a master has begun to sweep. It has written that down at
+// each node that the view has by now.
+func (s *Store) lastSweep(v *rdma.View) (epoch uint64, err error) {
+	err = rdma.ErrNodeDown
+	for n := 0; n < s.nodes && err != nil && !errors.Is(err, rdma.ErrStale); n++ {
+		if !v.Members[n].Gone && !s.c.quorum.Avoids(n) {
+			epoch, err = s.values.Swept(n)
+		}
+	}
+	return epoch, err
+}
+
 // begin prepares an operation.
 func (s *Store) begin() error {
 	if s.member == nil || !s.stale && !s.member.Busy {
@@ -56,6 +69,7 @@ type tries struct {
 	stale, full int
 	began       time.Duration // the operation; a GET, when it first had to wait
 	outages     int           // attempts of it whose nodes were out of reach
+	young       time.Duration // when it first found retired objects only
 }
 
 // A client that stood still, or whose nodes did, finds its connections cut, and has new ones a few
@@ -66,7 +80,8 @@ const (
 	lastReach  = 50
 )
 
-// A sweep frees buffers at once, and objects with the one after the next: see package kit, R4.
+// mostSweeps is how many sweeps may pass until one frees what an operation needs: others may be
+// faster.
 const mostSweeps = 3
 
 // hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun
@@ -89,9 +104,12 @@ func (s *Store) again(t *tries, err error) bool {
 		return t.stale < turns
 	case errors.Is(err, directory.ErrBucketFull): // with entries of the living: no sweep drops one
 		return false
+	case errors.Is(err, errYoung):
+		t.young = cmp.Or(t.young, s.ep.Now())
+		return s.ep.Now()-t.young < s.c.opt.Timeout && s.nextEpoch(t, buffers.AskFence) // others may be faster
 	case errors.Is(err, client.ErrFull):
 		t.full++
-		return t.full <= 2*mostSweeps && s.swept(t) // others may be faster
+		return t.full <= 2*mostSweeps && s.nextEpoch(t, buffers.AskSweep)
 	}
 	return unreachable(err) && s.reach(t)
 }
@@ -120,10 +138,10 @@ func (s *Store) reach(t *tries) bool {
 // the larger the pool is.
 const longestSweep = 16
 
-// swept asks for a sweep, waits for it to begin until the operation's timeout is over, and then for
-// its end; false: there is none. On a busy machine, and while the pool has no master, it may begin
-// late.
-func (s *Store) swept(t *tries) bool {
+// nextEpoch asks for a sweep, or an epoch without one, waits for it to begin until the operation's
+// timeout is over, and then for its end; false: there is none. On a busy machine, and while the
+// pool has no master, it may begin late.
+func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
 	t.began = cmp.Or(t.began, now)
 	if now < s.hopeless {
@@ -134,7 +152,7 @@ func (s *Store) swept(t *tries) bool {
 		next--
 	}
 	for n := range s.nodes {
-		s.values.Ask(n)
+		s.values.Ask(n, what)
 	}
 	within := max(t.began+timeout-now, 0)
 	ok, err := s.member.Await(next, within)
@@ -155,6 +173,10 @@ func (s *Store) persist(what string, do func() error) error {
 	began := s.ep.Now()
 	t := tries{began: began}
 	for {
+		if now := s.epoch(); s.filled != now { // where epochs come, objects are short
+			s.filled = now
+			s.fill(0)
+		}
 		err := do()
 		if err == nil {
 			s.proven = began

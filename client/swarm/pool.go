@@ -19,7 +19,7 @@ const (
 	Format        = "swarm"
 	FormatABD     = "dm-abd"
 	FormatRaw     = "raw"
-	FormatVersion = 1
+	FormatVersion = 2
 )
 
 // Params shape a pool. They are written into its header and never change.
@@ -66,7 +66,7 @@ var ErrParams = errors.New("bad pool parameters")
 //	header
 //	ceilings   8 bytes for each identity, see ceiling.go
 //	counters   8 bytes for each region: the objects of it that were handed out
-//	freed      a list for each region: the objects of it that sweeps have freed, see free.go
+//	retired    a word for each object of each region, see retired.go
 //	directory
 //	objects    of the regions that the node has a replica of; the first replica has what lies in place
 //	buffers of the directory
@@ -81,7 +81,7 @@ type plan struct {
 	regions       [][MaxReplicas]rdma.Addr // where each region's objects begin
 	index, values buffers.Space
 	counters      uint64
-	freed         uint64
+	retired       uint64
 	bytes         uint64 // of each node
 }
 
@@ -120,8 +120,8 @@ func newPlan(p Params, nodes int) (*plan, error) {
 	}
 	ceilings := uint64(node.HeaderBytes)
 	l.counters = ceilings + 8*uint64(p.Clients)
-	l.freed = l.counters + 8*uint64(p.Regions)
-	l.dir, err = directory.NewLayout(directory.Shape{Nodes: nodes, Replicas: p.Replicas, Buckets: p.Buckets, Base: l.freed + uint64(p.Regions)*l.freedBytes()})
+	l.retired = l.counters + 8*uint64(p.Regions)
+	l.dir, err = directory.NewLayout(directory.Shape{Nodes: nodes, Replicas: p.Replicas, Buckets: p.Buckets, Base: l.retired + uint64(p.Regions)*l.retiredBytes()})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrParams, err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -13,7 +14,9 @@ import (
 // goes on to find the value at the location that it has cached. Once a sweep has given the object
 // to another key, nothing of that client lands there.
 func TestRawObjectAgain(t *testing.T) {
-	f := storePool(t, 1, smallRaw(1))
+	p := smallRaw(1)
+	p.Objects = 40 // of two regions
+	f := storePool(t, 1, p)
 	ep, err := f.Open("master")
 	must(t, err)
 	t.Cleanup(func() { ep.Close() })
@@ -32,7 +35,7 @@ func TestRawObjectAgain(t *testing.T) {
 	}
 	undo := func() { _ = y.Update(old, []byte("2")) } // it may find the key yet, or not
 	undo()
-	for range grace + 2 {
+	for range sweptFor + 1 {
 		sweepOnce(t, f, ep, m, find, undo)
 	}
 	for n := 0; ; n++ {
@@ -91,8 +94,8 @@ func TestRawLostNode(t *testing.T) {
 	must(t, f.KillNode(1))
 	for range 2 * mostSweeps {
 		must(t, m.Sweep(v))
-		if littered, err := m.Littered(v); err != nil || littered {
-			t.Errorf("a sweep that can free nothing would pay: %v, %v", littered, err)
+		if need, err := m.Need(v); err != nil || need != cluster.NeedNothing {
+			t.Errorf("a sweep that can free nothing would pay: %v, %v", need, err)
 		}
 	}
 }

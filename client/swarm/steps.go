@@ -26,13 +26,13 @@ const (
 
 // The steps of a Store besides those of its registers, its directory and its buffers.
 const (
-	stepGrow      rdma.Step = "ask for objects"
-	stepReadFreed rdma.Step = "read freed objects" // in the list that sweeps leave
-	stepTakeFreed rdma.Step = "take freed objects"
-	stepAddFreed  rdma.Step = "list freed objects"
-	stepSweep     rdma.Step = "sweep objects"
-	stepCheck     rdma.Step = "check"
-	stepCount     rdma.Step = "count"
+	stepGrow        rdma.Step = "ask for objects"
+	stepReadRetired rdma.Step = "read retired objects"
+	stepClaim       rdma.Step = "claim objects"  // and make their words zero
+	stepRetire      rdma.Step = "retire objects" // in the background, and by sweeps
+	stepSweep       rdma.Step = "sweep objects"
+	stepCheck       rdma.Step = "check"
+	stepCount       rdma.Step = "count"
 )
 
 // StoreSteps returns the steps of a Store, as traces show them and faults can be set to them: of
@@ -40,7 +40,7 @@ const (
 // or without.
 func StoreSteps(raw, guesses bool) []rdma.Step {
 	steps := slices.Concat([]rdma.Step{stepBury}, directory.Steps, buffers.Steps, []rdma.Step{
-		kit.StepReadCeiling, kit.StepRaiseCeiling, kit.StepLowerCeiling, stepGrow, stepReadFreed, stepTakeFreed, stepAddFreed, stepCount,
+		kit.StepReadCeiling, kit.StepRaiseCeiling, kit.StepLowerCeiling, stepGrow, stepReadRetired, stepClaim, stepRetire, stepCount,
 	})
 	if raw {
 		steps = slices.DeleteFunc(steps, func(s rdma.Step) bool { return s == directory.StepReadOthers })

@@ -56,7 +56,8 @@ const DefaultCache = 8 << 20
 // and a mapped object may be empty, the directory does here, once. Between mark and tombstone
 // others may go on with the register: they come before the DELETE. A client that finds the mark
 // brings the tombstone before it says that the key is not there; the next INSERT of the key
-// replaces the entry. The object then waits for a sweep.
+// replaces the entry. The deleter drops the entry later, see grave.go: then the object is retired,
+// and is used again a few epochs later.
 //
 // A value is a pair: length of the key (2 bytes), key, value. So every READ shows whether it is the
 // key's. What is cached carries a hash of the key that is the client's secret, beside the one that
@@ -77,6 +78,8 @@ type Store struct {
 	stale         bool          // the view has changed
 	proven        time.Duration // when the last write began that succeeded, or what it cached was read
 	hopeless      time.Duration // until when it does not wait for a sweep that frees memory
+	graves        []grave       // the oldest first
+	filled        uint64        // the epoch in which it looked whether others may be short of objects
 	pair          []byte
 
 	hits, misses, accesses uint64 // of the cache; and of the directory
@@ -134,11 +137,12 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 		s.ceiling.Rejoin = s.member.Join
 	}
 	s.changes = s.ticks.Used()
-	s.region = id % l.Regions
+	s.region, s.scans = id%l.Regions, make([]scan, l.Regions)
 	s.index, s.values = l.index.Open(ep, l.nodes, o.Timeout), l.values.Open(ep, l.nodes, o.Timeout)
 	if s.member != nil {
 		s.index.Follow(s.member)
 		s.values.Follow(s.member)
+		s.member.FollowSweeps(s.lastSweep)
 	}
 	s.c, err = Open(ep, l.layout, s.values, Options{Writer: id - 1, Slow: o.Slow, Timeout: o.Timeout, Use: s.use, Member: s.member})
 	if err != nil {
@@ -394,6 +398,8 @@ func (s *Store) update(key, value []byte) error {
 
 // Close gives back what the worker holds in the pool.
 func (s *Store) Close() error {
+	s.fill(0)
+	s.closeRetired()
 	s.c.Close()
 	s.dir.Close()
 	err := errors.Join(s.index.Close(), s.values.Close())

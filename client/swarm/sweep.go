@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
 	"github.com/farkv/farkv/node/rdma"
@@ -13,11 +12,10 @@ import (
 
 // sweep is one sweep. In this order, since each step depends on what those before it have done:
 //
-//  1. objects that are garbage for two epochs get zero words, and are free
-//  2. the directory is walked: what it names, and the buffers of its own; dying entries are buried and dropped
-//  3. the words of all objects are read: the buffers that they name
-//  4. buffers that nothing names are free
-//  5. objects that the directory does not name are garbage
+//  1. the words of the directory are read: buffers of its own that they do not name are free
+//  2. the directory is walked: what it names; dying entries are buried and dropped
+//  3. the words of all objects are read: buffers of values that they do not name are free
+//  4. objects that the directory does not name are retired
 //
 // Clients go on meanwhile, by the rules of package kit. What a crash leaves is garbage again, and
 // found by the next sweep.
@@ -25,9 +23,9 @@ type sweep struct {
 	*Mender
 	v     rdma.View
 	named map[uint64]bool // objects
-	index marks
 	value marks
-	freed int
+	freed int // buffers, and objects that it retired
+	young int // objects that were retired, but may not be claimed yet
 }
 
 // marks are the buffers of a space that something names.
@@ -48,7 +46,7 @@ func (m marks) has(node, segment int, pointer uint16) bool {
 
 func (m *Mender) sweep(v rdma.View) (*sweep, error) {
 	w := &sweep{Mender: m, v: v, value: marks{}}
-	for _, step := range []func() error{w.hear, w.reuse, w.directory, w.settle, w.words, w.buffers, w.mark} {
+	for _, step := range []func() error{w.begin, w.settle, w.bucketBuffers, w.directory, w.settle, w.words, w.valueBuffers, w.mark} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -71,45 +69,33 @@ func (w *sweep) each(f func(node int) error) error {
 	return nil
 }
 
-// hear begins: a client that asks for a sweep from now on means another one.
-func (w *sweep) hear() error {
-	return w.each(func(n int) error { return errors.Join(w.Mender.index.Heard(n), w.values.Heard(n)) })
+// begin writes down that this epoch is swept, before anything is looked at.
+func (w *sweep) begin() error {
+	return w.each(func(n int) error {
+		return errors.Join(w.Mender.index.Begin(n, w.v.Epoch), w.values.Begin(n, w.v.Epoch))
+	})
 }
 
 // dead is a dying entry.
 type dead struct{ hash, location uint64 }
 
-// dropAnyway is how many dying entries a sweep sees to whatever it takes. It goes on for as long as
-// its walk has taken, so that a busy view of any pool lasts for a share longer, and not for many
-// times as long.
-const dropAnyway = 1024
-
-// directory walks the directory. Where it changes that, it walks again, since other buffers are
-// named then.
-func (w *sweep) directory() error {
-	began := w.s.ep.Now()
-	dying, err := w.walk()
-	if err != nil || len(dying) == 0 {
+// bucketBuffers frees the buffers of the directory that no word names. The walk behind it may need
+// some.
+func (w *sweep) bucketBuffers() error {
+	named := marks{}
+	err := w.s.dir.Words(func(h directory.Held) { named.add(w.Mender.index, h.Node, h.Segment, h.Pointer) }, w.gone)
+	if err != nil {
 		return err
 	}
-	walked := w.s.ep.Now()
-	for at := 0; at < len(dying) && (at < dropAnyway || w.s.ep.Now()-walked < walked-began); {
-		n := at + 1
-		for n < len(dying) && w.s.dir.BucketOf(dying[n].hash) == w.s.dir.BucketOf(dying[at].hash) {
-			n++
-		}
-		if err := w.drop(dying[at:n]); err != nil {
-			return fmt.Errorf("drop the entry of an object that was deleted: %w", err)
-		}
-		at = n
-	}
-	_, err = w.walk()
-	return err
+	return w.each(func(n int) error { return w.free(w.Mender.index, named, n) })
 }
 
-func (w *sweep) walk() (all []dead, err error) {
-	w.named, w.index = map[uint64]bool{}, marks{}
-	err = w.s.dir.Walk(func(f *directory.Found) error {
+// directory walks the directory, and buries and drops what is dying: clients that crashed, or are
+// idle, have left some entries each.
+func (w *sweep) directory() error {
+	w.named = map[uint64]bool{}
+	var all []dead
+	err := w.s.dir.Walk(func(f *directory.Found) error {
 		for _, n := range f.Silent {
 			if !w.gone(n) {
 				return fmt.Errorf("node %d does not tell what bucket %d holds there: %w", n, f.Bucket, rdma.ErrNodeDown)
@@ -121,18 +107,28 @@ func (w *sweep) walk() (all []dead, err error) {
 				all = append(all, dead{e.Hash, e.Location})
 			}
 		}
-		for _, h := range f.Held {
-			w.index.add(w.Mender.index, h.Node, h.Segment, h.Pointer)
-		}
 		return nil
 	})
-	return all, err
+	if err != nil {
+		return err
+	}
+	for at := 0; at < len(all); {
+		n := at + 1
+		for n < len(all) && w.s.dir.BucketOf(all[n].hash) == w.s.dir.BucketOf(all[at].hash) {
+			n++
+		}
+		if err := w.drop(all[at:n]); err != nil {
+			return fmt.Errorf("drop the entry of an object that was deleted: %w", err)
+		}
+		at = n
+	}
+	return nil
 }
 
 // drop buries objects, and takes their entries out of their bucket. Both may have been done by
 // others.
-func (w *sweep) drop(dying []dead) error {
-	for _, d := range dying {
+func (w *sweep) drop(all []dead) error {
+	for _, d := range all {
 		if err := w.s.finish(d.location, 0); err != nil {
 			return err
 		}
@@ -141,10 +137,16 @@ func (w *sweep) drop(dying []dead) error {
 	if err != nil {
 		return err
 	}
-	return w.s.dir.Change(dying[0].hash, id, func(bucket []directory.Entry) ([]directory.Entry, error) {
-		buried := func(e directory.Entry) bool { return slices.Contains(dying, dead{e.Hash, e.Location}) }
+	err = w.s.dir.Change(all[0].hash, id, func(bucket []directory.Entry) ([]directory.Entry, error) {
+		buried := func(e directory.Entry) bool { return slices.Contains(all, dead{e.Hash, e.Location}) }
 		return slices.DeleteFunc(bucket, buried), nil
 	})
+	for _, d := range all {
+		if err == nil {
+			delete(w.named, d.location&^dying)
+		}
+	}
+	return err
 }
 
 // settle makes sure that nothing of the master's is in flight, or in its hands: what it has is
@@ -208,11 +210,9 @@ func (s *Store) eachBuffer(step rdma.Step, region, r, n int, f func(location uin
 	return nil
 }
 
-// buffers frees those that nothing names.
-func (w *sweep) buffers() error {
-	return w.each(func(n int) error {
-		return errors.Join(w.free(w.Mender.index, w.index, n), w.free(w.values, w.value, n))
-	})
+// valueBuffers frees the buffers of values that no word names.
+func (w *sweep) valueBuffers() error {
+	return w.each(func(n int) error { return w.free(w.values, w.value, n) })
 }
 
 func (w *sweep) free(s *buffers.Sweeper, named marks, node int) error {
@@ -229,119 +229,47 @@ func (w *sweep) free(s *buffers.Sweeper, named marks, node int) error {
 	return nil
 }
 
-// mark notes the objects that no client owns and the directory does not name.
+// mark retires the objects that no client owns and the directory does not name.
 func (w *sweep) mark() error {
 	for region, handed := range w.handed {
 		if w.gone(w.s.regions[region][0].Node()) {
-			continue // its list is lost, and no client could take them
+			continue // its words are lost, and no client could claim them
 		}
-		free, err := w.s.listFreed(region)
+		known := make([]bool, handed)
+		err := w.s.eachRetired(w.s.ep, stepReadRetired, region, 0, int(handed), w.s.Timeout, func(i, epoch uint64) {
+			known[i] = true
+			if epoch > w.v.Epoch {
+				w.young++
+			}
+		})
 		if err != nil {
 			return err
 		}
-		known := make([]bool, w.s.Objects)
-		for _, n := range free {
-			if n >= uint64(w.s.Objects) || known[n] {
-				return fmt.Errorf("object %d of region %d is free twice, or none: %w", n, region, client.ErrDamaged)
-			}
-			known[n] = true
-		}
-		for i := range handed {
-			location := w.s.locationOf(region, i)
-			if !known[i] && !w.named[location] && !w.isMarked[location] {
-				w.isMarked[location] = true
-				w.marked = append(w.marked, mark{location, w.v.Epoch})
-			}
+		if err := w.retire(region, known); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// grace is for how many epochs an object stays as it is after it was found to be garbage: package
-// kit, R4.
-const grace = 2
-
-// reuse frees the objects that have been garbage for long enough.
-func (w *sweep) reuse() error {
-	kept := w.marked[:0]
-	freed := make([][]uint64, w.s.Regions)
-	for _, m := range w.marked {
-		if m.epoch+grace > w.v.Epoch {
-			kept = append(kept, m)
+// retire retires the objects of a region that nothing knows. A client whose change has dropped the
+// last entry meanwhile may be faster.
+func (w *sweep) retire(region int, known []bool) error {
+	b := w.s.ep.Batch()
+	defer func() { b.Release() }()
+	for i := range known {
+		if !known[i] && !w.named[w.s.locationOf(region, uint64(i))] {
+			b.CompareSwap(w.s.retiredAt(region, uint64(i)), 0, w.v.Epoch+sweptFor)
+			w.freed++
+		}
+		if b.Len() < wordBatch && i < len(known)-1 || b.Len() == 0 {
 			continue
 		}
-		region := int((m.location - 1) / uint64(w.s.Objects))
-		freed[region] = append(freed[region], (m.location-1)%uint64(w.s.Objects))
-	}
-	w.marked = kept // whatever becomes of the others: where they are not free they are garbage again
-	clear(w.isMarked)
-	for _, m := range kept {
-		w.isMarked[m.location] = true
-	}
-	for region, numbers := range freed {
-		if len(numbers) == 0 || w.gone(w.s.regions[region][0].Node()) {
-			continue
+		if err := rdma.Do(w.s.ep, b.As(stepRetire), w.s.Timeout); err != nil {
+			return fmt.Errorf("retire objects of region %d: %w", region, err)
 		}
-		err := w.reset(region, numbers)
-		if err == nil {
-			err = w.s.addFreed(region, numbers)
-		}
-		if err != nil {
-			return fmt.Errorf("free objects of region %d: %w", region, err)
-		}
-		w.freed += len(numbers)
-	}
-	return nil
-}
-
-// resetBatch is how many objects are reset in a trip: each may have some words.
-const resetBatch = 32
-
-// reset makes the words and locks of objects zero, wherever they have replicas. RAW's have none,
-// and are written before the directory names them.
-func (w *sweep) reset(region int, numbers []uint64) error {
-	if w.s.layout.raw() {
-		return nil
-	}
-	for r := range w.s.Replicas {
-		at := w.s.regions[region][r]
-		if w.gone(at.Node()) {
-			continue
-		}
-		for from := 0; from < len(numbers); from += resetBatch {
-			if err := w.resetAt(at, w.s.stride(r), numbers[from:min(len(numbers), from+resetBatch)]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (w *sweep) resetAt(at rdma.Addr, stride uint64, numbers []uint64) error {
-	b, next := w.s.ep.Batch(), w.s.ep.Batch()
-	defer b.Release()
-	defer next.Release()
-	for _, n := range numbers {
-		b.Read(at.Add(n*stride), w.s.layout.dataAt())
-	}
-	if err := rdma.Do(w.s.ep, b.As(stepSweep), w.s.Timeout); err != nil {
-		return err
-	}
-	for i := range b.Len() {
-		op := b.Op(i)
-		for off := 0; off < len(op.Buf); off += 8 {
-			if word := le.Uint64(op.Buf[off:]); word != 0 {
-				next.CompareSwap(op.Addr.Add(uint64(off)), word, 0)
-			}
-		}
-	}
-	if err := rdma.Do(w.s.ep, next.As(stepSweep), w.s.Timeout); err != nil {
-		return err
-	}
-	for i := range next.Len() {
-		if op := next.Op(i); !op.Swapped() {
-			return fmt.Errorf("%s: it held %#x: somebody writes to an object that is garbage: %w", op.Addr, op.Result, client.ErrDamaged)
-		}
+		b.Release()
+		b = w.s.ep.Batch()
 	}
 	return nil
 }

@@ -130,16 +130,36 @@ var mutants = []teeth.Mutant{
 		At: "$c.$putting.$void($r)", Do: "_ = $r", Seed: 543},
 	{Rule: "what was in flight replaces nothing in the next epoch", In: "Client.follow",
 		At: "$c.$unresolved.Release()"},
-	{Rule: "an object is used again two epochs after it was found to be garbage", In: "grace",
-		At: "2", Do: "0", Test: "TestChurn", Seed: 6},
-	{Rule: "the words of an object that is used again are zero", In: "sweep.reuse",
-		At: "$w.$reset($region, $numbers)", Do: "error(nil)", Test: "TestChurn"},
+	{Rule: "an object is used again three epochs after it was found to be garbage", In: "sweptFor",
+		At: "3", Do: "0", Test: "TestChurn"},
+	{Rule: "an object is used again four epochs after its entry was dropped", In: "retiredFor",
+		At: "4", Do: "0", Test: "TestChurnWithoutSweeps"},
+	{Rule: "an object is not claimed before its epoch", In: "Store.claim",
+		At: "$epoch <= $now", Do: "$epoch <= $now + 3", Test: "TestChurnWithoutSweeps"},
+	{Rule: "the words of an object that is used again are zero", In: "Store.take",
+		At: "$word != 0", Do: "false", Test: "TestChurnWithoutSweeps"},
+	{Rule: "an object has one claimer", In: "Store.took",
+		At: "$claims.Op($k).Swapped()", Do: "k >= 0", Test: "TestChurnWithoutSweeps"},
+	{Rule: "objects that nothing names any more are retired", In: "change.run",
+		At: "$c.$s.$dropped($c.$dropped2)", Test: "TestChurnWithoutSweeps"},
+	{Rule: "only what a change has dropped for certain is retired", In: "change.run",
+		At: "case $err == nil:", Do: "case $err == nil || errors.Is($err, client.ErrExists):", Test: "TestChurnWithoutSweeps"},
+	{Rule: "a deleter drops its entries when an epoch has begun", In: "Store.persist",
+		At: "$s.fill(0)", Test: "TestChurnWithoutSweeps"},
+	{Rule: "an epoch without a sweep is fenced", Pkg: "../../node/cluster", In: "keeper.fenceAgain",
+		At: "$k.$f.Fence($v.$Epoch)", Do: "error(nil)", Test: "TestChurnWithoutSweeps"},
+	{Rule: "a client keeps what it owns when nothing is swept", Pkg: "../kit", In: "Member.Keeps",
+		At: "$m.$swept <= $epoch", Do: "false", Test: "TestChurnWithoutSweeps"},
+	{Rule: "a client keeps nothing when the pool is swept", Pkg: "../kit", In: "Member.Keeps",
+		At: "$m.$swept <= $epoch", Do: "true", Test: "TestChurn"},
+	{Rule: "a sweep is written down before it begins", In: "sweep.begin",
+		At: "errors.Join($*both)", Do: "error(nil)", Test: "TestChurn"},
 	{Rule: "a location that is older than an epoch is looked up", In: "Client.current",
 		At: "$k.$epoch + 1", Do: "$k.$epoch + 1000", Test: "TestChurn"},
 	{Rule: "an INSERT publishes an object of its epoch", In: "Store.insert",
-		At: "$o.$epoch != $s.$epoch2()", Do: "$o.$epoch > $s.$epoch2()", Test: "TestChurn"},
-	{Rule: "objects are their client's for one epoch", In: "Store.draw",
-		At: "$o.$epoch != $now", Do: "$o.$epoch > $now", Test: "TestChurn"},
+		At: "$s.member != nil && !$s.member.Keeps($o.$epoch)", Do: "false", Test: "TestChurn"},
+	{Rule: "objects are their client's until a sweep", In: "Store.draw",
+		At: "!$s.member.Keeps($o.$epoch)", Do: "false", Test: "TestChurn"},
 	{Rule: "a sweep comes behind a fence", Pkg: "../../node/cluster", In: "keeper.barrier",
 		At: "$k.$f.Fence($to.$Epoch)", Do: "error(nil)", Test: "TestChurn"},
 	// Tombstones.
@@ -164,7 +184,7 @@ var suite = teeth.Suite{
 }
 
 // caught is what a test says when it has seen a wrong answer.
-var caught = regexp.MustCompile(`not linearizable|operations failed|the last timestamp is|is taken|took \d+ trips|took longer than|an operation took|` +
+var caught = regexp.MustCompile(`not linearizable|\d+ sweeps|operations failed|the last timestamp is|is taken|took \d+ trips|took longer than|an operation took|` +
 	`cut at|operation failed|keeper: |check: |does not have the value|is free, and|walk the free buffers|key 0, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
 
 func TestMutants(t *testing.T) { suite.Run(t, mutants) }

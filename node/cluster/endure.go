@@ -11,36 +11,63 @@ import (
 // endure is the rest of a tick in a pool that lives with dead nodes: see Enduring. What a crash
 // leaves is what it leaves in tick.
 func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
-	if v.Busy && k.fenced != v.Epoch {
+	if k.fenced != v.Epoch && (v.Busy || k.need != NeedNothing) {
 		return false, k.fenceAgain(v)
 	}
-	if k.due = k.due || v.Busy; v.Busy && k.ep.Now()-k.fencedAt < k.o.Lease {
+	if v.Busy {
+		k.need = NeedSweep
+	}
+	if v.Busy && k.ep.Now()-k.fencedAt < k.o.Lease {
 		return false, nil // an epoch was cut short: clients go on in it, and meet the next one as late as after any other
 	}
-	if v.Busy || v.Epoch < k.role.Beyond || k.due {
+	if v.Epoch < k.role.Beyond || k.need == NeedSweep {
 		err := k.renew(v)
-		return !k.due, err
+		return k.need == NeedNothing, err
+	}
+	if k.need == NeedFence {
+		return false, k.pass(v)
 	}
 	if more, err = k.recover(v); more || err != nil {
 		return more, err
 	}
-	k.due, err = e.Littered(v)
+	k.need, err = e.Need(v)
 	if err != nil {
 		return false, fmt.Errorf("ask whether to sweep: %w", err)
 	}
 	return false, nil
 }
 
-// fenceAgain ends verbs of epochs before that of a busy view whose master is gone: that master may
-// not have done so. A client that has not heard of this epoch and is in the midst of an operation
-// would meet the next epoch as its second.
+// fenceAgain ends verbs of epochs before that of a view whose master is gone: that master may not
+// have done so. A client that has not heard of this epoch and is in the midst of an operation
+// would meet the next epoch as its second. So each epoch but the last one is fenced on all nodes
+// but those that are expelled.
 func (k *keeper) fenceAgain(v rdma.View) error {
-	k.due, k.fenced, k.fencedAt = true, v.Epoch, k.ep.Now()
-	// A node that is down is expelled with the next epoch.
-	if err := k.f.Fence(v.Epoch); err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+	err := k.f.Fence(v.Epoch)
+	if v.Busy || errors.Is(err, rdma.ErrNodeDown) { // a node that is down is expelled with the next epoch
+		k.need = NeedSweep
+	} else if err != nil {
 		return fmt.Errorf("fence epoch %d again: %w", v.Epoch, err)
 	}
+	k.fenced, k.fencedAt = v.Epoch, k.ep.Now()
 	return nil
+}
+
+// pass takes the pool to a new epoch in which nothing is swept.
+//
+// What a crash leaves: an idle view that may not be fenced. The next master fences it before it
+// begins another epoch.
+func (k *keeper) pass(v rdma.View) error {
+	if err := k.prolong(); err != nil {
+		return err
+	}
+	k.need = NeedNothing
+	to := rdma.State{Epoch: v.Epoch + 1}
+	if err := won(k.f.Advance(rdma.State{Epoch: v.Epoch}, to)); err != nil {
+		return fmt.Errorf("begin epoch %d: %w", to.Epoch, err)
+	}
+	k.log(Event{What: Fenced, Epoch: to.Epoch})
+	v.Epoch = to.Epoch
+	return k.fenceAgain(v)
 }
 
 // renew takes the pool to a new epoch, in which it is swept. It does nothing while it is in doubt
@@ -48,7 +75,7 @@ func (k *keeper) fenceAgain(v rdma.View) error {
 // that finds a new epoch due waits for a tick first. A tick is longer than operations take, so that
 // clients hardly ever meet two epochs in one operation.
 func (k *keeper) renew(v rdma.View) error {
-	k.due = true
+	k.need = NeedSweep
 	down, err := k.probe(v)
 	if err != nil || k.doubtful(v, down) {
 		return err
@@ -56,7 +83,7 @@ func (k *keeper) renew(v rdma.View) error {
 	if err := k.barrier(v, down, nil); err != nil {
 		return err
 	}
-	k.due = false
+	k.need = NeedNothing
 	return nil
 }
 

@@ -49,7 +49,7 @@ func (f *frank) Expel(epoch uint64, node int) error {
 // majority is an enduring mender, whose clients write under busy views, too.
 type majority struct {
 	*fake
-	asked *int
+	asked, fences *int
 }
 
 func (m *majority) Spares() []int        { return nil }
@@ -59,11 +59,18 @@ func (m *majority) Restore(v rdma.View, node, spare int) error {
 	return nil
 }
 
-func (m *majority) Littered(v rdma.View) (bool, error) {
+func (m *majority) Need(v rdma.View) (cluster.Need, error) {
 	if v.Busy {
 		m.t.Errorf("asked in view %+v", v)
 	}
-	return *m.asked > 0, nil
+	switch {
+	case *m.asked > 0:
+		return cluster.NeedSweep, nil
+	case *m.fences > 0:
+		*m.fences--
+		return cluster.NeedFence, nil
+	}
+	return cluster.NeedNothing, nil
 }
 
 // Sweep checks that nothing lands any more that was posted in the epoch before.
@@ -125,11 +132,12 @@ func (w *world) persist(ep rdma.Endpoint) {
 // enduring is a pool that lives with dead nodes.
 type enduring struct {
 	*world
-	asked int // sweeps that clients ask for
+	asked  int // sweeps that clients ask for
+	fences int // epochs without a sweep
 }
 
 func (e *enduring) mender(ep rdma.Endpoint) (cluster.Mender, error) {
-	return &majority{&fake{e.world, ep}, &e.asked}, nil
+	return &majority{&fake{e.world, ep}, &e.asked, &e.fences}, nil
 }
 
 func (e *enduring) keep(ep rdma.Endpoint) {

@@ -22,14 +22,15 @@ const (
 	Swept                      // memory that was no longer reachable is free
 	Failed                     // something could not be done; it is tried again later
 	Configured                 // the store's configuration is another one
+	Fenced                     // an epoch has begun in which nothing is swept
 )
 
 // Whats is how many kinds of events there are: they are numbered from 1 on.
-const Whats = int(Configured)
+const Whats = int(Fenced)
 
 var whats = [Whats + 1]string{
 	"", "elected", "lost", "expelled", "mended", "restored", "recovered", "attached", "swept", "failed",
-	"configured",
+	"configured", "fenced",
 }
 
 func (w What) String() string { return whats[w] }
@@ -79,6 +80,8 @@ func (e Event) String() string {
 		return fmt.Sprintf("blocks that clients left swept in %v", took)
 	case Configured:
 		return e.Report
+	case Fenced:
+		return fmt.Sprintf("epoch %d has begun", e.Epoch)
 	}
 	return fmt.Sprintf("failed: %v", e.Err)
 }

@@ -70,8 +70,8 @@ type keeper struct {
 	asked bool
 	// swept is how long the pieces of a sweep have taken.
 	swept time.Duration
-	// due: the pool of an Enduring mender needs a new epoch.
-	due bool
+	// need is what the pool of an Enduring mender needs.
+	need Need
 	// attends: what an Attendant has begun goes on elsewhere.
 	attends bool
 	// fenced is the epoch to which this tenure has fenced all workers off, and fencedAt when.
@@ -404,7 +404,9 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 		return err
 	}
 	if err := k.f.RevokeLife(c); err != nil {
-		k.due = errors.Is(err, rdma.ErrNodeDown)
+		if errors.Is(err, rdma.ErrNodeDown) {
+			k.need = NeedSweep
+		}
 		return k.failed(target{client: c.ID}, fmt.Errorf("recover client %d: %w", c.ID, err))
 	}
 	if err := k.m.Recover(v, c.ID); err != nil {

@@ -29,17 +29,30 @@ type Mender interface {
 
 // Enduring is the Mender of a store whose clients go on when nodes die, with the majorities that
 // are left: nothing has to be mended, and a busy view stops no client. So the keeper begins no
-// epoch for the death of a node: that would cost every client a fence. It begins one in two cases
+// epoch for the death of a node: that would cost every client a fence. It begins one in three cases
 // only. One is a sweep, since memory that nothing refers to is free only when no older verb can
-// land. The other is a dead client that cannot be fenced off otherwise, because a node does not
+// land. Another is a dead client that cannot be fenced off otherwise, because a node does not
 // answer. Nodes that are dead then are expelled on the way, and in each of these epochs the keeper
-// calls Mend and, behind it, Sweep, both under the busy view.
+// calls Mend and, behind it, Sweep, both under the busy view. The third is an epoch that is nothing
+// but a fence: the view is idle all the time.
 type Enduring interface {
 	Mender
-	// Littered reports whether a sweep would pay though no client or node died: clients ask for it, or
-	// the last sweep needs another one. It is asked in every tick of an idle view.
-	Littered(v rdma.View) (bool, error)
+	// Need returns what clients ask for, though no client or node died. It is called in every tick of an
+	// idle view.
+	Need(v rdma.View) (Need, error)
 }
+
+// Need is what a pool needs whose clients go on when nodes die.
+type Need uint8
+
+const (
+	// NeedNothing is the zero Need.
+	NeedNothing Need = iota
+	// NeedFence is a new epoch without a sweep.
+	NeedFence
+	// NeedSweep is a new epoch in which the pool is swept.
+	NeedSweep
+)
 
 // Piecewise is the Mender of a store whose Sweep does a piece of the work at a time. The keeper calls
 // it again while there is more, and does between two pieces what is more urgent.

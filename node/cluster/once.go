@@ -76,7 +76,7 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 // is due.
 func (k *keeper) waits() bool {
 	flying := func(p probe) bool { return p.flying != nil }
-	return k.due || k.breathing || k.attends || slices.ContainsFunc(k.probes, flying)
+	return k.need != NeedNothing || k.breathing || k.attends || slices.ContainsFunc(k.probes, flying)
 }
 
 // reignOnce becomes master. If another client is master at first, it waits until that tenure is
