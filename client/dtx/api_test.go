@@ -41,7 +41,8 @@ func TestShapes(t *testing.T) {
 
 // TestPlaces: no two things lie at the same place, and each is found again by its name.
 func TestPlaces(t *testing.T) {
-	l, err := NewLayout(Shape{Nodes: 3, Memory: 1 << 18, Clients: 8, Roots: 5, RootBytes: 200, Sizes: []int{8, 100, 1024}})
+	l, err := NewLayout(Shape{Nodes: 3, Memory: 1 << 18, Clients: 8, Roots: 5, RootBytes: 200,
+		Sizes: []int{8, 100, 1024}})
 	must(t, err)
 	seen := map[rdma.Addr]string{}
 	place := func(at rdma.Addr, n int, what string) {
@@ -64,7 +65,8 @@ func TestPlaces(t *testing.T) {
 	for i := range 5 {
 		at, n := l.Object(l.Root(i))
 		place(at, n, fmt.Sprint("root ", i))
-		if !l.valid(l.Root(i)) || l.Room(l.Root(i)) != 200 || !strings.Contains(l.Describe(at), fmt.Sprint("root ", i)) {
+		if !l.valid(l.Root(i)) || l.Room(l.Root(i)) != 200 ||
+			!strings.Contains(l.Describe(at), fmt.Sprint("root ", i)) {
 			t.Errorf("root %d is %s", i, l.Describe(at))
 		}
 	}
@@ -76,7 +78,8 @@ func TestPlaces(t *testing.T) {
 				r := l.placeOf(n, k, class, i) | 7<<lifeShift
 				at, room := l.Object(r)
 				place(at, room, r.String())
-				if gn, gk, gi := l.chunkOf(r); gn != n || gk != k || gi != i || r.life() != 7 || !l.valid(r) || l.valid(r+1) && room > unitBytes {
+				if gn, gk, gi := l.chunkOf(r); gn != n || gk != k || gi != i || r.life() != 7 || !l.valid(r) ||
+					l.valid(r+1) && room > unitBytes {
 					t.Fatalf("object %d of chunk %d of node %d is %d of %d of %d", i, k, n, gi, gk, gn)
 				}
 			}

@@ -33,7 +33,8 @@ func (w *Worker) await(r Ref) error {
 		case !v.Held():
 			return nil
 		case v.owner() == 0 || int(v.owner()) > w.Clients:
-			return fmt.Errorf("await %v, locked by client %d of 1 to %d: %w", r, v.owner(), w.Clients, client.ErrDamaged)
+			return fmt.Errorf("await %v, locked by client %d of 1 to %d: %w", r, v.owner(), w.Clients,
+				client.ErrDamaged)
 		case v.owner() != owner:
 			if owner = v.owner(); owner != w.id { // the owner has to end its transaction
 				w.stats.Waits++
@@ -57,7 +58,8 @@ func (w *Worker) await(r Ref) error {
 
 // heldBy ends a wait for a lock.
 func heldBy(r Ref, owner rdma.ClientID) error {
-	return fmt.Errorf("%v is locked by client %d; if it is dead, 'farkv recover' ends what it has begun: %w", r, owner, errTime)
+	return fmt.Errorf("%v is locked by client %d; if it is dead, 'farkv recover' ends what it has begun: %w", r,
+		owner, errTime)
 }
 
 // look reads an object's lock, and up to which sequence the transactions of a client are over, if

@@ -31,7 +31,8 @@ const (
 )
 
 // scenes are what the first client does.
-var scenes = []string{"transfer", "touch", "locked touch", "locked transfer", "make", "drop", "lock and read", "touch listed"}
+var scenes = []string{"transfer", "touch", "locked touch", "locked transfer", "make", "drop", "lock and read",
+	"touch listed"}
 
 func (c *scene) act(v *view) error {
 	a, b := v.Root(0), v.Root(1)
@@ -79,18 +80,21 @@ func (c *scene) all(k *accounts, w *Worker, name string) error {
 		most += 10 * flyMost
 	}
 	if longest > most && err == nil {
-		err = fmt.Errorf("an operation waited for %v, behind %d crashes and looks each %v", longest, len(c.crashes), looks)
+		err = fmt.Errorf("an operation waited for %v, behind %d crashes and looks each %v", longest, len(c.crashes),
+			looks)
 	}
 	return err
 }
 
 // play returns how many verbs the last client has sent.
 func (c *scene) play() (sent uint64, err error) {
-	l, err := NewLayout(Shape{Nodes: c.nodes, Memory: 64 << 10, Clients: 24, Roots: 3, Sizes: []int{64}, Writes: 6, Chunk: 2048})
+	l, err := NewLayout(Shape{Nodes: c.nodes, Memory: 64 << 10, Clients: 24, Roots: 3, Sizes: []int{64}, Writes: 6,
+		Chunk: 2048})
 	if err != nil {
 		return 0, err
 	}
-	s := sim.New(sim.Options{Seed: c.seed, Nodes: c.nodes, Memory: 64 << 10, Clients: 24, Handler: node.Serve, Tear: true,
+	s := sim.New(sim.Options{Seed: c.seed, Nodes: c.nodes, Memory: 64 << 10, Clients: 24, Handler: node.Serve,
+		Tear:    true,
 		Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
 	defer s.Close()
 	k := newBank(l, 2)
@@ -106,7 +110,8 @@ func (c *scene) play() (sent uint64, err error) {
 		return 0, err
 	}
 	teller := customer{first, nil}
-	err = errors.Join(k.Found(teller), k.Run(teller, "first", func(v *view) error { return v.Make(l.Root(0), 5) }), first.Close())
+	err = errors.Join(k.Found(teller), k.Run(teller, "first", func(v *view) error { return v.Make(l.Root(0), 5) }),
+		first.Close())
 	if err != nil {
 		return 0, err
 	}

@@ -19,7 +19,8 @@ func (l *Layout) Describe(a rdma.Addr) string {
 		return fmt.Sprintf("%s of client %d", logPart((off-l.logs)%l.logBytes), c)
 	case off < l.chunks.Table:
 		room := uint64(roomBytes(l.RootBytes))
-		return fmt.Sprintf("%s of root %d", objectPart((off-l.roots)%room), (off-l.roots)/room*uint64(l.Nodes)+uint64(n))
+		return fmt.Sprintf("%s of root %d", objectPart((off-l.roots)%room),
+			(off-l.roots)/room*uint64(l.Nodes)+uint64(n))
 	case off < l.chunks.First:
 		return fmt.Sprintf("owner of chunk %d", (off-l.chunks.Table)/8)
 	}

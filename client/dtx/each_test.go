@@ -51,7 +51,8 @@ func TestEach(t *testing.T) {
 	tx.begin()
 	must(t, tx.Lock(l.Root(1)))
 	got, err := each(w, refs...)
-	if who := fmt.Sprintf("client %d;", other.id); !errors.Is(err, rdma.ErrTimeout) || !strings.Contains(err.Error(), who) || !strings.Contains(err.Error(), "farkv recover") {
+	if who := fmt.Sprintf("client %d;", other.id); !errors.Is(err, rdma.ErrTimeout) ||
+		!strings.Contains(err.Error(), who) || !strings.Contains(err.Error(), "farkv recover") {
 		t.Errorf("beside a lock: %q, %v", got, err)
 	}
 	must(t, f.Revoke(other.id))
@@ -113,7 +114,8 @@ func TestLooks(t *testing.T) {
 	must(t, err)
 	s, err := l.Survey(ep, time.Second)
 	must(t, errors.Join(err, ep.Close()))
-	if fmt.Sprint(s.Chunks) != "[1 0]" || s.Owned != 1 || s.MostChunks != 2*l.chunks.Count || l.Places() != l.chunks.Count*uint64(l.Chunk) {
+	if fmt.Sprint(s.Chunks) != "[1 0]" || s.Owned != 1 || s.MostChunks != 2*l.chunks.Count ||
+		l.Places() != l.chunks.Count*uint64(l.Chunk) {
 		t.Errorf("%+v", s)
 	}
 	// A transaction that is not over is waited for, as long as its client is there.

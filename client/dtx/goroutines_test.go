@@ -26,7 +26,8 @@ func TestGoroutines(t *testing.T) {
 
 // TestOverTCP: the same with nodes that are processes, as far as verbs can tell.
 func TestOverTCP(t *testing.T) {
-	l, err := NewLayout(Shape{Nodes: 2, Memory: memMemory, Clients: 64, Roots: 4, RootBytes: 512, Sizes: []int{64, 512}})
+	l, err := NewLayout(Shape{Nodes: 2, Memory: memMemory, Clients: 64, Roots: 4, RootBytes: 512,
+		Sizes: []int{64, 512}})
 	must(t, err)
 	var addresses []string
 	for range 2 {

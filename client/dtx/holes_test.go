@@ -264,7 +264,8 @@ func TestLostOutcome(t *testing.T) {
 		must(t, set(w, "old", a, b))
 		w.ep.(*deaf).step = step
 		err = set(w, "new", a, b)
-		if want := map[bool]error{true: rdma.ErrTimeout, false: client.ErrUncertain}[step == stepLock]; !errors.Is(err, want) {
+		if want := map[bool]error{true: rdma.ErrTimeout,
+			false: client.ErrUncertain}[step == stepLock]; !errors.Is(err, want) {
 			t.Errorf("%s: %v", step, err)
 		}
 		other := worker(t, f, l, Options{Timeout: brief})

@@ -22,10 +22,11 @@ type Shape struct {
 	Clients   int    // identities: those of the pool's workers are 1 to Clients
 	Roots     int    // objects that are known from the beginning: see Layout.Root
 	RootBytes int    // of data that a root may have; by default the largest of Sizes
-	Sizes     []int  // bytes of data that an object may have, ascending: each takes the smallest room that fits; 8 at most
-	Writes    int    // objects that one transaction may change, at most; 16 by default
-	Log       int    // bytes of log that one transaction may take; by default Writes times the largest object
-	Chunk     int    // bytes of objects that a client takes at a time; by default 64 KiB, or less in a small pool
+	// bytes of data that an object may have, ascending: each takes the smallest room that fits; 8 at most
+	Sizes  []int
+	Writes int // objects that one transaction may change, at most; 16 by default
+	Log    int // bytes of log that one transaction may take; by default Writes times the largest object
+	Chunk  int // bytes of objects that a client takes at a time; by default 64 KiB, or less in a small pool
 	// SequenceBits makes sequences narrower than they could be, so that tests see them come to their
 	// end.
 	SequenceBits int

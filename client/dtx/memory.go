@@ -82,7 +82,8 @@ func (m *memory) open(w *Worker) {
 		w: w, turn: int(w.id), held: map[rdma.Addr]*chunk{}, full: make([]time.Duration, len(w.Sizes)),
 		heaps: make([]heap, w.Nodes*len(w.Sizes)),
 		table: chunks.Client{
-			Endpoint: w.ep, ID: w.id, Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
+			Endpoint: w.ep, ID: w.id, Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk,
+				Free: stepFreeChunk},
 			Do: w.do, Drop: w.drop,
 		},
 	}
@@ -363,7 +364,8 @@ func (m *memory) scanSome(look []slot) (found int, err error) {
 // client may ever meet it.
 func (w *Worker) freeSlot(at rdma.Addr, s *slot) (bool, error) {
 	if c := s.seen.owner(); c == 0 || int(c) > w.Clients {
-		return false, fmt.Errorf("the place at %v is locked by client %d of 1 to %d: %w", at, c, w.Clients, client.ErrDamaged)
+		return false, fmt.Errorf("the place at %v is locked by client %d of 1 to %d: %w", at, c, w.Clients,
+			client.ErrDamaged)
 	}
 	v, ended, err := w.look(at, s.seen.owner())
 	if err != nil || v != s.seen || ended < v.sequence() {

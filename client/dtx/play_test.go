@@ -56,7 +56,8 @@ func draw(seed uint64) *run {
 		r.options.Timeout = 20 * time.Microsecond << rng.IntN(6)
 	}
 	r.network = sim.Hostile(seed)
-	r.network.Nodes, r.network.Memory, r.network.Clients, r.network.Handler = r.shape.Nodes, r.shape.Memory, 32, node.Serve
+	r.network.Nodes, r.network.Memory, r.network.Clients, r.network.Handler = r.shape.Nodes, r.shape.Memory, 32,
+		node.Serve
 	r.network.FlyProb, r.network.FlyMax = []float64{0, 0.02, 0.1}[rng.IntN(3)], 20*time.Microsecond<<rng.IntN(8)
 	if rng.IntN(2) == 0 {
 		r.network.Drift, r.network.ClockOffset = 1e5, time.Hour
@@ -286,8 +287,10 @@ func (r *run) fill(w *Worker, before Usage) error {
 	if err != nil {
 		return err
 	}
-	if u.Objects != before.Objects+made || u.Objects != u.Places || u.Handed != w.Nodes*int(w.chunks.Count) || u.Held > 0 {
-		return fmt.Errorf("leaked: %d objects, then %d more and the pool of %d chunks was full: %+v", before.Objects, made,
+	if u.Objects != before.Objects+made || u.Objects != u.Places || u.Handed != w.Nodes*int(w.chunks.Count) ||
+		u.Held > 0 {
+		return fmt.Errorf("leaked: %d objects, then %d more and the pool of %d chunks was full: %+v", before.Objects,
+			made,
 			w.Nodes*int(w.chunks.Count), u)
 	}
 	return nil

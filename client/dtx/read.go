@@ -303,7 +303,8 @@ func (tx *Tx) lockGuessed(r Ref, known Version) (done bool, err error) {
 	}
 	tx.hold(o)
 	if !tx.take(o, op.Buf, known) { // no transaction writes what has a version that stays
-		return false, tx.fail(fmt.Errorf("%v at %v has no data of version %#x: %w", r, o.at, uint64(known), client.ErrDamaged))
+		return false, tx.fail(fmt.Errorf("%v at %v has no data of version %#x: %w", r, o.at, uint64(known),
+			client.ErrDamaged))
 	}
 	asked, err := tx.judge(b, 2, (*object).met, o)
 	if asked && err == nil {

@@ -196,7 +196,8 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 			return err
 		}
 		if !ok {
-			return fmt.Errorf("transactions are over up to %d, not %d, under a claim: %w", before, e.ended, client.ErrDamaged)
+			return fmt.Errorf("transactions are over up to %d, not %d, under a claim: %w", before, e.ended,
+				client.ErrDamaged)
 		}
 	}
 	w.stats.Recovered++

@@ -32,7 +32,8 @@ const (
 
 // Steps are the steps of the protocol, as traces show them and faults can be set to them.
 var Steps = []rdma.Step{
-	stepRead, stepAgain, stepValidate, stepLock, stepLog, stepCommit, stepLetGo, stepAwait, stepReadUnder, stepFreeLock, stepClaim,
+	stepRead, stepAgain, stepValidate, stepLock, stepLog, stepCommit, stepLetGo, stepAwait, stepReadUnder,
+	stepFreeLock, stepClaim,
 	stepReadLog,
 	stepReadLocks, stepReplay, stepEnd, stepYieldLog, stepReadTable, stepClaimChunk, stepFreeChunk,
 	stepScanChunk,

@@ -44,7 +44,8 @@ func TestTripsOfReads(t *testing.T) {
 		w.want("read", 1, 1, 0, 0, func(tx *Tx) error { return readAll(tx, a, a) })
 		w.want("read of two", 3, 3, 0, 0, func(tx *Tx) error { return readAll(tx, a, b) })
 		w.want("read of three", 5, 3+1+2, 0, 0, func(tx *Tx) error { return readAll(tx, a, b, c) })
-		w.want("read of two, one of which was seen", 2, 3, 0, 0, func(tx *Tx) error { tx.Guess(b, vb); return readAll(tx, a, b) })
+		w.want("read of two, one of which was seen", 2, 3, 0, 0,
+			func(tx *Tx) error { tx.Guess(b, vb); return readAll(tx, a, b) })
 		w.want("read of two, with the way there", 2, 2, 0, 0, func(tx *Tx) error {
 			if err := readAll(tx, a); err != nil {
 				return err

@@ -214,5 +214,8 @@ func (v *View) Free(hash uint64) (s Slot, w Word, room int) {
 // Candidate reports whether slot s is one of those in which a key of that hash may lie.
 func (x *Index) Candidate(hash uint64, s Slot) bool {
 	at := x.Locate(hash)
-	return IsSlot(s) && slices.ContainsFunc(at[:], func(first Slot) bool { return s >= first && s < first+2*bucketWords })
+	return IsSlot(s) && slices.ContainsFunc(at[:], func(first Slot) bool {
+		return s >= first &&
+			s < first+2*bucketWords
+	})
 }

@@ -33,7 +33,8 @@ func TestWord(t *testing.T) {
 			t.Fatalf("%v is not pending", p)
 		}
 		client, n := rdma.ClientID(rapid.Uint16Min(1).Draw(t, "client")), rapid.Uint32().Draw(t, "n")
-		if d := race.Tombstone(print, client, n); d.Live() || !d.Empty() || d.IsPending() || d.Print() != print || d == 0 {
+		if d := race.Tombstone(print, client, n); d.Live() || !d.Empty() || d.IsPending() || d.Print() != print ||
+			d == 0 {
 			t.Fatalf("%v is no tombstone", d)
 		}
 	})

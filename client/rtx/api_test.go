@@ -45,7 +45,8 @@ func TestShapes(t *testing.T) {
 
 // TestPlaces: no two things lie at the same place, and each is found again by its word.
 func TestPlaces(t *testing.T) {
-	l, err := NewLayout(Shape{Nodes: 3, Memory: 1 << 18, Clients: 8, Roots: 5, Objects: 100, Sizes: []int{8, 100, 1024}})
+	l, err := NewLayout(Shape{Nodes: 3, Memory: 1 << 18, Clients: 8, Roots: 5, Objects: 100,
+		Sizes: []int{8, 100, 1024}})
 	must(t, err)
 	seen := map[rdma.Addr]string{}
 	place := func(at rdma.Addr, n int, what string) {
@@ -95,11 +96,13 @@ func TestPlaces(t *testing.T) {
 		t.Error("valid")
 	}
 	k := l.lock(5, l.maxSequence, true, 9)
-	if !k.Held() || !k.Alone() || l.owner(k) != 5 || l.sequence(k) != l.maxSequence || k.released().Held() || l.owner(k.released()) != 5 {
+	if !k.Held() || !k.Alone() || l.owner(k) != 5 || l.sequence(k) != l.maxSequence || k.released().Held() ||
+		l.owner(k.released()) != 5 {
 		t.Errorf("lock %#x", uint64(k))
 	}
-	for d, want := range map[time.Duration]time.Duration{0: 0, 1: leaseUnit, leaseUnit: leaseUnit, 2 * leaseUnit: 3 * leaseUnit,
-		time.Second: 16383 * leaseUnit, time.Hour: 32767 * leaseUnit} {
+	for d, want := range map[time.Duration]time.Duration{0: 0, 1: leaseUnit, leaseUnit: leaseUnit,
+		2 * leaseUnit: 3 * leaseUnit,
+		time.Second:   16383 * leaseUnit, time.Hour: 32767 * leaseUnit} {
 		if got := lease(Lock(leaseCode(d))<<leaseShift, time.Second) - time.Second; got != want {
 			t.Errorf("a transaction of %v has a lease of %v", d, got)
 		}
@@ -243,7 +246,11 @@ func TestDelegated(t *testing.T) {
 		ran, asked := 0, 0
 		err := w.Run(func(tx *Tx) error {
 			ran++
-			_, err := tx.ReadIf(a, func(now []byte) bool { asked++; return strings.HasPrefix(string(now), "same") || now == nil })
+			_, err := tx.ReadIf(a, func(now []byte) bool {
+				asked++
+				return strings.HasPrefix(string(now), "same") ||
+					now == nil
+			})
 			must(t, err)
 			if kind == "relaxed" {
 				tx.Relax(a)
@@ -413,9 +420,11 @@ func TestDamage(t *testing.T) {
 	}
 	pa, pb := r.meta(a).Pointer, r.meta(b).Pointer
 	for _, p := range []Pointer{pb, pa + 1, pa | 7<<classShift, l.pointer(0, 1, l.units*5)} {
-		damage(func() { r.swap(l.Meta(a).Add(8), uint64(pa), uint64(p)) }, func() { r.swap(l.Meta(a).Add(8), uint64(p), uint64(pa)) })
+		damage(func() { r.swap(l.Meta(a).Add(8), uint64(pa), uint64(p)) },
+			func() { r.swap(l.Meta(a).Add(8), uint64(p), uint64(pa)) })
 	}
-	damage(func() { r.write(l.buffer(pa).Add(HeaderBytes), []byte("THERE")) }, func() { r.write(l.buffer(pa).Add(HeaderBytes), []byte("there")) })
+	damage(func() { r.write(l.buffer(pa).Add(HeaderBytes), []byte("THERE")) },
+		func() { r.write(l.buffer(pa).Add(HeaderBytes), []byte("there")) })
 	r.write(l.buffer(pa).Add(HeaderBytes), []byte("THERE"))
 	_, err = get(w, a)
 	wantError(t, err, client.ErrDamaged)

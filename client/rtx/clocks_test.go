@@ -55,14 +55,18 @@ func TestClocks(t *testing.T) {
 						faults = append(faults, sim.Fault{Kind: sim.StepFault, Client: "observer", Verb: verb, By: by},
 							sim.Fault{Kind: sim.StepFault, Client: "observer", Verb: verb + 17, By: -by})
 					}
-					s, l := world(t, Shape{Roots: 2}, sim.Options{Seed: verb, Faults: faults, ClockOffset: time.Hour, Drift: 1e4})
+					s, l := world(t, Shape{Roots: 2}, sim.Options{Seed: verb, Faults: faults, ClockOffset: time.Hour,
+						Drift: 1e4})
 					a, b := l.Root(0), l.Root(1)
 					first, err := s.Open("first")
 					must(t, err)
 					must(t, set(open(t, first, l, Options{}), "old", a, b))
 					o := Options{Drift: drift, Log: logged}
 					enter(t, s, l, o, "holder", func(w *Worker) {
-						must(t, w.Run(func(tx *Tx) error { return errors.Join(tx.Lock(a), tx.Write(a, []byte("new"))) }))
+						must(t, w.Run(func(tx *Tx) error {
+							return errors.Join(tx.Lock(a),
+								tx.Write(a, []byte("new")))
+						}))
 					})
 					what := fmt.Sprintf("a clock that is set by %v at verb %d, and a holder that stands still for %v, with a log: %v",
 						by, verb, share*drift/10, logged)
@@ -197,7 +201,8 @@ func TestRenew(t *testing.T) {
 			must(t, set(w, "observer's", a))
 			took, repairs := s.Now()-began, w.stats.Stolen+w.stats.Aborted
 			if took < test.least || took > test.most || (repairs > 0) != (test.dies || !test.renews) {
-				t.Errorf("a holder that %s: another client waited for %v, and repaired %d times", test.what, took, repairs)
+				t.Errorf("a holder that %s: another client waited for %v, and repaired %d times", test.what, took,
+					repairs)
 			}
 		})
 		must(t, s.Run())

@@ -29,7 +29,8 @@ type scene struct {
 const flyMost = 300 * time.Microsecond
 
 // scenes are what the first client does.
-var scenes = []string{"transfer", "touch", "locked touch", "locked transfer", "make", "drop", "touch with a log", "lock and read",
+var scenes = []string{"transfer", "touch", "locked touch", "locked transfer", "make", "drop", "touch with a log",
+	"lock and read",
 	"touch listed"}
 
 func (c *scene) act(v *view) error {
@@ -80,18 +81,21 @@ func (c *scene) all(k *accounts, w *Worker, name string) error {
 		most += 10 * flyMost
 	}
 	if longest > most && err == nil {
-		err = fmt.Errorf("an operation waited for %v, behind %d crashes and leases of %v", longest, len(c.crashes), lease)
+		err = fmt.Errorf("an operation waited for %v, behind %d crashes and leases of %v", longest, len(c.crashes),
+			lease)
 	}
 	return err
 }
 
 // play returns how many verbs the last client has sent.
 func (c *scene) play() (sent uint64, err error) {
-	l, err := NewLayout(Shape{Nodes: c.nodes, Memory: simMemory, Clients: 16, Roots: 3, Objects: 64, Sizes: []int{64}, Chunk: 2048})
+	l, err := NewLayout(Shape{Nodes: c.nodes, Memory: simMemory, Clients: 16, Roots: 3, Objects: 64, Sizes: []int{64},
+		Chunk: 2048})
 	if err != nil {
 		return 0, err
 	}
-	s := sim.New(sim.Options{Seed: c.seed, Nodes: c.nodes, Memory: simMemory, Clients: 16, Handler: node.Serve, Tear: true,
+	s := sim.New(sim.Options{Seed: c.seed, Nodes: c.nodes, Memory: simMemory, Clients: 16, Handler: node.Serve,
+		Tear:    true,
 		Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
 	defer s.Close()
 	k := newBank(l, 2)
@@ -105,7 +109,8 @@ func (c *scene) play() (sent uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	err = errors.Join(k.Found(customer{first, nil}), k.Run(customer{first, nil}, "first", func(v *view) error { return v.Make(l.Root(0), 5) }), first.Close())
+	err = errors.Join(k.Found(customer{first, nil}), k.Run(customer{first, nil}, "first",
+		func(v *view) error { return v.Make(l.Root(0), 5) }), first.Close())
 	if err != nil {
 		return 0, err
 	}

@@ -35,7 +35,8 @@ func (k Lock) readable() bool { return !k.Held() || k.Alone() }
 //
 // The error wraps those that Run returns for a transaction that reads. Then take was not called for
 // all.
-func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool), take func(i int, m Meta, data []byte, there bool)) error {
+func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool),
+	take func(i int, m Meta, data []byte, there bool)) error {
 	w.begin()
 	w.each = w.each[:0]
 	for _, r := range refs {
@@ -63,7 +64,8 @@ func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool), take func(i in
 }
 
 // readEach does a trip for all that are not done. blocked is one of those whose lock is held.
-func (w *Worker) readEach(refs []Ref, take func(i int, m Meta, data []byte, there bool)) (more bool, blocked Ref, err error) {
+func (w *Worker) readEach(refs []Ref, take func(i int, m Meta, data []byte, there bool)) (more bool, blocked Ref,
+	err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
 	step := stepReadMeta
@@ -121,7 +123,8 @@ func (w *Worker) judgeEach(e *reading, r Ref) (data []byte, there bool, err erro
 		return data, of == r, nil
 	}
 	if e.torn++; e.torn == mostTorn {
-		return nil, false, fmt.Errorf("%v at %v has no data at %v: %w", r, w.Meta(r), w.buffer(now.Pointer), client.ErrDamaged)
+		return nil, false, fmt.Errorf("%v at %v has no data at %v: %w", r, w.Meta(r), w.buffer(now.Pointer),
+			client.ErrDamaged)
 	}
 	return nil, false, nil
 }

@@ -27,7 +27,8 @@ func each(w *Worker, guess func(Ref) (Meta, bool), refs ...Ref) ([]string, []Met
 // locks are waited for.
 func TestEach(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 3, Roots: 4, Objects: 64})
-	w, other := worker(t, f, l, Options{Timeout: time.Second}), worker(t, f, l, Options{Drift: 20 * time.Millisecond, Timeout: time.Second})
+	w, other := worker(t, f, l, Options{Timeout: time.Second}),
+		worker(t, f, l, Options{Drift: 20 * time.Millisecond, Timeout: time.Second})
 	must(t, set(w, "old", l.Root(0), l.Root(1)))
 	gone, err := create(w, "gone")
 	must(t, err)

@@ -26,7 +26,8 @@ func (w *Worker) swapPointers(entries []entry) error {
 		stolen := false
 		for i := range entries {
 			op, old := b.Op(i), entries[i].old
-			if now := Pointer(op.Result); err == nil && op.Err == nil && now != old && now&^stealMask == old&^stealMask {
+			if now := Pointer(op.Result); err == nil && op.Err == nil && now != old &&
+				now&^stealMask == old&^stealMask {
 				entries[i].old, stolen = now, true
 			}
 		}

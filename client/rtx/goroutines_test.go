@@ -20,7 +20,8 @@ import (
 func TestGoroutines(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		f, l := pool(t, Shape{Nodes: nodes, Clients: 64, Roots: 4, Objects: 4096, Sizes: []int{64, 512}})
-		crowd(t, f, l, 8, 150, Options{Drift: 5 * time.Millisecond, Timeout: 20 * time.Second, Quarantine: time.Microsecond})
+		crowd(t, f, l, 8, 150, Options{Drift: 5 * time.Millisecond, Timeout: 20 * time.Second,
+			Quarantine: time.Microsecond})
 	}
 }
 

@@ -24,7 +24,8 @@ func TestLateLock(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		for _, end := range []string{"committed", "aborted", "older"} {
 			f, l := pool(t, Shape{Roots: 3})
-			w, other, r := worker(t, f, l, Options{Drift: long}), worker(t, f, l, Options{Drift: long, Log: true}), newRaw(t, f, l)
+			w, other, r := worker(t, f, l, Options{Drift: long}), worker(t, f, l, Options{Drift: long, Log: true}),
+				newRaw(t, f, l)
 			a, b := l.Root(0), l.Root(1)
 			must(t, set(other, "there", a, b))
 			late := l.lock(other.id, r.state(other.id).sequence(), alone, 0)
@@ -153,7 +154,8 @@ func TestTornLog(t *testing.T) {
 	p, q := make([]byte, recordBytes(2)), make([]byte, recordBytes(4))
 	r.encode(p)
 	var got record
-	if !got.decode(append(slices.Clone(p), make([]byte, 48)...)) || got.lock != r.lock || !slices.Equal(got.entries, r.entries) {
+	if !got.decode(append(slices.Clone(p), make([]byte, 48)...)) || got.lock != r.lock ||
+		!slices.Equal(got.entries, r.entries) {
 		t.Errorf("got %+v", got)
 	}
 	r.lock++
@@ -316,7 +318,8 @@ func TestTornData(t *testing.T) {
 	p, q := make([]byte, HeaderBytes+24), make([]byte, HeaderBytes+40)
 	l.encodeBuffer(p, 77, 5, []byte("first data of 24 bytes ."))
 	l.encodeBuffer(q, 77+1<<40, 6, []byte("other data, which are 40 bytes all in all"[:40]))
-	if r, data, ok := l.Decode(append(p, make([]byte, 16)...), 77); !ok || r != 5 || string(data) != "first data of 24 bytes ." {
+	if r, data, ok := l.Decode(append(p, make([]byte, 16)...), 77); !ok || r != 5 ||
+		string(data) != "first data of 24 bytes ." {
 		t.Errorf("got %v, %q, %v", r, data, ok)
 	}
 	for i := 0; i < len(p); i += 8 {

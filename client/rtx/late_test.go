@@ -20,7 +20,8 @@ func TestFenced(t *testing.T) {
 	for verb := uint64(1); verb <= 30; verb++ {
 		faults := sim.Faults{{Kind: sim.FlyFault, Client: "dead", Verb: verb, For: 20 * time.Millisecond},
 			{Kind: sim.CrashFault, Client: "dead", Verb: verb}}
-		s, l := world(t, Shape{Roots: 2, Objects: 128, Chunk: 1024, Memory: 28 << 10}, sim.Options{Seed: verb, Faults: faults})
+		s, l := world(t, Shape{Roots: 2, Objects: 128, Chunk: 1024, Memory: 28 << 10},
+			sim.Options{Seed: verb, Faults: faults})
 		a, b := l.Root(0), l.Root(1)
 		o := Options{Drift: 100 * time.Microsecond, Quarantine: 1}
 		first, err := s.Open("first")
@@ -268,7 +269,8 @@ func TestUncertain(t *testing.T) {
 // TestOutOfReach: where a node is out of reach for a moment, at any step, a transaction goes on,
 // and is done once, whether the verb landed or not.
 func TestOutOfReach(t *testing.T) {
-	for _, step := range []rdma.Step{stepReadMeta, stepReadData, stepLockEarly, stepLock, stepDecide, stepSwapPointer, stepUnlock} {
+	for _, step := range []rdma.Step{stepReadMeta, stepReadData, stepLockEarly, stepLock, stepDecide, stepSwapPointer,
+		stepUnlock} {
 		for _, took := range []bool{false, true} {
 			f, l := pool(t, Shape{Nodes: 1, Roots: 2})
 			a, b := l.Root(0), l.Root(1)
@@ -302,7 +304,8 @@ func TestOutOfReach(t *testing.T) {
 			})
 			must(t, err)
 			wantData(t, w, "[1 1]", a, b)
-			if again := step != stepUnlock && step != stepSwapPointer && (step != stepDecide || !took); (ran == 2) != again || n != '0' {
+			if again := step != stepUnlock && step != stepSwapPointer &&
+				(step != stepDecide || !took); (ran == 2) != again || n != '0' {
 				t.Errorf("%v, %v: the closure ran %d times, and has seen %c", step, took, ran, n)
 			}
 			if _, err := w.Check(func(rdma.ClientID) bool { return true }); err != nil {
@@ -356,7 +359,8 @@ func TestStale(t *testing.T) {
 				return errors.Join(tx.Lock(a), tx.Write(a, []byte("1")), tx.Write(b, []byte("1")))
 			})
 			if err != nil || ran > 2 {
-				t.Errorf("a view that changes before step %q, with a log: %v: %v, and it ran %d times", step, logged, err, ran)
+				t.Errorf("a view that changes before step %q, with a log: %v: %v, and it ran %d times", step, logged,
+					err, ran)
 			}
 			delete(before, step)
 			wantData(t, w, map[bool]string{false: "[1 0]", true: "[1 1]"}[logged], a, b)

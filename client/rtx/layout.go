@@ -22,10 +22,12 @@ type Shape struct {
 	Clients int    // identities: those of the pool's workers are 1 to Clients
 	Roots   int    // objects that are known from the beginning: see Layout.Root
 	Objects int    // other objects a node, at most; a client that makes some takes room for 64 at a time
-	Sizes   []int  // bytes of data that an object may have, ascending: each takes the smallest buffer that fits; 8 at most
-	Shared  uint8  // bit i: indexes change data of Sizes[i] by verbs of their own, so that no checksum covers it
-	Writes  int    // objects that one transaction may change, at most; 16 by default
-	Chunk   int    // bytes of data that a client takes at a time; by default 64 KiB, or less in a small pool of many clients
+	// bytes of data that an object may have, ascending: each takes the smallest buffer that fits; 8 at most
+	Sizes  []int
+	Shared uint8 // bit i: indexes change data of Sizes[i] by verbs of their own, so that no checksum covers it
+	Writes int   // objects that one transaction may change, at most; 16 by default
+	// bytes of data that a client takes at a time; by default 64 KiB, or less in a small pool of many clients
+	Chunk int
 	// Spare is how many chunks of data of a node no new object takes, so that in a full pool objects
 	// can still be replaced.
 	Spare int
@@ -98,10 +100,13 @@ func (l *Layout) check() error {
 	switch {
 	case l.Nodes < 1 || l.Nodes >= rdma.MaxNodes || l.Memory > rdma.MaxOffset || l.Base%8 != 0:
 		return fmt.Errorf("%d nodes, bytes %d to %d: %w", l.Nodes, l.Base, l.Memory, ErrShape)
-	case l.Clients < 1 || l.Clients >= int(node.OfNode) || l.Roots < 0 || l.Objects < 0 || l.Spare < 0 || l.Writes < 2 || l.Writes > 1<<12:
-		return fmt.Errorf("%d clients, %d roots, %d objects, %d writes: %w", l.Clients, l.Roots, l.Objects, l.Writes, ErrShape)
+	case l.Clients < 1 || l.Clients >= int(node.OfNode) || l.Roots < 0 || l.Objects < 0 || l.Spare < 0 ||
+		l.Writes < 2 || l.Writes > 1<<12:
+		return fmt.Errorf("%d clients, %d roots, %d objects, %d writes: %w", l.Clients, l.Roots, l.Objects, l.Writes,
+			ErrShape)
 	case !ascending || len(l.Sizes) > classes || l.Chunk < 0:
-		return fmt.Errorf("sizes %v, chunks of %d bytes: want 1 to %d sizes in order: %w", l.Sizes, l.Chunk, classes, ErrShape)
+		return fmt.Errorf("sizes %v, chunks of %d bytes: want 1 to %d sizes in order: %w", l.Sizes, l.Chunk, classes,
+			ErrShape)
 	}
 	return nil
 }

@@ -38,7 +38,8 @@ const simMemory = 1 << 18
 
 func draw(seed uint64) *run {
 	rng := rand.New(rand.NewPCG(seed, 19))
-	r := &run{workers: 2 + rng.IntN(4), accounts: 2 + rng.IntN(3), ops: 4 + rng.IntN(8), rounds: 1 + rng.IntN(2), reaper: rng.IntN(2) == 0}
+	r := &run{workers: 2 + rng.IntN(4), accounts: 2 + rng.IntN(3), ops: 4 + rng.IntN(8), rounds: 1 + rng.IntN(2),
+		reaper: rng.IntN(2) == 0}
 	r.shape = Shape{Nodes: 1 + rng.IntN(3), Memory: 96 << 10, Clients: 16, Roots: r.accounts + 1, Objects: 512,
 		Sizes: []int{64, 256}, Chunk: 1 << (10 + rng.IntN(2))}
 	r.pad = []int{0, 100}[rng.IntN(2)]
@@ -49,7 +50,8 @@ func draw(seed uint64) *run {
 		r.options.Quarantine = 1
 	}
 	r.network = sim.Hostile(seed)
-	r.network.Nodes, r.network.Memory, r.network.Clients, r.network.Handler = r.shape.Nodes, r.shape.Memory, 16, node.Serve
+	r.network.Nodes, r.network.Memory, r.network.Clients, r.network.Handler = r.shape.Nodes, r.shape.Memory, 16,
+		node.Serve
 	r.network.FlyProb, r.network.FlyMax = []float64{0, 0.02, 0.1}[rng.IntN(3)], 20*time.Microsecond<<rng.IntN(8)
 	if rng.IntN(2) == 0 {
 		r.network.Drift, r.network.ClockOffset = 1e5, time.Hour
@@ -71,7 +73,8 @@ func draw(seed uint64) *run {
 			if rng.IntN(2) == 0 {
 				by = -by
 			}
-			r.network.Faults = append(r.network.Faults, sim.Fault{Kind: sim.StepFault, Client: name, Verb: verb, By: by})
+			r.network.Faults = append(r.network.Faults,
+				sim.Fault{Kind: sim.StepFault, Client: name, Verb: verb, By: by})
 		}
 	}
 	return r
@@ -254,7 +257,8 @@ func (r *run) fill(w *Worker, before Usage) error {
 
 func (s *Stats) add(o Stats) {
 	s.Commits, s.Alone, s.Retries, s.Waits = s.Commits+o.Commits, s.Alone+o.Alone, s.Retries+o.Retries, s.Waits+o.Waits
-	s.Freed, s.Aborted, s.Stolen, s.Finished = s.Freed+o.Freed, s.Aborted+o.Aborted, s.Stolen+o.Stolen, s.Finished+o.Finished
+	s.Freed, s.Aborted, s.Stolen, s.Finished = s.Freed+o.Freed, s.Aborted+o.Aborted, s.Stolen+o.Stolen,
+		s.Finished+o.Finished
 	s.Wanted += o.Wanted
 	s.Lost, s.Claims, s.Scans = s.Lost+o.Lost, s.Claims+o.Claims, s.Scans+o.Scans
 }

@@ -119,7 +119,8 @@ func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 				return m, fmt.Errorf("await %v: %w", r, err)
 			}
 		}
-		if still == 0 { // another client has it, which is at work: a client that waits for long looks as often as a new one
+		// another client has it, which is at work: a client that waits for long looks as often as a new one
+		if still == 0 {
 			p = w.waits
 		}
 		if !p.Again() {
@@ -174,7 +175,8 @@ func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
 	c, sequence := w.owner(m.Lock), w.sequence(m.Lock)
 	if s.sequence() < sequence {
 		if s.phase() == phaseDoing { // no client begins another transaction before that one is DONE
-			return fmt.Errorf("client %d is in transaction %d, and %d is not done: %w", c, sequence, s.sequence(), client.ErrDamaged)
+			return fmt.Errorf("client %d is in transaction %d, and %d is not done: %w", c, sequence, s.sequence(),
+				client.ErrDamaged)
 		}
 		aborted := makeState(phaseAbort, sequence)
 		_, ok, err := w.swap(stepAbort, w.log(c).Add(stateAt), uint64(s), uint64(aborted))
@@ -262,6 +264,7 @@ func (w *Worker) finishLog(c rdma.ClientID, s state) error {
 	if whole {
 		return w.finishRecord(c, s)
 	}
-	return fmt.Errorf("client %d committed its transaction %d, and has no log of it at %v: %w", c, s.sequence(), w.log(c),
+	return fmt.Errorf("client %d committed its transaction %d, and has no log of it at %v: %w", c, s.sequence(),
+		w.log(c),
 		client.ErrDamaged)
 }

@@ -37,7 +37,9 @@ const (
 
 // Steps are the steps of the protocol, as traces show them and faults can be set to them.
 var Steps = []rdma.Step{
-	stepReadMeta, stepReadData, stepLockEarly, stepLock, stepValidate, stepDecide, stepSwapPointer, stepUnlock, stepWriteData,
-	stepLetGo, stepRenew, stepAwait, stepFreeLock, stepAbort, stepSteal, stepReadLog, stepTakeOver, stepRecover, stepResolve, stepReadTable,
+	stepReadMeta, stepReadData, stepLockEarly, stepLock, stepValidate, stepDecide, stepSwapPointer, stepUnlock,
+	stepWriteData,
+	stepLetGo, stepRenew, stepAwait, stepFreeLock, stepAbort, stepSteal, stepReadLog, stepTakeOver, stepRecover,
+	stepResolve, stepReadTable,
 	stepClaimChunk, stepFreeChunk, stepScanChunk, stepScanObjects, stepReshapeChunk,
 }

@@ -26,7 +26,8 @@ func TestTrips(t *testing.T) {
 			t.Helper()
 			n := trace.Trips(w.ep, func() { must(t, w.Run(f)); must(t, w.land()) })
 			if n.Trips != trips || n.Reads != reads || n.Writes != writes || n.Atomics != atomics {
-				t.Errorf("%d nodes: %s took %d trips, %d READs, %d WRITEs, %d atomics, want %d, %d, %d, %d", nodes, what,
+				t.Errorf("%d nodes: %s took %d trips, %d READs, %d WRITEs, %d atomics, want %d, %d, %d, %d", nodes,
+					what,
 					n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
 			}
 		}
@@ -67,8 +68,10 @@ func TestTrips(t *testing.T) {
 		count("write to be seen", w, 2+2+1, 3, 1, 3, func(tx *Tx) error { return writeAll(tx, a) })
 		seen, _ := w.Seen(a)
 		count("read of what was seen", w, 1, 2, 0, 0, func(tx *Tx) error { tx.Guess(a, seen); return readAll(tx, a) })
-		count("write of what was seen", w, 1+2+1, 2, 1, 3, func(tx *Tx) error { tx.Guess(a, seen); return writeAll(tx, a) })
-		count("read of what was seen wrongly", w, 2, 4, 0, 0, func(tx *Tx) error { tx.Guess(a, seen); return readAll(tx, a) })
+		count("write of what was seen", w, 1+2+1, 2, 1, 3,
+			func(tx *Tx) error { tx.Guess(a, seen); return writeAll(tx, a) })
+		count("read of what was seen wrongly", w, 2, 4, 0, 0,
+			func(tx *Tx) error { tx.Guess(a, seen); return readAll(tx, a) })
 		seen, _ = w.Seen(a)
 		count("write of what was seen and locked", w, 1+1+1, 2, 1, 3, func(tx *Tx) error {
 			tx.Guess(a, seen)
@@ -79,7 +82,8 @@ func TestTrips(t *testing.T) {
 		})
 		count("validation of the caller's", w, 4+3+1, 7+1+1, 1, 3, func(tx *Tx) error {
 			var op *rdma.Op
-			tx.Check(func(b *rdma.Batch) { op = b.Read(l.Meta(c), MetaBytes) }, func() bool { return !MetaOf(op.Buf).Lock.Held() })
+			tx.Check(func(b *rdma.Batch) { op = b.Read(l.Meta(c), MetaBytes) },
+				func() bool { return !MetaOf(op.Buf).Lock.Held() })
 			if err := readAll(tx, b); err != nil {
 				return err
 			}

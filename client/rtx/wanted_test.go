@@ -113,7 +113,8 @@ func TestMoved(t *testing.T) {
 		seen  []Pointer
 		moved bool
 	}{
-		{"the same", []Pointer{under, under, under}, false}, {"of before, and then of the lock", []Pointer{before, under, under}, false},
+		{"the same", []Pointer{under, under, under}, false},
+		{"of before, and then of the lock", []Pointer{before, under, under}, false},
 		{"stolen", []Pointer{under, under, stolen}, false}, {"swapped", []Pointer{before, under, after}, true},
 	} {
 		var v watch

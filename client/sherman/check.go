@@ -192,7 +192,8 @@ func (c *checker) leaf(r btree.Ref, p []byte) error {
 	c.keys += uint64(len(pairs))
 	for i, pair := range pairs {
 		if l.Side(pair.Key) != 0 {
-			c.r.Damaged("leaf %#x has the key %.40q, and those from %.40q to %.40q belong there", r, pair.Key, l.Lower, l.Upper)
+			c.r.Damaged("leaf %#x has the key %.40q, and those from %.40q to %.40q belong there", r, pair.Key,
+				l.Lower, l.Upper)
 		}
 		if i > 0 && bytes.Equal(pair.Key, pairs[i-1].Key) {
 			c.r.Damaged("leaf %#x has the key %.40q twice", r, pair.Key)

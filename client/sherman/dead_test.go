@@ -139,7 +139,8 @@ func TestDead(t *testing.T) {
 		death
 		most time.Duration
 	}{
-		{death{format: RTX}, DefaultLease + 8*perObject + slack}, {death{format: DTX, kept: true}, dtx.Detection + slack}, {death{format: DTX}, 0},
+		{death{format: RTX}, DefaultLease + 8*perObject + slack},
+		{death{format: DTX, kept: true}, dtx.Detection + slack}, {death{format: DTX}, 0},
 	} {
 		longest, named, died := time.Duration(0), 0, true
 		for c.verb = 1; died; c.verb++ {

@@ -43,8 +43,9 @@ func dtxLog(p *Params) int {
 
 func newDTXPool(p *Params, nodes int) (*dtxPool, error) {
 	l, err := dtx.NewLayout(dtx.Shape{
-		Nodes: nodes, Base: node.HeaderBytes, Memory: p.Memory, Clients: p.Clients, Roots: 1, RootBytes: p.NodeBytes - headerBytes,
-		Sizes: dtxSizes(p), Writes: mostWrites, Log: dtxLog(p), Chunk: p.Chunk,
+		Nodes: nodes, Base: node.HeaderBytes, Memory: p.Memory, Clients: p.Clients, Roots: 1,
+		RootBytes: p.NodeBytes - headerBytes,
+		Sizes:     dtxSizes(p), Writes: mostWrites, Log: dtxLog(p), Chunk: p.Chunk,
 	})
 	if err != nil {
 		return nil, shapeError(err)

@@ -15,7 +15,8 @@ import (
 // tiny is a tree whose nodes have two entries: four keys have splits on two levels, and merges down
 // to an empty root.
 func tiny(format string, nodes int) pool {
-	return sized(Shape{Format: format, Nodes: nodes, Records: 200, NodeBytes: 160, KeyBytes: 20, ValueBytes: 200, Clients: 24, Workers: 2,
+	return sized(Shape{Format: format, Nodes: nodes, Records: 200, NodeBytes: 160, KeyBytes: 20, ValueBytes: 200,
+		Clients: 24, Workers: 2,
 		Timeout: 100 * time.Millisecond, Lease: time.Millisecond})
 }
 
@@ -23,7 +24,8 @@ func tiny(format string, nodes int) pool {
 // anything.
 func explored(format string, kept bool) *explore.Subject {
 	s := &explore.Subject{
-		Name: format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 100 * time.Millisecond, Lone: true, Scans: true,
+		Name: format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 100 * time.Millisecond, Lone: true,
+		Scans:  true,
 		Memory: func(s explore.Shape) (uint64, error) { return tiny(format, s.Nodes).Memory, nil },
 		Format: func(f rdma.Fabric, s explore.Shape) error { return tiny(format, s.Nodes).make(f) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {

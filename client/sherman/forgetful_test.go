@@ -54,11 +54,13 @@ func TestWithout(t *testing.T) {
 		trips        uint64
 		writes       uint64
 	}{
-		{"rTX", RTX, 0, 3, 1}, {"rTX, a log always", RTX, LogElision, 6, 2}, {"rTX, locks at the end", RTX, EarlyLocks, 4, 1},
+		{"rTX", RTX, 0, 3, 1}, {"rTX, a log always", RTX, LogElision, 6, 2},
+		{"rTX, locks at the end", RTX, EarlyLocks, 4, 1},
 		{"DTX", DTX, 0, 4, 2}, {"DTX, no log", DTX, Logs, 3, 1},
 	} {
 		if n := cost(c.format, c.without); n.Trips != c.trips || n.Writes != c.writes {
-			t.Errorf("%s: an UPDATE takes %d trips and %d WRITEs, want %d and %d", c.what, n.Trips, n.Writes, c.trips, c.writes)
+			t.Errorf("%s: an UPDATE takes %d trips and %d WRITEs, want %d and %d", c.what, n.Trips, n.Writes, c.trips,
+				c.writes)
 		}
 	}
 	if whole.Atomics != 3 {

@@ -264,7 +264,10 @@ func trips(t *testing.T, format string) {
 		{"GET", s, 1, func(s *Store) error { return getOnly(s, "key100") }},
 		{"GET of a key that is not there", s, 1, func(s *Store) error { return none(getOnly(s, "key100x")) }},
 		{"UPDATE", s, of(2, 3), func(s *Store) error { return s.Update([]byte("key100"), shortValue) }},
-		{"INSERT of a key that is there", s, 1, func(s *Store) error { return none(s.Insert([]byte("key100"), shortValue)) }},
+		{"INSERT of a key that is there", s, 1, func(s *Store) error {
+			return none(s.Insert([]byte("key100"),
+				shortValue))
+		}},
 		{"DELETE", s, of(2, 3), func(s *Store) error { return s.Delete([]byte("key102")) }},
 		{"INSERT", s, of(2, 3), func(s *Store) error { return s.Insert([]byte("key102"), shortValue) }},
 		{"GET, beside", s, 2, func(s *Store) error { return getOnly(s, "long1") }},
@@ -273,7 +276,10 @@ func trips(t *testing.T, format string) {
 		{"INSERT, beside", s, of(5, 4), func(s *Store) error { return s.Insert([]byte("long0"), longValue) }},
 		// Without anything remembered: the root and the leaf, and over rtx of each its metadata first.
 		{"GET, no cache", bare, of(2*2, 2), func(s *Store) error { return getOnly(s, "key100") }},
-		{"UPDATE, no cache", bare, of(2+3, 1+4), func(s *Store) error { return s.Update([]byte("key100"), shortValue) }},
+		{"UPDATE, no cache", bare, of(2+3, 1+4), func(s *Store) error {
+			return s.Update([]byte("key100"),
+				shortValue)
+		}},
 		{"GET, beside, no cache", bare, of(2*3, 3), func(s *Store) error { return getOnly(s, "long1") }},
 	} {
 		steady(t, c.s)
@@ -334,7 +340,10 @@ func allocations(t *testing.T, format string) {
 		"GET":            func(key []byte, n int) error { _, err := s.Get(key); return err },
 		"UPDATE, beside": func(key []byte, n int) error { key[5] |= 1; return s.Update(key, long) },
 		"UPDATE":         func(key []byte, n int) error { key[5] &^= 1; return s.Update(key, short) },
-		"SCAN":           func(key []byte, n int) error { return s.Scan(key, 30, func(_, _ []byte) bool { return true }) },
+		"SCAN": func(key []byte, n int) error {
+			return s.Scan(key, 30,
+				func(_, _ []byte) bool { return true })
+		},
 		"DELETE, INSERT": func(key []byte, n int) error {
 			if err := s.Delete(key); err != nil {
 				return err

@@ -179,7 +179,8 @@ const headerBytes = max(rtx.HeaderBytes, dtx.HeaderBytes)
 // format returns the format of nodes. Errors wrap ErrParams.
 func (p *Params) format() (*btree.Format, error) {
 	if p.NodeBytes > MaxNode || p.ValueBytes < 0 || p.ValueBytes > MaxValue {
-		return nil, fmt.Errorf("nodes of %d bytes, values of %d: want up to %d and %d: %w", p.NodeBytes, p.ValueBytes, MaxNode, MaxValue, ErrParams)
+		return nil, fmt.Errorf("nodes of %d bytes, values of %d: want up to %d and %d: %w", p.NodeBytes, p.ValueBytes,
+			MaxNode, MaxValue, ErrParams)
 	}
 	f, err := btree.NewFormat(p.NodeBytes-headerBytes, p.KeyBytes, 0)
 	if err != nil {

@@ -59,7 +59,8 @@ func (d *play) enter(name string, o Options, f func(s *Store, r *check.Recorder)
 		}
 		if err == nil {
 			err = s.Close()
-			d.stats.Splits, d.stats.Merges, d.stats.Stale = d.stats.Splits+s.stats.Splits, d.stats.Merges+s.stats.Merges, d.stats.Stale+s.stats.Stale
+			d.stats.Splits, d.stats.Merges, d.stats.Stale = d.stats.Splits+s.stats.Splits,
+				d.stats.Merges+s.stats.Merges, d.stats.Stale+s.stats.Stale
 		}
 		if err != nil {
 			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
@@ -119,7 +120,8 @@ func (d *play) end() error {
 	}
 	report, e := Check(d.Sim)
 	if len(report.Damage)+len(report.Waiting)+len(report.Unchecked) > 0 {
-		e = errors.Join(e, fmt.Errorf("check: damaged: %v, waiting: %v, unseen: %v", report.Damage, report.Waiting, report.Unchecked))
+		e = errors.Join(e, fmt.Errorf("check: damaged: %v, waiting: %v, unseen: %v", report.Damage, report.Waiting,
+			report.Unchecked))
 	}
 	return errors.Join(err, e)
 }
@@ -184,7 +186,8 @@ func testScans(t *testing.T, format string) {
 			})
 		}
 		err = d.end()
-		all.Splits, all.Merges, all.Stale = all.Splits+d.stats.Splits, all.Merges+d.stats.Merges, all.Stale+d.stats.Stale
+		all.Splits, all.Merges, all.Stale = all.Splits+d.stats.Splits, all.Merges+d.stats.Merges,
+			all.Stale+d.stats.Stale
 		return err
 	})
 	if all.Splits < 3*count || all.Merges < count || all.Stale < 3*count {
@@ -207,9 +210,16 @@ func value(n, size int) []byte { return check.MakeValue(nil, 9, n, size) }
 var crashes = []crash{
 	{"insert", "b", 8, func(r *check.Recorder) error { return r.Insert([]byte("a"), value(1, 8)) }},
 	{"insert, beside", "b", 8, func(r *check.Recorder) error { return r.Insert([]byte("a"), value(1, 60)) }},
-	{"insert that splits the root", "bd", 8, func(r *check.Recorder) error { return r.Insert([]byte("c"), value(1, 60)) }},
-	{"insert that splits a leaf", "abdf", 30, func(r *check.Recorder) error { return r.Insert([]byte("c"), value(1, 8)) }},
-	{"insert that splits three levels", "bcegikmoqsuwyz", 8, func(r *check.Recorder) error { return r.Insert([]byte("d"), value(1, 60)) }},
+	{"insert that splits the root", "bd", 8, func(r *check.Recorder) error {
+		return r.Insert([]byte("c"),
+			value(1, 60))
+	}},
+	{"insert that splits a leaf", "abdf", 30, func(r *check.Recorder) error {
+		return r.Insert([]byte("c"),
+			value(1, 8))
+	}},
+	{"insert that splits three levels", "bcegikmoqsuwyz", 8,
+		func(r *check.Recorder) error { return r.Insert([]byte("d"), value(1, 60)) }},
 	{"update", "ab", 8, func(r *check.Recorder) error { return r.Update([]byte("a"), value(1, 8)) }},
 	{"update, beside", "ab", 40, func(r *check.Recorder) error { return r.Update([]byte("a"), value(1, 60)) }},
 	{"update that grows", "ab", 8, func(r *check.Recorder) error { return r.Update([]byte("a"), value(1, 60)) }},
@@ -242,28 +252,31 @@ func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, 
 	}
 	var start func(i int)
 	start = func(i int) {
-		w := d.enter(fmt.Sprint("client ", i), Options{CacheBytes: new(i % 2 * DefaultCache)}, func(s *Store, r *check.Recorder) error {
-			if i == 0 {
-				return c.do(r)
-			}
-			for n, k := range keys { // whatever there is, it goes on
-				began := s.ep.Now()
-				if _, err := r.Get([]byte(k)); !unsure(err) {
-					return err
+		w := d.enter(fmt.Sprint("client ", i), Options{CacheBytes: new(i % 2 * DefaultCache)},
+			func(s *Store, r *check.Recorder) error {
+				if i == 0 {
+					return c.do(r)
 				}
-				for _, kind := range []check.Kind{check.Update, check.Delete, check.Insert} {
-					if err := kind.Do(r, []byte(k), check.MakeValue(nil, 20+i, 10*n+int(kind), 8+20*(n%2))); !unsure(err) {
+				for n, k := range keys { // whatever there is, it goes on
+					began := s.ep.Now()
+					if _, err := r.Get([]byte(k)); !unsure(err) {
 						return err
 					}
+					for _, kind := range []check.Kind{check.Update, check.Delete, check.Insert} {
+						if err := kind.Do(r, []byte(k), check.MakeValue(nil, 20+i, 10*n+int(kind),
+							8+20*(n%2))); !unsure(err) {
+							return err
+						}
+					}
+					// All locks of the dead end with the first one that is waited for: behind its lease, or when
+					// the keeper has found and recovered its client.
+					if took, most := s.ep.Now()-began, time.Duration(len(verbs)+1)*2*cmp.Or(s.Lease,
+						detection); took > most {
+						return fmt.Errorf("operations on %q took %v, %v at most", k, took, most)
+					}
 				}
-				// All locks of the dead end with the first one that is waited for: behind its lease, or when
-				// the keeper has found and recovered its client.
-				if took, most := s.ep.Now()-began, time.Duration(len(verbs)+1)*2*cmp.Or(s.Lease, detection); took > most {
-					return fmt.Errorf("operations on %q took %v, %v at most", k, took, most)
-				}
-			}
-			return r.Scan(all, "", 100)
-		})
+				return r.Scan(all, "", 100)
+			})
 		if i < len(verbs) {
 			d.CrashAt(w, verbs[i])
 			w.WhenCrashed(func() { start(i + 1) })

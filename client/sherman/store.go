@@ -179,7 +179,8 @@ func (s *Store) Close() error {
 // begin begins an operation.
 func (s *Store) begin(key, value []byte) error {
 	if len(key) > s.KeyBytes || len(value) > s.ValueBytes {
-		return fmt.Errorf("a key of %d bytes, a value of %d: the pool takes %d and %d: %w", len(key), len(value), s.KeyBytes,
+		return fmt.Errorf("a key of %d bytes, a value of %d: the pool takes %d and %d: %w", len(key), len(value),
+			s.KeyBytes,
 			s.ValueBytes, client.ErrTooLarge)
 	}
 	s.key, s.value = key, value

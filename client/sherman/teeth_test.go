@@ -27,9 +27,11 @@ var mutants = []teeth.Mutant{
 	{Rule: "the left half ends at the separator", In: "Store.splitLeaf",
 		At: "$left.Upper, $left.Last = $separator, false", Do: ""},
 	{Rule: "the right half begins at the separator", In: "Store.adopt",
-		At: "$right.Lower, $right.Leftmost = $separator, $middle.Child", Do: "right.Leftmost = middle.Child", Test: "TestTree"},
+		At: "$right.Lower, $right.Leftmost = $separator, $middle.Child", Do: "right.Leftmost = middle.Child",
+		Test: "TestTree"},
 	{Rule: "the child of the middle entry is not lost", In: "Store.adopt",
-		At: "$right.Lower, $right.Leftmost = $separator, $middle.Child", Do: "right.Lower = separator", Test: "TestTree"},
+		At: "$right.Lower, $right.Leftmost = $separator, $middle.Child", Do: "right.Lower = separator",
+		Test: "TestTree"},
 	{Rule: "a parent is the one that has the child", In: "Store.internal",
 		At: "!$ok || $n.Level != $level || $n.Side($s.$key) != 0 || $*child", Do: "!ok", Test: "TestOldWay"},
 	// Merges.

@@ -15,7 +15,8 @@ func TestTree(t *testing.T) {
 		cache        int
 	}{
 		{"random", RTX, false, DefaultCache}, {"ordered", RTX, true, DefaultCache}, {"no cache", RTX, false, 0},
-		{"small cache", RTX, false, 8 << 10}, {"DTX", DTX, false, DefaultCache}, {"DTX, ordered, small cache", DTX, true, 8 << 10},
+		{"small cache", RTX, false, 8 << 10}, {"DTX", DTX, false, DefaultCache},
+		{"DTX, ordered, small cache", DTX, true, 8 << 10},
 		{"DTX, no cache", DTX, false, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -42,7 +42,8 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		handed += chunks
 	}
 	free := s.most - handed
-	return append(uses, client.Use{Name: "chunks that were never used", Count: free, Bytes: free * uint64(l.Chunk)}), nil
+	return append(uses, client.Use{Name: "chunks that were never used", Count: free, Bytes: free * uint64(l.Chunk)}),
+		nil
 }
 
 // Fill returns how many pairs there are, of those that the pool has room for, and how much of its

@@ -130,7 +130,8 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 			}
 		}
 	}
-	return subtable{}, fmt.Errorf("the directory's entry for suffix %d changes all the time: %w", suffix, rdma.ErrTimeout)
+	return subtable{}, fmt.Errorf("the directory's entry for suffix %d changes all the time: %w", suffix,
+		rdma.ErrTimeout)
 }
 
 // mostReads bounds how often an entry is read that changes meanwhile: once for each split of its

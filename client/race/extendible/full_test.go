@@ -34,7 +34,8 @@ func fill(t *testing.T, s *Store, from int) int {
 // keeps little of what is free.
 func TestFull(t *testing.T) {
 	for _, format := range Formats {
-		f := memPool(t, 2, format, Params{Groups: 16, PairBytes: 64, Depth: 12, Clients: 8, Chunks: 20, Timeout: 20 * time.Second})
+		f := memPool(t, 2, format, Params{Groups: 16, PairBytes: 64, Depth: 12, Clients: 8, Chunks: 20,
+			Timeout: 20 * time.Second})
 		idle := storeOn(t, f)
 		n := fill(t, idle, 0)
 		if all := 2 * 20 * 32; n < all*9/10 { // of 32 blocks to a chunk
@@ -70,7 +71,8 @@ func TestFull(t *testing.T) {
 // and nothing else does.
 func TestNoSubtable(t *testing.T) {
 	for _, format := range Formats {
-		p := Params{Groups: 2, PairBytes: 1000, Depth: 3, Clients: 8, Timeout: 20 * time.Second} // as deep as it becomes
+		// as deep as it becomes
+		p := Params{Groups: 2, PairBytes: 1000, Depth: 3, Clients: 8, Timeout: 20 * time.Second}
 		f := memPool(t, 2, format, p)
 		s := storeOn(t, f)
 		n := fill(t, s, 0)
@@ -95,7 +97,8 @@ func TestDeadRehash(t *testing.T) {
 	for _, format := range Formats {
 		s := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: 2 << 20, Clients: 16, Handler: node.Serve})
 		defer s.Close()
-		must(t, Make(s, format, Params{Groups: 4, PairBytes: 64, Depth: 8, Clients: 16, Timeout: 100 * time.Millisecond}))
+		must(t, Make(s, format, Params{Groups: 4, PairBytes: 64, Depth: 8, Clients: 16,
+			Timeout: 100 * time.Millisecond}))
 		const keys = 40
 		var failed error
 		work := func(name string, f func(st *Store) error) *sim.Worker {
@@ -226,7 +229,8 @@ func TestDeadRehashTime(t *testing.T) {
 		o.Memory, o.Clients, o.Handler = 64<<20, 16, node.Serve
 		s := sim.New(o)
 		defer s.Close()
-		must(t, Make(s, RTX, Params{Groups: mostGroups, PairBytes: 16, Depth: 8, Clients: 16, Timeout: 10 * time.Second, Lease: drift}))
+		must(t, Make(s, RTX, Params{Groups: mostGroups, PairBytes: 16, Depth: 8, Clients: 16,
+			Timeout: 10 * time.Second, Lease: drift}))
 		var failed error
 		work := func(name string, f func(st *Store) error) *sim.Worker {
 			return s.Go(name, func(ep rdma.Endpoint) {
@@ -261,8 +265,10 @@ func TestDeadRehashTime(t *testing.T) {
 			return err
 		})
 		must(t, errors.Join(s.Run(), failed))
-		if splitter.Crashed() != dies || (suspected > 0) != dies || !dies && longest < 2*drift || dies && longest > dead+2*drift {
-			t.Errorf("a client that splits a subtable dies: %v; a GET takes %v, and suspects %d", dies, longest, suspected)
+		if splitter.Crashed() != dies || (suspected > 0) != dies || !dies && longest < 2*drift ||
+			dies && longest > dead+2*drift {
+			t.Errorf("a client that splits a subtable dies: %v; a GET takes %v, and suspects %d", dies, longest,
+				suspected)
 		}
 	}
 }

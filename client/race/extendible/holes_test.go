@@ -24,7 +24,8 @@ func TestTornPair(t *testing.T) {
 	b.WriteWord(s.blockAt(s.block(a.word)).Add(pairHeader+8), 7) // in the value
 	must(t, s.do(stepReadPairs, b))
 	b.Release()
-	for _, err := range []error{s.Update(key(1), nil), s.Delete(key(1)), func() error { _, err := s.Get(key(1)); return err }()} {
+	for _, err := range []error{s.Update(key(1), nil), s.Delete(key(1)),
+		func() error { _, err := s.Get(key(1)); return err }()} {
 		if !errors.Is(err, client.ErrDamaged) {
 			t.Errorf("it ends in %v", err)
 		}

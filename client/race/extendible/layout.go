@@ -96,7 +96,8 @@ func (p *Params) check() error {
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
 		return fmt.Errorf("%d clients: want 1 to %d: %w", p.Clients, node.OfNode-1, ErrParams)
 	case p.Slots < 0 || p.Slots > race.BucketSlots || p.TagBits < 0 || p.Chunks < 0:
-		return fmt.Errorf("%d slots of a bucket, tags of %d bits, %d chunks: %w", p.Slots, p.TagBits, p.Chunks, ErrParams)
+		return fmt.Errorf("%d slots of a bucket, tags of %d bits, %d chunks: %w", p.Slots, p.TagBits, p.Chunks,
+			ErrParams)
 	case p.Timeout <= 0 || p.Lease < 0:
 		return fmt.Errorf("a timeout of %v and a lease of %v: want more than 0: %w", p.Timeout, p.Lease, ErrParams)
 	}
@@ -195,7 +196,8 @@ func (l *layout) widths() error {
 	l.blockBits = bits.Len64(l.grave(rdma.ClientID(l.Clients)))
 	tag := kindShift - l.blockBits
 	if tag < leastTag {
-		return fmt.Errorf("%d pairs leave %d bits of a slot for tags: want %d: %w", l.blocks*uint64(l.nodes), tag, leastTag,
+		return fmt.Errorf("%d pairs leave %d bits of a slot for tags: want %d: %w", l.blocks*uint64(l.nodes), tag,
+			leastTag,
 			ErrParams)
 	}
 	if l.TagBits > 0 {

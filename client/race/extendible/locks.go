@@ -197,7 +197,8 @@ func (k *locks) someHeld(from, to uint64) (held []subtable, err error) {
 	}
 	for i := range b.Len() {
 		if e := entryWord(b.Op(i).Word(0)); e.locked() {
-			held = append(held, subtable{suffix: from + uint64(i), version: uint64(e), depth: e.depth(), place: e.place()})
+			held = append(held, subtable{suffix: from + uint64(i), version: uint64(e), depth: e.depth(),
+				place: e.place()})
 		}
 	}
 	return held, nil

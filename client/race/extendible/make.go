@@ -41,12 +41,13 @@ type Shape struct {
 	Nodes     int
 	Records   uint64 // pairs expected
 	PairBytes int    // of the longest key and value together
-	Groups    int    // bucket groups of a subtable; default: so many that the records take 8 subtables or more, 1,024 at most
-	Depth     int    // local depth, at most; default: what the memory has room for
-	Clients   int
-	Memory    uint64 // bytes of each node; 0: as the records need it
-	Timeout   time.Duration
-	Lease     time.Duration // see Params
+	// bucket groups of a subtable; default: so many that the records take 8 subtables or more, 1,024 at most
+	Groups  int
+	Depth   int // local depth, at most; default: what the memory has room for
+	Clients int
+	Memory  uint64 // bytes of each node; 0: as the records need it
+	Timeout time.Duration
+	Lease   time.Duration // see Params
 }
 
 const (
@@ -90,7 +91,8 @@ func Size(s Shape) (Params, uint64, error) {
 	p.Depth = cmp.Or(s.Depth, depthOf(&p, nodes, body))
 	need := (fixed(p.Depth) + body + 4095) &^ 4095
 	// More memory makes room for more subtables. With as much as is needed the depth stays.
-	for d := p.Depth + 1; s.Depth == 0 && d <= MaxDepth && s.Memory > max(need, fixed(d)) && depthOf(&p, nodes, s.Memory-fixed(d)) >= d; d++ {
+	for d := p.Depth + 1; s.Depth == 0 && d <= MaxDepth && s.Memory > max(need, fixed(d)) &&
+		depthOf(&p, nodes, s.Memory-fixed(d)) >= d; d++ {
 		p.Depth = d
 	}
 	_, err := newLayout(s.Format, p, int(nodes), max(need, s.Memory))

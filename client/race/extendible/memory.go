@@ -115,9 +115,11 @@ const (
 func (m *memory) open(s *Store) {
 	all := int(s.pairs.Count) * s.nodes
 	*m = memory{
-		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, empty: make([]bool, s.nodes), turn: int(s.id), stats: m.stats,
+		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, empty: make([]bool, s.nodes), turn: int(s.id),
+		stats: m.stats,
 		table: chunks.Client{
-			Endpoint: s.ep, ID: s.id, Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
+			Endpoint: s.ep, ID: s.id, Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk,
+				Free: stepFreeChunk},
 			Do: s.do, Drop: s.drop,
 		},
 		quarantine: min(longestFlight/time.Duration(s.maxTag+1), mostQuarantine),

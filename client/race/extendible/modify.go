@@ -101,7 +101,8 @@ func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
 		if err != nil && !s.retryable(err) {
 			return lost, a, err
 		}
-		if a.subtable.place == from && v != valid && !s.over() { // it has not moved: the pause is for what comes again and again
+		// it has not moved: the pause is for what comes again and again
+		if a.subtable.place == from && v != valid && !s.over() {
 			continue
 		}
 		if !r.Again() {

@@ -44,7 +44,8 @@ const (
 // with those of its transactions.
 func Steps(format string) []rdma.Step {
 	own := []rdma.Step{
-		stepReadBuckets, stepReadPairs, stepSwapSlot, stepLook, stepPropose, stepReadAgain, stepReadRivals, stepEndRival,
+		stepReadBuckets, stepReadPairs, stepSwapSlot, stepLook, stepPropose, stepReadAgain, stepReadRivals,
+		stepEndRival,
 		stepFinalize, stepClear, stepFindWord, stepReadEntry, stepReadSubtable, stepReadHashes, stepWriteSubtable,
 		stepSweepSlots, stepReadTable, stepClaimChunk, stepFreeChunk, stepScanHeaders, stepScanSlots,
 	}

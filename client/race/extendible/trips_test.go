@@ -68,7 +68,8 @@ func TestTrips(t *testing.T) {
 		value := make([]byte, 8)
 		must(t, s.Insert(key(1), value))
 		must(t, s.Insert(key(2), value))
-		count := func(what string, s *Store, trips, reads, writes, atomics uint64, want error, op func(s *Store) error) {
+		count := func(what string, s *Store, trips, reads, writes, atomics uint64, want error,
+			op func(s *Store) error) {
 			t.Helper()
 			n := trace.Trips(s.ep, func() {
 				if err := op(s); !errors.Is(err, want) {
@@ -76,7 +77,8 @@ func TestTrips(t *testing.T) {
 				}
 			})
 			if n.Trips != trips || n.Reads != reads || n.Writes != writes || n.Atomics != atomics {
-				t.Errorf("%d nodes: %s took %d trips, %d READs, %d WRITEs, %d atomics, want %d, %d, %d, %d", nodes, what,
+				t.Errorf("%d nodes: %s took %d trips, %d READs, %d WRITEs, %d atomics, want %d, %d, %d, %d", nodes,
+					what,
 					n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
 			}
 		}

@@ -33,7 +33,8 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "index slots", Count: n * uint64(l.slots()), Bytes: n * l.subtables.Bytes},
 		{Name: "subtables handed out", Count: subtables, Bytes: subtables * l.subtables.Bytes},
 		{Name: "subtables", Count: l.subtables.Count * nodes, Bytes: l.subtables.Count * nodes * l.subtables.Bytes},
-		{Name: "directory entries, and logs of their changes", Count: 1 << l.Depth, Bytes: (l.graves - node.HeaderBytes) * nodes},
+		{Name: "directory entries, and logs of their changes", Count: 1 << l.Depth,
+			Bytes: (l.graves - node.HeaderBytes) * nodes},
 		{Name: "chunks of pairs handed out", Count: chunks, Bytes: chunks * l.pairs.Bytes},
 		{Name: "chunks of pairs", Count: most, Bytes: most * l.pairs.Bytes},
 	}, nil
@@ -62,20 +63,22 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	slots := client.Fill{Of: "index slots", Sampled: !whole}
 	for _, s := range spans {
 		from := int(s.From % groups)
-		err := l.readGroups(ep, tables[s.From/groups].place, from, from+int(s.End-s.From), func(slot race.Slot, w uint64) {
-			if race.IsSlot(slot) {
-				used := uint64(0)
-				if word := word(w); !word.empty() && word.kind() == live {
-					used = 1
+		err := l.readGroups(ep, tables[s.From/groups].place, from, from+int(s.End-s.From),
+			func(slot race.Slot, w uint64) {
+				if race.IsSlot(slot) {
+					used := uint64(0)
+					if word := word(w); !word.empty() && word.kind() == live {
+						used = 1
+					}
+					slots.Add(used, 1)
 				}
-				slots.Add(used, 1)
-			}
-		})
+			})
 		if err := l.whereLeft(err); err != nil {
 			return nil, fmt.Errorf("see how full the pool is: %w", err)
 		}
 	}
-	blocks := client.Fill{Of: "room for pairs", Used: slots.Used, All: l.pairs.Count * uint64(l.nodes) * (l.pairs.Bytes / l.blockBytes), Sampled: slots.Sampled}
+	blocks := client.Fill{Of: "room for pairs", Used: slots.Used,
+		All: l.pairs.Count * uint64(l.nodes) * (l.pairs.Bytes / l.blockBytes), Sampled: slots.Sampled}
 	if slots.Sampled {
 		share := float64(uint64(len(tables))*uint64(l.slots())) / float64(max(slots.All, 1))
 		blocks.Used = uint64(float64(slots.Used)*share + 0.5)

@@ -160,7 +160,8 @@ func (l *layout) decode(suffix, version uint64, p []byte) (s subtable, ok bool, 
 	if s.depth >= 0 && s.depth <= l.Depth && suffix < 1<<s.depth && l.validPlace(s.place) {
 		return s, true, nil
 	}
-	return s, false, fmt.Errorf("the entry of suffix %d, %#x, has local depth %d, place %d: %w", suffix, version, s.depth,
+	return s, false, fmt.Errorf("the entry of suffix %d, %#x, has local depth %d, place %d: %w", suffix, version,
+		s.depth,
 		s.place, client.ErrDamaged)
 }
 

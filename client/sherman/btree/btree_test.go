@@ -27,14 +27,16 @@ func TestShapes(t *testing.T) {
 	if _, n := f.Slot(0); n != 18 || f.Slots() != 54 {
 		t.Errorf("%d pairs of %d bytes", f.Slots(), n)
 	}
-	if long, short := f.Room()/f.Bytes([]Entry{{make([]byte, 8), 1}}), f.Room()/f.Bytes([]Entry{{make([]byte, 3), 1}}); long != 51 || short != 70 {
+	if long, short := f.Room()/f.Bytes([]Entry{{make([]byte, 8), 1}}),
+		f.Room()/f.Bytes([]Entry{{make([]byte, 3), 1}}); long != 51 || short != 70 {
 		t.Errorf("%d children behind separators of 8 bytes, %d behind those of 3", long, short)
 	}
 	at, n := format(t, 1024, 8, 1).Slot(3)
 	if at != fencesAt+16+3*20 || n != 20 {
 		t.Errorf("with margins of a byte, entry 3 has %d bytes at %d", n, at)
 	}
-	for _, bad := range [][3]int{{1024, 0, 0}, {1024, MaxKey + 1, 0}, {100, 24, 0}, {1024, 24, -1}, {1 << 16, 8, 0}, {1024, 200, 100}} {
+	for _, bad := range [][3]int{{1024, 0, 0}, {1024, MaxKey + 1, 0}, {100, 24, 0}, {1024, 24, -1}, {1 << 16, 8, 0},
+		{1024, 200, 100}} {
 		if _, err := NewFormat(bad[0], bad[1], bad[2]); !errors.Is(err, ErrFormat) {
 			t.Errorf("%v: %v", bad, err)
 		}
@@ -43,7 +45,8 @@ func TestShapes(t *testing.T) {
 
 func TestSeparator(t *testing.T) {
 	for _, c := range [][3]string{
-		{"", "a", "a"}, {"a", "b", "b"}, {"apple", "banana", "b"}, {"user1000", "user1010", "user101"}, {"a", "aa", "aa"}, {"abc", "abcd", "abcd"},
+		{"", "a", "a"}, {"a", "b", "b"}, {"apple", "banana", "b"}, {"user1000", "user1010", "user101"},
+		{"a", "aa", "aa"}, {"abc", "abcd", "abcd"},
 		{"a\xff\xff", "b", "b"}, {"a", "a\x00", "a\x00"},
 	} {
 		if got := string(Separator([]byte(c[0]), []byte(c[1]))); got != c[2] {
@@ -152,7 +155,8 @@ func TestHalves(t *testing.T) {
 		var pairs []Pair
 		for len(pairs) < f.Slots()+1 {
 			key := randomKey(rng, f.KeyBytes)
-			if i, found := slices.BinarySearchFunc(pairs, key, func(p Pair, k []byte) int { return bytes.Compare(p.Key, k) }); !found {
+			if i, found := slices.BinarySearchFunc(pairs, key,
+				func(p Pair, k []byte) int { return bytes.Compare(p.Key, k) }); !found {
 				pairs = InsertPair(pairs, Pair{Key: key})
 				if !bytes.Equal(pairs[i].Key, key) {
 					t.Fatal("a pair is inserted in another place")
@@ -180,8 +184,10 @@ func TestHalves(t *testing.T) {
 		}
 		slices.SortFunc(entries, func(a, b Entry) int { return bytes.Compare(a.Key, b.Key) })
 		up := f.HalveEntries(entries, last)
-		if left, right := f.Bytes(entries[:up]), f.Bytes(entries[up+1:]); up < 1 || up > len(entries)-2 || left > f.Room() || right > f.Room() {
-			t.Fatalf("of %d entries %d goes up, and %d and %d bytes are left, of %d", len(entries), up, left, right, f.Room())
+		if left, right := f.Bytes(entries[:up]), f.Bytes(entries[up+1:]); up < 1 || up > len(entries)-2 ||
+			left > f.Room() || right > f.Room() {
+			t.Fatalf("of %d entries %d goes up, and %d and %d bytes are left, of %d", len(entries), up, left, right,
+				f.Room())
 		}
 	}
 }
@@ -211,8 +217,9 @@ func TestInternal(t *testing.T) {
 		h := Header{Level: 3, Lower: []byte("a"), Upper: []byte("b"), Sibling: 9, Leftmost: 5}
 		f.WriteInternal(p, h, entries)
 		n, ok := f.DecodeInternal(p)
-		if !ok || n.Level != 3 || n.Sibling != 9 || n.Leftmost != 5 || n.Count() != len(entries) || !slices.EqualFunc(n.Entries(nil), entries,
-			func(a, b Entry) bool { return bytes.Equal(a.Key, b.Key) && a.Child == b.Child }) {
+		if !ok || n.Level != 3 || n.Sibling != 9 || n.Leftmost != 5 || n.Count() != len(entries) ||
+			!slices.EqualFunc(n.Entries(nil), entries,
+				func(a, b Entry) bool { return bytes.Equal(a.Key, b.Key) && a.Child == b.Child }) {
 			t.Fatalf("%v, %+v, %d entries of %d", ok, n.Header, n.Count(), len(entries))
 		}
 		if _, ok := f.DecodeLeaf(p); ok {
@@ -226,7 +233,8 @@ func TestInternal(t *testing.T) {
 				want = entries[place-1].Child
 			}
 			lower, upper, last := n.Bounds(place)
-			if n.Place(key) != place || n.Child(place) != want || bytes.Compare(key, lower) < 0 || last || bytes.Compare(key, upper) >= 0 {
+			if n.Place(key) != place || n.Child(place) != want || bytes.Compare(key, lower) < 0 || last ||
+				bytes.Compare(key, upper) >= 0 {
 				t.Fatalf("%q is at %d, want %d, from %q to %q", key, n.Place(key), place, lower, upper)
 			}
 		}
@@ -274,7 +282,8 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	p := make([]byte, small.NodeBytes)
-	small.WriteLeaf(p, Header{Lower: []byte("a"), Upper: []byte("b")}, []Pair{{Key: []byte("ab"), Value: []byte("v")}, {Key: []byte("aa"), Beside: 3}})
+	small.WriteLeaf(p, Header{Lower: []byte("a"), Upper: []byte("b")},
+		[]Pair{{Key: []byte("ab"), Value: []byte("v")}, {Key: []byte("aa"), Beside: 3}})
 	f.Add(bytes.Clone(p), []byte("ab"))
 	small.WriteInternal(p, Header{Level: 1, Last: true, Leftmost: 2}, []Entry{{[]byte("c"), 3}, {[]byte("d"), 4}})
 	f.Add(bytes.Clone(p), []byte("c"))
@@ -285,7 +294,8 @@ func FuzzDecode(f *testing.F) {
 		if l, ok := small.DecodeLeaf(p); ok {
 			l.Side(key)
 			pairs := l.Pairs(nil)
-			if len(pairs) != l.Count() || !slices.IsSortedFunc(pairs, func(a, b Pair) int { return bytes.Compare(a.Key, b.Key) }) {
+			if len(pairs) != l.Count() || !slices.IsSortedFunc(pairs,
+				func(a, b Pair) int { return bytes.Compare(a.Key, b.Key) }) {
 				t.Error("pairs are not in order")
 			}
 			if slot := l.Find(key); slot >= 0 && !bytes.Equal(l.Pair(slot).Key, key) {
@@ -302,7 +312,8 @@ func FuzzDecode(f *testing.F) {
 			last := n.Lower
 			for i := range n.Count() + 1 {
 				lower, upper, end := n.Bounds(i)
-				if n.Child(i) == 0 || bytes.Compare(lower, last) < 0 || !end && bytes.Compare(lower, upper) >= 0 && i < n.Count() {
+				if n.Child(i) == 0 || bytes.Compare(lower, last) < 0 ||
+					!end && bytes.Compare(lower, upper) >= 0 && i < n.Count() {
 					t.Errorf("child %d has %q to %q", i, lower, upper)
 				}
 				last = lower

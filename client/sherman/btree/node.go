@@ -89,7 +89,8 @@ func NewFormat(nodeBytes, keyBytes, margin int) (*Format, error) {
 	f.slot = 2*margin + slotHeader + keyBytes + Inline
 	f.slots = (nodeBytes - f.entries) / f.slot
 	if least := f.entries + leastEntries*max(f.slot, directoryBytes+f.recordBytes(keyBytes)); nodeBytes < least {
-		return nil, fmt.Errorf("nodes of %d bytes have no room for %d entries with keys of %d: want %d at least: %w", nodeBytes,
+		return nil, fmt.Errorf("nodes of %d bytes have no room for %d entries with keys of %d: want %d at least: %w",
+			nodeBytes,
 			leastEntries, keyBytes, least, ErrFormat)
 	}
 	return f, nil

@@ -35,7 +35,8 @@ func (s *Store) lockLeaf(key []byte, op operation, kind int) (leaf, error) {
 		l, ok := s.readLeaf(p, r)
 		switch {
 		case !ok || !l.allSteady() || !l.beyond(key) && !l.has(key):
-			return l, errors.Join(fmt.Errorf("leaf %v, which is locked, is not whole, or not that of %.40q: %w", r, key, client.ErrDamaged), s.unlock())
+			return l, errors.Join(fmt.Errorf("leaf %v, which is locked, is not whole, or not that of %.40q: %w", r,
+				key, client.ErrDamaged), s.unlock())
 		case !l.beyond(key):
 			return l, nil
 		}
@@ -324,7 +325,8 @@ func (s *Store) claim(p pointer) error {
 		}
 		switch {
 		case word.generation() != p.generation() || word.client() == 0:
-			return fmt.Errorf("an entry names use %d of block %v, whose word is %#x: %w", p.generation(), p.ref(), uint64(word), client.ErrDamaged)
+			return fmt.Errorf("an entry names use %d of block %v, whose word is %#x: %w", p.generation(), p.ref(),
+				uint64(word), client.ErrDamaged)
 		case word.client() == s.id: // by an attempt before
 			s.fresh.claimed = p
 			return nil

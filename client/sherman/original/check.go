@@ -51,7 +51,8 @@ func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	if err != nil {
 		return err
 	}
-	c := &checker{Store: s, r: r, alive: map[rdma.ClientID]bool{}, locked: map[ref]lockWord{}, trees: map[ref]bool{}, named: map[ref]pointer{}, due: map[ref]bool{}}
+	c := &checker{Store: s, r: r, alive: map[rdma.ClientID]bool{}, locked: map[ref]lockWord{}, trees: map[ref]bool{},
+		named: map[ref]pointer{}, due: map[ref]bool{}}
 	for _, o := range clients {
 		c.alive[o.ID] = c.alive[o.ID] || o.Alive
 	}
@@ -86,7 +87,8 @@ func (c *checker) locks() error {
 		err := c.words(n, locks0, c.Locks, func(i int, w uint64) error {
 			lock := lockWord(w)
 			r := makeRef(n, lock.index())
-			if lock.client() == 0 || lock.index() >= c.Store.trees.count || c.lockAt(r) != rdma.At(n, locks0+uint64(i)*8) {
+			if lock.client() == 0 || lock.index() >= c.Store.trees.count ||
+				c.lockAt(r) != rdma.At(n, locks0+uint64(i)*8) {
 				c.r.Damaged("lock %d/%d is %#x, of no node that it is for", n, i, w)
 				return nil
 			}
@@ -185,7 +187,8 @@ func (c *checker) internal(p []byte, r ref, h header, names map[ref]bool) {
 	for i := range n.count {
 		e := n.entry(i)
 		if bytes.Compare(e.key, before) <= 0 || !h.has(e.key) || names[e.child] {
-			c.r.Damaged("entry %d of node %v, %.40q, is not in order, not between its fences, or names a node twice", i, r, e.key)
+			c.r.Damaged("entry %d of node %v, %.40q, is not in order, not between its fences, or names a node twice",
+				i, r, e.key)
 		}
 		before = e.key
 		names[e.child] = true
@@ -211,14 +214,16 @@ func (c *checker) leaf(p []byte, r ref, h header) error {
 		}
 		c.keys++
 		if !l.has(l.key(i)) || n > 0 && bytes.Equal(l.key(i), l.key(order[n-1])) {
-			c.r.Damaged("leaf %v has the key %.40q, which is twice there, or is not between %.40q and %.40q", r, l.key(i), l.lower, l.upper)
+			c.r.Damaged("leaf %v has the key %.40q, which is twice there, or is not between %.40q and %.40q", r,
+				l.key(i), l.lower, l.upper)
 		}
 		if l.kind(i) != slotBeside {
 			continue
 		}
 		q := pointer(l.value(i))
 		if c.sound(q) != nil || c.named[q.ref()] != 0 {
-			c.r.Damaged("leaf %v names block %v as the value of %.40q, which is none, or that of another pair", r, q.ref(), l.key(i))
+			c.r.Damaged("leaf %v names block %v as the value of %.40q, which is none, or that of another pair", r,
+				q.ref(), l.key(i))
 			continue
 		}
 		c.named[q.ref()] = q

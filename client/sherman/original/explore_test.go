@@ -15,7 +15,8 @@ import (
 // tiny is a tree whose nodes have two entries and share four locks: four keys have splits on two
 // levels.
 func tiny(nodes int, timeout time.Duration) Params {
-	p, _, err := Size(Shape{Nodes: nodes, Records: 100, NodeBytes: 192, KeyBytes: 16, ValueBytes: 200, Locks: 4, Clients: 24, Workers: 1, Timeout: timeout})
+	p, _, err := Size(Shape{Nodes: nodes, Records: 100, NodeBytes: 192, KeyBytes: 16, ValueBytes: 200, Locks: 4,
+		Clients: 24, Workers: 1, Timeout: timeout})
 	if err != nil {
 		panic(err)
 	}

@@ -106,7 +106,8 @@ const (
 )
 
 func newFormat(nodeBytes, keyBytes, valueBytes int) (*format, error) {
-	if keyBytes < 1 || keyBytes > MaxKey || valueBytes < 0 || valueBytes > MaxValue || nodeBytes < 0 || nodeBytes > MaxNode {
+	if keyBytes < 1 || keyBytes > MaxKey || valueBytes < 0 || valueBytes > MaxValue || nodeBytes < 0 ||
+		nodeBytes > MaxNode {
 		return nil, fmt.Errorf("nodes of %d bytes, keys of %d, values of %d: want up to %d, 1 to %d, and up to %d: %w",
 			nodeBytes, keyBytes, valueBytes, MaxNode, MaxKey, MaxValue, ErrParams)
 	}
@@ -117,7 +118,8 @@ func newFormat(nodeBytes, keyBytes, valueBytes int) (*format, error) {
 	f.slot, f.child = 16+f.keyRoom, 8+f.keyRoom
 	f.slots, f.children = (nodeBytes-f.body)/f.slot, (nodeBytes-f.body)/f.child
 	if nodeBytes < f.body+leastEntries*f.slot {
-		return nil, fmt.Errorf("nodes of %d bytes have no room for %d entries with keys of %d: want %d at least: %w", nodeBytes,
+		return nil, fmt.Errorf("nodes of %d bytes have no room for %d entries with keys of %d: want %d at least: %w",
+			nodeBytes,
 			leastEntries, keyBytes, f.body+leastEntries*f.slot, ErrParams)
 	}
 	f.blockBytes = (blockHeader + f.keyRoom + valueBytes + 63) &^ 63
@@ -183,14 +185,17 @@ func (f *format) readCopy(c []byte, r ref) (h header, ok bool) {
 		return h, false
 	}
 	h = header{
-		version: le.Uint16(c[versionAt:]), level: int(c[levelAt]), last: c[lastAt] == 1, lower: c[fencesAt:][:lower:lower],
-		sibling: ref(le.Uint64(c[siblingAt:])), leftmost: ref(le.Uint64(c[leftmostAt:])), count: int(le.Uint16(c[countAt:])),
+		version: le.Uint16(c[versionAt:]), level: int(c[levelAt]), last: c[lastAt] == 1,
+		lower:   c[fencesAt:][:lower:lower],
+		sibling: ref(le.Uint64(c[siblingAt:])), leftmost: ref(le.Uint64(c[leftmostAt:])),
+		count:   int(le.Uint16(c[countAt:])),
 		bodySum: le.Uint32(c[bodySumAt:]),
 	}
 	if !h.last {
 		h.upper = c[fencesAt+f.keyRoom:][:upper:upper]
 	}
-	return h, h.level <= mostHeight && (h.level == 0) == (h.leftmost == 0) && h.count <= f.children && h.last == (h.sibling == 0)
+	return h, h.level <= mostHeight && (h.level == 0) == (h.leftmost == 0) && h.count <= f.children &&
+		h.last == (h.sibling == 0)
 }
 
 // newer reports whether a version comes behind another one. Versions wrap.

@@ -74,7 +74,8 @@ func TestHandOver(t *testing.T) {
 		all.Go(func() {
 			for n := range ops {
 				key := fmt.Appendf(nil, "key%d", rng.IntN(keys))
-				kind := []check.Kind{check.Insert, check.Update, check.Update, check.Update, check.Delete, check.Get}[rng.IntN(6)]
+				kind := []check.Kind{check.Insert, check.Update, check.Update, check.Update, check.Delete,
+					check.Get}[rng.IntN(6)]
 				_ = kind.Do(recorders[w], key, check.MakeValue(nil, w, n+1, 8+rng.IntN(2)*20))
 			}
 		})

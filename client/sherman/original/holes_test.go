@@ -90,7 +90,8 @@ func TestTornSlot(t *testing.T) {
 	f := memPool(t, 1, small(1, 1000, 100))
 	s := storeOn(t, f, Options{})
 	r, key := makeRef(0, 0), []byte("key")
-	values := [][]byte{{}, []byte("a"), []byte("abcd"), []byte("abcdefg"), []byte("abcdefgh"), []byte("12345678"), bytes.Repeat([]byte("x"), 50)}
+	values := [][]byte{{}, []byte("a"), []byte("abcd"), []byte("abcdefg"), []byte("abcdefgh"), []byte("12345678"),
+		bytes.Repeat([]byte("x"), 50)}
 	for _, old := range values {
 		for _, now := range values {
 			must(t, s.Insert(key, old))
@@ -121,7 +122,8 @@ func TestTornSlot(t *testing.T) {
 				m, ok := s.readLeaf(p, r)
 				i := m.find(key)
 				if !ok || i < 0 || !m.whole(i) || m.value(i) != l.value(i) && m.value(i) != lb.value(i) ||
-					m.value(i) == l.value(i) && m.kind(i) != l.kind(i) && lb.value(i) != l.value(i) || m.kind(i) != l.kind(i) && m.kind(i) != lb.kind(i) {
+					m.value(i) == l.value(i) && m.kind(i) != l.kind(i) && lb.value(i) != l.value(i) ||
+					m.kind(i) != l.kind(i) && m.kind(i) != lb.kind(i) {
 					t.Errorf("%q to %q, words %b: slot %d is %x, kind %d", old, now, cut, i, m.value(i), m.kind(i))
 				}
 			}

@@ -87,8 +87,9 @@ const (
 // Errors wrap ErrParams.
 func Size(s Shape) (p Params, memory uint64, err error) {
 	p = Params{
-		NodeBytes: cmp.Or(s.NodeBytes, DefaultNode), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey), ValueBytes: cmp.Or(s.ValueBytes, Inline),
-		Locks: cmp.Or(s.Locks, DefaultLocks), Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout),
+		NodeBytes: cmp.Or(s.NodeBytes, DefaultNode), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey),
+		ValueBytes: cmp.Or(s.ValueBytes, Inline),
+		Locks:      cmp.Or(s.Locks, DefaultLocks), Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout),
 	}
 	f, err := newFormat(p.NodeBytes, p.KeyBytes, p.ValueBytes)
 	if err != nil {
@@ -141,7 +142,8 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.Locks < 1 || p.Locks > MaxLocks || p.Nodes < 1 || p.Nodes > mostObjects || p.Blocks < 0 || p.Blocks > mostObjects || p.Timeout <= 0 {
+	if p.Locks < 1 || p.Locks > MaxLocks || p.Nodes < 1 || p.Nodes > mostObjects || p.Blocks < 0 ||
+		p.Blocks > mostObjects || p.Timeout <= 0 {
 		return nil, fmt.Errorf("%d locks, %d nodes, %d blocks, a timeout of %v: want 1 to %d locks, up to %d objects, and a timeout: %w",
 			p.Locks, p.Nodes, p.Blocks, p.Timeout, MaxLocks, mostObjects, ErrParams)
 	}

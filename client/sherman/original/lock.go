@@ -157,7 +157,8 @@ func (s *Store) contend() error {
 
 // blocked is the error of an operation that waits for another client in vain.
 func (s *Store) blocked(by lockWord) error {
-	return fmt.Errorf("client %d has the lock: if it died, `farkv recover` releases it: %w", by.client(), rdma.ErrTimeout)
+	return fmt.Errorf("client %d has the lock: if it died, `farkv recover` releases it: %w", by.client(),
+		rdma.ErrTimeout)
 }
 
 // unlock releases the lock, or hands it over, with nothing written.
@@ -197,7 +198,8 @@ func (s *Store) forget() {
 // released looks at a CAS that has released the lock.
 func (s *Store) released(cas *rdma.Op) error {
 	if !cas.Swapped() {
-		return fmt.Errorf("lock at %v of node %v is %#x: another client released it: %w", s.held.at, s.held.r, cas.Result, errStolen)
+		return fmt.Errorf("lock at %v of node %v is %#x: another client released it: %w", s.held.at, s.held.r,
+			cas.Result, errStolen)
 	}
 	return nil
 }

@@ -193,7 +193,8 @@ func (s *Store) later(j job) { s.memory.todo = append(s.memory.todo, j) }
 // still the record of what it took the place of.
 func (s *Store) marked(p pointer) error {
 	marks := func(j job) bool { return j.mark == p }
-	for slices.ContainsFunc(s.memory.flying, marks) && s.memory.batch != nil || slices.ContainsFunc(s.memory.todo, marks) {
+	for slices.ContainsFunc(s.memory.flying, marks) && s.memory.batch != nil ||
+		slices.ContainsFunc(s.memory.todo, marks) {
 		if err := s.work(true); err != nil {
 			return err
 		}

@@ -204,7 +204,8 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 				kind = w.kind()
 			}
 		case !l.whole(i):
-			return fmt.Errorf("slot %d of leaf %v is torn, and its lock %#x says that none was written: %w", i, r, uint64(w), client.ErrDamaged)
+			return fmt.Errorf("slot %d of leaf %v is torn, and its lock %#x says that none was written: %w", i, r,
+				uint64(w), client.ErrDamaged)
 		case kind != slotFree && l.beyond(l.key(i)):
 			kind = slotFree
 		case le.Uint16(slot[slotVersionAt:]) == h.version:
@@ -231,7 +232,8 @@ func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
 			return err
 		}
 		if below.level != h.level-1 {
-			return fmt.Errorf("node %v of level %d leads to %v of level %d: %w", r, h.level, at, below.level, client.ErrDamaged)
+			return fmt.Errorf("node %v of level %d leads to %v of level %d: %w", r, h.level, at, below.level,
+				client.ErrDamaged)
 		}
 		if below.last || h.beyond(below.upper) {
 			break

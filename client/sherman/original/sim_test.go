@@ -54,7 +54,8 @@ func (d *play) enter(name string, o Options, f func(s *Store, r *check.Recorder)
 			if err = s.Close(); errors.Is(err, rdma.ErrTimeout) { // behind a lock of a dead client
 				err = d.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()})
 			}
-			d.stats.Splits, d.stats.Hops, d.stats.Torn = d.stats.Splits+s.stats.Splits, d.stats.Hops+s.stats.Hops, d.stats.Torn+s.stats.Torn
+			d.stats.Splits, d.stats.Hops, d.stats.Torn = d.stats.Splits+s.stats.Splits, d.stats.Hops+s.stats.Hops,
+				d.stats.Torn+s.stats.Torn
 		}
 		if err != nil {
 			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
@@ -88,7 +89,8 @@ func (d *play) end() error {
 	}
 	report, e := Check(d.Sim)
 	if len(report.Damage)+len(report.Waiting)+len(report.Unchecked) > 0 {
-		e = errors.Join(e, fmt.Errorf("check: damaged: %v, waiting: %v, unseen: %v", report.Damage, report.Waiting, report.Unchecked))
+		e = errors.Join(e, fmt.Errorf("check: damaged: %v, waiting: %v, unseen: %v", report.Damage, report.Waiting,
+			report.Unchecked))
 	}
 	return errors.Join(err, e)
 }

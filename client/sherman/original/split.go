@@ -26,7 +26,10 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 		return err
 	}
 	s.order = l.pairs(s.order[:0])
-	place, _ := slices.BinarySearchFunc(s.order, key, func(i int, key []byte) int { return bytes.Compare(l.key(i), key) })
+	place, _ := slices.BinarySearchFunc(s.order, key, func(i int,
+		key []byte) int {
+		return bytes.Compare(l.key(i), key)
+	})
 	const isNew = -1
 	s.order = slices.Insert(s.order, place, isNew)
 	stay := len(s.order) / 2
@@ -160,7 +163,8 @@ func (s *Store) adopt(sep separator) (done bool, err error) {
 		}
 		h, ok := s.readHeader(p, r)
 		if !ok || h.level != sep.level || !s.bodyWhole(p, r, &h) {
-			return false, errors.Join(fmt.Errorf("node %v, which is locked, is no whole node of level %d: %w", r, sep.level, client.ErrDamaged), s.unlock())
+			return false, errors.Join(fmt.Errorf("node %v, which is locked, is no whole node of level %d: %w", r,
+				sep.level, client.ErrDamaged), s.unlock())
 		}
 		if !h.beyond(sep.key) {
 			n := internal{h, &s.format, p}
@@ -182,7 +186,8 @@ func (s *Store) adopt(sep separator) (done bool, err error) {
 func (s *Store) adoptInto(n *internal, r ref, sep separator) (bool, error) {
 	s.cache.drop(r)
 	s.entries = n.entries(s.entries[:0])
-	at, there := slices.BinarySearchFunc(s.entries, sep.key, func(e entry, key []byte) int { return bytes.Compare(e.key, key) })
+	at, there := slices.BinarySearchFunc(s.entries, sep.key,
+		func(e entry, key []byte) int { return bytes.Compare(e.key, key) })
 	if there {
 		return true, s.unlock()
 	}
@@ -239,7 +244,8 @@ func (s *Store) raise(sep separator) (bool, error) {
 		return false, fmt.Errorf("the tree has %d levels: %w", sep.level, client.ErrFull)
 	}
 	if s.root.level() != sep.level-1 {
-		return false, fmt.Errorf("the root has level %d, and a node of level %d was split: %w", s.root.level(), sep.level-1, client.ErrDamaged)
+		return false, fmt.Errorf("the root has level %d, and a node of level %d was split: %w", s.root.level(),
+			sep.level-1, client.ErrDamaged)
 	}
 	p, err := s.take(&s.trees, 0)
 	if err != nil {
@@ -250,7 +256,8 @@ func (s *Store) raise(sep separator) (bool, error) {
 	image := b.Alloc(s.nodeBytes)
 	clear(image)
 	s.entries = append(s.entries[:0], entry{sep.key, sep.child.ref()})
-	s.writeInternal(image, p.ref(), &header{version: 1, level: sep.level, last: true, leftmost: s.root.ref()}, s.entries)
+	s.writeInternal(image, p.ref(), &header{version: 1, level: sep.level, last: true, leftmost: s.root.ref()},
+		s.entries)
 	b.Write(s.trees.at(p.ref()), image)
 	if err := s.do(stepWriteFar, b); err != nil {
 		s.memory.unsure = true

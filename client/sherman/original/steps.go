@@ -59,7 +59,8 @@ func (l *layout) describe(a rdma.Addr) string {
 		what     string
 	}{
 		{l.trees.words, 8, l.trees.count, "word of node"}, {l.blocks.words, 8, l.blocks.count, "word of block"},
-		{l.trees.data, uint64(l.trees.bytes), l.trees.count, "node"}, {l.blocks.data, uint64(l.blocks.bytes), l.blocks.count, "block"},
+		{l.trees.data, uint64(l.trees.bytes), l.trees.count, "node"},
+		{l.blocks.data, uint64(l.blocks.bytes), l.blocks.count, "block"},
 	} {
 		if i := (off - part.at) / max(part.each, 1); off >= part.at && i < uint64(part.count) {
 			return fmt.Sprintf("%s %d/%d", part.what, a.Node(), i)

@@ -31,7 +31,8 @@ func wantError(t testing.TB, err, want error) {
 // nodes share them.
 func small(nodes, records, values int) Params {
 	p, _, err := Size(Shape{
-		Nodes: nodes, Records: uint64(records), NodeBytes: 512, KeyBytes: 32, ValueBytes: values, Clients: 64, Locks: 64, Timeout: 2 * time.Second,
+		Nodes: nodes, Records: uint64(records), NodeBytes: 512, KeyBytes: 32, ValueBytes: values, Clients: 64,
+		Locks: 64, Timeout: 2 * time.Second,
 	})
 	if err != nil {
 		panic(err)

@@ -10,7 +10,8 @@ import (
 var mutants = []teeth.Mutant{
 	// Reads without locks.
 	{Rule: "a header that is torn is none", In: "format.readCopy",
-		At: "le.Uint32($c) != checksum($*what) || $*long", Do: "lower > f.keyBytes || upper > f.keyBytes", Test: "TestTornAcrossSplit"},
+		At: "le.Uint32($c) != checksum($*what) || $*long", Do: "lower > f.keyBytes || upper > f.keyBytes",
+		Test: "TestTornAcrossSplit"},
 	{Rule: "a slot that is torn is not believed", In: "leaf.whole",
 		At: "le.Uint32($s) == $l.$f.slotSum($s, $l.$r)", Do: "true"},
 	{Rule: "a slot that is newer than the header sends the reader back", In: "leaf.steady",
@@ -30,7 +31,8 @@ var mutants = []teeth.Mutant{
 		At: "!$l.beyond($key)", Nth: "2/2", Do: "true"},
 	// Writes.
 	{Rule: "the value's word goes first where the kind changes", In: "Store.update",
-		At: "if $kind == $before { $*whole } else { $*parts }", Do: "s.addSlot(b, &l, slot, key, kind, word)", Test: "TestTornWrites"},
+		At: "if $kind == $before { $*whole } else { $*parts }", Do: "s.addSlot(b, &l, slot, key, kind, word)",
+		Test: "TestTornWrites"},
 	{Rule: "a block is written in front of what names it", In: "Store.insert",
 		At: "$word, $err = $s.addBlock($b, &$l, 0, $key, $value)",
 		Do: "word, err = s.addBlock(s.ep.Batch(), &l, 0, key, value)"},
@@ -45,7 +47,8 @@ var mutants = []teeth.Mutant{
 		At: "$p.generation()+1", Do: "p.generation()"},
 	// Splits.
 	{Rule: "the header of a leaf that is split is written before its slots", In: "Store.splitLeaf",
-		At: "$b.Write($at.Add(uint64(int($h.version&1)*$s.$header)), $head)", Do: "defer b.Write(at.Add(uint64(int(h.version&1)*s.header)), head)", Test: "TestTornWrites"},
+		At: "$b.Write($at.Add(uint64(int($h.version&1)*$s.$header)), $head)",
+		Do: "defer b.Write(at.Add(uint64(int(h.version&1)*s.header)), head)", Test: "TestTornWrites"},
 	{Rule: "a split writes its header to the other copy", In: "Store.splitLeaf",
 		At: "int($h.version&1)*$s.$header", Do: "int(l.version&1)*s.header", Test: "TestTornWrites"},
 	{Rule: "a new pair in the slot of one that moved is as of the new header", In: "Store.splitLeaf",

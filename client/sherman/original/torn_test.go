@@ -68,17 +68,20 @@ func TestTornWrites(t *testing.T) {
 		keys     int
 		old, now []byte // nil: none
 	}{
-		{"insert", 1, nil, short}, {"insert into a full leaf", 2, nil, short}, {"insert, beside", 2, nil, long}, {"insert that splits", 40, nil, short},
+		{"insert", 1, nil, short}, {"insert into a full leaf", 2, nil, short}, {"insert, beside", 2, nil, long},
+		{"insert that splits", 40, nil, short},
 		{"insert that splits, beside", 40, nil, long}, {"update", 5, short, []byte("other 8.")},
 		{"update of another length", 5, []byte("abc"), short}, {"update that goes beside", 5, short, long},
-		{"update beside", 5, long, bytes.Repeat([]byte("another "), 8)}, {"delete", 5, short, nil}, {"delete, beside", 5, long, nil},
+		{"update beside", 5, long, bytes.Repeat([]byte("another "), 8)}, {"delete", 5, short, nil},
+		{"delete, beside", 5, long, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			deaths := 0
 			for skip := range 3 {
 				for ops := range 6 {
 					for seed := range uint64(16) {
-						left := tornWrite(t, c.keys, c.old, c.now, &dying{skip: skip, ops: ops, torn: seed > 0, rng: rand.New(rand.NewPCG(seed, uint64(ops)))})
+						left := tornWrite(t, c.keys, c.old, c.now,
+							&dying{skip: skip, ops: ops, torn: seed > 0, rng: rand.New(rand.NewPCG(seed, uint64(ops)))})
 						if left > 0 {
 							deaths++
 						}
@@ -144,8 +147,10 @@ func tornWrite(t *testing.T, keys int, old, now []byte, d *dying) (left int) {
 		if i >= written {
 			want = nil
 		}
-		if as := func(v []byte) bool { return (err == nil) == (v != nil) && bytes.Equal(got, v) }; !as(want) && !(dead && as(old)) {
-			t.Errorf("%+v: %s is %q, %v, want %q or, if it died there (%v), %q", *d, key(2*i+1), got, err, want, dead, old)
+		if as := func(v []byte) bool { return (err == nil) == (v != nil) && bytes.Equal(got, v) }; !as(want) &&
+			!(dead && as(old)) {
+			t.Errorf("%+v: %s is %q, %v, want %q or, if it died there (%v), %q", *d, key(2*i+1), got, err, want, dead,
+				old)
 		}
 	}
 	must(t, s.Close())

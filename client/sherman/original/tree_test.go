@@ -13,7 +13,8 @@ func TestTree(t *testing.T) {
 		name    string
 		ordered bool
 		cache   int
-	}{{"random", false, DefaultCache}, {"ordered", true, DefaultCache}, {"no cache", false, 0}, {"small cache", false, 8 << 10}} {
+	}{{"random", false, DefaultCache}, {"ordered", true, DefaultCache}, {"no cache", false, 0},
+		{"small cache", false, 8 << 10}} {
 		t.Run(c.name, func(t *testing.T) {
 			const n = 5000
 			f, o := memPool(t, 3, small(3, n, 100)), Options{CacheBytes: new(c.cache)}

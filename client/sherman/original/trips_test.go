@@ -48,7 +48,8 @@ func TestTrips(t *testing.T) {
 		must(t, s.work(true))
 		n := trace.Trips(s.ep, func() { must(t, f()) })
 		if n.Trips != want.Trips || n.Reads != want.Reads || n.Writes != want.Writes || n.Atomics != want.Atomics ||
-			want.BytesRead > 0 && n.BytesRead != want.BytesRead || want.BytesWrote > 0 && n.BytesWrote != want.BytesWrote {
+			want.BytesRead > 0 && n.BytesRead != want.BytesRead ||
+			want.BytesWrote > 0 && n.BytesWrote != want.BytesWrote {
 			t.Errorf("%s: %+v, want %+v", what, n, want)
 		}
 	}

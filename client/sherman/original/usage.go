@@ -101,7 +101,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	if pairs.Used, pairs.Sampled, err = looker(l, ep, v).estimate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	list := []client.Fill{pairs, {Of: "nodes beside the first", Used: trees.linked + trees.held - 1, All: trees.all - 1}}
+	list := []client.Fill{pairs, {Of: "nodes beside the first", Used: trees.linked + trees.held - 1,
+		All: trees.all - 1}}
 	if blocks.linked > 0 {
 		list = append(list, client.Fill{Of: "values beside leaves", Used: blocks.linked + blocks.held, All: blocks.all})
 	}
