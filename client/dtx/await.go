@@ -8,15 +8,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Await returns when an object is not locked. Of a client that has died that is so when it was
-// recovered: then its locks are released on sight. It is not called by a closure that Run runs: its
-// transaction waits by itself. The error wraps rdma.ErrTimeout when the lock is held for longer
-// than Options.Timeout.
+// Await returns when an object is not locked. A lock of a dead client is in the
+// way until the client is recovered: then it is released on sight. Await is not
+// called by a closure that Run runs: its transaction waits by itself. The error
+// wraps rdma.ErrTimeout when the lock is held for longer than Options.Timeout.
 func (w *Worker) Await(r Ref) error {
 	w.extend()
 	return w.await(r)
 }
 
+// await is Await without a span of its own. In each look it READs the lock and
+// the word "ended" of its owner's log: from that it learns of a recovery, and
+// needs no message. It never suspects a client, since locks have no lease.
 func (w *Worker) await(r Ref) error {
 	if !w.valid(r) {
 		return fmt.Errorf("await %v: %w", r, ErrNoObject)
@@ -36,13 +39,16 @@ func (w *Worker) await(r Ref) error {
 			return fmt.Errorf("await %v, locked by client %d of 1 to %d: %w", r, v.owner(), w.Clients,
 				client.ErrDamaged)
 		case v.owner() != owner:
-			if owner = v.owner(); owner != w.id { // the owner has to end its transaction
+			// The next look also reads up to which sequence the owner's
+			// transactions are over.
+			if owner = v.owner(); owner != w.id {
 				w.stats.Waits++
 			}
 			continue
 		case ended >= v.sequence():
 			err = w.free(at, v)
-		case owner == w.id: // of an earlier transaction, or attempt
+		// The lock is that of an earlier transaction, or attempt.
+		case owner == w.id:
 			err = w.settle()
 		case p.Again():
 			continue
@@ -56,14 +62,14 @@ func (w *Worker) await(r Ref) error {
 	}
 }
 
-// heldBy ends a wait for a lock.
+// heldBy is the error of a wait for a lock that took all of the time.
 func heldBy(r Ref, owner rdma.ClientID) error {
 	return fmt.Errorf("%v is locked by client %d; if it is dead, 'farkv recover' ends what it has begun: %w", r,
 		owner, errTime)
 }
 
-// look reads an object's lock, and up to which sequence the transactions of a client are over, if
-// there is a client.
+// look reads an object's lock, and up to which sequence the transactions of a
+// client are over, if there is a client.
 func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (v Version, ended uint64, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -80,9 +86,11 @@ func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (v Version, ended uint64, e
 	return Version(lock.Word(0)), ended, nil
 }
 
-// free releases the lock of a transaction that is over. The object's body stays as it is for as
-// long as the lock does, and the lock becomes the version that stands there. That is READ when the
-// transaction is known to be over, and not with what says so.
+// free releases the lock of a transaction that is over. No client writes the
+// object's body for as long as the lock is there, so the lock becomes the version
+// that stands in the body. That version is READ when the transaction is known to
+// be over, and not in the batch that says so: that READ could be of an earlier
+// moment. If another client was faster, nothing changes.
 func (w *Worker) free(at rdma.Addr, v Version) error {
 	b := w.ep.Batch()
 	defer w.drop(b)

@@ -11,22 +11,30 @@ import (
 
 // Usage is what Check has found.
 type Usage struct {
-	Objects int // that are there, roots among them
-	Held    int // locks, of transactions that are over
-	// Waiting are locks of transactions that are not over, of clients that Check was told: where one
-	// is dead, its recovery ends them. Their objects may be in part as they were before.
+	// Objects counts the objects that are there, roots among them.
+	Objects int
+	// Held counts locks of transactions that are over: the next client that meets
+	// one releases it.
+	Held int
+	// Waiting counts locks of transactions that are not over, of clients that
+	// Check was told. If such a client is dead, its recovery ends them. Some of
+	// their objects may be as they were before.
 	Waiting int
-	Places  int // of chunks that were handed out, and roots
-	Owned   int // chunks that a client has
-	Handed  int // chunks that were handed out
-	// Lost are chunks of clients that are none of those that Check was told.
+	// Places counts the places of chunks that were handed out, and roots.
+	Places int
+	// Owned counts the chunks that a client has, and Handed those that were
+	// handed out.
+	Owned  int
+	Handed int
+	// Lost counts chunks of clients of which Check was told that they are not
+	// there.
 	Lost int
 }
 
-// mostErrors bounds what Check tells.
+// mostErrors bounds the errors that Check returns.
 const mostErrors = 10
 
-// audit is a Check at work.
+// audit is the state of a Check.
 type audit struct {
 	*Worker
 	Usage
@@ -34,15 +42,18 @@ type audit struct {
 	errs  []error
 }
 
+// fail notes an error that wraps client.ErrDamaged.
 func (a *audit) fail(format string, args ...any) {
 	if len(a.errs) < mostErrors {
 		a.errs = append(a.errs, fmt.Errorf(format+": %w", append(args, client.ErrDamaged)...))
 	}
 }
 
-// Check looks at all objects of a pool that no client is using: each is whole, and held, if at all,
-// by a transaction that is over, or by a client that is there. there reports whether one is: it is
-// alive, or it is dead and is to be recovered.
+// Check looks at all objects of a pool that no client is using. Each is whole.
+// Each that is locked is held by a transaction that is over, or by a client that
+// is there: it is alive, or it is dead and is to be recovered. there reports
+// whether a client is. The error wraps client.ErrDamaged when the pool is
+// damaged; the Usage is valid all the same.
 func (w *Worker) Check(there func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, there: there}
 	w.extend()
@@ -65,6 +76,7 @@ func (w *Worker) Check(there func(rdma.ClientID) bool) (Usage, error) {
 	return a.Usage, errors.Join(a.errs...)
 }
 
+// chunk looks at the objects of a chunk.
 func (a *audit) chunk(n, index int, e node.Entry) error {
 	switch {
 	case e == 0:
@@ -87,7 +99,8 @@ func (a *audit) chunk(n, index int, e node.Entry) error {
 	return nil
 }
 
-// object looks at a place.
+// object looks at a place: its body is whole, and has the version that its lock
+// says.
 func (a *audit) object(place Ref) error {
 	a.extend()
 	a.Places++
@@ -135,8 +148,9 @@ func (w *Worker) ended(lock Version) (bool, error) {
 	return uint64(ended) >= lock.sequence(), err
 }
 
-// Look returns the data of an object whatever its lock says: for looks at pools that no client is
-// using. There is none when the error wraps ErrNoObject. It is valid until the next call.
+// Look returns the data of an object, whatever its lock says. It is meant for
+// pools that no client is using. The error wraps ErrNoObject if there is none.
+// The data is valid until the next call.
 func (w *Worker) Look(r Ref) ([]byte, error) {
 	w.extend()
 	if !w.valid(r) {

@@ -8,24 +8,34 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// commit ends the attempt of a closure that has returned nil. A transaction that changes nothing is
-// committed: all that it read existed at one moment. Others commit in four steps, each of which
-// begins when the one before is complete, on whatever nodes:
+// commit ends the attempt of a closure that has returned nil. A transaction that
+// changes nothing has nothing to do: all that it read existed at one moment.
+// Others commit in four steps:
 //
-//	1  lock what is changed, by CAS: the version of the execution phase -> held, by this transaction
-//	2  validate what was read and is not changed; nothing to do where nothing was
-//	3  WRITE the log, with all bodies as they are to be: from here on it is committed
-//	4  WRITE each body, and unlock by a CAS behind it: posted later to the same node, it is not executed before the WRITE
+//	1  lock what is changed, by CAS: the version of the execution phase -> held,
+//	   by this transaction
+//	2  validate what was read and is not changed, if there is any
+//	3  WRITE the log, with all bodies as they are to be: it is committed
+//	4  WRITE each body, and unlock it by a CAS behind
 //
-// In 4 objects on several nodes become visible at several moments, each when its lock is free; so
-// nothing has to be waited for between them.
+// Each step begins when the one before is complete, on all nodes. A crash before
+// 3 leaves locks, which a recovery makes free to release. A crash within 3 leaves
+// a record that is whole or torn, and so decides. A crash behind 3 leaves a
+// record that a recovery replays, to the objects that still have the lock.
+//
+// In 4 the CAS is posted behind the WRITE to the same node, so it is not executed
+// before it. Objects on several nodes become visible at several moments, each
+// when its lock is free. Nothing has to be waited for between them: a transaction
+// that meets an object with new data meets the others locked, and waits.
 func (tx *Tx) commit() error {
 	if tx.writes == 0 {
 		tx.abort()
 		return nil
 	}
 	w := tx.w
-	b := w.ep.Batch() // of the log; the bodies are copied from there
+	// The batch has the log. It is not released before the commit ends, since the
+	// bodies are copied from there.
+	b := w.ep.Batch()
 	defer w.drop(b)
 	err := tx.prepare()
 	if err == nil {
@@ -36,7 +46,8 @@ func (tx *Tx) commit() error {
 		}
 	}
 	if errors.Is(err, client.ErrUncertain) {
-		return err // what is not known yet is pending
+		// What is not known yet is in w.pending.
+		return err
 	}
 	if err != nil {
 		tx.abort()
@@ -64,6 +75,7 @@ func (tx *Tx) prepare() error {
 	return tx.validate((*object).stays, nil)
 }
 
+// logBytes returns the size of the transaction's record.
 func (tx *Tx) logBytes() int {
 	n := recordHead
 	for i := range tx.objects {
@@ -74,7 +86,8 @@ func (tx *Tx) logBytes() int {
 	return n
 }
 
-// lockAll is step 1.
+// lockAll is step 1, for objects that were not locked early. It ends the attempt
+// unless all are locked. Those that are locked stay so until abort releases them.
 func (tx *Tx) lockAll() error {
 	w := tx.w
 	b := w.ep.Batch()
@@ -112,7 +125,9 @@ func (tx *Tx) lockAll() error {
 	return tx.err
 }
 
-// writeLog is step 3. It returns what the record says.
+// writeLog is step 3. It returns the entries of the record, which lie in the
+// batch. If the WRITE fails after it was posted, the record may be there, or may
+// yet be: the outcome is pending.
 func (tx *Tx) writeLog(b *rdma.Batch) (entries []byte, err error) {
 	w := tx.w
 	lock := lockOf(w.id, tx.sequence)
@@ -136,10 +151,13 @@ func (tx *Tx) writeLog(b *rdma.Batch) (entries []byte, err error) {
 	return r.p[recordHead:], nil
 }
 
-// apply is step 4. Early locks of what was not changed are released with the rest.
+// apply is step 4. Early locks of objects that do not change are released with
+// the others. The transaction gets another span of time: it is decided, and other
+// clients wait for what is left to do. A lock that is not the transaction's is
+// damage: only a recovery, which fences the client off first, may release it.
 func (tx *Tx) apply(entries []byte) error {
 	w := tx.w
-	w.extend() // it is decided: others wait for what is left
+	w.extend()
 	lock := lockOf(w.id, tx.sequence)
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -172,7 +190,8 @@ func (tx *Tx) apply(entries []byte) error {
 	return nil
 }
 
-// addBody adds the WRITE of a body as a log has it, and the release of its lock behind that.
+// addBody adds the WRITE of an encoded body, and behind it the CAS that releases
+// the lock. encoded is copied.
 func (w *Worker) addBody(b *rdma.Batch, r Ref, encoded []byte, lock Version) {
 	at, _ := w.Object(r)
 	p := b.Alloc(len(encoded))
@@ -181,8 +200,9 @@ func (w *Worker) addBody(b *rdma.Batch, r Ref, encoded []byte, lock Version) {
 	b.CompareSwap(at, uint64(lock), uint64(lock.written()))
 }
 
-// abort lets go of what a transaction holds that is not committed. Its objects have the versions
-// that they had before. A crash behind it leaves locks that a recovery makes free to release.
+// abort releases the locks of an attempt that is not committed, in the
+// background. Its objects get the versions back that they had. A crash behind it
+// leaves locks that a recovery makes free to release.
 func (tx *Tx) abort() {
 	w := tx.w
 	var b *rdma.Batch
@@ -195,7 +215,9 @@ func (tx *Tx) abort() {
 			b = w.ep.Batch()
 		}
 		op := b.CompareSwap(o.at, uint64(o.lock), uint64(o.seen))
-		if o.unsure { // behind the CAS that may be in flight, and once more when nothing is
+		// The CAS that takes the lock may be in flight. The release follows it,
+		// and is done once more when nothing is in flight.
+		if o.unsure {
 			op.Fence = true
 			w.owed = append(w.owed, swap{o.at, o.lock, o.seen})
 		}
@@ -212,7 +234,9 @@ func (tx *Tx) abort() {
 	tx.settled(false)
 }
 
-// settled gives what a transaction has taken to its place, when it is known what became of it.
+// settled puts what a transaction has taken in its place, when the outcome is
+// known: what was created is in use, the rest is free, and so is the place of
+// what was freed.
 func (tx *Tx) settled(committed bool) {
 	m := &tx.w.memory
 	for i := range tx.objects {

@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Describe tells what lies at an address of the pool, for traces; "" where it belongs to no
-// objects.
+// Describe says what lies at an address of the pool, for traces. It returns ""
+// for an address that belongs to no objects.
 func (l *Layout) Describe(a rdma.Addr) string {
 	off, n := a.Offset(), a.Node()
 	switch {

@@ -9,19 +9,23 @@ import (
 
 // reading is an object that Each reads.
 type reading struct {
-	op   *rdma.Op
+	op *rdma.Op
+	// done: the object was handed to take.
 	done bool
-	last Version // by which it was torn
-	torn int     // so often
+	// last is the version under which the object was torn.
+	last Version
+	// torn counts the READs that were torn under that version: see mostTorn.
+	torn int
 }
 
-// Each reads objects that have nothing to do with each other: each as a transaction of its own
-// would that reads it alone, at some moment of the call, and all in the trip of one. take is called
-// once for each, in any order, with its index in refs, its version, and its data, which is valid
-// until take returns; nil data: there is no such object. It must not use the worker.
+// Each reads objects that have nothing to do with each other: each as a
+// transaction of its own would, at some moment of the call, and all in the trip
+// of one. take is called once for each object, in any order, with its index in
+// refs, its version, and its data, which is valid until take returns; nil data:
+// there is no such object. take must not use the worker.
 //
-// The error wraps those that Run returns for a transaction that reads. Then take was not called for
-// all.
+// The error is one that Run returns for a transaction that reads. In that case
+// take was not called for all objects.
 func (w *Worker) Each(refs []Ref, take func(i int, v Version, data []byte)) error {
 	w.begin()
 	w.each = w.each[:0]
@@ -48,7 +52,8 @@ func (w *Worker) Each(refs []Ref, take func(i int, v Version, data []byte)) erro
 	}
 }
 
-// readEach READs all that are not done. blocked is one of those whose lock is held.
+// readEach READs all objects that are not done. It returns whether more trips are
+// needed, and an object of which the lock is held, if there is one.
 func (w *Worker) readEach(refs []Ref, take func(i int, v Version, data []byte)) (more bool, blocked Ref, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -84,7 +89,8 @@ func (w *Worker) readEach(refs []Ref, take func(i int, v Version, data []byte)) 
 	return more, blocked, nil
 }
 
-// torn counts a READ that was torn.
+// torn counts a READ that was torn. It returns an error if there were too many
+// under one version.
 func (w *Worker) torn(e *reading, r Ref, now Version) error {
 	w.stats.Torn++
 	if now != e.last {

@@ -14,48 +14,76 @@ import (
 
 var le = binary.LittleEndian
 
-// Shape is what all clients of a pool have to agree on. An index stores it in its pool's header.
+// Shape is what all clients of a pool have to agree on. An index stores it in its
+// pool's header.
 type Shape struct {
-	Nodes     int    // memory nodes; objects are spread over them, and none is replicated
-	Base      uint64 // offset of the first byte that belongs to objects; 0: behind the pool's header
-	Memory    uint64 // offset behind the last one: Fabric.Size
-	Clients   int    // identities: those of the pool's workers are 1 to Clients
-	Roots     int    // objects that are known from the beginning: see Layout.Root
-	RootBytes int    // of data that a root may have; by default the largest of Sizes
-	// bytes of data that an object may have, ascending: each takes the smallest room that fits; 8 at most
-	Sizes  []int
-	Writes int // objects that one transaction may change, at most; 16 by default
-	Log    int // bytes of log that one transaction may take; by default Writes times the largest object
-	Chunk  int // bytes of objects that a client takes at a time; by default 64 KiB, or less in a small pool
-	// SequenceBits makes sequences narrower than they could be, so that tests see them come to their
-	// end.
+	// Nodes is the number of memory nodes. Objects are spread over them, and none
+	// is replicated.
+	Nodes int
+	// Base is the offset of the first byte on each node that belongs to objects;
+	// 0: right behind the pool's header.
+	Base uint64
+	// Memory is the offset behind the last byte that belongs to objects, usually
+	// Fabric.Size.
+	Memory uint64
+	// Clients bounds the identities: those of the pool's workers are 1 to
+	// Clients.
+	Clients int
+	// Roots is the number of objects that are there from the beginning: see
+	// Layout.Root.
+	Roots int
+	// RootBytes is how much data a root has room for; by default the largest of
+	// Sizes.
+	RootBytes int
+	// Sizes are the bytes of data that an object has room for, ascending, 8 sizes
+	// at most. An object takes the smallest room that fits when it is made, and
+	// keeps it.
+	Sizes []int
+	// Writes bounds the objects that one transaction changes; 16 by default.
+	Writes int
+	// Log is the bytes of log that one transaction may take; by default Writes
+	// times the largest object: see LogBytes.
+	Log int
+	// Chunk is the bytes of objects that a client takes at a time. The default is
+	// 64 KiB, or less in a small pool.
+	Chunk int
+	// SequenceBits makes sequences narrower than they could be, so that tests see
+	// them come to their end; 0: all bits.
 	SequenceBits int
 }
 
 // Layout is where everything of a Shape lies, the same on each node:
 //
-//	logs     of the clients whose identity modulo Nodes is the node's number
+//	logs     of the clients for which identity modulo Nodes is the node's number
 //	roots    root i on node i modulo Nodes
 //	table    a word a chunk: node.Entry
 //	chunks   of objects of one size each
 //
-// Locks, the first two words of logs, and tables are changed by atomics only; all else by WRITEs
-// only. All is zero in a new pool.
+// Locks, the first two words of logs, and tables are changed by atomics only. All
+// else is changed by WRITEs only. All is zero in a new pool. A Layout does not
+// change after NewLayout, so workers share one.
 type Layout struct {
 	Shape
+	// maxSequence is the largest sequence: behind it an identity is retired.
 	maxSequence uint64
 
+	// logBytes is the size of a client's log. The others are offsets of the first
+	// log and the first root.
 	logBytes, logs, roots uint64
 	chunks                chunks.Arena
-	units                 uint64 // of each node
+	// units is the number of units of 64 bytes that a node has in chunks.
+	units uint64
 }
 
-const unitBytes = 64 // objects are whole units
+// unitBytes is the size of a unit. Objects are whole units.
+const unitBytes = 64
 
-// ErrShape is wrapped by errors about shapes that cannot be.
+// ErrShape is wrapped by errors about shapes that no pool can have.
 var ErrShape = errors.New("no such pool of objects")
 
-// NewLayout returns the layout of a shape, or an error wrapping ErrShape.
+// NewLayout returns the layout of a shape, with the defaults of fields that are
+// zero. It returns an error wrapping ErrShape where the memory has no room for a
+// chunk.
 func NewLayout(s Shape) (*Layout, error) {
 	s.Sizes = slices.Clone(s.Sizes)
 	s.Base, s.Writes = cmp.Or(s.Base, node.HeaderBytes), cmp.Or(s.Writes, 16)
@@ -84,6 +112,7 @@ func NewLayout(s Shape) (*Layout, error) {
 	return l, nil
 }
 
+// check returns an error for a field that is out of its range.
 func (l *Layout) check() error {
 	ascending := slices.IsSorted(l.Sizes) && len(l.Sizes) > 0 && l.Sizes[0] > 0
 	switch {
@@ -99,9 +128,11 @@ func (l *Layout) check() error {
 	return nil
 }
 
+// up divides, rounding up.
 func up(n, by int) int { return (n + by - 1) / by }
 
-// place divides a node's memory.
+// place divides a node's memory: see Layout for the order. Logs, roots and chunks
+// begin at multiples of 64 bytes.
 func (l *Layout) place() {
 	l.logBytes = uint64(up(recordAt+l.Log, unitBytes)) * unitBytes
 	l.logs = (l.Base + unitBytes - 1) &^ (unitBytes - 1)
@@ -115,18 +146,20 @@ func (l *Layout) place() {
 	l.units = l.Places() / unitBytes
 }
 
-// roomBytes returns the bytes of an object that may have so many of data.
+// roomBytes returns the bytes of an object that has room for so many bytes of
+// data.
 func roomBytes(data int) int { return up(headBytes+data, unitBytes) * unitBytes }
 
-// Tables returns the bytes from Base on that have to be backed by memory when a pool is made.
-// Chunks are when they are handed out.
+// Tables returns the bytes from Base on that have to be backed by memory when a
+// pool is made. Chunks are backed when they are handed out.
 func (l *Layout) Tables() uint64 { return l.chunks.First - l.Base }
 
-// Places returns the bytes of a node that are there for objects, with their headers.
+// Places returns the bytes of a node that hold objects, including their headers.
 func (l *Layout) Places() uint64 { return l.chunks.Count * l.chunks.Bytes }
 
-// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve
-// node.Serve. An index that keeps its Shape in a pool's header writes that, too.
+// Prepare backs the tables of a new pool. The pool's memory is all zero, and its
+// nodes serve node.Serve. An index that keeps its Shape in the pool's header
+// writes that itself.
 func Prepare(f rdma.Fabric, l *Layout) error {
 	for n := range l.Nodes {
 		if err := node.Commit(f, n, l.Base, l.Tables()); err != nil {
@@ -136,8 +169,9 @@ func Prepare(f rdma.Fabric, l *Layout) error {
 	return nil
 }
 
-// Root returns the i-th object that is there from the beginning, without data, and whose place is
-// never another object's: an index begins there.
+// Root returns the i-th object that is there from the beginning, without data.
+// Its place is never another object's, so an index can begin there. Root panics
+// when there is no such root.
 func (l *Layout) Root(i int) Ref {
 	if i < 0 || i >= l.Roots {
 		panic(fmt.Sprintf("dtx: no root %d of %d", i, l.Roots))
@@ -147,8 +181,8 @@ func (l *Layout) Root(i int) Ref {
 
 func (l *Layout) isRoot(r Ref) bool { return r.number() <= uint64(l.Roots) }
 
-// Object returns the address of an object, which begins with its lock, and the bytes that it takes
-// with room for all of its data: see Decode.
+// Object returns the address of an object, which begins with its lock, and the
+// bytes that it takes with room for all of its data: see Decode.
 func (l *Layout) Object(r Ref) (at rdma.Addr, bytes int) {
 	n, nodes := r.number()-1, uint64(l.Nodes)
 	if l.isRoot(r) {
@@ -159,7 +193,7 @@ func (l *Layout) Object(r Ref) (at rdma.Addr, bytes int) {
 	return rdma.At(int(unit/l.units), l.chunks.First+unit%l.units*unitBytes), l.roomOf(r.class())
 }
 
-// ObjectAt is Object of a Ref that may name none: then false.
+// ObjectAt is Object of a Ref that may name none; then it returns false.
 func (l *Layout) ObjectAt(r Ref) (at rdma.Addr, bytes int, ok bool) {
 	if !l.valid(r) {
 		return 0, 0, false
@@ -174,7 +208,7 @@ func (l *Layout) NodeOf(r Ref) int {
 	return at.Node()
 }
 
-// Room returns how many bytes of data an object may have.
+// Room returns how many bytes of data an object has room for.
 func (l *Layout) Room(r Ref) int {
 	if l.isRoot(r) {
 		return l.RootBytes
@@ -182,7 +216,9 @@ func (l *Layout) Room(r Ref) int {
 	return l.Sizes[r.class()]
 }
 
-// valid reports whether r can name an object.
+// valid reports whether r can name an object: its number is that of a root, or of
+// a place that a chunk with objects of its class has. Whether there is such an
+// object only its head says.
 func (l *Layout) valid(r Ref) bool {
 	n := r.number()
 	if n == 0 || l.isRoot(r) {
@@ -197,14 +233,16 @@ func (l *Layout) valid(r Ref) bool {
 	return in%room == 0 && in/room < uint64(l.perChunk(r.class()))
 }
 
-// placeOf returns the i-th object of a chunk of a class, without its life.
+// placeOf returns the i-th object of a chunk of a class, without its life. It is
+// the inverse of chunkOf.
 func (l *Layout) placeOf(n, chunk, class, i int) Ref {
 	in := uint64(chunk)*l.chunks.Bytes + uint64(i*l.roomOf(class))
 	number := uint64(l.Roots) + uint64(n)*l.units + in/unitBytes + 1
 	return Ref(uint64(class)<<classShift | number)
 }
 
-// chunkOf returns the chunk that an object lies in, and its place there. It is no root.
+// chunkOf returns the node and the chunk that an object lies in, and its place
+// there. The object must not be a root.
 func (l *Layout) chunkOf(r Ref) (n, chunk, i int) {
 	at, room := l.Object(r)
 	in := int(at.Offset() - l.chunks.First)
@@ -216,14 +254,15 @@ func (l *Layout) roomOf(class int) int { return roomBytes(l.Sizes[class]) }
 // perChunk returns how many objects of a class a chunk has.
 func (l *Layout) perChunk(class int) int { return l.Chunk / l.roomOf(class) }
 
-// classOf returns the class of the smallest objects that have room for so many bytes; false: there
-// is none.
+// classOf returns the class of the smallest objects that have room for n bytes of
+// data, or false where none has.
 func (l *Layout) classOf(n int) (class int, ok bool) {
 	class, _ = slices.BinarySearch(l.Sizes, n)
 	return class, class < len(l.Sizes)
 }
 
-// log returns the address of a client's log.
+// log returns the address of a client's log. Logs are spread over the nodes by
+// identity.
 func (l *Layout) log(c rdma.ClientID) rdma.Addr {
 	return rdma.At(int(c)%l.Nodes, l.logs+uint64(int(c)/l.Nodes)*l.logBytes)
 }

@@ -10,27 +10,41 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Memory is handed out by the chunk, as in package rtx. A chunk's word in its table names the
-// client that uses it, and for good which size its objects have. Only that client makes objects
-// there; a place is free when its head says that nothing is there. So there is nothing that a crash
-// could leave half done, and the word is all that has to be taken from a dead client.
+// Memory is handed out in chunks, as in package rtx. The word of a chunk in the
+// table names the client that uses the chunk, and for good the size of its
+// objects. Only that client makes objects there. A place is free when its head
+// says that nothing is there. So a crash leaves nothing half done here, and
+// recovery takes only the word from a dead client.
+//
+// An object may be made at once where another one was freed: a READ that is late
+// finds another version or life.
 
-// chunk is one that the worker has.
+// chunk is a chunk that the worker has: the word in the table names it, unless
+// gone.
 type chunk struct {
 	chunks.Chunk
-	slots  []slotState // by place
-	listed int         // of them those in the worker's list
-	taken  int         // and in its transaction
-	gone   bool        // it was given back; lists may still name it
+	// slots has the state of each place.
+	slots []slotState
+	// listed counts the places that are in the worker's list.
+	listed int
+	// taken counts the places that the running transaction has. A chunk is not
+	// given back while it has one.
+	taken int
+	// gone: the chunk was given back. Lists may still name its places, and the
+	// worker must not use them.
+	gone bool
 }
 
 // slotState is what the worker knows of a place.
 type slotState uint8
 
 const (
-	slotUsed   slotState = iota // as far as it knows
-	slotListed                  // in a list
-	slotTaken                   // by the transaction that runs
+	// slotUsed: there may be an object. Only a scan can tell.
+	slotUsed slotState = iota
+	// slotListed: it is free, and in a list of the worker.
+	slotListed
+	// slotTaken: the running transaction has it.
+	slotTaken
 )
 
 // slot is a place without an object.
@@ -38,36 +52,49 @@ type slot struct {
 	chunk *chunk
 	i     int
 	place Ref
-	seen  Version
-	stale bool // it is not as it was seen
+	// seen is the lock as it was seen last: what the CAS of a commit expects.
+	seen Version
+	// stale: the lock is not as it was seen. The place is not listed again until
+	// a scan has read it.
+	stale bool
 }
 
 // heap is what a worker has of one size on one node.
 type heap struct {
 	chunks []*chunk
-	next   int  // chunk that is scanned next
-	empty  bool // there is no chunk that was never used
-	slots  []slot
+	// next is the index in chunks of the chunk that was scanned last.
+	next int
+	// empty: the node has no chunk left that was never used.
+	empty bool
+	slots []slot
 }
 
-// memory is what a worker has.
+// memory is what a worker has of the pool's memory, and knows about it.
 type memory struct {
-	w     *Worker
+	w *Worker
+	// table claims and frees chunks.
 	table chunks.Client
-	turn  int                  // node of the next object
-	heaps []heap               // by node and class
-	held  map[rdma.Addr]*chunk // by address of the word in the table
-	full  []time.Duration      // by class: when no look found a place; 0: never
-	look  []slot               // that a scan looks at
+	// turn is the node of the next new object, modulo the number of nodes.
+	turn int
+	// heaps has those of places, by node and class.
+	heaps []heap
+	// held finds a chunk by the address of its word in the table.
+	held map[rdma.Addr]*chunk
+	// full says when a look everywhere found no place, by class; 0: it never
+	// happened, or an object was freed since.
+	full []time.Duration
+	// look has the places that a scan looks at. It is here to be used again.
+	look []slot
 }
 
 const (
-	// keepChunks is how many chunks of a size a client keeps on a node of which it uses little.
+	// keepChunks is how many chunks of a size a client keeps on a node though it
+	// uses little of them.
 	keepChunks = 4
-	// enough is the share of a chunk that a scan has to find for no other chunk to be looked for: one
-	// of so many.
+	// enough: a scan has found enough when it has found one in so many places of
+	// a chunk. Else the worker looks for another chunk.
 	enough = 8
-	// claimAtOnce is how many chunks are claimed in a trip, at most.
+	// claimAtOnce bounds the chunks that are claimed in a trip.
 	claimAtOnce = 8
 	// mostLooks is how often a worker looks everywhere for a place.
 	mostLooks = 3
@@ -77,6 +104,8 @@ const (
 	scanAtOnce = 128
 )
 
+// open forgets what the worker had. The chunks' words in the pool stay as they
+// are.
 func (m *memory) open(w *Worker) {
 	*m = memory{
 		w: w, turn: int(w.id), held: map[rdma.Addr]*chunk{}, full: make([]time.Duration, len(w.Sizes)),
@@ -91,11 +120,14 @@ func (m *memory) open(w *Worker) {
 
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
 
-// take takes a place of a class, on a node if there is one, or else on another; and where there is
-// none a larger one, as chunks keep their sizes. It looks again behind a pause, since others may
-// have had for a moment what is free. For a while behind looks that found none it does no more than
-// to scan the worker's own chunks: looks of many workers at a full pool would take up all of their
-// time. The error wraps client.ErrFull.
+// take takes a place of a class, on the home node if there is one, or else on
+// another; and if there is none, a larger one, as chunks keep their sizes. It
+// looks again after a pause, since other clients may have what is free for a
+// moment only.
+//
+// After a look that found nothing, such looks only scan the worker's own chunks
+// for as long as fullFor. Otherwise the looks of many workers at a full pool
+// would take up all of their time. The error wraps client.ErrFull.
 func (m *memory) take(class, home int) (slot, error) {
 	now := m.w.ep.Now()
 	lately := m.full[class] > 0 && now >= m.full[class] && now-m.full[class] < fullFor
@@ -118,7 +150,7 @@ func (m *memory) take(class, home int) (slot, error) {
 	return slot{}, fmt.Errorf("no room for an object of %d bytes: %w", m.w.Sizes[class], client.ErrFull)
 }
 
-// takeOn takes a place on a node; own: of chunks that the worker has.
+// takeOn takes a place on node n. own: only of chunks that the worker has.
 func (m *memory) takeOn(class, n int, own bool) (slot, bool, error) {
 	h := m.heap(n, class)
 	if s, ok := h.pop(); ok {
@@ -131,7 +163,7 @@ func (m *memory) takeOn(class, n int, own bool) (slot, bool, error) {
 	return s, ok, nil
 }
 
-// pop takes the last place that was listed of a chunk that the worker still has.
+// pop takes the place that was listed last, of a chunk that the worker still has.
 func (h *heap) pop() (slot, bool) {
 	for len(h.slots) > 0 {
 		s := h.slots[len(h.slots)-1]
@@ -146,7 +178,8 @@ func (h *heap) pop() (slot, bool) {
 	return slot{}, false
 }
 
-// used notes what became of a place that a transaction had taken.
+// used notes what became of a place that a transaction had taken. A place that is
+// not as it was seen waits for a scan.
 func (m *memory) used(s slot, created bool) {
 	s.chunk.taken--
 	s.chunk.slots[s.i] = slotUsed
@@ -155,8 +188,9 @@ func (m *memory) used(s slot, created bool) {
 	}
 }
 
-// freed notes that the worker has freed an object: the pool is not full now. Of another client's
-// chunk that client finds out.
+// freed notes that the worker has freed an object, so the pool is not full now.
+// If the chunk is another client's, that client finds the place by a scan. v is
+// the version of the object before it was freed.
 func (m *memory) freed(r Ref, v Version) {
 	clear(m.full[:r.class()+1])
 	n, index, i := m.w.chunkOf(r)
@@ -165,6 +199,7 @@ func (m *memory) freed(r Ref, v Version) {
 	}
 }
 
+// push lists a free place.
 func (m *memory) push(s slot) {
 	h := m.heap(s.chunk.Node, s.place.class())
 	s.chunk.slots[s.i] = slotListed
@@ -172,7 +207,9 @@ func (m *memory) push(s slot) {
 	h.slots = append(h.slots, s)
 }
 
-// refill looks for free places: in the worker's own chunks, and where these have few, in others.
+// refill looks for free places: in the worker's own chunks, and if these have
+// few, in others. Before it claims chunks it gives back those in which it has few
+// places, for other clients to find what becomes free there.
 func (m *memory) refill(h *heap, class, n int, own bool) error {
 	for range len(h.chunks) {
 		h.next = (h.next + 1) % len(h.chunks)
@@ -186,7 +223,9 @@ func (m *memory) refill(h *heap, class, n int, own bool) error {
 		return nil
 	}
 	keep := keepChunks
-	if h.empty { // what others find in it counts now
+	// The node has no unused chunks, so what other clients find in the worker's
+	// chunks matters now.
+	if h.empty {
 		keep = 1
 	}
 	if err := m.giveBack(h, keep-1); err != nil {
@@ -198,12 +237,12 @@ func (m *memory) refill(h *heap, class, n int, own bool) error {
 	return nil
 }
 
-// share is how many chunks of a size a worker takes on a node while it has places: all workers
-// together leave half of the pool.
+// share is how many chunks of a size a worker takes on a node while it has places
+// there. All workers together leave half of the pool.
 func (m *memory) share() int { return max(keepChunks, int(m.w.chunks.Count)/(2*m.w.Clients)) }
 
-// giveBack gives back chunks in which the worker has so few places that others may find more: the
-// first ones, but for so many.
+// giveBack gives back chunks in which the worker has so few places that other
+// clients may find more: the first ones first. It keeps so many chunks at least.
 func (m *memory) giveBack(h *heap, keep int) error {
 	surplus := len(h.chunks) - keep
 	return m.leave(h, func(_ int, c *chunk) bool {
@@ -215,7 +254,9 @@ func (m *memory) giveBack(h *heap, keep int) error {
 	})
 }
 
-// leave gives back the chunks of a heap that f names.
+// leave gives back the chunks of a heap for which f returns true. The worker does
+// not use them from here on, whatever becomes of the CASes: a CAS that fails may
+// land yet.
 func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
 	var left []chunks.Chunk
 	kept := h.chunks[:0]
@@ -224,7 +265,7 @@ func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
 			kept = append(kept, c)
 			continue
 		}
-		c.gone = true // whatever becomes of the CAS: it may land
+		c.gone = true
 		delete(m.held, m.w.chunks.Word(c.Node, c.Index))
 		left = append(left, c.Chunk)
 	}
@@ -233,8 +274,9 @@ func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
 	return m.table.Free(&m.w.chunks, left)
 }
 
-// claim takes a chunk of a node: one that was never used, or else some that clients have given
-// back, or lost, in which a scan finds something. Where there is none it takes none.
+// claim takes chunks of a node for a heap: one that was never used, or else some
+// that clients have given back, or lost, in which a scan finds something. If
+// there is none it takes none, without an error.
 func (m *memory) claim(h *heap, class, n int) error {
 	if !h.empty {
 		fresh, err := m.claimFresh(h, class, n)
@@ -252,9 +294,9 @@ func (m *memory) claim(h *heap, class, n int) error {
 	})
 }
 
-// claimLeft takes chunks that clients have given back. It keeps those in which a scan finds
-// something, until that is enough, with what was found before; and no more than a worker has at
-// once.
+// claimLeft takes chunks that clients have given back, and scans them. It keeps
+// those in which it finds something, until that is enough together with what was
+// found before, and no more than the worker's share. The rest it gives back.
 func (m *memory) claimLeft(h *heap, some []chunks.Chunk, before int) (found int, err error) {
 	got, err := m.table.Claim(&m.w.chunks, some)
 	if err != nil {
@@ -281,7 +323,8 @@ func (m *memory) claimLeft(h *heap, some []chunks.Chunk, before int) (found int,
 	})
 }
 
-// claimFresh asks the node for a chunk that was never used, from behind the one that it got last.
+// claimFresh asks the node for a chunk that was never used, from behind the one
+// that it got last. All of its places are free.
 func (m *memory) claimFresh(h *heap, class, n int) (bool, error) {
 	a, behind := &m.w.chunks, uint64(0)
 	if len(h.chunks) > 0 {
@@ -298,6 +341,7 @@ func (m *memory) claimFresh(h *heap, class, n int) (bool, error) {
 	return true, nil
 }
 
+// add notes that the worker has a chunk.
 func (m *memory) add(h *heap, got chunks.Chunk) *chunk {
 	c := &chunk{Chunk: got, slots: make([]slotState, m.w.perChunk(got.Entry.Class()))}
 	h.chunks = append(h.chunks, c)
@@ -306,8 +350,8 @@ func (m *memory) add(h *heap, got chunks.Chunk) *chunk {
 	return c
 }
 
-// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker
-// makes objects there.
+// scan lists what is free in chunks of the worker's, and returns how much it
+// found. What is free stays so, since only the worker makes objects there.
 func (m *memory) scan(some []*chunk) (found int, err error) {
 	m.look = m.look[:0]
 	for _, c := range some {
@@ -327,8 +371,9 @@ func (m *memory) scan(some []*chunk) (found int, err error) {
 	return found, nil
 }
 
-// scanSome looks at the heads of some places. Lock and head may be of two moments: then the lock
-// that was seen is not the one that a commit finds, and the place is looked at again.
+// scanSome looks at the heads of some places. Lock and head may be of two
+// moments. Then the lock that was seen is not the one that a commit finds: its
+// CAS fails, and the place is looked at again.
 func (m *memory) scanSome(look []slot) (found int, err error) {
 	w := m.w
 	b := w.ep.Batch()
@@ -360,8 +405,9 @@ func (m *memory) scanSome(look []slot) (found int, err error) {
 	return found, nil
 }
 
-// freeSlot releases the lock of a place without an object, if its transaction is over: no other
-// client may ever meet it.
+// freeSlot releases the lock of a place without an object, if its transaction is
+// over: no other client may ever meet it. The head is READ once more after that,
+// since the transaction may have made an object.
 func (w *Worker) freeSlot(at rdma.Addr, s *slot) (bool, error) {
 	if c := s.seen.owner(); c == 0 || int(c) > w.Clients {
 		return false, fmt.Errorf("the place at %v is locked by client %d of 1 to %d: %w", at, c, w.Clients,

@@ -7,14 +7,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it recovers dead clients, for which others wait. Nothing
-// takes a dead node's place: what it had is lost. It implements cluster.Mender.
+// Mender is what a pool's master uses. It recovers dead clients, for which other
+// clients wait. Nothing takes a dead node's place: what it had is lost. Mender
+// implements cluster.Mender.
 type Mender struct{ w *Worker }
 
 var _ cluster.Mender = (*Mender)(nil)
 
-// NewMender returns a mender that works through ep. An index reads the layout from its pool's
-// header.
+// NewMender returns a Mender that works through ep, which stays the caller's. An
+// index reads the layout from its pool's header.
 func NewMender(ep rdma.Endpoint, l *Layout, o Options) (*Mender, error) {
 	w, err := Open(ep, l, o)
 	if err != nil {
@@ -26,10 +27,10 @@ func NewMender(ep rdma.Endpoint, l *Layout, o Options) (*Mender, error) {
 // Stats returns the counters.
 func (m *Mender) Stats() Stats { return m.w.Stats() }
 
-// Spares has none.
+// Spares returns none: no node has a replica that a spare could hold.
 func (m *Mender) Spares() []int { return nil }
 
-// Mend has nothing to make equal.
+// Mend has no replicas to make equal. It only follows the view.
 func (m *Mender) Mend(v rdma.View) error {
 	m.w.view.Enter(v)
 	return nil
@@ -43,8 +44,9 @@ func (m *Mender) Restore(_ rdma.View, node, spare int) error {
 // Sweep has nothing to do.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
-// Recover recovers a client that is fenced off: see Worker.Recover. Where a master died at that
-// before, the error wraps rdma.ErrTimeout until that one was recovered.
+// Recover recovers a client that is fenced off: see Worker.Recover. If a master
+// died in the midst of that before, the error wraps rdma.ErrTimeout until that
+// master was recovered. The keeper tries it again then.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	if int(c) > m.w.Clients {
 		return nil

@@ -8,21 +8,27 @@ import (
 )
 
 const (
-	// mostTorn bounds how often an object is read that is torn though its lock stays the same. A READ
-	// that is slow may meet each change of it once; more often it is damage.
+	// mostTorn bounds how often an object is READ that is torn though its lock
+	// stays the same. A slow READ may meet each change of it once; more often it
+	// is damage.
 	mostTorn = 64
-	// mostAsked bounds how often a transaction is validated again because an object has changed that
-	// ReadIf allows to.
+	// mostAsked bounds how often a transaction is validated again because an
+	// object has changed that ReadIf allows to.
 	mostAsked = 8
 )
 
-// load returns an object with its data, as it was at one moment, together with all that the
-// transaction has met before.
+// load returns an object with its data, as it was at one moment, together with
+// all that the transaction has met before.
 //
-// One READ brings lock, version and data of the object, as of the moment in which its lock was
-// read. What was met before is looked at behind that, and is as it was: so it all existed at that
-// moment. Where the object's version was known before the READ was posted, both go in one trip:
-// then it all existed when that was posted.
+// One READ returns lock, version and data of the object, as of the moment at
+// which its lock was read. After that load looks at what was met before. If that
+// is as it was, all of it existed at that moment.
+//
+// If the version of the object was known before the READ was posted, both go in
+// one trip. All of it existed at the moment at which the batch was posted then:
+// the order of the READs in the batch does not matter.
+//
+// The pointer is valid until the next object is added.
 func (tx *Tx) load(r Ref) (*object, error) {
 	if err := tx.dead(); err != nil {
 		return nil, err
@@ -47,7 +53,9 @@ func (tx *Tx) load(r Ref) (*object, error) {
 	return o, nil
 }
 
-// read reads an object that is not locked. valid: all that was met before was looked at, too.
+// read reads an object, and waits until it is not locked. valid: all that was met
+// before was looked at, too. It reads again while the READ is torn. mostTorn
+// counts READs under one version only.
 func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err error) {
 	w := tx.w
 	last := Version(0)
@@ -59,7 +67,9 @@ func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err erro
 		switch {
 		case !now.Held():
 			w.stats.Torn++
-		case tx.held > 0: // a transaction that holds locks waits for none
+		// A transaction that holds locks waits for none, so no two transactions
+		// wait for each other.
+		case tx.held > 0:
 			return false, tx.conflict(o.ref, true)
 		default:
 			if err := w.await(o.ref); err != nil {
@@ -76,7 +86,8 @@ func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err erro
 	return false, fmt.Errorf("%v at %v has no data of version %#x: %w", o.ref, o.at, uint64(last), client.ErrDamaged)
 }
 
-// readOnce READs an object. It returns the word of its lock, and whether it has the data of that
+// readOnce READs an object, and with a guess the locks of what was met before. It
+// returns the word of the object's lock, and whether it has the data of that
 // version.
 func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, whole, valid bool, err error) {
 	w := tx.w
@@ -107,7 +118,8 @@ func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, who
 	return now, true, !asked, err
 }
 
-// take takes an object's data out of what was READ of it, if it is that of a version.
+// take takes an object's data out of what was READ of it, if it is that of
+// version v. The data is copied.
 func (tx *Tx) take(o *object, p []byte, v Version) bool {
 	now, ok := decode(p, v)
 	if !ok {
@@ -118,15 +130,17 @@ func (tx *Tx) take(o *object, p []byte, v Version) bool {
 	return true
 }
 
-// met reports whether an object belongs to the state that the closure has seen, and may be changed
-// by others.
+// met reports whether an object belongs to the state that the closure has seen,
+// and may be changed by other clients.
 func (o *object) met() bool { return !o.created && !o.relaxed && o.lock == 0 }
 
-// stays reports whether an object must be as it was when the transaction commits, without being
-// changed.
+// stays reports whether an object must be as it was when the transaction commits,
+// without being changed. What is changed or locked needs no look: its lock says
+// that it is as it was.
 func (o *object) stays() bool { return o.met() && o.change == unchanged }
 
-// others reports whether there is any object of a kind but one.
+// others reports whether there is any object, other than but, for which of
+// returns true.
 func (tx *Tx) others(of func(o *object) bool, but *object) bool {
 	for i := range tx.objects {
 		if o := &tx.objects[i]; o != but && of(o) {
@@ -136,7 +150,7 @@ func (tx *Tx) others(of func(o *object) bool, but *object) bool {
 	return false
 }
 
-// readLocks adds READs of the locks of objects of a kind, but of one.
+// readLocks adds READs of the locks of those objects.
 func (tx *Tx) readLocks(b *rdma.Batch, of func(o *object) bool, but *object) {
 	for i := range tx.objects {
 		if o := &tx.objects[i]; o != but && of(o) {
@@ -145,9 +159,10 @@ func (tx *Tx) readLocks(b *rdma.Batch, of func(o *object) bool, but *object) {
 	}
 }
 
-// judge compares what readLocks has read, from op first on. Where something changed the attempt
-// ends, unless the closure says that what it is now will do as well. asked: so it is, and what was
-// read is of no single moment.
+// judge compares what readLocks has read, from op first on, with what was seen. A
+// change ends the attempt, unless the closure accepts the object as it is now.
+// Then judge returns asked: what was read is not of one moment, and the caller
+// has to look at all objects once more.
 func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *object) (asked bool, err error) {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -170,8 +185,9 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *obje
 	return asked, nil
 }
 
-// ask reads an object that changed, and asks the closure. The object is then as it was seen now,
-// for later validations.
+// ask reads an object that has changed, and asks the closure. The object then
+// counts as seen now, for later validations. Its data stays what the closure has
+// read.
 func (tx *Tx) ask(o *object, now Version) error {
 	w := tx.w
 	b := w.ep.Batch()
@@ -195,8 +211,9 @@ func (tx *Tx) ask(o *object, now Version) error {
 	return nil
 }
 
-// validate looks again at all objects of a kind but one. When one of them has changed, and may, it
-// looks at all of them once more: what was read is of one moment only if nothing changed.
+// validate looks again at all objects, other than but, for which of returns true.
+// If one of them has changed, and may, validate looks at all of them once more:
+// what was read is of one moment only if nothing changed.
 func (tx *Tx) validate(of func(o *object) bool, but *object) error {
 	for range mostAsked {
 		asked, err := tx.validateOnce(of, but)
@@ -207,6 +224,8 @@ func (tx *Tx) validate(of func(o *object) bool, but *object) error {
 	return tx.fail(errConflict)
 }
 
+// validateOnce is one look. In a commit, where but is nil, it does the closure's
+// checks as well.
 func (tx *Tx) validateOnce(of func(o *object) bool, but *object) (asked bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -237,13 +256,13 @@ func (tx *Tx) validateOnce(of func(o *object) bool, but *object) (asked bool, er
 	return asked, nil
 }
 
-// Lock locks an object from now on, so that no other transaction changes it before this one ends:
-// an object that is locked is not looked at again. It waits for others' locks only as long as the
-// transaction has none; with one it is run again. The lock has no lease: a client that meets it
-// waits.
+// Lock locks an object from now on, so that no other transaction changes it
+// before this one ends. A locked object is not looked at again. Lock waits for
+// locks of others only if the transaction has none; else the transaction is run
+// again. The lock has no lease: a client that meets it waits.
 //
-// Of an object that was not met before it takes a trip more than Read, and only one if a guess is
-// right; Read of it takes none behind that.
+// For an object that was not met before Lock takes a trip more than Read, and
+// only one if a guess is right. A Read of it takes none then.
 func (tx *Tx) Lock(r Ref) error {
 	if err := tx.dead(); err != nil {
 		return err
@@ -279,9 +298,10 @@ func (tx *Tx) Lock(r Ref) error {
 	return nil
 }
 
-// lockGuessed locks an object of a version that is known, READs it, and looks at all that was met
-// before, in one trip. If the lock is taken the object was as it is when the batch was posted, as
-// for load. done: it is locked.
+// lockGuessed locks an object of a known version, READs it, and looks at all that
+// was met before, in one trip. If the lock is taken, the object was at the moment
+// of posting as it is now, as for load. done: it is locked. If the guess was
+// wrong it is not, and the object leaves the transaction.
 func (tx *Tx) lockGuessed(r Ref, known Version) (done bool, err error) {
 	w := tx.w
 	o := tx.add(r)
@@ -302,7 +322,9 @@ func (tx *Tx) lockGuessed(r Ref, known Version) (done bool, err error) {
 		return false, nil
 	}
 	tx.hold(o)
-	if !tx.take(o, op.Buf, known) { // no transaction writes what has a version that stays
+	// The CAS has found the version, so no transaction writes the body: data that
+	// does not belong to it is damage.
+	if !tx.take(o, op.Buf, known) {
 		return false, tx.fail(fmt.Errorf("%v at %v has no data of version %#x: %w", r, o.at, uint64(known),
 			client.ErrDamaged))
 	}
@@ -319,7 +341,9 @@ func (tx *Tx) hold(o *object) {
 	tx.held++
 }
 
-// unsure notes a lock that may be held, or may yet be.
+// unsure notes a lock that may be held, or may yet be, after a batch that failed.
+// abort releases it like one that is held, and once more when nothing is in
+// flight.
 func (tx *Tx) unsure(o *object, cas *rdma.Op, b *rdma.Batch) {
 	if tx.w.sent && (!b.Finished() || cas.Err != nil || cas.Swapped()) {
 		tx.hold(o)

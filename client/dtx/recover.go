@@ -15,13 +15,14 @@ import (
 // errClaimed is wrapped when another client recovers the same one.
 var errClaimed = fmt.Errorf("another client recovers it, or died at that: %w", rdma.ErrTimeout)
 
-// Recover ends what a client has left that was fenced off, and of which nothing is in flight: it
-// replays a commit whose log is whole, says of all of the client's transactions that they are over,
-// so that their locks are released on sight, and gives the client's chunks back. It may be
-// interrupted at any verb, and be done again. Then the identity may be used by another client, and
-// not before: where several clients recover at a time they call Adopt.
+// Recover ends what a client has left that was fenced off, and of which nothing
+// is in flight. It replays a commit for which the log is whole. It says that all
+// of the client's transactions are over, so that other clients release their
+// locks on sight. It gives the client's chunks back. A crash at any verb leaves
+// what another Recover completes. Afterwards the identity may be used by another
+// client, and not before: clients that may recover at the same time call Adopt.
 //
-// Operations that meet a lock of the client wait for it.
+// Operations that meet a lock of the client wait for the recovery.
 func (w *Worker) Recover(c rdma.ClientID) error {
 	w.extend()
 	for p := w.waits; ; {
@@ -35,10 +36,10 @@ func (w *Worker) Recover(c rdma.ClientID) error {
 // mostHolders bounds how often Adopt meets the claim of another client.
 const mostHolders = 1 << 10
 
-// Adopt fences a client off that Fabric.Clients listed, dead or suspected, recovers it, and gives
-// its identity back where its holder is gone. Any number of clients may do so at a time, one of
-// which does it: a later holder of the identity is not harmed. It recovers those that died in the
-// midst of that, too.
+// Adopt fences a client off that Fabric.Clients has listed, dead or suspected,
+// recovers it, and gives its identity back. Any number of clients may do so at a
+// time; one of them does it. A later holder of the identity is not harmed. Adopt
+// also recovers clients that have died in the midst of recovering this one.
 func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 	if err := f.RevokeLife(c); err != nil {
 		return fmt.Errorf("fence client %d off: %w", c.ID, err)
@@ -66,8 +67,8 @@ func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 	return fmt.Errorf("recover client %d: %w", c.ID, errClaimed)
 }
 
-// adoptHolder recovers the client that has claimed another one's log, if it has died. Which one is
-// dead before another claims its log, so this ends.
+// adoptHolder recovers the client that has claimed another one's log, if it has
+// died. A client is dead before another one claims its log, so this ends.
 func (w *Worker) adoptHolder(f rdma.Fabric, c rdma.ClientID) error {
 	list, err := rdma.ListClients(f)
 	if err != nil {
@@ -87,10 +88,14 @@ func (w *Worker) adoptHolder(f rdma.Fabric, c rdma.ClientID) error {
 
 // estate is what a client has left, as it was read.
 type estate struct {
-	ended   uint64 // sequence up to which its transactions are over
-	used    uint64 // sequences, at most
-	lock    Version
-	entries []byte // of the record with that lock; nil: there is none
+	// ended is the sequence up to which its transactions are over.
+	ended uint64
+	// used is as high as any sequence of the client.
+	used uint64
+	// lock is that of the record.
+	lock Version
+	// entries are those of a record that is to be replayed; nil: there is none.
+	entries []byte
 	chunks  []chunks.Chunk
 }
 
@@ -104,7 +109,9 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	if w.gone(w.log(c).Node()) {
 		return w.recoverLost(c)
 	}
-	if err := w.land(); err != nil { // a WRITE of a try before, under a claim of this worker's
+	// A WRITE of an earlier try, under a claim of this worker's, may be in
+	// flight.
+	if err := w.land(); err != nil {
 		return err
 	}
 	claim, err := w.claim(c)
@@ -112,7 +119,7 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 		return fmt.Errorf("recover client %d: %w", c, err)
 	}
 	err = w.recoverClaimed(c, claim, still)
-	if landed := w.land(); landed != nil { // under no claim another client may replay; until then this one's stays
+	if landed := w.land(); landed != nil {
 		return errors.Join(err, landed)
 	}
 	at := w.log(c).Add(claimAt)
@@ -126,7 +133,8 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	return nil
 }
 
-// recoverLost gives back the chunks of a client whose log is lost. What it has locked stays so.
+// recoverLost gives back the chunks of a client that has lost its log with a
+// node. What it has locked stays locked.
 func (w *Worker) recoverLost(c rdma.ClientID) error {
 	list, err := w.chunksOf(c)
 	if err != nil {
@@ -135,9 +143,11 @@ func (w *Worker) recoverLost(c rdma.ClientID) error {
 	return w.memory.table.Free(&w.chunks, list)
 }
 
-// claim makes this worker the only one that recovers a client: two that replay a log at a time
-// could WRITE over what others have committed since. A claim is a lock, and free like one when its
-// owner was recovered itself.
+// claim makes this worker the only one that recovers a client. Two that replay a
+// log at the same time could WRITE over what others have committed since. A claim
+// is a lock, and is free like one when its owner was recovered itself.
+//
+// If the CAS of the claim has an unknown outcome, its release is owed.
 func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 	n, err := w.number()
 	if err != nil {
@@ -148,8 +158,9 @@ func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 	if err != nil {
 		return 0, err
 	}
-	// One of this worker's own is of a recovery that failed, and nothing of it is in flight. The
-	// client's own is of when it was opened: it is fenced off, or else a later holder, to which what
+	// A claim of this worker's own is that of a recovery that failed, and nothing
+	// of it is in flight. A claim of the client's own is from when it was opened.
+	// That client is fenced off, or else it is a later holder, to which what
 	// follows does nothing.
 	if now.Held() && now.owner() != w.id && now.owner() != c {
 		_, ended, err := w.look(at, now.owner())
@@ -171,8 +182,14 @@ func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 	return mine, nil
 }
 
+// recoverClaimed does the recovery, under the claim. The order matters: a commit
+// is replayed before the client's transactions are over, and these are over
+// before its chunks are given back. Otherwise locks would be released on objects
+// with old data, or another client would make objects at places that a replay
+// still writes.
 func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bool, error)) error {
-	if meant, err := still(); err != nil || !meant { // it was recovered by another client
+	// Otherwise another client has recovered it.
+	if meant, err := still(); err != nil || !meant {
 		return err
 	}
 	b := w.ep.Batch()
@@ -187,7 +204,9 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 		}
 	}
 	end := e.used
-	if c == w.id { // an earlier holder of its own identity; this claim is not over
+	// This is an earlier holder of the worker's own identity. The worker's claim
+	// itself is not over.
+	if c == w.id {
 		end = claim.sequence() - 1
 	}
 	if end > e.ended {
@@ -204,8 +223,8 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 	return w.memory.table.Free(&w.chunks, e.chunks)
 }
 
-// survey reads what a client has left. Its ceiling is as high as any sequence that it has used.
-// Entries lie in the batch.
+// survey reads what a client has left. Its ceiling is as high as any sequence
+// that it has used. The entries lie in the batch.
 func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e estate, err error) {
 	ended, op := b.Read(w.log(c).Add(endedAt), 8), w.readRecord(b, c)
 	if err := w.do(stepReadLog, b); err != nil {
@@ -225,9 +244,9 @@ func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e estate, err error) {
 	return e, err
 }
 
-// replay brings a commit to its end whose log is whole. An object whose lock is not the
-// transaction's any more has its body: the lock is released behind it. No other client does the
-// same: see claim.
+// replay finishes a commit for which the log is whole. An object that has not the
+// transaction's lock any more has its body, since the lock is released behind the
+// WRITE. No other client replays at the same time: see claim.
 func (w *Worker) replay(entries []byte, lock Version) error {
 	locks := w.ep.Batch()
 	defer w.drop(locks)
@@ -259,7 +278,7 @@ func (w *Worker) replay(entries []byte, lock Version) error {
 	return nil
 }
 
-// chunksOf lists the chunks that a client has.
+// chunksOf reads which chunks a client has, on all nodes that are not gone.
 func (w *Worker) chunksOf(c rdma.ClientID) (list []chunks.Chunk, err error) {
 	for n := range w.Nodes {
 		if w.gone(n) {

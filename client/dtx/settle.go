@@ -8,20 +8,25 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mostOwed bounds the locks that a worker may hold without knowing: they are on nodes that do not
-// answer.
+// mostOwed bounds the locks that a worker may hold without knowing, on nodes that
+// do not answer. With more of them it begins no other transaction.
 const mostOwed = 1 << 10
 
-// pending is a transaction whose worker does not know whether its log was written, or that it has
-// not brought to its end.
+// pending is a transaction of which the worker does not know whether its log was
+// written, or that it has not finished. Until it is resolved the worker begins no
+// other transaction, so the record stays as it is.
 type pending struct {
 	lock Version
-	held []swap // locks, and what they become where the transaction does not change the object
+	// held are locks, and what they become if the transaction does not change the
+	// object.
+	held []swap
 }
 
-// uncertain is what a transaction ends with whose log may have been written, or was. Where only the
-// pool's view has changed it is found out at once, since nothing is in flight any more: nil: it is
-// committed.
+// uncertain ends a transaction of which the log may have been written, or was. If
+// only the pool's view has changed, uncertain finds out the outcome at once,
+// since nothing is in flight any more. It returns nil if the transaction is
+// committed, errConflict if it is not. Otherwise the transaction stays pending,
+// and the error wraps client.ErrUncertain.
 func (tx *Tx) uncertain(err error) error {
 	w := tx.w
 	p := pending{lock: lockOf(w.id, tx.sequence)}
@@ -30,7 +35,8 @@ func (tx *Tx) uncertain(err error) error {
 		if o.lock != 0 {
 			p.held = append(p.held, swap{o.at, o.lock, o.seen})
 		}
-		if o.slot.chunk != nil { // a scan finds it, if it is free
+		// A scan finds the place, if it is free.
+		if o.slot.chunk != nil {
 			w.memory.used(o.slot, true)
 		}
 		o.lock, o.unsure, o.slot = 0, false, slot{}
@@ -49,8 +55,8 @@ func (tx *Tx) uncertain(err error) error {
 	return fmt.Errorf("%w: %w", client.ErrUncertain, err)
 }
 
-// resolveAll ends transactions that are pending, of which nothing is in flight. committed: the last
-// one was.
+// resolveAll ends transactions that are pending, of which nothing is in flight.
+// committed: the last of them was.
 func (w *Worker) resolveAll() (committed bool, failed error) {
 	w.pending.Resolve(func(p *pending) bool {
 		var err error
@@ -62,7 +68,9 @@ func (w *Worker) resolveAll() (committed bool, failed error) {
 	return committed, failed
 }
 
-// resolve finds out what became of a transaction, by its log, and ends it.
+// resolve finds out the outcome of a transaction by its log, and ends it. All
+// locks that it held are owed afterwards: a replay has released those of a
+// committed one, so their CASes do nothing.
 func (w *Worker) resolve(p *pending) (committed bool, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -80,8 +88,9 @@ func (w *Worker) resolve(p *pending) (committed bool, err error) {
 	return committed, nil
 }
 
-// settle brings what earlier transactions of the worker have left to its end: verbs in flight,
-// transactions that are pending, and locks.
+// settle waits for verbs that are in flight, resolves transactions that are
+// pending, and releases locks that are owed. Some locks may still be owed
+// afterwards, on nodes that do not answer.
 func (w *Worker) settle() error {
 	if err := w.land(); err != nil {
 		return err
@@ -106,7 +115,8 @@ func (w *Worker) settle() error {
 	return nil
 }
 
-// land waits for verbs that are in flight. Of releases that failed it notes that they are owed.
+// land waits for all verbs that are in flight. Releases that failed are owed from
+// then on.
 func (w *Worker) land() error {
 	for len(w.flying) > 0 {
 		b := w.flying[len(w.flying)-1]
@@ -122,7 +132,7 @@ func (w *Worker) land() error {
 	return nil
 }
 
-// oweAll notes some of the releases of a batch as owed.
+// oweAll notes those releases of a batch as owed for which of returns true.
 func (w *Worker) oweAll(b *rdma.Batch, of func(op *rdma.Op) bool) {
 	for i := range b.Len() {
 		if op := b.Op(i); of(op) {
@@ -131,8 +141,10 @@ func (w *Worker) oweAll(b *rdma.Batch, of func(op *rdma.Op) bool) {
 	}
 }
 
-// releaseOwed releases locks that may be held, as far as their nodes answer; nil: all of them.
-// Nothing that could take one is in flight.
+// releaseOwed releases locks that may be held, as far as their nodes answer. It
+// returns nil if no lock is owed any more. Nothing that could take one of them is
+// in flight, so a CAS that finds another word has nothing to release. Locks on
+// nodes that are gone are dropped.
 func (w *Worker) releaseOwed() error {
 	if len(w.owed) == 0 {
 		return nil

@@ -30,7 +30,8 @@ const (
 	stepScanChunk  rdma.Step = "scan a chunk"
 )
 
-// Steps are the steps of the protocol, as traces show them and faults can be set to them.
+// Steps are the steps of the protocol, as traces show them. A fault can be set to
+// one of them.
 var Steps = []rdma.Step{
 	stepRead, stepAgain, stepValidate, stepLock, stepLog, stepCommit, stepLetGo, stepAwait, stepReadUnder,
 	stepFreeLock, stepClaim,

@@ -8,16 +8,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Survey says how much of a pool was handed out to clients, of all nodes that answer. What clients
-// have handed out, they may have free.
+// Survey says how much of a pool was handed out to clients, on all nodes that
+// answer. A client may have some of what was handed out to it free.
 type Survey struct {
-	Chunks     []uint64 // that were handed out, by size of their objects
+	// Chunks counts those that were handed out, by the size of their objects.
+	Chunks     []uint64
 	MostChunks uint64
-	Owned      uint64 // chunks that a client has now
+	// Owned counts the chunks that a client has now.
+	Owned uint64
 }
 
-// Survey reads the tables of a pool, in the time of each for one trip, by any endpoint, also one
-// without an identity. Clients may work meanwhile.
+// Survey reads the tables of a pool. It takes each for one trip at most. Any
+// endpoint will do, also one without an identity. Clients may work meanwhile.
 func (l *Layout) Survey(ep rdma.Endpoint, each time.Duration) (Survey, error) {
 	s := Survey{Chunks: make([]uint64, len(l.Sizes)), MostChunks: uint64(l.Nodes) * l.chunks.Count}
 	for n := range l.Nodes {

@@ -8,21 +8,35 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Tx is a transaction that is being run: see Worker.Run. Its methods return an error when it has to
-// be run again; the closure returns it, or any other.
+// Tx is a transaction that runs: see Worker.Run. When a method returns an error,
+// the transaction has to be run again, or cannot succeed. The closure returns
+// that error, or another one. A Tx is the worker's, and is used again by its next
+// attempt.
 type Tx struct {
-	w        *Worker
-	objects  []object
-	index    map[Ref]int
-	writes   int // objects that are changed
-	held     int // locks that were taken early
+	w *Worker
+	// objects has all that the attempt has met, in this order. Their buffers are
+	// used again by later attempts.
+	objects []object
+	// index finds an object in objects.
+	index map[Ref]int
+	// writes counts the objects that are changed; at most Shape.Writes.
+	writes int
+	// held counts the locks that were taken before the commit. While it is not 0
+	// the transaction must not wait for a lock: two of them could wait for each
+	// other.
+	held int
+	// sequence is 0 until the attempt needs a lock or a place: see number.
 	sequence uint64
 	checks   []check
 	guesses  []guess
-	err      error // why it cannot go on
-	blocked  Ref   // whose lock is in the way; 0: nothing is
-	late     int   // calls behind err
-	again    bool  // it is not the first attempt
+	// err ends the attempt: all later calls return it.
+	err error
+	// blocked is the object of which the lock is in the way; 0: there is none.
+	blocked Ref
+	// late counts calls after err was set.
+	late int
+	// again: it is not the first attempt.
+	again bool
 }
 
 // change is what a transaction does to an object.
@@ -34,45 +48,64 @@ const (
 	freed
 )
 
-// object is one that a transaction has met.
+// object is an object that a transaction has met.
 type object struct {
-	ref     Ref
-	at      rdma.Addr // of its lock
-	seen    Version   // of the execution phase: what it is validated by
-	there   bool      // it has data
-	created bool      // by the transaction
-	relaxed bool      // it is not validated
-	same    func(now []byte) bool
-	change  change
-	lock    Version // that is held; 0: none
-	unsure  bool    // it is not known whether it is
-	data    []byte  // as it was read
-	next    []byte  // as it is to be, where it is written
-	slot    slot    // of an object that is created
+	ref Ref
+	// at is the address of the lock.
+	at rdma.Addr
+	// seen is the version that the execution phase has READ. The validation
+	// compares with it, the lock's CAS expects it, and an abort puts it back.
+	seen Version
+	// there: the object has data, as far as the transaction sees it.
+	there bool
+	// created: the transaction makes the object.
+	created bool
+	// relaxed: the object is not validated.
+	relaxed bool
+	// same is asked when the object has changed; nil: any change ends the
+	// attempt.
+	same   func(now []byte) bool
+	change change
+	// lock is the word that the transaction has put there; 0: none.
+	lock Version
+	// unsure: it is not known whether the CAS of the lock has succeeded, or will.
+	unsure bool
+	// data is a copy of what was READ.
+	data []byte
+	// next is a copy of the data that the commit writes, if the object is
+	// written.
+	next []byte
+	// slot is the place of an object that is created, until settled.
+	slot slot
 }
 
+// guess is the version of an object as the caller has seen it: see Tx.Guess.
 type guess struct {
 	ref     Ref
 	version Version
 }
 
+// check is what the closure adds to the validation: see Tx.Check.
 type check struct {
 	post func(b *rdma.Batch)
 	ok   func() bool
 }
 
-// errConflict ends an attempt: another transaction was in the way.
+// errConflict ends an attempt because another transaction was in the way. The
+// attempt has changed nothing, and Run makes another one.
 var errConflict = errors.New("transaction has to be run again")
 
-// Run runs a transaction: what f reads existed at one moment, at which everything that it changes
-// takes effect, all or nothing, whenever the client crashes. It runs f again until no other
-// transaction is in the way, for Options.Timeout at most. Locks of a dead client are in the way
-// until the client is recovered: see Mender, Worker.Adopt. f must have no other effects than by its
-// Tx, and must not keep it. When f returns an error, or panics, nothing is changed, and that is
-// what Run returns.
+// Run runs a transaction. What f reads existed at one moment, at which everything
+// that it changes takes effect: all or nothing, whenever the client crashes. Run
+// calls f again until no other transaction is in the way, for Options.Timeout at
+// most. Locks of a dead client are in the way until the client is recovered: see
+// Mender and Worker.Adopt. f must have no effects other than by its Tx, and must
+// not keep the Tx. When f returns an error, or panics, nothing is changed, and
+// Run returns that error, or panics.
 //
-// The error wraps client.ErrUncertain when the transaction may have taken effect, or may yet;
-// rdma.ErrTimeout when it found no end in time, and changed nothing.
+// The error wraps client.ErrUncertain when the transaction may have taken effect,
+// or may yet. It wraps rdma.ErrTimeout when the transaction found no end in time,
+// and changed nothing.
 func (w *Worker) Run(f func(tx *Tx) error) error {
 	w.begin()
 	if err := w.settle(); err != nil {
@@ -96,13 +129,18 @@ func (w *Worker) Run(f func(tx *Tx) error) error {
 	}
 }
 
-// attempt runs f once, and commits. It returns what is in the way, too.
+// attempt runs f once, and commits. It also returns the object of which the lock
+// is in the way.
+//
+// A panic of f is passed on after the locks were released: f has only seen a
+// state that existed. A panic of Tx.dead, in a closure that ignores errors,
+// becomes the error of the attempt.
 func (w *Worker) attempt(f func(tx *Tx) error) (blocked Ref, err error) {
 	tx := &w.tx
 	tx.begin()
 	committing := false
 	defer func() {
-		if !committing { // f panicked, at a state that existed
+		if !committing {
 			tx.abort()
 			if tx.late > mostLate && recover() != nil {
 				blocked, err = tx.blocked, tx.err
@@ -121,6 +159,8 @@ func (w *Worker) attempt(f func(tx *Tx) error) (blocked Ref, err error) {
 	return tx.blocked, err
 }
 
+// begin empties the transaction for another attempt. Maps and buffers are used
+// again.
 func (tx *Tx) begin() {
 	if tx.index == nil {
 		tx.index = map[Ref]int{}
@@ -131,11 +171,11 @@ func (tx *Tx) begin() {
 	tx.err, tx.blocked, tx.late = nil, 0, 0
 }
 
-// mostLate bounds how often a closure may go on behind an error: one that never looks at errors
-// would not end.
+// mostLate bounds how often a closure may go on behind an error. A closure that
+// never looks at errors would not end.
 const mostLate = 1000
 
-// fail ends the attempt. All later calls return the same error.
+// fail ends the attempt. All later calls return the first error.
 func (tx *Tx) fail(err error) error {
 	if tx.err == nil {
 		tx.err = err
@@ -143,7 +183,8 @@ func (tx *Tx) fail(err error) error {
 	return tx.err
 }
 
-// dead returns why the transaction cannot go on, if so.
+// dead returns the error that has ended the attempt, if any. It panics behind
+// mostLate calls, to end a closure that does not return.
 func (tx *Tx) dead() error {
 	if tx.err == nil {
 		return nil
@@ -154,7 +195,8 @@ func (tx *Tx) dead() error {
 	return tx.err
 }
 
-// conflict ends the attempt because of an object; blocked: its lock is held.
+// conflict ends the attempt because an object was changed, or is locked. blocked:
+// its lock is held, and Run waits for it before the next attempt.
 func (tx *Tx) conflict(r Ref, blocked bool) error {
 	if blocked && tx.blocked == 0 {
 		tx.blocked = r
@@ -162,10 +204,12 @@ func (tx *Tx) conflict(r Ref, blocked bool) error {
 	return tx.fail(errConflict)
 }
 
-// Read returns the data of an object, or an error wrapping ErrNoObject. It is valid until f
-// returns, and not to be changed. All that the transaction has read existed at one moment: when it
-// does not, the error tells f to return. It takes a trip, and one more where others have to be
-// looked at again: see Guess, Relax and Lock. It takes none when the transaction has the object.
+// Read returns the data of an object, or an error wrapping ErrNoObject. The data
+// is the transaction's: it is valid until f returns, and must not be changed. All
+// that the transaction has read existed at one moment. Where there is no such
+// moment the error tells f to return. Read takes a trip, and one more when other
+// objects have to be looked at again: see Guess, Relax and Lock. It takes none
+// when the transaction has the object.
 func (tx *Tx) Read(r Ref) ([]byte, error) {
 	o, err := tx.load(r)
 	if err != nil {
@@ -180,17 +224,19 @@ func (tx *Tx) Read(r Ref) ([]byte, error) {
 	return o.data, nil
 }
 
-// Guess says which version of an object the caller has seen, before: from Worker.Seen, or by Decode
-// of a READ of its own. Where the object still has it, its state is older than the READ, so the
-// transaction looks at what it has met before in the same trip; and Lock takes a trip only. A wrong
-// one costs nothing, and Lock a trip. An attempt behind the first one makes no guesses.
+// Guess says which version of an object the caller has seen before: from
+// Worker.Seen, or by Decode of a READ of its own. If the object still has it, its
+// state is older than the READ. So the transaction looks at what it has met
+// before in the same trip, and Lock takes one trip only. A wrong guess costs Read
+// nothing, and Lock a trip. Attempts after the first one make no guesses.
 func (tx *Tx) Guess(r Ref, v Version) {
 	if !v.Held() && !tx.again {
 		tx.guesses = append(tx.guesses, guess{r, v})
 	}
 }
 
-// guessed returns what was guessed of an object, once.
+// guessed returns what was guessed of an object. Each guess is used once: a wrong
+// one must not be tried again.
 func (tx *Tx) guessed(r Ref) (Version, bool) {
 	for i := range tx.guesses {
 		if g := &tx.guesses[i]; g.ref == r {
@@ -201,8 +247,8 @@ func (tx *Tx) guessed(r Ref) (Version, bool) {
 	return 0, false
 }
 
-// Seen returns the version of an object as the worker's last transaction has left it, or has read
-// it, for Tx.Guess. Others may have changed it since.
+// Seen returns the version of an object as the worker's last transaction has left
+// or read it, for Tx.Guess. Other clients may have changed it since.
 func (w *Worker) Seen(r Ref) (Version, bool) {
 	if i, ok := w.tx.index[r]; ok {
 		return w.tx.objects[i].seen, true
@@ -210,10 +256,11 @@ func (w *Worker) Seen(r Ref) (Version, bool) {
 	return 0, false
 }
 
-// ReadIf is Read for an object that may change behind the transaction's back: same tells of its
-// data as it is now whether what f did is still right; nil data: it was freed. It is called while
-// the transaction goes on, and must not use it. An object that f changes, or locks, too, is not
-// asked about.
+// ReadIf is Read of an object that may change before the transaction commits.
+// When it has changed, same is called with its data as it is now; nil: it was
+// freed. same reports whether what f did is still right. It is called while the
+// transaction goes on, and must not use the Tx. It is not called for an object
+// that f changes or locks, too.
 func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
 	data, err := tx.Read(r)
 	if err == nil {
@@ -222,24 +269,27 @@ func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
 	return data, err
 }
 
-// Relax takes an object out of what is validated: f has used it to find its way, and what it found
-// says of itself whether it is right, as fence keys do. Objects that are changed, or locked, stay.
+// Relax leaves an object out of the validation. f has used the object to find its
+// way only, and what it found there shows by itself whether it is right, as fence
+// keys do. Objects that are changed or locked are validated all the same.
 func (tx *Tx) Relax(r Ref) {
 	if i, ok := tx.index[r]; ok {
 		tx.objects[i].relaxed = true
 	}
 }
 
-// Check adds verbs of the caller's to the validation of a transaction that changes something: post
-// adds them to the batch that validates, behind the locks, and ok says, when they are complete,
-// whether the transaction may commit. They must be READs. Both may be called more than once.
+// Check adds verbs of the caller's to the validation of a transaction that
+// changes something. post adds them to the batch that validates, behind the
+// locks. When they are complete, ok reports whether the transaction may commit.
+// They must be READs. Both functions may be called more than once. The batch
+// stays the transaction's.
 func (tx *Tx) Check(post func(b *rdma.Batch), ok func() bool) {
 	tx.checks = append(tx.checks, check{post, ok})
 }
 
-// Write replaces the data of an object, or gives data to a root that has none. data is copied. The
-// error wraps ErrNoObject, ErrTooMany, or client.ErrTooLarge where the object has no room for it:
-// see Layout.Room.
+// Write replaces the data of an object, or gives data to a root that has none.
+// data is copied. The error wraps ErrNoObject, ErrTooMany, or client.ErrTooLarge
+// if the object has no room for the data: see Layout.Room.
 func (tx *Tx) Write(r Ref, data []byte) error {
 	o, err := tx.load(r)
 	if err != nil {
@@ -251,18 +301,20 @@ func (tx *Tx) Write(r Ref, data []byte) error {
 	return tx.change(o, written, data)
 }
 
-// New makes an object, on the nodes in turn, and returns its name. It has room for as much data as
-// the least of Shape.Sizes that fits. The error wraps client.ErrFull or those of Write.
+// New makes an object, on the nodes in turn, and returns its name, which is valid
+// if the transaction commits. The object has room for the least of Shape.Sizes
+// that fits. The error wraps client.ErrFull, or is one of Write's.
 func (tx *Tx) New(data []byte) (Ref, error) {
 	w := tx.w
 	w.memory.turn++
 	return tx.NewOn(w.memory.turn%w.Nodes, data)
 }
 
-// NewOn is New on a node, or another one if that is full.
+// NewOn is New on a node, or on another one if that is full.
 func (tx *Tx) NewOn(node int, data []byte) (Ref, error) { return tx.NewRoom(node, data, len(data)) }
 
-// NewRoom is NewOn of an object that has room for so many bytes of data, for later.
+// NewRoom is NewOn of an object that has room for so many bytes of data, for
+// later Writes.
 func (tx *Tx) NewRoom(node int, data []byte, room int) (Ref, error) {
 	if err := tx.dead(); err != nil {
 		return 0, err
@@ -287,10 +339,11 @@ func (tx *Tx) NewRoom(node int, data []byte, room int) (Ref, error) {
 	return r, tx.change(o, written, data)
 }
 
-// life tells objects of the same place apart.
+// life distinguishes objects that have the same place one after another. It mixes
+// owner and sequence, so it repeats rarely, but it may.
 func (tx *Tx) life() uint64 { return (tx.sequence*0x9e37 + uint64(tx.w.id)) & 0xffff }
 
-// Free frees an object. A root is without data then.
+// Free frees an object. A root is without data then, and may be written again.
 func (tx *Tx) Free(r Ref) error {
 	o, err := tx.load(r)
 	if err != nil {
@@ -302,7 +355,8 @@ func (tx *Tx) Free(r Ref) error {
 	return tx.change(o, freed, nil)
 }
 
-// change notes what becomes of an object.
+// change notes what becomes of an object, and counts the objects that change. An
+// object that the transaction made and frees again does not change.
 func (tx *Tx) change(o *object, c change, data []byte) error {
 	if room := tx.w.Room(o.ref); len(data) > room {
 		return fmt.Errorf("%d bytes for %v, which has room for %d: %w", len(data), o.ref, room, client.ErrTooLarge)
@@ -324,7 +378,8 @@ func (tx *Tx) change(o *object, c change, data []byte) error {
 	return nil
 }
 
-// add adds an object that the transaction has met.
+// add adds an object that the transaction has met. It keeps the buffers of the
+// object that had this place before. The pointer is valid until the next add.
 func (tx *Tx) add(r Ref) *object {
 	n := len(tx.objects)
 	if n < cap(tx.objects) {
@@ -340,7 +395,7 @@ func (tx *Tx) add(r Ref) *object {
 	return o
 }
 
-// number gives the transaction its sequence.
+// number gives the transaction its sequence, once an attempt.
 func (tx *Tx) number() (err error) {
 	if tx.sequence == 0 {
 		if tx.sequence, err = tx.w.number(); err != nil {

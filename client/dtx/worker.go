@@ -12,78 +12,107 @@ import (
 
 // Options of a Worker.
 type Options struct {
-	// Timeout bounds a transaction with all its retries, and its waits for a recovery; 1 s by default.
-	// What was decided by then is brought to its end within as long again.
+	// Timeout bounds a transaction with all its attempts, and its waits for a
+	// recovery; 1 s by default. What was decided by then is finished within as
+	// long again.
 	Timeout time.Duration
-	// Unlogged transactions write no log: what one has changed when its client dies stays locked, or
-	// is lost, for ever. That is for measuring what the log costs, and for nothing else.
+	// Unlogged transactions write no log. What one of them has changed when its
+	// client dies stays locked, or is lost, for ever. It is there to measure what
+	// the log costs, and for nothing else.
 	Unlogged bool
 }
 
-// Detection is how often a pool's master should look for dead clients (cluster.Options.Tick) for
-// them to be found as fast as rTX's leases expire: 8 ms, in figures of the rTX paper (section 6.4).
+// Detection is how often a pool's master should look for dead clients
+// (cluster.Options.Tick). With this value it finds them as fast as rTX's leases
+// expire: 8 ms in the figures of the rTX paper (section 6.4).
 const Detection = 8 * time.Millisecond
 
-// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge,
-// client.ErrDamaged, and those of package rdma. An error that wraps rdma.ErrTimeout and not
-// client.ErrUncertain ends a transaction that changed nothing.
+// These are errors that callers branch on, beside client.ErrUncertain,
+// client.ErrFull, client.ErrTooLarge, client.ErrDamaged, and those of package
+// rdma. An error that wraps rdma.ErrTimeout, and not client.ErrUncertain, ends a
+// transaction that changed nothing.
 var (
 	// ErrNoObject ends a Read, Write, Free or Lock of an object that is not there.
 	ErrNoObject = errors.New("no such object")
-	// ErrRetired ends all transactions of a worker whose identity has used up its sequences: after
-	// decades, as each attempt of a transaction takes one.
+	// ErrRetired ends all transactions of a worker if its identity has used up
+	// its sequences. Each attempt that locks something takes one, so this takes
+	// decades.
 	ErrRetired = errors.New("client has used up its transactions")
-	// ErrTooMany ends a transaction that changes more objects than Shape.Writes, or more bytes of them
-	// than Shape.Log.
+	// ErrTooMany ends a transaction that changes more objects than Shape.Writes,
+	// or takes more bytes of log than Shape.Log.
 	ErrTooMany = errors.New("transaction changes too many objects")
 )
 
 // Stats count what a worker did. They only grow.
 type Stats struct {
-	Commits       uint64 // transactions that changed something
-	Retries       uint64 // closures that were run again
-	Waits         uint64 // locks of others that were waited for
-	Torn          uint64 // READs of objects that were torn
-	Freed         uint64 // locks that were released since their transaction is over
-	Recovered     uint64 // clients that were recovered
-	Replayed      uint64 // commits that were brought to their end from their logs
-	Claims, Scans uint64 // chunks that were claimed and scanned
+	// Commits counts transactions that changed something.
+	Commits uint64
+	// Retries counts closures that were run again.
+	Retries uint64
+	// Waits counts locks of others that were waited for.
+	Waits uint64
+	// Torn counts READs of objects that were torn.
+	Torn uint64
+	// Freed counts locks that were released because their transaction is over.
+	Freed uint64
+	// Recovered counts clients that were recovered.
+	Recovered uint64
+	// Replayed counts commits that were finished from their logs.
+	Replayed uint64
+	// Claims and Scans count chunks that were claimed and scanned.
+	Claims, Scans uint64
 }
 
-// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for
-// concurrent use. A client that has several operations in flight has several workers: each has an
-// identity, and so a log.
+// Worker runs transactions, one at a time, with an endpoint of its own. It is not
+// safe for concurrent use. A client that has several operations in flight has
+// several workers. Each has an identity, and so a log.
 type Worker struct {
 	*Layout
-	ep      rdma.Endpoint
-	opt     Options
-	id      rdma.ClientID
+	ep  rdma.Endpoint
+	opt Options
+	id  rdma.ClientID
+	// numbers hands out sequences, and keeps the durable ceiling above them.
 	numbers *kit.Numbers
-	view    *kit.Member
-	// Each transaction, and each wait, has a copy.
+	// view follows the pool's membership.
+	view *kit.Member
+	// conflicts and waits are copied by each transaction and each wait.
 	conflicts, waits kit.Retry
-	spare            time.Duration // that is left of a transaction's time, as of looked
-	shared           bool          // by all transactions, until the next Span
-	looked           time.Duration
-	sent             bool // the last batch was posted
-	tx               Tx
-	flying           []*rdma.Batch // that are not waited for, or that a wait gave up
-	owed             []swap        // of locks that may be held yet, or may yet be
-	pending          kit.Unresolved[pending]
-	memory           memory
-	each             []reading
-	seenData         []byte // by Look
-	stats            Stats
+	// spare is what was left of a transaction's time at the moment looked.
+	spare time.Duration
+	// shared: all transactions until the next Span have this time together.
+	shared bool
+	looked time.Duration
+	// sent: the last batch was posted. If the wait for it failed, its verbs may
+	// still take effect.
+	sent bool
+	tx   Tx
+	// flying are batches that are not waited for, or that a wait gave up. Until
+	// they are complete their verbs may land at any time, and their buffers are
+	// in use.
+	flying []*rdma.Batch
+	// owed are releases of locks that may be held still, or may yet be.
+	owed []swap
+	// pending are transactions of unknown outcome.
+	pending kit.Unresolved[pending]
+	memory  memory
+	// each are the objects that Each reads.
+	each []reading
+	// seenData is what Look has returned.
+	seenData []byte
+	stats    Stats
 }
 
-// swap is a CAS of a lock that is done until its outcome is known. Its old word is of one
-// transaction, so it takes effect once at most, however often it is done.
+// swap is a CAS of a lock that is done until its outcome is known. The old word
+// is that of one transaction, so the CAS takes effect once at most, however often
+// it is done.
 type swap struct {
 	at       rdma.Addr
 	old, new Version
 }
 
-// Open returns a worker of an endpoint, whose identity is 1 to Shape.Clients.
+// Open returns a worker of an endpoint, which has an identity of 1 to
+// Shape.Clients. It recovers what an earlier holder of the identity has left. The
+// endpoint stays the caller's, and must not be used otherwise until Close.
 func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = time.Second
@@ -106,21 +135,25 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if w.numbers, err = kit.OpenNumbers(w.ceiling(w.id), sequencesAhead); err != nil {
 		return nil, fmt.Errorf("read the ceiling of client %d: %w", w.id, err)
 	}
-	if err := w.Recover(w.id); err != nil { // what an earlier holder left; all of its verbs have landed
+	// All verbs of the earlier holder have landed: the identity was not free
+	// before.
+	if err := w.Recover(w.id); err != nil {
 		return nil, err
 	}
 	return w, nil
 }
 
-// sequencesAhead is how many sequences a worker reserves at a time: one WRITE more for so many
-// transactions.
+// sequencesAhead is how many sequences a worker reserves at a time. So many
+// transactions take one WRITE of the ceiling.
 const sequencesAhead = 1 << 12
 
+// ceiling is the durable number above all sequences of a client, in its log.
 func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
 	return &kit.Everywhere{At: []rdma.Addr{w.log(c).Add(ceilingAt)}, Batch: w.ep.Batch, Do: w.do}
 }
 
-// number returns a sequence above all those of the identity before.
+// number returns a sequence above all those that any holder of the identity has
+// had.
 func (w *Worker) number() (uint64, error) {
 	n := w.numbers.Used() + 1
 	if n > w.maxSequence {
@@ -132,8 +165,9 @@ func (w *Worker) number() (uint64, error) {
 // Stats returns the counters.
 func (w *Worker) Stats() Stats { return w.stats }
 
-// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the
-// client is to be fenced off and recovered, as client.Leave does.
+// Close gives back what the worker holds in the pool. The endpoint stays open. If
+// Close fails, the client is to be fenced off and recovered, as client.Leave
+// does.
 func (w *Worker) Close() error {
 	w.extend()
 	err := w.settle()
@@ -157,9 +191,9 @@ func (w *Worker) Close() error {
 // extend begins a new span of time.
 func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
 
-// Span begins a span of Options.Timeout for all that the worker does from now on, until the next
-// one: an operation of an index that takes several transactions takes no longer than one would.
-// Without it each has its own.
+// Span begins a span of Options.Timeout for all that the worker does until the
+// next Span. So an operation of an index that takes several transactions takes no
+// longer than one of them would. Without Span each transaction has its own time.
 func (w *Worker) Span() {
 	w.extend()
 	w.shared = true
@@ -168,18 +202,19 @@ func (w *Worker) Span() {
 // Over reports whether the time of a Span is over.
 func (w *Worker) Over() bool { return w.over() }
 
-// begin begins the span of a transaction.
+// begin begins the span of a transaction, unless Span has begun one.
 func (w *Worker) begin() {
 	if !w.shared {
 		w.extend()
 	}
 }
 
-// timeShares is into how many parts a transaction's time falls. What passes between two looks at
-// the clock counts as one part at most: the clock may have been set.
+// timeShares is the number of parts of a transaction's time. What passes between
+// two looks at the clock counts as one part at most: the clock may have been set.
 const timeShares = 4
 
-// left returns how much of the time is left.
+// left returns how much of the time is left. It does not rely on the clock to be
+// right, only on its differences, within timeShares.
 func (w *Worker) left() time.Duration {
 	now := w.ep.Now()
 	w.spare -= min(max(now-w.looked, 0), w.opt.Timeout/timeShares)
@@ -187,13 +222,16 @@ func (w *Worker) left() time.Duration {
 	return w.spare
 }
 
+// over reports whether no time is left.
 func (w *Worker) over() bool { return w.left() <= 0 }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
 
-// do posts a batch as a step of the protocol and waits for all of it, as long as there is time;
-// with none left it posts nothing.
+// do posts a batch as a step of the protocol, and waits for all of it as long as
+// there is time. With no time left it posts nothing. Afterwards w.sent reports
+// whether the batch was posted. An error of one verb is the batch's error. The
+// batch stays the caller's, which hands it to drop.
 func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 	w.sent = false
 	left := w.left()
@@ -213,8 +251,10 @@ func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// doWhereLeft is do for what is decided: what is to be done on nodes that are gone for good, as the
-// pool's view says, is not needed any more.
+// doWhereLeft is do for what is decided. Nodes that are gone for good, as the
+// pool's view says, need nothing done any more: their objects are lost. For other
+// nodes that are down the error remains, since they may come back with their
+// locks.
 func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
 	err := w.do(step, b)
 	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || w.view.Join() != nil {
@@ -231,7 +271,8 @@ func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
 // gone reports whether the pool's view says that a node is gone for good.
 func (w *Worker) gone(n int) bool { return n < len(w.view.Members) && w.view.Members[n].Gone }
 
-// drop releases a batch once nothing of it is in flight.
+// drop releases a batch, or keeps it until nothing of it is in flight. The caller
+// must not use the batch or its buffers any more.
 func (w *Worker) drop(b *rdma.Batch) {
 	if b.Finished() {
 		b.Release()
@@ -240,10 +281,12 @@ func (w *Worker) drop(b *rdma.Batch) {
 	w.flying = append(w.flying, b)
 }
 
-// rejoin reports whether it makes sense to go on behind an error: see kit.Member.Rejoin.
+// rejoin reports whether it is useful to go on after an error: see
+// kit.Member.Rejoin.
 func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.left(), w.opt.Timeout) }
 
-// swap is a CAS of one word. It returns the word before, and whether it was swapped.
+// swap is a CAS of one word, in a batch of its own. It returns the word before,
+// and whether it was swapped. After an error the CAS may take effect yet.
 func (w *Worker) swap(step rdma.Step, at rdma.Addr, old, new uint64) (before uint64, ok bool, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)

@@ -12,42 +12,55 @@ import (
 
 // Usage is what Check has found.
 type Usage struct {
-	Objects int // with data, roots among them
-	Held    int // locks
-	// Over are those of them whose transaction is over: the next client that meets one releases it.
+	// Objects counts the objects with data, roots among them.
+	Objects int
+	// Held counts locks that are held.
+	Held int
+	// Over counts those of them of which the transaction is over: the next client
+	// that meets one releases it.
 	Over int
-	// Unfinished are commits that were decided and not finished, whose objects may be in part as they
-	// were before.
+	// Unfinished counts commits that were decided and not finished. Some of their
+	// objects may be as they were before.
 	Unfinished int
-	Buffers    int // of chunks that were handed out
-	Named      int // of them those that an object names
-	Owned      int // chunks that a client has
-	Handed     int // chunks that were handed out
-	// Lost are chunks of clients that are none of those that Check was told.
+	// Buffers counts the buffers of chunks that were handed out, and Named those
+	// of them that an object names.
+	Buffers int
+	Named   int
+	// Owned counts the chunks that a client has, and Handed those that were
+	// handed out.
+	Owned  int
+	Handed int
+	// Lost counts chunks of clients that are not alive.
 	Lost int
 }
 
-// mostErrors bounds what Check tells.
+// mostErrors bounds the errors that Check returns.
 const mostErrors = 10
 
-// audit is a Check at work.
+// audit is the state of a Check.
 type audit struct {
 	*Worker
 	Usage
-	tables [2][][]node.Entry // metas and data, by node
-	named  map[uint64]Ref    // by unit
-	states []state           // of logs, by client
+	// tables has the words of metadata's chunks and of data's, by node.
+	tables [2][][]node.Entry
+	// named has the object that names a buffer, by the buffer's unit.
+	named map[uint64]Ref
+	// states has the words of logs, by client.
+	states []state
 	errs   []error
 }
 
+// fail notes an error that wraps client.ErrDamaged.
 func (a *audit) fail(format string, args ...any) {
 	if len(a.errs) < mostErrors {
 		a.errs = append(a.errs, fmt.Errorf(format+": %w", append(args, client.ErrDamaged)...))
 	}
 }
 
-// Check looks at all objects of a pool that no client is using: each has data of its own, whole,
-// that no other object names. alive reports whether a client is there, for the chunks that it has.
+// Check looks at all objects of a pool that no client is using. Each has whole
+// data of its own, which no other object names. alive reports whether a client is
+// there, for the chunks that it has. The error wraps client.ErrDamaged when the
+// pool is damaged; the Usage is valid all the same.
 func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, named: map[uint64]Ref{}}
 	w.extend()
@@ -86,6 +99,7 @@ func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 	return a.Usage, errors.Join(a.errs...)
 }
 
+// chunk counts a chunk by its word. kind is the index in tables.
 func (a *audit) chunk(kind int, e node.Entry, alive func(rdma.ClientID) bool) {
 	switch {
 	case e == 0:
@@ -105,7 +119,7 @@ func (a *audit) chunk(kind int, e node.Entry, alive func(rdma.ClientID) bool) {
 	}
 }
 
-// objects looks at n objects whose metadata lies at an address.
+// objects looks at n objects with metadata in a row from an address.
 func (a *audit) objects(at rdma.Addr, n int, number func(i int) uint64) error {
 	b := a.ep.Batch()
 	defer a.drop(b)
@@ -133,7 +147,8 @@ func (a *audit) objects(at rdma.Addr, n int, number func(i int) uint64) error {
 	return nil
 }
 
-// object looks at the data of an object.
+// object looks at the data of an object: the pointer names a buffer of a chunk
+// that was handed out, and its header names the object.
 func (a *audit) object(r Ref, p Pointer) error {
 	unit := a.unit(p)
 	if unit > a.units*uint64(a.Nodes) || p.class() >= len(a.Sizes) {
@@ -162,7 +177,7 @@ func (a *audit) object(r Ref, p Pointer) error {
 	return nil
 }
 
-// logs reads the state of each client's log.
+// logs reads the word of each client's log.
 func (a *audit) logs() error {
 	a.states = make([]state, a.Clients+1)
 	for from := 1; from <= a.Clients; from += scanAtOnce {
@@ -191,9 +206,9 @@ func (a *audit) logs() error {
 	return nil
 }
 
-// Look returns the data of an object as its pointer names it now, whatever its lock says: for looks
-// at pools that no client is using. There is none when the error wraps ErrNoObject. It is valid
-// until the next call.
+// Look returns the data of an object as its pointer names it now, whatever its
+// lock says. It is meant for pools that no client is using. The error wraps
+// ErrNoObject if there is none. The data is valid until the next call.
 func (w *Worker) Look(r Ref) ([]byte, error) {
 	w.extend()
 	if !w.valid(r) {

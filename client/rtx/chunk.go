@@ -6,7 +6,7 @@ import (
 	"github.com/farkv/farkv/client/chunks"
 )
 
-// metaClass is the class of chunks of metadata.
+// metaClass is the class in the table of chunks of metadata.
 const metaClass = 0
 
 // count returns how many items a chunk of a class has.
@@ -17,11 +17,14 @@ func (m *memory) count(a *chunks.Arena, class int) int {
 	return m.w.buffers(class)
 }
 
-// refill looks for free items: in chunks of the worker's own that it has not scanned for a
-// quarantine, and where these have few, in others. When the node has none it lists whatever there
-// is. A worker that waits for a quarantine scans its own chunks in any case.
+// refill looks for free items on a node: in chunks of the worker's own that it
+// has not scanned for a quarantine, and if these have few, in others. A worker
+// that waits for a quarantine scans its own chunks in any case. Before it claims
+// chunks it gives back those in which it has few items, for other clients to find
+// what becomes free there.
 func (m *memory) refill(h *heap, a *chunks.Arena, class, n int, e effort) error {
-	metas := a == &m.w.metas // which have no quarantine
+	// Metadata has no quarantine.
+	metas := a == &m.w.metas
 	for range len(h.chunks) {
 		h.next = (h.next + 1) % len(h.chunks)
 		c := h.chunks[h.next]
@@ -38,7 +41,9 @@ func (m *memory) refill(h *heap, a *chunks.Arena, class, n int, e effort) error 
 		return nil
 	}
 	keep := keepChunks
-	if h.empty { // what others find in it counts now
+	// The node has no unused chunks, so what other clients find in the worker's
+	// chunks matters now.
+	if h.empty {
 		keep = 1
 	}
 	if err := m.giveBack(h, keep-1); err != nil {
@@ -50,11 +55,12 @@ func (m *memory) refill(h *heap, a *chunks.Arena, class, n int, e effort) error 
 	return nil
 }
 
-// share is how many chunks a worker takes on a node while some of its own are in quarantine: all
-// workers together leave half of the pool.
+// share is how many chunks a worker takes on a node while some of its own are in
+// quarantine. All workers together leave half of the pool.
 func (m *memory) share(a *chunks.Arena) int { return max(keepChunks, int(a.Count)/(2*m.w.Clients)) }
 
-// listed reports whether any item of a heap is in a list from which it may be taken.
+// listed reports whether any item of a heap is in a list from which it may be
+// taken now or later.
 func (m *memory) listed(h *heap) bool {
 	for _, c := range h.chunks {
 		if c.listed > c.kept || c.listed > 0 && !m.grows {
@@ -64,11 +70,12 @@ func (m *memory) listed(h *heap) bool {
 	return false
 }
 
-// few reports whether the worker has so little in a chunk that others may find more.
+// few reports whether the worker has so little in a chunk that other clients may
+// find more.
 func (c *chunk) few() bool { return c.taken == 0 && c.listed*enough < len(c.items) }
 
-// giveBack gives back chunks in which the worker has few items, so that others find in them what
-// will be free: the first ones, but for so many.
+// giveBack gives back chunks in which the worker has few items, the first ones
+// first, and keeps so many chunks at least.
 func (m *memory) giveBack(h *heap, keep int) error {
 	surplus := len(h.chunks) - keep
 	return m.leave(h, func(_ int, c *chunk) bool {
@@ -80,7 +87,9 @@ func (m *memory) giveBack(h *heap, keep int) error {
 	})
 }
 
-// leave gives back the chunks of a heap that f names.
+// leave gives back the chunks of a heap for which f returns true. The worker does
+// not use them from here on, whatever becomes of the CASes: a CAS that fails may
+// land yet.
 func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
 	var a *chunks.Arena
 	var left []chunks.Chunk
@@ -90,7 +99,7 @@ func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
 			kept = append(kept, c)
 			continue
 		}
-		c.gone = true // whatever becomes of the CAS: it may land
+		c.gone = true
 		delete(m.held, c.a.Word(c.Node, c.Index))
 		a, left = c.a, append(left, c.Chunk)
 	}
@@ -99,9 +108,10 @@ func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
 	return m.table.Free(a, left)
 }
 
-// claim takes a chunk of a node: one that was never used, or else some that clients have given
-// back, or lost, in which a scan finds something; and for an object that is replaced one of those
-// that are spared for that. Where there is none it takes none.
+// claim takes chunks of a node for a heap: one that was never used, or else some
+// that clients have given back, or lost, in which a scan finds something. For an
+// object that is replaced it may also take a spared chunk. If there is none it
+// takes none, without an error.
 func (m *memory) claim(h *heap, a *chunks.Arena, class, n int) error {
 	if a.Count == 0 {
 		return nil
@@ -131,9 +141,9 @@ func (m *memory) claim(h *heap, a *chunks.Arena, class, n int) error {
 	return err
 }
 
-// claimLeft takes chunks that clients have given back. It keeps those in which a scan finds
-// something, until that is enough, with what was found before; and no more than a worker has at
-// once.
+// claimLeft takes chunks that clients have given back, and scans them. It keeps
+// those in which it finds something, until that is enough together with what was
+// found before, and no more than the worker's share. The rest it gives back.
 func (m *memory) claimLeft(h *heap, a *chunks.Arena, some []chunks.Chunk, before int) (found int, err error) {
 	got, err := m.table.Claim(a, some)
 	if err != nil {
@@ -160,8 +170,9 @@ func (m *memory) claimLeft(h *heap, a *chunks.Arena, some []chunks.Chunk, before
 	})
 }
 
-// claimFresh asks the node for one of its first chunks that was never used, from behind the one
-// that it got last.
+// claimFresh asks the node for one of its first count chunks that was never used,
+// from behind the one that it got last. All buffers of such a chunk are free,
+// with tag 1.
 func (m *memory) claimFresh(h *heap, a *chunks.Arena, class, n, count int) (bool, error) {
 	got, ok, err := m.table.Fresh(a, n, class, count, h.behind(), m.w.left())
 	if err != nil || !ok {
@@ -193,13 +204,14 @@ func (h *heap) behind() uint64 {
 	return uint64(h.chunks[len(h.chunks)-1].Index) + 1
 }
 
-// anew lists the metadata of a chunk that was never used.
+// anew lists the metadata of a chunk that was never used: it is all zero.
 func (m *memory) anew(c *chunk) {
 	for i := len(c.items) - 1; i >= 0; i-- {
 		m.pushSlot(slot{chunk: c, i: i, number: m.w.numberOf(c.Node, c.Index, i)})
 	}
 }
 
+// add notes that the worker has a chunk.
 func (m *memory) add(h *heap, a *chunks.Arena, got chunks.Chunk) *chunk {
 	c := &chunk{Chunk: got, a: a, items: make([]itemState, m.count(a, got.Entry.Class()))}
 	h.chunks = append(h.chunks, c)
@@ -208,8 +220,8 @@ func (m *memory) add(h *heap, a *chunks.Arena, got chunks.Chunk) *chunk {
 	return c
 }
 
-// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker
-// makes an object name it.
+// scan lists what is free in chunks of the worker's, and returns how much it
+// found. What is free stays so, since only the worker makes an object name it.
 func (m *memory) scan(some []*chunk) (found int, err error) {
 	for _, c := range some {
 		m.w.stats.Scans++
@@ -231,8 +243,8 @@ type place struct {
 	i     int
 }
 
-// freeBuffers has f look at the buffers of chunks that are free, as far as the worker knows of no
-// use.
+// freeBuffers calls f for the free buffers of chunks. It looks at those only of
+// which the worker knows no use.
 func (m *memory) freeBuffers(some []*chunk, f func(it item)) error {
 	m.look = m.look[:0]
 	for _, c := range some {
@@ -250,8 +262,9 @@ func (m *memory) freeBuffers(some []*chunk, f func(it item)) error {
 	return nil
 }
 
-// freeAtOnce looks at the headers of buffers, and at the objects that they name. A header that is
-// torn is of a buffer that was never installed: whatever it seems to name does not name it.
+// freeAtOnce looks at the headers of buffers, and at the pointers of the objects
+// that they name, in two trips. A torn header is that of a buffer that was never
+// installed: whatever object it seems to name does not name the buffer.
 func (m *memory) freeAtOnce(look []place, f func(it item)) error {
 	w := m.w
 	b := w.ep.Batch()
@@ -281,7 +294,8 @@ func (m *memory) freeAtOnce(look []place, f func(it item)) error {
 		if w.valid(Ref(head.Word(2))) {
 			now := Pointer(objects.Op(asked).Word(0))
 			asked++
-			if now&pointerDead == 0 && w.unit(now) == unit { // it is named, by whichever use
+			// The object names the buffer, by whichever use.
+			if now&pointerDead == 0 && w.unit(now) == unit {
 				continue
 			}
 		}
@@ -290,8 +304,8 @@ func (m *memory) freeAtOnce(look []place, f func(it item)) error {
 	return nil
 }
 
-// scanMetas looks at the metadata of chunks. A lock that a dead client left on it is released: no
-// other client will meet it.
+// scanMetas lists free metadata of chunks. A lock that a dead client has left on
+// metadata without an object is released here: no other client meets it.
 func (m *memory) scanMetas(some []*chunk) (found int, err error) {
 	b := m.w.ep.Batch()
 	defer m.w.drop(b)
@@ -310,6 +324,7 @@ func (m *memory) scanMetas(some []*chunk) (found int, err error) {
 	return found, nil
 }
 
+// freeMetas lists the free metadata of a chunk, from a READ of all of it.
 func (m *memory) freeMetas(c *chunk, read []byte) (found int, err error) {
 	w := m.w
 	for i := range c.items {
@@ -332,7 +347,9 @@ func (m *memory) freeMetas(c *chunk, read []byte) (found int, err error) {
 	return found, nil
 }
 
-// unlockSlot releases the lock of metadata without an object, if its transaction is over.
+// unlockSlot releases the lock of metadata without an object, if its transaction
+// is over. Otherwise s.stale stays set, and the metadata is left for a later
+// scan.
 func (w *Worker) unlockSlot(s *slot) error {
 	at, k := w.Meta(Ref(s.number)), s.seen.Lock
 	s.stale = true
@@ -347,8 +364,9 @@ func (w *Worker) unlockSlot(s *slot) error {
 	return nil
 }
 
-// released reports whether a lock is one that may be released without more ado. One without a log,
-// of a transaction that another client has aborted, is not: its pointer has to be stolen.
+// released reports whether a lock may be released at once. A lock without a log,
+// of a transaction that another client has aborted, may not: its pointer has to
+// be stolen first.
 func (w *Worker) released(k Lock, s state) bool {
 	sequence := w.sequence(k)
 	return s.over(sequence) && !(k.Alone() && s.phase() == phaseAbort && s.sequence() == sequence)

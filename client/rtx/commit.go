@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// commit ends the attempt of a closure that has returned nil (Figure 8). A transaction that changes
-// nothing is committed: all that it read existed in the moment before its last READ.
+// commit ends the attempt of a closure that has returned nil (Figure 8). A
+// transaction that changes nothing has nothing to do: all that it read existed at
+// the moment before its last READ.
 func (tx *Tx) commit() error {
 	if tx.writes == 0 {
 		tx.abort()
@@ -29,7 +30,9 @@ func (tx *Tx) commit() error {
 		err = tx.commitLogged()
 	}
 	if errors.Is(err, client.ErrUncertain) {
-		return err // what is not known yet is pending
+		// What is not known yet is in w.pending. The locks stay, since the
+		// transaction may be committed.
+		return err
 	}
 	if err != nil {
 		tx.abort()
@@ -41,8 +44,9 @@ func (tx *Tx) commit() error {
 	return nil
 }
 
-// takeBuffers takes a buffer for the data of each object that is written, if there is one on the
-// object's node.
+// takeBuffers takes a buffer for the data of each object that is written, on the
+// object's node if there is one. On an error settled gives back those that were
+// taken.
 func (tx *Tx) takeBuffers() error {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -67,7 +71,8 @@ func (tx *Tx) next(o *object) Pointer {
 	return o.item.use
 }
 
-// writeData adds the WRITE of an object's data.
+// writeData adds the WRITE of an object's data to its new buffer. No object names
+// the buffer yet, so a crash, or a WRITE that tears, does no harm.
 func (tx *Tx) writeData(b *rdma.Batch, o *object) {
 	if o.change == written {
 		p := b.Alloc(HeaderBytes + len(o.next))
@@ -83,18 +88,26 @@ func (tx *Tx) swapPointer(b *rdma.Batch, o *object) *rdma.Op {
 
 // commitLogged commits a transaction of several objects:
 //
-//	1  WRITE data and log, lock what is changed
+//	1  WRITE data and record, lock what is changed
 //	2  validate what was read and is not changed
-//	3  INIT -> DOING: from here on it is committed, and any client can finish it from its log
+//	3  INIT -> DOING: from here on it is committed, and any client can finish it
 //	4  swap pointers
 //	5  release locks, DOING -> DONE
 //
-// 2 begins when all of 1 is complete, on whatever nodes; so do 3, 4 and 5 behind what precedes
-// them.
+// Each step begins when all of the one before is complete, on all nodes. DOING
+// relies on 1: a client that finishes the transaction needs the record, the data
+// and all locks. A crash before 3 leaves locks of a transaction in INIT, which a
+// waiting client aborts. A crash behind 3 leaves DOING, from which a waiting
+// client goes on with 4 and 5.
+//
+// Step 5 relies on 4: a reader that finds an object unlocked may not see its old
+// data.
 func (tx *Tx) commitLogged() error {
 	w := tx.w
 	lock := w.lock(w.id, tx.sequence, false, tx.code(tx.writes))
-	if err := w.land(); err != nil { // no verb of an earlier transaction may come behind DOING
+	// The record is about to be overwritten, so no verb of an earlier transaction
+	// may be in flight.
+	if err := w.land(); err != nil {
 		return err
 	}
 	if err := tx.lockAll(lock); err != nil {
@@ -112,7 +125,7 @@ func (tx *Tx) commitLogged() error {
 	return nil
 }
 
-// lockAll is step 1. An object whose lock was taken early gets the lock with a log.
+// lockAll is step 1. A lock that was taken early becomes one with a log.
 func (tx *Tx) lockAll(lock Lock) error {
 	w := tx.w
 	if err := tx.yield(); err != nil {
@@ -148,8 +161,10 @@ func (tx *Tx) lockAll(lock Lock) error {
 	return tx.noteLocks(b, first, lock, err)
 }
 
-// noteLocks notes which objects are locked behind a batch with a CAS for each that is changed, and
-// ends the attempt unless all are.
+// noteLocks notes which objects a batch has locked. The batch has a CAS for each
+// object that is changed, from op first on; err is what became of it. It ends the
+// attempt unless all are locked. Those that are locked stay so until abort
+// releases them.
 func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 	w, wanted := tx.w, false
 	if err != nil {
@@ -170,7 +185,8 @@ func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 		case o.lock.became(Lock(cas.Result)):
 			o.lock, wanted = Lock(cas.Result), true
 		default:
-			if o.lock != 0 { // taken early, and released by another client since
+			// The lock was taken early, and another client has released it since.
+			if o.lock != 0 {
 				o.lock = 0
 				w.stats.Lost++
 			}
@@ -187,8 +203,9 @@ func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 	return tx.err
 }
 
-// validate is step 2. Where it asked about an object that has changed it begins anew: see
-// lookAgain.
+// validate is step 2. All locks are held, so what is to be changed is as it was
+// seen, and no READ is needed for it. When it asks about an object that has
+// changed it begins anew: see lookAgain.
 func (tx *Tx) validate() error {
 	for range mostAsked {
 		asked, err := tx.validateOnce()
@@ -199,6 +216,8 @@ func (tx *Tx) validate() error {
 	return tx.fail(errConflict)
 }
 
+// validateOnce READs the metadata of what was read and is not changed, and does
+// the closure's checks. It posts nothing if there is neither.
 func (tx *Tx) validateOnce() (asked bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -227,11 +246,13 @@ func (tx *Tx) validateOnce() (asked bool, err error) {
 	return asked, nil
 }
 
-// mostDecide bounds the tries to decide: another client may abort a transaction of the past
-// meanwhile, once.
+// mostDecide bounds the tries to change the own log's word. Another client may
+// abort an earlier transaction meanwhile, which changes the word, but only once
+// for each such transaction that has locks.
 const mostDecide = 8
 
-// decide is step 3.
+// decide is step 3. If the CAS was posted and its outcome is unknown, the
+// transaction is pending.
 func (tx *Tx) decide(lock Lock) error {
 	err := tx.move(stepDecide, func(state) state { return makeState(phaseDoing, tx.sequence) })
 	if err != nil && tx.err == nil && tx.w.sent {
@@ -240,13 +261,17 @@ func (tx *Tx) decide(lock Lock) error {
 	return err
 }
 
-// Renew says that the transaction goes on, so that a client which waits for its locks waits for
-// another lease from now on. What takes longer than a lease before it commits calls it more often
-// than that, instead of Takes: of its client, should that die, no other waits longer than a lease.
-// It takes a trip. An error is the closure's: another client has suspected the transaction, which
-// is run again.
+// Renew says that the transaction goes on: a client that waits for its locks
+// waits for another lease from now on. A transaction that takes longer than a
+// lease before it commits calls Renew more often than once a lease. It does not
+// use Takes for that: when its client dies, other clients wait for no longer than
+// a lease.
+//
+// Renew takes a trip. An error is the closure's: another client has suspected the
+// transaction, which is run again.
 func (tx *Tx) Renew() error {
-	if err := tx.dead(); err != nil || tx.sequence == 0 { // of what has no locks
+	// A transaction without sequence holds no locks.
+	if err := tx.dead(); err != nil || tx.sequence == 0 {
 		return err
 	}
 	if err := tx.move(stepRenew, state.takenOver); err != nil {
@@ -255,8 +280,10 @@ func (tx *Tx) Renew() error {
 	return nil
 }
 
-// move changes the word of the own log, which is that of a transaction before. tx.err is set where
-// another client has suspected this one.
+// move changes the word of the own log, which still is that of an earlier
+// transaction. If another client has suspected this transaction, the word has its
+// sequence, and move ends the attempt. If another client has aborted an earlier
+// one, move tries again from there.
 func (tx *Tx) move(step rdma.Step, next func(state) state) error {
 	w := tx.w
 	for range mostDecide {
@@ -273,7 +300,7 @@ func (tx *Tx) move(step rdma.Step, next func(state) state) error {
 			w.state = to
 			return nil
 		}
-		if w.state = before; before.sequence() >= tx.sequence { // another client has suspected it
+		if w.state = before; before.sequence() >= tx.sequence {
 			w.stats.Lost++
 			return tx.fail(errConflict)
 		}
@@ -281,10 +308,13 @@ func (tx *Tx) move(step rdma.Step, next func(state) state) error {
 	return tx.fail(errConflict)
 }
 
-// finish is steps 4 and 5. What was taken early and not changed is released with the rest.
+// finish is steps 4 and 5. Locks that were taken early are released with the
+// others, if their objects do not change. The transaction gets another span of
+// time: it is decided, and other clients wait for what is left to do. An error
+// leaves DOING, which is pending.
 func (tx *Tx) finish(lock Lock) error {
 	w := tx.w
-	w.extend() // it is decided: others wait for what is left
+	w.extend()
 	if err := w.swapPointers(w.record.entries); err != nil {
 		return err
 	}
@@ -312,8 +342,13 @@ func (tx *Tx) finish(lock Lock) error {
 	return nil
 }
 
-// commitAlone commits a transaction of one object, without a log (OPT1): what decides is the swap
-// of its pointer. The lock is released in the background.
+// commitAlone commits a transaction of one object, without a log (OPT1). The swap
+// of the pointer decides it. A client that suspects the holder changes the
+// pointer first, so that this CAS fails: see steal. The lock is released in the
+// background.
+//
+// A crash before the swap leaves a lock, and a buffer that nothing names. A crash
+// behind it leaves a lock on an object that has its new data.
 func (tx *Tx) commitAlone() error {
 	w := tx.w
 	o := tx.changed()
@@ -343,7 +378,9 @@ func (tx *Tx) commitAlone() error {
 			return fmt.Errorf("write %v: %w", o.ref, err)
 		}
 		b = w.ep.Batch()
-	} // else the CAS is behind the WRITE, on the same node
+		// The CAS follows the WRITE to the same node in one batch, so it executes
+		// behind it.
+	}
 	defer w.drop(b)
 	if err := tx.validate(); err != nil {
 		return err
@@ -374,7 +411,7 @@ func (tx *Tx) validates() bool {
 	return len(tx.checks) > 0
 }
 
-// code is the lease code of a transaction that locks some objects at once.
+// code returns the lease code of a transaction that locks some objects at once.
 func (tx *Tx) code(objects int) int {
 	if tx.w.opt.Flat {
 		return 0
@@ -392,14 +429,17 @@ func (tx *Tx) changed() *object {
 	panic("rtx: a transaction of one object has none")
 }
 
-// abort lets go of what a transaction holds that is not committed.
+// abort releases the locks of an attempt that is not committed, and gives back
+// what it has taken.
 func (tx *Tx) abort() {
 	tx.w.letGo(stepLetGo, tx.objects)
 	tx.settled(false)
 }
 
-// letGo releases locks in the background. A crash behind it, or an error, leaves locks to be met by
-// others.
+// letGo releases locks in the background. The CASes may land at any time, since
+// no later lock has a word that they expect. A crash behind it, or an error,
+// leaves locks of a transaction that is over, or of one in INIT. Other clients
+// release what they meet.
 func (w *Worker) letGo(step rdma.Step, objects []object) {
 	var b *rdma.Batch
 	for i := range objects {
@@ -421,19 +461,22 @@ func (w *Worker) letGo(step rdma.Step, objects []object) {
 		return
 	}
 	w.releases = append(w.releases, b)
-	if b.Finished() { // else when it is waited for, where this is done once more, in vain
+	// The others are looked at by reap or land.
+	if b.Finished() {
 		w.releaseWanted(b)
 	}
 }
 
-// released notes that an object's lock is, or is about to be.
+// released notes that an object's lock is released, or about to be.
 func (o *object) released() {
 	if o.lock != 0 {
 		o.seen.Lock, o.slot.seen.Lock, o.lock = o.lock.released(), o.lock.released(), 0
 	}
 }
 
-// settled gives what a transaction has taken to its place, when it is known what became of it.
+// settled puts what a transaction has taken in its place, when the outcome is
+// known: what was installed is in use, the rest is free, and what was replaced
+// goes into quarantine. o.seen becomes what the commit has left, for Seen.
 func (tx *Tx) settled(committed bool) {
 	m := &tx.w.memory
 	for i := range tx.objects {

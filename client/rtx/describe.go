@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Describe tells what lies at an address of the pool, for traces; "" where it belongs to no
-// objects.
+// Describe says what lies at an address of the pool, for traces. It returns ""
+// for an address that belongs to no objects.
 func (l *Layout) Describe(a rdma.Addr) string {
 	off, n := a.Offset(), a.Node()
 	switch {
@@ -33,6 +33,7 @@ func (l *Layout) Describe(a rdma.Addr) string {
 	return fmt.Sprintf("data chunk %d, byte %d", in/l.data.Bytes, in%l.data.Bytes)
 }
 
+// logPart names the word at an offset in a log.
 func logPart(off uint64) string {
 	switch {
 	case off < ceilingAt:
@@ -43,6 +44,7 @@ func logPart(off uint64) string {
 	return "log record"
 }
 
+// metaPart names the word at an address of metadata.
 func metaPart(off uint64) string {
 	if off%MetaBytes < 8 {
 		return "lock"
@@ -50,8 +52,8 @@ func metaPart(off uint64) string {
 	return "pointer"
 }
 
-// Counts appends the worker's counters, named as in the paper: always the same ones in the same
-// order.
+// Counts appends the worker's counters, with the paper's names: always the same
+// ones in the same order.
 func (w *Worker) Counts(to []telemetry.Counter) []telemetry.Counter {
 	n := &w.stats
 	return append(to,

@@ -9,32 +9,40 @@ import (
 
 // reading is an object that Each reads.
 type reading struct {
-	seen  Meta
-	known bool // seen is what is READ next; else its metadata is
-	done  bool
-	torn  int
-	meta  *rdma.Op
-	data  *rdma.Op // nil: it has none
+	seen Meta
+	// known: seen says which buffer is READ next. Otherwise the metadata has to
+	// be READ before.
+	known bool
+	// done: the object was handed to take.
+	done bool
+	// torn counts READs of a buffer that was not whole: see mostTorn.
+	torn int
+	// meta is the READ of the metadata in this trip.
+	meta *rdma.Op
+	// data is the READ of the buffer; nil: the object has no data, or is not
+	// known.
+	data *rdma.Op
 }
 
-// readable reports whether an object is, by itself, what its pointer says now: while a transaction
-// that keeps no log has the lock, it changes nothing but this pointer, and is committed by that.
-// One with a log has changed other objects, too.
+// readable reports whether an object is, by itself, what its pointer says now. A
+// transaction without a log that holds the lock changes nothing but this pointer,
+// and commits by that. A transaction with a log changes other objects, too.
 func (k Lock) readable() bool { return !k.Held() || k.Alone() }
 
-// Each reads objects that have nothing to do with each other: each as a transaction of its own
-// would that reads it alone, at some moment of the call, and all in the trips of one. guess returns
-// what an object's metadata is, as far as the caller knows, as for Tx.Guess. take is called once
-// for each, in any order, with its index in refs and its metadata; there: with its data, which is
-// valid until take returns; else there is no such object. It must not use the worker.
+// Each reads objects that have nothing to do with each other: each as a
+// transaction of its own would, at some moment of the call, and all in the trips
+// of one. guess returns what an object's metadata is, as far as the caller knows,
+// as for Tx.Guess. take is called once for each object, in any order, with its
+// index in refs and its metadata. there: with its data, which is valid until take
+// returns. Otherwise there is no such object. take must not use the worker.
 //
-// Unlike Read it does not wait for a lock of a transaction that changes that object only, so that
-// readers of an object which is always being changed come to their end. Where such a transaction
-// has read other objects, too, it may seem to take effect behind one that it has to precede, to a
-// client that reads both objects.
+// Unlike Read, Each does not wait for a lock of a transaction that changes that
+// object only. So readers of an object that is changed all the time come to their
+// end. If such a transaction has read other objects, too, it may seem to take
+// effect after one that it has to precede, to a client that reads both objects.
 //
-// The error wraps those that Run returns for a transaction that reads. Then take was not called for
-// all.
+// The error is one that Run returns for a transaction that reads. In that case
+// take was not called for all objects.
 func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool),
 	take func(i int, m Meta, data []byte, there bool)) error {
 	w.begin()
@@ -63,7 +71,8 @@ func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool),
 	}
 }
 
-// readEach does a trip for all that are not done. blocked is one of those whose lock is held.
+// readEach does a trip for all objects that are not done. It returns whether more
+// trips are needed, and an object of which the lock is held, if there is one.
 func (w *Worker) readEach(refs []Ref, take func(i int, m Meta, data []byte, there bool)) (more bool, blocked Ref,
 	err error) {
 	b := w.ep.Batch()
@@ -104,8 +113,9 @@ func (w *Worker) readEach(refs []Ref, take func(i int, m Meta, data []byte, ther
 	return more, blocked, nil
 }
 
-// judgeEach looks at what was READ of an object. As in load, its metadata has to be the same in two
-// READs, the second one with its data: then it is done.
+// judgeEach looks at what was READ of an object. As in load, its metadata has to
+// be the same in two READs, the second one with its data: then the object is
+// done. data is a part of the batch's buffer.
 func (w *Worker) judgeEach(e *reading, r Ref) (data []byte, there bool, err error) {
 	now := MetaOf(e.meta.Buf)
 	same := e.known && now == e.seen

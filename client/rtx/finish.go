@@ -8,14 +8,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TryCommit (Figure 9) is what follows DOING. Its parts can be done again by any client, at the
-// same time, and late: each CAS succeeds once at most, since no word that it expects comes back.
+// TryCommit (Figure 9) is what follows DOING. Any client can do its parts again,
+// at the same time as others, and late. Each CAS succeeds once at most, since no
+// word that it expects comes back.
 
-// swapPointers installs the data of all entries of a log. When it returns nil each pointer has
-// moved on from what it was before, so that no CAS of the same entries can succeed later.
+// swapPointers installs the data of all entries of a log. When it returns nil
+// each pointer has moved on from what it was before, so no CAS of the same
+// entries can succeed later. The steps behind it rely on that.
 //
-// A pointer may have one more steal than the log says: a repair of OPT1 was meant for an earlier
-// holder of the lock, and came late. It has not moved on, and the CAS is done again.
+// A pointer may have one more steal than the log says: a repair of OPT1 was meant
+// for an earlier holder of the lock, and came late. Such a pointer has not moved
+// on, and the CAS is done again. There are at most mostSteals of them. entries
+// gets the pointers that were found.
 func (w *Worker) swapPointers(entries []entry) error {
 	for steals := 0; steals <= mostSteals; steals++ {
 		b := w.ep.Batch()
@@ -42,7 +46,8 @@ func (w *Worker) swapPointers(entries []entry) error {
 	return fmt.Errorf("pointers are stolen all the time: %w", client.ErrDamaged)
 }
 
-// unlock releases all locks of a log.
+// unlock releases all locks of a log. A lock that another client has released
+// already stays as it is.
 func (w *Worker) unlock(r *record) error {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -55,8 +60,10 @@ func (w *Worker) unlock(r *record) error {
 	return nil
 }
 
-// doWhereLeft is do for what is decided: what is to be done on nodes that are gone for good, as the
-// pool's view says, is not needed any more.
+// doWhereLeft is do for what is decided. Nodes that are gone for good, as the
+// pool's view says, need nothing done any more: their objects are lost. For other
+// nodes that are down the error remains, since they may come back with locks and
+// pointers.
 func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
 	err := w.do(step, b)
 	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || w.view.Join() != nil {
@@ -71,12 +78,14 @@ func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
 	return nil
 }
 
-// mostTakeovers bounds how often a log's word is met changed by repairs that work on the same
-// transaction.
+// mostTakeovers bounds how often repairs that work on the same transaction may
+// change the word of a log meanwhile. It is as many as the count of takeovers has
+// values.
 const mostTakeovers = 64
 
-// done turns the log of a client from DOING to DONE, when nothing of a transaction is left to do.
-// now is the word as it was met last.
+// done turns the log of a client from DOING to DONE, when nothing of a
+// transaction is left to do. now is the word as it was seen last. If another
+// client has done that already, done returns nil.
 func (w *Worker) done(c rdma.ClientID, sequence uint64, now state) error {
 	end := makeState(phaseDone, sequence)
 	for range mostTakeovers {
@@ -92,17 +101,23 @@ func (w *Worker) done(c rdma.ClientID, sequence uint64, now state) error {
 	return fmt.Errorf("the log of client %d at %v changes all the time: %w", c, w.log(c), rdma.ErrTimeout)
 }
 
-// pending is a transaction whose worker does not know what became of it, or that was decided and
-// not finished.
+// pending is a transaction of which the worker does not know the outcome, or that
+// is decided and not finished. Until it is resolved the worker begins no other
+// transaction.
 type pending struct {
-	alone    bool
-	sequence uint64 // of one with a log
-	at       rdma.Addr
-	lock     Lock
+	// alone: it has no log (OPT1). The fields below sequence are for that.
+	alone bool
+	// sequence is that of a transaction with a log.
+	sequence uint64
+	// at is the address of the object's metadata.
+	at rdma.Addr
+	// lock is the word that the transaction has put there.
+	lock Lock
+	// old and new are the pointers that the CAS expects, and installs.
 	old, new Pointer
 }
 
-// outcome of a transaction.
+// outcome is what became of a transaction.
 type outcome uint8
 
 const (
@@ -111,9 +126,11 @@ const (
 	aborted
 )
 
-// uncertain is what a transaction ends with whose deciding verb failed. Where only the pool's view
-// has changed, or a node was out of reach for a moment, what became of it is found out at once,
-// since nothing is in flight any more.
+// uncertain ends a transaction of which the deciding verb failed. If only the
+// pool's view has changed, or a node was out of reach for a moment, uncertain
+// finds out the outcome at once: nothing is in flight any more then. It returns
+// nil if the transaction is committed, errConflict if it is not. Otherwise the
+// transaction stays pending, and the error wraps client.ErrUncertain.
 func (w *Worker) uncertain(p pending, err error) error {
 	w.pending.Keep(p)
 	w.extend()
@@ -134,8 +151,8 @@ func (w *Worker) uncertain(p pending, err error) error {
 	return fmt.Errorf("%w: %w", client.ErrUncertain, err)
 }
 
-// settle brings what earlier transactions of the worker have left to its end: verbs in flight, and
-// transactions that are pending.
+// settle waits for verbs that are in flight, and resolves the transactions that
+// are pending. It returns an error if one of them is unresolved still.
 func (w *Worker) settle() error {
 	if err := w.land(); err != nil {
 		return err
@@ -154,7 +171,9 @@ func (w *Worker) settle() error {
 	return failed
 }
 
-// resolve finds out what became of a transaction of which nothing is in flight, and ends it.
+// resolve finds out the outcome of a transaction of which nothing is in flight,
+// and finishes it if it is committed. Since nothing is in flight, a log without
+// DOING will not get it any more.
 func (w *Worker) resolve(p *pending) (outcome, error) {
 	if p.alone {
 		return w.resolveAlone(p)
@@ -164,7 +183,8 @@ func (w *Worker) resolve(p *pending) (outcome, error) {
 		return unknown, err
 	}
 	switch {
-	case now.sequence() < p.sequence: // DOING was never written, and never will be
+	// DOING was never written, and never will be.
+	case now.sequence() < p.sequence:
 		w.state = now
 		return aborted, nil
 	case now.sequence() == p.sequence && now.phase() == phaseAbort:
@@ -178,8 +198,10 @@ func (w *Worker) resolve(p *pending) (outcome, error) {
 	return committed, err
 }
 
-// resolveAlone is resolve for OPT1: while the lock is the worker's, the pointer tells. Otherwise it
-// is not known, and what it named is not the worker's.
+// resolveAlone is resolve for OPT1. As long as the lock is the worker's the
+// pointer tells the outcome. The READ of the pointer precedes the release of the
+// lock. If the pointer is neither the old nor the new one, the outcome is
+// unknown, and what it names is another transaction's.
 func (w *Worker) resolveAlone(p *pending) (outcome, error) {
 	b := w.ep.Batch()
 	defer w.drop(b)

@@ -14,46 +14,74 @@ import (
 
 var le = binary.LittleEndian
 
-// Shape is what all clients of a pool have to agree on. An index stores it in its pool's header.
+// Shape is what all clients of a pool have to agree on. An index stores it in its
+// pool's header.
 type Shape struct {
-	Nodes   int    // memory nodes; objects are spread over them, and none is replicated
-	Base    uint64 // offset of the first byte that belongs to objects; 0: behind the pool's header
-	Memory  uint64 // offset behind the last one: Fabric.Size
-	Clients int    // identities: those of the pool's workers are 1 to Clients
-	Roots   int    // objects that are known from the beginning: see Layout.Root
-	Objects int    // other objects a node, at most; a client that makes some takes room for 64 at a time
-	// bytes of data that an object may have, ascending: each takes the smallest buffer that fits; 8 at most
-	Sizes  []int
-	Shared uint8 // bit i: indexes change data of Sizes[i] by verbs of their own, so that no checksum covers it
-	Writes int   // objects that one transaction may change, at most; 16 by default
-	// bytes of data that a client takes at a time; by default 64 KiB, or less in a small pool of many clients
+	// Nodes is the number of memory nodes. Objects are spread over them, and none
+	// is replicated.
+	Nodes int
+	// Base is the offset of the first byte on each node that belongs to objects;
+	// 0: right behind the pool's header. It is a multiple of 8.
+	Base uint64
+	// Memory is the offset behind the last byte that belongs to objects, usually
+	// Fabric.Size.
+	Memory uint64
+	// Clients bounds the identities: those of the pool's workers are 1 to
+	// Clients. More of them leave fewer bits of a lock for sequences.
+	Clients int
+	// Roots is the number of objects that are there from the beginning: see
+	// Layout.Root.
+	Roots int
+	// Objects bounds the other objects of a node. A client that makes objects
+	// takes room for ChunkObjects at a time.
+	Objects int
+	// Sizes are the bytes of data that a buffer holds, ascending, 8 sizes at
+	// most. Data takes the smallest buffer that it fits in.
+	Sizes []int
+	// Bit i of Shared: indexes change data of Sizes[i] by verbs of their own. So
+	// no checksum covers that data, and chunks of that size keep their size.
+	Shared uint8
+	// Writes bounds the objects that one transaction changes; 16 by default. The
+	// record of each client's log has room for so many.
+	Writes int
+	// Chunk is the bytes of data that a client takes at a time. The default is 64
+	// KiB, or less in a small pool of many clients.
 	Chunk int
-	// Spare is how many chunks of data of a node no new object takes, so that in a full pool objects
-	// can still be replaced.
+	// Spare is how many chunks of data of a node no new object takes. So objects
+	// of a full pool can still be replaced, and freed.
 	Spare int
-	// SequenceBits and TagBits make words narrower than they could be, so that tests see them come to
-	// their ends; 0: as wide as there is room for.
+	// SequenceBits and TagBits make words narrower than they could be, so that
+	// tests see them come to their ends; 0: as wide as there is room for.
 	SequenceBits, TagBits int
 }
 
 // Layout is where everything of a Shape lies, the same on each node:
 //
-//	logs        of the clients whose identity modulo Nodes is the node's number
-//	roots       metadata of 16 bytes, root i on node i modulo Nodes
-//	tables      a word a chunk of metadata, then a word a chunk of data: node.Entry
-//	metadata    chunks of 64 objects
-//	data        chunks of buffers of one size
+//	logs      of the clients for which identity modulo Nodes is the node's number
+//	roots     metadata of 16 bytes, root i on node i modulo Nodes
+//	tables    a word a chunk of metadata, then a word a chunk of data: node.Entry
+//	metadata  chunks of 64 objects
+//	data      chunks of buffers of one size
 //
-// States, locks, pointers and tables are changed by atomics only; ceilings, log records and buffers
-// by WRITEs only. All is zero in a new pool.
+// States, locks, pointers and tables are changed by atomics only. Ceilings, log
+// records and buffers are changed by WRITEs only. All is zero in a new pool. A
+// Layout does not change after NewLayout, so workers share one.
 type Layout struct {
 	Shape
+	// These are the bits of a lock's sequence, and of a pointer's unit.
 	sequenceBits, unitBits int
-	maxSequence, maxTag    uint64
+	// These are the largest values that sequences and tags take. They are less
+	// than the bits hold where a test asks for narrower words.
+	maxSequence, maxTag uint64
 
+	// logBytes is the size of a client's log. The others are offsets of the first
+	// log, and of the first root's metadata.
 	logBytes, logs, roots uint64
-	metas, data           chunks.Arena
-	units                 uint64 // of each node
+	// These are the chunks of metadata, all of class metaClass, and the chunks of
+	// data.
+	metas, data chunks.Arena
+	// units is the number of units of 64 bytes that a node has for data.
+	units uint64
 }
 
 // ChunkObjects is how many objects a client takes room for at a time.
@@ -61,16 +89,20 @@ const ChunkObjects = 64
 
 const (
 	metaChunk = ChunkObjects * MetaBytes
-	unitBytes = 64 // buffers are whole units
+	// Each buffer is a number of whole units.
+	unitBytes = 64
 
-	// least widths: below them a word would come back within hours. Shapes of tests may ask for less.
+	// These are the least widths of words: a narrower word would come back within
+	// hours. Shape.SequenceBits and Shape.TagBits may ask for less, in tests.
 	leastSequence, leastTag = 40, 20
 )
 
-// ErrShape is wrapped by errors about shapes that cannot be.
+// ErrShape is wrapped by errors about shapes that no pool can have.
 var ErrShape = errors.New("no such pool of objects")
 
-// NewLayout returns the layout of a shape, or an error wrapping ErrShape.
+// NewLayout returns the layout of a shape, with the defaults of fields that are
+// zero. It returns an error wrapping ErrShape where the memory has no room for a
+// chunk, or words have no room for sequences or tags.
 func NewLayout(s Shape) (*Layout, error) {
 	if s.Base == 0 {
 		s.Base = node.HeaderBytes
@@ -95,6 +127,7 @@ func NewLayout(s Shape) (*Layout, error) {
 	return l, l.widths()
 }
 
+// check returns an error for a field that is out of its range.
 func (l *Layout) check() error {
 	ascending := slices.IsSorted(l.Sizes) && len(l.Sizes) > 0 && l.Sizes[0] > 0
 	switch {
@@ -111,7 +144,9 @@ func (l *Layout) check() error {
 	return nil
 }
 
-// place divides a node's memory.
+// place divides a node's memory: see Layout for the order. Metadata gets the room
+// that Shape.Objects needs, and data what is left. Metadata and data begin at
+// multiples of 64 bytes.
 func (l *Layout) place() {
 	up := func(n, by int) uint64 { return uint64((n + by - 1) / by) }
 	l.logBytes = (entriesAt + uint64(l.Writes)*entryBytes + 63) &^ 63
@@ -129,7 +164,8 @@ func (l *Layout) place() {
 	l.units = l.data.Count * l.data.Bytes / unitBytes
 }
 
-// widths divides words.
+// widths divides the bits of locks and pointers. Sequences are never wider than a
+// log's state has room for.
 func (l *Layout) widths() error {
 	narrow := func(room, asked int) int {
 		if asked > 0 {
@@ -153,15 +189,17 @@ func (l *Layout) widths() error {
 	return nil
 }
 
-// Tables returns the bytes from Base on that have to be backed by memory when a pool is made.
-// Chunks are when they are handed out.
+// Tables returns the bytes from Base on that have to be backed by memory when a
+// pool is made. Chunks are backed when they are handed out.
 func (l *Layout) Tables() uint64 { return l.metas.First - l.Base }
 
-// Buffers returns the bytes of a node that are there for data, with the headers of buffers.
+// Buffers returns the bytes of a node that hold data, including the headers of
+// buffers.
 func (l *Layout) Buffers() uint64 { return l.data.Count * l.data.Bytes }
 
-// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve
-// node.Serve. An index that keeps its Shape in a pool's header writes that, too.
+// Prepare backs the tables of a new pool. The pool's memory is all zero, and its
+// nodes serve node.Serve. An index that keeps its Shape in the pool's header
+// writes that itself.
 func Prepare(f rdma.Fabric, l *Layout) error {
 	for n := range l.Nodes {
 		if err := node.Commit(f, n, l.Base, l.Tables()); err != nil {
@@ -171,8 +209,9 @@ func Prepare(f rdma.Fabric, l *Layout) error {
 	return nil
 }
 
-// Root returns the i-th object that is there from the beginning, without data, and whose metadata
-// is never another object's: an index begins there.
+// Root returns the i-th object that is there from the beginning, without data.
+// Its metadata is never another object's, so an index can begin there. Root
+// panics when there is no such root.
 func (l *Layout) Root(i int) Ref {
 	if i < 0 || i >= l.Roots {
 		panic(fmt.Sprintf("rtx: no root %d of %d", i, l.Roots))
@@ -180,8 +219,8 @@ func (l *Layout) Root(i int) Ref {
 	return Ref(i + 1)
 }
 
-// Meta returns the address of an object's metadata, MetaBytes long: the lock, and the pointer to
-// its data.
+// Meta returns the address of an object's metadata, MetaBytes long: the lock, and
+// behind it the pointer to its data.
 func (l *Layout) Meta(r Ref) rdma.Addr {
 	n, nodes := r.number()-1, uint64(l.Nodes)
 	if n < uint64(l.Roots) {
@@ -191,7 +230,8 @@ func (l *Layout) Meta(r Ref) rdma.Addr {
 	return rdma.At(int(n%nodes), l.metas.First+n/nodes*MetaBytes)
 }
 
-// MetaAt is Meta of what may be no name of an object: false.
+// MetaAt is Meta of a word that may be no name of an object; then it returns
+// false.
 func (l *Layout) MetaAt(r Ref) (rdma.Addr, bool) {
 	if !l.valid(r) {
 		return 0, false
@@ -199,21 +239,22 @@ func (l *Layout) MetaAt(r Ref) (rdma.Addr, bool) {
 	return l.Meta(r), true
 }
 
-// valid reports whether r can name an object.
+// valid reports whether r can name an object: its number is within the pool's.
+// Whether there is such an object only its metadata says.
 func (l *Layout) valid(r Ref) bool {
 	n := r.number()
 	return n > 0 && n <= uint64(l.Roots)+uint64(l.Nodes)*l.metas.Count*(metaChunk/MetaBytes)
 }
 
-// numberOf returns the number of the i-th metadata of a chunk.
+// numberOf returns the number of the i-th metadata of a chunk of node n.
 func (l *Layout) numberOf(n, chunk, i int) uint64 {
 	index := uint64(chunk)*(metaChunk/MetaBytes) + uint64(i)
 	return uint64(l.Roots) + index*uint64(l.Nodes) + uint64(n) + 1
 }
 
-// Data returns the address of the data that a pointer names, and the bytes of its buffer that data
-// may take; false: it names none. What lies there is the object's for as long as its metadata stays
-// as it is.
+// Data returns the address of the data that a pointer names, and how many bytes
+// its buffer has for data. It returns false when the pointer names none. The
+// bytes belong to the object for as long as its metadata stays as it is.
 func (l *Layout) Data(p Pointer) (at rdma.Addr, room int, ok bool) {
 	if l.Absent(p) || p.class() >= len(l.Sizes) {
 		return 0, 0, false
@@ -221,13 +262,15 @@ func (l *Layout) Data(p Pointer) (at rdma.Addr, room int, ok bool) {
 	return l.buffer(p).Add(HeaderBytes), l.Sizes[p.class()], true
 }
 
-// buffer returns the address of a buffer, where its header is.
+// buffer returns the address of the buffer that a pointer names: that of its
+// header.
 func (l *Layout) buffer(p Pointer) rdma.Addr {
 	unit := l.unit(p) - 1
 	return rdma.At(int(unit/l.units), l.data.First+unit%l.units*unitBytes)
 }
 
-// chunkOf returns the chunk that a buffer lies in, and its place there.
+// chunkOf returns the node and the chunk that a pointer's buffer lies in, and the
+// buffer's place in the chunk.
 func (l *Layout) chunkOf(p Pointer) (n, chunk, i int) {
 	unit := l.unit(p) - 1
 	n, unit = int(unit/l.units), unit%l.units
@@ -235,13 +278,15 @@ func (l *Layout) chunkOf(p Pointer) (n, chunk, i int) {
 	return n, int(unit / per), int(unit % per * unitBytes / uint64(l.bufferBytes(p.class())))
 }
 
-// unitOf returns the unit of the i-th buffer of a chunk.
+// unitOf returns the unit of the i-th buffer of a chunk that has buffers of a
+// class. It is the inverse of chunkOf.
 func (l *Layout) unitOf(n, chunk, class, i int) uint64 {
 	in := uint64(chunk)*l.data.Bytes + uint64(i)*uint64(l.bufferBytes(class))
 	return uint64(n)*l.units + in/unitBytes + 1
 }
 
-// bufferBytes returns the bytes of a buffer of a class.
+// bufferBytes returns the size of a buffer of a class, with its header, in whole
+// units.
 func (l *Layout) bufferBytes(class int) int {
 	return (HeaderBytes + l.Sizes[class] + unitBytes - 1) / unitBytes * unitBytes
 }
@@ -249,14 +294,15 @@ func (l *Layout) bufferBytes(class int) int {
 // buffers returns how many buffers of a class a chunk has.
 func (l *Layout) buffers(class int) int { return l.Chunk / l.bufferBytes(class) }
 
-// classOf returns the class of the smallest buffers that so many bytes fit in; false: there is
-// none.
+// classOf returns the class of the smallest buffers that hold n bytes of data, or
+// false where none does.
 func (l *Layout) classOf(n int) (class int, ok bool) {
 	class, _ = slices.BinarySearch(l.Sizes, n)
 	return class, class < len(l.Sizes)
 }
 
-// log returns the address of a client's log.
+// log returns the address of a client's log. Logs are spread over the nodes by
+// identity.
 func (l *Layout) log(c rdma.ClientID) rdma.Addr {
 	return rdma.At(int(c)%l.Nodes, l.logs+uint64(int(c)/l.Nodes)*l.logBytes)
 }

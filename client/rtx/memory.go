@@ -10,96 +10,143 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Memory is handed out by the chunk. A chunk's word in its table, the allocation table, names the client that uses it,
-// and which size its buffers have. Only that client takes buffers and metadata of the chunk; none is freed: a
-// buffer is free when the object that its header names does not name it, metadata when its pointer says so (section
-// 4.4: "the fix scans all entries and determines whether the data is used"). So there is nothing that a crash could
-// leave half done, and the word is all that has to be taken from a dead client.
+// Memory is handed out in chunks. The word of a chunk in the allocation table
+// names the client that uses the chunk, and the size of its buffers. Only that
+// client takes buffers and metadata of the chunk. Nothing is freed: a buffer is
+// free when the object that its header names does not name it, and metadata is
+// free when its pointer says so (section 4.4: "the fix scans all entries and
+// determines whether the data is used"). So a crash leaves nothing half done
+// here, and recovery takes only the word from a dead client.
 //
-// A client scans its chunks when it has nothing left, and takes others where that does not find
-// enough. What it replaces itself, in chunks of its own, it knows without: these lists are the
-// paper's reclamation table, and are lost with their client without harm.
+// A client scans its chunks when it has nothing left, and takes other chunks when
+// that does not find enough. It also notes what it replaces in chunks of its own.
+// These lists are the paper's reclamation table. They are lost with their client
+// without harm, since a scan finds the same.
 
-// chunk is one that the worker has.
+// chunk is a chunk that the worker has: the word in the table names it, unless
+// gone.
 type chunk struct {
 	chunks.Chunk
-	a       *chunks.Arena
-	items   []itemState // by place
-	listed  int         // of them those in a list of the worker
-	kept    int         // and of these those that no new object takes
-	taken   int         // and in its transaction
+	a *chunks.Arena
+	// items has the state of each item, by its place in the chunk.
+	items []itemState
+	// listed counts the items that are in a list of the worker.
+	listed int
+	// kept counts those of the listed ones that no new object takes.
+	kept int
+	// taken counts the items that the running transaction has. A chunk is not
+	// given back while it has one.
+	taken int
+	// scanned is when the last scan of the chunk began.
 	scanned time.Duration
-	gone    bool // it was given back; lists may still name it
+	// gone: the chunk was given back. Lists may still name its items, and the
+	// worker must not use them.
+	gone bool
 }
 
 // itemState is what the worker knows of a buffer, or of an object's metadata.
 type itemState uint8
 
 const (
-	itemUsed   itemState = iota // as far as it knows
-	itemListed                  // in a list
-	itemTaken                   // by the transaction that runs
+	// itemUsed: an object may name it. Only a scan can tell.
+	itemUsed itemState = iota
+	// itemListed: it is free, and in a list of the worker.
+	itemListed
+	// itemTaken: the running transaction has it.
+	itemTaken
 )
 
-// item is a buffer, and the pointer by which its next use is named.
+// item is a free buffer.
 type item struct {
 	chunk *chunk
 	i     int
-	use   Pointer
-	ready time.Duration // until when it is in quarantine
+	// use is the pointer that will name the next use of the buffer. Its tag is
+	// one above that of the last use.
+	use Pointer
+	// ready is when its quarantine ends: see Options.Quarantine.
+	ready time.Duration
 }
 
 // slot is metadata without an object.
 type slot struct {
-	chunk  *chunk
-	i      int
+	chunk *chunk
+	i     int
+	// number is that of the metadata: the lower part of a Ref.
 	number uint64
-	seen   Meta
-	stale  bool // it is not as it was seen
+	// seen is the metadata as it was seen last: what a CAS that makes an object
+	// of it expects.
+	seen Meta
+	// stale: the metadata is not as it was seen. The slot is not listed again
+	// until a scan has read it.
+	stale bool
 }
 
-// heap is what a worker has of one size on one node, or of metadata.
+// heap is what a worker has on one node, either buffers of one size or metadata.
 type heap struct {
 	chunks []*chunk
-	next   int  // chunk that is scanned next
-	empty  bool // there is no chunk that was never used, for new objects
+	// next is the index in chunks of the chunk that was scanned last.
+	next int
+	// empty: the node has no chunk left that was never used, apart from those
+	// that are spared.
+	empty bool
 
-	fresh []item // never used
-	aged  []item // in the order in which their quarantine ends
-	first int    // of aged
-	kept  []item // of spared chunks, for objects that are replaced
+	// fresh has buffers that were never used. They need no quarantine.
+	fresh []item
+	// aged has buffers in the order in which their quarantine ends. Those before
+	// first were taken.
+	aged  []item
+	first int
+	// kept has buffers of spared chunks, for objects that are replaced.
+	kept []item
+	// slots has free metadata, which needs no quarantine: its lock word never
+	// comes back.
 	slots []slot
 }
 
-// memory is what a worker has.
+// memory is what a worker has of the pool's memory, and knows about it.
 type memory struct {
-	w     *Worker
+	w *Worker
+	// table claims and frees chunks.
 	table chunks.Client
-	turn  int                  // node of the next object
-	heaps []heap               // by node and class
-	metas []heap               // by node
-	held  map[rdma.Addr]*chunk // by address of the word in the table
-	grows bool                 // what is taken now is for a new object
-	full  []time.Duration      // by class, and of metadata: when no look found any for a new object; 0: never
-	look  []place              // at buffers, in freeBuffers
+	// turn is the node of the next new object, modulo the number of nodes.
+	turn int
+	// heaps has those of buffers, by node and class.
+	heaps []heap
+	// metas has those of metadata, by node.
+	metas []heap
+	// held finds a chunk by the address of its word in the table.
+	held map[rdma.Addr]*chunk
+	// grows: what is taken now is for a new object. So chunks that are spared are
+	// left alone.
+	grows bool
+	// full says when a look everywhere found nothing for a new object, by class,
+	// and for metadata at the end; 0: it never happened, or an object was freed
+	// since.
+	full []time.Duration
+	// look has the buffers that freeBuffers looks at. It is here to be used
+	// again.
+	look []place
 }
 
 const (
-	// keepChunks is how many chunks of a size a client keeps on a node of which it uses little.
+	// keepChunks is how many chunks of a size a client keeps on a node though it
+	// uses little of them.
 	keepChunks = 4
-	// enough is the share of a chunk that a scan has to find for no other chunk to be looked for: one
-	// of so many.
+	// enough: a scan has found enough when it has found one in so many items of a
+	// chunk. Else the worker looks for another chunk.
 	enough = 8
-	// claimAtOnce is how many chunks are claimed in a trip, at most.
+	// claimAtOnce bounds the chunks that are claimed in a trip.
 	claimAtOnce = 8
-	// mostLooks is how often a worker looks everywhere for a buffer.
+	// mostLooks is how often a worker looks everywhere for an item.
 	mostLooks = 3
-	// mostNaps bounds the sleeps for one buffer: a clock may run slow.
+	// mostNaps bounds the sleeps for one buffer: the clock may run slow.
 	mostNaps = 4
 	// scanAtOnce is how many buffers are looked at in a trip.
 	scanAtOnce = 128
 )
 
+// open forgets what the worker had. The chunks' words in the pool stay as they
+// are.
 func (m *memory) open(w *Worker) {
 	*m = memory{
 		w: w, turn: int(w.id), held: map[rdma.Addr]*chunk{}, full: make([]time.Duration, len(w.Sizes)+1),
@@ -112,22 +159,31 @@ func (m *memory) open(w *Worker) {
 	}
 }
 
+// heap returns the heap of buffers of a class on a node.
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
 
-// effort is what a worker does to find an item.
+// effort is what a worker does to find an item. Each step includes those before
+// it.
 type effort uint8
 
 const (
-	tryOwn      effort = iota // it scans chunks that it has
-	tryOthers                 // and claims others
-	tryResting                // and waits for a quarantine to end
-	tryReshaped               // and gives an empty chunk another size
+	// tryOwn: it scans the chunks that it has.
+	tryOwn effort = iota
+	// tryOthers: it also claims other chunks.
+	tryOthers
+	// tryResting: it also waits for a quarantine to end.
+	tryResting
+	// tryReshaped: it also gives an empty chunk of another size this one.
+	tryReshaped
 )
 
-// everywhere has f look for an item of a class on all nodes, from home on, with more effort each
-// time. It looks again behind a pause, since others may have had for a moment what is free. For a
-// while behind a look that found none for a new object no other such look does more than to scan
-// the worker's own chunks: looks of many workers at a full pool would take up all of their time.
+// everywhere calls f for each node, from home on, with more effort each time,
+// until f finds an item of a class. It does so again after a pause, since other
+// clients may have what is free for a moment only.
+//
+// After a look that found nothing for a new object, such looks only scan the
+// worker's own chunks for as long as Options.Drift. Otherwise the looks of many
+// workers at a full pool would take up all of their time.
 func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool, err error)) (bool, error) {
 	efforts := []effort{tryOthers, tryResting, tryReshaped}
 	now := m.w.ep.Now()
@@ -156,8 +212,9 @@ func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool
 	return false, nil
 }
 
-// take takes a buffer of a class, on a node if there is one, or else on another. A new object does
-// not get what is kept for others. The error wraps client.ErrFull.
+// take takes a buffer of a class, on the home node if there is one, and else on
+// another node. grows: it is for a new object, which gets no buffer of a spared
+// chunk. The error wraps client.ErrFull.
 func (m *memory) take(class, home int, grows bool) (it item, err error) {
 	m.grows = grows
 	var ok bool
@@ -174,6 +231,7 @@ func (m *memory) take(class, home int, grows bool) (it item, err error) {
 	return it, err
 }
 
+// takeOn takes a buffer of a class on node n, with the effort e.
 func (m *memory) takeOn(class, n int, e effort) (it item, ok bool, err error) {
 	h := m.heap(n, class)
 	if e == tryReshaped {
@@ -207,13 +265,17 @@ func (m *memory) takeOn(class, n int, e effort) (it item, ok bool, err error) {
 	return it, ok, nil
 }
 
-// resting reports whether a buffer is in quarantine.
+// resting reports whether a buffer is in quarantine. A buffer that is ready later
+// than a whole quarantine from now was listed before the clock was set back; it
+// counts as ready.
 func (m *memory) resting(it item) bool {
 	now := m.w.ep.Now()
 	return it.ready > now && it.ready <= now+m.w.opt.Quarantine // else the clock was set back
 }
 
-// pop takes the first buffer of a list whose quarantine is over.
+// pop takes the first buffer for which the quarantine is over, or a fresh one, or
+// one that is kept for objects that are replaced. It drops buffers of chunks that
+// were given back.
 func (m *memory) pop(h *heap) (item, bool) {
 	for h.first < len(h.aged) {
 		it := h.aged[h.first]
@@ -242,7 +304,7 @@ func (m *memory) pop(h *heap) (item, bool) {
 	return m.popKept(h)
 }
 
-// popKept takes a buffer of those that are kept for objects that are replaced.
+// popKept takes a buffer that is kept for objects that are replaced.
 func (m *memory) popKept(h *heap) (item, bool) {
 	h.kept = slices.DeleteFunc(h.kept, func(it item) bool { return it.chunk.gone })
 	for i, it := range h.kept {
@@ -255,6 +317,7 @@ func (m *memory) popKept(h *heap) (item, bool) {
 	return item{}, false
 }
 
+// taken notes that the running transaction has the buffer.
 func (it item) taken() item {
 	it.chunk.listed--
 	it.chunk.taken++
@@ -262,12 +325,14 @@ func (it item) taken() item {
 	return it
 }
 
-// spared reports whether a chunk is one of those that are for objects that are replaced.
+// spared reports whether a chunk is one of the last Shape.Spare chunks, which no
+// new object takes.
 func (m *memory) spared(a *chunks.Arena, index int) bool {
 	return a == &m.w.data && index >= int(a.Count)-m.w.Spare
 }
 
-// push adds a buffer to the list of those in quarantine.
+// push lists a buffer that goes into quarantine now. Taken buffers at the front
+// of the list are dropped when they are more than half of it.
 func (m *memory) push(it item) {
 	h := m.heap(it.chunk.Node, it.use.class())
 	if m.spared(it.chunk.a, it.chunk.Index) {
@@ -284,7 +349,7 @@ func (m *memory) push(it item) {
 	h.aged = append(h.aged, it)
 }
 
-// keep adds a buffer to those that no new object takes.
+// keep lists a buffer that no new object takes.
 func (h *heap) keep(it item) {
 	it.chunk.items[it.i] = itemListed
 	it.chunk.listed++
@@ -292,8 +357,9 @@ func (h *heap) keep(it item) {
 	h.kept = append(h.kept, it)
 }
 
-// used notes what became of a buffer that a transaction had taken. One that was not installed may
-// bear the pointer of this use, so its next use has another.
+// used notes what became of a buffer that a transaction had taken. A buffer that
+// was not installed may bear the pointer of this use already, so its next use
+// gets another tag.
 func (m *memory) used(it item, installed bool) {
 	it.chunk.taken--
 	it.chunk.items[it.i] = itemUsed
@@ -303,8 +369,8 @@ func (m *memory) used(it item, installed bool) {
 	}
 }
 
-// replaced notes that no object names a buffer any more. Of another client's chunk that client
-// finds out.
+// replaced notes that no object names a buffer any more. If the chunk is another
+// client's, that client finds the buffer by a scan.
 func (m *memory) replaced(p Pointer) {
 	n, index, i := m.w.chunkOf(p)
 	c := m.held[m.w.data.Word(n, index)]
@@ -313,8 +379,8 @@ func (m *memory) replaced(p Pointer) {
 	}
 }
 
-// freed notes that the worker has freed an object, whosever chunks it lies in: the pool is not full
-// now.
+// freed notes that the worker has freed an object. So the pool is not full now,
+// in whichever client's chunk the object lies.
 func (m *memory) freed(p Pointer) {
 	m.full[len(m.w.Sizes)] = 0
 	if !m.w.Absent(p) {
@@ -322,8 +388,8 @@ func (m *memory) freed(p Pointer) {
 	}
 }
 
-// unsure notes that it is not known what became of a transaction. What it had taken a scan finds,
-// if it is free.
+// unsure gives up what a transaction of unknown outcome had taken. All of it
+// counts as used; a scan finds what is free.
 func (m *memory) unsure(tx *Tx) {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -337,13 +403,14 @@ func (m *memory) unsure(tx *Tx) {
 	}
 }
 
-// nextUse returns the pointer of a buffer's use behind p.
+// nextUse returns the pointer of the buffer's use after p: the same unit, with
+// the next tag.
 func (m *memory) nextUse(p Pointer) Pointer {
 	return m.w.pointer(p.class(), m.w.tag(p)+1, m.w.unit(p))
 }
 
-// takeSlot takes metadata for an object, on a node if there is some, or else on another. The error
-// wraps client.ErrFull.
+// takeSlot takes metadata for a new object, on the home node if there is some,
+// and else on another node. The error wraps client.ErrFull.
 func (m *memory) takeSlot(home int) (s slot, err error) {
 	m.grows = true
 	var ok bool
@@ -360,9 +427,11 @@ func (m *memory) takeSlot(home int) (s slot, err error) {
 	return s, err
 }
 
+// takeSlotOn takes metadata on node n. Waiting or reshaping does not help here:
+// metadata has no quarantine, and one size.
 func (m *memory) takeSlotOn(n int, e effort) (s slot, ok bool, err error) {
 	h := &m.metas[n]
-	if s, ok = h.popSlot(); ok || e > tryOthers { // it has no quarantine, and one size
+	if s, ok = h.popSlot(); ok || e > tryOthers {
 		return s, ok, nil
 	}
 	if err := m.refill(h, &m.w.metas, metaClass, n, e); err != nil {
@@ -372,7 +441,8 @@ func (m *memory) takeSlotOn(n int, e effort) (s slot, ok bool, err error) {
 	return s, ok, nil
 }
 
-// popSlot takes the last one that was listed of a chunk that the worker still has.
+// popSlot takes the slot that was listed last, of a chunk that the worker still
+// has.
 func (h *heap) popSlot() (slot, bool) {
 	for len(h.slots) > 0 {
 		s := h.slots[len(h.slots)-1]
@@ -387,7 +457,8 @@ func (h *heap) popSlot() (slot, bool) {
 	return slot{}, false
 }
 
-// usedSlot notes what became of metadata that a transaction had taken.
+// usedSlot notes what became of metadata that a transaction had taken. Metadata
+// that is not as it was seen waits for a scan.
 func (m *memory) usedSlot(s slot, created bool) {
 	s.chunk.taken--
 	s.chunk.items[s.i] = itemUsed
@@ -396,6 +467,7 @@ func (m *memory) usedSlot(s slot, created bool) {
 	}
 }
 
+// pushSlot lists free metadata.
 func (m *memory) pushSlot(s slot) {
 	s.chunk.items[s.i] = itemListed
 	s.chunk.listed++

@@ -7,15 +7,19 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mostTorn bounds how often data is read that does not belong to metadata which stays the same. A
-// READ that is passed by another one may meet that once each time that the buffer is used again;
-// more often it is damage.
+// mostTorn bounds how often data is READ that does not belong to metadata which
+// stays the same. A READ that another verb passes may meet that once each time
+// that the buffer is used again. More often it is damage.
 const mostTorn = 64
 
-// load returns an object with its data; change: the transaction is to change it. The execution
-// phase (Figure 7): metadata, then data, and with that the metadata again, of this object and of
-// all that were met before. When all are as they were first seen, all of them were so in the moment
-// between the two READs: a state that existed.
+// load returns an object with its data. change: the transaction is to change it.
+//
+// This is the execution phase (Figure 7). It READs the metadata, then the data,
+// and with the data the metadata again, of this object and of all objects met
+// before. When all are as they were seen first, all of them were so at the moment
+// between the two READs. So the closure only sees states that existed.
+//
+// The pointer is valid until the next object is added.
 func (tx *Tx) load(r Ref, change bool) (*object, error) {
 	if err := tx.dead(); err != nil {
 		return nil, err
@@ -39,7 +43,9 @@ func (tx *Tx) load(r Ref, change bool) (*object, error) {
 			return nil, tx.forget(r, err)
 		case !again:
 			return o, nil
-		case whole: // another transaction was faster, or the guess was wrong: o.seen is what it is now
+		// Another transaction was faster, or the guess was wrong. o.seen is what
+		// the object is now, and does for the first READ.
+		case whole:
 			known = !o.seen.Lock.Held()
 			continue
 		}
@@ -54,15 +60,18 @@ func (tx *Tx) load(r Ref, change bool) (*object, error) {
 	}
 }
 
-// forget ends the attempt in load. The object stays out of the transaction.
+// forget ends the attempt in load or Lock. The object, which is the last one,
+// leaves the transaction: it was not read.
 func (tx *Tx) forget(r Ref, err error) error {
 	delete(tx.index, r)
 	tx.objects = tx.objects[:len(tx.objects)-1]
 	return tx.fail(err)
 }
 
-// readMeta reads the metadata of an object that is not locked; lock: the transaction is to lock it
-// next. A transaction that holds locks waits for none: it ends, lets go, and waits then.
+// readMeta reads the metadata of an object, and waits until it is not locked.
+// lock: the transaction is to lock the object next. A transaction that holds
+// locks waits for none: it ends, releases its locks, and Run waits. So no two
+// transactions wait for each other.
 func (tx *Tx) readMeta(o *object, lock bool) (err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -83,9 +92,14 @@ func (tx *Tx) readMeta(o *object, lock bool) (err error) {
 	return err
 }
 
-// readData reads what o.seen names, and looks at the metadata of everything again. again: where it
-// is whole, o is not as it was, and o.seen is what it is now; otherwise its data was not what its
-// metadata names.
+// readData reads the data that o.seen names, and the metadata of all objects
+// again. When it returns again, o has to be read once more: if whole, the object
+// has changed, and o.seen is what it is now; if not, the buffer has not the data
+// that the metadata names.
+//
+// The READ of the data precedes those of the metadata in posting order, but a
+// READ may be passed by later verbs. The header of the buffer shows which use of
+// it was read.
 func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -106,7 +120,9 @@ func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	if asked { // o was read before some of them were as they are: see lookAgain
+	// The object was read before some of the others were as they are now: see
+	// lookAgain.
+	if asked {
 		return true, true, nil
 	}
 	if now := MetaOf(meta.Buf); now != o.seen {
@@ -120,18 +136,22 @@ func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	return tx.take(o, data.Buf)
 }
 
-// take takes an object's data out of what was read of its buffer.
+// take takes an object's data out of what was READ of its buffer. The data is
+// copied.
 func (tx *Tx) take(o *object, buffer []byte) (again, whole bool, err error) {
 	r, bytes, ok := tx.w.Decode(buffer, o.seen.Pointer)
 	if !ok {
 		return true, false, nil
 	}
 	o.data = append(o.data[:0], bytes...)
-	o.there = r == o.ref // else it is a later object with the same metadata
+	// The buffer may be that of a later object with the same metadata: the one
+	// that is meant was freed then.
+	o.there = r == o.ref
 	return false, true, nil
 }
 
-// readAgain adds READs of the metadata of some of the objects of a transaction.
+// readAgain adds READs of the metadata of those objects for which of returns
+// true.
 func (tx *Tx) readAgain(b *rdma.Batch, of func(o *object) bool) {
 	for i := range tx.objects {
 		if o := &tx.objects[i]; of(o) {
@@ -157,8 +177,10 @@ func (o *object) expected() Meta {
 	return o.seen
 }
 
-// judge compares what readAgain has read, from op first on. Where something changed the attempt
-// ends, unless the closure says that what it is now will do as well: then it was asked.
+// judge compares what readAgain has read, from op first on, with what was
+// expected. A change ends the attempt, unless the closure accepts the object as
+// it is now; then judge returns asked, and the caller has to look at all objects
+// once more.
 func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bool, err error) {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -168,7 +190,8 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bo
 		now := MetaOf(b.Op(first).Buf)
 		first++
 		if o.lock.became(now.Lock) {
-			now.Lock = o.lock // it is wanted now, and still the transaction's
+			// The lock is wanted now, and still the transaction's.
+			now.Lock = o.lock
 		}
 		if now == o.expected() {
 			continue
@@ -184,12 +207,14 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bo
 	return asked, nil
 }
 
-// mostAsked bounds how often a validation begins anew since objects have changed that may.
+// mostAsked bounds how often a validation begins anew because of objects that may
+// change.
 const mostAsked = 8
 
-// lookAgain looks at objects until none has changed since the last look. One that was asked for may
-// have become what it is behind the look at another one, which the same transaction changed right
-// before: then there was no moment in which both were so.
+// lookAgain looks at objects until none has changed since the last look. When the
+// closure was asked about an object, that object may have become what it is only
+// after the look at another one, which the same transaction changed right before.
+// Then there was no moment at which both were as they were seen.
 func (tx *Tx) lookAgain(of func(o *object) bool) error {
 	for range mostAsked {
 		b := tx.w.ep.Batch()
@@ -206,8 +231,9 @@ func (tx *Tx) lookAgain(of func(o *object) bool) error {
 	return tx.fail(errConflict)
 }
 
-// askAgain reads an object that changed, and asks the closure (OPT2). The object is then as it was
-// seen now, for later validations.
+// askAgain reads an object that has changed, and asks the closure (OPT2). The
+// object then counts as seen now, for later validations. Its data stays what the
+// closure has read.
 func (tx *Tx) askAgain(o *object, now Meta) error {
 	w := tx.w
 	if w.Absent(now.Pointer) {
@@ -231,12 +257,15 @@ func (tx *Tx) askAgain(o *object, now Meta) error {
 	return nil
 }
 
-// Lock locks an object from now on, so that no other transaction changes it before this one ends
-// (OPT2). It waits for others' locks only as long as the transaction has none; with one it is run
-// again. The lock is for one transaction that takes no longer than its lease: 8 ms, and what Takes
-// said, up to 3.3 s. From then on another client may release it, and the transaction is run again.
+// Lock locks an object from now on, so that no other transaction changes it
+// before this one ends (OPT2). It waits for locks of others only if the
+// transaction has none; else the transaction is run again. The lock is for one
+// transaction that takes no longer than its lease: 8 ms, and what Takes has
+// declared, up to 3.3 s. After that another client may release it, and the
+// transaction is run again.
 //
-// Of an object that was not met before it takes 2 trips, and Read of it none behind that.
+// For an object that was not met before Lock takes 2 trips, and a Read of it none
+// then.
 func (tx *Tx) Lock(r Ref) error {
 	if err := tx.dead(); err != nil {
 		return err
@@ -277,7 +306,8 @@ func (tx *Tx) Lock(r Ref) error {
 	}
 }
 
-// lockSeen locks an object that was met before, if it is as it was.
+// lockSeen locks an object that was met before, if it is as it was. Waiting does
+// not help if it is not: what was read of it is no longer valid.
 func (tx *Tx) lockSeen(o *object) error {
 	if o.lock != 0 || o.created {
 		return nil
@@ -292,11 +322,18 @@ func (tx *Tx) lockSeen(o *object) error {
 	return nil
 }
 
-// lockAndRead locks an object that is as it was seen, and reads its data if it was not read. The
-// lock's CAS succeeds only where the pointer is the same, too, and then stays. first: it was seen
-// by one READ, or was guessed. That may be of two moments, of which the lock is the later one. So
-// the pointer is READ again: behind the lock's word it is the object's, and in front of the CAS as
-// well. Where the CAS fails o.seen is what the object is now, as another such READ.
+// lockAndRead locks an object that is as it was seen, and READs its data if it
+// has not been read. It returns false when the lock is not as it was seen; then
+// o.seen is what the object is now, as after a READ.
+//
+// While the lock's word is as it was, the pointer does not change. first: the
+// object was seen by one READ, or was guessed. That READ may be of two moments,
+// of which the lock is the later one. So the pointer is READ again behind the
+// CAS: a pointer that was READ behind the lock's word, and that is the same under
+// the lock, is the object's. The READ of the data needs no order, since the
+// buffer's header shows which use of it was read.
+//
+// If the batch fails, the lock may be held, or may yet be: see unsure.
 func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -334,20 +371,24 @@ func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	if now != o.seen.Pointer { // it may also be that the lock is suspected, and the pointer stolen
+	// It may also be that the lock is suspected, and the pointer was stolen.
+	if now != o.seen.Pointer {
 		return true, tx.conflict(o, false)
 	}
 	if data == nil {
 		return true, nil
 	}
 	again, _, err := tx.take(o, data.Buf)
-	if again { // it was suspected at once: the lock is another's by now
+	// The lock is suspected already, and is another transaction's by now.
+	if again {
 		return true, tx.conflict(o, false)
 	}
 	return true, err
 }
 
-// unsure notes a lock that may be held, or may yet be.
+// unsure notes a lock that may be held, or may yet be, after a batch that failed.
+// It is released like one that is held: the CAS that releases it fails if it is
+// not, without harm.
 func (tx *Tx) unsure(o *object, lock Lock, cas *rdma.Op, b *rdma.Batch) {
 	if !b.Finished() || cas.Err != nil || cas.Swapped() {
 		o.lock = lock
@@ -355,8 +396,9 @@ func (tx *Tx) unsure(o *object, lock Lock, cas *rdma.Op, b *rdma.Batch) {
 	}
 }
 
-// number gives the transaction its sequence: it is above those of all transactions of its identity
-// before.
+// number gives the transaction its sequence, once an attempt. It is above those
+// of all transactions that any holder of the identity has had. kit.Numbers keeps
+// a durable ceiling above it, so that a successor counts on behind it.
 func (tx *Tx) number() error {
 	if tx.sequence != 0 {
 		return nil

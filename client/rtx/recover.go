@@ -9,20 +9,22 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Recover ends what a client has left that was fenced off, and of which nothing is in flight: it
-// finishes a commit, makes the log's word say that all of the client's transactions are over, so
-// that their locks are released on sight, and gives the client's chunks back. It may be interrupted
-// at any verb, and be done again. Then the identity may be used by another client, and not before:
-// where several clients recover at a time they call Adopt.
+// Recover ends what a client has left that was fenced off, and of which nothing
+// is in flight. It finishes a commit. It makes the log's word say that all of the
+// client's transactions are over, so that other clients release their locks on
+// sight. It gives the client's chunks back. A crash at any verb leaves what
+// another Recover completes. Afterwards the identity may be used by another
+// client, and not before: clients that may recover at the same time call Adopt.
 //
-// No client waits for it: others repair what they meet by themselves.
+// No client waits for a recovery: each repairs what it meets by itself.
 func (w *Worker) Recover(c rdma.ClientID) error {
 	return w.recover(c, func() (bool, error) { return true, nil })
 }
 
-// Adopt fences a client off that Fabric.Clients listed, dead or suspected, recovers it, and gives
-// its identity back where its holder is gone. Any number of clients may do so at a time: a later
-// holder of the identity is not harmed.
+// Adopt fences a client off that Fabric.Clients has listed, dead or suspected,
+// recovers it, and gives its identity back. Any number of clients may do so at a
+// time. A later holder of the identity is not harmed: what recover changes, it
+// has read before it asked the pool whether the client is still listed.
 func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 	if err := f.RevokeLife(c); err != nil {
 		return fmt.Errorf("fence client %d off: %w", c.ID, err)
@@ -40,20 +42,25 @@ func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 
 // estate is what a client has left, as it was read.
 type estate struct {
-	state  state
-	used   uint64 // sequences, at most
+	state state
+	// used is as high as any sequence of the client.
+	used   uint64
 	chunks []holding
 }
 
-// holding is what a client has of an arena's chunks on a node.
+// holding is the list of chunks of an arena, on one node, that a client has.
 type holding struct {
 	a    *chunks.Arena
 	list []chunks.Chunk
 }
 
-// recover is Recover where still says, behind all READs, whether the client is the one that was
-// meant. What was read is its then, and none of its words comes back: so a CAS that comes late,
-// when the identity is another's, does nothing.
+// recover is Recover. Behind all READs, still reports whether the client is the
+// one that was meant. If it is, what was READ is that client's. None of these
+// words comes back, so a CAS that comes late, when the identity is another
+// client's, does nothing.
+//
+// The log's word is changed before the chunks are given back. So no repair
+// installs a buffer of the client any more when another client takes the chunks.
 func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	w.extend()
 	if c == 0 || int(c) > w.Clients {
@@ -64,7 +71,8 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 		if err != nil {
 			return fmt.Errorf("recover client %d: %w", c, err)
 		}
-		if meant, err := still(); err != nil || !meant { // it was recovered by another client
+		// Otherwise another client has recovered it.
+		if meant, err := still(); err != nil || !meant {
 			return err
 		}
 		ended, err := w.endAll(c, e)
@@ -78,8 +86,8 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	return fmt.Errorf("the log of client %d at %v changes all the time: %w", c, w.log(c), rdma.ErrTimeout)
 }
 
-// survey finishes a client's commit, and reads what it has left. Its ceiling is as high as any
-// sequence that it has used.
+// survey finishes a client's commit, and reads what the client has left. Its
+// ceiling is as high as any sequence that it has used.
 func (w *Worker) survey(c rdma.ClientID) (e estate, err error) {
 	if e.state, err = w.readState(c); err != nil {
 		return e, err
@@ -101,8 +109,8 @@ func (w *Worker) survey(c rdma.ClientID) (e estate, err error) {
 	return e, err
 }
 
-// endAll makes a log's word say that all of its client's transactions are over; false: it is not as
-// it was read.
+// endAll makes a log's word say that all of its client's transactions are over.
+// It returns false if the word is not as it was read.
 func (w *Worker) endAll(c rdma.ClientID, e estate) (bool, error) {
 	if e.state.sequence() >= e.used && e.state.phase() == phaseDone {
 		return true, nil
@@ -112,7 +120,7 @@ func (w *Worker) endAll(c rdma.ClientID, e estate) (bool, error) {
 	return ok, err
 }
 
-// chunksOf lists the chunks that a client has.
+// chunksOf reads which chunks a client has, on all nodes.
 func (w *Worker) chunksOf(c rdma.ClientID) (all []holding, err error) {
 	for n := range w.Nodes {
 		for _, a := range []*chunks.Arena{&w.metas, &w.data} {
@@ -126,6 +134,7 @@ func (w *Worker) chunksOf(c rdma.ClientID) (all []holding, err error) {
 	return all, nil
 }
 
+// freeChunks gives chunks back, by a CAS of each word as it was read.
 func (w *Worker) freeChunks(all []holding) error {
 	for _, o := range all {
 		if err := w.memory.table.Free(o.a, o.list); err != nil {

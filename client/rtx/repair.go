@@ -9,24 +9,33 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// watch is the lock that a worker waits for, with the state of its holder's log, and for how long
-// both have been what they are, on the worker's own clock, whatever that shows (section 4.1,
-// without its common clock). It lasts from one attempt of a transaction to the next.
+// watch is the lock that a worker waits for, the state of its holder's log, and
+// for how long both have been what they are, on the worker's own clock. So no
+// clock has to be right (section 4.1 needs a common one). It lasts from one
+// attempt of a transaction to the next.
 type watch struct {
 	at    rdma.Addr
 	lock  Lock
 	state state
-	last  time.Duration // when they were seen so last
+	// last is when they were seen so last.
+	last time.Duration
+	// still is for how long they have been so, without gaps between looks that
+	// are too long.
 	still time.Duration
+	// looks counts the calls of moved.
 	looks int
-	use   Pointer // behind the second look
+	// use is the use of the buffer that the second look found.
+	use Pointer
 }
 
-// gapShares is into how many parts a lease falls. A look that comes later than a part behind the
-// one before counts as one part: the worker may have stood still, or its clock was set.
+// gapShares is the number of parts of a lease. A look that comes later than a
+// part behind the one before counts as one part: the worker may have stood still,
+// or its clock was set. So a suspicion takes at least three looks behind the
+// first one.
 const gapShares = 3
 
-// see tells for how long the lock and the state have been what they are.
+// see returns for how long the lock and the state have been what they are. A
+// change begins anew.
 func (v *watch) see(at rdma.Addr, k Lock, s state, now, lease time.Duration) time.Duration {
 	if v.at != at || v.lock != k || v.state != s {
 		*v = watch{at: at, lock: k, state: s, last: now}
@@ -37,10 +46,10 @@ func (v *watch) see(at rdma.Addr, k Lock, s state, now, lease time.Duration) tim
 	return v.still
 }
 
-// moved reports whether the holder has swapped the pointer since, of which a lock with no log has
-// nothing left to do but to release it. The READ that saw the lock first may have the pointer of
-// before; a later one has that of the lock. Steals do not count: a late repair of an earlier
-// holder's may add one.
+// moved reports whether the holder has swapped the pointer since. Then a lock
+// without a log has nothing left to do but to be released. The READ that saw the
+// lock first may have the pointer of before, so moved compares with a later READ.
+// Steals do not count: a late repair of an earlier holder may add one.
 func (v *watch) moved(p Pointer) bool {
 	if v.looks++; v.looks == 2 {
 		v.use = p.use()
@@ -48,25 +57,31 @@ func (v *watch) moved(p Pointer) bool {
 	return v.looks > 2 && v.use != p.use()
 }
 
-// waits paces the looks at a lock: about what a transaction takes at first, and then as long as
-// does not delay a repair by much.
+// waits paces the looks at a lock: about what a transaction takes at first, then
+// a sixteenth of Drift, which does not delay a repair by much.
 func waits(w *Worker) kit.Retry {
 	most := w.opt.Drift / 16
 	return kit.Retry{Env: w.ep, Pause: kit.Doubling(min(time.Microsecond, most), most), Over: w.over}
 }
 
-// Await returns when an object is not locked. It repairs what a client has left that is suspected:
-// its lock, and the word of its log, stayed as they are for the lease. Locks of transactions that
-// are over it releases at once. It is not called by a closure that Run runs: its transaction waits
-// by itself.
+// Await returns when an object is not locked. It repairs what a suspected client
+// has left: the lock, and the word of its log, have stayed as they are for the
+// lease. It releases locks of transactions that are over at once. Await is not
+// called by a closure that Run runs: its transaction waits by itself.
 func (w *Worker) Await(r Ref) error {
 	w.begin()
 	_, err := w.await(r, false)
 	return err
 }
 
-// await returns an object's metadata when it is not locked; lock: and the worker's transaction may
-// lock it.
+// await returns an object's metadata when the object is not locked. lock: and
+// when the worker's transaction may lock it, too, which a wanted lock may delay.
+//
+// A suspicion relies on two facts that are READ in one batch, again and again:
+// the lock's word and the word of its owner's log are as they were for a lease,
+// on the worker's own clock. A holder that goes on changes one of them. A
+// suspicion that is wrong does no harm, since all that the holder does then
+// fails.
 func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 	if !w.valid(r) {
 		return m, fmt.Errorf("await %v: %w", r, ErrNoObject)
@@ -92,7 +107,8 @@ func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 			}
 			continue
 		case w.owner(m.Lock) != owner:
-			owner = w.owner(m.Lock) // the next look reads its state, too
+			// The next look reads the state of the owner's log, too.
+			owner = w.owner(m.Lock)
 			w.stats.Waits++
 			continue
 		}
@@ -119,7 +135,8 @@ func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 				return m, fmt.Errorf("await %v: %w", r, err)
 			}
 		}
-		// another client has it, which is at work: a client that waits for long looks as often as a new one
+		// The lock was passed on meanwhile. A client that waits for long looks as
+		// often as a new one.
 		if still == 0 {
 			p = w.waits
 		}
@@ -129,7 +146,8 @@ func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 	}
 }
 
-// look reads an object's metadata and the word of a client's log, if there is a client.
+// look reads an object's metadata and the word of a client's log, if there is a
+// client.
 func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (m Meta, s state, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -146,7 +164,9 @@ func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (m Meta, s state, err error
 	return MetaOf(meta.Buf), s, nil
 }
 
-// freeOwn releases a lock of an earlier transaction of the worker's own, or of an earlier attempt.
+// freeOwn releases a lock of an earlier transaction of the worker's own, or of an
+// earlier attempt. A release of it may be in flight, or have failed. Settling
+// comes first: the lock may be that of a transaction of unknown outcome.
 func (w *Worker) freeOwn(at rdma.Addr, k Lock) error {
 	if err := w.settle(); err != nil {
 		return err
@@ -154,7 +174,8 @@ func (w *Worker) freeOwn(at rdma.Addr, k Lock) error {
 	return w.free(at, k)
 }
 
-// free releases a lock of a transaction that is over.
+// free releases a lock of a transaction that is over. If another client was
+// faster, nothing changes.
 func (w *Worker) free(at rdma.Addr, k Lock) error {
 	_, ok, err := w.swap(stepFreeLock, at, uint64(k), uint64(k.released()))
 	if ok {
@@ -163,24 +184,32 @@ func (w *Worker) free(at rdma.Addr, k Lock) error {
 	return err
 }
 
-// repair does one step for a transaction that is over, or whose client is suspected (Figure 10).
-// Any number of clients may do so at a time, and the suspected one may go on: what it does then
-// fails, or was done by others.
+// repair does one step for a transaction that is over, or of which the client is
+// suspected (Figure 10):
 //
-//	INIT: the log's word is of an earlier transaction     ABORT; all other locks of the transaction are then released on sight
-//	ABORT, and no log (OPT1)                              change the pointer, so that the client's own CAS fails, then release
-//	DOING                                                 finish it
-//	ABORT or DONE, or the word is of a later transaction  release the lock: it landed late, or was left
+//	INIT: the log's word is of an      ABORT; all other locks of the
+//	earlier transaction                transaction are then released on sight
+//	ABORT, and no log (OPT1)           change the pointer, so that the
+//	                                   client's own CAS fails, then release
+//	DOING                              finish the transaction
+//	ABORT or DONE, or the word is of   release the lock: it landed late, or
+//	a later transaction                was left
+//
+// Any number of clients may repair at a time, and the suspected client may go on:
+// what it does then fails, or was done by others. A crash behind a step leaves a
+// state of this table for the next client.
 func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
 	c, sequence := w.owner(m.Lock), w.sequence(m.Lock)
 	if s.sequence() < sequence {
-		if s.phase() == phaseDoing { // no client begins another transaction before that one is DONE
+		// No client begins a transaction before the one before is DONE.
+		if s.phase() == phaseDoing {
 			return fmt.Errorf("client %d is in transaction %d, and %d is not done: %w", c, sequence, s.sequence(),
 				client.ErrDamaged)
 		}
 		aborted := makeState(phaseAbort, sequence)
 		_, ok, err := w.swap(stepAbort, w.log(c).Add(stateAt), uint64(s), uint64(aborted))
-		if err != nil || !ok { // it moves, or was aborted by others: look again
+		// The holder goes on, or another client has aborted it: look again.
+		if err != nil || !ok {
 			return err
 		}
 		w.stats.Aborted++
@@ -189,31 +218,39 @@ func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
 	switch current := s.sequence() == sequence; {
 	case current && s.phase() == phaseAbort && m.Lock.Alone():
 		return w.steal(at, m)
-	case current && s.phase() == phaseDoing && !m.Lock.Alone(): // alone: it was locked early, and not changed
+	// A lock that is alone was taken early, and its object does not change: it is
+	// released.
+	case current && s.phase() == phaseDoing && !m.Lock.Alone():
 		_, err := w.takeOver(c, s)
 		return err
 	}
 	return w.free(at, m.Lock)
 }
 
-// steal is the repair of OPT1: the pointer gets another count of steals, in place of the paper's
-// copy of the data. If the suspected client's CAS came first the object has its data, and else its
-// CAS fails now.
+// steal is the repair of OPT1: the pointer gets another count of steals, instead
+// of the paper's copy of the data. If the suspected client's CAS came first, the
+// object has its data; else that CAS fails from now on. Only then the lock may be
+// released. A crash in between leaves the lock to the next client, which steals
+// again.
 func (w *Worker) steal(at rdma.Addr, m Meta) error {
 	p, ok := m.Pointer.stolen()
-	if !ok { // until the client is recovered
+	// No steal is left. The lock waits until its client is recovered.
+	if !ok {
 		w.ep.Sleep(w.opt.Drift / 16)
 		return nil
 	}
 	_, ok, err := w.swap(stepSteal, at.Add(8), uint64(m.Pointer), uint64(p))
-	if err != nil || !ok { // the pointer has moved: look again
+	// The pointer has moved: look again.
+	if err != nil || !ok {
 		return err
 	}
 	w.stats.Stolen++
 	return w.free(at, m.Lock)
 }
 
-// takeOver finishes the commit of a suspected client, unless another repair was faster to begin.
+// takeOver finishes the commit of a suspected client, unless another repair began
+// earlier: then its CAS of the takeover fails. A repair that dies leaves the
+// count of takeovers changed, so that others wait for another lease.
 func (w *Worker) takeOver(c rdma.ClientID, s state) (bool, error) {
 	whole, err := w.readLog(c, s)
 	if err != nil || !whole {
@@ -227,8 +264,10 @@ func (w *Worker) takeOver(c rdma.ClientID, s state) (bool, error) {
 	return true, w.finishRecord(c, s.takenOver())
 }
 
-// readLog reads the record of a log in DOING; false: the client has gone on meanwhile. The word was
-// read before, and is changed behind it: so the record is its transaction's.
+// readLog reads the record of a log in DOING into w.record. It returns false if
+// the client has gone on meanwhile. The state was read before the record, and
+// takeOver changes it behind: if that CAS succeeds, the record is that of the
+// state's transaction.
 func (w *Worker) readLog(c rdma.ClientID, s state) (whole bool, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -240,7 +279,7 @@ func (w *Worker) readLog(c rdma.ClientID, s state) (whole bool, err error) {
 	return r.decode(op.Buf) && w.owner(r.lock) == c && w.sequence(r.lock) == s.sequence(), nil
 }
 
-// finishRecord commits the transaction of the record that was read last.
+// finishRecord does steps 4 and 5 of the transaction in w.record.
 func (w *Worker) finishRecord(c rdma.ClientID, s state) error {
 	if err := w.swapPointers(w.record.entries); err != nil {
 		return err
@@ -251,8 +290,9 @@ func (w *Worker) finishRecord(c rdma.ClientID, s state) error {
 	return w.done(c, s.sequence(), s)
 }
 
-// finishLog finishes the commit of a client that does not go on: it is fenced off, or the worker
-// itself.
+// finishLog finishes the commit of a client that does not go on: it is fenced
+// off, or is the worker itself. So the record cannot change, and one that is not
+// whole is damage.
 func (w *Worker) finishLog(c rdma.ClientID, s state) error {
 	if s.phase() != phaseDoing {
 		return nil

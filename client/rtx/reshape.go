@@ -6,23 +6,27 @@ import (
 	"github.com/farkv/farkv/client/chunks"
 )
 
-// A chunk in which nothing is may get buffers of another size, when there are none of that size.
-// Its client does that:
+// A chunk in which nothing is used may get buffers of another size, when no
+// buffer of that size is left. The client that claims it does that:
 //
 //	1  CAS the chunk's word: left -> mine, of the size before
-//	2  READ the headers, and the objects that they name: all buffers are free; t is the latest of their tags
+//	2  READ the headers, and the objects that they name: all buffers are free;
+//	   t is the latest of their tags
 //	3  WRITE headers of the new size, with tag t and no object
 //	4  CAS the chunk's word: -> mine, of the new size
 //
-// A crash before 4 leaves a chunk of the size before: headers of that size are as they were, or
-// name nothing. Behind 4 the headers of the new size say what is free, and what lies between them
-// is never looked at. Step 3 comes first since there may be data of users where a header is to be.
+// A crash before 4 leaves a chunk of the size before: its headers are as they
+// were, or name nothing. Behind 4 the headers of the new size say what is free,
+// and what lies between them is never looked at. Step 3 comes first since a
+// header of the new size may lie where data of users was.
 //
-// Tags go on from t, so that no pointer comes back that a unit had not long ago. For that they must
-// not wrap: a chunk whose latest tag is in the second half of all keeps its size. A chunk that an
-// error leaves behind stays with the client until it closes.
+// Tags go on from t, so a pointer that a unit had not long ago does not come
+// back. For that they must not wrap: a chunk with a latest tag in the second half
+// of all tags keeps its size. A chunk that an error leaves behind stays with the
+// client until it closes.
 
-// reshapeOne gives a chunk of a node the size of a class; false: there is none.
+// reshapeOne gives a chunk of node n the size of a class. It returns false if it
+// finds none that is empty.
 func (m *memory) reshapeOne(class, n int) (reshaped bool, err error) {
 	if m.w.fixed(class) {
 		return false, nil
@@ -40,14 +44,15 @@ func (m *memory) reshapeOne(class, n int) (reshaped bool, err error) {
 	return reshaped, err
 }
 
-// mostTried is how many chunks of other sizes are looked at for one that is empty.
+// mostTried bounds the chunks of other sizes that are looked at for an empty one.
 const mostTried = 8
 
-// fixed reports whether chunks of a class keep their size: indexes have verbs of their own in
-// flight there.
+// fixed reports whether chunks of a class keep their size. Indexes have verbs of
+// their own in flight there, which must not meet buffers of another size.
 func (l *Layout) fixed(class int) bool { return l.Shared>>class&1 != 0 }
 
-// reshape gives a chunk the size of a class, if nothing is in it, and no other client is faster.
+// reshape gives a chunk the size of a class, if nothing in it is used, and no
+// other client is faster. If the chunk is not empty, it is given back.
 func (m *memory) reshape(class int, left chunks.Chunk) (bool, error) {
 	w, a := m.w, &m.w.data
 	got, err := m.table.Claim(a, []chunks.Chunk{left})
@@ -77,7 +82,8 @@ func (m *memory) reshape(class int, left chunks.Chunk) (bool, error) {
 	return true, err
 }
 
-// latest returns the latest tag of a chunk's buffers, and whether all of them are free.
+// latest returns the latest tag of a chunk's buffers, and whether all of them are
+// free.
 func (m *memory) latest(c *chunk) (tag uint64, empty bool, err error) {
 	free := 0
 	err = m.freeBuffers([]*chunk{c}, func(it item) {
@@ -87,7 +93,7 @@ func (m *memory) latest(c *chunk) (tag uint64, empty bool, err error) {
 	return tag, free == len(c.items), err
 }
 
-// stamp writes headers of buffers of a class, which are of no object.
+// stamp writes headers of buffers of a class that name no object.
 func (m *memory) stamp(c *chunk, class int, tag uint64) error {
 	w := m.w
 	for from := 0; from < w.buffers(class); from += scanAtOnce {

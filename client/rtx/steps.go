@@ -35,7 +35,8 @@ const (
 	stepScanObjects  rdma.Step = "scan objects"    // that buffers say they are of
 )
 
-// Steps are the steps of the protocol, as traces show them and faults can be set to them.
+// Steps are the steps of the protocol, as traces show them. A fault can be set to
+// one of them.
 var Steps = []rdma.Step{
 	stepReadMeta, stepReadData, stepLockEarly, stepLock, stepValidate, stepDecide, stepSwapPointer, stepUnlock,
 	stepWriteData,

@@ -9,17 +9,22 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Survey says how much of a pool was handed out to clients, of all nodes that answer. What clients
-// have handed out, they may have free.
+// Survey says how much of a pool was handed out to clients, on all nodes that
+// answer. A client may have some of what was handed out to it free.
 type Survey struct {
-	Objects, MostObjects uint64   // room for metadata, and how much of it there is
-	Chunks               []uint64 // of data that were handed out, by size
-	MostChunks           uint64
-	Owned                uint64 // chunks, of either kind, that a client has now
+	// Objects is the room for metadata that was handed out, and MostObjects how
+	// much there is.
+	Objects, MostObjects uint64
+	// Chunks counts the chunks of data that were handed out, by size.
+	Chunks []uint64
+	// MostChunks is the number of chunks of data in the pool.
+	MostChunks uint64
+	// Owned counts the chunks, of either kind, that a client has now.
+	Owned uint64
 }
 
-// Survey reads the tables of a pool, in the time of each for one trip, by any endpoint, also one
-// without an identity. Clients may work meanwhile.
+// Survey reads the tables of a pool. It takes each for one trip at most. Any
+// endpoint will do, also one without an identity. Clients may work meanwhile.
 func (l *Layout) Survey(ep rdma.Endpoint, each time.Duration) (Survey, error) {
 	s := Survey{Chunks: make([]uint64, len(l.Sizes))}
 	s.MostObjects = uint64(l.Nodes) * l.metas.Count * ChunkObjects
@@ -36,7 +41,7 @@ func (l *Layout) Survey(ep rdma.Endpoint, each time.Duration) (Survey, error) {
 	return s, nil
 }
 
-// add adds the words of some chunks.
+// add counts the words of some chunks.
 func (s *Survey) add(metas bool, all []node.Entry) {
 	for _, e := range all {
 		switch {

@@ -10,22 +10,37 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Tx is a transaction that is being run: see Worker.Run. Its methods return an error when it has to
-// be run again; the closure returns it, or any other.
+// Tx is a transaction that runs: see Worker.Run. When a method returns an error,
+// the transaction has to be run again, or cannot succeed. The closure returns
+// that error, or another one. A Tx is the worker's, and is used again by its next
+// attempt.
 type Tx struct {
-	w        *Worker
-	objects  []object
-	index    map[Ref]int
-	writes   int // objects that are changed
-	held     int // locks that were taken early
+	w *Worker
+	// objects has all that the attempt has met, in this order. Their buffers are
+	// used again by later attempts.
+	objects []object
+	// index finds an object in objects.
+	index map[Ref]int
+	// writes counts the objects that are changed; at most Shape.Writes.
+	writes int
+	// held counts the locks that were taken before the commit. While it is not 0
+	// the transaction must not wait for a lock: two of them could wait for each
+	// other.
+	held int
+	// sequence is 0 until the attempt needs a lock or metadata: see number.
 	sequence uint64
-	takes    time.Duration // what the closure says that it takes
-	checks   []check
-	guesses  []guess
-	err      error // why it cannot go on
-	blocked  Ref   // whose lock is in the way; 0: nothing is
-	late     int   // calls behind err
-	again    bool  // it is not the first attempt
+	// takes is what the closure has declared by Takes.
+	takes   time.Duration
+	checks  []check
+	guesses []guess
+	// err ends the attempt: all later calls return it.
+	err error
+	// blocked is the object of which the lock is in the way; 0: there is none.
+	blocked Ref
+	// late counts calls after err was set.
+	late int
+	// again: it is not the first attempt.
+	again bool
 }
 
 // change is what a transaction does to an object.
@@ -37,53 +52,74 @@ const (
 	freed
 )
 
-// object is one that a transaction has met.
+// object is an object that a transaction has met.
 type object struct {
-	ref     Ref
-	at      rdma.Addr // of its metadata
-	seen    Meta      // of the execution phase: what it is validated by
-	there   bool      // it has data
-	created bool      // by the transaction
-	relaxed bool      // it is not validated
-	same    func(now []byte) bool
-	change  change
-	lock    Lock   // that is held; 0: none
-	data    []byte // as it was read
-	next    []byte // as it is to be, where it is written
-	item    item   // the buffer for that
-	slot    slot   // of an object that is created
+	ref Ref
+	// at is the address of the metadata.
+	at rdma.Addr
+	// seen is the metadata as the execution phase has READ it. The validation
+	// compares with it, and the CASes of the commit expect it.
+	seen Meta
+	// there: the object has data, as far as the transaction sees it.
+	there bool
+	// created: the transaction makes the object.
+	created bool
+	// relaxed: the object is not validated (OPT2).
+	relaxed bool
+	// same is asked when the object has changed (OPT2); nil: any change ends the
+	// attempt.
+	same   func(now []byte) bool
+	change change
+	// lock is the word that the transaction has put there, and holds; 0: none. It
+	// may also be a lock of which the CAS has an unknown outcome: see unsure.
+	lock Lock
+	// data is a copy of what was READ.
+	data []byte
+	// next is a copy of the data that the commit installs, if the object is
+	// written.
+	next []byte
+	// item is the buffer for next, from takeBuffers until settled.
+	item item
+	// slot is the metadata of an object that is created.
+	slot slot
 }
 
+// guess is the metadata of an object as the caller has seen it: see Tx.Guess.
 type guess struct {
 	ref  Ref
 	meta Meta
 }
 
+// check is what the closure adds to the validation: see Tx.Check.
 type check struct {
 	post func(b *rdma.Batch)
 	ok   func() bool
 }
 
-// errConflict ends an attempt: another transaction was in the way.
+// errConflict ends an attempt because another transaction was in the way. The
+// attempt has changed nothing, and Run makes another one.
 var errConflict = errors.New("transaction has to be run again")
 
-// conflicts paces the attempts of a transaction. A pause is about what another transaction takes,
-// and differs between clients: two that are in each other's way do not meet again and again. From
-// some tries on one of them has the time for a whole transaction.
+// conflicts paces the attempts of a transaction. A pause is about what another
+// transaction takes, from 2 to 500 µs, and differs between clients: so two
+// clients that collide do not do so again and again. A late transaction makes no
+// pauses.
 func conflicts(w *Worker) kit.Retry {
 	own := time.Duration(w.id%8) * time.Microsecond
 	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
 	return kit.Retry{Env: w.ep, Pause: kit.Unless(w.late, pause), Over: w.over}
 }
 
-// Run runs a transaction: what f reads existed at one moment, at which everything that it changes
-// takes effect, all or nothing, whenever the client crashes. It runs f again until no other
-// transaction is in the way, for Options.Timeout at most. f must have no other effects than by its
-// Tx, and must not keep it. When f returns an error, or panics, nothing is changed, and that is
-// what Run returns.
+// Run runs a transaction. What f reads existed at one moment, at which everything
+// that it changes takes effect: all or nothing, whenever the client crashes. Run
+// calls f again until no other transaction is in the way, for Options.Timeout at
+// most. f must have no effects other than by its Tx, and must not keep the Tx.
+// When f returns an error, or panics, nothing is changed, and Run returns that
+// error, or panics.
 //
-// The error wraps client.ErrUncertain when the transaction may have taken effect, or may yet;
-// rdma.ErrTimeout when it found no end in time, and changed nothing.
+// The error wraps client.ErrUncertain when the transaction may have taken effect,
+// or may yet. It wraps rdma.ErrTimeout when the transaction found no end in time,
+// and changed nothing.
 func (w *Worker) Run(f func(tx *Tx) error) error {
 	w.begin()
 	if err := w.resume(); err != nil {
@@ -108,13 +144,18 @@ func (w *Worker) Run(f func(tx *Tx) error) error {
 	}
 }
 
-// attempt runs f once, and commits. It returns what is in the way, too.
+// attempt runs f once, and commits. It also returns the object of which the lock
+// is in the way.
+//
+// A panic of f is passed on after the locks were released: f has only seen a
+// state that existed. A panic of Tx.dead, in a closure that ignores errors,
+// becomes the error of the attempt.
 func (w *Worker) attempt(f func(tx *Tx) error) (blocked Ref, err error) {
 	tx := &w.tx
 	tx.begin()
 	committing := false
 	defer func() {
-		if !committing { // f panicked, at a state that existed
+		if !committing {
 			tx.abort()
 			if tx.late > mostLate && recover() != nil {
 				blocked, err = tx.blocked, tx.err
@@ -125,7 +166,7 @@ func (w *Worker) attempt(f func(tx *Tx) error) (blocked Ref, err error) {
 	committing = true
 	switch {
 	case tx.err != nil:
-		err = tx.err // whatever f made of it
+		err = tx.err
 	case err == nil:
 		return tx.blocked, tx.commit()
 	}
@@ -133,6 +174,8 @@ func (w *Worker) attempt(f func(tx *Tx) error) (blocked Ref, err error) {
 	return tx.blocked, err
 }
 
+// begin empties the transaction for another attempt. Maps and buffers are used
+// again.
 func (tx *Tx) begin() {
 	if tx.index == nil {
 		tx.index = map[Ref]int{}
@@ -143,11 +186,11 @@ func (tx *Tx) begin() {
 	tx.err, tx.blocked, tx.late = nil, 0, 0
 }
 
-// mostLate bounds how often a closure may go on behind an error: one that never looks at errors
-// would not end.
+// mostLate bounds how often a closure may go on behind an error. A closure that
+// never looks at errors would not end.
 const mostLate = 1000
 
-// fail ends the attempt. All later calls return the same error.
+// fail ends the attempt. All later calls return the first error.
 func (tx *Tx) fail(err error) error {
 	if tx.err == nil {
 		tx.err = err
@@ -155,7 +198,8 @@ func (tx *Tx) fail(err error) error {
 	return tx.err
 }
 
-// dead returns why the transaction cannot go on, if so.
+// dead returns the error that has ended the attempt, if any. It panics behind
+// mostLate calls, to end a closure that does not return.
 func (tx *Tx) dead() error {
 	if tx.err == nil {
 		return nil
@@ -166,7 +210,8 @@ func (tx *Tx) dead() error {
 	return tx.err
 }
 
-// conflict ends the attempt because of an object; blocked: its lock is held.
+// conflict ends the attempt because an object was changed, or is locked. blocked:
+// its lock is held, and Run waits for it before the next attempt.
 func (tx *Tx) conflict(o *object, blocked bool) error {
 	if blocked && tx.blocked == 0 {
 		tx.blocked = o.ref
@@ -174,10 +219,11 @@ func (tx *Tx) conflict(o *object, blocked bool) error {
 	return tx.fail(errConflict)
 }
 
-// Read returns the data of an object, or an error wrapping ErrNoObject. It is valid until f
-// returns, and not to be changed. All that the transaction has read existed at one moment: when it
-// does not, the error tells f to return. It takes 2 trips, and none when the transaction has the
-// object.
+// Read returns the data of an object, or an error wrapping ErrNoObject. The data
+// is the transaction's: it is valid until f returns, and must not be changed. All
+// that the transaction has read existed at one moment. Where there is no such
+// moment the error tells f to return. Read takes 2 trips, and none when the
+// transaction has the object.
 func (tx *Tx) Read(r Ref) ([]byte, error) {
 	o, err := tx.load(r, false)
 	if err != nil {
@@ -192,16 +238,18 @@ func (tx *Tx) Read(r Ref) ([]byte, error) {
 	return o.data, nil
 }
 
-// Guess says what an object's metadata is, as far as the caller knows: from Worker.Seen, or from a
-// READ of its own. Where it is right the transaction takes a trip less to read the object, or to
-// lock it; where not, as many as without. An attempt behind the first one makes no guesses.
+// Guess says what an object's metadata is, as far as the caller knows: from
+// Worker.Seen, or from a READ of its own. If the guess is right, the transaction
+// takes a trip less to read or lock the object. If it is wrong, the transaction
+// takes as many trips as without. Attempts after the first one make no guesses.
 func (tx *Tx) Guess(r Ref, m Meta) {
 	if !m.Lock.Held() && !tx.again {
 		tx.guesses = append(tx.guesses, guess{r, m})
 	}
 }
 
-// guessed takes what was guessed of an object, once.
+// guessed puts a guess of an object into o.seen. Each guess is used once: a wrong
+// one must not be tried again.
 func (tx *Tx) guessed(o *object) bool {
 	for i := range tx.guesses {
 		if g := &tx.guesses[i]; g.ref == o.ref {
@@ -212,8 +260,8 @@ func (tx *Tx) guessed(o *object) bool {
 	return false
 }
 
-// Seen returns the metadata of an object as the worker's last transaction has left it, or has read
-// it, for Tx.Guess. Others may have changed it since.
+// Seen returns the metadata of an object as the worker's last transaction has
+// left or read it, for Tx.Guess. Other clients may have changed it since.
 func (w *Worker) Seen(r Ref) (m Meta, ok bool) {
 	if i, ok := w.tx.index[r]; ok {
 		return w.tx.objects[i].seen, true
@@ -221,10 +269,11 @@ func (w *Worker) Seen(r Ref) (m Meta, ok bool) {
 	return Meta{}, false
 }
 
-// ReadIf is Read for an object that may change behind the transaction's back (OPT2): same tells of
-// its data as it is now whether what f did is still right; nil data: it was freed. It is called
-// while the transaction goes on, and must not use it. An object that f changes, too, is not asked
-// about.
+// ReadIf is Read of an object that may change before the transaction commits
+// (OPT2). When it has changed, same is called with its data as it is now; nil: it
+// was freed. same reports whether what f did is still right. It is called while
+// the transaction goes on, and must not use the Tx. It is not called for an
+// object that f changes, too.
 func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
 	data, err := tx.Read(r)
 	if err == nil {
@@ -233,29 +282,33 @@ func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
 	return data, err
 }
 
-// Relax takes an object out of what is validated (OPT2): f has used it to find its way, and what it
-// found says of itself whether it is right, as fence keys do. Objects that are changed, or locked,
-// stay.
+// Relax leaves an object out of the validation (OPT2). f has used the object to
+// find its way only, and what it found there shows by itself whether it is right,
+// as fence keys do. Objects that are changed or locked are validated all the
+// same.
 func (tx *Tx) Relax(r Ref) {
 	if i, ok := tx.index[r]; ok {
 		tx.objects[i].relaxed = true
 	}
 }
 
-// Check adds verbs of the caller's to the validation of a transaction that changes something
-// (OPT2): post adds them to the batch that validates, behind the locks, and ok says, when they are
-// complete, whether the transaction may commit. They must be READs.
+// Check adds verbs of the caller's to the validation of a transaction that
+// changes something (OPT2). post adds them to the batch that validates, behind
+// the locks. When they are complete, ok reports whether the transaction may
+// commit. They must be READs: a validation may be made several times, and its
+// attempt may fail. The batch stays the transaction's.
 func (tx *Tx) Check(post func(b *rdma.Batch), ok func() bool) {
 	tx.checks = append(tx.checks, check{post, ok})
 }
 
-// Takes says for how long the transaction may hold its locks beyond what its objects take, 100 µs
-// each: a client that waits for them does not suspect it earlier. It is called before Lock.
-// Longest: see Lock. What takes long calls Renew.
+// Takes says for how long the transaction may hold its locks beyond the 100 µs
+// that each of its objects adds. A client that waits for the locks does not
+// suspect it earlier. Takes is called before Lock. The longest lease is 3.3 s: a
+// transaction that takes longer calls Renew.
 func (tx *Tx) Takes(d time.Duration) { tx.takes = max(tx.takes, d) }
 
-// Write replaces the data of an object, or gives data to a root that has none. data is copied. The
-// error wraps ErrNoObject, client.ErrTooLarge or ErrTooMany.
+// Write replaces the data of an object, or gives data to a root that has none.
+// data is copied. The error wraps ErrNoObject, client.ErrTooLarge or ErrTooMany.
 func (tx *Tx) Write(r Ref, data []byte) error {
 	o, err := tx.load(r, true)
 	if err != nil {
@@ -267,15 +320,16 @@ func (tx *Tx) Write(r Ref, data []byte) error {
 	return tx.change(o, written, data)
 }
 
-// New makes an object, on the nodes in turn, and returns its name. The error wraps client.ErrFull
-// or those of Write.
+// New makes an object, on the nodes in turn, and returns its name. The name is
+// valid if the transaction commits. The error wraps client.ErrFull, or is one of
+// Write's.
 func (tx *Tx) New(data []byte) (Ref, error) {
 	w := tx.w
 	w.memory.turn++
 	return tx.NewOn(w.memory.turn%w.Nodes, data)
 }
 
-// NewOn is New on a node, or another one if that is full.
+// NewOn is New on a node, or on another one if that is full.
 func (tx *Tx) NewOn(node int, data []byte) (Ref, error) {
 	if err := tx.dead(); err != nil {
 		return 0, err
@@ -299,10 +353,11 @@ func (tx *Tx) NewOn(node int, data []byte) (Ref, error) {
 	return r, tx.change(o, written, data)
 }
 
-// life tells objects of the same metadata apart.
+// life distinguishes objects that have the same metadata one after another. It
+// mixes owner and sequence, so it repeats rarely, but it may.
 func (tx *Tx) life() uint64 { return (tx.sequence*0x9e37 + uint64(tx.w.id)) & 0xffff }
 
-// Free frees an object. A root is without data then.
+// Free frees an object. A root is without data then, and may be written again.
 func (tx *Tx) Free(r Ref) error {
 	o, err := tx.load(r, true)
 	if err != nil {
@@ -314,12 +369,13 @@ func (tx *Tx) Free(r Ref) error {
 	return tx.change(o, freed, nil)
 }
 
-// change notes what becomes of an object.
+// change notes what becomes of an object, and counts the objects that change. An
+// object that the transaction made and frees again does not change.
 func (tx *Tx) change(o *object, c change, data []byte) error {
 	if err := tx.fits(data); err != nil {
 		return err
 	}
-	if c == freed && tx.w.Absent(o.seen.Pointer) { // it was made by this transaction
+	if c == freed && tx.w.Absent(o.seen.Pointer) {
 		c = unchanged
 	}
 	switch {
@@ -336,6 +392,7 @@ func (tx *Tx) change(o *object, c change, data []byte) error {
 	return nil
 }
 
+// fits returns an error if no buffer is large enough.
 func (tx *Tx) fits(data []byte) error {
 	if _, ok := tx.w.classOf(len(data)); !ok {
 		return fmt.Errorf("an object of %d bytes: %w", len(data), client.ErrTooLarge)
@@ -343,7 +400,8 @@ func (tx *Tx) fits(data []byte) error {
 	return nil
 }
 
-// add adds an object that the transaction has met.
+// add adds an object that the transaction has met. It keeps the buffers of the
+// object that had this place before. The pointer is valid until the next add.
 func (tx *Tx) add(r Ref) *object {
 	n := len(tx.objects)
 	if n < cap(tx.objects) {

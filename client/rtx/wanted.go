@@ -7,23 +7,26 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A lock is taken by whichever transaction comes first when it is free. Where many clients change
-// one object, and share few processors, one of them may come too late for as long as its whole time
-// lasts. So a transaction that has waited for a part of its time is late. It makes the lock that it
-// meets wanted, by a CAS that changes one bit of its holder's word. The bit stays when the lock is
-// released: then only a transaction that is late takes it, at once. The one that does leaves the
-// lock wanted, since others may be late, too; one that is not late takes the lock when it has
-// stayed free for a moment, and leaves it as any other.
+// A free lock is for whichever transaction comes first. If many clients change
+// one object, and share few processors, one of them may come too late for as long
+// as its whole time lasts. So a transaction that has waited for a part of its
+// time is late. It makes the lock that it meets wanted, by a CAS that changes one
+// bit of its holder's word. The bit stays when the lock is released. From then on
+// only a late transaction takes the lock, at once. It leaves the lock wanted,
+// since other transactions may be late, too. A transaction that is not late takes
+// the lock when it has stayed free for a moment, and clears the bit.
 //
-// The bit says which client comes next, and never which one holds: owner and sequence are those of
-// the holder, and a word with the bit comes back as little as one without. A holder whose CAS meets
-// the bit does it once more. Where it does not, or dies, the lock is one that others release, on
-// sight or behind its lease. Nothing is posted for the bit where no client is late.
+// The bit says which client comes next, and never which one holds the lock: owner
+// and sequence are those of the holder, and a word with the bit comes back as
+// little as one without. A holder repeats a CAS that meets the bit. If it does
+// not, or dies, other clients release the lock, on sight or after its lease.
+// While no client is late nothing is posted for the bit.
 
 // late reports whether a transaction has waited for long: see Options.Late.
 func (w *Worker) late() bool { return w.left() < w.opt.Timeout-w.opt.Late }
 
-// want makes a lock wanted that another client holds. Where that lets go meanwhile nothing changes.
+// want makes a lock wanted that another client holds. If the holder releases it
+// meanwhile, nothing changes.
 func (w *Worker) want(at rdma.Addr, k Lock) error {
 	_, ok, err := w.swap(stepAwait, at, uint64(k), uint64(k|lockWanted))
 	if ok {
@@ -32,7 +35,8 @@ func (w *Worker) want(at rdma.Addr, k Lock) error {
 	return err
 }
 
-// mayLock reports whether the worker's transaction may lock an object whose lock is as it says.
+// mayLock reports whether the worker's transaction may lock an object that has
+// the lock k. A wanted lock is left to late transactions for as long as lapse.
 func (w *Worker) mayLock(at rdma.Addr, k Lock) bool {
 	switch v := &w.watch; {
 	case k.Held():
@@ -44,14 +48,17 @@ func (w *Worker) mayLock(at rdma.Addr, k Lock) bool {
 	}
 }
 
-// lapseShare: a lock that is wanted is not kept for transactions that are late behind a part of a
-// lease, one of so many: two of the longest pauses between their looks.
+// lapseShare is the part of Drift for which a wanted lock is left to late
+// transactions: one of so many. It is twice the longest pause between their
+// looks.
 const lapseShare = 8
 
+// lapse is that time.
 func (w *Worker) lapse() time.Duration { return w.opt.Drift / lapseShare }
 
-// inPlaceOf is the word of a lock of the worker's transaction where it takes the place of another
-// one.
+// inPlaceOf returns the word of a lock k of the worker's transaction when it
+// replaces the word before. A late transaction keeps the wanted bit, for other
+// late ones.
 func (w *Worker) inPlaceOf(before, k Lock) Lock {
 	if w.late() {
 		return k | before&lockWanted
@@ -59,8 +66,8 @@ func (w *Worker) inPlaceOf(before, k Lock) Lock {
 	return k
 }
 
-// yield ends the attempt where an object that is to be locked is another transaction's to lock
-// next.
+// yield ends the attempt if an object that is to be locked is another
+// transaction's to lock next.
 func (tx *Tx) yield() error {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -71,8 +78,9 @@ func (tx *Tx) yield() error {
 	return nil
 }
 
-// lockWanted gives objects the lock with a log whose locks, which were taken early, have become
-// wanted since.
+// lockWanted gives the lock with a log to objects for which the early lock has
+// become wanted since. Their CAS in lockAll failed for that reason only. One more
+// try is enough: a wanted lock becomes nothing else while it is held.
 func (tx *Tx) lockWanted(lock Lock) error {
 	w := tx.w
 	b := w.ep.Batch()
@@ -108,8 +116,9 @@ func (tx *Tx) lockWanted(lock Lock) error {
 	return tx.err
 }
 
-// releaseWanted releases the locks that a batch of releases has found wanted. Once is enough: a
-// lock that is wanted becomes nothing else while it is held.
+// releaseWanted releases the locks that a batch of releases has found wanted.
+// Once is enough: a wanted lock becomes nothing else while it is held. Nothing
+// waits for these CASes; without them other clients release the locks.
 func (w *Worker) releaseWanted(was *rdma.Batch) {
 	var b *rdma.Batch
 	for i := range was.Len() {

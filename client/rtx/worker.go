@@ -10,36 +10,41 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Options of a Worker. The zero value has the paper's.
+// Options of a Worker. Fields that are zero get the paper's values.
 type Options struct {
-	// Drift is the part of a lease that is there for clocks and schedulers; 8 ms by default (section
-	// 6.1). All clients of a pool should have the same.
+	// Drift is the part of a lease that allows for clocks and schedulers; 8 ms by
+	// default (section 6.1). All clients of a pool should have the same.
 	Drift time.Duration
-	// Timeout bounds a transaction with all its retries; 1 s by default. What was decided by then is
-	// brought to its end within as long again.
+	// Timeout bounds a transaction with all its attempts; 1 s by default. What
+	// was decided by then is finished within as long again.
 	Timeout time.Duration
-	// Quarantine is how long a buffer is not used again once no object names it. It bounds how soon
-	// tags come back: by default behind an hour, or when each use waits for Drift: see README,
-	// "Widths".
+	// Quarantine is for how long a buffer is not used again after the last object
+	// that named it. It bounds how soon a tag comes back. By default a tag comes
+	// back after an hour at the earliest, or when each use of a buffer waits for
+	// Drift: see README, "Widths".
 	Quarantine time.Duration
-	// Flat leaves out of the leases of its locks what their transactions expect to take: without the
-	// regulation of section 4.3.
+	// Flat makes all leases as long as Drift: they do not grow with what a
+	// transaction expects to take. So the regulation of section 4.3 is off.
 	Flat bool
-	// Late is for how long a transaction waits for locks of others, before a lock that it meets
-	// becomes wanted: none locks that one next which is not late. An eighth of Timeout by default.
+	// Late is for how long a transaction waits for locks of others before it
+	// makes the lock that it meets wanted. Only late transactions lock a wanted
+	// one next. An eighth of Timeout by default.
 	Late time.Duration
-	// Log keeps a log of transactions that change one object, too: without OPT1.
+	// Log keeps a log of transactions that change one object, too: OPT1 is off.
 	Log bool
 }
 
-// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge,
-// client.ErrDamaged, and those of package rdma. An error that wraps rdma.ErrTimeout and not
-// client.ErrUncertain ends a transaction that changed nothing.
+// These are errors that callers branch on, beside client.ErrUncertain,
+// client.ErrFull, client.ErrTooLarge, client.ErrDamaged, and those of package
+// rdma. An error that wraps rdma.ErrTimeout, and not client.ErrUncertain, ends a
+// transaction that changed nothing.
 var (
-	// ErrNoObject ends a Read, Write, Free or Lock of an object that is not there.
+	// ErrNoObject ends a Read, Write, Free or Lock of an object that is not
+	// there.
 	ErrNoObject = errors.New("no such object")
-	// ErrRetired ends all transactions of a worker whose identity has used up its sequences: after
-	// years, as each transaction takes one.
+	// ErrRetired ends all transactions of a worker if its identity has used up
+	// its sequences. Each attempt that locks something takes one, so this takes
+	// years.
 	ErrRetired = errors.New("client has used up its transactions")
 	// ErrTooMany ends a transaction that changes more objects than Shape.Writes.
 	ErrTooMany = errors.New("transaction changes too many objects")
@@ -47,52 +52,83 @@ var (
 
 // Stats count what a worker did. They only grow.
 type Stats struct {
-	Commits, Alone uint64 // transactions that changed something; of them those of one object without a log
-	Retries        uint64 // closures that were run again
-	Waits          uint64 // locks of others that were waited for
-	Wanted         uint64 // of them those that became wanted
-	Freed          uint64 // locks that were released since their transaction is over
-	Aborted        uint64 // transactions of others that were aborted
-	Stolen         uint64 // locks of OPT1 that were repaired
-	Finished       uint64 // commits of others that were taken over
-	Lost           uint64 // own transactions that others aborted, or whose locks they released
-	Claims, Scans  uint64 // chunks that were claimed and scanned
+	// Commits counts transactions that changed something, and Alone those of them
+	// that changed one object without a log.
+	Commits, Alone uint64
+	// Retries counts closures that were run again.
+	Retries uint64
+	// Waits counts locks of others that were waited for, and Wanted those of them
+	// that were made wanted.
+	Waits  uint64
+	Wanted uint64
+	// Freed counts locks that were released because their transaction is over.
+	Freed uint64
+	// Aborted counts transactions of others that were aborted.
+	Aborted uint64
+	// Stolen counts locks of OPT1 that were repaired.
+	Stolen uint64
+	// Finished counts commits of others that were taken over.
+	Finished uint64
+	// Lost counts own transactions that other clients aborted, or of which they
+	// released a lock.
+	Lost uint64
+	// Claims and Scans count chunks that were claimed and scanned.
+	Claims, Scans uint64
 }
 
-// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for
-// concurrent use. A client that has several operations in flight has several workers (the paper's
-// coroutines): each has an identity, and so a log.
+// Worker runs transactions, one at a time, with an endpoint of its own. It is not
+// safe for concurrent use. A client that has several operations in flight has
+// several workers (the paper's coroutines). Each has an identity, and so a log.
 type Worker struct {
 	*Layout
-	ep      rdma.Endpoint
-	opt     Options
-	id      rdma.ClientID
+	ep  rdma.Endpoint
+	opt Options
+	id  rdma.ClientID
+	// numbers hands out sequences, and keeps the durable ceiling above them.
 	numbers *kit.Numbers
-	view    *kit.Member
-	// Each transaction, and each wait, has a copy.
+	// view follows the pool's membership.
+	view *kit.Member
+	// conflicts and waits are copied by each transaction and each wait.
 	conflicts, waits kit.Retry
-	state            state         // of the own log, as it was met last
-	spare            time.Duration // that is left of a transaction's time, as of looked
-	shared           bool          // by all transactions, until the next Span
-	looked           time.Duration
-	sent             bool // the last batch was posted
-	tx               Tx
-	flying           []*rdma.Batch // that a wait gave up
-	releases         []*rdma.Batch // of locks, that are not waited for
-	pending          kit.Unresolved[pending]
-	memory           memory
-	watch            watch
-	record           record // that was read last
-	each             []reading
-	seenData         []byte // by Look
-	stats            Stats
+	// state is the word of the own log as it was seen last. Other clients may
+	// have changed it since.
+	state state
+	// spare is what was left of a transaction's time at the moment looked.
+	spare time.Duration
+	// shared: all transactions until the next Span have this time together.
+	shared bool
+	looked time.Duration
+	// sent: the last batch was posted. If the wait for it failed, its verbs may
+	// still take effect.
+	sent bool
+	tx   Tx
+	// flying are batches that a wait gave up. Until they are complete their verbs
+	// may land at any time, and their buffers are in use.
+	flying []*rdma.Batch
+	// releases are batches that release locks, which no transaction waits for.
+	releases []*rdma.Batch
+	// pending are transactions of unknown outcome.
+	pending kit.Unresolved[pending]
+	memory  memory
+	watch   watch
+	// record is the one that was read or written last. Its entries are used
+	// again.
+	record record
+	// each are the objects that Each reads.
+	each []reading
+	// seenData is what Look has returned.
+	seenData []byte
+	stats    Stats
 }
 
-// tagLife is behind which time a tag of a buffer comes back at the earliest, where tags are not
-// narrow. It is far above the time for which a verb can be on its way.
+// tagLife is the time after which a tag of a buffer comes back at the earliest,
+// if tags are not narrow. It is far above the time for which a verb can be in
+// flight.
 const tagLife = time.Hour
 
-// Open returns a worker of an endpoint, whose identity is 1 to Shape.Clients.
+// Open returns a worker of an endpoint, which has an identity of 1 to
+// Shape.Clients. It recovers what an earlier holder of the identity has left. The
+// endpoint stays the caller's, and must not be used otherwise until Close.
 func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if o.Drift <= 0 {
 		o.Drift = 8 * time.Millisecond
@@ -122,17 +158,20 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if w.numbers, err = kit.OpenNumbers(w.ceiling(w.id), sequencesAhead); err != nil {
 		return nil, fmt.Errorf("read the ceiling of client %d: %w", w.id, err)
 	}
-	if err := w.Recover(w.id); err != nil { // what an earlier holder left; all of its verbs have landed
+	// All verbs of the earlier holder have landed: the identity was not free
+	// before.
+	if err := w.Recover(w.id); err != nil {
 		return nil, err
 	}
 	w.state, err = w.readState(w.id)
 	return w, err
 }
 
-// sequencesAhead is how many sequences a worker reserves at a time: one WRITE more for so many
-// transactions.
+// sequencesAhead is how many sequences a worker reserves at a time. So many
+// transactions take one WRITE of the ceiling.
 const sequencesAhead = 1 << 12
 
+// ceiling is the durable number above all sequences of a client, in its log.
 func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
 	return &kit.Everywhere{At: []rdma.Addr{w.log(c).Add(ceilingAt)}, Batch: w.ep.Batch, Do: w.do}
 }
@@ -140,8 +179,8 @@ func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
 // Stats returns the counters.
 func (w *Worker) Stats() Stats { return w.stats }
 
-// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the
-// client is to be recovered.
+// Close gives back what the worker holds in the pool. The endpoint stays open. If
+// Close fails the client is to be recovered.
 func (w *Worker) Close() error {
 	w.extend()
 	err := w.leave()
@@ -154,6 +193,9 @@ func (w *Worker) Close() error {
 	return nil
 }
 
+// leave finishes all transactions, and gives back the chunks that the pool's
+// tables say the client has. A crash in between leaves the other chunks to
+// Recover.
 func (w *Worker) leave() error {
 	if err := w.settle(); err != nil {
 		return err
@@ -172,9 +214,9 @@ func (w *Worker) leave() error {
 // extend begins a new span of time.
 func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
 
-// Span begins a span of Options.Timeout for all that the worker does from now on, until the next
-// one: an operation of an index that takes several transactions takes no longer than one would.
-// Without it each has its own.
+// Span begins a span of Options.Timeout for all that the worker does until the
+// next Span. So an operation of an index that takes several transactions takes no
+// longer than one of them would. Without Span each transaction has its own time.
 func (w *Worker) Span() {
 	w.extend()
 	w.shared = true
@@ -183,7 +225,7 @@ func (w *Worker) Span() {
 // Over reports whether the time of a Span is over.
 func (w *Worker) Over() bool { return w.over() }
 
-// begin begins the span of a transaction.
+// begin begins the span of a transaction, unless Span has begun one.
 func (w *Worker) begin() {
 	w.reap()
 	if !w.shared {
@@ -191,11 +233,12 @@ func (w *Worker) begin() {
 	}
 }
 
-// timeShares is into how many parts a transaction's time falls. What passes between two looks at
-// the clock counts as one part at most: the clock may have been set.
+// timeShares is the number of parts of a transaction's time. What passes between
+// two looks at the clock counts as one part at most: the clock may have been set.
 const timeShares = 4
 
-// left returns how much of the time is left.
+// left returns how much of the time is left. It does not rely on the clock to be
+// right, only on its differences, within timeShares.
 func (w *Worker) left() time.Duration {
 	now := w.ep.Now()
 	w.spare -= min(max(now-w.looked, 0), w.opt.Timeout/timeShares)
@@ -203,13 +246,16 @@ func (w *Worker) left() time.Duration {
 	return w.spare
 }
 
+// over reports whether no time is left.
 func (w *Worker) over() bool { return w.left() <= 0 }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
 
-// do posts a batch as a step of the protocol and waits for all of it, as long as there is time;
-// with none left it posts nothing.
+// do posts a batch as a step of the protocol, and waits for all of it as long as
+// there is time. With no time left it posts nothing. Afterwards w.sent reports
+// whether the batch was posted. An error of one verb is the batch's error. The
+// batch stays the caller's, which hands it to drop.
 func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 	w.sent = false
 	left := w.left()
@@ -229,7 +275,8 @@ func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// drop releases a batch once nothing of it is in flight.
+// drop releases a batch, or keeps it until nothing of it is in flight. The caller
+// must not use the batch or its buffers any more.
 func (w *Worker) drop(b *rdma.Batch) {
 	if b.Finished() {
 		b.Release()
@@ -238,8 +285,9 @@ func (w *Worker) drop(b *rdma.Batch) {
 	w.flying = append(w.flying, b)
 }
 
-// land waits for verbs that are in flight. Until they have landed the client must not do what they
-// could undo.
+// land waits for all verbs that are in flight. Until they have landed the client
+// must not do what they could undo. Releases come first, since they may leave
+// other batches in flight.
 func (w *Worker) land() error {
 	for _, list := range []*[]*rdma.Batch{&w.releases, &w.flying} { // what the first leave is in the second
 		for n := len(*list) - 1; n >= 0; n-- {
@@ -257,12 +305,12 @@ func (w *Worker) land() error {
 	return nil
 }
 
-// mostReleases bounds the releases of locks that are in flight.
+// mostReleases bounds the batches of releases that are in flight.
 const mostReleases = 16
 
-// resume is what a transaction begins with: it settles what earlier ones have left. Releases of
-// their locks may land whenever they do, since each expects a word that no other lock has; so they
-// are not waited for.
+// resume is what a transaction begins with: it settles what earlier transactions
+// have left. It does not wait for releases of their locks. These may land at any
+// time, since each expects a word that no other lock has.
 func (w *Worker) resume() error {
 	if len(w.flying) > 0 || len(w.pending) > 0 || len(w.releases) > mostReleases {
 		return w.settle()
@@ -270,7 +318,7 @@ func (w *Worker) resume() error {
 	return nil
 }
 
-// reap looks at releases of locks that have landed.
+// reap releases batches of releases that have landed.
 func (w *Worker) reap() {
 	list := w.releases
 	w.releases = w.releases[:0]
@@ -284,9 +332,11 @@ func (w *Worker) reap() {
 	}
 }
 
-// rejoin reports whether it makes sense to go on behind an error: see kit.Member.Rejoin.
+// rejoin reports whether it is useful to go on after an error: see
+// kit.Member.Rejoin.
 func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.left(), w.opt.Timeout) }
 
+// readState reads the word of a client's log.
 func (w *Worker) readState(c rdma.ClientID) (state, error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -297,7 +347,9 @@ func (w *Worker) readState(c rdma.ClientID) (state, error) {
 	return state(op.Word(0)), nil
 }
 
-// swap is a CAS of one word. It returns the word before, and whether it was swapped.
+// swap is a CAS of one word, in a batch of its own. It returns the word before,
+// and whether it was swapped. After an error the CAS may take effect yet; callers
+// only use it where that does no harm.
 func (w *Worker) swap(step rdma.Step, at rdma.Addr, old, new uint64) (before uint64, ok bool, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
