@@ -2,36 +2,41 @@ package sherman
 
 import "github.com/farkv/farkv/client/sherman/btree"
 
-// cache has internal nodes as a worker has read them last, within a budget: those that were used
-// last stay. What it has may be outdated. Fence keys tell.
+// cache has internal nodes as a worker has read them last, within a budget. Those
+// that were used last stay. They may be outdated, which fence keys show.
 type cache struct {
-	f     *btree.Format
-	most  int // nodes
+	f *btree.Format
+	// most bounds the nodes; 0: none is remembered.
+	most  int
 	nodes map[btree.Ref]*cached
-	// ring is where nodes hang in the order of their last use: ring.next was used last.
+	// ring links the nodes in the order of their last use: ring.next was used
+	// last.
 	ring cached
-	// spare is what nodes are read into where the cache holds none.
+	// spare is what nodes are read into if the cache holds none.
 	spare cached
 }
 
 // cached is an internal node.
 type cached struct {
-	ref        btree.Ref
-	node       btree.Internal
-	buf        []byte // that node points into
+	ref  btree.Ref
+	node btree.Internal
+	// buf has the bytes that node points into.
+	buf        []byte
 	next, prev *cached
 }
 
 // cachedOverhead is about what a node takes beside its own bytes.
 const cachedOverhead = 192
 
+// newCache returns a cache for as many nodes as a budget in bytes has room for.
 func newCache(f *btree.Format, budget int) *cache {
 	c := &cache{f: f, most: budget / (f.NodeBytes + cachedOverhead), nodes: map[btree.Ref]*cached{}}
 	c.ring.next, c.ring.prev = &c.ring, &c.ring
 	return c
 }
 
-// get returns a node, and notes that it is used; nil: the cache does not have it.
+// get returns a node, and notes its use. It returns nil if the cache does not
+// have the node.
 func (c *cache) get(r btree.Ref) *cached {
 	n := c.nodes[r]
 	if n != nil && c.ring.next != n {
@@ -41,7 +46,9 @@ func (c *cache) get(r btree.Ref) *cached {
 	return n
 }
 
-// put takes the bytes of a node that was READ; nil: they are no internal node.
+// put takes the bytes of a node that was READ, which are copied. It returns nil
+// if they are no internal node. The result is valid until the node is dropped or
+// put again.
 func (c *cache) put(r btree.Ref, p []byte) *cached {
 	n := c.nodes[r]
 	switch {
@@ -79,9 +86,11 @@ func (c *cache) drop(r btree.Ref) {
 	}
 }
 
+// link makes a node the one that was used last.
 func (c *cache) link(n *cached) {
 	n.next, n.prev = c.ring.next, &c.ring
 	n.next.prev, c.ring.next = n, n
 }
 
+// unlink takes a node out of the ring.
 func (n *cached) unlink() { n.next.prev, n.prev.next = n.prev, n.next }

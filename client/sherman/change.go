@@ -7,10 +7,13 @@ import (
 	"github.com/farkv/farkv/client/sherman/btree"
 )
 
-// A change locks the key's leaf before it reads it (OPT2, section 5): so it is not run again since
-// another pair of the leaf changed. A transaction that changes the leaf alone has no log (OPT1).
+// A change locks the key's leaf before it reads it (OPT2, section 5). So it is
+// not run again because another pair of the leaf has changed meanwhile. A
+// transaction that changes the leaf alone has no log (OPT1).
 
-// lockLeaf locks and reads the key's leaf, or returns errStale.
+// lockLeaf locks and reads the key's leaf. It returns errStale if the leaf is not
+// the key's. The leaf points into the transaction's data, so it must not be
+// changed: see changed.
 func (s *Store) lockLeaf(tx transaction) (btree.Leaf, error) {
 	if err := tx.lock(s.way[0]); err != nil {
 		return btree.Leaf{}, staleIfGone(err)
@@ -29,6 +32,8 @@ func (s *Store) lockLeaf(tx transaction) (btree.Leaf, error) {
 	return l, nil
 }
 
+// staleIfGone makes errGone errStale: a leaf that is gone was merged, and the way
+// to it is outdated.
 func staleIfGone(err error) error {
 	if err == errGone {
 		return errStale
@@ -36,7 +41,7 @@ func staleIfGone(err error) error {
 	return err
 }
 
-// changed returns a copy of a leaf, which may be changed.
+// changed returns a copy of a leaf in s.node, which may be changed.
 func (s *Store) changed(l btree.Leaf) btree.Leaf { return l.Copy(s.node) }
 
 // Insert implements client.Store.
@@ -50,6 +55,8 @@ func (s *Store) Insert(key, value []byte) error {
 	return nil
 }
 
+// insert is the transaction of an INSERT. A full leaf is split in the same
+// transaction.
 func (s *Store) insert(tx transaction) error {
 	l, err := s.lockLeaf(tx)
 	if err != nil {
@@ -73,20 +80,22 @@ func (s *Store) insert(tx transaction) error {
 	return tx.write(s.way[0], s.node)
 }
 
-// createBeside makes the object of the operation's value. It has room for each value that may come
-// later.
+// createBeside makes the object of the operation's value, with room for each
+// value that may come later.
 func (s *Store) createBeside(tx transaction) (btree.Ref, error) {
 	s.beside = btree.EncodeValue(s.beside[:0], s.key, s.value)
 	return tx.create(s.beside, btree.ValueBytes(s.KeyBytes, s.ValueBytes))
 }
 
-// Update implements client.Store. A value that lies beside its leaf is replaced there, and the leaf
-// is not touched: it stays beside the leaf, however short it becomes.
+// Update implements client.Store. A value that lies beside its leaf is replaced
+// there, and the leaf is not touched. It stays beside the leaf, however short it
+// becomes.
 func (s *Store) Update(key, value []byte) error {
 	if err := s.begin(key, value); err != nil {
 		return fmt.Errorf("update: %w", err)
 	}
-	beside := len(value) > btree.Inline // where the value before most likely lies
+	// The value before most likely has about the same length.
+	beside := len(value) > btree.Inline
 	for !s.objects.over() {
 		err := s.updateWhere(beside)
 		if err == nil {
@@ -100,8 +109,9 @@ func (s *Store) Update(key, value []byte) error {
 	return fmt.Errorf("update: %w", errTime)
 }
 
-// updateWhere replaces a value beside its leaf, or one in it; errBeside: it lies in the other
-// place; errMoved: it is to be looked for again.
+// updateWhere replaces a value beside its leaf, or one in it. It returns
+// errBeside if the value lies in the other place, and errMoved if it is to be
+// looked for again.
 func (s *Store) updateWhere(beside bool) error {
 	if !beside {
 		return s.do(s.updateTx)
@@ -115,6 +125,7 @@ func (s *Store) updateWhere(beside bool) error {
 	return s.objects.run(s.replaceTx)
 }
 
+// update is the transaction of an UPDATE of a value in the leaf.
 func (s *Store) update(tx transaction) error {
 	l, err := s.lockLeaf(tx)
 	if err != nil {
@@ -138,8 +149,9 @@ func (s *Store) update(tx transaction) error {
 	return tx.write(s.way[0], s.node)
 }
 
-// replace replaces the value at s.at. It is the key's pair that is there: a DELETE frees it with
-// the leaf's entry, and no other transaction changes whose it is.
+// replace is the transaction of an UPDATE of the value at s.at. If the value is
+// the key's, its pair is there: a DELETE frees it with the leaf's entry, and no
+// other transaction changes its key.
 func (s *Store) replace(tx transaction) error {
 	if err := tx.lock(s.at); err != nil {
 		return movedIfGone(err)
@@ -156,6 +168,8 @@ func (s *Store) replace(tx transaction) error {
 	return tx.write(s.at, s.beside)
 }
 
+// movedIfGone makes errGone errMoved: a value that is gone was deleted, and may
+// be inserted again elsewhere.
 func movedIfGone(err error) error {
 	if err == errGone {
 		return errMoved
@@ -163,8 +177,8 @@ func movedIfGone(err error) error {
 	return err
 }
 
-// Delete implements client.Store. When few pairs are left in the leaf it is merged with its
-// neighbor behind that, by a transaction of its own: see merge.
+// Delete implements client.Store. When few pairs are left in the leaf, a
+// transaction of its own merges it with its neighbor afterwards: see merge.
 func (s *Store) Delete(key []byte) error {
 	if err := s.begin(key, nil); err != nil {
 		return fmt.Errorf("delete: %w", err)
@@ -178,6 +192,8 @@ func (s *Store) Delete(key []byte) error {
 	return nil
 }
 
+// remove is the transaction of a DELETE. The value beside the leaf is freed with
+// the entry.
 func (s *Store) remove(tx transaction) error {
 	l, err := s.lockLeaf(tx)
 	if err != nil {

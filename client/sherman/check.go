@@ -10,11 +10,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks the whole pool, on which no client works, and reports. Objects: each has data of its
-// own. The tree: each node has the level and the fences that its parent says, its entries lie
-// between them, in internal nodes in order, and its sibling is the next node of its level; each
-// value that a leaf names is that key's, and named once; and there is no object that the tree does
-// not have. It changes nothing.
+// Check walks the whole pool, on which no client works, and reports. Each object
+// has data of its own. Each node has the level and the fences that its parent
+// says; its entries lie between them, in internal nodes in order; and its sibling
+// is the next node of its level. Each value that a leaf names is that key's, and
+// named once. There is no object that the tree does not have. Check changes
+// nothing but an identity of its own.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -27,18 +28,23 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	return r, ep.Close()
 }
 
-// checker is a Check at work.
+// checker is the state of a Check.
 type checker struct {
 	*layout
-	o     objects
-	r     *client.Report
-	named map[btree.Ref]bool // objects that the tree has
-	last  []btree.Ref        // siblings that the node before of each level has
-	begun []bool             // levels of which a node was met
+	o objects
+	r *client.Report
+	// named are the objects that the tree has.
+	named map[btree.Ref]bool
+	// last has by level the sibling that the node before has, and begun whether a
+	// node of the level was met.
+	last  []btree.Ref
+	begun []bool
 
 	keys, beside, besideBytes, leaves, empty, internal uint64
 }
 
+// check looks at the objects, then at the tree, unless transactions that are not
+// finished make the tree a mixture.
 func (c *checker) check(f rdma.Fabric, ep rdma.Endpoint) (err error) {
 	if c.layout, _, err = readLayout(ep); err != nil {
 		return err
@@ -80,14 +86,14 @@ func (c *checker) check(f rdma.Fabric, ep rdma.Endpoint) (err error) {
 	return nil
 }
 
-// damaged reports what an error says that joins others.
+// damaged reports the errors that an error joins.
 func damaged(r *client.Report, err error) {
 	for _, e := range parts(err) {
 		r.Damaged("%v", e)
 	}
 }
 
-// parts are the errors that one joins.
+// parts returns the errors that an error joins.
 func parts(err error) []error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		return all.Unwrap()
@@ -95,12 +101,13 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// tree walks the tree.
+// tree walks the tree from the root on.
 func (c *checker) tree() error {
 	root := c.library.root()
 	p, err := c.o.look(root)
 	switch {
-	case err == errGone: // the tree never had a pair
+	// The tree never had a pair.
+	case err == errGone:
 		return nil
 	case err != nil && !errors.Is(err, client.ErrDamaged):
 		return err
@@ -122,7 +129,8 @@ func (c *checker) tree() error {
 	return nil
 }
 
-// look returns an object's data; nil: there is none, which it reports.
+// look returns a copy of an object's data. It reports and returns nil if there is
+// none, or if the object was named before.
 func (c *checker) look(r btree.Ref) ([]byte, error) {
 	if c.named[r] {
 		c.r.Damaged("%#x is named twice", r)
@@ -141,7 +149,8 @@ func (c *checker) look(r btree.Ref) ([]byte, error) {
 	return bytes.Clone(p), err
 }
 
-// node looks at a node, and all below it, which is to have the keys from lower on to upper.
+// node looks at a node, and at all below it. It is to have the keys from lower
+// on, up to upper and without it.
 func (c *checker) node(r btree.Ref, level int, lower, upper []byte, last bool) error {
 	p, err := c.look(r)
 	if err != nil || p == nil {

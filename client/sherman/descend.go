@@ -9,18 +9,20 @@ import (
 
 // The kinds of what fetch has read.
 const (
-	kindOther = iota // nothing, or no node
+	// kindOther: nothing, or an object that is no node.
+	kindOther = iota
 	kindLeaf
 	kindInternal
 )
 
-// descend finds the way from the root to the leaf of the operation's key, through nodes as the
-// worker remembers them, and reads those that it does not. The way may be outdated: the leaf's
-// fences tell.
+// descend finds the way from the root to the leaf of the operation's key, through
+// nodes as the worker remembers them. It reads those that it does not remember.
+// The way may be outdated, which the leaf's fences show.
 //
-// Each node is read by itself. A node that is there has all that its fences promise, as a split and
-// a merge change parents with their children, in one transaction; so whatever the way, at its end
-// is the leaf whose fences have the key, or none that has.
+// Each node is read by itself. A node that is there has all that its fences
+// promise, since a split or a merge changes parents with their children in one
+// transaction. So whatever the way, at its end is the leaf with fences that have
+// the key, or a node that does not have it.
 func (s *Store) descend() error {
 	for {
 		arrived, err := s.walk()
@@ -34,8 +36,8 @@ func (s *Store) descend() error {
 	}
 }
 
-// walk is one try; false: what the worker remembers does not fit together. It has forgotten the
-// part that does not.
+// walk is one try. It returns false if what the worker remembers does not fit
+// together, and has forgotten the part that does not.
 func (s *Store) walk() (bool, error) {
 	ref, above, level := s.library.root(), btree.Ref(0), -1
 	s.parent = nil
@@ -85,7 +87,7 @@ func (s *Store) walk() (bool, error) {
 	}
 }
 
-// fetch reads a node. An internal one is s.got.
+// fetch reads a node. An internal one becomes s.got.
 func (s *Store) fetch(r btree.Ref) (kind int, err error) {
 	s.stats.Fetched++
 	s.ones[0], s.kind = r, kindOther
@@ -95,7 +97,7 @@ func (s *Store) fetch(r btree.Ref) (kind int, err error) {
 	return s.kind, nil
 }
 
-// onNode takes a node.
+// onNode takes a node that fetch has read.
 func (s *Store) onNode(_ int, data []byte) {
 	h, ok := s.format.Decode(s.orBlank(s.ones[0], data))
 	if !ok {
@@ -110,7 +112,7 @@ func (s *Store) onNode(_ int, data []byte) {
 	}
 }
 
-// dropWay forgets what led to a leaf that is not the key's.
+// dropWay forgets what has led to a leaf that is not the key's.
 func (s *Store) dropWay() {
 	s.stats.Stale++
 	s.flat = false
@@ -119,7 +121,8 @@ func (s *Store) dropWay() {
 	}
 }
 
-// do runs a transaction of the operation until the way to the key's leaf is right.
+// do runs a transaction of the operation until the way to the key's leaf is
+// right.
 func (s *Store) do(f func(tx transaction) error) error {
 	for {
 		if err := s.descend(); err != nil {

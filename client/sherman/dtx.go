@@ -16,16 +16,20 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// dtxPool is a pool of objects of package dtx. An object stays as large as it was made: nodes are
-// of one size anyway, and each value beside a leaf has room for the longest one.
+// dtxPool is a pool of objects of package dtx. It implements library. An object
+// keeps the room that it was made with. Nodes are of one size anyway, and each
+// value beside a leaf has room for the longest one.
 type dtxPool struct {
-	l              *dtx.Layout
-	late, unlogged bool // see known, dtx.Options
+	l *dtx.Layout
+	// late: see known; unlogged: see dtx.Options.
+	late, unlogged bool
 }
 
+// leaveOut implements library.
 func (p *dtxPool) leaveOut(w Without) { p.late, p.unlogged = w&EarlyLocks != 0, w&Logs != 0 }
 
-// dtxSizes are those of objects: of a node, and of a value.
+// dtxSizes returns the sizes of objects, ascending: that of a node, and that of a
+// value.
 func dtxSizes(p *Params) []int {
 	list := []int{p.NodeBytes - headerBytes}
 	if p.ValueBytes > btree.Inline {
@@ -35,12 +39,14 @@ func dtxSizes(p *Params) []int {
 	return slices.Compact(list)
 }
 
-// dtxLog is how many bytes of log a transaction takes, at most: a split of all levels, and a value.
+// dtxLog bounds the bytes of log that a transaction takes: a split of all levels,
+// and a value.
 func dtxLog(p *Params) int {
 	bodies := slices.Repeat([]int{p.NodeBytes - headerBytes}, mostWrites-1)
 	return dtx.LogBytes(append(bodies, slices.Max(dtxSizes(p)))...)
 }
 
+// newDTXPool divides the memory of a pool. It sets p.Chunk to what a chunk takes.
 func newDTXPool(p *Params, nodes int) (*dtxPool, error) {
 	l, err := dtx.NewLayout(dtx.Shape{
 		Nodes: nodes, Base: node.HeaderBytes, Memory: p.Memory, Clients: p.Clients, Roots: 1,
@@ -59,15 +65,18 @@ func (p *dtxPool) describe(a rdma.Addr) string { return p.l.Describe(a) }
 func (p *dtxPool) root() btree.Ref             { return btree.Ref(p.l.Root(0)) }
 func (p *dtxPool) bytes() uint64               { return p.l.Places() }
 
+// mender implements library.
 func (p *dtxPool) mender(ep rdma.Endpoint, _ *kit.Member, timeout time.Duration) (cluster.Mender, error) {
 	return dtx.NewMender(ep, p.l, dtx.Options{Timeout: timeout})
 }
 
+// survey implements library.
 func (p *dtxPool) survey(ep rdma.Endpoint, each time.Duration) (survey, error) {
 	s, err := p.l.Survey(ep, each)
 	return survey{sizes: p.l.Sizes, chunks: s.Chunks, most: s.MostChunks}, err
 }
 
+// peek implements library.
 func (p *dtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]byte, error) {
 	at, n, ok := p.l.ObjectAt(dtx.Ref(r))
 	if !ok {
@@ -81,14 +90,17 @@ func (p *dtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]
 	return data, nil
 }
 
-// dtxObjects are objects of package dtx. Of those that the worker has met last it remembers the
-// version.
+// dtxObjects are objects of package dtx. The worker remembers the version of
+// those that it has met last. It implements objects, and transaction for the one
+// that runs.
 type dtxObjects struct {
 	known[dtx.Ref, dtx.Version]
-	w    *dtx.Worker
-	turn int // node of the next object
+	w *dtx.Worker
+	// turn is the node of the next object, modulo the number of nodes.
+	turn int
 
-	// What runs, and functions that are made once, so that operations allocate nothing.
+	// These are what runs, and functions that are made once, so that operations
+	// allocate nothing.
 	f       func(tx transaction) error
 	runTx   func(tx *dtx.Tx) error
 	refs    []dtx.Ref
@@ -96,10 +108,11 @@ type dtxObjects struct {
 	takeRef func(i int, v dtx.Version, data []byte)
 }
 
-// versionBytes is what an entry of the versions that are remembered counts for: an object's name,
-// and its version.
+// versionBytes is what an entry of the versions that are remembered counts for:
+// an object's name, and its version.
 const versionBytes = 16
 
+// open implements library.
 func (p *dtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (objects, error) {
 	w, err := dtx.Open(ep, p.l, dtx.Options{Timeout: timeout, Unlogged: p.unlogged})
 	if err != nil {
@@ -115,6 +128,8 @@ func (p *dtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (obj
 func (o *dtxObjects) span()      { o.w.Span() }
 func (o *dtxObjects) over() bool { return o.w.Over() }
 
+// run implements objects. Afterwards it remembers what the last attempt has met,
+// whether it has committed or not.
 func (o *dtxObjects) run(f func(tx transaction) error) error {
 	o.f = f
 	err := o.w.Run(o.runTx)
@@ -128,6 +143,7 @@ func (o *dtxObjects) runOne(tx *dtx.Tx) error {
 	return o.f(o)
 }
 
+// create implements transaction.
 func (o *dtxObjects) create(data []byte, room int) (btree.Ref, error) {
 	o.turn++
 	tx := o.tx.(*dtx.Tx)
@@ -138,6 +154,7 @@ func (o *dtxObjects) create(data []byte, room int) (btree.Ref, error) {
 	return btree.Ref(r), err
 }
 
+// each implements objects.
 func (o *dtxObjects) each(refs []btree.Ref, take func(i int, data []byte)) error {
 	o.refs, o.take = o.refs[:0], take
 	for _, r := range refs {
@@ -146,16 +163,20 @@ func (o *dtxObjects) each(refs []btree.Ref, take func(i int, data []byte)) error
 	return o.gone(o.w.Each(o.refs, o.takeRef))
 }
 
+// takeOne takes an object that each has read.
 func (o *dtxObjects) takeOne(i int, v dtx.Version, data []byte) {
 	o.learn(o.refs[i], v)
 	o.take(i, data)
 }
 
+// look implements objects.
 func (o *dtxObjects) look(r btree.Ref) ([]byte, error) {
 	data, err := o.w.Look(dtx.Ref(r))
 	return data, o.gone(err)
 }
 
+// check implements objects. Chunks of a dead client that the pool lists are no
+// damage: its recovery gives them back.
 func (o *dtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (audit, error) {
 	u, err := o.w.Check(func(id rdma.ClientID) bool { _, known := clients[id]; return known })
 	if errors.Is(err, client.ErrDamaged) {

@@ -24,34 +24,44 @@ import (
 
 // The stores, as headers of pools name them.
 const (
-	// RTX is over repairable transactions: a client that meets what a dead one has left ends it.
+	// RTX is over repairable transactions: a client that meets what a dead client
+	// has left finishes it.
 	RTX = "sherman-rtx"
-	// DTX is over transactions of DrTM+H's protocol, which the pool's master ends when their client
-	// dies.
+	// DTX is over transactions of DrTM+H's protocol. When their client dies, the
+	// pool's master ends them.
 	DTX = "sherman-dtx"
 )
 
-// Formats are the stores.
+// Formats are the names of the stores.
 var Formats = []string{RTX, DTX}
 
-// FormatVersion is the version of their formats.
+// FormatVersion is the version of their formats in memory.
 const FormatVersion = 2
 
 // Params shape a pool. They are written into its header and never change.
 type Params struct {
-	NodeBytes  int           `json:"node_bytes"`  // of a node, with what transactions add
-	KeyBytes   int           `json:"key_bytes"`   // longest key
-	ValueBytes int           `json:"value_bytes"` // longest value
-	Chunk      int           `json:"chunk"`       // bytes of objects that a client takes at a time
-	Memory     uint64        `json:"memory"`      // bytes of a memory node
-	Clients    int           `json:"clients"`     // identities
-	Timeout    time.Duration `json:"timeout"`     // of an operation, at most
-	// Of RTX: nodes, and values beside leaves, a memory node at most; chunks of a memory node of which
-	// only what replaces others is taken; and for how long a lock stays as it is before its holder is
-	// suspected.
-	Objects int           `json:"objects,omitempty"`
-	Spare   int           `json:"spare,omitempty"`
-	Lease   time.Duration `json:"lease,omitempty"`
+	// NodeBytes is the size of a node of the tree, with what transactions add.
+	NodeBytes int `json:"node_bytes"`
+	// KeyBytes is the length of the longest key.
+	KeyBytes int `json:"key_bytes"`
+	// ValueBytes is the length of the longest value.
+	ValueBytes int `json:"value_bytes"`
+	// Chunk is the bytes of objects that a client takes at a time.
+	Chunk int `json:"chunk"`
+	// Memory is the bytes of a memory node.
+	Memory uint64 `json:"memory"`
+	// Clients bounds the identities: they are 1 to Clients.
+	Clients int `json:"clients"`
+	// Timeout bounds the time that a worker may allow an operation.
+	Timeout time.Duration `json:"timeout"`
+	// These are of RTX. Objects bounds the nodes, and values beside leaves, of a
+	// memory node.
+	Objects int `json:"objects,omitempty"`
+	// Spare is how many chunks of a memory node only objects that are replaced
+	// take.
+	Spare int `json:"spare,omitempty"`
+	// Lease is for how long a lock stays as it is before its holder is suspected.
+	Lease time.Duration `json:"lease,omitempty"`
 }
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
@@ -64,15 +74,17 @@ type Shape struct {
 	KeyBytes   int // default 24
 	ValueBytes int // longest value
 	Clients    int
-	Workers    int           // clients that write at the same time; default 16
-	Timeout    time.Duration // default 2 s
-	Lease      time.Duration // of RTX; default 8 ms
+	// Workers is the number of clients that write at the same time; default 16.
+	Workers int
+	Timeout time.Duration // default 2 s
+	Lease   time.Duration // of RTX; default 8 ms
 }
 
 // What a Shape that leaves it open has, and what it may have at most.
 const (
-	DefaultNode  = 1024
-	DefaultKey   = 24 // YCSB's keys
+	DefaultNode = 1024
+	// DefaultKey has room for YCSB's keys.
+	DefaultKey   = 24
 	DefaultLease = 8 * time.Millisecond
 	MaxNode      = 32 << 10
 	MaxKey       = btree.MaxKey
@@ -85,18 +97,23 @@ const (
 var ErrParams = errors.New("bad pool parameters")
 
 const (
-	// mostWrites bounds the objects of a transaction: a split of all levels, each with a new node, and
-	// a value.
+	// mostWrites bounds the objects of a transaction: a split of all levels, each
+	// with a new node, and a value.
 	mostWrites = 2*mostHeight + 2
-	// mostHeight is how many levels a tree has at most. Nodes have five children or more where they
-	// were split, and so there is memory for no more.
+	// mostHeight bounds the levels of a tree. Nodes that were split have five
+	// children or more, so there is memory for no more levels.
 	mostHeight = 24
-	// room is how much more memory a pool has than what its records need: for half-full nodes, what is
-	// in quarantine, and what clients have for themselves.
+	// room is how much more memory a pool has than its records need: for nodes
+	// that are half full, what is in quarantine, and what clients have for
+	// themselves.
 	room = 2
 )
 
-// Size returns the parameters of a pool of a shape, and the bytes that each of its nodes needs.
+// Size returns the parameters of a pool of a shape, and the bytes that each of
+// its nodes needs. The error wraps ErrParams.
+//
+// Tables take a part of the memory, and grow with it. So Size adds what is
+// missing until there is enough for objects.
 func Size(s Shape) (p Params, memory uint64, err error) {
 	p = Params{
 		NodeBytes: cmp.Or(s.NodeBytes, DefaultNode), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey), ValueBytes: s.ValueBytes,
@@ -107,8 +124,10 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 		return p, 0, err
 	}
 	nodes := uint64(max(s.Nodes, 1))
-	leaves := s.Records*3/2/uint64(f.Slots()) + 1 // two thirds full
-	trees := leaves + leaves/4 + mostHeight       // with what is above them
+	// Leaves are two thirds full.
+	leaves := s.Records*3/2/uint64(f.Slots()) + 1
+	// These are the leaves with what is above them.
+	trees := leaves + leaves/4 + mostHeight
 	bytes, objects := trees*uint64(p.NodeBytes), trees
 	if p.ValueBytes > btree.Inline {
 		sizes := p.sizes()
@@ -141,7 +160,7 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	return p, memory, l.place(int(nodes))
 }
 
-// tables returns about how many bytes of a node are there for logs and tables.
+// tables returns about how many bytes of a node logs and tables take.
 func (p *Params) tables(store string, nodes uint64) uint64 {
 	if store == DTX {
 		return (uint64(p.Clients)/nodes+2)*uint64(dtxLog(p)+dtxLogWords) + uint64(p.NodeBytes)
@@ -149,34 +168,38 @@ func (p *Params) tables(store string, nodes uint64) uint64 {
 	return uint64(p.Objects)*rtx.MetaBytes + uint64(p.Clients)*logBytes
 }
 
+// pages rounds up to whole pages.
 func pages(n uint64) uint64 { return (n + page - 1) / page * page }
 
 const (
-	// chunkNodes is for how many nodes a client takes memory at a time, at least.
+	// chunkNodes is for how many nodes, at least, a client takes memory at a
+	// time.
 	chunkNodes = 32
-	// ownChunks is how many chunks of a size a client that writes has on a memory node, of buffers
-	// that are in quarantine or free, and ownSizes of how many sizes: of nodes, and of its values.
+	// ownChunks is how many chunks of a size a client that writes has on a memory
+	// node, with buffers that are in quarantine or free.
 	ownChunks = 4
-	ownSizes  = 2
-	// ownSpare is how many spare chunks of a size there are for each of them: in a full pool it holds
-	// one in which little is free, and others have more than they need.
+	// ownSizes is of how many sizes it has so many: that of nodes, and that of
+	// its values.
+	ownSizes = 2
+	// ownSpare is how many spare chunks there are for each client that writes,
+	// and each of its sizes. In a full pool a client holds one in which little is
+	// free, and others have more than they need.
 	ownSpare = 2
 	// fewWorkers is the default of Shape.Workers.
 	fewWorkers = 16
-	// logBytes is more than the log of a client takes, of RTX, and dtxLogWords than what one of DTX
-	// has beside its record.
+	// logBytes is more than the log of a client of RTX takes, and dtxLogWords
+	// more than what one of DTX has beside its record.
 	logBytes    = 64 + 32*mostWrites
 	dtxLogWords = 128
-	// mostSizings bounds the tries to find how much memory has room for so many bytes of buffers:
-	// tables grow with it.
+	// mostSizings bounds the tries of Size to find enough memory.
 	mostSizings = 16
 	page        = 4096
 )
 
-// headerBytes is what an object has beside its data.
+// headerBytes is what an object has beside its data, by either library.
 const headerBytes = max(rtx.HeaderBytes, dtx.HeaderBytes)
 
-// format returns the format of nodes. Errors wrap ErrParams.
+// format returns the format of nodes. The error wraps ErrParams.
 func (p *Params) format() (*btree.Format, error) {
 	if p.NodeBytes > MaxNode || p.ValueBytes < 0 || p.ValueBytes > MaxValue {
 		return nil, fmt.Errorf("nodes of %d bytes, values of %d: want up to %d and %d: %w", p.NodeBytes, p.ValueBytes,
@@ -189,10 +212,12 @@ func (p *Params) format() (*btree.Format, error) {
 	return f, nil
 }
 
-// valueShares are the sizes of values beside leaves, as parts of the longest one.
+// valueShares are the sizes of values beside leaves of RTX, as parts of the
+// longest value.
 var valueShares = []int{8, 4, 2, 1}
 
-// sizes are those of objects: of a node, and of values.
+// sizes returns the sizes of objects of RTX, ascending: that of a node, and those
+// of values.
 func (p *Params) sizes() (list []int) {
 	list = []int{p.NodeBytes - headerBytes}
 	if p.ValueBytes <= btree.Inline {
@@ -211,27 +236,30 @@ func (p *Params) sizes() (list []int) {
 	return list
 }
 
-// besideBytes returns the size of an object for a value of so many bytes beside its leaf.
+// besideBytes returns the size of an object for a value of so many bytes beside
+// its leaf. With the header it is whole units of 64 bytes.
 func (p *Params) besideBytes(value int) int {
 	n := btree.ValueBytes(p.KeyBytes, max(value, btree.Inline+1))
 	return (n+headerBytes+63)/64*64 - headerBytes
 }
 
+// largest returns the bytes of the largest object, with its header.
 func (p *Params) largest() int {
 	list := p.sizes()
 	return list[len(list)-1] + headerBytes
 }
 
-// layout is a pool as all of its clients see it.
+// layout is a pool as all of its clients see it. It does not change after place.
 type layout struct {
 	Params
-	store   string
-	nodes   int
-	format  *btree.Format
+	store  string
+	nodes  int
+	format *btree.Format
+	// library divides the pool's memory, as RTX or DTX does.
 	library library
 }
 
-// place computes what follows from the parameters. Errors wrap ErrParams.
+// place computes what follows from the parameters. The error wraps ErrParams.
 func (l *layout) place(nodes int) (err error) {
 	l.nodes = nodes
 	if l.format, err = l.Params.format(); err != nil {
@@ -245,8 +273,10 @@ func (l *layout) place(nodes int) (err error) {
 	return err
 }
 
-// Make writes an empty tree into the zeroed memory of a new pool: a root without data is an empty
-// leaf. The error wraps ErrParams, or rdma.ErrFull when there is not enough memory.
+// Make writes an empty tree into the zeroed memory of a new pool: a root without
+// data is an empty leaf. The error wraps ErrParams, or rdma.ErrFull when there is
+// not enough memory. The header comes last, so a crash leaves a pool that no
+// client opens.
 func Make(f rdma.Fabric, format string, p Params) (err error) {
 	defer func() {
 		if err != nil {
@@ -273,7 +303,8 @@ func Make(f rdma.Fabric, format string, p Params) (err error) {
 	return errors.Join(err, ep.Close())
 }
 
-// readLayout reads a pool's header, and the view that it joins.
+// readLayout reads a pool's header. It returns the layout, and the view that the
+// endpoint has joined.
 func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	v, err := kit.Join(ep)
 	if err != nil {

@@ -9,9 +9,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// NewMender returns what a pool's master uses, which works through ep: it brings the transaction of
-// a dead client to its end and gives back what the client had, so that its identity can be used
-// again. Nothing takes a dead node's place.
+// NewMender returns what a pool's master uses, which works through ep. It ends
+// the transaction of a dead client, and gives back what the client had, so that
+// its identity can be used again. Nothing takes a dead node's place. ep stays the
+// caller's.
 func NewMender(ep rdma.Endpoint) (cluster.Mender, error) {
 	l, v, err := readLayout(ep)
 	var m cluster.Mender
@@ -24,25 +25,27 @@ func NewMender(ep rdma.Endpoint) (cluster.Mender, error) {
 	return m, nil
 }
 
-// mender is what one has nothing to do for in a pool without replicas.
+// mender implements the parts of cluster.Mender that a pool without replicas has
+// nothing to do for.
 type mender struct{}
 
-// Spares lists none.
+// Spares returns none.
 func (mender) Spares() []int { return nil }
 
 // Mend has nothing to do.
 func (mender) Mend(rdma.View) error { return nil }
 
+// errNoStandIn is the error of Restore.
 var errNoStandIn = errors.New("no node takes a dead one's place: what it had is lost")
 
-// Restore restores nothing.
+// Restore restores nothing: a node without replicas is lost.
 func (mender) Restore(rdma.View, int, int) error { return errNoStandIn }
 
 // Sweep has nothing to do.
 func (mender) Sweep(rdma.View) error { return nil }
 
-// Outlives returns how many memory nodes may die so that all is still to be had: none, as objects
-// have one copy. -1: one of the nodes is dead or gone.
+// Outlives returns how many memory nodes may die without loss: none, as objects
+// have one copy. It returns -1 if a node is dead or gone.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	ep, _, v, err := client.Look(f, "count the copies", readLayout)
 	if err != nil {

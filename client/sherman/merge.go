@@ -8,25 +8,27 @@ import (
 	"github.com/farkv/farkv/client/sherman/btree"
 )
 
-// Nodes that a DELETE leaves with few entries are merged with a neighbor, under the same parent, by
-// a transaction of their own behind the DELETE's: the left one gets what both had, the right one is
-// freed, and the parent loses the separator between them. A crash in between, or a merge that meets
-// something in its way, leaves a node with few entries, which is as right as any other: the next
-// INSERT uses it, or the next merge.
+// Nodes that a DELETE leaves with few entries are merged with a neighbor under
+// the same parent, by a transaction of their own behind the DELETE's. The left
+// one gets what both had, the right one is freed, and the parent loses the
+// separator between them. After a crash in between, or an error, the node has few
+// entries. That is as right as any other node: the next INSERT uses it, or the
+// next merge.
 
-// fewShare: a node has few entries when it is full to one part of so many. Only a DELETE that comes
-// to exactly as many, or to none, has it merged: so the cost is that of few of them.
+// fewShare: a node has few entries when it is full to one part of so many. Only a
+// DELETE that comes to exactly so many, or to none, merges: so not each DELETE of
+// a small leaf tries it.
 const fewShare = 4
 
-// mergedShare is the part of a node, of fewShare, that a merged one is filled to at most. The next
-// INSERTs do not split it again.
+// mergedShare is to how many parts, of fewShare, a merged node is filled at most.
+// So the next INSERTs do not split it again.
 const mergedShare = 3
 
 // few reports whether a leaf that has come to so many pairs is merged.
 func (s *Store) few(pairs int) bool { return pairs == 0 || pairs == s.format.Slots()/fewShare }
 
-// shrink merges the key's leaf, and whatever that leaves with few entries above it. The DELETE has
-// taken effect, so that an error here is none of its own.
+// shrink merges the key's leaf, and whatever that leaves with few entries above
+// it. The DELETE has taken effect already, so an error here is not returned.
 func (s *Store) shrink() {
 	s.more = true
 	for s.level = 0; s.more && s.level < s.height; s.level++ {
@@ -37,17 +39,21 @@ func (s *Store) shrink() {
 	}
 }
 
-// merge merges the node of s.level on the way to the key with a neighbor, if both fit one.
+// merge is the transaction that merges the node of s.level on the way to the key
+// with a neighbor, if both fit one. A root that has one child left becomes what
+// that child is, so the tree gets lower.
 func (s *Store) merge(tx transaction) error {
 	s.more = false
-	if s.level >= s.height { // the tree is lower by now
+	// The tree is lower by now.
+	if s.level >= s.height {
 		return nil
 	}
 	parent, err := s.internal(tx, s.level+1)
 	if err != nil {
 		return err
 	}
-	if parent.Count() == 0 { // there is no neighbor before the parent is merged
+	// There is no neighbor before the parent is merged.
+	if parent.Count() == 0 {
 		s.more = s.level+1 < s.height
 		return nil
 	}
@@ -65,7 +71,8 @@ func (s *Store) merge(tx transaction) error {
 		return err
 	}
 	s.entries = slices.Delete(parent.Entries(s.entries[:0]), x, x+1)
-	if len(s.entries) == 0 && s.level+1 == s.height { // the root has one child left, and becomes what that is
+	// The root has one child left.
+	if len(s.entries) == 0 && s.level+1 == s.height {
 		s.flat = false
 		if err := tx.free(left); err != nil {
 			return err
@@ -80,8 +87,8 @@ func (s *Store) merge(tx transaction) error {
 	return tx.write(s.way[s.level+1], s.right)
 }
 
-// join writes what two neighbors have to s.node, if it fits one node with some room, or if one of
-// them has nothing.
+// join writes what two neighbors have to s.node. It returns false if that does
+// not fit one node with some room; a node that is empty fits in any case.
 func (s *Store) join(tx transaction, left, right btree.Ref, separator []byte) (fits bool, err error) {
 	p, err := tx.read(left)
 	if err != nil {
@@ -120,12 +127,14 @@ func (s *Store) join(tx transaction, left, right btree.Ref, separator []byte) (f
 	return true, nil
 }
 
-// joined is the header of two neighbors that become one.
+// joined returns the header of two neighbors that become one.
 func joined(a, b btree.Header) btree.Header {
 	a.Upper, a.Last, a.Sibling = b.Upper, b.Last, b.Sibling
 	return a
 }
 
+// damagedIfGone makes errGone an error about damage: a node has its children,
+// since both change in one transaction.
 func damagedIfGone(r btree.Ref, err error) error {
 	if err == errGone {
 		return fmt.Errorf("node %#x is not there, and its parent has it: %w", r, client.ErrDamaged)
@@ -133,6 +142,8 @@ func damagedIfGone(r btree.Ref, err error) error {
 	return err
 }
 
+// notNeighbors is the error for children that do not have the parent's level less
+// one.
 func notNeighbors(left, right btree.Ref) error {
 	return fmt.Errorf("nodes %#x and %#x are not what their parent has them for: %w", left, right, client.ErrDamaged)
 }

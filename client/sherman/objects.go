@@ -14,54 +14,61 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// library is a pool's memory as a library of transactions divides it: that of package rtx, or that
-// of package dtx. Both promise the same: transactions are strictly serializable, all or nothing,
-// and see a state that existed.
+// library is a pool's memory as a library of transactions divides it, package rtx
+// or package dtx. Both promise the same: transactions are strictly serializable,
+// all or nothing, and see a state that existed.
 type library interface {
 	// prepare backs the tables of a new pool.
 	prepare(f rdma.Fabric) error
-	// open returns a worker's view, which remembers what it has met within a budget. A transaction has
-	// so much time.
+	// open returns a worker's view, which remembers what it has met within a
+	// budget of bytes. A transaction takes no longer than timeout.
 	open(ep rdma.Endpoint, timeout time.Duration, budget int) (objects, error)
-	// leaveOut leaves parts of the protocol out for those that open behind it.
+	// leaveOut leaves parts of the protocol out, for workers that open
+	// afterwards.
 	leaveOut(w Without)
-	// mender returns what a pool's master uses.
+	// mender returns what a pool's master uses to recover dead clients.
 	mender(ep rdma.Endpoint, v *kit.Member, timeout time.Duration) (cluster.Mender, error)
+	// describe says what lies at an address.
 	describe(a rdma.Addr) string
+	// root returns the object that is the root of the tree for ever.
 	root() btree.Ref
-	// bytes returns how many bytes of a node are there for what objects have, with their headers.
+	// bytes returns how many bytes of a node hold objects, including headers.
 	bytes() uint64
-	// survey tells what the memory of a pool was handed out for.
+	// survey says what the memory of a pool was handed out for.
 	survey(ep rdma.Endpoint, each time.Duration) (survey, error)
-	// peek returns what an object has now; nil: there is none, or it changes.
+	// peek returns what an object has now; nil: there is none, or it changes. Any
+	// endpoint will do, and clients may work meanwhile.
 	peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]byte, error)
 }
 
 // survey is what the memory of a pool was handed out for.
 type survey struct {
-	sizes  []int    // of what chunks have
-	chunks []uint64 // by size
-	most   uint64   // chunks that there are
-	uses   []client.Use
+	// sizes are those of objects, and chunks the chunks of each.
+	sizes  []int
+	chunks []uint64
+	// most is the number of chunks in the pool.
+	most uint64
+	// uses is what else there is to report.
+	uses []client.Use
 }
 
-// objects are what a tree is made of, its nodes and the values beside its leaves, and the
-// transactions over them.
+// objects are the nodes of a tree and the values beside its leaves, with the
+// transactions over them. It is one worker's, and not safe for concurrent use.
 type objects interface {
-	// span begins the time that an operation has, for all its transactions together, and over says
-	// whether it has ended.
+	// span begins the time that an operation has, for all of its transactions
+	// together. over reports whether that time has ended.
 	span()
 	over() bool
-	// run runs a transaction: see rtx.Worker.Run.
+	// run runs a transaction: see rtx.Worker.Run. f may be called several times.
 	run(f func(tx transaction) error) error
-	// each reads objects, each as it was at some moment of the call. take gets nil where there is
-	// none; data is valid until take returns.
+	// each reads objects, each as it was at some moment of the call. take gets
+	// nil if there is no such object. Data is valid until take returns.
 	each(refs []btree.Ref, take func(i int, data []byte)) error
-	// look returns what an object has in a pool that no client is using, or errGone. It is valid until
-	// the next call.
+	// look returns what an object has, or errGone, in a pool that no client is
+	// using. The data is valid until the next call.
 	look(r btree.Ref) ([]byte, error)
-	// check looks at all objects of such a pool, and reports. clients are those that there are, and
-	// whether they are alive.
+	// check looks at all objects of such a pool, and reports. clients are those
+	// that the pool lists, and whether they are alive.
 	check(r *client.Report, clients map[rdma.ClientID]bool) (audit, error)
 	counts(to []telemetry.Counter) []telemetry.Counter
 	close() error
@@ -69,44 +76,56 @@ type objects interface {
 
 // audit is what a check of a pool's objects has found.
 type audit struct {
-	objects    uint64
-	unfinished bool // some may be in part as they were before a transaction
+	objects uint64
+	// unfinished: some objects may be as they were before a transaction, and
+	// others as they are behind it.
+	unfinished bool
 	facts      []fact
 }
 
+// fact is a number for the report.
 type fact struct {
 	name  string
 	count int
 }
 
-// transaction is one that runs. Its methods return an error when it has to be run again, which the
-// closure returns.
+// transaction is a transaction that runs. When a method returns an error the
+// transaction has to be run again, or cannot succeed; the closure returns that
+// error.
 type transaction interface {
-	// read returns an object's data, valid until the closure returns, or errGone.
+	// read returns an object's data, or errGone. The data is valid until the
+	// closure returns, and must not be changed.
 	read(r btree.Ref) ([]byte, error)
-	// lock keeps others from changing an object from now on.
+	// lock keeps other clients from changing an object from now on.
 	lock(r btree.Ref) error
+	// write replaces an object's data, which is copied.
 	write(r btree.Ref, data []byte) error
-	// create makes an object, which may have so many bytes later.
+	// create makes an object, which has room for so many bytes of data later.
 	create(data []byte, room int) (btree.Ref, error)
+	// free frees an object, or returns errGone.
 	free(r btree.Ref) error
 }
 
 // errGone ends the read of an object that is not there.
 var errGone = errors.New("no such object")
 
-// known is what a worker remembers of the objects that it has met last, M of each, within a budget,
-// so that one that is known is read and locked in fewer trips. It is the part of a transaction that
-// both libraries do alike.
+// known is what a worker remembers of the objects that it has met last: an M of
+// each, within a budget, so that such an object is read and locked in fewer
+// trips. It is the part of a transaction that both libraries do alike.
 type known[R ~uint64, M any] struct {
-	none  error // of an object that is not there, as the library has it
+	// none is the library's error for an object that is not there.
+	none error
+	// metas may be out of date, and two objects may share an entry: what it has
+	// is only a guess for the library.
 	metas *locations.Cache[M]
-	met   []R // by the transaction that runs
-	tx    libraryTx[R, M]
-	late  bool // it locks nothing before it commits
+	// met are the objects that the running transaction has met.
+	met []R
+	tx  libraryTx[R, M]
+	// late: the transaction locks nothing before it commits: see EarlyLocks.
+	late bool
 }
 
-// libraryTx is a transaction of a library that runs.
+// libraryTx is a running transaction of a library.
 type libraryTx[R ~uint64, M any] interface {
 	Guess(r R, m M)
 	Read(r R) ([]byte, error)
@@ -115,7 +134,7 @@ type libraryTx[R ~uint64, M any] interface {
 	Free(r R) error
 }
 
-// hashOf spreads the names of objects.
+// hashOf spreads the names of objects over the cache.
 func hashOf(r uint64) uint64 {
 	h := r * 0x9e3779b97f4a7c15
 	return h ^ h>>32
@@ -124,6 +143,7 @@ func hashOf(r uint64) uint64 {
 // begin begins an attempt of a transaction.
 func (k *known[R, M]) begin(tx libraryTx[R, M]) { k.tx, k.met = tx, k.met[:0] }
 
+// find returns what is remembered of an object.
 func (k *known[R, M]) find(r R) (m M, ok bool) {
 	if found := k.metas.Find(hashOf(uint64(r))); found != nil {
 		return *found, true
@@ -131,9 +151,11 @@ func (k *known[R, M]) find(r R) (m M, ok bool) {
 	return m, false
 }
 
+// learn remembers an object.
 func (k *known[R, M]) learn(r R, m M) { *k.metas.Put(hashOf(uint64(r))) = m }
 
-// learnMet notes what the last attempt has left, as far as the library has seen it.
+// learnMet remembers what the last attempt has left, as far as the library has
+// seen it.
 func (k *known[R, M]) learnMet(seen func(r R) (M, bool)) {
 	for _, r := range k.met {
 		if m, ok := seen(r); ok {
@@ -142,7 +164,8 @@ func (k *known[R, M]) learnMet(seen func(r R) (M, bool)) {
 	}
 }
 
-// meet notes that the transaction meets an object, with what is known of it.
+// meet notes that the transaction meets an object, and tells the library what is
+// remembered of it.
 func (k *known[R, M]) meet(ref btree.Ref) R {
 	r := R(ref)
 	if m, ok := k.find(r); ok {
@@ -152,14 +175,18 @@ func (k *known[R, M]) meet(ref btree.Ref) R {
 	return r
 }
 
+// read implements transaction.
 func (k *known[R, M]) read(ref btree.Ref) ([]byte, error) {
 	data, err := k.tx.Read(k.meet(ref))
 	return data, k.gone(err)
 }
 
+// lock implements transaction. Without early locks it only reads the object.
 func (k *known[R, M]) lock(ref btree.Ref) error {
 	if k.late {
-		if _, err := k.read(ref); err != errGone { // which a root may be that is written, and the next read says again
+		// A root without data may be written all the same, and the next read
+		// returns errGone again.
+		if _, err := k.read(ref); err != errGone {
 			return err
 		}
 		return nil
@@ -167,13 +194,15 @@ func (k *known[R, M]) lock(ref btree.Ref) error {
 	return k.gone(k.tx.Lock(k.meet(ref)))
 }
 
+// write implements transaction.
 func (k *known[R, M]) write(ref btree.Ref, data []byte) error {
 	return k.gone(k.tx.Write(R(ref), data))
 }
 
+// free implements transaction.
 func (k *known[R, M]) free(ref btree.Ref) error { return k.gone(k.tx.Free(k.meet(ref))) }
 
-// gone is an error of the library in this package's words.
+// gone translates an error of the library.
 func (k *known[R, M]) gone(err error) error {
 	if err != nil && errors.Is(err, k.none) {
 		return errGone
@@ -181,5 +210,5 @@ func (k *known[R, M]) gone(err error) error {
 	return err
 }
 
-// shapeError is what is wrong with parameters.
+// shapeError makes an error about a library's shape one about parameters.
 func shapeError(err error) error { return fmt.Errorf("%w: %w", ErrParams, err) }

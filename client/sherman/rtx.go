@@ -15,14 +15,17 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// rtxPool is a pool of objects of package rtx.
+// rtxPool is a pool of objects of package rtx. It implements library.
 type rtxPool struct {
 	l *rtx.Layout
-	o rtx.Options // but for the timeout
+	// o are the options of workers, without the timeout.
+	o rtx.Options
 
-	late bool // see known
+	// late: see known.
+	late bool
 }
 
+// newRTXPool divides the memory of a pool. It sets p.Chunk to what a chunk takes.
 func newRTXPool(p *Params, nodes int) (*rtxPool, error) {
 	l, err := rtx.NewLayout(rtx.Shape{
 		Nodes: nodes, Base: node.HeaderBytes, Memory: p.Memory, Clients: p.Clients, Roots: 1, Objects: p.Objects,
@@ -36,8 +39,10 @@ func newRTXPool(p *Params, nodes int) (*rtxPool, error) {
 	return &rtxPool{l: l, o: rtx.Options{Drift: p.Lease}}, nil
 }
 
+// leaveOut implements library.
 func (p *rtxPool) leaveOut(w Without) { p.late, p.o.Log = w&EarlyLocks != 0, w&LogElision != 0 }
 
+// worker opens a worker of package rtx.
 func (p *rtxPool) worker(ep rdma.Endpoint, timeout time.Duration) (*rtx.Worker, error) {
 	o := p.o
 	o.Timeout = timeout
@@ -49,12 +54,15 @@ func (p *rtxPool) describe(a rdma.Addr) string { return p.l.Describe(a) }
 func (p *rtxPool) root() btree.Ref             { return btree.Ref(p.l.Root(0)) }
 func (p *rtxPool) bytes() uint64               { return p.l.Buffers() }
 
+// survey implements library.
 func (p *rtxPool) survey(ep rdma.Endpoint, each time.Duration) (survey, error) {
 	s, err := p.l.Survey(ep, each)
 	metadata := client.Use{Name: "metadata", Count: s.Objects, Bytes: s.Objects * rtx.MetaBytes}
 	return survey{sizes: p.l.Sizes, chunks: s.Chunks, most: s.MostChunks, uses: []client.Use{metadata}}, err
 }
 
+// peek implements library. Its two READs are of two moments: a buffer that is
+// used for something else by then counts as none.
 func (p *rtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]byte, error) {
 	at, ok := p.l.MetaAt(rtx.Ref(r))
 	if !ok {
@@ -78,13 +86,15 @@ func (p *rtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]
 	return nil, nil
 }
 
-// rtxMender gives back what dead clients had. No client waits for that: each repairs what it meets.
+// rtxMender gives back what dead clients had. No client waits for that: each
+// repairs what it meets.
 type rtxMender struct {
 	mender
 	w    *rtx.Worker
 	view *kit.Member
 }
 
+// mender implements library.
 func (p *rtxPool) mender(ep rdma.Endpoint, v *kit.Member, timeout time.Duration) (cluster.Mender, error) {
 	w, err := p.worker(ep, timeout)
 	if err != nil {
@@ -93,7 +103,7 @@ func (p *rtxPool) mender(ep rdma.Endpoint, v *kit.Member, timeout time.Duration)
 	return &rtxMender{w: w, view: v}, nil
 }
 
-// Recover ends what the client has left, which is fenced off: see rtx.Worker.Recover.
+// Recover ends what a client has left that is fenced off: see rtx.Worker.Recover.
 func (m *rtxMender) Recover(v rdma.View, c rdma.ClientID) error {
 	if int(c) > m.w.Clients {
 		return nil
@@ -102,13 +112,15 @@ func (m *rtxMender) Recover(v rdma.View, c rdma.ClientID) error {
 	return m.w.Recover(c)
 }
 
-// rtxObjects are objects of package rtx. Of those that the worker has met last it remembers the
-// metadata.
+// rtxObjects are objects of package rtx. The worker remembers the metadata of
+// those that it has met last. It implements objects, and transaction for the one
+// that runs.
 type rtxObjects struct {
 	known[rtx.Ref, rtx.Meta]
 	w *rtx.Worker
 
-	// What runs, and functions that are made once, so that operations allocate nothing.
+	// These are what runs, and functions that are made once, so that operations
+	// allocate nothing.
 	f       func(tx transaction) error
 	runTx   func(tx *rtx.Tx) error
 	refs    []rtx.Ref
@@ -117,10 +129,11 @@ type rtxObjects struct {
 	takeRef func(i int, m rtx.Meta, data []byte, there bool)
 }
 
-// metaBytes is what an entry of the metadata that is remembered counts for: an object's name, and
-// its metadata.
+// metaBytes is what an entry of the metadata that is remembered counts for: an
+// object's name, and its metadata.
 const metaBytes = 8 + rtx.MetaBytes
 
+// open implements library.
 func (p *rtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (objects, error) {
 	w, err := p.worker(ep, timeout)
 	if err != nil {
@@ -136,6 +149,8 @@ func (p *rtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (obj
 func (o *rtxObjects) span()      { o.w.Span() }
 func (o *rtxObjects) over() bool { return o.w.Over() }
 
+// run implements objects. Afterwards it remembers what the last attempt has met,
+// whether it has committed or not.
 func (o *rtxObjects) run(f func(tx transaction) error) error {
 	o.f = f
 	err := o.w.Run(o.runTx)
@@ -149,7 +164,8 @@ func (o *rtxObjects) runOne(tx *rtx.Tx) error {
 	return o.f(o)
 }
 
-// create needs no room: what an object has is replaced as a whole.
+// create implements transaction. It needs no room for later: an object's buffer
+// is replaced as a whole.
 func (o *rtxObjects) create(data []byte, _ int) (btree.Ref, error) {
 	r, err := o.tx.(*rtx.Tx).New(data)
 	if err == nil {
@@ -158,6 +174,7 @@ func (o *rtxObjects) create(data []byte, _ int) (btree.Ref, error) {
 	return btree.Ref(r), err
 }
 
+// each implements objects.
 func (o *rtxObjects) each(refs []btree.Ref, take func(i int, data []byte)) error {
 	o.refs, o.take = o.refs[:0], take
 	for _, r := range refs {
@@ -166,6 +183,7 @@ func (o *rtxObjects) each(refs []btree.Ref, take func(i int, data []byte)) error
 	return o.gone(o.w.Each(o.refs, o.guess, o.takeRef))
 }
 
+// takeOne takes an object that each has read.
 func (o *rtxObjects) takeOne(i int, m rtx.Meta, data []byte, there bool) {
 	o.learn(o.refs[i], m)
 	if !there {
@@ -174,13 +192,14 @@ func (o *rtxObjects) takeOne(i int, m rtx.Meta, data []byte, there bool) {
 	o.take(i, data)
 }
 
+// look implements objects.
 func (o *rtxObjects) look(r btree.Ref) ([]byte, error) {
 	data, err := o.w.Look(rtx.Ref(r))
 	return data, o.gone(err)
 }
 
-// check counts the chunks of those that are dead, too: so what is to be given back by the master is
-// seen.
+// check implements objects. It counts chunks of dead clients as lost, so that a
+// report shows what the master has to give back.
 func (o *rtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (audit, error) {
 	u, err := o.w.Check(func(id rdma.ClientID) bool { return clients[id] })
 	if errors.Is(err, client.ErrDamaged) {

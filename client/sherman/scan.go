@@ -7,39 +7,50 @@ import (
 	"github.com/farkv/farkv/client/sherman/btree"
 )
 
-// A scan reads leaf by leaf: each is a state that existed, and says in which range of keys it is
-// all that there is. The next leaf has to begin where this one ends: whatever splits and merges
-// meanwhile, no key in between is left out, and none comes twice. Leaves that its parent names are
-// read ahead, in one trip; one that was split or merged since does not have the range that is due,
-// and the scan looks for the one that has.
+// A scan reads leaf by leaf. Each leaf is a state that existed, and its fences
+// say for which keys it has all that there is. The next leaf has to begin where
+// this one ends. So whatever splits and merges happen meanwhile, no key in
+// between is left out, and none comes twice. Leaves that the parent names are
+// read ahead, in one trip. A leaf that was split or merged since does not have
+// the range that is due; then the scan looks for the leaf that has it.
 //
-// Values beside a leaf are read in one trip more. One that is not there any more belongs to a pair
-// that was deleted behind the READ of its leaf, so that it was not there throughout.
+// Values beside a leaf are read in one trip more. A value that is not there any
+// more belongs to a pair that was deleted after the READ of its leaf, so the pair
+// was not there throughout.
 
-// mostAhead is how many leaves are read at a time (Sherman's range queries do as many).
+// mostAhead bounds the leaves that are read at a time (Sherman's range queries
+// read as many).
 const mostAhead = 32
 
-// scan is a Scan at work.
+// scan is the state of a Scan.
 type scan struct {
-	from   []byte // the least key that is due
+	// from is the least key that is due.
+	from []byte
+	// leaves are those that are read in a trip, and bytes what was read of them,
+	// one behind the other; there: the leaf was read.
 	leaves []btree.Ref
-	bytes  []byte // of the leaves that were read, one behind the other
+	bytes  []byte
 	there  [mostAhead]bool
-	pairs  []btree.Pair // of a leaf
-	values []btree.Ref  // of them those beside the leaf
-	of     []int        // whose they are
-	ends   []span       // of each pair's value, in data
-	data   []byte
+	// pairs are those of one leaf.
+	pairs []btree.Pair
+	// values are the values beside the leaf, and of says to which pairs they
+	// belong.
+	values []btree.Ref
+	of     []int
+	// ends says where in data the value of each pair lies.
+	ends []span
+	data []byte
 
 	takeLeaf, takeValue func(i int, data []byte)
 }
 
-// span is a part of data.
+// span is a part of data. there: the value was read.
 type span struct {
 	from, to int
 	there    bool
 }
 
+// open makes the functions that a scan hands to objects.each.
 func (c *scan) open(s *Store) {
 	size := s.format.NodeBytes
 	c.takeLeaf = func(i int, data []byte) {
@@ -59,9 +70,10 @@ func (c *scan) open(s *Store) {
 	}
 }
 
-// Scan implements client.Scanner. The operation's timeout bounds the time without progress. What is
-// yielded was there at some moment of the call, and what was there throughout is yielded, up to the
-// n-th; all of them are no state of the whole tree.
+// Scan implements client.Scanner. The operation's timeout bounds the time without
+// progress. Each pair that is yielded was there at some moment of the call, and
+// each that was there throughout is yielded, up to the n-th. All of them together
+// need not be a state of the tree. Keys and values are valid until yield returns.
 func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) error {
 	c := &s.scan
 	c.from = append(c.from[:0], start...)
@@ -78,8 +90,8 @@ func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) er
 	return nil
 }
 
-// scanAhead yields what some leaves have, from c.from on, until n pairs were yielded. more: there
-// may be more behind them.
+// scanAhead yields what some leaves have, from c.from on, until n pairs were
+// yielded. more: there may be more behind them.
 func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool, err error) {
 	c := &s.scan
 	s.key = c.from
@@ -93,7 +105,8 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 	for i := range c.leaves {
 		l, ok := s.format.DecodeLeaf(c.bytes[i*s.format.NodeBytes:][:s.format.NodeBytes])
 		if !ok || !c.there[i] || l.Side(c.from) != 0 {
-			if i > 0 { // the parent is outdated, or the leaf has changed since
+			// The parent is outdated, or the leaf has changed since.
+			if i > 0 {
 				return true, nil
 			}
 			s.dropWay()
@@ -117,8 +130,8 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 	return true, nil
 }
 
-// ahead lists the leaf that the operation's key leads to, and those behind it that n pairs may
-// take.
+// ahead lists the leaf that the operation's key leads to, and those behind it
+// that n pairs may take, if the parent names them.
 func (s *Store) ahead(n int) {
 	c := &s.scan
 	c.leaves = append(c.leaves[:0], s.way[0])
@@ -136,8 +149,9 @@ func (s *Store) ahead(n int) {
 	c.there = [mostAhead]bool{}
 }
 
-// scanLeaf yields the pairs of a leaf from c.from on, n at most; n is 0 when yield wants no more.
-// whole: these were all; else c.from is behind the last one that was looked at.
+// scanLeaf yields the pairs of a leaf from c.from on, n at most. n becomes 0 when
+// yield wants no more. whole: these were all; otherwise c.from is behind the last
+// pair that was looked at.
 func (s *Store) scanLeaf(l btree.Leaf, n *int, yield func(key, value []byte) bool) (whole bool, err error) {
 	c := &s.scan
 	c.pairs = l.Pairs(c.pairs[:0])

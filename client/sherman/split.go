@@ -7,15 +7,16 @@ import (
 	"github.com/farkv/farkv/client/sherman/btree"
 )
 
-// A node that is full is split in the transaction that inserts, with its parent, and with whatever
-// is full above that. So there is no moment at which a parent does not have its children, and a
-// crash leaves the tree as it was before the INSERT, or as it is behind it. A sibling is needed by
-// scans alone.
+// A full node is split in the transaction that inserts, together with its parent,
+// and with whatever is full above that. So there is no moment at which a parent
+// does not have its children. A crash leaves the tree as it was before the
+// INSERT, or as it is behind it. Siblings are for checks alone.
 //
-// The root's object stays: two new nodes get what it had, and it becomes their parent, one level
-// higher.
+// The root's object stays the root: two new nodes get what it had, and it becomes
+// their parent, one level higher.
 
-// splitLeaf inserts a pair into a leaf that is full.
+// splitLeaf inserts a pair into a leaf that is full. If the pair is the last one
+// of the tree, all others stay in the leaf: keys seem to come in order.
 func (s *Store) splitLeaf(tx transaction, l btree.Leaf, p btree.Pair) error {
 	s.pairs = btree.InsertPair(l.Pairs(s.pairs[:0]), p)
 	last := l.Last && string(s.pairs[len(s.pairs)-1].Key) == string(p.Key)
@@ -31,7 +32,8 @@ func (s *Store) splitLeaf(tx transaction, l btree.Leaf, p btree.Pair) error {
 	return s.divide(tx, 0, separator)
 }
 
-// divide puts s.node and s.right, the halves of a node of a level, in its place.
+// divide puts the halves of a node of a level, s.node and s.right, in its place,
+// and the separator into its parent. A root gets two new children.
 func (s *Store) divide(tx transaction, level int, separator []byte) error {
 	right, err := tx.create(s.right, len(s.right))
 	if err != nil {
@@ -58,7 +60,8 @@ func (s *Store) divide(tx transaction, level int, separator []byte) error {
 	return tx.write(s.way[level], s.node)
 }
 
-// adopt inserts a child into the node of a level on the way to the key.
+// adopt inserts a child into the node of a level on the way to the key. If the
+// node is full, it is split in turn.
 func (s *Store) adopt(tx transaction, level int, child btree.Entry) error {
 	n, err := s.internal(tx, level)
 	if err != nil {
@@ -84,8 +87,8 @@ func (s *Store) adopt(tx transaction, level int, child btree.Entry) error {
 	return s.divide(tx, level, separator)
 }
 
-// internal reads the node of a level on the way to the key, as part of a transaction, or returns
-// errStale.
+// internal reads the node of a level on the way to the key, as part of a
+// transaction. It returns errStale if the node does not lead to the node below.
 func (s *Store) internal(tx transaction, level int) (btree.Internal, error) {
 	p, err := tx.read(s.way[level])
 	if err != nil {
@@ -98,7 +101,8 @@ func (s *Store) internal(tx transaction, level int) (btree.Internal, error) {
 	return n, nil
 }
 
-// staleAbove forgets the nodes of a level and of the next one, where the way there was outdated.
+// staleAbove forgets the nodes of a level and of the next one, if the way there
+// was outdated.
 func (s *Store) staleAbove(level int, err error) error {
 	if err == errStale {
 		s.cache.drop(s.way[level])

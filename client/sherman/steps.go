@@ -11,12 +11,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// stepPeek is that of looks at a pool.
+// stepPeek is a look at a pool without a transaction: see library.peek.
 const stepPeek rdma.Step = "look at a node"
 
-// Steps returns the steps of a store's protocol, which are those of transactions, as traces show
-// them and faults can be set to them, without those that hardly ever happen. A tree changes all
-// that its transactions read, and so nothing is left to validate.
+// Steps returns the steps of a store's protocol, which are those of transactions,
+// as traces show them. A fault can be set to one of them. Those that hardly ever
+// happen are left out. A tree changes all that its transactions read, so nothing
+// is left to validate.
 func Steps(format string) []rdma.Step {
 	all := rtx.Steps
 	if format == DTX {
@@ -26,9 +27,11 @@ func Steps(format string) []rdma.Step {
 	return append(all, stepPeek, kit.StepReadCeiling, kit.StepRaiseCeiling)
 }
 
+// rare are the steps that hardly ever happen.
 var rare = []rdma.Step{"validate", "write data", "resolve", "renew"}
 
-// Describe returns a function that tells what lies at an address of the pool that ep reaches.
+// Describe returns a function that says what lies at an address of the pool that
+// ep reaches.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {

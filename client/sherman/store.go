@@ -17,27 +17,32 @@ import (
 type Options struct {
 	// Format is RTX or DTX, which the pool has to be; "": either.
 	Format string
-	// CacheBytes is for internal nodes, and for the metadata of objects, half of it each; 0: neither
-	// is remembered; default 4 MiB.
+	// CacheBytes is the budget for internal nodes and for the metadata of
+	// objects, half of it each; 0: neither is remembered; nil: DefaultCache.
 	CacheBytes *int
-	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
-	// Forgetful workers remember no metadata: they read each object's before its data, as the paper's
-	// do. So a READ takes two trips, and none reads data that has been replaced. Internal nodes have
-	// their half of CacheBytes.
+	// Timeout bounds an operation. Default and maximum are the pool's.
+	Timeout time.Duration
+	// Forgetful workers remember no metadata: they read that of each object
+	// before its data, as the paper's do. So a READ takes two trips, and none
+	// reads data that has been replaced. Internal nodes have their half of
+	// CacheBytes.
 	Forgetful bool
-	// Without is what of the protocol is left out, to measure what it costs.
+	// Without says what of the protocol is left out, to measure what it costs.
 	Without Without
 }
 
-// Without names parts of a protocol that is measured without them (section 6.3 of rTX's paper).
+// Without names parts of a protocol that is measured without them (section 6.3 of
+// rTX's paper).
 type Without uint8
 
 const (
-	// EarlyLocks are OPT2: without them a leaf is locked when the transaction that changes it commits.
+	// EarlyLocks are OPT2. Without them a leaf is locked when the transaction
+	// that changes it commits.
 	EarlyLocks Without = 1 << iota
-	// LogElision is OPT1: without it each transaction of package rtx has a log.
+	// LogElision is OPT1. Without it each transaction of package rtx has a log.
 	LogElision
-	// Logs are those of package dtx: without them a crash leaves what nothing repairs.
+	// Logs are those of package dtx. Without them a crash leaves what nothing
+	// repairs.
 	Logs
 )
 
@@ -46,11 +51,17 @@ const DefaultCache = 4 << 20
 
 // Stats count what leaves the common case. They only grow.
 type Stats struct {
-	Fetched uint64 // internal nodes that were READ
-	Stale   uint64 // ways to a leaf that were outdated
-	Splits  uint64 // of nodes, those that only began included
-	Merges  uint64
-	Kept    uint64 // nodes with few entries that were not merged, as something was in the way
+	// Fetched counts internal nodes that were READ.
+	Fetched uint64
+	// Stale counts ways to a leaf that were outdated.
+	Stale uint64
+	// Splits counts splits of nodes, including those in transactions that did not
+	// commit, and Merges counts merges alike.
+	Splits uint64
+	Merges uint64
+	// Kept counts nodes with few entries that were not merged because of an
+	// error.
+	Kept uint64
 }
 
 // Store is one worker's view of a tree. It implements client.Store and client.Scanner, and is not
@@ -60,34 +71,51 @@ type Store struct {
 	ep      rdma.Endpoint
 	objects objects
 	cache   *cache
-	// flat: the root was a leaf when the worker met it last. The cache has no leaves.
+	// flat: the root was a leaf when the worker read it last. The cache has no
+	// leaves.
 	flat bool
 
-	// The operation at work.
+	// These are the state of the operation that runs. key and value are the
+	// caller's.
 	key, value []byte
-	way        [mostHeight + 1]btree.Ref // nodes that lead to the key, by level: the leaf is way[0]
-	height     int                       // level of the root
-	parent     *cached                   // the leaf's, until another node is read; nil: the root is the leaf
-	found      found
-	at         btree.Ref // the value beside the leaf
-	left       int       // pairs of the leaf behind a DELETE
-	level      int       // of nodes that are merged
-	more       bool      // the parent has few entries now, too
-	ones       [1]btree.Ref
-	got        *cached // the internal node that fetch has read
-	kind       int     // what it has read
+	// way has the nodes that lead to the key, by level: way[0] is the leaf.
+	way [mostHeight + 1]btree.Ref
+	// height is the level of the root.
+	height int
+	// parent is the leaf's parent, until another node is read; nil: the root is
+	// the leaf.
+	parent *cached
+	// found is what the leaf has of the key.
+	found found
+	// at is the value beside the leaf.
+	at btree.Ref
+	// left is how many pairs of the leaf a DELETE has left.
+	left int
+	// level is that of the nodes that are merged.
+	level int
+	// more: the merge has left the parent with few entries, too.
+	more bool
+	// ones is a list of one object, for each.
+	ones [1]btree.Ref
+	// got is the internal node that fetch has read.
+	got *cached
+	// kind says what fetch has read.
+	kind int
 
-	// Buffers that are used again.
-	out     []byte // a value
-	node    []byte // nodes that are written
-	blank   []byte // an empty leaf: the root of a tree that never had a pair
+	// These are buffers that are used again: out has the value that Get returns.
+	out []byte
+	// node and right have nodes that are written.
+	node []byte
+	// blank is an empty leaf: the root of a tree that never had a pair.
+	blank   []byte
 	right   []byte
 	pairs   []btree.Pair
 	entries []btree.Entry
-	beside  []byte // a value that is written
-	scan    scan
+	// beside has a value that is written.
+	beside []byte
+	scan   scan
 
-	// Functions that are made once, so that operations allocate nothing.
+	// These functions are made once, so that operations allocate nothing.
 	takeNode, takeLeaf, takeValue                    func(i int, data []byte)
 	insertTx, updateTx, replaceTx, deleteTx, mergeTx func(tx transaction) error
 
@@ -100,11 +128,13 @@ var (
 	_ client.Countable = (*Store)(nil)
 )
 
-// timeShares: an operation decides within a part of its time, and what is decided is brought to its
-// end within as much again (rtx.Options.Timeout).
+// timeShares: an operation decides within one part of its time, of so many. What
+// is decided is finished within as much again (rtx.Options.Timeout).
 const timeShares = 2
 
-// Open returns a worker's view of the pool that ep reaches.
+// Open returns a worker's view of the pool that ep reaches. It recovers what an
+// earlier holder of the identity has left. The endpoint stays the caller's, and
+// must not be used otherwise until Close.
 func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 	l, _, err := readLayout(ep)
 	if err == nil && o.Format != "" && o.Format != l.store {
@@ -119,6 +149,7 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 	return nil, fmt.Errorf("open %s: %w", cmp.Or(o.Format, "a tree"), err)
 }
 
+// open is Open of a layout that was read before.
 func (l *layout) open(ep rdma.Endpoint, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
 	if o.Timeout > l.Timeout {
@@ -137,7 +168,7 @@ func (l *layout) open(ep rdma.Endpoint, o Options) (*Store, error) {
 	return l.over(ep, objects, budget-budget/2), nil
 }
 
-// over returns a tree over objects.
+// over returns a tree over objects. budget is for internal nodes.
 func (l *layout) over(ep rdma.Endpoint, o objects, budget int) *Store {
 	s := &Store{layout: l, ep: ep, objects: o, cache: newCache(l.format, budget)}
 	s.node, s.right = make([]byte, l.format.NodeBytes), make([]byte, l.format.NodeBytes)
@@ -149,7 +180,7 @@ func (l *layout) over(ep rdma.Endpoint, o objects, budget int) *Store {
 	return s
 }
 
-// MaxPair returns the most bytes that a key and its value may have together.
+// MaxPair returns how many bytes a key and its value may have together.
 func (s *Store) MaxPair() int { return s.KeyBytes + s.ValueBytes }
 
 // Stats returns the worker's counters.
@@ -166,8 +197,8 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 	return s.objects.counts(to)
 }
 
-// Close gives back what the worker holds in the pool. When it fails, the client is to be recovered,
-// and the error wraps client.ErrUncertain.
+// Close gives back what the worker holds in the pool. If it fails the client is
+// to be recovered, and the error wraps client.ErrUncertain.
 func (s *Store) Close() error {
 	s.objects.span()
 	if err := s.objects.close(); err != nil {
@@ -176,7 +207,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// begin begins an operation.
+// begin begins an operation. key and value must not change while it runs.
 func (s *Store) begin(key, value []byte) error {
 	if len(key) > s.KeyBytes || len(value) > s.ValueBytes {
 		return fmt.Errorf("a key of %d bytes, a value of %d: the pool takes %d and %d: %w", len(key), len(value),
@@ -192,24 +223,30 @@ func (s *Store) begin(key, value []byte) error {
 type found uint8
 
 const (
-	foundStale  found = iota // the leaf is not the key's
-	foundNone                // no pair
-	foundHere                // its value is in s.out
-	foundBeside              // its value lies at s.at
+	// foundStale: the leaf is not the key's.
+	foundStale found = iota
+	// foundNone: it has no pair.
+	foundNone
+	// foundHere: the value is in s.out.
+	foundHere
+	// foundBeside: the value lies at s.at.
+	foundBeside
 )
 
 var (
-	// errStale ends a transaction on a leaf that is not the key's: the way there was outdated.
+	// errStale ends a transaction on a leaf that is not the key's: the way to it
+	// was outdated.
 	errStale = errors.New("outdated way to a leaf")
-	// errBeside ends one on a leaf whose value lies at s.at.
+	// errBeside ends a transaction on a leaf with a value that lies at s.at.
 	errBeside = errors.New("value lies beside its leaf")
-	// errMoved ends one on a value that is not the key's any more.
+	// errMoved ends a transaction on a value that is not the key's any more.
 	errMoved = errors.New("value is another one's")
 	// errTime ends an operation that has used up its time.
 	errTime = fmt.Errorf("way through the tree %w", rdma.ErrTimeout)
 )
 
-// Get implements client.Store.
+// Get implements client.Store. The value is the Store's: it is valid until the
+// next call.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	if err := s.begin(key, nil); err != nil {
 		return nil, err
@@ -221,8 +258,10 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	return s.out, nil
 }
 
-// get reads the leaf, and the value if that lies beside it. That value says whose it is: where it
-// is the key's, the pair is there at that moment, whatever has become of the leaf.
+// get reads the leaf, and the value if that lies beside the leaf. Such a value
+// names its key. If it is the operation's key, the pair is there at the moment of
+// that READ, whatever has become of the leaf since: a DELETE frees the value in
+// the transaction that changes the leaf.
 func (s *Store) get() error {
 	for !s.objects.over() {
 		if err := s.look(); err != nil || s.found == foundHere {
@@ -240,8 +279,8 @@ func (s *Store) get() error {
 	return errTime
 }
 
-// look reads the key's leaf: s.found is foundHere or foundBeside, or the error wraps
-// client.ErrNotFound.
+// look reads the key's leaf. Afterwards s.found is foundHere or foundBeside, or
+// the error wraps client.ErrNotFound.
 func (s *Store) look() error {
 	for {
 		if err := s.descend(); err != nil {
@@ -264,7 +303,7 @@ func (s *Store) look() error {
 	}
 }
 
-// onLeaf takes the key's leaf.
+// onLeaf takes what the key's leaf has. It is called by objects.each.
 func (s *Store) onLeaf(_ int, data []byte) {
 	l, ok := s.format.DecodeLeaf(s.orBlank(s.way[0], data))
 	if !ok || l.Side(s.key) != 0 {
@@ -282,7 +321,7 @@ func (s *Store) onLeaf(_ int, data []byte) {
 	}
 }
 
-// onValue takes a value that lies beside its leaf.
+// onValue takes a value that lies beside its leaf, if it is the key's.
 func (s *Store) onValue(_ int, data []byte) {
 	key, value, ok := btree.DecodeValue(data)
 	if ok && string(key) == string(s.key) {
@@ -291,7 +330,8 @@ func (s *Store) onValue(_ int, data []byte) {
 	}
 }
 
-// orBlank returns the data of a node; where the root has none that is an empty leaf.
+// orBlank returns the data of a node. If the root has none, that is an empty
+// leaf.
 func (s *Store) orBlank(r btree.Ref, data []byte) []byte {
 	if data == nil && r == s.library.root() {
 		return s.blank

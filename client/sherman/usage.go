@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// places returns for how many pairs the pool has room: all of its memory, with nodes that are two
-// thirds full, and values that take the largest buffers.
+// places returns for how many pairs the pool has room: all of its memory, with
+// nodes that are two thirds full, and values that take the largest buffers.
 func (l *layout) places() uint64 {
 	each := uint64(l.NodeBytes)*3/2*5/4/uint64(l.format.Slots()) + 1
 	if l.ValueBytes > btree.Inline {
@@ -19,8 +19,9 @@ func (l *layout) places() uint64 {
 	return uint64(l.nodes) * l.library.bytes() / each
 }
 
-// Usage tells what the memory of a pool is used for. It may run while clients do. What was handed
-// out to a client counts as used, also where the client has it free.
+// Usage says what the memory of a pool is used for. It may run while clients
+// work. What was handed out to a client counts as used, even if the client has it
+// free.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
 	if err != nil {
@@ -46,8 +47,9 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		nil
 }
 
-// Fill returns how many pairs there are, of those that the pool has room for, and how much of its
-// memory was handed out to clients. Behind the end of that INSERTs still find what is free in it.
+// Fill returns how many pairs there are, of those that the pool has room for, and
+// how much of its memory was handed out to clients. When all of it was handed
+// out, INSERTs still find what is free in it.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {
@@ -73,12 +75,13 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 // sampledNodes is how many nodes of a level an estimate looks at.
 const sampledNodes = 256
 
-// estimate returns how many pairs there are: it counts them where a level has few nodes, and else
-// those of some of its nodes, evenly spread, which stand for all. Nodes that are changed meanwhile,
-// or are gone, are left out.
+// estimate returns how many pairs there are. It counts them if each level has few
+// nodes. Otherwise it counts those of some nodes, evenly spread, which stand for
+// all. Nodes that are changed meanwhile, or are gone, are left out.
 func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err error) {
 	nodes := []btree.Ref{l.library.root()}
-	share := 1.0 // of a level's nodes, for each of nodes
+	// share is how many nodes of a level each of nodes stands for.
+	share := 1.0
 	for range mostHeight + 1 {
 		if n := len(nodes); n > sampledNodes {
 			for i := range sampledNodes {

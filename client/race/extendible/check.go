@@ -11,29 +11,38 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// checker is a Check at work.
+// checker is the state of a Check.
 type checker struct {
 	client.Report
 	*layout
-	ep      rdma.Endpoint
-	alive   map[rdma.ClientID]bool // of the clients there are
-	dead    int                    // of them
-	halfway int                    // rehashes of RTX that are decided
-	owners  [2][][]node.Entry      // of subtables' memory and chunks of pairs, by node
+	ep rdma.Endpoint
+	// alive says of each client that the pool lists whether it is alive, and dead
+	// counts those that are not.
+	alive map[rdma.ClientID]bool
+	dead  int
+	// halfway counts rehashes of RTX that are decided and not finished.
+	halfway int
+	// owners has the words of subtables' memory and of chunks of pairs, by node.
+	owners [2][][]node.Entry
 
-	named  map[uint64]uint64 // suffixes by places of subtables
-	blocks map[uint64]string // slots by the blocks that they name
-	keys   map[string]string // slots by keys
+	// named has suffixes by the places of their subtables.
+	named map[uint64]uint64
+	// blocks has slots by the blocks that they name.
+	blocks map[uint64]string
+	// keys has slots by keys.
+	keys map[string]string
 
 	pairs, bytes, left, behind, locks uint64
 }
 
-// Check walks a pool on which no client works. It changes nothing but an identity of its own.
+// Check walks a pool on which no client works. It changes nothing but an identity
+// of its own.
 //
-// The directory's subtables have all hashes, each once. Each slot names a block of its own, with a
-// whole pair, whose key belongs in that bucket of that subtable, and is in no other slot.
-// Proposals, void words and chunks are of clients that there are. What keys have left behind in
-// slots is no damage, nor are locks that are released on sight.
+// The subtables of the directory have all hashes, each once. Each slot names a
+// block of its own with a whole pair. The pair's key belongs in that bucket of
+// that subtable, and is in no other slot. Proposals, void words and chunks are
+// those of clients that the pool lists. What keys have left behind in slots is no
+// damage, nor are locks that are released on sight.
 func Check(f rdma.Fabric) (client.Report, error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -52,6 +61,8 @@ func Check(f rdma.Fabric) (client.Report, error) {
 	return c.Report, errors.Join(err, s.Close(), ep.Close())
 }
 
+// check does it, in an order that lets it stop where locks hide what is behind
+// them.
 func (c *checker) check(f rdma.Fabric, s *Store) error {
 	clients, err := rdma.ListClients(f)
 	if err != nil {
@@ -74,7 +85,8 @@ func (c *checker) check(f rdma.Fabric, s *Store) error {
 			c.owners[k] = append(c.owners[k], all)
 		}
 	}
-	tables, hidden, err := c.walk(c.ep) // all nodes have answered
+	// All nodes have answered, so the walk leaves out nothing.
+	tables, hidden, err := c.walk(c.ep)
 	if err != nil {
 		return err
 	}
@@ -101,7 +113,7 @@ func (c *checker) check(f rdma.Fabric, s *Store) error {
 	return nil
 }
 
-// directory expects each hash to belong to one subtable, to which all earlier ones lead.
+// directory expects each hash to belong to one subtable, which searches find.
 func (c *checker) directory(tables []subtable) {
 	at := map[uint64]subtable{}
 	share := uint64(0)
@@ -127,8 +139,8 @@ func (c *checker) directory(tables []subtable) {
 	}
 }
 
-// begun leaves out subtables to which the original's rehashes are moving pairs: searches do not
-// find them yet.
+// begun leaves out subtables to which the original's rehashes are moving pairs:
+// searches do not find them yet.
 func begun(tables []subtable) (found []subtable) {
 	at := map[uint64]subtable{}
 	for _, t := range tables {
@@ -142,7 +154,7 @@ func begun(tables []subtable) (found []subtable) {
 	return found
 }
 
-// walkTo searches as clients do.
+// walkTo searches for a suffix as clients do: see directory.find.
 func walkTo(at map[uint64]subtable, wanted uint64) (suffix uint64, ok bool) {
 	for {
 		t, there := at[suffix]
@@ -154,12 +166,14 @@ func walkTo(at map[uint64]subtable, wanted uint64) (suffix uint64, ok bool) {
 	}
 }
 
-// placeOf returns where a subtable's memory lies.
+// placeOf returns where a subtable's memory lies. It is the inverse of place.
 func (l *layout) placeOf(place uint64) (n, chunk int) {
 	place--
 	return int(place / l.subtables.Count), int(place % l.subtables.Count)
 }
 
+// subtable looks at the headers and slots of a subtable. A header may be one
+// rehash behind.
 func (c *checker) subtable(t subtable) error {
 	var slots []slotWord
 	err := c.readGroups(c.ep, t.place, 0, c.Groups, func(slot race.Slot, w uint64) {
@@ -212,6 +226,7 @@ func (c *checker) slots(t subtable, some []slotWord) error {
 	return nil
 }
 
+// slot looks at the block that a slot names, which was read to p.
 func (c *checker) slot(t subtable, w slotWord, p []byte) {
 	here := fmt.Sprintf("slot %d of suffix %d", w.slot, t.suffix)
 	at, hash, whole := decodeHeader(p)
@@ -251,7 +266,8 @@ func (c *checker) slot(t subtable, w slotWord, p []byte) {
 	}
 }
 
-// ownerOf returns the word of the chunk that a block of a pair lies in.
+// ownerOf returns the word of the chunk that a block of a pair lies in; 0 for a
+// grave.
 func (c *checker) ownerOf(block uint64) node.Entry {
 	if block > c.layout.blocks*uint64(c.nodes) {
 		return 0
@@ -260,7 +276,8 @@ func (c *checker) ownerOf(block uint64) node.Entry {
 	return c.owners[1][n][chunk]
 }
 
-// unfinished expects what an operation has left to be of a client that is there.
+// unfinished expects what an operation has left to be that of a client which the
+// pool lists.
 func (c *checker) unfinished(here string, w word) {
 	owner := rdma.ClientID(0)
 	if pairs := c.layout.blocks * uint64(c.nodes); c.block(w) > pairs {
@@ -277,10 +294,11 @@ func (c *checker) unfinished(here string, w word) {
 	}
 }
 
-// slotsLeft names the slots whose keys have moved, or whose words nothing explains any more.
+// slotsLeft names the slots of keys that have moved, or with words that nothing
+// explains any more.
 const slotsLeft = "slots that keys have left"
 
-// summary adds up, and looks for memory whose client is gone.
+// summary adds up, and looks for memory of clients that are gone.
 func (c *checker) summary(tables []subtable) {
 	var owned, handed [2]uint64
 	unnamed := uint64(0)

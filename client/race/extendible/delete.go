@@ -8,21 +8,30 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A DELETE puts a void word in the pair's place, which names the client's grave: a block of its
-// own, in which it has written the key's hash. Only the client takes that word away again. So
-// behind a rehash the word says whether the DELETE came before it: an empty slot would not, since
-// another client may have emptied it.
+// A DELETE puts a void word in the pair's place, which names the client's grave:
+// a block of its own, in which it has written the key's hash. Only that client
+// takes the word away again. So behind a rehash the word says whether the DELETE
+// came before it. An empty slot would not say that, since another client may have
+// emptied it.
 
-// grave is what a client's last DELETE has left.
+// grave is what a client's last DELETE has left. There is one at a time: the next
+// DELETE first makes sure that no slot has the void word any more, and then
+// writes the block again.
 type grave struct {
-	tag    uint64      // of the next use of the block
-	flying *rdma.Batch // takes the word out of its slot, and looks; nil: nothing is to be taken out
-	at     slotAt
-	hash   uint64
-	looks  bool // the batch does
+	// tag is that of the next use of the block.
+	tag uint64
+	// flying takes the word out of its slot, and looks; nil: there is nothing to
+	// be taken out.
+	flying *rdma.Batch
+	// at is the slot, and hash the key's hash.
+	at   slotAt
+	hash uint64
+	// looks: the batch has a look that is ordered behind its CAS.
+	looks bool
 }
 
-// openGrave takes away what an earlier holder of the identity has left.
+// openGrave takes away what an earlier holder of the identity has left, and goes
+// on with the tags of its block.
 func (s *Store) openGrave() error {
 	s.begin()
 	w, err := s.clearGrave(s.id)
@@ -30,8 +39,9 @@ func (s *Store) openGrave() error {
 	return err
 }
 
-// clearGrave takes a client's void word out of the index, of which nothing is in flight. It returns
-// the word.
+// clearGrave takes a client's void word out of the index, and returns the word.
+// Nothing of the client is in flight. A header that is torn was never named by a
+// slot: the WRITE of it is complete before the CAS.
 func (s *Store) clearGrave(c rdma.ClientID) (word, error) {
 	block := s.layout.grave(c)
 	b := s.ep.Batch()
@@ -39,14 +49,16 @@ func (s *Store) clearGrave(c rdma.ClientID) (word, error) {
 	err := s.do(stepScanHeaders, b)
 	w, hash, whole := decodeHeader(op.Buf)
 	s.drop(b)
-	if err != nil || !whole || s.block(w) != block { // torn: it was never named since
+	if err != nil || !whole || s.block(w) != block {
 		return w, err
 	}
 	return w, s.clear(hash, block)
 }
 
-// clear takes what is left of an operation out of the slots that a hash may be in: proposals, and
-// void words, that name a block. Nothing names it any more then, unless a pair does.
+// clear takes proposals and void words that name a block out of the slots that a
+// hash may be in. Nothing names the block any more then, unless a live pair does.
+// The caller makes sure that nothing is in flight that could put such a word
+// there.
 func (s *Store) clear(hash, block uint64) error {
 	at := s.index.Locate(hash)
 	for r := s.pace; ; {
@@ -63,6 +75,8 @@ func (s *Store) clear(hash, block uint64) error {
 	}
 }
 
+// clearOnce is one try. again: it has found a word, or the key may be moving;
+// only a look that is valid behind slots without such a word ends it.
 func (s *Store) clearOnce(at race.Buckets, hash, block uint64) (again bool, err error) {
 	in, err := s.directory.find(hash)
 	if err != nil {
@@ -93,7 +107,8 @@ func (s *Store) clearOnce(at race.Buckets, hash, block uint64) (again bool, err 
 	return again, nil
 }
 
-// Delete implements client.Store.
+// Delete implements client.Store. It takes effect at the CAS that puts the void
+// word in the pair's place.
 func (s *Store) Delete(key []byte) error {
 	s.start(key)
 	err := s.settle()
@@ -109,6 +124,8 @@ func (s *Store) Delete(key []byte) error {
 	return nil
 }
 
+// delete tries until the pair is replaced by the void word, or the time is over.
+// A void word of unknown fate becomes a doubt.
 func (s *Store) delete() error {
 	o := &s.op
 	o.word = s.word(o.hash, 1, s.grave.tag, s.layout.grave(s.id)).as(void)
@@ -132,7 +149,9 @@ func (s *Store) delete() error {
 			return nil
 		case out == moved:
 			s.leaveBehind(a, o.word)
-			if at.word == o.word { // else the rehash came before, since no other client takes it away
+			// Otherwise the copy of the rehash came before the CAS, since no
+			// other client takes the word away.
+			if at.word == o.word {
 				s.bury(at)
 				return nil
 			}
@@ -143,14 +162,17 @@ func (s *Store) delete() error {
 	}
 }
 
-// bury begins to take the void word out of its slot.
+// bury begins to take the void word out of its slot. No operation waits for that:
+// closeGrave does, before the next DELETE. A crash leaves the word to the
+// client's recovery.
 func (s *Store) bury(a slotAt) {
 	g := &s.grave
 	at := s.addrOf(a)
 	b := s.ep.Batch()
 	b.CompareSwap(at, uint64(s.op.word), 0)
 	look := s.directory.look(b, a.subtable.suffix)
-	look.Fence = true // behind the CAS, which is on the same node
+	// The look is executed behind the CAS only if both are on the same node.
+	look.Fence = true
 	g.looks = look.Addr.Node() == at.Node()
 	g.at, g.hash = a, s.op.hash
 	if err := s.ep.Post(b.As(stepClear)); err != nil {
@@ -161,7 +183,9 @@ func (s *Store) bury(a slotAt) {
 	g.flying = b
 }
 
-// closeGrave makes sure that no slot has the void word of the last DELETE any more.
+// closeGrave makes sure that no slot has the void word of the last DELETE any
+// more. The CAS alone does not: a rehash may have copied the word before. So it
+// relies on a look behind the CAS that is valid, or clears the slots.
 func (s *Store) closeGrave() error {
 	g := &s.grave
 	b := g.flying

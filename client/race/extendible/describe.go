@@ -8,7 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Describe returns a function that tells what lies at an address of the pool that ep reaches.
+// Describe returns a function that says what lies at an address of the pool that
+// ep reaches.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {
@@ -17,6 +18,7 @@ func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	return l.describe, nil
 }
 
+// describe says what lies at an address; "" where nothing does.
 func (l *layout) describe(a rdma.Addr) string {
 	off, n := a.Offset(), a.Node()
 	switch {
@@ -45,6 +47,7 @@ func (l *layout) describe(a rdma.Addr) string {
 	return ""
 }
 
+// describeEntry says what lies at an address of the directory.
 func (l *layout) describeEntry(a rdma.Addr) string {
 	text := ""
 	switch l.format {

@@ -10,29 +10,37 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// The directory has an entry for each suffix of up to Depth bits. That of suffix s belongs to the
-// subtable which holds the keys whose hashes end in s, by as many bits as its local depth says. It
-// is empty as long as there is none. A subtable of local depth d that is split keeps its entry, now
-// of depth d+1, and the keys whose next bit is 0; the others move to the entry s + 2^d. So no other
-// entry changes, and the directory is never doubled: RACE's copies of one entry follow from the
-// local depths that a client has seen.
+// The directory has an entry for each suffix of up to Depth bits. The entry of
+// suffix s belongs to the subtable that holds the keys with hashes that end in s,
+// by as many bits as its local depth says. It is empty as long as there is no
+// such subtable. A subtable of local depth d that is split keeps its entry, now
+// of depth d+1, and the keys that have 0 as their next bit. The others move to
+// the entry s + 2^d. So no other entry changes, and the directory is never
+// doubled: RACE's copies of one entry follow from the local depths that a client
+// has seen.
 //
-// An entry of RTX is an object: lock and pointer, and behind the pointer the descriptor, which
-// never changes; of DTX lock and descriptor lie together; of Locked it is a word. What a descriptor
-// names, the subtable's memory, is the subtable's for ever.
+// With RTX an entry is an object: lock and pointer, and behind the pointer the
+// descriptor, which never changes. With DTX lock and descriptor lie together.
+// With Locked the entry is a word. The memory that a descriptor names is a
+// subtable's for ever, and never moves.
 
-// subtable is a descriptor as a client has read it, and by which pointer.
+// subtable is a descriptor as a client has read it. It may be out of date, which
+// each look finds out.
 type subtable struct {
-	suffix  uint64
+	// suffix is that of the hashes, in as many bits as depth.
+	suffix uint64
+	// version is the word of the entry by which it was read. It never comes back.
 	version uint64
-	depth   int
-	place   uint64
+	// depth is the local depth.
+	depth int
+	// place is where the subtable lies: see layout.place.
+	place uint64
 }
 
 // moves reports whether a key moves to another subtable when this one is split.
 func (s subtable) moves(hash uint64) bool { return hash>>race.SuffixShift>>s.depth&1 == 1 }
 
-// child is the suffix of what this subtable is split into, beside itself.
+// child returns the suffix of the subtable that a split makes beside this one.
 func (s subtable) child() uint64 { return s.suffix | 1<<s.depth }
 
 // errAbsent says that an entry of the directory is empty.
@@ -41,27 +49,32 @@ var errAbsent = errors.New("no such subtable")
 // directory is a client's view of the directory.
 type directory struct {
 	*Store
-	known  []subtable // by suffix; depth -1: not known
+	// known has what the client has seen, by suffix; depth -1: not known.
+	known  []subtable
 	shared shared
 }
 
-// shared is how clients change the directory together.
+// shared is how clients change the directory together. Each format has an
+// implementation.
 type shared interface {
-	// await returns when an entry is not locked.
+	// await returns when an entry is not locked, or an error when the operation's
+	// time is over.
 	await(suffix uint64) error
 	// create makes the first subtable, in zeroed memory.
 	create(place uint64) error
 	// split does a rehash; false: another client was faster.
 	split(r *rehash) (bool, error)
-	// settle brings to an end what an earlier split of the worker has left.
+	// settle ends what an earlier split of the worker has left.
 	settle() error
-	// recover brings to an end what a client has left that was fenced off.
+	// recover ends what a client has left that was fenced off. It may be
+	// interrupted, and done again.
 	recover(c rdma.ClientID) error
 	close() error
 	check(c *checker) error
 	counts(to []telemetry.Counter) []telemetry.Counter
 }
 
+// openShared returns the implementation for the pool's format.
 func openShared(s *Store, o Options) (shared, error) {
 	switch s.format {
 	case RTX:
@@ -72,7 +85,12 @@ func openShared(s *Store, o Options) (shared, error) {
 	return &locks{s: s}, nil
 }
 
-// find returns the subtable of a hash, as far as the client knows; what it does not know it reads.
+// find returns the subtable of a hash, as far as the client knows. It reads
+// entries that the client does not know.
+//
+// It begins at suffix 0, which every hash has once belonged to. The lowest bit by
+// which the hash differs from the entry is the split by which the key has left,
+// and names the entry that it has moved to.
 func (d *directory) find(hash uint64) (subtable, error) {
 	suffix := uint64(0)
 	for {
@@ -84,12 +102,13 @@ func (d *directory) find(hash uint64) (subtable, error) {
 		if differ == 0 {
 			return s, nil
 		}
-		lowest := differ & -differ // the key moved to there when the subtable was split by this bit
+		// The key moved to there when the subtable was split by this bit.
+		lowest := differ & -differ
 		suffix = race.Suffix(hash, MaxDepth) & (lowest<<1 - 1)
 	}
 }
 
-// entry returns what the client knows of a suffix.
+// entry returns what the client knows of a suffix, or reads it.
 func (d *directory) entry(suffix uint64) (subtable, error) {
 	if suffix < uint64(len(d.known)) && d.known[suffix].depth >= 0 {
 		return d.known[suffix], nil
@@ -100,7 +119,9 @@ func (d *directory) entry(suffix uint64) (subtable, error) {
 // forget makes the client read an entry again.
 func (d *directory) forget(suffix uint64) { d.known[suffix].depth = -1 }
 
-// load reads an entry, and then the descriptor. The error wraps errAbsent when there is none.
+// load reads an entry, and then the descriptor. The error wraps errAbsent when
+// the entry is empty. It waits for a lock only if the lock hides what the entry
+// has.
 func (d *directory) load(suffix uint64) (subtable, error) {
 	if suffix >= 1<<d.Depth {
 		return subtable{}, fmt.Errorf("suffix %d of a directory of %d: %w", suffix, 1<<d.Depth, client.ErrDamaged)
@@ -134,11 +155,12 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 		rdma.ErrTimeout)
 }
 
-// mostReads bounds how often an entry is read that changes meanwhile: once for each split of its
-// subtable.
+// mostReads bounds how often an entry is read that changes meanwhile, which it
+// does once for each split of its subtable.
 const mostReads = 64
 
-// readDescriptor reads what an entry names, or has; false: the entry has another one by now.
+// readDescriptor reads the descriptor that an entry names, or has in p. It
+// returns false if the entry has another one by now.
 func (d *directory) readDescriptor(suffix, version uint64, p []byte) (s subtable, ok bool, err error) {
 	b := d.ep.Batch()
 	defer d.drop(b)
@@ -155,7 +177,7 @@ func (d *directory) readDescriptor(suffix, version uint64, p []byte) (s subtable
 	return s, ok, err
 }
 
-// learn notes what an entry says.
+// learn keeps what an entry says.
 func (d *directory) learn(s subtable) {
 	for uint64(len(d.known)) <= s.suffix {
 		d.known = append(d.known, subtable{depth: -1})
@@ -163,20 +185,25 @@ func (d *directory) learn(s subtable) {
 	d.known[s.suffix] = s
 }
 
-// look adds a READ of an entry: lock and pointer.
+// look adds a READ of an entry: lock and pointer. What it shows says whether
+// operations in the subtable that were complete before count: see judge.
 func (d *directory) look(b *rdma.Batch, suffix uint64) *rdma.Op { return b.Read(d.entryAt(suffix)) }
 
 // verdict is what a look says of what was done in a subtable before it.
 type verdict uint8
 
 const (
-	valid   verdict = iota // the key's slots were in this subtable, and no rehash was about to move them
-	changed                // the subtable was split, or the entry changed otherwise
-	locked                 // a rehash may be moving the key
+	// valid: the key's slots were in this subtable, and no rehash was about to
+	// move them.
+	valid verdict = iota
+	// changed: the subtable was split, or the entry changed otherwise.
+	changed
+	// locked: a rehash may be moving the key.
+	locked
 )
 
-// judge says what a look means for a key. A rehash leaves keys alone that do not move: for them its
-// lock means nothing.
+// judge says what a look means for a key. A rehash leaves the keys alone that do
+// not move, so for these its lock means nothing.
 func (d *directory) judge(op *rdma.Op, s subtable, hash uint64) verdict {
 	version, held := d.readEntry(op, s.suffix)
 	switch {
@@ -188,8 +215,9 @@ func (d *directory) judge(op *rdma.Op, s subtable, hash uint64) verdict {
 	return valid
 }
 
-// refresh makes the client read an entry again behind a look that was not valid. A rehash that was
-// about to move the key has ended then, or was ended by this client, since its lease was over.
+// refresh makes the client read an entry again after a look that was not valid. A
+// rehash that was about to move the key has ended when it returns, or was ended
+// by this client because its lease was over.
 func (d *directory) refresh(v verdict, s subtable) error {
 	if v == locked {
 		if err := d.shared.await(s.suffix); err != nil {
@@ -200,4 +228,5 @@ func (d *directory) refresh(v verdict, s subtable) error {
 	return err
 }
 
+// isAbsent reports whether an error says that an entry is empty.
 func isAbsent(err error) bool { return errors.Is(err, errAbsent) }

@@ -10,21 +10,25 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// place is a slot of a subtable, for the key of the operation.
+// slotAt is a slot of a subtable, with the word that was read there, for the key
+// of the operation.
 type slotAt struct {
 	subtable subtable
 	slotWord
 }
 
+// addrOf returns the address of a slot.
 func (s *Store) addrOf(a slotAt) rdma.Addr {
 	return s.subtableAt(a.subtable.place).Add(a.slot.Offset())
 }
 
-// find looks for the operation's key. found: the key is there, in that slot. Otherwise it is not
-// there; of an INSERT that is not sure yet, and a is an empty slot, or none if a.word is not empty.
+// find looks for the operation's key. found: the key is there, in that slot.
+// Otherwise the key is not there. For an INSERT that is not certain yet, and a is
+// an empty slot, or noSlot.
 //
-// In the moment of the first READ the subtable was the key's, as the look behind it says. A lock
-// that may be moving the key ends that: what is read meanwhile may not be part of the copy.
+// At the moment of the first READ the subtable was the key's, as the look behind
+// it shows: its pointer is as the client knows it. A lock that may be moving the
+// key makes find begin again: what is read meanwhile may not be part of the copy.
 func (s *Store) find() (a slotAt, found bool, err error) {
 	for r := s.pace; ; {
 		a, found, again, err := s.findOnce()
@@ -40,6 +44,9 @@ func (s *Store) find() (a slotAt, found bool, err error) {
 	}
 }
 
+// findOnce is one try of find. In its second trip the look is the first READ, and
+// the pairs follow. An INSERT that meets no pair of its fingerprint leaves that
+// trip out: its proposal is followed by a look.
 func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 	o := &s.op
 	if a.subtable, err = s.directory.find(o.hash); err != nil {
@@ -74,7 +81,7 @@ func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 	return a, false, again, s.torn(a.subtable)
 }
 
-// torn is an error if a pair is torn that a slot named all the time.
+// torn returns an error if a pair is torn that a slot has named all the time.
 func (s *Store) torn(in subtable) error {
 	for _, w := range s.op.slots {
 		for _, x := range s.op.suspects {
@@ -86,8 +93,10 @@ func (s *Store) torn(in subtable) error {
 	return nil
 }
 
-// readBuckets reads both combined buckets, and notes what their slots hold. In the same trip it
-// writes the operation's pair. For an INSERT it returns an empty slot, too.
+// readBuckets reads both combined buckets, and notes what their slots hold. In
+// the same trip it writes the operation's pair, so the WRITE is complete before
+// any CAS installs the word. For an INSERT it also returns an empty slot, or
+// noSlot.
 func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 	o := &s.op
 	b := s.ep.Batch()
@@ -105,11 +114,12 @@ func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 	return a, nil
 }
 
-// noSlot is what free returns where there is no empty slot.
+// noSlot is what free returns if there is no empty slot. No slot has this word.
 var noSlot = slotWord{0, ^word(0)}
 
-// free picks an empty slot: of the emptier combined bucket, its main bucket first, beginning at a
-// place that depends on the hash, so that inserters of one bucket rarely meet.
+// free picks an empty slot: in the emptier combined bucket, its main bucket
+// first, from a place on that depends on the hash, so that INSERTs of different
+// keys rarely meet.
 func (s *Store) free() slotWord {
 	o := &s.op
 	used := cmp.Or(s.Slots, race.BucketSlots)
@@ -137,6 +147,8 @@ func (s *Store) free() slotWord {
 	panic(fmt.Sprintf("extendible: %d slots of a bucket are empty, and none is", most))
 }
 
+// note keeps what the slots hold, and which live pairs have the key's
+// fingerprint.
 func (o *operation) note(view *race.View) {
 	o.alike = o.alike[:0]
 	for i := range o.slots {
@@ -149,14 +161,17 @@ func (o *operation) note(view *race.View) {
 	}
 }
 
-// match looks for the key among the pairs that were read, behind the look, for slots of o.alike.
-// again: a word's block has no pair of it. When the same word is met again, it was there in the
-// meantime, and is none of the subtable's any more: no block is used again that a slot names.
+// match looks for the key among the pairs that were read behind the look, for
+// slots of o.alike. again: a word's block has no pair of it, so the slot was read
+// too late, or the key has moved. If the same word is met again, it was in the
+// slot in the meantime. Then it is not part of this subtable's keys: no block is
+// used again that a slot of the index names.
 func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again bool) {
 	o := &s.op
 	read, known := 1, o.suspects
 	for i := range known {
-		known[i].seen = true // again, if it is there
+		// If the word is met again, it was looked for once more.
+		known[i].seen = true
 	}
 	for _, w := range o.alike {
 		if !s.valid(w.word) || in.suspectedIn(known, w) {
@@ -177,6 +192,7 @@ func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again boo
 	return at, false, again
 }
 
+// suspectedIn reports whether a list has a slot of this subtable with that word.
 func (s subtable) suspectedIn(list []suspect, w slotWord) bool {
 	for _, x := range list {
 		if x.place == s.place && x.slotWord == w {
@@ -186,4 +202,6 @@ func (s subtable) suspectedIn(list []suspect, w slotWord) bool {
 	return false
 }
 
+// suspected reports whether the operation has met the word before without its
+// pair.
 func (o *operation) suspected(s subtable, w slotWord) bool { return s.suspectedIn(o.suspects, w) }

@@ -9,22 +9,28 @@ import (
 	"github.com/farkv/farkv/client"
 )
 
-// Two INSERTs of one key may find different empty slots. RACE lets an inserter look again behind
-// its CAS, and take its pair back if another one has come first; but a reader may have seen it by
-// then. So here the CAS proposes the pair, to readers it is not there, and a second CAS makes it
-// live. In between the inserter reads both buckets again:
+// Two INSERTs of one key may find different empty slots. RACE lets an INSERT look
+// again behind its CAS, and take its pair back if another one came first; but a
+// reader may have seen the pair by then. Here the CAS proposes the pair, which
+// readers do not see, and a second CAS makes it live. In between the INSERT reads
+// both buckets again, and finds:
 //
-//	a pair of the key              the key exists, unless another look says that it was moving: give way
+//	a pair of the key              the key exists, unless another look says that
+//	                               it was moving: give way
 //	a proposal in an earlier slot  give way to it, and begin again
-//	a proposal in a later slot  end it, by a CAS, before the own one becomes live
+//	a proposal in a later slot     end it, by a CAS, before the own one becomes live
 //
-// Of two proposals of one key at least one inserter sees the other's, since each reads behind its
-// CAS. Where it is the one with the earlier slot, the other proposal is ended, or was made live
-// before, which the CAS finds out; where it is the one with the later slot, that gives way. So no
-// two become live. An inserter whose proposal was ended takes the void word away, and begins again.
-// A proposal whose client died is ended, too, when an inserter has given way to it for a lease.
+// Of two proposals of one key at least one INSERT sees the other's, since each
+// reads behind its CAS. If that INSERT has the earlier slot, it ends the other
+// proposal; or that one was made live before, which the CAS finds out. If it has
+// the later slot, it gives way. So no two proposals become live.
+//
+// An INSERT takes away its proposal that another one has made void, and begins
+// again. The proposal of a dead client is ended, too, when an INSERT has given
+// way to it for a lease.
 
-// Insert implements client.Store.
+// Insert implements client.Store. An INSERT that fails with an error other than
+// client.ErrUncertain has not taken effect, and will not.
 func (s *Store) Insert(key, value []byte) error {
 	if err := s.startWrite(key, value); err != nil {
 		return fmt.Errorf("insert: %w", err)
@@ -38,6 +44,8 @@ func (s *Store) Insert(key, value []byte) error {
 // errGaveWay begins an INSERT again: its proposal is in no slot any more.
 var errGaveWay = errors.New("gave way")
 
+// insert tries until the key is there, or the time is over. It hands the
+// operation's block back to the memory, whatever happens.
 func (s *Store) insert() error {
 	o := &s.op
 	o.insert = true
@@ -48,7 +56,8 @@ func (s *Store) insert() error {
 			s.memory.used(o.block, o.slot)
 			return nil
 		case errors.Is(err, errGaveWay):
-			o.block.tag++ // so that words of it are not met again
+			// The words of this use of the block must not be met again.
+			o.block.tag++
 			s.name()
 		case err != errAgain:
 			s.memory.settle(o.block, err)
@@ -61,9 +70,11 @@ func (s *Store) insert() error {
 	}
 }
 
-// errAgain begins an INSERT again whose pair no slot names.
+// errAgain begins an INSERT again while no slot names its pair.
 var errAgain = errors.New("again")
 
+// insertOnce is one try. A proposal of unknown fate becomes a doubt, which the
+// next operation settles: what never becomes live has not taken effect.
 func (s *Store) insertOnce() error {
 	o := &s.op
 	a, found, err := s.find()
@@ -84,7 +95,7 @@ func (s *Store) insertOnce() error {
 	}
 	mine := o.word.as(proposed)
 	swapped, unsure, err := s.change(stepPropose, a, 0, mine)
-	if unsure { // what never becomes live has not taken effect
+	if unsure {
 		s.doubt()
 	}
 	if err != nil {
@@ -100,7 +111,10 @@ func (s *Store) insertOnce() error {
 // doubt notes that a slot may have the operation's proposal.
 func (s *Store) doubt() { s.doubts = append(s.doubts, doubt{s.op.hash, s.op.block.number}) }
 
-// decide makes a proposal live, or gives way.
+// decide makes a proposal live, or gives way. The CAS that makes it live relies
+// on rivals: all proposals of the key that were seen are ended, and those that
+// were not seen see this one. A crash before that CAS leaves a proposal, which
+// readers do not see; behind it, the pair.
 func (s *Store) decide(a slotAt) error {
 	o := &s.op
 	for r := s.pace; ; {
@@ -126,7 +140,9 @@ func (s *Store) decide(a slotAt) error {
 			case out == moved:
 				s.leaveBehind(a, o.word)
 				if at.word != o.word.as(proposed) && at.word != o.word.as(void) {
-					return nil // it became live before the rehash, whatever has become of it since
+					// It became live before the rehash, whatever has become of it
+					// since.
+					return nil
 				}
 				a = at
 			}
@@ -138,19 +154,25 @@ func (s *Store) decide(a slotAt) error {
 	}
 }
 
-// fate of a proposal.
+// fate is what is to become of a proposal.
 type fate uint8
 
 const (
-	undecided   fate = iota // look again
-	alone                   // it may become live
-	exists                  // the key does
-	behindRival             // another proposal comes first
-	ended                   // another inserter has ended it
+	// undecided: look again.
+	undecided fate = iota
+	// alone: it may become live.
+	alone
+	// exists: the key has a live pair.
+	exists
+	// behindRival: another proposal comes first.
+	behindRival
+	// ended: another INSERT has made it void.
+	ended
 )
 
-// rivals reads the buckets of a proposal again, and looks. a becomes the slot where the proposal is
-// now, in case that a rehash has moved it.
+// rivals reads the buckets of a proposal again, and looks. If a rehash has moved
+// the proposal, a becomes the slot where it is now. If the rehash came before the
+// proposal, the new subtable has not got it, and it counts as ended.
 func (s *Store) rivals(a *slotAt) (fate, error) {
 	o := &s.op
 	b := s.ep.Batch()
@@ -167,7 +189,8 @@ func (s *Store) rivals(a *slotAt) (fate, error) {
 		}
 		if out == moved {
 			s.leaveBehind(*a, o.word.as(proposed))
-			if at.word != o.word.as(proposed) { // it was not copied, or was ended since
+			// It was not copied, or was ended since.
+			if at.word != o.word.as(proposed) {
 				return ended, nil
 			}
 		}
@@ -182,16 +205,18 @@ func (s *Store) rivals(a *slotAt) (fate, error) {
 	if err != nil || f != exists {
 		return f, err
 	}
-	// This look was of no moment behind the slots: the pair may have become live in a subtable that a
-	// rehash had copied.
+	// This look was of no moment behind the slots: the pair may have become live
+	// in a subtable that a rehash had copied already. So it takes another look to
+	// say that the key exists.
 	if _, v, err := s.lookAt(*a, false); err != nil || v != valid {
 		return undecided, err
 	}
 	return exists, nil
 }
 
-// compete looks for the key in slots that were read behind the proposal. Pairs that were there when
-// the operation found that the key is not there are of other keys.
+// compete looks for the key in slots that were read behind the proposal, and ends
+// proposals in later slots. A pair that was there when the operation found that
+// the key is not there is another key's, and is left out.
 func (s *Store) compete(a slotAt) (fate, error) {
 	o := &s.op
 	b := s.ep.Batch()
@@ -219,7 +244,9 @@ func (s *Store) compete(a slotAt) (fate, error) {
 		p, whole := decodePair(b.Op(read).Buf, w.word)
 		read++
 		switch {
-		case !whole: // by now another word is there, or it is one that a key has left
+		// By now another word is in the slot, or the word is one that a key has
+		// left behind. Once is a reason to look again.
+		case !whole:
 			if !o.suspected(a.subtable, w) {
 				o.suspects = append(o.suspects, suspect{place: a.subtable.place, slotWord: w})
 				return undecided, nil
@@ -240,7 +267,8 @@ func (s *Store) compete(a slotAt) (fate, error) {
 	return alone, nil
 }
 
-// competes reports whether a slot may have the key, live or proposed, beside the operation's own.
+// competes reports whether a slot may have the key, live or proposed, beside the
+// operation's own proposal.
 func (s *Store) competes(a slotAt, w, known slotWord) bool {
 	if w.slot == a.slot || !s.valid(w.word) || w == known && w.word.kind() == live {
 		return false
@@ -248,8 +276,9 @@ func (s *Store) competes(a slotAt, w, known slotWord) bool {
 	return w.word.is(live, s.op.hash) || w.word.is(proposed, s.op.hash)
 }
 
-// lapsed reports whether the operation has given way to a proposal for a lease, on its own clock:
-// then its client does not go on.
+// lapsed reports whether the operation has given way to a proposal for a lease,
+// on its own clock. The client of that proposal does not go on then: a live
+// INSERT decides within a few trips.
 func (s *Store) lapsed(w word) bool {
 	o := &s.op
 	if o.rival != w {
@@ -258,7 +287,8 @@ func (s *Store) lapsed(w word) bool {
 	return s.ep.Now()-o.since >= s.Lease
 }
 
-// giveWay takes the operation's proposal away, or what has become of it.
+// giveWay takes the operation's proposal away, or the void word that it has
+// become.
 func (s *Store) giveWay(f fate) error {
 	o := &s.op
 	err := s.clear(o.hash, o.block.number)

@@ -15,19 +15,26 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Params are what a pool is made with, in its header.
+// Params are what a pool is made with. They stand in its header.
 type Params struct {
-	Groups    int           `json:"groups"`     // bucket groups of a subtable
-	PairBytes int           `json:"pair_bytes"` // key and value together, at most
-	Depth     int           `json:"depth"`      // local depth, at most: the directory has 2^Depth entries
-	Clients   int           `json:"clients"`
-	Timeout   time.Duration `json:"timeout"` // of an operation, at most
-	// Lease is how long a lock may stay as it is before its holder is suspected, beside the time that
-	// its transaction takes: what rtx.Options.Drift is. 0: DefaultLease.
+	// Groups is the number of bucket groups of a subtable.
+	Groups int `json:"groups"`
+	// PairBytes bounds the bytes of a key and its value together.
+	PairBytes int `json:"pair_bytes"`
+	// Depth bounds the local depth of subtables: the directory has 2^Depth
+	// entries.
+	Depth int `json:"depth"`
+	// Clients bounds the identities: they are 1 to Clients.
+	Clients int `json:"clients"`
+	// Timeout bounds the time that a worker may allow an operation.
+	Timeout time.Duration `json:"timeout"`
+	// Lease is for how long a lock may stay as it is before its holder is
+	// suspected, beside the time that its transaction takes: rtx.Options.Drift.
+	// 0: DefaultLease.
 	Lease time.Duration `json:"lease,omitempty"`
-	// Of tests, which see subtables and memory filled, and tags wrap: how many slots of a bucket are
-	// used, how many chunks of pairs a node has, and how wide tags are, at most; 0: as many as there
-	// is room for.
+	// These are for tests, which see subtables and memory filled, and tags wrap.
+	// They bound how many slots of a bucket are used, how many chunks of pairs a
+	// node has, and how wide tags are; 0: as much as there is room for.
 	Slots   int `json:"slots,omitempty"`
 	Chunks  int `json:"chunks,omitempty"`
 	TagBits int `json:"tag_bits,omitempty"`
@@ -36,55 +43,74 @@ type Params struct {
 const (
 	// DefaultLease is rTX's (section 6.1).
 	DefaultLease = 8 * time.Millisecond
-	// DefaultTimeout is of an operation.
+	// DefaultTimeout is the timeout of an operation.
 	DefaultTimeout = 2 * time.Second
-	// MaxPair is the most bytes of a key and its value: what the length in a slot counts.
+	// MaxPair bounds the bytes of a key and its value: the length in a slot
+	// counts no more.
 	MaxPair = race.MaxUnits*unitBytes - pairHeader
 
-	// MaxGroups is the most groups of a subtable.
+	// MaxGroups bounds the groups of a subtable.
 	MaxGroups = 1 << 16
-	// MaxDepth is the deepest directory.
+	// MaxDepth bounds the depth of the directory.
 	MaxDepth = 20
 
-	minGroups   = 2
-	leastTag    = 16   // bits; below, words would come back within an operation
-	chunkBytes  = 4096 // of pairs that a client takes at a time, at least; one pair, if that is longer
-	chunkBlocks = 8    // or so many blocks, if these are more
-	entryChunk  = 1024 // bytes of descriptors that a client takes at a time
+	// A key's two combined buckets lie in different groups.
+	minGroups = 2
+	// leastTag is the least width of tags in bits. With narrower ones words would
+	// come back within an operation.
+	leastTag = 16
+	// A chunk of pairs has this many bytes at least, and chunkBlocks blocks.
+	chunkBytes  = 4096
+	chunkBlocks = 8
+	// entryChunk is the bytes of descriptors that a client takes at a time.
+	entryChunk = 1024
 )
 
-// ErrParams is wrapped by errors about pools that cannot be.
+// ErrParams is wrapped by errors about pools that cannot be made.
 var ErrParams = errors.New("no such pool")
 
 // layout is where everything lies, the same on each node:
 //
 //	header
-//	directory   an entry a suffix, and what transactions need. Of RTX the entry is the metadata of the root of that
-//	            number, and there is a descriptor of 64 bytes each; of DTX it is the root; of Locked a word
-//	graves      of the clients whose identity modulo nodes is the node's number: a block each, for what DELETEs leave
-//	tables      a word a subtable's memory, then a word a chunk of pairs: node.Entry
+//	directory  an entry a suffix, and what transactions need. RTX: the entry is
+//	           the metadata of the root of that number, and there is a
+//	           descriptor of 64 bytes each. DTX: it is the root. Locked: a word
+//	graves     a block each, for what DELETEs leave, of the clients for which
+//	           identity modulo nodes is the node's number
+//	tables     a word a subtable's memory, then a word a chunk of pairs: node.Entry
 //	subtables
 //	chunks of blocks, one pair a block
 //
-// Slots, buckets' headers and tables are changed by atomics only, from the moment in which clients
-// know of them; blocks by WRITEs only. All is zero in a new pool.
+// Slots, headers of buckets and tables are changed by atomics only, as soon as
+// other clients know of them. Blocks are changed by WRITEs only. All is zero in a
+// new pool. A layout does not change after newLayout.
 type layout struct {
 	Params
-	format  string
-	nodes   int
-	objects *rtx.Layout // of RTX
-	places  *dtx.Layout // of DTX
-	index   race.Index  // places a key in a subtable
+	// format is RTX, DTX or Locked.
+	format string
+	nodes  int
+	// objects is the directory of RTX, and places that of DTX.
+	objects *rtx.Layout
+	places  *dtx.Layout
+	// index places a key in a subtable. It has one subtable only: the bits that
+	// pick one among several are those of the suffix here.
+	index race.Index
 
-	graves           uint64
+	// graves is the offset of the first grave.
+	graves uint64
+	// These are the memory of subtables, one a chunk, and chunks of pairs.
 	subtables, pairs chunks.Arena
-	blockBytes       uint64
-	blocks           uint64 // of each node
-	blockBits        int
-	maxTag           uint64
+	// blockBytes is the size of a block: room for the longest pair.
+	blockBytes uint64
+	// blocks is the number of blocks of a node, without graves.
+	blocks uint64
+	// blockBits is how many bits of a word name the block. The rest below the
+	// kind is its tag, maxTag at most.
+	blockBits int
+	maxTag    uint64
 }
 
-// check returns what is wrong with p.
+// check returns an error for a field that is out of its range.
 func (p *Params) check() error {
 	switch {
 	case p.Groups < minGroups || p.Groups > MaxGroups:
@@ -104,20 +130,23 @@ func (p *Params) check() error {
 	return nil
 }
 
+// blockBytes returns the size of a block, in whole units.
 func (p *Params) blockBytes() uint64 {
 	return uint64(unitsOf(pairHeader+p.PairBytes)) * unitBytes
 }
 
+// subtableBytes returns the size of a subtable.
 func (p *Params) subtableBytes() uint64 { return race.SubtableBytes(uint64(p.Groups)) }
 
-// chunkBytes returns the bytes of a chunk of pairs.
+// chunkBytes returns the bytes of a chunk of pairs: a whole number of blocks.
 func (p *Params) chunkBytes() uint64 {
 	block := p.blockBytes()
 	return max(block*chunkBlocks, chunkBytes/block*block)
 }
 
-// directoryBytes returns what the directory takes on each node. Of RTX these are metadata, logs,
-// and descriptors, as many again for those that rehashes replace, and what each client has taken.
+// directoryBytes returns what the directory takes on each node, in whole pages of
+// 4 KiB. With RTX these are metadata, logs, and descriptors; as many descriptors
+// again for those that rehashes replace; and what each client has taken.
 func (p *Params) directoryBytes(format string, nodes int) uint64 {
 	roots, n := uint64(1)<<p.Depth, uint64(nodes)
 	switch format {
@@ -131,15 +160,16 @@ func (p *Params) directoryBytes(format string, nodes int) uint64 {
 	return (fixed + descriptors + descriptors/entryChunk*8 + 4095) &^ 4095
 }
 
-// entriesOfLog is how many objects a transaction changes: a subtable's descriptor, and the new
-// one's.
+// entriesOfLog is how many objects a transaction changes: the descriptor of the
+// subtable that is split, and that of the new one.
 const entriesOfLog = 2
 
-// indexShare returns the bytes of the index that a pair needs where it needs most: subtables are
-// between a third and nine tenths full.
+// indexShare is the bytes of the index that a pair needs when it needs most:
+// subtables are between a third and nine tenths full.
 const indexShare = 24
 
-// newLayout divides memory bytes of each node.
+// newLayout divides memory bytes of each node. The error wraps ErrParams, or
+// rdma.ErrFull if there is no room for a subtable and a chunk of pairs.
 func newLayout(format string, p Params, nodes int, memory uint64) (*layout, error) {
 	if err := p.check(); err != nil {
 		return nil, err
@@ -191,7 +221,7 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 	return l, l.widths()
 }
 
-// widths divides words.
+// widths divides the bits of a word between block and tag.
 func (l *layout) widths() error {
 	l.blockBits = bits.Len64(l.grave(rdma.ClientID(l.Clients)))
 	tag := kindShift - l.blockBits
@@ -207,7 +237,7 @@ func (l *layout) widths() error {
 	return nil
 }
 
-// place names a subtable's memory: node and number, from 1 on. 0 is none.
+// place names a subtable's memory by node and number, from 1 on. 0 names none.
 func (l *layout) place(n, chunk int) uint64 { return uint64(n)*l.subtables.Count + uint64(chunk) + 1 }
 
 // subtableAt returns the address of a subtable's memory.
@@ -216,15 +246,17 @@ func (l *layout) subtableAt(place uint64) rdma.Addr {
 	return l.subtables.At(int(place/l.subtables.Count), int(place%l.subtables.Count))
 }
 
-// validPlace reports whether there may be a subtable there.
+// validPlace reports whether a place is in the pool. Whether a subtable lies
+// there only the directory says.
 func (l *layout) validPlace(place uint64) bool {
 	return place > 0 && place <= l.subtables.Count*uint64(l.nodes)
 }
 
-// grave returns the number of the block that a client's DELETEs use: behind those of pairs.
+// grave returns the number of the block that a client's DELETEs use. Graves are
+// numbered behind the blocks of pairs.
 func (l *layout) grave(c rdma.ClientID) uint64 { return l.blocks*uint64(l.nodes) + uint64(c) }
 
-// blockAt returns the address of a block.
+// blockAt returns the address of a block, or of a grave.
 func (l *layout) blockAt(block uint64) rdma.Addr {
 	if pairs := l.blocks * uint64(l.nodes); block > pairs {
 		c := block - pairs
@@ -234,7 +266,8 @@ func (l *layout) blockAt(block uint64) rdma.Addr {
 	return l.pairs.At(n, chunk).Add(uint64(i) * l.blockBytes)
 }
 
-// chunkOf returns the chunk that a block lies in, and its place there.
+// chunkOf returns the node and the chunk that a block lies in, and its place
+// there.
 func (l *layout) chunkOf(block uint64) (n, chunk, i int) {
 	block--
 	n, block = int(block/l.blocks), block%l.blocks
@@ -242,12 +275,14 @@ func (l *layout) chunkOf(block uint64) (n, chunk, i int) {
 	return n, int(block / per), int(block % per)
 }
 
-// blockOf returns the number of the i-th block of a chunk.
+// blockOf returns the number of the i-th block of a chunk. It is the inverse of
+// chunkOf.
 func (l *layout) blockOf(n, chunk, i int) uint64 {
 	return uint64(n)*l.blocks + uint64(chunk)*(l.pairs.Bytes/l.blockBytes) + uint64(i) + 1
 }
 
-// valid reports whether a word names a block of the pool.
+// valid reports whether a word names a block of the pool, and a length that the
+// block has room for.
 func (l *layout) valid(w word) bool {
 	b := l.block(w)
 	return !w.empty() && b > 0 && b <= l.grave(rdma.ClientID(l.Clients)) && uint64(w.units())*unitBytes <= l.blockBytes

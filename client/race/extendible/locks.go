@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// entryWord is an entry of a directory that is locked by clients, as in the original. From the top:
+// entryWord is an entry of a directory that is locked by clients, as in the
+// original. It is changed by CAS only. From the top:
 //
 //	1   locked
 //	16  the client that has locked it
@@ -25,43 +26,57 @@ const (
 	placeMask   entryWord = 1<<depthShift - 1
 )
 
+// makeEntry returns an entry that is not locked.
 func makeEntry(depth int, place uint64) entryWord {
 	return entryWord(depth)<<depthShift | entryWord(place)
 }
 
-func (e entryWord) locked() bool          { return e&entryLocked != 0 }
+// locked reports whether a client has locked the entry.
+func (e entryWord) locked() bool { return e&entryLocked != 0 }
+
+// holder returns that client. It is 0 in an entry that is free.
 func (e entryWord) holder() rdma.ClientID { return rdma.ClientID(e >> holderShift) }
 func (e entryWord) depth() int            { return int(e & versionMask >> depthShift) }
 func (e entryWord) place() uint64         { return uint64(e & placeMask) }
 
-// version is the word without its lock. It never comes back: local depths only grow.
+// version returns the word without its lock. It never comes back: local depths
+// only grow.
 func (e entryWord) version() uint64 { return uint64(e & versionMask) }
 
+// by returns the word as a client locks it.
 func (e entryWord) by(c rdma.ClientID) entryWord {
 	return e&versionMask | entryLocked | entryWord(c)<<holderShift
 }
 
+// free returns the word with the lock released.
 func (e entryWord) free() entryWord { return e & versionMask }
 
-// locks is a directory whose entries clients lock. A rehash:
+// locks is a directory with entries that clients lock. A rehash:
 //
 //	1  CAS the subtable's entry -> locked by me
 //	2  WRITE empty buckets to the new memory
 //	3  CAS the new entry: none -> locked by me, with the place of that memory
-//	4  for each pair that moves: CAS the new slot: empty -> pair; CAS the old one: pair -> empty
+//	4  for each pair that moves: CAS the new slot: empty -> pair;
+//	   CAS the old one: pair -> empty
 //	5  CAS the subtable's entry -> one bit deeper, and free
 //	6  CAS the new entry -> free
 //
-// A lock has no lease: a client that meets it waits. Only the master ends what a dead client has
-// begun: before 3 it takes the lock away; behind it goes on from 4.
+// Step 3 relies on 2: no bucket of the new memory is CASed before it is WRITTEN.
+// A lock has no lease: a client that meets it waits. Only the master ends what a
+// dead client has begun. Before 3 it takes the lock away; behind 3 it goes on
+// from 4, where each CAS may be done again.
 type locks struct {
-	s    *Store
-	owes bool // an error has left what settle ends
+	s *Store
+	// owes: an error has left what settle ends.
+	owes bool
 }
 
+// await waits for a lock, until the operation's time is over. The error names the
+// holder.
 func (k *locks) await(suffix uint64) error {
 	var met entryWord
-	// No other client takes what this one waits for, so it need not be quick when it is late.
+	// No other client takes what this one waits for, so it need not be quick when
+	// it is late.
 	pause := kit.Doubling(2*time.Microsecond, 50*time.Microsecond)
 	for r := (kit.Retry{Env: k.s.ep, Pause: pause, Over: k.s.over}); ; {
 		e, err := k.read(suffix)
@@ -81,6 +96,7 @@ func (k *locks) await(suffix uint64) error {
 	}
 }
 
+// read reads an entry.
 func (k *locks) read(suffix uint64) (entryWord, error) {
 	b := k.s.ep.Batch()
 	defer k.s.drop(b)
@@ -91,7 +107,8 @@ func (k *locks) read(suffix uint64) (entryWord, error) {
 	return entryWord(op.Word(0)), nil
 }
 
-// change CASes an entry, which no other client changes while this one has locked it.
+// change CASes an entry, which no other client changes while this one has locked
+// it. If the outcome is unknown, settle has something to end.
 func (k *locks) change(suffix uint64, old, new entryWord) (bool, error) {
 	at, _ := k.s.entryAt(suffix)
 	ok, err := k.s.swap(stepSwapEntry, at, uint64(old), uint64(new))
@@ -101,11 +118,14 @@ func (k *locks) change(suffix uint64, old, new entryWord) (bool, error) {
 	return ok, err
 }
 
+// create makes the entry of the subtable of all keys.
 func (k *locks) create(place uint64) error {
 	_, err := k.change(0, 0, makeEntry(0, place))
 	return err
 }
 
+// split is 1 to 6. An error behind 1 leaves locks, which settle ends before the
+// next operation.
 func (k *locks) split(r *rehash) (done bool, err error) {
 	s := k.s
 	old := makeEntry(r.from.depth, r.from.place)
@@ -113,10 +133,11 @@ func (k *locks) split(r *rehash) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if !ok { // another client splits it, or has
+	// Another client splits the subtable, or has.
+	if !ok {
 		return false, k.await(r.from.suffix)
 	}
-	k.owes = true // until the end
+	k.owes = true
 	if err := r.writeEmpty(); err != nil {
 		return false, err
 	}
@@ -131,7 +152,8 @@ func (k *locks) split(r *rehash) (done bool, err error) {
 	return true, nil
 }
 
-// finish is 4 to 6, for a client that has locked both entries.
+// finish is 4 to 6, for client c, which has locked both entries. Done again, it
+// finds done what was done.
 func (k *locks) finish(r *rehash, c rdma.ClientID) error {
 	if err := r.move(); err != nil {
 		return err
@@ -144,6 +166,7 @@ func (k *locks) finish(r *rehash, c rdma.ClientID) error {
 	return err
 }
 
+// settle ends the worker's own rehash as a recovery would.
 func (k *locks) settle() error {
 	if !k.owes {
 		return nil
@@ -154,14 +177,16 @@ func (k *locks) settle() error {
 	return err
 }
 
-// recover ends what a client has begun of which nothing is in flight. It may be cut off, and done
-// again.
+// recover ends what a client has begun, of which nothing is in flight. It may be
+// interrupted at any verb, and done again.
 func (k *locks) recover(c rdma.ClientID) error {
 	held, err := k.held()
 	if err != nil {
 		return err
 	}
-	for _, t := range held { // parents come before their children
+	// Parents come before their children, so a rehash is ended from its parent's
+	// entry.
+	for _, t := range held {
 		if entryWord(t.version).holder() != c {
 			continue
 		}
@@ -173,7 +198,8 @@ func (k *locks) recover(c rdma.ClientID) error {
 	return nil
 }
 
-// held returns the entries that are locked, with their words as versions.
+// held returns the entries that are locked, in order of suffixes, with their
+// words as versions.
 func (k *locks) held() (all []subtable, err error) {
 	for from := uint64(0); from < 1<<k.s.Depth; from += walkAtOnce {
 		k.s.begin()
@@ -186,6 +212,7 @@ func (k *locks) held() (all []subtable, err error) {
 	return all, nil
 }
 
+// someHeld is held for the suffixes from one up to another.
 func (k *locks) someHeld(from, to uint64) (held []subtable, err error) {
 	b := k.s.ep.Batch()
 	defer k.s.drop(b)
@@ -204,10 +231,13 @@ func (k *locks) someHeld(from, to uint64) (held []subtable, err error) {
 	return held, nil
 }
 
-// end ends what a client has begun with an entry that it has locked.
+// end ends what a client has begun with an entry that it has locked. If the
+// child's entry is locked by it, too, step 3 was done, and the rehash is
+// finished. Otherwise the lock is taken away.
 func (k *locks) end(t subtable, c rdma.ClientID) error {
 	now, err := k.read(t.suffix)
-	if err != nil || now != makeEntry(t.depth, t.place).by(c) { // it was a child, and is free by now
+	// It was a child, and was freed when its parent was ended.
+	if err != nil || now != makeEntry(t.depth, t.place).by(c) {
 		return err
 	}
 	if t.depth < k.s.Depth {
@@ -223,11 +253,12 @@ func (k *locks) end(t subtable, c rdma.ClientID) error {
 	return err
 }
 
+// close ends what an error has left of a rehash.
 func (k *locks) close() error { return k.settle() }
 
 func (k *locks) counts(to []telemetry.Counter) []telemetry.Counter { return to }
 
-// check looks for locks: while no client works each is a dead one's.
+// check looks for locks. While no client works each is that of a dead client.
 func (k *locks) check(c *checker) error {
 	held, err := k.held()
 	if err != nil {

@@ -21,51 +21,58 @@ import (
 const (
 	// RTX rehashes in a repairable transaction.
 	RTX = "race-rtx"
-	// DTX rehashes in a transaction of DrTM+H's protocol, which the pool's master ends when its client
-	// dies.
+	// DTX rehashes in a transaction of DrTM+H's protocol. When its client dies,
+	// the pool's master ends it.
 	DTX = "race-dtx"
-	// Locked is the original: a rehash locks the subtable and moves its pairs one by one. A client
-	// that dies in it blocks others until it is recovered.
+	// Locked is the original: a rehash locks the subtable, and moves its pairs
+	// one by one. A client that dies in it blocks others until it is recovered.
 	Locked = "race"
 )
 
-// Formats are the stores.
+// Formats are the names of the stores.
 var Formats = []string{RTX, DTX, Locked}
 
-// FormatVersion is the version of their formats.
+// FormatVersion is the version of their formats in memory.
 const FormatVersion = 2
 
 // Shape is what a pool is wanted for. Zero values mean defaults.
 type Shape struct {
-	Format    string // RTX, DTX or Locked
-	Nodes     int
-	Records   uint64 // pairs expected
-	PairBytes int    // of the longest key and value together
-	// bucket groups of a subtable; default: so many that the records take 8 subtables or more, 1,024 at most
-	Groups  int
-	Depth   int // local depth, at most; default: what the memory has room for
+	Format string // RTX, DTX or Locked
+	Nodes  int
+	// Records is the number of pairs that are expected.
+	Records uint64
+	// PairBytes is that of the longest key and value together.
+	PairBytes int
+	// Groups is the number of bucket groups of a subtable. By default the records
+	// take firstSubtables subtables or more, and there are mostGroups groups at
+	// most.
+	Groups int
+	// Depth bounds the local depth; by default what the memory has room for.
+	Depth   int
 	Clients int
-	Memory  uint64 // bytes of each node; 0: as the records need it
+	// Memory is the bytes of each node; 0: as many as the records need.
+	Memory  uint64
 	Timeout time.Duration
-	Lease   time.Duration // see Params
+	// Lease is Params.Lease.
+	Lease time.Duration
 }
 
 const (
-	// DefaultPair takes YCSB's records.
+	// DefaultPair has room for YCSB's records.
 	DefaultPair = 1152
-	// mostGroups is the default of large pools: a rehash of 21,504 slots blocks no operation for 50
-	// ms.
+	// mostGroups is the default of large pools: a rehash of 21,504 slots blocks
+	// no operation for 50 ms.
 	mostGroups = 1024
-	// firstSubtables is how many subtables the records of a small pool take, at least: so it grows by
-	// small steps.
+	// firstSubtables is how many subtables the records of a small pool take, at
+	// least: so it grows by small steps.
 	firstSubtables = 8
-	// turnover is how much room there is for pairs that were replaced, and wait to be found: half as
-	// many again.
+	// turnover is the room for pairs that were replaced and wait to be found: one
+	// part of so many more.
 	turnover = 2
 )
 
-// Size returns the parameters of a pool, and the memory of each node that it needs. The error wraps
-// ErrParams.
+// Size returns the parameters of a pool, and the memory of each node that it
+// needs. The error wraps ErrParams, or rdma.ErrFull.
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{
 		Groups: s.Groups, PairBytes: cmp.Or(s.PairBytes, DefaultPair), Clients: s.Clients,
@@ -99,15 +106,17 @@ func Size(s Shape) (Params, uint64, error) {
 	return p, need, err
 }
 
-// depthOf returns how deep the directory may become: hashes differ, so that some subtables are
-// split three times more often than others.
+// depthOf returns how deep the directory may become. Hashes differ, so some
+// subtables are split three times more often than others.
 func depthOf(p *Params, nodes, body uint64) int {
 	subtables := nodes * (body/(p.blockBytes()+indexShare)*indexShare/p.subtableBytes() + 1)
 	return min(bits.Len64(subtables)+3, MaxDepth)
 }
 
-// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or
-// rdma.ErrFull when there is not enough memory.
+// Make writes an empty store into the zeroed memory of a new pool. The error
+// wraps ErrParams, or rdma.ErrFull when there is not enough memory. A crash
+// leaves a pool without header, which no client opens, or one without its first
+// subtable.
 func Make(f rdma.Fabric, format string, p Params) error {
 	l, err := newLayout(format, p, f.Nodes(), f.Size())
 	if err == nil {
@@ -119,6 +128,7 @@ func Make(f rdma.Fabric, format string, p Params) error {
 	return nil
 }
 
+// make backs the tables, writes the header, and then makes the first subtable.
 func (l *layout) make(f rdma.Fabric) error {
 	from, err := uint64(l.graves), error(nil)
 	switch l.format {
@@ -152,8 +162,8 @@ func (l *layout) make(f rdma.Fabric) error {
 	return errors.Join(err, ep.Close())
 }
 
-// first makes the subtable of all keys. Its memory is zero: empty slots, and headers of local depth
-// 0.
+// first makes the subtable of all keys. Its memory is zero: empty slots, and
+// headers of local depth 0.
 func (l *layout) first(ep rdma.Endpoint) error {
 	s, err := openOn(ep, l, Options{})
 	if err != nil {
@@ -167,7 +177,8 @@ func (l *layout) first(ep rdma.Endpoint) error {
 	return errors.Join(err, s.Close())
 }
 
-// readLayout reads a pool's header.
+// readLayout reads a pool's header. The error says so if the pool is another
+// store's.
 func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	v, err := kit.Join(ep)
 	if err != nil {

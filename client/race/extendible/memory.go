@@ -13,26 +13,34 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Memory is handed out by the chunk, as rTX's is: a chunk's word in its table names the client that
-// uses it, and only that one puts pairs there. No block is freed: it is free when no slot of its
-// key's buckets names it. So a crash leaves nothing but words with the client's number, and no verb
+// Memory is handed out in chunks, as in package rtx. The word of a chunk in the
+// table names the client that uses the chunk, and only that client puts pairs
+// there. No block is freed: it is free when no slot of its key's buckets names
+// it. So a crash leaves nothing but words with the client's number, and no verb
 // says that a pair was replaced.
 //
-// A client scans chunks of its own when it has no block left: headers, and then the buckets of the
-// keys that these have. What it replaces itself it knows without. A chunk in which it has nothing
-// it gives back, for whichever client replaces what is there.
+// A client scans chunks of its own when it has no block left: headers, and then
+// the buckets of their keys. It also notes what it replaces in chunks of its own.
+// It gives back a chunk in which it has nothing, for whichever client replaces
+// what is there.
 
-// chunk is one that the worker has.
+// chunk is a chunk that the worker has: the word in the table names it, unless
+// gone.
 type chunk struct {
 	chunks.Chunk
-	blocks []blockState // by place
-	memos  []memo       // by place
-	listed int          // of them those in a list
-	gone   bool         // it was given back; lists may still name it
+	// blocks has the state of each block, by its place in the chunk.
+	blocks []blockState
+	// memos has where the worker has put each block's pair.
+	memos []memo
+	// listed counts the blocks that are in a list.
+	listed int
+	// gone: the chunk was given back. Lists may still name its blocks, and the
+	// worker must not use them.
+	gone bool
 }
 
-// memo is where the worker has put a block's pair, which stays in that slot of whatever subtable.
-// So a scan needs to read no more than the slot.
+// memo is where the worker has put a block's pair, which stays in that slot of
+// whatever subtable its key is in. So a scan needs to read no more than the slot.
 type memo struct {
 	hash  uint64
 	slot  race.Slot
@@ -44,61 +52,86 @@ type memo struct {
 type blockState uint8
 
 const (
-	blockUsed   blockState = iota // as far as it knows
-	blockListed                   // in a list
-	blockTaken                    // by an operation
+	// blockUsed: a slot may name it. Only a scan can tell.
+	blockUsed blockState = iota
+	// blockListed: it is free, and in a list of the worker.
+	blockListed
+	// blockTaken: an operation has it.
+	blockTaken
 )
 
-// block is one that holds no pair.
+// block is a block that holds no pair.
 type block struct {
 	chunk  *chunk
 	i      int
 	number uint64
-	tag    uint64        // of its next use
-	ready  time.Duration // until when it is in quarantine
+	tag    uint64 // of its next use
+	// ready is when its quarantine ends.
+	ready time.Duration
 }
 
-// memory is what a worker has.
+// memory is what a worker has of the pool's memory, and knows about it.
 type memory struct {
 	*layout
 	s      *Store
 	table  chunks.Client
 	chunks []*chunk
-	held   map[rdma.Addr]*chunk // by address of the word in the table
-	skips  int                  // refills for which they are not scanned
-	lean   int                  // as many behind the last scan: they double while scans find little
-	turn   int                  // node that is asked next
-	empty  []bool               // by node: there is no chunk that was never used
-	fresh  []block              // never used
-	aged   []block              // in the order in which their quarantine ends
-	first  int                  // of aged
-	hints  []rdma.Addr          // chunks in which the worker has replaced pairs, the latest last
-	full   time.Duration        // when the worker has looked everywhere for a block, in vain; 0: never
-	dense  time.Duration        // and for a subtable's memory
-	spare  []uint64             // subtables' memory that no entry names
-	stats  memoryStats
+	// held finds a chunk by the address of its word in the table.
+	held map[rdma.Addr]*chunk
+	// skips is for how many refills the worker's own chunks are not scanned.
+	skips int
+	// lean is what skips was set to behind the last scan. It doubles while scans
+	// find little.
+	lean int
+	// turn is the node that is asked next for a chunk, modulo the number of
+	// nodes.
+	turn int
+	// empty says by node that no chunk is left that was never used.
+	empty []bool
+	// fresh has blocks that were never used. They need no quarantine.
+	fresh []block
+	// aged has blocks in the order in which their quarantine ends. Those before
+	// first were taken.
+	aged  []block
+	first int
+	// hints are words of chunks of other clients in which the worker has replaced
+	// pairs, the latest last.
+	hints []rdma.Addr
+	// full is when the worker has looked everywhere for a block, in vain; 0:
+	// never.
+	full time.Duration
+	// dense is the same for a subtable's memory.
+	dense time.Duration
+	// spare is memory for subtables that the worker has, and that no entry names.
+	spare []uint64
+	stats memoryStats
 
-	quarantine  time.Duration
-	keep, batch int // keepChunks and claimAtOnce of this pool
+	// quarantine is for how long a block is not used again.
+	quarantine time.Duration
+	// keep and batch are keepChunks and claimAtOnce of this pool.
+	keep, batch int
 }
 
+// memoryStats count chunks claimed, scans, and blocks that scans found.
 type memoryStats struct{ Claims, Scans, Found uint64 }
 
 const (
-	// longestFlight is longer than any verb is in flight. Within it no tag comes back: that is what
-	// the quarantine of a block is for, in which it is not used again. mostQuarantine bounds it, for
-	// tests with narrow tags.
-	longestFlight  = time.Minute
+	// longestFlight is longer than any verb is in flight. No tag comes back
+	// within it: that is what the quarantine of a block is for.
+	longestFlight = time.Minute
+	// mostQuarantine bounds the quarantine, for tests with narrow tags.
 	mostQuarantine = 8 * time.Millisecond
-	// keepChunks is how many chunks a client keeps in which it has nothing, at most: fewer in a small
-	// pool.
+	// keepChunks bounds the chunks that a client keeps though it has nothing in
+	// them. A small pool has fewer.
 	keepChunks = 4
-	// enough is the share of its chunks' blocks that a scan has to find to be soon repeated: one of so
-	// many.
+	// enough: a scan that finds one in so many of its chunks' blocks is repeated
+	// soon.
 	enough = 8
-	// claimAtOnce is how many chunks are claimed in a trip, at most: fewer in a small pool.
+	// claimAtOnce bounds the chunks that are claimed in a trip. A small pool has
+	// fewer.
 	claimAtOnce = 8
-	// mostSkips bounds for how many refills a worker's own chunks are not scanned.
+	// mostSkips bounds the refills for which a worker's own chunks are not
+	// scanned.
 	mostSkips = 64
 	// mostHints bounds the chunks that a worker remembers.
 	mostHints = 64
@@ -112,6 +145,8 @@ const (
 	classPairs    = 2
 )
 
+// open forgets what the worker had. The chunks' words in the pool stay as they
+// are.
 func (m *memory) open(s *Store) {
 	all := int(s.pairs.Count) * s.nodes
 	*m = memory{
@@ -127,8 +162,9 @@ func (m *memory) open(s *Store) {
 	}
 }
 
-// take takes a block for an operation. The error wraps client.ErrFull. Nothing of an earlier
-// operation is in flight.
+// take takes a block for an operation, which gives it back by used, unused or
+// settle. The error wraps client.ErrFull. Nothing of an earlier operation is in
+// flight.
 func (m *memory) take() (block, error) {
 	if m.s.forgets != nil && m.s.forgets() {
 		m.forget()
@@ -158,10 +194,11 @@ func (m *memory) take() (block, error) {
 }
 
 const (
-	// mostNaps bounds the sleeps for one block: a clock may run slow.
+	// mostNaps bounds the sleeps for one block: the clock may run slow.
 	mostNaps = 4
-	// mostRefills bounds how often a worker looks everywhere, a quarantine later each time: others may
-	// have had for a moment what is free, while they looked.
+	// mostRefills bounds how often a worker looks everywhere, a quarantine later
+	// each time: other clients may have had for a moment what is free, while they
+	// looked.
 	mostRefills = 4
 )
 
@@ -169,7 +206,7 @@ const (
 func (m *memory) forget() {
 	m.fresh, m.aged, m.first, m.skips = nil, nil, 0, 0
 	for _, c := range m.chunks {
-		clear(c.blocks) // used, as far as it knows
+		clear(c.blocks)
 		if m.s.forgets() {
 			clear(c.memos)
 		}
@@ -177,7 +214,8 @@ func (m *memory) forget() {
 	}
 }
 
-// pop takes the first block of a list whose quarantine is over.
+// pop takes the first block for which the quarantine is over, or a fresh one. It
+// drops blocks of chunks that were given back.
 func (m *memory) pop() (block, bool) {
 	now := m.s.ep.Now()
 	for m.first < len(m.aged) {
@@ -204,13 +242,14 @@ func (m *memory) pop() (block, bool) {
 	return block{}, false
 }
 
+// taken notes that an operation has the block.
 func (b block) taken() block {
 	b.chunk.listed--
 	b.chunk.blocks[b.i] = blockTaken
 	return b
 }
 
-// push adds a block that no slot names to the list of those in quarantine.
+// push lists a block that no slot names, and that goes into quarantine now.
 func (m *memory) push(b block) {
 	if b.chunk.gone {
 		return
@@ -224,22 +263,24 @@ func (m *memory) push(b block) {
 	m.aged = append(m.aged, b)
 }
 
-// unused gives a block back that an operation had taken, and that no slot has named. What was
-// written there may be seen by scans, so its next use has another tag.
+// unused gives a block back that an operation had taken, and that no slot has
+// named. Scans may have seen what was written there, so its next use gets another
+// tag.
 func (m *memory) unused(b block) {
 	b.tag++
 	m.push(b)
 }
 
-// used notes that a slot names a block that the operation had taken, or may; slot: where, unless
-// that is noSlot's.
+// used notes that a slot names a block that the operation had taken, or may name
+// it. slot says which one, unless it is noSlot's.
 func (m *memory) used(b block, slot race.Slot) {
 	b.chunk.blocks[b.i] = blockUsed
 	b.chunk.memos[b.i] = memo{m.s.op.hash, slot, b.tag, slot != noSlot.slot}
 }
 
-// replaced notes that no slot names the block of a word any more. Of another client's chunk that
-// one finds out, or this one when the chunk is given back.
+// replaced notes that no slot names the block of a word any more. If the chunk is
+// another client's, that client finds the block by a scan, or this one does when
+// the chunk was given back.
 func (m *memory) replaced(w word) {
 	n, index, i := m.chunkOf(m.block(w))
 	at := m.pairs.Word(n, index)
@@ -260,7 +301,9 @@ func (m *memory) replaced(w word) {
 	m.hints = append(m.hints, at)
 }
 
-// refill looks for free blocks: in chunks of the worker's own, and where these have few, in others.
+// refill looks for free blocks: in chunks of the worker's own, and if these have
+// few, in others. When it has looked everywhere in vain, it only scans the
+// worker's own chunks for as long as fullFor.
 func (m *memory) refill() error {
 	if m.lately(m.full) {
 		_, err := m.scan(m.chunks)
@@ -293,6 +336,7 @@ func (m *memory) refill() error {
 	return nil
 }
 
+// perChunk returns how many blocks a chunk has.
 func (m *memory) perChunk() int { return int(m.pairs.Bytes / m.blockBytes) }
 
 // lately reports whether the worker has looked everywhere not long ago.
@@ -309,8 +353,9 @@ func (m *memory) listed() (n int) {
 	return n
 }
 
-// giveBack gives back the chunks in which the worker has nothing, but for some, so that others find
-// in them what will be free. One in which an operation has taken a block it keeps.
+// giveBack gives back the chunks in which the worker has nothing, except for
+// some, so that other clients find in them what becomes free. It keeps a chunk in
+// which an operation has taken a block.
 func (m *memory) giveBack(keep int) error {
 	var left []chunks.Chunk
 	kept := m.chunks[:0]
@@ -321,7 +366,9 @@ func (m *memory) giveBack(keep int) error {
 			continue
 		}
 		spare--
-		c.gone = true // whatever becomes of the CAS: it may land
+		// The chunk is gone whatever becomes of the CAS: a CAS that fails may
+		// land yet.
+		c.gone = true
 		delete(m.held, m.pairs.Word(c.Node, c.Index))
 		left = append(left, c.Chunk)
 	}
@@ -330,8 +377,9 @@ func (m *memory) giveBack(keep int) error {
 	return m.table.Free(&m.pairs, left)
 }
 
-// claim takes a chunk that was never used, or else some that clients have given back, or lost, in
-// which a scan finds something: first of those in which the worker has replaced pairs.
+// claim takes a chunk that was never used, or else some that clients have given
+// back, or lost, in which a scan finds something: first of those in which the
+// worker has replaced pairs.
 func (m *memory) claim() error {
 	if fresh, err := m.claimFresh(); err != nil || fresh {
 		return err
@@ -340,7 +388,9 @@ func (m *memory) claim() error {
 	if err != nil || found > 0 {
 		return err
 	}
-	from := m.s.ep.Rand().IntN(m.nodes) // so that clients do not all look at the same ones
+	// The nodes are asked from a random one on, so that clients do not all look
+	// at the same chunks.
+	from := m.s.ep.Rand().IntN(m.nodes)
 	for k := range m.nodes {
 		if found, err := m.claimOn((from + k) % m.nodes); err != nil || found > 0 {
 			return err
@@ -349,7 +399,8 @@ func (m *memory) claim() error {
 	return nil
 }
 
-// claimFresh asks the nodes in turn for a chunk that was never used.
+// claimFresh asks the nodes in turn for a chunk that was never used. All of its
+// blocks are free, with tag 1.
 func (m *memory) claimFresh() (bool, error) {
 	for range m.nodes {
 		m.turn++
@@ -386,6 +437,7 @@ func (m *memory) behind(n int) uint64 {
 	return 0
 }
 
+// add notes that the worker has a chunk.
 func (m *memory) add(got chunks.Chunk) *chunk {
 	c := &chunk{Chunk: got, blocks: make([]blockState, m.perChunk()), memos: make([]memo, m.perChunk())}
 	m.chunks = append(m.chunks, c)
@@ -394,8 +446,8 @@ func (m *memory) add(got chunks.Chunk) *chunk {
 	return c
 }
 
-// claimHints takes those of the chunks that the worker remembers which were given back. It forgets
-// them all.
+// claimHints takes those of the chunks that the worker remembers which were given
+// back. It forgets them all.
 func (m *memory) claimHints() (found int, err error) {
 	hints := m.hints
 	m.hints = m.hints[:0]
@@ -416,7 +468,8 @@ func (m *memory) claimHints() (found int, err error) {
 	return m.claimLeft(some)
 }
 
-// claimOn takes chunks of a node that were given back, until some have free blocks.
+// claimOn takes chunks of a node that were given back, until some have free
+// blocks.
 func (m *memory) claimOn(n int) (found int, err error) {
 	err = m.table.Left(&m.pairs, n, m.batch, nil, func(some []chunks.Chunk) (bool, error) {
 		found, err = m.claimLeft(some)
@@ -425,7 +478,8 @@ func (m *memory) claimOn(n int) (found int, err error) {
 	return found, err
 }
 
-// claimLeft takes chunks that were given back, and keeps those in which a scan finds something.
+// claimLeft takes chunks that were given back, and keeps those in which a scan
+// finds something.
 func (m *memory) claimLeft(some []chunks.Chunk) (found int, err error) {
 	got, err := m.table.Claim(&m.pairs, some)
 	if err != nil {
@@ -441,8 +495,9 @@ func (m *memory) claimLeft(some []chunks.Chunk) (found int, err error) {
 	return found, m.giveBack(had)
 }
 
-// takeSubtable takes memory for a subtable, on a node if there is some, or else on another: what an
-// earlier rehash had taken in vain, or what was never used. The error wraps client.ErrFull.
+// takeSubtable takes memory for a subtable, on the home node if there is some, or
+// else on another: what an earlier rehash had taken in vain, what was never used,
+// or what a client had taken and not used. The error wraps client.ErrFull.
 func (m *memory) takeSubtable(home int) (uint64, error) {
 	if n := len(m.spare); n > 0 {
 		place := m.spare[n-1]
@@ -477,8 +532,9 @@ func (m *memory) takeSubtable(home int) (uint64, error) {
 	return 0, fmt.Errorf("no memory for one more subtable of %d bytes: %w", m.subtables.Bytes, client.ErrFull)
 }
 
-// claimSubtable takes memory that a client had taken for a subtable which it has not made; 0: there
-// is none on that node.
+// claimSubtable takes memory that a client had taken for a subtable which it has
+// not made; 0: there is none on that node. The memory may have been written, but
+// no slot of it was ever CASed.
 func (m *memory) claimSubtable(n int) (place uint64, err error) {
 	err = m.table.Left(&m.subtables, n, 1, nil, func(some []chunks.Chunk) (bool, error) {
 		got, err := m.table.Claim(&m.subtables, some)
@@ -499,10 +555,11 @@ func (m *memory) claimSubtable(n int) (place uint64, err error) {
 	return place, err
 }
 
-// settle notes what became of a block whose operation has failed.
+// settle notes what became of a block after its operation has failed. If the
+// outcome is unknown, a scan finds out.
 func (m *memory) settle(b block, err error) {
 	if errors.Is(err, client.ErrUncertain) {
-		m.used(b, noSlot.slot) // a scan finds out
+		m.used(b, noSlot.slot)
 		return
 	}
 	m.unused(b)

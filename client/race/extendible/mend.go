@@ -8,13 +8,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it gives back what dead clients had. No client waits for it.
-// Nothing takes a dead node's place. It implements cluster.Mender.
+// Mender is what a pool's master uses: it recovers dead clients. With RTX no
+// client waits for it; with the others those do that meet a lock of a dead
+// client. Nothing takes a dead node's place. It implements cluster.Mender.
 type Mender struct{ s *Store }
 
 var _ cluster.Mender = (*Mender)(nil)
 
-// NewMender returns a mender that works through ep.
+// NewMender returns a Mender that works through ep, which stays the caller's.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	s, err := Open(ep, Options{})
 	if err != nil {
@@ -23,7 +24,7 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	return &Mender{s}, nil
 }
 
-// Spares has none.
+// Spares returns none: no node has a replica that a spare could hold.
 func (m *Mender) Spares() []int { return nil }
 
 // Mend has nothing to do: there are no replicas.
@@ -37,9 +38,9 @@ func (m *Mender) Restore(_ rdma.View, node, spare int) error {
 // Sweep has nothing to do.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
-// Recover brings a client's rehash to its end, takes its proposals and the void word of its last
-// DELETE out of the index, and gives its chunks back. It may be cut off anywhere, and be done
-// again.
+// Recover finishes or undoes a client's rehash, takes its proposals and the void
+// word of its last DELETE out of the index, and gives its chunks back. It may be
+// interrupted at any verb, and done again.
 func (m *Mender) Recover(_ rdma.View, c rdma.ClientID) error {
 	s := m.s
 	if c == 0 || int(c) > s.Clients {
@@ -51,6 +52,9 @@ func (m *Mender) Recover(_ rdma.View, c rdma.ClientID) error {
 	return nil
 }
 
+// recover is Recover. The rehash comes first: the other steps search the index,
+// and would wait for its lock. Chunks come last, since words that name their
+// blocks must be gone.
 func (s *Store) recover(c rdma.ClientID) error {
 	s.begin()
 	if err := s.directory.shared.recover(c); err != nil {
@@ -63,8 +67,8 @@ func (s *Store) recover(c rdma.ClientID) error {
 	return s.memory.leave(c)
 }
 
-// leave gives back all chunks of a client, of which nothing is in flight. What it has proposed goes
-// first.
+// leave gives back all chunks of a client, of which nothing is in flight. What
+// the client has proposed is taken away first.
 func (m *memory) leave(c rdma.ClientID) error {
 	for n := range m.nodes {
 		for _, a := range []*chunks.Arena{&m.subtables, &m.pairs} {
@@ -80,12 +84,15 @@ func (m *memory) leave(c rdma.ClientID) error {
 	return nil
 }
 
+// leaveChunks gives back some chunks of a client. Each batch of them has as much
+// time as an operation.
 func (m *memory) leaveChunks(a *chunks.Arena, left []chunks.Chunk, c rdma.ClientID) error {
 	for len(left) > 0 {
 		some := left[:min(claimAtOnce, len(left))]
 		left = left[len(some):]
-		m.s.begin()                       // each time as long as an operation
-		if a == &m.pairs && c != m.s.id { // of which the worker's own proposals are gone
+		m.s.begin()
+		// The worker's own proposals are gone already.
+		if a == &m.pairs && c != m.s.id {
 			for _, o := range some {
 				if _, err := m.s.unnamed([]*chunk{{Chunk: o}}, true); err != nil {
 					return err

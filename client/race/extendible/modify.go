@@ -8,7 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Get implements client.Store.
+// Get implements client.Store. The value is the Store's: it is valid until the
+// next call.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	s.start(key)
 	_, found, err := s.find()
@@ -25,15 +26,22 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 type outcome uint8
 
 const (
-	done  outcome = iota // it is part of the index
-	lost                 // the slot had another word
-	moved                // a rehash has moved the key, and may have come before
+	// done: it is part of the index.
+	done outcome = iota
+	// lost: the slot had another word.
+	lost
+	// moved: a rehash has moved the key, and may have copied the slot before the
+	// CAS.
+	moved
 )
 
-// replace CASes a slot, and looks behind it. When a rehash has moved the key, at is where the slot
-// is now, with the word that is there: it has the same place in whatever subtable the key is in.
+// replace CASes a slot, and looks behind it. If a rehash has moved the key, at is
+// where the slot is now, with the word that is there: a slot has the same place
+// in whatever subtable its key is in.
 //
-// An error that does not wrap client.ErrUncertain says that the slot is as it was.
+// An error that does not wrap client.ErrUncertain says that the slot is as it
+// was. A crash behind the CAS leaves the change, as if the operation had
+// returned.
 func (s *Store) replace(step rdma.Step, a slotAt, old, new word) (out outcome, at slotAt, err error) {
 	swapped, unsure, err := s.change(step, a, old, new)
 	if err == nil && !swapped || err != nil && !unsure {
@@ -48,8 +56,9 @@ func (s *Store) replace(step rdma.Step, a slotAt, old, new word) (out outcome, a
 	return out, at, err
 }
 
-// change CASes a slot; unsure: it is not known what became of that. Where the pool's view has
-// changed meanwhile, the slot tells, unless a third word is there.
+// change CASes a slot. unsure: it is not known whether the CAS took effect, or
+// will. If the pool's view has changed meanwhile, the slot tells, unless a third
+// word is there.
 func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure bool, err error) {
 	swapped, err = s.swap(step, s.addrOf(a), uint64(old), uint64(new))
 	if err == nil || !s.sent || errors.Is(err, rdma.ErrNoEffect) {
@@ -69,7 +78,7 @@ func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure
 	return false, true, err
 }
 
-// readSlot reads a slot.
+// readSlot reads the word of a slot.
 func (s *Store) readSlot(a slotAt) (word, error) {
 	b := s.ep.Batch()
 	defer s.drop(b)
@@ -80,8 +89,9 @@ func (s *Store) readSlot(a slotAt) (word, error) {
 	return word(op.Word(0)), nil
 }
 
-// behind looks behind a CAS of a slot. Until a rehash has ended that may be moving the key, it
-// waits.
+// behind looks behind a CAS of a slot. As long as the key is in the same subtable
+// the CAS counts. behind waits for a rehash that may be moving the key. When the
+// key has moved, it reads the slot in the new subtable, and looks there, too.
 func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
 	from := a.subtable.place
 	for r := s.pace; ; {
@@ -101,7 +111,7 @@ func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
 		if err != nil && !s.retryable(err) {
 			return lost, a, err
 		}
-		// it has not moved: the pause is for what comes again and again
+		// The key has not moved. The pause is for what comes again and again.
 		if a.subtable.place == from && v != valid && !s.over() {
 			continue
 		}
@@ -111,7 +121,7 @@ func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
 	}
 }
 
-// lookAt looks at a subtable, and reads the slot before, if it is asked for.
+// lookAt looks at a subtable, and reads the slot before that if it is asked for.
 func (s *Store) lookAt(a slotAt, slot bool) (slotAt, verdict, error) {
 	if slot {
 		w, err := s.readSlot(a)
@@ -129,13 +139,16 @@ func (s *Store) lookAt(a slotAt, slot bool) (slotAt, verdict, error) {
 	return a, s.directory.judge(look, a.subtable, s.op.hash), nil
 }
 
-// leaveBehind takes a word out of a slot of a subtable that the key has left. It belongs to no
-// one's index; what fails is found by the next rehash.
+// leaveBehind takes a word out of a slot of a subtable that the key has left.
+// Readers of that key do not come there any more. If the CAS fails, the next
+// rehash finds the word.
 func (s *Store) leaveBehind(a slotAt, w word) {
 	_, _ = s.swap(stepSweepSlots, s.addrOf(a), uint64(w), 0)
 }
 
-// Update implements client.Store.
+// Update implements client.Store. It takes effect at its CAS, or, when a rehash
+// has copied the slot before, right before the change that it finds in the new
+// subtable.
 func (s *Store) Update(key, value []byte) error {
 	if err := s.startWrite(key, value); err != nil {
 		return fmt.Errorf("update: %w", err)
@@ -146,6 +159,8 @@ func (s *Store) Update(key, value []byte) error {
 	return nil
 }
 
+// update tries until the word is replaced, or the time is over. It hands the
+// operation's block back to the memory, whatever happens.
 func (s *Store) update() error {
 	o := &s.op
 	for r := s.pace; ; {
@@ -168,9 +183,11 @@ func (s *Store) update() error {
 			return nil
 		case out == moved:
 			s.leaveBehind(a, o.word)
-			// While the word is there that was to be replaced, the rehash came before. When it is not,
-			// either the pair is, or it was, or another client has replaced that word behind the rehash:
-			// then this UPDATE came right before.
+			// While the new subtable has the word that was to be replaced, the
+			// copy came before the CAS: again. If it has another one, then either
+			// the new pair was copied, or another client has replaced the old
+			// word behind the rehash. In the latter case this UPDATE came right
+			// before that change, and nothing can tell otherwise.
 			if at.word != a.word {
 				s.memory.used(o.block, noSlot.slot)
 				return nil

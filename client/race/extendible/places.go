@@ -9,13 +9,15 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// places is a directory whose entries are objects of DTX. While one is locked a look does not tell
-// what it has, so all keys of its subtable wait.
+// places is a directory with entries that are objects of DTX. While an entry is
+// locked a look does not show its descriptor, so all keys of its subtable wait.
 type places struct {
 	s *Store
 	w *dtx.Worker
 }
 
+// openPlaces opens the worker's part of DTX, which recovers what an earlier
+// holder of its identity has left.
 func openPlaces(s *Store, o Options) (shared, error) {
 	w, err := dtx.Open(s.ep, s.places, dtx.Options{Timeout: o.Timeout})
 	if err != nil {
@@ -24,16 +26,20 @@ func openPlaces(s *Store, o Options) (shared, error) {
 	return &places{s, w}, nil
 }
 
+// root returns the object that is the entry of a suffix.
 func (o *places) root(suffix uint64) dtx.Ref { return o.s.places.Root(int(suffix)) }
 
-// await waits until the master has recovered a client that is dead.
+// await waits for a lock. If its holder is dead, that takes until the master has
+// recovered it.
 func (o *places) await(suffix uint64) error { return o.w.Await(o.root(suffix)) }
 
+// create makes the descriptor of the subtable of all keys.
 func (o *places) create(place uint64) error {
 	return o.w.Run(func(tx *dtx.Tx) error { return tx.Write(o.root(0), subtable{place: place}.encode()) })
 }
 
-// split is one transaction, as of objects.
+// split is one transaction: see objects.split. A client that dies in it leaves
+// the lock to the master.
 func (o *places) split(r *rehash) (done bool, err error) {
 	from := r.from
 	err = o.w.Run(func(tx *dtx.Tx) error {
@@ -58,13 +64,16 @@ func (o *places) split(r *rehash) (done bool, err error) {
 	return done && err == nil, err
 }
 
-func (o *places) settle() error                 { return nil } // the next transaction does
+// settle has nothing to do: the next transaction settles what an earlier one has
+// left.
+func (o *places) settle() error                 { return nil }
 func (o *places) recover(c rdma.ClientID) error { return o.w.Recover(c) }
 func (o *places) close() error                  { return o.w.Close() }
 
 func (o *places) counts(to []telemetry.Counter) []telemetry.Counter { return o.w.Counts(to) }
 
-// check checks DTX's part. Clients that are dead may have left it as they were at work.
+// check checks DTX's part. Dead clients may have left transactions that are not
+// over.
 func (o *places) check(c *checker) error {
 	known := func(id rdma.ClientID) bool { _, ok := c.alive[id]; return ok }
 	u, err := o.w.Check(known)

@@ -12,31 +12,36 @@ import (
 )
 
 const (
-	// litter is the share of a subtable's slots that are swept rather than that the subtable is split:
-	// one of so many.
+	// litter: a rehash ends if this part of a subtable's slots, one of so many,
+	// is to be swept. The sweep makes room without a split.
 	litter = 4
-	// bytesAtOnce is how much of a subtable one verb reads or writes, and verbsAtOnce how many verbs
-	// are in a batch.
+	// bytesAtOnce is how much of a subtable one verb reads or writes, and
+	// verbsAtOnce how many verbs are in a batch.
 	bytesAtOnce = 16 << 10
 	verbsAtOnce = 512
-	// byteTime is what a rehash expects a byte of its subtable to take, of which it reads and writes
-	// all at once: its lease.
+	// byteTime is what a rehash expects a byte of its subtable to take: it adds
+	// that to its lease.
 	byteTime = time.Nanosecond
-	// renewals is how often in that part of a lease which is for clocks and schedulers it says that it
-	// goes on.
+	// renewals is how often a rehash renews its lease within the part that is
+	// there for clocks and schedulers.
 	renewals = 4
 
 	bytesPerWord = 8
 )
 
-// errLitter ends a rehash of a subtable of which too many slots are of keys that have moved.
+// errLitter ends a rehash of a subtable that has too many slots of keys that have
+// moved.
 var errLitter = errors.New("slots are to be swept")
 
-// makeRoom splits a subtable in which a key has no empty slot. Where slots have what operations
-// leave for a moment, such as the proposals of other INSERTs of the key, to which a split gives no
-// more room, it waits for that; for a lease in which none of it changes, since the clients may be
-// dead. Where slots are of keys that have left it empties those: the client that has split the
-// subtable sweeps it for about as long as that took.
+// makeRoom makes room in a subtable that has no empty slot for the operation's
+// key. It returns nil when it is worth trying again.
+//
+// Slots may have what operations leave for a moment, such as proposals of other
+// INSERTs of the same key, to which a split gives no more room. makeRoom waits
+// for that, until none of it changes for a lease: the clients may be dead. Then
+// it empties slots of keys that have left: the client that has split the subtable
+// sweeps it for about as long as the split took. Only then it splits the
+// subtable. The error wraps client.ErrFull when that is not possible.
 func (s *Store) makeRoom(in subtable) error {
 	o := &s.op
 	if words := o.passing(); words != o.passed || o.full == 0 {
@@ -61,7 +66,8 @@ func (s *Store) makeRoom(in subtable) error {
 	r := rehash{s: s, from: in, to: place}
 	split, err := s.directory.shared.split(&r)
 	switch {
-	case err != nil && errors.Is(err, client.ErrUncertain): // an entry may name the memory
+	// An entry may name the memory, so it is not used again.
+	case err != nil && errors.Is(err, client.ErrUncertain):
 		return notKnown(err)
 	case !split:
 		s.memory.spare = append(s.memory.spare, place)
@@ -81,8 +87,8 @@ func (s *Store) makeRoom(in subtable) error {
 	return err
 }
 
-// sweepBuckets empties those of the slots in which the operation's key may be whose keys have left,
-// and reports whether there were any. It needs no lock, as sweepOnly.
+// sweepBuckets empties those slots of the operation's key of which the keys have
+// left, and reports whether there were any. It needs no lock: see sweepOnly.
 func (s *Store) sweepBuckets(in subtable) (bool, error) {
 	r := rehash{s: s, from: in}
 	var some []slotWord
@@ -104,8 +110,9 @@ func (s *Store) sweepBuckets(in subtable) (bool, error) {
 	return len(r.stale) > 0, nil
 }
 
-// passing sums up the words that their clients are to take away, of which no two are alike; 0:
-// there are none.
+// passing sums up the words that their clients are to take away; 0: there are
+// none. No two words are alike, so a change of any of them changes the sum, as a
+// rule.
 func (o *operation) passing() (sum uint64) {
 	for _, w := range o.slots {
 		if !w.word.empty() && w.word.kind() != live {
@@ -115,28 +122,36 @@ func (o *operation) passing() (sum uint64) {
 	return sum
 }
 
-// notKnown is the error of an INSERT that did nothing yet when it was not known whether its rehash
-// took place: that is no part of its answer.
+// notKnown is the error of an INSERT that did nothing yet when the outcome of its
+// rehash was unknown: that outcome is no part of the INSERT's answer.
 func notKnown(err error) error { return fmt.Errorf("split a subtable (%v): %w", err, rdma.ErrTimeout) }
 
-// rehash copies the slots of the keys that move from a subtable to a new one, where they have the
-// same places. Then it sweeps what they leave.
+// rehash copies the slots of the keys that move from a subtable to a new one,
+// where they have the same places. Then it sweeps what they leave.
 type rehash struct {
-	s     *Store
-	from  subtable
-	to    uint64
-	words []byte     // of the subtable
-	stale []slotWord // of keys that left with an earlier rehash
-	moves []slotWord // of keys that leave with this one
-	// renew says that it goes on, so that the wait for a client that dies in it does not depend on how
-	// much there is to move. nil: nothing asks.
-	renew   func() error
-	renewed time.Duration // when it was called last, or when the rehash began
+	s    *Store
+	from subtable
+	// to is the place of the new subtable. The memory is the client's, and no
+	// entry names it before the rehash is decided.
+	to uint64
+	// words are those of the subtable, as they were read.
+	words []byte
+	// stale are slots of keys that have left with an earlier rehash.
+	stale []slotWord
+	// moves are slots of keys that leave with this one.
+	moves []slotWord
+	// renew renews the lease of the transaction, so that the wait for a client
+	// that dies in it does not depend on how much there is to move; nil: there is
+	// no lease.
+	renew func() error
+	// renewed is when it was called last, or when the rehash began.
+	renewed time.Duration
 }
 
-// copy makes the new subtable's memory hold what moves. The subtable is locked: what comes to its
-// slots meanwhile and is not copied its clients put into the new one, when they look. The memory
-// was never a subtable's, so it may be written, again and again.
+// copy makes the new subtable's memory hold what moves. The subtable is locked.
+// What comes to its slots meanwhile, and is not copied, its clients put into the
+// new subtable when they look. The memory was never a subtable's, so it may be
+// written, again and again.
 func (r *rehash) copy() error {
 	r.renewed = r.s.ep.Now()
 	image, err := r.survey()
@@ -149,7 +164,9 @@ func (r *rehash) copy() error {
 	return r.write(image)
 }
 
-// survey reads the subtable, and returns what the new one is to hold.
+// survey reads the subtable, and returns what the new one is to hold: the words
+// that move, in the same places, and headers of the new local depth. Words of
+// which the block has no pair of them, or one with another suffix, are stale.
 func (r *rehash) survey() (image []byte, err error) {
 	r.stale, r.moves = r.stale[:0], r.moves[:0]
 	if err := r.read(); err != nil {
@@ -177,9 +194,10 @@ func (r *rehash) survey() (image []byte, err error) {
 	return image, nil
 }
 
-// sweepOnly empties slots of keys that have left, for want of memory for another subtable. It needs
-// no lock: a word whose block has no pair of it, before and behind that look, is of a key that has
-// left.
+// sweepOnly empties slots of keys that have left, when there is no memory for
+// another subtable. It needs no lock: a word of which the block has no pair of it
+// is that of a key that has left, since no block is used again that a slot of the
+// index names. It returns full if there is nothing to sweep.
 func (s *Store) sweepOnly(in subtable, full error) error {
 	r := rehash{s: s, from: in}
 	if _, err := r.survey(); err != nil {
@@ -192,7 +210,7 @@ func (s *Store) sweepOnly(in subtable, full error) error {
 	return nil
 }
 
-// read reads the subtable.
+// read reads the words of the subtable.
 func (r *rehash) read() error {
 	s := r.s
 	b := s.ep.Batch()
@@ -211,8 +229,8 @@ func (r *rehash) read() error {
 	return nil
 }
 
-// hashes reads the hashes of all keys that the subtable's slots name. A slot whose block has no
-// pair of it is of a key that has left.
+// hashes reads the hashes of all keys that the subtable's slots name. A slot that
+// is missing in the map is that of a key that has left.
 func (r *rehash) hashes() (map[race.Slot]uint64, error) {
 	hashes := make(map[race.Slot]uint64, r.s.slots())
 	var some []slotWord
@@ -234,16 +252,19 @@ func (r *rehash) hashes() (map[race.Slot]uint64, error) {
 	return hashes, nil
 }
 
-// goesOn renews the lease when a part of it is over.
+// goesOn renews the lease when a part of it is over. The clock may have been set
+// back.
 func (r *rehash) goesOn() error {
 	now := r.s.ep.Now()
-	if r.renew == nil || now >= r.renewed && now-r.renewed < r.s.Lease/renewals { // the clock may have been set back
+	if r.renew == nil || now >= r.renewed && now-r.renewed < r.s.Lease/renewals {
 		return nil
 	}
 	r.renewed = now
 	return r.renew()
 }
 
+// someHashes reads the headers of the blocks that some slots name, and adds the
+// hashes of those that bear the slot's word.
 func (r *rehash) someHashes(some []slotWord, hashes map[race.Slot]uint64) error {
 	s := r.s
 	b := s.ep.Batch()
@@ -272,9 +293,10 @@ func (r *rehash) writeEmpty() error {
 	return r.write(image)
 }
 
-// move moves what moves one by one, by two CASes each, to where there may be some of it already.
-// The subtable is locked. Clients that have not seen the lock may change a slot between the two:
-// they find in the new one what they wanted to replace, and do it again.
+// move moves the keys one by one, by two CASes each, to a subtable where some of
+// them may be already. The subtable is locked. Clients that have not seen the
+// lock may change a slot between the two CASes: they find in the new subtable
+// what they wanted to replace, and do it again.
 func (r *rehash) move() error {
 	if _, err := r.survey(); err != nil {
 		return err
@@ -292,7 +314,7 @@ func (r *rehash) move() error {
 	return nil
 }
 
-// write writes the new subtable.
+// write writes the new subtable. image is copied into the batch.
 func (r *rehash) write(image []byte) error {
 	s := r.s
 	b := s.ep.Batch()
@@ -303,9 +325,10 @@ func (r *rehash) write(image []byte) error {
 	return s.do(stepWriteSubtable, b)
 }
 
-// sweep empties the slots of keys that have moved, and, where the subtable was split, makes its
-// buckets' headers say so. A crash in between leaves slots that no reader takes for their keys',
-// and which the next rehash finds; so does an error.
+// sweep empties the slots of keys that have moved. If the subtable was split it
+// also makes the headers of its buckets say so. A crash in between leaves slots
+// that no reader takes for their keys', and that the next rehash finds. So does
+// an error, which is not returned.
 func (r *rehash) sweep(left []slotWord, split bool) {
 	s := r.s
 	at := s.subtableAt(r.from.place)

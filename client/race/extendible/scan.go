@@ -8,11 +8,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// scanAtOnce is how many blocks are looked at in a trip, about.
+// scanAtOnce is about how many blocks are looked at in a trip.
 const scanAtOnce = 128
 
-// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker
-// makes a slot name it.
+// scan lists what is free in chunks of the worker's, and returns how much it
+// found. What is free stays so, since only the worker makes a slot name it.
 func (m *memory) scan(chunks []*chunk) (found int, err error) {
 	each := max(scanAtOnce/m.perChunk(), 1)
 	for from := 0; from < len(chunks); from += each {
@@ -30,20 +30,30 @@ func (m *memory) scan(chunks []*chunk) (found int, err error) {
 	return found, nil
 }
 
-// scanned is a block that is looked at: its header, and where its key's slots were read.
+// scanned is a block that is looked at: its header, and where its key's slots
+// were read.
 type scanned struct {
 	block
-	whole bool // else it was never named
+	// whole: the block has a header. Otherwise no slot ever named it.
+	whole bool
 	hash  uint64
 	in    subtable
-	view  race.View // of both buckets, or
-	slot  *rdma.Op  // the slot where the worker has put it
-	look  *rdma.Op
+	// view is both buckets, or slot the one slot where the worker has put the
+	// pair.
+	view race.View
+	slot *rdma.Op
+	// look is the look at the key's subtable, behind those READs.
+	look *rdma.Op
 }
 
-// unnamed returns the blocks of chunks that no slot names, of those that are used as far as the
-// worker knows. The chunks are the worker's, or of a client of which nothing is in flight: then
-// what such a client has proposed is taken away; thorough: all of it, else what is found at once.
+// unnamed returns the blocks of chunks that no slot names, of those that are used
+// as far as the worker knows. The chunks are the worker's, or those of a client
+// of which nothing is in flight. What that client has proposed is taken away;
+// thorough: all of it, else only what is found at once.
+//
+// It takes three trips: headers, the slots of their keys, and the looks. The
+// looks come last, since they say whether the slots were part of the index when
+// they were read. Blocks of one subtable share a look.
 func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error) {
 	looked, err := s.readHeaders(chunks)
 	if err != nil {
@@ -95,7 +105,9 @@ func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error
 	return free, nil
 }
 
-// readHeaders reads the headers of chunks' blocks. One that is torn was never named.
+// readHeaders reads the headers of chunks' blocks, except those that the worker
+// remembers. A torn header was never named: its WRITE is complete before a slot
+// names the block.
 func (s *Store) readHeaders(chunks []*chunk) (looked []scanned, err error) {
 	b := s.ep.Batch()
 	defer s.drop(b)
@@ -133,7 +145,7 @@ func (s *Store) readHeaders(chunks []*chunk) (looked []scanned, err error) {
 	return looked, nil
 }
 
-// memo returns what the worker knows of where the block's pair is.
+// memo returns what the worker remembers of where the block's pair is.
 func (x *scanned) memo() memo {
 	if x.chunk.memos == nil {
 		return memo{}
@@ -141,8 +153,9 @@ func (x *scanned) memo() memo {
 	return x.chunk.memos[x.i]
 }
 
-// isFree reports whether no slot names a block; false also where a rehash may be moving it. What
-// its client has proposed it takes away; thorough: in any case.
+// isFree reports whether no slot names a block. It returns false, too, if a
+// rehash may be moving the key. It takes away what the block's client has
+// proposed; thorough: even if the key may be moving.
 func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 	if !x.whole {
 		return true, nil
@@ -154,7 +167,9 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 		}
 		return false, nil
 	}
-	if x.slot != nil { // an operation whose pair it is has ended, so the word is live, or another one
+	// The operation that has put the pair there has ended, so the slot has the
+	// live word, or another one.
+	if x.slot != nil {
 		w := word(x.slot.Word(0))
 		return w.empty() || s.block(w) != x.number, nil
 	}
@@ -171,8 +186,9 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 	return true, nil
 }
 
-// named reports whether an entry of the directory names memory of a subtable. The client that has
-// it is the worker, or is gone, so that none makes an entry name it now.
+// named reports whether an entry of the directory names memory of a subtable. The
+// client that has the memory is the worker, or is gone, so no other client makes
+// an entry name it now.
 func (s *Store) named(place uint64) (bool, error) {
 	b := s.ep.Batch()
 	op := b.Read(s.subtableAt(place), race.HeaderBytes)

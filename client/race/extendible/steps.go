@@ -11,37 +11,48 @@ import (
 
 // The steps of operations.
 const (
-	stepReadBuckets rdma.Step = "read buckets" // with the pair's WRITE
-	stepReadPairs   rdma.Step = "read pairs"   // of the same fingerprint, and the look behind the buckets
-	stepSwapSlot    rdma.Step = "cas slot"
-	stepLook        rdma.Step = "look" // at lock and pointer, behind a slot's CAS
-	stepPropose     rdma.Step = "propose"
-	stepReadAgain   rdma.Step = "read buckets again" // of an INSERT that has proposed, and the look
-	stepReadRivals  rdma.Step = "read rivals"
-	stepEndRival    rdma.Step = "end a rival"
-	stepFinalize    rdma.Step = "finalize"
-	stepClear       rdma.Step = "clear a slot" // of a DELETE: in the background
-	stepFindWord    rdma.Step = "find a word"  // behind a rehash
+	// The pair's WRITE is in the same batch.
+	stepReadBuckets rdma.Step = "read buckets"
+	// These are pairs with the key's fingerprint. The look behind the buckets is
+	// in the same batch.
+	stepReadPairs rdma.Step = "read pairs"
+	stepSwapSlot  rdma.Step = "cas slot"
+	// The look at lock and pointer, behind a slot's CAS.
+	stepLook    rdma.Step = "look"
+	stepPropose rdma.Step = "propose"
+	// This is an INSERT that has proposed. The look is in the same batch.
+	stepReadAgain  rdma.Step = "read buckets again"
+	stepReadRivals rdma.Step = "read rivals"
+	stepEndRival   rdma.Step = "end a rival"
+	stepFinalize   rdma.Step = "finalize"
+	// A DELETE does it in the background.
+	stepClear rdma.Step = "clear a slot"
+	// It READs slots again, behind a rehash, or when an outcome is unknown.
+	stepFindWord rdma.Step = "find a word"
 )
 
 // The steps of the directory, of rehashes and of memory.
 const (
-	stepReadEntry     rdma.Step = "read entry"
-	stepSwapEntry     rdma.Step = "cas entry"   // of the original
-	stepMoveSlot      rdma.Step = "move a slot" // into the new subtable, and out of the old one
+	stepReadEntry rdma.Step = "read entry"
+	// Only the original has these two: it CASes an entry, and moves a slot into
+	// the new subtable and out of the old one.
+	stepSwapEntry     rdma.Step = "cas entry"
+	stepMoveSlot      rdma.Step = "move a slot"
 	stepReadSubtable  rdma.Step = "read subtable"
 	stepReadHashes    rdma.Step = "read hashes"
 	stepWriteSubtable rdma.Step = "write subtable"
-	stepSweepSlots    rdma.Step = "sweep slots" // of keys that have moved
-	stepReadTable     rdma.Step = "read a table of chunks"
-	stepClaimChunk    rdma.Step = "claim a chunk of pairs"
-	stepFreeChunk     rdma.Step = "free a chunk of pairs"
-	stepScanHeaders   rdma.Step = "scan pairs"
-	stepScanSlots     rdma.Step = "scan slots" // that pairs say they are in
+	// These are slots of keys that have moved.
+	stepSweepSlots  rdma.Step = "sweep slots"
+	stepReadTable   rdma.Step = "read a table of chunks"
+	stepClaimChunk  rdma.Step = "claim a chunk of pairs"
+	stepFreeChunk   rdma.Step = "free a chunk of pairs"
+	stepScanHeaders rdma.Step = "scan pairs"
+	// These are slots that may name the pairs.
+	stepScanSlots rdma.Step = "scan slots"
 )
 
-// Steps returns the steps of a store's protocol, as traces show them and faults can be set to them,
-// with those of its transactions.
+// Steps returns the steps of a store's protocol, with those of its transactions,
+// as traces show them. A fault can be set to one of them.
 func Steps(format string) []rdma.Step {
 	own := []rdma.Step{
 		stepReadBuckets, stepReadPairs, stepSwapSlot, stepLook, stepPropose, stepReadAgain, stepReadRivals,
@@ -60,9 +71,10 @@ func Steps(format string) []rdma.Step {
 	return append(own, transactions...)
 }
 
-// idle are steps of transactions that none does which changes two roots, and locks one of them
-// first; scans come behind more rehashes than a small pool has room for, and all objects are of one
-// size.
+// idle are steps of the transactions' packages that no transaction of the
+// directory reaches. Each transaction changes two roots, and locks one of them
+// first. Scans come behind more rehashes than a small pool has room for. All
+// objects are of one size.
 var idle = map[string][]rdma.Step{
 	RTX: {"validate", "write data", "resolve", "scan a chunk", "scan objects", "reshape a chunk"},
 	DTX: {"look again", "validate", "claim a chunk", "free a chunk", "scan a chunk"},

@@ -16,24 +16,27 @@ import (
 
 // Options of a worker. Zero values mean defaults.
 type Options struct {
-	// Format is RTX or Locked, which the pool has to be; "": either.
+	// Format is one of Formats, which the pool has to be; "": any of them.
 	Format string
-	// Timeout bounds an operation; default, and at most, the pool's.
+	// Timeout bounds an operation. Default and maximum are the pool's.
 	Timeout time.Duration
-	// Splits is the share of INSERTs that split their key's subtable though there is room, so that
-	// faults are found in rehashes: of subtables above half of the greatest local depth.
+	// Splits is the share of INSERTs that split their key's subtable though there
+	// is room, so that tests inject faults into rehashes. Only subtables at less
+	// than half of the greatest local depth are split so.
 	Splits float64
 }
 
-// Store is one worker's view of a pool. It implements client.Store and is not safe for concurrent
-// use. Trips:
+// Store is one worker's view of a pool. It implements client.Store and is not
+// safe for concurrent use. Trips:
 //
 //	GET     1. READ of both combined buckets
-//	        2. READ of the pairs with the key's fingerprint, and of the subtable's lock and pointer: the look
+//	        2. READ of the pairs with the key's fingerprint, and of the subtable's
+//	           lock and pointer: the look
 //	UPDATE  1. and 2. as GET, the new pair's WRITE in 1
 //	        3. CAS of the slot   4. look
 //	DELETE  as UPDATE; what it puts in the slot it takes away in the background
-//	INSERT  1. WRITE of the pair, READ of both buckets, and, where there are pairs with the fingerprint, as 2 of GET
+//	INSERT  1. WRITE of the pair, READ of both buckets, and, where there are pairs
+//	           with the fingerprint, as 2 of GET
 //	        2. CAS of an empty slot: a proposal   3. READ of both buckets, look
 //	        4. CAS of the slot: the pair          5. look
 type Store struct {
@@ -43,41 +46,67 @@ type Store struct {
 	timeout   time.Duration
 	directory *directory
 	memory    memory
-	pace      kit.Retry     // copied by each operation
-	spare     time.Duration // that is left of the operation's time, as of looked
-	looked    time.Duration
-	sent      bool          // the last batch was posted
-	flying    []*rdma.Batch // that are not waited for, or that a wait gave up
-	op        operation
-	value     []byte
-	doubts    []doubt
-	grave     grave
-	stats     Stats
-	splits    func(depth int) bool // see Options.Splits; nil: none is
-	// forgets, unless nil, has a write forget which blocks are free, so that tests see many scans.
+	// pace is copied by each operation.
+	pace kit.Retry
+	// spare is what was left of the operation's time at the moment looked.
+	spare  time.Duration
+	looked time.Duration
+	// sent: the last batch was posted. If the wait for it failed, its verbs may
+	// still take effect.
+	sent bool
+	// flying are batches that a wait gave up. Until they are complete their verbs
+	// may land at any time, and no block that they name may be used again.
+	flying []*rdma.Batch
+	// op is the operation that runs.
+	op operation
+	// value is what the last GET has returned; it is valid until the next call.
+	value []byte
+	// doubts are proposals and void words that may be in slots. The next write
+	// settles them first.
+	doubts []doubt
+	// grave is what the last DELETE has left.
+	grave grave
+	stats Stats
+	// splits reports whether an INSERT splits a subtable of some local depth
+	// though there is room: see Options.Splits; nil: none does.
+	splits func(depth int) bool
+	// forgets, unless nil, makes a write forget which blocks are free, so that
+	// tests see many scans.
 	forgets func() bool
 }
 
-// restless reports whether an INSERT is to split its key's subtable though there is room.
+// restless reports whether an INSERT is to split its key's subtable though there
+// is room.
 func (s *Store) restless(in subtable) bool { return s.splits != nil && s.splits(in.depth) }
 
-// doubt is a proposal that may be in a slot, of an operation that gave up.
+// doubt is a proposal or void word that may be in a slot, left by an operation
+// that gave up. hash says in which buckets, and block which block the word names.
 type doubt struct{ hash, block uint64 }
 
 // Stats count what leaves the common case. They only grow.
 type Stats struct {
-	Retries    uint64 // attempts of operations that met another client's
-	Looks      uint64 // that found a rehash, or what one has done
-	Moved      uint64 // CASes that a rehash came before
-	Splits     uint64 // rehashes
-	Swept      uint64 // slots of keys that had moved
-	Duplicates uint64 // INSERTs that met another one of the same key
-	Ended      uint64 // proposals of others
+	// Retries counts attempts of operations that met another client's operation.
+	Retries uint64
+	// Looks counts looks that found a rehash, or what one has done.
+	Looks uint64
+	// Moved counts CASes that may have come behind the copy of a rehash.
+	Moved uint64
+	// Splits counts rehashes.
+	Splits uint64
+	// Swept counts slots of keys that had moved.
+	Swept uint64
+	// Duplicates counts INSERTs that met another one of the same key, or of the
+	// same fingerprint.
+	Duplicates uint64
+	// Ended counts proposals of other clients that were ended.
+	Ended uint64
 }
 
 var _ client.Store = (*Store)(nil)
 
-// Open returns a worker's view of the pool that ep reaches.
+// Open returns a worker's view of the pool that ep reaches. It gives back what an
+// earlier holder of the identity has left. The endpoint stays the caller's, and
+// must not be used otherwise until Close.
 func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 	l, _, err := readLayout(ep)
 	if err == nil && o.Format != "" && o.Format != l.format {
@@ -92,6 +121,9 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 	return nil, fmt.Errorf("open %s: %w", cmp.Or(o.Format, "a pool of RACE hashing"), err)
 }
 
+// openOn is Open with a layout that was read before. With RTX and DTX opening the
+// directory finishes a rehash of an earlier holder of the identity. After that
+// the chunks of that holder are given back, and its grave is cleared.
 func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
 	s := &Store{layout: l, ep: ep, id: ep.Client(), timeout: o.Timeout, op: operation{looks: new(looks)}}
@@ -141,11 +173,11 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 	return s.directory.shared.counts(to)
 }
 
-// MaxPair returns the most bytes that a key and its value may have together.
+// MaxPair returns how many bytes a key and its value may have together.
 func (s *Store) MaxPair() int { return s.PairBytes }
 
-// Close gives back what the worker holds in the pool. The endpoint stays open. The error wraps
-// client.ErrUncertain: the client is to be recovered.
+// Close gives back what the worker holds in the pool. The endpoint stays open. If
+// the error wraps client.ErrUncertain the client is to be recovered.
 func (s *Store) Close() error {
 	s.begin()
 	err := s.leave()
@@ -158,6 +190,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
+// leave does what Close does, once. Void words and proposals go first: as long as
+// one names a block, its chunk is not given back. A crash in between leaves the
+// rest to the recovery.
 func (s *Store) leave() error {
 	if err := s.settle(); err != nil {
 		return err
@@ -175,14 +210,15 @@ func (s *Store) leave() error {
 	return s.directory.shared.close()
 }
 
-// begin sets an operation's limit in time.
+// begin begins the time of an operation.
 func (s *Store) begin() { s.spare, s.looked = s.timeout, s.ep.Now() }
 
-// timeShares is into how many parts an operation's time falls. What passes between two looks at the
-// clock counts as one part at most: the clock may have been set.
+// timeShares is the number of parts of an operation's time. What passes between
+// two looks at the clock counts as one part at most: the clock may have been set.
 const timeShares = 4
 
-// left returns how much of the time is left.
+// left returns how much of the time is left. It does not rely on the clock to be
+// right, only on its differences, within timeShares.
 func (s *Store) left() time.Duration {
 	now := s.ep.Now()
 	s.spare = max(s.spare-min(max(now-s.looked, 0), s.timeout/timeShares), 0)
@@ -190,19 +226,24 @@ func (s *Store) left() time.Duration {
 	return s.spare
 }
 
+// over reports whether no time is left.
 func (s *Store) over() bool { return s.left() == 0 }
 
-// lateShare: an operation is late when so much of its time has passed, one part of so many.
+// lateShare: an operation is late when this part of its time has passed, one of
+// so many.
 const lateShare = 8
 
-// late reports whether the operation has waited for so long that it does not pause any more.
+// late reports whether the operation has waited for so long that it makes no
+// pauses any more.
 func (s *Store) late() bool { return s.left() < s.timeout-s.timeout/lateShare }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
 
-// do posts a batch as a step of the protocol and waits for all of it, as long as there is time;
-// with none left it posts nothing.
+// do posts a batch as a step of the protocol, and waits for all of it as long as
+// there is time. With no time left it posts nothing. Afterwards s.sent reports
+// whether the batch was posted. An error of one verb is the batch's error. The
+// batch stays the caller's, which hands it to drop.
 func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	s.sent = false
 	left := s.left()
@@ -222,7 +263,8 @@ func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// drop releases a batch once nothing of it is in flight.
+// drop releases a batch, or keeps it until nothing of it is in flight. The caller
+// must not use the batch or its buffers any more.
 func (s *Store) drop(b *rdma.Batch) {
 	if b.Finished() {
 		b.Release()
@@ -231,8 +273,8 @@ func (s *Store) drop(b *rdma.Batch) {
 	s.flying = append(s.flying, b)
 }
 
-// land waits for verbs that are in flight. Until they have landed no block may be used again that
-// they name.
+// land waits for verbs that are in flight. Until they have landed no block that
+// they name may be used again.
 func (s *Store) land() error {
 	for len(s.flying) > 0 {
 		b := s.flying[len(s.flying)-1]
@@ -245,9 +287,10 @@ func (s *Store) land() error {
 	return nil
 }
 
-// retryable reports whether it makes sense to go on behind an error: the pool's view has changed,
-// which the worker has joined, or a node does not answer, which may be out of reach for a moment.
-// What was posted has landed then, or never will.
+// retryable reports whether it is useful to go on after an error: the pool's view
+// has changed, which the worker has joined, or a node does not answer, which may
+// be out of reach for a moment. When it returns true, what was posted has landed,
+// or never will.
 func (s *Store) retryable(err error) bool {
 	stale, down := errors.Is(err, rdma.ErrStale), errors.Is(err, rdma.ErrNodeDown)
 	if !stale && !down || s.over() || errors.Is(err, client.ErrUncertain) {
@@ -266,13 +309,16 @@ func (s *Store) retryable(err error) bool {
 	return true
 }
 
-// An operation waits for a node that is out of reach for a share of its timeout.
 const (
+	// reachShare is the part of its timeout for which an operation waits for a
+	// node that is out of reach. reachPause is the time between two tries.
 	reachShare = 4
 	reachPause = 500 * time.Microsecond
 )
 
-// settle brings to an end what earlier operations have left.
+// settle ends what earlier operations have left: verbs in flight, a rehash, and
+// words of unknown fate. A write begins with it, since its block must not be
+// named by a verb or word of an earlier one.
 func (s *Store) settle() error {
 	if err := s.land(); err != nil {
 		return fmt.Errorf("verbs of an earlier operation: %w", err)
@@ -290,7 +336,8 @@ func (s *Store) settle() error {
 	return nil
 }
 
-// swap is a CAS of one word, whose outcome is known when there is no error.
+// swap is a CAS of one word, in a batch of its own. Without an error its outcome
+// is known.
 func (s *Store) swap(step rdma.Step, at rdma.Addr, old, new uint64) (ok bool, err error) {
 	b := s.ep.Batch()
 	defer s.drop(b)
@@ -299,48 +346,66 @@ func (s *Store) swap(step rdma.Step, at rdma.Addr, old, new uint64) (ok bool, er
 	return err == nil && op.Swapped(), err
 }
 
-// operation is the one at work.
+// operation is the state of the operation that runs. It is set anew by start.
 type operation struct {
 	key, value []byte
 	hash       uint64
 	at         race.Buckets
 	insert     bool
-	word       word  // of the pair that it writes, or of the grave; 0: it writes none
-	block      block // of that pair
-	written    bool
-	slot       race.Slot // where an INSERT has put the pair
-	suspects   []suspect
+	word       word // of the pair that it writes, or of the grave; 0: it writes none
+	// block is where that pair lies.
+	block block
+	// written: the WRITE of the pair is complete. No CAS installs the word
+	// before.
+	written bool
+	slot    race.Slot // where an INSERT has put the pair
+	// suspects are words that have met no pair of theirs.
+	suspects []suspect
 	*looks
-	rival  word          // a proposal that it gave way to
-	since  time.Duration // when it met that first
-	full   time.Duration // when it met no empty slot, and passed, first; 0: never
-	passed uint64        // what was on its way out of the slots then
+	// rival is a proposal that the operation gave way to, and since when it met
+	// that first.
+	rival word
+	since time.Duration
+	// full is when it first met no empty slot, with the words that pass summed up
+	// in passed; 0: never.
+	full time.Duration
+	// passed sums up words that were about to leave the slots then: see passing.
+	passed uint64
 }
 
-// looks are what the operation has read of its key's slots. They are there once a Store.
+// looks are what the operation has read of its key's slots. They are large, so
+// that a Store has them once.
 type looks struct {
-	slots [race.Candidates]slotWord // as they were when it looked for the key
-	alike []slotWord                // of them those of live pairs that have the key's fingerprint
-	again [race.Candidates]slotWord // behind its proposal
+	// slots are as they were when it looked for the key.
+	slots [race.Candidates]slotWord
+	// alike are those of them with live pairs that have the key's fingerprint.
+	alike []slotWord
+	// again are the slots as they were behind the operation's proposal.
+	again [race.Candidates]slotWord
 }
 
 // slotWord is a slot, and the word that was read there.
 type slotWord struct {
 	slot race.Slot
+	// word is that of the pair that it writes, or of the grave; 0: it writes
+	// none.
 	word word
 }
 
-// suspect is a word whose block holds no pair of it. Either the slot has another word by now, or
-// the key has moved, or the pair is torn, though its header says that it belongs there: that is
-// damage.
+// suspect is a word of which the block holds no pair of that word. Either the
+// slot has another word by now, or the key has moved. Or the pair is torn, though
+// its header says that it belongs there: that is damage.
 type suspect struct {
+	// place is that of the subtable.
 	place uint64
 	slotWord
 	torn bool
-	seen bool // behind that it was looked for once more
+	// seen: the word was looked for once more since it became a suspect.
+	seen bool
 }
 
-// start begins an operation on a key.
+// start begins an operation on a key. key stays the caller's, and must not change
+// while the operation runs.
 func (s *Store) start(key []byte) {
 	s.begin()
 	o := &s.op
@@ -348,7 +413,10 @@ func (s *Store) start(key []byte) {
 	o.at = s.index.Locate(o.hash)
 }
 
-// startWrite begins one that writes a pair.
+// startWrite begins an operation that writes a pair. It takes a block for the
+// pair, which the operation gives back or notes as used. The error wraps
+// client.ErrTooLarge or client.ErrFull, or is that of what earlier operations
+// have left.
 func (s *Store) startWrite(key, value []byte) error {
 	s.start(key)
 	if len(key)+len(value) > s.PairBytes {
@@ -374,7 +442,8 @@ func (s *Store) name() {
 	o.written = false
 }
 
-// write adds the WRITE of the operation's pair, once.
+// write adds the WRITE of the operation's pair, once. A void word's header has no
+// key: only the hash matters to the recovery.
 func (s *Store) write(b *rdma.Batch) {
 	o := &s.op
 	if o.word == 0 || o.written {

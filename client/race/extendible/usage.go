@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Usage tells what the memory of a pool is used for. It may run while clients do.
+// Usage says what the memory of a pool is used for. It may run while clients
+// work.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
 	if err != nil {
@@ -40,14 +41,16 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	}, nil
 }
 
-// A look at how full a pool is reads so many groups, in runs, however large it is.
 const (
+	// fillGroups is how many groups Fill reads of a large pool, in runs of
+	// fillRun.
 	fillGroups = 512
 	fillRun    = 8
 )
 
-// Fill returns how full the index is, as far as it has grown, and how much of the memory for pairs
-// has pairs, both by a sample where the index is large. It may run while clients work.
+// Fill returns how full the index is, as far as it has grown, and how much of the
+// memory for pairs has pairs; both by a sample if the index is large. It may run
+// while clients work.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {
@@ -86,7 +89,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	return []client.Fill{slots, blocks}, nil
 }
 
-// Outlives returns 0, or -1 when a node is dead: nothing has a copy.
+// Outlives returns 0, or -1 when a node is dead: there is no second copy of
+// anything.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	ep, l, v, err := client.Look(f, "count the copies", readLayout)
 	if err != nil {

@@ -16,13 +16,15 @@ import (
 // walkAtOnce is how many entries of the directory a walk reads in a trip, and groupsAtOnce how many
 // groups of a subtable.
 const (
+	// walkAtOnce is how many entries of the directory a walk reads in a trip, and
+	// groupsAtOnce how many groups of a subtable.
 	walkAtOnce   = 256
 	groupsAtOnce = 64
 )
 
-// walk reads all of the directory, in order of suffixes. Clients may work meanwhile: what changes
-// then is left out, or was there; so is what dead nodes had. hidden counts entries that are locked,
-// so that it is not known what they have.
+// walk reads all of the directory, in order of suffixes. Clients may work
+// meanwhile: an entry that changes is left out, or returned as it was. What dead
+// nodes had is left out, too. hidden counts entries that a lock hides.
 func (l *layout) walk(ep rdma.Endpoint) (all []subtable, hidden int, err error) {
 	for from := uint64(0); from < 1<<l.Depth; from += walkAtOnce {
 		some, locked, err := l.walkSome(ep, from, min(from+walkAtOnce, 1<<l.Depth))
@@ -34,6 +36,8 @@ func (l *layout) walk(ep rdma.Endpoint) (all []subtable, hidden int, err error) 
 	return all, hidden, nil
 }
 
+// walkSome is walk for the suffixes from one up to another. It reads entries, and
+// then the descriptors that they name.
 func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, hidden int, err error) {
 	b := ep.Batch()
 	defer b.Release()
@@ -94,7 +98,7 @@ func (l *layout) whereLeft(err error) error {
 	return err
 }
 
-// entryAt returns where a suffix's entry lies, and its bytes.
+// entryAt returns where a suffix's entry lies, and how many bytes it has.
 func (l *layout) entryAt(suffix uint64) (rdma.Addr, int) {
 	switch l.format {
 	case RTX:
@@ -106,8 +110,9 @@ func (l *layout) entryAt(suffix uint64) (rdma.Addr, int) {
 	return rdma.At(int(suffix%n), node.HeaderBytes+suffix/n*8), 8
 }
 
-// readEntry returns which subtable an entry that was read has, as a word that differs from those of
-// before, and whether it is locked; 0: it has none, or, where it is locked, that is not known.
+// readEntry returns the version of an entry that was read, and whether the entry
+// is locked. The version differs from all earlier ones of the entry. 0: the entry
+// has no subtable; or, if it is locked, what it has is not known.
 func (l *layout) readEntry(op *rdma.Op, suffix uint64) (version uint64, locked bool) {
 	switch l.format {
 	case RTX:
@@ -121,7 +126,8 @@ func (l *layout) readEntry(op *rdma.Op, suffix uint64) (version uint64, locked b
 		if ok && data == nil {
 			v = 0
 		}
-		if !ok { // it is locked, or the READ was torn
+		// It is locked, or the READ was torn.
+		if !ok {
 			return 0, true
 		}
 		return uint64(v), false
@@ -130,7 +136,8 @@ func (l *layout) readEntry(op *rdma.Op, suffix uint64) (version uint64, locked b
 	return e.version(), e.locked()
 }
 
-// descriptorAt returns where the descriptor of an entry lies; false: it is in the entry.
+// descriptorAt returns where the descriptor of an entry lies. It returns false if
+// the entry itself has it.
 func (l *layout) descriptorAt(version uint64) (at rdma.Addr, bytes int, ok bool) {
 	if l.format != RTX {
 		return 0, 0, false
@@ -138,8 +145,9 @@ func (l *layout) descriptorAt(version uint64) (at rdma.Addr, bytes int, ok bool)
 	return l.objects.Buffer(rtx.Pointer(version))
 }
 
-// decode reads a descriptor, from where an entry names it, or from the entry; false: the entry has
-// another one by now.
+// decode reads a descriptor, from what its entry names, or from the entry itself.
+// It returns false if the entry has another one by now. The error wraps
+// client.ErrDamaged.
 func (l *layout) decode(suffix, version uint64, p []byte) (s subtable, ok bool, err error) {
 	s = subtable{suffix: suffix, version: version}
 	var data []byte
@@ -165,7 +173,8 @@ func (l *layout) decode(suffix, version uint64, p []byte) (s subtable, ok bool, 
 		s.place, client.ErrDamaged)
 }
 
-// readGroups reads groups of a subtable, and calls f with each word, headers among them.
+// readGroups reads groups of a subtable, and calls f with each word, headers
+// included.
 func (l *layout) readGroups(ep rdma.Endpoint, place uint64, from, to int, f func(slot race.Slot, word uint64)) error {
 	for ; from < to; from += groupsAtOnce {
 		first := race.Slot(from * race.GroupBytes / bytesPerWord)
@@ -181,7 +190,8 @@ func (l *layout) readGroups(ep rdma.Endpoint, place uint64, from, to int, f func
 	return nil
 }
 
-// handed returns how many chunks of an arena were handed out, on nodes that answer.
+// handed returns how many chunks of an arena were handed out, on nodes that
+// answer.
 func (l *layout) handed(ep rdma.Endpoint, a *chunks.Arena) (n uint64, err error) {
 	for k := range l.nodes {
 		all, err := a.Survey(ep, stepReadTable, k, l.Timeout)

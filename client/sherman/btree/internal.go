@@ -6,8 +6,8 @@ import (
 	"sort"
 )
 
-// The entries of an internal node, in order: a directory with the offset of each, behind it what it
-// points to, packed, since separators are short:
+// The entries of an internal node are in order. A directory has the offset of
+// each. Behind it lie the records, packed, since separators are short:
 //
 //	0  bytes of the separator
 //	1  child
@@ -17,6 +17,7 @@ const (
 	recordHeader   = 9
 )
 
+// recordBytes returns the size of a record with a key of so many bytes.
 func (f *Format) recordBytes(key int) int { return recordHeader + key }
 
 // Entry is a child with the lowest key that belongs to it: the separator from the child before.
@@ -25,8 +26,8 @@ type Entry struct {
 	Child Ref
 }
 
-// Internal is a node above level 0 that was decoded. It points into the bytes that it was decoded
-// from.
+// Internal is a node above level 0 that was decoded. It points into the bytes
+// that it was decoded from, and is valid as long as these do not change.
 type Internal struct {
 	Header
 	f *Format
@@ -34,7 +35,8 @@ type Internal struct {
 	n int
 }
 
-// DecodeInternal decodes an internal node, and checks all of its entries; false: p is none.
+// DecodeInternal decodes an internal node. It checks that all entries lie in p,
+// in order, between the fences. It returns false if p is no such node.
 func (f *Format) DecodeInternal(p []byte) (n Internal, ok bool) {
 	h, ok := f.Decode(p)
 	if !ok || h.Level == 0 || h.Leftmost == 0 {
@@ -64,7 +66,7 @@ func (f *Format) DecodeInternal(p []byte) (n Internal, ok bool) {
 	return n, true
 }
 
-// Room returns for how many bytes of entries an internal node has room.
+// Room returns how many bytes of entries an internal node has room for.
 func (f *Format) Room() int { return f.NodeBytes - f.entries }
 
 // Bytes returns how many bytes entries take.
@@ -75,7 +77,8 @@ func (f *Format) Bytes(entries []Entry) (n int) {
 	return n
 }
 
-// WriteInternal writes an internal node with entries, in order, that fit it.
+// WriteInternal writes an internal node to p. The entries are in order, and fit
+// the node: see Room.
 func (f *Format) WriteInternal(p []byte, h Header, entries []Entry) {
 	f.write(p, &h)
 	le.PutUint16(p[countAt:], uint16(len(entries)))
@@ -92,9 +95,10 @@ func (f *Format) WriteInternal(p []byte, h Header, entries []Entry) {
 // Count returns how many entries there are: one less than children.
 func (n *Internal) Count() int { return n.n }
 
+// offset returns where the i-th record lies.
 func (n *Internal) offset(i int) int { return int(le.Uint16(n.p[n.f.entries+i*directoryBytes:])) }
 
-// Entry returns the i-th entry.
+// Entry returns the i-th entry. Its key points into the node.
 func (n *Internal) Entry(i int) Entry {
 	at := n.offset(i)
 	key := int(n.p[at])
@@ -140,10 +144,11 @@ func InsertEntry(list []Entry, e Entry) []Entry {
 	return slices.Insert(list, i, e)
 }
 
-// HalveEntries returns which of the entries of an internal node that is too full, in order, goes up
-// to its parent: those before stay, its child is the leftmost one of the new node, which has those
-// behind. last: the node is the last one, and its last entry is the new one. Then keys come in
-// order, and so all others stay but one.
+// HalveEntries returns which of the entries of an internal node that is too full
+// goes up to its parent. Those before it stay. Its child becomes the leftmost one
+// of the new node, which gets those behind it. last: the node is the last one of
+// its level, and its last entry is the new one. Then keys seem to come in order,
+// and all others but one stay.
 func (f *Format) HalveEntries(entries []Entry, last bool) (up int) {
 	if last {
 		return len(entries) - 2

@@ -8,38 +8,43 @@ import (
 // A leaf's entry, between its margins:
 //
 //	0  bytes of the key
-//	1  0: it is free; 1 to Inline+1: bytes of the value, and one; then: the value lies beside the leaf
+//	1  0: it is free; 1 to Inline+1: bytes of the value, and one; Inline+2: the
+//	   value lies beside the leaf
 //	2  key
 //	   value, or the Ref of what lies beside
 const slotHeader = 2
 
-// Inline is how many bytes of a value lie in its entry at most. Longer ones lie beside the leaf.
+// Inline is how many bytes of a value lie in its entry at most. A longer value
+// lies beside the leaf.
 const Inline = 8
 
+// beside is the second byte of an entry with a value that lies beside its leaf.
 const beside = Inline + 2
 
 // Pair is a key with its value, or with where that lies.
 type Pair struct {
-	Key    []byte
-	Value  []byte // that lies in the entry
-	Beside Ref    // where else it lies; 0: it does not
+	Key []byte
+	// Value is a value that lies in the entry.
+	Value []byte
+	// Beside is where else the value lies; 0: it lies in the entry.
+	Beside Ref
 }
 
-// Leaf is a node of level 0 that was decoded. It points into the bytes that it was decoded from,
-// and is changed there.
+// Leaf is a node of level 0 that was decoded. It points into the bytes that it
+// was decoded from, and changes are made there.
 type Leaf struct {
 	Header
 	f *Format
 	p []byte
 }
 
-// DecodeLeaf decodes a leaf; false: p is none.
+// DecodeLeaf decodes a leaf. It returns false if p is none.
 func (f *Format) DecodeLeaf(p []byte) (l Leaf, ok bool) {
 	h, ok := f.Decode(p)
 	return Leaf{h, f, p}, ok && h.Level == 0
 }
 
-// WriteLeaf writes a leaf with pairs, of which there are as many as Slots at most.
+// WriteLeaf writes a leaf to p with pairs, of which there are Slots at most.
 func (f *Format) WriteLeaf(p []byte, h Header, pairs []Pair) {
 	h.Level, h.Leftmost = 0, 0
 	f.write(p, &h)
@@ -49,7 +54,7 @@ func (f *Format) WriteLeaf(p []byte, h Header, pairs []Pair) {
 	}
 }
 
-// Slots is how many entries a leaf has room for.
+// Slots returns how many entries a leaf has room for.
 func (f *Format) Slots() int { return f.slots }
 
 // Slot returns the offset and the bytes of a leaf's entry, with its margins.
@@ -60,10 +65,11 @@ func (l *Leaf) slot(i int) []byte {
 	return l.p[l.f.entries+i*l.f.slot+l.f.Margin:][:l.f.slot-2*l.f.Margin]
 }
 
-// used reports whether an entry is, and sound.
+// used reports whether an entry has a pair. Entries of arbitrary bytes may be out
+// of range, and count as free.
 func (l *Leaf) used(e []byte) bool { return e[1] != 0 && e[1] <= beside && int(e[0]) <= l.f.KeyBytes }
 
-// Find returns the entry of a key; -1: it has none.
+// Find returns the entry of a key, or -1 if there is none.
 func (l *Leaf) Find(key []byte) int {
 	end := slotHeader + len(key)
 	for i := range l.f.slots {
@@ -75,7 +81,7 @@ func (l *Leaf) Find(key []byte) int {
 	return -1
 }
 
-// Free returns an entry that is free; -1: the leaf is full.
+// Free returns an entry that is free, or -1 if the leaf is full.
 func (l *Leaf) Free() int {
 	for i := range l.f.slots {
 		if !l.used(l.slot(i)) {
@@ -95,7 +101,7 @@ func (l *Leaf) Count() (n int) {
 	return n
 }
 
-// Pair returns the pair of an entry that is used.
+// Pair returns the pair of an entry that is used. It points into the leaf.
 func (l *Leaf) Pair(i int) (p Pair) {
 	e := l.slot(i)
 	p.Key = e[slotHeader:][:e[0]:e[0]]
@@ -145,9 +151,10 @@ func InsertPair(list []Pair, p Pair) []Pair {
 	return slices.Insert(list, i, p)
 }
 
-// HalvePairs returns how many of the pairs of a leaf that is too full, in order, stay in it, and
-// the separator: the shortest key that parts them from the others. last: the leaf is the last one,
-// and its last pair is the new one. Then keys come in order, and so all others stay.
+// HalvePairs returns how many of the pairs of a leaf that is too full, in order,
+// stay in it, and the separator: the shortest key that divides them from the
+// others. last: the leaf is the last one, and its last pair is the new one. Then
+// keys seem to come in order, and all others stay.
 func HalvePairs(pairs []Pair, last bool) (stay int, separator []byte) {
 	stay = len(pairs) / 2
 	if last {
@@ -156,8 +163,8 @@ func HalvePairs(pairs []Pair, last bool) (stay int, separator []byte) {
 	return stay, Separator(pairs[stay-1].Key, pairs[stay].Key)
 }
 
-// EncodeValue appends a value that lies beside its leaf: its key, so that it says whose it is, and
-// the value.
+// EncodeValue appends a value that lies beside its leaf: its key, by which a
+// reader sees that the value still belongs to it, and the value.
 func EncodeValue(to, key, value []byte) []byte {
 	to = append(to, kindValue, byte(len(key)))
 	to = append(to, key...)
@@ -167,7 +174,8 @@ func EncodeValue(to, key, value []byte) []byte {
 // ValueBytes returns how many bytes a value beside its leaf takes.
 func ValueBytes(key, value int) int { return slotHeader + key + value }
 
-// DecodeValue returns whose value p is, and the value; false: it is none.
+// DecodeValue returns the key and the value of p. It returns false if p is no
+// such value. They point into p.
 func DecodeValue(p []byte) (key, value []byte, ok bool) {
 	if len(p) < slotHeader || p[0] != kindValue || len(p) < slotHeader+int(p[1]) {
 		return nil, nil, false

@@ -1,10 +1,11 @@
-// Package btree is the format of the nodes of a B-link tree in disaggregated memory (Sherman,
-// SIGMOD 2022, section 4): fence keys, a sibling, leaves whose entries are in no order, so that one
-// can be written by itself, and internal nodes in order. It has no verbs.
+// Package btree is the format of the nodes of a B-link tree in disaggregated
+// memory (Sherman, SIGMOD 2022, section 4): fence keys, a sibling, leaves with
+// entries in no order, so that each entry can be written by itself, and internal
+// nodes in order. It has no verbs.
 //
-// Keys are compared bytewise. A node has the keys from its lower fence on, up to its upper fence
-// and without it. What is decoded was checked: a node of arbitrary bytes makes no call panic, and
-// leads nowhere but to Refs.
+// Keys are compared bytewise. A node has the keys from its lower fence on, up to
+// its upper fence and without it. What is decoded was checked: no call panics on
+// a node of arbitrary bytes, or leads anywhere but to Refs.
 package btree
 
 import (
@@ -21,7 +22,7 @@ type Ref uint64
 //
 //	0   kind
 //	1   level: 0 is a leaf
-//	2   entries of an internal node
+//	2   number of entries of an internal node
 //	4   bytes of the lower fence
 //	5   bytes of the upper fence
 //	6   whether there is an upper fence
@@ -30,8 +31,8 @@ type Ref uint64
 //	24  lower fence, upper fence, with room for a key each
 //	    entries
 //
-// Entries of a leaf have a size, and are free or used: see leaf.go. Those of an internal node are
-// packed: see internal.go.
+// Entries of a leaf are of one size, and free or used: see leaf.go. Those of an
+// internal node are packed: see internal.go.
 const (
 	kindAt     = 0
 	levelAt    = 1
@@ -50,8 +51,8 @@ const (
 	kindValue = 'v'
 )
 
-// MaxLevel is the highest level of a node: trees are not as high, since a node has several
-// children.
+// MaxLevel bounds the level of a node. Trees are not as high, since a node has
+// several children.
 const MaxLevel = 32
 
 // Longest keys, and the fewest entries that a node of a format has room for.
@@ -62,20 +63,23 @@ const (
 
 var le = binary.LittleEndian
 
-// ErrFormat is wrapped by errors about formats that cannot be.
+// ErrFormat is wrapped by errors about formats that no node can have.
 var ErrFormat = errors.New("no such format of nodes")
 
 // Format is how large nodes, keys and entries are.
 type Format struct {
 	NodeBytes int // of a node
 	KeyBytes  int // of the longest key
-	// Margin is how many bytes in front of each leaf entry, and behind it, are the caller's: for the
-	// versions of a tree whose entries are written one by one.
+	// Margin is how many bytes in front of each leaf entry, and behind it, are
+	// the caller's. A tree that writes entries one by one may put versions there.
 	Margin int
 
-	entries int // offset of the first entry
-	slot    int // bytes of a leaf's entry, with its margins
-	slots   int
+	// entries is the offset of the first entry.
+	entries int
+	// slot is the size of a leaf's entry with its margins, and slots how many a
+	// leaf has.
+	slot  int
+	slots int
 }
 
 // NewFormat returns a format, or an error wrapping ErrFormat.
@@ -100,9 +104,13 @@ func NewFormat(nodeBytes, keyBytes, margin int) (*Format, error) {
 type Header struct {
 	Level        int
 	Lower, Upper []byte
-	Last         bool // there is no upper fence
-	Sibling      Ref  // 0: it is the last one of its level
-	Leftmost     Ref  // child, of an internal node: of the keys below the first entry's
+	// Last: there is no upper fence.
+	Last bool
+	// Sibling is the next node of the level; 0: there is none.
+	Sibling Ref
+	// Leftmost is the child of an internal node with the keys below the first
+	// entry's.
+	Leftmost Ref
 }
 
 // Side says where a key is: below the node's lower fence (-1), among its keys (0), or from its
@@ -117,7 +125,7 @@ func (h *Header) Side(key []byte) int {
 	return 0
 }
 
-// write begins a node.
+// write begins a node: its header, and zeros behind it.
 func (f *Format) write(p []byte, h *Header) {
 	clear(p[:f.NodeBytes])
 	p[kindAt], p[levelAt] = kindNode, byte(h.Level)
@@ -136,8 +144,8 @@ func (f *Format) write(p []byte, h *Header) {
 // SetSibling changes a node's sibling.
 func SetSibling(p []byte, sibling Ref) { le.PutUint64(p[siblingAt:], uint64(sibling)) }
 
-// Decode returns what a node says of itself; false: p is no node of this format. The fences point
-// into p.
+// Decode returns what a node says of itself. It returns false if p is no node of
+// this format. The fences point into p.
 func (f *Format) Decode(p []byte) (h Header, ok bool) {
 	if len(p) != f.NodeBytes || p[kindAt] != kindNode || p[levelAt] > MaxLevel {
 		return h, false
@@ -154,8 +162,8 @@ func (f *Format) Decode(p []byte) (h Header, ok bool) {
 	return h, true
 }
 
-// Separator returns the shortest key that is above left and not above right: it parts a node
-// between the two. It points into right, which is above left.
+// Separator returns the shortest key that is above left and not above right,
+// which is above left: it divides a node between the two. It points into right.
 func Separator(left, right []byte) []byte {
 	n := 0
 	for n < len(left) && n < len(right) && left[n] == right[n] {

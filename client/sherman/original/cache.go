@@ -1,34 +1,39 @@
 package original
 
-// cache has internal nodes as a worker has read them last, within a budget: those that were used
-// last stay. What it has may be outdated, which fence keys tell.
+// cache has internal nodes as a worker has read them last, within a budget. Those
+// that were used last stay. They may be outdated, which fence keys show.
 type cache struct {
-	most  int // nodes
+	// most bounds the nodes; 0: none is remembered.
+	most  int
 	nodes map[ref]*cached
-	// ring is where nodes hang in the order of their last use: ring.next was used last.
+	// ring links the nodes in the order of their last use: ring.next was used
+	// last.
 	ring cached
-	// spare is what nodes are read into where the cache holds none.
+	// spare is what nodes are read into if the cache holds none.
 	spare cached
 }
 
-// cached is an internal node.
+// cached is an internal node. It is valid until it is dropped or put again.
 type cached struct {
 	internal
-	r          ref
-	buf        []byte // that it points into
+	r ref
+	// buf has the bytes that the node points into.
+	buf        []byte
 	next, prev *cached
 }
 
 // cachedOverhead is about what a node takes beside its own bytes.
 const cachedOverhead = 192
 
+// newCache returns a cache for as many nodes as a budget in bytes has room for.
 func newCache(f *format, budget int) *cache {
 	c := &cache{most: budget / (f.nodeBytes + cachedOverhead), nodes: map[ref]*cached{}}
 	c.ring.next, c.ring.prev = &c.ring, &c.ring
 	return c
 }
 
-// get returns a node, and notes that it is used; nil: the cache does not have it.
+// get returns a node, and notes its use. It returns nil if the cache does not
+// have the node.
 func (c *cache) get(r ref) *cached {
 	n := c.nodes[r]
 	if n != nil && c.ring.next != n {
@@ -38,7 +43,8 @@ func (c *cache) get(r ref) *cached {
 	return n
 }
 
-// put takes the bytes of a node that was read; nil: they are no whole internal node.
+// put takes the bytes of a node that was read, which are copied. It returns nil
+// if they are no whole internal node.
 func (c *cache) put(f *format, r ref, p []byte) *cached {
 	n := c.nodes[r]
 	switch {
@@ -72,9 +78,11 @@ func (c *cache) drop(r ref) {
 	}
 }
 
+// link makes a node the one that was used last.
 func (c *cache) link(n *cached) {
 	n.next, n.prev = c.ring.next, &c.ring
 	n.next.prev, c.ring.next = n, n
 }
 
+// unlink takes a node out of the ring.
 func (n *cached) unlink() { n.next.prev, n.prev.next = n.prev, n.next }

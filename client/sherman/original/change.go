@@ -8,13 +8,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// fresh is what an operation took from the client's memory and the tree may name by now, and what
-// it takes out of there.
+// fresh is what an operation has taken from the client's memory, and the tree may
+// name by now, and what the operation takes out of the tree.
 type fresh struct {
-	block    pointer   // the new value's; 0: it has none
-	replaces pointer   // the old value's
-	claimed  pointer   // the value's of a pair that is deleted
-	tree     separator // of a split; no child: there is none
+	// block is that of the new value; 0: it has none.
+	block pointer
+	// replaces is that of the old value.
+	replaces pointer
+	// claimed is that of the value of a pair that is deleted.
+	claimed pointer
+	// tree is the new node of a split; no child: there is none.
+	tree separator
 }
 
 // separator is an entry that an internal node of a level lacks.
@@ -24,7 +28,9 @@ type separator struct {
 	child pointer
 }
 
-// lockLeaf locks the leaf of a key.
+// lockLeaf locks the leaf of a key. If the key has moved to a sibling meanwhile,
+// it goes on there. A leaf that is locked is whole, and all of its slots are
+// steady: the holder before has written it back, or it was mended.
 func (s *Store) lockLeaf(key []byte, op operation, kind int) (leaf, error) {
 	r, err := s.find(key, 0)
 	for err == nil {
@@ -54,7 +60,7 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 	}
 	s.key = key
 	for done := false; err == nil && !done; {
-		_ = s.work(false) // what fails is done again
+		_ = s.work(false)
 		s.fresh = fresh{}
 		if done, err = try(key, value); err == nil || errors.Is(err, client.ErrUncertain) && !s.debt.open {
 			continue
@@ -74,9 +80,9 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 	return nil
 }
 
-// settled settles an operation that failed in its midst, at once if it can; done: it took effect.
-// Where it cannot, others may wait for what it left, so that the error wraps client.ErrUncertain
-// also where nothing was changed.
+// settled settles an operation that failed in its midst, at once if it can. done:
+// it took effect. If it cannot, others may wait for what it has left, so the
+// error wraps client.ErrUncertain, even if nothing was changed.
 func (s *Store) settled(err error) (done bool, _ error) {
 	if errors.Is(err, rdma.ErrStale) {
 		_ = s.view.Join()
@@ -90,7 +96,7 @@ func (s *Store) settled(err error) (done bool, _ error) {
 	return false, err
 }
 
-// unused gives what an operation took, and did not use, back to the client.
+// unused gives what an operation has taken, and not used, back to the client.
 func (s *Store) unused() {
 	if p := s.fresh.block; p != 0 {
 		s.keepOwn(&s.blocks, p, 0)
@@ -104,7 +110,9 @@ func (s *Store) unused() {
 	s.fresh = fresh{}
 }
 
-// used goes on with what the tree names by now, or does not any more.
+// used plans the jobs for what the tree names by now, or does not name any more.
+// The block that was replaced is taken before the new one is marked: as long as
+// the new one names its client, it is the record of what it replaced.
 func (s *Store) used(f *fresh) {
 	switch {
 	case f.block != 0 && f.replaces != 0:
@@ -123,7 +131,8 @@ func (s *Store) used(f *fresh) {
 // Insert implements client.Store.
 func (s *Store) Insert(key, value []byte) error { return s.write("insert", key, value, s.tryInsert) }
 
-// insert writes a free slot of the leaf, and nothing else of it (section 4.4).
+// insert writes one free slot of the leaf (section 4.4), or splits the leaf. It
+// takes effect when the slot's last word is written.
 func (s *Store) insert(key, value []byte) (bool, error) {
 	word, kind := uint64(0), slotBeside
 	if len(value) <= Inline {
@@ -137,7 +146,8 @@ func (s *Store) insert(key, value []byte) (bool, error) {
 		return s.refuse(client.ErrExists)
 	}
 	slot := l.free()
-	if slot < 0 && len(s.pending) > 0 { // of an earlier split, that its parent waits for
+	// There is a separator of an earlier split, which its parent waits for.
+	if slot < 0 && len(s.pending) > 0 {
 		return false, errors.Join(s.unlock(), s.adoptPending())
 	}
 	b := s.ep.Batch()
@@ -159,9 +169,9 @@ func (s *Store) insert(key, value []byte) (bool, error) {
 	return true, s.adoptSplit(slot < 0)
 }
 
-// adoptSplit inserts the separators of a split. When it cannot, others follow the sibling: the
-// INSERT is done, and the worker's next split tries again. When it leaves a lock, the worker is not
-// to be used as it is.
+// adoptSplit inserts the separators of a split. If it cannot, readers follow the
+// sibling: the INSERT is done, and the worker's next split tries again. If it
+// leaves a lock, the worker must not be used before that is settled.
 func (s *Store) adoptSplit(split bool) error {
 	if !split {
 		return nil
@@ -185,8 +195,8 @@ func (s *Store) refuse(answer error) (bool, error) {
 	return false, answer
 }
 
-// giveUp ends an operation that changed nothing, behind an error. A write to another memory node
-// may be in flight.
+// giveUp ends an operation that changed nothing, after an error. A write to
+// another memory node may be in flight, which is a debt then.
 func (s *Store) giveUp(b *rdma.Batch, err error) (bool, error) {
 	b.Release()
 	if s.debt.open {
@@ -202,10 +212,10 @@ func (s *Store) addSlot(b *rdma.Batch, l *leaf, slot int, key []byte, kind int, 
 	b.Write(s.trees.at(l.r).Add(uint64(l.offset(slot))), p)
 }
 
-// addBlock writes a value beside a leaf, in front of what names it: in the same doorbell where both
-// are on one memory node, and else behind a trip.
-//
-// A crash leaves a block that is the client's and that no entry names, or one that does.
+// addBlock writes a value beside a leaf, before what names it: in the same
+// doorbell if both are on one memory node, and else in a trip of its own. A crash
+// leaves a block in the client's name that no entry names, or one that an entry
+// names.
 func (s *Store) addBlock(b *rdma.Batch, l *leaf, replaces pointer, key, value []byte) (uint64, error) {
 	p, err := s.take(&s.blocks, l.r.node())
 	if err != nil {
@@ -220,8 +230,8 @@ func (s *Store) addBlock(b *rdma.Batch, l *leaf, replaces pointer, key, value []
 	return uint64(p), s.writeFar(s.blocks.at(p.ref()), buf)
 }
 
-// writeFar writes to another memory node than that of the node that is locked, and waits, since
-// only verbs to one node are executed in order.
+// writeFar writes to another memory node than that of the node that is locked,
+// and waits: only verbs to one node are executed in order.
 func (s *Store) writeFar(at rdma.Addr, p []byte) error {
 	b := s.ep.Batch()
 	b.WriteCopy(at, p)
@@ -235,8 +245,9 @@ func (s *Store) writeFar(at rdma.Addr, p []byte) error {
 // Update implements client.Store.
 func (s *Store) Update(key, value []byte) error { return s.write("update", key, value, s.tryUpdate) }
 
-// update writes a slot in its place. A value that lies beside its leaf stays there, however short
-// it becomes: so a slot of which one word was written says with its lock what it was to become.
+// update writes a slot in place. A value that lies beside its leaf stays there,
+// however short it becomes. So if only one word of a slot was written, the lock
+// says what the slot was to become.
 func (s *Store) update(key, value []byte) (bool, error) {
 	word, kind := uint64(0), slotBeside
 	if len(value) <= Inline {
@@ -262,7 +273,9 @@ func (s *Store) update(key, value []byte) (bool, error) {
 	s.kind, s.word = kind, word
 	if kind == before {
 		s.addSlot(b, &l, slot, key, kind, word)
-	} else { // the value's word first: a client that meets it alone knows from the lock what kind it is
+		// The value's word comes first: a client that meets it alone knows from the
+		// lock what kind it is.
+	} else {
 		p := b.Alloc(s.slot)
 		s.writeSlot(p, l.r, l.version, key, kind, word)
 		at := s.trees.at(l.r).Add(uint64(l.offset(slot)))
@@ -272,9 +285,11 @@ func (s *Store) update(key, value []byte) (bool, error) {
 	return true, s.writeBack(b)
 }
 
-// Delete implements client.Store. It empties a slot; nothing merges.
+// Delete implements client.Store. It empties a slot. Nodes are not merged.
 func (s *Store) Delete(key []byte) error { return s.write("delete", key, nil, s.tryRemove) }
 
+// remove claims the block of the value, and then writes the word in front of the
+// slot, which does not tear.
 func (s *Store) remove(key, _ []byte) (bool, error) {
 	l, err := s.lockLeaf(key, opDelete, 0)
 	if err != nil {
@@ -300,8 +315,10 @@ func (s *Store) remove(key, _ []byte) (bool, error) {
 	return true, s.writeBack(b)
 }
 
-// claim makes the block of a pair that is to be deleted the client's: a client that recovers the
-// client finds it by that, and in no leaf.
+// claim makes the block of a pair that is to be deleted the client's. The lock of
+// the leaf is held. A recovery of the client finds the block by that, and frees
+// it, as no leaf names it. A crash before the slot is emptied leaves a block in
+// the client's name that a leaf names, which the recovery links again.
 func (s *Store) claim(p pointer) error {
 	if err := s.sound(p); err != nil {
 		return err
@@ -327,10 +344,12 @@ func (s *Store) claim(p pointer) error {
 		case word.generation() != p.generation() || word.client() == 0:
 			return fmt.Errorf("an entry names use %d of block %v, whose word is %#x: %w", p.generation(), p.ref(),
 				uint64(word), client.ErrDamaged)
-		case word.client() == s.id: // by an attempt before
+		// An earlier attempt has claimed it.
+		case word.client() == s.id:
 			s.fresh.claimed = p
 			return nil
-		default: // its writer has not come to say that it is linked
+		// The client that wrote the block has not marked it as linked yet.
+		default:
 			if err := s.relieve(p); err != nil {
 				return err
 			}
@@ -340,8 +359,8 @@ func (s *Store) claim(p pointer) error {
 	return fmt.Errorf("the word of block %v changes all the time: %w", p.ref(), rdma.ErrTimeout)
 }
 
-// relieve does for the client that wrote a block what it has not come to: to free the one that it
-// took the place of.
+// relieve does what the client that wrote a block has not done yet: it frees the
+// block that this one took the place of.
 func (s *Store) relieve(p pointer) error {
 	b, buf, err := s.read(stepClaim, s.blocks.at(p.ref()), s.blockBytes)
 	if err != nil {

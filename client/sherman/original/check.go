@@ -9,11 +9,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks the whole pool, on which no client works, and reports. The tree: each node is whole,
-// has the level that its parent says and begins where that says, ends where its sibling begins, and
-// its entries lie between its fences; each value that a leaf names is that key's. Memory: each word
-// says linked of what the tree has, and of nothing else. What has the name of a client waits for
-// that to be recovered. It changes nothing.
+// Check walks the whole pool, on which no client works, and reports. Each node is
+// whole. It has the level that its parent says, begins where the parent says, and
+// ends where its sibling begins; its entries lie between its fences. Each value
+// that a leaf names is that key's. The word of an object says linked for what the
+// tree has, and for nothing else. What has the name of a client waits for the
+// recovery of that client. Check changes nothing but an identity of its own.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -25,19 +26,24 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	return r, ep.Close()
 }
 
-// checker is a Check at work.
+// checker is the state of a Check.
 type checker struct {
 	*Store
-	r      *client.Report
-	alive  map[rdma.ClientID]bool
+	r     *client.Report
+	alive map[rdma.ClientID]bool
+	// locked has nodes and their locks.
 	locked map[ref]lockWord
-	trees  map[ref]bool    // nodes that the tree has
-	named  map[ref]pointer // and blocks
-	due    map[ref]bool    // blocks that a client has replaced, and is to free
+	// trees are the nodes that the tree has, and named the blocks.
+	trees map[ref]bool
+	named map[ref]pointer
+	// due are blocks that a client has replaced, and is to free.
+	due map[ref]bool
 
 	keys, leaves, empty, inner, lagging uint64
 }
 
+// checkPool opens a worker that only reads, and looks at locks, tree and words,
+// in this order.
 func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	l, v, err := readLayout(ep)
 	if err != nil {
@@ -81,7 +87,7 @@ func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	return nil
 }
 
-// locks looks at the locks.
+// locks looks at the locks. A lock that is held is that of a dead client.
 func (c *checker) locks() error {
 	for n := range c.nodes {
 		err := c.words(n, locks0, c.Locks, func(i int, w uint64) error {
@@ -103,13 +109,15 @@ func (c *checker) locks() error {
 	return nil
 }
 
-// tree walks the tree, level by level, from the first node of each along its siblings.
+// tree walks the tree, level by level, from the first node of each along its
+// siblings.
 func (c *checker) tree() error {
 	if err := c.readRoot(); err != nil {
 		return err
 	}
 	first := c.root.ref()
-	var parents map[ref]bool // what the level above names
+	// parents are the nodes of a level that the level above names.
+	var parents map[ref]bool
 	for level := c.root.level(); level >= 0; level-- {
 		next, names, err := c.level(first, level, parents)
 		if err != nil || next == 0 && level > 0 {
@@ -120,8 +128,8 @@ func (c *checker) tree() error {
 	return nil
 }
 
-// level walks a level. It returns the first node of the next one, and what nodes of that one the
-// level names.
+// level walks a level. It returns the first node of the next level, and the nodes
+// there that this level names.
 func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, names map[ref]bool, err error) {
 	names = map[ref]bool{}
 	met := 0
@@ -170,6 +178,8 @@ func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, name
 	return below, names, nil
 }
 
+// internal looks at the entries of an internal node, and adds its children to
+// names.
 func (c *checker) internal(p []byte, r ref, h header, names map[ref]bool) {
 	if !c.bodyWhole(p, r, &h) {
 		if c.locked[r] == 0 {
@@ -238,8 +248,8 @@ func (c *checker) leaf(p []byte, r ref, h header) error {
 	return nil
 }
 
-// replaced lists the blocks that those which have the name of a client took the place of, or are
-// to.
+// replaced lists the blocks that those in a client's name took the place of, or
+// were to.
 func (c *checker) replaced() error {
 	for n := range c.nodes {
 		err := c.words(n, c.blocks.words, c.blocks.count, func(i int, w uint64) error {

@@ -13,41 +13,49 @@ import (
 
 var le = binary.LittleEndian
 
-// Inline is how many bytes of a value lie in its entry at most. Longer ones lie beside the leaf, in
-// a block.
+// Inline is how many bytes of a value lie in its entry at most. A longer value
+// lies beside the leaf, in a block.
 const Inline = 8
 
-// ref names a node of the tree, or a block: its memory node in bits 32 to 47, and its number there,
-// from 1. 0 names none.
+// ref names a node of the tree, or a block: its memory node in bits 32 to 47, and
+// below its number there, from 1 on. 0 names none.
 type ref uint64
 
+// makeRef returns the ref of the object with an index, from 0 on.
 func makeRef(node, index int) ref { return ref(node)<<32 | ref(index+1) }
 
+// refMask covers the ref in a pointer or in the root's word.
 const refMask = 1<<48 - 1
 
 func (r ref) node() int      { return int(r >> 32) }
 func (r ref) index() int     { return int(uint32(r)) - 1 }
 func (r ref) String() string { return fmt.Sprintf("%d/%d", r.node(), r.index()) }
 
-// pointer names a use of a block: its ref, and above it the lower 16 bits of its generation. A
-// block that is used again has another one, by which a reader notices.
+// pointer names a use of a block: its ref, and above it the lower 16 bits of its
+// generation. A block that is used again has another generation, by which a
+// reader notices.
 type pointer uint64
 
 func makePointer(r ref, generation uint16) pointer { return pointer(r) | pointer(generation)<<48 }
 func (p pointer) ref() ref                         { return ref(p & refMask) }
 func (p pointer) generation() uint16               { return uint16(p >> 48) }
-func (p pointer) owned(by rdma.ClientID) uint64    { return uint64(makeOwner(by, p.generation())) }
-func (p pointer) next() pointer                    { return makePointer(p.ref(), p.generation()+1) }
 
-// root is the word that names the root: its ref, and its level above.
+// owned returns the word of the block while a client owns this use of it.
+func (p pointer) owned(by rdma.ClientID) uint64 { return uint64(makeOwner(by, p.generation())) }
+
+// next returns the pointer of the block's next use.
+func (p pointer) next() pointer { return makePointer(p.ref(), p.generation()+1) }
+
+// root is the word that names the root: its ref, and its level above. Levels only
+// grow, so the word never comes back.
 type root uint64
 
 func makeRoot(r ref, level int) root { return root(r) | root(level)<<48 }
 func (w root) ref() ref              { return ref(w & refMask) }
 func (w root) level() int            { return int(w >> 48) }
 
-// owner is the word of an object: its owner in the upper 16 bits, and in the lower 16 its
-// generation, which is that of pointers to it. 0 owns what is free.
+// owner is the word of an object: its owner in the upper 16 bits, and in the
+// lower 16 its generation, which pointers to it have, too. Owner 0: it is free.
 type owner uint64
 
 // linked owns what the tree names. No client has that identity.
@@ -59,33 +67,43 @@ func (w owner) generation() uint16                       { return uint16(w) }
 
 // format is how large nodes, keys and entries are.
 //
-// A node is two copies of its header, of which the one of the higher version counts that is whole,
-// and its entries. All fields that are written one by one are words, which tear nowhere. A header:
+// A node is two copies of its header, and its entries. Of the copies that are
+// whole, the one of the higher version counts. All fields that are written one by
+// one are words, which do not tear. A header:
 //
 //	0   checksum, of what follows and the node's ref
-//	4   version: raised when the header is written; its lowest bit says in which copy
+//	4   version: raised when the header is written; its lowest bit says in
+//	    which copy
 //	6   level: 0 is a leaf
 //	7   1: there is no upper fence
 //	8   sibling: the node to the right on the same level
 //	16  leftmost child of an internal node
 //	24  bytes of the lower fence, bytes of the upper one
-//	26  entries of an internal node
+//	26  number of entries of an internal node
 //	28  their checksum
 //	32  lower fence, upper fence, each in as many words as keys take
 //
-// An entry of a leaf is a word that says what it is (see slot), a key, and a word with the value or
-// a pointer to its block. An entry of an internal node is a word with a child and the length of its
-// key, and the key: they are in order.
+// An entry of a leaf is a word that says what it is (see slot), a key, and a word
+// with the value or a pointer to its block. An entry of an internal node is a
+// word with a child and the length of its key, and the key. Those of an internal
+// node are in order.
 type format struct {
 	nodeBytes, keyBytes, valueBytes int
 
-	keyRoom    int // bytes of a key in whole words
-	header     int // bytes of a copy of the header
-	body       int // offset of the entries
-	slot       int // bytes of a leaf's entry
-	slots      int
-	child      int // bytes of an internal node's entry
-	children   int // of those
+	// keyRoom is the bytes of a key in whole words.
+	keyRoom int
+	// header is the size of one copy of the header.
+	header int
+	// body is the offset of the entries.
+	body int
+	// slot is the size of a leaf's entry, and slots how many a leaf has.
+	slot  int
+	slots int
+	// child is the size of an internal node's entry, and children how many it has
+	// room for.
+	child    int
+	children int
+	// blockBytes is the size of a block: room for the longest pair.
 	blockBytes int
 }
 
@@ -102,9 +120,11 @@ const (
 	bodySumAt  = 28
 	fencesAt   = 32
 
+	// leastEntries is the least number of entries that a node has room for.
 	leastEntries = 2
 )
 
+// newFormat returns a format. The error wraps ErrParams.
 func newFormat(nodeBytes, keyBytes, valueBytes int) (*format, error) {
 	if keyBytes < 1 || keyBytes > MaxKey || valueBytes < 0 || valueBytes > MaxValue || nodeBytes < 0 ||
 		nodeBytes > MaxNode {
@@ -126,8 +146,8 @@ func newFormat(nodeBytes, keyBytes, valueBytes int) (*format, error) {
 	return f, nil
 }
 
-// checksum is of bytes that belong to an object, so that what lies elsewhere, or lay there for
-// another, is not taken for it.
+// checksum returns the checksum of bytes that belong to an object. It depends on
+// the object's ref, so bytes of another object are not taken for this one's.
 func checksum(p []byte, of uint64) uint32 {
 	h := xxhash.Sum64(p) ^ of*0x9e3779b97f4a7c15
 	h ^= h >> 32
@@ -137,27 +157,33 @@ func checksum(p []byte, of uint64) uint32 {
 
 // header is what a node says of itself.
 type header struct {
-	version           uint16
-	level             int
-	lower, upper      []byte
-	last              bool // there is no upper fence
+	version      uint16
+	level        int
+	lower, upper []byte
+	// last: there is no upper fence.
+	last              bool
 	sibling, leftmost ref
-	count             int // entries of an internal node
-	bodySum           uint32
+	// count is the number of entries of an internal node, and bodySum their
+	// checksum.
+	count   int
+	bodySum uint32
 }
 
-// beyond reports whether a key is from the upper fence on.
+// beyond reports whether a key is at the upper fence or above it: then it belongs
+// to a node to the right.
 func (h *header) beyond(key []byte) bool { return !h.last && bytes.Compare(key, h.upper) >= 0 }
 
 // has reports whether a key belongs to the node.
 func (h *header) has(key []byte) bool { return bytes.Compare(key, h.lower) >= 0 && !h.beyond(key) }
 
-// copyOf returns the copy of the header that a version is in.
+// copyOf returns the copy of the header that a version is written to. It is the
+// one that does not count before, so the header that counts is whole at any
+// moment.
 func (f *format) copyOf(p []byte, version uint16) []byte {
 	return p[int(version&1)*f.header:][:f.header]
 }
 
-// writeHeader writes a copy of the header.
+// writeHeader writes a header to c, which has the bytes of a copy.
 func (f *format) writeHeader(c []byte, r ref, h *header) {
 	clear(c[:f.header])
 	le.PutUint16(c[versionAt:], h.version)
@@ -177,8 +203,8 @@ func (f *format) writeHeader(c []byte, r ref, h *header) {
 	le.PutUint32(c[sumAt:], checksum(c[versionAt:f.header], uint64(r)))
 }
 
-// readCopy returns what a copy of the header says; false: it is not whole. The fences point into
-// it.
+// readCopy returns what a copy of the header says. It returns false if the copy
+// is not whole. The fences point into c.
 func (f *format) readCopy(c []byte, r ref) (h header, ok bool) {
 	lower, upper := int(c[lowerAt]), int(c[upperAt])
 	if le.Uint32(c) != checksum(c[versionAt:f.header], uint64(r)) || lower > f.keyBytes || upper > f.keyBytes {
@@ -198,10 +224,12 @@ func (f *format) readCopy(c []byte, r ref) (h header, ok bool) {
 		h.last == (h.sibling == 0)
 }
 
-// newer reports whether a version comes behind another one. Versions wrap.
+// newer reports whether version a comes after version b. Versions wrap, so this
+// holds for versions that are less than 32,768 apart.
 func newer(a, b uint16) bool { return int16(a-b) > 0 }
 
-// readHeader returns a node's header: of its copies that are whole the newer one. false: none is.
+// readHeader returns a node's header: the newer one of its copies that are whole.
+// It returns false if none is.
 func (f *format) readHeader(p []byte, r ref) (header, bool) {
 	a, aOK := f.readCopy(p[:f.header], r)
 	b, bOK := f.readCopy(p[f.header:f.body], r)
@@ -211,14 +239,14 @@ func (f *format) readHeader(p []byte, r ref) (header, bool) {
 	return a, aOK
 }
 
-// writeNode writes a new node without entries.
+// writeNode writes a new node without entries to p.
 func (f *format) writeNode(p []byte, r ref, h *header) {
 	clear(p[:f.nodeBytes])
 	f.writeHeader(f.copyOf(p, h.version), r, h)
 }
 
-// What a slot has: nothing, a value of 0 to Inline bytes, or a pointer.
 const (
+	// A slot has nothing, a value of 0 to Inline bytes, or a pointer.
 	slotFree = iota
 	slotInline
 	slotBeside = slotInline + Inline + 1
@@ -226,12 +254,13 @@ const (
 
 // The word in front of a slot:
 //
-//	0  checksum, of what follows, and of the key and the value's word unless it is free
+//	0  checksum, of what follows, and of the key and the value's word unless
+//	   the slot is free
 //	4  version of the node's header when it was written
 //	6  bytes of the key
 //	7  kind
 //
-// A word that is 0 is of a slot that was never used.
+// The word is 0 in a slot that was never used.
 const (
 	slotVersionAt = 4
 	slotKeyAt     = 6
@@ -239,8 +268,8 @@ const (
 	slotHeader    = 8
 )
 
-// leaf is a node of level 0 that was read, with its ref. It points into the bytes that it was read
-// into.
+// leaf is a node of level 0 that was read, with its ref. It points into the bytes
+// that it was read into.
 type leaf struct {
 	header
 	f *format
@@ -248,28 +277,34 @@ type leaf struct {
 	r ref
 }
 
-// readLeaf returns a leaf; false: its header is not whole.
+// readLeaf returns a leaf. It returns false if p has no whole header of a leaf.
+// Single slots may be torn all the same: see steady.
 func (f *format) readLeaf(p []byte, r ref) (l leaf, ok bool) {
 	h, ok := f.readHeader(p, r)
 	return leaf{h, f, p, r}, ok && h.level == 0
 }
 
+// offset returns where the i-th slot lies in the node.
 func (l *leaf) offset(i int) int   { return l.f.body + i*l.f.slot }
 func (l *leaf) slot(i int) []byte  { return l.p[l.offset(i):][:l.f.slot] }
 func (l *leaf) kind(i int) int     { return int(l.slot(i)[slotKindAt]) }
 func (l *leaf) value(i int) uint64 { return le.Uint64(l.slot(i)[slotHeader+l.f.keyRoom:]) }
+
+// inline returns the value that lies in a slot.
 func (l *leaf) inline(i int) []byte {
 	n := l.kind(i) - slotInline
 	return l.slot(i)[slotHeader+l.f.keyRoom:][:n:n]
 }
 
+// key returns the key of a slot.
 func (l *leaf) key(i int) []byte {
 	s := l.slot(i)
 	n := int(s[slotKeyAt])
 	return s[slotHeader:][:n:n]
 }
 
-// slotSum is the checksum that a slot should have.
+// slotSum returns the checksum that a slot should have. That of a free slot
+// covers its word alone, so a DELETE writes one word.
 func (f *format) slotSum(s []byte, r ref) uint32 {
 	if s[slotKindAt] == slotFree {
 		return checksum(s[slotVersionAt:slotHeader], uint64(r))
@@ -277,7 +312,7 @@ func (f *format) slotSum(s []byte, r ref) uint32 {
 	return checksum(s[slotVersionAt:f.slot], uint64(r))
 }
 
-// whole reports whether a slot is as it was written.
+// whole reports whether a slot is as it was written, and not torn.
 func (l *leaf) whole(i int) bool {
 	s := l.slot(i)
 	if le.Uint64(s) == 0 {
@@ -286,14 +321,15 @@ func (l *leaf) whole(i int) bool {
 	return int(s[slotKeyAt]) <= l.f.keyBytes && s[slotKindAt] <= slotBeside && le.Uint32(s) == l.f.slotSum(s, l.r)
 }
 
-// steady reports whether a slot is whole and was not written behind the header that was read: a
-// slot that was may have had a key that the split moved, and that a reader with the old fences
-// would miss.
+// steady reports whether a slot is whole, and is not of a later header than the
+// one that was read. In the latter case the slot may have had a key that a split
+// has moved since: a reader with the old fences would miss that key.
 func (l *leaf) steady(i int) bool {
 	return l.whole(i) && (le.Uint64(l.slot(i)) == 0 || !newer(le.Uint16(l.slot(i)[slotVersionAt:]), l.version))
 }
 
-// find returns the slot of a key, among those that may not be steady; -1: there is none.
+// find returns the slot of a key, or -1 if there is none. The slot may not be
+// steady.
 func (l *leaf) find(key []byte) int {
 	for i := range l.f.slots {
 		s := l.slot(i)
@@ -304,7 +340,7 @@ func (l *leaf) find(key []byte) int {
 	return -1
 }
 
-// allSteady reports whether all slots are.
+// allSteady reports whether all slots are steady.
 func (l *leaf) allSteady() bool {
 	for i := range l.f.slots {
 		if !l.steady(i) {
@@ -314,11 +350,11 @@ func (l *leaf) allSteady() bool {
 	return true
 }
 
-// used reports whether a slot has a pair of the leaf. Pairs beyond the upper fence were moved by a
-// split that did not come to free their slots.
+// used reports whether a slot has a pair of the leaf. Pairs beyond the upper
+// fence were moved by a split that did not come to free their slots.
 func (l *leaf) used(i int) bool { return l.kind(i) != slotFree && !l.beyond(l.key(i)) }
 
-// free returns a slot without a pair; -1: the leaf is full.
+// free returns a slot without a pair, or -1 if the leaf is full.
 func (l *leaf) free() int {
 	for i := range l.f.slots {
 		if !l.used(i) {
@@ -328,7 +364,7 @@ func (l *leaf) free() int {
 	return -1
 }
 
-// pairs appends the slots with a pair, in the order of their keys.
+// pairs appends the slots that have a pair, in the order of their keys.
 func (l *leaf) pairs(to []int) []int {
 	for i := range l.f.slots {
 		if l.used(i) {
@@ -339,7 +375,8 @@ func (l *leaf) pairs(to []int) []int {
 	return to
 }
 
-// writeSlot writes a pair to a slot of a node with a ref, as of a version.
+// writeSlot writes a pair to the slot s of node r, as of a version of the node's
+// header.
 func (f *format) writeSlot(s []byte, r ref, version uint16, key []byte, kind int, value uint64) {
 	clear(s[:f.slot])
 	le.PutUint16(s[slotVersionAt:], version)
@@ -349,8 +386,8 @@ func (f *format) writeSlot(s []byte, r ref, version uint16, key []byte, kind int
 	le.PutUint32(s, f.slotSum(s, r))
 }
 
-// renewSlot writes the word in front of a slot again, as of a version. The rest of the slot stays
-// as it is.
+// renewSlot writes the word in front of a slot again, as of a version. The rest
+// of the slot stays as it is.
 func (f *format) renewSlot(s []byte, r ref, version uint16, kind int) {
 	le.PutUint16(s[slotVersionAt:], version)
 	if s[slotKindAt] = byte(kind); kind == slotFree {
@@ -366,17 +403,21 @@ func inlineWord(value []byte) (word uint64, kind int) {
 	return le.Uint64(p[:]), slotInline + len(value)
 }
 
-// internal is a node above level 0 that was read.
+// internal is a node above level 0 that was read. It points into the bytes that
+// it was read into.
 type internal struct {
 	header
 	f *format
 	p []byte
 }
 
-const childKeyAt = 7 // of an entry's word: bytes of its key
+// childKeyAt is the byte of an entry's word that has the length of its key. Refs
+// leave it free.
+const childKeyAt = 7
 
-// readInternal returns an internal node, as a header says it is whose entries are whole; false:
-// none does.
+// readInternal returns an internal node, by the newer one of its headers that
+// belongs to the entries. It returns false if none does: the node is being
+// written.
 func (f *format) readInternal(p []byte, r ref) (internal, bool) {
 	a, aOK := f.readCopy(p[:f.header], r)
 	b, bOK := f.readCopy(p[f.header:f.body], r)
@@ -389,6 +430,7 @@ func (f *format) readInternal(p []byte, r ref) (internal, bool) {
 	return internal{b, f, p}, bOK && f.bodyWhole(p, r, &b)
 }
 
+// bodyWhole reports whether the entries are those of a header.
 func (f *format) bodyWhole(p []byte, r ref, h *header) bool {
 	return h.level > 0 && h.bodySum == checksum(p[f.body:][:h.count*f.child], uint64(r))
 }
@@ -399,6 +441,7 @@ type entry struct {
 	child ref
 }
 
+// entry returns the i-th entry. Its key points into the node.
 func (n *internal) entry(i int) entry {
 	p := n.p[n.f.body+i*n.f.child:][:n.f.child]
 	k := int(p[childKeyAt])
@@ -418,6 +461,7 @@ func (n *internal) at(i int) ref {
 	return n.entry(i - 1).child
 }
 
+// entries appends all entries to a list.
 func (n *internal) entries(to []entry) []entry {
 	for i := range n.count {
 		to = append(to, n.entry(i))
@@ -425,7 +469,8 @@ func (n *internal) entries(to []entry) []entry {
 	return to
 }
 
-// writeInternal writes the entries of an internal node, and the copy of its header.
+// writeInternal writes the entries of an internal node to p, and the copy of its
+// header. It sets count and checksum in h.
 func (f *format) writeInternal(p []byte, r ref, h *header, entries []entry) {
 	clear(p[f.body:f.nodeBytes])
 	for i := range entries {
@@ -439,7 +484,7 @@ func (f *format) writeInternal(p []byte, r ref, h *header, entries []entry) {
 	f.writeHeader(f.copyOf(p, h.version), r, h)
 }
 
-// A block, which has a pair whose value is longer than Inline:
+// A block has a pair with a value that is longer than Inline:
 //
 //	0   checksum, of what follows
 //	4   bytes of the value, 24 bits, and of the key
@@ -447,13 +492,16 @@ func (f *format) writeInternal(p []byte, r ref, h *header, entries []entry) {
 //	16  pointer to the block that it takes the place of; 0: none
 //	24  key, in as many words as keys take
 //	    value
+//
+// The pointer at 16 is a record for the recovery: it says what the writer of this
+// block has to free.
 const (
 	blockSelfAt     = 8
 	blockReplacesAt = 16
 	blockHeader     = 24
 )
 
-// writeBlock writes a block and returns its bytes.
+// writeBlock writes a block to p and returns its bytes, a part of p.
 func (f *format) writeBlock(p []byte, self, replaces pointer, key, value []byte) []byte {
 	n := blockHeader + f.keyRoom + len(value)
 	clear(p[:blockHeader+f.keyRoom])
@@ -466,13 +514,14 @@ func (f *format) writeBlock(p []byte, self, replaces pointer, key, value []byte)
 	return p[:n]
 }
 
-// block is one that was read.
+// block is a block that was read. key and value point into the bytes that it was
+// read into.
 type block struct {
 	self, replaces pointer
 	key, value     []byte
 }
 
-// readBlock returns a block; false: it is not whole.
+// readBlock returns a block. It returns false if p is not a whole one.
 func (f *format) readBlock(p []byte) (b block, ok bool) {
 	lengths := le.Uint32(p[4:])
 	key, value := int(lengths>>24), int(lengths&0xffffff)

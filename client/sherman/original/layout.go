@@ -1,10 +1,10 @@
-// Package original is Sherman as it was published (SIGMOD 2022): a B-link tree in disaggregated
-// memory whose writers lock a node, by locks in the memory of NICs with a local line of waiters in
-// front, and whose readers take no lock. A client that dies with a lock blocks its node until the
-// client is recovered.
+// Package original is Sherman as it was published (SIGMOD 2022): a B-link tree in
+// disaggregated memory. Writers lock a node, by locks in the memory of NICs with
+// a local line of waiters in front. Readers take no lock. A client that dies with
+// a lock blocks its node until the client is recovered.
 //
-// README.md has the protocol, what a crash leaves behind each step, and where it differs from the
-// paper.
+// README.md has the protocol, what a crash behind each step leaves, and where it
+// differs from the paper.
 package original
 
 import (
@@ -27,14 +27,22 @@ const (
 
 // Params shape a pool. They are written into its header and never change.
 type Params struct {
-	NodeBytes  int           `json:"node_bytes"`  // of a node of the tree
-	KeyBytes   int           `json:"key_bytes"`   // longest key
-	ValueBytes int           `json:"value_bytes"` // longest value
-	Nodes      int           `json:"nodes"`       // of the tree, a memory node
-	Blocks     int           `json:"blocks"`      // values beside leaves, a memory node
-	Locks      int           `json:"locks"`       // words of device memory, a memory node
-	Clients    int           `json:"clients"`     // identities
-	Timeout    time.Duration `json:"timeout"`     // of an operation, at most
+	// NodeBytes is the size of a node of the tree.
+	NodeBytes int `json:"node_bytes"`
+	// KeyBytes is the length of the longest key.
+	KeyBytes int `json:"key_bytes"`
+	// ValueBytes is the length of the longest value.
+	ValueBytes int `json:"value_bytes"`
+	// Nodes is how many nodes of the tree a memory node has room for.
+	Nodes int `json:"nodes"`
+	// Blocks is how many values beside leaves a memory node has room for.
+	Blocks int `json:"blocks"`
+	// Locks is the number of lock words in the device memory of a memory node.
+	Locks int `json:"locks"`
+	// Clients bounds the identities: they are 1 to Clients.
+	Clients int `json:"clients"`
+	// Timeout bounds the time that a worker may allow an operation.
+	Timeout time.Duration `json:"timeout"`
 }
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
@@ -44,16 +52,19 @@ type Shape struct {
 	NodeBytes  int // default 1,024
 	KeyBytes   int // default 24
 	ValueBytes int // longest value; default Inline
-	Locks      int // default 32,768 (section 4.3, and the released code)
-	Clients    int
-	Workers    int           // clients that write at the same time; default 16
-	Timeout    time.Duration // default 2 s
+	// Locks is 32,768 by default (section 4.3, and the released code).
+	Locks   int
+	Clients int
+	// Workers is the number of clients that write at the same time; default 16.
+	Workers int
+	Timeout time.Duration // default 2 s
 }
 
 // What a Shape that leaves it open has, and what it may have at most.
 const (
-	DefaultNode  = 1024
-	DefaultKey   = 24 // YCSB's keys
+	DefaultNode = 1024
+	// DefaultKey has room for YCSB's keys.
+	DefaultKey   = 24
 	DefaultLocks = 32768
 	MaxNode      = 32 << 10
 	MaxKey       = 250
@@ -68,23 +79,25 @@ var ErrParams = errors.New("bad pool parameters")
 
 const (
 	page = 4096
-	// rootAt is where node 0 has the word that names the root.
+	// rootAt is where memory node 0 has the word that names the root.
 	rootAt = node.HeaderBytes
+	// locks0 is where each memory node has its locks.
 	locks0 = rootAt + 64
-	// mostObjects bounds an arena of a memory node: a Ref has 32 bits for its number.
+	// mostObjects bounds an arena of a memory node: a ref has 32 bits for the
+	// number.
 	mostObjects = 1<<32 - 2
-	// mostHeight is how many levels a tree has at most. Nodes have three children or more where they
-	// were split, and so there is memory for no more.
+	// mostHeight bounds the levels of a tree. Nodes that were split have three
+	// children or more, so there is memory for no more levels.
 	mostHeight = 24
-	// room is how much more memory a pool has than what its records need: for nodes that are half
-	// full, and for blocks that are in quarantine.
+	// room is how much more memory a pool has than its records need: for nodes
+	// that are half full, and for blocks that are in quarantine.
 	room = 2
 	// fewWorkers is the default of Shape.Workers.
 	fewWorkers = 16
 )
 
-// Size returns the parameters of a pool of a shape, and the bytes that each of its nodes needs.
-// Errors wrap ErrParams.
+// Size returns the parameters of a pool of a shape, and the bytes that each of
+// its nodes needs. The error wraps ErrParams.
 func Size(s Shape) (p Params, memory uint64, err error) {
 	p = Params{
 		NodeBytes: cmp.Or(s.NodeBytes, DefaultNode), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey),
@@ -97,8 +110,10 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	}
 	nodes := uint64(max(s.Nodes, 1))
 	workers := uint64(min(cmp.Or(s.Workers, fewWorkers), max(s.Clients, 1)))
-	leaves := s.Records*3/2/uint64(f.slots) + 1 // two thirds full
-	trees := leaves + leaves/4 + mostHeight     // with what is above them
+	// Leaves are two thirds full.
+	leaves := s.Records*3/2/uint64(f.slots) + 1
+	// These are the leaves with what is above them.
+	trees := leaves + leaves/4 + mostHeight
 	p.Nodes = int(room*trees/nodes + workers*ownObjects)
 	if p.ValueBytes > Inline {
 		p.Blocks = int(s.Records*5/4/nodes + workers*ownObjects)
@@ -110,12 +125,15 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	return p, l.bytes, nil
 }
 
-// arena is objects of one size of each memory node, with a word each that names its owner: see
-// memory.go.
+// arena is the objects of one size that each memory node has, and a word for each
+// that names its owner: see memory.go.
 type arena struct {
-	words, data uint64 // offsets
-	count       int    // objects of a memory node
-	bytes       int    // of an object
+	// words and data are the offsets of the words and of the objects.
+	words, data uint64
+	// count is the number of objects of a memory node.
+	count int
+	// bytes is the size of an object.
+	bytes int
 }
 
 // at returns the address of an object.
@@ -123,20 +141,24 @@ func (a *arena) at(r ref) rdma.Addr {
 	return rdma.At(r.node(), a.data+uint64(r.index())*uint64(a.bytes))
 }
 
-// word returns the address of its word.
+// word returns the address of an object's word.
 func (a *arena) word(r ref) rdma.Addr { return rdma.At(r.node(), a.words+uint64(r.index())*8) }
 
-// layout is a pool as all of its clients see it.
+// layout is a pool as all of its clients see it. It does not change after
+// newLayout.
 type layout struct {
 	Params
 	format
-	nodes  int   // memory nodes
-	trees  arena // nodes of the tree
+	// nodes is the number of memory nodes.
+	nodes int
+	// trees are nodes of the tree, and blocks values beside leaves.
+	trees  arena
 	blocks arena
-	bytes  uint64 // of a memory node
+	// bytes is what the pool takes of each memory node.
+	bytes uint64
 }
 
-// newLayout computes what follows from the parameters. Errors wrap ErrParams.
+// newLayout computes what follows from the parameters. The error wraps ErrParams.
 func newLayout(p Params, nodes int) (*layout, error) {
 	f, err := newFormat(p.NodeBytes, p.KeyBytes, p.ValueBytes)
 	if err != nil {
@@ -164,21 +186,24 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	return l, nil
 }
 
-// Device returns which part of each of a pool's nodes belongs into the memory of its NIC, if that
-// has some: the locks (section 4.3).
+// Device returns which part of each of a pool's nodes belongs into the memory of
+// its NIC, if the NIC has some: the locks (section 4.3).
 func Device(p Params) (offset, bytes uint64) { return locks0, uint64(p.Locks) * 8 }
 
-// lockAt returns the address of a node's lock, which is on its memory node, so that both take one
-// doorbell.
+// lockAt returns the address of a node's lock. The lock is on the node's memory
+// node, so one doorbell writes the node and releases the lock, in order. Nodes
+// may share a lock.
 func (l *layout) lockAt(r ref) rdma.Addr {
 	h := uint64(r.index()) * 0x9e3779b97f4a7c15
 	return rdma.At(r.node(), locks0+(h>>32)%uint64(l.Locks)*8)
 }
 
+// rootWord returns the address of the word that names the root.
 func (l *layout) rootWord() rdma.Addr { return rdma.At(0, rootAt) }
 
-// Make writes an empty tree into the zeroed memory of a new pool. The error wraps ErrParams, or
-// rdma.ErrFull when there is not enough memory.
+// Make writes an empty tree into the zeroed memory of a new pool. The error wraps
+// ErrParams, or rdma.ErrFull when there is not enough memory. The header comes
+// last, so a crash leaves a pool that no client opens.
 func Make(f rdma.Fabric, p Params) (err error) {
 	defer func() {
 		if err != nil {
@@ -225,7 +250,8 @@ func (l *layout) plant(ep rdma.Endpoint) error {
 	return rdma.Do(ep, b.As(stepMake), l.Timeout)
 }
 
-// readLayout reads a pool's header, and the view that it joins.
+// readLayout reads a pool's header. It returns the layout, and the view that the
+// endpoint has joined.
 func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	v, err := kit.Join(ep)
 	if err != nil {

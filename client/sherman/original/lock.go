@@ -9,27 +9,34 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// lockWord is what a lock holds: the client that has it, what it is about to do, and to which node.
-// So an error can name the client, and what it left half done can be repaired. 0: no client has it.
+// lockWord is what a lock holds: the client that has it, what the client is about
+// to do, and to which node. So an error can name the client, and a recovery can
+// repair what it has left half done. 0: no client has the lock. From the top:
 //
-//	48  client
-//	44  operation
-//	40  kind of the slot that an update writes
-//	32  a number of the client's, so that a word does not come back soon
-//	 0  number of the node
+//	16  client
+//	 4  operation
+//	 4  kind of the slot that an UPDATE writes
+//	 8  a number of the client's, so that a word does not come back soon
+//	32  number of the node
 type lockWord uint64
 
+// operation is what a client does to the node that it has locked.
 type operation uint8
 
-// What a client does to the node that it has locked.
 const (
-	opInsert operation = iota + 1 // writes a free slot, and may split the leaf
-	opUpdate                      // writes a slot that is used
-	opDelete                      // frees one
-	opAdopt                       // writes an internal node
-	opMend                        // looks at the node
+	// opInsert writes a free slot, and may split the leaf.
+	opInsert operation = iota + 1
+	// opUpdate writes a slot that is used.
+	opUpdate
+	// opDelete frees a slot.
+	opDelete
+	// opAdopt writes an internal node.
+	opAdopt
+	// opMend looks at the node.
+	opMend
 )
 
+// makeLock returns the word by which a client locks a node.
 func makeLock(c rdma.ClientID, op operation, kind int, seq uint8, r ref) lockWord {
 	return lockWord(c)<<48 | lockWord(op)<<44 | lockWord(kind)<<40 | lockWord(seq)<<32 | lockWord(uint32(r.index()))
 }
@@ -40,29 +47,40 @@ func (w lockWord) index() int            { return int(uint32(w)) }
 
 // held is the lock that a worker has.
 type held struct {
-	r     ref
-	at    rdma.Addr
-	word  lockWord
-	from  lockWord // by which it was handed over, unless that is known to be over; 0: it was not
-	sent  bool     // the node may have been written
-	image []byte   // the node, as it was read
+	r    ref
+	at   rdma.Addr
+	word lockWord
+	// from is the word by which the lock was handed over, until it is known that
+	// the worker's own word has replaced it; 0: it was not handed over.
+	from lockWord
+	// sent: the node may have been written.
+	sent bool
+	// image is the node as it was read. It lies in batch.
+	image []byte
 	batch *rdma.Batch
 }
 
-// Pauses of a worker that does not get a lock: the paper's tries again at once, which is a round
-// trip. And of one that waits for its turn: a turn takes some round trips.
 const (
+	// firstPause and lastPause are of a worker that does not get a lock. The
+	// paper's client tries again at once, which takes a round trip.
 	firstPause = time.Microsecond
 	lastPause  = 256 * time.Microsecond
-	turnPause  = 2 * time.Microsecond
-	mostAhead  = 64 // turns that a worker sleeps for at most before it looks again
+	// turnPause is of a worker that waits for its turn, for each worker ahead: a
+	// turn takes some round trips.
+	turnPause = 2 * time.Microsecond
+	// mostAhead bounds the turns that a worker sleeps for before it looks again.
+	mostAhead = 64
 )
 
+// forLocks is the pause between tries for a lock.
 var forLocks = kit.Spread(firstPause/2, kit.Doubling(firstPause, lastPause))
 
-// lock locks a node and reads it. What it returns points into memory that is there until unlock.
+// lock locks a node and reads it. The result is valid until unlock or writeBack.
 //
-// A crash behind the CAS leaves the lock, and a node that is as it was.
+// A worker first waits for its turn in the process, so that one of them contends
+// for the lock. The READ comes behind the CAS, in a trip of its own, so it shows
+// what the last holder wrote. A crash behind the CAS leaves the lock, and the
+// node as it was.
 func (s *Store) lock(r ref, op operation, kind int) ([]byte, error) {
 	s.seq++
 	h := &s.held
@@ -90,8 +108,8 @@ func (s *Store) lock(r ref, op operation, kind int) ([]byte, error) {
 	return h.image, nil
 }
 
-// awaitTurn waits until no worker of the process is ahead. It returns the word that the lock was
-// handed over with.
+// awaitTurn waits until no worker of the process is ahead. It returns the word by
+// which the lock was handed over; 0: it was not.
 func (s *Store) awaitTurn() (lockWord, error) {
 	for {
 		n, word := s.turns.Ahead(&s.turn)
@@ -106,12 +124,14 @@ func (s *Store) awaitTurn() (lockWord, error) {
 	}
 }
 
-// takeOver makes a lock that was handed over the worker's own, and reads the node with it, in one
-// trip: the READ may pass the CAS, as no other process has the lock. false: it was not there any
-// more, as its holder was recovered.
+// takeOver makes a lock that was handed over the worker's own, and reads the
+// node, in one trip. The READ may pass the CAS, as no other process has the lock.
+// It returns false if the lock was not there any more because its holder was
+// recovered.
 //
-// The lock names whose verbs may be in flight, always: a crash in front of the CAS leaves it to the
-// one that handed it over, which has nothing in flight, and behind it to this one.
+// The lock always names the client of which verbs may be in flight. A crash
+// before the CAS leaves the lock to the worker that handed it over, which has
+// nothing in flight; behind the CAS it is this worker's.
 func (s *Store) takeOver(from lockWord) (bool, error) {
 	h := &s.held
 	h.from = from
@@ -131,7 +151,8 @@ func (s *Store) takeOver(from lockWord) (bool, error) {
 	return true, nil
 }
 
-// contend takes a lock by CAS.
+// contend takes a lock by CAS, until it is free or the time is over. If the
+// outcome of a CAS is unknown, that is settled before the next try.
 func (s *Store) contend() error {
 	h := &s.held
 	for r := s.pace; ; {
@@ -155,13 +176,14 @@ func (s *Store) contend() error {
 	}
 }
 
-// blocked is the error of an operation that waits for another client in vain.
+// blocked is the error of an operation that has waited for another client in
+// vain.
 func (s *Store) blocked(by lockWord) error {
 	return fmt.Errorf("client %d has the lock: if it died, `farkv recover` releases it: %w", by.client(),
 		rdma.ErrTimeout)
 }
 
-// unlock releases the lock, or hands it over, with nothing written.
+// unlock releases the lock, or hands it over. Nothing was written.
 func (s *Store) unlock() error {
 	h := &s.held
 	s.forget()
@@ -187,7 +209,7 @@ func (s *Store) release() error {
 	return s.released(cas)
 }
 
-// forget gives up the node that was read.
+// forget releases the buffer of the node that was read.
 func (s *Store) forget() {
 	if h := &s.held; h.batch != nil {
 		h.batch.Release()
@@ -195,7 +217,8 @@ func (s *Store) forget() {
 	}
 }
 
-// released looks at a CAS that has released the lock.
+// released looks at a CAS that has released the lock. Only a recovery, which
+// fences the client off first, releases a lock of another client.
 func (s *Store) released(cas *rdma.Op) error {
 	if !cas.Swapped() {
 		return fmt.Errorf("lock at %v of node %v is %#x: another client released it: %w", s.held.at, s.held.r,
@@ -204,12 +227,13 @@ func (s *Store) released(cas *rdma.Op) error {
 	return nil
 }
 
-// writeBack posts what was written to the node that is locked, and its release, in one doorbell
-// (section 4.5): the queue pair executes them in order, so that a client that takes the lock next
-// sees what was written. A worker of the process that waits is handed the lock instead.
+// writeBack posts the writes to the node that is locked, and the release of the
+// lock, in one doorbell (section 4.5). The queue pair executes them in order, so
+// a client that takes the lock next sees what was written. If a worker of the
+// process waits it is handed the lock instead, when the writes are complete.
 //
-// A crash leaves a part of what was written, in order, of the last WRITE any words, and the lock;
-// or all, without it.
+// A crash leaves the first of the writes, any words of the next one, and the
+// lock; or all of them, without the lock.
 func (s *Store) writeBack(b *rdma.Batch) error {
 	h := &s.held
 	hands := s.turns.HandsOver(&s.turn)
@@ -236,7 +260,8 @@ func (s *Store) writeBack(b *rdma.Batch) error {
 	case s.turns.Leave(&s.turn, uint64(h.word)):
 		return nil
 	}
-	if err := s.release(); err != nil && s.settle() != nil { // the one that waited has given up
+	// The worker that was to get the lock has given up.
+	if err := s.release(); err != nil && s.settle() != nil {
 		return fmt.Errorf("%w: %w", client.ErrUncertain, err)
 	}
 	return nil

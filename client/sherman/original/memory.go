@@ -9,80 +9,105 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Each object, a node of the tree or a block, has a word that names its owner: free, a client, or
-// linked, which is what the tree names. It is changed by CAS only, and its generation with each
-// use.
+// Each object, a node of the tree or a block, has a word that names its owner:
+// none, a client, or linked, which is what the tree names. The word is changed by
+// CAS only. Its generation changes with each use.
 //
-//	free -> client        grab: some at a time, as the paper's clients take 32 MB
-//	client -> linked      behind the write-back that named it, in the background
-//	linked -> client      by the client that wrote what takes the object's place, behind that, in the background
-//	client -> free        when the client leaves, or has too many
+//	free -> client    grab: some at a time, as the paper's clients take 32 MB
+//	client -> linked  behind the write-back that named it, in the background
+//	linked -> client  by the client that wrote what takes the object's place,
+//	                  behind that, in the background
+//	client -> free    when the client leaves, or has too many
 //
-// So what a client that died has under its name, its node or block that the tree may name and the
-// one that this takes the place of among it, is found by its word: see recover.go.
+// So a recovery finds by its word what a dead client has: its node or block that
+// the tree may name, and the one that this takes the place of: see recover.go.
 
 const (
-	ownObjects = 64 // of an arena of a memory node that a client has for itself, about
+	// ownObjects is about how many objects of an arena of a memory node a client
+	// has for itself.
+	ownObjects = 64
+	// grabTrees and grabBlocks are how many objects a client takes at a time.
 	grabTrees  = 8
 	grabBlocks = 16
-	grabRun    = 256 // words that it reads at a time to find so many
-	mostOwn    = 64  // of those that are free, before it gives some back
-	mostJobs   = 32  // that wait before the client waits for them
-	// quarantine is how long a block is not used again, so that readers that have its pointer seldom
-	// meet another pair. It also bounds how soon a generation comes back, behind 65,536 uses: 13 s. A
-	// client that updates 500,000 times a second has a hundred blocks there, fewer than it may have
-	// without giving some back.
+	// grabRun is how many words it reads at a time to find them.
+	grabRun = 256
+	// mostOwn bounds the free objects that a client keeps.
+	mostOwn = 64
+	// mostJobs bounds the jobs that wait before the client waits for them.
+	mostJobs = 32
+	// quarantine is for how long a block is not used again, so that readers that
+	// have its pointer seldom meet another pair. It also bounds how soon a
+	// generation comes back: after 65,536 uses, which take 13 s. A client that
+	// updates 500,000 times a second has a hundred blocks in quarantine, fewer
+	// than it may have without giving some back.
 	quarantine = 200 * time.Microsecond
-	// mostRetired bounds the blocks that a client takes off others' hands to free one: each of them
-	// was replaced while the client that wrote it had not yet said that it is linked.
+	// mostRetired bounds the blocks that a client frees for others to free one:
+	// each of them was replaced before the client that wrote it had marked it as
+	// linked.
 	mostRetired = 16
-	patience    = 3 // times that it waits for the client to say so
-	// mostChanges is more often than a word of one generation changes while a client looks at it: from
-	// that of the client that wrote the block to linked, and once to that of a client that deletes the
-	// pair.
+	// patience is how often it waits for that client to mark it.
+	patience = 3
+	// mostChanges is more than the changes of a word of one generation while a
+	// client looks at it: from the client that wrote the block to linked, and
+	// once to a client that deletes the pair.
 	mostChanges = 4
 )
 
 // own is an object that the client has and may use.
 type own struct {
-	p     pointer
-	since time.Duration // it was freed then; 0: it is fresh
+	p pointer
+	// since is when it was freed; 0: nothing ever named this use of it.
+	since time.Duration
 }
 
 // pile is what a client has of an arena of a memory node.
 type pile struct {
-	free   []own // the one that was freed first is in front
-	cursor int   // where it looks for more
+	// free has the object first that was freed first.
+	free []own
+	// cursor is the index from which it looks for more.
+	cursor int
 }
 
 // job is what is to be done to words in the background: take, then mark.
 type job struct {
-	a       *arena
-	take    pointer // to be made the client's, and used again; 0: nothing is
-	claimed bool    // that is the client's already
-	mark    pointer // to be marked as linked; 0: nothing is
-	tries   int
+	a *arena
+	// take is to become the client's, and to be used again; 0: nothing is.
+	take pointer
+	// claimed: the client has take already.
+	claimed bool
+	// mark is to be marked as linked; 0: nothing is.
+	mark pointer
+	// tries counts attempts to take it in vain: see patience.
+	tries int
 }
 
 // memory is what a client has of the pool's memory.
 type memory struct {
-	trees, blocks []pile // by memory node
-	home          int    // where the next node is to be
-	todo, flying  []job
-	batch         *rdma.Batch // of flying
-	// unsure: there may be words of the client's beside those that it knows of.
+	// trees and blocks have a pile for each memory node.
+	trees, blocks []pile
+	// home is the memory node of the next tree node, before it is counted up.
+	home int
+	// todo are jobs that wait, and flying those in batch.
+	todo, flying []job
+	// batch is the one that is in flight; nil: none is.
+	batch *rdma.Batch
+	// unsure: the pool may have words with the client's name that it does not
+	// know of.
 	unsure bool
 }
 
+// open begins with nothing. The cursors are random, so that clients seldom want
+// the same objects.
 func (m *memory) open(s *Store) {
 	m.trees, m.blocks = make([]pile, s.nodes), make([]pile, s.nodes)
 	m.home = int(s.id) % s.nodes
-	for n := range s.nodes { // far apart, so that clients seldom want the same
+	for n := range s.nodes {
 		m.trees[n].cursor = s.ep.Rand().IntN(s.trees.count)
 		m.blocks[n].cursor = s.ep.Rand().IntN(max(s.blocks.count, 1))
 	}
 }
 
+// pile returns the pile of an arena on a memory node.
 func (m *memory) pile(s *Store, a *arena, n int) *pile {
 	if a == &s.trees {
 		return &m.trees[n]
@@ -90,8 +115,9 @@ func (m *memory) pile(s *Store, a *arena, n int) *pile {
 	return &m.blocks[n]
 }
 
-// take returns an object of an arena, of a memory node if that has one, or else of the others. The
-// error wraps client.ErrFull.
+// take returns an object of an arena, on memory node n if there is one, or else
+// on another. It may wait for a quarantine to end. The error wraps
+// client.ErrFull.
 func (s *Store) take(a *arena, n int) (pointer, error) {
 	for i := range s.nodes {
 		p := s.memory.pile(s, a, (n+i)%s.nodes)
@@ -113,7 +139,8 @@ func (s *Store) take(a *arena, n int) (pointer, error) {
 	return 0, fmt.Errorf("no memory for objects of %d bytes: %w", a.bytes, client.ErrFull)
 }
 
-// ripens returns for how long the first object of a pile is in quarantine.
+// ripens returns for how long the first object of a pile is still in quarantine;
+// 0 or less: it may be used.
 func (s *Store) ripens(p *pile) time.Duration {
 	o := &p.free[0]
 	if o.since == 0 {
@@ -122,8 +149,8 @@ func (s *Store) ripens(p *pile) time.Duration {
 	return o.since + quarantine - s.ep.Now()
 }
 
-// keepOwn adds an object to what the client has. since: it was freed then; 0: nothing names it, nor
-// did.
+// keepOwn adds an object to what the client has. since is when it was freed; 0:
+// nothing names it, or ever did.
 func (s *Store) keepOwn(a *arena, p pointer, since time.Duration) {
 	l := s.memory.pile(s, a, p.ref().node())
 	if since == 0 {
@@ -158,7 +185,8 @@ func (s *Store) grab(a *arena, n int) error {
 		b.Release()
 		p.cursor = (p.cursor + i) % a.count
 		looked += i
-		got, err := s.grabbed(a, p, n, cas) // others may have been faster
+		// Other clients may have been faster.
+		got, err := s.grabbed(a, p, n, cas)
 		if err != nil {
 			return err
 		}
@@ -167,6 +195,8 @@ func (s *Store) grab(a *arena, n int) error {
 	return nil
 }
 
+// grabbed posts the CASes of grab, and returns how many objects the client has
+// got. It takes the batch.
 func (s *Store) grabbed(a *arena, p *pile, n int, b *rdma.Batch) (got int, err error) {
 	defer b.Release()
 	if b.Len() == 0 {
@@ -189,8 +219,8 @@ func (s *Store) grabbed(a *arena, p *pile, n int, b *rdma.Batch) (got int, err e
 // later adds a job.
 func (s *Store) later(j job) { s.memory.todo = append(s.memory.todo, j) }
 
-// marked waits until a block has no job left: one that the client wrote, and is about to delete, is
-// still the record of what it took the place of.
+// marked waits until a block has no job left. A block that the client wrote, and
+// is about to delete, is still the record of the block that it took the place of.
 func (s *Store) marked(p pointer) error {
 	marks := func(j job) bool { return j.mark == p }
 	for slices.ContainsFunc(s.memory.flying, marks) && s.memory.batch != nil ||
@@ -202,8 +232,8 @@ func (s *Store) marked(p pointer) error {
 	return nil
 }
 
-// work goes on with jobs, in the background. It waits for them when there are too many, or when all
-// are to be done.
+// work goes on with jobs, in the background. It waits for them when there are too
+// many. all: until there is none left.
 func (s *Store) work(all bool) error {
 	m := &s.memory
 	for {
@@ -236,7 +266,8 @@ func (s *Store) work(all bool) error {
 	}
 }
 
-// start posts the jobs that wait.
+// start posts the jobs that wait. No two of them are about the same word at a
+// time: a mark follows its take.
 func (s *Store) start() error {
 	m := &s.memory
 	b := s.ep.Batch()
@@ -259,8 +290,8 @@ func (s *Store) start() error {
 	return nil
 }
 
-// harvest looks at what became of the jobs that were posted. One that failed is done again: what
-// its CAS expects comes once.
+// harvest looks at what became of the jobs that were posted. One that failed is
+// done again: the word that its CAS expects never comes back.
 func (s *Store) harvest() error {
 	m := &s.memory
 	b := m.batch
@@ -274,11 +305,13 @@ func (s *Store) harvest() error {
 		case op.Err != nil:
 			failed = op.Err
 			s.later(j)
-		case j.take == 0: // marked, or it was, or another client has replaced it by now
+		// It is marked, or was, or another client has replaced it by now.
+		case j.take == 0:
 		case op.Swapped() || word == owner(j.take.next().owned(s.id)):
 			s.keepOwn(j.a, j.take.next(), s.ep.Now())
 			s.then(j)
-		case word.generation() != j.take.generation(): // it is over
+		// Another client has freed it.
+		case word.generation() != j.take.generation():
 			s.then(j)
 		case j.tries < patience:
 			j.tries++
@@ -306,10 +339,11 @@ func (s *Store) then(j job) {
 	}
 }
 
-// retire makes a block that nothing names any more a client's, or free, whichever client has its
-// word: the client that wrote the block has not said that it is linked, and maybe does not come to
-// it. What that was to do first, to free the block that its one took the place of, is done for it.
-// false: another client has done it.
+// retire makes a block that nothing names any more a client's, or free, whichever
+// client has its word: the client that wrote the block has not marked it as
+// linked, and maybe never will. Before that retire does what that client had to
+// do first: it frees the block that this one took the place of. It returns false
+// if another client has done it.
 func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 	for range mostChanges {
 		w, k, err := s.wordOf(p)
@@ -317,7 +351,9 @@ func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 			return false, err
 		}
 		if w.generation() != p.generation() {
-			return w == owner(p.next().owned(s.id)), nil // by an attempt whose answer was lost
+			// An attempt of this client may have done it, with an answer that was
+			// lost.
+			return w == owner(p.next().owned(s.id)), nil
 		}
 		if w.client() != linked && k != 0 && most > 0 {
 			if _, err := s.retire(k, 0, most-1); err != nil {
@@ -336,8 +372,8 @@ func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 	return false, fmt.Errorf("the word of block %v changes all the time: %w", p.ref(), rdma.ErrTimeout)
 }
 
-// wordOf reads the word of a block, and which block it took the place of, as long as it is the one
-// that a pointer names.
+// wordOf reads the word of a block, and which block it took the place of, if its
+// content is that of the pointer's use.
 func (s *Store) wordOf(p pointer) (w owner, replaces pointer, err error) {
 	b := s.ep.Batch()
 	defer b.Release()
@@ -374,7 +410,8 @@ func (s *Store) shed(all bool) error {
 	return nil
 }
 
-// giveBack makes the last n objects of a pile free.
+// giveBack makes the last n objects of a pile free. If the outcome is unknown,
+// unsure says so.
 func (s *Store) giveBack(a *arena, p *pile, n int) error {
 	b := s.ep.Batch()
 	defer b.Release()

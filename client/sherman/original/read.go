@@ -9,13 +9,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A node never has keys below those that it had, and none is given up: what a cached node names is
-// there, on the same level, and has all keys from its lower fence on to its upper one, from where
-// its sibling goes on. So a way that is outdated leads to the left of where it should, and siblings
-// lead on.
+// A node never gets keys below those that it had, and no node is given up. What a
+// cached node names is there, on the same level, and has all keys from its lower
+// fence on up to its upper fence, where its sibling goes on. So a way that is
+// outdated leads to a node to the left of the right one, and siblings lead on.
 
-// find returns the node of a level that a key led to, as far as the worker remembers nodes above
-// it, and reads those that it does not. 0: the tree has no such level.
+// find returns the node of a level that leads to a key, as far as the worker
+// remembers nodes above it. It reads those that it does not remember. The node
+// may be to the left of the key's. 0: the tree has no such level, as far as the
+// worker knows.
 func (s *Store) find(key []byte, level int) (ref, error) {
 	if s.root == 0 {
 		if err := s.readRoot(); err != nil {
@@ -45,6 +47,7 @@ func (s *Store) find(key []byte, level int) (ref, error) {
 	return at, nil
 }
 
+// readRoot reads the word that names the root.
 func (s *Store) readRoot() error {
 	b, p, err := s.read(stepReadRoot, s.rootWord(), 8)
 	if err != nil {
@@ -69,7 +72,8 @@ func (s *Store) hop(sibling ref) ref {
 	return sibling
 }
 
-// internalAt returns an internal node as the worker remembers it, or reads it.
+// internalAt returns an internal node as the worker remembers it, or reads it
+// until it is whole. The result is valid until the next node is read.
 func (s *Store) internalAt(r ref) (*cached, error) {
 	if n := s.cache.get(r); n != nil {
 		return n, nil
@@ -91,8 +95,9 @@ func (s *Store) internalAt(r ref) (*cached, error) {
 	}
 }
 
-// again pauses before a node is read again that was not whole: it was being written, or it was left
-// half written by a client that died.
+// again pauses before a node is read again that was not whole. The node was being
+// written, or was left half written by a client that died. When the time is over,
+// the error names the client that has the lock.
 func (s *Store) again(r ref, pace *kit.Retry) error {
 	s.stats.Torn++
 	if pace.Again() {
@@ -109,12 +114,15 @@ func (s *Store) again(r ref, pace *kit.Retry) error {
 	return fmt.Errorf("node %v changes all the time: %w", r, rdma.ErrTimeout)
 }
 
-// Get implements client.Store. It takes no lock.
+// Get implements client.Store. It takes no lock. The value is the Store's: it is
+// valid until the next call.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	if err := s.begin(key, nil); err != nil {
 		return nil, fmt.Errorf("get: %w", err)
 	}
-	_ = s.work(false) // others may wait for what is left to do; it is done again
+	// Other clients may wait for background jobs of this one. What fails is done
+	// again.
+	_ = s.work(false)
 	ok, err := s.get(key)
 	switch {
 	case err != nil:
@@ -125,7 +133,7 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	return s.out, nil
 }
 
-// get looks for a key. Its value is s.out.
+// get looks for a key, and puts its value into s.out.
 func (s *Store) get(key []byte) (ok bool, err error) {
 	r, err := s.find(key, 0)
 	if err != nil {
@@ -156,12 +164,13 @@ func (s *Store) get(key []byte) (ok bool, err error) {
 	}
 }
 
-// look looks for a key in the leaf that has it, if one does. done: the answer is right; else the
-// leaf is to be read again.
+// look looks for a key in the leaf that the key belongs to. done: the answer is
+// right. Otherwise the leaf is to be read again.
 //
-// A slot that is steady had its pair at some moment of the READ. A key that is in none of the slots
-// was absent at some moment of it when all are steady: a pair keeps its slot until it is deleted,
-// or until a split moves it, and then the slot is written as of the header that says so.
+// A steady slot had its pair at some moment of the READ. If all slots are steady,
+// and none has the key, the key was absent at some moment of the READ: a pair
+// keeps its slot until it is deleted, or until a split moves it, and then the
+// slot is written as of the header that says so.
 func (s *Store) look(l *leaf, key []byte) (done, there bool, err error) {
 	i := l.find(key)
 	switch {
@@ -177,7 +186,8 @@ func (s *Store) look(l *leaf, key []byte) (done, there bool, err error) {
 	return true, true, nil
 }
 
-// readValue reads a value beside its leaf; false: the block is used for another pair by now.
+// readValue reads a value beside its leaf. It returns false if the block is used
+// for another pair by now.
 func (s *Store) readValue(p pointer, key []byte) (bool, error) {
 	if err := s.sound(p); err != nil {
 		return false, err
@@ -195,7 +205,7 @@ func (s *Store) readValue(p pointer, key []byte) (bool, error) {
 	return true, nil
 }
 
-// sound returns why a pointer cannot be one.
+// sound returns an error for a pointer that names no block of the pool.
 func (s *Store) sound(p pointer) error {
 	if r := p.ref(); r.node() >= s.nodes || r.index() < 0 || r.index() >= s.blocks.count {
 		return fmt.Errorf("an entry names block %v: %w", r, client.ErrDamaged)

@@ -12,17 +12,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it mends the nodes that a dead client has locked, releases
-// the locks, and gives back, or finishes, what has the client's name: values, new nodes, and
-// separators of splits. Without it a client that needs such a node waits until its time is over.
-// Nothing takes a dead node's place. It implements cluster.Mender.
+// Mender is what a pool's master uses. It mends the nodes that a dead client has
+// locked, and releases the locks. It gives back, or finishes, what has the
+// client's name: values, new nodes, and separators of splits. Without it a client
+// that needs such a node waits until its time is over. Nothing takes a dead
+// node's place. It implements cluster.Mender.
 type Mender struct {
 	s *Store
 }
 
 var _ cluster.Mender = (*Mender)(nil)
 
-// NewMender returns a mender that works through ep.
+// NewMender returns a Mender that works through ep, which stays the caller's.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	l, v, err := readLayout(ep)
 	if err == nil {
@@ -34,28 +35,31 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	return nil, fmt.Errorf("open %s: %w", Format, err)
 }
 
-// Spares lists none.
+// Spares returns none.
 func (m *Mender) Spares() []int { return nil }
 
 // Mend has nothing to do.
 func (m *Mender) Mend(rdma.View) error { return nil }
 
+// errNoStandIn is the error of Restore.
 var errNoStandIn = errors.New("no node takes a dead one's place: what it had is lost")
 
-// Restore restores nothing.
+// Restore restores nothing: a node without replicas is lost.
 func (m *Mender) Restore(rdma.View, int, int) error { return errNoStandIn }
 
 // Sweep has nothing to do.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
-// Recover ends what a client has left that is fenced off. It may be interrupted at any verb, and be
-// done again.
+// Recover ends what a client has left that is fenced off. It may be interrupted
+// at any verb, and done again. Locks come first: the nodes have to be whole for
+// the search of what the tree names.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
 	s.view.Enter(v)
 	s.root = 0
 	s.span()
-	err := s.settle() // what an attempt before left
+	// An earlier attempt may have left something.
+	err := s.settle()
 	if err == nil {
 		err = s.recoverLocks(c)
 	}
@@ -64,7 +68,8 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	}
 	if err == nil {
 		s.span()
-		err = s.leave() // what it took for new nodes is not the next master's
+		// The next master may be another client, so nothing is kept.
+		err = s.leave()
 	}
 	if err != nil {
 		return fmt.Errorf("recover client %d: %w", c, err)
@@ -72,9 +77,11 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	return nil
 }
 
-const runWords = 4096 // that a survey reads at a time
+// runWords is how many words a survey reads at a time.
+const runWords = 4096
 
-// words calls f with the words of a table of a memory node that are not 0.
+// words calls f with the words of a table of a memory node that are not 0. f may
+// use verbs: each call has the time of an operation.
 func (s *Store) words(n int, at uint64, count int, f func(i int, w uint64) error) error {
 	for first := 0; first < count; first += runWords {
 		b, p, err := s.read(stepSurvey, rdma.At(n, at+uint64(first)*8), min(runWords, count-first)*8)
@@ -132,8 +139,9 @@ func (s *Store) recoverLock(r ref, at rdma.Addr, w lockWord) error {
 	return s.do(stepRecover, m)
 }
 
-// recoverObjects goes through the objects that have a client's name, whose locks were released:
-// what the tree names is finished, and the rest is free.
+// recoverObjects goes through the objects in a client's name, when its locks were
+// released. What the tree names is finished and linked. The rest becomes free,
+// with the next generation. A crash leaves the other objects to the next attempt.
 func (s *Store) recoverObjects(c rdma.ClientID) error {
 	for _, a := range []*arena{&s.trees, &s.blocks} {
 		for n := range s.nodes {
@@ -167,7 +175,8 @@ func (s *Store) recoverObjects(c rdma.ClientID) error {
 	return nil
 }
 
-// finishTree reports whether the tree has a node. Its separator is inserted then, if it lacks.
+// finishTree reports whether the tree has a node. If it does, its separator is
+// inserted into the parent, unless it is there.
 func (s *Store) finishTree(p pointer) (bool, error) {
 	b, buf, err := s.read(stepRecover, s.trees.at(p.ref()), s.body)
 	if err != nil {
@@ -183,7 +192,9 @@ func (s *Store) finishTree(p pointer) (bool, error) {
 	if err != nil || at != p.ref() {
 		return false, err
 	}
-	if len(lower) == 0 { // the first of its level, which nothing precedes: it was a root
+	// It is the first node of its level, which no separator precedes: it was a
+	// root.
+	if len(lower) == 0 {
 		return true, nil
 	}
 	for {
@@ -203,7 +214,8 @@ func (s *Store) finishTree(p pointer) (bool, error) {
 	}
 }
 
-// nodeOf returns the node of a level that has a key; 0: there is no such level.
+// nodeOf returns the node of a level that a key belongs to; 0: there is no such
+// level.
 func (s *Store) nodeOf(key []byte, level int) (ref, error) {
 	r, err := s.find(key, level)
 	for err == nil && r != 0 {
@@ -216,8 +228,8 @@ func (s *Store) nodeOf(key []byte, level int) (ref, error) {
 	return r, err
 }
 
-// finishBlock reports whether a leaf names a block. The one that it took the place of is free then,
-// or freed.
+// finishBlock reports whether a leaf names a block. If it does, the block that it
+// took the place of is free afterwards.
 func (s *Store) finishBlock(p pointer) (bool, error) {
 	b, buf, err := s.read(stepRecover, s.blocks.at(p.ref()), s.blockBytes)
 	if err != nil {
@@ -233,7 +245,9 @@ func (s *Store) finishBlock(p pointer) (bool, error) {
 	if err != nil || k.replaces == 0 {
 		return named, err
 	}
-	if !named { // it never was, and the leaf still names the other one; or it was, and a later one took its place
+	// Either no leaf ever named it, and the leaf still names the one that it was
+	// to replace. Or a leaf did, and a later block took its place.
+	if !named {
 		before, err := s.names(key, k.replaces)
 		if err != nil || before {
 			return false, err
@@ -285,6 +299,8 @@ func (s *Store) leave() error {
 	}
 }
 
+// tryLeave is one try. Separators come before marks, since a node in the client's
+// name is how a recovery finds a separator that is missing.
 func (s *Store) tryLeave() error {
 	if err := s.settle(); err != nil {
 		return err
@@ -311,8 +327,8 @@ func (s *Store) tryLeave() error {
 	return nil
 }
 
-// Outlives returns how many memory nodes may die so that all is still to be had: none, as
-// everything has one copy. -1: one of the nodes is dead or gone.
+// Outlives returns how many memory nodes may die without loss: none, as
+// everything has one copy. It returns -1 if a node is dead or gone.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	ep, _, v, err := client.Look(f, "count the copies", readView)
 	if err != nil {
@@ -327,4 +343,5 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	return 0, nil
 }
 
+// readView is readLayout, for client.Look.
 func readView(ep rdma.Endpoint) (*layout, *kit.Member, error) { return readLayout(ep) }

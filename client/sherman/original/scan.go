@@ -7,40 +7,49 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A scan reads leaf by leaf. Each says by its fences for which keys it has all that there is, and
-// is taken when all of its slots are steady, as a GET that finds nothing takes it; the next one has
-// to begin where it ends. So whatever splits meanwhile, no key in between is left out, and none
-// comes twice. (The paper's scans look at the versions of entries alone, and leave out leaves whose
-// parent is not cached.)
+// A scan reads leaf by leaf. The fences of a leaf say for which keys it has all
+// that there is. It is taken when all of its slots are steady, as a GET that
+// finds nothing takes it. The next leaf has to begin where it ends. So whatever
+// splits meanwhile, no key in between is left out, and none comes twice. (The
+// paper's scans look at the versions of entries alone, and leave out leaves of
+// parents that are not cached.)
 //
-// Leaves that their parent names are read ahead, in one trip. One that was split since ends before
-// the next one begins: then the scan looks for the sibling. Values beside a leaf are read in one
-// trip more; a block that is another pair's by now sends the scan back to the leaf.
+// Leaves that their parent names are read ahead, in one trip. A leaf that was
+// split since ends before the next one begins; then the scan looks for the
+// sibling. Values beside a leaf are read in one trip more. A block that is
+// another pair's by now sends the scan back to the leaf.
 
-// mostLeaves are read at a time (as many as the released code reads).
+// mostLeaves bounds the leaves that are read at a time (the released code reads
+// as many).
 const mostLeaves = 32
 
-// scan is a Scan at work.
+// scan is the state of a Scan.
 type scan struct {
-	from   []byte // the least key that is due
+	// from is the least key that is due.
+	from   []byte
 	leaves []ref
-	order  []int // slots of a leaf, in the order of keys
+	// order has the slots of a leaf, in the order of keys.
+	order []int
+	// values are the READs of blocks, by place in order; nil: the value lies in
+	// its slot.
 	values []*rdma.Op
 }
 
-// Scan implements client.Scanner. The operation's timeout bounds the time without progress. What is
-// yielded was there at some moment of the call, and what was there throughout is yielded, up to the
-// n-th; all of them are no state of the whole tree.
+// Scan implements client.Scanner. The operation's timeout bounds the time without
+// progress. Each pair that is yielded was there at some moment of the call, and
+// each that was there throughout is yielded, up to the n-th. All of them together
+// need not be a state of the tree. Keys and values are valid until yield returns.
 func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) error {
 	c := &s.scan
 	c.from = append(c.from[:0], start...)
 	s.span()
 	pace := s.pace
 	for n > 0 {
-		_ = s.work(false) // what fails is done again
+		_ = s.work(false)
 		before := n
 		more, at, err := s.scanAhead(&n, yield)
-		if err == nil && more && n == before && at != 0 { // not whole, or not steady
+		// The leaf was not whole, or not steady.
+		if err == nil && more && n == before && at != 0 {
 			err = s.again(at, &pace)
 		}
 		if err != nil {
@@ -53,8 +62,9 @@ func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) er
 	return nil
 }
 
-// scanAhead yields what some leaves have, from c.from on, until n pairs were yielded. more: there
-// may be more behind them. at: a leaf was read that is to be read again.
+// scanAhead yields what some leaves have, from c.from on, until n pairs were
+// yielded. more: there may be more behind them. at: that leaf is to be read
+// again.
 func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
 	c := &s.scan
 	if err := s.ahead(*n); err != nil {
@@ -83,7 +93,8 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 		switch {
 		case ok && l.beyond(c.from):
 			continue
-		case ok && !l.has(c.from): // the parent did not name the one between
+		// The parent did not name the leaf between.
+		case ok && !l.has(c.from):
 			return true, 0, nil
 		case !ok || !l.allSteady():
 			return true, r, nil
@@ -117,7 +128,8 @@ func (s *Store) scanSibling(r ref, n *int, yield func(key, value []byte) bool) (
 	}
 }
 
-// ahead lists the leaf that c.from leads to, and those behind it that n pairs may take.
+// ahead lists the leaf that c.from leads to, and those behind it that n pairs may
+// take, if the parent names them.
 func (s *Store) ahead(n int) error {
 	c := &s.scan
 	first, err := s.find(c.from, 0)
@@ -129,7 +141,8 @@ func (s *Store) ahead(n int) error {
 		return nil
 	}
 	p := s.cache.get(s.above)
-	if p == nil { // nothing is remembered: the way was read just now
+	// Nothing is remembered, so the parent is the node that was read last.
+	if p == nil {
 		if p = &s.cache.spare; p.r != s.above {
 			return nil
 		}
@@ -141,7 +154,8 @@ func (s *Store) ahead(n int) error {
 	return nil
 }
 
-// scanLeaf yields the pairs of a leaf from c.from on, n at most, and goes on behind it.
+// scanLeaf yields the pairs of a leaf from c.from on, n at most, and moves c.from
+// behind what was yielded.
 func (s *Store) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
 	c := &s.scan
 	c.order = l.pairs(c.order[:0])
@@ -160,7 +174,8 @@ func (s *Store) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (m
 	for i, slot := range order {
 		key := l.key(slot)
 		value, ok := s.scanned(l, slot, c.values, i)
-		if !ok { // the pair was changed or deleted, or moved
+		// The pair was changed, deleted or moved.
+		if !ok {
 			c.from = append(c.from[:0], key...)
 			return true, l.r, nil
 		}
@@ -178,7 +193,8 @@ func (s *Store) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (m
 	return true, 0, nil
 }
 
-// scanned returns the value of a slot; false: it is another pair's by now.
+// scanned returns the value of a slot. It returns false if the block is another
+// pair's by now.
 func (s *Store) scanned(l *leaf, slot int, values []*rdma.Op, i int) ([]byte, bool) {
 	if l.kind(slot) != slotBeside {
 		return l.inline(slot), true
@@ -187,8 +203,9 @@ func (s *Store) scanned(l *leaf, slot int, values []*rdma.Op, i int) ([]byte, bo
 	return k.value, ok && k.self == pointer(l.value(slot)) && bytes.Equal(k.key, l.key(slot))
 }
 
-// valuesBeside reads the values of some slots that lie beside their leaf, into c.values; nil: none
-// does.
+// valuesBeside reads the values of some slots that lie beside their leaf, into
+// c.values. It returns the batch, which the caller releases; nil: no value lies
+// beside.
 func (s *Store) valuesBeside(l *leaf, order []int) (*rdma.Batch, error) {
 	c := &s.scan
 	for {

@@ -8,21 +8,25 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A worker whose verbs failed, or were not answered in time, does not know whether it has the lock,
-// and what it has written. It does nothing else until it knows: when nothing of it is in flight any
-// more, the lock's word tells.
+// A worker with verbs that failed, or were not answered in time, does not know
+// whether it has the lock, and what it has written. It does nothing else until it
+// knows. When nothing of it is in flight any more, the lock's word tells: it is
+// the worker's own if the release has not landed, and all that was posted before
+// the release has landed if it has.
 
-// debt is what a worker has to settle.
+// debt is what a worker has to settle. There is one at a time.
 type debt struct {
 	open bool
 	held
-	fresh  fresh
-	flying *rdma.Batch // nil: nothing is in flight
-	// done: it is settled, and the node has what was to be written.
+	fresh fresh
+	// flying is the batch that may be in flight; nil: nothing is.
+	flying *rdma.Batch
+	// done: it is settled, and the operation took effect.
 	done bool
 }
 
-// failed notes that a batch failed: what the worker holds is to be settled. It returns the error.
+// failed notes that a batch failed, so what the worker holds is to be settled. It
+// takes the batch, and returns the error.
 func (s *Store) failed(b *rdma.Batch, err error) error {
 	if s.sent {
 		s.owe(b)
@@ -34,6 +38,7 @@ func (s *Store) failed(b *rdma.Batch, err error) error {
 }
 
 // owe makes what the worker holds its debt, with a batch that may be in flight.
+// From here on the debt owns the batch.
 func (s *Store) owe(b *rdma.Batch) {
 	if s.debt.open {
 		panic(fmt.Sprintf("sherman: node %v is to be settled, and node %v was locked behind that", s.debt.r, s.held.r))
@@ -55,6 +60,8 @@ func (s *Store) settle() error {
 	return nil
 }
 
+// trySettle is one try. It waits for the batch, reads the lock, and mends the
+// node if the worker has the lock. An error leaves the debt open.
 func (s *Store) trySettle() error {
 	d := &s.debt
 	if d.flying != nil {
@@ -64,7 +71,8 @@ func (s *Store) trySettle() error {
 		d.flying.Release()
 		d.flying = nil
 	}
-	if d.at == 0 { // no lock: a new root
+	// There is no lock: the operation was about to set a new root.
+	if d.at == 0 {
 		d.open = false
 		return nil
 	}
@@ -78,7 +86,8 @@ func (s *Store) trySettle() error {
 		if err := s.settleHeld(word); err != nil {
 			return err
 		}
-	} else if d.done = d.sent; d.done { // the release has landed, and so has all that was written in front of it
+		// The release has landed, and so has all that was posted before it.
+	} else if d.done = d.sent; d.done {
 		s.used(&d.fresh)
 	} else {
 		s.drop(&d.fresh)
@@ -88,7 +97,8 @@ func (s *Store) trySettle() error {
 	return nil
 }
 
-// settleHeld mends the node of a lock that the worker has, and releases it.
+// settleHeld mends the node of a lock that the worker has, and releases it. Both
+// are in one batch, in order: a crash leaves the lock, or a node that is whole.
 func (s *Store) settleHeld(word lockWord) error {
 	d := &s.debt
 	b, p, err := s.read(stepSettle, s.trees.at(d.r), s.nodeBytes)
@@ -118,7 +128,9 @@ func (s *Store) settleHeld(word lockWord) error {
 	return nil
 }
 
-// resolve tells what became of an operation by its node, which was read under the lock, and mended.
+// resolve decides what became of an operation by its node, which was read under
+// the lock and mended. It sorts what the operation has taken: what the tree names
+// is used, the rest is dropped.
 func (s *Store) resolve(p []byte) {
 	d := &s.debt
 	h, _ := s.readHeader(p, d.r)
@@ -129,7 +141,8 @@ func (s *Store) resolve(p []byte) {
 			i = l.find(s.key)
 		}
 		switch d.word.op() {
-		case opInsert: // what is beyond the fence is in the new node
+		// What is beyond the fence is in the new node.
+		case opInsert:
 			d.done = i >= 0 || h.beyond(s.key)
 		case opUpdate:
 			d.done = i >= 0 && l.kind(i) == s.kind && l.value(i) == s.word
@@ -149,8 +162,8 @@ func (s *Store) resolve(p []byte) {
 	if f.tree.child != 0 && h.sibling == f.tree.child.ref() {
 		s.used(&fresh{tree: f.tree})
 		f.tree = separator{}
-		// A new value is in one of the halves, or in none: which is known when all words of the client
-		// are looked through.
+		// A new value is in one of the halves, or in none. Which of them is known
+		// when all words of the client are looked through.
 		if f.block != 0 && !names(f.block) {
 			s.memory.unsure = true
 			f.block, f.replaces = 0, 0
@@ -167,17 +180,26 @@ func (s *Store) resolve(p []byte) {
 	s.drop(&f)
 }
 
-// drop gives what an operation took back to the client: the tree does not name it.
+// drop gives what an operation has taken back to the client: the tree does not
+// name it.
 func (s *Store) drop(f *fresh) {
 	s.fresh = *f
 	s.unused()
 	*f = fresh{}
 }
 
-// mend adds to a batch what makes a node whole that was locked, whose holder has nothing in flight
-// any more. What the lock says that it was about to do tells what a torn slot is.
+// mend adds to a batch the WRITE that makes a node whole which was locked. The
+// holder of the lock has nothing in flight any more. The lock says what it was
+// about to do, and so what a torn slot is:
 //
-// A crash leaves the lock as it was, and a node that is mended again.
+//	INSERT  the slot was free, and is free again
+//	UPDATE  the key is as it was, and the value's word is the old or the new one:
+//	        the slot is made whole with it
+//	DELETE  a slot's word does not tear
+//
+// Slots beyond the fence become free, and the others become those of the header's
+// version, as a split would have done. A crash leaves the lock as it was, and a
+// node that is mended again.
 func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 	h, ok := s.readHeader(p, r)
 	if !ok {
@@ -199,7 +221,8 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 			continue
 		case !l.whole(i) && w.op() == opInsert:
 			kind = slotFree
-		case !l.whole(i) && w.op() == opUpdate: // its key is what it was; its value's word is the old or the new one
+		// The key is what it was. The value's word is the old one or the new one.
+		case !l.whole(i) && w.op() == opUpdate:
 			if kind != slotBeside {
 				kind = w.kind()
 			}
@@ -220,9 +243,9 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 	return nil
 }
 
-// rebuild adds the WRITE of an internal node whose entries are torn, from the nodes below: these
-// are what its leftmost child and the siblings of it say. Those that it has no room for are reached
-// by siblings.
+// rebuild adds the WRITE of an internal node with torn entries. Its children are
+// the node's leftmost child, and the siblings of that up to the fence. Those that
+// the node has no room for are reached by siblings.
 func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
 	var entries []entry
 	at := h.leftmost
@@ -250,7 +273,8 @@ func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
 	return nil
 }
 
-// headerOf returns the header of a node that is read. It is the caller's.
+// headerOf reads the header of a node. Its fences are copies, which the caller
+// owns.
 func (s *Store) headerOf(r ref) (header, error) {
 	for pace := s.pace; ; {
 		b, p, err := s.read(stepRecover, s.trees.at(r), s.body)

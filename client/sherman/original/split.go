@@ -11,15 +11,19 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A split writes the new node, then the header of the one that is split, then its slots, and
-// releases: in one doorbell where both are on one memory node (section 4.5). The header is what
-// counts: a client that reads it follows the sibling.
+// A split writes the new node, then the header of the node that is split, then
+// its slots, and releases the lock: in one doorbell if both are on one memory
+// node (section 4.5). The header decides: a client that reads it follows the
+// sibling.
 //
-// A crash in front of the header leaves the leaf as it was and a new node that nothing names;
-// behind it, two leaves that are right, slots of the old one beyond its fence or of the version
-// before, and a parent without a separator: siblings are followed, until the client is recovered.
+// A crash before the header leaves the leaf as it was, and a new node that
+// nothing names. A crash behind it leaves two leaves that are right, slots of the
+// old one beyond its fence or of the version before, and a parent without a
+// separator. Siblings are followed until the client is recovered.
 
-// splitLeaf adds to a batch what splits a leaf that is full, with a new pair in one of the halves.
+// splitLeaf adds to a batch what splits a full leaf, with a new pair in one of
+// the halves. If the pair is the last one of the tree, all others stay in the
+// leaf: keys seem to come in order.
 func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uint64) error {
 	right, err := s.newTree(0)
 	if err != nil {
@@ -33,7 +37,7 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 	const isNew = -1
 	s.order = slices.Insert(s.order, place, isNew)
 	stay := len(s.order) / 2
-	if l.last && place == len(s.order)-1 { // keys come in order, and so all others stay
+	if l.last && place == len(s.order)-1 {
 		stay = place
 	}
 	keyOf := func(i int) []byte {
@@ -71,7 +75,8 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 	copy(body, l.p[s.body:])
 	for n, i := range s.order {
 		switch {
-		case i == isNew && n < stay: // its place is that of a pair that goes
+		// Its place is that of a pair that goes.
+		case i == isNew && n < stay:
 			slot := s.order[len(s.order)-1]
 			s.writeSlot(body[slot*s.slot:], l.r, h.version, key, kind, word)
 		case i == isNew || n == len(s.order)-1 && place < stay:
@@ -86,11 +91,13 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 	return nil
 }
 
+// separatorOf returns the entry that a level lacks after a split.
 func separatorOf(level int, key []byte, child pointer) separator { return separator{level, key, child} }
 
-// newTree takes a node for a split of a level from the client's memory, when that has enough for
-// splits of that level and all those above: a split that has begun does not fail for want of memory
-// above. The memory nodes take turns.
+// newTree takes a node for a split of a level from the client's memory, if that
+// has enough for splits of that level and of all above. So a split that has begun
+// does not fail for want of memory above. The memory nodes take turns. The error
+// wraps client.ErrFull.
 func (s *Store) newTree(level int) (pointer, error) {
 	have := 0
 	for n := range s.memory.trees {
@@ -112,7 +119,7 @@ func (s *Store) newTree(level int) (pointer, error) {
 	return s.take(&s.trees, s.memory.home)
 }
 
-// addTree adds the WRITE of a new node in front of what names it.
+// addTree adds the WRITE of a new node, before what names it.
 func (s *Store) addTree(b *rdma.Batch, left ref, p pointer, image []byte) error {
 	if p.ref().node() == left.node() {
 		b.Write(s.trees.at(p.ref()), image)
@@ -121,7 +128,8 @@ func (s *Store) addTree(b *rdma.Batch, left ref, p pointer, image []byte) error 
 	return s.writeFar(s.trees.at(p.ref()), image)
 }
 
-// adoptPending inserts the separators of splits into the nodes above, which may split in turn.
+// adoptPending inserts the separators of splits into the nodes above, which may
+// split in turn.
 func (s *Store) adoptPending() error {
 	for len(s.pending) > 0 {
 		sep := s.pending[0]
@@ -129,7 +137,7 @@ func (s *Store) adoptPending() error {
 		done, err := s.adopt(sep)
 		if err != nil {
 			if s.debt.open {
-				_, err = s.settled(err) // nil: it was done
+				_, err = s.settled(err)
 			} else {
 				s.unused()
 			}
@@ -147,7 +155,8 @@ func (s *Store) adoptPending() error {
 	return nil
 }
 
-// adopt inserts a separator into the node of its level; done: it is there.
+// adopt inserts a separator into the node of its level. done: the separator is
+// there.
 func (s *Store) adopt(sep separator) (done bool, err error) {
 	r, err := s.find(sep.key, sep.level)
 	if err != nil {
@@ -177,12 +186,12 @@ func (s *Store) adopt(sep separator) (done bool, err error) {
 	}
 }
 
-// adoptInto writes the whole node, with the separator in its order: a part of that would leave a
-// node that is not.
+// adoptInto writes the whole node, with the separator in its order: entries of an
+// internal node are not written one by one.
 //
-// A crash leaves a node with one of its headers, or both, but maybe without the entries that they
-// say. Readers do not take it for whole, and wait; a client that recovers the client writes its
-// entries anew: they are the nodes below, which know their siblings.
+// A crash leaves a node with one or both of its headers, but maybe without the
+// entries that they say. Readers do not take it for whole, and wait. A recovery
+// writes its entries anew: they are the nodes below, which know their siblings.
 func (s *Store) adoptInto(n *internal, r ref, sep separator) (bool, error) {
 	s.cache.drop(r)
 	s.entries = n.entries(s.entries[:0])
@@ -207,7 +216,8 @@ func (s *Store) adoptInto(n *internal, r ref, sep separator) (bool, error) {
 	return true, s.writeBack(b)
 }
 
-// splitInternal writes the right half of a node's entries to a new node, and the left one to p.
+// splitInternal writes the right half of a node's entries to a new node, and the
+// left half to p. at is where the new entry is.
 func (s *Store) splitInternal(b *rdma.Batch, n *internal, r ref, h *header, p []byte, at int) error {
 	right, err := s.newTree(n.level)
 	if err != nil {
@@ -234,11 +244,11 @@ func (s *Store) splitInternal(b *rdma.Batch, n *internal, r ref, h *header, p []
 	return nil
 }
 
-// raise makes a new root above the one that was split, by CAS of the word that names it. Another
-// client may have raised the tree meanwhile: then the separator belongs into that root. The old one
-// is the first of its level, always, and so it is the new one's leftmost child.
-//
-// A crash in front of the CAS leaves a node that nothing names.
+// raise makes a new root above the one that was split, by CAS of the word that
+// names it. If another client has raised the tree meanwhile, the separator
+// belongs into that root, and raise returns false. The old root is the first node
+// of its level for ever, so it is the new one's leftmost child. A crash before
+// the CAS leaves a node that nothing names.
 func (s *Store) raise(sep separator) (bool, error) {
 	if sep.level > mostHeight {
 		return false, fmt.Errorf("the tree has %d levels: %w", sep.level, client.ErrFull)

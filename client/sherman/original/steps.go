@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// The steps of the protocol, as traces show them and faults can be set to them.
 const (
+	// These are the steps of the protocol, as traces show them. A fault can be
+	// set to one of them.
 	stepMake       rdma.Step = "make root"
 	stepReadRoot   rdma.Step = "read root"
 	stepReadNode   rdma.Step = "read internal node"
@@ -28,13 +29,14 @@ const (
 	stepSurvey     rdma.Step = "survey"
 )
 
-// Steps are the steps of the protocol.
+// Steps are the steps of the protocol that operations and recoveries take.
 var Steps = []rdma.Step{
 	stepReadRoot, stepReadNode, stepReadLeaf, stepReadValue, stepLock, stepReadLocked, stepWriteBack, stepRelease,
 	stepWriteFar, stepSetRoot, stepGrab, stepMark, stepClaim, stepSettle, stepRecover, stepSurvey,
 }
 
-// Describe returns a function that tells what lies at an address of the pool that ep reaches.
+// Describe returns a function that says what lies at an address of the pool that
+// ep reaches.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {
@@ -43,6 +45,7 @@ func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	return l.describe, nil
 }
 
+// describe says what lies at an address; "" where nothing does.
 func (l *layout) describe(a rdma.Addr) string {
 	off := a.Offset()
 	switch {

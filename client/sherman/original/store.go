@@ -13,11 +13,14 @@ import (
 
 // Options of a worker. Zero values mean defaults.
 type Options struct {
-	// CacheBytes is for internal nodes; 0: none is remembered; default 4 MiB. (The paper's has about 1
-	// GB, which all workers of a compute node share.)
+	// CacheBytes is the budget for internal nodes; 0: none is remembered; nil:
+	// DefaultCache. (The paper's cache has about 1 GB, which all workers of a
+	// compute node share.)
 	CacheBytes *int
-	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
-	// Turns are the local locks of the worker's process; nil: it shares none.
+	// Timeout bounds an operation. Default and maximum are the pool's.
+	Timeout time.Duration
+	// Turns are the local locks of the worker's process; nil: the worker shares
+	// none.
 	Turns Turns
 }
 
@@ -26,53 +29,77 @@ const DefaultCache = 4 << 20
 
 // Stats count what leaves the common case. They only grow.
 type Stats struct {
-	Fetched   uint64 // internal nodes that were read
-	Hops      uint64 // siblings that were followed
-	Torn      uint64 // nodes that were read again
-	Waits     uint64 // CASes that did not get a lock
-	Turns     uint64 // looks at a line of local waiters
-	HandOvers uint64 // locks that were taken over in the process
-	Splits    uint64
-	Lagging   uint64 // splits whose separators were not inserted at once
-	Settled   uint64 // operations of unknown outcome that were settled
+	// Fetched counts internal nodes that were read.
+	Fetched uint64
+	// Hops counts siblings that were followed.
+	Hops uint64
+	// Torn counts nodes that were read again.
+	Torn uint64
+	// Waits counts CASes that did not get a lock.
+	Waits uint64
+	// Turns counts looks at a line of local waiters.
+	Turns uint64
+	// HandOvers counts locks that were taken over within the process.
+	HandOvers uint64
+	// Splits counts splits, and Lagging those of which the separators were not
+	// inserted at once.
+	Splits  uint64
+	Lagging uint64
+	// Settled counts operations of unknown outcome that were settled.
+	Settled uint64
 }
 
 // Store is one worker's view of a tree. It implements client.Store and client.Scanner, and is not
 // safe for concurrent use.
 type Store struct {
 	*layout
-	ep      rdma.Endpoint
-	id      rdma.ClientID
+	ep rdma.Endpoint
+	id rdma.ClientID
+	// view follows the pool's membership.
 	view    *kit.Member
 	timeout time.Duration
 	turns   Turns
-	turn    Waiter
-	cache   *cache
-	root    root // as it was read last; 0: it is to be read
-	pace    kit.Retry
+	// turn is the worker's place in a line of local waiters.
+	turn  Waiter
+	cache *cache
+	// root is the root's word as it was read last; 0: it has to be read.
+	root root
+	// pace is copied by each wait.
+	pace kit.Retry
 
-	// The operation at work.
+	// These are the state of the operation that runs. It waits for others until
+	// decideBy, and for verbs until the time until.
 	decideBy, until time.Duration
-	sent            bool // the last batch was posted
-	seq             uint8
-	key             []byte // of a write
-	kind            int    // of the slot that an UPDATE writes, and its value's word
-	word            uint64
-	above           ref // the internal node that led to the leaf; 0: none did
-	held            held
-	fresh           fresh
-	debt            debt
+	// sent: the last batch was posted. If the wait for it failed, its verbs may
+	// still take effect.
+	sent bool
+	// seq makes successive lock words of the worker differ.
+	seq uint8
+	// key is that of a write; it is the caller's.
+	key []byte
+	// kind is that of the slot that an UPDATE writes, and word its value's word.
+	kind int
+	word uint64
+	// above is the internal node that has led to the leaf; 0: none has.
+	above ref
+	// held is the lock that the worker has.
+	held held
+	// fresh is what the operation has taken from the client's memory.
+	fresh fresh
+	// debt is what a failure has left: see settle.go.
+	debt debt
 
-	memory  memory
+	memory memory
+	// pending are separators of splits that parents do not have yet.
 	pending []separator
 
-	// Buffers that are used again.
+	// These are buffers that are used again: out has the value that Get returns.
 	out     []byte
 	order   []int
 	entries []entry
 	scan    scan
 
-	// Functions that are made once, so that operations allocate nothing.
+	// These functions are made once, so that operations allocate nothing.
 	tryInsert, tryUpdate, tryRemove func(key, value []byte) (done bool, err error)
 
 	stats Stats
@@ -84,7 +111,8 @@ var (
 	_ client.Countable = (*Store)(nil)
 )
 
-// Open returns a worker's view of the pool that ep reaches.
+// Open returns a worker's view of the pool that ep reaches. The endpoint stays
+// the caller's, and must not be used otherwise until Close.
 func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 	l, v, err := readLayout(ep)
 	if err != nil {
@@ -97,6 +125,7 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 	return s, nil
 }
 
+// open is Open of a layout that was read before.
 func (l *layout) open(ep rdma.Endpoint, v *kit.Member, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
 	if o.Timeout > l.Timeout {
@@ -114,7 +143,7 @@ func (l *layout) open(ep rdma.Endpoint, v *kit.Member, o Options) (*Store, error
 	return s, nil
 }
 
-// MaxPair returns the most bytes that a key and its value may have together.
+// MaxPair returns how many bytes a key and its value may have together.
 func (s *Store) MaxPair() int { return s.KeyBytes + s.ValueBytes }
 
 // Stats returns the worker's counters.
@@ -133,7 +162,7 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 	)
 }
 
-// begin begins an operation.
+// begin begins an operation. The error wraps client.ErrTooLarge.
 func (s *Store) begin(key, value []byte) error {
 	if len(key) > s.KeyBytes || len(value) > s.ValueBytes {
 		return fmt.Errorf("a key of %d bytes, a value of %d: the pool takes %d and %d: %w", len(key), len(value),
@@ -144,8 +173,8 @@ func (s *Store) begin(key, value []byte) error {
 	return nil
 }
 
-// Close gives back what the worker holds in the pool. When it fails, the client is to be recovered,
-// and the error wraps client.ErrUncertain.
+// Close gives back what the worker holds in the pool. If it fails the client is
+// to be recovered, and the error wraps client.ErrUncertain.
 func (s *Store) Close() error {
 	s.span()
 	if err := s.leave(); err != nil {

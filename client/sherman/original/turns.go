@@ -1,51 +1,62 @@
 package original
 
-// Turns are the local locks of a compute node (section 4.3): a line of waiters in front of each
-// lock of the memory nodes, so that one worker of a process at a time contends for it, and a
-// release can hand it over to the next in line. All workers of a process share one; its methods
-// wait for nothing. A *LocalLocks is one for workers that do not run at the same time, as in
-// virtual time; others put a mutex around it.
+// Turns are the local locks of a compute node (section 4.3): a line of waiters in
+// front of each lock of the memory nodes. So one worker of a process at a time
+// contends for a lock, and a release can hand it over to the next worker in line.
+// All workers of a process share one Turns. Its methods do not wait. A
+// *LocalLocks is for workers that do not run at the same time, as in virtual
+// time; others put a mutex around it.
 type Turns interface {
 	// Join enters a worker into the line for a lock, at its end.
 	Join(w *Waiter, lock uint64)
-	// Ahead returns how many are ahead of a worker in its line. None: it is its turn, and word is what
-	// the lock was handed over with; 0: it was not.
+	// Ahead returns how many are ahead of a worker in its line. If none is, it is
+	// the worker's turn, and word is what the lock was handed over with; 0: it
+	// was not.
 	Ahead(w *Waiter) (n int, word uint64)
-	// HandsOver reports whether a worker whose turn it is should hand the lock over: another one
-	// waits, and the lock was not handed over as often in a row as it may be.
+	// HandsOver reports whether a worker that has its turn should hand the lock
+	// over: another one waits, and the lock was not handed over as often in a row
+	// as it may be.
 	HandsOver(w *Waiter) bool
-	// Leave ends a worker's wait, or its turn. With a word, by which it holds the lock, it hands that
-	// over; false: no other one waits any more, and the worker has to release the lock.
+	// Leave ends a worker's wait, or its turn. With a word, by which it holds the
+	// lock, it hands the lock over. It returns false if no other worker waits any
+	// more: then the worker has to release the lock.
 	Leave(w *Waiter, word uint64) bool
 }
 
-// Waiter is a worker's place in a line. The zero Waiter is in none.
+// Waiter is a worker's place in a line. The zero Waiter is in no line.
 type Waiter struct {
 	line *line
 	next *Waiter
 }
 
-// LocalLocks is a Turns without a mutex. Its lines have as many waiters as there are workers, each
-// of which is in one.
+// LocalLocks is a Turns without a mutex. It has a line for each lock that a
+// worker waits for or holds. A worker is in one line at most.
 type LocalLocks struct {
-	most  int // hand-overs in a row
+	// most bounds the hand-overs in a row.
+	most  int
 	lines map[uint64]*line
+	// spare has lines that are used again.
 	spare []*line
 }
 
+// line is the line in front of a lock. first has its turn.
 type line struct {
 	lock  uint64
 	first *Waiter
 	last  *Waiter
-	word  uint64 // handed over to first; 0: nothing was
-	hands int    // hand-overs in a row
+	// word was handed over to first; 0: nothing was.
+	word uint64
+	// hands counts the hand-overs in a row.
+	hands int
 }
 
-// DefaultHands is how often a lock is handed over in a row, unless a compute node says otherwise
-// (section 4.3).
+// DefaultHands is how often a lock is handed over in a row, unless a compute node
+// says otherwise (section 4.3). More of that would keep workers of other
+// processes waiting.
 const DefaultHands = 4
 
-// NewLocalLocks returns local locks that hand over so many times in a row at most; 0: never.
+// NewLocalLocks returns local locks that hand over so many times in a row at
+// most; 0: never.
 func NewLocalLocks(hands int) *LocalLocks {
 	return &LocalLocks{most: hands, lines: map[uint64]*line{}}
 }

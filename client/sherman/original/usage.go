@@ -9,11 +9,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// counts are how many objects of an arena have a word that says so.
+// counts are how many objects of an arena are linked, in a client's name, and
+// there at all.
 type counts struct{ linked, held, all uint64 }
 
-// survey counts the objects of both arenas, of memory nodes that answer. It may run while clients
-// do.
+// survey counts the objects of both arenas, on memory nodes that answer. It may
+// run while clients work.
 func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err error) {
 	ep, l, v, err := client.Look(f, what, readLayout)
 	if err != nil {
@@ -45,7 +46,7 @@ func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err er
 	return l, trees, blocks, nil
 }
 
-// looker returns a worker that does nothing but read.
+// looker returns a worker that does nothing but read. It needs no identity.
 func looker(l *layout, ep rdma.Endpoint, v *kit.Member) *Store {
 	s := &Store{layout: l, ep: ep, view: v, timeout: l.Timeout, cache: newCache(&l.format, 0)}
 	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
@@ -53,7 +54,8 @@ func looker(l *layout, ep rdma.Endpoint, v *kit.Member) *Store {
 	return s
 }
 
-// Usage tells what the memory of a pool is used for. It may run while clients do.
+// Usage says what the memory of a pool is used for. It may run while clients
+// work.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	l, trees, blocks, err := survey(f, "read the use of memory")
 	if err != nil {
@@ -75,7 +77,8 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	}, nil
 }
 
-// places returns for how many pairs the pool has room, with leaves that are two thirds full.
+// places returns for how many pairs the pool has room, with leaves that are two
+// thirds full.
 func (l *layout) places() uint64 {
 	pairs := uint64(l.nodes) * uint64(l.trees.count) * 4 / 5 * uint64(l.slots) * 2 / 3
 	if l.blocks.count > 0 {
@@ -84,8 +87,8 @@ func (l *layout) places() uint64 {
 	return max(pairs, 1)
 }
 
-// Fill returns how many pairs there are, of those that the pool has room for, and how much of its
-// memory is used, or clients have it.
+// Fill returns how many pairs there are, of those that the pool has room for, and
+// how much of its memory is used, or in a client's name.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	const what = "see how full the pool is"
 	l, trees, blocks, err := survey(f, what)
@@ -112,9 +115,10 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 // sampledNodes is how many nodes of a level an estimate looks at.
 const sampledNodes = 256
 
-// estimate returns how many pairs there are: it counts them where a level has few nodes, and else
-// those of some of its nodes, evenly spread, which stand for all. Nodes that their parents do not
-// name yet, or that do not answer, are left out.
+// estimate returns how many pairs there are. It counts them if each level has few
+// nodes. Otherwise it counts those of some nodes, evenly spread, which stand for
+// all. Nodes that their parents do not name yet, or that do not answer, are left
+// out.
 func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
 	s.span()
 	if err := s.readRoot(); errors.Is(err, rdma.ErrNodeDown) {
@@ -122,7 +126,8 @@ func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
 	} else if err != nil {
 		return 0, false, err
 	}
-	nodes, share := []ref{s.root.ref()}, 1.0 // of a level's nodes, for each of nodes
+	// share is how many nodes of a level each of nodes stands for.
+	nodes, share := []ref{s.root.ref()}, 1.0
 	for level := s.root.level(); ; level-- {
 		if n := len(nodes); n > sampledNodes {
 			for i := range sampledNodes {
@@ -161,6 +166,7 @@ func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
 	}
 }
 
+// countLeaf returns how many pairs a leaf has; 0: it is not whole.
 func (s *Store) countLeaf(r ref) (n int, err error) {
 	b, p, err := s.read(stepSurvey, s.trees.at(r), s.nodeBytes)
 	if err != nil {

@@ -8,15 +8,17 @@ import (
 )
 
 var (
-	errTime   = fmt.Errorf("operation %w", rdma.ErrTimeout)
+	// errTime ends what has used up its time.
+	errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
+	// errStolen says that a lock which the worker held is not its own any more.
 	errStolen = fmt.Errorf("a lock that was held is not: %w", client.ErrDamaged)
 )
 
-// timeShares: an operation waits for others, and decides, within a part of its time. What is left
-// is for bringing what was decided to its end.
+// timeShares: an operation waits for others, and decides, within one part of its
+// time, of so many. The rest is for finishing what was decided.
 const timeShares = 2
 
-// span begins the time of an operation, or of a part of a scan.
+// span begins the time of an operation, or of a part of a scan or a recovery.
 func (s *Store) span() {
 	now := s.ep.Now()
 	s.decideBy, s.until = now+s.timeout/timeShares, now+s.timeout
@@ -25,8 +27,10 @@ func (s *Store) span() {
 // over reports whether the time to wait for others is over.
 func (s *Store) over() bool { return s.ep.Now() >= s.decideBy }
 
-// do posts a batch as a step of the protocol and waits for all of it, as long as there is time;
-// with none left it posts nothing. s.sent reports whether it did.
+// do posts a batch as a step of the protocol, and waits for all of it as long as
+// there is time. With no time left it posts nothing. Afterwards s.sent reports
+// whether the batch was posted. An error of one verb is the batch's error. The
+// batch stays the caller's.
 func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	s.sent = false
 	left := s.until - s.ep.Now()
@@ -43,7 +47,8 @@ func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// read reads n bytes. They are there until the batch is released.
+// read reads n bytes. They are valid until the caller releases the batch. It
+// reads again while that is useful: a READ that lands late does no harm.
 func (s *Store) read(step rdma.Step, at rdma.Addr, n int) (*rdma.Batch, []byte, error) {
 	for {
 		b := s.ep.Batch()
@@ -59,7 +64,8 @@ func (s *Store) read(step rdma.Step, at rdma.Addr, n int) (*rdma.Batch, []byte, 
 	}
 }
 
-// rejoin reports whether it makes sense to go on behind an error: see kit.Member.Rejoin.
+// rejoin reports whether it is useful to go on after an error: see
+// kit.Member.Rejoin.
 func (s *Store) rejoin(err error) bool {
 	return !s.over() && s.view.Rejoin(err, s.until-s.ep.Now(), s.timeout)
 }
