@@ -10,7 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestShapes: pools that cannot be are refused.
+// TestShapes: shapes that no pool can have are refused.
 func TestShapes(t *testing.T) {
 	good := Shape{Nodes: 2, Memory: 1 << 20, Clients: 8, Roots: 1, Sizes: []int{8, 1024}}
 	l, err := NewLayout(good)
@@ -90,7 +90,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestErrors: what a transaction refuses, and what it is then.
+// TestErrors: what a transaction cannot do ends in its error.
 func TestErrors(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2, RootBytes: 64, Writes: 2, Log: 600})
 	w := worker(t, f, l, Options{})
@@ -139,7 +139,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestNoLivelock: transactions that read what the other one changes end.
+// TestNoLivelock: transactions of which each reads what the others change come to
+// an end.
 func TestNoLivelock(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	must(t, set(worker(t, f, l, Options{}), "there", l.Root(0), l.Root(1)))

@@ -22,8 +22,8 @@ func fill(t *testing.T, w *Worker, bytes int) (all []Ref) {
 	}
 }
 
-// TestLargerPlace: where no place of a size is left, and chunks keep their sizes, a larger one
-// does.
+// TestLargerPlace: an object takes a larger place when none of its size is left,
+// since chunks keep their sizes.
 func TestLargerPlace(t *testing.T) {
 	f, l := pool(t, Shape{Memory: 1 << 20})
 	w := worker(t, f, l, Options{})
@@ -37,8 +37,8 @@ func TestLargerPlace(t *testing.T) {
 	must(t, w.Close())
 }
 
-// TestListedOfNoChunk: a place of a chunk that was given back, which is still in a list, hides from
-// no client that there is more.
+// TestListedOfNoChunk: a listed place of a chunk that was given back does not
+// keep a client from claiming more.
 func TestListedOfNoChunk(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 1, Memory: 128 << 10, Sizes: []int{64}, Chunk: 4096})
 	made := func(w *Worker, n int) (refs []Ref) {
@@ -84,8 +84,8 @@ func TestFreedInAFullPool(t *testing.T) {
 	must(t, w.Close())
 }
 
-// sleepless is an endpoint of a client that finds something wherever it looks, and so does not look
-// again behind a pause.
+// sleepless is an endpoint of a client that finds something at its first look,
+// and so does not sleep.
 type sleepless struct {
 	rdma.Endpoint
 	t *testing.T

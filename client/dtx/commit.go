@@ -69,6 +69,7 @@ func (tx *Tx) prepare() error {
 	if err := tx.lockAll(); err != nil {
 		return err
 	}
+	// What is changed is locked, so there is nothing else to validate.
 	if len(tx.checks) == 0 && !tx.others((*object).stays, nil) {
 		return nil
 	}
@@ -138,9 +139,12 @@ func (tx *Tx) writeLog(b *rdma.Batch) (entries []byte, err error) {
 		}
 	}
 	r.seal(lock)
+	// Without a log nothing decides, and nothing repairs what a crash from here
+	// on leaves.
 	if w.opt.Unlogged {
 		return r.p[recordHead:], nil
 	}
+	// The transaction is committed when the last word of the record has landed.
 	b.Write(w.log(w.id).Add(recordAt), r.p)
 	if err := w.do(stepLog, b); err != nil {
 		if !w.sent {

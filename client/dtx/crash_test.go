@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// scene is a transaction whose client dies behind one of its verbs, and more clients, each of which
-// recovers the dead and then meets what they left: the second dies in the recovery, the third in
-// the recovery of both.
+// scene is a transaction of a client that dies behind one of its verbs, and more
+// clients. Each of these recovers the dead and then meets what they have left.
+// The second dies in the recovery, the third in the recovery of both.
 type scene struct {
 	kind    string
 	seed    uint64
@@ -160,8 +160,8 @@ func (c *scene) play() (sent uint64, err error) {
 	return sent, errors.Join(s.Run(), r.failed)
 }
 
-// enumerate lets one client more die, behind each verb that it would send, each time with others
-// behind it as deep as that.
+// enumerate lets one client more die, behind each verb that it would send. depth
+// is how many clients die after it each time.
 func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	t.Helper()
 	c.seed++
@@ -202,8 +202,9 @@ func TestCrashAtEveryVerb(t *testing.T) {
 	}
 }
 
-// TestFreedLockIsTakenAtOnce: a client that has released a lock of the dead itself does not pause
-// before it looks again. It did, for 250 us, here beyond what the scene allows.
+// TestFreedLockIsTakenAtOnce: a client that has released a lock of a dead client
+// itself does not pause before it looks again. It once did, for 250 us, here more
+// than the scene allows.
 func TestFreedLockIsTakenAtOnce(t *testing.T) {
 	c := scene{kind: "touch listed", nodes: 1, waits: true, seed: 673884, crashes: []uint64{6, 5}}
 	if _, err := c.play(); err != nil {

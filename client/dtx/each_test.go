@@ -45,8 +45,8 @@ func TestEach(t *testing.T) {
 		t.Errorf("%v allocations", got)
 	}
 	wantError(t, w.Each([]Ref{0}, nil), ErrNoObject)
-	// One whose lock is held is waited for, as what its transaction is about to write may be
-	// committed.
+	// A locked object is waited for, as what its transaction is about to write
+	// may be committed.
 	tx := &other.tx
 	tx.begin()
 	must(t, tx.Lock(l.Root(1)))
@@ -60,7 +60,7 @@ func TestEach(t *testing.T) {
 	if got, err := each(w, refs...); fmt.Sprint(got) != want || err != nil || w.stats.Freed != 1 {
 		t.Errorf("behind a recovery: %q, %v, %+v", got, err, w.stats)
 	}
-	// One that is torn is read again, as often as may be, and is damage then.
+	// An object that is torn is read again, up to the bound, and is damage then.
 	r := newRaw(t, f, l)
 	at, _ := l.Object(l.Root(0))
 	b := r.ep.Batch()

@@ -14,7 +14,7 @@ import (
 // brief is how long a transaction may take that is to find no end.
 const brief = 20 * time.Millisecond
 
-// doomed returns a worker that dies before a step of a transaction.
+// doomed returns a worker that crashes before a step of a transaction.
 func doomed(t testing.TB, f rdma.Fabric, l *Layout, step rdma.Step) *Worker {
 	t.Helper()
 	ep, err := f.Open("dead")
@@ -90,8 +90,8 @@ func TestGuessOfTheFuture(t *testing.T) {
 	}
 }
 
-// TestLateRead: what a guess that is wrong has saved is made up for: an object whose READ lands
-// behind those of the locks of others is not taken to be as old as these.
+// TestLateRead: a wrong guess does not spare a trip. An object that is READ after
+// the locks of others, in the same batch, is not taken to be as old as these.
 func TestLateRead(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -176,7 +176,7 @@ func TestReadIf(t *testing.T) {
 	wantData(t, w, "[last]", b)
 }
 
-// TestTornData: an object of which a word is another version's has no version.
+// TestTornData: an object with a word of another version has no version.
 func TestTornData(t *testing.T) {
 	image := func(v Version, data string) []byte {
 		p := make([]byte, headBytes+40)
@@ -201,7 +201,7 @@ func TestTornData(t *testing.T) {
 	}
 }
 
-// TestTornLog: a record of which a word is another one's is none.
+// TestTornLog: a record with a word of another record is no record.
 func TestTornLog(t *testing.T) {
 	image := func(lock Version, data ...string) []byte {
 		r := record{p: make([]byte, 512)}
@@ -252,8 +252,9 @@ func TestLateLock(t *testing.T) {
 	}
 }
 
-// TestLostOutcome: a transaction whose log's WRITE is given up is uncertain, and settled before the
-// next one, in either way; what it has locked is free then.
+// TestLostOutcome: a transaction gives up the WRITE of its log. It is uncertain,
+// and is settled before the next one, in either way. What it has locked is free
+// then.
 func TestLostOutcome(t *testing.T) {
 	for step, want := range map[rdma.Step]string{stepLog: "[new new]", stepCommit: "[new new]", stepLock: "[old old]"} {
 		f, l := pool(t, Shape{Roots: 2})
@@ -279,7 +280,8 @@ func TestLostOutcome(t *testing.T) {
 	}
 }
 
-// deaf is an endpoint that does not hear of a step's completion at first.
+// deaf is an endpoint on which the first wait for a step times out, though the
+// step completes.
 type deaf struct {
 	rdma.Endpoint
 	step rdma.Step
@@ -393,8 +395,9 @@ func TestTwoPlaces(t *testing.T) {
 	}))
 }
 
-// TestStale: a transaction goes on when the pool's view changes under it, at any step, and is done
-// once; so is one that its closure gives up, whose locks are free then.
+// TestStale: a transaction goes on when the pool's view changes at any of its
+// steps, and takes effect once. If its closure gives up, its locks are free
+// afterwards.
 func TestStale(t *testing.T) {
 	for _, step := range Steps {
 		for _, early := range []bool{false, true} {

@@ -30,7 +30,7 @@ func hookedWorker(t testing.TB, f rdma.Fabric, l *Layout, o Options) (*Worker, m
 	return open(t, h, l, o), h.before
 }
 
-// raw posts verbs of no worker's.
+// raw posts verbs beside those of any worker.
 type raw struct {
 	t  testing.TB
 	ep rdma.Endpoint

@@ -179,6 +179,7 @@ func (l *Layout) Root(i int) Ref {
 	return Ref(i + 1)
 }
 
+// isRoot reports whether an object is a root.
 func (l *Layout) isRoot(r Ref) bool { return r.number() <= uint64(l.Roots) }
 
 // Object returns the address of an object, which begins with its lock, and the
@@ -249,6 +250,7 @@ func (l *Layout) chunkOf(r Ref) (n, chunk, i int) {
 	return at.Node(), in / l.Chunk, in % l.Chunk / room
 }
 
+// roomOf returns the bytes of an object of a class.
 func (l *Layout) roomOf(class int) int { return roomBytes(l.Sizes[class]) }
 
 // perChunk returns how many objects of a class a chunk has.

@@ -22,11 +22,14 @@ import (
 // transaction of the client writes over it only when the one before is complete.
 // A torn record leaves the transaction before, which is complete, or none.
 const (
+	// These are the offsets of the words.
 	endedAt   = 0
 	claimAt   = 8
 	ceilingAt = 16
 	recordAt  = 32
 
+	// recordHead is the size of a record without its entries, and entryHead that
+	// of an entry without its body.
 	recordHead = 24
 	entryHead  = 16
 )
@@ -69,7 +72,8 @@ func (r *record) add(ref Ref, o *body) []byte {
 	return r.p[at : at+n]
 }
 
-// seal writes the head of the record, behind the last add.
+// seal writes the head of the record, behind the last add. The checksum covers
+// the lock word, so a record cannot be taken for that of another transaction.
 func (r *record) seal(lock Version) {
 	le.PutUint64(r.p[8:], uint64(lock))
 	le.PutUint64(r.p[16:], uint64(r.at-recordHead))

@@ -118,6 +118,7 @@ func (m *memory) open(w *Worker) {
 	}
 }
 
+// heap returns what the worker has of a class on a node.
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
 
 // take takes a place of a class, on the home node if there is one, or else on
@@ -190,7 +191,7 @@ func (m *memory) used(s slot, created bool) {
 
 // freed notes that the worker has freed an object, so the pool is not full now.
 // If the chunk is another client's, that client finds the place by a scan. v is
-// the version of the object before it was freed.
+// the version that the object has now.
 func (m *memory) freed(r Ref, v Version) {
 	clear(m.full[:r.class()+1])
 	n, index, i := m.w.chunkOf(r)

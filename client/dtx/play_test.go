@@ -93,8 +93,8 @@ func draw(seed uint64) *run {
 	return r
 }
 
-// play lets the workers meet while the dead are recovered, and judges what all of them saw, and
-// what is left in the pool.
+// play lets the workers meet while the dead are recovered, and judges all answers
+// and what is left in the pool.
 func (r *run) play() error {
 	l, err := NewLayout(r.shape)
 	if err != nil {

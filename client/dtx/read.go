@@ -102,6 +102,7 @@ func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, who
 	if err := w.do(stepRead, b); err != nil {
 		return 0, false, false, fmt.Errorf("read %v: %w", o.ref, err)
 	}
+	// The data under a lock may be half written.
 	if now = Version(op.Word(0)); now.Held() {
 		return now, false, false, nil
 	}
@@ -111,6 +112,8 @@ func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, who
 	if !others {
 		return now, true, true, nil
 	}
+	// The object's version was not known when the batch was posted: the looks at
+	// the others may be of moments before it.
 	if !guessed || now != known {
 		return now, true, false, nil
 	}

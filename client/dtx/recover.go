@@ -74,6 +74,8 @@ func (w *Worker) adoptHolder(f rdma.Fabric, c rdma.ClientID) error {
 	if err != nil {
 		return err
 	}
+	// The claim is looked at like a lock: its owner is the client that recovers
+	// c.
 	claim, _, err := w.look(w.log(c).Add(claimAt), 0)
 	if err != nil || !claim.Held() {
 		return err
@@ -99,9 +101,14 @@ type estate struct {
 	chunks  []chunks.Chunk
 }
 
-// recover is Recover where still says, under the claim, whether the client is the one that was
-// meant. A later holder of the identity begins by a claim of its own, so what is read behind still
-// stays so.
+// recover is Recover. Under the claim, still reports whether the client is the
+// one that was meant. A later holder of the identity begins by a claim of its
+// own, so what is read after still stays as it is.
+//
+// The claim is kept until no verb of the recovery is in flight. Otherwise another
+// client could replay the log while a WRITE of this worker lands late, over what
+// a third client has committed. A crash leaves the claim, which is free when this
+// worker is recovered itself.
 func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	if c == 0 || int(c) > w.Clients {
 		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
@@ -136,6 +143,7 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 // recoverLost gives back the chunks of a client that has lost its log with a
 // node. What it has locked stays locked.
 func (w *Worker) recoverLost(c rdma.ClientID) error {
+	// The client's chunks are read from the tables, since its log is lost.
 	list, err := w.chunksOf(c)
 	if err != nil {
 		return fmt.Errorf("recover client %d: %w", c, err)
@@ -192,6 +200,8 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 	if meant, err := still(); err != nil || !meant {
 		return err
 	}
+	// The batch has the record, of which the entries are a part. It is not
+	// released before they are replayed.
 	b := w.ep.Batch()
 	defer w.drop(b)
 	e, err := w.survey(b, c)
@@ -209,6 +219,7 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 	if c == w.id {
 		end = claim.sequence() - 1
 	}
+	// From here on all locks of the client are released on sight.
 	if end > e.ended {
 		before, ok, err := w.swap(stepEnd, w.log(c).Add(endedAt), e.ended, end)
 		if err != nil {
@@ -231,6 +242,8 @@ func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e estate, err error) {
 		return e, fmt.Errorf("read the log: %w", err)
 	}
 	e.ended = ended.Word(0)
+	// A record of a transaction that is over was replayed, or is that of an
+	// earlier one. A torn record never decided.
 	lock, entries, whole := openRecord(op.Buf)
 	if whole && lock.owner() == c && lock.sequence() > e.ended {
 		e.lock, e.entries = lock, entries

@@ -58,8 +58,9 @@ func TestRecovered(t *testing.T) {
 	}
 }
 
-// TestReplayOnce: a recovery that stood still, and goes on when another one and a later transaction
-// have ended, does not write over what that one wrote: no two have the claim.
+// TestReplayOnce: a recovery stands still, and goes on when another one and a
+// later transaction have ended. It does not write over the later transaction: no
+// two recoveries have the claim.
 func TestReplayOnce(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -81,7 +82,8 @@ func TestReplayOnce(t *testing.T) {
 	}
 }
 
-// TestDeadMaster: a recovery whose client died is taken over when that client was recovered.
+// TestDeadMaster: when a client dies in a recovery, another one takes the
+// recovery over after it has recovered that client.
 func TestDeadMaster(t *testing.T) {
 	for _, step := range []rdma.Step{stepReadLog, stepReadLocks, stepReplay, stepEnd, stepYieldLog} {
 		f, l := pool(t, Shape{Roots: 2})
@@ -147,8 +149,8 @@ func TestFenced(t *testing.T) {
 	}
 }
 
-// TestTwoRecoveries: a client that recovers another one does no harm to the next holder of its
-// identity, which is there since a third client was faster.
+// TestTwoRecoveries: a client that recovers another one does no harm to the next
+// holder of its identity, which is there because a third client was faster.
 func TestTwoRecoveries(t *testing.T) {
 	for _, step := range []rdma.Step{stepAwait, stepClaim} {
 		f, l := pool(t, Shape{Nodes: 1, Clients: 4, Roots: 2})
@@ -208,7 +210,7 @@ func TestLateChunk(t *testing.T) {
 	}
 }
 
-// hasty is an endpoint that gives calls up, which are served.
+// hasty is an endpoint that gives up calls which are served.
 type hasty struct{ rdma.Endpoint }
 
 func (e hasty) Call(node int, r *rdma.Request, within time.Duration) error {

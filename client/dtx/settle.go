@@ -78,12 +78,16 @@ func (w *Worker) resolve(p *pending) (committed bool, err error) {
 	if err := w.do(stepReadLog, b); err != nil {
 		return false, fmt.Errorf("read the log: %w", err)
 	}
+	// The record is the transaction's if its WRITE has landed as a whole. Nothing
+	// is in flight, so that does not change any more.
 	lock, entries, whole := openRecord(op.Buf)
 	if committed = whole && lock == p.lock; committed {
 		if err := w.replay(entries, lock); err != nil {
 			return false, err
 		}
 	}
+	// A CAS that releases a lock which a replay has released finds another word,
+	// and does nothing.
 	w.owed = append(w.owed, p.held...)
 	return committed, nil
 }
@@ -163,6 +167,7 @@ func (w *Worker) releaseOwed() error {
 			return joined
 		}
 	}
+	// A CAS without an error is done, whether it has found the lock or not.
 	kept := w.owed[:0]
 	for i, s := range w.owed {
 		if b.Op(i).Err != nil && !w.gone(s.at.Node()) {

@@ -7,7 +7,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
-// counted is a worker whose transactions are counted.
+// counted is a worker with checks of what its transactions cost.
 type counted struct {
 	*Worker
 	t testing.TB

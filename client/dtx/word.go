@@ -21,8 +21,12 @@ const (
 // number returns the number of the place, from 1 on: roots first, then units of
 // chunks.
 func (r Ref) number() uint64 { return uint64(r) & (1<<classShift - 1) }
-func (r Ref) class() int     { return int(r>>classShift) & (classes - 1) }
-func (r Ref) life() uint64   { return uint64(r) >> lifeShift }
+
+// class returns the index in Shape.Sizes of the object's size.
+func (r Ref) class() int { return int(r>>classShift) & (classes - 1) }
+
+// life returns what distinguishes objects of the same place.
+func (r Ref) life() uint64 { return uint64(r) >> lifeShift }
 
 // place returns the Ref without its life.
 func (r Ref) place() Ref { return r & (1<<lifeShift - 1) }
@@ -63,7 +67,9 @@ func (v Version) Held() bool { return v&held != 0 }
 
 // owner returns the client that holds the lock, or that wrote the data.
 func (v Version) owner() rdma.ClientID { return rdma.ClientID(v >> ownerShift) }
-func (v Version) sequence() uint64     { return uint64(v & mostSequences) }
+
+// sequence returns the sequence of that client's transaction.
+func (v Version) sequence() uint64 { return uint64(v & mostSequences) }
 
 // written returns the version of the data that the holder of a lock writes.
 func (v Version) written() Version { return v &^ held }

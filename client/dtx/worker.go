@@ -121,6 +121,8 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if w.id == 0 || int(w.id) > l.Clients {
 		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
 	}
+	// Pauses differ between clients, so that two of them do not collide again and
+	// again.
 	own := time.Duration(w.id%8) * time.Microsecond
 	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
 	w.conflicts = kit.Retry{Env: ep, Pause: pause, Over: w.over}

@@ -6,15 +6,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An index that grows (RACE's extendible hashing) has subtables that lie anywhere, each of which
-// holds the keys with one suffix of their hashes. A key has the same two combined buckets in every
-// subtable of so many groups.
+// An index that grows (RACE's extendible hashing) has subtables that lie
+// anywhere. Each holds the keys with one suffix of their hashes. A key has the
+// same two combined buckets in every subtable of so many groups.
 
 const (
 	// SuffixShift is where the bits of a hash begin that pick a subtable.
 	SuffixShift = 33
-	// MaxDepth bounds how many bits of a hash may pick a subtable: those that Locate does not use, but
-	// for the fingerprint's.
+	// MaxDepth bounds how many bits of a hash may pick a subtable: those that
+	// Locate does not use, without the fingerprint's.
 	MaxDepth = 23
 	// HeaderBytes is the size of a bucket's header.
 	HeaderBytes = bytesPerWord
@@ -25,8 +25,9 @@ const (
 // Suffix returns the bits of a hash that pick a subtable of that local depth.
 func Suffix(hash uint64, depth int) uint64 { return hash >> SuffixShift & (1<<depth - 1) }
 
-// Header is the first word of each bucket: which hashes belong to its subtable. The zero Header is
-// of a subtable to which all do.
+// Header is the first word of each bucket. It says which hashes belong to the
+// bucket's subtable. The zero Header is that of a subtable which all hashes
+// belong to.
 //
 //	bits 56-63  local depth
 //	bits 0-22   suffix of the hashes

@@ -13,7 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/fault"
 )
 
-// TestShapes: pools that cannot be are refused.
+// TestShapes: shapes that no pool can have are refused.
 func TestShapes(t *testing.T) {
 	good := Shape{Nodes: 2, Memory: 1 << 20, Clients: 8, Roots: 1, Objects: 64, Sizes: []int{8, 1024}}
 	l, err := NewLayout(good)
@@ -109,7 +109,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestErrors: what cannot be done says so, and changes nothing.
+// TestErrors: what a transaction cannot do ends in its error, and changes
+// nothing.
 func TestErrors(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 3, Objects: 64, Writes: 2})
 	w := worker(t, f, l, Options{})
@@ -186,8 +187,8 @@ func TestOwnChanges(t *testing.T) {
 	}
 }
 
-// TestClosures: a closure that panics holds no locks behind that, and one that does not look at
-// errors comes to an end.
+// TestClosures: a closure that panics leaves no locks, and one that does not look
+// at errors ends.
 func TestClosures(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 1})
 	w, other := worker(t, f, l, Options{Drift: long}), worker(t, f, l, Options{Drift: long})
@@ -236,7 +237,7 @@ func TestClosures(t *testing.T) {
 	}
 }
 
-// TestDelegated: callbacks decide about what changed behind a transaction's back (OPT2).
+// TestDelegated: callbacks decide about changes before the commit (OPT2).
 func TestDelegated(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 3})
 	w, other := worker(t, f, l, Options{}), worker(t, f, l, Options{})
@@ -275,9 +276,9 @@ func TestDelegated(t *testing.T) {
 	}
 }
 
-// TestAskedOfOneMoment: another transaction changes two objects between the looks at them. That one
-// of them may have changed does not make the other one as it was in the same moment: in a commit,
-// and in a READ behind which nothing follows.
+// TestAskedOfOneMoment: another transaction changes two objects between the looks
+// at them. One of them may have changed, but both were not as they are at one
+// moment: neither a commit nor a READ without a later one accepts that.
 func TestAskedOfOneMoment(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 4})
 	w, h := hookedBehind(t, f, l, Options{})
@@ -353,7 +354,8 @@ func TestCustomBatch(t *testing.T) {
 	}
 }
 
-// TestFull: in a full pool what is there stays, and is freed; behind that there is room again.
+// TestFull: in a full pool objects can be read, replaced and freed; then there is
+// room again.
 func TestFull(t *testing.T) {
 	for _, objects := range []int{64, 4096} { // metadata runs out, or buffers
 		f, l := pool(t, Shape{Memory: 256 << 10, Nodes: 2, Clients: 4, Roots: 1, Objects: objects, Sizes: []int{64}})
@@ -392,7 +394,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestDamage: what no client can have written is told.
+// TestDamage: what no client can have written is reported.
 func TestDamage(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -474,7 +476,8 @@ func TestGuess(t *testing.T) {
 
 func newRawOf(t *testing.T, w *Worker) *raw { return &raw{t, w.ep, w.Layout} }
 
-// TestShared: data that an index changes by verbs of its own is what the index makes of it.
+// TestShared: an index changes data by verbs of its own, and the library returns
+// what it has written.
 func TestShared(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2, Sizes: []int{64, 256}, Shared: 2})
 	a, b := l.Root(0), l.Root(1)

@@ -33,8 +33,9 @@ func freeAll(w *Worker, all []Ref) (err error) {
 	return err
 }
 
-// TestReshape: a chunk in which nothing is gets buffers of another size, when there are none of it.
-// One in which something is keeps its size. No pointer comes back.
+// TestReshape: a chunk in which nothing is used gets buffers of another size,
+// when no buffer of that size is left. A chunk in which something is used keeps
+// its size. No pointer comes back.
 func TestReshape(t *testing.T) {
 	f, l := pool(t, Shape{Objects: 16 * ChunkObjects, Memory: 512 << 10, Sizes: []int{500, 1000}, Chunk: 8192})
 	w := worker(t, f, l, Options{Quarantine: time.Millisecond})
@@ -67,8 +68,8 @@ func TestReshape(t *testing.T) {
 	must(t, w.Close())
 }
 
-// TestDiesWhileReshaping: behind whichever verb a client dies that gives a chunk another size, the
-// chunk is there for others, and nothing else is lost.
+// TestDiesWhileReshaping: a client dies behind any verb while it gives a chunk
+// another size. The chunk is there for other clients then, and nothing is lost.
 func TestDiesWhileReshaping(t *testing.T) {
 	virtual(t)
 	for verb := uint64(1); ; verb++ {
@@ -138,8 +139,8 @@ func diesWhileReshaping(t *testing.T, verb uint64) (ended bool) {
 	return ended
 }
 
-// TestListedOfNoChunk: metadata of a chunk that was given back, which is still in a list, hides
-// from no client that there is more.
+// TestListedOfNoChunk: listed metadata of a chunk that was given back does not
+// keep a client from claiming more.
 func TestListedOfNoChunk(t *testing.T) {
 	f, l := pool(t, Shape{Objects: 4 * ChunkObjects, Nodes: 1})
 	founder := worker(t, f, l, Options{})
@@ -182,8 +183,8 @@ func TestFreedInAFullPool(t *testing.T) {
 	must(t, w.Close())
 }
 
-// sleepless is an endpoint of a client that finds something wherever it looks, and so does not look
-// again behind a pause.
+// sleepless is an endpoint of a client that finds something at its first look,
+// and so does not sleep.
 type sleepless struct {
 	rdma.Endpoint
 	t *testing.T

@@ -30,7 +30,7 @@ func world(t testing.TB, s Shape, o sim.Options) (*sim.Sim, *Layout) {
 	return w, l
 }
 
-// enter starts a client whose worker is open.
+// enter starts a client and opens its worker.
 func enter(t testing.TB, s *sim.Sim, l *Layout, o Options, name string, f func(w *Worker)) (*sim.Worker, *Worker) {
 	t.Helper()
 	var w *Worker
@@ -40,9 +40,10 @@ func enter(t testing.TB, s *sim.Sim, l *Layout, o Options, name string, f func(w
 	return c, w
 }
 
-// TestClocks: a client that stands still, with a lock, is not suspected before its lease, and one
-// that is dead is not waited for longer than two, whatever the observer's clock shows, ahead or
-// behind, and set in the midst.
+// TestClocks: a client that stands still with a lock is not suspected before its
+// lease is over. A dead client is not waited for longer than two leases. Both
+// hold whatever the observer's clock shows, ahead or behind, and when it is set
+// in the midst.
 func TestClocks(t *testing.T) {
 	virtual(t)
 	const drift = 2 * time.Millisecond
@@ -91,8 +92,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// TestBusyLock: a lock that is never free when one looks, but is another transaction's each time,
-// is not suspected.
+// TestBusyLock: a lock that is held at each look, but by another transaction each
+// time, is not suspected.
 func TestBusyLock(t *testing.T) {
 	virtual(t)
 	const drift = 200 * time.Microsecond
@@ -157,9 +158,9 @@ func TestNoLivelock(t *testing.T) {
 	})
 }
 
-// TestRenew: a transaction that says in time that it goes on is not suspected, however long it
-// holds its lock; one that does not is, and so is one whose client dies, a lease after that it said
-// so last.
+// TestRenew: a transaction that renews its lease in time is not suspected,
+// however long it holds its lock. A transaction that does not is suspected. One
+// of a client that dies is suspected a lease after its last renewal.
 func TestRenew(t *testing.T) {
 	virtual(t)
 	const drift, works = 2 * time.Millisecond, 20 * time.Millisecond

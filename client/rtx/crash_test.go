@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// scene is a transaction whose client dies behind one of its verbs, and two more that meet what it
-// left, one when the other has died: the second dies in the repair, the third in the repair of the
-// repair.
+// scene is a transaction of a client that dies behind one of its verbs, and two
+// more clients that meet what is left, one after the other. The second dies in
+// the repair, the third in the repair of the repair.
 type scene struct {
 	kind    string
 	seed    uint64
@@ -159,8 +159,8 @@ func (c *scene) play() (sent uint64, err error) {
 	return sent, errors.Join(s.Run(), failed)
 }
 
-// enumerate lets one client more die, behind each verb that it would send, each time with others
-// behind it as deep as that.
+// enumerate lets one client more die, behind each verb that it would send. depth
+// is how many clients die after it each time.
 func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	t.Helper()
 	c.seed++
@@ -185,8 +185,9 @@ func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	return runs
 }
 
-// TestCrashAtEveryVerb: a client dies behind each verb of a transaction, and another behind each
-// verb of what it does then, and a third: a third of the verbs, or all of them with $FARKV_LONG.
+// TestCrashAtEveryVerb: a client dies behind each verb of a transaction, a second
+// one behind each verb of what it does then, and a third one likewise. A third of
+// the verbs are tried, or all of them with $FARKV_LONG.
 func TestCrashAtEveryVerb(t *testing.T) {
 	virtual(t)
 	every := 4 - seeds.Few(3)

@@ -67,8 +67,8 @@ func TestEach(t *testing.T) {
 	}); got > 0 {
 		t.Errorf("%v allocations", got)
 	}
-	// A transaction that was not decided is aborted behind its lease, and what it was about to write
-	// is not read.
+	// A transaction that was not decided is aborted behind its lease, and what it
+	// was about to write is not read.
 	tx := &other.tx
 	tx.begin()
 	must(t, tx.Write(l.Root(0), []byte("half")))
@@ -80,7 +80,8 @@ func TestEach(t *testing.T) {
 		t.Errorf("beside a lock: %q, %v, %+v", got, err, w.stats)
 	}
 	tx.abort()
-	// One that changes a single object is not waited for: the pointer says what there is.
+	// A transaction that changes a single object is not waited for: the pointer
+	// says what there is.
 	must(t, other.settle())
 	tx.begin()
 	must(t, tx.Lock(l.Root(0)))

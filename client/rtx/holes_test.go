@@ -52,8 +52,8 @@ func TestLateLock(t *testing.T) {
 	}
 }
 
-// TestLateUnlock: a client that was suspected wrongly does not release the lock of the next one,
-// and writes nothing over it.
+// TestLateUnlock: a client that was suspected wrongly does not release the lock
+// of the next holder, and writes nothing over its data.
 func TestLateUnlock(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 1})
 	a := l.Root(0)
@@ -87,8 +87,8 @@ func TestLateUnlock(t *testing.T) {
 	}
 }
 
-// TestLateSteal: a repair of OPT1 that lands when a later holder of the lock has decided does not
-// keep that one's data away.
+// TestLateSteal: a repair of OPT1 that lands when a later holder of the lock has
+// decided does not keep the later holder's data from being installed.
 func TestLateSteal(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2, Objects: 64})
 	a, b := l.Root(0), l.Root(1)
@@ -148,7 +148,7 @@ func TestStealsEnd(t *testing.T) {
 	}
 }
 
-// TestTornLog: a record of which a word is another one's is none.
+// TestTornLog: a record with a word of another record is no record.
 func TestTornLog(t *testing.T) {
 	r := record{lock: 1<<63 | 77, entries: []entry{{1, 2, 3}, {4, 5, 6}}}
 	p, q := make([]byte, recordBytes(2)), make([]byte, recordBytes(4))
@@ -176,8 +176,8 @@ func TestTornLog(t *testing.T) {
 	}
 }
 
-// TestLogOfAnother: a client that finishes, and begins another transaction, while a repair reads
-// its log, has nothing of the other one installed.
+// TestLogOfAnother: a client finishes, and begins another transaction, while a
+// repair reads its log. The repair installs nothing of the other transaction.
 func TestLogOfAnother(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -312,7 +312,8 @@ func TestRecovered(t *testing.T) {
 	}
 }
 
-// TestTornData: a buffer of which a word is another use's is not what its pointer names.
+// TestTornData: a buffer with a word of another use is not what its pointer
+// names.
 func TestTornData(t *testing.T) {
 	l := &Layout{}
 	p, q := make([]byte, HeaderBytes+24), make([]byte, HeaderBytes+40)
@@ -334,8 +335,9 @@ func TestTornData(t *testing.T) {
 	}
 }
 
-// TestLostLock: a transaction that was suspected wrongly, or whose objects changed between its
-// steps, notices: two do not change what the other one has read.
+// TestLostLock: a transaction notices that it was suspected wrongly, or that its
+// objects have changed between its steps. No two transactions change what the
+// other one has read.
 func TestLostLock(t *testing.T) {
 	for _, c := range []struct {
 		log, lock bool
@@ -406,9 +408,9 @@ func TestEarlyLocksOfTheDead(t *testing.T) {
 	}
 }
 
-// TestTwoRecoveries: a client that recovers another one does no harm to the next holder of the
-// identity, however slow it is: the first recovery, and all that the next holder does, come at any
-// step of the second.
+// TestTwoRecoveries: a client that recovers another one does no harm to the next
+// holder of the identity, however slow it is. The first recovery, and all that
+// the next holder does, come before any step of the second recovery.
 func TestTwoRecoveries(t *testing.T) {
 	for _, step := range []rdma.Step{stepReadLog, kit.StepReadCeiling, stepReadTable, stepRecover, stepFreeChunk} {
 		f, l := pool(t, Shape{Nodes: 1, Clients: 4, Roots: 2, Objects: 64})
@@ -455,8 +457,8 @@ func TestTwoRecoveries(t *testing.T) {
 	}
 }
 
-// TestOpacity: a closure sees one state, before or behind another transaction, and no mixture, at
-// any step of its own.
+// TestOpacity: a closure sees the state before another transaction, or the one
+// behind it, and no mixture, at any of its steps.
 func TestOpacity(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 3})
 	a, b, c := l.Root(0), l.Root(1), l.Root(2)
@@ -504,9 +506,10 @@ func TestOpacity(t *testing.T) {
 	}
 }
 
-// TestTornMeta: a lock is taken of an object whose metadata was READ in two moments: the pointer
-// before another client's commit, the lock behind its release. The CAS of the lock succeeds then,
-// and what is there is what the commit left.
+// TestTornMeta: a lock is taken of an object with metadata that was READ in two
+// moments: the pointer before another client's commit, the lock behind its
+// release. The CAS of the lock succeeds then, and the data is what that commit
+// has left.
 func TestTornMeta(t *testing.T) {
 	for _, made := range []bool{false, true} {
 		f, l := pool(t, Shape{Nodes: 2, Roots: 1})

@@ -44,7 +44,7 @@ func hookedBehind(t testing.TB, f rdma.Fabric, l *Layout, o Options) (*Worker, *
 	return open(t, h, l, o), h
 }
 
-// raw posts verbs of no worker's.
+// raw posts verbs beside those of any worker.
 type raw struct {
 	t  testing.TB
 	ep rdma.Endpoint

@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestLateChunk: a client whose question for a chunk has not been answered does not leave quietly,
-// since the chunk may be its own yet: a recovery, which fences it off first, finds it.
+// TestLateChunk: a client that has no answer to its question for a chunk cannot
+// close, since the chunk may be its own yet. A recovery, which fences the client
+// off first, finds the chunk.
 func TestLateChunk(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 1, Objects: 100})
 	ep, err := f.Open("gives up")
@@ -27,7 +28,7 @@ func TestLateChunk(t *testing.T) {
 	}
 }
 
-// hasty is an endpoint that gives calls up, which are served.
+// hasty is an endpoint that gives up calls which are served.
 type hasty struct{ rdma.Endpoint }
 
 func (e hasty) Call(node int, r *rdma.Request, within time.Duration) error {

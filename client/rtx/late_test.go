@@ -105,7 +105,8 @@ func TestDataElsewhere(t *testing.T) {
 
 func (r Ref) node(l *Layout) int { return l.Meta(r).Node() }
 
-// TestRetired: an identity whose sequences are used up does nothing more, nor does its next holder.
+// TestRetired: an identity that has used up its sequences changes nothing more,
+// nor does its next holder.
 func TestRetired(t *testing.T) {
 	f, l := pool(t, Shape{Clients: 2, Roots: 1, SequenceBits: 6})
 	a := l.Root(0)
@@ -223,8 +224,8 @@ func TestLateVerbs(t *testing.T) {
 	}
 }
 
-// TestUncertain: a transaction whose deciding verb has no answer is uncertain, and known before the
-// client's next one.
+// TestUncertain: a transaction that has no answer to its deciding verb is
+// uncertain. Its outcome is known before the client's next transaction.
 func TestUncertain(t *testing.T) {
 	for _, logged := range []bool{false, true} {
 		for _, took := range []bool{false, true} {
@@ -315,7 +316,7 @@ func TestOutOfReach(t *testing.T) {
 	}
 }
 
-// answerless is an endpoint whose answers to a step are lost, once.
+// answerless is an endpoint that loses the answer to a step, once.
 type answerless struct {
 	rdma.Endpoint
 	step rdma.Step
@@ -334,8 +335,8 @@ func (e *answerless) Post(b *rdma.Batch) error {
 	return err
 }
 
-// TestStale: a transaction goes on when the pool's view changes under it, at any step, and is done
-// once.
+// TestStale: a transaction goes on when the pool's view changes at any of its
+// steps, and takes effect once.
 func TestStale(t *testing.T) {
 	for _, step := range Steps {
 		for _, logged := range []bool{false, true} {

@@ -80,8 +80,8 @@ func draw(seed uint64) *run {
 	return r
 }
 
-// play lets the workers meet, recovers the dead, and judges what all of them saw, and what is left
-// in the pool.
+// play lets the workers meet, recovers the dead, and judges all answers and what
+// is left in the pool.
 func (r *run) play() error {
 	l, err := NewLayout(r.shape)
 	if err != nil {

@@ -31,8 +31,8 @@ func TestTrips(t *testing.T) {
 					n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
 			}
 		}
-		// Metadata, then data with the metadata again. A second object's data comes with the first one's
-		// metadata.
+		// Metadata, then data with the metadata again. A second object's data
+		// comes with the first one's metadata.
 		count("read", w, 2, 3, 0, 0, func(tx *Tx) error { return readAll(tx, a, a) })
 		count("read of two", w, 4, 7, 0, 0, func(tx *Tx) error { return readAll(tx, a, b) })
 		// The lock's release is in the background; here it is waited for, which is a trip more.
@@ -56,7 +56,8 @@ func TestTrips(t *testing.T) {
 			_, err := tx.NewOn(l.Meta(made).Node(), []byte("made"))
 			return err
 		})
-		// Lock and write, decide, swap, unlock: OPT1 saves one trip of these, the log, and two atomics.
+		// Lock and write, decide, swap, unlock. OPT1 saves one trip of these, the
+		// log, and two atomics.
 		count("write of two", w, 4+4, 7, 3, 3*2+2, func(tx *Tx) error { return writeAll(tx, a, b) })
 		count("write of two, with a read of another", w, 6+5, 12+1, 3, 3*2+2, func(tx *Tx) error {
 			if err := readAll(tx, c); err != nil {

@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestWanted: a lock that is wanted passes to a transaction that is late, whichever way its holder
-// had taken it and lets go of it, and to others when it has stayed free for a moment.
+// TestWanted: a wanted lock passes to a late transaction, in whichever way its
+// holder has taken and releases it. It passes to others when it has stayed free
+// for a moment.
 func TestWanted(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -77,8 +78,9 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestLate: a transaction that waits for long makes the lock wanted that it meets, and gets it when
-// it is free, however fast others lock the object again and again.
+// TestLate: a transaction that waits for long makes the lock that it meets
+// wanted, and gets it when it is free, however fast others lock the object again
+// and again.
 func TestLate(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 1})
 	a := l.Root(0)
@@ -103,7 +105,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestMoved: that a pointer moved under a lock shows only in READs that came behind the lock.
+// TestMoved: only READs behind the lock show that a pointer has moved under it.
 func TestMoved(t *testing.T) {
 	_, l := pool(t, Shape{Roots: 1})
 	before, under, after := l.pointer(0, 1, 1), l.pointer(0, 1, 2), l.pointer(0, 1, 3)

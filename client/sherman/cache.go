@@ -56,6 +56,8 @@ func (c *cache) put(r btree.Ref, p []byte) *cached {
 		n.unlink()
 	case c.most == 0:
 		n = &c.spare
+	// The node that was used longest ago makes room, and its buffer is used
+	// again.
 	case len(c.nodes) == c.most:
 		n = c.ring.prev
 		n.unlink()
@@ -67,6 +69,7 @@ func (c *cache) put(r btree.Ref, p []byte) *cached {
 	ok := false
 	n.node, ok = c.f.DecodeInternal(n.buf)
 	switch {
+	// The node is valid until the next one is read.
 	case c.most == 0 && ok:
 		return n
 	case !ok:

@@ -15,11 +15,14 @@ import (
 // the key's. The leaf points into the transaction's data, so it must not be
 // changed: see changed.
 func (s *Store) lockLeaf(tx transaction) (btree.Leaf, error) {
+	// The lock is taken before the leaf is read, so the transaction does not fail
+	// because another one changes the leaf in between.
 	if err := tx.lock(s.way[0]); err != nil {
 		return btree.Leaf{}, staleIfGone(err)
 	}
 	p, err := tx.read(s.way[0])
 	if err == errGone {
+		// The root of an empty tree has no data.
 		p, err = s.orBlank(s.way[0], nil), nil
 	}
 	if err != nil {
@@ -62,15 +65,18 @@ func (s *Store) insert(tx transaction) error {
 	if err != nil {
 		return err
 	}
+	// The leaf is locked, so no other client inserts the key before the commit.
 	if l.Find(s.key) >= 0 {
 		return client.ErrExists
 	}
 	p := btree.Pair{Key: s.key, Value: s.value}
 	if len(s.value) > btree.Inline {
+		// The object and the entry that names it come to be in one transaction.
 		if p.Beside, err = s.createBeside(tx); err != nil {
 			return err
 		}
 	}
+	// Pairs of a leaf are in no order, so any free entry will do.
 	slot := l.Free()
 	if slot < 0 {
 		return s.splitLeaf(tx, l, p)
@@ -104,6 +110,8 @@ func (s *Store) Update(key, value []byte) error {
 		if err != errMoved && err != errBeside {
 			return fmt.Errorf("update: %w", err)
 		}
+		// After errBeside the value is in the other place. After errMoved the
+		// leaf says where it is.
 		beside = !beside || err == errMoved
 	}
 	return fmt.Errorf("update: %w", errTime)
@@ -135,6 +143,8 @@ func (s *Store) update(tx transaction) error {
 	if slot < 0 {
 		return client.ErrNotFound
 	}
+	// It is replaced there, by another transaction, which does not touch the
+	// leaf.
 	if l.Pair(slot).Beside != 0 {
 		return errBeside
 	}
@@ -153,6 +163,8 @@ func (s *Store) update(tx transaction) error {
 // the key's, its pair is there: a DELETE frees it with the leaf's entry, and no
 // other transaction changes its key.
 func (s *Store) replace(tx transaction) error {
+	// s.at was read without a transaction, so it may name anything by now: the
+	// key in the value decides.
 	if err := tx.lock(s.at); err != nil {
 		return movedIfGone(err)
 	}
@@ -186,6 +198,7 @@ func (s *Store) Delete(key []byte) error {
 	if err := s.do(s.deleteTx); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
+	// The DELETE is committed. A crash from here on leaves a leaf with few pairs.
 	if s.few(s.left) {
 		s.shrink()
 	}
@@ -203,6 +216,8 @@ func (s *Store) remove(tx transaction) error {
 	if slot < 0 {
 		return client.ErrNotFound
 	}
+	// No reader finds the value without the entry, or the entry without the
+	// value.
 	if at := l.Pair(slot).Beside; at != 0 {
 		if err := tx.free(at); err == errGone {
 			return fmt.Errorf("the value of %.40q is not there: %w", s.key, client.ErrDamaged)

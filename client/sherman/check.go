@@ -49,6 +49,7 @@ func (c *checker) check(f rdma.Fabric, ep rdma.Endpoint) (err error) {
 	if c.layout, _, err = readLayout(ep); err != nil {
 		return err
 	}
+	// Nothing is remembered, so that all that is looked at is read.
 	if c.o, err = c.library.open(ep, c.Timeout, 0); err != nil {
 		return err
 	}
@@ -71,6 +72,7 @@ func (c *checker) check(f rdma.Fabric, ep rdma.Endpoint) (err error) {
 	if err := c.tree(); err != nil {
 		return err
 	}
+	// What the tree does not have was leaked.
 	if have := uint64(len(c.named)); a.objects != have {
 		c.r.Damaged("the pool has %d objects, and the tree %d", a.objects, have)
 	}
@@ -178,6 +180,7 @@ func (c *checker) node(r btree.Ref, level int, lower, upper []byte, last bool) e
 		return nil
 	}
 	for i := range n.Count() + 1 {
+		// A child has exactly the keys between its parent's separators.
 		lower, upper, last := n.Bounds(i)
 		if err := c.node(n.Child(i), level-1, lower, upper, last); err != nil {
 			return err

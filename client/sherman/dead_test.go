@@ -84,8 +84,8 @@ func (c *death) play(t *testing.T) (longest time.Duration, blocked error, died b
 	return longest, blocked, victim.Crashed()
 }
 
-// judge checks the tree: what the dead one has left is no damage, and nothing is left behind its
-// recovery.
+// judge checks the tree: what the dead client has left is no damage, and nothing
+// of it is left after its recovery.
 func (c *death) judge(t *testing.T, s *sim.Sim) {
 	t.Helper()
 	r, err := Check(s)
@@ -128,9 +128,10 @@ func TestLostChunks(t *testing.T) {
 	})
 }
 
-// TestDead: a client dies behind each verb. Over rtx others wait for a lease at most, and need no
-// master; over dtx until a master has found and recovered it, and without one operations end that
-// meet its locks, and name the client that they waited for.
+// TestDead: a client dies behind each verb. Over rtx others wait for a lease at
+// most, and need no master. Over dtx they wait until a master has found and
+// recovered it. Without a master operations that meet its locks end in an error
+// that names the client.
 func TestDead(t *testing.T) {
 	virtual(t)
 	const slack = 500 * time.Microsecond     // for some trips

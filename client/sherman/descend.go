@@ -41,12 +41,15 @@ func (s *Store) descend() error {
 func (s *Store) walk() (bool, error) {
 	ref, above, level := s.library.root(), btree.Ref(0), -1
 	s.parent = nil
+	// The leaf that is the root is not remembered: whether it still is a leaf,
+	// its next READ shows.
 	if s.flat {
 		s.height, s.way[0] = 0, ref
 		return true, nil
 	}
 	for {
 		n := s.cache.get(ref)
+		// A node that was read just now is not outdated; then its parent is.
 		remembered := n != nil
 		if n == nil {
 			kind, err := s.fetch(ref)
@@ -59,6 +62,8 @@ func (s *Store) walk() (bool, error) {
 				return true, nil
 			case kind != kindInternal && above == 0:
 				return false, fmt.Errorf("the root is no node: %w", client.ErrDamaged)
+			// The parent names an object that is gone, or is a node of another
+			// level by now.
 			case kind != kindInternal:
 				s.cache.drop(above)
 				return false, nil
@@ -66,6 +71,8 @@ func (s *Store) walk() (bool, error) {
 			n = s.got
 		}
 		h := &n.node
+		// The node does not have the key, or is not of the level that its parent
+		// says: one of the two is outdated.
 		if h.Side(s.key) != 0 || level >= 0 && h.Level != level || h.Level > mostHeight {
 			if remembered {
 				s.cache.drop(ref)
@@ -128,6 +135,8 @@ func (s *Store) do(f func(tx transaction) error) error {
 		if err := s.descend(); err != nil {
 			return err
 		}
+		// The transaction looks at the leaf's fences itself, and ends in errStale
+		// if the way was outdated.
 		err := s.objects.run(f)
 		if err != errStale {
 			return err

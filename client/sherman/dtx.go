@@ -42,6 +42,7 @@ func dtxSizes(p *Params) []int {
 // dtxLog bounds the bytes of log that a transaction takes: a split of all levels,
 // and a value.
 func dtxLog(p *Params) int {
+	// All objects of the largest transaction but one are nodes.
 	bodies := slices.Repeat([]int{p.NodeBytes - headerBytes}, mostWrites-1)
 	return dtx.LogBytes(append(bodies, slices.Max(dtxSizes(p)))...)
 }
@@ -60,6 +61,7 @@ func newDTXPool(p *Params, nodes int) (*dtxPool, error) {
 	return &dtxPool{l: l}, nil
 }
 
+// prepare and the methods below it implement library.
 func (p *dtxPool) prepare(f rdma.Fabric) error { return dtx.Prepare(f, p.l) }
 func (p *dtxPool) describe(a rdma.Addr) string { return p.l.Describe(a) }
 func (p *dtxPool) root() btree.Ref             { return btree.Ref(p.l.Root(0)) }
@@ -86,6 +88,7 @@ func (p *dtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]
 	if err != nil {
 		return nil, err
 	}
+	// An object that is locked, or torn, counts as one that changes: data is nil.
 	_, data, _ := dtx.Decode(b, dtx.Ref(r))
 	return data, nil
 }
@@ -125,6 +128,7 @@ func (p *dtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (obj
 	return o, nil
 }
 
+// span and over implement objects.
 func (o *dtxObjects) span()      { o.w.Span() }
 func (o *dtxObjects) over() bool { return o.w.Over() }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tiny is a tree whose nodes have two entries: four keys have splits on two levels, and merges down
-// to an empty root.
+// tiny is a tree of nodes with two entries: four keys have splits on two levels,
+// and merges down to an empty root.
 func tiny(format string, nodes int) pool {
 	return sized(Shape{Format: format, Nodes: nodes, Records: 200, NodeBytes: 160, KeyBytes: 20, ValueBytes: 200,
 		Clients: 24, Workers: 2,

@@ -65,8 +65,8 @@ func refOf(t *testing.T, s *Store, key string) btree.Ref {
 	return s.at
 }
 
-// TestOthersValue: a value says whose it is. Names of objects come back, and a client that knows
-// one of old may meet another key's.
+// TestOthersValue: a value names its key. Names of objects come back, so a client
+// that remembers an old one may meet another key's value.
 func TestOthersValue(t *testing.T) { both(t, othersValue) }
 
 func othersValue(t *testing.T, format string) {
@@ -94,8 +94,8 @@ func othersValue(t *testing.T, format string) {
 	checked(t, f, 3)
 }
 
-// TestOldWay: a node that is not the parent of the leaf, or not of the level that it was, does not
-// adopt a half of it.
+// TestOldWay: a node that is not the leaf's parent any more, or not of the level
+// that it was, does not adopt a half of the leaf.
 func TestOldWay(t *testing.T) { both(t, oldWay) }
 
 func oldWay(t *testing.T, format string) {
@@ -274,7 +274,8 @@ func trips(t *testing.T, format string) {
 		{"UPDATE, beside", s, of(3, 4), func(s *Store) error { return s.Update([]byte("long1"), longValue) }},
 		{"DELETE, beside", s, of(6, 5), func(s *Store) error { return s.Delete([]byte("long0")) }},
 		{"INSERT, beside", s, of(5, 4), func(s *Store) error { return s.Insert([]byte("long0"), longValue) }},
-		// Without anything remembered: the root and the leaf, and over rtx of each its metadata first.
+		// Nothing is remembered: the root and the leaf are read, and over rtx the
+		// metadata of each before.
 		{"GET, no cache", bare, of(2*2, 2), func(s *Store) error { return getOnly(s, "key100") }},
 		{"UPDATE, no cache", bare, of(2+3, 1+4), func(s *Store) error {
 			return s.Update([]byte("key100"),
@@ -289,7 +290,8 @@ func trips(t *testing.T, format string) {
 	}
 }
 
-// TestTripsOfMany: so it is for operations on several nodes, and behind other clients.
+// TestTripsOfMany asserts the same of operations on several nodes, and of those
+// after another client's.
 func TestTripsOfMany(t *testing.T) { both(t, tripsOfMany) }
 
 func tripsOfMany(t *testing.T, format string) {
@@ -308,8 +310,8 @@ func tripsOfMany(t *testing.T, format string) {
 		}
 		s.ep.Sleep(time.Millisecond)
 	}
-	// Over rtx a leaf that another client has changed takes a trip more, since what is remembered of
-	// it is outdated.
+	// Over rtx a leaf that another client has changed takes a trip more, since
+	// what is remembered of it is outdated.
 	steady(t, s)
 	must(t, getOnly(other, "key100"))
 	must(t, s.Update([]byte("key100"), shortValue))

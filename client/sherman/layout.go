@@ -129,18 +129,23 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	// These are the leaves with what is above them.
 	trees := leaves + leaves/4 + mostHeight
 	bytes, objects := trees*uint64(p.NodeBytes), trees
+	// Each record has a value beside its leaf then, in the largest buffer.
 	if p.ValueBytes > btree.Inline {
 		sizes := p.sizes()
 		bytes += s.Records * uint64(sizes[len(sizes)-1]+headerBytes)
 		objects += s.Records
 	}
 	p.Chunk = max(chunkNodes*p.NodeBytes, p.largest())
+	// Each client that writes has chunks of its own, which other clients cannot
+	// take from.
 	workers := uint64(min(cmp.Or(s.Workers, fewWorkers), s.Clients))
 	if s.Format == RTX {
 		p.Lease = cmp.Or(s.Lease, DefaultLease)
 		p.Objects = int(room*objects/nodes + workers*ownChunks*rtx.ChunkObjects)
 		p.Spare = int((ownSpare*workers*ownSizes + nodes - 1) / nodes)
 	}
+	// least is what objects need on each node: the records twice, and what
+	// clients have for themselves.
 	least := room*bytes/nodes + (workers*ownChunks*ownSizes+uint64(p.Spare))*uint64(p.Chunk)
 	l := &layout{Params: p, store: s.Format}
 	l.Memory = pages(node.HeaderBytes + least + p.tables(s.Format, nodes))
@@ -148,6 +153,8 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 		if err := l.place(int(nodes)); err != nil {
 			return p, 0, err
 		}
+		// More memory also has larger tables, so what is missing is added step by
+		// step.
 		missing := int64(least) - int64(l.library.bytes())
 		if missing <= 0 {
 			break
@@ -265,6 +272,7 @@ func (l *layout) place(nodes int) (err error) {
 	if l.format, err = l.Params.format(); err != nil {
 		return err
 	}
+	// The library may lengthen a chunk to hold the largest object.
 	if l.store == DTX {
 		l.library, err = newDTXPool(&l.Params, nodes)
 	} else {

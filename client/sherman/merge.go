@@ -48,6 +48,8 @@ func (s *Store) merge(tx transaction) error {
 	if s.level >= s.height {
 		return nil
 	}
+	// The parent is read as part of the transaction, so it has both children when
+	// that commits.
 	parent, err := s.internal(tx, s.level+1)
 	if err != nil {
 		return err
@@ -57,6 +59,7 @@ func (s *Store) merge(tx transaction) error {
 		s.more = s.level+1 < s.height
 		return nil
 	}
+	// The neighbor is the right one, or the left one for the last child.
 	x := min(parent.Place(s.key), parent.Count()-1)
 	left, right := parent.Child(x), parent.Child(x+1)
 	fits, err := s.join(tx, left, right, parent.Entry(x).Key)
@@ -64,6 +67,8 @@ func (s *Store) merge(tx transaction) error {
 		return err
 	}
 	s.stats.Merges++
+	// What the worker remembers of the three nodes is outdated if the transaction
+	// commits; else it reads them again.
 	s.cache.drop(left)
 	s.cache.drop(right)
 	s.cache.drop(s.way[s.level+1])
@@ -82,6 +87,7 @@ func (s *Store) merge(tx transaction) error {
 	if err := tx.write(left, s.node); err != nil {
 		return err
 	}
+	// The parent loses the separator between the two, with the right child.
 	s.format.WriteInternal(s.right, parent.Header, s.entries)
 	s.more = s.level+1 < s.height && s.format.Bytes(s.entries)*fewShare <= s.format.Room()
 	return tx.write(s.way[s.level+1], s.right)
@@ -104,6 +110,7 @@ func (s *Store) join(tx transaction, left, right btree.Ref, separator []byte) (f
 		if !ok || !ok2 {
 			return false, notNeighbors(left, right)
 		}
+		// All keys of the left leaf are below those of the right one.
 		s.pairs = b.Pairs(a.Pairs(s.pairs[:0]))
 		n, all := len(s.pairs), s.format.Slots()
 		if n > all || n*fewShare > all*mergedShare && a.Count() > 0 && a.Count() < n {
@@ -117,6 +124,8 @@ func (s *Store) join(tx transaction, left, right btree.Ref, separator []byte) (f
 	if !ok || !ok2 {
 		return false, notNeighbors(left, right)
 	}
+	// The parent's separator comes down: it is the lower bound of the right
+	// node's leftmost child.
 	s.entries = append(a.Entries(s.entries[:0]), btree.Entry{Key: separator, Child: b.Leftmost})
 	s.entries = b.Entries(s.entries)
 	n, all := s.format.Bytes(s.entries), s.format.Room()

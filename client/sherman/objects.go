@@ -115,8 +115,7 @@ var errGone = errors.New("no such object")
 type known[R ~uint64, M any] struct {
 	// none is the library's error for an object that is not there.
 	none error
-	// metas may be out of date, and two objects may share an entry: what it has
-	// is only a guess for the library.
+	// metas may be out of date: what it has is only a guess for the library.
 	metas *locations.Cache[M]
 	// met are the objects that the running transaction has met.
 	met []R
@@ -171,6 +170,8 @@ func (k *known[R, M]) meet(ref btree.Ref) R {
 	if m, ok := k.find(r); ok {
 		k.tx.Guess(r, m)
 	}
+	// After the attempt what it has met is remembered again, as the library has
+	// seen it.
 	k.met = append(k.met, r)
 	return r
 }

@@ -49,6 +49,7 @@ func (p *rtxPool) worker(ep rdma.Endpoint, timeout time.Duration) (*rtx.Worker, 
 	return rtx.Open(ep, p.l, o)
 }
 
+// prepare and the methods below it implement library.
 func (p *rtxPool) prepare(f rdma.Fabric) error { return rtx.Prepare(f, p.l) }
 func (p *rtxPool) describe(a rdma.Addr) string { return p.l.Describe(a) }
 func (p *rtxPool) root() btree.Ref             { return btree.Ref(p.l.Root(0)) }
@@ -68,6 +69,7 @@ func (p *rtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]
 	if !ok {
 		return nil, nil
 	}
+	// First the metadata, then the buffer that its pointer names.
 	b, err := rdma.ReadBytes(ep, stepPeek, at, rtx.MetaBytes, timeout)
 	if err != nil {
 		return nil, err
@@ -80,6 +82,7 @@ func (p *rtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]
 	if b, err = rdma.ReadBytes(ep, stepPeek, at, n, timeout); err != nil {
 		return nil, err
 	}
+	// The header of the buffer says whether it is still this object's.
 	if of, data, whole := p.l.Decode(b, m.Pointer); whole && of == rtx.Ref(r) {
 		return data, nil
 	}
@@ -146,6 +149,7 @@ func (p *rtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (obj
 	return o, nil
 }
 
+// span and over implement objects.
 func (o *rtxObjects) span()      { o.w.Span() }
 func (o *rtxObjects) over() bool { return o.w.Over() }
 
@@ -206,6 +210,8 @@ func (o *rtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (au
 		damaged(r, err)
 		err = nil
 	}
+	// These locks are of clients that died before they committed, or of ones that
+	// have not finished.
 	if n := u.Held - u.Over; n > 0 {
 		r.Waits("%d locks of transactions that did not end: a client that meets one releases it behind its lease", n)
 	}

@@ -94,6 +94,7 @@ func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) er
 // yielded. more: there may be more behind them.
 func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool, err error) {
 	c := &s.scan
+	// The way to the least key that is due is that of an operation on it.
 	s.key = c.from
 	if err := s.descend(); err != nil {
 		return false, err
@@ -124,6 +125,8 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 		case !whole:
 			return true, nil
 		}
+		// The leaf has all keys up to its upper fence, so the next one that is
+		// due is the fence.
 		c.from = append(c.from[:0], l.Upper...)
 		s.objects.span()
 	}
@@ -137,6 +140,7 @@ func (s *Store) ahead(n int) {
 	c.leaves = append(c.leaves[:0], s.way[0])
 	if s.parent != nil {
 		p := &s.parent.node
+		// Leaves are half full at least, as a rule; so many hold n pairs.
 		most := min(mostAhead, 1+n/max(s.format.Slots()/2, 1))
 		for i := p.Place(s.key) + 1; i <= p.Count() && len(c.leaves) < most; i++ {
 			c.leaves = append(c.leaves, p.Child(i))
@@ -167,6 +171,7 @@ func (s *Store) scanLeaf(l btree.Leaf, n *int, yield func(key, value []byte) boo
 		p := &c.pairs[i]
 		value := p.Value
 		if p.Beside != 0 {
+			// The pair was deleted after its leaf was read.
 			if !c.ends[i].there {
 				continue
 			}
@@ -180,6 +185,7 @@ func (s *Store) scanLeaf(l btree.Leaf, n *int, yield func(key, value []byte) boo
 	if end == len(c.pairs) {
 		return true, nil
 	}
+	// The least key behind the last pair is that key with a zero byte.
 	c.from = append(append(c.from[:0], c.pairs[end-1].Key...), 0)
 	return false, nil
 }

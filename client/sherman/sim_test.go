@@ -196,8 +196,8 @@ func testScans(t *testing.T, format string) {
 	t.Logf("%d runs, %d scans, %+v", count, scans, all)
 }
 
-// crash is an operation on a tree that has something, and whose client dies behind one of its
-// verbs; so does the next one that comes, and the last one lives.
+// crash is an operation on a tree with some pairs. Its client dies behind one of
+// its verbs. So does the next client, and the last one lives.
 type crash struct {
 	name   string
 	before string // keys of one letter that are there
@@ -268,8 +268,9 @@ func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, 
 							return err
 						}
 					}
-					// All locks of the dead end with the first one that is waited for: behind its lease, or when
-					// the keeper has found and recovered its client.
+					// All locks of the dead client end with the first one that is
+					// waited for: behind its lease, or when the keeper has found
+					// and recovered the client.
 					if took, most := s.ep.Now()-began, time.Duration(len(verbs)+1)*2*cmp.Or(s.Lease,
 						detection); took > most {
 						return fmt.Errorf("operations on %q took %v, %v at most", k, took, most)
@@ -297,9 +298,10 @@ func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, 
 	return sent, d.end()
 }
 
-// TestCrashes: a client dies behind each verb of each operation, and a second one behind verbs of
-// what it does then; all others go on, at once and without a master, or with DTX when the keeper
-// has recovered the dead, and the tree is as it was before the operation, or as it is behind it.
+// TestCrashes: a client dies behind each verb of each operation, and a second one
+// behind verbs of what it does then. All others go on, at once and without a
+// master, or with DTX when the keeper has recovered the dead. The tree is as it
+// was before the operation, or as it is behind it.
 func TestCrashes(t *testing.T) { both(t, testCrashes) }
 
 func testCrashes(t *testing.T, format string) {

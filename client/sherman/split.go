@@ -20,9 +20,14 @@ import (
 func (s *Store) splitLeaf(tx transaction, l btree.Leaf, p btree.Pair) error {
 	s.pairs = btree.InsertPair(l.Pairs(s.pairs[:0]), p)
 	last := l.Last && string(s.pairs[len(s.pairs)-1].Key) == string(p.Key)
+	// The separator is the shortest key that divides the halves, which keeps
+	// internal nodes small.
 	stay, separator := btree.HalvePairs(s.pairs, last)
+	// It points into pairs, which point into the transaction's data: a copy
+	// outlives both.
 	separator = append([]byte(nil), separator...)
 	s.stats.Splits++
+	// The right half has the keys from the separator on, and the old sibling.
 	right := l.Header
 	right.Lower = separator
 	s.format.WriteLeaf(s.right, right, s.pairs[stay:])
@@ -39,6 +44,7 @@ func (s *Store) divide(tx transaction, level int, separator []byte) error {
 	if err != nil {
 		return err
 	}
+	// The new node's name is known only now.
 	btree.SetSibling(s.node, right)
 	if level < s.height {
 		if err := tx.write(s.way[level], s.node); err != nil {
@@ -46,6 +52,7 @@ func (s *Store) divide(tx transaction, level int, separator []byte) error {
 		}
 		return s.adopt(tx, level+1, btree.Entry{Key: separator, Child: right})
 	}
+	// The root keeps its object, and becomes the parent of two new ones.
 	left, err := tx.create(s.node, len(s.node))
 	if err != nil {
 		return err
@@ -63,6 +70,8 @@ func (s *Store) divide(tx transaction, level int, separator []byte) error {
 // adopt inserts a child into the node of a level on the way to the key. If the
 // node is full, it is split in turn.
 func (s *Store) adopt(tx transaction, level int, child btree.Entry) error {
+	// The parent is validated at the commit as all that was read is, so it still
+	// has the child then.
 	n, err := s.internal(tx, level)
 	if err != nil {
 		return err
@@ -75,6 +84,8 @@ func (s *Store) adopt(tx transaction, level int, child btree.Entry) error {
 	}
 	last := n.Last && string(s.entries[len(s.entries)-1].Key) == string(child.Key)
 	up := s.format.HalveEntries(s.entries, last)
+	// The middle entry goes up, and its child becomes the leftmost one of the new
+	// node.
 	middle := s.entries[up]
 	separator := append([]byte(nil), middle.Key...)
 	s.stats.Splits++

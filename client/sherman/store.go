@@ -155,6 +155,7 @@ func (l *layout) open(ep rdma.Endpoint, o Options) (*Store, error) {
 	if o.Timeout > l.Timeout {
 		return nil, fmt.Errorf("a timeout of %v: the pool was made for %v at most: %w", o.Timeout, l.Timeout, ErrParams)
 	}
+	// Half of the budget is for metadata, and the other half for internal nodes.
 	budget := *cmp.Or(o.CacheBytes, new(DefaultCache))
 	metas := budget / 2
 	if o.Forgetful {
@@ -263,11 +264,15 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 // that READ, whatever has become of the leaf since: a DELETE frees the value in
 // the transaction that changes the leaf.
 func (s *Store) get() error {
+	// An attempt that finds another pair's value at s.at, or none, begins again
+	// at the root: the leaf has changed.
 	for !s.objects.over() {
 		if err := s.look(); err != nil || s.found == foundHere {
 			return err
 		}
 		s.found = foundStale
+		// The leaf was unlocked at some moment, and named this value. Since then
+		// the pair may have been replaced or deleted.
 		s.ones[0] = s.at
 		if err := s.objects.each(s.ones[:], s.takeValue); err != nil && err != errGone {
 			return err
@@ -299,6 +304,8 @@ func (s *Store) look() error {
 		case s.objects.over():
 			return errTime
 		}
+		// The leaf is not the key's: what the worker remembers of the way is
+		// outdated.
 		s.dropWay()
 	}
 }
@@ -306,6 +313,7 @@ func (s *Store) look() error {
 // onLeaf takes what the key's leaf has. It is called by objects.each.
 func (s *Store) onLeaf(_ int, data []byte) {
 	l, ok := s.format.DecodeLeaf(s.orBlank(s.way[0], data))
+	// The key belongs to another leaf by now, or the node is none.
 	if !ok || l.Side(s.key) != 0 {
 		return
 	}

@@ -83,8 +83,8 @@ func TestStore(t *testing.T) {
 			h.Alike = c.nodes == 3
 			if c.format == DTX { // a killed process has no master that recovers its clients
 				h.Impatient = func(ep rdma.Endpoint) (client.Store, error) {
-					// Operations end after half of it: far more than nine workers wait for each other under the
-					// race detector.
+					// Operations end after half of it. That is far more than nine
+					// workers wait for each other under the race detector.
 					return Open(ep, Options{Timeout: time.Second})
 				}
 			}

@@ -12,6 +12,8 @@ import (
 // places returns for how many pairs the pool has room: all of its memory, with
 // nodes that are two thirds full, and values that take the largest buffers.
 func (l *layout) places() uint64 {
+	// A pair takes its part of a leaf that is two thirds full, and a fifth of the
+	// nodes lies above the leaves.
 	each := uint64(l.NodeBytes)*3/2*5/4/uint64(l.format.Slots()) + 1
 	if l.ValueBytes > btree.Inline {
 		each += uint64(l.largest())
@@ -88,6 +90,7 @@ func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err err
 				nodes[i] = nodes[i*n/sampledNodes]
 			}
 			nodes, sampled = nodes[:sampledNodes], true
+			// Each node of the sample stands for so many more.
 			share *= float64(n) / sampledNodes
 		}
 		var below []btree.Ref
@@ -107,6 +110,7 @@ func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err err
 			}
 		}
 		if read > 0 {
+			// The nodes that were read stand for those that were not, too.
 			share *= float64(len(nodes)) / float64(read)
 		}
 		if len(below) == 0 {

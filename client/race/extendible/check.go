@@ -73,9 +73,12 @@ func (c *checker) check(f rdma.Fabric, s *Store) error {
 			c.dead++
 		}
 	}
+	// The transactions' part comes first: it says how much of the rest can be
+	// judged.
 	if err := s.directory.shared.check(c); err != nil {
 		return err
 	}
+	// The words of chunks say whether what the index names was handed out.
 	for k, a := range []*chunks.Arena{&c.layout.subtables, &c.layout.pairs} {
 		for n := range c.nodes {
 			all, err := a.Survey(c.ep, stepReadTable, n, c.Timeout)
@@ -100,6 +103,8 @@ func (c *checker) check(f rdma.Fabric, s *Store) error {
 		c.Unseen("the index: of two entries one may be as it was before")
 		return nil
 	}
+	// A rehash of the original that is under way has an entry that searches do
+	// not reach yet.
 	if c.locks > 0 && c.format == Locked {
 		tables = begun(tables)
 	}

@@ -14,8 +14,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// scene is a client that dies behind one of its verbs, and more clients that meet what it left, one
-// when the other has died: the second dies in the repair, the third in the repair of the repair.
+// scene is a client that dies behind one of its verbs, and more clients that meet
+// what it has left, one after the other. The second dies in the repair, the third
+// in the repair of the repair.
 type scene struct {
 	kind    string
 	seed    uint64
@@ -200,8 +201,8 @@ func (c *scene) end(s *sim.Sim) error {
 	return err
 }
 
-// enumerate lets one client more die, behind each verb that it would send, each time with others
-// behind it as deep as that.
+// enumerate lets one client more die, behind each verb that it would send. depth
+// is how many clients die after it each time.
 func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	t.Helper()
 	c.seed++

@@ -47,6 +47,7 @@ func (s *Store) clearGrave(c rdma.ClientID) (word, error) {
 	b := s.ep.Batch()
 	op := b.Read(s.blockAt(block), pairHeader)
 	err := s.do(stepScanHeaders, b)
+	// The header in the grave says in which buckets the last void word may be.
 	w, hash, whole := decodeHeader(op.Buf)
 	s.drop(b)
 	if err != nil || !whole || s.block(w) != block {
@@ -94,6 +95,8 @@ func (s *Store) clearOnce(at race.Buckets, hash, block uint64) (again bool, err 
 	for i := range race.Candidates {
 		slot, w := view.Slot(i)
 		if w := word(w); !w.empty() && w.kind() != live && s.block(w) == block {
+			// Only this client, or the recovery of it, takes such a word away, so
+			// the CAS cannot take a later one.
 			b2.CompareSwap(s.subtableAt(in.place).Add(slot.Offset()), uint64(w), 0)
 			again = true
 		}
@@ -101,6 +104,7 @@ func (s *Store) clearOnce(at race.Buckets, hash, block uint64) (again bool, err 
 	if err := s.do(stepClear, b2); err != nil {
 		return false, err
 	}
+	// A rehash may have copied the word to another subtable: look there.
 	if v := s.directory.judge(look, in, hash); v != valid {
 		return true, s.directory.refresh(v, in)
 	}
@@ -113,6 +117,8 @@ func (s *Store) Delete(key []byte) error {
 	s.start(key)
 	err := s.settle()
 	if err == nil {
+		// The block of the grave is written again, so no slot may name its last
+		// use.
 		err = s.closeGrave()
 	}
 	if err == nil {
@@ -129,6 +135,7 @@ func (s *Store) Delete(key []byte) error {
 func (s *Store) delete() error {
 	o := &s.op
 	o.word = s.word(o.hash, 1, s.grave.tag, s.layout.grave(s.id)).as(void)
+	// Each DELETE has a word of its own, even one that finds nothing.
 	s.grave.tag++
 	for r := s.pace; ; {
 		a, found, err := s.find()
@@ -192,6 +199,8 @@ func (s *Store) closeGrave() error {
 	if b == nil {
 		return nil
 	}
+	// An error leaves the batch, which is waited for again before the next
+	// DELETE.
 	if err := s.ep.Wait(b, rdma.All, max(s.left(), 1)); err != nil && !b.Finished() {
 		return err
 	}

@@ -98,6 +98,8 @@ func (d *directory) find(hash uint64) (subtable, error) {
 		if err != nil {
 			return s, err
 		}
+		// These are the bits by which the hash does not belong to the entry's
+		// subtable.
 		differ := race.Suffix(hash, s.depth) ^ suffix
 		if differ == 0 {
 			return s, nil
@@ -134,6 +136,8 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 		var s subtable
 		ok := false
 		if err == nil {
+			// The entry has a subtable. With RTX the descriptor takes another
+			// trip.
 			if version, locked = d.readEntry(op, suffix); version != 0 {
 				s, ok, err = d.readDescriptor(suffix, version, op.Buf)
 			}
@@ -142,6 +146,7 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 		switch {
 		case err != nil || ok:
 			return s, err
+		// The entry has changed between the two READs: again.
 		case version != 0:
 		case !locked:
 			return subtable{}, fmt.Errorf("suffix %d: %w", suffix, errAbsent)

@@ -15,15 +15,17 @@ import (
 
 const tinyMemory = 2 << 20
 
-// tiny is a pool that is made and checked at once, in which a few keys fill a subtable, and whose
-// memory clients scan and pass on all the time: exploring makes thousands of them.
+// tiny is a pool in which a few keys fill a subtable, and in which clients scan
+// and pass on memory all the time. It is made and checked at once: exploring
+// makes thousands of them.
 func tiny(timeout time.Duration) Params {
 	return Params{Groups: 2, Slots: 1, Chunks: 12, PairBytes: 320, Depth: 12, Clients: 24, Timeout: timeout}
 }
 
-// explored is the store as the explorer sees it: with keepers, or without anything but the workers
-// to repair it. Its workers split subtables though there is room, and forget what memory is free,
-// one time in four. It counts rehashes, and CASes that one came before.
+// explored is the store as the explorer sees it: with keepers, or with only the
+// workers to repair anything. Its workers split subtables though there is room,
+// and forget what memory is free, one time in four. It counts rehashes, and CASes
+// that a rehash came before.
 func explored(format string, kept bool, seen *Stats) *explore.Subject {
 	const timeout = 200 * time.Millisecond
 	s := &explore.Subject{

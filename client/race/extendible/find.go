@@ -49,6 +49,8 @@ func (s *Store) find() (a slotAt, found bool, err error) {
 // trip out: its proposal is followed by a look.
 func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 	o := &s.op
+	// This costs no verb if the client knows the entries. What it knows may be
+	// out of date, which the look finds out.
 	if a.subtable, err = s.directory.find(o.hash); err != nil {
 		return a, false, false, err
 	}
@@ -57,8 +59,12 @@ func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 	}
 	b := s.ep.Batch()
 	defer s.drop(b)
+	// The look is complete behind the READs of the buckets, as those were a trip
+	// before. What it shows holds for a moment at which the slots had been read.
 	look := s.directory.look(b, a.subtable.suffix)
 	for _, w := range o.alike {
+		// A suspect needs no second look at its block: the word is not one of the
+		// subtable's.
 		if !o.suspected(a.subtable, w) && s.valid(w.word) {
 			b.Read(s.blockAt(s.block(w.word)), w.word.units()*unitBytes)
 		}
@@ -69,6 +75,8 @@ func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 	if err := s.do(stepReadPairs, b); err != nil {
 		return a, false, false, err
 	}
+	// The slots may have been read after the copy of a rehash: what they have
+	// does not count.
 	if v := s.directory.judge(look, a.subtable, o.hash); v != valid {
 		s.stats.Looks++
 		return a, false, true, s.directory.refresh(v, a.subtable)
@@ -181,6 +189,8 @@ func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again boo
 		read++
 		switch {
 		case !whole:
+			// The header names this word and this subtable, so key or value are
+			// torn. That is no damage unless the slot keeps the word.
 			torn := p.word != 0 && race.Suffix(p.hash, in.depth) == in.suffix
 			o.suspects = append(o.suspects, suspect{place: in.place, slotWord: w, torn: torn})
 			again = true

@@ -67,8 +67,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestNoSubtable: where no memory is left for a subtable, INSERTs end in ErrFull that find no slot,
-// and nothing else does.
+// TestNoSubtable: when no memory is left for a subtable, only INSERTs that find
+// no slot end in ErrFull.
 func TestNoSubtable(t *testing.T) {
 	for _, format := range Formats {
 		// as deep as it becomes
@@ -91,8 +91,9 @@ func TestNoSubtable(t *testing.T) {
 	}
 }
 
-// TestDeadRehash: a client dies in a rehash. With the original protocol, others wait for the dead
-// client until it is recovered, and their errors name it; on rTX they go on after a lease.
+// TestDeadRehash: a client dies in a rehash. With the original protocol others
+// wait until it is recovered, and their errors name it. With rTX they go on after
+// a lease.
 func TestDeadRehash(t *testing.T) {
 	for _, format := range Formats {
 		s := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: 2 << 20, Clients: 16, Handler: node.Serve})
@@ -273,8 +274,9 @@ func TestDeadRehashTime(t *testing.T) {
 	}
 }
 
-// TestUnswept: an INSERT whose buckets are full of keys that have left with a rehash which its
-// client did not sweep takes the place of one of these, and splits nothing.
+// TestUnswept: the buckets of an INSERT are full of keys that have left with a
+// rehash, and the client of that rehash did not sweep them. The INSERT takes a
+// slot of such a key, and splits nothing.
 func TestUnswept(t *testing.T) {
 	for _, format := range []string{RTX, DTX} { // the original moves slots
 		f := memPool(t, 1, format, Params{Groups: 2, PairBytes: 64, Depth: 8, Clients: 8, Timeout: 20 * time.Second})

@@ -36,8 +36,8 @@ func TestTornPair(t *testing.T) {
 	}
 }
 
-// TestGrave: the void word of a DELETE that is still in its slot goes before the grave is used
-// again.
+// TestGrave: a void word of a DELETE that is still in its slot is taken away
+// before the grave is used again.
 func TestGrave(t *testing.T) {
 	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
 	s := storeOn(t, f)
@@ -60,7 +60,8 @@ func TestGrave(t *testing.T) {
 	sound(t, f, 0)
 }
 
-// TestRecoverUnderRehash: a dead client's proposal goes though its key may be moving.
+// TestRecoverUnderRehash: a dead client's proposal is taken away even if its key
+// may be moving.
 func TestRecoverUnderRehash(t *testing.T) {
 	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
 	victim, other, master := storeOn(t, f), storeOn(t, f), storeOn(t, f)

@@ -83,6 +83,7 @@ func (s *Store) insertOnce() error {
 		return err
 	case found:
 		return client.ErrExists
+	// No slot is empty: the subtable has to be split, or slots in it to be freed.
 	case a.slotWord == noSlot:
 		if err := s.makeRoom(a.subtable); err != nil {
 			return err
@@ -93,7 +94,11 @@ func (s *Store) insertOnce() error {
 			return cmp.Or(err, errAgain)
 		}
 	}
+	// The WRITE of the pair is complete, so a client that finds the proposal
+	// finds the pair, too.
 	mine := o.word.as(proposed)
+	// The slot was seen empty: 0 is the only word of an empty slot, so the CAS
+	// may succeed though the slot was used and emptied meanwhile, without harm.
 	swapped, unsure, err := s.change(stepPropose, a, 0, mine)
 	if unsure {
 		s.doubt()
@@ -118,6 +123,8 @@ func (s *Store) doubt() { s.doubts = append(s.doubts, doubt{s.op.hash, s.op.bloc
 func (s *Store) decide(a slotAt) error {
 	o := &s.op
 	for r := s.pace; ; {
+		// The proposal may move with its subtable while this goes on: a follows
+		// it.
 		fate, err := s.rivals(&a)
 		if err != nil && s.retryable(err) {
 			fate, err = undecided, nil
@@ -126,6 +133,8 @@ func (s *Store) decide(a slotAt) error {
 		case err != nil:
 			s.doubt()
 			return err
+		// The proposal is taken away. If the key does not exist the INSERT begins
+		// again, with another word.
 		case fate == exists || fate == behindRival || fate == ended:
 			return s.giveWay(fate)
 		case fate == alone:
@@ -137,6 +146,8 @@ func (s *Store) decide(a slotAt) error {
 			case out == done:
 				o.slot = a.slot
 				return nil
+			// The proposal, or the live word, may be left in the old subtable,
+			// where no reader of the key comes any more.
 			case out == moved:
 				s.leaveBehind(a, o.word)
 				if at.word != o.word.as(proposed) && at.word != o.word.as(void) {
@@ -175,6 +186,8 @@ const (
 // proposal, the new subtable has not got it, and it counts as ended.
 func (s *Store) rivals(a *slotAt) (fate, error) {
 	o := &s.op
+	// The READs of the buckets come behind the proposal's CAS, which was waited
+	// for. So of two INSERTs of one key at least one sees the other's proposal.
 	b := s.ep.Batch()
 	defer s.drop(b)
 	view := o.at.ReadAt(b, s.subtableAt(a.subtable.place))
@@ -182,6 +195,7 @@ func (s *Store) rivals(a *slotAt) (fate, error) {
 	if err := s.do(stepReadAgain, b); err != nil {
 		return undecided, err
 	}
+	// A rehash may have copied the slot before the proposal, or behind it.
 	if s.directory.judge(look, a.subtable, o.hash) != valid {
 		out, at, err := s.behind(*a)
 		if err != nil {
@@ -222,6 +236,7 @@ func (s *Store) compete(a slotAt) (fate, error) {
 	b := s.ep.Batch()
 	defer s.drop(b)
 	for i, w := range o.again {
+		// Only another INSERT changes a proposal, and only to a void word.
 		if w.slot == a.slot && w.word != o.word.as(proposed) {
 			return ended, nil
 		}
@@ -251,9 +266,11 @@ func (s *Store) compete(a slotAt) (fate, error) {
 				o.suspects = append(o.suspects, suspect{place: a.subtable.place, slotWord: w})
 				return undecided, nil
 			}
+		// It is another key with the same fingerprint.
 		case !bytes.Equal(p.key, o.key):
 		case w.word.kind() == live:
 			return exists, nil
+		// Both INSERTs order their slots alike, so one of them goes on.
 		case w.slot < a.slot && !s.lapsed(w.word):
 			return behindRival, nil
 		default:
@@ -291,6 +308,8 @@ func (s *Store) lapsed(w word) bool {
 // become.
 func (s *Store) giveWay(f fate) error {
 	o := &s.op
+	// The proposal may have become void, and a rehash may have copied it: clear
+	// looks for whatever names the block.
 	err := s.clear(o.hash, o.block.number)
 	if err != nil {
 		s.doubt()

@@ -177,6 +177,8 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 	p.Lease = cmp.Or(p.Lease, DefaultLease)
 	l := &layout{Params: p, format: format, nodes: nodes, blockBytes: p.blockBytes()}
 	l.index = race.Index{Groups: uint64(p.Groups), Place: make([][]node.Replica, 1)}
+	// The directory lies behind the header, and the graves, a unit each, behind
+	// the directory.
 	directory := node.HeaderBytes + p.directoryBytes(format, nodes)
 	fixed := directory + (uint64(p.Clients)/uint64(nodes)+1)*unitBytes
 	var err error
@@ -201,6 +203,8 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 	if memory > fixed+2*unitBytes {
 		left := memory - fixed - 2*unitBytes
 		perBlock := l.pairs.Bytes / l.blockBytes
+		// Subtables get the share of the rest that the index of a pair needs
+		// most, and chunks of pairs what is left then.
 		share := left / (l.blockBytes + indexShare) * indexShare
 		l.subtables.Count = max(share/(l.subtables.Bytes+8), 1)
 		if taken := l.subtables.Count * (l.subtables.Bytes + 8); taken < left {
@@ -216,6 +220,8 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 			l.subtables.Bytes, l.blockBytes, rdma.ErrFull)
 	}
 	l.pairs.Table = l.subtables.Table + 8*l.subtables.Count
+	// Blocks and subtables begin at units, as addresses of blocks are counted in
+	// them.
 	l.subtables.First = (l.pairs.Table + 8*l.pairs.Count + unitBytes - 1) &^ (unitBytes - 1)
 	l.pairs.First = l.subtables.End()
 	return l, l.widths()

@@ -86,6 +86,8 @@ func (k *locks) await(suffix uint64) error {
 		if err == nil {
 			met = e
 		}
+		// An error behind the operation's time is reported as the wait for the
+		// lock that it was.
 		if err != nil && !(met.locked() && k.s.over()) {
 			return err
 		}
@@ -129,6 +131,8 @@ func (k *locks) create(place uint64) error {
 func (k *locks) split(r *rehash) (done bool, err error) {
 	s := k.s
 	old := makeEntry(r.from.depth, r.from.place)
+	// The word of the entry is the one by which the client knows the subtable: if
+	// it was split since, the CAS fails.
 	ok, err := k.change(r.from.suffix, old, old.by(s.id))
 	if err != nil {
 		return false, err
@@ -138,10 +142,12 @@ func (k *locks) split(r *rehash) (done bool, err error) {
 		return false, k.await(r.from.suffix)
 	}
 	k.owes = true
+	// The memory is the client's alone until step 3.
 	if err := r.writeEmpty(); err != nil {
 		return false, err
 	}
 	new := makeEntry(r.from.depth+1, r.to)
+	// From here on a recovery goes on with the rehash, and does not undo it.
 	if _, err := k.change(r.from.child(), 0, new.by(s.id)); err != nil {
 		return false, err
 	}
@@ -159,6 +165,8 @@ func (k *locks) finish(r *rehash, c rdma.ClientID) error {
 		return err
 	}
 	old, new := makeEntry(r.from.depth, r.from.place), makeEntry(r.from.depth+1, r.to)
+	// The parent's entry comes first: a search reaches the child only by the
+	// parent's new depth. Until then both are locked.
 	if _, err := k.change(r.from.suffix, old.by(c), makeEntry(r.from.depth+1, r.from.place)); err != nil {
 		return err
 	}
@@ -235,6 +243,8 @@ func (k *locks) someHeld(from, to uint64) (held []subtable, err error) {
 // child's entry is locked by it, too, step 3 was done, and the rehash is
 // finished. Otherwise the lock is taken away.
 func (k *locks) end(t subtable, c rdma.ClientID) error {
+	// The entry may have changed since held has read it, by what was ended
+	// before.
 	now, err := k.read(t.suffix)
 	// It was a child, and was freed when its parent was ended.
 	if err != nil || now != makeEntry(t.depth, t.place).by(c) {
@@ -249,6 +259,7 @@ func (k *locks) end(t subtable, c rdma.ClientID) error {
 			return k.finish(&rehash{s: k.s, from: t, to: child.place()}, c)
 		}
 	}
+	// Step 3 was not done, so no key has moved.
 	_, err = k.change(t.suffix, now, now.free())
 	return err
 }

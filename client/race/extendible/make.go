@@ -87,9 +87,12 @@ func Size(s Shape) (Params, uint64, error) {
 	}
 	nodes := uint64(max(s.Nodes, 1))
 	pairs := s.Records + s.Records/turnover
+	// Each node holds its share of the pairs, and some chunks that clients have
+	// without using all of them.
 	perNode := (pairs+nodes-1)/nodes + 64*p.chunkBytes()/p.blockBytes()
 	body := (perNode+1)*(p.blockBytes()+indexShare) + 2*p.subtableBytes() + 2*p.chunkBytes()
-	body += body / 256 // tables
+	// These are the tables.
+	body += body / 256
 	fixed := func(depth int) uint64 {
 		q := p
 		q.Depth = depth
@@ -155,6 +158,8 @@ func (l *layout) make(f rdma.Fabric) error {
 	if err != nil {
 		return err
 	}
+	// Clients open the pool by its header. The first subtable comes behind it,
+	// since it takes a client of the pool to make it.
 	err = node.WriteHeader(f, ep, node.Header{Store: l.format, Version: FormatVersion, Params: params})
 	if err == nil {
 		err = l.first(ep)

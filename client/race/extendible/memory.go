@@ -169,6 +169,7 @@ func (m *memory) take() (block, error) {
 	if m.s.forgets != nil && m.s.forgets() {
 		m.forget()
 	}
+	// The common case takes no verb.
 	if b, ok := m.pop(); ok {
 		return b, nil
 	}
@@ -290,6 +291,8 @@ func (m *memory) replaced(w word) {
 		}
 		return
 	}
+	// The chunk is another client's, or none's: it is worth a look when the
+	// worker needs blocks.
 	for _, h := range m.hints {
 		if h == at {
 			return
@@ -309,6 +312,8 @@ func (m *memory) refill() error {
 		_, err := m.scan(m.chunks)
 		return err
 	}
+	// Scans of the own chunks find less and less while the pool is full of live
+	// pairs, so they are skipped more and more often.
 	if m.skips--; m.skips < 0 {
 		found, err := m.scan(m.chunks)
 		if err != nil {
@@ -323,6 +328,8 @@ func (m *memory) refill() error {
 			return nil
 		}
 	}
+	// Chunks in which the worker has nothing are of more use to the clients that
+	// replace what is there.
 	if err := m.giveBack(m.keep); err != nil {
 		return err
 	}

@@ -57,10 +57,13 @@ func (m *Mender) Recover(_ rdma.View, c rdma.ClientID) error {
 // blocks must be gone.
 func (s *Store) recover(c rdma.ClientID) error {
 	s.begin()
+	// This finishes or undoes a rehash. Its memory is either named by an entry
+	// then, and stays a subtable's for ever, or may be claimed again.
 	if err := s.directory.shared.recover(c); err != nil {
 		return err
 	}
 	s.begin()
+	// No client may write the grave again while a slot has its word.
 	if _, err := s.clearGrave(c); err != nil {
 		return err
 	}

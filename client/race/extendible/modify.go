@@ -44,6 +44,7 @@ const (
 // returned.
 func (s *Store) replace(step rdma.Step, a slotAt, old, new word) (out outcome, at slotAt, err error) {
 	swapped, unsure, err := s.change(step, a, old, new)
+	// Nothing has changed, so there is nothing to look behind.
 	if err == nil && !swapped || err != nil && !unsure {
 		return lost, a, err
 	}
@@ -61,9 +62,12 @@ func (s *Store) replace(step rdma.Step, a slotAt, old, new word) (out outcome, a
 // word is there.
 func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure bool, err error) {
 	swapped, err = s.swap(step, s.addrOf(a), uint64(old), uint64(new))
+	// The outcome is known: the CAS was executed, or will not be.
 	if err == nil || !s.sent || errors.Is(err, rdma.ErrNoEffect) {
 		return swapped, false, err
 	}
+	// The view has changed or the node is back, so the CAS has landed, or never
+	// will.
 	if s.retryable(err) {
 		now, failed := s.readSlot(a)
 		switch {
@@ -97,8 +101,12 @@ func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
 	for r := s.pace; ; {
 		at, v, err := s.lookAt(a, a.subtable.place != from)
 		switch {
+		// The subtable is as it was before the CAS, and no rehash is about to
+		// move the key: a rehash that copies the slot later finds the new word.
 		case err == nil && v == valid && at.subtable.place == from:
 			return done, at, nil
+		// The key is in another subtable. The slot was read before this look, so
+		// the word was part of the index.
 		case err == nil && v == valid:
 			s.stats.Moved++
 			return moved, at, nil
@@ -172,6 +180,8 @@ func (s *Store) update() error {
 			s.memory.unused(o.block)
 			return err
 		}
+		// The CAS expects the word that was read with its pair, so no other
+		// change of the key is lost.
 		out, at, err := s.replace(stepSwapSlot, a, a.word, o.word)
 		switch {
 		case err != nil:
@@ -179,6 +189,8 @@ func (s *Store) update() error {
 			return err
 		case out == done:
 			s.memory.used(o.block, a.slot)
+			// Only a block in one of the worker's own chunks goes into quarantine
+			// here.
 			s.memory.replaced(a.word)
 			return nil
 		case out == moved:

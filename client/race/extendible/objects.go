@@ -60,13 +60,18 @@ func (o *objects) split(r *rehash) (done bool, err error) {
 	from := r.from
 	err = o.w.Run(func(tx *rtx.Tx) error {
 		done = false
+		// The lease grows with the subtable, so that a rehash which goes on is
+		// not suspected before its first Renew.
 		tx.Takes(time.Duration(o.s.subtableBytes()) * byteTime)
 		r.renew = tx.Renew
 		root := o.root(from.suffix)
+		// From here on no other client splits the subtable. Operations on keys
+		// that move wait for the lock.
 		if err := tx.Lock(root); err != nil {
 			return err
 		}
 		data, err := tx.Read(root)
+		// The subtable was split since the client has read the entry.
 		if err != nil || int(le.Uint64(data)) != from.depth {
 			return err
 		}
@@ -74,6 +79,8 @@ func (o *objects) split(r *rehash) (done bool, err error) {
 			return err
 		}
 		done = true
+		// Both descriptors change in one transaction, so no search finds a
+		// subtable without its keys.
 		if err := tx.Write(root, subtable{depth: from.depth + 1, place: from.place}.encode()); err != nil {
 			return err
 		}

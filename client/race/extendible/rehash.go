@@ -44,6 +44,7 @@ var errLitter = errors.New("slots are to be swept")
 // subtable. The error wraps client.ErrFull when that is not possible.
 func (s *Store) makeRoom(in subtable) error {
 	o := &s.op
+	// Something has changed since the last try: the wait begins anew.
 	if words := o.passing(); words != o.passed || o.full == 0 {
 		o.passed, o.full = words, max(s.ep.Now(), 1)
 	}
@@ -56,6 +57,8 @@ func (s *Store) makeRoom(in subtable) error {
 	if in.depth == s.Depth {
 		return fmt.Errorf("a subtable of local depth %d, of %d at most: %w", in.depth, s.Depth, client.ErrFull)
 	}
+	// The new subtable is to be on the node of its entry, so that rehashes spread
+	// over the nodes.
 	place, err := s.memory.takeSubtable(int(in.child() % uint64(s.nodes)))
 	if errors.Is(err, client.ErrFull) {
 		return s.sweepOnly(in, err)
@@ -69,6 +72,7 @@ func (s *Store) makeRoom(in subtable) error {
 	// An entry may name the memory, so it is not used again.
 	case err != nil && errors.Is(err, client.ErrUncertain):
 		return notKnown(err)
+	// No entry names the memory, so the next rehash may use it.
 	case !split:
 		s.memory.spare = append(s.memory.spare, place)
 	default:
@@ -78,11 +82,15 @@ func (s *Store) makeRoom(in subtable) error {
 		return err
 	}
 	switch {
+	// The rehash is decided: the slots that have moved are swept in the old
+	// subtable. A crash here leaves them to the next rehash.
 	case split:
 		r.sweep(slices.Concat(r.stale, r.moves), true)
 	case err != nil:
 		r.sweep(r.stale, false)
 	}
+	// The client has to see the entry as it is now, whichever client has changed
+	// it.
 	_, err = s.directory.load(in.suffix)
 	return err
 }
@@ -184,8 +192,12 @@ func (r *rehash) survey() (image []byte, err error) {
 		case !race.IsSlot(w.slot):
 			le.PutUint64(image[at:], uint64(race.MakeHeader(r.from.depth+1, r.from.child())))
 		case w.word.empty():
+		// The key has left with an earlier rehash. The sweep of that one did not
+		// come to this slot.
 		case !whole || race.Suffix(hash, r.from.depth) != r.from.suffix:
 			r.stale = append(r.stale, w)
+		// Proposals and void words move with their hash, so their clients find
+		// them.
 		case r.from.moves(hash):
 			r.moves = append(r.moves, w)
 			le.PutUint64(image[at:], uint64(w.word))
@@ -304,6 +316,8 @@ func (r *rehash) move() error {
 	s := r.s
 	from, to := s.subtableAt(r.from.place), s.subtableAt(r.to)
 	for _, w := range r.moves {
+		// A slot that is not empty has this word already, from an attempt before,
+		// or one that a client has put there since.
 		if _, err := s.swap(stepMoveSlot, to.Add(w.slot.Offset()), 0, uint64(w.word)); err != nil {
 			return err
 		}
@@ -333,6 +347,8 @@ func (r *rehash) sweep(left []slotWord, split bool) {
 	s := r.s
 	at := s.subtableAt(r.from.place)
 	b := s.ep.Batch()
+	// flush posts the CASes when there are more than most, and reports whether to
+	// go on.
 	flush := func(most int) bool {
 		if b.Len() <= most {
 			return true

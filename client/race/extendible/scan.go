@@ -61,6 +61,8 @@ func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error
 	}
 	b := s.ep.Batch()
 	defer s.drop(b)
+	// The slots that may name each block are READ in one trip: one slot for a
+	// pair that the worker has put there, and both buckets for others.
 	for i := range looked {
 		x := &looked[i]
 		if !x.whole {
@@ -79,11 +81,15 @@ func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error
 	if err := s.do(stepScanSlots, b); err != nil {
 		return nil, err
 	}
+	// The looks are READ when the slots are complete, since they lie on other
+	// nodes than these.
 	looks := s.ep.Batch()
 	defer s.drop(looks)
+	// Sorting by subtable lets its blocks share a look.
 	slices.SortFunc(looked, func(x, y scanned) int { return cmp.Compare(x.in.suffix, y.in.suffix) })
 	for i := range looked {
 		x := &looked[i]
+		// Blocks are sorted by subtable, and one look serves all blocks of it.
 		if i > 0 && x.in == looked[i-1].in && looked[i-1].look != nil {
 			x.look = looked[i-1].look
 		} else if x.whole {
@@ -113,6 +119,7 @@ func (s *Store) readHeaders(chunks []*chunk) (looked []scanned, err error) {
 	defer s.drop(b)
 	for _, c := range chunks {
 		for i := range s.memory.perChunk() {
+			// The worker knows what this block is used for.
 			if c.blocks != nil && c.blocks[i] != blockUsed {
 				continue
 			}
@@ -140,6 +147,8 @@ func (s *Store) readHeaders(chunks []*chunk) (looked []scanned, err error) {
 		if whole && s.block(w) == x.number {
 			x.whole, x.hash = true, hash
 		}
+		// The tag goes on from what is there, even if the header is torn: the
+		// WRITE that tore may have been of that use.
 		x.tag = s.tag(word(op.Word(1))) + 1
 	}
 	return looked, nil
@@ -160,6 +169,8 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 	if !x.whole {
 		return true, nil
 	}
+	// The slots were read, but the key may be elsewhere: the block counts as used
+	// until the next scan.
 	if s.directory.judge(x.look, x.in, x.hash) != valid {
 		s.directory.forget(x.in.suffix)
 		if thorough {
@@ -181,6 +192,8 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 		if word(w).kind() == live {
 			return false, nil
 		}
+		// The block's client is the worker, with no operation at work on it, or
+		// is gone. So a proposal is left over, and never becomes live.
 		return true, s.clear(x.hash, x.number)
 	}
 	return true, nil

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSize: a pool of as much memory as its records need is the same as one whose memory was left
-// open.
+// TestSize: a pool that is given as much memory as its records need is the same
+// as one with its memory left open.
 func TestSize(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {

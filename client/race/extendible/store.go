@@ -139,6 +139,8 @@ func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	if o.Splits > 0 {
 		s.splits = func(depth int) bool { return 2*depth < s.Depth && ep.Rand().Float64() < o.Splits }
 	}
+	// Opening the directory may take as long as an operation, and so may what
+	// follows.
 	s.begin()
 	s.memory.open(s)
 	s.directory = &directory{Store: s}
@@ -194,12 +196,15 @@ func (s *Store) Close() error {
 // one names a block, its chunk is not given back. A crash in between leaves the
 // rest to the recovery.
 func (s *Store) leave() error {
+	// Words that name the client's blocks must be gone before its chunks are.
 	if err := s.settle(); err != nil {
 		return err
 	}
 	if err := s.closeGrave(); err != nil {
 		return err
 	}
+	// The answer to a question for a chunk is missing: the chunk may be the
+	// client's yet.
 	if s.memory.table.Late {
 		return fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
 	}
@@ -300,8 +305,11 @@ func (s *Store) retryable(err error) bool {
 	switch n, known := rdma.FailedNode(err); {
 	case joined != nil:
 		return false
+	// Only the view has changed: the operation begins again under the new one.
 	case stale:
 		return true
+	// What a node had that is gone is lost. And a node that does not answer is
+	// waited for during a part of the operation's time only.
 	case known && n < len(v.Members) && v.Members[n].Gone, s.left() < s.timeout-s.timeout/reachShare:
 		return false
 	}
@@ -320,9 +328,11 @@ const (
 // words of unknown fate. A write begins with it, since its block must not be
 // named by a verb or word of an earlier one.
 func (s *Store) settle() error {
+	// A verb in flight may still put a word into a slot, or take one out.
 	if err := s.land(); err != nil {
 		return fmt.Errorf("verbs of an earlier operation: %w", err)
 	}
+	// A rehash may hold a lock that the search for a word below would wait for.
 	if err := s.directory.shared.settle(); err != nil {
 		return fmt.Errorf("a rehash of an earlier operation: %w", err)
 	}
@@ -348,11 +358,15 @@ func (s *Store) swap(step rdma.Step, at rdma.Addr, old, new uint64) (ok bool, er
 
 // operation is the state of the operation that runs. It is set anew by start.
 type operation struct {
+	// key and value are the caller's, and hash is that of the key.
 	key, value []byte
 	hash       uint64
-	at         race.Buckets
-	insert     bool
-	word       word // of the pair that it writes, or of the grave; 0: it writes none
+	// at names the key's two combined buckets, which are the same in each
+	// subtable.
+	at race.Buckets
+	// insert: the operation is an INSERT, which also looks for an empty slot.
+	insert bool
+	word   word // of the pair that it writes, or of the grave; 0: it writes none
 	// block is where that pair lies.
 	block block
 	// written: the WRITE of the pair is complete. No CAS installs the word
@@ -399,6 +413,7 @@ type suspect struct {
 	// place is that of the subtable.
 	place uint64
 	slotWord
+	// torn: its header is whole, and says that the pair belongs to this subtable.
 	torn bool
 	// seen: the word was looked for once more since it became a suspect.
 	seen bool

@@ -55,12 +55,13 @@ func sound(t testing.TB, f rdma.Fabric, pairs uint64) {
 	}
 }
 
-// key of a number, whose fingerprint no other one has that is tried here.
+// key returns a key by its number. No two of those that are tried here have the
+// same fingerprint.
 func key(i int) []byte { return fmt.Appendf(nil, "key %d", i) }
 
-// TestTrips asserts what operations take on the critical path: uncontended, and by a client whose
-// copy of the directory is of before a rehash. The look is a READ more for UPDATE, DELETE and
-// INSERT, and no trip more for a GET.
+// TestTrips asserts what operations take on the critical path: uncontended, and
+// by a client that has a copy of the directory from before a rehash. The look is
+// a READ more for UPDATE, DELETE and INSERT, and no trip more for a GET.
 func TestTrips(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		f := memPool(t, nodes, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
@@ -93,12 +94,14 @@ func TestTrips(t *testing.T) {
 		count("INSERT", s, 5, 6, 1, 2, nil, insert)
 		count("INSERT of what is there", s, 2, 4, 1, 0, client.ErrExists, insert)
 		count("DELETE", s, 4, 5+1, 1, 1+1, nil, remove)
-		// What the DELETE has left in the background is waited for: the CAS, and the look behind it.
+		// The test waits for what the DELETE has left in the background: the CAS,
+		// and the look behind it.
 		count("DELETE of nothing, at once", s, 2+2, 3, 1, 0, client.ErrNotFound, remove)
 		count("INSERT behind a DELETE", s, 5, 6, 1, 2, nil, insert)
 		_ = get(stale)
 		must(t, s.split())
-		// It reads the entry, and the descriptor; of a key that has moved those of the new one, too.
+		// It reads the entry and the descriptor; for a key that has moved also
+		// those of the new subtable.
 		before := trace.Trips(stale.ep, func() { must(t, get(stale)) }).Trips
 		if before != 4+2 && before != 4+2+2 {
 			t.Errorf("GET behind a rehash took %d trips", before)

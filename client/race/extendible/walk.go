@@ -54,6 +54,7 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, h
 			continue
 		}
 		version, locked := l.readEntry(b.Op(i), from+uint64(i))
+		// An empty entry has no subtable. One that is locked may have one.
 		if version == 0 {
 			if locked {
 				hidden++
@@ -72,6 +73,7 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, h
 	}
 	kept := some[:0]
 	for i, s := range some {
+		// DTX's and Locked's entries have their descriptor in them.
 		p := b.Op(int(s.suffix - from)).Buf
 		if descriptors.Len() > 0 {
 			if descriptors.Op(i).Err != nil {

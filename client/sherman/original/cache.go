@@ -52,6 +52,8 @@ func (c *cache) put(f *format, r ref, p []byte) *cached {
 		c.drop(r)
 	case c.most == 0:
 		n = &c.spare
+	// The node that was used longest ago makes room, and its buffer is used
+	// again.
 	case len(c.nodes) == c.most:
 		n = c.ring.prev
 		c.drop(n.r)

@@ -46,13 +46,18 @@ func (s *Store) lockLeaf(key []byte, op operation, kind int) (leaf, error) {
 		case !l.beyond(key):
 			return l, nil
 		}
+		// The leaf was split before it was locked. The lock on it goes first: a
+		// worker holds one at a time.
 		r = s.hop(l.sibling)
 		err = s.unlock()
 	}
 	return leaf{}, err
 }
 
-// write runs a write of a key until it is done, and ends it.
+// write runs a write of a key until it is done. It begins by settling what an
+// earlier operation has left. When a try fails in its midst, the outcome is
+// settled at once, if possible: try is not run again on an operation that took
+// effect.
 func (s *Store) write(what string, key, value []byte, try func(key, value []byte) (done bool, err error)) error {
 	err := s.begin(key, value)
 	if err == nil {
@@ -60,6 +65,8 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 	}
 	s.key = key
 	for done := false; err == nil && !done; {
+		// Jobs of earlier operations go on in the background. What fails is done
+		// again.
 		_ = s.work(false)
 		s.fresh = fresh{}
 		if done, err = try(key, value); err == nil || errors.Is(err, client.ErrUncertain) && !s.debt.open {
@@ -98,12 +105,14 @@ func (s *Store) settled(err error) (done bool, _ error) {
 
 // unused gives what an operation has taken, and not used, back to the client.
 func (s *Store) unused() {
+	// No slot has named it, so it needs no quarantine.
 	if p := s.fresh.block; p != 0 {
 		s.keepOwn(&s.blocks, p, 0)
 	}
 	if p := s.fresh.tree.child; p != 0 {
 		s.keepOwn(&s.trees, p, 0)
 	}
+	// The pair is still there, so its block becomes linked again.
 	if p := s.fresh.claimed; p != 0 {
 		s.later(job{a: &s.blocks, mark: p})
 	}
@@ -142,6 +151,7 @@ func (s *Store) insert(key, value []byte) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	// The leaf is locked, so this holds until it is released.
 	if l.find(key) >= 0 {
 		return s.refuse(client.ErrExists)
 	}
@@ -161,11 +171,14 @@ func (s *Store) insert(key, value []byte) (bool, error) {
 			return s.giveUp(b, err)
 		}
 	} else {
+		// The slot was free, so a reader that finds it torn finds no pair that it
+		// would miss.
 		s.addSlot(b, &l, slot, key, kind, word)
 	}
 	if err := s.writeBack(b); err != nil {
 		return false, err
 	}
+	// The INSERT is done. Its separator is no part of it.
 	return true, s.adoptSplit(slot < 0)
 }
 
@@ -221,8 +234,11 @@ func (s *Store) addBlock(b *rdma.Batch, l *leaf, replaces pointer, key, value []
 	if err != nil {
 		return 0, err
 	}
+	// From here on the block is the operation's, whatever becomes of it.
 	s.fresh.block, s.fresh.replaces = p, replaces
 	buf := s.writeBlock(b.Alloc(s.blockBytes), p, replaces, key, value)
+	// The queue pair executes verbs to one node in order: the block is there
+	// before the slot that names it.
 	if p.ref().node() == l.r.node() {
 		b.Write(s.blocks.at(p.ref()), buf)
 		return uint64(p), nil
@@ -262,6 +278,7 @@ func (s *Store) update(key, value []byte) (bool, error) {
 		return s.refuse(client.ErrNotFound)
 	}
 	b, before, replaces := s.ep.Batch(), l.kind(slot), pointer(0)
+	// The block that is replaced is freed when the new one is linked.
 	if before == slotBeside {
 		kind, replaces = slotBeside, pointer(l.value(slot))
 	}
@@ -270,6 +287,7 @@ func (s *Store) update(key, value []byte) (bool, error) {
 			return s.giveUp(b, err)
 		}
 	}
+	// settle recognizes the UPDATE by these.
 	s.kind, s.word = kind, word
 	if kind == before {
 		s.addSlot(b, &l, slot, key, kind, word)
@@ -300,6 +318,8 @@ func (s *Store) remove(key, _ []byte) (bool, error) {
 		return s.refuse(client.ErrNotFound)
 	}
 	if l.kind(slot) == slotBeside {
+		// The claim comes before the slot is freed: otherwise a crash would leave
+		// a linked block that no leaf names.
 		if err := s.claim(pointer(l.value(slot))); err != nil {
 			if s.debt.open {
 				return false, err
@@ -310,6 +330,7 @@ func (s *Store) remove(key, _ []byte) (bool, error) {
 	b := s.ep.Batch()
 	p := b.Alloc(slotHeader)
 	copy(p, l.slot(slot)[:slotHeader])
+	// One word is written, which does not tear.
 	s.renewSlot(p, l.r, l.version, slotFree)
 	b.Write(s.trees.at(l.r).Add(uint64(l.offset(slot))), p)
 	return true, s.writeBack(b)
@@ -323,6 +344,8 @@ func (s *Store) claim(p pointer) error {
 	if err := s.sound(p); err != nil {
 		return err
 	}
+	// If the client itself wrote the block, it first frees the one that this
+	// replaced, and marks it.
 	if err := s.marked(p); err != nil {
 		return err
 	}
@@ -341,6 +364,7 @@ func (s *Store) claim(p pointer) error {
 			return nil
 		}
 		switch {
+		// The block is free, or used again, while a leaf names it.
 		case word.generation() != p.generation() || word.client() == 0:
 			return fmt.Errorf("an entry names use %d of block %v, whose word is %#x: %w", p.generation(), p.ref(),
 				uint64(word), client.ErrDamaged)

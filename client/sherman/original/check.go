@@ -62,12 +62,15 @@ func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	for _, o := range clients {
 		c.alive[o.ID] = c.alive[o.ID] || o.Alive
 	}
+	// Locks come first: what lies under one may be half written, and is no
+	// damage.
 	if err := c.locks(); err != nil {
 		return err
 	}
 	if err := c.tree(); err != nil {
 		return err
 	}
+	// objects removes from named what it has found.
 	beside := uint64(len(c.named))
 	if err := c.replaced(); err != nil {
 		return err
@@ -135,6 +138,7 @@ func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, name
 	met := 0
 	var lower []byte
 	for first := true; r != 0; first = false {
+		// A node that is met twice would make the walk endless.
 		if c.trees[r] || r.node() >= c.nodes || r.index() >= c.Store.trees.count {
 			c.r.Damaged("node %v of level %d is named twice, or is none", r, level)
 			return below, names, nil
@@ -155,6 +159,7 @@ func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, name
 		switch {
 		case parents[r]:
 			met++
+		// The parent lacks a separator: readers follow the sibling.
 		case parents != nil && !first:
 			c.lagging++
 		}
@@ -172,6 +177,7 @@ func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, name
 		}
 		lower, r = h.upper, h.sibling
 	}
+	// Siblings lead to all nodes of a level, so a parent cannot name another one.
 	if met != len(parents) {
 		c.r.Damaged("the nodes above level %d name %d nodes, of which its siblings have %d", level, len(parents), met)
 	}
@@ -219,6 +225,7 @@ func (c *checker) leaf(p []byte, r ref, h header) error {
 		c.empty++
 	}
 	for n, i := range order {
+		// Its key is not known. Under a lock that is no damage.
 		if !l.whole(i) {
 			continue
 		}
@@ -288,6 +295,7 @@ func (c *checker) objects(a *arena) error {
 			has := c.trees[r]
 			if a == &c.blocks {
 				q, ok := c.named[r]
+				// The leaf names another use of the block than its word.
 				if has = ok; ok && q.generation() != o.generation() {
 					c.r.Damaged("block %v is named as of use %d, and its word is %#x", r, q.generation(), w)
 				}
@@ -296,6 +304,7 @@ func (c *checker) objects(a *arena) error {
 				delete(c.trees, r)
 			}
 			switch {
+			// The client that has replaced it died before it took the block.
 			case o.client() == linked && !has && a == &c.blocks && c.due[r]:
 				c.r.Waits("block %v was replaced, and is not free", r)
 			case o.client() == linked && !has:

@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tiny is a tree whose nodes have two entries and share four locks: four keys have splits on two
-// levels.
+// tiny is a tree of nodes with two entries that share four locks: four keys have
+// splits on two levels.
 func tiny(nodes int, timeout time.Duration) Params {
 	p, _, err := Size(Shape{Nodes: nodes, Records: 100, NodeBytes: 192, KeyBytes: 16, ValueBytes: 200, Locks: 4,
 		Clients: 24, Workers: 1, Timeout: timeout})

@@ -27,7 +27,10 @@ func makeRef(node, index int) ref { return ref(node)<<32 | ref(index+1) }
 // refMask covers the ref in a pointer or in the root's word.
 const refMask = 1<<48 - 1
 
-func (r ref) node() int      { return int(r >> 32) }
+// node returns the memory node.
+func (r ref) node() int { return int(r >> 32) }
+
+// index returns the place in the arena, from 0 on.
 func (r ref) index() int     { return int(uint32(r)) - 1 }
 func (r ref) String() string { return fmt.Sprintf("%d/%d", r.node(), r.index()) }
 
@@ -36,9 +39,14 @@ func (r ref) String() string { return fmt.Sprintf("%d/%d", r.node(), r.index()) 
 // reader notices.
 type pointer uint64
 
+// makePointer returns the pointer of a use of a block.
 func makePointer(r ref, generation uint16) pointer { return pointer(r) | pointer(generation)<<48 }
-func (p pointer) ref() ref                         { return ref(p & refMask) }
-func (p pointer) generation() uint16               { return uint16(p >> 48) }
+
+// ref returns the block that the pointer names.
+func (p pointer) ref() ref { return ref(p & refMask) }
+
+// generation returns which use of the block it names.
+func (p pointer) generation() uint16 { return uint16(p >> 48) }
 
 // owned returns the word of the block while a client owns this use of it.
 func (p pointer) owned(by rdma.ClientID) uint64 { return uint64(makeOwner(by, p.generation())) }
@@ -50,6 +58,7 @@ func (p pointer) next() pointer { return makePointer(p.ref(), p.generation()+1) 
 // grow, so the word never comes back.
 type root uint64
 
+// makeRoot returns the root's word.
 func makeRoot(r ref, level int) root { return root(r) | root(level)<<48 }
 func (w root) ref() ref              { return ref(w & refMask) }
 func (w root) level() int            { return int(w >> 48) }
@@ -61,6 +70,7 @@ type owner uint64
 // linked owns what the tree names. No client has that identity.
 const linked rdma.ClientID = 0xffff
 
+// makeOwner returns the word of an object that a client owns.
 func makeOwner(c rdma.ClientID, generation uint16) owner { return owner(c)<<48 | owner(generation) }
 func (w owner) client() rdma.ClientID                    { return rdma.ClientID(w >> 48) }
 func (w owner) generation() uint16                       { return uint16(w) }
@@ -149,6 +159,8 @@ func newFormat(nodeBytes, keyBytes, valueBytes int) (*format, error) {
 // checksum returns the checksum of bytes that belong to an object. It depends on
 // the object's ref, so bytes of another object are not taken for this one's.
 func checksum(p []byte, of uint64) uint32 {
+	// The object's ref is mixed in behind the hash, so that the hash is computed
+	// over p alone.
 	h := xxhash.Sum64(p) ^ of*0x9e3779b97f4a7c15
 	h ^= h >> 32
 	h *= 0xd6e8feb86659fd93
@@ -220,6 +232,8 @@ func (f *format) readCopy(c []byte, r ref) (h header, ok bool) {
 	if !h.last {
 		h.upper = c[fencesAt+f.keyRoom:][:upper:upper]
 	}
+	// A header that is whole may be another format's: what it says has to fit
+	// this one.
 	return h, h.level <= mostHeight && (h.level == 0) == (h.leftmost == 0) && h.count <= f.children &&
 		h.last == (h.sibling == 0)
 }
@@ -233,6 +247,8 @@ func newer(a, b uint16) bool { return int16(a-b) > 0 }
 func (f *format) readHeader(p []byte, r ref) (header, bool) {
 	a, aOK := f.readCopy(p[:f.header], r)
 	b, bOK := f.readCopy(p[f.header:f.body], r)
+	// Writers raise the version by one, and write the copy that its lowest bit
+	// says, so the copies are never of the same version.
 	if bOK && (!aOK || newer(b.version, a.version)) {
 		return b, true
 	}
@@ -285,9 +301,15 @@ func (f *format) readLeaf(p []byte, r ref) (l leaf, ok bool) {
 }
 
 // offset returns where the i-th slot lies in the node.
-func (l *leaf) offset(i int) int   { return l.f.body + i*l.f.slot }
-func (l *leaf) slot(i int) []byte  { return l.p[l.offset(i):][:l.f.slot] }
-func (l *leaf) kind(i int) int     { return int(l.slot(i)[slotKindAt]) }
+func (l *leaf) offset(i int) int { return l.f.body + i*l.f.slot }
+
+// slot returns the bytes of the i-th slot.
+func (l *leaf) slot(i int) []byte { return l.p[l.offset(i):][:l.f.slot] }
+
+// kind returns what the i-th slot has: see slotFree.
+func (l *leaf) kind(i int) int { return int(l.slot(i)[slotKindAt]) }
+
+// value returns the i-th slot's word of the value: inline bytes, or a pointer.
 func (l *leaf) value(i int) uint64 { return le.Uint64(l.slot(i)[slotHeader+l.f.keyRoom:]) }
 
 // inline returns the value that lies in a slot.
@@ -315,6 +337,7 @@ func (f *format) slotSum(s []byte, r ref) uint32 {
 // whole reports whether a slot is as it was written, and not torn.
 func (l *leaf) whole(i int) bool {
 	s := l.slot(i)
+	// The slot was never used.
 	if le.Uint64(s) == 0 {
 		return true
 	}
@@ -424,6 +447,8 @@ func (f *format) readInternal(p []byte, r ref) (internal, bool) {
 	if bOK && (!aOK || newer(b.version, a.version)) {
 		a, b, aOK, bOK = b, a, bOK, aOK
 	}
+	// The newer header may be written before its entries. The older one counts as
+	// long as its entries are there.
 	if aOK && f.bodyWhole(p, r, &a) {
 		return internal{a, f, p}, true
 	}
@@ -479,6 +504,8 @@ func (f *format) writeInternal(p []byte, r ref, h *header, entries []entry) {
 		at[childKeyAt] = byte(len(entries[i].key))
 		copy(at[8:], entries[i].key)
 	}
+	// The checksum of the entries is part of the header, so a header says which
+	// entries it belongs to.
 	h.count = len(entries)
 	h.bodySum = checksum(p[f.body:][:h.count*f.child], uint64(r))
 	f.writeHeader(f.copyOf(p, h.version), r, h)
@@ -510,6 +537,7 @@ func (f *format) writeBlock(p []byte, self, replaces pointer, key, value []byte)
 	le.PutUint64(p[blockReplacesAt:], uint64(replaces))
 	copy(p[blockHeader:], key)
 	copy(p[blockHeader+f.keyRoom:], value)
+	// A block names itself, so its checksum needs no ref.
 	le.PutUint32(p, checksum(p[4:n], 0))
 	return p[:n]
 }

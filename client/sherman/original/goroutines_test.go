@@ -43,8 +43,8 @@ func (t *sharedTurns) Leave(w *Waiter, word uint64) bool {
 	return t.LocalLocks.Leave(w, word)
 }
 
-// yielding is an endpoint that lets others run behind each batch, so that workers meet whose verbs
-// take no time.
+// yielding is an endpoint that lets other goroutines run behind each batch.
+// Otherwise workers with verbs that take no time would not meet.
 type yielding struct{ rdma.Endpoint }
 
 func (e yielding) Post(b *rdma.Batch) error {
@@ -149,9 +149,10 @@ func TestLocalLocks(t *testing.T) {
 	}
 }
 
-// TestBlocked: a client that dies with a lock blocks its leaf, and a client that waits for it is
-// told which client and what helps. Others go on, and GETs of it, too; when the client is recovered
-// all do.
+// TestBlocked: a client that dies with a lock blocks its leaf. The error of an
+// operation that waits for it names the client and the command that helps.
+// Operations on other leaves go on, and GETs of this one, too. When the client is
+// recovered all go on.
 func TestBlocked(t *testing.T) {
 	p := small(1, 1000, 100)
 	p.Locks = 4096

@@ -132,8 +132,8 @@ func TestTornSlot(t *testing.T) {
 	}
 }
 
-// TestStaleHandOver: a lock that was handed over, and released meanwhile as the client that did so
-// was recovered, is not the worker's.
+// TestStaleHandOver: the holder of a lock hands it over, and is recovered, which
+// releases the lock. It is not the next worker's then.
 func TestStaleHandOver(t *testing.T) {
 	f := memPool(t, 1, small(1, 1000, 8))
 	turns := NewLocalLocks(DefaultHands)

@@ -114,8 +114,12 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	leaves := s.Records*3/2/uint64(f.slots) + 1
 	// These are the leaves with what is above them.
 	trees := leaves + leaves/4 + mostHeight
+	// Each client that writes has nodes of its own, which other clients cannot
+	// take.
 	p.Nodes = int(room*trees/nodes + workers*ownObjects)
 	if p.ValueBytes > Inline {
+		// A fifth of the blocks is for values that were replaced and are in
+		// quarantine.
 		p.Blocks = int(s.Records*5/4/nodes + workers*ownObjects)
 	}
 	l, err := newLayout(p, int(nodes))
@@ -171,12 +175,14 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	}
 	l := &layout{Params: p, format: *f, nodes: nodes}
 	at := uint64(locks0 + 8*p.Locks)
+	// The words of both arenas lie together behind the locks.
 	place := func(a *arena, count, bytes int) {
 		a.words, a.count, a.bytes = at, count, bytes
 		at += uint64(count) * 8
 	}
 	place(&l.trees, p.Nodes, f.nodeBytes)
 	place(&l.blocks, p.Blocks, f.blockBytes)
+	// Objects begin at multiples of 64 bytes.
 	for _, a := range []*arena{&l.trees, &l.blocks} {
 		at = (at + 63) &^ 63
 		a.data = at
@@ -194,6 +200,7 @@ func Device(p Params) (offset, bytes uint64) { return locks0, uint64(p.Locks) * 
 // node, so one doorbell writes the node and releases the lock, in order. Nodes
 // may share a lock.
 func (l *layout) lockAt(r ref) rdma.Addr {
+	// The hash spreads nodes with neighboring numbers over the locks.
 	h := uint64(r.index()) * 0x9e3779b97f4a7c15
 	return rdma.At(r.node(), locks0+(h>>32)%uint64(l.Locks)*8)
 }
@@ -221,6 +228,8 @@ func Make(f rdma.Fabric, p Params) (err error) {
 	if err != nil {
 		return err
 	}
+	// All memory is backed when the pool is made: objects are not handed out by
+	// nodes.
 	for n := range l.nodes {
 		if err := node.Commit(f, n, 0, l.bytes); err != nil {
 			return err
@@ -244,6 +253,7 @@ func (l *layout) plant(ep rdma.Endpoint) error {
 	first := makeRef(0, 0)
 	root := b.Alloc(l.nodeBytes)
 	l.writeNode(root, first, &header{version: 1, last: true})
+	// No client uses the pool yet, so the order of these verbs does not matter.
 	b.Write(l.trees.at(first), root)
 	b.CompareSwap(l.trees.word(first), 0, uint64(makeOwner(linked, 0)))
 	b.CompareSwap(l.rootWord(), 0, uint64(makeRoot(first, 0)))

@@ -40,10 +40,14 @@ const (
 func makeLock(c rdma.ClientID, op operation, kind int, seq uint8, r ref) lockWord {
 	return lockWord(c)<<48 | lockWord(op)<<44 | lockWord(kind)<<40 | lockWord(seq)<<32 | lockWord(uint32(r.index()))
 }
+
+// client returns the client that has the lock.
 func (w lockWord) client() rdma.ClientID { return rdma.ClientID(w >> 48) }
 func (w lockWord) op() operation         { return operation(w>>44) & 15 }
 func (w lockWord) kind() int             { return int(w>>40) & 15 }
-func (w lockWord) index() int            { return int(uint32(w)) }
+
+// index returns the index of the node in the arena of its memory node.
+func (w lockWord) index() int { return int(uint32(w)) }
 
 // held is the lock that a worker has.
 type held struct {
@@ -77,15 +81,25 @@ var forLocks = kit.Spread(firstPause/2, kit.Doubling(firstPause, lastPause))
 
 // lock locks a node and reads it. The result is valid until unlock or writeBack.
 //
-// A worker first waits for its turn in the process, so that one of them contends
-// for the lock. The READ comes behind the CAS, in a trip of its own, so it shows
-// what the last holder wrote. A crash behind the CAS leaves the lock, and the
-// node as it was.
+//	1  wait for the turn in the process, so that one of its workers contends
+//	2  CAS the lock: free -> mine; handed over: its holder's -> mine, with 3
+//	3  READ the node
+//
+// The READ of 3 comes behind the CAS, in a trip of its own, so it shows what the
+// last holder has written. A crash behind 2 leaves the lock, and the node as it
+// was.
+//
+// The node may have been split since it was found: the caller looks at the
+// fences.
 func (s *Store) lock(r ref, op operation, kind int) ([]byte, error) {
+	// Successive lock words of a client differ, so a CAS that lands late does not
+	// take a later lock for an earlier one.
 	s.seq++
 	h := &s.held
 	*h = held{r: r, at: s.lockAt(r), word: makeLock(s.id, op, kind, s.seq, r)}
 	s.turns.Join(&s.turn, uint64(h.at))
+	// A lock that was handed over names another worker of the process. That
+	// worker has nothing in flight to the node.
 	handed, err := s.awaitTurn()
 	if err == nil && handed != 0 {
 		var ok bool
@@ -98,6 +112,8 @@ func (s *Store) lock(r ref, op operation, kind int) ([]byte, error) {
 	}
 	if err == nil {
 		if h.batch, h.image, err = s.read(stepReadLocked, s.trees.at(r), s.nodeBytes); err != nil {
+			// The lock is the worker's, and nothing is in flight: the debt is to
+			// release it.
 			s.owe(nil)
 		}
 	}
@@ -113,12 +129,14 @@ func (s *Store) lock(r ref, op operation, kind int) ([]byte, error) {
 func (s *Store) awaitTurn() (lockWord, error) {
 	for {
 		n, word := s.turns.Ahead(&s.turn)
+		// It is the worker's turn.
 		if n == 0 {
 			return lockWord(word), nil
 		}
 		if s.over() {
 			return 0, fmt.Errorf("%d workers of this process are ahead: %w", n, rdma.ErrTimeout)
 		}
+		// The pause is what the workers ahead need, about.
 		s.stats.Turns++
 		s.ep.Sleep(time.Duration(min(n, mostAhead)) * turnPause)
 	}
@@ -141,6 +159,7 @@ func (s *Store) takeOver(from lockWord) (bool, error) {
 	if err := s.do(stepLock, b); err != nil {
 		return false, s.failed(b, err)
 	}
+	// From here on the lock, if it is the worker's, has its own word.
 	h.from = 0
 	if !cas.Swapped() {
 		b.Release()
@@ -159,11 +178,14 @@ func (s *Store) contend() error {
 		b := s.ep.Batch()
 		cas := b.CompareSwap(h.at, 0, uint64(h.word))
 		if err := s.do(stepLock, b); err != nil {
+			// The CAS may have taken the lock: the debt is settled by releasing
+			// it, and then the worker tries again.
 			if err := s.failed(b, err); !s.rejoin(err) || s.settle() != nil {
 				return err
 			}
 			continue
 		}
+		// The word names the client that has the lock, for the error.
 		met := lockWord(cas.Result)
 		b.Release()
 		if cas.Swapped() {
@@ -187,17 +209,20 @@ func (s *Store) blocked(by lockWord) error {
 func (s *Store) unlock() error {
 	h := &s.held
 	s.forget()
+	// Nothing of the worker is in flight, so the next one in line may write the
+	// node.
 	if s.turns.HandsOver(&s.turn) && s.turns.Leave(&s.turn, uint64(h.word)) {
 		return nil
 	}
 	err := s.release()
+	// A failure has left the line already.
 	if s.turn.line != nil {
 		s.turns.Leave(&s.turn, 0)
 	}
 	return err
 }
 
-// release releases the lock.
+// release releases the lock. If the outcome is unknown, that is a debt.
 func (s *Store) release() error {
 	h := &s.held
 	b := s.ep.Batch()
@@ -241,6 +266,7 @@ func (s *Store) writeBack(b *rdma.Batch) error {
 	if !hands {
 		cas = b.CompareSwap(h.at, uint64(h.word), 0)
 	}
+	// From here on the node may have been written, which settle has to find out.
 	h.sent = true
 	err := s.do(stepWriteBack, b)
 	if err != nil {
@@ -251,6 +277,8 @@ func (s *Store) writeBack(b *rdma.Batch) error {
 	}
 	defer b.Release()
 	s.forget()
+	// The writes are complete: the tree names what is new, and does not name what
+	// was replaced.
 	s.used(&s.fresh)
 	h.sent = false
 	switch {

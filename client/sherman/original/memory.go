@@ -121,6 +121,7 @@ func (m *memory) pile(s *Store, a *arena, n int) *pile {
 func (s *Store) take(a *arena, n int) (pointer, error) {
 	for i := range s.nodes {
 		p := s.memory.pile(s, a, (n+i)%s.nodes)
+		// There is nothing that may be used now.
 		if len(p.free) == 0 || s.ripens(p) > 0 {
 			if err := s.grab(a, (n+i)%s.nodes); err != nil {
 				return 0, err
@@ -129,6 +130,8 @@ func (s *Store) take(a *arena, n int) (pointer, error) {
 		if len(p.free) == 0 {
 			continue
 		}
+		// The memory node has no other free objects: the quarantine is waited
+		// for.
 		if d := s.ripens(p); d > 0 {
 			s.ep.Sleep(d)
 		}
@@ -154,15 +157,16 @@ func (s *Store) ripens(p *pile) time.Duration {
 func (s *Store) keepOwn(a *arena, p pointer, since time.Duration) {
 	l := s.memory.pile(s, a, p.ref().node())
 	if since == 0 {
+		// It goes to the front, since it needs no quarantine.
 		l.free = append([]own{{p, 0}}, l.free...)
 		return
 	}
 	l.free = append(l.free, own{p, since})
 }
 
-// grab takes free objects of a memory node, if there are some. It looks at all words once at most.
-//
-// A crash behind the CASes leaves words of the client's, of objects that the tree does not name.
+// grab takes free objects of a memory node, if there are some. It looks at all
+// words once at most. A crash behind the CASes leaves words in the client's name,
+// of objects that the tree does not name.
 func (s *Store) grab(a *arena, n int) error {
 	p, want := s.memory.pile(s, a, n), grabBlocks
 	if a == &s.trees {
@@ -177,6 +181,8 @@ func (s *Store) grab(a *arena, n int) error {
 		cas, i := s.ep.Batch(), 0
 		for ; i < run && cas.Len() < want; i++ {
 			w := owner(le.Uint64(words[8*i:]))
+			// The object is free. The CAS keeps its generation, which was counted
+			// up when it became free.
 			if w.client() == 0 {
 				q := makePointer(makeRef(n, p.cursor+i), w.generation())
 				cas.CompareSwap(a.word(q.ref()), uint64(w), q.owned(s.id))
@@ -203,6 +209,7 @@ func (s *Store) grabbed(a *arena, p *pile, n int, b *rdma.Batch) (got int, err e
 		return 0, nil
 	}
 	if err := s.do(stepGrab, b); err != nil {
+		// Some of the CASes may have taken an object, or may yet.
 		s.memory.unsure = s.memory.unsure || s.sent
 		return 0, err
 	}
@@ -237,6 +244,7 @@ func (s *Store) marked(p pointer) error {
 func (s *Store) work(all bool) error {
 	m := &s.memory
 	for {
+		// One batch of jobs is in flight at a time.
 		if m.batch != nil {
 			wait := all || len(m.todo) >= mostJobs
 			if !m.batch.Finished() && wait {
@@ -266,16 +274,19 @@ func (s *Store) work(all bool) error {
 	}
 }
 
-// start posts the jobs that wait. No two of them are about the same word at a
-// time: a mark follows its take.
+// start posts the jobs that wait. The CAS of a take fails as long as the mark of
+// that block is still to come, which harvest finds out.
 func (s *Store) start() error {
 	m := &s.memory
 	b := s.ep.Batch()
 	for i := range m.todo {
 		j := &m.todo[i]
 		switch {
+		// The block is the client's already: only its generation changes.
 		case j.take != 0 && j.claimed:
 			b.CompareSwap(j.a.word(j.take.ref()), j.take.owned(s.id), j.take.next().owned(s.id))
+		// The block that was replaced is linked, unless the client that wrote it
+		// has not marked it yet.
 		case j.take != 0:
 			b.CompareSwap(j.a.word(j.take.ref()), j.take.owned(linked), j.take.next().owned(s.id))
 		default:
@@ -307,16 +318,20 @@ func (s *Store) harvest() error {
 			s.later(j)
 		// It is marked, or was, or another client has replaced it by now.
 		case j.take == 0:
+		// It is the client's now, or was since an attempt without an answer.
 		case op.Swapped() || word == owner(j.take.next().owned(s.id)):
 			s.keepOwn(j.a, j.take.next(), s.ep.Now())
 			s.then(j)
 		// Another client has freed it.
 		case word.generation() != j.take.generation():
 			s.then(j)
+		// The client that wrote the block has not marked it yet, and most likely
+		// is about to.
 		case j.tries < patience:
 			j.tries++
 			s.later(j)
 		default:
+			// That client is slow, or dead: this one does it.
 			mine, err := s.retire(j.take, s.id, mostRetired)
 			if err != nil {
 				failed = err
@@ -355,6 +370,8 @@ func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 			// lost.
 			return w == owner(p.next().owned(s.id)), nil
 		}
+		// The block is the only record of the one that it replaced, so that one
+		// is freed first.
 		if w.client() != linked && k != 0 && most > 0 {
 			if _, err := s.retire(k, 0, most-1); err != nil {
 				return false, err
@@ -398,6 +415,8 @@ func (s *Store) shed(all bool) error {
 				keep = 0
 			}
 			for len(p.free) > keep {
+				// Objects are given back only when there are twice as many as are
+				// kept, so not after each operation.
 				if !all && len(p.free) < 2*mostOwn {
 					break
 				}
@@ -415,6 +434,7 @@ func (s *Store) shed(all bool) error {
 func (s *Store) giveBack(a *arena, p *pile, n int) error {
 	b := s.ep.Batch()
 	defer b.Release()
+	// The last ones are those that were freed last.
 	list := p.free[len(p.free)-n:]
 	for _, o := range list {
 		b.CompareSwap(a.word(o.p.ref()), o.p.owned(s.id), o.p.owned(0))

@@ -19,11 +19,14 @@ import (
 // may be to the left of the key's. 0: the tree has no such level, as far as the
 // worker knows.
 func (s *Store) find(key []byte, level int) (ref, error) {
+	// The root's word is read once. An old root is still the first node of its
+	// level.
 	if s.root == 0 {
 		if err := s.readRoot(); err != nil {
 			return 0, err
 		}
 	}
+	// Another client may have raised the tree since, which the caller finds out.
 	if s.root.level() < level {
 		return 0, nil
 	}
@@ -37,10 +40,14 @@ func (s *Store) find(key []byte, level int) (ref, error) {
 		if n.level != l {
 			return 0, fmt.Errorf("node %v has level %d, and its parent says %d: %w", at, n.level, l, client.ErrDamaged)
 		}
+		// The cached node was split since it was read, or its parent lacks the
+		// separator.
 		if n.beyond(key) {
 			at = s.hop(n.sibling)
 			continue
 		}
+		// above is remembered as the node that is outdated if its child turns out
+		// to be too far to the left.
 		s.above, at = at, n.at(n.place(key))
 		l--
 	}
@@ -64,6 +71,7 @@ func (s *Store) readRoot() error {
 // hop goes on to a sibling, and forgets the node that should have led there.
 func (s *Store) hop(sibling ref) ref {
 	s.stats.Hops++
+	// Its parent should have led to the sibling.
 	if s.above != 0 {
 		s.cache.drop(s.above)
 	} else {
@@ -108,6 +116,8 @@ func (s *Store) again(r ref, pace *kit.Retry) error {
 		return err
 	}
 	defer b.Release()
+	// A client at work releases the lock sooner than this: it is dead, or stands
+	// still.
 	if w := lockWord(le.Uint64(p)); w != 0 {
 		return fmt.Errorf("node %v is half written: %w", r, s.blocked(w))
 	}
@@ -144,6 +154,7 @@ func (s *Store) get(key []byte) (ok bool, err error) {
 		if err != nil {
 			return false, err
 		}
+		// The leaf may be the key's, or one to the left of it.
 		l, whole := s.readLeaf(p, r)
 		if whole && l.beyond(key) {
 			b.Release()
@@ -176,6 +187,8 @@ func (s *Store) look(l *leaf, key []byte) (done, there bool, err error) {
 	switch {
 	case i < 0:
 		return l.allSteady(), false, nil
+	// A later header may have come with the slot: the key may be in another leaf
+	// by now.
 	case !l.steady(i):
 		return false, false, nil
 	case l.kind(i) == slotBeside:
@@ -198,6 +211,8 @@ func (s *Store) readValue(p pointer, key []byte) (bool, error) {
 	}
 	defer b.Release()
 	k, ok := s.readBlock(buf)
+	// The block is used again, or its WRITE is under way: the slot names another
+	// one by now.
 	if !ok || k.self != p || !bytes.Equal(k.key, key) {
 		return false, nil
 	}

@@ -56,6 +56,7 @@ func (m *Mender) Sweep(rdma.View) error { return nil }
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
 	s.view.Enter(v)
+	// The Mender may have been idle for long, so it reads the root again.
 	s.root = 0
 	s.span()
 	// An earlier attempt may have left something.
@@ -88,6 +89,7 @@ func (s *Store) words(n int, at uint64, count int, f func(i int, w uint64) error
 		if err != nil {
 			return err
 		}
+		// f uses verbs, and the buffer is the batch's.
 		p = bytes.Clone(p)
 		b.Release()
 		for i := 0; i < len(p)/8; i++ {
@@ -106,6 +108,8 @@ func (s *Store) words(n int, at uint64, count int, f func(i int, w uint64) error
 func (s *Store) recoverLocks(c rdma.ClientID) error {
 	for n := range s.nodes {
 		err := s.words(n, locks0, s.Locks, func(i int, w uint64) error {
+			// A lock names a node of which it is the lock: anything else is
+			// damage.
 			lock := lockWord(w)
 			if lock.client() != c {
 				return nil
@@ -124,6 +128,8 @@ func (s *Store) recoverLocks(c rdma.ClientID) error {
 	return nil
 }
 
+// recoverLock mends one node, and releases its lock in the same batch, behind
+// that.
 func (s *Store) recoverLock(r ref, at rdma.Addr, w lockWord) error {
 	b, p, err := s.read(stepRecover, s.trees.at(r), s.nodeBytes)
 	if err != nil {
@@ -154,10 +160,15 @@ func (s *Store) recoverObjects(c rdma.ClientID) error {
 				if a == &s.trees {
 					finish = s.finishTree
 				}
+				// finish may insert a separator, or free another block. Both are
+				// done before the word changes, which would hide what is left to
+				// do.
 				isLinked, err := finish(p)
 				if err != nil {
 					return err
 				}
+				// The generation is counted up, so that pointers to this use of
+				// the object find another one.
 				to := p.next().owned(0)
 				if isLinked {
 					to = p.owned(linked)
@@ -189,6 +200,8 @@ func (s *Store) finishTree(p pointer) (bool, error) {
 		return false, nil
 	}
 	at, err := s.nodeOf(lower, h.level)
+	// The tree has another node for the key: this one was never linked, or is
+	// another's by now.
 	if err != nil || at != p.ref() {
 		return false, err
 	}
@@ -208,6 +221,8 @@ func (s *Store) finishTree(p pointer) (bool, error) {
 		if err != nil && (s.debt.open || !s.rejoin(err)) {
 			return false, err
 		}
+		// The parent may have been split for it, so its separators are inserted,
+		// too.
 		if err == nil && done {
 			return true, s.adoptPending()
 		}
@@ -238,6 +253,7 @@ func (s *Store) finishBlock(p pointer) (bool, error) {
 	k, ok := s.readBlock(buf)
 	key := slices.Clone(k.key)
 	b.Release()
+	// The block was not written as of this use, so no leaf names it.
 	if !ok || k.self != p {
 		return false, nil
 	}
@@ -270,6 +286,7 @@ func (s *Store) names(key []byte, p pointer) (bool, error) {
 		}
 		l, whole := s.readLeaf(buf, r)
 		i, beyond, next := -1, whole && l.beyond(key), l.sibling
+		// A leaf that is not steady may be under a living client's lock.
 		steady := whole && l.allSteady()
 		if steady && !beyond {
 			i = l.find(key)
@@ -308,12 +325,15 @@ func (s *Store) tryLeave() error {
 	if err := s.adoptPending(); err != nil {
 		return err
 	}
+	// Marks and takes are done before what is free is given back.
 	if err := s.work(true); err != nil {
 		return err
 	}
 	if err := s.shed(true); err != nil {
 		return err
 	}
+	// Words in the client's name are looked for as in a recovery, since nothing
+	// of it is in flight any more.
 	if s.memory.unsure {
 		if err := s.recoverObjects(s.id); err != nil {
 			return err

@@ -83,8 +83,11 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 	}
 	for i, r := range c.leaves {
 		l, ok := s.readLeaf(b.Op(i).Buf, r)
+		// The leaf was split since its parent was read: what is due is to the
+		// right.
 		for ok && l.beyond(c.from) {
 			next := s.hop(l.sibling)
+			// The sibling was read as well.
 			if i+1 < len(c.leaves) && c.leaves[i+1] == next {
 				break
 			}
@@ -99,6 +102,7 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 		case !ok || !l.allSteady():
 			return true, r, nil
 		}
+		// A leaf that is steady is taken as it was at some moment of the READ.
 		more, at, err := s.scanLeaf(&l, n, yield)
 		if !more || at != 0 || err != nil || *n <= 0 {
 			return more, at, err
@@ -147,6 +151,7 @@ func (s *Store) ahead(n int) error {
 			return nil
 		}
 	}
+	// Leaves are half full at least, as a rule; so many hold n pairs.
 	most := min(mostLeaves, 1+n/max(s.slots/2, 1))
 	for i := p.place(c.from) + 1; i <= p.count && len(c.leaves) < most; i++ {
 		c.leaves = append(c.leaves, p.at(i))
@@ -183,11 +188,13 @@ func (s *Store) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (m
 			return false, 0, nil
 		}
 		s.span()
+		// The least key behind this one is the key with a zero byte.
 		c.from = append(append(c.from[:0], key...), 0)
 	}
 	if l.last {
 		return false, 0, nil
 	}
+	// The leaf has all keys up to its fence, so the fence is due next.
 	c.from = append(c.from[:0], l.upper...)
 	s.span()
 	return true, 0, nil

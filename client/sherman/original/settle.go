@@ -44,12 +44,17 @@ func (s *Store) owe(b *rdma.Batch) {
 		panic(fmt.Sprintf("sherman: node %v is to be settled, and node %v was locked behind that", s.debt.r, s.held.r))
 	}
 	s.forget()
+	// What the operation has taken is the debt's, since the tree may name it or
+	// not.
 	s.debt = debt{open: true, held: s.held, fresh: s.fresh, flying: b}
+	// The node can only have been written if the batch was posted.
 	s.debt.sent = s.held.sent && s.sent
 	s.fresh = fresh{}
 }
 
-// settle settles what the worker owes, if it does.
+// settle settles what the worker owes, if it owes something. It tries as long as
+// that is useful; an error leaves the debt open, and the next write begins with
+// it.
 func (s *Store) settle() error {
 	for s.debt.open {
 		err := s.trySettle()
@@ -76,12 +81,16 @@ func (s *Store) trySettle() error {
 		d.open = false
 		return nil
 	}
+	// Nothing is in flight any more, so the word that is read now stays, unless a
+	// recovery changes it.
 	b, p, err := s.read(stepSettle, d.at, 8)
 	if err != nil {
 		return err
 	}
 	word := lockWord(le.Uint64(p))
 	b.Release()
+	// The lock is the worker's by its own word, or still by the word by which it
+	// was handed over.
 	if word == d.word || d.from != 0 && word == d.from {
 		if err := s.settleHeld(word); err != nil {
 			return err
@@ -106,7 +115,11 @@ func (s *Store) settleHeld(word lockWord) error {
 		return err
 	}
 	defer b.Release()
+	// The release is behind the WRITE in the same batch, and so executed behind
+	// it.
 	w := s.ep.Batch()
+	// A torn slot becomes what the lock says, so the outcome can be read off the
+	// node.
 	if err := s.mend(w, p, d.r, d.word); err != nil {
 		w.Release()
 		return err
@@ -124,6 +137,7 @@ func (s *Store) settleHeld(word lockWord) error {
 	if !cas.Swapped() {
 		return fmt.Errorf("lock at %v is %#x: %w", d.at, cas.Result, errStolen)
 	}
+	// The release has landed. p is the node as it is now: mended in place.
 	s.resolve(p)
 	return nil
 }
@@ -136,6 +150,7 @@ func (s *Store) resolve(p []byte) {
 	h, _ := s.readHeader(p, d.r)
 	l := leaf{h, &s.format, p, d.r}
 	if d.sent && h.level == 0 {
+		// The key's slot, if the node still has the key.
 		i := -1
 		if h.has(s.key) {
 			i = l.find(s.key)
@@ -150,6 +165,7 @@ func (s *Store) resolve(p []byte) {
 			d.done = i < 0
 		}
 	}
+	// names reports whether a slot of the leaf names a block.
 	names := func(q pointer) bool {
 		for i := 0; h.level == 0 && i < s.slots; i++ {
 			if l.whole(i) && l.used(i) && l.kind(i) == slotBeside && pointer(l.value(i)) == q {
@@ -158,6 +174,7 @@ func (s *Store) resolve(p []byte) {
 		}
 		return false
 	}
+	// What the tree names by now is used, one by one; what is left is dropped.
 	f := d.fresh
 	if f.tree.child != 0 && h.sibling == f.tree.child.ref() {
 		s.used(&fresh{tree: f.tree})
@@ -205,6 +222,8 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 	if !ok {
 		return fmt.Errorf("node %v has no whole header: %w", r, client.ErrDamaged)
 	}
+	// Entries of an internal node are written as a whole: they are there, or are
+	// written anew.
 	if h.level > 0 {
 		if s.bodyWhole(p, r, &h) {
 			return nil
@@ -215,6 +234,8 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 	changed := false
 	for i := range s.slots {
 		slot := l.slot(i)
+		// A slot that was never used, or that is whole and of this version, stays
+		// as it is.
 		kind := l.kind(i)
 		switch {
 		case le.Uint64(slot) == 0:
@@ -238,6 +259,8 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 		changed = true
 	}
 	if changed {
+		// All slots are written together, since they are to have the same
+		// version.
 		b.WriteCopy(s.trees.at(r).Add(uint64(s.body)), p[s.body:s.nodeBytes])
 	}
 	return nil
@@ -258,6 +281,7 @@ func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
 			return fmt.Errorf("node %v of level %d leads to %v of level %d: %w", r, h.level, at, below.level,
 				client.ErrDamaged)
 		}
+		// The next node is beyond this one's fence, or there is none.
 		if below.last || h.beyond(below.upper) {
 			break
 		}
@@ -266,6 +290,8 @@ func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
 	}
 	image := b.Alloc(s.nodeBytes)
 	clear(image)
+	// The new header goes to the other copy, so a READ finds the old one or the
+	// new one.
 	h.version++
 	s.writeInternal(image, r, &h, entries)
 	b.Write(s.trees.at(r), image)

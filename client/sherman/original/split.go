@@ -25,6 +25,8 @@ import (
 // the halves. If the pair is the last one of the tree, all others stay in the
 // leaf: keys seem to come in order.
 func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uint64) error {
+	// Memory comes first: nothing is written before a split is certain to find
+	// it.
 	right, err := s.newTree(0)
 	if err != nil {
 		return err
@@ -34,6 +36,8 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 		key []byte) int {
 		return bytes.Compare(l.key(i), key)
 	})
+	// order has slots in the order of their keys, and isNew for the pair that is
+	// inserted.
 	const isNew = -1
 	s.order = slices.Insert(s.order, place, isNew)
 	stay := len(s.order) / 2
@@ -49,6 +53,8 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 	separator := slices.Clone(btree.Separator(keyOf(stay-1), keyOf(stay)))
 
 	h := l.header
+	// The new node has the pairs from the separator on. It is complete before
+	// anything names it.
 	h.version, h.lower = 1, separator
 	p := b.Alloc(s.nodeBytes)
 	s.writeNode(p, right.ref(), &h)
@@ -60,17 +66,25 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 			s.writeSlot(r.slot(n), r.r, 1, l.key(i), l.kind(i), l.value(i))
 		}
 	}
+	// From here on the new node is the operation's, whatever becomes of it.
 	s.fresh.tree = separatorOf(1, separator, right)
+	// The new node is written before the header that names it, or waited for if
+	// it is on another memory node.
 	if err := s.addTree(b, l.r, right, p); err != nil {
 		return err
 	}
 
 	h = l.header
+	// The header is the decision. It goes to the copy that does not count, so the
+	// leaf has a whole header at any moment.
 	h.version, h.upper, h.last, h.sibling = l.version+1, separator, false, right.ref()
 	at := s.trees.at(l.r)
 	head := b.Alloc(s.header)
 	s.writeHeader(head, l.r, &h)
 	b.Write(at.Add(uint64(int(h.version&1)*s.header)), head)
+	// The slots follow the header. Until they are written, pairs beyond the new
+	// fence are ignored, and those below it are of an older version, which is
+	// steady.
 	body := b.Alloc(s.nodeBytes - s.body)
 	copy(body, l.p[s.body:])
 	for n, i := range s.order {
@@ -103,6 +117,8 @@ func (s *Store) newTree(level int) (pointer, error) {
 	for n := range s.memory.trees {
 		have += len(s.memory.trees[n].free)
 	}
+	// One node for each level from here up to the root, one for a new root, and
+	// one more in case that the tree has grown since.
 	need := s.root.level() - level + 3
 	for n := 0; n < s.nodes && have < need; n++ {
 		p := &s.memory.trees[(s.memory.home+n)%s.nodes]
@@ -132,6 +148,8 @@ func (s *Store) addTree(b *rdma.Batch, left ref, p pointer, image []byte) error 
 // split in turn.
 func (s *Store) adoptPending() error {
 	for len(s.pending) > 0 {
+		// The separators of one split come one level after another, each before
+		// its parent's.
 		sep := s.pending[0]
 		s.fresh = fresh{}
 		done, err := s.adopt(sep)
@@ -197,6 +215,7 @@ func (s *Store) adoptInto(n *internal, r ref, sep separator) (bool, error) {
 	s.entries = n.entries(s.entries[:0])
 	at, there := slices.BinarySearchFunc(s.entries, sep.key,
 		func(e entry, key []byte) int { return bytes.Compare(e.key, key) })
+	// Another attempt, or a recovery, has inserted it.
 	if there {
 		return true, s.unlock()
 	}
@@ -205,6 +224,8 @@ func (s *Store) adoptInto(n *internal, r ref, sep separator) (bool, error) {
 	p := b.Alloc(s.nodeBytes)
 	copy(p, n.p)
 	h := n.header
+	// Header and entries go out as one WRITE. Its words land in any order, so a
+	// reader checks both.
 	h.version++
 	if len(s.entries) <= s.children {
 		s.writeInternal(p, r, &h, s.entries)
@@ -231,6 +252,8 @@ func (s *Store) splitInternal(b *rdma.Batch, n *internal, r ref, h *header, p []
 	separator := slices.Clone(middle.key)
 	image := b.Alloc(s.nodeBytes)
 	clear(image)
+	// The middle entry goes up: its key is the separator, and its child becomes
+	// the leftmost one of the new node.
 	rh := n.header
 	rh.version, rh.lower, rh.leftmost = 1, separator, middle.child
 	s.writeInternal(image, right.ref(), &rh, s.entries[up+1:])
@@ -253,6 +276,7 @@ func (s *Store) raise(sep separator) (bool, error) {
 	if sep.level > mostHeight {
 		return false, fmt.Errorf("the tree has %d levels: %w", sep.level, client.ErrFull)
 	}
+	// The tree has no level for the separator, so it was the root that was split.
 	if s.root.level() != sep.level-1 {
 		return false, fmt.Errorf("the root has level %d, and a node of level %d was split: %w", s.root.level(),
 			sep.level-1, client.ErrDamaged)
@@ -261,6 +285,7 @@ func (s *Store) raise(sep separator) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	// No lock is held: the CAS of the root's word decides.
 	s.held = held{}
 	b := s.ep.Batch()
 	image := b.Alloc(s.nodeBytes)
@@ -284,6 +309,8 @@ func (s *Store) raise(sep separator) (bool, error) {
 	swapped := cas.Swapped()
 	b.Release()
 	s.root = 0
+	// Another client has raised the tree: its root is read, and the separator
+	// inserted there.
 	if !swapped {
 		s.keepOwn(&s.trees, p, 0)
 		return false, nil

@@ -60,7 +60,8 @@ type Store struct {
 	timeout time.Duration
 	turns   Turns
 	// turn is the worker's place in a line of local waiters.
-	turn  Waiter
+	turn Waiter
+	// cache has internal nodes. Leaves are always read.
 	cache *cache
 	// root is the root's word as it was read last; 0: it has to be read.
 	root root
@@ -82,22 +83,26 @@ type Store struct {
 	word uint64
 	// above is the internal node that has led to the leaf; 0: none has.
 	above ref
-	// held is the lock that the worker has.
+	// held is the lock that the worker has. A worker has one lock at a time.
 	held held
 	// fresh is what the operation has taken from the client's memory.
 	fresh fresh
-	// debt is what a failure has left: see settle.go.
+	// debt is what a failure has left: see settle.go. While it is open the worker
+	// does nothing else.
 	debt debt
 
+	// memory is what the worker has of the pool's memory.
 	memory memory
-	// pending are separators of splits that parents do not have yet.
+	// pending are separators of splits that parents do not have yet, in the order
+	// of the splits: a parent is there before its own separator is due.
 	pending []separator
 
 	// These are buffers that are used again: out has the value that Get returns.
 	out     []byte
 	order   []int
 	entries []entry
-	scan    scan
+	// scan is the state of a Scan, and keeps its buffers.
+	scan scan
 
 	// These functions are made once, so that operations allocate nothing.
 	tryInsert, tryUpdate, tryRemove func(key, value []byte) (done bool, err error)
@@ -132,12 +137,14 @@ func (l *layout) open(ep rdma.Endpoint, v *kit.Member, o Options) (*Store, error
 		return nil, fmt.Errorf("a timeout of %v: the pool was made for %v at most: %w", o.Timeout, l.Timeout, ErrParams)
 	}
 	s := &Store{layout: l, ep: ep, id: ep.Client(), view: v, timeout: o.Timeout, turns: o.Turns}
+	// The worker stands in lines of its own, so that it waits for none.
 	if s.turns == nil {
 		s.turns = NewLocalLocks(0)
 	}
 	s.cache = newCache(&l.format, *cmp.Or(o.CacheBytes, new(DefaultCache)))
 	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
 	s.tryInsert, s.tryUpdate, s.tryRemove = s.insert, s.update, s.remove
+	// The worker has no memory at first: it takes some when it needs it.
 	s.memory.open(s)
 	s.span()
 	return s, nil

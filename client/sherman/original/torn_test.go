@@ -58,9 +58,10 @@ func (e *dying) Post(b *rdma.Batch) error {
 	return errors.Join(errDead, rdma.Do(e.Endpoint, p, rdma.Forever))
 }
 
-// TestTornWrites: a client dies in each of an operation's write-backs, behind each of their verbs,
-// with any words of the next WRITE; it is recovered, and the pair is as it was or as it was to be,
-// all others are there, and nothing is lost.
+// TestTornWrites: a client dies in each of an operation's write-backs, behind
+// each of their verbs, with any words of the next WRITE. When it is recovered the
+// pair is as it was, or as it was to be; all others are there, and nothing is
+// lost.
 func TestTornWrites(t *testing.T) {
 	long, short := bytes.Repeat([]byte("long "), 12), []byte("8 bytes.")
 	for _, c := range []struct {

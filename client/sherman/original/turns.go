@@ -96,6 +96,7 @@ func (t *LocalLocks) HandsOver(w *Waiter) bool { return w.next != nil && w.line.
 // Leave implements Turns.
 func (t *LocalLocks) Leave(w *Waiter, word uint64) bool {
 	l := w.line
+	// The worker gives up before its turn.
 	if l.first != w {
 		at := l.first
 		for at.next != w {
@@ -107,6 +108,7 @@ func (t *LocalLocks) Leave(w *Waiter, word uint64) bool {
 		*w = Waiter{}
 		return false
 	}
+	// The lock passes to the next in line, with the word by which it is held.
 	handed := word != 0 && w.next != nil
 	l.first, l.word = w.next, 0
 	if handed {
@@ -115,6 +117,7 @@ func (t *LocalLocks) Leave(w *Waiter, word uint64) bool {
 	} else {
 		l.hands = 0
 	}
+	// The line is empty, and may be used for another lock.
 	if l.first == nil {
 		delete(t.lines, l.lock)
 		t.spare = append(t.spare, l)

@@ -30,6 +30,7 @@ func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err er
 		for n := range l.nodes {
 			err := s.words(n, c.a.words, c.a.count, func(_ int, w uint64) error {
 				switch owner(w).client() {
+				// The tree names it.
 				case linked:
 					c.to.linked++
 				case 0:
@@ -46,7 +47,7 @@ func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err er
 	return l, trees, blocks, nil
 }
 
-// looker returns a worker that does nothing but read. It needs no identity.
+// looker returns a worker that does nothing but read.
 func looker(l *layout, ep rdma.Endpoint, v *kit.Member) *Store {
 	s := &Store{layout: l, ep: ep, view: v, timeout: l.Timeout, cache: newCache(&l.format, 0)}
 	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
@@ -80,6 +81,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 // places returns for how many pairs the pool has room, with leaves that are two
 // thirds full.
 func (l *layout) places() uint64 {
+	// Four fifths of the nodes are leaves, which are two thirds full.
 	pairs := uint64(l.nodes) * uint64(l.trees.count) * 4 / 5 * uint64(l.slots) * 2 / 3
 	if l.blocks.count > 0 {
 		pairs = min(pairs, uint64(l.nodes)*uint64(l.blocks.count))
@@ -134,6 +136,7 @@ func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
 				nodes[i] = nodes[i*n/sampledNodes]
 			}
 			nodes, sampled = nodes[:sampledNodes], true
+			// Each node of the sample stands for so many more.
 			share *= float64(n) / sampledNodes
 		}
 		var below []ref

@@ -34,6 +34,7 @@ func (s *Store) over() bool { return s.ep.Now() >= s.decideBy }
 func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	s.sent = false
 	left := s.until - s.ep.Now()
+	// Nothing was posted, so nothing has changed.
 	if left <= 0 {
 		return errTime
 	}
@@ -57,6 +58,8 @@ func (s *Store) read(step rdma.Step, at rdma.Addr, n int) (*rdma.Batch, []byte, 
 		if err == nil {
 			return b, op.Buf, nil
 		}
+		// A READ that failed has no data. The batch is released with its
+		// straggler.
 		b.Release()
 		if !s.rejoin(err) {
 			return nil, nil, err
