@@ -108,7 +108,10 @@ var mutants = []teeth.Mutant{
 var suite = teeth.Suite{Test: "TestSerializable", Env: []string{"FARKV_SEEDS=1500"}, Seen: caught}
 
 // caught is what a test says when it has seen a wrong answer.
-var caught = regexp.MustCompile(`not serializable|lost update|half a transaction|no such object|in the end: |lost: |leaked|all accounts have|is not there|damaged|` +
-	`took effect, and|an operation waited|worker panicked|stuck|timed out|_test.go:\d+: (got|want|a |an |the |no |guess|allowed|with word|nothing|what|all is|locked|log|client|none: |right: |read |write |before |others|leaves|\d+ tries)|write to a word`)
+var caught = regexp.MustCompile(`not serializable|lost update|half a transaction|no such object|` +
+	`in the end: |lost: |leaked|all accounts have|is not there|damaged|` +
+	`took effect, and|an operation waited|worker panicked|stuck|timed out|_test.go:\d+: (got|want|a |an |` +
+	`the |no |guess|allowed|with word|nothing|what|all is|locked|log|client|none: |right: |read |write |` +
+	`before |others|leaves|\d+ tries)|write to a word`)
 
 func TestMutants(t *testing.T) { suite.Run(t, mutants) }

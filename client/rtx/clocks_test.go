@@ -69,7 +69,8 @@ func TestClocks(t *testing.T) {
 								tx.Write(a, []byte("new")))
 						}))
 					})
-					what := fmt.Sprintf("a clock that is set by %v at verb %d, and a holder that stands still for %v, with a log: %v",
+					what := fmt.Sprintf("a clock that is set by %v at verb %d, and a holder that stands still "+
+						"for %v, with a log: %v",
 						by, verb, share*drift/10, logged)
 					enter(t, s, l, o, "observer", func(w *Worker) {
 						for s.Now() < 10*time.Microsecond {

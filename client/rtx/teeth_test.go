@@ -147,7 +147,10 @@ var mutants = []teeth.Mutant{
 var suite = teeth.Suite{Test: "TestSerializable", Env: []string{"FARKV_SEEDS=4000"}, Seen: caught}
 
 // caught is what a test says when it has seen a wrong answer.
-var caught = regexp.MustCompile(`not serializable|lost update|half a transaction|no such object|with word|one finished|commits, and|behind a view|before "|{Commits:|lost: |leaked|all accounts have|is not there|damaged|` +
-	`took effect, and|an operation (took|waited)|worker panicked|stuck|timed out|_test.go:\d+: (got|want|a |an |the |no )|write to a word`)
+var caught = regexp.MustCompile(`not serializable|lost update|half a transaction|no such object|` +
+	`with word|one finished|commits, and|behind a view|before "|{Commits:|lost: |leaked|` +
+	`all accounts have|is not there|damaged|` +
+	`took effect, and|an operation (took|waited)|worker panicked|stuck|timed out|_test.go:\d+: (got|want|` +
+	`a |an |the |no )|write to a word`)
 
 func TestMutants(t *testing.T) { suite.Run(t, mutants) }

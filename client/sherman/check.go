@@ -164,7 +164,8 @@ func (c *checker) node(r btree.Ref, level int, lower, upper []byte, last bool) e
 		c.r.Damaged("%#x is no node of level %d", r, level)
 		return nil
 	case !bytes.Equal(h.Lower, lower) || h.Last != last || !last && !bytes.Equal(h.Upper, upper):
-		c.r.Damaged("node %#x of level %d has the keys from %.40q to %.40q (last: %v), and its parent says %.40q to %.40q (%v)",
+		c.r.Damaged("node %#x of level %d has the keys from %.40q to %.40q (last: %v), and its parent says "+
+			"%.40q to %.40q (%v)",
 			r, level, h.Lower, h.Upper, h.Last, lower, upper, last)
 	case c.begun[level] && c.last[level] != r:
 		c.r.Damaged("node %#x of level %d follows one whose sibling is %#x", r, level, c.last[level])

@@ -60,7 +60,8 @@ func TestExplore(t *testing.T) {
 // TestEnumerate lets clients crash at every verb of every operation.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
-		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
+		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run " +
+			"without -race")
 	}
 	both(t, func(t *testing.T, format string) { explore.Enumerate(t, explored(format, true)) })
 }

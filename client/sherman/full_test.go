@@ -74,7 +74,8 @@ func full(t *testing.T, format string, values int) {
 		}
 		t.Logf("%d of %d UPDATEs failed, and %d of %d pairs come back", failed, n/2, again, n/3)
 		if failed > n/200 || again < n/3 {
-			t.Error("an UPDATE needs a buffer, for a moment, which the others may have; but that is too many, or too few")
+			t.Error("an UPDATE needs a buffer, for a moment, which the others may have; but that is too many, " +
+				"or too few")
 		}
 	})
 }

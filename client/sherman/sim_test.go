@@ -225,7 +225,9 @@ var crashes = []crash{
 	{"update that grows", "ab", 8, func(r *check.Recorder) error { return r.Update([]byte("a"), value(1, 60)) }},
 	{"delete", "ab", 8, func(r *check.Recorder) error { return r.Delete([]byte("a")) }},
 	{"delete, beside", "ab", 40, func(r *check.Recorder) error { return r.Delete([]byte("a")) }},
-	{"delete that lowers the root", "abc", 40, func(r *check.Recorder) error { return errors.Join(r.Delete([]byte("a")), r.Delete([]byte("b"))) }},
+	{"delete that lowers the root", "abc", 40, func(r *check.Recorder) error {
+		return errors.Join(r.Delete([]byte("a")), r.Delete([]byte("b")))
+	}},
 	{"delete that merges", "abcdefghij", 8, func(r *check.Recorder) error {
 		return errors.Join(r.Delete([]byte("c")), r.Delete([]byte("d")), r.Delete([]byte("e")), r.Delete([]byte("f")))
 	}},

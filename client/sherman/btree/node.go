@@ -86,7 +86,8 @@ type Format struct {
 func NewFormat(nodeBytes, keyBytes, margin int) (*Format, error) {
 	f := &Format{NodeBytes: nodeBytes, KeyBytes: keyBytes, Margin: margin}
 	if keyBytes < 1 || keyBytes > MaxKey || margin < 0 || nodeBytes >= 1<<16 {
-		return nil, fmt.Errorf("keys of %d bytes, margins of %d, nodes of %d: want keys of 1 to %d bytes, and nodes below 64 KiB: %w",
+		return nil, fmt.Errorf("keys of %d bytes, margins of %d, nodes of %d: want keys of 1 to %d bytes, and "+
+			"nodes below 64 KiB: %w",
 			keyBytes, margin, nodeBytes, MaxKey, ErrFormat)
 	}
 	f.entries = fencesAt + 2*keyBytes

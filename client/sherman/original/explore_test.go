@@ -64,7 +64,8 @@ func TestExplore(t *testing.T) {
 // TestEnumerate lets clients crash at every verb of every operation.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
-		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
+		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run " +
+			"without -race")
 	}
 	explore.Enumerate(t, explored(true))
 }
