@@ -94,8 +94,7 @@ func (c *scene) play() (sent uint64, err error) {
 		return 0, err
 	}
 	s := sim.New(sim.Options{Seed: c.seed, Nodes: c.nodes, Memory: 64 << 10, Clients: 24, Handler: node.Serve,
-		Tear:    true,
-		Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
+		Tear: true, Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
 	defer s.Close()
 	k := newBank(l, 2)
 	k.Clock = s.Now

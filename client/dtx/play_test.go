@@ -290,8 +290,7 @@ func (r *run) fill(w *Worker, before Usage) error {
 	if u.Objects != before.Objects+made || u.Objects != u.Places || u.Handed != w.Nodes*int(w.chunks.Count) ||
 		u.Held > 0 {
 		return fmt.Errorf("leaked: %d objects, then %d more and the pool of %d chunks was full: %+v", before.Objects,
-			made,
-			w.Nodes*int(w.chunks.Count), u)
+			made, w.Nodes*int(w.chunks.Count), u)
 	}
 	return nil
 }

@@ -34,8 +34,7 @@ const (
 // one of them.
 var Steps = []rdma.Step{
 	stepRead, stepAgain, stepValidate, stepLock, stepLog, stepCommit, stepLetGo, stepAwait, stepReadUnder,
-	stepFreeLock, stepClaim,
-	stepReadLog,
+	stepFreeLock, stepClaim, stepReadLog,
 	stepReadLocks, stepReplay, stepEnd, stepYieldLog, stepReadTable, stepClaimChunk, stepFreeChunk,
 	stepScanChunk,
 }

@@ -215,7 +215,6 @@ func (v *View) Free(hash uint64) (s Slot, w Word, room int) {
 func (x *Index) Candidate(hash uint64, s Slot) bool {
 	at := x.Locate(hash)
 	return IsSlot(s) && slices.ContainsFunc(at[:], func(first Slot) bool {
-		return s >= first &&
-			s < first+2*bucketWords
+		return s >= first && s < first+2*bucketWords
 	})
 }

@@ -249,8 +249,7 @@ func TestDelegated(t *testing.T) {
 			ran++
 			_, err := tx.ReadIf(a, func(now []byte) bool {
 				asked++
-				return strings.HasPrefix(string(now), "same") ||
-					now == nil
+				return strings.HasPrefix(string(now), "same") || now == nil
 			})
 			must(t, err)
 			if kind == "relaxed" {

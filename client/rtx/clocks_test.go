@@ -65,13 +65,11 @@ func TestClocks(t *testing.T) {
 					o := Options{Drift: drift, Log: logged}
 					enter(t, s, l, o, "holder", func(w *Worker) {
 						must(t, w.Run(func(tx *Tx) error {
-							return errors.Join(tx.Lock(a),
-								tx.Write(a, []byte("new")))
+							return errors.Join(tx.Lock(a), tx.Write(a, []byte("new")))
 						}))
 					})
 					what := fmt.Sprintf("a clock that is set by %v at verb %d, and a holder that stands still "+
-						"for %v, with a log: %v",
-						by, verb, share*drift/10, logged)
+						"for %v, with a log: %v", by, verb, share*drift/10, logged)
 					enter(t, s, l, o, "observer", func(w *Worker) {
 						for s.Now() < 10*time.Microsecond {
 							w.ep.Sleep(time.Microsecond)

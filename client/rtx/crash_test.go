@@ -30,8 +30,7 @@ const flyMost = 300 * time.Microsecond
 
 // scenes are what the first client does.
 var scenes = []string{"transfer", "touch", "locked touch", "locked transfer", "make", "drop", "touch with a log",
-	"lock and read",
-	"touch listed"}
+	"lock and read", "touch listed"}
 
 func (c *scene) act(v *view) error {
 	a, b := v.Root(0), v.Root(1)
@@ -95,8 +94,7 @@ func (c *scene) play() (sent uint64, err error) {
 		return 0, err
 	}
 	s := sim.New(sim.Options{Seed: c.seed, Nodes: c.nodes, Memory: simMemory, Clients: 16, Handler: node.Serve,
-		Tear:    true,
-		Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
+		Tear: true, Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
 	defer s.Close()
 	k := newBank(l, 2)
 	k.Clock = s.Now

@@ -182,8 +182,7 @@ func (l *Layout) widths() error {
 	}
 	if l.sequenceBits < leastSequence || tag < leastTag {
 		return fmt.Errorf("%d clients leave %d bits of a lock for sequences, and %d units %d bits of a pointer "+
-			"for tags: %w",
-			l.Clients, l.sequenceBits, l.units*uint64(l.Nodes), tag, ErrShape)
+			"for tags: %w", l.Clients, l.sequenceBits, l.units*uint64(l.Nodes), tag, ErrShape)
 	}
 	l.maxSequence = 1<<narrow(l.sequenceBits, l.SequenceBits) - 1
 	l.maxTag = 1<<narrow(tag, l.TagBits) - 1

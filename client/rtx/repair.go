@@ -305,6 +305,5 @@ func (w *Worker) finishLog(c rdma.ClientID, s state) error {
 		return w.finishRecord(c, s)
 	}
 	return fmt.Errorf("client %d committed its transaction %d, and has no log of it at %v: %w", c, s.sequence(),
-		w.log(c),
-		client.ErrDamaged)
+		w.log(c), client.ErrDamaged)
 }

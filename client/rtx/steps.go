@@ -41,6 +41,5 @@ var Steps = []rdma.Step{
 	stepReadMeta, stepReadData, stepLockEarly, stepLock, stepValidate, stepDecide, stepSwapPointer, stepUnlock,
 	stepWriteData,
 	stepLetGo, stepRenew, stepAwait, stepFreeLock, stepAbort, stepSteal, stepReadLog, stepTakeOver, stepRecover,
-	stepResolve, stepReadTable,
-	stepClaimChunk, stepFreeChunk, stepScanChunk, stepScanObjects, stepReshapeChunk,
+	stepResolve, stepReadTable, stepClaimChunk, stepFreeChunk, stepScanChunk, stepScanObjects, stepReshapeChunk,
 }

@@ -27,8 +27,7 @@ func TestTrips(t *testing.T) {
 			n := trace.Trips(w.ep, func() { must(t, w.Run(f)); must(t, w.land()) })
 			if n.Trips != trips || n.Reads != reads || n.Writes != writes || n.Atomics != atomics {
 				t.Errorf("%d nodes: %s took %d trips, %d READs, %d WRITEs, %d atomics, want %d, %d, %d, %d", nodes,
-					what,
-					n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
+					what, n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
 			}
 		}
 		// Metadata, then data with the metadata again. A second object's data

@@ -165,8 +165,7 @@ func (c *checker) node(r btree.Ref, level int, lower, upper []byte, last bool) e
 		return nil
 	case !bytes.Equal(h.Lower, lower) || h.Last != last || !last && !bytes.Equal(h.Upper, upper):
 		c.r.Damaged("node %#x of level %d has the keys from %.40q to %.40q (last: %v), and its parent says "+
-			"%.40q to %.40q (%v)",
-			r, level, h.Lower, h.Upper, h.Last, lower, upper, last)
+			"%.40q to %.40q (%v)", r, level, h.Lower, h.Upper, h.Last, lower, upper, last)
 	case c.begun[level] && c.last[level] != r:
 		c.r.Damaged("node %#x of level %d follows one whose sibling is %#x", r, level, c.last[level])
 	}

@@ -16,8 +16,7 @@ import (
 // and merges down to an empty root.
 func tiny(format string, nodes int) pool {
 	return sized(Shape{Format: format, Nodes: nodes, Records: 200, NodeBytes: 160, KeyBytes: 20, ValueBytes: 200,
-		Clients: 24, Workers: 2,
-		Timeout: 100 * time.Millisecond, Lease: time.Millisecond})
+		Clients: 24, Workers: 2, Timeout: 100 * time.Millisecond, Lease: time.Millisecond})
 }
 
 // explored is the store as the explorer sees it: with a keeper, or with only the workers to repair
@@ -25,8 +24,7 @@ func tiny(format string, nodes int) pool {
 func explored(format string, kept bool) *explore.Subject {
 	s := &explore.Subject{
 		Name: format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 100 * time.Millisecond, Lone: true,
-		Scans:  true,
-		Memory: func(s explore.Shape) (uint64, error) { return tiny(format, s.Nodes).Memory, nil },
+		Scans: true, Memory: func(s explore.Shape) (uint64, error) { return tiny(format, s.Nodes).Memory, nil },
 		Format: func(f rdma.Fabric, s explore.Shape) error { return tiny(format, s.Nodes).make(f) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
 			if !cache {

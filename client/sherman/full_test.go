@@ -19,8 +19,7 @@ func TestFull(t *testing.T) {
 func full(t *testing.T, format string, values int) {
 	t.Run(fmt.Sprintf("values of %d bytes", values), func(t *testing.T) {
 		f := memPool(t, sized(Shape{Format: format, Nodes: 2, Records: 1500, NodeBytes: 512, KeyBytes: 16,
-			ValueBytes: values,
-			Clients:    8, Workers: 3}))
+			ValueBytes: values, Clients: 8, Workers: 3}))
 		var all []*Store
 		for range 3 {
 			all = append(all, storeOn(t, f, Options{}))

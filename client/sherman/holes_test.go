@@ -265,8 +265,7 @@ func trips(t *testing.T, format string) {
 		{"GET of a key that is not there", s, 1, func(s *Store) error { return none(getOnly(s, "key100x")) }},
 		{"UPDATE", s, of(2, 3), func(s *Store) error { return s.Update([]byte("key100"), shortValue) }},
 		{"INSERT of a key that is there", s, 1, func(s *Store) error {
-			return none(s.Insert([]byte("key100"),
-				shortValue))
+			return none(s.Insert([]byte("key100"), shortValue))
 		}},
 		{"DELETE", s, of(2, 3), func(s *Store) error { return s.Delete([]byte("key102")) }},
 		{"INSERT", s, of(2, 3), func(s *Store) error { return s.Insert([]byte("key102"), shortValue) }},
@@ -278,8 +277,7 @@ func trips(t *testing.T, format string) {
 		// metadata of each before.
 		{"GET, no cache", bare, of(2*2, 2), func(s *Store) error { return getOnly(s, "key100") }},
 		{"UPDATE, no cache", bare, of(2+3, 1+4), func(s *Store) error {
-			return s.Update([]byte("key100"),
-				shortValue)
+			return s.Update([]byte("key100"), shortValue)
 		}},
 		{"GET, beside, no cache", bare, of(2*3, 3), func(s *Store) error { return getOnly(s, "long1") }},
 	} {
@@ -343,8 +341,7 @@ func allocations(t *testing.T, format string) {
 		"UPDATE, beside": func(key []byte, n int) error { key[5] |= 1; return s.Update(key, long) },
 		"UPDATE":         func(key []byte, n int) error { key[5] &^= 1; return s.Update(key, short) },
 		"SCAN": func(key []byte, n int) error {
-			return s.Scan(key, 30,
-				func(_, _ []byte) bool { return true })
+			return s.Scan(key, 30, func(_, _ []byte) bool { return true })
 		},
 		"DELETE, INSERT": func(key []byte, n int) error {
 			if err := s.Delete(key); err != nil {

@@ -29,8 +29,7 @@ type rtxPool struct {
 func newRTXPool(p *Params, nodes int) (*rtxPool, error) {
 	l, err := rtx.NewLayout(rtx.Shape{
 		Nodes: nodes, Base: node.HeaderBytes, Memory: p.Memory, Clients: p.Clients, Roots: 1, Objects: p.Objects,
-		Sizes:  p.sizes(),
-		Writes: mostWrites, Chunk: p.Chunk, Spare: p.Spare,
+		Sizes: p.sizes(), Writes: mostWrites, Chunk: p.Chunk, Spare: p.Spare,
 	})
 	if err != nil {
 		return nil, shapeError(err)
@@ -222,9 +221,8 @@ func (o *rtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (au
 		r.Waits("%d chunks of memory of clients that are gone", u.Lost)
 	}
 	return audit{objects: uint64(u.Objects), unfinished: u.Unfinished > 0, facts: []fact{
-			{"buffers", u.Buffers}, {"buffers that are used", u.Named},
-			{"locks of transactions that are over", u.Over}}},
-		err
+		{"buffers", u.Buffers}, {"buffers that are used", u.Named},
+		{"locks of transactions that are over", u.Over}}}, err
 }
 
 func (o *rtxObjects) counts(to []telemetry.Counter) []telemetry.Counter { return o.w.Counts(to) }

@@ -211,12 +211,10 @@ var crashes = []crash{
 	{"insert", "b", 8, func(r *check.Recorder) error { return r.Insert([]byte("a"), value(1, 8)) }},
 	{"insert, beside", "b", 8, func(r *check.Recorder) error { return r.Insert([]byte("a"), value(1, 60)) }},
 	{"insert that splits the root", "bd", 8, func(r *check.Recorder) error {
-		return r.Insert([]byte("c"),
-			value(1, 60))
+		return r.Insert([]byte("c"), value(1, 60))
 	}},
 	{"insert that splits a leaf", "abdf", 30, func(r *check.Recorder) error {
-		return r.Insert([]byte("c"),
-			value(1, 8))
+		return r.Insert([]byte("c"), value(1, 8))
 	}},
 	{"insert that splits three levels", "bcegikmoqsuwyz", 8,
 		func(r *check.Recorder) error { return r.Insert([]byte("d"), value(1, 60)) }},

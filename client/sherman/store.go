@@ -212,8 +212,7 @@ func (s *Store) Close() error {
 func (s *Store) begin(key, value []byte) error {
 	if len(key) > s.KeyBytes || len(value) > s.ValueBytes {
 		return fmt.Errorf("a key of %d bytes, a value of %d: the pool takes %d and %d: %w", len(key), len(value),
-			s.KeyBytes,
-			s.ValueBytes, client.ErrTooLarge)
+			s.KeyBytes, s.ValueBytes, client.ErrTooLarge)
 	}
 	s.key, s.value = key, value
 	s.objects.span()

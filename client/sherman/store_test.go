@@ -53,8 +53,7 @@ func both(t *testing.T, f func(t *testing.T, format string)) {
 // small is a tree of nodes for few keys, so that it has levels soon.
 func small(format string, nodes, records, values int) pool {
 	return sized(Shape{Format: format, Nodes: nodes, Records: uint64(records), NodeBytes: 512, KeyBytes: 32,
-		ValueBytes: values,
-		Clients:    64, Timeout: 20 * time.Second})
+		ValueBytes: values, Clients: 64, Timeout: 20 * time.Second})
 }
 
 func harness(p pool, o Options) storetest.Harness {

@@ -233,8 +233,7 @@ func (l *layout) widths() error {
 	tag := kindShift - l.blockBits
 	if tag < leastTag {
 		return fmt.Errorf("%d pairs leave %d bits of a slot for tags: want %d: %w", l.blocks*uint64(l.nodes), tag,
-			leastTag,
-			ErrParams)
+			leastTag, ErrParams)
 	}
 	if l.TagBits > 0 {
 		tag = min(tag, l.TagBits)

@@ -153,9 +153,8 @@ func (m *memory) open(s *Store) {
 		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, empty: make([]bool, s.nodes), turn: int(s.id),
 		stats: m.stats,
 		table: chunks.Client{
-			Endpoint: s.ep, ID: s.id, Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk,
-				Free: stepFreeChunk},
-			Do: s.do, Drop: s.drop,
+			Endpoint: s.ep, ID: s.id, Do: s.do, Drop: s.drop,
+			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
 		quarantine: min(longestFlight/time.Duration(s.maxTag+1), mostQuarantine),
 		keep:       min(max(all/128, 1), keepChunks), batch: min(max(all/64, 1), claimAtOnce),

@@ -79,8 +79,7 @@ func TestTrips(t *testing.T) {
 			})
 			if n.Trips != trips || n.Reads != reads || n.Writes != writes || n.Atomics != atomics {
 				t.Errorf("%d nodes: %s took %d trips, %d READs, %d WRITEs, %d atomics, want %d, %d, %d, %d", nodes,
-					what,
-					n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
+					what, n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
 			}
 		}
 		get := func(s *Store) error { _, err := s.Get(key(1)); return err }

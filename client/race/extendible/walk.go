@@ -171,8 +171,7 @@ func (l *layout) decode(suffix, version uint64, p []byte) (s subtable, ok bool, 
 		return s, true, nil
 	}
 	return s, false, fmt.Errorf("the entry of suffix %d, %#x, has local depth %d, place %d: %w", suffix, version,
-		s.depth,
-		s.place, client.ErrDamaged)
+		s.depth, s.place, client.ErrDamaged)
 }
 
 // readGroups reads groups of a subtable, and calls f with each word, headers

@@ -87,16 +87,14 @@ func NewFormat(nodeBytes, keyBytes, margin int) (*Format, error) {
 	f := &Format{NodeBytes: nodeBytes, KeyBytes: keyBytes, Margin: margin}
 	if keyBytes < 1 || keyBytes > MaxKey || margin < 0 || nodeBytes >= 1<<16 {
 		return nil, fmt.Errorf("keys of %d bytes, margins of %d, nodes of %d: want keys of 1 to %d bytes, and "+
-			"nodes below 64 KiB: %w",
-			keyBytes, margin, nodeBytes, MaxKey, ErrFormat)
+			"nodes below 64 KiB: %w", keyBytes, margin, nodeBytes, MaxKey, ErrFormat)
 	}
 	f.entries = fencesAt + 2*keyBytes
 	f.slot = 2*margin + slotHeader + keyBytes + Inline
 	f.slots = (nodeBytes - f.entries) / f.slot
 	if least := f.entries + leastEntries*max(f.slot, directoryBytes+f.recordBytes(keyBytes)); nodeBytes < least {
 		return nil, fmt.Errorf("nodes of %d bytes have no room for %d entries with keys of %d: want %d at least: %w",
-			nodeBytes,
-			leastEntries, keyBytes, least, ErrFormat)
+			nodeBytes, leastEntries, keyBytes, least, ErrFormat)
 	}
 	return f, nil
 }

@@ -149,8 +149,7 @@ func newFormat(nodeBytes, keyBytes, valueBytes int) (*format, error) {
 	f.slots, f.children = (nodeBytes-f.body)/f.slot, (nodeBytes-f.body)/f.child
 	if nodeBytes < f.body+leastEntries*f.slot {
 		return nil, fmt.Errorf("nodes of %d bytes have no room for %d entries with keys of %d: want %d at least: %w",
-			nodeBytes,
-			leastEntries, keyBytes, f.body+leastEntries*f.slot, ErrParams)
+			nodeBytes, leastEntries, keyBytes, f.body+leastEntries*f.slot, ErrParams)
 	}
 	f.blockBytes = (blockHeader + f.keyRoom + valueBytes + 63) &^ 63
 	return f, nil

@@ -171,8 +171,7 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	if p.Locks < 1 || p.Locks > MaxLocks || p.Nodes < 1 || p.Nodes > mostObjects || p.Blocks < 0 ||
 		p.Blocks > mostObjects || p.Timeout <= 0 {
 		return nil, fmt.Errorf("%d locks, %d nodes, %d blocks, a timeout of %v: want 1 to %d locks, up to %d "+
-			"objects, and a timeout: %w",
-			p.Locks, p.Nodes, p.Blocks, p.Timeout, MaxLocks, mostObjects, ErrParams)
+			"objects, and a timeout: %w", p.Locks, p.Nodes, p.Blocks, p.Timeout, MaxLocks, mostObjects, ErrParams)
 	}
 	l := &layout{Params: p, format: *f, nodes: nodes}
 	at := uint64(locks0 + 8*p.Locks)

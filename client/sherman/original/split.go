@@ -32,8 +32,7 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 		return err
 	}
 	s.order = l.pairs(s.order[:0])
-	place, _ := slices.BinarySearchFunc(s.order, key, func(i int,
-		key []byte) int {
+	place, _ := slices.BinarySearchFunc(s.order, key, func(i int, key []byte) int {
 		return bytes.Compare(l.key(i), key)
 	})
 	// order has slots in the order of their keys, and isNew for the pair that is

@@ -173,8 +173,7 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 func (s *Store) begin(key, value []byte) error {
 	if len(key) > s.KeyBytes || len(value) > s.ValueBytes {
 		return fmt.Errorf("a key of %d bytes, a value of %d: the pool takes %d and %d: %w", len(key), len(value),
-			s.KeyBytes,
-			s.ValueBytes, client.ErrTooLarge)
+			s.KeyBytes, s.ValueBytes, client.ErrTooLarge)
 	}
 	s.span()
 	return nil
