@@ -218,6 +218,8 @@ func (tx *Tx) abort() {
 		if b == nil {
 			b = w.ep.Batch()
 		}
+		// The version that was there comes back with the same data, since the
+		// body was not written.
 		op := b.CompareSwap(o.at, uint64(o.lock), uint64(o.seen))
 		// The CAS that takes the lock may be in flight. The release follows it,
 		// and is done once more when nothing is in flight.

@@ -45,10 +45,14 @@ const HeaderBytes = 32
 // body is what follows the lock of an object. data is a part of what it was
 // decoded from.
 type body struct {
+	// version is that of the data: the transaction that wrote it.
 	version Version
-	there   bool
-	life    uint64
-	data    []byte
+	// there: there is an object. A place without one has a body, too, once it was
+	// used.
+	there bool
+	// life is that of the object's Ref.
+	life uint64
+	data []byte
 }
 
 // bodyBytes returns the size of a body, from its checksum on.

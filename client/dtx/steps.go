@@ -4,20 +4,24 @@ import "github.com/farkv/farkv/node/rdma"
 
 // The steps of transactions.
 const (
-	stepRead     rdma.Step = "read an object"
-	stepAgain    rdma.Step = "look again" // at what was read before, behind a READ
+	stepRead rdma.Step = "read an object"
+	// It reads the locks of what was read before, behind a READ.
+	stepAgain    rdma.Step = "look again"
 	stepValidate rdma.Step = "validate"
 	stepLock     rdma.Step = "lock"
-	stepLog      rdma.Step = "write the log" // it decides
-	stepCommit   rdma.Step = "write and unlock"
-	stepLetGo    rdma.Step = "let go" // of locks, of a transaction that is not committed
+	// It decides.
+	stepLog    rdma.Step = "write the log"
+	stepCommit rdma.Step = "write and unlock"
+	// It releases the locks of a transaction that is not committed.
+	stepLetGo rdma.Step = "let go"
 )
 
 // The steps of waits, recovery and memory.
 const (
-	stepAwait      rdma.Step = "await a lock"
-	stepReadUnder  rdma.Step = "read a version under a lock"
-	stepFreeLock   rdma.Step = "free a lock" // of a transaction that is over
+	stepAwait     rdma.Step = "await a lock"
+	stepReadUnder rdma.Step = "read a version under a lock"
+	// It releases a lock of a transaction that is over.
+	stepFreeLock   rdma.Step = "free a lock"
 	stepClaim      rdma.Step = "claim a log"
 	stepReadLog    rdma.Step = "read a log"
 	stepReadLocks  rdma.Step = "read the locks of a log"

@@ -172,6 +172,7 @@ func (s *Store) replace(tx transaction) error {
 	if err != nil {
 		return movedIfGone(err)
 	}
+	// The object is locked, so what is decided here holds until the commit.
 	key, _, ok := btree.DecodeValue(p)
 	if !ok || string(key) != string(s.key) {
 		return errMoved

@@ -29,6 +29,7 @@ func (s *Store) descend() error {
 		if arrived || err != nil {
 			return err
 		}
+		// The part that did not fit was forgotten, so the next try reads it.
 		s.stats.Stale++
 		if s.objects.over() {
 			return errTime
@@ -87,6 +88,7 @@ func (s *Store) walk() (bool, error) {
 		s.way[level] = ref
 		above, ref = ref, h.Child(h.Place(s.key))
 		if level == 1 {
+			// The leaf itself is not read here: operations read or lock it.
 			s.parent, s.way[0] = n, ref
 			return true, nil
 		}

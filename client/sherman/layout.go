@@ -66,9 +66,11 @@ type Params struct {
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
 type Shape struct {
-	Format     string // RTX or DTX
-	Nodes      int    // memory nodes
-	Memory     uint64
+	Format string // RTX or DTX
+	Nodes  int    // memory nodes
+	// Memory is the bytes of each memory node; 0: as many as the records need.
+	Memory uint64
+	// Records is the number of pairs that are expected.
 	Records    uint64
 	NodeBytes  int // default 1,024
 	KeyBytes   int // default 24
@@ -77,7 +79,8 @@ type Shape struct {
 	// Workers is the number of clients that write at the same time; default 16.
 	Workers int
 	Timeout time.Duration // default 2 s
-	Lease   time.Duration // of RTX; default 8 ms
+	// Lease is of RTX; default 8 ms.
+	Lease time.Duration
 }
 
 // What a Shape that leaves it open has, and what it may have at most.
@@ -259,8 +262,11 @@ func (p *Params) largest() int {
 // layout is a pool as all of its clients see it. It does not change after place.
 type layout struct {
 	Params
-	store  string
-	nodes  int
+	// store is RTX or DTX.
+	store string
+	// nodes is the number of memory nodes.
+	nodes int
+	// format is that of nodes.
 	format *btree.Format
 	// library divides the pool's memory, as RTX or DTX does.
 	library library

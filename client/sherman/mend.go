@@ -14,6 +14,7 @@ import (
 // its identity can be used again. Nothing takes a dead node's place. ep stays the
 // caller's.
 func NewMender(ep rdma.Endpoint) (cluster.Mender, error) {
+	// The pool's header says which library its objects are of.
 	l, v, err := readLayout(ep)
 	var m cluster.Mender
 	if err == nil {

@@ -72,6 +72,7 @@ func (s *Store) merge(tx transaction) error {
 	s.cache.drop(left)
 	s.cache.drop(right)
 	s.cache.drop(s.way[s.level+1])
+	// The right node's object is freed with the entry that names it.
 	if err := tx.free(right); err != nil {
 		return err
 	}
@@ -84,6 +85,7 @@ func (s *Store) merge(tx transaction) error {
 		}
 		return tx.write(s.way[s.height], s.node)
 	}
+	// The left node gets what both had, in the same transaction.
 	if err := tx.write(left, s.node); err != nil {
 		return err
 	}
@@ -113,6 +115,8 @@ func (s *Store) join(tx transaction, left, right btree.Ref, separator []byte) (f
 		// All keys of the left leaf are below those of the right one.
 		s.pairs = b.Pairs(a.Pairs(s.pairs[:0]))
 		n, all := len(s.pairs), s.format.Slots()
+		// A full node would be split again soon. An empty one is merged in any
+		// case.
 		if n > all || n*fewShare > all*mergedShare && a.Count() > 0 && a.Count() < n {
 			return false, nil
 		}

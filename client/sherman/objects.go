@@ -119,7 +119,8 @@ type known[R ~uint64, M any] struct {
 	metas *locations.Cache[M]
 	// met are the objects that the running transaction has met.
 	met []R
-	tx  libraryTx[R, M]
+	// tx is the transaction that runs.
+	tx libraryTx[R, M]
 	// late: the transaction locks nothing before it commits: see EarlyLocks.
 	late bool
 }

@@ -104,6 +104,8 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 		return false, err
 	}
 	for i := range c.leaves {
+		// The leaves were read side by side, each by itself: they may be of
+		// different moments.
 		l, ok := s.format.DecodeLeaf(c.bytes[i*s.format.NodeBytes:][:s.format.NodeBytes])
 		if !ok || !c.there[i] || l.Side(c.from) != 0 {
 			// The parent is outdated, or the leaf has changed since.
@@ -116,6 +118,8 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 			}
 			return true, nil
 		}
+		// A leaf is a state that existed, so its pairs are yielded without
+		// another look.
 		whole, err := s.scanLeaf(l, n, yield)
 		switch {
 		case err != nil:

@@ -46,6 +46,7 @@ func (s *Store) divide(tx transaction, level int, separator []byte) error {
 	}
 	// The new node's name is known only now.
 	btree.SetSibling(s.node, right)
+	// The node keeps its object and becomes the left half.
 	if level < s.height {
 		if err := tx.write(s.way[level], s.node); err != nil {
 			return err

@@ -174,6 +174,7 @@ func (l *layout) over(ep rdma.Endpoint, o objects, budget int) *Store {
 	s := &Store{layout: l, ep: ep, objects: o, cache: newCache(l.format, budget)}
 	s.node, s.right = make([]byte, l.format.NodeBytes), make([]byte, l.format.NodeBytes)
 	s.blank = make([]byte, l.format.NodeBytes)
+	// An empty leaf without fences: all keys belong to it.
 	l.format.WriteLeaf(s.blank, btree.Header{Last: true}, nil)
 	s.takeNode, s.takeLeaf, s.takeValue = s.onNode, s.onLeaf, s.onValue
 	s.insertTx, s.updateTx, s.replaceTx, s.deleteTx, s.mergeTx = s.insert, s.update, s.replace, s.remove, s.merge

@@ -100,6 +100,8 @@ func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err err
 			if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 				return 0, sampled, err
 			}
+			// p is nil for an object that changes or is gone, which decodes as no
+			// node.
 			if leaf, ok := l.format.DecodeLeaf(p); ok {
 				read, count = read+1, count+leaf.Count()
 			} else if n, ok := l.format.DecodeInternal(p); ok {

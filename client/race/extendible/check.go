@@ -32,6 +32,8 @@ type checker struct {
 	// keys has slots by keys.
 	keys map[string]string
 
+	// These are counts for the report: left are slots that keys have left, and
+	// behind are buckets with a header of before a rehash.
 	pairs, bytes, left, behind, locks uint64
 }
 

@@ -110,6 +110,8 @@ func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 	b := s.ep.Batch()
 	defer s.drop(b)
 	s.write(b)
+	// The order of WRITE and READs does not matter: both are complete before the
+	// next step.
 	view := o.at.ReadAt(b, s.subtableAt(a.subtable.place))
 	if err := s.do(stepReadBuckets, b); err != nil {
 		return a, err

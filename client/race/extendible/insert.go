@@ -48,6 +48,7 @@ var errGaveWay = errors.New("gave way")
 // operation's block back to the memory, whatever happens.
 func (s *Store) insert() error {
 	o := &s.op
+	// find also picks an empty slot.
 	o.insert = true
 	for r := s.pace; ; {
 		err := s.insertOnce()
@@ -63,6 +64,7 @@ func (s *Store) insert() error {
 			s.memory.settle(o.block, err)
 			return err
 		}
+		// The proposal is in no slot, so the block is free again.
 		if !r.Again() {
 			s.memory.unused(o.block)
 			return errTime
@@ -233,6 +235,7 @@ func (s *Store) rivals(a *slotAt) (fate, error) {
 // the key is not there is another key's, and is left out.
 func (s *Store) compete(a slotAt) (fate, error) {
 	o := &s.op
+	// Pairs of the same fingerprint are READ to compare their keys.
 	b := s.ep.Batch()
 	defer s.drop(b)
 	for i, w := range o.again {

@@ -284,6 +284,7 @@ func (m *memory) used(b block, slot race.Slot) {
 func (m *memory) replaced(w word) {
 	n, index, i := m.chunkOf(m.block(w))
 	at := m.pairs.Word(n, index)
+	// The block is in a chunk of the worker's, so it knows without a scan.
 	if c := m.held[at]; c != nil {
 		if c.blocks[i] == blockUsed {
 			m.push(block{chunk: c, i: i, number: m.block(w), tag: m.tag(w) + 1})
@@ -506,6 +507,7 @@ func (m *memory) claimLeft(some []chunks.Chunk) (found int, err error) {
 // or what a client had taken and not used. The error wraps client.ErrFull.
 func (m *memory) takeSubtable(home int) (uint64, error) {
 	if n := len(m.spare); n > 0 {
+		// An earlier rehash has taken it, and another client was faster.
 		place := m.spare[n-1]
 		m.spare = m.spare[:n-1]
 		return place, nil
@@ -548,6 +550,8 @@ func (m *memory) claimSubtable(n int) (place uint64, err error) {
 			return false, err
 		}
 		mine := m.place(n, got[0].Index)
+		// The client that had the memory may have made a subtable of it. Its
+		// header says which entry to ask.
 		named, err := m.s.named(mine)
 		switch {
 		case err != nil:

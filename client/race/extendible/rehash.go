@@ -60,12 +60,14 @@ func (s *Store) makeRoom(in subtable) error {
 	// The new subtable is to be on the node of its entry, so that rehashes spread
 	// over the nodes.
 	place, err := s.memory.takeSubtable(int(in.child() % uint64(s.nodes)))
+	// There may still be slots to be swept.
 	if errors.Is(err, client.ErrFull) {
 		return s.sweepOnly(in, err)
 	}
 	if err != nil {
 		return err
 	}
+	// The memory is the client's until the rehash is decided.
 	r := rehash{s: s, from: in, to: place}
 	split, err := s.directory.shared.split(&r)
 	switch {
@@ -162,6 +164,7 @@ type rehash struct {
 // written, again and again.
 func (r *rehash) copy() error {
 	r.renewed = r.s.ep.Now()
+	// What is copied is what the slots have behind the lock.
 	image, err := r.survey()
 	if err != nil {
 		return err
@@ -184,6 +187,7 @@ func (r *rehash) survey() (image []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// Slots that do not move are empty in the new subtable.
 	image = make([]byte, len(r.words))
 	for at := 0; at < len(image); at += bytesPerWord {
 		w := slotWord{race.Slot(at / bytesPerWord), word(le.Uint64(r.words[at:]))}

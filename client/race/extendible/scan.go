@@ -206,6 +206,8 @@ func (s *Store) named(place uint64) (bool, error) {
 	b := s.ep.Batch()
 	op := b.Read(s.subtableAt(place), race.HeaderBytes)
 	err := s.do(stepReadSubtable, b)
+	// A subtable's memory says in its first word to which suffix it belongs, or
+	// was to belong.
 	h := race.Header(op.Word(0))
 	s.drop(b)
 	if err != nil || h.Suffix() >= 1<<s.Depth {

@@ -16,15 +16,20 @@ const (
 	// These are pairs with the key's fingerprint. The look behind the buckets is
 	// in the same batch.
 	stepReadPairs rdma.Step = "read pairs"
-	stepSwapSlot  rdma.Step = "cas slot"
+	// The CAS of UPDATE and DELETE.
+	stepSwapSlot rdma.Step = "cas slot"
 	// The look at lock and pointer, behind a slot's CAS.
-	stepLook    rdma.Step = "look"
+	stepLook rdma.Step = "look"
+	// An INSERT puts its proposal into an empty slot.
 	stepPropose rdma.Step = "propose"
 	// This is an INSERT that has proposed. The look is in the same batch.
-	stepReadAgain  rdma.Step = "read buckets again"
+	stepReadAgain rdma.Step = "read buckets again"
+	// An INSERT reads the pairs that may have its key, live or proposed.
 	stepReadRivals rdma.Step = "read rivals"
-	stepEndRival   rdma.Step = "end a rival"
-	stepFinalize   rdma.Step = "finalize"
+	// An INSERT makes another one's proposal void.
+	stepEndRival rdma.Step = "end a rival"
+	// An INSERT makes its proposal live.
+	stepFinalize rdma.Step = "finalize"
 	// A DELETE does it in the background.
 	stepClear rdma.Step = "clear a slot"
 	// It READs slots again, behind a rehash, or when an outcome is unknown.
@@ -33,19 +38,26 @@ const (
 
 // The steps of the directory, of rehashes and of memory.
 const (
+	// These are READs of entries and descriptors that a client does not know, or
+	// no longer.
 	stepReadEntry rdma.Step = "read entry"
 	// Only the original has these two: it CASes an entry, and moves a slot into
 	// the new subtable and out of the old one.
-	stepSwapEntry     rdma.Step = "cas entry"
-	stepMoveSlot      rdma.Step = "move a slot"
-	stepReadSubtable  rdma.Step = "read subtable"
-	stepReadHashes    rdma.Step = "read hashes"
+	stepSwapEntry rdma.Step = "cas entry"
+	stepMoveSlot  rdma.Step = "move a slot"
+	// A rehash reads the words of the subtable, and then the headers of all
+	// pairs.
+	stepReadSubtable rdma.Step = "read subtable"
+	stepReadHashes   rdma.Step = "read hashes"
+	// A rehash writes the new subtable, which no entry names yet.
 	stepWriteSubtable rdma.Step = "write subtable"
 	// These are slots of keys that have moved.
-	stepSweepSlots  rdma.Step = "sweep slots"
-	stepReadTable   rdma.Step = "read a table of chunks"
-	stepClaimChunk  rdma.Step = "claim a chunk of pairs"
-	stepFreeChunk   rdma.Step = "free a chunk of pairs"
+	stepSweepSlots rdma.Step = "sweep slots"
+	// The tables' words say which client has each chunk.
+	stepReadTable  rdma.Step = "read a table of chunks"
+	stepClaimChunk rdma.Step = "claim a chunk of pairs"
+	stepFreeChunk  rdma.Step = "free a chunk of pairs"
+	// A client that looks for free blocks reads their headers.
 	stepScanHeaders rdma.Step = "scan pairs"
 	// These are slots that may name the pairs.
 	stepScanSlots rdma.Step = "scan slots"

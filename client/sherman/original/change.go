@@ -23,8 +23,10 @@ type fresh struct {
 
 // separator is an entry that an internal node of a level lacks.
 type separator struct {
+	// level is that of the internal node, key the lowest key of the child.
 	level int
 	key   []byte
+	// child is the new node. Its generation is that of its word, for the mark.
 	child pointer
 }
 
@@ -32,6 +34,8 @@ type separator struct {
 // it goes on there. A leaf that is locked is whole, and all of its slots are
 // steady: the holder before has written it back, or it was mended.
 func (s *Store) lockLeaf(key []byte, op operation, kind int) (leaf, error) {
+	// The node may be to the left of the right one: the fences of the locked node
+	// decide.
 	r, err := s.find(key, 0)
 	for err == nil {
 		var p []byte

@@ -39,6 +39,8 @@ type checker struct {
 	// due are blocks that a client has replaced, and is to free.
 	due map[ref]bool
 
+	// These are counts for the report; lagging are nodes that their parents do
+	// not name.
 	keys, leaves, empty, inner, lagging uint64
 }
 

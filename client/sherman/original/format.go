@@ -168,11 +168,17 @@ func checksum(p []byte, of uint64) uint32 {
 
 // header is what a node says of itself.
 type header struct {
-	version      uint16
-	level        int
+	// version is raised with each header that is written. Slots have the version
+	// as of which they were written.
+	version uint16
+	// level is 0 for a leaf.
+	level int
+	// The node has the keys from lower on, up to upper and without it.
 	lower, upper []byte
 	// last: there is no upper fence.
-	last              bool
+	last bool
+	// sibling is the next node of the level. leftmost is the child of an internal
+	// node with the keys below the first entry's.
 	sibling, leftmost ref
 	// count is the number of entries of an internal node, and bodySum their
 	// checksum.
@@ -544,6 +550,8 @@ func (f *format) writeBlock(p []byte, self, replaces pointer, key, value []byte)
 // block is a block that was read. key and value point into the bytes that it was
 // read into.
 type block struct {
+	// self names this use of the block, and replaces the block that this one took
+	// the place of.
 	self, replaces pointer
 	key, value     []byte
 }

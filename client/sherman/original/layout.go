@@ -47,11 +47,13 @@ type Params struct {
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
 type Shape struct {
-	Nodes      int // memory nodes
-	Records    uint64
-	NodeBytes  int // default 1,024
-	KeyBytes   int // default 24
-	ValueBytes int // longest value; default Inline
+	Nodes int // memory nodes
+	// Records is the number of pairs that are expected.
+	Records   uint64
+	NodeBytes int // default 1,024
+	KeyBytes  int // default 24
+	// ValueBytes is the length of the longest value; default Inline.
+	ValueBytes int
 	// Locks is 32,768 by default (section 4.3, and the released code).
 	Locks   int
 	Clients int

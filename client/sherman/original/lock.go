@@ -51,8 +51,10 @@ func (w lockWord) index() int { return int(uint32(w)) }
 
 // held is the lock that a worker has.
 type held struct {
-	r    ref
-	at   rdma.Addr
+	// r is the node, and at the address of its lock, which other nodes may share.
+	r  ref
+	at rdma.Addr
+	// word is what the worker has put there, or was about to.
 	word lockWord
 	// from is the word by which the lock was handed over, until it is known that
 	// the worker's own word has replaced it; 0: it was not handed over.
@@ -61,6 +63,7 @@ type held struct {
 	sent bool
 	// image is the node as it was read. It lies in batch.
 	image []byte
+	// batch is released by forget.
 	batch *rdma.Batch
 }
 

@@ -119,6 +119,8 @@ func (m *memory) pile(s *Store, a *arena, n int) *pile {
 // on another. It may wait for a quarantine to end. The error wraps
 // client.ErrFull.
 func (s *Store) take(a *arena, n int) (pointer, error) {
+	// The object should be on the memory node of what will name it, so that one
+	// doorbell writes both.
 	for i := range s.nodes {
 		p := s.memory.pile(s, a, (n+i)%s.nodes)
 		// There is nothing that may be used now.
@@ -173,6 +175,8 @@ func (s *Store) grab(a *arena, n int) error {
 		want = grabTrees
 	}
 	for looked := 0; looked < a.count && want > 0; {
+		// The words are read in runs from the cursor on, and around the table
+		// once.
 		run := min(grabRun, a.count-p.cursor)
 		b, words, err := s.read(stepGrab, rdma.At(n, a.words+uint64(p.cursor)*8), run*8)
 		if err != nil {
@@ -361,10 +365,13 @@ func (s *Store) then(j job) {
 // if another client has done it.
 func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 	for range mostChanges {
+		// Word and content are read in one batch, and may be of two moments: the
+		// CAS below expects the word.
 		w, k, err := s.wordOf(p)
 		if err != nil {
 			return false, err
 		}
+		// The block is free or used again.
 		if w.generation() != p.generation() {
 			// An attempt of this client may have done it, with an answer that was
 			// lost.

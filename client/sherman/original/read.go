@@ -92,6 +92,7 @@ func (s *Store) internalAt(r ref) (*cached, error) {
 			return nil, err
 		}
 		s.stats.Fetched++
+		// A node that is not whole is not cached.
 		n := s.cache.put(&s.format, r, p)
 		b.Release()
 		if n != nil {
@@ -111,6 +112,8 @@ func (s *Store) again(r ref, pace *kit.Retry) error {
 	if pace.Again() {
 		return nil
 	}
+	// The time is over. The lock's word says which client was about to write the
+	// node.
 	b, p, err := s.read(stepReadLocked, s.lockAt(r), 8)
 	if err != nil {
 		return err

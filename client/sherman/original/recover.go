@@ -114,6 +114,7 @@ func (s *Store) recoverLocks(c rdma.ClientID) error {
 			if lock.client() != c {
 				return nil
 			}
+			// The lock word names the node: several nodes share a lock.
 			r := makeRef(n, lock.index())
 			at := rdma.At(n, locks0+uint64(i)*8)
 			if lock.index() >= s.trees.count || s.lockAt(r) != at {
@@ -136,6 +137,8 @@ func (s *Store) recoverLock(r ref, at rdma.Addr, w lockWord) error {
 		return err
 	}
 	defer b.Release()
+	// The release follows the WRITE that mends the node, so a crash leaves the
+	// lock or a whole node.
 	m := s.ep.Batch()
 	defer m.Release()
 	if err := s.mend(m, p, r, w); err != nil {
@@ -258,6 +261,7 @@ func (s *Store) finishBlock(p pointer) (bool, error) {
 		return false, nil
 	}
 	named, err := s.names(key, p)
+	// It was the first value of its pair.
 	if err != nil || k.replaces == 0 {
 		return named, err
 	}

@@ -224,6 +224,7 @@ func (s *Store) valuesBeside(l *leaf, order []int) (*rdma.Batch, error) {
 				continue
 			}
 			p := pointer(l.value(slot))
+			// A slot that is steady and names no block is damage.
 			if err := s.sound(p); err != nil {
 				return nil, err
 			}

@@ -18,6 +18,7 @@ import (
 type debt struct {
 	open bool
 	held
+	// fresh is what the failed operation has taken.
 	fresh fresh
 	// flying is the batch that may be in flight; nil: nothing is.
 	flying *rdma.Batch
@@ -68,6 +69,7 @@ func (s *Store) settle() error {
 // trySettle is one try. It waits for the batch, reads the lock, and mends the
 // node if the worker has the lock. An error leaves the debt open.
 func (s *Store) trySettle() error {
+	// First nothing may be in flight any more.
 	d := &s.debt
 	if d.flying != nil {
 		if err := s.ep.Wait(d.flying, rdma.All, max(s.until-s.ep.Now(), 1)); err != nil && !d.flying.Finished() {
@@ -250,8 +252,10 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 		case !l.whole(i):
 			return fmt.Errorf("slot %d of leaf %v is torn, and its lock %#x says that none was written: %w", i, r,
 				uint64(w), client.ErrDamaged)
+		// A split has moved this pair, and did not come to free its slot.
 		case kind != slotFree && l.beyond(l.key(i)):
 			kind = slotFree
+		// The slot is of the header's version already.
 		case le.Uint16(slot[slotVersionAt:]) == h.version:
 			continue
 		}

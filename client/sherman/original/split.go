@@ -39,6 +39,8 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 	// inserted.
 	const isNew = -1
 	s.order = slices.Insert(s.order, place, isNew)
+	// stay counts the pairs that stay, the new one among them if it belongs
+	// there.
 	stay := len(s.order) / 2
 	if l.last && place == len(s.order)-1 {
 		stay = place
@@ -57,6 +59,8 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 	h.version, h.lower = 1, separator
 	p := b.Alloc(s.nodeBytes)
 	s.writeNode(p, right.ref(), &h)
+	// The checksums of slots depend on the node, so those that move are written
+	// anew.
 	r := leaf{h, &s.format, p, right.ref()}
 	for n, i := range s.order[stay:] {
 		if i == isNew {
@@ -243,6 +247,7 @@ func (s *Store) splitInternal(b *rdma.Batch, n *internal, r ref, h *header, p []
 	if err != nil {
 		return err
 	}
+	// up is the entry that goes to the level above.
 	up := len(s.entries) / 2
 	if n.last && at == len(s.entries)-1 { // keys come in order
 		up = at - 1

@@ -8,25 +8,47 @@ import (
 )
 
 const (
-	// These are the steps of the protocol, as traces show them. A fault can be
-	// set to one of them.
-	stepMake       rdma.Step = "make root"
-	stepReadRoot   rdma.Step = "read root"
-	stepReadNode   rdma.Step = "read internal node"
-	stepReadLeaf   rdma.Step = "read leaf"
-	stepReadValue  rdma.Step = "read value"
-	stepLock       rdma.Step = "lock"
+	// The steps of the protocol, as traces show them. A fault can be set to one
+	// of them.
+	//
+	// stepMake writes the first root into a new pool.
+	stepMake rdma.Step = "make root"
+	// stepReadRoot reads the word that names the root.
+	stepReadRoot rdma.Step = "read root"
+	// stepReadNode reads an internal node that is not cached.
+	stepReadNode rdma.Step = "read internal node"
+	// stepReadLeaf reads leaves without a lock.
+	stepReadLeaf rdma.Step = "read leaf"
+	// stepReadValue reads blocks that leaves name.
+	stepReadValue rdma.Step = "read value"
+	// stepLock is the CAS that takes a lock, with the READ of the node if the
+	// lock was handed over.
+	stepLock rdma.Step = "lock"
+	// stepReadLocked reads a node behind the CAS of its lock, or the lock of a
+	// node that is not whole.
 	stepReadLocked rdma.Step = "read locked node"
-	stepWriteBack  rdma.Step = "write back"
-	stepRelease    rdma.Step = "release"
-	stepWriteFar   rdma.Step = "write to another memory node"
-	stepSetRoot    rdma.Step = "set root"
-	stepGrab       rdma.Step = "grab memory"
-	stepMark       rdma.Step = "mark memory"
-	stepClaim      rdma.Step = "claim value"
-	stepSettle     rdma.Step = "settle"
-	stepRecover    rdma.Step = "recover client"
-	stepSurvey     rdma.Step = "survey"
+	// stepWriteBack writes to the locked node, and releases the lock.
+	stepWriteBack rdma.Step = "write back"
+	// stepRelease releases a lock without a write.
+	stepRelease rdma.Step = "release"
+	// stepWriteFar writes a block or a new node to another memory node, before
+	// what names it.
+	stepWriteFar rdma.Step = "write to another memory node"
+	// stepSetRoot is the CAS of the root's word.
+	stepSetRoot rdma.Step = "set root"
+	// stepGrab reads words of objects, and takes those that are free.
+	stepGrab rdma.Step = "grab memory"
+	// stepMark changes words of objects in the background, or frees objects.
+	stepMark rdma.Step = "mark memory"
+	// stepClaim takes the block of a pair that is to be deleted.
+	stepClaim rdma.Step = "claim value"
+	// stepSettle finds out and finishes what a failed operation has left.
+	stepSettle rdma.Step = "settle"
+	// stepRecover does the same for a dead client.
+	stepRecover rdma.Step = "recover client"
+	// stepSurvey reads words of locks and objects, and nodes, for recoveries and
+	// checks.
+	stepSurvey rdma.Step = "survey"
 )
 
 // Steps are the steps of the protocol that operations and recoveries take.

@@ -33,7 +33,8 @@ type Waiter struct {
 // worker waits for or holds. A worker is in one line at most.
 type LocalLocks struct {
 	// most bounds the hand-overs in a row.
-	most  int
+	most int
+	// lines has those with a waiter, by the address of the lock.
 	lines map[uint64]*line
 	// spare has lines that are used again.
 	spare []*line
@@ -41,6 +42,7 @@ type LocalLocks struct {
 
 // line is the line in front of a lock. first has its turn.
 type line struct {
+	// lock is the address of the lock.
 	lock  uint64
 	first *Waiter
 	last  *Waiter
