@@ -225,16 +225,16 @@ func (tx *Tx) abort() {
 		// and is done once more when nothing is in flight.
 		if o.unsure {
 			op.Fence = true
-			w.owed = append(w.owed, swap{o.at, o.lock, o.seen})
+			w.pendingReleases = append(w.pendingReleases, swap{o.at, o.lock, o.seen})
 		}
 		o.lock, o.unsure = 0, false
 	}
 	if b != nil {
 		if err := w.ep.Post(b.As(stepLetGo)); err != nil {
-			w.oweAll(b, func(*rdma.Op) bool { return true })
+			w.deferReleases(b, func(*rdma.Op) bool { return true })
 			b.Release()
 		} else {
-			w.flying = append(w.flying, b)
+			w.inFlight = append(w.inFlight, b)
 		}
 	}
 	tx.settled(false)

@@ -88,8 +88,8 @@ func (w *Worker) adoptHolder(f rdma.Fabric, c rdma.ClientID) error {
 	return nil
 }
 
-// estate is what a client has left, as it was read.
-type estate struct {
+// clientState is what a client has left, as it was read.
+type clientState struct {
 	// ended is the sequence up to which its transactions are over.
 	ended uint64
 	// used is as high as any sequence of the client.
@@ -132,7 +132,7 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	at := w.log(c).Add(claimAt)
 	_, _, yielded := w.swap(stepYieldLog, at, uint64(claim), uint64(claim.written()))
 	if yielded != nil {
-		w.owed = append(w.owed, swap{at, claim, claim.written()})
+		w.pendingReleases = append(w.pendingReleases, swap{at, claim, claim.written()})
 	}
 	if err = cmp.Or(err, yielded); err != nil {
 		return fmt.Errorf("recover client %d: %w", c, err)
@@ -155,7 +155,7 @@ func (w *Worker) recoverLost(c rdma.ClientID) error {
 // log at the same time could WRITE over what others have committed since. A claim
 // is a lock, and is free like one when its owner was recovered itself.
 //
-// If the CAS of the claim has an unknown outcome, its release is owed.
+// If the CAS of the claim has an unknown outcome, its release is pending.
 func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 	n, err := w.number()
 	if err != nil {
@@ -181,7 +181,7 @@ func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 	}
 	_, ok, err := w.swap(stepClaim, at, uint64(now), uint64(mine))
 	if err != nil {
-		w.owed = append(w.owed, swap{at, mine, mine.written()})
+		w.pendingReleases = append(w.pendingReleases, swap{at, mine, mine.written()})
 		return 0, err
 	}
 	if !ok {
@@ -236,7 +236,7 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 
 // survey reads what a client has left. Its ceiling is as high as any sequence
 // that it has used. The entries lie in the batch.
-func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e estate, err error) {
+func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e clientState, err error) {
 	ended, op := b.Read(w.log(c).Add(endedAt), 8), w.readRecord(b, c)
 	if err := w.do(stepReadLog, b); err != nil {
 		return e, fmt.Errorf("read the log: %w", err)

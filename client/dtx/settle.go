@@ -8,9 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mostOwed bounds the locks that a worker may hold without knowing, on nodes that
+// maxPendingReleases bounds the locks that a worker may hold without knowing, on nodes that
 // do not answer. With more of them it begins no other transaction.
-const mostOwed = 1 << 10
+const maxPendingReleases = 1 << 10
 
 // pending is a transaction of which the worker does not know whether its log was
 // written, or that it has not finished. Until it is resolved the worker begins no
@@ -68,9 +68,9 @@ func (w *Worker) resolveAll() (committed bool, failed error) {
 	return committed, failed
 }
 
-// resolve finds out the outcome of a transaction by its log, and ends it. All
-// locks that it held are owed afterwards: a replay has released those of a
-// committed one, so their CASes do nothing.
+// resolve finds out the outcome of a transaction by its log, and ends it. The
+// release of all locks that it held is pending afterwards: a replay has released
+// those of a committed one, so their CASes do nothing.
 func (w *Worker) resolve(p *pending) (committed bool, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -88,12 +88,12 @@ func (w *Worker) resolve(p *pending) (committed bool, err error) {
 	}
 	// A CAS that releases a lock which a replay has released finds another word,
 	// and does nothing.
-	w.owed = append(w.owed, p.held...)
+	w.pendingReleases = append(w.pendingReleases, p.held...)
 	return committed, nil
 }
 
 // settle waits for verbs that are in flight, resolves transactions that are
-// pending, and releases locks that are owed. Some locks may still be owed
+// pending, and releases locks that failed to be released. Some may be left
 // afterwards, on nodes that do not answer.
 func (w *Worker) settle() error {
 	if err := w.land(); err != nil {
@@ -109,53 +109,54 @@ func (w *Worker) settle() error {
 			}
 		}
 	}
-	err := w.releaseOwed()
+	err := w.releasePending()
 	if w.rejoin(err) {
-		err = w.releaseOwed()
+		err = w.releasePending()
 	}
-	if len(w.owed) > mostOwed {
+	if len(w.pendingReleases) > maxPendingReleases {
 		return err
 	}
 	return nil
 }
 
-// land waits for all verbs that are in flight. Releases that failed are owed from
-// then on.
+// land waits for all verbs that are in flight. Releases that failed are pending
+// from then on.
 func (w *Worker) land() error {
-	for len(w.flying) > 0 {
-		b := w.flying[len(w.flying)-1]
+	for len(w.inFlight) > 0 {
+		b := w.inFlight[len(w.inFlight)-1]
 		if err := w.ep.Wait(b, rdma.All, max(w.left(), 1)); err != nil && !b.Finished() {
 			return err
 		}
 		if b.Step() == stepLetGo {
-			w.oweAll(b, func(op *rdma.Op) bool { return op.Err != nil })
+			w.deferReleases(b, func(op *rdma.Op) bool { return op.Err != nil })
 		}
 		b.Release()
-		w.flying = w.flying[:len(w.flying)-1]
+		w.inFlight = w.inFlight[:len(w.inFlight)-1]
 	}
 	return nil
 }
 
-// oweAll notes those releases of a batch as owed for which of returns true.
-func (w *Worker) oweAll(b *rdma.Batch, of func(op *rdma.Op) bool) {
+// deferReleases notes those releases of a batch as pending for which of returns
+// true.
+func (w *Worker) deferReleases(b *rdma.Batch, of func(op *rdma.Op) bool) {
 	for i := range b.Len() {
 		if op := b.Op(i); of(op) {
-			w.owed = append(w.owed, swap{op.Addr, Version(op.Expect), Version(op.Value)})
+			w.pendingReleases = append(w.pendingReleases, swap{op.Addr, Version(op.Expect), Version(op.Value)})
 		}
 	}
 }
 
-// releaseOwed releases locks that may be held, as far as their nodes answer. It
-// returns nil if no lock is owed any more. Nothing that could take one of them is
-// in flight, so a CAS that finds another word has nothing to release. Locks on
-// nodes that are gone are dropped.
-func (w *Worker) releaseOwed() error {
-	if len(w.owed) == 0 {
+// releasePending releases locks that may be held, as far as their nodes answer.
+// It returns nil if no release is pending any more. Nothing that could take one
+// of the locks is in flight, so a CAS that finds another word has nothing to
+// release. Locks on nodes that are gone are dropped.
+func (w *Worker) releasePending() error {
+	if len(w.pendingReleases) == 0 {
 		return nil
 	}
 	b := w.ep.Batch()
 	defer w.drop(b)
-	for _, s := range w.owed {
+	for _, s := range w.pendingReleases {
 		b.CompareSwap(s.at, uint64(s.old), uint64(s.new))
 	}
 	err := w.do(stepFreeLock, b)
@@ -168,13 +169,13 @@ func (w *Worker) releaseOwed() error {
 		}
 	}
 	// A CAS without an error is done, whether it has found the lock or not.
-	kept := w.owed[:0]
-	for i, s := range w.owed {
+	kept := w.pendingReleases[:0]
+	for i, s := range w.pendingReleases {
 		if b.Op(i).Err != nil && !w.gone(s.at.Node()) {
 			kept = append(kept, s)
 		}
 	}
-	if w.owed = kept; len(kept) == 0 {
+	if w.pendingReleases = kept; len(kept) == 0 {
 		return nil
 	}
 	return err

@@ -56,8 +56,8 @@ var mutants = []teeth.Mutant{
 		Do: "$op := $b.CompareSwap($o.$at, uint64($o.$lock), uint64($o.$lock.written()))"},
 	{Rule: "early locks are released with the rest", In: "Tx.apply",
 		At: "$o.$lock != 0 && $o.$change == $unchanged", Do: "o.lock != 0 && o.change == freed"},
-	{Rule: "a release that failed is owed", In: "Worker.land",
-		At: "if $b.Step() == $stepLetGo { $*owe }", Do: "", Test: "TestStale"},
+	{Rule: "a release that failed is done again", In: "Worker.land",
+		At: "if $b.Step() == $stepLetGo { $*again }", Do: "", Test: "TestStale"},
 	{Rule: "a log that may be written is looked for", In: "Worker.resolve",
 		At: "$whole && $lock == $p.$lock", Do: "$whole && $lock == 0", Test: "TestLostOutcome"},
 	// Recovery.

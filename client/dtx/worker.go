@@ -86,12 +86,12 @@ type Worker struct {
 	// still take effect.
 	sent bool
 	tx   Tx
-	// flying are batches that are not waited for, or that a wait gave up. Until
+	// inFlight are batches that are not waited for, or that a wait gave up. Until
 	// they are complete their verbs may land at any time, and their buffers are
 	// in use.
-	flying []*rdma.Batch
-	// owed are releases of locks that may be held still, or may yet be.
-	owed []swap
+	inFlight []*rdma.Batch
+	// pendingReleases are releases of locks that may be held still, or may yet be.
+	pendingReleases []swap
 	// pending are transactions of unknown outcome.
 	pending kit.Unresolved[pending]
 	memory  memory
@@ -174,7 +174,7 @@ func (w *Worker) Close() error {
 	w.extend()
 	err := w.settle()
 	if err == nil {
-		err = w.releaseOwed()
+		err = w.releasePending()
 	}
 	if err == nil && w.memory.table.Late {
 		err = fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
@@ -280,7 +280,7 @@ func (w *Worker) drop(b *rdma.Batch) {
 		b.Release()
 		return
 	}
-	w.flying = append(w.flying, b)
+	w.inFlight = append(w.inFlight, b)
 }
 
 // rejoin reports whether it is useful to go on after an error: see

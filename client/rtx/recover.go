@@ -40,8 +40,8 @@ func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 	return f.Forget(c)
 }
 
-// estate is what a client has left, as it was read.
-type estate struct {
+// clientState is what a client has left, as it was read.
+type clientState struct {
 	state state
 	// used is as high as any sequence of the client.
 	used   uint64
@@ -88,7 +88,7 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 
 // survey finishes a client's commit, and reads what the client has left. Its
 // ceiling is as high as any sequence that it has used.
-func (w *Worker) survey(c rdma.ClientID) (e estate, err error) {
+func (w *Worker) survey(c rdma.ClientID) (e clientState, err error) {
 	if e.state, err = w.readState(c); err != nil {
 		return e, err
 	}
@@ -111,7 +111,7 @@ func (w *Worker) survey(c rdma.ClientID) (e estate, err error) {
 
 // endAll makes a log's word say that all of its client's transactions are over.
 // It returns false if the word is not as it was read.
-func (w *Worker) endAll(c rdma.ClientID, e estate) (bool, error) {
+func (w *Worker) endAll(c rdma.ClientID, e clientState) (bool, error) {
 	if e.state.sequence() >= e.used && e.state.phase() == phaseDone {
 		return true, nil
 	}

@@ -137,5 +137,5 @@ func (w *Worker) releaseWanted(was *rdma.Batch) {
 		b.Release()
 		return
 	}
-	w.flying = append(w.flying, b)
+	w.inFlight = append(w.inFlight, b)
 }

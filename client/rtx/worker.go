@@ -102,9 +102,9 @@ type Worker struct {
 	// still take effect.
 	sent bool
 	tx   Tx
-	// flying are batches that a wait gave up. Until they are complete their verbs
+	// inFlight are batches that a wait gave up. Until they are complete their verbs
 	// may land at any time, and their buffers are in use.
-	flying []*rdma.Batch
+	inFlight []*rdma.Batch
 	// releases are batches that release locks, which no transaction waits for.
 	releases []*rdma.Batch
 	// pending are transactions of unknown outcome.
@@ -282,14 +282,14 @@ func (w *Worker) drop(b *rdma.Batch) {
 		b.Release()
 		return
 	}
-	w.flying = append(w.flying, b)
+	w.inFlight = append(w.inFlight, b)
 }
 
 // land waits for all verbs that are in flight. Until they have landed the client
 // must not do what they could undo. Releases come first, since they may leave
 // other batches in flight.
 func (w *Worker) land() error {
-	for _, list := range []*[]*rdma.Batch{&w.releases, &w.flying} { // what the first leave is in the second
+	for _, list := range []*[]*rdma.Batch{&w.releases, &w.inFlight} { // what the first leave is in the second
 		for n := len(*list) - 1; n >= 0; n-- {
 			b := (*list)[n]
 			if err := w.ep.Wait(b, rdma.All, max(w.left(), 1)); err != nil && !b.Finished() {
@@ -312,7 +312,7 @@ const mostReleases = 16
 // have left. It does not wait for releases of their locks. These may land at any
 // time, since each expects a word that no other lock has.
 func (w *Worker) resume() error {
-	if len(w.flying) > 0 || len(w.pending) > 0 || len(w.releases) > mostReleases {
+	if len(w.inFlight) > 0 || len(w.pending) > 0 || len(w.releases) > mostReleases {
 		return w.settle()
 	}
 	return nil

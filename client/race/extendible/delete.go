@@ -20,9 +20,9 @@ import (
 type grave struct {
 	// tag is that of the next use of the block.
 	tag uint64
-	// flying takes the word out of its slot, and looks; nil: there is nothing to
+	// inFlight takes the word out of its slot, and looks; nil: there is nothing to
 	// be taken out.
-	flying *rdma.Batch
+	inFlight *rdma.Batch
 	// at is the slot, and hash the key's hash.
 	at   slotAt
 	hash uint64
@@ -131,7 +131,7 @@ func (s *Store) Delete(key []byte) error {
 }
 
 // delete tries until the pair is replaced by the void word, or the time is over.
-// A void word of unknown fate becomes a doubt.
+// If the outcome is unknown, the word is unresolved.
 func (s *Store) delete() error {
 	o := &s.op
 	o.word = s.word(o.hash, 1, s.grave.tag, s.layout.grave(s.id)).as(void)
@@ -148,7 +148,7 @@ func (s *Store) delete() error {
 		out, at, err := s.replace(stepSwapSlot, a, a.word, o.word)
 		switch {
 		case err != nil:
-			s.doubts = append(s.doubts, doubt{o.hash, s.layout.grave(s.id)})
+			s.unresolved = append(s.unresolved, unresolvedWord{o.hash, s.layout.grave(s.id)})
 			return err
 		case out == done:
 			s.memory.replaced(a.word)
@@ -184,10 +184,10 @@ func (s *Store) bury(a slotAt) {
 	g.at, g.hash = a, s.op.hash
 	if err := s.ep.Post(b.As(stepClear)); err != nil {
 		b.Release()
-		s.doubts = append(s.doubts, doubt{g.hash, s.layout.grave(s.id)})
+		s.unresolved = append(s.unresolved, unresolvedWord{g.hash, s.layout.grave(s.id)})
 		return
 	}
-	g.flying = b
+	g.inFlight = b
 }
 
 // closeGrave makes sure that no slot has the void word of the last DELETE any
@@ -195,7 +195,7 @@ func (s *Store) bury(a slotAt) {
 // relies on a look behind the CAS that is valid, or clears the slots.
 func (s *Store) closeGrave() error {
 	g := &s.grave
-	b := g.flying
+	b := g.inFlight
 	if b == nil {
 		return nil
 	}
@@ -206,10 +206,10 @@ func (s *Store) closeGrave() error {
 	}
 	gone := b.Err() == nil && b.Op(0).Swapped() && g.looks && s.directory.judge(b.Op(1), g.at.subtable, g.hash) == valid
 	b.Release()
-	g.flying = nil
+	g.inFlight = nil
 	if gone {
 		return nil
 	}
-	s.doubts = append(s.doubts, doubt{g.hash, s.layout.grave(s.id)})
+	s.unresolved = append(s.unresolved, unresolvedWord{g.hash, s.layout.grave(s.id)})
 	return s.settle()
 }

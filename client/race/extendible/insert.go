@@ -75,8 +75,9 @@ func (s *Store) insert() error {
 // errAgain begins an INSERT again while no slot names its pair.
 var errAgain = errors.New("again")
 
-// insertOnce is one try. A proposal of unknown fate becomes a doubt, which the
-// next operation settles: what never becomes live has not taken effect.
+// insertOnce is one try. If the outcome of the proposal's CAS is unknown, the
+// proposal is unresolved, and the next operation settles it: what never becomes
+// live has not taken effect.
 func (s *Store) insertOnce() error {
 	o := &s.op
 	a, found, err := s.find()
@@ -91,7 +92,7 @@ func (s *Store) insertOnce() error {
 			return err
 		}
 		return errAgain
-	case s.restless(a.subtable):
+	case s.splitsEarly(a.subtable):
 		if err := s.makeRoom(a.subtable); !errors.Is(err, client.ErrFull) {
 			return cmp.Or(err, errAgain)
 		}
@@ -103,7 +104,7 @@ func (s *Store) insertOnce() error {
 	// may succeed though the slot was used and emptied meanwhile, without harm.
 	swapped, unsure, err := s.change(stepPropose, a, 0, mine)
 	if unsure {
-		s.doubt()
+		s.keepUnresolved()
 	}
 	if err != nil {
 		return err
@@ -115,8 +116,10 @@ func (s *Store) insertOnce() error {
 	return s.decide(a)
 }
 
-// doubt notes that a slot may have the operation's proposal.
-func (s *Store) doubt() { s.doubts = append(s.doubts, doubt{s.op.hash, s.op.block.number}) }
+// keepUnresolved notes that a slot may have the operation's proposal.
+func (s *Store) keepUnresolved() {
+	s.unresolved = append(s.unresolved, unresolvedWord{s.op.hash, s.op.block.number})
+}
 
 // decide makes a proposal live, or gives way. The CAS that makes it live relies
 // on rivals: all proposals of the key that were seen are ended, and those that
@@ -127,23 +130,23 @@ func (s *Store) decide(a slotAt) error {
 	for r := s.pace; ; {
 		// The proposal may move with its subtable while this goes on: a follows
 		// it.
-		fate, err := s.rivals(&a)
+		state, err := s.rivals(&a)
 		if err != nil && s.retryable(err) {
-			fate, err = undecided, nil
+			state, err = undecided, nil
 		}
 		switch {
 		case err != nil:
-			s.doubt()
+			s.keepUnresolved()
 			return err
 		// The proposal is taken away. If the key does not exist the INSERT begins
 		// again, with another word.
-		case fate == exists || fate == behindRival || fate == ended:
-			return s.giveWay(fate)
-		case fate == alone:
+		case state == exists || state == behindRival || state == ended:
+			return s.giveWay(state)
+		case state == alone:
 			out, at, err := s.replace(stepFinalize, a, o.word.as(proposed), o.word)
 			switch {
 			case err != nil:
-				s.doubt()
+				s.keepUnresolved()
 				return err
 			case out == done:
 				o.slot = a.slot
@@ -161,18 +164,18 @@ func (s *Store) decide(a slotAt) error {
 			}
 		}
 		if !r.Again() {
-			s.doubt()
+			s.keepUnresolved()
 			return errTime
 		}
 	}
 }
 
-// fate is what is to become of a proposal.
-type fate uint8
+// proposalState is what is to become of a proposal.
+type proposalState uint8
 
 const (
 	// undecided: look again.
-	undecided fate = iota
+	undecided proposalState = iota
 	// alone: it may become live.
 	alone
 	// exists: the key has a live pair.
@@ -186,7 +189,7 @@ const (
 // rivals reads the buckets of a proposal again, and looks. If a rehash has moved
 // the proposal, a becomes the slot where it is now. If the rehash came before the
 // proposal, the new subtable has not got it, and it counts as ended.
-func (s *Store) rivals(a *slotAt) (fate, error) {
+func (s *Store) rivals(a *slotAt) (proposalState, error) {
 	o := &s.op
 	// The READs of the buckets come behind the proposal's CAS, which was waited
 	// for. So of two INSERTs of one key at least one sees the other's proposal.
@@ -233,7 +236,7 @@ func (s *Store) rivals(a *slotAt) (fate, error) {
 // compete looks for the key in slots that were read behind the proposal, and ends
 // proposals in later slots. A pair that was there when the operation found that
 // the key is not there is another key's, and is left out.
-func (s *Store) compete(a slotAt) (fate, error) {
+func (s *Store) compete(a slotAt) (proposalState, error) {
 	o := &s.op
 	// Pairs of the same fingerprint are READ to compare their keys.
 	b := s.ep.Batch()
@@ -309,13 +312,13 @@ func (s *Store) lapsed(w word) bool {
 
 // giveWay takes the operation's proposal away, or the void word that it has
 // become.
-func (s *Store) giveWay(f fate) error {
+func (s *Store) giveWay(f proposalState) error {
 	o := &s.op
 	// The proposal may have become void, and a rehash may have copied it: clear
 	// looks for whatever names the block.
 	err := s.clear(o.hash, o.block.number)
 	if err != nil {
-		s.doubt()
+		s.keepUnresolved()
 	}
 	if f == exists {
 		return client.ErrExists

@@ -67,8 +67,8 @@ func (e entryWord) free() entryWord { return e & versionMask }
 // from 4, where each CAS may be done again.
 type locks struct {
 	s *Store
-	// owes: an error has left what settle ends.
-	owes bool
+	// unfinished: an error has left what settle ends.
+	unfinished bool
 }
 
 // await waits for a lock, until the operation's time is over. The error names the
@@ -115,7 +115,7 @@ func (k *locks) change(suffix uint64, old, new entryWord) (bool, error) {
 	at, _ := k.s.entryAt(suffix)
 	ok, err := k.s.swap(stepSwapEntry, at, uint64(old), uint64(new))
 	if err != nil && k.s.sent {
-		k.owes = true
+		k.unfinished = true
 	}
 	return ok, err
 }
@@ -141,7 +141,7 @@ func (k *locks) split(r *rehash) (done bool, err error) {
 	if !ok {
 		return false, k.await(r.from.suffix)
 	}
-	k.owes = true
+	k.unfinished = true
 	// The memory is the client's alone until step 3.
 	if err := r.writeEmpty(); err != nil {
 		return false, err
@@ -154,7 +154,7 @@ func (k *locks) split(r *rehash) (done bool, err error) {
 	if err := k.finish(r, s.id); err != nil {
 		return false, err
 	}
-	k.owes = false
+	k.unfinished = false
 	return true, nil
 }
 
@@ -176,12 +176,12 @@ func (k *locks) finish(r *rehash, c rdma.ClientID) error {
 
 // settle ends the worker's own rehash as a recovery would.
 func (k *locks) settle() error {
-	if !k.owes {
+	if !k.unfinished {
 		return nil
 	}
 	err := k.recover(k.s.id)
 	k.s.begin()
-	k.owes = err != nil
+	k.unfinished = err != nil
 	return err
 }
 

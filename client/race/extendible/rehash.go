@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// litter: a rehash ends if this part of a subtable's slots, one of so many,
+	// staleShare: a rehash ends if this part of a subtable's slots, one of so many,
 	// is to be swept. The sweep makes room without a split.
-	litter = 4
+	staleShare = 4
 	// bytesAtOnce is how much of a subtable one verb reads or writes, and
 	// verbsAtOnce how many verbs are in a batch.
 	bytesAtOnce = 16 << 10
@@ -29,9 +29,9 @@ const (
 	bytesPerWord = 8
 )
 
-// errLitter ends a rehash of a subtable that has too many slots of keys that have
+// errStaleSlots ends a rehash of a subtable that has too many slots of keys that have
 // moved.
-var errLitter = errors.New("slots are to be swept")
+var errStaleSlots = errors.New("slots are to be swept")
 
 // makeRoom makes room in a subtable that has no empty slot for the operation's
 // key. It returns nil when it is worth trying again.
@@ -80,7 +80,7 @@ func (s *Store) makeRoom(in subtable) error {
 	default:
 		s.stats.Splits++
 	}
-	if err != nil && !errors.Is(err, errLitter) {
+	if err != nil && !errors.Is(err, errStaleSlots) {
 		return err
 	}
 	switch {
@@ -169,8 +169,8 @@ func (r *rehash) copy() error {
 	if err != nil {
 		return err
 	}
-	if len(r.stale)*litter > r.s.slots() {
-		return errLitter
+	if len(r.stale)*staleShare > r.s.slots() {
+		return errStaleSlots
 	}
 	return r.write(image)
 }
@@ -260,7 +260,7 @@ func (r *rehash) hashes() (map[race.Slot]uint64, error) {
 				return nil, err
 			}
 			some = some[:0]
-			if err := r.goesOn(); err != nil {
+			if err := r.renewLease(); err != nil {
 				return nil, err
 			}
 		}
@@ -268,9 +268,9 @@ func (r *rehash) hashes() (map[race.Slot]uint64, error) {
 	return hashes, nil
 }
 
-// goesOn renews the lease when a part of it is over. The clock may have been set
+// renewLease renews the lease when a part of it is over. The clock may have been set
 // back.
-func (r *rehash) goesOn() error {
+func (r *rehash) renewLease() error {
 	now := r.s.ep.Now()
 	if r.renew == nil || now >= r.renewed && now-r.renewed < r.s.Lease/renewals {
 		return nil

@@ -54,16 +54,16 @@ type Store struct {
 	// sent: the last batch was posted. If the wait for it failed, its verbs may
 	// still take effect.
 	sent bool
-	// flying are batches that a wait gave up. Until they are complete their verbs
+	// inFlight are batches that a wait gave up. Until they are complete their verbs
 	// may land at any time, and no block that they name may be used again.
-	flying []*rdma.Batch
+	inFlight []*rdma.Batch
 	// op is the operation that runs.
 	op operation
 	// value is what the last GET has returned; it is valid until the next call.
 	value []byte
-	// doubts are proposals and void words that may be in slots. The next write
+	// unresolved are proposals and void words that may be in slots. The next write
 	// settles them first.
-	doubts []doubt
+	unresolved []unresolvedWord
 	// grave is what the last DELETE has left.
 	grave grave
 	stats Stats
@@ -75,13 +75,13 @@ type Store struct {
 	forgets func() bool
 }
 
-// restless reports whether an INSERT is to split its key's subtable though there
+// splitsEarly reports whether an INSERT is to split its key's subtable though there
 // is room.
-func (s *Store) restless(in subtable) bool { return s.splits != nil && s.splits(in.depth) }
+func (s *Store) splitsEarly(in subtable) bool { return s.splits != nil && s.splits(in.depth) }
 
-// doubt is a proposal or void word that may be in a slot, left by an operation
+// unresolvedWord is a proposal or void word that may be in a slot, left by an operation
 // that gave up. hash says in which buckets, and block which block the word names.
-type doubt struct{ hash, block uint64 }
+type unresolvedWord struct{ hash, block uint64 }
 
 // Stats count what leaves the common case. They only grow.
 type Stats struct {
@@ -275,19 +275,19 @@ func (s *Store) drop(b *rdma.Batch) {
 		b.Release()
 		return
 	}
-	s.flying = append(s.flying, b)
+	s.inFlight = append(s.inFlight, b)
 }
 
 // land waits for verbs that are in flight. Until they have landed no block that
 // they name may be used again.
 func (s *Store) land() error {
-	for len(s.flying) > 0 {
-		b := s.flying[len(s.flying)-1]
+	for len(s.inFlight) > 0 {
+		b := s.inFlight[len(s.inFlight)-1]
 		if err := s.ep.Wait(b, rdma.All, max(s.left(), 1)); err != nil && !b.Finished() {
 			return err
 		}
 		b.Release()
-		s.flying = s.flying[:len(s.flying)-1]
+		s.inFlight = s.inFlight[:len(s.inFlight)-1]
 	}
 	return nil
 }
@@ -325,8 +325,8 @@ const (
 )
 
 // settle ends what earlier operations have left: verbs in flight, a rehash, and
-// words of unknown fate. A write begins with it, since its block must not be
-// named by a verb or word of an earlier one.
+// unresolved words. A write begins with it, since its block must not be named by
+// a verb or word of an earlier one.
 func (s *Store) settle() error {
 	// A verb in flight may still put a word into a slot, or take one out.
 	if err := s.land(); err != nil {
@@ -336,12 +336,12 @@ func (s *Store) settle() error {
 	if err := s.directory.shared.settle(); err != nil {
 		return fmt.Errorf("a rehash of an earlier operation: %w", err)
 	}
-	for len(s.doubts) > 0 {
-		d := s.doubts[len(s.doubts)-1]
+	for len(s.unresolved) > 0 {
+		d := s.unresolved[len(s.unresolved)-1]
 		if err := s.clear(d.hash, d.block); err != nil {
 			return fmt.Errorf("a proposal of an earlier operation: %w", err)
 		}
-		s.doubts = s.doubts[:len(s.doubts)-1]
+		s.unresolved = s.unresolved[:len(s.unresolved)-1]
 	}
 	return nil
 }

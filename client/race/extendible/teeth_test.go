@@ -39,7 +39,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "readers do not see proposals", In: "word.is",
 		At: "$w.kind() == $k", Do: "(w.kind() == k || k == live && w.kind() == proposed)"},
 	{Rule: "an INSERT looks for others behind its proposal", In: "Store.decide",
-		At: "$fate, $err := $s.rivals(&$a)", Do: "fate, err := alone, error(nil)"},
+		At: "$state, $err := $s.rivals(&$a)", Do: "state, err := alone, error(nil)"},
 	{Rule: "an INSERT sees other proposals", In: "Store.competes",
 		At: "$*live || $w.word.is(proposed, $*hash)", Do: "w.word.is(live, s.op.hash)"},
 	{Rule: "an INSERT sees pairs behind its proposal", In: "Store.competes",

@@ -73,15 +73,15 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 		// again.
 		_ = s.work(false)
 		s.fresh = fresh{}
-		if done, err = try(key, value); err == nil || errors.Is(err, client.ErrUncertain) && !s.debt.open {
+		if done, err = try(key, value); err == nil || errors.Is(err, client.ErrUncertain) && !s.unresolved.open {
 			continue
 		}
-		if s.debt.open {
+		if s.unresolved.open {
 			done, err = s.settled(err)
 		} else {
 			s.unused()
 		}
-		if err != nil && !s.debt.open && s.rejoin(err) {
+		if err != nil && !s.unresolved.open && s.rejoin(err) {
 			err = nil
 		}
 	}
@@ -101,7 +101,7 @@ func (s *Store) settled(err error) (done bool, _ error) {
 	if cause := s.settle(); cause != nil {
 		return false, fmt.Errorf("%w: %w", client.ErrUncertain, err)
 	}
-	if s.debt.done {
+	if s.unresolved.done {
 		return true, nil
 	}
 	return false, err
@@ -198,7 +198,7 @@ func (s *Store) adoptSplit(split bool) error {
 		return nil
 	}
 	s.stats.Lagging++
-	if !s.debt.open {
+	if !s.unresolved.open {
 		return nil
 	}
 	return fmt.Errorf("insert the separator of a split: %w: %w", client.ErrUncertain, err)
@@ -213,10 +213,10 @@ func (s *Store) refuse(answer error) (bool, error) {
 }
 
 // giveUp ends an operation that changed nothing, after an error. A write to
-// another memory node may be in flight, which is a debt then.
+// another memory node may be in flight, which is unresolved then.
 func (s *Store) giveUp(b *rdma.Batch, err error) (bool, error) {
 	b.Release()
-	if s.debt.open {
+	if s.unresolved.open {
 		return false, err
 	}
 	return false, errors.Join(err, s.unlock())
@@ -325,7 +325,7 @@ func (s *Store) remove(key, _ []byte) (bool, error) {
 		// The claim comes before the slot is freed: otherwise a crash would leave
 		// a linked block that no leaf names.
 		if err := s.claim(pointer(l.value(slot))); err != nil {
-			if s.debt.open {
+			if s.unresolved.open {
 				return false, err
 			}
 			return false, errors.Join(err, s.unlock())

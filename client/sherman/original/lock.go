@@ -115,9 +115,9 @@ func (s *Store) lock(r ref, op operation, kind int) ([]byte, error) {
 	}
 	if err == nil {
 		if h.batch, h.image, err = s.read(stepReadLocked, s.trees.at(r), s.nodeBytes); err != nil {
-			// The lock is the worker's, and nothing is in flight: the debt is to
-			// release it.
-			s.owe(nil)
+			// The lock is the worker's, and nothing is in flight: it only has to
+			// be released.
+			s.keepUnresolved(nil)
 		}
 	}
 	if err != nil {
@@ -181,8 +181,8 @@ func (s *Store) contend() error {
 		b := s.ep.Batch()
 		cas := b.CompareSwap(h.at, 0, uint64(h.word))
 		if err := s.do(stepLock, b); err != nil {
-			// The CAS may have taken the lock: the debt is settled by releasing
-			// it, and then the worker tries again.
+			// The CAS may have taken the lock, which settle releases. Then the
+			// worker tries again.
 			if err := s.failed(b, err); !s.rejoin(err) || s.settle() != nil {
 				return err
 			}
@@ -225,7 +225,7 @@ func (s *Store) unlock() error {
 	return err
 }
 
-// release releases the lock. If the outcome is unknown, that is a debt.
+// release releases the lock. If the outcome is unknown, that is unresolved.
 func (s *Store) release() error {
 	h := &s.held
 	b := s.ep.Batch()

@@ -45,8 +45,8 @@ const (
 	// each of them was replaced before the client that wrote it had marked it as
 	// linked.
 	mostRetired = 16
-	// patience is how often it waits for that client to mark it.
-	patience = 3
+	// markTries is how often it waits for that client to mark it.
+	markTries = 3
 	// mostChanges is more than the changes of a word of one generation while a
 	// client looks at it: from the client that wrote the block to linked, and
 	// once to a client that deletes the pair.
@@ -88,7 +88,7 @@ type memory struct {
 	// home is the memory node of the next tree node, before it is counted up.
 	home int
 	// todo are jobs that wait, and flying those in batch.
-	todo, flying []job
+	todo, inFlight []job
 	// batch is the one that is in flight; nil: none is.
 	batch *rdma.Batch
 	// unsure: the pool may have words with the client's name that it does not
@@ -124,7 +124,7 @@ func (s *Store) take(a *arena, n int) (pointer, error) {
 	for i := range s.nodes {
 		p := s.memory.pile(s, a, (n+i)%s.nodes)
 		// There is nothing that may be used now.
-		if len(p.free) == 0 || s.ripens(p) > 0 {
+		if len(p.free) == 0 || s.quarantineLeft(p) > 0 {
 			if err := s.grab(a, (n+i)%s.nodes); err != nil {
 				return 0, err
 			}
@@ -134,7 +134,7 @@ func (s *Store) take(a *arena, n int) (pointer, error) {
 		}
 		// The memory node has no other free objects: the quarantine is waited
 		// for.
-		if d := s.ripens(p); d > 0 {
+		if d := s.quarantineLeft(p); d > 0 {
 			s.ep.Sleep(d)
 		}
 		o := p.free[0]
@@ -144,9 +144,9 @@ func (s *Store) take(a *arena, n int) (pointer, error) {
 	return 0, fmt.Errorf("no memory for objects of %d bytes: %w", a.bytes, client.ErrFull)
 }
 
-// ripens returns for how long the first object of a pile is still in quarantine;
+// quarantineLeft returns for how long the first object of a pile is still in quarantine;
 // 0 or less: it may be used.
-func (s *Store) ripens(p *pile) time.Duration {
+func (s *Store) quarantineLeft(p *pile) time.Duration {
 	o := &p.free[0]
 	if o.since == 0 {
 		return 0
@@ -234,7 +234,7 @@ func (s *Store) later(j job) { s.memory.todo = append(s.memory.todo, j) }
 // is about to delete, is still the record of the block that it took the place of.
 func (s *Store) marked(p pointer) error {
 	marks := func(j job) bool { return j.mark == p }
-	for slices.ContainsFunc(s.memory.flying, marks) && s.memory.batch != nil ||
+	for slices.ContainsFunc(s.memory.inFlight, marks) && s.memory.batch != nil ||
 		slices.ContainsFunc(s.memory.todo, marks) {
 		if err := s.work(true); err != nil {
 			return err
@@ -301,7 +301,7 @@ func (s *Store) start() error {
 		b.Release()
 		return err
 	}
-	m.batch, m.flying, m.todo = b, m.todo, m.flying[:0]
+	m.batch, m.inFlight, m.todo = b, m.todo, m.inFlight[:0]
 	return nil
 }
 
@@ -313,8 +313,8 @@ func (s *Store) harvest() error {
 	m.batch = nil
 	defer b.Release()
 	var failed error
-	for i := range m.flying {
-		j, op := m.flying[i], b.Op(i)
+	for i := range m.inFlight {
+		j, op := m.inFlight[i], b.Op(i)
 		word := owner(op.Result)
 		switch {
 		case op.Err != nil:
@@ -331,7 +331,7 @@ func (s *Store) harvest() error {
 			s.then(j)
 		// The client that wrote the block has not marked it yet, and most likely
 		// is about to.
-		case j.tries < patience:
+		case j.tries < markTries:
 			j.tries++
 			s.later(j)
 		default:

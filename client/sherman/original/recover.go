@@ -216,12 +216,12 @@ func (s *Store) finishTree(p pointer) (bool, error) {
 	for {
 		s.fresh = fresh{}
 		done, err := s.adopt(separatorOf(h.level+1, lower, p))
-		if err != nil && s.debt.open {
+		if err != nil && s.unresolved.open {
 			_, err = s.settled(err)
 		} else if err != nil {
 			s.unused()
 		}
-		if err != nil && (s.debt.open || !s.rejoin(err)) {
+		if err != nil && (s.unresolved.open || !s.rejoin(err)) {
 			return false, err
 		}
 		// The parent may have been split for it, so its separators are inserted,

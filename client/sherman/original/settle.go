@@ -14,14 +14,14 @@ import (
 // the worker's own if the release has not landed, and all that was posted before
 // the release has landed if it has.
 
-// debt is what a worker has to settle. There is one at a time.
-type debt struct {
+// unresolvedWrite is what a worker has to settle. There is one at a time.
+type unresolvedWrite struct {
 	open bool
 	held
 	// fresh is what the failed operation has taken.
 	fresh fresh
-	// flying is the batch that may be in flight; nil: nothing is.
-	flying *rdma.Batch
+	// inFlight is the batch that may be in flight; nil: nothing is.
+	inFlight *rdma.Batch
 	// done: it is settled, and the operation took effect.
 	done bool
 }
@@ -30,53 +30,53 @@ type debt struct {
 // takes the batch, and returns the error.
 func (s *Store) failed(b *rdma.Batch, err error) error {
 	if s.sent {
-		s.owe(b)
+		s.keepUnresolved(b)
 	} else {
 		b.Release()
-		s.owe(nil)
+		s.keepUnresolved(nil)
 	}
 	return err
 }
 
-// owe makes what the worker holds its debt, with a batch that may be in flight.
-// From here on the debt owns the batch.
-func (s *Store) owe(b *rdma.Batch) {
-	if s.debt.open {
-		panic(fmt.Sprintf("sherman: node %v is to be settled, and node %v was locked behind that", s.debt.r, s.held.r))
+// keepUnresolved makes what the worker holds its unresolved write, with a batch
+// that may be in flight. From here on s.unresolved owns the batch.
+func (s *Store) keepUnresolved(b *rdma.Batch) {
+	if s.unresolved.open {
+		panic(fmt.Sprintf("sherman: node %v is to be settled, and node %v was locked behind that", s.unresolved.r, s.held.r))
 	}
 	s.forget()
-	// What the operation has taken is the debt's, since the tree may name it or
+	// What the operation has taken goes with it, since the tree may name it or
 	// not.
-	s.debt = debt{open: true, held: s.held, fresh: s.fresh, flying: b}
+	s.unresolved = unresolvedWrite{open: true, held: s.held, fresh: s.fresh, inFlight: b}
 	// The node can only have been written if the batch was posted.
-	s.debt.sent = s.held.sent && s.sent
+	s.unresolved.sent = s.held.sent && s.sent
 	s.fresh = fresh{}
 }
 
-// settle settles what the worker owes, if it owes something. It tries as long as
-// that is useful; an error leaves the debt open, and the next write begins with
-// it.
+// settle settles the unresolved write, if there is one. It tries as long as that
+// is useful. After an error the write stays unresolved, and the next operation
+// begins with it.
 func (s *Store) settle() error {
-	for s.debt.open {
+	for s.unresolved.open {
 		err := s.trySettle()
 		if err != nil && !s.rejoin(err) {
-			return fmt.Errorf("settle node %v: %w", s.debt.r, err)
+			return fmt.Errorf("settle node %v: %w", s.unresolved.r, err)
 		}
 	}
 	return nil
 }
 
 // trySettle is one try. It waits for the batch, reads the lock, and mends the
-// node if the worker has the lock. An error leaves the debt open.
+// node if the worker has the lock. After an error the write stays unresolved.
 func (s *Store) trySettle() error {
 	// First nothing may be in flight any more.
-	d := &s.debt
-	if d.flying != nil {
-		if err := s.ep.Wait(d.flying, rdma.All, max(s.until-s.ep.Now(), 1)); err != nil && !d.flying.Finished() {
+	d := &s.unresolved
+	if d.inFlight != nil {
+		if err := s.ep.Wait(d.inFlight, rdma.All, max(s.until-s.ep.Now(), 1)); err != nil && !d.inFlight.Finished() {
 			return err
 		}
-		d.flying.Release()
-		d.flying = nil
+		d.inFlight.Release()
+		d.inFlight = nil
 	}
 	// There is no lock: the operation was about to set a new root.
 	if d.at == 0 {
@@ -111,7 +111,7 @@ func (s *Store) trySettle() error {
 // settleHeld mends the node of a lock that the worker has, and releases it. Both
 // are in one batch, in order: a crash leaves the lock, or a node that is whole.
 func (s *Store) settleHeld(word lockWord) error {
-	d := &s.debt
+	d := &s.unresolved
 	b, p, err := s.read(stepSettle, s.trees.at(d.r), s.nodeBytes)
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (s *Store) settleHeld(word lockWord) error {
 	cas := w.CompareSwap(d.at, uint64(word), 0)
 	if err := s.do(stepSettle, w); err != nil {
 		if s.sent {
-			d.flying = w
+			d.inFlight = w
 		} else {
 			w.Release()
 		}
@@ -148,7 +148,7 @@ func (s *Store) settleHeld(word lockWord) error {
 // the lock and mended. It sorts what the operation has taken: what the tree names
 // is used, the rest is dropped.
 func (s *Store) resolve(p []byte) {
-	d := &s.debt
+	d := &s.unresolved
 	h, _ := s.readHeader(p, d.r)
 	l := leaf{h, &s.format, p, d.r}
 	if d.sent && h.level == 0 {

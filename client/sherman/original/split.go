@@ -157,12 +157,12 @@ func (s *Store) adoptPending() error {
 		s.fresh = fresh{}
 		done, err := s.adopt(sep)
 		if err != nil {
-			if s.debt.open {
+			if s.unresolved.open {
 				_, err = s.settled(err)
 			} else {
 				s.unused()
 			}
-			if err != nil && s.debt.open || err != nil && !s.rejoin(err) {
+			if err != nil && s.unresolved.open || err != nil && !s.rejoin(err) {
 				return err
 			}
 			continue // what is there by now is not inserted again

@@ -87,9 +87,9 @@ type Store struct {
 	held held
 	// fresh is what the operation has taken from the client's memory.
 	fresh fresh
-	// debt is what a failure has left: see settle.go. While it is open the worker
+	// unresolved is what a failure has left: see settle.go. While it is open the worker
 	// does nothing else.
-	debt debt
+	unresolved unresolvedWrite
 
 	// memory is what the worker has of the pool's memory.
 	memory memory
