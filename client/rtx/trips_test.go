@@ -8,6 +8,8 @@ import (
 )
 
 // TestTrips asserts what transactions take on the critical path, and the verbs of Table 2.
+// A read takes the metadata, and then the data with the metadata again. The data of a second object
+// comes with the metadata of the first one.
 func TestTrips(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		f, l := pool(t, Shape{Nodes: nodes, Roots: 3, Objects: 64})
@@ -30,8 +32,6 @@ func TestTrips(t *testing.T) {
 					what, n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
 			}
 		}
-		// Metadata, then data with the metadata again. A second object's data
-		// comes with the first one's metadata.
 		count("read", w, 2, 3, 0, 0, func(tx *Tx) error { return readAll(tx, a, a) })
 		count("read of two", w, 4, 7, 0, 0, func(tx *Tx) error { return readAll(tx, a, b) })
 		// The lock's release is in the background; here it is waited for, which is a trip more.
@@ -55,8 +55,7 @@ func TestTrips(t *testing.T) {
 			_, err := tx.NewOn(l.Meta(made).Node(), []byte("made"))
 			return err
 		})
-		// Lock and write, decide, swap, unlock. OPT1 saves one trip of these, the
-		// log, and two atomics.
+		// Lock and write, decide, swap, unlock. OPT1 saves one trip, the log, and two atomics.
 		count("write of two", w, 4+4, 7, 3, 3*2+2, func(tx *Tx) error { return writeAll(tx, a, b) })
 		count("write of two, with a read of another", w, 6+5, 12+1, 3, 3*2+2, func(tx *Tx) error {
 			if err := readAll(tx, c); err != nil {

@@ -42,7 +42,8 @@ func (s *Store) failed(b *rdma.Batch, err error) error {
 // that may be in flight. From here on s.unresolved owns the batch.
 func (s *Store) keepUnresolved(b *rdma.Batch) {
 	if s.unresolved.open {
-		panic(fmt.Sprintf("sherman: node %v is to be settled, and node %v was locked behind that", s.unresolved.r, s.held.r))
+		panic(fmt.Sprintf("sherman: node %v is to be settled, and node %v was locked behind that", s.unresolved.r,
+			s.held.r))
 	}
 	s.forget()
 	// What the operation has taken goes with it, since the tree may name it or

@@ -25,8 +25,7 @@ import (
 // the halves. If the pair is the last one of the tree, all others stay in the
 // leaf: keys seem to come in order.
 func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uint64) error {
-	// Memory comes first: nothing is written before a split is certain to find
-	// it.
+	// Memory comes first: nothing is written before a split is certain to find it.
 	right, err := s.newTree(0)
 	if err != nil {
 		return err
@@ -35,12 +34,10 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 	place, _ := slices.BinarySearchFunc(s.order, key, func(i int, key []byte) int {
 		return bytes.Compare(l.key(i), key)
 	})
-	// order has slots in the order of their keys, and isNew for the pair that is
-	// inserted.
+	// order has slots in the order of their keys, and isNew for the pair that is inserted.
 	const isNew = -1
 	s.order = slices.Insert(s.order, place, isNew)
-	// stay counts the pairs that stay, the new one among them if it belongs
-	// there.
+	// stay counts the pairs that stay, the new one among them if it belongs there.
 	stay := len(s.order) / 2
 	if l.last && place == len(s.order)-1 {
 		stay = place
@@ -54,8 +51,7 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 	separator := slices.Clone(btree.Separator(keyOf(stay-1), keyOf(stay)))
 
 	h := l.header
-	// The new node has the pairs from the separator on. It is complete before
-	// anything names it.
+	// The new node has the pairs from the separator on. It is complete before anything names it.
 	h.version, h.lower = 1, separator
 	p := b.Alloc(s.nodeBytes)
 	s.writeNode(p, right.ref(), &h)
