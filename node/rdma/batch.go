@@ -61,8 +61,9 @@ func (v Verb) Target(a Addr) string {
 // Err are valid once its chain is complete.
 type Op struct {
 	Verb Verb
-	// Fence starts the op, and what is posted behind it to the same node, only after the earlier reads
-	// and atomics to that node have completed. The requester stalls: one doorbell, two latencies.
+	// Fence starts the op, and what is posted behind it to the same node, only after the earlier
+	// reads and atomics to that node have completed. The requester stalls: one doorbell, two
+	// latencies.
 	Fence bool
 	done  bool
 	chain int32

@@ -78,8 +78,8 @@ type NodeMonitor interface {
 //
 // Has it: tcp, ibverbs.
 type NodeGracer interface {
-	// NodeGrace returns for how long a node must have failed verbs before it may be expelled; 0: it is
-	// known to be gone.
+	// NodeGrace returns for how long a node must have failed verbs before it may be expelled; 0: it
+	// is known to be gone.
 	NodeGrace(node int) time.Duration
 }
 
@@ -98,8 +98,8 @@ type ExpelChecker interface {
 //
 // Has it: shm, sim.
 type NodeKiller interface {
-	// KillNode makes every verb that is posted to the node from now on end in ErrNodeDown, for every
-	// process.
+	// KillNode makes every verb that is posted to the node from now on end in ErrNodeDown, for
+	// every process.
 	KillNode(node int) error
 }
 
@@ -108,9 +108,9 @@ type NodeKiller interface {
 //
 // Has it: shm.
 type ClientCrasher interface {
-	// CrashClient kills the process of a client as Clients described it: at once, or with a step when
-	// the client comes to that step of its protocol. Errors wrap ErrClosed when the client is not
-	// alive, or ErrNotSupported.
+	// CrashClient kills the process of a client as Clients described it: at once, or with a step
+	// when the client comes to that step of its protocol. Errors wrap ErrClosed when the client is
+	// not alive, or ErrNotSupported.
 	CrashClient(c Client, step Step) error
 }
 
@@ -128,8 +128,8 @@ type CPUMeter interface {
 //
 // Has it: shm, tcp, ibverbs.
 type Perishable interface {
-	// Gone returns an error that wraps ErrNoPool once the pool is gone for good, and nil while it may
-	// be there.
+	// Gone returns an error that wraps ErrNoPool once the pool is gone for good, and nil while it
+	// may be there.
 	Gone() error
 }
 
@@ -138,7 +138,8 @@ type Perishable interface {
 //
 // Has it: tcp, ibverbs.
 type Localizer interface {
-	// Local reports whether all nodes are processes of this machine, as far as their addresses tell.
+	// Local reports whether all nodes are processes of this machine, as far as their addresses
+	// tell.
 	Local() bool
 }
 
@@ -185,8 +186,8 @@ type CarrierNamer interface {
 //
 // Has it: shm, tcp, ibverbs.
 type Peeker interface {
-	// Peek returns an endpoint of client 0, which may READ, join views and tell the time. Other verbs,
-	// and calls, end in errors that wrap ErrAccess. The name is for people.
+	// Peek returns an endpoint of client 0, which may READ, join views and tell the time. Other
+	// verbs, and calls, end in errors that wrap ErrAccess. The name is for people.
 	Peek(name string) (Endpoint, error)
 }
 
@@ -205,9 +206,9 @@ func Peek(f Fabric, name string) (Endpoint, error) {
 // Has it: shm, tcp, ibverbs.
 type Teller interface {
 	// Tell returns an endpoint of client 0, as Peek does, to which all verbs are allowed on what
-	// Geometry.Telemetry says is behind the store's memory. Nothing waits for these verbs when a node
-	// is taken away or a client fenced off. ibverbs, whose connections either may write or not,
-	// returns one with an identity.
+	// Geometry.Telemetry says is behind the store's memory. Nothing waits for these verbs when a
+	// node is taken away or a client fenced off. ibverbs, whose connections either may write or
+	// not, returns one with an identity.
 	Tell(name string) (Endpoint, error)
 }
 
@@ -225,10 +226,11 @@ func Tell(f Fabric, name string) (Endpoint, error) {
 //
 // Has it: shm, tcp, ibverbs, sim.
 type Messenger interface {
-	// Listen opens the worker's mailbox, of which it has one at a time. The error wraps ErrExists when
-	// it has one, or when another worker has that number; ErrNodeDown where none of its nodes answers;
-	// ErrFull where the device has fewer buffers; ErrNotSupported of a pool in shared memory, whose
-	// workers no process can wake. (A mem: pool, which is of one process, has messages.)
+	// Listen opens the worker's mailbox, of which it has one at a time. The error wraps ErrExists
+	// when it has one, or when another worker has that number; ErrNodeDown where none of its nodes
+	// answers; ErrFull where the device has fewer buffers; ErrNotSupported of a pool in shared
+	// memory, whose workers no process can wake. (A mem: pool, which is of one process, has
+	// messages.)
 	Listen(o BoxOptions) (Mailbox, error)
 }
 
@@ -278,9 +280,9 @@ func OpenRing(ep Endpoint, o RingOptions) (Ring, error) {
 // Has it: shm, sim.
 type Hoster interface {
 	// Host starts a task that runs beside a memory node, with an endpoint of its own that is closed
-	// when f returns, and joined by Close as other tasks. In virtual time it dies with its node, and
-	// no Run waits for it. The error wraps ErrNotSupported of a pool in shared memory, which has no
-	// process beside it. (A mem: pool is of one process.)
+	// when f returns, and joined by Close as other tasks. In virtual time it dies with its node,
+	// and no Run waits for it. The error wraps ErrNotSupported of a pool in shared memory, which
+	// has no process beside it. (A mem: pool is of one process.)
 	Host(node int, name string, f func(Endpoint)) error
 }
 

@@ -19,14 +19,14 @@ type Config struct {
 // Configs keep a store's configuration where the pool's view is kept: it survives what the view
 // survives. A crash at any point of a swap leaves the whole old configuration or the whole new one.
 type Configs interface {
-	// Config returns the configuration as it is now. The error wraps ErrUnreachable while it cannot be
-	// read.
+	// Config returns the configuration as it is now. The error wraps ErrUnreachable while it cannot
+	// be read.
 	Config() (Config, error)
-	// SwapConfig replaces the configuration if it still has the given version; false: it has another
-	// one. From when another tenure has begun none of an earlier one replaces it: then the error wraps
-	// ErrStale, and the master gives its role up. Data of more than MaxConfig bytes is refused with an
-	// error that wraps ErrMessageSize. Any other error leaves open whether it was replaced, or will
-	// be, until another swap of this version has been tried.
+	// SwapConfig replaces the configuration if it still has the given version; false: it has
+	// another one. From when another tenure has begun none of an earlier one replaces it: then the
+	// error wraps ErrStale, and the master gives its role up. Data of more than MaxConfig bytes is
+	// refused with an error that wraps ErrMessageSize. Any other error leaves open whether it was
+	// replaced, or will be, until another swap of this version has been tried.
 	SwapConfig(r Role, version uint64, data []byte) (bool, error)
 	// AwaitConfig returns the configuration as soon as it has another version than the given one.
 	// After the given time the error wraps ErrTimeout; ErrClosed when the Fabric is closed.

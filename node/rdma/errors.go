@@ -11,15 +11,16 @@ var (
 	// taken effect.
 	ErrNodeDown = errors.New("memory node is down")
 	// ErrAccess ends a verb outside registered memory, misaligned, or with a revoked right; nothing
-	// was written. The connection to that node is down afterwards, as an RNIC's queue pair would be.
+	// was written. The connection to that node is down afterwards, as an RNIC's queue pair would
+	// be.
 	ErrAccess = errors.New("memory access refused")
 	// ErrRevoked ends every verb of a client that the pool has fenced off. It is an ErrAccess.
 	ErrRevoked = fmt.Errorf("client was fenced off: %w", ErrAccess)
 	// ErrStale ends the verbs of a worker that has not joined the pool's view since it changed: see
 	// Queue.Join.
 	ErrStale = errors.New("the pool's view has changed")
-	// ErrNoEffect is wrapped beside another error by the failure of a verb of which the fabric knows
-	// that it has not taken effect and will not: it was not sent, or the node refused it.
+	// ErrNoEffect is wrapped beside another error by the failure of a verb of which the fabric
+	// knows that it has not taken effect and will not: it was not sent, or the node refused it.
 	ErrNoEffect = errors.New("no effect")
 	// ErrTimeout ends a wait; what was waited for stays in flight.
 	ErrTimeout = errors.New("timed out")
@@ -31,20 +32,21 @@ var (
 	ErrHeld = errors.New("client is attached")
 	// ErrFull ends a request for pool memory, or for a place in the pool, when there is none left.
 	ErrFull = errors.New("full")
-	// ErrUnreachable is wrapped when the pool's view, or the list of its clients, can be neither read
-	// nor changed now: too few of the processes that keep it answer. Verbs go on.
+	// ErrUnreachable is wrapped when the pool's view, or the list of its clients, can be neither
+	// read nor changed now: too few of the processes that keep it answer. Verbs go on.
 	ErrUnreachable = errors.New("the pool's board is out of reach")
 	// ErrMinority is wrapped when that is for want of a majority of the memory nodes that have a
 	// voice. It is an ErrUnreachable.
 	ErrMinority = fmt.Errorf("a majority of the nodes that have a voice is needed: %w", ErrUnreachable)
 	// ErrBoxFull, ErrMessageSize and ErrNoBox end a SEND that delivered nothing: the mailbox has no
-	// free buffer, its buffers are too short, or there is no mailbox of that number any more, or yet.
-	// The connection stays up. A configuration that is too long is refused with ErrMessageSize, too.
+	// free buffer, its buffers are too short, or there is no mailbox of that number any more, or
+	// yet. The connection stays up. A configuration that is too long is refused with
+	// ErrMessageSize, too.
 	ErrBoxFull     = errors.New("mailbox has no free buffer")
 	ErrMessageSize = errors.New("message is too long")
 	ErrNoBox       = errors.New("no such mailbox")
-	// ErrRingDry and ErrNoRing end an APPEND: the ring has no buffer for it ("receiver not ready"), or
-	// there is no ring of that number any more, or yet. The connection stays up.
+	// ErrRingDry and ErrNoRing end an APPEND: the ring has no buffer for it ("receiver not ready"),
+	// or there is no ring of that number any more, or yet. The connection stays up.
 	ErrRingDry = errors.New("ring has no buffer")
 	ErrNoRing  = errors.New("no such ring")
 	// ErrNoPool is wrapped when there is no such pool, ErrExists when there is one already.

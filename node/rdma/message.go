@@ -46,8 +46,8 @@ type BoxOptions struct {
 	// Number is the mailbox's among those of Node; 0: the worker's own.
 	Number int
 	// Slots are how many messages it has buffers for, 64 by default and MaxSlots at most, and Bytes
-	// how long each may be, 4096 by default and MaxMessage at most. On tcp it has as many for each of
-	// its nodes that it gets messages by.
+	// how long each may be, 4096 by default and MaxMessage at most. On tcp it has as many for each
+	// of its nodes that it gets messages by.
 	Slots, Bytes int
 }
 
@@ -68,15 +68,15 @@ const (
 type Mailbox interface {
 	// Addr returns the mailbox's address by way of a node.
 	Addr(node int) BoxAddr
-	// Next returns the message that came first among those that it has not returned yet; nil: there is
-	// none.
+	// Next returns the message that came first among those that it has not returned yet; nil: there
+	// is none.
 	Next() *Message
 	// Release gives the buffer of a message back, in any order.
 	Release(m *Message)
 	// Await returns nil when there is a message, or when an op of the worker completed since Await
 	// last returned nil. So a loop that looks at its batches and its messages in turn, and then
-	// awaits, misses nothing. After the given time the error wraps ErrTimeout; once the mailbox, its
-	// worker's endpoint or its fabric is closed, ErrClosed.
+	// awaits, misses nothing. After the given time the error wraps ErrTimeout; once the mailbox,
+	// its worker's endpoint or its fabric is closed, ErrClosed.
 	Await(within time.Duration) error
 	// Close drops the messages that are left. What comes later is refused with ErrNoBox.
 	Close() error
@@ -104,10 +104,11 @@ func CheckBox(o BoxOptions, nodes int, c ClientID) (BoxOptions, error) {
 	case o.Node < All || o.Node >= nodes:
 		return o, fmt.Errorf("listen at node %d of %d: %w", o.Node, nodes, ErrAccess)
 	case o.Number < 0 || o.Number >= OwnBoxes:
-		return o, fmt.Errorf("listen as mailbox %d: want 1 to %d, or 0 for the worker's own: %w", o.Number, OwnBoxes-1, ErrAccess)
+		return o, fmt.Errorf("listen as mailbox %d: want 1 to %d, or 0 for the worker's own: %w",
+			o.Number, OwnBoxes-1, ErrAccess)
 	case o.Slots < 1 || o.Slots > MaxSlots || o.Bytes < 1 || o.Bytes > MaxMessage:
-		return o, fmt.Errorf("listen with %d buffers of %d bytes: want 1 to %d, of 1 to %d: %w", o.Slots, o.Bytes, MaxSlots,
-			MaxMessage, ErrAccess)
+		return o, fmt.Errorf("listen with %d buffers of %d bytes: want 1 to %d, of 1 to %d: %w",
+			o.Slots, o.Bytes, MaxSlots, MaxMessage, ErrAccess)
 	case o.Number == 0 && c == 0:
 		return o, fmt.Errorf("listen without an identity: %w", ErrAccess)
 	}

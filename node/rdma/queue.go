@@ -28,30 +28,30 @@ type Queue interface {
 	// failure of single ops is in Op.Err.
 	Post(b *Batch) error
 	// Wait returns nil when n chains of b (All: every one) are complete, whether they succeeded or
-	// failed, and an error wrapping ErrTimeout after the given time; the rest stays in flight, to be
-	// waited for again.
+	// failed, and an error wrapping ErrTimeout after the given time; the rest stays in flight, to
+	// be waited for again.
 	Wait(b *Batch, n int, within time.Duration) error
 	// Call runs one of the node's procedures and waits for its answer: a two-sided call.
 	Call(node int, r *Request, within time.Duration) error
 	// Counters returns the queue's counters, which only grow. Only the worker may read them.
 	Counters() *Counters
-	// NodeCounters returns what of it was at each node, up to the last that the queue has used. Only
-	// the worker may read them, until its next Post or Call.
+	// NodeCounters returns what of it was at each node, up to the last that the queue has used.
+	// Only the worker may read them, until its next Post or Call.
 	NodeCounters() []NodeCounters
 	// Client returns the worker's identity.
 	Client() ClientID
-	// Life tells the worker from earlier and later holders of its identity: see Client.Life. A caller
-	// that fences the worker off names the life, since a worker that was cut off may have lost its
-	// identity to another.
+	// Life tells the worker from earlier and later holders of its identity: see Client.Life. A
+	// caller that fences the worker off names the life, since a worker that was cut off may have
+	// lost its identity to another.
 	Life() uint64
 	// Join makes the worker a member of the pool's current view and returns that. A worker that was
-	// opened has joined the view of that moment. When the view changed since, and verbs of the older
-	// epoch were fenced off (Control.Fence), Post, Call and the ops in flight fail with errors
-	// wrapping ErrStale until the worker joins again. Verbs that failed so may have landed before;
-	// they will not land later.
+	// opened has joined the view of that moment. When the view changed since, and verbs of the
+	// older epoch were fenced off (Control.Fence), Post, Call and the ops in flight fail with
+	// errors wrapping ErrStale until the worker joins again. Verbs that failed so may have landed
+	// before; they will not land later.
 	Join() (View, error)
-	// Close waits for nothing: verbs in flight may still land, unless the worker is the pool's master,
-	// whose tenure it ends. It gives the identity back.
+	// Close waits for nothing: verbs in flight may still land, unless the worker is the pool's
+	// master, whose tenure it ends. It gives the identity back.
 	Close() error
 }
 
@@ -78,24 +78,24 @@ type Endpoint interface {
 // Fabric is an open pool: memory nodes, and the way to them. It is safe for concurrent use.
 type Fabric interface {
 	Control
-	// Nodes returns the number of memory nodes, and Size the bytes of registered memory of each that
-	// the store has.
+	// Nodes returns the number of memory nodes, and Size the bytes of registered memory of each
+	// that the store has.
 	Nodes() int
 	Size() uint64
 	// Open returns an endpoint for one worker, with an identity of its own. The name is for people.
 	Open(name string) (Endpoint, error)
-	// Revoke fences a client off: when it returns nil, no verb that the client posted before can land
-	// any more, and none that it posts later will.
+	// Revoke fences a client off: when it returns nil, no verb that the client posted before can
+	// land any more, and none that it posts later will.
 	Revoke(c ClientID) error
 	// RevokeLife is Revoke for the holder of an identity that Clients described, and no other: a
 	// successor is not harmed.
 	RevokeLife(c Client) error
-	// Clients lists the identities in use: live ones, and those of workers that died without closing;
-	// none where they cannot be listed now, see ListClients.
+	// Clients lists the identities in use: live ones, and those of workers that died without
+	// closing; none where they cannot be listed now, see ListClients.
 	Clients() []Client
-	// Forget frees the identity of a client, as Clients described it, that died, or was fenced off and
-	// closed, once nothing of it is left. The error wraps ErrHeld while a worker has the identity. A
-	// successor of that client keeps it.
+	// Forget frees the identity of a client, as Clients described it, that died, or was fenced off
+	// and closed, once nothing of it is left. The error wraps ErrHeld while a worker has the
+	// identity. A successor of that client keeps it.
 	Forget(c Client) error
 	// Close joins the fabric's tasks and gives back what it holds. The pool stays.
 	Close() error
@@ -150,9 +150,9 @@ type Handler func(m Memory, r *Request) error
 type Memory interface {
 	Node() int
 	Size() uint64
-	// Load, CompareSwap and FetchAdd work on the aligned word at off. CompareSwap and FetchAdd return
-	// the word before. They go through the fabric, so that they are atomic with the verbs of all
-	// workers.
+	// Load, CompareSwap and FetchAdd work on the aligned word at off. CompareSwap and FetchAdd
+	// return the word before. They go through the fabric, so that they are atomic with the verbs of
+	// all workers.
 	Load(off uint64) uint64
 	CompareSwap(off, expect, value uint64) uint64
 	FetchAdd(off, n uint64) uint64

@@ -36,8 +36,9 @@ func (a RingAddr) String() string { return fmt.Sprintf("ring %d at node %d", a.N
 
 // RingPromises say what a fabric promises of rings, beyond what Ring does.
 type RingPromises struct {
-	// MTU is how long a block is: an entry that is longer lands in blocks of MTU bytes, the last one
-	// shorter, in order, but apart: each where the ring is then, with blocks of others between them.
+	// MTU is how long a block is: an entry that is longer lands in blocks of MTU bytes, the last
+	// one shorter, in order, but apart: each where the ring is then, with blocks of others between
+	// them.
 	MTU int
 	// Counts says that the fabric counts what is in flight to each buffer: see Ring.Count.
 	Counts bool
@@ -118,8 +119,8 @@ type Ring interface {
 	// Addr returns where to append to the ring.
 	Addr() RingAddr
 	// Post adds buffers to the end of the queue. Each begins at a multiple of Stride, and takes at
-	// least a block. The error wraps ErrAccess when one does not, ErrFull when the ring has no place
-	// for all: then none is added.
+	// least a block. The error wraps ErrAccess when one does not, ErrFull when the ring has no
+	// place for all: then none is added.
 	Post(buffers ...Span) error
 	// Count returns how far the ring is, in buffers since it was opened, where RingPromises.Counts
 	// says that it can. The error says that the ring has ended, or may have.
@@ -130,8 +131,8 @@ type Ring interface {
 
 // RingCount is how far a ring is. Buffers are used in the order in which they were posted.
 type RingCount struct {
-	// Begun counts buffers in which something may have landed. The last of them, of each stream, is in
-	// use.
+	// Begun counts buffers in which something may have landed. The last of them, of each stream, is
+	// in use.
 	Begun uint64
 	// Settled counts buffers in which nothing can land any more: they are full, and no block is in
 	// flight to them. Where there are several streams, others behind them may be settled, too: see

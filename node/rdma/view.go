@@ -11,8 +11,8 @@ import (
 // service (FUSEE 5: the fault-tolerant master's membership).
 type View struct {
 	Epoch uint64
-	// Busy: a master is mending the pool. Until it is done no worker may change what is replicated by
-	// its clients.
+	// Busy: a master is mending the pool. Until it is done no worker may change what is replicated
+	// by its clients.
 	Busy    bool
 	Members []Member // by node
 }
@@ -127,9 +127,9 @@ type Role struct {
 	Owner ClientID
 	Epoch uint64        // greater than that of every tenure before
 	Until time.Duration // on Env.Now of the same machine
-	// Beyond is the epoch that the view has to reach before the master does anything else: verbs of an
-	// earlier master may have a way yet to nodes that did not answer when it was fenced off, which
-	// ends with that epoch's fence. 0: it need not.
+	// Beyond is the epoch that the view has to reach before the master does anything else: verbs of
+	// an earlier master may have a way yet to nodes that did not answer when it was fenced off,
+	// which ends with that epoch's fence. 0: it need not.
 	Beyond uint64
 }
 
@@ -140,14 +140,14 @@ type Control interface {
 	Configs
 	// TryMaster makes owner the pool's master for the given time when there is none. False: another
 	// client is master, and the role names it and the time until when it is: at the latest, where
-	// machines' clocks cannot be compared. A master whose tenure ran out may still be in the midst of
-	// anything. So it is fenced off (see Fabric.Revoke) before another one begins; by nodes that do
-	// not answer then, no later than by the fence of Role.Beyond.
+	// machines' clocks cannot be compared. A master whose tenure ran out may still be in the midst
+	// of anything. So it is fenced off (see Fabric.Revoke) before another one begins; by nodes that
+	// do not answer then, no later than by the fence of Role.Beyond.
 	TryMaster(owner ClientID, lease time.Duration) (Role, bool, error)
 	// Renew prolongs a tenure; false: it is over, and another client may be master.
 	Renew(r Role, lease time.Duration) (Role, bool, error)
-	// Resign ends a tenure early, when nothing of its owner is in flight. One that is over already is
-	// no error. Closing the owner's endpoint ends it, too.
+	// Resign ends a tenure early, when nothing of its owner is in flight. One that is over already
+	// is no error. Closing the owner's endpoint ends it, too.
 	Resign(r Role)
 
 	// View returns the pool's view as it is now.
@@ -155,17 +155,18 @@ type Control interface {
 	// Advance replaces the state from by to, if it is still from; false: it was changed meanwhile.
 	Advance(from, to State) (bool, error)
 	// SetMember replaces one node's state, if it is still from and the view is busy in that epoch;
-	// false: it is not, and another client may be master. So the members of an idle view never change.
-	// A worker that joined while it was busy does not know the last of them, and joins again.
+	// false: it is not, and another client may be master. So the members of an idle view never
+	// change. A worker that joined while it was busy does not know the last of them, and joins
+	// again.
 	SetMember(epoch uint64, node int, from, to Member) (bool, error)
-	// Fence returns nil when no verb can land any more that was posted by a worker which had joined an
-	// earlier epoch, and none that such a worker posts later, until it joins. It needs no worker's
-	// cooperation: idle, slow and stopped workers are fenced, too.
+	// Fence returns nil when no verb can land any more that was posted by a worker which had joined
+	// an earlier epoch, and none that such a worker posts later, until it joins. It needs no
+	// worker's cooperation: idle, slow and stopped workers are fenced, too.
 	Fence(epoch uint64) error
-	// Expel makes a node one that is down for all workers: when it returns nil no verb lands on it any
-	// more, and verbs to it fail with ErrNodeDown.
+	// Expel makes a node one that is down for all workers: when it returns nil no verb lands on it
+	// any more, and verbs to it fail with ErrNodeDown.
 	//
-	// It acts in the given busy epoch only, and ends in ErrStale in any other: a master that was slow
-	// must not take away a node that its successor found well.
+	// It acts in the given busy epoch only, and ends in ErrStale in any other: a master that was
+	// slow must not take away a node that its successor found well.
 	Expel(epoch uint64, node int) error
 }

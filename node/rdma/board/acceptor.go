@@ -152,7 +152,8 @@ func (s *slot) answer() *Answer {
 // Accept makes state the register's, unless a higher ballot was promised. It keeps state's value.
 func (a *Acceptor) Accept(key string, b Ballot, state State) *Answer {
 	long := func(name string) bool { return len(name) > nameBytes }
-	if len(state.Value) > a.limits.Value || len(state.Past) > mostPast || long(state.Writer) || slices.ContainsFunc(state.Past, long) {
+	if len(state.Value) > a.limits.Value || len(state.Past) > mostPast || long(state.Writer) ||
+		slices.ContainsFunc(state.Past, long) {
 		return refuse(RefusedLarge)
 	}
 	s, refusal := a.slot(key, b)

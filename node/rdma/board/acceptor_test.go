@@ -18,9 +18,10 @@ func TestAcceptorAgainstModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"ask": func(t *rapid.T) {
 				q := &Question{
-					Kind:   rapid.SampledFrom([]Kind{KindPrepare, KindAccept, KindPeek}).Draw(t, "kind"),
-					Key:    rapid.SampledFrom([]string{"a", "b", "c", "long"}).Draw(t, "key"),
-					Ballot: Ballot{rapid.Uint64Range(0, 5).Draw(t, "counter"), rapid.SampledFrom([]string{"", "p", "q"}).Draw(t, "proposer")},
+					Kind: rapid.SampledFrom([]Kind{KindPrepare, KindAccept, KindPeek}).Draw(t, "kind"),
+					Key:  rapid.SampledFrom([]string{"a", "b", "c", "long"}).Draw(t, "key"),
+					Ballot: Ballot{rapid.Uint64Range(0, 5).Draw(t, "counter"),
+						rapid.SampledFrom([]string{"", "p", "q"}).Draw(t, "proposer")},
 				}
 				if q.Kind == KindAccept {
 					q.State = State{Version: rapid.Uint64().Draw(t, "version"), Value: bytes.Draw(t, "value")}
@@ -31,7 +32,8 @@ func TestAcceptorAgainstModel(t *testing.T) {
 				case q.Kind == KindPeek:
 				case answer.Refusal != "":
 					return
-				case q.Ballot.Counter == 0 || q.Ballot.Proposer == "" || len(q.Key) > limits.Key || len(q.State.Value) > limits.Value:
+				case q.Ballot.Counter == 0 || q.Ballot.Proposer == "" || len(q.Key) > limits.Key ||
+					len(q.State.Value) > limits.Value:
 					t.Fatalf("%+v is accepted", q)
 				case refused != (q.Ballot.Compare(last) < 0) || refused && answer.Promised != last:
 					t.Fatalf("after a promise of %v, %+v is answered by %+v", last, q, answer)
@@ -45,7 +47,8 @@ func TestAcceptorAgainstModel(t *testing.T) {
 					return
 				}
 				got, want := answer.Entries[0], accepted[q.Key]
-				if got.Ballot != want.Ballot || got.State.Version != want.State.Version || string(got.State.Value) != string(want.State.Value) {
+				if got.Ballot != want.Ballot || got.State.Version != want.State.Version ||
+					string(got.State.Value) != string(want.State.Value) {
 					t.Fatalf("%+v was accepted, not %+v", want, got)
 				}
 			},
@@ -84,7 +87,8 @@ func TestAcceptorRefusesNonsense(t *testing.T) {
 
 // FuzzQuestion has an acceptor answer whatever can be decoded.
 func FuzzQuestion(f *testing.F) {
-	f.Add([]byte(`{"kind":"accept","key":"view","ballot":{"counter":1,"proposer":"p"},"state":{"version":1,"value":"AAAA"}}`))
+	f.Add([]byte(
+		`{"kind":"accept","key":"view","ballot":{"counter":1,"proposer":"p"},"state":{"version":1,"value":"AAAA"}}`))
 	f.Add([]byte(`{"kind":"peekall","key":"c","after":"client/"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		q := &Question{}

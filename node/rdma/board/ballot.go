@@ -24,8 +24,8 @@ type State struct {
 	Version uint64 `json:"version,omitempty"` // 0: never written
 	Writer  string `json:"writer,omitempty"`  // the Swap that made it
 	Value   []byte `json:"value,omitempty"`
-	// Past are the Writers of the versions before, the latest first. A Swap that was overtaken finds
-	// out its outcome there.
+	// Past are the Writers of the versions before, the latest first. A Swap that was overtaken
+	// finds out its outcome there.
 	Past []string `json:"past,omitempty"`
 }
 
@@ -64,7 +64,9 @@ const (
 	KindPrepare Kind = "prepare" // promise to accept nothing below Ballot, and tell what was accepted
 	KindAccept  Kind = "accept"  // accept State
 	KindPeek    Kind = "peek"    // tell what was accepted
-	KindPeekAll Kind = "peekall" // tell what was accepted of With, and of all keys that begin with Key and are greater than After
+	// tell what was accepted of With, and of all keys that begin with Key and are greater than
+	// After
+	KindPeekAll Kind = "peekall"
 )
 
 // Question is what a proposer asks an acceptor; one message for all kinds.
@@ -85,8 +87,8 @@ type Answer struct {
 	Promised Ballot `json:"promised,omitzero"`
 	// Refusal, unless "", refuses for good: see the constants.
 	Refusal Refusal `json:"refusal,omitempty"`
-	// Entries are what was accepted: of Prepare and Peek one, the zero one if nothing was; of PeekAll
-	// by key.
+	// Entries are what was accepted: of Prepare and Peek one, the zero one if nothing was; of
+	// PeekAll by key.
 	Entries []Entry `json:"entries,omitempty"`
 	// With is what PeekAll's question is With.
 	With Entry `json:"with,omitzero"`

@@ -12,8 +12,8 @@ import (
 type Options struct {
 	Nodes   int // of the pool
 	Clients int // identities: 1 to Clients
-	// Process names this Board among all that are or were open on the pool, those of the same process
-	// too.
+	// Process names this Board among all that are or were open on the pool, those of the same
+	// process too.
 	Process string
 	Machine string // for people
 	PID     int
@@ -23,9 +23,9 @@ type Options struct {
 	// candidates the question whether there is a master, and never makes one. Nil: there is none.
 	Glance func() (r Record, since time.Duration, ok bool)
 	// Revoke fences a client's life off, as Fabric.RevokeLife does, before another client becomes
-	// master. That life may have ended already. An error that wraps rdma.ErrNodeDown is one of nodes
-	// that do not answer, while the board says that the client was fenced off: then the next master
-	// begins with a barrier, see rdma.Role.Beyond.
+	// master. That life may have ended already. An error that wraps rdma.ErrNodeDown is one of
+	// nodes that do not answer, while the board says that the client was fenced off: then the next
+	// master begins with a barrier, see rdma.Role.Beyond.
 	Revoke func(c rdma.Client) error
 }
 

@@ -309,7 +309,8 @@ func (p *process) govern() {
 	if c.check(p.SetDown(busy.Epoch, node), rdma.ErrStale) {
 		c.down[node] = true
 	}
-	if ok, err := p.SetMember(busy.Epoch, node, v.Members[node], rdma.Member{Gone: true, Since: busy.Epoch}); err == nil && ok {
+	if ok, err := p.SetMember(busy.Epoch, node, v.Members[node],
+		rdma.Member{Gone: true, Since: busy.Epoch}); err == nil && ok {
 		v, _, err := p.View()
 		if c.check(err) && !v.Members[node].Gone {
 			c.breach("node %d is gone, and then %v", node, v.Members[node])
@@ -474,8 +475,9 @@ func TestBoardSim(t *testing.T) {
 		configs += c.configs
 	})
 	if !t.Failed() && n >= enough && (claims < 5*n || reigns < 5*n || fenced < n || epochs < n || configs < n) {
-		t.Errorf("%d claims, %d tenures, %d lives fenced off, %d epochs, %d configurations: too few", claims, reigns, fenced,
-			epochs, configs)
+		t.Errorf("%d claims, %d tenures, %d lives fenced off, %d epochs, %d configurations: too few", claims, reigns,
+			fenced, epochs, configs)
 	}
-	t.Logf("%d claims, %d tenures, %d lives fenced off, %d epochs, %d configurations", claims, reigns, fenced, epochs, configs)
+	t.Logf("%d claims, %d tenures, %d lives fenced off, %d epochs, %d configurations", claims, reigns,
+		fenced, epochs, configs)
 }

@@ -66,8 +66,8 @@ func (p *pool) process(clients int) *board.Board {
 	p.processes++
 	ahead := time.Duration(p.processes) * time.Hour
 	return board.New(p, board.Options{
-		Nodes: 3, Clients: clients, Process: fmt.Sprint("process", p.processes), Machine: "here", PID: 100 + p.processes,
-		Now: func() time.Duration { return p.now + ahead },
+		Nodes: 3, Clients: clients, Process: fmt.Sprint("process", p.processes),
+		Machine: "here", PID: 100 + p.processes, Now: func() time.Duration { return p.now + ahead },
 		Revoke: func(c rdma.Client) error {
 			p.revoked = append(p.revoked, c)
 			if f := p.revoking; f != nil {
@@ -95,7 +95,8 @@ func TestView(t *testing.T) {
 	view := func(want rdma.View, down ...bool) {
 		t.Helper()
 		v, d, err := b.View()
-		if err != nil || v.Epoch != want.Epoch || v.Busy != want.Busy || !slices.Equal(v.Members, want.Members) || !slices.Equal(d, down) {
+		if err != nil || v.Epoch != want.Epoch || v.Busy != want.Busy || !slices.Equal(v.Members, want.Members) ||
+			!slices.Equal(d, down) {
 			t.Fatalf("the view is %+v, %v (%v), want %+v, %v", v, d, err, want, down)
 		}
 	}
@@ -158,22 +159,26 @@ func TestViewOfUnknownOutcome(t *testing.T) {
 	p := newPool(t)
 	b := p.process(4)
 	p.loseRequest()
-	if ok, err := b.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); ok || !errors.Is(err, board.ErrUnreachable) {
+	if ok, err := b.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); ok ||
+		!errors.Is(err, board.ErrUnreachable) {
 		t.Fatal(ok, err)
 	}
 	p.loseAnswer()
-	if ok, err := b.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); ok || !errors.Is(err, board.ErrUnreachable) {
+	if ok, err := b.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); ok ||
+		!errors.Is(err, board.ErrUnreachable) {
 		t.Fatal(ok, err)
 	}
 	p.loseAnswer()
 	if err := b.SetDown(1, 2); err != nil {
 		t.Fatal(err)
 	}
-	if v, down, err := b.View(); err != nil || v.Epoch != 1 || !v.Busy || !slices.Equal(down, []bool{false, false, true}) {
+	if v, down, err := b.View(); err != nil || v.Epoch != 1 || !v.Busy ||
+		!slices.Equal(down, []bool{false, false, true}) {
 		t.Fatal(v, down, err)
 	}
 	p.load = errLost
-	if _, _, err := b.View(); !errors.Is(err, board.ErrUnreachable) || !strings.Contains(err.Error(), "view of the pool") {
+	if _, _, err := b.View(); !errors.Is(err, board.ErrUnreachable) ||
+		!strings.Contains(err.Error(), "view of the pool") {
 		t.Fatal(err)
 	}
 }

@@ -47,7 +47,8 @@ func (b *Board) Claim(name string) (rdma.Client, error) {
 			return rdma.Client{}, fmt.Errorf("claim an identity as %q: %w", name, full(all))
 		}
 	}
-	return rdma.Client{}, fmt.Errorf("claim an identity as %q: others were faster %d times: %w", name, patience, rdma.ErrFull)
+	return rdma.Client{}, fmt.Errorf("claim an identity as %q: others were faster %d times: %w",
+		name, patience, rdma.ErrFull)
 }
 
 // full says why there is no identity.
@@ -61,8 +62,8 @@ func full(all []listed) error {
 			attached++
 		}
 	}
-	return fmt.Errorf("%d of %d clients are attached, or died and were not noticed yet, and %d were fenced off and wait "+
-		"for recovery: %w", attached, len(all), fenced, rdma.ErrFull)
+	return fmt.Errorf("%d of %d clients are attached, or died and were not noticed yet, and %d were fenced off "+
+		"and wait for recovery: %w", attached, len(all), fenced, rdma.ErrFull)
 }
 
 // reserve picks the next identity that is free and that no other worker of this process is about,

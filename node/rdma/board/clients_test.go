@@ -125,7 +125,8 @@ func TestClaimOfUnknownOutcome(t *testing.T) {
 		listed(t, b)
 	}
 	var late func()
-	for name, how := range map[string]struct{ now, later bool }{"lost": {}, "done": {now: true}, "late": {later: true}} {
+	for name, how := range map[string]struct{ now, later bool }{"lost": {}, "done": {now: true},
+		"late": {later: true}} {
 		p.swap = func(key string, version uint64, value []byte) (bool, error) {
 			if how.now {
 				p.Store.Swap(key, version, value)

@@ -249,7 +249,8 @@ func TestGuardSim(t *testing.T) {
 		served += s
 		expelled += e
 		if len(c.broken) > 0 {
-			t.Errorf("seed %d: a node that was expelled %s after the wait (and %d times more)", seed, c.broken[0], len(c.broken)-1)
+			t.Errorf("seed %d: a node that was expelled %s after the wait (and %d times more)", seed,
+				c.broken[0], len(c.broken)-1)
 		}
 		c.unwind()
 	})
@@ -316,7 +317,8 @@ func TestGuard(t *testing.T) {
 	if !g.Grant(0) || !g.Grant(1) || g.Grant(3) || g.Grant(-1) {
 		t.Error("grants to the wrong nodes")
 	}
-	if g.Expel(3, 1) || g.Expel(-1, 1) || g.Expel(0, 0) || !g.Expel(0, 7) || !g.Expel(0, 9) || g.Grant(0) || !g.Grant(2) {
+	if g.Expel(3, 1) || g.Expel(-1, 1) || g.Expel(0, 0) || !g.Expel(0, 7) || !g.Expel(0, 9) ||
+		g.Grant(0) || !g.Grant(2) {
 		t.Error("expels the wrong nodes")
 	}
 	serves(21 * s) // what it was granted, it has

@@ -222,7 +222,8 @@ func (b *Board) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error)
 	if ours && m.Owner == r.Owner && m.Epoch == r.Epoch && next.Until-lease < m.Until {
 		ok, err := b.swap(masterKey, version, &next)
 		if err != nil {
-			return rdma.Role{}, false, fmt.Errorf("prolong the tenure of client %d in epoch %d: %w", r.Owner, r.Epoch, err)
+			return rdma.Role{}, false, fmt.Errorf("prolong the tenure of client %d in epoch %d: %w", r.Owner, r.Epoch,
+				err)
 		}
 		if ok {
 			t.told, t.until = true, next.Until

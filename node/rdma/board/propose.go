@@ -26,8 +26,8 @@ var ErrUncertain = errors.New("the record may have been replaced")
 // wire is a proposer's way to the acceptors, and to time and chance.
 type wire interface {
 	// ask puts a question to every acceptor and hands take what each answers, one at a time, until
-	// take returns true or all have answered or failed. An acceptor may get the question after ask has
-	// returned.
+	// take returns true or all have answered or failed. An acceptor may get the question after ask
+	// has returned.
 	ask(q *Question, take func(a *Answer, err error) (enough bool))
 	// pause waits a random time below d.
 	pause(d time.Duration)
@@ -93,7 +93,8 @@ func (p *proposer) gather(q *Question) ([]*Answer, error) {
 	case t.beaten:
 		return nil, errBeaten
 	case t.refused != "":
-		return nil, fmt.Errorf("the pool's nodes refuse to %s %q: %s: %w", q.Kind, q.Key, t.refused, refusalError(t.refused))
+		return nil, fmt.Errorf("the pool's nodes refuse to %s %q: %s: %w", q.Kind, q.Key, t.refused,
+			refusalError(t.refused))
 	}
 	return nil, fmt.Errorf("%d of the pool's %d nodes answered, and %d are needed: %w (the last that did not: %v)",
 		len(t.answers), p.nodes, p.majority(), rdma.ErrMinority, t.err)
@@ -244,8 +245,9 @@ func (p *proposer) glance(key string) (s State, all bool, err error) {
 		return found
 	})
 	if !found {
-		err = fmt.Errorf("%d of the pool's %d nodes answered, and do not agree: a change was left half done, and who may only read "+
-			"waits for somebody with the full token to complete it: %w", len(t.answers), p.nodes, ErrUnreachable)
+		err = fmt.Errorf("%d of the pool's %d nodes answered, and do not agree: a change was left half done, and "+
+			"who may only read waits for somebody with the full token to complete it: %w", len(t.answers),
+			p.nodes, ErrUnreachable)
 	}
 	return s, len(t.answers) == p.nodes, err
 }
@@ -342,7 +344,9 @@ func page(answers []*Answer) (keys []string, end string, more bool) {
 func (p *proposer) listed(key string, answers []*Answer) (State, error) {
 	var first Entry
 	for i, a := range answers {
-		at, ok := slices.BinarySearchFunc(a.Entries, key, func(e Entry, key string) int { return strings.Compare(e.Key, key) })
+		at, ok := slices.BinarySearchFunc(a.Entries, key, func(e Entry, key string) int {
+			return strings.Compare(e.Key, key)
+		})
 		if !ok || i > 0 && a.Entries[at].Ballot != first.Ballot {
 			return p.settle(key)
 		}

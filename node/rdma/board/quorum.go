@@ -16,8 +16,8 @@ import (
 
 // Transport brings questions to the acceptors of a pool's memory nodes. It is called concurrently.
 type Transport interface {
-	// Ask returns the answer of a node's acceptor. It bounds its own time. After an error the question
-	// may still arrive.
+	// Ask returns the answer of a node's acceptor. It bounds its own time. After an error the
+	// question may still arrive.
 	Ask(node int, q *Question) (*Answer, error)
 }
 

@@ -70,8 +70,8 @@ type masterRecord struct {
 	// Turn makes every value another one: a store may skip a write that changes nothing, and its
 	// version with it.
 	Turn uint64 `json:"turn"`
-	// Beyond is rdma.Role.Beyond. It stays when the tenure ends: the next master does not know how far
-	// its master came.
+	// Beyond is rdma.Role.Beyond. It stays when the tenure ends: the next master does not know how
+	// far its master came.
 	Beyond uint64 `json:"beyond,omitempty"`
 }
 

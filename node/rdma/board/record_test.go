@@ -16,10 +16,13 @@ var shape = Options{Nodes: 3, Clients: 100}
 var wide = map[string]any{
 	viewKey: viewRecord{
 		Epoch: math.MaxUint64, Busy: true, Down: []bool{true, false, true},
-		Members: []uint64{0, rdma.Member{Gone: true}.Word(), rdma.Member{Gone: true, StandsFor: 1<<15 - 1, Since: 1<<47 - 1}.Word()},
+		Members: []uint64{0, rdma.Member{Gone: true}.Word(), rdma.Member{Gone: true, StandsFor: 1<<15 - 1,
+			Since: 1<<47 - 1}.Word()},
 	},
-	masterKey:        masterRecord{Owner: 100, Life: math.MaxUint64, Epoch: 9, Until: math.MaxInt64, Lease: MaxLease, Turn: math.MaxUint64},
-	clientKey(65535): clientRecord{Life: math.MaxUint64, Name: "\x00é\"", PID: 1, Process: "p", Machine: "m", InUse: true, Fenced: true, Closed: true},
+	masterKey: masterRecord{Owner: 100, Life: math.MaxUint64, Epoch: 9, Until: math.MaxInt64,
+		Lease: MaxLease, Turn: math.MaxUint64},
+	clientKey(65535): clientRecord{Life: math.MaxUint64, Name: "\x00é\"", PID: 1, Process: "p", Machine: "m",
+		InUse: true, Fenced: true, Closed: true},
 }
 
 func decodeAs(key string, value []byte) (any, error) {
@@ -46,7 +49,8 @@ func TestRecords(t *testing.T) {
 			t.Errorf("%s becomes %s", text, again)
 		}
 		for _, damaged := range []string{
-			"", "null", "{}", "[]", "0", string(text[:len(text)-1]), string(text) + "{}", string(text[:len(text)-1]) + `,"new":1}`,
+			"", "null", "{}", "[]", "0", string(text[:len(text)-1]), string(text) + "{}",
+			string(text[:len(text)-1]) + `,"new":1}`,
 		} {
 			if _, err := decodeAs(key, []byte(damaged)); !errors.Is(err, ErrDamaged) {
 				t.Errorf("%s as %q is read: %v", damaged, key, err)
@@ -70,7 +74,8 @@ func TestRecords(t *testing.T) {
 			t.Errorf("%s is read: %v", text, err)
 		}
 	}
-	for _, key := range []string{"", "client/", "client/1", "client/000001", "client/99999", "client/-0001", "clients/00001"} {
+	for _, key := range []string{"", "client/", "client/1", "client/000001", "client/99999",
+		"client/-0001", "clients/00001"} {
 		if id, err := clientOf(key); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%q is that of client %d: %v", key, id, err)
 		}
@@ -100,9 +105,9 @@ func TestDamagedRecords(t *testing.T) {
 	_, clients := b.Clients()
 	_, _, _, look := b.Look()
 	for what, err := range map[string]error{
-		"view": view, "advance": advance, "member": member, "down": b.SetDown(1, 1), "try": master, "renew": renew, "master": who,
-		"claim": claim, "clients": clients, "look": look, "mark": b.MarkFenced(c), "release": b.Release(c),
-		"forget": b.Forget(c, nil),
+		"view": view, "advance": advance, "member": member, "down": b.SetDown(1, 1), "try": master,
+		"renew": renew, "master": who, "claim": claim, "clients": clients, "look": look, "mark": b.MarkFenced(c),
+		"release": b.Release(c), "forget": b.Forget(c, nil),
 	} {
 		if !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", what, err)

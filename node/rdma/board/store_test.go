@@ -121,7 +121,8 @@ func TestQuorumOutOfReach(t *testing.T) {
 		!strings.Contains(err.Error(), `load "key"`) || !strings.Contains(err.Error(), errDown.Error()) {
 		t.Errorf("load: %v", err)
 	}
-	if ok, err := q.Swap("key", 1, nil); ok || !errors.Is(err, board.ErrUnreachable) || errors.Is(err, board.ErrUncertain) {
+	if ok, err := q.Swap("key", 1, nil); ok || !errors.Is(err, board.ErrUnreachable) ||
+		errors.Is(err, board.ErrUncertain) {
 		t.Errorf("swap, which no majority has promised anything: %v, %v", ok, err)
 	}
 	if _, _, err := q.Look("", ""); !errors.Is(err, board.ErrUnreachable) {
@@ -182,7 +183,8 @@ func TestReader(t *testing.T) {
 	reads("a majority has the state before", "one", 1)
 	s.set(true, 2)
 	_, _, err := reader.Load("key")
-	if !errors.Is(err, board.ErrUnreachable) || !strings.Contains(err.Error(), "2 of the pool's 3 nodes answered, and do not agree") {
+	if !errors.Is(err, board.ErrUnreachable) || !strings.Contains(err.Error(), "2 of the pool's 3 nodes answered, "+
+		"and do not agree") {
 		t.Errorf("nobody knows what was chosen: %v", err)
 	}
 	if _, _, err := reader.Look("", ""); !errors.Is(err, board.ErrUnreachable) {

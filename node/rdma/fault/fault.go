@@ -14,15 +14,15 @@ import (
 
 // Fault says what goes wrong, and where. Exactly one of Crash, Err and Delay says what.
 type Fault struct {
-	// At is the verb or call that it befalls, counting the worker's from 1. With At 0 it is the first
-	// one posted as Step; a fault with neither never happens.
+	// At is the verb or call that it befalls, counting the worker's from 1. With At 0 it is the
+	// first one posted as Step; a fault with neither never happens.
 	At   uint64
 	Step rdma.Step
 
-	// Crash stops the worker: of the batch in which the verb lies, what comes before it is posted, it
-	// and what comes behind it are not. Then Crash is called; it may kill the process. If it returns,
-	// the endpoint and those of the worker's tasks answer everything with rdma.ErrClosed and post
-	// nothing.
+	// Crash stops the worker: of the batch in which the verb lies, what comes before it is posted,
+	// it and what comes behind it are not. Then Crash is called; it may kill the process. If it
+	// returns, the endpoint and those of the worker's tasks answer everything with rdma.ErrClosed
+	// and post nothing.
 	Crash func()
 	// Err fails the verb, which is not posted; the others of its batch are.
 	Err error

@@ -117,7 +117,8 @@ func TestFailedVerbIsNotPosted(t *testing.T) {
 	const n = 8
 	for k := 1; k <= 3*n; k++ {
 		run(t, uint64(k), func(s *sim.Sim, ep rdma.Endpoint) {
-			f := fault.New(ep, fault.Fault{At: uint64(k), Err: errOnPurpose}, fault.Fault{At: 3*n + 1, Err: errOnPurpose})
+			f := fault.New(ep, fault.Fault{At: uint64(k), Err: errOnPurpose},
+				fault.Fault{At: 3*n + 1, Err: errOnPurpose})
 			b := chains(f, n)
 			if err := f.Post(b); err != nil {
 				t.Error(err)
@@ -236,7 +237,8 @@ func TestDelayAndStep(t *testing.T) {
 		post(false)
 		post(true)
 		before := f.Now()
-		if err := f.Call(0, &rdma.Request{Step: "commit"}, rdma.Forever); !errors.Is(err, rdma.ErrClosed) || f.Now() != before {
+		if err := f.Call(0, &rdma.Request{Step: "commit"}, rdma.Forever); !errors.Is(err, rdma.ErrClosed) ||
+			f.Now() != before {
 			t.Errorf("a call in the step: %v", err)
 		}
 		if load(ep, rdma.At(0, 8)) != 0 || f.Sent() != 6 {
@@ -291,11 +293,16 @@ func harness(o sim.Options) rdmatest.Harness {
 				t.Errorf("%v", err)
 			}
 		},
-		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint),
+			clients ...func(rdma.Endpoint)) {
 			s := f.(*sim.Sim)
-			s.GoAt(node, "server", func(ep rdma.Endpoint) { server(fault.New(ep, fault.Fault{At: 3, Delay: time.Microsecond})) })
+			s.GoAt(node, "server", func(ep rdma.Endpoint) {
+				server(fault.New(ep, fault.Fault{At: 3, Delay: time.Microsecond}))
+			})
 			for i, c := range clients {
-				s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) { c(fault.New(ep, fault.Fault{At: 2, Delay: time.Microsecond})) })
+				s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
+					c(fault.New(ep, fault.Fault{At: 2, Delay: time.Microsecond}))
+				})
 			}
 			if err := s.Run(); err != nil {
 				t.Errorf("%v", err)

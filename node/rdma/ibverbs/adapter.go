@@ -18,7 +18,8 @@ type adapter interface {
 	// at names the device and its port.
 	at() (device string, port int)
 	// register lets the device use size bytes at base. They stay where they are until the memory is
-	// closed. Remote: peers may READ and WRITE them and change them by atomics, if they know the key.
+	// closed. Remote: peers may READ and WRITE them and change them by atomics, if they know the
+	// key.
 	register(base unsafe.Pointer, size uint64, remote bool) (memory, error)
 	// completions makes a completion queue with room for so many.
 	completions(room int) (completions, error)
@@ -50,7 +51,8 @@ func noMemory(device string, size uint64, err error) error {
 	var l unix.Rlimit
 	if errors.Is(err, unix.ENOMEM) && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur != unix.RLIM_INFINITY {
 		return fmt.Errorf("device %s: this process may lock %d bytes of memory in all, and this takes %d more "+
-			"(hint: 'ulimit -l unlimited', or LimitMEMLOCK=infinity in the unit): %w", device, l.Cur, size, rdma.ErrFull)
+			"(hint: 'ulimit -l unlimited', or LimitMEMLOCK=infinity in the unit): %w", device,
+			l.Cur, size, rdma.ErrFull)
 	}
 	return fmt.Errorf("device %s does not take %d bytes of memory: %w: %w", device, size, rdma.ErrFull, err)
 }
@@ -64,8 +66,8 @@ type completions interface {
 	// beside makes another completion queue, which arm and await of this one count for, too. It is
 	// closed before this one.
 	beside(room int) (completions, error)
-	// post rings one doorbell a group, in one call, and notes in each group how many of its requests
-	// were taken.
+	// post rings one doorbell a group, in one call, and notes in each group how many of its
+	// requests were taken.
 	post(groups []group, requests []request)
 	// poll takes completions, waiting for the first for as long as spin says, without giving the
 	// processor away.
@@ -88,8 +90,8 @@ const (
 // receives is a queue of buffers that messages of several queue pairs come into. It is not safe for
 // concurrent use.
 type receives interface {
-	// pair makes a queue pair whose messages come into buffers of this queue. Their completions go to
-	// q. Peers may do with registered memory what access says.
+	// pair makes a queue pair whose messages come into buffers of this queue. Their completions go
+	// to q. Peers may do with registered memory what access says.
 	pair(q completions, access access) (pair, error)
 	// post adds a buffer of local memory at the end of the queue.
 	post(id uint64, buffer []byte, key uint32) error

@@ -78,7 +78,8 @@ func (e *bare) release(i int) {
 func (e *bare) send(inline int) {
 	key, _ := e.mem.keys()
 	e.requests[0] = request{
-		local: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(e.memory)))), n: uint32(e.n), key: key, op: uint8(rdma.Send), flags: flagSignal,
+		local: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(e.memory)))), n: uint32(e.n), key: key,
+		op: uint8(rdma.Send), flags: flagSignal,
 	}
 	if e.n <= inline {
 		e.requests[0].flags |= flagInline

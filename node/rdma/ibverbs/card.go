@@ -51,8 +51,8 @@ func parseCard(p []byte) (c card, err error) {
 		return c, fmt.Errorf("the other device's card has %d bytes, or another version: %w", len(p), rdma.ErrAccess)
 	}
 	c = card{
-		ethernet: p[1] == 1, mtu: p[2], rdAtomic: p[3], lid: le.Uint16(p[4:]), qpn: le.Uint32(p[8:]), psn: le.Uint32(p[12:]),
-		base: le.Uint64(p[32:]), key: le.Uint32(p[40:]),
+		ethernet: p[1] == 1, mtu: p[2], rdAtomic: p[3], lid: le.Uint16(p[4:]), qpn: le.Uint32(p[8:]),
+		psn: le.Uint32(p[12:]), base: le.Uint64(p[32:]), key: le.Uint32(p[40:]),
 	}
 	copy(c.gid[:], p[16:])
 	if c.qpn == 0 || c.qpn >= 1<<24 || c.psn >= 1<<24 || c.mtu < 1 || c.mtu > 5 {

@@ -10,8 +10,8 @@ import (
 
 func someCard() card {
 	return card{
-		qpn: 1<<24 - 1, psn: 1<<24 - 2, lid: 0xbeef, gid: [16]byte{0: 0xfe, 15: 9}, ethernet: true, mtu: 5, rdAtomic: 16,
-		base: 1<<47 + 8, key: 1<<32 - 3,
+		qpn: 1<<24 - 1, psn: 1<<24 - 2, lid: 0xbeef, gid: [16]byte{0: 0xfe, 15: 9}, ethernet: true, mtu: 5,
+		rdAtomic: 16, base: 1<<47 + 8, key: 1<<32 - 3,
 	}
 }
 
@@ -56,7 +56,8 @@ func FuzzCard(f *testing.F) {
 		if c.qpn == 0 || c.qpn >= 1<<24 || c.psn >= 1<<24 || c.mtu < 1 || c.mtu > 5 {
 			t.Errorf("%x is read as %+v", p, c)
 		}
-		if again, err := parseCard(c.bytes()); err != nil || again != c || len(p) != len(c.bytes()) || !bytes.Equal(c.bytes()[:6], p[:6]) {
+		if again, err := parseCard(c.bytes()); err != nil || again != c || len(p) != len(c.bytes()) ||
+			!bytes.Equal(c.bytes()[:6], p[:6]) {
 			t.Errorf("%x is read as %+v, and that as %+v (%v)", p, c, again, err)
 		}
 	})

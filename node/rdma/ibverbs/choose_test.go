@@ -22,9 +22,11 @@ func roce(device string, port int, state string, gids ...GID) Port {
 const v1, v2, ib = "RoCE v1", "RoCE v2", "IB"
 
 func TestChoose(t *testing.T) {
-	first := roce("mlx5_0", 1, "ACTIVE", gid(0, v1, "fe80::1"), gid(1, v2, "fe80::1"), gid(2, v1, "10.0.0.1"), gid(3, v2, "10.0.0.1"), gid(4, v2, "fd00::1"))
+	first := roce("mlx5_0", 1, "ACTIVE", gid(0, v1, "fe80::1"), gid(1, v2, "fe80::1"), gid(2, v1, "10.0.0.1"),
+		gid(3, v2, "10.0.0.1"), gid(4, v2, "fd00::1"))
 	second := roce("mlx5_1", 1, "ACTIVE", gid(0, v1, "fe80::2"), gid(1, v2, "fe80::2"), gid(2, v2, "10.1.0.1"))
-	infini := Port{Device: "mlx5_2", Port: 1, State: "ACTIVE", LID: 7, MTU: 4096, GIDs: []GID{gid(0, ib, "fe80::3"), gid(1, ib, "fe80::4")}}
+	infini := Port{Device: "mlx5_2", Port: 1, State: "ACTIVE", LID: 7, MTU: 4096,
+		GIDs: []GID{gid(0, ib, "fe80::3"), gid(1, ib, "fe80::4")}}
 	down := roce("mlx5_3", 1, "DOWN", gid(0, v2, "10.2.0.1"))
 	old := roce("mlx4_0", 1, "ACTIVE", gid(0, v1, "fe80::5"))
 	six := roce("mlx5_4", 2, "ACTIVE", gid(0, v2, "fe80::6"), gid(1, v2, "fd00::6"))
@@ -49,10 +51,11 @@ func TestChoose(t *testing.T) {
 		"InfiniBand before RoCE v1":            {[]Port{old, infini}, Choice{}, "", "mlx5_2", 0},
 		"an IP address before InfiniBand":      {[]Port{infini, first}, Choice{}, "", "mlx5_0", 3},
 		"RoCE v1, where there is nothing else": {[]Port{old}, Choice{}, "", "mlx4_0", 0},
-		"as told, a device":                    {[]Port{first, second}, Choice{Device: "mlx5_1"}, "10.0.0.1", "mlx5_1", 2},
-		"as told, a port":                      {[]Port{first, six}, Choice{Port: 2}, "10.0.0.1", "mlx5_4", 1},
-		"as told, a GID":                       {[]Port{first}, Choice{GID: 2}, "10.0.0.1", "mlx5_0", 1},
-		"as told, GID 0 of a device":           {[]Port{first, second}, Choice{Device: "mlx5_1", GID: 1}, "", "mlx5_1", 0},
+		"as told, a device": {[]Port{first, second}, Choice{Device: "mlx5_1"},
+			"10.0.0.1", "mlx5_1", 2},
+		"as told, a port":            {[]Port{first, six}, Choice{Port: 2}, "10.0.0.1", "mlx5_4", 1},
+		"as told, a GID":             {[]Port{first}, Choice{GID: 2}, "10.0.0.1", "mlx5_0", 1},
+		"as told, GID 0 of a device": {[]Port{first, second}, Choice{Device: "mlx5_1", GID: 1}, "", "mlx5_1", 0},
 	} {
 		port, g, err := choose(c.ports, c.choice, net.ParseIP(c.local))
 		if err != nil || port.Device != c.device || g.Index != c.index {
@@ -71,7 +74,8 @@ func TestChoose(t *testing.T) {
 		`there is no device "mlx5_0" with port 3`:     {[]Port{first}, Choice{Device: "mlx5_0", Port: 3}},
 		"mlx5_3 port 1 is DOWN (hint: 'farkv doctor'": {[]Port{first, down}, Choice{Device: "mlx5_3"}},
 	} {
-		if p, _, err := choose(c.ports, c.choice, nil); !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), text) {
+		if p, _, err := choose(c.ports, c.choice, nil); !errors.Is(err, ErrNoDevice) ||
+			!strings.Contains(err.Error(), text) {
 			t.Errorf("%s port %d is chosen (%v), want %q", p.Device, p.Port, err, text)
 		}
 	}

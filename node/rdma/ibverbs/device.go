@@ -240,7 +240,8 @@ func (d *device) completions(room int) (completions, error) {
 	q := &cq{d: d, own: true}
 	d.users.Add(1)
 	if err := q.open(room); err != nil {
-		return nil, errors.Join(fmt.Errorf("device %s: make a completion queue for %d: %w", d.port.Device, room, err), q.close())
+		return nil, errors.Join(fmt.Errorf("device %s: make a completion queue for %d: %w", d.port.Device, room, err),
+			q.close())
 	}
 	return q, nil
 }
@@ -306,7 +307,8 @@ func (q *cq) close() error {
 }
 
 func (q *cq) post(groups []group, requests []request) {
-	C.fk_post((*C.struct_fk_group)(unsafe.Pointer(&groups[0])), C.int(len(groups)), (*C.struct_fk_request)(unsafe.Pointer(&requests[0])))
+	C.fk_post((*C.struct_fk_group)(unsafe.Pointer(&groups[0])), C.int(len(groups)),
+		(*C.struct_fk_request)(unsafe.Pointer(&requests[0])))
 }
 
 func (q *cq) poll(into []completion, spin time.Duration) int {
@@ -359,7 +361,8 @@ func (q *cq) newPair(into *C.struct_ibv_srq, depth, inline int, may access) (pai
 	most := C.uint32_t(inline)
 	p, err := C.fk_pair(q.d.pd, q.cq, into, C.int(depth), &most, C.int(q.d.port.Port), C.int(may))
 	if p == nil {
-		return nil, fmt.Errorf("device %s: make a queue pair (it has %d at most): %w: %w", q.d.port.Device, q.d.lim.pairs, rdma.ErrFull, err)
+		return nil, fmt.Errorf("device %s: make a queue pair (it has %d at most): %w: %w", q.d.port.Device,
+			q.d.lim.pairs, rdma.ErrFull, err)
 	}
 	q.d.users.Add(1)
 	return &qp{q: q, qp: p, psn: rand.Uint32() & (1<<24 - 1)}, nil
@@ -370,15 +373,16 @@ func (p *qp) handle() uintptr { return uintptr(unsafe.Pointer(p.qp)) }
 func (p *qp) card() card {
 	d := p.q.d
 	return card{
-		qpn: uint32(p.qp.qp_num), psn: p.psn, lid: d.port.LID, gid: d.gid.Addr, ethernet: d.port.Ethernet, mtu: uint8(d.mtu),
-		rdAtomic: d.in,
+		qpn: uint32(p.qp.qp_num), psn: p.psn, lid: d.port.LID, gid: d.gid.Addr, ethernet: d.port.Ethernet,
+		mtu: uint8(d.mtu), rdAtomic: d.in,
 	}
 }
 
 func (p *qp) connect(remote card) error {
 	d := p.q.d
 	if remote.ethernet != d.port.Ethernet {
-		return fmt.Errorf("device %s is on another kind of network than the other end's: %w", d.port.Device, rdma.ErrNotSupported)
+		return fmt.Errorf("device %s is on another kind of network than the other end's: %w",
+			d.port.Device, rdma.ErrNotSupported)
 	}
 	c := C.struct_fk_card{
 		qpn: C.uint32_t(remote.qpn), psn: C.uint32_t(remote.psn), lid: C.uint16_t(remote.lid),
@@ -390,8 +394,10 @@ func (p *qp) connect(remote card) error {
 	if remote.ethernet {
 		c.ethernet = 1
 	}
-	if no := C.fk_connect(p.qp, C.int(d.port.Port), C.int(d.gid.Index), C.uint32_t(p.psn), C.uint8_t(d.in), &c); no != 0 {
-		return fmt.Errorf("device %s: connect to the device at %v: %w", d.port.Device, net.IP(remote.gid[:]), syscall.Errno(no))
+	if no := C.fk_connect(p.qp, C.int(d.port.Port), C.int(d.gid.Index), C.uint32_t(p.psn),
+		C.uint8_t(d.in), &c); no != 0 {
+		return fmt.Errorf("device %s: connect to the device at %v: %w", d.port.Device, net.IP(remote.gid[:]),
+			syscall.Errno(no))
 	}
 	return nil
 }

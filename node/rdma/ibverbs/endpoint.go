@@ -109,15 +109,17 @@ type flight struct {
 	entry uint32 // of an APPEND: its number, of those for the node; of a fence: as many entries come first
 	off   int    // the part of the op's bytes, of one that is longer than what one request moves
 	n     int
-	stage stage  // where the bytes are at this end, when they are in no registered memory; of a piece: those of its SEND
+	// where the bytes are at this end, when they are in no registered memory; of a piece: those of
+	// its SEND
+	stage stage
 	guess uint64 // of a masked compare and swap: what the word is taken to be
 	wrong int    // how often it was wrong before
 }
 
 func newEndpoint(f *Fabric, ep *tcp.Endpoint) (*Endpoint, error) {
 	g := f.Geometry()
-	e := &Endpoint{Endpoint: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a}, peers: make([]peer, f.Nodes()),
-		to: map[target]*peer{}}
+	e := &Endpoint{Endpoint: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a},
+		peers: make([]peer, f.Nodes()), to: map[target]*peer{}}
 	own, err := ep.Rings()
 	if err != nil {
 		return nil, err
@@ -172,7 +174,8 @@ func (e *Endpoint) makeWords(p *peer) (err error) {
 		return nil
 	}
 	p.words = make([]byte, wordBytes*len(p.ring))
-	if p.wordsMem, err = e.fabric.a.register(unsafe.Pointer(unsafe.SliceData(p.words)), uint64(len(p.words)), false); err != nil {
+	if p.wordsMem, err = e.fabric.a.register(unsafe.Pointer(unsafe.SliceData(p.words)),
+		uint64(len(p.words)), false); err != nil {
 		return fmt.Errorf("register %d bytes: %w", len(p.words), err)
 	}
 	return nil
@@ -257,13 +260,15 @@ func (e *Endpoint) drop(p *peer, why error) {
 	} else if p.qp != nil {
 		e.dropped = true
 		if err := p.qp.close(); err != nil {
-			panic(fmt.Sprintf("ibverbs: a queue pair may still write to memory that is about to be used again: %v", err))
+			panic(fmt.Sprintf("ibverbs: a queue pair may still write to memory that is about to be used again: %v",
+				err))
 		}
 		p.qp = nil
 		p.times++ // completions that come yet are of a past connection
 	}
 	for ; p.head != p.tail; p.head++ {
-		if closed := errors.Is(why, rdma.ErrNoBox) || errors.Is(why, rdma.ErrNoRing); closed && !(p.known && p.head-p.ripe < 1<<31) {
+		if closed := errors.Is(why, rdma.ErrNoBox) ||
+			errors.Is(why, rdma.ErrNoRing); closed && !(p.known && p.head-p.ripe < 1<<31) {
 			e.fail(p.at(p.head), fmt.Errorf("%s is gone: %w", p.to, rdma.ErrNodeDown)) // it may have had it
 			continue
 		}
@@ -379,7 +384,8 @@ const (
 	askSoon   = 2 * time.Millisecond
 	askSeldom = 100 * time.Millisecond
 
-	// giveUp is longer than any device repeats what is not answered before it says so: see fk_connect.
+	// giveUp is longer than any device repeats what is not answered before it says so: see
+	// fk_connect.
 	giveUp = 2500 * time.Millisecond
 )
 
@@ -393,11 +399,13 @@ func (e *Endpoint) look(p *peer, now time.Duration) {
 	switch {
 	case p.qp == nil && (p.to.ring || !p.isWay()), p.head == p.tail && p.next == len(p.waiting):
 	case p.slow.since > 0 && p.slow.head == p.head && now-p.slow.since > giveUp:
-		e.drop(p, fmt.Errorf("the device has not told for %v what became of verbs to node %d: %w", now-p.slow.since, p.node, rdma.ErrNodeDown))
+		e.drop(p, fmt.Errorf("the device has not told for %v what became of verbs to node %d: %w", now-p.slow.since,
+			p.node, rdma.ErrNodeDown))
 	case p.slow.since == 0 || p.slow.head != p.head:
 		p.slow = slowing{head: p.head, since: now}
 	case now-p.slow.since > askSoon && now-p.slow.asked > min(askSeldom, (now-p.slow.since)/2):
-		if err := e.mayPost(p); err != nil && (p.qp == nil || !errors.Is(err, rdma.ErrNoBox)) { // a mailbox that was closed says what it got
+		// a mailbox that was closed says what it got
+		if err := e.mayPost(p); err != nil && (p.qp == nil || !errors.Is(err, rdma.ErrNoBox)) {
 			e.drop(p, err)
 			return
 		}

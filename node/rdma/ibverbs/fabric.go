@@ -36,8 +36,8 @@ var (
 type Options struct {
 	// Choice of the device; the default is one that reaches the pool.
 	Choice Choice
-	// Spin is for how long a worker looks for completions before it sleeps until the device tells of
-	// one; default 20 us, less than it costs to be woken. Negative: not at all.
+	// Spin is for how long a worker looks for completions before it sleeps until the device tells
+	// of one; default 20 us, less than it costs to be woken. Negative: not at all.
 	Spin time.Duration
 	// Depth is how many work requests a queue pair holds; more wait in the worker. Default 128, and
 	// what the device can do, down to the next power of two.

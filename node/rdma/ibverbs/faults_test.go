@@ -62,11 +62,13 @@ func failing(t *testing.T, st status, depth int) {
 			t.Errorf("op %d ended in %v", i, err)
 		}
 	}
-	if err, text := b.Op(3).Err, (completion{status: st}).err().Error(); err == nil || !strings.Contains(err.Error(), text) {
+	if err, text := b.Op(3).Err, (completion{status: st}).err().Error(); err == nil ||
+		!strings.Contains(err.Error(), text) {
 		t.Errorf("the op that failed says %q, not %q", err, text)
 	}
 	b.Release()
-	if _, err := add(ep, rdma.At(0, 64)); want == rdma.ErrAccess && !errors.Is(err, want) || want != rdma.ErrAccess && err != nil {
+	if _, err := add(ep, rdma.At(0, 64)); want == rdma.ErrAccess && !errors.Is(err, want) ||
+		want != rdma.ErrAccess && err != nil {
 		t.Errorf("the worker goes on with %v", err)
 	}
 	other := worker(t, p.Fabric)
@@ -299,7 +301,8 @@ func TestNoMemoryText(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = noMemory("mlx5_0", 4096, unix.ENOMEM) // little, but maybe more than is left
-	if hint := strings.Contains(err.Error(), "ulimit -l"); !errors.Is(err, rdma.ErrFull) || hint != (l.Cur != unix.RLIM_INFINITY) {
+	if hint := strings.Contains(err.Error(), "ulimit -l"); !errors.Is(err, rdma.ErrFull) ||
+		hint != (l.Cur != unix.RLIM_INFINITY) {
 		t.Errorf("with a limit of %d: %v", l.Cur, err)
 	}
 }
@@ -484,7 +487,8 @@ func TestStaleCompletions(t *testing.T) {
 	p.net.fail(func(*softPair, request) status { return silent })
 	b, q := posted(t, ep, rdma.At(0, 8), 1), &ep.peers[0]
 	for _, st := range []status{statusSuccess, statusFlushed} {
-		if ep.landed(completion{id: uint64(last)<<32 | uint64(q.head), status: st}); b.Completed(0) || q.ripe != q.head {
+		if ep.landed(completion{id: uint64(last)<<32 | uint64(q.head), status: st}); b.Completed(0) ||
+			q.ripe != q.head {
 			t.Errorf("a completion (%d) of an earlier connection is taken", st)
 		}
 	}

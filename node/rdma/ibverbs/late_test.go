@@ -46,7 +46,9 @@ func TestLate(t *testing.T) {
 		end  func(t *testing.T, p *pool, ep *Endpoint) error
 		want error
 	}{
-		"fence":  {func(_ *testing.T, p *pool, _ *Endpoint) error { return errors.Join(p.advance(1), p.Fence(1)) }, rdma.ErrStale},
+		"fence": {func(_ *testing.T, p *pool, _ *Endpoint) error {
+			return errors.Join(p.advance(1), p.Fence(1))
+		}, rdma.ErrStale},
 		"revoke": {func(_ *testing.T, p *pool, ep *Endpoint) error { return p.Revoke(ep.Client()) }, rdma.ErrRevoked},
 		"revoke a life": {func(_ *testing.T, p *pool, ep *Endpoint) error {
 			return p.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()})

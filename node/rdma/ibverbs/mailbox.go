@@ -75,8 +75,8 @@ func (e *Endpoint) listen(asked rdma.BoxOptions) (*mailbox, error) {
 	case e.box != nil:
 		return nil, fmt.Errorf("client %d: listen with a second mailbox: %w", e.Client(), rdma.ErrExists)
 	case o.Slots > e.fabric.lim.slots:
-		return nil, fmt.Errorf("client %d: listen with %d buffers: the device has %d: %w", e.Client(), o.Slots, e.fabric.lim.slots,
-			rdma.ErrFull)
+		return nil, fmt.Errorf("client %d: listen with %d buffers: the device has %d: %w", e.Client(),
+			o.Slots, e.fabric.lim.slots, rdma.ErrFull)
 	}
 	if err := e.Usable(); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)

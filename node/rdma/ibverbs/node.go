@@ -136,8 +136,8 @@ type self struct {
 
 const (
 	selfDepth = 16
-	// selfPatience bounds the wait for a device that answers nothing: an atomic on this machine takes
-	// microseconds.
+	// selfPatience bounds the wait for a device that answers nothing: an atomic on this machine
+	// takes microseconds.
 	selfPatience = 10 * time.Second
 )
 

@@ -28,8 +28,12 @@ type Info struct {
 	MaskedAtomics bool   // else masked compare and swaps are made of plain ones
 	DeviceMemory  uint64 // bytes; 0: the node's memory does
 	SharedReceive int    // shared receive queues
-	MultiPacket   string // whether receive queues of raw packets take many an entry: "yes", "no", or why that is not known
-	SharedPackets string // the same of shared receive queues of messages, which farkv does not use: by a probe that has never run
+	// whether receive queues of raw packets take many an entry: "yes", "no", or why that is not
+	// known
+	MultiPacket string
+	// the same of shared receive queues of messages, which farkv does not use: by a probe that has
+	// never run
+	SharedPackets string
 }
 
 // Probe tells what devices this machine has. The error wraps ErrNotBuilt, or ErrNoDevice when there

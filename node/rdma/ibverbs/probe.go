@@ -68,7 +68,9 @@ static ssize_t fk_gids(struct ibv_context *c, struct ibv_gid_entry *into, size_t
 	return ibv_query_gid_table(c, into, most, 0);
 }
 
-static int fk_query_port(struct ibv_context *c, int port, struct ibv_port_attr *into) { return ibv_query_port(c, port, into); }
+static int fk_query_port(struct ibv_context *c, int port, struct ibv_port_attr *into) {
+	return ibv_query_port(c, port, into);
+}
 */
 import "C"
 
@@ -128,7 +130,8 @@ func ports(c *C.struct_ibv_context, name string) (all []Port, err error) {
 			return nil, fmt.Errorf("ask device %s for port %d: %w", name, i, syscall.Errno(no))
 		}
 		port := Port{
-			Device: name, Port: i, State: strings.ToUpper(strings.TrimPrefix(C.GoString(C.ibv_port_state_str(p.state)), "PORT_")),
+			Device: name, Port: i,
+			State:    strings.ToUpper(strings.TrimPrefix(C.GoString(C.ibv_port_state_str(p.state)), "PORT_")),
 			Ethernet: p.link_layer == C.IBV_LINK_LAYER_ETHERNET, LID: uint16(p.lid), MTU: 128 << p.active_mtu,
 		}
 		for _, g := range gids[:n] {
@@ -185,10 +188,11 @@ func infoOf(from *C.struct_ibv_device) (Info, error) {
 		return Info{}, fmt.Errorf("ask device %s what it can do: %w", name, syscall.Errno(no))
 	}
 	i := Info{
-		Device: name, Firmware: C.GoString(&attr.fw_ver[0]), Vendor: uint32(attr.vendor_id), QueuePair: int(attr.max_qp),
-		Requests: int(attr.max_qp_wr), RdAtomic: int(attr.max_qp_rd_atom), Regions: int(attr.max_mr), RegionMax: uint64(attr.max_mr_size),
-		DeviceMemory: uint64(C.fk_device_memory(c)), SharedReceive: int(attr.max_srq),
-		Atomics: map[C.enum_ibv_atomic_cap]string{C.IBV_ATOMIC_HCA: "HCA", C.IBV_ATOMIC_GLOB: "global"}[attr.atomic_cap],
+		Device: name, Firmware: C.GoString(&attr.fw_ver[0]), Vendor: uint32(attr.vendor_id),
+		QueuePair: int(attr.max_qp), Requests: int(attr.max_qp_wr), RdAtomic: int(attr.max_qp_rd_atom),
+		Regions: int(attr.max_mr), RegionMax: uint64(attr.max_mr_size), DeviceMemory: uint64(C.fk_device_memory(c)),
+		SharedReceive: int(attr.max_srq), Atomics: map[C.enum_ibv_atomic_cap]string{C.IBV_ATOMIC_HCA: "HCA",
+			C.IBV_ATOMIC_GLOB: "global"}[attr.atomic_cap],
 	}
 	i.Atomics = cmp.Or(i.Atomics, "none")
 	cname := C.CString(name)

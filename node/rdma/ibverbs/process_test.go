@@ -85,7 +85,8 @@ func newRemote(t testing.TB, n int, memory uint64) *remote {
 		p := child.Start(t, "node", *host)
 		r.nodes, addrs = append(r.nodes, p), append(addrs, p.Line(t))
 	}
-	f, err := Create(tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:]}, tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}, Options{}, nil)
+	f, err := Create(tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:]},
+		tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}, Options{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,8 @@ func newRemote(t testing.TB, n int, memory uint64) *remote {
 
 func needsDevice(t testing.TB) {
 	if *host == "" {
-		t.Skip("needs a device that processes share: run in a guest with soft-RoCE, or with -rdma ADDRESS where there is an RNIC")
+		t.Skip("needs a device that processes share: run in a guest with soft-RoCE, or with -rdma ADDRESS where " +
+			"there is an RNIC")
 	}
 }
 

@@ -51,11 +51,11 @@ type filled struct {
 const (
 	// mostOpen is how many buffers of a stream are open at a time: one that fills, and one ahead.
 	mostOpen = 2
-	// ringDepth is how many places of a stream the device has at most. It takes it some 400 us to fill
-	// them at 10 million a second, in which the node's goroutine is to come by.
+	// ringDepth is how many places of a stream the device has at most. It takes it some 400 us to
+	// fill them at 10 million a second, in which the node's goroutine is to come by.
 	ringDepth = 4096
-	// ringPause is for how long that goroutine leaves the device alone when there was something to do:
-	// less than the device waits for a place, and than it takes to fill them.
+	// ringPause is for how long that goroutine leaves the device alone when there was something to
+	// do: less than the device waits for a place, and than it takes to fill them.
 	ringPause = 200 * time.Microsecond
 	// ringSlice bounds its sleep when there is nothing to do, so that it finds the ring closed.
 	ringSlice = 20 * time.Millisecond
@@ -82,7 +82,8 @@ func (r *region) OpenRing(o rdma.RingOptions, mtu int) (tcp.DeviceRing, error) {
 func (r *ring) open() (err error) {
 	l := r.region.a.limits()
 	r.depth = min(ringDepth, l.slots, l.room/r.p.Streams)
-	if r.cq, err = r.region.a.completions(r.depth * r.p.Streams); err != nil { // a place has one until it is posted again
+	// a place has one until it is posted again
+	if r.cq, err = r.region.a.completions(r.depth * r.p.Streams); err != nil {
 		return err
 	}
 	for i := range r.p.Streams {
@@ -278,8 +279,8 @@ func (r *ring) Connect(i int, offer []byte) ([]byte, tcp.RingConn, error) {
 	case i >= len(r.streams):
 		return nil, nil, fmt.Errorf("ring %d has %d streams: %w", r.o.Number, len(r.streams), rdma.ErrAccess)
 	case min(r.p.MTU, 128<<remote.mtu) != r.p.MTU:
-		return nil, nil, fmt.Errorf("ring %d has blocks of %d bytes, and the sender's device an MTU of %d: %w", r.o.Number, r.p.MTU,
-			128<<remote.mtu, rdma.ErrNotSupported)
+		return nil, nil, fmt.Errorf("ring %d has blocks of %d bytes, and the sender's device an MTU of %d: %w",
+			r.o.Number, r.p.MTU, 128<<remote.mtu, rdma.ErrNotSupported)
 	}
 	s := &r.streams[i]
 	qp, err := s.into.pair(r.cq, accessRead)

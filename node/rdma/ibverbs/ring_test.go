@@ -111,7 +111,8 @@ func TestStreams(t *testing.T) {
 	for i := range 7 {
 		b := ep.Batch()
 		b.Read(rdma.At(0, uint64(ringBase+2*2*ringMTU+i*ringMTU)), 1025+i*500)
-		if err := rdma.Do(ep, b, testPatience); err != nil || !bytes.Equal(b.Op(0).Buf, fillWith(make([]byte, 1025+i*500), byte(2+i))) {
+		if err := rdma.Do(ep, b, testPatience); err != nil ||
+			!bytes.Equal(b.Op(0).Buf, fillWith(make([]byte, 1025+i*500), byte(2+i))) {
 			t.Errorf("entry %d is not in its place: %v", i, err)
 		}
 		b.Release()
@@ -186,7 +187,9 @@ func TestLateAppend(t *testing.T) {
 		end  func(p *pool, from, to *Endpoint, ring rdma.Ring) error
 		want error
 	}{
-		"fence": {func(p *pool, _, _ *Endpoint, _ rdma.Ring) error { return errors.Join(p.advance(1), p.Fence(1)) }, rdma.ErrStale},
+		"fence": {func(p *pool, _, _ *Endpoint, _ rdma.Ring) error {
+			return errors.Join(p.advance(1), p.Fence(1))
+		}, rdma.ErrStale},
 		"join": {func(p *pool, from, _ *Endpoint, _ rdma.Ring) error {
 			if err := p.advance(1); err != nil {
 				return err
@@ -194,8 +197,10 @@ func TestLateAppend(t *testing.T) {
 			_, err := from.Join()
 			return err
 		}, rdma.ErrStale},
-		"revoke": {func(p *pool, from, _ *Endpoint, _ rdma.Ring) error { return p.Revoke(from.Client()) }, rdma.ErrRevoked},
-		"close":  {func(_ *pool, _, _ *Endpoint, ring rdma.Ring) error { return ring.Close() }, rdma.ErrNoRing},
+		"revoke": {func(p *pool, from, _ *Endpoint, _ rdma.Ring) error {
+			return p.Revoke(from.Client())
+		}, rdma.ErrRevoked},
+		"close": {func(_ *pool, _, _ *Endpoint, ring rdma.Ring) error { return ring.Close() }, rdma.ErrNoRing},
 		"revoke the receiver": {func(p *pool, _, to *Endpoint, _ rdma.Ring) error {
 			return p.Revoke(to.Client())
 		}, rdma.ErrNoRing},
@@ -297,7 +302,8 @@ func TestRingMTU(t *testing.T) {
 	if _, err := from.AttachRing(rdma.RingAt(0, 3), 0, offer); !errors.Is(err, rdma.ErrNotSupported) {
 		t.Errorf("connect a device with an MTU of 1024: %v", err)
 	}
-	if _, err := from.AttachRing(rdma.RingAt(0, 3), 9, card{qpn: 1, mtu: 5, rdAtomic: 1, ethernet: true}.bytes()); !errors.Is(err, rdma.ErrAccess) {
+	if _, err := from.AttachRing(rdma.RingAt(0, 3), 9,
+		card{qpn: 1, mtu: 5, rdAtomic: 1, ethernet: true}.bytes()); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("connect to a stream that there is not: %v", err)
 	}
 }

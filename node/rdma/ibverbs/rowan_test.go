@@ -14,8 +14,8 @@ import (
 // rowanLog has segments that its streams use several times.
 func rowanLog(streams int) rowan.Options {
 	return rowan.Options{
-		Ring: 3, Base: rdma.Stride, Segments: 48, SegmentBytes: 16 << 10, Ahead: 40, Sources: 3, Credit: 32 << 10, Streams: streams,
-		Secret: 77,
+		Ring: 3, Base: rdma.Stride, Segments: 48, SegmentBytes: 16 << 10, Ahead: 40, Sources: 3,
+		Credit: 32 << 10, Streams: streams, Secret: 77,
 	}
 }
 
@@ -124,7 +124,8 @@ func TestRowanStreams(t *testing.T) {
 	p := newPool(t, shape{nodes: 1, memory: 2 << 20})
 	ep := worker(t, p.Fabric)
 	_, err := rowan.Open(ep, rowanLog(1))
-	if _, serr := rowan.NewSender(ep, rowan.SenderOptions{Log: rowanLog(1)}); !errors.Is(err, rdma.ErrAccess) || !errors.Is(serr, rdma.ErrAccess) {
+	if _, serr := rowan.NewSender(ep, rowan.SenderOptions{Log: rowanLog(1)}); !errors.Is(err, rdma.ErrAccess) ||
+		!errors.Is(serr, rdma.ErrAccess) {
 		t.Errorf("a log of one stream on a ring of several: %v, %v", err, serr)
 	}
 }

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// sendDepth is how many SENDs may be in flight to one mailbox; more wait in the worker. A power of
-	// two.
+	// sendDepth is how many SENDs may be in flight to one mailbox; more wait in the worker. A power
+	// of two.
 	sendDepth = 32
-	// mostWays bounds the mailboxes that a worker is connected to at a time. Then others have to give
-	// way, in turn.
+	// mostWays bounds the mailboxes that a worker is connected to at a time. Then others have to
+	// give way, in turn.
 	mostWays = 4096
 )
 
@@ -85,7 +85,8 @@ func (e *Endpoint) maySend(op *rdma.Op) error {
 	}
 	size, n := e.bytes, uint64(len(op.Buf))
 	for _, s := range op.Spans {
-		if off := s.Addr.Offset(); s.Addr.Node() != e.box.o.Node || s.Len < 0 || off > size || uint64(s.Len) > size-off {
+		if off := s.Addr.Offset(); s.Addr.Node() != e.box.o.Node || s.Len < 0 || off > size ||
+			uint64(s.Len) > size-off {
 			return fmt.Errorf("gather %d bytes at %s: %w", s.Len, s.Addr, rdma.ErrAccess)
 		}
 		n += uint64(s.Len)

@@ -59,7 +59,8 @@ func newNetwork(t testing.TB) *network {
 
 func (n *network) adapter() *soft {
 	n.open.Add(1)
-	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, slots: 1 << 15, mtu: 5, fences: !n.fenceless}}
+	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, slots: 1 << 15,
+		mtu: 5, fences: !n.fenceless}}
 }
 
 func (s *soft) limits() limits    { return s.lim }
@@ -249,7 +250,8 @@ func (q *softQueue) newPair(depth int, may access, into *softReceives) (pair, er
 	n := q.s.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := &softPair{q: q, number: n.number(), may: may, depth: depth, into: into, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	p := &softPair{q: q, number: n.number(), may: may, depth: depth, into: into, wake: make(chan struct{}, 1),
+		over: make(chan struct{})}
 	n.pairs[p.number] = p
 	n.open.Add(1)
 	go p.run()

@@ -18,7 +18,8 @@ func TestStats(t *testing.T) {
 	count := func() (s Stats) {
 		own := ep.(*Endpoint).Untold()
 		told := f.Stats()
-		return Stats{Posts: own.Posts + told.Posts, Polls: own.Polls + told.Polls, Requests: own.Requests + told.Requests}
+		return Stats{Posts: own.Posts + told.Posts, Polls: own.Polls + told.Polls,
+			Requests: own.Requests + told.Requests}
 	}
 	read := func() {
 		b := ep.Batch()

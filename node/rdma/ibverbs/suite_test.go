@@ -86,7 +86,8 @@ func start(t testing.TB, a *adapters, s *shape, at string) *tcp.Node {
 	t.Helper()
 	d := &Device{a.open()}
 	node, err := tcp.Listen(tcp.Config{
-		Listen: at, Memory: max(s.memory, 4096), Telemetry: s.telemetry, Handler: s.handler, Device: d, Conns: 4096, Security: s.security,
+		Listen: at, Memory: max(s.memory, 4096), Telemetry: s.telemetry, Handler: s.handler, Device: d,
+		Conns: 4096, Security: s.security,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -22,8 +22,8 @@ var mutants = []teeth.Mutant{
 // more are broken if $FARKV_TEETH is all.
 var more = []teeth.Mutant{
 	{Rule: "a fence that the device does not keep is kept", In: "Endpoint.fill",
-		At: "$e.$entering($p, $f.$entry) || $p.$masked > 0 || !$e.$fabric.$lim.$fences && $p.$unordered()", Do: "$p.$masked > 0",
-		Test: "TestUnfencedDevice"},
+		At: "$e.$entering($p, $f.$entry) || $p.$masked > 0 || !$e.$fabric.$lim.$fences && $p.$unordered()",
+		Do: "$p.$masked > 0", Test: "TestUnfencedDevice"},
 	{Rule: "and waits for atomics, too", In: "peer.unordered",
 		At: "$f.$batch.Op(int($f.$op)).$Verb != rdma.Write", Do: "$f.$batch.Op(int($f.$op)).$Verb == rdma.Read",
 		Test: "TestUnfencedDevice"},
@@ -104,9 +104,11 @@ var more = []teeth.Mutant{
 	{Rule: "a receiver ends them before it says so", In: "mailbox.Part",
 		At: "$m.end($s)", Do: "_ = $s", Test: "TestLateMessage"},
 	{Rule: "one that does not say so is cut off", Pkg: "../tcp", In: "pool.part",
-		At: "if wall.Now() > $until { $c.end(); break }", Do: "if wall.Now() > $until { break }", Test: "TestLateMessage"},
+		At: "if wall.Now() > $until { $c.end(); break }", Do: "if wall.Now() > $until { break }",
+		Test: "TestLateMessage"},
 	{Rule: "and looks at nothing that came by way of that connection", In: "mailbox.first",
-		At: "$err != nil || $connection != $s.$connection", Do: "$err != nil || $connection == 0", Test: "TestMessageHeldBack"},
+		At: "$err != nil || $connection != $s.$connection", Do: "$err != nil || $connection == 0",
+		Test: "TestMessageHeldBack"},
 	{Rule: "a message is taken while the node serves", In: "mailbox.first",
 		At: "wall.Boot() >= $until", Do: "wall.Boot() < 0 && $until > 0", Test: "TestMessageHeldBack"},
 	{Rule: "a stale message does not arrive later", In: "Endpoint.detach",
@@ -114,7 +116,8 @@ var more = []teeth.Mutant{
 	{Rule: "what a full mailbox refuses has not arrived", In: "Endpoint.overfull",
 		At: "$e.fail($p.$at($seq), $*why)", Do: "$e.over($p.$at($seq))", Test: "TestOverfullMailbox"},
 	{Rule: "and what is behind it goes on, in order", In: "peer.resend",
-		At: "append($again, $p.$waiting[$p.$next:]...)", Do: "append($p.$waiting[$p.$next:], $again...)", Test: "TestOverfullMailbox"},
+		At: "append($again, $p.$waiting[$p.$next:]...)", Do: "append($p.$waiting[$p.$next:], $again...)",
+		Test: "TestOverfullMailbox"},
 	{Rule: "what a closed mailbox got has arrived", In: "Endpoint.lastly",
 		At: "$p.$ripe = $p.$first + $messages", Test: "TestClosedMailboxSays"},
 	{Rule: "what is not known to have arrived may have", In: "Endpoint.drop",
@@ -131,14 +134,15 @@ var more = []teeth.Mutant{
 	{Rule: "a message is no longer than the mailbox takes", In: "Endpoint.fillWay",
 		At: "$f.$n > $p.$most", Do: "$f.$n > 1<<20", Test: "TestTooLongMessage"},
 	{Rule: "what was sent of an entry is in memory when it is acknowledged", In: "Endpoint.append",
-		At: "$f.piece, $f.n, $f.last = behind, wordBytes, true; $p.$push($f)", Do: "$p.waiting[len($p.waiting)-1].last = true",
-		Test: "TestClosedRingSays"},
+		At: "$f.piece, $f.n, $f.last = behind, wordBytes, true; $p.$push($f)",
+		Do: "$p.waiting[len($p.waiting)-1].last = true", Test: "TestClosedRingSays"},
 	{Rule: "an entry is in the stream of its length", Pkg: "..", In: "RingPromises.Stream",
 		At: "$n > $p.Place($stream)", Do: "$n > 2*$p.Place($stream)", Test: "TestFabric/Rings"},
 	{Rule: "what is left of an entry without a place is not sent", In: "Endpoint.failed",
 		At: "$f.$batch.Op(int($f.$op)).Err == nil", Do: "$f.$batch != nil", Test: "TestDryAmidEntry"},
 	{Rule: "an entry ends when all of it has", In: "Endpoint.failed",
-		At: "!$e.$peers[$p.$node].$past($f.$after) || $p.$flies($f)", Do: "!$e.$peers[$p.$node].$past($f.$after)", Test: "TestHeldAppend"},
+		At: "!$e.$peers[$p.$node].$past($f.$after) || $p.$flies($f)", Do: "!$e.$peers[$p.$node].$past($f.$after)",
+		Test: "TestHeldAppend"},
 	{Rule: "a fence waits for entries", In: "Endpoint.fill",
 		At: "$e.$entering($p, $f.$entry)", Do: "false", Test: "TestFenceBehindAppend"},
 	{Rule: "an entry that has landed may have", In: "Endpoint.mayAppend",
@@ -152,7 +156,8 @@ var more = []teeth.Mutant{
 	{Rule: "a stale entry does not land later", In: "Endpoint.detach",
 		At: "$e.DetachRing($*to)", Do: "error(nil)", Test: "TestLateAppend"},
 	{Rule: "a buffer is settled when all its places are used", In: "ring.receive",
-		At: "len($s.$open) > 1 && $s.$open[0].$came == $s.$open[0].$places", Do: "len($s.$open) > 1", Test: "TestStreams"},
+		At: "len($s.$open) > 1 && $s.$open[0].$came == $s.$open[0].$places", Do: "len($s.$open) > 1",
+		Test: "TestStreams"},
 	{Rule: "and the last one of a stream is not", In: "ring.receive",
 		At: "len($s.$open) > 1", Do: "len($s.$open) > 0", Test: "TestFabric/RingCounts"},
 	{Rule: "open buffers are known", In: "ring.Count",
@@ -172,6 +177,7 @@ func TestMutants(t *testing.T) {
 		t.Skip("reads the package's source, which is not in a guest; run without -rdma")
 	}
 	teeth.Suite{
-		Seen: regexp.MustCompile(`^ +\w+\.go:\d+: `), Vain: regexp.MustCompile(`panic: test timed out`), More: more, // rdmatest's are in no test files
+		// rdmatest's are in no test files
+		Seen: regexp.MustCompile(`^ +\w+\.go:\d+: `), Vain: regexp.MustCompile(`panic: test timed out`), More: more,
 	}.Run(t, mutants)
 }

@@ -55,7 +55,8 @@ func tryBytes(ep rdma.Endpoint, base rdma.Addr, off uint64, n int) error {
 		return fmt.Errorf("wrote %d bytes at %s, read others:\n%x\n%x", n, base.Add(off), p, part.Buf)
 	}
 	if !bytes.Equal(whole.Buf, around) {
-		return fmt.Errorf("a write of %d bytes at %s touched its neighbours:\n%x\n%x", n, base.Add(off), around, whole.Buf)
+		return fmt.Errorf("a write of %d bytes at %s touched its neighbours:\n%x\n%x", n, base.Add(off), around,
+			whole.Buf)
 	}
 	return nil
 }

@@ -32,7 +32,8 @@ func testCounters(t testing.TB, h Harness) {
 		if got := ep.Counters().Sub(before); got != want {
 			t.Errorf("counted %+v, want %+v", got, want)
 		}
-		if n := ep.NodeCounters(); len(n) != 2 || n[0].Calls != 0 || n[1].Calls != 1 || n[0].Doorbells != 1 || n[0].Reads != 1 ||
+		if n := ep.NodeCounters(); len(n) != 2 || n[0].Calls != 0 || n[1].Calls != 1 || n[0].Doorbells != 1 ||
+			n[0].Reads != 1 ||
 			n[0].Atomics != 0 || n[1].Atomics != 3 || n[0].BytesWrote != 100 {
 			t.Errorf("counted by node %+v", n)
 		}
@@ -116,9 +117,9 @@ func testAllocations(t testing.TB, h Harness) {
 			}
 			b.Release()
 		}
-		// What allocates in a batch is in every measurement. What the fabric does beside them, to make
-		// its connections and keep its leases, is of the whole process too, but ends, or is rarer than
-		// rounds are.
+		// What allocates in a batch is in every measurement. What the fabric does beside them, to
+		// make its connections and keep its leases, is of the whole process too, but ends, or is
+		// rarer than rounds are.
 		least := math.Inf(1)
 		for range 5 {
 			least = min(least, testing.AllocsPerRun(200, round))

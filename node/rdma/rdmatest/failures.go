@@ -56,7 +56,8 @@ func stray(t testing.TB, ep rdma.Endpoint, name string, bad func(b *rdma.Batch) 
 		t.Errorf("%s: %v, first error of the batch %v", name, op.Err, err)
 	}
 	if before.Err != nil || behind.Err == nil || elsewhere.Err != nil {
-		t.Errorf("%s: ops before it, behind it, elsewhere ended in %v; %v; %v", name, before.Err, behind.Err, elsewhere.Err)
+		t.Errorf("%s: ops before it, behind it, elsewhere ended in %v; %v; %v", name, before.Err,
+			behind.Err, elsewhere.Err)
 	}
 	if write(ep, rdma.At(0, 264), []byte{1}) == nil {
 		t.Errorf("%s: the connection is not down", name)

@@ -187,7 +187,8 @@ func testFenceAndOpen(t testing.TB, h Harness) {
 		}
 		for epoch, sum := range sums {
 			if got, err := load(ep, at(uint64(epoch))); err != nil || got != sum {
-				t.Errorf("the word of epoch %d was %d when the next one was fenced, and became %d (%v)", epoch, sum, got, err)
+				t.Errorf("the word of epoch %d was %d when the next one was fenced, and became %d (%v)", epoch, sum,
+					got, err)
 			}
 		}
 	}

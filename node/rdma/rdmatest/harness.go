@@ -15,21 +15,21 @@ import (
 
 // Harness is how the suite makes and breaks the fabric under test.
 type Harness struct {
-	// New returns an empty pool, all zero, with at least the given bytes of memory a node, and has it
-	// closed by t.Cleanup. h is nil or serves two-sided calls.
+	// New returns an empty pool, all zero, with at least the given bytes of memory a node, and has
+	// it closed by t.Cleanup. h is nil or serves two-sided calls.
 	New func(t testing.TB, nodes int, memory uint64, h rdma.Handler) rdma.Fabric
-	// Parallel runs workers at the same time, each with an endpoint of its own that is closed when it
-	// returns, and returns when all have. Workers report failures by t.Errorf, not t.Fatal.
+	// Parallel runs workers at the same time, each with an endpoint of its own that is closed when
+	// it returns, and returns when all have. Workers report failures by t.Errorf, not t.Fatal.
 	Parallel func(t testing.TB, f rdma.Fabric, workers ...func(rdma.Endpoint))
 	// KillNode kills a memory node; a worker may call it. Nil where nodes cannot die.
 	KillNode func(t testing.TB, f rdma.Fabric, node int)
-	// Spawn runs n processes that attach f's pool, open an endpoint and call Role(role) with both, and
-	// returns when all have ended; it fails t for those that failed. Nil where a pool belongs to one
-	// process.
+	// Spawn runs n processes that attach f's pool, open an endpoint and call Role(role) with both,
+	// and returns when all have ended; it fails t for those that failed. Nil where a pool belongs
+	// to one process.
 	Spawn func(t testing.TB, f rdma.Fabric, role string, n int)
-	// Beside runs workers as Parallel does, the first of them beside a node: its messages may gather
-	// from the node's memory, and it may die with the node. Nil where there are no messages: then
-	// Listen must say so.
+	// Beside runs workers as Parallel does, the first of them beside a node: its messages may
+	// gather from the node's memory, and it may die with the node. Nil where there are no messages:
+	// then Listen must say so.
 	Beside func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint))
 	// Lease is a tenure that leaves a master the time for a few messages to the processes that keep
 	// the pool's view; default 200 us.
@@ -99,10 +99,11 @@ func Cases() []Case {
 		{"Forget", testForget}, {"Peek", testPeek},
 		{"Config", testConfig}, {"Configs", testConfigs}, {"Deposed", testDeposed}, {"AwaitConfig", testAwaitConfig},
 		{"Messages", testMessages}, {"MessageSizes", testMessageSizes}, {"Gather", testGather},
-		{"FullMailbox", testFullMailbox}, {"NoMailbox", testNoMailbox}, {"Await", testAwait}, {"DeadReceiver", testDeadReceiver},
-		{"FencedMessages", testFencedMessages}, {"MessageAllocations", testMessageAllocations},
-		{"Rings", testRings}, {"RingBlocks", testRingBlocks}, {"DryRing", testDryRing}, {"RingCounts", testRingCounts},
-		{"RingRefusals", testRingRefusals}, {"FencedAppends", testFencedAppends}, {"FencedRing", testFencedRing}, {"DeadRing", testDeadRing},
+		{"FullMailbox", testFullMailbox}, {"NoMailbox", testNoMailbox}, {"Await", testAwait},
+		{"DeadReceiver", testDeadReceiver}, {"FencedMessages", testFencedMessages},
+		{"MessageAllocations", testMessageAllocations}, {"Rings", testRings}, {"RingBlocks", testRingBlocks},
+		{"DryRing", testDryRing}, {"RingCounts", testRingCounts}, {"RingRefusals", testRingRefusals},
+		{"FencedAppends", testFencedAppends}, {"FencedRing", testFencedRing}, {"DeadRing", testDeadRing},
 		{"AppendAllocations", testAppendAllocations},
 	}
 }

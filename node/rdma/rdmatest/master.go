@@ -92,7 +92,8 @@ func testRenew(t testing.TB, h Harness) {
 		if !ok || err != nil {
 			t.Errorf("first: %+v, %v, %v", first, ok, err)
 		}
-		if r, ok, err := f.TryMaster(other.Client(), long); ok || err != nil || r.Owner != ep.Client() || r.Until < first.Until {
+		if r, ok, err := f.TryMaster(other.Client(), long); ok || err != nil || r.Owner != ep.Client() ||
+			r.Until < first.Until {
 			t.Errorf("second, while there is one: %+v, %v, %v", r, ok, err)
 		}
 		longer, ok, err := f.Renew(first, 2*long)
@@ -130,7 +131,8 @@ func testLostMaster(t testing.TB, h Harness) {
 	f, lease := h.New(t, 2, poolBytes, serve), h.lease()
 	lost := func(ep rdma.Endpoint) {
 		ok, err := false, error(nil)
-		for until := ep.Now() + patience; !ok && err == nil && ep.Now() < until; { // too slow for its lease on a busy machine
+		// too slow for its lease on a busy machine
+		for until := ep.Now() + patience; !ok && err == nil && ep.Now() < until; {
 			_, ok, err = f.TryMaster(ep.Client(), lease)
 		}
 		if !ok || err != nil {

@@ -155,8 +155,8 @@ func testMessages(t testing.TB, h Harness) {
 				return
 			}
 			if want := content(ep.Client(), next, sizes[next%len(sizes)]); next > 0 && !bytes.Equal(m.Data, want) {
-				t.Errorf("answer %d of client %d: %d bytes, %.20x, want %d, %.20x", next, ep.Client(), len(m.Data), m.Data,
-					len(want), want)
+				t.Errorf("answer %d of client %d: %d bytes, %.20x, want %d, %.20x", next, ep.Client(), len(m.Data),
+					m.Data, len(want), want)
 				return
 			}
 			if m.From != serverBox {
@@ -168,15 +168,16 @@ func testMessages(t testing.TB, h Harness) {
 	}
 	server := echoMessages(t)
 	last := map[rdma.ClientID]int{}
-	f := correspond(t, h, rdma.BoxOptions{Slots: 4 * window}, nil, func(ep rdma.Endpoint, box rdma.Mailbox, over *atomic.Bool) {
-		server(ep, &watched{box, func(m *rdma.Message) {
-			i, c := int(binary.LittleEndian.Uint64(m.Data)), rdma.ClientID(binary.LittleEndian.Uint64(m.Data[8:]))
-			if m.Client != c || i != last[c] {
-				t.Errorf("message %d of client %d came as %d of client %d", i, c, last[c], m.Client)
-			}
-			last[c] = i + 1
-		}}, over)
-	}, client, client, client)
+	f := correspond(t, h, rdma.BoxOptions{Slots: 4 * window}, nil,
+		func(ep rdma.Endpoint, box rdma.Mailbox, over *atomic.Bool) {
+			server(ep, &watched{box, func(m *rdma.Message) {
+				i, c := int(binary.LittleEndian.Uint64(m.Data)), rdma.ClientID(binary.LittleEndian.Uint64(m.Data[8:]))
+				if m.Client != c || i != last[c] {
+					t.Errorf("message %d of client %d came as %d of client %d", i, c, last[c], m.Client)
+				}
+				last[c] = i + 1
+			}}, over)
+		}, client, client, client)
 	if f != nil {
 		expect(t, h, f, rdma.At(1, 64), 3*messages)
 	}
@@ -199,31 +200,34 @@ func (w *watched) Next() *rdma.Message {
 // testMessageSizes sends messages of all sizes, and one that is too long: it is refused, and the
 // next one is not.
 func testMessageSizes(t testing.TB, h Harness) {
-	correspond(t, h, rdma.BoxOptions{Bytes: rdma.MaxMessage - 8}, nil, echoMessages(t), func(ep rdma.Endpoint, box rdma.Mailbox) {
-		for i, n := range []int{0, 1, 7, 8, 9, 63, 64, 65, 1023, 4096, 4097, 40_000, rdma.MaxMessage, rdma.MaxMessage - 8, 3} {
-			p := content(1, i, n)[:n]
-			err := send(ep, serverBox, p)
-			if n == rdma.MaxMessage {
-				if !errors.Is(err, rdma.ErrMessageSize) {
-					t.Errorf("a message of %d bytes: %v", n, err)
+	correspond(t, h, rdma.BoxOptions{Bytes: rdma.MaxMessage - 8}, nil, echoMessages(t),
+		func(ep rdma.Endpoint, box rdma.Mailbox) {
+			for i, n := range []int{0, 1, 7, 8, 9, 63, 64, 65, 1023, 4096, 4097, 40_000, rdma.MaxMessage,
+				rdma.MaxMessage - 8, 3} {
+				p := content(1, i, n)[:n]
+				err := send(ep, serverBox, p)
+				if n == rdma.MaxMessage {
+					if !errors.Is(err, rdma.ErrMessageSize) {
+						t.Errorf("a message of %d bytes: %v", n, err)
+					}
+					continue
 				}
-				continue
+				m, rerr := receive(ep, box)
+				if err != nil || rerr != nil || !bytes.Equal(m.Data, p) {
+					t.Errorf("a message of %d bytes: %v, %v", n, err, rerr)
+					return
+				}
+				box.Release(m)
 			}
-			m, rerr := receive(ep, box)
-			if err != nil || rerr != nil || !bytes.Equal(m.Data, p) {
-				t.Errorf("a message of %d bytes: %v, %v", n, err, rerr)
-				return
-			}
-			box.Release(m)
-		}
-	})
+		})
 }
 
 // testGather has a server answer with pieces of its node's memory, and tries another's, and what
 // lies outside.
 func testGather(t testing.TB, h Harness) {
 	server := func(ep rdma.Endpoint, box rdma.Mailbox, over *atomic.Bool) {
-		if err := errors.Join(write(ep, rdma.At(0, 4096), content(2, 5, 300)), write(ep, rdma.At(0, 8192), []byte("value"))); err != nil {
+		if err := errors.Join(write(ep, rdma.At(0, 4096), content(2, 5, 300)),
+			write(ep, rdma.At(0, 8192), []byte("value"))); err != nil {
 			t.Error(err)
 		}
 		m, err := receive(ep, box)
@@ -233,7 +237,8 @@ func testGather(t testing.TB, h Harness) {
 		}
 		to := m.From
 		box.Release(m)
-		err = send(ep, to, []byte("head"), rdma.Span{Addr: rdma.At(0, 4099), Len: 200}, rdma.Span{Addr: rdma.At(0, 8192), Len: 5})
+		err = send(ep, to, []byte("head"), rdma.Span{Addr: rdma.At(0, 4099), Len: 200},
+			rdma.Span{Addr: rdma.At(0, 8192), Len: 5})
 		if err != nil {
 			t.Error(err)
 		}
@@ -250,7 +255,8 @@ func testGather(t testing.TB, h Harness) {
 			return
 		}
 		m, err := receive(ep, box)
-		if want := append(append([]byte("head"), content(2, 5, 300)[3:203]...), "value"...); err != nil || !bytes.Equal(m.Data, want) {
+		if want := append(append([]byte("head"), content(2, 5, 300)[3:203]...), "value"...); err != nil ||
+			!bytes.Equal(m.Data, want) {
 			t.Errorf("gathered %x, want %x: %v", m.Data, want, err)
 		}
 	})
@@ -373,7 +379,8 @@ func testNoMailbox(t testing.TB, h Harness) {
 func testAwait(t testing.TB, h Harness) {
 	correspond(t, h, rdma.BoxOptions{}, nil, echoMessages(t), func(ep rdma.Endpoint, box rdma.Mailbox) {
 		start := ep.Now()
-		if err := box.Await(100 * time.Microsecond); !errors.Is(err, rdma.ErrTimeout) || ep.Now() < start+90*time.Microsecond {
+		if err := box.Await(100 * time.Microsecond); !errors.Is(err, rdma.ErrTimeout) ||
+			ep.Now() < start+90*time.Microsecond {
 			t.Errorf("await without anything to come, for %v: %v", ep.Now()-start, err)
 		}
 		b := ep.Batch()
@@ -495,7 +502,8 @@ func testFencedMessages(t testing.TB, h Harness) {
 	}
 	correspond(t, h, rdma.BoxOptions{}, nil, server, func(ep rdma.Endpoint, box rdma.Mailbox) {
 		say := func(text string, want error) {
-			if err := send(ep, serverBox, []byte(text)); want == nil && err != nil || want != nil && !errors.Is(err, want) {
+			if err := send(ep, serverBox, []byte(text)); want == nil && err != nil ||
+				want != nil && !errors.Is(err, want) {
 				t.Errorf("send %q: %v, want %v", text, err, want)
 			}
 		}

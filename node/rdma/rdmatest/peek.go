@@ -37,10 +37,13 @@ func testPeek(t testing.TB, h Harness) {
 			}
 		}
 		for name, make := range map[string]func(b *rdma.Batch){
-			"WRITE":                 func(b *rdma.Batch) { b.Write(rdma.At(1, 8), b.Alloc(8)) },
-			"CAS":                   func(b *rdma.Batch) { b.CompareSwap(rdma.At(1, 8), 3, 4) },
-			"FAA":                   func(b *rdma.Batch) { b.FetchAdd(rdma.At(1, 8), 1) },
-			"a WRITE behind a READ": func(b *rdma.Batch) { b.Read(rdma.At(1, 8), 8); b.Write(rdma.At(1, 8), b.Alloc(8)) },
+			"WRITE": func(b *rdma.Batch) { b.Write(rdma.At(1, 8), b.Alloc(8)) },
+			"CAS":   func(b *rdma.Batch) { b.CompareSwap(rdma.At(1, 8), 3, 4) },
+			"FAA":   func(b *rdma.Batch) { b.FetchAdd(rdma.At(1, 8), 1) },
+			"a WRITE behind a READ": func(b *rdma.Batch) {
+				b.Read(rdma.At(1, 8), 8)
+				b.Write(rdma.At(1, 8), b.Alloc(8))
+			},
 		} {
 			b := look.Batch()
 			make(b)

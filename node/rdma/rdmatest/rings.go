@@ -223,7 +223,8 @@ func testAppends(t testing.TB, h Harness, entries, size, buffers int, sizeOf fun
 				ringEntry(p, r.mtu, id, i)
 				if i == 0 { // when the ring is there, and has buffers, all are appended at once
 					err := appendOne(ep, p)
-					for until := ep.Now() + patience; errors.Is(err, rdma.ErrRingDry) && ep.Now() < until; err = appendOne(ep, p) {
+					for until := ep.Now() + patience; errors.Is(err, rdma.ErrRingDry) &&
+						ep.Now() < until; err = appendOne(ep, p) {
 						ep.Sleep(20 * time.Microsecond)
 					}
 					if err != nil {
@@ -338,7 +339,8 @@ func testRingCounts(t testing.TB, h Harness) {
 		size, posted := 8*r.mtu, most
 		r.post(small, size, 0, most)
 		buffer := func(i int) rdma.Span { return rdma.Span{Addr: rdma.At(0, uint64(ringBase+i*size)), Len: size} }
-		more := []rdma.Span{buffer(4), buffer(5), buffer(6), buffer(7)} // one of the first is in use, however fast it goes
+		// one of the first is in use, however fast it goes
+		more := []rdma.Span{buffer(4), buffer(5), buffer(6), buffer(7)}
 		if err := small.Post(more...); !errors.Is(err, rdma.ErrFull) {
 			t.Errorf("post more buffers than a ring has places: %v", err)
 		}

@@ -83,7 +83,8 @@ func testRingRefusals(t testing.TB, h Harness) {
 		}
 		for _, n := range []int{0, rdma.MaxMessage + 1, rdma.MaxMessage, 1} {
 			err := try(testRing, n)
-			if fits := n > 0 && n <= rdma.MaxMessage; fits != (err == nil) || !fits && !errors.Is(err, rdma.ErrMessageSize) {
+			if fits := n > 0 && n <= rdma.MaxMessage; fits != (err == nil) ||
+				!fits && !errors.Is(err, rdma.ErrMessageSize) {
 				t.Errorf("append %d bytes: %v", n, err)
 			}
 		}

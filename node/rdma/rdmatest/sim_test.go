@@ -33,7 +33,8 @@ func simHarness(o sim.Options) rdmatest.Harness {
 				t.Errorf("%v", err)
 			}
 		},
-		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint),
+			clients ...func(rdma.Endpoint)) {
 			t.Helper()
 			s := f.(*sim.Sim)
 			s.GoAt(node, "server", server)

@@ -69,22 +69,24 @@ func messageRules() []rule {
 	dropped := 0
 	var early *rdma.Message
 	return []rule{
-		{broken: "what was acknowledged arrives", seen: []string{"Messages", "MessageSizes"}, worker: sends(func(op *rdma.Op) {
-			if dropped++; dropped%5 == 0 {
-				op.Verb, op.Addr, op.Buf = rdma.FetchAdd, rdma.At(1, 512), nil
-			}
-		})},
-		{broken: "messages arrive in order", seen: []string{"Messages"}, worker: boxes(lameBox{next: func(m rdma.Mailbox) *rdma.Message {
-			if early == nil {
-				early = m.Next()
-			}
-			if late := m.Next(); late != nil {
-				return late
-			}
-			msg := early
-			early = nil
-			return msg
-		}})},
+		{broken: "what was acknowledged arrives", seen: []string{"Messages", "MessageSizes"},
+			worker: sends(func(op *rdma.Op) {
+				if dropped++; dropped%5 == 0 {
+					op.Verb, op.Addr, op.Buf = rdma.FetchAdd, rdma.At(1, 512), nil
+				}
+			})},
+		{broken: "messages arrive in order", seen: []string{"Messages"},
+			worker: boxes(lameBox{next: func(m rdma.Mailbox) *rdma.Message {
+				if early == nil {
+					early = m.Next()
+				}
+				if late := m.Next(); late != nil {
+					return late
+				}
+				msg := early
+				early = nil
+				return msg
+			}})},
 		{broken: "messages are whole", seen: []string{"Messages", "MessageSizes"}, worker: sends(func(op *rdma.Op) {
 			if len(op.Buf) > 40 {
 				op.Buf = op.Buf[:40]
@@ -104,7 +106,9 @@ func messageRules() []rule {
 			}}},
 		{broken: "a message for nobody is refused", seen: []string{"NoMailbox"}, worker: hides(rdma.ErrNoBox)},
 		{broken: "Await has a limit", seen: []string{"Await"},
-			worker: boxes(lameBox{await: func(m rdma.Mailbox, _ time.Duration) error { return m.Await(rdma.Forever) }})},
+			worker: boxes(lameBox{await: func(m rdma.Mailbox, _ time.Duration) error {
+				return m.Await(rdma.Forever)
+			}})},
 		{broken: "nodes die with what comes by way of them", seen: []string{"DeadReceiver"},
 			harness: func(h *rdmatest.Harness) { h.KillNode = func(testing.TB, rdma.Fabric, int) {} }},
 		{broken: "messages of an epoch that is over are refused", seen: []string{"FencedMessages"},
@@ -115,7 +119,10 @@ func messageRules() []rule {
 			return a
 		}},
 		{broken: "messages allocate nothing", seen: []string{"MessageAllocations"},
-			worker: boxes(lameBox{next: func(m rdma.Mailbox) *rdma.Message { sink = make([]byte, 64); return m.Next() }})},
+			worker: boxes(lameBox{next: func(m rdma.Mailbox) *rdma.Message {
+				sink = make([]byte, 64)
+				return m.Next()
+			}})},
 	}
 }
 

@@ -37,11 +37,12 @@ func appends(f func(op *rdma.Op)) saboteur {
 func ringRules() []rule {
 	dropped := 0
 	return []rule{
-		{broken: "what was acknowledged is in the ring", seen: []string{"Rings", "RingBlocks"}, worker: appends(func(op *rdma.Op) {
-			if dropped++; dropped%5 == 0 {
-				op.Verb, op.Addr, op.Buf = rdma.FetchAdd, rdma.At(1, 512), nil
-			}
-		})},
+		{broken: "what was acknowledged is in the ring", seen: []string{"Rings", "RingBlocks"},
+			worker: appends(func(op *rdma.Op) {
+				if dropped++; dropped%5 == 0 {
+					op.Verb, op.Addr, op.Buf = rdma.FetchAdd, rdma.At(1, 512), nil
+				}
+			})},
 		{broken: "entries are whole", seen: []string{"Rings", "RingBlocks"}, worker: appends(func(op *rdma.Op) {
 			if n := len(op.Buf); n > 40 {
 				op.Buf = op.Buf[:n-8]
@@ -53,17 +54,19 @@ func ringRules() []rule {
 				copy(p[copy(p, p[256:512]):], first)
 			}
 		})},
-		{broken: "a ring has no more buffers than were posted", seen: []string{"DryRing"}, worker: hides(rdma.ErrRingDry)},
+		{broken: "a ring has no more buffers than were posted", seen: []string{"DryRing"},
+			worker: hides(rdma.ErrRingDry)},
 		{broken: "settled buffers do not change", seen: []string{"RingCounts"},
 			worker: saboteur{ring: func(r rdma.Ring) rdma.Ring { return hasty{r} }}},
 		{broken: "entries for no ring are refused", seen: []string{"RingRefusals"}, worker: hides(rdma.ErrNoRing)},
 		{broken: "appends of an epoch that is over are refused", seen: []string{"FencedAppends"},
 			worker: saboteur{before: func(s *saboteur, _ *rdma.Batch) { s.Endpoint.Join() }}},
-		{broken: "Revoke fences those that append off", seen: []string{"FencedAppends", "FencedRing"}, fabric: func(s *sim.Sim) rdma.Fabric {
-			a := unchanged(s)
-			a.revoke = func(rdma.ClientID) error { return nil }
-			return a
-		}},
+		{broken: "Revoke fences those that append off", seen: []string{"FencedAppends", "FencedRing"},
+			fabric: func(s *sim.Sim) rdma.Fabric {
+				a := unchanged(s)
+				a.revoke = func(rdma.ClientID) error { return nil }
+				return a
+			}},
 		{broken: "nodes die with what is appended there", seen: []string{"DeadRing"},
 			harness: func(h *rdmatest.Harness) { h.KillNode = func(testing.TB, rdma.Fabric, int) {} }},
 		{broken: "appends allocate nothing", seen: []string{"AppendAllocations"},

@@ -343,7 +343,8 @@ var sink []byte
 func breakable() []rule {
 	half := halfFence()
 	half.broken, half.seen = "Revoke stops what is in flight", []string{"Revoke"}
-	return slices.Concat(memoryRules(), lifeRules(), []rule{half}, viewRules(), masterRules(), configRules(), messageRules(), ringRules())
+	return slices.Concat(memoryRules(), lifeRules(), []rule{half}, viewRules(), masterRules(), configRules(),
+		messageRules(), ringRules())
 }
 
 func memoryRules() []rule {
@@ -432,7 +433,10 @@ func lifeRules() []rule {
 				ep, err := s.Open(name)
 				return rdma.ReadOnly(ep), err
 			}},
-		{broken: "looks only READ", seen: []string{"Peek"}, peek: func(s *sim.Sim, name string) (rdma.Endpoint, error) { return s.Open(name) }},
+		{broken: "looks only READ", seen: []string{"Peek"}, peek: func(s *sim.Sim, name string) (rdma.Endpoint,
+			error) {
+			return s.Open(name)
+		}},
 		{broken: "sleeping takes time, and closing closes", seen: []string{"Time", "UseAfterClose", "Identities"},
 			worker: saboteur{lazy: true}},
 		{broken: "workers draw differently", seen: []string{"Rand"}, worker: saboteur{same: true}},

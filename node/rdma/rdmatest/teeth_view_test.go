@@ -218,17 +218,19 @@ func masterRules() []rule {
 
 func configRules() []rule {
 	return []rule{
-		{broken: "a configuration's version is compared", seen: []string{"Config", "Configs"}, fabric: with(func(l *lax) {
-			l.swap = func(r rdma.Role, version uint64, data []byte) (bool, error) {
-				c, _ := l.Sim.Config()
-				return l.Sim.SwapConfig(r, c.Version, data)
-			}
-		})},
+		{broken: "a configuration's version is compared", seen: []string{"Config", "Configs"},
+			fabric: with(func(l *lax) {
+				l.swap = func(r rdma.Role, version uint64, data []byte) (bool, error) {
+					c, _ := l.Sim.Config()
+					return l.Sim.SwapConfig(r, c.Version, data)
+				}
+			})},
 		{broken: "a configuration is whole", seen: []string{"Configs"}, fabric: with(func(l *lax) {
 			var last []byte
 			l.config = func() (rdma.Config, error) {
 				c, err := l.Sim.Config()
-				last, c.Data = c.Data, append(c.Data[:len(c.Data)/2:len(c.Data)/2], last[min(len(last), len(c.Data)/2):]...)
+				last, c.Data = c.Data, append(c.Data[:len(c.Data)/2:len(c.Data)/2],
+					last[min(len(last), len(c.Data)/2):]...)
 				return c, err
 			}
 		})},

@@ -136,7 +136,8 @@ func testMembers(t testing.TB, h Harness) {
 	set("a place is taken", epoch, 2, free, spare, true)
 	set("twice", epoch, 2, free, spare, false)
 	set("a stand-in is gone", epoch, 2, spare, rdma.Member{Gone: true, StandsFor: 1, Since: 1}, true)
-	for _, to := range []rdma.Member{spare, {Gone: true, StandsFor: 2, Since: 1}, {Gone: true, StandsFor: 1, Since: 7}} {
+	for _, to := range []rdma.Member{spare, {Gone: true, StandsFor: 2, Since: 1},
+		{Gone: true, StandsFor: 1, Since: 7}} {
 		if ok, err := f.SetMember(epoch, 2, f.View().Members[2], to); ok || !errors.Is(err, rdma.ErrAccess) {
 			t.Errorf("a node that is gone now %v: %v, %v", to, ok, err)
 		}
@@ -177,7 +178,8 @@ func testViews(t testing.TB, h Harness) {
 				return
 			}
 			n := 0
-			for n < len(v.Members) && v.Members[n] == (rdma.Member{StandsFor: uint16(n/2 + 1), Since: uint64(n/2 + 1)}) {
+			for n < len(v.Members) &&
+				v.Members[n] == (rdma.Member{StandsFor: uint16(n/2 + 1), Since: uint64(n/2 + 1)}) {
 				n++
 			}
 			rest := slices.ContainsFunc(v.Members[n:], func(m rdma.Member) bool { return m != rdma.Member{} })

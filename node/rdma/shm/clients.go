@@ -80,8 +80,9 @@ func (f *Fabric) endpoint(c rdma.ClientID, s *slot) *Endpoint {
 		memory: unsafe.Add(unsafe.Pointer(f.head), f.g.first()), size: f.g.registered(), stride: f.g.stride(),
 	}
 	e.life = life(atomic.LoadUint64(&e.slot.state))
-	e.joined = viewWord(atomic.LoadUint64(&f.head.state)).epoch() // a fence of a later epoch raises the slot's behind this
-	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c)))  // not its predecessor's draws again
+	// a fence of a later epoch raises the slot's behind this
+	e.joined = viewWord(atomic.LoadUint64(&f.head.state)).epoch()
+	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c))) // not its predecessor's draws again
 	e.turn = atomic.LoadUint64(&e.slot.busy)
 	e.Init(nil)
 	if !f.faults {
@@ -158,7 +159,8 @@ func (f *Fabric) Clients() (all []rdma.Client) {
 		alive := held && atomic.LoadUint64(&s.fence) < life(state)
 		name, _, _ := bytes.Cut(s.name[:], []byte{0})
 		all = append(all, rdma.Client{
-			ID: c, Name: printable(name), Life: life(state), PID: int(uint32(atomic.LoadUint64(&s.pid))), Alive: alive, Held: held,
+			ID: c, Name: printable(name), Life: life(state), PID: int(uint32(atomic.LoadUint64(&s.pid))),
+			Alive: alive, Held: held,
 		})
 	}
 	return all

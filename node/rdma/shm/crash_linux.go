@@ -45,8 +45,8 @@ func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 	if err := f.lives.(*fileLives).mustHold(pid, c.ID); err != nil {
 		return err
 	}
-	// Alive behind the opening: the number means the process that holds the slot, and none that got it
-	// later.
+	// Alive behind the opening: the number means the process that holds the slot, and none that got
+	// it later.
 	held, err := f.lives.held(c.ID)
 	if err == nil && (!held || atomic.LoadUint64(&s.state) != c.Life<<1|1) {
 		err = rdma.ErrClosed

@@ -17,8 +17,8 @@ import (
 
 // Fabric is an open pool. It is safe for concurrent use.
 type Fabric struct {
-	// Seed is what the workers' generators derive from; set it before the first Open. NewMem and Open
-	// set it at random.
+	// Seed is what the workers' generators derive from; set it before the first Open. NewMem and
+	// Open set it at random.
 	Seed uint64
 	// MTU is how long blocks of rings are: see rdma.RingPromises. It is 4096 until it is set before
 	// the first Open.
@@ -84,7 +84,8 @@ func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rd
 		stop: make(chan struct{}), users: 1, boxes: boxes{at: map[rdma.BoxAddr]*mailbox{}},
 		rings: rings{at: map[rdma.RingAddr]*ring{}},
 	}
-	f.cleanup = runtime.AddCleanup(f, func(m []byte) { _ = unix.Munmap(m) }, mapping) // endpoints that were never closed
+	// endpoints that were never closed
+	f.cleanup = runtime.AddCleanup(f, func(m []byte) { _ = unix.Munmap(m) }, mapping)
 	return f
 }
 

@@ -227,7 +227,8 @@ func private(st fs.FileInfo, path string) error {
 // process's user or to root, so that those may have made it for all.
 func MeantShared(name string) bool {
 	st, err := os.Lstat(path(name))
-	if CheckName(name) != nil || err != nil || !st.Mode().IsRegular() || !errors.Is(private(st, path(name)), ErrForeign) {
+	if CheckName(name) != nil || err != nil || !st.Mode().IsRegular() ||
+		!errors.Is(private(st, path(name)), ErrForeign) {
 		return false
 	}
 	by := int(st.Sys().(*syscall.Stat_t).Uid)

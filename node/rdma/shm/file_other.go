@@ -34,5 +34,6 @@ func MeantShared(string) bool { return false }
 
 // Room needs Linux.
 func Room() (string, uint64, error) {
-	return "", 0, fmt.Errorf("look at the folder of pools: only mem: works on %s: %w", runtime.GOOS, rdma.ErrNotSupported)
+	return "", 0, fmt.Errorf("look at the folder of pools: only mem: works on %s: %w",
+		runtime.GOOS, rdma.ErrNotSupported)
 }

@@ -123,8 +123,8 @@ func parse(p []byte, length int64) (Geometry, error) {
 	case w[1] < version:
 		return Geometry{}, fmt.Errorf("%w: it has no format %d", ErrFormat, w[1])
 	case w[2] > MaxNodes || w[4] > MaxClients || w[5] > w[3]:
-		return Geometry{}, fmt.Errorf("%w: damaged header: %d nodes of %d bytes, %d of them telemetry, %d clients", ErrFormat,
-			w[2], w[3], w[5], w[4])
+		return Geometry{}, fmt.Errorf("%w: damaged header: %d nodes of %d bytes, %d of them telemetry, %d clients",
+			ErrFormat, w[2], w[3], w[5], w[4])
 	}
 	g := Geometry{Nodes: int(w[2]), Memory: w[3] - w[5], Clients: int(w[4]), Telemetry: w[5]}
 	if err := g.check(); err != nil {

@@ -101,12 +101,14 @@ func (l *fileLives) mustHold(pid int, c rdma.ClientID) error {
 		}
 		for line := range strings.Lines(string(text)) {
 			// lock: NUMBER OFDLCK ADVISORY WRITE PID DEVICE:INODE FIRST LAST
-			if f := strings.Fields(line); len(f) == 9 && f[0] == "lock:" && f[2] == "OFDLCK" && f[7] == at && f[8] == at {
+			if f := strings.Fields(line); len(f) == 9 && f[0] == "lock:" && f[2] == "OFDLCK" &&
+				f[7] == at && f[8] == at {
 				return nil
 			}
 		}
 	}
-	return fmt.Errorf("process %d does not hold the lock of client %d: %w, and another process wrote that number", pid, c, ErrForeign)
+	return fmt.Errorf("process %d does not hold the lock of client %d: %w, and another process wrote that number", pid,
+		c, ErrForeign)
 }
 
 func (l *fileLives) close() error { return errors.Join(l.file.Close(), l.probe.Close()) }

@@ -476,7 +476,9 @@ func TestCrashClient(t *testing.T) {
 			}
 		}
 		for until := time.Now().Add(time.Minute); time.Now().Before(until); { // it is at work
-			if n, err := do(t, e, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 16), 0) }); n > 0 || err != nil {
+			if n, err := do(t, e, func(b *rdma.Batch) *rdma.Op {
+				return b.FetchAdd(rdma.At(0, 16), 0)
+			}); n > 0 || err != nil {
 				break
 			}
 		}
@@ -502,7 +504,8 @@ func TestCrashClient(t *testing.T) {
 		one, two, three := word(sums.Buf), word(sums.Buf[8:]), word(sums.Buf[16:])
 		b.Release()
 		if at := map[rdma.Step]bool{
-			"": true, "one": one == two && two == three, "two": one == two+1 && two == three, "three": one == two && two == three+1,
+			"": true, "one": one == two && two == three, "two": one == two+1 && two == three,
+			"three": one == two && two == three+1,
 		}; one == 0 || !at[step] {
 			t.Errorf("%q: the process took %d, %d, %d steps", step, one, two, three)
 		}

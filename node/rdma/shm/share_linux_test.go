@@ -45,7 +45,8 @@ func TestForeignPools(t *testing.T) {
 			if err == nil {
 				f.Close()
 			}
-			if says := fmt.Sprint(err); errors.Is(err, ErrForeign) != (tt.says != "") || !strings.Contains(says, tt.says) {
+			if says := fmt.Sprint(err); errors.Is(err, ErrForeign) != (tt.says != "") ||
+				!strings.Contains(says, tt.says) {
 				t.Errorf("open: %v", err)
 			}
 			if tt.says != "" {

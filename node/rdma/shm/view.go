@@ -184,8 +184,9 @@ func (f *Fabric) Fence(epoch uint64) (err error) {
 // Expel marks a node dead for every process.
 func (f *Fabric) Expel(epoch uint64, node int) (err error) {
 	defer f.guard(&err)()
-	// Nothing but KillNode makes a node of shared memory fail a verb, so that what a master expels is
-	// dead already: that the epoch may end between the two lines takes no node away from any client.
+	// Nothing but KillNode makes a node of shared memory fail a verb, so that what a master expels
+	// is dead already: that the epoch may end between the two lines takes no node away from any
+	// client.
 	if s := f.settledState().state(); s.Epoch != epoch || !s.Busy {
 		return fmt.Errorf("expel node %d in epoch %d, which is over: %w", node, epoch, rdma.ErrStale)
 	}

@@ -132,7 +132,8 @@ func (s *Sim) Clients() []rdma.Client {
 	for _, e := range s.clients {
 		if e != nil {
 			alive := !e.revoked && !e.crashed()
-			list = append(list, rdma.Client{ID: e.id, Name: e.name, Life: e.life, Alive: alive, Held: !e.closed && !e.crashed()})
+			list = append(list, rdma.Client{ID: e.id, Name: e.name, Life: e.life, Alive: alive,
+				Held: !e.closed && !e.crashed()})
 		}
 	}
 	return list

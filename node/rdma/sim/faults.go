@@ -20,9 +20,9 @@ const (
 	// StallFault keeps a client from running for a while; what it has sent goes on. At a verb, what
 	// the batch holds behind that one is sent afterwards.
 	StallFault
-	// PartitionFault cuts a client off a memory node for a while. What was sent in it lands when it is
-	// over, unless its requester gives up before (Options.RetryTimeout) with rdma.ErrNodeDown; of what
-	// had landed, the answers do.
+	// PartitionFault cuts a client off a memory node for a while. What was sent in it lands when it
+	// is over, unless its requester gives up before (Options.RetryTimeout) with rdma.ErrNodeDown;
+	// of what had landed, the answers do.
 	PartitionFault
 	// FlyFault delays a verb on its way to the node, and what must keep behind it.
 	FlyFault
@@ -30,9 +30,9 @@ const (
 	LateFault
 	// StepFault sets a client's clock forward, or back.
 	StepFault
-	// PowerFault cuts the power of a memory node, or of all at once, for a while. What is not durable
-	// survives or not, word by word (AnySurvive). A node that a pool went on without meanwhile stays
-	// away: see Restart.
+	// PowerFault cuts the power of a memory node, or of all at once, for a while. What is not
+	// durable survives or not, word by word (AnySurvive). A node that a pool went on without
+	// meanwhile stays away: see Restart.
 	PowerFault
 	// RestartFault ends a memory node, or all, and starts it anew after a while: its memory keeps
 	// everything.
@@ -73,10 +73,10 @@ type Fault struct {
 	// Node is a memory node. Used by SlowFault, PartitionFault, PowerFault, RestartFault, and the
 	// crash of a node.
 	Node int
-	// Verb is when it happens: behind the client's verb or call of that number (FlyFault, LateFault:
-	// to that one; the crash of a node: behind that verb on the node), counting from 1. With 0 it is
-	// At that counts: virtual time since the pool was made; a FlyFault or LateFault is then of the
-	// client's first verb after it.
+	// Verb is when it happens: behind the client's verb or call of that number (FlyFault,
+	// LateFault: to that one; the crash of a node: behind that verb on the node), counting from 1.
+	// With 0 it is At that counts: virtual time since the pool was made; a FlyFault or LateFault is
+	// then of the client's first verb after it.
 	Verb uint64
 	At   time.Duration
 	// For is how long it lasts.

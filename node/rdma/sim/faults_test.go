@@ -12,7 +12,8 @@ import (
 func TestBadFaultsEndTheRun(t *testing.T) {
 	s := open(t, sim.Options{Nodes: 2, Faults: sim.Faults{{Kind: sim.CrashFault, Node: 2, Verb: 1}}})
 	s.Go("client", func(ep rdma.Endpoint) { t.Error("it began") })
-	if err := s.Run(); err == nil || !strings.Contains(err.Error(), "fault 1: crash node=2 verb=1: the pool has nodes 0 to 1") {
+	if err := s.Run(); err == nil || !strings.Contains(err.Error(), "fault 1: crash node=2 verb=1: the pool has "+
+		"nodes 0 to 1") {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -57,8 +58,12 @@ func TestParseFaultsSaysWhatIsWrong(t *testing.T) {
 
 // FuzzFaults reads what it wrote, and gets what it had.
 func FuzzFaults(f *testing.F) {
-	f.Add(`crash client="client 1" verb=7; slow node=* factor=1.5 at=2ms for=1ms; partition client=* node=1 at=1ms for=300µs`)
-	f.Add(`stall client=#3 verb=9 for=1h; fly client="a;b \"c\"" verb=1 for=1ns; late client=x at=3s for=1s; step client=x at=0s by=-2ms`)
+	f.Add(
+		`crash client="client 1" verb=7; slow node=* factor=1.5 at=2ms for=1ms; ` +
+			`partition client=* node=1 at=1ms for=300µs`)
+	f.Add(
+		`stall client=#3 verb=9 for=1h; fly client="a;b \"c\"" verb=1 for=1ns; ` +
+			`late client=x at=3s for=1s; step client=x at=0s by=-2ms`)
 	f.Add("power node=* at=1ms for=300µs; restart node=2 at=0s for=1ns")
 	f.Add("crash node=0 verb=18446744073709551615;")
 	f.Fuzz(func(t *testing.T, line string) {

@@ -15,34 +15,35 @@ import (
 // Propagation; Poll. A WRITE is answered before it is in the node's memory (Rowan 2.2), so it does
 // not wait for PCIe.
 type Hardware struct {
-	// ClientsPerNode is how many clients share a compute node and its NIC; 1 by default. Tasks are on
-	// their client's.
+	// ClientsPerNode is how many clients share a compute node and its NIC; 1 by default. Tasks are
+	// on their client's.
 	ClientsPerNode int
 	// ComputeNodes deals clients to that many compute nodes in turn. 0 fills one compute node after
 	// the other, in the order in which clients begin. When all are full, more machines of the same
 	// kind are added.
 	ComputeNodes int
 
-	// LinkGbps is the data rate of a NIC's port in Gbit/s, in each direction; of payload and headers.
+	// LinkGbps is the data rate of a NIC's port in Gbit/s, in each direction; of payload and
+	// headers.
 	LinkGbps float64
-	// Header is what a packet carries beside its payload and the verb's own headers, in bytes, and MTU
-	// the payload of one.
+	// Header is what a packet carries beside its payload and the verb's own headers, in bytes, and
+	// MTU the payload of one.
 	Header, MTU int
-	// Propagation is one way through both NICs, the wire and the switch, beside what the rates below
-	// add.
+	// Propagation is one way through both NICs, the wire and the switch, beside what the rates
+	// below add.
 	Propagation time.Duration
-	// Loss is the share of messages that get lost once. A lost message costs RetransmitTimeout, and so
-	// it costs what is behind it on the same connection.
+	// Loss is the share of messages that get lost once. A lost message costs RetransmitTimeout, and
+	// so it costs what is behind it on the same connection.
 	Loss              float64
 	RetransmitTimeout time.Duration
 
-	// ClientMops and NodeMops bound the verbs that a compute node's NIC sends and a memory node's NIC
-	// serves, in million a second.
+	// ClientMops and NodeMops bound the verbs that a compute node's NIC sends and a memory node's
+	// NIC serves, in million a second.
 	ClientMops, NodeMops float64
 
 	// PersistMops bounds what a memory node's NIC serves of verbs with a READ behind them that sees
-	// them into memory, in million a second: APPENDs, and WRITEs with a READ of at most a word behind
-	// them on their connection. 0: each is two verbs.
+	// them into memory, in million a second: APPENDs, and WRITEs with a READ of at most a word
+	// behind them on their connection. 0: each is two verbs.
 	PersistMops float64
 
 	// PCIe is how long a node's NIC waits for a word of the node's memory, and PCIeGbps the rate of
@@ -50,16 +51,16 @@ type Hardware struct {
 	PCIe     time.Duration
 	PCIeGbps float64
 
-	// Atomics of a node in million a second: all together, and those on one word. The Device ones are
-	// for words in the NIC's own memory (Options.Device), which needs no PCIe either.
+	// Atomics of a node in million a second: all together, and those on one word. The Device ones
+	// are for words in the NIC's own memory (Options.Device), which needs no PCIe either.
 	AtomicMops, AtomicWordMops float64
 	DeviceMops, DeviceWordMops float64
-	// DeviceBytes is how much memory of its own a node's NIC has; 0: none for use. It is for callers
-	// that set Options.Device.
+	// DeviceBytes is how much memory of its own a node's NIC has; 0: none for use. It is for
+	// callers that set Options.Device.
 	DeviceBytes uint64
-	// DeviceFence says that a fence does not stall behind atomics on device memory: the NIC executes
-	// them itself when their turn comes, ahead of what is behind them. Elsewhere it waits for their
-	// answers.
+	// DeviceFence says that a fence does not stall behind atomics on device memory: the NIC
+	// executes them itself when their turn comes, ahead of what is behind them. Elsewhere it waits
+	// for their answers.
 	DeviceFence bool
 
 	// What a worker's CPU spends: for each doorbell (one a node and post), for each verb in it, and
@@ -74,17 +75,17 @@ type Hardware struct {
 	// with a fence behind them, while the modules are idle (Options.PMem).
 	NTStore time.Duration
 
-	// Direct says that a worker that runs on a node (Sim.GoAt) reaches its memory by loads and stores:
-	// a WRITE to it takes the worker's core NTStore, and until modules have it; a READ takes their
-	// latency, and no core. Both are part of what ServiceTime is fitted to. Without it, such verbs go
-	// by the NIC, as others do.
+	// Direct says that a worker that runs on a node (Sim.GoAt) reaches its memory by loads and
+	// stores: a WRITE to it takes the worker's core NTStore, and until modules have it; a READ
+	// takes their latency, and no core. Both are part of what ServiceTime is fitted to. Without it,
+	// such verbs go by the NIC, as others do.
 	Direct bool
 
 	// NodeCores serve a node's two-sided calls, each for ServiceTime, one at a time; 1 by default.
-	// CallLatency is what else a call takes at the node, beside the network: interrupts, wake-ups, the
-	// way through its kernel. A worker that runs on the node (Sim.GoAt) spends ServiceTime on each
-	// message that it receives, or Poll if that is more. PeerTime is that for a message from a worker
-	// of another node, if it is less.
+	// CallLatency is what else a call takes at the node, beside the network: interrupts, wake-ups,
+	// the way through its kernel. A worker that runs on the node (Sim.GoAt) spends ServiceTime on
+	// each message that it receives, or Poll if that is more. PeerTime is that for a message from a
+	// worker of another node, if it is less.
 	NodeCores                          int
 	ServiceTime, CallLatency, PeerTime time.Duration
 }
@@ -234,8 +235,8 @@ type board struct {
 
 // NodeUsage is the use of one machine's parts.
 type NodeUsage struct {
-	// Node is a memory node's number, or, with Compute, a compute node's in the order in which clients
-	// filled them.
+	// Node is a memory node's number, or, with Compute, a compute node's in the order in which
+	// clients filled them.
 	Node    int
 	Compute bool
 

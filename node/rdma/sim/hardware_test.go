@@ -85,13 +85,16 @@ func TestThroughputOfEachPart(t *testing.T) {
 		{"four nodes' links", sim.Hardware{LinkGbps: 10, Header: 26, Propagation: far}, nil,
 			spread(1024), 4 * 10e3 / 8 / (1024 + 26 + 4)},
 		{"the node's message rate", sim.Hardware{LinkGbps: 100, Propagation: far, NodeMops: 26}, nil, read(0, 8), 26},
-		{"the compute node's message rate", sim.Hardware{Propagation: far, NodeMops: 75, ClientMops: 12, ClientsPerNode: 64},
+		{"the compute node's message rate", sim.Hardware{Propagation: far, NodeMops: 75,
+			ClientMops: 12, ClientsPerNode: 64},
 			nil, spread(8), 12},
-		{"two compute nodes' message rates", sim.Hardware{Propagation: far, NodeMops: 75, ClientMops: 12, ClientsPerNode: 32},
+		{"two compute nodes' message rates", sim.Hardware{Propagation: far, NodeMops: 75,
+			ClientMops: 12, ClientsPerNode: 32},
 			nil, spread(8), 24},
 		{"PCIe, READs", sim.Hardware{LinkGbps: 100, Propagation: far, PCIe: far, PCIeGbps: 50}, nil,
 			read(0, 1024), 50e3 / 8 / 1024},
-		{"PCIe, WRITEs", sim.Hardware{LinkGbps: 100, Propagation: far, PCIe: far, PCIeGbps: 50}, nil, write, 50e3 / 8 / 1024},
+		{"PCIe, WRITEs", sim.Hardware{LinkGbps: 100, Propagation: far, PCIe: far, PCIeGbps: 50}, nil,
+			write, 50e3 / 8 / 1024},
 		{"atomics on one word", atomics, nil, hot, 3},
 		{"atomics on many words", atomics, nil, cold, 20},
 		{"atomics on one word of the device", atomics, device, hot, 9},
@@ -136,11 +139,17 @@ func TestIdleLatency(t *testing.T) {
 		fill func(b *rdma.Batch)
 		want time.Duration
 	}{
-		{"READ", func(b *rdma.Batch) { b.Read(rdma.At(0, 0), 1500) }, cpu + way + 300 + (100 + 16) + (2*(100+4) + 1500)},
-		{"WRITE", func(b *rdma.Batch) { b.Write(rdma.At(0, 0), b.Alloc(1500)) }, cpu + way + (2*100 + 16 + 1500) + (100 + 4)},
+		{"READ", func(b *rdma.Batch) {
+			b.Read(rdma.At(0, 0), 1500)
+		}, cpu + way + 300 + (100 + 16) + (2*(100+4) + 1500)},
+		{"WRITE", func(b *rdma.Batch) {
+			b.Write(rdma.At(0, 0), b.Alloc(1500))
+		}, cpu + way + (2*100 + 16 + 1500) + (100 + 4)},
 		{"CAS", func(b *rdma.Batch) { b.CompareSwap(rdma.At(0, 0), 0, 1) }, cpu + way + 300 + 128 + 112},
 		{"CAS in the device", func(b *rdma.Batch) { b.CompareSwap(rdma.At(1, 64), 0, 1) }, cpu + way + 128 + 112},
-		{"CAS beside the device", func(b *rdma.Batch) { b.CompareSwap(rdma.At(1, 72), 0, 1) }, cpu + way + 300 + 128 + 112},
+		{"CAS beside the device", func(b *rdma.Batch) {
+			b.CompareSwap(rdma.At(1, 72), 0, 1)
+		}, cpu + way + 300 + 128 + 112},
 		{"two nodes", func(b *rdma.Batch) { // two doorbells, the second READ's completion is polled behind the first
 			b.Read(rdma.At(0, 0), 8)
 			b.Read(rdma.At(1, 0), 8)
@@ -163,7 +172,8 @@ func TestIdleLatency(t *testing.T) {
 // TestDeviceFence: where the NIC executes atomics on its own memory in order, a fence behind them
 // costs nothing, and behind others a latency; what it keeps behind them stays there.
 func TestDeviceFence(t *testing.T) {
-	h := sim.Hardware{LinkGbps: 8, Propagation: 500, PCIe: 300, PCIeGbps: 8, DeviceMops: 1, DeviceWordMops: 1, AtomicMops: 1, AtomicWordMops: 1}
+	h := sim.Hardware{LinkGbps: 8, Propagation: 500, PCIe: 300, PCIeGbps: 8, DeviceMops: 1, DeviceWordMops: 1,
+		AtomicMops: 1, AtomicWordMops: 1}
 	lock := func(node int) func(b *rdma.Batch) {
 		return func(b *rdma.Batch) {
 			b.CompareSwap(rdma.At(node, 64), 0, 1)
@@ -243,7 +253,8 @@ func TestBesideShareACore(t *testing.T) {
 		return float64(done) / float64(s.Now().Microseconds()), len(s.Usage()) - 4
 	}
 	const cpu, way = 400, 800 // ns: what a READ takes of the core, and of the network each way
-	for lanes, want := range map[int]float64{1: 1e3 / (cpu + 2*way), 2: 2e3 / (cpu + 2*way), 4: 4e3 / (cpu + 2*way), 9: 1e3 / cpu} {
+	for lanes, want := range map[int]float64{1: 1e3 / (cpu + 2*way), 2: 2e3 / (cpu + 2*way), 4: 4e3 / (cpu + 2*way),
+		9: 1e3 / cpu} {
 		got, places := rate(way, lanes, false)
 		near(t, fmt.Sprintf("the rate of %d lanes", lanes), got, want, 0.02)
 		if places != 1 {
@@ -280,7 +291,8 @@ func TestHyperThreads(t *testing.T) {
 		if err := s.Run(); err != nil {
 			t.Fatal(err)
 		}
-		near(t, fmt.Sprintf("the rate of %d clients", clients), float64(done)/float64(s.Now().Microseconds()), want, 0.02)
+		near(t, fmt.Sprintf("the rate of %d clients", clients), float64(done)/float64(s.Now().Microseconds()), want,
+			0.02)
 	}
 }
 
@@ -454,7 +466,8 @@ func TestClientsAreDealtToComputeNodes(t *testing.T) {
 			got = append(got, u.Cores)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(c.want) {
-			t.Errorf("%d clients, %d a node, dealt to %d: %v, want %v", c.clients, c.h.ClientsPerNode, c.h.ComputeNodes, got, c.want)
+			t.Errorf("%d clients, %d a node, dealt to %d: %v, want %v", c.clients, c.h.ClientsPerNode,
+				c.h.ComputeNodes, got, c.want)
 		}
 	}
 }

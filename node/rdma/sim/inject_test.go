@@ -21,7 +21,8 @@ func with(t testing.TB, faults string) map[string]sim.Options {
 	}
 	h := sim.Hardware{Propagation: 1000, Doorbell: 10, Verb: 10}
 	return map[string]sim.Options{
-		"random":   {Seed: 1, Nodes: 2, MinLatency: 1000, MaxLatency: 1000, Faults: l, Handler: adder, ServiceTime: 1000},
+		"random": {Seed: 1, Nodes: 2, MinLatency: 1000, MaxLatency: 1000, Faults: l,
+			Handler: adder, ServiceTime: 1000},
 		"hardware": {Seed: 1, Nodes: 2, Hardware: &h, Faults: l, Handler: adder},
 	}
 }
@@ -56,7 +57,13 @@ func TestCrashFaults(t *testing.T) {
 			}
 		}
 		a, b, c := s.Go("a", forever(1)), s.Go("b", forever(0)), s.Go("c", forever(0))
-		again := s.Go("b", func(ep rdma.Endpoint) { ep.Sleep(time.Millisecond); faa(ep, 64); faa(ep, 64); faa(ep, 64); faa(ep, 64) })
+		again := s.Go("b", func(ep rdma.Endpoint) {
+			ep.Sleep(time.Millisecond)
+			faa(ep, 64)
+			faa(ep, 64)
+			faa(ep, 64)
+			faa(ep, 64)
+		})
 		died := map[string]time.Duration{}
 		for _, w := range []*sim.Worker{b, c} {
 			w.WhenCrashed(func() { died[w.Name()] = s.Now() })
@@ -80,61 +87,66 @@ func TestCrashFaults(t *testing.T) {
 }
 
 func TestStallFaults(t *testing.T) {
-	each(t, `stall client=victim verb=3 for=5ms; stall client=sleeper at=100µs for=2ms`, func(t *testing.T, s *sim.Sim) {
-		var ticks []time.Duration
-		victim := s.Go("victim", func(ep rdma.Endpoint) {
-			ep.Go("task", func(ep rdma.Endpoint) {
-				for range 100 {
-					ep.Sleep(100 * time.Microsecond)
-					ticks = append(ticks, s.Now())
+	each(t, `stall client=victim verb=3 for=5ms; stall client=sleeper at=100µs for=2ms`,
+		func(t *testing.T, s *sim.Sim) {
+			var ticks []time.Duration
+			victim := s.Go("victim", func(ep rdma.Endpoint) {
+				ep.Go("task", func(ep rdma.Endpoint) {
+					for range 100 {
+						ep.Sleep(100 * time.Microsecond)
+						ticks = append(ticks, s.Now())
+					}
+				})
+				b := ep.Batch()
+				for i := range 5 {
+					b.FetchAdd(rdma.At(i%2, 0), 1)
+				}
+				if took := took(s, func() { ep.Post(b) }); took != 5*time.Millisecond {
+					t.Errorf("a Post that is stalled behind its third verb takes %v", took)
+				}
+				if b.Completed(3) || b.Completed(4) || !b.Completed(0) || !b.Completed(1) || !b.Completed(2) {
+					t.Error("what it has sent does not go on, or what it has not sent does")
+				}
+				if took := took(s, func() {
+					ep.Wait(b, rdma.All, rdma.Forever)
+				}); took < time.Microsecond || took > 10*time.Microsecond {
+					t.Errorf("the rest takes %v", took)
+				}
+				ep.Sleep(time.Millisecond)
+			})
+			s.Go("sleeper", func(ep rdma.Endpoint) {
+				if took := took(s, func() {
+					ep.Sleep(time.Millisecond)
+				}); took < 2*time.Millisecond || took > 2100*time.Microsecond {
+					t.Errorf("a sleep of 1 ms takes %v with a stall of 2 ms", took)
+				}
+				b := ep.Batch()
+				b.FetchAdd(rdma.At(0, 64), 1)
+				ep.Post(b)
+				if err := ep.Wait(b, rdma.All, time.Millisecond); err != nil {
+					t.Error(err)
 				}
 			})
-			b := ep.Batch()
-			for i := range 5 {
-				b.FetchAdd(rdma.At(i%2, 0), 1)
-			}
-			if took := took(s, func() { ep.Post(b) }); took != 5*time.Millisecond {
-				t.Errorf("a Post that is stalled behind its third verb takes %v", took)
-			}
-			if b.Completed(3) || b.Completed(4) || !b.Completed(0) || !b.Completed(1) || !b.Completed(2) {
-				t.Error("what it has sent does not go on, or what it has not sent does")
-			}
-			if took := took(s, func() { ep.Wait(b, rdma.All, rdma.Forever) }); took < time.Microsecond || took > 10*time.Microsecond {
-				t.Errorf("the rest takes %v", took)
-			}
-			ep.Sleep(time.Millisecond)
-		})
-		s.Go("sleeper", func(ep rdma.Endpoint) {
-			if took := took(s, func() { ep.Sleep(time.Millisecond) }); took < 2*time.Millisecond || took > 2100*time.Microsecond {
-				t.Errorf("a sleep of 1 ms takes %v with a stall of 2 ms", took)
-			}
-			b := ep.Batch()
-			b.FetchAdd(rdma.At(0, 64), 1)
-			ep.Post(b)
-			if err := ep.Wait(b, rdma.All, time.Millisecond); err != nil {
-				t.Error(err)
-			}
-		})
-		other := s.Go("other", func(ep rdma.Endpoint) {
-			if took := took(s, func() { faa(ep, rdma.At(0, 0)) }); took > 10*time.Microsecond {
-				t.Errorf("another client's verb takes %v", took)
-			}
-		})
-		s.Go("end", func(ep rdma.Endpoint) {
-			ep.Sleep(10 * time.Millisecond)
-			if victim.Stalled() != 5*time.Millisecond || other.Stalled() != 0 {
-				t.Errorf("stalled for %v, and the other for %v", victim.Stalled(), other.Stalled())
-			}
-			for i, at := range ticks {
-				if i > 0 && at > 10*time.Microsecond && at < 5*time.Millisecond {
-					t.Errorf("a stalled client's task runs at %v", at)
+			other := s.Go("other", func(ep rdma.Endpoint) {
+				if took := took(s, func() { faa(ep, rdma.At(0, 0)) }); took > 10*time.Microsecond {
+					t.Errorf("another client's verb takes %v", took)
 				}
-			}
-			if len(ticks) < 40 {
-				t.Errorf("%d ticks", len(ticks))
-			}
+			})
+			s.Go("end", func(ep rdma.Endpoint) {
+				ep.Sleep(10 * time.Millisecond)
+				if victim.Stalled() != 5*time.Millisecond || other.Stalled() != 0 {
+					t.Errorf("stalled for %v, and the other for %v", victim.Stalled(), other.Stalled())
+				}
+				for i, at := range ticks {
+					if i > 0 && at > 10*time.Microsecond && at < 5*time.Millisecond {
+						t.Errorf("a stalled client's task runs at %v", at)
+					}
+				}
+				if len(ticks) < 40 {
+					t.Errorf("%d ticks", len(ticks))
+				}
+			})
 		})
-	})
 }
 
 // TestAnExpiredWaitOfAStalledClient: it wakes late, and finds what came meanwhile.
@@ -203,7 +215,8 @@ func TestPartitionThatHeals(t *testing.T) {
 				if err := ep.Post(b); err != nil {
 					t.Error(err)
 				}
-				if err := ep.Wait(b, 1, rdma.Forever); err != nil || s.Now() > from+10*time.Microsecond || !b.Completed(4) {
+				if err := ep.Wait(b, 1, rdma.Forever); err != nil || s.Now() > from+10*time.Microsecond ||
+					!b.Completed(4) {
 					t.Errorf("another node is not reached: %v", err)
 				}
 				if err := ep.Wait(b, rdma.All, rdma.Forever); err != nil || other.Err != nil || b.Err() != nil {
@@ -260,7 +273,8 @@ func TestPartitionThatLastsTooLong(t *testing.T) {
 			}
 			from = s.Now()
 			err := ep.Call(0, new(rdma.Request), rdma.Forever)
-			if took := s.Now() - from; !errors.Is(err, rdma.ErrNodeDown) || took < time.Millisecond || took > 1100*time.Microsecond {
+			if took := s.Now() - from; !errors.Is(err, rdma.ErrNodeDown) || took < time.Millisecond ||
+				took > 1100*time.Microsecond {
 				t.Errorf("a call ends after %v in %v", took, err)
 			}
 			ep.Sleep(5 * time.Millisecond)
@@ -327,7 +341,8 @@ func TestGivingUpTakesTheConnectionDown(t *testing.T) {
 			ep.Post(third) // on a new connection
 			ep.Wait(second, rdma.All, rdma.Forever)
 			ep.Wait(third, rdma.All, rdma.Forever)
-			if !errors.Is(first.Err(), rdma.ErrNodeDown) || !errors.Is(second.Err(), rdma.ErrNodeDown) || third.Err() != nil {
+			if !errors.Is(first.Err(), rdma.ErrNodeDown) || !errors.Is(second.Err(), rdma.ErrNodeDown) ||
+				third.Err() != nil {
 				t.Errorf("%v; %v; %v", first.Err(), second.Err(), third.Err())
 			}
 			if faa(ep, 0) != 1 || faa(ep, 8) != 1 || faa(ep, 16) != 2 {
@@ -399,7 +414,9 @@ func TestFlyingVerbs(t *testing.T) {
 func TestALateCompletionHasLanded(t *testing.T) {
 	each(t, `late client=a verb=1 for=60µs`, func(t *testing.T, s *sim.Sim) {
 		s.Go("a", func(ep rdma.Endpoint) {
-			if took := took(s, func() { faa(ep, rdma.At(1, 16)) }); took < 60*time.Microsecond || took > 70*time.Microsecond {
+			if took := took(s, func() {
+				faa(ep, rdma.At(1, 16))
+			}); took < 60*time.Microsecond || took > 70*time.Microsecond {
 				t.Errorf("a verb whose completion is 60µs late takes %v", took)
 			}
 		})
@@ -445,29 +462,32 @@ func TestFaultsHitOnce(t *testing.T) {
 }
 
 func TestStepFaults(t *testing.T) {
-	each(t, `step client=a at=1ms by=-500µs; step client=a verb=1 by=1h; stall client=b verb=1 for=1µs`, func(t *testing.T, s *sim.Sim) {
-		s.Go("a", func(ep rdma.Endpoint) {
-			for _, want := range []time.Duration{0, -500 * time.Microsecond, time.Hour - 500*time.Microsecond} {
-				if off := ep.Now() - s.Now(); off < want || off > want+time.Microsecond {
-					t.Errorf("at %v the clock is off by %v, want %v", s.Now(), off, want)
-				}
-				if took := took(s, func() { ep.Sleep(time.Millisecond) }); took < time.Millisecond || took > time.Millisecond+100 {
-					t.Errorf("a sleep of 1 ms takes %v", took)
-				}
-				if want < 0 {
-					if err := ep.Call(0, new(rdma.Request), rdma.Forever); err != nil { // calls count as verbs
-						t.Error(err)
+	each(t, `step client=a at=1ms by=-500µs; step client=a verb=1 by=1h; stall client=b verb=1 for=1µs`,
+		func(t *testing.T, s *sim.Sim) {
+			s.Go("a", func(ep rdma.Endpoint) {
+				for _, want := range []time.Duration{0, -500 * time.Microsecond, time.Hour - 500*time.Microsecond} {
+					if off := ep.Now() - s.Now(); off < want || off > want+time.Microsecond {
+						t.Errorf("at %v the clock is off by %v, want %v", s.Now(), off, want)
+					}
+					if took := took(s, func() {
+						ep.Sleep(time.Millisecond)
+					}); took < time.Millisecond || took > time.Millisecond+100 {
+						t.Errorf("a sleep of 1 ms takes %v", took)
+					}
+					if want < 0 {
+						if err := ep.Call(0, new(rdma.Request), rdma.Forever); err != nil { // calls count as verbs
+							t.Error(err)
+						}
 					}
 				}
-			}
+			})
+			s.Go("b", func(ep rdma.Endpoint) {
+				ep.Sleep(3 * time.Millisecond)
+				if off := ep.Now() - s.Now(); off != 0 {
+					t.Errorf("another client's clock is off by %v", off)
+				}
+			})
 		})
-		s.Go("b", func(ep rdma.Endpoint) {
-			ep.Sleep(3 * time.Millisecond)
-			if off := ep.Now() - s.Now(); off != 0 {
-				t.Errorf("another client's clock is off by %v", off)
-			}
-		})
-	})
 }
 
 func TestFaultsAreInTheTrace(t *testing.T) {

@@ -158,7 +158,8 @@ func everything(t testing.TB, seed uint64) sim.Options {
 	var err error
 	o.Faults, err = sim.ParseFaults(`stall client="worker 0" verb=11 for=30µs; crash client="worker 1" verb=60; ` +
 		`partition client="worker 2" node=1 at=20µs for=40µs; slow node=0 factor=3 at=30µs for=50µs; ` +
-		`fly client="worker 3" verb=9 for=70µs; late client="worker 3" at=10µs for=30µs; step client=* at=50µs by=-1ms; ` +
+		`fly client="worker 3" verb=9 for=70µs; late client="worker 3" at=10µs for=30µs; ` +
+		`step client=* at=50µs by=-1ms; ` +
 		`crash node=1 at=150µs`)
 	if err != nil {
 		t.Fatal(err)

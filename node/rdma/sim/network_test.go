@@ -198,7 +198,8 @@ func TestCrashCountsCallsAndTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := [3]uint64{min(k, 1) + max(k, 4) - 4, min(max(k, 1)-1, 1), min(max(k, 2)-2, 2)}
-		if got := [3]uint64{load(t, s, rdma.At(0, 0)), load(t, s, rdma.At(0, 8)), load(t, s, rdma.At(0, 16))}; got != want {
+		if got := [3]uint64{load(t, s, rdma.At(0, 0)), load(t, s, rdma.At(0, 8)),
+			load(t, s, rdma.At(0, 16))}; got != want {
 			t.Errorf("crash at %d: verbs, calls and tasks' verbs are %v, want %v", k, got, want)
 		}
 		if w.Sent() != k {

@@ -150,7 +150,8 @@ func TestPMemCounts(t *testing.T) {
 				sum.ReadRequests += m.ReadRequests
 			}
 			if failed != nil || sum.WriteRequests != 2+1+4 || sum.ReadRequests != 1+1 {
-				t.Errorf("%s, in a Run: %t: %d writes, %d reads, %v", name, inside, sum.WriteRequests, sum.ReadRequests, failed)
+				t.Errorf("%s, in a Run: %t: %d writes, %d reads, %v", name, inside, sum.WriteRequests,
+					sum.ReadRequests, failed)
 			}
 		}
 	}
@@ -231,7 +232,8 @@ func TestDirect(t *testing.T) {
 		case !direct && (write < 2*h.Propagation || read < 2*h.Propagation || u.Messages == 0):
 			t.Errorf("by the NIC a WRITE takes %v, a READ %v, and %d messages", write, read, u.Messages)
 		case direct && (write != h.NTStore || read != o.PMem.ReadLatency || u.Messages > 0 || u.CPU != h.NTStore):
-			t.Errorf("past the NIC a WRITE takes %v, a READ %v, both %v of the core and %d messages", write, read, u.CPU, u.Messages)
+			t.Errorf("past the NIC a WRITE takes %v, a READ %v, both %v of the core and %d messages", write,
+				read, u.CPU, u.Messages)
 		}
 	}
 }

@@ -429,9 +429,10 @@ func TestPowerCutOfAll(t *testing.T) {
 				t.Fatal(err)
 			}
 			all := node == sim.AnyNode
-			if s.Dead(0) != all || !s.Dead(1) || s.Steps(node) != step || s.Steps(sim.AnyNode) != s.Steps(0)+s.Steps(1) {
-				t.Errorf("node %d, step %d: dead %v and %v, after %d and %d steps of %d", node, step, s.Dead(0), s.Dead(1),
-					s.Steps(0), s.Steps(1), s.Steps(sim.AnyNode))
+			if s.Dead(0) != all || !s.Dead(1) || s.Steps(node) != step ||
+				s.Steps(sim.AnyNode) != s.Steps(0)+s.Steps(1) {
+				t.Errorf("node %d, step %d: dead %v and %v, after %d and %d steps of %d", node,
+					step, s.Dead(0), s.Dead(1), s.Steps(0), s.Steps(1), s.Steps(sim.AnyNode))
 			}
 			for n, err := range failed {
 				if err != nil && (!errors.Is(err, rdma.ErrNodeDown) || !s.Dead(n)) {

@@ -16,7 +16,8 @@ type Profile struct {
 	// compute node.
 	Nodes, ComputeNodes, ClientsPerNode int
 	Hardware                            Hardware
-	// PMem are the modules of a node's persistent memory, for Options.PMem; without DIMMs it has none.
+	// PMem are the modules of a node's persistent memory, for Options.PMem; without DIMMs it has
+	// none.
 	PMem pmem.DeviceConfig
 }
 
@@ -73,8 +74,9 @@ var profiles = [...]Profile{
 		},
 	},
 	{
-		Name:   "rcuckoo-testbed",
-		Doc:    "1 memory and 8 compute nodes, two Xeon E5-2650, 100 Gbit/s ConnectX-5 Ethernet; 40 clients a compute node",
+		Name: "rcuckoo-testbed",
+		Doc: "1 memory and 8 compute nodes, two Xeon E5-2650, 100 Gbit/s ConnectX-5 Ethernet; 40 clients a " +
+			"compute node",
 		Source: "RCuckoo 2.2, 5.2, 5.3",
 		Nodes:  1, ComputeNodes: 8, ClientsPerNode: 40, // 320 clients in all are its heavy load (5.3)
 		Hardware: Hardware{
@@ -102,8 +104,8 @@ var profiles = [...]Profile{
 			Propagation: 650, PCIe: 300, // 2 µs (2.2)
 			ClientMops: 75, NodeMops: 75, PCIeGbps: gen3x16, // 6.2
 			PersistMops: 54.5, // fitted: what the NIC does of 64 B without other writers (6.2)
-			// A sequencer in device memory does less than 10 M FAAs a second (3.2.1); the rest is RCuckoo's,
-			// of the same NIC.
+			// A sequencer in device memory does less than 10 M FAAs a second (3.2.1); the rest is
+			// RCuckoo's, of the same NIC.
 			AtomicMops: 50, AtomicWordMops: 3, DeviceMops: 75, DeviceWordMops: 9, DeviceBytes: 256 << 10,
 			Doorbell: 200, Verb: 40, Poll: 150,
 			// 24 cores of each of six servers do 108 M operations a second with 5 % PUTs (6.3).
@@ -141,8 +143,8 @@ var profiles = [...]Profile{
 			Propagation: 565, PCIe: 300, // fitted to RAW's medians: of 64 B a READ takes 1.9 µs and a WRITE 1.6 (7.1)
 			ClientMops: 75, NodeMops: 75, PCIeGbps: gen3x16, // Rowan 6.2
 			AtomicMops: 50, AtomicWordMops: 3, DeviceMops: 75, DeviceWordMops: 9, // RCuckoo 2.2, of the next NIC
-			// A series to one node takes 200 ns and more. The rest is fitted to a core that does 1030
-			// thousand GETs a second, of two nodes each (7.2).
+			// A series to one node takes 200 ns and more. The rest is fitted to a core that does
+			// 1030 thousand GETs a second, of two nodes each (7.2).
 			Doorbell: 200, Verb: 50, Poll: 200,
 			Cores: 8, HyperSpeed: 0.6, // our estimate: both threads of a core poll, and gain a fifth by sharing it
 			NodeCores: 8, ServiceTime: 2 * time.Microsecond,
@@ -157,7 +159,7 @@ const (
 	// roceHeader is a packet's of RoCE v2 (annex A17): preamble and gap, Ethernet, IPv4 and UDP,
 	// transport header, two checksums: 20 + 14 + 20 + 8 + 12 + 4 + 4.
 	roceHeader = 82
-	// gen3x16 is what PCIe 3.0 carries on 16 lanes of 8 Gbaud, 128 of 130 bits, with 24 B beside each
-	// 256 B.
+	// gen3x16 is what PCIe 3.0 carries on 16 lanes of 8 Gbaud, 128 of 130 bits, with 24 B beside
+	// each 256 B.
 	gen3x16 = 115
 )

@@ -70,7 +70,8 @@ func TestProfileOptions(t *testing.T) {
 		t.Error("options change their profile")
 	}
 	_, err = sim.LookupProfile("rowan")
-	if err == nil || !strings.Contains(err.Error(), `no hardware profile "rowan": there are fusee-testbed, rcuckoo-testbed`) {
+	if err == nil ||
+		!strings.Contains(err.Error(), `no hardware profile "rowan": there are fusee-testbed, rcuckoo-testbed`) {
 		t.Errorf("error is %v", err)
 	}
 }

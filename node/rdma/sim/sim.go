@@ -56,19 +56,19 @@ type Options struct {
 	Tear bool
 	// Reorder lets later ops pass READs and atomics, as far as rdma.Queue allows.
 	Reorder bool
-	// FlyProb is the share of verbs that are late by up to FlyMax (1 ms by default), and whatever must
-	// keep behind them with them.
+	// FlyProb is the share of verbs that are late by up to FlyMax (1 ms by default), and whatever
+	// must keep behind them with them.
 	FlyProb float64
 	FlyMax  time.Duration
-	// MTU is how long blocks of rings are, a multiple of rdma.Stride; Hardware's or 4096 by default.
-	// CountRings lets rings count what is in flight, which RNICs with queues of several packets do
-	// not. RingStreams lets entries land in streams by their lengths, as on ibverbs, in rings that
-	// count.
+	// MTU is how long blocks of rings are, a multiple of rdma.Stride; Hardware's or 4096 by
+	// default. CountRings lets rings count what is in flight, which RNICs with queues of several
+	// packets do not. RingStreams lets entries land in streams by their lengths, as on ibverbs, in
+	// rings that count.
 	MTU         int
 	CountRings  bool
 	RingStreams bool
-	// DMAProb is the share of APPENDs whose blocks reach memory late once they have their places, by
-	// up to DMAMax (1 ms by default).
+	// DMAProb is the share of APPENDs whose blocks reach memory late once they have their places,
+	// by up to DMAMax (1 ms by default).
 	DMAProb float64
 	DMAMax  time.Duration
 	// NodeTimeout is how long a requester waits for a dead node's answer; 100 µs by default.
@@ -97,9 +97,9 @@ type Options struct {
 	Drift       float64
 	ClockOffset time.Duration
 
-	// AllowMixing switches off the rule that a word which was ever changed by an atomic is no longer
-	// changed by WRITEs. The rule is kept from a word's first atomic on; what was written before is
-	// initialisation.
+	// AllowMixing switches off the rule that a word which was ever changed by an atomic is no
+	// longer changed by WRITEs. The rule is kept from a word's first atomic on; what was written
+	// before is initialisation.
 	AllowMixing bool
 
 	// Limit bounds a Run in virtual time (1 h by default) and MaxEvents in events (100 million by

@@ -28,7 +28,8 @@ func suite(t *testing.T, o sim.Options) {
 				t.Errorf("%v", err)
 			}
 		},
-		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint),
+			clients ...func(rdma.Endpoint)) {
 			t.Helper()
 			s := f.(*sim.Sim)
 			s.GoAt(node, "server", server)

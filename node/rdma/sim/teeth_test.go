@@ -73,5 +73,6 @@ var mutants = []teeth.Mutant{
 }
 
 func TestMutants(t *testing.T) {
-	teeth.Suite{Test: "TestPersistence", Seen: regexp.MustCompile(`^ +\w+\.go:\d+: `)}.Run(t, mutants) // rdmatest's are in no test files
+	// rdmatest's are in no test files
+	teeth.Suite{Test: "TestPersistence", Seen: regexp.MustCompile(`^ +\w+\.go:\d+: `)}.Run(t, mutants)
 }

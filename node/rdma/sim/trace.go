@@ -28,8 +28,8 @@ const (
 )
 
 var eventKinds = [...]string{
-	"", "posts", "lands", "completes", "calls", "is served", "crashes", "dies", "is fenced off", "is fenced to an epoch",
-	"is hit by a fault", "loses power", "is back",
+	"", "posts", "lands", "completes", "calls", "is served", "crashes", "dies", "is fenced off",
+	"is fenced to an epoch", "is hit by a fault", "loses power", "is back",
 }
 
 func (k EventKind) String() string { return eventKinds[k] }

@@ -99,8 +99,9 @@ func create(o Options, g Geometry, format func(*Fabric) error) (*Fabric, error) 
 		o.ID = newID()
 	}
 	r := Record{
-		ID: o.ID, Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses), Memory: rdma.Geometry(g).Registered(),
-		Telemetry: g.Telemetry, Clients: g.Clients, Lease: o.Lease, Board: o.BoardName, MTU: o.MTU, Fabric: o.Fabric,
+		ID: o.ID, Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses),
+		Memory: rdma.Geometry(g).Registered(), Telemetry: g.Telemetry, Clients: g.Clients, Lease: o.Lease,
+		Board: o.BoardName, MTU: o.MTU, Fabric: o.Fabric,
 	}
 	if g.Nodes != len(o.Addresses) {
 		return nil, fmt.Errorf("%d addresses for %d nodes: %w", len(o.Addresses), g.Nodes, rdma.ErrAccess)
@@ -133,7 +134,9 @@ func (f *Fabric) make(format func(*Fabric) error) error {
 	if err == nil {
 		err = f.fill(ctx, format)
 	}
-	if err != nil { // nodes that do not hear it let go when the connection ends, unless the pool may be opened there already
+	// nodes that do not hear it let go when the connection ends, unless the pool may be opened
+	// there already
+	if err != nil {
 		m := &message{Do: doDrop, Pool: f.record.ID, Force: true}
 		_ = f.each(func(n int) bool { return adopted[n] }, deadAfter, func(int) *message { return m }, nil)
 	}
@@ -190,7 +193,8 @@ func open(o Options) (*Fabric, error) {
 	absent := f.each(func(n int) bool { return n < f.record.voters() && controls[n] == nil }, deadAfter,
 		func(int) *message { return m }, func(int, reply) { up++ })
 	if up <= f.record.voters()/2 {
-		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w: %w", up, f.record.voters(), rdma.ErrMinority, joined(append(append(controls, absent), verbs...)))
+		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w: %w", up, f.record.voters(),
+			rdma.ErrMinority, joined(append(append(controls, absent), verbs...)))
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
@@ -274,7 +278,8 @@ func agreed(o Options, infos []NodeInfo, errs []error) (*Record, error) {
 		case !info.Sealed:
 			half = true
 		case r != nil && r.ID != p.ID:
-			return nil, fmt.Errorf("nodes %s and %s have different pools: %w", infos[i].Address, infos[from].Address, rdma.ErrNoPool)
+			return nil, fmt.Errorf("nodes %s and %s have different pools: %w", infos[i].Address,
+				infos[from].Address, rdma.ErrNoPool)
 		default:
 			r, from = p, i
 		}

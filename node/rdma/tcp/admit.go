@@ -23,18 +23,19 @@ import (
 const DefaultConns = 1024
 
 const (
-	// adminConns is how many connections of administrators there may be beyond the others: a command
-	// needs three at a time.
+	// adminConns is how many connections of administrators there may be beyond the others: a
+	// command needs three at a time.
 	adminConns = 16
-	// mostGreeting bounds the connections that have not said yet what they want. When there are more, the oldest has to
-	// go: those that say nothing cannot keep out those that have something to say. It has had greetGrace, so that those
-	// that do say something do not push out each other when many come at once: the kernel keeps the next ones waiting
-	// meanwhile, a full queue of 4096 for half a second.
+	// mostGreeting bounds the connections that have not said yet what they want. When there are
+	// more, the oldest has to go: those that say nothing cannot keep out those that have something
+	// to say. It has had greetGrace, so that those that do say something do not push out each other
+	// when many come at once: the kernel keeps the next ones waiting meanwhile, a full queue of
+	// 4096 for half a second.
 	mostGreeting = 1024
 	greetGrace   = 100 * time.Millisecond
-	// ownFiles is how many files a process needs beside its clients' connections: the log, the memory,
-	// the poller, metrics, an agent of Consul, a device, connections to and from six peers, each twice
-	// while it is made again.
+	// ownFiles is how many files a process needs beside its clients' connections: the log, the
+	// memory, the poller, metrics, an agent of Consul, a device, connections to and from six peers,
+	// each twice while it is made again.
 	ownFiles      = 96
 	plentyOfFiles = 1 << 20
 	// slowPenalty is for how long the place of a reader that took no answers stays taken: so an
@@ -60,7 +61,8 @@ const (
 )
 
 func (r reason) String() string {
-	return [...]string{refusedRoom: "room", refusedSilent: "silent", refusedVersion: "version", refusedRules: "rules", refusedAuth: "auth"}[r]
+	return [...]string{refusedRoom: "room", refusedSilent: "silent", refusedVersion: "version", refusedRules: "rules",
+		refusedAuth: "auth"}[r]
 }
 
 // errHandshake is wrapped when TLS does not come about.
@@ -95,8 +97,8 @@ func (n *Node) refuse(c net.Conn, err error) {
 	c.Close()
 	if now := wall.Now(); n.refusedAt[why] == 0 || now-n.refusedAt[why] > time.Minute {
 		n.refusedAt[why] = now
-		n.log.Warn("refused a connection (logged once a minute)", "from", c.RemoteAddr().String(), "reason", why.String(),
-			"why", err.Error(), "refused", n.stats.refused[why].Load())
+		n.log.Warn("refused a connection (logged once a minute)", "from", c.RemoteAddr().String(), "reason",
+			why.String(), "why", err.Error(), "refused", n.stats.refused[why].Load())
 	}
 }
 
@@ -175,8 +177,9 @@ func (n *Node) secure(raw net.Conn) (net.Conn, error) {
 		return raw, nil
 	}
 	nc := tls.Server(raw, n.cfg.Security.TLS)
-	err := nc.HandshakeContext(context.Background())           // the connection's deadline bounds it
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // such as a reset by an end that does not trust the other
+	err := nc.HandshakeContext(context.Background()) // the connection's deadline bounds it
+	// such as a reset by an end that does not trust the other
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", errHandshake, err)
 	}
 	return nc, err
@@ -208,7 +211,8 @@ func (n *Node) register(c *conn, raw net.Conn, h hello, w *welcome) (replaced []
 		return nil, why
 	}
 	for old := range n.conns {
-		if old.purpose == c.purpose && (c.purpose == forPeer && old.peer == c.peer || c.purpose != forPeer && old.process == c.process) {
+		if old.purpose == c.purpose && (c.purpose == forPeer && old.peer == c.peer ||
+			c.purpose != forPeer && old.process == c.process) {
 			replaced = append(replaced, old)
 		}
 	}
@@ -267,7 +271,8 @@ func (n *Node) room(c *conn, admin bool) *refused {
 	readers += len(n.barred)
 	switch most := n.cfg.Conns; {
 	case c.readOnly && readers >= mostReaders(most):
-		return refuse(ErrConnections, "the node has %d connections of readers, or had until they took no answers, and takes no more", readers)
+		return refuse(ErrConnections, "the node has %d connections of readers, or had until they took no answers, "+
+			"and takes no more", readers)
 	case all >= most && (!admin || c.readOnly || all >= most+adminConns):
 		return refuse(ErrConnections, "the node has %d connections, and takes no more", all)
 	}
@@ -283,8 +288,9 @@ func (n *Node) fit(files uint64) {
 		n.mostGreeting = int(min(max(left/8, 1), mostGreeting))
 		conns := max(int(left)-2*n.mostGreeting, 1)
 		if conns < n.cfg.Conns {
-			n.log.Warn("takes fewer connections, since few files may be open", "connections", conns, "asked for", n.cfg.Conns,
-				"files", files, "hint", "raise the limit of open files, such as with ulimit -n")
+			n.log.Warn("takes fewer connections, since few files may be open", "connections", conns,
+				"asked for", n.cfg.Conns, "files", files, "hint", "raise the limit of open files, such as with "+
+					"ulimit -n")
 			n.cfg.Conns = conns
 		}
 	}

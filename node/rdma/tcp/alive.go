@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// pingEvery is how soon a connection on which nothing comes in is asked whether it is alive, and
-	// deadAfter how long it may not answer. A machine that is busy may not run a process for a good
-	// part of a second.
+	// pingEvery is how soon a connection on which nothing comes in is asked whether it is alive,
+	// and deadAfter how long it may not answer. A machine that is busy may not run a process for a
+	// good part of a second.
 	pingEvery = 200 * time.Millisecond
 	deadAfter = time.Second
 )
@@ -66,8 +66,10 @@ type ping struct {
 	moved time.Duration // when it was seen last to get nearer to the node
 	still time.Duration // of the time since then, or since something was heard, for how long this process stood still
 	end   uint64        // of the bytes that were to be written to the connection, where it ends
-	last  uint64        // of those that the node's machine has to acknowledge, the number of the last one; 0: it is not written yet
-	acked uint64        // of those, how many were acknowledged
+	// of those that the node's machine has to acknowledge, the number of the last one; 0: it is not
+	// written yet
+	last  uint64
+	acked uint64 // of those, how many were acknowledged
 }
 
 // ping sends one. No flight waits for its answer, which may come out of turn: see conn.reassure.

@@ -36,7 +36,8 @@ func sentOver(nc net.Conn) (sent, acked uint64, ok bool) {
 	}
 	ok = false
 	err = raw.Control(func(fd uintptr) {
-		queued, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) // first: what is acknowledged in between counts twice, not never
+		// first: what is acknowledged in between counts twice, not never
+		queued, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
 		info, failed := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		if ok = err == nil && failed == nil; ok {
 			sent, acked = info.Bytes_acked+uint64(queued), info.Bytes_acked

@@ -60,7 +60,8 @@ func TestStoppedUnderWrites(t *testing.T) {
 	f := created(t, tcp.Options{Addresses: addrs}, geometry(1))
 	ep := attach(t, f, "client")
 	nodes[0].Stop(t)
-	defer nodes[0].GoOn(t)                                                                  // so that the pool can be closed
+	// so that the pool can be closed
+	defer nodes[0].GoOn(t)
 	for until := time.Now().Add(limit); !f.NodeDown(0); time.Sleep(20 * time.Millisecond) { // it would hold thousands
 		if time.Now().After(until) {
 			t.Fatal("the node counts as one that serves")
@@ -79,7 +80,8 @@ func TestStoppedUnderWrites(t *testing.T) {
 func TestLongDrain(t *testing.T) {
 	t.Parallel()
 	for what, fence := range map[string]func(f *pool, c rdma.ClientID) error{
-		"fence": func(f *pool, _ rdma.ClientID) error { return f.Fence(1) }, "revoke": func(f *pool, c rdma.ClientID) error { return f.Revoke(c) },
+		"fence":  func(f *pool, _ rdma.ClientID) error { return f.Fence(1) },
+		"revoke": func(f *pool, c rdma.ClientID) error { return f.Revoke(c) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

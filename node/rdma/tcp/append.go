@@ -63,7 +63,8 @@ func (c *conn) ring(h header, p []byte) error {
 	c.credit(&r)
 	p = p[rightsBytes:]
 	number, n := binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:])
-	if p = p[ringBytes:]; h.items == ringPost && uint64(len(p)) != uint64(n)*spanBytes || h.items != ringPost && len(p) > 0 {
+	if p = p[ringBytes:]; h.items == ringPost && uint64(len(p)) != uint64(n)*spanBytes ||
+		h.items != ringPost && len(p) > 0 {
 		return fmt.Errorf("ring frame for %d with %d bytes behind: %w", h.items, len(p), ErrProtocol)
 	}
 	c.out = append(c.out, make([]byte, headerBytes)...)
@@ -102,7 +103,8 @@ func (c *conn) serveRing(what int, r *rights, number, n uint32, spans []byte) st
 // openRing opens a ring. Its worker may have missed an epoch: it only receives in one.
 func (c *conn) openRing(r *rights, number, buffers uint32) status {
 	p := c.pool
-	o, err := rdma.CheckRing(rdma.RingOptions{Node: p.record.Index, Number: int(number), Buffers: int(buffers)}, p.record.Nodes)
+	o, err := rdma.CheckRing(rdma.RingOptions{Node: p.record.Index, Number: int(number), Buffers: int(buffers)},
+		p.record.Nodes)
 	switch st := c.barred(r); {
 	case st != statusOK && st != statusStale:
 		return st

@@ -107,9 +107,11 @@ func TestAppendAtNode(t *testing.T) {
 	send(statusRingDry, me.appends(9, "too early"))
 	for name, b := range map[string]rdma.Span{
 		"over the end": buffer(size-256, 320), "beyond": buffer(1<<40, 256), "misaligned": buffer(1024+8, 256),
-		"short": buffer(1024, 192), "of less than nothing": buffer(1024, -64), "of another node": {Addr: rdma.At(1, 1024), Len: 256},
+		"short": buffer(1024, 192), "of less than nothing": buffer(1024, -64),
+		"of another node": {Addr: rdma.At(1, 1024), Len: 256},
 	} {
-		if h, _, err := say(to, frame(kindRing, ringPost, 1, you.ring(9, 1, b))); err != nil || h.status != statusAccess {
+		if h, _, err := say(to, frame(kindRing, ringPost, 1, you.ring(9, 1, b))); err != nil ||
+			h.status != statusAccess {
 			t.Errorf("a buffer %s: %+v, %v", name, h, err)
 		}
 	}
@@ -183,7 +185,8 @@ func TestBlocksLieApart(t *testing.T) {
 			for k := range blocks {
 				binary.LittleEndian.PutUint64(data[k*minMTU:], uint64(client<<16|i/2<<8|k))
 			}
-			said = append(said, frame(kindVerbs, 1, uint32(i), n.rightsOf(rdma.ClientID(client)).appends(9, string(data)))...)
+			said = append(said,
+				frame(kindVerbs, 1, uint32(i), n.rightsOf(rdma.ClientID(client)).appends(9, string(data)))...)
 		}
 		if _, err := from.Write(said); err != nil {
 			t.Fatal(err)

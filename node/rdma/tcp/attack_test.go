@@ -27,7 +27,8 @@ var (
 // childGuarded is a node with tokens.
 func childGuarded() error {
 	n, err := tcp.Listen(tcp.Config{
-		Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall, Security: tcp.Security{Token: token, ReadToken: readToken},
+		Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall,
+		Security: tcp.Security{Token: token, ReadToken: readToken},
 	})
 	if err != nil {
 		return err
@@ -114,7 +115,9 @@ func (w *works) goOn(t testing.TB, operations uint64) {
 	t.Helper()
 	for i := range w.done {
 		most := w.done[i].Load() + operations
-		eventually(t, fmt.Sprintf("writer %d goes on", i), func() bool { return w.done[i].Load() >= most || w.failed.Load() != nil })
+		eventually(t, fmt.Sprintf("writer %d goes on", i), func() bool {
+			return w.done[i].Load() >= most || w.failed.Load() != nil
+		})
 	}
 	if err := w.failed.Load(); err != nil {
 		t.Fatalf("a writer: %v", *err)
@@ -145,7 +148,9 @@ func flood(t testing.TB, addrs []string) *child.Process {
 // much and take nothing. Writers go on, and others get in, an administrator too; the nodes keep
 // their leases, and take little memory. BenchmarkFlood tells how fast writers are.
 func TestFlood(t *testing.T) {
-	const most = 96 << 20 // of a node's memory: the budget for answers, connections, and what the collector has not found yet
+	// of a node's memory: the budget for answers, connections, and what the collector has not found
+	// yet
+	const most = 96 << 20
 	rounds := 2
 	if long {
 		rounds = 9
@@ -276,7 +281,8 @@ func TestSlowReaders(t *testing.T) {
 	stall(readOnly)
 	began := time.Now()
 	eventually(t, "the reader is disconnected", func() bool { return nodes[0].Stats().Slow == 1 })
-	if took := time.Since(began); took > tcp.WritePatience { // half a second to a second, on a machine that has the time
+	// half a second to a second, on a machine that has the time
+	if took := time.Since(began); took > tcp.WritePatience {
 		t.Errorf("that took %v", took)
 	}
 	time.Sleep(1200 * time.Millisecond) // longer than a writer may be slow where others wait; and the reader has left
@@ -296,7 +302,8 @@ func TestSlowReaders(t *testing.T) {
 		}
 		return nodes[0].Stats().Slow > 1
 	})
-	if took := time.Since(began); took > tcp.WritePatience { // a second; a writer has ten where no other connection waits
+	// a second; a writer has ten where no other connection waits
+	if took := time.Since(began); took > tcp.WritePatience {
 		t.Errorf("that took %v", took)
 	}
 	ep := attach(t, f, "honest")

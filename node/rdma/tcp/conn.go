@@ -29,9 +29,9 @@ const (
 	maxControl  = 128 << 10 // bytes of a control message: the longest has a store's configuration, as base64 of base64
 	mostThreads = 1024      // of connections that wait in the kernel: a Go process may have 10,000
 
-	// yieldEvery is how often a goroutine that waits in the kernel lets others run. From 10 ms on the
-	// runtime would take its processor away. Having found something to do, the runtime would then look
-	// after all processors every 20 us for a while.
+	// yieldEvery is how often a goroutine that waits in the kernel lets others run. From 10 ms on
+	// the runtime would take its processor away. Having found something to do, the runtime would
+	// then look after all processors every 20 us for a while.
 	yieldEvery = 5 * time.Millisecond
 )
 
@@ -50,19 +50,20 @@ type conn struct {
 	about    string // the pool that the caller said it is about, and the node of it that it wants
 	index    int
 
-	// executing is held while requests are executed. A goroutine that takes it, and finds ended true
-	// or sets it, knows that no request that came over the connection is executed any more.
+	// executing is held while requests are executed. A goroutine that takes it, and finds ended
+	// true or sets it, knows that no request that came over the connection is executed any more.
 	executing sync.Mutex
 	ended     bool
-	attached  map[target]attachment // connections of the process's workers to the node's memory and rings, past this one
-	ringed    int                   // of these, to rings
-	boxes     map[owner]*box        // of the process's workers, under executing
-	entries   []entry               // that have begun, and have no other block in flight; empty between two batches
-	mailed    []*conn               // those that got messages which have not been forwarded yet
-	number    uint64                // by which answers to its offers find it
-	meets     bool                  // it has made offers
-	hosts     atomic.Bool           // it has mailboxes to which messages come from device to device
-	parted    atomic.Uint64         // the last fence of which it has ended the connections concerned
+	// connections of the process's workers to the node's memory and rings, past this one
+	attached map[target]attachment
+	ringed   int            // of these, to rings
+	boxes    map[owner]*box // of the process's workers, under executing
+	entries  []entry        // that have begun, and have no other block in flight; empty between two batches
+	mailed   []*conn        // those that got messages which have not been forwarded yet
+	number   uint64         // by which answers to its offers find it
+	meets    bool           // it has made offers
+	hosts    atomic.Bool    // it has mailboxes to which messages come from device to device
+	parted   atomic.Uint64  // the last fence of which it has ended the connections concerned
 
 	mail    mail
 	writing sync.Mutex // held to write to the connection
@@ -335,7 +336,8 @@ func (c *conn) handle(h header, body []byte) error {
 	case h.kind == kindControl && c.purpose != forVerbs && h.body <= maxControl:
 		return c.control(h, body)
 	default:
-		return fmt.Errorf("frame of kind %d with %d bytes over a connection for %s: %w", h.kind, h.body, c.purpose, ErrProtocol)
+		return fmt.Errorf("frame of kind %d with %d bytes over a connection for %s: %w", h.kind,
+			h.body, c.purpose, ErrProtocol)
 	}
 	return nil
 }
@@ -357,8 +359,8 @@ func (c *conn) control(h header, body []byte) error {
 	if err := json.Unmarshal(body, &m); err != nil {
 		return fmt.Errorf("decode a message: %w: %w", ErrProtocol, err)
 	}
-	// With the full token a long answer says which clients live, which decides what may be expelled:
-	// it must not wait for connections that take no answers.
+	// With the full token a long answer says which clients live, which decides what may be
+	// expelled: it must not wait for connections that take no answers.
 	if c.readOnly && m.isLong() && c.large == nil {
 		if err := c.outputs().wait(c); err != nil {
 			return err

@@ -226,7 +226,8 @@ func (f *Fabric) outlast(itself <-chan error, voices int, others error) error {
 				return err
 			}
 			if over == nil {
-				return fmt.Errorf("only %d of %d nodes that have a voice answer: %w", voices, f.record.voters(), errors.Join(others, err))
+				return fmt.Errorf("only %d of %d nodes that have a voice answer: %w", voices, f.record.voters(),
+					errors.Join(others, err))
 			}
 			itself = nil
 		case <-over:
@@ -296,7 +297,8 @@ func (f *Fabric) MayExpel() error {
 		}
 	})
 	if voices <= f.record.voters()/2 {
-		return fmt.Errorf("%d of %d nodes that have a voice answer: %w: %w", voices, f.record.voters(), rdma.ErrMinority, err)
+		return fmt.Errorf("%d of %d nodes that have a voice answer: %w: %w", voices,
+			f.record.voters(), rdma.ErrMinority, err)
 	}
 	return nil
 }

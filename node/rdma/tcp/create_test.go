@@ -100,14 +100,17 @@ func TestCreateFails(t *testing.T) {
 	}); !errors.Is(err, broken) || !free(t, addrs) {
 		t.Errorf("format fails: %v", err)
 	}
-	if err := create(all, tcp.Geometry{Nodes: 3, Memory: 1 << 30, Clients: 1}, nil); !errors.Is(err, rdma.ErrFull) || !free(t, addrs) {
+	if err := create(all, tcp.Geometry{Nodes: 3, Memory: 1 << 30, Clients: 1}, nil); !errors.Is(err, rdma.ErrFull) ||
+		!free(t, addrs) {
 		t.Errorf("more memory than there is: %v", err)
 	}
 	dead := tcp.Options{Addresses: []string{addrs[0], addrs[1], "127.0.0.1:1"}}
 	if err := create(dead, geometry(3), nil); !errors.Is(err, rdma.ErrNodeDown) || !free(t, addrs) {
 		t.Errorf("a node that is not there: %v", err)
 	}
-	if err := create(all, geometry(3), func(f *tcp.Fabric) error { return nodes[2].Close() }); err == nil || !free(t, addrs[:2]) {
+	if err := create(all, geometry(3), func(f *tcp.Fabric) error {
+		return nodes[2].Close()
+	}); err == nil || !free(t, addrs[:2]) {
 		t.Errorf("a node that dies before the pool may be opened: %v", err)
 	}
 }
@@ -207,7 +210,8 @@ func TestOpenPicksOut(t *testing.T) {
 	created(t, tcp.Options{Addresses: addrs[:3]}, geometry(3))
 	created(t, tcp.Options{Addresses: addrs[3:]}, geometry(1))
 	_, err := tcp.Open(tcp.Options{Addresses: []string{addrs[2], addrs[3]}})
-	if !errors.Is(err, rdma.ErrNoPool) || !strings.Contains(err.Error(), addrs[2]) || !strings.Contains(err.Error(), addrs[3]) {
+	if !errors.Is(err, rdma.ErrNoPool) || !strings.Contains(err.Error(), addrs[2]) ||
+		!strings.Contains(err.Error(), addrs[3]) {
 		t.Errorf("nodes of two pools: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

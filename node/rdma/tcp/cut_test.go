@@ -89,7 +89,8 @@ func cutVerbs(t *testing.T, way, from, step int) {
 				now, err = load(ep, 0, uint64(8*i))
 			}
 			if err != nil || now < ok[i] || now > ok[i]+unknown[i] {
-				t.Fatalf("cut after %d bytes: word %d is %d (%v): %d succeeded, %d may have", n, i, now, err, ok[i], unknown[i])
+				t.Fatalf("cut after %d bytes: word %d is %d (%v): %d succeeded, %d may have", n, i,
+					now, err, ok[i], unknown[i])
 			}
 			last[i] = now
 			unknown[i], ok[i] = 0, now // what had not landed by now must never land
@@ -156,12 +157,14 @@ func controlRun(t *testing.T, f *tcp.Fabric, keeper rdma.Endpoint, n int) {
 	before := view()
 	ok, err := f.Advance(rdma.State{Epoch: before.Epoch}, rdma.State{Epoch: before.Epoch + 1})
 	if !ok && err == nil {
-		t.Fatalf("cut after %d bytes: the view is not in epoch %d any more, and nobody else advances it", n, before.Epoch)
+		t.Fatalf("cut after %d bytes: the view is not in epoch %d any more, and nobody else advances it", n,
+			before.Epoch)
 	}
 	if ep, err := f.Open("cut"); err == nil {
 		_ = ep.Close() // when it fails, the next Open does it
 	}
 	if grown := view().Epoch - before.Epoch; ok && grown != 1 || grown > 1 {
-		t.Fatalf("cut after %d bytes: the epoch was %d and is %d more; advanced: %v, %v", n, before.Epoch, grown, ok, err)
+		t.Fatalf("cut after %d bytes: the epoch was %d and is %d more; advanced: %v, %v", n, before.Epoch, grown, ok,
+			err)
 	}
 }

@@ -23,11 +23,11 @@ type Device interface {
 
 // Registration is memory of a node that a Device serves.
 type Registration interface {
-	// Connect connects a client's worker by what it offers, and returns what it has to know, and how
-	// to end it.
+	// Connect connects a client's worker by what it offers, and returns what it has to know, and
+	// how to end it.
 	Connect(offer []byte, readOnly bool) (answer []byte, c DeviceConn, err error)
-	// CompareSwap and FetchAdd are as in rdma.Memory: for the node's procedures, since a processor's
-	// atomics are not atomic with those of a device.
+	// CompareSwap and FetchAdd are as in rdma.Memory: for the node's procedures, since a
+	// processor's atomics are not atomic with those of a device.
 	CompareSwap(off, expect, value uint64) uint64
 	FetchAdd(off, n uint64) uint64
 	// Close ends the registration; all connections were ended before.
@@ -54,8 +54,8 @@ type RingRegistration interface {
 type DeviceRing interface {
 	Post(buffers []rdma.Span) error
 	Count() rdma.RingCount
-	// Connect connects a sender's worker to a stream, by what it offers, as Registration.Connect. The
-	// error wraps rdma.ErrNoRing when the ring has ended.
+	// Connect connects a sender's worker to a stream, by what it offers, as Registration.Connect.
+	// The error wraps rdma.ErrNoRing when the ring has ended.
 	Connect(stream int, offer []byte) (answer []byte, c RingConn, err error)
 	// Close ends the ring, and all connections to it: when it returns nothing lands any more.
 	Close()
@@ -64,8 +64,8 @@ type DeviceRing interface {
 // RingConn is a sender's connection to a stream of a ring.
 type RingConn interface {
 	DeviceConn
-	// Landed returns how many blocks have landed over it, and whether it was ended, with its ring or
-	// by End: then no more will.
+	// Landed returns how many blocks have landed over it, and whether it was ended, with its ring
+	// or by End: then no more will.
 	Landed() (blocks uint64, ended bool)
 }
 
@@ -162,8 +162,10 @@ func (c *conn) serveAttach(what int, r *rights, to target, offer []byte) (answer
 	if c.pool.region == nil {
 		return nil, fmt.Errorf("the node has no device: %w", rdma.ErrNotSupported)
 	}
-	if len(c.attached)-c.ringed >= c.pool.record.Clients+mostPeeks { // there are no more workers, unless they are readers
-		return nil, fmt.Errorf("the process has %d connections to the node's memory: %w", len(c.attached)-c.ringed, rdma.ErrFull)
+	// there are no more workers, unless they are readers
+	if len(c.attached)-c.ringed >= c.pool.record.Clients+mostPeeks {
+		return nil, fmt.Errorf("the process has %d connections to the node's memory: %w", len(c.attached)-c.ringed,
+			rdma.ErrFull)
 	}
 	answer, dc, err := c.pool.region.Connect(offer, c.readsOnly(r))
 	if err != nil {
@@ -267,7 +269,8 @@ func (serving) lose(error) {}
 
 func (q serving) land(h header, body []byte) error {
 	if h.kind != kindServe || len(body) != servedBytes {
-		return fmt.Errorf("frame of kind %d with %d bytes tells how long a node serves: %w", h.kind, len(body), ErrProtocol)
+		return fmt.Errorf("frame of kind %d with %d bytes tells how long a node serves: %w",
+			h.kind, len(body), ErrProtocol)
 	}
 	left := time.Duration(binary.LittleEndian.Uint64(body))
 	q.l.until.Store(int64(q.sent + min(max(left, 0), time.Hour)))
@@ -293,7 +296,8 @@ func (l *link) keepServed(s *stream) {
 }
 
 func (l *link) askServing() {
-	_ = l.send(kindServe, 0, serving{l, wall.Boot()}, func(out []byte) []byte { return out }) // a link that is down asks again
+	// a link that is down asks again
+	_ = l.send(kindServe, 0, serving{l, wall.Boot()}, func(out []byte) []byte { return out })
 }
 
 // What follows is for fabrics whose verbs go past this package's connections, from device to

@@ -132,10 +132,12 @@ func TestDeviceConnects(t *testing.T) {
 		t.Errorf("the next one: status %d, %v", st, d.live)
 	}
 	other := n.rightsOf(2)
-	if st, _ := attach(t, c, attachNew, other, "other"); st != statusOK || !d.connected("second") || !d.connected("other") {
+	if st, _ := attach(t, c, attachNew, other, "other"); st != statusOK || !d.connected("second") ||
+		!d.connected("other") {
 		t.Errorf("another worker: status %d, %v", st, d.live)
 	}
-	if st, _ := attach(t, c, attachNew, n.rightsOf(0), "look"); st != statusOK || d.connected("look") || !d.connected("look, who may only read") {
+	if st, _ := attach(t, c, attachNew, n.rightsOf(0), "look"); st != statusOK || d.connected("look") ||
+		!d.connected("look, who may only read") {
 		t.Errorf("without an identity: status %d, %v", st, d.live)
 	}
 	if st, _ := attach(t, c, attachEnd, r, ""); st != statusOK || d.connected("second") || !d.connected("other") {
@@ -161,12 +163,15 @@ func TestDeviceRefuses(t *testing.T) {
 		want   status
 		had    bool // and its connection is ended
 	}{
-		"another key":          {func(_ *pool, r *rights) { r.key++ }, statusAccess, false},
-		"the key of readers":   {func(p *pool, r *rights) { r.key = p.readKey }, statusAccess, false},
-		"a client far beyond":  {func(_ *pool, r *rights) { r.client = 1<<16 - 1 }, statusAccess, false},
-		"a life that is over":  {func(p *pool, _ *rights) { p.revoked[1].Store(1) }, statusRevoked, true},
-		"an epoch that is":     {func(p *pool, _ *rights) { p.fence.Store(5) }, statusStale, true},
-		"who asks without one": {func(p *pool, r *rights) { p.revoked[2].Store(1); r.client = 2 }, statusRevoked, false},
+		"another key":         {func(_ *pool, r *rights) { r.key++ }, statusAccess, false},
+		"the key of readers":  {func(p *pool, r *rights) { r.key = p.readKey }, statusAccess, false},
+		"a client far beyond": {func(_ *pool, r *rights) { r.client = 1<<16 - 1 }, statusAccess, false},
+		"a life that is over": {func(p *pool, _ *rights) { p.revoked[1].Store(1) }, statusRevoked, true},
+		"an epoch that is":    {func(p *pool, _ *rights) { p.fence.Store(5) }, statusStale, true},
+		"who asks without one": {func(p *pool, r *rights) {
+			p.revoked[2].Store(1)
+			r.client = 2
+		}, statusRevoked, false},
 	} {
 		for _, what := range []int{attachAsk, attachNew, attachEnd} {
 			t.Run(fmt.Sprint(name, what), func(t *testing.T) {
@@ -178,7 +183,8 @@ func TestDeviceRefuses(t *testing.T) {
 					t.Fatalf("status %d", st)
 				}
 				c.change(n.pool.Load(), &r)
-				if st, _ := attach(t, conn, what, r, "new"); st != c.want || d.connected("new") || d.connected("had") == c.had {
+				if st, _ := attach(t, conn, what, r, "new"); st != c.want || d.connected("new") ||
+					d.connected("had") == c.had {
 					t.Errorf("status %d, want %d; connected are %v", st, c.want, d.live)
 				}
 			})
@@ -240,7 +246,8 @@ func TestDeviceFencing(t *testing.T) {
 // say, too often.
 func TestDeviceBounds(t *testing.T) {
 	plain := newRawNode(t, Config{})
-	if st, text := attach(t, plain.call(t, forVerbs), attachNew, plain.rights(), "offer"); st != statusNotSupported || !strings.Contains(text, "no device") {
+	if st, text := attach(t, plain.call(t, forVerbs), attachNew, plain.rights(), "offer"); st != statusNotSupported ||
+		!strings.Contains(text, "no device") {
 		t.Errorf("a node without a device: status %d, %q", st, text)
 	}
 	d := newFakeDevice()
@@ -254,7 +261,8 @@ func TestDeviceBounds(t *testing.T) {
 		r := n.rights()
 		r.life += i
 		st, text := attach(t, c, attachNew, r, fmt.Sprint("life ", i))
-		if want := i < most; (st == statusOK) != want || !want && (st != statusFull || !strings.Contains(text, fmt.Sprint(most, " connections"))) {
+		if want := i < most; (st == statusOK) != want ||
+			!want && (st != statusFull || !strings.Contains(text, fmt.Sprint(most, " connections"))) {
 			t.Errorf("connection %d: status %d, %q", i, st, text)
 		}
 	}
@@ -272,9 +280,10 @@ func TestDeviceBounds(t *testing.T) {
 	}
 	r := n.rights()
 	for name, f := range map[string][]byte{
-		"an offer that is too long": frame(kindAttach, attachNew, 1, append(r.append(nil), make([]byte, maxOffer+8)...)),
-		"no rights":                 frame(kindAttach, attachNew, 1, make([]byte, 24)),
-		"a question with a body":    frame(kindServe, 0, 1, make([]byte, 8)),
+		"an offer that is too long": frame(kindAttach, attachNew, 1,
+			append(r.append(nil), make([]byte, maxOffer+8)...)),
+		"no rights":              frame(kindAttach, attachNew, 1, make([]byte, 24)),
+		"a question with a body": frame(kindServe, 0, 1, make([]byte, 8)),
 	} {
 		if h, body, err := say(n.call(t, forVerbs), f); err == nil {
 			t.Errorf("%s: the node answers %+v, %q", name, h, body)
@@ -403,7 +412,8 @@ func TestRingConns(t *testing.T) {
 			t.Fatalf("connection %d: status %d, %q", i, st, text)
 		}
 	}
-	if st, text := connect(mostRingConns); st != statusFull || !strings.Contains(text, fmt.Sprint(mostRingConns, " connections to rings")) {
+	if st, text := connect(mostRingConns); st != statusFull ||
+		!strings.Contains(text, fmt.Sprint(mostRingConns, " connections to rings")) {
 		t.Errorf("one connection more: status %d, %q", st, text)
 	}
 	if st, text := attach(t, c, attachNew, r, "memory"); st != statusOK {

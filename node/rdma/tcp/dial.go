@@ -53,8 +53,8 @@ func dial(ctx context.Context, addr string, s Security, h hello) (net.Conn, welc
 // wrong.
 func downUnless(err error) error {
 	for _, known := range []error{
-		rdma.ErrNodeDown, rdma.ErrAccess, rdma.ErrFull, rdma.ErrHeld, rdma.ErrClosed, rdma.ErrStale, ErrProtocol, ErrToken,
-		ErrConnections,
+		rdma.ErrNodeDown, rdma.ErrAccess, rdma.ErrFull, rdma.ErrHeld, rdma.ErrClosed, rdma.ErrStale, ErrProtocol,
+		ErrToken, ErrConnections,
 	} {
 		if errors.Is(err, known) {
 			return err

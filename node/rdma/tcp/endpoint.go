@@ -17,9 +17,9 @@ import (
 
 // Endpoint is one worker's way to the pool.
 //
-// Answers are read by one of the workers that wait for some: see stream. It fills in the results and the buffers of ops,
-// which their worker does not look at before they are complete, and leaves word in the inbox; only the worker itself
-// completes them.
+// Answers are read by one of the workers that wait for some: see stream. It fills in the results
+// and the buffers of ops, which their worker does not look at before they are complete, and leaves
+// word in the inbox; only the worker itself completes them.
 type Endpoint struct {
 	rdma.Base
 	fabric *Fabric
@@ -391,7 +391,8 @@ func (e *Endpoint) word() bool {
 	return len(e.inbox) > 0 || e.told
 }
 
-// park pauses the worker until there is word for it, or it is roused, or until that time; 0: there is none.
+// park pauses the worker until there is word for it, or it is roused, or until that time; 0: there
+// is none.
 func (e *Endpoint) park(until time.Duration) {
 	e.mu.Lock()
 	if len(e.inbox) > 0 || e.told {
@@ -446,7 +447,8 @@ func (e *Endpoint) complete(s *sent) {
 		if s.lost != nil {
 			op.Fail(s.lost)
 		}
-		if op.Err != nil && e.lost[s.node] == nil && errors.Is(op.Err, rdma.ErrAccess) && !errors.Is(op.Err, rdma.ErrRevoked) {
+		if op.Err != nil && e.lost[s.node] == nil && errors.Is(op.Err, rdma.ErrAccess) &&
+			!errors.Is(op.Err, rdma.ErrRevoked) {
 			e.lost[s.node] = fmt.Errorf("connection to node %d is down since %w", s.node, op.Err)
 		}
 		if s.part {
@@ -489,7 +491,8 @@ func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	}
 }
 
-// await waits until something has arrived. The ops of b up to number at are complete; it returns up to where they are now.
+// await waits until something has arrived. The ops of b up to number at are complete; it returns up
+// to where they are now.
 func (e *Endpoint) await(b *rdma.Batch, n, at int, until time.Duration) int {
 	for b.Completed(at) {
 		at++
@@ -503,7 +506,8 @@ func (e *Endpoint) await(b *rdma.Batch, n, at int, until time.Duration) int {
 	var asked [mostAside]*stream
 	k := 0
 	for i := at; i < b.Len() && k < len(asked); i++ {
-		if s := e.fabric.links[b.Op(i).Addr.Node()].verbs.stream.Load(); !b.Completed(i) && s != nil && !slices.Contains(asked[:k], s) {
+		if s := e.fabric.links[b.Op(i).Addr.Node()].verbs.stream.Load(); !b.Completed(i) && s != nil &&
+			!slices.Contains(asked[:k], s) {
 			s.aside.Add(1)
 			s.call()
 			asked[k] = s
@@ -517,7 +521,8 @@ func (e *Endpoint) await(b *rdma.Batch, n, at int, until time.Duration) int {
 	return at
 }
 
-// mostAside bounds the nodes of which one batch's first answers are waited for; those of others come a moment later.
+// mostAside bounds the nodes of which one batch's first answers are waited for; those of others
+// come a moment later.
 const mostAside = 16
 
 // others reports whether ops of b behind number at are in flight to other nodes.
@@ -542,7 +547,8 @@ func (e *Endpoint) leaveToOthers() {
 // Now is the time since the machine started, the same in all its processes.
 func (e *Endpoint) Now() time.Duration { return wall.Now() }
 
-// Sleep pauses the worker. It ends early when the fabric closes, so that tasks see that they have to stop.
+// Sleep pauses the worker. It ends early when the fabric closes, so that tasks see that they have
+// to stop.
 func (e *Endpoint) Sleep(d time.Duration) {
 	e.leaveToOthers()
 	e.sleeper.Sleep(d, e.fabric.stop)
@@ -552,8 +558,9 @@ func (e *Endpoint) Sleep(d time.Duration) {
 // Rand is the worker's own generator.
 func (e *Endpoint) Rand() *rand.Rand { return e.rand }
 
-// Go starts a task with an endpoint of its own. Once the fabric closes, that endpoint answers rdma.ErrClosed, which
-// is how the task learns that it has to return. A panic in f ends the process.
+// Go starts a task with an endpoint of its own. Once the fabric closes, that endpoint answers
+// rdma.ErrClosed, which is how the task learns that it has to return. A panic in f ends the
+// process.
 func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
 	return e.fabric.tasks.Go(e.fabric.Open, name, f)
 }
@@ -583,8 +590,8 @@ func (e *Endpoint) Join() (rdma.View, error) {
 	return v, nil
 }
 
-// Close gives the identity back, unless it was fenced off: then what it owned waits for recovery, and Forget. Verbs in
-// flight may land later.
+// Close gives the identity back, unless it was fenced off: then what it owned waits for recovery,
+// and Forget. Verbs in flight may land later.
 func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil

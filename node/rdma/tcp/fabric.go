@@ -22,8 +22,8 @@ type Options struct {
 	// Addresses are HOST:PORT of the pool's nodes, in their order, when it is made; of some of them
 	// when it is opened.
 	Addresses []string
-	// Witnesses are nodes that hold nothing but have a voice, when it is made: a pool of two nodes and
-	// a witness survives the death of one of them.
+	// Witnesses are nodes that hold nothing but have a voice, when it is made: a pool of two nodes
+	// and a witness survives the death of one of them.
 	Witnesses []string
 	Security  Security
 	// ID names the pool when it is made; "": a new one. When it is opened, it must be that; "":
@@ -40,11 +40,11 @@ type Options struct {
 	Self string
 	// Fabric is what the pool's verbs go over: see Record. When it is opened, it must be that.
 	Fabric string
-	// MTU is how long a block of a ring's entry is, when the pool is made: 256 to 4096 bytes, and 4096
-	// by default.
+	// MTU is how long a block of a ring's entry is, when the pool is made: 256 to 4096 bytes, and
+	// 4096 by default.
 	MTU int
-	// Beside is the node of this process that is number BesideNode of the pool: what goes there goes
-	// past the network. See beside.go. Nil: there is none.
+	// Beside is the node of this process that is number BesideNode of the pool: what goes there
+	// goes past the network. See beside.go. Nil: there is none.
 	Beside     *Node
 	BesideNode int
 	// Lease of the nodes when the pool is made; default DefaultLease.
@@ -157,8 +157,8 @@ func newFabric(o Options, r Record) *Fabric {
 		store = f.quorum
 	}
 	f.board = board.New(ending{store, f}, board.Options{
-		Nodes: n, Clients: r.Clients, Process: f.process, Machine: machine, PID: pid, Now: wall.Now, Revoke: f.RevokeLife,
-		Glance: o.Glance,
+		Nodes: n, Clients: r.Clients, Process: f.process, Machine: machine, PID: pid,
+		Now: wall.Now, Revoke: f.RevokeLife, Glance: o.Glance,
 	})
 	return f
 }
@@ -307,8 +307,9 @@ func (f *Fabric) endpoint(c rdma.Client) (*Endpoint, error) {
 		return nil, errors.Join(err, f.release(c))
 	}
 	e := &Endpoint{
-		fabric: f, client: c, joined: v.Epoch, lost: make([]error, f.record.Nodes), flying: make([]int, f.record.Nodes), wake: make(chan struct{}, 1),
-		rights: rights{client: c.ID, life: c.Life}, rand: rand.New(rand.NewPCG(f.o.Seed, c.Life<<16|uint64(c.ID))),
+		fabric: f, client: c, joined: v.Epoch, lost: make([]error, f.record.Nodes),
+		flying: make([]int, f.record.Nodes), wake: make(chan struct{}, 1), rights: rights{client: c.ID, life: c.Life},
+		rand: rand.New(rand.NewPCG(f.o.Seed, c.Life<<16|uint64(c.ID))),
 	}
 	e.Init(nil)
 	if f.record.Fabric == "" {
@@ -387,7 +388,8 @@ func (f *Fabric) awaitMajority() error {
 			}
 		}
 		if hope <= voters/2 {
-			return fmt.Errorf("%d of %d nodes that have a voice are out of reach: %w", voters-hope, voters, rdma.ErrMinority)
+			return fmt.Errorf("%d of %d nodes that have a voice are out of reach: %w", voters-hope,
+				voters, rdma.ErrMinority)
 		}
 		time.Sleep(redialMin)
 	}
@@ -462,7 +464,8 @@ func (f *Fabric) giveAllBack() error {
 		for _, c := range f.owed {
 			left = append(left, fmt.Sprint(c.ID))
 		}
-		err = errors.Join(err, fmt.Errorf("clients %s were not given back: %w", strings.Join(left, ", "), rdma.ErrUnreachable))
+		err = errors.Join(err, fmt.Errorf("clients %s were not given back: %w", strings.Join(left, ", "),
+			rdma.ErrUnreachable))
 	}
 	if err != nil {
 		return fmt.Errorf("close %s: %w", f.name, err)
@@ -477,7 +480,8 @@ func (f *Fabric) bye() {
 
 // each sends a message to the nodes that want says, at once, and takes their answers. It returns
 // their failures.
-func (f *Fabric) each(want func(node int) bool, within time.Duration, m func(node int) *message, take func(node int, r reply)) error {
+func (f *Fabric) each(want func(node int) bool, within time.Duration, m func(node int) *message,
+	take func(node int, r reply)) error {
 	var group sync.WaitGroup
 	errs := make([]error, len(f.links))
 	replies := make([]reply, len(f.links))

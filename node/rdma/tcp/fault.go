@@ -32,8 +32,8 @@ const (
 	faultVersion = 1
 	// MaxFault bounds how long a Fault lasts.
 	MaxFault = 10 * time.Minute
-	// MaxSlow bounds how much longer verbs take: with more the node counts as dead, which a cut shows
-	// better.
+	// MaxSlow bounds how much longer verbs take: with more the node counts as dead, which a cut
+	// shows better.
 	MaxSlow = deadAfter / 2
 )
 

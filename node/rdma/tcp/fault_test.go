@@ -45,7 +45,8 @@ func TestSlowNode(t *testing.T) {
 	if d := took(1); d > slow {
 		t.Errorf("a verb of another node took %v", d)
 	}
-	if f := nodes[0].Info().Fault; f == nil || f.Slow != slow || f.For <= 0 || f.For > time.Minute || f.String() != "verbs take 60ms longer" {
+	if f := nodes[0].Info().Fault; f == nil || f.Slow != slow || f.For <= 0 || f.For > time.Minute ||
+		f.String() != "verbs take 60ms longer" {
 		t.Errorf("it tells of %+v", f)
 	}
 	another := tcp.Fault{ID: "another", Slow: slow, For: time.Minute}
@@ -93,7 +94,8 @@ func TestCutNode(t *testing.T) {
 	}
 	admin := tcp.Options{Addresses: addrs, Security: tcp.Security{Admin: true}}
 	infos, errs := tcp.Inspect(t.Context(), admin)
-	if errs[0] != nil || infos[0].Fault == nil || infos[0].Fault.String() != "cut off from clients, cut off from nodes 1, 2" {
+	if errs[0] != nil || infos[0].Fault == nil || infos[0].Fault.String() != "cut off from clients, cut off from "+
+		"nodes 1, 2" {
 		t.Errorf("an administrator looks at it: %+v, %v", infos[0].Fault, errs)
 	}
 	breaks(t, addrs, 0, tcp.Fault{ID: "cut"})
@@ -195,10 +197,11 @@ func TestFaultsAreRefused(t *testing.T) {
 			rdma.ErrAccess},
 		"from a node 3": {tcp.Security{Token: token}, 1, tcp.Fault{ID: "x", Peers: []int{3}, For: time.Minute},
 			rdma.ErrAccess},
-		"negative slowness": {tcp.Security{Token: token}, 1, tcp.Fault{ID: "x", Slow: -1, Clients: true, For: time.Minute},
-			rdma.ErrAccess},
+		"negative slowness": {tcp.Security{Token: token}, 1,
+			tcp.Fault{ID: "x", Slow: -1, Clients: true, For: time.Minute}, rdma.ErrAccess},
 	} {
-		if err := tcp.Break(t.Context(), tcp.Options{Addresses: addrs, Security: c.s}, c.node, c.f); !errors.Is(err, c.want) {
+		if err := tcp.Break(t.Context(), tcp.Options{Addresses: addrs, Security: c.s}, c.node,
+			c.f); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

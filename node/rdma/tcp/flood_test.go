@@ -42,7 +42,8 @@ func floodOnce(r Record, s Security, node int, stop <-chan struct{}) {
 	}
 	defer c.Close()
 	defer stopWith(stop, func() { c.Close() })()
-	read := frame(kindVerbs, 1, 1, appendVerb((&rights{key: w.Key, life: 1}).append(nil), &rdma.Op{Verb: rdma.Read}, 0, 0, maxData))
+	read := frame(kindVerbs, 1, 1, appendVerb((&rights{key: w.Key, life: 1}).append(nil), &rdma.Op{Verb: rdma.Read}, 0,
+		0, maxData))
 	_, err = c.Write(bytes.Repeat(read, 32)) // 8 MiB of answers: more than the kernel holds
 	for err == nil {
 		select {
@@ -68,7 +69,8 @@ func Stall(r Record, s Security, frames int) (net.Conn, error) {
 		own.client = 1
 	}
 	for range frames {
-		if _, err := c.Write(frame(kindVerbs, 1, 1, appendVerb(own.append(nil), &rdma.Op{Verb: rdma.Read}, 0, 0, maxData))); err != nil {
+		if _, err := c.Write(frame(kindVerbs, 1, 1, appendVerb(own.append(nil), &rdma.Op{Verb: rdma.Read}, 0, 0,
+			maxData))); err != nil {
 			c.Close()
 			return nil, err
 		}

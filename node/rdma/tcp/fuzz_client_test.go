@@ -53,14 +53,18 @@ func FuzzClient(f *testing.F) {
 	f.Add(uint8(inRing), uint8(0), []byte{})
 	f.Add(uint8(inRing), uint8(0), make([]byte, 24))
 	f.Add(uint8(inRing), uint8(statusNoRing), []byte("no ring,"))
-	f.Add(uint8(inInfo), uint8(0), []byte(`{"info":{"pool":{"id":"fuzzed fuzzed fuzzed","index":99,"nodes":1,"addresses":["x"],"memory":8,"clients":1,"lease":1000000},"sealed":true}}`))
+	f.Add(uint8(inInfo), uint8(0),
+		[]byte(
+			`{"info":{"pool":{"id":"fuzzed fuzzed fuzzed","index":99,`+
+				`"nodes":1,"addresses":["x"],"memory":8,"clients":1,"lease":1000000},"sealed":true}}`))
 	f.Fuzz(func(t *testing.T, sort, st uint8, p []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		n := newLiar(t, int(sort)%sortsOfAnswers, status(st), p)
 		defer n.close()
 		if n.sort == inInfo {
-			// What it says of itself twice must not be taken for two pools, nor believed when it cannot be.
+			// What it says of itself twice must not be taken for two pools, nor believed when it
+			// cannot be.
 			r, _, err := recordOf(Options{Addresses: []string{n.addr(), n.addr()}})
 			if err == nil && r.check(MaxMemory) != nil {
 				t.Errorf("a node makes believe: %+v", r)
@@ -212,7 +216,8 @@ func (n *liar) visit(t *testing.T) {
 		return
 	}
 	if n.sort == inAttach {
-		if answer, err := ep.(*Endpoint).Attach(0, []byte("an offer")); errors.Is(err, rdma.ErrTimeout) || len(answer) > len(n.p)+8 {
+		if answer, err := ep.(*Endpoint).Attach(0, []byte("an offer")); errors.Is(err, rdma.ErrTimeout) ||
+			len(answer) > len(n.p)+8 {
 			t.Errorf("an attach ends in %q, %v", answer, err)
 		}
 		if until, _ := f.Served(0); until > wall.Boot()+time.Hour {
@@ -241,7 +246,8 @@ func (n *liar) visit(t *testing.T) {
 	if err := ep.Wait(b, rdma.All, rawPatience); err != nil {
 		t.Errorf("verbs do not end: %v", err)
 	}
-	if n.sort == inVerbs && string(n.p) == string(goodAnswer()) && n.status == statusOK && (b.Err() != nil || read.Err != nil) {
+	if n.sort == inVerbs && string(n.p) == string(goodAnswer()) && n.status == statusOK && (b.Err() != nil ||
+		read.Err != nil) {
 		t.Errorf("a good answer: %v", b.Err())
 	}
 }
@@ -300,7 +306,8 @@ func TestAnswerToNothing(t *testing.T) {
 	defer ep.Close()
 	b := ep.Batch()
 	b.Read(rdma.At(0, 0), 8)
-	if err := rdma.Do(ep, b, rawPatience); !errors.Is(err, rdma.ErrNodeDown) || !strings.Contains(err.Error(), ErrProtocol.Error()) {
+	if err := rdma.Do(ep, b, rawPatience); !errors.Is(err, rdma.ErrNodeDown) ||
+		!strings.Contains(err.Error(), ErrProtocol.Error()) {
 		t.Errorf("an answer to another question was taken: %v", err)
 	}
 }

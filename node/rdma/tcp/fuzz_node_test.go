@@ -37,23 +37,27 @@ const (
 func FuzzNode(f *testing.F) {
 	g := newGreeting()
 	r := rights{client: 1, life: 1}
-	f.Add(uint8(asGreeting), uint8(1), append(g[:], frame(kindHello, 0, 0, []byte(`{"purpose":"control","process":"p"}     `))...))
+	f.Add(uint8(asGreeting), uint8(1),
+		append(g[:], frame(kindHello, 0, 0, []byte(`{"purpose":"control","process":"p"}     `))...))
 	f.Add(uint8(asHello), uint8(1), []byte(`{"purpose":"verbs","process":"p","node":-1,"proof":"AAAA"}`))
 	f.Add(uint8(asVerbs), uint8(1), frame(kindVerbs, 1, 1, r.faa(8)))
 	f.Add(uint8(asVerbs), uint8(1), frame(kindPing, 0, 1, nil))
 	f.Add(uint8(asFrames), uint8(1), r.faa(8)[rightsBytes:])
-	f.Add(uint8(asFrames), uint8(2), append(appendVerb(nil, &rdma.Op{Verb: rdma.Write, Buf: []byte("seven..")}, 0, 0, 7),
-		appendVerb(nil, &rdma.Op{Verb: rdma.Read}, 65536-8, 0, 64)...))
+	f.Add(uint8(asFrames), uint8(2),
+		append(appendVerb(nil, &rdma.Op{Verb: rdma.Write, Buf: []byte("seven..")}, 0, 0, 7),
+			appendVerb(nil, &rdma.Op{Verb: rdma.Read}, 65536-8, 0, 64)...))
 	f.Add(uint8(asControl), uint8(1), frame(kindControl, 0, 1, []byte(`{"do":"inspect"}`)))
 	f.Add(uint8(asVerbs), uint8(1), frame(kindServe, 0, 1, nil))
 	f.Add(uint8(asFrames), uint8(1), appendSend(nil, &rdma.Op{
-		Verb: rdma.Send, Addr: rdma.At(0, fuzzBox), Buf: []byte("seven.."), Spans: []rdma.Span{{Addr: 8, Len: 9}}}, rdma.OwnBoxes+8))
+		Verb: rdma.Send, Addr: rdma.At(0, fuzzBox), Buf: []byte("seven.."),
+		Spans: []rdma.Span{{Addr: 8, Len: 9}}}, rdma.OwnBoxes+8))
 	f.Add(uint8(asListen), uint8(listenOpen), []byte{})
 	for what := range listenClose + 2 {
 		f.Add(uint8(asListen), uint8(what), r.listen(9, 4, 64, 0)[rightsBytes:])
 	}
 	f.Add(uint8(asFrames), uint8(1), r.appends(fuzzRing, "seven..")[rightsBytes:])
-	f.Add(uint8(asFrames), uint8(2), append(r.appends(fuzzRing, string(make([]byte, 1000)))[rightsBytes:], r.appends(9, "none")[rightsBytes:]...))
+	f.Add(uint8(asFrames), uint8(2), append(r.appends(fuzzRing, string(make([]byte, 1000)))[rightsBytes:],
+		r.appends(9, "none")[rightsBytes:]...))
 	for what := range ringClose + 2 {
 		f.Add(uint8(asRing), uint8(what), r.ring(9, 1)[rightsBytes:])
 	}
@@ -64,7 +68,8 @@ func FuzzNode(f *testing.F) {
 	for _, m := range []string{
 		`{"do":"inspect"}`, `{"do":"attached","pool":"` + fuzzPool + `"}`, `{"do":"bye"}`, `{"do":"seal"}`,
 		`{"do":"board","pool":"` + fuzzPool + `","ask":{"kind":"peekall","key":""}}`,
-		`{"do":"board","pool":"` + fuzzPool + `","ask":{"kind":"accept","key":"fuzz","ballot":{"counter":1,"proposer":"p"},"state":{"version":1}}}`,
+		`{"do":"board","pool":"` + fuzzPool +
+			`","ask":{"kind":"accept","key":"fuzz","ballot":{"counter":1,"proposer":"p"},"state":{"version":1}}}`,
 	} {
 		f.Add(uint8(asMessage), uint8(1), []byte(m))
 	}
@@ -149,7 +154,8 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 // node away.
 func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn, []byte) {
 	p = append([]byte(nil), p...)
-	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage || sort == asAttach || sort == asListen || sort == asRing) {
+	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage || sort == asAttach ||
+		sort == asListen || sort == asRing) {
 		p = append(p, ' ')
 	}
 	purpose := forVerbs

@@ -15,11 +15,13 @@ func FuzzWire(f *testing.F) {
 	f.Add(rights{1, 2, 3, 4, 5}.faa(8)[rightsBytes:])
 	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.Write, Buf: []byte("eleven byte")}, 16, 0, 11))
 	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.Read}, 16, 0, 8))
-	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.MaskedCompareSwap, Expect: 1, Value: 2, CompareMask: 3, SwapMask: 4}, 16, 0, 8))
+	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.MaskedCompareSwap, Expect: 1, Value: 2, CompareMask: 3, SwapMask: 4}, 16,
+		0, 8))
 	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.CompareSwap, Expect: 1, Value: 2}, 1<<47, 0, 8))
 	f.Add(rights{}.appends(9, "eleven byte")[rightsBytes:])
 	f.Add(appendBreach(nil))
-	f.Add(appendSend(nil, &rdma.Op{Verb: rdma.Send, Addr: rdma.At(0, 7), Buf: []byte("eleven byte"), Spans: []rdma.Span{{Addr: 8, Len: 9}}}, 5))
+	f.Add(appendSend(nil, &rdma.Op{Verb: rdma.Send, Addr: rdma.At(0, 7), Buf: []byte("eleven byte"),
+		Spans: []rdma.Span{{Addr: 8, Len: 9}}}, 5))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		if len(p) >= headerBytes {
 			if h, err := parseHeader(p, maxBody); err == nil {

@@ -151,7 +151,8 @@ func disagreed(err error) error {
 	var plain tls.RecordHeaderError
 	var untrusted *tls.CertificateVerificationError
 	var told *net.OpError
-	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.As(err, &plain) || errors.As(err, &untrusted) ||
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.As(err, &plain) ||
+		errors.As(err, &untrusted) ||
 		errors.As(err, &told) && told.Op == "remote error" {
 		return fmt.Errorf("%w: %w", ErrTLS, err)
 	}

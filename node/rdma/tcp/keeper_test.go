@@ -77,7 +77,8 @@ func shared(t *testing.T) (f, other *tcp.Fabric, proxies []*proxy) {
 		addrs[i] = proxies[i].addr()
 	}
 	store := board.Memory()
-	f = created(t, tcp.Options{Addresses: addrs, Board: store, BoardName: "memory"}, tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 16})
+	f = created(t, tcp.Options{Addresses: addrs, Board: store, BoardName: "memory"},
+		tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 16})
 	return f, opened(t, tcp.Options{Addresses: addrs, Board: store}), proxies
 }
 

@@ -54,9 +54,11 @@ func TestLeasesBeforeTheBoard(t *testing.T) {
 // TestReaderSendsMuch: a node takes no frame from a reader that is longer than a reader's can be. A
 // reader's own program does not send it: a long WRITE ends as a short one does.
 func TestReaderSendsMuch(t *testing.T) {
-	full, readOnly := Security{Token: []byte("a token of some length")}, Security{ReadToken: []byte("another token that reads")}
+	full, readOnly := Security{Token: []byte("a token of some length")},
+		Security{ReadToken: []byte("another token that reads")}
 	n := newRawNode(t, Config{Security: Security{Token: full.Token, ReadToken: readOnly.ReadToken}})
-	c, _, err := dial(t.Context(), n.Addr(), readOnly, hello{Purpose: forVerbs, Process: newID(), Pool: n.fabric.record.ID})
+	c, _, err := dial(t.Context(), n.Addr(), readOnly, hello{Purpose: forVerbs, Process: newID(),
+		Pool: n.fabric.record.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,9 +104,11 @@ func TestFit(t *testing.T) {
 		case n.cfg.Conns < 1 || n.mostGreeting < 1:
 			t.Errorf("%d files: %d connections, and %d that say nothing", files, n.cfg.Conns, n.mostGreeting)
 		case files >= 4096 && (n.cfg.Conns != DefaultConns || n.mostGreeting < mostGreeting/4):
-			t.Errorf("%d files are enough, and it takes %d connections, and %d that say nothing", files, n.cfg.Conns, n.mostGreeting)
+			t.Errorf("%d files are enough, and it takes %d connections, and %d that say nothing", files,
+				n.cfg.Conns, n.mostGreeting)
 		case files >= 128 && own < ownFiles:
-			t.Errorf("%d files: %d connections and %d that say nothing leave %d", files, n.cfg.Conns, n.mostGreeting, own)
+			t.Errorf("%d files: %d connections and %d that say nothing leave %d", files, n.cfg.Conns, n.mostGreeting,
+				own)
 		}
 	}
 }

@@ -201,7 +201,9 @@ func TestExpelledAsksNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	ofExpelled := func(c caller) bool { return c.Purpose == "peer" && c.Peer == 2 }
-	eventually(t, "it has ended its conversations", func() bool { return proxies[0].count(ofExpelled)+proxies[1].count(ofExpelled) == 0 })
+	eventually(t, "it has ended its conversations", func() bool {
+		return proxies[0].count(ofExpelled)+proxies[1].count(ofExpelled) == 0
+	})
 	var calls atomic.Int64
 	for _, p := range proxies[:2] {
 		p.limit(func(c caller) (int, int) {
@@ -224,7 +226,8 @@ func TestExpelledAsksNobody(t *testing.T) {
 // and no pool has a longer one.
 func TestLongestLease(t *testing.T) {
 	_, addrs := start(t, 1, 1<<20, nil)
-	if f, err := tcp.Create(tcp.Options{Addresses: addrs, Lease: tcp.MaxLease + 1}, geometry(1), nil); !errors.Is(err, rdma.ErrAccess) {
+	if f, err := tcp.Create(tcp.Options{Addresses: addrs, Lease: tcp.MaxLease + 1}, geometry(1),
+		nil); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("a pool with too long a lease: %v", err)
 		if err == nil {
 			f.Close()

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// inlineBytes is how much may be on its way to a node before writing is left to a goroutine of its
-	// own: so much fits the socket's buffer, so that a worker's write does not block even when the
-	// node reads nothing.
+	// inlineBytes is how much may be on its way to a node before writing is left to a goroutine of
+	// its own: so much fits the socket's buffer, so that a worker's write does not block even when
+	// the node reads nothing.
 	inlineBytes = socketBytes / 4
 	// mostQueued bounds what waits to be sent to a node that reads nothing.
 	mostQueued = 64 << 20
@@ -463,7 +463,8 @@ func (l *link) ask(m *message, patience *wall.Patience) (reply, error) {
 		case <-late.C:
 			now := wall.Now()
 			if patience.Over() {
-				return reply{}, fmt.Errorf("%s: node at %s has not answered for %v: %w", m.Do, l.addr, now-began, rdma.ErrNodeDown)
+				return reply{}, fmt.Errorf("%s: node at %s has not answered for %v: %w", m.Do, l.addr,
+					now-began, rdma.ErrNodeDown)
 			}
 			late.Reset(patience.Until() - now)
 		}

@@ -79,7 +79,8 @@ func (e *Endpoint) listen(o rdma.BoxOptions, h Host) (*mailbox, error) {
 	case e.box != nil:
 		return nil, fmt.Errorf("listen with a second mailbox: %w", rdma.ErrExists)
 	}
-	m := &mailbox{e: e, o: o, host: h, seen: e.Completed(), inbox: rdma.NewInbox(rdma.BoxOptions{Bytes: o.Bytes}), via: make([]via, len(e.lost))}
+	m := &mailbox{e: e, o: o, host: h, seen: e.Completed(), inbox: rdma.NewInbox(rdma.BoxOptions{Bytes: o.Bytes}),
+		via: make([]via, len(e.lost))}
 	m.late = fmt.Errorf("wait for a message as client %d: %w", e.client.ID, rdma.ErrTimeout)
 	for node := range m.via {
 		m.via[node].m = m
@@ -218,7 +219,8 @@ func (m *mailbox) openBy(node int) error {
 		case heard:
 			return nil
 		case patience.Over():
-			return fmt.Errorf("open mailbox %d: node %d has not answered for %v: %w", m.o.Number, node, listenPatience, rdma.ErrNodeDown)
+			return fmt.Errorf("open mailbox %d: node %d has not answered for %v: %w", m.o.Number, node,
+				listenPatience, rdma.ErrNodeDown)
 		}
 		l.await(m.e, patience.Until())
 	}
@@ -348,7 +350,8 @@ func (m *mailbox) Await(within time.Duration) error {
 	seen := m.seen
 	ready, err := m.look()
 	switch {
-	case ready && m.seen == seen: // a message that was left there: the worker may wait for verbs, which it does not read so
+	// a message that was left there: the worker may wait for verbs, which it does not read so
+	case ready && m.seen == seen:
 		m.e.leaveToOthers()
 	case !ready && err == nil:
 		m.report()
@@ -426,7 +429,9 @@ func (m *mailbox) Close() error {
 		}
 		c := reuse(&e.calls)
 		c.ep, c.err, c.over = e, nil, false
-		err := e.fabric.links[node].verbs.send(kindListen, listenClose, c, func(out []byte) []byte { return e.claim(out, node) })
+		err := e.fabric.links[node].verbs.send(kindListen, listenClose, c, func(out []byte) []byte {
+			return e.claim(out, node)
+		})
 		if err == nil {
 			_ = e.answered(c, node, listenPatience)
 		}
@@ -453,8 +458,8 @@ func (m *mailbox) maySend(op *rdma.Op) error {
 	case len(op.Spans) > 0 && op.Addr.Node() != m.o.Node:
 		return fmt.Errorf("gather from node %d by way of another: %w", m.o.Node, rdma.ErrNotSupported)
 	case n > rdma.MaxMessage || len(op.Spans) > maxSpans:
-		return fmt.Errorf("%d bytes in %d pieces, and there may be %d in %d: %w", n, len(op.Spans), rdma.MaxMessage, maxSpans,
-			rdma.ErrMessageSize)
+		return fmt.Errorf("%d bytes in %d pieces, and there may be %d in %d: %w", n, len(op.Spans),
+			rdma.MaxMessage, maxSpans, rdma.ErrMessageSize)
 	}
 	return nil
 }

@@ -19,7 +19,8 @@ func TestTwoMasters(t *testing.T) {
 	const epochs = 40
 	_, addrs := start(t, 3, 1<<20, nil)
 	o := tcp.Options{Addresses: addrs}
-	workers := created(t, o, tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 64}) // those that are fenced off are not recovered
+	// those that are fenced off are not recovered
+	workers := created(t, o, tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 64})
 	masters := []*tcp.Fabric{opened(t, o), opened(t, o)}
 	var over atomic.Bool
 	var group, working sync.WaitGroup
@@ -33,7 +34,8 @@ func TestTwoMasters(t *testing.T) {
 		group.Go(func() {
 			for epoch := uint64(0); epoch < epochs; {
 				ok, err := f.Advance(rdma.State{Epoch: epoch}, rdma.State{Epoch: epoch + 1})
-				if errors.Is(err, board.ErrUncertain) { // the other one overtook it, more than once: asked again, the board knows
+				// the other one overtook it, more than once: asked again, the board knows
+				if errors.Is(err, board.ErrUncertain) {
 					unknown[i]++
 					continue
 				}
@@ -54,7 +56,8 @@ func TestTwoMasters(t *testing.T) {
 					continue
 				}
 				if old := sums[epoch].Swap(sum + 1); err != nil || old != 0 && old != sum+1 {
-					t.Errorf("the word of epoch %d is %d (%v) when its end was fenced off, and was %d for the other", epoch, sum, err, old-1)
+					t.Errorf("the word of epoch %d is %d (%v) when its end was fenced off, and was %d for the other",
+						epoch, sum, err, old-1)
 				}
 				for _, c := range f.Clients() {
 					if c.Name == "worker" && c.Alive && epoch%8 == 7 {
@@ -74,7 +77,8 @@ func TestTwoMasters(t *testing.T) {
 	for epoch := range uint64(epochs) {
 		if sum := sums[epoch].Load(); sum > 0 {
 			if now, err := load(ep, 0, 8*epoch); now != sum-1 || err != nil {
-				t.Errorf("the word of epoch %d was %d when it was fenced off, and became %d (%v)", epoch, sum-1, now, err)
+				t.Errorf("the word of epoch %d was %d when it was fenced off, and became %d (%v)", epoch, sum-1, now,
+					err)
 			}
 		}
 	}

@@ -22,8 +22,8 @@ import (
 // it, for one node in the order in which the node spoke.
 type Host interface {
 	// Meet connects a sender by what its device offers, and returns what that has to know. The
-	// connection that the sender had by way of the same node is ended before; without an offer that is
-	// all.
+	// connection that the sender had by way of the same node is ended before; without an offer that
+	// is all.
 	Meet(s Sender, offer []byte) (answer []byte, err error)
 	// Part ends the connections from senders by way of a node that may not post any more. When it
 	// returns no message arrives from these.
@@ -46,8 +46,10 @@ const (
 	meetOffer  = iota // to a mailbox; answered by whether it was passed on
 	meetAsk           // whether the worker may send to a mailbox
 	meetAnswer        // of a mailbox to an offer; not answered, nor is what follows
-	meetBye           // of a mailbox that has ended a connection; its status: it was closed, or else the sender may come again
-	meetParted        // a mailbox's process has ended the connections concerned
+	// of a mailbox that has ended a connection; its status: it was closed, or else the sender may
+	// come again
+	meetBye
+	meetParted // a mailbox's process has ended the connections concerned
 )
 
 // What a message frame is, likewise.
@@ -216,7 +218,8 @@ func (p *pool) part(client rdma.ClientID, life uint64) {
 	}
 	until := wall.Now() + partPatience
 	for _, c := range asked {
-		for pause := 50 * time.Microsecond; c.parted.Load() < number && c.hosts.Load(); pause = min(2*pause, 5*time.Millisecond) {
+		for pause := 50 * time.Microsecond; c.parted.Load() < number &&
+			c.hosts.Load(); pause = min(2*pause, 5*time.Millisecond) {
 			if wall.Now() > until {
 				c.end()
 				break
@@ -239,7 +242,8 @@ func (f *Fabric) mail(node int, h header, p []byte) error {
 	switch what := h.items; {
 	case what == mailMessage:
 		return f.boxes.take(node, h, p)
-	case what == mailOffer && len(p) >= offerMailBytes && int(min(le.Uint32(p[36:]), maxOffer)) <= len(p)-offerMailBytes:
+	case what == mailOffer && len(p) >= offerMailBytes &&
+		int(min(le.Uint32(p[36:]), maxOffer)) <= len(p)-offerMailBytes:
 		return f.offered(node, h, p)
 	case what == mailAnswer && len(p) >= replyMailBytes && int(min(le.Uint32(p), maxOffer)) <= len(p)-replyMailBytes:
 		if m := f.meetings.find(h.tag); m != nil {
@@ -286,8 +290,8 @@ func (f *Fabric) offered(node int, h header, p []byte) error {
 		return err
 	}
 	s := Sender{
-		From: rdma.BoxAt(node, int(from)), Client: client, Life: le.Uint64(p[16:]), Epoch: le.Uint64(p[24:]), Connection: times,
-		back: le.Uint64(p), id: le.Uint32(p[8:]),
+		From: rdma.BoxAt(node, int(from)), Client: client, Life: le.Uint64(p[16:]), Epoch: le.Uint64(p[24:]),
+		Connection: times, back: le.Uint64(p), id: le.Uint32(p[8:]),
 	}
 	f.boxes.RLock()
 	m := f.boxes.by[h.tag]

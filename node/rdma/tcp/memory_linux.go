@@ -37,7 +37,8 @@ const hugePage = 2 << 20
 // too few.
 func mapHuge(size uint64) []byte {
 	size = (size + hugePage - 1) &^ (hugePage - 1)
-	m, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_HUGETLB)
+	m, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_HUGETLB)
 	if err != nil {
 		return nil
 	}

@@ -26,7 +26,8 @@ type message struct {
 	Client rdma.ClientID   `json:"client,omitempty"`
 	Life   uint64          `json:"life,omitempty"`
 	Fault  *Fault          `json:"fault,omitempty"`
-	Self   string          `json:"self,omitempty"` // of an inspection: the process that asks, which is not to be counted
+	// of an inspection: the process that asks, which is not to be counted
+	Self string `json:"self,omitempty"`
 }
 
 // What a message may ask for.
@@ -179,7 +180,8 @@ func (c *conn) mayAct(n *Node, m *message) error {
 		}
 	}
 	if c.about == "" || id != c.about || index != c.index {
-		return fmt.Errorf("%s of pool %s over a connection about node %d of pool %q: %w", m.Do, id, c.index, c.about, rdma.ErrAccess)
+		return fmt.Errorf("%s of pool %s over a connection about node %d of pool %q: %w", m.Do, id, c.index,
+			c.about, rdma.ErrAccess)
 	}
 	return nil
 }
@@ -198,8 +200,8 @@ func (n *Node) Info() NodeInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	i := NodeInfo{
-		Address: n.Addr(), Incarnation: n.incarnation.Load(), PID: pid, Commit: version.Commit(), Memory: n.cfg.Memory &^ 4095, Processes: n.users(),
-		Stats: n.stats.snapshot(len(n.conns)),
+		Address: n.Addr(), Incarnation: n.incarnation.Load(), PID: pid, Commit: version.Commit(),
+		Memory: n.cfg.Memory &^ 4095, Processes: n.users(), Stats: n.stats.snapshot(len(n.conns)),
 	}
 	if n.cfg.Region != nil {
 		s, why := n.cfg.Region.Survives()

@@ -33,14 +33,14 @@ type Security struct {
 	// Token is known to all that may use the pool; nil: there is none, and nodes listen on loopback
 	// only. It is proved by challenge and response, never sent.
 	Token []byte
-	// ReadToken lets a client that does not know Token READ, and do nothing more. A client sets one of
-	// the two.
+	// ReadToken lets a client that does not know Token READ, and do nothing more. A client sets one
+	// of the two.
 	ReadToken []byte
-	// Admin has nodes that have as many connections as they take let a client in, a few at a time, if
-	// it knows the full token: for commands that look at a pool, or end it.
+	// Admin has nodes that have as many connections as they take let a client in, a few at a time,
+	// if it knows the full token: for commands that look at a pool, or end it.
 	Admin bool
-	// TLS wraps the connections; nil: they are plain. Nodes that ask for clients' certificates say so
-	// in it.
+	// TLS wraps the connections; nil: they are plain. Nodes that ask for clients' certificates say
+	// so in it.
 	TLS *tls.Config
 }
 
@@ -48,24 +48,26 @@ type Security struct {
 type Config struct {
 	Listen string // HOST:PORT; port 0 is any free one
 	Memory uint64 // bytes that it offers
-	// Telemetry is how many bytes it has beside, for pools that register more than their stores have:
-	// see rdma.Geometry.
+	// Telemetry is how many bytes it has beside, for pools that register more than their stores
+	// have: see rdma.Geometry.
 	Telemetry uint64
 	File      string // backs the memory; "": anonymous memory does
 	// Region is the memory, with all that a node must remember to come back as itself: see
-	// remember.go. Its size is Memory and Telemetry, in whole pages, its table's TableBytes. It is the
-	// node's, and closed with it. Nil: a node that ends forgets.
+	// remember.go. Its size is Memory and Telemetry, in whole pages, its table's TableBytes. It is
+	// the node's, and closed with it. Nil: a node that ends forgets.
 	Region   *pmem.Region
 	Handler  rdma.Handler
 	Device   Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
 	Security Security
-	Conns    int          // connections of clients at most, default DefaultConns; fewer where the limit of open files is low
-	Log      *slog.Logger // nil: it is silent
-	// Modules are a model of persistent memory: they count what verbs do to pools' memory, telemetry
-	// apart, as if it were theirs. Nil: nothing does.
+	// connections of clients at most, default DefaultConns; fewer where the limit of open files is
+	// low
+	Conns int
+	Log   *slog.Logger // nil: it is silent
+	// Modules are a model of persistent memory: they count what verbs do to pools' memory,
+	// telemetry apart, as if it were theirs. Nil: nothing does.
 	Modules *pmem.Device
-	// PMem returns what is known of the machine's persistent memory, which the node tells those that
-	// inspect it; nil: nothing is.
+	// PMem returns what is known of the machine's persistent memory, which the node tells those
+	// that inspect it; nil: nothing is.
 	PMem func() *telemetry.PMem
 }
 
@@ -142,7 +144,8 @@ func listen(c Config) (*Node, error) {
 		return nil, ErrOpen
 	}
 	n := &Node{
-		cfg: c, log: c.Log, stop: make(chan struct{}), changed: make(chan struct{}, 1), conns: map[*conn]struct{}{}, processes: map[string]*process{},
+		cfg: c, log: c.Log, stop: make(chan struct{}), changed: make(chan struct{}, 1), conns: map[*conn]struct{}{},
+		processes: map[string]*process{},
 	}
 	n.fit(mostFiles())
 	n.outputs = newOutputs(slowUnderPressure)

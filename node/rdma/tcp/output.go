@@ -13,14 +13,15 @@ const (
 	outBytes = 16 << 10
 	// largeBytes holds the longest answer to a frame of verbs.
 	largeBytes = headerBytes + maxItems*(resultBytes+8) + maxData
-	// outputBudget bounds the memory of all large buffers of a node. Readers have one half of it, and
-	// the others the other, so that readers that take no answers keep no answers of others back.
+	// outputBudget bounds the memory of all large buffers of a node. Readers have one half of it,
+	// and the others the other, so that readers that take no answers keep no answers of others
+	// back.
 	outputBudget = 32 << 20
 	classes      = 2
 	classLarge   = outputBudget / classes / largeBytes
 
-	// While others wait for a large buffer, a connection whose peer has not taken its answers for so
-	// long is ended.
+	// While others wait for a large buffer, a connection whose peer has not taken its answers for
+	// so long is ended.
 	slowUnderPressure, slowReaderUnderPressure = time.Second, 250 * time.Millisecond
 	pressEvery                                 = 50 * time.Millisecond
 )

@@ -91,7 +91,8 @@ func (p *pool) note(q *quiet, peer int, err error) {
 		q.since = now
 	case !q.logged && now-q.since > p.record.Lease:
 		q.logged = true
-		log.Warn("a peer grants no leases (logged once)", "pool", p.record.ID, "peer", peer, "address", addr, "why", err.Error())
+		log.Warn("a peer grants no leases (logged once)", "pool", p.record.ID, "peer", peer, "address",
+			addr, "why", err.Error())
 	}
 }
 
@@ -106,7 +107,8 @@ func (p *pool) callPeer(peer int) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.patience())
 	defer cancel()
 	c, _, err := dial(ctx, p.record.Addresses[peer], s, hello{
-		Purpose: forPeer, Process: fmt.Sprintf("peer %x", p.node.incarnation.Load()), PID: pid, Pool: p.record.ID, Node: peer, Peer: p.record.Index,
+		Purpose: forPeer, Process: fmt.Sprintf("peer %x", p.node.incarnation.Load()), PID: pid, Pool: p.record.ID,
+		Node: peer, Peer: p.record.Index,
 	})
 	return c, err
 }

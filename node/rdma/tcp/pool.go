@@ -28,7 +28,8 @@ type Record struct {
 	Lease     time.Duration `json:"lease"`         // of nodes, and of client processes
 	Board     string        `json:"board"`         // what keeps the board: "" for the nodes themselves, or an address
 	MTU       int           `json:"mtu,omitempty"` // of rings; 0: defaultMTU
-	Fabric    string        `json:"fabric"`        // what verbs go over: "" for this package's connections, or that of the nodes' devices
+	// what verbs go over: "" for this package's connections, or that of the nodes' devices
+	Fabric string `json:"fabric"`
 }
 
 const (
@@ -68,14 +69,16 @@ func (r *Record) check(memory uint64) error {
 	case r.Memory < 8 || r.Memory%8 != 0:
 		return fmt.Errorf("%d bytes a node: want a multiple of 8: %w", r.Memory, rdma.ErrAccess)
 	case r.Telemetry >= r.Memory || r.Telemetry%8 != 0:
-		return fmt.Errorf("%d of %d bytes a node for telemetry: want less, and a multiple of 8: %w", r.Telemetry, r.Memory, rdma.ErrAccess)
+		return fmt.Errorf("%d of %d bytes a node for telemetry: want less, and a multiple of 8: %w", r.Telemetry,
+			r.Memory, rdma.ErrAccess)
 	case r.Memory > memory && r.Index < r.Nodes:
-		return fmt.Errorf("the pool wants %d bytes a node, %d of them for telemetry, and this one offers %d: %w", r.Memory,
-			r.Telemetry, memory, rdma.ErrFull)
+		return fmt.Errorf("the pool wants %d bytes a node, %d of them for telemetry, and this one offers %d: %w",
+			r.Memory, r.Telemetry, memory, rdma.ErrFull)
 	case r.Clients < 1 || r.Clients > maxClients:
 		return fmt.Errorf("%d clients: want 1 to %d: %w", r.Clients, maxClients, rdma.ErrAccess)
 	case r.mtu() < minMTU || r.mtu() > defaultMTU || r.mtu()%rdma.Stride != 0:
-		return fmt.Errorf("blocks of %d bytes: want %d to %d, a multiple of %d: %w", r.mtu(), minMTU, defaultMTU, rdma.Stride, rdma.ErrAccess)
+		return fmt.Errorf("blocks of %d bytes: want %d to %d, a multiple of %d: %w", r.mtu(), minMTU, defaultMTU,
+			rdma.Stride, rdma.ErrAccess)
 	case r.Lease < time.Millisecond || r.Lease > maxLease:
 		return fmt.Errorf("a lease of %v: want 1ms to %v: %w", r.Lease, maxLease, rdma.ErrAccess)
 	}
@@ -236,7 +239,8 @@ func (p *pool) register() error {
 	case want == "" || p.record.Index >= p.record.Nodes:
 		return nil
 	case d == nil || d.Fabric() != want:
-		return fmt.Errorf("the pool's verbs go over %s, which this node was not started for (hint: --fabric %s): %w", want, want, rdma.ErrNotSupported)
+		return fmt.Errorf("the pool's verbs go over %s, which this node was not started for (hint: --fabric %s): %w",
+			want, want, rdma.ErrNotSupported)
 	}
 	region, err := d.Register(p.memory.base, p.record.Memory)
 	p.region = region

@@ -102,7 +102,8 @@ func (c *conn) listen(h header, p []byte) error {
 // open opens a mailbox. Its worker may have missed an epoch: it only posts in one.
 func (c *conn) open(r *rights, p []byte) status {
 	le := binary.LittleEndian
-	number, id, slots, bytes, taken := le.Uint32(p), le.Uint32(p[4:]), le.Uint32(p[8:]), le.Uint32(p[12:]), le.Uint32(p[16:])
+	number, id, slots, bytes, taken := le.Uint32(p), le.Uint32(p[4:]), le.Uint32(p[8:]),
+		le.Uint32(p[12:]), le.Uint32(p[16:])
 	switch st := c.barred(r); {
 	case st != statusOK && st != statusStale:
 		return st

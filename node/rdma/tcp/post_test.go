@@ -45,7 +45,8 @@ func heard(t testing.TB, c net.Conn) (h header, from, client int, data string) {
 		}
 		if h.kind == kindMessage {
 			n := binary.LittleEndian.Uint32(p[8:])
-			from, client, data = int(binary.LittleEndian.Uint32(p)), int(binary.LittleEndian.Uint32(p[4:])), string(p[16:16+n])
+			from, client, data = int(binary.LittleEndian.Uint32(p)), int(binary.LittleEndian.Uint32(p[4:])),
+				string(p[16:16+n])
 		}
 	}
 	return h, from, client, data
@@ -59,7 +60,8 @@ func TestListenAtNode(t *testing.T) {
 	p.fence.Store(5)
 	other := n.call(t, forVerbs)
 	for c, number := range map[rdma.ClientID]int{2: 9, 4: 10} {
-		if h, _, err := say(other, frame(kindListen, listenOpen, 1, n.rightsOf(c).listen(number, 4, 64, 0))); err != nil || h.status != statusOK {
+		if h, _, err := say(other, frame(kindListen, listenOpen, 1,
+			n.rightsOf(c).listen(number, 4, 64, 0))); err != nil || h.status != statusOK {
 			t.Fatalf("mailbox %d: %+v, %v", number, h, err)
 		}
 	}
@@ -70,7 +72,8 @@ func TestListenAtNode(t *testing.T) {
 		want                      status
 	}{
 		"all right, and of an epoch that is over": {good, 8, 4, 64, 0, statusOK},
-		"its own":                    {good, rdma.OwnBoxes + 1, rdma.MaxSlots, rdma.MaxMessage, rdma.MaxSlots, statusOK},
+		"its own": {good, rdma.OwnBoxes + 1, rdma.MaxSlots, rdma.MaxMessage,
+			rdma.MaxSlots, statusOK},
 		"another's own":              {good, rdma.OwnBoxes + 2, 4, 64, 0, statusAccess},
 		"no number":                  {good, 0, 4, 64, 0, statusAccess},
 		"a number beyond":            {good, rdma.MaxBox + 1, 4, 64, 0, statusAccess},
@@ -94,10 +97,12 @@ func TestListenAtNode(t *testing.T) {
 			if c.want != statusOK {
 				return
 			}
-			if h, _, err = say(conn, frame(kindListen, listenOpen, 2, c.r.listen(20, 4, 64, 0))); err != nil || h.status != statusExists {
+			if h, _, err = say(conn, frame(kindListen, listenOpen, 2, c.r.listen(20, 4, 64, 0))); err != nil ||
+				h.status != statusExists {
 				t.Errorf("a second one: %+v, %v", h, err)
 			}
-			if h, _, err = say(conn, frame(kindListen, listenClose, 3, c.r.append(nil))); err != nil || h.status != statusOK {
+			if h, _, err = say(conn, frame(kindListen, listenClose, 3, c.r.append(nil))); err != nil ||
+				h.status != statusOK {
 				t.Errorf("close it: %+v, %v", h, err)
 			}
 			if n.boxAt(c.number) {
@@ -122,7 +127,8 @@ func TestSendAtNode(t *testing.T) {
 	const size = 32 << 10 // of the pool; the node has more
 	to, from := n.call(t, forVerbs), n.call(t, forVerbs)
 	me, you := n.rightsOf(1), n.rightsOf(2)
-	if h, _, err := say(to, frame(kindListen, listenOpen, 1, you.listen(9, 3, 64, 1))); err != nil || h.status != statusOK {
+	if h, _, err := say(to, frame(kindListen, listenOpen, 1, you.listen(9, 3, 64, 1))); err != nil ||
+		h.status != statusOK {
 		t.Fatalf("%+v, %v", h, err)
 	}
 	send := func(want status, body []byte) {
@@ -156,11 +162,14 @@ func TestSendAtNode(t *testing.T) {
 	you.released = 4
 	say(to, frame(kindVerbs, 1, 1, you.faa(16))) // as with any verb
 	text := "a text in the node's memory"
-	outcome(t, from, frame(kindVerbs, 1, 1, appendVerb(me.append(nil), &rdma.Op{Verb: rdma.Write, Buf: []byte(text)}, 99, 0, len(text))))
-	send(statusOK, me.sends(9, 5, "> ", rdma.Span{Addr: rdma.At(0, 101), Len: 4}, rdma.Span{Addr: rdma.At(0, 99), Len: 2}))
+	outcome(t, from, frame(kindVerbs, 1, 1, appendVerb(me.append(nil), &rdma.Op{Verb: rdma.Write, Buf: []byte(text)},
+		99, 0, len(text))))
+	send(statusOK, me.sends(9, 5, "> ", rdma.Span{Addr: rdma.At(0, 101), Len: 4},
+		rdma.Span{Addr: rdma.At(0, 99), Len: 2}))
 	expect("> texta ")
 	outsider := n.rightsOf(4)
-	for _, s := range []rdma.Span{{Addr: rdma.At(0, size-3), Len: 4}, {Addr: rdma.At(0, 1<<47), Len: 8}, {Len: 1 << 62}} {
+	for _, s := range []rdma.Span{{Addr: rdma.At(0, size-3), Len: 4}, {Addr: rdma.At(0, 1<<47), Len: 8},
+		{Len: 1 << 62}} {
 		send(statusAccess, outsider.sends(9, 5, "", s))
 		outsider.client++ // that one is stopped
 	}
@@ -171,7 +180,8 @@ func TestSendAtNode(t *testing.T) {
 	}
 	send(statusNoBox, me.sends(9, 5, "fenced off"))
 	other := n.rightsOf(3)
-	if h, _, err := say(to, frame(kindListen, listenOpen, 1, other.listen(9, 3, 64, 0))); err != nil || h.status != statusOK {
+	if h, _, err := say(to, frame(kindListen, listenOpen, 1, other.listen(9, 3, 64, 0))); err != nil ||
+		h.status != statusOK {
 		t.Fatalf("the number of one that was fenced off: %+v, %v", h, err)
 	}
 	send(statusOK, me.sends(9, 5, "another worker"))
@@ -231,7 +241,8 @@ func TestSlowReceiver(t *testing.T) {
 func TestMailAwaitsLease(t *testing.T) {
 	n := newRawNode(t, Config{})
 	to := n.call(t, forVerbs)
-	if h, _, err := say(to, frame(kindListen, listenOpen, 1, n.rightsOf(2).listen(9, 3, 64, 0))); err != nil || h.status != statusOK {
+	if h, _, err := say(to, frame(kindListen, listenOpen, 1, n.rightsOf(2).listen(9, 3, 64, 0))); err != nil ||
+		h.status != statusOK {
 		t.Fatalf("%+v, %v", h, err)
 	}
 	p := n.pool.Load()

@@ -33,8 +33,11 @@ func TestProcesses(t *testing.T) {
 			p.End(t)
 		}
 	}
-	own := map[string]bool{ // in need of the suite's handler, which these nodes do not have, or of allocations in this process
-		"Calls": true, "CallsAreAtomic": true, "Allocations": true, "NoHandler": true, "Revoke": true, "Fence": true, "LostMaster": true,
+	// in need of the suite's handler, which these nodes do not have, or of allocations in this
+	// process
+	own := map[string]bool{
+		"Calls": true, "CallsAreAtomic": true, "Allocations": true, "NoHandler": true, "Revoke": true,
+		"Fence": true, "LostMaster": true,
 	}
 	few := map[string]bool{"Processes": true, "NodeDeath": true, "Expel": true, "Access": true, "Views": true}
 	for _, c := range rdmatest.Cases() {

@@ -187,7 +187,8 @@ func TestStrayAtNode(t *testing.T) {
 			if err != nil || h.status != statusOK || len(answer) != 3*resultBytes+8 {
 				t.Fatalf("%+v, %x, %v", h, answer, err)
 			}
-			if before, it, behind := answer[0], answer[16], answer[24]; status(before) != statusOK || status(it) != statusAccess ||
+			if before, it, behind := answer[0], answer[16], answer[24]; status(before) != statusOK ||
+				status(it) != statusAccess ||
 				status(behind) != statusAccess {
 				t.Errorf("statuses before it, its own, behind it: %d, %d, %d", before, it, behind)
 			}
@@ -232,24 +233,26 @@ func TestBreaches(t *testing.T) {
 		purpose purpose
 		frame   []byte
 	}{
-		"a frame of 4 GB":                     {forVerbs, huge},
-		"a frame of 3 bytes":                  {forVerbs, odd},
-		"a header with something behind it":   {forVerbs, rest},
-		"a ping with a body":                  {forVerbs, frame(kindPing, 0, 1, make([]byte, 8))},
-		"kind 0":                              {forVerbs, frame(0, 0, 1, nil)},
-		"kind 6":                              {forVerbs, frame(6, 0, 1, nil)},
-		"a hello":                             {forVerbs, frame(kindHello, 0, 1, nil)},
-		"no verbs":                            {forVerbs, frame(kindVerbs, 0, 1, r.append(nil))},
-		"no rights":                           {forVerbs, frame(kindVerbs, 1, 1, make([]byte, 24))},
-		"fewer verbs than it says":            {forVerbs, frame(kindVerbs, 2, 1, r.faa(8))},
-		"more verbs than it says":             {forVerbs, frame(kindVerbs, 1, 1, append(r.faa(8), r.faa(8)[rightsBytes:]...))},
-		"65535 verbs":                         {forVerbs, frame(kindVerbs, 65535, 1, r.faa(8))},
-		"a READ that is too long":             {forVerbs, frame(kindVerbs, 1, 1, long)},
-		"READs that are too long together":    {forVerbs, frame(kindVerbs, 5, 1, reads)},
-		"a WRITE with less data":              {forVerbs, frame(kindVerbs, 1, 1, write[:len(write)-8])},
-		"verb 9":                              {forVerbs, frame(kindVerbs, 1, 1, verb9)},
-		"an atomic of 4 bytes":                {forVerbs, frame(kindVerbs, 1, 1, narrow)},
-		"an APPEND with less data":            {forVerbs, frame(kindVerbs, 1, 1, r.appends(9, strings.Repeat("-", 64))[:len(write)-8])},
+		"a frame of 4 GB":                   {forVerbs, huge},
+		"a frame of 3 bytes":                {forVerbs, odd},
+		"a header with something behind it": {forVerbs, rest},
+		"a ping with a body":                {forVerbs, frame(kindPing, 0, 1, make([]byte, 8))},
+		"kind 0":                            {forVerbs, frame(0, 0, 1, nil)},
+		"kind 6":                            {forVerbs, frame(6, 0, 1, nil)},
+		"a hello":                           {forVerbs, frame(kindHello, 0, 1, nil)},
+		"no verbs":                          {forVerbs, frame(kindVerbs, 0, 1, r.append(nil))},
+		"no rights":                         {forVerbs, frame(kindVerbs, 1, 1, make([]byte, 24))},
+		"fewer verbs than it says":          {forVerbs, frame(kindVerbs, 2, 1, r.faa(8))},
+		"more verbs than it says": {forVerbs,
+			frame(kindVerbs, 1, 1, append(r.faa(8), r.faa(8)[rightsBytes:]...))},
+		"65535 verbs":                      {forVerbs, frame(kindVerbs, 65535, 1, r.faa(8))},
+		"a READ that is too long":          {forVerbs, frame(kindVerbs, 1, 1, long)},
+		"READs that are too long together": {forVerbs, frame(kindVerbs, 5, 1, reads)},
+		"a WRITE with less data":           {forVerbs, frame(kindVerbs, 1, 1, write[:len(write)-8])},
+		"verb 9":                           {forVerbs, frame(kindVerbs, 1, 1, verb9)},
+		"an atomic of 4 bytes":             {forVerbs, frame(kindVerbs, 1, 1, narrow)},
+		"an APPEND with less data": {forVerbs,
+			frame(kindVerbs, 1, 1, r.appends(9, strings.Repeat("-", 64))[:len(write)-8])},
 		"a ring frame without a number":       {forVerbs, frame(kindRing, ringCount, 1, r.append(nil))},
 		"with buffers that it has no use for": {forVerbs, frame(kindRing, ringCount, 1, r.ring(9, 1, rdma.Span{}))},
 		"with fewer buffers than it says":     {forVerbs, frame(kindRing, ringPost, 1, r.ring(9, 2, rdma.Span{}))},
@@ -261,7 +264,8 @@ func TestBreaches(t *testing.T) {
 		"control over verbs":                  {forVerbs, frame(kindControl, 0, 1, []byte(`{"do":"inspect"}`))},
 		"verbs over control":                  {forControl, frame(kindVerbs, 1, 1, r.faa(8))},
 		"no JSON":                             {forControl, frame(kindControl, 0, 1, []byte(`{"do":"inspect"`+" "))},
-		"a message that is too long":          {forControl, frame(kindControl, 0, 1, []byte(strings.Repeat(" ", maxControl+8)))},
+		"a message that is too long": {forControl,
+			frame(kindControl, 0, 1, []byte(strings.Repeat(" ", maxControl+8)))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := n.Stats().Breaches
@@ -292,10 +296,12 @@ func TestConnectionsAreBounded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), rawPatience)
 	defer cancel()
 	h := hello{Purpose: forVerbs, Process: newID(), Pool: n.fabric.record.ID}
-	if _, _, err := dial(ctx, n.Addr(), Security{}, h); !errors.Is(err, ErrConnections) || errors.Is(err, rdma.ErrFull) {
+	if _, _, err := dial(ctx, n.Addr(), Security{}, h); !errors.Is(err, ErrConnections) ||
+		errors.Is(err, rdma.ErrFull) {
 		t.Errorf("one connection too many: %v", err)
 	}
-	if _, _, err := dial(ctx, n.Addr(), Security{}, hello{Purpose: forVerbs, Process: strings.Repeat("x", 65)}); err == nil {
+	if _, _, err := dial(ctx, n.Addr(), Security{},
+		hello{Purpose: forVerbs, Process: strings.Repeat("x", 65)}); err == nil {
 		t.Errorf("a process with a long name: %v", err)
 	}
 	c, _, err := dial(ctx, n.Addr(), Security{}, hello{Purpose: forPeer, Process: "peer", Pool: n.fabric.record.ID})

@@ -27,8 +27,8 @@ type stream struct {
 	reader chan struct{} // full while a goroutine reads, which then owns in, have and deadline
 	in     []byte
 	have   int
-	// deadline is when the connection's own is, on wall.Now; 0: it has none. It is left as it is while
-	// it comes too early: then the reader sets another one and reads on.
+	// deadline is when the connection's own is, on wall.Now; 0: it has none. It is left as it is
+	// while it comes too early: then the reader sets another one and reads on.
 	deadline time.Duration
 
 	mu      sync.Mutex
@@ -38,7 +38,8 @@ type stream struct {
 }
 
 func newStream(nc net.Conn) *stream {
-	return &stream{nc: nc, spin: newSpinner(nc), over: make(chan struct{}), reader: make(chan struct{}, 1), in: make([]byte, inBytes), kick: make(chan struct{}, 1)}
+	return &stream{nc: nc, spin: newSpinner(nc), over: make(chan struct{}), reader: make(chan struct{}, 1),
+		in: make([]byte, inBytes), kick: make(chan struct{}, 1)}
 }
 
 // take makes the caller the reader, unless there is one, and reports whether it did.
@@ -133,7 +134,9 @@ func (l *link) await(e *Endpoint, until time.Duration) {
 	s := l.stream.Load()
 	if s == nil || l.beside != nil || !s.take() {
 		if s == nil || l.beside != nil {
-			e.park(until) // what was in flight is lost, and word of that is on its way; or answers come without being read
+			// what was in flight is lost, and word of that is on its way; or answers come without
+			// being read
+			e.park(until)
 			return
 		}
 		s.mu.Lock()

@@ -106,7 +106,8 @@ func (n *Node) remembers(r *Record) error {
 	const note = 96 // of a number, at most
 	need := 2*board.LimitsFor(r.Nodes, r.Clients).Bytes + note*(r.Clients+len(r.Addresses)) + 64<<10
 	if room := n.cfg.Region.Table().Room(); uint64(need) > room {
-		return fmt.Errorf("the node's persistent memory has a table of %d bytes, and %d clients need %d: %w", room, r.Clients, need, rdma.ErrFull)
+		return fmt.Errorf("the node's persistent memory has a table of %d bytes, and %d clients need %d: %w", room,
+			r.Clients, need, rdma.ErrFull)
 	}
 	return nil
 }
@@ -172,7 +173,8 @@ func (n *Node) recall() error {
 	n.pool.Store(p)
 	_, was, _ := net.SplitHostPort(r.Addresses[r.Index])
 	if _, is, _ := net.SplitHostPort(n.Addr()); is != was {
-		n.log.Warn("listens at another port than its pool knows", "pool", r.ID, "address", r.Addresses[r.Index], "listens at", n.Addr())
+		n.log.Warn("listens at another port than its pool knows", "pool", r.ID, "address",
+			r.Addresses[r.Index], "listens at", n.Addr())
 	}
 	n.log.Info("is back in its pool", "pool", r.ID, "index", r.Index, "epoch", p.fence.Load())
 	p.keepLease()

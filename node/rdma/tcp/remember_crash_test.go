@@ -131,7 +131,8 @@ func (c *crashing) look(crashed []byte) {
 		t.Errorf("version %d of the configuration is left of %d", is.Version, c.config.Load())
 	}
 	if err != nil || state.Epoch < c.epoch.Load() || fence < c.fenced.Load() {
-		t.Errorf("epoch %d and fence %d are left of %d and %d: %v", state.Epoch, fence, c.epoch.Load(), c.fenced.Load(), err)
+		t.Errorf("epoch %d and fence %d are left of %d and %d: %v", state.Epoch, fence,
+			c.epoch.Load(), c.fenced.Load(), err)
 	}
 	if len(c.images) < 200 {
 		c.images = append(c.images, crashed)
@@ -202,7 +203,8 @@ func TestNoAnswerBeforeSync(t *testing.T) {
 	d := newDisk(t, c.o, nil)
 	n := c.listen(d)
 	d.before = c.look
-	f, err := tcp.Create(tcp.Options{Addresses: []string{n.Addr()}}, tcp.Geometry{Nodes: 1, Memory: 8 << 10, Clients: 2}, nil)
+	f, err := tcp.Create(tcp.Options{Addresses: []string{n.Addr()}},
+		tcp.Geometry{Nodes: 1, Memory: 8 << 10, Clients: 2}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +227,8 @@ func TestNoAnswerBeforeSync(t *testing.T) {
 		lives++
 		if is := again.Info(); is.Pool != nil {
 			back++
-			if is.Pool.ID != info.Pool.ID || is.Incarnation != info.Incarnation || !is.Sealed || is.Lease != rdma.Forever {
+			if is.Pool.ID != info.Pool.ID || is.Incarnation != info.Incarnation || !is.Sealed ||
+				is.Lease != rdma.Forever {
 				t.Errorf("a node came back as %+v, was %+v", is, info)
 			}
 		}

@@ -149,8 +149,8 @@ func TestRememberAll(t *testing.T) {
 		}
 		c, err := f.Config()
 		if err != nil || !bytes.Equal(c.Data, configured(round, 0)) && !bytes.Equal(c.Data, configured(round, 1)) {
-			t.Fatalf("round %d: configuration %d of %d bytes, %v, is neither the one that was answered nor the next", round,
-				c.Version, len(c.Data), err)
+			t.Fatalf("round %d: configuration %d of %d bytes, %v, is neither the one that was answered nor the next",
+				round, c.Version, len(c.Data), err)
 		}
 		check, err := f.Open("check")
 		if err != nil {

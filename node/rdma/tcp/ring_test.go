@@ -140,7 +140,8 @@ func TestRingRefused(t *testing.T) {
 	if err := appendTo(peek, ring.Addr(), "anonymous"); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("append without an identity: %v", err)
 	}
-	if _, err := Create(Options{Addresses: f.record.Addresses, MTU: 100}, Geometry{2, 4096, 1, 0}, nil); !errors.Is(err, rdma.ErrAccess) {
+	if _, err := Create(Options{Addresses: f.record.Addresses, MTU: 100}, Geometry{2, 4096, 1, 0},
+		nil); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("a pool with blocks of 100 bytes: %v", err)
 	}
 }

@@ -85,7 +85,8 @@ func TestReconnectDrains(t *testing.T) {
 		let <- err
 	}()
 	for by := time.Now().Add(100 * time.Millisecond); time.Now().Before(by); { // the second one waits
-		if st := outcome(t, n.call(t, forVerbs), frame(kindVerbs, 1, 1, n.rightsOf(2).faa(8))); st != statusOK || h.over.Load() {
+		if st := outcome(t, n.call(t, forVerbs), frame(kindVerbs, 1, 1, n.rightsOf(2).faa(8))); st != statusOK ||
+			h.over.Load() {
 			t.Errorf("another process is not served meanwhile: status %d", st)
 		}
 	}
@@ -104,7 +105,8 @@ func TestIdentityIsGivenBack(t *testing.T) {
 	}
 	defer n.Close()
 	s := &moody{Store: board.Memory()}
-	f, err := Create(Options{Addresses: []string{n.Addr()}, Board: s, BoardName: "of this test"}, Geometry{1, 4096, 2, 0}, nil)
+	f, err := Create(Options{Addresses: []string{n.Addr()}, Board: s, BoardName: "of this test"},
+		Geometry{1, 4096, 2, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +223,8 @@ func TestNodeProves(t *testing.T) {
 					writeMessage(theirs, kindHello, statusOK, welcome{Key: 1, Proof: proof(&h)})
 				}
 			}()
-			if w, err := greet(ours, Security{Token: []byte("a token of twenty bytes")}, hello{}); !errors.Is(err, ErrToken) {
+			if w, err := greet(ours, Security{Token: []byte("a token of twenty bytes")}, hello{}); !errors.Is(err,
+				ErrToken) {
 				t.Errorf("a node that does not know the token is believed: %+v, %v", w, err)
 			}
 		})
@@ -276,7 +279,8 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 	}
 	defer n.Close()
 	const lease = 10 * time.Second
-	r := Record{ID: fuzzPool, Nodes: 2, Addresses: []string{n.Addr(), l.Addr().String()}, Memory: 4096, Clients: 1, Lease: lease}
+	r := Record{ID: fuzzPool, Nodes: 2, Addresses: []string{n.Addr(), l.Addr().String()}, Memory: 4096,
+		Clients: 1, Lease: lease}
 	if err := n.adopt(&conn{}, &r); err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +289,8 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if h, _, answer, err := greeted(c, Security{}); err != nil || h.Purpose != forPeer || answer(welcome{}, statusOK) != nil {
+	if h, _, answer, err := greeted(c, Security{}); err != nil || h.Purpose != forPeer ||
+		answer(welcome{}, statusOK) != nil {
 		t.Fatalf("%+v, %v", h, err)
 	}
 	var m message

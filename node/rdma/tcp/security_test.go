@@ -49,7 +49,8 @@ func guarded(t testing.TB, n int, s tcp.Security) (nodes []*tcp.Node, addrs []st
 	log = new(journal)
 	for range n {
 		node, err := tcp.Listen(tcp.Config{
-			Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall, Security: s, Log: slog.New(slog.NewTextHandler(log, nil)),
+			Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall, Security: s,
+			Log: slog.New(slog.NewTextHandler(log, nil)),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -70,14 +71,16 @@ func TestTokens(t *testing.T) {
 	almost[len(almost)-1] ^= 1
 	refused := uint64(0)
 	for name, s := range map[string]tcp.Security{
-		"no token": {}, "an empty one": {Token: []byte{}}, "one that differs in a bit": {Token: almost}, "a shorter one": {Token: token[:31]},
-		"a longer one": {Token: append(bytes.Clone(token), 'x')}, "the read token as the other": {Token: []byte("another one, with which one read")},
+		"no token": {}, "an empty one": {Token: []byte{}}, "one that differs in a bit": {Token: almost},
+		"a shorter one": {Token: token[:31]}, "a longer one": {Token: append(bytes.Clone(token), 'x')},
+		"the read token as the other": {Token: []byte("another one, with which one read")},
 	} {
 		_, err := tcp.Open(tcp.Options{Addresses: addrs, Security: s})
 		if !errors.Is(err, tcp.ErrToken) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := tcp.Create(tcp.Options{Addresses: addrs, Security: s}, geometry(3), nil); !errors.Is(err, tcp.ErrToken) {
+		if _, err := tcp.Create(tcp.Options{Addresses: addrs, Security: s}, geometry(3),
+			nil); !errors.Is(err, tcp.ErrToken) {
 			t.Errorf("%s: a pool was made: %v", name, err)
 		}
 		if err := tcp.Remove(tcp.Options{Addresses: addrs, Security: s}, true); !errors.Is(err, tcp.ErrToken) {
@@ -127,13 +130,15 @@ func TestTokenIsNotSent(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	infos, errs := tcp.Inspect(ctx, tcp.Options{Addresses: []string{l.Addr().String()}, Security: tcp.Security{Token: token}})
+	infos, errs := tcp.Inspect(ctx, tcp.Options{Addresses: []string{l.Addr().String()},
+		Security: tcp.Security{Token: token}})
 	l.Close()
 	group.Wait()
 	if errs[0] != nil || infos[0].Memory != 1<<20 {
 		t.Fatalf("%+v, %v", infos, errs)
 	}
-	if said.count("hello") == 0 && said.count("purpose") == 0 || said.count(string(token)) > 0 || said.count(string(token[:8])) > 0 {
+	if said.count("hello") == 0 && said.count("purpose") == 0 || said.count(string(token)) > 0 ||
+		said.count(string(token[:8])) > 0 {
 		t.Errorf("the token was sent in clear: %q", said.text.String())
 	}
 }
@@ -149,7 +154,8 @@ func TestListenWithoutToken(t *testing.T) {
 			n.Close()
 		}
 	}
-	n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Security: tcp.Security{ReadToken: readToken}})
+	n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
+		Security: tcp.Security{ReadToken: readToken}})
 	if !errors.Is(err, tcp.ErrOpen) {
 		t.Errorf("a read token, and none to write: whoever has none may write: %v", err)
 	}
@@ -242,9 +248,11 @@ func (a *authority) sign(t testing.TB, until time.Time, isCA bool) tls.Certifica
 		t.Fatal(err)
 	}
 	c := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: "farkv test"}, NotBefore: until.Add(-48 * time.Hour), NotAfter: until,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IsCA: isCA, BasicConstraintsValid: true,
+		SerialNumber: serial, Subject: pkix.Name{CommonName: "farkv test"}, NotBefore: until.Add(-48 * time.Hour),
+		NotAfter: until, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IsCA: isCA,
+		BasicConstraintsValid: true,
 	}
 	parent, signer := a.cert, a.key
 	if parent == nil {
@@ -267,7 +275,8 @@ func TestTLS(t *testing.T) {
 	ours, others := newAuthority(t), newAuthority(t)
 	own := ours.sign(t, time.Now().Add(time.Hour), false)
 	client := func(roots *authority, certs ...tls.Certificate) tcp.Security {
-		return tcp.Security{Token: token, TLS: &tls.Config{RootCAs: roots.pool, Certificates: certs, MinVersion: tls.VersionTLS13}}
+		return tcp.Security{Token: token, TLS: &tls.Config{RootCAs: roots.pool, Certificates: certs,
+			MinVersion: tls.VersionTLS13}}
 	}
 	oneWay := &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: ours.pool, MinVersion: tls.VersionTLS13}
 	mutual := oneWay.Clone()
@@ -283,7 +292,8 @@ func TestTLS(t *testing.T) {
 		{"TLS", oneWay, client(ours), ""},
 		{"mutual TLS", mutual, client(ours, own), ""},
 		{"no certificate of the client", mutual, client(ours), "certificate required"},
-		{"a client's certificate of others", mutual, client(ours, others.sign(t, time.Now().Add(time.Hour), false)), "certificate"},
+		{"a client's certificate of others", mutual, client(ours, others.sign(t, time.Now().Add(time.Hour), false)),
+			"certificate"},
 		{"a client's certificate that expired", mutual, client(ours, expired.Certificates[0]), "certificate"},
 		{"a node's certificate of others", oneWay, client(others), "unknown authority"},
 		{"a node's certificate that expired", expired, client(ours), "expired"},
@@ -294,7 +304,8 @@ func TestTLS(t *testing.T) {
 			nodes, addrs, log := guarded(t, 3, tcp.Security{Token: token, TLS: c.node})
 			f, err := tcp.Create(tcp.Options{Addresses: addrs, Security: c.client}, geometry(3), nil)
 			if c.want != "" {
-				if !errors.Is(err, tcp.ErrTLS) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				if !errors.Is(err, tcp.ErrTLS) || !strings.Contains(err.Error(), c.want) ||
+					strings.Contains(err.Error(), "\n") {
 					t.Errorf("error is %v, want ErrTLS and %q in one line", err, c.want)
 				}
 				for range 3 {
@@ -309,7 +320,9 @@ func TestTLS(t *testing.T) {
 				})
 				reason := "reason=auth"
 				if c.node == nil {
-					reason = "reason=rules" // and perhaps reason=silent, of a client that gave up before it had said anything
+					// and perhaps reason=silent, of a client that gave up before it had said
+					// anything
+					reason = "reason=rules"
 				}
 				if n := log.count(reason); n != 3 {
 					t.Errorf("three nodes logged %d refusals with %s, want once each", n, reason)
@@ -334,14 +347,18 @@ func TestTLS(t *testing.T) {
 // standing still without a word.
 func TestPeersThatDoNotTrust(t *testing.T) {
 	a := newAuthority(t)
-	node := &tls.Config{Certificates: []tls.Certificate{a.sign(t, time.Now().Add(time.Hour), false)}, MinVersion: tls.VersionTLS13}
+	node := &tls.Config{Certificates: []tls.Certificate{a.sign(t, time.Now().Add(time.Hour), false)},
+		MinVersion: tls.VersionTLS13}
 	_, addrs, log := guarded(t, 3, tcp.Security{Token: token, TLS: node})
 	f := created(t, tcp.Options{
-		Addresses: addrs, Security: tcp.Security{Token: token, TLS: &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS13}},
-		Lease: 50 * time.Millisecond,
+		Addresses: addrs,
+		Security:  tcp.Security{Token: token, TLS: &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS13}},
+		Lease:     50 * time.Millisecond,
 	}, geometry(3))
 	_ = f
-	eventually(t, "each node says that two peers grant nothing", func() bool { return log.count("a peer grants no leases") == 6 })
+	eventually(t, "each node says that two peers grant nothing", func() bool {
+		return log.count("a peer grants no leases") == 6
+	})
 	time.Sleep(100 * time.Millisecond)
 	if n := log.count("a peer grants no leases"); n != 6 {
 		t.Errorf("logged %d times", n)

@@ -35,7 +35,8 @@ func TestSilentConnections(t *testing.T) {
 	}
 	t.Logf("%d connections", silent)
 	var log journal
-	node, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	node, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,9 @@ func TestSilentConnections(t *testing.T) {
 		}
 		all = append(all, c)
 	}
-	eventually(t, "all but a few are refused", func() bool { return node.Stats().Refused >= uint64(silent-node.MostGreeting()) })
+	eventually(t, "all but a few are refused", func() bool {
+		return node.Stats().Refused >= uint64(silent-node.MostGreeting())
+	})
 	another, err := tcp.Open(o)
 	if err != nil {
 		t.Errorf("one that has something to say is not let in: %v", err)

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// spinFor is for how long a goroutine that waits for a message looks for it before it sleeps: some
-	// round trips between processes of one machine. To sleep and be woken costs each of the two ends
-	// as much as the rest of a small verb.
+	// spinFor is for how long a goroutine that waits for a message looks for it before it sleeps:
+	// some round trips between processes of one machine. To sleep and be woken costs each of the
+	// two ends as much as the rest of a small verb.
 	spinFor = 80 * time.Microsecond
-	// glance is what a look takes at most, unless another thread is given the processor. The spinner
-	// then stops, so that a thread that needs the processor gets it.
+	// glance is what a look takes at most, unless another thread is given the processor. The
+	// spinner then stops, so that a thread that needs the processor gets it.
 	glance = 10 * time.Microsecond
 	// mostSpared bounds how many messages are waited for asleep before it is tried again.
 	mostSpared = 1 << 12

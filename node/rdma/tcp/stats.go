@@ -34,7 +34,8 @@ type NodeStats struct {
 	RefusedVersion uint64 `json:"refused_version"`
 	AuthFailures   uint64 `json:"auth_failures"` // connections with a wrong token, or where TLS did not come about
 	Slow           uint64 `json:"slow"`          // connections that were ended because they did not take their answers
-	Breaches       uint64 `json:"breaches"`      // connections that were ended because they did not keep to the protocol
+	// connections that were ended because they did not keep to the protocol
+	Breaches uint64 `json:"breaches"`
 	// CPUSeconds is the processor time that the node's process has used, in user and kernel mode.
 	CPUSeconds float64 `json:"cpu_seconds"`
 }
@@ -103,12 +104,13 @@ func (c *counters) add(t *tally) {
 
 func (c *counters) snapshot(conns int) NodeStats {
 	s := NodeStats{
-		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(), Sends: c.sends.Load(),
-		BytesRead: c.read.Load(), BytesWrote: c.wrote.Load(), Frames: c.frames.Load(), Flushes: c.flushes.Load(),
-		Access: c.access.Load(), Revoked: c.revoked.Load(), Stale: c.stale.Load(), Failed: c.other.Load(),
-		Connections: conns, Breaches: c.breaches.Load(), CPUSeconds: wall.CPU().Seconds(),
+		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(),
+		Sends: c.sends.Load(), BytesRead: c.read.Load(), BytesWrote: c.wrote.Load(), Frames: c.frames.Load(),
+		Flushes: c.flushes.Load(), Access: c.access.Load(), Revoked: c.revoked.Load(), Stale: c.stale.Load(),
+		Failed: c.other.Load(), Connections: conns, Breaches: c.breaches.Load(), CPUSeconds: wall.CPU().Seconds(),
 		RefusedRoom: c.refused[refusedRoom].Load(), RefusedSilent: c.refused[refusedSilent].Load(),
-		RefusedVersion: c.refused[refusedVersion].Load(), AuthFailures: c.refused[refusedAuth].Load(), Slow: c.slow.Load(),
+		RefusedVersion: c.refused[refusedVersion].Load(), AuthFailures: c.refused[refusedAuth].Load(),
+		Slow: c.slow.Load(),
 	}
 	s.Refused = s.RefusedRoom + s.RefusedSilent + s.RefusedVersion + c.refused[refusedRules].Load()
 	return s

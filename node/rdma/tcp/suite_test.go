@@ -19,7 +19,8 @@ import (
 func TestMain(m *testing.M) {
 	child.Main(childMain)
 	flag.Parse()
-	if flag.Lookup("test.fuzz").Value.String() == "" && flag.Lookup("test.parallel").Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
+	if flag.Lookup("test.fuzz").Value.String() == "" &&
+		flag.Lookup("test.parallel").Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
 		flag.Set("test.parallel", "16") // they wait for connections more than they work
 	}
 	goleak.VerifyTestMain(m)
@@ -99,7 +100,8 @@ func harness() rdmatest.Harness {
 			return newPool(t, nodes, memory, h)
 		},
 		Parallel: rdmatest.Goroutines,
-		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint),
+			clients ...func(rdma.Endpoint)) {
 			var group sync.WaitGroup
 			group.Go(func() { rdmatest.Goroutines(t, besideOf(t, f.(*pool).nodes[node]), server) })
 			rdmatest.Goroutines(t, f, clients...)

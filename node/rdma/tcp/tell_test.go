@@ -36,8 +36,8 @@ func TestTell(t *testing.T) {
 		off    uint64
 		access bool
 	}{
-		{"the store's memory", f, own, false}, {"telemetry", f, behind, true}, {"the end of telemetry", f, behind + 4096, false},
-		{"telemetry with the token of readers", r, behind, false},
+		{"the store's memory", f, own, false}, {"telemetry", f, behind, true},
+		{"the end of telemetry", f, behind + 4096, false}, {"telemetry with the token of readers", r, behind, false},
 	} {
 		for verb, add := range map[string]func(b *rdma.Batch) *rdma.Op{
 			"WRITE": func(b *rdma.Batch) *rdma.Op { return b.Write(rdma.At(0, c.off), b.Alloc(8)) },

@@ -128,11 +128,13 @@ func TestFullNode(t *testing.T) {
 	for what, err := range map[string]error{
 		"a verb": func() error { _, err := add(ep, 2, 0); return err }(), "a call": ep.Call(2, &rdma.Request{}, limit),
 	} {
-		if !errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrFull) || !strings.Contains(err.Error(), "2 connections") {
+		if !errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrFull) ||
+			!strings.Contains(err.Error(), "2 connections") {
 			t.Errorf("%s of a node that is full: %v", what, err)
 		}
 	}
-	if _, err := tcp.Open(tcp.Options{Addresses: addrs[2:]}); !errors.Is(err, tcp.ErrConnections) || errors.Is(err, rdma.ErrFull) {
+	if _, err := tcp.Open(tcp.Options{Addresses: addrs[2:]}); !errors.Is(err, tcp.ErrConnections) ||
+		errors.Is(err, rdma.ErrFull) {
 		t.Errorf("open a pool by a node that is full: %v", err)
 	}
 }

@@ -17,7 +17,8 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("%s speaks %s version %d, this %s %d: use the same farkv on both", e.Peer, e.What, e.Theirs, e.Self, e.Ours)
+	return fmt.Sprintf("%s speaks %s version %d, this %s %d: use the same farkv on both", e.Peer, e.What,
+		e.Theirs, e.Self, e.Ours)
 }
 
 // Unwrap makes it an ErrProtocol.

@@ -44,7 +44,8 @@ func TestVersions(t *testing.T) {
 			other := newGreeting()
 			other[at]++
 			line := func(peer, self string) string {
-				return fmt.Sprintf("%s speaks %s version %d, this %s %d: use the same farkv on both", peer, c.what, c.ours+1, self, c.ours)
+				return fmt.Sprintf("%s speaks %s version %d, this %s %d: use the same farkv on both", peer,
+					c.what, c.ours+1, self, c.ours)
 			}
 			callWith(t, &other, line)
 			answerWith(t, &other, line)

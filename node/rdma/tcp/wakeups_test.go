@@ -44,11 +44,12 @@ const unwatchedNodes = 3
 func newUnwatched(t *testing.T) *unwatched {
 	var addrs []string
 	for range unwatchedNodes {
-		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: func(_ rdma.Memory, r *rdma.Request) error {
-			r.Ret[0] = r.Arg[0] + 1
-			time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond) // others answer meanwhile
-			return nil
-		}})
+		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
+			Handler: func(_ rdma.Memory, r *rdma.Request) error {
+				r.Ret[0] = r.Arg[0] + 1
+				time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond) // others answer meanwhile
+				return nil
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +108,8 @@ func (u *unwatched) run(t *testing.T, workers, rounds int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &waiter{Endpoint: ep, t: t, rnd: rand.New(rand.NewPCG(1, uint64(i))), own: uint64(i) * 64, turns: make(chan []way)}
+		w := &waiter{Endpoint: ep, t: t, rnd: rand.New(rand.NewPCG(1, uint64(i))), own: uint64(i) * 64,
+			turns: make(chan []way)}
 		all = append(all, w)
 		go func() {
 			for ways := range w.turns {

@@ -51,10 +51,12 @@ const (
 	resultBytes = 8
 	callBytes   = rightsBytes + 8 + 6*8
 
-	maxItems = 1024      // verbs of a frame
-	maxData  = 256 << 10 // bytes of data that a frame's verbs write, and as many that they read; longer verbs go in parts
-	maxBody  = rightsBytes + maxItems*(opBytes+32+8) + maxData
-	maxText  = 256 // bytes of an error's text
+	maxItems = 1024 // verbs of a frame
+	// bytes of data that a frame's verbs write, and as many that they read; longer verbs go in
+	// parts
+	maxData = 256 << 10
+	maxBody = rightsBytes + maxItems*(opBytes+32+8) + maxData
+	maxText = 256 // bytes of an error's text
 )
 
 type kind uint8
@@ -120,8 +122,8 @@ func statusOf(err error) status {
 		return statusOK
 	}
 	for _, s := range []status{
-		statusRevoked, statusAccess, statusStale, statusDown, statusFull, statusNotSupported, statusHeld, statusConnections,
-		statusNoBox, statusNoRing,
+		statusRevoked, statusAccess, statusStale, statusDown, statusFull, statusNotSupported,
+		statusHeld, statusConnections, statusNoBox, statusNoRing,
 	} {
 		if errors.Is(err, errorOf[s]) {
 			return s
@@ -168,8 +170,8 @@ type rights struct {
 	client rdma.ClientID
 	life   uint64
 	epoch  uint64
-	// released counts the buffers of the client's mailbox that it has given back since it opened that
-	// at the node.
+	// released counts the buffers of the client's mailbox that it has given back since it opened
+	// that at the node.
 	released uint32
 }
 
@@ -183,7 +185,8 @@ func (r *rights) append(p []byte) []byte {
 
 func parseRights(p []byte) rights {
 	le := binary.LittleEndian
-	return rights{le.Uint64(p), rdma.ClientID(le.Uint16(p[8:])), le.Uint64(p[16:]), le.Uint64(p[24:]), le.Uint32(p[12:])}
+	return rights{le.Uint64(p), rdma.ClientID(le.Uint16(p[8:])), le.Uint64(p[16:]),
+		le.Uint64(p[24:]), le.Uint32(p[12:])}
 }
 
 // request is one verb as it is on the wire. Its data points into the frame.

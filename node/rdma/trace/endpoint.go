@@ -155,7 +155,8 @@ func (e *endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 // Call logs a two-sided call.
 func (e *endpoint) Call(node int, q *rdma.Request, within time.Duration) error {
 	n := e.ring.add(Record{
-		At: e.Now(), Worker: e.name, Step: q.Step, Trip: e.Counters().Trips + 1, Proc: q.Proc, Addr: rdma.At(max(node, 0), 0),
+		At: e.Now(), Worker: e.name, Step: q.Step, Trip: e.Counters().Trips + 1, Proc: q.Proc,
+		Addr: rdma.At(max(node, 0), 0),
 	})
 	err := e.Endpoint.Call(node, q, within)
 	e.ring.change(n, func(r *Record) { r.Done, r.Waited, r.Err = true, true, err })

@@ -29,20 +29,24 @@ type Record struct {
 	Step   rdma.Step
 	Batch  uint64 // number among the worker's; 0: a call
 	Chain  int
-	Trip   uint64 // that it takes, by the worker's trip clock: behind a fence that stalls, one more than the batch's first
-	Waited bool   // the worker has waited for the batch, or the call; otherwise it was no trip of its
+	// that it takes, by the worker's trip clock: behind a fence that stalls, one more than the
+	// batch's first
+	Trip   uint64
+	Waited bool // the worker has waited for the batch, or the call; otherwise it was no trip of its
 
 	Verb          rdma.Verb // 0: a two-sided call
 	Proc          rdma.Proc
 	Addr          rdma.Addr
 	Len           int // bytes
 	Fence         bool
-	Expect, Value uint64       // of an atomic
-	Result        uint64       // the word before an atomic
-	After         uint64       // and behind it
-	Words         [kept]uint64 // what was read, written or sent, little-endian, from the beginning; without what a SEND gathers
-	Done          bool         // what it answered is known: Result, Words of a READ, Err
-	Err           error
+	Expect, Value uint64 // of an atomic
+	Result        uint64 // the word before an atomic
+	After         uint64 // and behind it
+	// what was read, written or sent, little-endian, from the beginning; without what a SEND
+	// gathers
+	Words [kept]uint64
+	Done  bool // what it answered is known: Result, Words of a READ, Err
+	Err   error
 }
 
 // Ring keeps the last records of any number of workers. It is safe for concurrent use.

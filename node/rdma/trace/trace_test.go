@@ -201,7 +201,8 @@ func TestSuite(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		},
-		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint),
+			clients ...func(rdma.Endpoint)) {
 			t.Helper()
 			s := f.(*sim.Sim)
 			s.GoAt(node, "server", func(ep rdma.Endpoint) { server(ring.Endpoint(ep, "server")) })
