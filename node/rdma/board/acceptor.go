@@ -9,26 +9,36 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Limits bound what an Acceptor keeps: a node must not allocate more than it was told to.
+// Limits bound what an Acceptor keeps, whatever it is asked: a node must not allocate more memory
+// than it was configured for.
 type Limits struct {
 	Keys  int // number of keys
 	Key   int // bytes of one key
 	Value int // bytes of one value
-	Bytes int // of all, see slotBytes
+	Bytes int // bytes of all slots, counted as slotBytes says
 }
 
 const (
-	slotBytes   = 2 << 10   // counted for a slot beside key and value: its ballots, its writers, its place in the map
-	nameBytes   = 64        // of a proposer or a writer, at most
-	pageBytes   = 256 << 10 // of entries in the answer to PeekAll, about
-	counterMost = 1 << 62   // of a ballot: no correct proposer comes near it, and above there must be room
+	// slotBytes is counted for each slot beside its key and value: for its ballots, its writers'
+	// names and its entry in the map.
+	slotBytes = 2 << 10
+	// nameBytes bounds the name of a proposer or a writer.
+	nameBytes = 64
+	// pageBytes is about how many bytes of entries an answer to PeekAll has: one entry more at
+	// most.
+	pageBytes = 256 << 10
+	// counterMost bounds a ballot's counter. No correct proposer comes near it. A wrong question
+	// with a greater one would leave no room for higher ballots.
+	counterMost = 1 << 62
 )
 
-// configBytes is the longest record of a configuration, which is base64 in JSON.
+// configBytes bounds the record of a configuration in bytes. The data is base64 in JSON: 4 bytes
+// for each 3.
 const configBytes = rdma.MaxConfig*4/3 + 1<<10
 
 // LimitsFor returns what the board of a pool needs: the view, the master, the store's
 // configuration, the clients, and some keys to spare for what a fabric notes of the pool itself.
+// Only one record may be as long as a configuration.
 func LimitsFor(nodes, clients int) Limits {
 	const few = 16           // keys beside the clients'
 	view := 4<<10 + 64*nodes // bytes of what they hold, but for the configuration
@@ -37,32 +47,40 @@ func LimitsFor(nodes, clients int) Limits {
 	return l
 }
 
-// Acceptor is a memory node's part in keeping registers. It only computes: the caller brings it
-// questions, one at a time, and takes its answers to the proposers that asked. It must not answer
-// again after it has lost what it had promised.
+// Acceptor is a memory node's part in keeping registers (CASPaxos, section 2.2). It only computes:
+// the caller brings it questions, one at a time, and carries its answers to the proposers that
+// asked. It must not answer any question after it has lost what it had promised.
 type Acceptor struct {
 	limits Limits
-	slots  map[string]*slot
-	bytes  int
+	// slots are the registers that a proposer has prepared or written, by key. None is removed.
+	slots map[string]*slot
+	// bytes is the size of all slots, at most limits.Bytes.
+	bytes int
 
-	life    string // differs from that of any other acceptor, its own earlier lives included
+	// life differs from that of any other acceptor, and of this node's earlier acceptors. So does
+	// each Mark.
+	life string
+	// accepts counts accepted states.
 	accepts uint64
 }
 
 // slot is one register as this acceptor knows it.
 type slot struct {
+	// promised is the highest ballot that was prepared or accepted. It is never below accepted.
 	promised Ballot
+	// accepted is the ballot of state; zero: nothing was accepted.
 	accepted Ballot
-	at       uint64 // Acceptor.accepts then
-	state    State
+	// at is the value of Acceptor.accepts when state was accepted; 0: in an earlier life.
+	at    uint64
+	state State
 }
 
-// NewAcceptor returns one that has promised nothing.
+// NewAcceptor returns an Acceptor that has promised nothing.
 func NewAcceptor(l Limits) *Acceptor {
 	return &Acceptor{limits: l, slots: map[string]*slot{}, life: rand.Text()}
 }
 
-// Answer answers any question, those of strangers too.
+// Answer answers any question. Questions come from the network: invalid ones are refused.
 func (a *Acceptor) Answer(q *Question) *Answer {
 	if q == nil {
 		return refuse(RefusedInvalid)
@@ -86,7 +104,8 @@ func (a *Acceptor) Answer(q *Question) *Answer {
 
 func refuse(r Refusal) *Answer { return &Answer{Refusal: r} }
 
-// slot returns the register of a key, made if there is room for another.
+// slot returns the register of a key. It makes one if there is none, and refuses if there is no
+// room for it or if the ballot is invalid.
 func (a *Acceptor) slot(key string, b Ballot) (*slot, Refusal) {
 	if b.Counter == 0 || b.Counter > counterMost || b.Proposer == "" || len(b.Proposer) > nameBytes {
 		return nil, RefusedInvalid
@@ -107,7 +126,8 @@ func (a *Acceptor) slot(key string, b Ballot) (*slot, Refusal) {
 	return s, ""
 }
 
-// Promise is what an acceptor must not forget of one register.
+// Promise is what an acceptor must not forget of one register. A node that keeps promises on
+// storage writes it before the answer leaves.
 type Promise struct {
 	Key      string `json:"key"`
 	Promised Ballot `json:"promised"`
@@ -115,8 +135,9 @@ type Promise struct {
 	State    State  `json:"state,omitzero"`
 }
 
-// Promise returns what was promised and accepted of a register; false: nothing was. An acceptor
-// that is to outlive its process keeps it before it answers a Prepare or an Accept.
+// Promise returns what was promised and accepted of a register. It reports false if nothing was. If
+// the acceptor is to survive its process, the caller stores the promise before it sends the answer
+// to a Prepare or an Accept: a crash between the two loses an answer, and no promise.
 func (a *Acceptor) Promise(key string) (Promise, bool) {
 	s := a.slots[key]
 	if s == nil {
@@ -125,14 +146,16 @@ func (a *Acceptor) Promise(key string) (Promise, bool) {
 	return Promise{key, s.promised, s.accepted, s.state}, true
 }
 
-// Restore has a new acceptor know a promise that it made in an earlier life.
+// Restore gives a new acceptor a promise that it made in an earlier life. All promises are restored
+// before the first question is answered.
 func (a *Acceptor) Restore(p Promise) {
 	a.slots[p.Key] = &slot{promised: p.Promised, accepted: p.Accepted, state: p.State}
 	a.bytes += slotBytes + len(p.Key) + len(p.State.Value)
 }
 
-// Prepare promises to accept nothing below b, and returns what was accepted last. It may be
-// repeated.
+// Prepare promises to accept nothing below b, and returns what was accepted last. It refuses if a
+// higher ballot was promised. The same question may come again: it has the same answer, unless a
+// higher ballot came between.
 func (a *Acceptor) Prepare(key string, b Ballot) *Answer {
 	s, refusal := a.slot(key, b)
 	if refusal != "" {
@@ -145,11 +168,14 @@ func (a *Acceptor) Prepare(key string, b Ballot) *Answer {
 	return s.answer()
 }
 
+// answer returns what was accepted last. Its value is shared with the slot.
 func (s *slot) answer() *Answer {
 	return &Answer{Entries: []Entry{{Ballot: s.accepted, State: s.state}}}
 }
 
-// Accept makes state the register's, unless a higher ballot was promised. It keeps state's value.
+// Accept makes state the register's, unless a higher ballot was promised or there is no room. The
+// acceptor owns state's value from then on. An accept is a promise of its ballot, too: Paxos relies
+// on it when the acceptor did not get the Prepare.
 func (a *Acceptor) Accept(key string, b Ballot, state State) *Answer {
 	long := func(name string) bool { return len(name) > nameBytes }
 	if len(state.Value) > a.limits.Value || len(state.Past) > mostPast || long(state.Writer) ||
@@ -173,7 +199,7 @@ func (a *Acceptor) Accept(key string, b Ballot, state State) *Answer {
 	return &Answer{}
 }
 
-// Peek returns what was accepted last, and promises nothing.
+// Peek returns what was accepted last, and promises nothing. It makes no slot.
 func (a *Acceptor) Peek(key string) *Answer {
 	if s := a.slots[key]; s != nil {
 		return s.answer()
@@ -181,9 +207,11 @@ func (a *Acceptor) Peek(key string) *Answer {
 	return (&slot{}).answer()
 }
 
-// PeekAll returns what was accepted of keys that begin with prefix and are greater than after, in
-// their order, as far as an answer holds it, and of the key with. What one answer holds has a mark:
-// a question that has seen it is answered by that.
+// PeekAll returns what was accepted for the keys that begin with prefix and are greater than after,
+// in their order, up to about pageBytes. It also returns what was accepted for the key with.
+//
+// An answer that holds all of it has a mark: the number of the latest accept among these keys. A
+// question that has seen that mark is answered by Same alone, since nothing was accepted since.
 func (a *Acceptor) PeekAll(prefix, with, after, seen string) *Answer {
 	var keys []string
 	latest := uint64(0)

@@ -6,10 +6,13 @@ import (
 	"strings"
 )
 
-// Ballot orders the attempts to change a register. The zero Ballot is below all of them.
+// Ballot orders the attempts to change a register. No two attempts have the same. The zero Ballot
+// is below all of them: it is that of a register that was never accepted.
 type Ballot struct {
-	Counter  uint64 `json:"counter,omitempty"`
-	Proposer string `json:"proposer,omitempty"` // unique in the world, so that no two attempts have the same ballot
+	// Counter is at least 1 in an attempt's ballot, and at most counterMost.
+	Counter uint64 `json:"counter,omitempty"`
+	// Proposer is the random name of a proposer. It orders ballots with the same counter.
+	Proposer string `json:"proposer,omitempty"`
 }
 
 // Compare returns -1, 0 or 1 when b is below, the same as, or above o.
@@ -19,21 +22,25 @@ func (b Ballot) Compare(o Ballot) int {
 
 func (b Ballot) String() string { return fmt.Sprintf("%d/%s", b.Counter, b.Proposer) }
 
-// State is what a register holds. Its Value is never changed, only replaced.
+// State is what a register holds. The bytes of its Value never change: acceptors, questions and
+// answers share them.
 type State struct {
-	Version uint64 `json:"version,omitempty"` // 0: never written
-	Writer  string `json:"writer,omitempty"`  // the Swap that made it
-	Value   []byte `json:"value,omitempty"`
-	// Past are the Writers of the versions before, the latest first. A Swap that was overtaken
-	// finds out its outcome there.
+	// Version is one more with each Swap; 0: the register was never written. Rounds that accept the
+	// same state anew do not change it.
+	Version uint64 `json:"version,omitempty"`
+	// Writer is the name of the Swap that made this version.
+	Writer string `json:"writer,omitempty"`
+	Value  []byte `json:"value,omitempty"`
+	// Past are the Writers of the versions before, the latest first, at most mostPast. A Swap finds
+	// out there whether it made a version that was replaced since.
 	Past []string `json:"past,omitempty"`
 }
 
-// mostPast bounds State.Past. So many other Swaps would have to succeed between two looks of one
-// that is under way.
+// mostPast bounds State.Past. A Swap does not find out its outcome if more other Swaps of the
+// register than that succeed between two of its rounds.
 const mostPast = 16
 
-// next is the state that follows s.
+// next returns the state that follows s. It shares nothing with s that changes.
 func (s State) next(writer string, value []byte) State {
 	past := make([]string, 0, mostPast)
 	if s.Version > 0 {
@@ -43,8 +50,8 @@ func (s State) next(writer string, value []byte) State {
 	return State{Version: s.Version + 1, Writer: writer, Value: value, Past: past}
 }
 
-// writerOf returns the writer of the given version, which is not above s's; false: that is too long
-// ago.
+// writerOf returns the writer of the given version, which is at least 1 and not above s's. It
+// reports false if that version is too long ago.
 func (s State) writerOf(version uint64) (string, bool) {
 	ago := s.Version - version
 	switch {
@@ -61,53 +68,63 @@ type Kind string
 
 // The kinds of questions.
 const (
-	KindPrepare Kind = "prepare" // promise to accept nothing below Ballot, and tell what was accepted
+	KindPrepare Kind = "prepare" // promise to accept nothing below Ballot, and return what was accepted
 	KindAccept  Kind = "accept"  // accept State
-	KindPeek    Kind = "peek"    // tell what was accepted
-	// tell what was accepted of With, and of all keys that begin with Key and are greater than
+	KindPeek    Kind = "peek"    // return what was accepted
+	// return what was accepted for With, and for all keys that begin with Key and are greater than
 	// After
 	KindPeekAll Kind = "peekall"
 )
 
-// Question is what a proposer asks an acceptor; one message for all kinds.
+// Question is what a proposer asks an acceptor. One message serves all kinds. It never changes once
+// it was handed to a Transport.
 type Question struct {
-	Kind   Kind   `json:"kind"`
-	Key    string `json:"key"`
+	Kind Kind `json:"kind"`
+	// Key is the register's, or the prefix of a peekall.
+	Key string `json:"key"`
+	// Ballot is that of a prepare or an accept.
 	Ballot Ballot `json:"ballot,omitzero"`
-	State  State  `json:"state,omitzero"`
-	With   string `json:"with,omitempty"`
-	After  string `json:"after,omitempty"`
-	Seen   string `json:"seen,omitempty"` // of a peekall: the Mark of an answer that the asker keeps
-	Bare   bool   `json:"bare,omitempty"` // of a peek: without the value
+	// State is what an accept proposes.
+	State State `json:"state,omitzero"`
+	// With is a key of which a peekall returns the entry beside the listed ones.
+	With string `json:"with,omitempty"`
+	// After is where a page of a peekall begins: behind that key. The first page has "".
+	After string `json:"after,omitempty"`
+	// Seen is the Mark of an earlier answer to the same peekall, which the asker still has.
+	Seen string `json:"seen,omitempty"`
+	// Bare asks a peek to leave out the value.
+	Bare bool `json:"bare,omitempty"`
 }
 
-// Answer is what an acceptor says.
+// Answer is what an acceptor answers to a Question.
 type Answer struct {
-	// Promised, unless zero, refuses: the acceptor has promised that ballot, which is higher.
+	// Promised, unless zero, refuses: the acceptor has promised that ballot, which is higher than
+	// the question's.
 	Promised Ballot `json:"promised,omitzero"`
 	// Refusal, unless "", refuses for good: see the constants.
 	Refusal Refusal `json:"refusal,omitempty"`
-	// Entries are what was accepted: of Prepare and Peek one, the zero one if nothing was; of
-	// PeekAll by key.
+	// Entries are what was accepted. Prepare and Peek have one, which is zero if nothing was
+	// accepted. PeekAll has one for each key, sorted by key.
 	Entries []Entry `json:"entries,omitempty"`
-	// With is what PeekAll's question is With.
+	// With is what was accepted for the With of a PeekAll's question.
 	With Entry `json:"with,omitzero"`
-	// More: PeekAll left entries out behind the last one.
+	// More: PeekAll left out entries behind the last one, and the next page has them.
 	More bool `json:"more,omitempty"`
-	// Mark names what a PeekAll tells. Same: it is what the question has Seen, and Entries and With
-	// are left out.
+	// Mark identifies what an unpaged PeekAll returns; "": there is no mark. Same: the mark is the
+	// one that the question has Seen, and Entries and With are left out.
 	Mark string `json:"mark,omitempty"`
 	Same bool   `json:"same,omitempty"`
 }
 
-// Entry is what an acceptor has accepted last for a key.
+// Entry is what an acceptor has accepted last for a key. A chosen state is in the entries of a
+// majority; the entry of one acceptor alone may never be chosen.
 type Entry struct {
 	Key    string `json:"key,omitempty"`
 	Ballot Ballot `json:"ballot,omitzero"`
 	State  State  `json:"state,omitzero"`
 }
 
-// Refusal says why an acceptor will never do what it was asked.
+// Refusal says why an acceptor will never do what a question asks.
 type Refusal string
 
 // The refusals.

@@ -152,7 +152,7 @@ type court struct {
 	fenced  map[life]bool
 	reigns  []*reign
 	won     map[uint64]bool // epochs of the view
-	begun   uint64          // the last tenure whose owner knows of it
+	begun   uint64          // the last tenure that its owner knows of
 	configs int             // that were replaced
 	log     *history.Log    // of the configuration
 	flying  map[string]func()

@@ -390,7 +390,7 @@ func TestMasterOfUnknownOutcome(t *testing.T) {
 	}
 	p.load = nil
 	if r := become(t, b, c); r.Epoch != longer.Epoch+1 {
-		t.Errorf("a tenure that nobody knew of is not adopted: %+v", r)
+		t.Errorf("a tenure of unknown outcome is not adopted: %+v", r)
 	}
 	refused(t, b, c, c.ID)
 }
@@ -425,7 +425,7 @@ func TestMasterRefuses(t *testing.T) {
 		}
 	}
 	if r, ok, err := b.TryMaster(3, lease); !ok || err != nil || r.Epoch != 1 {
-		t.Errorf("an identity that nobody has: %+v, %v, %v", r, ok, err)
+		t.Errorf("an identity without a holder: %+v, %v, %v", r, ok, err)
 	}
 }
 

@@ -8,23 +8,39 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// maxName bounds a client's name in its record, in bytes.
+// maxName bounds a client's name in its record, in bytes. It keeps the record below what LimitsFor
+// counts for one.
 const maxName = 64
 
-// unresolvedClaim is a claim whose outcome is unknown.
+// unresolvedClaim is a claim of which the outcome is unknown: its Swap may have happened, may still
+// happen, or may never happen.
 type unresolvedClaim struct {
-	id      rdma.ClientID
-	version uint64 // that it replaces
-	life    uint64 // that it began
+	id rdma.ClientID
+	// version is that of the record which the claim replaces. While the record has it, the Swap may
+	// still happen.
+	version uint64
+	// life is the one that the claim begins.
+	life uint64
 }
 
-// Claim returns a free identity, with the next of its lives, for a worker of this process. The
-// error wraps rdma.ErrFull when there is none. After one that wraps ErrUnreachable the next Claim,
-// or Settle, gives back what may have been claimed.
+// Claim returns a free identity, with the next of its lives, for a worker of this process. The name
+// is cut to maxName bytes in the record.
+//
+// Each claim is one Swap of one record, which begins the life and names the process. So of two
+// processes that claim the same identity one succeeds, and a process that crashes behind the Swap
+// leaves an identity of a process that is not attached: Forget frees it.
+//
+// The error wraps rdma.ErrFull when no identity is free, or when other processes were faster
+// patience times. After an error that wraps ErrUnreachable an identity may have been claimed; the
+// next Claim, or Settle, gives it back.
 func (b *Board) Claim(name string) (rdma.Client, error) {
-	_ = b.Settle() // what cannot be settled now is not handed out
+	// An identity that cannot be settled now stays busy, and so is not handed out. No error of
+	// Settle keeps this claim from another identity.
+	_ = b.Settle()
 	me := clientRecord{Name: shortened(name), PID: b.o.PID, Process: b.o.Process, Machine: b.o.Machine, InUse: true}
-	for range patience { // each time others were faster with every identity that was free
+	// Each turn but the last one tried every identity that was listed as free, and other processes
+	// were faster with all of them.
+	for range patience {
 		_, all, err := b.look()
 		if err != nil {
 			return rdma.Client{}, fmt.Errorf("claim an identity as %q: list the identities of clients: %w", name, err)
@@ -51,7 +67,7 @@ func (b *Board) Claim(name string) (rdma.Client, error) {
 		name, patience, rdma.ErrFull)
 }
 
-// full says why there is no identity.
+// full returns the error that says why no identity is free. It wraps rdma.ErrFull.
 func full(all []listed) error {
 	attached, fenced := 0, 0
 	for _, r := range all {
@@ -66,9 +82,11 @@ func full(all []listed) error {
 		"and wait for recovery: %w", attached, len(all), fenced, rdma.ErrFull)
 }
 
-// reserve picks the next identity that is free and that no other worker of this process is about,
-// and keeps others from it; 0: there is none. That a process never claims an identity twice at a
-// time lets it know its own claim again.
+// reserve picks the next identity that is free and that no other Claim of this Board is about, and
+// marks it busy. It returns 0 if there is none.
+//
+// A Board never has two claims of one identity under way. isMine relies on that: a record with the
+// claimed life and this Board's name can only come from this claim.
 func (b *Board) reserve(all []listed) rdma.ClientID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,14 +101,19 @@ func (b *Board) reserve(all []listed) rdma.ClientID {
 	return 0
 }
 
-// take begins a life, if no other claim was faster. It ends the reservation unless the outcome is
-// not known.
+// take begins a life by replacing version of the identity's record by me. It reports false if
+// another claim was faster.
+//
+// A Swap of unknown outcome is repeated, which does no harm: at most one of them finds the version.
+// When a repeated Swap finds another version, the first may have made it; then the record says
+// which claim did. take ends the reservation unless the outcome stays unknown. Then the identity
+// stays busy, and Settle gives it back.
 func (b *Board) take(id rdma.ClientID, version uint64, me clientRecord) (bool, error) {
 	key := clientKey(id)
 	var unknown error
 	for range attempts {
 		ok, err := b.swap(key, version, &me)
-		if err == nil && !ok && unknown != nil { // by an attempt before, perhaps
+		if err == nil && !ok && unknown != nil { // an attempt before this one may have replaced it
 			var now clientRecord
 			if now, _, err = load[clientRecord](b, key); err == nil {
 				ok = b.isMine(now, me.Life)
@@ -108,10 +131,13 @@ func (b *Board) take(id rdma.ClientID, version uint64, me clientRecord) (bool, e
 	return false, unknown
 }
 
+// isMine reports whether r is what a claim of this Board wrote that began life.
 func (b *Board) isMine(r clientRecord, life uint64) bool {
 	return r.Life == life && r.InUse && r.Process == b.o.Process
 }
 
+// settled ends the reservation of an identity. With mine the claim succeeded, and life is handed
+// out.
 func (b *Board) settled(id rdma.ClientID, life uint64, mine bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,9 +147,9 @@ func (b *Board) settled(id rdma.ClientID, life uint64, mine bool) {
 	}
 }
 
-// Settle gives back identities that were claimed without the claimant's knowledge, since the store
-// did not answer. Call it before the process goes on without this board; Claim does, too. After an
-// error some are left.
+// Settle gives back the identities of unresolved claims. Call it before the process goes on without
+// this Board; Claim calls it, too. After an error some claims are left, and Settle can be called
+// again. A process that ends without it leaves identities of a process that is not attached.
 func (b *Board) Settle() error {
 	b.mu.Lock()
 	claims := b.unresolved
@@ -143,8 +169,11 @@ func (b *Board) Settle() error {
 	return errors.Join(failed...)
 }
 
-// settle makes sure that an unresolved claim has no effect: what it would replace is replaced, or
-// what it began is ended.
+// settle makes sure that an unresolved claim has no effect. There are three cases. The claim
+// happened: the life that it began is released. Another version is there: the claim's Swap never
+// happens any more, since versions only grow. The version that the claim would replace is there:
+// settle replaces it, by a free record of the same life, so that the claim's Swap finds another
+// version. That life was never handed out, and the next claim begins the one behind it.
 func (b *Board) settle(d unresolvedClaim) error {
 	for range attempts {
 		r, version, err := load[clientRecord](b, clientKey(d.id))
@@ -168,7 +197,8 @@ func (b *Board) settle(d unresolvedClaim) error {
 	return fmt.Errorf("settle the claim of identity %d: others change it all the time: %w", d.id, ErrUnreachable)
 }
 
-// shortened returns the beginning of a name that fits.
+// shortened returns the first maxName bytes of a name, without a character that is cut in two: the
+// record is JSON, which has to be valid UTF-8.
 func shortened(name string) string {
 	return strings.ToValidUTF8(name[:min(len(name), maxName)], "")
 }

@@ -7,16 +7,20 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Holder is an identity in use. Alive and Held are left to the caller, which knows the processes
-// that are attached.
+// Holder is an identity in use. The fields Alive and Held of its Client are left to the caller,
+// which knows the processes that are attached.
 type Holder struct {
 	rdma.Client
-	Process string // Options.Process of its Board
+	// Process is Options.Process of the Board that claimed the identity.
+	Process string
 	Machine string
-	Fenced  bool // waits for recovery, and to be forgotten
-	Closed  bool // it was fenced off, and its holder let go of it
+	// Fenced: the client was fenced off. It waits for recovery, and for Forget.
+	Fenced bool
+	// Closed: it was fenced off, and its holder has released it since.
+	Closed bool
 }
 
+// holder returns what record r of identity id says.
 func holder(id rdma.ClientID, r clientRecord) Holder {
 	return Holder{
 		Client:  rdma.Client{ID: id, Name: r.Name, Life: r.Life, PID: r.PID},
@@ -24,13 +28,15 @@ func holder(id rdma.ClientID, r clientRecord) Holder {
 	}
 }
 
-// listed is an identity's record.
+// listed is an identity's record and its version; version 0: it was never written.
 type listed struct {
 	clientRecord
 	version uint64
 }
 
-// listed returns what records of clients say of all identities, less one.
+// listed decodes the records of clients. It returns one for each identity, at index identity less
+// one. The caller owns the slice. Only records of which the version has changed since the last call
+// are decoded.
 func (b *Board) listed(records []Record) ([]listed, error) {
 	b.mu.Lock()
 	was := b.decoded
@@ -59,7 +65,7 @@ func (b *Board) listed(records []Record) ([]listed, error) {
 	return all, nil
 }
 
-// Clients lists the identities in use, in their order.
+// Clients lists the identities in use, in their order. It is no snapshot, see Store.Look.
 func (b *Board) Clients() ([]Holder, error) {
 	_, all, err := b.look()
 	if err != nil {
@@ -68,7 +74,7 @@ func (b *Board) Clients() ([]Holder, error) {
 	return holders(all), nil
 }
 
-// holders are the identities in use.
+// holders returns the identities in use, in their order.
 func holders(all []listed) []Holder {
 	var holders []Holder
 	for i, r := range all {
@@ -79,8 +85,9 @@ func holders(all []listed) []Holder {
 	return slices.Clip(holders)
 }
 
-// editLife changes the record of a client while it has that identity, and does nothing to a
-// successor.
+// editLife applies change to the record of a client, while c's life has the identity. It does
+// nothing, and returns no error, if that life is over: a successor in the identity is another
+// client. change must be idempotent, as in edit.
 func (b *Board) editLife(c rdma.Client, what string, change func(r *clientRecord) (bool, error)) error {
 	err := b.knownClient(c.ID)
 	if err == nil {
@@ -97,11 +104,14 @@ func (b *Board) editLife(c rdma.Client, what string, change func(r *clientRecord
 	return nil
 }
 
-// Release gives an identity back, and ends its holder's tenure as master. One that was fenced off
-// stays listed until it is forgotten. After an error it may be tried again. A crash before leaves
-// an identity of a process that is not attached.
+// Release gives an identity back, and ends its holder's tenure as master. An identity that was
+// fenced off stays listed until Forget: its client was not recovered yet. Release may be called
+// again after an error.
+//
+// The tenure ends first. A crash between the two, or before them, leaves an identity in use by a
+// process that is not attached, as every crash of a process does.
 func (b *Board) Release(c rdma.Client) error {
-	_ = b.endOf(c) // if that fails it is over all the same once the identity is given back
+	_ = b.endOf(c) // a tenure that it cannot end is over once the identity is given back
 	err := b.editLife(c, "release", func(r *clientRecord) (bool, error) {
 		if r.Fenced {
 			todo := !r.Closed
@@ -122,8 +132,10 @@ func (b *Board) Release(c rdma.Client) error {
 	return nil
 }
 
-// MarkFenced notes that a client was fenced off: its identity is not handed out until it is
-// forgotten. That it was noted before, or that this life has ended, is no error.
+// MarkFenced notes that a client was fenced off: its identity is not handed out before Forget. It
+// is no error if that was noted before, or if this life has ended. It is the first step of fencing
+// off, before the nodes are told. A crash between the two leaves the mark: the client itself and
+// every process that looks at the board learn of it, and may tell the nodes again.
 func (b *Board) MarkFenced(c rdma.Client) error {
 	return b.editLife(c, "mark as fenced", func(r *clientRecord) (bool, error) {
 		todo := !r.Fenced
@@ -132,9 +144,9 @@ func (b *Board) MarkFenced(c rdma.Client) error {
 	})
 }
 
-// Forget frees the identity of a client without a holder: one that was fenced off and closed, or
-// whose process is not attached. The error wraps rdma.ErrHeld while a worker has the identity. A
-// successor keeps it.
+// Forget frees the identity of a client that has no holder: it was fenced off and closed, or
+// attached reports false for it. The error wraps rdma.ErrHeld while a worker has the identity. If
+// the life is over already, Forget does nothing. attached may be called several times.
 func (b *Board) Forget(c rdma.Client, attached func(h Holder) (bool, error)) error {
 	return b.editLife(c, "forget", func(r *clientRecord) (bool, error) {
 		if !r.Closed {
@@ -151,8 +163,8 @@ func (b *Board) Forget(c rdma.Client, attached func(h Holder) (bool, error)) err
 	})
 }
 
-// Fenced reports whether a client must not go on, of those that Look returned: it was fenced off,
-// or does not have its identity any more.
+// Fenced reports whether client c must not go on, according to the clients that Look returned: it
+// was fenced off, or its life is over.
 func Fenced(c rdma.Client, clients []Holder) bool {
 	return !slices.ContainsFunc(clients, func(h Holder) bool { return h.ID == c.ID && h.Life == c.Life && !h.Fenced })
 }

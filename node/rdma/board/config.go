@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Config returns the store's configuration.
+// Config returns the store's configuration; version 0: none was written yet. The caller owns its
+// Data.
 func (b *Board) Config() (rdma.Config, error) {
 	r, _, err := load[configRecord](b, configKey)
 	if err != nil {
@@ -20,7 +21,10 @@ func (b *Board) Config() (rdma.Config, error) {
 
 func (r *configRecord) config() rdma.Config { return rdma.Config{Version: r.Version, Data: r.Data} }
 
-// SwapConfig replaces the store's configuration, as rdma.Configs says.
+// SwapConfig replaces the store's configuration, as rdma.Configs says. It reports false if the
+// configuration has another version than the given one. The error wraps rdma.ErrStale if a later
+// tenure than r's has begun or is about to begin. Another error leaves open whether the
+// configuration was replaced.
 func (b *Board) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, error) {
 	err := rdma.CheckConfig(data)
 	ok := false
@@ -34,6 +38,9 @@ func (b *Board) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, erro
 	return ok, nil
 }
 
+// swapConfig replaces the configuration as the master of the given tenure. It checks tenure and
+// version on the very record that its Swap replaces. So a Swap that arrives after claimConfig of a
+// later tenure finds another version of the record, and has no effect.
 func (b *Board) swapConfig(tenure, version uint64, data []byte) (bool, error) {
 	for range patience {
 		c, at, err := load[configRecord](b, configKey)
@@ -53,9 +60,9 @@ func (b *Board) swapConfig(tenure, version uint64, data []byte) (bool, error) {
 	return false, fmt.Errorf("others changed it %d times meanwhile: %w", patience, ErrUnreachable)
 }
 
-// claimConfig has no tenure before that one replace the configuration any more. It comes before the
-// tenure begins: a crash between the two, or another candidate that begins instead, takes nothing
-// from the last owner, whose tenure is over.
+// claimConfig makes sure that no tenure before the given one replaces the configuration any more.
+// It comes before the tenure begins. A crash between the two, or another candidate that begins
+// instead, takes nothing from the last owner: that tenure is over already.
 func (b *Board) claimConfig(tenure uint64) error {
 	return edit(b, configKey, func(r *configRecord) (bool, error) {
 		if r.Tenure >= tenure {
@@ -66,11 +73,13 @@ func (b *Board) claimConfig(tenure uint64) error {
 	})
 }
 
-// AwaitConfig waits for another configuration, as rdma.Configs says.
+// AwaitConfig waits until the configuration has another version, as rdma.Configs says. The error
+// wraps rdma.ErrTimeout after within.
 func (b *Board) AwaitConfig(version uint64, within time.Duration) (rdma.Config, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	for { // ends: each turn but the last sees a tenure that began
+	// The loop ends with ctx. Each turn but the last sees a record in which only Tenure changed.
+	for {
 		r, at, err := load[configRecord](b, configKey)
 		if err == nil && r.Version != version {
 			return r.config(), nil

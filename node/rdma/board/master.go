@@ -9,27 +9,35 @@ import (
 )
 
 // sighting is when a version of the master's record was first seen, on this process's clock. Clocks
-// of machines cannot be compared, but that a record did not change for a while can be told with any
-// of them.
+// of machines cannot be compared. But every clock can measure for how long a record has not
+// changed.
 type sighting struct {
 	version uint64
-	at      time.Duration
+	// at is not before the owner of the tenure began to count its lease, since the owner reads its
+	// clock before it writes the record.
+	at time.Duration
 }
 
-// tenure is what this process knows of one that it began, or tried to.
+// tenure is what this process knows of a tenure that it began or tried to begin.
 type tenure struct {
+	// life is that of the owner, and epoch that of the tenure. Together with the owner they name
+	// the tenure: no two have the same.
 	life, epoch uint64
-	until       time.Duration // as its owner was told last
-	told        bool          // its owner knows of it; a Swap of unknown fate began those that it does not know of
+	// until is the end of the lease as the owner was told last. The record's may be later, after a
+	// renewal of unknown outcome.
+	until time.Duration
+	// told: the owner knows that it is master. It is false while the Swap that began the tenure is
+	// under way or of unknown outcome.
+	told bool
 }
 
-// sight returns when version was first seen. It is called with a time after the record was loaded:
-// its owner counts from before it wrote it.
+// sight returns when this process first saw version, or now if it sees it first. The caller reads
+// now after it has loaded the record.
 func (b *Board) sight(version uint64, now time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if version < b.seen.version {
-		return now // another worker has seen a later one meanwhile
+		return now // another worker has seen a later version meanwhile; now only waits longer
 	}
 	if version > b.seen.version {
 		b.seen = sighting{version, now}
@@ -37,8 +45,8 @@ func (b *Board) sight(version uint64, now time.Duration) time.Duration {
 	return b.seen.at
 }
 
-// ours returns what is known of m if this process began that tenure: only then its Until is on this
-// clock.
+// ours returns what is known of m if this process began that tenure. Only then Until is a time on
+// this process's clock.
 func (b *Board) ours(m masterRecord) (tenure, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,6 +54,7 @@ func (b *Board) ours(m masterRecord) (tenure, bool) {
 	return t, ok && t.life == m.Life && t.epoch == m.Epoch
 }
 
+// note keeps what is known of the owner's latest tenure.
 func (b *Board) note(owner rdma.ClientID, t tenure) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,6 +62,10 @@ func (b *Board) note(owner rdma.ClientID, t tenure) {
 }
 
 // judge reports whether a tenure lasts, and until when at the latest on this process's clock.
+//
+// A tenure of this process lasts until its own Until. A tenure of another process lasts while its
+// record has been unchanged for less than ExpelWait, and its owner has the identity with that life.
+// A mark that the owner was fenced off does not end its tenure.
 func (b *Board) judge(m masterRecord, version uint64) (r rdma.Role, lasts bool, err error) {
 	now := b.o.Now()
 	if m.Owner == 0 {
@@ -70,8 +83,8 @@ func (b *Board) judge(m masterRecord, version uint64) (r rdma.Role, lasts bool, 
 	return r, c.InUse && !c.Closed && c.Life == m.Life, err
 }
 
-// Master returns the role of the pool's master, and for how long yet at the latest; false: there is
-// none.
+// Master returns the role of the pool's master, and how long its lease lasts yet at the most. It
+// reports false if there is no master.
 func (b *Board) Master() (r rdma.Role, left time.Duration, ok bool, err error) {
 	m, version, err := load[masterRecord](b, masterKey)
 	if err == nil {
@@ -83,15 +96,24 @@ func (b *Board) Master() (r rdma.Role, left time.Duration, ok bool, err error) {
 	return r, max(r.Until-b.o.Now(), 0), ok, nil
 }
 
-// TryMaster makes owner the pool's master for the given time when there is none. False: another
-// client is master, and the role names it and the time until when it is at the latest on the
-// caller's clock. A tenure of another process is over when its record was seen unchanged for
-// ExpelWait of its lease, or at once when its owner's identity was given back. Its owner's life is
-// revoked before another owner begins. A crash between the two leaves the old record, and the next
-// candidate revokes again.
+// TryMaster makes owner the pool's master for the given time when there is none. It reports false
+// if another client is master: then the role names that client, and the latest end of its lease on
+// the caller's clock. A tenure of another process is over when its record was seen unchanged for
+// ExpelWait of its lease, or at once when its owner's identity was given back.
 //
-// An error leaves open whether the tenure began. If it did, the next TryMaster of the same owner
-// returns it.
+// It takes three steps. Each relies on the one before, and a crash leaves what the next candidate
+// completes:
+//
+//  1. Fence off the life of the last owner. Its verbs and calls have no effect any more. A crash
+//     behind it leaves the old record, and the next candidate fences the same life off again.
+//  2. Claim the configuration for the new tenure's number. From now on no SwapConfig of the last
+//     owner succeeds. A crash behind it leaves a configuration that no master can replace until
+//     the next candidate has claimed it.
+//  3. Begin the tenure by a Swap of the record that step 1 was decided on. If another candidate
+//     was faster the record has another version, and the Swap fails.
+//
+// An error leaves open whether the tenure began. If it began, the next TryMaster of the same owner
+// returns it, while its lease lasts.
 func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
 	err := b.lease(owner, lease)
 	if err != nil {
@@ -126,10 +148,14 @@ func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, 
 	return b.begin(version, next)
 }
 
-// succeed fences the last master off, and returns the epoch that its successor has to reach first.
+// succeed fences the last master off, and returns the epoch that its successor has to reach first,
+// 0 if none.
+//
 // It does not wait for nodes that do not answer. Otherwise a master that died together with a node
-// would never have a successor, and only a successor can expel that node. The last master cannot
-// join the epochs behind the view's of now: the board says already that it was fenced off.
+// would never have a successor, and only a successor can expel that node. Such a node may still
+// execute verbs of the last master, until the fence of an epoch behind the present one ends them.
+// The last master cannot join that epoch: the board says already that it was fenced off. An earlier
+// Beyond that was not reached yet stays: max.
 func (b *Board) succeed(m masterRecord) (beyond uint64, err error) {
 	err = b.o.Revoke(rdma.Client{ID: m.Owner, Life: m.Life})
 	if err == nil {
@@ -144,9 +170,11 @@ func (b *Board) succeed(m masterRecord) (beyond uint64, err error) {
 	return 0, fmt.Errorf("fence off client %d, life %d, whose tenure is over: %w", m.Owner, m.Life, err)
 }
 
-// glance tells, without asking the Store, of another client's tenure that lasts yet as far as a
-// watch knows. What the watch saw counts as seen: a candidate that began to wait only once it asks
-// the Store would wait twice.
+// glance returns another client's tenure that lasts yet as far as the watch knows, without asking
+// the Store. It reports false if the watch knows of none; then the Store is asked.
+//
+// The time at which the watch saw the record counts as the first sight of it. Otherwise a candidate
+// would begin to count ExpelWait only with its first question to the Store, and wait twice.
 func (b *Board) glance(owner rdma.ClientID) (rdma.Role, bool) {
 	if b.o.Glance == nil {
 		return rdma.Role{}, false
@@ -164,7 +192,8 @@ func (b *Board) glance(owner rdma.ClientID) (rdma.Role, bool) {
 	return r, b.o.Now() < r.Until
 }
 
-// adopt returns true if m is a tenure of this process that its owner has not been told of yet.
+// adopt reports whether m is a tenure of this process that its owner was not told of yet, and marks
+// it as told. So each tenure makes one TryMaster return true.
 func (b *Board) adopt(m masterRecord) bool {
 	t, ours := b.ours(m)
 	if !ours || t.told {
@@ -175,12 +204,17 @@ func (b *Board) adopt(m masterRecord) bool {
 	return true
 }
 
-// begin replaces the record by a new tenure.
+// begin replaces the given version of the record by a new tenure. The tenure is noted before the
+// Swap: if its outcome is unknown, the record that is read afterwards decides, here or in the next
+// TryMaster.
 func (b *Board) begin(version uint64, next masterRecord) (rdma.Role, bool, error) {
-	next.Until = b.o.Now() + next.Lease // others count from when they see it, which is later
+	// The owner counts from before the Swap, others from when they see the record, which is later.
+	next.Until = b.o.Now() + next.Lease
 	b.note(next.Owner, tenure{life: next.Life, epoch: next.Epoch})
 	ok, err := b.swap(masterKey, version, &next)
-	if ok && b.o.Now() >= next.Until { // over before its owner knew of it; nothing of it is in flight
+	// A tenure that is over before its owner knows of it has nothing in flight, so it may be
+	// resigned.
+	if ok && b.o.Now() >= next.Until {
 		b.Resign(next.role())
 		return next.role(), false, nil
 	}
@@ -202,9 +236,9 @@ func (b *Board) begin(version uint64, next masterRecord) (rdma.Role, bool, error
 	return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", next.Owner, errors.Join(err, again))
 }
 
-// Renew prolongs a tenure of this process; false: it is over, and another client may be master. An
-// error leaves open whether it was prolonged; the owner is master until r.Until at least, and may
-// try again.
+// Renew prolongs a tenure of this process. It reports false if the tenure is over; then another
+// client may be master. An error leaves open whether the tenure was prolonged. The owner is master
+// until r.Until at least, and may call Renew again.
 func (b *Board) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
 	err := b.lease(r.Owner, lease)
 	var m masterRecord
@@ -218,7 +252,8 @@ func (b *Board) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error)
 	t, ours := b.ours(m)
 	next := m
 	next.Until, next.Lease, next.Turn = b.o.Now()+lease, lease, m.Turn+1
-	// A renewal whose fate was unknown may have prolonged m beyond r: it is the same tenure.
+	// m may last longer than r, after a renewal of unknown outcome: it is the same tenure. The last
+	// condition is that the lease has not ended yet on the owner's clock: next.Until-lease is now.
 	if ours && m.Owner == r.Owner && m.Epoch == r.Epoch && next.Until-lease < m.Until {
 		ok, err := b.swap(masterKey, version, &next)
 		if err != nil {
@@ -239,12 +274,14 @@ func (b *Board) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error)
 	return now, false, err
 }
 
-// Resign ends a tenure early, if it is still as r says. One that could not be ended, since the
-// board is out of reach, runs out, and its owner is fenced off then.
+// Resign ends a tenure early, if it is still the one that r names. The caller has nothing in flight
+// as master. Errors are passed over: a tenure that could not be ended, since the board is out of
+// reach, runs out, and its owner is fenced off then.
 func (b *Board) Resign(r rdma.Role) {
 	_ = edit(b, masterKey, func(m *masterRecord) (bool, error) {
 		t, ours := b.ours(*m)
-		as := m.Until == r.Until || ours && t.told && t.until == r.Until // prolonged, but its owner was not told
+		// The record's Until is later than r's after a renewal of which the owner was not told.
+		as := m.Until == r.Until || ours && t.told && t.until == r.Until
 		if m.Owner == 0 || m.Owner != r.Owner || m.Epoch != r.Epoch || !as {
 			return false, nil
 		}
@@ -253,10 +290,12 @@ func (b *Board) Resign(r rdma.Role) {
 	})
 }
 
-// end makes a tenure one that is over. The epoch stays, for the next one.
+// end makes the record one of no tenure. Epoch stays, since the next tenure's is one more, and so
+// do Lease, which has to stay valid, and Beyond.
 func (m *masterRecord) end() { m.Owner, m.Life, m.Until, m.Turn = 0, 0, 0, m.Turn+1 }
 
-// endOf ends c's tenure, if it has one or may have begun one.
+// endOf ends c's tenure, if c has one or may have begun one. The caller releases c's identity next.
+// An error is harmless: a tenure of which the owner's identity is free is over.
 func (b *Board) endOf(c rdma.Client) error {
 	b.mu.Lock()
 	t, tried := b.mine[c.ID]
@@ -273,10 +312,13 @@ func (b *Board) endOf(c rdma.Client) error {
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.mine, c.ID) // what lands later is over at once, since the identity is given back next
+	// A Swap that lands later begins a tenure that is over at once: the identity is given back
+	// next.
+	delete(b.mine, c.ID)
 	return err
 }
 
+// lease returns what is wrong with a lease for owner. The error wraps rdma.ErrAccess.
 func (b *Board) lease(owner rdma.ClientID, lease time.Duration) error {
 	if err := b.knownClient(owner); err != nil {
 		return err
@@ -287,7 +329,8 @@ func (b *Board) lease(owner rdma.ClientID, lease time.Duration) error {
 	return nil
 }
 
-// lifeOf returns the present life of an identity; 0: it is free.
+// lifeOf returns the present life of an identity, 0 if it is free. The lives that this Board handed
+// out are known without a question to the Store.
 func (b *Board) lifeOf(c rdma.ClientID) (uint64, error) {
 	b.mu.Lock()
 	life := b.held[c]

@@ -13,9 +13,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Memory returns a Store within this process, for tests and for pools that end with it.
+// Memory returns a Store within this process, for tests and for pools that end with the process.
 func Memory() Store { return &memory{records: map[string]Record{}} }
 
+// memory is a Store of one map. It copies values on their way in and out, so that callers own
+// theirs.
 type memory struct {
 	mu      sync.Mutex
 	records map[string]Record
@@ -29,7 +31,7 @@ func (m *memory) Load(key string) ([]byte, uint64, error) {
 	return bytes.Clone(r.Value), r.Version, nil
 }
 
-// Swap replaces a record.
+// Swap replaces a record, if it has the given version.
 func (m *memory) Swap(key string, version uint64, value []byte) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -40,7 +42,7 @@ func (m *memory) Swap(key string, version uint64, value []byte) (bool, error) {
 	return true, nil
 }
 
-// Look returns a record, and those whose keys begin so.
+// Look returns a record, and those of which the keys begin with prefix. Here they are a snapshot.
 func (m *memory) Look(key, prefix string) (first Record, all []Record, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,7 +59,7 @@ func (m *memory) Look(key, prefix string) (first Record, all []Record, err error
 	return first, all, nil
 }
 
-// Await waits for another version of a record.
+// Await waits for a later version of a record.
 func (m *memory) Await(ctx context.Context, key string, version uint64) error {
 	return poll(ctx, func() (bool, error) {
 		m.mu.Lock()
@@ -66,11 +68,13 @@ func (m *memory) Await(ctx context.Context, key string, version uint64) error {
 	})
 }
 
-// watchPace is how long a watch waits between two looks, at most.
+// watchPace is the longest pause of a watch between two looks. The pauses are random, half as long
+// on average.
 const watchPace = 100 * time.Millisecond
 
-// poll looks from time to time until there is something to see, or ctx ends. Watches that began
-// together do not look together.
+// poll calls look, after random pauses, until look reports true or the Store is closed, or ctx
+// ends. Other errors of look are passed over: the next look may succeed. The pauses are random, so
+// that watches that began together do not look together.
 func poll(ctx context.Context, look func() (bool, error)) error {
 	for {
 		select {

@@ -12,42 +12,65 @@ import (
 )
 
 const (
-	duels       = 24 // rounds of one call that others may win
-	silences    = 2  // rounds of one call that too few may answer
-	glances     = 4  // looks of a reader that not all answer, and that tell nothing
+	// duels bounds the rounds of one call that fail because another proposer's ballot is higher,
+	// and the looks of a reader. The pauses between them take 0.6 s on average.
+	duels = 24
+	// silences bounds the rounds of one call in which no majority answers. They take long, as the
+	// transport waits for its own time each; the caller decides whether to try again.
+	silences = 2
+	// glances bounds the looks of a reader to which not all acceptors answer, and in which no
+	// majority agrees.
+	glances = 4
+	// backoff is the bound of the first random pause between two rounds. It doubles with each
+	// round, up to backoffMost.
 	backoff     = time.Millisecond
 	backoffMost = 64 * time.Millisecond
 )
 
-// ErrUncertain is wrapped, beside ErrUnreachable, when a Swap may have happened, or may still do
-// so.
+// ErrUncertain is wrapped, beside ErrUnreachable, when a Swap may have happened or may still
+// happen. The caller loads the record to find out; what it finds may still change by that Swap
+// while the version is the old one.
 var ErrUncertain = errors.New("the record may have been replaced")
 
-// wire is a proposer's way to the acceptors, and to time and chance.
+// wire is a proposer's only way to the acceptors, to time and to chance. So a simulation of
+// messages replaces it, see the tests.
 type wire interface {
-	// ask puts a question to every acceptor and hands take what each answers, one at a time, until
-	// take returns true or all have answered or failed. An acceptor may get the question after ask
-	// has returned.
+	// ask puts a question to every acceptor. It calls take with each answer or failure, one at a
+	// time, until take returns true or all have answered or failed. An acceptor may get the
+	// question after ask has returned. So the question, and the values in it, never change.
 	ask(q *Question, take func(a *Answer, err error) (enough bool))
 	// pause waits a random time below d.
 	pause(d time.Duration)
 }
 
-// proposer changes and reads registers that n acceptors keep: CASPaxos.
+// proposer changes and reads registers that n acceptors keep, by CASPaxos (Rystsov 2018, section
+// 2.2): a round prepares a ballot at a majority, applies a change to the latest state that the
+// promises show, and has a majority accept the result with the same ballot.
+//
+// What it relies on: no two rounds use one ballot; two majorities have an acceptor in common; an
+// acceptor never forgets what it promised or accepted.
 type proposer struct {
-	nodes  int
-	id     string // unique in the world
-	wire   wire
-	reader bool // it may ask what was accepted, and nothing else
+	// nodes is the number of acceptors. It never changes.
+	nodes int
+	// id is part of each ballot and each writer's name. No other proposer ever had it: it is
+	// random.
+	id   string
+	wire wire
+	// reader: acceptors do not let it prepare or accept. It may only ask what was accepted.
+	reader bool
 
-	mu      sync.Mutex
-	counter uint64 // of the highest ballot that was used, or seen
-	swaps   uint64
+	// mu protects the fields below.
+	mu sync.Mutex
+	// counter is that of the highest ballot that this proposer used or has seen in a refusal.
+	counter uint64
+	// swaps counts Swaps, for their names.
+	swaps uint64
 }
 
+// majority returns the size of a quorum: any two have an acceptor in common.
 func (p *proposer) majority() int { return p.nodes/2 + 1 }
 
-// ballot returns one that was never used, above all that were seen.
+// ballot returns a ballot that was never used, above all that were seen.
 func (p *proposer) ballot() Ballot {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,15 +78,17 @@ func (p *proposer) ballot() Ballot {
 	return Ballot{Counter: p.counter, Proposer: p.id}
 }
 
+// saw notes a ballot that an acceptor promised to another proposer, so that the next round's is
+// above it.
 func (p *proposer) saw(b Ballot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if b.Counter < counterMost { // a damaged answer must not use ballots up
+	if b.Counter < counterMost { // a damaged answer must not leave this proposer without ballots
 		p.counter = max(p.counter, b.Counter)
 	}
 }
 
-// writer names a Swap.
+// writer returns a name for a Swap that no other Swap has.
 func (p *proposer) writer() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,16 +96,23 @@ func (p *proposer) writer() string {
 	return fmt.Sprintf("%s.%d", p.id, p.swaps)
 }
 
-// tally is what the acceptors said to one question.
+// tally is what the acceptors said to one question. Each of them is in answers or in failed.
 type tally struct {
+	// answers are those that do what the question asks.
 	answers []*Answer
-	beaten  bool // some have promised a higher ballot
+	// beaten: an acceptor has promised a higher ballot.
+	beaten bool
+	// refused is the last refusal.
 	refused Refusal
-	failed  int
-	err     error // the last failure
+	// failed counts the acceptors that refused, or of which no valid answer came.
+	failed int
+	// err is the last failure of the transport, or the last invalid answer.
+	err error
 }
 
-// gather asks all, until a majority has answered or cannot any more; then the error says why.
+// gather asks all acceptors, until a majority has answered or no majority can answer any more. Then
+// it returns an error: errBeaten if an acceptor has promised a higher ballot, the refusal if one
+// refused, and else one that wraps rdma.ErrMinority.
 func (p *proposer) gather(q *Question) ([]*Answer, error) {
 	var t tally
 	p.wire.ask(q, func(a *Answer, err error) bool {
@@ -103,6 +135,7 @@ func (p *proposer) gather(q *Question) ([]*Answer, error) {
 // errBeaten ends a round that a higher ballot has overtaken.
 var errBeaten = fmt.Errorf("others change it at the same time: %w", ErrUnreachable)
 
+// refusalError returns the error that callers test for.
 func refusalError(r Refusal) error {
 	if r == RefusedFull {
 		return rdma.ErrFull
@@ -110,6 +143,9 @@ func refusalError(r Refusal) error {
 	return rdma.ErrAccess
 }
 
+// count adds what one acceptor said. Answers come from the network: one that lacks what the
+// question asks for counts as a failure, so that the callers of gather find an entry in each answer
+// to a Prepare or a Peek.
 func (p *proposer) count(t *tally, q *Question, a *Answer, err error) {
 	switch {
 	case err == nil && a == nil:
@@ -134,9 +170,17 @@ func (p *proposer) count(t *tally, q *Question, a *Answer, err error) {
 	}
 }
 
-// round runs both phases with one ballot: what a majority may have accepted is replaced by what
-// change makes of it. It returns what was chosen. Even what stays as it is must be accepted anew:
-// as long as a minority alone has it, it may still come to nothing.
+// round runs both phases with one ballot, and returns the state that was chosen: change of the
+// latest state that a majority may have accepted.
+//
+//  1. Prepare. A majority promises to accept nothing below this ballot. A state that was chosen
+//     before is accepted by one of that majority, and it is the one with the highest ballot. A
+//     crash behind this phase leaves promises only: they stop lower ballots, and no state.
+//  2. Accept. When a majority has accepted, the state is chosen. A crash before that leaves it at a
+//     minority: a later round may find it there, and complete it, or may not, and replace it.
+//
+// A state that change leaves as it is must be accepted anew, too: while only a minority has it, a
+// later round may miss it, so that it would be returned here and never have been chosen.
 func (p *proposer) round(key string, change func(s State) State) (State, error) {
 	b := p.ballot()
 	promises, err := p.gather(&Question{Kind: KindPrepare, Key: key, Ballot: b})
@@ -154,7 +198,10 @@ func (p *proposer) round(key string, change func(s State) State) (State, error) 
 	return next, err
 }
 
-// rounds repeats round until something is chosen, done returns true on it, or it has to give up.
+// rounds repeats round until a state is chosen, or one of the bounds is reached, or acceptors
+// refuse for good. Random pauses let one of two proposers that outbid each other complete its
+// round. change may be called several times, and what it made may be accepted although its round
+// failed.
 func (p *proposer) rounds(key string, change func(s State) State) (State, error) {
 	silent, pause := 0, backoff
 	for duel := 0; ; duel++ {
@@ -176,7 +223,8 @@ func (p *proposer) rounds(key string, change func(s State) State) (State, error)
 	}
 }
 
-// load returns a register's state.
+// load returns a register's state: in one trip if all answers of a majority agree, and else by
+// rounds that complete or replace what was left.
 func (p *proposer) load(key string) (State, error) {
 	answers, err := p.gather(&Question{Kind: KindPeek, Key: key})
 	if err != nil {
@@ -188,21 +236,24 @@ func (p *proposer) load(key string) (State, error) {
 	return p.settle(key)
 }
 
-// agreed returns the state that all answers of a majority have accepted in one ballot: it is
-// chosen, and nothing later was before they were asked, since they would know.
+// agreed returns the state that all answers of a majority have accepted in one ballot. That state
+// is chosen. No later state was chosen before the question was asked: one of this majority would
+// have accepted it. It reports false if the answers have different ballots.
 func agreed(answers []*Answer, entry func(a *Answer) Entry) (State, bool) {
 	first := entry(answers[0])
 	return first.State, !slices.ContainsFunc(answers, func(a *Answer) bool { return entry(a).Ballot != first.Ballot })
 }
 
-// later reports whether some acceptor has a later version of a register, which may come to nothing.
-// A majority has what was chosen before this began, so that it is in one of the answers.
+// later reports whether an acceptor has accepted a later version of a register. That version may
+// never be chosen. A version that was chosen before the call began is in one of the answers, so
+// none is missed. The answers have no values, which may be long.
 func (p *proposer) later(key string, version uint64) (bool, error) {
 	answers, err := p.gather(&Question{Kind: KindPeek, Key: key, Bare: true})
 	return slices.ContainsFunc(answers, func(a *Answer) bool { return a.Entries[0].State.Version > version }), err
 }
 
-// settle returns the state of a register of which acceptors have different ones.
+// settle returns the state of a register of which acceptors have different states. A proposer that
+// may write completes one of them by a round. A reader looks again until a majority agrees.
 func (p *proposer) settle(key string) (State, error) {
 	if !p.reader {
 		return p.rounds(key, func(s State) State { return s })
@@ -224,10 +275,12 @@ func (p *proposer) settle(key string) (State, error) {
 }
 
 // glance returns a state that a majority has accepted in one ballot, even if an acceptor has a
-// later one. It is chosen; and nothing later was when this began, since one of that majority would
-// have it. Where there is none, because acceptors do not answer, the latest state may have been
-// chosen or may come to nothing: only a round can tell, which a reader may not begin. all: every
-// acceptor answered.
+// later one. That state is chosen, and no later one was chosen when glance began: one of that
+// majority would have accepted it.
+//
+// If no majority agrees it returns an error. Then the latest state may have been chosen, or may
+// never be: only a round can decide that, which a reader may not begin. all reports whether every
+// acceptor answered. If all did, a round is under way, and another look may succeed soon.
 func (p *proposer) glance(key string) (s State, all bool, err error) {
 	var t tally
 	votes, found := map[Ballot]int{}, false
@@ -246,14 +299,19 @@ func (p *proposer) glance(key string) (s State, all bool, err error) {
 	})
 	if !found {
 		err = fmt.Errorf("%d of the pool's %d nodes answered, and do not agree: a change was left half done, and "+
-			"who may only read waits for somebody with the full token to complete it: %w", len(t.answers),
-			p.nodes, ErrUnreachable)
+			"a client that may only read waits until one with the full token completes it: %w", len(t.answers), p.nodes,
+			ErrUnreachable)
 	}
 	return s, len(t.answers) == p.nodes, err
 }
 
-// swap replaces a register's state if it has the given version. Once its own state may have been
-// accepted somewhere, only the writer of the next version finds out whether the swap took place.
+// swap replaces a register's state if it has the given version, and reports whether it did.
+//
+// A round that failed may have left this Swap's state at a minority, and another proposer may have
+// completed it since. So the version that a later round finds does not tell whether the Swap took
+// place: the name of the writer of version+1 does. A state keeps the writers of its last mostPast
+// versions. If the register was replaced more often meanwhile, the outcome stays unknown:
+// ErrUncertain.
 func (p *proposer) swap(key string, version uint64, value []byte) (bool, error) {
 	writer, proposed := p.writer(), false
 	s, err := p.rounds(key, func(s State) State {
@@ -271,20 +329,24 @@ func (p *proposer) swap(key string, version uint64, value []byte) (bool, error) 
 	case !proposed || s.Version <= version:
 		return false, nil
 	}
-	who, known := s.writerOf(version + 1)
+	made, known := s.writerOf(version + 1)
 	if !known {
 		return false, fmt.Errorf("%w, and again since then: %w", ErrUncertain, ErrUnreachable)
 	}
-	return who == writer, nil
+	return made == writer, nil
 }
 
-// look returns a register's state, unless key is "", and then the registers that were written and
-// whose keys begin so, none of them from before that state. Answers that agree on the one are from
-// no earlier moment than that at which it was chosen, and so is what they list: of two registers
-// that were written one behind the other, a majority that has accepted the second has one that has
-// accepted the first.
+// look returns a register's state, unless key is "", and the written registers of which the keys
+// begin with prefix, none of them from before that state.
+//
+// Each answer has the state of key and a list, of one moment. If all answers of a majority agree on
+// key's state, each was given after its acceptor had accepted that state. A register that was
+// written before key's state was has been accepted by a majority by then, and one of the answers
+// lists it. If the answers do not agree, key is settled by rounds. The list is asked for again
+// then, because it may be older than the state.
 func (p *proposer) look(key, prefix string) (first State, all []Record, err error) {
-	for after, more := "", true; more; { // ends: after grows, and acceptors have so many keys
+	// The loop ends: after grows with each page, and acceptors bound their keys.
+	for after, more := "", true; more; {
 		answers, err := p.gather(&Question{Kind: KindPeekAll, Key: prefix, With: key, After: after})
 		if err != nil {
 			return State{}, nil, err
@@ -297,7 +359,7 @@ func (p *proposer) look(key, prefix string) (first State, all []Record, err erro
 				}
 			}
 			if key = ""; !ok {
-				continue // they may have listed what was before
+				continue // the answers may list registers from before that state
 			}
 		}
 		var keys []string
@@ -319,8 +381,9 @@ func (p *proposer) look(key, prefix string) (first State, all []Record, err erro
 	return first, all, nil
 }
 
-// page returns the keys of which every answer tells, and whether there are more behind the last of
-// them.
+// page merges one page of answers. It returns the keys that some answer lists, sorted, up to end,
+// and whether there are more keys behind end. end is the smallest last key of an answer that was
+// cut off: every answer is complete up to it.
 func page(answers []*Answer) (keys []string, end string, more bool) {
 	for _, a := range answers {
 		last := ""
@@ -340,7 +403,8 @@ func page(answers []*Answer) (keys []string, end string, more bool) {
 	return keys, end, more
 }
 
-// listed returns the state of a key that the answers agree on, or else asks for it.
+// listed returns the state of a key if all answers have accepted it in the same ballot, and else
+// settles it. An answer that does not list the key has accepted nothing for it.
 func (p *proposer) listed(key string, answers []*Answer) (State, error) {
 	var first Entry
 	for i, a := range answers {

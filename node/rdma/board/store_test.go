@@ -185,10 +185,10 @@ func TestReader(t *testing.T) {
 	_, _, err := reader.Load("key")
 	if !errors.Is(err, board.ErrUnreachable) || !strings.Contains(err.Error(), "2 of the pool's 3 nodes answered, "+
 		"and do not agree") {
-		t.Errorf("nobody knows what was chosen: %v", err)
+		t.Errorf("what was chosen cannot be known: %v", err)
 	}
 	if _, _, err := reader.Look("", ""); !errors.Is(err, board.ErrUnreachable) {
-		t.Errorf("nobody knows what was chosen: list: %v", err)
+		t.Errorf("what was chosen cannot be known: list: %v", err)
 	}
 	if value, _, err := writer.Load("key"); string(value) != "two" || err != nil {
 		t.Fatal(value, err)

@@ -6,7 +6,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// View returns the pool's view, and which nodes are expelled.
+// View returns the pool's view, and by node whether it is expelled. The caller owns both.
 func (b *Board) View() (v rdma.View, down []bool, err error) {
 	r, _, err := b.loadView()
 	if err != nil {
@@ -23,8 +23,9 @@ func (r *viewRecord) view() rdma.View {
 	return v
 }
 
-// Look is View, and Clients behind it, at once. A client that was fenced off before an epoch began
-// is listed as Fenced, or is not listed.
+// Look is View and then Clients, in one question to the store. The clients are not older than the
+// view. So a client that was fenced off before the view's epoch began is listed as Fenced, or is
+// not listed any more.
 func (b *Board) Look() (v rdma.View, down []bool, clients []Holder, err error) {
 	r, all, err := b.look()
 	if err != nil {
@@ -33,7 +34,8 @@ func (b *Board) Look() (v rdma.View, down []bool, clients []Holder, err error) {
 	return r.view(), r.Down, holders(all), nil
 }
 
-// look returns the view's record, and then those of all identities, less one.
+// look returns the view's record, and the records of all identities, at index identity less one. No
+// identity's record is older than the view's: see Store.Look.
 func (b *Board) look() (v viewRecord, all []listed, err error) {
 	first, records, err := b.store.Look(viewKey, clientsKey)
 	if err != nil {
@@ -49,21 +51,26 @@ func (b *Board) look() (v viewRecord, all []listed, err error) {
 	return v, all, err
 }
 
-// grown is r with room for the pool's nodes: a view that was never written has none.
+// grown makes r a view of the pool's nodes, all members and none expelled, if it was never written.
 func (r *viewRecord) grown(nodes int) {
 	if r.Members == nil {
 		r.Members, r.Down = make([]uint64, nodes), make([]bool, nodes)
 	}
 }
 
+// loadView reads the view's record and its version.
 func (b *Board) loadView() (viewRecord, uint64, error) {
 	r, version, err := load[viewRecord](b, viewKey)
 	r.grown(b.o.Nodes)
 	return r, version, err
 }
 
-// Advance replaces the view's state, as rdma.Control says. An error that wraps ErrUnreachable
-// leaves open whether it was replaced; a later Advance from another state settles that.
+// Advance replaces the view's state, as rdma.Control says. It decides between masters: of two that
+// advance from the same state one succeeds, whatever their leases are.
+//
+// An error that wraps ErrUnreachable leaves open whether the state was replaced. A later Advance,
+// by any master, from the state that it finds then, settles that: one that is still on its way
+// finds another version.
 func (b *Board) Advance(from, to rdma.State) (bool, error) {
 	if err := from.Becomes(to); err != nil {
 		return false, fmt.Errorf("advance the pool's view: %w", err)
@@ -81,8 +88,9 @@ func (b *Board) Advance(from, to rdma.State) (bool, error) {
 	return ok, nil
 }
 
-// SetMember replaces one node's state, as rdma.Control says. An error that wraps ErrUnreachable
-// leaves open whether it was replaced.
+// SetMember replaces one node's state, as rdma.Control says: only in the given epoch, and while
+// that is busy. So a master that was slow, and of which the epoch is over, changes no member. An
+// error that wraps ErrUnreachable leaves open whether the state was replaced.
 func (b *Board) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
 	err := b.knownNode(node)
 	if err == nil {
@@ -104,8 +112,9 @@ func (b *Board) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, e
 	return ok, nil
 }
 
-// changeView applies change to the view, once. Unlike edit it does not try again after an error,
-// since its answer reports whether this call made the change.
+// changeView applies change to the view once, and reports whether this call made the change. change
+// reports false if the view is not what it expects. Unlike edit, changeView does not try again
+// after an error: it would find its own change, and report false.
 func (b *Board) changeView(change func(r *viewRecord) bool) (bool, error) {
 	for range patience {
 		r, version, err := b.loadView()
@@ -119,9 +128,12 @@ func (b *Board) changeView(change func(r *viewRecord) bool) (bool, error) {
 	return false, fmt.Errorf("others changed it %d times meanwhile: %w", patience, ErrUnreachable)
 }
 
-// SetDown marks a node as expelled, for good; that it was marked before is no error. It acts in the
-// given busy epoch only: in any other the error wraps rdma.ErrStale, and for a node that the pool
-// does not have rdma.ErrAccess.
+// SetDown marks a node as expelled, for ever. It is no error if the node was marked before. It acts
+// in the given busy epoch only: in any other the error wraps rdma.ErrStale. For a node that the
+// pool does not have the error wraps rdma.ErrAccess.
+//
+// It is the first step of expelling, so that no other master takes the node for one that may serve.
+// A crash behind it leaves a node that is marked and may still serve. The next master expels it.
 func (b *Board) SetDown(epoch uint64, node int) error {
 	err := b.knownNode(node)
 	if err == nil {
@@ -141,6 +153,7 @@ func (b *Board) SetDown(epoch uint64, node int) error {
 	return nil
 }
 
+// knownNode returns an error that wraps rdma.ErrAccess if the pool does not have that node.
 func (b *Board) knownNode(node int) error {
 	if node < 0 || node >= b.o.Nodes {
 		return fmt.Errorf("the pool has nodes 0 to %d: %w", b.o.Nodes-1, rdma.ErrAccess)
@@ -148,6 +161,7 @@ func (b *Board) knownNode(node int) error {
 	return nil
 }
 
+// knownClient returns an error that wraps rdma.ErrAccess if the pool does not have that identity.
 func (b *Board) knownClient(c rdma.ClientID) error {
 	if c < 1 || int(c) > b.o.Clients {
 		return fmt.Errorf("the pool has clients 1 to %d: %w", b.o.Clients, rdma.ErrAccess)

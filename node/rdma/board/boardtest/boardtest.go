@@ -149,7 +149,7 @@ func testAwait(t *testing.T, stores []board.Store) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if err := b.Await(ctx, "key", version); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a record that nobody replaces: %v", err)
+		t.Errorf("a record that is not replaced: %v", err)
 	}
 }
 
