@@ -31,9 +31,9 @@ const (
 	spareAll   = 1 << 20
 )
 
-// Init prepares a queue whose batches' memory comes from grow, which returns n bytes of registered
-// memory, aligned to 8: it is used again as long as the queue is. What does not fit there comes
-// from the Go heap. A nil grow means that the heap will do for all.
+// Init prepares a queue. The memory of its batches comes from grow, which returns n bytes of
+// registered memory, aligned to 8: it is used again as long as the queue is. What does not fit
+// there comes from the Go heap. A nil grow means that the heap will do for all.
 func (q *Base) Init(grow func(n int) []byte) {
 	if grow == nil {
 		grow = func(n int) []byte { return make([]byte, n) }

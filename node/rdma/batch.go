@@ -109,7 +109,7 @@ const opsInline = 16
 
 // A Batch is one round trip's work: it is posted with one doorbell a node and waited for once. It
 // owns its ops and their buffers; after Release they live until the last straggler lands. A Batch
-// belongs to the worker whose Queue made it and is not safe for concurrent use.
+// belongs to the worker of the Queue that made it, and is not safe for concurrent use.
 type Batch struct {
 	n       int // ops
 	ops     [opsInline]Op

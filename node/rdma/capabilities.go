@@ -33,9 +33,9 @@ type Geometer interface {
 	Geometry() Geometry
 }
 
-// Committer is a Fabric whose memory must be backed before it is written, since it is taken as it
-// is used. Without it all memory is backed from the beginning. Package node has a function Commit
-// that asks.
+// Committer is a Fabric with memory that must be backed before it is written, since it is taken as
+// it is used. Without it all memory is backed from the beginning. Package node has a function
+// Commit that asks.
 //
 // Has it: shm.
 type Committer interface {
@@ -114,8 +114,8 @@ type ClientCrasher interface {
 	CrashClient(c Client, step Step) error
 }
 
-// CPUMeter is a Fabric whose memory nodes are processes that count their processor time. Without it
-// nodes take none beyond the clients'.
+// CPUMeter is a Fabric with memory nodes that are processes and count their processor time. Without
+// it nodes take none beyond the clients'.
 //
 // Has it: tcp, ibverbs.
 type CPUMeter interface {
@@ -123,7 +123,7 @@ type CPUMeter interface {
 	CPU() (time.Duration, error)
 }
 
-// Perishable is a Fabric whose pool may be removed while it is open. Without it the pool lasts
+// Perishable is a Fabric of a pool that may be removed while it is open. Without it the pool lasts
 // until it is closed.
 //
 // Has it: shm, tcp, ibverbs.
@@ -133,8 +133,8 @@ type Perishable interface {
 	Gone() error
 }
 
-// Localizer is a Fabric whose memory nodes are processes, maybe of other machines. Without it there
-// are no processes to share the processors with.
+// Localizer is a Fabric with memory nodes that are processes, maybe of other machines. Without it
+// there are no processes to share the processors with.
 //
 // Has it: tcp, ibverbs.
 type Localizer interface {
@@ -143,8 +143,8 @@ type Localizer interface {
 	Local() bool
 }
 
-// TenureAdviser is a Fabric whose masters need longer leases than those of shared memory, since it
-// costs round trips to renew one. Without it the caller's default will do.
+// TenureAdviser is a Fabric of which the masters need longer leases than those of shared memory,
+// since it costs round trips to renew one. Without it the caller's default will do.
 //
 // Has it: tcp, ibverbs.
 type TenureAdviser interface {
@@ -171,8 +171,8 @@ type CloseNotifier interface {
 	OnClose(f func())
 }
 
-// CarrierNamer is a Fabric whose address may not say what its verbs go over, since the pool is
-// found by a name. Without it the address does.
+// CarrierNamer is a Fabric with an address that may not say what its verbs go over, since the pool
+// is found by a name. Without it the address does.
 //
 // Has it: tcp, ibverbs.
 type CarrierNamer interface {
@@ -207,8 +207,8 @@ func Peek(f Fabric, name string) (Endpoint, error) {
 type Teller interface {
 	// Tell returns an endpoint of client 0, as Peek does, to which all verbs are allowed on what
 	// Geometry.Telemetry says is behind the store's memory. Nothing waits for these verbs when a
-	// node is taken away or a client fenced off. ibverbs, whose connections either may write or
-	// not, returns one with an identity.
+	// node is taken away or a client fenced off. ibverbs, of which the connections either may write
+	// or not, returns one with an identity.
 	Tell(name string) (Endpoint, error)
 }
 
@@ -229,7 +229,7 @@ type Messenger interface {
 	// Listen opens the worker's mailbox, of which it has one at a time. The error wraps ErrExists
 	// when it has one, or when another worker has that number; ErrNodeDown where none of its nodes
 	// answers; ErrFull where the device has fewer buffers; ErrNotSupported of a pool in shared
-	// memory, whose workers no process can wake. (A mem: pool, which is of one process, has
+	// memory: no process can wake its workers. (A mem: pool, which is of one process, has
 	// messages.)
 	Listen(o BoxOptions) (Mailbox, error)
 }
@@ -286,8 +286,8 @@ type Hoster interface {
 	Host(node int, name string, f func(Endpoint)) error
 }
 
-// ProcessNamer is a Fabric whose memory nodes count the processes that have the pool open. Without
-// it nodes count none.
+// ProcessNamer is a Fabric with memory nodes that count the processes that have the pool open.
+// Without it nodes count none.
 //
 // Has it: tcp, ibverbs.
 type ProcessNamer interface {
@@ -295,7 +295,7 @@ type ProcessNamer interface {
 	Process() string
 }
 
-// DeviceReporter is a Fabric whose verbs go over an RDMA device. Without it there is none.
+// DeviceReporter is a Fabric with verbs that go over an RDMA device. Without it there is none.
 //
 // Has it: ibverbs.
 type DeviceReporter interface {
@@ -306,8 +306,8 @@ type DeviceReporter interface {
 	Port() (device string, port int)
 }
 
-// DeviceWorker is an Endpoint whose verbs go over an RDMA device. Without it the device's counters
-// are all there is.
+// DeviceWorker is an Endpoint with verbs that go over an RDMA device. Without it the device's
+// counters are all there is.
 //
 // Has it: ibverbs.
 type DeviceWorker interface {

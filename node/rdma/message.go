@@ -60,9 +60,9 @@ const (
 // Mailbox is the queue of messages that come to a worker, and lets it send some: see Batch.Send. It
 // has as many buffers as its options say. A message for which there is none is refused with
 // ErrBoxFull: with senders unknown and many, credits for each would reserve most buffers for
-// senders that are silent; package rpc, whose clients bound what they have in flight, seldom meets
-// a refusal. Messages that one worker sends to one mailbox arrive in the order in which they were
-// posted; those that are refused are left out.
+// senders that are silent; package rpc, of which the clients bound what they have in flight, seldom
+// meets a refusal. Messages that one worker sends to one mailbox arrive in the order in which they
+// were posted; those that are refused are left out.
 //
 // A mailbox belongs to its worker, and is not safe for concurrent use.
 type Mailbox interface {
@@ -126,7 +126,7 @@ type Inbox struct {
 	head, n int
 }
 
-// NewInbox makes the buffers of a mailbox whose options were checked.
+// NewInbox makes the buffers of a mailbox. Its options were checked.
 func NewInbox(o BoxOptions) *Inbox {
 	q := &Inbox{bytes: o.Bytes}
 	q.Grow(o.Slots)

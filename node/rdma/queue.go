@@ -51,7 +51,7 @@ type Queue interface {
 	// before; they will not land later.
 	Join() (View, error)
 	// Close waits for nothing: verbs in flight may still land, unless the worker is the pool's
-	// master, whose tenure it ends. It gives the identity back.
+	// master: Close ends its tenure. It gives the identity back.
 	Close() error
 }
 
@@ -102,7 +102,7 @@ type Fabric interface {
 }
 
 // ListClients is f.Clients, or why they cannot be listed now: an error wrapping ErrUnreachable, of
-// fabrics whose clients are known to others.
+// fabrics that know the clients of other processes.
 func ListClients(f Fabric) ([]Client, error) {
 	if l, ok := f.(ClientLister); ok {
 		return l.ListClients()

@@ -26,7 +26,7 @@ func RingAt(node, number int) RingAddr {
 	return RingAddr(At(node, uint64(number)))
 }
 
-// Node returns the node in whose memory a's entries land.
+// Node returns the node that has the memory in which a's entries land.
 func (a RingAddr) Node() int { return Addr(a).Node() }
 
 // Number returns the number of a's ring.
@@ -90,7 +90,7 @@ func (p RingPromises) Taken(n int) int {
 
 // RingOptions shape a ring.
 type RingOptions struct {
-	Node   int // in whose memory entries land; the worker runs beside it
+	Node   int // entries land in its memory; the worker runs beside it
 	Number int // the ring's, of the node's: 1 to MaxRing
 	// Buffers are how many buffers the ring has place for at a time, MaxRingBuffers at most and by
 	// default.

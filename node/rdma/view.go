@@ -40,8 +40,8 @@ func (v *View) Holder(original int) (n int, since uint64, ok bool) {
 	return n, 0, false
 }
 
-// Original returns the node of the pool as it was made whose contents the given one took over, or
-// the node itself: the way back from Holder.
+// Original returns the node of the pool as it was made that had the contents which the given one
+// took over, or the node itself. It is the inverse of Holder.
 func (v *View) Original(n int) int {
 	for range v.Members {
 		s := v.Members[n].StandsFor
@@ -57,7 +57,7 @@ func (v *View) Original(n int) int {
 type Member struct {
 	// Gone: no worker reaches the node any more, and none ever will.
 	Gone bool
-	// StandsFor is the node, plus one, whose contents this one took over; 0: none.
+	// StandsFor is the node, plus one, of which this one took over the contents; 0: none.
 	StandsFor uint16
 	// Since is the epoch in which it did: stand-ins are ordered by it.
 	Since uint64
@@ -135,14 +135,14 @@ type Role struct {
 
 // Control is how a pool's master is chosen and changes its view. Its words are linearizable and
 // survive every memory node. A tenure is for liveness only: what two masters do at once is decided
-// by Advance, and by Fence, which stops the verbs of the one whose epoch is over.
+// by Advance, and by Fence, which stops the verbs of the master of the earlier epoch.
 type Control interface {
 	Configs
 	// TryMaster makes owner the pool's master for the given time when there is none. False: another
 	// client is master, and the role names it and the time until when it is: at the latest, where
-	// machines' clocks cannot be compared. A master whose tenure ran out may still be in the midst
-	// of anything. So it is fenced off (see Fabric.Revoke) before another one begins; by nodes that
-	// do not answer then, no later than by the fence of Role.Beyond.
+	// machines' clocks cannot be compared. A master of which the tenure ran out may still have
+	// verbs in flight. So it is fenced off (see Fabric.Revoke) before another one begins. Nodes
+	// that do not answer then refuse its verbs from the fence of Role.Beyond on at the latest.
 	TryMaster(owner ClientID, lease time.Duration) (Role, bool, error)
 	// Renew prolongs a tenure; false: it is over, and another client may be master.
 	Renew(r Role, lease time.Duration) (Role, bool, error)

@@ -35,9 +35,9 @@
 // there after it has revoked the last owner's life, and before the Swap that begins its tenure.
 // What the last owner sends from then on, or has on its way, finds another tenure or another
 // version, and changes nothing. A crash between the two leaves a configuration that no tenure may
-// replace until the next candidate has claimed it. Of two candidates that claim the same number one
-// begins. If the record names a later tenure than a master's, a candidate took that master for dead
-// and revoked it, and it gives up.
+// replace until the next one, which has the same number, has begun. Of two candidates that claim
+// the same number one begins. If the record names a later tenure than a master's, a candidate took
+// that master for dead and revoked it, and it gives up.
 //
 // Guard keeps a node that cannot be reached from serving. A node executes verbs only while a
 // majority of the voters (itself included, if it is one) has granted it a lease. The lease counts

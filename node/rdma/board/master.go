@@ -107,10 +107,10 @@ func (b *Board) Master() (r rdma.Role, left time.Duration, ok bool, err error) {
 //  1. Fence off the life of the last owner. Its verbs and calls have no effect any more. A crash
 //     behind it leaves the old record, and the next candidate fences the same life off again.
 //  2. Claim the configuration for the new tenure's number. From now on no SwapConfig of the last
-//     owner succeeds. A crash behind it leaves a configuration that no master can replace until
-//     the next candidate has claimed it.
-//  3. Begin the tenure by a Swap of the record that step 1 was decided on. If another candidate
-//     was faster the record has another version, and the Swap fails.
+//     owner succeeds. A crash behind it leaves a configuration that no master can replace until the
+//     next tenure, which has the same number, has begun.
+//  3. Begin the tenure by a Swap of the record that step 1 was decided on. If another candidate was
+//     faster the record has another version, and the Swap fails.
 //
 // An error leaves open whether the tenure began. If it began, the next TryMaster of the same owner
 // returns it, while its lease lasts.

@@ -60,7 +60,7 @@ func noMemory(device string, size uint64, err error) error {
 // completions is a completion queue, and the one caller's way into the device. It is not safe for
 // concurrent use.
 type completions interface {
-	// pair makes a queue pair whose completions come here. Peers may do with registered memory what
+	// pair makes a queue pair. Its completions come here. Peers may do with registered memory what
 	// access says.
 	pair(depth int, access access) (pair, error)
 	// beside makes another completion queue, which arm and await of this one count for, too. It is
@@ -90,7 +90,7 @@ const (
 // receives is a queue of buffers that messages of several queue pairs come into. It is not safe for
 // concurrent use.
 type receives interface {
-	// pair makes a queue pair whose messages come into buffers of this queue. Their completions go
+	// pair makes a queue pair. Its messages come into buffers of this queue. Their completions go
 	// to q. Peers may do with registered memory what access says.
 	pair(q completions, access access) (pair, error)
 	// post adds a buffer of local memory at the end of the queue.

@@ -12,7 +12,7 @@ import (
 const behind = -1
 
 // Rings returns what the pool promises of rings, as this process's device has it: a ring of a node
-// whose device has a shorter MTU is not connected to.
+// of which the device has a shorter MTU is not connected to.
 func (e *Endpoint) Rings() (rdma.RingPromises, error) {
 	return e.rings, nil
 }

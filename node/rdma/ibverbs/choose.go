@@ -8,7 +8,7 @@ import (
 )
 
 // Choice names a device, a port and an address of it. What is left out is chosen: a port that is
-// up, whose address is that by which the other machines reach this one, if there is such.
+// up and has the address by which the other machines reach this one, if there is such a port.
 type Choice struct {
 	Device string // such as mlx5_0; "": any
 	Port   int    // from 1; 0: any that is up

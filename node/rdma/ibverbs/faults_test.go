@@ -453,8 +453,8 @@ func TestSilentBacklog(t *testing.T) {
 	}
 }
 
-// TestStaleCompletions drops connections whose completions were not looked for: they are not taken
-// for those of the next connection, and there is room for those.
+// TestStaleCompletions drops connections before their completions were looked for: they are not
+// taken for those of the next connection, and there is room for those.
 func TestStaleCompletions(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})

@@ -109,7 +109,7 @@ func TestLeaseEndsMeanwhile(t *testing.T) {
 	b := posted(t, ep, rdma.At(1, 8), 7)
 	ep.progress(testPatience)
 	if b.Completed(0) {
-		t.Error("a result is taken of a node whose lease had run out when its device was done")
+		t.Error("a result is taken from a node that had no lease any more when its device was done")
 	}
 	g.net.fail(nil)
 	g.gates[1].open()

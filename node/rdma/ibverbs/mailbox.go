@@ -191,8 +191,8 @@ func (m *mailbox) end(s *sender) {
 const lostAfter = time.Second
 
 // reclaim takes back buffers that the device has lost: some say nothing of one that they took for a
-// message of several packets, whose sender died before the last of these came. Receive queues are
-// in order, so such a buffer is passed by others. A message that is still coming may have it,
+// message of several packets from a sender that died before the last of these came. Receive queues
+// are in order, so such a buffer is passed by others. A message that is still coming may have it,
 // however. So all connections are ended, and senders come again: what they had in flight, and had
 // not arrived, they send once more. The caller holds mu.
 func (m *mailbox) reclaim() {

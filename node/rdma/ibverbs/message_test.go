@@ -195,9 +195,9 @@ func TestClosedMailboxSays(t *testing.T) {
 	}
 }
 
-// TestLateMessage fences a sender off whose message is on its way: it arrives before that is over,
-// or never. The same holds when the receiver's process does not hear of it: then the node cuts that
-// off.
+// TestLateMessage fences a sender off while its message is on its way: it arrives before that is
+// over, or never. The same holds when the receiver's process does not hear of it: then the node
+// cuts that off.
 func TestLateMessage(t *testing.T) {
 	needsSoft(t)
 	const late = 30 * time.Millisecond

@@ -53,7 +53,7 @@ func OpenDevice(c Choice, listen string) (*Device, error) {
 	return &Device{a}, nil
 }
 
-// Open opens a pool whose nodes have devices. Errors are those of tcp.Open, or wrap ErrNotBuilt or
+// Open opens a pool with devices in its nodes. Errors are those of tcp.Open, or wrap ErrNotBuilt or
 // ErrNoDevice.
 func Open(o tcp.Options, own Options) (*Fabric, error) {
 	a, err := deviceFor(o, own)

@@ -71,7 +71,7 @@ func addByCall(m rdma.Memory, r *rdma.Request) error {
 	return nil
 }
 
-// remote is a pool whose nodes are processes.
+// remote is a pool with nodes that are processes.
 type remote struct {
 	*Fabric
 	nodes []*child.Process
@@ -325,7 +325,7 @@ func floodRing(ep rdma.Endpoint) error {
 	return err
 }
 
-// refilled is a ring whose buffers are posted again once they are settled.
+// refilled is a ring that posts its buffers again once they are settled.
 type refilled struct {
 	ring   rdma.Ring
 	live   map[uint64]rdma.Span // by the numbers of their posts

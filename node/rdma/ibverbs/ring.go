@@ -61,8 +61,8 @@ const (
 	ringSlice = 20 * time.Millisecond
 )
 
-// promises returns what a pool with blocks of so many bytes promises of rings over a device whose
-// port takes packets of an MTU, as libibverbs counts: a block is one packet.
+// promises returns what a pool with blocks of so many bytes promises of rings over a device of
+// which the port takes packets of an MTU, as libibverbs counts: a block is one packet.
 func promises(mtu int, port uint8) rdma.RingPromises {
 	mtu = min(mtu, 128<<port)
 	return rdma.RingPromises{MTU: mtu, Counts: true, Streams: rdma.RingStreams(mtu)}

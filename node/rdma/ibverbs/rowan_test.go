@@ -28,7 +28,7 @@ func rowanEntry(source, i int) []byte {
 	return p
 }
 
-// TestRowan has senders append to a log whose ring has several streams, while its receiver digests
+// TestRowan has senders append to a log over a ring of several streams, while its receiver digests
 // and frees segments. Then another one recovers the rest. All entries are found, whole, and of each
 // source in order within each stream.
 func TestRowan(t *testing.T) {

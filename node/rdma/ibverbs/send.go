@@ -131,7 +131,7 @@ func (e *Endpoint) connected(p *peer) (bool, error) {
 	case p.qp != nil:
 		return true, nil
 	case p.head != p.tail:
-		return false, nil // of an earlier connection, whose node is to say that it served
+		return false, nil // of an earlier connection: the node has to say that it served
 	case p.to.ring:
 		err := e.join(p)
 		return err == nil, err

@@ -70,7 +70,7 @@ func testCompareSwapLock(t testing.TB, h Harness) {
 	expect(t, h, f, counter, workers*rounds)
 }
 
-// testWholeWords writes words whose eight bytes are equal, alone and in longer WRITEs: no READ sees
+// testWholeWords writes words of eight equal bytes, alone and in longer WRITEs: no READ sees
 // one in parts.
 func testWholeWords(t testing.TB, h Harness) {
 	const words = 16

@@ -156,7 +156,7 @@ func useConfig(t testing.TB, f rdma.Fabric, ep rdma.Endpoint, log *history.Log, 
 		return c
 	}
 	if c.Version > 0 && !bytes.Equal(c.Data, filled(textOf(c), len(c.Data)-1)) {
-		t.Errorf("worker %d: version %d is %d bytes of no one configuration", user, c.Version, len(c.Data))
+		t.Errorf("worker %d: version %d is %d bytes that are not of one configuration", user, c.Version, len(c.Data))
 	}
 	if err := log.Loaded(user, "config", began, textOf(c), c.Version); err != nil {
 		t.Error(err)
@@ -164,8 +164,8 @@ func useConfig(t testing.TB, f rdma.Fabric, ep rdma.Endpoint, log *history.Log, 
 	return c
 }
 
-// testDeposed has masters whose tenure is over replace the configuration: none does once another is
-// master, whether or not that one has ever touched it.
+// testDeposed has masters replace the configuration after their tenure is over: none does once
+// another is master, whether or not that one has ever touched it.
 func testDeposed(t testing.TB, h Harness) {
 	f, lease := h.New(t, 1, poolBytes, nil), h.lease()
 	one(t, h, f, func(ep rdma.Endpoint) {

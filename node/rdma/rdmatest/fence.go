@@ -75,7 +75,7 @@ func fence(t testing.TB, h Harness) {
 			t.Errorf("fence: %v, %v", ok, err)
 		}
 		if _, err := load(ep, rdma.At(0, 0)); !errors.Is(err, rdma.ErrStale) {
-			t.Errorf("who fences is of the earlier epoch, too, but its READ ended in %v", err)
+			t.Errorf("the worker that fences is of the earlier epoch, too, but its READ ended in %v", err)
 		}
 		if v, err := ep.Join(); err != nil || v.Epoch != epoch || !v.Busy {
 			t.Errorf("the master joins %+v, %v", v, err)

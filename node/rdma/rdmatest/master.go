@@ -148,7 +148,7 @@ func testLostMaster(t testing.TB, h Harness) {
 			b.Release()
 		}
 		if !errors.Is(err, rdma.ErrRevoked) {
-			t.Errorf("a master whose tenure ran out ended in %v", err)
+			t.Errorf("a master ended in %v after its tenure ran out", err)
 		}
 	}
 	next := func(ep rdma.Endpoint) {

@@ -183,7 +183,7 @@ func testMessages(t testing.TB, h Harness) {
 	}
 }
 
-// watched is a mailbox whose messages are looked at.
+// watched is a mailbox that calls a function with each message.
 type watched struct {
 	rdma.Mailbox
 	look func(m *rdma.Message)
@@ -262,7 +262,7 @@ func testGather(t testing.TB, h Harness) {
 	})
 }
 
-// testFullMailbox fills a mailbox whose owner does not look at it: the next message is refused,
+// testFullMailbox fills a mailbox while its owner does not look at it: the next message is refused,
 // without harm to those that are there or come when there is room.
 func testFullMailbox(t testing.TB, h Harness) {
 	const slots = 4

@@ -15,7 +15,7 @@ import (
 const (
 	roleAdd   = "add"   // raises a word by FAA
 	roleLock  = "lock"  // raises a word by READ and WRITE, under a lock
-	roleWords = "words" // writes words whose bytes are equal, and looks for others
+	roleWords = "words" // writes words of equal bytes, and looks for others
 	roleFence = "fence" // is fenced off while it writes, or fences off the others
 )
 

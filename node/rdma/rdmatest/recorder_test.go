@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// recorder is a testing.TB whose failure is what a test wants to see.
+// recorder is a testing.TB that is expected to fail.
 type recorder struct {
 	testing.TB
 	messages []string

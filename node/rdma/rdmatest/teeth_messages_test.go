@@ -104,7 +104,8 @@ func messageRules() []rule {
 				m, err := rdma.Listen(ep, o)
 				return &forgetfulBox{m}, err
 			}}},
-		{broken: "a message for nobody is refused", seen: []string{"NoMailbox"}, worker: hides(rdma.ErrNoBox)},
+		{broken: "a message to an absent mailbox is refused", seen: []string{"NoMailbox"},
+			worker: hides(rdma.ErrNoBox)},
 		{broken: "Await has a limit", seen: []string{"Await"},
 			worker: boxes(lameBox{await: func(m rdma.Mailbox, _ time.Duration) error {
 				return m.Await(rdma.Forever)

@@ -114,7 +114,7 @@ type rule struct {
 	peek    func(s *sim.Sim, name string) (rdma.Endpoint, error) // nil: the fabric has no looks
 }
 
-// lame is a fabric that breaks its own rules, and whose workers break theirs.
+// lame is a fabric that breaks its own rules, with workers that break theirs.
 type lame struct {
 	rdma.Fabric
 	s *sim.Sim
@@ -415,9 +415,10 @@ func lifeRules() []rule {
 			return a
 		}},
 		{broken: "identities differ", seen: []string{"Identities"}, worker: saboteur{id: 1}},
-		{broken: "handlers know who asks", seen: []string{"Calls"}, handler: func(h rdma.Handler) rdma.Handler {
-			return func(m rdma.Memory, r *rdma.Request) error { r.Client = 1; return h(m, r) }
-		}},
+		{broken: "handlers know the client that asks", seen: []string{"Calls"},
+			handler: func(h rdma.Handler) rdma.Handler {
+				return func(m rdma.Memory, r *rdma.Request) error { r.Client = 1; return h(m, r) }
+			}},
 		{broken: "calls fail when their handler does", seen: []string{"Calls"},
 			handler: func(h rdma.Handler) rdma.Handler {
 				return func(m rdma.Memory, r *rdma.Request) error { h(m, r); return nil }
@@ -471,7 +472,7 @@ func TestSuiteHasTeeth(t *testing.T) {
 	o := sim.Hostile(1)
 	o.AllowMixing = true // the suite has to see it, not sim
 	o.MTU, o.CountRings = 256, true
-	o.MaxEvents = 60_000 // a test whose end is a deadline would take its time
+	o.MaxEvents = 60_000 // a test that ends by a deadline would take its time
 	bites := map[string]bool{}
 	for _, r := range breakable() {
 		for _, name := range r.seen {

@@ -8,7 +8,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// lax is a fabric whose control of the view is broken where its functions are set.
+// lax is a fabric with a control of the view that is broken where its functions are set.
 type lax struct {
 	*sim.Sim
 	fence   func(epoch uint64) error
@@ -95,9 +95,9 @@ func viewRules() []rule {
 		lateFence(),
 		{broken: "Fence fences", seen: []string{"Fence", "FenceAndOpen"},
 			fabric: with(func(l *lax) { l.fence = func(uint64) error { return nil } })},
-		{broken: "Fence spares who has joined", seen: []string{"FenceOfNobody"},
+		{broken: "Fence spares workers that have joined", seen: []string{"FenceOfNobody"},
 			fabric: with(func(l *lax) { l.fence = func(epoch uint64) error { return l.Sim.Fence(epoch + 1) } })},
-		{broken: "nobody joins unasked", seen: []string{"Fence", "FenceAndOpen"},
+		{broken: "no worker joins unasked", seen: []string{"Fence", "FenceAndOpen"},
 			worker: saboteur{post: func(s *saboteur, b *rdma.Batch) error {
 				err := s.Endpoint.Post(b)
 				if errors.Is(err, rdma.ErrStale) {
@@ -106,9 +106,9 @@ func viewRules() []rule {
 				}
 				return err
 			}}},
-		{broken: "who joins may go on", seen: []string{"Fence"},
+		{broken: "a worker that joins may go on", seen: []string{"Fence"},
 			worker: saboteur{join: func(s *saboteur) (rdma.View, error) { return rdma.View{Epoch: 1}, nil }}},
-		{broken: "who was fenced off does not join", seen: []string{"Join"},
+		{broken: "a client that was fenced off does not join", seen: []string{"Join"},
 			worker: saboteur{join: func(s *saboteur) (rdma.View, error) {
 				v, err := s.Endpoint.Join()
 				if errors.Is(err, rdma.ErrRevoked) {

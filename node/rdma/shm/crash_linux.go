@@ -56,7 +56,7 @@ func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 	}
 	if step != "" {
 		if !atomic.CompareAndSwapUint64(&s.pid, word, uint64(stepOrder(step))<<orderShift|uint64(pid)) {
-			return fmt.Errorf("somebody else gave it an order: %w", rdma.ErrTimeout)
+			return fmt.Errorf("another process gave it an order: %w", rdma.ErrTimeout)
 		}
 		return nil
 	}

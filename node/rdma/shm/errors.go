@@ -19,8 +19,8 @@ var (
 	// ErrForeign ends an attempt to open a pool that other users may change, unless it is opened as
 	// Shared.
 	ErrForeign = errors.New("other users may change the pool")
-	// ErrTruncated ends the use of a pool whose file lost its end. It is an ErrNoPool: nothing
-	// brings the pool back.
+	// ErrTruncated ends the use of a pool that lost the end of its file. It is an ErrNoPool:
+	// nothing brings the pool back.
 	ErrTruncated = fmt.Errorf("the pool's file was truncated: %w", rdma.ErrNoPool)
 	// ErrFolder ends the use of a folder of pools that is not there, or does not let its user in.
 	ErrFolder = errors.New("folder of pools cannot be used")

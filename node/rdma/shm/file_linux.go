@@ -295,7 +295,7 @@ func same(file *os.File, name string) error {
 	}
 	is, err := os.Lstat(path(name))
 	if err != nil || !os.SameFile(was, is) {
-		return fmt.Errorf("%w: somebody else removed it", ErrNoPool)
+		return fmt.Errorf("%w: another process removed it", ErrNoPool)
 	}
 	return nil
 }
@@ -327,7 +327,7 @@ func cause(err error) error {
 	return err
 }
 
-// sparse is the backing of a file whose pages exist from when they are committed.
+// sparse is the backing of a file that has pages only where they were committed.
 type sparse struct{ file *os.File }
 
 func (s sparse) commit(off, n uint64) error {

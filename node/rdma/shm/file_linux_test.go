@@ -31,7 +31,7 @@ func inFolder(t testing.TB) string {
 	return d
 }
 
-// create makes a pool whose memory is committed, and closes it at the end.
+// create makes a pool with committed memory, and closes it at the end.
 func createPool(t testing.TB, name string, g Geometry) *Fabric {
 	t.Helper()
 	f, err := Create(name, g, nil, commitAll)

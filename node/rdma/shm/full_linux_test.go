@@ -28,7 +28,7 @@ func TestFullFileSystem(t *testing.T) {
 	}
 	out, err := c.CombinedOutput()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || strings.Contains(string(out), noMount) {
-		t.Skipf("this system lets nobody mount a small tmpfs here: %v %s", err, out)
+		t.Skipf("this system does not allow mounting a small tmpfs here: %v %s", err, out)
 	}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

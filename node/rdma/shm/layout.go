@@ -54,8 +54,8 @@ type slot struct {
 	name  [24]byte // padded with zeros
 }
 
-// inUse reports whether a slot in that state has a holder: a live one, or a dead one whose memory
-// waits for recovery.
+// inUse reports whether a slot in that state has a holder: a live one, or a dead one of which the
+// memory waits for recovery.
 func inUse(state uint64) bool { return state&1 != 0 }
 
 // life returns which life a slot in that state has seen last.

@@ -63,7 +63,7 @@ func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (_ rdma.Rol
 	return r, ok, nil
 }
 
-// fenceLast fences off the master whose role is that word, and not the present holder of its
+// fenceLast fences off the master that has the role in that word, and not the present holder of its
 // identity. An identity changes hands only behind the end of its tenure, so that the life read
 // before the role is seen unchanged is the master's.
 func (f *Fabric) fenceLast(role uint64) error {
@@ -78,7 +78,7 @@ func (f *Fabric) fenceLast(role uint64) error {
 	return f.revoke(owner, life(state))
 }
 
-// endTenure ends the tenure of a client whose identity is about to be free: a successor is not
+// endTenure ends the tenure of a client before its identity is freed: a successor is not
 // taken for the master.
 func (f *Fabric) endTenure(c rdma.ClientID) {
 	for word := atomic.LoadUint64(&f.head.role); roleOf(word).Owner == c; word = atomic.LoadUint64(&f.head.role) {

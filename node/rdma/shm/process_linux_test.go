@@ -139,7 +139,7 @@ func configure(f *Fabric, e rdma.Endpoint) error {
 			}
 		}
 	}
-	return errors.New("nobody killed this master")
+	return errors.New("this master was not killed")
 }
 
 // TestKilledWhileItConfigures kills masters while they replace the configuration: what they leave
@@ -185,7 +185,7 @@ func writeUntilRevoked(e rdma.Endpoint) error {
 			return err
 		}
 	}
-	return errors.New("nobody fenced this client off")
+	return errors.New("this client was not fenced off")
 }
 
 // takeSteps adds to a word in each of its steps.
@@ -200,7 +200,7 @@ func takeSteps(e rdma.Endpoint) error {
 			b.Release()
 		}
 	}
-	return errors.New("nobody crashed this client")
+	return errors.New("this client was not crashed")
 }
 
 // clientOf reads the identity that a child prints.
@@ -306,9 +306,9 @@ func TestKilledProcessLeavesADeadClient(t *testing.T) {
 	}
 }
 
-// TestHeirOfAMaster kills a master whose tenure runs out, and gives its identity to another client,
-// the heir. Neither the next master nor a candidate that was about to become it and slept meanwhile
-// fences the heir off.
+// TestHeirOfAMaster kills a master, lets its tenure run out, and gives its identity to another
+// client, the heir. Neither the next master nor a candidate that was about to become it and slept
+// meanwhile fences the heir off.
 func TestHeirOfAMaster(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)

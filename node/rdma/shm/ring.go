@@ -184,5 +184,6 @@ func (e *Endpoint) land(op *rdma.Op) error {
 	}
 }
 
-// breaks seeds where the worker's blocks come apart: not by its generator, whose draws are its own.
+// breaks seeds where the worker's blocks come apart. The worker's own generator is not used: its
+// draws belong to the worker.
 func (e *Endpoint) breaks() { e.luck = *rand.NewPCG(^e.fabric.Seed, e.life<<16|uint64(e.id)) }

@@ -133,7 +133,7 @@ func TestWordsOfOthers(t *testing.T) {
 	}
 }
 
-// A process whose pool's file is truncated by its owner goes on, and says so.
+// A process goes on when the owner of its pool's file truncates it, and reports that.
 func TestTruncated(t *testing.T) {
 	for _, size := range []int64{0, page, int64(small.first()), int64(small.first() + small.stride())} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// truncated touches all that there is of a pool whose file is truncated.
+// truncated touches all of a pool that has lost the end of its file.
 func truncated(f *Fabric, e *Endpoint, wait func()) error {
 	fmt.Println("ready")
 	wait()

@@ -8,8 +8,8 @@ import (
 )
 
 // mailbox is a worker's. A message goes one way: from its sender to the node, or from a worker at
-// that node to the receiver. One between two workers of other machines passes the node, whose CPU
-// does not see it.
+// that node to the receiver. One between two workers of other machines passes the node, of which
+// the CPU does not see it.
 type mailbox struct {
 	s      *Sim
 	e      *endpoint

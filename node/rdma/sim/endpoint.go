@@ -30,7 +30,7 @@ type endpoint struct {
 	waiter   *Worker
 	batches  uint64
 	inflight int
-	bells    []int // nodes whose doorbells the current Post has to ring
+	bells    []int // nodes of which the current Post has to ring the doorbell
 	polls    int   // chains that completed since the worker polled last
 	fly      int64 // what faults add to the verb that is posted now, on its way and back
 	late     int64

@@ -296,7 +296,8 @@ func TestHyperThreads(t *testing.T) {
 	}
 }
 
-// TestTheCPUPaysForDoorbellsAndPolling: a client whose network takes no time is as fast as its CPU.
+// TestTheCPUPaysForDoorbellsAndPolling: a client over a network that takes no time is as fast as
+// its CPU.
 func TestTheCPUPaysForDoorbellsAndPolling(t *testing.T) {
 	h := sim.Hardware{Doorbell: 400, Verb: 50, Poll: 150}
 	near(t, "a client's rate", bench(t, open(t, machines(h)), 1, 500, read(0, 8)), 1e3/(400+50+150), 0.01)

@@ -269,7 +269,7 @@ func TestPartitionThatLastsTooLong(t *testing.T) {
 				t.Errorf("the requester gives up after %v", took)
 			}
 			if !errors.Is(early.Err(), rdma.ErrNodeDown) {
-				t.Errorf("the verb whose answer was cut off ends in %v", early.Err())
+				t.Errorf("the verb with the answer that was cut off ends in %v", early.Err())
 			}
 			from = s.Now()
 			err := ep.Call(0, new(rdma.Request), rdma.Forever)
@@ -417,7 +417,7 @@ func TestALateCompletionHasLanded(t *testing.T) {
 			if took := took(s, func() {
 				faa(ep, rdma.At(1, 16))
 			}); took < 60*time.Microsecond || took > 70*time.Microsecond {
-				t.Errorf("a verb whose completion is 60µs late takes %v", took)
+				t.Errorf("a verb with a completion that is 60µs late takes %v", took)
 			}
 		})
 		s.Go("b", func(ep rdma.Endpoint) {

@@ -196,7 +196,7 @@ func (c *conn) stall(f *flight) {
 	c.stalledEnd = f
 }
 
-// unstall goes on behind a fence whose READs and atomics have completed.
+// unstall goes on behind a fence after the READs and atomics before it have completed.
 func (s *Sim) unstall(c *conn) {
 	c.flying--
 	if c.flying > 0 {

@@ -9,8 +9,8 @@ import (
 
 // modules are a node's with Options.PMem. What verbs do to its memory goes through a model of them,
 // which counts it; with Options.Hardware it also delays it. A verb comes to them when its node's
-// NIC has served it, so that one whose client is fenced off in the last moment counts, too. What
-// handlers of calls touch does not.
+// NIC has served it, so that a verb of a client that is fenced off in the last moment counts, too.
+// What handlers of calls touch does not.
 type modules struct {
 	pmem   *pmem.Device // nil: its memory is not persistent
 	posted int64        // when they have what the NIC wrote so far, which goes over PCIe in order
@@ -85,7 +85,7 @@ func (s *Sim) touch(n *node, op *rdma.Op) {
 }
 
 // NTStore writes p at a, past the caches, and returns when it is persistent: before, any words of
-// it may be. The worker runs on a's node (GoAt), whose memory is persistent, and its core does
+// it may be. The worker runs on a's node (GoAt), which has persistent memory, and its core does
 // nothing else meanwhile. Outside Run that takes no time.
 func (s *Sim) NTStore(a rdma.Addr, p []byte) {
 	n, w, off := &s.nodes[a.Node()], s.current, a.Offset()

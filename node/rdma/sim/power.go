@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Survivors decide what a loss of power leaves of one word whose last writes were not durable: the
+// Survivors decide what a loss of power leaves of one word if its last writes were not durable: the
 // first of its writes, as many as it returns, from none to all. The word is the i-th of n such
 // words of the node, in the order of their addresses.
 type Survivors func(i, n, writes int) int
@@ -51,8 +51,9 @@ type persistence struct {
 // pageWords are the words of a page.
 type pageWords [pageBytes / 8]pending
 
-// track prepares a page whose words are written. Pages all of which is durable by now make room for
-// it, once there are twice as many as were not the last time: most are behind a writer with READs.
+// track prepares a page of which words are written. Pages that are durable as a whole by now make
+// room for it, once there are twice as many as were not the last time: most are behind a writer
+// with READs.
 func (d *persistence) track(p *page) {
 	if len(d.tracked) >= max(d.limit, 64) {
 		left := d.tracked[:0]
@@ -136,7 +137,8 @@ type pending struct {
 	writes  []write
 }
 
-// write is one whose word is in memory, and in a buffer of the NIC, of PCIe or in a cache, too.
+// write is a write of a word that is in memory, and in a buffer of the NIC, of PCIe or in a cache,
+// too.
 type write struct {
 	from  *conn
 	stamp uint64
@@ -202,7 +204,7 @@ func (w *pending) cut(n int) {
 	w.writes = append(w.writes[:0], w.writes[n:]...)
 }
 
-// storeWords is write for memory whose words may be lost.
+// storeWords is write for memory of which words may be lost.
 func (m *memory) storeWords(off uint64, buf []byte) {
 	for len(buf) > 0 {
 		p, at := m.page(off), off%pageBytes

@@ -14,7 +14,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// persistent returns options whose nodes have persistent memory.
+// persistent returns options of nodes with persistent memory.
 func persistent(seed uint64, eADR, ddio bool) sim.Options {
 	o, c := sim.Hostile(seed), pmem.Testbed()
 	c.EADR, c.DDIO = eADR, ddio
@@ -22,7 +22,7 @@ func persistent(seed uint64, eADR, ddio bool) sim.Options {
 	return o
 }
 
-// run runs one worker, whose errors are the test's.
+// run runs one worker. Its errors fail the test.
 func run(t testing.TB, s *sim.Sim, f func(ep rdma.Endpoint) error) {
 	t.Helper()
 	s.Go("worker", func(ep rdma.Endpoint) {
@@ -259,7 +259,7 @@ func TestPowerCuts(t *testing.T) {
 			return nil
 		}
 	}
-	// judge runs a client whose node loses power at a step, and returns what is wrong with what is
+	// judge runs a client, cuts its node's power at a step, and returns what is wrong with what is
 	// left.
 	judge := func(seesTo bool, seed, step uint64, keep sim.Survivors) (steps uint64, err error) {
 		s := open(t, persistent(seed, false, false))
@@ -310,7 +310,7 @@ func TestPowerCuts(t *testing.T) {
 		}
 	}
 	if found == 0 {
-		t.Error("a record may be missing whose commit word is there, and no cut finds it")
+		t.Error("a record may be missing while its commit word is there, and no cut finds it")
 	}
 }
 

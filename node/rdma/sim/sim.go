@@ -16,7 +16,8 @@
 // With Options.PMem nodes have persistent memory, power can be cut at each step of a node
 // (CutPowerAt), and what was not durable survives as Survivors say:
 //
-//	s.CutPowerAt(0, step, sim.AnySurvive(seed)) // step runs from 1 to Steps(0) of a run without a cut
+//	// step runs from 1 to Steps(0) of a run without a cut
+//	s.CutPowerAt(0, step, sim.AnySurvive(seed))
 //	err := s.Run()
 //	err = s.Restart(0)
 //
@@ -67,8 +68,8 @@ type Options struct {
 	MTU         int
 	CountRings  bool
 	RingStreams bool
-	// DMAProb is the share of APPENDs whose blocks reach memory late once they have their places,
-	// by up to DMAMax (1 ms by default).
+	// DMAProb is the share of APPENDs of which the blocks reach memory late once they have their
+	// places, by up to DMAMax (1 ms by default).
 	DMAProb float64
 	DMAMax  time.Duration
 	// NodeTimeout is how long a requester waits for a dead node's answer; 100 µs by default.
@@ -195,7 +196,7 @@ type Sim struct {
 	outages
 }
 
-// New returns a pool whose memory is all zero.
+// New returns a pool. Its memory is all zero.
 func New(o Options) *Sim {
 	o.defaults()
 	s := &Sim{opts: o, names: map[string]uint64{}, boxes: map[rdma.BoxAddr]*mailbox{},

@@ -56,8 +56,8 @@ const notReadyPause = 640 * time.Microsecond
 // one ahead.
 const mostOpen = 2
 
-// streams are the queue of a ring whose entries land in several streams. The ring's buffers go to
-// streams one by one, in order, as these need them.
+// streams are the queue of a ring with entries that land in several streams. The ring's buffers go
+// to streams one by one, in order, as these need them.
 type streams struct {
 	o      rdma.RingOptions
 	p      rdma.RingPromises

@@ -271,7 +271,7 @@ func (s *Sim) crash(root *Worker) {
 	s.current = last
 }
 
-// die crashes the current worker, whose last verb was sent. It comes back only to be unwound.
+// die crashes the current worker after its last verb was sent. It is resumed only to be unwound.
 func (w *Worker) die() error {
 	w.s.crash(w.root)
 	w.park()

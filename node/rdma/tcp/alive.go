@@ -86,7 +86,7 @@ func (l *link) ping(nc net.Conn, p *ping) {
 	}
 }
 
-// ping appends a ping, for whose answer no flight waits.
+// ping appends a ping. No flight waits for its answer.
 func (s sending) ping() {
 	at := len(s.l.out)
 	s.l.out = append(s.l.out, make([]byte, headerBytes)...)

@@ -52,7 +52,7 @@ func TestSlowLink(t *testing.T) {
 	b.Release()
 }
 
-// TestStoppedUnderWrites has a node stand still whose machine acknowledges all the same what is
+// TestStoppedUnderWrites stops a node, while its machine still acknowledges what is
 // sent to it, a little at a time: that is no sign of life.
 func TestStoppedUnderWrites(t *testing.T) {
 	t.Parallel()

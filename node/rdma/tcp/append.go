@@ -282,7 +282,7 @@ func (c *conn) landNext(e *entry) status {
 	return statusOK
 }
 
-// landLater is landNext for an entry whose answer says already that it succeeds.
+// landLater is landNext for an entry of which the answer says already that it succeeds.
 func (c *conn) landLater(e *entry) {
 	if st := c.landNext(e); st != statusOK {
 		c.counters.failed(st, 1)

@@ -14,9 +14,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// blocking is a plain connection whose reads and writes wait in the kernel, in a thread of its own.
-// Through Go's poller a message takes twice as many system calls and wakes two threads, which is
-// most of what a node does for a frame.
+// blocking is a plain connection. Its reads and writes wait in the kernel, in a thread of their
+// own. Through Go's poller a message takes twice as many system calls and wakes two threads, which
+// is most of what a node does for a frame.
 type blocking struct {
 	net.Conn // tells the addresses; nothing else is done over it
 	file     *os.File

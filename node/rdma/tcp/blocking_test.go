@@ -88,7 +88,7 @@ func TestBlockingEnds(t *testing.T) {
 				t.Error("a closed connection was used")
 			}
 		case <-time.After(wait.Hang):
-			t.Fatal("somebody waits still")
+			t.Fatal("a reader or writer still waits")
 		}
 	}
 }

@@ -105,7 +105,7 @@ func cutVerbs(t *testing.T, way, from, step int) {
 }
 
 // TestControlCutAtEveryByte cuts the connection for control, likewise. What the board says is what
-// was done, or one more step whose outcome was not reported. No identity is lost.
+// was done, or one more step with an outcome that was not reported. No identity is lost.
 func TestControlCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	const parts = 8
@@ -157,7 +157,7 @@ func controlRun(t *testing.T, f *tcp.Fabric, keeper rdma.Endpoint, n int) {
 	before := view()
 	ok, err := f.Advance(rdma.State{Epoch: before.Epoch}, rdma.State{Epoch: before.Epoch + 1})
 	if !ok && err == nil {
-		t.Fatalf("cut after %d bytes: the view is not in epoch %d any more, and nobody else advances it", n,
+		t.Fatalf("cut after %d bytes: the view is not in epoch %d any more, and no other process advances it", n,
 			before.Epoch)
 	}
 	if ep, err := f.Open("cut"); err == nil {

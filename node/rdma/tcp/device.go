@@ -300,7 +300,7 @@ func (l *link) askServing() {
 	_ = l.send(kindServe, 0, serving{l, wall.Boot()}, func(out []byte) []byte { return out })
 }
 
-// What follows is for fabrics whose verbs go past this package's connections, from device to
+// What follows is for fabrics with verbs that go past this package's connections, from device to
 // device.
 
 // Attach asks a node for a connection from device to device, and ends the one that the worker had
@@ -385,7 +385,7 @@ func (e *Endpoint) attach(node, what int, to, offer []byte) ([]byte, error) {
 	return c.answer, err
 }
 
-// Task starts a task whose endpoint open makes, and which Close joins before it gives back what is
+// Task starts a task with an endpoint that open makes. Close joins it before it gives back what is
 // the process's: see Endpoint.Go.
 func (f *Fabric) Task(open func(name string) (rdma.Endpoint, error), name string, work func(rdma.Endpoint)) error {
 	return f.tasks.Go(open, name, work)

@@ -49,7 +49,7 @@ func (d *fakeDevice) Connect(offer []byte, readOnly bool) ([]byte, DeviceConn, e
 	}
 	name := strings.TrimRight(string(offer), "\x00")
 	if readOnly {
-		name += ", who may only read"
+		name += ", read only"
 	}
 	if d.live[name] {
 		return nil, nil, fmt.Errorf("%q is connected twice: %w", name, rdma.ErrHeld)
@@ -126,7 +126,7 @@ func TestDeviceConnects(t *testing.T) {
 		t.Errorf("status %d, %q", st, text)
 	}
 	if st, text := attach(t, c, attachAsk, r, ""); st != statusOK || text != "" || !d.connected("first") {
-		t.Errorf("who asks: status %d, %q", st, text)
+		t.Errorf("a client that asks: status %d, %q", st, text)
 	}
 	if st, _ := attach(t, c, attachNew, r, "second"); st != statusOK || d.connected("first") || !d.connected("second") {
 		t.Errorf("the next one: status %d, %v", st, d.live)
@@ -137,7 +137,7 @@ func TestDeviceConnects(t *testing.T) {
 		t.Errorf("another worker: status %d, %v", st, d.live)
 	}
 	if st, _ := attach(t, c, attachNew, n.rightsOf(0), "look"); st != statusOK || d.connected("look") ||
-		!d.connected("look, who may only read") {
+		!d.connected("look, read only") {
 		t.Errorf("without an identity: status %d, %v", st, d.live)
 	}
 	if st, _ := attach(t, c, attachEnd, r, ""); st != statusOK || d.connected("second") || !d.connected("other") {
@@ -168,7 +168,7 @@ func TestDeviceRefuses(t *testing.T) {
 		"a client far beyond": {func(_ *pool, r *rights) { r.client = 1<<16 - 1 }, statusAccess, false},
 		"a life that is over": {func(p *pool, _ *rights) { p.revoked[1].Store(1) }, statusRevoked, true},
 		"an epoch that is":    {func(p *pool, _ *rights) { p.fence.Store(5) }, statusStale, true},
-		"who asks without one": {func(p *pool, r *rights) {
+		"a client that asks without one": {func(p *pool, r *rights) {
 			p.revoked[2].Store(1)
 			r.client = 2
 		}, statusRevoked, false},

@@ -9,7 +9,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// lonely is a node's part of a pool of five, whose peers do not answer.
+// lonely is a node's part of a pool of five. Its peers do not answer.
 func lonely() *pool {
 	n := &Node{log: slog.New(slog.DiscardHandler)}
 	return newPool(n, Record{ID: "lonely", Addresses: make([]string, 5), Nodes: 5, Clients: 1, Lease: maxLease}, "")

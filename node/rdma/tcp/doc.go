@@ -22,8 +22,8 @@
 // Leases count on the clock of the node that asked for them, from before it asked. A process that
 // expels a node waits a seventh longer, since clocks are not equally fast. The clock goes on while
 // a machine is suspended. A clock that stands still, as that of a virtual machine that is paused
-// and not told so, is not made up for. A node whose lease ran out without an expulsion holds verbs
-// back until it has one again.
+// and not told so, is not made up for. A node that has lost its lease without an expulsion holds
+// verbs back until it has one again.
 //
 // # What fails how
 //

@@ -423,8 +423,8 @@ const patience = 10 * time.Second
 // Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the
 // error, and may be waited for again. Endpoints that are open post no more, and are dead for the
 // pool: close them before. While too few nodes answer it takes a second or two, and the error,
-// which wraps rdma.ErrUnreachable, names the clients whose identities it could not give back: they
-// count as dead, and are recovered, once the nodes know this process no more.
+// which wraps rdma.ErrUnreachable, names the clients of which it could not give back the
+// identities: they count as dead, and are recovered, once the nodes know this process no more.
 func (f *Fabric) Close() error {
 	if !f.closing.Swap(true) {
 		f.closeBy.Store(int64(wall.Now() + deadAfter))

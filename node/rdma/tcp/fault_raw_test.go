@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestFaultsOfOthers: a node whose verbs go over a device cannot slow them; what a later version
-// wants is refused, as a message is that this version does not know.
+// TestFaultsOfOthers: a node with verbs that go over a device cannot slow them; what a later
+// version wants is refused, as a message is that this version does not know.
 func TestFaultsOfOthers(t *testing.T) {
 	n := newRawNode(t, Config{Device: newFakeDevice()})
 	o := Options{Addresses: []string{n.Addr()}, Fabric: "fake"}

@@ -196,7 +196,7 @@ func greeted(c net.Conn, s Security) (h hello, readOnly bool, answer func(welcom
 	return h, !full, answer, nil
 }
 
-// writeMessage sends one frame whose body is JSON.
+// writeMessage sends one frame with a body of JSON.
 func writeMessage(c io.Writer, k kind, st status, m any) error {
 	p, err := appendMessage(nil, k, st, 0, m)
 	if err != nil {
@@ -206,7 +206,7 @@ func writeMessage(c io.Writer, k kind, st status, m any) error {
 	return err
 }
 
-// appendMessage appends one frame whose body is JSON.
+// appendMessage appends one frame with a body of JSON.
 func appendMessage(p []byte, k kind, st status, tag uint32, m any) ([]byte, error) {
 	body, err := json.Marshal(m)
 	if err != nil {
@@ -222,8 +222,8 @@ func appendMessage(p []byte, k kind, st status, tag uint32, m any) ([]byte, erro
 	return p, nil
 }
 
-// readMessage reads the next frame of the given kind, pings apart, whose body is JSON of most bytes
-// at most.
+// readMessage reads the next frame of the given kind, pings apart, with a body of JSON of most
+// bytes at most.
 func readMessage(c io.Reader, k kind, most int, m any) (status, error) {
 	h := header{kind: kindPing}
 	for h.kind == kindPing { // the connection's deadline bounds it

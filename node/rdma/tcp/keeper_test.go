@@ -68,7 +68,7 @@ func apart(p *proxy, process string) {
 	})
 }
 
-// shared makes a pool behind proxies whose board is elsewhere, and opens it as another process
+// shared makes a pool behind proxies with a board elsewhere, and opens it as another process
 // does.
 func shared(t *testing.T) (f, other *tcp.Fabric, proxies []*proxy) {
 	_, addrs := start(t, 3, 1<<20, nil)
@@ -101,7 +101,7 @@ func TestMasterCutOff(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "somebody else leads an idle view", func() bool {
+	eventually(t, "another candidate leads an idle view", func() bool {
 		r, _, ok := other.Master()
 		return ok && r.Owner != was.Owner && !other.View().Busy
 	})

@@ -214,7 +214,7 @@ func (l *link) pop(tag uint32) (flight, bool) {
 	return f.f, ok
 }
 
-// sending is a link whose lock is held while frames are appended to what it is about to write.
+// sending is a link with its lock held, while frames are appended to what it is about to write.
 type sending struct{ l *link }
 
 // begin locks the link, unless it is down. The caller appends frames to l.out, and then calls done.

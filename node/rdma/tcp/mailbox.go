@@ -440,8 +440,8 @@ func (m *mailbox) Close() error {
 	return nil
 }
 
-// maySend returns why the worker may not send a message: it has no mailbox, or none at the node
-// whose memory it gathers. The node is the one that gathers, so that the message has to go by way
+// maySend returns why the worker may not send a message: it has no mailbox, or none at the node of
+// which it gathers memory. The node is the one that gathers, so that the message has to go by way
 // of it.
 func (m *mailbox) maySend(op *rdma.Op) error {
 	if m == nil {

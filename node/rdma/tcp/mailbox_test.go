@@ -378,7 +378,7 @@ func TestAwaitVerbsBehindAMessage(t *testing.T) {
 	}
 }
 
-// TestAwaitSeveral has a worker whose mailbox is at all nodes wait for a verb by Await, while no
+// TestAwaitSeveral has a worker with a mailbox at all nodes wait for a verb by Await, while no
 // other one reads.
 func TestAwaitSeveral(t *testing.T) {
 	u := newUnwatched(t)

@@ -57,7 +57,7 @@ type Config struct {
 	// the node's, and closed with it. Nil: a node that ends forgets.
 	Region   *pmem.Region
 	Handler  rdma.Handler
-	Device   Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
+	Device   Device // executes the verbs of pools of which Record.Fabric is the device's; nil: there is none
 	Security Security
 	// connections of clients at most, default DefaultConns; fewer where the limit of open files is
 	// low

@@ -20,8 +20,8 @@ const (
 	classes      = 2
 	classLarge   = outputBudget / classes / largeBytes
 
-	// While others wait for a large buffer, a connection whose peer has not taken its answers for
-	// so long is ended.
+	// While others wait for a large buffer, a connection to a peer that has not taken its answers
+	// for so long is ended.
 	slowUnderPressure, slowReaderUnderPressure = time.Second, 250 * time.Millisecond
 	pressEvery                                 = 50 * time.Millisecond
 )
@@ -118,7 +118,7 @@ func (o *outputs) press(more int) {
 	}
 }
 
-// endSlow ends connections whose peers take no answers while others wait.
+// endSlow ends connections to peers that take no answers while others wait.
 func (o *outputs) endSlow() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -223,7 +223,7 @@ func TestSlowReceiver(t *testing.T) {
 				}
 			}
 			if refused == 0 {
-				t.Errorf("the node has taken %d messages for one who reads nothing", accepted)
+				t.Errorf("the node has taken %d messages for a client that reads nothing", accepted)
 			}
 			for i := range accepted {
 				_, _, _, data := heard(t, to)

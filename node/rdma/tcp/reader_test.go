@@ -63,7 +63,7 @@ func TestReaderMinority(t *testing.T) {
 	if _, err := f.view(); err != nil {
 		t.Fatal(err)
 	}
-	reads("somebody has looked")
+	reads("another worker has looked")
 }
 
 // TestProcessesAreForgotten: a process that had connections about the pool, and some about none,

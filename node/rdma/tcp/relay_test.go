@@ -69,7 +69,7 @@ func TestRelay(t *testing.T) {
 	}
 	for i, n := range nodes[:2] {
 		if n.pool.Load() == nil {
-			t.Errorf("who knows no token has taken the pool from node %d", i)
+			t.Errorf("a client without a token has taken the pool from node %d", i)
 		}
 	}
 }

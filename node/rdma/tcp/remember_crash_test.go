@@ -62,7 +62,7 @@ func newDisk(t *testing.T, o pmem.Options, content []byte) *disk {
 	return d
 }
 
-// crashing is a node whose medium is looked at before each Sync, with what its clients were
+// crashing is a node with a medium that is looked at before each Sync, with what its clients were
 // answered.
 type crashing struct {
 	t                            *testing.T

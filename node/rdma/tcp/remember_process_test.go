@@ -175,8 +175,8 @@ func TestRememberAll(t *testing.T) {
 	}
 }
 
-// TestRememberExpelled starts a node again whose pool went on without it: it is a new one. One that
-// was not expelled is back.
+// TestRememberExpelled starts a node again after its pool went on without it: it is a new one. One
+// that was not expelled is back.
 func TestRememberExpelled(t *testing.T) {
 	t.Parallel()
 	r := rememberingNodes(t, 3)

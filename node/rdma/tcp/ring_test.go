@@ -40,7 +40,7 @@ func TestRingEndsWithConnection(t *testing.T) {
 		}
 		cut(t, f, 0)
 		if err := appendTo(b, ring.Addr(), "another"); !errors.Is(err, rdma.ErrNoRing) {
-			t.Errorf("append to a ring whose connection broke: %v", err)
+			t.Errorf("append to a ring over a broken connection: %v", err)
 		}
 		if err := ring.Post(rdma.Span{Addr: rdma.At(0, 0), Len: 64 << 10}); !errors.Is(err, rdma.ErrClosed) {
 			t.Errorf("post a buffer to it: %v", err)
@@ -99,7 +99,8 @@ func TestRingEndsWithWorker(t *testing.T) {
 	}
 }
 
-// TestRingCutOff closes a ring whose node is out of reach: it may take entries of others as yet.
+// TestRingCutOff closes a ring while its node is out of reach: it may take entries of others as
+// yet.
 func TestRingCutOff(t *testing.T) {
 	f, a, _ := newTwo(t)
 	ring := opening(t, a)

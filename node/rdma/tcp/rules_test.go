@@ -299,7 +299,7 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 	}
 	asked, p := wall.Now(), n.pool.Load()
 	if p.until.Load() > 0 {
-		t.Error("a node has a lease that nobody granted")
+		t.Error("a node has a lease that no voter granted")
 	}
 	time.Sleep(20 * time.Millisecond)
 	if err := writeMessage(c, kindControl, statusOK, reply{}); err != nil {

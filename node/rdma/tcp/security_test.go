@@ -157,7 +157,7 @@ func TestListenWithoutToken(t *testing.T) {
 	n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
 		Security: tcp.Security{ReadToken: readToken}})
 	if !errors.Is(err, tcp.ErrOpen) {
-		t.Errorf("a read token, and none to write: whoever has none may write: %v", err)
+		t.Errorf("a read token, and none to write: a client without a token may write: %v", err)
 	}
 	if err == nil {
 		n.Close()

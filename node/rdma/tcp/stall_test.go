@@ -153,7 +153,7 @@ func TestStoppedNode(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 		if again, err := load(ep, 1, 0); again != n || err != nil {
-			t.Errorf("the word was %d and became %d (%v) though nobody adds to it", n, again, err)
+			t.Errorf("the word was %d and became %d (%v) though no worker adds to it", n, again, err)
 		}
 		succeeded, tried = n, n
 	}

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// pool is a pool whose nodes are in this process.
+// pool is a pool with its nodes in this process.
 type pool struct {
 	*tcp.Fabric
 	nodes []*tcp.Node

@@ -33,7 +33,8 @@ func TestWakeUps(t *testing.T) {
 	}
 }
 
-// unwatched is a fabric whose links for verbs are made again when they break, but have no watch.
+// unwatched is a fabric with links for verbs that are made again when they break, but have no
+// watch.
 type unwatched struct {
 	*Fabric
 	cuts int

@@ -9,41 +9,53 @@ import (
 )
 
 // The wire. A connection begins with a greeting (see greet.go) and then carries frames, each a
-// header of 16 bytes and a body whose length is a multiple of 8. Requests are executed in the order
-// in which they were sent, and answered in it. Everything is little-endian.
+// header of 16 bytes and a body with a length that is a multiple of 8. Requests are executed in the
+// order in which they were sent, and answered in it. Everything is little-endian.
 //
 //	header   body bytes u32 | kind u8 | status u8 | items u16 | tag u32 | 0 u32
 //	verbs    key u64 | client u16, 0 u16, released u32 | life u64 | epoch u64, and then by verb:
-//	         verb u8 | 0 u24 | bytes u32 | offset u64, and then its operands or, padded to 8, its data
-//	         of a SEND, whose offset is the mailbox: its sender's mailbox u32 | spans u32, its data, and by span:
-//	         offset u64 | bytes u64
-//	         of an APPEND the offset is the number of the ring
-//	answer   by verb: status u32 | bytes u32, and then the data of a READ, padded to 8, or the word before an atomic
+//	         verb u8 | 0 u24 | bytes u32 | offset u64, and then its operands or its data, padded to 8
+//	         SEND: the offset is the mailbox; then its sender's mailbox u32 | spans u32, its data,
+//	         and by span: offset u64 | bytes u64
+//	         APPEND: the offset is the number of the ring
+//	answer   by verb: status u32 | bytes u32, and then the data of a READ, padded to 8, or the
+//	         word before an atomic
 //	call     as verbs, then: proc u16, 0 u48 | 6 arguments u64
 //	answer   6 results u64, or the text of an error
 //	control  a message in JSON, padded with blanks; so is its answer
-//	ping     nothing; so is its answer, which may come out of turn, and unasked for while a control message takes its time
-//	serve    nothing; the answer: for how long yet the node serves, in ns, u64 | the epoch that was fenced last u64
-//	attach   key, client, life and epoch as verbs, to a ring its number u32 | stream u32, and what a device offers, padded
-//	         to 8; items says what to do
-//	answer   what the other device answers, padded to 8, or the text of an error; items is its length
-//	listen   key, client, released, life and epoch as verbs, and to open a mailbox: number u32 | id u32 | buffers u32 |
-//	         bytes u32 of each | taken buffers u32 | 0 u32; items says what to do
-//	answer   nothing, unless the frame only brought the number of buffers that were released: then there is none
-//	ring     key, client, released, life and epoch as verbs, and then: number u32 | n u32; items says what to do; n are
-//	         the places of a ring to open, or buffers to post, and then by buffer: address u64 | bytes u64
-//	answer   of a count: buffers that were begun u64 | settled u64 | numbers of those that are open 12 u64
-//	message  from a node, unasked for: its sender's mailbox u32 | client u32 | bytes u32 | 0 u32, and then its data,
-//	         padded to 8; the tag is the id of the mailbox that it is for. With other items, see meet.go:
-//	offer    the sender's connection u64 | id u32 | client u32 | life u64 | epoch u64 | its mailbox u32 | bytes u32, and
-//	         then what its device offers, padded to 8; the tag as above
-//	answer   bytes u32 | 0 u32, and then what the mailbox's device answers, padded to 8; the tag is the sender's id
+//	ping     nothing; so is its answer, which may come out of turn, and unasked for while a
+//	         control message takes its time
+//	serve    nothing; the answer: for how long yet the node serves, in ns, u64 | the epoch that
+//	         was fenced last u64
+//	attach   key, client, life and epoch as verbs, to a ring its number u32 | stream u32, and what
+//	         a device offers, padded to 8; items says what to do
+//	answer   what the other device answers, padded to 8, or the text of an error; items is its
+//	         length
+//	listen   key, client, released, life and epoch as verbs, and to open a mailbox: number u32 |
+//	         id u32 | buffers u32 | bytes u32 of each | taken buffers u32 | 0 u32; items says what
+//	         to do
+//	answer   nothing, unless the frame only brought the number of buffers that were released: then
+//	         there is none
+//	ring     key, client, released, life and epoch as verbs, and then: number u32 | n u32; items
+//	         says what to do; n are the places of a ring to open, or buffers to post, and then by
+//	         buffer: address u64 | bytes u64
+//	answer   of a count: buffers that were begun u64 | settled u64 | numbers of those that are
+//	         open 12 u64
+//	message  from a node, unasked for: its sender's mailbox u32 | client u32 | bytes u32 | 0 u32,
+//	         and then its data, padded to 8; the tag is the id of the mailbox that it is for. With
+//	         other items, see meet.go:
+//	offer    the sender's connection u64 | id u32 | client u32 | life u64 | epoch u64 | its
+//	         mailbox u32 | bytes u32, and then what its device offers, padded to 8; the tag as
+//	         above
+//	answer   bytes u32 | 0 u32, and then what the mailbox's device answers, padded to 8; the tag
+//	         is the sender's id
 //	bye      messages u32 | 0 u32; the tag as above
 //	part     number u64 | epoch that was fenced last u64 | client u64 | life u64
-//	meet     key, client, released, life and epoch as verbs, then mailbox u32 | its sender's mailbox u32 | id u32 |
-//	         bytes u32, and then what a device offers, padded to 8; or, to ask whether it may, mailbox u32 | 0 u32;
-//	         the answer: nothing. By items it is from a mailbox, too, and not answered: connection u64 | id u32 |
-//	         bytes u32, and then its answer, padded to 8; connection u64 | id u32 | messages u32; or number u64
+//	meet     key, client, released, life and epoch as verbs, then mailbox u32 | its sender's
+//	         mailbox u32 | id u32 | bytes u32, and then what a device offers, padded to 8; or, to
+//	         ask whether it may, mailbox u32 | 0 u32; the answer: nothing. By items it is from a
+//	         mailbox, too, and not answered: connection u64 | id u32 | bytes u32, and then its
+//	         answer, padded to 8; connection u64 | id u32 | messages u32; or number u64
 const (
 	headerBytes = 16
 	rightsBytes = 32 // key, client, life, epoch

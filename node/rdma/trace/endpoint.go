@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// open bounds the batches of one worker whose answers a ring still waits for; those of older ones
-// stay unknown.
+// open bounds the batches of one worker of which a ring still waits for answers; those of older
+// ones stay unknown.
 const open = 64
 
 // endpoint logs what its worker posts.
@@ -163,7 +163,7 @@ func (e *endpoint) Call(node int, q *rdma.Request, within time.Duration) error {
 	return err
 }
 
-// Go starts a task whose endpoint is logged, too.
+// Go starts a task with an endpoint that is logged, too.
 func (e *endpoint) Go(name string, f func(rdma.Endpoint)) error {
 	return e.Endpoint.Go(name, func(own rdma.Endpoint) { f(e.ring.Endpoint(own, name)) })
 }

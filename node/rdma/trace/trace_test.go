@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// run runs one logged worker on a pool whose messages take a microsecond each way, and returns the
+// run runs one logged worker on a pool with messages of a microsecond each way, and returns the
 // log.
 func run(t *testing.T, ring *trace.Ring, worker func(ep rdma.Endpoint)) string {
 	t.Helper()
