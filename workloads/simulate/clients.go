@@ -77,7 +77,7 @@ func (r *run) start() error {
 				first = r.sim.Go(ClientName(i), task)
 				w = first
 			} else {
-				w = r.sim.Beside(first, fmt.Sprintf("%s, operation %d", ClientName(i), lane), task)
+				w = r.sim.GoOnCoreOf(first, fmt.Sprintf("%s, operation %d", ClientName(i), lane), task)
 			}
 			p.process = r.processOf(w)
 			if s.from > 0 {

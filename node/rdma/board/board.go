@@ -49,7 +49,7 @@ type Board struct {
 	// mu protects everything below.
 	mu sync.Mutex
 	// seen is the latest version of the master's record, and when this process first saw it.
-	seen sighting
+	seen lastChange
 	// mine has, for each client of this process, the last tenure that it began or tried to begin.
 	// An entry is there before the Swap that begins the tenure is sent, so that a tenure of unknown
 	// outcome is recognized when it is read later.

@@ -31,8 +31,8 @@ type unresolvedClaim struct {
 // leaves an identity of a process that is not attached: Forget frees it.
 //
 // The error wraps rdma.ErrFull when no identity is free, or when other processes were faster
-// patience times. After an error that wraps ErrUnreachable an identity may have been claimed; the
-// next Claim, or Settle, gives it back.
+// maxRestarts times. After an error that wraps ErrUnreachable an identity may have been claimed;
+// the next Claim, or Settle, gives it back.
 func (b *Board) Claim(name string) (rdma.Client, error) {
 	// An identity that cannot be settled now stays busy, and so is not handed out. No error of
 	// Settle keeps this claim from another identity.
@@ -40,7 +40,7 @@ func (b *Board) Claim(name string) (rdma.Client, error) {
 	me := clientRecord{Name: shortened(name), PID: b.o.PID, Process: b.o.Process, Machine: b.o.Machine, InUse: true}
 	// Each turn but the last one tried every identity that was listed as free, and other processes
 	// were faster with all of them.
-	for range patience {
+	for range maxRestarts {
 		_, all, err := b.look()
 		if err != nil {
 			return rdma.Client{}, fmt.Errorf("claim an identity as %q: list the identities of clients: %w", name, err)
@@ -64,7 +64,7 @@ func (b *Board) Claim(name string) (rdma.Client, error) {
 		}
 	}
 	return rdma.Client{}, fmt.Errorf("claim an identity as %q: others were faster %d times: %w",
-		name, patience, rdma.ErrFull)
+		name, maxRestarts, rdma.ErrFull)
 }
 
 // full returns the error that says why no identity is free. It wraps rdma.ErrFull.

@@ -42,7 +42,7 @@ func (b *Board) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, erro
 // version on the very record that its Swap replaces. So a Swap that arrives after claimConfig of a
 // later tenure finds another version of the record, and has no effect.
 func (b *Board) swapConfig(tenure, version uint64, data []byte) (bool, error) {
-	for range patience {
+	for range maxRestarts {
 		c, at, err := load[configRecord](b, configKey)
 		switch {
 		case err != nil:
@@ -57,7 +57,7 @@ func (b *Board) swapConfig(tenure, version uint64, data []byte) (bool, error) {
 			return ok, err
 		}
 	}
-	return false, fmt.Errorf("others changed it %d times meanwhile: %w", patience, ErrUnreachable)
+	return false, fmt.Errorf("others changed it %d times meanwhile: %w", maxRestarts, ErrUnreachable)
 }
 
 // claimConfig makes sure that no tenure before the given one replaces the configuration any more.

@@ -8,10 +8,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// sighting is when a version of the master's record was first seen, on this process's clock. Clocks
-// of machines cannot be compared. But every clock can measure for how long a record has not
+// lastChange is when a version of the master's record was first seen, on this process's clock.
+// Clocks of machines cannot be compared. But every clock can measure for how long a record has not
 // changed.
-type sighting struct {
+type lastChange struct {
 	version uint64
 	// at is not before the owner of the tenure began to count its lease, since the owner reads its
 	// clock before it writes the record.
@@ -31,16 +31,16 @@ type tenure struct {
 	told bool
 }
 
-// sight returns when this process first saw version, or now if it sees it first. The caller reads
-// now after it has loaded the record.
-func (b *Board) sight(version uint64, now time.Duration) time.Duration {
+// firstSeen returns when this process first saw version, or now if it sees it first. The caller
+// reads now after it has loaded the record.
+func (b *Board) firstSeen(version uint64, now time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if version < b.seen.version {
 		return now // another worker has seen a later version meanwhile; now only waits longer
 	}
 	if version > b.seen.version {
-		b.seen = sighting{version, now}
+		b.seen = lastChange{version, now}
 	}
 	return b.seen.at
 }
@@ -75,7 +75,7 @@ func (b *Board) judge(m masterRecord, version uint64) (r rdma.Role, lasts bool, 
 	if _, ours := b.ours(m); ours {
 		return r, now < r.Until, nil
 	}
-	r.Until = b.sight(version, now) + ExpelWait(m.Lease)
+	r.Until = b.firstSeen(version, now) + ExpelWait(m.Lease)
 	if now >= r.Until {
 		return r, false, nil
 	}
@@ -119,7 +119,7 @@ func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, 
 	if err != nil {
 		return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", owner, err)
 	}
-	if r, ok := b.glance(owner); ok {
+	if r, ok := b.watched(owner); ok {
 		return r, false, nil
 	}
 	m, version, err := load[masterRecord](b, masterKey)
@@ -170,12 +170,12 @@ func (b *Board) succeed(m masterRecord) (beyond uint64, err error) {
 	return 0, fmt.Errorf("fence off client %d, life %d, whose tenure is over: %w", m.Owner, m.Life, err)
 }
 
-// glance returns another client's tenure that lasts yet as far as the watch knows, without asking
+// watched returns another client's tenure that lasts yet as far as the watch knows, without asking
 // the Store. It reports false if the watch knows of none; then the Store is asked.
 //
 // The time at which the watch saw the record counts as the first sight of it. Otherwise a candidate
 // would begin to count ExpelWait only with its first question to the Store, and wait twice.
-func (b *Board) glance(owner rdma.ClientID) (rdma.Role, bool) {
+func (b *Board) watched(owner rdma.ClientID) (rdma.Role, bool) {
 	if b.o.Glance == nil {
 		return rdma.Role{}, false
 	}
@@ -188,7 +188,7 @@ func (b *Board) glance(owner rdma.ClientID) (rdma.Role, bool) {
 		return rdma.Role{}, false
 	}
 	r := m.role()
-	r.Until = ExpelWait(m.Lease) + b.sight(record.Version, since)
+	r.Until = ExpelWait(m.Lease) + b.firstSeen(record.Version, since)
 	return r, b.o.Now() < r.Until
 }
 

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// duels bounds the rounds of one call that fail because another proposer's ballot is higher,
-	// and the looks of a reader. The pauses between them take 0.6 s on average.
-	duels = 24
-	// silences bounds the rounds of one call in which no majority answers. They take long, as the
-	// transport waits for its own time each; the caller decides whether to try again.
-	silences = 2
-	// glances bounds the looks of a reader to which not all acceptors answer, and in which no
+	// maxConflicts bounds the rounds of one call that fail because another proposer's ballot is
+	// higher, and the looks of a reader. The pauses between them take 0.6 s on average.
+	maxConflicts = 24
+	// maxNoQuorum bounds the rounds of one call in which no majority answers. They take long, as
+	// the transport waits for its own time each; the caller decides whether to try again.
+	maxNoQuorum = 2
+	// maxReadTries bounds the looks of a reader to which not all acceptors answer, and in which no
 	// majority agrees.
-	glances = 4
+	maxReadTries = 4
 	// backoff is the bound of the first random pause between two rounds. It doubles with each
 	// round, up to backoffMost.
 	backoff     = time.Millisecond
@@ -204,7 +204,7 @@ func (p *proposer) round(key string, change func(s State) State) (State, error) 
 // failed.
 func (p *proposer) rounds(key string, change func(s State) State) (State, error) {
 	silent, pause := 0, backoff
-	for duel := 0; ; duel++ {
+	for conflict := 0; ; conflict++ {
 		s, err := p.round(key, change)
 		if err == nil {
 			return s, nil
@@ -215,7 +215,7 @@ func (p *proposer) rounds(key string, change func(s State) State) (State, error)
 		if !errors.Is(err, errBeaten) {
 			silent++
 		}
-		if duel+1 >= duels || silent >= silences {
+		if conflict+1 >= maxConflicts || silent >= maxNoQuorum {
 			return State{}, err
 		}
 		p.wire.pause(pause)
@@ -259,14 +259,14 @@ func (p *proposer) settle(key string) (State, error) {
 		return p.rounds(key, func(s State) State { return s })
 	}
 	for look, silent, pause := 0, 0, backoff; ; look++ {
-		s, all, err := p.glance(key)
+		s, all, err := p.readChosen(key)
 		if err == nil {
 			return s, nil
 		}
 		if !all {
 			silent++
 		}
-		if look+1 >= duels || silent >= glances {
+		if look+1 >= maxConflicts || silent >= maxReadTries {
 			return State{}, err
 		}
 		p.wire.pause(pause)
@@ -274,14 +274,14 @@ func (p *proposer) settle(key string) (State, error) {
 	}
 }
 
-// glance returns a state that a majority has accepted in one ballot, even if an acceptor has a
-// later one. That state is chosen, and no later one was chosen when glance began: one of that
+// readChosen returns a state that a majority has accepted in one ballot, even if an acceptor has a
+// later one. That state is chosen, and no later one was chosen when readChosen began: one of that
 // majority would have accepted it.
 //
 // If no majority agrees it returns an error. Then the latest state may have been chosen, or may
 // never be: only a round can decide that, which a reader may not begin. all reports whether every
 // acceptor answered. If all did, a round is under way, and another look may succeed soon.
-func (p *proposer) glance(key string) (s State, all bool, err error) {
+func (p *proposer) readChosen(key string) (s State, all bool, err error) {
 	var t tally
 	votes, found := map[Ballot]int{}, false
 	q := &Question{Kind: KindPeek, Key: key}

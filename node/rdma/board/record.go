@@ -219,9 +219,9 @@ func (b *Board) swap(key string, version uint64, r any) (bool, error) {
 	return ok, nil
 }
 
-// patience bounds how often one call begins anew. Each time another process has changed the record
-// meanwhile, so the system as a whole makes progress.
-const patience = 100
+// maxRestarts bounds how often one call begins anew. Each time another process has changed the
+// record meanwhile, so the system as a whole makes progress.
+const maxRestarts = 100
 
 // attempts bounds how often a change is tried of which the store does not know the outcome. Only
 // changes that do no harm when they are made twice are tried again.
@@ -235,7 +235,7 @@ const attempts = 3
 // same.
 func edit[T any, R record[T]](b *Board, key string, change func(r R) (bool, error)) error {
 	var failed error
-	for failures, try := 0, 0; failures < attempts && try < patience; try++ {
+	for failures, try := 0, 0; failures < attempts && try < maxRestarts; try++ {
 		r, version, err := load[T, R](b, key)
 		if errors.Is(err, ErrDamaged) {
 			return err
@@ -256,7 +256,7 @@ func edit[T any, R record[T]](b *Board, key string, change func(r R) (bool, erro
 		}
 	}
 	if failed == nil {
-		failed = fmt.Errorf("others changed record %q %d times meanwhile: %w", key, patience, ErrUnreachable)
+		failed = fmt.Errorf("others changed record %q %d times meanwhile: %w", key, maxRestarts, ErrUnreachable)
 	}
 	return failed
 }

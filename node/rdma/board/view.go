@@ -116,7 +116,7 @@ func (b *Board) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, e
 // reports false if the view is not what it expects. Unlike edit, changeView does not try again
 // after an error: it would find its own change, and report false.
 func (b *Board) changeView(change func(r *viewRecord) bool) (bool, error) {
-	for range patience {
+	for range maxRestarts {
 		r, version, err := b.loadView()
 		if err != nil || !change(&r) {
 			return false, err
@@ -125,7 +125,7 @@ func (b *Board) changeView(change func(r *viewRecord) bool) (bool, error) {
 			return ok, err
 		}
 	}
-	return false, fmt.Errorf("others changed it %d times meanwhile: %w", patience, ErrUnreachable)
+	return false, fmt.Errorf("others changed it %d times meanwhile: %w", maxRestarts, ErrUnreachable)
 }
 
 // SetDown marks a node as expelled, for ever. It is no error if the node was marked before. It acts

@@ -66,7 +66,7 @@ func (e *endpoint) sendCall(w *Worker, f *flight) {
 	if r := w.root; r.faults != nil {
 		fly, late := r.delays(s.now, r.sent)
 		f.delay, f.late = fly, late
-		defer s.strikeAt(r, r.sent)
+		defer s.fireFaultsAt(r, r.sent)
 	}
 	if s.hw == nil {
 		slow := s.nodes[f.node].factor(s.now)

@@ -244,7 +244,7 @@ func TestBesideShareACore(t *testing.T) {
 			if name := fmt.Sprint("lane ", i); first == nil || apart {
 				first = s.Go(name, f)
 			} else {
-				s.Beside(first, name, f)
+				s.GoOnCoreOf(first, name, f)
 			}
 		}
 		if err := s.Run(); err != nil {

@@ -76,8 +76,8 @@ func (s *Sim) prepareFaults() {
 	}
 }
 
-// curse gives a client that begins its faults.
-func (s *Sim) curse(w *Worker) {
+// armFaults gives a client that begins its faults.
+func (s *Sim) armFaults(w *Worker) {
 	for i := range s.opts.Faults {
 		f := &s.opts.Faults[i]
 		if f.Client == "" || !s.meant(w, f.Client) {
@@ -169,7 +169,7 @@ func (e *endpoint) launchCursed(w *Worker, b *rdma.Batch, n int) {
 		number := first + uint64(i) + 1
 		e.fly, e.late = r.delays(s.now, number)
 		e.dispatch(w, b, i)
-		s.strikeAt(r, number)
+		s.fireFaultsAt(r, number)
 		if r.stalledUntil > s.now && !w.dead() {
 			if s.hw != nil {
 				e.ringAll(w)
@@ -201,8 +201,8 @@ func (w *Worker) delays(now int64, number uint64) (fly, late int64) {
 	return fly, late
 }
 
-// strikeAt lets the faults behind a client's verb happen.
-func (s *Sim) strikeAt(w *Worker, number uint64) {
+// fireFaultsAt lets the faults behind a client's verb happen.
+func (s *Sim) fireFaultsAt(w *Worker, number uint64) {
 	for i, f := range w.faults {
 		if f != nil && (f.Kind == StallFault || f.Kind == StepFault) && f.Verb <= number {
 			w.faults[i] = nil
@@ -298,7 +298,7 @@ func (s *Sim) begin(w, beside *Worker) {
 	if w.root == w {
 		s.roots++
 		s.setClock(w, w.ep.own)
-		s.curse(w)
+		s.armFaults(w)
 	}
 	s.place(w, beside)
 }

@@ -48,7 +48,7 @@ func (s *Sim) place(w, beside *Worker) {
 	w.machine.workers++
 }
 
-// core is what a worker runs on: its own, unless it is Beside another.
+// core is what a worker runs on: its own, unless it was started by GoOnCoreOf.
 type core struct {
 	busy int64 // ns: until when it is busy with verbs, ahead of virtual time
 	seat int   // its number on its compute node

@@ -95,10 +95,10 @@ func (s *Sim) Go(name string, f func(ep rdma.Endpoint)) *Worker {
 	return s.enter(name, nil, nil, f)
 }
 
-// Beside starts a client as Go does, on the core of another: one more operation that the same
+// GoOnCoreOf starts a client as Go does, on the core of another: one more operation that the same
 // thread has in flight. What the one posts and polls keeps the other waiting. Each has its own
 // identity, and they crash one by one.
-func (s *Sim) Beside(other *Worker, name string, f func(ep rdma.Endpoint)) *Worker {
+func (s *Sim) GoOnCoreOf(other *Worker, name string, f func(ep rdma.Endpoint)) *Worker {
 	return s.enter(name, nil, other, f)
 }
 
@@ -198,8 +198,8 @@ func (w *Worker) spin(n int) {
 	}
 }
 
-// lastBreath bounds what a coroutine may still call while it is unwound.
-const lastBreath = 10_000
+// maxUnwindCalls bounds what a coroutine may still call while it is unwound.
+const maxUnwindCalls = 10_000
 
 // closing tells a coroutine that is being unwound that it is, and ends one that does not want to
 // know.
@@ -208,7 +208,7 @@ func (s *Sim) closing() bool {
 		return false
 	}
 	if w := s.current; w != nil {
-		if w.lastCalls++; w.lastCalls > lastBreath {
+		if w.lastCalls++; w.lastCalls > maxUnwindCalls {
 			panic(unwound{})
 		}
 	}

@@ -38,7 +38,7 @@ func (l *link) watch(s *stream) {
 		looked = now
 		switch {
 		case p.asked > heard:
-			if l.nears(nc, &p) {
+			if l.progressed(nc, &p) {
 				p.moved, p.still = now, 0
 			}
 			if silent := now - max(heard, p.moved) - p.still; silent > deadAfter {
@@ -72,7 +72,8 @@ type ping struct {
 	acked uint64 // of those, how many were acknowledged
 }
 
-// ping sends one. No flight waits for its answer, which may come out of turn: see conn.reassure.
+// ping sends one. No flight waits for its answer, which may come out of turn: see
+// conn.sendKeepalives.
 func (l *link) ping(nc net.Conn, p *ping) {
 	_, p.acked, _ = sentOver(nc)
 	s, err := l.begin()
@@ -93,8 +94,9 @@ func (s sending) ping() {
 	header{kind: kindPing}.put(s.l.out[at:])
 }
 
-// nears reports whether p, on its way to the node, is nearer to it than when this was called last.
-func (l *link) nears(nc net.Conn, p *ping) bool {
+// progressed reports whether p, on its way to the node, is nearer to it than when this was called
+// last.
+func (l *link) progressed(nc net.Conn, p *ping) bool {
 	sent, acked, ok := sentOver(nc)
 	l.mu.Lock()
 	written := l.nc == nc && l.written >= p.end
@@ -113,9 +115,9 @@ func (l *link) nears(nc net.Conn, p *ping) bool {
 	return moved
 }
 
-// reassure tells the caller of a connection now and then that the node is alive, until end is
+// sendKeepalives tells the caller of a connection now and then that the node is alive, until end is
 // called: answers come in turn, and while one message takes its time pings would wait behind it.
-func (c *conn) reassure() (end func()) {
+func (c *conn) sendKeepalives() (end func()) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	var alive [headerBytes]byte
 	header{kind: kindPing}.put(alive[:])

@@ -366,7 +366,7 @@ func (c *conn) control(h header, body []byte) error {
 			return err
 		}
 	}
-	end := c.reassure()
+	end := c.sendKeepalives()
 	r, err := c.node.do(c, &m)
 	end()
 	if err != nil {

@@ -101,7 +101,7 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 	}
 	if len(e.touched) > 0 {
 		if e.fabric.ready.Load() > 0 {
-			breathe()
+			yieldToWorkers()
 		}
 		for _, l := range e.touched {
 			l.flush()

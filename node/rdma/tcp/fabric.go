@@ -156,7 +156,7 @@ func newFabric(o Options, r Record) *Fabric {
 		}
 		store = f.quorum
 	}
-	f.board = board.New(ending{store, f}, board.Options{
+	f.board = board.New(closingStore{store, f}, board.Options{
 		Nodes: n, Clients: r.Clients, Process: f.process, Machine: machine, PID: pid,
 		Now: wall.Now, Revoke: f.RevokeLife, Glance: o.Glance,
 	})

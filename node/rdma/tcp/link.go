@@ -59,23 +59,23 @@ type link struct {
 	fence  atomic.Uint64          // the epoch that was fenced last there, as it said then
 	stream atomic.Pointer[stream] // nil while it is down
 
-	mu       sync.Mutex
-	nc       net.Conn      // nil while it is down
-	why      error         // while it is down
-	since    time.Duration // when it went down, on wall.Now
-	out      []byte        // to be written
-	spare    []byte
-	writing  bool
-	queue    flights // what is in flight, in order
-	bytes    int     // of frames that are not answered
-	taken    uint64  // bytes of the connection that were taken from out, and of those that were written
-	written  uint64
-	tag      uint32
-	heavy    chan struct{} // wakes the goroutine that writes when much is on its way
-	heard    atomic.Int64  // when something came in last, on wall.Now
-	times    uint64        // how often it was connected
-	attended bool          // what comes unasked is read at once
-	nobody   bool          // the last call met no listener, or a node that is not of the pool
+	mu         sync.Mutex
+	nc         net.Conn      // nil while it is down
+	why        error         // while it is down
+	since      time.Duration // when it went down, on wall.Now
+	out        []byte        // to be written
+	spare      []byte
+	writing    bool
+	queue      flights // what is in flight, in order
+	bytes      int     // of frames that are not answered
+	taken      uint64  // bytes of the connection that were taken from out, and of those that were written
+	written    uint64
+	tag        uint32
+	heavy      chan struct{} // wakes the goroutine that writes when much is on its way
+	heard      atomic.Int64  // when something came in last, on wall.Now
+	times      uint64        // how often it was connected
+	attended   bool          // what comes unasked is read at once
+	noListener bool          // the last call met no listener, or a node that is not of the pool
 }
 
 func newLink(addr string, s Security, h hello, stop <-chan struct{}) *link {
@@ -93,10 +93,10 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 		defer l.mu.Unlock()
 		l.why = unlinked(err)
 		var no *refused
-		l.nobody = errors.Is(err, unix.ECONNREFUSED) || errors.As(err, &no) && no.status == statusDown
+		l.noListener = errors.Is(err, unix.ECONNREFUSED) || errors.As(err, &no) && no.status == statusDown
 		return w, err
 	}
-	l.nobody = false
+	l.noListener = false
 	l.key.Store(w.Key)
 	l.heard.Store(int64(wall.Now()))
 	l.nc, l.why, l.taken, l.written = nc, nil, 0, 0
@@ -346,7 +346,7 @@ func (l *link) writeHeavy(s *stream) {
 func (l *link) gone() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.nc == nil && l.nobody
+	return l.nc == nil && l.noListener
 }
 
 // up reports whether the link is connected.
@@ -497,6 +497,6 @@ func (q *question) lose(err error) {
 	close(q.done)
 }
 
-// breathe lets workers that are ready post before this one writes, so that one write carries what
-// all of them have.
-func breathe() { runtime.Gosched() }
+// yieldToWorkers lets workers that are ready post before this one writes, so that one write carries
+// what all of them have.
+func yieldToWorkers() { runtime.Gosched() }

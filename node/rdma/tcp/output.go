@@ -66,7 +66,7 @@ func (o *outputs) wait(c *conn) error {
 	}
 	o.press(1)
 	defer o.press(-1)
-	end := c.reassure()
+	end := c.sendKeepalives()
 	select {
 	case o.slots <- struct{}{}:
 		o.give(c)

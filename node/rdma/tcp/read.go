@@ -112,7 +112,7 @@ func (l *link) landFrames(p []byte) (used, next int, err error) {
 // land lands a frame.
 func (l *link) land(h header, body []byte) error {
 	if h.kind == kindPing && h.body == 0 {
-		return nil // it has been heard, out of turn: see conn.reassure
+		return nil // it has been heard, out of turn: see conn.sendKeepalives
 	}
 	if h.kind == kindMessage && l.takes != nil {
 		return l.takes(h, body)

@@ -8,14 +8,15 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// ending is the Store of a pool's board. Once the fabric closes it says so with each failure: tasks
-// learn from it that they have to return, where they would wait for a board that is out of reach.
-type ending struct {
+// closingStore is the Store of a pool's board. Once the fabric closes it says so with each failure:
+// tasks learn from it that they have to return, where they would wait for a board that is out of
+// reach.
+type closingStore struct {
 	board.Store
 	f *Fabric
 }
 
-func (s ending) judge(err error) error {
+func (s closingStore) judge(err error) error {
 	if err != nil && s.f.closing.Load() {
 		return fmt.Errorf("%w: %w", rdma.ErrClosed, err)
 	}
@@ -23,23 +24,23 @@ func (s ending) judge(err error) error {
 }
 
 // Load implements board.Store, as the others do.
-func (s ending) Load(key string) ([]byte, uint64, error) {
+func (s closingStore) Load(key string) ([]byte, uint64, error) {
 	value, version, err := s.Store.Load(key)
 	return value, version, s.judge(err)
 }
 
-func (s ending) Swap(key string, version uint64, value []byte) (bool, error) {
+func (s closingStore) Swap(key string, version uint64, value []byte) (bool, error) {
 	ok, err := s.Store.Swap(key, version, value)
 	return ok, s.judge(err)
 }
 
-func (s ending) Look(key, prefix string) (board.Record, []board.Record, error) {
+func (s closingStore) Look(key, prefix string) (board.Record, []board.Record, error) {
 	first, all, err := s.Store.Look(key, prefix)
 	return first, all, s.judge(err)
 }
 
 // Await ends when the fabric closes, too.
-func (s ending) Await(ctx context.Context, key string, version uint64) error {
+func (s closingStore) Await(ctx context.Context, key string, version uint64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {

@@ -9,10 +9,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// TestGlance: a candidate that watches the master's record asks nothing while its tenure may last,
-// and is not slower for it. It takes over when the record was there unchanged for as long as one
-// that asks has to see it, from when the watch saw it.
-func TestGlance(t *testing.T) {
+// TestWatchedMaster: a candidate that watches the master's record asks nothing while its tenure may
+// last, and is not slower for it. It takes over when the record was there unchanged for as long as
+// one that asks has to see it, from when the watch saw it.
+func TestWatchedMaster(t *testing.T) {
 	p := newPool(t)
 	p.now = time.Hour
 	a := p.process(4)
