@@ -8,15 +8,21 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A sender cannot be told that the log is full: a ring that is dry refuses everything, what would
-// make room, too. So a source has leave for so many bytes, as a rule, and asks for more before it
-// has none. The log begins with two words for each source, which count bytes for ever: what the
-// receiver has granted, and of that, what the sender says is spent, because it landed, or never
-// will. What is granted and not spent has its room in segments that are in the ring. The lowest bit
-// of the first word says that the receiver had no more for the source when it looked last, which
-// tells a log that is full from a receiver that is behind.
+// Flow control. A ring that has no buffer left refuses all appends, those that would make room too,
+// and it cannot tell a sender that the log is full. So a source needs leave for the bytes that it
+// appends, and asks for more before its leave is used up.
+//
+// The log begins with two words for each source, which count bytes for ever: what the receiver has
+// granted (written by the receiver alone), and how much of that is spent (written by the sender
+// alone), because the append landed or never will. Invariant: what is granted and not spent has its
+// room in segments that are in the ring. The lowest bit of the first word says that the receiver
+// had no more for this source when it looked last. It tells a full log from a slow receiver.
+//
+// A crash of the sender leaves leave that is granted and not spent. The next sender of the source
+// declares it spent: see takeOver. A crash of the receiver loses nothing: the next one reads the
+// grants from memory.
 
-// leave encodes the first word.
+// leave encodes the word that the receiver writes.
 func leave(granted uint64, none bool) (word uint64) {
 	if none {
 		word = 1
@@ -24,15 +30,17 @@ func leave(granted uint64, none bool) (word uint64) {
 	return word | granted<<1
 }
 
-// outstanding returns how much a source may append yet: it never has more than its credit. The
-// words say more when a crash undid what a source had spent, or they were damaged.
+// outstanding returns how many bytes a source may still append. It is never more than the credit:
+// the words may say more when a crash undid what a source had spent, or when they were damaged.
 func outstanding(grant, spent uint64, credit int) uint64 {
 	return min(grant-min(grant, spent), uint64(credit))
 }
 
-// readSpent reads what the senders say. Room that is counted later has what they spent in it.
+// readSpent reads what the senders say is spent. It comes before the free segments are counted. So
+// what is spent by then lies in segments that are not counted as room, and no room is granted twice.
 func (r *Receiver) readSpent() error { return r.readWords(r.spent, r.o.spentAt(0)) }
 
+// readWords fills words from an array of words at a.
 func (r *Receiver) readWords(words []uint64, a rdma.Addr) error {
 	if err := read(r.ep, r.words, a); err != nil {
 		return err
@@ -43,9 +51,13 @@ func (r *Receiver) readWords(words []uint64, a rdma.Addr) error {
 	return nil
 }
 
-// grant gives sources leave, each up to Options.Credit, as far as there is room in the ring for all
-// of it; those that are not urgent, beyond what is left of the reserve. The one that is first takes
-// turns, so that none goes without for long where there is little.
+// grant gives sources leave, each up to Options.Credit, as long as the ring has room for all of it.
+// Sources that are not urgent get nothing of the reserve that urgent ones have not taken yet. The
+// source that is served first changes with each call, so that no source starves where there is
+// little room.
+//
+// A grant is durable when grant returns. A crash before that leaves a grant of before, or one with
+// its room in segments that the next receiver digests: it is bounded by the credit.
 func (r *Receiver) grant() error {
 	usable := r.o.usable(r.l.mtu)
 	room, reserve := max(0, r.unbegun-r.o.begins(r.open))*usable, r.o.Reserve*usable
@@ -58,6 +70,8 @@ func (r *Receiver) grant() error {
 	}
 	b := r.ep.Batch()
 	defer b.Release()
+	// A source asks for more when less than half of its credit is left. So grants of less than half
+	// are refused, and one of half or more is given at once.
 	for k := range r.grants {
 		i := (r.turn + k) % len(r.grants)
 		most := room - max(0, reserve)
@@ -84,15 +98,16 @@ func (r *Receiver) grant() error {
 	return r.t.persist(r.ep, b, "grant")
 }
 
-// urgent reports whether a source is.
+// urgent reports whether a source may use the reserve: the last Options.Urgent sources may.
 func (r *Receiver) urgent(source int) bool { return source >= r.o.Sources-r.o.Urgent }
 
-// ErrAsked is wrapped when a writer has no leave, or segment, and has not heard whether there is
-// more: what gives it may be behind, or dead.
+// ErrAsked is wrapped when a writer has no leave, or no segment, and does not know yet whether
+// there is more: its question is in flight, or the receiver is slow or dead.
 var ErrAsked = errors.New("the log was asked for leave, and has not answered")
 
-// Reserve is Try, and waits for the answer where it has to ask, which takes a trip. The error wraps
-// rdma.ErrFull when the log's segments are taken, and ErrAsked when the receiver is behind.
+// Reserve is Try, but waits for the answer if a question is in flight, which takes a trip. The
+// error wraps rdma.ErrFull when the log has no room, and ErrAsked when the receiver has not
+// answered with leave.
 func (s *Sender) Reserve(length int) error {
 	err := s.Try(length)
 	if !errors.Is(err, rdma.ErrFull) && !errors.Is(err, ErrAsked) || s.question == nil {
@@ -107,10 +122,12 @@ func (s *Sender) Reserve(length int) error {
 	return s.take(s.l.taken(s.l.sizeOf(length)))
 }
 
-// Try takes leave to append an entry with so much data: Add uses it. It does not wait. The error
-// wraps rdma.ErrFull when there is none left, and the receiver had no more, and ErrAsked when it
-// has not said that. Then the sender has asked for more, or does so now, and the caller tries again
-// later: the answer comes like a completion of its own.
+// Try takes leave to append an entry with length bytes of data; Add uses it up. It does not wait.
+// The error wraps rdma.ErrFull when there is not enough leave and the receiver said that it has no
+// more, and ErrAsked when the receiver has not said so. In both cases a question is in flight, and
+// the caller tries again later: the answer arrives like a completion of its own. An entry of more
+// than half of the credit is refused with rdma.ErrMessageSize, since the receiver may never grant
+// so much at once.
 func (s *Sender) Try(length int) error {
 	if s.o.Reserved {
 		return nil
@@ -123,6 +140,8 @@ func (s *Sender) Try(length int) error {
 		return err
 	}
 	left := s.granted - s.reserved
+	// A sender asks ahead of need: when less than half of its credit is left, and it has spent at
+	// least a quarter that the receiver does not know of yet.
 	if s.question == nil && (n > left || left < credit/2 && s.spent-s.told >= credit/4) {
 		if err := s.ask(); err != nil {
 			return err
@@ -131,7 +150,7 @@ func (s *Sender) Try(length int) error {
 	return s.take(n)
 }
 
-// take takes so much of the leave.
+// take takes n bytes of the leave that the sender has.
 func (s *Sender) take(n uint64) error {
 	if left := s.granted - s.reserved; n > left {
 		err := ErrAsked
@@ -144,16 +163,16 @@ func (s *Sender) take(n uint64) error {
 	return nil
 }
 
-// Return gives back what Reserve took for an entry that was not added.
+// Return gives back the leave that Try or Reserve took for an entry that was not added.
 func (s *Sender) Return(length int) {
 	if !s.o.Reserved {
 		s.reserved -= s.l.taken(s.l.sizeOf(length))
 	}
 }
 
-// ask tells the receiver what is spent, and asks what it has granted since. What earlier workers
-// that were the source had leave for is asked first: it is spent, since nothing of theirs lands any
-// more.
+// ask posts a question: it tells the receiver what is spent, and reads what is granted. The two
+// verbs are one chain, so that the READ is behind the WRITE. The first question of a sender writes
+// nothing: what earlier workers of the source had spent is not known to it before the answer.
 func (s *Sender) ask() error {
 	source := int(s.o.Source)
 	b := s.ep.Batch()
@@ -170,7 +189,7 @@ func (s *Sender) ask() error {
 	return nil
 }
 
-// heed takes the answer of a question, if it has come.
+// heed takes the answer to a question, if it has arrived. It does not wait.
 func (s *Sender) heed() error {
 	b := s.question
 	if b == nil || !b.Finished() {
@@ -184,6 +203,9 @@ func (s *Sender) heed() error {
 	word := b.Op(b.Len() - 1).Word(0)
 	s.granted, s.told = word>>1, s.asked
 	if !s.taken {
+		// All that was granted before belonged to earlier workers of the source, which have ended
+		// or were fenced off. Nothing of theirs lands any more, so all of it is spent. The next
+		// question says so.
 		s.taken, s.reserved, s.spent = true, s.granted, s.granted
 		return nil // what there is leave for now was not asked yet
 	}
@@ -191,7 +213,9 @@ func (s *Sender) heed() error {
 	return nil
 }
 
-// takeOver gives back what earlier workers that were the source had leave for, and waits for leave.
+// takeOver gives back the leave of earlier workers of the source, and then waits for leave of its
+// own. The first question reads the grant, the second one says that all of it is spent. A crash
+// between the two leaves the leave as it was, for the next sender to take over.
 func (s *Sender) takeOver() error {
 	for range 2 {
 		if err := s.ask(); err != nil {

@@ -8,31 +8,36 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Entry is one that is whole in the log. It is the digest's until that returns.
+// Entry is an entry of which all blocks are in the log. The digest owns it, with its buffers: it is
+// valid until the callback returns.
 type Entry struct {
 	Kind   uint8
 	Source uint16
-	Stamp  uint64 // of the source's entries, which come in its order
-	Data   []byte
-	// Blocks are where its blocks are, and Segments in which segment each is: those are one thing,
-	// live or dead together.
+	// Order of the source's entries. Within a stream they come in ascending order.
+	Stamp uint64
+	Data  []byte
+	// Blocks are the addresses of the entry's blocks, and Segments the index of the segment in
+	// which each of them lies. The blocks are needed, or garbage, all together.
 	Blocks   []rdma.Addr
 	Segments []int
 }
 
-// partial is an entry of which some blocks have come. A key has one at a time, since its blocks
-// come in order.
+// partial is an entry of which some blocks have arrived. A key has at most one, since the blocks of
+// a key land in order.
 //
-// A key is a source, or, where there are several streams, a source in a stream: what its entries
-// are in the order of.
+// A key is a source, or, on a fabric with several streams, a source in one stream. The entries of a
+// key land in the order of their stamps; between keys there is no order.
 type partial struct {
-	stamp  uint64 // 0: there is none
+	stamp uint64 // 0: there is none
+	// The data of the blocks so far, which is owned by the receiver and used again.
 	data   []byte
 	blocks []rdma.Addr
-	in     []int // segments
+	// By block, the index of its segment.
+	in []int
 }
 
-// unfinished reports whether an entry of which blocks are in the segment may go on in another.
+// unfinished reports whether an entry that is not complete yet has a block in the segment. Its
+// missing blocks may land in a later segment, so the segment is still needed.
 func (r *Receiver) unfinished(segment int) bool {
 	for i := range r.partial {
 		if p := &r.partial[i]; p.stamp != 0 && slices.Contains(p.in, segment) {
@@ -42,8 +47,9 @@ func (r *Receiver) unfinished(segment int) bool {
 	return false
 }
 
-// ended reports whether all segments were given back in which entries end that have blocks in the
-// segment: those that are free by now, or used again, were.
+// ended reports whether all segments were given back in which entries end that have blocks in this
+// segment. A segment that is free, or has another push by now, was given back. As long as one is
+// not, the blocks here are part of an entry that is needed.
 func (r *Receiver) ended(segment int) bool {
 	for _, end := range r.segments[segment].ends {
 		if s := &r.segments[end.Index]; s.state != free && s.push == end.Push && !slices.Contains(r.freed, end.Index) {
@@ -54,8 +60,9 @@ func (r *Receiver) ended(segment int) bool {
 }
 
 // Digest calls f for the entries that a segment completes, in the order in which they landed.
-// Segments are digested in the order in which Next returns them. What is not whole is passed over:
-// it was not acknowledged.
+// Segments must be digested in the order in which Next returns them, each once: entries with blocks
+// in several segments are joined across calls. Blocks that are not whole are skipped: their append
+// was not acknowledged. It returns the error of f, or of the READs.
 func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 	if seg := &r.segments[s.Index]; s.Push != seg.push || seg.digest || r.o.Streams == 1 && s.Push <= r.digested {
 		panic(fmt.Sprintf("rowan: digest segment %+v behind push %d", s, r.digested))
@@ -65,10 +72,11 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 	return err
 }
 
-// Settle calls f for entries that are at rest in segments which are in the ring, in the order of
-// Digest: those of each source up to a stamp of which the caller knows that nothing not above it is
-// in flight, so that entries which have begun up to it will not end. They do not come again when
-// their segment is digested. It follows a Step, and Digest of all that Next returns.
+// Settle calls f for entries in segments that are still in the ring, in the order of Digest. upTo
+// returns a stamp for each source: the caller knows that no append of the source with a stamp up to
+// that one is in flight, so an unfinished entry up to it never ends. These entries are not repeated
+// when their segment is digested. Settle must follow a Step, and Digest of all segments that Next
+// returns.
 func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entry) error) error {
 	begun := len(r.pushed) - r.unbegun
 	for i, p := range r.pushed {
@@ -77,10 +85,13 @@ func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entr
 		if err != nil {
 			return err
 		}
+		// Segments are filled in order: behind the first one without blocks, of those in which
+		// nothing has its place, there are none.
 		if i >= begun && !found {
 			break
 		}
 	}
+	// An unfinished entry up to the stamp is given up, so that it does not keep its segments.
 	for k := range r.partial {
 		if p := &r.partial[k]; p.stamp <= upTo(uint16(k/r.o.Streams)) {
 			p.stamp = 0
@@ -89,16 +100,19 @@ func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entr
 	return nil
 }
 
-// scan calls f for the entries that a segment completes, of sources' blocks up to their stamps. It
-// reports whether there are any blocks of this use of the segment.
+// scan calls f for the entries that a segment completes, of blocks up to the stamp of their source.
+// It reports whether the segment has any block of its current use.
 func (r *Receiver) scan(s Segment, upTo func(source uint16) uint64, f func(*Entry) error) (found bool, err error) {
 	if err := read(r.ep, r.scratch, r.o.segmentAt(s.Index)); err != nil {
 		return false, err
 	}
 	for off := 0; off < len(r.scratch); {
+		// Three kinds of blocks are skipped: torn ones, stale ones of an earlier use of the segment
+		// (their stamp is not above the segment's floor), and copies (their stamp is not above the
+		// last one of the key).
 		h, part, ok := r.l.parse(r.scratch[off:])
 		if !ok || int(h.source) >= r.o.Sources {
-			off += rdma.Stride // a gap, or a block that is torn: whatever its data is, its strides begin no block
+			off += rdma.Stride // a gap or a torn block: no stride of its data begins a block
 			continue
 		}
 		at := r.o.segmentAt(s.Index).Add(uint64(off))
@@ -110,10 +124,10 @@ func (r *Receiver) scan(s Segment, upTo func(source uint16) uint64, f func(*Entr
 		}
 		found = true
 		if h.stamp > upTo(h.source) {
-			continue // others of the source ahead of it may be in flight
+			continue // earlier entries of the source may be in flight
 		}
 		if last := r.last[k]; h.stamp < last || h.stamp == last && h.block == 0 {
-			continue // it was digested, or is a copy of an entry, in the data of one that is torn
+			continue // it was digested before, or it is a copy inside the data of a torn entry
 		}
 		r.last[k], r.floors[k] = h.stamp, max(r.floors[k], h.stamp)
 		if e := r.assemble(h, part, at, s); e != nil {
@@ -125,8 +139,9 @@ func (r *Receiver) scan(s Segment, upTo func(source uint16) uint64, f func(*Entr
 	return found, nil
 }
 
-// assemble adds a block to its entry, and returns that when it is whole. Blocks of a source's
-// entries come in order: with one missing, or another entry begun, the entry will not be whole.
+// assemble adds a block to its entry, and returns the entry when it is complete; nil: it is not.
+// The blocks of a key land in order. So if one is missing, or another entry of the key has begun,
+// the entry will never be complete, and is dropped.
 func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, s Segment) *Entry {
 	p := &r.partial[r.o.key(r.l, h)]
 	if h.block == 0 {

@@ -7,25 +7,30 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Log is a log of a worker's own, in the memory of the node beside which it runs: Rowan-KV's t-logs
-// (section 4.1), and what its cleaners copy to. It belongs to its worker.
+// Log is a log of one worker, in the memory of the node beside which the worker runs: Rowan-KV's
+// t-logs (section 4.1), and the logs that its cleaners copy to. It belongs to its worker, and is
+// not safe for concurrent use.
 //
-// Its entries are of one block, and sealed for the use of their segment and their place in it. So
-// whatever bytes else are in a segment, of earlier uses, of data, or of entries that are torn, are
-// none; an entry is found wherever others before it were lost. Each has a term in the upper half of
-// its stamp: the worker's, or, of an entry that it copies, that one's.
+// Each entry is one block. It is sealed for the use of its segment (the push) and for its place
+// there. So no other bytes in the segment verify as an entry: those of earlier uses, of the data of
+// entries, and of torn entries do not. An entry is found even if entries ahead of it were lost. The
+// upper half of its stamp is a term: the worker's, or, for an entry that the worker copies, the
+// term of the original.
 type Log struct {
 	ep    rdma.Endpoint
 	t     *Table
 	owner Owner
+	// The segment that is filled, if begun.
 	now   Segment
-	begun bool // there is a segment
-	next  int  // where the next entry is in it, in bytes
-	full  []Segment
+	begun bool
+	// Offset of the next entry in the segment, in bytes, a multiple of the stride.
+	next int
+	// Segments that were left, for Full.
+	full []Segment
 }
 
-// Log returns a log of an owner, which has no other at the time. It begins with a segment of its
-// own.
+// Log returns a new log for an owner. The owner has no other log at the time. The first Reserve
+// takes a segment.
 func (t *Table) Log(ep rdma.Endpoint, owner Owner) *Log {
 	if owner == Control {
 		panic("rowan: the control's segments are the receiver's")
@@ -33,8 +38,9 @@ func (t *Table) Log(ep rdma.Endpoint, owner Owner) *Log {
 	return &Log{ep: ep, t: t, owner: owner}
 }
 
-// Resume is Log behind a crash: the log goes on in a segment of the owner's, from a place behind
-// its last entry.
+// Resume returns a log that goes on in a segment of the same owner, which an earlier worker left in
+// a crash. behind is the address behind its last entry. Nothing of the earlier worker may land any
+// more.
 func (t *Table) Resume(ep rdma.Endpoint, s Segment, behind rdma.Addr) *Log {
 	g := t.Log(ep, t.own(s, "resume").owner)
 	g.now, g.begun = s, true
@@ -42,17 +48,21 @@ func (t *Table) Resume(ep rdma.Endpoint, s Segment, behind rdma.Addr) *Log {
 	return g
 }
 
-// logBlock is how long the one block of an entry may be.
+// logBlock bounds the only block of an entry: the length field has so many bits.
 const logBlock = 1 << lengthBits
 
-// logLayout is how entries are sealed for a use of a segment.
+// logLayout returns the layout of entries in one use of a segment. The push is part of the seed, so
+// that entries of other uses do not verify.
 func (t *Table) logLayout(push uint64) layout {
 	return layout{mtu: logBlock, seed: t.o.Secret ^ (push+1)*0xd6e8feb86659fd93, own: true}
 }
 
-// Reserve makes room for an entry with so much data, which Add takes next: where the segment has
-// none, in another one, as long as so many stay free. That takes a trip. The error wraps
-// rdma.ErrFull when there is none.
+// Reserve makes room for one entry with length bytes of data, which Add takes next. If the current
+// segment has no room it takes another one, as long as keep segments stay free; that takes a trip.
+// The error wraps rdma.ErrFull when there is no segment to take.
+//
+// The segment is marked as in use by this owner, durably, before anything is written there. A crash
+// behind that leaves a segment of the owner without entries; it is recovered like any other.
 func (g *Log) Reserve(length, keep int) error {
 	n := strides(HeaderBytes + length)
 	if n > g.t.o.SegmentBytes || length > (layout{mtu: logBlock}).part() {
@@ -75,8 +85,10 @@ func (g *Log) Reserve(length, keep int) error {
 	return nil
 }
 
-// Add adds the WRITE of an entry of a term, for which Reserve made room, and a READ behind it,
-// which sees it into memory. It returns where the entry is, once both have succeeded.
+// Add adds the WRITE of an entry to the batch, for which Reserve made room, and a READ behind it
+// that makes it durable. The entry is at the returned address, for good, once both have succeeded.
+// The caller posts the batch, and starts a chain before if there are other verbs in it. The data is
+// copied.
 func (g *Log) Add(b *rdma.Batch, kind uint8, term uint32, data []byte) (s Segment, at rdma.Addr) {
 	n := HeaderBytes + len(data)
 	if !g.begun || g.next+strides(n) > g.t.o.SegmentBytes {
@@ -91,8 +103,8 @@ func (g *Log) Add(b *rdma.Batch, kind uint8, term uint32, data []byte) (s Segmen
 	return g.now, at
 }
 
-// Full returns a segment that the log has left since: nothing is added to it any more, but what was
-// may be in flight. It is the caller's, until Table.Release.
+// Full returns a segment that the log has left: nothing is added there any more, but entries may be
+// in flight. The caller owns it until Table.Release. It reports false if there is none.
 func (g *Log) Full() (Segment, bool) {
 	if len(g.full) == 0 {
 		return Segment{}, false
@@ -102,10 +114,10 @@ func (g *Log) Full() (Segment, bool) {
 	return s, true
 }
 
-// Scan calls f for the entries that are whole in a segment of an own log, in the order of their
-// places. Of a segment of Control it is those of one block; there, old ones of earlier uses come,
-// too: so the caller knows by their place which are needed. The entry is f's until it returns. The
-// scratch takes a segment.
+// Scan calls f for the intact entries in a segment, in the order of their places. In a segment of
+// Control it returns entries of one block only, also stale ones of earlier uses of the segment:
+// there the caller must know by the address which entries it needs. The entry is valid until f
+// returns. The caller owns scratch, which has the size of a segment.
 func (t *Table) Scan(ep rdma.Endpoint, s Segment, scratch []byte, f func(*Entry) error) error {
 	l := t.layoutOf(t.own(s, "scan").owner, s.Push)
 	e := Entry{Blocks: make([]rdma.Addr, 1), Segments: []int{s.Index}}
@@ -119,9 +131,10 @@ func (t *Table) Scan(ep rdma.Endpoint, s Segment, scratch []byte, f func(*Entry)
 	})
 }
 
-// Peek calls f for the first block of each entry in a segment, of any owner, while others land in
-// it. So it finds what is not whole, too; data is the part of the entry that the block has, until f
-// returns. It finds nothing once the segment is free. The scratch takes a segment.
+// Peek calls f for the first block of each entry in a segment, of any owner, while others append to
+// it. So it also reports entries that are not complete. data is the part of the entry in that
+// block, valid until f returns. A segment that was freed since has no entries. The caller owns
+// scratch, which has the size of a segment.
 func (t *Table) Peek(ep rdma.Endpoint, s Segment, scratch []byte, f func(kind uint8, data []byte, at rdma.Addr)) error {
 	t.mu.Lock()
 	seg := &t.segments[s.Index]
@@ -141,7 +154,7 @@ func (t *Table) Peek(ep rdma.Endpoint, s Segment, scratch []byte, f func(kind ui
 	})
 }
 
-// layoutOf is how entries are sealed in a use of a segment that an owner has.
+// layoutOf returns the layout of the entries in one use of a segment.
 func (t *Table) layoutOf(owner Owner, push uint64) layout {
 	if owner == Control {
 		return t.ring()
@@ -149,8 +162,8 @@ func (t *Table) layoutOf(owner Owner, push uint64) layout {
 	return t.logLayout(push)
 }
 
-// blocks calls f for the blocks that are whole in a segment, and their data, in the order of their
-// places.
+// blocks calls f for the intact blocks in a segment, with their data, in the order of their places.
+// Behind a block it goes on at the block's end, elsewhere at the next stride.
 func (t *Table) blocks(ep rdma.Endpoint, s Segment, l layout, scratch []byte,
 	f func(h header, data []byte, at rdma.Addr) error,
 ) error {
@@ -173,15 +186,15 @@ func (t *Table) blocks(ep rdma.Endpoint, s Segment, l layout, scratch []byte,
 	return nil
 }
 
-// Head is the kind of the entry whose first block p begins with, and how much data it has. The
-// caller knows that one is there: it is not checked.
+// Head returns the kind of the entry that p begins with, and the length of its data. It checks
+// nothing: the caller knows that an entry is there.
 func Head(p []byte) (kind uint8, length int) {
 	h := parseHeader(p)
 	return h.kind, h.length
 }
 
-// Assemble reads an entry of the receiver's segments, of which the blocks are given, to e, whose
-// data it replaces. The error wraps ErrDamaged when they are not there.
+// Assemble reads an entry of the receiver's segments from the addresses of its blocks. It replaces
+// e's data. The error wraps ErrDamaged when the blocks are not intact or do not belong together.
 func (t *Table) Assemble(ep rdma.Endpoint, blocks []rdma.Addr, e *Entry) error {
 	b := ep.Batch()
 	defer b.Release()

@@ -6,22 +6,25 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Counts are how many segments of a table are in which state.
+// Counts are the numbers of a table's segments by state.
 type Counts struct {
-	Free      int
-	Ahead     int // in the ring, or lent: entries of others land there
-	Filling   int // own logs append to them
-	Used      int // full, and maybe not all of it is on all replicas
+	Free int
+	// Ahead: in the ring, or lent. Entries of other servers land there.
+	Ahead int
+	// Filling: own logs append to them.
+	Filling int
+	// Used: nothing lands there any more; some entries may not be on all replicas.
+	Used      int
 	Committed int
 }
 
-// Add adds the counts of another table.
+// Add adds the counts of another table to c.
 func (c *Counts) Add(d Counts) {
 	c.Free, c.Ahead, c.Filling = c.Free+d.Free, c.Ahead+d.Ahead, c.Filling+d.Filling
 	c.Used, c.Committed = c.Used+d.Used, c.Committed+d.Committed
 }
 
-// Count counts the segments as they were when the table was read.
+// Count counts the segments by the states that were read when the table was opened.
 func (t *Table) Count() (c Counts) {
 	for i := range t.segments {
 		switch s := &t.segments[i]; {
@@ -40,7 +43,7 @@ func (t *Table) Count() (c Counts) {
 	return c
 }
 
-// verify returns what no run can leave in a table: two segments of one push.
+// verify returns an error if two segments have the same push. No run of the protocol leaves that.
 func (t *Table) verify() error {
 	last := -1
 	for _, i := range t.inPushOrder(func(s *segment) bool { return s.push > 0 }) {
@@ -52,9 +55,10 @@ func (t *Table) verify() error {
 	return nil
 }
 
-// Look calls f for the entries in all segments of a table that was just read, and changes nothing.
-// Where the logs have ended it finds all that Scan and Recover do. Where they go on, entries may be
-// missed that are moved meanwhile, and others come that were free by then.
+// Look calls f for the entries in all segments of a table that was just read. It changes nothing.
+// If the logs have ended, it finds all that Scan and Recover find. While the logs are in use it may
+// miss entries that are moved meanwhile, and may report entries in segments that were freed
+// meanwhile.
 func (t *Table) Look(ep rdma.Endpoint, f func(*Entry) error) error {
 	r, err := t.Receiver(ep)
 	if err != nil {
@@ -74,9 +78,9 @@ func (t *Table) Look(ep rdma.Endpoint, f func(*Entry) error) error {
 	return nil
 }
 
-// Torn calls f for the data of each first block in the segments of a table that was just read whose
-// checksum is wrong, and for its address: it was torn, or damaged since. What the data says may be
-// what is wrong. Others may be missed: where a header is damaged none is seen.
+// Torn calls f for each first block, in a table that was just read, that has a header and a wrong
+// checksum: its append was torn, or its memory was damaged later. data is what the block holds, and
+// may itself be the damaged part. A block with a damaged header is not found.
 func (t *Table) Torn(ep rdma.Endpoint, f func(data []byte, at rdma.Addr)) error {
 	p := make([]byte, t.o.SegmentBytes)
 	for i := range t.segments {
@@ -99,7 +103,8 @@ func (t *Table) Torn(ep rdma.Endpoint, f func(data []byte, at rdma.Addr)) error 
 	return nil
 }
 
-// Describe returns what lies at an address of a log's memory; "": it is none of that.
+// Describe names what lies at an address of a log's memory. It returns "" for an address outside of
+// it.
 func (o Options) Describe(a rdma.Addr) string {
 	o = o.withDefaults()
 	at := func(first rdma.Addr) uint64 { return a.Offset() - first.Offset() }

@@ -9,23 +9,25 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// The times of section 4.3, for fabrics that do not count what is in flight: a sender takes an
-// append for acknowledged only when it completed within AckWithin, and a full segment is settled
-// SettleAfter it was seen to be full. So what is acknowledged is in a settled segment, however late
-// it landed. That nothing lands later than SettleAfter is relied on.
+// The times of section 4.3, for fabrics that do not count verbs in flight. A sender counts an
+// append as acknowledged only if it completed within AckWithin. A full segment is settled
+// SettleAfter after it was seen to be full. So each acknowledged entry lies in its segment before
+// the segment is settled. This relies on the fabric: no verb lands later than SettleAfter.
 const (
 	AckWithin   = time.Millisecond
 	SettleAfter = 2 * time.Millisecond
 )
 
-// patience bounds the receiver's verbs at its own node, which cannot do without them.
+// patience bounds verbs at the worker's own node. The worker cannot go on without them.
 const patience = 10 * time.Second
 
-// What callers branch on, beside the errors of package rdma.
+// Errors that callers branch on, beside those of package rdma.
 var (
-	// ErrLate ends an append that was acknowledged too late to count. It may be in the log.
+	// ErrLate is wrapped when an append was acknowledged too late to count (see AckWithin). The
+	// entry may be in the log.
 	ErrLate = errors.New("acknowledged too late")
-	// ErrDamaged is wrapped when memory has what no log writes: in the table, or where an entry was.
+	// ErrDamaged is wrapped when memory holds what no log writes: in the table, or where an entry
+	// was.
 	ErrDamaged = errors.New("the log is damaged")
 )
 
@@ -35,38 +37,40 @@ const (
 	MaxSources  = 1 << 12
 )
 
-// Options describe a log. The same go to each receiver of its segments. Zero values mean defaults.
+// Options describe a log. They are the same for each worker that uses it, for as long as its memory
+// lives. Zero values mean defaults.
 type Options struct {
-	Node int // in whose memory it is; the receiver runs beside it
-	Ring int // the number of its ring
-	// Base is where its memory begins, a multiple of rdma.Stride: a table, and the segments. Size says
-	// how much it is.
+	// Node is the node that has the log in its memory; the receiver runs beside it.
+	Node int
+	// Ring is the number of the log's ring at the node.
+	Ring int
+	// Base is the offset of the log in the node's memory, a multiple of rdma.Stride. A table comes
+	// first, then the segments. Size returns the length of both.
 	Base uint64
-	// Segments are how many there are, and SegmentBytes how long each is, a multiple of rdma.Stride
-	// and no less than the fabric's MTU; 4 MiB by default (section 3.2.2).
+	// Segments is their number, and SegmentBytes the length of each: a multiple of rdma.Stride, and
+	// at least the fabric's MTU. The default is 4 MiB (section 3.2.2).
 	Segments, SegmentBytes int
-	// Ahead is how many segments are pushed at a time at most; 512 by default (section 4.3). Own is
-	// how many it leaves free for logs of the node's own: see Log. While what makes room has none it
-	// leaves Least free; Own by default.
+	// Ahead bounds how many segments are in the ring at a time; the default is 512 (section 4.3).
+	// Own is how many segments the receiver leaves free for the node's own logs: see Log. While an
+	// urgent source finds no room the receiver leaves only Least free; the default is Own.
 	Ahead, Own, Least int
-	// Sources are how many sources of entries there are, 64 by default: see SenderOptions.Source. So
-	// many of them, the last ones, are urgent: they have leave for the reserve, too, which is there
-	// for what makes room.
+	// Sources is the number of sources of entries, 64 by default: see SenderOptions.Source. The
+	// last Urgent of them may also use the reserve: they append what makes room, such as deletes.
 	Sources, Urgent int
-	// Streams is rdma.RingPromises.Streams of the fabric, 1 by default: where there are several a
-	// record of the table, and so Size, has floors for each.
+	// Streams must be the fabric's rdma.RingPromises.Streams; the default is 1. With several
+	// streams each record of the table has floors for each of them, so Size depends on it.
 	Streams int
-	// Credit is how many bytes of the log a source has leave to append at a time, at most. No entry
-	// takes more than half of it. It is 128 KiB by default, which is enough for the longest entry
-	// there is; all sources' fits into the segments ahead, without two, or three of each stream, where
-	// there are several, and without Reserve: segments that are kept from sources which need leave
-	// (SenderOptions.Reserved).
+	// Credit bounds the leave of a source, in bytes. No entry may take more than half of it. The
+	// default of 128 KiB suffices for the longest entry. Reserve is a number of segments that is
+	// kept from sources that are not urgent and need leave (SenderOptions.Reserved). check verifies
+	// that the credit of all sources fits into the segments ahead, without the reserve and without
+	// those that streams may begin.
 	Credit, Reserve int
-	// Remotes are how many remote logs there are, instead of a ring: see Remote. Lent is how many
-	// segments each has at a time, at most.
+	// Remotes is the number of remote logs, which the log has instead of a ring: see Remote. Lent
+	// bounds how many segments each of them has at a time.
 	Remotes, Lent int
-	// Secret is the log's. Without it no bytes, such as a value's, can be made to look like an entry.
-	// It is as durable as the log.
+	// Secret keys all checksums. Without it no bytes, such as those of a value, can be made to look
+	// like an entry. The caller keeps it as long as the log lives.
 	Secret uint64
 }
 
@@ -77,7 +81,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// check returns what is wrong with o on a fabric.
+// check returns an error that wraps rdma.ErrAccess if o does not fit together, or not to the
+// fabric.
 func (o Options) check(p rdma.RingPromises) error {
 	mtu := p.MTU
 	switch {
@@ -97,7 +102,8 @@ func (o Options) check(p rdma.RingPromises) error {
 		}
 		return nil
 	}
-	begun := max(2, o.Streams) // when all streams are under way
+	// Segments that are begun, and no longer count as room, when all streams are in use.
+	begun := max(2, o.Streams)
 	room := (min(o.Ahead, o.Segments-o.Own) - o.Reserve - o.begins(o.Streams) - begun) * o.usable(mtu)
 	if o.Credit < rdma.Stride || o.Reserve < 0 || (o.Sources-o.Urgent)*o.Credit > room {
 		return fmt.Errorf("a log with credit of %d bytes for %d sources: want at least %d, and all in %d of segments: %w",
@@ -110,13 +116,14 @@ func (o Options) check(p rdma.RingPromises) error {
 	return nil
 }
 
-// usable is how much entries take of a segment at least, when it is full: a block that does not fit
-// its end is in the next.
+// usable returns how many bytes entries take of a full segment at least. A block that does not fit
+// into the rest of a segment lands in the next one.
 func (o Options) usable(mtu int) int { return o.SegmentBytes - strides(mtu) + rdma.Stride }
 
-// begins is how many segments streams may begin beside what they have leave for, when so many are
-// open: one to fill and one ahead each, where there are several, or, of a stream that has both, one
-// ahead. Of so many open ones, two of a stream at most, at least open - Streams streams have both.
+// begins returns how many segments the streams may begin beyond those that leave was given for,
+// when open segments are begun and not settled. With one stream there are none. With several, each
+// stream has up to two: one to fill and one ahead. A stream that has both open begins none; at most
+// two are open in a stream, so at least open - Streams streams have both.
 func (o Options) begins(open int) int {
 	if o.Streams == 1 {
 		return 0
@@ -124,58 +131,65 @@ func (o Options) begins(open int) int {
 	return 2*o.Streams - max(0, open-o.Streams)
 }
 
-// keys is how many streams of entries in the order of their stamps there are: those of each source.
+// keys returns the number of keys: the sources in each stream. Within a key entries land in the
+// order of their stamps.
 func (o Options) keys() int { return o.Sources * o.Streams }
 
-// key returns the number of a block's key.
+// key returns the number of the key that a block belongs to.
 func (o Options) key(l layout, h header) int { return int(h.source)*o.Streams + l.stream(h.length) }
 
-// record is how long a segment's entry in the table is: its state, the floors of all keys, and
-// their checksum.
+// record returns the length of a segment's record in the table: its state, the floors of all keys,
+// and their checksum.
 func (o Options) record() uint64 { return uint64(strides(8 + 8*o.keys() + 8)) }
 
-// credits is how long each of the two arrays of a word for each source is, with which the log
-// begins.
+// credits returns the length of each of the two arrays with one word a source that the log begins
+// with.
 func (o Options) credits() uint64 { return uint64(strides(8 * o.Sources)) }
 
+// grantAt returns the address of the word with what a source was granted. The receiver writes it.
 func (o Options) grantAt(source int) rdma.Addr { return rdma.At(o.Node, o.Base+uint64(8*source)) }
 
+// spentAt returns the address of the word with what a source has spent. The source writes it.
 func (o Options) spentAt(source int) rdma.Addr { return o.grantAt(source).Add(o.credits()) }
 
-// doneAt is where the writer of a remote log says how many segments it is done with, below the
-// term.
+// doneAt returns the address of the word in which the writer of a remote log says how many segments
+// it has finished: the count in the lower half, its term in the upper half. The writer writes it;
+// the lender clears it when a term begins.
 func (o Options) doneAt(log int) rdma.Addr {
 	return rdma.At(o.Node, o.Base+2*o.credits()+uint64(8*log))
 }
 
-// beginAt is where the lender says that it has begun with a term, and below it in which stride the
-// log's first segment goes on.
+// beginAt returns the address of the word in which the lender says that it has begun a term: the
+// term in the upper half, and below it the stride at which the log goes on in its first segment.
 func (o Options) beginAt(log int) rdma.Addr { return o.doneAt(o.Remotes + log*(1+o.Lent)) }
 
-// lentAt is where the n-th segment is named that a remote log was lent.
+// lentAt returns the address of the word that names the n-th segment that a remote log was lent.
+// There are Options.Lent words, used in turn.
 func (o Options) lentAt(log int, n uint64) rdma.Addr {
 	return o.beginAt(log).Add(8 * (1 + n%uint64(max(1, o.Lent))))
 }
 
-// remotes is how long the words of remote logs are.
+// remotes returns the length of the words of all remote logs.
 func (o Options) remotes() uint64 { return uint64(strides(8 * o.Remotes * (2 + o.Lent))) }
 
+// recordAt returns the address of a segment's record in the table.
 func (o Options) recordAt(segment int) rdma.Addr {
 	return o.doneAt(0).Add(o.remotes() + uint64(segment)*o.record())
 }
 
-// lineBytes is what media of persistent memory write at a time. Segments begin with a line: else
-// entries of half a line lie in two of them each, so that as many writers keep more lines open than
-// modules combine.
+// lineBytes is the unit in which persistent memory writes its media. Segments begin at such a line.
+// Otherwise an entry of half a line could lie in two lines, and as many writers would keep more
+// lines open than the device can combine.
 const lineBytes = 256
 
+// segmentAt returns the address of a segment.
 func (o Options) segmentAt(segment int) rdma.Addr {
 	first := (o.recordAt(o.Segments).Offset() + lineBytes - 1) / lineBytes * lineBytes
 	return rdma.At(o.Node, first+uint64(segment)*uint64(o.SegmentBytes))
 }
 
-// Size returns how many bytes of the node's memory the log takes, wherever it begins. They are zero
-// before its first use.
+// Size returns how many bytes of the node's memory the log takes, for any Base. All of them must be
+// zero before the first use.
 func (o Options) Size() uint64 {
 	o = o.withDefaults()
 	return 2*o.credits() + o.remotes() + lineBytes - rdma.Stride + uint64(o.Segments)*(o.record()+uint64(o.SegmentBytes))

@@ -8,53 +8,80 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Segment is one that is used: nothing can land in it any more. It is the caller's until Free.
+// Segment names one use of a segment. One that Next returned is used: nothing can land in it any
+// more. The caller owns it until Free.
 type Segment struct {
+	// Index of the segment in its table.
 	Index int
-	Push  uint64 // how many segments were pushed up to it, over all receivers: entries of a stream are in this order
+	// Push is the number of this use, over all receivers and own logs of the node. Within a stream
+	// the segments are filled in the order of their pushes.
+	Push uint64
 }
 
-// Receiver is the control thread of a log (section 4.3). It belongs to its worker.
+// Receiver is the control thread of a log (section 4.3). It belongs to one worker, which runs
+// beside the log's node.
 type Receiver struct {
-	ep       rdma.Endpoint
-	o        Options
-	t        *Table
-	l        layout
-	counts   bool
-	addr     rdma.RingAddr
-	ring     rdma.Ring // nil until the first Step
-	segments []segment // the table's, of which those of Control are the receiver's
-	floors   []uint64  // by key: no stamp in a segment that was digested is above it
-	last     []uint64  // by key: the stamp of the last block that was digested
-	partial  []partial
+	ep rdma.Endpoint
+	o  Options
+	t  *Table
+	l  layout
+	// The fabric counts verbs in flight: see rdma.RingPromises.
+	counts bool
+	addr   rdma.RingAddr
+	ring   rdma.Ring // nil until the first Step
+	// The table's segments. The receiver owns those with the owner Control.
+	segments []segment
+	// By key, the highest stamp of any block that was digested.
+	floors []uint64
+	// By key, the stamp of the last block that was digested. A block that is not above it is a
+	// copy.
+	last []uint64
+	// By key, the entry of which some blocks have arrived.
+	partial []partial
 
-	grants  []uint64 // by source, bytes
-	none    []bool   // by source: there was no more when it was looked last
-	spent   []uint64 // of them
-	unbegun int      // segments in the ring in which nothing has its place
-	open    int      // of several streams, those that are begun and not settled
-	turn    int
-	moved   bool // the last Step settled segments, or granted leave
+	// By source, in bytes: what was granted.
+	grants []uint64
+	// By source, whether there was no more leave for it when grant looked last.
+	none []bool
+	// By source, in bytes: how much of the grant the source says is spent.
+	spent []uint64
+	// Segments in the ring in which no block has its place yet: their room is granted.
+	unbegun int
+	// Of several streams, the segments that are begun and not settled.
+	open int
+	// The source that grant serves first, modulo their number. It rises by one with each call.
+	turn int
+	// The last Step settled segments or granted leave.
+	moved bool
 
-	pushed   []pushed // to the ring, in order, that are not settled
-	posted   uint64   // segments, to this ring
-	waiting  []int    // used ones for Next
-	freed    []int    // given back
-	digested uint64   // the last push that was
-	scratch  []byte   // a segment's bytes
-	words    []byte   // of all sources
-	entry    Entry    // that is digested
+	// Segments in the ring that are not settled, in the order in which they were pushed.
+	pushed []pushed
+	// Number of segments that were pushed to this ring.
+	posted uint64
+	// Used segments for Next, in order.
+	waiting []int
+	// Segments that the caller gave back, not free yet.
+	freed []int
+	// Push of the last segment that was digested.
+	digested uint64
+	scratch  []byte // a segment's bytes
+	words    []byte // a word of each source
+	// The entry that is passed to callbacks.
+	entry Entry
 }
 
 // pushed is a segment in the ring.
 type pushed struct {
-	index  int
-	number uint64 // of the ring's buffers
-	full   bool
-	since  time.Duration // when it was seen to be
+	index int
+	// Number of its buffer in the ring, from 0.
+	number uint64
+	// It was seen to be full, first at the time since. Only on a fabric that does not count.
+	full  bool
+	since time.Duration
+	since time.Duration // when it was seen to be
 }
 
-// Open opens a table, and its receiver, where there are no other logs: see OpenTable and
+// Open opens a table and its receiver, for a log without other users: see OpenTable and
 // Table.Receiver.
 func Open(ep rdma.Endpoint, o Options) (*Receiver, error) {
 	t, err := OpenTable(ep, o)
@@ -64,8 +91,8 @@ func Open(ep rdma.Endpoint, o Options) (*Receiver, error) {
 	return t.Receiver(ep)
 }
 
-// Receiver returns the receiver of a table that was just opened: its one for segments of Control.
-// The worker runs beside the log's node. Recover comes next.
+// Receiver returns the receiver of a table that was just opened. The table has only one. The worker
+// runs beside the log's node. The caller calls Recover next, before the first Step.
 func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
 	addr := rdma.RingAt(t.o.Node, t.o.Ring)
 	words := func() []uint64 { return make([]uint64, t.o.Sources) }
@@ -82,17 +109,22 @@ func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
 		}
 	}
 	err := r.readWords(r.grants, r.o.grantAt(0))
+	// The lowest bit is not part of the count: see leave.
 	for i := range r.grants {
 		r.grants[i] >>= 1
 	}
 	return r, err
 }
 
-// ring is the layout of entries that are appended to the ring.
+// ring returns the layout of entries that are appended to the ring.
 func (t *Table) ring() layout { return t.received }
 
-// Recover digests what earlier receivers left, in the order in which it landed: in segments that
-// were used, or in use. They are used then, and the caller's until Free, which is called for each.
+// Recover digests what earlier receivers left in segments that were used, or in the ring, in the
+// order in which it landed. It marks these segments as used: the caller owns them until Free, which
+// it calls for each. A crash in Recover leaves segments that are marked as used or in use; the next
+// receiver recovers all of them again.
+//
+// It relies on the earlier receiver's ring being gone, so that nothing lands in these segments.
 func (r *Receiver) Recover(digest func(Segment, *Entry) error) ([]Segment, error) {
 	if r.ring != nil {
 		panic("rowan: Recover behind Step")
@@ -110,12 +142,12 @@ func (r *Receiver) Recover(digest func(Segment, *Entry) error) ([]Segment, error
 		all = append(all, s)
 	}
 	for i := range r.partial {
-		r.partial[i] = partial{} // what comes from here on is of other rings, in other segments
+		r.partial[i] = partial{} // the rest of it was in no segment, and later entries land in another ring
 	}
 	return all, nil
 }
 
-// isUsed reports whether nothing lands in a segment any more.
+// isUsed reports whether nothing can land in a segment any more.
 func (r *Receiver) isUsed(i int) bool {
 	return r.segments[i].state == used || r.segments[i].state == committed
 }
@@ -124,9 +156,14 @@ func (r *Receiver) setStates(step rdma.Step, list []int, st state) error {
 	return r.t.setStates(r.ep, step, list, st)
 }
 
-// Step goes on with the log: it finds segments that are settled, frees what was given back, pushes
-// free ones, and gives sources leave to fill them. It is called several times in the time in which
-// the segments ahead are filled. The first call opens the ring.
+// Step advances the log: it finds settled segments, frees those that were given back, pushes free
+// ones to the ring, and gives sources leave to fill them. The caller calls it several times in the
+// time that senders need to fill the segments ahead. The first call opens the ring.
+//
+// What is spent is read first: see readSpent. States are durable before the step that relies on
+// them: a segment is marked as used before Next returns it, its floors are written before it is
+// marked as free, and it is marked as in use before it is in the ring. So a crash between any two
+// of them leaves each segment either free and not needed, or to be recovered.
 func (r *Receiver) Step() error {
 	if r.ring == nil {
 		ring, err := rdma.OpenRing(r.ep, rdma.RingOptions{Node: r.o.Node, Number: r.o.Ring})
@@ -156,7 +193,9 @@ func (r *Receiver) Step() error {
 	return r.grant()
 }
 
-// settle returns which segments in the ring are settled, and which are left there, both in order.
+// settle returns which segments in the ring are settled and which are not, both in order. A segment
+// is settled when no block can land in it any more. On a fabric that counts the ring knows it;
+// elsewhere it is so SettleAfter after the segment was seen to be full.
 func (r *Receiver) settle() (done []int, left []pushed, err error) {
 	var c rdma.RingCount
 	if r.counts {
@@ -183,9 +222,10 @@ func (r *Receiver) settle() (done []int, left []pushed, err error) {
 	return done, left, nil
 }
 
-// look finds out which segments are full: those ahead of any whose first word is not zero, since
-// buffers are used in order. The first word of one may stay zero for ever, when the block that has
-// its place there never landed.
+// look finds the full segments on a fabric that does not count. Buffers are used in order, so each
+// segment is full that is ahead of one with a first word that is not zero. The first word of a
+// segment may stay zero for ever: the block that has its place there may never land, because its
+// sender died. So look relies on the first word of any later segment.
 func (r *Receiver) look() error {
 	b := r.ep.Batch()
 	defer b.Release()
@@ -197,23 +237,25 @@ func (r *Receiver) look() error {
 	}
 	now := r.ep.Now()
 	later := false
-	r.unbegun = max(0, len(r.pushed)-1) // the first one may be begun, without its first block
+	r.unbegun = max(0, len(r.pushed)-1) // the first one may be begun, though its first block has not landed
 	for i := len(r.pushed) - 1; i >= 0; i-- {
 		if p := &r.pushed[i]; later && !p.full {
 			p.full, p.since = true, now
 		}
 		set := b.Op(i).Word(0) != 0
 		if set && !later {
-			r.unbegun = max(0, len(r.pushed)-i-2) // the one behind it may be begun, too
+			r.unbegun = max(0, len(r.pushed)-i-2) // the next one may be begun, too
 		}
 		later = later || set
 	}
 	return nil
 }
 
-// push adds free segments to the ring. Each begins with a word of zero, is marked, and only then
-// takes entries: so as long as this receiver lives its first word is zero or an entry's, and
-// whatever happens what has entries is marked.
+// push adds free segments to the ring. The first word of each is zeroed, then the segment is marked
+// as in use, both durably, and only then it is posted. So while this receiver lives the first word
+// is zero or that of a block (see look), and a segment that may have entries is marked, whatever
+// crashes. A crash before the post leaves a segment that is in use and has no new entries: recovery
+// digests none.
 func (r *Receiver) push() error {
 	keep := r.o.Own
 	if r.Starving() {
@@ -247,10 +289,11 @@ func (r *Receiver) push() error {
 	return nil
 }
 
-// Moved reports whether the last Step found segments that are settled, or leave that was spent.
+// Moved reports whether the last Step settled segments or granted leave, so that there may be more
+// to do.
 func (r *Receiver) Moved() bool { return r.moved }
 
-// Starving reports whether an urgent source was told in the last Step that there is no more room.
+// Starving reports whether there was no leave for an urgent source in the last Step.
 func (r *Receiver) Starving() bool {
 	for i, none := range r.none {
 		if none && r.urgent(i) {
@@ -260,8 +303,8 @@ func (r *Receiver) Starving() bool {
 	return false
 }
 
-// Next returns the next segment that is used, in the order in which they were pushed, within each
-// stream.
+// Next returns the next used segment. Within a stream they come in the order of their pushes. It
+// reports false if there is none.
 func (r *Receiver) Next() (Segment, bool) {
 	if len(r.waiting) == 0 {
 		return Segment{}, false
@@ -271,9 +314,10 @@ func (r *Receiver) Next() (Segment, bool) {
 	return Segment{i, r.segments[i].push}, true
 }
 
-// Free gives a segment that was digested back: none of the entries that end in it is needed. A
-// later Step frees it, unless an entry has blocks in it that goes on in another segment: then once
-// that one was given back, too. Until then a crash brings its entries back.
+// Free gives back a segment that was digested. The caller needs none of the entries that end in it,
+// and nothing reads them. A later Step makes it free. If an entry has blocks here and ends in
+// another segment, that is not before the other one was given back too; until then a crash brings
+// the entries back.
 func (r *Receiver) Free(s Segment) {
 	seg := &r.segments[s.Index]
 	if !r.isUsed(s.Index) || seg.push != s.Push || !seg.digest {
@@ -282,8 +326,9 @@ func (r *Receiver) Free(s Segment) {
 	r.freed = append(r.freed, s.Index)
 }
 
-// floor returns the highest stamp of a key that may be in a segment that is about to be free. An
-// entry that has begun may go on in the next use of it, and has no block in it now.
+// floor returns the highest stamp of a key that may be in a segment that becomes free now. For an
+// unfinished entry it is the stamp before: its last block may land in the next use of the segment,
+// and has to count then.
 func (r *Receiver) floor(key int) uint64 {
 	if stamp := r.partial[key].stamp; stamp != 0 {
 		return stamp - 1
@@ -291,8 +336,10 @@ func (r *Receiver) floor(key int) uint64 {
 	return r.floors[key]
 }
 
-// release frees what was given back. Before a segment is free, the floors of all keys are durable
-// in its record, so that nothing that is in it now is taken for an entry of its next use.
+// release frees the segments that were given back. The floors of all keys are durable in a
+// segment's record before its state is free. So in its next use no block that is in it now counts
+// as an entry. A crash between the two leaves a used segment with new floors, or with torn ones,
+// that is recovered: none of its entries is needed.
 func (r *Receiver) release() error {
 	var list, kept []int
 	for _, i := range r.freed {
@@ -329,7 +376,7 @@ func (r *Receiver) release() error {
 	return nil
 }
 
-// Close ends the ring. What is in the log stays for the next receiver.
+// Close ends the ring. The next receiver recovers what is in the log.
 func (r *Receiver) Close() error {
 	if r.ring == nil {
 		return nil
@@ -337,5 +384,5 @@ func (r *Receiver) Close() error {
 	return r.ring.Close()
 }
 
-// Counts reports whether the fabric counts what is in flight: see rdma.RingPromises.
+// Counts reports whether the fabric counts verbs in flight: see rdma.RingPromises.
 func (r *Receiver) Counts() bool { return r.counts }

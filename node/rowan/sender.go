@@ -8,42 +8,53 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// SenderOptions describe a source of a log's entries.
+// SenderOptions describe one source of a log's entries.
 type SenderOptions struct {
-	Log Options // those of the receiver
-	// Source is the source's number, below Log.Sources. One worker at a time is a source: the one
-	// before was fenced off or has ended, with nothing in flight.
+	Log Options // as at the receiver
+	// Source is the source's number, below Log.Sources. Only one worker at a time may be a source:
+	// the one before has ended or was fenced off, and has nothing in flight.
 	Source uint16
-	// Above is a stamp that no earlier entry of the source exceeds: the sender's stamps go on behind
-	// it. A term in the upper bits, which grows with each worker that is the source, will do.
+	// Above is a stamp that no earlier entry of the source exceeds. The sender's stamps begin above
+	// it. A term in the upper bits that grows with each worker of the source is enough.
 	Above uint64
-	// Reserved says that the source needs no leave: what it appends goes into the reserve, when the
-	// log is full for others. It bounds itself. It is for what makes room, and for what must not fail.
+	// Reserved lets the source append without leave, into the reserve when the log is full for
+	// others. The caller bounds what it appends. It is for appends that make room, and for those
+	// that must not fail.
 	Reserved bool
-	// Later has NewSender not wait for the log's node: until Try has heard from it, there is no leave.
+	// Later makes NewSender return without waiting for the log's node. There is no leave before the
+	// answer to a question of Try has arrived.
 	Later bool
 }
 
-// Sender appends a source's entries to a log. It belongs to its worker.
+// Sender appends the entries of one source to a log. It belongs to its worker, and is not safe for
+// concurrent use.
 type Sender struct {
 	ep     rdma.Endpoint
 	o      SenderOptions
 	ring   rdma.RingAddr
 	l      layout
 	counts bool
-	stamp  uint64
+	// Stamp of the last entry that was added. It only grows.
+	stamp uint64
 
-	// Bytes, of all workers that were the source: what the receiver has granted, as far as known; what
-	// of it was reserved, and spent; and what the receiver was told of that.
+	// Bytes since the log began, over all workers of the source. granted: by the receiver, as far
+	// as the sender knows. reserved: by Try, at most granted. spent: of reserved, what is complete.
+	// told: of spent, what the receiver was told.
 	granted, reserved, spent, told uint64
 
-	question *rdma.Batch // for more leave, in flight; nil: there is none
-	asked    uint64      // what it told
-	full     bool        // the last answer was that there is no more
-	taken    bool        // the leave of earlier workers that were the source was taken over
+	// The question for more leave that is in flight; nil: none is. The sender owns the batch.
+	question *rdma.Batch
+	// What the question says is spent.
+	asked uint64
+	// The last answer was that the receiver has no more.
+	full bool
+	// The leave of earlier workers of the source was declared spent: see takeOver.
+	taken bool
 }
 
-// NewSender returns a sender. The error wraps rdma.ErrNotSupported on a fabric without rings.
+// NewSender returns a sender. Unless told otherwise (Reserved, Later) it takes over the leave of
+// earlier workers of the source, which waits for the log's node. The error wraps
+// rdma.ErrNotSupported on a fabric without rings.
 func NewSender(ep rdma.Endpoint, o SenderOptions) (*Sender, error) {
 	p, err := rdma.Rings(ep)
 	if err != nil {
@@ -64,9 +75,10 @@ func NewSender(ep rdma.Endpoint, o SenderOptions) (*Sender, error) {
 	return s, err
 }
 
-// Add adds the append of an entry to a batch, under a stamp of its own: an entry that is appended
-// again is another one. Entries of a source land in the order of their stamps, within each stream.
-// The caller has reserved for it, and posts the batch before it adds to another.
+// Add adds the append of an entry to a batch. Each call takes a new stamp: an entry that is
+// appended again is another entry to the log. The entries of a source land in the order of their
+// stamps, within each stream. The caller has leave (Try, Reserve), and posts the batch before it
+// adds to another one, since that order is the order of posting. The data is copied.
 func (s *Sender) Add(b *rdma.Batch, kind uint8, data []byte) (*rdma.Op, error) {
 	n := s.l.sizeOf(len(data))
 	if n > rdma.MaxMessage {
@@ -78,16 +90,16 @@ func (s *Sender) Add(b *rdma.Batch, kind uint8, data []byte) (*rdma.Op, error) {
 	return b.Append(s.ring, p), nil
 }
 
-// Raise has the stamps of entries that are added from here on go on behind one, unless they are
-// there already.
+// Raise makes the stamps of later entries greater than above. It never lowers them. A caller raises
+// them to a new term.
 func (s *Sender) Raise(above uint64) { s.stamp = max(s.stamp, above) }
 
-// Stamp returns the stamp of the last entry that was added, or what stamps go on behind.
+// Stamp returns the stamp of the last entry, or the one that the next is above.
 func (s *Sender) Stamp() uint64 { return s.stamp }
 
-// Acknowledged is asked once of each op that is complete. It returns nil when the op, which was
-// posted at the time posted, has its entry in the log for good. Otherwise the entry may be found or
-// not, until it is appended again.
+// Acknowledged must be called once for each op that is complete. posted is when the op was posted.
+// It returns nil if the entry is in the log for good. Otherwise the entry may be found or not, and
+// the caller may append it again. In both cases the leave is spent.
 func (s *Sender) Acknowledged(op *rdma.Op, posted time.Duration) error {
 	if !s.o.Reserved {
 		s.spent += s.l.taken(len(op.Buf))
@@ -107,10 +119,10 @@ const (
 	mostPause  = time.Millisecond
 )
 
-// Append appends an entry, again when it was acknowledged too late, or when the log was full, the
-// ring dry or not there, for as long as the given time. So it may be in the log more than once, the
-// last time under the highest stamp. One that is in flight when the time is over keeps its leave
-// until the source has a new sender.
+// Append appends one entry and waits. It tries again, for up to the given time, if the
+// acknowledgment came too late, the log was full, or the ring was dry or absent. So the entry may
+// be in the log several times; the last one has the highest stamp. An append that is in flight at
+// the end keeps its leave until the source has a new sender. The error then wraps rdma.ErrTimeout.
 func (s *Sender) Append(kind uint8, data []byte, within time.Duration) error {
 	until := s.ep.Now() + within
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
@@ -131,6 +143,8 @@ func (s *Sender) Append(kind uint8, data []byte, within time.Duration) error {
 	}
 }
 
+// once is one attempt of Append. The batch is released in all cases: the fabric keeps its buffers
+// while it is in flight.
 func (s *Sender) once(kind uint8, data []byte, within time.Duration) error {
 	if err := s.Reserve(len(data)); err != nil {
 		return err

@@ -7,18 +7,19 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Strawman is the straightforward log of section 3.2.1, which Rowan is compared with: a sender
-// takes its place by a FETCH AND ADD of a word, and then WRITEs there. That takes two trips, and
-// all senders share the word's rate. It has one segment, which is not used again, and a sender that
-// dies between the two leaves a place of unknown length.
+// Strawman is the straightforward log of section 3.2.1, which Rowan is compared with. A sender
+// takes a place by a FETCH AND ADD of a word, and then WRITEs the entry there. That takes two
+// trips, and all senders share the rate of atomics on one word. The log has one segment, which is
+// never used again. A sender that dies between the two verbs leaves a gap of unknown length.
 type Strawman struct {
-	Tail rdma.Addr // the word: how many bytes are taken
+	// Tail is the word that counts the bytes that are taken.
+	Tail rdma.Addr
 	Log  rdma.Addr
 	Size uint64
 }
 
-// Append writes p behind what is there, persistent as an entry of Rowan is, and returns where. The
-// error wraps rdma.ErrFull when there is no room.
+// Append writes p behind the other entries, as durably as an entry of Rowan, and returns its
+// address. The caller owns p. The error wraps rdma.ErrFull when there is no room.
 func (m Strawman) Append(ep rdma.Endpoint, p []byte, within time.Duration) (rdma.Addr, error) {
 	b := ep.Batch()
 	defer b.Release()

@@ -12,28 +12,30 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// state is what a segment is in (section 4.2.1).
+// state is the state of a segment (section 4.2.1). A segment goes free, using, used, committed, and
+// free again; a used one may become free directly.
 type state uint8
 
 const (
 	free      state = iota // nothing in it is needed; it may be taken
-	using                  // it was taken, and entries may land
-	used                   // nothing can land in it any more
-	committed              // and all of its entries are on all replicas
+	using                  // it was taken, and entries may land there
+	used                   // nothing can land there any more
+	committed              // used, and all of its entries are on all replicas
 )
 
-// Owner is what has a segment: the log that receives from others, or a log of a worker's own.
+// Owner is the log that a segment belongs to: the log that receives from other servers, or one of a
+// worker.
 type Owner uint16
 
-// Control is the owner of segments in which others' entries land. Those of own logs are the
-// caller's to choose, above it.
+// Control owns the segments in which entries of other servers land by a ring. The caller chooses
+// the owners of own logs, above 0 and below firstRemote.
 const Control Owner = 0
 
-// The state's word in the table has the state in its lowest two bits, the owner in 16 bits above
-// it, then the number of the segment's use, from 1: its push, 32 bits. Segments are used in its
-// order. The rest is a checksum, of which one bit is the parity, so that any one bit may flip: by a
-// word that was damaged a segment would be taken for a free one, or its entries for those of
-// another use. A word of zero is that of a segment that was never used.
+// The state word of a segment has the state in its lowest two bits, the owner in the 16 bits above,
+// and then the push in 32 bits: the number of the use, from 1. Pushes are taken in ascending order.
+// The rest is a checksum and a parity bit, so that a flip of any one bit is found. Otherwise a
+// damaged word could make a segment look free, or make its entries look stale. Zero is the state of
+// a segment that was never used.
 const (
 	ownerShift = 2
 	pushShift  = 18
@@ -41,25 +43,27 @@ const (
 	maxPush    = 1<<(sealShift-pushShift) - 1
 )
 
+// stateWord encodes a state, with its checksum.
 func stateWord(st state, owner Owner, push uint64) uint64 {
 	word := push<<pushShift | uint64(owner)<<ownerShift | uint64(st)
 	return word | sumOf(word)<<(sealShift+1) | uint64(bits.OnesCount64(word)&1)<<sealShift
 }
 
-// parseState returns what a state's word says; false: it is none.
+// parseState decodes a state word. It reports false for a word that stateWord does not return.
 func parseState(word uint64) (st state, owner Owner, push uint64, ok bool) {
 	st, owner, push = state(word&(1<<ownerShift-1)), Owner(word>>ownerShift), word>>pushShift&maxPush
 	return st, owner, push, word == 0 || push > 0 && word == stateWord(st, owner, push)
 }
 
+// sumOf returns the checksum of a state word without its checksum.
 func sumOf(word uint64) uint64 {
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], word)
 	return xxhash.Sum64(p[:])
 }
 
-// A segment's floors are behind its state, and a checksum of them behind these; zero until they are
-// written first.
+// A segment's floors follow its state word, and a checksum of all floors follows them. All are zero
+// until the receiver first writes them.
 
 // putFloors writes floors and their checksum to p.
 func putFloors(p []byte, floor func(key int) uint64, keys int) {
@@ -69,7 +73,8 @@ func putFloors(p []byte, floor func(key int) uint64, keys int) {
 	binary.LittleEndian.PutUint64(p[8*keys:], xxhash.Sum64(p[:8*keys]))
 }
 
-// parseFloors reads floors, and reports whether all of them are as they were written.
+// parseFloors decodes floors, and reports whether they are intact: never written, or as putFloors
+// wrote them.
 func parseFloors(p []byte, floors []uint64) (ok bool) {
 	all := uint64(0)
 	for k := range floors {
@@ -80,37 +85,52 @@ func parseFloors(p []byte, floors []uint64) (ok bool) {
 	return all|sum == 0 || sum == xxhash.Sum64(p[:8*len(floors)])
 }
 
-// segment is one, as its owner knows it.
+// segment is the state of one segment. Its owner may read and change it without the table's lock;
+// Peek reads floors and hidden under the lock.
 type segment struct {
-	state  state
-	owner  Owner
-	push   uint64
-	floors []uint64  // by key: what is not above it, in here, is of an earlier use
-	hidden bool      // none of what is in here is needed, or it is not known what is of an earlier use
-	digest bool      // it was digested by this receiver, in its last use
-	ends   []Segment // in which entries end that have blocks in here
+	state state
+	owner Owner
+	// Number of the last use; 0: it was never used.
+	push uint64
+	// By key. Blocks with a stamp up to it are of an earlier use of the segment.
+	floors []uint64
+	// None of its entries counts: the receiver was about to free it when the floors were torn by a
+	// crash.
+	hidden bool
+	// It was digested in its current use.
+	digest bool
+	// The segments in which entries end that have blocks here.
+	ends []Segment
 }
 
-// Table is the segments of a node's memory, which its logs share: the one that receives from
-// others, and those of its workers. It is safe for concurrent use by those that have segments, each
-// for its own.
+// Table is the segments of a node's memory. The log that receives from other servers and the logs
+// of the node's workers share it. It is safe for concurrent use, if each user changes only the
+// segments that it owns.
 //
-// A segment's push is a number that no other use of any segment of the node has. It is durable
-// before anything is written there, and survives a crash.
+// A push is the number of one use of one segment, and no other use of any segment of the node has
+// it. It is durable before anything is written to the segment in that use, so a crash never leads
+// to a push being given twice.
 type Table struct {
-	o        Options
-	p        rdma.RingPromises
-	first    rdma.Addr // of the segments
-	received layout    // of entries in the receiver's
-	segments []segment // each is its owner's
+	o Options
+	p rdma.RingPromises
+	// Address of the first segment.
+	first rdma.Addr
+	// Layout of the entries in segments of Control.
+	received layout
+	// By index.
+	segments []segment
 
-	mu     sync.Mutex
-	spare  []int // free ones, the one that is taken next first
+	// mu guards spare, pushes, and for Peek the floors. It is held over no wait.
+	mu sync.Mutex
+	// Free segments, in the order in which they are taken.
+	spare []int
+	// The last push that was given.
 	pushes uint64
 }
 
-// OpenTable reads a table, which is all zero before its first use. The logs of it have ended, or
-// were fenced off: nothing of theirs may land any more. The worker runs beside the node.
+// OpenTable reads a table; its memory is all zero before the first use. All earlier users of it
+// have ended or were fenced off, and nothing of theirs may land any more. The worker runs beside
+// the node. The error wraps ErrDamaged if a record is damaged.
 func OpenTable(ep rdma.Endpoint, o Options) (*Table, error) {
 	p, err := rdma.Rings(ep)
 	if err != nil {
@@ -119,8 +139,9 @@ func OpenTable(ep rdma.Endpoint, o Options) (*Table, error) {
 	return ReadTable(ep, o, p)
 }
 
-// ReadTable is OpenTable for a look at a table, by a worker of a fabric that promises p of rings:
-// the worker need not have any, nor run beside the node.
+// ReadTable is OpenTable for inspection, on a fabric that promises p of rings. The worker may run
+// anywhere and needs no rings. While the table is in use the result is a snapshot that may be
+// inconsistent.
 func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error) {
 	o = o.withDefaults()
 	if err := o.check(p); err != nil {
@@ -143,8 +164,9 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error)
 			return nil, fmt.Errorf("segment %d of the table at %s has state %#x: %w", i, o.recordAt(0), word, ErrDamaged)
 		}
 		if !parseFloors(record[8:], s.floors) {
-			// The receiver writes them when nothing is needed any more, before the segment is free: a crash
-			// may tear them.
+			// The receiver writes floors only when it needs nothing in the segment any more, before
+			// it marks the segment as free. So a crash may tear them in a used segment of Control,
+			// and nowhere else.
 			if s.state == free || s.state == using || s.owner != Control {
 				return nil, fmt.Errorf("floors of segment %d of the table at %s: %w", i, o.recordAt(0), ErrDamaged)
 			}
@@ -161,7 +183,7 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error)
 	return t, nil
 }
 
-// inPushOrder returns segments of which something holds, in the order of their pushes.
+// inPushOrder returns the segments for which holds is true, in the order of their pushes.
 func (t *Table) inPushOrder(holds func(*segment) bool) (all []int) {
 	for i := range t.segments {
 		if holds(&t.segments[i]) {
@@ -177,29 +199,29 @@ func (t *Table) inPushOrder(holds func(*segment) bool) (all []int) {
 	return all
 }
 
-// Free returns how many segments are free.
+// Free returns the number of free segments.
 func (t *Table) Free() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.spare)
 }
 
-// Pushes returns how many segments were taken so far: the push of the last.
+// Pushes returns the last push that was taken: the number of uses of segments so far.
 func (t *Table) Pushes() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pushes
 }
 
-// Freed returns how many segments were freed so far, more or less: it rises by one with each.
+// Freed returns a count that rises by one for each segment that is freed. Its absolute value means
+// nothing.
 func (t *Table) Freed() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pushes - uint64(len(t.segments)-len(t.spare))
 }
 
-// Held returns the segments that are not free: all in which there is an entry, or may come to be
-// one.
+// Held returns the segments that are not free: all in which an entry is, or may land.
 func (t *Table) Held() (all []Segment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -215,7 +237,8 @@ func (t *Table) Held() (all []Segment) {
 	return all
 }
 
-// take takes up to n free segments for an owner, as long as some are kept free.
+// take takes up to n free segments for an owner, and leaves keep segments free. Only memory
+// changes: the caller makes the state durable (setStates) before it writes to them.
 func (t *Table) take(owner Owner, n, keep int) []int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -225,7 +248,7 @@ func (t *Table) take(owner Owner, n, keep int) []int {
 	}
 	list := slices.Clone(t.spare[:n])
 	t.spare = append(t.spare[:0], t.spare[n:]...)
-	if t.pushes+uint64(n) > maxPush { // segments of 4 MiB were used for 16 EiB
+	if t.pushes+uint64(n) > maxPush { // after 16 EiB of segments of 4 MiB
 		panic(fmt.Sprintf("rowan: node %d has no number for another use of a segment", t.o.Node))
 	}
 	for _, i := range list {
@@ -235,14 +258,14 @@ func (t *Table) take(owner Owner, n, keep int) []int {
 	return list
 }
 
-// give gives segments back that are free.
+// give adds segments to the free ones. Their state is durable, and nothing reads them.
 func (t *Table) give(list []int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.spare = append(t.spare, list...)
 }
 
-// setStates makes the states of segments durable.
+// setStates changes the states of segments, in memory and durably. The caller owns them.
 func (t *Table) setStates(ep rdma.Endpoint, step rdma.Step, list []int, st state) error {
 	b := ep.Batch()
 	defer b.Release()
@@ -254,8 +277,8 @@ func (t *Table) setStates(ep rdma.Endpoint, step rdma.Step, list []int, st state
 	return t.persist(ep, b, step)
 }
 
-// persist posts WRITEs to the node with a READ behind them, which sees them into its memory, and
-// waits.
+// persist posts the WRITEs in a batch, with a READ behind them that makes them durable, and waits.
+// The caller owns the batch. An empty batch takes no trip.
 func (t *Table) persist(ep rdma.Endpoint, b *rdma.Batch, step rdma.Step) error {
 	if b.Len() == 0 {
 		return nil
@@ -267,8 +290,8 @@ func (t *Table) persist(ep rdma.Endpoint, b *rdma.Batch, step rdma.Step) error {
 	return nil
 }
 
-// Left returns the segments of own logs that are not free, in the order of their pushes: behind
-// OpenTable what earlier workers left. They are the caller's, which scans them.
+// Left returns the segments of own logs that are not free, in the order of their pushes. After
+// OpenTable these are what earlier workers left. The caller owns them, and scans them.
 func (t *Table) Left() (all []Segment) {
 	for _, i := range t.inPushOrder(func(s *segment) bool { return s.state != free && !s.owner.Received() }) {
 		all = append(all, Segment{i, t.segments[i].push})
@@ -276,13 +299,14 @@ func (t *Table) Left() (all []Segment) {
 	return all
 }
 
-// IsCommitted reports whether a segment that the caller has is committed.
+// IsCommitted reports whether a segment that the caller owns is committed.
 func (t *Table) IsCommitted(s Segment) bool { return t.own(s, "look at").state == committed }
 
-// Owner returns the owner of a segment that the caller has.
+// Owner returns the owner of a segment that the caller owns.
 func (t *Table) Owner(s Segment) Owner { return t.own(s, "ask for the owner of").owner }
 
-// own returns a segment of the caller's, which is not free.
+// own returns a segment that the caller owns. It panics if the segment is free or in another use:
+// the caller has lost it.
 func (t *Table) own(s Segment, do string) *segment {
 	seg := &t.segments[s.Index]
 	if seg.push != s.Push || seg.state == free {
@@ -291,8 +315,8 @@ func (t *Table) own(s Segment, do string) *segment {
 	return seg
 }
 
-// Commit notes durably that nothing lands in segments any more, and all of their entries are on all
-// replicas.
+// Commit marks segments durably as committed: nothing lands there any more, and all of their
+// entries are on all replicas.
 func (t *Table) Commit(ep rdma.Endpoint, list []Segment) error {
 	var all []int
 	for _, s := range list {
@@ -303,8 +327,8 @@ func (t *Table) Commit(ep rdma.Endpoint, list []Segment) error {
 	return t.setStates(ep, "mark committed", all, committed)
 }
 
-// Release frees segments of own logs: none of their entries is needed, in other words all that are
-// were copied, durably, and nothing reads them any more. Those of Control are given back by
+// Release frees segments of own logs. The caller needs none of their entries: those that are live
+// were copied, durably, and nothing reads the segments any more. Segments of Control are freed by
 // Receiver.Free.
 func (t *Table) Release(ep rdma.Endpoint, list []Segment) error {
 	var all []int
@@ -321,29 +345,30 @@ func (t *Table) Release(ep rdma.Endpoint, list []Segment) error {
 	return nil
 }
 
-// SegmentBytes returns how long a segment is.
+// SegmentBytes returns the length of a segment.
 func (t *Table) SegmentBytes() int { return t.o.SegmentBytes }
 
-// At returns the index of the segment in which an address is.
+// At returns the index of the segment that contains an address.
 func (t *Table) At(a rdma.Addr) int {
 	return int((a.Offset() - t.first.Offset()) / uint64(t.o.SegmentBytes))
 }
 
-// Begin returns the address of a segment.
+// Begin returns the first address of a segment.
 func (t *Table) Begin(s Segment) rdma.Addr { return t.o.segmentAt(s.Index) }
 
-// End returns the address behind the segment in which an address is.
+// End returns the address behind the segment that contains a.
 func (t *Table) End(a rdma.Addr) rdma.Addr {
 	return t.first.Add(uint64(t.At(a)+1) * uint64(t.o.SegmentBytes))
 }
 
-// A READ of more would take the node's port for long, and a batch of more too much memory.
+// Bounds of the READs of a segment: a longer READ would occupy the node's port for long, and a
+// larger batch too much memory.
 const (
 	readBytes = 64 << 10
 	readOps   = 16
 )
 
-// read fills p from a on.
+// read fills p with the memory at a. The caller owns p.
 func read(ep rdma.Endpoint, p []byte, a rdma.Addr) error {
 	for len(p) > 0 {
 		b := ep.Batch()

@@ -6,13 +6,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Verify looks at what was READ from an address at which an entry begins, of any log. It returns
-// how long the entry's first block is, as it says itself: of a longer one than p nothing is known
-// yet; 0: none begins there. It reports whether the block is as it was sealed, for this use of the
-// segment, and in an own log for this place.
+// Verify examines what was READ at an address where an entry of any log begins. n is the length of
+// the entry's first block, by its own header; if it is more than len(p), the caller reads n bytes
+// and verifies again. 0 means that no block begins there. ok reports whether the block is intact,
+// for this use of the segment and, in an own log, for this place.
 //
-// The caller knows that the segment is not free, since it has the address from where only entries
-// are named, and holds up that it is freed: so it needs no lock.
+// It takes no lock: the caller has the address from an index that names entries of segments that
+// are not free, and the segment is not freed before the caller passes a quiet point.
 func (t *Table) Verify(at rdma.Addr, p []byte) (n int, ok bool) {
 	if len(p) < HeaderBytes || p[0] != mark {
 		return 0, false
@@ -35,8 +35,8 @@ func (t *Table) Verify(at rdma.Addr, p []byte) (n int, ok bool) {
 	return n, ok && (!l.own || uint32(h.stamp) == uint32(offset))
 }
 
-// Parts returns how many blocks an entry of the receiver's segments has, by the header of its
-// first, which was verified.
+// Parts returns the number of blocks of an entry. head is its first block, which was verified.
+// Entries outside of the receiver's segments have one block.
 func (t *Table) Parts(at rdma.Addr, head []byte) int {
 	if t.segments[t.At(at)].owner != Control {
 		return 1
@@ -44,16 +44,16 @@ func (t *Table) Parts(at rdma.Addr, head []byte) int {
 	return t.received.blocks(parseHeader(head).length)
 }
 
-// ReadBlocks adds READs of the blocks of an entry of the receiver's segments to a batch. Join is
-// behind them.
+// ReadBlocks adds READs of the blocks of an entry in the receiver's segments to a batch. Join takes
+// their results.
 func (t *Table) ReadBlocks(b *rdma.Batch, blocks []rdma.Addr) {
 	for _, at := range blocks {
 		b.Read(at, int(min(uint64(t.p.MTU), t.End(at).Offset()-at.Offset())))
 	}
 }
 
-// Join puts the blocks together to e, whose data it replaces. The error wraps ErrDamaged when they
-// are not there.
+// Join assembles an entry from the READs of ReadBlocks, and replaces e's data. The error wraps
+// ErrDamaged if a block is damaged, or the blocks are not those of one entry.
 func (t *Table) Join(b *rdma.Batch, blocks []rdma.Addr, e *Entry) error {
 	l := t.ring()
 	e.Blocks, e.Segments, e.Data = blocks, nil, e.Data[:0]
