@@ -135,7 +135,8 @@ func (db *DB) Put(ctx context.Context, key, value []byte) error {
 				return telemetry.Insert, err
 			}
 		}
-		return telemetry.Insert, fmt.Errorf("put %q: the key came and went %d times: %w", key, putTries, rdma.ErrTimeout)
+		return telemetry.Insert, fmt.Errorf("put %q: the key came and went %d times: %w", key, putTries,
+			rdma.ErrTimeout)
 	})
 }
 

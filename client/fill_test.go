@@ -11,7 +11,8 @@ func TestSample(t *testing.T) {
 			spans, whole := Sample(total, most, run, per)
 			numbers, end := uint64(0), uint64(0)
 			for _, s := range spans {
-				if s.From < end || s.End <= s.From || s.End > total || s.End-s.From > run || s.From/per != (s.End-1)/per {
+				if s.From < end || s.End <= s.From || s.End > total || s.End-s.From > run ||
+					s.From/per != (s.End-1)/per {
 					t.Fatalf("of %d by %d: span %v behind %d", total, per, s, end)
 				}
 				numbers, end = numbers+s.End-s.From, s.End

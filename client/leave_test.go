@@ -102,7 +102,8 @@ func TestDoor(t *testing.T) {
 	var d client.Door
 	ep, board, closed := &leaving{}, &far{2}, make(chan struct{})
 	ep.then = func() { close(closed) }
-	if err := d.Leave(closer{rdma.ErrTimeout}, ep, board); !errors.Is(err, rdma.ErrTimeout) || !errors.Is(err, rdma.ErrUnreachable) {
+	if err := d.Leave(closer{rdma.ErrTimeout}, ep, board); !errors.Is(err, rdma.ErrTimeout) ||
+		!errors.Is(err, rdma.ErrUnreachable) {
 		t.Errorf("answer %v", err)
 	}
 	select {
@@ -150,7 +151,9 @@ func TestDismiss(t *testing.T) {
 		t.Errorf("%d leave that nobody waits for", n)
 	}
 	close(gate)
-	eventually(t, "all have left", func() bool { return left.Load() == client.MostDismissed+1 && alone.Load() == left.Load() })
+	eventually(t, "all have left", func() bool {
+		return left.Load() == client.MostDismissed+1 && alone.Load() == left.Load()
+	})
 	stays, late := &leaving{}, make(chan struct{})
 	d.Dismiss(waits{closer{rdma.ErrTimeout}, late}, stays, &far{1 << 30})
 	time.AfterFunc(10*time.Millisecond, func() { close(late) })

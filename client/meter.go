@@ -38,7 +38,8 @@ func (m *Meter) Collect(p *telemetry.Process) {
 			d.Nodes = append(d.Nodes, telemetry.NodeCounts{
 				Node: i, Doorbells: now.Doorbells - was.Doorbells,
 				Reads: now.Reads - was.Reads, Writes: now.Writes - was.Writes, Atomics: now.Atomics - was.Atomics,
-				Calls: now.Calls - was.Calls, BytesRead: now.BytesRead - was.BytesRead, BytesWrote: now.BytesWrote - was.BytesWrote,
+				Calls: now.Calls - was.Calls, BytesRead: now.BytesRead - was.BytesRead,
+				BytesWrote: now.BytesWrote - was.BytesWrote,
 			})
 			m.nodes[i] = now
 		}

@@ -16,7 +16,8 @@ const (
 	slow      = 20 * time.Microsecond
 	quota     = 1000
 	leastSkip = 192 // operations that are not timed
-	skipMask  = 127 // up to as many more: the last bits of a clock draw how many, so that no pattern of operations is hit
+	// up to as many more: the last bits of a clock draw how many, so that no pattern of operations is hit
+	skipMask = 127
 )
 
 // worker is a store with its endpoint, and what a DB that tells counts of it.

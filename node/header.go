@@ -141,7 +141,8 @@ func ReadHeader(ep rdma.Endpoint, nodes int) (Header, error) {
 			h, err := decodeHeader(op.Buf)
 			b.Release()
 			if err == nil && h.Nodes != nodes { // stores lay out the pool by it
-				err = fmt.Errorf("read pool header: it is of a pool of %d nodes, this one has %d: %w", h.Nodes, nodes, ErrNoStore)
+				err = fmt.Errorf("read pool header: it is of a pool of %d nodes, this one has %d: %w", h.Nodes, nodes,
+					ErrNoStore)
 			}
 			return h, err
 		}

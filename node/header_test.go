@@ -9,7 +9,8 @@ import (
 // error.
 func FuzzHeader(f *testing.F) {
 	p := make([]byte, HeaderBytes)
-	if err := (Header{Store: "fusee", Version: 1, Params: []byte("{}"), Nodes: 3, Size: 1 << 20}).encode(p); err != nil {
+	if err := (Header{Store: "fusee", Version: 1, Params: []byte("{}"), Nodes: 3,
+		Size: 1 << 20}).encode(p); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(p)

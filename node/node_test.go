@@ -58,7 +58,8 @@ func TestPlace(t *testing.T) {
 		}
 		for n := range nodes {
 			if primaries[n] > items/nodes+1 || next[n] > items*r/nodes+2 {
-				t.Fatalf("node %d of %d is primary of %d and holds %d of %d items", n, nodes, primaries[n], next[n], items)
+				t.Fatalf("node %d of %d is primary of %d and holds %d of %d items", n, nodes, primaries[n], next[n],
+					items)
 			}
 		}
 	})
@@ -219,14 +220,16 @@ func TestHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := node.ReadHeader(ep, 2)
-	if err != nil || got.Store != h.Store || string(got.Params) != string(h.Params) || got.Nodes != 2 || got.Size != 1<<20 {
+	if err != nil || got.Store != h.Store || string(got.Params) != string(h.Params) || got.Nodes != 2 ||
+		got.Size != 1<<20 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if err := got.Expect("other", 3); !errors.Is(err, node.ErrOtherStore) {
 		t.Errorf("got %v, want ErrOtherStore", err)
 	}
 	for version, says := range map[uint32]string{2: "newer than version 2", 4: "older than version 4"} {
-		if err := got.Expect("some", version); !errors.Is(err, node.ErrOtherVersion) || !strings.Contains(err.Error(), says) {
+		if err := got.Expect("some", version); !errors.Is(err, node.ErrOtherVersion) ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want ErrOtherVersion", err)
 		}
 	}
@@ -296,7 +299,8 @@ func TestGrow(t *testing.T) {
 	if err := node.Serve(m, one); !errors.Is(err, rdma.ErrFull) {
 		t.Errorf("a full array: %v", err)
 	}
-	for _, arg := range [][6]uint64{{4, 64, 24, 10, 4}, {1600, 64, 24, 10, 4}, {0, 64, 24, 10, 0}, {0, 64, 24, 1 << 60, 4}} {
+	for _, arg := range [][6]uint64{{4, 64, 24, 10, 4}, {1600, 64, 24, 10, 4}, {0, 64, 24, 10, 0},
+		{0, 64, 24, 1 << 60, 4}} {
 		if err := node.Serve(m, &rdma.Request{Proc: node.ProcGrow, Arg: arg}); !errors.Is(err, rdma.ErrAccess) {
 			t.Errorf("%v: %v", arg, err)
 		}

@@ -31,7 +31,8 @@ func must(t testing.TB, err error) {
 func pool(t testing.TB, s *Space, nodes int) *shm.Fabric {
 	t.Helper()
 	must(t, s.Validate())
-	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: (s.Base + s.Size() + 4095) &^ 4095, Clients: 64}, node.Serve)
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: (s.Base + s.Size() + 4095) &^ 4095, Clients: 64},
+		node.Serve)
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	for n := range nodes {
@@ -51,7 +52,8 @@ func open(t testing.TB, f rdma.Fabric, s *Space) *Worker {
 // TestAddresses: buffers lie behind the words and apart, and the last one ends where the space
 // does.
 func TestAddresses(t *testing.T) {
-	for _, s := range []Space{{Base: 4096, Segments: 3, Buffers: 7, Bytes: 40}, {Segments: 1, Buffers: MaxBuffers, Bytes: MinBytes}, {Base: 8, Segments: 2, Buffers: 1, Bytes: 64}} {
+	for _, s := range []Space{{Base: 4096, Segments: 3, Buffers: 7, Bytes: 40},
+		{Segments: 1, Buffers: MaxBuffers, Bytes: MinBytes}, {Base: 8, Segments: 2, Buffers: 1, Bytes: 64}} {
 		must(t, s.Validate())
 		next := s.Base + s.Tables()
 		for seg := range s.Segments {
@@ -71,8 +73,10 @@ func TestAddresses(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []Space{{Segments: 0, Buffers: 1, Bytes: 64}, {Segments: 1, Buffers: 0, Bytes: 64}, {Segments: 1, Buffers: MaxBuffers + 1, Bytes: 64},
-		{Segments: 1, Buffers: 1, Bytes: 24}, {Segments: 1, Buffers: 1, Bytes: 65}, {Base: 4, Segments: 1, Buffers: 1, Bytes: 64}, {Segments: 1 << 30, Buffers: MaxBuffers, Bytes: 1 << 20}} {
+	for _, bad := range []Space{{Segments: 0, Buffers: 1, Bytes: 64}, {Segments: 1, Buffers: 0, Bytes: 64},
+		{Segments: 1, Buffers: MaxBuffers + 1, Bytes: 64},
+		{Segments: 1, Buffers: 1, Bytes: 24}, {Segments: 1, Buffers: 1, Bytes: 65}, {Base: 4, Segments: 1, Buffers: 1,
+			Bytes: 64}, {Segments: 1 << 30, Buffers: MaxBuffers, Bytes: 1 << 20}} {
 		if err := bad.Validate(); !errors.Is(err, ErrParams) {
 			t.Errorf("%+v: %v", bad, err)
 		}
@@ -174,7 +178,8 @@ func free(t *testing.T, f rdma.Fabric, s *Space, held map[[2]int]int) {
 			}
 			// A worker that holds some has the rest of its chunk or bundle, too.
 			if left := got.Handed - len(got.Pointers); left < w || w == 0 && left > 0 || left > w+s.mostKept() {
-				t.Errorf("node %d, segment %d: %d of %d buffers are free, and %d in use", n, seg, len(got.Pointers), got.Handed, w)
+				t.Errorf("node %d, segment %d: %d of %d buffers are free, and %d in use", n, seg, len(got.Pointers),
+					got.Handed, w)
 			}
 		}
 	}
@@ -443,7 +448,8 @@ func TestNoAllocations(t *testing.T) {
 // the worker has buffers of, and gives the other nodes' buffers back.
 func TestCloseIsBounded(t *testing.T) {
 	s := &Space{Segments: 5, Buffers: 100, Bytes: 64}
-	f := sim.New(sim.Options{Nodes: 3, Memory: (s.Base + s.Size() + 4095) &^ 4095, Handler: node.Serve, NodeTimeout: time.Hour})
+	f := sim.New(sim.Options{Nodes: 3, Memory: (s.Base + s.Size() + 4095) &^ 4095, Handler: node.Serve,
+		NodeTimeout: time.Hour})
 	defer f.Close()
 	draw := func(w *Worker) {
 		for n := range 15 {

@@ -112,9 +112,11 @@ func (s *Space) Validate() error {
 	case s.Segments < 1 || s.Buffers < 1 || s.Buffers > MaxBuffers:
 		return fmt.Errorf("%d segments of %d buffers (1 to %d): %w", s.Segments, s.Buffers, MaxBuffers, ErrParams)
 	case s.Bytes < MinBytes || s.Bytes%8 != 0 || s.Base%8 != 0:
-		return fmt.Errorf("buffers of %d bytes from %d on (multiples of 8, %d at least): %w", s.Bytes, s.Base, MinBytes, ErrParams)
+		return fmt.Errorf("buffers of %d bytes from %d on (multiples of 8, %d at least): %w", s.Bytes, s.Base, MinBytes,
+			ErrParams)
 	case s.Base+s.Size() > rdma.MaxOffset:
-		return fmt.Errorf("%d segments of %d buffers of %d bytes: beyond the address space: %w", s.Segments, s.Buffers, s.Bytes, ErrParams)
+		return fmt.Errorf("%d segments of %d buffers of %d bytes: beyond the address space: %w", s.Segments, s.Buffers,
+			s.Bytes, ErrParams)
 	}
 	return nil
 }

@@ -35,7 +35,8 @@ func (s *Sweeper) Count(node int) error {
 	for i := range s.handed[node] {
 		n := le.Uint64(words[i*segmentWords:])
 		if n > uint64(s.Buffers) {
-			return fmt.Errorf("segment %d of node %d: %d of %d buffers were handed out: %w", i, node, n, s.Buffers, client.ErrDamaged)
+			return fmt.Errorf("segment %d of node %d: %d of %d buffers were handed out: %w", i, node, n, s.Buffers,
+				client.ErrDamaged)
 		}
 		s.handed[node][i] = int(n)
 	}

@@ -238,7 +238,10 @@ func swept(seed uint64, tell func(format string, a ...any)) (freed, stale, full 
 	if seed%4 > 1 {
 		s.Buffers = 4000 // so that some are always new
 	}
-	r := &rows{Space: s, words: 12, damaged: func(f string, a ...any) { tell("seed %d: "+f, append([]any{seed}, a...)...) }}
+	r := &rows{Space: s, words: 12, damaged: func(f string,
+		a ...any) {
+		tell("seed %d: "+f, append([]any{seed}, a...)...)
+	}}
 	o := sim.Hostile(seed)
 	o.Nodes, o.Memory, o.Handler, o.Limit = 1, s.Base+s.Size(), node.Serve, time.Second
 	v := sim.New(o)

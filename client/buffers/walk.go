@@ -38,7 +38,8 @@ func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration)
 }
 
 // walkBundle adds a bundle's buffers. Each may be there once, which bounds the walk.
-func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, timeout time.Duration, f *Free, seen []bool) (next uint16, err error) {
+func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, timeout time.Duration, f *Free,
+	seen []bool) (next uint16, err error) {
 	bundle, err := rdma.ReadBytes(ep, stepWalk, s.at(node, segment, pointer), bundleBytes(s.listed()), timeout)
 	if err != nil {
 		return 0, err
@@ -51,7 +52,8 @@ func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, 
 	f.Pointers = append(list, pointer)
 	for _, p := range f.Pointers[from:] {
 		if p == 0 || int(p) > f.Handed || seen[p] {
-			return 0, fmt.Errorf("buffer %d in the bundle in buffer %d (%d were handed out): %w", p, pointer, f.Handed, client.ErrDamaged)
+			return 0, fmt.Errorf("buffer %d in the bundle in buffer %d (%d were handed out): %w", p, pointer, f.Handed,
+				client.ErrDamaged)
 		}
 		seen[p] = true
 	}

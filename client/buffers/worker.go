@@ -51,7 +51,8 @@ func (s *Space) mostKept() int { return max(4*s.chunk(), 2*(s.listed()+1)) }
 
 // Open returns the worker of an endpoint. Whatever asks a node ends within the timeout.
 func (s *Space) Open(ep rdma.Endpoint, nodes int, timeout time.Duration) *Worker {
-	return &Worker{Space: s, ep: ep, timeout: timeout, lists: make([]*list, nodes*s.Segments), silent: make([]time.Duration, nodes)}
+	return &Worker{Space: s, ep: ep, timeout: timeout, lists: make([]*list, nodes*s.Segments),
+		silent: make([]time.Duration, nodes)}
 }
 
 // Follow makes what the worker has its own until a member's next epoch that is swept: see package
@@ -192,8 +193,9 @@ func (w *Worker) Swept(node int) (uint64, error) {
 // grow takes a chunk of new buffers, which the node backs with memory before it hands them out. A
 // crash of either side after that leaves a chunk without an owner.
 func (w *Worker) grow(l *list) error {
-	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow, Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
-		uint64(w.Buffers), uint64(w.chunk())}}
+	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow,
+		Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
+			uint64(w.Buffers), uint64(w.chunk())}}
 	began := w.ep.Now()
 	if err := w.ep.Call(l.node, &r, w.Patience()); err != nil {
 		return err

@@ -96,7 +96,8 @@ func TestFresh(t *testing.T) {
 		count int
 		from  uint64
 		want  int // -1: none
-	}{{3, 0, -1}, {5, 0, 3}, {10, 7, 7}, {5, 0, 4}, {5, 0, -1}, {10, 0, 5}, {10, 6, 6}, {10, 7, 8}, {10, 9, 9}, {10, 3, -1}} {
+	}{{3, 0, -1}, {5, 0, 3}, {10, 7, 7}, {5, 0, 4}, {5, 0, -1}, {10, 0, 5}, {10, 6, 6}, {10, 7, 8}, {10, 9, 9}, {10, 3,
+		-1}} {
 		got, ok, err := other.Fresh(a, 1, 2, c.count, c.from, timeout)
 		if must(t, err); ok != (c.want >= 0) || ok && (got.Index != c.want || got.Entry.Owner() != other.ID) {
 			t.Errorf("of the first %d, from %d on: got %+v, %v, want %d", c.count, c.from, got, ok, c.want)
@@ -247,7 +248,8 @@ func TestSurvey(t *testing.T) {
 func TestOneOwner(t *testing.T) {
 	a := arena(20)
 	for seed := range uint64(20) {
-		s := sim.New(sim.Options{Seed: seed, Nodes: 1, Memory: a.memory(), Clients: 4, Handler: node.Serve, Reorder: true})
+		s := sim.New(sim.Options{Seed: seed, Nodes: 1, Memory: a.memory(), Clients: 4, Handler: node.Serve,
+			Reorder: true})
 		must(t, node.Commit(s, 0, a.Table, 8*a.Count))
 		owner := map[int]rdma.ClientID{}
 		claims := 0

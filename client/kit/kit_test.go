@@ -28,7 +28,8 @@ func TestReplicas(t *testing.T) {
 		{[]rdma.Member{1: gone, 3: stands(1, 2), 5: {}}, "[{0 5} {2 6} {3 4}]", false},
 		{[]rdma.Member{0: gone, 1: gone, 3: stands(1, 2), 4: stands(0, 4), 5: {}}, "[{2 6} {3 4} {4 5}]", false},
 		{[]rdma.Member{0: gone, 1: gone, 4: stands(1, 4), 3: stands(0, 2), 5: {}}, "[{2 6} {3 5} {4 4}]", false},
-		{[]rdma.Member{1: gone, 3: {Gone: true, StandsFor: 2, Since: 2}, 5: stands(3, 4)}, "[{0 5} {2 6} {5 4}]", false},
+		{[]rdma.Member{1: gone, 3: {Gone: true, StandsFor: 2, Since: 2}, 5: stands(3, 4)}, "[{0 5} {2 6} {5 4}]",
+			false},
 		{[]rdma.Member{0: gone, 1: gone, 2: gone, 5: {}}, "[{1 4}]", true},
 	} {
 		v := rdma.View{Members: c.members}
@@ -42,7 +43,8 @@ func TestReplicas(t *testing.T) {
 			t.Errorf("node %d stands for node %d, want %d", n, got, want)
 		}
 	}
-	if _, left := kit.Place(&v, [][]node.Replica{{{Node: 1}}, {{Node: 3}}, {{Node: 0}}}); !slices.Equal(left, []int{0, 2}) {
+	if _, left := kit.Place(&v, [][]node.Replica{{{Node: 1}}, {{Node: 3}}, {{Node: 0}}}); !slices.Equal(left,
+		[]int{0, 2}) {
 		t.Errorf("items %v are left", left)
 	}
 }

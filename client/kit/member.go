@@ -165,5 +165,6 @@ func (m *Member) Await(epoch uint64, within time.Duration) (bool, error) {
 	if err := m.Join(); err != nil {
 		return false, err
 	}
-	return m.AwaitIdle(epoch, Retry{Env: m.ep, Pause: WhileBusy, Over: func() bool { return m.ep.Now()-began >= within }})
+	return m.AwaitIdle(epoch, Retry{Env: m.ep, Pause: WhileBusy,
+		Over: func() bool { return m.ep.Now()-began >= within }})
 }

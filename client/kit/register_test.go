@@ -346,7 +346,8 @@ func TestClientDies(t *testing.T) {
 	})
 	heir := work()
 	if heir.ep.Client() != victim.ep.Client() || heir.numbers.Used() < 7 {
-		t.Errorf("client %d begins above %d, behind client %d who used 7", heir.ep.Client(), heir.numbers.Used(), victim.ep.Client())
+		t.Errorf("client %d begins above %d, behind client %d who used 7", heir.ep.Client(), heir.numbers.Used(),
+			victim.ep.Client())
 	}
 }
 
@@ -383,7 +384,8 @@ func testNodeDies(t *testing.T, replica int) {
 	w.ep = &killer{w.ep, f.KillNode, dead}
 	used := w.numbers.Used()
 	must(t, w.Write(3, 13))
-	if n := w.numbers.Used() - used; n != 1+uint64(replica) { // what the backup has was written; of a dead backup nothing is left
+	// what the backup has was written; of a dead backup nothing is left
+	if n := w.numbers.Used() - used; n != 1+uint64(replica) {
 		t.Errorf("the write was sent %d times", n)
 	}
 	for i := range registers {

@@ -79,7 +79,8 @@ func rates(t *testing.T, items int64, warm, run, popularity int) {
 		for _, entryBytes := range []int{24, 32} {
 			c := New[int64](int(5<<20*items/1_000_000), entryBytes)
 			got, best := share(c, before, keys), ideal(weight, c.Entries(), keys)
-			t.Logf("%s, %d keys, entries of %d bytes: %.2f %% miss, ideally %.2f %%", w.name, items, entryBytes, 100*got, 100*best)
+			t.Logf("%s, %d keys, entries of %d bytes: %.2f %% miss, ideally %.2f %%", w.name, items, entryBytes,
+				100*got, 100*best)
 			if 1-got < (1-best)*(1-w.most) {
 				t.Errorf("%s: %.2f %% of accesses miss, ideally %.2f %%", w.name, 100*got, 100*best)
 			}

@@ -17,9 +17,11 @@ func TestFenced(t *testing.T) {
 		fault sim.Fault // of what replica 1 is asked first
 	}{
 		{"cut off", sim.Fault{Kind: sim.FlyFault, Client: "client", Verb: 2, For: 50 * time.Microsecond}},
-		{"answered behind the fence", sim.Fault{Kind: sim.LateFault, Client: "client", Verb: 2, For: 30 * time.Microsecond}},
+		{"answered behind the fence", sim.Fault{Kind: sim.LateFault, Client: "client", Verb: 2,
+			For: 30 * time.Microsecond}},
 	} {
-		s := sim.New(sim.Options{Nodes: 3, Memory: 4096, MinLatency: time.Microsecond, MaxLatency: time.Microsecond, Faults: sim.Faults{c.fault}})
+		s := sim.New(sim.Options{Nodes: 3, Memory: 4096, MinLatency: time.Microsecond, MaxLatency: time.Microsecond,
+			Faults: sim.Faults{c.fault}})
 		s.Go("master", func(ep rdma.Endpoint) {
 			ep.Sleep(5 * time.Microsecond)
 			ok, err := s.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true})

@@ -105,7 +105,8 @@ func New(ep rdma.Endpoint, o Options) Quorum {
 	if o.Timeout <= 0 {
 		o.Timeout = defaultTimeout
 	}
-	q := Quorum{Limit: o.Timeout, Attempts: o.Attempts, ep: ep, timeout: o.Timeout, timer: timer{slow: o.Slow, fixed: o.Slow > 0}}
+	q := Quorum{Limit: o.Timeout, Attempts: o.Attempts, ep: ep, timeout: o.Timeout,
+		timer: timer{slow: o.Slow, fixed: o.Slow > 0}}
 	q.timer.follow()
 	return q
 }
@@ -149,7 +150,8 @@ func (q *Quorum) Unsent() Mask { return q.unsent }
 // fails with rdma.ErrNodeDown or rdma.ErrTimeout the replica counts as one that is dead; any other
 // failure ends the step. What is in flight when Gather returns stays there, see Unresolved. The
 // batches live until the next step.
-func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int, ask func(b *rdma.Batch, r int) error,
+func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int,
+	ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	q.Release()
 	q.idle, q.again, q.flying, q.done, q.refused, q.unsent, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, 0, 0, false, false, 0, nil
@@ -178,7 +180,8 @@ func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, ne
 			q.late, q.last = 0, true
 		}
 		if (q.done | q.flying | next).Len() < need {
-			return fmt.Errorf("%d of %d replicas answered, and %d are needed: %w", q.done.Len(), from.Len(), need, q.err)
+			return fmt.Errorf("%d of %d replicas answered, and %d are needed: %w", q.done.Len(), from.Len(), need,
+				q.err)
 		}
 	}
 }
@@ -401,7 +404,8 @@ func (q *Quorum) makeRoom() {
 }
 
 // judge looks at one replica's chain. Only a dead node is a failure that others make up for.
-func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain, answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
+func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
+	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	r := ch.Replica
 	for i := ch.First; i < ch.End; i++ {
 		err := b.Op(i).Err

@@ -72,7 +72,8 @@ func TestVerdicts(t *testing.T) {
 			return readWord(at)(b, r)
 		}, func(r int, _ *rdma.Batch, _ Chain) Verdict { return c.judge(r, asked[r]) })
 		if !errors.Is(err, c.want) || q.Done() != c.done || asked != c.asked {
-			t.Errorf("%s: %v; %05b are done after %v, want %05b after %v", c.name, err, q.Done(), asked, c.done, c.asked)
+			t.Errorf("%s: %v; %05b are done after %v, want %05b after %v", c.name, err, q.Done(), asked, c.done,
+				c.asked)
 		}
 	}
 }
@@ -143,7 +144,8 @@ func TestAskFails(t *testing.T) {
 		}
 	}
 	_, q, at = worker(t, 3, 4)
-	if err := q.Gather("step", at, 0, All(3), 2, func(*rdma.Batch, int) error { return rdma.ErrNodeDown }, done); !errors.Is(err, rdma.ErrNodeDown) {
+	if err := q.Gather("step", at, 0, All(3), 2, func(*rdma.Batch, int) error { return rdma.ErrNodeDown },
+		done); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("nobody can be asked: %v", err)
 	}
 	_, q, at = worker(t, 3, 4)
@@ -162,7 +164,8 @@ func TestAskFails(t *testing.T) {
 // TestUnresolved: what was in flight when a step ended is looked at once, when it is complete;
 // beyond the bound it is dropped.
 func TestUnresolved(t *testing.T) {
-	s := sim.New(sim.Options{Nodes: 3, Memory: 4096, Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
+	s := sim.New(sim.Options{Nodes: 3, Memory: 4096,
+		Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
 	defer s.Close()
 	s.Go("client", func(ep rdma.Endpoint) {
 		const steps = maxUnresolved + 3
@@ -204,7 +207,8 @@ func TestUnresolved(t *testing.T) {
 
 // TestNotPostedIsNotUnresolved: a batch that was not posted never completes, and is not waited for.
 func TestNotPostedIsNotUnresolved(t *testing.T) {
-	s := sim.New(sim.Options{Nodes: 5, Memory: 4096, Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
+	s := sim.New(sim.Options{Nodes: 5, Memory: 4096,
+		Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
 	defer s.Close()
 	s.Go("client", func(ep rdma.Endpoint) {
 		q, at, full := New(ep, Options{Slow: 10 * time.Microsecond, Attempts: 1}), words(5), errors.New("full")

@@ -53,7 +53,8 @@ func TestTimerFollows(t *testing.T) {
 			step(200)
 			want := min(max(slowTrips*2*way, leastSlow), mostSlow)
 			if q.Slow() < want || q.Slow() > 3*want/2 || q.Stats().Widened != before {
-				t.Errorf("%v each way: the timer is %v, want %v; %d steps were too slow", way, q.Slow(), want, q.Stats().Widened-before)
+				t.Errorf("%v each way: the timer is %v, want %v; %d steps were too slow", way, q.Slow(), want,
+					q.Stats().Widened-before)
 			}
 			must(t, s.KillNode(0))
 			step(2000)

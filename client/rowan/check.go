@@ -276,7 +276,8 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 	for {
 		newest, ok := item{}, false
 		for _, items := range rest { // the lowest hash, and of that the newest
-			if len(items) > 0 && (!ok || items[0].hash < newest.hash || items[0].hash == newest.hash && newer(items[0], newest) < 0) {
+			if len(items) > 0 && (!ok || items[0].hash < newest.hash ||
+				items[0].hash == newest.hash && newer(items[0], newest) < 0) {
 				newest, ok = items[0], true
 			}
 		}
@@ -370,7 +371,8 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 			c.r.Damaged("shard %d: server %d does not have %.40q, of which version %d is in its log", k.shard, primary,
 				k.key, want.version)
 		case errors.Is(err, client.ErrDamaged):
-			c.r.Damaged("shard %d: server %d says that what it has of %.40q is damaged: %v", k.shard, primary, k.key, err)
+			c.r.Damaged("shard %d: server %d says that what it has of %.40q is damaged: %v", k.shard, primary, k.key,
+				err)
 		case err != nil && !errors.Is(err, client.ErrNotFound):
 			silent[primary] = err
 			c.silent++
@@ -380,7 +382,8 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 	}
 	for primary, err := range silent {
 		if err != nil {
-			c.r.Unseen("server %d does not answer: of the %s of which it is the primary only logs are read: %v", primary,
+			c.r.Unseen("server %d does not answer: of the %s of which it is the primary only logs are read: %v",
+				primary,
 				plural(c.primaryOf(primary)), err)
 		}
 	}

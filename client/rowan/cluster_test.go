@@ -31,7 +31,8 @@ func small(k kv.Kind) kv.Options {
 		Log: logs.Options{
 			Ring: 2, Segments: 36, SegmentBytes: 4096, Ahead: 22, Reserve: 10, Credit: 4096, Secret: 0x5eed,
 		},
-		CommitEvery: 300 * time.Microsecond, StepEvery: 30 * time.Microsecond, Slots: 16, FullAfter: 3 * time.Millisecond,
+		CommitEvery: 300 * time.Microsecond, StepEvery: 30 * time.Microsecond, Slots: 16,
+		FullAfter: 3 * time.Millisecond,
 	}
 }
 
@@ -121,7 +122,8 @@ type plan struct {
 	sizes             []int
 	writes            int           // percent
 	shift             time.Duration // after which other keys are hot; 0: none are
-	roll              int           // how many of the keys it is busy with at a time, and leaves as they are then; 0: all
+	// how many of the keys it is busy with at a time, and leaves as they are then; 0: all
+	roll int
 }
 
 // key returns that of an operation.
@@ -172,7 +174,8 @@ func (c *cluster) play(ep rdma.Endpoint, r *check.Recorder, p plan) {
 			return
 		}
 		if err != nil && !errors.Is(err, client.ErrNotFound) && !errors.Is(err, client.ErrExists) &&
-			!errors.Is(err, client.ErrFull) && !errors.Is(err, client.ErrUncertain) && !errors.Is(err, rdma.ErrTimeout) {
+			!errors.Is(err, client.ErrFull) && !errors.Is(err, client.ErrUncertain) &&
+			!errors.Is(err, rdma.ErrTimeout) {
 			c.fail("client %d: %w", p.worker, err)
 			return
 		}

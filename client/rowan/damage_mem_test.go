@@ -50,7 +50,8 @@ func newDamaging(t *testing.T, k kv.Kind, primary bool) *damaging {
 	for cleaned := c.running[1].Stats().Cleaned; c.running[1].Stats().Cleaned < cleaned+20; { // so the index names it
 		d.load()
 	}
-	for cleaned := uint64(0); c.running[1].Stats().Cleaned > cleaned; time.Sleep(50 * time.Millisecond) { // no copy is made
+	// no copy is made
+	for cleaned := uint64(0); c.running[1].Stats().Cleaned > cleaned; time.Sleep(50 * time.Millisecond) {
 		cleaned = c.running[1].Stats().Cleaned
 	}
 	d.damage(c.endpoint(f, "damage"))
@@ -124,7 +125,8 @@ func TestDamageMem(t *testing.T) {
 			t.Fatal("the server is a member yet, though others' entries were written for a minute")
 		}
 	}
-	if d.judge(); longest > 10*time.Second { // it takes as long as when the node dies; a busy machine takes some of that
+	// it takes as long as when the node dies; a busy machine takes some of that
+	if d.judge(); longest > 10*time.Second {
 		t.Errorf("a write took %v", longest)
 	}
 }
@@ -192,8 +194,10 @@ func TestDamagedAlone(t *testing.T) {
 	want := fmt.Sprintf("entry of shard %d at %#x of server 0", config.Find(kv.Hash([]byte(d.victim))), at[0].Offset())
 	began := time.Now()
 	_, err = s.Get([]byte(d.victim))
-	for _, err := range []error{err, s.Update([]byte(d.victim), d.value), s.Insert([]byte(d.victim), d.value), s.Delete([]byte(d.victim))} {
-		if !errors.Is(err, client.ErrDamaged) || errors.Is(err, client.ErrUncertain) || !strings.Contains(err.Error(), want) {
+	for _, err := range []error{err, s.Update([]byte(d.victim), d.value), s.Insert([]byte(d.victim), d.value),
+		s.Delete([]byte(d.victim))} {
+		if !errors.Is(err, client.ErrDamaged) || errors.Is(err, client.ErrUncertain) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

@@ -62,7 +62,8 @@ func (r *real) begin(n int) {
 		defer close(ended)
 		defer ep.Close()
 		err := srv.Run(ep)
-		if usual := n == 1 && (errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rowan.ErrDamaged)); err != nil && !usual {
+		if usual := n == 1 && (errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rowan.ErrDamaged)); err != nil &&
+			!usual {
 			r.t.Error(err)
 		}
 	})

@@ -78,18 +78,20 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 	o.Nodes, o.Memory = nodes, opts.Size()
 	p := &pool{s: sim.New(o), spare: of.spare, left: of.players, writes: 60}
 	p.play = p.random(of.ops)
-	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8, damage: of.damage}
+	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8,
+		damage: of.damage}
 	for n := range nodes {
 		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
 	}
-	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 5 * time.Millisecond, Gather: -1, Intact: !of.damage, Log: func(c *shards.Config) {
-		if c.Committed {
-			p.terms++
-		}
-		if p.seen != nil {
-			p.seen(c)
-		}
-	}}
+	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 5 * time.Millisecond, Gather: -1,
+		Intact: !of.damage, Log: func(c *shards.Config) {
+			if c.Committed {
+				p.terms++
+			}
+			if p.seen != nil {
+				p.seen(c)
+			}
+		}}
 	if of.waits {
 		p.options.Hung = time.Hour
 	}

@@ -78,7 +78,8 @@ func flips(k kv.Kind, seed uint64) (flipped, repaired int, err error) {
 	p.s.GoAt(p.damaged, "flips", func(ep rdma.Endpoint) {
 		ep.Sleep(2 * time.Millisecond)
 		for p.left > 0 && !p.s.Dead(p.damaged) {
-			if srv := p.running[p.damaged]; srv != nil && flipNamed(ep, srv, fmt.Appendf(nil, "key-%d", r.IntN(p.keys)), r) {
+			if srv := p.running[p.damaged]; srv != nil &&
+				flipNamed(ep, srv, fmt.Appendf(nil, "key-%d", r.IntN(p.keys)), r) {
 				flipped++
 			}
 			ep.Sleep(time.Duration(r.Int64N(int64(300 * time.Microsecond))))

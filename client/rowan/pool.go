@@ -106,7 +106,8 @@ func (p *Params) servers(nodes int) kv.Options {
 		Workers: p.Workers, Cleaners: p.Cleaners, PairBytes: p.PairBytes, KeyBytes: p.KeyBytes, Keys: p.Keys,
 		FullAfter: p.Timeout / 4, IdleEvery: min(p.Timeout/idleLooks, idleEvery),
 		Log: rowan.Options{
-			Ring: 1, Segments: p.Segments, SegmentBytes: p.SegmentBytes, Ahead: p.Ahead, Reserve: p.Reserve, Credit: p.Credit,
+			Ring: 1, Segments: p.Segments, SegmentBytes: p.SegmentBytes, Ahead: p.Ahead, Reserve: p.Reserve,
+			Credit:  p.Credit,
 			Streams: p.Streams, Secret: p.Secret,
 		},
 	}
@@ -207,7 +208,8 @@ func (s *Shape) live() uint64 {
 // room for.
 func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	p = Params{
-		Kind: s.Kind, Replicas: s.Replicas, Shards: s.Shards, Workers: s.Workers, Cleaners: 1, MTU: mtu, Streams: rdma.MaxStreams,
+		Kind: s.Kind, Replicas: s.Replicas, Shards: s.Shards, Workers: s.Workers, Cleaners: 1, MTU: mtu,
+		Streams:  rdma.MaxStreams,
 		KeyBytes: s.KeyBytes, PairBytes: s.PairBytes, Timeout: s.Timeout,
 		Keys: int(max(s.Records+s.Records/4, 1<<10) * uint64(s.Replicas) / uint64(s.Nodes)),
 	}
@@ -356,7 +358,8 @@ func (l *layout) check(size uint64) error {
 		return err
 	}
 	if p.Cleaners != 1 || p.Segments < 1 || p.Segments > rowan.MaxSegments || p.SegmentBytes < LeastSegment ||
-		p.SegmentBytes > MaxSegment || p.MTU < 256 || p.MTU > mtu || p.Streams < 1 || p.Streams > rdma.MaxStreams || p.Keys < 1 || p.Keys > 1<<32 ||
+		p.SegmentBytes > MaxSegment || p.MTU < 256 || p.MTU > mtu || p.Streams < 1 || p.Streams > rdma.MaxStreams ||
+		p.Keys < 1 || p.Keys > 1<<32 ||
 		p.Timeout < time.Millisecond || p.Timeout > time.Hour {
 		return fmt.Errorf("%w: %d segments of %d bytes, %d streams, %d keys, a timeout of %v", ErrParams, p.Segments,
 			p.SegmentBytes, p.Streams, p.Keys, p.Timeout)

@@ -20,7 +20,8 @@ func TestSize(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
 		s := rowan.Shape{
-			Kind: kv.Kinds()[i%5], Nodes: 1 + rng.IntN(8), Records: uint64(rng.IntN(1 << (1 + i%18))), PairBytes: 1 + rng.IntN(1<<(1+i%15)),
+			Kind: kv.Kinds()[i%5], Nodes: 1 + rng.IntN(8), Records: uint64(rng.IntN(1 << (1 + i%18))), PairBytes: 1 +
+				rng.IntN(1<<(1+i%15)),
 			Workers: rng.IntN(9), Shards: rng.IntN(60), KeyBytes: rng.IntN(rowan.MaxKey + 1),
 		}
 		s.Replicas = 1 + rng.IntN(s.Nodes)
@@ -58,8 +59,10 @@ func TestCredit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if all := p.Credit * 3 * (2*rowan.DefaultWorkers + 1); p.Credit < least || records > 1 && uint64(all) > memory/15 {
-			t.Errorf("%d records: leave for %d bytes a source, want at least %d, for all %d of %d", records, p.Credit, least, all,
+		if all := p.Credit * 3 * (2*rowan.DefaultWorkers + 1); p.Credit < least ||
+			records > 1 && uint64(all) > memory/15 {
+			t.Errorf("%d records: leave for %d bytes a source, want at least %d, for all %d of %d", records, p.Credit,
+				least, all,
 				memory)
 		}
 	}
@@ -116,7 +119,8 @@ func TestDescribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	parts := []string{"header", "CommitVer of shard 0", "CommitVer of shard 143", "leave of source 0",
-		"what source 1 has spent", "state of segment 0", "floor 0 of segment 0", "state of segment 1", "segment 0 at 0x0",
+		"what source 1 has spent", "state of segment 0", "floor 0 of segment 0", "state of segment 1",
+		"segment 0 at 0x0",
 		"segment 1 at 0x40"}
 	for off := uint64(0); off < memory && len(parts) > 0; off += 8 {
 		if strings.HasPrefix(describe(rdma.At(1, off)), parts[0]) {

@@ -109,7 +109,8 @@ func (c *cluster) clients(n, ops int) (all []func(ep rdma.Endpoint)) {
 			r := check.NewRecorder(i, store, ep.Now)
 			c.recorders = append(c.recorders, r)
 			c.play(ep, r, plan{
-				worker: i, ops: ops, keys: c.keys, roll: c.roll, sizes: []int{8, 60, 150, 300, 900, maxValue}, writes: 75,
+				worker: i, ops: ops, keys: c.keys, roll: c.roll, sizes: []int{8, 60, 150, 300, 900,
+					maxValue}, writes: 75,
 			})
 			store.Close()
 		})
@@ -200,7 +201,8 @@ func powerCut(k kv.Kind, seed uint64) error {
 		for i := range c.keys {
 			key := fmt.Sprintf("key-%d", i)
 			op := check.Op{
-				Worker: 99, Seq: i, Kind: check.Get, Key: []byte(key), Call: s.Now(), Return: s.Now(), Answer: check.NotFound,
+				Worker: 99, Seq: i, Kind: check.Get, Key: []byte(key), Call: s.Now(), Return: s.Now(),
+				Answer: check.NotFound,
 			}
 			if value, ok := found[key]; ok {
 				op.Answer, op.Value = check.OK, check.Identify(value)

@@ -161,7 +161,8 @@ func (w *worker) hot() error {
 			}
 			return err
 		})
-		if err != nil && !errors.Is(err, client.ErrNotFound) && !errors.Is(err, client.ErrExists) && !errors.Is(err, client.ErrFull) {
+		if err != nil && !errors.Is(err, client.ErrNotFound) && !errors.Is(err, client.ErrExists) &&
+			!errors.Is(err, client.ErrFull) {
 			return fmt.Errorf("hot keys: %w", err)
 		}
 	}
@@ -250,7 +251,8 @@ func soak(t *testing.T, k kv.Kind, length time.Duration) {
 	newWorker := func(number int) (*worker, func()) {
 		store, _, end := s.client()
 		return &worker{
-			soaked: s, number: number, rng: rand.New(rand.NewPCG(uint64(number), 1)), store: store, there: map[int]int{},
+			soaked: s, number: number, rng: rand.New(rand.NewPCG(uint64(number),
+				1)), store: store, there: map[int]int{},
 		}, end
 	}
 	w, end := newWorker(0)
@@ -262,7 +264,8 @@ func soak(t *testing.T, k kv.Kind, length time.Duration) {
 
 	var group sync.WaitGroup
 	for i, run := range []func(*worker) error{
-		(*worker).churn, (*worker).churn, (*worker).hot, (*worker).hot, (*worker).hot, (*worker).fillAndClear, (*worker).comeAndGo,
+		(*worker).churn, (*worker).churn, (*worker).hot, (*worker).hot, (*worker).hot, (*worker).fillAndClear,
+		(*worker).comeAndGo,
 	} {
 		w, end := newWorker(i + 1)
 		group.Go(func() {
@@ -273,7 +276,8 @@ func soak(t *testing.T, k kv.Kind, length time.Duration) {
 		})
 	}
 	group.Wait()
-	t.Logf("%d operations, %d of them refused, the longest of %v", s.ops.Load(), s.full.Load(), time.Duration(s.worst.Load()))
+	t.Logf("%d operations, %d of them refused, the longest of %v", s.ops.Load(), s.full.Load(),
+		time.Duration(s.worst.Load()))
 	for i := range 4 {
 		if err := w.store.Delete(fmt.Appendf(nil, "hot-%d", i)); err != nil && !errors.Is(err, client.ErrNotFound) {
 			t.Error(err)

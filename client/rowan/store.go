@@ -173,7 +173,8 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 	s.drop()
 	if err := s.o.Servers.Check(key, value); err != nil {
 		o := &s.o.Servers
-		return nil, fmt.Errorf("%s %.40q: %w: a key of %d bytes and a value of %d: at most %d, and %d together", name, key,
+		return nil, fmt.Errorf("%s %.40q: %w: a key of %d bytes and a value of %d: at most %d, and %d together", name,
+			key,
 			client.ErrTooLarge, len(key), len(value), o.KeyBytes, o.PairBytes)
 	}
 	until := s.ep.Now() + s.o.Timeout
@@ -313,7 +314,8 @@ func (s *Store) verdict(c *rpc.Call) error {
 		return errWait
 	case kv.StatusDamaged:
 		if len(c.Body) == 8 {
-			return fmt.Errorf("entry of shard %d at %#x of server %d: %w", s.asked.shard, binary.LittleEndian.Uint64(c.Body),
+			return fmt.Errorf("entry of shard %d at %#x of server %d: %w", s.asked.shard,
+				binary.LittleEndian.Uint64(c.Body),
 				s.asked.server, client.ErrDamaged)
 		}
 	}

@@ -73,7 +73,8 @@ func TestAttend(t *testing.T) {
 		}
 	}
 	if elected != 1 || failed != 2 || a.gone != 1 {
-		t.Errorf("%d masters were elected, %d failures reported, and %d nodes gone in the end:\n%s", elected, failed, a.gone,
+		t.Errorf("%d masters were elected, %d failures reported, and %d nodes gone in the end:\n%s", elected, failed,
+			a.gone,
 			lines(w.events))
 	}
 }

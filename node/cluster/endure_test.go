@@ -311,7 +311,8 @@ func TestEnduringHasTeeth(t *testing.T) {
 	for seed := range uint64(30) {
 		h := &hushed{TB: t}
 		o := sim.Hostile(seed)
-		o.Faults = sim.Faults{{Kind: sim.FlyFault, Client: "writer 0", At: 5 * time.Microsecond, For: 100 * time.Microsecond}}
+		o.Faults = sim.Faults{{Kind: sim.FlyFault, Client: "writer 0", At: 5 * time.Microsecond,
+			For: 100 * time.Microsecond}}
 		e := endure(h, o, 1)
 		e.f = heedless{e.f.(*frank)}
 		e.asked = 1

@@ -106,7 +106,8 @@ func (f *fake) alone(v rdma.View, what string, times int) error {
 				return err
 			}
 			if i > 0 && met != last+1 {
-				f.t.Errorf("%s in epoch %d on node %d is not alone: it left %d and met %d", what, v.Epoch, n, last+1, met)
+				f.t.Errorf("%s in epoch %d on node %d is not alone: it left %d and met %d", what, v.Epoch, n, last+1,
+					met)
 			}
 			last = met
 			if err := f.configure(what); err != nil {

@@ -86,7 +86,10 @@ func TestOnceInAnyOrder(t *testing.T) {
 	recovered, failed := 0, 0
 	w.s.Go("operator", func(ep rdma.Endpoint) {
 		ep.Sleep(20 * time.Millisecond)
-		make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &bound{&fake{w, ep}, first, second, &done}, nil }
+		make := func(ep rdma.Endpoint) (cluster.Mender, error) {
+			return &bound{&fake{w, ep}, first, second, &done},
+				nil
+		}
 		did, err := cluster.Once(ep, w.s, make, cluster.Options{Lease: 50 * lease})
 		if err != nil {
 			t.Error(err)
@@ -176,7 +179,8 @@ func TestKeeperStoodStill(t *testing.T) {
 				o.RetryTimeout = retry
 				o.Faults = sim.Faults{{Kind: sim.PartitionFault, Client: "keeper 0", Node: 1, At: at, For: 14 * lease}}
 				if still {
-					o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: "keeper 0", At: at + 2*lease, For: 11 * lease})
+					o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: "keeper 0", At: at + 2*lease,
+						For: 11 * lease})
 				}
 				w := begin(t, o, 1)
 				w.f = &graceful{w.s, grace}
@@ -383,7 +387,8 @@ func TestOnceGivesUp(t *testing.T) {
 			t.Errorf("after %v: %v", took, err)
 		}
 		stop := ep.Now() + 3*lease
-		_, err = cluster.Once(ep, w.s, without, cluster.Options{Lease: lease, Stop: func() bool { return ep.Now() > stop }})
+		_, err = cluster.Once(ep, w.s, without, cluster.Options{Lease: lease,
+			Stop: func() bool { return ep.Now() > stop }})
 		if late := ep.Now() - stop; !errors.Is(err, cluster.ErrStopped) || late > lease {
 			t.Errorf("%v behind its stop: %v", late, err)
 		}

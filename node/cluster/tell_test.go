@@ -61,7 +61,8 @@ func TestTellFailure(t *testing.T) {
 		told, logged, longest := 0, 0, 0
 		mender := func(rdma.Endpoint) (cluster.Mender, error) { return nil, errors.New("there is no mender") }
 		err := cluster.Keep(ep, s, mender, cluster.Options{
-			Lease: time.Second, Stop: func() bool { return s.Now() > 10*time.Minute }, Log: func(cluster.Event) { logged++ },
+			Lease: time.Second, Stop: func() bool { return s.Now() > 10*time.Minute },
+			Log: func(cluster.Event) { logged++ },
 			Tell: func(_ rdma.Endpoint, _ *rdma.View, did []cluster.Event, _ time.Duration) error {
 				if longest = max(longest, len(did)); s.Now() < 5*time.Minute {
 					return errors.New("not yet")

@@ -78,7 +78,8 @@ func (m *reader) lacks(asked uint64, all []supply) error {
 	if len(all) == 0 || asked <= all[0].bytes {
 		return nil
 	}
-	return fmt.Errorf("%w: %s are asked for, and %s are %s", ErrOvercommit, inBytes(asked), inBytes(all[0].bytes), all[0].of)
+	return fmt.Errorf("%w: %s are asked for, and %s are %s", ErrOvercommit, inBytes(asked), inBytes(all[0].bytes),
+		all[0].of)
 }
 
 // inBytes writes a number of bytes for people.
@@ -130,12 +131,14 @@ func (m *reader) groups(mount, group, limit, usage, inactive string) (all []supp
 		most, limited := m.number(path.Join(dir, limit))
 		used, known := m.number(path.Join(dir, usage))
 		if limited && known {
-			cache, _ := m.field(path.Join(dir, "memory.stat"), inactive) // the kernel takes it back when it is asked for memory
+			// the kernel takes it back when it is asked for memory
+			cache, _ := m.field(path.Join(dir, "memory.stat"), inactive)
 			left := uint64(0)
 			if taken := used - min(used, cache); taken < most {
 				left = most - taken
 			}
-			all = append(all, supply{left, fmt.Sprintf("left by the limit of this process's control group (/%s)", path.Join(dir, limit))})
+			all = append(all, supply{left, fmt.Sprintf("left by the limit of this process's control group (/%s)",
+				path.Join(dir, limit))})
 		}
 		if g == "/" {
 			return all

@@ -29,12 +29,14 @@ func TestLacks(t *testing.T) {
 	v2 := files(map[string]string{
 		"proc/meminfo": meminfo, "proc/self/cgroup": "0::/user.slice/job\n",
 		"sys/fs/cgroup/user.slice/job/memory.max": "max\n", "sys/fs/cgroup/user.slice/job/memory.current": "1\n",
-		"sys/fs/cgroup/user.slice/memory.max": "8589934592\n", "sys/fs/cgroup/user.slice/memory.current": "4294967296\n",
-		"sys/fs/cgroup/user.slice/memory.stat": "anon 1\ninactive_file 1073741824\n", // 8 - 4 + 1 = 5 GiB
+		"sys/fs/cgroup/user.slice/memory.max":     "8589934592\n",
+		"sys/fs/cgroup/user.slice/memory.current": "4294967296\n",
+		"sys/fs/cgroup/user.slice/memory.stat":    "anon 1\ninactive_file 1073741824\n", // 8 - 4 + 1 = 5 GiB
 	})
 	v1 := files(map[string]string{
 		"proc/meminfo": meminfo, "proc/self/cgroup": "5:cpu,memory:/docker/0123\n0::/\n",
-		"sys/fs/cgroup/memory/memory.limit_in_bytes": "2147483648\n", "sys/fs/cgroup/memory/memory.usage_in_bytes": "3221225472\n",
+		"sys/fs/cgroup/memory/memory.limit_in_bytes": "2147483648\n",
+		"sys/fs/cgroup/memory/memory.usage_in_bytes": "3221225472\n",
 	})
 	silent := files(nil)
 	other := files(map[string]string{"proc/meminfo": meminfo})
@@ -45,11 +47,14 @@ func TestLacks(t *testing.T) {
 		asked  uint64
 		says   string // "": it is there
 	}{
-		"as much as there is":   {plain, "", 20 * gib, ""},
-		"a byte more":           {plain, "", 20*gib + 1, "20.0 GiB are asked for, and 20.0 GiB are available (MemAvailable in /proc/meminfo)"},
-		"in shared memory":      {plain, "/dev/shm", 13 * gib, "13.0 GiB are asked for, and 12.0 GiB are free in /dev/shm"},
-		"in a group's memory":   {v2, "/dev/shm", 5 * gib, ""},
-		"beyond its group":      {v2, "/dev/shm", 6 * gib, "5.0 GiB are left by the limit of this process's control group (/sys/fs/cgroup/user.slice/memory.max)"},
+		"as much as there is": {plain, "", 20 * gib, ""},
+		"a byte more": {plain, "", 20*gib + 1,
+			"20.0 GiB are asked for, and 20.0 GiB are available (MemAvailable in /proc/meminfo)"},
+		"in shared memory": {plain, "/dev/shm", 13 * gib,
+			"13.0 GiB are asked for, and 12.0 GiB are free in /dev/shm"},
+		"in a group's memory": {v2, "/dev/shm", 5 * gib, ""},
+		"beyond its group": {v2, "/dev/shm", 6 * gib,
+			"5.0 GiB are left by the limit of this process's control group (/sys/fs/cgroup/user.slice/memory.max)"},
 		"a group that has none": {v1, "", 1 << 20, "1.0 MiB are asked for, and 0.0 MiB are left by the limit"},
 		"on a disk":             {plain, "/mnt", 100 * gib, ""},
 		"beyond a disk":         {plain, "/mnt", 101 * gib, "100.0 GiB are free in /mnt"},
@@ -62,7 +67,8 @@ func TestLacks(t *testing.T) {
 			all = tt.m.folder(tt.folder)
 		}
 		err := tt.m.lacks(tt.asked, all)
-		if errors.Is(err, ErrOvercommit) != (tt.says != "") || tt.says != "" && !strings.Contains(err.Error(), tt.says) {
+		if errors.Is(err, ErrOvercommit) != (tt.says != "") ||
+			tt.says != "" && !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: %v; want %q", name, err, tt.says)
 		}
 	}

@@ -86,7 +86,8 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 	if !slices.Equal(slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(capabilities))) {
-		t.Fatalf("capabilities.go has %v, this test %v", slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(capabilities)))
+		t.Fatalf("capabilities.go has %v, this test %v", slices.Sorted(maps.Keys(documented)),
+			slices.Sorted(maps.Keys(capabilities)))
 	}
 	for name, capability := range capabilities {
 		var have []string

@@ -31,7 +31,8 @@ func TestParse(t *testing.T) {
 		"": "want 1 to", "shm:": "want 1 to", "shm:a/b": "want 1 to", "mem:x": "takes no name",
 		"sim:1": "'farkv sim run STORE' makes its own", "rdma:": "want HOST:PORT, as in rdma:10", "ftp:x": "want NAME,",
 		"tcp:": "want HOST:PORT", "tcp:host": "want HOST:PORT", "tcp::7": "want HOST:PORT", "tcp:h:0": "want HOST:PORT",
-		"tcp:h:1,h:2,h:1": "named twice", "tcp:h:1,": "want HOST:PORT", "consul:h": "want HOST:PORT/POOL", "consul:h:1/a b": "bad pool name",
+		"tcp:h:1,h:2,h:1": "named twice", "tcp:h:1,": "want HOST:PORT", "consul:h": "want HOST:PORT/POOL",
+		"consul:h:1/a b": "bad pool name",
 	} {
 		_, err := Parse(addr)
 		if !errors.Is(err, ErrAddress) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
@@ -65,10 +66,12 @@ func TestSchemes(t *testing.T) {
 		if errors.Is(err, ErrNotBuilt) || s.form == "" {
 			continue
 		}
-		if row := schemeOf(a.Scheme); err != nil || a.String() != addr || row.create == nil || row.open == nil || row.remove == nil {
+		if row := schemeOf(a.Scheme); err != nil || a.String() != addr || row.create == nil || row.open == nil ||
+			row.remove == nil {
 			t.Errorf("%s: %+v, %v; its row is %+v", addr, a, err, row)
 		}
-		if a.Remote() != (slices.Contains(NodeFabrics(), s.name) || s.name == "consul") || Private(addr) != (s.name == "mem") {
+		if a.Remote() != (slices.Contains(NodeFabrics(), s.name) || s.name == "consul") ||
+			Private(addr) != (s.name == "mem") {
 			t.Errorf("%s: remote %v, private %v", addr, a.Remote(), Private(addr))
 		}
 	}

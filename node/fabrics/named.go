@@ -102,7 +102,8 @@ func parseConsul(rest string) (Address, error) {
 
 // atConsul calls f with the pool that an address names, and its agent, which a fabric that f
 // returns keeps. Errors say to do what f was called.
-func atConsul(do string, a Address, f func(agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error)) (opened rdma.Fabric, err error) {
+func atConsul(do string, a Address, f func(agent *consul.Agent, p *consul.Pool) (rdma.Fabric,
+	error)) (opened rdma.Fabric, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s %s: %w", do, a, err)
@@ -129,7 +130,8 @@ func createConsul(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.F
 }
 
 // makeNamed makes a pool, and then its record. Of several makers of one name one wins.
-func makeNamed(a Address, agent *consul.Agent, p *consul.Pool, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+func makeNamed(a Address, agent *consul.Agent, p *consul.Pool, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric,
+	error) {
 	switch _, err := p.Record(); {
 	case err == nil:
 		return nil, ErrExists
@@ -191,7 +193,8 @@ func vacant(agent *consul.Agent, n int, fabric string) (addresses []string, err 
 		if NeedsDevice(fabric) {
 			which = " with an RDMA device"
 		}
-		return nil, fmt.Errorf("%d memory nodes%s without a pool are registered and alive, and %d are needed: %w", len(addresses), which,
+		return nil, fmt.Errorf("%d memory nodes%s without a pool are registered and alive, and %d are needed: %w",
+			len(addresses), which,
 			n, rdma.ErrFull)
 	}
 	return addresses, nil
@@ -247,7 +250,10 @@ func openRecorded(a Address, agent *consul.Agent, p *consul.Pool, o tcp.Options,
 }
 
 func removeConsul(a Address, force bool) error {
-	_, err := atConsul("remove", a, func(_ *consul.Agent, p *consul.Pool) (rdma.Fabric, error) { return nil, removeNamed(p, force) })
+	_, err := atConsul("remove", a, func(_ *consul.Agent, p *consul.Pool) (rdma.Fabric, error) {
+		return nil,
+			removeNamed(p, force)
+	})
 	return err
 }
 

@@ -154,7 +154,8 @@ func (g Geometry) tcp() tcp.Geometry {
 // divide tells nodes and witnesses apart: those behind the wanted number hold no memory.
 func divide(addresses []string, nodes int) (holding, witnesses []string, err error) {
 	if len(addresses) < nodes {
-		return nil, nil, fmt.Errorf("%w: the pool is to have %d memory nodes, and there are addresses of %d", ErrAddress, nodes, len(addresses))
+		return nil, nil, fmt.Errorf("%w: the pool is to have %d memory nodes, and there are addresses of %d",
+			ErrAddress, nodes, len(addresses))
 	}
 	return addresses[:nodes], addresses[nodes:], nil
 }

@@ -84,7 +84,8 @@ func TestNodes(t *testing.T) {
 		t.Errorf("removed while it has a client: %v", err)
 	}
 	infos, errs, err := Inspect(context.Background(), Address{Scheme: "tcp", Nodes: a.Nodes[:1]}, nil)
-	if err != nil || errors.Join(errs...) != nil || len(infos) != 3 || infos[2].Pool == nil || infos[2].Pool.Index != 2 {
+	if err != nil || errors.Join(errs...) != nil || len(infos) != 3 || infos[2].Pool == nil ||
+		infos[2].Pool.Index != 2 {
 		t.Errorf("inspected by one node: %+v, %v, %v", infos, errs, err)
 	}
 	if err := errors.Join(ep.Close(), again.Close(), Remove(a.String(), false)); err != nil {
@@ -112,7 +113,8 @@ func TestToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, says := range map[string]string{
-		good: "", open: "others can read", secret(t, "short", "abc"): "16 to 4096", filepath.Join(t.TempDir(), "none"): "no such file",
+		good: "", open: "others can read", secret(t, "short", "abc"): "16 to 4096", filepath.Join(t.TempDir(),
+			"none"): "no such file",
 		secret(t, "long", strings.Repeat("x", 5000)): "16 to 4096",
 	} {
 		token, err := ReadToken(file)
@@ -171,9 +173,11 @@ func TestTLS(t *testing.T) {
 	cert, key := certify(t, now.Add(-time.Hour), now.Add(time.Hour))
 	old, oldKey := certify(t, now.Add(-2*time.Hour), now.Add(-time.Hour))
 	for _, c := range []struct{ cert, key, ca, says string }{
-		{old, oldKey, "", "expired on"}, {cert, oldKey, "", "does not match"}, {"none", key, "", "no such file"}, {cert, key, key, "there is none in PEM"},
+		{old, oldKey, "", "expired on"}, {cert, oldKey, "", "does not match"}, {"none", key, "", "no such file"}, {cert,
+			key, key, "there is none in PEM"},
 	} {
-		if _, err := NodeTLS(c.cert, c.key, c.ca); !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), c.says) {
+		if _, err := NodeTLS(c.cert, c.key, c.ca); !errors.Is(err, ErrSecret) ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -218,10 +222,12 @@ func TestTLS(t *testing.T) {
 	check(t, f)
 	f.Close()
 	exposed(t, key)
-	if _, err := Create(a.String(), three, nil); !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), "hint: chmod 600 "+key) {
+	if _, err := Create(a.String(), three, nil); !errors.Is(err, ErrSecret) ||
+		!strings.Contains(err.Error(), "hint: chmod 600 "+key) {
 		t.Errorf("a client's key that others can read: %v", err)
 	}
-	if _, err := NodeTLS(cert, key, ""); !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), "others can read or write it") {
+	if _, err := NodeTLS(cert, key, ""); !errors.Is(err, ErrSecret) ||
+		!strings.Contains(err.Error(), "others can read or write it") {
 		t.Errorf("a node's key that others can read: %v", err)
 	}
 }

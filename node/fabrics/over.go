@@ -43,7 +43,8 @@ func carrierOf(fabric string) (carrier, error) {
 		}
 		names = append(names, c.name)
 	}
-	return carrier{}, fmt.Errorf("its verbs go over %s: this version knows %s: %w", fabric, strings.Join(names, " and "),
+	return carrier{}, fmt.Errorf("its verbs go over %s: this version knows %s: %w", fabric,
+		strings.Join(names, " and "),
 		rdma.ErrNotSupported)
 }
 
@@ -51,7 +52,8 @@ func carrierOf(fabric string) (carrier, error) {
 func schemesOnNodes() (rows []scheme) {
 	for _, c := range carriers {
 		rows = append(rows, scheme{
-			name: c.name, form: c.name + ":HOST:PORT,...", create: createOnNodes, open: openOnNodes, remove: removeOnNodes,
+			name: c.name, form: c.name + ":HOST:PORT,...", create: createOnNodes, open: openOnNodes,
+			remove: removeOnNodes,
 			parse: func(rest string) (Address, error) {
 				nodes, err := parseNodes(c.name, rest)
 				if err == nil {
@@ -122,7 +124,8 @@ func number(flag, text, variable string, least int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least || n > most {
-		return 0, fmt.Errorf("%w: %s %q: want a number from %d (hint: 'farkv doctor' lists devices, ports and GIDs)", ErrDevice, name,
+		return 0, fmt.Errorf("%w: %s %q: want a number from %d (hint: 'farkv doctor' lists devices, ports and GIDs)",
+			ErrDevice, name,
 			text, least)
 	}
 	return n, nil
@@ -183,7 +186,8 @@ func createVerbs(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nod
 	if err != nil {
 		return nil, err
 	}
-	return onNodes(ibverbs.Create(o, g.tcp(), ibverbs.Options{Choice: own}, func(f *ibverbs.Fabric) error { return format(f) }))
+	return onNodes(ibverbs.Create(o, g.tcp(), ibverbs.Options{Choice: own},
+		func(f *ibverbs.Fabric) error { return format(f) }))
 }
 
 func openVerbs(o tcp.Options, c DeviceChoice) (nodeFabric, error) {

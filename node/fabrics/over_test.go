@@ -30,7 +30,8 @@ func TestNotBuilt(t *testing.T) {
 	_, create := createOver(ibverbs.Name, tcp.Options{}, Geometry{}, nil)
 	_, device := OpenDevice(ibverbs.Name, DeviceChoice{}, "127.0.0.1:0")
 	for _, err := range []error{err, open, create, device} {
-		if !errors.Is(err, ErrNotBuilt) || !strings.Contains(err.Error(), "go build -tags ibverbs") || strings.Contains(err.Error(), "\n") {
+		if !errors.Is(err, ErrNotBuilt) || !strings.Contains(err.Error(), "go build -tags ibverbs") ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -57,7 +58,8 @@ func TestDeviceChoice(t *testing.T) {
 	}{
 		{},
 		{environment: DeviceChoice{"mlx5_1", "2", "0"}, want: ibverbs.Choice{Device: "mlx5_1", Port: 2, GID: 1}},
-		{DeviceChoice{"rxe0", "1", "3"}, DeviceChoice{"mlx5_1", "x", "x"}, ibverbs.Choice{Device: "rxe0", Port: 1, GID: 4}, ""},
+		{DeviceChoice{"rxe0", "1", "3"}, DeviceChoice{"mlx5_1", "x", "x"},
+			ibverbs.Choice{Device: "rxe0", Port: 1, GID: 4}, ""},
 		{DeviceChoice{Device: "rxe0"}, DeviceChoice{"mlx5_1", "2", ""}, ibverbs.Choice{Device: "rxe0", Port: 2}, ""},
 		{flags: DeviceChoice{Port: "0"}, says: `--port "0": want a number from 1`},
 		{flags: DeviceChoice{Port: "-1"}, says: `--port "-1"`},
@@ -136,7 +138,8 @@ func TestRDMA(t *testing.T) {
 		t.Errorf("its device: %+v, %s port %d, %v", s, device, port, ok)
 	}
 	var other *tcp.OtherFabric
-	if _, err := Open("tcp:" + a.Nodes[1]); !errors.As(err, &other) || !strings.Contains(err.Error(), "open it as rdma:") {
+	if _, err := Open("tcp:" + a.Nodes[1]); !errors.As(err, &other) ||
+		!strings.Contains(err.Error(), "open it as rdma:") {
 		t.Errorf("opened over TCP: %v", err)
 	}
 	again, err := Open("rdma:" + a.Nodes[1])
@@ -234,7 +237,8 @@ func TestNamedFabric(t *testing.T) {
 	if err := p.Publish(r); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(named + "other"); !errors.Is(err, rdma.ErrNotSupported) || !strings.Contains(err.Error(), "pigeon") {
+	if _, err := Open(named + "other"); !errors.Is(err, rdma.ErrNotSupported) ||
+		!strings.Contains(err.Error(), "pigeon") {
 		t.Errorf("opened over what nobody knows: %v", err)
 	}
 	if *host == "" {

@@ -27,8 +27,9 @@ type scheme struct {
 	// there are none.
 	shared func(a Address) Address
 	list   func() (names []string, err error) // of pools of this machine; nil: there are none
-	supply func() []supply                    // what there is of this machine's memory for its pools; nil: they take none
-	lacks  func() error                       // why this machine cannot have such pools; nil: nothing is known
+	// what there is of this machine's memory for its pools; nil: they take none
+	supply func() []supply
+	lacks  func() error // why this machine cannot have such pools; nil: nothing is known
 }
 
 // schemes returns the table; the first row is that of a NAME without a scheme. It is no variable,
@@ -41,8 +42,9 @@ func schemes() []scheme {
 		},
 		{name: sharedShmScheme, form: sharedShmScheme + ":NAME", parse: parseShared}, // its addresses are shm's
 		{
-			name: "mem", form: "mem:", parse: parseMem, create: createMem, open: openMem, remove: removeMem, private: true,
-			supply: func() []supply { return machine().memory() },
+			name: "mem", form: "mem:", parse: parseMem, create: createMem, open: openMem, remove: removeMem,
+			private: true,
+			supply:  func() []supply { return machine().memory() },
 		},
 	}, schemesOnNodes(), []scheme{
 		{

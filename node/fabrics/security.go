@@ -115,7 +115,8 @@ func readSecret(kind, file string) (text []byte, err error) {
 		defer f.Close()
 		var st os.FileInfo
 		if st, err = f.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 {
-			return nil, fmt.Errorf("%s %s %w: others can read or write it (hint: chmod 600 %s)", kind, file, ErrSecret, file)
+			return nil, fmt.Errorf("%s %s %w: others can read or write it (hint: chmod 600 %s)", kind, file, ErrSecret,
+				file)
 		}
 	}
 	if err == nil {
@@ -187,9 +188,11 @@ func pair(cert, key string) ([]tls.Certificate, error) {
 	}
 	switch now := time.Now(); {
 	case now.After(c.Leaf.NotAfter):
-		return nil, fmt.Errorf("certificate %s %w: it expired on %s", cert, ErrSecret, c.Leaf.NotAfter.Format(time.DateOnly))
+		return nil, fmt.Errorf("certificate %s %w: it expired on %s", cert, ErrSecret,
+			c.Leaf.NotAfter.Format(time.DateOnly))
 	case now.Before(c.Leaf.NotBefore):
-		return nil, fmt.Errorf("certificate %s %w: it is valid from %s on", cert, ErrSecret, c.Leaf.NotBefore.Format(time.DateOnly))
+		return nil, fmt.Errorf("certificate %s %w: it is valid from %s on", cert, ErrSecret,
+			c.Leaf.NotBefore.Format(time.DateOnly))
 	}
 	return []tls.Certificate{c}, nil
 }

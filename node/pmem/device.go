@@ -253,7 +253,8 @@ type module struct {
 // worked returns for how many ns its media has read and written.
 func (m *module) worked() float64 {
 	c := &m.counters
-	took := float64(c.MediaWrites)/m.c.WriteBandwidth + float64(c.MediaReads)/m.c.ReadBandwidth // for a byte of each unit
+	// for a byte of each unit
+	took := float64(c.MediaWrites)/m.c.WriteBandwidth + float64(c.MediaReads)/m.c.ReadBandwidth
 	return took * unit * float64(time.Second)
 }
 

@@ -173,7 +173,8 @@ func checkDevice(t *testing.T, r *rand.Rand, c DeviceConfig) {
 		t.Errorf("%d blocks of media for %d lines", sum.MediaWrites, needed)
 	}
 	if sum.WriteRequests < past || sum.WriteRequests > past+cached || sum.ReadRequests > read {
-		t.Errorf("%d writes and %d reads of %d, %d and %d blocks", sum.WriteRequests, sum.ReadRequests, past, cached, read)
+		t.Errorf("%d writes and %d reads of %d, %d and %d blocks", sum.WriteRequests, sum.ReadRequests, past, cached,
+			read)
 	}
 	if d.Busy() == 0 || dlwa(d.Counters()) < float64(needed)*blocks/float64(past+cached) {
 		t.Errorf("busy for %v, DLWA %.2f", d.Busy(), dlwa(d.Counters()))
@@ -216,14 +217,16 @@ func TestCombining(t *testing.T) {
 		{"stores are lost without a flush", func(d *Device) { d.Store(0, 256) }, 0, 0, 0},
 		{"unless the caches survive, too", func(d *Device) { d.c.EADR = true; d.Store(0, 256) }, 4, 0, 4},
 		{"and not with one", func(d *Device) { d.Store(0, 256); d.Flush(0, 256) }, 4, 0, 4},
-		{"a write past the caches is the last word", func(d *Device) { d.Store(0, 64); d.Write(0, 256); d.Flush(0, 64) }, 4, 0, 4},
+		{"a write past the caches is the last word",
+			func(d *Device) { d.Store(0, 64); d.Write(0, 256); d.Flush(0, 64) }, 4, 0, 4},
 	} {
 		d := NewDevice(c)
 		tt.do(d)
 		d.PowerOff()
 		m := d.Counters()[0]
 		if m.MediaWrites != tt.media || m.MediaReads != tt.reads || m.WriteRequests != tt.wants {
-			t.Errorf("%s: media writes %d, reads %d, requests %d, want %d, %d, %d", tt.name, m.MediaWrites, m.MediaReads, m.WriteRequests,
+			t.Errorf("%s: media writes %d, reads %d, requests %d, want %d, %d, %d", tt.name, m.MediaWrites,
+				m.MediaReads, m.WriteRequests,
 				tt.media, tt.reads, tt.wants)
 		}
 	}

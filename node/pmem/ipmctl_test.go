@@ -31,7 +31,8 @@ func prints(text string) string { return "cat <<'END'\n" + text + "\nEND\n" }
 
 func element(id string, counters ...string) string {
 	text := "<DimmPerformance>\n<DimmID>" + id + "</DimmID>\n"
-	for i, name := range []string{"MediaReads", "MediaWrites", "ReadRequests", "WriteRequests", "TotalMediaReads", "TotalMediaWrites",
+	for i, name := range []string{"MediaReads", "MediaWrites", "ReadRequests", "WriteRequests", "TotalMediaReads",
+		"TotalMediaWrites",
 		"TotalReadRequests", "TotalWriteRequests"} {
 		if i < len(counters) {
 			text += fmt.Sprintf("<%s>%s</%[1]s>\n", name, counters[i])
@@ -83,9 +84,11 @@ func TestReadFails(t *testing.T) {
 		want error
 		says string
 	}{
-		"no tool":       {&IPMCTL{Program: "ipmctl-that-there-is-not"}, ErrNoTool, ""},
-		"no modules":    {standIn(t, "echo 'Initialization failed. No PMem modules in the system.'; exit 1"), ErrNoModules, ""},
-		"no permission": {standIn(t, "echo 'Error: insufficient permissions. This command requires root.'; exit 4"), ErrPermission, ""},
+		"no tool": {&IPMCTL{Program: "ipmctl-that-there-is-not"}, ErrNoTool, ""},
+		"no modules": {standIn(t, "echo 'Initialization failed. No PMem modules in the system.'; exit 1"),
+			ErrNoModules, ""},
+		"no permission": {standIn(t, "echo 'Error: insufficient permissions. This command requires root.'; exit 4"),
+			ErrPermission, ""},
 		"not executable": {func() *IPMCTL {
 			c := standIn(t, "")
 			if err := os.Chmod(c.Program, 0o600); err != nil {
@@ -98,15 +101,17 @@ func TestReadFails(t *testing.T) {
 			c.Timeout = 50 * time.Millisecond
 			return c
 		}(), ErrTimeout, "within 50ms"},
-		"broken XML":       {standIn(t, prints("<DimmPerformanceList><DimmID>0x1")), ErrFormat, ""},
-		"no module":        {standIn(t, prints(list())), ErrFormat, "names no module"},
-		"nothing":          {standIn(t, ""), ErrFormat, ""},
-		"129 bits":         {standIn(t, prints(list(element("0x1", "0x"+strings.Repeat("f", 32))))), ErrFormat, "module 0x1: MediaReads"},
+		"broken XML": {standIn(t, prints("<DimmPerformanceList><DimmID>0x1")), ErrFormat, ""},
+		"no module":  {standIn(t, prints(list())), ErrFormat, "names no module"},
+		"nothing":    {standIn(t, ""), ErrFormat, ""},
+		"129 bits": {standIn(t, prints(list(element("0x1", "0x"+strings.Repeat("f", 32))))), ErrFormat,
+			"module 0x1: MediaReads"},
 		"no number":        {standIn(t, prints("---DimmID=0x1---\nMediaReads=many")), ErrFormat, `MediaReads is "many"`},
 		"a long name":      {standIn(t, prints("---DimmID="+strings.Repeat("x", 100)+"---")), ErrFormat, ""},
 		"too many modules": {standIn(t, prints(strings.Repeat("---DimmID=0x1---\n", maxModules+1))), ErrFormat, ""},
-		"another failure":  {standIn(t, "printf 'some\\033[2Jthing\\nbroke'; exit 7"), nil, "exit status 7: some [2Jthing broke"},
-		"endless":          {standIn(t, "exec yes"), nil, ""},
+		"another failure": {standIn(t, "printf 'some\\033[2Jthing\\nbroke'; exit 7"), nil,
+			"exit status 7: some [2Jthing broke"},
+		"endless": {standIn(t, "exec yes"), nil, ""},
 	} {
 		all, err := c.tool.Read(t.Context())
 		if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
@@ -137,11 +142,14 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestRates(t *testing.T) {
-	before := []DIMM{{ID: "a", MediaReads: 10, MediaWrites: 100, ReadRequests: 20, WriteRequests: 50}, {ID: "b", MediaReads: 9}, {ID: "c"}}
-	after := []DIMM{{ID: "a", MediaReads: 30, MediaWrites: 500, ReadRequests: 60, WriteRequests: 250}, {ID: "b"}, {ID: "d"}}
+	before := []DIMM{{ID: "a", MediaReads: 10, MediaWrites: 100, ReadRequests: 20, WriteRequests: 50},
+		{ID: "b", MediaReads: 9}, {ID: "c"}}
+	after := []DIMM{{ID: "a", MediaReads: 30, MediaWrites: 500, ReadRequests: 60, WriteRequests: 250}, {ID: "b"},
+		{ID: "d"}}
 	want := []Rate{
 		{ID: "a", MediaRead: 640, MediaWritten: 12800, RequestRead: 1280, RequestWrote: 6400, DLWA: 2},
-		{ID: "b", Problem: "its counters were reset"}, {ID: "d", Problem: "the module is new"}, {ID: "c", Problem: "the module is gone"},
+		{ID: "b", Problem: "its counters were reset"}, {ID: "d", Problem: "the module is new"}, {ID: "c",
+			Problem: "the module is gone"},
 	}
 	if got := Rates(before, after, 2*time.Second); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)

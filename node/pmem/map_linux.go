@@ -98,7 +98,8 @@ func daxDevice(f *os.File, size uint64) error {
 	has, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 	const huge = 2 << 20 // a DAX device is mapped in units of this
 	if err != nil || has < size || size%huge != 0 {
-		return fmt.Errorf("%w: the device has %d bytes, and %d are wanted, which has to be a multiple of 2 MiB", ErrSize, has, size)
+		return fmt.Errorf("%w: the device has %d bytes, and %d are wanted, which has to be a multiple of 2 MiB",
+			ErrSize, has, size)
 	}
 	return nil
 }

@@ -200,7 +200,8 @@ func newRegion(m []byte, medium Medium, o Options, survives Survival, why string
 	if err != nil {
 		return nil, err
 	}
-	r.stores.Add(1) // of a process before, which was killed before it flushed: the first Fence covers what is read of it now
+	// of a process before, which was killed before it flushed: the first Fence covers what is read of it now
+	r.stores.Add(1)
 	return r, nil
 }
 
@@ -249,7 +250,8 @@ func (r *Region) identify() (fresh bool, err error) {
 	case fresh:
 		return true, nil
 	case string(p[:8]) != magic[:8]:
-		return false, fmt.Errorf("%w: there is something else in it (hint: name another file, or remove it)", ErrForeign)
+		return false, fmt.Errorf("%w: there is something else in it (hint: name another file, or remove it)",
+			ErrForeign)
 	}
 	if err := otherVersion(p); err != nil {
 		return false, err
@@ -257,7 +259,8 @@ func (r *Region) identify() (fresh bool, err error) {
 	if !intact(p) {
 		return false, fmt.Errorf("%w: its header's checksum is wrong", ErrDamaged)
 	}
-	if memory, table := le.Uint64(p[len(magic):]), le.Uint64(p[len(magic)+8:]); memory != r.o.Memory || table != r.o.Table {
+	if memory, table := le.Uint64(p[len(magic):]), le.Uint64(p[len(magic)+8:]); memory != r.o.Memory ||
+		table != r.o.Table {
 		return false, fmt.Errorf("%w: it holds %d bytes of memory and a table of %d, and %d and %d are wanted", ErrSize,
 			memory, table, r.o.Memory, r.o.Table)
 	}

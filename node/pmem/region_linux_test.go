@@ -31,7 +31,8 @@ func TestOpenMainMemory(t *testing.T) {
 	o = small
 	o.Memory = 1 << 43
 	other := filepath.Join(dir, "other")
-	if _, err := Open(other, o); !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) && !errors.Is(err, unix.EINVAL) {
+	if _, err := Open(other, o); !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) &&
+		!errors.Is(err, unix.EINVAL) {
 		t.Errorf("8 TiB: %v", err)
 	}
 	if st, err := os.Stat(other); err == nil && st.Size() > 0 {

@@ -52,7 +52,8 @@ func onRecorder(t *testing.T, disk []byte, o Options) (*Region, *recorder) {
 	var maps [2][]byte // no Go slices: what is read while it is synced is no race, as on a real disk
 	for i := range maps {
 		var err error
-		if maps[i], err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+		if maps[i], err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { unix.Munmap(maps[i]) })
@@ -109,7 +110,8 @@ func TestTableCrash(t *testing.T) {
 			again, _ := onImage(t, disk, o)
 			for key := range want {
 				if got := string(again.table.Get(key)); got != want[key] && (pending == "" || got != pending) {
-					t.Fatalf("seed %d, %s: record %s is %.20q, want %.20q or %.20q", seed, when, key, got, want[key], pending)
+					t.Fatalf("seed %d, %s: record %s is %.20q, want %.20q or %.20q", seed, when, key, got, want[key],
+						pending)
 				}
 			}
 		}
@@ -238,10 +240,12 @@ func TestFence(t *testing.T) {
 				want++
 			}
 			if len(rec.calls) != want || power && rec.disk[headerPage+o.Table] != byte(round+1) {
-				t.Errorf("power %v: calls %v, want %d; the disk has %d", power, rec.calls, want, rec.disk[headerPage+o.Table])
+				t.Errorf("power %v: calls %v, want %d; the disk has %d", power, rec.calls, want,
+					rec.disk[headerPage+o.Table])
 			}
 		}
-		if c := r.Counters(); c.Stores == 0 || c.Fences < 2 || c.Bytes < 8 || c.Syncs == 0 && power || !power && c.Syncs > 0 {
+		if c := r.Counters(); c.Stores == 0 || c.Fences < 2 || c.Bytes < 8 || c.Syncs == 0 && power ||
+			!power && c.Syncs > 0 {
 			t.Errorf("power %v: %+v", power, c)
 		}
 	}
@@ -297,7 +301,8 @@ func TestSharedSync(t *testing.T) {
 				}
 				own, other := onDisk(task), onDisk((task+1)%tasks)
 				if own != n+1 || other < read {
-					s := fmt.Sprintf("task %d: the disk has %d and %d, want %d and at least %d", task, own, other, n+1, read)
+					s := fmt.Sprintf("task %d: the disk has %d and %d, want %d and at least %d", task, own, other, n+1,
+						read)
 					failed.Store(&s)
 				}
 			}
@@ -344,7 +349,8 @@ func TestTable(t *testing.T) {
 	if !errors.Is(err, ErrFull) || tab.Get("large") != nil {
 		t.Errorf("too large: %v", err)
 	}
-	if got := fmt.Sprintln(tab.Keys("x/"), string(tab.Get("x/a")), string(tab.Get("y"))); got != "[x/a x/b] x/a999 y999\n" {
+	if got := fmt.Sprintln(tab.Keys("x/"), string(tab.Get("x/a")),
+		string(tab.Get("y"))); got != "[x/a x/b] x/a999 y999\n" {
 		t.Error(got)
 	}
 	if err := tab.Reset("only", []byte("this")); err != nil {
@@ -435,7 +441,8 @@ func TestOpenOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := Open(file, c.o)
-		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || err != nil && !strings.Contains(err.Error(), c.says) {
+		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) ||
+			err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if err == nil {
@@ -481,7 +488,8 @@ func TestHolds(t *testing.T) {
 	r.store(headerPage+8192+(128<<10)-8, []byte("the last"))
 	want("a region", true)
 	r.Close()
-	for text, holds := range map[string]bool{"": false, "x": true, "\x00": false, string(make([]byte, 1<<17)) + "x": true} {
+	for text, holds := range map[string]bool{"": false, "x": true, "\x00": false,
+		string(make([]byte, 1<<17)) + "x": true} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

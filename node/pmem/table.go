@@ -54,7 +54,8 @@ func openTable(r *Region, off, size uint64, fresh bool) (*Table, error) {
 	for n := range uint64(2) {
 		p := t.read(n*t.half, halfHead)
 		gen := binary.LittleEndian.Uint64(p)
-		if gen > t.gen && gen%2 == n && binary.LittleEndian.Uint64(p[16:]) == uint64(crc32.Checksum(p[:16], castagnoli)) {
+		if gen > t.gen && gen%2 == n && binary.LittleEndian.Uint64(p[16:]) == uint64(crc32.Checksum(p[:16],
+			castagnoli)) {
 			t.gen, t.nonce = gen, binary.LittleEndian.Uint64(p[8:])
 		}
 	}

@@ -96,7 +96,8 @@ func (e *encoder) process(p *Process, own []Counter, nodes []NodeCounts, merge i
 	}
 	e.uint(uint64(len(nodes)))
 	for _, n := range nodes {
-		for _, v := range [...]uint64{uint64(max(n.Node, 0)), n.Reads, n.Writes, n.Atomics, n.Calls, n.BytesRead, n.BytesWrote,
+		for _, v := range [...]uint64{uint64(max(n.Node, 0)), n.Reads, n.Writes, n.Atomics, n.Calls, n.BytesRead,
+			n.BytesWrote,
 			n.Doorbells} {
 			e.uint(v)
 		}
@@ -169,7 +170,8 @@ func decodeProcess(b []byte) (*Process, error) {
 	}
 	for range d.int(maxNodes) {
 		n := NodeCounts{Node: d.int(math.MaxInt32)}
-		for _, v := range [...]*uint64{&n.Reads, &n.Writes, &n.Atomics, &n.Calls, &n.BytesRead, &n.BytesWrote, &n.Doorbells} {
+		for _, v := range [...]*uint64{&n.Reads, &n.Writes, &n.Atomics, &n.Calls, &n.BytesRead, &n.BytesWrote,
+			&n.Doorbells} {
 			*v = d.uint()
 		}
 		p.Nodes = append(p.Nodes, n)

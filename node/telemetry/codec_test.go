@@ -15,7 +15,8 @@ import (
 func someProcess(r *rand.Rand, fill float64) *Process {
 	p := &Process{
 		Host: "host.example", PID: int(r.Int32()), Name: "go-ycsb", Began: time.UnixMicro(r.Int64N(1 << 50)).UTC(),
-		At: time.UnixMicro(r.Int64N(1 << 50)).UTC(), Workers: r.IntN(1000), Oldest: time.Duration(r.Int64N(1 << 40)), Calls: r.Uint64(),
+		At: time.UnixMicro(r.Int64N(1 << 50)).UTC(), Workers: r.IntN(1000), Oldest: time.Duration(r.Int64N(1 << 40)),
+		Calls: r.Uint64(),
 	}
 	for i := range p.Ops {
 		p.Ops[i] = Ops{r.Uint64(), r.Uint64(), r.Uint64(), r.Uint64(), nil}
@@ -28,7 +29,8 @@ func someProcess(r *rand.Rand, fill float64) *Process {
 		}
 	}
 	for i := range int(fill * maxNodes) {
-		p.Nodes = append(p.Nodes, NodeCounts{i, r.Uint64(), r.Uint64(), r.Uint64(), 1, r.Uint64(), r.Uint64(), r.Uint64()})
+		p.Nodes = append(p.Nodes, NodeCounts{i, r.Uint64(), r.Uint64(), r.Uint64(), 1, r.Uint64(), r.Uint64(),
+			r.Uint64()})
 	}
 	for range int(fill * maxOwn) {
 		p.Own = append(p.Own, Counter{strings.Repeat("slow path ", 6), r.Uint64()})
@@ -75,7 +77,8 @@ func TestProcessFits(t *testing.T) {
 			for _, q := range []float64{50, 99, 99.9} {
 				a, b := bucket(is.Percentile(q)), bucket(was.Percentile(q))
 				if b-a > 64 || a-b > 64 { // 16 neighbours merged, and the rank between two of them
-					t.Errorf("filled to %v: the %v-th percentile is %v, of %v", fill, q, is.Percentile(q), was.Percentile(q))
+					t.Errorf("filled to %v: the %v-th percentile is %v, of %v", fill, q, is.Percentile(q),
+						was.Percentile(q))
 				}
 			}
 		}
@@ -108,7 +111,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{2})
 	f.Add([]byte(nil))
 	printable := func(t *testing.T, most int, s string) {
-		if len(s) > most || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) || !unicode.IsPrint(r) }) {
+		if len(s) > most || strings.ContainsFunc(s,
+			func(r rune) bool { return unicode.IsControl(r) || !unicode.IsPrint(r) }) {
 			t.Fatalf("%q was read", s)
 		}
 	}

@@ -61,7 +61,8 @@ func killed(t *testing.T, records int) (*shm.Fabric, rdma.Endpoint, *Region) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(node.WriteHeader(f, ep, node.Header{Store: "none", Params: []byte("{}")}), ep.Close(), Format(f, records))
+		return errors.Join(node.WriteHeader(f, ep, node.Header{Store: "none", Params: []byte("{}")}), ep.Close(),
+			Format(f, records))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +100,8 @@ func TestKilled(t *testing.T) {
 		d, last := NewReader(r), uint64(0)
 		for until := time.Now().Add(50 * time.Millisecond); time.Now().Before(until); {
 			all, more, err := d.Processes(ep, time.Now())
-			if err != nil || more > 0 || len(all) != 1 || !isTold(&all[0]) || all[0].Life != life || all[0].Calls < last {
+			if err != nil || more > 0 || len(all) != 1 || !isTold(&all[0]) || all[0].Life != life ||
+				all[0].Calls < last {
 				t.Fatalf("%+v, and %d more (%v), behind %d", all, more, err, last)
 			}
 			last = all[0].Calls
@@ -114,7 +116,8 @@ func TestKilled(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if all, _, err := d.Processes(ep, time.Now()); err != nil || len(all) != 1 || !isTold(&all[0]) || all[0].Calls < last {
+		if all, _, err := d.Processes(ep, time.Now()); err != nil || len(all) != 1 || !isTold(&all[0]) ||
+			all[0].Calls < last {
 			t.Errorf("behind the kill there is %+v (%v)", all, err)
 		}
 		if all, more, err := NewReader(r).Processes(ep, time.Now().Add(StaleAfter)); err != nil || len(all)+more > 0 {

@@ -219,7 +219,8 @@ const attend = 2 * time.Second
 // onEach posts what fill adds for each of the nodes, waits for all of them together for some time,
 // and calls take with each batch that was executed. Those of nodes that fail, or do not answer in
 // time, are given to fail, which may be nil.
-func onEach(ep rdma.Endpoint, within time.Duration, step rdma.Step, nodes []int, fill func(b *rdma.Batch, node int), take func(b *rdma.Batch, node int),
+func onEach(ep rdma.Endpoint, within time.Duration, step rdma.Step, nodes []int, fill func(b *rdma.Batch, node int),
+	take func(b *rdma.Batch, node int),
 	fail func(node int, err error)) {
 	batches := make([]*rdma.Batch, len(nodes))
 	errs := make([]error, len(nodes))

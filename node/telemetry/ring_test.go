@@ -14,7 +14,8 @@ import (
 
 // happened is the k-th event of a keeper.
 func happened(keeper, k int, at time.Time) Event {
-	return Event{At: at.Truncate(time.Microsecond), What: "recovered", Tenure: uint64(keeper), Epoch: uint64(k), Node: k%5 - 1, Client: k,
+	return Event{At: at.Truncate(time.Microsecond), What: "recovered", Tenure: uint64(keeper), Epoch: uint64(k),
+		Node: k%5 - 1, Client: k,
 		Took: time.Duration(k), Text: strings.Repeat(fmt.Sprintf("keeper %d tells %d; ", keeper, k), 1+k%10)}
 }
 

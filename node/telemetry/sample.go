@@ -156,8 +156,9 @@ type Counter struct {
 
 // An Event is something that happened to the pool.
 type Event struct {
-	At     time.Time     `json:"at"`               // by the clock of the process that tells it
-	What   string        `json:"what"`             // such as "expelled": see cluster.What; "broken": a monitor or farkv crash did
+	At time.Time `json:"at"` // by the clock of the process that tells it
+	// such as "expelled": see cluster.What; "broken": a monitor or farkv crash did
+	What   string        `json:"what"`
 	Tenure uint64        `json:"tenure,omitempty"` // of the master that tells it
 	Epoch  uint64        `json:"epoch,omitempty"`  // of the view
 	Node   int           `json:"node"`             // negative: it is about none

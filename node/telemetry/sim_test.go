@@ -77,8 +77,9 @@ func wall(ep rdma.Endpoint) time.Time { return time.Unix(wallAtStart, 0).Add(ep.
 // told is what a process of some life tells the k-th time: each part of it can be computed from k,
 // so that a mix shows.
 func told(life, k uint64, at time.Time) *Process {
-	p := &Process{Host: fmt.Sprint("host ", life), PID: int(k), Life: life, Name: fmt.Sprint("told ", k), At: at, Workers: int(k),
-		Began: at, Calls: k}
+	p := &Process{Host: fmt.Sprint("host ", life), PID: int(k), Life: life, Name: fmt.Sprint("told ", k), At: at,
+		Workers: int(k),
+		Began:   at, Calls: k}
 	for i := range p.Ops {
 		h := new(Histogram)
 		for d := range k%50 + 1 {
@@ -148,7 +149,8 @@ func watch(p *pool, looks int, tellers ...*teller) func(ep rdma.Endpoint) {
 					p.t.Errorf("this was never told: %+v", is)
 				}
 				if is.Calls < last[is.Life] || is.Calls < acked[is.Life] {
-					p.t.Errorf("process %d tells %d, though it told %d before, and %d was seen", is.Life, is.Calls, acked[is.Life], last[is.Life])
+					p.t.Errorf("process %d tells %d, though it told %d before, and %d was seen", is.Life, is.Calls,
+						acked[is.Life], last[is.Life])
 				}
 				last[is.Life] = is.Calls
 			}

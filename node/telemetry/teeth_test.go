@@ -17,7 +17,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "a half is of the claim's life", In: "parseHalf",
 		At: "$h.life == $life", Do: "true", Test: "TestStopped"},
 	{Rule: "a claim that is lost is noticed", In: "Writer.write",
-		At: "binary.LittleEndian.Uint64($claim.Buf) != $w.life", Do: "$w.life == 0 && len($claim.Buf) == 0", Test: "TestStopped"},
+		At: "binary.LittleEndian.Uint64($claim.Buf) != $w.life", Do: "$w.life == 0 && len($claim.Buf) == 0",
+		Test: "TestStopped"},
 	{Rule: "a process that goes on keeps its place", In: "Writer.candidates",
 		At: "$now-$p.since > StaleAfter", Do: "true", Test: "TestAtOnce"},
 	{Rule: "one that does not loses it", In: "Writer.candidates",
@@ -31,9 +32,11 @@ var mutants = []teeth.Mutant{
 	{Rule: "slots that were not written yet are looked at again", In: "readRing",
 		At: "$whole < min($head, slots)", Do: "false", Test: "TestEventsTorn"},
 	{Rule: "the last bucket that counted counts", In: "Histogram.span",
-		At: "bucket($h.max) + 1", Do: "max(bucket($h.max), bucket($h.min))", Test: "TestPercentilesAreThoseOfTheValues"},
+		At: "bucket($h.max) + 1", Do: "max(bucket($h.max), bucket($h.min))",
+		Test: "TestPercentilesAreThoseOfTheValues"},
 	{Rule: "events that are appended again are the same", In: "Region.Append",
-		At: "$ids[$i] = max(xxhash.Sum64(appendEvent(nil, &$events[$i])), 1)", Do: "$ids[$i] = xxhash.Sum64(nil) ^ ep.Rand().Uint64()",
+		At:   "$ids[$i] = max(xxhash.Sum64(appendEvent(nil, &$events[$i])), 1)",
+		Do:   "$ids[$i] = xxhash.Sum64(nil) ^ ep.Rand().Uint64()",
 		Test: "TestAppendAgain"},
 }
 

@@ -256,6 +256,7 @@ func (w *Writer) release(ep rdma.Endpoint, h home) {
 
 // on is onEach for one node, whose failure it notes.
 func (w *Writer) on(ep rdma.Endpoint, step rdma.Step, node int, fill, take func(b *rdma.Batch)) {
-	onEach(ep, attend, step, []int{node}, func(b *rdma.Batch, _ int) { fill(b) }, func(b *rdma.Batch, _ int) { take(b) },
+	onEach(ep, attend, step, []int{node}, func(b *rdma.Batch, _ int) { fill(b) },
+		func(b *rdma.Batch, _ int) { take(b) },
 		func(n int, _ error) { w.failed[n] = ep.Now() })
 }

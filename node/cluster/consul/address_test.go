@@ -33,7 +33,8 @@ func TestParse(t *testing.T) {
 
 // FuzzName checks that a pool may have the names here that it may have in shared memory.
 func FuzzName(f *testing.F) {
-	for _, name := range []string{"", "a", "A9._-", ".a", "-a", "_a", "a/b", "a b", "ä", strings.Repeat("x", 200), strings.Repeat("x", 201)} {
+	for _, name := range []string{"", "a", "A9._-", ".a", "-a", "_a", "a/b", "a b", "ä", strings.Repeat("x", 200),
+		strings.Repeat("x", 201)} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

@@ -91,7 +91,8 @@ var errNoConsul = errors.New("what answers there is no Consul agent (no X-Consul
 // when Consul's access control refused: that is mended from outside as well, and what it hides may
 // be there.
 func (a *Agent) failed(err error, format string, args ...any) error {
-	return fmt.Errorf("consul %s: %s: %w: %w", a.address, fmt.Sprintf(format, args...), board.ErrUnreachable, a.cause(err))
+	return fmt.Errorf("consul %s: %s: %w: %w", a.address, fmt.Sprintf(format, args...), board.ErrUnreachable,
+		a.cause(err))
 }
 
 // cause is why a call failed, in words of its own.
@@ -107,7 +108,8 @@ func (a *Agent) cause(err error) error {
 	case denied(err):
 		return fmt.Errorf("%w: %w (CONSUL_HTTP_TOKEN names a token that may)", fs.ErrPermission, err)
 	case answered && status.Code == http.StatusTooManyRequests:
-		return fmt.Errorf("it answers 429: %s (its limits.http_max_conns_per_client counts all processes of a machine)", status.Body)
+		return fmt.Errorf("it answers 429: %s (its limits.http_max_conns_per_client counts all processes of a machine)",
+			status.Body)
 	case answered:
 		return fmt.Errorf("it answers %d: %s", status.Code, status.Body)
 	}

@@ -59,7 +59,8 @@ func (a *Agent) Members(kind Kind, pool string) ([]Health, error) {
 	return members, nil
 }
 
-var errHidden = fmt.Errorf("%w: it hides some from this token, which lacks a rule: see 'farkv help consul'", fs.ErrPermission)
+var errHidden = fmt.Errorf("%w: it hides some from this token, which lacks a rule: see 'farkv help consul'",
+	fs.ErrPermission)
 
 func health(kind Kind, e *api.ServiceEntry) Health {
 	h := Health{Status: e.Checks.AggregatedStatus(), Agent: e.Node.Node}

@@ -66,7 +66,8 @@ func members(t *testing.T, a *Agent) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := a.Register(Member{Kind: Node, ID: "farkv-node-[::1]:7070", Address: "[::1]:7070", Pool: "p", Index: 1}, alive)
+	two, err := a.Register(Member{Kind: Node, ID: "farkv-node-[::1]:7070", Address: "[::1]:7070", Pool: "p", Index: 1},
+		alive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,13 +85,16 @@ func members(t *testing.T, a *Agent) {
 	one.expect(t, "a node of a pool", func(h Health) bool { return h.Alive() && h.Pool == "p" && h.Index == 2 })
 	eventually(t, "the pool's nodes, by node", func() bool {
 		nodes, err := a.Members(Node, "p")
-		return err == nil && len(nodes) == 2 && nodes[0].Address == "[::1]:7070" && nodes[0].Index == 1 && nodes[1].Index == 2
+		return err == nil && len(nodes) == 2 && nodes[0].Address == "[::1]:7070" && nodes[0].Index == 1 &&
+			nodes[1].Index == 2
 	})
 	client.expect(t, "a client", func(h Health) bool { return h.Alive() && h.Address == "" && h.Pool == "p" })
 	mu.Lock()
 	well, text = false, "no lease"
 	mu.Unlock()
-	one.expect(t, "a warning", func(h Health) bool { return h.Status == "warning" && h.Output == "no lease" && h.Alive() })
+	one.expect(t, "a warning", func(h Health) bool {
+		return h.Status == "warning" && h.Output == "no lease" && h.Alive()
+	})
 
 	for _, r := range []*Registration{one, two, client} {
 		if err := r.Err(); err != nil {
@@ -203,7 +207,9 @@ func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	if !ok || err != nil {
 		t.Fatalf("over %q at version %d: %v, %v", value, version, ok, err)
 	}
-	eventually(t, "the mirror's change", func() bool { return string(m.Look().Value) == "after" && m.Look().Err == nil })
+	eventually(t, "the mirror's change", func() bool {
+		return string(m.Look().Value) == "after" && m.Look().Err == nil
+	})
 	eventually(t, "the registration", func() bool { return reg.Err() == nil })
 	reg.expect(t, "a node that is well", Health.Alive)
 	if err := reg.Close(); err != nil {
@@ -254,7 +260,10 @@ func TestAccess(t *testing.T) {
 	r := consultest.Start(t, map[string]any{"acl": map[string]any{"enabled": true, "default_policy": "deny",
 		"tokens": map[string]any{"initial_management": token, "agent": token}}})
 	// A leader takes a moment to make the token.
-	eventually(t, "the right to write", func() bool { return poolOf(t, dial(t, r.Address), "p").Publish(example()) == nil })
+	eventually(t, "the right to write", func() bool {
+		return poolOf(t, dial(t, r.Address),
+			"p").Publish(example()) == nil
+	})
 	t.Setenv("CONSUL_HTTP_TOKEN", "0b1d7a4e-2b8f-4d7c-9a53-000000000000")
 	unreachable(t, dial(t, r.Address), "CONSUL_HTTP_TOKEN")
 	t.Setenv("CONSUL_HTTP_TOKEN", "") // without one, lists are empty and keys are not there, unless they are written

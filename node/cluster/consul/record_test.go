@@ -163,13 +163,15 @@ func TestLostPublish(t *testing.T) {
 func TestDamagedRecord(t *testing.T) {
 	f, a := newFake(t)
 	p := poolOf(t, a, "p")
-	for _, text := range []string{"", "null", "{", "[]", `{"format":1}`, `{"format":2,"id":"x","fabric":"tcp","nodes":["a:1"]}`,
+	for _, text := range []string{"", "null", "{", "[]", `{"format":1}`,
+		`{"format":2,"id":"x","fabric":"tcp","nodes":["a:1"]}`,
 		`{"format":1,"id":"a/b","fabric":"tcp","nodes":["a:1"]}`, `{"format":1,"id":"x","fabric":"tcp","nodes":[]}`} {
 		f.set(func() {
 			f.index++
 			f.pairs["farkv/p/record"] = api.KVPair{Key: "farkv/p/record", Value: []byte(text), ModifyIndex: f.index}
 		})
-		if _, err := p.Record(); !errors.Is(err, ErrFormat) || !strings.Contains(fmt.Sprint(err), "consul:"+a.address+"/p") {
+		if _, err := p.Record(); !errors.Is(err, ErrFormat) ||
+			!strings.Contains(fmt.Sprint(err), "consul:"+a.address+"/p") {
 			t.Errorf("%q: %v", text, err)
 		}
 		if err := p.Publish(example()); !errors.Is(err, ErrExists) {

@@ -104,7 +104,8 @@ func (r *Registration) pulse(ctx context.Context) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, r.agent.timeout)
 	defer cancel()
-	err := r.agent.client.Agent().UpdateTTLOpts(r.member.check(), text, status, (&api.QueryOptions{}).WithContext(limited))
+	err := r.agent.client.Agent().UpdateTTLOpts(r.member.check(), text, status,
+		(&api.QueryOptions{}).WithContext(limited))
 	var answered api.StatusError
 	if errors.As(err, &answered) {
 		return r.register(ctx)
@@ -130,7 +131,8 @@ func (r *Registration) put(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.agent.client.Agent().ServiceRegisterOpts(s, api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(ctx))
+	return r.agent.client.Agent().ServiceRegisterOpts(s,
+		api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(ctx))
 }
 
 // Join tells that the member belongs to a pool now: as node index of it, if it is one. Pool "": to

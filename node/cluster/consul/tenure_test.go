@@ -156,6 +156,7 @@ func TestFakeTenure(t *testing.T) {
 	}
 	t.Run("stalled", func(t *testing.T) { stalledMaster(t, agent) })
 	t.Run("cut off", func(t *testing.T) {
-		cutOffMaster(t, agent, func() { f.set(func() { f.fail = refuseAll }) }, func() { f.set(func() { f.fail = nil }) })
+		cutOffMaster(t, agent, func() { f.set(func() { f.fail = refuseAll }) },
+			func() { f.set(func() { f.fail = nil }) })
 	})
 }

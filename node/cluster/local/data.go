@@ -71,7 +71,8 @@ func OpenData(folder string) (*Data, error) {
 		return nil, fmt.Errorf("%w: %s of %s: %w", ErrRecord, dataFile, folder, err)
 	}
 	if d.Version > version {
-		return nil, fmt.Errorf("%w: %s of %s: %w: version %d, and this one reads %d", ErrRecord, dataFile, folder, ErrVersion,
+		return nil, fmt.Errorf("%w: %s of %s: %w: version %d, and this one reads %d", ErrRecord, dataFile, folder,
+			ErrVersion,
 			d.Version, version)
 	}
 	if d.Version != version || len(d.Addresses) == 0 || d.Memory == 0 {
@@ -91,7 +92,8 @@ func (d *Data) File(node int) string {
 
 // Files returns the paths of all nodes' memory that is there.
 func (d *Data) Files() []string {
-	all, _ := filepath.Glob(filepath.Join(d.folder, "node-*.pmem")) // the pattern is well-formed, unless the folder's name is odd
+	// the pattern is well-formed, unless the folder's name is odd
+	all, _ := filepath.Glob(filepath.Join(d.folder, "node-*.pmem"))
 	return all
 }
 

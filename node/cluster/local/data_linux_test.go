@@ -34,16 +34,19 @@ func TestData(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := OpenData(folder)
-	if err != nil || again.Memory != 4096 || !again.Power || again.Store != "fusee" || !slices.Equal(again.Shape, d.Shape) ||
+	if err != nil || again.Memory != 4096 || !again.Power || again.Store != "fusee" ||
+		!slices.Equal(again.Shape, d.Shape) ||
 		!slices.Equal(again.Addresses, []string{"a:1", "b:2"}) {
 		t.Errorf("%+v, %v; want %+v", again, err, d)
 	}
-	for _, text := range []string{"", "{}", `{"version":2,"addresses":["a:1"],"memory":1}`, `{"version":1,"memory":1}`} {
+	for _, text := range []string{"", "{}", `{"version":2,"addresses":["a:1"],"memory":1}`,
+		`{"version":1,"memory":1}`} {
 		if err := os.WriteFile(filepath.Join(folder, dataFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, err := OpenData(folder)
-		if other := strings.Contains(text, `"version":2`); !errors.Is(err, ErrRecord) || errors.Is(err, ErrVersion) != other {
+		if other := strings.Contains(text, `"version":2`); !errors.Is(err, ErrRecord) ||
+			errors.Is(err, ErrVersion) != other {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -55,17 +55,21 @@ func TestForeignFolders(t *testing.T) {
 		want error
 		says string
 	}{
-		"the root is another user's":      {root, chown, ErrFolder, "its owner is user 12345"},
-		"the root is open to others":      {root, func(t *testing.T, p string) { chmod(t, p, 0o777) }, ErrFolder, "others may use"},
-		"the root is a link":              {root, behindLink, ErrFolder, "a link or a file"},
-		"its parent is another user's":    {parent, chown, ErrFolder, "may replace"},
-		"its parent is open, and no /tmp": {parent, func(t *testing.T, p string) { chmod(t, p, 0o777) }, ErrFolder, "may replace"},
-		"a folder is another user's":      {folder, chown, ErrFolder, "its owner is user 12345"},
-		"a folder is open to others":      {folder, func(t *testing.T, p string) { chmod(t, p, 0o770) }, ErrFolder, "others may use"},
-		"a folder is a link":              {folder, behindLink, ErrFolder, "a link or a file"},
-		"a record is another user's":      {record, chown, ErrRecord, "not a file of this user"},
-		"a record can be written by all":  {record, func(t *testing.T, p string) { chmod(t, p, 0o666) }, ErrRecord, "others may change"},
-		"a record is a link":              {record, behindLink, ErrRecord, "too many levels of symbolic links"},
+		"the root is another user's": {root, chown, ErrFolder, "its owner is user 12345"},
+		"the root is open to others": {root, func(t *testing.T, p string) { chmod(t, p, 0o777) }, ErrFolder,
+			"others may use"},
+		"the root is a link":           {root, behindLink, ErrFolder, "a link or a file"},
+		"its parent is another user's": {parent, chown, ErrFolder, "may replace"},
+		"its parent is open, and no /tmp": {parent, func(t *testing.T, p string) { chmod(t, p, 0o777) }, ErrFolder,
+			"may replace"},
+		"a folder is another user's": {folder, chown, ErrFolder, "its owner is user 12345"},
+		"a folder is open to others": {folder, func(t *testing.T, p string) { chmod(t, p, 0o770) }, ErrFolder,
+			"others may use"},
+		"a folder is a link":         {folder, behindLink, ErrFolder, "a link or a file"},
+		"a record is another user's": {record, chown, ErrRecord, "not a file of this user"},
+		"a record can be written by all": {record, func(t *testing.T, p string) { chmod(t, p, 0o666) }, ErrRecord,
+			"others may change"},
+		"a record is a link": {record, behindLink, ErrRecord, "too many levels of symbolic links"},
 		"a record is a pipe without an end": {record, func(t *testing.T, p string) {
 			if err := errors.Join(os.Remove(p), syscall.Mkfifo(p, 0o600)); err != nil {
 				t.Fatal(err)

@@ -128,7 +128,8 @@ func Open(name string) (*Pool, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrRecord, p.folder, err)
 	}
 	if p.Version != version || p.Name != name {
-		return nil, fmt.Errorf("%w: %s is of pool %q, version %d: want version %d", ErrRecord, p.folder, p.Name, p.Version, version)
+		return nil, fmt.Errorf("%w: %s is of pool %q, version %d: want version %d", ErrRecord, p.folder, p.Name,
+			p.Version, version)
 	}
 	return p, nil
 }

@@ -154,7 +154,8 @@ func TestNodesThatDoNotServe(t *testing.T) {
 				}()
 			}
 			err := p.Start(ctx, 2, kinds("node-good", kind))
-			if !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "node 1") {
+			if !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), says) ||
+				!strings.Contains(err.Error(), "node 1") {
 				t.Errorf("%v", err)
 			}
 			if !p.Alive(0) {
@@ -169,7 +170,8 @@ func TestNodesThatDoNotServe(t *testing.T) {
 		place(t)
 		p := create(t)
 		err := p.Start(t.Context(), 3, kinds("node-broken", "node-broken", "node-mute"))
-		if !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), "node 0: ") || !strings.Contains(err.Error(), "no memory today") {
+		if !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), "node 0: ") ||
+			!strings.Contains(err.Error(), "no memory today") {
 			t.Errorf("%v", err)
 		}
 		if err := p.Stop(time.Minute); err != nil {
@@ -178,7 +180,8 @@ func TestNodesThatDoNotServe(t *testing.T) {
 	}
 	place(t)
 	p := create(t)
-	if err := p.Start(t.Context(), 1, func(int, string) []string { return []string{"/nowhere/farkv"} }); !errors.Is(err, ErrStart) {
+	if err := p.Start(t.Context(), 1, func(int, string) []string { return []string{"/nowhere/farkv"} }); !errors.Is(err,
+		ErrStart) {
 		t.Errorf("a program that is not there: %v", err)
 	}
 }

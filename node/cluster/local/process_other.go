@@ -9,7 +9,8 @@ import (
 )
 
 // errUnknown: without knowing when a process started, another one might be killed in its place.
-var errUnknown = fmt.Errorf("node processes are started on Linux only, and this is %s: %w", runtime.GOOS, errors.ErrUnsupported)
+var errUnknown = fmt.Errorf("node processes are started on Linux only, and this is %s: %w", runtime.GOOS,
+	errors.ErrUnsupported)
 
 func startOf(int) (uint64, error) { return 0, errUnknown }
 

@@ -27,7 +27,8 @@ type Call struct {
 // copied; the spans are gathered from the memory of the node that the worker runs beside. The call
 // is given up after the given time. An error means that nothing was sent; it wraps ErrWindow when
 // too many calls are not released.
-func (p *Peer) Start(to rdma.BoxAddr, proc uint16, within time.Duration, body []byte, spans ...rdma.Span) (*Call, error) {
+func (p *Peer) Start(to rdma.BoxAddr, proc uint16, within time.Duration, body []byte, spans ...rdma.Span) (*Call,
+	error) {
 	if p.held >= p.window {
 		return nil, fmt.Errorf("ask %s: %w", to, ErrWindow)
 	}
@@ -50,7 +51,8 @@ func (p *Peer) Start(to rdma.BoxAddr, proc uint16, within time.Duration, body []
 
 // Call sends a request and waits for its answer: see Start. Requests that come meanwhile wait for
 // Next. The caller releases the call; on an error there is nothing to release.
-func (p *Peer) Call(to rdma.BoxAddr, proc uint16, within time.Duration, body []byte, spans ...rdma.Span) (*Call, error) {
+func (p *Peer) Call(to rdma.BoxAddr, proc uint16, within time.Duration, body []byte, spans ...rdma.Span) (*Call,
+	error) {
 	c, err := p.Start(to, proc, within, body, spans...)
 	if err != nil {
 		return nil, err

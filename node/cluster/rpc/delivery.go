@@ -27,7 +27,8 @@ type delivery struct {
 }
 
 // send posts the message of a header, a body and spans.
-func (d *delivery) send(ep rdma.Endpoint, step rdma.Step, to rdma.BoxAddr, h header, body []byte, spans []rdma.Span) error {
+func (d *delivery) send(ep rdma.Endpoint, step rdma.Step, to rdma.BoxAddr, h header, body []byte,
+	spans []rdma.Span) error {
 	b := ep.Batch()
 	head := b.Alloc(headerBytes + len(body))
 	h.put(head)

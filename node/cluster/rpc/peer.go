@@ -84,7 +84,8 @@ func Open(ep rdma.Endpoint, o Options) (*Peer, error) {
 		o.Window = most
 	}
 	if o.Window < 1 || o.Window > most {
-		return nil, fmt.Errorf("open a peer with a window of %d requests and %d buffers: want 1 to %d: %w", o.Window, o.Box.Slots,
+		return nil, fmt.Errorf("open a peer with a window of %d requests and %d buffers: want 1 to %d: %w", o.Window,
+			o.Box.Slots,
 			most, rdma.ErrAccess)
 	}
 	box, err := rdma.Listen(ep, o.Box)

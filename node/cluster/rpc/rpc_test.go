@@ -326,7 +326,8 @@ func TestDeadlines(t *testing.T) {
 			for until := ep.Now() + patience; errors.Is(err, rpc.ErrUncertain) && ep.Now() < until; {
 				_, err = p.Call(serverBox, 1, brief, nil) // word of the refusal was late
 			}
-			if errors.Is(err, rpc.ErrUncertain) || !errors.Is(err, rdma.ErrTimeout) || !errors.Is(err, rdma.ErrBoxFull) {
+			if errors.Is(err, rpc.ErrUncertain) || !errors.Is(err, rdma.ErrTimeout) ||
+				!errors.Is(err, rdma.ErrBoxFull) {
 				t.Errorf("a request to a full mailbox: %v", err)
 			}
 			stage.Store(1)
@@ -373,7 +374,8 @@ func TestNoMailbox(t *testing.T) {
 			if err != nil || string(q.Body) != "to myself" || q.Proc != 1 || q.From() != p.Box().Addr(1) {
 				t.Errorf("asked by myself: %+v, %v", q, err)
 			}
-			if err := p.Close(); err != nil || !errors.Is(c.Err, rpc.ErrUncertain) || !errors.Is(c.Err, rdma.ErrClosed) {
+			if err := p.Close(); err != nil || !errors.Is(c.Err, rpc.ErrUncertain) ||
+				!errors.Is(c.Err, rdma.ErrClosed) {
 				t.Errorf("close: %v; the call in flight ended in %v", err, c.Err)
 			}
 		})

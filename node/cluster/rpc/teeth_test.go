@@ -69,7 +69,10 @@ func TestOnceHasTeeth(t *testing.T) {
 			sent++
 			return err
 		}}},
-		{"a call has a deadline", lame{await: func(m rdma.Mailbox, _ time.Duration) error { return m.Await(rdma.Forever) }}},
+		{"a call has a deadline", lame{await: func(m rdma.Mailbox,
+			_ time.Duration) error {
+			return m.Await(rdma.Forever)
+		}}},
 	} {
 		seen := ""
 		for seed := uint64(0); seed < 60 && seen == ""; seed++ {

@@ -216,7 +216,8 @@ func TestSpread(t *testing.T) {
 		// Of 4,000 chains with 5 on average. One in 26,000 lookups finds another key's item, half as many
 		// on the way.
 		if longest > 20 || others > 8 {
-			t.Errorf("hashes that have %s in common: %d items in a chain, %d lookups found others", name, longest, others)
+			t.Errorf("hashes that have %s in common: %d items in a chain, %d lookups found others", name, longest,
+				others)
 		}
 	}
 }

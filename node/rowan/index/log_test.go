@@ -40,7 +40,8 @@ func (l *log) append(key, version int, deleted bool) uint64 {
 }
 
 func (l *log) at(addr uint64) *entry {
-	if i := (addr - logBase) / logStride; addr >= logBase && (addr-logBase)%logStride == 0 && i < uint64(l.used.Load()) {
+	if i := (addr - logBase) / logStride; addr >= logBase && (addr-logBase)%logStride == 0 &&
+		i < uint64(l.used.Load()) {
 		return &l.entries[i]
 	}
 	panic(fmt.Sprintf("the index names %#x, where there is no entry", addr))

@@ -43,7 +43,8 @@ func (c *Config) ColdStart(present []Present) (*Config, error) {
 	counts := make([]bool, len(c.Members))
 	for _, p := range present {
 		if p.Term > c.Term {
-			return nil, fmt.Errorf("start server %d, a member in term %d, by term %d: %w", p.Node, p.Term, c.Term, ErrOlder)
+			return nil, fmt.Errorf("start server %d, a member in term %d, by term %d: %w", p.Node, p.Term, c.Term,
+				ErrOlder)
 		}
 		if i, ok := c.index(p.Node); ok && p.Term >= c.Members[i].Since {
 			counts[i] = true

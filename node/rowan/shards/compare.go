@@ -31,7 +31,8 @@ func (c *Config) Compared(digests map[Replica]Digest) (next *Config, differ []Re
 	for i := range c.Shards {
 		for _, n := range c.Shards[i].Complete() {
 			if _, ok := digests[Replica{i, n}]; !ok || !c.Compare || !c.Committed {
-				return nil, nil, fmt.Errorf("compare replicas in term %d, with %d digests: %w", c.Term, len(digests), ErrRefused)
+				return nil, nil, fmt.Errorf("compare replicas in term %d, with %d digests: %w", c.Term, len(digests),
+					ErrRefused)
 			}
 		}
 	}

@@ -230,7 +230,8 @@ func (c *Config) checkShard(s *Shard) error {
 		return fmt.Errorf("%d replicas: want %d to %d", len(all), least, most)
 	}
 	if n := 1 + max(len(s.Backups), len(s.Copying)); n > c.Replication {
-		return fmt.Errorf("%d backups and %d that copy: want %d replicas", len(s.Backups), len(s.Copying), c.Replication)
+		return fmt.Errorf("%d backups and %d that copy: want %d replicas", len(s.Backups), len(s.Copying),
+			c.Replication)
 	}
 	return nil
 }

@@ -25,17 +25,24 @@ func TestDamaged(t *testing.T) {
 		primary int
 		copying string
 	}{
-		{"the primary", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1, 2}}, replicas(0), "[0]", 1, "[0]"},
+		{"the primary", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1, 2}}, replicas(0), "[0]", 1,
+			"[0]"},
 		{"a backup", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1, 2}}, replicas(2), "[2]", 0, "[2]"},
-		{"two", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1, 2}}, replicas(0, 1), "[0 1]", 2, "[0 1]"},
-		{"all", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1, 2}}, replicas(0, 1, 2), "[0 1]", 2, "[0 1]"},
-		{"one that copies", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1}, Copying: []int{2}}, replicas(2), "[]", 0,
+		{"two", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1, 2}}, replicas(0, 1), "[0 1]", 2,
+			"[0 1]"},
+		{"all", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1, 2}}, replicas(0, 1, 2), "[0 1]", 2,
+			"[0 1]"},
+		{"one that copies", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1}, Copying: []int{2}},
+			replicas(2), "[]", 0,
 			"[2]"},
-		{"the only complete one", shards.Shard{Primary: 0, Source: shards.None, Copying: []int{1, 2}}, replicas(0), "[]", 0, "[1 2]"},
+		{"the only complete one", shards.Shard{Primary: 0, Source: shards.None, Copying: []int{1, 2}}, replicas(0),
+			"[]", 0, "[1 2]"},
 		{"a target", shards.Shard{Primary: 3, Source: 0, Backups: []int{1, 2}}, replicas(3), "[3]", 0, "[]"},
 		{"its source", shards.Shard{Primary: 3, Source: 0, Backups: []int{1, 2}}, replicas(0), "[0]", 1, "[3]"},
-		{"a target with no backup", shards.Shard{Primary: 3, Source: 0, Copying: []int{1, 2}}, replicas(3), "[3]", 0, "[1 2]"},
-		{"its source with no backup", shards.Shard{Primary: 3, Source: 0, Copying: []int{1, 2}}, replicas(0), "[]", 3, "[1 2]"},
+		{"a target with no backup", shards.Shard{Primary: 3, Source: 0, Copying: []int{1, 2}}, replicas(3), "[3]", 0,
+			"[1 2]"},
+		{"its source with no backup", shards.Shard{Primary: 3, Source: 0, Copying: []int{1, 2}}, replicas(0), "[]", 3,
+			"[1 2]"},
 		{"none", shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1, 2}}, replicas(3), "[]", 0, "[]"},
 	} {
 		c, err := shards.New([]int{0, 1, 2, 3}, 1, 3)
@@ -53,7 +60,8 @@ func TestDamaged(t *testing.T) {
 		}
 		s := &next.Shards[0]
 		slices.Sort(s.Copying)
-		if fmt.Sprint(nodes) != v.left || s.Primary != v.primary || fmt.Sprint(s.Copying) != v.copying || next.Check() != nil ||
+		if fmt.Sprint(nodes) != v.left || s.Primary != v.primary || fmt.Sprint(s.Copying) != v.copying ||
+			next.Check() != nil ||
 			next.Committed || next.Term != c.Term+1 {
 			t.Errorf("%s: %v are left out, %+v, %v", v.what, nodes, s, next.Check())
 		}

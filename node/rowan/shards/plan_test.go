@@ -279,7 +279,8 @@ func TestPlanEnds(t *testing.T) {
 				moved++
 				if times[m.Shard]++; times[m.Shard] > 3 {
 					at, worst := loadOf(c, loads)
-					return fmt.Errorf("%+v is shard %d's move %d, of %v (%.0f %%)", m, m.Shard, times[m.Shard], at, worst)
+					return fmt.Errorf("%+v is shard %d's move %d, of %v (%.0f %%)", m, m.Shard, times[m.Shard], at,
+						worst)
 				}
 			}
 			_, before := loadOf(c, loads)

@@ -157,7 +157,8 @@ func (c *Config) replicate() {
 func (c *Config) Complete(shard, node int) (*Config, error) {
 	s, err := c.shard(shard)
 	if err != nil || !slices.Contains(s.Copying, node) {
-		return nil, fmt.Errorf("make server %d a backup of shard %d, which it does not copy: %w", node, shard, ErrRefused)
+		return nil, fmt.Errorf("make server %d a backup of shard %d, which it does not copy: %w", node, shard,
+			ErrRefused)
 	}
 	next, err := c.next()
 	if err != nil {

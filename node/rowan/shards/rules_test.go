@@ -407,7 +407,8 @@ func TestMigration(t *testing.T) {
 			shards.Shard{Primary: 0, Source: shards.None, Backups: []int{1, 2}}},
 		{"both die", must(t)(moving.Fail(0, 4)),
 			shards.Shard{Primary: 1, Source: shards.None, Backups: []int{2}, Copying: []int{3}}},
-		{"only the target is left", must(t)(moving.Fail(0, 1, 2)), shards.Shard{Primary: shards.None, Source: shards.None}},
+		{"only the target is left", must(t)(moving.Fail(0, 1, 2)),
+			shards.Shard{Primary: shards.None, Source: shards.None}},
 		{"to a backup", must(t)(c.Move(shards.Move{Shard: 0, From: 0, To: 2})),
 			shards.Shard{Primary: 2, Source: shards.None, Backups: []int{1, 0}}},
 		{"of a backup", must(t)(c.Move(shards.Move{Shard: 0, From: 1, To: 3})),
@@ -502,7 +503,8 @@ func TestColdStart(t *testing.T) {
 		{"one of two has old data", all(last, last, 0, 2), 0, shards.ErrMissing},
 		{"none is there", nil, 0, shards.ErrMissing},
 		{"the configuration is old", all(last, last+1, last, last), 0, shards.ErrOlder},
-		{"so it is when a stranger says so", append(all(last, last, last, last), shards.Present{Node: 9, Term: last + 1}), 0,
+		{"so it is when a stranger says so", append(all(last, last, last, last),
+			shards.Present{Node: 9, Term: last + 1}), 0,
 			shards.ErrOlder},
 		{"a stranger does not count", append(all(last, 0, last, last), shards.Present{Node: 9, Term: 1}), 3, nil},
 	} {
@@ -511,7 +513,8 @@ func TestColdStart(t *testing.T) {
 			t.Errorf("%s: %v, want %v", v.what, err, v.err)
 			continue
 		}
-		if err == nil && (next.Check() != nil || next.Term <= last || len(next.Members) != v.members || next.Lost() != nil || !next.Compare) {
+		if err == nil && (next.Check() != nil || next.Term <= last || len(next.Members) != v.members ||
+			next.Lost() != nil || !next.Compare) {
 			t.Errorf("%s: %+v", v.what, next)
 		}
 	}

@@ -80,7 +80,8 @@ var mutants = []teeth.Mutant{
 		At: "$lost > 0", Do: "false", Test: "TestColdStart"},
 	{Rule: "a cold start is a new term", In: "Config.ColdStart",
 		At: "$c.Fail($missing...)", Do: "c.Commit(), error(nil)", Test: "TestColdStart"},
-	{Rule: "replicas are compared behind it", In: "Config.ColdStart", At: "$next.Compare = true", Test: "TestColdStart"},
+	{Rule: "replicas are compared behind it", In: "Config.ColdStart", At: "$next.Compare = true",
+		Test: "TestColdStart"},
 	{Rule: "though servers die", In: "Config.next",
 		At: "return $next, nil", Do: "next.Compare = false; return next, nil"},
 	{Rule: "all of them", In: "Config.Compared", At: "!$ok || $*state", Do: "ok && false || !c.Compare || !c.Committed",
@@ -104,7 +105,8 @@ var mutants = []teeth.Mutant{
 		At: "$best.worst = $b.at[$from]", Do: "best.worst = b.sum", Test: "TestPlanEnds"},
 	{Rule: "by enough", In: "balance.relieve",
 		At: "$won*uint64(len($b.at))*100 < ($b.o.Toward-100)*$b.sum", Do: "won == 0", Test: "TestPlan"},
-	{Rule: "what is not moved does not count", In: "balance.relieve", At: "$b.at = $was", Do: "_ = was", Test: "TestPlan"},
+	{Rule: "what is not moved does not count", In: "balance.relieve", At: "$b.at = $was", Do: "_ = was",
+		Test: "TestPlan"},
 	{Rule: "a shard hotter than the mean stays", In: "balance.best",
 		At: "$b.above($by, 100)", Do: "false", Test: "TestPlan"},
 	{Rule: "targets are below the mean", In: "balance.best",
@@ -133,9 +135,11 @@ var mutants = []teeth.Mutant{
 	{Rule: "ranges meet", In: "lowest", At: "$q++", Test: "FuzzFind"},
 	{Rule: "the last complete replica stays", In: "Config.Damaged", At: "len($*others) == 0", Do: "false",
 		Test: "TestDamaged"},
-	{Rule: "one that copies is not left out", In: "Config.Damaged", At: "$copies || $*none", Do: "!s.Has(r.Node) || len(slices.DeleteFunc(s.Complete(), isIt)) == 0 || copies && false",
+	{Rule: "one that copies is not left out", In: "Config.Damaged", At: "$copies || $*none",
+		Do:   "!s.Has(r.Node) || len(slices.DeleteFunc(s.Complete(), isIt)) == 0 || copies && false",
 		Test: "TestDamaged"},
-	{Rule: "one that is complete serves instead", In: "Config.Damaged", At: "$next.promote()", Do: "", Test: "TestDamaged"},
+	{Rule: "one that is complete serves instead", In: "Config.Damaged", At: "$next.promote()", Do: "",
+		Test: "TestDamaged"},
 	{Rule: "and others copy", In: "Config.Damaged", At: "$next.replicate()", Do: "", Test: "TestDamaged"},
 	{Rule: "formats differ", In: "decode", At: "$f != format", Do: "f == 0", Test: "TestBadBytes"},
 	{Rule: "nothing is behind the last shard", In: "decode", At: "len($p) > 0", Do: "false", Test: "TestBadBytes"},
@@ -143,5 +147,6 @@ var mutants = []teeth.Mutant{
 }
 
 func TestMutants(t *testing.T) {
-	teeth.Suite{Test: "TestRules", Env: []string{"FARKV_SEEDS=200"}, Vain: regexp.MustCompile(`panic: `)}.Run(t, mutants)
+	teeth.Suite{Test: "TestRules", Env: []string{"FARKV_SEEDS=200"}, Vain: regexp.MustCompile(`panic: `)}.Run(t,
+		mutants)
 }

@@ -85,7 +85,8 @@ func NewMender(f rdma.Configs, o Options) cluster.NewMender {
 		}
 		return &Manager{
 			ep: ep, f: f, swap: swap, peer: peer, o: o,
-			silent: map[int]silence{}, ended: map[int]string{}, plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() + o.Period,
+			silent: map[int]silence{}, ended: map[int]string{}, plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() +
+				o.Period,
 		}, nil
 	}
 }

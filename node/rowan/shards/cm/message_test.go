@@ -25,7 +25,8 @@ func TestGolden(t *testing.T) {
 			"0500" + "0600000000000000" + "0700000000000000"},
 		{cm.EncodeAnswer(9, true, cm.Report{}), "0900000000000000" + "0000000000000100"},
 		{cm.EncodeAnswer(9, false, cm.Report{Full: true}), "0900000000000000" + "0000000000000200"},
-		{cm.EncodeAnswer(9, false, cm.Report{Digests: []cm.Digest{{Shard: 5, Digest: shards.Digest{Sum: 6, Weight: 7}}}}),
+		{cm.EncodeAnswer(9, false, cm.Report{Digests: []cm.Digest{{Shard: 5,
+			Digest: shards.Digest{Sum: 6, Weight: 7}}}}),
 			"0900000000000000" + "0000000001000400" + "0500" + "0600000000000000" + "0700000000000000"},
 		{cm.EncodeAnswer(9, false, cm.Report{Damaged: []cm.Damage{{Shard: 5, Offset: 6}}}),
 			"0900000000000000" + "0000000000000800" + "0500" + "0600000000000000"},
@@ -48,9 +49,11 @@ func TestLongAnswer(t *testing.T) {
 		t.Errorf("%d bytes, and the mailbox takes %d", len(p), cm.MostAnswer)
 	}
 	_, _, r, err := cm.DecodeAnswer(p)
-	if err != nil || len(r.Copied) != cm.MaxReports || len(r.Migrated) != cm.MaxReports || len(r.Loads) != cm.MaxLoads ||
+	if err != nil || len(r.Copied) != cm.MaxReports || len(r.Migrated) != cm.MaxReports ||
+		len(r.Loads) != cm.MaxLoads ||
 		len(r.Damaged) != cm.MaxDamages {
-		t.Errorf("it has %d copies, %d migrations, %d loads, %d damages: %v", len(r.Copied), len(r.Migrated), len(r.Loads),
+		t.Errorf("it has %d copies, %d migrations, %d loads, %d damages: %v", len(r.Copied), len(r.Migrated),
+			len(r.Loads),
 			len(r.Damaged), err)
 	}
 	if p = cm.EncodeEnded(1, strings.Repeat("why", 5000)); len(p) > cm.MostAnswer || len(cm.DecodeEnded(p)) < 300 {
@@ -68,7 +71,8 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(cm.EncodeAnswer(2, false, some))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		term, restarted, r, err := cm.DecodeAnswer(p)
-		if err != nil || len(r.Copied) > cm.MaxReports || len(r.Migrated) > cm.MaxReports || len(r.Loads) > cm.MaxLoads ||
+		if err != nil || len(r.Copied) > cm.MaxReports || len(r.Migrated) > cm.MaxReports ||
+			len(r.Loads) > cm.MaxLoads ||
 			len(r.Damaged) > cm.MaxDamages || len(p) > cm.MostAnswer {
 			return
 		}

@@ -23,8 +23,10 @@ func run(seed uint64) (*world, error) {
 	if seed%2 == 0 {
 		o.Faults = append(o.Faults,
 			sim.Fault{Kind: sim.StallFault, Client: "candidate 1", At: when(7919), For: 3 * lease},
-			sim.Fault{Kind: sim.PartitionFault, Client: "candidate 2", Node: int(seed % 5), At: when(104729), For: 2 * lease},
-			sim.Fault{Kind: sim.PartitionFault, Client: fmt.Sprint("server ", seed%5), Node: sim.AnyNode, At: when(6007),
+			sim.Fault{Kind: sim.PartitionFault, Client: "candidate 2", Node: int(seed % 5), At: when(104729),
+				For: 2 * lease},
+			sim.Fault{Kind: sim.PartitionFault, Client: fmt.Sprint("server ", seed%5), Node: sim.AnyNode,
+				At:  when(6007),
 				For: lease})
 	}
 	w := newWorld(seed, o, troubled, 5, int(seed%3%2))
@@ -178,7 +180,8 @@ func TestEnded(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	for seed := uint64(1); seed <= 6; seed++ {
-		w := newWorld(seed, sim.Options{Seed: seed}, 6*time.Millisecond, 4, 0, func(o *cm.Options) { o.Hung = time.Hour })
+		w := newWorld(seed, sim.Options{Seed: seed}, 6*time.Millisecond, 4, 0,
+			func(o *cm.Options) { o.Hung = time.Hour })
 		ended, gone := time.Duration(0), time.Duration(0)
 		w.s.Go("watch", func(ep rdma.Endpoint) {
 			ep.Sleep(3 * time.Millisecond)

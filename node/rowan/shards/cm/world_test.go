@@ -112,9 +112,10 @@ func newWorld(
 		spare[i] = nodes - spares + i
 	}
 	options := cm.Options{
-		First: first, Spares: spare, Patience: lease / 4, Hung: 8 * time.Millisecond, Gather: -1, Period: time.Millisecond,
-		Plan: shards.PlanOptions{Pause: 1, Least: 1},
-		Log:  func(c *shards.Config) { w.stored(c) },
+		First: first, Spares: spare, Patience: lease / 4, Hung: 8 * time.Millisecond, Gather: -1,
+		Period: time.Millisecond,
+		Plan:   shards.PlanOptions{Pause: 1, Least: 1},
+		Log:    func(c *shards.Config) { w.stored(c) },
 	}
 	if seed%4 == 2 {
 		options.Gather = 3 * lease
@@ -310,7 +311,8 @@ func (v *server) Adopt(c *shards.Config) error {
 		return errNoted
 	}
 	if was := v.c; was != nil && (c.Term < was.Term || c.Term == was.Term && (was.Committed || !c.Committed)) {
-		v.fail("server %d adopts term %d (committed: %v) behind %d (%v)", v.node, c.Term, c.Committed, was.Term, was.Committed)
+		v.fail("server %d adopts term %d (committed: %v) behind %d (%v)", v.node, c.Term, c.Committed, was.Term,
+			was.Committed)
 	}
 	if v.there > 0 || v.c == nil && v.noted > 0 && c.Term <= v.noted {
 		v.fail("server %d adopts term %d, recovering: %v; it was in term %d", v.node, c.Term, v.there > 0, v.noted)
@@ -326,7 +328,8 @@ func (v *server) Adopt(c *shards.Config) error {
 			v.has[i] = map[int]bool{}
 		} else if !s.Has(v.node) {
 			delete(v.has, i)
-		} else if was != nil && slices.Contains(was.Shards[i].Complete(), v.node) && !slices.Contains(s.Complete(), v.node) {
+		} else if was != nil && slices.Contains(was.Shards[i].Complete(), v.node) &&
+			!slices.Contains(s.Complete(), v.node) {
 			v.has[i] = map[int]bool{} // it differed
 		}
 		from := s.Source // or the primary, of a copy
@@ -473,7 +476,8 @@ func (v *server) read(shard int) {
 	}
 	for id := range v.acked[shard] {
 		if !seen[id] {
-			v.fail("shard %d at server %d in term %d (%+v): write %d was acknowledged, and is lost", shard, v.node, v.c.Term,
+			v.fail("shard %d at server %d in term %d (%+v): write %d was acknowledged, and is lost", shard, v.node,
+				v.c.Term,
 				v.c.Shards[shard], id)
 			return
 		}
@@ -493,7 +497,8 @@ func (w *world) check() {
 				continue
 			}
 			if active >= 0 {
-				w.fail("servers %d and %d serve shard %d in terms %d and %d", active, n, shard, w.servers[active].c.Term, v.c.Term)
+				w.fail("servers %d and %d serve shard %d in terms %d and %d", active, n, shard,
+					w.servers[active].c.Term, v.c.Term)
 			}
 			active = n
 		}
@@ -541,7 +546,8 @@ func (w *world) progressed() {
 			continue
 		}
 		if term, ok := w.servers[s.Primary].cm.Serves(i); !ok || term != c.Term {
-			w.fail("shard %d has a primary in term %d, and server %d serves: %v, in term %d", i, c.Term, s.Primary, ok, term)
+			w.fail("shard %d has a primary in term %d, and server %d serves: %v, in term %d", i, c.Term, s.Primary, ok,
+				term)
 		}
 		if len(s.Copying) > 0 || s.Source != shards.None || 1+len(s.Backups) != min(c.Replication, len(c.Members)) {
 			w.fail("shard %d is %+v in the end", i, *s)
