@@ -33,13 +33,15 @@ func benchAppend(b *testing.B, processes ...rdma.Fabric) {
 	receiver := open(b, processes[0], "receiver")
 	var workers [benchWorkers]benchWorker
 	for i := range workers {
-		workers[i] = benchWorker{open(b, processes[i%len(processes)], "worker"), uint64(i) * benchRoom / benchWorkers, 0}
+		workers[i] = benchWorker{open(b, processes[i%len(processes)], "worker"), uint64(i) * benchRoom / benchWorkers,
+			0}
 	}
 	for _, n := range []int{64, 128, 1024} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			ring, err := rdma.OpenRing(receiver, rdma.RingOptions{Node: 0, Number: 1})
 			if err == nil { // the same memory again and again, as much as there are entries
-				err = ring.Post(slices.Repeat([]rdma.Span{{Addr: rdma.At(0, benchRoom), Len: benchRoom}}, rdma.MaxRingBuffers)...)
+				err = ring.Post(slices.Repeat([]rdma.Span{{Addr: rdma.At(0, benchRoom), Len: benchRoom}},
+					rdma.MaxRingBuffers)...)
 			}
 			if err != nil {
 				b.Fatal(err)

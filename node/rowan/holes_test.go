@@ -105,7 +105,8 @@ func TestBegun(t *testing.T) {
 			for seg, ok := r.Next(); ok; seg, ok = r.Next() {
 				if err := r.Digest(seg, func(e *rowan.Entry) error {
 					if e.Source != 1 {
-						found = append(found, fmt.Sprintf("%d of %d bytes in %d blocks", e.Source, len(e.Data), len(e.Blocks)))
+						found = append(found,
+							fmt.Sprintf("%d of %d bytes in %d blocks", e.Source, len(e.Data), len(e.Blocks)))
 					}
 					return nil
 				}); err != nil {
@@ -261,7 +262,8 @@ func TestRates(t *testing.T) {
 	}
 	const clients, each = 200, 300
 	log := rowan.Options{
-		Base: rdma.Stride, Ring: 2, Segments: 16, SegmentBytes: 1 << 20, Ahead: 16, Sources: clients, Credit: noCredit, Secret: secret,
+		Base: rdma.Stride, Ring: 2, Segments: 16, SegmentBytes: 1 << 20, Ahead: 16, Sources: clients, Credit: noCredit,
+		Secret: secret,
 	}
 	rate := func(prepare func(ep rdma.Endpoint, client int) (func(i int) error, error)) float64 {
 		o := p.Options(1, 1)

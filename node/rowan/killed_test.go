@@ -26,7 +26,8 @@ import (
 
 // killLog is the log of TestKilled, of two processes of senders with some sources each.
 var killLog = rowan.Options{
-	Ring: 2, Segments: 24, SegmentBytes: 16 << 10, Ahead: 8, Reserve: 1, Sources: 2 * killSources, Credit: 8 << 10, Secret: secret,
+	Ring: 2, Segments: 24, SegmentBytes: 16 << 10, Ahead: 8, Reserve: 1, Sources: 2 * killSources, Credit: 8 << 10,
+	Secret: secret,
 }
 
 const (
@@ -165,7 +166,8 @@ func (o *order) check(e *rowan.Entry) error {
 	case string(want) != string(e.Data):
 		return fmt.Errorf("entry %d of source %d is not what was appended", number, s)
 	case e.Stamp < o.stamp[s] || next > 0 && number+1 < next || o.complete && next > 0 && number > next:
-		return fmt.Errorf("entry %d of source %d with stamp %d comes behind %d with stamp %d", number, s, e.Stamp, next-1, o.stamp[s]-1)
+		return fmt.Errorf("entry %d of source %d with stamp %d comes behind %d with stamp %d", number, s, e.Stamp,
+			next-1, o.stamp[s]-1)
 	}
 	o.number[s], o.stamp[s] = number+1, e.Stamp+1
 	return nil
@@ -460,7 +462,8 @@ func TestKilled(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			k := &killing{
-				t: t, rnd: rand.New(rand.NewPCG(uint64(i), 17)), file: filepath.Join(t.TempDir(), "pmem"), kept: map[[2]int]bool{},
+				t: t, rnd: rand.New(rand.NewPCG(uint64(i), 17)), file: filepath.Join(t.TempDir(), "pmem"),
+				kept: map[[2]int]bool{},
 			}
 			k.startNode("127.0.0.1:0")
 			var err error

@@ -66,14 +66,16 @@ func (t *Table) logLayout(push uint64) layout {
 func (g *Log) Reserve(length, keep int) error {
 	n := strides(HeaderBytes + length)
 	if n > g.t.o.SegmentBytes || length > (layout{mtu: logBlock}).part() {
-		return fmt.Errorf("append %d bytes to a log with segments of %d: %w", n, g.t.o.SegmentBytes, rdma.ErrMessageSize)
+		return fmt.Errorf("append %d bytes to a log with segments of %d: %w", n, g.t.o.SegmentBytes,
+			rdma.ErrMessageSize)
 	}
 	if g.begun && g.next+n <= g.t.o.SegmentBytes {
 		return nil
 	}
 	list := g.t.take(g.owner, 1, keep)
 	if len(list) == 0 {
-		return fmt.Errorf("append to log %d of node %d, which keeps %d segments free: %w", g.owner, g.t.o.Node, keep, rdma.ErrFull)
+		return fmt.Errorf("append to log %d of node %d, which keeps %d segments free: %w", g.owner, g.t.o.Node, keep,
+			rdma.ErrFull)
 	}
 	if err := g.t.setStates(g.ep, "mark using", list, using); err != nil {
 		return err

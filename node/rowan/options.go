@@ -88,7 +88,8 @@ func (o Options) check(p rdma.RingPromises) error {
 	switch {
 	case o.Streams != max(1, p.Streams):
 		return fmt.Errorf("a log of %d streams on a fabric of %d: %w", o.Streams, max(1, p.Streams), rdma.ErrAccess)
-	case o.Segments < 1 || o.Segments > MaxSegments || o.Ahead < 1 || o.Own < 0 || o.Sources < 1 || o.Sources > MaxSources:
+	case o.Segments < 1 || o.Segments > MaxSegments || o.Ahead < 1 || o.Own < 0 || o.Sources < 1 ||
+		o.Sources > MaxSources:
 		return fmt.Errorf("a log of %d segments, %d ahead, of %d sources: want 1 to %d, at least 1, 1 to %d: %w",
 			o.Segments, o.Ahead, o.Sources, MaxSegments, MaxSources, rdma.ErrAccess)
 	case o.Base%rdma.Stride != 0 || o.SegmentBytes%rdma.Stride != 0 || o.SegmentBytes < mtu:
@@ -97,7 +98,8 @@ func (o Options) check(p rdma.RingPromises) error {
 	}
 	if o.Remotes > 0 {
 		if o.Remotes > MaxSources || o.Lent < 2 {
-			return fmt.Errorf("%d remote logs with %d segments each: want at most %d, and at least 2: %w", o.Remotes, o.Lent,
+			return fmt.Errorf("%d remote logs with %d segments each: want at most %d, and at least 2: %w", o.Remotes,
+				o.Lent,
 				MaxSources, rdma.ErrAccess)
 		}
 		return nil
@@ -192,5 +194,6 @@ func (o Options) segmentAt(segment int) rdma.Addr {
 // zero before the first use.
 func (o Options) Size() uint64 {
 	o = o.withDefaults()
-	return 2*o.credits() + o.remotes() + lineBytes - rdma.Stride + uint64(o.Segments)*(o.record()+uint64(o.SegmentBytes))
+	return 2*o.credits() + o.remotes() + lineBytes - rdma.Stride +
+		uint64(o.Segments)*(o.record()+uint64(o.SegmentBytes))
 }

@@ -106,7 +106,8 @@ func TestPowerCuts(t *testing.T) {
 			}
 			run(outage{step, sim.AllSurvive})
 			run(outage{step, sim.AnySurvive(step)})
-			run(outage{step, sim.OneSurvives(0)}) // a segment's state, if that is among them: the table is first in memory
+			// a segment's state, if that is among them: the table is first in memory
+			run(outage{step, sim.OneSurvives(0)})
 			run(outage{step, allBut(int(step) % volatile)})
 			for k := range volatile {
 				if os.Getenv("FARKV_LONG") == "1" {

@@ -78,7 +78,6 @@ type pushed struct {
 	// It was seen to be full, first at the time since. Only on a fabric that does not count.
 	full  bool
 	since time.Duration
-	since time.Duration // when it was seen to be
 }
 
 // Open opens a table and its receiver, for a log without other users: see OpenTable and

@@ -102,7 +102,8 @@ func (r *Remote) Begin(term uint64) {
 func (r *Remote) Place(length int, urgent bool) (Place, error) {
 	n := strides(HeaderBytes + length)
 	if n > r.t.o.SegmentBytes || length > (layout{mtu: logBlock}).part() {
-		return Place{}, fmt.Errorf("write %d bytes to a log with segments of %d: %w", n, r.t.o.SegmentBytes, rdma.ErrMessageSize)
+		return Place{}, fmt.Errorf("write %d bytes to a log with segments of %d: %w", n, r.t.o.SegmentBytes,
+			rdma.ErrMessageSize)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,7 +121,8 @@ func (r *Remote) Place(length int, urgent bool) (Place, error) {
 		if r.full {
 			err = rdma.ErrFull
 		}
-		return Place{}, fmt.Errorf("write to log %d of node %d, with %d segments left: %w", r.log, r.t.o.Node, ahead+1, err)
+		return Place{}, fmt.Errorf("write to log %d of node %d, with %d segments left: %w", r.log, r.t.o.Node, ahead+1,
+			err)
 	}
 	r.now, r.next = now, next+n
 	r.segments[now].flying++
@@ -153,7 +155,8 @@ func (r *Remote) Landed(p Place) {
 func (r *Remote) landed(p Place) {
 	i := slices.IndexFunc(r.segments, func(s filled) bool { return s.Segment == p.Segment })
 	if i < 0 {
-		panic(fmt.Sprintf("rowan: an entry has landed at %s, in segment %+v, which the writer of log %d is done with", p.At,
+		panic(fmt.Sprintf("rowan: an entry has landed at %s, in segment %+v, which the writer of log %d is done with",
+			p.At,
 			p.Segment, r.log))
 	}
 	r.segments[i].flying--
@@ -400,7 +403,8 @@ func (l *Lender) Begin(log int, term uint64) (left []Left, err error) {
 	}
 	b := l.ep.Batch()
 	defer b.Release()
-	b.WriteWord(l.o.doneAt(log), 0) // an earlier writer's, of the same term; this one asks again when the lender has begun
+	// an earlier writer's, of the same term; this one asks again when the lender has begun
+	b.WriteWord(l.o.doneAt(log), 0)
 	for n := range l.o.Lent {
 		word := uint64(0)
 		if n < len(g.segments) {

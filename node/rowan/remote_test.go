@@ -129,7 +129,8 @@ func TestRemote(t *testing.T) {
 	for range 5 {
 		places = append(places, r.place(false, nil))
 	}
-	if places[0].Segment != places[1].Segment || places[1].Segment == places[2].Segment || places[2].Segment != places[3].Segment {
+	if places[0].Segment != places[1].Segment || places[1].Segment == places[2].Segment ||
+		places[2].Segment != places[3].Segment {
 		t.Errorf("places %+v, want two to a segment", places)
 	}
 	for _, i := range []int{0, 2, 3} {
@@ -275,7 +276,8 @@ func TestRoom(t *testing.T) {
 // settle settles the logs up to a stamp, and returns how many entries it finds.
 func (r *remote) settle(upTo uint64) (n int) {
 	r.t.Helper()
-	err := r.lender.Settle(func(uint16) uint64 { return upTo }, func(rowan.Segment, *rowan.Entry) error { n++; return nil })
+	err := r.lender.Settle(func(uint16) uint64 { return upTo },
+		func(rowan.Segment, *rowan.Entry) error { n++; return nil })
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -161,7 +161,8 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error)
 		s := segment{floors: make([]uint64, o.keys())}
 		var ok bool
 		if s.state, s.owner, s.push, ok = parseState(word); !ok {
-			return nil, fmt.Errorf("segment %d of the table at %s has state %#x: %w", i, o.recordAt(0), word, ErrDamaged)
+			return nil, fmt.Errorf("segment %d of the table at %s has state %#x: %w", i, o.recordAt(0), word,
+				ErrDamaged)
 		}
 		if !parseFloors(record[8:], s.floors) {
 			// The receiver writes floors only when it needs nothing in the segment any more, before

@@ -11,66 +11,85 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// ProcReplicate is what a worker with RPC asks the worker of the same number at a backup: to append
-// an entry to its log. The request is, little-endian:
+// ProcReplicate asks the worker of the same number at a backup to append an entry to its log.
+// Workers of kind RPC send it. The request is, little-endian:
 //
-//	number u64 of those of the worker to that backup, from 1; 0: nothing is to be appended
-//	lowest u64: all below it are acknowledged
-//	term u32 of the write, or of the question | node u16 of the worker | kind u8 | 0
-//	record
+//	number u64 of the append, of this worker to this backup, from 1; 0: nothing is to be appended
+//		lowest u64: all below it are acknowledged
+//		term u32 of the write, or of the question | node u16 of the worker | kind u8 | 0
+//		record
 //
-// The answer says, in a word, how many bytes the worker has leave to append, in all. Its status is
-// StatusFull when there are no more segments.
+// The answer is one word: how many bytes the worker has leave to append, in all, since the term
+// began. The status is StatusFull when the backup has no more segments.
 const ProcReplicate uint16 = 100
 
-// replicateBytes are those ahead of the record.
+// replicateBytes is the length of a request ahead of the record.
 const replicateBytes = 24
 
-// calls is the replication of RPC-KV. Each worker has a log of its own for what others send it, in
-// segments that its server lends it. It has leave given out for no more than there is room.
+// calls is the replication of RPC-KV. Each worker has one log for what other servers send it, in
+// segments that its server lends it. It gives leave for no more bytes than the log has room for.
 //
-// A call of unknown outcome is made again, with its number, by which the backup knows what it has
-// appended. Else a request that is late would bring an entry back whose segment was freed.
+// A call of unknown outcome is repeated under its number, and the backup remembers which numbers it
+// has appended. Otherwise a late request could bring back an entry after its segment was freed.
 //
-// Numbers and leave are of a term: in each one both ends begin anew. What comes of an earlier term
-// is dropped: of servers that are gone from when another one is adopted, which they may have sent
-// before they were fenced off. A server that is started anew takes what others repeat of the terms
-// that the earlier one knew, which it may have appended: then an entry is there twice, the first
-// one ahead.
+// Numbers and leave belong to a term: in each term both ends start again. Requests of an earlier
+// term are dropped: a server that is gone may have sent them before it was fenced off. One case is
+// different. A server that was restarted accepts what others repeat of the term that its
+// predecessor knew. The predecessor may have appended such an entry already; then the log holds it
+// twice, with equal contents.
 type calls struct {
-	w       *worker
-	backups []backup // by node
-	body    []byte
-
-	log     *rowan.Remote
-	asked   asking
-	term    *term    // in which it is lent, and sources have leave; nil: there is none
-	earlier bool     // sources may have leave of an earlier server
-	turning *term    // that begins once nothing of the one before is under way; nil: none does
-	sources []source // by node
-	taken   []taking
+	w *worker
+	// By node: what this worker sends to others.
+	backups []backup
+	// The request that is built. Start copies it.
+	body []byte
+	// The worker's own log for entries of others, and its question for segments.
+	log   *rowan.Remote
+	asked asking
+	// The term in which the log is lent and sources have leave; nil: there is none yet.
+	term *term
+	// Sources may have leave from a server that ran here before, which this one does not know of.
+	earlier bool
+	// The term that begins once nothing of the one before is in flight to the log; nil: none does.
+	turning *term
+	// By node: what others send to this worker.
+	sources []source
+	// Appends to the log that are in flight.
+	taken []taking
 }
 
-// backup is what a worker knows of its appends to one.
+// backup is the state of a worker's appends to one backup, in the current term.
 type backup struct {
-	next    uint64 // number of the append
-	lowest  uint64 // that is not acknowledged
-	acked   [callWindow / 64]uint64
-	granted uint64    // bytes
-	spent   uint64    // of them
-	full    bool      // the last answer was that there are no more segments
-	ask     *rpc.Call // for leave; nil: none is in flight
-	again   time.Duration
+	// Number of the next append.
+	next uint64
+	// The lowest number that is not acknowledged.
+	lowest uint64
+	// Acknowledged numbers above lowest: a bit each, modulo callWindow.
+	acked [callWindow / 64]uint64
+	// Bytes of leave, in all, and how many of them are used. spent <= granted.
+	granted uint64
+	spent   uint64
+	// The last answer was that the backup has no more segments.
+	full bool
+	// The question for leave that is in flight; nil: none is.
+	ask *rpc.Call
+	// When the backup may be asked again.
+	again time.Duration
 }
 
-// source is what a worker knows of another server's appends.
+// source is what a worker knows of the appends of the same worker at another server, in the current
+// term.
 type source struct {
+	// Bytes of leave, in all, and how many of them are used.
 	granted, spent uint64
-	lowest         uint64 // that is not acknowledged, as far as it says
-	seen           [callWindow / 64]uint64
+	// The lowest number that is not acknowledged, as far as the source says.
+	lowest uint64
+	// Numbers from lowest on that were appended: a bit each, modulo callWindow.
+	seen [callWindow / 64]uint64
 }
 
-// taking is an append in flight to the worker's log.
+// taking is an append to the worker's log that is in flight, and the request that is answered once
+// it is durable.
 type taking struct {
 	r      *rpc.Request
 	node   int
@@ -80,14 +99,16 @@ type taking struct {
 }
 
 const (
-	// callWindow bounds how many appends may be in flight behind the oldest: many times as many as a
-	// worker has calls.
+	// callWindow bounds the numbers in flight above the lowest one that is not acknowledged. It is
+	// far more than a worker has calls in flight.
 	callWindow = 1 << 12
-	// callPatience is for how long an answer is waited for: it is lost only with the connection, or
-	// when a mailbox is full for long.
+	// callPatience bounds the wait for an answer. An answer is lost only if the connection breaks
+	// or a mailbox stays full.
 	callPatience = 20 * time.Millisecond
 )
 
+// newCalls returns the replication of a worker. Where an earlier server ran, its log goes on in the
+// earlier server's last term: other servers may wait for what they send in it.
 func newCalls(w *worker) *calls {
 	c := &calls{
 		w: w, backups: make([]backup, w.s.o.Nodes), sources: make([]source, w.s.o.Nodes),
@@ -101,7 +122,7 @@ func newCalls(w *worker) *calls {
 	return c
 }
 
-// anew begins with numbers and leave of a term.
+// anew resets numbers and leave of this worker's appends. The questions in flight are given up.
 func (c *calls) anew() {
 	for i := range c.backups {
 		if ask := c.backups[i].ask; ask != nil {
@@ -111,13 +132,15 @@ func (c *calls) anew() {
 	}
 }
 
+// turn begins a committed term. The worker's own log follows as soon as it can: see turnLog.
 func (c *calls) turn(t *term) {
 	c.anew()
 	c.turning = t
 }
 
-// turnLog goes on with the worker's own log in the next term, as soon as nothing of earlier ones is
-// in flight to it.
+// turnLog moves the worker's own log to the next term, once no append of earlier terms is in flight
+// to it. From then on requests of earlier terms are dropped, so nothing of them comes into the log
+// any more. control.promote relies on that (turnedTo).
 func (c *calls) turnLog() {
 	if c.turning == nil || len(c.taken) > 0 {
 		return
@@ -130,6 +153,7 @@ func (c *calls) turnLog() {
 	c.w.s.turns(c.w.number, c.term.Term)
 }
 
+// giveUp drops the call. A late answer to it is discarded by its peer.
 func (c *calls) giveUp(_ *op, a *appending) {
 	if a.call != nil {
 		a.call.Release()
@@ -137,9 +161,11 @@ func (c *calls) giveUp(_ *op, a *appending) {
 	}
 }
 
-// leave is how many bytes a record of n bytes takes.
+// leave returns how many bytes of leave a record of n bytes takes.
 func leave(n int) uint64 { return uint64(entrySize(n)) }
 
+// reserve takes leave at a backup. Writes other than DELs leave half of the credit to DELs. If
+// there is not enough leave the backup is asked for more.
 func (c *calls) reserve(a *appending, n int, del bool) error {
 	b := &c.backups[a.node]
 	need := leave(n)
@@ -159,9 +185,10 @@ func (c *calls) reserve(a *appending, n int, del bool) error {
 	return errAway
 }
 
+// unreserve returns leave that reserve took.
 func (c *calls) unreserve(a *appending, n int) { c.backups[a.node].spent -= leave(n) }
 
-// askLeave asks a backup for leave, unless it is asked already.
+// askLeave asks a backup for leave, if no question is in flight and it is time.
 func (c *calls) askLeave(node int) (err error) {
 	b := &c.backups[node]
 	if b.ask != nil || c.w.ep.Now() < b.again {
@@ -171,7 +198,7 @@ func (c *calls) askLeave(node int) (err error) {
 	return err
 }
 
-// start starts a call; nil: there are too many.
+// start starts a call. It returns nil if the peer has too many in flight; the caller tries again.
 func (c *calls) start(node int, number, term uint64, kind uint8, record []byte) (*rpc.Call, error) {
 	le := binary.LittleEndian
 	c.body = le.AppendUint64(c.body[:0], number)
@@ -185,6 +212,7 @@ func (c *calls) start(node int, number, term uint64, kind uint8, record []byte) 
 	return call, err
 }
 
+// add gives the append its number, which it keeps whenever the call is repeated.
 func (c *calls) add(_ *rdma.Batch, o *op, a *appending, _ time.Duration) (err error) {
 	b := &c.backups[a.node]
 	a.number = b.next
@@ -192,12 +220,15 @@ func (c *calls) add(_ *rdma.Batch, o *op, a *appending, _ time.Duration) (err er
 	return c.call(o, a)
 }
 
+// call sends the record of an append.
 func (c *calls) call(o *op, a *appending) (err error) {
 	kind, record := c.w.encode(o)
 	a.call, err = c.start(a.node, a.number, o.term, kind, record)
 	return err
 }
 
+// goOn repeats a call that has failed, and takes the answer of one that is over. The numbers below
+// the first one without an answer are forgotten: the backup is told by the next request.
 func (c *calls) goOn(o *op, a *appending, now time.Duration) (acked bool, err error) {
 	switch {
 	case a.call == nil:
@@ -224,7 +255,8 @@ func (c *calls) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 	return true, nil
 }
 
-// heed takes an answer, and reports whether there is one.
+// heed takes an answer, which is the latest state of the leave. It reports whether the call
+// succeeded. The leave never falls within a term, so answers may come in any order.
 func (c *calls) heed(node int, call *rpc.Call) bool {
 	defer call.Release()
 	if call.Err != nil || len(call.Body) != 8 {
@@ -235,7 +267,9 @@ func (c *calls) heed(node int, call *rpc.Call) bool {
 	return true
 }
 
-// take takes another worker's request.
+// take handles a request of another server's worker. It appends the record, unless that is done
+// already, and answers now or when the append is durable (step). A request that cannot be served
+// now is dropped; its sender repeats it.
 func (c *calls) take(r *rpc.Request) error {
 	p, le := r.Body, binary.LittleEndian
 	if len(p) < replicateBytes || int(le.Uint16(p[20:])) >= len(c.sources) {
@@ -251,6 +285,7 @@ func (c *calls) take(r *rpc.Request) error {
 		return nil
 	}
 	s := &c.sources[t.node]
+	// The source has taken all answers below lowest, and repeats none of these requests.
 	for lowest := le.Uint64(p[8:]); s.lowest < lowest; s.lowest++ {
 		s.seen[s.lowest%callWindow/64] &^= 1 << (s.lowest % 64)
 	}
@@ -259,20 +294,22 @@ func (c *calls) take(r *rpc.Request) error {
 	case t.number == 0:
 		return c.acknowledge(t)
 	case t.number < s.lowest || slices.ContainsFunc(c.taken, same):
-		r.Drop() // it is acknowledged, or will be
+		r.Drop() // it was acknowledged, or will be
 		return nil
 	case s.seen[t.number%callWindow/64]>>(t.number%64)&1 != 0:
 		return c.acknowledge(t)
 	}
 	kind, record := p[22], p[replicateBytes:]
 	place, err := c.log.Place(len(record), true)
+	// The leave was given by an earlier server, in segments that may be elsewhere: the source
+	// repeats the call until this one has a segment for it.
 	if err != nil && c.earlier {
 		c.log.Want()
 		r.Drop()
 		return nil
 	}
 	if err != nil {
-		return err // there was leave for it
+		return err // there was leave for it, so this cannot be
 	}
 	s.seen[t.number%callWindow/64] |= 1 << (t.number % 64)
 	s.spent += leave(len(record))
@@ -287,8 +324,8 @@ func (c *calls) take(r *rpc.Request) error {
 	return c.w.ep.Post(b.As("append"))
 }
 
-// acknowledge answers a request whose entry is in the log, if it has one, and says how much leave
-// its worker has.
+// acknowledge answers a request. If it has an entry, the entry is durable. The answer says how much
+// leave the source has now.
 func (c *calls) acknowledge(t taking) error {
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], c.grant(t.node))
@@ -299,9 +336,9 @@ func (c *calls) acknowledge(t taking) error {
 	return t.r.Answer(status, p[:])
 }
 
-// grant gives a source as much leave as there is room for: up to half of the credit, which is for
-// DELs, and what is above that as long as others can have their half, and there is room that is for
-// DELs alone.
+// grant raises a source's leave as far as the log has room. It gives up to half of the credit,
+// which DELs use, whenever there is room. It gives more than that only from the room which is left
+// when every other source can have its half, and without the room that is kept for DELs.
 func (c *calls) grant(node int) uint64 {
 	o := &c.w.s.o
 	credit := int64(o.credit())
@@ -327,7 +364,8 @@ func (c *calls) grant(node int) uint64 {
 	return s.granted
 }
 
-// step answers what is in the log, and asks for leave, and for segments.
+// step answers the requests of which the append has completed, takes answers to questions for leave, and
+// asks for segments.
 func (c *calls) step(now time.Duration) (err error) {
 	for i := 0; i < len(c.taken) && err == nil; {
 		t := &c.taken[i]

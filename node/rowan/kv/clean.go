@@ -10,43 +10,54 @@ import (
 	"github.com/farkv/farkv/node/rowan/index"
 )
 
-// cleaner is a task that collects garbage (section 4.4). It copies what is live in a committed
-// segment to a log of its own, has the indexes name the copies, waits until nothing reads the
-// segment any more, and frees it, in that order: a crash anywhere leaves the entry, or its copy, or
-// both, which are equal.
+// cleaner is a task that collects garbage (section 4.4). It copies the live entries of a committed
+// segment to a log of its own, makes the indexes name the copies, waits until nothing reads the
+// segment any more, and frees it, in this order. A crash anywhere leaves the entry, or its copy, or
+// both; they are equal.
 type cleaner struct {
-	s       *Server
-	ep      rdma.Endpoint
+	s  *Server
+	ep rdma.Endpoint
+	// Where live entries are copied.
 	log     *rowan.Log
-	scratch []byte      // a segment's bytes
-	entry   rowan.Entry // of several blocks
-	group   []moving
-	batch   *rdma.Batch
+	scratch []byte // a segment's bytes
+	// An entry of several blocks that is being copied.
+	entry rowan.Entry
+	// Copies in the batch that the indexes do not name yet.
+	group []moving
+	batch *rdma.Batch
+	// Segments that were cleaned and are freed when no reader has them in hand, at most maxLeaving.
 	waiting []leaving
-	reader  int    // its number, among those that are asked
-	sweep   *sweep // of the first one
+	// Its number among the readers that are asked: a cleaner reads entries, too.
+	reader int
+	// Only the first cleaner sweeps; nil: it is another one.
+	sweep *sweep
 }
 
-// moving is an entry that is copied.
+// moving is a live entry that is copied.
 type moving struct {
-	index    *index.Index
-	hash     uint64
+	index *index.Index
+	hash  uint64
+	// Offsets of the entry and of the copy.
 	old, new uint64
-	segment  rowan.Segment // of the copy
-	kind     uint8
-	length   int
+	// The segment of the copy.
+	segment rowan.Segment
+	kind    uint8
+	// Bytes of its data.
+	length int
 }
 
-// leaving is a segment in which nothing is live.
+// leaving is a segment without live entries, which may still be read.
 type leaving struct {
 	rowan.Segment
-	question uint64 // once all readers have passed it, nothing reads it
+	// It is freed when all readers have passed this question.
+	question uint64
 }
 
-// maxLeaving bounds how many segments of a cleaner wait for readers.
+// maxLeaving bounds how many cleaned segments of a cleaner wait for readers. At the bound it cleans
+// no other.
 const maxLeaving = 8
 
-// clean is the task.
+// clean is the cleaner's task.
 func (s *Server) clean(ep rdma.Endpoint, number int) error {
 	c, l := s.newCleaner(ep, number), s.newLull(ep, s.o.StepEvery)
 	for !s.stopping() {
@@ -72,7 +83,8 @@ func (s *Server) newCleaner(ep rdma.Endpoint, number int) *cleaner {
 	return c
 }
 
-// goOn does one thing of what there is to do.
+// goOn does the next piece of work, and reports whether there was any. Between two pieces the
+// cleaner holds no entry that it looked up, so it passes all questions.
 func (c *cleaner) goOn() (more bool, err error) {
 	c.s.quiet.pass(c.reader, c.s.quiet.last()) // it has nothing in hand
 	cleaned, err := c.step()
@@ -83,8 +95,9 @@ func (c *cleaner) goOn() (more bool, err error) {
 	return cleaned || swept, err
 }
 
-// step marks what is committed, frees what can be, and cleans a segment if one is worth it, which
-// it reports.
+// step does one round: it marks segments as committed, frees those that nothing reads, and cleans
+// the segment that is worth it most. It reports whether it cleaned one. If there is no room for the
+// copies, the segment is offered again: another cleaner holds the room, or it is free again soon.
 func (c *cleaner) step() (cleaned bool, err error) {
 	if all := c.s.space.closed(); len(all) > 0 {
 		if err := c.s.table.Commit(c.ep, all); err != nil {
@@ -100,7 +113,7 @@ func (c *cleaner) step() (cleaned bool, err error) {
 		return false, nil
 	}
 	err = c.empty(seg, ends)
-	if errors.Is(err, rdma.ErrFull) { // another cleaner has the rest, or it is free again soon
+	if errors.Is(err, rdma.ErrFull) {
 		c.s.space.offer([]rowan.Segment{seg})
 		return false, nil
 	}
@@ -111,9 +124,9 @@ func (c *cleaner) step() (cleaned bool, err error) {
 	return true, nil
 }
 
-// percent is below how much of live bytes a segment is cleaned: more while PUTs find no segment,
-// though it gains little. When DELs find none, whatever is no longer live is worth it: else none of
-// them would ever make room again.
+// percent returns the share of live bytes below which a segment is cleaned. It is higher while PUTs
+// find no segment, though cleaning then gains little. While DELs find none, any garbage is worth
+// it: otherwise no DEL could ever make room again.
 func (c *cleaner) percent() int64 {
 	switch free := c.s.table.Free(); {
 	case free <= c.s.o.spared() || c.s.space.starves():
@@ -124,8 +137,9 @@ func (c *cleaner) percent() int64 {
 	return int64(c.s.o.Percent)
 }
 
-// free frees segments that nothing reads any more. In one that was damaged an entry may have been
-// lost that an index names: then the server ends, so that others serve its shards.
+// free frees the segments that nothing reads any more. If an index still names an entry there that
+// the cleaner did not find, the segment was damaged and the entry may be lost. Then the server
+// ends, and other servers take over its shards.
 func (c *cleaner) free() (err error) {
 	var own []rowan.Segment
 	c.waiting = slices.DeleteFunc(c.waiting, func(l leaving) bool {
@@ -145,7 +159,9 @@ func (c *cleaner) free() (err error) {
 	return errors.Join(err, c.s.table.Release(c.ep, own))
 }
 
-// empty moves what is live in a segment. What was not moved when it fails is still where it was.
+// empty copies the live entries of a segment: those of one block that are in it, and those of
+// several blocks that end in it. If it fails, entries that were not copied are still named where
+// they are.
 func (c *cleaner) empty(seg rowan.Segment, ends []scattered) (err error) {
 	c.batch, c.group = c.ep.Batch(), c.group[:0]
 	defer func() { c.batch.Release() }()
@@ -164,7 +180,8 @@ func (c *cleaner) empty(seg rowan.Segment, ends []scattered) (err error) {
 	return err
 }
 
-// move copies an entry if it is live, with its term: see termOf.
+// move copies an entry if it is live. The copy keeps the term of the entry: see termOf. An entry of
+// a shard that the server has lost is dropped instead.
 func (c *cleaner) move(e *rowan.Entry) error {
 	kind, data, at := e.Kind, e.Data, e.Blocks[0].Offset()
 	r, ok := parseRecord(data)
@@ -194,8 +211,8 @@ func (c *cleaner) move(e *rowan.Entry) error {
 	return nil
 }
 
-// flush waits until the copies are durable, and has the indexes name them, unless they name
-// something newer by now.
+// flush waits until the copies are durable, and then makes the indexes name them. An index that
+// names something newer by now is left alone; the copy is garbage then.
 func (c *cleaner) flush() error {
 	if err := rdma.Do(c.ep, c.batch.As("copy live"), patience); err != nil {
 		return err

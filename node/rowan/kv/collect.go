@@ -7,7 +7,7 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// Record is what an entry of a server's logs says. It is the callback's until that returns.
+// Record is the content of an entry of a server's logs. It is valid until the callback returns.
 type Record struct {
 	Shard      int
 	Term       uint32
@@ -16,18 +16,19 @@ type Record struct {
 	Key, Value []byte
 }
 
-// Newer reports whether r is newer than another record of its key.
+// Newer reports whether r is newer than another record of the same key.
 func (r *Record) Newer(other *Record) bool {
 	return order{other.Term, other.Version}.before(order{r.Term, r.Version})
 }
 
-// Collect calls f for the record of each entry in the logs of a server, of shards that it has, in
-// no particular order, and changes nothing: of a key there may be several, and copies of one. Of
-// those the newest one counts, which may be a DEL's. While the server serves, what is moved or
-// freed may be missed, or come though it does not count any more: see rowan.Table.Look.
+// Collect calls f for each record in the logs of a server, of shards that the server has. It
+// changes nothing. The order is arbitrary, and a key may have several records, and copies of one.
+// The newest of a key counts; it may be a deletion. While the server runs, Collect may miss entries
+// that are moved or freed meanwhile, and may report some that no longer count: see
+// rowan.Table.Look.
 //
-// The worker needs no rings itself: p is what its fabric promises of them. The error wraps
-// rowan.ErrDamaged where memory has what no server writes.
+// The worker needs no rings: p is what the pool's fabric promises of them. The error wraps
+// rowan.ErrDamaged where memory holds what no server writes.
 func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(*Record)) error {
 	o = o.WithDefaults()
 	t, err := ReadTable(ep, o, p, node)
@@ -41,6 +42,7 @@ func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(
 			if !ok || r.shard >= o.Shards {
 				return fmt.Errorf("entry at %s is no record: %w", e.Blocks[0], rowan.ErrDamaged)
 			}
+			// What came to the server before it was a replica of the shard does not count.
 			if first := since[r.shard]; first == 0 || termOf(e) < first {
 				return nil
 			}
@@ -54,8 +56,8 @@ func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(
 	return nil
 }
 
-// Torn calls f for what records of entries say whose checksum is wrong, and for where these are:
-// see rowan.Table.Torn.
+// Torn calls f for each entry with a wrong checksum: what its record seems to say, and where it is.
+// See rowan.Table.Torn.
 func Torn(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(r *Record, at rdma.Addr)) error {
 	t, err := ReadTable(ep, o, p, node)
 	if err != nil {
@@ -68,19 +70,20 @@ func Torn(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(r *
 	})
 }
 
-// ReadTable reads the table of segments of a server's node, to look at it, on a fabric that
+// ReadTable reads the table of segments of a server's node for inspection, on a fabric that
 // promises p of rings.
 func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*rowan.Table, error) {
 	return rowan.ReadTable(ep, o.WithDefaults().log(node), p)
 }
 
-// CommitVers reads what the server of a node says of the CommitVers of the shards of which it is
+// CommitVers reads the CommitVers that a node's server has published of the shards of which it is
 // the primary, by shard.
 func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
 	return o.readWords(ep, "read CommitVers", o.commitAt(node, 0))
 }
 
-// Describe returns what lies at an address of a server's memory; "": it is none of that.
+// Describe names what lies at an address of a server's memory. It returns "" for an address outside
+// of it.
 func (o Options) Describe(a rdma.Addr) string {
 	o = o.WithDefaults()
 	if n := (a.Offset() - o.Base) / 8; a.Offset() >= o.Base && n < o.wordsBytes()/8 {
@@ -102,9 +105,10 @@ func (o Options) Describe(a rdma.Addr) string {
 	return o.log(a.Node()).Describe(a)
 }
 
-// LastTerm returns the last term that a server noted, as a member, before it said that it knew it;
-// 0: none. A pool whose servers have all stopped begins again by it: see shards.Config.ColdStart.
-// The error wraps rowan.ErrDamaged when the word is none that a server wrote.
+// LastTerm returns the last term that a server noted as a member; 0: none. It noted the term
+// durably before it said that it knew it. A pool of which all servers have stopped is started again
+// by these terms: see shards.Config.ColdStart. The error wraps rowan.ErrDamaged if the word is
+// damaged.
 func LastTerm(ep rdma.Endpoint, o Options, node int) (term uint64, err error) {
 	word, err := rdma.ReadWord(ep, "read the last term", o.WithDefaults().termAt(node), patience)
 	if err == nil {

@@ -9,25 +9,30 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// compareGroup is how many entries' beginnings are read in one trip.
+// compareGroup bounds how many beginnings of entries are read in one trip.
 const compareGroup = 64
 
-// comparison is what the exchanger finds out in a term in which replicas are compared: what the
-// server has of each shard of which it is a complete replica. All that others gave it is in the
-// indexes by then, and nothing is written in the term. Cleaners go on: an item stays in its chain,
-// and a copy has the same record.
+// comparison is the exchanger's work in a term in which replicas are compared: it digests each
+// shard of which the server is a complete replica. By then all that other servers gave it is in its
+// indexes, and nothing is written in the term. Cleaners may go on: an item stays in its chain, and
+// a copy has the same record.
 //
-// A digest is of what records begin with, their terms and versions: no two records of a shard have
-// the same. Tombstones do not count, since each server drops its own when it can.
+// A digest covers the term and version of each record; no two records of a shard have the same.
+// Tombstones are left out, since each server drops its own at a different time.
 type comparison struct {
-	shard  int // that is looked at
-	next   int // chain of its index
+	// The shard that is digested, and the next chain of its index.
+	shard int
+	next  int
+	// Of the chains before next.
 	digest shards.Digest
-	all    []cm.Digest
-	over   bool
+	// Of the shards before shard.
+	all []cm.Digest
+	// All shards are digested.
+	over bool
 }
 
-// compare looks at some chains of an index, or tells what it has found.
+// compare digests some chains of an index. After the last shard it publishes the digests for
+// Report.
 func (x *exchanger) compare() error {
 	c := &x.compared
 	if c.shard == len(x.term.Shards) {
@@ -54,7 +59,8 @@ func (x *exchanger) compare() error {
 	}
 	for i, at := range x.chain {
 		head := b.Op(i).Buf
-		if f, _ := parseFound(at, head); f.kind == kindPut { // the key is not read
+		// Only the beginning is read: the key may be missing.
+		if f, _ := parseFound(at, head); f.kind == kindPut {
 			c.digest.Sum += xxhash.Sum64(head[rowan.HeaderBytes:])
 			c.digest.Weight += f.version
 		}
@@ -66,7 +72,7 @@ func (x *exchanger) compare() error {
 	return nil
 }
 
-// digestsOf returns what the server has in a term; nil: that is not known yet.
+// digestsOf returns the digests of the server's replicas in a term; nil: they are not known yet.
 func (s *Server) digestsOf(t *term) []cm.Digest {
 	s.mu.Lock()
 	defer s.mu.Unlock()

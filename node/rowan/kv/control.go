@@ -12,68 +12,91 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// patience bounds verbs at the server's own node, which cannot do without them.
+// patience bounds verbs at the server's own node. The server cannot go on without them.
 const patience = 10 * time.Second
 
-// control is the task that receives: it gives its log segments, digests those that are used, and
-// finds out which are committed (sections 4.3 and 4.4).
+// control is the task that receives: it gives the log segments, digests used segments, and finds
+// out which of them are committed (sections 4.3 and 4.4). It also follows the configuration, and
+// promotes the server's shards.
 //
-// What is on all replicas is not told by entries, as in the paper: each server has a word for each
-// shard in its memory, which holds the shard's CommitVer if it is the primary, and backups READ
-// these. So that needs no room in a log, which may be full; none of these waits for a segment to be
-// full; and an idle shard costs nothing.
+// Which versions are on all replicas is not told by entries in logs, as in the paper. Each server
+// has a word for each shard in its memory, with the shard's CommitVer if it is the primary, and
+// backups READ these words. That takes no room in a log that may be full, does not wait for a
+// segment to fill, and costs nothing while a shard is idle.
 type control struct {
-	s       *Server
-	ep      rdma.Endpoint
-	r       inbound
-	used    []usedSegment // digested, and not known to be committed
-	early   []usedSegment // of which something is digested, while others come there
-	resumed []usedSegment // of own logs that go on, what an earlier server left, until it is on all replicas
-	told    []uint64      // by shard: what the word says
-	next    time.Duration // when that is looked at next
-	asked   *rdma.Batch   // READs of others' words; nil: none is in flight
-	sources []int         // the nodes of those words
-	askedIn *term         // when that began
-	heard   uint64        // the last term that was committed in which all of them were read
-	group   []fresh
-	reach   int  // how much of what keys had is READ at first: see worker.reach
-	busy    bool // there is something to do, or was in the last step
+	s  *Server
+	ep rdma.Endpoint
+	// The logs in which other servers append.
+	r inbound
+	// Segments that are digested and not known to be committed.
+	used []usedSegment
+	// Segments of which a part was digested while others still append to them.
+	early []usedSegment
+	// What an earlier server left in own logs that go on, until it is on all replicas.
+	resumed []usedSegment
+	// By shard: the CommitVer that the server has published.
+	told []uint64
+	// When other servers' words are read next.
+	next time.Duration
+	// READs of other servers' words; nil: none is in flight.
+	asked *rdma.Batch
+	// The nodes of those words, in the order of the ops.
+	sources []int
+	// The term in which they were posted.
+	askedIn *term
+	// The last committed term in which all of these words were read.
+	heard uint64
+	// Entries that are digested together, at most groupSize. Their buffers are used again.
+	group []fresh
+	// How much of a key's current entry is READ at first: see worker.reach.
+	reach int
+	// There is something to do, or was in the last step.
+	busy bool
 
-	peer      *rpc.Peer
-	cm        *cm.Server
-	adoptedAt time.Duration // the term
-	settled   uint64        // the last term in which all of earlier ones is digested
-	gave      uint64        // the last term in which the exchanger has what others may not have
-	promoted  uint64        // the last term in which all shards are served of which the server is the primary
-	err       error         // of what cannot return one
+	peer *rpc.Peer
+	// The server's side of the configuration protocol. It calls control's methods of cm.Store.
+	cm *cm.Server
+	// When the last term was adopted.
+	adoptedAt time.Duration
+	// The last term in which all entries of earlier terms are digested.
+	settled uint64
+	// The last term in which the exchanger was handed what other replicas may not have.
+	gave uint64
+	// The last term in which the server serves all shards of which it is the primary.
+	promoted uint64
+	// An error of a method that cannot return one.
+	err error
 }
 
-// usedSegment is one with the highest version of each shard in it, and its records.
+// usedSegment is a digested segment, with its records, and the highest version of each shard in it.
 type usedSegment struct {
 	rowan.Segment
 	highest []highest
 	records []located
 }
 
-// located is where a record lies.
+// located is a record and where its entry lies.
 type located struct {
-	at      uint64
+	at      uint64 // offset in the node's memory
 	shard   int
 	version uint64
 }
 
+// highest is the highest version of a shard in a segment.
 type highest struct {
 	shard   int
 	version uint64
 }
 
-// receive is the task. It starts the others when the indexes name what an earlier server left.
+// receive is the task of control. It starts the server's other tasks once the indexes name what an
+// earlier server left.
 func (s *Server) receive(ep rdma.Endpoint) error {
 	r, err := s.newInbound(ep)
 	if err != nil {
 		return err
 	}
-	c := &control{s: s, ep: ep, r: r, told: make([]uint64, len(s.shards)), group: make([]fresh, 0, groupSize), reach: firstReach}
+	c := &control{s: s, ep: ep, r: r, told: make([]uint64, len(s.shards)), group: make([]fresh, 0, groupSize),
+		reach: firstReach}
 	c.peer, err = rpc.Open(ep, rpc.Options{Box: rdma.BoxOptions{Node: s.node, Number: s.o.Boxes}})
 	if err != nil {
 		return err
@@ -101,15 +124,17 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 	return nil
 }
 
-// Bounds of how long a server that has ended by itself answers the manager: so long once it has,
-// since that may need another question to expel the node, and in all, if it is not asked.
+// Bounds of how long a server that has ended by itself answers the manager. partFor runs from the
+// first answer: the manager may need another question to expel the node. partMost runs from the
+// end, if no question comes.
 const (
 	partFor  = time.Second
 	partMost = 10 * time.Second
 )
 
-// part tells the manager that the server has ended by itself, and why, so that it does not wait for
-// it: no shard is served before the node is expelled. What is behind it is as if the node had died.
+// part tells the manager that the server has ended by itself, and why, so that the manager need
+// not wait for a timeout. No other server serves its shards before its node is expelled. After
+// part the node counts as if it had died.
 func (c *control) part() {
 	why := c.s.failed()
 	for _, gone := range []error{rdma.ErrNodeDown, rdma.ErrClosed, rdma.ErrRevoked} {
@@ -123,7 +148,7 @@ func (c *control) part() {
 		switch {
 		case errors.Is(err, rdma.ErrTimeout) || r == nil && err == nil:
 		case err != nil:
-			return // the node is gone, as far as the server goes
+			return // the server cannot reach its node any more
 		case r.Proc != cm.Ask:
 			r.Drop()
 		case c.cm.Handle(r) == nil:
@@ -132,7 +157,8 @@ func (c *control) part() {
 	}
 }
 
-// step looks after all that the task has to do.
+// step does one round of all that the task does. Entries that it looked up are out of its hands at
+// the end, so it passes the question that it saw at the beginning.
 func (c *control) step() error {
 	question := c.s.quiet.last()
 	c.busy = false
@@ -159,8 +185,8 @@ func (c *control) step() error {
 	return nil
 }
 
-// configure hears what the manager asks, and goes on with new terms. What fails while registers
-// cannot be read is tried again.
+// configure answers the manager's questions, and goes on with new terms. If registers cannot be
+// read now, that is tried again.
 func (c *control) configure() error {
 	c.cm.Told(c.s.known.highest())
 	for {
@@ -187,7 +213,7 @@ func (c *control) configure() error {
 	return c.err
 }
 
-// digestUsed digests all segments that are used.
+// digestUsed digests all used segments. In between it steps the log, since digesting takes long.
 func (c *control) digestUsed() error {
 	if err := c.r.Step(); err != nil {
 		return err
@@ -198,21 +224,23 @@ func (c *control) digestUsed() error {
 		if err := c.digest(seg); err != nil {
 			return err
 		}
-		if err := c.r.Step(); err != nil { // digesting takes long
+		if err := c.r.Step(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// commit finds out which used segments are committed: nothing in them is above the CommitVer of its
-// shard. One that the server does not have counts as committed.
+// commit finds the used segments that are committed: no version in them is above the CommitVer of
+// its shard. Records of a shard that the server does not have count as committed. It marks these
+// segments durably, and offers them to cleaners.
 //
-// One in which nothing is live may be cleaned, too: of each key the server gives what its index
-// names, in other segments that are not committed. Such are full of what members give each other in
-// a term, most of which each has. CommitVer waits for all of that, and it for room. They are not
-// marked: behind a crash the index may name their records instead of the same ones elsewhere, and
-// then these are given.
+// A received segment without a live entry may be cleaned, too, though it is not committed. The
+// server gives of each key only what its index names, which is in other segments that are not
+// committed. Such segments are full of what members gave each other as a term began, most of which
+// each of them had. CommitVer waits for all of that to be on all replicas, and that waits for room.
+// These segments are not marked as committed: after a crash the index may name their records
+// instead of equal ones elsewhere, and then they must be given.
 func (c *control) commit() error {
 	var all, dead []rowan.Segment
 	c.used = slices.DeleteFunc(c.used, func(u usedSegment) bool {
@@ -239,8 +267,8 @@ func (c *control) commit() error {
 	return nil
 }
 
-// gossip writes the CommitVers of the server's shards where others read them, and reads theirs,
-// from time to time.
+// gossip publishes the CommitVers of the server's shards, and reads those of the other members,
+// from time to time. Reads that fail in part are repeated at once, so that heard reaches the term.
 func (c *control) gossip() error {
 	t := c.s.adopted()
 	if b := c.asked; b != nil && b.Finished() {
@@ -279,7 +307,8 @@ func (c *control) gossip() error {
 	return nil
 }
 
-// gossipEvery is how often others' words are read: seldom while nothing waits for what they say.
+// gossipEvery returns how often other servers' words are read. It is seldom while no segment waits
+// for them.
 func (c *control) gossipEvery() time.Duration {
 	if len(c.used) > 0 {
 		return c.s.o.CommitEvery
@@ -287,7 +316,8 @@ func (c *control) gossipEvery() time.Duration {
 	return max(c.s.o.CommitEvery, 5*c.s.o.IdleEvery)
 }
 
-// hear has others be asked at once.
+// hear makes the next gossip read the words at once: what was asked in an earlier term does not
+// count.
 func (c *control) hear() {
 	if c.asked != nil {
 		c.asked.Release()
@@ -296,8 +326,9 @@ func (c *control) hear() {
 	c.next = 0
 }
 
-// tell writes what changed. A word says less than is so for a while, and never more. That of a
-// shard which migrates to another server covers all that was written here.
+// tell publishes the CommitVers that have changed. A word may lag behind, and is never ahead of
+// what is so. The source of a migration also publishes: its word covers all that was written there,
+// which the target relies on.
 func (c *control) tell() error {
 	t := c.s.known.last()
 	b := c.ep.Batch()
@@ -317,7 +348,8 @@ func (c *control) tell() error {
 	return nil
 }
 
-// learn takes what others have written, and reports whether all could be read.
+// learn takes the words of other servers, and reports whether all of them could be read. A damaged
+// word counts as 0.
 func (c *control) learn(b *rdma.Batch) (all bool) {
 	all = true
 	for k, node := range c.sources {

@@ -10,22 +10,27 @@ import (
 	"github.com/farkv/farkv/node/rowan/index"
 )
 
-// groupSize is how many entries are digested at a time: what their keys had before is read in one
-// trip.
+// groupSize bounds how many entries are digested together: what the indexes name for their keys is
+// read in one trip.
 const groupSize = 16
 
-// fresh is an entry that is digested.
+// fresh is an entry that is digested: the indexes do not name it yet.
 type fresh struct {
 	found
-	hash    uint64
-	index   *index.Index
-	end     int         // the segment where it ends
-	blocks  []rdma.Addr // of one of several
-	current []uint64    // entries of its tag that the index names
-	read    []*rdma.Op  // what was read of these
+	hash  uint64
+	index *index.Index
+	// The segment where it ends.
+	end int
+	// Its blocks, if there are several.
+	blocks []rdma.Addr
+	// Entries with its tag that the index named when the group was looked up.
+	current []uint64
+	// What was READ of these, in the same order.
+	read []*rdma.Op
 }
 
-// digest has the indexes of backups name what is new in a segment.
+// digest makes the indexes name the new entries of a used segment. From then on the segment waits
+// to be committed.
 func (c *control) digest(seg rowan.Segment) error {
 	u := c.takeEarly(seg)
 	err := c.r.Digest(seg, func(e *rowan.Entry) error { return c.take(&u, e) })
@@ -36,7 +41,8 @@ func (c *control) digest(seg rowan.Segment) error {
 	return err
 }
 
-// settle does so with what is at rest in segments that others fill: see inbound.Settle.
+// settle digests entries in segments that are not used yet: of each source up to a stamp up to
+// which nothing is in flight. See inbound.Settle.
 func (c *control) settle(upTo func(source uint16) uint64) error {
 	if err := c.digestUsed(); err != nil {
 		return err
@@ -53,7 +59,8 @@ func (c *control) settle(upTo func(source uint16) uint64) error {
 	return c.flush()
 }
 
-// takeEarly returns what was digested of a segment while others filled it.
+// takeEarly returns what was digested of a segment while others filled it, and removes it from
+// early.
 func (c *control) takeEarly(seg rowan.Segment) usedSegment {
 	for i, u := range c.early {
 		if u.Segment == seg {
@@ -64,7 +71,8 @@ func (c *control) takeEarly(seg rowan.Segment) usedSegment {
 	return usedSegment{Segment: seg}
 }
 
-// take digests an entry that ends in a segment.
+// take digests one entry, which ends in the segment u. Entries are collected in a group; the last
+// ones wait for flush.
 func (c *control) take(u *usedSegment, e *rowan.Entry) error {
 	c.s.space.place(u.Index, entrySize(len(e.Data)))
 	r, ok := parseRecord(e.Data)
@@ -73,7 +81,7 @@ func (c *control) take(u *usedSegment, e *rowan.Entry) error {
 	}
 	sh := c.s.shards[r.shard]
 	if sh.has() == nil || !sh.takes(termOf(e)) {
-		return nil // the server does not have the shard, or had it once and lost it
+		return nil // the server has no such shard, or gained it after the entry came: the entry does not count
 	}
 	sh.find(r.version)
 	u.note(r.shard, r.version)
@@ -84,11 +92,13 @@ func (c *control) take(u *usedSegment, e *rowan.Entry) error {
 	return nil
 }
 
-// termOf returns the term in which an entry came to the server first: appended by another one,
-// written by its own, or copied to it. Copies that its cleaners make keep it.
+// termOf returns the term in which an entry came to the server first: another server appended it,
+// the server itself wrote it, or it was copied to the server. Copies by its own cleaners keep the
+// term.
 func termOf(e *rowan.Entry) uint64 { return e.Stamp >> 32 }
 
-// add copies what is needed of an entry to the group, which keeps its room.
+// add copies what is needed of an entry to the group. It uses the buffers of the group's earlier
+// entries.
 func (c *control) add(seg rowan.Segment, e *rowan.Entry, r record) {
 	n := len(c.group)
 	c.group = c.group[:n+1]
@@ -101,7 +111,7 @@ func (c *control) add(seg rowan.Segment, e *rowan.Entry, r record) {
 	}
 }
 
-// note notes a version of a shard.
+// note notes that the segment has a version of a shard.
 func (u *usedSegment) note(shard int, version uint64) {
 	for i := range u.highest {
 		if h := &u.highest[i]; h.shard == shard {
@@ -112,9 +122,9 @@ func (u *usedSegment) note(shard int, version uint64) {
 	u.highest = append(u.highest, highest{shard, version})
 }
 
-// flush updates indexes by the entries of the group, in their order. What the indexes name is read
-// ahead for all of them; an entry that they came to name since, such as one of the group, is read
-// by itself.
+// flush updates the indexes with the entries of the group, in their order. What the indexes name
+// for their keys is READ for all of them in one trip. An index may have changed since, also by an
+// entry of the same group; what it names then is READ by itself.
 func (c *control) flush() error {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -139,8 +149,9 @@ func (c *control) flush() error {
 	return nil
 }
 
-// update has the index name an entry, unless it names one that is as new. One that is damaged stays
-// named beside it: it may be newer, whatever it says.
+// update makes the index name an entry, unless the index names one that is as new. An entry that
+// the index names and that is damaged stays named beside the new one: it may be the newer one, and
+// only the manager can decide that.
 func (c *control) update(f *fresh) error {
 	if f.blocks != nil {
 		c.s.space.scatter(f.at, scattered{f.blocks, f.end})
@@ -174,8 +185,8 @@ func (c *control) update(f *fresh) error {
 	return nil
 }
 
-// current returns the first block of an entry that the index names. The error wraps
-// rowan.ErrDamaged when it is not as it was sealed.
+// current returns the first block of an entry that the index names. It aliases a buffer of the
+// group's READs. The error wraps rowan.ErrDamaged when the block is damaged.
 func (c *control) current(f *fresh, at uint64) ([]byte, error) {
 	k := slices.Index(f.current, at)
 	if k < 0 {

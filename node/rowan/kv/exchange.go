@@ -11,56 +11,68 @@ import (
 	"github.com/farkv/farkv/node/rowan/index"
 )
 
-// gift is what a server gives others at the beginning of a term: records that may not be on all
-// replicas of their shards. They are in segments that are not committed, so that no cleaner frees
-// them.
+// gift is what a server gives the other replicas at the beginning of a term: records that may not
+// be on all replicas. They lie in segments that are not committed, so no cleaner frees them.
 type gift struct {
 	term    *term
 	records []located
 }
 
-// exchanger is the task that appends to others' logs what the server has and they may not: at the
-// beginning of a term what may not be on all replicas (section 4.5, phase 2), and then all of the
-// shards that others copy (phase 3). It also finds out what the server has when replicas are
-// compared, and empties the indexes of shards that it has lost.
+// exchanger is the task that appends to other servers' logs what they may not have: at the
+// beginning of a term the records that may not be on all replicas (section 4.5, phase 2), and then
+// all of the shards that others copy (phase 3). It also digests the server's replicas when replicas
+// are compared, and empties the indexes of shards that the server has lost.
 type exchanger struct {
-	s       *Server
-	ep      rdma.Endpoint
-	senders []*rowan.Sender // by node
-	logs    []*rowan.Remote // by node, with other kinds than Rowan; nil: the server's own
-	asked   []asking
-	term    *term
-	above   uint64 // no stamp of an entry that was appended before is
-	gave    bool   // in this term, all that is to be given
-	copies  []*copying
+	s  *Server
+	ep rdma.Endpoint
+	// By node; nil: nothing was sent there yet.
+	senders []*rowan.Sender
+	// By node, with kinds other than Rowan; nil: the server's own.
+	logs  []*rowan.Remote
+	asked []asking
+	// The term in which the task works.
+	term *term
+	// No stamp of an entry that was appended before exceeds it.
+	above uint64
+	// In this term all that is to be given was given.
+	gave bool
+	// Copies that the server makes in this term.
+	copies []*copying
+	// Buffers that are used again: offsets of entries, and entries that were read.
 	chain   []uint64
 	entries []exchanged
 
 	compared comparison // in this term
 }
 
-// copying is a copy of a shard at another server. It goes on in later terms: the other one has been
-// a replica ever since.
+// copying is the copy of a shard to another server. It survives a change of the term if the other
+// server has stayed a replica ever since: the copy need not begin again.
 type copying struct {
 	shard, node int
-	since       uint64 // the other one is a member
-	next        int    // chain of the index
-	told        uint64 // the term in which the other one was told that it has all
-	held        uint64 // the term in which an entry was damaged: without it the other one would not have all
-	target      bool   // the other one is the target of a migration
+	// The term since which the other server is a member.
+	since uint64
+	// The next chain of the index to be copied.
+	next int
+	// The term in which the other server was told that it has all.
+	told uint64
+	// The term in which the copy met a damaged entry and stopped. Without that entry the other
+	// server would not be complete.
+	held uint64
+	// The other server is the target of a migration.
+	target bool
 }
 
-// exchanged is an entry that is appended.
+// exchanged is an entry that is sent. Its data is a copy.
 type exchanged struct {
 	shard int
 	kind  uint8
 	data  []byte
 }
 
-// errOver ends what was begun in a term that is over.
+// errOver stops work of a term that is over, or of a server that stops.
 var errOver = errors.New("the term is over")
 
-// exchange is the task.
+// exchange is the exchanger's task.
 func (s *Server) exchange(ep rdma.Endpoint) error {
 	x := s.newExchanger(ep)
 	l := s.newLull(ep, s.o.StepEvery)
@@ -90,7 +102,8 @@ func (s *Server) newExchanger(ep rdma.Endpoint) *exchanger {
 	return x
 }
 
-// step does one thing of what there is to do.
+// step does the next piece of work, and reports whether there was any. Gifts come first: the other
+// members wait for them. Copies and the comparison wait until the server has what others gave.
 func (x *exchanger) step() (more bool, err error) {
 	question := x.s.quiet.last()
 	g := x.s.takeGift()
@@ -123,8 +136,8 @@ func (x *exchanger) step() (more bool, err error) {
 	return false, nil
 }
 
-// takeGift takes what is to be given; nil: nothing is. As long as it is not taken no question of
-// cleaners is passed that was asked behind it.
+// takeGift takes the gift that control handed over; nil: there is none. Until it is taken the
+// exchanger passes no later question of cleaners: it reads the gift's entries afterwards.
 func (s *Server) takeGift() *gift {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +146,9 @@ func (s *Server) takeGift() *gift {
 	return g
 }
 
-// begin begins with a term: nothing is under way in earlier ones.
+// begin starts a term. Nothing of earlier terms is in flight. Copies go on where the other server
+// has been a member and a replica ever since, in the same role; others are dropped, and new ones
+// begin.
 func (x *exchanger) begin(t *term) {
 	x.term, x.gave, x.compared = t, false, comparison{}
 	x.raise(t.stamps())
@@ -145,19 +160,21 @@ func (x *exchanger) begin(t *term) {
 	x.copies = slices.DeleteFunc(x.copies, func(c *copying) bool {
 		m := t.Member(c.node)
 		return !slices.Contains(t.copiesTo(c.shard), c.node) || m == nil || m.Since != c.since ||
-			c.target != (t.Shards[c.shard].Primary == c.node) // it was damaged, and begins anew
+			// A replica that was damaged has changed its role, and begins anew.
+			c.target != (t.Shards[c.shard].Primary == c.node)
 	})
 	for i := range t.Shards {
 		for _, n := range t.copiesTo(i) {
 			if !slices.ContainsFunc(x.copies, func(c *copying) bool { return c.shard == i && c.node == n }) {
-				x.copies = append(x.copies, &copying{shard: i, node: n, since: t.Member(n).Since, target: t.Shards[i].Primary == n})
+				x.copies = append(x.copies,
+					&copying{shard: i, node: n, since: t.Member(n).Since, target: t.Shards[i].Primary == n})
 			}
 		}
 	}
 	x.s.seen(x.s.o.Workers, t.Term)
 }
 
-// raise has stamps go on behind one.
+// raise makes the stamps of later entries greater than above.
 func (x *exchanger) raise(above uint64) {
 	x.above = above
 	for _, s := range x.senders {
@@ -167,8 +184,9 @@ func (x *exchanger) raise(above uint64) {
 	}
 }
 
-// give appends records to the logs of all other replicas of their shards, and when they are there
-// says so to all members.
+// give appends the records of a gift to the logs of all other replicas of their shards. Once all
+// are there it writes the term to a word at each member. A crash anywhere leaves some records on
+// some replicas, under the term and version that they had. The next term gives them again.
 func (x *exchanger) give(g *gift) (err error) {
 	if g.term != x.term {
 		return errOver
@@ -177,11 +195,12 @@ func (x *exchanger) give(g *gift) (err error) {
 	for _, r := range g.records {
 		switch err := x.read(r.shard, r.at); {
 		case errors.Is(err, rowan.ErrDamaged):
-			continue // nothing is served by it: what other replicas have of the key counts
+			continue // damaged here, so it decides nothing: what other replicas have of the key counts
 		case err != nil:
 			return err
 		}
-		// Of a key the newest alone: another replica may have dropped the tombstone of an older one.
+		// Only the newest record of a key is sent: another replica may have dropped the tombstone
+		// of an older one.
 		last := len(x.entries) - 1
 		record, _ := parseRecord(x.entries[last].data)
 		_, live := x.s.shards[r.shard].naming(Hash(record.key), r.at)
@@ -209,13 +228,13 @@ func (x *exchanger) give(g *gift) (err error) {
 			return err
 		}
 	}
-	x.raise(x.term.gifts()) // members that have not settled yet do not take what is copied for what is given
+	x.raise(x.term.gifts()) // so that what is copied is not taken for a gift by members that have not settled yet
 	x.gave = true
 	return nil
 }
 
 // isNewest reports whether an entry that the index names is the newest of its key, as far as is
-// known: one that is damaged, and named beside it, may be newer.
+// known. If the index names a damaged entry with the same tag, that one may be newer.
 func (x *exchanger) isNewest(r located, hash uint64) (bool, error) {
 	names := x.s.shards[r.shard].has()
 	if names == nil {
@@ -236,9 +255,12 @@ func (x *exchanger) isNewest(r located, hash uint64) (bool, error) {
 	return true, nil
 }
 
-// copy appends what a chain of the index names to the log of a server that copies the shard, or
-// tells it that all are there. Entries that come to be named meanwhile are appended there, too, by
-// workers: the term began with the copy, or behind it. Those that are moved stay in their chain.
+// copy appends the entries of one chain of the index to the log of a server that copies the shard.
+// After the last chain it tells that server that it has all.
+//
+// An entry that the index comes to name meanwhile is appended there by a worker: the other server
+// was a replica before the copy began. An entry that is moved meanwhile stays in its chain. So no
+// key is missed.
 func (x *exchanger) copy(c *copying) error {
 	names := x.s.shards[c.shard].has()
 	switch {
@@ -271,8 +293,8 @@ func (x *exchanger) copy(c *copying) error {
 	return nil
 }
 
-// empty removes what an index of a shard names that the server has lost, so that it is garbage.
-// Nothing is added to the index any more.
+// empty removes from an old index what it still names of a shard that the server has lost, so that
+// the entries are garbage. Nothing is added to that index any more.
 func (x *exchanger) empty(sh *shard, old *index.Index) error {
 	for chain := range old.Chains() {
 		for x.chain = old.Chain(chain, x.chain[:0]); len(x.chain) > 0; x.chain = old.Chain(chain, x.chain[:0]) {
@@ -280,8 +302,8 @@ func (x *exchanger) empty(sh *shard, old *index.Index) error {
 			x.s.readHeads(b, x.chain, 0)
 			err := rdma.Do(x.ep, b.As("read what is lost"), patience)
 			for i, at := range x.chain {
-				f, _ := parseFound(at, b.Op(i).Buf)    // whatever it says, if it is damaged
-				if err == nil && old.Drop(chain, at) { // no cleaner did
+				f, _ := parseFound(at, b.Op(i).Buf)    // of a damaged entry the length is not known
+				if err == nil && old.Drop(chain, at) { // no cleaner was first
 					x.s.space.dead(at, x.s.segment(at), entrySize(f.length), f.kind)
 				}
 			}
@@ -298,8 +320,8 @@ func (x *exchanger) empty(sh *shard, old *index.Index) error {
 	return nil
 }
 
-// read takes a copy of an entry that the index names, or named. The error wraps rowan.ErrDamaged
-// when it is not as it was sealed: sealed anew, it would be taken for a good one elsewhere.
+// read appends a copy of an entry to x.entries. The error wraps rowan.ErrDamaged when the entry is
+// damaged: it must not be sealed anew, or it would pass for intact elsewhere.
 func (x *exchanger) read(shard int, at uint64) error {
 	kind, data, err := x.s.readWhole(x.ep, x.term.Term, shard, at)
 	if err != nil {
@@ -309,8 +331,8 @@ func (x *exchanger) read(shard int, at uint64) error {
 	return nil
 }
 
-// append appends an entry to the log of another server, again until it is there: that one may be
-// about to be found dead.
+// append appends an entry to the log of another server. It repeats that until the entry is there or
+// the term is over, in which the other server may be found dead.
 func (x *exchanger) append(node int, e exchanged) error {
 	if x.logs != nil {
 		return x.write(node, e)
@@ -337,7 +359,7 @@ func (x *exchanger) append(node int, e exchanged) error {
 	})
 }
 
-// write does so with a remote log, whose entry keeps its place.
+// write is append to a remote log. The entry keeps its place across attempts.
 func (x *exchanger) write(node int, e exchanged) error {
 	log, at, placed := x.logs[node], rowan.Place{}, false
 	err := x.insist(func() (err error) {
@@ -366,7 +388,7 @@ func (x *exchanger) write(node int, e exchanged) error {
 	return err
 }
 
-// ask goes on asking for segments of remote logs.
+// ask asks for segments of remote logs, as needed.
 func (x *exchanger) ask() error {
 	for node, log := range x.logs {
 		if log != nil {
@@ -378,6 +400,7 @@ func (x *exchanger) ask() error {
 	return nil
 }
 
+// sender returns the sender to a node, and makes it when it is needed first.
 func (x *exchanger) sender(node int) (*rowan.Sender, error) {
 	if x.senders[node] == nil {
 		s, err := rowan.NewSender(x.ep, rowan.SenderOptions{
@@ -391,9 +414,9 @@ func (x *exchanger) sender(node int) (*rowan.Sender, error) {
 	return x.senders[node], nil
 }
 
-// stamp returns that of the last entry that was appended to the log of another server, or one
-// behind those that were given. Its upper half is the term. Stamps in remote logs are below those
-// of gifts: what is above these counts entries.
+// stamp returns a number that tells another server up to where to settle: with a ring the stamp
+// of the last entry that was sent, with remote logs a count above the stamps of gifts. Its
+// upper half is the term in both cases.
 func (x *exchanger) stamp(node int) uint64 {
 	if s := x.senders[node]; s != nil {
 		return s.Stamp()
@@ -401,7 +424,8 @@ func (x *exchanger) stamp(node int) uint64 {
 	return x.above
 }
 
-// tell writes a word at another server.
+// tell writes a word at another server, durably, and repeats that until it succeeds or the term is
+// over.
 func (x *exchanger) tell(node int, at rdma.Addr, word uint64) error {
 	return x.insist(func() error {
 		b := x.ep.Batch()
@@ -415,8 +439,8 @@ func (x *exchanger) tell(node int, at rdma.Addr, word uint64) error {
 	})
 }
 
-// do posts a batch for another server and waits until it is complete, or the other one is dead: in
-// a later term nothing is in flight.
+// do posts a batch for another server and waits until it is complete, or until the other server is
+// no member any more. In a later term nothing of the batch is in flight.
 func (x *exchanger) do(node int, b *rdma.Batch) error {
 	if err := x.ep.Post(b); err != nil {
 		return err
@@ -432,9 +456,9 @@ func (x *exchanger) do(node int, b *rdma.Batch) error {
 	}
 }
 
-// insist does something at another server until that succeeds, or the term is over, in which the
-// other one lives. That may wait for room there, so that this server's cleaners do not wait for it:
-// what is appended was copied.
+// insist repeats an action at another server until it succeeds, or until the term is over. An
+// attempt may fail for want of room at the other server. So cleaners of this server must not wait
+// for it: questions are passed in between, since what is sent was copied.
 func (x *exchanger) insist(do func() error) error {
 	for {
 		if err := x.pass(); err != nil {
@@ -453,8 +477,8 @@ func (x *exchanger) insist(do func() error) error {
 	}
 }
 
-// pass passes questions of cleaners, unless the term is over: then there may be a gift that was not
-// taken, and what it names was not read.
+// pass passes the questions of cleaners. Once the term is over it does not: there may be a gift
+// that was not taken, with entries that are not read yet.
 func (x *exchanger) pass() error {
 	question := x.s.quiet.last()
 	if x.s.known.last() != x.term || x.s.stopping() {
@@ -464,9 +488,11 @@ func (x *exchanger) pass() error {
 	return nil
 }
 
+// exchangePause is the pause between two attempts.
 const exchangePause = 20 * time.Microsecond
 
-// fatal reports whether an error of a verb at another server is of the task itself.
+// fatal reports whether an error of a verb at another server ends the task itself. Other errors are
+// repeated.
 func fatal(err error) bool {
 	return errors.Is(err, errOver) || errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrRevoked) ||
 		errors.Is(err, rdma.ErrMessageSize)

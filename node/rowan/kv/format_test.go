@@ -14,7 +14,8 @@ func FuzzRequest(f *testing.F) {
 	for _, q := range []Request{{}, {Term: 3, Key: key}, {Term: 1<<64 - 1, Key: key, Value: value}} {
 		f.Add(q.Append(nil))
 	}
-	f.Add([]byte("\x03\x00\x00\x00\x00\x00\x00\x00" + "\x03\x00\x01\x00\x00\x00\x00\x00" + "key")) // a length of 2^16 + 3
+	// a length of 2^16 + 3
+	f.Add([]byte("\x03\x00\x00\x00\x00\x00\x00\x00" + "\x03\x00\x01\x00\x00\x00\x00\x00" + "key"))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		q, err := parseRequest(p)
 		if err != nil {
@@ -30,7 +31,8 @@ func FuzzRequest(f *testing.F) {
 // FuzzRecord has one encoding a record, and reads the same of its beginning as of the whole.
 func FuzzRecord(f *testing.F) {
 	for _, r := range []record{
-		{}, {order{7, 1}, 9, []byte("key"), nil}, {order{1<<32 - 1, 1<<48 - 1}, 1<<16 - 1, []byte("key"), []byte("value")},
+		{}, {order{7, 1}, 9, []byte("key"), nil},
+		{order{1<<32 - 1, 1<<48 - 1}, 1<<16 - 1, []byte("key"), []byte("value")},
 	} {
 		p := make([]byte, recordSize(r.key, r.value))
 		r.put(p)

@@ -9,20 +9,21 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// Kind is how the servers of a pool replicate writes: as Rowan-KV does, or as the stores that it is
-// measured against (section 6.1). All else is the same.
+// Kind is how the servers of a pool replicate writes: as Rowan-KV does, or as one of the stores
+// that the paper compares it with (section 6.1). All else is the same.
 type Kind uint8
 
 const (
 	// Rowan appends to one ring a server.
+	// Rowan appends to one ring at each backup.
 	Rowan Kind = iota
 	// RPC sends messages: a worker of the backup appends to a log of its own.
 	RPC
-	// RWrite writes to logs in the backup's memory, one for each worker of another server.
+	// RWrite writes to logs in the backup's memory, one for each worker of each other server.
 	RWrite
-	// Batch is RWrite, and gathers entries for a while, so that one WRITE takes several.
+	// Batch is RWrite, but gathers entries for a short time, so that one WRITE takes several.
 	Batch
-	// Share is RWrite with one log for each other server, which its workers share.
+	// Share is RWrite, with one log for each other server, which that server's workers share.
 	Share
 	kinds
 )
@@ -50,9 +51,9 @@ func ParseKind(name string) (Kind, error) {
 	return 0, fmt.Errorf("no kind of replication %q: there are %s", name, strings.Join(kindNames[:], ", "))
 }
 
-// logs is how many remote logs a node's memory has for workers, and writers how many of them write
-// there: a server's workers do not write to its own node, but with RPC. Behind these is one for the
-// exchanger of each server.
+// logs returns how many remote logs a node's memory has for workers, and writers how many of these
+// are written to: with RPC all of them are, otherwise a server's workers do not write to its own
+// node. Behind these logs is one for the exchanger of each server.
 func (o Options) logs() (logs, writers int) {
 	switch o.Kind {
 	case RPC:
@@ -78,18 +79,19 @@ func (o Options) writer(node, log int) int {
 	return log / o.Workers
 }
 
-// sharers is how many remote logs of a node share what is ahead.
+// sharers returns how many remote logs of a node share the segments ahead.
 func (o Options) sharers() int {
 	_, writers := o.logs()
 	return max(1, writers+o.Nodes-1)
 }
 
-// urgent is how many segments of a remote log are for DELs.
+// urgent returns how many segments of a remote log are kept for DELs.
 func (o Options) urgent() int {
 	return min(max(1, o.Log.Reserve/o.sharers()), o.log(0).Lent-o.leastLent()+1)
 }
 
-// remote describes the logs of a node for a kind that has remote ones: these share what a ring had.
+// remote adapts a node's log options to a kind with remote logs. These logs share the segments that
+// a ring would have ahead.
 func (o Options) remote(l rowan.Options) rowan.Options {
 	logs, _ := o.logs()
 	l.Sources, l.Urgent = 1, 0
@@ -97,9 +99,9 @@ func (o Options) remote(l rowan.Options) rowan.Options {
 	return l
 }
 
-// leastLent is how many segments a remote log has at least: one that is filled, one for DELs, and
-// the next for PUTs. With RPC what all other servers have leave for is there, instead of the
-// latter.
+// leastLent returns how many segments a remote log needs at least: one that is filled, one for
+// DELs, and the next one for PUTs. With RPC the last is instead the room for the leave of all other
+// servers.
 func (o Options) leastLent() int {
 	if o.Kind != RPC {
 		return 3
@@ -107,13 +109,14 @@ func (o Options) leastLent() int {
 	return 2 + max(1, ((o.Nodes-1)*int(o.credit())+o.lentRoom()-1)/o.lentRoom())
 }
 
-// lentRoom is how much of a segment is for entries for sure.
+// lentRoom returns how many bytes of a segment are certain to hold entries: the rest may be too
+// short for one.
 func (o Options) lentRoom() int {
 	return cmp.Or(o.Log.SegmentBytes, 4<<20) - int(entrySize(recordBytes+o.PairBytes)) + rdma.Stride
 }
 
-// LeastAhead returns how many segments have to be ahead with a kind that has remote logs; 0: it has
-// a ring.
+// LeastAhead returns how many segments must be ahead with a kind that has remote logs. It returns 0
+// for a kind with a ring.
 func (o Options) LeastAhead() int {
 	if o.Kind == Rowan {
 		return 0
@@ -122,10 +125,10 @@ func (o Options) LeastAhead() int {
 	return o.sharers() * o.leastLent()
 }
 
-// credit is how many bytes a worker has leave to append at a backup at a time, at most.
+// credit returns how many bytes a worker may have leave to append at a backup at a time.
 func (o Options) credit() uint64 { return uint64(cmp.Or(o.Log.Credit, 128<<10)) }
 
-// newReplication returns that of a worker, which has its peer.
+// newReplication returns the replication of a worker, which has its peer already.
 func (w *worker) newReplication() replication {
 	switch w.s.o.Kind {
 	case RPC:
@@ -136,7 +139,7 @@ func (w *worker) newReplication() replication {
 	return newRings(w)
 }
 
-// newInbound returns what receives at a server.
+// newInbound returns the logs in which other servers append at this server.
 func (s *Server) newInbound(ep rdma.Endpoint) (inbound, error) {
 	if s.o.Kind == Rowan {
 		return s.table.Receiver(ep)

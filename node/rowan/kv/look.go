@@ -10,10 +10,12 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// firstReach is how much of the first entry is READ: as much as persistent memory reads at a time.
+// firstReach is how much of an entry is READ before the length of entries is known: the unit in
+// which persistent memory is read.
 const firstReach = 256
 
-// lookUp reads what the index names for the key of a GET, or of a question of a migration's target.
+// lookUp READs the entries that the index names for the key of a GET, or of a question of a
+// migration's target.
 func (w *worker) lookUp(o *op) error {
 	o.seen, o.parts = o.index.Lookup(o.hash, o.seen[:0]), nil
 	if len(o.seen) == 0 {
@@ -24,7 +26,7 @@ func (w *worker) lookUp(o *op) error {
 	return w.look(o)
 }
 
-// look posts an op's READs, and goes on if they are complete.
+// look posts the READs of an op, and continues at once if they are complete.
 func (w *worker) look(o *op) error {
 	if err := w.ep.Post(o.look.As("look up")); err != nil || !o.look.Finished() {
 		return err
@@ -32,20 +34,20 @@ func (w *worker) look(o *op) error {
 	return w.answerGet(o)
 }
 
-// readEntries adds READs of so many bytes of entries to a batch, or of as many as there are in
-// their segments.
+// readEntries adds a READ of n bytes of each entry to a batch, or of what is left of its segment.
 func (s *Server) readEntries(b *rdma.Batch, offsets []uint64, n int) {
 	for _, at := range offsets {
 		b.Read(s.at(at), int(min(uint64(n), s.table.End(s.at(at)).Offset()-at)))
 	}
 }
 
-// answerGet answers a GET from what was READ, once that is found to be as it was sealed. The value
-// may be older than what another GET returned meanwhile, since both are in progress.
+// answerGet answers a GET from what was READ, after the entry was verified. Another GET may have
+// returned a newer value meanwhile. That is linearizable: both are in progress.
 func (w *worker) answerGet(o *op) error {
 	b := o.look
 	o.look = nil
 	defer b.Release()
+	// A new view ended the READs. The index may have changed, so the key is looked up again.
 	if again, e := w.ended(b.Err()); again {
 		return errors.Join(e, w.lookUp(o))
 	}
@@ -76,7 +78,7 @@ func (w *worker) answerGet(o *op) error {
 	return w.look(o)
 }
 
-// answerJoined answers a GET of an entry of several blocks, which another server has appended.
+// answerJoined answers a GET of an entry of several blocks, which another server has appended here.
 func (w *worker) answerJoined(o *op, b *rdma.Batch) error {
 	if err := w.s.table.Join(b, o.parts, &w.entry); err != nil {
 		return w.refuseDamaged(o, o.parts[0].Offset())
@@ -88,8 +90,8 @@ func (w *worker) answerJoined(o *op, b *rdma.Batch) error {
 	return w.answerFound(o, w.entry.Kind, r.order, r.value)
 }
 
-// answerFound answers a GET, or a migration's target, by the newest record of the key. The value is
-// copied.
+// answerFound answers a GET, or a question of a migration's target, with the newest record of the
+// key. The answer is a copy of the value.
 func (w *worker) answerFound(o *op, kind uint8, order order, value []byte) error {
 	switch {
 	case o.proc == ProcRoute:
@@ -100,17 +102,17 @@ func (w *worker) answerFound(o *op, kind uint8, order order, value []byte) error
 	return w.end(o, o.r.Answer(StatusOK, value))
 }
 
-// refuseDamaged refuses an op whose key's entry may be one that is damaged. The manager hears of
-// it.
+// refuseDamaged refuses an op that needs an entry which is damaged, and notes that for the manager.
+// The answer has the entry's offset.
 func (w *worker) refuseDamaged(o *op, at uint64) error {
 	w.s.damage(o.term, o.shard.number, at)
 	return w.end(o, o.r.Answer(StatusDamaged, binary.LittleEndian.AppendUint64(nil, at)))
 }
 
-// match returns which of the entries that were READ is of a key; at 0: none is. More, if it is not
-// 0, is how much is to be READ of them first. Damaged, if it is not 0, is where one is whose first
-// block is not as it was sealed. It may be the key's, and the newest one: an older one may have
-// been copied here since, which is named beside it. So the server does not know what the key has.
+// match finds the entry of a key among those that were READ. If f.at is 0, none is of the key. If
+// more is not 0, the caller must READ that many bytes of each first. If damaged is not 0, it is the
+// offset of a damaged entry, which may be the key's newest: an older one may have been copied here
+// since, and be named beside it. So it is not known what the key has.
 func (w *worker) match(b *rdma.Batch, seen []uint64, key []byte) (f found, more int, damaged uint64) {
 	for i, at := range seen {
 		p := b.Op(i).Buf
@@ -131,12 +133,12 @@ func (w *worker) match(b *rdma.Batch, seen []uint64, key []byte) (f found, more 
 	return f, more, 0
 }
 
-// reachOf returns how much of an entry is READ at first, when the last one had n bytes: as much, or
-// a little less than before.
+// reachOf returns how much of an entry is READ at first, after one that had n bytes: it rises at
+// once and falls slowly.
 func reachOf(reach, n int) int { return reach + max(n-reach, (n-reach)/8) }
 
-// damage notes for the manager that an entry of a shard is not as it was sealed, which a task has
-// met in a term.
+// damage notes for the manager that a task has met a damaged entry of a shard in a term. One entry
+// a shard is enough, and only the latest term counts.
 func (s *Server) damage(term uint64, shard int, at uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +155,7 @@ func (s *Server) damage(term uint64, shard int, at uint64) {
 	}
 }
 
-// damages returns what was noted in a term.
+// damages returns what was noted in a term. The manager leaves the replica out in the next one.
 func (s *Server) damages(term uint64) []cm.Damage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,8 +165,8 @@ func (s *Server) damages(term uint64) []cm.Damage {
 	return s.damaged
 }
 
-// readWhole reads the data of an entry that an index names, or named. The error wraps
-// rowan.ErrDamaged when it is not as it was sealed, which is noted.
+// readWhole reads the data of an entry that an index names, or named. The caller owns the result.
+// The error wraps rowan.ErrDamaged when the entry is damaged, which is noted.
 func (s *Server) readWhole(ep rdma.Endpoint, term uint64, shard int, at uint64) (kind uint8, data []byte, err error) {
 	if blocks := s.space.blocks(at); blocks != nil {
 		var whole rowan.Entry
@@ -182,8 +184,8 @@ func (s *Server) readWhole(ep rdma.Endpoint, term uint64, shard int, at uint64) 
 	return kind, data, err
 }
 
-// readBlock reads the first block of an entry. The error wraps rowan.ErrDamaged when it is not as
-// it was sealed.
+// readBlock reads the first block of an entry and verifies it. The caller owns it. The error wraps
+// rowan.ErrDamaged when the block is damaged.
 func (s *Server) readBlock(ep rdma.Endpoint, at uint64) (block []byte, err error) {
 	p, err := rdma.ReadBytes(ep, "read head", s.at(at), rowan.HeaderBytes, patience)
 	if err != nil {
@@ -202,8 +204,8 @@ func (s *Server) readBlock(ep rdma.Endpoint, at uint64) (block []byte, err error
 	return p[:n], nil
 }
 
-// Named returns where the blocks of the entries lie that the server's index names for a key, if it
-// serves the key's shard: for tests that damage them.
+// Named returns the addresses of the blocks of the entries that the server's index names for a key,
+// if it serves the key's shard. Tests use it to damage them.
 func (s *Server) Named(key []byte) (all []rdma.Addr) {
 	t, hash := s.adopted(), Hash(key)
 	if t == nil || !t.leads(t.Find(hash)) {

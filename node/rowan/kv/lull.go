@@ -6,31 +6,33 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// lull is for how long a task that has nothing to do waits before it looks again: for long when
-// there was nothing for a while. It begins anew when there is something, or cleaners ask, or
-// another term begins.
+// lull paces a task that polls. After a while without work its pauses grow. They are short again
+// when there is work, when a cleaner asks a question, or when a term begins.
 type lull struct {
-	s           *Server
-	ep          rdma.Endpoint
+	s  *Server
+	ep rdma.Endpoint
+	// Bounds of a pause.
 	least, most time.Duration
-	pause       time.Duration
-	awake       time.Duration // until then pauses stay short
-	question    uint64
-	term        *term
+	// The current pause.
+	pause time.Duration
+	// Until then pauses stay short.
+	awake time.Duration
+	// The last question and term that were seen.
+	question uint64
+	term     *term
 }
 
-// newLull returns that of a task, which waits for at least so long.
+// newLull returns the lull of a task with a shortest pause.
 func (s *Server) newLull(ep rdma.Endpoint, least time.Duration) lull {
 	return lull{s: s, ep: ep, least: least, most: max(least, s.o.IdleEvery), pause: least}
 }
 
-// awakeFor is for how many of the longest pauses they stay short: others may wait for what the task
-// does next, such as for leave, so that nothing comes before it has looked.
+// awakeFor says for how many of the longest pauses the short ones last after there was work. Others
+// may wait for the task's next step, such as for leave, so no work comes before it has looked.
 const awakeFor = 50
 
-// next returns the next pause, the shortest one if the task had something to do. Long ones end at
-// the same time for all tasks of a process: to wake a process costs more than what idle tasks do
-// then.
+// next returns the next pause; busy says whether the task had work. Long pauses of all tasks of a
+// process end at the same time: waking a process up costs more than what its idle tasks do then.
 func (l *lull) next(busy bool) time.Duration {
 	now := l.ep.Now()
 	if question, term := l.s.quiet.last(), l.s.known.last(); busy || question != l.question || term != l.term {

@@ -8,18 +8,21 @@ import (
 )
 
 // member is the endpoint of a server's task. It joins new views of the pool by itself, and repeats
-// the READs and WRITEs that such a change has ended, if the task waits for them. So a task meets
-// rdma.ErrStale only in verbs that it does not wait for, and in APPENDs and SENDs.
+// READs and WRITEs that a change of the view has ended, if the task waits for them. So a task sees
+// rdma.ErrStale only in verbs that it does not wait for, and in APPENDs and SENDs, which must not
+// be repeated blindly.
 //
-// Verbs of earlier views are fenced off, and the server's node is expelled, before a view calls it
-// gone. So a READ of the node that succeeds, or an answer that goes by way of it and arrives, says
-// that it was not gone: README.md says what follows.
+// It relies on this: before a view calls a node gone, verbs of earlier views are fenced off and the
+// node is expelled. So when a READ of the server's node succeeds, or an answer that is sent by way
+// of it arrives, the node was not gone. README.md says what follows ("Leases").
 type member struct {
 	rdma.Endpoint
-	s      *Server
-	joined uint64 // the epoch
+	s *Server
+	// Epoch of the last view that the task joined.
+	joined uint64
 }
 
+// member returns the endpoint of a task.
 func (s *Server) member(ep rdma.Endpoint) *member { return &member{Endpoint: ep, s: s} }
 
 func (m *member) Join() (rdma.View, error) {
@@ -30,8 +33,8 @@ func (m *member) Join() (rdma.View, error) {
 	return v, err
 }
 
-// Post joins a view that the server knows of first: what is answered in an earlier one does not
-// arrive, and the task may never hear of that.
+// Post joins a view first that the server knows of: an answer that is sent in an earlier view does
+// not arrive, and the task may never learn that.
 func (m *member) Post(b *rdma.Batch) error {
 	if m.s.known.view() > m.joined {
 		if _, err := m.Join(); err != nil {
@@ -45,6 +48,8 @@ func (m *member) Post(b *rdma.Batch) error {
 	return err
 }
 
+// Wait is Endpoint.Wait, and repeats what a new view has ended, once for each view, within the same
+// time.
 func (m *member) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	until := rdma.Forever
 	if now := m.Now(); within < rdma.Forever-now {
@@ -57,8 +62,9 @@ func (m *member) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	return err
 }
 
-// repeat repeats what a new view has ended of a batch, if there is anything. A WRITE is the task's
-// own, which waits: so nothing of its own has landed behind it.
+// repeat repeats the READs and WRITEs in a batch that a new view has ended, and reports whether
+// there were any. The results replace those in the batch. Repeating a WRITE is safe: the words are
+// the task's own, and it waits, so none of its later WRITEs has landed.
 func (m *member) repeat(b *rdma.Batch, until time.Duration) (repeated bool, err error) {
 	if !errors.Is(b.Err(), rdma.ErrStale) {
 		return false, nil
@@ -96,6 +102,7 @@ func (m *member) repeat(b *rdma.Batch, until time.Duration) (repeated bool, err 
 	return true, nil
 }
 
+// Go starts a task with an endpoint of the same kind.
 func (m *member) Go(name string, f func(rdma.Endpoint)) error {
 	return m.insist(func() error { return m.Endpoint.Go(name, func(ep rdma.Endpoint) { f(m.s.member(ep)) }) })
 }
@@ -112,7 +119,7 @@ func (m *member) OpenRing(o rdma.RingOptions) (ring rdma.Ring, err error) {
 	return ring, err
 }
 
-// insist does something once more for each new view.
+// insist repeats an action that a new view has ended, once for each view.
 func (m *member) insist(do func() error) error {
 	for {
 		err := do()

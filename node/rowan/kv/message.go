@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// rpcBytes are those of package rpc's header in a message.
+// rpcBytes is the length of package rpc's header in a message.
 const rpcBytes = 16
 
-// The procedures of a server.
+// The procedures of a server that clients call.
 const (
 	ProcGet uint16 = iota + 1
 	ProcInsert
@@ -16,7 +16,7 @@ const (
 	ProcDelete
 )
 
-// The statuses of an answer.
+// The statuses of an answer. Only StatusOK says that something was done.
 const (
 	StatusOK       uint16 = iota // of a GET, the body is the value
 	StatusNotFound               // GET, UPDATE, DELETE: the key is not there
@@ -26,7 +26,8 @@ const (
 	StatusTerm                   // nothing was done: the client's configuration is not the server's
 	StatusBad                    // nothing was done: this is no request
 	StatusWait                   // nothing was done: the server cannot yet
-	StatusDamaged                // nothing was done: an entry that may be the key's is damaged; the body is its offset, u64
+	// nothing was done: an entry that may be the key's is damaged; the body is its offset, u64
+	StatusDamaged
 )
 
 // A request is:
@@ -37,7 +38,7 @@ const (
 //	value, to the end
 const requestBytes = 16
 
-// Request is what a client asks of a server.
+// Request is what a client asks of a server. parseRequest returns one that aliases the message.
 type Request struct {
 	Term       uint64 // of the client's configuration
 	Key, Value []byte

@@ -9,50 +9,54 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// Options describe the servers of a pool: they are the same for all, and last as long as it does.
-// Zero values mean defaults.
+// Options describe the servers of a pool. They are the same for all servers, for as long as the
+// pool lives. Zero values mean defaults.
 type Options struct {
 	Kind Kind // of replication
 
-	Nodes  int // memory nodes; a server runs beside each that the configuration has
-	Shards int // of the configuration
-	// Base is where a server's memory begins at its node, a multiple of rdma.Stride. Size says how
-	// much it is.
+	// Nodes is the number of memory nodes; a server runs beside each one that is a member. Shards
+	// is the number of shards of the configuration.
+	Nodes  int
+	Shards int
+	// Base is the offset of a server's memory at its node, a multiple of rdma.Stride. Size returns
+	// its length.
 	Base uint64
-	// Log says how the log of each server is made: its segments, and its ring. Node, Base, Sources and
-	// Urgent are the server's own.
+	// Log describes each server's log: its segments, and its ring. The server sets Node, Base,
+	// Sources and Urgent.
 	Log rowan.Options
-	// Workers and Cleaners are how many tasks a server has of each, beside one that receives and
-	// digests; 2 and 1 by default.
+	// Workers and Cleaners are the numbers of these tasks, beside the one that receives and
+	// digests. The defaults are 2 and 1.
 	Workers, Cleaners int
-	// Boxes is the number of a server's first mailbox, in which it hears of the configuration
-	// (cm.Options.Box); one for each worker is behind. 1 by default. Slots are how many requests each
-	// has buffers for, 64 by default.
+	// Boxes is the number of a server's first mailbox, to which the manager sends (cm.Options.Box);
+	// those of the workers follow. The default is 1. Slots is the number of requests for which each
+	// mailbox has buffers, 64 by default.
 	Boxes, Slots int
-	// PairBytes is how long a key and its value may be together, 4000 by default. KeyBytes is how long
-	// a key may be, 200 by default: it is in the first block of its entry.
+	// PairBytes bounds the length of a key and its value together, 4000 by default. KeyBytes bounds
+	// the length of a key, 200 by default: a key must fit into the first block of its entry.
 	PairBytes, KeyBytes int
-	// Keys are how many keys a server has indexes for: more make them slower. 1 << 16 by default.
+	// Keys is the number of keys for which a server's indexes are sized. More keys make them
+	// slower. The default is 1 << 16.
 	Keys int
-	// CommitEvery is how often servers tell each other what is on all replicas; 15 ms by default
-	// (section 4.4).
+	// CommitEvery is how often servers read each other's CommitVers; 15 ms by default (section
+	// 4.4).
 	CommitEvery time.Duration
-	// StepEvery is how often a server looks after its log, 50 µs by default: in less than it takes to
-	// fill what is ahead. IdleEvery is how often it does so once nothing has been appended for a
-	// while, and how often the tasks look that wait for others of the server; StepEvery by default.
+	// StepEvery is how often a server looks after its log, 50 µs by default. It must be less than
+	// the time in which the segments ahead are filled. IdleEvery is how often it does so after a
+	// while without appends, and how often its other tasks look that poll; StepEvery by default.
 	StepEvery, IdleEvery time.Duration
-	// Percent is below how much of live entries a segment is cleaned; 75 by default (section 4.4).
+	// Percent is the share of live bytes below which a segment is cleaned; 75 by default (section
+	// 4.4).
 	Percent int
-	// Keep is how many segments PUTs leave free: for DELs, and for cleaners, which have two each for
-	// themselves. 2 more than these by default.
+	// Keep is how many segments PUTs leave free: for DELs, and for cleaners, which keep two each.
+	// The default is 2 more than those of the cleaners.
 	Keep int
-	// Tombs is how many tombstones there are at least when a server looks for some to drop: as many as
-	// take a thirty-second of the segments by default.
+	// Tombs is the number of tombstones from which on a server looks for some to drop. The default
+	// is as many as fill a thirty-second of the segments.
 	Tombs int
-	// FullAfter is for how long a write waits for room before it is refused; 5 ms by default.
+	// FullAfter bounds how long a write waits for room before it is refused; 5 ms by default.
 	FullAfter time.Duration
-	// Gather and GatherFor are for how many bytes, and how long, a worker gathers entries with Batch;
-	// 256 and 5 µs by default (section 6.1).
+	// Gather and GatherFor bound, in bytes and in time, how long a worker of kind Batch gathers
+	// entries; 256 and 5 µs by default (section 6.1).
 	Gather    int
 	GatherFor time.Duration
 }
@@ -74,10 +78,10 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// spared is how many segments only cleaners take.
+// spared returns the number of segments that only cleaners take.
 func (o Options) spared() int { return 2 * o.Cleaners }
 
-// strides is how many entries the segments of a server have room for.
+// strides returns how many entries the segments of a server have room for at most.
 func (o Options) strides() int {
 	return o.Log.Segments * cmp.Or(o.Log.SegmentBytes, 4<<20) / rdma.Stride
 }
@@ -95,13 +99,15 @@ func (o Options) check(p rdma.RingPromises) error {
 		return fmt.Errorf("serve keys of %d bytes: want at most %d, with an MTU of %d: %w", o.KeyBytes, p.MTU-headBytes,
 			p.MTU, rdma.ErrAccess)
 	case o.message() > rdma.MaxMessage:
-		return fmt.Errorf("serve pairs of %d bytes, which take messages of %d: want at most %d: %w", o.PairBytes, o.message(),
+		return fmt.Errorf("serve pairs of %d bytes, which take messages of %d: want at most %d: %w", o.PairBytes,
+			o.message(),
 			rdma.MaxMessage, rdma.ErrAccess)
 	case cmp.Or(o.Log.Credit, 128<<10) < 2*(o.message()+p.MTU) || cmp.Or(o.Log.SegmentBytes, 4<<20) < o.message():
 		return fmt.Errorf("serve pairs of %d bytes with credit of %d and segments of %d: want at least %d and %d: %w",
 			o.PairBytes, o.Log.Credit, o.Log.SegmentBytes, 2*(o.message()+p.MTU), o.message(), rdma.ErrAccess)
 	case o.Log.Segments <= o.Log.Own || o.Log.Own < o.Keep+o.Workers:
-		return fmt.Errorf("serve with %d of %d segments for own logs: want at least %d, and some for others': %w", o.Log.Own,
+		return fmt.Errorf("serve with %d of %d segments for own logs: want at least %d, and some for others': %w",
+			o.Log.Own,
 			o.Log.Segments, o.Keep+o.Workers, rdma.ErrAccess)
 	case o.Kind >= kinds:
 		return fmt.Errorf("serve with %s: %w", o.Kind, rdma.ErrAccess)
@@ -112,15 +118,16 @@ func (o Options) check(p rdma.RingPromises) error {
 	return nil
 }
 
-// message is how long a message may be: a request, an answer, or an entry with the headers of its
-// blocks.
+// message returns the greatest length of a message: of a request, an answer, or an entry with the
+// headers of its blocks. It assumes an MTU of 256, the least there is.
 func (o Options) message() int {
 	const leastMTU = 256
-	return rpcBytes + requestBytes + o.PairBytes + o.PairBytes/(leastMTU-rowan.HeaderBytes)*rowan.HeaderBytes + headBytes
+	return rpcBytes + requestBytes + o.PairBytes + o.PairBytes/(leastMTU-rowan.HeaderBytes)*rowan.HeaderBytes +
+		headBytes
 }
 
-// log describes the log of a node. Each worker of a server is two sources of it: one for PUTs, and
-// an urgent one. Its exchanger is another urgent one.
+// log describes the log of a node. Each worker of each server is two of its sources: one for PUTs,
+// and an urgent one. Each exchanger is another urgent source.
 func (o Options) log(node int) rowan.Options {
 	l := o.Log
 	l.Node, l.Base = node, o.Base+o.wordsBytes()
@@ -131,7 +138,7 @@ func (o Options) log(node int) rowan.Options {
 	return l
 }
 
-// source is that of a worker of a server, in the log of another.
+// source returns the number of a worker's source in the logs of other servers.
 func (o Options) source(node, worker int, urgent bool) uint16 {
 	n := node*o.Workers + worker
 	if urgent {
@@ -140,7 +147,7 @@ func (o Options) source(node, worker int, urgent bool) uint16 {
 	return uint16(n)
 }
 
-// exchange is the source that the exchanger of a server is, or its remote log.
+// exchange returns the number of an exchanger's source, or of its remote log, at other servers.
 func (o Options) exchange(node int) uint16 {
 	if o.Kind != Rowan {
 		logs, _ := o.logs()
@@ -149,16 +156,16 @@ func (o Options) exchange(node int) uint16 {
 	return uint16(2*o.Nodes*o.Workers + node)
 }
 
-// Size returns how many bytes of each node's memory a server takes. They are zero before its first
-// use.
+// Size returns how many bytes of each node's memory a server takes. They must be zero before the
+// first use.
 func (o Options) Size() uint64 {
 	o = o.WithDefaults()
 	return o.wordsBytes() + o.log(0).Size()
 }
 
-// BoxOf returns the mailbox to send a request to that is for a key with a hash: of a write, that of
-// the worker of a server that has the key; of a GET, those of all workers in turn. The options have
-// their defaults.
+// BoxOf returns the mailbox of a server to which a request for a key is sent. A write goes to the
+// worker that writes keys with the hash; GETs go to all workers in turn. The options have their
+// defaults.
 func (o *Options) BoxOf(node int, proc uint16, hash uint64, turn uint) rdma.BoxAddr {
 	worker := WorkerOf(hash, o.Workers)
 	if proc == ProcGet {
@@ -167,26 +174,26 @@ func (o *Options) BoxOf(node int, proc uint16, hash uint64, turn uint) rdma.BoxA
 	return rdma.BoxAt(node, o.Boxes+1+worker)
 }
 
-// Own returns how many segments are free of others' entries: those for own logs.
+// Own returns how many segments are kept for own logs.
 func (o Options) Own() int { return o.WithDefaults().Log.Own }
 
-// EntryBytes returns how much of segments the entry of a pair takes, on a fabric with an MTU.
+// EntryBytes returns how many bytes of segments the entry of a pair takes, on a fabric with an MTU.
 func EntryBytes(pair, mtu int) int {
 	n, part := recordBytes+pair, mtu-rowan.HeaderBytes
 	return rdma.RingPromises{MTU: mtu}.Taken(n + (n+part-1)/part*rowan.HeaderBytes)
 }
 
-// Tasks returns how many tasks a server has: each takes an identity.
+// Tasks returns the number of a server's tasks. Each of them takes an identity.
 func (o Options) Tasks() int {
 	o = o.WithDefaults()
 	return o.cleaner(o.Cleaners)
 }
 
-// MessageBytes returns how long a message may be.
+// MessageBytes returns the greatest length of a message.
 func (o Options) MessageBytes() int { return o.WithDefaults().message() }
 
-// Check returns why a server refuses a pair, as far as the lengths say: the error wraps
-// rdma.ErrMessageSize. The options have their defaults.
+// Check returns an error if a server refuses a pair for its length: it wraps rdma.ErrMessageSize.
+// The options have their defaults.
 func (o *Options) Check(key, value []byte) error {
 	if len(key) > o.KeyBytes || len(key)+len(value) > o.PairBytes {
 		return fmt.Errorf("key of %d bytes and value of %d: at most %d, and %d together: %w", len(key), len(value),

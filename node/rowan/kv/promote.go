@@ -9,12 +9,15 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// promote goes on with the promotion of shards in a term that is committed (section 4.5, phase 2).
-// All that was appended in earlier terms is at rest then. Each member digests it, and gives the
-// other replicas what may not be on all of them; and once all members have, each has all that any
-// replica has.
+// promote advances the promotion of shards in a committed term (section 4.5, phase 2). All that was
+// appended in earlier terms is at rest by then. In order, each step behind the one before: the
+// server digests that (settle); it hands what may not be on all replicas to its exchanger (give),
+// once it has read the CommitVers of this term; it waits until all members have given theirs, and
+// digests that; then each of its replicas has all that any replica had, and it serves the shards of
+// which it is the primary.
 //
-// A crash between any two steps is the death of a server: the next term begins with this again.
+// A crash between any two steps counts as the death of the server: the next term begins with the
+// same again.
 func (c *control) promote() error {
 	t := c.s.adopted()
 	if t == nil || c.promoted == t.Term {
@@ -35,7 +38,7 @@ func (c *control) promote() error {
 	}
 	if c.gave != t.Term {
 		if c.heard != t.Term {
-			return nil // others may have all of it: of shards that stay with their primary, they do
+			return nil // without this term's CommitVers it would give what all replicas have
 		}
 		c.give(t)
 		c.gave = t.Term
@@ -43,7 +46,7 @@ func (c *control) promote() error {
 	if ok, err := c.haveAllGiven(t); !ok {
 		return err
 	}
-	// What exchangers have given in this term is at rest, too: they wrote their words behind it.
+	// What exchangers gave in this term is at rest, too: each wrote its word behind the last entry.
 	err := c.settle(func(source uint16) uint64 {
 		if source >= c.s.o.exchange(0) {
 			return t.gifts()
@@ -63,8 +66,8 @@ func (c *control) promote() error {
 	return nil
 }
 
-// restless is for how long entries of dead servers may land yet: on a fabric that counts, no longer
-// than until they are fenced off.
+// restless returns for how long entries of dead servers may still land. A fabric that counts fences
+// them off; on others it is the bound that package rowan relies on.
 func (c *control) restless() time.Duration {
 	if c.r.Counts() {
 		return 0
@@ -72,7 +75,7 @@ func (c *control) restless() time.Duration {
 	return rowan.SettleAfter
 }
 
-// lend has remote logs go on in the term.
+// lend lets the remote logs go on in the term; with a ring there are none.
 func (c *control) lend(t *term) error {
 	l, ok := c.r.(*rowan.Lender)
 	if !ok {
@@ -86,7 +89,8 @@ func (c *control) lend(t *term) error {
 	return nil
 }
 
-// lendTo has one go on in a term, or none.
+// lendTo lets one remote log go on in a term, or none if term is 0. Segments that the writer leaves
+// behind wait to be committed.
 func (c *control) lendTo(l *rowan.Lender, log int, term uint64) error {
 	left, err := l.Begin(log, term)
 	for _, s := range left {
@@ -96,9 +100,9 @@ func (c *control) lendTo(l *rowan.Lender, log int, term uint64) error {
 	return err
 }
 
-// give hands over to the exchanger what was digested of earlier terms, and may not be on all
-// replicas: what is above CommitVer. Of a shard that stays with its primary nothing is: the primary
-// has said so before it said that it is quiet.
+// give hands over to the exchanger what was digested of earlier terms and may not be on all
+// replicas: the records above CommitVer. Of a shard that stays with its primary there are none: the
+// primary published its CommitVer before it said that it was quiet.
 func (c *control) give(t *term) {
 	g := &gift{term: t}
 	for _, list := range [][]usedSegment{c.used, c.early, c.resumed} {
@@ -115,7 +119,8 @@ func (c *control) give(t *term) {
 	c.s.gift = g
 }
 
-// haveAllGiven reports whether all members have given the server what they have.
+// haveAllGiven reports whether each member has written the term to its word here: all that they
+// give is in this server's logs.
 func (c *control) haveAllGiven(t *term) (bool, error) {
 	words, err := rdma.ReadBytes(c.ep, "read which gave", c.s.o.gaveAt(t.node, 0), 8*c.s.o.Nodes, patience)
 	if err != nil {

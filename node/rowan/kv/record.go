@@ -16,20 +16,20 @@ import (
 //	key
 //	value, to the end; a DEL has none
 //
-// Records of one key are ordered by term and version. No two of a shard have the same, but copies
-// of one are equal.
+// The records of a key are ordered by term and version. No two records of a shard have both the
+// same, except copies, which are equal.
 const recordBytes = 16
 
-// Kinds of entries.
+// Kinds of entries. A DEL is a tombstone: it has no value.
 const (
 	kindPut uint8 = iota + 1
 	kindDel
 )
 
-// headBytes is how much of an entry is ahead of its key.
+// headBytes is the length of what is ahead of the key in an entry's first block.
 const headBytes = rowan.HeaderBytes + recordBytes
 
-// order says which of two records of a key is newer.
+// order tells which of two records of a key is newer.
 type order struct {
 	term    uint32
 	version uint64
@@ -40,17 +40,17 @@ func (o order) before(p order) bool {
 	return o.term < p.term || o.term == p.term && o.version < p.version
 }
 
-// record is what an entry says of a key.
+// record is the content of an entry. Its key and value alias the entry's data.
 type record struct {
 	order
 	shard      int
 	key, value []byte
 }
 
-// recordSize returns how long the record of a pair is.
+// recordSize returns the length of a pair's record.
 func recordSize(key, value []byte) int { return recordBytes + len(key) + len(value) }
 
-// put writes a record to p, which has its size.
+// put writes a record to p, which the caller owns and which has recordSize bytes.
 func (r *record) put(p []byte) {
 	le := binary.LittleEndian
 	le.PutUint64(p, r.version|uint64(r.shard)<<48)
@@ -59,8 +59,8 @@ func (r *record) put(p []byte) {
 	copy(p[recordBytes+len(r.key):], r.value)
 }
 
-// parseRecord returns the record in the data of an entry, as far as p has it: the rest of the value
-// may be missing. False: it is none.
+// parseRecord returns the record at the beginning of p. The end of the value may be missing in p.
+// It reports false if p is no record, or ends within the key.
 func parseRecord(p []byte) (r record, ok bool) {
 	if len(p) < recordBytes {
 		return r, false
@@ -76,27 +76,31 @@ func parseRecord(p []byte) (r record, ok bool) {
 	return r, true
 }
 
-// Hash is that of a key: it says which shard the key is of, which worker's of a server, and where
-// it is in an index.
+// Hash returns the hash of a key. It decides the key's shard, the worker that writes the key, and
+// its place in an index.
 func Hash(key []byte) uint64 { return xxhash.Sum64(key) }
 
-// WorkerOf returns which of a server's workers writes the keys with a hash. It depends on the lower
-// half of its bits, and the shard on the upper ones.
+// WorkerOf returns the number of the worker that writes keys with a hash. It depends on the lower
+// half of the hash, while the shard depends on the upper half.
 func WorkerOf(hash uint64, workers int) int { return int(uint64(uint32(hash)) * uint64(workers) >> 32) }
 
-// found is an entry that an index names.
+// found is an entry that an index names, and what was READ of it. key and value alias what was
+// READ.
 type found struct {
 	at     uint64 // offset in the node's memory
 	kind   uint8
 	length int // of its data
 	order
-	key   []byte
-	value []byte // of an entry of one block, where all of it was READ
-	parts int    // blocks, where it was verified
+	key []byte
+	// The value of an entry of one block, if all of it was READ.
+	value []byte
+	// The number of blocks, if the first one was verified.
+	parts int
 }
 
-// parseFound returns what the beginning of an entry's first block says, which was read at an
-// address. False: the key is longer than what was read, so that it is another one.
+// parseFound returns what the beginning of an entry says, which was READ at an offset. It verifies
+// nothing. It reports false if the key is longer than what was READ: then it is not the key that
+// the caller looks for.
 func parseFound(at uint64, p []byte) (f found, ok bool) {
 	f.at = at
 	f.kind, f.length = rowan.Head(p)
@@ -105,7 +109,8 @@ func parseFound(at uint64, p []byte) (f found, ok bool) {
 	return f, ok
 }
 
-// entrySize returns how much of a segment an entry takes with so much data, in one block.
+// entrySize returns how many bytes of a segment an entry of one block takes, with length bytes of
+// data.
 func entrySize(length int) int64 {
 	return int64((rowan.HeaderBytes + length + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// place is where an own log goes on.
+// place is where a log of the server goes on after a restart.
 type place struct {
 	rowan.Segment
-	behind rdma.Addr // its last entry
+	// The address behind its last entry.
+	behind rdma.Addr
 }
 
-// log returns the log of an owner, which goes on where that of an earlier server ended.
+// log returns the log of an owner. It goes on where the log of an earlier server ended.
 func (s *Server) log(ep rdma.Endpoint, owner rowan.Owner) *rowan.Log {
 	if p, ok := s.resumed[owner]; ok {
 		return s.table.Resume(ep, p.Segment, p.behind)
@@ -23,16 +24,17 @@ func (s *Server) log(ep rdma.Endpoint, owner rowan.Owner) *rowan.Log {
 	return s.table.Log(ep, owner)
 }
 
-// errStopped ends a recovery of a server that is stopped.
+// errStopped ends the recovery of a server that is stopped meanwhile.
 var errStopped = errors.New("the server is stopped")
 
-// recover has the server go on with what an earlier one left in the node's memory (section 4.7):
-// the indexes come to name the newest record of each key, of shards that the server has had ever
-// since. It is no member before the manager has begun another term, in which all members give each
-// other what may not be on all replicas: see cm.Server.Restart.
+// recover brings back what an earlier server left in the node's memory (section 4.7): the indexes
+// come to name the newest record of each key, of the shards that the server has had ever since. The
+// server is no member before the manager begins another term, in which all members give each other
+// what may not be on all replicas: see cm.Server.Restart.
 //
-// It changes nothing in memory but states of segments and words of earlier terms, so that a crash
-// leaves what there was.
+// It relies on the earlier server having ended, with nothing of other servers in flight to its
+// ring. It changes nothing in memory but the states of segments and words of earlier terms. So a
+// crash leaves as much to recover as there was.
 func (c *control) recover() error {
 	s := c.s
 	if s.table.Pushes() == 0 {
@@ -62,8 +64,8 @@ func (c *control) recover() error {
 	return nil
 }
 
-// remember reads which shards the earlier server had, and what it knew to be on all replicas of
-// those that it served.
+// remember reads which shards the earlier server had, since which terms, and the CommitVers that it
+// published.
 func (c *control) remember() error {
 	o := c.s.o
 	since, err := o.since(c.ep, c.s.node)
@@ -82,9 +84,9 @@ func (c *control) remember() error {
 	return nil
 }
 
-// forget clears what other servers told of earlier terms. No server tells anything in a later one
-// before this server adopts it. So nothing that was damaged there is taken for what is told in
-// that.
+// forget clears what other servers told in earlier terms. In a later term no server tells anything
+// before this one has adopted the term. So a damaged word there can not pass for what is told in a
+// later term.
 func (c *control) forget() error {
 	o, node := c.s.o, c.s.node
 	b := c.ep.Batch()
@@ -95,8 +97,9 @@ func (c *control) forget() error {
 	return rdma.Do(c.ep, b.As("forget earlier terms"), patience)
 }
 
-// recoverOwn digests own logs. The last segment of each that is not committed may have room: the
-// log goes on there.
+// recoverOwn digests the segments of own logs. Of each log the last segment that is not committed
+// may have room: the log goes on there. So a server that is killed again and again uses up no
+// segments.
 func (c *control) recoverOwn() error {
 	table := c.s.table
 	scratch := make([]byte, table.SegmentBytes())
@@ -130,8 +133,8 @@ func (c *control) recoverOwn() error {
 	return nil
 }
 
-// recoverInbound digests what others have appended. Nothing lands in these segments any more; where
-// it may, with remote logs, the next term settles it.
+// recoverInbound digests what other servers have appended. Nothing lands in these segments any
+// more. Segments of remote logs that are still lent are settled in the next term instead.
 func (c *control) recoverInbound() error {
 	table := c.s.table
 	found, ends := map[rowan.Segment]*usedSegment{}, map[int]rdma.Addr{}
@@ -150,16 +153,16 @@ func (c *control) recoverInbound() error {
 	for _, seg := range all {
 		if u := found[seg]; u != nil {
 			c.left(u, max(ends[seg.Index], table.Begin(seg)))
-		} else { // most were just ahead: until they are pushed again there is little room, and the log is no full one
+		} else { // most were just ahead: until they are pushed again there is little room for others
 			c.s.space.giveBack(seg)
 		}
 	}
 	return nil
 }
 
-// resume has the logs of workers go on with RPC, in which nothing of earlier ones is in flight:
-// other servers may wait for what they append here in the last term, until the next one is
-// committed. With other kinds they have places for that.
+// resume lets the logs of workers go on with RPC in the last term of the earlier server, with
+// nothing in flight to them. Other servers may wait until what they send in that term is appended,
+// before the next term can be committed. With other kinds they have places for it.
 func (c *control) resume(last uint64) error {
 	t := &term{Config: &shards.Config{Term: last}, node: c.s.node}
 	logs, _ := c.s.o.logs()
@@ -176,7 +179,8 @@ func (c *control) resume(last uint64) error {
 	return err
 }
 
-// takeLeft digests an entry that was left, and answers the manager.
+// takeLeft digests an entry that was left. In between it answers the manager, which would otherwise
+// take the server for hung.
 func (c *control) takeLeft(u *usedSegment, e *rowan.Entry) error {
 	if len(c.group) == 0 {
 		if err := c.configure(); err != nil {
@@ -189,8 +193,8 @@ func (c *control) takeLeft(u *usedSegment, e *rowan.Entry) error {
 	return c.take(u, e)
 }
 
-// left hands a segment over to which nothing is added, behind whose last entry is an address. What
-// is free there, if a log left it early, is garbage.
+// left hands over a segment to which nothing is added any more; behind is the address behind its
+// last entry. If a log left it early, the free rest of it counts as garbage.
 func (c *control) left(u *usedSegment, behind rdma.Addr) {
 	table := c.s.table
 	room := int64(table.End(table.Begin(u.Segment)).Offset()) - int64(behind.Offset())

@@ -9,17 +9,20 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// rings is the replication of Rowan-KV: each server has one log, to whose ring all others append.
+// rings is the replication of Rowan-KV: each server has one log, and all other servers append to
+// its ring.
 type rings struct {
-	w       *worker
-	senders [][2]*rowan.Sender // by node; the urgent one second
-	above   uint64             // no stamp of an entry of an earlier term is
+	w *worker
+	// By node; the urgent source is the second one. Senders are made when they are first needed.
+	senders [][2]*rowan.Sender
+	// No stamp of an entry of an earlier term exceeds it.
+	above uint64
 }
 
 func newRings(w *worker) *rings { return &rings{w: w, senders: make([][2]*rowan.Sender, w.s.o.Nodes)} }
 
-// turn has stamps say in which term an entry was appended first: at its end all up to it are at
-// rest.
+// turn raises the stamps, so that a stamp says in which term its entry was appended first. In the
+// next term all entries up to that are at rest.
 func (r *rings) turn(t *term) {
 	r.above = t.stamps()
 	for _, both := range r.senders {
@@ -33,6 +36,7 @@ func (r *rings) turn(t *term) {
 
 func (r *rings) sender(a *appending) *rowan.Sender { return r.senders[a.node][a.urgent] }
 
+// reserve uses the urgent source only if the other one has no leave.
 func (r *rings) reserve(a *appending, n int, makesRoom bool) error {
 	a.urgent = 0
 	err := r.try(a, n)
@@ -43,7 +47,8 @@ func (r *rings) reserve(a *appending, n int, makesRoom bool) error {
 	return err
 }
 
-// try takes leave as one of the two sources.
+// try takes leave for one of the two sources. Errors other than rdma.ErrFull and fatal ones wrap
+// errAway: the caller tries again.
 func (r *rings) try(a *appending, n int) (err error) {
 	w := r.w
 	s := &r.senders[a.node][a.urgent]
@@ -69,6 +74,7 @@ func (r *rings) try(a *appending, n int) (err error) {
 
 func (r *rings) unreserve(a *appending, n int) { r.sender(a).Return(n) }
 
+// add makes the append a chain of its own in the write's batch.
 func (r *rings) add(b *rdma.Batch, o *op, a *appending, now time.Duration) error {
 	b.Chain()
 	a.batch, a.index, a.posted = b, b.Len(), now
@@ -77,6 +83,7 @@ func (r *rings) add(b *rdma.Batch, o *op, a *appending, now time.Duration) error
 	return err
 }
 
+// goOn repeats an append that has failed, and takes the acknowledgment of one that is complete.
 func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err error) {
 	switch {
 	case a.batch == nil:
@@ -105,6 +112,8 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 	return false, nil
 }
 
+// giveUp releases the batch. The append may still land at the dead node, where nothing counts any
+// more.
 func (r *rings) giveUp(o *op, a *appending) {
 	if a.batch != nil && a.batch != o.local {
 		a.batch.Release()
@@ -114,8 +123,8 @@ func (r *rings) giveUp(o *op, a *appending) {
 
 func (r *rings) step(time.Duration) error { return nil }
 
-// repeat posts an append again, if there is leave. It makes room: before, nothing that has its
-// place behind it is committed, or cleaned.
+// repeat posts an append again if there is leave. It counts as making room: until it is done, no
+// segment that follows it is committed, and so none is cleaned.
 func (r *rings) repeat(o *op, a *appending, now time.Duration) error {
 	a.again = now + pause
 	kind, record := r.w.encode(o)

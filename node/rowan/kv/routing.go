@@ -11,34 +11,37 @@ import (
 )
 
 // ProcRoute is what a worker of a migration's target asks the worker of the same number at the
-// source: what the newest record of a key is, of which the target has none (section 4.6). The
-// request is a client's, without a value. The answer is StatusNotFound, or a word and the value:
+// source: the newest record of a key of which the target has none (section 4.6). The request is a
+// client's, without a value. The answer is StatusNotFound, or a word and the value:
 //
 //	term u32 of the record | kind u32
 const ProcRoute uint16 = 101
 
 const (
 	routeBytes = 8
-	// routePatience is for how long an answer is waited for before the source is asked again.
+	// routePatience bounds the wait for an answer. After it the source is asked again.
 	routePatience = 20 * time.Millisecond
 )
 
-// routing is a question for the source of a migration.
+// routing is a question to the source of a migration.
 type routing struct {
-	call  *rpc.Call     // nil: none is in flight
-	again time.Duration // when the source is asked again
+	call *rpc.Call // nil: none is in flight
+	// When the source may be asked again.
+	again time.Duration
 }
 
-// routed is what the source has of a key. Its value is the call's, which the caller releases.
+// routed is what the source has of a key. Its value aliases the call, which the caller releases.
 type routed struct {
 	call *rpc.Call
-	term uint32 // of the record
-	kind uint8  // 0: it has none
+	// Term of the record.
+	term uint32
+	// Kind of the record; 0: the source has none.
+	kind uint8
 }
 
 func (r *routed) value() []byte { return r.call.Body[routeBytes:] }
 
-// drop gives a question up.
+// drop gives up a question.
 func (r *routing) drop() {
 	if r.call != nil {
 		r.call.Release()
@@ -46,9 +49,8 @@ func (r *routing) drop() {
 	}
 }
 
-// route goes on with a question for the source of an op's shard: false: there is no answer yet. A
-// source that refuses is asked again, as it is about to be in the same term, or this server in
-// another.
+// route asks the source of an op's shard, and reports whether its answer is there. A source that
+// refuses is asked again: it has not reached this term yet, or this server is about to leave it.
 func (w *worker) route(r *routing, o *op, now time.Duration) (got routed, ok bool, err error) {
 	if r.call == nil {
 		if now < r.again {
@@ -83,7 +85,8 @@ func (w *worker) route(r *routing, o *op, now time.Duration) (got routed, ok boo
 	return got, false, nil
 }
 
-// missed goes on with an op that reads, whose key the index does not name.
+// missed continues a read of a key that the index does not name: in a migration the source may have
+// it.
 func (w *worker) missed(o *op) error {
 	if o.source == shards.None {
 		return w.answer(o, StatusNotFound)
@@ -92,9 +95,12 @@ func (w *worker) missed(o *op) error {
 	return w.goOnRouting(o, w.ep.Now())
 }
 
-// goOnRouting goes on with a GET that the source is asked for. What the source has of an earlier
-// term the key had when the index was looked at: nothing of it is written in the migration that is
-// acknowledged. What is written in it is in flight, or in the index by now.
+// goOnRouting continues a GET that the source is asked for.
+//
+// If the source has a record of an earlier term, the key had it when the index was looked up: no
+// acknowledged write of the migration exists, since the target's index would name it. If the record
+// is of the migration itself, the target wrote it: it is in flight, or in the index by now, so the
+// index is looked up again.
 func (w *worker) goOnRouting(o *op, now time.Duration) error {
 	refuse := func(status uint16) error {
 		o.routing.drop()
@@ -121,15 +127,15 @@ func (w *worker) goOnRouting(o *op, now time.Duration) error {
 	return w.end(o, o.r.Answer(StatusOK, got.value()))
 }
 
-// answerRoute answers what the target asks by the newest record of the key.
+// answerRoute answers a question of the target with the newest record of the key.
 func (w *worker) answerRoute(o *op, kind uint8, order order, value []byte) error {
 	w.buf = binary.LittleEndian.AppendUint64(w.buf[:0], uint64(order.term)|uint64(kind)<<32)
 	w.buf = append(w.buf, value...)
 	return w.end(o, o.r.Answer(StatusOK, w.buf))
 }
 
-// learnThere finds out whether a key is there that the index does not name, before its first write
-// is decided; false: not yet. No other task writes it.
+// learnThere finds out whether a key exists that the index does not name, before the key's first
+// write is decided. It reports false if that is not known yet. No other task writes the key.
 func (w *worker) learnThere(k *key, o *op, now time.Duration) (ok bool, err error) {
 	got, ok, err := w.route(&k.routing, o, now)
 	if !ok {

@@ -44,8 +44,9 @@ type scattered struct {
 
 func newSpace(segments int) *space {
 	return &space{
-		named: make([]int, segments), live: make([]int64, segments), all: make([]int64, segments), tombs: make([]int, segments),
-		ends: make([][]uint64, segments), scattered: map[uint64]scattered{},
+		named: make([]int, segments), live: make([]int64, segments), all: make([]int64, segments),
+		tombs: make([]int, segments),
+		ends:  make([][]uint64, segments), scattered: map[uint64]scattered{},
 	}
 }
 

@@ -76,7 +76,8 @@ func (o Options) readWords(ep rdma.Endpoint, step rdma.Step, at rdma.Addr) ([]ui
 	for i := range all {
 		var ok bool
 		if all[i], ok = unseal(op.Word(i)); !ok {
-			return nil, fmt.Errorf("%s of server %d: word %#x of shard %d: %w", step, at.Node(), op.Word(i), i, rowan.ErrDamaged)
+			return nil, fmt.Errorf("%s of server %d: word %#x of shard %d: %w", step, at.Node(), op.Word(i), i,
+				rowan.ErrDamaged)
 		}
 	}
 	return all, nil

@@ -6,7 +6,7 @@
 //	c, err := shards.New(nodes, 48, 3)
 //	next, err := c.Fail(2)                // server 2 died: backups are promoted, others begin to copy
 //	next, err = next.Complete(7, 4)       // server 4 has all of shard 7 by now
-//	data, err := next.Encode()            // for rdma.Configs
+//	data := next.Encode()                 // for rdma.Configs
 //
 // # Replicas
 //
