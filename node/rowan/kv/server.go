@@ -11,47 +11,66 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// Server is the one beside a node. Its tasks share it.
+// Server is the Rowan-KV server beside one memory node. Its tasks share it: the receiver (control),
+// workers, cleaners, and the exchanger.
 type Server struct {
 	o       Options
 	node    int
 	configs rdma.Configs
-	known   known
-	table   *rowan.Table
-	shards  []*shard // by number
-	space   *space
-	shared  []*rowan.Remote // by node, with Share
-	quiet   quiet
+	// Terms and views, read for each request.
+	known known
+	table *rowan.Table
+	// By number, also those that the server does not have.
+	shards []*shard
+	// What is live in the node's segments.
+	space *space
+	// By node, with Share: the remote logs that this server's workers share.
+	shared []*rowan.Remote
+	// When cleaned segments may be freed.
+	quiet quiet
 
-	stopped atomic.Bool // tasks end
-	quits   atomic.Bool // Stop was called
+	// Tasks end: Stop was called, or a task has failed.
+	stopped atomic.Bool
+	// Stop was called.
+	quits atomic.Bool
 
-	mu       sync.Mutex
-	err      error
-	tasks    int         // that have not ended
-	saw      []uint64    // by worker, the exchanger last: the term before which nothing is under way
-	turned   []uint64    // by worker: the committed term before which it takes nothing from others any more
-	gift     *gift       // for the exchanger; nil: it has taken the last one
-	digests  []cm.Digest // of the server's replicas in the term digested, once replicas are compared
+	// mu guards the fields below. It is held over no wait.
+	mu sync.Mutex
+	// Why tasks have failed.
+	err error
+	// Tasks that have not ended, beside the receiver.
+	tasks int
+	// By worker, with the exchanger last: the term before which the task has nothing under way.
+	saw []uint64
+	// By worker, with RPC: the committed term before which it accepts nothing from other servers.
+	turned []uint64
+	// What control has for the exchanger; nil: the exchanger has taken it.
+	gift *gift
+	// Digests of the server's replicas in the term digested, once they are known.
+	digests  []cm.Digest
 	digested uint64
 
-	damaged   []cm.Damage // one for each shard in which a task met damage, in a term
+	// One entry for each shard in which a task met damage in the term damagedIn.
+	damaged   []cm.Damage
 	damagedIn uint64
 
-	resumed     map[rowan.Owner]place // where own logs go on that an earlier server left
-	resumedTerm *term                 // with RPC, the last one of the earlier server; nil: there was none
+	// Where own logs go on that an earlier server left. It is set before tasks start.
+	resumed map[rowan.Owner]place
+	// With RPC, the last term of the earlier server; nil: there was none.
+	resumedTerm *term
 }
 
-// Readers are numbered: the workers, the task that receives, the exchanger, the cleaners.
+// Readers of entries are numbered, for quiet: the workers, the receiver, the exchanger, the
+// cleaners.
 func (o Options) receiver() int { return o.Workers }
 
 func (o Options) exchanger() int { return o.Workers + 1 }
 
 func (o Options) cleaner(number int) int { return o.Workers + 2 + number }
 
-// Open returns the server beside a node. It serves by the configurations that the registers come to
-// have, from when it is a member. In memory that an earlier server left it goes on from that: see
-// recover. The worker runs beside the node.
+// Open returns the server beside a node. It does nothing before Run. It serves by the
+// configurations in the registers, from when it is a member. If an earlier server has left
+// something in its memory it goes on from that: see recover. The worker runs beside the node.
 func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server, error) {
 	o = o.WithDefaults()
 	p, err := rdma.Rings(ep)
@@ -82,8 +101,9 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 	return s, nil
 }
 
-// Run serves until Stop, or until a task fails. Then it tells the manager why before it returns:
-// see control.part. The worker is the task that receives; others are started beside it.
+// Run serves until Stop, or until a task fails. In that case it tells the manager why before it
+// returns: see control.part. The caller's task is the receiver; Run starts the others beside it,
+// and returns when all have ended.
 func (s *Server) Run(ep rdma.Endpoint) error {
 	ep = s.member(ep)
 	s.end("receiver", s.receive(ep))
@@ -95,7 +115,7 @@ func (s *Server) Run(ep rdma.Endpoint) error {
 	return s.err
 }
 
-// startOthers starts all tasks but the one that receives.
+// startOthers starts all tasks but the receiver.
 func (s *Server) startOthers(ep rdma.Endpoint) {
 	for w := range s.o.Workers {
 		s.start(ep, fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) error { return s.work(ep, w) })
@@ -106,7 +126,7 @@ func (s *Server) startOthers(ep rdma.Endpoint) {
 	s.start(ep, "exchanger", s.exchange)
 }
 
-// start starts a task.
+// start starts a task. If it fails, the whole server ends.
 func (s *Server) start(ep rdma.Endpoint, name string, f func(rdma.Endpoint) error) {
 	s.mu.Lock()
 	s.tasks++
@@ -126,7 +146,7 @@ func (s *Server) start(ep rdma.Endpoint, name string, f func(rdma.Endpoint) erro
 	}
 }
 
-// end notes the end of a task: the others end, too.
+// end notes the end of a task, and with which error; the other tasks end, too.
 func (s *Server) end(name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,50 +156,53 @@ func (s *Server) end(name string, err error) {
 	}
 }
 
+// ended reports whether all tasks but the receiver have ended.
 func (s *Server) ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tasks == 0
 }
 
-// Stop ends the server. Requests in progress get no answer. Run returns soon.
+// Stop ends the server. Requests in progress get no answer, so their outcome is unknown to the
+// clients. Any goroutine may call it.
 func (s *Server) Stop() {
 	s.quits.Store(true)
 	s.end("", nil)
 }
 
-// failed returns why the server has ended by itself; nil: it has not.
+// failed returns why the server has ended by itself; nil: it has not failed.
 func (s *Server) failed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
+// stopping reports whether tasks should end.
 func (s *Server) stopping() bool { return s.stopped.Load() }
 
 // at returns the address of an entry at an offset in the node's memory.
 func (s *Server) at(offset uint64) rdma.Addr { return rdma.At(s.node, offset) }
 
-// segment returns in which segment an offset is.
+// segment returns the index of the segment that contains an offset.
 func (s *Server) segment(offset uint64) int { return s.table.At(s.at(offset)) }
 
-// readHeads adds READs of the beginnings of entries to a batch, up to the end of keys of a length.
+// readHeads adds READs of the beginnings of entries to a batch: headers, and keys up to a length.
 func (s *Server) readHeads(b *rdma.Batch, offsets []uint64, key int) {
 	for _, at := range offsets {
 		b.Read(s.at(at), int(min(uint64(headBytes+key), s.table.End(s.at(at)).Offset()-at)))
 	}
 }
 
-// isFull reports whether there is no room for another shard: for one of twice as many bytes as
-// those that there are, beside what is kept free.
+// isFull reports whether the server has no room for another shard, beside the segments that are
+// kept free. It reckons with a shard of twice the average size.
 func (s *Server) isFull() bool {
 	stats := s.Stats()
 	shard := 2 * stats.Live / int64(max(1, stats.Primaries+stats.Backups))
 	return int64(stats.Free-s.o.Log.Own)*int64(s.table.SegmentBytes()) <= shard
 }
 
-// Ready reports whether the server serves the shards of which it is the primary, in a term that is
-// committed. It may be called by another goroutine.
+// Ready reports whether the server serves all shards of which it is the primary, in a committed
+// term. Any goroutine may call it.
 func (s *Server) Ready() bool {
 	t := s.known.last()
 	if t == nil || !t.Committed {
@@ -193,23 +216,24 @@ func (s *Server) Ready() bool {
 	return true
 }
 
-// Stats are what a server has done, and has.
+// Stats are counts of a server. Those of work done count from its start.
 type Stats struct {
-	Free    int    // segments that are
-	Taken   uint64 // uses of segments so far
-	Cleaned uint64 // segments from which cleaners moved what was live
+	Free    int    // free segments
+	Taken   uint64 // uses of segments so far, over all servers of the node
+	Cleaned uint64 // segments of which cleaners moved the live entries
 	Moved   uint64 // entries that they moved
-	Dropped uint64 // tombstones, so far
-	Tombs   int    // tombstones that there are
-	Items   int    // that indexes have: keys, and tombstones
-	Live    int64  // bytes of entries that indexes name, as they lie in segments
-	// Primaries are the shards that the server serves, Backups the others of which it is a replica.
-	// Lag is how many versions it has given as a primary that are not committed.
+	Dropped uint64 // tombstones that were dropped
+	Tombs   int    // tombstones that indexes name
+	Items   int    // items of indexes: keys and tombstones
+	Live    int64  // bytes of segments that entries take which indexes name
+	// Primaries is the number of shards that the server serves, and Backups the number of others of
+	// which it is a replica. Lag is how many versions it has given as a primary that are not
+	// committed.
 	Primaries, Backups int
 	Lag                uint64
 }
 
-// Stats returns what the server has done, and has.
+// Stats returns the server's counts. Those of different shards are not of one instant.
 func (s *Server) Stats() Stats {
 	stats := Stats{Free: s.table.Free(), Taken: s.table.Pushes()}
 	s.space.mu.Lock()

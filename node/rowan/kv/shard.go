@@ -8,48 +8,61 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// window is how many versions of a shard may be in flight behind the oldest: no bound for workers
-// that live, since a version that is not acknowledged for long is that of a replica that is gone,
-// and the shard stands still.
+// window bounds how many versions of a shard are in flight above CommitVer. Workers that live never
+// reach it. If a version is not acknowledged for long, a replica is gone, and the shard stands
+// still until the next term.
 const window = 1 << 14
 
-// shard is what a server has of a shard, which may be nothing.
+// shard is the state of one shard at a server, which may have no replica of it.
 type shard struct {
 	number int
 
-	mu      sync.Mutex
-	index   *index.Index // nil: the server is no replica
-	since   uint64       // the term in which it became one: what others appended in earlier ones is not needed
-	left    []left       // indexes of when it was one before
-	serves  bool         // the server is the primary, and has what any replica has
-	version uint64       // the last that was given, or found in the log
-	commit  uint64       // what is not above it is on all replicas
-	acked   [window / 64]uint64
-	counts  shards.Load // that the primary received, and sent to each other replica: they only grow
+	// mu guards the fields below. It is held over no wait.
+	mu sync.Mutex
+	// Names the newest entry of each key; nil: the server is no replica.
+	index *index.Index
+	// The term in which the server became a replica. Entries that came in earlier terms do not
+	// count.
+	since uint64
+	// Indexes of earlier times as a replica, which are being emptied.
+	left []left
+	// The server is the primary, and has what any replica has.
+	serves bool
+	// The last version that was given, or the highest that was found in a log.
+	version uint64
+	// CommitVer: all versions up to it are on all replicas. It never exceeds what is so.
+	commit uint64
+	// Versions above commit that are on all replicas: a bit each, modulo window.
+	acked [window / 64]uint64
+	// Requests that the primary received, and writes that it sent to each other replica. They only
+	// grow.
+	counts shards.Load
 }
 
-// left is the index of a shard that the server has lost. What it names is garbage, and counted as
-// live until it is removed.
+// left is the index of a shard that the server has lost. The entries that it names are garbage, but
+// count as live until the exchanger removes them.
 type left struct {
 	index *index.Index
-	term  uint64 // that the shard was lost in
+	// The term in which the shard was lost.
+	term uint64
 }
 
-// load returns what was counted (section 4.6).
+// load returns the shard's counts for the manager (section 4.6).
 func (s *shard) load() shards.Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counts
 }
 
-// count counts a request.
+// count counts a client's request.
 func (s *shard) count() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.Requests++
 }
 
-// gain has the server be a replica from a term on, if it is none.
+// gain makes the server a replica from a term on, if it is none. It begins with an empty index,
+// sized for some items.
 func (s *shard) gain(term uint64, items int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +71,7 @@ func (s *shard) gain(term uint64, items int) {
 	}
 }
 
-// lose has it be none from a term on.
+// lose makes the server no replica from a term on.
 func (s *shard) lose(term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,14 +88,15 @@ func (s *shard) has() *index.Index {
 	return s.index
 }
 
-// takes reports whether the server is a replica that needs what others append in a term.
+// takes reports whether the server is a replica for which an entry of a term counts.
 func (s *shard) takes(term uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index != nil && term >= s.since
 }
 
-// leaving returns an index of a shard that was lost in a term not above one; nil: there is none.
+// leaving returns an index of the shard that was lost in a term up to the given one; nil: there is
+// none.
 func (s *shard) leaving(term uint64) *index.Index {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,15 +108,15 @@ func (s *shard) leaving(term uint64) *index.Index {
 	return nil
 }
 
-// forget forgets such an index, which is empty.
+// forget drops an index that leaving returned, and that is empty now.
 func (s *shard) forget(x *index.Index) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.left = slices.DeleteFunc(s.left, func(l left) bool { return l.index == x })
 }
 
-// naming returns the index that names the entry of a key at an address; nil: none does. Live: the
-// server is a replica by it.
+// naming returns the index that names the entry at an offset for a key with a hash; nil: none does.
+// live says whether it is the current index, so that the entry is needed.
 func (s *shard) naming(hash, at uint64) (x *index.Index, live bool) {
 	var room [4]uint64
 	names := func(x *index.Index) bool { return slices.Contains(x.Lookup(hash, room[:0]), at) }
@@ -119,7 +133,7 @@ func (s *shard) naming(hash, at uint64) (x *index.Index, live bool) {
 	return nil, false
 }
 
-// find notes a version of a record in the log. The primary has given higher ones.
+// find notes a version of a record in a log. A primary that serves has given higher ones already.
 func (s *shard) find(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,8 +142,9 @@ func (s *shard) find(version uint64) {
 	}
 }
 
-// lead makes the server one that serves: all that any replica has is on all of them. So CommitVer
-// covers what the last primary gave versions to, and the next version is above all of these.
+// lead makes the server serve the shard. The caller knows that each replica has all that any
+// replica has. So all versions found are committed, those that the last primary gave included, and
+// the next version is above all of them.
 func (s *shard) lead() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,22 +155,22 @@ func (s *shard) lead() {
 	s.commit, s.serves = s.version, true
 }
 
-// follow makes it one that does not.
+// follow makes the server not serve the shard.
 func (s *shard) follow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.serves = false
 }
 
-// serving reports whether the server serves the shard, in a term in which it is the primary.
+// serving reports whether the server serves the shard as its primary.
 func (s *shard) serving() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.serves
 }
 
-// next gives the next version; false: too many are in flight. It is used: an entry of it comes to
-// all replicas.
+// next gives the next version. It reports false if too many are in flight. The caller must bring an
+// entry with that version to all replicas: CommitVer waits for it.
 func (s *shard) next() (version uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +182,7 @@ func (s *shard) next() (version uint64, ok bool) {
 	return s.version, true
 }
 
-// done notes that a version is on all replicas.
+// done notes that a version is on all replicas, and raises CommitVer as far as all below are, too.
 func (s *shard) done(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,14 +193,14 @@ func (s *shard) done(version uint64) {
 	}
 }
 
-// committed returns up to which version all are on all replicas, as far as the server knows.
+// committed returns the CommitVer that the server knows.
 func (s *shard) committed() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.commit
 }
 
-// learn notes what the primary says of that.
+// learn notes a CommitVer that the primary has published. It only rises.
 func (s *shard) learn(commit uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

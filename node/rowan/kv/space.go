@@ -11,35 +11,48 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// space is what a server's tasks know together of the segments of its node: how much in them is
-// live, and which are full. Its lock is held over no wait.
+// space is what a server's tasks know about the segments of its node: how much of each is live, and
+// which of them are full, committed or cleaned. All methods may be called by any task.
+//
+// Counts of live entries are adjusted before and after the index changes, by different tasks. So a
+// count may be below 0 for a moment.
 type space struct {
+	// mu guards all fields. It is held over no wait.
 	mu sync.Mutex
-	// By segment, entries that an index names, and their bytes; in turns below 0, when two tasks count
-	// at a time. Of one that is damaged it is not known how long it was, so that what is live is known
-	// by how many there are.
+	// By segment: the entries that an index names, and their bytes. The length of a damaged entry
+	// is not known, so whether anything is live is decided by the number of entries, not by bytes.
 	named []int
 	live  []int64
-	all   []int64 // by segment, bytes of all entries: what its end is too short for is no garbage
-	// Tombstones, by segment: entries of DELs that an index names. In turns below 0, too.
+	// By segment: bytes of all entries. The rest of a segment that is too short for an entry is no
+	// garbage.
+	all []int64
+	// By segment: the tombstones that an index names.
 	tombs []int
-	// Entries of several blocks, which lie apart, by the address of their first: all of one is counted
-	// where it ends.
+	// The entries of several blocks, by the offset of their first block. An entry is counted, as a
+	// whole, in the segment where it ends.
 	scattered map[uint64]scattered
-	ends      [][]uint64 // by segment, those of them that were ever live, and end there
+	// By segment: the offsets of the entries of several blocks that end there.
+	ends [][]uint64
 
-	full  []rowan.Segment // own logs', whose entries are on all replicas, not yet marked
-	ready []rowan.Segment // committed: they may be cleaned
-	back  []rowan.Segment // cleaned, the receiver's
+	// Segments of own logs that are full, with all entries on all replicas; they are not marked as
+	// committed yet.
+	full []rowan.Segment
+	// Segments that may be cleaned: committed ones, and received ones without a live entry.
+	ready []rowan.Segment
+	// Cleaned segments of the receiver, for control to give back.
+	back []rowan.Segment
 
-	starving                bool   // what makes room at other servers has none here
-	cleaned, moved, dropped uint64 // segments, entries, tombstones, so far
+	// Appends of other servers that make room find no room here.
+	starving bool
+	// Segments that were cleaned, entries that were moved, tombstones that were dropped.
+	cleaned, moved, dropped uint64
 }
 
-// scattered is where an entry of several blocks is.
+// scattered is where an entry of several blocks lies.
 type scattered struct {
 	blocks []rdma.Addr
-	end    int // the segment
+	// The segment where it ends.
+	end int
 }
 
 func newSpace(segments int) *space {
@@ -50,14 +63,14 @@ func newSpace(segments int) *space {
 	}
 }
 
-// place counts an entry that ends in a segment, whether an index comes to name it or not.
+// place counts an entry that ends in a segment, whether or not an index will name it.
 func (s *space) place(segment int, size int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all[segment] += size
 }
 
-// add counts an entry that an index names now, in the segment where it ends.
+// add counts an entry that an index names from now on, in the segment where it ends.
 func (s *space) add(segment int, size int64, kind uint8) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +81,8 @@ func (s *space) add(segment int, size int64, kind uint8) {
 	}
 }
 
-// scatter notes where an entry of several blocks is, before an index names it.
+// scatter notes the blocks of an entry of several blocks. It comes before an index names the entry,
+// so that each reader finds them.
 func (s *space) scatter(at uint64, e scattered) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,14 +90,14 @@ func (s *space) scatter(at uint64, e scattered) {
 	s.ends[e.end] = append(s.ends[e.end], at)
 }
 
-// blocks returns where an entry of several blocks is; nil: it is of one.
+// blocks returns the addresses of the blocks of an entry; nil: it has one block.
 func (s *space) blocks(at uint64) []rdma.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.scattered[at].blocks
 }
 
-// dead counts an entry that no index names any more, which begins in a segment.
+// dead counts an entry that no index names any more. segment is where it begins.
 func (s *space) dead(at uint64, segment int, size int64, kind uint8) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +111,8 @@ func (s *space) dead(at uint64, segment int, size int64, kind uint8) {
 	}
 }
 
-// move counts an entry that was copied to a segment, which the index names instead of the one that
-// begins in another.
+// move counts a copy in segment to, which the index names instead of the entry at an offset in
+// segment from.
 func (s *space) move(at uint64, from, to int, size int64, kind uint8) {
 	s.add(to, size, kind)
 	s.dead(at, from, size, kind)
@@ -107,7 +121,7 @@ func (s *space) move(at uint64, from, to int, size int64, kind uint8) {
 	s.moved++
 }
 
-// drop counts a tombstone in a segment that no index names any more.
+// drop counts a tombstone that no index names any more.
 func (s *space) drop(at uint64, segment int, size int64) {
 	s.dead(at, segment, size, kindDel)
 	s.mu.Lock()
@@ -115,28 +129,29 @@ func (s *space) drop(at uint64, segment int, size int64) {
 	s.dropped++
 }
 
-// starve says whether what makes room at other servers has none here.
+// starve notes whether appends of other servers that make room find none here.
 func (s *space) starve(so bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.starving = so
 }
 
+// starves returns what starve noted last.
 func (s *space) starves() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.starving
 }
 
-// close hands a segment of an own log over: nothing lands in it any more, and all of its entries
-// are on all replicas.
+// close hands over a segment of an own log: nothing lands there any more, and all of its entries
+// are on all replicas and in the index, or superseded.
 func (s *space) close(seg rowan.Segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.full = append(s.full, seg)
 }
 
-// closed takes those that are to be marked.
+// closed takes the segments that are to be marked as committed.
 func (s *space) closed() []rowan.Segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,22 +160,23 @@ func (s *space) closed() []rowan.Segment {
 	return all
 }
 
-// offer says that segments are committed, durably.
+// offer hands over segments that may be cleaned. The state of committed ones is durable.
 func (s *space) offer(all []rowan.Segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ready = append(s.ready, all...)
 }
 
-// isDead reports whether nothing in a segment is live.
+// isDead reports whether no index names an entry in a segment.
 func (s *space) isDead(segment int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.named[segment] == 0
 }
 
-// pick takes the committed segment with the fewest live bytes among those in which they are less
-// than some percent of all. Nothing is added to these any more, so that they never have more.
+// pick takes the segment that is worth cleaning most: the one with the fewest live bytes, if these
+// are less than some percent of all its bytes. It also returns the entries of several blocks that
+// end there. No entry is added to such a segment any more, so its live bytes only fall.
 func (s *space) pick(percent int64) (seg rowan.Segment, ends []scattered, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,8 +202,8 @@ func (s *space) pick(percent int64) (seg rowan.Segment, ends []scattered, ok boo
 	return seg, ends, true
 }
 
-// entombed returns the committed segments with tombstones that are not being cleaned, and how many
-// of these there are.
+// entombed returns the segments with tombstones that may be cleaned and are not being cleaned, and
+// the number of these tombstones.
 func (s *space) entombed() (all []rowan.Segment, tombs int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +215,8 @@ func (s *space) entombed() (all []rowan.Segment, tombs int) {
 	return all, tombs
 }
 
-// take takes a committed segment, if it is not being cleaned. The caller offers it again.
+// take takes a segment that may be cleaned, if no other task has taken it. The caller offers it
+// again.
 func (s *space) take(seg rowan.Segment) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,15 +227,15 @@ func (s *space) take(seg rowan.Segment) bool {
 	return i >= 0
 }
 
-// forget says that nothing reads a segment any more that is cleaned. It may be freed, unless what
-// an index names there was not found: then the error wraps rowan.ErrDamaged.
+// forget clears the counts of a cleaned segment that nothing reads any more. The caller frees it.
+// If an index still names entries there, they were not found, and the error wraps rowan.ErrDamaged.
 func (s *space) forget(seg rowan.Segment) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.named[seg.Index]; n != 0 {
 		return fmt.Errorf("segment %d is cleaned, and has %d live entries: %w", seg.Index, n, rowan.ErrDamaged)
 	}
-	s.live[seg.Index], s.tombs[seg.Index] = 0, 0 // not 0 yet if an entry was damaged
+	s.live[seg.Index], s.tombs[seg.Index] = 0, 0 // a damaged entry may have been counted with a wrong length
 	for _, at := range s.ends[seg.Index] {
 		delete(s.scattered, at)
 	}
@@ -226,14 +243,14 @@ func (s *space) forget(seg rowan.Segment) error {
 	return nil
 }
 
-// giveBack hands a cleaned segment to the receiver.
+// giveBack hands a cleaned segment of the receiver to control, which frees it.
 func (s *space) giveBack(seg rowan.Segment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.back = append(s.back, seg)
 }
 
-// given takes those that were handed so.
+// given takes the segments that were handed over by giveBack.
 func (s *space) given() []rowan.Segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,27 +259,31 @@ func (s *space) given() []rowan.Segment {
 	return all
 }
 
-// quiet lets cleaners know when nothing reads what they have moved: each reader, a task that looks
-// entries up and reads them, says up to which question it has none in hand any more that it looked
-// up before.
+// quiet lets cleaners know when nothing reads the entries that they have moved, as in epoch-based
+// reclamation. A cleaner asks a question, which is a number. Each reader, a task that looks entries
+// up and then reads them, passes the question once it holds none that it looked up before it saw
+// the question.
 type quiet struct {
-	asked  atomic.Uint64
-	passed []atomic.Uint64 // by reader
+	// The last question.
+	asked atomic.Uint64
+	// By reader, the last question that it has passed.
+	passed []atomic.Uint64
 }
 
-// ask asks all readers, and returns the question.
+// ask asks a new question, and returns it.
 func (q *quiet) ask() uint64 { return q.asked.Add(1) }
 
-// last returns the last question.
+// last returns the last question that was asked.
 func (q *quiet) last() uint64 { return q.asked.Load() }
 
-// pass says that a reader has nothing in hand that it looked up before it saw a question.
+// pass notes that a reader holds no entry that it looked up before it saw a question.
 func (q *quiet) pass(reader int, question uint64) { q.passed[reader].Store(question) }
 
 // of returns the last question that a reader has passed.
 func (q *quiet) of(reader int) uint64 { return q.passed[reader].Load() }
 
-// all reports whether all readers have passed a question.
+// all reports whether all readers have passed a question: what was moved before it was asked is not
+// read any more.
 func (q *quiet) all(question uint64) bool {
 	for i := range q.passed {
 		if q.of(i) < question {

@@ -7,30 +7,41 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// sweep drops tombstones of whose keys no older PUT is left in the segments of the node, nor can
-// come: README.md says why that is enough. It goes by segments, one a step, first over all that are
-// not free, then over those with tombstones.
+// sweep drops tombstones of keys without an older PUT in any segment of the node, if no such PUT
+// can come any more. README.md says why that is enough ("Tombstones"). It takes one segment a step:
+// first all that are not free, to find dead PUTs, and then those with tombstones.
 type sweep struct {
-	s        *Server
-	ep       rdma.Endpoint
-	scratch  []byte          // a segment's bytes
-	tombs    []rowan.Segment // that had tombstones before the others are looked at: in these, they are dropped
-	question uint64          // what readers had in hand before it; 0: passed by all
-	held     []rowan.Segment // to look at
-	dead     []uint64        // a bit for each entry that there is room for: set for those of keys that have a dead PUT
-	salt     uint64          // so that keys have one bit in a sweep, and not in the next
-	freed    uint64          // segments, when the last sweep began to look
+	s       *Server
+	ep      rdma.Endpoint
+	scratch []byte // a segment's bytes
+	// Segments that had tombstones before the others are examined. Only tombstones in these are
+	// dropped.
+	tombs []rowan.Segment
+	// Readers must pass it before segments are examined; 0: all have.
+	question uint64
+	// Segments that are not examined yet.
+	held []rowan.Segment
+	// A bit for each entry that there is room for. The bits of all keys that have a dead PUT are
+	// set. Two keys may share a bit.
+	dead []uint64
+	// Changes with each sweep, so that two keys that share a bit in one sweep do not in the next.
+	salt uint64
+	// Segments that were freed when the last sweep began to examine segments: see
+	// rowan.Table.Freed.
+	freed uint64
 }
 
 func newSweep(s *Server, ep rdma.Endpoint, scratch []byte) *sweep {
 	return &sweep{s: s, ep: ep, scratch: scratch, dead: make([]uint64, (s.o.strides()+63)/64)}
 }
 
-// step goes on by a segment, which it reports, if there are enough tombstones. Idle says that there
-// is nothing to clean.
+// step goes on by one segment, and reports whether it did. A sweep begins if there are enough
+// tombstones. idle says that there is nothing to clean.
 func (w *sweep) step(idle bool) (swept bool, err error) {
 	switch {
 	case w.question != 0:
+		// The tombstones were noted before the question. Once all readers have passed it, no copy
+		// is under way of a PUT that was looked up before.
 		if w.s.quiet.all(w.question) {
 			w.question, w.freed, w.held = 0, w.s.table.Freed(), w.s.table.Held()
 		}
@@ -49,9 +60,9 @@ func (w *sweep) step(idle bool) (swept bool, err error) {
 	return false, nil
 }
 
-// due reports whether enough segments were freed since the last sweep: before, most PUTs that held
-// tombstones up are there yet. When PUTs find no segment, or DELs of others none, and nothing is
-// left to clean, one is enough.
+// due reports whether enough segments were freed since the last sweep: otherwise most of the PUTs
+// that keep tombstones are still there. One is enough when nothing is left to clean and PUTs, or
+// DELs of other servers, find no segment.
 func (w *sweep) due(idle bool) bool {
 	freed, enough := w.s.table.Freed()-w.freed, w.s.o.Log.Segments/4
 	if idle && (w.s.table.Free() <= w.s.o.Keep || w.s.space.starves()) {
@@ -60,8 +71,8 @@ func (w *sweep) due(idle bool) bool {
 	return freed >= uint64(enough)
 }
 
-// begin begins with the next sweep, when there are enough tombstones: any, when others' DELs find
-// no room.
+// begin begins a sweep if there are enough tombstones. Any number is enough while DELs of other
+// servers find no room.
 func (w *sweep) begin() {
 	tombs, n := w.s.space.entombed()
 	enough := w.s.o.Tombs
@@ -76,13 +87,14 @@ func (w *sweep) begin() {
 	clear(w.dead)
 }
 
-// bit returns where the bit of keys with a hash is.
+// bit returns the word and the bit of the keys with a hash.
 func (w *sweep) bit(hash uint64) (word *uint64, bit uint64) {
 	n, _ := bits.Mul64(hash*(w.salt|1), uint64(64*len(w.dead)))
 	return &w.dead[n/64], 1 << (n % 64)
 }
 
-// look notes which keys have a dead PUT in a segment.
+// look sets the bits of the keys that have a dead PUT in a segment: one that no current index
+// names.
 func (w *sweep) look(seg rowan.Segment) error {
 	return w.s.table.Peek(w.ep, seg, w.scratch, func(kind uint8, data []byte, at rdma.Addr) {
 		r, ok := parseRecord(data)
@@ -97,7 +109,8 @@ func (w *sweep) look(seg rowan.Segment) error {
 	})
 }
 
-// drop drops the tombstones in a segment, unless it is being cleaned.
+// drop drops the tombstones in a segment of keys without a dead PUT. It leaves out a segment that
+// is being cleaned.
 func (w *sweep) drop(seg rowan.Segment) error {
 	sp := w.s.space
 	if !sp.take(seg) {
@@ -121,8 +134,8 @@ func (w *sweep) drop(seg rowan.Segment) error {
 	})
 }
 
-// may reports whether nothing older of a shard comes than what the server has: tombstones may be
-// dropped.
+// may reports whether tombstones of a shard may be dropped: the server has all that members gave in
+// this term, and nothing of the shard is being copied to it, so no older PUT is on its way.
 func (s *Server) may(shard int) bool {
 	t := s.adopted()
 	return t != nil && s.known.isSettled(t.Term) && !t.incomplete(shard)

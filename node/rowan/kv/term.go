@@ -14,12 +14,14 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// term is a configuration as a server knows it. It does not change: a committed one is another
-// term.
+// term is one configuration as a server sees it. It is immutable: when the configuration is
+// committed, that is another term value.
 type term struct {
 	*shards.Config
-	node   int
-	others [][]int // by shard: where a write of it goes, too; nil of those of which the server is not the primary
+	node int
+	// By shard of which the server is the primary: the other servers to which a write goes; nil for
+	// other shards.
+	others [][]int
 }
 
 func newTerm(c *shards.Config, node int) *term {
@@ -32,7 +34,7 @@ func newTerm(c *shards.Config, node int) *term {
 	return t
 }
 
-// otherReplicas returns the other servers that have a shard.
+// otherReplicas returns the other servers that have a replica of a shard, in any state.
 func (t *term) otherReplicas(shard int) []int {
 	others := []int{}
 	for _, n := range t.Shards[shard].Replicas() {
@@ -43,11 +45,11 @@ func (t *term) otherReplicas(shard int) []int {
 	return others
 }
 
-// leads reports whether the server is the primary of a shard.
+// leads reports whether the server is the primary of a shard in this term.
 func (t *term) leads(shard int) bool { return t.Shards[shard].Primary == t.node }
 
-// copiesTo returns the servers to which this one copies a shard. The source of a migration does,
-// which is complete, or the primary.
+// copiesTo returns the servers to which this one copies a shard. In a migration the source copies,
+// which is complete; otherwise the primary does.
 func (t *term) copiesTo(shard int) []int {
 	switch s := &t.Shards[shard]; {
 	case s.Source == t.node:
@@ -58,23 +60,24 @@ func (t *term) copiesTo(shard int) []int {
 	return nil
 }
 
-// arriving reports whether a shard migrates to the server.
+// arriving reports whether a shard is migrating to the server.
 func (t *term) arriving(shard int) bool {
 	return t.leads(shard) && t.Shards[shard].Source != shards.None
 }
 
-// incomplete reports whether the server is a replica of a shard that does not have all of it yet.
+// incomplete reports whether the server is a replica of a shard without having all of it yet.
 func (t *term) incomplete(shard int) bool {
 	return t.arriving(shard) || slices.Contains(t.Shards[shard].Copying, t.node)
 }
 
-// complete reports whether the server has all of a shard.
+// complete reports whether the server is a replica that has all of a shard.
 func (t *term) complete(shard int) bool {
 	return t != nil && t.Shards[shard].Has(t.node) && !t.incomplete(shard)
 }
 
-// differed reports whether the server copies a shard of which it was a complete replica in the term
-// before, or to which it migrated, and its source lives: it was found to be damaged.
+// differed reports whether the server has to begin a shard anew, because its replica was found to be
+// damaged: it copies the shard now, and in the term before it was complete, or the target of a
+// migration of which the source lives.
 func (t *term) differed(before *term, shard int) bool {
 	if before == nil || !t.incomplete(shard) {
 		return false
@@ -83,25 +86,29 @@ func (t *term) differed(before *term, shard int) bool {
 		before.arriving(shard) && !t.arriving(shard) && t.Member(before.Shards[shard].Source) != nil
 }
 
-// takesPart reports whether the server is a member, and the term is committed.
+// takesPart reports whether the server is a member of this term, and the term is committed.
 func (t *term) takesPart() bool { return t != nil && t.Committed && t.Member(t.node) != nil }
 
-// stamps is what no stamp of an entry exceeds that was appended in an earlier term. All of these
+// stamps returns the highest stamp that an entry of an earlier term may have. All of these entries
 // are at rest once the term is committed.
 func (t *term) stamps() uint64 { return t.Term<<32 - 1 }
 
-// gifts is what no stamp of an entry exceeds that an exchanger has given in the term. What it
-// copies is behind.
+// gifts returns the highest stamp that an entry may have which an exchanger gives in this term.
+// What it copies has higher ones.
 func (t *term) gifts() uint64 { return t.Term<<32 | (1<<31 - 1) }
 
-// known is what a server knows of terms and views. Its tasks look at it for each request.
+// known is what a server knows of terms and views. Its tasks read it for each request.
 type known struct {
-	term    atomic.Pointer[term] // the last that was adopted; nil: none
-	settled atomic.Uint64        // the last term in which the server has what others gave it
-	epoch   atomic.Uint64        // of the last view
+	// The last term that was adopted; nil: none.
+	term atomic.Pointer[term]
+	// The last term in which the server has all that others gave it.
+	settled atomic.Uint64
+	// Epoch of the last view.
+	epoch atomic.Uint64
 
-	mu   sync.Mutex
-	told uint64 // the highest term that a client knows
+	mu sync.Mutex
+	// The highest term that a client has sent.
+	told uint64
 }
 
 func (k *known) last() *term { return k.term.Load() }
@@ -112,7 +119,8 @@ func (k *known) settle(term uint64) { k.settled.Store(term) }
 
 func (k *known) isSettled(term uint64) bool { return k.settled.Load() == term }
 
-// tell notes the term of a client: there may be a newer one than the server's.
+// tell notes the term of a client. It may be newer than the server's; then control reads the
+// registers.
 func (k *known) tell(term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -129,31 +137,35 @@ func (k *known) join(epoch uint64) { k.epoch.Store(epoch) }
 
 func (k *known) view() uint64 { return k.epoch.Load() }
 
-// seen notes that a task has nothing under way any more in terms before one.
+// seen notes that a task has nothing under way of terms before the given one.
 func (s *Server) seen(task int, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.saw[task] = max(s.saw[task], term)
 }
 
-// turns notes that a worker takes nothing of terms before one from others any more, which is
-// committed, and has nothing of them under way.
+// turns notes that a worker accepts nothing any more that other servers sent in terms before the
+// given one, which is committed, and has nothing of it under way.
 func (s *Server) turns(worker int, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turned[worker] = max(s.turned[worker], term)
 }
 
-// turnedTo reports whether all workers do so. With kinds but RPC they take nothing from others at
-// all.
+// turnedTo reports whether all workers have reached a term in that sense. Only with RPC do workers
+// accept anything from others.
 func (s *Server) turnedTo(term uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.o.Kind != RPC || slices.Min(s.turned) >= term
 }
 
-// Adopt implements cm.Store. From here on no worker begins anything in an earlier term, and none in
-// this one before it is committed.
+// Adopt implements cm.Store. After it no worker begins anything in an earlier term, and none begins
+// anything in this term before it is committed.
+//
+// The order matters. Marks of shards are durable before the term's word, and both are durable
+// before the server says that it knows the term: an entry of the term can exist only behind them. A
+// crash between the two leaves marks of a term in which nothing was done.
 func (c *control) Adopt(config *shards.Config) error {
 	s := c.s
 	if len(config.Shards) != s.o.Shards {
@@ -188,8 +200,8 @@ func (c *control) Adopt(config *shards.Config) error {
 	return nil
 }
 
-// mark notes durably since when the server has the shards that it gains or loses. A crash ahead of
-// LastTerm's word leaves marks of a term in which nothing was done.
+// mark notes durably since which term the server has the shards that it gains, and clears the mark
+// of those that it loses.
 func (c *control) mark(t, before *term) error {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -209,7 +221,7 @@ func (c *control) mark(t, before *term) error {
 }
 
 // adopted returns the last term that was adopted, if it is committed and the server is a member;
-// nil: it is not so.
+// otherwise nil.
 func (s *Server) adopted() *term {
 	if t := s.known.last(); t.takesPart() {
 		return t
@@ -217,7 +229,7 @@ func (s *Server) adopted() *term {
 	return nil
 }
 
-// write writes a word of the server's own, durably.
+// write writes one word of the server's own, durably.
 func (c *control) write(step rdma.Step, at rdma.Addr, word uint64) error {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -226,8 +238,9 @@ func (c *control) write(step rdma.Step, at rdma.Addr, word uint64) error {
 	return rdma.Do(c.ep, b.As(step), patience)
 }
 
-// Quiet implements cm.Store. Behind the last write others are told what is on all replicas: all
-// that the server has written.
+// Quiet implements cm.Store. It reports whether no task has anything of earlier terms under way. It
+// then publishes the CommitVers: these cover all that the server has written, so that a shard that
+// stays with its primary needs no gift.
 func (c *control) Quiet() bool {
 	c.s.mu.Lock()
 	for _, saw := range c.s.saw {
@@ -244,10 +257,10 @@ func (c *control) Quiet() bool {
 	return true
 }
 
-// Report implements cm.Store: it tells which shards the server has copied, as it was told, and
-// which have migrated to it; what was counted of those that it serves; and whether there is room
-// for another one. In a term in which replicas are compared it tells what it has of them, and no
-// more.
+// Report implements cm.Store. It reports which shards the server has copied, as their primaries
+// told it, and which have migrated to it, the loads of the shards that it serves, damage, and
+// whether it is full. In a term in which replicas are compared it reports their digests and nothing
+// else.
 func (c *control) Report() (r cm.Report) {
 	t := c.s.known.last()
 	if t.Compare {
@@ -275,7 +288,8 @@ func (c *control) Report() (r cm.Report) {
 	return r
 }
 
-// arrived has the indexes name what a source copied, up to a stamp, and reports whether they do.
+// arrived digests what a source has copied, up to a stamp, and reports whether the indexes name all
+// of it now.
 func (c *control) arrived(t *term, source int, stamp uint64) bool {
 	if c.promoted != t.Term {
 		return false

@@ -11,34 +11,44 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// Each server begins its memory with words: the last term that it has adopted as a member; by
-// shard, the CommitVer, of which it is the primary (see control.tell), the stamp of the last entry
-// when the shard was copied to it, and the term since which it is a replica (see since); and by
-// node, the last term in which that one's server has given it what it had (see exchanger). The log
-// is behind.
+// Each server's memory begins with words: the last term that it adopted as a member; for each shard
+// the CommitVer, if the server is the primary (see control.tell), the stamp of the last entry when
+// the shard was copied to it, and the term since which it is a replica (see since); and for each
+// node the last term in which that node's server has given what it had (see exchanger). The log
+// follows.
 //
-// Those that a server reads when it is started anew are sealed: the lower 48 bits are what the word
-// says, and the upper ones a checksum, of which one is the parity, so that any one bit may flip.
-// Zero is sealed as it is.
+// A server reads some of these words when it is restarted. They are sealed: the lower 48 bits are
+// the value, the upper ones a checksum with a parity bit, so that a flip of any one bit is found.
+// Zero is sealed as zero.
 func (o Options) wordsBytes() uint64 {
 	return uint64((8*(1+3*o.Shards+o.Nodes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
 }
 
+// termAt returns the address of the last term. The server itself writes it.
 func (o Options) termAt(node int) rdma.Addr { return rdma.At(node, o.Base) }
 
+// commitAt returns the address of a shard's CommitVer. The server itself writes it, and others read
+// it.
 func (o Options) commitAt(node, shard int) rdma.Addr {
 	return o.termAt(node).Add(uint64(8 * (1 + shard)))
 }
 
+// copiedAt returns the address of the stamp of a shard's copy. The server that copies the shard
+// here writes it.
 func (o Options) copiedAt(node, shard int) rdma.Addr { return o.commitAt(node, o.Shards+shard) }
 
+// sinceAt returns the address of the term since which the server has a shard. The server itself
+// writes it.
 func (o Options) sinceAt(node, shard int) rdma.Addr { return o.copiedAt(node, o.Shards+shard) }
 
+// gaveAt returns the address of the term in which the server of another node gave. That server
+// writes it.
 func (o Options) gaveAt(node, by int) rdma.Addr { return o.sinceAt(node, o.Shards+by) }
 
+// sealShift is the number of bits of a sealed value.
 const sealShift = 48
 
-// seal returns the word that says n, which has 48 bits.
+// seal returns the word for n, which must fit into 48 bits.
 func seal(n uint64) uint64 {
 	if n == 0 {
 		return 0
@@ -48,7 +58,7 @@ func seal(n uint64) uint64 {
 	return n | xxhash.Sum64(p[:])<<(sealShift+1) | uint64(bits.OnesCount64(n)&1)<<sealShift
 }
 
-// unseal returns what a word says; false, and 0: it was damaged.
+// unseal returns the value of a word. It returns 0 and false if the word is damaged.
 func unseal(word uint64) (n uint64, ok bool) {
 	n = word & (1<<sealShift - 1)
 	if word != seal(n) {
@@ -57,14 +67,13 @@ func unseal(word uint64) (n uint64, ok bool) {
 	return n, true
 }
 
-// since reads the terms since which the server of a node has shards, by shard; 0: it does not have
+// since reads the terms since which a node's server has the shards, by shard; 0: it does not have
 // that one.
 func (o Options) since(ep rdma.Endpoint, node int) ([]uint64, error) {
 	return o.readWords(ep, "read since when", o.sinceAt(node, 0))
 }
 
-// readWords reads a sealed word for each shard. The error wraps rowan.ErrDamaged when one was
-// damaged.
+// readWords reads one sealed word a shard. The error wraps rowan.ErrDamaged if one is damaged.
 func (o Options) readWords(ep rdma.Endpoint, step rdma.Step, at rdma.Addr) ([]uint64, error) {
 	b := ep.Batch()
 	defer b.Release()

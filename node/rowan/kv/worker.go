@@ -13,34 +13,49 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// worker is a task that serves requests (section 5.1): GETs of any key, and writes of those keys
-// that are its own. So it alone decides whether such a key is there, by what is in flight, too.
-// GETs go by the index, which names what is on all replicas. A worker waits for nothing but the
-// next thing to do: an operation whose verbs are in flight is kept, and gone on with when they are
-// complete.
+// worker is a task that serves requests (section 5.1): GETs of any key, and writes of the keys that
+// hash to it. It alone writes those keys. So it alone decides whether such a key exists, and takes
+// into account what is in flight. GETs use the index, which names only what is on all replicas.
+//
+// A worker waits for nothing but the next event. An operation with verbs in flight stays in ops,
+// and is continued when they are complete.
 type worker struct {
-	s       *Server
-	ep      rdma.Endpoint
-	number  int
-	peer    *rpc.Peer
-	log     *rowan.Log
-	term    *term  // nil: there is none yet
-	saw     uint64 // the term before which nothing is under way any more
+	s      *Server
+	ep     rdma.Endpoint
+	number int
+	peer   *rpc.Peer
+	// The worker's own log, where its writes go.
+	log *rowan.Log
+	// The server's last term that the worker has taken over; nil: there is none yet.
+	term *term
+	// The term before which it has nothing under way, as it told the server.
+	saw uint64
+	// How its writes come to the backups.
 	backups replication
-	filling []filling   // segments of the log with writes in flight
-	buf     []byte      // of a record
-	entry   rowan.Entry // of several blocks
-	reach   int         // how much of an entry is READ at first: about as much as the last ones had
+	// Segments of its log with writes that are not in the index yet.
+	filling []filling
+	// Buffers that are used again: of a record, and of an entry of several blocks.
+	buf   []byte
+	entry rowan.Entry
+	// How much of an entry is READ at first: about as much as the last ones had.
+	reach int
 
-	ops   []*op  // in progress, in the order in which they began
-	began uint64 // of them, ever
-	keys  []*key // of writes in progress
-	wake  time.Duration
-	lull  lull
+	// Requests in progress, in the order in which they began: by ascending number.
+	ops []*op
+	// The number of requests that were begun.
+	began uint64
+	// Keys of writes in progress.
+	keys []*key
+	// When the worker looks at all of that again, unless a request comes first.
+	wake time.Duration
+	lull lull
 
-	question uint64 // of cleaners, that is not passed; 0: none
-	opsAt    uint64 // what had begun when it was seen
+	// The question of cleaners that is not passed yet; 0: none.
+	question uint64
+	// The number of requests that had begun when the worker saw it.
+	opsAt uint64
 
+	// Freed ops and keys, which keep their buffers.
 	spareOps  []*op
 	spareKeys []*key
 }
@@ -49,17 +64,19 @@ type worker struct {
 type filling struct {
 	rowan.Segment
 	writes int
-	full   bool
+	// The log has left the segment.
+	full bool
 }
 
-// Pauses of a worker that has nothing to do, at least, and of one that tries again what had no
-// room.
+// idle is the shortest pause of a worker that has nothing to do; pause is that before it tries
+// again what found no room.
 const (
 	idle  = time.Millisecond
 	pause = 20 * time.Microsecond
 )
 
-// work is the task.
+// work is the worker's task. It ends when the server stops, or with the first error that cannot be
+// repeated.
 func (s *Server) work(ep rdma.Endpoint, number int) error {
 	w, err := s.newWorker(ep, number)
 	if err != nil {
@@ -102,7 +119,7 @@ func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 	return w, nil
 }
 
-// within is for how long the worker may wait.
+// within returns how long the worker may wait for a request.
 func (w *worker) within() time.Duration {
 	pause := w.lull.next(len(w.ops) > 0)
 	if w.wake == rdma.Forever {
@@ -111,36 +128,50 @@ func (w *worker) within() time.Duration {
 	return max(0, min(pause, w.wake-w.ep.Now()))
 }
 
-// again has the worker look at all that is in progress at a time.
+// again makes the worker look at all that is in progress at the given time, or earlier.
 func (w *worker) again(at time.Duration) { w.wake = min(w.wake, at) }
 
-// op is a request in progress.
+// op is a request in progress. The worker owns it; it is used again after end.
 type op struct {
-	r      *rpc.Request
-	proc   uint16
-	term   uint64
-	number uint64 // of those that the worker began
-	since  time.Duration
-	hash   uint64
-	shard  *shard
-	index  *index.Index
-	key    []byte // in the request
-	value  []byte
-	on     *key // of a write
+	// The request, which owns the message's buffer until it is answered or dropped.
+	r    *rpc.Request
+	proc uint16
+	// The term of the request, which is the worker's when it began.
+	term uint64
+	// Its place among those that the worker began.
+	number uint64
+	// When it began.
+	since time.Duration
+	hash  uint64
+	shard *shard
+	// The shard's index when the request began.
+	index *index.Index
+	// These alias the request. A DELETE has no value.
+	key   []byte
+	value []byte
+	// Of a write: the key's writes in progress.
+	on *key
+	// Of a write that is refused: how it is answered.
 	status uint16
-	source int // of its shard's migration to the server, or None
+	// The source of the shard's migration to this server, or None.
+	source int
 
-	look  *rdma.Batch // READs of what the index names; nil: none is in flight
-	seen  []uint64    // which
-	parts []rdma.Addr // of the key's entry, if that has several blocks and they are READ
+	// READs of what the index names; nil: none is in flight.
+	look *rdma.Batch
+	// The offsets that are READ.
+	seen []uint64
+	// The blocks of the key's entry, if it has several and they are READ.
+	parts []rdma.Addr
 
-	routes  bool // the source is asked
+	// The source is asked.
+	routes  bool
 	routing routing
 
 	write
 }
 
-// begin begins with a request, or answers it at once.
+// begin starts a request, or answers it at once. A request is refused that is not of the worker's
+// term, that is for another server or worker, or that this server cannot serve yet.
 func (w *worker) begin(r *rpc.Request) error {
 	if err := w.turn(); err != nil {
 		return err
@@ -156,6 +187,8 @@ func (w *worker) begin(r *rpc.Request) error {
 	case !w.term.takesPart() || q.Term != w.term.Term:
 		w.s.known.tell(q.Term)
 		return refuse(StatusTerm)
+	// With RPC clients and servers share the mailboxes. A worker leaves most of its slots to
+	// servers, so that two servers never wait for each other's slots.
 	case w.s.o.Kind == RPC && len(w.ops) >= w.s.o.Slots/4:
 		return refuse(StatusWait)
 	case w.s.o.Check(q.Key, q.Value) != nil:
@@ -165,6 +198,7 @@ func (w *worker) begin(r *rpc.Request) error {
 	sh := w.s.shards[w.term.Find(hash)]
 	placed, source := w.term.leads(sh.number), w.term.Shards[sh.number].Source
 	ready := sh.serving() && !w.term.Compare
+	// The target of a migration asks. This server is the source, and need not serve the shard.
 	if r.Proc == ProcRoute {
 		placed, ready, source = source == w.s.node, w.s.known.isSettled(w.term.Term), shards.None
 	}
@@ -194,7 +228,7 @@ func (w *worker) begin(r *rpc.Request) error {
 	return w.enqueue(o)
 }
 
-// newOp returns an op that keeps its room.
+// newOp returns an op, with the buffers of an earlier one if possible.
 func (w *worker) newOp() *op {
 	n := len(w.spareOps)
 	if n == 0 {
@@ -205,10 +239,10 @@ func (w *worker) newOp() *op {
 	return o
 }
 
-// answer answers an op.
+// answer answers an op without a body.
 func (w *worker) answer(o *op, status uint16) error { return w.end(o, o.r.Answer(status, nil)) }
 
-// end ends an op that was answered, with err.
+// end removes an op that was answered, and returns err, the error of the answer.
 func (w *worker) end(o *op, err error) error {
 	w.ops = slices.DeleteFunc(w.ops, func(other *op) bool { return other == o })
 	*o = op{seen: o.seen[:0], write: write{appends: o.appends[:0], followers: o.followers[:0]}}
@@ -216,7 +250,8 @@ func (w *worker) end(o *op, err error) error {
 	return err
 }
 
-// goOn goes on with all that is in progress and can.
+// goOn continues all that is in progress and can go on. An op may end others, its followers, so the
+// place in ops is found again by number.
 func (w *worker) goOn() error {
 	w.wake = rdma.Forever
 	if err := w.turn(); err != nil {
@@ -257,7 +292,8 @@ func (w *worker) goOn() error {
 	return nil
 }
 
-// see notes that nothing is under way any more in earlier terms.
+// see tells the server that nothing of earlier terms is under way. The server's Quiet waits for
+// that.
 func (w *worker) see() {
 	t := w.term
 	if t == nil || t.Term == w.saw || slices.ContainsFunc(w.ops, func(o *op) bool { return o.term < t.Term }) {
@@ -267,9 +303,9 @@ func (w *worker) see() {
 	w.s.seen(w.number, t.Term)
 }
 
-// turn goes on to the server's term. Writes that have no version yet are refused, as they are of an
-// earlier one; those that have one go on at all replicas that are left. These, and GETs, end before
-// the term is committed.
+// turn takes over the server's last term. Writes without a version are of an earlier term and are
+// refused. Those with a version are continued at all replicas that are still members. These writes
+// and GETs end before the new term is committed, because commit waits for see.
 func (w *worker) turn() error {
 	t := w.s.known.last()
 	if t == w.term {
@@ -296,7 +332,8 @@ func (w *worker) turn() error {
 	return nil
 }
 
-// ended reports whether a new view has ended a verb, and has the worker join that.
+// ended reports whether err says that a new view ended a verb. It then joins the new view, so that
+// the verb can be repeated.
 func (w *worker) ended(err error) (bool, error) {
 	if !errors.Is(err, rdma.ErrStale) {
 		return false, nil
@@ -305,10 +342,10 @@ func (w *worker) ended(err error) (bool, error) {
 	return true, err
 }
 
-// pass lets cleaners know when the worker has nothing in hand any more that it looked up before
-// they asked: no READ of an entry is in flight, and what writes know of their keys is looked up
-// again. Answers have copies. It waits for no write, which may wait for the room that cleaners
-// make.
+// pass passes a question of cleaners, once the worker holds no entry that it looked up before it
+// saw the question: no READ of such an entry is in flight, and what writes know of their keys is
+// looked up again before it is used. Answers are copies. No write is waited for: it may wait for
+// the room that cleaners make.
 func (w *worker) pass() {
 	q := &w.s.quiet
 	if last := q.last(); w.question == 0 && last > 0 && last != q.of(w.number) {
@@ -324,7 +361,7 @@ func (w *worker) pass() {
 	w.question = 0
 }
 
-// looks reports whether what was looked up before the question is read yet.
+// looks reports whether READs are in flight of what was looked up before the question.
 func (w *worker) looks() bool {
 	return slices.ContainsFunc(w.ops, func(o *op) bool { return o.look != nil && o.number <= w.opsAt }) ||
 		slices.ContainsFunc(w.keys, func(k *key) bool { return k.late })

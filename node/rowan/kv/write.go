@@ -12,47 +12,71 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// key is one that writes are in progress of. These take their versions in the order in which they
-// came, so that each is decided by what the one before leaves, which may be in flight yet: what is
-// refused by that is answered when that is on all replicas.
+// key is a key with writes in progress. Its writes take versions in the order in which they came.
+// Each of them is decided by what the one before leaves, which may still be in flight. A write that
+// is refused is answered when the write that decided it is on all replicas, so that no answer shows
+// what a crash may undo.
 type key struct {
-	hash  uint64
-	index *index.Index // of the shard
+	hash uint64
+	// The shard's index.
+	index *index.Index
+	// The key's own bytes, a copy.
 	bytes []byte
 
-	look    *rdma.Batch // READs of what the index names; nil: none is in flight
-	seen    []uint64    // what the index names with the tag; without item, that of other keys
-	item    uint64      // what it names of the key; 0: nothing
-	size    int64       // how much that takes of its segment
-	kind    uint8       // of it
-	fresh   bool        // seen, item, size and kind are as the index has them, if the worker alone changed it
-	late    bool        // what is read was looked up before a cleaner asked
-	damaged uint64      // where an entry is that may be the key's, and is damaged; 0: nowhere
-	decided bool        // there is known
-	routing routing     // by which it is learned
-	there   bool        // the key is, once all that has a version is done
+	// READs of what the index names; nil: none is in flight.
+	look *rdma.Batch
+	// The offsets that the index names with the key's tag. Without item, these are of other keys.
+	seen []uint64
+	// The offset that the index names for the key, if fresh; 0: none.
+	item uint64
+	// Bytes of its segment that the item's entry takes.
+	size int64
+	// Kind of the item's entry.
+	kind uint8
+	// seen, item, size and kind are as the index has them, unless another task changes it.
+	fresh bool
+	// What is being READ was looked up before a cleaner's question: it must be looked up again.
+	late bool
+	// The offset of a damaged entry that may be the key's; 0: there is none.
+	damaged uint64
+	// there is known.
+	decided bool
+	// How it is learned in a migration.
+	routing routing
+	// The key exists once all writes with a version are done.
+	there bool
 
-	version uint64 // of what the index names, if the worker has written that
-	queue   []*op  // that have no version yet
-	flying  []*op  // that have one, and are not on all replicas, the last one last
-	done    []*op  // that are, and not in the index
+	// The highest version that the worker has put into the index.
+	version uint64
+	// Writes without a version, in their order.
+	queue []*op
+	// Writes with a version that are not on all replicas, in the order of their versions.
+	flying []*op
+	// Writes that are on all replicas and not in the index.
+	done []*op
 }
 
-// write is the part of an op that a write has.
+// write is the part of an op that only a write has.
 type write struct {
-	version   uint64 // 0: it has none yet
-	local     *rdma.Batch
-	segment   rowan.Segment
-	at        uint64
-	size      int64
-	appends   []appending
-	followers []*op // that are answered behind it
+	// 0: it has none yet.
+	version uint64
+	// The WRITE to the worker's own log and the READ behind it, with the appends of rings; nil: it
+	// is not in flight. The op owns it.
+	local *rdma.Batch
+	// Where its entry lies in that log, and how many bytes it takes.
+	segment rowan.Segment
+	at      uint64
+	size    int64
+	// One for each backup.
+	appends []appending
+	// Writes that were refused because of this one. They are answered behind it.
+	followers []*op
 }
 
-// changes reports whether a request is a write.
+// changes reports whether a procedure is a write.
 func changes(proc uint16) bool { return proc == ProcInsert || proc == ProcUpdate || proc == ProcDelete }
 
-// kind is that of a write's entry.
+// kind returns the kind of a write's entry.
 func (o *op) kind() uint8 {
 	if o.proc == ProcDelete {
 		return kindDel
@@ -63,7 +87,7 @@ func (o *op) kind() uint8 {
 // flies reports whether the write is in flight to the replicas.
 func (o *write) flies() bool { return o.local != nil }
 
-// enqueue puts a write behind the others of its key.
+// enqueue puts a write behind the other writes of its key, and starts what can be started.
 func (w *worker) enqueue(o *op) error {
 	for _, k := range w.keys {
 		if k.hash == o.hash && bytes.Equal(k.bytes, o.key) {
@@ -77,6 +101,7 @@ func (w *worker) enqueue(o *op) error {
 	return w.advance(o.on, o.since)
 }
 
+// newKey returns a key for its first write, with the buffers of an earlier one if possible.
 func (w *worker) newKey(o *op) *key {
 	n := len(w.spareKeys)
 	if n == 0 {
@@ -92,8 +117,8 @@ func (w *worker) newKey(o *op) *key {
 	return k
 }
 
-// advance goes on with the writes of a key: with those that are on all replicas, and with those
-// that have no version.
+// advance continues the writes of a key as far as possible: it puts those that are on all replicas
+// into the index, then decides those without a version. A key without writes is dropped.
 func (w *worker) advance(k *key, now time.Duration) error {
 	for len(k.done)+len(k.queue) > 0 {
 		if !k.fresh {
@@ -103,7 +128,7 @@ func (w *worker) advance(k *key, now time.Duration) error {
 		}
 		if len(k.done) > 0 {
 			if !w.apply(k, k.done[0]) {
-				k.fresh = false // a cleaner moved the entry, or another key's came to have the tag
+				k.fresh = false // a cleaner moved the entry, or another key with this tag was inserted
 				continue
 			}
 			o := k.done[0]
@@ -127,7 +152,7 @@ func (w *worker) advance(k *key, now time.Duration) error {
 	return nil
 }
 
-// find looks up what the index names of the key; false: not yet.
+// find looks up what the index names of the key. It reports false if READs are in flight.
 func (w *worker) find(k *key) (ok bool, err error) {
 	if k.look == nil {
 		k.seen = k.index.Lookup(k.hash, k.seen[:0])
@@ -156,7 +181,7 @@ func (w *worker) find(k *key) (ok bool, err error) {
 		}
 		return w.find(k)
 	}
-	ok = f.at != 0 // not if one is damaged: what comes to be named then is beside that
+	ok = f.at != 0 // with a damaged entry it is 0: the key's next entry is named beside that one
 	k.item, k.size, k.fresh, k.damaged = 0, 0, true, damaged
 	if ok {
 		k.item, k.size, k.kind = f.at, entrySize(f.length), f.kind
@@ -167,7 +192,7 @@ func (w *worker) find(k *key) (ok bool, err error) {
 	return true, nil
 }
 
-// readFor posts READs of so many bytes of what the index names of the key.
+// readFor posts READs of n bytes of each entry that the index names with the key's tag.
 func (w *worker) readFor(k *key, n int) error {
 	k.look = w.ep.Batch()
 	w.s.readEntries(k.look, k.seen, n)
@@ -177,8 +202,10 @@ func (w *worker) readFor(k *key, n int) error {
 	return w.ep.Post(k.look.As("look up"))
 }
 
-// decide answers a write that is refused, or gives it a version and sends it on its way; false:
-// there is no room for it now.
+// decide answers a write that is refused, or gives it a version and posts it. It reports false if
+// the write has to wait: for room, or for the source of a migration. A write that has waited for
+// FullAfter is refused: with StatusFull if a log said that it is full, with StatusWait if one has
+// not answered.
 func (w *worker) decide(k *key, o *op, now time.Duration) (done bool, err error) {
 	if !k.decided && k.damaged != 0 {
 		return true, w.refuseDamaged(o, k.damaged)
@@ -216,8 +243,8 @@ func (w *worker) decide(k *key, o *op, now time.Duration) (done bool, err error)
 	return false, nil
 }
 
-// follow answers a write that changes nothing, once what it was decided by is on all replicas, and
-// in the index.
+// follow answers a refused write once the write that decided it is on all replicas and in the
+// index: at once if none is in flight.
 func (w *worker) follow(k *key, o *op, status uint16) error {
 	o.status = status
 	if n := len(k.flying); n > 0 {
@@ -227,8 +254,12 @@ func (w *worker) follow(k *key, o *op, status uint16) error {
 	return w.answer(o, status)
 }
 
-// send gives a write its version, when there is room for it on all replicas, and posts it to all of
-// them: to the log of the worker, with a READ behind, and to the backups' logs, in one batch.
+// send posts a write to all replicas in one batch: to the worker's log, with a READ behind it, and
+// to the logs of the backups.
+//
+// Room is reserved everywhere before the version is taken, since CommitVer waits for each version
+// that was given. A crash behind the post leaves the entry on some of the replicas, and no answer
+// that it was done. The next term gives it to the others.
 func (w *worker) send(o *op, now time.Duration) error {
 	del, keep := o.proc == ProcDelete, w.s.o.Keep
 	if del {
@@ -268,7 +299,8 @@ func (w *worker) send(o *op, now time.Duration) error {
 	return w.ep.Post(b.As("replicate"))
 }
 
-// encode returns the kind and the record of a write, which is the worker's until the next one.
+// encode returns the kind and the record of a write. The record is in the worker's buffer until the
+// next call.
 func (w *worker) encode(o *op) (kind uint8, _ []byte) {
 	n := recordSize(o.key, o.value)
 	if cap(w.buf) < n {
@@ -288,7 +320,9 @@ func (w *worker) unreserve(o *op, n int) {
 	o.appends = o.appends[:0]
 }
 
-// replicate goes on with a write in flight.
+// replicate continues a write in flight. When all backups that are members have acknowledged it,
+// and the local WRITE and its READ have succeeded, its version is done and it goes to the index. A
+// backup that is no member any more is skipped: no later configuration has it, with what it has.
 func (w *worker) replicate(o *op, now time.Duration) (err error) {
 	all := true
 	for i := range o.appends {
@@ -326,14 +360,13 @@ func (w *worker) replicate(o *op, now time.Duration) (err error) {
 	return w.advance(k, now)
 }
 
-// rewrite posts the WRITE to the worker's own log again, to the same place, which a new view has
-// ended.
+// rewrite posts the WRITE to the worker's own log again, to the same place: a new view ended it.
 func (w *worker) rewrite(o *op) (err error) {
 	o.local, err = w.repost(o.local)
 	return err
 }
 
-// repost posts the WRITE that a batch begins with again, with the READ behind it.
+// repost posts the first WRITE of a batch again, with a READ behind it, and releases the batch.
 func (w *worker) repost(was *rdma.Batch) (*rdma.Batch, error) {
 	b := w.ep.Batch()
 	b.Chain()
@@ -344,8 +377,8 @@ func (w *worker) repost(was *rdma.Batch) (*rdma.Batch, error) {
 	return b, w.ep.Post(b.As("rewrite"))
 }
 
-// apply has the index name a write's entry, unless it names that of a later one of the key; false:
-// the index is not as the worker knows it.
+// apply makes the index name the entry of a write, unless it names a newer one of the key. It
+// reports false if the index has changed since it was looked up: the caller looks it up again.
 func (w *worker) apply(k *key, o *op) bool {
 	if o.version < k.version {
 		return true
@@ -362,8 +395,7 @@ func (w *worker) apply(k *key, o *op) bool {
 	return true
 }
 
-// finish answers a write that is on all replicas and in the index, and those that were decided by
-// it.
+// finish answers a write that is on all replicas and in the index, and then its followers.
 func (w *worker) finish(o *op) error {
 	w.drain(o.segment)
 	for _, f := range o.followers {
@@ -385,7 +417,7 @@ func (w *worker) fill(seg rowan.Segment) {
 	w.filling = append(w.filling, filling{Segment: seg, writes: 1})
 }
 
-// full notes segments that the log has left.
+// full notes the segments that the log has left.
 func (w *worker) full() {
 	for seg, ok := w.log.Full(); ok; seg, ok = w.log.Full() {
 		w.fill(seg)
@@ -398,8 +430,9 @@ func (w *worker) full() {
 	}
 }
 
-// drain says that a write to a segment is over: in the index, or superseded. A full segment without
-// others is handed over: from then on what the index does not name is garbage.
+// drain notes that a write to a segment is over: it is in the index, or superseded. A full segment
+// without other writes in flight is handed over: what the index does not name there is garbage from
+// then on.
 func (w *worker) drain(seg rowan.Segment) {
 	i := slices.IndexFunc(w.filling, func(f filling) bool { return f.Segment == seg })
 	f := &w.filling[i]

@@ -11,31 +11,46 @@ import (
 )
 
 // writes is the replication of RWrite-KV, Batch-KV and Share-KV: a worker WRITEs entries to logs in
-// the backups' memory. A READ behind each sees it into that. An entry has its place before its
-// version, and keeps it: a WRITE that failed is repeated as it was.
+// the backups' memory, with a READ behind each WRITE that makes it durable. An entry has its place
+// before its write has a version, and keeps it: a WRITE that failed is repeated as it was. It
+// relies on the verbs of one connection landing in their order, so that no earlier attempt lands
+// behind an acknowledged one.
 type writes struct {
-	w        *worker
-	logs     []*rowan.Remote // by node; nil: the worker's own
-	asked    []asking        // by node
-	open     []*gathered     // by node: entries that wait for others; nil: there are none
-	flying   []*gathered
-	spare    []*gathered
-	most     int           // bytes for which entries are gathered
-	patience time.Duration // and for how long
+	w *worker
+	// By node; nil: the worker's own.
+	logs []*rowan.Remote
+	// By node: the questions for segments.
+	asked []asking
+	// By node: entries that are gathered and not posted; nil: none.
+	open []*gathered
+	// All that are not acknowledged, open ones included.
+	flying []*gathered
+	// Freed ones, which keep their buffers.
+	spare []*gathered
+	// Entries are gathered until they have most bytes, or for the time patience. With 0 each is
+	// posted at once.
+	most     int
+	patience time.Duration
 }
 
-// StepWrite is the step of a WRITE to a log in a backup's memory, and of the READ behind it.
+// StepWrite is the step of the WRITE to a log in a backup's memory, with the READ behind it.
 const StepWrite rdma.Step = "write to backup"
 
-// gathered is entries that one WRITE takes to a log, one behind the other.
+// gathered is a run of entries that one WRITE takes to a log. Their places follow each other there.
 type gathered struct {
-	log     *rowan.Remote
-	at      rdma.Addr
-	bytes   []byte
-	entries int           // that are not acknowledged, or whose writes have not seen that they are
-	due     time.Duration // when it is posted, or again
-	batch   *rdma.Batch   // nil: it is not in flight
-	acked   bool
+	log *rowan.Remote
+	// The place of the first entry.
+	at rdma.Addr
+	// The sealed entries, each at a stride.
+	bytes []byte
+	// Writes that have not seen that their entry is acknowledged.
+	entries int
+	// When it is posted, or posted again.
+	due time.Duration
+	// nil: it is not in flight.
+	batch *rdma.Batch
+	// The WRITE has succeeded, and the READ behind it.
+	acked bool
 }
 
 func newWrites(w *worker) *writes {
@@ -64,6 +79,7 @@ func (s *Server) newRemote(node, log int) *rowan.Remote {
 	return rowan.NewRemote(s.o.log(node), log, s.o.urgent())
 }
 
+// reserve takes the place of the entry. Its error wraps errAway if the lender has not answered.
 func (x *writes) reserve(a *appending, n int, del bool) (err error) {
 	a.place, err = x.logs[a.node].Place(n, del)
 	if errors.Is(err, rowan.ErrAsked) {
@@ -72,9 +88,11 @@ func (x *writes) reserve(a *appending, n int, del bool) (err error) {
 	return err
 }
 
+// unreserve gives the place back.
 func (x *writes) unreserve(a *appending, _ int) { x.logs[a.node].Return(a.place) }
 
-// add gathers an entry. It goes at once when nothing is to be gathered.
+// add adds an entry to those that are gathered for its backup. They are posted when there are
+// enough, or when the next place does not follow theirs.
 func (x *writes) add(_ *rdma.Batch, o *op, a *appending, now time.Duration) error {
 	kind, record := x.w.encode(o)
 	g := x.open[a.node]
@@ -104,7 +122,7 @@ func (x *writes) add(_ *rdma.Batch, o *op, a *appending, now time.Duration) erro
 	return nil
 }
 
-// end returns where an entry is that is at once behind the others.
+// end returns the place that follows the gathered entries.
 func (g *gathered) end() rdma.Addr {
 	n := (len(g.bytes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride
 	return g.at.Add(uint64(n))
@@ -120,7 +138,7 @@ func (x *writes) newGathered() *gathered {
 	return g
 }
 
-// post posts what is gathered.
+// post posts the gathered entries. What is behind them is gathered anew.
 func (x *writes) post(g *gathered) error {
 	if node := g.at.Node(); x.open[node] == g {
 		x.open[node] = nil
@@ -133,6 +151,7 @@ func (x *writes) post(g *gathered) error {
 	return x.w.ep.Post(b.As(StepWrite))
 }
 
+// goOn reports whether the WRITE of the entry has succeeded; step repeats it if it has failed.
 func (x *writes) goOn(_ *op, a *appending, _ time.Duration) (acked bool, err error) {
 	g := a.gathered
 	if !g.acked {
@@ -147,7 +166,8 @@ func (x *writes) goOn(_ *op, a *appending, _ time.Duration) (acked bool, err err
 	return true, nil
 }
 
-// step posts what waits for others no longer, and what failed. It asks for segments.
+// step posts what has waited long enough for other entries, repeats what has failed, and asks for
+// segments.
 func (x *writes) step(now time.Duration) (err error) {
 	x.flying = slices.DeleteFunc(x.flying, func(g *gathered) bool {
 		if g.batch != nil && g.batch.Finished() {
@@ -177,9 +197,9 @@ func (x *writes) step(now time.Duration) (err error) {
 	return err
 }
 
-// turn has logs go on in a term: what was written in earlier ones is at rest.
+// turn lets the logs go on in a committed term. What was written in earlier terms is at rest.
 func (x *writes) turn(t *term) {
-	x.flying = slices.DeleteFunc(x.flying, func(g *gathered) bool { // of members, all are acknowledged
+	x.flying = slices.DeleteFunc(x.flying, func(g *gathered) bool { // those to members are all acknowledged
 		if node := g.at.Node(); x.open[node] == g {
 			x.open[node] = nil
 		}
@@ -195,11 +215,12 @@ func (x *writes) turn(t *term) {
 	}
 }
 
-// giveUp leaves the entry where it is, which goes to the dead node until the term is committed.
+// giveUp leaves the WRITE in flight: it goes to a dead node, and is dropped when the term is
+// committed.
 func (x *writes) giveUp(_ *op, a *appending) { a.gathered = nil }
 
-// writesTo returns the term in which remote logs of a server have writers; 0: they have none, as it
-// is no member.
+// writesTo returns the term in which remote logs of a server have writers; 0: none, since the
+// server is no member.
 func (t *term) writesTo(node int) uint64 {
 	if t.Member(node) == nil {
 		return 0
@@ -207,13 +228,15 @@ func (t *term) writesTo(node int) uint64 {
 	return t.Term
 }
 
-// asking is a worker's question for segments of a remote log.
+// asking is the state of a worker's question for segments of one remote log.
 type asking struct {
 	batch *rdma.Batch // nil: none is in flight
+	// When the question may be asked again.
 	again time.Duration
 }
 
-// step goes on asking. Again is told when to come back.
+// step takes the answer to a question, and asks another one if needed. It calls again with the time
+// at which to come back.
 func (a *asking) step(ep rdma.Endpoint, log *rowan.Remote, again func(time.Duration)) (err error) {
 	if a.batch != nil {
 		if !a.batch.Finished() {
