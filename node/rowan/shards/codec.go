@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A configuration is a header, the members, and the shards, little-endian. Shards name servers by
-// their places among the members: primary, source, backups, those that copy.
+// The binary form of a configuration is a header, the members, and the shards, little-endian. A
+// shard names servers by their places among the members, in the order primary, source, backups,
+// those that copy.
 //
 //	format u16 | state u8 | replication u8 | members u16 | 0 u16 | term u64 | shards u32 | 0 u32
 //	node u16 | since u32                     a member
@@ -19,12 +20,13 @@ const (
 	format      = 1
 	headerBytes = 24
 	memberBytes = 6
-	// A shard's shape.
+	// A shard's shape: the number of backups in the lowest bits, the number of those that copy above
+	// it, and whether it has a primary and a source.
 	countBits  = 3
-	countMask  = 1<<countBits - 1 // backups; those that copy lie above
+	countMask  = 1<<countBits - 1
 	hasPrimary = 1 << 6
 	hasSource  = 1 << 7
-	// A configuration's state.
+	// Bits of a configuration's state.
 	isCommitted = 1 << 0
 	compares    = 1 << 1
 )
@@ -32,15 +34,15 @@ const (
 // ErrFormat is wrapped when bytes are no configuration, or one of another format.
 var ErrFormat = errors.New("no configuration of this format")
 
-// Bound returns how long a configuration may become, in bytes: replicas are one more than there are
-// to be while a shard moves. 48 shards and 3 replicas for each of MaxMembers servers take 63,000
-// bytes, and rdma.MaxConfig is 65,536.
+// Bound returns the greatest length of a configuration in bytes. A shard has one replica more than
+// its replication while it moves. 48 shards with 3 replicas for each of MaxMembers servers take
+// 63,000 bytes, and rdma.MaxConfig is 65,536.
 func Bound(members, shards, replication int) int {
 	return headerBytes + members*memberBytes + shards*(1+replication+1)
 }
 
-// Encode returns the configuration's bytes, at most rdma.MaxConfig if New made the first one. It
-// panics when the configuration breaks what Check says.
+// Encode returns the binary form. It has at most rdma.MaxConfig bytes if New made the first
+// configuration of the pool. Encode panics if Check fails: rules never return such a configuration.
 func (c *Config) Encode() []byte {
 	if err := c.Check(); err != nil {
 		panic(fmt.Sprintf("shards: encode a configuration: %v", err))
@@ -81,7 +83,8 @@ func (c *Config) Encode() []byte {
 	return p
 }
 
-// Decode returns the configuration of bytes that Encode made, and of no others.
+// Decode returns the configuration that Encode encoded. For all other bytes the error wraps
+// ErrFormat.
 func Decode(p []byte) (*Config, error) {
 	c, err := decode(p)
 	if err == nil {
@@ -93,6 +96,7 @@ func Decode(p []byte) (*Config, error) {
 	return c, nil
 }
 
+// decode checks lengths and bounds only, so that nothing in p can make it panic or allocate much.
 func decode(p []byte) (*Config, error) {
 	le := binary.LittleEndian
 	if len(p) < headerBytes || len(p) > rdma.MaxConfig {
@@ -129,7 +133,7 @@ func decode(p []byte) (*Config, error) {
 	return c, nil
 }
 
-// decodeShard reads a shard and returns what is behind it.
+// decodeShard reads one shard and returns the bytes behind it.
 func (c *Config) decodeShard(s *Shard, p []byte) ([]byte, error) {
 	if len(p) == 0 {
 		return nil, errors.New("it is missing")

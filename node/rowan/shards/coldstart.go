@@ -5,40 +5,39 @@ import (
 	"fmt"
 )
 
-// What callers branch on when a pool starts whose servers have all stopped.
+// Errors that callers branch on when a pool starts of which all servers have stopped.
 var (
-	// ErrOlder is wrapped when a server was a member in a term behind the configuration's: that is not
-	// the last one.
+	// ErrOlder is wrapped when a server was a member in a later term than the configuration's:
+	// there is a later configuration.
 	ErrOlder = errors.New("the configuration is older than what a server has")
-	// ErrMissing is wrapped when shards would be lost since servers are missing, which may come yet.
+	// ErrMissing is wrapped when shards would be lost without servers that are not there yet.
 	ErrMissing = errors.New("no complete replica is there")
 )
 
-// Present is a server of a cold start: one whose files are there.
+// Present is a server that is there in a cold start, with its files.
 type Present struct {
 	Node int
-	// Term is the last one in which the server was a member, as it has it durably: a server notes a
-	// term in which it is a member before it answers that it knows the term. 0: it was never.
+	// Term is the last term in which the server was a member, as it noted durably: it notes a term
+	// before it answers that it knows the term. 0: it was never a member.
 	Term uint64
 }
 
-// ColdStart returns the configuration by which a pool goes on whose servers have all stopped (4.7),
-// given the servers that are there. Each of its shards is promoted: its primary gathers what any of
-// its replicas has. Nothing is served before all replicas have been found to have the same: see
+// ColdStart returns the configuration with which a pool goes on of which all servers have stopped
+// (4.7), given the servers that are there. Each shard is promoted: its replicas gather what any of
+// them has. Nothing is served before all complete replicas were found to have the same: see
 // Compared.
 //
-// A server has what it was acknowledged to have if it has been a member ever since its term: it is
-// one now, and became one no later. One that was left out meanwhile has missed writes, though its
-// files are good: it is left out now, and may join, empty. A server that became a member again and
-// stopped before it knew is left out, too. It is no complete replica, since it would have had to
-// know the term to say so.
+// A server still has all that it acknowledged if it has been a member ever since its term: it is a
+// member now, and became one no later than that. A server that was left out meanwhile has missed
+// writes, though its files are intact: it is left out now, and may join, empty. So is one that
+// became a member again and stopped before it knew: it is no complete replica, since it must know a
+// term to report that it is complete.
 //
-// A configuration that was proposed and not committed will do: nothing was served in it, and it
-// calls nothing complete that was not.
+// The configuration may be one that was proposed and not committed: nothing was served in it, and
+// it calls no replica complete that was not.
 //
-// The error wraps ErrOlder when the pool's registers have forgotten the last configuration, and
-// ErrMissing when too few servers are there. To give up what is lost then is for the caller to
-// decide: by Fail.
+// The error wraps ErrOlder when the registers do not have the last configuration, and ErrMissing
+// when too few servers are there. The caller decides whether to give up what is lost then, by Fail.
 func (c *Config) ColdStart(present []Present) (*Config, error) {
 	counts := make([]bool, len(c.Members))
 	for _, p := range present {

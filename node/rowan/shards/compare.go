@@ -5,28 +5,32 @@ import (
 	"slices"
 )
 
-// Replica is a server's replica of a shard.
+// Replica names a server's replica of a shard.
 type Replica struct{ Shard, Node int }
 
-// String names it for people.
+// String returns a name for messages.
 func (r Replica) String() string { return fmt.Sprintf("shard %d of server %d", r.Shard, r.Node) }
 
-// Digest says in short which pairs a replica has. Two replicas with the same have the same pairs.
+// Digest summarizes the pairs of a replica. Two replicas with equal digests have the same pairs,
+// but for a collision of hashes.
 type Digest struct {
-	Sum    uint64 // of hashes of each pair's key, term and version
-	Weight uint64 // of the versions: one that lacks pairs, or has older ones, has less
+	// Sum of the hashes of each pair's key, term and version. It does not depend on their order.
+	Sum uint64
+	// Sum of the versions. A replica that lacks pairs, or has older ones, has a lower weight.
+	Weight uint64
 }
 
-// Compared returns the configuration that follows a cold start, given the digests of all replicas
-// that are complete, and the replicas that differ. What lies in memory may be damaged while servers
-// are stopped: bits flip. A replica that differs is treated as if its server had died, for this
-// shard alone. So the server begins to copy the shard, or another one does.
+// Compared returns the configuration that follows a cold start, given the digests of all complete
+// replicas, and the replicas that differ. Memory may have been damaged while servers were stopped.
+// A replica that differs is treated as if its server had died, for this shard alone: the server, or
+// another one, begins to copy the shard.
 //
-// The digest of most replicas counts. Of as many, the one with the greatest weight does: a replica
-// that was damaged lacks pairs, or has older ones. With two replicas that is wrong for a pair that
-// was deleted, if the damage is to its tombstone, and the other replica has dropped that.
+// The digest of the majority counts. Among equal numbers the one with the greatest weight does: a
+// damaged replica lacks pairs, or has older ones. With two replicas that is wrong in one case: a
+// pair was deleted, its tombstone was damaged at one of them, and the other has dropped the
+// tombstone.
 //
-// The error wraps ErrRefused while a digest is missing, and in a term that compares nothing.
+// The error wraps ErrRefused if a digest is missing, or the term does not compare replicas.
 func (c *Config) Compared(digests map[Replica]Digest) (next *Config, differ []Replica, err error) {
 	for i := range c.Shards {
 		for _, n := range c.Shards[i].Complete() {
@@ -52,11 +56,11 @@ func (c *Config) Compared(digests map[Replica]Digest) (next *Config, differ []Re
 	return next, differ, nil
 }
 
-// Damaged returns the configuration without replicas in which records are damaged, as their servers
-// report in this very term, and which ones those are: as if their servers had died, for these
-// shards alone. So a replica that is complete serves the shard, and the server begins to copy it,
-// or another one does. A replica stays if no other one would be complete: what is damaged there is
-// lost, and the rest is not.
+// Damaged returns the configuration without replicas with damaged records, as their servers report
+// them in this very term, and returns which replicas it leaves out. They are treated as if their
+// servers had died, for these shards alone: a complete replica serves the shard, and the server, or
+// another one, begins to copy it. A replica stays if no other one would be complete: its damaged
+// records are lost, its other records are not.
 func (c *Config) Damaged(damaged []Replica) (next *Config, left []Replica, err error) {
 	if next, err = c.next(); err != nil {
 		return nil, nil, err
@@ -67,7 +71,8 @@ func (c *Config) Damaged(damaged []Replica) (next *Config, left []Replica, err e
 		}
 		s := &next.Shards[r.Shard]
 		isIt := func(node int) bool { return node == r.Node }
-		copies := !slices.ContainsFunc(s.Complete(), isIt) && r.Node != s.Primary // it may not be named yet
+		// A replica that copies is named again once it is complete.
+		copies := !slices.ContainsFunc(s.Complete(), isIt) && r.Node != s.Primary
 		if copies || !s.Has(r.Node) || len(slices.DeleteFunc(s.Complete(), isIt)) == 0 {
 			continue
 		}
@@ -79,7 +84,8 @@ func (c *Config) Damaged(damaged []Replica) (next *Config, left []Replica, err e
 	return next, left, nil
 }
 
-// odd returns the complete replicas of a shard that do not have the digest that counts.
+// odd returns the complete replicas of a shard that do not have the digest that counts: see
+// Compared.
 func (c *Config) odd(shard int, digests map[Replica]Digest) []int {
 	all := c.Shards[shard].Complete()
 	votes := map[Digest]int{}
@@ -87,7 +93,7 @@ func (c *Config) odd(shard int, digests map[Replica]Digest) []int {
 		votes[digests[Replica{shard, n}]]++
 	}
 	var best Digest
-	for _, n := range all { // the first one, if others have as many and the same weight
+	for _, n := range all { // the first one, among those with equal votes and weight
 		d := digests[Replica{shard, n}]
 		if votes[d] > votes[best] || votes[d] == votes[best] && d.Weight > best.Weight {
 			best = d

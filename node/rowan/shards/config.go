@@ -10,69 +10,75 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Bounds of configurations.
+// Bounds of configurations. A record has 32 bits for the term, where the paper has 64, and 16 bits
+// for the shard. MaxMembers is the number of nodes of a fabric.
 const (
-	MaxTerm     = math.MaxUint32 // records carry 32 bits of the paper's 64
-	MaxShards   = 1 << 16        // records carry 16 bits
-	MaxMembers  = 1 << 8         // as many as fabrics have nodes
+	MaxTerm     = math.MaxUint32
+	MaxShards   = 1 << 16
+	MaxMembers  = 1 << 8
 	MaxReplicas = 8
 )
 
 // None is no server.
 const None = -1
 
-// What callers branch on.
+// Errors that callers branch on.
 var (
-	// ErrRefused is wrapped when a configuration does not allow a change: it is another one than the
-	// caller thinks.
+	// ErrRefused is wrapped when the configuration does not allow a change: it is not the one that
+	// the caller assumes.
 	ErrRefused = errors.New("the configuration does not allow it")
 	// ErrTerms is wrapped when there is no higher term.
 	ErrTerms = errors.New("no term is left")
 )
 
-// Config says which server has which shard. Rules do not change it, and neither may others once it
-// is shared.
+// Config says which servers have which shards. It is immutable once it is shared; the rules return
+// new ones.
 type Config struct {
-	// Term is higher than that of each configuration before, from 1 on.
+	// Term is higher than that of each earlier configuration. It begins with 1.
 	Term uint64
-	// Committed says that each member knows the term and serves in no earlier one, and that servers
-	// that are no members any more do not serve. Nothing is served in a term that is not committed.
+	// Committed means that each member knows the term and serves in no earlier one, and that
+	// servers that are no members any more do not serve. In a term that is not committed nothing is
+	// served.
 	Committed bool
-	// Compare says that nothing is served in this term, though it is committed: servers were started
-	// anew, and say what their replicas have. See Compared.
+	// Compare means that nothing is served in this term either, though it is committed: servers
+	// were restarted, and report digests of their replicas. See Compared.
 	Compare bool
-	// Replication is how many replicas of each shard there are to be.
+	// Replication is how many replicas each shard should have.
 	Replication int
-	Members     []Member // by node
-	Shards      []Shard  // by number
+	// Members are ordered by node.
+	Members []Member
+	// Shards are indexed by number.
+	Shards []Shard
 }
 
-// Member is a server that is alive, by the node that it runs beside.
+// Member is a server that is alive. Servers are named by the nodes beside which they run.
 type Member struct {
 	Node int
-	// Since is the term in which it became a member. What it had before does not count.
+	// Since is the term in which the server became a member. It has nothing that counts from
+	// before.
 	Since uint64
 }
 
-// Shard says which servers have a shard, each once.
+// Shard says which servers have a shard. No server has two roles in it.
 type Shard struct {
-	// Primary serves the shard. It is complete unless there is a Source. None: the shard is lost.
+	// Primary serves the shard. It is complete, unless there is a Source. None: the shard is lost.
 	Primary int
-	// Source was the primary and is complete, and the shard migrates from it to Primary. None: the
-	// shard does not migrate.
+	// Source was the primary before, and is complete: the shard migrates from it to Primary. None:
+	// the shard does not migrate.
 	Source int
-	// Backups are complete. When a server has copied the shard and there is one too many, the last one
-	// leaves.
+	// Backups are complete. The last one leaves when a server that copied the shard becomes one too
+	// many.
 	Backups []int
-	// Copying servers get each write, and all else from the primary.
+	// Copying servers receive each write, and everything else from the primary, or from the source
+	// of a migration. They are not complete.
 	Copying []int
 }
 
-// Lost reports whether nothing is left of the shard.
+// Lost reports whether no replica of the shard is left.
 func (s *Shard) Lost() bool { return s.Primary == None }
 
-// Replicas returns the servers that have the shard, the primary first. Each write goes to all of
-// them.
+// Replicas returns the servers that have the shard, complete or not, the primary first. Each write
+// goes to all of them.
 func (s *Shard) Replicas() []int {
 	if s.Lost() {
 		return nil
@@ -84,21 +90,21 @@ func (s *Shard) Replicas() []int {
 	return slices.Concat(all, s.Backups, s.Copying)
 }
 
-// Complete returns the servers that have all of the shard, the primary first.
+// Complete returns the servers that have all of the shard, the primary first if it is one of them.
 func (s *Shard) Complete() []int {
 	return slices.DeleteFunc(s.Replicas(), func(n int) bool {
 		return slices.Contains(s.Copying, n) || n == s.Primary && s.Source != None
 	})
 }
 
-// Has reports whether a server is a replica.
+// Has reports whether a server is a replica, complete or not.
 func (s *Shard) Has(node int) bool { return slices.Contains(s.Replicas(), node) }
 
-// settled reports whether no replica of the shard is about to come or to leave.
+// settled reports whether no replica of the shard is coming or leaving.
 func (s *Shard) settled() bool { return !s.Lost() && s.Source == None && len(s.Copying) == 0 }
 
-// Summary says for people in which term the servers are, and which shards have to get where they
-// belong.
+// Summary describes the configuration in a line: its term, and how many shards are migrating, being
+// copied, or lost.
 func (c *Config) Summary() string {
 	migrate, copied := 0, 0
 	for i := range c.Shards {
@@ -128,8 +134,8 @@ func (c *Config) Summary() string {
 	return s
 }
 
-// Find returns the shard of a key's hash. A shard manages a continuous range of hashes, as long as
-// the others'.
+// Find returns the shard of a key's hash. Each shard has a contiguous range of hashes; all ranges
+// are equally long, but for rounding.
 func (c *Config) Find(hash uint64) int {
 	shard, _ := bits.Mul64(hash, uint64(len(c.Shards)))
 	return int(shard)
@@ -154,7 +160,7 @@ func lowest(shard, n uint64) uint64 {
 	return q
 }
 
-// Member returns the member that runs beside a node; nil: there is none.
+// Member returns the member that runs beside a node; nil: that node's server is none.
 func (c *Config) Member(node int) *Member {
 	if i, ok := c.index(node); ok {
 		return &c.Members[i]
@@ -162,11 +168,12 @@ func (c *Config) Member(node int) *Member {
 	return nil
 }
 
+// index returns the place of a node's server among the members, or where it would be.
 func (c *Config) index(node int) (int, bool) {
 	return slices.BinarySearchFunc(c.Members, node, func(m Member, node int) int { return m.Node - node })
 }
 
-// Lost returns the shards of which nothing is left.
+// Lost returns the shards without a replica.
 func (c *Config) Lost() (lost []int) {
 	for i := range c.Shards {
 		if c.Shards[i].Lost() {
@@ -176,7 +183,8 @@ func (c *Config) Lost() (lost []int) {
 	return lost
 }
 
-// Check returns what is wrong with a configuration: nothing is with one that rules made.
+// Check returns an error if a configuration breaks an invariant. It returns nil for each
+// configuration that the rules return.
 func (c *Config) Check() error {
 	switch {
 	case c.Term < 1 || c.Term > MaxTerm:
@@ -206,6 +214,8 @@ func (c *Config) Check() error {
 	return nil
 }
 
+// checkShard checks that the shard's replicas are members and distinct, and that there are as many
+// as there should be: one more is allowed while a replica is coming.
 func (c *Config) checkShard(s *Shard) error {
 	if s.Lost() {
 		if s.Source != None || len(s.Backups) > 0 || len(s.Copying) > 0 {

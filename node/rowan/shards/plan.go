@@ -5,43 +5,47 @@ import (
 	"slices"
 )
 
-// PlanOptions shape a Planner. Zero values mean defaults.
+// PlanOptions parameterize a Planner. Zero values mean defaults.
 type PlanOptions struct {
-	// Over is the load, in percent of the mean, above which a server is overloaded, and Toward the one
-	// at which it has moved enough; 130 and 105 by default, as in the paper.
+	// Over is the load, in percent of the mean, above which a server is overloaded; Toward is the
+	// load at which it has moved enough. The defaults are 130 and 105, as in the paper.
 	Over, Toward uint64
-	// Least is the mean load of servers in a period below which nothing moves: 1000 by default. With
-	// fewer requests some server is above the others by chance.
+	// Least is the mean load of servers, in requests a period, below which nothing moves; 1000 by
+	// default. With fewer requests one server is above the others by chance.
 	Least uint64
-	// Pause is how many periods are left out behind one with a migration: 2 by default. The first one
-	// is of both distributions.
+	// Pause is how many periods are ignored after one with a move; 2 by default. Counts of the
+	// first of them belong to both distributions.
 	Pause int
 }
 
 // Load is what the workers of a shard's primary counted in a period (500 ms in the paper).
 type Load struct {
-	Requests uint64 // that they received
-	Writes   uint64 // replication writes that they sent to each other replica
+	// Requests that the primary received.
+	Requests uint64
+	// Writes that it sent to each other replica.
+	Writes uint64
 }
 
-// maxLoad bounds counts, so that sums of all shards in percent fit into 64 bits.
+// maxLoad bounds counts, so that 100 times the sum over all shards fits into 64 bits.
 const maxLoad = 1 << 40
 
-// Planner finds the moves that even the servers' loads out (4.6). It is deterministic: of equal
-// choices the lowest numbers are taken.
+// Planner finds moves that balance the loads of servers (4.6). It is deterministic: among equal
+// choices it takes the lowest numbers.
 //
-// Moves come to an end while loads stay as they are. A move takes d from a server with load x and
-// gives it to one with y, and y + d < x, so that the sum of the squares of all loads falls, by 2d(x
-// - y - d). With loads that change a little they come to an end, too: a server moves nothing unless
-// its load, and those of the servers that take it, are lower afterwards than its load was by
-// Toward's distance from the mean. So a shard that no server has room for stays where it is.
+// Moves come to an end while loads stay the same. A move takes d from a server with load x and
+// gives it to one with load y, where y + d < x. So the sum of the squares of all loads falls by
+// 2d(x - y - d). Moves also end if loads change a little: a server moves replicas only if
+// afterwards its own load, and those of the servers that take them, are lower than its load was by
+// at least Toward - 100 percent of the mean. So a shard that no server has room for stays where it
+// is.
 type Planner struct {
-	o    PlanOptions
-	rest int // periods that are left out yet
+	o PlanOptions
+	// Periods that are still to be ignored.
+	rest int
 }
 
-// NewPlanner returns a planner which leaves out the periods of a pause first, since it does not
-// know what moved.
+// NewPlanner returns a planner. It ignores the periods of one pause first, since it does not know
+// what was moved before.
 func NewPlanner(o PlanOptions) *Planner {
 	set := func(n *uint64, v uint64) {
 		if *n == 0 {
@@ -57,9 +61,9 @@ func NewPlanner(o PlanOptions) *Planner {
 	return &Planner{o: o, rest: o.Pause}
 }
 
-// Plan returns the moves to begin at the end of a period, given the loads of all shards in it, and
-// the servers that have no room for another shard: none of two is of one shard. It is to be called
-// for each period.
+// Plan returns the moves to begin at the end of a period. loads are the loads of all shards in that
+// period, and full lists the servers without room for another shard. No two moves are of one shard.
+// It must be called once each period: it counts the periods of the pause.
 func (p *Planner) Plan(c *Config, loads []Load, full ...int) (moves []Move) {
 	if !c.Committed || slices.ContainsFunc(c.Shards, c.moves) {
 		p.rest = p.o.Pause
@@ -83,20 +87,27 @@ func (p *Planner) Plan(c *Config, loads []Load, full ...int) (moves []Move) {
 	return moves
 }
 
-// moves reports whether a replica of a shard moves, and is not one that was missing.
+// moves reports whether a replica of a shard is being moved, as opposed to one that is missing and
+// replaced.
 func (c *Config) moves(s Shard) bool { return s.Source != None || len(s.Replicas()) > c.Replication }
 
-// balance is the loads of servers, as moves change them.
+// balance holds the loads of servers, as the moves that are planned change them.
 type balance struct {
-	c     *Config
-	o     PlanOptions
+	c *Config
+	o PlanOptions
+	// By shard.
 	loads []Load
-	moved []bool   // by shard
-	at    []uint64 // by place of the member
-	sum   uint64
-	full  []int // servers that take no shard which they do not have
+	// By shard: whether a move is planned for it. At most one is.
+	moved []bool
+	// By the member's place: the load of its server.
+	at []uint64
+	// The sum of at. No move changes it.
+	sum uint64
+	// Servers that take no shard that they do not have yet.
+	full []int
 }
 
+// newBalance returns the loads before any move. Loads of shards are capped at maxLoad.
 func newBalance(c *Config, loads []Load, o PlanOptions) *balance {
 	b := &balance{c: c, o: o, loads: make([]Load, len(c.Shards)), moved: make([]bool, len(c.Shards))}
 	b.at = make([]uint64, len(c.Members))
@@ -111,7 +122,7 @@ func newBalance(c *Config, loads []Load, o PlanOptions) *balance {
 	return b
 }
 
-// overloaded returns the places of servers that are, those with the highest load first.
+// overloaded returns the places of the overloaded servers, the one with the highest load first.
 func (b *balance) overloaded() (places []int) {
 	for place, load := range b.at {
 		if b.above(load, b.o.Over) {
@@ -122,7 +133,7 @@ func (b *balance) overloaded() (places []int) {
 	return places
 }
 
-// of returns the load of one replica.
+// of returns the load of one replica: all requests at the primary, writes elsewhere.
 func (l Load) of(primary bool) uint64 {
 	if primary {
 		return l.Requests
@@ -130,20 +141,22 @@ func (l Load) of(primary bool) uint64 {
 	return l.Writes
 }
 
-// above reports whether a server's load is above a percentage of the mean.
+// above reports whether a load is above a percentage of the mean load of servers.
 func (b *balance) above(load, percent uint64) bool {
 	return load*uint64(len(b.at))*100 > percent*b.sum
 }
 
-// choice is a move, and what it does.
+// choice is a possible move and its effect.
 type choice struct {
 	Move
-	by    uint64 // the load that goes
-	worst uint64 // the higher load of both servers afterwards
+	// The load that moves from one server to the other.
+	by uint64
+	// The higher of the two servers' loads afterwards.
+	worst uint64
 }
 
-// relieve moves replicas away from an overloaded server, until its load is near the mean or none
-// helps, and returns the moves. With too little won it moves none.
+// relieve plans moves away from an overloaded server until its load is near the mean, or no move
+// helps. It returns none, and undoes them, if they win too little together: see Planner.
 func (b *balance) relieve(from int) (moves []Move) {
 	before, worst := b.at[from], uint64(0)
 	was := slices.Clone(b.at)
@@ -169,9 +182,9 @@ func (b *balance) relieve(from int) (moves []Move) {
 	return moves
 }
 
-// best returns the move away from a server after which the higher load of both servers is the
-// lowest, and lower than the server's is. The target is below the mean, and the shard is not hotter
-// than the mean.
+// best returns the move away from a server that minimizes the higher of the two loads afterwards.
+// The target's load is below the mean, the replica's load is not above it, and the result is lower
+// than the server's load now.
 func (b *balance) best(from int) (best choice, ok bool) {
 	best.worst = b.at[from]
 	node := b.c.Members[from].Node
@@ -195,13 +208,13 @@ func (b *balance) best(from int) (best choice, ok bool) {
 	return best, ok
 }
 
-// by returns the load that goes from one server to the other with a move; 0: none, or the other
-// way.
+// by returns the load that a move takes from one server and gives to the other; 0: none, or in the
+// other direction.
 func (b *balance) by(m Move) uint64 {
 	s, l := &b.c.Shards[m.Shard], b.loads[m.Shard]
 	primary := s.Primary == m.From
 	gone := l.of(primary)
-	if s.Has(m.To) { // they change places
+	if s.Has(m.To) { // primary and backup change places
 		return gone - min(gone, l.Writes)
 	}
 	return gone

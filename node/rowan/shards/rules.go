@@ -7,12 +7,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// New returns the first configuration, of term 1: perServer shards for each of the given nodes (48
-// in the paper), with as many replicas each.
+// New returns the first configuration, of term 1, with perServer shards for each node (48 in the
+// paper), and replication replicas of each shard.
 //
-// Shard s has its primary at the node of place s modulo the number of nodes, so that each is the
-// primary of perServer shards. Backups follow at distances that rotate: those of one primary are
-// spread over all others, and each node has as many as any other.
+// Shard s has its primary at place s modulo the number of nodes, so each server is the primary of
+// perServer shards. Backups follow at distances that rotate. So the backups of one primary are
+// spread over all other servers, and each server has as many as any other.
 func New(nodes []int, perServer, replication int) (*Config, error) {
 	n := len(nodes)
 	c := &Config{Term: 1, Replication: replication}
@@ -46,15 +46,15 @@ func New(nodes []int, perServer, replication int) (*Config, error) {
 	return c, nil
 }
 
-// Commit returns the configuration as a committed one. The caller has made sure of what Committed
-// says.
+// Commit returns the same configuration as a committed one. The caller has made sure of what
+// Config.Committed says.
 func (c *Config) Commit() *Config {
 	next := *c
 	next.Committed = true
 	return &next
 }
 
-// next returns a copy of the next term, to be changed.
+// next returns a deep copy with the next term, not committed, for a rule to change.
 func (c *Config) next() (*Config, error) {
 	if c.Term >= MaxTerm {
 		return nil, fmt.Errorf("follow term %d: %w", c.Term, ErrTerms)
@@ -70,17 +70,17 @@ func (c *Config) next() (*Config, error) {
 	return next, nil
 }
 
-// Fail returns the configuration without servers that died, which must have stopped to serve before
+// Fail returns the configuration without servers that died. They must have stopped serving before
 // it is committed.
 //
-// A shard without its primary, or with the source of its migration gone, gets a complete replica as
-// its primary: what was acknowledged is on each of those, however far the migration was. The source
-// of a target that died is one of them. A target whose source died goes on to copy, from the new
-// primary. Of the complete replicas the one is taken whose server is the primary of the fewest
-// shards. A shard with none is lost.
+// A shard that lost its primary, or the source of its migration, gets a complete replica as its
+// primary. What was acknowledged is on each complete replica, however far the migration was. The
+// source of a target that died is one of them; a target of which the source died goes on to copy
+// from the new primary. Among complete replicas the rule takes the server that is the primary of
+// the fewest shards. A shard without a complete replica is lost.
 //
-// Then servers with few replicas begin to copy shards that have too few, one that a target or a
-// leaving server has counted.
+// Then servers with few replicas begin to copy the shards with too few. A target, and a server that
+// is leaving, count as replicas there.
 func (c *Config) Fail(dead ...int) (*Config, error) {
 	next, err := c.next()
 	if err != nil {
@@ -99,8 +99,8 @@ func (c *Config) Fail(dead ...int) (*Config, error) {
 	return next, nil
 }
 
-// strip takes dead servers out of the shard. With no primary left that is complete, or can copy
-// from its source, it has none.
+// strip removes dead servers from the shard. If the primary is dead, or is a target without its
+// source, the shard has no primary afterwards: promote finds one.
 func (s *Shard) strip(isDead func(int) bool) {
 	target, source := s.Primary, s.Source
 	s.Backups = slices.DeleteFunc(s.Backups, isDead)
@@ -122,7 +122,7 @@ func (s *Shard) strip(isDead func(int) bool) {
 	}
 }
 
-// promote has complete replicas be the primaries of shards that have none.
+// promote makes a complete replica the primary of each shard that has none.
 func (c *Config) promote() {
 	primaries := c.count(func(s *Shard) []int { return []int{s.Primary} })
 	for i := range c.Shards {
@@ -132,12 +132,13 @@ func (c *Config) promote() {
 			primaries.add(c, s.Primary)
 		}
 		if s := &c.Shards[i]; s.Lost() {
-			s.Copying = nil // from what?
+			s.Copying = nil // there is nothing left to copy from
 		}
 	}
 }
 
-// replicate has servers copy shards that have too few replicas.
+// replicate makes servers copy the shards that have too few replicas, those with the fewest
+// replicas first.
 func (c *Config) replicate() {
 	replicas := c.count((*Shard).Replicas)
 	for i := range c.Shards {
@@ -150,10 +151,10 @@ func (c *Config) replicate() {
 	}
 }
 
-// Complete returns the configuration in which a server that copied a shard is its backup. In this
-// very term it has all that the primary had when it began, and all writes since it is a replica: a
-// primary that changed has it begin anew. With a backup too many the last one leaves: the new one
-// stands for it, and it is as complete.
+// Complete returns the configuration in which a server that copied a shard is one of its backups.
+// The caller knows that in this very term the server has all that the primary had when the copy
+// began, and all writes since; when the primary changes, the copy begins again. If there is a
+// backup too many, the last one leaves: the new one, which is as complete, replaces it.
 func (c *Config) Complete(shard, node int) (*Config, error) {
 	s, err := c.shard(shard)
 	if err != nil || !slices.Contains(s.Copying, node) {
@@ -173,9 +174,9 @@ func (c *Config) Complete(shard, node int) (*Config, error) {
 	return next, nil
 }
 
-// Migrated returns the configuration in which a shard's migration has ended: in this very term the
-// target has all that the source had, and is complete. The source leaves, or is a backup where
-// backups are missing.
+// Migrated returns the configuration in which a shard's migration has ended. The caller knows that
+// in this very term the target has all that the source had. So the target is complete. The source
+// leaves, or becomes a backup if backups are missing.
 func (c *Config) Migrated(shard int) (*Config, error) {
 	s, err := c.shard(shard)
 	if err != nil || s.Source == None {
@@ -193,16 +194,15 @@ func (c *Config) Migrated(shard int) (*Config, error) {
 	return next, nil
 }
 
-// Move is a replica of a shard that goes from one server to another.
+// Move names a replica of a shard that moves from one server to another.
 type Move struct{ Shard, From, To int }
 
-// Move returns the configuration in which a replica begins to move. No other one of the shard may
-// be about to come or to leave.
+// Move returns the configuration in which a replica begins to move. The shard must be settled.
 //
-// A primary that moves to a backup changes places with it: both are complete. To any other server
-// it migrates: that server is the primary at once, and the old one the source. The target may not
-// answer before the source has stopped, which it has when the term is committed. A backup that
-// moves stays until its successor is complete.
+// A primary that moves to a backup changes roles with it: both are complete. To another server it
+// migrates: that server becomes the primary at once, and the old one the source. The target does
+// not serve before the source has stopped, which is certain when the term is committed. A backup
+// that moves stays until its successor is complete.
 func (c *Config) Move(m Move) (*Config, error) {
 	if !c.movable(m) {
 		return nil, fmt.Errorf("move shard %d from server %d to %d: %w", m.Shard, m.From, m.To, ErrRefused)
@@ -215,7 +215,7 @@ func (c *Config) Move(m Move) (*Config, error) {
 	return next, nil
 }
 
-// movable reports whether a replica can move.
+// movable reports whether the rules allow a move.
 func (c *Config) movable(m Move) bool {
 	s, err := c.shard(m.Shard)
 	if err != nil || !s.settled() || m.From == m.To || !s.Has(m.From) || c.Member(m.To) == nil {
@@ -224,11 +224,13 @@ func (c *Config) movable(m Move) bool {
 	return m.From == s.Primary || !s.Has(m.To)
 }
 
+// move changes the configuration by a move that is allowed.
 func (c *Config) move(m Move) {
 	s := &c.Shards[m.Shard]
 	switch i := slices.Index(s.Backups, m.To); {
 	case m.From != s.Primary:
-		s.Backups = append(without(s.Backups, m.From), m.From) // the last one leaves
+		// The last of the backups leaves when the successor is complete: see Complete.
+		s.Backups = append(without(s.Backups, m.From), m.From)
 		s.Copying = append(s.Copying, m.To)
 	case i >= 0:
 		s.Primary, s.Backups[i] = m.To, m.From
@@ -237,9 +239,9 @@ func (c *Config) move(m Move) {
 	}
 }
 
-// Join returns the configuration with one more member, which has nothing. It begins to copy shards
-// that have too few replicas, and backups of servers that have more replicas than it has by then.
-// Primaries move by their load alone: see Planner.
+// Join returns the configuration with a new member, which has nothing. It begins to copy shards
+// with too few replicas, and backups of servers that have at least two more replicas than it would
+// have. Primaries move only by load: see Planner.
 func (c *Config) Join(node int) (*Config, error) {
 	if node < 0 || node >= rdma.MaxNodes || c.Member(node) != nil || len(c.Members) == MaxMembers {
 		return nil, fmt.Errorf("have server %d join %d members: %w", node, len(c.Members), ErrRefused)
@@ -264,6 +266,7 @@ func (c *Config) Join(node int) (*Config, error) {
 	return next, nil
 }
 
+// shard returns a shard by its number, or an error that wraps ErrRefused.
 func (c *Config) shard(shard int) (*Shard, error) {
 	if shard < 0 || shard >= len(c.Shards) {
 		return nil, fmt.Errorf("shard %d of %d: %w", shard, len(c.Shards), ErrRefused)
@@ -271,10 +274,10 @@ func (c *Config) shard(shard int) (*Shard, error) {
 	return &c.Shards[shard], nil
 }
 
-// counts are of something that members have, by their places.
+// counts counts something for each member, by its place.
 type counts []int
 
-// count counts the servers that each returns for a shard.
+// count counts, for each member, how often each returns it over all shards.
 func (c *Config) count(each func(*Shard) []int) counts {
 	n := make(counts, len(c.Members))
 	for i := range c.Shards {
@@ -290,7 +293,7 @@ func (c *Config) count(each func(*Shard) []int) counts {
 func (n counts) add(c *Config, node int)    { n[c.place(node)]++ }
 func (n counts) of(c *Config, node int) int { return n[c.place(node)] }
 
-// place returns the place of a member.
+// place returns the place of a member, which must be one.
 func (c *Config) place(node int) int {
 	i, ok := c.index(node)
 	if !ok {
@@ -299,8 +302,8 @@ func (c *Config) place(node int) int {
 	return i
 }
 
-// fewest returns the one of some members that has the fewest, the lowest one if there are more;
-// None of none.
+// fewest returns the node with the lowest count among nodes, the lowest node among equal ones; None
+// if there are no nodes.
 func (c *Config) fewest(n counts, nodes []int) int {
 	best := None
 	for _, node := range nodes {
@@ -311,7 +314,8 @@ func (c *Config) fewest(n counts, nodes []int) int {
 	return best
 }
 
-// most is fewest of those that have the most.
+// most returns the node with the highest count among nodes, the lowest node among equal ones; None
+// if there are no nodes.
 func (c *Config) most(n counts, nodes []int) int {
 	best := None
 	for _, node := range nodes {
@@ -334,6 +338,7 @@ func (c *Config) others(nodes []int) (others []int) {
 	return others
 }
 
+// without returns nodes without one. It may change nodes itself.
 func without(nodes []int, node int) []int {
 	return slices.DeleteFunc(nodes, func(n int) bool { return n == node })
 }

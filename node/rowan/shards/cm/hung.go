@@ -8,17 +8,20 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// silence is of a server that leaves questions unanswered.
+// silence is the state of a server that leaves questions unanswered.
 type silence struct {
-	since time.Duration // the first of these was asked
+	// When the first of these questions was asked.
+	since time.Duration
+	// How many there are.
 	asked int
 }
 
-// leastAsked is how many questions a server leaves unanswered at least before it counts as one that
-// hangs: the manager may have stood still, and not the server.
+// leastAsked is the number of questions that a server must leave unanswered before it counts as
+// hung: the manager itself may have been stopped meanwhile, and not the server.
 const leastAsked = 5
 
-// listen notes which servers are silent, and which have ended: those answer nothing else.
+// listen notes which servers are silent, and which have ended by themselves. The answers of the
+// latter are removed: they say nothing else.
 func (m *Manager) listen(answers []*answer) {
 	for i, a := range answers {
 		node := m.c.Members[i].Node
@@ -38,12 +41,14 @@ func (m *Manager) listen(answers []*answer) {
 	}
 }
 
-// Hung implements cluster.Accuser: it names a server that has ended by itself. Of those that hang
-// it names the one that has been silent for longest, if that is too long. Others may be silent
-// since they wait for that one to take a write, and have their time from then on. A server without
-// which shards would be lost is waited for, as are those of a pool that is being made. When none
-// answers in a term that is committed, in which none waits for another, none has begun, or it is
-// the manager that is cut off.
+// Hung implements cluster.Accuser: it names a server to be expelled. A server that has ended by
+// itself comes first. Among those that hang it names the one that has been silent for longest, if
+// that is at least Options.Hung. Other servers may be silent because they wait for that one to take
+// a write; so all counts begin again afterwards.
+//
+// A server is not named if shards would be lost without it, nor while the pool is being made. If no
+// member answers in a committed term, in which no server waits for another, none is named: rather
+// the manager is cut off, or no server has started yet.
 func (m *Manager) Hung(v rdma.View) []int {
 	if m.c == nil || m.c.Term == 1 && !m.c.Committed {
 		return nil
@@ -68,8 +73,8 @@ func (m *Manager) Hung(v rdma.View) []int {
 	return []int{n}
 }
 
-// worst returns the one of some servers that has been silent for longest, if no shard is lost
-// without it.
+// worst returns the server that has been silent for longest, among those that some selects and
+// without which no shard is lost; shards.None if there is none.
 func (m *Manager) worst(v rdma.View, some func(node int) bool) int {
 	worst := shards.None
 	for _, member := range m.c.Members {

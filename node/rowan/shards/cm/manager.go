@@ -14,33 +14,35 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// Options shape a manager. Zero values mean defaults.
+// Options parameterize a manager. Zero values mean defaults.
 type Options struct {
-	// First is the configuration of a pool that has none: see shards.New.
+	// First is the configuration that a pool without one begins with: see shards.New. Nil: the
+	// manager waits for one.
 	First *shards.Config
-	// Spares are the nodes that may take a dead one's place. Their servers become members then.
+	// Spares are the nodes that may replace a dead one. Their servers become members then.
 	Spares []int
-	// Box is the number of the mailbox in which each server's control task gets requests, at its node.
-	// Default 1.
+	// Box is the number, at each node, of the mailbox in which the server's control task receives
+	// requests; default 1.
 	Box int
-	// Patience is how long a tick waits for servers that do not answer; default 20 ms. They are asked
-	// again in the next one, so that it is to be longer than a server takes to become quiet.
+	// Patience is how long a tick waits for servers that do not answer; default 20 ms. It should be
+	// longer than a server needs to become quiet, since silent servers are asked anew in the next
+	// tick.
 	Patience time.Duration
-	// Hung is for how long a server leaves all questions unanswered before its node is expelled;
-	// default 3 s. One that says that it has ended is not waited for.
+	// Hung is for how long a server may leave all questions unanswered before its node is expelled;
+	// default 3 s. A server that says that it has ended is expelled at once.
 	Hung time.Duration
-	// Gather is for how long copies that are complete wait for others that go on, so that they are
-	// stored in one term: nothing is served while a term begins. Default 1 s; less than 0: they do not
-	// wait.
+	// Gather is for how long complete copies wait for others that are under way, so that one term
+	// begins for all: nothing is served while a term begins. The default is 1 s; below 0 they do
+	// not wait.
 	Gather time.Duration
-	// Period is for how long loads are counted; default 500 ms, as in the paper. Plan is what is done
-	// then.
+	// Period is for how long loads are counted before moves are planned; default 500 ms, as in the
+	// paper. Plan parameterizes the plan.
 	Period time.Duration
 	Plan   shards.PlanOptions
-	// Intact: no memory is damaged, as where faults of this program are looked for. Then replicas that
-	// differ behind a cold start are an error, and not copied anew.
+	// Intact asserts that no memory is damaged. Replicas that differ are an error then, and not
+	// copied anew. Tests use it to find faults of the program.
 	Intact bool
-	// Log is told of each configuration that was stored.
+	// Log is called with each configuration that was stored.
 	Log func(*shards.Config)
 }
 
@@ -62,11 +64,11 @@ func (o *Options) defaults() {
 	}
 }
 
-// window bounds the servers that are asked at a time, so that the manager's mailbox takes 512 KiB.
+// window bounds how many servers are asked at a time, so that the manager's mailbox takes 512 KiB.
 const window = 32
 
-// NewMender returns what makes the mender of each tenure of one candidate (see cluster.Keep): a
-// manager. All use one mailbox, the candidate's.
+// NewMender returns a function that makes the mender of each tenure of one candidate (see
+// cluster.Keep): a Manager. All of them use one mailbox, the candidate's.
 func NewMender(f rdma.Configs, o Options) cluster.NewMender {
 	o.defaults()
 	var peer *rpc.Peer
@@ -91,44 +93,59 @@ func NewMender(f rdma.Configs, o Options) cluster.NewMender {
 	}
 }
 
-// Manager is the manager in one tenure of a master.
+// Manager is the configuration manager in one tenure of a master. It belongs to the master's task.
 type Manager struct {
-	ep   rdma.Endpoint
+	ep rdma.Endpoint
+	// The registers: f reads, swap replaces.
 	f    rdma.Configs
 	swap cluster.Configurer
 	peer *rpc.Peer
 	o    Options
 
-	version uint64         // in the registers
-	c       *shards.Config // nil: it is to be read
-	pending *shards.Config // may have been stored behind that version, or may be yet; nil: none
-	why     string         // why pending follows
+	// Version of the registers that c was read from, or stored as.
+	version uint64
+	// The configuration in the registers; nil: it must be read.
+	c *shards.Config
+	// A configuration of which the swap failed: it may have been stored behind that version, or may
+	// still be; nil: none.
+	pending *shards.Config
+	// Why pending follows, for events.
+	why string
 
-	waits      bool            // not all shards are served in the last term
-	silent     map[int]silence // by node, of servers that did not answer the last question
-	ended      map[int]string  // by node, why its server has ended, if it has said so
-	plan       *shards.Planner
+	// Not all shards are served in the last term.
+	waits bool
+	// By node, servers that did not answer the last question.
+	silent map[int]silence
+	// By node, why its server has ended by itself, if it has said so.
+	ended map[int]string
+	plan  *shards.Planner
+	// When the period ends in which loads are counted.
 	periodEnds time.Duration
-	gathered   time.Duration // when what is complete is stored at the latest; 0: nothing waits
-	counted    []sample      // by shard, at the end of the last period
+	// When complete copies are stored at the latest; 0: none wait.
+	gathered time.Duration
+	// By shard, the counts at the end of the last period.
+	counted []sample
 
-	comparing uint64                           // the term in which replicas are compared
-	digests   map[shards.Replica]shards.Digest // that were told in it
+	// The term in which replicas are compared, and the digests that were reported in it.
+	comparing uint64
+	digests   map[shards.Replica]shards.Digest
 }
 
 // sample is what a server had counted of a shard.
 type sample struct {
-	node int // plus one; 0: there is none
+	// The node plus one; 0: there is no sample.
+	node int
 	shards.Load
 }
 
 // Spares implements cluster.Mender.
 func (m *Manager) Spares() []int { return m.o.Spares }
 
-// Mend has nothing to do: Attend sees which nodes are gone.
+// Mend implements cluster.Mender. It does nothing: Attend finds the nodes that are gone.
 func (m *Manager) Mend(rdma.View) error { return nil }
 
-// Restore makes the spare's server a member. It copies under an idle view: see Attend.
+// Restore implements cluster.Mender: it makes the spare's server a member. The copying is done
+// under an idle view: see Attend.
 func (m *Manager) Restore(_ rdma.View, _, spare int) error {
 	if err := m.read(); err != nil {
 		return err
@@ -146,17 +163,22 @@ func (m *Manager) Restore(_ rdma.View, _, spare int) error {
 	return m.store(next, "new: "+servers([]int{spare}))
 }
 
-// Recover has nothing to do: clients own nothing.
+// Recover implements cluster.Mender. It does nothing: clients own nothing in the pool.
 func (m *Manager) Recover(rdma.View, rdma.ClientID) error { return nil }
 
-// Sweep has nothing to do.
+// Sweep implements cluster.Mender. It does nothing, for the same reason.
 func (m *Manager) Sweep(rdma.View) error { return nil }
 
-// Attend takes one step: it stores the configuration that follows the one in the registers, if one
-// is due. A crash leaves the one or the other.
+// Attend implements cluster.Attendant. It takes one step: it stores the configuration that follows
+// the one in the registers, if one is due, and reports whether more may be. A crash leaves the one
+// or the other.
 //
-// It commits when all members have answered that they know the term. Those that were members before
-// are gone: only they are left out.
+// It commits a configuration when all members have answered that they know its term. Servers that
+// were members before and are not any more are gone: nothing else removes a member.
+//
+// The order of the checks matters: gone members come first, since a term without them can be
+// committed; restarted servers come before a commit, since their term must not be committed without
+// what they have lost; and moves come last.
 func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 	if err := m.read(); err != nil {
 		return false, err
@@ -208,11 +230,11 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 }
 
 // Waits implements cluster.Attendant: it reports whether a member does not answer, or does not
-// serve yet in the last term.
+// serve its shards in the last term yet.
 func (m *Manager) Waits() bool { return m.waits }
 
-// served reports whether all members have answered, and serve the shards of which they are the
-// primaries.
+// served reports whether all members have answered and serve the shards of which they are the
+// primary. A server reports loads of exactly those, up to maxLoads.
 func (m *Manager) served(answers []*answer) bool {
 	if !m.c.Committed || m.c.Compare || slices.Contains(answers, nil) {
 		return false
@@ -229,9 +251,9 @@ func (m *Manager) served(answers []*answer) bool {
 	return true
 }
 
-// read reads the registers, unless it is known what they have: others replace nothing in this
-// tenure. What may be stored yet is stored first, or it could be read too early: it follows from
-// the same version as ever.
+// read reads the registers if their content is not known. In this tenure only the manager replaces
+// it. If a swap has failed it is repeated first: it may still take effect, and the registers could
+// be read too early. It follows the same version as before, so it takes effect once at most.
 func (m *Manager) read() error {
 	switch {
 	case m.pending != nil:
@@ -253,8 +275,10 @@ func (m *Manager) read() error {
 	return nil
 }
 
-// store replaces the configuration by one that begins a term, and why, or commits one. Where that
-// fails it may happen yet, until another swap is answered: see read.
+// store replaces the configuration: by one that begins a term, for the reason why, or by a
+// committed one. If it fails the swap may still take effect, until another swap is answered: see
+// read. An error that wraps rdma.ErrStale says that the registers have another version: the tenure
+// is over.
 func (m *Manager) store(next *shards.Config, why string) error {
 	m.c, m.pending, m.why = nil, next, why
 	what := fmt.Sprintf("term %d begins: %s", next.Term, why)
@@ -274,7 +298,7 @@ func (m *Manager) store(next *shards.Config, why string) error {
 	return nil
 }
 
-// servers names some.
+// servers returns the names of servers for events.
 func servers(nodes []int) string {
 	var names []string
 	for _, n := range nodes {
@@ -283,7 +307,7 @@ func servers(nodes []int) string {
 	return strings.Join(names, ", ")
 }
 
-// named names servers that are gone, and says why they have ended, as far as they have said so.
+// named returns the names of servers that are gone, with why they have ended, if they have said so.
 func (m *Manager) named(gone []int) string {
 	names := servers(gone)
 	for _, n := range gone {
@@ -294,7 +318,7 @@ func (m *Manager) named(gone []int) string {
 	return names
 }
 
-// gone returns the members whose nodes are gone.
+// gone returns the members of which the view calls the node gone.
 func (m *Manager) gone(v rdma.View) (gone []int) {
 	for _, member := range m.c.Members {
 		if n := member.Node; n < len(v.Members) && v.Members[n].Gone {
@@ -304,7 +328,8 @@ func (m *Manager) gone(v rdma.View) (gone []int) {
 	return gone
 }
 
-// ask asks all members, and returns what they answered, by member; nil: nothing yet.
+// ask asks all members, window at a time, and returns their answers by member; nil: it has not
+// answered within Patience.
 func (m *Manager) ask(epoch uint64) ([]*answer, error) {
 	m.dropRequests()
 	answers := make([]*answer, len(m.c.Members))
@@ -317,6 +342,8 @@ func (m *Manager) ask(epoch uint64) ([]*answer, error) {
 	return answers, nil
 }
 
+// askSome asks the members from one place to another. Errors of single calls mean no answer; those
+// of the manager's own endpoint are returned.
 func (m *Manager) askSome(answers []*answer, from, to int, body []byte) error {
 	calls := make([]*rpc.Call, 0, to-from)
 	defer func() {
@@ -345,8 +372,7 @@ func (m *Manager) askSome(answers []*answer, from, to int, body []byte) error {
 	return nil
 }
 
-// dropRequests drops what came to the manager: it answers nothing, and its mailbox is to stay
-// empty.
+// dropRequests drops requests to the manager. It serves none, and they must not fill its mailbox.
 func (m *Manager) dropRequests() {
 	for {
 		r, err := m.peer.Next(0)
@@ -357,10 +383,10 @@ func (m *Manager) dropRequests() {
 	}
 }
 
-// restarted returns the configuration by which servers go on that were started anew, in memory that
-// earlier ones have left, and were members in the term of now. In it all that was acknowledged is
-// gathered. It takes the answers of all members: one that does not answer is about to be gone, or
-// to come.
+// restarted returns the configuration with which the pool goes on after servers were restarted in
+// memory that earlier ones left, which were members in the current term. It returns the current one
+// if there are no such servers. In the new term all that was acknowledged is gathered. It waits for
+// the answers of all members: a silent one is about to be gone, or to answer.
 func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
 	if slices.Contains(answers, nil) {
 		return m.c, nil
@@ -376,8 +402,8 @@ func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
 	return m.c.ColdStart(present)
 }
 
-// known reports whether all members serve in no earlier term. One that was started anew and names
-// this term serves in none: restarted sees to it first.
+// known reports whether all members serve in no earlier term. A restarted server that names this
+// term serves in none; restarted handles it first.
 func (m *Manager) known(answers []*answer) bool {
 	for _, a := range answers {
 		if a == nil || a.term < m.c.Term {
@@ -387,8 +413,9 @@ func (m *Manager) known(answers []*answer) bool {
 	return true
 }
 
-// reports returns the configuration that follows from what members report. It is of this very term:
-// each of them knows the term, since it is committed, and there is no higher one.
+// reports returns the configuration that follows from what members report. Their reports are of
+// this very term: it is committed, so each member knows it, and there is no higher one. Reports
+// that do not apply any more are ignored.
 func (m *Manager) reports(answers []*answer) *shards.Config {
 	next := m.c
 	for i, a := range answers {
@@ -410,8 +437,9 @@ func (m *Manager) reports(answers []*answer) *shards.Config {
 	return next
 }
 
-// gather returns the configuration that follows from reports when that is to be stored, and until
-// then the one that there is.
+// gather returns next, the configuration that follows from reports, when it is time to store it,
+// and the current one until then. It is time when no copy or migration is left to wait for, or the
+// oldest complete one has waited for Options.Gather.
 func (m *Manager) gather(next *shards.Config) *shards.Config {
 	now := m.ep.Now()
 	if m.gathered == 0 {
@@ -425,7 +453,8 @@ func (m *Manager) gather(next *shards.Config) *shards.Config {
 	return next
 }
 
-// even returns, at the end of a period, the configuration with moves that even loads out.
+// even returns, at the end of a period, the configuration with moves that balance the loads. It
+// returns the current one if there are none. If an answer is missing the period is extended.
 func (m *Manager) even(answers []*answer) *shards.Config {
 	if m.ep.Now() < m.periodEnds {
 		return m.c
@@ -451,8 +480,8 @@ func (m *Manager) even(answers []*answer) *shards.Config {
 	return next
 }
 
-// count returns what shards were counted to meet since the last period. A shard that has another
-// primary since then, or one that began to count anew, met nothing.
+// count returns the loads of shards since the last period. The load is 0 for a shard with another
+// primary since then, or with a primary that was restarted and counts anew.
 func (m *Manager) count(answers []*answer) []shards.Load {
 	loads := make([]shards.Load, len(m.c.Shards))
 	counted := make([]sample, len(loads))

@@ -7,19 +7,20 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// Ask is the procedure by which the manager asks a server. The question is the term in the
+// Ask is the procedure by which the manager asks a server. The question has the term in the
 // registers, the epoch of the view, and whether the term is committed:
 //
 //	term u64 | epoch u64 | committed u64
 //
-// The answer comes once the server serves in no earlier term than the one that it names:
+// The server answers once it serves in no earlier term than the one in its answer:
 //
 //	term u64 | copied u16 | migrated u16 | loads u16 | flags u16
 //	shard u16                                      a copy, a migration
 //	shard u16 | requests u64 | writes u64          a load
-//	shard u16 | sum u64 | weight u64               a digest: there are no loads then, and the flags say so
-//	shard u16 | offset u64                         damage, to the end: there is some if the flags say so
-//	text                                           why the server has ended, if the flags say so: there is nothing else
+//	shard u16 | sum u64 | weight u64               a digest, instead of a load, if the flags say so
+//	shard u16 | offset u64                         damage, to the end, if the flags say so
+//	text                                           why the server has ended, if the flags say so;
+//	                                               then there is nothing else
 const (
 	Ask = 0x7263 // "cr"
 
@@ -27,8 +28,8 @@ const (
 	answerBytes   = 16
 	loadBytes     = 18
 	damageBytes   = 10
-	// Bounds of what a server reports at a time. They fit into a mailbox's buffer of boxBytes with the
-	// header of rpc.
+	// Bounds of one report. It fits into a mailbox's buffer of boxBytes, with the header of package
+	// rpc.
 	maxReports = 256
 	maxLoads   = 384
 	maxDamages = 16
@@ -42,51 +43,58 @@ const (
 	maxReason     = 1000
 )
 
-// Report is what a server tells the manager. What is beyond 256 copies or migrations is told next
-// time; the bound of loads is 384, several times the paper's shards of one server.
+// Report is what a server tells the manager. If there are more than 256 copies or migrations, the
+// rest is reported next time. Loads are bounded by 384, several times the paper's number of shards
+// of one server.
 type Report struct {
-	Copied   []int // shards that the server has copied: it is complete in this term
-	Migrated []int // shards that migrate to the server: it has all that the source has
-	Loads    []Load
-	Full     bool // the server has no room for another shard
-	// Digests are of all shards of which the server is a complete replica, once it has in a term that
-	// compares them what others have given it. Beyond 384 others are told next time. With them there
-	// are no loads.
+	// Shards that the server has copied: it is complete in this term.
+	Copied []int
+	// Shards that migrate to the server: it has all that the source has.
+	Migrated []int
+	// Loads of the shards that the server serves.
+	Loads []Load
+	// The server has no room for another shard.
+	Full bool
+	// Digests of all shards of which the server is a complete replica, in a term that compares
+	// them, once it has what others gave it. If there are more than 384, the others are reported
+	// next time. There are no loads with them.
 	Digests []Digest
-	// Damaged are shards of which the server has met an entry in this term that is not as it was
-	// sealed. What is beyond 16 is told once these are no longer its own.
+	// Damaged lists shards of which the server has met a damaged entry in this term. If there are
+	// more than 16, the rest is reported once the server has lost those.
 	Damaged []Damage
 }
 
-// Damage is an entry of a shard that is damaged, by its offset in the memory of the server's node.
+// Damage is a damaged entry of a shard, by its offset in the memory of the server's node.
 type Damage struct {
 	Shard  int
 	Offset uint64
 }
 
-// Digest is that of a server's replica of a shard.
+// Digest is the digest of a server's replica of a shard.
 type Digest struct {
 	Shard int
 	shards.Digest
 }
 
-// Load counts what a shard's primary met since it knows of the shard. Counts only grow. There is
-// none of a shard that the primary does not serve yet in its term.
+// Load is what a shard's primary has counted since it knows of the shard. Counts only grow. A
+// primary that does not serve the shard in this term yet has none.
 type Load struct {
 	Shard int
 	shards.Load
 }
 
-// answer is what a server answers.
+// answer is a server's answer.
 type answer struct {
 	term uint64
-	// restarted says that the term is the last one of an earlier server beside the node, and that it
-	// serves in none.
+	// restarted means that term is the last one of an earlier server beside the node, and that this
+	// server serves in none.
 	restarted bool
-	ended     string // why the server has ended by itself; "": it has not
+	// Why the server has ended by itself; "": it has not.
+	ended string
 	Report
 }
 
+// encode returns the message. What exceeds the bounds is left out.
 func (a *answer) encode() []byte {
 	le := binary.LittleEndian
 	if a.ended != "" {
@@ -134,6 +142,7 @@ func (a *answer) encode() []byte {
 	return p
 }
 
+// decodeAnswer decodes an answer. The bounds are checked before anything is read.
 func decodeAnswer(p []byte) (*answer, error) {
 	le := binary.LittleEndian
 	bad := func() (*answer, error) { return nil, fmt.Errorf("an answer of %d bytes that no server gives", len(p)) }
@@ -175,7 +184,7 @@ func decodeAnswer(p []byte) (*answer, error) {
 	return a, nil
 }
 
-// question is what the manager asks.
+// question is the manager's question.
 type question struct {
 	term, epoch uint64
 	committed   bool
@@ -192,6 +201,7 @@ func (q question) encode() []byte {
 	return p
 }
 
+// decodeQuestion decodes a question. It reports false for anything else.
 func decodeQuestion(p []byte) (q question, ok bool) {
 	le := binary.LittleEndian
 	if len(p) != questionBytes || le.Uint64(p[16:]) > 1 {

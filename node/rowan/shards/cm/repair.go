@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// compare stores the configuration that follows when all replicas have told what they have. Those
-// that differ are copied anew.
+// compare stores the configuration that follows a comparison, once all complete replicas have
+// reported their digests. Replicas that differ are copied anew. Digests of a crashed manager are
+// lost; its successor collects them again.
 func (m *Manager) compare(answers []*answer) (more bool, err error) {
 	m.collect(answers)
 	next, differ, err := m.c.Compared(m.digests)
@@ -24,8 +25,8 @@ func (m *Manager) compare(answers []*answer) (more bool, err error) {
 	return true, m.store(next, compared(differ))
 }
 
-// repair stores the configuration without replicas in which servers have met damage, if others are
-// complete.
+// repair stores the configuration without the replicas in which servers have met damage, as long as
+// others are complete.
 func (m *Manager) repair(answers []*answer) (more bool, err error) {
 	var damaged []shards.Replica
 	at := map[shards.Replica]uint64{}
@@ -51,12 +52,13 @@ func (m *Manager) repair(answers []*answer) (more bool, err error) {
 	return true, m.store(next, repaired(left, at))
 }
 
-// repaired says for people which replicas are without a record, and where that was.
+// repaired describes, for an event, which replicas are left out and where the damaged record was.
 func repaired(left []shards.Replica, at map[shards.Replica]uint64) string {
 	return anew(left, func(r shards.Replica) string { return fmt.Sprintf("%s at %#x", r, at[r]) })
 }
 
-// collect takes digests from answers of this very term: in another one replicas were given more.
+// collect takes the digests from answers of this very term: in another term replicas may have been
+// given more.
 func (m *Manager) collect(answers []*answer) {
 	if m.comparing != m.c.Term {
 		m.comparing, m.digests = m.c.Term, map[shards.Replica]shards.Digest{}
@@ -71,7 +73,7 @@ func (m *Manager) collect(answers []*answer) {
 	}
 }
 
-// compared says for people what a comparison has found.
+// compared describes the result of a comparison for an event.
 func compared(differ []shards.Replica) string {
 	if len(differ) == 0 {
 		return "all replicas have the same"
@@ -79,7 +81,7 @@ func compared(differ []shards.Replica) string {
 	return anew(differ, shards.Replica.String)
 }
 
-// anew names replicas that are copied anew.
+// anew names the replicas that are copied anew, up to four of them.
 func anew(damaged []shards.Replica, name func(shards.Replica) string) string {
 	const most = 4
 	var names []string

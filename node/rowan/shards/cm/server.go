@@ -10,66 +10,78 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// lookEvery is how often a server that waits for a commit looks for it by itself: the manager tells
-// it as a rule.
+// lookEvery is how often a server that waits for a commit reads the registers by itself. Usually
+// the manager tells it earlier.
 const lookEvery = 2 * time.Millisecond
 
-// Store is the part of a server that has the shards.
+// Store is the part of a server that has the shards. Its methods are called by the server's control
+// task.
 type Store interface {
-	// Adopt is told each configuration that the server gets to know, in order: one that is not
-	// committed, and the same again when it is. From when it is called nothing is begun in an earlier
-	// term. The store has noted the term durably when it returns nil. On an error it is told again.
+	// Adopt is called with each configuration that the server learns of, in order of their terms:
+	// with one that is not committed, and again with the same when it is committed. Once it is
+	// called nothing new begins in an earlier term. When it returns nil the store has noted the
+	// term durably. After an error it is called again.
 	Adopt(c *shards.Config) error
 	// Quiet reports whether nothing is under way any more in terms before the last one that was
-	// adopted: what reads has read, and what writes was answered or given up.
+	// adopted: each read has ended, and each write was answered or given up.
 	Quiet() bool
-	// Report returns what there is to tell in the term that was adopted, which is committed.
+	// Report returns what there is to report in the last adopted term, which is committed.
 	Report() Report
 }
 
-// Server is a server's end, for its control task.
+// Server is a server's end of the protocol. It belongs to the server's control task.
 type Server struct {
-	ep     rdma.Endpoint
-	f      rdma.Configs
-	node   int
-	store  Store
-	c      *shards.Config // nil: it knows none yet
-	last   uint64         // the last term of an earlier server beside the node, which adopts none up to it; 0: none
-	busy   bool           // it adopts none for now
-	told   uint64
-	epoch  uint64        // of the view that it has joined
-	lookAt time.Duration // when it looks for a commit
-	held   *rpc.Request  // that is not answered, as something is under way
-	digest int           // that is told next, where an answer has no room for all
-	ended  string        // why; "": the server goes on
+	ep    rdma.Endpoint
+	f     rdma.Configs
+	node  int
+	store Store
+	// The last configuration that was adopted; nil: none.
+	c *shards.Config
+	// The last term of an earlier server beside the node; no term up to it is adopted. 0: there was
+	// none.
+	last uint64
+	// The store is recovering, so nothing is adopted.
+	busy bool
+	// The highest term that clients have told. It may be beyond the registers' until they are read.
+	told uint64
+	// The epoch of the view that the server has joined.
+	epoch uint64
+	// When it reads the registers next while it waits for a commit.
+	lookAt time.Duration
+	// A question that is not answered, because something is under way; nil: none.
+	held *rpc.Request
+	// The digest to be reported next, if an answer has no room for all of them.
+	digest int
+	// Why the server has ended by itself; "": it has not.
+	ended string
 }
 
-// NewServer returns the end of the server beside a node. It uses the endpoint of the peer whose
-// requests it handles, by which it joins views.
+// NewServer returns the end of the server beside a node. ep is the endpoint of the peer of which
+// Handle gets the requests: the server joins views with it.
 func NewServer(ep rdma.Endpoint, f rdma.Configs, node int, store Store) *Server {
 	return &Server{ep: ep, f: f, node: node, store: store}
 }
 
-// Restart says that an earlier server beside the node was a member, and that term the last one it
-// has noted. What that one had in DRAM is gone. So nothing is adopted up to that term: the manager
-// is told, which begins another. Until Recovered nothing is adopted at all.
+// Restart says that an earlier server beside the node was a member, and that term is the last one
+// that it noted. What it had in DRAM is lost. So no term up to that one is adopted; the manager is
+// told so, and begins another. Nothing at all is adopted before Recovered.
 func (s *Server) Restart(term uint64) { s.last, s.busy = term, true }
 
-// Recovered says that the store has what the earlier server left.
+// Recovered says that the store has all that the earlier server left.
 func (s *Server) Recovered() { s.busy = false }
 
-// End says that the server has ended by itself, and why. Nothing is adopted from then on, and each
-// question is answered by that.
+// End says that the server has ended by itself, and why. From then on nothing is adopted, and each
+// question is answered with that reason.
 func (s *Server) End(why error) { s.ended = why.Error() }
 
-// Config returns the last configuration that the server knows; nil: none.
+// Config returns the last configuration that was adopted; nil: none.
 func (s *Server) Config() *shards.Config { return s.c }
 
-// Epoch returns that of the last view of the manager that the server has joined.
+// Epoch returns the epoch of the last of the manager's views that the server has joined.
 func (s *Server) Epoch() uint64 { return s.epoch }
 
-// Serves returns the term in which the server may serve a shard; false: it may not. What was read,
-// or is to be answered, counts only if the term is the same behind the read.
+// Serves returns the term in which the server may serve a shard; false: it may not. The caller
+// calls it again after it has read, and counts the read only if the term is still the same.
 func (s *Server) Serves(shard int) (term uint64, ok bool) {
 	if s.c == nil || !s.c.Committed || s.c.Compare || s.c.Shards[shard].Primary != s.node {
 		return 0, false
@@ -77,10 +89,11 @@ func (s *Server) Serves(shard int) (term uint64, ok bool) {
 	return s.c.Term, true
 }
 
-// Told says that there is a term: a client has it from the registers.
+// Told notes a term that a client has read from the registers.
 func (s *Server) Told(term uint64) { s.told = max(s.told, term) }
 
-// Handle takes a request of procedure Ask. It is answered then, or in a Step.
+// Handle takes a request of procedure Ask. The request is answered at once, or in a later Step:
+// then the server holds it. A newer question replaces one that is held.
 func (s *Server) Handle(r *rpc.Request) error {
 	q, ok := decodeQuestion(r.Body)
 	if !ok {
@@ -101,8 +114,8 @@ func (s *Server) Handle(r *rpc.Request) error {
 	return errors.Join(err, s.answer())
 }
 
-// join joins the manager's view, unless the server has: in an earlier one nothing that it sends
-// arrives.
+// join joins the manager's view, unless the server has joined it already. What it sends in an
+// earlier view does not arrive.
 func (s *Server) join(epoch uint64) error {
 	if epoch <= s.epoch {
 		return nil
@@ -115,7 +128,8 @@ func (s *Server) join(epoch uint64) error {
 	return nil
 }
 
-// Step goes on. It is to be called at least every few milliseconds.
+// Step continues: it reads the registers if that is due, and answers a question that is held. It
+// must be called at least every few milliseconds.
 func (s *Server) Step() error {
 	waits := s.c != nil && !s.c.Committed && s.ep.Now() >= s.lookAt
 	var err error
@@ -125,6 +139,7 @@ func (s *Server) Step() error {
 	return errors.Join(err, s.answer())
 }
 
+// term returns the last term that was adopted, or that of the earlier server.
 func (s *Server) term() uint64 {
 	if s.c == nil {
 		return s.last
@@ -132,7 +147,8 @@ func (s *Server) term() uint64 {
 	return s.c.Term
 }
 
-// look reads the registers.
+// look reads the registers, and adopts their configuration if it is newer: a higher term, or the
+// same one committed. Nothing is adopted while the store recovers.
 func (s *Server) look() error {
 	s.lookAt = s.ep.Now() + lookEvery
 	at, err := s.f.Config()
@@ -146,7 +162,7 @@ func (s *Server) look() error {
 	if err != nil {
 		return fmt.Errorf("server %d: version %d: %w", s.node, at.Version, err)
 	}
-	s.told = min(s.told, c.Term) // there is none beyond
+	s.told = min(s.told, c.Term) // no higher term exists
 	if c.Term < s.term() || c.Term == s.term() && (s.c == nil || s.c.Committed || !c.Committed) {
 		return nil
 	}
@@ -157,7 +173,8 @@ func (s *Server) look() error {
 	return nil
 }
 
-// answer answers the manager once it can.
+// answer answers a question that is held, if it can: the server has ended, or nothing of earlier
+// terms is under way. Reports are added only in a committed term in which the server is a member.
 func (s *Server) answer() error {
 	if s.held != nil && s.ended != "" {
 		return s.send(&answer{term: s.term(), ended: s.ended})
@@ -182,8 +199,7 @@ func (s *Server) send(a *answer) error {
 	return nil
 }
 
-// someOf returns as many digests as an answer has room for, in each answer those behind the ones in
-// the last.
+// someOf returns as many digests as an answer has room for. Successive answers report them in turn.
 func (s *Server) someOf(all []Digest) []Digest {
 	if len(all) <= maxLoads {
 		return all
