@@ -8,12 +8,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// probe reads a word of every node that the view has, spares too, and returns those that are dead.
-// A READ that has no answer by the end of the tick is looked at again in the next one.
+// probe reads a word of each node in the view, spares too, and returns the dead ones. A READ
+// without an answer at the end of the tick is examined again in the next one.
 //
-// Of the time between two probes no more counts than a keeper takes that runs. One that stood
-// still, since its machine was busy or it was stopped, saw nothing meanwhile: what it finds then
-// says nothing of that time.
+// Time between two probes counts only up to two ticks. A keeper that was stopped longer, because
+// its machine was busy, say, saw nothing meanwhile: what it finds afterwards says nothing about
+// that time, and must not get a node expelled.
 func (k *keeper) probe(v rdma.View) (down []int, err error) {
 	began := k.ep.Now()
 	passed := min(began-k.probed, 2*k.o.Tick)
@@ -29,6 +29,8 @@ func (k *keeper) probe(v rdma.View) (down []int, err error) {
 				b.Release()
 				return nil, fmt.Errorf("probe memory node %d: %w", n, err)
 			}
+			// A node has at most one READ in flight. It is posted again once the last one has
+			// completed.
 			p.flying, p.silent = b, 0
 		}
 	}
@@ -44,7 +46,8 @@ func (k *keeper) probe(v rdma.View) (down []int, err error) {
 	return down, nil
 }
 
-// answer waits for a node's answer until the end of the tick. It returns whether the node is dead.
+// answer waits for a node's answer until the end of the tick, and reports whether the node is dead:
+// its READ has been unanswered for NodePatience, or its READs have failed for its grace.
 func (k *keeper) answer(n int, end time.Duration) (dead bool, err error) {
 	p := &k.probes[n]
 	if p.flying == nil {
@@ -65,7 +68,7 @@ func (k *keeper) answer(n int, end time.Duration) (dead bool, err error) {
 			p.failed, p.failing = true, 0
 		}
 		return p.failing >= k.grace(n), nil
-	case errors.Is(err, rdma.ErrStale): // it was posted in an earlier epoch, and says nothing of the node
+	case errors.Is(err, rdma.ErrStale): // posted in an earlier epoch: it says nothing about the node
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("probe memory node %d: %w", n, err)
@@ -74,7 +77,8 @@ func (k *keeper) answer(n int, end time.Duration) (dead bool, err error) {
 	return false, nil
 }
 
-// grace returns for how long a node must have failed verbs before it is dead.
+// grace returns for how long a node's verbs must have failed before the node counts as dead: a
+// fabric may know that a connection can be restored.
 func (k *keeper) grace(n int) time.Duration {
 	if f, ok := k.f.(rdma.NodeGracer); ok {
 		return f.NodeGrace(n)
@@ -82,12 +86,12 @@ func (k *keeper) grace(n int) time.Duration {
 	return 0
 }
 
-// mayExpel returns which of the nodes that are down are to be expelled. It returns an error when
-// none can be, since it is this process that the others do not hear. Then it is no good as a
-// master, and lets another process try: a view that it made busy would stay so.
+// mayExpel returns which of the nodes that are down may be expelled. It returns an error, and
+// resigns, if this process is the one that is cut off. Then it is useless as a master and must let
+// another process try: a view that it made busy would stay busy.
 //
-// Too few may have answered when these were probed, and enough by now: all nodes lost power, say,
-// and come back. So one whose probe failed is asked again.
+// A node with a failed probe is asked once more: too few nodes may have answered when it was
+// probed, and enough by now, such as after a power failure of all of them.
 func (k *keeper) mayExpel(down []int) (still []int, err error) {
 	f, ok := k.f.(rdma.ExpelChecker)
 	if !ok {
@@ -113,13 +117,15 @@ func (k *keeper) mayExpel(down []int) (still []int, err error) {
 	return still, nil
 }
 
+// errAlone is wrapped when this process, and not a node, is cut off.
 var errAlone = errors.New("this process is cut off from too many nodes")
 
-// vacancy is a node that is gone with what it held, and the spare that is to take its place.
+// vacancy is a node that is gone with its data, and the spare that replaces it.
 type vacancy struct{ node, spare int }
 
-// vacancy returns one that can be filled; nil: there is none. A stand-in may go, too: then it is
-// the stand-in's place that is vacant.
+// vacancy returns a vacancy that can be filled; nil: there is none. A stand-in may be gone, too;
+// then the stand-in's place is vacant. A node that failed to be restored is left out while it
+// rests.
 func (k *keeper) vacancy(v rdma.View) *vacancy {
 	spares := k.m.Spares()
 	isSpare, filled := make([]bool, len(v.Members)), make([]bool, len(v.Members))
@@ -145,9 +151,12 @@ func (k *keeper) vacancy(v rdma.View) *vacancy {
 	return nil
 }
 
-// barrier takes the view to its next epoch: verbs of earlier ones are fenced off, and what they
-// left is mended before clients write again. Meanwhile the nodes that are down are expelled, or a
-// vacancy is filled.
+// barrier takes the view to its next epoch: verbs of earlier epochs are fenced off, and what they
+// left is mended before clients write again. Under the same busy view the nodes that are down are
+// expelled, or a vacancy is filled.
+//
+// Each step relies on the one before. A crash behind Advance leaves a busy view, and the next
+// master begins with a barrier of its own. See tick.
 func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := k.prolong(); err != nil {
 		return err
@@ -158,13 +167,14 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 			return err
 		}
 	}
+	// From here on clients do not write. Only one master wins this swap.
 	to := rdma.State{Epoch: v.Epoch + 1, Busy: true}
 	if err := won(k.f.Advance(rdma.State{Epoch: v.Epoch, Busy: v.Busy}, to)); err != nil {
 		return fmt.Errorf("begin epoch %d: %w", to.Epoch, err)
 	}
-	// No client reads a node any more that the view calls gone, and nothing lands any more when one
-	// reads what is left instead: so first they are expelled, then all are fenced off, and then the
-	// view says so.
+	// No client may read from a node that the view calls gone, and no verb may land there once
+	// clients read other replicas instead. So first the nodes are expelled, then all clients are
+	// fenced off, and then the view says so.
 	for _, n := range down {
 		if err := k.f.Expel(to.Epoch, n); err != nil {
 			return fmt.Errorf("expel node %d: %w", n, err)
@@ -189,8 +199,8 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := k.mend(v, fill); err != nil {
 		return err
 	}
-	// Behind this all clients write again. A master that lost its role meanwhile does not get here:
-	// its successor's barrier made the epoch another.
+	// From here on clients write again. A master that lost its role meanwhile does not get here:
+	// its successor's barrier has changed the epoch.
 	if err := won(k.f.Advance(to, rdma.State{Epoch: to.Epoch})); err != nil {
 		return fmt.Errorf("end epoch %d: %w", to.Epoch, err)
 	}
@@ -198,6 +208,7 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	return nil
 }
 
+// won turns a lost swap into errOver: another master has changed the view.
 func won(ok bool, err error) error {
 	if err == nil && !ok {
 		return errOver
@@ -205,6 +216,7 @@ func won(ok bool, err error) error {
 	return err
 }
 
+// gone marks a node as gone in the view of an epoch.
 func (k *keeper) gone(epoch uint64, n int, was rdma.Member) error {
 	gone := was
 	gone.Gone = true
@@ -215,8 +227,9 @@ func (k *keeper) gone(epoch uint64, n int, was rdma.Member) error {
 	return nil
 }
 
-// mend makes the replicas equal, since the fence has left writes half done, and then fills the
-// vacancy. A spare that cannot be written is no reason to keep the pool busy.
+// mend makes the replicas equal, since the fence left writes half done, and then fills the vacancy.
+// A spare that cannot be written does not keep the view busy: the vacancy rests, and the epoch
+// ends.
 func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 	began := k.ep.Now()
 	if err := k.m.Mend(v); err != nil {
@@ -242,6 +255,8 @@ func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 		k.dirty = true
 		return k.failed(target{node: node + 1}, fmt.Errorf("restore node %d on node %d: %w", node, spare, err))
 	}
+	// Only a complete copy is announced. A crash before this leaves a spare that is in no member's
+	// place; it is written from the beginning again.
 	stands := rdma.Member{StandsFor: uint16(node + 1), Since: v.Epoch}
 	if err := won(k.f.SetMember(v.Epoch, spare, v.Members[spare], stands)); err != nil {
 		return fmt.Errorf("make node %d stand for node %d: %w", spare, node, err)

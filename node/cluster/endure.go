@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// endure is the rest of a tick in a pool that lives with dead nodes: see Enduring. What a crash
-// leaves is what it leaves in tick.
+// endure is the rest of a tick for the pool of an Enduring mender, which lives with dead nodes. A
+// crash leaves the same as in tick.
 func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
 	if k.fenced != v.Epoch && (v.Busy || k.need != NeedNothing) {
 		return false, k.fenceAgain(v)
@@ -87,7 +87,7 @@ func (k *keeper) renew(v rdma.View) error {
 	return nil
 }
 
-// doubtful reports whether a node lets probes fail, or wait, and is not among those that are down.
+// doubtful reports whether a node is failing or delaying probes without counting as dead yet.
 func (k *keeper) doubtful(v rdma.View, down []int) bool {
 	for n, m := range v.Members {
 		p := &k.probes[n]
@@ -98,7 +98,7 @@ func (k *keeper) doubtful(v rdma.View, down []int) bool {
 	return false
 }
 
-// sweepBusy sweeps under a busy view.
+// sweepBusy sweeps under a busy view, in which no older verb can land.
 func (k *keeper) sweepBusy(v rdma.View) error {
 	began := k.ep.Now()
 	if err := k.m.Sweep(v); err != nil {

@@ -7,17 +7,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// What says what a keeper did.
+// What is the kind of an Event.
 type What uint8
 
-// What a keeper does.
+// The kinds of events.
 const (
 	Elected    What = iota + 1 // became the pool's master
-	Lost                       // is master no more: another client is, or was, or asked to be
-	Expelled                   // a node did not answer, and is down for all clients for good
+	Lost                       // is no master any more: another client is, or was, or asked for it
+	Expelled                   // a node did not answer; no client uses it any more
 	Mended                     // all replicas are equal again
-	Restored                   // a spare stands for a node that is gone
-	Recovered                  // what a dead client left is finished, or taken back, and passed on
+	Restored                   // a spare replaces a node that is gone
+	Recovered                  // a dead client's operations are completed or undone, and its property passed on
 	Attached                   // as Recovered, but the client's process still holds its identity
 	Swept                      // memory that was no longer reachable is free
 	Failed                     // something could not be done; it is tried again later
@@ -35,7 +35,7 @@ var whats = [Whats + 1]string{
 
 func (w What) String() string { return whats[w] }
 
-// Event is one thing that a keeper did. Fields that its kind does not use are zero.
+// Event is one thing that a keeper did. Fields that do not apply to its kind are zero.
 type Event struct {
 	At     time.Duration // on the endpoint's clock
 	What   What
@@ -74,7 +74,7 @@ func (e Event) String() string {
 		return fmt.Sprintf("client %d %q recovered in %v; its process is attached and keeps the identity", e.Client.ID,
 			e.Client.Name, took)
 	case Swept:
-		if took == 0 { // of a store that has none there is nothing to do
+		if took == 0 { // the store has no sweep
 			return "blocks that clients left swept"
 		}
 		return fmt.Sprintf("blocks that clients left swept in %v", took)

@@ -9,34 +9,36 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// HoldName is the name of a client that asks the pool's master to resign: see Hold. A client of
-// that name which is something else does little harm: a master sees to all that is due before it
-// resigns, and resigns less and less often.
+// HoldName is the name of a client that asks the pool's master to resign: see Hold. Another client
+// with that name does little harm: a master does all that is due before it resigns, and resigns
+// less and less often.
 const HoldName = "hold still"
 
 const (
-	// holdLeases is the tenure of a Held in leases: it is renewed beside work that may keep all of the
-	// machine busy.
+	// holdLeases is the length of a Held's tenure, in leases. Its process may be kept from renewing
+	// by work that uses all of the machine.
 	holdLeases = 4
-	// holdPatience is for how many leases Hold waits for a master that has work to do.
+	// holdPatience bounds, in leases, how long Hold waits for a master that has work to do.
 	holdPatience = 20
-	// yieldLeases is for how many leases a keeper that resigned for a Hold is no candidate.
+	// yieldLeases is how long, in leases, a keeper is no candidate after it resigned for a Hold.
 	yieldLeases = 2
 )
 
-// Held is the tenure of a master that does nothing, so that nothing is mended, recovered or swept
-// meanwhile.
+// Held is the tenure of a master that does nothing. While it lasts nothing is mended, recovered or
+// swept.
 type Held struct {
 	f     rdma.Fabric
 	role  rdma.Role
 	lease time.Duration
-	err   error // nil: it lasts
+	// Why the tenure did not last; nil: it lasts.
+	err error
 }
 
-// Hold makes the endpoint, which was opened by the name HoldName, the pool's master, once the
-// master of now has done all that is due and has resigned. Keepers of older versions do not resign;
-// then the error is an *OtherMaster. Of o only Lease, Tick and Stop count. Renew has to be called
-// at least once a lease, and End in the end, also for whether the tenure lasted.
+// Hold makes the endpoint the pool's master, once the present master has done all that is due and
+// has resigned. The endpoint must have been opened with the name HoldName. Masters of older
+// versions do not resign; then the error is an *OtherMaster. Only Lease, Tick and Stop of o are
+// used. The caller calls Renew at least once a lease, and End in the end, which also reports
+// whether the tenure lasted.
 func Hold(ep rdma.Endpoint, f rdma.Fabric, o Options) (*Held, error) {
 	o.defaults()
 	for until := ep.Now() + holdPatience*o.Lease; ; ep.Sleep(o.Tick) {
@@ -46,6 +48,8 @@ func Hold(ep rdma.Endpoint, f rdma.Fabric, o Options) (*Held, error) {
 		}
 		if ok {
 			v, err := ep.Join()
+			// The view must be idle, and the fence of the last tenure done: otherwise the last
+			// master died in the middle of its work, and a keeper has to complete that.
 			if err == nil && !v.Busy && v.Epoch >= r.Beyond {
 				return &Held{f: f, role: r, lease: holdLeases * o.Lease}, nil
 			}
@@ -53,7 +57,7 @@ func Hold(ep rdma.Endpoint, f rdma.Fabric, o Options) (*Held, error) {
 			if err != nil {
 				return nil, fmt.Errorf("hold the pool's master: %w", err)
 			}
-			ep.Sleep(yieldLeases * o.Lease) // the last master died in the midst of its work: a keeper has to end it
+			ep.Sleep(yieldLeases * o.Lease)
 		}
 		switch {
 		case o.Stop():
@@ -66,8 +70,8 @@ func Hold(ep rdma.Endpoint, f rdma.Fabric, o Options) (*Held, error) {
 	}
 }
 
-// Renew prolongs the tenure. One that was over for a moment does not go on: another master may have
-// been there.
+// Renew renews the lease. A tenure that was over, even for a moment, is not continued: another
+// master may have acted meanwhile.
 func (h *Held) Renew() error {
 	if errors.Is(h.err, errOver) {
 		return h.err
@@ -84,16 +88,18 @@ func (h *Held) Renew() error {
 	return h.err
 }
 
-// End ends the tenure. It returns nil when no other client was master since Hold.
+// End ends the tenure. It returns nil if no other client was master since Hold.
 func (h *Held) End() error {
 	err := h.Renew()
 	h.f.Resign(h.role)
 	return err
 }
 
+// errAsked ends the tick of a keeper that resigned for a Hold.
 var errAsked = errors.New("a client asks the pool's master to hold still")
 
-// yield ends the tenure when a client asks for it. It is called when nothing else is due.
+// yield ends the tenure if a client asks for it. It is called when nothing else is due. Each time
+// it yields it rests longer before it does so again.
 func (k *keeper) yield(clients []rdma.Client) error {
 	if !k.yields {
 		return nil

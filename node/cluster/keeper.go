@@ -9,27 +9,28 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Options shape a keeper. Zero values mean defaults.
+// Options parameterize a keeper. Zero values mean defaults.
 type Options struct {
-	// Lease is a master's tenure, unless it prolongs it: for about as long a pool is without one when
-	// its master dies. Default 100 ms.
+	// Lease is how long a master's tenure lasts unless it is renewed. A pool is without a master
+	// for about that long when its master dies. The default is 100 ms.
 	Lease time.Duration
-	// Tick is the pause between two looks at the pool; default a quarter of the lease.
+	// Tick is the pause between two rounds; the default is a quarter of the lease.
 	Tick time.Duration
 	// NodePatience is how long a memory node may leave a READ unanswered before it counts as dead;
-	// default 10 leases. One that is known to be down counts at once.
+	// the default is 10 leases. A node that is known to be down counts as dead at once.
 	NodePatience time.Duration
-	// Stop is asked once a tick whether to end; nil: the keeper ends with its endpoint.
+	// Stop is called once a tick and reports whether to end; nil: the keeper ends with its
+	// endpoint.
 	Stop func() bool
-	// Log is told what the keeper does.
+	// Log is called with each event.
 	Log func(Event)
-	// Tell, unless nil, puts what the keeper did where others find it. It is called between two things
-	// that the keeper does, with its endpoint, which has joined v, with MostUntold events at most, and
-	// may take the given time. What it failed to tell is told again later.
+	// Tell, if not nil, publishes what the keeper did. It is called between two actions of the
+	// keeper, with its endpoint, which has joined v, and with at most MostUntold events. It must
+	// return within the given time. What it failed to publish is passed to it again later.
 	Tell func(ep rdma.Endpoint, v *rdma.View, did []Event, within time.Duration) error
 }
 
-// MostUntold bounds the events that wait to be told: the oldest ones are dropped.
+// MostUntold bounds the events that wait for Tell. The oldest ones are dropped.
 const MostUntold = 32
 
 func (o *Options) defaults() {
@@ -49,22 +50,27 @@ func (o *Options) defaults() {
 	}
 }
 
-// NewMender makes the mender of a master, on the endpoint that it is to use. The view may be busy
-// by then, and nodes that it has may be down. The endpoint prolongs the master's tenure as it is
-// used, so that the mender may take its time, and sleep; it joins views by itself, which the mender
-// does not.
+// NewMender makes the mender of a master, on the endpoint that it must use. At that time the view
+// may be busy, and nodes in it may be down. The endpoint renews the master's lease as it is used,
+// so the mender may take its time, and may sleep. The mender does not join views: the keeper joins
+// for it.
 type NewMender func(ep rdma.Endpoint) (Mender, error)
 
-// keeper is one process's candidate for a pool's master, and the master while role says so.
+// keeper is one process's candidate for the pool's master, and the master while role says so. It
+// belongs to one task.
 type keeper struct {
-	ep    rdma.Endpoint
-	f     rdma.Fabric
-	make  NewMender
-	o     Options
-	role  rdma.Role
-	m     Mender // of this tenure; nil before it is needed
-	dirty bool   // a mender failed: verbs of it may be in flight
-	// littered: a crash may have left what only a sweep finds.
+	ep   rdma.Endpoint
+	f    rdma.Fabric
+	make NewMender
+	o    Options
+	// The tenure; Owner 0: the process is not master.
+	role rdma.Role
+	// The mender of this tenure; nil: none was needed yet.
+	m Mender
+	// A mender has failed: its verbs may still be in flight. Then the keeper must not resign, since
+	// a successor relies on nothing being in flight.
+	dirty bool
+	// A crash may have left memory that only a sweep finds.
 	littered bool
 	// asked: this tenure has asked a Piecewise mender whether an earlier one left something to sweep.
 	asked bool
@@ -74,41 +80,54 @@ type keeper struct {
 	need Need
 	// attends: what an Attendant has begun goes on elsewhere.
 	attends bool
-	// fenced is the epoch to which this tenure has fenced all workers off, and fencedAt when.
+	// The epoch up to which this tenure has fenced off all workers, and when it did.
 	fenced   uint64
 	fencedAt time.Duration
-	// idle is when the view became idle, as far as this tenure knows; breathing: a vacancy waits, see
-	// breath.
-	idle      time.Duration
+	// When the view became idle, as far as this tenure knows.
+	idle time.Duration
+	// A vacancy waits: see breath.
 	breathing bool
 	// mended is how long the last Mend took; grows: it has made something grow, and may have to again.
 	mended time.Duration
 	grows  bool
 	// failedLast is the client whose recovery failed last.
 	failedLast rdma.ClientID
-	// yields: it resigns for clients that ask for it.
+	// The keeper resigns for clients that ask for it.
 	yields bool
 
-	probes []probe       // by node
-	probed time.Duration // when the last probe was
-	rests  []rest        // what failed, or has to wait
-	faults int           // failures in a row
-	told   telling
+	// By node.
+	probes []probe
+	// When the last probe was.
+	probed time.Duration
+	// What failed, or has to wait, and is not tried for a while.
+	rests []rest
+	// Failures of ticks in a row.
+	faults int
+	// What is to be published by Options.Tell.
+	told telling
 }
 
-// probe is a READ that a node has not answered yet; nil: there is none.
+// probe is the state of a node's READs.
 type probe struct {
-	flying  *rdma.Batch
-	silent  time.Duration // for how long it has been in flight
-	failed  bool          // the last READ did
-	failing time.Duration // since the first of the READs in a row that failed
+	// A READ without an answer yet; nil: none is in flight. The keeper owns it.
+	flying *rdma.Batch
+	// For how long it has been in flight, as far as the keeper was running.
+	silent time.Duration
+	// The last READ has failed.
+	failed bool
+	// How long ago the first of the READs failed that have failed in a row, as far as the keeper
+	// was running.
+	failing time.Duration
 }
 
-// rest keeps the keeper from trying something again and again.
+// rest keeps the keeper from trying something over and over.
 type rest struct {
-	what   target
-	until  time.Duration
-	tries  int
+	what target
+	// Until then it is not tried.
+	until time.Duration
+	// How often it has rested; the time doubles with each, up to 64 leases.
+	tries int
+	// It has failed, as opposed to having to wait.
 	failed bool
 }
 
@@ -116,21 +135,22 @@ type rest struct {
 // store grow.
 type target struct {
 	client rdma.ClientID
-	node   int // plus one
+	node   int // plus one; 0: none
 	hold   bool
 	attend bool
 	grow   bool
 }
 
 // Keep makes the caller a candidate for the pool's master, until Stop or until the endpoint is
-// closed. The master replaces dead nodes and recovers dead clients, while other clients go on. When
-// a master dies in the midst of that, another keeper takes over. The same happens to a master that
-// is slow. What the slow one does afterwards is harmless, since it was fenced off, and so its Keep
-// returns an error wrapping rdma.ErrRevoked. Its process may begin again with another endpoint. So
-// may one that was asked to hold still (see Hold) while verbs of a mender that failed may be in
-// flight: the error wraps the same.
+// closed. The master replaces dead nodes and recovers dead clients while other clients go on. If
+// the master dies in the middle of that, another keeper takes over and begins again. The same
+// happens to a master that is slow. What the slow one does afterwards is harmless: it was fenced
+// off, so its Keep returns an error that wraps rdma.ErrRevoked. Its process may begin again with
+// another endpoint. The same error ends a Keep that was asked to hold (see Hold) while verbs of a
+// failed mender may be in flight.
 //
-// Keep uses the endpoint, and the mender made on it, alone. It returns nil when it was stopped.
+// Keep is the only user of the endpoint, and of the mender made on it. It returns nil if it was
+// stopped.
 func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
 	o.defaults()
 	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes()), yields: true}
@@ -140,10 +160,11 @@ func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
 		case errors.Is(err, rdma.ErrClosed):
 			return nil
 		case errors.Is(err, rdma.ErrRevoked):
-			k.dirty = false // nothing lands any more
+			k.dirty = false // it was fenced off, so none of its verbs lands any more
 			k.resign()
 			return fmt.Errorf("keep the pool: %w", err)
-		case errors.Is(err, errAsked) && k.dirty: // the end of the endpoint is that of its tenure, and of its verbs
+		case errors.Is(err, errAsked) && k.dirty:
+			// Closing the endpoint ends its tenure and its verbs.
 			return fmt.Errorf("keep the pool: %w: %w", err, rdma.ErrRevoked)
 		case err != nil:
 			k.ep.Sleep(k.pause(err))
@@ -169,13 +190,14 @@ func (k *keeper) rhythm() time.Duration {
 	return k.o.Tick
 }
 
-// pause returns how long to wait after a failure. A changed view or a dead node means to look again
-// at once.
+// pause returns how long to wait after a failed tick. After a changed view or a dead node the
+// keeper looks again soon; a lease is lost otherwise. Other failures wait longer each time, up to a
+// bound.
 func (k *keeper) pause(err error) time.Duration {
 	if errors.Is(err, errAsked) {
 		return yieldLeases * k.o.Lease
 	}
-	if errors.Is(err, errAlone) { // a candidate that is not cut off gets the role
+	if errors.Is(err, errAlone) { // meanwhile a candidate that is not cut off gets the role
 		k.log(Event{What: Failed, Err: err})
 		return 2 * k.o.Lease
 	}
@@ -185,12 +207,13 @@ func (k *keeper) pause(err error) time.Duration {
 	k.log(Event{What: Failed, Err: err})
 	k.faults = min(k.faults+1, 8)
 	longest := 5 * k.o.Lease
-	if errors.Is(err, rdma.ErrUnreachable) { // it may be back, and until then dead nodes are not replaced
+	if errors.Is(err, rdma.ErrUnreachable) { // it may return soon, and dead nodes are not replaced until then
 		longest = k.o.Lease / 2
 	}
 	return min(k.o.Tick<<k.faults, max(k.o.Tick, longest))
 }
 
+// log reports an event to Options.Log, and keeps it for Options.Tell.
 func (k *keeper) log(e Event) {
 	e.At, e.Tenure = k.ep.Now(), k.role.Epoch
 	k.o.Log(e)
@@ -199,8 +222,9 @@ func (k *keeper) log(e Event) {
 	}
 }
 
-// resign ends the tenure, unless verbs may be in flight: then it runs out, and the next master
-// drops them. The mender ends with it: what that knows may not be true in a later tenure.
+// resign ends the tenure. If verbs of a failed mender may be in flight it does not resign: the
+// lease expires, and the next master fences them off. The mender is dropped, since its knowledge
+// may not hold in a later tenure.
 func (k *keeper) resign() {
 	if k.role.Owner != 0 && !k.dirty {
 		k.f.Resign(k.role)
@@ -208,7 +232,8 @@ func (k *keeper) resign() {
 	k.role, k.m = rdma.Role{}, nil
 }
 
-// lead makes the caller master, or makes sure that it still is; false: another client is.
+// lead makes the caller master, or makes sure that it still is. It reports false if another client
+// is.
 func (k *keeper) lead() (bool, error) {
 	if k.role.Owner != 0 {
 		err := k.prolong()
@@ -225,32 +250,33 @@ func (k *keeper) lead() (bool, error) {
 	return true, nil
 }
 
+// elected notes a new tenure. It has fenced off nothing yet.
 func (k *keeper) elected(r rdma.Role) {
 	k.role, k.idle, k.fenced, k.asked, k.swept = r, k.ep.Now(), 0, false, 0
 	k.log(Event{What: Elected, Epoch: r.Epoch})
 }
 
-// breath is for how many leases the view is left idle before a vacancy is filled. Writes wait while
-// a node's death is mended, and again while its place is filled, which copies all that it held: in
-// between they are let through, so that none has to wait for both. Meanwhile the other replicas
+// breath is for how many leases the view stays idle before a vacancy is filled. Writes wait while a
+// dead node's epoch is mended, and again while the node is restored, which copies all that it held.
+// In between they are let through, so that no write waits for both. Meanwhile the other replicas
 // serve.
 const breath = 4
 
-// tick does one thing of what there is to do; more: there may be something else.
+// tick does the first of the things that are due. It reports whether something else may be due.
 //
-// Everything in it may be interrupted at any verb and done again by another keeper. What a crash
-// leaves:
-//   - before barrier's Advance: a pool that is as it was;
-//   - behind it: a busy view, which makes the next master begin with a barrier of its own, in a later epoch. Nodes that
-//     were expelled, but are not gone in the view, do not answer that one's READs either. A spare that was half written
-//     is no stand-in, and is written from the beginning;
-//   - in recover: a client that is still listed, and recovered again from the beginning.
+// It may be interrupted at any verb, and another keeper then begins with a tick of its own. What a
+// crash leaves:
+//   - before barrier's Advance: the pool as it was;
+//   - behind it: a busy view, so the next master begins with a barrier of its own, in a later
+//     epoch. Nodes that were expelled, but are not gone in the view, do not answer its READs either.
+//     A spare that was half written is no stand-in, and is written from the beginning;
+//   - in recover: a client that is still listed, and is recovered again from the beginning.
 func (k *keeper) tick() (more bool, err error) {
 	leads, err := k.lead()
 	if err != nil {
 		return false, err
 	}
-	v, err := k.ep.Join() // candidates, too: it is how they learn that they have to end
+	v, err := k.ep.Join() // candidates join, too: so they learn that they were fenced off
 	if err != nil {
 		return false, err
 	}
@@ -273,6 +299,8 @@ func (k *keeper) tick() (more bool, err error) {
 	if a, ok := k.m.(Accuser); ok && !v.Busy && len(down) == 0 {
 		down = a.Hung(v)
 	}
+	// A busy view has no master that works on it: this one is the master. And a tenure that follows
+	// another one's has to fence off the earlier master's verbs (Beyond) before anything else.
 	if v.Busy || len(down) > 0 || v.Epoch < k.role.Beyond {
 		return true, k.barrier(v, down, nil)
 	}
@@ -293,7 +321,7 @@ func (k *keeper) tick() (more bool, err error) {
 	return k.recover(v)
 }
 
-// attend calls a mender that is an Attendant. What it fails in keeps the keeper from nothing else.
+// attend calls a mender that is an Attendant. If that fails the keeper goes on with its other work.
 func (k *keeper) attend(a Attendant, v rdma.View) (more bool, err error) {
 	what := target{attend: true}
 	if k.resting(what) {
@@ -338,8 +366,8 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// What one waits for may be what another has begun: behind a failure the next ones are tried
-	// first.
+	// A client's recovery may wait for what another dead client has begun. So after a failure the
+	// next clients are tried first.
 	if i := slices.IndexFunc(clients, func(c rdma.Client) bool { return c.ID > k.failedLast }); i > 0 {
 		clients = slices.Concat(clients[i:], clients[:i])
 	}
@@ -349,7 +377,7 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 		}
 		return true, k.recoverClient(v, c)
 	}
-	if k.breathing { // filling a vacancy leaves more to sweep
+	if k.breathing { // filling the vacancy will leave more to sweep
 		return false, nil
 	}
 	if k.littered {
@@ -376,7 +404,7 @@ func (k *keeper) unswept(v rdma.View) (bool, error) {
 	return more, nil
 }
 
-// sweep follows when everything else is done: no other work waits for the memory that it frees.
+// sweep comes when nothing else is due: no other work waits for the memory that it frees.
 func (k *keeper) sweep(v rdma.View) error {
 	if _, ok := k.m.(Enduring); ok {
 		return k.renew(v)
@@ -398,6 +426,9 @@ func (k *keeper) sweep(v rdma.View) error {
 	return nil
 }
 
+// recoverClient fences a client off, recovers it, and removes it from the list of clients, in this
+// order. A crash before the end leaves a client that is listed, and the recovery is repeated: see
+// Mender.
 func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	began := k.ep.Now()
 	if err := k.prolong(); err != nil {
@@ -417,7 +448,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	k.littered = true
 	e := Event{What: Recovered, Epoch: v.Epoch, Client: c, Took: k.ep.Now() - began, Report: k.report()}
 	err := k.f.Forget(c)
-	if errors.Is(err, rdma.ErrHeld) { // fenced off, but not dead: its process has to end first
+	if errors.Is(err, rdma.ErrHeld) { // its process lives and holds the identity: the keeper waits for its end
 		e.What, err = Attached, nil
 		k.rest(target{client: c.ID})
 	} else if err == nil {
@@ -428,6 +459,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	return err
 }
 
+// report returns what the mender says of its last recovery.
 func (k *keeper) report() string {
 	if r, ok := k.m.(Reporter); ok {
 		return r.Report()
@@ -435,8 +467,8 @@ func (k *keeper) report() string {
 	return ""
 }
 
-// failed lets something rest that failed for reasons of its own, so that other things are done
-// meanwhile.
+// failed makes something rest that failed for reasons of its own, so that other things are done
+// meanwhile. Errors that concern the whole tick are returned instead.
 func (k *keeper) failed(what target, err error) error {
 	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrClosed) ||
 		errors.Is(err, rdma.ErrRevoked) {
@@ -448,8 +480,8 @@ func (k *keeper) failed(what target, err error) error {
 	return nil
 }
 
-// wake has those clients tried again at once whose recovery failed: what they had in hand may have
-// depended on another dead client that was recovered only now. There are fewer of them each time.
+// wake makes the failed recoveries of clients due at once, after another one has succeeded: they
+// may have waited for it. Each success leaves fewer, so this ends.
 func (k *keeper) wake() {
 	for i := range k.rests {
 		if r := &k.rests[i]; r.failed && r.what.client != 0 {
@@ -458,6 +490,7 @@ func (k *keeper) wake() {
 	}
 }
 
+// find returns the rest of a target; nil: it does not rest.
 func (k *keeper) find(what target) *rest {
 	for i := range k.rests {
 		if k.rests[i].what == what {
@@ -467,12 +500,13 @@ func (k *keeper) find(what target) *rest {
 	return nil
 }
 
+// resting reports whether a target must not be tried yet.
 func (k *keeper) resting(what target) bool {
 	r := k.find(what)
 	return r != nil && k.ep.Now() < r.until
 }
 
-// rest keeps what is to be done from being tried for a while, longer each time.
+// rest keeps a target from being tried for a while, twice as long each time.
 func (k *keeper) rest(what target) {
 	r := k.find(what)
 	if r == nil {
@@ -483,6 +517,7 @@ func (k *keeper) rest(what target) {
 	r.until = k.ep.Now() + k.o.Lease<<r.tries
 }
 
+// forget removes a target that has succeeded, or does not apply any more.
 func (k *keeper) forget(what target) {
 	k.rests = slices.DeleteFunc(k.rests, func(r rest) bool { return r.what == what })
 }

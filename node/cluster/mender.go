@@ -1,29 +1,30 @@
-// Package cluster keeps a pool whole: it has the master's election, the detection of dead nodes and
-// clients, and the changes of the pool's view. What has to be mended then is the store's business:
-// see Mender.
+// Package cluster keeps a pool whole. It has the election of the master, the detection of dead
+// nodes and clients, and the changes of the pool's view. What has to be mended then is the store's
+// business: see Mender.
 package cluster
 
 import "github.com/farkv/farkv/node/rdma"
 
-// Mender is what a store knows about mending its pools. It belongs to one keeper and uses that
-// one's endpoint. Every method may be called again after a crash in its midst, by another process.
-// Each returns an error wrapping rdma.ErrStale when another master has changed the view meanwhile,
-// and rdma.ErrNodeDown when a node died that the view still has.
+// Mender is a store's part in mending its pool. It belongs to one keeper and uses that keeper's
+// endpoint. Each method may be called again, by another process, after a crash in the middle of it.
+// Each returns an error that wraps rdma.ErrStale if another master has changed the view meanwhile,
+// and one that wraps rdma.ErrNodeDown if a node died that is still in the view.
 type Mender interface {
-	// Spares lists the nodes that may take a dead node's place.
+	// Spares lists the nodes that may replace a dead one.
 	Spares() []int
-	// Mend makes all replicas equal. The view is busy, no verb of an earlier epoch lands any more, and
-	// the endpoint has joined.
+	// Mend makes all replicas equal. The view is busy, the endpoint has joined it, and no verb of
+	// an earlier epoch lands any more.
 	Mend(v rdma.View) error
-	// Restore copies to the spare all that the given node held, from the other replicas, under a busy
-	// view, behind Mend. The spare may hold what an attempt that was cut off left. The keeper makes it
-	// the node's stand-in afterwards.
+	// Restore copies everything that the given node held from the other replicas to the spare. The
+	// view is busy, and Mend has returned. The spare may hold what an interrupted attempt left.
+	// Afterwards the keeper makes it the node's stand-in.
 	Restore(v rdma.View, node, spare int) error
-	// Recover finishes or takes back what a client left undone and passes on what it owned. The client
-	// is fenced off; others go on. The view is not busy.
+	// Recover completes or undoes the unfinished operations of a client, and passes on what it
+	// owned. The client is fenced off. The view is idle, and other clients go on.
 	Recover(v rdma.View, c rdma.ClientID) error
-	// Sweep frees memory that no client can reach any more, and to which recovery could assign no
-	// owner. Clients go on. The view is not busy.
+	// Sweep frees memory that no client can reach any more and that recovery could not assign to an
+	// owner. The view is idle, and clients go on. The sweep of an Enduring mender is called under a
+	// busy view instead.
 	Sweep(v rdma.View) error
 }
 
@@ -64,16 +65,17 @@ type Piecewise interface {
 	Unswept(v rdma.View) (bool, error)
 }
 
-// Attendant is the Mender of a store whose master has work of its own, such as a configuration to
-// change when servers die. The nodes that the view calls gone serve nothing any more, and no verb
-// of what ran beside them can land.
+// Attendant is the Mender of a store with work of its own for the master, such as changing a
+// configuration when servers die. Nodes that the view calls gone serve nothing any more, and no
+// verb of a server beside them can land.
 type Attendant interface {
 	Mender
-	// Attend does one thing of what is due under an idle view. It is called in every tick, before
-	// vacancies are filled and clients recovered, and waits for a part of a lease at most. More: it is
-	// to be called again at once.
+	// Attend does one thing that is due under an idle view. It is called in each tick, before
+	// vacancies are filled and clients are recovered, and waits for a part of a lease at most. more
+	// asks for another call at once.
 	Attend(v rdma.View) (more bool, err error)
-	// Waits reports whether what the last Attend began goes on elsewhere, so that Once attends again.
+	// Waits reports whether what the last Attend began is continued elsewhere, so that Once must
+	// attend again.
 	Waits() bool
 }
 
@@ -92,17 +94,17 @@ type Grower interface {
 // more. They are expelled like those that answer none.
 type Accuser interface {
 	Attendant
-	// Hung returns such nodes. It is asked in every tick of an idle view, before Attend.
+	// Hung returns such nodes. It is called in each tick of an idle view, before Attend.
 	Hung(v rdma.View) []int
 }
 
 // Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the
-// master's tenure, as rdma.Configs says: while that lasts no other process does. What, for people,
-// is what the configuration changes; "": it is no Event.
+// master's tenure, as rdma.Configs says: no other process does while the tenure lasts. what
+// describes the change for an Event; "": there is none.
 type Configurer interface {
 	SwapConfig(version uint64, data []byte, what string) (bool, error)
 }
 
-// Reporter is a Mender that tells, in lines, what its last Recover did and how long each step of it
+// Reporter is a Mender that describes, in lines, what its last Recover did and how long each step
 // took.
 type Reporter interface{ Report() string }

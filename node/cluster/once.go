@@ -8,28 +8,28 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// OtherMaster ends the attempt to become master of a pool that has one.
+// OtherMaster is the error of becoming master of a pool that has another one.
 type OtherMaster struct{ Role rdma.Role }
 
 func (e *OtherMaster) Error() string {
 	return fmt.Sprintf("client %d is the pool's master", e.Role.Owner)
 }
 
-// ErrStopped is wrapped when Options.Stop ended Once.
+// ErrStopped is wrapped when Options.Stop ended Once or Hold.
 var ErrStopped = errors.New("stopped")
 
-// mostRounds bounds what Once does: far more than a pool has nodes and clients to see to.
+// mostRounds bounds the rounds of Once. It is far more than a pool's nodes and clients need.
 const mostRounds = 1 << 18
 
 // downPatience is for how many times Options.NodePatience Once goes on while each round meets a
-// node that is down. A node that does not answer counts as dead after one, and the next round does
-// without it, unless too few are left.
+// node that is down. A node that does not answer counts as dead after one NodePatience, and the
+// next round does without it, unless too few nodes are left.
 const downPatience = 2
 
-// Once does what there is to do for a master now, and resigns. It returns what it did, also when it
-// fails. Where another client is master, and stays so for a lease, the error is an *OtherMaster. It
-// wraps rdma.ErrNodeDown when the nodes that are left do not suffice, and ErrStopped when Stop
-// ended it, which is asked once a round.
+// Once does all that is due for a master now, and resigns. It returns what it did, also with an
+// error. If another client is master, and stays so for a lease, the error is an *OtherMaster. It
+// wraps rdma.ErrNodeDown if too few nodes are left, and ErrStopped if Stop ended it. Stop is called
+// once a round.
 func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event, err error) {
 	o.defaults()
 	log := o.Log
@@ -45,7 +45,7 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 	if err := k.reignOnce(); err != nil {
 		return did, err
 	}
-	well := ep.Now() // when the last round ended that met no node that is down
+	well := ep.Now() // when the last round ended without meeting a node that is down
 	for range mostRounds {
 		if o.Stop() {
 			return did, fmt.Errorf("recover the pool: %w", ErrStopped)
@@ -72,15 +72,14 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 	return did, fmt.Errorf("recover the pool: nodes and clients die as fast as they are recovered: %w", rdma.ErrTimeout)
 }
 
-// waits reports whether a node does not answer, but does not count as dead yet, or something else
-// is due.
+// waits reports whether something is still to come: a node does not answer and does not count as
+// dead yet, or work is due that a later tick does.
 func (k *keeper) waits() bool {
 	flying := func(p probe) bool { return p.flying != nil }
 	return k.need != NeedNothing || k.breathing || k.attends || slices.ContainsFunc(k.probes, flying)
 }
 
-// reignOnce becomes master. If another client is master at first, it waits until that tenure is
-// over.
+// reignOnce becomes master. If another client is master it waits until that tenure is over.
 func (k *keeper) reignOnce() error {
 	var other rdma.Role
 	for until := k.ep.Now() + k.o.Lease + k.o.Tick; ; k.ep.Sleep(k.o.Tick) {

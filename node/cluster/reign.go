@@ -8,14 +8,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// reign is the endpoint that a master's mender uses. Mending may take longer than a lease, so that
-// the tenure is prolonged as the endpoint is used, and everything ends in rdma.ErrStale once
-// another client is master.
+// reign is the endpoint of a master's mender. Mending may take longer than a lease, so the lease is
+// renewed as the endpoint is used. Each call returns an error that wraps rdma.ErrStale once another
+// client is master.
 type reign struct {
 	rdma.Endpoint
 	k *keeper
 }
 
+// Post renews the lease first. The check does not replace fencing: a verb that is posted may land
+// after the lease is over. Fencing ends it.
 func (e *reign) Post(b *rdma.Batch) error {
 	if err := e.k.prolong(); err != nil {
 		return err
@@ -23,6 +25,7 @@ func (e *reign) Post(b *rdma.Batch) error {
 	return e.Endpoint.Post(b)
 }
 
+// Call renews the lease first.
 func (e *reign) Call(node int, r *rdma.Request, within time.Duration) error {
 	if err := e.k.prolong(); err != nil {
 		return err
@@ -30,7 +33,7 @@ func (e *reign) Call(node int, r *rdma.Request, within time.Duration) error {
 	return e.Endpoint.Call(node, r, within)
 }
 
-// Wait waits in parts, so that the tenure does not run out meanwhile.
+// Wait waits in parts of a quarter of a lease, and renews the lease in between.
 func (e *reign) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	part := e.k.o.Lease / 4
 	for ; within > part; within -= part {
@@ -44,7 +47,8 @@ func (e *reign) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	return e.Endpoint.Wait(b, n, within)
 }
 
-// Sleep sleeps in parts. That the tenure is over is found at the next verb.
+// Sleep sleeps in parts, like Wait. If the tenure is over it returns early; the next verb returns
+// the error.
 func (e *reign) Sleep(d time.Duration) {
 	part := e.k.o.Lease / 4
 	for ; d > part; d -= part {
@@ -56,8 +60,7 @@ func (e *reign) Sleep(d time.Duration) {
 	e.Endpoint.Sleep(d)
 }
 
-// Listen opens the mailbox of the mender's worker. It may stay open in later tenures of the same
-// keeper.
+// Listen opens a mailbox for the mender. It may stay open over several tenures of the same keeper.
 func (e *reign) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	box, err := rdma.Listen(e.Endpoint, o)
 	if err != nil {
@@ -66,12 +69,13 @@ func (e *reign) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	return &reignBox{box, e}, nil
 }
 
+// reignBox is a mailbox that renews the lease while it waits.
 type reignBox struct {
 	rdma.Mailbox
 	e *reign
 }
 
-// Await waits in parts, as reign.Wait does.
+// Await waits in parts, like reign.Wait.
 func (m *reignBox) Await(within time.Duration) error {
 	part := m.e.k.o.Lease / 4
 	for ; within > part; within -= part {
@@ -85,7 +89,7 @@ func (m *reignBox) Await(within time.Duration) error {
 	return m.Mailbox.Await(within)
 }
 
-// SwapConfig implements Configurer.
+// SwapConfig implements Configurer. It reports whether this master's configuration was stored.
 func (e *reign) SwapConfig(version uint64, data []byte, what string) (bool, error) {
 	if err := e.k.prolong(); err != nil {
 		return false, err
@@ -98,11 +102,12 @@ func (e *reign) SwapConfig(version uint64, data []byte, what string) (bool, erro
 	return ok, err
 }
 
+// errOver ends what is done in a tenure that is over.
 var errOver = fmt.Errorf("somebody else is the pool's master: %w", rdma.ErrStale)
 
-// prolong makes sure that the tenure lasts for most of another lease. One that ran out because its
-// master was slow goes on if no other candidate took the role meanwhile. If another client was
-// master in between, this one's verbs were fenced off.
+// prolong makes sure that the tenure lasts for most of another lease. If the lease expired because
+// this process was slow, the tenure is continued unless another candidate has become master
+// meanwhile. If another one was, this one's verbs were fenced off.
 func (k *keeper) prolong() error {
 	now := k.ep.Now()
 	if k.role.Owner == 0 {

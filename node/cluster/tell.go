@@ -7,21 +7,27 @@ import (
 )
 
 const (
-	// tellAgain is for how many leases a keeper waits before it tells again what it could not tell.
+	// tellAgain is how many leases a keeper waits before it tries again to publish what it could
+	// not.
 	tellAgain = 4
-	// sameAgain is for how long a failure like the last one is not told: there may be some a second,
-	// for hours.
+	// sameAgain is for how long a failure with the same text as the last one is not published:
+	// there may be several a second, for hours.
 	sameAgain = time.Minute
 )
 
-// telling is what a keeper has to tell.
+// telling is what a keeper has to publish by Options.Tell.
 type telling struct {
-	untold   []Event
+	// Events that are not published, at most MostUntold, in their order.
+	untold []Event
+	// When Tell may be called again after it has failed.
 	notUntil time.Duration
-	failure  string // the last one, and when it was
+	// The last failure that was kept, and when it was.
+	failure  string
 	failedAt time.Duration
 }
 
+// add keeps an event, unless it repeats the last failure. The oldest one is dropped if there are
+// too many.
 func (t *telling) add(e Event) {
 	if e.What == Failed {
 		text := e.String()
@@ -36,8 +42,8 @@ func (t *telling) add(e Event) {
 	t.untold = append(t.untold, e)
 }
 
-// tell tells what there is to tell. It takes a part of a lease at most, so that a node that does
-// not answer costs no tenure.
+// tell publishes the events that wait. It takes a quarter of a lease at most, so that a node which
+// does not answer costs no tenure.
 func (k *keeper) tell(v *rdma.View) {
 	t := &k.told
 	if len(t.untold) == 0 || k.ep.Now() < t.notUntil {
@@ -50,7 +56,7 @@ func (k *keeper) tell(v *rdma.View) {
 	t.untold, t.notUntil = nil, 0
 }
 
-// tellLast tells what is left when the keeper ends.
+// tellLast publishes what is left when the keeper ends.
 func (k *keeper) tellLast() {
 	if len(k.told.untold) == 0 {
 		return

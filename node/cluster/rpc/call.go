@@ -8,25 +8,28 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Call is a request of a peer in flight, or its answer. It is the caller's until Release.
+// Call is a request of a peer and, once it is over, its answer. The caller owns it until Release.
 type Call struct {
-	Status uint16 // of the answer: what the handler said
-	Body   []byte // of the answer, until Release
-	Err    error  // why there is none
+	Status uint16 // of the answer: the handler defines it
+	Body   []byte // of the answer; valid until Release
+	Err    error  // why there is no answer
 
 	peer *Peer
 	id   uint64
 	to   rdma.BoxAddr
-	way  delivery // of the request; its until is the call's
-	sent bool     // the request was delivered
+	// The delivery of the request. Its until is also when the call is given up.
+	way delivery
+	// The request was delivered.
+	sent bool
 	over bool
-	m    *rdma.Message // that the answer is in
+	// The message with the answer, of which the buffer is held until Release.
+	m *rdma.Message
 }
 
-// Start sends a request for a procedure of the owner of a mailbox, and does not wait. The body is
-// copied; the spans are gathered from the memory of the node that the worker runs beside. The call
-// is given up after the given time. An error means that nothing was sent; it wraps ErrWindow when
-// too many calls are not released.
+// Start sends a request to the owner of a mailbox, and does not wait. The body is copied. The spans
+// are gathered from the memory of the node beside which the worker runs; they must not change until
+// the call is over. The call is given up after the given time. On an error nothing was sent; it
+// wraps ErrWindow if too many calls are not released.
 func (p *Peer) Start(to rdma.BoxAddr, proc uint16, within time.Duration, body []byte, spans ...rdma.Span) (*Call,
 	error) {
 	if p.held >= p.window {
@@ -49,8 +52,8 @@ func (p *Peer) Start(to rdma.BoxAddr, proc uint16, within time.Duration, body []
 	return c, nil
 }
 
-// Call sends a request and waits for its answer: see Start. Requests that come meanwhile wait for
-// Next. The caller releases the call; on an error there is nothing to release.
+// Call sends a request and waits for its answer: see Start. Requests that arrive meanwhile are kept
+// for Next. The caller releases the call, except on an error.
 func (p *Peer) Call(to rdma.BoxAddr, proc uint16, within time.Duration, body []byte, spans ...rdma.Span) (*Call,
 	error) {
 	c, err := p.Start(to, proc, within, body, spans...)
@@ -64,7 +67,8 @@ func (p *Peer) Call(to rdma.BoxAddr, proc uint16, within time.Duration, body []b
 	return c, nil
 }
 
-// Wait waits until a call is over, which it is in time, and returns why it failed.
+// Wait waits until a call is over, and returns its error. It ends, since each call is given up in
+// time.
 func (p *Peer) Wait(c *Call) error {
 	for !c.over {
 		over, now := p.progress()
@@ -79,10 +83,10 @@ func (p *Peer) Wait(c *Call) error {
 	return c.Err
 }
 
-// Over reports whether the call is over, as far as the peer has looked: see Next.
+// Over reports whether the call is over, as far as the peer has looked: Next looks.
 func (c *Call) Over() bool { return c.over }
 
-// step goes on with a call that is in flight, and reports whether it is over.
+// step advances a call in flight, and reports whether it is over.
 func (c *Call) step(now time.Duration) bool {
 	if !c.sent {
 		done, err := c.way.step(c.peer.ep, now)
@@ -99,7 +103,8 @@ func (c *Call) step(now time.Duration) bool {
 	return true
 }
 
-// fail notes why there is no answer. Certain: the request has not run and will not.
+// fail notes why there is no answer. certain says that the request has not run and will not;
+// otherwise the error wraps ErrUncertain.
 func (c *Call) fail(err error, certain bool) {
 	if certain {
 		c.Err = fmt.Errorf("ask %s: %w", c.to, err)
@@ -108,7 +113,7 @@ func (c *Call) fail(err error, certain bool) {
 	}
 }
 
-// end takes a call that is over out of those in flight.
+// end removes a call that is over from those in flight.
 func (p *Peer) end(c *Call) {
 	for i, other := range p.calls {
 		if other == c {
@@ -119,14 +124,15 @@ func (p *Peer) end(c *Call) {
 		}
 	}
 	c.over = true
-	if b := c.way.batch; b != nil && (b.Finished() || c.m != nil) { // an answer may overtake the request's completion
+	// An answer may arrive before the request's completion.
+	if b := c.way.batch; b != nil && (b.Finished() || c.m != nil) {
 		_ = p.ep.Wait(b, 0, 0) // does not wait: it counts the trip
 	}
 	c.way.release()
 }
 
-// Release gives the call and its answer's buffer back. A call in flight is given up: its answer is
-// dropped.
+// Release frees the call and the buffer of its answer. A call in flight is given up: a later answer
+// is dropped.
 func (c *Call) Release() {
 	p := c.peer
 	if p == nil {

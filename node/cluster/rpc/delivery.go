@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// How long a peer waits before it sends again what a full mailbox refused: twice as long each time.
-// The first pause is the time of a few requests.
+// How long a peer waits before it repeats a message that a full mailbox refused: twice as long each
+// time. The first pause is the time that a few requests take.
 const (
 	firstPause = 10 * time.Microsecond
 	mostPause  = time.Millisecond
@@ -17,16 +17,21 @@ const (
 
 // delivery is a message on its way to a mailbox.
 type delivery struct {
-	batch *rdma.Batch // nil: nothing was sent
+	// The batch with the message, which the delivery owns; nil: nothing was sent.
+	batch *rdma.Batch
 	op    *rdma.Op
-	until time.Duration // when it is given up, on the worker's clock
-	again time.Duration // when it is sent again, since it was refused; 0: it was not
+	// When it is given up, on the worker's clock.
+	until time.Duration
+	// When it is repeated, since it was refused; 0: it is in flight.
+	again time.Duration
+	// The last pause before a repetition.
 	pause time.Duration
 
+	// The message is an answer: it may be sent twice.
 	answer bool
 }
 
-// send posts the message of a header, a body and spans.
+// send posts a message with a header, a body and spans. On an error nothing was sent.
 func (d *delivery) send(ep rdma.Endpoint, step rdma.Step, to rdma.BoxAddr, h header, body []byte,
 	spans []rdma.Span) error {
 	b := ep.Batch()
@@ -42,14 +47,16 @@ func (d *delivery) send(ep rdma.Endpoint, step rdma.Step, to rdma.BoxAddr, h hea
 	return nil
 }
 
-// step goes on with the delivery. It reports whether it is over: err says why the message was not,
-// or may not have been, delivered.
+// step advances the delivery, and reports whether it is over. err says why the message was not
+// delivered, or may not have been.
 func (d *delivery) step(ep rdma.Endpoint, now time.Duration) (over bool, err error) {
 	if d.again == 0 {
 		if !d.batch.Finished() {
 			return false, nil
 		}
-		// A new view ends what is on its way. An answer that arrives twice does no harm.
+		// A full mailbox delivered nothing, so the message may be repeated. A new view may end a
+		// message that was delivered. Only answers are repeated then: an answer that arrives twice
+		// is dropped.
 		if !errors.Is(d.op.Err, rdma.ErrBoxFull) && !(d.answer && errors.Is(d.op.Err, rdma.ErrStale)) {
 			return true, d.op.Err
 		}
@@ -65,7 +72,8 @@ func (d *delivery) step(ep rdma.Endpoint, now time.Duration) (over bool, err err
 	return false, nil
 }
 
-// resend sends a copy of a message that was refused.
+// resend posts a copy of a message that was refused. The copy gets a batch of its own: the old one
+// still belongs to the completed verb.
 func (d *delivery) resend(ep rdma.Endpoint) (over bool, err error) {
 	b := ep.Batch()
 	head := b.Alloc(len(d.op.Buf))
@@ -80,13 +88,13 @@ func (d *delivery) resend(ep rdma.Endpoint) (over bool, err error) {
 	return false, nil
 }
 
-// undelivered reports whether a delivery that failed with err has delivered nothing for sure.
+// undelivered reports whether a delivery that failed with err is certain to have delivered nothing.
 func (d *delivery) undelivered(err error) bool {
 	return d.again > 0 || errors.Is(err, rdma.ErrNoBox) || errors.Is(err, rdma.ErrMessageSize) ||
 		errors.Is(err, rdma.ErrNoEffect)
 }
 
-// wake returns the earlier of a time and the one at which the delivery wants to go on.
+// wake returns the earlier of a time and the one at which the delivery has to be advanced.
 func (d *delivery) wake(until time.Duration) time.Duration {
 	if d.again > 0 {
 		until = min(until, d.again)
@@ -94,7 +102,7 @@ func (d *delivery) wake(until time.Duration) time.Duration {
 	return min(until, d.until)
 }
 
-// release gives the message's memory back. What is in flight lands.
+// release frees the message's memory. A message in flight may still arrive.
 func (d *delivery) release() {
 	if d.batch != nil {
 		d.batch.Release()

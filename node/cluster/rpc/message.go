@@ -6,12 +6,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A message begins with a header of 16 bytes, little-endian; its body is behind:
+// A message is a header of 16 bytes, little-endian, and a body:
 //
 //	id u64 | kind u8 | 0 u8 | code u16 | at u32
 //
-// At is the node of the sender's mailbox, and 1 more; 0: the mailbox is at all nodes. So peers that
-// are at one node each may ask each other.
+// at is the node of the sender's mailbox, plus one; 0: the mailbox is at all nodes. With it peers
+// at different nodes can ask each other.
 const headerBytes = 16
 
 type kind uint8
@@ -21,8 +21,10 @@ const (
 	kindAnswer                  // code is the handler's status
 )
 
+// header identifies a message. An answer has the id of its request.
 type header struct {
-	id   uint64 // of the request; no two of one mailbox's owner are the same
+	// Of the request. No two requests of the owners of one mailbox have the same.
+	id   uint64
 	kind kind
 	code uint16
 	at   uint32
@@ -34,7 +36,7 @@ func (h header) put(p []byte) {
 	le.PutUint64(p[8:], uint64(h.kind)|uint64(h.code)<<16|uint64(h.at)<<32)
 }
 
-// parse returns a message's header and body; false: it is none.
+// parse returns a message's header and body, which aliases p. It reports false for anything else.
 func parse(p []byte) (h header, body []byte, ok bool) {
 	if len(p) < headerBytes {
 		return h, nil, false
@@ -45,7 +47,7 @@ func parse(p []byte) (h header, body []byte, ok bool) {
 	return h, p[headerBytes:], ok
 }
 
-// from returns the mailbox that a message with the header is from: 0 if the sender closed it
+// from returns the mailbox that a message with the header came from; 0: the sender closed it
 // meanwhile.
 func (h header) from(m *rdma.Message) rdma.BoxAddr {
 	if h.at == 0 || m.From == 0 {

@@ -8,59 +8,65 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// What callers branch on.
+// Errors that callers branch on.
 var (
-	// ErrUncertain is wrapped when a request may have run, or may run yet.
+	// ErrUncertain is wrapped when a request may have run, or may still run.
 	ErrUncertain = errors.New("the request may have run")
-	// ErrWindow is wrapped when a peer has as many calls as it may.
+	// ErrWindow is wrapped when a peer has as many calls as Options.Window.
 	ErrWindow = errors.New("too many calls are not released")
 )
 
-// Options shape a peer. Zero values mean defaults.
+// Options parameterize a peer. Zero values mean defaults.
 type Options struct {
-	// Box is the peer's mailbox. The default is a client's: at all nodes. Of the bytes of a message 16
-	// are the header's.
+	// Box describes the peer's mailbox. The default is a client's, at all nodes. 16 bytes of each
+	// message are the header.
 	Box rdma.BoxOptions
-	// Window bounds the calls of the peer that are not released, so that its mailbox has room for
-	// their answers, besides late ones and requests; the default is half of the mailbox's buffers, and
-	// the most.
+	// Window bounds the calls that are not released, so that the mailbox has room for their
+	// answers, beside late answers and requests. The default, and the maximum, is half of the
+	// mailbox's buffers.
 	Window int
 }
 
-// answerPatience bounds for how long an answer is sent again: to a mailbox that is full, of
-// requests if its peer serves, too, or of late answers if that has not looked for a while; and
-// until the worker has joined a new view. It is longer than a program that lives stands still on a
-// machine that is busy: one that misses an answer waits for it as long as it may.
+// answerPatience bounds how long an answer is repeated: to a mailbox that is full, and until the
+// worker has joined a new view. It is longer than a live program is stopped on a busy machine,
+// since a peer that misses an answer waits until its call is given up.
 const answerPatience = time.Second
 
-// Stats count what a peer met. They only grow.
+// Stats are counts of a peer. They only grow.
 type Stats struct {
-	Asked, Served uint64 // requests sent, and answers
+	Asked, Served uint64 // requests that were sent, and answers
 	Refused       uint64 // answers that were not delivered
-	Late          uint64 // answers to requests that had been given up
-	Malformed     uint64 // messages that are no peer's
+	Late          uint64 // answers to calls that had been given up
+	Malformed     uint64 // messages that no peer sends
 }
 
-// Peer is a worker that asks others and is asked. It has the worker's mailbox, and is not safe for
-// concurrent use.
+// Peer is a worker that asks others and is asked. It owns a mailbox, belongs to its worker, and is
+// not safe for concurrent use.
 type Peer struct {
-	ep      rdma.Endpoint
-	box     rdma.Mailbox
-	at      uint32 // in headers
-	window  int
-	held    int // calls that are not released
-	lastID  uint64
-	calls   []*Call     // in flight
-	answers []*delivery // that Answer began
-	came    []*Request  // that Next has not returned, the first one first
-	stats   Stats
+	ep  rdma.Endpoint
+	box rdma.Mailbox
+	// For headers: see header.at.
+	at     uint32
+	window int
+	// Calls that are not released, at most window.
+	held int
+	// The id of the last call.
+	lastID uint64
+	// Calls in flight, in no order.
+	calls []*Call
+	// Answers on their way.
+	answers []*delivery
+	// Requests that Next has not returned, in the order in which they arrived.
+	came  []*Request
+	stats Stats
 
+	// Freed elements that are used again.
 	spareCalls    []*Call
 	spareAnswers  []*delivery
 	spareRequests []*Request
 }
 
-// spare takes an element that is used again, or makes one.
+// spare takes a freed element, or makes a new one.
 func spare[T any](all *[]*T) *T {
 	n := len(*all)
 	if n == 0 {
@@ -71,7 +77,7 @@ func spare[T any](all *[]*T) *T {
 	return e
 }
 
-// Open opens the mailbox of a worker and returns its peer.
+// Open opens a mailbox for the worker and returns its peer. The caller closes it.
 func Open(ep rdma.Endpoint, o Options) (*Peer, error) {
 	if o.Box == (rdma.BoxOptions{}) {
 		o.Box.Node = rdma.All
@@ -92,21 +98,21 @@ func Open(ep rdma.Endpoint, o Options) (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a peer: %w", err)
 	}
-	// Ids begin anywhere, so that a late answer to the last owner of the mailbox's number answers no
-	// request of this one.
+	// Ids begin at a random number. So a late answer to the last owner of the mailbox does not
+	// match a request of this one.
 	return &Peer{ep: ep, box: box, at: uint32(o.Box.Node - rdma.All), window: o.Window, lastID: ep.Rand().Uint64()}, nil
 }
 
-// Box returns the peer's mailbox, for its address.
+// Box returns the peer's mailbox, of which others need the address.
 func (p *Peer) Box() rdma.Mailbox { return p.box }
 
-// Stats returns what the peer met so far.
+// Stats returns the peer's counts.
 func (p *Peer) Stats() Stats { return p.stats }
 
-// Next returns the next request. It returns nil, and no error, when something else happened: a verb
-// of the worker completed, or a call of the peer is over. Look at what is in flight behind each
-// Next, and Next misses nothing. The error wraps rdma.ErrTimeout after the given time, or
-// rdma.ErrClosed.
+// Next returns the next request. It returns nil without an error when something else happened: a
+// verb of the worker completed, or a call of the peer is over. A caller that examines what it has
+// in flight after each Next misses nothing. The error wraps rdma.ErrTimeout after the given time,
+// or rdma.ErrClosed.
 func (p *Peer) Next(within time.Duration) (*Request, error) {
 	over, now := p.progress()
 	if len(p.came) == 0 && over == 0 {
@@ -127,8 +133,8 @@ func (p *Peer) Next(within time.Duration) (*Request, error) {
 	return r, nil
 }
 
-// await waits until something happens, or is to be done by the peer itself. The error wraps
-// rdma.ErrTimeout only at until.
+// await waits until something happens, or until the peer has to repeat something or give it up. The
+// error wraps rdma.ErrTimeout only at until.
 func (p *Peer) await(now, until time.Duration) error {
 	wake := until
 	for _, c := range p.calls {
@@ -150,8 +156,9 @@ func (p *Peer) await(now, until time.Duration) error {
 	return err
 }
 
-// progress goes on with all that is in flight, takes the messages that came, and returns how many
-// calls are over since. When there is nothing to wait for it may leave the time out.
+// progress advances all that is in flight, takes the messages that have arrived, and returns how
+// many calls have ended. If a request or an ended call is there, and nothing is in flight, it does
+// not read the clock and returns 0 for the time.
 func (p *Peer) progress() (over int, now time.Duration) {
 	for m := p.box.Next(); m != nil; m = p.box.Next() {
 		over += p.take(m)
@@ -174,7 +181,7 @@ func (p *Peer) progress() (over int, now time.Duration) {
 		p.spareAnswers = append(p.spareAnswers, d)
 	}
 	p.answers = answers
-	for i := len(p.calls) - 1; i >= 0; i-- { // from the end: those that are over leave
+	for i := len(p.calls) - 1; i >= 0; i-- { // from the end, since end moves the last call
 		if c := p.calls[i]; c.step(now) {
 			p.end(c)
 			over++
@@ -183,7 +190,8 @@ func (p *Peer) progress() (over int, now time.Duration) {
 	return over, now
 }
 
-// take takes a message, and returns how many calls are over by it.
+// take takes a message, and returns how many calls it ended. A request keeps the message's buffer
+// until it is answered or dropped.
 func (p *Peer) take(m *rdma.Message) int {
 	h, body, ok := parse(m.Data)
 	switch {
@@ -208,7 +216,7 @@ func (p *Peer) take(m *rdma.Message) int {
 	return 0
 }
 
-// Close gives the mailbox back. Calls in flight end in ErrUncertain.
+// Close closes the mailbox. Calls in flight end in ErrUncertain.
 func (p *Peer) Close() error {
 	for len(p.calls) > 0 {
 		c := p.calls[0]

@@ -2,10 +2,10 @@ package rpc
 
 import "github.com/farkv/farkv/node/rdma"
 
-// Request is one that a peer was asked. It is the worker's until Answer or Drop.
+// Request is a request to a peer. The worker owns it until Answer or Drop.
 type Request struct {
 	Proc   uint16
-	Body   []byte // in a buffer of the mailbox
+	Body   []byte // in a buffer of the mailbox; valid until Answer or Drop
 	Client rdma.ClientID
 
 	peer *Peer
@@ -14,13 +14,13 @@ type Request struct {
 	m    *rdma.Message
 }
 
-// From returns the mailbox of the peer that asks.
+// From returns the mailbox of the peer that asked.
 func (r *Request) From() rdma.BoxAddr { return r.from }
 
-// Answer sends the answer and ends the request: its status, which is the handler's to define, the
-// body, which is copied, and what the spans gather from the memory of the node that the worker runs
-// beside, which must not change until then. It does not wait. An error means that nothing was sent:
-// the worker is closed, or was fenced off.
+// Answer sends the answer and ends the request. The handler defines the status. The body is copied.
+// The spans are gathered from the memory of the node beside which the worker runs, and must not
+// change until the answer is delivered. It does not wait. On an error nothing was sent: the worker
+// is closed, or was fenced off.
 func (r *Request) Answer(status uint16, body []byte, spans ...rdma.Span) error {
 	p := r.peer
 	d := spare(&p.spareAnswers)
