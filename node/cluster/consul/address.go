@@ -10,7 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// What callers branch on, besides board.ErrUnreachable.
+// Errors that callers branch on, besides board.ErrUnreachable.
 var (
 	ErrAddress = errors.New("bad address of Consul")
 	ErrNoPool  = rdma.ErrNoPool
@@ -18,7 +18,7 @@ var (
 	ErrFormat  = errors.New("not a farkv pool's record")
 )
 
-// Parse splits HOST:PORT/POOL, what follows "consul:" in a pool's address. Errors wrap ErrAddress.
+// Parse splits HOST:PORT/POOL, which follows "consul:" in a pool's address. Errors wrap ErrAddress.
 func Parse(address string) (agent, pool string, err error) {
 	agent, pool, ok := strings.Cut(address, "/")
 	if !ok {
@@ -30,7 +30,7 @@ func Parse(address string) (agent, pool string, err error) {
 	return agent, pool, checkName(pool)
 }
 
-// checkAgent reports whether address is HOST:PORT.
+// checkAgent returns an error unless address is HOST:PORT.
 func checkAgent(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 ||
@@ -40,8 +40,8 @@ func checkAgent(address string) error {
 	return nil
 }
 
-// checkName holds pools to the names that they may have on this machine's shared memory, too, so
-// that one can move.
+// checkName allows the names that pools in shared memory may have, too, so that a pool can move
+// there.
 func checkName(name string) error {
 	if !rdma.IsPoolName(name) {
 		return fmt.Errorf("%w: bad pool name %q: want %s", ErrAddress, name, rdma.PoolNames)

@@ -15,34 +15,37 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// Timeout bounds every call to an agent, blocking queries apart, which last as much longer as they
-// wait for, and calls of a process with Patience. An agent that stopped must not hang its callers;
-// one that is well answers in milliseconds.
+// Timeout bounds each call to an agent. Two kinds of calls may take longer: blocking queries, by
+// the time that they wait for, and calls of a process with Patience. An agent that is stopped must
+// not hang its callers; a healthy one answers in milliseconds.
 const Timeout = time.Second
 
 // Agent is a connection to one Consul agent. It is safe for concurrent use.
 type Agent struct {
-	address   string
-	timeout   time.Duration // of a call
-	wait      time.Duration // of a blocking query
-	pace      time.Duration // from one blocking query to the next
+	address string
+	// Bound of a call.
+	timeout time.Duration
+	// For how long a blocking query waits for a change.
+	wait time.Duration
+	// The least time from one blocking query to the next.
+	pace      time.Duration
 	client    *api.Client
 	transport *http.Transport
 }
 
 // Dial returns the agent at HOST:PORT. Token, TLS, namespace and partition come from Consul's usual
-// environment (CONSUL_HTTP_TOKEN, CONSUL_HTTP_TOKEN_FILE, CONSUL_HTTP_SSL, CONSUL_CACERT,
-// CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY, CONSUL_NAMESPACE ...), all but the address. It sends
-// nothing: an agent that is not there is found by the first call. Errors wrap ErrAddress, or tell
-// what is wrong with the environment.
+// environment variables (CONSUL_HTTP_TOKEN, CONSUL_HTTP_TOKEN_FILE, CONSUL_HTTP_SSL, CONSUL_CACERT,
+// CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY, CONSUL_NAMESPACE ...), but not the address. Dial sends
+// nothing: the first call finds out whether the agent is there. Errors wrap ErrAddress, or say what
+// is wrong with the environment.
 func Dial(address string) (*Agent, error) {
 	if err := checkAgent(address); err != nil {
 		return nil, err
 	}
 	config := api.DefaultConfig()
 	config.Address = address
-	// An agent gives each machine 200 connections (limits.http_max_conns_per_client): a process keeps
-	// what its watches and its beats hold, and little more.
+	// An agent allows each machine 200 connections (limits.http_max_conns_per_client). A process
+	// holds those of its watches and heartbeats, and few others.
 	config.Transport.MaxIdleConnsPerHost = 1
 	config.Transport.IdleConnTimeout = 2 * time.Second
 	client, err := api.NewClient(config)
@@ -53,21 +56,21 @@ func Dial(address string) (*Agent, error) {
 		client: client, transport: config.Transport}, nil
 }
 
-// Close drops idle connections. What was opened from a must have ended.
+// Close drops idle connections. Watches and registrations of a have ended.
 func (a *Agent) Close() { a.transport.CloseIdleConnections() }
 
-// bound returns the context of one call.
+// bound returns the context of one call. The caller cancels it.
 func (a *Agent) bound() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), a.timeout)
 }
 
-// consistent are the options of a read that must not be stale.
+// consistent returns the options of a read that must not be stale.
 func consistent(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 }
 
-// ask makes a query, which an answer that no Consul agent gives fails: theirs have an index, a 404
-// too.
+// ask makes a query. It fails if the answer has no index: then it is not from a Consul agent, which
+// sends one even with a 404.
 func (a *Agent) ask(query func(o *api.QueryOptions) (*api.QueryMeta, error)) error {
 	return a.call(true, func(ctx context.Context) error {
 		meta, err := query(consistent(ctx))
@@ -78,6 +81,7 @@ func (a *Agent) ask(query func(o *api.QueryOptions) (*api.QueryMeta, error)) err
 	})
 }
 
+// indexed returns an error if an answer has no index.
 func indexed(meta *api.QueryMeta) error {
 	if meta.LastIndex == 0 {
 		return errNoConsul
@@ -87,15 +91,15 @@ func indexed(meta *api.QueryMeta) error {
 
 var errNoConsul = errors.New("what answers there is no Consul agent (no X-Consul-Index)")
 
-// failed says which agent could not do what. It wraps board.ErrUnreachable, and fs.ErrPermission
-// when Consul's access control refused: that is mended from outside as well, and what it hides may
-// be there.
+// failed returns an error that says which agent could not do what. It wraps board.ErrUnreachable,
+// also with fs.ErrPermission when Consul's access control refused: an operator can repair that, and
+// what is hidden may exist.
 func (a *Agent) failed(err error, format string, args ...any) error {
 	return fmt.Errorf("consul %s: %s: %w: %w", a.address, fmt.Sprintf(format, args...), board.ErrUnreachable,
 		a.cause(err))
 }
 
-// cause is why a call failed, in words of its own.
+// cause returns why a call failed, without the address.
 func (a *Agent) cause(err error) error {
 	var transport *url.Error
 	if errors.As(err, &transport) {
@@ -116,8 +120,8 @@ func (a *Agent) cause(err error) error {
 	return err
 }
 
-// denied reports whether Consul's access control refused. What transactions end in has the text,
-// and no code.
+// denied reports whether Consul's access control refused. The error of a transaction has only a
+// text, and no status code.
 func denied(err error) bool {
 	var status api.StatusError
 	if errors.As(err, &status) {

@@ -11,25 +11,27 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// Health is a registered process and what its check says of it.
+// Health is a registered process and the state of its check.
 type Health struct {
 	Member
-	// Status is "passing", "warning" or "critical"; the last is one that died, stopped or is cut off
-	// from its agent.
+	// Status is "passing", "warning" or "critical". The last means that the process died, is
+	// stopped, or is cut off from its agent.
 	Status string
-	// Output of the check: what the process said when Status changed last, or later. Agents tell the
-	// servers of a new text alone only every check_update_interval, 5 minutes unless configured.
+	// Output is the output of the check: what the process said when Status changed last, or later.
+	// An agent passes on a new text without a new Status only every check_update_interval, 5
+	// minutes by default.
 	Output string
-	Agent  string // the name of the Consul node it registered with
+	// Agent is the name of the Consul node with which it is registered.
+	Agent string
 }
 
-// Alive reports whether the process said something within TTL.
+// Alive reports whether the process has updated its check within TTL.
 func (h Health) Alive() bool { return h.Status == api.HealthPassing || h.Status == api.HealthWarning }
 
-// Members lists the registered nodes or clients, sorted by pool, node and ID; pool "": of all
-// pools, and of none. It is what Consul heard, up to TTL ago, and good for finding nodes and for
-// showing; the right to write is decided elsewhere. Errors wrap board.ErrUnreachable; with one that
-// wraps fs.ErrPermission, too, come those that Consul shows to this token.
+// Members lists the registered nodes or clients, sorted by pool, node and ID; with pool "" of all
+// pools, and of none. The list is up to TTL old. It serves the discovery of nodes and monitoring;
+// the right to write is decided elsewhere. Errors wrap board.ErrUnreachable. If an error also wraps
+// fs.ErrPermission the list has those that Consul shows to this token.
 func (a *Agent) Members(kind Kind, pool string) ([]Health, error) {
 	tag := ""
 	if pool != "" {
@@ -59,13 +61,15 @@ func (a *Agent) Members(kind Kind, pool string) ([]Health, error) {
 	return members, nil
 }
 
+// errHidden says that the list is incomplete.
 var errHidden = fmt.Errorf("%w: it hides some from this token, which lacks a rule: see 'farkv help consul'",
 	fs.ErrPermission)
 
+// health converts Consul's entry.
 func health(kind Kind, e *api.ServiceEntry) Health {
 	h := Health{Status: e.Checks.AggregatedStatus(), Agent: e.Node.Node}
 	h.Member = Member{Kind: kind, ID: e.Service.ID, Pool: e.Service.Meta["pool"], Meta: e.Service.Meta}
-	h.Index, _ = strconv.Atoi(e.Service.Meta["node"]) // one that is in no pool has none
+	h.Index, _ = strconv.Atoi(e.Service.Meta["node"]) // 0 for a node that is in no pool
 	if e.Service.Port > 0 {
 		h.Address = net.JoinHostPort(cmp.Or(e.Service.Address, e.Node.Address), strconv.Itoa(e.Service.Port))
 	}

@@ -8,33 +8,35 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// Mirror is a record as this process saw it last. One watch keeps it for all callers, so that a
-// look costs Consul nothing.
+// Mirror is a record as this process saw it last. One watch serves all callers, so that Look costs
+// Consul nothing.
 //
-// It may be stale. So it can put off a decision, never take one: a candidate for the master's role
-// that finds the master's record changed less than a lease ago, by Since, need not ask Consul. One
-// that finds it old reads it from the Store before it revokes the master, and takes over by Swap on
-// the version that Since belongs to.
+// It may be stale. So it can put off a decision, and must never make one. A candidate for the
+// master's role that finds, by Since, that the master's record changed less than a lease ago need
+// not ask Consul. If it finds the record old, it reads it from the Store before it revokes the
+// master, and takes over by a Swap on the version that Since belongs to.
 type Mirror struct {
 	cancel  context.CancelFunc
 	stopped chan struct{}
-	first   chan struct{} // closed when there is something to tell
+	// Closed by the first answer or failure.
+	first chan struct{}
 
+	// mu guards state.
 	mu    sync.Mutex
 	state Reflection
 }
 
-// Reflection is what a Mirror shows.
+// Reflection is the state of a Mirror.
 type Reflection struct {
 	board.Record
-	// Since is when this version was first here, after it had come: it was written earlier. Zero: none
-	// came.
+	// Since is when this process first saw this version; it was written before that. Zero: no
+	// version was seen.
 	Since time.Time
-	// Err tells why changes may be missing: Consul could not be asked. It wraps board.ErrUnreachable.
+	// Err is why changes may be missing: Consul could not be asked. It wraps board.ErrUnreachable.
 	Err error
 }
 
-// Mirror begins to watch a record. The caller closes it.
+// Mirror starts to watch a record. The caller closes the Mirror.
 func (s *Store) Mirror(key string) *Mirror {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Mirror{cancel: cancel, stopped: make(chan struct{}), first: make(chan struct{})}
@@ -45,6 +47,7 @@ func (s *Store) Mirror(key string) *Mirror {
 	return m
 }
 
+// take is called by the watch. An error does not clear what was seen.
 func (m *Mirror) take(r board.Record, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,8 +62,8 @@ func (m *Mirror) take(r board.Record, err error) {
 	}
 }
 
-// Look returns what was seen last. It waits for the first answer, or failure, at most as long as a
-// call takes; after Close what was seen stays. The value is shared: it must not be changed.
+// Look returns what was seen last. It waits for the first answer or failure, at most as long as a
+// call takes. It may be called after Close. The value is shared: the caller must not change it.
 func (m *Mirror) Look() Reflection {
 	select {
 	case <-m.first:
@@ -71,7 +74,7 @@ func (m *Mirror) Look() Reflection {
 	return m.state
 }
 
-// Close ends the watch and waits for that.
+// Close ends the watch and waits for its goroutine.
 func (m *Mirror) Close() {
 	m.cancel()
 	<-m.stopped

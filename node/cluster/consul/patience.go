@@ -14,41 +14,41 @@ import (
 )
 
 // Patience is how long this process waits for an agent that does not answer, beyond a call's
-// Timeout. An operator's command waits; a keeper and a memory node wait at their start, and fail
-// fast later: their leases depend on calls that end.
+// Timeout. An operator's command waits. A keeper and a memory node wait at their start only, and
+// fail fast later: their leases depend on calls that end in time.
 type Patience struct {
-	// Wait bounds the calls that find no agent, each alone. After the first that waited in vain the
+	// Wait bounds each call that finds no agent. After the first call that waited in vain the
 	// process waits no more.
 	Wait time.Duration
-	// Say is called once, when a call takes longer than Timeout or fails: with the agent's address and
-	// why. why is nil when there was no answer at all.
+	// Say is called once, when a call takes longer than Timeout or fails, with the agent's address
+	// and the reason. why is nil if there was no answer at all.
 	Say func(agent string, why error)
 
 	ctx  context.Context
 	once sync.Once
 }
 
-// patience is that of this process; nil: there is none.
+// patience is the Patience of this process; nil: calls are bounded by Timeout.
 var patience atomic.Pointer[Patience]
 
-// BePatient makes this process wait for agents until ctx ends, or until BeImpatient. It is for
-// mains and for package ops.
+// BePatient makes this process wait for agents until ctx ends, or until BeImpatient. Only mains and
+// package ops call it.
 func BePatient(ctx context.Context, p *Patience) {
 	p.ctx = ctx
 	patience.Store(p)
 }
 
-// BeImpatient ends what BePatient began, for calls that begin from now on.
+// BeImpatient ends what BePatient began, for calls that begin afterwards.
 func BeImpatient() { patience.Store(nil) }
 
 func (p *Patience) say(agent string, why error) { p.once.Do(func() { p.Say(agent, why) }) }
 
-// again is the pause between two tries of a call.
+// again is the pause between two attempts of a call.
 const again = 100 * time.Millisecond
 
-// call runs do with the context of one call. A process that is patient gives it more time. It also
-// tries again what failed for want of an agent, where that is safe: a call that only asks, or one
-// that never left this machine.
+// call runs do with the context of one call. In a patient process the context lasts longer, and an
+// attempt that found no agent is repeated where that is safe: if the call only asks, or if it never
+// left this machine.
 func (a *Agent) call(asks bool, do func(ctx context.Context) error) error {
 	p := patience.Load()
 	if p == nil {
@@ -78,7 +78,8 @@ func (a *Agent) call(asks bool, do func(ctx context.Context) error) error {
 	}
 }
 
-// sayAfter says after a time that there was no answer, unless it is stopped before.
+// sayAfter calls Say after a time without an answer, unless it is stopped before. Say is not called
+// after stop has returned.
 func (p *Patience) sayAfter(d time.Duration, agent string) (stop func()) {
 	said := make(chan struct{})
 	t := time.AfterFunc(d, func() {
@@ -87,13 +88,13 @@ func (p *Patience) sayAfter(d time.Duration, agent string) (stop func()) {
 	})
 	return func() {
 		if !t.Stop() {
-			<-said // nothing is said behind the call
+			<-said
 		}
 	}
 }
 
-// attempt is one try. Questions get a share of the time, longer each try: a connection that is dead
-// does not take all of it.
+// attempt makes one attempt. A question gets a share of the time, longer with each attempt, so that
+// a dead connection does not use up all of it.
 func (a *Agent) attempt(ctx context.Context, asks bool, share time.Duration, do func(ctx context.Context) error) error {
 	if asks {
 		limited, cancel := context.WithTimeout(ctx, share)
@@ -103,8 +104,8 @@ func (a *Agent) attempt(ctx context.Context, asks bool, share time.Duration, do 
 	return do(ctx)
 }
 
-// absent reports whether err is the failure of a call to which no agent answered, or one that has
-// no servers yet.
+// absent reports whether a call failed because no agent answered, or because the agent has no
+// servers yet.
 func absent(err error) bool {
 	var status api.StatusError
 	if errors.As(err, &status) {
@@ -113,8 +114,7 @@ func absent(err error) bool {
 	return errors.As(err, new(*url.Error)) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// unsent reports whether the call that ended in err found no connection, so that nothing of it can
-// land later.
+// unsent reports whether the call found no connection. Then nothing of it can land later.
 func unsent(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial"

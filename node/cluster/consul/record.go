@@ -11,26 +11,29 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
+// root is the prefix of all our keys in Consul's KV; format is that of Record.
 const (
-	root   = "farkv/" // of everything in Consul's KV that is ours
-	format = 1        // of Record
+	root   = "farkv/"
+	format = 1
 )
 
-// Record is what has to be known of a pool to open it. It is written once.
+// Record is what a process must know to open a pool. It is written once and never changed.
 type Record struct {
-	ID         string            `json:"id"`     // see NewID
-	Fabric     string            `json:"fabric"` // "tcp" or "rdma"
-	Nodes      []string          `json:"nodes"`  // their addresses, by node
-	Store      string            `json:"store"`  // by which it was formatted
+	ID     string   `json:"id"`     // see NewID
+	Fabric string   `json:"fabric"` // "tcp" or "rdma"
+	Nodes  []string `json:"nodes"`  // addresses, by node
+	// The store and the parameters by which the pool was formatted.
+	Store      string            `json:"store"`
 	Parameters map[string]string `json:"parameters,omitempty"`
 
-	version uint64 // of the KV entry that it was read from
+	// Version of the KV entry that it was read from: Remove removes no other.
+	version uint64
 }
 
 // NewID returns an ID that no other pool has.
 func NewID() string { return strings.ToLower(rand.Text()) }
 
-// Pool is a pool's place in Consul's KV, whether it is there or not.
+// Pool is a pool's place in Consul's KV, whether or not there is a pool.
 type Pool struct {
 	agent *Agent
 	name  string
@@ -48,8 +51,8 @@ func (p *Pool) String() string { return "consul:" + p.agent.address + "/" + p.na
 
 func (p *Pool) folder() string { return root + p.name + "/" }
 
-// Board returns the board of the pool with that ID: of a Record that was found, or of one that is
-// to be published.
+// Board returns the board of the pool with an ID: that of a Record that was read, or of one that
+// will be published.
 func (p *Pool) Board(id string) *Store { return &Store{p.agent, p.folder() + "board/" + id + "/"} }
 
 // Record returns the pool's record. Errors wrap ErrNoPool, ErrFormat or board.ErrUnreachable.
@@ -70,7 +73,7 @@ func (p *Pool) Record() (Record, error) {
 	return r, nil
 }
 
-// written is a Record in Consul's KV.
+// written is the form of a Record in Consul's KV.
 type written struct {
 	Format int `json:"format"`
 	Record
@@ -90,10 +93,10 @@ func decode(text []byte) (Record, error) {
 	return w.Record, nil
 }
 
-// Publish makes the pool known once it was made and formatted; before, no program finds it. Of
-// several that publish under one name one wins, and the others get an error wrapping ErrExists, and
-// Discard what they made. After an error wrapping board.ErrUnreachable it may be known
-// nevertheless, or become so: Remove takes it away.
+// Publish makes a pool known that was made and formatted. No program finds it before. If several
+// publish under one name, one wins. The others get an error that wraps ErrExists, and must Discard
+// what they made. After an error that wraps board.ErrUnreachable the pool may be known, or become
+// known later; Remove removes it.
 func (p *Pool) Publish(r Record) error {
 	text, err := json.Marshal(written{format, r})
 	if err != nil {
@@ -107,7 +110,7 @@ func (p *Pool) Publish(r Record) error {
 	if won {
 		return nil
 	}
-	// The record names the winner, even when the answer was lost.
+	// The answer may have been lost: the record says which one won.
 	switch there, again := p.Record(); {
 	case again == nil && there.ID == r.ID:
 		return nil
@@ -119,26 +122,27 @@ func (p *Pool) Publish(r Record) error {
 	return err
 }
 
-// Remove takes away the pool that r was read of, its record and all boards under its name at once.
-// Errors wrap ErrNoPool, ErrExists when another pool has taken its place, or board.ErrUnreachable.
+// Remove removes the pool that r was read from: its record and all boards under its name, in one
+// transaction. Errors wrap ErrNoPool, ErrExists if another pool has taken its name, or
+// board.ErrUnreachable.
 func (p *Pool) Remove(r Record) error {
 	return p.delete("remove", &api.KVTxnOp{Verb: api.KVCheckIndex, Key: p.folder() + "record", Index: r.version},
 		&api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.folder()})
 }
 
-// Clear takes away whatever is there under the pool's name, also what is no pool's record. Errors
-// wrap board.ErrUnreachable.
+// Clear removes everything under the pool's name, also what is no pool's record. Errors wrap
+// board.ErrUnreachable.
 func (p *Pool) Clear() error {
 	return p.delete("clear", &api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.folder()})
 }
 
-// Discard takes away the board of a pool that was made and not published. Errors wrap
+// Discard removes the board of a pool that was made and not published. Errors wrap
 // board.ErrUnreachable.
 func (p *Pool) Discard(id string) error {
 	return p.delete("discard", &api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.Board(id).prefix})
 }
 
-// delete does all of ops or nothing.
+// delete executes all of ops in one transaction, or none.
 func (p *Pool) delete(what string, ops ...*api.KVTxnOp) error {
 	var txn api.TxnOps
 	for _, op := range ops {
@@ -159,7 +163,7 @@ func (p *Pool) delete(what string, ops ...*api.KVTxnOp) error {
 	return p.undone(what, ops[0], answer)
 }
 
-// undone tells why a transaction that begins with first was not executed.
+// undone returns why a transaction was not executed; first is its first operation.
 func (p *Pool) undone(what string, first *api.KVTxnOp, answer *api.TxnResponse) error {
 	if first.Verb == api.KVCheckIndex {
 		switch now, err := p.Record(); {

@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	// TTL is for how long a process that says nothing counts as alive with Consul.
+	// TTL is how long a process that does not update its check counts as alive.
 	TTL = 2 * time.Second
-	// beat is how often it says something.
+	// beat is the interval of updates.
 	beat = 500 * time.Millisecond
-	// forgotten is how long a service stays listed after its process died: Consul's shortest.
+	// forgotten is how long a service stays listed after its check became critical: Consul's
+	// minimum.
 	forgotten = time.Minute
 )
 
-// Kind is what a registered process is. Its service is called farkv-KIND.
+// Kind is the kind of a registered process. Its service is called farkv-KIND.
 type Kind string
 
 // The kinds of processes.
@@ -34,42 +35,48 @@ const (
 
 func (k Kind) service() string { return "farkv-" + string(k) }
 
-// Member is a process as Consul knows it.
+// Member is a process as it is registered with Consul.
 type Member struct {
-	Kind    Kind
-	ID      string // unique among what is registered with an agent
-	Address string // HOST:PORT at which others reach it; "": it serves nothing
-	Pool    string // that it belongs to; "": none yet
-	Index   int    // of a node in its pool
-	Meta    map[string]string
+	Kind Kind
+	// Unique among those registered with one agent.
+	ID string
+	// HOST:PORT at which others reach it; "": it serves nothing.
+	Address string
+	// The pool that it belongs to; "": none yet.
+	Pool string
+	// Of a node: its number in the pool.
+	Index int
+	Meta  map[string]string
 }
 
-// Registration keeps a Member registered.
+// Registration keeps a Member registered until Close.
 type Registration struct {
 	agent   *Agent
 	state   func() (well bool, text string)
 	cancel  context.CancelFunc
 	stopped chan struct{}
 
-	mu     sync.Mutex // held during calls, so that they do not overtake each other
+	// mu is held during calls to the agent, so that they take effect in order.
+	mu     sync.Mutex
 	member Member
-	err    error
+	// Why the last update failed.
+	err error
 }
 
-// Register makes m known and keeps a TTL check of it passing until Close: when the process dies, or
-// stops, the check falls critical after TTL, and the service goes a minute later. state is asked at
-// each beat: what to show as the check's output, such as the lease, and whether all is well; else
-// the check warns.
+// Register registers m and keeps a TTL check of it passing until Close. When the process dies or is
+// stopped the check becomes critical after TTL, and the service is removed a minute later. state is
+// called before each update: it returns the check's output, such as the state of the lease, and
+// whether all is well; if not, the check is a warning.
 //
-// An agent that cannot be reached now is an error wrapping board.ErrUnreachable. One that cannot be
-// reached later, or was restarted and knows nothing, is tried at every beat: Err tells.
+// If the agent cannot be reached now, the error wraps board.ErrUnreachable. If it cannot be reached
+// later, or was restarted and has lost the registration, each update tries again: see Err.
 func (a *Agent) Register(m Member, state func() (well bool, text string)) (*Registration, error) {
 	if _, err := m.registration(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Registration{agent: a, state: state, cancel: cancel, stopped: make(chan struct{}), member: m}
-	err := a.call(true, r.put) // done twice it does no harm
+	err := a.call(true, r.put) // it may be repeated: registering twice is harmless
 	if err != nil {
 		cancel()
 		return nil, a.failed(err, "register %s", m.ID)
@@ -78,6 +85,7 @@ func (a *Agent) Register(m Member, state func() (well bool, text string)) (*Regi
 	return r, nil
 }
 
+// run updates the check until ctx ends.
 func (r *Registration) run(ctx context.Context) {
 	defer close(r.stopped)
 	tick := time.NewTicker(beat)
@@ -94,7 +102,7 @@ func (r *Registration) run(ctx context.Context) {
 	}
 }
 
-// pulse passes the check. Where the agent is there and refuses it lost the registration, and gets
+// pulse updates the check. An agent that answers with an error has lost the registration, and gets
 // it again.
 func (r *Registration) pulse(ctx context.Context) error {
 	status := api.HealthWarning
@@ -116,6 +124,7 @@ func (r *Registration) pulse(ctx context.Context) error {
 	return nil
 }
 
+// register sends the registration within the time of one call.
 func (r *Registration) register(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, r.agent.timeout)
 	defer cancel()
@@ -125,7 +134,7 @@ func (r *Registration) register(ctx context.Context) error {
 	return nil
 }
 
-// put writes the registration as it is now.
+// put sends the registration as it is now. The caller holds mu, or is the only user.
 func (r *Registration) put(ctx context.Context) error {
 	s, err := r.member.registration()
 	if err != nil {
@@ -135,8 +144,8 @@ func (r *Registration) put(ctx context.Context) error {
 		api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(ctx))
 }
 
-// Join tells that the member belongs to a pool now: as node index of it, if it is one. Pool "": to
-// none.
+// Join says that the member belongs to a pool now, as the node with that index if it is a node.
+// Pool "" means none.
 func (r *Registration) Join(pool string, index int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,16 +154,16 @@ func (r *Registration) Join(pool string, index int) error {
 	return r.err
 }
 
-// Err returns why the last beat failed; nil: it did not.
+// Err returns why the last update failed; nil: it succeeded.
 func (r *Registration) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err
 }
 
-// Close takes the member off Consul's list. After an error that happens nevertheless: an agent that
-// begins answers late and does it, and of one that cannot be reached the member goes a minute after
-// the check fell critical.
+// Close removes the registration. It is removed after an error, too: an agent that answers late
+// does it then, and from one that cannot be reached the service goes a minute after the check
+// became critical.
 func (r *Registration) Close() error {
 	r.cancel()
 	<-r.stopped
@@ -169,7 +178,7 @@ func (r *Registration) Close() error {
 
 func (m *Member) check() string { return m.ID + "-alive" }
 
-// registration is m in Consul's words.
+// registration returns m as Consul expects it.
 func (m *Member) registration() (*api.AgentServiceRegistration, error) {
 	if m.ID == "" || strings.Contains(m.ID, "/") {
 		return nil, fmt.Errorf("register a %s: bad id %q", m.Kind, m.ID)

@@ -1,8 +1,8 @@
 package consul
 
-// Rules are the rules of Consul's access control that a token needs for everything farkv does: the
-// pools' records and boards, the registrations, the list of those that are registered, which Consul
-// shows only with their nodes, and the agent's version, which 'farkv doctor' asks for.
+// Rules are the rules of Consul's access control that a token needs for all that farkv does: to
+// write the pools' records and boards and the registrations, to list what is registered, which
+// Consul shows only along with its nodes, and to read the agent's version for 'farkv doctor'.
 const Rules = `key_prefix "farkv/" { policy = "write" }
 service_prefix "farkv-" { policy = "write" }
 node_prefix "" { policy = "read" }

@@ -11,12 +11,12 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// MaxValue is the most bytes of a record's value: Consul's own limit, unless its kv_max_value_size
-// says otherwise.
+// MaxValue is the greatest length of a record's value: Consul's limit, unless kv_max_value_size
+// changes it.
 const MaxValue = 512 << 10
 
-// Store is a pool's board in Consul's KV. A record's version is its ModifyIndex: the index of the
-// Raft entry that wrote it, so that versions grow even when a record is deleted and written again.
+// Store is a pool's board in Consul's KV. A record's version is its ModifyIndex, the index of the
+// Raft entry that wrote it. So versions grow, also when a record is deleted and written again.
 type Store struct {
 	agent  *Agent
 	prefix string
@@ -47,9 +47,9 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 		return false, fmt.Errorf("consul %s: swap %s: %d bytes are more than the %d of a value",
 			s.agent.address, s.prefix+key, len(value), MaxValue)
 	}
-	// Consul leaves the version alone when nothing changes, so that of two writers of the same value
-	// both would win. The flags, which have no other use, hold the version before, and are never the
-	// same twice.
+	// Consul does not change the version if nothing changes. So of two writers of the same value
+	// both would succeed. The flags, which have no other use, hold the version before: so each
+	// write changes something.
 	p := &api.KVPair{Key: s.prefix + key, Value: value, ModifyIndex: version, Flags: version}
 	var swapped bool
 	err := s.agent.call(false, func(ctx context.Context) (err error) {
@@ -62,8 +62,8 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 	return swapped, nil
 }
 
-// Look returns a record, and then all whose keys begin so, sorted by key, as those were at one
-// moment. Errors wrap board.ErrUnreachable.
+// Look returns one record, and all records of which the keys begin with prefix, sorted by key, as
+// they were at one moment. Errors wrap board.ErrUnreachable.
 func (s *Store) Look(key, prefix string) (first board.Record, all []board.Record, err error) {
 	if key != "" {
 		first.Key = key
@@ -86,7 +86,7 @@ func (s *Store) Look(key, prefix string) (first board.Record, all []board.Record
 	return first, all, nil
 }
 
-// record is what the board knows a pair of Consul's as.
+// record converts a pair of Consul's.
 func (s *Store) record(p *api.KVPair) board.Record {
 	return board.Record{Key: strings.TrimPrefix(p.Key, s.prefix), Value: p.Value, Version: p.ModifyIndex}
 }

@@ -9,18 +9,18 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// mostFailures is after how many failures in a row a watch waits no longer for the next query: 4
-// paces.
+// mostFailures is the number of failures in a row after which the pause before the next query does
+// not grow any more. It is 4 paces then.
 const mostFailures = 6
 
-// Watch calls fn with the record as it is and again whenever it has another version, or when it
-// cannot be told (the error wraps board.ErrUnreachable, and more calls follow), until ctx ends. It
-// sees the latest state, not every one between. It returns when ctx ends; fn is called by one
-// goroutine at a time, the caller's.
+// Watch calls fn with the record as it is, again whenever it has another version, and when it
+// cannot be read (with an error that wraps board.ErrUnreachable; more calls follow), until ctx
+// ends. It may skip versions, and always reaches the latest. fn is called by the caller's
+// goroutine. Watch returns when ctx ends.
 //
-// It waits by blocking queries, at most one a pace (1 s), so that a record that changes all the
-// time costs each watch one query a second, and one that rests one in ten seconds; a change after a
-// rest is seen at once.
+// It uses blocking queries, at most one a pace (1 s). So a record that changes all the time costs
+// each watch one query a second, and one that does not change costs one in ten seconds. The first
+// change after a rest is seen at once.
 func (s *Store) Watch(ctx context.Context, key string, fn func(board.Record, error)) {
 	w := watch{Store: s, key: key, fn: fn}
 	for ctx.Err() == nil {
@@ -29,7 +29,7 @@ func (s *Store) Watch(ctx context.Context, key string, fn func(board.Record, err
 		if ctx.Err() != nil {
 			return
 		}
-		// Watches that woke together do not come back together.
+		// Watches that woke up together should not query together next time.
 		rest := s.agent.pace*7/8 + rand.N(s.agent.pace/4) - time.Since(began)
 		if err != nil {
 			fn(board.Record{Key: key}, err)
@@ -40,7 +40,7 @@ func (s *Store) Watch(ctx context.Context, key string, fn func(board.Record, err
 	}
 }
 
-// Await implements board.Store: it returns as soon as Consul tells of another version.
+// Await implements board.Store: it returns as soon as Consul reports a later version.
 func (s *Store) Await(ctx context.Context, key string, version uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -60,22 +60,23 @@ var errSeen = errors.New("another version was seen")
 // watch is the state of one Watch.
 type watch struct {
 	*Store
-	key     string
-	fn      func(board.Record, error)
-	index   uint64 // that the next query waits to be passed; 0: it waits for nothing
+	key string
+	fn  func(board.Record, error)
+	// The index that the next query waits to be exceeded; 0: it waits for nothing.
+	index uint64
+	// A version was seen, which was the last.
 	seen    bool
 	version uint64
-	// failures in a row. After the first the next query waits for an eighth of the pace, then twice as
-	// long each time.
+	// Failures in a row. The pause after the first is an eighth of the pace, and doubles with each.
 	failures int
 }
 
-// turn is one query.
+// turn makes one query.
 func (w *watch) turn(ctx context.Context) error {
 	a := w.agent
 	bound := a.timeout
 	if w.index > 0 {
-		bound += a.wait + a.wait/8 // Consul adds up to a sixteenth
+		bound += a.wait + a.wait/8 // Consul adds up to a sixteenth of the wait
 	}
 	limited, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -86,11 +87,11 @@ func (w *watch) turn(ctx context.Context) error {
 		err = indexed(meta)
 	}
 	if err != nil {
-		w.index = 0 // the next may be answered by a Consul with another past
+		w.index = 0 // the next answer may come from a Consul with another history
 		return a.failed(err, "watch %s", w.prefix+w.key)
 	}
-	// An index that went back belongs to a Consul that was restored: to wait for the old one could
-	// take for ever.
+	// A lower index is that of a Consul that was restored. Waiting for the old one could last for
+	// ever.
 	w.index = max(w.index, meta.LastIndex)
 	if meta.LastIndex < w.index {
 		w.index = 0

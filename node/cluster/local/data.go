@@ -12,32 +12,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrData is wrapped when a folder has the memory of nodes, and no pool.
+// ErrData is wrapped when a folder has the memory of nodes and no pool.
 var ErrData = errors.New("folder has no record of a pool")
 
-// Data is a folder in which a pool's nodes keep what they remember. It outlives the run folder:
-// nodes that are started with it again are the ones that they were.
+// Data is a folder in which a pool's nodes keep their memory. It outlives the run folder: nodes
+// that are started with it again have what they had.
 //
-//	pool.json       what Data says, once the pool was made; before, the files mean nothing
-//	node-0.pmem     the memory of a node
+//	pool.json       the content of Data, once the pool was made; before, the files mean nothing
+//		node-0.pmem     the memory of a node
 type Data struct {
+	// Version of the format.
 	Version int `json:"version"`
-	// Addresses are those at which the nodes listen, each in its place; none: no pool was made here
-	// yet.
+	// Addresses are those at which the nodes listen, by node; none: no pool was made here yet.
 	Addresses []string `json:"addresses"`
-	Memory    uint64   `json:"memory"`          // bytes of each node, as it is told them
-	Power     bool     `json:"power,omitempty"` // it survives a loss of power
-	Store     string   `json:"store"`           // that was asked for
-	Shape     []string `json:"shape,omitempty"` // what else was asked for
-	folder    string
+	// Bytes of memory of each node.
+	Memory uint64 `json:"memory"`
+	// The memory survives a loss of power.
+	Power bool `json:"power,omitempty"`
+	// The store, and the other parameters, that the pool was made with.
+	Store  string   `json:"store"`
+	Shape  []string `json:"shape,omitempty"`
+	folder string
 }
 
 const dataFile = "pool.json"
 
-// OpenData opens a folder, which need not be there. Errors wrap ErrFolder or ErrRecord, and
-// ErrVersion where the record is another version's, or ErrData where the folder holds memory of
-// nodes, and no pool: the making of one was cut off, or its record was removed. Files of what is
-// returned with that names the memory.
+// OpenData opens a folder, which need not exist. Errors wrap ErrFolder or ErrRecord. They also wrap
+// ErrVersion if another version of farkv made the record. They wrap ErrData if the folder holds
+// memory of nodes and no record: making the pool was interrupted, or the record was removed. With
+// that error the Data is returned, too, so that Files can name the memory.
 func OpenData(folder string) (*Data, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -82,7 +85,7 @@ func OpenData(folder string) (*Data, error) {
 	return d, nil
 }
 
-// Folder returns the folder's path, File that of a node's memory.
+// Folder returns the folder's path.
 func (d *Data) Folder() string { return d.folder }
 
 // File returns the path of a node's memory.
@@ -90,14 +93,14 @@ func (d *Data) File(node int) string {
 	return filepath.Join(d.folder, fmt.Sprintf("node-%d.pmem", node))
 }
 
-// Files returns the paths of all nodes' memory that is there.
+// Files returns the paths of the memory of all nodes that exist.
 func (d *Data) Files() []string {
-	// the pattern is well-formed, unless the folder's name is odd
+	// The pattern is well-formed, unless the folder has an odd name.
 	all, _ := filepath.Glob(filepath.Join(d.folder, "node-*.pmem"))
 	return all
 }
 
-// Make makes the folder, where it is missing.
+// Make makes the folder if it does not exist.
 func (d *Data) Make() error {
 	if err := os.Mkdir(d.folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%w: %w", ErrFolder, err)
@@ -105,8 +108,9 @@ func (d *Data) Make() error {
 	return nil
 }
 
-// Made notes that a pool was made of the nodes at these addresses. It returns when that survives a
-// loss of power, as what the nodes remember may.
+// Made notes that a pool was made of the nodes at these addresses. When it returns, the note
+// survives a loss of power, as the nodes' memory may. The record is renamed into place: a crash
+// leaves the old state or the new one.
 func (d *Data) Made(addresses []string) error {
 	d.Version, d.Addresses = version, slices.Clone(addresses)
 	text, err := json.MarshalIndent(d, "", "  ")
@@ -129,6 +133,7 @@ func (d *Data) Made(addresses []string) error {
 	return nil
 }
 
+// writeSynced writes a file and syncs it.
 func writeSynced(name string, p []byte) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -138,6 +143,7 @@ func writeSynced(name string, p []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
+// syncFolder makes the names in a folder durable.
 func syncFolder(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -146,8 +152,8 @@ func syncFolder(name string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// RemoveData removes what a pool's nodes remember in a folder, and the folder, unless others have
-// put something there. The pool goes first: a crash leaves memory that means nothing.
+// RemoveData removes the memory of a pool's nodes from a folder, and the folder itself if nothing
+// else is in it. The record goes first: a crash leaves memory that means nothing.
 func RemoveData(folder string) error {
 	d := Data{folder: folder}
 	err := os.Remove(filepath.Join(folder, dataFile))

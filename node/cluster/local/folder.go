@@ -13,18 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a run folder holds is acted on: addresses are dialed, processes are signaled. In /tmp
-// another user can make a folder of the expected name first. So each folder and file is opened
-// without following a link at its name, and its owner and its mode are checked on the open
-// descriptor: between the check and the use there is no name that could change its meaning.
+// A process acts on what a run folder holds: it dials addresses and signals processes. In /tmp
+// another user can make a folder with the expected name first. So each folder and file is opened
+// without following a link, and its owner and mode are checked on the open descriptor. Between the
+// check and the use no name is resolved that another user could change.
 
 const (
-	othersUse   = 0o077 // mode bits that let other users look into a folder or change it
+	// Mode bits that let other users look into a folder or change it.
+	othersUse = 0o077
+	// Mode bits that let other users change a file or a folder.
 	othersWrite = 0o022
-	mostRecord  = 1 << 20 // bytes of a record: a pool of the most nodes has far fewer
+	// Bound of a record in bytes: that of a pool with the most nodes is far shorter.
+	mostRecord = 1 << 20
 )
 
-// Root returns the folder of all run folders; it need not be there.
+// Root returns the folder that contains all run folders. It need not exist.
 func Root() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "farkv")
@@ -32,7 +35,7 @@ func Root() string {
 	return filepath.Join(os.TempDir(), "farkv-"+strconv.Itoa(os.Getuid()))
 }
 
-// makeRoot makes the root where it is missing.
+// makeRoot makes the root if it does not exist.
 func makeRoot() error {
 	err := os.Mkdir(Root(), 0o700)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -45,9 +48,9 @@ func makeRoot() error {
 	return root.Close()
 }
 
-// openRoot opens the root. Errors wrap fs.ErrNotExist or ErrFolder. Files in it may be named by
-// their paths as long as the process runs: no other user can rename or remove the folder, since its
-// parent is not writable for them, or sticky.
+// openRoot opens the root. Errors wrap fs.ErrNotExist or ErrFolder. Afterwards this process may name
+// files in it by their paths: no other user can rename or remove the root, since its parent is
+// sticky or not writable for them.
 func openRoot() (*os.File, error) {
 	path := Root()
 	parent, err := os.OpenFile(filepath.Dir(path), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -61,14 +64,15 @@ func openRoot() (*os.File, error) {
 	}
 	stable := info.Mode()&fs.ModeSticky != 0 || info.Mode().Perm()&othersWrite == 0
 	if by := owner(info); !stable || by != os.Getuid() && by != 0 {
-		return nil, fmt.Errorf("%w: other users may replace %s: %s is theirs, or they may write to it and it is not sticky", ErrFolder,
-			path, parent.Name())
+		return nil, fmt.Errorf(
+			"%w: other users may replace %s: %s is theirs, or they may write to it and it is not sticky",
+			ErrFolder, path, parent.Name())
 	}
 	return openFolder(parent, path, othersUse)
 }
 
-// openFolder opens a folder of this user by the last part of its path, which lies in parent. None
-// of the mode bits in without may be set. Errors wrap fs.ErrNotExist or ErrFolder.
+// openFolder opens a folder by the last part of its path, in parent. It must belong to this user,
+// with none of the mode bits in without. Errors wrap fs.ErrNotExist or ErrFolder.
 func openFolder(parent *os.File, path string, without fs.FileMode) (*os.File, error) {
 	f, err := openAt(parent, path, unix.O_DIRECTORY)
 	if err != nil {
@@ -90,12 +94,12 @@ func openFolder(parent *os.File, path string, without fs.FileMode) (*os.File, er
 	return f, nil
 }
 
-// openAt opens the last part of path in parent, for reading. It neither follows a link nor waits
-// for a writer of a pipe.
+// openAt opens the last part of path in parent for reading. It does not follow a link, and does not
+// wait for a writer of a pipe.
 func openAt(parent *os.File, path string, flags int) (*os.File, error) {
 	flags |= unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	err := error(unix.EINTR)
-	for errors.Is(err, unix.EINTR) { // ends: a signal interrupts an opening now and then, not each
+	for errors.Is(err, unix.EINTR) { // it ends: signals interrupt an open now and then
 		var fd int
 		if fd, err = unix.Openat(int(parent.Fd()), filepath.Base(path), flags, 0); err == nil {
 			return os.NewFile(uintptr(fd), path), nil
@@ -104,7 +108,7 @@ func openAt(parent *os.File, path string, flags int) (*os.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 }
 
-// foreign makes an error of opening a folder one of what callers branch on.
+// foreign turns an error of opening a folder into one that callers branch on.
 func foreign(err error, path string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -115,8 +119,8 @@ func foreign(err error, path string) error {
 	return fmt.Errorf("%w: %w", ErrFolder, err)
 }
 
-// readOwn reads a regular file of this user in a folder. None of the mode bits in without may be
-// set. Errors wrap fs.ErrNotExist or ErrRecord.
+// readOwn reads a regular file in a folder. It must belong to this user, with none of the mode bits
+// in without. Errors wrap fs.ErrNotExist or ErrRecord.
 func readOwn(folder *os.File, name string, without fs.FileMode) ([]byte, error) {
 	path := filepath.Join(folder.Name(), name)
 	f, err := openAt(folder, path, 0)
@@ -143,8 +147,8 @@ func readOwn(folder *os.File, name string, without fs.FileMode) ([]byte, error) 
 	return text, nil
 }
 
-// List returns the names of the pools there are, sorted, those with a damaged record too. The error
-// wraps ErrFolder.
+// List returns the sorted names of all pools, also those with a damaged record. The error wraps
+// ErrFolder.
 func List() ([]string, error) {
 	root, err := openRoot()
 	if errors.Is(err, fs.ErrNotExist) {

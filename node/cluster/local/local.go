@@ -1,13 +1,13 @@
-// Package local keeps pools whose memory nodes are processes of this machine: a run folder for
-// each, with a record of the processes that were started, their pid files and their logs.
+// Package local keeps pools with memory nodes that are processes of this machine. Each pool has a
+// run folder with a record of the processes that were started, their pid files, and their logs.
 //
-//	$XDG_RUNTIME_DIR/farkv/NAME/record.json     what Record says; without the variable, /tmp/farkv-UID/NAME
-//	                            token           what its nodes ask for, where they were given one
-//	                            node-0.pid      the process, while it serves
-//	                            node-0.log      its standard output and error
+//	$XDG_RUNTIME_DIR/farkv/NAME/record.json     the content of Record
+//	                            token           the nodes' token, if they were given one
+//		                            node-0.pid      the process, while it serves
+//		                            node-0.log      its standard output and error
 //
-// A process is told from a later one of the same number by the time at which it started and the
-// boot in which it did, so that nothing is ever killed that was not started here.
+// A process is distinguished from a later one with the same number by the time at which it started
+// and by the boot. So no process is ever killed that was not started here.
 package local
 
 import (
@@ -22,47 +22,52 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// What callers branch on.
+// Errors that callers branch on.
 var (
 	ErrNoPool = errors.New("no such pool on this machine")
 	ErrExists = errors.New("pool exists")
 	ErrFolder = errors.New("folder cannot be used")
 	ErrRecord = errors.New("pool's record cannot be read")
 	ErrName   = errors.New("bad pool name")
-	// ErrVersion is wrapped, beside ErrRecord, when a record is in a format that this version does not
-	// read.
+	// ErrVersion is wrapped, beside ErrRecord, if another version of farkv wrote the record in a
+	// format that this version does not read.
 	ErrVersion = errors.New("it was made by another version of farkv")
 )
 
-// Record is what is known of a pool. It is the content of record.json.
+// Record is what is known about a pool. It is the content of record.json.
 type Record struct {
 	Version int    `json:"version"`
 	Name    string `json:"name"`
-	// Address opens the pool; "" until it was made, and when making it was cut off.
+	// Address opens the pool; "": the pool was not made yet, or making it was interrupted.
 	Address string    `json:"address,omitempty"`
 	Nodes   []Process `json:"nodes"`
-	Data    string    `json:"data,omitempty"` // the folder of what its nodes remember: see Data
+	// Data is the folder with the nodes' memory, if they have one: see Data.
+	Data string `json:"data,omitempty"`
 }
 
-// Process is one memory node that was started here.
+// Process is a memory node that was started here.
 type Process struct {
-	PID     int    `json:"pid"`
-	Start   uint64 `json:"start"`             // in the kernel's ticks since the boot; 0: it ended at once
-	Boot    string `json:"boot"`              // the kernel's name for that
-	Address string `json:"address,omitempty"` // at which it serves; "": it never did
+	PID int `json:"pid"`
+	// When it started, in the kernel's ticks since the boot; 0: it had ended by then.
+	Start uint64 `json:"start"`
+	// The kernel's ID of the boot.
+	Boot string `json:"boot"`
+	// Where it serves; "": it has not served yet.
+	Address string `json:"address,omitempty"`
 }
 
-// version counts the changes to Record that an older reader would stumble over.
+// version counts the changes of Record that an older version of farkv would misread.
 const version = 1
 
-// Pool is one run folder. It is not safe for concurrent use.
+// Pool is one run folder. It is not safe for concurrent use, but several processes may use one
+// folder.
 type Pool struct {
 	Record
 	folder string
 }
 
-// CheckName reports whether name may name a pool; the rule is that of pools in shared memory. The
-// error wraps ErrName.
+// CheckName returns an error that wraps ErrName if name may not name a pool. The rule is that of
+// pools in shared memory.
 func CheckName(name string) error {
 	if !rdma.IsPoolName(name) {
 		return fmt.Errorf("%w %q: want %s", ErrName, name, rdma.PoolNames)
@@ -70,11 +75,11 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Create makes an empty run folder. Of two that do so at once one gets an error wrapping ErrExists;
-// others wrap ErrName or ErrFolder.
+// Create makes an empty run folder. If two do so at once, one gets an error that wraps ErrExists.
+// Other errors wrap ErrName or ErrFolder.
 //
-// The folder gets its name when its record is in it, so that whatever has a name can be opened, and
-// removed. A crash before leaves a folder without a pool's name.
+// The folder gets its name after its record was written. So each folder with a pool's name can be
+// opened, and removed. A crash before leaves a folder without a pool's name.
 func Create(name string) (*Pool, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -102,8 +107,8 @@ func Create(name string) (*Pool, error) {
 	return p, nil
 }
 
-// Open reads the record of a pool. Errors wrap ErrName, ErrNoPool, ErrRecord, or ErrFolder when
-// another user may have made the folder, or may change it.
+// Open reads the record of a pool. Errors wrap ErrName, ErrNoPool, ErrRecord, or ErrFolder: another
+// user may have made the folder, or may change it.
 func Open(name string) (*Pool, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -144,9 +149,9 @@ func openPool(name string) (*os.File, error) {
 	return openFolder(root, filepath.Join(root.Name(), name), othersWrite)
 }
 
-// Resolve returns the address of the pool of that name; "": there is none here, or it was never
-// finished, or name is none. Errors wrap ErrFolder or ErrRecord: what is there cannot be trusted,
-// or read.
+// Resolve returns the address of the pool with a name; "": there is no such pool here, it was not
+// completed, or the name may not name a pool. Errors wrap ErrFolder or ErrRecord: what is there
+// cannot be trusted or read.
 func Resolve(name string) (addr string, err error) {
 	p, err := Open(name)
 	switch {
@@ -160,7 +165,7 @@ func Resolve(name string) (addr string, err error) {
 
 const recordFile = "record.json"
 
-// save replaces the record in one step: a crash leaves the old one or the new one.
+// save replaces the record atomically: a crash leaves the old one or the new one.
 func (p *Pool) save() error {
 	text, err := json.MarshalIndent(p.Record, "", "  ")
 	if err != nil {
@@ -177,13 +182,13 @@ func (p *Pool) save() error {
 	return nil
 }
 
-// Made notes that the pool was made, and by which address it is opened.
+// Made notes that the pool was made, and the address that opens it.
 func (p *Pool) Made(address string) error {
 	p.Address = address
 	return p.save()
 }
 
-// Folder returns the pool's run folder, PIDFile and Log the files of one node in it.
+// Folder returns the pool's run folder.
 func (p *Pool) Folder() string { return p.folder }
 
 // PIDFile returns the path of a node's pid file.
@@ -192,6 +197,7 @@ func (p *Pool) PIDFile(node int) string { return p.file(node, "pid") }
 // Log returns the path of a node's log.
 func (p *Pool) Log(node int) string { return p.file(node, "log") }
 
+// file returns the path of a node's file of one kind.
 func (p *Pool) file(node int, kind string) string {
 	return filepath.Join(p.folder, fmt.Sprintf("node-%d.%s", node, kind))
 }

@@ -11,17 +11,18 @@ import (
 )
 
 // startOf returns when a process started, in ticks since the boot. The error wraps os.ErrNotExist
-// when it is gone; one that has ended and waits for its parent is.
+// if the process is gone. A process that has ended and that its parent has not waited for counts as
+// gone.
 func startOf(pid int) (uint64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if errors.Is(err, syscall.ESRCH) { // it ended while it was read
+	if errors.Is(err, syscall.ESRCH) { // it ended between open and read
 		err = os.ErrNotExist
 	}
 	if err != nil {
 		return 0, err
 	}
-	// The name, in brackets, may hold anything; behind it come the state, field 3, and the start,
-	// field 22.
+	// The name is in parentheses and may contain anything. The state (field 3) and the start (field
+	// 22) follow it.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 20 {
 		return 0, fmt.Errorf("/proc/%d/stat is not understood: %q", pid, text)
@@ -32,7 +33,7 @@ func startOf(pid int) (uint64, error) {
 	return strconv.ParseUint(string(fields[19]), 10, 64)
 }
 
-// bootID names the present boot: ticks are counted anew with each.
+// bootID identifies the current boot. Ticks are counted from it.
 func bootID() (string, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(text)), err

@@ -8,7 +8,8 @@ import (
 	"runtime"
 )
 
-// errUnknown: without knowing when a process started, another one might be killed in its place.
+// errUnknown says that the start of a process cannot be found out here. Without it another process
+// could be killed instead.
 var errUnknown = fmt.Errorf("node processes are started on Linux only, and this is %s: %w", runtime.GOOS,
 	errors.ErrUnsupported)
 

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// reason is what the last line of a node's log says of why it ended: a node that answers in JSON
-// fails in JSON, too, by an object with the member "error" and perhaps "hint".
+// reason returns why a node ended, by the last line of its log. A node that reports in JSON fails
+// with an object that has the member "error" and perhaps "hint".
 func reason(line string) string {
 	var failure struct{ Error, Hint string }
 	switch {

@@ -14,23 +14,24 @@ import (
 	"time"
 )
 
-// ErrStart is wrapped when a node's process ended, or did not serve in time, after it was started.
+// ErrStart is wrapped when a node's process ended after its start, or did not serve in time.
 var ErrStart = errors.New("memory node did not start")
 
+// startTime bounds how long one node takes until it serves; glance is the pause between two looks.
 const (
-	startTime = 20 * time.Second // of one node until it serves
+	startTime = 20 * time.Second
 	glance    = 5 * time.Millisecond
 )
 
-// Command returns the command line of a node, whose pid file is the one given. The process must
-// call AwaitRecord before anything else, and say that it serves by a line of JSON on its standard
-// output, an object with the member "address".
+// Command returns the command line of a node, given the path of its pid file. The process must call
+// AwaitRecord before anything else. It says that it serves by a line of JSON on its standard
+// output: an object with the member "address".
 type Command func(node int, pidFile string) []string
 
 // Start starts n more nodes, detached from this process and its terminal, and waits until all of
-// them serve. They are in the record before they do anything, so that Stop ends them whatever
-// becomes of the caller: a process whose starter dies before the record of it is written ends by
-// itself. Errors wrap ErrStart, or what ended ctx.
+// them serve. Each is recorded before it does anything, so that Stop ends it whatever happens to
+// the caller. A process that is started and not recorded, because the caller died in between, ends
+// by itself. Errors wrap ErrStart, or the reason for which ctx ended.
 func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 	boot, err := bootID()
 	if err != nil {
@@ -55,12 +56,12 @@ func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 	return p.save()
 }
 
-// recorded is what a process reads once it is in the record.
+// recorded is what a process reads on its standard input once it is recorded.
 const recorded = "recorded\n"
 
 // AwaitRecord returns nil once the process that started this one as a node has recorded it. in is
-// the standard input. An error says that the starter ended before: no record names this process,
-// and it must end.
+// the standard input. An error means that the starter ended before that: no record names this
+// process, so it must end.
 func AwaitRecord(in io.Reader) error {
 	if _, err := io.ReadFull(in, make([]byte, len(recorded))); err != nil {
 		return fmt.Errorf("%w: its starter ended before it had recorded the process: %w", ErrStart, err)
@@ -68,10 +69,11 @@ func AwaitRecord(in io.Reader) error {
 	return nil
 }
 
-// startOne starts the next node and records it. ended gets a value when the process ends.
+// startOne starts the next node and records it. ended gets a value when the process ends. A crash
+// between the start and save leaves a process that reads the end of file and ends.
 func (p *Pool) startOne(boot string, args []string) (ended chan error, err error) {
 	node := len(p.Nodes)
-	// The pipe's other end is in this process alone: when this process dies, the node reads the end of
+	// Only this process holds the other end of the pipe: when it dies, the node reads the end of
 	// file.
 	gate, opener, err := os.Pipe()
 	if err != nil {
@@ -83,12 +85,12 @@ func (p *Pool) startOne(boot string, args []string) (ended chan error, err error
 		return nil, err
 	}
 	ended = make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with the process: nothing is left of it in this one's table
+	go func() { ended <- cmd.Wait() }() // it reaps the process, too
 	start, err := startOf(cmd.Process.Pid)
 	if errors.Is(err, os.ErrNotExist) {
-		err = nil // it has ended, and is told below why; no start means no process
+		err = nil // it has ended: without a start the record names no process, and serves returns why
 	}
-	if err != nil { // without its start it could not be told from a later process of the same number
+	if err != nil { // without its start it cannot be distinguished from a later process with its number
 		return nil, errors.Join(fmt.Errorf("node %d: %w: %w", node, ErrStart, err), cmd.Process.Kill())
 	}
 	p.Nodes = append(p.Nodes, Process{PID: cmd.Process.Pid, Start: start, Boot: boot})
@@ -96,9 +98,10 @@ func (p *Pool) startOne(boot string, args []string) (ended chan error, err error
 		return nil, err
 	}
 	_, err = io.WriteString(opener, recorded)
-	return ended, unless(err, syscall.EPIPE) // it has ended, as above
+	return ended, unless(err, syscall.EPIPE) // with EPIPE the process has ended: see above
 }
 
+// launch starts a process in a session of its own, with its log as output.
 func (p *Pool) launch(node int, args []string, stdin *os.File) (*exec.Cmd, error) {
 	log, err := os.OpenFile(p.Log(node), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -115,7 +118,7 @@ func (p *Pool) launch(node int, args []string, stdin *os.File) (*exec.Cmd, error
 	return cmd, nil
 }
 
-// serves waits until a node says its address.
+// serves waits until a node prints its address.
 func (p *Pool) serves(ctx context.Context, node int, ended <-chan error) (addr string, err error) {
 	for {
 		if addr := said(p.Log(node)); addr != "" {
@@ -125,7 +128,7 @@ func (p *Pool) serves(ctx context.Context, node int, ended <-chan error) (addr s
 		case <-ended:
 			return "", errors.New(p.LastLine(node))
 		case <-ctx.Done():
-			if addr := said(p.Log(node)); addr != "" { // it serves, and had not said so at the last look
+			if addr := said(p.Log(node)); addr != "" { // it began to serve since the last look
 				return addr, nil
 			}
 			return "", context.Cause(ctx)
@@ -134,8 +137,8 @@ func (p *Pool) serves(ctx context.Context, node int, ended <-chan error) (addr s
 	}
 }
 
-// said looks for the line that says where a node serves. One that is still being written is no JSON
-// yet.
+// said returns the address in a node's log; "": it has not printed one. A line that is still being
+// written does not parse yet.
 func said(log string) string {
 	text, err := os.ReadFile(log)
 	if err != nil {
@@ -150,7 +153,7 @@ func said(log string) string {
 	return ""
 }
 
-// LastLine returns what a node wrote last, which is why it ended; never "".
+// LastLine returns the last line of a node's log, which says why it ended; never "".
 func (p *Pool) LastLine(node int) string {
 	text, err := os.ReadFile(p.Log(node))
 	if err != nil {

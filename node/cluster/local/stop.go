@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// find returns the process that a record means, and not another one that got its number; nil: it is
-// gone. The handle is taken before the look at when it started: on Linux it means the same process
-// for good.
+// find returns the process that a record names, and never another one that got its number; nil: the
+// process is gone. The handle is taken before the start is checked: on Linux a handle means the
+// same process for good. The caller releases it.
 func (n Process) find() (*os.Process, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -30,7 +30,7 @@ func (n Process) find() (*os.Process, error) {
 	return process, nil
 }
 
-// unless returns err, but nil for those that mean a process which is gone.
+// unless returns err, but nil if it is one of the errors in gone.
 func unless(err error, gone ...error) error {
 	if slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) {
 		return nil
@@ -38,7 +38,7 @@ func unless(err error, gone ...error) error {
 	return err
 }
 
-// Alive reports whether the very process that was started as node is there.
+// Alive reports whether the process that was started as a node exists.
 func (p *Pool) Alive(node int) bool {
 	process, err := p.Nodes[node].find()
 	if err != nil || process == nil {
@@ -48,7 +48,7 @@ func (p *Pool) Alive(node int) bool {
 	return true
 }
 
-// signal sends a signal to a node; false: it is gone.
+// signal sends a signal to a node's process. It reports false if the process is gone.
 func (p *Pool) signal(node int, s os.Signal) (bool, error) {
 	process, err := p.Nodes[node].find()
 	if err != nil || process == nil {
@@ -61,7 +61,8 @@ func (p *Pool) signal(node int, s os.Signal) (bool, error) {
 	return true, nil
 }
 
-// Kill ends a node's process by SIGKILL, and returns when it is gone; false: it was gone before.
+// Kill ends a node's process by SIGKILL and returns when it is gone. It reports false if it was
+// gone before.
 func (p *Pool) Kill(node int) (bool, error) {
 	there, err := p.signal(node, syscall.SIGKILL)
 	if err != nil || !there {
@@ -70,14 +71,15 @@ func (p *Pool) Kill(node int) (bool, error) {
 	return true, p.gone([]int{node}, killTime)
 }
 
-// Find returns the process that was started as node; nil: it is gone. The caller releases it.
+// Find returns the process that was started as a node; nil: it is gone. The caller releases it.
 func (p *Pool) Find(node int) (*os.Process, error) { return p.Nodes[node].find() }
 
-const killTime = 10 * time.Second // the kernel gives a process's memory back before it is gone
+// killTime bounds how long a killed process takes to be gone: the kernel frees its memory first.
+const killTime = 10 * time.Second
 
-// Stop ends the processes that were started, and no others: by SIGTERM, and by SIGKILL those that
-// are still there after the given time. Then it removes the run folder. What could not be ended
-// stays in the record.
+// Stop ends the processes that were started, and no others: by SIGTERM, and after the given time by
+// SIGKILL. Then it removes the run folder. If a process could not be ended, the folder and its
+// record stay.
 func (p *Pool) Stop(patience time.Duration) error {
 	var left []int
 	for i := range p.Nodes {
@@ -105,7 +107,7 @@ func (p *Pool) Stop(patience time.Duration) error {
 	return nil
 }
 
-// gone waits until the processes of some nodes have ended.
+// gone waits until the processes of the given nodes have ended.
 func (p *Pool) gone(nodes []int, patience time.Duration) error {
 	for until := time.Now().Add(patience); ; time.Sleep(glance) {
 		left := 0

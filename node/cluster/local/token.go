@@ -11,13 +11,14 @@ import (
 	"slices"
 )
 
+// tokenFile is the token's name in a run folder; tokenBytes is the length of the random secret.
 const (
 	tokenFile  = "token"
-	tokenBytes = 32 // of randomness
+	tokenBytes = 32
 )
 
-// MakeToken makes the token that the pool's nodes ask for, and returns the path of its file, which
-// only this user can read. It goes with the run folder.
+// MakeToken makes the token that the pool's nodes will require, and returns the path of its file.
+// Only this user can read it. It is removed with the run folder.
 func (p *Pool) MakeToken() (path string, err error) {
 	secret := make([]byte, tokenBytes)
 	rand.Read(secret) // never fails
@@ -33,9 +34,9 @@ func (p *Pool) MakeToken() (path string, err error) {
 	return path, nil
 }
 
-// TokenFile returns the path of the token of the pool that has a node at one of the addresses,
-// HOST:PORT each, where MakeToken made one; "": no pool here has. Run folders that cannot be
-// trusted, or read, count as absent: the addresses may be of other machines.
+// TokenFile returns the path of the token of a pool here that has a node at one of the addresses,
+// HOST:PORT each; "": there is no such pool, or it has no token. Run folders that cannot be trusted
+// or read are ignored: the addresses may belong to other machines.
 func TokenFile(addresses []string) (path string) {
 	names, err := List()
 	if err != nil {
@@ -54,8 +55,8 @@ func TokenFile(addresses []string) (path string) {
 	return ""
 }
 
-// servesOne reports whether a process of the pool serves at one of the addresses: another one may
-// have the port of one that ended.
+// servesOne reports whether a live process of the pool serves at one of the addresses. A process
+// that has ended does not count: another one may use its port now.
 func (p *Pool) servesOne(addresses []string) bool {
 	for i, n := range p.Nodes {
 		if slices.Contains(addresses, n.Address) && p.Alive(i) {

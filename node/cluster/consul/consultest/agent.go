@@ -1,7 +1,7 @@
 // Package consultest runs a real Consul agent for the time of a test.
 //
-// The binary is what FARKV_CONSUL names, or else what 'make consul' built; without one, tests are
-// skipped and say so.
+// FARKV_CONSUL names the binary; by default it is the one that 'make consul' built. Without a
+// binary the tests are skipped and say so.
 package consultest
 
 import (
@@ -21,14 +21,14 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// version of the agent, as .ci/consul has it.
+// version is that of the agent that .ci/consul builds.
 const version = "1.21.0"
 
-// patience is how long an agent may take to lead.
+// patience bounds how long an agent may take to become leader.
 const patience = time.Minute
 
-// Agent is one server, which leads itself, in a process of its own. Its state is in a folder of the
-// test's.
+// Agent is one Consul server in a process of its own, which is its own leader. Its state is in a
+// folder of the test.
 type Agent struct {
 	Address string // HOST:PORT
 	t       testing.TB
@@ -55,8 +55,8 @@ func Binary(t testing.TB) string {
 }
 
 // Start runs an agent on free loopback ports until the test ends, and waits until it leads. The
-// settings are added to its configuration. Where they ask for tokens the environment has to have
-// one, as for every client of Consul.
+// settings are added to its configuration. If they require tokens, the environment must have one,
+// as for every client of Consul.
 func Start(t testing.TB, settings map[string]any) *Agent {
 	t.Helper()
 	path := Binary(t)
@@ -87,8 +87,8 @@ func Start(t testing.TB, settings map[string]any) *Agent {
 	return a
 }
 
-// memory returns a folder in memory where there is one: an agent syncs what it is told, and waits
-// for whatever else is being written to the disk meanwhile.
+// memory returns a folder in memory if there is one: an agent syncs its state, and would wait for
+// other writes to the disk.
 func memory(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("/dev/shm", "farkv-consul-")
@@ -114,13 +114,13 @@ func freePorts(t testing.TB, n int) []int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close() // not before all are found, so that they differ
+		defer l.Close() // only when all are found, so that they differ
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports
 }
 
-// Start runs the agent again after Kill, with the state that it had, and waits until it leads.
+// Start runs the agent again after Kill, with its state, and waits until it leads.
 func (a *Agent) Start() {
 	a.t.Helper()
 	log, err := os.OpenFile(a.file("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -139,7 +139,7 @@ func (a *Agent) Start() {
 	}
 }
 
-// leads waits until a read is answered that only a leader answers.
+// leads waits until the agent answers a read that only a leader answers.
 func (a *Agent) leads() error {
 	config := api.DefaultConfig()
 	config.Address = a.Address
@@ -159,11 +159,11 @@ func (a *Agent) leads() error {
 	}
 }
 
-// Pause stops the agent where it is, so that it takes connections and answers no request.
+// Pause stops the agent's process, so that it accepts connections and answers no request.
 func (a *Agent) Pause() {
 	a.t.Helper()
 	a.signal(syscall.SIGSTOP)
-	// The signal is sent, and it may take a moment until the last thread has seen it.
+	// The signal is asynchronous: the process is stopped when its last thread is.
 	var status syscall.WaitStatus
 	for {
 		_, err := syscall.Wait4(a.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
@@ -176,7 +176,7 @@ func (a *Agent) Pause() {
 	}
 }
 
-// Resume lets it go on.
+// Resume continues the agent's process.
 func (a *Agent) Resume() { a.signal(syscall.SIGCONT) }
 
 func (a *Agent) signal(s syscall.Signal) {
@@ -186,7 +186,7 @@ func (a *Agent) signal(s syscall.Signal) {
 	}
 }
 
-// Kill ends the agent at once, if it runs.
+// Kill ends the agent's process at once, if it runs.
 func (a *Agent) Kill() {
 	if a.cmd == nil {
 		return

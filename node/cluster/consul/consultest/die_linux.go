@@ -2,5 +2,5 @@ package consultest
 
 import "syscall"
 
-// dieWithUs ends the agent with a test that is killed itself.
+// dieWithUs ends the agent when the test's process is killed.
 var dieWithUs = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

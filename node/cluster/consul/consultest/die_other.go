@@ -4,5 +4,5 @@ package consultest
 
 import "syscall"
 
-// dieWithUs cannot be asked for here: the agent outlives a test that is killed.
+// dieWithUs is empty here: the agent outlives a test that is killed.
 var dieWithUs = &syscall.SysProcAttr{}
