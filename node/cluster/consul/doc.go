@@ -5,7 +5,7 @@
 //
 // In Consul's KV, under farkv/POOL/:
 //
-//		record          the pool's Record, written once by CAS; without it there is no such pool
+//	record          the pool's Record, written once by CAS; without it there is no such pool
 //	board/ID/KEY    a record of the board of the pool with that ID: view, master, clients, ...
 //
 // The ID keeps pools of one name apart. Two processes that make a pool at once build on different

@@ -19,7 +19,7 @@ var ErrData = errors.New("folder has no record of a pool")
 // that are started with it again have what they had.
 //
 //	pool.json       the content of Data, once the pool was made; before, the files mean nothing
-//		node-0.pmem     the memory of a node
+//	node-0.pmem     the memory of a node
 type Data struct {
 	// Version of the format.
 	Version int `json:"version"`

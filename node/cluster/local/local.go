@@ -3,8 +3,8 @@
 //
 //	$XDG_RUNTIME_DIR/farkv/NAME/record.json     the content of Record
 //	                            token           the nodes' token, if they were given one
-//		                            node-0.pid      the process, while it serves
-//		                            node-0.log      its standard output and error
+//	                            node-0.pid      the process, while it serves
+//	                            node-0.log      its standard output and error
 //
 // A process is distinguished from a later one with the same number by the time at which it started
 // and by the boot. So no process is ever killed that was not started here.
