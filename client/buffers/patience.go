@@ -9,18 +9,19 @@ import (
 )
 
 const (
-	// patient is how many times the longest answer so far a node that hands out buffers may take. A
-	// loaded machine is slower by as much now and then, and what a node hands out after that has no
-	// owner.
+	// patient is how many times its longest answer so far a node may take that hands out buffers. A
+	// loaded machine is that much slower now and then, and buffers that are handed out after that
+	// have no owner.
 	patient = 1000
-	// leastPatience is for fabrics on which a call takes no time now and then.
+	// leastPatience is for fabrics on which a call takes no measurable time.
 	leastPatience = time.Millisecond
-	// silence is for how long a node is not asked again that did not answer, in units of the time that
-	// it was waited for: so operations that can do without it are slower by a hundredth.
+	// silence is for how long a node that did not answer is not asked again, in units of the time
+	// that it was waited for. So operations that can do without it become slower by a hundredth.
 	silence = 100
 )
 
-// Patience returns for how long a node is asked for buffers: the timeout, before one has answered.
+// Patience returns how long a node is asked for buffers. Before any node has answered it is the
+// timeout.
 func (w *Worker) Patience() time.Duration {
 	if w.longest == 0 {
 		return w.timeout
@@ -28,13 +29,13 @@ func (w *Worker) Patience() time.Duration {
 	return min(max(patient*w.longest, leastPatience), w.timeout)
 }
 
-// Hurry tells a worker how long others wait for a node before they ask another one, or 0 when there
-// is no other: then it waits no longer for one to answer at all. Without it a node is given up
-// behind Patience, which is when what it may have handed out is given up, too.
+// Hurry sets the function that returns how long other steps wait for a node before they ask another
+// one; 0: there is no other. Then a READ waits no longer than that. Without it a node is given up
+// after Patience, as are the buffers that it may have handed out.
 func (w *Worker) Hurry(slow func() time.Duration) { w.slow = slow }
 
-// glance returns for how long a node is given to answer a READ, of which nothing is lost. One node
-// at a time is given up so soon: when several are slow the machine is, or the network.
+// glance returns how long a node may take to answer a READ, which loses nothing. Only one node at a
+// time is given up so soon: if several are slow, the machine or the network is.
 func (w *Worker) glance(node int) time.Duration {
 	if w.slow != nil && !w.othersSilent(node) {
 		if slow := w.slow(); slow > 0 {
@@ -44,12 +45,12 @@ func (w *Worker) glance(node int) time.Duration {
 	return w.Patience()
 }
 
-// needed reports whether a silent node is asked all the same.
+// needed reports whether a silent node must be asked all the same.
 func (w *Worker) needed(node int) bool {
 	return w.slow != nil && (w.slow() == 0 || w.othersSilent(node))
 }
 
-// othersSilent reports whether some other node is not asked for now, since it did not answer.
+// othersSilent reports whether another node is currently not asked because it did not answer.
 func (w *Worker) othersSilent(node int) bool {
 	now := w.ep.Now()
 	for n, until := range w.silent {
@@ -60,7 +61,7 @@ func (w *Worker) othersSilent(node int) bool {
 	return false
 }
 
-// supply fills an empty list, unless its node is silent, and others can stand in.
+// supply fills an empty list, unless its node is silent and others can replace it.
 func (w *Worker) supply(l *list, busy bool) error {
 	until := &w.silent[l.node]
 	if *until != 0 && w.ep.Now() < *until && !w.needed(l.node) {

@@ -8,15 +8,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Sweeper is the master's part in a sweep: see package kit. It is not safe for concurrent use.
+// Sweeper is the master's part in a sweep: see package kit. It belongs to the master's task.
 type Sweeper struct {
 	*Space
 	ep      rdma.Endpoint
 	timeout time.Duration
-	handed  [][]int // by node and segment: as Count found it
+	// By node and segment: how many buffers were handed out when Count counted them.
+	handed [][]int
 }
 
-// Sweeper returns what a master sweeps with. Whatever asks a node ends within the timeout.
+// Sweeper returns a master's sweeper. Each request to a node ends within the timeout.
 func (s *Space) Sweeper(ep rdma.Endpoint, nodes int, timeout time.Duration) *Sweeper {
 	w := &Sweeper{Space: s, ep: ep, timeout: timeout, handed: make([][]int, nodes)}
 	for n := range w.handed {
@@ -25,8 +26,8 @@ func (s *Space) Sweeper(ep rdma.Endpoint, nodes int, timeout time.Duration) *Swe
 	return w
 }
 
-// Count reads how many buffers of a node were handed out. It has to come before the epoch of the
-// sweep begins: what is handed out behind it may be owned then.
+// Count reads how many buffers of a node were handed out. It must come before the sweep's epoch
+// begins: a buffer that is handed out later may have an owner when the sweep examines it.
 func (s *Sweeper) Count(node int) error {
 	words, err := rdma.ReadBytes(s.ep, stepSweep, rdma.At(node, s.Base), s.Segments*segmentWords, s.timeout)
 	if err != nil {
@@ -122,8 +123,8 @@ func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([
 	return garbage, nil
 }
 
-// Free gives buffers back in bundles. No other client changes the stack, since the view is busy.
-// What a crash leaves is garbage, but for bundles that are in the stack already.
+// Free gives buffers back in bundles. No client changes the stack, since the view is busy. A crash
+// leaves the buffers that are not in the stack yet as garbage, for the next sweep.
 func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
 	w := Worker{Space: s.Space, ep: s.ep, timeout: s.timeout}
 	l := &list{node: node, segment: segment, free: pointers}
@@ -145,7 +146,7 @@ func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
 	return nil
 }
 
-// pushed waits for a bundle to be in the stack.
+// pushed waits until a bundle is in the stack.
 func (s *Sweeper) pushed(l *list) error {
 	b := l.pushing
 	defer b.Release()

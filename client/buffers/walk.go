@@ -8,15 +8,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Free is what a segment of a node looks like when no client works on it.
+// Free is the state of a node's segment on which no client works.
 type Free struct {
-	Handed   int      // buffers that were handed out at least once: 1 to this
-	Pointers []uint16 // of them those that were given back, bundles among them
+	// Buffers that were handed out at least once: 1 to Handed.
+	Handed int
+	// Those of them that were given back, bundles included.
+	Pointers []uint16
 }
 
-// Walk reads which buffers of a segment of a node have no owner. Clients may work on other
-// segments; the result is meaningless if the segment changes meanwhile. An error wraps
-// client.ErrDamaged when the stack is none.
+// Walk reads which buffers of a node's segment are free. Clients may work on other segments; if
+// this one changes meanwhile the result is meaningless. The error wraps client.ErrDamaged if the
+// stack is damaged.
 func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration) (Free, error) {
 	var f Free
 	top := stack(0)
@@ -37,7 +39,8 @@ func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration)
 	return f, nil
 }
 
-// walkBundle adds a bundle's buffers. Each may be there once, which bounds the walk.
+// walkBundle adds the buffers of a bundle. A buffer that appears twice is damage, which also bounds
+// the walk.
 func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, timeout time.Duration, f *Free,
 	seen []bool) (next uint16, err error) {
 	bundle, err := rdma.ReadBytes(ep, stepWalk, s.at(node, segment, pointer), bundleBytes(s.listed()), timeout)

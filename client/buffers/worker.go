@@ -11,45 +11,55 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Worker hands out buffers to one client. It is not safe for concurrent use.
+// Worker hands out buffers to one client. It belongs to the client's worker, and is not safe for
+// concurrent use.
 type Worker struct {
 	*Space
-	ep      rdma.Endpoint
-	timeout time.Duration   // of whatever asks a node
-	longest time.Duration   // that a node took for new buffers
-	silent  []time.Duration // until when a node is not asked for any, by node
-	lists   []*list         // by node and segment, as they are needed
-	stats   Stats
-	member  *kit.Member
-	epoch   uint64 // in which the worker got what it has
-	slow    func() time.Duration
+	ep rdma.Endpoint
+	// Bound of each request to a node.
+	timeout time.Duration
+	// The longest time that a node took for new buffers.
+	longest time.Duration
+	// By node: until when it is not asked for buffers; 0: it is.
+	silent []time.Duration
+	// By node and segment; nil: not needed yet.
+	lists  []*list
+	stats  Stats
+	member *kit.Member
+	// The epoch in which the worker got what it has.
+	epoch uint64
+	// See Hurry.
+	slow func() time.Duration
 }
 
-// Stats count what a worker did beside its lists. They only grow.
+// Stats are counts of a worker. They only grow.
 type Stats struct {
 	Fresh   uint64 // buffers that no client had used before
 	Taken   uint64 // buffers out of bundles
 	Given   uint64 // buffers given back in bundles
-	Lost    uint64 // buffers without an owner, since a node was silent or died
-	Retries uint64 // CASes of a stack that another client changed first
+	Lost    uint64 // buffers that are left without an owner, because a node was silent or died
+	Retries uint64 // CASes of a stack that another client had changed
 }
 
-// list is what a worker owns of a segment of a node, the oldest first: slow readers rarely see a
-// buffer used again under them.
+// list is what a worker owns of a node's segment, the oldest first, so that a buffer is reused as
+// late as possible: slow readers may still read it.
 type list struct {
 	node, segment int
-	free          []uint16 // from head on
-	head          int
-	top           stack       // the stack's word as it was met last
-	pushing       *rdma.Batch // gives out back, in the background
-	out           []uint16
+	// The worker's buffers are those from head on.
+	free []uint16
+	head int
+	// The stack's word as it was last read or written.
+	top stack
+	// The batch that gives out back, in the background; nil: none.
+	pushing *rdma.Batch
+	out     []uint16
 }
 
-// mostKept bounds a list: beyond it what is more than half is given back. A client owns as many
-// buffers of a segment of a node at most, a bundle that it gives back apart.
+// mostKept bounds a list: what exceeds it is given back. So a client owns at most as many buffers
+// of a node's segment, and one bundle that it is giving back.
 func (s *Space) mostKept() int { return max(4*s.chunk(), 2*(s.listed()+1)) }
 
-// Open returns the worker of an endpoint. Whatever asks a node ends within the timeout.
+// Open returns the worker of an endpoint. Each request to a node ends within the timeout.
 func (s *Space) Open(ep rdma.Endpoint, nodes int, timeout time.Duration) *Worker {
 	return &Worker{Space: s, ep: ep, timeout: timeout, lists: make([]*list, nodes*s.Segments),
 		silent: make([]time.Duration, nodes)}
@@ -78,6 +88,7 @@ func (w *Worker) busy() bool {
 // Stats returns the worker's counters.
 func (w *Worker) Stats() Stats { return w.stats }
 
+// list returns the worker's list of a node's segment.
 func (w *Worker) list(node, segment int) *list {
 	l := &w.lists[node*w.Segments+segment]
 	if *l == nil {
@@ -103,9 +114,9 @@ func (l *list) take() uint16 {
 }
 
 // Allocate returns a buffer on a node, of the segment that a number picks: the one that the worker
-// has had for the longest time; without one, which costs trips, those of a bundle that others gave
-// back, or new ones. An error wraps client.ErrFull when there is none, or is one of the node's:
-// nothing was handed out then.
+// has had for the longest time. If it has none it takes a bundle that others gave back, or new
+// buffers, which costs trips. The error wraps client.ErrFull if there is none, or is one of the
+// node's; then no buffer was handed out.
 func (w *Worker) Allocate(node int, number uint64) (pointer uint16, at rdma.Addr, err error) {
 	busy := w.busy()
 	l := w.list(node, w.Segment(number))
@@ -118,7 +129,8 @@ func (w *Worker) Allocate(node int, number uint64) (pointer uint16, at rdma.Addr
 	return pointer, w.at(node, l.segment, pointer), nil
 }
 
-// Give takes a buffer over: no word points at it, and nothing of it is in flight. 0 is none.
+// Give takes over a buffer that no word points to, with none of its verbs in flight. The pointer 0
+// is ignored.
 func (w *Worker) Give(node int, number uint64, pointer uint16) {
 	if pointer == 0 {
 		return
@@ -137,6 +149,7 @@ func (w *Worker) Give(node int, number uint64, pointer uint16) {
 	}
 }
 
+// refill fills an empty list: from a push that failed, from the stack, or with new buffers.
 func (w *Worker) refill(l *list, busy bool) error {
 	w.settle(l)
 	if l.len() > 0 {
@@ -161,8 +174,8 @@ func (w *Worker) refill(l *list, busy bool) error {
 	return err
 }
 
-// outlast waits for the end of a sweep. An operation that needs the buffer begins again then: it
-// may no longer own what it has in flight and in hand.
+// outlast waits for the end of a sweep. The operation must then begin again: what it holds and has
+// in flight may belong to no client any more (R1).
 func (w *Worker) outlast(full error) error {
 	idle, err := w.member.Await(w.epoch, w.timeout)
 	switch {
@@ -191,7 +204,7 @@ func (w *Worker) Swept(node int) (uint64, error) {
 }
 
 // grow takes a chunk of new buffers, which the node backs with memory before it hands them out. A
-// crash of either side after that leaves a chunk without an owner.
+// crash of either side after that leaves a chunk without an owner, for a sweep.
 func (w *Worker) grow(l *list) error {
 	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow,
 		Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
@@ -212,11 +225,13 @@ func (w *Worker) grow(l *list) error {
 	return nil
 }
 
-// popAttempts bounds how often a worker meets others at a stack before it takes new buffers
+// popAttempts bounds how often a worker loses a CAS of the stack before it takes new buffers
 // instead.
 const popAttempts = 16
 
-// pop takes the bundle on top of the stack, which was just looked at; false: there is none.
+// pop takes the bundle on top of the stack, of which the word was just read. It reports false if
+// there is none. The CAS validates the READ of the bundle: if it succeeds the bundle was on top all
+// the time.
 func (w *Worker) pop(l *list) (ok bool, err error) {
 	for range popAttempts {
 		pointer := l.top.pointer()
@@ -256,7 +271,7 @@ func (w *Worker) look(l *list, within time.Duration) error {
 	return err
 }
 
-// swap makes another bundle the top of the stack, unless that has changed.
+// swap replaces the top of the stack by next, unless the stack has changed.
 func (w *Worker) swap(l *list, next uint16) (bool, error) {
 	b := w.ep.Batch()
 	defer b.Release()
@@ -273,9 +288,9 @@ func (w *Worker) swap(l *list, next uint16) (bool, error) {
 	return true, nil
 }
 
-// push begins to give a bundle of the oldest buffers back: WRITE and CAS in one chain, so that the
-// bundle is there when the stack names it. It is the worker's until the CAS is known to have
-// succeeded.
+// push starts to give back a bundle of the oldest buffers, by a WRITE and a CAS in one chain: the
+// bundle is there before the stack names it. The buffers belong to the worker until the CAS is
+// known to have succeeded.
 func (w *Worker) push(l *list) error {
 	n := min(l.len()-1, w.listed())
 	l.out = append(l.out[:0], l.free[l.head:l.head+n+1]...)
@@ -296,8 +311,8 @@ func (w *Worker) push(l *list) error {
 	return nil
 }
 
-// settle looks at what became of a push, if that is known. One that failed half way, or not at all,
-// leaves its buffers to a sweep.
+// settle takes the result of a push, if it is known. A push that failed may have taken effect, so
+// its buffers are left to a sweep.
 func (w *Worker) settle(l *list) {
 	b := l.pushing
 	if b == nil || !b.Finished() {
@@ -319,9 +334,9 @@ func (w *Worker) settle(l *list) {
 	b.Release()
 }
 
-// Close gives back all that the worker owns. Where a node does not take it within the timeout it is
-// lost until a sweep, which is no error: see Stats. Nor is it one that the worker owns nothing,
-// since a sweep has begun.
+// Close gives back all that the worker owns. What a node does not take within the timeout is lost
+// until a sweep; that is no error, see Stats. Nor is it an error if a sweep has begun, since the
+// worker owns nothing then.
 func (w *Worker) Close() error {
 	if w.busy() {
 		w.abandon()
@@ -334,8 +349,8 @@ func (w *Worker) Close() error {
 	return nil
 }
 
-// Land gives back all that the worker owns, and returns an error when it is not known whether it
-// was taken: then something may be in flight. What a node that is dead does not take is lost.
+// Land gives back all that the worker owns. It returns an error if something may still be in flight
+// afterwards. What a dead node does not take is lost.
 func (w *Worker) Land() error {
 	err := w.giveBack()
 	for _, l := range w.lists {
@@ -350,6 +365,7 @@ func (w *Worker) Land() error {
 	return nil
 }
 
+// giveBack pushes all lists until they are empty or the time is over.
 func (w *Worker) giveBack() error {
 	began := w.ep.Now()
 	for {
@@ -376,11 +392,11 @@ func (w *Worker) giveBack() error {
 	}
 }
 
-// turns is the number of parts into which the timeout is divided. A silent node holds up the other
-// nodes for one part: other clients may have changed their stacks.
+// turns is the number of parts of the timeout. A silent node holds up the other nodes for one part
+// only: other clients may have changed their stacks, so that pushes there must be repeated.
 const turns = 16
 
-// await waits for what is in flight.
+// await waits for the pushes in flight.
 func (w *Worker) await(until time.Duration) error {
 	for _, l := range w.lists {
 		if l == nil || l.pushing == nil {
@@ -394,7 +410,7 @@ func (w *Worker) await(until time.Duration) error {
 	return nil
 }
 
-// abandon counts what could not be given back.
+// abandon counts as lost what could not be given back, and forgets it.
 func (w *Worker) abandon() {
 	for _, l := range w.lists {
 		if l == nil {

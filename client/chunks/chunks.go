@@ -1,13 +1,13 @@
-// Package chunks hands out a pool's memory by the chunk, for stores of which a client claims and
-// gives back whole ones.
+// Package chunks hands out a pool's memory in chunks, for stores in which clients claim and give
+// back whole chunks.
 //
-// Each node has a table with a word a chunk: the client that has it, and the class of what is in it
-// (node.Entry). A node hands out the chunks that were never used (node.ProcAlloc). A client that
-// needs one no more gives it back: its word says so, and another client may claim it. So does the
-// word of a chunk whose client died, once that client is recovered. The word changes by CAS only
-// and none of its values comes back, so that a CAS which comes late does nothing.
+// Each node has a table with one word a chunk: the client that owns it, and the class of its
+// content (node.Entry). A node hands out chunks that were never used (node.ProcAlloc). A client
+// gives a chunk back by its word, and another client may claim it then. The same holds for a chunk
+// of a client that died, once the client is recovered. Words are changed by CAS only, and no value
+// of a word ever returns. So a CAS that lands late does nothing.
 //
-// What is free in a chunk its store knows, or finds by a scan: see there.
+// Which parts of a chunk are free is up to its store.
 package chunks
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Arena is the chunks of one kind. It is laid out alike on all nodes. Offsets and lengths are in
-// bytes.
+// Arena describes the chunks of one kind. Its layout is the same on all nodes. Offsets and lengths
+// are in bytes.
 type Arena struct {
 	Table uint64 // offset of the words
 	First uint64 // offset of the first chunk
@@ -39,38 +39,39 @@ func (a *Arena) At(n, i int) rdma.Addr { return rdma.At(n, a.First+a.Bytes*uint6
 // End returns the offset behind the last chunk.
 func (a *Arena) End() uint64 { return a.First + a.Bytes*a.Count }
 
-// Chunk is one of an Arena, and its word as it was read or written last.
+// Chunk is a chunk of an Arena, with its word as it was last read or written.
 type Chunk struct {
 	Node, Index int
 	Entry       node.Entry
 }
 
-// Steps are those of a store's protocol in which words of chunks are read and changed.
+// Steps are the steps of a store's protocol in which the words of chunks are read and changed.
 type Steps struct{ Read, Claim, Free rdma.Step }
 
-// Client reads and changes words for a client of a pool. Errors are those of Do, wrapped.
+// Client reads and changes words for a client of a pool. Its errors wrap those of Do.
 type Client struct {
 	Endpoint rdma.Endpoint
 	ID       rdma.ClientID
 	Steps    Steps
-	// Do posts a batch as a step of the store's protocol and waits for all of it; Drop releases it
-	// once it has landed.
+	// Do posts a batch as a step of the store's protocol and waits for all of it. Drop releases a
+	// batch once nothing of it is in flight.
 	Do   func(step rdma.Step, b *rdma.Batch) error
 	Drop func(b *rdma.Batch)
-	// Late: a node may hand a chunk out to the client yet, and nothing can wait for that. Then the
-	// client is to be recovered once nothing of it is in flight.
+	// Late means that a node may still hand out a chunk to the client, and nothing can wait for
+	// that. Then the client must be recovered, once nothing of it is in flight.
 	Late bool
 }
 
 const (
-	// mostAtOnce bounds the words that are changed in a trip.
+	// mostAtOnce bounds the words that are changed in one trip.
 	mostAtOnce = 64
-	// tableAtOnce is how many words are read in a trip.
+	// tableAtOnce is the number of words that are read in one trip.
 	tableAtOnce = 1 << 12
 )
 
-// Fresh asks a node for one of its first count chunks that was never used, from the from-th on;
-// false: there is none.
+// Fresh asks a node for one of its first count chunks that was never used, beginning at from. It
+// reports false if there is none. The node owns the count of used chunks, so no two clients get the
+// same one.
 func (c *Client) Fresh(a *Arena, n, class, count int, from uint64, within time.Duration) (Chunk, bool, error) {
 	r := rdma.Request{Step: c.Steps.Claim, Proc: node.ProcAlloc}
 	r.Arg = [6]uint64{a.Table, uint64(count), a.First, a.Bytes, uint64(class), from | node.Uncounted}
@@ -85,15 +86,16 @@ func (c *Client) Fresh(a *Arena, n, class, count int, from uint64, within time.D
 	return Chunk{n, int(r.Ret[0]), node.Entry(r.Ret[1])}, true, nil
 }
 
-// Left has f look at chunks of a node that their clients have given back, or lost: first at one,
-// and then at twice as many each time, up to most, until f says that it is done. skip reports
-// whether a chunk is not wanted; nil: all are. The words may have changed since they were read.
+// Left calls f with chunks of a node that their clients gave back or lost: one chunk first, then
+// twice as many each time, up to most, until f reports that it is done. skip reports whether a
+// chunk is not wanted; nil: all are wanted. The words may have changed since they were read: Claim
+// finds out.
 func (c *Client) Left(a *Arena, n, most int, skip func(Chunk) bool, f func(some []Chunk) (done bool, err error)) error {
 	windows := (int(a.Count) + tableAtOnce - 1) / tableAtOnce
 	if windows == 0 {
 		return nil
 	}
-	from, batch := c.Endpoint.Rand().IntN(windows), 1 // so that clients do not all look at the same ones
+	from, batch := c.Endpoint.Rand().IntN(windows), 1 // different clients examine different chunks first
 	for k := range windows {
 		first := (from + k) % windows * tableAtOnce
 		entries, err := c.read(a, n, first)
@@ -120,8 +122,8 @@ func (c *Client) Left(a *Arena, n, most int, skip func(Chunk) bool, f func(some 
 	return nil
 }
 
-// Claim takes chunks of which each word is as given. It returns those that it got, with the words
-// that they have now. It allocates.
+// Claim takes the chunks of which the word is still as given. It returns these with their new
+// words. It allocates the list.
 func (c *Client) Claim(a *Arena, list []Chunk) (got []Chunk, err error) {
 	err = c.swap(c.Steps.Claim, a, list, c.ID, func(mine Chunk) { got = append(got, mine) })
 	if err != nil {
@@ -130,7 +132,8 @@ func (c *Client) Claim(a *Arena, list []Chunk) (got []Chunk, err error) {
 	return got, nil
 }
 
-// Free gives back chunks of which each word is as given: others have changed already.
+// Free gives back the chunks of which the word is still as given. For others the client is not the
+// owner any more.
 func (c *Client) Free(a *Arena, list []Chunk) error {
 	if err := c.swap(c.Steps.Free, a, list, node.Left, func(Chunk) {}); err != nil {
 		return fmt.Errorf("free %d chunks: %w", len(list), err)
@@ -138,7 +141,8 @@ func (c *Client) Free(a *Arena, list []Chunk) error {
 	return nil
 }
 
-// swap gives chunks another owner, and has f look at each that was as given.
+// swap changes the owner of the chunks of which the word is still as given, and calls f for each of
+// them.
 func (c *Client) swap(step rdma.Step, a *Arena, list []Chunk, owner rdma.ClientID, f func(Chunk)) error {
 	for len(list) > 0 {
 		some := list[:min(mostAtOnce, len(list))]
@@ -161,7 +165,7 @@ func (c *Client) swap(step rdma.Step, a *Arena, list []Chunk, owner rdma.ClientI
 	return nil
 }
 
-// Of returns the chunks of a node that a client has.
+// Of returns the chunks of a node that a client owns.
 func (c *Client) Of(a *Arena, n int, owner rdma.ClientID) (list []Chunk, err error) {
 	all, err := c.Read(a, n)
 	for i, e := range all {
@@ -184,7 +188,7 @@ func (c *Client) Read(a *Arena, n int) (all []node.Entry, err error) {
 	return all, nil
 }
 
-// read reads words from one on, as many as a trip brings.
+// read reads the words from one on, as many as fit into a trip.
 func (c *Client) read(a *Arena, n, from int) ([]node.Entry, error) {
 	b := c.Endpoint.Batch()
 	defer c.Drop(b)
@@ -203,8 +207,8 @@ func decode(p []byte) []node.Entry {
 	return list
 }
 
-// Survey reads the words of a node, for a tool that is no client of the pool: as a step of the
-// store's protocol, in the time of each for a READ.
+// Survey reads the words of a node for a tool that is no client of the pool, as a step of the
+// store's protocol. Each READ may take the time each.
 func (a *Arena) Survey(ep rdma.Endpoint, step rdma.Step, n int, each time.Duration) (all []node.Entry, err error) {
 	for len(all) < int(a.Count) {
 		from := len(all)

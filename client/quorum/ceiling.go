@@ -7,32 +7,36 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Ceiling is a kit.Ceiling of which each replica has a copy, changed by CAS: a majority of them has
-// the highest word. It needs no master when nodes die. Only an identity's holder changes it; a CAS
-// of an earlier holder's that lands late can only raise it.
+// Ceiling is a kit.Ceiling with a copy on each replica, changed by CAS. Invariant: a majority of
+// copies is at least as high as each word that Raise has returned nil for. It needs no master when
+// nodes die. Only the holder of the identity changes it. A late CAS of an earlier holder can only
+// raise it.
 type Ceiling struct {
 	Quorum
-	at    []rdma.Addr
-	words [MaxReplicas]uint64 // as they were met last
+	at []rdma.Addr
+	// By replica: the word as it was last read or written. It is what the next CAS expects.
+	words [MaxReplicas]uint64
 }
 
 var _ kit.Ceiling = (*Ceiling)(nil)
 
-// ceilingAttempts bounds how often one replica is asked in a step.
+// ceilingAttempts bounds how often one replica is asked in a step. A CAS fails only if an earlier
+// holder's CAS has landed meanwhile.
 const ceilingAttempts = 8
 
-// NewCeiling returns the ceiling that lies at some addresses, of each replica.
+// NewCeiling returns the ceiling that has its copies at the given addresses, by replica.
 func NewCeiling(ep rdma.Endpoint, at []rdma.Addr, o Options) *Ceiling {
 	o.Attempts = ceilingAttempts
 	return &Ceiling{Quorum: New(ep, o), at: at}
 }
 
+// gather asks a majority of the replicas.
 func (c *Ceiling) gather(step rdma.Step, first int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	return c.Gather(step, c.at, first, All(len(c.at)), Majority(len(c.at)), ask, answer)
 }
 
-// Read asks a majority. Clients begin with different replicas.
+// Read implements kit.Ceiling: it asks a majority. Different clients begin with different replicas.
 func (c *Ceiling) Read(meet func(word uint64)) error {
 	return c.gather(kit.StepReadCeiling, int(c.ep.Client())%len(c.at),
 		func(b *rdma.Batch, r int) error {
@@ -46,7 +50,8 @@ func (c *Ceiling) Read(meet func(word uint64)) error {
 		})
 }
 
-// Raise brings the words of a majority to a value, or above.
+// Raise implements kit.Ceiling: it raises the words of a majority to a value at least. A crash in
+// the middle leaves some words higher, which is harmless.
 func (c *Ceiling) Raise(to uint64) error {
 	return c.gather(kit.StepRaiseCeiling, 0,
 		func(b *rdma.Batch, r int) error {
@@ -66,14 +71,14 @@ func (c *Ceiling) Raise(to uint64) error {
 		})
 }
 
-// Lower brings the words of a majority down to a value, where that can be done at once: a holder
-// that closes gives back what it reserved and did not use. The ceiling is not used behind it.
+// Lower lowers the words of a majority to a value, if that succeeds at once: a holder that closes
+// gives back the numbers that it reserved and did not use. The ceiling must not be used afterwards.
 func (c *Ceiling) Lower(to uint64) {
 	_ = c.gather(kit.StepLowerCeiling, 0,
 		func(b *rdma.Batch, r int) error {
 			b.CompareSwap(c.at[r], c.words[r], min(c.words[r], to))
 			return nil
 		},
-		func(int, *rdma.Batch, Chain) Verdict { return Done }) // a word that stays high costs numbers, at most
+		func(int, *rdma.Batch, Chain) Verdict { return Done }) // a word that stays high only costs numbers
 	c.Release()
 }

@@ -2,7 +2,7 @@ package quorum
 
 import "math/bits"
 
-// MaxReplicas bounds the replicas of anything, so that lists of them need no allocation.
+// MaxReplicas bounds the number of replicas, so that lists of them need no allocation.
 const MaxReplicas = 7
 
 // Mask is a set of replicas.

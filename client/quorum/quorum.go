@@ -1,6 +1,6 @@
-// Package quorum asks replicas: a mere majority first, and all when one is slow (SWARM, section 6),
-// so that a node that dies costs one step the timer and those behind it nothing. What is asked, and
-// which answers count, is its users' business.
+// Package quorum asks replicas: only a majority first, and all when one is slow (SWARM, section 6).
+// So a node that dies costs one step the time of the timer, and later steps nothing. Its users
+// decide what is asked and which answers count.
 package quorum
 
 import (
@@ -12,12 +12,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Options of a Quorum.
+// Options parameterize a Quorum.
 type Options struct {
-	// Slow is how long a step waits for a mere majority before it asks all replicas. 0: it follows
-	// from what steps usually take here.
+	// Slow is how long a step waits for a mere majority before it asks all replicas. 0: it adapts
+	// to how long steps usually take.
 	Slow time.Duration
-	// Timeout bounds a step of which fewer than are needed answer; default 1 s.
+	// Timeout bounds a step that fewer replicas than it needs answer; default 1 s.
 	Timeout time.Duration
 	// Attempts bounds how often one replica is asked in a step.
 	Attempts int
@@ -27,23 +27,27 @@ const defaultTimeout = time.Second
 
 // Stats count what leaves the fast path. They only grow.
 type Stats struct {
-	Widened  uint64 // steps that asked all replicas, since one was slow, failed or refused
-	Retries  uint64 // replicas that were asked once more in a step
-	Attempts int    // the most of one replica in a step
+	// Steps that asked all replicas, because one was slow, failed or refused.
+	Widened uint64
+	// Requests to a replica that was asked before in the same step.
+	Retries uint64
+	// The most requests to one replica in a step.
+	Attempts int
 }
 
-// Quorum is the state of one worker's steps, one at a time: of each replica at most one chain is in
-// flight, so there are no more flights than replicas. It is not safe for concurrent use.
+// Quorum is the state of one worker's steps, of which there is one at a time. Of each replica at
+// most one chain is in flight, so there are at most as many flights as replicas. It is not safe for
+// concurrent use.
 type Quorum struct {
-	// Limit bounds a step of which fewer than are needed answer. It is the options' Timeout until it
-	// is set.
+	// Limit bounds a step that fewer replicas than it needs answer. It is the options' Timeout
+	// until the user sets it.
 	Limit time.Duration
 	// Attempts bounds how often one replica is asked in a step.
 	Attempts int
-	// Rejoin is called when a verb was fenced off because the pool's next epoch has begun. Where
-	// Rejoin has joined that epoch and returns nil, the step goes on, and asks once more those
-	// replicas of which it has no answer. In any case answers from before are not used. nil: the step
-	// ends with rdma.ErrStale.
+	// Rejoin is called when a verb was fenced off because the pool's next epoch has begun. If it
+	// joins that epoch and returns nil, the step goes on, and asks those replicas again of which it
+	// has no answer. Answers from before that are pending are not used. nil: the step ends with
+	// rdma.ErrStale.
 	Rejoin func() error
 
 	ep      rdma.Endpoint
@@ -52,51 +56,63 @@ type Quorum struct {
 	stats   Stats
 	avoid   kit.SlowNodes // those that are asked last
 
+	// The batches of the step, of which n are used. turn is the one that is waited for.
 	flights [MaxReplicas]flight
-	n       int // flights
-	turn    int // which one is waited for
+	n       int
+	turn    int
+	// The state of each replica in the step. idle: not asked yet. again: to be asked once more.
+	// flying: asked, and not answered. done: it counts. refused: it will not count. unsent: asked
+	// in a batch that was not posted. late: asking ended in a timeout, so it may be asked once
+	// more.
 	idle    Mask
-	again   Mask // to be asked once more
+	again   Mask
 	flying  Mask
 	done    Mask
-	refused Mask // that will not count
-	unsent  Mask // asked in a batch that was not posted
-	late    Mask // whose asking ended in a timeout: they may be asked once more
-	last    bool // which they were
-	asked   [MaxReplicas]int
-	wide    bool // not a mere majority
-	posted  bool // anything
-	since   time.Duration
-	err     error // of a replica that failed
+	refused Mask
+	unsent  Mask
+	late    Mask
+	// The late ones were asked once more.
+	last bool
+	// By replica: how often it was asked.
+	asked [MaxReplicas]int
+	// The step asks all replicas, since the time since.
+	wide bool
+	// The step has sent something.
+	posted bool
+	since  time.Duration
+	// Why the last replica failed.
+	err error
 }
 
-// flight is a batch with a chain for each of some replicas.
+// flight is a batch with one chain for each of some replicas. The Quorum owns the batch until
+// Release.
 type flight struct {
 	b      *rdma.Batch
 	chains [MaxReplicas]Chain
 	n      int
-	left   Mask // whose answers were not looked at
+	// Replicas with an answer that was not examined yet.
+	left   Mask
 	posted bool
 }
 
 // Chain is what a step asked one replica: the ops First to End-1 of a batch.
 type Chain struct{ Replica, First, End int }
 
-// Verdict is what becomes of a replica that answered.
+// Verdict says what an answer means for the step.
 type Verdict uint8
 
-// Verdicts on an answer.
+// The verdicts.
 const (
-	Again Verdict = iota // ask it once more
+	Again Verdict = iota // the replica is asked once more
 	Done                 // it counts
-	Never                // it will not count in this step: others have to
+	Never                // it does not count in this step: others have to
 )
 
 var (
-	// ErrAttempts is wrapped when a replica did not count after as many attempts as the bound. It is
-	// then one that failed.
+	// ErrAttempts is wrapped when a replica did not count after Attempts requests. It is treated as
+	// one that failed.
 	ErrAttempts = errors.New("word changes too often")
-	// ErrRefused is wrapped when too many replicas were judged as ones that Never count.
+	// ErrRefused is wrapped when too many replicas were judged Never.
 	ErrRefused = errors.New("too few replicas agree")
 )
 
@@ -114,10 +130,10 @@ func New(ep rdma.Endpoint, o Options) Quorum {
 // Stats returns the counters.
 func (q *Quorum) Stats() Stats { return q.stats }
 
-// Slow returns how long a step waits for a mere majority now.
+// Slow returns how long a step currently waits for a mere majority.
 func (q *Quorum) Slow() time.Duration { return q.timer.slow }
 
-// Hurry returns how long asking may wait for a replica, 0 when the step fails without it.
+// Hurry returns how long ask may wait for a replica; 0: the step fails without that replica.
 func (q *Quorum) Hurry() time.Duration {
 	if q.last {
 		return 0
@@ -125,36 +141,37 @@ func (q *Quorum) Hurry() time.Duration {
 	return q.timer.slow
 }
 
-// Timeout returns what bounds a step by the options.
+// Timeout returns the bound of a step by the options.
 func (q *Quorum) Timeout() time.Duration { return q.timeout }
 
-// Done returns the replicas that count in the last step.
+// Done returns the replicas that counted in the last step.
 func (q *Quorum) Done() Mask { return q.done }
 
-// Posted reports whether the last step has sent anything.
+// Posted reports whether the last step has sent anything. If not, it had no effect.
 func (q *Quorum) Posted() bool { return q.posted }
 
-// Refused returns the replicas that were judged as ones that Never count in the last step.
+// Refused returns the replicas that were judged Never in the last step.
 func (q *Quorum) Refused() Mask { return q.refused }
 
-// Flying returns the replicas that the last step asked, and of which it has no answer: see
-// Unresolved.
+// Flying returns the replicas that the last step asked without getting an answer: see Unresolved.
 func (q *Quorum) Flying() Mask { return q.flying }
 
-// Unsent returns the replicas whose chains the last step did not send, since it failed before.
+// Unsent returns the replicas of which the last step did not send the chains, because it failed
+// before.
 func (q *Quorum) Unsent() Mask { return q.unsent }
 
-// Gather asks replicas of from until need of them are done; step names that. at are the addresses
-// of all replicas, each on a node of its own; those that are asked first begin with the replica
-// first. ask adds a replica's chain to a batch; answer looks at it when it is complete. Where ask
-// fails with rdma.ErrNodeDown or rdma.ErrTimeout the replica counts as one that is dead; any other
-// failure ends the step. What is in flight when Gather returns stays there, see Unresolved. The
-// batches live until the next step.
+// Gather asks replicas of the set from, until need of them are done. at has the addresses of all
+// replicas, each on a node of its own. The first ones asked are those from replica first on. ask
+// adds a replica's chain to a batch. answer judges the chain when it is complete. If ask fails with
+// rdma.ErrNodeDown or rdma.ErrTimeout the replica counts as dead; any other error ends the step.
+// What is in flight when Gather returns stays in flight: see Unresolved. The batches are valid
+// until the next step.
 func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int,
 	ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	q.Release()
-	q.idle, q.again, q.flying, q.done, q.refused, q.unsent, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, 0, 0, false, false, 0, nil
+	q.idle, q.again, q.flying, q.done, q.refused, q.unsent = from, 0, 0, 0, 0, 0
+	q.wide, q.posted, q.turn, q.err = false, false, 0, nil
 	q.late, q.last = 0, false
 	clear(q.asked[:len(at)])
 	next := q.choose(at, first, from, need)
@@ -176,7 +193,8 @@ func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, ne
 			next |= q.idle
 		}
 		if (q.done | q.flying | next).Len() < need {
-			next |= q.late // once more: without them it is over
+			// Without the late replicas the step has failed: they are asked once more.
+			next |= q.late
 			q.late, q.last = 0, true
 		}
 		if (q.done | q.flying | next).Len() < need {
@@ -186,7 +204,7 @@ func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, ne
 	}
 }
 
-// turnOver asks some replicas, and looks at the next answers of any.
+// turnOver asks the replicas in next, and examines the next answers of any replica.
 func (q *Quorum) turnOver(step rdma.Step, at []rdma.Addr, first int, next Mask, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	if next != 0 {
@@ -203,8 +221,8 @@ func (q *Quorum) turnOver(step rdma.Step, at []rdma.Addr, first int, next Mask, 
 	return q.harvest(at, answer)
 }
 
-// rejoin lets a step go on in the next epoch, if it was fenced off. Batches with answers stay,
-// since what was read may lie in them.
+// rejoin continues a step in the next epoch if it was fenced off. Batches with answers are kept,
+// since the user may read from them.
 func (q *Quorum) rejoin(err error) error {
 	if q.Rejoin == nil || !errors.Is(err, rdma.ErrStale) {
 		return err
@@ -230,8 +248,8 @@ func (q *Quorum) rejoin(err error) error {
 	return err
 }
 
-// choose returns the replicas to ask first: beginning with the one that is first, without nodes
-// that were slow or failed lately.
+// choose returns the replicas to ask first: need of them, beginning with first, and without nodes
+// that were slow or failed lately, unless there are too few others.
 func (q *Quorum) choose(at []rdma.Addr, first int, from Mask, need int) (m Mask) {
 	for _, avoiding := range [2]bool{true, false} {
 		r := first
@@ -248,7 +266,7 @@ func (q *Quorum) choose(at []rdma.Addr, first int, from Mask, need int) (m Mask)
 	return m
 }
 
-// next returns the replica behind r of n, around.
+// next returns the replica that follows r of n, cyclically.
 func next(r, n int) int {
 	if r++; r < n {
 		return r
@@ -256,12 +274,14 @@ func next(r, n int) int {
 	return 0
 }
 
+// send asks the replicas in to, in one batch. A replica that ask fails for is left out, and counts
+// as dead.
 func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch, r int) error) error {
 	b := q.ep.Batch()
 	f := &q.flights[q.n]
 	f.b, f.n, f.left, f.posted = b, 0, 0, false
 	q.n++
-	q.turn = 0 // which is behind the latest
+	q.turn = 0 // await decrements it, cyclically, so the latest flight comes first
 	q.unsent = to
 	for r, left := first, to.Len(); left > 0; r = next(r, len(at)) {
 		if !to.Has(r) {
@@ -305,15 +325,15 @@ func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask fu
 	return nil
 }
 
-// fail takes a replica for dead.
+// fail treats a replica as dead in this step.
 func (q *Quorum) fail(at []rdma.Addr, r int, err error) {
 	q.err = err
 	q.widen(at, 0)
 	q.shun(at[r].Node(), q.ep.Now())
 }
 
-// await waits for a whole batch as long as no replica is slow, and then for the next answer of any,
-// in turns, the latest first.
+// await waits for a whole batch as long as no replica is slow. Once the step is wide it waits for
+// the next answer of any batch, in turns, the latest first.
 func (q *Quorum) await(at []rdma.Addr) error {
 	if q.wide && q.ep.Now()-q.since > q.Limit {
 		return fmt.Errorf("wait for replicas for %v: %w", q.Limit, rdma.ErrTimeout)
@@ -337,7 +357,7 @@ func (q *Quorum) await(at []rdma.Addr) error {
 	return err
 }
 
-// widen asks all replicas from now on, and asks the slow ones last for a while.
+// widen makes the step ask all replicas. The slow ones are asked last for a while.
 func (q *Quorum) widen(at []rdma.Addr, slow Mask) {
 	now := q.ep.Now()
 	if !q.wide {
@@ -354,6 +374,7 @@ func (q *Quorum) widen(at []rdma.Addr, slow Mask) {
 	}
 }
 
+// completed reports whether all ops of a chain are complete.
 func completed(b *rdma.Batch, ch Chain) bool {
 	for i := ch.First; i < ch.End; i++ {
 		if !b.Completed(i) {
@@ -363,7 +384,7 @@ func completed(b *rdma.Batch, ch Chain) bool {
 	return true
 }
 
-// harvest looks at the chains that are complete and gives back the batches that are.
+// harvest judges the chains that are complete.
 func (q *Quorum) harvest(at []rdma.Addr, answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	for i := range q.n {
 		f := &q.flights[i]
@@ -372,7 +393,7 @@ func (q *Quorum) harvest(at []rdma.Addr, answer func(r int, b *rdma.Batch, ch Ch
 				f.left &^= Only(r)
 				q.flying &^= Only(r)
 				if err := q.judge(at, f.b, ch, answer); err != nil {
-					if errors.Is(err, rdma.ErrStale) { // as if it were in flight
+					if errors.Is(err, rdma.ErrStale) { // it counts as in flight: rejoin asks it again
 						f.left |= Only(r)
 						q.flying |= Only(r)
 					}
@@ -385,8 +406,9 @@ func (q *Quorum) harvest(at []rdma.Addr, answer func(r int, b *rdma.Batch, ch Ch
 	return nil
 }
 
-// makeRoom gives back batches that were looked at when there is none left: a step asked replicas
-// again, so that what it read is no more than what it was told. The others stay.
+// makeRoom releases batches without pending answers if all flights are used. That happens only in a
+// step that asked replicas again; its user must not rely on what it read before. The other batches
+// are kept.
 func (q *Quorum) makeRoom() {
 	if q.n < len(q.flights) {
 		return
@@ -403,7 +425,8 @@ func (q *Quorum) makeRoom() {
 	q.n, q.turn = kept, 0
 }
 
-// judge looks at one replica's chain. Only a dead node is a failure that others make up for.
+// judge judges one replica's chain. A dead node is made up for by other replicas; any other error
+// ends the step.
 func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	r := ch.Replica
@@ -434,7 +457,7 @@ func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
 	return nil
 }
 
-// Release ends the life of the last step's batches; what is in flight goes on.
+// Release releases the last step's batches. What is in flight stays in flight.
 func (q *Quorum) Release() {
 	for i := range q.n {
 		q.flights[i].b.Release()

@@ -2,11 +2,11 @@ package quorum
 
 import "time"
 
-// shunned is how long a node that was slow or failed is asked last, in units of the timer: an
-// operation in as many is that much slower when the node does not recover.
+// shunned is how long, in units of the timer, a node that was slow or failed is asked last. If it
+// does not recover, one operation in so many is slower by the timer.
 const shunned = 100
 
-// Shun asks a node last for a while.
+// Shun makes a node be asked last for a while.
 func (q *Quorum) Shun(node int) { q.shun(node, q.ep.Now()) }
 
 func (q *Quorum) shun(node int, now time.Duration) { q.avoid.Mark(node, now+shunned*q.timer.slow) }

@@ -6,34 +6,38 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// timer finds out which replicas are slow: those that take some times as long as a step usually
-// does, on whatever fabric this is. One step in so many is measured. The timer falls with what it
-// measures and rises slowly, so that a dead node, which each step that meets it waits for, does not
-// drive it up.
+// timer decides which replicas are slow: those that take several times as long as a step usually
+// does on this fabric. One step in measured is timed. The timer follows shorter times quickly and
+// longer ones slowly, so that a dead node, for which each step that meets it waits, does not drive
+// it up.
 type timer struct {
-	slow  time.Duration
+	slow time.Duration
+	// The options set slow.
 	fixed bool
-	usual time.Duration // that a step takes; 0: none was measured
+	// How long a step usually takes; 0: none was timed.
+	usual time.Duration
 	steps uint
 }
 
 const (
+	// slow is so many times usual.
 	slowTrips = 8
-	// leastSlow is several trips of an RNIC, and the first guess; mostSlow keeps a mistake from
-	// costing more than an operation over a far network does.
+	// leastSlow is several trips of an RNIC, and the first value; mostSlow bounds what a wrong
+	// value costs: no more than an operation over a distant network.
 	leastSlow = 16 * time.Microsecond
 	mostSlow  = 10 * time.Millisecond
-	measured  = 64 // steps, of which one is measured
+	// One step of so many is timed.
+	measured = 64
 )
 
-// follow sets the timer to what is usual.
+// follow derives slow from usual.
 func (t *timer) follow() {
 	if !t.fixed {
 		t.slow = min(max(slowTrips*t.usual, leastSlow), mostSlow)
 	}
 }
 
-// unmeasured is the beginning of a step that is not measured.
+// unmeasured stands for the beginning of a step that is not timed.
 const unmeasured = time.Duration(-1 << 63)
 
 func (t *timer) begin(env rdma.Env) time.Duration {
@@ -44,8 +48,8 @@ func (t *timer) begin(env rdma.Env) time.Duration {
 	return env.Now()
 }
 
-// end takes a measurement; a clock that was set makes it a wrong one, of which others mend the
-// effect.
+// end takes a measurement, which changes usual by a quarter at most. So a wrong one, such as after
+// the clock was set, is corrected by later ones.
 func (t *timer) end(env rdma.Env, began time.Duration) {
 	if began == unmeasured {
 		return

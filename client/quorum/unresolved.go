@@ -7,16 +7,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// maxUnresolved bounds the batches that a worker keeps: as many as fly to a slow node before it is
-// shunned, and then some.
+// maxUnresolved bounds the batches that a worker keeps. It is more than are in flight to a slow
+// node before the node is asked last.
 const maxUnresolved = 16
 
-// Unresolved keeps what was in flight when steps ended, until it is complete: only then is it known
-// whether it took effect, and which client owns the memory that it names.
+// Unresolved keeps the batches that were in flight when steps ended, until they are complete. Only
+// then is it known whether they took effect, and which client owns the memory that they name.
 type Unresolved struct {
 	flights [maxUnresolved]unresolvedStep
 	n       int
-	// Dropped counts chains whose outcome will never be known, since too many were in flight.
+	// Dropped counts chains of which the outcome will never be known, because too many were in
+	// flight.
 	Dropped uint64
 }
 
@@ -25,7 +26,7 @@ type unresolvedStep struct {
 	tag uint64
 }
 
-// Keep takes what is in flight of q's last step. The tag is the caller's.
+// Keep takes the batches of q's last step that are in flight. The caller defines the tag.
 func (s *Unresolved) Keep(q *Quorum, tag uint64) {
 	if q.flying == 0 {
 		return
@@ -48,7 +49,7 @@ func (s *Unresolved) Keep(q *Quorum, tag uint64) {
 	q.n, q.turn, q.flying = kept, 0, 0
 }
 
-// Settle calls look for each chain that is complete by now, whether it failed or not.
+// Settle calls look for each chain that is complete by now, whether or not it failed.
 func (s *Unresolved) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
 	kept := 0
 	for i := range s.n {
@@ -69,7 +70,7 @@ func (s *Unresolved) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
 	s.n = kept
 }
 
-// Wait waits until all that is kept is complete, within a time.
+// Wait waits until all that is kept is complete, or the time is over.
 func (s *Unresolved) Wait(ep rdma.Endpoint, within time.Duration) {
 	began := ep.Now()
 	for i := range s.n {
@@ -79,8 +80,8 @@ func (s *Unresolved) Wait(ep rdma.Endpoint, within time.Duration) {
 	}
 }
 
-// Land waits within a time for what is kept, and has settle look at it. It fails when something is
-// in flight still.
+// Land waits for what is kept, and calls settle, which examines it. The error wraps rdma.ErrTimeout
+// if something is still in flight.
 func (s *Unresolved) Land(ep rdma.Endpoint, within time.Duration, settle func()) error {
 	s.Wait(ep, within)
 	settle()
@@ -93,7 +94,7 @@ func (s *Unresolved) Land(ep rdma.Endpoint, within time.Duration, settle func())
 // Len returns how many batches are kept.
 func (s *Unresolved) Len() int { return s.n }
 
-// Release gives up what is kept.
+// Release gives up all that is kept.
 func (s *Unresolved) Release() {
 	for i := range s.n {
 		for _, ch := range s.flights[i].chains[:s.flights[i].n] {

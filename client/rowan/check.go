@@ -16,16 +16,16 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// tries is how often a walk through a pool begins that changes meanwhile.
+// tries bounds how often a walk through a pool is begun that changes meanwhile.
 const tries = 5
 
-// Check reads the logs of all servers. It compares the replicas of each shard: of each key they
-// have the same newest record. It asks primaries for keys: they answer what that says. A record
-// above its shard's CommitVer may be missing: its write is under way, or its client was told that
-// it is uncertain. Members whose nodes are dead, and primaries that do not answer, leave something
-// unchecked: the report names it.
+// Check reads the logs of all servers. It compares the replicas of each shard: they must have the
+// same newest record of each key. Then it asks primaries for keys: they must answer with those
+// records. A record above its shard's CommitVer may be missing on some replicas: its write is under
+// way, or its client was told that it is uncertain. Members of which the nodes are dead, and
+// primaries that do not answer, leave a part unchecked; the report names it.
 //
-// What cleaners move meanwhile may look like damage: then the walk begins again.
+// What cleaners move during the walk may look like damage. Then the walk is begun again.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	for range tries {
 		c := checker{}
@@ -40,52 +40,66 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	return r, nil
 }
 
-// checker is one walk.
+// checker is the state of one walk.
 type checker struct {
 	ep     rdma.Endpoint
 	l      *layout
 	config *shards.Config
 	r      client.Report
-	nodes  []contents
+	// By node.
+	nodes []contents
 
-	before, after []uint64     // segments that were taken so far, by node
-	sum           rowan.Counts // of the segments
-	records       uint64       // all that were read
-	under         uint64       // those that are under way
-	answers       uint64       // of primaries
-	silent        uint64       // primaries that do not answer
-	keys          []asked
-	chosen        []int  // by shard, how many of these it has
-	live, bytes   uint64 // pairs, and their bytes
+	// By node: the uses of segments before and after the walk. If they are equal nothing was moved
+	// meanwhile.
+	before, after []uint64
+	// The sum over all nodes.
+	sum rowan.Counts
+	// Records that were read.
+	records uint64
+	// Records that are under way.
+	under uint64
+	// Answers of primaries, and primaries that do not answer.
+	answers uint64
+	silent  uint64
+	// Keys for which primaries are asked.
+	keys []asked
+	// By shard: how many of these it has.
+	chosen []int
+	// Pairs, and their bytes.
+	live, bytes uint64
 }
 
-// contents is what the logs of a node have.
+// contents is the content of a node's logs.
 type contents struct {
-	alive  bool
-	why    error    // it is not
-	items  []item   // the newest of each key, by hash
-	commit []uint64 // what the server had said of its shards before
-	torn   []torn   // nil: they were not looked for
+	alive bool
+	// Why it is not alive.
+	why error
+	// The newest record of each key, by hash.
+	items []item
+	// By shard, the CommitVers that its server had published before the walk.
+	commit []uint64
+	// Entries with a wrong checksum; nil: they were not looked for.
+	torn []torn
 }
 
-// torn is a record whose checksum is wrong.
+// torn is a record with a wrong checksum.
 type torn struct {
 	shard   int
 	version uint64
 	at      rdma.Addr
 }
 
-// item is a record.
+// item is the summary of a record.
 type item struct {
-	hash    uint64 // of its key
+	hash    uint64 // of the key
 	version uint64
-	value   uint64 // its hash
+	value   uint64 // hash of the value
 	term    uint32
-	length  int32 // of the key and the value
+	length  int32 // of the key and the value together
 	deleted bool
 }
 
-// newer orders items of a key, the newest first.
+// newer orders the items of a key, the newest first.
 func newer(a, b item) int {
 	return cmp.Or(cmp.Compare(b.term, a.term), cmp.Compare(b.version, a.version))
 }
@@ -97,11 +111,11 @@ type asked struct {
 	shard int
 }
 
-// mostAsked bounds these: each takes a round trip. Each shard has its part of them.
+// mostAsked bounds these keys, since each takes a round trip. Each shard has its share.
 const mostAsked = 10_000
 
-// keysOf returns the node that names the keys for which a shard's primary is asked: the last that
-// has all, a backup where one lives.
+// keysOf returns the node that names the keys for which a shard's primary is asked: the last live
+// replica that is complete, which is a backup if there is one.
 func (c *checker) keysOf(shard int) int {
 	all := c.config.Shards[shard].Complete()
 	for _, node := range slices.Backward(all) {
@@ -126,7 +140,7 @@ func (c *checker) walk(f rdma.Fabric) error {
 		c.r.Damaged("the configuration has %d shards, and the pool %d", n, l.servers.Shards)
 		return nil
 	}
-	for n := range c.nodes { // before any log is read
+	for n := range c.nodes { // before any log is read, so that CommitVers are not newer than logs
 		if err := c.begin(n); err != nil {
 			return err
 		}
@@ -154,7 +168,7 @@ func (c *checker) walk(f rdma.Fabric) error {
 	return nil
 }
 
-// begin reads what a node's server says, and its table.
+// begin reads what a node's server has published, and its table. Damage there is reported.
 func (c *checker) begin(node int) error {
 	t, err := kv.ReadTable(c.ep, c.l.servers, c.l.promises(), node)
 	switch {
@@ -180,7 +194,7 @@ func (c *checker) begin(node int) error {
 	return err
 }
 
-// collect reads a node's logs.
+// collect reads a node's logs, and keeps the newest record of each key.
 func (c *checker) collect(node int) error {
 	n := &c.nodes[node]
 	if !n.alive {
@@ -217,7 +231,7 @@ func (c *checker) collect(node int) error {
 	return err
 }
 
-// unread says which members' logs were not read, and what is not compared for that.
+// unread reports which members' logs were not read, and what is not compared because of that.
 func (c *checker) unread() {
 	for _, m := range c.config.Members {
 		if c.nodes[m.Node].alive {
@@ -229,12 +243,12 @@ func (c *checker) unread() {
 				backup++
 			}
 		}
-		c.r.Unseen("node %d: replicas of the %s of which its server is the primary are not compared, and its own of %d others are not "+
-			"read: %v", m.Node, plural(primary), backup, c.nodes[m.Node].why)
+		c.r.Unseen("node %d: replicas of the %s of which its server is the primary are not compared, "+
+			"and its own of %d others are not read: %v", m.Node, plural(primary), backup, c.nodes[m.Node].why)
 	}
 }
 
-// primaryOf returns of how many shards a node's server is the primary.
+// primaryOf returns the number of shards of which a node's server is the primary.
 func (c *checker) primaryOf(node int) (n int) {
 	for _, s := range c.config.Shards {
 		if s.Primary == node {
@@ -251,7 +265,8 @@ func plural(shards int) string {
 	return fmt.Sprint(shards, " shards")
 }
 
-// compare compares the replicas of a shard, and notes what each key has.
+// compare compares the replicas of a shard, and notes in wanted what each key has. It merges the
+// replicas' items by hash.
 func (c *checker) compare(shard int, wanted map[uint64]item) {
 	s := &c.config.Shards[shard]
 	if s.Lost() {
@@ -315,7 +330,7 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 	}
 }
 
-// place says where the entry is that a node lacks, if it can be found.
+// place returns where the entry is that a node lacks, if it can be found, for a message.
 func (c *checker) place(node, shard int, version uint64) string {
 	n := &c.nodes[node]
 	if n.torn == nil {
@@ -335,16 +350,16 @@ func (c *checker) place(node, shard int, version uint64) string {
 	return ""
 }
 
-// settled reports whether a record was on all replicas before the walk.
+// settled reports whether a record was on all replicas before the walk began.
 func (c *checker) settled(s *shards.Shard, shard int, i item) bool {
 	commit := c.nodes[s.Primary].commit
 	return commit != nil && i.version <= commit[shard]
 }
 
-// askWithin bounds how long a primary is waited for: one that does not answer is not asked again.
+// askWithin bounds the wait for a primary. One that does not answer is not asked again.
 const askWithin = time.Second
 
-// ask asks primaries for keys.
+// ask asks primaries for keys and compares their answers with wanted.
 func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -390,7 +405,7 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 	return s.Close()
 }
 
-// tell adds what the walk met.
+// tell adds the walk's counts to the report.
 func (c *checker) tell() {
 	segments := func(name string, n int) { c.r.Fact(name, uint64(n), uint64(n)*uint64(c.l.SegmentBytes)) }
 	c.r.Fact("pairs", c.live, c.bytes)

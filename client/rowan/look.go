@@ -40,11 +40,11 @@ func (l *layout) counts(ep rdma.Endpoint) (all []rowan.Counts, err error) {
 	return all, nil
 }
 
-// Fill returns how many segments have entries, of those that PUTs may fill, and the same of the
-// fullest node: when one has no more, the shards of which it is a replica take no more. What
-// servers keep ahead for others' entries, and free for DELs and cleaners, counts as neither. What
-// is dead in segments is freed when it is needed. It may run while clients work. Dead nodes are
-// left out.
+// Fill returns how many segments are filled, of those that PUTs may fill, and the same for the
+// fullest node: when one node has no room, the shards of which it is a replica take no PUTs.
+// Segments that servers keep ahead for others' entries, and free for DELs and cleaners, count as
+// neither. Dead entries in a segment count as filled until they are cleaned. It may run while
+// clients work. Dead nodes are left out.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {
@@ -68,8 +68,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	return []client.Fill{all, fullest}, nil
 }
 
-// Usage tells what the memory of a pool is used for, as its tables of segments say. It may run
-// while clients work. Dead nodes are left out.
+// Usage returns what the memory of a pool is used for, by its tables of segments. It may run while
+// clients work. Dead nodes are left out.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
 	if err != nil {
@@ -98,7 +98,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	}, nil
 }
 
-// Configuration says for people what the configuration of a pool is: see shards.Config.Summary.
+// Configuration describes the configuration of a pool: see shards.Config.Summary.
 func Configuration(f rdma.Fabric) (string, error) {
 	c, err := readConfig(f)
 	if err != nil {
@@ -107,8 +107,8 @@ func Configuration(f rdma.Fabric) (string, error) {
 	return c.Summary(), nil
 }
 
-// Outlives returns how many memory nodes may die at once so that each shard keeps a replica that is
-// complete.
+// Outlives returns how many memory nodes may die at once such that each shard keeps a complete
+// replica.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	c, err := readConfig(f)
 	if err != nil {

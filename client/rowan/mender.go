@@ -10,27 +10,28 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// hung is for how long a server answers no question before its node is expelled: a machine that is
-// busy may keep a process waiting for seconds. It is not for servers that end by themselves, which
-// say so.
+// hung is for how long a server may leave all questions unanswered before its node is expelled: a
+// busy machine may delay a process for seconds. A server that ends by itself says so, and is not
+// waited for.
 const hung = 10 * time.Second
 
-// NewMender returns what makes the mender of a pool's master, for one candidate: the manager of its
-// configuration, which is in configs (sections 4.5 and 4.6). When a node dies others serve its
-// shards, and have replicas again. When one has more to do than others shards move.
+// NewMender returns a function that makes the mender of a pool's master, for one candidate. The
+// mender is the manager of the pool's configuration in configs (sections 4.5 and 4.6): when a node
+// dies other servers serve its shards, and these get new replicas; when a server has more load than
+// others, shards move.
 func NewMender(configs rdma.Configs) cluster.NewMender {
 	return newMender(configs, cm.Options{Hung: hung})
 }
 
-// NewRestlessMender is NewMender for small pools in which faults are looked for: shards move after
-// a few requests, and replicas that differ are a fault.
+// NewRestlessMender is NewMender for tests with small pools: shards move after a few requests, and
+// replicas that differ are an error.
 func NewRestlessMender(configs rdma.Configs) cluster.NewMender {
 	return newMender(configs, cm.Options{
 		Hung: hung, Period: restless, Plan: shards.PlanOptions{Least: 1, Pause: 1}, Intact: true,
 	})
 }
 
-// restless is the period of loads there: a run's clients make some requests in it.
+// restless is the period of loads there. A test's clients make some requests in it.
 const restless = time.Millisecond
 
 func newMender(configs rdma.Configs, o cm.Options) cluster.NewMender {

@@ -14,47 +14,61 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// FormatVersion is that of the format of all kinds of pools. Its name in a pool's header is the
-// kind's.
+// FormatVersion is the version of the format of pools of all kinds. The format's name in a pool's
+// header is the kind's.
 const FormatVersion = 3
 
-// Steps are those of operations, and of looks at a pool.
+// Steps are the steps of a client's operations and of tools that inspect a pool.
 var Steps = []rdma.Step{"ask", "read segment", "read since when", "read CommitVers"}
 
-// Params shape a pool. They are written into its header and never change. The configuration, which
-// does, is in rdma.Configs.
+// Params are the parameters of a pool. They are written into its header and never change. The
+// configuration, which changes, is in rdma.Configs.
 type Params struct {
-	Kind         kv.Kind       `json:"-"` // is the format's name
-	Replicas     int           `json:"replicas"`
-	Shards       int           `json:"server_shards"` // of which a server is the primary in the beginning
-	Workers      int           `json:"server_workers"`
-	Cleaners     int           `json:"server_cleaners"`
-	Segments     int           `json:"segments"` // of a node
-	SegmentBytes int           `json:"segment_bytes"`
-	Ahead        int           `json:"ahead"`   // segments that are pushed at a time
-	Reserve      int           `json:"reserve"` // of these, for what makes room
-	Credit       int           `json:"credit"`  // bytes of leave to append
-	MTU          int           `json:"mtu"`     // of the fabric's rings
-	Streams      int           `json:"streams"` // in which entries land there
-	KeyBytes     int           `json:"key_bytes"`
-	PairBytes    int           `json:"pair_bytes"` // largest sum of a key's and a value's length
-	Keys         int           `json:"keys"`       // that a server has indexes for
-	Timeout      time.Duration `json:"timeout"`    // of an operation, at most
-	Secret       uint64        `json:"secret,string"`
+	Kind     kv.Kind `json:"-"` // the format's name
+	Replicas int     `json:"replicas"`
+	// Shards of which each server is the primary in the beginning.
+	Shards   int `json:"server_shards"`
+	Workers  int `json:"server_workers"`
+	Cleaners int `json:"server_cleaners"`
+	// Segments of a node, and the length of each.
+	Segments     int `json:"segments"`
+	SegmentBytes int `json:"segment_bytes"`
+	// Segments in the ring at a time, and how many of them are a reserve for appends that make
+	// room.
+	Ahead   int `json:"ahead"`
+	Reserve int `json:"reserve"`
+	// Bytes of leave of a source at a time.
+	Credit int `json:"credit"`
+	// What the fabric promises of rings: see rdma.RingPromises.
+	MTU     int `json:"mtu"`
+	Streams int `json:"streams"`
+	// Bounds of a key's length, and of that of a key and its value together.
+	KeyBytes  int `json:"key_bytes"`
+	PairBytes int `json:"pair_bytes"`
+	// Keys for which a server's indexes are sized.
+	Keys int `json:"keys"`
+	// The longest timeout of an operation.
+	Timeout time.Duration `json:"timeout"`
+	// The key of checksums: see rowan.Options.
+	Secret uint64 `json:"secret,string"`
 }
 
-// Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
+// Shape describes a pool that is to be made, as far as users choose it. Zero values mean defaults.
 type Shape struct {
-	Kind         kv.Kind
-	Nodes        int
-	Memory       uint64 // of a node; 0: what the records need
-	Records      uint64
-	PairBytes    int // largest sum of a key's and a value's length
-	KeyBytes     int
-	Replicas     int
-	Shards       int // a server; DefaultShards by default, as in the paper
-	Workers      int // a server
-	SegmentBytes int // by default a 512th of the memory, and no more than the paper's 4 MiB
+	Kind  kv.Kind
+	Nodes int
+	// Bytes of a node; 0: as much as the records need.
+	Memory  uint64
+	Records uint64
+	// Bounds of the length of a key and its value together, and of a key.
+	PairBytes int
+	KeyBytes  int
+	Replicas  int
+	// Of each server. The default of Shards is the paper's.
+	Shards  int
+	Workers int
+	// By default a 512th of the memory, and at most the paper's 4 MiB.
+	SegmentBytes int
 	Timeout      time.Duration
 }
 
@@ -66,40 +80,45 @@ const (
 	poolTimeout    = 2 * time.Second
 )
 
-// Bounds of a Shape.
+// Bounds of a Shape. A key fits into the first block of an entry with an MTU of 1024 or more. A
+// message with the headers of an entry's blocks takes up to 64 KiB.
 const (
 	MaxReplicas              = shards.MaxReplicas
 	MaxWorkers               = 64
-	MaxKey                   = 960      // in the first block of an entry, with an MTU of 1024 or more
-	MaxPair                  = 56 << 10 // a message takes 64 KiB with the headers of an entry's blocks
+	MaxKey                   = 960
+	MaxPair                  = 56 << 10
 	LeastSegment, MaxSegment = 16 << 10, 1 << 30
 )
 
-// ErrParams is wrapped by errors about parameters that make no pool.
+// ErrParams is wrapped when a pool cannot have such parameters.
 var ErrParams = errors.New("bad pool parameters")
 
 const (
-	mtu         = 4096    // the longest of any fabric
-	mostSegment = 4 << 20 // unless there were more segments than can be
+	// The longest MTU of any fabric.
+	mtu = 4096
+	// Bound of a segment's default length, as long as there are not too many of them.
+	mostSegment = 4 << 20
 	mostCredit  = 128 << 10
-	// creditPart is the part of a node's memory that all sources have leave for. A server grants leave
-	// when it looks, in a process with nothing else to do a millisecond apart, since Go's timers are
-	// no finer then: with leave for ten entries a PUT took ten times as long as with 128 KiB.
-	creditPart   = 16
+	// creditPart is the share of a node's memory for which all sources together have leave: a
+	// sixteenth. A server grants leave when it looks, which is a millisecond apart in an idle
+	// process, since Go's timers are no finer then. With leave for ten entries only, a PUT took ten
+	// times as long as with 128 KiB.
+	creditPart = 16
+	// Segments of a node by default.
 	wantSegments = 512
 	mostAhead    = 512
-	// idleEvery is how often the tasks of an idle server look: seldom enough for an operator's
-	// machine, and often enough for the first writes behind a pause, which may wait for leave that
-	// long. While an operation may take they look idleLooks times at least.
+	// idleEvery is how often the tasks of an idle server look. It is seldom enough for an operator's
+	// machine, and often enough for the first writes after a pause, which may wait for leave that
+	// long. They look at least idleLooks times within an operation's timeout.
 	idleEvery = 20 * time.Millisecond
 	idleLooks = 100
-	// fullest is how much of the segments for entries may be live, in percent: cleaners keep segments
-	// above 75, and what they work on is there twice.
+	// fullest is how many percent of the segments for entries may be live: cleaners leave segments
+	// above 75 alone, and what they copy is there twice for a while.
 	fullest = 65
 	page    = 4096
 )
 
-// servers returns the options of the servers of a pool.
+// servers returns the options of the pool's servers.
 func (p *Params) servers(nodes int) kv.Options {
 	return kv.Options{
 		Kind: p.Kind, Nodes: nodes, Shards: p.Shards * nodes, Base: node.HeaderBytes,
@@ -113,13 +132,13 @@ func (p *Params) servers(nodes int) kv.Options {
 	}
 }
 
-// promises returns what the pool's fabric promises of rings, as far as their layout goes.
+// promises returns what the pool's fabric promises of rings, as far as the layout depends on it.
 func (p *Params) promises() rdma.RingPromises {
 	return rdma.RingPromises{MTU: p.MTU, Streams: p.Streams}
 }
 
-// Size returns the parameters of a pool for a shape, how many bytes of memory each node needs, and
-// how many identities its servers take. They fit any fabric.
+// Size returns the parameters of a pool with a shape, how many bytes of memory each node needs, and
+// how many identities its servers take. The result fits any fabric.
 func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 	s.defaults()
 	if err := s.check(); err != nil {
@@ -128,7 +147,7 @@ func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 	if memory = s.Memory; memory == 0 {
 		memory = max(s.live()*100/fullest, 1<<20) / page * page
 	}
-	for { // ends: each turn has an eighth more
+	for { // it ends: the memory grows by an eighth each time
 		var room uint64
 		p, room, err = s.divide(memory)
 		if err == nil && (s.Memory > 0 || room >= s.live()) {
@@ -136,8 +155,9 @@ func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 			return p, memory, s.Nodes * o.Tasks(), nil
 		}
 		if err == nil && p.Segments == rowan.MaxSegments && s.SegmentBytes > 0 {
-			err = fmt.Errorf("%w: %d segments of %d bytes, as many as a node may have, are too few for %d records of %d bytes", ErrParams,
-				p.Segments, p.SegmentBytes, s.Records, s.PairBytes)
+			err = fmt.Errorf(
+				"%w: %d segments of %d bytes, as many as a node may have, are too few for %d records of %d bytes",
+				ErrParams, p.Segments, p.SegmentBytes, s.Records, s.PairBytes)
 		}
 		if s.Memory > 0 || memory > rdma.MaxOffset {
 			return p, 0, 0, err
@@ -146,8 +166,8 @@ func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 	}
 }
 
-// Room returns for how many records of the longest pairs there is room in a shape that Size has
-// found good.
+// Room returns the number of records of the greatest length for which a shape has room. Size has
+// accepted the shape.
 func (s Shape) Room() uint64 {
 	s.defaults()
 	_, room, err := s.divide(s.Memory)
@@ -184,9 +204,10 @@ func (s *Shape) check() error {
 	return nil
 }
 
-// first returns the configuration that a pool begins with.
+// first returns the configuration that the pool begins with.
 func (s *Shape) first() (*shards.Config, error) { return first(s.Nodes, s.Shards, s.Replicas) }
 
+// first returns the committed configuration of a new pool.
 func first(nodes, perServer, replicas int) (*shards.Config, error) {
 	var members []int
 	for n := range nodes {
@@ -204,8 +225,8 @@ func (s *Shape) live() uint64 {
 	return s.Records * uint64(kv.EntryBytes(s.PairBytes, mtu)) * uint64(s.Replicas) / uint64(s.Nodes)
 }
 
-// divide divides a node's memory into segments, and returns how many bytes of live entries there is
-// room for.
+// divide divides a node's memory into segments, and returns for how many bytes of live entries
+// there is room.
 func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	p = Params{
 		Kind: s.Kind, Replicas: s.Replicas, Shards: s.Shards, Workers: s.Workers, Cleaners: 1, MTU: mtu,
@@ -223,14 +244,14 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 			p.SegmentBytes *= 2
 		}
 	}
-	// A server has a source for each worker, and an urgent one, and one urgent source more.
+	// A server has a normal and an urgent source for each worker of each server, and one more
+	// urgent source for each exchanger.
 	sources, urgent := s.Nodes*s.Workers, s.Nodes*(s.Workers+1)
 	share := memory / creditPart / uint64(sources+urgent)
 	p.Credit = (max(int(min(share, mostCredit)), 2*(message+mtu)) + rdma.Stride - 1) / rdma.Stride * rdma.Stride
 	usable := p.SegmentBytes - mtu + rdma.Stride
 	segments := func(sources int) int { return (sources*p.Credit + usable - 1) / usable }
-	// What all sources have leave for, in the midst of which each stream may have begun three
-	// segments.
+	// All that sources have leave for must fit, while each stream may have begun three segments.
 	p.Reserve = segments(urgent)
 	o = p.servers(s.Nodes)
 	least := max(segments(sources)+p.Reserve+3*rdma.MaxStreams, o.LeastAhead())
@@ -248,7 +269,7 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 		return p, 0, fmt.Errorf("%w: %d bytes a node make %d segments of %d: want %d at least", ErrParams, memory,
 			p.Segments, p.SegmentBytes, own+least+4)
 	}
-	// What is ahead fills up with entries, but for the last segments.
+	// Segments ahead are filled with entries, too, except the last ones.
 	room = uint64(p.Segments-own-least) * uint64(usable) * fullest / 100
 	o = p.servers(s.Nodes)
 	if err := o.Validate(p.promises()); err != nil {
@@ -258,7 +279,7 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 }
 
 // Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams,
-// rdma.ErrFull when there is not enough memory, or rdma.ErrNotSupported of a fabric without rings.
+// rdma.ErrFull if there is not enough memory, or rdma.ErrNotSupported on a fabric without rings.
 func Make(f rdma.Fabric, p Params) error {
 	ep, err := f.Open("format")
 	if err == nil {
@@ -270,6 +291,8 @@ func Make(f rdma.Fabric, p Params) error {
 	return nil
 }
 
+// format stores the configuration first and writes the header last. A crash before that leaves
+// memory without a header, which is no pool.
 func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
 	promises, err := rdma.Rings(ep)
 	if err != nil {
@@ -297,8 +320,8 @@ func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
 	return node.WriteHeader(f, ep, node.Header{Store: p.Kind.String(), Version: FormatVersion, Params: params})
 }
 
-// storeConfig stores the first configuration, which a master alone can. No client sees the pool
-// yet.
+// storeConfig stores the first configuration. Only a master can, so it becomes master for a moment:
+// no candidate knows of the pool yet.
 func storeConfig(f rdma.Fabric, ep rdma.Endpoint, data []byte) error {
 	const lease = 10 * time.Second
 	role, ok, err := f.TryMaster(ep.Client(), lease)
@@ -316,14 +339,14 @@ func storeConfig(f rdma.Fabric, ep rdma.Endpoint, data []byte) error {
 	return err
 }
 
-// layout is where everything of a pool lies.
+// layout is a pool's parameters, and the options of its servers.
 type layout struct {
 	Params
 	nodes   int
 	servers kv.Options
 }
 
-// readLayout reads the header of the pool that ep reaches.
+// readLayout reads the header of the pool that ep reaches, and joins its view.
 func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 	var v rdma.View
 	h, err := node.Header{}, error(rdma.ErrStale)
@@ -349,7 +372,8 @@ func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 	return l, v, l.check(h.Size)
 }
 
-// check returns what is wrong with parameters: whatever a header holds.
+// check returns an error if the parameters in a header are not those of a pool: a header may hold
+// anything.
 func (l *layout) check(size uint64) error {
 	p := &l.Params
 	s := Shape{Kind: p.Kind, Nodes: l.nodes, Replicas: p.Replicas, Shards: p.Shards, Workers: p.Workers,
@@ -374,9 +398,9 @@ func (l *layout) check(size uint64) error {
 	return nil
 }
 
-// Open returns a worker's view of the pool that ep reaches, whose configuration is in configs. The
-// timeout is the pool's, or a shorter one. The error wraps node.ErrOtherStore when the pool's
-// servers are of another kind.
+// Open returns a worker's view of the pool that ep reaches. Its configuration is in configs. The
+// timeout is the pool's, or a shorter one. The error wraps node.ErrOtherStore if the pool's servers
+// are of another kind.
 func Open(ep rdma.Endpoint, configs Configs, kind kv.Kind, timeout time.Duration) (*Store, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {
@@ -391,7 +415,7 @@ func Open(ep rdma.Endpoint, configs Configs, kind kv.Kind, timeout time.Duration
 	return New(ep, configs, Options{Servers: l.servers, Timeout: min(cmp.Or(timeout, l.Timeout), l.Timeout)})
 }
 
-// Serve opens the server beside a node of the pool that ep reaches: see stores.Kind.Serve.
+// Serve opens the server beside a node of the pool that ep reaches. See stores.Kind.Serve.
 func Serve(ep rdma.Endpoint, configs rdma.Configs, node int) (*kv.Server, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {

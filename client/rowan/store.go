@@ -16,35 +16,41 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Options shape a client. Zero values mean defaults.
+// Options parameterize a client. Zero values mean defaults.
 type Options struct {
-	Servers kv.Options // those of the pool
-	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer before
-	// it asks again, if it is a GET, or looks whether the server is gone; a tenth of that by default,
+	// Servers are the options of the pool's servers.
+	Servers kv.Options
+	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer
+	// before it repeats a GET, or checks whether the server is gone; by default a tenth of Timeout,
 	// and at most 100 ms.
 	Timeout, Ask time.Duration
 }
 
-// Configs is where a client reads the configuration: a part of rdma.Configs.
+// Configs is where a client reads the configuration. It is a part of rdma.Configs.
 type Configs interface {
 	Config() (rdma.Config, error)
 }
 
-// Store is one worker's view of a pool. It is not safe for concurrent use.
+// Store is one worker's view of a pool. It belongs to its worker and is not safe for concurrent
+// use.
 type Store struct {
 	ep      rdma.Endpoint
 	o       Options
 	configs Configs
-	config  *shards.Config
-	peer    *rpc.Peer
-	last    *rpc.Call // of the last GET, whose value is in it
-	asked   lastAsk
-	turn    uint // of the next GET
-	counts  counts
-	body    []byte
+	// The configuration that requests are sent by. It may be outdated; then servers refuse them.
+	config *shards.Config
+	peer   *rpc.Peer
+	// The last GET, which holds the value that Get returned; nil: none.
+	last  *rpc.Call
+	asked lastAsk
+	// The number of the last GET: GETs go to a server's workers in turn.
+	turn   uint
+	counts counts
+	// The request that is built.
+	body []byte
 }
 
-// lastAsk is which server was asked last, for which shard, and in which term.
+// lastAsk is what was asked last: which server, for which shard, in which term.
 type lastAsk struct {
 	server, shard int
 	term          uint64
@@ -55,7 +61,7 @@ var (
 	_ client.Countable = (*Store)(nil)
 )
 
-// counts are those of telemetry.
+// counts are the counters for telemetry.
 type counts struct{ again, configs, uncertain uint64 }
 
 // Counts implements client.Countable.
@@ -66,16 +72,16 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 		telemetry.Counter{Name: "outcomes unknown", Count: s.counts.uncertain})
 }
 
-// Pauses between two tries of an operation: the longest is a millisecond, or a two-hundredth of the
-// operation's timeout. Many clients wait at a time for servers that take over, and each reads the
-// registers in between.
+// Pauses between two attempts of an operation. They double up to a millisecond, or up to a
+// two-hundredth of the timeout if that is longer: many clients wait for servers that take over, and
+// each reads the registers in between.
 const (
 	firstPause = 20 * time.Microsecond
 	mostPause  = time.Millisecond
 	mostTries  = 200
 )
 
-// New returns a client of a pool.
+// New returns a client of a pool. It needs the configuration, and opens a mailbox.
 func New(ep rdma.Endpoint, configs Configs, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, time.Second)
 	o.Ask = cmp.Or(o.Ask, min(o.Timeout/10, 100*time.Millisecond))
@@ -109,6 +115,8 @@ func (s *Store) configure() error {
 	return err
 }
 
+// readConfig reads the configuration. The error wraps rdma.ErrUnreachable if there is none yet, and
+// client.ErrDamaged if it cannot be decoded.
 func readConfig(configs Configs) (*shards.Config, error) {
 	at, err := configs.Config()
 	if err != nil {
@@ -144,6 +152,7 @@ func (s *Store) Update(key, value []byte) error { return s.change("update", kv.P
 // Delete removes a key that is there; otherwise the error wraps client.ErrNotFound.
 func (s *Store) Delete(key []byte) error { return s.change("delete", kv.ProcDelete, key, nil) }
 
+// change does a write, of which the answer has no body.
 func (s *Store) change(name string, proc uint16, key, value []byte) error {
 	c, err := s.do(name, proc, key, value)
 	if err == nil {
@@ -152,13 +161,13 @@ func (s *Store) change(name string, proc uint16, key, value []byte) error {
 	return err
 }
 
-// Close gives the mailbox back.
+// Close closes the mailbox. The value of the last GET becomes invalid.
 func (s *Store) Close() error {
 	s.drop()
 	return s.peer.Close()
 }
 
-// drop gives up the last GET's value.
+// drop releases the last GET's value.
 func (s *Store) drop() {
 	if s.last != nil {
 		s.last.Release()
@@ -166,9 +175,10 @@ func (s *Store) drop() {
 	}
 }
 
-// do asks the server that has a key until it answers, or time is over. When it does not, or refuses
-// the client's term, there may be another configuration. What may have been done is not asked
-// again, unless it is a GET.
+// do sends a request to the primary of the key's shard until it is answered or the time is over. If
+// the server does not answer, or refuses the client's term, the configuration is read again. A
+// write that may have been done is never repeated: its error wraps client.ErrUncertain. A GET is
+// repeated. The caller releases the call.
 func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, error) {
 	s.drop()
 	if err := s.o.Servers.Check(key, value); err != nil {
@@ -178,7 +188,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			client.ErrTooLarge, len(key), len(value), o.KeyBytes, o.PairBytes)
 	}
 	until := s.ep.Now() + s.o.Timeout
-	var damaged error // that was met, and no other replica has taken the place of
+	var damaged error // met in a term, and not superseded by another replica yet
 	for pause := firstPause; ; pause = min(2*pause, max(mostPause, s.o.Timeout/mostTries)) {
 		c, err := s.ask(proc, key, value, until)
 		if err == nil {
@@ -214,21 +224,22 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 	}
 }
 
-// onlyReplica reports whether no other replica is complete than the one that was asked, so that
-// none takes its place.
+// onlyReplica reports whether the server that was asked has the only complete replica in the
+// current configuration. Then no other replica can replace the damaged one.
 func (s *Store) onlyReplica() bool {
 	others := func(n int) bool { return n != s.asked.server }
 	return s.config.Term == s.asked.term && !slices.ContainsFunc(s.config.Shards[s.asked.shard].Complete(), others)
 }
 
-// unreachable reports whether a server cannot be asked, so that nothing was done: there may be
-// another one by now.
+// unreachable reports whether the request was not delivered, so that nothing was done. Another
+// server may serve the shard by now.
 func unreachable(err error) bool {
 	return errors.Is(err, rdma.ErrTimeout) || errors.Is(err, rdma.ErrNoBox) || errors.Is(err, rdma.ErrStale) ||
 		errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrUnreachable)
 }
 
-// rejoin joins the pool's view, and reads the configuration, as far as they can be had now.
+// rejoin joins the pool's view and reads the configuration. That they cannot be had now is no
+// error: the caller tries again.
 func (s *Store) rejoin() error {
 	s.counts.configs++
 	_, err := s.ep.Join()
@@ -241,7 +252,7 @@ func (s *Store) rejoin() error {
 	return err
 }
 
-// ask asks once.
+// ask makes one attempt. The caller releases the call.
 func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.Call, error) {
 	hash := kv.Hash(key)
 	shard := s.config.Find(hash)
@@ -268,15 +279,15 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 	return c, nil
 }
 
-// await waits for an answer. One that is not here when a later term than the request's is committed
-// does not come: nothing of those before is under way then at any member. The server is none any
-// more, or it began anew.
+// await waits for an answer. If a later term than the request's is committed the answer does not
+// come any more: no member has anything of earlier terms under way then, and the server is no
+// member, or was restarted.
 func (s *Store) await(c *rpc.Call, server int) error {
 	term := s.config.Term
 	for !c.Over() {
 		r, err := s.peer.Next(s.o.Ask)
 		switch {
-		case r != nil: // clients are asked for nothing
+		case r != nil: // clients serve nothing
 			r.Drop()
 		case errors.Is(err, rdma.ErrTimeout):
 			if err := s.configure(); err == nil && s.config.Committed && s.config.Term > term {
@@ -295,7 +306,7 @@ var (
 	errBad  = errors.New("the server does not have the key, or the request is none")
 )
 
-// verdict returns what an answer says.
+// verdict returns the error that an answer stands for; nil: the operation was done.
 func (s *Store) verdict(c *rpc.Call) error {
 	switch c.Status {
 	case kv.StatusOK:
@@ -322,5 +333,5 @@ func (s *Store) verdict(c *rpc.Call) error {
 	return fmt.Errorf("status %d: %w", c.Status, errBad)
 }
 
-// MaxPair returns the most bytes that a key and its value may have together.
+// MaxPair returns the greatest length of a key and its value together.
 func (s *Store) MaxPair() int { return s.o.Servers.PairBytes }

@@ -15,9 +15,9 @@ import (
 // Workers of kind RPC send it. The request is, little-endian:
 //
 //	number u64 of the append, of this worker to this backup, from 1; 0: nothing is to be appended
-//		lowest u64: all below it are acknowledged
-//		term u32 of the write, or of the question | node u16 of the worker | kind u8 | 0
-//		record
+//	lowest u64: all below it are acknowledged
+//	term u32 of the write, or of the question | node u16 of the worker | kind u8 | 0
+//	record
 //
 // The answer is one word: how many bytes the worker has leave to append, in all, since the term
 // began. The status is StatusFull when the backup has no more segments.
