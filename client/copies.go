@@ -7,9 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Copies returns how many copies of something are left, of which one was made on each of the
-// original nodes: those on nodes that serve, or on their stand-ins. dead reports nodes that do not
-// serve, besides those that are gone from the view.
+// Copies returns how many copies are left of something that had one copy on each of the original
+// nodes: those on nodes that serve, or on their stand-ins. dead reports the nodes that do not
+// serve, beside those that are gone from the view.
 func Copies(v *rdma.View, dead func(node int) bool, originals ...int) (left int) {
 	for _, o := range originals {
 		if n, _, ok := v.Holder(o); ok && !dead(n) {
@@ -19,8 +19,8 @@ func Copies(v *rdma.View, dead func(node int) bool, originals ...int) (left int)
 	return left
 }
 
-// Fewest returns how many copies are left of the item that has the fewest, of items that were made
-// on originals: see Copies.
+// Fewest returns how many copies are left of the item with the fewest. originals has the original
+// replicas of each item: see Copies.
 func Fewest(v *rdma.View, dead func(node int) bool, originals [][]node.Replica) int {
 	fewest := math.MaxInt
 	for _, replicas := range originals {

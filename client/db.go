@@ -12,53 +12,60 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Workers is where a DB gets its workers from. It is called by many goroutines at a time.
+// Workers is the source of a DB's workers. Several goroutines call it at a time.
 type Workers interface {
-	// Open returns the Store of one more worker, and the Endpoint of its own that it stands on.
+	// Open returns the Store of one more worker, and the Endpoint that this Store alone uses.
 	Open() (Store, rdma.Endpoint, error)
-	// RevokeLife fences a worker off that could not be closed: see Leave.
+	// RevokeLife fences off a worker that could not be closed: see Leave.
 	RevokeLife(c rdma.Client) error
-	// Close gives back what is left once the DB has closed all its workers.
+	// Close releases what is left after the DB has closed all its workers.
 	Close() error
 }
 
-// Options shape a DB. Zero values mean defaults.
+// Options parameterize a DB. Zero values mean defaults.
 type Options struct {
-	Workers int // operations at a time, each with a client of the pool of its own; default 2 a CPU
-	// Pool is where the DB tells what it does, so that others may watch: see Publish. nil: it tells
-	// nothing, and counts nothing.
+	// Workers bounds the operations at a time; each has a client of the pool of its own. The
+	// default is 2 a CPU.
+	Workers int
+	// Pool is where the DB publishes what it does: see Publish. nil: it publishes nothing, and
+	// counts nothing.
 	Pool rdma.Fabric
-	Name string // by which it tells of itself
+	// Name is the name by which it publishes.
+	Name string
 }
 
-// DB is a store for applications: safe for concurrent use, with a context a call. It owns a bounded
-// set of workers, which it opens as they are needed. The one used last is used again first, so that
-// an application with few operations at a time keeps to few workers, whose caches stay warm. An
-// operation that needs a worker more than the pool has places for ends in an error wrapping
-// ErrFull; one that was given up, since a write of it has no known outcome, keeps its place until
-// it has left, beside the operations.
+// DB is a store for applications. It is safe for concurrent use, and each call has a context. It
+// owns a bounded set of workers, which it opens as they are needed. The one used last is used again
+// first. So an application with few operations at a time uses few workers, and their caches stay
+// warm. An operation that needs one worker more than the pool has places for ends in an error that
+// wraps ErrFull. A worker with a write of unknown outcome is given up: it keeps its place in the
+// pool until it has left, and does not count against Options.Workers.
 //
-// The context bounds the wait for a worker. An operation that has begun is bounded by the store's
-// own timeout instead, and its answer is returned even when the context ends meanwhile: a verb that
-// was posted may still land, so an error that says "cancelled" would leave open what happened. The
-// errors are those of Store; ErrUncertain is the only answer to a write that leaves its outcome
+// The context bounds the wait for a worker. Once an operation has begun it is bounded by the
+// store's own timeout, and its answer is returned even if the context ends meanwhile. A verb that
+// was posted may still land, so an error that says "canceled" would leave open what happened. The
+// errors are those of Store. ErrUncertain is the only error of a write that leaves its outcome
 // open.
 type DB struct {
 	workers Workers
 	door    Door
-	turns   chan struct{} // one for each operation in progress
-	closing chan struct{} // closed when Close is called
+	// Holds one element for each operation in progress.
+	turns chan struct{}
+	// Closed by Close.
+	closing chan struct{}
 
-	mu   sync.Mutex
-	idle []*worker // the one used last is at the end
+	// mu guards idle and book.
+	mu sync.Mutex
+	// Workers without an operation; the one used last is at the end.
+	idle []*worker
 	book book
 
 	once   sync.Once
-	closed error // what Close returns
+	closed error // the result of Close
 }
 
-// NewDB returns a DB that owns w from now on; when it fails, w is closed. It opens one worker, so
-// that a pool that cannot be worked with is an error here.
+// NewDB returns a DB that owns w. If it fails it closes w. It opens one worker, so that it fails if
+// no work is possible in the pool.
 func NewDB(w Workers, o Options) (*DB, error) {
 	if o.Workers <= 0 {
 		o.Workers = 2 * runtime.GOMAXPROCS(0)
@@ -77,7 +84,7 @@ func NewDB(w Workers, o Options) (*DB, error) {
 	return db, nil
 }
 
-// hire returns a worker with a store and an endpoint that were opened for it.
+// hire returns the worker for a store and an endpoint that were opened for it.
 func (db *DB) hire(s Store, ep rdma.Endpoint) *worker {
 	w := &worker{store: s, ep: ep, count: new(rdma.Counters), skip: math.MaxInt}
 	if db.book.publisher != nil {
@@ -115,13 +122,13 @@ func (db *DB) Delete(ctx context.Context, key []byte) error {
 	return db.do(ctx, func(s Store) (telemetry.Kind, error) { return telemetry.Delete, s.Delete(key) })
 }
 
-// putTries bounds the turns of Put. Each that fails takes another client that inserts or deletes
-// the key just then.
+// putTries bounds the attempts of Put. Each one fails only if another client inserts or deletes the
+// key at that moment.
 const putTries = 64
 
-// Put sets the value of key, whether it is there or not. When others insert and delete the key all
-// the time it gives up with an error wrapping rdma.ErrTimeout, having changed nothing. Between two
-// of its turns nothing is in flight, and the end of the context ends it there.
+// Put sets the value of key, whether or not the key exists. If other clients insert and delete the
+// key all the time it gives up with an error that wraps rdma.ErrTimeout, and has changed nothing.
+// Between two attempts nothing is in flight, and the end of the context ends it there.
 func (db *DB) Put(ctx context.Context, key, value []byte) error {
 	return db.do(ctx, func(s Store) (telemetry.Kind, error) {
 		for range putTries {
@@ -140,18 +147,18 @@ func (db *DB) Put(ctx context.Context, key, value []byte) error {
 	})
 }
 
-// Close waits for the operations in progress, and closes the workers and what they came from.
-// Operations that begin later, or still wait for a worker, end in an error wrapping rdma.ErrClosed.
-// Further calls return what the first did.
+// Close waits for the operations in progress, and closes the workers and their source. Operations
+// that begin later, or that are still waiting for a worker, end in an error that wraps
+// rdma.ErrClosed. Further calls return the same as the first.
 func (db *DB) Close() error {
 	db.once.Do(func() {
 		close(db.closing)
 		for range cap(db.turns) {
-			db.turns <- struct{}{} // never given back: no operation begins any more
+			db.turns <- struct{}{} // never taken back: no operation begins any more
 		}
 		db.book.publisher.Close()
 		errs := make([]error, len(db.idle))
-		var all sync.WaitGroup // at once: while nodes are out of reach each takes seconds
+		var all sync.WaitGroup // concurrently: each takes seconds while nodes are unreachable
 		for i, w := range db.idle {
 			all.Go(func() { errs[i] = db.door.Leave(w.store, w.ep, db.workers) })
 		}
@@ -164,9 +171,9 @@ func (db *DB) Close() error {
 
 var errClosed = fmt.Errorf("use the database: %w", rdma.ErrClosed)
 
-// do runs f with a worker. A worker that was idle may have been fenced off meanwhile, and finds out
-// by an operation that has no effect: another worker carries that out. This ends, since such
-// workers are dismissed, and a new one is the last.
+// do runs f with a worker. A worker that was idle may have been fenced off meanwhile. It finds that
+// out by an operation without effect, and another worker repeats the operation. This ends: such
+// workers are dismissed, and a worker that was just opened is the last one tried.
 func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) error {
 	if err := db.enter(ctx); err != nil {
 		return err
@@ -195,8 +202,8 @@ func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) err
 		db.mu.Lock()
 		db.book.left(w)
 		db.mu.Unlock()
-		// Its connection is down, or others may wait for what it left: either it can be closed, or it is
-		// recovered now.
+		// Either its connection is down, or other clients may wait for what it left. Leaving closes
+		// it, or fences it off so that it is recovered at once.
 		db.door.Dismiss(w.store, w.ep, db.workers)
 		if !again {
 			return err
@@ -204,8 +211,8 @@ func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) err
 	}
 }
 
-// enter waits for a turn. A caller that has a turn finds an idle worker or may open another one:
-// there are no more workers than turns.
+// enter waits for a turn. With a turn a caller finds an idle worker or may open one, since there
+// are at most as many workers as turns.
 func (db *DB) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -226,7 +233,7 @@ func (db *DB) enter(ctx context.Context) error {
 	}
 }
 
-// worker returns an idle worker, or opens one.
+// worker returns an idle worker, or opens one. The caller has a turn.
 func (db *DB) worker(ctx context.Context) (w *worker, opened bool, err error) {
 	db.mu.Lock()
 	if n := len(db.idle); n > 0 {

@@ -1,21 +1,24 @@
 package client
 
-// Fill says how full a part of a pool is.
+// Fill says how full one part of a pool is.
 type Fill struct {
-	Of        string // what, such as "index slots"
-	Used, All uint64 // of Sampled: of those that were looked at
-	Sampled   bool   // a part was looked at that stands for all, so that looking is cheap in large pools
+	// The name of the part, such as "index slots".
+	Of string
+	// If Sampled, these count only what was examined.
+	Used, All uint64
+	// Only a sample was examined, so that it is cheap in large pools.
+	Sampled bool
 }
 
-// Add counts a part of what f is about.
+// Add adds counts of a piece of the part.
 func (f *Fill) Add(used, all uint64) { f.Used, f.All = f.Used+used, f.All+all }
 
-// Span is the numbers from From to End-1.
+// Span is the range of numbers from From to End-1.
 type Span struct{ From, End uint64 }
 
-// Sample returns spans of numbers below total, evenly spread, each of run numbers at most, that
-// have about most numbers together. No span has numbers on both sides of a multiple of per, such as
-// the items of two nodes. whole reports whether these are all numbers.
+// Sample returns spans of the numbers below total. They are evenly spread, have at most run numbers
+// each, and about most numbers together. No span crosses a multiple of per, which separates the
+// items of two nodes, for example. whole reports whether the spans cover all numbers.
 func Sample(total, most, run, per uint64) (spans []Span, whole bool) {
 	step := run
 	if whole = total <= most; !whole {

@@ -9,24 +9,24 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Fencer is the part of a fabric that fences clients off: see rdma.Fabric.
+// Fencer is the part of a fabric that fences clients off: see rdma.Fabric.RevokeLife.
 type Fencer interface {
 	RevokeLife(c rdma.Client) error
 }
 
-// errOpen is wrapped when an endpoint stays open because the membership cannot be told that what it
-// leaves has to be recovered.
+// errOpen is wrapped when an endpoint is left open because the membership could not be told to
+// recover the client.
 var errOpen = errors.New("the worker's identity is kept")
 
 // Leave closes a worker's store and then its endpoint, which gives the identity back. A store that
-// cannot be closed still owns memory under that identity, and may have left a write half done for
-// which others wait. Such a worker is fenced off, so that the pool's master recovers it at once and
-// not only when its process ends. Fencing may fail halfway, when nodes do not answer; the master
-// completes it.
+// cannot be closed still owns memory under that identity, and may have left a write half done that
+// others wait for. Such a worker is fenced off: then the pool's master recovers it at once, and not
+// only when its process ends. Fencing may fail halfway if nodes do not answer; the master completes
+// it.
 //
-// Without a fencer the endpoint of such a worker is left open, and its identity is recovered when
-// the process ends. The same holds when the pool's board is out of reach: an identity that is given
-// back has no holder and is never recovered. A Door tries again.
+// Without a fencer the endpoint of such a worker stays open, and its identity is recovered when the
+// process ends. The same holds if the pool's board is unreachable: an identity that was given back
+// has no holder and would never be recovered. A Door tries again later.
 func Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	err := s.Close()
 	if err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrClosed) {
@@ -38,9 +38,9 @@ func Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	return errors.Join(err, ep.Close())
 }
 
-// fenceOff fences a worker off and gives its identity to the process that recovers it. A worker
-// that was cut off may have been recovered already, and its identity may have a new holder: that
-// holder is not fenced off.
+// fenceOff fences a worker off and closes its endpoint, which gives the identity to the recovery. A
+// worker that was cut off may have been recovered already, and the identity may have a new holder:
+// the life distinguishes the two, so the new holder is not fenced off.
 func fenceOff(ep rdma.Endpoint, f Fencer) error {
 	err := f.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()})
 	if errors.Is(err, rdma.ErrUnreachable) {
@@ -50,31 +50,36 @@ func fenceOff(ep rdma.Endpoint, f Fencer) error {
 }
 
 const (
-	// headStart bounds how long a caller of Dismiss waits; by then the worker's place is usually free
-	// again.
+	// headStart bounds how long a caller of Dismiss waits. By then the worker's place is usually
+	// free again.
 	headStart = 100 * time.Millisecond
-	// mostDismissed bounds the workers that leave at a time without a caller that waits for them. It
-	// is the default number of places for clients in a pool, and each of these workers keeps one.
+	// mostDismissed bounds the workers that leave in the background. It is the default number of
+	// places for clients in a pool, and each of these workers keeps one.
 	mostDismissed = 1024
 
-	firstKnock = 20 * time.Millisecond // the pause of a Door before it tries again
-	lastKnock  = time.Second           // and the longest, later
+	// The first and the longest pause of a Door before it tries again.
+	firstKnock = 20 * time.Millisecond
+	lastKnock  = time.Second
 )
 
-// Door is where the workers of a process leave a pool. Those that cannot be fenced off, because the
-// pool's board is out of reach, it fences off when the board is back: until then others may wait
-// for what they left half done. The zero Door is ready, and is closed before the pool is; it is
-// safe for concurrent use.
+// Door is where the workers of a process leave a pool. If a worker cannot be fenced off because the
+// pool's board is unreachable, the Door tries again until the board is back; until then others may
+// wait for what the worker left half done. The zero Door is ready to use. It must be closed before
+// the pool is. It is safe for concurrent use.
 type Door struct {
 	tasks sync.WaitGroup
 
-	mu        sync.Mutex
-	dismissed int           // that have not left yet
-	shut      chan struct{} // see closing
-	left      []error       // of workers that could not be fenced off
+	// mu guards the fields below.
+	mu sync.Mutex
+	// Dismissed workers that have not left yet.
+	dismissed int
+	// See closing.
+	shut chan struct{}
+	// Errors of workers that could not be fenced off.
+	left []error
 }
 
-// Leave is the function Leave, with further tries where they help.
+// Leave is the function Leave, and tries again in the background if the board is unreachable.
 func (d *Door) Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	err := Leave(s, ep, f)
 	if errors.Is(err, errOpen) {
@@ -83,10 +88,10 @@ func (d *Door) Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	return err
 }
 
-// Dismiss has a worker leave in the background. The caller waits for headStart at most: while nodes
-// and the board are out of reach, leaving takes seconds, and no operation is to wait for that. The
-// caller does not learn the outcome. When mostDismissed workers are leaving already, Dismiss is
-// Leave.
+// Dismiss makes a worker leave in the background. The caller waits for headStart at most: while
+// nodes or the board are unreachable, leaving takes seconds, and no operation should wait that
+// long. The caller does not learn the outcome. If mostDismissed workers are leaving already,
+// Dismiss is Leave.
 func (d *Door) Dismiss(s Store, ep rdma.Endpoint, f Fencer) {
 	if !d.admit() {
 		_ = d.Leave(s, ep, f)
@@ -108,6 +113,7 @@ func (d *Door) Dismiss(s Store, ep rdma.Endpoint, f Fencer) {
 	}
 }
 
+// admit counts a worker that leaves in the background. It reports false if there are too many.
 func (d *Door) admit() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -118,8 +124,8 @@ func (d *Door) admit() bool {
 	return true
 }
 
-// knock fences a worker off once the board is back, or tries for the last time when the door is
-// closed. What fails otherwise the pool's master makes up for.
+// knock fences a worker off once the board is back. When the door is closed it tries for the last
+// time. If it fails for another reason, the pool's master completes it.
 func (d *Door) knock(ep rdma.Endpoint, f Fencer) {
 	for pause, last := firstKnock, false; !last; pause = min(2*pause, lastKnock) {
 		select {
@@ -149,8 +155,9 @@ func (d *Door) closing() chan struct{} {
 	return d.shut
 }
 
-// Close waits for the workers that are about to leave, and tries for the last time; no worker
-// leaves after it. A worker that cannot be fenced off is recovered once this process has ended.
+// Close waits for the workers that are leaving, and tries for the last time to fence off those that
+// could not be. No worker may leave afterwards. A worker that could not be fenced off is recovered
+// when this process has ended.
 func (d *Door) Close() error {
 	close(d.closing())
 	d.tasks.Wait()

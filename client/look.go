@@ -6,9 +6,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Look opens an endpoint for a look at a pool, which takes no identity where the fabric can do
-// without, and reads how the pool is laid out, in which view. The caller closes the endpoint; an
-// error says what the look was for, and leaves none open.
+// Look opens an endpoint to inspect a pool, without an identity if the fabric allows that. It reads
+// the pool's layout, and in which view. The caller closes the endpoint. An error says what the
+// inspection was for; no endpoint is open then.
 func Look[L, V any](f rdma.Fabric, what string, read func(rdma.Endpoint) (L, V, error)) (ep rdma.Endpoint, l L, v V,
 	err error) {
 	if ep, err = rdma.Peek(f, "status"); err == nil {

@@ -5,13 +5,14 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// A Meter reads what a worker's endpoint and store count of themselves. It belongs to the worker:
-// one in the midst of an operation of its store does not use it.
+// A Meter reads the counters of a worker's endpoint and store. It belongs to the worker, and must
+// not be used in the middle of an operation of its store.
 type Meter struct {
 	queue rdma.Queue
-	store Countable // nil: it counts nothing
+	store Countable // nil: the store has no counters
 
-	// What has been collected, and room for what there is and for the difference.
+	// The counters as they were collected last, and buffers for the current ones and the
+	// difference.
 	calls    uint64
 	nodes    []rdma.NodeCounters
 	own, now []telemetry.Counter
@@ -25,8 +26,8 @@ func NewMeter(s Store, q rdma.Queue) *Meter {
 	return m
 }
 
-// Collect adds to p what was counted since it was collected last: verbs at nodes, calls, and the
-// store's own counters.
+// Collect adds to p what was counted since the last call: verbs by node, calls, and the store's own
+// counters.
 func (m *Meter) Collect(p *telemetry.Process) {
 	d := &m.diff
 	d.Nodes, d.Own = d.Nodes[:0], d.Own[:0]

@@ -11,38 +11,41 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Subject is what a Publisher tells of. Its methods are called by one goroutine.
+// Subject is what a Publisher reports on. Its methods are called by one goroutine.
 type Subject interface {
-	// Tick says what time it is, each TickPeriod: by it the age of operations is told. The last one
-	// before Tell says so, so that workers have time to hand over what they counted.
+	// Tick passes the time, each TickPeriod; the ages of operations are measured by it. last
+	// announces that Tell follows the next Tick, so that workers have time to hand over their
+	// counts.
 	Tick(now time.Duration, last bool)
-	// Tell brings p, which has what the last call left there, up to date: operations, verbs, counters,
+	// Tell updates p, which has what the last call left there: operations, verbs, counters,
 	// workers.
 	Tell(p *telemetry.Process)
 }
 
-// A Publisher tells a pool once a second what a process does in it: see package telemetry. What
-// fails it tries again a second later, on an endpoint of its own; operations notice nothing of it.
-// A nil Publisher tells nothing.
+// A Publisher reports once a second to a pool what a process does there: see package telemetry. If
+// that fails it tries again a second later, with an endpoint of its own, so operations are not
+// affected. A nil Publisher does nothing.
 type Publisher struct {
 	fabric  rdma.Fabric
 	subject Subject
 	process telemetry.Process
-	ep      rdma.Endpoint     // nil: there is none now
-	writer  *telemetry.Writer // nil: the pool's telemetry was not found yet
-	stop    chan struct{}     // closed by Close
-	ended   chan struct{}
+	ep      rdma.Endpoint
+	// The writer of the pool's telemetry; nil: the telemetry was not found yet.
+	writer *telemetry.Writer
+	// Closed by Close.
+	stop  chan struct{}
+	ended chan struct{}
 }
 
-// TickPeriod is how often a Subject is told the time: ages of operations are as exact.
-// Each wakes the process, which costs one that is idle 150 µs.
+// TickPeriod is how often a Subject gets the time, and so the precision of ages. Each tick wakes
+// the process, which costs an idle process 150 µs.
 const TickPeriod = 250 * time.Millisecond
 
-const ticks = 4 // from one record to the next
+const ticks = 4 // from one report to the next
 
-// Publish begins to tell f's pool what a process does, under a name that is for people. It returns
-// nil when the pool has no place for that, because an older program made it, or because this
-// process may only read.
+// Publish starts to report to f's pool what a process does. name is shown to operators. It returns
+// nil if the pool has no place for reports, because an older program made it, or if this process
+// may only read.
 func Publish(f rdma.Fabric, name string, s Subject) *Publisher {
 	p := newPublisher(f, name, s)
 	if p != nil {
@@ -67,7 +70,7 @@ func newPublisher(f rdma.Fabric, name string, s Subject) *Publisher {
 	return p
 }
 
-// Close takes back what was told. It is called before the pool is closed.
+// Close removes the process's record from the pool. It must be called before the pool is closed.
 func (p *Publisher) Close() {
 	if p != nil {
 		close(p.stop)
@@ -79,7 +82,7 @@ func (p *Publisher) run() {
 	defer close(p.ended)
 	tick := time.NewTicker(TickPeriod)
 	defer tick.Stop()
-	for n := ticks - 2; ; n++ { // the first record soon
+	for n := ticks - 2; ; n++ { // so that the first report comes soon
 		p.subject.Tick(time.Since(p.process.Began)+1, n%ticks == ticks-1)
 		if n%ticks == 0 {
 			p.publish()
@@ -93,7 +96,7 @@ func (p *Publisher) run() {
 	}
 }
 
-// publish writes what there is to tell, if it can.
+// publish writes a report, if that is possible now.
 func (p *Publisher) publish() {
 	p.subject.Tell(&p.process)
 	p.process.At = time.Now()
@@ -101,13 +104,13 @@ func (p *Publisher) publish() {
 	if err == nil {
 		err = p.writer.Publish(p.ep, &p.process)
 	}
-	if errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrClosed) { // the endpoint is of no more use
+	if errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrClosed) { // the endpoint is useless now
 		_ = p.ep.Close()
 		p.ep = nil
 	}
 }
 
-// ready makes sure that there is an endpoint, and a writer.
+// ready opens an endpoint and finds the pool's telemetry, unless that is done.
 func (p *Publisher) ready() (err error) {
 	if p.ep == nil {
 		if p.ep, err = rdma.Tell(p.fabric, "telemetry"); err != nil {

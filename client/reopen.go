@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// reopenFor is how long an operation waits for a worker that takes the place of a lost one: as
-	// long as an operation may take in a pool with the default timeout.
+	// reopenFor bounds how long an operation waits for a worker that replaces a lost one: as long
+	// as an operation may take in a pool with the default timeout.
 	reopenFor   = 2 * time.Second
 	reopenPause = 10 * time.Millisecond
 )
 
-// Reopen calls open again while it fails because nodes, or the pool's board, are out of reach: what
-// cost an operation its worker is mostly that, and over soon. It ends with an open that succeeds or
-// fails otherwise, behind two seconds, or with ctx.
+// Reopen calls open again while it fails because nodes or the pool's board are unreachable: usually
+// that is why an operation lost its worker, and it is over soon. It returns when open succeeds or
+// fails otherwise, after two seconds, or when ctx ends.
 func Reopen(ctx context.Context, open func() error) error {
 	until := time.Now().Add(reopenFor)
 	for {

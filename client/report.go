@@ -2,20 +2,20 @@ package client
 
 import "fmt"
 
-// Report is what a store's check found.
+// Report is the result of a store's check.
 type Report struct {
 	Facts   []Use    // counts and bytes, in the order to print
-	Damage  []string // what no correct run can leave behind; empty when all is well
-	Waiting []string // what dead clients left for recovery; no damage
-	// Unchecked is what the check did not see, and why: damage there is not found.
+	Damage  []string // what no correct run leaves; empty if all is well
+	Waiting []string // what dead clients left for recovery; it is no damage
+	// Unchecked lists what the check could not examine, and why. Damage there is not found.
 	Unchecked []string
-	More      int // findings beyond MaxFindings, counted only
+	More      int // findings beyond MaxFindings, which are only counted
 }
 
-// MaxFindings bounds the findings that a report spells out: a broken pool may have millions.
+// MaxFindings bounds the findings that are listed: a broken pool may have millions.
 const MaxFindings = 100
 
-// Use is one line of a table: a name, a count and, where it means something, bytes.
+// Use is a line of a table: a name, a count and, if it has a meaning, bytes.
 type Use struct {
 	Name  string
 	Count uint64
@@ -32,12 +32,12 @@ func (r *Report) Damaged(format string, args ...any) {
 	r.add(&r.Damage, format, args)
 }
 
-// Waits adds a finding that waits for the recovery of a dead client.
+// Waits adds a finding that the recovery of a dead client will remove.
 func (r *Report) Waits(format string, args ...any) {
 	r.add(&r.Waiting, format, args)
 }
 
-// Unseen adds something that the check could not look at.
+// Unseen adds something that the check could not examine.
 func (r *Report) Unseen(format string, args ...any) {
 	r.add(&r.Unchecked, format, args)
 }

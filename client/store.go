@@ -1,6 +1,6 @@
-// Package client is what a compute node links: the interfaces that every store implements, the
-// errors that they answer with, and DB, a handle that applications share between goroutines.
-// Package stores opens pools; see the example.
+// Package client is what a compute node links: the interfaces that each store implements, their
+// errors, and DB, a handle that goroutines of an application share. Package stores opens pools; see
+// the example.
 package client
 
 import (
@@ -10,13 +10,13 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Store is one worker's view of a store; workers open their own. It is not safe for concurrent use.
-// Operations on single keys are linearizable, with ErrNotFound and ErrExists as part of the answer,
-// unless a baseline says otherwise.
+// Store is one worker's view of a store. Each worker opens its own; it is not safe for concurrent
+// use. Operations on single keys are linearizable, with ErrNotFound and ErrExists as part of the
+// answer, unless a baseline says otherwise.
 //
-// Any operation may also fail with an error wrapping ErrUncertain, rdma.ErrNodeDown, ErrFull or
-// ErrTooLarge. One that wraps rdma.ErrTimeout and not ErrUncertain gave up without having changed
-// anything.
+// Any operation may also fail with an error that wraps ErrUncertain, rdma.ErrNodeDown, ErrFull or
+// ErrTooLarge. An error that wraps rdma.ErrTimeout and not ErrUncertain means that nothing was
+// changed.
 type Store interface {
 	// Get returns the value of key, valid until the next call on this Store, or an error wrapping
 	// ErrNotFound.
@@ -27,35 +27,35 @@ type Store interface {
 	Update(key, value []byte) error
 	// Delete removes a key that is there; otherwise the error wraps ErrNotFound.
 	Delete(key []byte) error
-	// Close gives back what the worker holds in the pool. The Endpoint stays open.
+	// Close releases what the worker holds in the pool. The Endpoint stays open.
 	Close() error
 }
 
-// Scanner is a Store whose keys are ordered.
+// Scanner is a Store with ordered keys.
 type Scanner interface {
-	// Scan yields up to n pairs with keys from start on, in order, until yield returns false. Key and
-	// value are valid only inside yield.
+	// Scan yields up to n pairs with keys from start on, in order, until yield returns false. Key
+	// and value are valid only inside yield.
 	Scan(start []byte, n int, yield func(key, value []byte) bool) error
 }
 
 // Countable is a Store that counts what its protocol does.
 type Countable interface {
-	// Counts appends the store's own counters, named as in its paper: always the same ones in the same
-	// order. They only grow.
+	// Counts appends the store's own counters, named as in its paper: always the same ones in the
+	// same order. They never fall.
 	Counts(to []telemetry.Counter) []telemetry.Counter
 }
 
-// What callers branch on.
+// Errors that callers branch on.
 var (
 	ErrNotFound = errors.New("key not found")
 	ErrExists   = errors.New("key exists")
-	// ErrUncertain ends a write whose outcome cannot be known: it may have taken effect, or may still
-	// do so.
+	// ErrUncertain is wrapped when the outcome of a write is unknown: it may have taken effect, or
+	// may still do so.
 	ErrUncertain = errors.New("outcome unknown")
-	// ErrTooLarge ends an operation whose key or value exceeds what the pool was made for.
+	// ErrTooLarge is wrapped when a key or value exceeds what the pool was made for.
 	ErrTooLarge = errors.New("key or value too large")
-	// ErrFull is rdma.ErrFull: the pool has no memory, or its index no place, for one more pair.
+	// ErrFull is rdma.ErrFull: the pool has no memory, or its index no slot, for one more pair.
 	ErrFull = rdma.ErrFull
-	// ErrDamaged ends an operation that met bytes which no correct client can have written.
+	// ErrDamaged is wrapped when an operation met bytes that no correct client can have written.
 	ErrDamaged = errors.New("pool is damaged")
 )

@@ -8,37 +8,44 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Two readings of a clock take 90 ns, and an operation on shared memory less than a microsecond. So
-// of a worker's fast operations only the first quota of a second are timed, and then one of 256 on
-// average, which stands for those before it; behind one that took slow or longer the next is timed,
-// too.
+// Reading a clock twice takes 90 ns, and an operation on shared memory less than a microsecond. So
+// only the first quota of a worker's fast operations in a second are timed. After them one of 256
+// on average is timed, which stands for those before it. After an operation that took slow or
+// longer the next one is timed, too.
 const (
-	slow      = 20 * time.Microsecond
-	quota     = 1000
-	leastSkip = 192 // operations that are not timed
-	// up to as many more: the last bits of a clock draw how many, so that no pattern of operations is hit
+	slow  = 20 * time.Microsecond
+	quota = 1000
+	// The least number of operations that are not timed.
+	leastSkip = 192
+	// The number rises by up to as many more. The last bits of a clock decide, so that no pattern
+	// of operations is favored.
 	skipMask = 127
 )
 
-// worker is a store with its endpoint, and what a DB that tells counts of it.
+// worker is a store with its endpoint, and what a DB counts of it.
 type worker struct {
 	store Store
 	ep    rdma.Endpoint
-	meter *Meter         // nil: what is counted is not told
+	meter *Meter         // nil: nothing is published
 	count *rdma.Counters // of the endpoint
 
-	// Of operations since they were handed over; owed are those before, that the next one of their
-	// kind to be timed stands for, too.
-	ops   [telemetry.Kinds]telemetry.Ops
-	owed  [telemetry.Kinds]uint64
-	quota int           // operations that are timed however fast they are
-	skip  int           // operations until the next one that is timed; negative: this one is
-	trips uint64        // of the endpoint when the last operation ended
-	start time.Duration // of the operation, when it is timed
+	// Operations since the last hand-over, by kind. owed counts those before it that have no
+	// latency yet: the next one of their kind that is timed stands for them, too.
+	ops  [telemetry.Kinds]telemetry.Ops
+	owed [telemetry.Kinds]uint64
+	// Operations that are still timed however fast they are.
+	quota int
+	// Operations until the next one that is timed; negative: the current one is.
+	skip int
+	// Trips of the endpoint when the last operation ended.
+	trips uint64
+	// When the current operation began, if it is timed.
+	start time.Duration
 
-	// What follows is guarded by the DB's mutex.
-	round uint64        // of the last handing over
-	began time.Duration // of the operation that runs, by the DB's clock; 0: none does
+	// The fields below are guarded by the DB's mutex. round is the round of the last hand-over.
+	// began is when the current operation began, by the DB's clock; 0: there is none.
+	round uint64
+	began time.Duration
 }
 
 // begin is called before each operation.
@@ -48,7 +55,7 @@ func (w *worker) begin() {
 	}
 }
 
-// end counts an operation by how it ended.
+// end counts an operation by its outcome.
 func (w *worker) end(kind telemetry.Kind, err error) {
 	if err != nil || w.skip < 0 {
 		w.endSlowly(kind, err)
@@ -57,13 +64,14 @@ func (w *worker) end(kind telemetry.Kind, err error) {
 	w.answered(&w.ops[kind])
 }
 
+// answered counts an operation that was answered, with its trips.
 func (w *worker) answered(o *telemetry.Ops) {
 	o.OK++
 	o.Trips += w.count.Trips - w.trips
 	w.trips = w.count.Trips
 }
 
-// endSlowly is end of an operation that was timed, or answered otherwise than well.
+// endSlowly is end for an operation that was timed, or that failed.
 func (w *worker) endSlowly(kind telemetry.Kind, err error) {
 	took, timed := time.Duration(0), w.skip < 0
 	if timed {
@@ -95,7 +103,7 @@ func (w *worker) endSlowly(kind telemetry.Kind, err error) {
 	w.trips = w.count.Trips
 }
 
-// untimed returns how many operations were answered and have no latency yet.
+// untimed returns the number of operations that were answered and have no latency yet.
 func (w *worker) untimed(kind telemetry.Kind) uint64 {
 	o := &w.ops[kind]
 	n := w.owed[kind] + o.OK
@@ -105,13 +113,13 @@ func (w *worker) untimed(kind telemetry.Kind) uint64 {
 	return n
 }
 
-// Answers reports whether an operation that ended with err was answered: well, or with an error
-// that is part of the contract.
+// Answers reports whether an operation with this error was answered: it succeeded, or its error is
+// part of the contract.
 func Answers(err error) bool {
 	return err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrExists)
 }
 
-// handOver adds what the worker counted to p.
+// handOver adds the worker's counts to p.
 func (w *worker) handOver(p *telemetry.Process) {
 	for k := range w.ops {
 		if o := &w.ops[k]; o.OK+o.Failed+o.Unknown > 0 {
@@ -123,21 +131,24 @@ func (w *worker) handOver(p *telemetry.Process) {
 	w.meter.Collect(p)
 }
 
-// book is what a DB tells of its workers. It is guarded by the DB's mutex.
+// book is what a DB publishes about its workers. The DB's mutex guards it.
 type book struct {
-	publisher *Publisher // nil: nothing is told, and nothing counted
-	round     uint64     // workers that are idle, or become so, hand over what they counted before it
-	now       time.Duration
-	workers   map[*worker]bool
-	recent    *telemetry.Process // what was handed over since the publisher took it
-	spare     *telemetry.Process // the publisher's alone: it counts nothing
+	publisher *Publisher // nil: nothing is published, and nothing counted
+	// Idle workers, and those that become idle, hand over what they counted before this round.
+	round   uint64
+	now     time.Duration
+	workers map[*worker]bool
+	// What was handed over since the publisher took it.
+	recent *telemetry.Process
+	// An empty one, which the publisher alone uses.
+	spare *telemetry.Process
 }
 
 func newBook() book {
 	return book{workers: map[*worker]bool{}, recent: new(telemetry.Process), spare: new(telemetry.Process)}
 }
 
-// joined notes that there is a worker more.
+// joined notes a new worker.
 func (b *book) joined(w *worker) {
 	if b.publisher != nil {
 		w.round, w.quota = b.round, quota
@@ -148,7 +159,7 @@ func (b *book) joined(w *worker) {
 // took notes that a worker was taken for an operation.
 func (b *book) took(w *worker) { w.began = b.now }
 
-// gave notes that the operation is over.
+// gave notes that the worker's operation is over.
 func (b *book) gave(w *worker) {
 	w.began = 0
 	if w.round != b.round {
@@ -157,7 +168,7 @@ func (b *book) gave(w *worker) {
 	}
 }
 
-// left notes that a worker is about to leave.
+// left notes that a worker is leaving.
 func (b *book) left(w *worker) {
 	if b.publisher != nil {
 		w.handOver(b.recent)
@@ -175,8 +186,8 @@ func (db *DB) Tick(now time.Duration, last bool) {
 	}
 }
 
-// Tell implements Subject. Workers in the midst of an operation have told what they had done before
-// the last round began.
+// Tell implements Subject. A worker in the middle of an operation has handed over what it did
+// before the last round began.
 func (db *DB) Tell(p *telemetry.Process) {
 	b := &db.book
 	for db.collectIdle() {
@@ -196,8 +207,8 @@ func (db *DB) Tell(p *telemetry.Process) {
 	recent.Reset()
 }
 
-// collectIdle has one idle worker hand over what it counted; false: all have. One at a time keeps
-// operations from waiting.
+// collectIdle makes one idle worker hand over its counts. It reports false if all have. One worker
+// at a time, so that operations do not wait long for the mutex.
 func (db *DB) collectIdle() bool {
 	db.mu.Lock()
 	defer db.mu.Unlock()

@@ -2,25 +2,28 @@ package kit
 
 import "github.com/farkv/farkv/node/rdma"
 
-// A Copier copies pool memory in pieces, many at a time: a master restores by it what a dead node
-// held. It is to be flushed in the end, or dropped.
+// A Copier copies pool memory in pieces, many at a time. A master restores with it what a dead node
+// held. In the end the caller calls Flush, or Drop.
 type Copier struct {
-	// Batch returns an empty batch, and Do posts one as a step of the store's protocol and waits for
+	// Batch returns an empty batch. Do posts one as a step of the store's protocol and waits for
 	// all of it.
 	Batch func() *rdma.Batch
 	Do    func(b *rdma.Batch) error
 
-	read  *rdma.Batch // what is waiting; nil: nothing
+	// READs that wait for Flush; nil: none. The Copier owns the batch.
+	read *rdma.Batch
+	// Bytes that these read.
 	bytes uint64
-	to    []rdma.Addr
+	// By READ: where it is copied to.
+	to []rdma.Addr
 }
 
 const (
-	copyBytes  = 16 << 10  // of a verb, at most
-	copyAtOnce = 256 << 10 // of a trip, or one verb more
+	copyBytes  = 16 << 10  // bound of a verb
+	copyAtOnce = 256 << 10 // bound of a trip, exceeded by less than a verb
 )
 
-// Copy copies n bytes, of whole words.
+// Copy copies n bytes, of whole words. The copy may be delayed until Flush.
 func (c *Copier) Copy(from, to rdma.Addr, n uint64) error {
 	for done := uint64(0); done < n; {
 		if c.read == nil {
@@ -39,7 +42,7 @@ func (c *Copier) Copy(from, to rdma.Addr, n uint64) error {
 	return nil
 }
 
-// Drop forgets what is waiting.
+// Drop forgets what waits.
 func (c *Copier) Drop() {
 	if c.read != nil {
 		c.read.Release()
@@ -47,7 +50,7 @@ func (c *Copier) Drop() {
 	}
 }
 
-// Flush copies what is waiting.
+// Flush copies what waits.
 func (c *Copier) Flush() error {
 	if c.read == nil {
 		return nil
@@ -59,7 +62,9 @@ func (c *Copier) Flush() error {
 	write := c.Batch()
 	defer write.Release()
 	for i, at := range c.to {
-		p := write.Alloc(len(c.read.Op(i).Buf)) // its own: a late WRITE may land when the READs' buffers are reused
+		// The WRITEs have buffers of their own: a late WRITE may land after the READs' buffers were
+		// reused.
+		p := write.Alloc(len(c.read.Op(i).Buf))
 		copy(p, c.read.Op(i).Buf)
 		write.Write(at, p)
 	}

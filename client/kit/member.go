@@ -8,13 +8,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// How the memory of a pool is swept while its clients go on (SWARM 4.5 and 5.4, which leave it to
-// asking all clients): what belongs to a client belongs to it in one epoch of the pool's view.
+// How the memory of a pool is swept while its clients go on (SWARM 4.5 and 5.4, which ask all
+// clients instead). The idea: a client owns memory only within one epoch of the pool's view.
 //
-// A sweep looks for what no client owns and nothing names: out-of-place buffers and objects that a
-// crash left, objects of keys that were deleted. What something names can be read. No word says
-// which client owns what nothing names, since that would cost a trip; so no client owns it in the
-// moment in which an epoch begins:
+// A sweep looks for memory that no client owns and that nothing names: out-of-place buffers and
+// objects that a crash left, and objects of keys that were deleted. What is named can be found by
+// reading. But no word says which client owns what is not named: that would cost a trip. So
+// ownership ends when an epoch begins:
 //
 //	R1  What a client has got in one epoch, and nothing names, is not its own in the next one that is swept. In every epoch,
 //	    what it has in flight from an earlier one is fenced off (rdma.Control.Fence), or has landed, and what that replaced
@@ -22,14 +22,15 @@ import (
 //	R2  Under a busy view a client takes only what was never handed out. It gives nothing back, and what it replaces no client
 //	    owns.
 //
-// The master counts what was handed out, begins an epoch with a busy view, fences the earlier ones
-// off, and looks. Of what was handed out by then, and is in no list of what is free, no client owns
-// anything: by R1 none did when the epoch began, and by R2 none has come to own it since. So none
-// can make anything name it, and what is named may only become less while the master looks: what it
-// once finds unnamed is garbage. A buffer is free at once: a client that still reads it finds by
-// its checksum that it was used again.
+// The master counts what was handed out, begins an epoch with a busy view, fences earlier epochs
+// off, and examines memory. Of what was handed out by then and is not in a free list, no client
+// owns anything: by R1 no client did when the epoch began, and by R2 none has come to own it since.
+// So no client can make a word name it. While the master examines memory, the set of named items
+// can only shrink: what it once finds unnamed is garbage. A buffer is free at once: a client that
+// still reads it sees by the checksum that it was reused.
 //
-// An object is not, since clients know locations. Of these there are two rules more:
+// An object is not free at once, since clients cache locations. For objects there are two more
+// rules:
 //
 //	R3  A location is used in the epoch in which the index named it, or an access found the object there, and in the next one.
 //	    Then it is looked up again.
@@ -41,35 +42,38 @@ import (
 // the time, and clients keep what they own. The master writes down the epoch of each sweep before
 // it looks, where each client that joins an idle view of a later epoch reads it.
 //
-// So between the last access to an object that the index named and its next life there are two
-// fences, and no verb of the former life can find its words: a CAS into another object's life is
-// impossible. An operation that a fence cuts off asks again what was dropped, in the next epoch, as
-// long as R3 allows. That is what a slow client would do, and means the same.
+// So two fences lie between the last access to an object that the index named and its next use. No
+// verb of the former use finds its words: a CAS into another object's life is impossible. An
+// operation that a fence interrupts repeats, in the next epoch, what was dropped, as long as R3
+// allows. That is what a slow client would do, and has the same effect.
 //
-// A sweep waits for no client: one that stands still for long is fenced, finds that out with its
-// next verb, and owns nothing. Nor do clients wait for the master, unless they run out of what was
-// never handed out while it sweeps.
+// A sweep waits for no client: a client that is stopped for long is fenced off, learns that with
+// its next verb, and owns nothing. And clients do not wait for the master, unless they run out of
+// memory that was never handed out while it sweeps.
 
-// Member is a worker's part in the pool's view. What the worker knows of the pool, and what it owns
-// there, belongs to the view that it joined last. It is not safe for concurrent use.
+// Member is a worker's membership in the pool's view. What the worker knows about the pool, and
+// what it owns there, belongs to the view that it joined last. It belongs to the worker and is not
+// safe for concurrent use.
 type Member struct {
-	rdma.View // that was joined last; only Join and Enter change it
+	// The view that was joined last. Only Join and Enter change it.
+	rdma.View
 
-	ep    rdma.Endpoint
+	ep rdma.Endpoint
+	// See Term.
 	term  uint64
 	apply func(v *rdma.View)
 	swept uint64                             // the latest epoch that may have been swept
 	read  func(v *rdma.View) (uint64, error) // nil: each may
 }
 
-// Join returns the membership of the worker of an endpoint, in the pool's current view.
+// Join returns the membership of an endpoint's worker, in the pool's current view.
 func Join(ep rdma.Endpoint) (*Member, error) {
 	m := &Member{ep: ep}
 	return m, m.Join()
 }
 
-// Follow has apply called with each view that is joined from now on, before the Member changes to
-// it, also when nothing changed.
+// Follow makes the Member call apply with each view that is joined from now on, also an unchanged
+// one, before the Member's fields change.
 func (m *Member) Follow(apply func(v *rdma.View)) { m.apply = apply }
 
 // FollowSweeps has read called in each new epoch that is joined while it is idle, for the latest
@@ -98,16 +102,16 @@ func (m *Member) Join() error {
 	return nil
 }
 
-// An operation waits for a node that does not answer for a part of its time: it may be out of reach
-// for a moment.
+// An operation waits for a node that does not answer only for a part of its time: for the first
+// quarter. The node may be unreachable for a moment.
 const (
 	reachShare = 4
 	reachPause = 500 * time.Microsecond
 )
 
-// Rejoin reports whether it makes sense to go on behind an error, with some of an operation's
-// timeout left: verbs were fenced off, and the worker has joined the view again; or a node does not
-// answer, for which it has paused.
+// Rejoin reports whether an operation should go on after an error, with left of its timeout left.
+// It should if verbs were fenced off, and the worker has joined the view again; and if a node does
+// not answer, after a pause.
 func (m *Member) Rejoin(err error, left, timeout time.Duration) bool {
 	switch {
 	case left <= 0:
@@ -124,8 +128,7 @@ func (m *Member) Rejoin(err error, left, timeout time.Duration) bool {
 	return true
 }
 
-// Enter makes a view, which the endpoint has joined, the worker's: a master's endpoint joins by
-// itself.
+// Enter sets a view that the endpoint has joined already: a master's endpoint joins by itself.
 func (m *Member) Enter(v rdma.View) {
 	if m.apply != nil {
 		m.apply(&v)
@@ -136,17 +139,16 @@ func (m *Member) Enter(v rdma.View) {
 	m.View = v
 }
 
-// Term returns a number that changes when the worker joins another epoch, or the same one when it
-// has become idle: of what was in flight then, nothing that it replaces is the worker's, by R1 and
-// R2.
+// Term returns a number that changes when the worker joins another epoch, or when the epoch becomes
+// idle. What verbs that were in flight then replace does not belong to the worker, by R1 and R2.
 func (m *Member) Term() uint64 { return m.term }
 
-// WhileBusy is the pause before a worker asks again whether the view is idle: a master takes some
+// WhileBusy is the pause before a worker asks again whether the view is idle. A master takes a few
 // round trips, or copies for long.
 var WhileBusy = Doubling(20*time.Microsecond, 2*time.Millisecond)
 
-// AwaitIdle joins until the view is idle, and of the given epoch at least; false: the time of r was
-// over before.
+// AwaitIdle joins until the view is idle and has at least the given epoch. It reports false if the
+// time of r is over before.
 func (m *Member) AwaitIdle(epoch uint64, r Retry) (bool, error) {
 	for m.Busy || m.Epoch < epoch {
 		if !r.Again() {
@@ -159,7 +161,7 @@ func (m *Member) AwaitIdle(epoch uint64, r Retry) (bool, error) {
 	return true, nil
 }
 
-// Await joins at least once, and then as AwaitIdle, for as long as within.
+// Await joins at least once, and then waits as AwaitIdle does, for at most within.
 func (m *Member) Await(epoch uint64, within time.Duration) (bool, error) {
 	began := m.ep.Now()
 	if err := m.Join(); err != nil {

@@ -7,13 +7,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Replicas returns where the replicas of an item lie in a view, of which originals are where they
-// lay when the pool was made: on the original nodes that are not gone, in their order, and then on
-// stand-ins, in the order in which they came. So the first replica, the primary, changes only when
-// its node died. An item that is lost, as no replica is left, keeps its original primary: verbs to
-// it fail with rdma.ErrNodeDown. In the zero View nothing has changed since the pool was made.
+// Replicas returns where the replicas of an item lie in a view, given where they lay when the pool
+// was made (originals). First come original nodes that are not gone, in their order, and then
+// stand-ins, in the order in which they were restored. So the first replica, the primary, changes
+// only when its node dies. An item without a live replica is lost and keeps its original primary:
+// verbs to it fail with rdma.ErrNodeDown. In the zero View nothing has changed since the pool was
+// made.
 //
-// The list is made anew, or is the originals: an old one stays as it was.
+// The result is a new list, or originals itself: the caller must not change it.
 func Replicas(v *rdma.View, originals []node.Replica) (now []node.Replica, lost bool) {
 	if len(v.Members) == 0 {
 		return originals, false
@@ -37,9 +38,9 @@ func Replicas(v *rdma.View, originals []node.Replica) (now []node.Replica, lost 
 	return now, false
 }
 
-// Place returns the replicas of all items in a view, and lists those items that are not lost. More
-// nodes may die than there are replicas: what is lost then must not keep the rest from being used,
-// nor from being mended.
+// Place returns the replicas of all items in a view, and lists the items that are not lost. If more
+// nodes have died than there are replicas, the lost items must not prevent the use, or the
+// recovery, of the others.
 func Place(v *rdma.View, originals [][]node.Replica) (now [][]node.Replica, left []int) {
 	now = make([][]node.Replica, len(originals))
 	for i, o := range originals {
@@ -51,8 +52,8 @@ func Place(v *rdma.View, originals [][]node.Replica) (now [][]node.Replica, left
 	return now, left
 }
 
-// Holders lists the nodes that have in a view what each of the first n nodes had when the pool was
-// made, as far as one has.
+// Holders lists the nodes that hold, in a view, what each of the first n nodes held when the pool
+// was made. Nodes without a holder are left out.
 func Holders(v *rdma.View, n int) (list []int) {
 	for original := range n {
 		if h, _, ok := v.Holder(original); ok || len(v.Members) == 0 {
@@ -62,8 +63,9 @@ func Holders(v *rdma.View, n int) (list []int) {
 	return list
 }
 
-// IndexOn returns the how-manieth item of its kind an item is on a node where it lay when the pool
-// was made: a stand-in of the node has it at the same place. false: no replica of it lay there.
+// IndexOn returns an item's index among the items of its kind on the node n, where a replica of it
+// lay when the pool was made. A stand-in of the node has it at the same place. It reports false if
+// no replica lay there.
 func IndexOn(originals []node.Replica, n int) (index int, ok bool) {
 	for _, r := range originals {
 		if r.Node == n {
@@ -73,8 +75,8 @@ func IndexOn(originals []node.Replica, n int) (index int, ok bool) {
 	return 0, false
 }
 
-// Spares lists the nodes of a pool that hold nothing until one takes a dead node's place: the last
-// ones.
+// Spares lists the spare nodes of a pool, which hold nothing until they replace a dead node: the
+// last ones.
 func Spares(nodes, spares int) (list []int) {
 	for n := nodes - spares; n < nodes; n++ {
 		list = append(list, n)

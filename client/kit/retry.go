@@ -7,12 +7,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Pause is a formula of back-off: how long a worker waits behind its n-th try in vain, counted from
-// 0. A formula that draws uses the worker's generator r, and no other.
+// Pause is a formula of back-off: how long a worker waits after its n-th failed attempt, counted
+// from 0. A formula that draws random numbers uses the worker's generator r, and no other.
 type Pause func(n int, r *rand.Rand) time.Duration
 
-// Doubling returns the formula of a pause that is first at the beginning and doubles with each try,
-// up to most.
+// Doubling returns a formula with pauses that begin with first and double with each attempt, up to
+// most.
 func Doubling(first, most time.Duration) Pause {
 	return func(n int, _ *rand.Rand) time.Duration {
 		pause := first
@@ -23,18 +23,18 @@ func Doubling(first, most time.Duration) Pause {
 	}
 }
 
-// Spread returns the formula of a pause that is drawn from least on, over as much as another
-// formula says: so that workers that met once do not meet again and again. It draws once a try.
+// Spread returns a formula with random pauses between least and least plus what another formula
+// returns, so that workers that collided do not collide again and again. It draws once an attempt.
 func Spread(least time.Duration, over Pause) Pause {
 	return func(n int, r *rand.Rand) time.Duration {
 		return least + time.Duration(r.Int64N(int64(max(over(n, r), 1))))
 	}
 }
 
-// Unless returns the formula of a pause that another formula says, or of none at all where late
-// reports that the worker has waited for long. Then it goes on for as long as it has a processor:
-// one that sleeps may find, each time that it gets a processor again, that others were faster. What
-// it waits for takes a trip at least, which bounds how often it tries.
+// Unless returns a formula that is another one, but without a pause once late reports that the
+// worker has waited for long. From then on the worker tries as long as it has a processor: if it
+// sleeps it may find each time that others were faster. What it tries takes at least a trip, which
+// bounds the rate.
 func Unless(late func() bool, p Pause) Pause {
 	return func(n int, r *rand.Rand) time.Duration {
 		if late() {
@@ -44,9 +44,9 @@ func Unless(late func() bool, p Pause) Pause {
 	}
 }
 
-// Retry paces an operation that is tried until it succeeds or its time is over. The formula is the
-// operation's own: what waits for a round trip of another client, and what waits for a master,
-// differ by orders of magnitude.
+// Retry paces an operation that is tried until it succeeds or its time is over. Each operation has
+// its own formula: waiting for a round trip of another client and waiting for a master differ by
+// orders of magnitude.
 //
 //	for r := s.retry(); ; {
 //		if done, err := s.try(); done || err != nil {
@@ -57,10 +57,11 @@ func Unless(late func() bool, p Pause) Pause {
 //		}
 //	}
 type Retry struct {
-	Env   rdma.Env // whose clock it is, and whose generator
+	// The clock and the generator.
+	Env   rdma.Env
 	Pause Pause
-	// Over reports whether the operation's time is over. It is asked before each pause. nil: it never
-	// is.
+	// Over reports whether the operation's time is over. It is called before each pause. nil: it
+	// never is.
 	Over func() bool
 	// Tries counts the pauses so far.
 	Tries int
@@ -68,7 +69,7 @@ type Retry struct {
 	Total *uint64
 }
 
-// Again pauses before the next try; false: time is over, and it does not pause.
+// Again pauses before the next attempt. It reports false, without a pause, if the time is over.
 func (r *Retry) Again() bool {
 	if r.Over != nil && r.Over() {
 		return false
@@ -77,7 +78,8 @@ func (r *Retry) Again() bool {
 	return true
 }
 
-// Wait pauses before the next try, for as long as the formula says, whatever time is left.
+// Wait pauses before the next attempt for as long as the formula says, whether or not the time is
+// over.
 func (r *Retry) Wait() {
 	if pause := r.Pause(r.Tries, r.Env.Rand()); pause > 0 {
 		r.Env.Sleep(pause)

@@ -1,27 +1,30 @@
-// Package version names this build: the commit it was made from, and the versions of what programs
-// say to memory nodes. The formats of stores have versions of their own, in the headers of pools.
+// Package version identifies this build: the commit that it was built from, and the versions of the
+// protocols between programs and memory nodes. The formats of stores have versions of their own, in
+// the headers of pools.
 package version
 
 import "runtime/debug"
 
 const (
 	// Wire is the version of the greeting and of the frames between programs and memory nodes. Two
-	// ends talk only if theirs are equal. Version 3 put Control into the greeting; version 4 brought
-	// messages, version 5 rings, version 6 messages from device to device, and version 7 rings there.
+	// ends can talk only if theirs are equal. Version 3 added Control to the greeting, version 4
+	// messages, version 5 rings, version 6 messages between devices, and version 7 rings between
+	// devices.
 	Wire = 7
-	// Control is the version of the messages that make and manage a pool, which are JSON in frames of
-	// the wire. Two ends talk only if theirs are equal. Version 2 lets processes without an identity
-	// read, and registers telemetry; version 3 keeps a store's configuration; version 4 looks at a
-	// view and clients in one question.
+	// Control is the version of the messages that make and manage a pool: JSON in frames of the
+	// wire. Two ends can talk only if theirs are equal. Version 2 lets processes without an
+	// identity read, and registers telemetry; version 3 keeps a store's configuration; version 4
+	// reads a view and the clients in one request.
 	Control = 4
 )
 
-// commitChars is how much of a revision Commit returns: as much as Go's pseudo-versions have.
+// commitChars is how many characters of a revision Commit returns: as many as Go's pseudo-versions
+// have.
 const commitChars = 12
 
 // Commit returns the revision that the program was built from, shortened to 12 characters, with
-// "+dirty" behind it when the tree had changes; "unknown" when the build does not know, such as
-// that of a test or one with -buildvcs=false.
+// "+dirty" appended if the tree had changes. It returns "unknown" if the build does not know, such
+// as that of a test or one with -buildvcs=false.
 func Commit() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
