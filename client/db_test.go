@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var background = context.Background()
 
-// script is a source of workers whose stores do what the test says.
+// script is a source of workers with stores that do what the test says.
 type script struct {
 	open                        func() error          // nil: it succeeds
 	answer                      func(op string) error // of every operation
@@ -295,8 +295,8 @@ func TestCloseWaits(t *testing.T) {
 	}
 }
 
-// TestUncertain gives up a worker whose write has no known outcome, since others may wait for it:
-// one that can be closed is closed, and one that cannot is fenced off, even when that fails
+// TestUncertain gives up a worker with a write of unknown outcome, since others may wait for it. A
+// worker that can be closed is closed, and one that cannot is fenced off, even if that fails
 // halfway.
 func TestUncertain(t *testing.T) {
 	for _, c := range []struct {
@@ -424,9 +424,9 @@ func TestReopen(t *testing.T) {
 	s.open = nil
 }
 
-// A worker that was fenced off while it was idle is replaced, and the operation that finds out is
-// carried out by another: one whose outcome is not known is not, nor one that a new worker cannot
-// carry out either.
+// A worker that was fenced off while it was idle is replaced, and another worker repeats the
+// operation that found out. An operation of unknown outcome is not repeated, nor one that a new
+// worker cannot do either.
 func TestFencedWorkerIsReplaced(t *testing.T) {
 	pool, err := stores.Create("mem:", "fusee", stores.Params{Records: 1000})
 	if err != nil {

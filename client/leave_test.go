@@ -28,7 +28,7 @@ func (e *leaving) Close() error {
 	return nil
 }
 
-// TestLeave: an identity whose store still owns memory is not given back.
+// TestLeave: an identity with a store that still owns memory is not given back.
 func TestLeave(t *testing.T) {
 	for _, x := range []struct {
 		err    error
@@ -81,7 +81,7 @@ func TestLeaveSparesSuccessor(t *testing.T) {
 	b.Release()
 }
 
-// far is a fabric whose board is out of reach for so many calls.
+// far is a fabric with a board that is unreachable for a number of calls.
 type far struct{ calls int }
 
 func (f *far) RevokeLife(rdma.Client) error {

@@ -118,8 +118,8 @@ type Entry uint64
 const (
 	// Left owns the blocks that departed clients left behind, for others to adopt.
 	Left rdma.ClientID = 0xffff
-	// OfNode owns the blocks whose objects the node hands out itself (node-centric allocation, FUSEE
-	// 6.3).
+	// OfNode owns the blocks of which the node itself hands out objects (node-centric allocation,
+	// FUSEE 6.3).
 	OfNode rdma.ClientID = 0xfffe
 )
 

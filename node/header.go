@@ -26,8 +26,8 @@ type Header struct {
 	Nodes   int
 	Node    int    // the node that has this copy
 	Size    uint64 // bytes of registered memory that the store has
-	// Telemetry is how many bytes more are registered, behind the store's: see package telemetry. 0:
-	// none, as in pools of programs that knew of none.
+	// Telemetry is how many bytes more are registered, behind the store's: see package telemetry.
+	// 0: none, as in pools of programs that knew of none.
 	Telemetry uint32
 }
 

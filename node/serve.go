@@ -11,20 +11,20 @@ import (
 // the process that runs them.
 const (
 	// ProcAlloc hands out a free block of one region (FUSEE 4.4, ALLOC). Arg: offset of the block
-	// allocation table, number of blocks, offset of the first block, bytes a block, size class, index
-	// to begin searching at. Ret: index of the block, its new entry, number of blocks of the region
-	// that were free; with Uncounted in the index 0.
+	// allocation table, number of blocks, offset of the first block, bytes a block, size class,
+	// index to begin searching at. Ret: index of the block, its new entry, number of blocks of the
+	// region that were free; with Uncounted in the index 0.
 	ProcAlloc rdma.Proc = 1
-	// ProcRecord records on a backup what ProcAlloc did on the primary. Arg: offset of the entry, old
-	// entry, new entry, offset of the block, bytes of the block. Ret: the entry that was found.
+	// ProcRecord records on a backup what ProcAlloc did on the primary. Arg: offset of the entry,
+	// old entry, new entry, offset of the block, bytes of the block. Ret: the entry that was found.
 	ProcRecord rdma.Proc = 2
-	// ProcObject hands out one object (node-centric allocation, FUSEE 6.3). Arg: as ProcAlloc's up to
-	// the bytes a block; size class << 32 | objects a block; bytes of a bitmap << 32 | bytes of an
-	// object. Ret: index of the block, index of the object, incarnation of its last use.
+	// ProcObject hands out one object (node-centric allocation, FUSEE 6.3). Arg: as ProcAlloc's up
+	// to the bytes a block; size class << 32 | objects a block; bytes of a bitmap << 32 | bytes of
+	// an object. Ret: index of the block, index of the object, incarnation of its last use.
 	ProcObject rdma.Proc = 3
-	// ProcGrow hands out the next items of an array, which is backed by memory as far as it was handed
-	// out. Arg: offset of the count of those that were, offset of the first item, bytes an item,
-	// number of items, how many are wanted. Ret: index of the first, how many: 1 at least.
+	// ProcGrow hands out the next items of an array, which is backed by memory as far as it was
+	// handed out. Arg: offset of the count of those that were, offset of the first item, bytes an
+	// item, number of items, how many are wanted. Ret: index of the first, how many: 1 at least.
 	ProcGrow rdma.Proc = 5
 	// ProcBack backs a part of the memory. Arg: its offset, its bytes. It may be called again.
 	ProcBack rdma.Proc = 6
@@ -173,8 +173,9 @@ func serveGrow(m rdma.Memory, r *rdma.Request) error {
 	return fmt.Errorf("hand out %d items on node %d: array: %w", want, m.Node(), rdma.ErrFull)
 }
 
-// takeObject takes the first object of a block whose bit is set, if it is free by its mark; other
-// bits it drops. The worker that clears a bit has the object: frees do not hint twice.
+// takeObject takes the first object of a block that has its bit set and is free by its mark. Bits
+// of other objects are cleared on the way. The worker that clears a bit owns the object: a free
+// object is hinted at once only.
 func takeObject(m rdma.Memory, bitmap, front, size, objects uint64) (j, incarnation uint64, ok bool) {
 	for w := range (objects + 63) / 64 {
 		for set := m.Load(bitmap + 8*w); set != 0; set = m.Load(bitmap + 8*w) {

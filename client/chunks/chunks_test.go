@@ -108,7 +108,7 @@ func TestFresh(t *testing.T) {
 	}
 }
 
-// refused is an endpoint whose calls fail.
+// refused is an endpoint on which calls fail.
 type refused struct {
 	rdma.Endpoint
 	err error
@@ -132,7 +132,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestClaim: of a chunk whose word has changed a claim gets none, and leaves it as it is.
+// TestClaim: a claim does not get a chunk of which the word has changed, and leaves it as it is.
 func TestClaim(t *testing.T) {
 	a := arena(150)
 	f := pool(t, a)

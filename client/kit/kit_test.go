@@ -80,7 +80,7 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// clock is an Env whose time passes by sleeping.
+// clock is an Env in which time passes by sleeping only.
 type clock struct {
 	rdma.Env
 	now time.Duration
@@ -107,7 +107,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// failing is a Ceiling whose raises can fail, having landed.
+// failing is a Ceiling on which a Raise can fail after it has landed.
 type failing struct {
 	word uint64
 	err  error

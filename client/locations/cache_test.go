@@ -204,8 +204,8 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestDropRemembers: a popular key whose entry was dropped, since it was wrong, is as popular when
-// it comes back.
+// TestDropRemembers: a popular key of which the entry was dropped, because it was wrong, is as
+// popular when it returns.
 func TestDropRemembers(t *testing.T) {
 	c := New[int](24*ways, 24)
 	key := hash(0)

@@ -72,8 +72,8 @@ func allocations(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {
 		runtime.ReadMemStats(&after)
 		return float64(after.Mallocs - before.Mallocs), took
 	}
-	// What goes on anyway, such as leases, goes by time. The least of some runs counts: each has all
-	// that its operations allocate.
+	// What goes on anyway, such as leases, goes by time. The least of some runs counts: each has
+	// all that its operations allocate.
 	idle, pause := count(func() { time.Sleep(500 * time.Millisecond) })
 	for _, v := range []struct {
 		name string

@@ -15,10 +15,10 @@ import (
 )
 
 // BenchmarkCall is a GET and a PUT of 100 bytes by one client, and the floor of each: a call with
-// as many bytes, whose server does with them what has to be done, and nothing else. For a GET it
-// answers what it gathers; for a PUT it posts a WRITE and a READ at its own node, and an APPEND to
-// two others. cpu-ns/op is the processor time of all that runs in this process, beyond what runs
-// when nothing is asked: on a machine that is busy it says more than ns/op.
+// as many bytes to a server that does only what has to be done with them. For a GET it gathers the
+// answer; for a PUT it posts a WRITE and a READ at its own node, and an APPEND to two others.
+// cpu-ns/op is the processor time of this process, beyond what it uses when nothing is asked: on a
+// busy machine it says more than ns/op.
 func BenchmarkCall(b *testing.B) {
 	for name, in := range map[string]func(kv.Options) (*place, error){"mem": inMem, "tcp": overTCP} {
 		b.Run(name, func(b *testing.B) {

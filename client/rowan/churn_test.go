@@ -49,8 +49,8 @@ func TestChurn(t *testing.T) {
 		for n, srv := range c.running {
 			stats := srv.Stats()
 			t.Logf("server %d: %+v", n, stats)
-			// Beside those that wait to be worth it, those that came while a quarter of the segments was
-			// freed.
+			// Beside those that wait to be worth it, those that came while a quarter of the
+			// segments was freed.
 			if most := live + room/32 + room/8; stats.Items > most {
 				t.Errorf("server %d has %d items, of %d keys that are there: want at most %d", n, stats.Items, live,
 					most)

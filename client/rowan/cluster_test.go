@@ -24,7 +24,7 @@ const (
 	maxValue = 1400
 )
 
-// small are servers whose segments are soon used again.
+// small are servers that soon use their segments again.
 func small(k kv.Kind) kv.Options {
 	return kv.Options{
 		Kind: k, Nodes: servers, Shards: 12, Workers: 2, PairBytes: 1500, KeyBytes: 100, Keys: 1000,

@@ -83,8 +83,8 @@ func (p *pool) same() func(*shards.Config) {
 	}
 }
 
-// coldStart runs a pool whose power is cut, up to three times, in the midst of whatever it does:
-// recovering, too. With damage bits flip in the memory of a node, and no node dies.
+// coldStart runs a pool and cuts its power, up to three times, at any point, also during recovery.
+// With damage bits flip in the memory of one node, and no node dies.
 func coldStart(k kv.Kind, seed uint64, damage bool) (flipped int, err error) {
 	const players = 3
 	r := rand.New(rand.NewPCG(seed, 12))
@@ -151,7 +151,7 @@ func TestColdStart(t *testing.T) {
 	})
 }
 
-// TestDamage: so it is while bits flip in the memory of one node whose power is cut: what it has
+// TestDamage is the same while bits flip in the memory of one node after a power cut: what it has
 // lost is copied from other replicas, or it is left out.
 func TestDamage(t *testing.T) {
 	if teeth.UnderRace {

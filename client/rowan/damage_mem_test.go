@@ -25,8 +25,8 @@ type damaging struct {
 	value  []byte
 }
 
-// newDamaging returns a pool with a record of whose shard server 1 is the primary, or a backup.
-// Servers that hang are waited for.
+// newDamaging returns a pool with a record in a shard of which server 1 is the primary, or a
+// backup. Servers that hang are not expelled.
 func newDamaging(t *testing.T, k kv.Kind, primary bool) *damaging {
 	o := small(k)
 	o.Nodes, o.Shards = 4, 8

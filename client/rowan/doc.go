@@ -2,6 +2,6 @@
 // the key's shard, and there to the worker that has the key. Package kv is the server.
 //
 // A client reads the pool's configuration when it begins, and again when a server answers that it
-// has another one. An operation whose answer does not come ends in an error that wraps
-// client.ErrUncertain; a GET is asked again.
+// has another one. If the answer of an operation does not come, its error wraps
+// client.ErrUncertain; a GET is repeated.
 package rowan

@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/explore"
 )
 
-// explored is a store as the explorer sees it, and as users have it: servers beside the nodes of a
-// pool, whose masters manage its configuration. Each server has shards in the beginning.
+// explored is a store for the explorer, set up as users have it: servers beside the nodes of a
+// pool, and masters that manage the configuration. Each server has shards in the beginning.
 func explored(t *testing.T, kind kv.Kind, shards int) *explore.Subject {
 	k, err := stores.Lookup(kind.String())
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// newChanging starts a cluster in memory whose configuration changes, and its manager, which end
-// with the test.
+// newChanging starts a cluster in memory with a configuration that changes, and its manager. They
+// end with the test.
 func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fabric) {
 	o = fit(o)
 	first, err := newConfig(o, o.Nodes)

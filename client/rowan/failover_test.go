@@ -24,7 +24,7 @@ import (
 
 const lease = 400 * time.Microsecond
 
-// pool is a cluster whose servers die, in virtual time.
+// pool is a cluster in virtual time with servers that die.
 type pool struct {
 	*cluster
 	s       *sim.Sim
@@ -34,8 +34,8 @@ type pool struct {
 	left    int // players
 	life    int // how often the power was cut
 	options cm.Options
-	hangs   int // the node whose server hangs; 0: none does
-	damaged int // the node in whose memory bits flip, above 0; 0: in none
+	hangs   int // the node of a server that hangs; 0: none does
+	damaged int // the node with memory in which bits flip, above 0; 0: none
 	flipped int // bits
 	flips   *rand.Rand
 	over    bool

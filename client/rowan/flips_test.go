@@ -92,7 +92,7 @@ func flips(k kv.Kind, seed uint64) (flipped, repaired int, err error) {
 }
 
 // TestFlips: what clients see is linearizable, and in the end all replicas have the same, while
-// bits of entries flip which are served. A server whose cleaner meets one ends.
+// bits flip in entries that are served. A server ends if its cleaner meets such an entry.
 func TestFlips(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -50,7 +50,7 @@ func inMem(o kv.Options) (*place, error) {
 	return &place{clients: f, servers: slices.Repeat([]rdma.Fabric{f}, servers), end: f.Close}, nil
 }
 
-// newReal starts a cluster, whose servers end with the test.
+// newReal starts a cluster. Its servers end with the test.
 func newReal(t testing.TB, o kv.Options, in func(kv.Options) (*place, error)) *real {
 	o = fit(o)
 	c, err := newCluster(o)

@@ -187,7 +187,7 @@ func TestReshardingSteps(t *testing.T) {
 
 func reshardingSteps(t *testing.T, k kv.Kind) {
 	seed, m := uint64(0), &migration{}
-	for m.sent[1] == 0 && seed < 10 { // one whose requests have a shard migrate
+	for m.sent[1] == 0 && seed < 10 { // until the requests of a seed make a shard migrate
 		seed++
 		p, found, err := moved(k, seed)
 		if err != nil {
@@ -365,8 +365,8 @@ func reshardingMem(t *testing.T, k kv.Kind) {
 	if err := errors.Join(c.wrong, check.Linearizable(c.history(), check.Options{})); err != nil {
 		t.Error(err)
 	}
-	// The manager may have begun with another move right before it stopped, whose term nothing commits
-	// any more.
+	// The manager may have begun another move right before it stopped. Nothing commits its term any
+	// more.
 	if c.config = c.stored(); c.config.Committed && rests(c.config) {
 		if err := c.audit(audit, state, c.keys); err != nil {
 			t.Error(err)

@@ -107,9 +107,9 @@ const (
 	// Segments of a node by default.
 	wantSegments = 512
 	mostAhead    = 512
-	// idleEvery is how often the tasks of an idle server look. It is seldom enough for an operator's
-	// machine, and often enough for the first writes after a pause, which may wait for leave that
-	// long. They look at least idleLooks times within an operation's timeout.
+	// idleEvery is how often the tasks of an idle server look. It is seldom enough for an
+	// operator's machine, and often enough for the first writes after a pause, which may wait for
+	// leave that long. They look at least idleLooks times within an operation's timeout.
 	idleEvery = 20 * time.Millisecond
 	idleLooks = 100
 	// fullest is how many percent of the segments for entries may be live: cleaners leave segments

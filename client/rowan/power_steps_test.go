@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// cutBehind is a pool whose servers digest, and collect segments, while clients insert, update and
-// delete. The power of all nodes is cut behind a step of theirs, and comes back: see
+// cutBehind is a pool in which servers digest and collect segments while clients insert, update and
+// delete. The power of all nodes is cut after a given step of the servers, and returns: see
 // sim.CutPowerAt. 0: it is not cut.
 func cutBehind(k kv.Kind, step uint64) (*pool, error) {
 	const players = 2

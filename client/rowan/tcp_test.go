@@ -14,7 +14,7 @@ import (
 	"github.com/farkv/farkv/node/rowan/kv"
 )
 
-// carrier is a fabric whose memory nodes clients reach over TCP.
+// carrier is a fabric with memory nodes that clients reach over TCP.
 type carrier struct {
 	device func() (*ibverbs.Device, error) // of a node; nil: it needs none
 	create func(o tcp.Options, g tcp.Geometry) (rdma.Fabric, error)
@@ -90,8 +90,8 @@ func (c *carrier) place(o kv.Options) (_ *place, err error) {
 	return p, nil
 }
 
-// overTCPToo are the kinds that are tested over TCP as well: one whose servers append, and one
-// whose servers send messages to each other; all with FARKV_LONG=1.
+// overTCPToo are the kinds that are tested over TCP, too: one in which servers append, and one in
+// which they send messages to each other; with FARKV_LONG=1 all of them.
 func overTCPToo() []kv.Kind {
 	if os.Getenv("FARKV_LONG") == "1" {
 		return kv.Kinds()

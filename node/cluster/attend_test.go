@@ -79,8 +79,8 @@ func TestAttend(t *testing.T) {
 	}
 }
 
-// patient is an attendant whose work goes on elsewhere: it waits until it was called six times, and
-// fails once.
+// patient is an attendant with work that is continued elsewhere: it waits until it was called six
+// times, and fails once.
 type patient struct {
 	*fake
 	calls int

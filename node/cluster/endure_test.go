@@ -46,7 +46,7 @@ func (f *frank) Expel(epoch uint64, node int) error {
 	return err
 }
 
-// majority is an enduring mender, whose clients write under busy views, too.
+// majority is an enduring mender. Its clients write under busy views, too.
 type majority struct {
 	*fake
 	asked, fences *int

@@ -55,8 +55,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldBehindFailures: a master whose mender failed, so that verbs of it may be in flight, holds
-// still, too.
+// TestHoldBehindFailures: a master of which the mender failed, with verbs that may be in flight,
+// yields to a hold, too.
 func TestHoldBehindFailures(t *testing.T) {
 	failures := map[string]int{"recover 2": 1}
 	w := begin(t, sim.Hostile(4), 0)
@@ -99,8 +99,8 @@ func TestHoldBehindFailures(t *testing.T) {
 	}
 }
 
-// TestHoldUnmended: a pool whose last master left a busy view, or verbs, is not held until a keeper
-// has ended that.
+// TestHoldUnmended: if the last master left a busy view, or verbs in flight, the pool is not held
+// until a keeper has completed that.
 func TestHoldUnmended(t *testing.T) {
 	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: 4096, Clients: 16}, nil)
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 // The words of every node.
 const (
 	ledger = 0  // menders add to it, one at a time
-	holds  = 8  // of a spare: the node whose contents it has, plus one
+	holds  = 8  // of a spare: the node of which it has the contents, plus one
 	writes = 64 // by epoch: what clients of that epoch have added
 	epochs = 1000
 )
@@ -399,7 +399,7 @@ func TestKeeperStallsAnywhere(t *testing.T) {
 	}
 }
 
-// lax is a fabric whose control is broken where its functions are set.
+// lax is a fabric with a control that is broken where its functions are set.
 type lax struct {
 	*sim.Sim
 	fence  func(epoch uint64) error

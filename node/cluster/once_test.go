@@ -158,7 +158,8 @@ func TestAllNodesComeBack(t *testing.T) {
 	}
 }
 
-// graceful is a fabric whose nodes must have failed verbs for a while before they may be expelled.
+// graceful is a fabric in which nodes must have failed verbs for a while before they may be
+// expelled.
 type graceful struct {
 	*sim.Sim
 	grace time.Duration
@@ -327,7 +328,7 @@ func TestKeepersOnSharedMemory(t *testing.T) {
 	}
 }
 
-// succeeding is a fabric whose masters follow one that could not be fenced off everywhere.
+// succeeding is a fabric in which each master follows one that could not be fenced off everywhere.
 type succeeding struct{ rdma.Fabric }
 
 func (f succeeding) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
@@ -336,7 +337,7 @@ func (f succeeding) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Ro
 	return r, ok, err
 }
 
-// TestBeyond: a master whose predecessor may have verbs under way fences them off before it does
+// TestBeyond: if verbs of a predecessor may be in flight, a master fences them off before it does
 // anything else, and does so once.
 func TestBeyond(t *testing.T) {
 	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: 4096, Clients: 16}, nil)

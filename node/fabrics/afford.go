@@ -58,8 +58,8 @@ type supply struct {
 type reader struct {
 	root   fs.FS
 	system string // as GOOS
-	// room returns the bytes that are free in a folder, and whether they are main memory; false: the
-	// system does not tell.
+	// room returns the bytes that are free in a folder, and whether they are main memory; false:
+	// the system does not tell.
 	room func(folder string) (free uint64, inMemory, ok bool)
 }
 

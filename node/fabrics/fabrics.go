@@ -6,7 +6,7 @@
 //	shared:NAME              the same, of a file that other users may change: see shm.Shared
 //	tcp:HOST:PORT,...        a pool on memory nodes that are processes
 //	rdma:HOST:PORT,...       the same, but that verbs go from RNIC to RNIC
-//	consul:HOST:PORT/POOL    one of these, found by its name in the Consul of that agent, which keeps its board
+//	consul:HOST:PORT/POOL    one of these, found by name in that agent's Consul, which keeps its board
 //	NAME                     a pool of this machine that 'farkv up' made
 //
 // To open a tcp: or rdma: pool the address of one of its nodes will do, better of several. What the
@@ -29,12 +29,13 @@ type Geometry struct {
 	Clients int    // workers at a time
 	// Telemetry is how many bytes more are registered at each node: see rdma.Geometry.
 	Telemetry uint64
-	// Addresses are the nodes of a consul: pool, and behind them its witnesses; left out, nodes that
-	// are registered there and have no pool are taken. Those of a tcp: or rdma: pool are its address.
+	// Addresses are the nodes of a consul: pool, and behind them its witnesses; left out, nodes
+	// that are registered there and have no pool are taken. Those of a tcp: or rdma: pool are its
+	// address.
 	Addresses []string
 	Store     string // by which it is formatted, for a consul: pool's record
-	// Fabric is what verbs of a consul: pool go over, "tcp" or "rdma"; "": what its nodes were started
-	// for.
+	// Fabric is what verbs of a consul: pool go over, "tcp" or "rdma"; "": what its nodes were
+	// started for.
 	Fabric string
 }
 
@@ -55,8 +56,8 @@ var (
 	// forced.
 	ErrIrregular = shm.ErrIrregular
 	ErrFolder    = shm.ErrFolder
-	// ErrForeign is wrapped when other users may change a pool that is not opened as shared:NAME, or
-	// when a process is none of its clients'. ErrTruncated is an ErrNoPool of one that is open.
+	// ErrForeign is wrapped when other users may change a pool that is not opened as shared:NAME,
+	// or when a process is none of its clients'. ErrTruncated is an ErrNoPool of one that is open.
 	ErrForeign   = shm.ErrForeign
 	ErrTruncated = shm.ErrTruncated
 )

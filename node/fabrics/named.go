@@ -34,7 +34,7 @@ func (m *membership) end() {
 	m.agent.Close()
 }
 
-// name makes an open pool one whose client this process is for Consul, until it is closed.
+// name wraps an open pool of which this process is a client for Consul, until it is closed.
 func name(f nodeFabric, a Address, agent *consul.Agent, g *glance) rdma.Fabric {
 	with := membership{agent: agent, glance: g}
 	host, _ := os.Hostname()

@@ -41,9 +41,9 @@ var (
 	ErrMemory      = tcp.ErrMemory
 )
 
-// Resolve returns the address of the pool whose memory nodes 'farkv up --fabric tcp NAME', or rdma,
-// started on this machine, and every other address as it is. Errors wrap local.ErrFolder or
-// local.ErrRecord.
+// Resolve returns the address of a pool if 'farkv up --fabric tcp NAME', or rdma, started its
+// memory nodes on this machine; any other address is returned as it is. Errors wrap local.ErrFolder
+// or local.ErrRecord.
 func Resolve(addr string) (string, error) {
 	at, err := local.Resolve(addr)
 	if err != nil {
@@ -160,7 +160,7 @@ func divide(addresses []string, nodes int) (holding, witnesses []string, err err
 	return addresses[:nodes], addresses[nodes:], nil
 }
 
-// openOnNodes opens a pool by addresses of its nodes. One whose board is kept elsewhere is opened
+// openOnNodes opens a pool by addresses of its nodes. If its board is kept elsewhere, it is opened
 // there.
 func openOnNodes(a Address) (rdma.Fabric, error) {
 	o, err := nodesOf(a)
@@ -217,7 +217,7 @@ const (
 	MaxSlow  = tcp.MaxSlow
 )
 
-// Break has a memory node suffer a fault, or ends it: see tcp.Break. Of a pool whose nodes are no
+// Break makes a memory node suffer a fault, or ends it: see tcp.Break. If the pool's nodes are no
 // processes the error wraps rdma.ErrNotSupported.
 func Break(ctx context.Context, a Address, node int, f Fault) error {
 	if !a.Remote() {

@@ -48,7 +48,7 @@ func carrierOf(fabric string) (carrier, error) {
 		rdma.ErrNotSupported)
 }
 
-// schemesOnNodes returns the rows of schemes whose pools are on memory nodes.
+// schemesOnNodes returns the rows of schemes for pools on memory nodes.
 func schemesOnNodes() (rows []scheme) {
 	for _, c := range carriers {
 		rows = append(rows, scheme{
@@ -168,7 +168,8 @@ func DeviceOf(f rdma.Fabric) (s DeviceStats, device string, port int, ok bool) {
 	return over.Stats(), device, port, true
 }
 
-// nodeFabric is a fabric whose memory nodes are processes. Consul is told which of them it reaches.
+// nodeFabric is a fabric with memory nodes that are processes. Consul is told which of them it
+// reaches.
 type nodeFabric interface {
 	rdma.Fabric
 	rdma.NodeMonitor
@@ -206,7 +207,7 @@ func lacksDevice() error {
 	return nil
 }
 
-// createOver makes a pool whose verbs go over a fabric.
+// createOver makes a pool with verbs that go over a fabric.
 func createOver(fabric string, o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
 	c, err := carrierOf(fabric)
 	if err != nil {
@@ -215,7 +216,7 @@ func createOver(fabric string, o tcp.Options, g Geometry, format func(rdma.Fabri
 	return c.create(o, g, format)
 }
 
-// openOver opens a pool whose verbs go over a fabric.
+// openOver opens a pool with verbs that go over a fabric.
 func openOver(fabric string, o tcp.Options, choice DeviceChoice) (nodeFabric, error) {
 	c, err := carrierOf(fabric)
 	if err != nil {

@@ -30,9 +30,9 @@ func (v version) same(o version) bool {
 	return v.at.Equal(o.at) && v.size == o.size && os.SameFile(v.file, o.file)
 }
 
-// config returns what files say now. Files that do not fit each other, such as a certificate whose
-// key is not there yet, are read again with the next connection; until they fit the last ones that
-// did are used.
+// config returns the configuration by the files as they are now. If the files do not fit together,
+// such as a certificate before its key is there, the last ones that did are used, and the files are
+// read again with the next connection.
 func (r *renewing) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,8 +23,8 @@ type scheme struct {
 	remove func(a Address, force bool) error
 
 	private bool // its pools end with the process that makes them
-	// shared returns the same pool as one that other users may change, where it is meant to be; nil:
-	// there are none.
+	// shared returns the same pool as one that other users may change, where it is meant to be;
+	// nil: there are none.
 	shared func(a Address) Address
 	list   func() (names []string, err error) // of pools of this machine; nil: there are none
 	// what there is of this machine's memory for its pools; nil: they take none

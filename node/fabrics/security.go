@@ -62,9 +62,9 @@ func Security() (s tcp.Security, err error) {
 	return s, nil
 }
 
-// securityOf returns what clients need to be let in by the nodes at some addresses: the token of a
-// pool whose nodes 'farkv up' started on this machine, or else what the environment says, which is
-// about nodes that were started otherwise.
+// securityOf returns what clients need to be admitted by the nodes at some addresses. If 'farkv up'
+// started these nodes on this machine, it is the token of their pool; otherwise it is what the
+// environment says.
 func securityOf(nodes []string) (tcp.Security, error) {
 	file := local.TokenFile(nodes)
 	if file == "" {

@@ -21,8 +21,8 @@ const (
 type DeviceConfig struct {
 	DIMMs      int    // modules
 	Interleave uint64 // consecutive bytes of one module: a multiple of LineBytes
-	// Lines is the size of a module's XPBuffer in lines. Combining of them combine writes; the others
-	// hold lines that were read.
+	// Lines is the size of a module's XPBuffer in lines. Combining of them combine writes; the
+	// others hold lines that were read.
 	Lines, Combining int
 	// WriteBandwidth and ReadBandwidth are of one module's media, in bytes a second.
 	WriteBandwidth, ReadBandwidth float64

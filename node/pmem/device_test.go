@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// streams appends to exclusive logs, spread evenly over the modules: each writes again when its last write is over,
-// and those take as long, or up to a half longer. sizes are in bytes, by stream.
+// streams appends to exclusive logs, spread evenly over the modules: each writes again when its
+// last write is over, and those take as long, or up to a half longer. sizes are in bytes, by
+// stream.
 func streams(d *Device, sizes []uint64, rounds int) {
 	r := rand.New(rand.NewPCG(1, 2))
 	at, next := make([]uint64, len(sizes)), make([]float64, len(sizes))
@@ -34,11 +35,12 @@ func repeat(size uint64, n int) []uint64 {
 	return all
 }
 
-// TestFigure2 compares the model with what Rowan 2.4 and 6.2 measured on three DIMMs. One figure is calibrated: it
-// has to come out, as near as whole lines of the buffer allow. The others are predictions, each with how far off it
-// may be. What the paper calls negligible, or below a bound, may be more than 1 by a tenth. Bandwidths are in GB/s,
-// 0: none is given; they may be off by a fifth. How fast senders are beside threads of the machine is a matter of the
-// network: 'farkv report rowan' has these.
+// TestFigure2 compares the model with what Rowan 2.4 and 6.2 measured on three DIMMs. One figure is
+// calibrated: it has to come out, as near as whole lines of the buffer allow. The others are
+// predictions, each with how far off it may be. What the paper calls negligible, or below a bound,
+// may be more than 1 by a tenth. Bandwidths are in GB/s, 0: none is given; they may be off by a
+// fifth. How fast senders are beside threads of the machine is a matter of the network: 'farkv
+// report rowan' has these.
 func TestFigure2(t *testing.T) {
 	const rounds = 2000
 	local := repeat(128, 18)
@@ -82,8 +84,8 @@ func TestFigure2(t *testing.T) {
 	}
 }
 
-// TestDevice does random things to devices of random shapes: what a device counts is compared with what was asked of
-// it.
+// TestDevice does random things to devices of random shapes: what a device counts is compared with
+// what was asked of it.
 func TestDevice(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -101,7 +103,8 @@ func TestDevice(t *testing.T) {
 
 func checkDevice(t *testing.T, r *rand.Rand, c DeviceConfig) {
 	d := NewDevice(c)
-	// Blocks that went past the caches or were flushed, less those that were stored later; lines that a write was in.
+	// Blocks that went past the caches or were flushed, less those that were stored later; lines
+	// that a write was in.
 	safe, lines := map[uint64]bool{}, map[uint64]bool{}
 	var past, cached, read uint64
 	for range 500 {
@@ -232,8 +235,8 @@ func TestCombining(t *testing.T) {
 	}
 }
 
-// TestDDIO has an RNIC write one log. With DDIO, what it wrote is lost without EADR, and with EADR it is amplified,
-// since the caches evict in no order (Rowan 2.2).
+// TestDDIO has an RNIC write one log. With DDIO, what it wrote is lost without EADR, and with EADR
+// it is amplified, since the caches evict in no order (Rowan 2.2).
 func TestDDIO(t *testing.T) {
 	for _, tt := range []struct {
 		ddio, eadr, survives bool
@@ -258,8 +261,8 @@ func TestDDIO(t *testing.T) {
 	}
 }
 
-// TestTaken: modules that are idle take at once what fits into their queues, and what comes behind at their media's
-// rates.
+// TestTaken: modules that are idle take at once what fits into their queues, and what comes behind
+// at their media's rates.
 func TestTaken(t *testing.T) {
 	c := Testbed()
 	c.DIMMs = 1
@@ -300,7 +303,8 @@ func BenchmarkDevice(b *testing.B) {
 	}
 }
 
-// dlwa is the device-level write amplification since the modules' counters were 0; 0: nothing was written.
+// dlwa is the device-level write amplification since the modules' counters were 0; 0: nothing was
+// written.
 func dlwa(all []DIMM) float64 {
 	var media, requests uint64
 	for _, d := range all {

@@ -117,8 +117,8 @@ func line(said []byte) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// bounded keeps the beginning of what is written. It embeds no buffer, whose ReadFrom would know no
-// bound.
+// bounded keeps the beginning of what is written. It does not embed a bytes.Buffer, since that
+// one's ReadFrom has no bound.
 type bounded struct {
 	kept []byte
 	most int

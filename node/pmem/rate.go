@@ -11,15 +11,15 @@ type Rate struct {
 	MediaRead, MediaWritten   float64
 	RequestRead, RequestWrote float64
 	// DLWA is the device-level write amplification: bytes that were written to the media, by bytes
-	// that were asked for; 0: nothing was. At idle a module writes for itself, so that it is large and
-	// means little.
+	// that were asked for; 0: nothing was. At idle a module writes for itself, so that it is large
+	// and means little.
 	DLWA float64
 	// Problem says why there are no figures; "": there are.
 	Problem string
 }
 
-// Rates compares two readings. Modules that are in one of them only, or whose counters went back,
-// say so.
+// Rates compares two readings. The rate of a module that is in only one of them, or that has lower
+// counters in the later one, has a Problem.
 func Rates(before, after []DIMM, took time.Duration) (rates []Rate) {
 	old := map[string]DIMM{}
 	for _, d := range before {

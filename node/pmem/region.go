@@ -67,9 +67,9 @@ type Medium interface {
 	Close() error
 }
 
-// Region is persistent memory that is mapped: a header, a table of records, and memory, whose first
-// byte is at Base. What a caller stores there between Begin and End is durable when a Fence that
-// began behind End has returned.
+// Region is mapped persistent memory: a header, a table of records, and memory, which begins at
+// Base. What a caller stores there between Begin and End is durable when a Fence has returned that
+// began after End.
 //
 // There is no CLWB here: Go has no such instruction, so that Fence calls fdatasync, on DAX too.
 // Callers of Fence that wait at the same time share one call. Where a Region survives the process
@@ -200,7 +200,8 @@ func newRegion(m []byte, medium Medium, o Options, survives Survival, why string
 	if err != nil {
 		return nil, err
 	}
-	// of a process before, which was killed before it flushed: the first Fence covers what is read of it now
+	// of a process before, which was killed before it flushed: the first Fence covers what is read
+	// of it now
 	r.stores.Add(1)
 	return r, nil
 }
@@ -459,8 +460,8 @@ func madeFor(header []byte, wanted uint64) uint64 {
 	return Options{Memory: le.Uint64(header[len(magic):]), Table: le.Uint64(header[len(magic)+8:])}.Bytes()
 }
 
-// Holds reports whether a file may hold what a pool has stored: anything but a region whose memory
-// is zeros, or nothing.
+// Holds reports whether a file may hold data of a pool. It does not if the file is empty, or is a
+// region with nothing but zeros in its memory.
 func Holds(path string) (bool, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -20,12 +20,12 @@ var ErrFull = errors.New("the table of persistent memory is full")
 
 // Table is a few small records by key, each replaced as a whole. It is safe for concurrent use.
 //
-// It has two halves, of which one is in use. Put appends a record there. When that is full all
-// records are written to the other half, under the next generation, whose header is written last. A
-// record's checksum begins with the half's nonce, which is random each time. So the first record
-// that is torn, or that was there before, ends the half: a rewrite that crashed leaves records of
-// the same generation. A crash leaves each record as it was, or as a Put that had not returned
-// would have made it.
+// It has two halves, of which one is in use. Put appends a record there. When that half is full all
+// records are written to the other half, under the next generation, and the header of that
+// generation last. A record's checksum begins with the half's nonce, which is random each time. So
+// the first record that is torn, or that was there before, ends the half: a rewrite that crashed
+// leaves records of the same generation. A crash leaves each record as it was, or as an unfinished
+// Put would have made it.
 type Table struct {
 	r         *Region
 	off, half uint64

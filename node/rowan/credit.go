@@ -37,7 +37,8 @@ func outstanding(grant, spent uint64, credit int) uint64 {
 }
 
 // readSpent reads what the senders say is spent. It comes before the free segments are counted. So
-// what is spent by then lies in segments that are not counted as room, and no room is granted twice.
+// what is spent by then lies in segments that are not counted as room, and no room is granted
+// twice.
 func (r *Receiver) readSpent() error { return r.readWords(r.spent, r.o.spentAt(0)) }
 
 // readWords fills words from an array of words at a.

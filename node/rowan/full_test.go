@@ -117,9 +117,9 @@ func (l *filling) fill(senders ...*rowan.Sender) (entries int) {
 	return entries
 }
 
-// TestFull fills a log whose segments are not given back: senders are told in time, and none meets
-// a ring that is dry. What needs no leave has the reserve. When there is room again, all go on.
-// Senders that die with leave lose none for the next.
+// TestFull fills a log without giving segments back. Senders learn in time that it is full, and
+// none meets a ring that is dry. Sources that need no leave use the reserve. When there is room
+// again, all go on. Leave of senders that die is not lost for the next ones.
 func TestFull(t *testing.T) {
 	for _, reserve := range []int{0, 3} {
 		t.Run(fmt.Sprint(reserve), func(t *testing.T) { testFull(t, newFilling(t, false, reserve, 0)) })

@@ -73,9 +73,9 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestBegun has an entry whose second block comes when all segments have been used several times.
-// The one where it begins is not free before; the one in which it ends takes it. Of another entry a
-// block is missing.
+// TestBegun has an entry of which the second block lands when all segments have been used several
+// times. The segment where it begins is not free before. The segment in which it ends has the
+// entry. Another entry lacks a block.
 func TestBegun(t *testing.T) {
 	o := rowan.Options{
 		Ring: 2, Segments: 8, SegmentBytes: 1024, Ahead: 4, Sources: 3, Credit: noCredit, Secret: secret,
@@ -92,8 +92,8 @@ func TestBegun(t *testing.T) {
 	}
 	var found []string
 	var all []rowan.Segment
-	// run appends entries of another source until so many segments more were used, and gives all back,
-	// or none.
+	// run appends entries of another source until so many segments more were used, and gives all
+	// back, or none.
 	run := func(segments int, back bool) {
 		for until := len(all) + segments; len(all) < until; {
 			if err := others.Append(1, fill(make([]byte, 200), 1, 1), patience); err != nil {

@@ -152,8 +152,8 @@ func receiveUntil(ep rdma.Endpoint, over *atomic.Bool) error {
 // order is how far a receiver has seen each source's entries.
 type order struct {
 	number, stamp [2 * killSources]uint64 // the last one's, plus one
-	// complete: none is missing from here on. Of the segments that an earlier receiver left, some may
-	// be free.
+	// complete: none is missing from here on. Of the segments that an earlier receiver left, some
+	// may be free.
 	complete bool
 }
 

@@ -15,7 +15,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// shared is a table whose segments a receiver and two logs take from each other, again and again.
+// shared is a table with segments that a receiver and two logs take from each other, again and
+// again.
 var shared = rowan.Options{
 	Ring: 2, Segments: 12, SegmentBytes: 3 * mtu, Ahead: 5, Own: 5, Sources: 1, Credit: noCredit, Secret: secret,
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tiny is a log whose segments are used several times by a few entries. They have room for three
+// tiny is a log in which a few entries use each segment several times. A segment has room for three
 // blocks.
 var tiny = rowan.Options{
 	Ring: 2, Segments: 9, SegmentBytes: 3 * mtu, Ahead: 5, Sources: sources, Credit: noCredit, Secret: secret,

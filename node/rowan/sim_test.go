@@ -23,7 +23,7 @@ const (
 	sources = 4
 )
 
-// small is a log whose segments are soon full; in credited, sources need leave.
+// small is a log with segments that are soon full; in credited, sources need leave.
 var (
 	small = rowan.Options{
 		Ring: 2, Segments: 16, SegmentBytes: 1024, Ahead: 6, Sources: sources, Credit: noCredit, Secret: secret,
@@ -33,7 +33,7 @@ var (
 	}
 )
 
-// streamed is a log like o whose ring has several streams, with as many segments more as these
+// streamed is a log like o with a ring of several streams, and with as many segments more as these
 // keep.
 func streamed(o rowan.Options) rowan.Options {
 	o.Streams = rdma.RingStreams(mtu)
@@ -64,7 +64,7 @@ type world struct {
 	known    map[id]bool     // that the receiver of now has digested
 	last     [maxStreams]last
 	places   map[id]place    // where entries end that any receiver has digested
-	kept     map[[2]int]bool // those whose segments were given back: they are elsewhere, too
+	kept     map[[2]int]bool // those in segments that were given back: they are elsewhere, too
 	gone     map[id]bool     // those of segments that are free: they must not come back
 	receiver *sim.Worker
 	crashes  int    // that receivers have ahead of them

@@ -68,9 +68,9 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// TestDamagedFloors: nothing counts of a segment whose floors the receiver may have been about to
-// write, if they are not as they were written. Of another one they are needed, so that the table is
-// refused. What was in the first one does not come back in its next use.
+// TestDamagedFloors damages the floors of segments. If the receiver may have been about to write
+// them, nothing in the segment counts. Otherwise they are needed, and the table is refused. The
+// entries of the first segment do not come back in its next use.
 func TestDamagedFloors(t *testing.T) {
 	l := newFilling(t, false, 0, 0)
 	s := l.sender(1, false)
@@ -125,8 +125,8 @@ func TestDamagedFloors(t *testing.T) {
 	}
 }
 
-// TestCreditDamaged: a source whose words say that it has more leave than its credit keeps none
-// from others.
+// TestCreditDamaged: a source that has more leave than its credit, by its words, keeps none from
+// others.
 func TestCreditDamaged(t *testing.T) {
 	l := newFilling(t, false, 0, 0)
 	table, err := rowan.OpenTable(l.r.Endpoint(), l.o)

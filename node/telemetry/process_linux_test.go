@@ -83,7 +83,7 @@ func killed(t *testing.T, records int) (*shm.Fabric, rdma.Endpoint, *Region) {
 	return f, ep, r
 }
 
-// hasty is an endpoint whose clock is fast: StaleAfter is 50 ms.
+// hasty is an endpoint with a fast clock: StaleAfter is 50 ms.
 type hasty struct{ rdma.Endpoint }
 
 func (h hasty) Now() time.Duration { return h.Endpoint.Now() * (StaleAfter / (50 * time.Millisecond)) }

@@ -36,8 +36,8 @@ const (
 
 // What callers branch on.
 var (
-	// ErrNone is wrapped when a pool has no telemetry: an older program made it, or its maker wanted
-	// none.
+	// ErrNone is wrapped when a pool has no telemetry: an older program made it, or its maker
+	// wanted none.
 	ErrNone = errors.New("the pool has no telemetry: it was made without, or by an older farkv")
 	// ErrVersion is wrapped when a pool's telemetry has a layout that this program does not know.
 	ErrVersion = errors.New("the pool's telemetry has another layout")
@@ -48,8 +48,8 @@ var (
 //
 //	header         32 bytes, written once: magic, version, records, places, slots, checksum
 //	head           8 bytes at 64: how many events were written, changed by FAA only
-//	places         1024 of 16 bytes: a claim, which is the life of a process and changed by CAS only, and a beat, which is
-//	               the process's wall clock when it told something last
+//	places         1024 of 16 bytes: a claim, the life of a process, changed by CAS only, and a beat,
+//	               the process's wall clock when it published last
 //	records        of the first places, 16 KiB each: two halves, written in turn
 //	ring           256 events of 512 bytes
 //
@@ -82,9 +82,9 @@ const MaxRecords = places
 // Most callers want Find.
 func At(base uint64, nodes, records int) *Region { return &Region{base, nodes, records} }
 
-// Format writes the header of the region on each node of a new pool, whose memory is all zero, and
-// backs the region where the fabric asks for it. Without telemetry in the pool's geometry it does
-// nothing.
+// Format writes the header of the region on each node of a new pool, which has only zeros in its
+// memory, and backs the region if the fabric asks for it. It does nothing if the pool's geometry
+// has no telemetry.
 func Format(f rdma.Fabric, records int) error {
 	g, ok := f.(rdma.Geometer)
 	if !ok || g.Geometry().Telemetry == 0 {

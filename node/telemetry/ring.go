@@ -17,7 +17,7 @@ import (
 // A slot of the ring of events:
 //
 //	sequence  8 bytes  of the event on this node, from 1: its place is that modulo the slots
-//	id        8 bytes  of the event, a hash of it: the same on each node, and when it is appended again
+//	id        8 bytes  a hash of the event: the same on each node and in each attempt
 //	length    8 bytes
 //	checksum  8 bytes  over all of the above, and the content
 //	content            of the given length: see appendEvent

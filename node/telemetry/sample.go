@@ -53,8 +53,8 @@ type Sample struct {
 	More      int       `json:"more,omitempty"` // processes beyond those that have room for a record
 	Fill      []Fill    `json:"fill,omitempty"`
 	Memory    []Use     `json:"memory,omitempty"`
-	// Events are those that came since the sample before, oldest first; of a first sample all that are
-	// kept.
+	// Events are those that came since the sample before, oldest first; of a first sample all that
+	// are kept.
 	Events []Event `json:"events,omitempty"`
 }
 
@@ -78,7 +78,7 @@ type Node struct {
 	Address string `json:"address,omitempty"` // of one that is a process
 	Role    string `json:"role"`              // "member", "spare", "witness" or "gone"
 	Up      bool   `json:"up"`
-	// StandsFor is one more than the node whose place this one took; 0: it took none.
+	// StandsFor is the node that this one replaced, plus one; 0: it replaced none.
 	StandsFor int           `json:"stands_for,omitempty"`
 	Lease     time.Duration `json:"lease,omitempty"` // for which it may serve yet; 0: it needs none
 	Bytes     uint64        `json:"bytes"`
@@ -142,7 +142,7 @@ type Process struct {
 type Ops struct {
 	OK      uint64 `json:"ok"`                // with an answer that is part of the contract, such as "not found", too
 	Failed  uint64 `json:"failed,omitempty"`  // without effect
-	Unknown uint64 `json:"unknown,omitempty"` // writes whose outcome is unknown
+	Unknown uint64 `json:"unknown,omitempty"` // writes of unknown outcome
 	Trips   uint64 `json:"trips,omitempty"`   // of those in OK
 	// Latency is that of those in OK; nil: none ended.
 	Latency *Histogram `json:"latency,omitempty"`

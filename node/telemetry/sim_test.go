@@ -183,9 +183,9 @@ func TestTorn(t *testing.T) {
 	})
 }
 
-// TestAtOnce lets processes publish that have to share a few records while others end: no two have
-// one at a time, those without are counted, and a record whose process has ended is another's,
-// after StaleAfter.
+// TestAtOnce lets processes publish that have to share a few records while others end. No two have
+// one record at a time, and those without are counted. After StaleAfter another process takes the
+// record of one that has ended.
 func TestAtOnce(t *testing.T) {
 	forSeeds(t, 60, func(t *testing.T, seed uint64) {
 		const records, processes = 2, 4

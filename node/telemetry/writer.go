@@ -254,7 +254,7 @@ func (w *Writer) release(ep rdma.Endpoint, h home) {
 		func(*rdma.Batch) {})
 }
 
-// on is onEach for one node, whose failure it notes.
+// on is onEach for one node. It notes the node's failure.
 func (w *Writer) on(ep rdma.Endpoint, step rdma.Step, node int, fill, take func(b *rdma.Batch)) {
 	onEach(ep, attend, step, []int{node}, func(b *rdma.Batch, _ int) { fill(b) },
 		func(b *rdma.Batch, _ int) { take(b) },

@@ -16,8 +16,8 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// fake is a Consul agent's KV in this process, whose failures a test chooses. What it does where
-// nothing fails the real agent does as well: contract_test.go runs over both.
+// fake is a Consul agent's KV in this process. A test chooses its failures. Without failures it
+// behaves like the real agent: contract_test.go runs over both.
 type fake struct {
 	*httptest.Server
 

@@ -132,7 +132,7 @@ func TestFakeRecords(t *testing.T) {
 	creators(t, a)
 }
 
-// TestLostPublish checks that a creator whose answer was lost finds out what happened.
+// TestLostPublish checks that a creator finds out what happened when its answer was lost.
 func TestLostPublish(t *testing.T) {
 	f, a := newFake(t)
 	p := poolOf(t, a, "p")

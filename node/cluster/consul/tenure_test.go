@@ -17,7 +17,7 @@ type candidate struct {
 	revoked []rdma.Client
 }
 
-// candidates opens one board by several processes, whose clocks tell different times.
+// candidates opens one board by several processes with different clocks.
 func candidates(t *testing.T, n int, store func(i int) board.Store) []*candidate {
 	t.Helper()
 	var all []*candidate

@@ -48,8 +48,8 @@ func makeRoot() error {
 	return root.Close()
 }
 
-// openRoot opens the root. Errors wrap fs.ErrNotExist or ErrFolder. Afterwards this process may name
-// files in it by their paths: no other user can rename or remove the root, since its parent is
+// openRoot opens the root. Errors wrap fs.ErrNotExist or ErrFolder. Afterwards this process may
+// name files in it by their paths: no other user can rename or remove the root, since its parent is
 // sticky or not writable for them.
 func openRoot() (*os.File, error) {
 	path := Root()

@@ -145,7 +145,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// A process whose starter dies before it is in the record ends by itself.
+// A process ends by itself if its starter dies before it has recorded the process.
 func TestStarterDiesBeforeTheRecord(t *testing.T) {
 	if err := AwaitRecord(strings.NewReader(recorded)); err != nil {
 		t.Error(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestBusyClient: an answer reaches a client that does not look for a while, and whose mailbox is
+// TestBusyClient: an answer reaches a client that does not look for a while, though its mailbox is
 // full of late answers.
 func TestBusyClient(t *testing.T) {
 	everywhere(t, func(t *testing.T, r run) {

@@ -113,7 +113,7 @@ func open(t testing.TB, ep rdma.Endpoint, o rpc.Options) *rpc.Peer {
 	return p
 }
 
-// pending is a request whose verb is in flight.
+// pending is a request with a verb in flight.
 type pending struct {
 	r *rpc.Request
 	b *rdma.Batch
@@ -169,8 +169,8 @@ func ask(p *rpc.Peer, ep rdma.Endpoint, proc uint16, body []byte) (*rpc.Call, er
 	}
 }
 
-// TestCalls has clients with many requests in flight at a server whose handlers post verbs, and
-// whose mailbox is too small for all of them: each request runs once, and has its own answer.
+// TestCalls has clients with many requests in flight at a server with handlers that post verbs, and
+// with a mailbox that is too small for all of them. Each request runs once, and has its own answer.
 func TestCalls(t *testing.T) {
 	everywhere(t, func(t *testing.T, r run) {
 		const clients, calls, window = 3, 100, 8
@@ -231,7 +231,7 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// TestServers: peers whose mailboxes are at one node each ask each other.
+// TestServers: peers with mailboxes at one node each ask each other.
 func TestServers(t *testing.T) {
 	everywhere(t, func(t *testing.T, r run) {
 		var over atomic.Int32

@@ -9,7 +9,7 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// lame is an endpoint whose messages break a rule that package rpc relies on.
+// lame is an endpoint with messages that break a rule which package rpc relies on.
 type lame struct {
 	rdma.Endpoint
 	post  func(e *lame, b *rdma.Batch) error

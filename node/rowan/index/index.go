@@ -8,8 +8,8 @@ import (
 
 const (
 	// addrBits is how long an address is: an entry's offset in its node's memory, in bytes, as
-	// rdma.Addr has it, so that a verb takes it as it is. In strides of 64 bytes it would be shorter,
-	// to no use: no longer tag is needed.
+	// rdma.Addr has it, so that a verb takes it as it is. In strides of 64 bytes it would be
+	// shorter, to no use: no longer tag is needed.
 	addrBits = 48
 	maxAddr  = 1<<addrBits - 1
 	// load is how many items a bucket has on average when there are as many as expected.
@@ -31,8 +31,8 @@ func New(expected int) *Index {
 	return &Index{chains: make([]bucket, max(1, (expected+load-1)/load))}
 }
 
-// Lookup appends to found the addresses of all entries whose keys may have the hash: nearly always
-// of one, if the key has an item, else of none.
+// Lookup appends to found the addresses of all entries with keys that may have the hash. Nearly
+// always that is one entry if the key has an item, and none otherwise.
 func (x *Index) Lookup(hash uint64, found []uint64) []uint64 {
 	chain, tag := x.place(hash)
 	s, b := x.lock(chain)
@@ -47,8 +47,9 @@ func (x *Index) Lookup(hash uint64, found []uint64) []uint64 {
 	return found
 }
 
-// Insert adds an item for the entry at an address, and reports whether it did: not if there is an
-// item that may be of a key with this hash whose address is not among seen, those of other keys.
+// Insert adds an item for the entry at an address, and reports whether it did. It does not if the
+// chain has an item that may be of a key with this hash, at an address that is not among seen. The
+// addresses in seen are those of other keys.
 func (x *Index) Insert(hash, at uint64, seen []uint64) bool {
 	chain, tag := x.place(hash)
 	check(at)

@@ -194,8 +194,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestSpread fills indexes with keys whose hashes have bits in common, as those of one shard and
-// worker have, and counts the buckets, and what is found that is of another key.
+// TestSpread fills indexes with keys that have hashes with common bits, like those of one shard and
+// one worker. It counts the buckets, and the items of other keys that are found.
 func TestSpread(t *testing.T) {
 	const items = 20_000
 	for name, hash := range map[string]func(i uint64) uint64{
@@ -213,8 +213,8 @@ func TestSpread(t *testing.T) {
 		for i := range x.Chains() {
 			longest = max(longest, len(x.Chain(i, nil)))
 		}
-		// Of 4,000 chains with 5 on average. One in 26,000 lookups finds another key's item, half as many
-		// on the way.
+		// Of 4,000 chains with 5 on average. One in 26,000 lookups finds another key's item, half
+		// as many on the way.
 		if longest > 20 || others > 8 {
 			t.Errorf("hashes that have %s in common: %d items in a chain, %d lookups found others", name, longest,
 				others)

@@ -100,8 +100,8 @@ func (s *shard) settled() string {
 	return s.accounts()
 }
 
-// TestTasks has tasks that wait in each other's way, seed by seed: they are interleaved at their
-// waits. At each of them every key has one item at most, whose version never falls while it is
+// TestTasks has tasks that interfere with each other, seed by seed: they are interleaved at their
+// waits. At each wait every key has at most one item, and its version never falls while the item is
 // there.
 func TestTasks(t *testing.T) {
 	first, seeds := seedsOf(t, 600)

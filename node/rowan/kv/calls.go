@@ -364,8 +364,8 @@ func (c *calls) grant(node int) uint64 {
 	return s.granted
 }
 
-// step answers the requests of which the append has completed, takes answers to questions for leave, and
-// asks for segments.
+// step answers the requests of which the append has completed, takes answers to questions for
+// leave, and asks for segments.
 func (c *calls) step(now time.Duration) (err error) {
 	for i := 0; i < len(c.taken) && err == nil; {
 		t := &c.taken[i]

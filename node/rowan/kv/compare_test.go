@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// TestDiffered: a server whose replica differed from others begins with nothing, and notes that
-// durably.
+// TestDiffered: a server of which the replica differed from others begins with nothing, and notes
+// that durably.
 func TestDiffered(t *testing.T) {
 	b := newBench(t, 2, Rowan)
 	s, before := b.s, b.s.known.last()

@@ -24,7 +24,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// otherServer is that to whose log the bench's worker writes.
+// otherServer is the server to which the bench's worker writes.
 type otherServer struct {
 	*bench
 	table  *rowan.Table
@@ -45,7 +45,7 @@ func (b *bench) backup() *otherServer {
 	return &otherServer{b, table, b.lender(ep, table)}
 }
 
-// lender returns one of a table, whose logs have begun with the term.
+// lender returns the lender of a table. Its logs have begun with the term.
 func (b *bench) lender(ep rdma.Endpoint, table *rowan.Table) *rowan.Lender {
 	b.t.Helper()
 	l, err := table.Lender(ep)

@@ -89,7 +89,7 @@ func TestSource(t *testing.T) {
 	b.end(route(moved.Term), StatusNotFound)
 }
 
-// target is a bench whose server a shard migrates to, and its source.
+// target is a bench with a server to which a shard migrates, and with the shard's source.
 type target struct {
 	*bench
 	moved  *shards.Config

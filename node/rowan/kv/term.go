@@ -75,8 +75,8 @@ func (t *term) complete(shard int) bool {
 	return t != nil && t.Shards[shard].Has(t.node) && !t.incomplete(shard)
 }
 
-// differed reports whether the server has to begin a shard anew, because its replica was found to be
-// damaged: it copies the shard now, and in the term before it was complete, or the target of a
+// differed reports whether the server has to begin a shard anew, because its replica was found to
+// be damaged: it copies the shard now, and in the term before it was complete, or the target of a
 // migration of which the source lives.
 func (t *term) differed(before *term, shard int) bool {
 	if before == nil || !t.incomplete(shard) {

@@ -25,7 +25,8 @@ type bench struct {
 	client *rpc.Peer
 }
 
-// slowReads is the endpoint of a worker whose looks take until they are let go, when they are held.
+// slowReads is the endpoint of a worker. While it holds READs they do not complete before they are
+// let go.
 type slowReads struct {
 	*shm.Endpoint
 	hold bool
@@ -356,8 +357,8 @@ func TestSee(t *testing.T) {
 	}
 }
 
-// TestJoins: a worker whose answers do not arrive, since it has not joined a new view, joins it
-// when the server knows.
+// TestJoins: answers of a worker that has not joined a new view do not arrive. It joins when the
+// server knows of the view.
 func TestJoins(t *testing.T) {
 	b := newBench(t, 1, Rowan)
 	for from := uint64(0); from < 2; from++ {

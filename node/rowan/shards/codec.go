@@ -20,8 +20,8 @@ const (
 	format      = 1
 	headerBytes = 24
 	memberBytes = 6
-	// A shard's shape: the number of backups in the lowest bits, the number of those that copy above
-	// it, and whether it has a primary and a source.
+	// A shard's shape: the number of backups in the lowest bits, the number of those that copy
+	// above it, and whether it has a primary and a source.
 	countBits  = 3
 	countMask  = 1<<countBits - 1
 	hasPrimary = 1 << 6

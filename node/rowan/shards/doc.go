@@ -15,8 +15,8 @@
 // before it is acknowledged, from the term on in which they are replicas. The rules keep three
 // invariants:
 //
-//   - A backup stays complete, and may become the primary at any time. No other replica may: without
-//     a backup left the shard is lost, and has no replicas.
+//   - A backup stays complete, and may become the primary at any time. No other replica may: if no
+//     backup is left the shard is lost, and has no replicas.
 //   - While a shard migrates, its primary is the target, which has only what was written since and
 //     what was copied. The source stays a complete replica, and is written to like a backup, until
 //     the target has everything. So when either dies, a complete replica becomes the primary, and

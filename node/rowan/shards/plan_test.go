@@ -186,8 +186,8 @@ func TestIdle(t *testing.T) {
 func TestPlanReplicas(t *testing.T) {
 	c := made(t, 3, 2, 2).Commit() // shard 0: 0, 1; shard 1: 1, 2; shard 2: 2, 0; shard 3: 0, 2; 4: 1, 0; 5: 2, 1
 	loads := []shards.Load{{90, 80}, {50, 0}, {50, 0}, {70, 60}, {0, 0}, {0, 0}}
-	// Server 0: 160, 1: 130, 2: 110. Changing places would take 10 from it, at most, and moving shard
-	// 3 to 1 takes 70.
+	// Server 0: 160, 1: 130, 2: 110. Changing places would take 10 from it, at most, and moving
+	// shard 3 to 1 takes 70.
 	if got := fmt.Sprint(awake(c).Plan(c, loads)); got != "[]" {
 		t.Errorf("servers near the mean: %v", got)
 	}

@@ -17,10 +17,9 @@ import (
 //	term u64 | copied u16 | migrated u16 | loads u16 | flags u16
 //	shard u16                                      a copy, a migration
 //	shard u16 | requests u64 | writes u64          a load
-//	shard u16 | sum u64 | weight u64               a digest, instead of a load, if the flags say so
-//	shard u16 | offset u64                         damage, to the end, if the flags say so
-//	text                                           why the server has ended, if the flags say so;
-//	                                               then there is nothing else
+//	shard u16 | sum u64 | weight u64               a digest instead of a load, by the flags
+//	shard u16 | offset u64                         damage, to the end, by the flags
+//	text                                           why the server has ended, by the flags, and nothing else
 const (
 	Ask = 0x7263 // "cr"
 
