@@ -168,7 +168,8 @@ func TestObject(t *testing.T) {
 	const units, class = 3, 2
 	take := func() (rdma.Request, error) {
 		r := rdma.Request{Proc: node.ProcObject, Arg: [6]uint64{s.Table(0, 0).Offset(), uint64(s.Blocks()),
-			s.Bitmap(node.Block{}, 0).Offset(), s.BlockBytes, class<<32 | uint64(s.Objects(units)), s.BitmapBytes()<<32 | units*node.Unit}}
+			s.Bitmap(node.Block{}, 0).Offset(), s.BlockBytes, class<<32 | uint64(s.Objects(units)),
+			s.BitmapBytes()<<32 | units*node.Unit}}
 		err := ep.Call(0, &r, rdma.Forever)
 		return r, err
 	}

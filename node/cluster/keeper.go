@@ -268,8 +268,8 @@ const breath = 4
 // crash leaves:
 //   - before barrier's Advance: the pool as it was;
 //   - behind it: a busy view, so the next master begins with a barrier of its own, in a later
-//     epoch. Nodes that were expelled, but are not gone in the view, do not answer its READs either.
-//     A spare that was half written is no stand-in, and is written from the beginning;
+//     epoch. Nodes that were expelled, but are not gone in the view, do not answer its READs
+//     either. A spare that was half written is no stand-in, and is written from the beginning;
 //   - in recover: a client that is still listed, and is recovered again from the beginning.
 func (k *keeper) tick() (more bool, err error) {
 	leads, err := k.lead()

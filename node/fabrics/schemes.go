@@ -135,7 +135,8 @@ func OneOf(words []string) string {
 }
 
 func refuseSim(string) (Address, error) {
-	return Address{}, fmt.Errorf("virtual time is no pool to attach to: 'farkv sim run STORE' makes its own; use shm:NAME here: %w",
+	return Address{}, fmt.Errorf(
+			"virtual time is no pool to attach to: 'farkv sim run STORE' makes its own; use shm:NAME here: %w",
 		rdma.ErrNotSupported)
 }
 

@@ -98,7 +98,8 @@ func ReadToken(file string) ([]byte, error) {
 	}
 	token := bytes.TrimSpace(text)
 	if len(token) < leastToken || len(token) > mostToken {
-		return nil, fmt.Errorf("token %s %w: it has %d bytes, and %d to %d are wanted (hint: openssl rand -hex 32 > %s)", file, ErrSecret,
+		return nil, fmt.Errorf(
+			"token %s %w: it has %d bytes, and %d to %d are wanted (hint: openssl rand -hex 32 > %s)", file, ErrSecret,
 			len(token), leastToken, mostToken, file)
 	}
 	return token, nil

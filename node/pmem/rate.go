@@ -47,7 +47,8 @@ func rate(b, d DIMM, known bool, took time.Duration) Rate {
 	case took <= 0:
 		r.Problem = "no time has passed"
 		return r
-	case d.MediaReads < b.MediaReads, d.MediaWrites < b.MediaWrites, d.ReadRequests < b.ReadRequests, d.WriteRequests < b.WriteRequests:
+	case d.MediaReads < b.MediaReads, d.MediaWrites < b.MediaWrites,
+		d.ReadRequests < b.ReadRequests, d.WriteRequests < b.WriteRequests:
 		r.Problem = "its counters were reset"
 		return r
 	}

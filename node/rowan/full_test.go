@@ -283,7 +283,8 @@ func TestUrgent(t *testing.T) {
 	with := l.fill(l.sender(0, false)) // all others have leave that they do not use
 	l = newFilling(t, false, 3, 0)
 	if without := l.fill(l.sender(0, false)); with < without+5 {
-		t.Errorf("there is room for %d entries beside what urgent sources have of the reserve, %d if they are not urgent",
+		t.Errorf("there is room for %d entries beside what urgent sources have of the reserve, "+
+			"%d if they are not urgent",
 			with, without)
 	}
 }

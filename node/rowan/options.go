@@ -108,11 +108,13 @@ func (o Options) check(p rdma.RingPromises) error {
 	begun := max(2, o.Streams)
 	room := (min(o.Ahead, o.Segments-o.Own) - o.Reserve - o.begins(o.Streams) - begun) * o.usable(mtu)
 	if o.Credit < rdma.Stride || o.Reserve < 0 || (o.Sources-o.Urgent)*o.Credit > room {
-		return fmt.Errorf("a log with credit of %d bytes for %d sources: want at least %d, and all in %d of segments: %w",
+		return fmt.Errorf(
+			"a log with credit of %d bytes for %d sources: want at least %d, and all in %d of segments: %w",
 			o.Credit, o.Sources-o.Urgent, rdma.Stride, room, rdma.ErrAccess)
 	}
 	if o.Urgent < 0 || o.Urgent > o.Sources || o.Urgent > 0 && o.Urgent*o.Credit > o.Reserve*o.usable(mtu) {
-		return fmt.Errorf("a log with %d urgent sources of %d and credit of %d bytes for each: want all in a reserve of %d: %w",
+		return fmt.Errorf(
+			"a log with %d urgent sources of %d and credit of %d bytes for each: want all in a reserve of %d: %w",
 			o.Urgent, o.Sources, o.Credit, o.Reserve*o.usable(mtu), rdma.ErrAccess)
 	}
 	return nil

@@ -48,8 +48,8 @@ var (
 //
 //	header         32 bytes, written once: magic, version, records, places, slots, checksum
 //	head           8 bytes at 64: how many events were written, changed by FAA only
-//	places         1024 of 16 bytes: a claim, the life of a process, changed by CAS only, and a beat,
-//	               the process's wall clock when it published last
+//	places         1024 of 16 bytes: a claim, the life of a process, changed by CAS only, and a
+//	               beat, the process's wall clock when it published last
 //	records        of the first places, 16 KiB each: two halves, written in turn
 //	ring           256 events of 512 bytes
 //

@@ -30,7 +30,8 @@ var mutants = []teeth.Mutant{
 		At: "$s.Primary == None && len($s.Backups) > 0", Do: "false"},
 	{Rule: "only backups are promoted", In: "Config.promote",
 		At: "if $s := &$c.Shards[$i]; $s.Lost() { $*body }",
-		Do: "if s := &c.Shards[i]; s.Lost() && len(s.Copying) > 0 { s.Primary, s.Copying = s.Copying[0], s.Copying[1:] }"},
+		Do: "if s := &c.Shards[i]; s.Lost() && len(s.Copying) > 0 " +
+			"{ s.Primary, s.Copying = s.Copying[0], s.Copying[1:] }"},
 	{Rule: "promoted evenly", In: "Config.promote",
 		At: "$c.fewest($primaries, $s.Backups)", Do: "s.Backups[0]", Test: "TestFailSpreads"},
 	{Rule: "a source takes over from a dead target", In: "Shard.strip",

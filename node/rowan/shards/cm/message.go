@@ -19,7 +19,7 @@ import (
 //	shard u16 | requests u64 | writes u64          a load
 //	shard u16 | sum u64 | weight u64               a digest instead of a load, by the flags
 //	shard u16 | offset u64                         damage, to the end, by the flags
-//	text                                           why the server has ended, by the flags, and nothing else
+//	text                                           why the server has ended, by the flags; no more
 const (
 	Ask = 0x7263 // "cr"
 

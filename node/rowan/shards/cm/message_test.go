@@ -133,7 +133,8 @@ func TestDamaged(t *testing.T) {
 	for n, want := range map[int]string{
 		0: "all replicas have the same",
 		1: "damaged, copied anew: shard 7 of server 1",
-		6: "damaged, copied anew: shard 7 of server 1, shard 8 of server 1, shard 9 of server 1, shard 9 of server 2, 2 more",
+		6: "damaged, copied anew: " +
+			"shard 7 of server 1, shard 8 of server 1, shard 9 of server 1, shard 9 of server 2, 2 more",
 	} {
 		if got := cm.Compared(six[:n]); got != want {
 			t.Errorf("%d replicas: %q", n, got)
