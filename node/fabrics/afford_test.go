@@ -25,7 +25,7 @@ func files(all map[string]string) *reader {
 // What a machine lacks is told by the scarcest of what it has.
 func TestLacks(t *testing.T) {
 	const meminfo = "MemTotal:       25165824 kB\nMemAvailable:   20971520 kB\n" + // 20 GiB
-	"HugePages_Free:     512\nHugepagesize:       2048 kB\n" // 1 GiB
+		"HugePages_Free:     512\nHugepagesize:       2048 kB\n" // 1 GiB
 	plain := files(map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/\n"})
 	v2 := files(map[string]string{
 		"proc/meminfo": meminfo, "proc/self/cgroup": "0::/user.slice/job\n",

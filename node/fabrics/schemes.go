@@ -136,7 +136,7 @@ func OneOf(words []string) string {
 
 func refuseSim(string) (Address, error) {
 	return Address{}, fmt.Errorf(
-			"virtual time is no pool to attach to: 'farkv sim run STORE' makes its own; use shm:NAME here: %w",
+		"virtual time is no pool to attach to: 'farkv sim run STORE' makes its own; use shm:NAME here: %w",
 		rdma.ErrNotSupported)
 }
 

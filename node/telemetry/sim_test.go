@@ -215,7 +215,7 @@ func TestAtOnce(t *testing.T) {
 				found, more, err := d.Processes(ep, wall(ep))
 				if err != nil || len(found) < records || len(found) > records*nodes || len(found)+more != live {
 					t.Errorf("after %v there are %d processes and %d more (%v), want %d in all, "+
-				"%d of them with a record on each of %d nodes",
+						"%d of them with a record on each of %d nodes",
 						at, len(found), more, err, live, records, nodes)
 				}
 				for i := range found {
