@@ -10,69 +10,84 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Logs that others fill by WRITEs, instead of a ring: what Rowan-KV is measured against (section
-// 6.1). Each is of one writer, and has segments of its own, which the Lender of their node lends
-// it. The node's memory has words for each: how many segments the writer is done with; where the
-// lender begins; and the last that it was lent. The writer WRITEs the first and READs the others in
-// one trip.
+// Remote logs are logs that other servers fill by WRITEs, instead of APPENDs to a ring. Rowan-KV is
+// compared with stores that use them (section 6.1). Each has one writer, and segments of its own,
+// which the Lender of its node lends to it. For each log the node's memory has some words: how many
+// segments the writer has finished (written by the writer), where the lender begins a term, and
+// which segments were lent last (both written by the lender). A writer WRITEs the first and READs
+// the others in one trip.
 //
-// What is lent is lent for a term: at the end of it nothing is in flight, and the lender finds what
-// there is in memory, whatever became of writers, or of the lender before it. In the next term both
-// begin anew, and a log goes on in its segment behind what was found there.
+// Segments are lent for a term. At the end of a term nothing is in flight. So the lender finds in
+// the segments themselves what was written, whatever became of the writer, or of an earlier lender.
+// In the next term both ends begin anew, and agree on nothing but what is in memory. A log goes on
+// in the segment with its last entry.
 
-// firstRemote is the owner of the first remote log's segments. Entries are sealed as those of own
-// logs are: for the use of their segment, and for their place.
+// firstRemote is the owner of the segments of the first remote log. Entries are sealed as in own
+// logs: for the use of their segment, and for their place. So stale entries do not verify.
 const firstRemote Owner = 1 << 15
 
-// Received reports whether an owner's segments are filled by others than the workers of their node.
+// Received reports whether an owner's segments are filled by other servers.
 func (o Owner) Received() bool { return o == Control || o >= firstRemote }
 
-// A word of a segment that is lent has its push above its index. In place of the next one's, noMore
-// says that the lender had none to lend when it looked last, which tells a log that is full from a
-// lender that is behind: no segment is of push 0.
+// The word that names a lent segment has its push above its index. noMore in place of the next word
+// says that the lender had no segment to lend when it looked last. It tells a full log from a slow
+// lender. No segment has push 0, so noMore names none.
 const (
 	indexBits = 24
 	noMore    = 1
 )
 
-// Remote is the writer's end of a log in a node's memory. Its workers share it: it is safe for
+// Remote is the writer's end of a remote log. The workers of a server may share it: it is safe for
 // concurrent use.
 type Remote struct {
-	t    Table // of the node, for places in it; it has no segments
-	log  int
+	t   Table // of the log's node, for places only; it has no segments
+	log int
+	// Segments that entries which are not urgent leave unused: see Place.
 	keep int
 
-	mu       sync.Mutex
-	term     uint64    // 0: nothing is lent
-	begun    bool      // the lender has begun with it
-	segments []filled  // lent ones that the writer is not done with, in the order in which they were lent
-	now      int       // which of them is filled
-	next     int       // where the next entry is in it, in bytes
-	last     rdma.Addr // of the places that were taken
-	lent     uint64    // how many were, so far
-	push     uint64    // of the last
-	done     uint64    // how many the writer is done with
-	told     uint64    // and has said so
-	wanted   bool      // there was no room since the last answer
-	full     bool      // that was that there is no more
-	asking   bool
-	askedIn  uint64 // the term
+	// mu guards the fields below. It is held over no wait.
+	mu   sync.Mutex
+	term uint64 // 0: nothing is lent
+	// The lender has begun the term.
+	begun bool
+	// Lent segments that the writer has not finished, in the order in which they were lent.
+	segments []filled
+	// The segment that is filled, by its index in segments, and the offset of the next entry in it.
+	now  int
+	next int
+	// The last place that was taken.
+	last rdma.Addr
+	// How many segments were lent in the term, and the push of the last. Pushes rise, which
+	// distinguishes a new word from an old one.
+	lent uint64
+	push uint64
+	// How many segments the writer has finished in the term, and how many of these the lender was
+	// told.
+	done uint64
+	told uint64
+	// There was no room since the last answer, so Ask has to ask.
+	wanted bool
+	// The last answer said that the lender has no more.
+	full bool
+	// A question is in flight, of the term askedIn.
+	asking  bool
+	askedIn uint64
 }
 
-// filled is a segment with entries in flight to it.
+// filled is a lent segment, with the number of entries in flight to it.
 type filled struct {
 	Segment
 	flying int
 }
 
-// Place is where an entry of a remote log is.
+// Place is the place of an entry in a remote log.
 type Place struct {
 	At rdma.Addr
 	Segment
 }
 
-// NewRemote returns the writer's end of a log, by its number, which has no segments before Begin.
-// PUTs leave so many segments unused: see Place.
+// NewRemote returns the writer's end of a log, given its number. It has no segments before Begin.
+// Entries that are not urgent leave keep segments unused: see Place.
 func NewRemote(o Options, log, keep int) *Remote {
 	o = o.withDefaults()
 	if log >= o.Remotes {
@@ -81,9 +96,9 @@ func NewRemote(o Options, log, keep int) *Remote {
 	return &Remote{t: Table{o: o}, log: log, keep: keep}
 }
 
-// Begin has the writer begin with a term, unless it has: what was lent in earlier ones it has no
-// more. Nothing that was written in these is in flight. In term 0 nothing is lent, and the writer
-// does not ask.
+// Begin starts a term, unless it has begun: what was lent in earlier terms does not belong to the
+// writer any more. The caller knows that nothing of the writer is in flight. In term 0 nothing is
+// lent, and the writer does not ask.
 func (r *Remote) Begin(term uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,10 +110,10 @@ func (r *Remote) Begin(term uint64) {
 	r.wanted, r.full = false, false
 }
 
-// Place takes the next place for an entry with so much data, at once behind the last one in its
-// segment. It is in flight there until Landed. What is not urgent leaves some segments for what is.
-// The error wraps rdma.ErrFull when there is no room, and the lender had no more segments, and
-// ErrAsked when it has not said that: Ask for more.
+// Place takes the place of the next entry with length bytes of data, behind the last one. The entry
+// counts as in flight until Landed or Return. Entries that are not urgent leave some segments to
+// urgent ones. The error wraps rdma.ErrFull when there is no room and the lender said that it has
+// no more segments, and ErrAsked when it has not said so: then the caller calls Ask.
 func (r *Remote) Place(length int, urgent bool) (Place, error) {
 	n := strides(HeaderBytes + length)
 	if n > r.t.o.SegmentBytes || length > (layout{mtu: logBlock}).part() {
@@ -132,9 +147,9 @@ func (r *Remote) Place(length int, urgent bool) (Place, error) {
 	return Place{r.last, s}, nil
 }
 
-// Return gives a place back to which nothing was written. The next entry takes it, unless another
-// worker has the place behind it: what is refused for want of room elsewhere, again and again,
-// takes none here.
+// Return gives back a place to which nothing was written. The next entry takes it, unless another
+// worker has taken the place behind it. So an entry that is refused again and again for want of
+// room elsewhere uses up no space here.
 func (r *Remote) Return(p Place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,14 +159,14 @@ func (r *Remote) Return(p Place) {
 	r.landed(p)
 }
 
-// Landed says that the entry at a place is in the node's memory, durably, and nothing is in flight
-// there.
+// Landed says that the entry at a place is durable, and that nothing is in flight to the place.
 func (r *Remote) Landed(p Place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.landed(p)
 }
 
+// landed counts an entry in flight less. The caller holds mu.
 func (r *Remote) landed(p Place) {
 	i := slices.IndexFunc(r.segments, func(s filled) bool { return s.Segment == p.Segment })
 	if i < 0 {
@@ -163,8 +178,8 @@ func (r *Remote) landed(p Place) {
 	r.finish()
 }
 
-// finish notes which segments the writer is done with: they are full, and nothing is in flight to
-// them.
+// finish notes which segments the writer has finished: they are full, and nothing is in flight to
+// them. Only such segments are digested, so an entry is never missed. The caller holds mu.
 func (r *Remote) finish() {
 	for r.now > 0 && r.segments[0].flying == 0 {
 		r.segments = slices.Delete(r.segments, 0, 1)
@@ -173,22 +188,22 @@ func (r *Remote) finish() {
 	}
 }
 
-// Size returns how long an entry with so much data is.
+// Size returns the length of an entry with length bytes of data.
 func Size(length int) int { return HeaderBytes + length }
 
-// Seal writes the entry of a term at a place to p, which has its size.
+// Seal writes an entry of a term for a place to p, which the caller owns and which has Size bytes.
 func (r *Remote) Seal(at Place, kind uint8, term uint32, data, p []byte) {
 	r.t.seal(at, firstRemote+Owner(r.log), kind, term, data, p)
 }
 
-// seal writes the entry of an own log to p.
+// seal writes an entry for a place to p, in a log with the owner.
 func (t *Table) seal(at Place, owner Owner, kind uint8, term uint32, data, p []byte) {
 	off := at.At.Offset() - t.o.segmentAt(at.Index).Offset()
 	h := header{kind: kind, source: uint16(owner), length: len(data), stamp: ownStamp(term, off)}
 	t.logLayout(at.Push).seal(p, h, data)
 }
 
-// Room returns how many bytes entries of up to so many may take for sure.
+// Room returns how many bytes are certain to fit, in entries of up to most bytes each.
 func (r *Remote) Room(most int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,23 +214,23 @@ func (r *Remote) Room(most int) int {
 	return max(0, r.t.o.SegmentBytes-r.next-waste) + (len(r.segments)-r.now-1)*(r.t.o.SegmentBytes-waste)
 }
 
-// Full reports whether the lender had no more segments when it looked last, as far as it was asked.
+// Full reports whether the last answer said that the lender has no more segments.
 func (r *Remote) Full() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.full
 }
 
-// Want has Ask ask for more.
+// Want makes the next Ask ask for more segments.
 func (r *Remote) Want() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wanted = true
 }
 
-// Ask posts the question for more segments, which says what the writer is done with, if there is
-// something to say or to ask for. Nil: there is not, or another worker has asked. The batch goes to
-// Answered when it is finished.
+// Ask posts a question: it tells the lender what the writer has finished, and reads what was lent.
+// It returns nil if there is nothing to tell or to ask for, or if another worker has asked. The
+// caller owns the batch, and passes it to Answered when it is finished.
 func (r *Remote) Ask(ep rdma.Endpoint) (*rdma.Batch, error) {
 	word, ok := r.ask()
 	if !ok {
@@ -225,14 +240,14 @@ func (r *Remote) Ask(ep rdma.Endpoint) (*rdma.Batch, error) {
 	b.Chain()
 	b.WriteWord(r.t.o.doneAt(r.log), word)
 	b.Read(r.t.o.beginAt(r.log), 8*(1+r.t.o.Lent))
-	if err := ep.Post(b.As("ask for segments")); err != nil { // which may wait: no lock is held
+	if err := ep.Post(b.As("ask for segments")); err != nil { // mu is not held, since Post may wait
 		b.Release()
 		return nil, fmt.Errorf("ask node %d for segments: %w", r.t.o.Node, err)
 	}
 	return b, nil
 }
 
-// ask returns what a question says; false: there is none to ask.
+// ask returns the word that a question writes. It reports false if there is nothing to ask.
 func (r *Remote) ask() (word uint64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,23 +258,25 @@ func (r *Remote) ask() (word uint64, ok bool) {
 	return r.term<<32 | r.done, true
 }
 
-// Answered takes the answer, and releases it. It reports whether that was of use: a question that
-// failed, or came before the lender has begun with the term, is asked again, after a while.
+// Answered takes the answer to a question and releases its batch. It reports whether the answer was
+// useful. If the question failed, or came before the lender has begun the term, the caller asks
+// again after a while.
 func (r *Remote) Answered(b *rdma.Batch) (useful bool) {
 	defer b.Release()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asking = false
 	if r.askedIn != r.term {
-		return true // it was of another term
+		return true // it was of another term, and says nothing about this one
 	}
 	r.full = false
 	if b.Err() != nil {
 		r.wanted = true
 		return false
 	}
-	// Words that were READ with the first one that says so may be of before: the lender clears them
-	// ahead of it.
+	// The first answer that says that the lender has begun is used only for that: the other words
+	// may have been READ before the lender cleared them, ahead of its begin word. They are READ
+	// again.
 	if begin := b.Op(1).Word(0); !r.begun {
 		r.wanted, r.begun = true, begin>>32 == r.term
 		r.next = int(uint32(begin)) * rdma.Stride
@@ -267,6 +284,7 @@ func (r *Remote) Answered(b *rdma.Batch) (useful bool) {
 	}
 	r.told = b.Op(0).Word(0) & (1<<32 - 1)
 	for ; ; r.lent++ {
+		// Each word is of the segment that is due, or of one that was lent earlier in its place.
 		word := b.Op(1).Word(1 + int(r.lent%uint64(r.t.o.Lent)))
 		if word>>indexBits <= r.push { // of one that was lent before, or none
 			r.full = word == noMore
@@ -277,30 +295,40 @@ func (r *Remote) Answered(b *rdma.Batch) (useful bool) {
 	}
 }
 
-// Lender lends the segments of a node to remote logs, and receives what these are filled with. It
-// belongs to its worker, and stands where the Receiver of a ring does: its methods are those, and
-// Begin.
+// Lender lends the segments of a node to remote logs, and receives what they are filled with. It
+// belongs to its worker. It replaces the Receiver of a ring, and has its methods, and Begin.
 type Lender struct {
-	ep       rdma.Endpoint
-	o        Options
-	t        *Table
-	logs     []lending
-	behind   []int     // by segment: the entries up to there were digested
-	waiting  []Segment // for Next
-	freed    []Segment
-	moved    bool // the last Step was told of segments, or lent some
-	starving bool // a log has one segment, or none, and there was no other for it
-	words    []byte
-	scratch  []byte // a segment's bytes
+	ep rdma.Endpoint
+	o  Options
+	t  *Table
+	// By log.
+	logs []lending
+	// By segment: entries up to this offset were digested.
+	behind []int
+	// Finished segments for Next.
+	waiting []Segment
+	// Segments that were given back, not free yet.
+	freed []Segment
+	// The last Step found finished segments, or lent some.
+	moved bool
+	// A log has at most one segment, and there was no other for it.
+	starving bool
+	// The words that writers write, as they were read last.
+	words   []byte
+	scratch []byte // a segment's bytes
 }
 
-// lending is what the lender knows of a log.
+// lending is what the lender knows about a log.
 type lending struct {
-	term     uint64    // 0: nothing more is lent
-	segments []Segment // that the writer is not done with, in order
-	count    uint64    // how many were lent so far, in the term
-	refused  uint64    // that and one more when it was told that there are none
-	settled  uint64    // no stamp that is not above it is in its segments, behind what was digested
+	term uint64 // 0: nothing is lent
+	// Lent segments that the writer has not finished, in the order in which they were lent.
+	segments []Segment
+	// How many segments were lent in the term.
+	count uint64
+	// count plus one when the writer was told last that there are no more; so it is told once.
+	refused uint64
+	// Entries with stamps up to it were digested, also in segments that are lent.
+	settled uint64
 }
 
 // Lender returns the lender of a table that was just opened. What an earlier lender had lent is
@@ -320,8 +348,8 @@ func (t *Table) Lender(ep rdma.Endpoint) (*Lender, error) {
 	return l, nil
 }
 
-// Recover calls f for the entries in segments that writers were done with, or had lost, when an
-// earlier lender ended. They are the caller's until Free, which is called for each.
+// Recover calls f for the entries in segments that writers had finished, or lost, when an earlier
+// lender ended. The caller owns these segments until Free, which it calls for each.
 func (l *Lender) Recover(f func(Segment, *Entry) error) (all []Segment, err error) {
 	full := func(s *segment) bool { return (s.state == used || s.state == committed) && s.owner.Received() }
 	for _, i := range l.t.inPushOrder(full) {
@@ -334,10 +362,10 @@ func (l *Lender) Recover(f func(Segment, *Entry) error) (all []Segment, err erro
 	return all, nil
 }
 
-// Settle calls f for entries in segments that are lent, up to a stamp of each log up to which all
-// are at rest. These do not come again. It follows Digest of all that Next returns. The stamp is
-// below the term for which they are lent, or the writer waits for each entry before the next one:
-// then all are in the first segments.
+// Settle calls f for entries in segments that are lent, of each log up to a stamp up to which
+// nothing is in flight. These entries are not repeated. It must follow Digest of all segments that
+// Next returns. Either the stamp is below the term for which the segments are lent, or the writer
+// waits for each entry before it writes the next one: then all entries are in the first segments.
 func (l *Lender) Settle(upTo func(log uint16) uint64, f func(Segment, *Entry) error) error {
 	for log := range l.logs {
 		g, stamp := &l.logs[log], upTo(uint16(log))
@@ -357,8 +385,9 @@ func (l *Lender) Settle(upTo func(log uint16) uint64, f func(Segment, *Entry) er
 	return nil
 }
 
-// scan calls f for the entries of a segment that were not digested, up to a stamp. A log's writer
-// takes places in their order, and the stamps of an earlier term are ahead of those of a later one.
+// scan calls f for the entries of a segment that were not digested, up to a stamp. It relies on
+// this: a log's writer takes places in order, and entries of an earlier term are ahead of those of
+// a later one.
 func (l *Lender) scan(s Segment, upTo uint64, f func(*Entry) error) error {
 	return l.t.Scan(l.ep, s, l.scratch, func(e *Entry) error {
 		off := int(e.Blocks[0].Offset() - l.t.Begin(s).Offset())
@@ -370,15 +399,19 @@ func (l *Lender) scan(s Segment, upTo uint64, f func(*Entry) error) error {
 	})
 }
 
-// Left is a segment to which no log adds anything, though it may have room behind its last entry.
+// Left is a segment to which no log adds anything. It may have room behind its last entry.
 type Left struct {
 	Segment
 	Behind rdma.Addr
 }
 
-// Begin begins with a term of a log; 0: it has no writer. All that was written there in earlier
-// ones is at rest, and was settled. The log goes on behind that, in the segment where its last
-// entry is. Those ahead of it, or all of a log without a writer, are the caller's until Free.
+// Begin starts a term of a log; term 0: it has no writer. All that was written in earlier terms is
+// at rest, and was settled. The log goes on in the segment with its last entry, behind it. The
+// caller owns the segments ahead of that one until Free, or all of them if there is no writer.
+//
+// The writer's word is cleared first, then all words of segments are written, and the begin word
+// last. So a writer that sees the begin word can rely on the others, once it reads them again. A
+// crash in between leaves words of an earlier term, or no begin word: the next lender begins anew.
 func (l *Lender) Begin(log int, term uint64) (left []Left, err error) {
 	g := &l.logs[log]
 	goesOn := len(g.segments)
@@ -396,14 +429,15 @@ func (l *Lender) Begin(log int, term uint64) (left []Left, err error) {
 	}
 	g.segments = g.segments[goesOn:]
 	g.term, g.count, g.refused = term, uint64(len(g.segments)), 0
-	g.settled = min(g.settled, term<<32-1) // a writer that was started anew adds what others repeat
+	g.settled = min(g.settled, term<<32-1) // a restarted writer may add what others repeat
 	first := 0
 	if len(g.segments) > 0 {
 		first = l.behind[g.segments[0].Index]
 	}
 	b := l.ep.Batch()
 	defer b.Release()
-	// an earlier writer's, of the same term; this one asks again when the lender has begun
+	// An earlier writer may have written it in the same term. This writer asks again once the
+	// lender has begun.
 	b.WriteWord(l.o.doneAt(log), 0)
 	for n := range l.o.Lent {
 		word := uint64(0)
@@ -424,8 +458,9 @@ func (l *Lender) Begin(log int, term uint64) (left []Left, err error) {
 	return left, l.t.persist(l.ep, begin, "begin to lend")
 }
 
-// Step finds segments that writers are done with, frees those given back, and lends others, as long
-// as Options.Own stay free: to each log that has begun with a term up to Options.Lent.
+// Step finds the segments that writers have finished, frees those that were given back, and lends
+// others, as long as Options.Own stay free. Each log that has begun its term gets up to
+// Options.Lent.
 func (l *Lender) Step() error {
 	if err := read(l.ep, l.words, l.o.doneAt(0)); err != nil {
 		return err
@@ -449,15 +484,16 @@ func (l *Lender) Step() error {
 	return l.lend()
 }
 
-// done returns how many segments a log's writer is done with, of those that it was lent in the
-// term; false: it has none.
+// done returns how many segments a log's writer has finished of those that it was lent in the term.
+// It reports false if the writer has not begun the term.
 func (l *Lender) done(log int) (n uint64, ok bool) {
 	word, term := binary.LittleEndian.Uint64(l.words[8*log:]), l.logs[log].term
 	return word & (1<<32 - 1), term > 0 && word>>32 == term
 }
 
-// lend lends segments, first to the logs that have the fewest. Each is marked before its writer
-// knows of it, so whatever happens what has entries is marked.
+// lend lends segments, first to the logs that have the fewest. A segment is marked as in use,
+// durably, before its writer knows of it. So a segment that may have entries is always marked,
+// whatever crashes.
 func (l *Lender) lend() error {
 	var taken []int
 	b := l.ep.Batch()
@@ -493,8 +529,8 @@ func (l *Lender) lend() error {
 	return l.t.persist(l.ep, b, "lend")
 }
 
-// neediest returns the log with the fewest segments of those that have a writer; false: each has
-// all that it may.
+// neediest returns the log with the fewest segments among those that have a writer and fewer than
+// they may have. It reports false if there is none.
 func (l *Lender) neediest() (log int, ok bool) {
 	for i := range l.logs {
 		if l.wants(i) && (!ok || len(l.logs[i].segments) < len(l.logs[log].segments)) {
@@ -504,25 +540,24 @@ func (l *Lender) neediest() (log int, ok bool) {
 	return log, ok
 }
 
-// Moved reports whether the last Step found that writers are done with segments, or have fewer than
-// they may.
+// Moved reports whether the last Step found finished segments, or lent some.
 func (l *Lender) Moved() bool { return l.moved }
 
 // Starving reports whether the last Step found a log that fills its last segment, and none to lend
-// it.
+// to it.
 func (l *Lender) Starving() bool { return l.starving }
 
-// Counts reports whether nothing lands once its writer was fenced off: see rdma.RingPromises.
+// Counts reports whether the fabric counts verbs in flight: see rdma.RingPromises.
 func (l *Lender) Counts() bool { return l.t.p.Counts }
 
-// wants reports whether a log has a writer, and fewer segments than it may.
+// wants reports whether a log has a writer, and fewer segments than it may have.
 func (l *Lender) wants(log int) bool {
 	_, ok := l.done(log)
 	return ok && len(l.logs[log].segments) < l.o.Lent
 }
 
-// Next returns the next segment that a writer is done with, of each log in the order in which they
-// were lent.
+// Next returns the next finished segment; those of one log come in the order in which they were
+// lent.
 func (l *Lender) Next() (Segment, bool) {
 	if len(l.waiting) == 0 {
 		return Segment{}, false
@@ -532,13 +567,13 @@ func (l *Lender) Next() (Segment, bool) {
 	return s, true
 }
 
-// Digest calls f for the entries in a segment, in the order of their places.
+// Digest calls f for the entries of a segment that were not settled, in the order of their places.
 func (l *Lender) Digest(s Segment, f func(*Entry) error) error {
 	return l.scan(s, math.MaxUint64, f)
 }
 
-// Free gives a segment back that was digested. A later Step frees it.
+// Free gives back a segment that was digested. A later Step makes it free.
 func (l *Lender) Free(s Segment) { l.freed = append(l.freed, s) }
 
-// Close ends the lender. Writers keep what they were lent.
+// Close ends the lender. Writers keep what they were lent, for the rest of the term.
 func (l *Lender) Close() error { return nil }
