@@ -284,6 +284,8 @@ func (c *calls) take(r *rpc.Request) error {
 		r.Drop()
 		return nil
 	}
+	// From here on the request is of a member, and of the log's term or of the one that an earlier
+	// server knew.
 	s := &c.sources[t.node]
 	// The source has taken all answers below lowest, and repeats none of these requests.
 	for lowest := le.Uint64(p[8:]); s.lowest < lowest; s.lowest++ {
@@ -373,6 +375,8 @@ func (c *calls) step(now time.Duration) (err error) {
 			i++
 			continue
 		}
+		// If a new view ended the local WRITE, it is repeated at its place. Other errors end the
+		// worker.
 		if err := t.batch.Err(); err != nil {
 			if again, e := c.w.ended(err); !again || e != nil {
 				return errors.Join(err, e) // the node is gone, or the worker was fenced off

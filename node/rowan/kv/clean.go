@@ -108,6 +108,7 @@ func (c *cleaner) step() (cleaned bool, err error) {
 	if err := c.free(); err != nil || len(c.waiting) == maxLeaving {
 		return false, err
 	}
+	// One segment a step, so that questions of other cleaners are passed in between.
 	seg, ends, ok := c.s.space.pick(c.percent())
 	if !ok {
 		return false, nil
@@ -193,6 +194,7 @@ func (c *cleaner) move(e *rowan.Entry) error {
 	if x == nil {
 		return nil
 	}
+	// The exchanger empties the index of a shard that was lost, too; whichever is first.
 	if !live { // of a shard that the server has lost
 		if x.Remove(hash, at) {
 			c.s.space.dead(at, c.s.segment(at), entrySize(len(data)), kind)
@@ -220,6 +222,8 @@ func (c *cleaner) flush() error {
 	c.batch.Release()
 	c.batch = c.ep.Batch()
 	for _, m := range c.group {
+		// The copy must be durable before the index names it: a crash would lose the entry
+		// otherwise, since its segment may be freed.
 		if m.index.Replace(m.hash, m.old, m.new) {
 			c.s.space.move(m.old, c.s.segment(m.old), m.segment.Index, entrySize(m.length), m.kind)
 		}

@@ -42,6 +42,7 @@ func (x *exchanger) compare() error {
 		x.s.digests, x.s.digested = c.all, x.term.Term
 		return nil
 	}
+	// A replica that is not complete has nothing to compare.
 	names := x.s.shards[c.shard].has()
 	if names == nil || !x.term.complete(c.shard) {
 		c.shard++

@@ -103,6 +103,7 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 	}
 	defer c.peer.Close()
 	c.cm = cm.NewServer(ep, s.configs, s.node, c)
+	// So that Step reads the registers even if the manager does not ask.
 	c.cm.Told(1)
 	if err = c.recover(); err == nil {
 		s.startOthers(ep)
@@ -169,6 +170,7 @@ func (c *control) step() error {
 		c.r.Free(seg)
 		c.busy = true
 	}
+	// Promotion needs the indexes as they are after all used segments.
 	if err := c.digestUsed(); err != nil {
 		return err
 	}
@@ -246,6 +248,7 @@ func (c *control) commit() error {
 	c.used = slices.DeleteFunc(c.used, func(u usedSegment) bool {
 		for _, h := range u.highest {
 			if sh := c.s.shards[h.shard]; sh.has() != nil && h.version > sh.committed() {
+				// No index names its records, and give sends only what an index names.
 				if c.s.table.Owner(u.Segment).Received() && c.s.space.isDead(u.Index) {
 					dead = append(dead, u.Segment)
 					return true
@@ -359,6 +362,8 @@ func (c *control) learn(b *rdma.Batch) (all bool) {
 			continue
 		}
 		for i, sh := range c.s.shards {
+			// Only the primary's word counts, and the source's in a migration: others may be of
+			// earlier terms.
 			if s := &c.askedIn.Shards[i]; s.Primary == node || s.Source == node {
 				commit, _ := unseal(op.Word(i))
 				sh.learn(commit)

@@ -83,6 +83,7 @@ func (c *control) take(u *usedSegment, e *rowan.Entry) error {
 	if sh.has() == nil || !sh.takes(termOf(e)) {
 		return nil // the server has no such shard, or gained it after the entry came: the entry does not count
 	}
+	// A server that becomes the primary gives versions above all that it has found.
 	sh.find(r.version)
 	u.note(r.shard, r.version)
 	u.records = append(u.records, located{e.Blocks[0].Offset(), r.shard, r.version})
@@ -157,6 +158,7 @@ func (c *control) update(f *fresh) error {
 		c.s.space.scatter(f.at, scattered{f.blocks, f.end})
 	}
 	var old found
+	// The comparison is repeated if another task changes the index meanwhile.
 	garbage, updated, err := f.index.Update(f.hash, f.at, func(at uint64) (index.Relation, error) {
 		p, err := c.current(f, at)
 		if errors.Is(err, rowan.ErrDamaged) {

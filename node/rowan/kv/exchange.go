@@ -22,6 +22,12 @@ type gift struct {
 // beginning of a term the records that may not be on all replicas (section 4.5, phase 2), and then
 // all of the shards that others copy (phase 3). It also digests the server's replicas when replicas
 // are compared, and empties the indexes of shards that the server has lost.
+//
+// What is sent keeps a rule on which tombstones rely: a replica that has a PUT which a DEL deleted
+// has that DEL, too, or something newer. So of each key only the newest record is sent, and a
+// server that receives records drops no tombstones of the shard meanwhile: see Server.may. An
+// exchanger that dies in the middle leaves a part of the records at the other server. They have the
+// term and version that they had here, so sending them again is harmless.
 type exchanger struct {
 	s  *Server
 	ep rdma.Endpoint
@@ -120,14 +126,18 @@ func (x *exchanger) step() (more bool, err error) {
 	if !x.gave {
 		return false, nil
 	}
+	// Replicas can be compared once each of them has all that was given.
 	if x.term.Compare && !x.compared.over && x.s.known.isSettled(x.term.Term) {
 		return true, x.compare()
 	}
+	// A copy begins once the server has all that was given: until then its index may lack records.
 	for _, c := range x.copies {
 		if c.told != x.term.Term && c.held != x.term.Term && x.s.known.isSettled(x.term.Term) {
 			return true, x.copy(c)
 		}
 	}
+	// Last, since it only makes garbage of what was lost. No worker uses the old index: it was lost
+	// in a term that all of them have reached.
 	for _, sh := range x.s.shards {
 		if old := sh.leaving(x.term.Term); old != nil {
 			return true, x.empty(sh, old)
@@ -342,6 +352,7 @@ func (x *exchanger) append(node int, e exchanged) error {
 		if err != nil {
 			return err
 		}
+		// The exchanger is an urgent source: it has leave for the reserve.
 		if err := s.Try(len(e.data)); err != nil {
 			return err
 		}

@@ -63,6 +63,7 @@ func (w *worker) answerGet(o *op) error {
 		o.look = w.ep.Batch()
 		w.s.readEntries(o.look, o.seen, more)
 		return w.look(o)
+	// Even if another entry is of the key: see match.
 	case damaged > 0:
 		return w.refuseDamaged(o, damaged)
 	case f.at == 0:
@@ -70,6 +71,7 @@ func (w *worker) answerGet(o *op) error {
 	case f.parts == 1:
 		return w.answerFound(o, f.kind, f.order, f.value)
 	}
+	// The blocks lie apart: they are READ by their addresses.
 	if o.parts = w.s.space.blocks(f.at); o.parts == nil {
 		return w.refuseDamaged(o, f.at)
 	}

@@ -41,6 +41,7 @@ func (m *member) Post(b *rdma.Batch) error {
 			return err
 		}
 	}
+	// An error of Post means that nothing was sent.
 	err := m.insist(func() error { return m.Endpoint.Post(b) })
 	if err == nil && b.Finished() && errors.Is(b.Err(), rdma.ErrStale) { // package shm says so at once
 		_, err = m.Join()

@@ -24,6 +24,7 @@ func (c *control) promote() error {
 		return nil
 	}
 	c.busy = true
+	// Entries of dead servers may still land, and workers may still accept calls of earlier terms.
 	if c.ep.Now()-c.adoptedAt < c.restless() || !c.s.turnedTo(t.Term) {
 		return nil
 	}
@@ -43,6 +44,7 @@ func (c *control) promote() error {
 		c.give(t)
 		c.gave = t.Term
 	}
+	// A member that dies here keeps the others waiting, until the term without it.
 	if ok, err := c.haveAllGiven(t); !ok {
 		return err
 	}
@@ -56,6 +58,8 @@ func (c *control) promote() error {
 	if err != nil {
 		return err
 	}
+	// From here on the indexes of this server have all that any replica had: copies may begin, and
+	// tombstones may be dropped.
 	c.s.known.settle(t.Term)
 	for i, sh := range c.s.shards {
 		if t.leads(i) {
@@ -105,6 +109,8 @@ func (c *control) lendTo(l *rowan.Lender, log int, term uint64) error {
 // primary published its CommitVer before it said that it was quiet.
 func (c *control) give(t *term) {
 	g := &gift{term: t}
+	// early has what was digested in segments that are not full, and resumed what an earlier server
+	// left in own logs. All three are in segments that are not committed.
 	for _, list := range [][]usedSegment{c.used, c.early, c.resumed} {
 		for _, u := range list {
 			for _, r := range u.records {

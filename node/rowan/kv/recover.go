@@ -37,6 +37,7 @@ var errStopped = errors.New("the server is stopped")
 // crash leaves as much to recover as there was.
 func (c *control) recover() error {
 	s := c.s
+	// No server has ever written here.
 	if s.table.Pushes() == 0 {
 		return nil
 	}
@@ -44,6 +45,7 @@ func (c *control) recover() error {
 	if err != nil {
 		return err
 	}
+	// The manager is told so from here on. No term is adopted before Recovered.
 	c.cm.Restart(last)
 	steps := []func() error{c.remember, c.forget, c.recoverOwn, c.recoverInbound, c.flush}
 	if s.o.Kind == RPC {
@@ -120,6 +122,7 @@ func (c *control) recoverOwn() error {
 			c.left(u, end)
 			continue
 		}
+		// The log has left the earlier segment: nothing is added to it any more.
 		if before := last[owner]; before != nil {
 			c.left(before, table.End(table.Begin(before.Segment)))
 		}

@@ -96,6 +96,7 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 			r.w.again(a.again)
 		}
 	case a.batch.Completed(a.index):
+		// It must be called once for each op that completes, since it counts the leave as spent.
 		err := r.sender(a).Acknowledged(a.batch.Op(a.index), a.posted)
 		if a.batch != o.local {
 			a.batch.Release()

@@ -24,6 +24,11 @@ const (
 )
 
 // routing is a question to the source of a migration.
+//
+// While a shard migrates to a server, its index names what was written in the migration, and what
+// was copied so far. The source's index names all that was written before. So a key that the
+// target's index does not name has what the source says, and nothing is lost if either of them
+// dies: the question changes nothing.
 type routing struct {
 	call *rpc.Call // nil: none is in flight
 	// When the source may be asked again.

@@ -107,6 +107,7 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 func (s *Server) Run(ep rdma.Endpoint) error {
 	ep = s.member(ep)
 	s.end("receiver", s.receive(ep))
+	// The other tasks find out that the server stops.
 	for !s.ended() {
 		ep.Sleep(s.o.StepEvery)
 	}

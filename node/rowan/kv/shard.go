@@ -151,6 +151,8 @@ func (s *shard) lead() {
 	if s.serves {
 		return // writes are in flight
 	}
+	// CommitVer may be above the versions that were found here. In a migration the source has
+	// published it.
 	s.version = max(s.version, s.commit)
 	s.commit, s.serves = s.version, true
 }

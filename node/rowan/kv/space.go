@@ -16,6 +16,12 @@ import (
 //
 // Counts of live entries are adjusted before and after the index changes, by different tasks. So a
 // count may be below 0 for a moment.
+//
+// The life of a segment of an own log: filled by its log; closed, when the log has left it and all
+// of its entries are on all replicas and in the index; committed, marked durably by a cleaner;
+// ready; taken by one cleaner, which moves its live entries; waiting for readers; free. A received
+// segment is used, then digested, and committed when CommitVer covers it; when it is cleaned it
+// goes back to control, which gives it to the receiver.
 type space struct {
 	// mu guards all fields. It is held over no wait.
 	mu sync.Mutex

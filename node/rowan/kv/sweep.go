@@ -10,6 +10,13 @@ import (
 // sweep drops tombstones of keys without an older PUT in any segment of the node, if no such PUT
 // can come any more. README.md says why that is enough ("Tombstones"). It takes one segment a step:
 // first all that are not free, to find dead PUTs, and then those with tombstones.
+//
+// The order is what makes it safe. The tombstones are noted first. Then each reader passes a
+// question, so that no copy is under way of a PUT that was looked up before the tombstone was. Then
+// all segments are examined that are not free: an older PUT of a key lies in one of them or
+// nowhere, since it was appended ahead of the DEL, and what an earlier use of a segment left does
+// not verify. Only then the noted tombstones are dropped, of keys without such a PUT. A crash in
+// the middle loses the sweep, and nothing else.
 type sweep struct {
 	s       *Server
 	ep      rdma.Endpoint

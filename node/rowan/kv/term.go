@@ -16,6 +16,24 @@ import (
 
 // term is one configuration as a server sees it. It is immutable: when the configuration is
 // committed, that is another term value.
+//
+// The life of a term at a server, and what each step relies on:
+//
+//   - adopt: the term is noted durably; no worker begins anything in an earlier one, and none serves.
+//   - end: workers refuse writes without a version, and repeat those with one until they are on all
+//     replicas that are members. A node that is no member is expelled: its log counts for nothing.
+//   - quiet: workers and the exchanger have nothing of earlier terms under way. Then CommitVers are
+//     published.
+//   - commit: all members are quiet, and others are gone. Members serve the shards that they had.
+//   - settle: what was appended in earlier terms is digested. Nothing of it is in flight any more.
+//   - give: the exchanger sends what may not be on all replicas.
+//   - lead: all members have given. The server serves the shards of which it is the primary.
+//   - copy: exchangers copy shards to new replicas.
+//   - lose: the indexes of shards that the server has lost are emptied.
+//
+// A server that crashes in any step counts as dead: the next term is without it, and begins with
+// these steps again. A write of which no answer was sent may be on some replicas; after give it is
+// on all of them or on none that lives.
 type term struct {
 	*shards.Config
 	node int
@@ -82,6 +100,7 @@ func (t *term) differed(before *term, shard int) bool {
 	if before == nil || !t.incomplete(shard) {
 		return false
 	}
+	// A replica that was incomplete before, and still is, goes on copying instead.
 	return before.complete(shard) ||
 		before.arriving(shard) && !t.arriving(shard) && t.Member(before.Shards[shard].Source) != nil
 }
@@ -172,6 +191,7 @@ func (c *control) Adopt(config *shards.Config) error {
 		return fmt.Errorf("adopt a configuration of %d shards in a pool of %d: %w", len(config.Shards), s.o.Shards,
 			rowan.ErrDamaged)
 	}
+	// The marks, and then the term, are durable before workers see the term.
 	t, before := newTerm(config, s.node), s.known.last()
 	if err := c.mark(t, before); err != nil {
 		return fmt.Errorf("note which shards there are in term %d: %w", t.Term, err)
@@ -276,8 +296,10 @@ func (c *control) Report() (r cm.Report) {
 	for i := range t.Shards {
 		stamp := binary.LittleEndian.Uint64(words[8*i:])
 		switch told := stamp>>32 == t.Term; {
+		// Its primary has written the term there behind the last entry of the copy.
 		case told && slices.Contains(t.Shards[i].Copying, t.node):
 			r.Copied = append(r.Copied, i)
+		// The source has written the stamp of the copy's last entry, which must be digested first.
 		case told && t.arriving(i) && c.arrived(t, t.Shards[i].Source, stamp):
 			r.Migrated = append(r.Migrated, i)
 		}

@@ -203,11 +203,15 @@ func (w *worker) begin(r *rpc.Request) error {
 		placed, ready, source = source == w.s.node, w.s.known.isSettled(w.term.Term), shards.None
 	}
 	switch {
+	// The client's configuration has the same term, so it is a faulty request and not an outdated
+	// one.
 	case !placed || changes(r.Proc) && WorkerOf(hash, w.s.o.Workers) != w.number:
 		return refuse(StatusBad)
 	case !ready:
 		return refuse(StatusWait)
 	}
+	// A GET may be of a shard that the next term takes away: the index that it uses stays until
+	// workers are quiet.
 	x := sh.has()
 	if x == nil { // another term begins
 		return refuse(StatusTerm)
@@ -323,6 +327,7 @@ func (w *worker) turn() error {
 				return err
 			}
 		}
+		// What is being READ is looked up again if it is still needed.
 		if k.look != nil {
 			k.look.Release()
 			k.look, k.fresh, k.late = nil, false, false
@@ -350,6 +355,8 @@ func (w *worker) pass() {
 	q := &w.s.quiet
 	if last := q.last(); w.question == 0 && last > 0 && last != q.of(w.number) {
 		w.question, w.opsAt = last, w.began
+		// What is known of the keys was looked up before the question: it is looked up again before
+		// it is used.
 		for _, k := range w.keys {
 			k.fresh, k.late = false, k.look != nil
 		}

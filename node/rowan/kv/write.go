@@ -16,6 +16,18 @@ import (
 // Each of them is decided by what the one before leaves, which may still be in flight. A write that
 // is refused is answered when the write that decided it is on all replicas, so that no answer shows
 // what a crash may undo.
+//
+// The steps of a write, each behind the one before:
+//
+//	queue   it waits for the writes ahead of it, and until it is known whether the key exists
+//	decide  it is refused, or room is reserved at all replicas and a version is taken
+//	flying  its entry is in flight to the worker's log and to all backups
+//	done    all have acknowledged it: it is durable on all replicas
+//	apply   the index names its entry, unless that of a later version is named
+//	finish  it is answered, and the writes that were refused because of it are
+//
+// A GET that goes by the index sees a write from apply on. So it sees nothing that a crash may
+// undo.
 type key struct {
 	hash uint64
 	// The shard's index.
@@ -121,6 +133,7 @@ func (w *worker) newKey(o *op) *key {
 // into the index, then decides those without a version. A key without writes is dropped.
 func (w *worker) advance(k *key, now time.Duration) error {
 	for len(k.done)+len(k.queue) > 0 {
+		// Both apply and decide need to know what the index names for the key.
 		if !k.fresh {
 			if ok, err := w.find(k); !ok {
 				return err
@@ -170,6 +183,8 @@ func (w *worker) find(k *key) (ok bool, err error) {
 	if err := b.Err(); err != nil && (!again || e != nil) {
 		return false, errors.Join(err, e)
 	}
+	// The view has changed, or a cleaner has asked since: the entry may have been moved, and its
+	// segment may be freed once the worker passes the question.
 	if again || k.late {
 		k.late = false
 		return w.find(k)
@@ -269,6 +284,7 @@ func (w *worker) send(o *op, now time.Duration) error {
 	if err := w.log.Reserve(n, keep); err != nil {
 		return err
 	}
+	// Reserve may have left a segment.
 	w.full()
 	for i, node := range w.term.others[o.shard.number] {
 		o.appends = append(o.appends, appending{node: node})
@@ -278,6 +294,7 @@ func (w *worker) send(o *op, now time.Duration) error {
 			return err
 		}
 	}
+	// From here on nothing may fail without ending the worker: CommitVer waits for the version.
 	version, ok := o.shard.next()
 	if !ok {
 		w.unreserve(o, n)
@@ -339,6 +356,7 @@ func (w *worker) replicate(o *op, now time.Duration) (err error) {
 		}
 		all = all && a.acked
 	}
+	// The WRITE and its READ are the first two ops of the batch.
 	if !all || !o.local.Completed(0) || !o.local.Completed(1) {
 		return nil
 	}
@@ -353,6 +371,7 @@ func (w *worker) replicate(o *op, now time.Duration) (err error) {
 	}
 	o.local.Release()
 	o.local = nil
+	// Backups digest the entry later; until then it is in a segment that is not committed.
 	o.shard.done(o.version)
 	k := o.on
 	k.flying = slices.DeleteFunc(k.flying, func(other *op) bool { return other == o })

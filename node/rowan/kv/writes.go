@@ -96,6 +96,8 @@ func (x *writes) unreserve(a *appending, _ int) { x.logs[a.node].Return(a.place)
 func (x *writes) add(_ *rdma.Batch, o *op, a *appending, now time.Duration) error {
 	kind, record := x.w.encode(o)
 	g := x.open[a.node]
+	// The place does not follow the others: another worker of Share took the one in between, or a
+	// segment was full.
 	if g != nil && a.place.At != g.end() {
 		if err := x.post(g); err != nil {
 			return err
@@ -111,6 +113,7 @@ func (x *writes) add(_ *rdma.Batch, o *op, a *appending, now time.Duration) erro
 	from := int(a.place.At.Offset() - g.at.Offset())
 	n := from + rowan.Size(len(record))
 	g.bytes = slices.Grow(g.bytes, n-len(g.bytes))
+	// Between two entries there may be a gap up to the next stride.
 	clear(g.bytes[len(g.bytes):n])
 	g.bytes = g.bytes[:n]
 	g.log.Seal(a.place, kind, uint32(o.term), record, g.bytes[from:])
