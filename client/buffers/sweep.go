@@ -107,6 +107,7 @@ func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([
 	if err != nil {
 		return nil, err
 	}
+	// Free buffers, bundles included, are not garbage.
 	known := make([]bool, s.Buffers+1)
 	for _, p := range free.Pointers {
 		known[p] = true

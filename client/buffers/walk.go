@@ -30,6 +30,7 @@ func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration)
 		}
 	}
 	seen := make([]bool, s.Buffers+1)
+	// The walk ends, since walkBundle refuses a buffer that it has seen.
 	for next := top.pointer(); next != 0 && err == nil; {
 		next, err = s.walkBundle(ep, node, segment, next, timeout, &f, seen)
 	}

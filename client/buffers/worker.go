@@ -118,6 +118,7 @@ func (l *list) take() uint16 {
 // buffers, which costs trips. The error wraps client.ErrFull if there is none, or is one of the
 // node's; then no buffer was handed out.
 func (w *Worker) Allocate(node int, number uint64) (pointer uint16, at rdma.Addr, err error) {
+	// Another epoch takes away what the worker has: see R1.
 	busy := w.busy()
 	l := w.list(node, w.Segment(number))
 	if l.len() == 0 {
@@ -159,6 +160,7 @@ func (w *Worker) refill(l *list, busy bool) error {
 	if err := w.look(l, w.glance(l.node)); err != nil {
 		return err
 	}
+	// Under a busy view the stack belongs to the master's sweep (R2).
 	if !busy {
 		if ok, err := w.pop(l); ok || err != nil {
 			return err
@@ -166,6 +168,7 @@ func (w *Worker) refill(l *list, busy bool) error {
 	}
 	err := w.grow(l)
 	if errors.Is(err, rdma.ErrFull) && w.member != nil {
+		// The sweep that is under way may free buffers.
 		if busy {
 			return w.outlast(err)
 		}
@@ -213,6 +216,7 @@ func (w *Worker) grow(l *list) error {
 	if err := w.ep.Call(l.node, &r, w.Patience()); err != nil {
 		return err
 	}
+	// Patience adapts to the slowest node so far.
 	w.longest = max(w.longest, w.ep.Now()-began)
 	first, n := r.Ret[0], r.Ret[1]
 	if n == 0 || first+n > uint64(w.Buffers) {
@@ -244,6 +248,7 @@ func (w *Worker) pop(l *list) (ok bool, err error) {
 			b.Release()
 			return false, err
 		}
+		// If the CAS fails the content may be anything: the bundle was taken, and used again.
 		next, list, whole := decodeBundle(read.Buf, l.free)
 		b.Release()
 		swapped, err := w.swap(l, next)
@@ -374,6 +379,7 @@ func (w *Worker) giveBack() error {
 			if l == nil {
 				continue
 			}
+			// A push that another client's change defeated is repeated.
 			w.settle(l)
 			if l.pushing == nil && l.len() > 0 {
 				if err := w.push(l); err != nil {

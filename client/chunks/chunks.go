@@ -80,6 +80,7 @@ func (c *Client) Fresh(a *Arena, n, class, count int, from uint64, within time.D
 		return Chunk{}, false, nil
 	}
 	if err != nil {
+		// Unless the call had no effect, the node may still hand the chunk out.
 		c.Late = c.Late || !errors.Is(err, rdma.ErrNoEffect)
 		return Chunk{}, false, fmt.Errorf("ask node %d for a chunk: %w", n, err)
 	}
@@ -152,6 +153,7 @@ func (c *Client) swap(step rdma.Step, a *Arena, list []Chunk, owner rdma.ClientI
 			b.CompareSwap(a.Word(o.Node, o.Index), uint64(o.Entry), uint64(o.Entry.Next(owner, o.Entry.Class())))
 		}
 		err := c.Do(step, b)
+		// A CAS that failed found another word: the chunk changed its owner since it was read.
 		for i, o := range some {
 			if err == nil && b.Op(i).Swapped() {
 				f(Chunk{o.Node, o.Index, o.Entry.Next(owner, o.Entry.Class())})

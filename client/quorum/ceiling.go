@@ -64,6 +64,7 @@ func (c *Ceiling) Raise(to uint64) error {
 			if cas.Swapped() {
 				c.words[r] = cas.Value
 			}
+			// A CAS that failed has read the word: it may be high enough.
 			if c.words[r] >= to {
 				return Done
 			}

@@ -169,6 +169,7 @@ func (q *Quorum) Unsent() Mask { return q.unsent }
 func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int,
 	ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
+	// The last step's batches are not needed any more.
 	q.Release()
 	q.idle, q.again, q.flying, q.done, q.refused, q.unsent = from, 0, 0, 0, 0, 0
 	q.wide, q.posted, q.turn, q.err = false, false, 0, nil
@@ -189,6 +190,7 @@ func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, ne
 			return nil
 		}
 		next = q.again
+		// Replicas that were not asked yet are asked, too.
 		if q.wide {
 			next |= q.idle
 		}
@@ -282,6 +284,7 @@ func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask fu
 	f.b, f.n, f.left, f.posted = b, 0, 0, false
 	q.n++
 	q.turn = 0 // await decrements it, cyclically, so the latest flight comes first
+	// Until Post has succeeded: see Unsent.
 	q.unsent = to
 	for r, left := first, to.Len(); left > 0; r = next(r, len(at)) {
 		if !to.Has(r) {
@@ -367,6 +370,7 @@ func (q *Quorum) widen(at []rdma.Addr, slow Mask) {
 	for i := range q.n {
 		f := &q.flights[i]
 		for _, ch := range f.chains[:f.n] {
+			// Only replicas that are late in this very batch are to blame.
 			if slow.Has(ch.Replica) && f.left.Has(ch.Replica) && !completed(f.b, ch) {
 				q.shun(at[ch.Replica].Node(), now)
 			}
@@ -390,6 +394,7 @@ func (q *Quorum) harvest(at []rdma.Addr, answer func(r int, b *rdma.Batch, ch Ch
 		f := &q.flights[i]
 		for _, ch := range f.chains[:f.n] {
 			if r := ch.Replica; f.left.Has(r) && completed(f.b, ch) {
+				// It is judged once.
 				f.left &^= Only(r)
 				q.flying &^= Only(r)
 				if err := q.judge(at, f.b, ch, answer); err != nil {
@@ -448,6 +453,7 @@ func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
 		q.refused |= Only(r)
 		q.err = ErrRefused
 		q.widen(at, 0)
+	// It is asked once more in the next turn.
 	case q.asked[r] < q.Attempts:
 		q.again |= Only(r)
 	default:

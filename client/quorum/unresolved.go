@@ -46,6 +46,7 @@ func (s *Unresolved) Keep(q *Quorum, tag uint64) {
 			s.n++
 		}
 	}
+	// The quorum forgets what was taken, and keeps the batches that have been answered.
 	q.n, q.turn, q.flying = kept, 0, 0
 }
 
@@ -56,6 +57,7 @@ func (s *Unresolved) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
 		f := &s.flights[i]
 		for _, ch := range f.chains[:f.n] {
 			if f.left.Has(ch.Replica) && completed(f.b, ch) {
+				// Each chain is reported once.
 				f.left &^= Only(ch.Replica)
 				look(f.tag, f.b, ch)
 			}

@@ -151,11 +151,13 @@ func (c *checker) walk(f rdma.Fabric) error {
 			return err
 		}
 	}
+	// From here on it is known which replicas can be compared.
 	c.unread()
 	wanted := map[uint64]item{}
 	for shard := range c.config.Shards {
 		c.compare(shard, wanted)
 	}
+	// Primaries are asked after the logs were read: their answers must not be older than those.
 	if err := c.ask(f, wanted); err != nil {
 		return err
 	}
@@ -182,6 +184,7 @@ func (c *checker) begin(node int) error {
 	case err != nil:
 		return err
 	}
+	// Compared with the same count after the walk.
 	c.before = append(c.before, t.Pushes())
 	c.sum.Add(t.Count())
 	n := &c.nodes[node]
@@ -299,6 +302,7 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 		if !ok {
 			return
 		}
+		// CommitVer was read before the logs, so what it covers must be in all of them.
 		settled := c.settled(s, shard, newest)
 		for i, items := range rest {
 			has := item{hash: newest.hash, deleted: true} // which is as good as nothing

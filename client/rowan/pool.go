@@ -264,6 +264,7 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 		p.Segments = int(min((memory-fixed)/each, rowan.MaxSegments))
 	}
 	p.Ahead = min(least+max(p.Segments/16, 2), most)
+	// Segments for own logs are not filled by others.
 	own := o.Own()
 	if n := p.Segments - own - least; n < 4 {
 		return p, 0, fmt.Errorf("%w: %d bytes a node make %d segments of %d: want %d at least", ErrParams, memory,
@@ -294,6 +295,7 @@ func Make(f rdma.Fabric, p Params) error {
 // format stores the configuration first and writes the header last. A crash before that leaves
 // memory without a header, which is no pool.
 func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
+	// The layout follows the fabric that the pool is made on.
 	promises, err := rdma.Rings(ep)
 	if err != nil {
 		return err
@@ -358,6 +360,7 @@ func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 	if err != nil {
 		return nil, v, err
 	}
+	// Another store's pool: the error names what it was made for.
 	kind, err := kv.ParseKind(h.Store)
 	if err != nil {
 		return nil, v, h.Expect(kv.Rowan.String(), FormatVersion)

@@ -90,6 +90,7 @@ func New(ep rdma.Endpoint, configs Configs, o Options) (*Store, error) {
 	if err := s.configure(); err != nil {
 		return nil, err
 	}
+	// One request is in flight at a time; the other slots are for late answers.
 	box := rdma.BoxOptions{Node: rdma.All, Slots: 4, Bytes: o.Servers.MessageBytes()}
 	for { // once more for each new view
 		peer, err := rpc.Open(ep, rpc.Options{Box: box})
@@ -190,6 +191,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 	until := s.ep.Now() + s.o.Timeout
 	var damaged error // met in a term, and not superseded by another replica yet
 	for pause := firstPause; ; pause = min(2*pause, max(mostPause, s.o.Timeout/mostTries)) {
+		// A request is sent once here; only what was certainly not done, or a GET, is sent again.
 		c, err := s.ask(proc, key, value, until)
 		if err == nil {
 			if err = s.verdict(c); err == nil {
@@ -201,6 +203,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:
 			s.counts.uncertain++
 			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, errors.Join(err, s.rejoin()))
+		// The server cannot serve yet, so nothing was done. It is asked again after a pause.
 		case errors.Is(err, errWait):
 		case errors.Is(err, client.ErrDamaged) && s.onlyReplica():
 			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
@@ -209,6 +212,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			if err := s.rejoin(); err != nil {
 				return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
 			}
+		// There may be another configuration, by which another server has the shard.
 		case errors.Is(err, errTerm), errors.Is(err, rpc.ErrUncertain), unreachable(err):
 			if err := s.rejoin(); err != nil {
 				return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
@@ -263,6 +267,7 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 	}
 	within := until - s.ep.Now()
 	if proc == kv.ProcGet {
+		// A GET may be repeated at another worker, so it does not wait for all of the time.
 		within = min(within, s.o.Ask)
 		s.turn++
 	}
@@ -289,6 +294,7 @@ func (s *Store) await(c *rpc.Call, server int) error {
 		switch {
 		case r != nil: // clients serve nothing
 			r.Drop()
+		// The server may be gone, or be slow. The registers tell.
 		case errors.Is(err, rdma.ErrTimeout):
 			if err := s.configure(); err == nil && s.config.Committed && s.config.Term > term {
 				return fmt.Errorf("server %d has not answered in term %d: %w", server, term, rpc.ErrUncertain)

@@ -20,6 +20,7 @@ func (k *keeper) probe(v rdma.View) (down []int, err error) {
 	k.probed = began
 	for n, m := range v.Members {
 		p := &k.probes[n]
+		// These are reset when a READ is posted, or fails first.
 		p.silent += passed
 		p.failing += passed
 		if !m.Gone && p.flying == nil {
@@ -138,6 +139,7 @@ func (k *keeper) vacancy(v rdma.View) *vacancy {
 		}
 	}
 	for n, m := range v.Members {
+		// A spare that holds nothing leaves no vacancy.
 		held := !isSpare[n] || m.StandsFor > 0
 		if !m.Gone || !held || filled[n] || k.resting(target{node: n + 1}) {
 			continue
@@ -158,6 +160,8 @@ func (k *keeper) vacancy(v rdma.View) *vacancy {
 // Each step relies on the one before. A crash behind Advance leaves a busy view, and the next
 // master begins with a barrier of its own. See tick.
 func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
+	// If the lease is lost in the middle, another master's barrier changes the epoch, and the swaps
+	// below fail.
 	if err := k.prolong(); err != nil {
 		return err
 	}
@@ -189,6 +193,7 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 			return err
 		}
 	}
+	// The keeper's own verbs go on in the new epoch.
 	v, err := k.ep.Join()
 	if err != nil {
 		return err
@@ -196,6 +201,7 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if v.Epoch != to.Epoch || !v.Busy {
 		return errOver
 	}
+	// If mending fails the view stays busy: the next tick begins with another barrier.
 	if err := k.mend(v, fill); err != nil {
 		return err
 	}

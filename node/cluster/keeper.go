@@ -242,6 +242,7 @@ func (k *keeper) lead() (bool, error) {
 		}
 		return err == nil, err
 	}
+	// Succeeds only if there is no master, or its lease is over.
 	r, ok, err := k.f.TryMaster(k.ep.Client(), k.o.Lease)
 	if err != nil || !ok {
 		return false, err
@@ -431,6 +432,7 @@ func (k *keeper) sweep(v rdma.View) error {
 // Mender.
 func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	began := k.ep.Now()
+	// Fencing and recovery belong to this tenure.
 	if err := k.prolong(); err != nil {
 		return err
 	}
@@ -447,6 +449,8 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	}
 	k.littered = true
 	e := Event{What: Recovered, Epoch: v.Epoch, Client: c, Took: k.ep.Now() - began, Report: k.report()}
+	// From here on the identity may be given to another client: nothing of the old one may be left
+	// by now.
 	err := k.f.Forget(c)
 	if errors.Is(err, rdma.ErrHeld) { // its process lives and holds the identity: the keeper waits for its end
 		e.What, err = Attached, nil
@@ -474,6 +478,7 @@ func (k *keeper) failed(what target, err error) error {
 		errors.Is(err, rdma.ErrRevoked) {
 		return err
 	}
+	// Its next attempt comes later, so the tick can go on with other things.
 	k.rest(what)
 	k.find(what).failed = true
 	k.log(Event{What: Failed, Err: err})

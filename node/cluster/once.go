@@ -55,6 +55,7 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 			well = ep.Now()
 		}
 		switch {
+		// The lease was lost: another master goes on.
 		case k.role.Owner == 0:
 			return did, errors.Join(fmt.Errorf("recover the pool: %w", errOver), err)
 		case errors.Is(err, rdma.ErrNodeDown) && ep.Now()-well > downPatience*o.NodePatience:

@@ -117,6 +117,8 @@ func (k *keeper) prolong() error {
 		return nil
 	}
 	r, ok, err := k.f.Renew(k.role, k.o.Lease)
+	// The lease has expired. Becoming master anew is as good, if no other was in between: TryMaster
+	// tells.
 	if err == nil && !ok {
 		r, ok, err = k.f.TryMaster(k.ep.Client(), k.o.Lease)
 	}

@@ -115,6 +115,7 @@ func (r *Registration) pulse(ctx context.Context) error {
 	err := r.agent.client.Agent().UpdateTTLOpts(r.member.check(), text, status,
 		(&api.QueryOptions{}).WithContext(limited))
 	var answered api.StatusError
+	// The agent was restarted, or has removed the service.
 	if errors.As(err, &answered) {
 		return r.register(ctx)
 	}

@@ -52,6 +52,7 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 	// write changes something.
 	p := &api.KVPair{Key: s.prefix + key, Value: value, ModifyIndex: version, Flags: version}
 	var swapped bool
+	// It is not repeated after an unknown outcome: see call.
 	err := s.agent.call(false, func(ctx context.Context) (err error) {
 		swapped, _, err = s.agent.client.KV().CAS(p, (&api.WriteOptions{}).WithContext(ctx))
 		return err

@@ -94,6 +94,7 @@ func (p *Pool) startOne(boot string, args []string) (ended chan error, err error
 		return nil, errors.Join(fmt.Errorf("node %d: %w: %w", node, ErrStart, err), cmd.Process.Kill())
 	}
 	p.Nodes = append(p.Nodes, Process{PID: cmd.Process.Pid, Start: start, Boot: boot})
+	// Until this is durable in the record the process waits at the pipe.
 	if err := p.save(); err != nil {
 		return nil, err
 	}

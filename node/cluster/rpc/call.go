@@ -47,6 +47,7 @@ func (p *Peer) Start(to rdma.BoxAddr, proc uint16, within time.Duration, body []
 		c.way.until = now + within
 	}
 	p.calls = append(p.calls, c)
+	// From here on the caller must release the call.
 	p.held++
 	p.stats.Asked++
 	return c, nil
@@ -76,6 +77,7 @@ func (p *Peer) Wait(c *Call) error {
 			continue
 		}
 		if err := p.await(now, c.way.until); err != nil && !errors.Is(err, rdma.ErrTimeout) {
+			// The mailbox is gone, so no answer can come.
 			c.fail(err, false)
 			p.end(c)
 		}
@@ -90,6 +92,7 @@ func (c *Call) Over() bool { return c.over }
 func (c *Call) step(now time.Duration) bool {
 	if !c.sent {
 		done, err := c.way.step(c.peer.ep, now)
+		// The delivery has failed. Whether the request may have run depends on how.
 		if done && err != nil {
 			c.fail(err, c.way.undelivered(err))
 			return true

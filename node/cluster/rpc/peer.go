@@ -204,6 +204,8 @@ func (p *Peer) take(m *rdma.Message) int {
 		return 0
 	default:
 		for _, c := range p.calls {
+			// The sender must be the mailbox that was asked: ids of different peers may be the
+			// same.
 			if c.id == h.id && c.to == h.from(m) {
 				c.Status, c.Body, c.m = h.code, body, m
 				p.end(c)
@@ -220,6 +222,7 @@ func (p *Peer) take(m *rdma.Message) int {
 func (p *Peer) Close() error {
 	for len(p.calls) > 0 {
 		c := p.calls[0]
+		// The request may be on its way.
 		c.fail(rdma.ErrClosed, false)
 		p.end(c)
 	}

@@ -30,6 +30,7 @@ func (r *Request) Answer(status uint16, body []byte, spans ...rdma.Span) error {
 		p.spareAnswers = append(p.spareAnswers, d)
 		return err
 	}
+	// The delivery outlives the request: the peer repeats it if the mailbox is full.
 	d.answer, d.until = true, p.ep.Now()+answerPatience
 	p.answers = append(p.answers, d)
 	p.stats.Served++

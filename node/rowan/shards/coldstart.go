@@ -45,6 +45,7 @@ func (c *Config) ColdStart(present []Present) (*Config, error) {
 			return nil, fmt.Errorf("start server %d, a member in term %d, by term %d: %w", p.Node, p.Term, c.Term,
 				ErrOlder)
 		}
+		// The server has been a member ever since it became one in this configuration.
 		if i, ok := c.index(p.Node); ok && p.Term >= c.Members[i].Since {
 			counts[i] = true
 		}
@@ -65,6 +66,7 @@ func (c *Config) ColdStart(present []Present) (*Config, error) {
 	if lost := len(next.Lost()) - len(c.Lost()); lost > 0 {
 		return nil, fmt.Errorf("start without servers %v, and %d shards have no other: %w", missing, lost, ErrMissing)
 	}
+	// Nothing is served in the term: memory may have been damaged while servers were stopped.
 	next.Compare = true
 	return next, nil
 }

@@ -49,6 +49,7 @@ func (c *Config) Compared(digests map[Replica]Digest) (next *Config, differ []Re
 		for _, n := range odd {
 			differ = append(differ, Replica{i, n})
 		}
+		// As if the servers had died, but they stay members, and may copy the shard.
 		next.Shards[i].strip(func(node int) bool { return slices.Contains(odd, node) })
 	}
 	next.promote()
@@ -76,6 +77,7 @@ func (c *Config) Damaged(damaged []Replica) (next *Config, left []Replica, err e
 		if copies || !s.Has(r.Node) || len(slices.DeleteFunc(s.Complete(), isIt)) == 0 {
 			continue
 		}
+		// Promoted at once, so that the next replica in the list is judged by what is left.
 		s.strip(isIt)
 		next.promote()
 		left = append(left, r)

@@ -232,6 +232,7 @@ func (c *Config) checkShard(s *Shard) error {
 			return fmt.Errorf("two replicas at %d", n)
 		}
 	}
+	// While a replica is coming there is one more than there should be.
 	least, most := min(c.Replication, len(c.Members)), c.Replication
 	if s.Source != None || len(s.Copying) > 0 {
 		most++

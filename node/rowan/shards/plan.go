@@ -75,6 +75,7 @@ func (p *Planner) Plan(c *Config, loads []Load, full ...int) (moves []Move) {
 	}
 	b := newBalance(c, loads, p.o)
 	b.full = full
+	// Too few requests to tell a hot shard from chance.
 	if b.sum < p.o.Least*uint64(len(b.at)) {
 		return nil
 	}
@@ -171,6 +172,7 @@ func (b *balance) relieve(from int) (moves []Move) {
 		b.moved[best.Shard] = true
 		moves, worst = append(moves, best.Move), max(worst, b.at[to])
 	}
+	// The move must be worth it for all servers that it touches.
 	worst = max(worst, b.at[from])
 	if won := before - worst; won*uint64(len(b.at))*100 < (b.o.Toward-100)*b.sum {
 		b.at = was

@@ -91,6 +91,8 @@ func (c *Config) Fail(dead ...int) (*Config, error) {
 	if len(next.Members) == 0 {
 		return nil, fmt.Errorf("do without servers %v: no member is left: %w", dead, ErrRefused)
 	}
+	// First all shards lose the dead, then primaries are chosen, since each choice counts the
+	// others.
 	for i := range next.Shards {
 		next.Shards[i].strip(isDead)
 	}
@@ -129,6 +131,7 @@ func (c *Config) promote() {
 		if s := &c.Shards[i]; s.Primary == None && len(s.Backups) > 0 {
 			s.Primary = c.fewest(primaries, s.Backups)
 			s.Backups = without(s.Backups, s.Primary)
+			// The next choice takes this one into account.
 			primaries.add(c, s.Primary)
 		}
 		if s := &c.Shards[i]; s.Lost() {
@@ -166,6 +169,7 @@ func (c *Config) Complete(shard, node int) (*Config, error) {
 		return nil, err
 	}
 	s = &next.Shards[shard]
+	// From here on the server is as good as any backup, and may be promoted.
 	s.Copying = without(s.Copying, node)
 	if 1+len(s.Backups) == c.Replication {
 		s.Backups = s.Backups[:len(s.Backups)-1]
@@ -190,6 +194,7 @@ func (c *Config) Migrated(shard int) (*Config, error) {
 	if len(s.Replicas()) <= c.Replication {
 		s.Backups = append(s.Backups, s.Source)
 	}
+	// The target is complete from here on, as a primary without a source is.
 	s.Source = None
 	return next, nil
 }
@@ -256,6 +261,8 @@ func (c *Config) Join(node int) (*Config, error) {
 	replicas := next.count((*Shard).Replicas)
 	for i := range next.Shards {
 		m := Move{Shard: i, From: next.most(replicas, next.Shards[i].Backups), To: node}
+		// Moving to the new member must not make it have as many replicas as the server that gives
+		// one: the move would not help.
 		if m.From == None || !next.movable(m) || replicas.of(next, m.From) <= replicas.of(next, node)+1 {
 			continue
 		}
@@ -275,6 +282,9 @@ func (c *Config) shard(shard int) (*Shard, error) {
 }
 
 // counts counts something for each member, by its place.
+//
+// Choices by them are deterministic: equal counts are resolved by the lower node. So a manager that
+// repeats a rule after a crash gets the same configuration.
 type counts []int
 
 // count counts, for each member, how often each returns it over all shards.

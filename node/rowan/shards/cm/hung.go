@@ -82,6 +82,7 @@ func (m *Manager) worst(v rdma.View, some func(node int) bool) int {
 		if !some(n) || v.Members[n].Gone || worst != shards.None && m.silent[n].since >= m.silent[worst].since {
 			continue
 		}
+		// Without this server no shard may be lost that is not lost already.
 		if next, err := m.c.Fail(n); err == nil && len(next.Lost()) == len(m.c.Lost()) {
 			worst = n
 		}

@@ -77,6 +77,7 @@ func NewMender(f rdma.Configs, o Options) cluster.NewMender {
 		if !ok {
 			return nil, fmt.Errorf("manage the configuration on an endpoint of no master: %w", rdma.ErrNotSupported)
 		}
+		// Opened once: the mailbox survives the tenure.
 		if peer == nil {
 			box := rdma.BoxOptions{Node: rdma.All, Slots: 2 * window, Bytes: boxBytes}
 			p, err := rpc.Open(ep, rpc.Options{Box: box, Window: window})
@@ -189,6 +190,7 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		}
 		return true, m.store(m.o.First, "the first")
 	}
+	// A node that the view calls gone serves nothing, so its server may leave the members.
 	if gone := m.gone(v); len(gone) > 0 {
 		next, err := m.c.Fail(gone...)
 		if err != nil {
@@ -209,6 +211,7 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		return err == nil, err
 	}
 	if !m.c.Committed {
+		// A member that is silent for long is expelled, by Hung, and then gone.
 		if !m.known(answers) {
 			return false, nil
 		}
@@ -265,6 +268,7 @@ func (m *Manager) read() error {
 	if err != nil {
 		return fmt.Errorf("manage the configuration: %w", err)
 	}
+	// Version 0 means that the registers are empty.
 	m.version = at.Version
 	if at.Version == 0 {
 		return nil
@@ -289,6 +293,8 @@ func (m *Manager) store(next *shards.Config, why string) error {
 	if err != nil {
 		return fmt.Errorf("store the configuration of term %d: %w", next.Term, err)
 	}
+	// The swap was answered: whether or not it has replaced the configuration, it will not take
+	// effect later.
 	m.pending = nil
 	if !ok {
 		return fmt.Errorf("store the configuration of term %d: there is another: %w", next.Term, rdma.ErrStale)

@@ -104,6 +104,7 @@ func (s *Server) Handle(r *rpc.Request) error {
 		s.held.Drop()
 	}
 	s.held = r
+	// In any case the answer must be sent in the manager's view.
 	err := s.join(q.epoch)
 	if s.ended != "" {
 		return errors.Join(err, s.answer())
@@ -163,6 +164,7 @@ func (s *Server) look() error {
 		return fmt.Errorf("server %d: version %d: %w", s.node, at.Version, err)
 	}
 	s.told = min(s.told, c.Term) // no higher term exists
+	// The registers may be those of a master that is slow to learn, or the same as before.
 	if c.Term < s.term() || c.Term == s.term() && (s.c == nil || s.c.Committed || !c.Committed) {
 		return nil
 	}
@@ -183,6 +185,7 @@ func (s *Server) answer() error {
 		return nil
 	}
 	a := answer{term: s.term(), restarted: s.c == nil}
+	// Before a term is committed there is nothing to report in it.
 	if s.c != nil && s.c.Committed && s.c.Member(s.node) != nil {
 		a.Report = s.store.Report()
 		a.Digests = s.someOf(a.Digests)
