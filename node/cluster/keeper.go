@@ -257,11 +257,11 @@ func (k *keeper) elected(r rdma.Role) {
 	k.log(Event{What: Elected, Epoch: r.Epoch})
 }
 
-// breath is for how many leases the view stays idle before a vacancy is filled. Writes wait while a
-// dead node's epoch is mended, and again while the node is restored, which copies all that it held.
-// In between they are let through, so that no write waits for both. Meanwhile the other replicas
-// serve.
-const breath = 4
+// restoreDelayLeases is for how many leases the view stays idle before a vacancy is filled. Writes
+// wait while a dead node's epoch is mended, and again while the node is restored, which copies all
+// that it held. In between they are let through, so that no write waits for both. Meanwhile the
+// other replicas serve.
+const restoreDelayLeases = 4
 
 // tick does the first of the things that are due. It reports whether something else may be due.
 //
@@ -286,7 +286,7 @@ func (k *keeper) tick() (more bool, err error) {
 		return false, nil
 	}
 	if k.m == nil {
-		if k.m, err = k.make(&reign{k.ep, k}); err != nil {
+		if k.m, err = k.make(&leasedEndpoint{k.ep, k}); err != nil {
 			return false, fmt.Errorf("make a mender: %w", err)
 		}
 	}
@@ -316,7 +316,7 @@ func (k *keeper) tick() (more bool, err error) {
 		}
 	}
 	s := k.vacancy(v)
-	if k.breathing = s != nil && k.ep.Now()-k.idle < breath*k.o.Lease; s != nil && !k.breathing {
+	if k.restoreWaits = s != nil && k.ep.Now()-k.idle < restoreDelayLeases*k.o.Lease; s != nil && !k.restoreWaits {
 		return true, k.barrier(v, nil, s)
 	}
 	return k.recover(v)
@@ -378,7 +378,7 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 		}
 		return true, k.recoverClient(v, c)
 	}
-	if k.breathing { // filling the vacancy will leave more to sweep
+	if k.restoreWaits { // filling the vacancy will leave more to sweep
 		return false, nil
 	}
 	if k.littered {

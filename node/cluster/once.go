@@ -42,7 +42,7 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 		k.tellLast()
 		k.resign()
 	}()
-	if err := k.reignOnce(); err != nil {
+	if err := k.becomeMaster(); err != nil {
 		return did, err
 	}
 	well := ep.Now() // when the last round ended without meeting a node that is down
@@ -80,8 +80,8 @@ func (k *keeper) waits() bool {
 	return k.need != NeedNothing || k.breathing || k.attends || slices.ContainsFunc(k.probes, flying)
 }
 
-// reignOnce becomes master. If another client is master it waits until that tenure is over.
-func (k *keeper) reignOnce() error {
+// becomeMaster becomes master. If another client is master it waits until that tenure is over.
+func (k *keeper) becomeMaster() error {
 	var other rdma.Role
 	for until := k.ep.Now() + k.o.Lease + k.o.Tick; ; k.ep.Sleep(k.o.Tick) {
 		r, ok, err := k.f.TryMaster(k.ep.Client(), k.o.Lease)

@@ -8,17 +8,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// reign is the endpoint of a master's mender. Mending may take longer than a lease, so the lease is
-// renewed as the endpoint is used. Each call returns an error that wraps rdma.ErrStale once another
-// client is master.
-type reign struct {
+// leasedEndpoint is the endpoint of a master's mender. Mending may take longer than a lease, so the
+// lease is renewed as the endpoint is used. Each call returns an error that wraps rdma.ErrStale
+// once another client is master.
+type leasedEndpoint struct {
 	rdma.Endpoint
 	k *keeper
 }
 
 // Post renews the lease first. The check does not replace fencing: a verb that is posted may land
 // after the lease is over. Fencing ends it.
-func (e *reign) Post(b *rdma.Batch) error {
+func (e *leasedEndpoint) Post(b *rdma.Batch) error {
 	if err := e.k.prolong(); err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (e *reign) Post(b *rdma.Batch) error {
 }
 
 // Call renews the lease first.
-func (e *reign) Call(node int, r *rdma.Request, within time.Duration) error {
+func (e *leasedEndpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	if err := e.k.prolong(); err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (e *reign) Call(node int, r *rdma.Request, within time.Duration) error {
 }
 
 // Wait waits in parts of a quarter of a lease, and renews the lease in between.
-func (e *reign) Wait(b *rdma.Batch, n int, within time.Duration) error {
+func (e *leasedEndpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	part := e.k.o.Lease / 4
 	for ; within > part; within -= part {
 		if err := e.Endpoint.Wait(b, n, part); !errors.Is(err, rdma.ErrTimeout) {
@@ -49,7 +49,7 @@ func (e *reign) Wait(b *rdma.Batch, n int, within time.Duration) error {
 
 // Sleep sleeps in parts, like Wait. If the tenure is over it returns early; the next verb returns
 // the error.
-func (e *reign) Sleep(d time.Duration) {
+func (e *leasedEndpoint) Sleep(d time.Duration) {
 	part := e.k.o.Lease / 4
 	for ; d > part; d -= part {
 		e.Endpoint.Sleep(part)
@@ -61,22 +61,22 @@ func (e *reign) Sleep(d time.Duration) {
 }
 
 // Listen opens a mailbox for the mender. It may stay open over several tenures of the same keeper.
-func (e *reign) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
+func (e *leasedEndpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	box, err := rdma.Listen(e.Endpoint, o)
 	if err != nil {
 		return nil, err
 	}
-	return &reignBox{box, e}, nil
+	return &leasedMailbox{box, e}, nil
 }
 
-// reignBox is a mailbox that renews the lease while it waits.
-type reignBox struct {
+// leasedMailbox is a mailbox that renews the lease while it waits.
+type leasedMailbox struct {
 	rdma.Mailbox
-	e *reign
+	e *leasedEndpoint
 }
 
-// Await waits in parts, like reign.Wait.
-func (m *reignBox) Await(within time.Duration) error {
+// Await waits in parts, like leasedEndpoint.Wait.
+func (m *leasedMailbox) Await(within time.Duration) error {
 	part := m.e.k.o.Lease / 4
 	for ; within > part; within -= part {
 		if err := m.Mailbox.Await(part); !errors.Is(err, rdma.ErrTimeout) {
@@ -90,7 +90,7 @@ func (m *reignBox) Await(within time.Duration) error {
 }
 
 // SwapConfig implements Configurer. It reports whether this master's configuration was stored.
-func (e *reign) SwapConfig(version uint64, data []byte, what string) (bool, error) {
+func (e *leasedEndpoint) SwapConfig(version uint64, data []byte, what string) (bool, error) {
 	if err := e.k.prolong(); err != nil {
 		return false, err
 	}
@@ -103,7 +103,7 @@ func (e *reign) SwapConfig(version uint64, data []byte, what string) (bool, erro
 }
 
 // errOver ends what is done in a tenure that is over.
-var errOver = fmt.Errorf("somebody else is the pool's master: %w", rdma.ErrStale)
+var errOver = fmt.Errorf("another client is the pool's master: %w", rdma.ErrStale)
 
 // prolong makes sure that the tenure lasts for most of another lease. If the lease expired because
 // this process was slow, the tenure is continued unless another candidate has become master
