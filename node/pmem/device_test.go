@@ -101,10 +101,10 @@ func TestDevice(t *testing.T) {
 	}
 }
 
+// checkDevice notes the blocks that are safe: they went past the caches or were flushed, and were
+// not stored later. It also notes the lines that a write was in.
 func checkDevice(t *testing.T, r *rand.Rand, c DeviceConfig) {
 	d := NewDevice(c)
-	// Blocks that went past the caches or were flushed, less those that were stored later; lines
-	// that a write was in.
 	safe, lines := map[uint64]bool{}, map[uint64]bool{}
 	var past, cached, read uint64
 	for range 500 {
@@ -176,8 +176,8 @@ func checkDevice(t *testing.T, r *rand.Rand, c DeviceConfig) {
 		t.Errorf("%d blocks of media for %d lines", sum.MediaWrites, needed)
 	}
 	if sum.WriteRequests < past || sum.WriteRequests > past+cached || sum.ReadRequests > read {
-		t.Errorf("%d writes and %d reads of %d, %d and %d blocks", sum.WriteRequests, sum.ReadRequests, past, cached,
-			read)
+		t.Errorf("%d writes and %d reads of %d, %d and %d blocks", sum.WriteRequests, sum.ReadRequests, past,
+			cached, read)
 	}
 	if d.Busy() == 0 || dlwa(d.Counters()) < float64(needed)*blocks/float64(past+cached) {
 		t.Errorf("busy for %v, DLWA %.2f", d.Busy(), dlwa(d.Counters()))
