@@ -85,8 +85,8 @@ type keeper struct {
 	fencedAt time.Duration
 	// When the view became idle, as far as this tenure knows.
 	idle time.Duration
-	// A vacancy waits: see breath.
-	breathing bool
+	// A vacancy waits: see restoreDelayLeases.
+	restoreWaits bool
 	// mended is how long the last Mend took; grows: it has made something grow, and may have to again.
 	mended time.Duration
 	grows  bool

@@ -77,7 +77,7 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 // dead yet, or work is due that a later tick does.
 func (k *keeper) waits() bool {
 	flying := func(p probe) bool { return p.flying != nil }
-	return k.need != NeedNothing || k.breathing || k.attends || slices.ContainsFunc(k.probes, flying)
+	return k.need != NeedNothing || k.restoreWaits || k.attends || slices.ContainsFunc(k.probes, flying)
 }
 
 // becomeMaster becomes master. If another client is master it waits until that tenure is over.
