@@ -49,7 +49,8 @@ func TestCounts(t *testing.T) {
 			want = map[string]uint64{"won by rule 1": 2 * keys, "cache hits": 0, "cache misses": 2 * keys}
 		case "swarm", "swarm-apart":
 			want = map[string]uint64{"guesses wrong": 0, "index accesses": keys}
-			if hits := at["cache hits"]; hits < 2*keys { // more, where the process stood still: what is cached is read again
+			// more, where the process stood still: what is cached is read again
+			if hits := at["cache hits"]; hits < 2*keys {
 				t.Errorf("%s: %d cache hits, want %d at least", name, hits, 2*keys)
 			}
 		}

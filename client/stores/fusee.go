@@ -7,7 +7,8 @@ import (
 )
 
 func init() {
-	register(fuseeKind("fusee", "FUSEE (FAST 2023): replicated RACE index, SNAPSHOT, embedded log, adaptive index cache",
+	register(fuseeKind("fusee",
+		"FUSEE (FAST 2023): replicated RACE index, SNAPSHOT, embedded log, adaptive index cache",
 		func(*fusee.Options) {}))
 	register(fuseeKind("fusee-cr", "FUSEE that CASes index replicas one after the other instead of SNAPSHOT",
 		func(o *fusee.Options) { o.Sequential = true }))
@@ -22,9 +23,10 @@ const maxFuseePair = 16_264
 
 const cacheThreshold = "cache-threshold"
 
-// cacheOption is that of a store whose workers' caches have so many bytes where nothing is set.
+// cacheOption is the option for the size of a worker's index cache, with its default in bytes.
 func cacheOption(bytes int) Option {
-	return Option{Name: CacheBytes, When: Opened, Type: Bytes, Default: bytes, Max: maxCache, Doc: "index cache of each worker; 0 turns it off"}
+	return Option{Name: CacheBytes, When: Opened, Type: Bytes, Default: bytes, Max: maxCache,
+		Doc: "index cache of each worker; 0 turns it off"}
 }
 
 const maxCache = 1 << 40

@@ -78,7 +78,8 @@ func variants(params map[string]any) (all []variant) {
 				all = append(all, variant{name + "." + within.what, p})
 			}
 		case float64:
-			for _, n := range []int64{-1, 0, 1, 7, 1 << 10, 1 << 16, 1<<20 - 1, 1 << 24, 1 << 31, 1 << 40, 1 << 47, math.MaxInt64} {
+			for _, n := range []int64{-1, 0, 1, 7, 1 << 10, 1 << 16, 1<<20 - 1, 1 << 24, 1 << 31, 1 << 40, 1 << 47,
+				math.MaxInt64} {
 				p := maps.Clone(params)
 				p[name] = n
 				all = append(all, variant{fmt.Sprintf("%s=%d", name, n), p})

@@ -80,7 +80,8 @@ func Teller(ep rdma.Endpoint, f rdma.Fabric) func(rdma.Endpoint, *rdma.View, []c
 // EventOf is what the pool's telemetry keeps of an event.
 func EventOf(e cluster.Event, at time.Time) telemetry.Event {
 	t := telemetry.Event{
-		At: at, What: e.What.String(), Tenure: e.Tenure, Epoch: e.Epoch, Node: -1, Client: int(e.Client.ID), Took: e.Took, Text: e.String(),
+		At: at, What: e.What.String(), Tenure: e.Tenure, Epoch: e.Epoch, Node: -1, Client: int(e.Client.ID),
+		Took: e.Took, Text: e.String(),
 	}
 	if e.What == cluster.Expelled || e.What == cluster.Restored {
 		t.Node = e.Node

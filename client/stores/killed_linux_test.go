@@ -27,8 +27,8 @@ func lease(objects int) time.Duration {
 	return 8*time.Millisecond + (1<<bits.Len(uint(objects))-1)*100*time.Microsecond
 }
 
-// TestKilled kills processes of pools whose clients repair what they meet, every 50 ms, at any
-// moment: no operation waits for the dead longer than a lease, nothing that was acknowledged is
+// TestKilled kills a process every 50 ms, at any moment, in pools in which clients repair what they
+// meet: no operation waits for the dead longer than a lease, nothing that was acknowledged is
 // lost, nothing appears that was not written, and nothing leaks. FARKV_LONG=1 does so for ten
 // minutes each, with 64 workers.
 func TestKilled(t *testing.T) {
@@ -37,14 +37,17 @@ func TestKilled(t *testing.T) {
 		own         Values
 		lease       time.Duration
 	}{
-		{"race-rtx", "race-rtx", Values{raceGroups.Name: 64}, lease(17)}, // a rehash expects a microsecond a slot, of 1,344
+		// a rehash expects a microsecond a slot, of 1,344
+		{"race-rtx", "race-rtx", Values{raceGroups.Name: 64}, lease(17)},
 		{"race-rtx that grows", "race-rtx", Values{raceGroups.Name: 2, raceDepth.Name: 8}, lease(4)},
-		{"sherman-rtx", "sherman-rtx", nil, lease(4)}, // a split changes a leaf, its sibling, the node above, and a value
+		// a split changes a leaf, its sibling, the node above, and a value
+		{"sherman-rtx", "sherman-rtx", nil, lease(4)},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
 			x := killed.Test{
 				Make: func(name string) (killed.Pool, error) {
-					return killedPool(Create("shm:"+name, c.store, Params{Nodes: 2, Records: 8000, PairBytes: 1000, Own: c.own}))
+					return killedPool(Create("shm:"+name, c.store,
+						Params{Nodes: 2, Records: 8000, PairBytes: 1000, Own: c.own}))
 				},
 				Open:      func(name string) (killed.Pool, error) { return killedPool(Open("shm:" + name)) },
 				Processes: []int{4, 2, 1, 1}, Keys: 40, Shared: 4, MaxValue: 900, Pause: 4 * time.Millisecond,

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Taking lists the stores whose formats take a key and a value of so many bytes together, without
-// baselines.
+// Taking lists the stores with a format that takes a key and a value of pair bytes together. It
+// leaves baselines out.
 func Taking(pair int) (names []string) {
 	for _, k := range Kinds() {
 		if !k.Baseline && pair <= k.MaxPair {
@@ -20,7 +20,8 @@ func Taking(pair int) (names []string) {
 // bytes together are too large for it.
 func (k *Kind) TooLarge(pair int) string {
 	if k.MaxPair == 0 || pair <= k.MaxPair {
-		return fmt.Sprintf("split the value, or make a pool with 'farkv up --store %s --pair-bytes %d', or more", k.Name, pair)
+		return fmt.Sprintf("split the value, or make a pool with 'farkv up --store %s --pair-bytes %d', or more",
+			k.Name, pair)
 	}
 	others := Taking(pair)
 	if len(others) == 0 {
@@ -41,7 +42,8 @@ func (k *Kind) KeyTooLarge(key int) string {
 		}
 		return fmt.Sprintf("choose a shorter key: %s's format takes keys of up to %d bytes", k.Name, limit)
 	}
-	return fmt.Sprintf("choose a shorter key, or make a pool with 'farkv up --store %s %s'", k.Name, k.Flag(keyBytes, key))
+	return fmt.Sprintf("choose a shorter key, or make a pool with 'farkv up --store %s %s'", k.Name,
+		k.Flag(keyBytes, key))
 }
 
 // limit names the limit of the store's format, and the stores that take a larger pair.

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A pair beyond a store's format is told the limit, and a store without it, whose pools can be made
-// for the pair.
+// The error for a pair beyond a store's format has the limit, and names a store with pools that can
+// be made for the pair.
 func TestTooLarge(t *testing.T) {
 	fusee, err := Lookup("fusee")
 	if err != nil {

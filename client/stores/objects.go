@@ -23,7 +23,8 @@ const (
 // transaction, at most.
 func NewObjects(n, clients, writes int) (*Objects, error) {
 	l, err := rtx.NewLayout(rtx.Shape{
-		Nodes: 1, Memory: uint64(n)*1024 + uint64(clients)*objectsSpare, Clients: clients, Roots: n, Sizes: []int{objectBytes}, Writes: max(writes, 2),
+		Nodes: 1, Memory: uint64(n)*1024 + uint64(clients)*objectsSpare, Clients: clients, Roots: n,
+		Sizes: []int{objectBytes}, Writes: max(writes, 2),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%d objects: %w", n, err)

@@ -50,10 +50,11 @@ func (o *Offer) Of() string {
 
 // DefaultReplicas says how many replicas a store's pools have where nothing is said.
 func DefaultReplicas() string {
-	return perStore(Names(), func(k *Kind) string { return fmt.Sprint(k.Size(Params{}).DataReplicas) }) + "; 1 on one node"
+	return perStore(Names(), func(k *Kind) string { return fmt.Sprint(k.Size(Params{}).DataReplicas) }) +
+		"; 1 on one node"
 }
 
-// Slotted lists the stores in whose pools each pair has room for Params.PairBytes, and no more.
+// Slotted lists the stores in which every pair has room for exactly Params.PairBytes.
 func Slotted() string {
 	return andList(slices.DeleteFunc(Names(), func(name string) bool { return !kinds[name].Slots }))
 }
@@ -75,7 +76,8 @@ func perStore(names []string, say func(*Kind) string) string {
 	return text
 }
 
-// ExploredText says of the options that workers have whose faults are looked for what these are.
+// ExploredText returns, for each option that searches for faults set differently, the values by
+// store.
 func ExploredText() map[string]string {
 	all := map[string]string{}
 	for _, k := range Kinds() {

@@ -13,7 +13,7 @@ import (
 // Option is a parameter that a store declares as its own. Flags, properties, help and status follow
 // from the declaration.
 type Option struct {
-	Name string // of its flag: cache-bytes, whose property is farkv.cachebytes
+	Name string // of its flag, such as cache-bytes; its property is farkv.cachebytes
 	When When
 	Type Type
 	// Default holds where nothing is set; nil: what holds then follows from other parameters, as

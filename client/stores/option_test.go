@@ -16,21 +16,25 @@ func TestValuesRead(t *testing.T) {
 	k := kinds["rcuckoo"]
 	got := Values{"levels": 2, "entries": 8}
 	table := k.Option("table")
-	if err := got.Read(table, "entries=4, key-bytes=32,inline-bytes=0,f=1.9,rows-per-lock=2,lock-bits=8,lock-words=3,rows=100,shards=5"); err != nil {
+	if err := got.Read(table, "entries=4, key-bytes=32,inline-bytes=0,f=1.9,rows-per-lock=2,lock-bits=8,"+
+		"lock-words=3,rows=100,shards=5"); err != nil {
 		t.Fatal(err)
 	}
-	want := Values{"levels": 2, "entries": 4, "key-bytes": 32, "inline-bytes": 0, "f": 1.9, "rows-per-lock": 2, "lock-bits": 8,
-		"lock-words": 3, "rows": 100, "shards": 5}
+	want := Values{"levels": 2, "entries": 4, "key-bytes": 32, "inline-bytes": 0, "f": 1.9, "rows-per-lock": 2,
+		"lock-bits": 8, "lock-words": 3, "rows": 100, "shards": 5}
 	if !maps.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	for _, bad := range []string{"", "entries", "entries=", "entries=0", "entries=-1", "entries=x", "f=0.5", "f=NaN", "f=1e7", "inline-bytes=256",
-		"inline-bytes=-1", "key-bytes=64", "lock-bits=64", "f=x", "levels=2", "entries=4,", "rows=9223372036854775808"} {
+	for _, bad := range []string{"", "entries", "entries=", "entries=0", "entries=-1", "entries=x", "f=0.5", "f=NaN",
+		"f=1e7", "inline-bytes=256",
+		"inline-bytes=-1", "key-bytes=64", "lock-bits=64", "f=x", "levels=2", "entries=4,",
+		"rows=9223372036854775808"} {
 		if err := got.Read(table, bad); err == nil || !strings.Contains(err.Error(), "want ") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	for name, texts := range map[string][2]string{"cache-bytes": {"2KiB", "-1"}, "failure-timer": {"20ms", "0s"}, "levels": {" 3", "17"}} {
+	for name, texts := range map[string][2]string{"cache-bytes": {"2KiB", "-1"}, "failure-timer": {"20ms", "0s"},
+		"levels": {" 3", "17"}} {
 		o := k.Option(name)
 		v := Values{}
 		if err := v.Read(o, texts[0]); err != nil || o.Text(v[name]) != strings.TrimSpace(texts[0]) {
@@ -51,7 +55,8 @@ func TestHeeds(t *testing.T) {
 		}
 	}
 	k := kinds["rcuckoo"]
-	for _, bad := range []Values{{"levels": 17}, {"levels": "2"}, {"levels": 2.0}, {"failure-timer": 5}, {"table": 1}, {"cache-bytes": time.Second}} {
+	for _, bad := range []Values{{"levels": 17}, {"levels": "2"}, {"levels": 2.0}, {"failure-timer": 5}, {"table": 1},
+		{"cache-bytes": time.Second}} {
 		if err := k.Heeds(bad); !errors.Is(err, ErrParams) {
 			t.Errorf("%v: %v", bad, err)
 		}

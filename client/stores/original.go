@@ -28,19 +28,24 @@ const handOvers = "hand-overs"
 
 var originalOptions = []Option{
 	cacheOption(original.DefaultCache),
-	{Name: handOvers, When: Opened, Type: Int, Default: original.DefaultHands, Max: 1 << 10, Doc: "how often in a row a lock is handed over to a worker of the same process"},
+	{Name: handOvers, When: Opened, Type: Int, Default: original.DefaultHands, Max: 1 << 10,
+		Doc: "how often in a row a lock is handed over to a worker of the same process"},
 	{Name: "tree", Doc: "how the tree is shaped", Parts: []Option{
-		{Name: "node-bytes", Type: Int, Default: original.DefaultNode, Min: 256, Max: original.MaxNode, Doc: "of a node"},
-		{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", original.DefaultKey), Min: 1, Max: original.MaxKey, Doc: "longest key"},
+		{Name: "node-bytes", Type: Int, Default: original.DefaultNode, Min: 256, Max: original.MaxNode,
+			Doc: "of a node"},
+		{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", original.DefaultKey), Min: 1,
+			Max: original.MaxKey, Doc: "longest key"},
 		{Name: valueBytes, Type: Int, Derived: "the pair's", Min: 1, Max: original.MaxValue, Doc: "longest value"},
-		{Name: "locks", Type: Int, Default: original.DefaultLocks, Min: 1, Max: original.MaxLocks, Doc: "words of device memory, a memory node"},
+		{Name: "locks", Type: Int, Default: original.DefaultLocks, Min: 1, Max: original.MaxLocks,
+			Doc: "words of device memory, a memory node"},
 	}},
 }
 
 func originalKind() *Kind {
 	return &Kind{
-		Name:   original.Format,
-		Doc:    "Sherman (SIGMOD 2022): an ordered B-link tree, with scans; a client that dies with a lock blocks others until it is recovered",
+		Name: original.Format,
+		Doc: "Sherman (SIGMOD 2022): an ordered B-link tree, with scans; a client that dies with a lock blocks " +
+			"others until it is recovered",
 		Size:   sizeOriginal,
 		Format: formats(original.Format, originalPool, original.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {

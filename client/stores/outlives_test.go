@@ -20,7 +20,8 @@ func TestOutlives(t *testing.T) {
 		{"fusee", Params{Nodes: 3, DataReplicas: 2, IndexReplicas: 2}, []int{1}, 0},
 		{"fusee", Params{Nodes: 3, DataReplicas: 2, IndexReplicas: 2}, []int{1, 2}, -1},
 		{"fusee", Params{Nodes: 3, DataReplicas: 3, IndexReplicas: 1}, nil, 0},
-		{"fusee", Params{Nodes: 5, Spares: 2, DataReplicas: 3, IndexReplicas: 3}, []int{3, 4}, 2}, // spares hold nothing yet
+		// spares hold nothing yet
+		{"fusee", Params{Nodes: 5, Spares: 2, DataReplicas: 3, IndexReplicas: 3}, []int{3, 4}, 2},
 		{"rcuckoo", Params{Nodes: 3}, nil, 0},
 		{"rcuckoo", Params{Nodes: 3}, []int{0}, -1},
 		{"rcuckoo", Params{Nodes: 4, DataReplicas: 3}, nil, 2},
@@ -53,10 +54,11 @@ func TestOutlives(t *testing.T) {
 	}
 }
 
-// A stand-in counts for the node whose place it took.
+// A stand-in counts as the node that it replaced.
 func TestOutlivesWithStandIn(t *testing.T) {
 	for _, store := range []string{"fusee", "rcuckoo"} {
-		p, err := Create("mem:", store, Params{Nodes: 4, Spares: 1, DataReplicas: 2, IndexReplicas: 2, Records: 1000, Clients: 8})
+		p, err := Create("mem:", store, Params{Nodes: 4, Spares: 1, DataReplicas: 2, IndexReplicas: 2, Records: 1000,
+			Clients: 8})
 		if err != nil {
 			t.Fatal(err)
 		}

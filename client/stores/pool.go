@@ -68,8 +68,9 @@ func (p *Params) Bytes() uint64 { return uint64(p.Nodes) * (p.Memory + telemetry
 // Geometry returns the shape of the pool, of parameters that Size has seen.
 func (p *Params) Geometry() fabrics.Geometry {
 	return fabrics.Geometry{
-		Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients + p.Servers, Telemetry: telemetry.Bytes(p.Telemetry), Addresses: p.Addresses,
-		Fabric: p.Fabric,
+		Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients + p.Servers, Telemetry: telemetry.Bytes(p.Telemetry),
+		Addresses: p.Addresses,
+		Fabric:    p.Fabric,
 	}
 }
 
@@ -104,8 +105,8 @@ func holds(kind *Kind, f rdma.Fabric, pair int) error {
 }
 
 func tooLarge(kind *Kind, pair, most int) error {
-	return fmt.Errorf("%w: pairs of %d bytes: a %s pool of this shape takes up to %d, key and value together", ErrParams,
-		pair, kind.Name, most)
+	return fmt.Errorf("%w: pairs of %d bytes: a %s pool of this shape takes up to %d, key and value together",
+		ErrParams, pair, kind.Name, most)
 }
 
 // MostPair returns the most bytes that a key and its value may have together in the pool of a
@@ -120,14 +121,15 @@ func (k *Kind) MostPair(s client.Store) int {
 // most clients of a pool: the highest identities are owners that are no clients.
 const maxClients = int(node.OfNode) - 1
 
-// Check tells what is wrong with the numbers of a pool of a store, whose Size has seen them, and
-// rounds its memory to pages. Errors wrap ErrParams.
+// Check returns an error when p is no pool of the store, and rounds the memory up to pages. The
+// store's Size must have completed p before. Errors wrap ErrParams.
 func (p *Params) Check(k *Kind) error {
 	switch {
 	case p.Nodes < 1 || p.Nodes > fabrics.MaxNodes:
 		return fmt.Errorf("%w: %d memory nodes: want 1 to %d", ErrParams, p.Nodes, fabrics.MaxNodes)
 	case p.Spares < 0 || p.Spares >= p.Nodes:
-		return fmt.Errorf("%w: %d of %d memory nodes are spares: want one at least that is none", ErrParams, p.Spares, p.Nodes)
+		return fmt.Errorf("%w: %d of %d memory nodes are spares: want one at least that is none", ErrParams,
+			p.Spares, p.Nodes)
 	case p.Telemetry > telemetry.MaxRecords:
 		return fmt.Errorf("%w: telemetry of %d processes: want up to %d", ErrParams, p.Telemetry, telemetry.MaxRecords)
 	case p.Clients < 1 || p.Clients+p.Servers > maxClients:
@@ -159,7 +161,8 @@ func (p *Params) Check(k *Kind) error {
 		}
 	}
 	if p.Memory == 0 {
-		return fmt.Errorf("%w: no %s pool can be sized for %d records of %d bytes", ErrParams, k.Name, p.Records, p.PairBytes)
+		return fmt.Errorf("%w: no %s pool can be sized for %d records of %d bytes", ErrParams, k.Name, p.Records,
+			p.PairBytes)
 	}
 	p.Memory = (p.Memory + page - 1) / page * page
 	return nil
@@ -260,7 +263,8 @@ type DBOptions struct {
 	Name    string // of its clients, for people; default "db"
 	Workers int    // operations at a time; default 2 a CPU
 	Options        // of each worker
-	// Silent keeps the DB from counting what it does, and from telling the pool: see client.Publish.
+	// Silent keeps the DB from counting what it does, and from telling the pool: see
+	// client.Publish.
 	Silent bool
 	// NoKeeper keeps this process from mending the pool: see Pool.Keep.
 	NoKeeper bool

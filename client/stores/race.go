@@ -15,21 +15,24 @@ import (
 )
 
 func init() {
-	repairable := raceKind(extendible.RTX, "RACE hashing (ATC 2021) on rTX: extendible hashing whose rehash is one repairable transaction")
+	repairable := raceKind(extendible.RTX,
+		"RACE hashing (ATC 2021) on rTX: extendible hashing whose rehash is one repairable transaction")
 	repairable.Options = append(repairable.Options, leaseOption(extendible.DefaultLease))
 	repairable.Explored = repairable.Explored.With(Values{lockLease: 100 * time.Microsecond})
 	register(repairable)
-	transactions := raceKind(extendible.DTX, "RACE hashing (ATC 2021) on DTX, DrTM+H's transactions: one whose client died blocks others until the master has recovered it")
+	transactions := raceKind(extendible.DTX, "RACE hashing (ATC 2021) on DTX, DrTM+H's transactions: one whose "+
+		"client died blocks others until the master has recovered it")
 	transactions.Baseline = true
 	register(transactions)
-	original := raceKind(extendible.Locked, "RACE hashing (ATC 2021), the original: a rehash locks a subtable, and one whose client died blocks others until it is recovered")
+	original := raceKind(extendible.Locked, "RACE hashing (ATC 2021), the original: a rehash locks a subtable, and "+
+		"one whose client died blocks others until it is recovered")
 	original.Baseline = true
 	register(original)
 }
 
 var (
-	raceGroups = Option{Name: "groups", Type: Int, Derived: "from the records, 1,024 at most", Min: 2, Max: extendible.MaxGroups,
-		Doc: "bucket groups of 21 slots of a subtable, which is split as a whole"}
+	raceGroups = Option{Name: "groups", Type: Int, Derived: "from the records, 1,024 at most", Min: 2,
+		Max: extendible.MaxGroups, Doc: "bucket groups of 21 slots of a subtable, which is split as a whole"}
 	raceDepth = Option{Name: "depth", Type: Int, Derived: "from the memory", Min: 1, Max: extendible.MaxDepth,
 		Doc: "local depth of a subtable, at most: it doubles so often"}
 	raceSplits = Option{Name: "splits", When: Opened, Type: Float, Default: 0.0, Max: 1,
@@ -39,10 +42,12 @@ var (
 func raceKind(name, doc string) *Kind {
 	pool := func(p Params) (extendible.Params, uint64, error) { return racePool(name, p) }
 	return &Kind{
-		Name:    name,
-		Doc:     doc,
-		Size:    func(p Params) Params { return sizeRace(name, p) },
-		Format:  formats(name, pool, func(f rdma.Fabric, p extendible.Params) error { return extendible.Make(f, name, p) }),
+		Name: name,
+		Doc:  doc,
+		Size: func(p Params) Params { return sizeRace(name, p) },
+		Format: formats(name, pool, func(f rdma.Fabric, p extendible.Params) error {
+			return extendible.Make(f, name, p)
+		}),
 		Version: extendible.FormatVersion,
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
 			return opened(extendible.Open(ep, extendible.Options{Format: name, Timeout: o.Timeout,
@@ -100,7 +105,8 @@ func limitsOfRace(h node.Header) (Limits, error) {
 func refuseRace(name string, p Params) error {
 	switch {
 	case p.IndexReplicas != 1 || p.DataReplicas != 1:
-		return fmt.Errorf("%d replicas of the index and %d of the data: it has one of each", p.IndexReplicas, p.DataReplicas)
+		return fmt.Errorf("%d replicas of the index and %d of the data: it has one of each", p.IndexReplicas,
+			p.DataReplicas)
 	case p.Spares > 0:
 		return errors.New("spares: of a node that died nothing is left that another could take over")
 	}

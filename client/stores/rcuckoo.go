@@ -18,8 +18,8 @@ func init() { register(rcuckooKind()) }
 
 const (
 	maxRcuckooPair = 1 << 20
-	// stuckFor is the failure timer of clients that the pool takes to be alive: on a machine that is
-	// busy one may stand still for much longer than the paper's 100 ms. Those that died the pool
+	// stuckFor is the failure timer of clients that the pool takes to be alive: on a machine that
+	// is busy one may stand still for much longer than the paper's 100 ms. Those that died the pool
 	// knows.
 	stuckFor = 500 * time.Millisecond
 )
@@ -33,9 +33,12 @@ const ticketless = "ticketless"
 
 var rcuckooOptions = []Option{
 	cacheOption(rcuckoo.DefaultCache),
-	{Name: "failure-timer", When: Opened, Type: Duration, Default: stuckFor, Min: 1, Doc: "failure timeout of a lock holder that makes no progress"},
-	{Name: ticketless, When: Opened, Type: Bool, Default: false, Doc: "try again for locks, as in RCuckoo's paper, and take no tickets"},
-	{Name: "levels", Type: Int, Default: 0, Max: rcuckoo.MaxLevels, Doc: "how many times a full table may double; it begins with room for the records"},
+	{Name: "failure-timer", When: Opened, Type: Duration, Default: stuckFor, Min: 1,
+		Doc: "failure timeout of a lock holder that makes no progress"},
+	{Name: ticketless, When: Opened, Type: Bool, Default: false,
+		Doc: "try again for locks, as in RCuckoo's paper, and take no tickets"},
+	{Name: "levels", Type: Int, Default: 0, Max: rcuckoo.MaxLevels,
+		Doc: "how many times a full table may double; it begins with room for the records"},
 	{Name: "table", Doc: "how the tables are shaped", Parts: tableOptions(rcuckoo.Most())},
 }
 
@@ -57,10 +60,13 @@ func tableOptions(most rcuckoo.Shape) []Option {
 	value.Field = "extent_bytes"
 	return []Option{
 		count("entries", rcuckoo.DefaultEntries, most.Entries, "of a row"), key,
-		inline, value, {Name: "f", Type: Float, Default: rcuckoo.DefaultF, Min: 1, Max: most.F, Doc: "of the dependent hashing"},
+		inline, value, {Name: "f", Type: Float, Default: rcuckoo.DefaultF, Min: 1, Max: most.F,
+			Doc: "of the dependent hashing"},
 		count("rows-per-lock", "16, fewer of a table that grows", most.RowsPerLock, "up to a shard's rows"),
-		count("lock-bits", "63", most.LockBits, "of a word"), count("lock-words", "a bit for each lock", most.LockWords, "of a shard"),
-		count("rows", "from the records", most.Rows, "of a shard"), count("shards", "one a node", most.Shards, "of a pool"),
+		count("lock-bits", "63", most.LockBits, "of a word"),
+		count("lock-words", "a bit for each lock", most.LockWords, "of a shard"),
+		count("rows", "from the records", most.Rows, "of a shard"),
+		count("shards", "one a node", most.Shards, "of a pool"),
 	}
 }
 
@@ -78,13 +84,14 @@ var NewCuckooTable = rcuckoo.NewTable
 
 func rcuckooKind() *Kind {
 	return &Kind{
-		Name:   rcuckoo.Format,
-		Doc:    "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by whoever is stuck",
+		Name: rcuckoo.Format,
+		Doc: "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by " +
+			"whoever is stuck",
 		Size:   sizeRcuckoo,
 		Format: formats(rcuckoo.Format, rcuckooPool, rcuckoo.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			own := rcuckoo.Options{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout, Failure: o.Own.Duration("failure-timer"),
-				Ticketless: o.Own.Bool(ticketless)}
+			own := rcuckoo.Options{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout,
+				Failure: o.Own.Duration("failure-timer"), Ticketless: o.Own.Bool(ticketless)}
 			if o.Fabric != nil {
 				own.Pool = o.Fabric
 			}
@@ -118,10 +125,14 @@ func rcuckooKind() *Kind {
 func rcuckooPool(p Params) (params rcuckoo.Params, memory uint64, err error) {
 	own := p.Own
 	return rcuckoo.Size(rcuckoo.Shape{
-		Nodes: p.Nodes, Spares: p.Spares, Replicas: p.DataReplicas, Records: p.Records, Clients: p.Clients, Timeout: p.Timeout,
-		Levels: own.Int("levels"), Entries: own.Int("entries"), KeyBytes: cmp.Or(own.Int(keyBytes), max(p.KeyBytes, rcuckoo.DefaultKey)), InlineBytes: new(own.Int("inline-bytes")),
-		ValueBytes: cmp.Or(own.Int(valueBytes), p.PairBytes), F: own.Float("f"), RowsPerLock: own.Int("rows-per-lock"),
-		LockBits: own.Int("lock-bits"), LockWords: own.Int("lock-words"), Rows: own.Int("rows"), Shards: own.Int("shards"),
+		Nodes: p.Nodes, Spares: p.Spares, Replicas: p.DataReplicas, Records: p.Records, Clients: p.Clients,
+		Timeout: p.Timeout,
+		Levels:  own.Int("levels"), Entries: own.Int("entries"),
+		KeyBytes:    cmp.Or(own.Int(keyBytes), max(p.KeyBytes, rcuckoo.DefaultKey)),
+		InlineBytes: new(own.Int("inline-bytes")),
+		ValueBytes:  cmp.Or(own.Int(valueBytes), p.PairBytes), F: own.Float("f"), RowsPerLock: own.Int("rows-per-lock"),
+		LockBits: own.Int("lock-bits"), LockWords: own.Int("lock-words"), Rows: own.Int("rows"),
+		Shards: own.Int("shards"),
 	})
 }
 
@@ -158,11 +169,13 @@ func deviceRcuckoo(p Params) (offset, bytes uint64, err error) {
 func refuseRcuckoo(p Params) error {
 	switch {
 	case p.IndexReplicas != p.DataReplicas:
-		return fmt.Errorf("%d replicas of the index and %d of the data: a shard's copies have both: want as many", p.IndexReplicas, p.DataReplicas)
+		return fmt.Errorf("%d replicas of the index and %d of the data: a shard's copies have both: want as many",
+			p.IndexReplicas, p.DataReplicas)
 	case p.DataReplicas > rcuckoo.MaxReplicas:
 		return fmt.Errorf("%d replicas: want up to %d", p.DataReplicas, rcuckoo.MaxReplicas)
 	case p.Spares > 0 && p.DataReplicas == 1:
-		return errors.New("spares: nobody takes the place of a node that died, of which nothing is left: want 2 replicas or more")
+		return errors.New("spares: nobody takes the place of a node that died, of which nothing is left: want 2 " +
+			"replicas or more")
 	}
 	_, _, err := rcuckooPool(p)
 	if err != nil { // Check says what kind of error it is

@@ -22,7 +22,8 @@ func TestReadme(t *testing.T) {
 			}
 			k, err := Lookup(name)
 			must(t, err)
-			got := []string{fmt.Sprint(k.Size(Params{}).DataReplicas), yesNo(k.Scans), size(k.MaxPair), yesNo(k.Grows()), tripsOf(t, k)}
+			got := []string{fmt.Sprint(k.Size(Params{}).DataReplicas), yesNo(k.Scans), size(k.MaxPair),
+				yesNo(k.Grows()), tripsOf(t, k)}
 			first, _, _ := strings.Cut(row[1], " ")
 			_, largest, both := strings.Cut(row[3], "+ ")
 			if !both {
@@ -75,7 +76,7 @@ func size(bytes int) string {
 	return fmt.Sprintf("%d,%03d B", bytes/1000, bytes%1000)
 }
 
-// tripsOf returns the median trips of each operation, of keys whose location is cached.
+// tripsOf returns the median trips of each operation on keys with a cached location.
 func tripsOf(t *testing.T, k *Kind) string {
 	p, err := Create("mem:", k.Name, Params{Records: 1000, Clients: 8, PairBytes: 256})
 	must(t, err)

@@ -17,7 +17,8 @@ import (
 
 func init() {
 	for kind, doc := range map[kv.Kind]string{
-		kv.Rowan:  "Rowan-KV (OSDI 2023): servers beside the memory nodes, logs in persistent memory, replication by one-sided appends",
+		kv.Rowan: "Rowan-KV (OSDI 2023): servers beside the memory nodes, logs in persistent memory, replication by " +
+			"one-sided appends",
 		kv.RPC:    "Rowan-KV that replicates by messages to the backups' workers",
 		kv.RWrite: "Rowan-KV that replicates by WRITEs, to a log for each worker of another server",
 		kv.Batch:  "RWrite-KV that gathers several entries for one WRITE",
@@ -156,8 +157,8 @@ func refuseRowan(p Params, kind kv.Kind) error {
 	if _, _, _, err := rowanPool(p, kind); err != nil { // Check says what kind of error it is
 		why := strings.TrimPrefix(err.Error(), rowan.ErrParams.Error()+": ")
 		if whole := wholeRowan(p, kind); p.Memory < whole {
-			why += fmt.Sprintf(" (hint: %s a node have room for %d records of %d bytes)", BytesText((whole+1<<20-1)>>20<<20),
-				p.Records, p.PairBytes)
+			why += fmt.Sprintf(" (hint: %s a node have room for %d records of %d bytes)",
+				BytesText((whole+1<<20-1)>>20<<20), p.Records, p.PairBytes)
 		}
 		return errors.New(why)
 	}

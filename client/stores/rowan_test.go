@@ -65,7 +65,7 @@ func flipped(what string) func(describing, rdma.Addr, []byte) (int, uint64) {
 func TestRowanCheck(t *testing.T) {
 	first, err := shards.New([]int{0, 1, 2}, 48, 3)
 	must(t, err)
-	var ofNode1 []byte // a key whose primary is beside node 1
+	var ofNode1 []byte // a key with its primary beside node 1
 	for i := range 100 {
 		if key := fmt.Appendf(nil, "key-%d is", i); first.Shards[first.Find(kv.Hash(key))].Primary == 1 {
 			ofNode1 = key
@@ -82,19 +82,21 @@ func TestRowanCheck(t *testing.T) {
 			}
 			return -1, 0
 		}},
-		{"a record with a flipped bit", ") has a wrong checksum", func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
-			if i := bytes.Index(p, []byte("key-7 is"+rowanValue)); i >= 0 {
-				i = (i + len("key-7 is") + 7) &^ 7
-				return i, binary.LittleEndian.Uint64(p[i:]) ^ 1<<20
-			}
-			return -1, 0
-		}},
-		{"a primary's record with another value", "says that what it has of", func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
-			if i := bytes.Index(p, append(bytes.Clone(ofNode1), rowanValue...)); i >= 0 {
-				return (i + len(ofNode1) + 7) &^ 7, 0
-			}
-			return -1, 0
-		}},
+		{"a record with a flipped bit", ") has a wrong checksum",
+			func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
+				if i := bytes.Index(p, []byte("key-7 is"+rowanValue)); i >= 0 {
+					i = (i + len("key-7 is") + 7) &^ 7
+					return i, binary.LittleEndian.Uint64(p[i:]) ^ 1<<20
+				}
+				return -1, 0
+			}},
+		{"a primary's record with another value", "says that what it has of",
+			func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
+				if i := bytes.Index(p, append(bytes.Clone(ofNode1), rowanValue...)); i >= 0 {
+					return (i + len(ofNode1) + 7) &^ 7, 0
+				}
+				return -1, 0
+			}},
 		{"a word with a flipped bit", "read since when of server", flipped("term since which the server has shard 3")},
 		{"a segment in no state", "has state", flipped("state of segment 3")},
 	} {
@@ -115,7 +117,8 @@ func TestRowanCheck(t *testing.T) {
 		}
 		must(t, ep.Close())
 		found := ""
-		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && found == ""; { // until servers say that all is committed
+		// until servers say that all is committed
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && found == ""; {
 			r, err := p.Kind.Check(p.Fabric)
 			must(t, err)
 			if found = strings.Join(r.Damage, "; "); c.want == "" {
@@ -137,7 +140,7 @@ func TestRowanFull(t *testing.T) {
 	s, ep, err := p.Worker("fill", Options{})
 	must(t, err)
 	refused, n := 0, 0
-	for ; refused < 5; n++ { // the first ones may be of shards in whose logs a moment's entries are
+	for ; refused < 5; n++ { // the first refusals may be of shards with logs that are full for a moment
 		switch err := s.Insert(fmt.Appendf(nil, "key-%d", n), make([]byte, 100)); {
 		case errors.Is(err, client.ErrFull):
 			refused++
@@ -241,7 +244,8 @@ func TestRowanCheckIncomplete(t *testing.T) {
 		return 0
 	}
 	var r client.Report
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && asked(r) < 100; { // until servers say that all is committed
+	// until servers say that all is committed
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && asked(r) < 100; {
 		r, err = p.Kind.Check(p.Fabric)
 		must(t, err)
 	}
@@ -253,7 +257,8 @@ func TestRowanCheckIncomplete(t *testing.T) {
 	if err != nil || len(r.Damage) > 0 || len(r.Unchecked) != 1 || asked(r) == 0 || asked(r) == 100 {
 		t.Errorf("node 1 is down, and nothing recovers it: %+v, %v", r, err)
 	}
-	const want = "node 1: replicas of the 48 shards of which its server is the primary are not compared, and its own of 96 others"
+	const want = "node 1: replicas of the 48 shards of which its server is the primary are not compared, and its own " +
+		"of 96 others"
 	if len(r.Unchecked) > 0 && !strings.HasPrefix(r.Unchecked[0], want) {
 		t.Errorf("it says %q, want %q", r.Unchecked[0], want)
 	}

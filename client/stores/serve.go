@@ -17,13 +17,14 @@ type Server interface {
 	// rdma.ErrClosed once the endpoint is closed. The endpoint is of the kind that Kind.Serve gets,
 	// and the server's alone. All that Run started has ended when it returns.
 	Run(ep rdma.Endpoint) error
-	// Stop has Run return soon. It may be called by another goroutine, before Run, and more than once.
+	// Stop has Run return soon. It may be called by another goroutine, before Run, and more than
+	// once.
 	Stop()
-	// Ready reports whether the server serves all that the pool's configuration has it serve. It may
-	// be called by another goroutine.
+	// Ready reports whether the server serves all that the pool's configuration has it serve. It
+	// may be called by another goroutine.
 	Ready() bool
-	// Counts appends what the server has, and has done, to to: always the same in the same order. It
-	// may be called by another goroutine until Run returns.
+	// Counts appends what the server has, and has done, to to: always the same in the same order.
+	// It may be called by another goroutine until Run returns.
 	Counts(to []telemetry.Counter) []telemetry.Counter
 }
 
@@ -38,19 +39,19 @@ const ServerName = "server "
 // OfServer reports whether a client of that name is a server, or a task of one.
 func OfServer(name string) bool { return strings.HasPrefix(name, ServerName) }
 
-// Servers are those of a pool whose memory nodes are parts of this process. They are safe for
-// concurrent use. nil: there are none.
+// Servers are the servers of a pool with memory nodes that are parts of this process. Its methods
+// are safe for concurrent use. A nil *Servers has none.
 type Servers struct {
 	mu      sync.Mutex
 	running []Server // that have been opened
-	left    []int    // nodes whose servers have not ended, opened or not
+	left    []int    // nodes with servers that have not ended, opened or not
 	stopped bool
 	err     error
 	opening sync.WaitGroup
 }
 
-// Start starts the servers of a new pool whose memory nodes are parts of this process
-// (rdma.Hoster), before clients use it. They end by Stop, and with the fabric.
+// Start starts the servers of a new pool with memory nodes that are parts of this process
+// (rdma.Hoster). No client may use the pool before. Servers end by Stop, and with the fabric.
 func (k *Kind) Start(f rdma.Fabric) (*Servers, error) {
 	if k.Serve == nil {
 		return nil, nil
@@ -86,8 +87,9 @@ func (k *Kind) servable(f rdma.Fabric) error {
 		return err
 	}
 	if _, err = rdma.Rings(ep); errors.Is(err, rdma.ErrNotSupported) {
-		err = fmt.Errorf("%w: a %s pool: servers run beside its memory nodes, and shared memory has no processor beside it "+
-			"(hint: use mem: within one program, or a pool on node processes: 'farkv up --store %s --fabric tcp')", ErrParams, k.Name, k.Name)
+		err = fmt.Errorf("%w: a %s pool: servers run beside its memory nodes, and shared memory has no processor "+
+			"beside it (hint: use mem: within one program, or a pool on node processes: 'farkv up --store %s "+
+			"--fabric tcp')", ErrParams, k.Name, k.Name)
 	}
 	return errors.Join(err, ep.Close())
 }
@@ -140,8 +142,8 @@ func (s *Servers) Stop() {
 	}
 }
 
-// Running returns the nodes whose servers have not ended. In virtual time one that crashed does not
-// end.
+// Running returns the nodes with servers that have not ended. In virtual time a server that crashed
+// counts as running: its task is not resumed, and so never ends.
 func (s *Servers) Running() []int {
 	if s == nil {
 		return nil

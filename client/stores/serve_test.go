@@ -55,7 +55,8 @@ func greeters(broken error) *Kind {
 	}}
 }
 
-// greeted asks the servers of two nodes, whose memory names them.
+// greeted writes a name into the memory of each of two nodes, sends the node's server a request,
+// and expects that name as the answer.
 func greeted(ep rdma.Endpoint) error {
 	box, err := rdma.Listen(ep, rdma.BoxOptions{Node: rdma.All})
 	if err != nil {
@@ -138,7 +139,8 @@ func TestServersInVirtualTime(t *testing.T) {
 
 // TestNoServersThere: memory that processes share has no processor beside it.
 func TestNoServersThere(t *testing.T) {
-	f, err := shm.Create("none", shm.Geometry{Nodes: 2, Memory: 1 << 20, Clients: 8}, nil, func(*shm.Fabric) error { return nil })
+	f, err := shm.Create("none", shm.Geometry{Nodes: 2, Memory: 1 << 20, Clients: 8}, nil,
+		func(*shm.Fabric) error { return nil })
 	if errors.Is(err, rdma.ErrNotSupported) {
 		t.Skip(err)
 	}

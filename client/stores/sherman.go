@@ -16,11 +16,13 @@ import (
 )
 
 func init() {
-	repairable := shermanKind(sherman.RTX, "Sherman's B-link tree (SIGMOD 2022) over repairable transactions: ordered, with scans; a client that meets what a dead client left mends it")
+	repairable := shermanKind(sherman.RTX, "Sherman's B-link tree (SIGMOD 2022) over repairable transactions: "+
+		"ordered, with scans; a client that meets what a dead client left mends it")
 	repairable.Options = append(repairable.Options, leaseOption(sherman.DefaultLease))
 	repairable.Explored = repairable.Explored.With(Values{lockLease: time.Millisecond})
 	register(repairable)
-	transactions := shermanKind(sherman.DTX, "Sherman's B-link tree (SIGMOD 2022) over DTX, DrTM+H's transactions: ordered, with scans; a client that dies in one blocks others until the master has recovered it")
+	transactions := shermanKind(sherman.DTX, "Sherman's B-link tree (SIGMOD 2022) over DTX, DrTM+H's transactions: "+
+		"ordered, with scans; a client that dies in one blocks others until the master has recovered it")
 	transactions.Baseline = true
 	register(transactions)
 }
@@ -41,7 +43,8 @@ const (
 	forgetful = "forgetful"
 )
 
-// leaseOption is of stores whose locks have a lease, which their pools' parameters name "lease".
+// leaseOption is the option of stores that have leases on locks. In the parameters of their pools
+// it is called "lease".
 func leaseOption(d time.Duration) Option {
 	return Option{Name: lockLease, Field: "lease", Type: Duration, Default: d, Min: 1,
 		Doc: "how long a lock may stay as it is before its holder is suspected"}
@@ -49,10 +52,12 @@ func leaseOption(d time.Duration) Option {
 
 var shermanOptions = []Option{
 	cacheOption(sherman.DefaultCache),
-	{Name: forgetful, When: Opened, Type: Bool, Default: false, Doc: "read each node's metadata before its data, as in rTX's paper, and remember none"},
+	{Name: forgetful, When: Opened, Type: Bool, Default: false,
+		Doc: "read each node's metadata before its data, as in rTX's paper, and remember none"},
 	{Name: "tree", Doc: "how the tree is shaped", Parts: []Option{
 		{Name: "node-bytes", Type: Int, Default: sherman.DefaultNode, Min: 256, Max: sherman.MaxNode, Doc: "of a node"},
-		{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", sherman.DefaultKey), Min: 1, Max: sherman.MaxKey, Doc: "longest key"},
+		{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", sherman.DefaultKey), Min: 1,
+			Max: sherman.MaxKey, Doc: "longest key"},
 		{Name: valueBytes, Type: Int, Derived: "the pair's", Min: 1, Max: sherman.MaxValue, Doc: "longest value"},
 	}},
 }
@@ -65,8 +70,8 @@ func shermanKind(name, doc string) *Kind {
 		Size:   func(p Params) Params { return sizeSherman(name, p) },
 		Format: formats(name, pool, func(f rdma.Fabric, p sherman.Params) error { return sherman.Make(f, name, p) }),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			return opened(sherman.Open(ep, sherman.Options{Format: name, CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout,
-				Forgetful: o.Own.Bool(forgetful), Without: o.Without}))
+			return opened(sherman.Open(ep, sherman.Options{Format: name, CacheBytes: new(o.Own.Int(CacheBytes)),
+				Timeout: o.Timeout, Forgetful: o.Own.Bool(forgetful), Without: o.Without}))
 		},
 		Version: sherman.FormatVersion,
 		Options: slices.Clone(shermanOptions),
@@ -93,7 +98,8 @@ func shermanKind(name, doc string) *Kind {
 func shermanPool(name string, p Params) (params sherman.Params, memory uint64, err error) {
 	own := p.Own
 	return sherman.Size(sherman.Shape{
-		Format: name, Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout,
+		Format: name, Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, Clients: p.Clients, Workers: p.Workers,
+		Timeout:   p.Timeout,
 		NodeBytes: own.Int("node-bytes"), KeyBytes: cmp.Or(own.Int(keyBytes), max(p.KeyBytes, sherman.DefaultKey)),
 		ValueBytes: cmp.Or(own.Int(valueBytes), p.PairBytes), Lease: own.Duration(lockLease),
 	})

@@ -23,11 +23,13 @@ import (
 
 // Params are chosen when a pool is made, and live in its header. Zero values mean defaults.
 type Params struct {
-	Nodes         int           // memory nodes, default 3 and the spares
-	Spares        int           // of the nodes: they hold nothing until one takes a dead node's place; default 0
-	Memory        uint64        // bytes a node; default: what Records of PairBytes need, with room to turn over
-	Records       uint64        // pairs expected, which sizes the index; default 100,000
-	PairBytes     int           // bytes of a typical key and value together, which sizes the memory, default 1,024; or of the largest (Kind.Slots), default 1,152
+	Nodes   int    // memory nodes, default 3 and the spares
+	Spares  int    // of the nodes: they hold nothing until one takes a dead node's place; default 0
+	Memory  uint64 // bytes a node; default: what Records of PairBytes need, with room to turn over
+	Records uint64 // pairs expected, which sizes the index; default 100,000
+	// bytes of a typical key and value together, which sizes the memory, default 1,024; or of the
+	// largest (Kind.Slots), default 1,152
+	PairBytes     int
 	KeyBytes      int           // bytes of the longest key, where stores have room for keys alone; default the store's
 	IndexReplicas int           // default 2
 	DataReplicas  int           // default 2
@@ -36,11 +38,13 @@ type Params struct {
 	NoTelemetry   bool          // the pool has no telemetry, whatever Telemetry says
 	Workers       int           // clients that write at the same time, for which FUSEE's memory is sized, too; 0: few
 	Timeout       time.Duration // of an operation, at most; default 2 s
-	Addresses     []string      // of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that are free
-	Fabric        string        // of a consul: pool, "tcp" or "rdma"; default: what its nodes were started for
-	Servers       int           // places for clients that the servers take, beside Clients: Size says how many
-	Overcommit    bool          // make the pool even where this machine's memory is to hold it and has less
-	Own           Values        // options of the store, of those that are Made
+	// of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that
+	// are free
+	Addresses  []string
+	Fabric     string // of a consul: pool, "tcp" or "rdma"; default: what its nodes were started for
+	Servers    int    // places for clients that the servers take, beside Clients: Size says how many
+	Overcommit bool   // make the pool even where this machine's memory is to hold it and has less
+	Own        Values // options of the store, of those that are Made
 }
 
 // defaults fills in what p leaves open.
@@ -60,8 +64,8 @@ func (p *Params) defaults() {
 type Options struct {
 	Timeout time.Duration // of one operation; default, and at most, the pool's
 	Own     Values        // options of the store, of those that are Opened
-	// Fabric is the pool's, by which workers of some stores fence off what stands in their way; nil:
-	// only the pool's keeper does.
+	// Fabric is the pool's, by which workers of some stores fence off what stands in their way;
+	// nil: only the pool's keeper does.
 	Fabric rdma.Fabric
 	// Process is that of the worker; nil: it shares nothing with others.
 	Process *Process
@@ -85,57 +89,61 @@ type Kind struct {
 	Refuse func(p Params) error
 	// Format writes an empty store into the zeroed memory of a new pool.
 	Format func(f rdma.Fabric, p Params) error
-	// Open returns a worker's view. The pool's header must name this store, or one of the same format.
+	// Open returns a worker's view. The pool's header must name this store, or one of the same
+	// format.
 	Open func(ep rdma.Endpoint, o Options) (client.Store, error)
 	// Serve opens what runs beside a memory node of a pool, for as long as the node serves; nil:
 	// nothing does, nodes only hold memory. The endpoint is of a worker that runs beside that node:
-	// messages of a mailbox which it, or a task that it starts, opens there may gather from the node's
-	// memory. It reaches all nodes of the pool, may have rings, and has an identity, as its tasks do:
-	// Params.Servers counts them. The pool is formatted, and f is where its configuration lies. Pools
-	// of a process start their servers by Start, and node processes those of their nodes.
+	// messages of a mailbox which it, or a task that it starts, opens there may gather from the
+	// node's memory. It reaches all nodes of the pool, may have rings, and has an identity, as its
+	// tasks do: Params.Servers counts them. The pool is formatted, and f is where its configuration
+	// lies. Pools of a process start their servers by Start, and node processes those of their
+	// nodes.
 	Serve func(ep rdma.Endpoint, f rdma.Configs, node int) (Server, error)
-	// Device returns which part of each memory node belongs into the memory of its NIC, where that has
-	// some, of parameters that Size has seen and Check finds nothing wrong with; nil: none does.
+	// Device returns which part of each memory node belongs into the memory of its NIC, where that
+	// has some, of parameters that Size has seen and Check finds nothing wrong with; nil: none
+	// does.
 	Device func(p Params) (offset, bytes uint64, err error)
 	// Check walks the whole structure and reports.
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.
 	Usage func(f rdma.Fabric) ([]Use, error)
-	// Configuration says for people what the pool's configuration is, which rdma.Configs has. nil: it
-	// has none.
+	// Configuration says for people what the pool's configuration is, which rdma.Configs has. nil:
+	// it has none.
 	Configuration func(f rdma.Fabric) (string, error)
 	// Fill returns how full the parts of a pool are that can become full. It reads little, however
 	// large the pool, and may run while clients work. nil: it is not known.
 	Fill func(f rdma.Fabric) ([]Fill, error)
-	// Outlives returns how many memory nodes may die at once, whichever these are, so that everything
-	// in the pool is still to be had. dead reports the nodes that do not serve now. Negative:
-	// something cannot be had already. nil: it is not known.
+	// Outlives returns how many memory nodes may die at once, whichever these are, so that
+	// everything in the pool is still to be had. dead reports the nodes that do not serve now.
+	// Negative: something cannot be had already. nil: it is not known.
 	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
 	// Mender returns what makes what recovers a pool when nodes and clients of it died, for one
 	// candidate for its master; nil: nothing does.
 	Mender func(f rdma.Configs) cluster.NewMender
-	// Durable: its pools outlive a loss of power of all nodes at once, if their memory is persistent,
-	// with all that was acknowledged; and a node that comes back soon goes on where it was.
+	// Durable: its pools outlive a loss of power of all nodes at once, if their memory is
+	// persistent, with all that was acknowledged; and a node that comes back soon goes on where it
+	// was.
 	Durable bool
 	// Majority: its pools live with dead nodes, which are not replaced: its Mender is a
 	// cluster.Enduring.
 	Majority bool
 	// Steps are the steps of the store's protocol, as its batches name them.
 	Steps []rdma.Step
-	// Describe returns a function that tells what lies at an address of a pool, for traces. It reads
-	// the pool by ep, which is open as long as the function is used. nil: traces do without.
+	// Describe returns a function that tells what lies at an address of a pool, for traces. It
+	// reads the pool by ep, which is open as long as the function is used. nil: traces do without.
 	Describe func(ep rdma.Endpoint) (func(a rdma.Addr) string, error)
-	// Paper is how many trips the store's paper counts of a GET, UPDATE, INSERT or DELETE by a client
-	// that knows where the key is.
+	// Paper is how many trips the store's paper counts of a GET, UPDATE, INSERT or DELETE by a
+	// client that knows where the key is.
 	Paper map[string]int
 	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools
 	// take less.
 	MaxPair int
-	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its default
-	// takes YCSB's records.
+	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its
+	// default takes YCSB's records.
 	Slots bool
-	// Limits reads from a pool's header how long keys and values may be; nil: of this store they have
-	// a limit only together.
+	// Limits reads from a pool's header how long keys and values may be; nil: of this store they
+	// have a limit only together.
 	Limits func(h node.Header) (Limits, error)
 	// Options are the store's own. Params and Options that reach Size, Format, Open and the others
 	// have their defaults.
@@ -194,8 +202,8 @@ var ErrUnknown = errors.New("unknown store")
 
 var kinds = map[string]*Kind{}
 
-// register adds a store, whose functions see its options completed and, where they can refuse some,
-// checked.
+// register adds a store. It wraps the functions of the store so that they see options with all
+// defaults set, and checked where the function can return an error.
 func register(k *Kind) {
 	if k.Size == nil || k.Format == nil || k.Open == nil || k.Check == nil || k.Usage == nil {
 		panic("store " + k.Name + " lacks Size, Format, Open, Check or Usage")

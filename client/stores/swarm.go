@@ -11,10 +11,16 @@ import (
 )
 
 func init() {
-	register(swarmKind(swarm.Format, "SWARM-KV (SOSP 2024): quorum registers of one trip, replicated index, cache of locations, no downtime", variant{}))
-	register(swarmKind(swarm.FormatABD, "what SWARM-KV is measured against: ABD's quorums over its index, one word an object, nothing in place", variant{apart: true, abd: true}))
+	register(swarmKind(swarm.Format,
+		"SWARM-KV (SOSP 2024): quorum registers of one trip, replicated index, cache of locations, no downtime",
+		variant{}))
+	register(swarmKind(swarm.FormatABD,
+		"what SWARM-KV is measured against: ABD's quorums over its index, one word an object, nothing in place",
+		variant{apart: true, abd: true}))
 	register(swarmKind("swarm-apart", "SWARM-KV without data in place", variant{apart: true}))
-	register(swarmKind(swarm.FormatRaw, "the lower bound: one replica, READ and WRITE in place without any synchronisation; not linearizable", variant{raw: true}))
+	register(swarmKind(swarm.FormatRaw,
+		"the lower bound: one replica, READ and WRITE in place without any synchronisation; not linearizable",
+		variant{raw: true}))
 }
 
 // variant is in what a store of SWARM's code differs from SWARM-KV.
@@ -34,8 +40,10 @@ const maxSwarmPair = 1 << 20
 
 // What the objects of SWARM-KV, and of no baseline, are made of.
 var (
-	swarmWords = Option{Name: "words", Type: Int, Default: 8, Min: 1, Doc: "8-byte metadata words of an object's replica (section 4.4)"}
-	swarmLocks = Option{Name: "locks", Type: Int, Default: 16, Min: 1, Doc: "clients that guess timestamps; the updates of others take two trips"}
+	swarmWords = Option{Name: "words", Type: Int, Default: 8, Min: 1,
+		Doc: "8-byte metadata words of an object's replica (section 4.4)"}
+	swarmLocks = Option{Name: "locks", Type: Int, Default: 16, Min: 1,
+		Doc: "clients that guess timestamps; the updates of others take two trips"}
 )
 
 func swarmKind(name, doc string, v variant) *Kind {
@@ -46,7 +54,8 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Size:    func(p Params) Params { return sizeSwarm(p, v) },
 		Format:  formats(name, func(p Params) (swarm.Params, uint64, error) { return swarmPool(p, v) }, swarm.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			return opened(swarm.OpenStore(ep, swarm.StoreOptions{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout, Apart: v.apart, Raw: v.raw}))
+			return opened(swarm.OpenStore(ep, swarm.StoreOptions{CacheBytes: new(o.Own.Int(CacheBytes)),
+				Timeout: o.Timeout, Apart: v.apart, Raw: v.raw}))
 		},
 		Refuse:   func(p Params) error { return refuseSwarm(p, v) },
 		Describe: swarm.Describe,
@@ -117,9 +126,11 @@ func sizeSwarm(p Params, v variant) Params {
 func refuseSwarm(p Params, v variant) error {
 	switch {
 	case v.raw && (p.IndexReplicas != 1 || p.DataReplicas != 1):
-		return fmt.Errorf("%d replicas of the index and %d of the data: it has one of each, which makes it the lower bound", p.IndexReplicas, p.DataReplicas)
+		return fmt.Errorf("%d replicas of the index and %d of the data: it has one of each, which makes it the lower "+
+			"bound", p.IndexReplicas, p.DataReplicas)
 	case p.IndexReplicas != p.DataReplicas:
-		return fmt.Errorf("%d replicas of the index and %d of the data: they lie with the same majorities: want as many", p.IndexReplicas, p.DataReplicas)
+		return fmt.Errorf("%d replicas of the index and %d of the data: they lie with the same majorities: want as "+
+			"many", p.IndexReplicas, p.DataReplicas)
 	case p.DataReplicas%2 == 0 || p.DataReplicas > swarm.MaxReplicas:
 		return fmt.Errorf("%d replicas: want 3, 5 or 7, of which a majority goes on, or 1", p.DataReplicas)
 	case p.Spares > 0:

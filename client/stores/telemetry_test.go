@@ -50,7 +50,8 @@ func (c *told) note(k telemetry.Kind, err error) {
 func (c *told) agrees(p *telemetry.Process) string {
 	for k := range telemetry.Kinds {
 		if o, want := &p.Ops[k], c.ok[k].Load(); o.OK != want || o.Failed != c.failed[k].Load() || o.Unknown != 0 {
-			return fmt.Sprintf("%s: %d, failed %d, unknown %d; want %d and %d", k, o.OK, o.Failed, o.Unknown, want, c.failed[k].Load())
+			return fmt.Sprintf("%s: %d, failed %d, unknown %d; want %d and %d", k, o.OK, o.Failed, o.Unknown, want,
+				c.failed[k].Load())
 		}
 	}
 	return ""

@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 )
 
-// A pool whose store's format has another version is refused, by all that reads it, and the refusal
-// names both versions.
+// All programs that read a pool refuse one with another version of its store's format, and the
+// error names both versions.
 func TestOtherVersionsAreRefused(t *testing.T) {
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())
 	for _, name := range Names() {
