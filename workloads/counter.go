@@ -17,7 +17,7 @@ type Acknowledged struct {
 	ring [window]atomic.Int64
 }
 
-// NewAcknowledged returns a counter whose first number is start; everything below is taken as
+// NewAcknowledged returns a counter that begins with start. All numbers below start count as
 // inserted.
 func NewAcknowledged(start int64) *Acknowledged {
 	a := new(Acknowledged)

@@ -28,8 +28,8 @@ type Record struct {
 // DB is one worker's connection to a database. It is not safe for concurrent use. An operation's
 // error wraps client.ErrNotFound when the record is not there.
 type DB interface {
-	// Read points r.Values at the fields of key that r.Field asks for (more do no harm), valid until
-	// the next call.
+	// Read points r.Values at the fields of key that r.Field asks for (more do no harm), valid
+	// until the next call.
 	Read(key []byte, r *Record) error
 	// Update writes the fields that r.Field names, and keeps the others.
 	Update(key []byte, r *Record) error
@@ -37,8 +37,8 @@ type DB interface {
 	Insert(key []byte, r *Record) error
 	// Delete removes a record.
 	Delete(key []byte) error
-	// Scan reads n records in the order of their keys, from start on, or what there is of them. After
-	// each it calls yield, unless that is nil, with r.Values pointing at the record's fields.
+	// Scan reads n records in the order of their keys, from start on, or what there is of them.
+	// After each it calls yield, unless that is nil, with r.Values pointing at the record's fields.
 	Scan(start []byte, n int, r *Record, yield func()) error
 	// Counters are those of the verbs posted for this worker, or nil where there are none.
 	Counters() *rdma.Counters

@@ -16,9 +16,10 @@ const (
 // The Taylor series as far as they change the last bit of a result, the highest term first. That of
 // artanh x is x times one and these with the powers of x².
 var (
-	artanhTerms      = [...]float64{1. / 21, 1. / 19, 1. / 17, 1. / 15, 1. / 13, 1. / 11, 1. / 9, 1. / 7, 1. / 5, 1. / 3}
-	exponentialTerms = [...]float64{1. / 87_178_291_200, 1. / 6_227_020_800, 1. / 479_001_600, 1. / 39_916_800, 1. / 3_628_800,
-		1. / 362_880, 1. / 40_320, 1. / 5_040, 1. / 720, 1. / 120, 1. / 24, 1. / 6, 1. / 2, 1, 1}
+	artanhTerms = [...]float64{1. / 21, 1. / 19, 1. / 17, 1. / 15, 1. / 13, 1. / 11, 1. / 9, 1. / 7,
+		1. / 5, 1. / 3}
+	exponentialTerms = [...]float64{1. / 87_178_291_200, 1. / 6_227_020_800, 1. / 479_001_600, 1. / 39_916_800,
+		1. / 3_628_800, 1. / 362_880, 1. / 40_320, 1. / 5_040, 1. / 720, 1. / 120, 1. / 24, 1. / 6, 1. / 2, 1, 1}
 )
 
 // logarithm returns ln x for x > 0: of the mantissa m, between the roots of 1/2 and 2, as 2

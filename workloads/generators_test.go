@@ -145,8 +145,8 @@ func TestHashIsYCSBs(t *testing.T) {
 	}
 }
 
-// TestScrambledIsYCSBs compares the head of the distribution, whose items' places are known, with
-// its exact shares.
+// TestScrambledIsYCSBs compares the most popular items, of which the places are known, with their
+// exact shares.
 func TestScrambledIsYCSBs(t *testing.T) {
 	const items, draws = 1000, 400_000
 	s, r := NewScrambled(0, items, Theta), seeded(2)
@@ -160,8 +160,8 @@ func TestScrambledIsYCSBs(t *testing.T) {
 	if hits != items {
 		t.Errorf("only %d of %d records were ever drawn", hits, items)
 	}
-	// Of ten billion items the first has 1/zeta, and beyond the first ten thousand or so the folding
-	// is even.
+	// Of ten billion items the first has 1/zeta, and beyond the first ten thousand or so the
+	// folding is even.
 	var p [items]float64
 	const head = 100_000
 	mass := 0.0
@@ -415,7 +415,8 @@ func TestMix(t *testing.T) {
 	c := with(t, "readproportion=0.4", "updateproportion=0.3", "insertproportion=0.2", "scanproportion=0.05",
 		"readmodifywriteproportion=0.05")
 	r := seeded(7)
-	chiSquare(t, "mix", draw(int(Ops), 100_000, func() int64 { return int64(c.choose(r)) }), []float64{.4, .3, .2, .05, .05})
+	chiSquare(t, "mix", draw(int(Ops), 100_000, func() int64 { return int64(c.choose(r)) }),
+		[]float64{.4, .3, .2, .05, .05})
 	c = with(t, "readproportion=0", "updateproportion=0", "insertproportion=0.5")
 	for range 1000 {
 		if op := c.choose(r); op != OpInsert {

@@ -8,11 +8,12 @@ import (
 )
 
 func TestNearest(t *testing.T) {
-	known := []string{"load", "run", "shell", "help", "status", "recover", "recordcount", "operationcount", "get", "del",
-		"ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "fusee", "fusee-cr"}
+	known := []string{"load", "run", "shell", "help", "status", "recover", "recordcount", "operationcount",
+		"get", "del", "ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "fusee", "fusee-cr"}
 	for name, want := range map[string][]string{
 		"laod": {"load"}, "statsu": {"status"}, "stat": {"status"}, "opertioncount": {"operationcount"}, "gte": {"get"},
-		"fuse": {"fusee"}, "fusee-rc": {"fusee-cr"}, "rec": {"recover", "recordcount"}, "nosuch": nil, "": nil, "x": nil, "e": nil,
+		"fuse": {"fusee"}, "fusee-rc": {"fusee-cr"}, "rec": {"recover", "recordcount"}, "nosuch": nil, "": nil,
+		"x": nil, "e": nil,
 		"zzzzzzzzzz": nil, "run": {"run"}, "ycsb-g": nil, "ycbs-a": {"ycsb-a"},
 	} {
 		if got := Nearest(name, known); !slices.Equal(got, want) {
@@ -32,7 +33,8 @@ func TestEditDistance(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
 		d    int
-	}{{"", "", 0}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"ab", "ba", 1}, {"abc", "abxc", 1}, {"abc", "ac", 1}, {"abcd", "acbd", 1}} {
+	}{{"", "", 0}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"ab", "ba", 1}, {"abc", "abxc", 1}, {"abc", "ac", 1},
+		{"abcd", "acbd", 1}} {
 		if got := editDistance(c.a, c.b); got != c.d {
 			t.Errorf("%q, %q: %d, not %d", c.a, c.b, got, c.d)
 		}

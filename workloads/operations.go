@@ -171,7 +171,8 @@ func (w *Worker) verify() error {
 		}
 		w.expect = appendExpected(w.expect[:0], w.key, i, w.core.ValueBytes(w.key))
 		if !bytes.Equal(v, w.expect) {
-			return fmt.Errorf("%s, field%d: %w: %s instead of %s", w.key, i, ErrIntegrity, excerpt(v), excerpt(w.expect))
+			return fmt.Errorf("%s, field%d: %w: %s instead of %s", w.key, i, ErrIntegrity, excerpt(v),
+				excerpt(w.expect))
 		}
 	}
 	return nil

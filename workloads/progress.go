@@ -35,8 +35,8 @@ func (c Counts) Since(earlier *Counts) Counts {
 
 // LiveCounts counts one worker's operations at the moment at which they end, also while its next
 // one hangs. The worker adds; other goroutines may read at any time. Each fills two cache lines,
-// which processors fetch in pairs: workers whose counters lie side by side do not slow each other
-// down.
+// because processors fetch lines in pairs: so counters that lie side by side share no line, and
+// workers do not slow each other down.
 type LiveCounts struct {
 	ok, failed [Ops]atomic.Uint64
 	rests      atomic.Bool

@@ -17,10 +17,10 @@ type Spec struct {
 	FieldCount, FieldLength, MinFieldLength int
 	FieldLengthDistribution                 string // constant, uniform, zipfian, histogram
 	ReadAllFields, WriteAllFields           bool
-	// ObjectSizes makes keys and values as long as in one of Facebook's stores, zippydb, up2x or udb,
-	// of one field; "" does not. FieldLength is then the longest value. Under DataIntegrity a value's
-	// length follows from the key, as the key's own follows from the record's number; otherwise it is
-	// drawn at each write.
+	// ObjectSizes makes keys and values as long as in one of Facebook's stores, zippydb, up2x or
+	// udb, of one field; "" does not. FieldLength is then the longest value. Under DataIntegrity a
+	// value's length follows from the key, as the key's own follows from the record's number;
+	// otherwise it is drawn at each write.
 	ObjectSizes   string
 	DataIntegrity bool // values follow from key and field, and reads check them
 

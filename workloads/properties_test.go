@@ -16,7 +16,8 @@ func TestDefaultsAreYCSBs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := fmt.Sprintln(s.Table, s.FieldCount, s.FieldLength, s.ReadAllFields, s.WriteAllFields, s.Read, s.Update, s.Insert,
+	got := fmt.Sprintln(s.Table, s.FieldCount, s.FieldLength, s.ReadAllFields, s.WriteAllFields, s.Read, s.Update,
+		s.Insert,
 		s.Scan, s.ReadModifyWrite, s.RequestDistribution, s.MinScan, s.MaxScan, s.ScanLengthDistribution, s.KeyPrefix,
 		s.Ordered, s.ZeroPadding, s.InsertCount, s.InsertionRetries, s.InsertionInterval, s.HotspotData, s.HotspotOps)
 	want := "usertable 10 100 true false 0.95 0.05 0 0 0 uniform 1 1000 uniform user false 1 10 0 3s 0.2 0.8\n"
@@ -110,8 +111,8 @@ func TestSizes(t *testing.T) {
 	if s.PairBytes() != 1024 || s.ExpectedInserts() != 100 {
 		t.Errorf("pairs of %d bytes, %d inserts expected", s.PairBytes(), s.ExpectedInserts())
 	}
-	inserts := given{"recordcount": "990", "fieldcount": "1", "operationcount": "1000", "insertproportion": "0.05", "readproportion": "0.95",
-		"updateproportion": "0", "insertorder": "ordered"}
+	inserts := given{"recordcount": "990", "fieldcount": "1", "operationcount": "1000", "insertproportion": "0.05",
+		"readproportion": "0.95", "updateproportion": "0", "insertorder": "ordered"}
 	if s, err = Parse(inserts); err != nil || s.PairBytes() != len("user1090")+100 {
 		t.Errorf("pairs of %d bytes with the keys of inserts, %v", s.PairBytes(), err)
 	}

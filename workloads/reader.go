@@ -27,7 +27,7 @@ type Reader struct {
 	Err error // the first, a UseError
 }
 
-// Fail keeps the error of a property whose value is not what is wanted.
+// Fail keeps an error that says what a property has to be, unless there is an error already.
 func (r *Reader) Fail(name, value, want string) {
 	if r.Err == nil {
 		r.Err = Misuse("property %s=%s: want %s", name, value, want)

@@ -5,16 +5,18 @@ import "math"
 // objectSizes are lengths of keys and values in bytes.
 type objectSizes struct{ keyMean, keyDeviation, valueMean, valueDeviation float64 }
 
-// sizesOf has the objects of Facebook's stores: means and standard deviations of the pairs in Z. Cao, S. Dong,
-// S. Vemuri and D. Du, "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at Facebook" (FAST
-// 2020), Table 2. Rowan-KV (section 6) has its objects from there: 90.8, 57.25 and 153.8 bytes on average.
+// sizesOf has the objects of Facebook's stores: means and standard deviations of the pairs in Z.
+// Cao, S. Dong, S. Vemuri and D. Du, "Characterizing, Modeling, and Benchmarking RocksDB Key-Value
+// Workloads at Facebook" (FAST 2020), Table 2. Rowan-KV (section 6) has its objects from there:
+// 90.8, 57.25 and 153.8 bytes on average.
 //
 // That paper models the sizes of values by generalized Pareto distributions. The rest is assumed
 // here:
-//   - Values of all three have one shape, paretoShape. Scale and place follow from the mean and the deviation that the
-//     table gives. The longest of 1,024 values is left out (paretoCut), before scale and place are chosen, as stores
-//     with slots have room for the longest in each. The longest that remain have 317, 168 and 359 bytes in ZippyDB,
-//     UP2X and UDB, the shortest 23, 38 and 110.
+//   - Values of all three have one shape, paretoShape. Scale and place follow from the mean and the
+//     deviation that the table gives. The longest of 1,024 values is left out (paretoCut), before
+//     scale and place are chosen, as stores with slots have room for the longest in each. The
+//     longest that remain have 317, 168 and 359 bytes in ZippyDB, UP2X and UDB, the shortest 23, 38
+//     and 110.
 //   - Lengths of keys are normal, cut at keySpread deviations and at keyDigits bytes.
 //   - Lengths of keys and of values are independent.
 var sizesOf = map[string]objectSizes{
@@ -44,7 +46,8 @@ func (o objectSizes) keys() lengths {
 // such that mean and deviation come out.
 func (o objectSizes) values() lengths {
 	const k = paretoShape
-	moment := func(k float64) float64 { return (1 - power(paretoCut, 1-k)) / (1 - k) / (1 - paretoCut) } // the mean of 1/u^k
+	// the mean of 1/u^k
+	moment := func(k float64) float64 { return (1 - power(paretoCut, 1-k)) / (1 - k) / (1 - paretoCut) }
 	mean := moment(k)
 	b := o.valueDeviation / math.Sqrt(moment(2*k)-float64(mean*mean))
 	a := o.valueMean - float64(b*mean)

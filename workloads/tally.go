@@ -40,8 +40,8 @@ type Measure struct {
 	Err    error      // the first failure
 	// Round trips of the calls that ended well, and of those that did not.
 	Trips, FailedTrips uint64
-	// Of the calls that failed those that the store answered, such as that there is no such key, and
-	// writes of unknown outcome.
+	// Of the calls that failed those that the store answered, such as that there is no such key,
+	// and writes of unknown outcome.
 	Answered, Unknown uint64
 }
 

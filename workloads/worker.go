@@ -15,11 +15,11 @@ type Share struct {
 	First, Period   time.Duration // intended start of the first operation, and between two; Period 0: no pace
 	Until           time.Duration // no operation starts later; 0: no limit
 	Warm            time.Duration // what starts before is not measured, nor counted
-	// Poll is called before each operation, with what was measured so far, which it may take away and
-	// reset. When it returns false the worker stops.
+	// Poll is called before each operation, with what was measured so far, which it may take away
+	// and reset. When it returns false the worker stops.
 	Poll func(*Tally) bool
-	// Pick, where it is not nil, is given the number of each record that is to be read or updated, and
-	// returns that of the one which is read or updated instead.
+	// Pick, where it is not nil, is given the number of each record that is to be read or updated,
+	// and returns that of the one which is read or updated instead.
 	Pick func(int64) int64
 	// Failed, where it is not nil, is told of each call that fails.
 	Failed func(Op, error)

@@ -24,7 +24,7 @@ func (c *clock) Sleep(d time.Duration)   { c.now += d }
 func (c *clock) Rand() *rand.Rand        { return c.rnd }
 func microseconds(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// script is a client.Store whose calls take time, cost trips and fail as a test wants.
+// script is a client.Store with calls that take time, cost trips and fail as a test wants.
 type script struct {
 	clock  *clock
 	took   func(call string) time.Duration

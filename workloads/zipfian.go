@@ -72,7 +72,7 @@ func (z *Zipfian) at(u float64) int64 {
 const zetaDirect = 4096 // terms summed one by one
 
 // zeta is the sum of i^-theta for i from 1 to n: directly for the first terms, by Euler and
-// Maclaurin's formula for the rest, whose error is below that of adding them up.
+// Maclaurin's formula for the rest. Its error is below the rounding error of adding them up.
 func zeta(n int64, theta float64) float64 {
 	direct := min(n, zetaDirect)
 	sum := 0.0
@@ -89,15 +89,15 @@ func zeta(n int64, theta float64) float64 {
 	return sum + area + (f(b)-f(a))/2 + (slope(b)-slope(a))/12
 }
 
-// YCSB's scrambled zipfian draws from ten billion items, whose zeta it knows, and folds them onto
-// the records.
+// YCSB's scrambled zipfian draws from ten billion items, for which it has zeta as a constant, and
+// folds them onto the records.
 const (
 	scrambledItems = 10_000_000_000
 	scrambledZeta  = 26.46902820178302
 )
 
-// Scrambled draws First to First+Items-1 with a zipfian popularity whose popular items are
-// scattered over the range, as YCSB's ScrambledZipfianGenerator does. It is immutable.
+// Scrambled draws First to First+Items-1 with a zipfian popularity. The popular items are scattered
+// over the range, as YCSB's ScrambledZipfianGenerator does. It is immutable.
 type Scrambled struct {
 	First, Items int64
 	zipf         Zipfian

@@ -61,7 +61,8 @@ const (
 	Failed           // any other error: see Op.Err
 )
 
-var answerNames = [...]string{"ok", "not found", "exists", "refused", "timed out", "not returned", "uncertain", "failed"}
+var answerNames = [...]string{"ok", "not found", "exists", "refused", "timed out", "not returned", "uncertain",
+	"failed"}
 
 func (a Answer) String() string { return answerNames[a] }
 

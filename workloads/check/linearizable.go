@@ -58,7 +58,7 @@ type pair struct {
 }
 
 // prepare returns the operations that say something, on times of their own. An UPDATE of unknown
-// outcome whose value was not read says nothing: in any order that has it, it can be left out.
+// outcome says nothing when no operation read its value: any order that has it is valid without it.
 func (o Options) prepare(h History) []*Op {
 	read := map[pair]bool{}
 	for _, op := range h {

@@ -163,7 +163,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// stuck is a store whose worker dies inside its second call.
+// stuck is a store in which the second INSERT panics, as if the worker died inside it.
 type stuck struct {
 	client.Store
 	calls int
@@ -263,7 +263,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// scanned is a store whose scans yield what they are told.
+// scanned is a store with scans that yield the given pairs.
 type scanned struct {
 	stuck
 	pairs []string
@@ -316,7 +316,8 @@ func TestRecordScan(t *testing.T) {
 			}
 			got += string(op.Key)
 		}
-		if h := r.History(); got != c.want || len(h) != 1 || h[0].Kind != Scan || (h[0].Answer == OK) != (c.fails == nil) {
+		if h := r.History(); got != c.want || len(h) != 1 || h[0].Kind != Scan ||
+			(h[0].Answer == OK) != (c.fails == nil) {
 			t.Errorf("%+v: %q, %v", c, got, h)
 		}
 		if err := Linearizable(r.History(), Options{}); err != nil {

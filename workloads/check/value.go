@@ -48,7 +48,8 @@ func fill(id uint64, i int) byte {
 // Identify tells which value p is.
 func Identify(p []byte) Value {
 	if len(p) >= MinValue {
-		if id := binary.LittleEndian.Uint64(p); int(id&(1<<sizeBits-1)) == len(p) && Value(id)&foreign == 0 && filled(id, p) {
+		if id := binary.LittleEndian.Uint64(p); int(id&(1<<sizeBits-1)) == len(p) && Value(id)&foreign == 0 &&
+			filled(id, p) {
 			return Value(id)
 		}
 	}

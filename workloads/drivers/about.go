@@ -25,7 +25,8 @@ func About(db Database) (holds map[string]string, made string) {
 	holds = map[string]string{"farkv.pool": d.addr, "farkv.nodes": strconv.Itoa(t.Nodes),
 		"farkv.memory": strconv.FormatUint(d.fabric.Size(), 10)}
 	if t.IndexReplicas > 0 && t.DataReplicas > 0 {
-		holds["farkv.indexreplicas"], holds["farkv.datareplicas"] = strconv.Itoa(t.IndexReplicas), strconv.Itoa(t.DataReplicas)
+		holds["farkv.indexreplicas"], holds["farkv.datareplicas"] = strconv.Itoa(t.IndexReplicas),
+			strconv.Itoa(t.DataReplicas)
 		if t.IndexReplicas == t.DataReplicas {
 			holds["farkv.replicas"] = strconv.Itoa(t.DataReplicas)
 		}

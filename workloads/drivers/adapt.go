@@ -37,8 +37,8 @@ func newForeign(db ycsb.DB, s *workloads.Spec, threads int) *foreign {
 
 // Open implements runner.Database.
 func (f *foreign) Open(worker int) (workloads.DB, error) {
-	// Not the run's context: a cancelled operation would count as a failed one. Drivers have timeouts
-	// of their own.
+	// Not the run's context: a cancelled operation would count as a failed one. Drivers have
+	// timeouts of their own.
 	ctx := f.DB.InitThread(context.Background(), worker, f.threads)
 	return &foreignDB{foreign: f, ctx: ctx, values: make(map[string][]byte, len(f.fields))}, nil
 }

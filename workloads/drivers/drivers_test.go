@@ -210,7 +210,8 @@ func (s *fakeStore) Close() error {
 
 func props(values ...string) *properties.Properties {
 	p := properties.NewProperties()
-	for _, kv := range append([]string{"recordcount=100", "operationcount=1000", "threadcount=2", "seed=1"}, values...) {
+	for _, kv := range append([]string{"recordcount=100", "operationcount=1000", "threadcount=2", "seed=1"},
+		values...) {
 		name, value, _ := strings.Cut(kv, "=")
 		p.MustSet(name, value)
 	}
@@ -245,14 +246,16 @@ func TestLoadThenRun(t *testing.T) {
 			t.Errorf("%v, want misuse with %q", err, what)
 		}
 	}
-	if err := m.do(Run); !errors.Is(err, ErrNotLoaded) || runner.Misused(err) || !strings.Contains(err.Error(), "no pool shm:farkv") {
+	if err := m.do(Run); !errors.Is(err, ErrNotLoaded) || runner.Misused(err) ||
+		!strings.Contains(err.Error(), "no pool shm:farkv") {
 		t.Errorf("run without a pool: %v", err)
 	}
 	if err := m.do(Load, "dropdata=true", "farkv.replicas=3", "farkv.datareplicas=1"); err != nil {
 		t.Fatal(err)
 	}
 	pool := m.byID["shm:farkv"]
-	if p := pool.params; p.IndexReplicas != 3 || p.DataReplicas != 1 || p.Records != 100 || p.PairBytes < 1024 || p.Clients != 1024 {
+	if p := pool.params; p.IndexReplicas != 3 || p.DataReplicas != 1 || p.Records != 100 || p.PairBytes < 1024 ||
+		p.Clients != 1024 {
 		t.Errorf("the pool was made with %+v", p)
 	}
 	if len(pool.rows) != 100 {
@@ -262,7 +265,8 @@ func TestLoadThenRun(t *testing.T) {
 		t.Error(err)
 	}
 	pool.most = 1072
-	const small = "records of 1073 bytes: pool shm:farkv takes up to 1072, key and value together: make it anew with 'farkv up --pair-bytes 1073'"
+	const small = "records of 1073 bytes: pool shm:farkv takes up to 1072, key and value together: make it anew with " +
+		"'farkv up --pair-bytes 1073'"
 	wantMisuse(m.do(Load, "insertstart=100", "recordcount=200"), small)
 	wantMisuse(m.do(Run), small)
 	if err := m.do(Run, "readproportion=1", "updateproportion=0"); err != nil {
@@ -289,7 +293,8 @@ func TestLoadThenRun(t *testing.T) {
 	m.full = fmt.Errorf("size the pool: %w", rdma.ErrFull)
 	wantMisuse(m.do(Load, "farkv.pool=shm:big", "farkv.memory=1KB"), "farkv.memory is too little for 100 records")
 	m.full, m.free = nil, 2*100*1000
-	wantFailure(m.do(Load, "farkv.pool=shm:big"), "2 copies of the records take 1 MiB or more, and /pools has 0 MiB free")
+	wantFailure(m.do(Load, "farkv.pool=shm:big"),
+		"2 copies of the records take 1 MiB or more, and /pools has 0 MiB free")
 	m.free = 3<<20 - 1 // the records fit, and the pool does not
 	wantFailure(m.do(Load, "farkv.pool=shm:big"), "this machine lacks the memory: 3145728 bytes: lower recordcount")
 	wantFailure(m.do(Load, "farkv.pool=mem:"), "or set farkv.overcommit=true")
@@ -380,7 +385,8 @@ func TestStoreIsAnUpstreamDB(t *testing.T) {
 	m := newPools(t)
 	m.kind.Scans = true
 	var db ycsb.DB
-	db, err := storeCreator{name: "fake", world: m.world()}.Create(props("command=load", "fieldcount=3", "farkv.pool=mem:"))
+	db, err := storeCreator{name: "fake", world: m.world()}.Create(props("command=load", "fieldcount=3",
+		"farkv.pool=mem:"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,10 +408,12 @@ func TestStoreIsAnUpstreamDB(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := db.Read(ctx, "", "a", nil); err != nil || fmt.Sprintf("%s", got) != "map[field0:x field1:Y field2:Z]" {
+	if got, err := db.Read(ctx, "", "a", nil); err != nil ||
+		fmt.Sprintf("%s", got) != "map[field0:x field1:Y field2:Z]" {
 		t.Errorf("%s, %v", got, err)
 	}
-	if got, err := db.Scan(ctx, "", "a", 5, []string{"field1"}); err != nil || fmt.Sprintf("%s", got) != "[map[field1:Y] map[field1:y]]" {
+	if got, err := db.Scan(ctx, "", "a", 5, []string{"field1"}); err != nil ||
+		fmt.Sprintf("%s", got) != "[map[field1:Y] map[field1:y]]" {
 		t.Errorf("%s, %v", got, err)
 	}
 	if err := db.Update(ctx, "", "a", row("field9=x")); err == nil {
@@ -496,7 +504,8 @@ func TestRedisIsWired(t *testing.T) {
 	addr := l.Addr().String()
 	l.Close()
 	_, err = Create("redis", props("redis.addr="+addr, "redis.dial_timeout="+time.Second.String()))
-	if err == nil || runner.Misused(err) || !strings.Contains(err.Error(), "open redis: ") || !strings.Contains(err.Error(), addr) {
+	if err == nil || runner.Misused(err) || !strings.Contains(err.Error(), "open redis: ") ||
+		!strings.Contains(err.Error(), addr) {
 		t.Errorf("no server: %v", err)
 	}
 }
@@ -511,13 +520,15 @@ func TestCreateNoopAndUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Database = db
-	if res, err := runner.Run(t.Context(), c); err != nil || res.Failed > 0 || res.Operations != 1000 || res.Counters != nil {
+	if res, err := runner.Run(t.Context(), c); err != nil || res.Failed > 0 || res.Operations != 1000 ||
+		res.Counters != nil {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if _, err := Create("noop", props("dataintegrity=true")); !runner.Misused(err) {
 		t.Error(err)
 	}
-	if _, err := Create("nosuch", props()); !runner.Misused(err) || !strings.Contains(err.Error(), "noop, race, race-dtx, race-rtx, raw, rcuckoo, redis") {
+	if _, err := Create("nosuch", props()); !runner.Misused(err) ||
+		!strings.Contains(err.Error(), "noop, race, race-dtx, race-rtx, raw, rcuckoo, redis") {
 		t.Error(err)
 	}
 	for _, name := range stores.Names() {

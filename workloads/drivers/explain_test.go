@@ -28,7 +28,8 @@ func TestErrorsOfPoolsAreExplained(t *testing.T) {
 		{stores.ErrParams, true, "cannot open it: x: bad pool parameters"},
 	} {
 		err := explain(fmt.Errorf("x: %w", c.err), "shm:p", "open it")
-		if runner.Misused(err) != c.misuse || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "shm:p") {
+		if runner.Misused(err) != c.misuse || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), "shm:p") {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 	}

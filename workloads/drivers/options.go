@@ -27,8 +27,9 @@ const (
 var Properties = slices.Concat([]runner.Property{
 	{Name: "farkv.pool", Default: DefaultPool,
 		Doc: "the pool's address: shm:NAME is shared by this user's processes and stays until" +
-			" 'farkv down', shared:NAME with other users, too; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,..." +
-			" and consul:HOST:PORT/POOL are on memory nodes, and NAME on those that 'farkv up --fabric' started"},
+			" 'farkv down', shared:NAME with other users, too; mem: ends with the process; tcp:HOST:PORT,..., " +
+			"rdma:HOST:PORT,... and consul:HOST:PORT/POOL are on memory nodes, and NAME on those that 'farkv up " +
+			"--fabric' started"},
 	{Name: "farkv.nodes", Default: "3", Doc: "memory nodes of a pool that load makes"},
 	{Name: "farkv.memory", Default: "from the records",
 		Doc: "bytes of each memory node of a pool that load makes; 512MiB and 2GB are understood"},
@@ -139,8 +140,8 @@ func readOwn(r *workloads.Reader, kind *stores.Kind) stores.Values {
 	return own
 }
 
-// checkNames refuses farkv.* properties that do not exist, and those that begin with a store's name, as they do of
-// other databases: they would be measured as their defaults.
+// checkNames refuses farkv.* properties that do not exist, and those that begin with a store's
+// name, as they do of other databases: they would be measured as their defaults.
 func checkNames(p *properties.Properties) error {
 	names := runner.Names(Properties)
 	for _, name := range p.Keys() {

@@ -10,8 +10,8 @@ import (
 )
 
 // servedPool documents farkv.pool of stores with servers beside their nodes.
-const servedPool = "the pool: a NAME of memory nodes that load starts on this machine, until 'farkv down NAME', or that" +
-	" 'farkv up NAME' started; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,... and" +
+const servedPool = "the pool: a NAME of memory nodes that load starts on this machine, until 'farkv down " +
+	"NAME', or that 'farkv up NAME' started; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,... and" +
 	" consul:HOST:PORT/POOL are on memory nodes that run"
 
 // PropertiesOf documents the properties that one of our stores understands besides YCSB's, with its

@@ -31,7 +31,8 @@ func TestDefaultsOfStores(t *testing.T) {
 			}
 			if said {
 				for name, value := range shown {
-					if words := strings.ContainsAny(value, " .") && value != "0.5"; value != "" && value != "off" && !words {
+					if words := strings.ContainsAny(value, " .") && value != "0.5"; value != "" &&
+						value != "off" && !words {
 						set(name, value)
 					}
 				}

@@ -16,12 +16,14 @@ func TestServers(t *testing.T) {
 			continue
 		}
 		for _, mix := range []string{
-			"readproportion=0.5 updateproportion=0.5", "readproportion=0.95 updateproportion=0.05", "readproportion=1 updateproportion=0",
+			"readproportion=0.5 updateproportion=0.5", "readproportion=0.95 updateproportion=0.05",
+			"readproportion=1 updateproportion=0",
 			"readproportion=0.95 updateproportion=0 insertproportion=0.05 requestdistribution=latest",
 			"readproportion=0.5 updateproportion=0 readmodifywriteproportion=0.5",
 		} {
 			p := props(append([]string{"recordcount=1000", "operationcount=5000", "threadcount=4",
-				"dataintegrity=true", "farkv.pool=mem:", "requestdistribution=zipfian", "command=load"}, strings.Fields(mix)...)...)
+				"dataintegrity=true", "farkv.pool=mem:", "requestdistribution=zipfian", "command=load"},
+				strings.Fields(mix)...)...)
 			db, err := storeCreator{name: kind.Name, world: real}.Create(p)
 			if err != nil {
 				t.Fatal(err)

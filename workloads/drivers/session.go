@@ -84,7 +84,8 @@ func (s *session) done(err error) error {
 	}
 	s.past = *s.count
 	s.meter.Collect(&s.left)
-	s.pool.door.Dismiss(s.store, s.ep, s.pool.fabric) // what cannot be closed is recovered; the operation says what is wrong
+	// what cannot be closed is recovered; the operation says what is wrong
+	s.pool.door.Dismiss(s.store, s.ep, s.pool.fabric)
 	s.store = nil
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// failing is a store whose operations, and whose Close, end as the test says.
+// failing is a store with operations, and a Close, that end as the test says.
 type failing struct {
 	client.Store
 	ep      rdma.Endpoint

@@ -10,12 +10,13 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// TestObjectSizes loads and runs each store with records of several lengths, whose reads are
-// checked.
+// TestObjectSizes loads and runs each store with records of several lengths, and checks what reads
+// return.
 func TestObjectSizes(t *testing.T) {
 	for _, kind := range stores.Kinds() {
 		for _, sizes := range []string{"zippydb", "up2x", "udb"} {
-			p := props("recordcount=300", "operationcount=1000", "threadcount=2", "objectsizes="+sizes, "dataintegrity=true",
+			p := props("recordcount=300", "operationcount=1000", "threadcount=2", "objectsizes="+sizes,
+				"dataintegrity=true",
 				"readproportion=0.5", "updateproportion=0.4", "insertproportion=0.1", "farkv.pool=mem:", "command=load")
 			loadAndRun(t, kind.Name+" "+sizes, kind, p)
 		}

@@ -164,7 +164,8 @@ func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 	}
 	if !params.Overcommit {
 		if err := c.afford(o.pool, params.Bytes()); err != nil {
-			return fmt.Errorf("pool %s: %w: lower recordcount, farkv.memory or farkv.nodes, or set farkv.overcommit=true", o.pool, err)
+			return fmt.Errorf("pool %s: %w: lower recordcount, farkv.memory or farkv.nodes, or set "+
+				"farkv.overcommit=true", o.pool, err)
 		}
 	}
 	return c.make(db, o, params)
@@ -187,7 +188,8 @@ func (c storeCreator) drop(db *pool, o *options) error {
 	return nil
 }
 
-// onNodes makes the pool on memory nodes that are started on this machine, whose servers serve it.
+// onNodes starts memory nodes on this machine and makes the pool on them. The store's servers run
+// in the nodes.
 func (c storeCreator) onNodes(db *pool, o *options, params stores.Params) (err error) {
 	name := cmp.Or(o.named, fabrics.UsualName)
 	if err := c.start(name, db.kind.Name, params); err != nil {
@@ -211,8 +213,9 @@ func (c storeCreator) roomy(o *options, params stores.Params) error {
 	}
 	folder, free, err := c.room()
 	if need := o.least * uint64(params.DataReplicas); err == nil && need > free {
-		return fmt.Errorf("pool %s: %d copies of the records take %s or more, and %s has %s free: make room there, or lower"+
-			" recordcount or farkv.replicas", o.pool, params.DataReplicas, mebibytes(need+1<<20-1), folder, mebibytes(free))
+		return fmt.Errorf("pool %s: %d copies of the records take %s or more, and %s has %s free: make room "+
+			"there, or lower recordcount or farkv.replicas", o.pool, params.DataReplicas, mebibytes(need+1<<20-1),
+			folder, mebibytes(free))
 	}
 	return nil // what is wrong with the folder is said when the pool is made
 }
@@ -251,7 +254,8 @@ func (c storeCreator) make(db *pool, o *options, params stores.Params) (err erro
 func explain(err error, pool, what string) error {
 	of := func(errs ...error) []error { return errs }
 	return workloads.Explain(fmt.Errorf("pool %s: cannot %s: %w", pool, what, err), []workloads.Hint{
-		{Of: of(fabrics.ErrAddress, fabrics.ErrNotBuilt, fabrics.ErrDevice), Instead: fmt.Sprintf("farkv.pool: %v", err), Misuse: true},
+		{Of: of(fabrics.ErrAddress, fabrics.ErrNotBuilt, fabrics.ErrDevice),
+			Instead: fmt.Sprintf("farkv.pool: %v", err), Misuse: true},
 		{Of: of(stores.ErrParams), Misuse: true},
 		{Of: of(fabrics.ErrInUse), Say: "wait for its clients, or use another farkv.pool"},
 		{Of: of(fabrics.ErrFormat, node.ErrNoStore), Say: "use another farkv.pool, or remove it"},
@@ -259,7 +263,8 @@ func explain(err error, pool, what string) error {
 		{Of: of(node.ErrOtherVersion),
 			Say: "use the go-ycsb of the farkv that made it, another farkv.pool, or load with dropdata=true"},
 		{Of: of(fabrics.ErrForeign),
-			Say: "use another farkv.pool, or, if it is meant to be shared with other users, shared:NAME instead of shm:NAME"},
+			Say: "use another farkv.pool, or, if it is meant to be shared with other users, shared:NAME instead of " +
+				"shm:NAME"},
 		{Of: of(fs.ErrPermission), Unless: errors.Is(err, fabrics.ErrFolder),
 			Say: "it belongs to another user: use another farkv.pool"},
 		{Of: of(syscall.EFBIG),
@@ -323,8 +328,8 @@ func (d *pool) begin(command string, s *workloads.Spec, o *options) (err error) 
 // check returns why the pool is not fit for the command.
 func (d *pool) check(command string, s *workloads.Spec, o *options, session *session, db workloads.DB) error {
 	if o.nodes > 0 && o.nodes != d.fabric.Nodes() {
-		return workloads.Misuse("farkv.nodes=%d, but pool %s has %d: leave the property out, or load with dropdata=true",
-			o.nodes, o.pool, d.fabric.Nodes())
+		return workloads.Misuse("farkv.nodes=%d, but pool %s has %d: leave the property out, or load with "+
+			"dropdata=true", o.nodes, o.pool, d.fabric.Nodes())
 	}
 	most, key, found, err := d.probe(s, session, db)
 	if err != nil {
@@ -333,17 +338,18 @@ func (d *pool) check(command string, s *workloads.Spec, o *options, session *ses
 	writes := command == Load || command == Run && s.Update+s.Insert+s.ReadModifyWrite > 0
 	switch size := s.PairBytes(); {
 	case writes && size > most:
-		return workloads.Misuse("records of %d bytes: pool %s takes up to %d, key and value together: make it anew with 'farkv up"+
-			" --pair-bytes %d' or 'go-ycsb load -p dropdata=true', or %s", size, o.pool, most, size, s.Smaller())
+		return workloads.Misuse("records of %d bytes: pool %s takes up to %d, key and value together: make it anew "+
+			"with 'farkv up --pair-bytes %d' or 'go-ycsb load -p dropdata=true', or %s", size, o.pool, most, size,
+			s.Smaller())
 	case writes && s.KeyBytes() > key:
-		return workloads.Misuse("keys of %d bytes: pool %s takes up to %d: make it anew with 'go-ycsb load -p dropdata=true'",
-			s.KeyBytes(), o.pool, key)
+		return workloads.Misuse("keys of %d bytes: pool %s takes up to %d: make it anew with 'go-ycsb load -p "+
+			"dropdata=true'", s.KeyBytes(), o.pool, key)
 	case command == Load && found > 0 && found < probes:
 		return workloads.Misuse("pool %s has some of the records already, perhaps of a load that was interrupted: load"+
 			" others (insertstart), or start anew with -p dropdata=true", o.pool)
 	case command == Load && found > 0:
-		return workloads.Misuse("pool %s is loaded already: run it, load other records (insertstart), or start anew with"+
-			" -p dropdata=true", o.pool)
+		return workloads.Misuse("pool %s is loaded already: run it, load other records (insertstart), or start "+
+			"anew with -p dropdata=true", o.pool)
 	case command == Run && found == 0:
 		return fmt.Errorf("%w: pool %s has none of the records: 'go-ycsb load %s' with the same properties",
 			ErrNotLoaded, o.pool, d.kind.Name)

@@ -13,7 +13,8 @@ import (
 // A run on a pool tells that, while it goes on, what it does, and no more than it did.
 func TestRunTells(t *testing.T) {
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())
-	p := props("recordcount=1000", "operationcount=6000", "threadcount=3", "target=2000", "maxexecutiontime=3", "farkv.pool=shm:tells", "fieldcount=1",
+	p := props("recordcount=1000", "operationcount=6000", "threadcount=3", "target=2000", "maxexecutiontime=3",
+		"farkv.pool=shm:tells", "fieldcount=1",
 		"readproportion=0.5", "updateproportion=0.3", "insertproportion=0.2", "command=load")
 	run := func(load bool) *runner.Result {
 		db, err := Create("fusee", p)
@@ -82,7 +83,8 @@ func checkTold(t *testing.T, last *telemetry.Process, res *runner.Result) {
 	t.Helper()
 	sum := uint64(0)
 	for k, o := range last.Ops {
-		if sum += o.OK; o.OK > 0 && (o.Latency == nil || o.Latency.Count() != o.OK || o.Trips < o.OK || o.Failed+o.Unknown > 0) {
+		if sum += o.OK; o.OK > 0 && (o.Latency == nil || o.Latency.Count() != o.OK || o.Trips < o.OK ||
+			o.Failed+o.Unknown > 0) {
 			t.Errorf("%s: %+v", telemetry.Kind(k), o)
 		}
 	}

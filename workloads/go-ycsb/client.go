@@ -29,7 +29,8 @@ func newClientCommand(name string) *cobra.Command {
 	operations := ""
 	long := "YCSB's load phase puts the records of a workload into a database, and makes the pool where there is none."
 	if name == drivers.Run {
-		long = "YCSB's run phase carries out the operations of a workload, on the records that were loaded, and measures them."
+		long = "YCSB's run phase carries out the operations of a workload, on the records that were loaded, and " +
+			"measures them."
 		operations = " -p operationcount=1000000"
 	}
 	cmd := &cobra.Command{
@@ -135,7 +136,8 @@ func finish(out *output, res *runner.Result) error {
 	}
 	switch {
 	case res.Gone() != nil:
-		return fmt.Errorf("%w (the results are those of %d operations, %d of which failed)", res.Gone(), res.Operations, res.Failed)
+		return fmt.Errorf("%w (the results are those of %d operations, %d of which failed)", res.Gone(), res.Operations,
+			res.Failed)
 	case res.Interrupted:
 		err := fmt.Errorf("interrupted: the results are those of %d operations", res.Operations)
 		if res.Phase == drivers.Load {
@@ -144,7 +146,8 @@ func finish(out *output, res *runner.Result) error {
 		}
 		return &failure{exitInterrupted, err}
 	case res.Failed > 0:
-		return fmt.Errorf("%d of %d operations failed; the first: %s", res.Failed, res.Operations, explain(res.Err(), out.pool))
+		return fmt.Errorf("%d of %d operations failed; the first: %s", res.Failed, res.Operations,
+			explain(res.Err(), out.pool))
 	case res.Problem != "":
 		return errors.New(res.Problem)
 	}
@@ -169,12 +172,14 @@ func explain(err error, pool string) string {
 		{Of: of(syscall.ENOSPC), Instead: op + ": no space left in the folder of pools",
 			Say: "make room there, or load with -p dropdata=true and a lower farkv.memory or recordcount"},
 		{Of: of(client.ErrFull), Instead: op + ": the pool is full", // the results file has the cause
-			Say: "load a larger one with -p dropdata=true and a higher farkv.memory or recordcount, which sizes the index, too"},
+			Say: "load a larger one with -p dropdata=true and a higher farkv.memory or recordcount, which sizes the " +
+				"index, too"},
 		{Of: of(client.ErrNotFound), Say: "load the same recordcount and insertorder first"},
 		{Of: of(client.ErrTooLarge),
 			Say: "make the pool with a higher 'farkv up --pair-bytes', or lower fieldlength or fieldcount"},
 		{Of: of(workloads.ErrIntegrity), Say: "load with dataintegrity=true and the same fieldcount and fieldlength"},
-		{Of: of(client.ErrDamaged), Say: "use the fieldcount that was loaded; 'farkv check " + pool + "' looks for damage"},
+		{Of: of(client.ErrDamaged), Say: "use the fieldcount that was loaded; 'farkv check " + pool +
+			"' looks for damage"},
 		{Of: of(rdma.ErrNodeDown), Say: "'farkv status " + pool + "' shows the nodes"},
 	}).Error()
 }

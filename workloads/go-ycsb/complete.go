@@ -18,7 +18,8 @@ func completions(root *cobra.Command) {
 		command.FlagOrFile(cmd, "property_file", command.Workloads)
 		command.FlagPair(cmd, "prop", propertyWords, map[string]command.Words{
 			"farkv.pool": command.Pools, "outputstyle": command.Fixed("plain", "table", "json"),
-			"requestdistribution": command.Fixed("uniform", "zipfian", "latest", "hotspot", "exponential", "sequential"),
+			"requestdistribution": command.Fixed("uniform", "zipfian", "latest", "hotspot", "exponential",
+				"sequential"),
 		})
 	}
 	command.NoFiles(root)

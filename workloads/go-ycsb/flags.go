@@ -41,13 +41,15 @@ func (f *flags) addClient(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.threads, "threads", 1, "worker threads")
 	cmd.Flags().Int64Var(&f.target, "target", 0, "operations a second over all threads; 0: as many as can be")
 	cmd.Flags().IntVar(&f.interval, "interval", 10, "seconds between status lines; 0: none")
-	cmd.Flags().StringVar(&f.results, "results", "", "write the results to this file, as JSON: terms, latencies, and the series of intervals")
+	cmd.Flags().StringVar(&f.results, "results", "",
+		"write the results to this file, as JSON: terms, latencies, and the series of intervals")
 	cmd.Flags().Uint64Var(&f.seed, "seed", 0, "seed of the generators (default a new one, which is printed)")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false,
 		"no properties and no status lines: the result lines, or what went wrong")
 	cmd.Flags().BoolVar(&f.monitor, "monitor", false,
 		"draw the pages of 'farkv monitor' in place of status lines; q leaves them and the run goes on")
-	cmd.Flags().StringVar(&f.pprof, "pprof", "", "serve profiles at this address, of the loopback unless it names a host")
+	cmd.Flags().StringVar(&f.pprof, "pprof", "",
+		"serve profiles at this address, of the loopback unless it names a host")
 }
 
 // properties merges files, -p values and flags, in that order.

@@ -116,8 +116,10 @@ func TestGonePool(t *testing.T) {
 			} else {
 				t.Parallel()
 			}
-			common := []string{"fusee", "-P", "workloada", "-p", "recordcount=200", "-p", "farkv.pool=" + c.pool, "--threads", "4"}
-			if out, err := exec.Command("go-ycsb", append([]string{"load"}, common...)...).CombinedOutput(); err != nil {
+			common := []string{"fusee", "-P", "workloada", "-p", "recordcount=200", "-p", "farkv.pool=" + c.pool,
+				"--threads", "4"}
+			if out, err := exec.Command("go-ycsb",
+				append([]string{"load"}, common...)...).CombinedOutput(); err != nil {
 				t.Fatalf("load: %v\n%s", err, out)
 			}
 			file := filepath.Join(t.TempDir(), "results.json")
@@ -149,7 +151,8 @@ func TestGonePool(t *testing.T) {
 			}
 			defer f.Close()
 			r, err := runner.ReadResult(f)
-			if err != nil || !strings.HasPrefix(r.Problem, "the pool is gone: ") || len(r.Series) == 0 || r.Interrupted {
+			if err != nil || !strings.HasPrefix(r.Problem, "the pool is gone: ") || len(r.Series) == 0 ||
+				r.Interrupted {
 				t.Errorf("results: %+v, %v", r, err)
 			}
 		})

@@ -67,10 +67,11 @@ func storeHelp(kind *stores.Kind) string {
 	if !kind.Scans {
 		can += " Workload e, which scans, is refused."
 	}
-	return prose(kind.Name+": "+strings.TrimSuffix(kind.Doc, ".")+".") + "\n" + prose(can+" A record of one field is stored"+
-		" as it is, one of several as a row; an update of one field of several reads the row first, which writeallfields=true"+
-		" does not. An insert of a record that is there replaces it, as in YCSB's other bindings. Keys of another table than"+
-		" usertable begin with its name.") + fmt.Sprintf(`
+	return prose(kind.Name+": "+strings.TrimSuffix(kind.Doc, ".")+".") + "\n" +
+		prose(can+" A record of one field is stored as it is, one of several as a row; an update of one field of "+
+			"several reads the row first, which writeallfields=true does not. An insert of a record that is there "+
+			"replaces it, as in YCSB's other bindings. Keys of another table than usertable begin with its name.") +
+		fmt.Sprintf(`
 Load makes the pool when there is none, and refuses one that already holds the records; run, in another process or in
 several at once, uses it.
 
@@ -88,11 +89,11 @@ FARKV_RDMA_PORT and FARKV_RDMA_GID, see 'farkv help rdma'.
 Its properties, besides YCSB's ('go-ycsb help properties'), with its defaults:
 
 %s`, kind.Name, kind.Name, kind.Name, kind.Name, columns(func(line func(...string)) {
-		for _, q := range drivers.PropertiesOf(kind) {
-			line(q.Name, q.Default, q.Doc)
-		}
-		line("seed", "a new one", "of the generators")
-	}))
+			for _, q := range drivers.PropertiesOf(kind) {
+				line(q.Name, q.Default, q.Doc)
+			}
+			line("seed", "a new one", "of the generators")
+		}))
 }
 
 func propertiesHelp() string {
@@ -105,7 +106,8 @@ func propertiesHelp() string {
 }
 
 func workloadsHelp() string {
-	return "These can be named after -P without a path; 'workloads/ycsb' holds them as files. Workloada to workloadf are\n" +
+	return "These can be named after -P without a path; 'workloads/ycsb' holds them as files. Workloada to " +
+		"workloadf are\n" +
 		"also called a to f and ycsb-a to ycsb-f. A file of the name that -P gives counts more.\n\n" +
 		columns(func(line func(...string)) {
 			for _, name := range ycsb.Names() {

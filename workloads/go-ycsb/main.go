@@ -113,8 +113,8 @@ func interruptible(stderr io.Writer) (ctx context.Context, caught *atomic.Int64,
 	caught = new(atomic.Int64)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	// A write to a pipe without a reader then fails. By default SIGPIPE would kill this process, which
-	// has clients in a pool.
+	// A write to a pipe without a reader then fails. By default SIGPIPE would kill this process,
+	// which has clients in a pool.
 	signal.Ignore(syscall.SIGPIPE)
 	done := make(chan struct{})
 	go func() {
@@ -178,7 +178,8 @@ func newRoot() *cobra.Command {
 
 func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("unknown command %q: %s'go-ycsb help' lists the commands", args[0], command.Unknown(cmd, args[0]))
+		return fmt.Errorf("unknown command %q: %s'go-ycsb help' lists the commands", args[0],
+			command.Unknown(cmd, args[0]))
 	}
 	return nil
 }

@@ -174,8 +174,8 @@ func TestSignals(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		file := filepath.Join(t.TempDir(), "results.json")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		cmd := exec.CommandContext(ctx, "go-ycsb", "run", "noop", "-P", "workloada", "-p", "operationcount=1000000000000",
-			"--interval", "1", "--threads", "3", "--results", file)
+		cmd := exec.CommandContext(ctx, "go-ycsb", "run", "noop", "-P", "workloada", "-p",
+			"operationcount=1000000000000", "--interval", "1", "--threads", "3", "--results", file)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -227,8 +227,8 @@ func TestNobodyReads(t *testing.T) {
 	bufio.NewReader(out).ReadString('\n')
 	out.Close()
 	cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(stderr.String(), "go-ycsb: standard output: ") ||
-		strings.Count(stderr.String(), "\n") != 1 {
+	if code := cmd.ProcessState.ExitCode(); code != 1 ||
+		!strings.Contains(stderr.String(), "go-ycsb: standard output: ") || strings.Count(stderr.String(), "\n") != 1 {
 		t.Errorf("exit status %d: %s", code, stderr.String())
 	}
 	if _, err := os.Stat(file); err != nil {
@@ -301,8 +301,10 @@ func TestMetrics(t *testing.T) {
 		t.Skip("pools that processes share need Linux")
 	}
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())
-	common := []string{"fusee", "-P", "workloada", "-p", "recordcount=100", "-p", "farkv.metrics=0", "-p", "farkv.metricspublic=false"}
-	if status := execute(append([]string{"load"}, common...), strings.NewReader(""), io.Discard, io.Discard); status != 0 {
+	common := []string{"fusee", "-P", "workloada", "-p", "recordcount=100", "-p", "farkv.metrics=0", "-p",
+		"farkv.metricspublic=false"}
+	if status := execute(append([]string{"load"}, common...), strings.NewReader(""), io.Discard,
+		io.Discard); status != 0 {
 		t.Fatalf("load: %d", status)
 	}
 	errs, ended := new(said), make(chan int, 1)

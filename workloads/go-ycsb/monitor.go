@@ -71,7 +71,8 @@ func (f *flags) show(cmd *cobra.Command, out *output, db drivers.Database, addr 
 	o.In, o.Out = terminals(cmd)
 	o.Open = func(context.Context, string) (*tui.Session, error) {
 		return &tui.Session{
-			Source: ops.WatchOpen(pool, lookEvery), WhyNot: "A run's own monitor breaks nothing: 'farkv monitor' and 'farkv crash' do.",
+			Source: ops.WatchOpen(pool, lookEvery),
+			WhyNot: "A run's own monitor breaks nothing: 'farkv monitor' and 'farkv crash' do.",
 		}, nil
 	}
 	ctx, leave := context.WithCancel(cmd.Context())
@@ -88,7 +89,7 @@ func (f *flags) show(cmd *cobra.Command, out *output, db drivers.Database, addr 
 	return s, nil
 }
 
-// goOn says what becomes of a run whose monitor ended before it did.
+// goOn tells the user how a run continues when its monitor ended before it.
 func goOn(cmd *cobra.Command, out *output, err error) {
 	var p *tui.Panic
 	switch {

@@ -20,7 +20,8 @@ func TestMonitor(t *testing.T) {
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("load: %v\n%s", err, out)
 	}
-	run := append([]string{"run", "-p", "operationcount=1000000000", "--target", "100", "--interval", "1", "--monitor"}, common...)
+	run := append([]string{"run", "-p", "operationcount=1000000000", "--target", "100", "--interval", "1", "--monitor"},
+		common...)
 	for _, c := range []struct {
 		name, seconds, key string
 		status             int
@@ -28,7 +29,8 @@ func TestMonitor(t *testing.T) {
 	}{
 		{"end", "5", "", 0, `Run finished.*\n(.*\n)*TOTAL`, `\n\[\d+s\]`},
 		{"q", "6", "q", 0, `The monitor is closed; the run goes on\.\s*\n\[\d+s\] .*\n(.*\n)*TOTAL`, `interrupt`},
-		{"Ctrl-C", "30", "\x03", 130, `interrupt: stopping; once more(.*\n)*TOTAL(.*\n)*go-ycsb: interrupted: the results are those of`,
+		{"Ctrl-C", "30", "\x03", 130,
+			`interrupt: stopping; once more(.*\n)*TOTAL(.*\n)*go-ycsb: interrupted: the results are those of`,
 			`the run goes on`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/farkv/farkv/workloads/drivers"
 )
 
-// startNodes has load start memory nodes for stores whose servers run in them, as 'farkv up
-// --fabric tcp' does, and end them, as 'farkv down' does. They are processes of this program.
+// startNodes lets load start memory nodes for stores that have servers in them, as 'farkv up
+// --fabric tcp' does, and end them, as 'farkv down' does. The nodes are processes of this program.
 func startNodes(ctx context.Context) {
 	drivers.StartNodes = func(name, store string, p stores.Params) error {
 		program, err := os.Executable()
@@ -33,8 +33,8 @@ func startNodes(ctx context.Context) {
 	drivers.EndNodes = func(name string) error {
 		p, err := local.Open(name)
 		if err == nil && p.Data != "" {
-			return workloads.Misuse("dropdata=true: %s keeps what pool %s has: 'farkv down --purge %s' removes it", p.Data,
-				name, name)
+			return workloads.Misuse("dropdata=true: %s keeps what pool %s has: 'farkv down --purge %s' removes it",
+				p.Data, name, name)
 		}
 		if err == nil {
 			_, err = ops.Down(name, false, false)

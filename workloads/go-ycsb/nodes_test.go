@@ -14,7 +14,8 @@ import (
 // drive runs a command line in this process.
 func drive(command string, more ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	args := append([]string{command, "fusee", "-P", "workloada", "-p", "recordcount=200", "-p", "operationcount=500"}, more...)
+	args := append([]string{command, "fusee", "-P", "workloada", "-p", "recordcount=200", "-p", "operationcount=500"},
+		more...)
 	status = execute(args, io.MultiReader(), &out, &errs)
 	return status, out.String(), errs.String()
 }
@@ -45,19 +46,24 @@ func TestMemoryNodes(t *testing.T) {
 	if err := started.Made(addr); err != nil {
 		t.Fatal(err)
 	}
-	if status, _, stderr := drive("run", "-p", "farkv.pool="+addr); status != exitFailed || !strings.Contains(stderr, "no pool") {
+	if status, _, stderr := drive("run", "-p", "farkv.pool="+addr); status != exitFailed ||
+		!strings.Contains(stderr, "no pool") {
 		t.Errorf("run without a pool: %d, %s", status, stderr)
 	}
 	if status, _, stderr := drive("load", "-p", "farkv.pool="+addr, "-p", "farkv.nodes=4"); status != exitMisuse {
 		t.Errorf("4 nodes of 3: %d, %s", status, stderr)
 	}
-	if status, stdout, stderr := drive("load", "-p", "farkv.pool="+addr); status != 0 || !strings.Contains(stdout, "Made pool "+addr) {
+	if status, stdout, stderr := drive("load", "-p", "farkv.pool="+addr); status != 0 ||
+		!strings.Contains(stdout, "Made pool "+addr) {
 		t.Fatalf("load: %d, %s, %s", status, stdout, stderr)
 	}
-	took := regexp.MustCompile(`(?m)^Of the fabric an operation took: [1-9]\d*\.\d\d trips, \d+\.\d\d doorbells, [1-9]\d*\.\d\d verbs, 0\.\d\d calls of nodes$`)
+	took := regexp.MustCompile(
+		`(?m)^Of the fabric an operation took: [1-9]\d*\.\d\d trips, \d+\.\d\d doorbells, ` +
+			`[1-9]\d*\.\d\d verbs, 0\.\d\d calls of nodes$`)
 	for _, pool := range []string{addr, "tcp:" + nodes[2], "mine"} {
 		status, stdout, stderr := drive("run", "--threads", "4", "-p", "farkv.pool="+pool)
-		if status != 0 || !strings.Contains(stdout, "READ ") || !strings.Contains(stdout, "UPDATE ") || !took.MatchString(stdout) {
+		if status != 0 || !strings.Contains(stdout, "READ ") || !strings.Contains(stdout, "UPDATE ") ||
+			!took.MatchString(stdout) {
 			t.Errorf("run %s: %d, %s, %s", pool, status, stdout, stderr)
 		}
 	}

@@ -30,7 +30,9 @@ func TestOptionsAreProperties(t *testing.T) {
 			if !slices.Contains(knownNames(), property) {
 				t.Errorf("%s is unknown", property)
 			}
-			if !slices.ContainsFunc(completed, func(word string) bool { return strings.HasPrefix(word, property+"\t") }) {
+			if !slices.ContainsFunc(completed, func(word string) bool {
+				return strings.HasPrefix(word, property+"\t")
+			}) {
 				t.Errorf("%s is not completed", property)
 			}
 		}

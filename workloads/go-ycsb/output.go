@@ -99,7 +99,8 @@ func (o *output) progress(p runner.Progress) {
 		return
 	}
 	all, failed := p.Ended.Ended()
-	line := fmt.Sprintf("[%.0fs] %d operations, %.1f ops/s", p.Elapsed.Seconds(), p.Operations, float64(all)/p.Interval.Seconds())
+	line := fmt.Sprintf("[%.0fs] %d operations, %.1f ops/s", p.Elapsed.Seconds(), p.Operations,
+		float64(all)/p.Interval.Seconds())
 	if failed > 0 {
 		line += fmt.Sprintf(", %d FAILED", failed)
 	}
@@ -183,12 +184,13 @@ func verbs(r *runner.Result) string {
 		return ""
 	}
 	per := func(n uint64) float64 { return float64(n) / float64(r.Operations) }
-	text := fmt.Sprintf("Of the fabric an operation took: %.2f trips, %.2f doorbells, %.2f verbs, %.2f calls of nodes", per(c.Trips),
-		per(c.Doorbells), per(c.Reads+c.Writes+c.Atomics), per(c.Calls))
+	text := fmt.Sprintf("Of the fabric an operation took: %.2f trips, %.2f doorbells, %.2f verbs, %.2f calls of nodes",
+		per(c.Trips), per(c.Doorbells), per(c.Reads+c.Writes+c.Atomics), per(c.Calls))
 	if d := r.Device; d != nil {
 		text += fmt.Sprintf("; of %s %.2f calls into libibverbs and %.2f sleeps", d.Name, per(d.Calls), per(d.Waits))
 		if d.Sent > 0 {
-			text += fmt.Sprintf("; its port %d, for all processes, sent %.2f packets and received %.2f", d.Port, per(d.Sent), per(d.Received))
+			text += fmt.Sprintf("; its port %d, for all processes, sent %.2f packets and received %.2f", d.Port,
+				per(d.Sent), per(d.Received))
 		}
 	}
 	return text
@@ -200,7 +202,8 @@ func (o *output) result(r *runner.Result) error {
 	fmt.Fprintf(o.info, "Run finished, takes %.3fs: %d operations, %.1f ops/s, %d failed\n",
 		r.Seconds, r.Operations, r.Throughput, r.Failed)
 	if r.CPU != nil {
-		fmt.Fprintf(o.info, "Processor time of an operation: %.1f us here, %.1f us in the memory nodes\n", r.CPU.Client, r.CPU.Nodes)
+		fmt.Fprintf(o.info, "Processor time of an operation: %.1f us here, %.1f us in the memory nodes\n", r.CPU.Client,
+			r.CPU.Nodes)
 	}
 	if text := verbs(r); text != "" {
 		fmt.Fprintln(o.info, text)

@@ -26,10 +26,12 @@ func TestVerbs(t *testing.T) {
 	r.Counters = &runner.Counters{Trips: 2, Reads: 4, Writes: 2, Atomics: 1, Doorbells: 3, Calls: 1}
 	want = "Of the fabric an operation took: 0.50 trips, 0.75 doorbells, 1.75 verbs, 0.25 calls of nodes"
 	check()
-	r.Device = (&device{Name: "rxe0", Port: 1, Calls: 30, Waits: 3}).since(&device{Name: "rxe0", Port: 1, Calls: 20, Waits: 2})
+	r.Device = (&device{Name: "rxe0", Port: 1, Calls: 30, Waits: 3}).since(&device{Name: "rxe0", Port: 1, Calls: 20,
+		Waits: 2})
 	want += "; of rxe0 2.50 calls into libibverbs and 0.25 sleeps"
 	check()
-	r.Device = (&device{Name: "rxe0", Port: 1, Calls: 30, Waits: 3, Sent: 9, Received: 13}).since(&device{Calls: 20, Waits: 2, Sent: 10, Received: 2})
+	r.Device = (&device{Name: "rxe0", Port: 1, Calls: 30, Waits: 3, Sent: 9, Received: 13}).since(&device{Calls: 20,
+		Waits: 2, Sent: 10, Received: 2})
 	want += "; its port 1, for all processes, sent 2.25 packets and received 2.75"
 	check()
 	if (*device)(nil).since(nil) != nil {

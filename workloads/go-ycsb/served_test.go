@@ -49,7 +49,8 @@ func served(t *testing.T, k *stores.Kind, mixes []string, records int) {
 		}
 		said, err := exec.CommandContext(t.Context(), "go-ycsb", phase, k.Name, "-P", mix, "-p", "dataintegrity=true",
 			"-p", "farkv.timeout="+wait.Hang.String(), "-p", "recordcount="+strconv.Itoa(records),
-			"-p", "operationcount="+strconv.Itoa(records), "--seed", "7", "--threads", "4", "--results", results).CombinedOutput()
+			"-p", "operationcount="+strconv.Itoa(records), "--seed", "7", "--threads", "4", "--results",
+			results).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s %s: %v\n%s", phase, mix, err, said)
 		}

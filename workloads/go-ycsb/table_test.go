@@ -17,7 +17,8 @@ func TestTable(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 	for i, line := range lines[:2] {
-		if len(line) > terminal || strings.Index(line, "word") != 19 || (i == 0) != strings.HasPrefix(line, "  name         1   word") {
+		if len(line) > terminal || strings.Index(line, "word") != 19 ||
+			(i == 0) != strings.HasPrefix(line, "  name         1   word") {
 			t.Errorf("%q", line)
 		}
 	}

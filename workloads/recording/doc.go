@@ -24,6 +24,6 @@ const (
 	maxEvents = 1 << 16 // those beyond are dropped
 	maxText   = 1 << 10 // bytes of a name or a message; what is longer is cut
 	maxNodes  = 1 << 10
-	maxTold   = 256 // processes of a sample, whose histograms are large
+	maxTold   = 256 // processes of a sample: their histograms are large
 	maxOthers = 1 << 14
 )

@@ -28,7 +28,7 @@ type Reader struct {
 	problem string
 
 	lines *lines // of the member that is being read
-	next  int    // the sample whose line comes next
+	next  int    // number of the sample on the next line
 }
 
 // member is where gzip begins anew.

@@ -100,7 +100,8 @@ func TestFindByTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at, want := range map[time.Duration]int{
-		-time.Hour: 0, 0: 0, 499 * time.Millisecond: 0, 500 * time.Millisecond: 1, 20*time.Second + 1: 40, time.Hour: 99,
+		-time.Hour: 0, 0: 0, 499 * time.Millisecond: 0, 500 * time.Millisecond: 1, 20*time.Second + 1: 40,
+		time.Hour: 99,
 	} {
 		if got := r.Find(began.Add(at)); got != want {
 			t.Errorf("%v: sample %d, want %d", at, got, want)
@@ -137,7 +138,8 @@ func TestCutAnywhere(t *testing.T) {
 			want++
 		}
 		r, err := NewReader(bytes.NewReader(out.Bytes()[:cut]))
-		if err != nil || r.Len() < want || r.Problem() == "" && cut < whole && (cut < ends[perMember-1] || cut > ends[perMember-1]+10) {
+		if err != nil || r.Len() < want || r.Problem() == "" && cut < whole &&
+			(cut < ends[perMember-1] || cut > ends[perMember-1]+10) {
 			t.Fatalf("cut at %d: %d samples of %d, %q, %v", cut, r.Len(), want, r.Problem(), err)
 		}
 		if want > 0 {
@@ -246,7 +248,8 @@ func TestTextsAreHarmless(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := []string{
-		r.Header().By, s.Pool, s.Nodes[0].PMem.Problem, s.Events[0].Text, s.Processes[0].Own[0].Name, r.Events()[0].Text,
+		r.Header().By, s.Pool, s.Nodes[0].PMem.Problem, s.Events[0].Text, s.Processes[0].Own[0].Name,
+		r.Events()[0].Text,
 	}
 	if want := []string{"x", "[2Jx", "ab", "ring", "n", "ring"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%q", got)
@@ -258,8 +261,8 @@ func TestTextsAreHarmless(t *testing.T) {
 
 // The clock that went back does not confuse the search.
 func TestClockWentBack(t *testing.T) {
-	r, err := NewReader(bytes.NewReader(compressed(head, `{"at":"2026-03-01T12:00:05Z"}`, `{"at":"2026-03-01T12:00:01Z"}`,
-		`{"at":"2026-03-01T12:00:06Z"}`)))
+	r, err := NewReader(bytes.NewReader(compressed(head, `{"at":"2026-03-01T12:00:05Z"}`,
+		`{"at":"2026-03-01T12:00:01Z"}`, `{"at":"2026-03-01T12:00:06Z"}`)))
 	if err != nil || r.Find(began.Add(5*time.Second)) != 1 || r.Find(began.Add(7*time.Second)) != 2 {
 		t.Error(err, r.times)
 	}
@@ -267,7 +270,8 @@ func TestClockWentBack(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	f.Add(record(f, 3), true)
-	f.Add([]byte(head+"\n{\"at\":\"2026-03-01T12:00:05Z\",\"nodes\":[{}],\"processes\":[{\"ops\":[{\"latency\":{\"buckets\":[[3,4]]}}]}]}\n"), false)
+	f.Add([]byte(head+"\n{\"at\":\"2026-03-01T12:00:05Z\",\"nodes\":[{}],"+
+		"\"processes\":[{\"ops\":[{\"latency\":{\"buckets\":[[3,4]]}}]}]}\n"), false)
 	f.Fuzz(func(t *testing.T, file []byte, raw bool) {
 		if !raw {
 			file = compressed(string(file))

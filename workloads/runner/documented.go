@@ -20,7 +20,8 @@ var Properties = []Property{
 	{"target", "0", "operations a second over all threads; 0 is as many as can be (--target)"},
 	{"maxexecutiontime", "0", "seconds after which no operation starts; 0 is no limit"},
 	{"warmuptime", "0", "seconds at the start of a run that are not measured"},
-	{"measurement.interval", "10", "seconds between status lines, and entries of the series in the results; 0 for none (--interval)"},
+	{"measurement.interval", "10",
+		"seconds between status lines, and entries of the series in the results; 0 for none (--interval)"},
 	{"seed", "a new one", "of the generators: the same seed, the same choices of each thread (--seed)"},
 	{"table", "usertable", "table name (--table)"},
 	{"insertstart", "0", "first record that this process loads, so that several can share the work"},
@@ -44,8 +45,8 @@ var Properties = []Property{
 	{"minfieldlength", "1", "fewest bytes of a field that is not constant"},
 	{"fieldlengthdistribution", "constant", "constant, uniform, zipfian or histogram"},
 	{"fieldlengthhistogram", "hist.txt", "file of a histogram: BlockSize<tab>bytes, then block<tab>weight"},
-	{"objectsizes", "none", "zippydb, up2x or udb: keys and values of one field as long as in these stores of Facebook (FAST 2020)," +
-		" spread included; properties of fields, keyprefix and zeropadding do not count then"},
+	{"objectsizes", "none", "zippydb, up2x or udb: keys and values of one field as long as in these stores of " +
+		"Facebook (FAST 2020), spread included; properties of fields, keyprefix and zeropadding do not count then"},
 	{"readallfields", "true", "read all fields, or one"},
 	{"writeallfields", "false", "update all fields, or one; stores of whole values read the others first"},
 	{"dataintegrity", "false", "write values that reads can check, and check them"},

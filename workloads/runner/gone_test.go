@@ -50,8 +50,8 @@ func (p *perishable) Gone() error {
 	return nil
 }
 
-// TestGone: a run whose database is gone ends with the operations that have begun, and says why
-// before all else that went wrong.
+// TestGone: when its database is gone, a run ends with the operations that have begun. The reason
+// comes before all other errors.
 func TestGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -72,13 +72,13 @@ func checkGone(t *testing.T, res *Result) {
 	if !errors.Is(res.Gone(), rdma.ErrNoPool) || res.Interrupted || res.Operations == 0 {
 		t.Errorf("gone: %v, interrupted: %v, %d operations", res.Gone(), res.Interrupted, res.Operations)
 	}
-	if !strings.HasPrefix(res.Problem, "the pool is gone: ") || strings.Contains(res.Problem, rdma.ErrUnreachable.Error()) {
+	if !strings.HasPrefix(res.Problem, "the pool is gone: ") ||
+		strings.Contains(res.Problem, rdma.ErrUnreachable.Error()) {
 		t.Error(res.Problem)
 	}
 }
 
-// TestGoneWakesSleepers: so does a run whose workers sleep nearly all of the time, here for a
-// minute.
+// TestGoneWakesSleepers: such a run also ends at once when its workers sleep, here for a minute.
 func TestGoneWakesSleepers(t *testing.T) {
 	db := &perishable{ends: time.Now().Add(100 * time.Millisecond)}
 	c := configure(t, db, "threadcount=2", "operationcount=1000")

@@ -23,8 +23,10 @@ func measured(t *testing.T, started time.Time, seconds float64, ok, failed []tim
 		bad.Record(d)
 	}
 	l := distribution(&bad)
-	r := &Result{Version: Version, Database: "fusee", Phase: "run", Unit: "us", Started: started, Seconds: seconds, Threads: 4,
-		Operations: uint64(len(ok)), Failed: uint64(len(failed)), Counters: &Counters{Trips: 7}, Terms: &Terms{Threads: 4}}
+	r := &Result{Version: Version, Database: "fusee", Phase: "run", Unit: "us", Started: started, Seconds: seconds,
+		Threads:    4,
+		Operations: uint64(len(ok)), Failed: uint64(len(failed)), Counters: &Counters{Trips: 7},
+		Terms: &Terms{Threads: 4}}
 	r.Calls = []Call{
 		{Name: "READ", Latency: distribution(&good), Failed: &l, Trips: 2, FailedTrips: 1, Error: "refused"},
 		{Name: totalCall, Latency: Summarize(&good), Trips: 2},
@@ -60,13 +62,15 @@ func TestMerge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Seconds != 4 || got.Threads != 8 || got.Terms.Threads != 8 || got.Operations != 10_100 || got.Failed != 100 ||
+	if got.Seconds != 4 || got.Threads != 8 || got.Terms.Threads != 8 || got.Operations != 10_100 ||
+		got.Failed != 100 ||
 		got.Throughput != 2525 || got.Counters.Trips != 14 || !got.Started.Equal(began) || a.Terms.Threads != 4 {
 		t.Errorf("%+v", got)
 	}
 	for i, want := range whole.Calls {
 		have := got.Calls[i]
-		if have.Name != want.Name || have.Trips != want.Trips || have.FailedTrips != want.FailedTrips || have.Error != want.Error {
+		if have.Name != want.Name || have.Trips != want.Trips || have.FailedTrips != want.FailedTrips ||
+			have.Error != want.Error {
 			t.Errorf("%+v, want %+v", have, want)
 		}
 		if !same(have.Latency, want.Latency) {
@@ -95,7 +99,8 @@ func TestMergeRefuses(t *testing.T) {
 	other.Database = "swarm"
 	lost.Calls[0].Latency.Buckets = nil
 	for want, all := range map[string][]*Result{
-		"there are none": nil, "number 2 of run swarm": {one(), other}, "READ of number 2: the buckets hold 0 of 1 calls": {one(), lost},
+		"there are none": nil, "number 2 of run swarm": {one(), other},
+		"READ of number 2: the buckets hold 0 of 1 calls": {one(), lost},
 	} {
 		if _, err := Merge(all); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

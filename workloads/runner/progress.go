@@ -90,7 +90,8 @@ func joinPairs(all []interval) []interval {
 func (c *clock) intervals() []Interval {
 	all := make([]Interval, len(c.series))
 	for i, s := range c.series {
-		all[i] = Interval{From: seconds(s.from), To: seconds(s.to), OK: byName(&s.ended.OK), Failed: byName(&s.ended.Failed)}
+		all[i] = Interval{From: seconds(s.from), To: seconds(s.to), OK: byName(&s.ended.OK),
+			Failed: byName(&s.ended.Failed)}
 	}
 	return all
 }
@@ -145,7 +146,8 @@ func (r *run) report(stopped context.Context) {
 		all, _ := r.clock.before.Ended()
 		r.mu.Lock()
 		if r.Progress != nil {
-			r.Progress(Progress{Elapsed: now, Interval: max(i.to-i.from, 0), Operations: all, Ended: i.ended, Calls: &r.interval.Calls})
+			r.Progress(Progress{Elapsed: now, Interval: max(i.to-i.from, 0), Operations: all, Ended: i.ended,
+				Calls: &r.interval.Calls})
 		}
 		r.interval.Reset()
 		r.mu.Unlock()

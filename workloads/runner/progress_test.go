@@ -14,7 +14,7 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// timed is a database whose calls take time, and which notes when they ended. Every tenth update
+// timed is a database in which calls take time. It notes when they ended. Every tenth update
 // fails. Worker 0 hangs in its call after three intervals.
 type timed struct {
 	nothing
@@ -110,7 +110,8 @@ func TestLinesCountWhatEnded(t *testing.T) {
 			if got := byName(&l.ended.Failed); !maps.Equal(got, failed) {
 				t.Errorf("%v to %v: %v failed, the line has %v", l.from, l.to, failed, got)
 			}
-			if s := res.Series[i]; s.From != l.from.Seconds() || s.To != l.to.Seconds() || !maps.Equal(s.OK, ok) || !maps.Equal(s.Failed, failed) {
+			if s := res.Series[i]; s.From != l.from.Seconds() || s.To != l.to.Seconds() || !maps.Equal(s.OK, ok) ||
+				!maps.Equal(s.Failed, failed) {
 				t.Errorf("the series has %+v of line %d", s, i)
 			}
 		}
@@ -121,7 +122,8 @@ func TestLinesCountWhatEnded(t *testing.T) {
 			}
 		}
 		if sum != res.Operations || sum != uint64(len(d.ended)) {
-			t.Errorf("%d operations in the series, %d in the result, and there were %d", sum, res.Operations, len(d.ended))
+			t.Errorf("%d operations in the series, %d in the result, and there were %d", sum, res.Operations,
+				len(d.ended))
 		}
 	})
 }
@@ -145,7 +147,8 @@ func TestNoSliverBehindTheWarmUp(t *testing.T) {
 		for _, s := range res.Series {
 			sum += s.OK["READ"]
 		}
-		if first := res.Series[0]; first.From != 1.8 || first.To != 3 || sum != res.Operations || len(res.Series) != len(lines) {
+		if first := res.Series[0]; first.From != 1.8 || first.To != 3 || sum != res.Operations ||
+			len(res.Series) != len(lines) {
 			t.Errorf("%d operations, and the series: %+v", res.Operations, res.Series)
 		}
 	})

@@ -63,8 +63,8 @@ type Device struct {
 	Port  int    `json:"port"`
 	Calls uint64 `json:"libibverbs_calls"` // into libibverbs, for verbs
 	Waits uint64 `json:"device_waits"`     // sleeps until the device told of a completion
-	// Packets of the port, those of other processes of this machine too; 0: the device does not count
-	// them.
+	// Packets of the port, those of other processes of this machine too; 0: the device does not
+	// count them.
 	Sent     uint64 `json:"packets_sent,omitempty"`
 	Received uint64 `json:"packets_received,omitempty"`
 }

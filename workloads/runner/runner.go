@@ -20,14 +20,14 @@ import (
 type Database interface {
 	Open(worker int) (workloads.DB, error)
 	Close() error
-	// CPU returns the processor time that it takes, in this process and in others, since some moment;
-	// false: it is not known.
+	// CPU returns the processor time that it takes, in this process and in others, since some
+	// moment; false: it is not known.
 	CPU() (here, elsewhere time.Duration, ok bool)
-	// Publish begins to tell the pool that the database is on of a run. nil: the pool has no place for
-	// that.
+	// Publish begins to tell the pool that the database is on of a run. nil: the pool has no place
+	// for that.
 	Publish(s client.Subject) *client.Publisher
-	// Gone returns why there is nothing left to run on, now and for good; nil: there may be. It waits
-	// for nothing, and is safe for concurrent use.
+	// Gone returns why there is nothing left to run on, now and for good; nil: there may be. It
+	// waits for nothing, and is safe for concurrent use.
 	Gone() error
 }
 
@@ -54,7 +54,8 @@ type Config struct {
 	Target   float64       // operations a second, over all threads
 	MaxTime  time.Duration // no operation starts later
 	WarmUp   time.Duration // what starts earlier is neither measured nor counted
-	Interval time.Duration // between calls of Progress, and of the result's series; 0: there are no calls, and one entry
+	// between calls of Progress, and of the result's series; 0: there are no calls, and one entry
+	Interval time.Duration
 	Progress func(Progress)
 	Failed   func(workloads.Op, error) // told of each call that fails, by many goroutines at a time
 }
@@ -233,7 +234,8 @@ func (r *run) share(i int, db workloads.DB) workloads.Share {
 		s.Until = r.WarmUp + r.MaxTime
 	}
 	if r.Target > 0 {
-		// The workers take turns, so that the whole is paced evenly and they do not all start at once.
+		// The workers take turns, so that the whole is paced evenly and they do not all start at
+		// once.
 		each := float64(time.Second) / r.Target
 		s.First = time.Duration(each * float64(i))
 		s.Period = max(time.Duration(each*float64(r.Threads)), 1)

@@ -180,7 +180,8 @@ func TestResultAddsUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	if res.Operations != 3001 || res.Failed != calls/100 || !errors.Is(res.Err(), client.ErrUncertain) || lines == 0 {
-		t.Errorf("%d operations, %d failed of %d calls: %v; %d lines", res.Operations, res.Failed, calls, res.Err(), lines)
+		t.Errorf("%d operations, %d failed of %d calls: %v; %d lines", res.Operations, res.Failed, calls,
+			res.Err(), lines)
 	}
 	var counted, failed, trips uint64
 	for _, name := range []string{"READ", "UPDATE"} {
@@ -305,7 +306,8 @@ func TestFailedLoadStops(t *testing.T) {
 	c := configure(t, db, "threadcount=4")
 	c.Load = true
 	res, err := Run(t.Context(), c)
-	if err != nil || res.Failed == 0 || res.Failed > 4 || res.Operations > 504 || !errors.Is(res.Err(), client.ErrFull) {
+	if err != nil || res.Failed == 0 || res.Failed > 4 || res.Operations > 504 ||
+		!errors.Is(res.Err(), client.ErrFull) {
 		t.Errorf("%d of %d failed: %v, %v", res.Failed, res.Operations, res.Err(), err)
 	}
 }

@@ -34,7 +34,8 @@ func (t Terms) String() string {
 	default:
 		parts = append(parts, fmt.Sprintf("%d index and %d data replicas", t.IndexReplicas, t.DataReplicas))
 	}
-	return strings.Join(append(parts, plural(t.Records, "record"), plural(int64(t.Threads), "thread"), "farkv "+t.Commit), ", ")
+	return strings.Join(append(parts, plural(t.Records, "record"), plural(int64(t.Threads), "thread"),
+		"farkv "+t.Commit), ", ")
 }
 
 func plural(n int64, what string) string {

@@ -99,8 +99,8 @@ func (r *run) enter(p *participant, ep rdma.Endpoint) (err error) {
 	return err
 }
 
-// cacheBytes is room for all records in an index cache whose entries count for 24 bytes, half full.
-// Every client has one.
+// cacheBytes is the size of an index cache that all records fill by half. An entry counts for 24
+// bytes. Every client has a cache of its own.
 func cacheBytes(s *workloads.Spec) int {
 	const entry, least, most = 24, 4 << 10, 8 << 20
 	return int(max(min(2*entry*(s.RecordCount+s.ExpectedInserts()), most), least))
@@ -124,7 +124,8 @@ func (c *Config) beginning() time.Duration {
 		return c.servedSetUp()
 	}
 	round := int64(turn * c.Clients * c.InFlight)
-	return c.Loading + setUp/forSetUp*time.Duration(max(c.Spec.RecordCount, forSetUp)) + time.Duration((c.WarmUp+round-1)/round)*turnTime
+	return c.Loading + setUp/forSetUp*time.Duration(max(c.Spec.RecordCount, forSetUp)) +
+		time.Duration((c.WarmUp+round-1)/round)*turnTime
 }
 
 // know lets the clients of the beginning read all records.

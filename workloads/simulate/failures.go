@@ -42,7 +42,8 @@ func (r *run) doom() error {
 		var err error
 		w := r.sim.Go(fmt.Sprintf("victim %d", i), func(ep rdma.Endpoint) {
 			ep.Sleep(r.struck(i) - (ep.Now() - r.began))
-			_ = s.store.Insert(r.Spec.Key(r.Spec.RecordCount+int64(i)), make([]byte, r.Spec.FieldLength)) // no caller sees it
+			// no caller sees it
+			_ = s.store.Insert(r.Spec.Key(r.Spec.RecordCount+int64(i)), make([]byte, r.Spec.FieldLength))
 		})
 		r.sim.CrashAt(w, sent)
 		if s, err = r.pool.open(w.Endpoint(), r.kind.Uncached(r.Options)); err != nil {

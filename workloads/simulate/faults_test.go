@@ -17,9 +17,11 @@ func TestRehash(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	for _, store := range []string{"race-rtx", "race"} {
-		c := config(t, "rtx-a", 6, 0, "readproportion=0", "updateproportion=0", "insertproportion=1", "recordcount=2400")
+		c := config(t, "rtx-a", 6, 0, "readproportion=0", "updateproportion=0", "insertproportion=1",
+			"recordcount=2400")
 		c.Store, c.Profile, c.WarmUp, c.Duration, c.Lease = store, "rtx-testbed", 0, 30*time.Millisecond, time.Hour
-		c.Pool = stores.Params{Nodes: 1, Records: 10_000, Timeout: 100 * time.Millisecond, Own: stores.Values{"groups": 32}}
+		c.Pool = stores.Params{Nodes: 1, Records: 10_000, Timeout: 100 * time.Millisecond,
+			Own: stores.Values{"groups": 32}}
 		r, err := Rehash(context.Background(), c, true)
 		if err != nil {
 			t.Fatal(err)
@@ -30,7 +32,8 @@ func TestRehash(t *testing.T) {
 		}
 		helped := r.Again > lease && r.Again < lease+2*time.Millisecond
 		if rtx := store == "race-rtx"; rtx != helped || rtx != (r.After.Failed == 0) {
-			t.Errorf("%s: a rehash whose client died is done %v later, and %d operations fail", store, r.Again, r.After.Failed)
+			t.Errorf("%s: a rehash whose client died is done %v later, and %d operations fail", store, r.Again,
+				r.After.Failed)
 		}
 	}
 }
@@ -42,7 +45,8 @@ func TestSilence(t *testing.T) {
 	}
 	for _, silence := range []time.Duration{0, 3 * time.Millisecond} {
 		c := config(t, "ycsb-a", 4, 0)
-		c.Duration, c.Lease, c.Silence, c.Faults = 8*time.Millisecond, time.Millisecond, silence, `crash client="client 1" at=1ms`
+		c.Duration, c.Lease, c.Silence, c.Faults = 8*time.Millisecond, time.Millisecond, silence,
+			`crash client="client 1" at=1ms`
 		known := 0.0
 		for _, e := range simulated(t, c).Events {
 			if strings.Contains(e.What, "client") && known == 0 {
@@ -50,7 +54,8 @@ func TestSilence(t *testing.T) {
 			}
 		}
 		if least := float64(silence) / 1e6; known <= least || known > least+1.5 {
-			t.Errorf("with a silence of %v the master does something about a client %.2f ms behind its death", silence, known)
+			t.Errorf("with a silence of %v the master does something about a client %.2f ms behind its death",
+				silence, known)
 		}
 	}
 }
@@ -88,9 +93,12 @@ func TestLeases(t *testing.T) {
 		l         Leases
 		suspected bool
 	}{
-		{"no stalls", Leases{Writes: 1, ObjectOptions: stores.ObjectOptions{Drift: short}, Offset: time.Hour, PPM: 50}, false},
-		{"stalls", Leases{Writes: 1, ObjectOptions: stores.ObjectOptions{Drift: short}, Stalls: 500, Stall: time.Millisecond}, true},
-		{"a long lease", Leases{Writes: 1, ObjectOptions: stores.ObjectOptions{Drift: long}, Stalls: 500, Stall: time.Millisecond}, false},
+		{"no stalls", Leases{Writes: 1, ObjectOptions: stores.ObjectOptions{Drift: short}, Offset: time.Hour, PPM: 50},
+			false},
+		{"stalls", Leases{Writes: 1, ObjectOptions: stores.ObjectOptions{Drift: short}, Stalls: 500,
+			Stall: time.Millisecond}, true},
+		{"a long lease", Leases{Writes: 1, ObjectOptions: stores.ObjectOptions{Drift: long}, Stalls: 500,
+			Stall: time.Millisecond}, false},
 		{"a fixed lease", Leases{Writes: 40, ObjectOptions: stores.ObjectOptions{Drift: short, Flat: true}}, true},
 		{"a regulated lease", Leases{Writes: 40, ObjectOptions: stores.ObjectOptions{Drift: short}}, false},
 	} {

@@ -15,11 +15,13 @@ func TestHardware(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := p.Options(1, 1)
-	if err := change(&o, []string{"LinkGbps=200", "Doorbell=100ns", "NodeCores=3", "DeviceFence=false", "DeviceBytes=7", "NodeTimeout=1ms"}); err != nil {
+	if err := change(&o, []string{"LinkGbps=200", "Doorbell=100ns", "NodeCores=3", "DeviceFence=false", "DeviceBytes=7",
+		"NodeTimeout=1ms"}); err != nil {
 		t.Fatal(err)
 	}
 	h := o.Hardware
-	if h.LinkGbps != 200 || h.Doorbell != 100 || h.NodeCores != 3 || h.DeviceFence || h.DeviceBytes != 7 || o.NodeTimeout != time.Millisecond {
+	if h.LinkGbps != 200 || h.Doorbell != 100 || h.NodeCores != 3 || h.DeviceFence || h.DeviceBytes != 7 ||
+		o.NodeTimeout != time.Millisecond {
 		t.Errorf("hardware is %+v, timeout %v", h, o.NodeTimeout)
 	}
 	if p.Hardware.LinkGbps != 100 {

@@ -27,8 +27,8 @@ type Leases struct {
 	// average: both are drawn exponentially.
 	Stalls float64
 	Stall  time.Duration
-	// Offset is how far ahead clocks may be, and Drift by how much they may be fast or slow, in parts
-	// in a million.
+	// Offset is how far ahead clocks may be, and Drift by how much they may be fast or slow, in
+	// parts in a million.
 	Offset   time.Duration
 	PPM      float64
 	Duration time.Duration
@@ -125,7 +125,8 @@ func (l *Leases) stalls() (faults sim.Faults) {
 				break
 			}
 			faults = append(faults, sim.Fault{
-				Kind: sim.StallFault, Client: ClientName(i), At: at, For: max(time.Duration(r.ExpFloat64()*float64(l.Stall)), 1),
+				Kind: sim.StallFault, Client: ClientName(i), At: at,
+				For: max(time.Duration(r.ExpFloat64()*float64(l.Stall)), 1),
 			})
 		}
 	}

@@ -19,7 +19,8 @@ func TestInFlight(t *testing.T) {
 		r := simulated(t, c)
 		mean := r.Call("TOTAL").Latency.Mean
 		// Closed loops: every operation in flight is always in a call.
-		if busy := r.Throughput * mean / 1e6; math.Abs(busy/float64(4*n)-1) > 0.02 || r.Operations != 8000 || r.InFlight != n {
+		if busy := r.Throughput * mean / 1e6; math.Abs(busy/float64(4*n)-1) > 0.02 || r.Operations != 8000 ||
+			r.InFlight != n {
 			t.Errorf("%d in flight: %v calls at a time, %d operations", n, busy, r.Operations)
 		}
 		for _, m := range r.Machines {

@@ -65,7 +65,8 @@ func (p Program) Run(ctx context.Context) (*Ran, error) {
 		return nil, workloads.Misuse("%v", err)
 	}
 	if p.Objects < 1 || p.Clients < 1 || p.Clients > maxClients || p.Duration <= 0 || len(p.Trips) == 0 {
-		return nil, workloads.Misuse("%d clients, %d objects, %d trips for %v: want some of each", p.Clients, p.Objects, len(p.Trips), p.Duration)
+		return nil, workloads.Misuse("%d clients, %d objects, %d trips for %v: want some of each", p.Clients, p.Objects,
+			len(p.Trips), p.Duration)
 	}
 	o := profile.Options(p.Seed, 1)
 	o.AllowMixing = true // locks are released by WRITEs, as in the paper

@@ -16,7 +16,8 @@ func cuckoos(t *testing.T, clients int, ops int64, props ...string) Config {
 	t.Helper()
 	c := config(t, "rcuckoo-a", clients, ops, props...)
 	c.Store, c.Profile, c.Spec.ShortKeys = "rcuckoo", "rcuckoo-testbed", workloads.NumberBytes
-	c.Pool = stores.Params{Nodes: 1, Records: c.Pool.Records, Own: stores.Values{"key-bytes": 4, "value-bytes": 4, "inline-bytes": 4}}
+	c.Pool = stores.Params{Nodes: 1, Records: c.Pool.Records,
+		Own: stores.Values{"key-bytes": 4, "value-bytes": 4, "inline-bytes": 4}}
 	return c
 }
 
@@ -27,8 +28,10 @@ func TestDevice(t *testing.T) {
 		c := cuckoos(t, 1, 400)
 		differ(&c)
 		r := simulated(t, c)
-		if there := c.Profile == "rcuckoo-testbed" && !c.NoDevice; r.Failed > 0 || r.PairBytes != 8 || (r.DeviceBytes > 0) != there {
-			t.Errorf("%d operations failed, of pairs of %d bytes, with %d bytes in the NIC", r.Failed, r.PairBytes, r.DeviceBytes)
+		if there := c.Profile == "rcuckoo-testbed" && !c.NoDevice; r.Failed > 0 || r.PairBytes != 8 ||
+			(r.DeviceBytes > 0) != there {
+			t.Errorf("%d operations failed, of pairs of %d bytes, with %d bytes in the NIC", r.Failed, r.PairBytes,
+				r.DeviceBytes)
 		}
 		return r.Call("UPDATE").Latency.P50
 	}
@@ -38,7 +41,8 @@ func TestDevice(t *testing.T) {
 	elsewhere := median(func(c *Config) { c.Profile = "swarm-testbed" })
 	apart := median(func(c *Config) { c.Profile, c.NoDevice = "swarm-testbed", true })
 	if device+0.8 > stalled || stalled+0.2 > host {
-		t.Errorf("an UPDATE takes %.2f µs, %.2f if fences stall, %.2f with locks in the node's memory", device, stalled, host)
+		t.Errorf("an UPDATE takes %.2f µs, %.2f if fences stall, %.2f with locks in the node's memory", device,
+			stalled, host)
 	}
 	if elsewhere != apart {
 		t.Errorf("%.2f and %.2f µs on NICs without memory", elsewhere, apart)
@@ -52,12 +56,14 @@ func TestVictims(t *testing.T) {
 	const timer = 2 * time.Millisecond
 	const us = float64(timer) / float64(time.Microsecond)
 	c := cuckoos(t, 8, 0)
-	c.Duration, c.Options.Own, c.Pool.Own["rows-per-lock"] = 20*time.Millisecond, stores.Values{"failure-timer": timer}, 64
+	c.Duration, c.Options.Own, c.Pool.Own["rows-per-lock"] = 20*time.Millisecond,
+		stores.Values{"failure-timer": timer}, 64
 	calm := simulated(t, c)
 	c.Failures = 1000
 	r := simulated(t, c)
 	if r.Failed > 0 || r.LongestGap > 3*us || r.LongestGap < us/2 || calm.LongestGap > us/2 {
-		t.Errorf("%d operations failed: %s; somebody finished nothing for %.0f µs, without failures for %.0f", r.Failed, r.Error, r.LongestGap, calm.LongestGap)
+		t.Errorf("%d operations failed: %s; somebody finished nothing for %.0f µs, without failures for %.0f", r.Failed,
+			r.Error, r.LongestGap, calm.LongestGap)
 	}
 	c.Duration, c.Failures = 100*time.Millisecond, 200
 	alone, err := Stranded(context.Background(), c)

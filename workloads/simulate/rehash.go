@@ -22,7 +22,8 @@ type Rehashed struct {
 // then.
 const soonDies = time.Millisecond
 
-// neverDies is when a client dies in a run to whose end all live, so that both runs have a master.
+// neverDies is beyond the end of a run: no client dies in it, but as there is a fault, there is a
+// master, as in the run that it is compared with.
 const neverDies = 100 * time.Hour
 
 // Rehash runs c, which is to insert into a store of RACE hashing until a subtable is split, and

@@ -47,8 +47,8 @@ type Served struct {
 	DLWA float64
 	// Put and Get are latencies, as they came.
 	Put, Get []time.Duration
-	// Persist is how long entries took to be in a backup's memory, from when the worker posted them to
-	// when it could know. RPC-KV has none: there another worker does it.
+	// Persist is how long entries took to be in a backup's memory, from when the worker posted them
+	// to when it could know. RPC-KV has none: there another worker does it.
 	Persist []time.Duration
 	// Media, NIC and Cores are for which share of the time the servers' busiest modules, NICs, and
 	// workers worked; the waits of these for modules left out.
@@ -102,9 +102,10 @@ func (w Replicated) Run(ctx context.Context) (*Served, error) {
 		return nil, workloads.Misuse("%v", err)
 	}
 	w.Scale = max(1, w.Scale)
-	if w.Workers /= w.Scale; profile.PMem.DIMMs == 0 || w.Workers < 1 || w.Clients < 1 || w.Keys < 1 || w.Servers < 1 || w.Duration <= 0 || w.WarmUp <= 0 {
-		return nil, workloads.Misuse("%d workers, %d clients with %d keys, %v behind %v on %s: want some of each, and persistent memory",
-			w.Workers, w.Clients, w.Keys, w.Duration, w.WarmUp, w.Profile)
+	if w.Workers /= w.Scale; profile.PMem.DIMMs == 0 || w.Workers < 1 || w.Clients < 1 || w.Keys < 1 || w.Servers < 1 ||
+		w.Duration <= 0 || w.WarmUp <= 0 {
+		return nil, workloads.Misuse("%d workers, %d clients with %d keys, %v behind %v on %s: want some of each, "+
+			"and persistent memory", w.Workers, w.Clients, w.Keys, w.Duration, w.WarmUp, w.Profile)
 	}
 	r := &replicated{
 		Replicated: w, left: w.Clients, running: make([]*kv.Server, w.Servers), posted: make(map[posting]time.Duration),
@@ -170,7 +171,8 @@ func (r *replicated) divide(o *sim.Options) {
 		&m.WriteBandwidth, &m.ReadBandwidth} {
 		*rate /= n
 	}
-	m.Lines, m.Combining, m.Queue, m.Interleave = m.Lines/r.Scale, m.Combining/r.Scale, m.Queue/r.Scale, m.Interleave/uint64(r.Scale)
+	m.Lines, m.Combining, m.Queue, m.Interleave = m.Lines/r.Scale, m.Combining/r.Scale, m.Queue/r.Scale,
+		m.Interleave/uint64(r.Scale)
 	reachByCores(o)
 }
 
@@ -321,8 +323,8 @@ func (c *caller) ask(proc uint16, key []byte) error {
 	}
 }
 
-// persist times the verbs whose answers say that entries are in a backup's memory: APPENDs, and the
-// READs behind WRITEs, which are posted with them.
+// persist times the verbs with answers that prove that entries are in a backup's memory: APPENDs,
+// and the READs that are posted together with WRITEs, behind them.
 func (r *replicated) persist(e sim.Event) {
 	if e.Verb != rdma.Append && (e.Verb != rdma.Read || e.Step != kv.StepWrite) {
 		return

@@ -25,7 +25,8 @@ func TestReplicated(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := Replicated{
-		Profile: "rowan-testbed", Scale: 8, Servers: 3, Workers: 24, Replicas: 3, Spec: spec, Puts: 50, Clients: 90, Keys: 10,
+		Profile: "rowan-testbed", Scale: 8, Servers: 3, Workers: 24, Replicas: 3, Spec: spec, Puts: 50, Clients: 90,
+		Keys:   10,
 		WarmUp: 30 * time.Microsecond, Duration: 150 * time.Microsecond, Seed: 1,
 	}
 	run := func(k kv.Kind, hardware ...string) *Served {
@@ -48,7 +49,8 @@ func TestReplicated(t *testing.T) {
 	if many.DLWA < 1.1*ring.DLWA {
 		t.Errorf("RWrite-KV has a DLWA of %.2f, and Rowan-KV of %.2f", many.DLWA, ring.DLWA)
 	}
-	for _, s := range []*Served{ring, many} { // an entry goes to two backups, in a round trip each, which a PUT waits for
+	// an entry goes to two backups, in a round trip each, which a PUT waits for
+	for _, s := range []*Served{ring, many} {
 		least, most := slices.Min(s.Persist), slices.Max(s.Persist)
 		n := len(s.Persist)
 		if n < 3*len(s.Put)/2 || n > 3*len(s.Put) || least < 2*time.Microsecond || most > slices.Max(s.Put) {
@@ -66,7 +68,8 @@ func TestReplicated(t *testing.T) {
 		t.Errorf("PUTs take up to %v when entries are gathered for %v, and else %v", b, calls.GatherFor, a)
 	}
 	calls.Clients, calls.GatherFor = 90, 0
-	if free := run(kv.Rowan, "PMem.WriteBandwidth=1e12", "PMem.ReadBandwidth=1e12"); free.Media > ring.Media/10 || free.Rate < ring.Rate {
+	if free := run(kv.Rowan, "PMem.WriteBandwidth=1e12", "PMem.ReadBandwidth=1e12"); free.Media > ring.Media/10 ||
+		free.Rate < ring.Rate {
 		t.Errorf("with modules that take no time %+v, and else %+v", free, ring)
 	}
 	for _, change := range []func(*Replicated){

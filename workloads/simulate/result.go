@@ -29,8 +29,8 @@ type Result struct {
 	Failed     uint64  `json:"failed"`
 	Throughput float64 `json:"throughput"` // operations a second that ended well
 
-	// LongestGap is the longest time in which one of the clients (or of the operations that it has in
-	// flight) finished nothing, in microseconds.
+	// LongestGap is the longest time in which one of the clients (or of the operations that it has
+	// in flight) finished nothing, in microseconds.
 	LongestGap float64 `json:"longest_gap"`
 
 	Calls  []Call  `json:"calls"` // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
@@ -54,8 +54,8 @@ type Call struct {
 	Failed *runner.Latency `json:"failed,omitempty"`
 	Error  string          `json:"error,omitempty"` // the first failure
 	Trips  float64         `json:"trips_per_call"`  // of calls that ended well
-	// ByTrips are the shares of the calls that ended well which took 0, 1, 2 ... trips; the last: as
-	// many or more.
+	// ByTrips are the shares of the calls that ended well which took 0, 1, 2 ... trips; the last:
+	// as many or more.
 	ByTrips []float64 `json:"share_by_trips,omitempty"`
 	Cost    *Cost     `json:"per_call,omitempty"`
 }
@@ -123,7 +123,8 @@ func (r *run) result() *Result {
 	res := &Result{
 		Store: r.Store, Profile: r.Profile, Nodes: r.Nodes, Clients: r.Config.Clients, InFlight: r.InFlight,
 		IndexReplicas: r.IndexReplicas, DataReplicas: r.DataReplicas, Records: r.Spec.RecordCount,
-		PairBytes: r.Spec.PairBytes(), ObjectSizes: r.Spec.ObjectSizes, Seed: r.Seed, Seconds: max(r.ended, 1).Seconds(),
+		PairBytes: r.Spec.PairBytes(), ObjectSizes: r.Spec.ObjectSizes, Seed: r.Seed,
+		Seconds:    max(r.ended, 1).Seconds(),
 		LongestGap: runner.Microseconds(r.gap), Memory: r.memory, DeviceBytes: r.inNICs,
 	}
 	var total workloads.Tally
@@ -159,7 +160,8 @@ func (r *run) points() (list []Point) {
 	for i, p := range r.series.points {
 		if end := time.Duration(i+1) * r.Interval; end <= r.ended {
 			list = append(list, Point{Seconds: end.Seconds(), Throughput: float64(p.operations-p.failed) / span,
-				Failed: float64(p.failed) / span, Latency: runner.Microseconds(p.took) / float64(max(p.operations, 1)), CPU: r.busy(i)})
+				Failed: float64(p.failed) / span, Latency: runner.Microseconds(p.took) / float64(max(p.operations, 1)),
+				CPU: r.busy(i)})
 		}
 	}
 	return list
@@ -167,8 +169,8 @@ func (r *run) points() (list []Point) {
 
 // add adds a kind of call that was made.
 func (r *Result) add(op workloads.Op, m *workloads.Measure, sum *meter) {
-	c := Call{Name: op.String(), Latency: runner.Summarize(m.OK), CDF: cdf(m.OK), Cost: newCost(sum.verbs[op], sum.calls[op]),
-		ByTrips: sum.trips[op].shares()}
+	c := Call{Name: op.String(), Latency: runner.Summarize(m.OK), CDF: cdf(m.OK),
+		Cost: newCost(sum.verbs[op], sum.calls[op]), ByTrips: sum.trips[op].shares()}
 	if m.Failed != nil && m.Failed.Count() > 0 {
 		failed := runner.Summarize(m.Failed)
 		c.Failed, c.Error = &failed, m.Err.Error()

@@ -34,13 +34,14 @@ func TestProcesses(t *testing.T) {
 		}
 		return r.Call("UPDATE").Trips
 	}
-	// 40 clients are eight on each of five compute nodes. A lock that is handed over is taken in the
-	// trip that reads.
+	// 40 clients are eight on each of five compute nodes. A lock that is handed over is taken in
+	// the trip that reads.
 	if apart, together := trips(40, false), trips(40, true); together > 0.95*apart {
 		t.Errorf("an UPDATE takes %.2f trips of clients that are processes, %.2f of clients of five", apart, together)
 	}
 	if apart, together := trips(5, false), trips(5, true); together != apart {
-		t.Errorf("an UPDATE takes %.2f trips of five clients, and %.2f where each is alone in its process", apart, together)
+		t.Errorf("an UPDATE takes %.2f trips of five clients, and %.2f where each is alone in its process", apart,
+			together)
 	}
 }
 
@@ -89,18 +90,22 @@ func TestProgram(t *testing.T) {
 	swap := BareVerb{Verb: rdma.CompareSwap, Place: OfLock}
 	run := func(clients int, trips ...[]BareVerb) *Ran {
 		t.Helper()
-		r, err := Program{Profile: "rtx-testbed", Trips: trips, Objects: 100, Clients: clients, Duration: 200 * time.Microsecond, Seed: 1}.Run(context.Background())
+		r, err := Program{Profile: "rtx-testbed", Trips: trips, Objects: 100, Clients: clients,
+			Duration: 200 * time.Microsecond, Seed: 1}.Run(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	one, two, both := run(1, []BareVerb{read}), run(1, []BareVerb{read}, []BareVerb{swap}), run(1, []BareVerb{read, swap})
+	one, two, both := run(1, []BareVerb{read}), run(1, []BareVerb{read}, []BareVerb{swap}),
+		run(1, []BareVerb{read, swap})
 	if two.Latency.Mean < 1.9*one.Latency.Mean || both.Latency.Mean > 1.3*one.Latency.Mean {
-		t.Errorf("a READ takes %.2f µs, with a CAS behind it %.2f, beside it %.2f", one.Latency.Mean, two.Latency.Mean, both.Latency.Mean)
+		t.Errorf("a READ takes %.2f µs, with a CAS behind it %.2f, beside it %.2f", one.Latency.Mean, two.Latency.Mean,
+			both.Latency.Mean)
 	}
 	if many := run(240, []BareVerb{read}); many.LinkOut < 0.95 || many.Throughput > 200e9/8/1024 {
-		t.Errorf("240 clients READ %.1f million nodes a second, with the link busy for %.2f", many.Throughput/1e6, many.LinkOut)
+		t.Errorf("240 clients READ %.1f million nodes a second, with the link busy for %.2f", many.Throughput/1e6,
+			many.LinkOut)
 	}
 	var use *workloads.UseError
 	if _, err := (Program{Profile: "rtx-testbed"}).Run(context.Background()); !errors.As(err, &use) {

@@ -29,7 +29,8 @@ func (r *run) sample(now time.Duration) {
 	s.next = at + r.Interval
 	view := r.sim.View()
 	all := telemetry.Sample{
-		At: virtual(at), Pool: "sim", Store: r.Store, Virtual: true, Epoch: view.Epoch, Busy: view.Busy, Whole: !view.Busy, MayDie: -1,
+		At: virtual(at), Pool: "sim", Store: r.Store, Virtual: true, Epoch: view.Epoch, Busy: view.Busy,
+		Whole: !view.Busy, MayDie: -1,
 	}
 	for i, m := range view.Members {
 		n := telemetry.Node{ID: i, Role: "member", Up: !r.sim.Dead(i), StandsFor: int(m.StandsFor), Bytes: r.sim.Size()}

@@ -28,7 +28,8 @@ func (c *Config) servedSetUp() time.Duration {
 	if c.Known {
 		ops += c.Spec.RecordCount * workers
 	}
-	return servedLeast + time.Duration(ops)*max(servedAlone/time.Duration(workers), servedEach)*time.Duration(max(c.Slow, 1))
+	return servedLeast + time.Duration(ops)*max(servedAlone/time.Duration(workers),
+		servedEach)*time.Duration(max(c.Slow, 1))
 }
 
 // ready brings a client of the beginning to where measuring begins; false: the run is over.

@@ -30,8 +30,8 @@ func (s *Shift) check(c *Config) error {
 	case err != nil:
 		return workloads.Misuse("requests shift between servers of %s: want %s, whose shards move", c.Store, kv.Rowan)
 	case s.Share < 0 || s.Share > 1 || s.At < 0 || s.From < 0 || s.To < 0 || s.From == s.To:
-		return workloads.Misuse("%g of the requests shift from server %d to %d at %v: want a share, two servers and a time",
-			s.Share, s.From, s.To, s.At)
+		return workloads.Misuse("%g of the requests shift from server %d to %d at %v: want a share, two servers "+
+			"and a time", s.Share, s.From, s.To, s.At)
 	}
 	return nil
 }
@@ -83,7 +83,8 @@ func (r *run) newShifting() (*shifting, error) {
 		}
 	}
 	if len(s.to) == 0 {
-		return nil, fmt.Errorf("shift requests: %w", workloads.Misuse("no record is in a shard of server %d", r.Shift.To))
+		return nil, fmt.Errorf("shift requests: %w",
+			workloads.Misuse("no record is in a shard of server %d", r.Shift.To))
 	}
 	return s, nil
 }

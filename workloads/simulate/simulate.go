@@ -32,8 +32,8 @@ type Config struct {
 	// Hardware changes figures of the profile, by their names in sim.Hardware: LinkGbps=200,
 	// Doorbell=100ns. NodeTimeout is how long a verb to a dead node takes to fail.
 	Hardware []string
-	// Slow makes the machines so many times slower: see slow. Clocks of stores and masters go as ever.
-	// 0: 1.
+	// Slow makes the machines so many times slower: see slow. Clocks of stores and masters go as
+	// ever. 0: 1.
 	Slow int
 	// NodeCores are how many cores of a memory node serve two-sided calls; 0: the profile's.
 	NodeCores int
@@ -47,12 +47,12 @@ type Config struct {
 	StallFences bool
 	Clients     int // that are there from the beginning; default 1
 	// InFlight are the operations that a client has in flight, each with a store and an identity of
-	// its own, on the client's core; default 1. When a fault crashes a client, its other operations go
-	// on.
+	// its own, on the client's core; default 1. When a fault crashes a client, its other operations
+	// go on.
 	InFlight int
-	// Processes makes the clients of a compute node workers of one process, whose stores share what
-	// those of a process do. They crash one by one nevertheless: a fault of a client is for runs
-	// without it.
+	// Processes makes the clients of a compute node workers of one process: their stores share what
+	// stores of a process share. A crash still ends a single client, which no real process does:
+	// faults of clients are for runs without Processes.
 	Processes bool
 	// Loading is how long loading the records takes: stores that let freed memory rest for a while
 	// take more of it when loading takes no time.
@@ -60,20 +60,20 @@ type Config struct {
 	// Known makes each client read each record once, before the warm-up: what caches have room for,
 	// they know.
 	Known bool
-	// Fresh makes what is measured choose anew: otherwise the clients' first choices are those of the
-	// warm-up, and caches know what is asked for.
+	// Fresh makes what is measured choose anew: otherwise the clients' first choices are those of
+	// the warm-up, and caches know what is asked for.
 	Fresh bool
 	// Memory tells in the Result what the pool's memory is used for in the end.
 	Memory  bool
 	Changes []Change
 	Shift   Shift  // what clients ask for changes
 	Faults  string // what goes wrong, as sim.ParseFaults reads it, at times that count from when measuring begins
-	// Lease is the lease of the pool's master, which exists if something goes wrong or requests shift.
-	// It is the time scale on which crashes are noticed. 0: 100 ms.
+	// Lease is the lease of the pool's master, which exists if something goes wrong or requests
+	// shift. It is the time scale on which crashes are noticed. 0: 100 ms.
 	Lease time.Duration
 	// Silence is how long a client is dead before the pool's master knows: what its detection of
-	// failures takes elsewhere. 0: it looks for dead clients each quarter of its lease, and finds them
-	// at once.
+	// failures takes elsewhere. 0: it looks for dead clients each quarter of its lease, and finds
+	// them at once.
 	Silence time.Duration
 	Seed    uint64
 	// Failures is how many clients a second die in the middle of an INSERT, in addition to Clients.
@@ -83,17 +83,17 @@ type Config struct {
 	// Ops are measured, over all clients; 0: until the Duration, in virtual time, is over.
 	Ops      int64
 	Duration time.Duration
-	// WarmUp are the operations that the clients of the beginning do before, together. They make the
-	// same choices then as when they are measured, as if the run had been going on for long: caches
-	// know what is asked for often, and what others changed since is stale in them.
+	// WarmUp are the operations that the clients of the beginning do before, together. They make
+	// the same choices then as when they are measured, as if the run had been going on for long:
+	// caches know what is asked for often, and what others changed since is stale in them.
 	WarmUp   int64
 	Target   float64       // operations a second, over all clients of the beginning; 0: as many as can be
 	Interval time.Duration // of the throughput over time; 0: none
-	// Think is what a client computes before each operation, beside posting and polling. It counts for
-	// no latency.
+	// Think is what a client computes before each operation, beside posting and polling. It counts
+	// for no latency.
 	Think time.Duration
-	// Trace is called with everything that happens from when measuring begins, in order; nil: nothing
-	// is.
+	// Trace is called with everything that happens from when measuring begins, in order; nil:
+	// nothing is.
 	Trace func(sim.Event)
 	// Sample is given a look at the run after each Interval, which has to be there; nil: none is
 	// taken.
@@ -153,7 +153,8 @@ func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.
 	for _, step := range []struct {
 		what string
 		do   func() error
-	}{{"load", r.load}, {"open the store", r.start}, {"read the records", r.know}, {"warm up", r.warmUp}, {"run", r.measure},
+	}{{"load", r.load}, {"open the store", r.start}, {"read the records", r.know}, {"warm up", r.warmUp},
+		{"run", r.measure},
 		{"look at the memory", r.look}} {
 		if err := cmp.Or(step.do(), ctx.Err()); err != nil {
 			return nil, fmt.Errorf("%s: %w", step.what, err)
@@ -175,10 +176,12 @@ func (c *Config) check() error {
 	}
 	switch {
 	case most > maxClients:
-		return workloads.Misuse("%d clients, with each of their operations in flight, are more than %d", most, maxClients)
+		return workloads.Misuse("%d clients, with each of their operations in flight, are more than %d", most,
+			maxClients)
 	case c.Slow < 0 || c.Slow > maxSlow:
 		return workloads.Misuse("machines that are %d times slower: want 1 to %d", c.Slow, maxSlow)
-	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 || c.Silence < 0 || c.Loading < 0 || c.Think < 0:
+	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 ||
+		c.Silence < 0 || c.Loading < 0 || c.Think < 0:
 		return workloads.Misuse("operations, times and targets are not negative")
 	case c.Failures < 0 || c.Failures > 0 && c.Duration == 0:
 		return workloads.Misuse("%g failures a second for %v: want 0 or more, and a duration", c.Failures, c.Duration)
@@ -212,7 +215,8 @@ func (c *Config) population() ([]span, error) {
 				last--
 			}
 			if last < 0 {
-				return nil, workloads.Misuse("%d clients cannot leave at %v: there are fewer", -change.Clients, change.At)
+				return nil, workloads.Misuse("%d clients cannot leave at %v: there are fewer", -change.Clients,
+					change.At)
 			}
 			all[last].to = max(change.At, 1)
 		}

@@ -46,8 +46,8 @@ type Written struct {
 	// Requests and Media are bytes a second: those that the modules were asked to write, and that
 	// their media wrote.
 	Requests, Media, DLWA float64
-	// Busy is for which share of the time the media of the busiest module worked, and NIC the node's
-	// NIC.
+	// Busy is for which share of the time the media of the busiest module worked, and NIC the
+	// node's NIC.
 	Busy, NIC float64
 }
 

@@ -15,8 +15,9 @@ import (
 
 // Workload names a workload and what is changed about it.
 type Workload struct {
-	// Name is what ycsb.Find takes. YCSB's own workloads are its mixes with its distributions of the
-	// keys, over pairs as the papers have them: 100,000 of 1,024 bytes, one field, written whole.
+	// Name is what ycsb.Find takes. YCSB's own workloads are its mixes with its distributions of
+	// the keys, over pairs as the papers have them: 100,000 of 1,024 bytes, one field, written
+	// whole.
 	Name       string
 	Records    int64    // 0: the workload's own
 	PairBytes  int      // of a key with its value; 0: the workload's own
@@ -58,7 +59,8 @@ func (w *Workload) Read() (*properties.Properties, error) {
 		if pair <= keyBytes {
 			return nil, workloads.Misuse("pairs of %d bytes: a key alone has %d", pair, keyBytes)
 		}
-		anew["fieldcount"], anew["fieldlength"], anew["zeropadding"] = "1", strconv.Itoa(pair-keyBytes), strconv.Itoa(keyDigits)
+		anew["fieldcount"], anew["fieldlength"], anew["zeropadding"] = "1", strconv.Itoa(pair-keyBytes),
+			strconv.Itoa(keyDigits)
 	}
 	for _, text := range w.Properties {
 		name, value, ok := strings.Cut(text, "=")

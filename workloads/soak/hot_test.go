@@ -8,7 +8,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// hotStores are those whose writers take locks, or are in each other's way.
+// hotStores are stores in which writers of one key take its lock, or make each other try again.
 var hotStores = []string{"race-rtx", "race", "sherman-rtx", "sherman"}
 
 // TestHot: of 64 workers that all write one key none fails, as nothing is dead.

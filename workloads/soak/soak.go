@@ -68,18 +68,18 @@ type Options struct {
 	Workers int // default 64
 	Seed    uint64
 	Length  time.Duration
-	// Keys is how many keys each worker uses again and again; 0: none is used again, or unmergedKeys
-	// of an Unmerged target, which would be full of what deleted keys took.
+	// Keys is how many keys each worker uses again and again; 0: none is used again, or
+	// unmergedKeys of an Unmerged target, which would be full of what deleted keys took.
 	Keys int
 	// Room is the share of the bytes which a pool takes of one worker alone that have to be live
-	// before it may be full for one of many, each of which has some memory for itself; default 0.5, or
-	// 0.3 of an Unmerged target.
+	// before it may be full for one of many, each of which has some memory for itself; default 0.5,
+	// or 0.3 of an Unmerged target.
 	Room float64
-	// Refill is the share of the pairs that a pool took at first which it has to take behind the load;
-	// default 0.9.
+	// Refill is the share of the pairs that a pool took at first which it has to take behind the
+	// load; default 0.9.
 	Refill float64
-	// Longest bounds each operation; default 10 s, five times the timeout of a store's operation, some of which wait for
-	// memory once more than that.
+	// Longest bounds each operation; default 10 s, five times the timeout of a store's operation,
+	// some of which wait for memory once more than that.
 	Longest time.Duration
 	// Say is told what begins; nil: nothing.
 	Say func(format string, args ...any)
@@ -180,7 +180,8 @@ func Run(ctx context.Context, t Target, o Options) (Result, error) {
 	}
 	l.result.Heap = heap() - before
 	if least := int(float64(first) * o.Refill); err == nil && l.result.Again < least {
-		err = fmt.Errorf("the pool is full with %d pairs, and was with %d: want %d at least", l.result.Again, first, least)
+		err = fmt.Errorf("the pool is full with %d pairs, and was with %d: want %d at least", l.result.Again,
+			first, least)
 	}
 	return l.result, err
 }
@@ -232,8 +233,8 @@ func (l *load) all() error {
 	return errors.Join(some(errs), l.clearHot())
 }
 
-// mostTold bounds the workers whose errors are told: when one finds that something is wrong, all
-// do.
+// mostTold bounds the workers with errors that are reported: what one worker finds wrong, usually
+// all find.
 const mostTold = 3
 
 func some(errs []error) error {

@@ -20,7 +20,8 @@ var soaked = []struct {
 	{"race-rtx", Options{}}, {"race-dtx", Options{}}, {"race", Options{}}, {"sherman-rtx", Options{}},
 	{"sherman-dtx", Options{Workers: 16}},
 	{"sherman", Options{Workers: 16}},
-	{"fusee", Options{}}, {"fusee-cr", Options{}}, {"swarm", Options{}}, {"swarm-apart", Options{}}, {"dm-abd", Options{}},
+	{"fusee", Options{}}, {"fusee-cr", Options{}}, {"swarm", Options{}}, {"swarm-apart", Options{}},
+	{"dm-abd", Options{}},
 	{"rcuckoo", Options{}},
 }
 
@@ -64,6 +65,7 @@ func soak(t *testing.T, store string, o Options) {
 	}
 	report, err := p.Kind.Check(p.Fabric)
 	if err != nil || len(report.Damage)+len(report.Waiting)+len(report.Unchecked) > 0 {
-		t.Errorf("check: %v, damage: %q, waiting: %q, unchecked: %q", err, report.Damage, report.Waiting, report.Unchecked)
+		t.Errorf("check: %v, damage: %q, waiting: %q, unchecked: %q", err, report.Damage, report.Waiting,
+			report.Unchecked)
 	}
 }

@@ -42,7 +42,8 @@ func (w *worker) open() (err error) {
 
 // size draws that of a value.
 func (w *worker) size(n int) int {
-	return check.MinValue + int(rand.New(rand.NewPCG(w.Seed^uint64(w.number)<<32, uint64(n))).IntN(w.Largest-check.MinValue+1))
+	return check.MinValue + int(rand.New(rand.NewPCG(w.Seed^uint64(w.number)<<32, uint64(n))).IntN(
+		w.Largest-check.MinValue+1))
 }
 
 // value makes the n-th value of the worker.
@@ -62,7 +63,8 @@ func (w *worker) timed(kind int, f func() error) error {
 	if mayBeFull(err) {
 		w.full[kind]++
 		if live := max(before, w.live.Load()); live < w.least { // others may have deleted since
-			return fmt.Errorf("%s finds the pool full, in which %d bytes are live, fewer than %d: %v", kindNames[kind], live, w.least, err)
+			return fmt.Errorf("%s finds the pool full, in which %d bytes are live, fewer than %d: %v", kindNames[kind],
+				live, w.least, err)
 		}
 	}
 	return err

@@ -27,7 +27,8 @@ func TestSpellings(t *testing.T) {
 	}
 	for _, name := range Names() {
 		w, err := Find(name)
-		if core := strings.TrimPrefix(name, "workload"); err != nil || w.Name != name || (w.Core == core) == (core == name) || Title(name) == "" {
+		if core := strings.TrimPrefix(name, "workload"); err != nil || w.Name != name ||
+			(w.Core == core) == (core == name) || Title(name) == "" {
 			t.Errorf("%s: %+v, %v", name, w, err)
 		}
 	}
@@ -62,8 +63,10 @@ func TestFilesFirst(t *testing.T) {
 
 func TestUnknown(t *testing.T) {
 	for name, says := range map[string]string{
-		"worklodb": "did you mean workloadb? want", "ycsb-g": "ycsb-g is neither a property file nor", "": " is neither",
-		"no/such": "no/such is neither", "fuse-a": "did you mean fusee-a?", "g": "g is neither", ".": "is a directory: want",
+		"worklodb": "did you mean workloadb? want", "ycsb-g": "ycsb-g is neither a property file nor",
+		"":        " is neither",
+		"no/such": "no/such is neither", "fuse-a": "did you mean fusee-a?", "g": "g is neither",
+		".": "is a directory: want",
 	} {
 		_, err := Find(name)
 		if _, misuse := err.(*workloads.UseError); !misuse || !strings.Contains(err.Error(), says) {

@@ -21,7 +21,8 @@ type event[R ~uint64] struct {
 }
 
 func (e *event[R]) String() string {
-	return fmt.Sprintf("%d (%s, %v to %v, reads %v, writes %v, makes %v)", e.id, e.client, e.begin, e.end, e.reads, e.writes, e.made)
+	return fmt.Sprintf("%d (%s, %v to %v, reads %v, writes %v, makes %v)", e.id, e.client, e.begin, e.end, e.reads,
+		e.writes, e.made)
 }
 
 // history is all that clients did. Transaction 0 gave the roots their data.

@@ -29,7 +29,7 @@ const (
 	mostFaults  = 4
 )
 
-// Widest are the limits of plans whose numbers nothing restricts.
+// Widest are the limits that a plan has when its run sets none.
 var Widest = Limits{Workers: mostWorkers, Keys: mostKeys, Ops: mostOps, Faults: mostFaults}
 
 // Draw makes the plan of a seed for a subject. The same seed, subject and limits make the same
@@ -196,7 +196,8 @@ func (d *drawer) faults(p *Plan) {
 		case n < 15 && len(doomed) > 0:
 			f = sim.Fault{Kind: sim.PartitionFault, Client: client, Node: d.one(&doomed), At: at, For: lasts}
 		case n < 16 && len(doomed) > 0:
-			f = sim.Fault{Kind: sim.SlowFault, Node: d.one(&doomed), At: at, For: lasts, Factor: float64(2 + d.IntN(50))}
+			f = sim.Fault{Kind: sim.SlowFault, Node: d.one(&doomed), At: at, For: lasts,
+				Factor: float64(2 + d.IntN(50))}
 		case n < 17:
 			f = sim.Fault{Kind: sim.StallFault, Client: client, Verb: 1 + d.Uint64N(sent), For: lasts}
 		case n < 18:
@@ -210,7 +211,8 @@ func (d *drawer) faults(p *Plan) {
 			p.Faults = append(p.Faults, f)
 		}
 		if f.Kind == sim.CrashFault && f.Client != "" && f.Verb > 0 && d.IntN(3) == 0 && d.may(sim.FlyFault) {
-			p.Faults = append(p.Faults, flying(f, lasts)) // the dead one's last verb lands while it is being recovered, or later
+			// the dead one's last verb lands while it is being recovered, or later
+			p.Faults = append(p.Faults, flying(f, lasts))
 		}
 	}
 }
@@ -235,8 +237,8 @@ func (d *drawer) outages(p *Plan) {
 			f.Node = one[d.IntN(len(one))]
 		}
 		f.For = d.within(50*time.Microsecond, 500*time.Microsecond, 5*time.Millisecond)
-		// A master hears of the node in between. To it one that is away again at once was so all the
-		// time.
+		// A master hears of the node in between. To it one that is away again at once was so all
+		// the time.
 		at += f.For + time.Millisecond + d.within(50*time.Microsecond, time.Millisecond, 10*time.Millisecond)
 		d.add(p, f)
 	}

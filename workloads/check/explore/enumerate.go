@@ -117,7 +117,8 @@ func (j *job) base(sc scene, seed uint64) *Plan {
 	if err != nil {
 		panic(err)
 	}
-	p := &Plan{Seed: seed, Shape: Shape{Nodes: j.replicas, Index: j.replicas, Data: j.replicas}, Cache: j.rng.IntN(2) == 0, Work: work}
+	p := &Plan{Seed: seed, Shape: Shape{Nodes: j.replicas, Index: j.replicas, Data: j.replicas},
+		Cache: j.rng.IntN(2) == 0, Work: work}
 	p.Net = Net{Tear: true, Reorder: true, Min: 500, Max: 4000}
 	if j.rng.IntN(2) == 0 { // what the dead sent comes late
 		p.Net.Fly, p.Net.FlyMax = 0.1, 200*time.Microsecond
@@ -129,8 +130,8 @@ func (j *job) base(sc scene, seed uint64) *Plan {
 	return p
 }
 
-// never is a fault that does not happen. With it keepers take part, whose verbs land on the nodes,
-// too.
+// never is a fault that does not happen. A plan with a fault has keepers, and their verbs land on
+// the nodes, too: with never they do so in a run without failures.
 var never = sim.Fault{Kind: sim.StepFault, Client: "nobody", At: maxTime, By: 1}
 
 func (j *job) scene(sc scene, seed uint64) (*Plan, *Failure) {
@@ -203,7 +204,8 @@ func (j *job) twoCrashes(r *run, p *Plan, span span) (*Plan, *Failure) {
 		return q, f
 	}
 	if sent := r.sent(1); sent > 0 && j.rng.IntN(2) == 0 { // the other client, perhaps in the same round
-		if q, f := j.double(p, sim.Fault{Kind: sim.CrashFault, Client: workerName(1), Verb: 1 + j.rng.Uint64N(sent)}); f != nil {
+		if q, f := j.double(p, sim.Fault{Kind: sim.CrashFault, Client: workerName(1),
+			Verb: 1 + j.rng.Uint64N(sent)}); f != nil {
 			return q, f
 		}
 	}

@@ -40,7 +40,8 @@ func TestToyCrashes(t *testing.T) {
 // A crash behind each verb is tried, which finds what crashes leave and no recovery mends.
 func TestEnumerationHasTeeth(t *testing.T) {
 	coroutines(t)
-	for flaw, want := range map[string]Guilt{"no recovery": Failed, "waits": Waiting, "leak": Damage, "unrecovered": Unrecovered} {
+	for flaw, want := range map[string]Guilt{"no recovery": Failed, "waits": Waiting, "leak": Damage,
+		"unrecovered": Unrecovered} {
 		e := &enumeration{subject: toySubject(flaw), replicas: 1, first: 1, jobs: len(scenes)}
 		if p, f := e.run(); f == nil || f.Guilt != want {
 			t.Errorf("%s: %v, %v", flaw, f, p)
@@ -128,7 +129,8 @@ func TestFuzzIsDeterministic(t *testing.T) {
 	first := s.Fuzz(t.Context(), o)
 	for range 3 {
 		again := s.Fuzz(t.Context(), o)
-		if again.Seed != first.Seed || again.Plan.String() != first.Plan.String() || again.Failure.Error() != first.Failure.Error() {
+		if again.Seed != first.Seed || again.Plan.String() != first.Plan.String() ||
+			again.Failure.Error() != first.Failure.Error() {
 			t.Errorf("first seed %d: %v\nthen seed %d: %v", first.Seed, first.Failure, again.Seed, again.Failure)
 		}
 	}
@@ -244,7 +246,8 @@ func TestReplay(t *testing.T) {
 func TestNodesDie(t *testing.T) {
 	coroutines(t)
 	for line, want := range map[string]string{
-		"nodes=3 spares=1 work=i0:8,u0:8 faults=crash node=1 verb=1":                            "node 1 is gone, and spare 2 does not stand for it",
+		"nodes=3 spares=1 work=i0:8,u0:8 faults=crash node=1 verb=1": "node 1 is gone, " +
+			"and spare 2 does not stand for it",
 		"nodes=3 spares=1 work=i0:8,u0:8 faults=crash node=1 at=20µs; crash node=2 at=30µs":     "",
 		"nodes=2 work=i0:8,u0:8 faults=crash node=1 verb=1":                                     "",
 		"nodes=3 spares=1 work=i0:8,u0:8 faults=partition client=keeper-1 node=1 at=0s for=1ms": "",
@@ -254,7 +257,8 @@ func TestNodesDie(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, f := toySubject("").play(p, nil)
-		if want == "" && f != nil || want != "" && (f == nil || f.Guilt != Unrecovered || !strings.Contains(f.Error(), want)) {
+		if want == "" && f != nil || want != "" &&
+			(f == nil || f.Guilt != Unrecovered || !strings.Contains(f.Error(), want)) {
 			t.Errorf("%s: %v, want %q", line, f, want)
 		}
 		if deaths := uint64(strings.Count(line, "crash node")); r.stats.Deaths != deaths {
@@ -275,7 +279,8 @@ func TestKeepersCrash(t *testing.T) {
 		p := &Plan{Seed: 1, Shape: Shape{Nodes: 1, Index: 1, Data: 1}, Net: Net{Min: 500, Max: 2000},
 			Work: [][]Op{{{1, 0, 8}, {2, 0, 8}}, {{0, 0, 0}}},
 			Faults: sim.Faults{{Kind: sim.CrashFault, Client: "worker-0", Verb: 5},
-				{Kind: sim.CrashFault, Client: "keeper-0", Verb: verb}, {Kind: sim.CrashFault, Client: "keeper-1", Verb: verb}}}
+				{Kind: sim.CrashFault, Client: "keeper-0", Verb: verb},
+				{Kind: sim.CrashFault, Client: "keeper-1", Verb: verb}}}
 		r, f := s.play(p, nil)
 		if f != nil {
 			t.Fatalf("crash at verb %d: %v", verb, f)

@@ -23,8 +23,8 @@ type Result struct {
 	Seed    uint64   // the lowest that failed
 	Plan    *Plan    // its plan; nil when none failed
 	Failure *Failure // what is wrong with it
-	// UndecidedSeed is the lowest with a run that could not be judged, and UndecidedPlan that run's;
-	// nil when all were judged.
+	// UndecidedSeed is the lowest with a run that could not be judged, and UndecidedPlan that
+	// run's; nil when all were judged.
 	UndecidedSeed uint64
 	UndecidedPlan *Plan
 }
@@ -93,7 +93,8 @@ func (f *fuzzing) report(i uint64, p *Plan, s Stats, failure *Failure, undecided
 		f.end.Store(i)
 		f.result.Seed, f.result.Plan, f.result.Failure = f.search.First+i, p, failure
 	}
-	if seed := f.search.First + i; undecided != nil && (f.result.UndecidedPlan == nil || seed < f.result.UndecidedSeed) {
+	if seed := f.search.First + i; undecided != nil &&
+		(f.result.UndecidedPlan == nil || seed < f.result.UndecidedSeed) {
 		f.result.UndecidedSeed, f.result.UndecidedPlan = seed, undecided
 	}
 	if f.done++; f.search.Progress != nil && f.done%progressEvery == 0 {

@@ -113,7 +113,7 @@ func (r *run) answer(p *player, op *check.Op) *Failure {
 		}
 	}
 	most := r.longest()
-	if op.Kind == check.Scan { // whose time is that of each part
+	if op.Kind == check.Scan { // the limit is that of each of its parts
 		most *= time.Duration(len(r.keys) + 1)
 	}
 	if took := op.Return - op.Call; took > most && !r.struck(p) && !r.slowed() {

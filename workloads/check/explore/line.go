@@ -18,9 +18,10 @@ var ErrPlan = errors.New("bad plan")
 // letters of the operations, by check.Kind.
 const letters = "giuds"
 
-// String returns the plan as one line, such as
+// String returns the plan as one line, such as this, which is broken here to fit the page:
 //
-//	seed=7 nodes=3 index=2 data=2 net=500ns-2µs,tear fly=0.01,200µs cache work=i0:40,u0:8/g0,d0 faults=crash client=worker-0 verb=17
+//	seed=7 nodes=3 index=2 data=2 net=500ns-2µs,tear fly=0.01,200µs cache work=i0:40,u0:8/g0,d0
+//	faults=crash client=worker-0 verb=17
 //
 // Work is a list of operations a worker, with slashes between workers: g0 is a Get of key 0, i, u
 // and d are Insert, Update and Delete, and :40 is the bytes of the value; s0:3 is a Scan of 3 pairs
@@ -201,7 +202,8 @@ func parseWork(text string) ([][]Op, error) {
 		work = append(work, ops)
 	}
 	if len(work) > maxWorkers || total > maxOps {
-		return nil, fmt.Errorf("%d workers with %d operations: want up to %d, and %d", len(work), total, maxWorkers, maxOps)
+		return nil, fmt.Errorf("%d workers with %d operations: want up to %d, and %d", len(work), total,
+			maxWorkers, maxOps)
 	}
 	return work, nil
 }
@@ -248,7 +250,8 @@ func duration(text string) (time.Duration, error) {
 func (p *Plan) valid() error {
 	serving := p.Nodes - p.Spares
 	if p.Index > serving || p.Data > serving {
-		return fmt.Errorf("%d index and %d data replicas on %d nodes with %d spares", p.Index, p.Data, p.Nodes, p.Spares)
+		return fmt.Errorf("%d index and %d data replicas on %d nodes with %d spares", p.Index, p.Data, p.Nodes,
+			p.Spares)
 	}
 	if p.Net.FlyMax == 0 && p.Net.Fly > 0 {
 		return errors.New("verbs that are late by no time")
@@ -283,7 +286,8 @@ func ParseKinds(names []string) ([]sim.FaultKind, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(k sim.FaultKind) bool { return k.String() == name })
 		if i < 0 {
-			return nil, fmt.Errorf("%w: %q is no kind of fault: want some of %s", ErrPlan, short(name), strings.Join(Kinds(), ", "))
+			return nil, fmt.Errorf("%w: %q is no kind of fault: want some of %s", ErrPlan, short(name),
+				strings.Join(Kinds(), ", "))
 		}
 		kinds = append(kinds, all[i])
 	}

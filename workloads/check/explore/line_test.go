@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// everything is a subject whose plans have everything in them.
+// everything is a subject that has all that a plan can contain.
 func everything() *Subject {
 	s := toySubject("")
 	s.Replicas = [][2]int{{1, 1}, {2, 2}, {3, 2}, {5, 5}}

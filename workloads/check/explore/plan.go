@@ -102,7 +102,8 @@ func (p *Plan) outages() (n int) {
 func (p *Plan) lost() map[int]bool {
 	lost := map[int]bool{}
 	for _, f := range p.Faults {
-		ofNode := f.Kind == sim.PartitionFault || f.Kind == sim.SlowFault || f.Outage() || f.Kind == sim.CrashFault && f.Client == ""
+		ofNode := f.Kind == sim.PartitionFault || f.Kind == sim.SlowFault || f.Outage() || f.Kind == sim.CrashFault &&
+			f.Client == ""
 		if ofNode && f.Node != sim.AnyNode {
 			lost[f.Node] = true
 		}

@@ -213,7 +213,8 @@ func (r *run) script(i int) func(*player, rdma.Endpoint) {
 func (r *run) visit(p *player, _ rdma.Endpoint) {
 	n := 0
 	for key := range r.plan.keys() {
-		for _, kind := range []check.Kind{check.Get, check.Update, check.Insert, check.Get, check.Delete, check.Insert, check.Get} {
+		for _, kind := range []check.Kind{check.Get, check.Update, check.Insert, check.Get, check.Delete, check.Insert,
+			check.Get} {
 			n++
 			r.do(p, Op{kind, key, 24}, n)
 		}
@@ -234,7 +235,8 @@ func (r *run) do(p *player, op Op, n int) {
 	}
 	p.last = r.moment(p)
 	if r.tell != nil {
-		r.say(p, "begins: %s of %s%s", op.Kind, key, map[bool]string{true: ", value " + check.Identify(value).String()}[op.writes()])
+		r.say(p, "begins: %s of %s%s", op.Kind, key,
+			map[bool]string{true: ", value " + check.Identify(value).String()}[op.writes()])
 	}
 	err := error(nil)
 	if op.Kind == check.Scan {

@@ -88,7 +88,8 @@ func TestBrokenScan(t *testing.T) {
 		t.Fatalf("got %v, want an answer that is out of order", r.Failure)
 	}
 	p, f := s.Shrink(r.Plan, r.Failure)
-	if _, work, _ := strings.Cut(p.String(), "work="); !strings.Contains(work, "s") || p.ops() > 4 || f.Guilt != Disorder {
+	if _, work, _ := strings.Cut(p.String(), "work="); !strings.Contains(work, "s") || p.ops() > 4 ||
+		f.Guilt != Disorder {
 		t.Errorf("%v shrank to %v: %s", r.Failure, f, p)
 	}
 	t.Logf("seed %d: %s", r.Seed, p)

@@ -13,7 +13,7 @@ import (
 // Servers are what runs beside the memory nodes of a pool.
 type Servers interface {
 	Stop()          // has them end soon
-	Running() []int // nodes whose servers have not ended
+	Running() []int // nodes with servers that have not ended
 	Err() error     // of those that ended and should not have
 }
 

@@ -26,14 +26,15 @@ type Subject struct {
 	// Serve starts what runs beside the nodes of a new pool, before any worker begins; nil: nothing
 	// does.
 	Serve func(f rdma.Fabric) (Servers, error)
-	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does,
-	// which is given the pool's fabric, too.
+	// Open returns a worker's view of the store. OpenOn does the same, with
+	// the pool's fabric, for stores in which workers repair what others left. One of the two is
+	// set.
 	Open   func(ep rdma.Endpoint, cache bool) (client.Store, error)
 	OpenOn func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error)
 	// Check walks the structure of a pool without active workers.
 	Check func(f rdma.Fabric) (client.Report, error)
-	// Mender returns what makes the menders of one keeper of a pool. Without it there are none: what
-	// depends on crashed clients may end at its timeout, and no node dies, but for Majority.
+	// Mender returns what makes the menders of one keeper of a pool. Without it there are none:
+	// what depends on crashed clients may end at its timeout, and no node dies, but for Majority.
 	Mender func(f rdma.Configs) cluster.NewMender
 	// Majority: the pool tolerates dead nodes, which stay in its view; see cluster.Enduring. No
 	// operation has to wait for another client or a node that crashed, recovered or not.
@@ -43,8 +44,8 @@ type Subject struct {
 	// Durable tells that the pool outlives losses of power, and restarts: some plans have them, and
 	// persistent memory.
 	Durable bool
-	// NoSpares tells that no node of its pools takes a dead one's place, and Lone that none does where
-	// there is one replica of everything.
+	// NoSpares tells that no node of its pools takes a dead one's place, and Lone that none does
+	// where there is one replica of everything.
 	NoSpares, Lone bool
 	// Search bounds the search for an order of a run's operations, in wall time; DefaultSearch by
 	// default.

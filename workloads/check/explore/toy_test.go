@@ -205,7 +205,7 @@ func toyCheck(f rdma.Fabric) (r client.Report, err error) {
 type toyMender struct{ toy }
 
 func (m *toyMender) Spares() []int {
-	if m.flaw == "spare 2" { // no flaw: a pool whose node 2 is one
+	if m.flaw == "spare 2" { // no flaw: a pool in which node 2 is a spare
 		return []int{2}
 	}
 	return nil

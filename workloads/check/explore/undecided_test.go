@@ -6,12 +6,13 @@ import (
 	"testing"
 )
 
-// TestUndecided: a run whose answers cannot be put in order in time is counted, and the plan of the
-// lowest seed is told.
+// TestUndecided: a run is counted when the checker finds no order of its answers in time, and the
+// plan of the lowest such seed is reported.
 func TestUndecided(t *testing.T) {
 	coroutines(t)
 	s := toySubject("")
-	if r := s.Fuzz(t.Context(), Search{First: 5, Runs: 20}); r.Failure != nil || r.Undecided > 0 || r.UndecidedPlan != nil {
+	if r := s.Fuzz(t.Context(), Search{First: 5, Runs: 20}); r.Failure != nil || r.Undecided > 0 ||
+		r.UndecidedPlan != nil {
 		t.Fatalf("%v, %d undecided, plan %v", r.Failure, r.Undecided, r.UndecidedPlan)
 	}
 	s.Search = 1

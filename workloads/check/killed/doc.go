@@ -9,6 +9,6 @@ import "os"
 // env tells a test's program that it is one of the processes, as JSON of place.
 const env = "FARKV_CHECK_KILLED"
 
-// Child reports whether this program is one of the processes, whose pools and folders are another
-// program's.
+// Child reports whether this program is one of the processes that are killed. Their pools and
+// folders belong to the program that started them.
 func Child() bool { return os.Getenv(env) != "" }

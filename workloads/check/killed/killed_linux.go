@@ -46,9 +46,9 @@ type Test struct {
 	Rounds    int
 	// Recover bounds how long the dead wait for the pool's master; 0: until the end of the round.
 	Recover time.Duration
-	// Lease is for how long an operation may wait for a dead client, or for two, one behind the other.
-	// Beside it, it takes up to four times as long as processors kept a worker of any process waiting
-	// meanwhile. 0: that is not judged.
+	// Lease is for how long an operation may wait for a dead client, or for two, one behind the
+	// other. Beside it, it takes up to four times as long as processors kept a worker of any
+	// process waiting meanwhile. 0: that is not judged.
 	Lease time.Duration
 }
 
@@ -76,9 +76,11 @@ type counts struct {
 }
 
 func (c counts) String() string {
-	return fmt.Sprintf("%d processes with %d clients were killed, and %d writes of theirs; %d operations, %d writes acknowledged; "+
-		"%d took longer than a lease, %v at most, where processors kept a worker waiting for up to %v; %d of them met two that died",
-		c.kills, c.clients, c.doubts, c.ops, c.acked, c.slow, c.slowest.Round(time.Millisecond), c.delay.Round(time.Millisecond),
+	return fmt.Sprintf("%d processes with %d clients were killed, and %d writes of theirs; %d operations, %d writes "+
+		"acknowledged; %d took longer than a lease, %v at most, where processors kept a worker waiting for up to %v; "+
+		"%d of them met two that died",
+		c.kills, c.clients, c.doubts, c.ops, c.acked, c.slow, c.slowest.Round(time.Millisecond),
+		c.delay.Round(time.Millisecond),
 		c.several)
 }
 
@@ -337,7 +339,8 @@ func (r *run) keep(over chan struct{}, rng *rand.Rand) error {
 // recover does what a master does for clients that died.
 func (r *run) recover() error {
 	ep, err := r.pool.Fabric.Open("keeper")
-	if errors.Is(err, rdma.ErrFull) { // all identities are in use: those of the dead, too, which the next master recovers
+	// all identities are in use: those of the dead, too, which the next master recovers
+	if errors.Is(err, rdma.ErrFull) {
 		return nil
 	}
 	if err != nil {

@@ -34,8 +34,8 @@ func (w *worker) work() error {
 	for k := range w.Keys {
 		found, ok := w.ledger.key(w.number, k).inherit()
 		if !ok {
-			return fmt.Errorf("key %d of worker %d: more than %d processes in a row died while they wrote it", k, w.number,
-				mostDoubts)
+			return fmt.Errorf("key %d of worker %d: more than %d processes in a row died while they wrote it", k,
+				w.number, mostDoubts)
 		}
 		if found {
 			w.own[foundAt].Add(1)
@@ -159,7 +159,8 @@ func (w *worker) write(key int) error {
 	case err == nil:
 		e.acked()
 		w.own[ackedAt].Add(1)
-	case errors.Is(err, client.ErrFull), !known && (errors.Is(err, client.ErrExists) || errors.Is(err, client.ErrNotFound)):
+	case errors.Is(err, client.ErrFull), !known &&
+		(errors.Is(err, client.ErrExists) || errors.Is(err, client.ErrNotFound)):
 		e.refused()
 	default:
 		return fmt.Errorf("write key %d, which is %v: %w", key, now, err)

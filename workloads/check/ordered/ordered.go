@@ -1,5 +1,5 @@
-// Package ordered is what a store must pass beside package storetest whose scans are in the order
-// of keys: it is what a map is whose keys are sorted.
+// Package ordered tests stores with scans in the order of keys, in addition to package storetest.
+// It compares a store with a map and the sorted list of its keys.
 package ordered
 
 import (

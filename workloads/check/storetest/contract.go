@@ -133,7 +133,8 @@ func contractErrors(c *script) {
 func (h *Harness) contractKeys(c *script) {
 	long := bytes.Repeat([]byte{0xff}, h.MaxKey)
 	keys := [][]byte{
-		[]byte("a"), []byte("a\x00"), []byte("a\x00\x00"), []byte("\x00a"), []byte("A"), []byte("\x00"), []byte("\x00\x00"),
+		[]byte("a"), []byte("a\x00"), []byte("a\x00\x00"), []byte("\x00a"), []byte("A"), []byte("\x00"),
+		[]byte("\x00\x00"),
 		[]byte("\xff"), []byte("\xff\xff"), []byte("\xfe\xff\x80"), []byte("key \"1\"\n"), []byte("schlüssel"),
 		long, long[1:], append(bytes.Clone(long[1:]), 0xfe), append([]byte{0xfe}, long[1:]...),
 	}
@@ -214,7 +215,8 @@ func contractMany(c *script) {
 	}
 }
 
-// contractWorkers has one worker after another, and two at a time, whose caches must not show.
+// contractWorkers runs one worker after another, and two at a time: the answers must not depend on
+// what a worker has cached.
 func (h *Harness) contractWorkers() error {
 	f, end, err := h.fresh(2)
 	if err != nil {

@@ -23,7 +23,8 @@ func (h *Harness) cuts(t *testing.T, on *wired) {
 	if os.Getenv("FARKV_LONG") == "1" {
 		ops = 400
 	}
-	l := load{workers: 8, keys: 4, ops: ops / *part, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true, ended: new(atomic.Int64)}
+	l := load{workers: 8, keys: 4, ops: ops / *part, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true,
+		ended: new(atomic.Int64)}
 	addresses, end, err := on.nodes(h)
 	report(t, err)
 	defer func() { report(t, end()) }()

@@ -22,9 +22,11 @@ type load struct {
 	seed          uint64
 	maxValue      int           // bytes
 	pause         time.Duration // the longest between two operations
-	cut           bool          // connections are cut, or others die and are not recovered: a worker may leave a write of unknown outcome behind
-	patience      int           // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
-	ended         *atomic.Int64 // counts operations that have ended; nil: nothing does
+	// connections are cut, or others die and are not recovered: a worker may leave a write of
+	// unknown outcome behind
+	cut      bool
+	patience int           // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
+	ended    *atomic.Int64 // counts operations that have ended; nil: nothing does
 }
 
 func (l *load) key(i int) []byte { return fmt.Appendf(nil, "key-%d", i) }
@@ -110,7 +112,7 @@ func (h *Harness) histories() error {
 	return nil
 }
 
-// historiesOn is histories on a fabric whose verbs take a while.
+// historiesOn checks histories on a fabric with verbs that take time.
 func (h *Harness) historiesOn(on real) (err error) {
 	f, _, end, err := on.make(h)
 	if err != nil {
@@ -139,7 +141,8 @@ func (h *Harness) history(f rdma.Fabric, l load) error {
 
 // play runs the workers of l on goroutines; they are numbered from first on, and
 // prepare, if any, sees each recorder before.
-func (h *Harness) play(f rdma.Fabric, l load, first int, prepare func(int, *check.Recorder) error) ([]*check.Recorder, error) {
+func (h *Harness) play(f rdma.Fabric, l load, first int, prepare func(int, *check.Recorder) error) ([]*check.Recorder,
+	error) {
 	recorders := make([]*check.Recorder, l.workers)
 	workers := make([]*worker, l.workers)
 	for i := range workers {
@@ -210,7 +213,8 @@ func judge(h check.History, crashed bool, slack time.Duration) error {
 	var errs []error
 	fail := func(wrong check.History) {
 		if len(wrong) > 0 {
-			errs = append(errs, fmt.Errorf("%d of %d operations failed, the first is: %s", len(wrong), len(h), &wrong[0]))
+			errs = append(errs, fmt.Errorf("%d of %d operations failed, the first is: %s", len(wrong), len(h),
+				&wrong[0]))
 		}
 	}
 	fail(h.With(check.Failed, check.Refused))

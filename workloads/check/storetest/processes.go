@@ -25,7 +25,7 @@ const childEnv = "FARKV_STORETEST_CHILD"
 
 // child is what one process does.
 type child struct {
-	Test   string // the test whose harness it takes
+	Test   string // name of the test: the child takes the harness of that one
 	Fabric string // "shm", "tcp" or "rdma"
 	Pool   string // where to open it
 	Logs   string // folder of the workers' histories
@@ -58,7 +58,8 @@ func (h *Harness) processes(t *testing.T, fabrics ...real) {
 	for _, on := range fabrics {
 		t.Run(on.name+" histories", func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, 1, false)) })
 		for seed := range kills {
-			t.Run(fmt.Sprintf("%s killed %d", on.name, seed), func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, seed, true)) })
+			t.Run(fmt.Sprintf("%s killed %d", on.name, seed),
+				func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, seed, true)) })
 		}
 	}
 }
@@ -74,7 +75,8 @@ func (h *Harness) shared(on real, logs, test string, seed uint64, kill bool) (er
 	defer cancel()
 	var g errgroup.Group
 	for i := range processes {
-		c := child{Test: test, Fabric: on.name, Pool: at, Logs: logs, First: i * childWorkers, Ops: 300 / *part, Seed: seed, Doomed: kill}
+		c := child{Test: test, Fabric: on.name, Pool: at, Logs: logs, First: i * childWorkers, Ops: 300 / *part,
+			Seed: seed, Doomed: kill}
 		if kill && i == 0 {
 			c.Ops = 1 << 20
 			g.Go(func() error { return c.killed(ctx) })

@@ -17,12 +17,14 @@ import (
 
 // The flags of a store's tests.
 var (
-	fabric = flag.String("fabric", "", "run the suites of real time on this fabric alone: shm, tcp or rdma (default each on those that it is for)")
-	host   = flag.String("rdma", "", "IP address of the RDMA device that -fabric rdma is to use (default the best device)")
-	part   = flag.Int("part", 1, "histories of real time have one operation in so many: for slow machines")
+	fabric = flag.String("fabric", "", "run the suites of real time on this fabric alone: shm, tcp or rdma (default "+
+		"each on those that it is for)")
+	host = flag.String("rdma", "",
+		"IP address of the RDMA device that -fabric rdma is to use (default the best device)")
+	part = flag.Int("part", 1, "histories of real time have one operation in so many: for slow machines")
 )
 
-// real is a fabric of real time whose pools processes share.
+// real is a fabric of real time, with pools that several processes share.
 type real struct {
 	name string
 	// make makes a formatted pool and returns where to open it; end takes it away.
@@ -32,7 +34,9 @@ type real struct {
 	wired *wired
 }
 
-var onShm = real{name: "shm", make: makeShm, open: func(h *Harness, at string) (rdma.Fabric, error) { return shm.Open(at, h.Handler) }}
+var onShm = real{name: "shm", make: makeShm, open: func(h *Harness, at string) (rdma.Fabric, error) {
+	return shm.Open(at, h.Handler)
+}}
 
 var onTCP = onNodes(wired{
 	name: "tcp",
@@ -80,7 +84,8 @@ func makeShm(h *Harness) (rdma.Fabric, string, func() error, error) {
 	return f, pool, func() error { return errors.Join(f.Close(), shm.Remove(pool, true)) }, nil
 }
 
-// wired is a fabric whose memory nodes clients reach over TCP; here they are in the test's process.
+// wired is a fabric with memory nodes that clients reach over TCP. The nodes run in the test's
+// process.
 type wired struct {
 	name   string
 	device func() (*ibverbs.Device, error) // of a node; nil: it needs none
@@ -138,5 +143,6 @@ func (w *wired) nodes(h *Harness) (addresses []string, end func() error, err err
 
 // pool makes a formatted pool on nodes.
 func (w *wired) pool(h *Harness, addresses []string) (rdma.Fabric, error) {
-	return w.create(tcp.Options{Addresses: addresses}, tcp.Geometry{Nodes: h.Nodes, Memory: h.Memory, Clients: h.Clients}, h.Format)
+	return w.create(tcp.Options{Addresses: addresses},
+		tcp.Geometry{Nodes: h.Nodes, Memory: h.Memory, Clients: h.Clients}, h.Format)
 }

@@ -54,8 +54,8 @@ func (c *scene) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endp
 			if !c.crashed() || !errors.Is(err, client.ErrUncertain) {
 				c.errs = append(c.errs, fmt.Errorf("%s: close: %w", name, err))
 			}
-			// Its identity must not be given back (client.Leave); a worker that returns gives back only what
-			// was not fenced.
+			// Its identity must not be given back (client.Leave); a worker that returns gives back
+			// only what was not fenced.
 			if err := c.s.Revoke(ep.Client()); err != nil {
 				c.errs = append(c.errs, fmt.Errorf("%s: %w", name, err))
 			}

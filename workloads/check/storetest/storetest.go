@@ -6,7 +6,8 @@
 // A store's test is a call:
 //
 //	func TestStore(t *testing.T) {
-//		storetest.Run(t, storetest.Harness{Handler: node.Serve, Format: ..., Open: ..., Check: ...})
+//		h := storetest.Harness{Handler: node.Serve, Format: ..., Open: ..., Check: ...}
+//		storetest.Run(t, h)
 //	}
 //
 // -fabric runs what needs real time on one fabric, as in
@@ -61,16 +62,17 @@ type Harness struct {
 	// Format writes an empty store into a new pool.
 	Format func(f rdma.Fabric) error
 	// Serve starts what runs beside the nodes of a formatted pool; nil: nothing does. Where it is
-	// there, the suites run on mem pools and in virtual time alone: on others node processes have the
-	// servers.
+	// there, the suites run on mem pools and in virtual time alone: on others node processes have
+	// the servers.
 	Serve func(f rdma.Fabric) (explore.Servers, error)
-	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does,
-	// which is given the pool's fabric, too.
+	// Open returns a worker's view of the store. OpenOn does the same, with
+	// the pool's fabric, for stores in which workers repair what others left. One of the two is
+	// set.
 	Open   func(ep rdma.Endpoint) (client.Store, error)
 	OpenOn func(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error)
-	// Impatient is Open with a short timeout: for real processes of which one is killed, since those
-	// that depend on it wait as long. Elsewhere a loaded machine may stop workers for longer than
-	// that. Open by default.
+	// Impatient is Open with a short timeout: for real processes of which one is killed, since
+	// those that depend on it wait as long. Elsewhere a loaded machine may stop workers for longer
+	// than that. Open by default.
 	Impatient func(ep rdma.Endpoint) (client.Store, error)
 	// Check walks the structure of a pool without active workers. It reports damage, and what dead
 	// clients left for recovery.
@@ -80,22 +82,22 @@ type Harness struct {
 	// reach for a moment, and is tried on that.
 	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
 
-	// MaxKey and MaxValue are the bytes of the largest pair that the pool takes: such a key together
-	// with such a value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
+	// MaxKey and MaxValue are the bytes of the largest pair that the pool takes: such a key
+	// together with such a value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
 	MaxKey, MaxValue int
 
-	// Longest is the most virtual time that an operation may take while no worker crashes; 0: any. It
-	// distinguishes an operation that waits for its timeout and goes on from one that works.
+	// Longest is the most virtual time that an operation may take while no worker crashes; 0: any.
+	// It distinguishes an operation that waits for its timeout and goes on from one that works.
 	Longest time.Duration
 
 	// Alike says that workers share memory as in another harness of the package, and differ in what
-	// each does by itself: -race leaves it out. Its suites across processes, on memory nodes and with
-	// a crash behind every verb run with $FARKV_LONG=1 or -fabric, and where it has servers that
-	// against a model, too.
+	// each does by itself: -race leaves it out. Its suites across processes, on memory nodes and
+	// with a crash behind every verb run with $FARKV_LONG=1 or -fabric, and where it has servers
+	// that against a model, too.
 	Alike bool
 
-	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is
-	// a tenth.
+	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it
+	// is a tenth.
 	MinSeeds int
 }
 
@@ -204,7 +206,7 @@ func (h *Harness) fresh(seed uint64) (made rdma.Fabric, end func() error, err er
 	}, nil
 }
 
-// simLimit is far above what any run takes whose operations end at their timeouts.
+// simLimit is far above the virtual time of any run in which operations end at their timeouts.
 const simLimit = 10 * time.Minute
 
 // sim makes a formatted pool in virtual time, with everything a fabric may do happening to it.
@@ -279,7 +281,7 @@ func (h *Harness) sound(f rdma.Fabric, crashed bool) error {
 // tally is what the runs of a suite add up to, so that a suite that tries nothing fails.
 type tally struct{ ops, oks atomic.Int64 }
 
-// overSeeds tries the seeds, as many at a time as there are processors; a suite whose runs are long
+// overSeeds tries the seeds, as many at a time as there are processors. A suite with long runs
 // tries one in share of them. It returns the failure of the lowest seed that failed.
 func (h *Harness) overSeeds(test string, share uint64, try func(seed uint64, t *tally) error) error {
 	first, count, err := seeds.Read(uint64(h.MinSeeds))

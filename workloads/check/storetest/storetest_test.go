@@ -20,7 +20,9 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	flag.Set("rapid.nofailfile", "true") // the teeth fail on purpose
 	flag.Set("rapid.shrinktime", "1s")
-	if testing.Short() { // of which rapid does a fifth then, with a fifth of the steps: too few for the flaw "stale" to show
+	// of which rapid does a fifth then, with a fifth of the steps: too few for the flaw "stale" to
+	// show
+	if testing.Short() {
 		flag.Set("rapid.checks", "500")
 		flag.Set("rapid.steps", "150")
 	}
@@ -75,12 +77,14 @@ func TestTeeth(t *testing.T) {
 		flaw, what string
 		suites     []string
 	}{
-		{"answer", "INSERT and UPDATE do not look whether the key is there", []string{"contract", "model", "histories", "sim/histories"}},
+		{"answer", "INSERT and UPDATE do not look whether the key is there",
+			[]string{"contract", "model", "histories", "sim/histories"}},
 		{"stale", "reads a cache that nobody invalidates", []string{"contract", "model", "histories", "sim/histories"}},
 		{"lost", "takes a CAS that failed for one that did not", []string{"histories", "sim/histories", "sim/crashes"}},
 		{"inplace", "overwrites values in place", []string{"sim/histories", "sim/crashes"}},
 		{"early", "publishes a block before it is written", []string{"sim/histories", "sim/crashes", "sim/everycrash"}},
-		{"lock", "holds a lock that nobody breaks, and waits long for it", []string{"sim/histories", "sim/crashes", "sim/everycrash"}},
+		{"lock", "holds a lock that nobody breaks, and waits long for it",
+			[]string{"sim/histories", "sim/crashes", "sim/everycrash"}},
 	} {
 		for _, name := range tt.suites {
 			t.Run(tt.flaw+"/"+name, func(t *testing.T) {
@@ -106,7 +110,8 @@ func TestReplay(t *testing.T) {
 	if n, _ := fmt.Sscanf(first.Error(), "seed %d:", &seed); n != 1 {
 		t.Fatalf("no seed in %v", first)
 	}
-	want := fmt.Sprintf("FARKV_SEED=%d FARKV_SEEDS=1 go test -count=1 -run '^TestX$/^sim$/^histories$' ./workloads/check/storetest", seed)
+	want := fmt.Sprintf("FARKV_SEED=%d FARKV_SEEDS=1 go test -count=1 -run '^TestX$/^sim$/^histories$' "+
+		"./workloads/check/storetest", seed)
 	if !strings.Contains(first.Error(), want) {
 		t.Fatalf("no %q in %v", want, first)
 	}

@@ -277,7 +277,8 @@ func toyCheck(f rdma.Fabric) (r client.Report, err error) {
 
 func toyHarness(flaw string) Harness {
 	h := Harness{
-		Memory: 64 << 20, Format: toyFormat, Check: toyCheck, MaxKey: toyKey, MaxValue: toyValue, MinSeeds: 1000, Longest: 5 * time.Millisecond,
+		Memory: 64 << 20, Format: toyFormat, Check: toyCheck, MaxKey: toyKey, MaxValue: toyValue, MinSeeds: 1000,
+		Longest: 5 * time.Millisecond,
 		Open: func(ep rdma.Endpoint) (client.Store, error) {
 			return &toy{ep: ep, flaw: flaw, cache: map[string][]byte{}}, nil
 		},

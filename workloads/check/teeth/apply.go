@@ -210,7 +210,7 @@ func (s *source) compile(file string, changed []byte) error {
 	return failed
 }
 
-// withoutBodies returns a file whose functions are declared elsewhere.
+// withoutBodies returns a copy of a file in which functions have no bodies.
 func withoutBodies(f *ast.File) *ast.File {
 	bare := *f
 	bare.Decls = nil

@@ -21,7 +21,8 @@ import (
 // like At, which is replaced by Do. Both are Go in which $name stands for any identifier and $*name
 // for any expression; in a list, $*name stands for any number of statements or other elements:
 //
-//	At: "if $err := $f.Fence($*epoch); $err != nil { $*body }", Do: "if $err := error(nil); $err != nil { $*body }"
+//	At: "if $err := $f.Fence($*epoch); $err != nil { $*body }",
+//	Do: "if $err := error(nil); $err != nil { $*body }"
 //
 // A wildcard that occurs twice stands for the same twice, and $_ for anything each time. A $name
 // behind a dot or before a field's colon is apart from a $name elsewhere, as fields are from
@@ -133,7 +134,8 @@ func share(t *testing.T) (from, step int) {
 var fast = []string{"test", "-count=1", "-failfast", "-timeout=5m", "-vet=off", "-gcflags=-l", "-ldflags=-s -w"}
 
 func (s Suite) run(t *testing.T, m broken) {
-	args := slices.Concat(fast, []string{"-overlay=" + m.overlay(t), "-run=" + only(cmp.Or(m.Test, s.Test)), "."}, s.Flags)
+	args := slices.Concat(fast, []string{"-overlay=" + m.overlay(t), "-run=" + only(cmp.Or(m.Test, s.Test)), "."},
+		s.Flags)
 	env := slices.Concat(os.Environ(), s.Env, []string{"FARKV_LONG=0"})
 	out, err := "", error(nil)
 	if m.Seed != 0 {
@@ -163,7 +165,7 @@ func run(args, env []string) (string, error) {
 	return string(out), err
 }
 
-// only returns the -run pattern of a test, or of its subtests whose names begin so.
+// only returns the -run pattern of a test, or of those of its subtests that have the given prefix.
 func only(test string) string {
 	test, sub, ok := strings.Cut(test, "/")
 	if !ok {
