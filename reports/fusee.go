@@ -20,8 +20,8 @@ type size struct {
 	thresholds     []float64
 	replicas       []int
 	mixes          []string // of the figures that have four
-	// Virtual time for a second of the paper. The one of the crash is longer, for a master that mends
-	// the pool.
+	// Virtual time for a second of the paper. The one of the crash is longer, for a master that
+	// mends the pool.
 	second, crashSecond time.Duration
 	crashWarmUp         int64 // of a run that is longer than the others
 }
@@ -32,8 +32,10 @@ func newSize(quick bool, seed uint64) *size {
 	if quick {
 		return &size{
 			seed: seed, records: 10_000, ops: 50_000, warmUp: 60_000, micro: 1_000,
-			clients: []int{8, 32, 128}, nodes: []int{2, 3, 5}, updates: []int{0, 50, 100}, thresholds: []float64{0.2, 0.6, 1},
-			replicas: []int{1, 3, 5}, mixes: mixes, second: time.Millisecond, crashSecond: 10 * time.Millisecond, crashWarmUp: 600_000,
+			clients: []int{8, 32, 128}, nodes: []int{2, 3, 5}, updates: []int{0, 50, 100},
+			thresholds: []float64{0.2, 0.6, 1},
+			replicas:   []int{1, 3, 5}, mixes: mixes, second: time.Millisecond, crashSecond: 10 * time.Millisecond,
+			crashWarmUp: 600_000,
 		}
 	}
 	return &size{
@@ -54,9 +56,12 @@ var Fusee = newPaper(&Paper{
 }, plan[*size]{newSize, fuseeSetUp, fuseeExperiments})
 
 func fuseeSetUp(s *size) string {
-	return fmt.Sprintf("Profile fusee-testbed, %d records, %d operations a run behind a warm-up of %d, seed %d. Unless a part\n"+
-		"says otherwise: 2 memory nodes, 128 clients with 8 on a compute node, pairs of 1,024 B, one replica of the index\n"+
-		"and two of the data (FUSEE 6.1), zipfian. Throughput in Mops. What the paper says is read off its words, not its\n"+
+	return fmt.Sprintf("Profile fusee-testbed, %d records, %d operations a run behind a warm-up of %d, seed %d. "+
+		"Unless a part\n"+
+		"says otherwise: 2 memory nodes, 128 clients with 8 on a compute node, pairs of 1,024 B, one replica of "+
+		"the index\n"+
+		"and two of the data (FUSEE 6.1), zipfian. Throughput in Mops. What the paper says is read off its words, "+
+		"not its\n"+
 		"plots.", s.records, s.ops, s.warmUp, s.seed)
 }
 
@@ -67,13 +72,16 @@ var fuseeExperiments = []experiment[*size]{
 	{"ratio", "throughput for ratios of SEARCH and UPDATE (Figure 15)", "Zipfian.", ratioCases, ratioTable},
 	{"cache", "throughput for thresholds of the adaptive index cache (Figure 16)", "YCSB A.", cacheCases, cacheTable},
 	{"allocation", "two-level and node-centric allocation (Figure 17)",
-		"YCSB A and C. Node-centric: every UPDATE and INSERT calls a memory node for an object.", allocationCases, allocationTable},
+		"YCSB A and C. Node-centric: every UPDATE and INSERT calls a memory node for an object.", allocationCases,
+		allocationTable},
 	{"latency", "median latencies for 1 to 5 replicas of index and data (Figure 19)",
 		"5 memory nodes, one client, nobody else. Microseconds.", latencyCases, latencyTable},
 	{"replicas", "throughput for 1 to 5 replicas of index and data (Figure 18)", "5 memory nodes, YCSB A to D.",
 		replicaCases, replicaTable},
-	{"crash", "one of two memory nodes crashes at 5 s (Figure 20)", "YCSB C, two replicas of the index and two of the data.", crashCases, crashTable},
-	{"elasticity", "16 clients join and leave (Figure 21)", "YCSB C, 16 clients at first.", elasticityCases, elasticityTable},
+	{"crash", "one of two memory nodes crashes at 5 s (Figure 20)",
+		"YCSB C, two replicas of the index and two of the data.", crashCases, crashTable},
+	{"elasticity", "16 clients join and leave (Figure 21)", "YCSB C, 16 clients at first.", elasticityCases,
+		elasticityTable},
 }
 
 // base is the paper's set-up of a mix (FUSEE 6.1, 6.3).

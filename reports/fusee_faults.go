@@ -36,7 +36,8 @@ func latencyTable(s *size, r results, p *Part) {
 	var g grid[int]
 	for _, op := range operations {
 		for _, v := range variants {
-			g.column(op+strings.ToUpper(strings.TrimPrefix(v, "fusee")), func(n int) Cell { return micros(median(v, n, op)) })
+			g.column(op+strings.ToUpper(strings.TrimPrefix(v, "fusee")),
+				func(n int) Cell { return micros(median(v, n, op)) })
 		}
 	}
 	g.show(p, "replicas", "%d", s.replicas)
@@ -57,12 +58,15 @@ func latencyTable(s *size, r results, p *Part) {
 	_, most, text := grows("fusee")
 	p.claim("latency-snapshot", less(most, 0.6*least), text, unknown(""))
 	own, other := median("fusee", many, "SEARCH"), median("fusee-cr", many, "SEARCH")
-	p.claim("latency-search", similar(other, own, 0.1), fmt.Sprintf("FUSEE-CR %+.0f %% with %d", change(own, other), many), unknown(""))
+	p.claim("latency-search", similar(other, own, 0.1), fmt.Sprintf("FUSEE-CR %+.0f %% with %d", change(own, other),
+		many), unknown(""))
 	slower := func(op string) float64 { return median("fusee-nc", few, op) / median("fusee", few, op) }
 	u, d, q := slower("UPDATE"), slower("DELETE"), slower("SEARCH")
-	p.claim("latency-nc", all(more(u, 1), more(d, 1), more(q, 1)), fmt.Sprintf("FUSEE-NC takes %.2f, %.2f and %.2f times as long with %d replicas", u, d, q, few), unknown(""))
+	p.claim("latency-nc", all(more(u, 1), more(d, 1), more(q, 1)),
+		fmt.Sprintf("FUSEE-NC takes %.2f, %.2f and %.2f times as long with %d replicas", u, d, q, few), unknown(""))
 	i := slower("INSERT")
-	p.claim("latency-insert", is(i < 1 && i > 0.9), fmt.Sprintf("FUSEE-NC takes %.2f times as long with %d replicas", i, few),
+	p.claim("latency-insert", is(i < 1 && i > 0.9),
+		fmt.Sprintf("FUSEE-NC takes %.2f times as long with %d replicas", i, few),
 		unknown("What a cache costs the client's CPU takes no virtual time: the model charges CPUs for verbs alone."))
 }
 
@@ -80,14 +84,18 @@ func replicaTable(s *size, r results, p *Part) {
 	least, most := s.replicas[0], s.replicas[len(s.replicas)-1]
 	times := func(mix string) float64 { return r[mixed(mix, most)].Throughput / r[mixed(mix, least)].Throughput }
 	a, b, c := times("a"), times("b"), times("c")
-	p.claim("replicas-ab", all(less(a, 0.95), less(b, 0.99)), fmt.Sprintf("A %+.1f %%, B %+.1f %% from %d to %d", 100*(a-1), 100*(b-1), least, most),
+	p.claim("replicas-ab", all(less(a, 0.95), less(b, 0.99)),
+		fmt.Sprintf("A %+.1f %%, B %+.1f %% from %d to %d", 100*(a-1), 100*(b-1), least, most),
 		unknown("What limits B with %d is %s.", most, limit(r[mixed("b", most)])))
-	p.claim("replicas-c", inside(c, 0.95, 1.05), fmt.Sprintf("%+.1f %%", 100*(c-1)), unknown("Where its slots and pairs lie, and so which"+
-		" memory node is asked most, changes with the number of replicas."))
+	p.claim("replicas-c", inside(c, 0.95, 1.05), fmt.Sprintf("%+.1f %%", 100*(c-1)),
+		unknown("Where its slots and pairs lie, and so which memory node is asked most, changes with the number of "+
+			"replicas."))
 	one, five := r[mixed("d", least)].Throughput/1e6, r[mixed("d", most)].Throughput/1e6
-	why := unknown("8.8 Mops are 14.5 µs for each operation of 128 clients, ours take %.1f µs.", r[mixed("d", least)].Call("TOTAL").Latency.Mean)
+	why := unknown("8.8 Mops are 14.5 µs for each operation of 128 clients, ours take %.1f µs.",
+		r[mixed("d", least)].Call("TOTAL").Latency.Mean)
 	p.same("replicas-d1", one, why)
-	p.claim("replicas-d5", all(printed(one, "8.8", ""), printed(five, "8.6", "")), fmt.Sprintf("%+.1f %%, from %.2f to %.2f Mops", change(one, five), one, five), why)
+	p.claim("replicas-d5", all(printed(one, "8.8", ""), printed(five, "8.6", "")),
+		fmt.Sprintf("%+.1f %%, from %.2f to %.2f Mops", change(one, five), one, five), why)
 }
 
 // timed is the set-up of a figure over nine seconds of the paper, each of which is so long here.
@@ -98,7 +106,8 @@ func timed(o *ops.Simulation, second time.Duration) {
 const figureSeconds = 9
 
 func scaled(second time.Duration) string {
-	return fmt.Sprintf("A second of the paper is %v of virtual time here: nothing in this figure needs longer to settle.", second)
+	return fmt.Sprintf("A second of the paper is %v of virtual time here: nothing in this figure needs longer to "+
+		"settle.", second)
 }
 
 func crashCases(s *size) []trial {
@@ -147,8 +156,8 @@ func crashTable(s *size, r results, p *Part) {
 	if x.Failed > 0 {
 		why = why.and("%d operations failed; the first: %s.", x.Failed, x.Error)
 	}
-	p.claim("crash", inside(after/before, 0.45, 0.55), fmt.Sprintf("from %.2f to %.2f Mops in the last second, %+.0f %%", before/1e6, after/1e6, drop),
-		why)
+	p.claim("crash", inside(after/before, 0.45, 0.55),
+		fmt.Sprintf("from %.2f to %.2f Mops in the last second, %+.0f %%", before/1e6, after/1e6, drop), why)
 }
 
 func elasticityCases(s *size) []trial {
@@ -164,6 +173,8 @@ func elasticityTable(s *size, r results, p *Part) {
 	p.overTime(x, x.Failed > 0)
 	p.Notes = append(p.Notes, "16 clients join at second 3, and leave at second 6.", scaled(s.second))
 	before, with, after := mean(x, 1, 3), mean(x, 4, 6), mean(x, 7, figureSeconds)
-	p.claim("elasticity-up", more(with, 1.2*before), fmt.Sprintf("from %.2f to %.2f Mops", before/1e6, with/1e6), unknown(""))
-	p.claim("elasticity-back", inside(after/before, 0.97, 1.03), fmt.Sprintf("%.2f Mops, %+.1f %%", after/1e6, change(before, after)), unknown(""))
+	p.claim("elasticity-up", more(with, 1.2*before), fmt.Sprintf("from %.2f to %.2f Mops", before/1e6, with/1e6),
+		unknown(""))
+	p.claim("elasticity-back", inside(after/before, 0.97, 1.03),
+		fmt.Sprintf("%.2f Mops, %+.1f %%", after/1e6, change(before, after)), unknown(""))
 }

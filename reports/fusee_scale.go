@@ -41,9 +41,11 @@ func clientTable(s *size, r results, p *Part) {
 		row = append(row, say("%s", part.Name))
 	}
 	p.Rows = append(p.Rows, row)
-	p.claim("clients", all(tests...), fmt.Sprintf("from %d to %d clients, %s", least, most, strings.Join(ours, ", ")), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("The last line is what is in use most with %d clients. Clover and pDPM-Direct, which the"+
-		" paper compares with, are not built yet.", most))
+	p.claim("clients", all(tests...), fmt.Sprintf("from %d to %d clients, %s", least, most, strings.Join(ours, ", ")),
+		unknown(""))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("The last line is what is in use most with %d clients. Clover and pDPM-Direct, which the paper "+
+			"compares with, are not built yet.", most))
 }
 
 // thinking is what a client computes for an operation, beside posting and polling, in the columns
@@ -62,16 +64,18 @@ func nodeCases(s *size) (list []trial) {
 			s.trial("c", mixed("thinking", n), func(o *ops.Simulation) { o.Pool.Nodes, o.Think = n, thinking }))
 	}
 	return append(list, each([]int{2, 3, 5}, []string{"a", "c"}, func(n int, mix string) trial {
-		return s.trial(mix, mixed("pondering "+mix, n), func(o *ops.Simulation) { o.Pool.Nodes, o.Think = n, pondering })
+		return s.trial(mix, mixed("pondering "+mix, n),
+			func(o *ops.Simulation) { o.Pool.Nodes, o.Think = n, pondering })
 	})...)
 }
 
 func nodeTable(s *size, r results, p *Part) {
-	p.Header = []string{"memory nodes", "A", "C", "busiest under A", "busiest under C", fmt.Sprintf("C, thinking %v", thinking)}
+	p.Header = []string{"memory nodes", "A", "C", "busiest under A", "busiest under C",
+		fmt.Sprintf("C, thinking %v", thinking)}
 	for _, n := range s.nodes {
 		a, c := r[mixed("a", n)], r[mixed("c", n)]
-		p.Rows = append(p.Rows, []Cell{say("%d", n), mops(a.Throughput), mops(c.Throughput), say("%s", limit(a)), say("%s", limit(c)),
-			mops(r[mixed("thinking", n)].Throughput)})
+		p.Rows = append(p.Rows, []Cell{say("%d", n), mops(a.Throughput), mops(c.Throughput), say("%s", limit(a)),
+			say("%s", limit(c)), mops(r[mixed("thinking", n)].Throughput)})
 	}
 	times := func(mix string, from, to int) float64 {
 		return r[mixed(mix, to)].Throughput / r[mixed(mix, from)].Throughput
@@ -83,8 +87,10 @@ func nodeTable(s *size, r results, p *Part) {
 	p.claim("nodes-up", up(a, c), gains(a, c), unknown(""))
 	a, c = times("a", 3, 5), times("c", 3, 5)
 	slowA, slowC := times("pondering a", 3, 5), times("pondering c", 3, 5)
-	p.claim("nodes-flat", flat(a, c), "from 3 to 5, "+gains(a, c), because(fmt.Sprintf("with clients that compute for %v before each operation",
-		pondering), gains(slowA, slowC), flat(slowA, slowC)).and("Then 3 nodes gain over 2: %s.", gains(times("pondering a", 2, 3), times("pondering c", 2, 3))))
+	p.claim("nodes-flat", flat(a, c), "from 3 to 5, "+gains(a, c),
+		because(fmt.Sprintf("with clients that compute for %v before each operation",
+			pondering), gains(slowA, slowC), flat(slowA, slowC)).and("Then 3 nodes gain over 2: %s.",
+			gains(times("pondering a", 2, 3), times("pondering c", 2, 3))))
 }
 
 var pairSizes = []int{1024, 512, 256}
@@ -99,14 +105,16 @@ func pairCases(s *size) (list []trial) {
 }
 
 func pairTable(_ *size, r results, p *Part) {
-	p.Header = []string{"pair", "throughput", "against 1,024 B", "paper", "busiest", fmt.Sprintf("thinking %v", thinking), "against 1,024 B"}
+	p.Header = []string{"pair", "throughput", "against 1,024 B", "paper", "busiest",
+		fmt.Sprintf("thinking %v", thinking), "against 1,024 B"}
 	whole := r[mixed("c", 1024)]
 	gain := func(who string, bytes int) float64 {
 		return change(r[mixed(who, 1024)].Throughput, r[mixed(who, bytes)].Throughput)
 	}
 	for _, bytes := range pairSizes {
 		x := r[mixed("c", bytes)]
-		row := []Cell{say("%d B", bytes), mops(x.Throughput), {}, {}, say("%s", limit(x)), mops(r[mixed("thinking", bytes)].Throughput), {}}
+		row := []Cell{say("%d B", bytes), mops(x.Throughput), {}, {}, say("%s", limit(x)),
+			mops(r[mixed("thinking", bytes)].Throughput), {}}
 		if bytes != 1024 {
 			row[2], row[6] = percent(gain("c", bytes)), percent(gain("thinking", bytes))
 			row[3] = percent(p.published(fmt.Sprintf("pairs-%d", bytes)))
@@ -120,11 +128,15 @@ func pairTable(_ *size, r results, p *Part) {
 		about := fmt.Sprintf("pairs-%d", bytes)
 		ours := gain("c", bytes)
 		slow := gain("thinking", bytes)
-		p.same(about, ours, because(fmt.Sprintf("with clients that compute for %v before each operation", thinking), fmt.Sprintf("%+.1f %%", slow),
-			printed(slow, p.figure(about).Printed, "%")).and("Without that ours goes up to %s.", limit(r[mixed("c", bytes)])))
+		p.same(about, ours, because(fmt.Sprintf("with clients that compute for %v before each operation", thinking),
+			fmt.Sprintf("%+.1f %%", slow),
+			printed(slow, p.figure(about).Printed, "%")).and("Without that ours goes up to %s.",
+			limit(r[mixed("c", bytes)])))
 	}
-	p.Notes = append(p.Notes, fmt.Sprintf("Thinking is what a client computes for an operation beside posting and polling, which the"+
-		" model does not charge for. %v is fitted to the 55.9 %%: the columns that say so count for nothing there.", thinking))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("Thinking is what a client computes for an operation beside posting and polling, which the model "+
+			"does not charge for. %v is fitted to the 55.9 %%: the columns that say so count for nothing there.",
+			thinking))
 }
 
 // skew returns how many percent of what the memory nodes send the busiest of them sends.
@@ -141,7 +153,8 @@ func skew(r *simulate.Result) float64 {
 func ratioCases(s *size) (list []trial) {
 	for _, n := range s.updates {
 		list = append(list, s.trial("a", fmt.Sprint(n), func(o *ops.Simulation) {
-			o.Properties = []string{fmt.Sprintf("readproportion=%g", float64(100-n)/100), fmt.Sprintf("updateproportion=%g", float64(n)/100)}
+			o.Properties = []string{fmt.Sprintf("readproportion=%g", float64(100-n)/100),
+				fmt.Sprintf("updateproportion=%g", float64(n)/100)}
 		}))
 	}
 	return list
@@ -153,7 +166,8 @@ func ratioTable(s *size, r results, p *Part) {
 	for _, n := range s.updates {
 		x := r[fmt.Sprint(n)]
 		rates = append(rates, x.Throughput)
-		p.Rows = append(p.Rows, []Cell{say("%d:%d", 100-n, n), mops(x.Throughput), say("%.2f", x.Call("TOTAL").Trips), say("%s", limit(x))})
+		p.Rows = append(p.Rows, []Cell{say("%d:%d", 100-n, n), mops(x.Throughput), say("%.2f", x.Call("TOTAL").Trips),
+			say("%s", limit(x))})
 	}
 	last := len(rates) - 1
 	var falls []test
@@ -173,7 +187,8 @@ type suspect struct {
 // them much faster, alone and together with the client's NIC, the other parts become the limit.
 var blamed = []suspect{
 	{"forty times as many atomics", []string{"AtomicMops=108", "AtomicWordMops=96"}},
-	{"atomics and messages of the NIC without a limit", []string{"AtomicMops=0", "AtomicWordMops=0", "NodeMops=0", "ClientMops=0"}},
+	{"atomics and messages of the NIC without a limit",
+		[]string{"AtomicMops=0", "AtomicWordMops=0", "NodeMops=0", "ClientMops=0"}},
 }
 
 func cacheCases(s *size) (list []trial) {
@@ -196,15 +211,17 @@ func cacheTable(s *size, r results, p *Part) {
 		x := r[fmt.Sprint(t)]
 		read := x.Call("READ")
 		bytes = append(bytes, read.Cost.BytesRead)
-		p.Rows = append(p.Rows, []Cell{say("%.1f", t), mops(x.Throughput), say("%.0f", read.Cost.BytesRead), say("%.2f", read.Trips),
-			say("%s", limit(x))})
+		p.Rows = append(p.Rows, []Cell{say("%.1f", t), mops(x.Throughput), say("%.0f", read.Cost.BytesRead),
+			say("%.2f", read.Trips), say("%s", limit(x))})
 	}
 	low, high := s.thresholds[0], s.thresholds[len(s.thresholds)-1]
 	drops := func(first, last *simulate.Result) (test, string) {
-		return less(last.Throughput, 0.98*first.Throughput), fmt.Sprintf("%.2f Mops with a threshold of %.1f, %.2f with %.1f",
-			first.Throughput/1e6, low, last.Throughput/1e6, high)
+		return less(last.Throughput, 0.98*first.Throughput),
+			fmt.Sprintf("%.2f Mops with a threshold of %.1f, %.2f with %.1f",
+				first.Throughput/1e6, low, last.Throughput/1e6, high)
 	}
-	why := unknown("A higher threshold does read more in vain, %.0f B a SEARCH instead of %.0f.", bytes[len(bytes)-1], bytes[0])
+	why := unknown("A higher threshold does read more in vain, %.0f B a SEARCH instead of %.0f.", bytes[len(bytes)-1],
+		bytes[0])
 	for _, b := range blamed {
 		t, text := drops(r[key(b.name, low)], r[key(b.name, high)])
 		if again := because("with "+b.name, text, t); again.shown {
@@ -276,14 +293,19 @@ func allocationTable(_ *size, r results, p *Part) {
 	}
 	one := allocators[len(allocators)-1].name
 	a, longer := change(a0, r["a "+one].Throughput), change(a0, r["service"].Throughput)
-	p.same("allocation-a", a, because(fmt.Sprintf("when a call takes a core %v instead of 5", service), fmt.Sprintf("%+.1f %%", longer),
-		printed(longer, p.figure("allocation-a").Printed, "%")).and("The paper does not say what a call takes: the profile's is our choice."))
+	p.same("allocation-a", a, because(fmt.Sprintf("when a call takes a core %v instead of 5", service),
+		fmt.Sprintf("%+.1f %%", longer),
+		printed(longer, p.figure("allocation-a").Printed, "%")).and(
+		"The paper does not say what a call takes: the profile's is our choice."))
 	c := r["c "+one].Throughput / c0
 	even := r["uniform "+one].Throughput / r["uniform two-level"].Throughput
 	remains := func(times float64) test { return inside(times, 0.98, 1.02) }
-	p.claim("allocation-c", remains(c), fmt.Sprintf("%+.1f %%", 100*(c-1)), because("with keys that are asked for evenly", fmt.Sprintf("%+.1f %%", 100*(even-1)),
-		remains(even)).and("The nodes' allocation puts the records elsewhere, and the popular ones with them: the memory node that limits C"+
-		" sends %.1f %% of the bytes instead of %.1f %%.", skew(r["c "+one]), skew(r["c two-level"])))
-	p.Notes = append(p.Notes, "The paper's memory nodes serve allocation with one process on a UDP socket (6.1), so that one core is"+
-		" its set-up; the others of the 8 cores are idle there.")
+	p.claim("allocation-c", remains(c), fmt.Sprintf("%+.1f %%", 100*(c-1)),
+		because("with keys that are asked for evenly", fmt.Sprintf("%+.1f %%", 100*(even-1)),
+			remains(even)).and("The nodes' allocation puts the records elsewhere, and the popular ones with them: the "+
+			"memory node that limits C sends %.1f %% of the bytes instead of %.1f %%.", skew(r["c "+one]),
+			skew(r["c two-level"])))
+	p.Notes = append(p.Notes,
+		"The paper's memory nodes serve allocation with one process on a UDP socket (6.1), so that one core is its "+
+			"set-up; the others of the 8 cores are idle there.")
 }

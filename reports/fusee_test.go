@@ -108,7 +108,8 @@ func TestFusee(t *testing.T) {
 	}
 	// The figures behind some of the claims, by weaker measures.
 	if allParts() {
-		a, c := value("allocation", 2, "A")/value("allocation", 0, "A"), value("allocation", 2, "C")/value("allocation", 0, "C")
+		a, c := value("allocation", 2, "A")/value("allocation", 0, "A"),
+			value("allocation", 2, "C")/value("allocation", 0, "C")
 		if a > 0.5 || c < 0.9 {
 			t.Errorf("node-centric allocation leaves %.2f of A and %.2f of C", a, c)
 		}
@@ -142,7 +143,8 @@ func TestSameSeedSameReport(t *testing.T) {
 	if one != other {
 		t.Errorf("the same seed gives\n%s\nand\n%s", one, other)
 	}
-	for _, want := range []string{"\n## latency: ", "\n| replicas | INSERT |", "\n| --- | --:", "\n- **HOLDS** FUSEE 6.4", `"name":"elasticity"`} {
+	for _, want := range []string{"\n## latency: ", "\n| replicas | INSERT |", "\n| --- | --:",
+		"\n- **HOLDS** FUSEE 6.4", `"name":"elasticity"`} {
 		if !strings.Contains(one, want) {
 			t.Errorf("no %q in\n%s", want, one)
 		}
@@ -156,7 +158,8 @@ func TestSameSeedSameReport(t *testing.T) {
 
 func TestUnknownPart(t *testing.T) {
 	_, err := Fusee.Report(context.Background(), Options{Quick: true, Only: []string{"pairs", "nosuch"}})
-	if use := (*workloads.UseError)(nil); !errors.As(err, &use) || !strings.Contains(err.Error(), `unknown part "nosuch": there are `) ||
+	if use := (*workloads.UseError)(nil); !errors.As(err, &use) ||
+		!strings.Contains(err.Error(), `unknown part "nosuch": there are `) ||
 		strings.ContainsAny(err.Error(), "[]") || !strings.Contains(err.Error(), "pairs, ") {
 		t.Error(err)
 	}

@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// Papers are those whose evaluations can be done again.
+// Papers are the papers that have an evaluation here.
 var Papers = []*Paper{Fusee, Swarm, Rcuckoo, Rowan, RTX}
 
-// Paper is one whose evaluation can be done again.
+// Paper is the evaluation of one paper, to be done again.
 type Paper struct {
 	Name    string // FUSEE
 	Source  string // authors, venue and year
 	Section string // of the evaluation
 	Figures map[string]Figure
-	// Tables are the paper's, as it prints them: by a table's name and a row's; the header is the row
-	// "".
+	// Tables are the paper's, as it prints them: by a table's name and a row's; the header is the
+	// row "".
 	Tables map[string]map[string][]string
 	Parts  [][2]string // names and titles
-	// Small tells for which statements the quick size does not suffice, however clear its numbers are,
-	// and why.
+	// Small tells for which statements the quick size does not suffice, however clear its numbers
+	// are, and why.
 	Small  map[string]string
 	report func(context.Context, Options) (*Report, error)
 }
@@ -56,7 +56,8 @@ func newPaper[S any](p *Paper, how plan[S]) *Paper {
 			return nil, err
 		}
 		return &Report{
-			Paper: fmt.Sprintf("%s (%s), %s, in virtual time", p.Name, p.Source, p.Section), SetUp: how.setUp(s), Parts: parts,
+			Paper: fmt.Sprintf("%s (%s), %s, in virtual time", p.Name, p.Source, p.Section), SetUp: how.setUp(s),
+			Parts: parts,
 		}, nil
 	}
 	return p

@@ -65,7 +65,8 @@ func Draw(files []string) (*plot.Page, error) {
 		}
 		all = append(all, in)
 		if first := all[0].kind(); in.kind() != first {
-			return nil, workloads.Misuse("%s is %s and %s is %s: files of one kind are compared", files[0], first, file, in.kind())
+			return nil, workloads.Misuse("%s is %s and %s is %s: files of one kind are compared", files[0], first, file,
+				in.kind())
 		}
 	}
 	label(all)

@@ -50,7 +50,7 @@ func (p *Part) units() []plot.Unit {
 
 const (
 	mostSeries = 6 // of a chart of a part
-	mostBars   = 8 // rows whose values are bars; of more they are joined
+	mostBars   = 8 // up to so many rows values are bars; of more rows they are joined
 )
 
 // Charts draws the table of a part: a chart for the columns of each unit, and one for what the
@@ -189,7 +189,8 @@ func wide(list []plot.Series) bool {
 var inPrint = map[string]struct {
 	unit  plot.Unit
 	times float64
-}{"%": {plot.Percent, 1}, "µs": {plot.Micros, 1}, "Mops": {plot.Rate, 1e6}, "kops": {plot.Rate, 1e3}, "GB/s": {plot.Bytes, 1e9}, "": {plot.Number, 1}}
+}{"%": {plot.Percent, 1}, "µs": {plot.Micros, 1}, "Mops": {plot.Rate, 1e6}, "kops": {plot.Rate, 1e3},
+	"GB/s": {plot.Bytes, 1e9}, "": {plot.Number, 1}}
 
 // beside draws the numbers that the paper prints, and ours.
 func (p *Part) beside() (list []plot.Chart) {
@@ -218,7 +219,8 @@ func (p *Part) beside() (list []plot.Chart) {
 				here, paper, _ := c.numbers()
 				chart.X.Names = append(chart.X.Names, c.About)
 				text := fmt.Sprintf("%s: %s", c.Section, c.Says)
-				ours.Points = append(ours.Points, plot.Point{X: float64(i), Y: here * u.times, Text: fmt.Sprintf("%s (%s)", text, c.Outcome)})
+				ours.Points = append(ours.Points,
+					plot.Point{X: float64(i), Y: here * u.times, Text: fmt.Sprintf("%s (%s)", text, c.Outcome)})
 				theirs.Points = append(theirs.Points, plot.Point{X: float64(i), Y: paper * u.times, Text: text})
 			}
 			chart.Series = []plot.Series{ours, theirs}

@@ -176,7 +176,8 @@ func drawRecordings(all []*input) (*plot.Page, error) {
 	rate := plot.Chart{Title: "Throughput over time", X: over, Y: plot.Axis{Unit: plot.Rate}}
 	slow := plot.Chart{Title: "Latency over time", X: over, Y: plot.Axis{Unit: plot.Micros, Log: true}}
 	media := plot.Chart{
-		Title: "Write amplification of persistent memory", Note: "bytes written to the media, for each byte asked for", X: over,
+		Title: "Write amplification of persistent memory", Note: "bytes written to the media, for each byte asked for",
+		X: over,
 	}
 	var dist []plot.Series
 	for _, in := range all {

@@ -28,7 +28,8 @@ func drawResults(all []*input) *plot.Page {
 		for _, c := range all[0].result.Calls {
 			lists = append(lists, cdf(c.Name, &c.Latency))
 		}
-		page.Charts = append(page.Charts, percentileChart("Latency", all, calls), cdfChart("Latency of "+all[0].name, lists))
+		page.Charts = append(page.Charts, percentileChart("Latency", all, calls),
+			cdfChart("Latency of "+all[0].name, lists))
 	} else {
 		for _, name := range calls {
 			var lists []plot.Series
@@ -37,7 +38,8 @@ func drawResults(all []*input) *plot.Page {
 					lists = append(lists, cdf(in.name, &c.Latency))
 				}
 			}
-			page.Charts = append(page.Charts, percentileChart("Latency of "+name, all, []string{name}), cdfChart("Latency of "+name, lists))
+			page.Charts = append(page.Charts, percentileChart("Latency of "+name, all, []string{name}),
+				cdfChart("Latency of "+name, lists))
 		}
 	}
 	page.Charts = drawable(page.Charts)
@@ -60,15 +62,18 @@ func names(all []*input) string {
 }
 
 func summary(all []*input) plot.Table {
-	t := plot.Table{Header: []string{"run", "phase", "threads", "operations", "failed", "operations/s", "p50 µs", "p99 µs", "p99.9 µs", "trips"}}
+	t := plot.Table{Header: []string{"run", "phase", "threads", "operations", "failed", "operations/s", "p50 µs",
+		"p99 µs", "p99.9 µs", "trips"}}
 	for _, in := range all {
 		r, l := in.result, runner.Call{}
 		if c := in.result.Call(total); c != nil {
 			l = *c
 		}
 		t.Rows = append(t.Rows, []string{
-			in.name, r.Phase, fmt.Sprint(r.Threads), fmt.Sprint(r.Operations), fmt.Sprint(r.Failed), fmt.Sprintf("%.0f", r.Throughput),
-			fmt.Sprintf("%.1f", l.Latency.P50), fmt.Sprintf("%.1f", l.Latency.P99), fmt.Sprintf("%.1f", l.Latency.P999), fmt.Sprintf("%.2f", l.Trips),
+			in.name, r.Phase, fmt.Sprint(r.Threads), fmt.Sprint(r.Operations), fmt.Sprint(r.Failed),
+			fmt.Sprintf("%.0f", r.Throughput),
+			fmt.Sprintf("%.1f", l.Latency.P50), fmt.Sprintf("%.1f", l.Latency.P99), fmt.Sprintf("%.1f", l.Latency.P999),
+			fmt.Sprintf("%.2f", l.Trips),
 		})
 	}
 	return t
@@ -91,7 +96,8 @@ func throughputBars(all []*input, calls []string) plot.Chart {
 // overTime draws what ended in each interval: of one run by kind, of several all of it; failures
 // are series of their own.
 func overTime(all []*input) plot.Chart {
-	c := plot.Chart{Title: "Throughput over time", X: plot.Axis{Label: "time", Unit: plot.Seconds}, Y: plot.Axis{Unit: plot.Rate}}
+	c := plot.Chart{Title: "Throughput over time", X: plot.Axis{Label: "time", Unit: plot.Seconds},
+		Y: plot.Axis{Unit: plot.Rate}}
 	for _, in := range all {
 		series := in.result.Series
 		if len(series) < 2 {
@@ -116,14 +122,16 @@ func overTime(all []*input) plot.Chart {
 			if kind != "" {
 				name = kind
 			}
-			c.Series = append(c.Series, rates(name, series, func(i runner.Interval) uint64 { return ended(i.OK, kind) }))
+			c.Series = append(c.Series,
+				rates(name, series, func(i runner.Interval) uint64 { return ended(i.OK, kind) }))
 		}
 		if in.result.Failed > 0 {
 			name := "failed"
 			if len(all) > 1 {
 				name = in.name + ", failed"
 			}
-			c.Series = append(c.Series, rates(name, series, func(i runner.Interval) uint64 { return ended(i.Failed, "") }))
+			c.Series = append(c.Series,
+				rates(name, series, func(i runner.Interval) uint64 { return ended(i.Failed, "") }))
 		}
 	}
 	return c
@@ -154,9 +162,12 @@ var ladder = []struct {
 	name string
 	of   func(*runner.Latency) float64
 }{
-	{"p50", func(l *runner.Latency) float64 { return l.P50 }}, {"p90", func(l *runner.Latency) float64 { return l.P90 }},
-	{"p95", func(l *runner.Latency) float64 { return l.P95 }}, {"p99", func(l *runner.Latency) float64 { return l.P99 }},
-	{"p99.9", func(l *runner.Latency) float64 { return l.P999 }}, {"p99.99", func(l *runner.Latency) float64 { return l.P9999 }},
+	{"p50", func(l *runner.Latency) float64 { return l.P50 }},
+	{"p90", func(l *runner.Latency) float64 { return l.P90 }},
+	{"p95", func(l *runner.Latency) float64 { return l.P95 }},
+	{"p99", func(l *runner.Latency) float64 { return l.P99 }},
+	{"p99.9", func(l *runner.Latency) float64 { return l.P999 }},
+	{"p99.99", func(l *runner.Latency) float64 { return l.P9999 }},
 }
 
 func percentileChart(title string, all []*input, calls []string) plot.Chart {

@@ -18,13 +18,16 @@ import (
 // aReportOf is a small report, such as an evaluation makes.
 func aReportOf() *Report {
 	p := &Part{
-		Name: "pairs", Title: "throughput for smaller pairs", Header: []string{"pair", "throughput", "gain", "paper", "busiest"},
+		Name: "pairs", Title: "throughput for smaller pairs",
+		Header: []string{"pair", "throughput", "gain", "paper", "busiest"},
 		Rows: [][]Cell{
-			{say("1024 B"), mops(10e6), {}, {}, say("link")}, {say("512 B"), mops(20e6), percent(99.8), percent(44.1), say("link")},
+			{say("1024 B"), mops(10e6), {}, {}, say("link")},
+			{say("512 B"), mops(20e6), percent(99.8), percent(44.1), say("link")},
 			{say("busiest"), {}, {}, {}, {}},
 		},
 		Claims: []Verdict{
-			{About: "pairs-512", Figure: Figure{Section: "6.3", Says: "gains", Printed: "44.1", Unit: "%"}, Ours: "99.8 %", Outcome: Differs},
+			{About: "pairs-512", Figure: Figure{Section: "6.3", Says: "gains", Printed: "44.1", Unit: "%"},
+				Ours: "99.8 %", Outcome: Differs},
 			{About: "pairs-why", Figure: Figure{Section: "6.3", Says: "the link"}, Ours: "the link", Outcome: Holds},
 			{About: "replicas-d1", Figure: Figure{Printed: "8.8", Unit: "Mops"}, Ours: "18.82 Mops", Outcome: TooSmall},
 			{About: "allocation-a", Figure: Figure{Printed: "-90.9", Unit: "%"}, Ours: "-91.2 %", Outcome: Differs},
@@ -75,7 +78,8 @@ pairs: beside what the paper prints,"the paper, as printed",replicas-d1,,8.8e+06
 
 func TestColumnsWithTheSameTitle(t *testing.T) {
 	for _, c := range [][2][]string{
-		{{"value", "A: Mops", "GET", "B: Mops", "GET"}, {"value", "A: Mops", "A: Mops, GET", "B: Mops", "B: Mops, GET"}},
+		{{"value", "A: Mops", "GET", "B: Mops", "GET"},
+			{"value", "A: Mops", "A: Mops, GET", "B: Mops", "B: Mops, GET"}},
 		{{"n", "X", "p1", "p99", "Y", "p1", "p99"}, {"n", "X", "X, p1", "X, p99", "Y", "Y, p1", "Y, p99"}},
 		{{"n", "A", "mean", "DM", "mean", "B", "mean", "DM", "mean"},
 			{"n", "A", "A, mean", "A, DM", "A, DM, mean", "B", "B, mean", "B, DM", "B, DM, mean"}},
@@ -109,7 +113,8 @@ func record(t *testing.T, file string) {
 		s := &telemetry.Sample{At: began.Add(time.Duration(second) * time.Second)}
 		p := telemetry.Process{Host: "a", PID: 1}
 		p.Ops[telemetry.Get] = gets(1000 + 100*second)
-		module := telemetry.DIMM{ID: "0x0001", MediaWrites: uint64(300 * second), WriteRequests: uint64(100 * min(second, 3))}
+		module := telemetry.DIMM{ID: "0x0001", MediaWrites: uint64(300 * second),
+			WriteRequests: uint64(100 * min(second, 3))}
 		s.Nodes = append(s.Nodes, telemetry.Node{PMem: &telemetry.PMem{DIMMs: []telemetry.DIMM{module}}})
 		p.Ops[telemetry.Update].Unknown = uint64(second / 5)
 		s.Processes = append(s.Processes, p)
@@ -141,7 +146,8 @@ func TestChartsOfARecording(t *testing.T) {
 			t.Errorf("second %d: %v, want %v", i, p, want)
 		}
 	}
-	if len(rate.Series) != 2 || rate.Series[1].Name != "outcome unknown" || rate.Series[1].Points[4].Y != 1 || len(rate.Marks) != 3 || rate.Marks[0].X != 3 {
+	if len(rate.Series) != 2 || rate.Series[1].Name != "outcome unknown" || rate.Series[1].Points[4].Y != 1 ||
+		len(rate.Marks) != 3 || rate.Marks[0].X != 3 {
 		t.Errorf("an unknown outcome, or an event, is missing: %+v", rate)
 	}
 	if got := slow.Series[1].Points[2].Y; math.Abs(got-5) > 0.05 {
@@ -163,7 +169,8 @@ func TestChartsOfARecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	page, err = Draw([]string{file, other})
-	if err != nil || len(page.Charts[0].Series) != 2 || !strings.Contains(page.Lead, "other: the recording ends early") {
+	if err != nil || len(page.Charts[0].Series) != 2 ||
+		!strings.Contains(page.Lead, "other: the recording ends early") {
 		t.Error(err, page)
 	}
 }
@@ -175,9 +182,11 @@ func FuzzDraw(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(text)
-	f.Add([]byte(`{"version":1,"database":"a","latency_unit":"us","throughput":1,"calls":[{"name":"READ","latency":{"buckets":[[0,1,0],[1,2,3]]}}],` +
+	f.Add([]byte(`{"version":1,"database":"a","latency_unit":"us","throughput":1,` +
+		`"calls":[{"name":"READ","latency":{"buckets":[[0,1,0],[1,2,3]]}}],` +
 		`"series":[{"from":0,"to":1,"ok":{"READ":3}},{"from":1,"to":0}]}`))
-	f.Add([]byte(`{"paper":"x","parts":[null,{"header":["a","b"],"rows":[[],[1,2,3],["1"]],"units":["%"],"claims":[{"ours":"","printed":"1e999"}]}]}`))
+	f.Add([]byte(`{"paper":"x","parts":[null,{"header":["a","b"],"rows":[[],[1,2,3],["1"]],"units":["%"],` +
+		`"claims":[{"ours":"","printed":"1e999"}]}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file := filepath.Join(t.TempDir(), "x.json")
 		if err := os.WriteFile(file, text, 0o600); err != nil {

@@ -44,9 +44,10 @@ func (p *Paper) read(text []byte) {
 	}
 	p.Tables, p.Figures = file.Tables, map[string]Figure{}
 	for _, f := range file.Figures {
-		if _, twice := p.Figures[f.About]; twice || f.Says == "" || f.Section == "" || (f.Printed == "") == (f.When == "") {
-			panic(fmt.Sprintf("published figures of %s: %+v: want one of a name, what it says, its section, and either printed or"+
-				" holds_when", p.Name, f))
+		if _, twice := p.Figures[f.About]; twice || f.Says == "" || f.Section == "" ||
+			(f.Printed == "") == (f.When == "") {
+			panic(fmt.Sprintf("published figures of %s: %+v: want one of a name, what it says, its section, and "+
+				"either printed or holds_when", p.Name, f))
 		}
 		if f.Printed != "" {
 			value(f.Printed) // panics

@@ -37,19 +37,25 @@ type rcuckooSize struct {
 func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 	if quick {
 		return &rcuckooSize{
-			seed: seed, rows: 10_000, tables: []int{1000, 4000}, fills: 2, keys: 100_000, factors: []float64{1.9, 2.3, 2.5},
-			table: 10_000, ops: 8000, warmUp: 4000, clients: []int{8, 320}, filled: []int64{10, 90},
-			lockRows: []int{1, 4, 16, 512}, lockBits: []int{1, 4, 63}, lockRuns: 1, grains: []int{4, 16}, smaller: 10_000, values: []int{8, 1024}, entries: []int{8, 64},
-			failRows: 100_000, failures: []float64{0, 500, 5000}, failFor: 10 * time.Millisecond, failTimer: 2 * time.Millisecond, timers: stranding[:2],
+			seed: seed, rows: 10_000, tables: []int{1000, 4000}, fills: 2, keys: 100_000,
+			factors: []float64{1.9, 2.3, 2.5},
+			table:   10_000, ops: 8000, warmUp: 4000, clients: []int{8, 320}, filled: []int64{10, 90},
+			lockRows: []int{1, 4, 16, 512}, lockBits: []int{1, 4, 63}, lockRuns: 1, grains: []int{4, 16},
+			smaller: 10_000, values: []int{8, 1024}, entries: []int{8, 64},
+			failRows: 100_000, failures: []float64{0, 500, 5000}, failFor: 10 * time.Millisecond,
+			failTimer: 2 * time.Millisecond, timers: stranding[:2],
 		}
 	}
 	return &rcuckooSize{
 		seed: seed, rows: 100_000, tables: []int{1000, 10_000, 100_000}, fills: 10, keys: 10_000_000,
 		factors: []float64{1.5, 1.9, 2.1, 2.3, 2.5, 2.7, 3},
-		table:   500_000, ops: 300_000, warmUp: 60_000, clients: []int{8, 80, 160, 240, 320}, filled: []int64{10, 30, 50, 70, 90},
-		lockRows: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, lockBits: []int{1, 2, 4, 8, 16, 32, 63}, lockRuns: 2, grains: []int{1, 4, 16, 64},
+		table:   500_000, ops: 300_000, warmUp: 60_000, clients: []int{8, 80, 160, 240, 320},
+		filled:   []int64{10, 30, 50, 70, 90},
+		lockRows: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, lockBits: []int{1, 2, 4, 8, 16, 32, 63}, lockRuns: 2,
+		grains:  []int{1, 4, 16, 64},
 		smaller: 200_000, values: []int{8, 16, 32, 64, 128, 256, 512, 1024}, entries: []int{8, 16, 32, 64, 128},
-		failRows: 12_500_000, failures: []float64{0, 500, 1000, 2000}, failFor: 100 * time.Millisecond, failTimer: paperTimer, timers: stranding,
+		failRows: 12_500_000, failures: []float64{0, 500, 1000, 2000}, failFor: 100 * time.Millisecond,
+		failTimer: paperTimer, timers: stranding,
 	}
 }
 
@@ -68,8 +74,10 @@ var rcuckooSmall = map[string]string{
 	"fill-most": fewRows, "spans-far": fewRows,
 	"locality-p99": fewRows, "locks-sweet": "The quick size leaves out 2 and 8 rows a lock.",
 	"load-c": fewLocks, "load-b": fewLocks, "load-a": fewLocks, "load-scales": fewLocks,
-	"inserts-empty": fewLocks, "inserts-full": fewLocks, "inserts-drop": fewLocks, "inserts-mixes": fewLocks, "inserts-bytes": fewLocks,
-	"inserts-verbs": fewLocks, "inserts-fusee": fewLocks, "entries-insert": fewLocks, "extents-a": fewLocks, "extents-b": fewLocks,
+	"inserts-empty": fewLocks, "inserts-full": fewLocks, "inserts-drop": fewLocks, "inserts-mixes": fewLocks,
+	"inserts-bytes": fewLocks,
+	"inserts-verbs": fewLocks, "inserts-fusee": fewLocks, "entries-insert": fewLocks, "extents-a": fewLocks,
+	"extents-b":      fewLocks,
 	"failures-500":   "Of the quick size's short run a failure timer is a large part.",
 	"failures-grain": "The quick size has more failures than the full one.",
 }
@@ -103,10 +111,12 @@ func (s *rcuckooSize) trial(store, mix, name string, differ func(*ops.Simulation
 			Store: store, Profile: "rcuckoo-testbed", Pool: stores.Params{Nodes: 1, IndexReplicas: 1, DataReplicas: 1},
 			Clients: paperCrowd, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed,
 		},
-		Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100, ShortKeys: workloads.NumberBytes},
+		Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100,
+			ShortKeys: workloads.NumberBytes},
 	}
 	if store == "rcuckoo" {
-		o.Own = stores.Values{stores.CacheBytes: paperCache, failureTimer: paperTimer, "ticketless": true, tableRows: int(s.table) / paperRow,
+		o.Own = stores.Values{stores.CacheBytes: paperCache, failureTimer: paperTimer, "ticketless": true,
+			tableRows:   int(s.table) / paperRow,
 			"key-bytes": paperPairing, valueBytes: paperPairing, inlineBytes: paperPairing}
 	}
 	if strings.HasPrefix(store, "fusee") {
@@ -126,16 +136,25 @@ func rcuckooSetUp(s *rcuckooSize) string {
 }
 
 var rcuckooExperiments = []experiment[*rcuckooSize]{
-	{"distances", "how far apart a key's two rows lie (Figure 4a)", "The paper's formula, no table: keys are hashed.", distanceCases, distanceTable},
-	{"fill", "how full a table is when the first INSERT fails (Figure 4b)", "A table in a client's own memory, paths of up to 5 moves.", fillCases, fillTable},
-	{"spans", "how many rows a cuckoo path spans (Figure 4c)", "A table in a client's own memory, filled to 95 %, 8 entries a row.", spanCases, spanTable},
-	{"locks", "trips to get an INSERT's locks (Figure 5)", fmt.Sprintf("8 clients fill a table of %d rows to 95 %%.", smallTable), lockCases, lockTable},
+	{"distances", "how far apart a key's two rows lie (Figure 4a)", "The paper's formula, no table: keys are hashed.",
+		distanceCases, distanceTable},
+	{"fill", "how full a table is when the first INSERT fails (Figure 4b)",
+		"A table in a client's own memory, paths of up to 5 moves.", fillCases, fillTable},
+	{"spans", "how many rows a cuckoo path spans (Figure 4c)",
+		"A table in a client's own memory, filled to 95 %, 8 entries a row.", spanCases, spanTable},
+	{"locks", "trips to get an INSERT's locks (Figure 5)",
+		fmt.Sprintf("8 clients fill a table of %d rows to 95 %%.", smallTable), lockCases, lockTable},
 	{"locality", "trips to get an INSERT's locks, with dependent and independent hashing (Figure 8b)",
-		fmt.Sprintf("8 clients fill a table from %d to %d %%.", localityFrom, localityTo), localityCases, localityTable},
-	{"load", "throughput for 8 to 320 clients, against FUSEE (Figure 6)", "YCSB A, B and C.", rcuckooLoadCases, rcuckooLoadTable},
-	{"inserts", "INSERTs into tables that are more or less full (Figure 7)", "320 clients. W inserts only; A, B and C are reads with 50, 5 and no % of INSERTs.", fillingCases, fillingTable},
+		fmt.Sprintf("8 clients fill a table from %d to %d %%.", localityFrom, localityTo), localityCases,
+		localityTable},
+	{"load", "throughput for 8 to 320 clients, against FUSEE (Figure 6)", "YCSB A, B and C.", rcuckooLoadCases,
+		rcuckooLoadTable},
+	{"inserts", "INSERTs into tables that are more or less full (Figure 7)",
+		"320 clients. W inserts only; A, B and C are reads with 50, 5 and no % of INSERTs.", fillingCases,
+		fillingTable},
 	{"entries", "entries of 8 to 128 B (Figure 8c)", "320 clients.", entryCases, entryTable},
 	{"extents", "values of up to 1 KB in extents (Figure 8d)", "YCSB A, B and C.", extentCases, extentTable},
-	{"device", "the lock table in the NIC's memory, or in the node's (sections 2.2 and 3.4.2)", "320 clients unless it says otherwise. Latencies in microseconds.", deviceCases, deviceTable},
+	{"device", "the lock table in the NIC's memory, or in the node's (sections 2.2 and 3.4.2)",
+		"320 clients unless it says otherwise. Latencies in microseconds.", deviceCases, deviceTable},
 	{"failures", "clients that die while they insert (Figure 8a)", "YCSB A, 320 clients.", failureCases, failureTable},
 }

@@ -15,14 +15,15 @@ func fillUp(t *stores.CuckooTable, fill float64, mostFailed int, each func(path 
 		if path := t.Insert(n); len(path) > 0 {
 			each(path)
 		} else if failed++; failed >= mostFailed {
-			return failed, fmt.Errorf("%d inserts found no path, with %.1f %% of the entries used: %w", failed, 100*t.Fill(), client.ErrFull)
+			return failed, fmt.Errorf("%d inserts found no path, with %.1f %% of the entries used: %w", failed,
+				100*t.Fill(), client.ErrFull)
 		}
 	}
 	return failed, nil
 }
 
-// distances is Figure 4 (a): it hashes keys into a table, and counts, for each distance, those
-// whose second row lies so far behind their first.
+// distances is Figure 4 (a): it hashes keys into a table, and counts, for each distance, the
+// keys with a second row that far behind their first.
 func distances(factor float64, rows, keys int, seed uint64) ([]int, error) {
 	t, err := stores.NewCuckooTable(factor, paperRow, rows, seed)
 	if err != nil {
@@ -49,10 +50,10 @@ func maxFill(factor float64, entries, rows int, seed uint64) (float64, error) {
 	return t.Fill(), nil
 }
 
-// spans is Figure 4 (c): it fills a table to a part of its entries, and counts the inserts whose
-// cuckoo paths span so many rows from the lowest to the highest, the shorter way round the table; 0
-// are those that move nothing. Inserts that find no path are left out, and counted. The error wraps
-// client.ErrFull when there are as many of them as entries.
+// spans is Figure 4 (c): it fills a table to a part of its entries, and counts inserts by the
+// span of their cuckoo paths: the rows from the lowest to the highest, the shorter way round the
+// table. Inserts that move nothing have span 0. Inserts that find no path are left out, and
+// counted. The error wraps client.ErrFull when there are as many of them as entries.
 func spans(factor float64, entries, rows int, fill float64, seed uint64) (spread, error) {
 	t, err := stores.NewCuckooTable(factor, entries, rows, seed)
 	if err != nil {

@@ -55,12 +55,15 @@ func TestFigure4c(t *testing.T) {
 		return got.counts, got.failed
 	}
 	n, failed := counted(2.3)
-	if within(n, 32) < 0.95 || within(n, 256) < 0.989 || within(n, 0) < 0.5 || within(n, 0) > 0.96 || failed > rows/1000 {
-		t.Errorf("%.3f of the inserts move nothing, %.3f span 32 rows, %.3f 256; %d failed", within(n, 0), within(n, 32), within(n, 256), failed)
+	if within(n, 32) < 0.95 || within(n, 256) < 0.989 || within(n, 0) < 0.5 || within(n, 0) > 0.96 ||
+		failed > rows/1000 {
+		t.Errorf("%.3f of the inserts move nothing, %.3f span 32 rows, %.3f 256; %d failed", within(n, 0),
+			within(n, 32), within(n, 256), failed)
 	}
 	n, failed = counted(independent)
 	if far := (1 - within(n, rows/50)) / (1 - within(n, 0)); far < 0.95 || failed > 0 {
-		t.Errorf("of independent keys' inserts that move something %.3f span a fiftieth of the table or more; %d failed", far, failed)
+		t.Errorf("of independent keys' inserts that move something %.3f span a fiftieth of the table or more; %d "+
+			"failed", far, failed)
 	}
 }
 
@@ -68,7 +71,8 @@ func TestSpan(t *testing.T) {
 	for _, c := range []struct {
 		want int
 		rows []int
-	}{{0, []int{7}}, {5, []int{7, 2}}, {5, []int{2, 5, 7}}, {3, []int{1, 98}}, {4, []int{1, 2, 98}}, {50, []int{0, 50}}} {
+	}{{0, []int{7}}, {5, []int{7, 2}}, {5, []int{2, 5, 7}}, {3, []int{1, 98}}, {4, []int{1, 2, 98}},
+		{50, []int{0, 50}}} {
 		if got := span(c.rows, 100); got != c.want {
 			t.Errorf("%v span %d rows, want %d", c.rows, got, c.want)
 		}

@@ -84,21 +84,32 @@ func failureTable(s *rcuckooSize, r results, p *Part) {
 		}
 	}
 	p.claim("failures-500", more(least, 0.9), text[2:], unknown(""))
-	p.claim("failures-grain", more(100+loss(last, failGrains[0]), 100+loss(last, failGrains[2])), fmt.Sprintf("with %g a second %+.1f %% with %d rows a lock, %+.1f %% with %d, %+.1f %% with %d", last,
-		loss(last, failGrains[0]), failGrains[0], loss(last, failGrains[1]), failGrains[1], loss(last, failGrains[2]), failGrains[2]), unknown(""))
+	p.claim("failures-grain", more(100+loss(last, failGrains[0]), 100+loss(last, failGrains[2])),
+		fmt.Sprintf("with %g a second %+.1f %% with %d rows a lock, %+.1f %% with %d, %+.1f %% with %d", last,
+			loss(last, failGrains[0]), failGrains[0], loss(last, failGrains[1]), failGrains[1],
+			loss(last, failGrains[2]),
+			failGrains[2]), unknown(""))
 	p.claim("failures-works", is(failed == 0), fmt.Sprintf("%d operations failed", failed), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("A failure is a client, one more than the %d, that sends %s of the verbs of an INSERT and dies. A table of %d rows, so that there are as many locks as in the"+
-		" paper's if it has 12,500,000, with only %d records; a failure timer of %v. Throughput is that of the time from %v to %v; the latencies, in microseconds, are of all of it, and of %d rows a lock.",
-		paperCrowd, "2 to 6", s.failRows, s.smaller*paperFull/100, s.failTimer, s.failFor*settling/failIntervals, s.failFor, paperLocked))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("A failure is a client, one more than the %d, that sends %s of the verbs of an INSERT and dies. "+
+			"A table of %d rows, so that there are as many locks as in the paper's if it has 12,500,000, with only "+
+			"%d records; a failure timer of %v. Throughput is that of the time from %v to %v; the latencies, in "+
+			"microseconds, are of all of it, and of %d rows a lock.",
+			paperCrowd, "2 to 6", s.failRows, s.smaller*paperFull/100, s.failTimer, s.failFor*settling/failIntervals,
+			s.failFor, paperLocked))
 	for _, timer := range s.timers {
 		c := r[key("stranded", timer)].Call("INSERT")
-		p.Notes = append(p.Notes, fmt.Sprintf("A client that is alone needs %.2f ms at the median, %.2f at the most, to insert what one that died began to insert, with a timer of %v.",
-			c.At(0.5)/1e3, c.Latency.Max/1e3, timer))
+		p.Notes = append(p.Notes,
+			fmt.Sprintf("A client that is alone needs %.2f ms at the median, %.2f at the most, to insert what one "+
+				"that died began to insert, with a timer of %v.", c.At(0.5)/1e3, c.Latency.Max/1e3, timer))
 	}
 	short, long := s.timers[0], s.timers[1] // one twice as long as the other
-	left := 2*r[key("stranded", short)].Call("INSERT").Latency.Mean - r[key("stranded", long)].Call("INSERT").Latency.Mean
-	p.Notes = append(p.Notes, fmt.Sprintf("Were the timer 0 that would be %.0f µs on the average, by the line through %v and %v: so long a repair takes, the INSERT included. A client that the pool knows to be"+
-		" dead is given half of the timer, from when somebody stuck has looked first.", left, short, long))
+	left := 2*r[key("stranded", short)].Call("INSERT").Latency.Mean - r[key("stranded", long)].Call(
+		"INSERT").Latency.Mean
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("Were the timer 0 that would be %.0f µs on the average, by the line through %v and %v: so long a "+
+			"repair takes, the INSERT included. A client that the pool knows to be dead is given half of the timer, "+
+			"from when somebody stuck has looked first.", left, short, long))
 }
 
 // paperFailures is up to how many a second the throughput remains high (section 5.4).

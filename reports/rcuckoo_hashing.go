@@ -26,7 +26,8 @@ func within(counts []int, limit int) float64 {
 
 func distanceCases(s *rcuckooSize) (list []trial) {
 	for _, f := range s.factors {
-		list = append(list, trial{name: key(f), compute: func(context.Context) (any, error) { return distances(f, s.rows, s.keys, s.seed) }})
+		list = append(list, trial{name: key(f),
+			compute: func(context.Context) (any, error) { return distances(f, s.rows, s.keys, s.seed) }})
 	}
 	return list
 }
@@ -38,10 +39,12 @@ func distanceTable(s *rcuckooSize, _ results, p *Part) {
 	}
 	g.show(p, "rows apart", "%d or fewer", []int{0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000})
 	n := computed[[]int](p, paperFactor)
-	p.same("distances-5", 100*within(n, 5), unknown("As printed the formula puts half of the keys 0 to 5 rows apart, 6 in 15 of a quarter, 6 in 35 of an"+
-		" eighth, and so on: 62.8 %%, whatever the table."))
-	p.Notes = append(p.Notes, fmt.Sprintf("%d keys, %d rows. Rows that are 0 or 1 apart are read by one covering READ: %.0f %% of the keys with f = %g.",
-		s.keys, s.rows, 100*within(n, 1), paperFactor))
+	p.same("distances-5", 100*within(n, 5),
+		unknown("As printed the formula puts half of the keys 0 to 5 rows apart, 6 in 15 of a quarter, 6 in 35 of an "+
+			"eighth, and so on: 62.8 %%, whatever the table."))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("%d keys, %d rows. Rows that are 0 or 1 apart are read by one covering READ: %.0f %% of the keys "+
+			"with f = %g.", s.keys, s.rows, 100*within(n, 1), paperFactor))
 }
 
 func fillCases(s *rcuckooSize) (list []trial) {
@@ -91,19 +94,25 @@ func fillTable(s *rcuckooSize, _ results, p *Part) {
 		text += fmt.Sprintf(", %.1f %% of %d rows", got, rows)
 	}
 	small := s.tables[0]
-	p.claim("fill-most", all(full...), text[2:], because(fmt.Sprintf("of %d rows alone", small), fmt.Sprintf("%.1f %%", computed[float64](p, paperFactor, paperRow, small)),
-		full[0]).and("The paper does not say how large its tables were."))
+	p.claim("fill-most", all(full...), text[2:],
+		because(fmt.Sprintf("of %d rows alone", small),
+			fmt.Sprintf("%.1f %%", computed[float64](p, paperFactor, paperRow, small)),
+			full[0]).and("The paper does not say how large its tables were."))
 	var rises []test
 	for _, rows := range s.tables {
 		for i := range s.factors[1:] {
-			rises = append(rises, is(computed[float64](p, s.factors[i], paperRow, rows) < computed[float64](p, s.factors[i+1], paperRow, rows)))
+			rises = append(rises, is(computed[float64](p, s.factors[i], paperRow, rows) < computed[float64](p,
+				s.factors[i+1], paperRow, rows)))
 		}
 	}
 	low, high := s.factors[0], s.factors[len(s.factors)-1]
 	rows := s.tables[len(s.tables)-1]
-	p.claim("fill-rises", all(rises...), fmt.Sprintf("from %.1f %% with f = %g to %.1f %% with f = %g, of %d rows", computed[float64](p, low, paperRow, rows), low,
+	p.claim("fill-rises", all(rises...), fmt.Sprintf("from %.1f %% with f = %g to %.1f %% with f = %g, of %d rows",
+		computed[float64](p, low, paperRow, rows), low,
 		computed[float64](p, high, paperRow, rows), high, rows), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("Rows of %d entries unless it says otherwise; the mean of %d tables of random keys.", paperRow, s.fills))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("Rows of %d entries unless it says otherwise; the mean of %d tables of random keys.", paperRow,
+			s.fills))
 }
 
 // spread is what inserts spanned, as spans counts it.
@@ -140,23 +149,29 @@ func spanTable(s *rcuckooSize, _ results, p *Part) {
 		return (within(counts, limit) - still) / (1 - still)
 	}
 	for _, d := range []int{0, 1, 8, 32, 64, 128, 256, 512, 1024, 2048} {
-		p.Rows = append(p.Rows, []Cell{say("%d or fewer", d), share(100 * within(near, d)), share(100 * moving(near, d)),
-			share(100 * within(far, d)), share(100 * moving(far, d))})
+		p.Rows = append(p.Rows, []Cell{say("%d or fewer", d), share(100 * within(near, d)),
+			share(100 * moving(near, d)), share(100 * within(far, d)), share(100 * moving(far, d))})
 	}
 	still := 100 * within(near, 0)
-	p.claim("spans-none", inside(still, 50, 60), fmt.Sprintf("%.1f %%", still), unknown("A path begins in either of a key's rows here: both are locked and"+
-		" read anyhow, or one key could be inserted twice."))
-	p.claim("spans-32", is(within(near, 32) >= 0.95), fmt.Sprintf("%.1f %%; of those that move something %.1f %%", 100*within(near, 32), 100*moving(near, 32)), unknown(""))
-	p.claim("spans-256", is(within(near, 256) >= 0.985), fmt.Sprintf("%.1f %%; of those that move something %.1f %%", 100*within(near, 256), 100*moving(near, 256)), unknown(""))
+	p.claim("spans-none", inside(still, 50, 60), fmt.Sprintf("%.1f %%", still),
+		unknown("A path begins in either of a key's rows here: both are locked and read anyhow, or one key could be "+
+			"inserted twice."))
+	p.claim("spans-32", is(within(near, 32) >= 0.95), fmt.Sprintf("%.1f %%; of those that move something %.1f %%",
+		100*within(near, 32), 100*moving(near, 32)), unknown(""))
+	p.claim("spans-256", is(within(near, 256) >= 0.985), fmt.Sprintf("%.1f %%; of those that move something %.1f %%",
+		100*within(near, 256), 100*moving(near, 256)), unknown(""))
 	const distant = 2048
-	p.claim("spans-far", less(moving(far, distant), 0.1), fmt.Sprintf("%.1f %% of those that move something span more than %d of %d rows",
-		100*(1-moving(far, distant)), distant, s.rows), unknown(""))
+	p.claim("spans-far", less(moving(far, distant), 0.1),
+		fmt.Sprintf("%.1f %% of those that move something span more than %d of %d rows",
+			100*(1-moving(far, distant)), distant, s.rows), unknown(""))
 	for _, each := range []int{4, 16} {
-		p.Notes = append(p.Notes, fmt.Sprintf("With %d rows a lock, one masked CAS of 63 locks takes those of %.1f %% of the paths, wherever they begin.",
-			each, 100*inOneWord(near, 63*each)))
+		p.Notes = append(p.Notes,
+			fmt.Sprintf("With %d rows a lock, one masked CAS of 63 locks takes those of %.1f %% of the paths, "+
+				"wherever they begin.", each, 100*inOneWord(near, 63*each)))
 	}
-	p.Notes = append(p.Notes, fmt.Sprintf("%d rows. INSERTs that found no path are left out: %d with dependent hashing, %d with independent.", s.rows,
-		computed[spread](p, "dependent").failed, computed[spread](p, "independent").failed))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("%d rows. INSERTs that found no path are left out: %d with dependent hashing, %d with independent.",
+			s.rows, computed[spread](p, "dependent").failed, computed[spread](p, "independent").failed))
 }
 
 // inOneWord returns the part of the spans that lie within the rows of one lock word, were their

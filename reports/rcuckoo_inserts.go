@@ -31,7 +31,8 @@ func (s *rcuckooSize) growing(o *ops.Simulation, m insertMix, fill int64) {
 	if most := float64(s.table*insertPart) / 100; m.share > 0 {
 		o.Ops = min(o.Ops, int64(most/m.share))
 	}
-	o.Properties = append(o.Properties, fmt.Sprintf("readproportion=%g", 1-m.share), fmt.Sprintf("insertproportion=%g", m.share))
+	o.Properties = append(o.Properties, fmt.Sprintf("readproportion=%g", 1-m.share),
+		fmt.Sprintf("insertproportion=%g", m.share))
 }
 
 // insertPart is how many percent of the table's entries a run inserts at most.
@@ -72,7 +73,8 @@ func fillingTable(s *rcuckooSize, r results, p *Part) {
 	for _, m := range insertMixes {
 		g.column(m.name+": Mops", func(fill int64) Cell { return mops(r[key(m.name, fill)].Throughput) })
 	}
-	g.column(fmt.Sprintf("W, %d rows a lock", narrow), func(fill int64) Cell { return mops(r[key("narrow", fill)].Throughput) })
+	g.column(fmt.Sprintf("W, %d rows a lock", narrow),
+		func(fill int64) Cell { return mops(r[key("narrow", fill)].Throughput) })
 	g.column("INSERT, calm: µs", func(fill int64) Cell { return us(inserts("calm", fill).At(0.5)) })
 	g.column("bytes of A", func(fill int64) Cell { return say("%.0f", payload(fill)) })
 	g.column("verbs of A", func(fill int64) Cell { return say("%.2f", r.all("A", fill).Cost.Verbs()) })
@@ -81,8 +83,9 @@ func fillingTable(s *rcuckooSize, r results, p *Part) {
 	first, last := s.filled[0], s.filled[len(s.filled)-1]
 	w := func(name string, fill int64) float64 { return r[key(name, fill)].Throughput / 1e6 }
 	c := inserts("W", first)
-	whyRead := unknown("An INSERT reads all rows that it locks, and locks both rows of its key, or two clients would insert it twice: %.0f B"+
-		" and %.1f verbs, of which %s is the limit. With %d rows a lock it is %.1f Mops.", c.Cost.BytesRead, c.Cost.Verbs(), limit(r[key("W", first)]), narrow, w("narrow", first))
+	whyRead := unknown("An INSERT reads all rows that it locks, and locks both rows of its key, or two clients would "+
+		"insert it twice: %.0f B and %.1f verbs, of which %s is the limit. With %d rows a lock it is %.1f Mops.",
+		c.Cost.BytesRead, c.Cost.Verbs(), limit(r[key("W", first)]), narrow, w("narrow", first))
 	p.same("inserts-empty", w("W", first), whyRead)
 	p.same("inserts-full", w("W", last), whyRead)
 	fewer := change(w("W", first), w("W", last))
@@ -93,24 +96,33 @@ func fillingTable(s *rcuckooSize, r results, p *Part) {
 	for _, m := range insertMixes[:3] {
 		mixes = append(mixes, less(w(m.name, last), w(m.name, first)))
 	}
-	p.claim("inserts-mixes", all(mixes...), fmt.Sprintf("W %+.0f %%, A %+.0f %%, B %+.0f %%, C %+.0f %%", fewer, change(w("A", first), w("A", last)),
-		change(w("B", first), w("B", last)), still), unknown(""))
-	p.claim("inserts-twice", inside(inserts("calm", last).At(0.5)/inserts("calm", first).At(0.5), 1.5, 2.5), fmt.Sprintf("from %.2f to %.2f µs at the median and %.2f to %.2f on the average, with %d clients",
-		inserts("calm", first).At(0.5), inserts("calm", last).At(0.5), inserts("calm", first).Latency.Mean, inserts("calm", last).Latency.Mean, calm),
+	p.claim("inserts-mixes", all(mixes...), fmt.Sprintf("W %+.0f %%, A %+.0f %%, B %+.0f %%, C %+.0f %%", fewer,
+		change(w("A", first), w("A", last)), change(w("B", first), w("B", last)), still), unknown(""))
+	p.claim("inserts-twice", inside(inserts("calm", last).At(0.5)/inserts("calm", first).At(0.5), 1.5, 2.5),
+		fmt.Sprintf("from %.2f to %.2f µs at the median and %.2f to %.2f on the average, with %d clients",
+			inserts("calm", first).At(0.5), inserts("calm", last).At(0.5), inserts("calm", first).Latency.Mean,
+			inserts("calm", last).Latency.Mean, calm),
 		unknown("More than half of the INSERTs find a free slot in their own rows even then."))
 	p.twoTrips("inserts-median", inserts("calm", first))
-	p.claim("inserts-bytes", less(payload(last), 2*payload(first)), fmt.Sprintf("%.2f times", payload(last)/payload(first)), unknown(""))
+	p.claim("inserts-bytes", less(payload(last), 2*payload(first)),
+		fmt.Sprintf("%.2f times", payload(last)/payload(first)), unknown(""))
 	verbs := r.all("A", last).Cost.Verbs() / r.all("A", first).Cost.Verbs()
 	p.claim("inserts-verbs", less(verbs, 1.5), fmt.Sprintf("%.2f times", verbs), unknown(""))
 	rate := func(fill int64) float64 { return r[key("fusee", paperCrowd, fill)].Throughput / 1e6 }
-	p.same("inserts-fusee", rate(first), unknown("What is in use most is the %s.", limit(r[key("fusee", paperCrowd, first)])))
-	p.claim("inserts-fusee-flat", similar(rate(paperFull), rate(first), 0.08), fmt.Sprintf("%+.1f %% from %d %% to %d %%", change(rate(first), rate(paperFull)), first, paperFull), unknown(""))
+	p.same("inserts-fusee", rate(first),
+		unknown("What is in use most is the %s.", limit(r[key("fusee", paperCrowd, first)])))
+	p.claim("inserts-fusee-flat", similar(rate(paperFull), rate(first), 0.08),
+		fmt.Sprintf("%+.1f %% from %d %% to %d %%", change(rate(first), rate(paperFull)), first, paperFull),
+		unknown(""))
 	x := r[key("fusee", calm, first)].Call("INSERT")
 	theirs := x.At(0.5)
-	p.claim("inserts-fusee-us", similar(theirs, inserts("calm", first).At(0.5), 0.25), fmt.Sprintf("%.2f µs against %.2f", theirs, inserts("calm", first).At(0.5)),
+	p.claim("inserts-fusee-us", similar(theirs, inserts("calm", first).At(0.5), 0.25),
+		fmt.Sprintf("%.2f µs against %.2f", theirs, inserts("calm", first).At(0.5)),
 		unknown("FUSEE's takes %d trips at the median here.", x.TripsAt(0.5)))
-	p.Notes = append(p.Notes, fmt.Sprintf("A table of %d entries; a run inserts %d %% of them at most. No path: INSERTs of W that failed since no path of 5 moves"+
-		" led to a free slot (see fill). Bytes are payload. Latencies are of W with %d clients.", s.table, insertPart, calm))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("A table of %d entries; a run inserts %d %% of them at most. No path: INSERTs of W that failed "+
+			"since no path of 5 moves led to a free slot (see fill). Bytes are payload. Latencies are of W with %d "+
+			"clients.", s.table, insertPart, calm))
 }
 
 // noPath is the share of the operations that failed, which are INSERTs without a path.
@@ -120,8 +132,9 @@ func noPath(r *simulate.Result) Cell { return share(100 * float64(r.Failed) / fl
 // it waits for what is ahead.
 func (p *Part) twoTrips(about string, c *simulate.Call) {
 	n := c.TripsAt(0.5)
-	p.claim(about, is(n == 2), fmt.Sprintf("%d at the median", n), unknown("Two batches are posted, and a fence in one of them waits for an"+
-		" answer, which farkv counts as a trip. Behind an atomic on the NIC's memory it takes no time here: see device."))
+	p.claim(about, is(n == 2), fmt.Sprintf("%d at the median", n),
+		unknown("Two batches are posted, and a fence in one of them waits for an answer, which farkv counts as a "+
+			"trip. Behind an atomic on the NIC's memory it takes no time here: see device."))
 }
 
 // lockTrips is how many trips a share of the INSERTs did not exceed, but for those of the fence and
@@ -167,13 +180,17 @@ func lockTable(s *rcuckooSize, r results, p *Part) {
 			sweet = max(sweet, trips(rows, most))
 		}
 	}
-	p.claim("locks-sweet", all(is(at >= 2 && at <= 16), less(sweet, 1.5*best)), fmt.Sprintf("the fewest, %.1f, are with %d rows a lock, and at most %.1f with 2 to 16", best, at, sweet),
+	p.claim("locks-sweet", all(is(at >= 2 && at <= 16), less(sweet, 1.5*best)),
+		fmt.Sprintf("the fewest, %.1f, are with %d rows a lock, and at most %.1f with 2 to 16", best, at, sweet),
 		unknown(""))
 	p.claim("locks-global", more(trips(global, most), 1.3*best), fmt.Sprintf("%.1f", trips(global, most)), unknown(""))
 	p.claim("locks-single", more(trips(1, 1), 1.5*best), fmt.Sprintf("%.1f", trips(1, 1)), unknown(""))
 	const wide = 16
 	few, many := trips(wide, 4), trips(wide, most)
-	p.claim("locks-four", is(math.Abs(few-many) < 1.5), fmt.Sprintf("%.1f with 4 locks a CAS and %d rows a lock, %.1f with %d", few, wide, many, most), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("Columns: rows a lock. Trips to get the locks at the 99th percentile, all tries and what was looked at in between included, the mean of %d runs. The paper's"+
-		" 64 locks a CAS are 63 here: a bit of a word is the repair's.", s.lockRuns))
+	p.claim("locks-four", is(math.Abs(few-many) < 1.5),
+		fmt.Sprintf("%.1f with 4 locks a CAS and %d rows a lock, %.1f with %d", few, wide, many, most), unknown(""))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("Columns: rows a lock. Trips to get the locks at the 99th percentile, all tries and what was "+
+			"looked at in between included, the mean of %d runs. The paper's 64 locks a CAS are 63 here: a bit of a "+
+			"word is the repair's.", s.lockRuns))
 }

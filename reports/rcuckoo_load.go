@@ -6,7 +6,8 @@ import (
 )
 
 // rivals are the stores of Figure 6 that there are here, each on one memory node.
-var rivals = []system{{store: "rcuckoo", name: "RCuckoo"}, {store: "fusee", name: "FUSEE"}, {store: "fusee-nc", name: "FUSEE-NC"}}
+var rivals = []system{{store: "rcuckoo", name: "RCuckoo"}, {store: "fusee", name: "FUSEE"},
+	{store: "fusee-nc", name: "FUSEE-NC"}}
 
 var readMixes = []string{"c", "b", "a"}
 
@@ -14,7 +15,8 @@ func rcuckooLoadCases(s *rcuckooSize) (list []trial) {
 	for _, mix := range readMixes {
 		for _, x := range rivals {
 			for _, n := range s.clients {
-				list = append(list, s.trial(x.store, mix, key(x.store, mix, n), func(o *ops.Simulation) { o.Clients = n }))
+				list = append(list, s.trial(x.store, mix, key(x.store, mix, n),
+					func(o *ops.Simulation) { o.Clients = n }))
 			}
 		}
 	}
@@ -42,12 +44,15 @@ func rcuckooLoadTable(s *rcuckooSize, r results, p *Part) {
 	}
 	whyCached := unknown("FUSEE's clients know where most of so few records are, and read pair and slot in one trip.")
 	f, nc := over("c")
-	p.claim("load-c", all(more(f, 1), more(nc, 1.5)), fmt.Sprintf("%.2f times FUSEE's with %d clients, %.2f times that of one without index cache, which takes two trips for each read, as the"+
-		" paper has it", f, last, nc), whyCached)
+	p.claim("load-c", all(more(f, 1), more(nc, 1.5)),
+		fmt.Sprintf("%.2f times FUSEE's with %d clients, %.2f times that of one without index cache, which takes two "+
+			"trips for each read, as the paper has it", f, last, nc), whyCached)
 	f, nc = over("b")
-	p.claim("load-b", all(more(f, 1), more(nc, 1), less(max(f, nc), 2.55)), fmt.Sprintf("%.2f times FUSEE's, %.2f times that of FUSEE-NC", f, nc), whyCached)
+	p.claim("load-b", all(more(f, 1), more(nc, 1), less(max(f, nc), 2.55)),
+		fmt.Sprintf("%.2f times FUSEE's, %.2f times that of FUSEE-NC", f, nc), whyCached)
 	f, nc = over("a")
-	p.claim("load-a", inside(f, 0.8, 1.2), fmt.Sprintf("%.2f times FUSEE's, %.2f times that of FUSEE-NC", f, nc), unknown(""))
+	p.claim("load-a", inside(f, 0.8, 1.2), fmt.Sprintf("%.2f times FUSEE's, %.2f times that of FUSEE-NC", f, nc),
+		unknown(""))
 	peak := func(parts ...any) (at int) {
 		most := 0.0
 		for _, n := range s.clients {
@@ -57,13 +62,19 @@ func rcuckooLoadTable(s *rcuckooSize, r results, p *Part) {
 		}
 		return at
 	}
-	p.claim("load-scales", is(peak("rcuckoo", "a") == last), fmt.Sprintf("its peak is with %d", peak("rcuckoo", "a")), because("with a NIC of the node that has no limit of messages",
-		fmt.Sprintf("its peak is with %d", peak("wide")), is(peak("wide") == last)).and("An UPDATE takes %.1f verbs.", r.updates("rcuckoo", "a", s.clients[0]).Cost.Verbs()))
+	p.claim("load-scales", is(peak("rcuckoo", "a") == last), fmt.Sprintf("its peak is with %d", peak("rcuckoo", "a")),
+		because("with a NIC of the node that has no limit of messages",
+			fmt.Sprintf("its peak is with %d", peak("wide")),
+			is(peak("wide") == last)).and("An UPDATE takes %.1f verbs.",
+			r.updates("rcuckoo", "a", s.clients[0]).Cost.Verbs()))
 	get, _ := atOnce(r.gets("rcuckoo", "c", last))
 	p.claim("load-get", is(get > 99.9), fmt.Sprintf("%.1f %% of them", get), unknown(""))
 	p.twoTrips("load-update", r.updates("rcuckoo", "a", s.clients[0]))
 	for _, mix := range readMixes {
-		p.Notes = append(p.Notes, fmt.Sprintf("Busiest under %s with %d clients: %s (RCuckoo), %s (FUSEE).", mixName(mix), last, limit(r[key("rcuckoo", mix, last)]), limit(r[key("fusee", mix, last)])))
+		p.Notes = append(p.Notes, fmt.Sprintf("Busiest under %s with %d clients: %s (RCuckoo), %s (FUSEE).",
+			mixName(mix), last, limit(r[key("rcuckoo", mix, last)]), limit(r[key("fusee", mix, last)])))
 	}
-	p.Notes = append(p.Notes, fmt.Sprintf("A table of %d entries, %d %% full; each client of FUSEE has an index cache of %d KB.", s.table, paperFull, fuseeCache>>10))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("A table of %d entries, %d %% full; each client of FUSEE has an index cache of %d KB.", s.table,
+			paperFull, fuseeCache>>10))
 }

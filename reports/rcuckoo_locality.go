@@ -16,7 +16,8 @@ const (
 func localityCases(s *rcuckooSize) []trial {
 	return each(hashings, s.grains, func(h hashing, rows int) trial {
 		return s.trial("rcuckoo", "w", key(h.name, rows), func(o *ops.Simulation) {
-			o.Clients, o.Records, o.Ops, o.WarmUp = 8, s.smaller*localityFrom/100, s.smaller*(localityTo-localityFrom)/100, 0
+			o.Clients, o.Records, o.Ops, o.WarmUp = 8, s.smaller*localityFrom/100,
+				s.smaller*(localityTo-localityFrom)/100, 0
 			o.Own = o.Own.With(stores.Values{tableRows: int(s.smaller) / paperRow, "f": h.f, rowsPerLock: rows})
 		})
 	})
@@ -40,10 +41,12 @@ func localityTable(s *rcuckooSize, r results, p *Part) {
 		return trips(near, paperLocked, part), trips(far, paperLocked, part)
 	}
 	a, b := ours(0.99)
-	p.claim("locality-p99", more(b, 5*a), fmt.Sprintf("%.0f against %.0f with %d rows a lock", a, b, paperLocked), unknown("Both search breadth first here, the paper's"+
-		" other one searches depth first."))
+	p.claim("locality-p99", more(b, 5*a), fmt.Sprintf("%.0f against %.0f with %d rows a lock", a, b, paperLocked),
+		unknown("Both search breadth first here, the paper's other one searches depth first."))
 	a, b = ours(0.5)
 	p.claim("locality-p50", less(b, 3*a), fmt.Sprintf("%.0f against %.0f", a, b), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("A table of %d entries, the paper's has 100 million; trips to get the locks, without those of the fence and of writing the rows. No path: INSERTs that failed, at a fill"+
-		" that dependent hashing hardly reaches (see fill).", s.smaller))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("A table of %d entries, the paper's has 100 million; trips to get the locks, without those of "+
+			"the fence and of writing the rows. No path: INSERTs that failed, at a fill that dependent hashing "+
+			"hardly reaches (see fill).", s.smaller))
 }

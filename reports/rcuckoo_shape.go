@@ -56,7 +56,8 @@ func extentTable(s *rcuckooSize, r results, p *Part) {
 	gain := func(mix string) float64 {
 		return change(r[key(mix, s.values[0])].Throughput, r[key(mix, "inline")].Throughput)
 	}
-	why := unknown("With values of %d B in extents what is in use most by reads is the %s.", s.values[0], limit(r[key("c", s.values[0])]))
+	why := unknown("With values of %d B in extents what is in use most by reads is the %s.", s.values[0],
+		limit(r[key("c", s.values[0])]))
 	p.same("extents-b", gain("b"), why)
 	p.same("extents-a", gain("a"), why)
 	limited, text := true, ""
@@ -68,7 +69,8 @@ func extentTable(s *rcuckooSize, r results, p *Part) {
 		text = limit(r[key("c", n)])
 	}
 	p.claim("extents-link", is(limited), text+fmt.Sprintf(" with %d B", s.values[len(s.values)-1]), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("%d clients, a table of %d entries, %d %% full.", sixMachines, s.smaller, paperFull))
+	p.Notes = append(p.Notes, fmt.Sprintf("%d clients, a table of %d entries, %d %% full.", sixMachines, s.smaller,
+		paperFull))
 }
 
 func mixName(mix string) string { return string(mix[0] - 'a' + 'A') }
@@ -95,22 +97,28 @@ func entryTable(s *rcuckooSize, r results, p *Part) {
 	p.Header = []string{"entry", "50 % INSERTs: Mops", "bytes", "busiest", "C: Mops", "bytes", "busiest"}
 	for _, n := range s.entries {
 		a, c := r[key("A", n)], r[key("C", n)]
-		p.Rows = append(p.Rows, []Cell{say("%d B", n), mops(a.Throughput), say("%.0f", a.Call("TOTAL").Cost.BytesRead+a.Call("TOTAL").Cost.BytesWrote), say("%s", limit(a)),
+		p.Rows = append(p.Rows, []Cell{say("%d B", n), mops(a.Throughput),
+			say("%.0f", a.Call("TOTAL").Cost.BytesRead+a.Call("TOTAL").Cost.BytesWrote), say("%s", limit(a)),
 			mops(c.Throughput), say("%.0f", c.Call("TOTAL").Cost.BytesRead), say("%s", limit(c))})
 	}
 	few, many := s.entries[0], s.entries[len(s.entries)-1]
 	_, part := r[key("A", many)].Busiest()
 	drop := change(r[key("A", few)].Throughput, r[key("A", many)].Throughput)
-	p.claim("entries-insert", all(is(part.Name == "link out"), less(1+drop/100, 0.9)), fmt.Sprintf("%+.0f %% from %d to %d B; the busiest is %s", drop, few, many, limit(r[key("A", many)])), unknown(""))
+	p.claim("entries-insert", all(is(part.Name == "link out"), less(1+drop/100, 0.9)),
+		fmt.Sprintf("%+.0f %% from %d to %d B; the busiest is %s", drop, few, many, limit(r[key("A", many)])),
+		unknown(""))
 	reads := func(of string) (test, string) {
 		times := r[key(of, many)].Throughput / r[key(of, few)].Throughput
 		return inside(times, 0.85, 1.15), fmt.Sprintf("%+.0f %% from %d to %d B", 100*(times-1), few, many)
 	}
 	again, other := reads("fast C")
 	ours, text := reads("C")
-	p.claim("entries-read", ours, text, because("with a link and PCIe of 2,000 Gbit/s", other, again).and("A GET reads both rows, %.0f B with entries of %d B: %s.",
+	p.claim("entries-read", ours, text, because("with a link and PCIe of 2,000 Gbit/s", other,
+		again).and("A GET reads both rows, %.0f B with entries of %d B: %s.",
 		r[key("C", many)].Call("TOTAL").Cost.BytesRead, many, limit(r[key("C", many)])))
-	p.Notes = append(p.Notes, fmt.Sprintf("Entries of a key of %d B and an inline value; a table of %d entries, %d %% full.", paperPairing, s.smaller, s.filled[0]))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("Entries of a key of %d B and an inline value; a table of %d entries, %d %% full.", paperPairing,
+			s.smaller, s.filled[0]))
 }
 
 // A lockPlace is where the lock table lies, and what a fence behind it costs.
@@ -121,7 +129,8 @@ type lockPlace struct {
 
 func (l lockPlace) String() string { return l.title }
 
-var lockPlaces = []lockPlace{{"device", "the NIC's memory", false, false}, {"stalled", "the NIC's memory, fences stall", false, true}, {"host", "the node's memory", true, false}}
+var lockPlaces = []lockPlace{{"device", "the NIC's memory", false, false},
+	{"stalled", "the NIC's memory, fences stall", false, true}, {"host", "the node's memory", true, false}}
 
 // A lockLoad is one that the device is compared under.
 type lockLoad struct {
@@ -130,7 +139,8 @@ type lockLoad struct {
 	one              bool // record, which all update
 }
 
-var lockLoads = []lockLoad{{"alone", "A, one client", "a", 1, false}, {"a", "A", "a", paperCrowd, false}, {"b", "B", "b", paperCrowd, false}, {"one", "UPDATEs of one key", "a", paperCrowd, true}}
+var lockLoads = []lockLoad{{"alone", "A, one client", "a", 1, false}, {"a", "A", "a", paperCrowd, false},
+	{"b", "B", "b", paperCrowd, false}, {"one", "UPDATEs of one key", "a", paperCrowd, true}}
 
 func deviceCases(s *rcuckooSize) []trial {
 	return each(lockPlaces, lockLoads, func(at lockPlace, l lockLoad) trial {
@@ -138,7 +148,8 @@ func deviceCases(s *rcuckooSize) []trial {
 			o.NoDevice, o.StallFences, o.Clients = at.host, at.stalled, l.clients
 			if l.one {
 				o.Records, o.Ops, o.WarmUp = 1, s.ops/10, 0
-				o.Properties = append(o.Properties, "readproportion=0", "updateproportion=1", "requestdistribution=uniform")
+				o.Properties = append(o.Properties, "readproportion=0", "updateproportion=1",
+					"requestdistribution=uniform")
 			}
 			if l.clients == 1 {
 				o.Ops, o.WarmUp = s.ops/10, 0
@@ -170,7 +181,11 @@ func deviceTable(_ *rcuckooSize, r results, p *Part) {
 	}
 	p.claim("device-gain", inside(best, 2.5, 3.5), text[2:], unknown(""))
 	d, h := r.updates("device", "alone").At(0.5), r.updates("host", "alone").At(0.5)
-	p.claim("device-us", less(d, h), fmt.Sprintf("an UPDATE of a client that is alone takes %.2f µs, and %.2f with the locks in the node's memory", d, h), unknown(""))
-	p.Notes = append(p.Notes, "The profile takes the paper at its word: a node's NIC does 50 million atomics a second, 3 on one word; 75 and 9 on its own memory, of 256 KB (2.2, Figure 1c); and"+
-		" a fence behind one of these does not wait (3.2.2, footnote 1). Where NICs stall there, as the verbs' definition lets them, the second row is what to expect; nothing here shows which they do.")
+	p.claim("device-us", less(d, h),
+		fmt.Sprintf("an UPDATE of a client that is alone takes %.2f µs, and %.2f with the locks in the node's memory",
+			d, h), unknown(""))
+	p.Notes = append(p.Notes, "The profile takes the paper at its word: a node's NIC does 50 million atomics a "+
+		"second, 3 on one word; 75 and 9 on its own memory, of 256 KB (2.2, Figure 1c); and a fence behind one of "+
+		"these does not wait (3.2.2, footnote 1). Where NICs stall there, as the verbs' definition lets them, the "+
+		"second row is what to expect; nothing here shows which they do.")
 }

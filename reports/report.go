@@ -122,7 +122,8 @@ func (p *Part) print(w io.Writer, markdown bool) {
 	for _, c := range p.Claims {
 		text := fmt.Sprintf("%s %s: %s. Ours: %s.", c.Paper, c.Section, c.Says, c.Ours)
 		if c.When != "" {
-			text = fmt.Sprintf("%s %s: %s. It counts as that when %s. Ours: %s.", c.Paper, c.Section, c.Says, c.When, c.Ours)
+			text = fmt.Sprintf("%s %s: %s. It counts as that when %s. Ours: %s.", c.Paper, c.Section, c.Says,
+				c.When, c.Ours)
 		}
 		if c.Why != "" {
 			text += " " + c.Why

@@ -37,8 +37,9 @@ func newRowanSize(quick bool, seed uint64) *rowanSize {
 		rowanCalls(2, kindClients, seed, 150*time.Microsecond),
 		[]int{180, 360, 540, 720, 1440, kindClients}, []int{64, 128, 192, 256, 512, 1024}, []int{1, 2, 3, 4, 5},
 		[]int{8, 16, kindWorkers, 32}, failoverSize{32, 20_000},
-		reshardSize{288_000, time.Second, 3 * time.Second, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond,
-			300 * time.Millisecond, 400 * time.Millisecond}},
+		reshardSize{288_000, time.Second, 3 * time.Second,
+			[]time.Duration{100 * time.Millisecond, 200 * time.Millisecond,
+				300 * time.Millisecond, 400 * time.Millisecond}},
 	}
 }
 
@@ -48,11 +49,15 @@ const unsteady = "The quick size ends before senders and threads have found thei
 const fewMoved = "The hot shard of the quick size has few records, which are not even among workers."
 
 var rowanSmall = map[string]string{
-	"dlwa-c": unsteady, "dlwa-d": unsteady, "beside-c": unsteady, "beside-d": unsteady, "over-c": unsteady, "over-d": unsteady,
+	"dlwa-c": unsteady, "dlwa-d": unsteady, "beside-c": unsteady, "beside-d": unsteady, "over-c": unsteady,
+	"over-d":       unsteady,
 	"append-limit": unsteady,
-	"load-batch":   "The quick size has no fewer than 360 clients.", "persist-slower": divided, "entries-similar": divided,
-	"cold-start":     "The quick size has few records, beside which it counts for more that masters look from time to time.",
-	"reshard-detect": "The quick size has one run.", "reshard-move": fewMoved, "reshard-steady": fewMoved, "reshard-rises": fewMoved,
+	"load-batch":   "The quick size has no fewer than 360 clients.", "persist-slower": divided,
+	"entries-similar": divided,
+	"cold-start": "The quick size has few records, beside which it counts for more that masters look from " +
+		"time to time.",
+	"reshard-detect": "The quick size has one run.", "reshard-move": fewMoved, "reshard-steady": fewMoved,
+	"reshard-rises": fewMoved,
 }
 
 func init() {
@@ -70,10 +75,13 @@ var Rowan = newPaper(&Paper{
 }, plan[*rowanSize]{newRowanSize, rowanSetUp, rowanExperiments})
 
 func rowanSetUp(s *rowanSize) string {
-	return fmt.Sprintf("Profile rowan-testbed: a server with three modules of persistent memory, four machines with senders, each with one\n"+
+	return fmt.Sprintf("Profile rowan-testbed: a server with three modules of persistent memory, four machines with "+
+		"senders, each with one\n"+
 		"write in flight and a READ behind it; %v behind a warm-up of %v, seed %d. Writes are 64 or 128 B, headers\n"+
-		"among them. Threads of the server, where there are any, are %d, which write %d B at a time past their caches.\n"+
-		"What the paper says is read off its words, not its plots.", s.duration, s.warmUp, s.seed, paperThreads, threadBytes)
+		"among them. Threads of the server, where there are any, are %d, which write %d B at a time past their "+
+		"caches.\n"+
+		"What the paper says is read off its words, not its plots.", s.duration, s.warmUp, s.seed, paperThreads,
+		threadBytes)
 }
 
 var rowanExperiments = []experiment[*rowanSize]{
@@ -84,7 +92,8 @@ var rowanExperiments = []experiment[*rowanSize]{
 	{"stores", "Rowan-KV, and what replicates in other ways (Figures 9, 10 and 13d)", "", kindCases, kindTable},
 	{"reads", "with few PUTs, and with none (Figures 9d to 9f)", asStores, readCases, readTable},
 	{"objects", "with pairs as long as UP2X's and UDB's (the table of 6.3)", asStores, objectCases, objectTable},
-	{"load", "latency against load (Figure 9, and 6.3 on the tail)", asStores + " 50 % PUTs.", loadingCases, loadingTable},
+	{"load", "latency against load (Figure 9, and 6.3 on the tail)", asStores + " 50 % PUTs.", loadingCases,
+		loadingTable},
 	{"persistence", "how long an entry takes to be in a backup's memory (Figure 11)", asStores + " 50 % PUTs.",
 		persistCases, persistTable},
 	{"entries", "entries of 64 to 1024 B (Figure 13a)", asStores + " 50 % PUTs.", entryBytesCases, entryBytesTable},
@@ -132,7 +141,8 @@ const (
 // trial is a run; hardware is what is changed, if anything.
 func (s *rowanSize) trial(way string, f subfigure, senders int, hardware ...string) trial {
 	w := simulate.Streams{
-		Way: way, Profile: "rowan-testbed", Hardware: hardware, Machines: paperServers, Senders: senders, Bytes: f.bytes,
+		Way: way, Profile: "rowan-testbed", Hardware: hardware, Machines: paperServers, Senders: senders,
+		Bytes: f.bytes,
 		Local: f.threads, LocalBytes: threadBytes, Duration: s.duration, WarmUp: s.warmUp, Seed: s.seed,
 	}
 	return trial{
@@ -161,7 +171,8 @@ func streamCases(s *rowanSize) (list []trial) {
 		}
 	}
 	for _, f := range subfigures[2:] {
-		list = append(list, s.trial(simulate.Exclusive, f, 0, slowMedia), s.trial(simulate.Exclusive, f, paperStreams, freeReads))
+		list = append(list, s.trial(simulate.Exclusive, f, 0, slowMedia),
+			s.trial(simulate.Exclusive, f, paperStreams, freeReads))
 	}
 	return list
 }
@@ -206,15 +217,17 @@ func streamTable(s *rowanSize, _ results, p *Part) {
 		alone, slower := p.written(simulate.Exclusive, f, 0), p.written(simulate.Exclusive, f, 0, slowMedia)
 		gb := slower.Requests / 1e9
 		p.same("alone-"+f.name, alone.Requests/1e9, because("with modules that write 1.8 GB/s, and not 2",
-			fmt.Sprintf("%.2f GB/s", gb), p.is("alone-"+f.name, gb)).and("The paper has the same run twice, with 5.2 and 5.4."))
+			fmt.Sprintf("%.2f GB/s", gb),
+			p.is("alone-"+f.name, gb)).and("The paper has the same run twice, with 5.2 and 5.4."))
 		free := p.written(simulate.Exclusive, f, paperStreams, freeReads).Requests / 1e9
 		p.same("beside-"+f.name, all.Requests/1e9, because("with media whose reads take no time from their writes",
 			fmt.Sprintf("%.2f GB/s", free), p.is("beside-"+f.name, free)))
 	}
-	p.Notes = append(p.Notes, "The modules' lines that combine writes are fitted to the DLWA of 144 streams of 64 B: 46 of "+
-		"64. Logs are spread evenly over the modules, and an answer that waits for a module comes later by a random time: "+
-		"assumptions that were chosen with results in sight. A line that is evicted before it is complete is read first, "+
-		"which takes the media a third of a write.")
+	p.Notes = append(p.Notes,
+		"The modules' lines that combine writes are fitted to the DLWA of 144 streams of 64 B: 46 of 64. Logs are "+
+			"spread evenly over the modules, and an answer that waits for a module comes later by a random time: "+
+			"assumptions that were chosen with results in sight. A line that is evicted before it is complete is "+
+			"read first, which takes the media a third of a write.")
 }
 
 // is tests whether a number is what the paper prints about something.
@@ -284,20 +297,23 @@ func appendTable(s *rowanSize, _ results, p *Part) {
 		theirs, at := peak(simulate.Exclusive, f)
 		why := unknown("")
 		if at < paperStreams {
-			last := p.written(simulate.Append, f, paperStreams).Writes / p.written(simulate.Exclusive, f, paperStreams).Writes
-			why = why.and("The peak of WRITE is with %d senders here, beyond which its DLWA rises more steeply than in the paper. With"+
-				" %d Rowan does %.2f times as many.", at, paperStreams, last)
+			last := p.written(simulate.Append, f, paperStreams).Writes / p.written(simulate.Exclusive, f,
+				paperStreams).Writes
+			why = why.and("The peak of WRITE is with %d senders here, beyond which its DLWA rises more steeply than "+
+				"in the paper. With %d Rowan does %.2f times as many.", at, paperStreams, last)
 		}
 		p.same("over-"+f.name, ours.Writes/theirs.Writes, why)
 	}
 	a, _ := peak(simulate.Append, subfigures[0])
 	b, _ := peak(simulate.Append, subfigures[1])
 	c, _ := peak(simulate.Append, subfigures[2])
-	p.claim("append-limit", is(a.NIC > 0.95 && b.Busy > 0.95 && c.Busy > 0.95), fmt.Sprintf("the NIC is busy for %.0f %% of the time in (a), the media for"+
-		" %.0f and %.0f %% in (b) and (c)", 100*a.NIC, 100*b.Busy, 100*c.Busy), unknown("A NIC's writes go over PCIe in order, and wait for the module"+
-		" that is full; threads fill them all."))
+	p.claim("append-limit", is(a.NIC > 0.95 && b.Busy > 0.95 && c.Busy > 0.95),
+		fmt.Sprintf("the NIC is busy for %.0f %% of the time in (a), the media for %.0f and %.0f %% in (b) and (c)",
+			100*a.NIC, 100*b.Busy, 100*c.Busy),
+		unknown("A NIC's writes go over PCIe in order, and wait for the module that is full; threads fill them all."))
 	p.claim("strawman", less(fastest/1e6, 10), fmt.Sprintf("%.1f Mops", fastest/1e6), unknown(""))
-	p.Notes = append(p.Notes, "An entry of Rowan's is 64 or 128 B with its header, and a sender asks for leave once in some hundreds of them. What the NIC does of"+
-		" writes with a READ behind them is fitted to the 54.5 million a second, for WRITE as for Rowan. The strawman's word is in the NIC's memory,"+
-		" which does 9 million atomics a second on one word (RCuckoo 2.2).")
+	p.Notes = append(p.Notes, "An entry of Rowan's is 64 or 128 B with its header, and a sender asks for leave once "+
+		"in some hundreds of them. What the NIC does of writes with a READ behind them is fitted to the 54.5 million "+
+		"a second, for WRITE as for Rowan. The strawman's word is in the NIC's memory, which does 9 million "+
+		"atomics a second on one word (RCuckoo 2.2).")
 }

@@ -33,7 +33,8 @@ func (s *rowanSize) faulty(duration time.Duration) ops.Simulation {
 		Config: simulate.Config{
 			Store: "rowan", Profile: "rowan-testbed", Hardware: []string{fmt.Sprintf("NodeTimeout=%v", failoverLease)},
 			Pool:    stores.Params{Nodes: failoverServers, Memory: 512 << 20},
-			Options: stores.Options{Timeout: 10 * failoverLease}, Clients: s.failover.clients, WarmUp: s.failover.records / 10,
+			Options: stores.Options{Timeout: 10 * failoverLease}, Clients: s.failover.clients,
+			WarmUp:   s.failover.records / 10,
 			Duration: duration, Interval: failoverWindow, Lease: failoverLease, Seed: s.seed,
 		},
 		Workload: simulate.Workload{Name: "rowan-zippydb-a", Records: s.failover.records},
@@ -63,13 +64,14 @@ func coldCases(s *rowanSize) []trial {
 
 func coldTable(s *rowanSize, r results, p *Part) {
 	x := r["cold start"]
-	p.SetUp = fmt.Sprintf("As in the part failover, with %d pairs, three replicas of each. The power of all nodes is away"+
-		" for %v.", s.failover.records, coldAway)
+	p.SetUp = fmt.Sprintf("As in the part failover, with %d pairs, three replicas of each. The power of all "+
+		"nodes is away for %v.", s.failover.records, coldAway)
 	p.Header = []string{"until", "ms", "million objects a second"}
 	rate := func(took float64) float64 { return float64(s.failover.records) / took * 1e3 }
 	served := 0.0
 	for _, step := range []struct{ name, event string }{
-		{"all servers have read their logs", "term 2 is committed"}, {"replicas are compared", "all replicas have the same"},
+		{"all servers have read their logs", "term 2 is committed"},
+		{"replicas are compared", "all replicas have the same"},
 		{"all is served", "term 3 is committed"},
 	} {
 		took := behind(x, coldAt+coldAway, step.event)
@@ -82,13 +84,15 @@ func coldTable(s *rowanSize, r results, p *Part) {
 		p.Notes = append(p.Notes, "The pool was not served again.")
 		return
 	}
-	p.same("cold-start", coldObjects/rate(served), unknown("One task of a server reads its logs, and another one compares what"+
-		" replicas have, which the paper does not do."))
+	p.same("cold-start", coldObjects/rate(served),
+		unknown("One task of a server reads its logs, and another one compares what replicas have, which the paper "+
+			"does not do."))
 }
 
 func failoverTable(s *rowanSize, r results, p *Part) {
 	x, n := r["failover"], int(failoverCalm/failoverWindow)
-	p.SetUp = fmt.Sprintf("Profile rowan-testbed, undivided: %d servers with 4 workers, %d clients, %d pairs of ZippyDB's sizes, 50 %%\n"+
+	p.SetUp = fmt.Sprintf("Profile rowan-testbed, undivided: %d servers with 4 workers, %d clients, %d pairs of "+
+		"ZippyDB's sizes, 50 %%\n"+
 		"PUTs. Leases of %v, and nodes are down that leave a READ unanswered for as long. A server dies at 0.",
 		failoverServers, s.failover.clients, s.failover.records, failoverLease)
 	p.Header = []string{"ms", "Mops"}
@@ -100,16 +104,17 @@ func failoverTable(s *rowanSize, r results, p *Part) {
 	before := meanThroughput(x.Points[:n])
 	served := slices.IndexFunc(x.Points[n+1:], func(p simulate.Point) bool { return p.Throughput > before/4 }) + 1
 	p.same("failover-commit", committed, unknown("The server is fenced off after %.1f ms, of which a READ that nothing"+
-		" answers takes a lease; fenced off, it needs no wait for the end of its lease. Registers whose replicas take time, as"+
-		" Zookeeper's do, are not simulated.", gone))
+		" answers takes a lease; fenced off, it needs no wait for the end of its lease. Registers whose replicas "+
+		"take time, as Zookeeper's do, are not simulated.", gone))
 	p.same("failover-promote", float64(served)*ms(failoverWindow)-committed,
-		unknown("Up to the first %v with a quarter of the throughput. How much is to be digested and given to others depends on the"+
-			" load, which is far less here.", failoverWindow))
+		unknown("Up to the first %v with a quarter of the throughput. How much is to be digested and given to others "+
+			"depends on the load, which is far less here.", failoverWindow))
 	after := meanThroughput(x.Points[len(x.Points)-n-failoverRow : len(x.Points)-failoverRow])
-	p.claim("failover-serves", all(is(served > 0), more(after, before/2)), fmt.Sprintf("%.1f Mops before, and %.1f in the end",
-		before/1e6, after/1e6), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("Other servers copy what the dead one had once all is served, and are stored as complete"+
-		" together. Of %d operations the outcome is unknown.", x.Failed))
+	p.claim("failover-serves", all(is(served > 0), more(after, before/2)),
+		fmt.Sprintf("%.1f Mops before, and %.1f in the end", before/1e6, after/1e6), unknown(""))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("Other servers copy what the dead one had once all is served, and are stored as complete "+
+			"together. Of %d operations the outcome is unknown.", x.Failed))
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -40,7 +40,7 @@ func rowanCalls(scale, clients int, seed uint64, warmUp time.Duration) simulate.
 type calls struct {
 	kind     kv.Kind
 	puts     int    // percent
-	objects  string // whose pairs are as long: zippydb
+	objects  string // a workload with pairs of these sizes; default zippydb
 	entry    int    // bytes of each entry, instead
 	hardware string // what is changed, with spaces between
 	gather   time.Duration
@@ -117,7 +117,7 @@ func (s *rowanSize) mops(r *simulate.Served) float64 { return float64(s.calls.Sc
 // mix is a kind with such a part of PUTs, in percent, and all else as in most runs.
 func mix(k kv.Kind, puts int) calls { return calls{kind: k, puts: puts} }
 
-// single is a kind whose nodes have one module.
+// single is a kind on nodes with one module.
 func single(k kv.Kind) calls { return calls{kind: k, puts: 50, hardware: oneModule} }
 
 // weightless is Rowan-KV with modules that take no time.
@@ -144,9 +144,12 @@ var patient = calls{kind: kv.Batch, puts: 50, gather: 20 * time.Microsecond}
 
 func kindTable(s *rowanSize, _ results, p *Part) {
 	n := float64(s.calls.Scale)
-	p.SetUp = fmt.Sprintf("Machines are divided by %d: workers, rates of NICs, links, PCIe and media, lines, queues and interleaving of modules.\n"+
-		"Rates are times %d. What a core spends on a message stays. %d clients have an operation in flight each, for %v behind\n"+
-		"%v. Keys are chosen evenly, pairs are as long as ZippyDB's. Medians in µs; what is busy, in percent of the time.",
+	p.SetUp = fmt.Sprintf("Machines are divided by %d: workers, rates of NICs, links, PCIe and media, lines, queues "+
+		"and interleaving of modules.\n"+
+		"Rates are times %d. What a core spends on a message stays. %d clients have an operation in flight each, for "+
+		"%v behind\n"+
+		"%v. Keys are chosen evenly, pairs are as long as ZippyDB's. Medians in µs; what is busy, in percent of "+
+		"the time.",
 		s.calls.Scale, s.calls.Scale, s.calls.Clients, s.calls.Duration, s.calls.WarmUp)
 	p.Header = []string{"", "50 % PUT", "DLWA", "PUT", "GET", "media", "NIC", "cores", "100 % PUT", "DLWA", "PUT",
 		"media", "NIC", "cores", "one module, 50 %"}
@@ -154,7 +157,8 @@ func kindTable(s *rowanSize, _ results, p *Part) {
 	for _, k := range kv.Kinds() {
 		half, all := p.served(mix(k, 50)), p.served(mix(k, 100))
 		p.Rows = append(p.Rows, []Cell{
-			say("%s", k), mops(n * half.Rate), count("%.2f", half.DLWA), micros(median(half.Put)), micros(median(half.Get)), share(half.Media),
+			say("%s", k), mops(n * half.Rate), count("%.2f", half.DLWA), micros(median(half.Put)),
+			micros(median(half.Get)), share(half.Media),
 			share(half.NIC), share(half.Cores), mops(n * all.Rate), count("%.2f", all.DLWA), micros(median(all.Put)),
 			share(all.Media), share(all.NIC), share(all.Cores), mops(n * p.served(single(k)).Rate),
 		})
@@ -188,8 +192,9 @@ func kindTable(s *rowanSize, _ results, p *Part) {
 	p.claim("kv-dlwa", is(max(a, b) < 1.032), fmt.Sprintf("%.3f and %.3f at most", a, b),
 		unknown("Each log has a line in a module that fills; entries that straddle lines keep two."))
 	_, most := dlwa(kv.RWrite)
-	p.same("kv-dlwa-rwrite", most, unknown("Entries have headers of 40 bytes. With pairs of one length, entries of 128 bytes and a segment that begins"+
-		" with a line it is 1.27: pairs as different as ZippyDB's straddle lines."))
+	p.same("kv-dlwa-rwrite", most,
+		unknown("Entries have headers of 40 bytes. With pairs of one length, entries of 128 bytes and a segment that "+
+			"begins with a line it is 1.27: pairs as different as ZippyDB's straddle lines."))
 	low, high := dlwa(kv.Share)
 	p.claim("kv-dlwa-share", is(low >= 1.28 && high <= 1.39), fmt.Sprintf("%.2f to %.2f", low, high),
 		unknown("The network reorders WRITEs of different workers by as much as they wait for modules here."))
@@ -204,8 +209,9 @@ func kindTable(s *rowanSize, _ results, p *Part) {
 	}
 	p.same("kv-batch-less", -change(p.served(mix(kv.RWrite, 50)).DLWA, p.served(mix(kv.Batch, 50)).DLWA), unknown(""))
 	p.same("kv-batch-patient", -change(p.served(mix(kv.Rowan, 50)).Rate, p.served(patient).Rate), unknown(""))
-	p.Notes = append(p.Notes, "A key is written by one worker here, and by any in the paper (5.2). By Zipf's law with 0.99 the hottest of 200 million keys"+
-		" has a twentieth of the PUTs, more than a worker does of 67.86 Mops: so keys are chosen evenly.")
+	p.Notes = append(p.Notes, "A key is written by one worker here, and by any in the paper (5.2). By Zipf's law "+
+		"with 0.99 the hottest of 200 million keys has a twentieth of the PUTs, more than a worker does of 67.86 "+
+		"Mops: so keys are chosen evenly.")
 }
 
 // short is a kind's name in those of statements.

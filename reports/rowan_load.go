@@ -96,9 +96,10 @@ func loadingTable(s *rowanSize, _ results, p *Part) {
 	get, _ := p.curve(s, kv.Rowan, getMedian).at(peak)
 	put, _ := p.curve(s, kv.Rowan, putMedian).at(peak)
 	p.same("load-get", -change(getMedian(rpc), get), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("At the peak of RPC-KV, %.1f Mops, Rowan-KV's median PUT takes %.2f times less than"+
-		" RPC-KV's. The part stores compares them with as many clients. A peak is what the fewest clients do that do 95 %% of"+
-		" the most. Between two numbers of clients values are on a line.", peak, putMedian(rpc)/put))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("At the peak of RPC-KV, %.1f Mops, Rowan-KV's median PUT takes %.2f times less than RPC-KV's. "+
+			"The part stores compares them with as many clients. A peak is what the fewest clients do that do 95 %% "+
+			"of the most. Between two numbers of clients values are on a line.", peak, putMedian(rpc)/put))
 }
 
 // under claims a number that is one of tailLoad, which may not be reached.
@@ -149,7 +150,8 @@ func persistTable(s *rowanSize, _ results, p *Part) {
 		a, b := p.served(s.loaded(kv.Rowan, n)), p.served(s.loaded(kv.RWrite, n))
 		slower = all(slower, more(persistMedian(b), persistMedian(a)))
 	}
-	p.claim("persist-slower", slower, fmt.Sprintf("%.1f and %.1f µs at their peaks", persistMedian(p.knee(s, kv.RWrite)),
-		persistMedian(p.knee(s, kv.Rowan))), unknown(""))
+	p.claim("persist-slower", slower,
+		fmt.Sprintf("%.1f and %.1f µs at their peaks", persistMedian(p.knee(s, kv.RWrite)),
+			persistMedian(p.knee(s, kv.Rowan))), unknown(""))
 	p.Notes = append(p.Notes, "It is from when a worker posts the verb to when it could know of the answer.")
 }

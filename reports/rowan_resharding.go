@@ -30,8 +30,8 @@ const (
 	reshardPeriod  = 500 * time.Millisecond // of counting
 	reshardMoved   = 1.1e6                  // objects
 	reshardDetect  = 660                    // milliseconds
-	// Of further runs: what is of interest is over by then, after up to one and a half periods, and a
-	// migration.
+	// Of further runs: what is of interest is over by then, after up to one and a half periods, and
+	// a migration.
 	asideCalm, asideAfter = 200 * time.Millisecond, 1100 * time.Millisecond
 )
 
@@ -56,8 +56,10 @@ func reshardCases(s *rowanSize) (list []trial) {
 	add := func(name string, records int64, clients int, at, after time.Duration, hardware ...string) {
 		list = append(list, trial{name: name, Simulation: ops.Simulation{
 			Config: simulate.Config{
-				Store: "rowan", Profile: "rowan-testbed", Hardware: hardware, Slow: reshardSlow, NodeCores: reshardWorkers,
-				Pool: stores.Params{Nodes: reshardServers, Memory: 256 << 20}, Clients: clients, WarmUp: records / 10,
+				Store: "rowan", Profile: "rowan-testbed", Hardware: hardware, Slow: reshardSlow,
+				NodeCores: reshardWorkers,
+				Pool:      stores.Params{Nodes: reshardServers, Memory: 256 << 20}, Clients: clients,
+				WarmUp:   records / 10,
 				Shift:    simulate.Shift{At: at, Share: reshardShare, From: reshardFrom, To: reshardTo},
 				Duration: at + after, Interval: reshardWindow, Seed: s.seed,
 			},
@@ -132,9 +134,11 @@ func meanCPU(points []simulate.Point, servers ...int) float64 {
 
 func reshardTable(s *rowanSize, r results, p *Part) {
 	x := reshardingOf(r, reshardMain, s.reshard.calm)
-	p.SetUp = fmt.Sprintf("Profile rowan-testbed, %d times slower: what cores spend, rates of NICs and links, and ways between\n"+
+	p.SetUp = fmt.Sprintf("Profile rowan-testbed, %d times slower: what cores spend, rates of NICs and links, and "+
+		"ways between\n"+
 		"machines. Clocks are not. %d servers with %d workers and %d shards, %d clients, %d pairs of ZippyDB's\n"+
-		"sizes, chosen evenly, 5 %% PUTs. The manager counts requests for %v at a time. At 0 clients shift %.0f %% of\n"+
+		"sizes, chosen evenly, 5 %% PUTs. The manager counts requests for %v at a time. At 0 clients shift "+
+		"%.0f %% of\n"+
 		"the requests for server A to one shard of server B's. Throughput is times %d.", reshardSlow, reshardServers,
 		reshardWorkers, reshardShards, reshardClients, x.Records, reshardPeriod, 100*reshardShare, reshardSlow)
 	var each, others []int
@@ -155,14 +159,16 @@ func reshardTable(s *rowanSize, r results, p *Part) {
 	}
 
 	fewer := reshardingOf(r, reshardIdle, asideCalm)
-	p.same("reshard-drop", x.drop(), because(fmt.Sprintf("with %d clients, so that servers are busy for %.1f %% at first,"+
-		" and not %.1f", reshardFewer, meanCPU(fewer.before(), each...), meanCPU(x.before(), each...)),
-		fmt.Sprintf("%.1f %%", fewer.drop()), p.is("reshard-drop", fewer.drop())).
-		and("B is nearly as busy before, and cannot do much more."))
-	p.same("reshard-a", meanCPU(x.hot(), reshardFrom), unknown("A keeps a fifth of its requests, and clients make fewer."+
-		" Cores that look for requests count as idle."))
-	p.same("reshard-b", meanCPU(x.hot(), reshardTo), unknown("Its workers have requests waiting all the time. What other"+
-		" tasks of a server do counts as the workers' cores'."))
+	p.same("reshard-drop", x.drop(),
+		because(fmt.Sprintf("with %d clients, so that servers are busy for %.1f %% at first, and not %.1f",
+			reshardFewer, meanCPU(fewer.before(), each...), meanCPU(x.before(), each...)),
+			fmt.Sprintf("%.1f %%", fewer.drop()), p.is("reshard-drop", fewer.drop())).
+			and("B is nearly as busy before, and cannot do much more."))
+	p.same("reshard-a", meanCPU(x.hot(), reshardFrom),
+		unknown("A keeps a fifth of its requests, and clients make fewer. Cores that look for requests count as idle."))
+	p.same("reshard-b", meanCPU(x.hot(), reshardTo),
+		unknown("Its workers have requests waiting all the time. What other tasks of a server do counts as the "+
+			"workers' cores'."))
 	p.same("reshard-others", meanCPU(x.hot(), others...), unknown("They are less busy by as much as throughput drops."))
 
 	least, most := x.detect, x.detect
@@ -176,8 +182,8 @@ func reshardTable(s *rowanSize, r results, p *Part) {
 	near := reshardingOf(r, reshardClose, asideCalm)
 	p.claim("reshard-move", p.is("reshard-move", x.took()), fmt.Sprintf("%.0f ms", x.took()),
 		because("with no time for ways between machines and to memory", fmt.Sprintf("%.0f ms", near.took()),
-			p.is("reshard-move", near.took())).and("The source reads and appends one entry after the other, and waits for"+
-			" each. %d objects take %.0f ms.", x.objects(), x.move))
+			p.is("reshard-move", near.took())).and("The source reads and appends one entry after the other, and "+
+			"waits for each. %d objects take %.0f ms.", x.objects(), x.move))
 	half := (x.found + x.moved) / 2
 	first, second := meanThroughput(x.Points[x.found:half]), meanThroughput(x.Points[half:x.moved])
 	p.claim("reshard-rises", more(second, first),
@@ -191,11 +197,12 @@ func reshardTable(s *rowanSize, r results, p *Part) {
 	p.claim("reshard-steady", all(less(worst, 1.1*mean), more(now, 0.95*was)),
 		fmt.Sprintf("%.1f Mops, and %.1f before; servers are busy for %.1f %%, and %.1f at most", reshardSlow*now/1e6,
 			reshardSlow*was/1e6, mean, worst), unknown(""))
-	p.Notes = append(p.Notes, "The number of clients is chosen so that servers are as busy at first as the paper's, 90.2"+
-		" to 90.9 %. When a term begins nothing is served for as long as all servers take to know it, and clients that"+
-		" are refused ask again up to a thousand times a second, which is not slower than on the paper's machines.",
-		fmt.Sprintf("The %d clients are chosen for the paper's drop: it is an experiment on what the drop depends on, and says"+
-			" nothing of how many clients the paper had.", reshardFewer),
-		fmt.Sprintf("The time of the migration is that of the paper's 1.1 million objects, were there a %dth of them. Of"+
-			" %d operations %d failed.", reshardSlow, x.Operations, x.Failed))
+	p.Notes = append(p.Notes,
+		"The number of clients is chosen so that servers are as busy at first as the paper's, 90.2 to 90.9 %. When a "+
+			"term begins nothing is served for as long as all servers take to know it, and clients that are refused "+
+			"ask again up to a thousand times a second, which is not slower than on the paper's machines.",
+		fmt.Sprintf("The %d clients are chosen for the paper's drop: it is an experiment on what the drop depends "+
+			"on, and says nothing of how many clients the paper had.", reshardFewer),
+		fmt.Sprintf("The time of the migration is that of the paper's 1.1 million objects, were there a %dth "+
+			"of them. Of %d operations %d failed.", reshardSlow, x.Operations, x.Failed))
 }

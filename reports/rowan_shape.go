@@ -99,7 +99,8 @@ func threadTable(s *rowanSize, _ results, p *Part) {
 	lowest := slices.MinFunc(slices.DeleteFunc(kv.Kinds(), func(k kv.Kind) bool { return k == kv.RPC }),
 		func(a, b kv.Kind) int { return int(rate(a, few) - rate(b, few)) })
 	p.claim("threads-rpc", less(rate(kv.RPC, few), rate(lowest, few)),
-		fmt.Sprintf("%.2f times that of %s, the lowest of the others", rate(kv.RPC, few)/rate(lowest, few), lowest), unknown(""))
+		fmt.Sprintf("%.2f times that of %s, the lowest of the others", rate(kv.RPC, few)/rate(lowest, few), lowest),
+		unknown(""))
 	gain := func(k kv.Kind) float64 { return rate(k, kindWorkers) / rate(k, few) }
 	scales, amplifies, said, dlwa := is(true), is(true), fmt.Sprintf("%.2f times", gain(kv.Rowan)), ""
 	for _, k := range []kv.Kind{kv.RWrite, kv.Batch, kv.Share} {

@@ -70,7 +70,8 @@ var (
 		{name: dtxName, store: "sherman-dtx", own: forgetful, less: stores.EarlyLocks},
 		{name: rtxName, store: "sherman-rtx", own: forgetful},
 	}
-	rtxTables = []implementation{{name: optimal, store: "race"}, {name: dtxName, store: "race-dtx"}, {name: rtxName, store: "race-rtx"}}
+	rtxTables = []implementation{{name: optimal, store: "race"}, {name: dtxName, store: "race-dtx"},
+		{name: rtxName, store: "race-rtx"}}
 )
 
 // intervals of a run: the second half of them tells its throughput. In the first one locks get
@@ -115,8 +116,10 @@ func (s *rtxSize) trial(x implementation, mix, name string, differ func(*ops.Sim
 		o.WarmUp = max(s.warmUp*int64(o.Clients*max(o.InFlight, 1)), leastWarmUp)
 	}
 	if strings.HasPrefix(x.store, "sherman") {
-		const entry, least = 4, 128 << 10 // room for all internal nodes in a half, and for all metadata in the other one
-		o.Own = stores.Values{stores.CacheBytes: int(max(entry*o.Records, least)), "key-bytes": 8, "value-bytes": 8}.With(o.Own)
+		// room for all internal nodes in a half, and for all metadata in the other one
+		const entry, least = 4, 128 << 10
+		o.Own = stores.Values{stores.CacheBytes: int(max(entry*o.Records, least)), "key-bytes": 8,
+			"value-bytes": 8}.With(o.Own)
 		o.Pool.Memory = cmp.Or(o.Pool.Memory, treeMemory)
 	}
 	return trial{name: name, Simulation: o}
@@ -146,10 +149,14 @@ const (
 )
 
 func rtxSetUp(s *rtxSize) string {
-	return fmt.Sprintf("Profile rtx-testbed, seed %d. Unless a part says otherwise: 1 memory node, %d clients on %d compute nodes, %d\n"+
-		"records instead of 100 million, with keys and values of 8 B, for %v behind a warm-up. Keys are hashes, so that neighbors in\n"+
-		"a tree are not of one time. Zipfian requests are YCSB's: those of 10 billion items, folded, the first of which is asked for\n"+
-		"by 3.8 %% of all. rTX reads a node's metadata before its data, as in the paper, and remembers none. What the paper says is\n"+
+	return fmt.Sprintf("Profile rtx-testbed, seed %d. Unless a part says otherwise: 1 memory node, %d clients on %d "+
+		"compute nodes, %d\n"+
+		"records instead of 100 million, with keys and values of 8 B, for %v behind a warm-up. Keys are hashes, so "+
+		"that neighbors in\n"+
+		"a tree are not of one time. Zipfian requests are YCSB's: those of 10 billion items, folded, the first of "+
+		"which is asked for\n"+
+		"by 3.8 %% of all. rTX reads a node's metadata before its data, as in the paper, and remembers none. What "+
+		"the paper says is\n"+
 		"read off its words and tables, not its plots.", s.seed, rtxNodes*rtxThreads, rtxNodes, s.records, s.during)
 }
 
@@ -160,11 +167,13 @@ func aboutOf(parts ...any) string {
 
 // The parts, in the paper's order.
 var rtxExperiments = []experiment[*rtxSize]{
-	{"verbs", "verbs of an INSERT into Sherman (Table 2)", "One client, which has cached all internal nodes.", verbCases, verbTable},
+	{"verbs", "verbs of an INSERT into Sherman (Table 2)", "One client, which has cached all internal nodes.",
+		verbCases, verbTable},
 	{"trees", "peak throughput of Sherman's implementations (Figure 11)", "YCSB A to E.", treeCases, treeTable},
 	{"choices", "what the trees here do otherwise", "YCSB A and C.", choiceCases, choiceTable},
 	{"tables", "peak throughput of RACE's implementations (Figure 12)", "YCSB A to D.", tableCases, tableTable},
-	{"latency", "mean latency over throughput of Sherman's implementations (Figure 13)", "YCSB A, for 1 to 120 clients.", treeLatencyCases, treeLatencyTable},
+	{"latency", "mean latency over throughput of Sherman's implementations (Figure 13)",
+		"YCSB A, for 1 to 120 clients.", treeLatencyCases, treeLatencyTable},
 	{"crash", "clients that die while they INSERT into Sherman (Figure 14)", "", clientCrashCases, clientCrashTable},
 	{"rehash", "a client that dies while it splits a subtable of RACE (Figure 15)", "", rehashCases, rehashTable},
 	{"steps", "steps from the original to rTX (Figures 16 and 17)", "INSERTs alone.", stepCases, stepTable},

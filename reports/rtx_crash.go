@@ -13,10 +13,11 @@ import (
 const (
 	crashNodes = 3
 	crashLease = 8 * time.Millisecond // of rTX's locks, and of DTX's master
-	// crashSlack is what the eye does not see in a timeline: so far below the mean an interval may be.
+	// crashSlack is what the eye does not see in a timeline: so far below the mean an interval may
+	// be.
 	crashSlack = 0.1
-	// loadTime is how long a record takes to be loaded: buffers that it replaces are free again then,
-	// as in a pool that was busy.
+	// loadTime is how long a record takes to be loaded: buffers that it replaces are free again
+	// then, as in a pool that was busy.
 	loadTime = 400 * time.Nanosecond
 	// unmastered is the lease of a master that notices nothing in a run.
 	unmastered = time.Hour
@@ -69,7 +70,8 @@ func (s *rtxSize) crashed(x implementation, name string, records int64) trial {
 		o.Clients, o.Records, o.WarmUp = crashNodes*size.threads, records, min(size.warmUp, records/4)
 		o.Duration, o.Interval, o.Lease = size.calm+size.after, time.Millisecond, unmastered
 		o.Loading = time.Duration(records) * loadTime
-		o.Pool.Timeout = 4 * o.Duration                                                  // what waits for the dead waits until the end
+		// what waits for the dead waits until the end
+		o.Pool.Timeout = 4 * o.Duration
 		o.Own = o.Own.With(stores.Values{stores.CacheBytes: min(4*int(records), 8<<20)}) // 72 clients have one each
 		if x.name == dtxName {
 			o.Lease, o.Silence = crashLease, crashLease
@@ -119,8 +121,10 @@ func (s *crashSize) collapse(x *simulate.Result) (c collapse) {
 func clientCrashTable(s *rtxSize, r results, p *Part) {
 	size := &s.crash
 	calm, after := size.intervals()
-	p.SetUp = fmt.Sprintf("%d compute nodes of %d clients, which INSERT, %d pairs to begin with. All clients of one compute\n"+
-		"node die at 0. DTX has a master, which knows of a client's death after %v, as long as the lease of rTX's locks is.",
+	p.SetUp = fmt.Sprintf("%d compute nodes of %d clients, which INSERT, %d pairs to begin with. All clients of one "+
+		"compute\n"+
+		"node die at 0. DTX has a master, which knows of a client's death after %v, as long as the lease of rTX's "+
+		"locks is.",
 		crashNodes, size.threads, size.records, crashLease)
 	var g grid[int]
 	for _, x := range rtxTrees {
@@ -136,9 +140,11 @@ func clientCrashTable(s *rtxSize, r results, p *Part) {
 	}
 	for _, x := range rtxTrees {
 		c := size.collapse(r[x.name])
-		p.Notes = append(p.Notes, fmt.Sprintf("%s: %.2f Mops before, %.2f in the end. The worst interval is %.0f %% below two"+
-			" thirds of what was before, and %d are by more than %.0f %%. The longest time in which one of the living finished"+
-			" nothing: %.2f ms.", x.name, c.before/1e6, c.after/1e6, 100*c.depth, c.length, 100*crashSlack, r[x.name].LongestGap/1e3))
+		p.Notes = append(p.Notes,
+			fmt.Sprintf("%s: %.2f Mops before, %.2f in the end. The worst interval is %.0f %% below two thirds of "+
+				"what was before, and %d are by more than %.0f %%. The longest time in which one of the living "+
+				"finished nothing: %.2f ms.", x.name, c.before/1e6, c.after/1e6, 100*c.depth, c.length, 100*crashSlack,
+				r[x.name].LongestGap/1e3))
 	}
 	s.crashClaims(r, p)
 }
@@ -151,28 +157,33 @@ func (s *rtxSize) crashClaims(r results, p *Part) {
 	model := func(about string, ours float64) reason {
 		text := fmt.Sprintf("%.2f Mops", ours/1e6)
 		f := p.figure(about)
-		return because(fmt.Sprintf("with %d pairs in a pool of %d MiB, of whose memory most was never used", size.few, size.roomy>>20), text,
-			printed(ours/1e6, f.Printed, f.Unit)).and("Where all was used 1 %% of rTX's INSERTs take more than %.0f µs: their clients look"+
-			" for buffers that others have replaced.", r[rtxName].Call("INSERT").At(0.99))
+		return because(fmt.Sprintf("with %d pairs in a pool of %d MiB, of whose memory most was never used", size.few,
+			size.roomy>>20), text,
+			printed(ours/1e6, f.Printed, f.Unit)).and("Where all was used 1 %% of rTX's INSERTs take more than %.0f "+
+			"µs: their clients look for buffers that others have replaced.", r[rtxName].Call("INSERT").At(0.99))
 	}
 	p.same("crash-before", rtx.before/1e6, model("crash-before", fresh.before))
 	p.same("crash-after", rtx.after/1e6, model("crash-after", fresh.after))
 	p.claim("crash-rtx", less(rtx.depth, crashSlack), fmt.Sprintf("the worst interval is %.1f %% below", 100*rtx.depth),
 		unknown("Of the last %d intervals, when all is over, the worst is %.1f %% below.", calm, 100*rtx.noise))
 	p.claim("crash-dtx", all(more(dtx.depth, crashSlack), more(dtx.depth, 2*rtx.depth)),
-		fmt.Sprintf("the worst interval is %.1f %% below, and %d are by more than %.0f %%", 100*dtx.depth, dtx.length, 100*crashSlack),
-		unknown("Here its master recovers one dead client after the other, and stops none of the living: as in rTX, only those"+
-			" wait that meet a lock of the dead, and few do in a tree of so many leaves."))
+		fmt.Sprintf("the worst interval is %.1f %% below, and %d are by more than %.0f %%", 100*dtx.depth, dtx.length,
+			100*crashSlack),
+		unknown("Here its master recovers one dead client after the other, and stops none of the living: as in rTX, "+
+			"only those wait that meet a lock of the dead, and few do in a tree of so many leaves."))
 	gap, late := r[few(rtxName)].LongestGap/1e3, r[few(dtxName)].LongestGap/1e3
 	p.claim("crash-lease", less(gap, ms(crashLease)+1),
 		fmt.Sprintf("%.2f ms, with %d pairs; %.2f ms for DTX", gap, size.few, late), unknown(""))
 	x, first := size.collapse(tree), during(tree, calm, calm+1)
 	p.claim("crash-optimal", all(more(first, x.left()/2), less(x.after, x.left()/3)),
-		fmt.Sprintf("from %.2f Mops to %.2f in the first interval behind the kill, and %.2f in the end, with %d of %d clients that"+
-			" wait for a dead one", x.before/1e6, first/1e6, x.after/1e6, tree.Failed, (crashNodes-1)*size.threads), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("What is lost in a lease grows with the share of the leaves that the dead have locked,"+
-		" and lasts until a client has met each of them and a lease is over. With %d pairs, %s. The paper has 100 million pairs.",
-		size.few, size.fewText(r)))
+		fmt.Sprintf("from %.2f Mops to %.2f in the first interval behind the kill, and %.2f in the end, with %d of "+
+			"%d clients that wait for a dead one", x.before/1e6, first/1e6, x.after/1e6, tree.Failed,
+			(crashNodes-1)*size.threads), unknown(""))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("What is lost in a lease grows with the share of the leaves that the dead have locked, and lasts "+
+			"until a client has met each of them and a lease is over. With %d pairs, %s. The paper has 100 "+
+			"million pairs.",
+			size.few, size.fewText(r)))
 }
 
 // roomy is the run on the smaller tree in a pool that is large.
@@ -185,8 +196,8 @@ func (s *crashSize) fewText(r results) string {
 	text := ""
 	for _, name := range []string{rtxName, dtxName} {
 		c := s.collapse(r[few(name)])
-		text += fmt.Sprintf(", %s's worst interval is %.0f %% below, and %d are by more than %.0f %%", name, 100*c.depth,
-			c.length, 100*crashSlack)
+		text += fmt.Sprintf(", %s's worst interval is %.0f %% below, and %d are by more than %.0f %%", name,
+			100*c.depth, c.length, 100*crashSlack)
 	}
 	return text[2:]
 }

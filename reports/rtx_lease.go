@@ -25,7 +25,8 @@ type leaseSize struct {
 func newLeaseSize(quick bool) leaseSize {
 	if quick {
 		return leaseSize{
-			clients: 12, objects: []int{10, 1000}, drifts: []time.Duration{noDrift, crashLease}, during: 5 * time.Millisecond,
+			clients: 12, objects: []int{10, 1000}, drifts: []time.Duration{noDrift, crashLease},
+			during:  5 * time.Millisecond,
 			several: []int{20, 80}, fewer: 6, of: 5000, long: 2 * time.Millisecond,
 		}
 	}
@@ -34,7 +35,8 @@ func newLeaseSize(quick bool) leaseSize {
 		drifts: []time.Duration{
 			noDrift, time.Millisecond, 3 * time.Millisecond, paperDrift, crashLease, 10 * time.Millisecond,
 		},
-		during: 50 * time.Millisecond, several: []int{20, 40, 60, 80}, fewer: rtxThreads, of: 50_000, long: 20 * time.Millisecond,
+		during: 50 * time.Millisecond, several: []int{20, 40, 60, 80}, fewer: rtxThreads, of: 50_000,
+		long: 20 * time.Millisecond,
 	}
 }
 
@@ -42,8 +44,8 @@ const (
 	// noDrift stands for none: a lease has to last, and looks at a lock are paced by it.
 	noDrift    = 10 * time.Microsecond
 	paperDrift = 5 * time.Millisecond
-	// What is assumed of the machines: how often a second a core is taken from a client, and for how
-	// long on average; and how far apart clocks are that NTP sets, and how they drift.
+	// What is assumed of the machines: how often a second a core is taken from a client, and for
+	// how long on average; and how far apart clocks are that NTP sets, and how they drift.
 	leaseStalls = 10
 	leaseStall  = time.Millisecond
 	leaseOffset = 10 * time.Millisecond
@@ -60,8 +62,8 @@ func (s *rtxSize) alive(name string, l simulate.Leases) trial {
 func leaseCases(s *rtxSize) (list []trial) {
 	size := &s.lease
 	one := func(objects int, drift time.Duration) simulate.Leases {
-		return simulate.Leases{Clients: size.clients, Objects: objects, Writes: 1, Stalls: leaseStalls, Duration: size.during,
-			ObjectOptions: stores.ObjectOptions{Drift: drift}}
+		return simulate.Leases{Clients: size.clients, Objects: objects, Writes: 1, Stalls: leaseStalls,
+			Duration: size.during, ObjectOptions: stores.ObjectOptions{Drift: drift}}
 	}
 	for _, objects := range size.objects {
 		for _, drift := range size.drifts {
@@ -86,8 +88,10 @@ func leaseCases(s *rtxSize) (list []trial) {
 
 func leaseTable(s *rtxSize, _ results, p *Part) {
 	size := &s.lease
-	p.SetUp = fmt.Sprintf("Clients of rTX itself, without an index; none dies. What is counted are transactions whose locks another\n"+
-		"client took for those of a dead one, in percent. Assumed, as the paper does not say what its machines do: a core is taken\n"+
+	p.SetUp = fmt.Sprintf("Clients of rTX itself, without an index; none dies. What is counted are transactions "+
+		"whose locks another\n"+
+		"client took for those of a dead one, in percent. Assumed, as the paper does not say what its machines do: a "+
+		"core is taken\n"+
 		"from each client %d times a second, for %v on average, exponentially; clocks are up to %v apart.",
 		leaseStalls, leaseStall, leaseOffset)
 	shares := func(parts ...any) Cell { return count("%.4f %%", computed[*simulate.Suspected](p, parts...).Share()) }
@@ -124,21 +128,27 @@ func (s *rtxSize) leaseClaims(p *Part) {
 	dense := size.objects[0]
 	drift := size.drifts[min(slices.Index(size.drifts, crashLease), max(slices.Index(size.drifts, paperDrift), 0))]
 	x := run(dense, drift)
-	p.claim("leases-5", less(x.Share(), 1), fmt.Sprintf("%.4f %% with %v, %.4f %% with %v; cores were taken from clients %d times",
-		x.Share(), drift, run(dense, noDrift).Share(), noDrift, x.Stalls), unknown(""))
-	p.Notes = append(p.Notes, fmt.Sprintf("Where no cores are taken %s transactions are suspected with a drift of %v: clocks that are %v"+
-		" apart cost nothing here. A lock is suspected when the observer has seen it unchanged for a lease on its own clock; in the paper"+
-		" it compares its clock with a time that the holder wrote.", some(run("calm")), noDrift, leaseOffset))
+	p.claim("leases-5", less(x.Share(), 1),
+		fmt.Sprintf("%.4f %% with %v, %.4f %% with %v; cores were taken from clients %d times",
+			x.Share(), drift, run(dense, noDrift).Share(), noDrift, x.Stalls), unknown(""))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("Where no cores are taken %s transactions are suspected with a drift of %v: clocks that are %v "+
+			"apart cost nothing here. A lock is suspected when the observer has seen it unchanged for a lease on its "+
+			"own clock; in the paper it compares its clock with a time that the holder wrote.", some(run("calm")),
+			noDrift, leaseOffset))
 	most, fewest := size.several[len(size.several)-1], size.several[0]
 	grows := func(drift time.Duration) (test, string) {
 		few, many := run(fewest, true, drift).Share(), run(most, true, drift).Share()
-		return all(less(few, 1), more(many, 10)), fmt.Sprintf("from %.2f %% of %d to %.2f %% of %d", few, fewest, many, most)
+		return all(less(few, 1), more(many, 10)), fmt.Sprintf("from %.2f %% of %d to %.2f %% of %d", few, fewest,
+			many, most)
 	}
 	met, ours := grows(crashLease)
 	again, then := grows(noDrift)
-	p.claim("leases-fixed", met, ours, because(fmt.Sprintf("with a drift of %v", noDrift), then, again).and("A commit of %d objects"+
-		" takes some ten microseconds here, and nothing near 8 ms; the paper does not say what takes its so long.", most))
+	p.claim("leases-fixed", met, ours,
+		because(fmt.Sprintf("with a drift of %v", noDrift), then, again).and("A commit of %d objects takes some ten "+
+			"microseconds here, and nothing near 8 ms; the paper does not say what takes its so long.", most))
 	regulated := run(most, false, crashLease)
-	p.claim("leases-regulated", less(regulated.Share(), 0.4), fmt.Sprintf("%s of %d; with a drift of %v %s", some(regulated), most,
-		noDrift, some(run(most, false, noDrift))), unknown(""))
+	p.claim("leases-regulated", less(regulated.Share(), 0.4),
+		fmt.Sprintf("%s of %d; with a drift of %v %s", some(regulated), most,
+			noDrift, some(run(most, false, noDrift))), unknown(""))
 }

@@ -13,7 +13,7 @@ import (
 // rehashSize says how large tables are that rehash. All of them are filled until subtables are
 // about to be split.
 type rehashSize struct {
-	groups    int           // of the one subtable whose rehash is timed
+	groups    int           // of the one subtable in the timed rehash
 	groupsFew int           // of a subtable of the timeline
 	subtables int           // of that
 	threads   int           // of a compute node
@@ -30,16 +30,18 @@ func newRehashSize(quick bool) rehashSize {
 const (
 	slotsOfGroup = 21 // RACE's: two main buckets and an overflow bucket of 7 slots
 	groupBytes   = 192
-	// nearlyFull is up to where a table is filled, in percent of its slots, and fillMore how many of
-	// these are then inserted: a bucket overflows in between.
+	// nearlyFull is up to where a table is filled, in percent of its slots, and fillMore how many
+	// of these are then inserted: a bucket overflows in between.
 	nearlyFull = 85
 	fillMore   = 10
-	// rehashPatience bounds runs of one subtable, of which the original's rehash takes some seconds.
+	// rehashPatience bounds runs of one subtable, of which the original's rehash takes some
+	// seconds.
 	rehashPatience = 5 * time.Second
 )
 
 // rehashTrial fills a table until a subtable is split.
-func (s *rtxSize) rehashTrial(x implementation, name string, groups, subtables int, most time.Duration, dies bool) trial {
+func (s *rtxSize) rehashTrial(x implementation, name string, groups, subtables int, most time.Duration,
+	dies bool) trial {
 	slots := int64(groups * subtables * slotsOfGroup)
 	t := s.trial(x, "a", name, func(o *ops.Simulation) {
 		o.Properties = append(o.Properties, "readproportion=0", "updateproportion=0", "insertproportion=1")
@@ -82,7 +84,8 @@ func rehashCases(s *rtxSize) (list []trial) {
 func rehashTable(s *rtxSize, _ results, p *Part) {
 	const before, behind = 2, 24 // rows
 	size := &s.rehash
-	p.SetUp = fmt.Sprintf("%d compute nodes of %d clients, which INSERT. The table has %d subtables of %d bucket groups of %d slots\n"+
+	p.SetUp = fmt.Sprintf("%d compute nodes of %d clients, which INSERT. The table has %d subtables of %d bucket "+
+		"groups of %d slots\n"+
 		"(%d KiB each). A client dies at 0, in the midst of a rehash. DTX is left out, as in the paper.",
 		crashNodes, size.threads, size.subtables, size.groupsFew, slotsOfGroup, size.groupsFew*groupBytes>>10)
 	var g grid[int]
@@ -102,8 +105,10 @@ func rehashTable(s *rtxSize, _ results, p *Part) {
 		if w.Again > 0 {
 			done = fmt.Sprintf("another one has done it %.1f ms later", ms(w.Again))
 		}
-		p.Notes = append(p.Notes, fmt.Sprintf("%s, timeline: a rehash takes %.2f ms. Its client dies in the midst of it: %s, and the"+
-			" longest time in which a client finishes nothing is %.1f ms.", name, ms(w.Took), done, w.After.LongestGap/1e3))
+		p.Notes = append(p.Notes,
+			fmt.Sprintf("%s, timeline: a rehash takes %.2f ms. Its client dies in the midst of it: %s, and the "+
+				"longest time in which a client finishes nothing is %.1f ms.", name, ms(w.Took), done,
+				w.After.LongestGap/1e3))
 	}
 	var rows []int
 	for i := -before; i < behind; i++ {
@@ -118,21 +123,25 @@ func (s *rtxSize) rehashClaims(p *Part) {
 	of := func(name, table string) *simulate.Rehashed { return computed[*simulate.Rehashed](p, name, table) }
 	rtx, original := of(rtxName, lone), of(optimal, lone)
 	times := func(table string) float64 { return float64(of(optimal, table).Took) / float64(of(rtxName, table).Took) }
-	p.Notes = append(p.Notes, fmt.Sprintf("What is said of 200 ms and 1.3 s is measured on a table that is one subtable of %d bucket groups,"+
-		" %.1f MiB: in the full size of this report, rTX's rehash takes 200 ms then. By default a subtable has up to 1,024.",
-		size.groups, float64(size.groups)*groupBytes/(1<<20)))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("What is said of 200 ms and 1.3 s is measured on a table that is one subtable of %d bucket "+
+			"groups, %.1f MiB: in the full size of this report, rTX's rehash takes 200 ms then. By default a "+
+			"subtable has up to 1,024.",
+			size.groups, float64(size.groups)*groupBytes/(1<<20)))
 	const model = "The model's network and CPUs decide what a verb takes."
 	p.claim("rehash-rtx", test{}, fmt.Sprintf("%.0f ms", ms(rtx.Took)), reason{})
 	p.same("rehash-optimal", original.Took.Seconds(),
 		unknown("Each pair that moves takes two CASes, one behind the other. "+model))
-	p.claim("rehash-faster", more(times(lone), 5), fmt.Sprintf("%.1f times; %.1f with the timeline's subtables", times(lone),
-		times(several)), unknown(""))
-	p.same("rehash-recovers", ms(rtx.Again), unknown("It is what is left of the lease, 8 ms and what the subtable's bytes take,"+
-		" and then the rehash from its beginning. "+model))
+	p.claim("rehash-faster", more(times(lone), 5), fmt.Sprintf("%.1f times; %.1f with the timeline's subtables",
+		times(lone), times(several)), unknown(""))
+	p.same("rehash-recovers", ms(rtx.Again),
+		unknown("It is what is left of the lease, 8 ms and what the subtable's bytes take, and then the rehash from "+
+			"its beginning. "+model))
 	rtx, original = of(rtxName, several), of(optimal, several)
 	failed := original.After.Failed
 	p.claim("rehash-blocks", all(is(original.Again == 0), more(float64(failed), float64(crashNodes*size.threads)/2)),
-		fmt.Sprintf("%d of %d clients wait until their INSERTs time out", failed, crashNodes*size.threads-1), unknown(""))
+		fmt.Sprintf("%d of %d clients wait until their INSERTs time out", failed, crashNodes*size.threads-1),
+		unknown(""))
 	gap := rtx.After.LongestGap / 1e3
 	p.claim("rehash-lease", less(gap, ms(crashLease)+1+1.5*ms(rtx.Took)),
 		fmt.Sprintf("%.1f ms, with a rehash of %.2f ms", gap, ms(rtx.Took)), unknown(""))

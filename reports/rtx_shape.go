@@ -28,7 +28,8 @@ func (m mixture) String() string { return fmt.Sprintf("%s, %s", mixName(m.mix), 
 
 // rtxMixes are the paper's (Table 1, Figure 11). D reads what was inserted last, and nothing else.
 var rtxMixes = []mixture{
-	{"a", evenly}, {"a", skewed}, {"b", evenly}, {"b", skewed}, {"c", evenly}, {"c", skewed}, {"d", newest}, {"e", evenly}, {"e", skewed},
+	{"a", evenly}, {"a", skewed}, {"b", evenly}, {"b", skewed}, {"c", evenly}, {"c", skewed}, {"d", newest},
+	{"e", evenly}, {"e", skewed},
 }
 
 // load is how many clients there are, and how many operations each has in flight.
@@ -50,7 +51,8 @@ func (s *rtxSize) loads(m mixture) (list []load) {
 func (s *rtxSize) peaks(x implementation, m mixture, name string, differ func(*ops.Simulation)) (list []trial) {
 	for _, n := range s.loads(m) {
 		list = append(list, s.trial(x, m.mix, key(name, m, n), func(o *ops.Simulation) {
-			o.Clients, o.InFlight, o.Properties = n.clients, n.inFlight, append(o.Properties, "requestdistribution="+m.how)
+			o.Clients, o.InFlight, o.Properties = n.clients, n.inFlight,
+				append(o.Properties, "requestdistribution="+m.how)
 			if differ != nil {
 				differ(o)
 			}
@@ -70,11 +72,11 @@ func (s *rtxSize) peak(r results, name string, m mixture) *simulate.Result {
 	})
 }
 
-// fastWords is a NIC whose atomics on one word are as fast as those on many.
+// fastWords is a NIC with atomics on one word as fast as on many.
 const fastWords = "AtomicWordMops=100"
 
-// wideKeys makes a leaf of rTX's hold as many pairs as one of the original's, whose entries have
-// two versions: keys may have 6 B more.
+// wideKeys makes a leaf of rTX's hold as many pairs as one of the original's. The original has two
+// versions in each entry, which is room for 6 B more of a key here.
 func wideKeys(o *ops.Simulation) { o.Set("key-bytes", 14) }
 
 func fastAtomics(o *ops.Simulation) { o.Hardware = []string{fastWords} }
@@ -113,7 +115,8 @@ func treeTable(s *rtxSize, r results, p *Part) {
 	same := func(m mixture) float64 { return of(rtxName, m) / of(dtxName, m) }
 	a, b := mixture{"a", skewed}, mixture{"b", skewed}
 	quick := func(m mixture) float64 { return of(key("fast", rtxName), m) / of(key("fast", dtxName), m) }
-	p.claim("trees-dtx", all(inside(same(a), 1.2, 2), inside(same(b), 1.2, 2)), fmt.Sprintf("%.2f and %.2f times", same(a), same(b)),
+	p.claim("trees-dtx", all(inside(same(a), 1.2, 2), inside(same(b), 1.2, 2)),
+		fmt.Sprintf("%.2f and %.2f times", same(a), same(b)),
 		because("with atomics on one word as fast as on many", fmt.Sprintf("%.2f and %.2f times", quick(a), quick(b)),
 			all(inside(quick(a), 1.2, 2), inside(quick(b), 1.2, 2))))
 	p.same("trees-dtx-reads", change(of(dtxName, mixture{"c", evenly}), of(rtxName, mixture{"c", evenly})), whyPackets)
@@ -122,9 +125,11 @@ func treeTable(s *rtxSize, r results, p *Part) {
 	for _, m := range rtxMixes[:4] {
 		others = max(others, part(rtxName, optimal, m))
 	}
-	p.claim("trees-best", more(best, others), fmt.Sprintf("%.1f %% under C, %.1f %% under A or B at most", best, others), unknown(""))
+	p.claim("trees-best", more(best, others), fmt.Sprintf("%.1f %% under C, %.1f %% under A or B at most", best,
+		others), unknown(""))
 	_, busiest := s.peak(r, rtxName, mixture{"c", evenly}).Busiest()
-	p.claim("trees-link", all(is(busiest.Name == "link out"), more(busiest.Busy, 0.85)), limit(s.peak(r, rtxName, mixture{"c", evenly})), unknown(""))
+	p.claim("trees-link", all(is(busiest.Name == "link out"), more(busiest.Busy, 0.85)),
+		limit(s.peak(r, rtxName, mixture{"c", evenly})), unknown(""))
 }
 
 var whyPackets = unknown("A READ's answer has 30 B of headers, so that one of 16 B takes as much of the link as 46 B.")
@@ -135,7 +140,8 @@ func (p *Part) claimTree(s *rtxSize, r results, m mixture) {
 		return 100 * settled(s.peak(r, rtx, m)) / settled(s.peak(r, original, m))
 	}
 	cost := func(name string) *simulate.Cost { return s.peak(r, name, m).Call("TOTAL").Cost }
-	bytes := fmt.Sprintf("An operation READs %.0f B in %.1f verbs of %.1f, and %.0f B in %.1f of %.1f in the original.", cost(rtxName).BytesRead,
+	bytes := fmt.Sprintf("An operation READs %.0f B in %.1f verbs of %.1f, and %.0f B in %.1f of %.1f in the original.",
+		cost(rtxName).BytesRead,
 		cost(rtxName).Reads, cost(rtxName).Verbs(), cost(optimal).BytesRead, cost(optimal).Reads, cost(optimal).Verbs())
 	why := unknown("%s", bytes)
 	about := aboutOf("trees", m.mix, m.how)
@@ -143,10 +149,12 @@ func (p *Part) claimTree(s *rtxSize, r results, m mixture) {
 	switch {
 	case m.mix == "e":
 		again := ratio("wide", optimal)
-		why = because("with as many pairs in a leaf as the original's, 40 instead of 52", fmt.Sprintf("%.1f %%", again), printed(again, printedHere, "%")).and("%s", bytes)
+		why = because("with as many pairs in a leaf as the original's, 40 instead of 52", fmt.Sprintf("%.1f %%", again),
+			printed(again, printedHere, "%")).and("%s", bytes)
 	case m.how == skewed && m.mix != "c":
 		again := ratio(key("fast", rtxName), key("fast", optimal))
-		why = because("with atomics on one word as fast as on many", fmt.Sprintf("%.1f %%", again), printed(again, printedHere, "%")).and("%s", bytes)
+		why = because("with atomics on one word as fast as on many", fmt.Sprintf("%.1f %%", again),
+			printed(again, printedHere, "%")).and("%s", bytes)
 	}
 	p.same(about, ratio(rtxName, optimal), why)
 }
@@ -173,11 +181,13 @@ func choiceTable(s *rtxSize, r results, p *Part) {
 	var g grid[mixture]
 	for _, x := range rtxChoices {
 		g.column(x.name, func(m mixture) Cell { return mops(settled(s.peak(r, x.name, m))) })
-		g.column("READ bytes", func(m mixture) Cell { return count("%.0f", s.peak(r, x.name, m).Call("TOTAL").Cost.BytesRead) })
+		g.column("READ bytes", func(m mixture) Cell {
+			return count("%.0f", s.peak(r, x.name, m).Call("TOTAL").Cost.BytesRead)
+		})
 	}
 	g.show(p, "", "%v", choiceMixes)
-	p.Notes = append(p.Notes, "A worker that remembers the metadata of a leaf reads it, or locks it, in one trip. When another client has changed it since, rTX"+
-		" has read a node in vain.")
+	p.Notes = append(p.Notes, "A worker that remembers the metadata of a leaf reads it, or locks it, in one trip. "+
+		"When another client has changed it since, rTX has read a node in vain.")
 }
 
 // tableMixes are those for hash tables, which do not scan.
@@ -230,12 +240,16 @@ func tableTable(s *rtxSize, r results, p *Part) {
 	g.column("rTX: most in use", func(m mixture) Cell { return say("%s", limit(s.peak(r, rtxName, m))) })
 	g.show(p, "", "%v", tableMixes)
 	c := mixture{"c", evenly}
-	more, update := verbs(rtxName, c)-verbs(optimal, c), s.peak(r, rtxName, mixture{"a", evenly}).Call("UPDATE").Cost.Verbs()
-	p.claim("tables-reads", is(math.Abs(more-2) < 0.2), fmt.Sprintf("%.2f more under C, as all three look", more), because("for an UPDATE beside one that does"+
-		" not look, which takes 5 verbs (a GET needs one look, see RACE's README)", fmt.Sprintf("%.2f verbs", update), is(math.Abs(update-7) < 0.2)))
-	again := 100 * computed[*simulate.Ran](p, looking, bareTop).Throughput / computed[*simulate.Ran](p, blind, bareTop).Throughput
-	p.claim("tables-rate", less(part(c), 95), fmt.Sprintf("%.1f %% of the original's under C, which looks, too", part(c)), because("for the verbs of a GET"+
-		" alone, with and without one look", fmt.Sprintf("%.1f %%", again), less(again, 95)))
+	more, update := verbs(rtxName, c)-verbs(optimal, c),
+		s.peak(r, rtxName, mixture{"a", evenly}).Call("UPDATE").Cost.Verbs()
+	p.claim("tables-reads", is(math.Abs(more-2) < 0.2), fmt.Sprintf("%.2f more under C, as all three look", more),
+		because("for an UPDATE beside one that does not look, which takes 5 verbs (a GET needs one look, see RACE's "+
+			"README)", fmt.Sprintf("%.2f verbs", update), is(math.Abs(update-7) < 0.2)))
+	again := 100 * computed[*simulate.Ran](p, looking, bareTop).Throughput / computed[*simulate.Ran](p, blind,
+		bareTop).Throughput
+	p.claim("tables-rate", less(part(c), 95), fmt.Sprintf("%.1f %% of the original's under C, which looks, too",
+		part(c)), because("for the verbs of a GET alone, with and without one look", fmt.Sprintf("%.1f %%", again),
+		less(again, 95)))
 	_, busiest := s.peak(r, optimal, c).Busiest()
 	p.claim("tables-small", is(busiest.Name == "NIC"), limit(s.peak(r, optimal, c)), unknown(""))
 }
@@ -280,9 +294,14 @@ func treeLatencyTable(s *rtxSize, r results, p *Part) {
 			}
 		}
 	}
-	medians := fmt.Sprintf("Median GET and UPDATE of one client: %.2f and %.2f µs, of the original %.2f and %.2f, of DTX %.2f and %.2f.", median(rtxName, "READ"),
-		median(rtxName, "UPDATE"), median(optimal, "READ"), median(optimal, "UPDATE"), median(dtxName, "READ"), median(dtxName, "UPDATE"))
-	p.claim("latency-one", all(ours...), strings.Join(oursText, " and ")+" times, uniform and skewed", unknown("%s", medians))
-	p.claim("latency-dtx", all(dtx...), strings.Join(dtxText, " and ")+" times DTX's with one client", unknown("%s A READ of DTX's takes one trip, and rTX's two.", medians))
-	p.claim("latency-higher", is(lower == 0), fmt.Sprintf("with %d of %d numbers of clients it is not the highest", lower, 2*len(s.crowds)), unknown(""))
+	medians := fmt.Sprintf("Median GET and UPDATE of one client: %.2f and %.2f µs, of the original %.2f and %.2f, of "+
+		"DTX %.2f and %.2f.", median(rtxName, "READ"),
+		median(rtxName, "UPDATE"), median(optimal, "READ"), median(optimal, "UPDATE"), median(dtxName, "READ"),
+		median(dtxName, "UPDATE"))
+	p.claim("latency-one", all(ours...), strings.Join(oursText, " and ")+" times, uniform and skewed",
+		unknown("%s", medians))
+	p.claim("latency-dtx", all(dtx...), strings.Join(dtxText, " and ")+" times DTX's with one client",
+		unknown("%s A READ of DTX's takes one trip, and rTX's two.", medians))
+	p.claim("latency-higher", is(lower == 0), fmt.Sprintf("with %d of %d numbers of clients it is not the highest",
+		lower, 2*len(s.crowds)), unknown(""))
 }

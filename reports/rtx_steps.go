@@ -44,9 +44,11 @@ var rtxSteps = []rtxStep{
 		verbs: []trip{{readNode}, {lockNode}, {readLock}, {writeNode, writeLock}}},
 	{name: "+ICommit", verbs: []trip{{readNode}, {lockNode}, {readLock}, {writeNode, swapNode, lockNode}}},
 	{name: "+Log", store: "sherman-dtx", less: stores.EarlyLocks,
-		verbs: []trip{{readNode}, {logNode}, {lockNode}, {readLock}, {setState}, {writeNode, swapNode, lockNode, setState}}},
+		verbs: []trip{{readNode}, {logNode}, {lockNode}, {readLock}, {setState},
+			{writeNode, swapNode, lockNode, setState}}},
 	{name: "+Separate", store: "sherman-rtx", less: stores.EarlyLocks | stores.LogElision,
-		verbs: []trip{{readMeta}, {readNode}, {logPointer}, {lockNode}, {readLock}, {setState}, {writeNode, swapNode, lockNode, setState}}},
+		verbs: []trip{{readMeta}, {readNode}, {logPointer}, {lockNode}, {readLock}, {setState},
+			{writeNode, swapNode, lockNode, setState}}},
 	{name: "+OPT1 +OPT2", store: "sherman-rtx",
 		verbs: []trip{{readMeta}, {lockNode, readNode}, {writeNode, swapNode}, {lockNode}}},
 }
@@ -56,7 +58,8 @@ const oneNode = rtxThreads
 
 func stepCases(s *rtxSize) (list []trial) {
 	for _, x := range rtxSteps {
-		list = append(list, s.program(key("bare", x.name), x.verbs, oneNode), s.program(key("bare", x.name), x.verbs, bareCrowd))
+		list = append(list, s.program(key("bare", x.name), x.verbs, oneNode),
+			s.program(key("bare", x.name), x.verbs, bareCrowd))
 		if x.store == "" {
 			continue
 		}
@@ -92,11 +95,13 @@ func (c stepCost) by(before stepCost) (changed, times float64) {
 }
 
 func stepTable(s *rtxSize, r results, p *Part) {
-	p.Header = []string{"", "Mops", "change", "mean", "times", "trips", "verbs", "verbs alone: Mops", "change", "mean", "times"}
+	p.Header = []string{"", "Mops", "change", "mean", "times", "trips", "verbs", "verbs alone: Mops", "change",
+		"mean", "times"}
 	store, alone := map[string]stepCost{}, map[string]stepCost{}
 	var last string // step that a store has
 	for i, x := range rtxSteps {
-		ran, one := computed[*simulate.Ran](p, "bare", x.name, bareCrowd), computed[*simulate.Ran](p, "bare", x.name, oneNode)
+		ran, one := computed[*simulate.Ran](p, "bare", x.name, bareCrowd),
+			computed[*simulate.Ran](p, "bare", x.name, oneNode)
 		alone[x.name] = stepCost{ran.Throughput, one.Latency.Mean}
 		row := []Cell{say("%s", x.name)}
 		if x.store == "" {
@@ -115,10 +120,11 @@ func stepTable(s *rtxSize, r results, p *Part) {
 		p.Rows = append(p.Rows, append(row, stepCells(alone[x.name], before)...))
 	}
 	p.claimSteps(store, alone)
-	p.Notes = append(p.Notes, "On the left the stores, forgetful, where one has the step: DTX without log and early locks; with its log; rTX with a log of each"+
-		" transaction and without early locks; rTX. None commits DTX's layout by CAS, so +ICommit has its verbs alone, and +Log is compared with +OCC. On the right"+
-		" the verbs of each step alone, as we read the paper's words, each phase in a trip of its own, on leaves that nobody else has. Latencies are"+
-		" those of 24 clients.")
+	p.Notes = append(p.Notes, "On the left the stores, forgetful, where one has the step: DTX without log and early "+
+		"locks; with its log; rTX with a log of each transaction and without early locks; rTX. None commits DTX's "+
+		"layout by CAS, so +ICommit has its verbs alone, and +Log is compared with +OCC. On the right the verbs "+
+		"of each step alone, as we read the paper's words, each phase in a trip of its own, on leaves that "+
+		"nobody else has. Latencies are those of 24 clients.")
 }
 
 func stepCells(c, before stepCost) []Cell {
@@ -133,7 +139,8 @@ func stepCells(c, before stepCost) []Cell {
 // may show why it differs.
 func (p *Part) claimSteps(store, alone map[string]stepCost) {
 	for _, x := range []struct{ about, step, before, bareBefore string }{
-		{"steps-occ", "+OCC", optimal, optimal}, {"steps-icommit", "+ICommit", "+OCC", "+OCC"}, {"steps-log", "+Log", "+OCC", "+ICommit"},
+		{"steps-occ", "+OCC", optimal, optimal}, {"steps-icommit", "+ICommit", "+OCC", "+OCC"},
+		{"steps-log", "+Log", "+OCC", "+ICommit"},
 		{"steps-separate", "+Separate", "+Log", "+Log"}, {"steps-opt", "+OPT1 +OPT2", "+Separate", "+Separate"},
 	} {
 		bareChanged, bareTimes := alone[x.step].by(alone[x.bareBefore])
@@ -148,7 +155,8 @@ func (p *Part) claimSteps(store, alone map[string]stepCost) {
 			}
 			return 1 + changed/100
 		}
-		p.same(x.about, ours(changed), because("for the verbs alone, with each phase in a trip", fmt.Sprintf("%+.1f %%", bareChanged), printed(ours(bareChanged), f.Printed, f.Unit)))
+		p.same(x.about, ours(changed), because("for the verbs alone, with each phase in a trip",
+			fmt.Sprintf("%+.1f %%", bareChanged), printed(ours(bareChanged), f.Printed, f.Unit)))
 		latency, ok := p.paper.Figures[x.about+"-latency"]
 		if !ok {
 			continue
@@ -165,6 +173,8 @@ func (p *Part) claimSteps(store, alone map[string]stepCost) {
 			}
 			return printed(took(times), latency.Printed, latency.Unit)
 		}
-		p.claim(x.about+"-latency", holds(times), fmt.Sprintf("%.2f times", times), because("for the verbs alone, with each phase in a trip", fmt.Sprintf("%.2f times", bareTimes), holds(bareTimes)))
+		p.claim(x.about+"-latency", holds(times), fmt.Sprintf("%.2f times", times),
+			because("for the verbs alone, with each phase in a trip", fmt.Sprintf("%.2f times", bareTimes),
+				holds(bareTimes)))
 	}
 }

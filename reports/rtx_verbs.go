@@ -57,12 +57,14 @@ type remark struct {
 var verbRemarks = map[string][]remark{
 	key(optimal, 1): {
 		{"Sherman writes the entry that it changes (24 B), not the node", verbSum{0, nodeBytes - 24, 0}},
-		{"a lock is released by a CAS, not by a WRITE of 8 B, since words that are CASed must not be WRITTEN", verbSum{0, 8, -1}},
+		{"a lock is released by a CAS, not by a WRITE of 8 B, since words that are CASed must not be WRITTEN",
+			verbSum{0, 8, -1}},
 	},
 	key(optimal, 3): {
 		{"the new leaf is not READ", verbSum{nodeBytes, 0, 0}},
 		{"of the old leaf what stays as it is is not written (48 B)", verbSum{0, 48, 0}},
-		{"leaf and parent are locked one after the other and the new leaf is not, and both are released by CAS", verbSum{0, 8, -1}},
+		{"leaf and parent are locked one after the other and the new leaf is not, and both are released by CAS",
+			verbSum{0, 8, -1}},
 	},
 	key(dtxName, 1): {
 		{"no READ validates: the CAS that locks expects the version that was read", verbSum{16, 0, 0}},
@@ -94,7 +96,8 @@ var verbRemarks = map[string][]remark{
 func verbCases(s *rtxSize) (list []trial) {
 	for _, x := range rtxTrees {
 		o := s.trial(x, "c", x.name, func(o *ops.Simulation) {
-			o.Clients, o.Processes, o.Records, o.WarmUp, o.Duration, o.Ops = 1, false, countedPairs, countedPairs, 0, countedInserts
+			o.Clients, o.Processes, o.Records, o.WarmUp, o.Duration, o.Ops = 1, false, countedPairs, countedPairs, 0,
+				countedInserts
 		})
 		o.compute = func(ctx context.Context) (any, error) {
 			c, err := o.Complete()
@@ -122,7 +125,8 @@ func usual(inserts [][]simulate.Posted) (verbs []simulate.Posted, n int) {
 		}
 	}
 	v := slices.MaxFunc(slices.Collect(maps.Keys(times)), func(a, b verbSum) int {
-		return cmp.Or(cmp.Compare(times[a], times[b]), cmp.Compare(b.read, a.read), cmp.Compare(b.wrote, a.wrote), cmp.Compare(b.atomics, a.atomics))
+		return cmp.Or(cmp.Compare(times[a], times[b]), cmp.Compare(b.read, a.read), cmp.Compare(b.wrote, a.wrote),
+			cmp.Compare(b.atomics, a.atomics))
 	})
 	return first[v], times[v]
 }
@@ -138,10 +142,12 @@ func verbTable(_ *rtxSize, _ results, p *Part) {
 	for _, n := range []int{1, 3} {
 		for _, x := range rtxTrees {
 			inserts := computed[[][]simulate.Posted](p, x.name)
-			some := slices.DeleteFunc(slices.Clone(inserts), func(verbs []simulate.Posted) bool { return splits(verbs) != (n == 3) })
+			some := slices.DeleteFunc(slices.Clone(inserts),
+				func(verbs []simulate.Posted) bool { return splits(verbs) != (n == 3) })
 			verbs, times := usual(some)
 			v, paper := sumOf(verbs), p.tabled(key(x.name, n))
-			p.Rows = append(p.Rows, []Cell{say("%s, n = %d", x.name, n), say("%d of %d", times, len(inserts)), say("%d", v.read), say("%d", paper.read),
+			p.Rows = append(p.Rows, []Cell{say("%s, n = %d", x.name, n), say("%d of %d", times, len(inserts)),
+				say("%d", v.read), say("%d", paper.read),
 				say("%d", v.wrote), say("%d", paper.wrote), say("%d", v.atomics), say("%d", paper.atomics)})
 			p.Notes = append(p.Notes, fmt.Sprintf("%s, n = %d: %s.", x.name, n, listed(verbs)))
 			p.claimVerbs(key(x.name, n), v, paper)
@@ -149,9 +155,11 @@ func verbTable(_ *rtxSize, _ results, p *Part) {
 	}
 	all := computed[[][]simulate.Posted](p, rtxName)
 	split := slices.DeleteFunc(slices.Clone(all), func(verbs []simulate.Posted) bool { return !splits(verbs) })
-	p.same("verbs-splits", float64(len(all))/float64(len(split)), unknown("A leaf of 1 KB has 52 pairs of 8 B and 8 B here, with 2 B beside each, and"+
-		" is left with half of them."))
-	p.Notes = append(p.Notes, "Others of the INSERTs read an internal node, too, find that a leaf was split, or take memory.")
+	p.same("verbs-splits", float64(len(all))/float64(len(split)),
+		unknown("A leaf of 1 KB has 52 pairs of 8 B and 8 B here, with 2 B beside each, and is left with half "+
+			"of them."))
+	p.Notes = append(p.Notes,
+		"Others of the INSERTs read an internal node, too, find that a leaf was split, or take memory.")
 }
 
 // claimVerbs claims that an INSERT takes what the table says. Where it does not, what explains each
@@ -162,7 +170,8 @@ func (p *Part) claimVerbs(name string, ours, paper verbSum) {
 		sum = sum.plus(r.verbSum)
 		whys = append(whys, r.why)
 	}
-	p.claim(aboutOf("verbs", name), is(ours == paper), ours.String(), because("but for this: "+strings.Join(whys, "; ")+". Without that", sum.String(), is(sum == paper)))
+	p.claim(aboutOf("verbs", name), is(ours == paper), ours.String(),
+		because("but for this: "+strings.Join(whys, "; ")+". Without that", sum.String(), is(sum == paper)))
 }
 
 // listed lists verbs with their steps, those of a step that are alike once.

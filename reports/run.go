@@ -36,8 +36,8 @@ type trial struct {
 	ops.Simulation
 	micro    int64 // operations of each kind by one client alone, instead of the workload
 	stranded bool  // simulate.Stranded, instead of the workload
-	// compute is done instead of a simulation of a store: computed has what it returns. same says what
-	// that is where several experiments ask for it.
+	// compute is done instead of a simulation of a store: computed has what it returns. same says
+	// what that is where several experiments ask for it.
 	compute func(context.Context) (any, error)
 	same    string
 }
@@ -115,7 +115,8 @@ func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, o O
 	parts := make([]*Part, len(list))
 	for i, e := range list {
 		r := results{}
-		parts[i] = &Part{Name: e.name, Title: e.title, SetUp: e.setUp, paper: paper, quick: o.Quick, work: map[string]any{}}
+		parts[i] = &Part{Name: e.name, Title: e.title, SetUp: e.setUp, paper: paper, quick: o.Quick,
+			work: map[string]any{}}
 		if o.Quick {
 			parts[i].small = paper.Small
 		}

@@ -29,15 +29,19 @@ type swarmSize struct {
 func newSwarmSize(quick bool, seed uint64) *swarmSize {
 	if quick {
 		return &swarmSize{
-			seed: seed, records: 2000, ops: 20_000, warmUp: 20_000, longer: 20_000, manyKeys: 20_000, manyWarmUp: 160_000, crowdKeys: 1000, bigKeys: 1000,
-			inFlight: []int{1, 2, 3, 6}, clients: []int{1, 8, 32, 64}, values: []int{64, 8192}, words: []int{1, 4, 16, 64},
+			seed: seed, records: 2000, ops: 20_000, warmUp: 20_000, longer: 20_000, manyKeys: 20_000,
+			manyWarmUp: 160_000, crowdKeys: 1000, bigKeys: 1000,
+			inFlight: []int{1, 2, 3, 6}, clients: []int{1, 8, 32, 64}, values: []int{64, 8192},
+			words:  []int{1, 4, 16, 64},
 			window: 50 * time.Microsecond, lease: 2 * time.Millisecond, calm: 10, troubled: 100,
 		}
 	}
 	return &swarmSize{
-		seed: seed, records: 100_000, ops: 200_000, warmUp: 200_000, longer: 1_000_000, manyKeys: 1_000_000, manyWarmUp: 8_000_000,
-		crowdKeys: 5000, bigKeys: 10_000, inFlight: []int{1, 2, 3, 4, 5, 6, 7, 8}, clients: []int{1, 8, 16, 32, 40, 48, 56, 64},
-		values: []int{16, 64, 256, 1024, 4096, 8192}, words: []int{1, 4, 16, 64},
+		seed: seed, records: 100_000, ops: 200_000, warmUp: 200_000, longer: 1_000_000, manyKeys: 1_000_000,
+		manyWarmUp: 8_000_000,
+		crowdKeys:  5000, bigKeys: 10_000, inFlight: []int{1, 2, 3, 4, 5, 6, 7, 8},
+		clients: []int{1, 8, 16, 32, 40, 48, 56, 64},
+		values:  []int{16, 64, 256, 1024, 4096, 8192}, words: []int{1, 4, 16, 64},
 		window: 50 * time.Microsecond, lease: 100 * time.Millisecond, calm: 20, troubled: 1000,
 	}
 }
@@ -49,7 +53,8 @@ type system struct {
 	trips       int // of a GET that finds its location cached
 }
 
-var allSystems = []system{{"raw", "RAW", 1, 1}, {"swarm", "SWARM-KV", 3, 1}, {"dm-abd", "DM-ABD", 3, 2}, {"fusee", "FUSEE", 2, 1}}
+var allSystems = []system{{"raw", "RAW", 1, 1}, {"swarm", "SWARM-KV", 3, 1}, {"dm-abd", "DM-ABD", 3, 2},
+	{"fusee", "FUSEE", 2, 1}}
 
 // systems are those that there are stores for, but for some.
 func systems(except ...string) []system {
@@ -77,7 +82,8 @@ func key(parts ...any) string { return strings.TrimSpace(fmt.Sprintln(parts...))
 func (s *swarmSize) trial(x system, mix, name string, differ func(*ops.Simulation)) trial {
 	o := ops.Simulation{
 		Config: simulate.Config{
-			Store: x.store, Profile: "swarm-testbed", Pool: stores.Params{Nodes: 4, IndexReplicas: x.replicas, DataReplicas: x.replicas},
+			Store: x.store, Profile: "swarm-testbed",
+			Pool:    stores.Params{Nodes: 4, IndexReplicas: x.replicas, DataReplicas: x.replicas},
 			Clients: 4, Ops: s.ops, WarmUp: s.warmUp, Known: true, Seed: s.seed,
 		},
 		Workload: simulate.Workload{Name: "ycsb-" + mix, Records: s.records},
@@ -120,12 +126,13 @@ func share(v float64) Cell {
 // What is known where numbers differ from the paper's in more than one place, and no experiment
 // says why.
 var (
-	whyWork    = unknown("Clients compute nothing here beside posting and polling, and of what they did there the paper has no number.")
+	whyWork = unknown("Clients compute nothing here beside posting and polling, and of what they did there the " +
+		"paper has no number.")
 	whyThreads = unknown("Two threads of a core do 1.2 times of what one does here, which is our estimate.")
 	whyWords   = unknown("A client that has no free buffer in hand takes trips for some.")
 	whyArray   = unknown("512 B take 40 ns of a 100 Gbit/s link, and are compared in no time here.")
-	whyHot     = unknown("Timestamps have ticks of 2 µs or more here. One key is written several times in each; then writers count on from" +
-		" what they saw last.")
+	whyHot     = unknown("Timestamps have ticks of 2 µs or more here. One key is written several times in each; then " +
+		"writers count on from what they saw last.")
 )
 
 // They tell for which statements of the quick size its few records and clients are too small.
@@ -136,8 +143,9 @@ const (
 )
 
 var swarmSmall = map[string]string{
-	"caches-swarm": fewKeys, "caches-dm-abd": fewKeys, "caches-fusee": fewKeys, "caches-mean": fewKeys, "caches-miss": fewKeys,
-	"words-1": fewWords, "words-4": fewWords, "words-16": fewWords, "words-64": fewWords, "words-a": fewWords,
+	"caches-swarm": fewKeys, "caches-dm-abd": fewKeys, "caches-fusee": fewKeys, "caches-mean": fewKeys,
+	"caches-miss": fewKeys,
+	"words-1":     fewWords, "words-4": fewWords, "words-16": fewWords, "words-64": fewWords, "words-a": fewWords,
 	"clients-four": noCrowd, "clients-fabric": noCrowd,
 	"clients-most": unproven, "clients-linear": unproven, "clients-get1": unproven, "clients-put1": unproven,
 	"clients-get64": unproven, "clients-put64": unproven, "clients-dm": unproven,
@@ -152,21 +160,28 @@ var Swarm = newPaper(&Paper{
 }, plan[*swarmSize]{newSwarmSize, swarmSetUp, swarmExperiments})
 
 func swarmSetUp(s *swarmSize) string {
-	return fmt.Sprintf("Profile swarm-testbed, %d records, %d operations a run behind a warm-up of %d, seed %d. Unless a part\n"+
-		"says otherwise: 4 memory nodes, 4 clients on 4 compute nodes with one operation in flight, keys of 24 B and values\n"+
-		"of 64 B, zipfian, caches in which every client knows all records; 3 replicas (FUSEE: 2, RAW: 1). Latencies in\n"+
-		"microseconds. What the paper says is read off its words and tables, not its plots.", s.records, s.ops, s.warmUp, s.seed)
+	return fmt.Sprintf("Profile swarm-testbed, %d records, %d operations a run behind a warm-up of %d, seed %d. "+
+		"Unless a part\n"+
+		"says otherwise: 4 memory nodes, 4 clients on 4 compute nodes with one operation in flight, keys of 24 B "+
+		"and values\n"+
+		"of 64 B, zipfian, caches in which every client knows all records; 3 replicas (FUSEE: 2, RAW: 1). "+
+		"Latencies in\n"+
+		"microseconds. What the paper says is read off its words and tables, not its plots.", s.records, s.ops,
+		s.warmUp, s.seed)
 }
 
 var swarmExperiments = []experiment[*swarmSize]{
 	{"trips", "round trips of GETs and UPDATEs (Table 2)", "YCSB B.", systemCases, tripTable},
 	{"latency", "distributions of the latencies (Figure 5)", "YCSB B.", systemCases, cdfTable},
 	{"caches", "with caches that are too small (Figure 6)", "YCSB B.", cacheMissCases, cacheMissTable},
-	{"load", "throughput of a core, and latency, for 1 to 8 operations in flight (Figure 7)", "YCSB A and B.", loadCases, loadTable},
+	{"load", "throughput of a core, and latency, for 1 to 8 operations in flight (Figure 7)", "YCSB A and B.",
+		loadCases, loadTable},
 	{"clients", "throughput and mean latencies for 1 to 64 clients (Figure 8)", "YCSB B.", crowdCases, crowdTable},
-	{"values", "values of 16 B to 8 KiB, with and without data in place (Figure 9)", "YCSB A and B.", valueCases, valueTable},
+	{"values", "values of 16 B to 8 KiB, with and without data in place (Figure 9)", "YCSB A and B.", valueCases,
+		valueTable},
 	{"replicas", "3, 5 and 7 replicas (Figure 10)", "YCSB B.", replicaCountCases, replicaCountTable},
-	{"resources", "what 200 thousand operations a second of each client take (Table 3)", "YCSB B, values of 1 KiB.", resourceCases, resourceTable},
+	{"resources", "what 200 thousand operations a second of each client take (Table 3)", "YCSB B, values of 1 KiB.",
+		resourceCases, resourceTable},
 	{"crash", "a memory node crashes (Figure 11)", "YCSB A.", nodeCrashCases, nodeCrashTable},
 	{"contention", "one key that all clients want (Figure 12)", "YCSB A.", oneKeyCases, oneKeyTable},
 	{"words", "1 to 64 metadata buffers for 64 clients (Figure 13)", "YCSB A and B.", wordCases, wordTable},

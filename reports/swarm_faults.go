@@ -45,9 +45,11 @@ func nodeCrashTable(s *swarmSize, r results, p *Part) {
 			next = (i - s.calm) / 2
 		}
 	}
-	p.Notes = append(p.Notes, fmt.Sprintf("Times count from the crash of one of four memory nodes; rows are %v from there on.", s.window))
-	p.claim("crash-available", all(is(x.Failed == 0), less(x.LongestGap, 200)), fmt.Sprintf("%d operations failed, and no client was without one that"+
-		" ended for more than %.1f µs", x.Failed, x.LongestGap), unknown(""))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("Times count from the crash of one of four memory nodes; rows are %v from there on.", s.window))
+	p.claim("crash-available", all(is(x.Failed == 0), less(x.LongestGap, 200)),
+		fmt.Sprintf("%d operations failed, and no client was without one that ended for more than %.1f µs", x.Failed,
+			x.LongestGap), unknown(""))
 	before, after := meanLatency(x.Points[:s.calm]), meanLatency(x.Points[len(x.Points)-s.calm:])
 	worst := 0.0
 	for _, point := range x.Points[s.calm:] {
@@ -55,10 +57,15 @@ func nodeCrashTable(s *swarmSize, r results, p *Part) {
 	}
 	few := r["few"].Points
 	again := all(more(worst, 1.05*before), less(meanLatency(few[len(few)-s.calm:]), 1.1*meanLatency(few[:s.calm])))
-	p.claim("crash-recovers", all(more(worst, 1.05*before), less(after, 1.1*before)), fmt.Sprintf("from %.2f to %.2f µs, and %.2f in the end", before, worst, after),
-		because(fmt.Sprintf("with %d records", s.crowdKeys), fmt.Sprintf("from %.2f µs to %.2f in the end", meanLatency(few[:s.calm]), meanLatency(few[len(few)-s.calm:])),
-			again).and("What lay in place at the node that is gone is read out of place until it is written again, which takes longer of more records."))
-	p.claim("crash-fusee", more(f.LongestGap, 10_000), fmt.Sprintf("no operation of a client ended for %.0f µs, and %d operations failed", f.LongestGap, f.Failed),
+	p.claim("crash-recovers", all(more(worst, 1.05*before), less(after, 1.1*before)),
+		fmt.Sprintf("from %.2f to %.2f µs, and %.2f in the end", before, worst, after),
+		because(fmt.Sprintf("with %d records", s.crowdKeys),
+			fmt.Sprintf("from %.2f µs to %.2f in the end", meanLatency(few[:s.calm]),
+				meanLatency(few[len(few)-s.calm:])),
+			again).and("What lay in place at the node that is gone is read out of place until it is written again, "+
+			"which takes longer of more records."))
+	p.claim("crash-fusee", more(f.LongestGap, 10_000),
+		fmt.Sprintf("no operation of a client ended for %.0f µs, and %d operations failed", f.LongestGap, f.Failed),
 		unknown("The lease of FUSEE's master is %v.", s.lease))
 }
 
@@ -102,8 +109,10 @@ func oneKeyTable(_ *swarmSize, r results, p *Part) {
 			for _, x := range quorums() {
 				c := r[key(x.store, n)].Call(call)
 				_, text := split(c)
-				p.Notes = append(p.Notes, fmt.Sprintf("%s %s with %d clients: %s in 1, 2, 3, 4 and more trips; %.1f µs at the median, %.1f at the 99th"+
-					" percentile, %d trips at the most.", x.name, call, n, text, c.At(0.5), c.At(0.99), c.TripsAt(1)))
+				p.Notes = append(p.Notes,
+					fmt.Sprintf("%s %s with %d clients: %s in 1, 2, 3, 4 and more trips; %.1f µs at the median, %.1f "+
+						"at the 99th percentile, %d trips at the most.", x.name, call, n, text, c.At(0.5), c.At(0.99),
+						c.TripsAt(1)))
 			}
 		}
 	}
@@ -112,12 +121,14 @@ func oneKeyTable(_ *swarmSize, r results, p *Part) {
 	p.claim("one-get", percents(gets[:2], "14", "8"), text+" in 1, 2, 3, 4 and more", whyHot)
 	p.same("one-get-p99", g.At(0.99), whyHot)
 	updates, text := split(u)
-	p.claim("one-update", all(percents(updates[:4], "73", "7", "14", "6"), is(u.TripsAt(1) <= 4)), fmt.Sprintf("%s in 1, 2, 3, 4 and more; at most %d", text, u.TripsAt(1)), whyHot)
+	p.claim("one-update", all(percents(updates[:4], "73", "7", "14", "6"), is(u.TripsAt(1) <= 4)),
+		fmt.Sprintf("%s in 1, 2, 3, 4 and more; at most %d", text, u.TripsAt(1)), whyHot)
 	p.same("one-put-p99", u.At(0.99), whyHot)
 	p.same("one-32-get", r.gets("swarm", 32).At(0.5)-g.At(0.5), whyHot)
 	longer := r.updates("swarm", 32).At(0.5) / u.At(0.5)
 	p.claim("one-32-update", less(longer, 1.2), fmt.Sprintf("%+.0f %% at the median", 100*(longer-1)), whyHot)
 	get, put := r.gets("dm-abd", 32).At(0.5), r.updates("dm-abd", 32).At(0.5)
-	p.claim("one-32-dm", all(printed(get, "47", "µs"), printed(put, "47", "µs")), fmt.Sprintf("%.1f and %.1f µs", get, put),
+	p.claim("one-32-dm", all(printed(get, "47", "µs"), printed(put, "47", "µs")),
+		fmt.Sprintf("%.1f and %.1f µs", get, put),
 		unknown("For how long clients that meet step back is not in the paper."))
 }

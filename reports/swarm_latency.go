@@ -22,7 +22,8 @@ func systemCases(s *swarmSize) []trial {
 }
 
 func tripTable(_ *swarmSize, r results, p *Part) {
-	p.Header = []string{"", "GET", "paper", "GET, p99", "paper", "UPDATE", "paper", "UPDATE, p99", "paper", "mean of GET", "of UPDATE"}
+	p.Header = []string{"", "GET", "paper", "GET, p99", "paper", "UPDATE", "paper", "UPDATE, p99", "paper",
+		"mean of GET", "of UPDATE"}
 	for _, x := range systems() {
 		g, u, paper := r.gets(x.store, "b"), r.updates(x.store, "b"), p.paper.Tables["trips"][x.store]
 		ours := [4]int{g.TripsAt(0.5), g.TripsAt(0.99), u.TripsAt(0.5), u.TripsAt(0.99)}
@@ -35,8 +36,10 @@ func tripTable(_ *swarmSize, r results, p *Part) {
 		p.Rows = append(p.Rows, append(row, say("%.3f", g.Trips), say("%.3f", u.Trips)))
 		_, get99 := between(paper[1])
 		_, update99 := between(paper[3])
-		p.claim("trips-"+x.store, is(holds), fmt.Sprintf("%d and %d, and %d and %d at the 99th percentile", ours[0], ours[2], ours[1], ours[3]),
-			unknown("%.1f %% of the GETs and %.1f %% of the UPDATEs take more than the paper's trips.", beyond(g, get99), beyond(u, update99)))
+		p.claim("trips-"+x.store, is(holds), fmt.Sprintf("%d and %d, and %d and %d at the 99th percentile", ours[0],
+			ours[2], ours[1], ours[3]),
+			unknown("%.1f %% of the GETs and %.1f %% of the UPDATEs take more than the paper's trips.",
+				beyond(g, get99), beyond(u, update99)))
 	}
 	p.Notes = append(p.Notes, "The common case is the median here.")
 }
@@ -77,7 +80,8 @@ func cdfTable(s *swarmSize, r results, p *Part) {
 			p.same("get-swarm-p1", g.At(0.01), whyWork)
 			p.same("get-swarm-p99", g.At(0.99), unknown(""))
 		case "fusee":
-			p.same("get-fusee-p90", g.At(0.9), unknown("%.1f %% of them are stale and take a second trip.", beyond(g, 1)))
+			p.same("get-fusee-p90", g.At(0.9), unknown("%.1f %% of them are stale and take a second trip.",
+				beyond(g, 1)))
 		}
 		p.same("update-"+x.store, u.At(0.5), whyWork)
 		if x.store == "fusee" {
@@ -93,7 +97,9 @@ func (p *Part) cdfs(list []system, of func(system) []any, r results) {
 	var g grid[percentile]
 	for _, call := range [][2]string{{"GET", "READ"}, {"UPDATE", "UPDATE"}} {
 		for _, x := range list {
-			g.column(call[0]+" "+x.name, func(part percentile) Cell { return us(r[key(of(x)...)].Call(call[1]).At(float64(part))) })
+			g.column(call[0]+" "+x.name, func(part percentile) Cell {
+				return us(r[key(of(x)...)].Call(call[1]).At(float64(part)))
+			})
 		}
 	}
 	g.show(p, "percentile", "%s", cdfShares)
@@ -113,7 +119,8 @@ func cacheMissCases(s *swarmSize) (list []trial) {
 func (s *swarmSize) cacheBytes() int { return int(5 << 20 * s.manyKeys / 1_000_000) }
 
 func cacheMissTable(s *swarmSize, r results, p *Part) {
-	p.Header = []string{"", "GETs that miss", "paper", "GET", "p50", "p90", "p99", "UPDATE", "p50", "p90", "p99", "trips"}
+	p.Header = []string{"", "GETs that miss", "paper", "GET", "p50", "p90", "p99", "UPDATE", "p50", "p90",
+		"p99", "trips"}
 	for _, x := range systems("raw") {
 		g, u := r.gets(x.store), r.updates(x.store)
 		miss := beyond(g, x.trips)
@@ -124,7 +131,8 @@ func cacheMissTable(s *swarmSize, r results, p *Part) {
 		p.Rows = append(p.Rows, append(row, say("%.2f", u.Trips)))
 		p.same("caches-"+x.store, miss, unknown("A miss is a GET of more than %d trips.", x.trips))
 	}
-	p.Notes = append(p.Notes, fmt.Sprintf("%d keys, caches of %d B for each client, a warm-up of %d operations.", s.manyKeys, s.cacheBytes(), s.manyWarmUp))
+	p.Notes = append(p.Notes, fmt.Sprintf("%d keys, caches of %d B for each client, a warm-up of %d operations.",
+		s.manyKeys, s.cacheBytes(), s.manyWarmUp))
 	if len(quorums()) < 2 {
 		return
 	}
@@ -140,11 +148,14 @@ func cacheMissTable(s *swarmSize, r results, p *Part) {
 		}
 		text += "; "
 	}
-	p.claim("caches-mean", all(shorter...), text[:len(text)-2], unknown("FUSEE's GETs that hit are as fast as SWARM-KV's here, and of those"+
-		" that miss the index is read with the pair."))
+	p.claim("caches-mean", all(shorter...), text[:len(text)-2],
+		unknown("FUSEE's GETs that hit are as fast as SWARM-KV's here, and of those that miss the index is read with "+
+			"the pair."))
 	swarm, abd := mode(r.updates("swarm"), 2), mode(r.updates("dm-abd"), 3)
-	p.claim("caches-miss", is(swarm == 3 && abd == 3), fmt.Sprintf("UPDATEs that miss take %d trips on SWARM-KV and %d on DM-ABD, mostly", swarm, abd),
-		unknown("An entry of the directory is a hash, so that an UPDATE that finds one reads the pair, to be sure of the key."))
+	p.claim("caches-miss", is(swarm == 3 && abd == 3),
+		fmt.Sprintf("UPDATEs that miss take %d trips on SWARM-KV and %d on DM-ABD, mostly", swarm, abd),
+		unknown("An entry of the directory is a hash, so that an UPDATE that finds one reads the pair, to be sure of "+
+			"the key."))
 }
 
 // mode returns the most common number of trips from some on.

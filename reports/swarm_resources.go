@@ -45,12 +45,13 @@ func resourceTable(s *swarmSize, r results, p *Part) {
 	for _, x := range systems() {
 		cpu, gbit, gib := resources(r[x.store])
 		paper := p.paper.Tables["resources"][x.store]
-		p.Rows = append(p.Rows, []Cell{say("%s", x.name), share(cpu), share(value(paper[0])), us(gbit), us(value(paper[2])), us(gib),
-			us(value(paper[3]))})
+		p.Rows = append(p.Rows, []Cell{say("%s", x.name), share(cpu), share(value(paper[0])), us(gbit),
+			us(value(paper[2])), us(gib), us(value(paper[3]))})
 	}
-	p.Notes = append(p.Notes, fmt.Sprintf("%d records of 1 KiB; memory is that of a million. CPU is what an operation takes, since a client polls all the"+
-		" while; Gbit/s are of four clients, and carry payloads alone. The paper computes both likewise: RAW's 6.55 Gbit/s are 800 thousand"+
-		" times 1 KiB.", s.records))
+	p.Notes = append(p.Notes,
+		fmt.Sprintf("%d records of 1 KiB; memory is that of a million. CPU is what an operation takes, since a "+
+			"client polls all the while; Gbit/s are of four clients, and carry payloads alone. The paper computes "+
+			"both likewise: RAW's 6.55 Gbit/s are 800 thousand times 1 KiB.", s.records))
 	if len(systems()) < len(allSystems) {
 		return
 	}
@@ -60,10 +61,15 @@ func resourceTable(s *swarmSize, r results, p *Part) {
 		cpu[x.store], gbit[x.store], gib[x.store] = resources(r[x.store])
 	}
 	a, b, c := change(cpu["raw"], cpu["swarm"]), change(cpu["dm-abd"], cpu["swarm"]), change(cpu["fusee"], cpu["swarm"])
-	p.claim("resources-cpu", percents([]float64{a, b, c}, "30", "-38", "-16"), fmt.Sprintf("%+.0f %%, %+.0f %% and %+.0f %%", a, b, c),
+	p.claim("resources-cpu", percents([]float64{a, b, c}, "30", "-38", "-16"),
+		fmt.Sprintf("%+.0f %%, %+.0f %% and %+.0f %%", a, b, c),
 		unknown("It is the mean latency of an operation, as the paper computes it."))
-	a, b, c = change(gbit["raw"], gbit["dm-abd"]), change(gbit["dm-abd"], gbit["swarm"]), change(gbit["swarm"], gbit["fusee"])
-	p.claim("resources-io", percents([]float64{a, b, c}, "7", "6", "10"), fmt.Sprintf("%+.1f %%, %+.1f %% and %+.1f %%", a, b, c), unknown(""))
+	a, b, c = change(gbit["raw"], gbit["dm-abd"]), change(gbit["dm-abd"], gbit["swarm"]),
+		change(gbit["swarm"], gbit["fusee"])
+	p.claim("resources-io", percents([]float64{a, b, c}, "7", "6", "10"),
+		fmt.Sprintf("%+.1f %%, %+.1f %% and %+.1f %%", a, b, c), unknown(""))
 	a, b, c = gib["dm-abd"]/gib["raw"], change(gib["dm-abd"], gib["swarm"]), change(gib["swarm"], gib["fusee"])
-	p.claim("resources-memory", all(printed(a, "3.1", ""), percents([]float64{b, c}, "35", "-50")), fmt.Sprintf("%.1f times, %+.0f %% and %+.0f %%", a, b, c), unknown("What a pool sets aside for logs, tables and freed objects counts, too."))
+	p.claim("resources-memory", all(printed(a, "3.1", ""), percents([]float64{b, c}, "35", "-50")),
+		fmt.Sprintf("%.1f times, %+.0f %% and %+.0f %%", a, b, c),
+		unknown("What a pool sets aside for logs, tables and freed objects counts, too."))
 }

@@ -32,7 +32,8 @@ func valueTable(s *swarmSize, r results, p *Part) {
 	var g grid[int]
 	for _, mix := range []string{"a", "b"} {
 		for _, way := range places {
-			g.column(mixName(mix)+" "+way.name+": Mops", func(n int) Cell { return mops(r[key(mix, n, way.name)].Throughput) })
+			g.column(mixName(mix)+" "+way.name+": Mops",
+				func(n int) Cell { return mops(r[key(mix, n, way.name)].Throughput) })
 			g.column("GET", func(n int) Cell { return us(r.gets(mix, n, way.name).Latency.Mean) })
 			g.column("UPDATE", func(n int) Cell { return us(r.updates(mix, n, way.name).Latency.Mean) })
 		}
@@ -45,13 +46,16 @@ func valueTable(s *swarmSize, r results, p *Part) {
 		worst = max(worst, r.gets(mix, last, in).Latency.Mean, r.updates(mix, last, in).Latency.Mean)
 	}
 	bent, at := s.bend(r)
-	p.claim("values-linear", all(less(worst, 10), less(bent, 10)), fmt.Sprintf("up to %.1f µs with %d B, at most %.1f %% off the line, with %d B", worst, last, bent, at),
+	p.claim("values-linear", all(less(worst, 10), less(bent, 10)),
+		fmt.Sprintf("up to %.1f µs with %d B, at most %.1f %% off the line, with %d B", worst, last, bent, at),
 		unknown(""))
 	faster := change(r.gets("b", last, out).Latency.Mean, r.gets("b", last, in).Latency.Mean)
 	apart := r.gets("b", last, out).Latency.Mean - r.gets("b", last, in).Latency.Mean
-	p.claim("values-get", all(printed(faster, "-33", "%"), printed(apart, "2.5", "µs")), fmt.Sprintf("%+.1f %%, by %.2f µs", faster, apart), whyWork)
+	p.claim("values-get", all(printed(faster, "-33", "%"), printed(apart, "2.5", "µs")),
+		fmt.Sprintf("%+.1f %%, by %.2f µs", faster, apart), whyWork)
 	slower := r.updates("b", last, in).Latency.Mean / r.updates("b", last, out).Latency.Mean
-	p.claim("values-update", inside(slower, 0.9, 1.1), fmt.Sprintf("%+.0f %% at %d B", 100*(slower-1), last), unknown(""))
+	p.claim("values-update", inside(slower, 0.9, 1.1), fmt.Sprintf("%+.0f %% at %d B", 100*(slower-1), last),
+		unknown(""))
 	gain := change(r[key("b", last, out)].Throughput, r[key("b", last, in)].Throughput)
 	p.same("values-rate", gain, whyWork)
 	p.Notes = append(p.Notes, fmt.Sprintf("%d records.", s.bigKeys))
@@ -122,17 +126,19 @@ func replicaCountTable(_ *swarmSize, r results, p *Part) {
 		from, to int
 	}{{"replicas-5", 3, 5}, {"replicas-7", 5, 7}} {
 		less := drop("cheap", x.from, x.to)
-		p.same(x.about, drop("swarm", x.from, x.to), because(changed, fmt.Sprintf("%+.1f %%", less), printed(less, p.figure(x.about).Printed, "%")))
+		p.same(x.about, drop("swarm", x.from, x.to),
+			because(changed, fmt.Sprintf("%+.1f %%", less), printed(less, p.figure(x.about).Printed, "%")))
 	}
 	p.same("replicas-dm-get", r.gets("dm-abd", 3).At(0.5), whyWork)
 	p.same("replicas-dm-put", r.updates("dm-abd", 3).At(0.5), whyWork)
-	p.Notes = append(p.Notes, "The paper's four memory nodes hold two replicas of some keys when there are more than four; here there are as many"+
-		" nodes as replicas.")
+	p.Notes = append(p.Notes, "The paper's four memory nodes hold two replicas of some keys when there are more than "+
+		"four; here there are as many nodes as replicas.")
 }
 
 func wordCases(s *swarmSize) []trial {
 	return each([]string{"b", "a"}, s.words, func(mix string, n int) trial {
-		return s.trial(swarmKV, mix, key(mix, n), func(o *ops.Simulation) { o.Records, o.Clients = s.crowdKeys, 64; o.Set(words, n) })
+		return s.trial(swarmKV, mix, key(mix, n),
+			func(o *ops.Simulation) { o.Records, o.Clients = s.crowdKeys, 64; o.Set(words, n) })
 	})
 }
 
@@ -153,16 +159,19 @@ func (p *Part) grows(about string, ours []float64, texts []string, percent strin
 	for i, text := range texts {
 		list = append(list, printed(ours[i], text, "µs"))
 	}
-	p.claim(about, all(list...), fmt.Sprintf("%.2f, %.2f, %.2f and %.2f µs, %+.1f %%", ours[0], ours[1], ours[2], ours[3], longer), whyArray)
+	p.claim(about, all(list...), fmt.Sprintf("%.2f, %.2f, %.2f and %.2f µs, %+.1f %%", ours[0], ours[1], ours[2],
+		ours[3], longer), whyArray)
 }
 
 func wordTable(s *swarmSize, r results, p *Part) {
-	p.Header = []string{"buffers", "B: UPDATEs in a trip", "paper", "GET", "UPDATE in a trip", "UPDATE", "A: UPDATEs in a trip", "GET", "UPDATE"}
+	p.Header = []string{"buffers", "B: UPDATEs in a trip", "paper", "GET", "UPDATE in a trip", "UPDATE",
+		"A: UPDATEs in a trip", "GET", "UPDATE"}
 	for _, n := range s.words {
 		about := fmt.Sprintf("words-%d", n)
 		b, once := atOnce(r.updates("b", n))
 		a, _ := atOnce(r.updates("a", n))
-		p.Rows = append(p.Rows, []Cell{say("%d", n), share(b), share(p.published(about)), us(r.gets("b", n).At(0.5)), us(once),
+		p.Rows = append(p.Rows, []Cell{say("%d", n), share(b), share(p.published(about)), us(r.gets("b", n).At(0.5)),
+			us(once),
 			us(r.updates("b", n).At(0.5)), share(a), us(r.gets("a", n).At(0.5)), us(r.updates("a", n).At(0.5))})
 		p.same(about, b, whyWords)
 	}
@@ -175,6 +184,7 @@ func wordTable(s *swarmSize, r results, p *Part) {
 	}
 	p.grows("words-get", gets, []string{"3.1", "3.2", "3.3", "3.6"}, "16")
 	p.grows("words-put", puts, []string{"3.6", "3.9", "4", "4.3"}, "19")
-	p.claim("words-a", percents(shares, "2", "11", "39", "99"), fmt.Sprintf("%.1f, %.1f, %.1f and %.1f %%", shares[0], shares[1], shares[2], shares[3]), whyWords)
+	p.claim("words-a", percents(shares, "2", "11", "39", "99"),
+		fmt.Sprintf("%.1f, %.1f, %.1f and %.1f %%", shares[0], shares[1], shares[2], shares[3]), whyWords)
 	p.Notes = append(p.Notes, fmt.Sprintf("%d records.", s.crowdKeys))
 }

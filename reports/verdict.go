@@ -161,5 +161,6 @@ func (p *Part) same(about string, ours float64, why reason) {
 	if f.Unit == "%" {
 		decimals = 1
 	}
-	p.claim(about, printed(ours, f.Printed, f.Unit), strings.TrimSpace(fmt.Sprintf("%.*f %s", decimals, ours, f.Unit)), why)
+	p.claim(about, printed(ours, f.Printed, f.Unit), strings.TrimSpace(fmt.Sprintf("%.*f %s", decimals, ours, f.Unit)),
+		why)
 }

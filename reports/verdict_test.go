@@ -91,7 +91,8 @@ func TestPrinted(t *testing.T) {
 		met, near bool
 	}{
 		{2.44, "2.4", true, true}, {2.45, "2.4", true, true}, {2.46, "2.4", false, true}, {2.7, "2.4", false, false},
-		{3.4, "3", true, true}, {3.6, "3", false, true}, {4, "3", false, false}, {1030.4, "1030", true, true}, {1031, "1030", false, true},
+		{3.4, "3", true, true}, {3.6, "3", false, true}, {4, "3", false, false}, {1030.4, "1030", true, true},
+		{1031, "1030", false, true},
 		{-9.4, "-9", true, true}, {-16, "-9", false, false},
 	} {
 		unit := map[bool]string{true: "%"}[x.ours < 0]
@@ -112,9 +113,12 @@ func TestTests(t *testing.T) {
 	for _, x := range []struct {
 		got, want test
 	}{
-		{more(2, 1), yes}, {more(1, 2), no}, {more(1.03, 1), barely}, {less(1.03, 1), nearly}, {less(-2, -1), yes}, {is(true), yes},
-		{inside(1, 0.5, 2), yes}, {inside(1.97, 0.5, 2), barely}, {inside(3, 0.5, 2), no}, {similar(1.3, 1, 0.15), no}, {similar(1, 1, 0.15), yes},
-		{all(yes, yes), yes}, {all(yes, barely), barely}, {all(barely, nearly), nearly}, {all(yes, nearly), nearly}, {all(barely, no), no}, {all(nearly, no), no},
+		{more(2, 1), yes}, {more(1, 2), no}, {more(1.03, 1), barely}, {less(1.03, 1), nearly}, {less(-2, -1), yes},
+		{is(true), yes},
+		{inside(1, 0.5, 2), yes}, {inside(1.97, 0.5, 2), barely}, {inside(3, 0.5, 2), no}, {similar(1.3, 1, 0.15), no},
+		{similar(1, 1, 0.15), yes},
+		{all(yes, yes), yes}, {all(yes, barely), barely}, {all(barely, nearly), nearly}, {all(yes, nearly), nearly},
+		{all(barely, no), no}, {all(nearly, no), no},
 	} {
 		if x.got != x.want {
 			t.Errorf("%+v, want %+v", x.got, x.want)
@@ -126,7 +130,8 @@ func TestTests(t *testing.T) {
 // reason is shown or not known.
 func TestClaim(t *testing.T) {
 	figures := map[string]Figure{
-		"fit": {Printed: "2.0", Fitted: "the link was chosen so"}, "number": {Printed: "2.0"}, "words": {When: "it is so"}, "few": {When: "it is so"},
+		"fit": {Printed: "2.0", Fitted: "the link was chosen so"}, "number": {Printed: "2.0"},
+		"words": {When: "it is so"}, "few": {When: "it is so"},
 	}
 	for _, quick := range []bool{false, true} {
 		p := &Part{paper: &Paper{Figures: figures}, quick: quick}
@@ -148,7 +153,8 @@ func TestClaim(t *testing.T) {
 			{Outcome: Differs, Why: "Why is not known. It may be 5."},
 		}
 		if quick {
-			want[1] = Verdict{Outcome: TooSmall, Why: "The quick size is not exact enough: this is too near to where the verdict turns."}
+			want[1] = Verdict{Outcome: TooSmall,
+				Why: "The quick size is not exact enough: this is too near to where the verdict turns."}
 			want[5] = Verdict{Outcome: TooSmall, Why: "There are few."}
 		}
 		for i, v := range p.Claims {

@@ -75,8 +75,8 @@ func (d *drawing) bars(c *Chart, sx, sy *scale) {
 
 // bar draws one, with the marker of its series where there are others.
 func (d *drawing) bar(series int, x, y, zero, wide float64, marked bool) {
-	d.put("<rect class=\"%s\" x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\" rx=\"2\"/>\n", class("b", series), num(x+1), num(min(y, zero)),
-		num(wide-2), num(math.Abs(zero-y)))
+	d.put("<rect class=\"%s\" x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\" rx=\"2\"/>\n", class("b", series), num(x+1),
+		num(min(y, zero)), num(wide-2), num(math.Abs(zero-y)))
 	if marked && wide >= 12 && math.Abs(zero-y) > 18 {
 		d.marker(class("m", series)+" on", series, x+wide/2, zero-math.Copysign(9, zero-y))
 	}

@@ -32,7 +32,8 @@ const mostListed = 200
 func HTML(w io.Writer, p *Page) error {
 	d := new(drawing)
 	d.put("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<title>%s</title>\n"+
-		"<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<style>%s%s</style>\n</head>\n<body>\n<h1>%[1]s</h1>\n",
+		"<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<style>%s%s</style>\n</head>\n"+
+		"<body>\n<h1>%[1]s</h1>\n",
 		escape(p.Title), pageStyle, style)
 	if p.Lead != "" {
 		d.put("<p class=\"lead\">%s</p>\n", escape(p.Lead))
@@ -44,8 +45,8 @@ func HTML(w io.Writer, p *Page) error {
 		c := &p.Charts[i]
 		body := new(drawing)
 		high := body.chart(c)
-		d.put("<figure>\n<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %s\" role=\"img\" aria-label=\"%s\">\n%s</svg>\n",
-			width, num(high), escape(c.Title), body.Bytes())
+		d.put("<figure>\n<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %s\" role=\"img\" "+
+			"aria-label=\"%s\">\n%s</svg>\n", width, num(high), escape(c.Title), body.Bytes())
 		if rows, all := c.rows(mostListed); all {
 			d.put("<details><summary>numbers</summary>\n")
 			d.table(&Table{Header: []string{"series", axisName(&c.X, "x"), axisName(&c.Y, "y")}, Rows: rows})
@@ -120,11 +121,13 @@ func CSV(w io.Writer, charts ...Chart) error {
 				if i := int(p.X); i >= 0 && i < len(c.X.Names) {
 					x = c.X.Names[i]
 				}
-				_ = out.Write(plain(c.Title, s.Name, x, string(c.X.Unit), strconv.FormatFloat(p.Y, 'g', -1, 64), string(c.Y.Unit), p.Text))
+				_ = out.Write(plain(c.Title, s.Name, x, string(c.X.Unit), strconv.FormatFloat(p.Y, 'g', -1, 64),
+					string(c.Y.Unit), p.Text))
 			}
 		}
 		for _, m := range c.Marks {
-			_ = out.Write(plain(c.Title, "event", strconv.FormatFloat(m.X, 'g', -1, 64), string(c.X.Unit), "", "", m.Text))
+			_ = out.Write(plain(c.Title, "event", strconv.FormatFloat(m.X, 'g', -1, 64), string(c.X.Unit), "",
+				"", m.Text))
 		}
 	}
 	out.Flush()

@@ -34,11 +34,13 @@ func examples() map[string][]Chart {
 		"time": {{
 			Title: "Throughput over time", Note: "a note", X: Axis{Label: "time", Unit: Seconds}, Y: Axis{Unit: Rate},
 			Series: []Series{waves, slow},
-			Marks:  []Mark{{20, "node 1 expelled"}, {20.5, "node 3 takes its place"}, {80, "whole again"}, {1e9, "never"}},
+			Marks: []Mark{{20, "node 1 expelled"}, {20.5, "node 3 takes its place"}, {80, "whole again"},
+				{1e9, "never"}},
 		}},
 		"cdf": {{
 			Title: "Latency", X: Axis{Label: "latency", Unit: Micros, Log: true}, Y: Axis{Unit: Percent, Most: 100},
-			Series: []Series{{Name: "fusee", Kind: Steps, Points: []Point{{X: 0, Y: 0}, {X: 1.5, Y: 10}, {X: 12, Y: 90}, {X: 40_000, Y: 100}}}},
+			Series: []Series{{Name: "fusee", Kind: Steps, Points: []Point{{X: 0, Y: 0}, {X: 1.5, Y: 10}, {X: 12, Y: 90},
+				{X: 40_000, Y: 100}}}},
 		}},
 		"bars": {{
 			Title: "Beside the paper", X: Axis{Names: []string{"pairs-512", "pairs-256"}}, Y: Axis{Unit: Percent},
@@ -104,13 +106,16 @@ func wellFormed(t fataler, text []byte) {
 
 // Whatever names and numbers a file has, the drawing is well-formed and has no number that is none.
 func TestAnyChartIsWellFormed(t *testing.T) {
-	text := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
+	text := rapid.OneOf(rapid.String(),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
 		rapid.SampledFrom([]string{"</text><script>", "]]>", "&amp;", "\"'<>", "\x00\x1b[2J", "=1+1"}))
-	number := rapid.OneOf(rapid.Float64(), rapid.Float64Range(-10, 10), rapid.SampledFrom([]float64{0, math.NaN(), math.Inf(1), -1e308, 5e-324}))
+	number := rapid.OneOf(rapid.Float64(), rapid.Float64Range(-10, 10),
+		rapid.SampledFrom([]float64{0, math.NaN(), math.Inf(1), -1e308, 5e-324}))
 	rapid.Check(t, func(t *rapid.T) {
 		axis := func(label string) Axis {
-			return Axis{Label: text.Draw(t, label), Unit: Unit(rapid.SampledFrom([]string{"", "op/s", "s", "us", "%", "B", "<"}).Draw(t, "unit")),
-				Log: rapid.Bool().Draw(t, "log"), Most: number.Draw(t, "most")}
+			return Axis{Label: text.Draw(t, label),
+				Unit: Unit(rapid.SampledFrom([]string{"", "op/s", "s", "us", "%", "B", "<"}).Draw(t, "unit")),
+				Log:  rapid.Bool().Draw(t, "log"), Most: number.Draw(t, "most")}
 		}
 		c := Chart{Title: text.Draw(t, "title"), Note: text.Draw(t, "note"), X: axis("x"), Y: axis("y")}
 		if rapid.Bool().Draw(t, "named") {
@@ -136,7 +141,8 @@ func TestAnyChartIsWellFormed(t *testing.T) {
 		for token, err := d.Token(); err == nil; token, err = d.Token() {
 			e, ok := token.(xml.StartElement)
 			for _, a := range e.Attr {
-				if ok && a.Name.Local != "class" && (strings.Contains(a.Value, "NaN") || strings.Contains(a.Value, "Inf")) {
+				if ok && a.Name.Local != "class" &&
+					(strings.Contains(a.Value, "NaN") || strings.Contains(a.Value, "Inf")) {
 					t.Fatalf("%s has %s=%q", e.Name.Local, a.Name.Local, a.Value)
 				}
 			}
@@ -170,7 +176,8 @@ func TestThinKeepsExtremes(t *testing.T) {
 		gotLow, gotHigh, n := ends(got)
 		for k := range low {
 			if gotLow[k] != low[k] || gotHigh[k] != high[k] || n[k] > 4 {
-				t.Fatalf("column %d: %v to %v became %v to %v, %d points", k, low[k], high[k], gotLow[k], gotHigh[k], n[k])
+				t.Fatalf("column %d: %v to %v became %v to %v, %d points", k, low[k], high[k], gotLow[k],
+					gotHigh[k], n[k])
 			}
 		}
 		for i := 1; i < len(got); i++ {

@@ -27,7 +27,7 @@ func (s *scale) at(v float64) float64 {
 	return s.from + (v-s.low)/(s.high-s.low)*(s.to-s.from)
 }
 
-// newScale makes a scale whose ends are at ticks where round is set.
+// newScale makes a scale. With round set the scale ends at ticks.
 func newScale(a *Axis, low, high, from, to float64, round bool) *scale {
 	s := &scale{axis: a, from: from, to: to}
 	switch {
@@ -48,7 +48,8 @@ func newScale(a *Axis, low, high, from, to float64, round bool) *scale {
 // digit of one, and lines between.
 func (s *scale) decades(low, high float64, round bool) {
 	if round {
-		low, high = niceStep(low*1.001)/2, niceStep(high) // niceStep/2 is below low: steps are 2 or 2.5 times the one before
+		// niceStep/2 is below low: steps are 2 or 2.5 times the one before
+		low, high = niceStep(low*1.001)/2, niceStep(high)
 	}
 	s.low, s.high = math.Log10(low), math.Log10(high)
 	if s.high-s.low < 0.3 {
@@ -92,7 +93,8 @@ func (s *scale) linear(low, high float64, round bool) {
 		s.low, s.high = math.Floor(low/step+1e-9)*step, math.Ceil(high/step-1e-9)*step
 	}
 	for i := math.Ceil(s.low/step - 1e-9); i*step <= s.high+step*1e-9 && len(s.ticks) < 20; i++ {
-		s.ticks = append(s.ticks, tick{at: i*step + 0, text: format(i*step+0, s.axis.Unit, math.Max(math.Abs(s.low), math.Abs(s.high)))})
+		s.ticks = append(s.ticks,
+			tick{at: i*step + 0, text: format(i*step+0, s.axis.Unit, math.Max(math.Abs(s.low), math.Abs(s.high)))})
 	}
 }
 

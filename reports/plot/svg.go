@@ -33,11 +33,14 @@ func SVG(w io.Writer, charts ...Chart) error {
 	for i := range charts {
 		d.Reset()
 		high := d.chart(&charts[i])
-		fmt.Fprintf(&body, "<svg x=\"%d\" y=\"%s\" width=\"%d\" height=\"%s\">\n%s</svg>\n", margin, num(y), width, num(high), d.Bytes())
+		fmt.Fprintf(&body, "<svg x=\"%d\" y=\"%s\" width=\"%d\" height=\"%s\">\n%s</svg>\n", margin, num(y), width,
+			num(high), d.Bytes())
 		y += high + lineHigh
 	}
-	_, err := fmt.Fprintf(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %s\" width=\"%[1]d\" height=\"%[2]s\">\n"+
-		"<style>%s</style>\n<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n%s</svg>\n", width+2*margin, num(y), style, body.Bytes())
+	_, err := fmt.Fprintf(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %s\" width=\"%[1]d\" "+
+		"height=\"%[2]s\">\n"+
+		"<style>%s</style>\n<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n%s</svg>\n", width+2*margin,
+		num(y), style, body.Bytes())
 	return err
 }
 
@@ -48,7 +51,8 @@ func (d *drawing) put(format string, args ...any) { fmt.Fprintf(d, format, args.
 
 // text puts a label; anchor is start, middle or end.
 func (d *drawing) text(x, y float64, anchor, class, text string) {
-	d.put("<text x=\"%s\" y=\"%s\" text-anchor=\"%s\" class=\"%s\">%s</text>\n", num(x), num(y), anchor, class, escape(text))
+	d.put("<text x=\"%s\" y=\"%s\" text-anchor=\"%s\" class=\"%s\">%s</text>\n", num(x), num(y), anchor, class,
+		escape(text))
 }
 
 func (d *drawing) line(class string, x1, y1, x2, y2 float64) {
@@ -126,7 +130,8 @@ func (d *drawing) legend(c *Chart, y float64) float64 {
 		}
 		switch s.Kind {
 		case Bars:
-			d.put("<rect class=\"%s\" x=\"%s\" y=\"%s\" width=\"16\" height=\"11\" rx=\"2\"/>\n", class("b", i), num(x+2), num(y-9))
+			d.put("<rect class=\"%s\" x=\"%s\" y=\"%s\" width=\"16\" height=\"11\" rx=\"2\"/>\n", class("b", i),
+				num(x+2), num(y-9))
 			d.marker(class("m", i)+" on", i, x+10, y-3.5)
 		case Dots:
 			d.marker(class("m", i)+" dot", i, x+10, y-4)
@@ -238,7 +243,8 @@ const looks = 8
 // marker draws the shape of a series around a place.
 func (d *drawing) marker(class string, series int, x, y float64) {
 	shape := []string{
-		"m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", "m-3.6 -3.6h7.2v7.2h-7.2z", "m0 -4.6l4.6 8h-9.2z", "m0 -5.2l5.2 5.2l-5.2 5.2l-5.2 -5.2z",
+		"m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", "m-3.6 -3.6h7.2v7.2h-7.2z", "m0 -4.6l4.6 8h-9.2z",
+		"m0 -5.2l5.2 5.2l-5.2 5.2l-5.2 -5.2z",
 		"m0 4.6l4.6 -8h-9.2z", "m-4.5 -1.4h9v2.8h-9z", "m-1.4 -4.5h2.8v9h-2.8z", "m-4 0l4 -4v8z",
 	}[series%looks]
 	d.put("<path class=\"%s\" d=\"M%s %s%s\"/>\n", class, num(x), num(y), shape)

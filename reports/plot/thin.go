@@ -10,7 +10,8 @@ func thin(points []Point, column func(Point) int) []Point {
 	for i := 0; i < len(points); {
 		first, low, high := i, i, i
 		gap := !finite(points[i].X) || !finite(points[i].Y)
-		for i++; !gap && i < len(points) && finite(points[i].X) && finite(points[i].Y) && column(points[i]) == column(points[first]); i++ {
+		for i++; !gap && i < len(points) && finite(points[i].X) && finite(points[i].Y) &&
+			column(points[i]) == column(points[first]); i++ {
 			if points[i].Y < points[low].Y {
 				low = i
 			}
