@@ -39,7 +39,8 @@ func TestBackground(t *testing.T) {
 	} {
 		tty := &asked{answer: c.answer}
 		if got := askDark(tty); got != c.dark || tty.said.String() != askBackground {
-			t.Errorf("a terminal that answers %q: dark %v, want %v; it was asked %q", c.answer, got, c.dark, tty.said.String())
+			t.Errorf("a terminal that answers %q: dark %v, want %v; it was asked %q", c.answer, got, c.dark,
+				tty.said.String())
 		}
 		if len(tty.answer) > 0 && tty.answer[0] != "unread" {
 			t.Errorf("of %q was not read: %q", c.answer, tty.answer)

@@ -53,7 +53,8 @@ var keys = keyMap{
 func (m *model) bindings() []key.Binding {
 	all := []key.Binding{
 		keys.Page, keys.Next, bind("+ -", "narrower, wider window"), bind("← →", "cursor"),
-		bind("↑ ↓", "row above, below"), bind("esc", "back, no cursor"), keys.Filter, keys.Pause, keys.Export, keys.Problems,
+		bind("↑ ↓", "row above, below"), bind("esc", "back, no cursor"), keys.Filter, keys.Pause, keys.Export,
+		keys.Problems,
 	}
 	if len(m.o.Pools) > 1 {
 		all = append(all, keys.Pools)

@@ -98,7 +98,8 @@ func (r *recording) SetSpeed(f float64) { r.speed.Store(int64(f * 16)) }
 // TestWindow: what no key chose grows with what there is to see.
 func TestWindow(t *testing.T) {
 	samples := tuitest.NewPool(1, 3, 24).Samples(400)
-	for n, want := range map[int]string{2: "1 min", 61: "1 min", 62: "2 min", 121: "2 min", 122: "5 min", 400: "5 min"} {
+	for n, want := range map[int]string{2: "1 min", 61: "1 min", 62: "2 min", 121: "2 min", 122: "5 min",
+		400: "5 min"} {
 		if m := shown(t, samples[:n], 100, 30); !strings.HasSuffix(strings.TrimSpace(text(m)), want) {
 			t.Errorf("after %d samples of a second the window is not %s:\n%s", n, want, text(m))
 		}

@@ -79,7 +79,8 @@ type replay struct {
 
 // windows are those that + and - choose from; 0: everything.
 var windows = []time.Duration{
-	time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 0,
+	time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute,
+	time.Hour, 0,
 }
 
 // The window that no key chose is one of these: the narrowest that has room for all.

@@ -21,9 +21,9 @@ import (
 	"github.com/farkv/farkv/tui/styles"
 )
 
-// Run shows the monitor until it is quit. When it returns the terminal is as it was: nil after the key for it, an
-// error that wraps ErrInterrupted after Ctrl-C or a signal, one that wraps ErrGone when the pool went away, a
-// *Panic after one.
+// Run shows the monitor until it is quit. When it returns the terminal is as it was: nil after the
+// key for it, an error that wraps ErrInterrupted after Ctrl-C or a signal, one that wraps ErrGone
+// when the pool went away, a *Panic after one.
 func Run(ctx context.Context, o Options) error {
 	m := newModel(ctx, o, themeOf(&o))
 	defer m.pump.close()

@@ -14,9 +14,9 @@ import (
 
 // A Source yields samples of one pool. Its methods are called by one goroutine, one at a time.
 type Source interface {
-	// Next waits for the next sample, and returns io.EOF where a recording ends. Any other error means
-	// that the pool cannot be seen now: it is shown, and Next is called again after a second. One that
-	// wraps ErrGone ends the program.
+	// Next waits for the next sample, and returns io.EOF where a recording ends. Any other error
+	// means that the pool cannot be seen now: it is shown, and Next is called again after a second.
+	// One that wraps ErrGone ends the program.
 	Next(ctx context.Context) (*telemetry.Sample, error)
 	Close() error
 }
@@ -29,8 +29,8 @@ type Replay interface {
 	// Seek goes to a time. Next then returns all samples from (at most an hour) before it without
 	// waiting, and goes on as time passes.
 	Seek(to time.Time) error
-	// SetSpeed makes time pass faster or slower than the wall's; 0 is a pause, in which Next waits for
-	// ctx.
+	// SetSpeed makes time pass faster or slower than the wall's; 0 is a pause, in which Next waits
+	// for ctx.
 	SetSpeed(factor float64)
 }
 

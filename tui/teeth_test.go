@@ -9,7 +9,8 @@ import (
 
 var mutants = []teeth.Mutant{
 	{Rule: "the worst problem comes first", Pkg: "problems", In: "Find",
-		At: "-cmp.Compare($a.Severity, $b.Severity)", Do: "cmp.Compare($a.Severity, $b.Severity)", Test: "TestWorstProblemFirst"},
+		At: "-cmp.Compare($a.Severity, $b.Severity)", Do: "cmp.Compare($a.Severity, $b.Severity)",
+		Test: "TestWorstProblemFirst"},
 	{Rule: "readonly lets no key break anything", In: "model.env",
 		At: "$m.o.ReadOnly", Do: "false", Test: "TestReadOnlyBreaksNothing"},
 	{Rule: "a recording can break nothing", In: "model.env",

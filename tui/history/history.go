@@ -20,8 +20,8 @@ const (
 	LeastPoints = 300
 	MostBytes   = 64 << 20
 	MaxEvents   = 2000
-	// Gap is how many times the usual distance of two points they may be apart and yet be drawn as one
-	// line.
+	// Gap is how many times the usual distance of two points they may be apart and yet be drawn as
+	// one line.
 	Gap = 4
 )
 
@@ -53,7 +53,7 @@ type Since struct {
 	Silent   map[ProcessID]time.Time // processes, when their record changed last
 	told     map[ProcessID]time.Time // the record's own time then
 	Full     map[string]time.Time    // parts over 90 %
-	Counters map[int]time.Time       // nodes whose counters are missing
+	Counters map[int]time.Time       // nodes with missing counters, since when
 	master   bool
 }
 
@@ -94,7 +94,8 @@ func (h *History) Add(s *telemetry.Sample) {
 			h.Points = append(h.Points, p)
 		}
 	}
-	for n := len(h.Points); n > MaxPoints || n > LeastPoints && h.bytes > MaxBytes || n > 2 && h.bytes > MostBytes; n = len(h.Points) {
+	for n := len(h.Points); n > MaxPoints || n > LeastPoints && h.bytes > MaxBytes ||
+		n > 2 && h.bytes > MostBytes; n = len(h.Points) {
 		h.thin()
 	}
 }
@@ -200,7 +201,8 @@ func (n *Since) note(s *telemetry.Sample) {
 	noteAll(n.Down, s.At, down)
 	for _, e := range s.Events { // which know it better than samples do
 		if at,
-			ok := n.Down[e.Node]; ok && (e.What == "expelled" || e.What == "broken") && e.At.Before(at) && s.At.Sub(e.At) < time.Hour {
+			ok := n.Down[e.Node]; ok && (e.What == "expelled" || e.What == "broken") && e.At.Before(at) &&
+			s.At.Sub(e.At) < time.Hour {
 			n.Down[e.Node] = e.At
 		}
 	}

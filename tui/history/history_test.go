@@ -31,7 +31,7 @@ func TestRatesAreDifferences(t *testing.T) {
 	h.Add(sample(0, 1, 1000, 5000))
 	h.Add(sample(2, 1, 1500, 5000, 9000, 9000))
 	h.Add(sample(3, 2, 70, 1000)) // another process with the same number
-	h.Add(sample(4, 2, 20, 1000)) // whose counters went back
+	h.Add(sample(4, 2, 20, 1000)) // its counters went back
 	want := []struct {
 		ok   uint64
 		rate float64

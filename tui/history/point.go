@@ -212,7 +212,8 @@ func (h *History) did(id ProcessID, is *telemetry.Process, at time.Time, span ti
 			if before != nil && o.Latency.Count() < before.Count() {
 				before = nil
 			}
-			d.Latency = slices.Clone(distributionSince(o.Latency, before, h.scratch[:0])) // which takes no more than it has to
+			// which takes no more than it has to
+			d.Latency = slices.Clone(distributionSince(o.Latency, before, h.scratch[:0]))
 		}
 	}
 	h.rates[id] = r

@@ -12,8 +12,8 @@ type Breaker interface {
 	// Offers returns what can be broken, of the pool as s shows it, with what cannot be and why.
 	Offers(s *telemetry.Sample) []Offer
 	// Break breaks, and calls tell with what came of it: at once, whenever that changes, and in the
-	// end with Done. It returns when the pool is whole again, or ctx ends. An error means that nothing
-	// was broken, or that it is not known what came of it.
+	// end with Done. It returns when the pool is whole again, or ctx ends. An error means that
+	// nothing was broken, or that it is not known what came of it.
 	Break(ctx context.Context, what Break, tell func(Outcome)) error
 }
 

@@ -110,8 +110,9 @@ func (*Breaks) Name() string { return "Break" }
 
 // About says what is seen.
 func (*Breaks) About() string {
-	return "Breaks a part of the pool on purpose and measures how it heals: until replicas are whole again, how many operations failed, " +
-		"and the longest time in which no operation ended. enter chooses; nothing happens before the name of the target is typed."
+	return "Breaks a part of the pool on purpose and measures how it heals: until replicas are whole again, how many " +
+		"operations failed, and the longest time in which no operation ended. enter chooses; nothing happens before " +
+		"the name of the target is typed."
 }
 
 // Keys are the page's own.

@@ -114,9 +114,9 @@ func (*Clients) Name() string { return "Clients" }
 
 // About says what is seen.
 func (*Clients) About() string {
-	return "The clients that hold an identity of the pool, and their processes. Operations, p99 of the last samples, the part of cache " +
-		"lookups that hit, and the age of the oldest running operation are those of the whole process. A dead client waits for " +
-		"its recovery; a fenced one can write nothing any more."
+	return "The clients that hold an identity of the pool, and their processes. Operations, p99 of the last samples, " +
+		"the part of cache lookups that hit, and the age of the oldest running operation are those of the whole " +
+		"process. A dead client waits for its recovery; a fenced one can write nothing any more."
 }
 
 // Keys are the page's own.

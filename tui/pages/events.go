@@ -110,8 +110,9 @@ func (*Events) Name() string { return "Events" }
 
 // About says what is seen.
 func (*Events) About() string {
-	return "What happened to the pool in the window: masters elected, nodes expelled, replicas mended, spares filled, clients " +
-		"recovered, and what was broken on purpose. A master tells it, so nothing is told while there is none."
+	return "What happened to the pool in the window: masters elected, nodes expelled, replicas mended, spares " +
+		"filled, clients recovered, and what was broken on purpose. A master tells it, so nothing is told while " +
+		"there is none."
 }
 
 // Keys are the page's own.

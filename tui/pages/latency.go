@@ -130,8 +130,9 @@ func (*Latency) Name() string { return "Latency" }
 
 // About says what is seen.
 func (*Latency) About() string {
-	return "How long operations of the window took, over a logarithmic axis, and percentiles. The last columns are ratios to " +
-		"the baseline, which is gray. At the cursor, the first column says what part of the operations took no longer."
+	return "How long operations of the window took, over a logarithmic axis, and percentiles. The last columns are " +
+		"ratios to the baseline, which is gray. At the cursor, the first column says what part of the operations " +
+		"took no longer."
 }
 
 var (

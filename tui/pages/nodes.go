@@ -103,9 +103,9 @@ func (*Nodes) Name() string { return "Nodes" }
 
 // About says what is seen.
 func (*Nodes) About() string {
-	return "The memory nodes: their role, for how long they may serve yet, and verbs and bytes a second, counted by clients where " +
-		"nodes do not count. DLWA is device-level write amplification: bytes that persistent memory wrote for each byte that " +
-		"it was asked to write; enter shows it by DIMM, or why it is not known."
+	return "The memory nodes: their role, for how long they may serve yet, and verbs and bytes a second, counted by " +
+		"clients where nodes do not count. DLWA is device-level write amplification: bytes that persistent memory " +
+		"wrote for each byte that it was asked to write; enter shows it by DIMM, or why it is not known."
 }
 
 // Keys are the page's own.
@@ -136,8 +136,8 @@ func (p *Nodes) Draw(e *Env, a components.Area) {
 		return
 	}
 	s := e.sample()
-	// The table comes first, then what memory is used for. The chart has its least height, or is left
-	// out.
+	// The table comes first, then what memory is used for. The chart has its least height, or is
+	// left out.
 	const leastChart = 6
 	memory := len(s.Memory) + len(s.Fill) + 2
 	tableH := min(len(s.Nodes)+3, max(a.H-memory-leastChart, a.H/2))

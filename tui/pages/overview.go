@@ -32,9 +32,9 @@ func (*Overview) Name() string { return "Overview" }
 
 // About says what is seen.
 func (*Overview) About() string {
-	return "Throughput by operation or by process, latency percentiles of all operations, and operations that failed or whose " +
-		"outcome is unknown. A red mark is where something broke, a green one where it was healed, a blue one where a master " +
-		"was elected. Figures are those of the newest sample, or those at the cursor."
+	return "Throughput by operation or by process, latency percentiles of all operations, and operations that failed " +
+		"or whose outcome is unknown. A red mark is where something broke, a green one where it was healed, a blue " +
+		"one where a master was elected. Figures are those of the newest sample, or those at the cursor."
 }
 
 var keyBy = binding("by operation, process", "o")

@@ -61,9 +61,9 @@ func (*Store) Name() string { return "Store" }
 
 // About says what is seen.
 func (*Store) About() string {
-	return "What the store counts of itself in all processes, named as in its paper: how often a second, how often for each operation, " +
-		"and since the processes began. The chart is of the selected counter. Of servers beside memory nodes: what they have " +
-		"now, in all and each."
+	return "What the store counts of itself in all processes, named as in its paper: how often a second, how often " +
+		"for each operation, and since the processes began. The chart is of the selected counter. Of servers beside " +
+		"memory nodes: what they have now, in all and each."
 }
 
 // Keys are the page's own.

@@ -108,7 +108,8 @@ func (x *Terminal) Drawn() []byte {
 func (x *Terminal) Find(what string) {
 	x.t.Helper()
 	matches := regexp.MustCompile(what)
-	for until := time.Now().Add(2 * time.Minute); !matches.MatchString(ansi.Strip(string(x.Drawn()))); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(2 * time.Minute); !matches.MatchString(ansi.Strip(string(x.Drawn()))); time.Sleep(
+		10 * time.Millisecond) {
 		select {
 		case <-x.read:
 			x.t.Fatalf("the program ended, and never drew %s: %s", what, ansi.Strip(string(x.Drawn())))
