@@ -67,7 +67,8 @@ func (b *Bench) Run(ctx context.Context) (*Comparison, error) {
 	}
 	t := &Comparison{
 		Workload: b.Workload, Title: title(b.Workload), Records: b.Records, Operations: b.Ops, Threads: b.Threads,
-		Nodes: b.Nodes, Replicas: b.Replicas, PairBytes: c.Spec.PairBytes(), ObjectSizes: c.Spec.ObjectSizes, Seed: c.Seed, Shared: b.Shared,
+		Nodes: b.Nodes, Replicas: b.Replicas, PairBytes: c.Spec.PairBytes(), ObjectSizes: c.Spec.ObjectSizes,
+		Seed: c.Seed, Shared: b.Shared,
 		Commit: version.Commit(), Rows: []Row{}, Skipped: map[string]string{},
 	}
 	if err := b.warm(ctx, kinds, c); err != nil {
@@ -119,7 +120,8 @@ func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
 func (b *Bench) check(ctx context.Context, kinds []*stores.Kind, s *workloads.Spec) error {
 	for _, kind := range kinds {
 		if s.Scan > 0 && !kind.Scans {
-			return workloads.Misuse("workload %s scans, and %s has no scans: use a, b, c, d or f", b.Workload, kind.Name)
+			return workloads.Misuse("workload %s scans, and %s has no scans: use a, b, c, d or f", b.Workload,
+				kind.Name)
 		}
 	}
 	for _, kind := range kinds {
@@ -129,7 +131,8 @@ func (b *Bench) check(ctx context.Context, kinds []*stores.Kind, s *workloads.Sp
 		}
 		switch {
 		case runner.Misused(err) && b.Replicas > 0:
-			return workloads.Misuse("%v (hint: leave --replicas out, and each store has its own, or choose --stores)", err)
+			return workloads.Misuse("%v (hint: leave --replicas out, and each store has its own, or choose --stores)",
+				err)
 		case err != nil:
 			return err
 		}
@@ -165,8 +168,9 @@ func title(workload string) string {
 // params are those of the pools, but for what is a store's own.
 func (b *Bench) params(s *workloads.Spec) stores.Params {
 	return stores.Params{
-		Nodes: b.Nodes, IndexReplicas: b.Replicas, DataReplicas: b.Replicas, PairBytes: s.PairBytes(), KeyBytes: s.KeyBytes(),
-		Records: uint64(s.RecordCount + s.ExpectedInserts()), Clients: b.Threads + 16,
+		Nodes: b.Nodes, IndexReplicas: b.Replicas, DataReplicas: b.Replicas, PairBytes: s.PairBytes(),
+		KeyBytes: s.KeyBytes(),
+		Records:  uint64(s.RecordCount + s.ExpectedInserts()), Clients: b.Threads + 16,
 	}
 }
 
@@ -310,8 +314,8 @@ func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error
 		case r.Interrupted:
 			return ctx.Err()
 		case r.Failed > 0:
-			return fmt.Errorf("%s: %s of %s operations failed; the first: %w", what, count(r.Failed), count(r.Operations),
-				crowded(r.Err()))
+			return fmt.Errorf("%s: %s of %s operations failed; the first: %w", what, count(r.Failed),
+				count(r.Operations), crowded(r.Err()))
 		case r.Problem != "":
 			return errors.New(r.Problem)
 		}

@@ -18,7 +18,8 @@ import (
 
 func small() Bench {
 	return Bench{
-		Stores: []string{"fusee", "fusee-nc"}, Workload: "b", Records: 5000, Ops: 2000, Threads: 2, Nodes: 3, Replicas: 2, Seed: 3,
+		Stores: []string{"fusee", "fusee-nc"}, Workload: "b", Records: 5000, Ops: 2000, Threads: 2, Nodes: 3,
+		Replicas: 2, Seed: 3,
 	}
 }
 
@@ -71,7 +72,8 @@ func TestCheckedFirst(t *testing.T) {
 	}{
 		{func(b *Bench) { b.Stores = []string{"fusee", "swarm"} }, "a swarm pool: 2 replicas: want 3, 5 or 7"},
 		{func(b *Bench) { b.Stores = []string{"fusee", "raw"} }, "leave --replicas out"},
-		{func(b *Bench) { b.Stores = []string{"swarm", "fusee"}; b.Replicas = 0; b.Workload = "e" }, "swarm has no scans"},
+		{func(b *Bench) { b.Stores = []string{"swarm", "fusee"}; b.Replicas = 0; b.Workload = "e" },
+			"swarm has no scans"},
 	} {
 		b := small()
 		c.change(&b)
@@ -90,7 +92,8 @@ func TestOwnReplicas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Rows) != 2 || c.Rows[0].Replicas != 3 || c.Rows[1].Replicas != 1 || c.Rows[0].BytesPerByte < 3 || c.Rows[1].BytesPerByte < 1 {
+	if len(c.Rows) != 2 || c.Rows[0].Replicas != 3 || c.Rows[1].Replicas != 1 || c.Rows[0].BytesPerByte < 3 ||
+		c.Rows[1].BytesPerByte < 1 {
 		t.Errorf("%+v", c.Rows)
 	}
 	var out strings.Builder
@@ -161,13 +164,15 @@ func TestCutLoad(t *testing.T) {
 	if err := b.loadAndRun(context.Background(), c, &row); err != nil {
 		t.Fatal(err)
 	}
-	if len(row.Cut) != 1 || row.Cut[0].What != "loading" || row.Cut[0].Done >= 300_000 || row.Run != 0 || row.cells()[3] != "-" {
+	if len(row.Cut) != 1 || row.Cut[0].What != "loading" || row.Cut[0].Done >= 300_000 || row.Run != 0 ||
+		row.cells()[3] != "-" {
 		t.Errorf("%+v", row)
 	}
 }
 
 func TestCrowded(t *testing.T) {
-	if err := crowded(fmt.Errorf("put: %w", rdma.ErrFull)); !errors.Is(err, rdma.ErrFull) || !strings.Contains(err.Error(), "lower --threads") {
+	if err := crowded(fmt.Errorf("put: %w", rdma.ErrFull)); !errors.Is(err, rdma.ErrFull) ||
+		!strings.Contains(err.Error(), "lower --threads") {
 		t.Error(err)
 	}
 	if err := crowded(fmt.Errorf("%w: %w", rdma.ErrFull, syscall.ENOSPC)); strings.Contains(err.Error(), "hint") {

@@ -273,11 +273,11 @@ func (w *Break) complete() error {
 	case !slices.Contains(BreakKinds, w.Kind):
 		return workloads.Misuse("crash: kind %q: want %s", w.Kind, kindList())
 	case lasts && (w.For < 0 || w.For > fabrics.MaxFault), !lasts && w.For != 0:
-		return workloads.Misuse("%v for %v: want up to %v, and no time of what is for good (hint: see 'farkv help crash')",
-			w, w.For, fabrics.MaxFault)
+		return workloads.Misuse("%v for %v: want up to %v, and no time of what is for good (hint: see 'farkv "+
+			"help crash')", w, w.For, fabrics.MaxFault)
 	case w.Slow < 0 || w.Slow > fabrics.MaxSlow:
-		return workloads.Misuse("crash: --slow %v: want up to %v (hint: a node that takes longer counts as dead, as with --cut)", w.Slow,
-			fabrics.MaxSlow)
+		return workloads.Misuse("crash: --slow %v: want up to %v (hint: a node that takes longer counts as dead, as "+
+			"with --cut)", w.Slow, fabrics.MaxSlow)
 	case (w.Kind == BreakNode || w.Kind == BreakSlow) && !onNode,
 		w.Kind == BreakClient && (named != 1 || w.Client == 0), w.Kind == BreakMaster && named != 1,
 		w.Kind == BreakStop && (named != 1 || len(w.Nodes) > 0 && !onNode),
@@ -321,8 +321,8 @@ func (b *Breaker) nodesThere(w *Break) error {
 	for i, n := range w.Nodes {
 		switch {
 		case n < 0 || n >= len(all):
-			return workloads.Misuse("%v: %s has nodes 0 to %d (hint: 'farkv status %s' shows them)", w, b.name(), len(all)-1,
-				b.name())
+			return workloads.Misuse("%v: %s has nodes 0 to %d (hint: 'farkv status %s' shows them)", w, b.name(),
+				len(all)-1, b.name())
 		case !all[n].Up:
 			return fmt.Errorf("%v: node %d is down already (hint: 'farkv status %s' shows the nodes)", w, n, b.name())
 		case slices.Contains(w.Nodes[:i], n):
@@ -359,7 +359,8 @@ func (b *Breaker) killNode(node int) (*Broken, error) {
 	if done.Process > 0 {
 		how = fmt.Sprintf("killed its process %d", done.Process)
 	}
-	return &Broken{At: time.Now(), Process: done.Process, Text: fmt.Sprintf("node %d of %s: %s", node, b.name(), how)}, nil
+	return &Broken{At: time.Now(), Process: done.Process, Text: fmt.Sprintf("node %d of %s: %s", node, b.name(), how)},
+		nil
 }
 
 // client returns the client that is meant.
@@ -373,8 +374,8 @@ func (b *Breaker) client(t Target) (rdma.Client, error) {
 	}
 	m := masterOf(b.pool.Fabric)
 	if m == nil {
-		return rdma.Client{}, fmt.Errorf("crash master: %s has none now (hint: programs that use it are candidates, and 'farkv keep %s' is "+
-			"nothing else)", b.pool.Address, b.name())
+		return rdma.Client{}, fmt.Errorf("crash master: %s has none now (hint: programs that use it are candidates, "+
+			"and 'farkv keep %s' is nothing else)", b.pool.Address, b.name())
 	}
 	return findClient(b.pool, m.Client)
 }
@@ -386,6 +387,7 @@ func (b *Breaker) killClient(c rdma.Client, w *Break) (*Broken, error) {
 	}
 	return &Broken{
 		At: time.Now(), Client: done.Client, life: c.Life, Process: c.PID, With: len(done.With),
-		Text: fmt.Sprintf("%sclient %d %q of %s: killed its process %d", masterly(w.Master), c.ID, c.Name, b.name(), c.PID),
+		Text: fmt.Sprintf("%sclient %d %q of %s: killed its process %d", masterly(w.Master), c.ID, c.Name,
+			b.name(), c.PID),
 	}, nil
 }

@@ -10,7 +10,8 @@ import (
 
 const (
 	eventPause = 200 * time.Millisecond // a break may be about to make the pool busy
-	eventWait  = 3 * time.Second        // of a command: what keeps its pool from an event is no reason to keep its user waiting
+	// of a command: what keeps its pool from an event is no reason to keep its user waiting
+	eventWait = 3 * time.Second
 )
 
 // event is a break as the pool's events have it.
@@ -30,7 +31,8 @@ func (b *Broken) event(p *stores.Pool) telemetry.Event {
 func appendEvent(p *stores.Pool, e telemetry.Event) {
 	for end := time.Now().Add(eventWait); ; time.Sleep(eventPause) {
 		err := tryEvent(p, e)
-		if err == nil || errors.Is(err, telemetry.ErrNone) || errors.Is(err, telemetry.ErrVersion) || time.Now().After(end) {
+		if err == nil || errors.Is(err, telemetry.ErrNone) || errors.Is(err, telemetry.ErrVersion) ||
+			time.Now().After(end) {
 			return
 		}
 	}

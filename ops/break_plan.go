@@ -162,7 +162,8 @@ func (p *Planned) parseTarget(text string) error {
 func ParseCut(text string) (Target, error) {
 	p := Planned{Break: Break{Kind: BreakCut}}
 	if err := p.parseTarget(text); err != nil || p.Any {
-		return Target{}, workloads.Misuse("--cut %q: want a node such as 1, nodes such as 0,2 that are cut off from each other, or clients,1", text)
+		return Target{}, workloads.Misuse("--cut %q: want a node such as 1, nodes such as 0,2 that are cut off from "+
+			"each other, or clients,1", text)
 	}
 	return p.Target, nil
 }

@@ -19,8 +19,8 @@ const (
 	probeEvery   = 5 * time.Millisecond
 	probeCache   = 64 << 10         // bytes of a worker's cache of so few keys
 	probeEnd     = 10 * time.Second // for its pairs to be removed
-	// probePrefix is what its keys begin with; behind it come 8 random characters, so that two probes
-	// do not meet.
+	// probePrefix is what its keys begin with; behind it come 8 random characters, so that two
+	// probes do not meet.
 	probePrefix = "~crash-"
 )
 
@@ -53,7 +53,8 @@ func startProbe(addr string) (*probe, error) {
 		return nil, explain(fmt.Errorf("crash: begin the probe load: %w", err), addr)
 	}
 	own := pool.Kind.Choose(stores.Values{stores.CacheBytes: probeCache}, stores.Opened)
-	db, err := pool.DB(stores.DBOptions{Name: "crash probe", Workers: probeWorkers, NoKeeper: true, Options: stores.Options{Own: own}})
+	db, err := pool.DB(stores.DBOptions{Name: "crash probe", Workers: probeWorkers, NoKeeper: true,
+		Options: stores.Options{Own: own}})
 	if err != nil {
 		return nil, explain(fmt.Errorf("crash: begin the probe load: %w", err), addr)
 	}
@@ -159,7 +160,8 @@ func (p *probe) stop() error {
 	for w := range probeWorkers {
 		for k := range probeKeys {
 			err := p.db.Delete(ctx, p.key(w, k))
-			for ; err != nil && !errors.Is(err, client.ErrNotFound) && ctx.Err() == nil; err = p.db.Delete(ctx, p.key(w, k)) {
+			for ; err != nil && !errors.Is(err, client.ErrNotFound) &&
+				ctx.Err() == nil; err = p.db.Delete(ctx, p.key(w, k)) {
 				time.Sleep(probeEvery)
 			}
 			if err != nil && !errors.Is(err, client.ErrNotFound) && failed == nil {

@@ -118,8 +118,8 @@ func (r *scheduled) ready(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if masterOf(r.b.pool.Fabric) == nil && r.b.pool.Kind.Mender != nil {
-		return fmt.Errorf("crash %s: no program keeps it: nothing would mend what is broken (hint: run a load, or 'farkv keep %s')", r.b.Pool(),
-			r.b.name())
+		return fmt.Errorf("crash %s: no program keeps it: nothing would mend what is broken (hint: run a load, or "+
+			"'farkv keep %s')", r.b.Pool(), r.b.name())
 	}
 	return fmt.Errorf("crash: %w (hint: 'farkv recover %s')", err, r.b.name())
 }
@@ -164,7 +164,8 @@ func (r *scheduled) refused() error {
 	if len(why) == 0 {
 		return nil
 	}
-	return fmt.Errorf("crash %s: %d of %d breaks of the plan were refused: %s", r.b.Pool(), len(why), len(r.Plan), why[0])
+	return fmt.Errorf("crash %s: %d of %d breaks of the plan were refused: %s", r.b.Pool(), len(why),
+		len(r.Plan), why[0])
 }
 
 // next returns how long behind the last one a turn begins; false: there is none.
@@ -233,8 +234,8 @@ func (r *scheduled) turn(ctx context.Context, turn int) (*Outage, error) {
 	}
 	took := whole.Sub(done.At).Seconds()
 	o.Whole, r.out.Whole = &took, true
-	r.say("whole after %v: %d of %d operations of the probe failed, longest gap %v", rounded(took), o.Failed, o.Operations,
-		o.Gap.Round(time.Millisecond))
+	r.say("whole after %v: %d of %d operations of the probe failed, longest gap %v", rounded(took), o.Failed,
+		o.Operations, o.Gap.Round(time.Millisecond))
 	return o, nil
 }
 
@@ -353,8 +354,8 @@ func (b *Breaker) processes(kind BreakKind) (all []Target, why error) {
 		switch {
 		case kind == BreakMaster && (master == nil || master.PID != pid):
 		case kind != BreakStop && b.pool.Kind.Mender != nil && keepers[pid] && candidates < 2:
-			why = fmt.Errorf("%s: process %d is the only candidate for the pool's master (hint: 'farkv keep %s' is another)",
-				kind, pid, b.name())
+			why = fmt.Errorf("%s: process %d is the only candidate for the pool's master (hint: 'farkv keep %s' "+
+				"is another)", kind, pid, b.name())
 		case kind == BreakMaster:
 			all = append(all, Target{Master: true})
 		default:
@@ -393,10 +394,11 @@ func (r *scheduled) check(ctx context.Context) {
 	case sound && busy == 0:
 		r.out.Check, r.out.Sound = "no damage", &sound
 	case sound:
-		r.out.Check, r.out.Sound = fmt.Sprintf("no damage, while %s were at work", Plural(busy, "client", "clients")), &sound
+		r.out.Check, r.out.Sound = fmt.Sprintf("no damage, while %s were at work", Plural(busy, "client", "clients")),
+			&sound
 	case busy > 0:
-		r.out.Check = fmt.Sprintf("not known: %s were at work, which may look like damage (hint: end them, then 'farkv check %s')",
-			Plural(busy, "client", "clients"), r.b.name())
+		r.out.Check = fmt.Sprintf("not known: %s were at work, which may look like damage (hint: end them, then "+
+			"'farkv check %s')", Plural(busy, "client", "clients"), r.b.name())
 	case len(f.Damage) == 0:
 		r.out.Check = "not known: " + strings.Join(f.Unchecked, "; ")
 	default:

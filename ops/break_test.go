@@ -29,7 +29,8 @@ func tokened(t *testing.T, nodes int) (addr string, files map[string]string) {
 	}
 	for range nodes {
 		s, _ := serving(t, NodeConfig{
-			Listen: "127.0.0.1:0", Memory: 64 << 20, Overcommit: true, Fabric: "tcp", TokenFile: files[fabrics.EnvToken],
+			Listen: "127.0.0.1:0", Memory: 64 << 20, Overcommit: true, Fabric: "tcp",
+			TokenFile:     files[fabrics.EnvToken],
 			ReadTokenFile: files[fabrics.EnvReadToken], Drain: time.Millisecond,
 		})
 		addr += "," + s.Address
@@ -80,7 +81,8 @@ func TestBreaker(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := Status(addr)
-	if err != nil || s.Nodes[0].Broken != "cut off from node 2" || s.Nodes[2].Broken != "cut off from node 0" || s.Nodes[1].Broken != "" {
+	if err != nil || s.Nodes[0].Broken != "cut off from node 2" || s.Nodes[2].Broken != "cut off from node 0" ||
+		s.Nodes[1].Broken != "" {
 		t.Errorf("%v: %+v", err, s)
 	}
 	if waits := b.waits(done); waits != "the end of the break" {
@@ -97,11 +99,13 @@ func TestBreaker(t *testing.T) {
 			t.Errorf("%v: %+v, %v", &w, broken, err)
 		}
 	}
-	if len(noted) != 1 || noted[0].What != "broken" || noted[0].Node != 0 || noted[0].Took != time.Minute || noted[0].Text != done.Text {
+	if len(noted) != 1 || noted[0].What != "broken" || noted[0].Node != 0 || noted[0].Took != time.Minute ||
+		noted[0].Text != done.Text {
 		t.Errorf("noted: %+v", noted)
 	}
 	b.events.Wait()
-	if all := eventsOf(t, b.pool); len(all) != 1 || all[0].Text != done.Text || all[0].What != "broken" || all[0].Took != time.Minute {
+	if all := eventsOf(t, b.pool); len(all) != 1 || all[0].Text != done.Text || all[0].What != "broken" ||
+		all[0].Took != time.Minute {
 		t.Errorf("the pool's events: %+v", all)
 	}
 	if err := b.Close(); err != nil {
@@ -127,7 +131,8 @@ func TestDying(t *testing.T) {
 		cut   []int
 		want  int
 	}{
-		{3, BreakNode, []int{1}, 1}, {3, BreakStop, []int{1}, 1}, {3, BreakSlow, []int{1}, 0}, {3, BreakCut, []int{1}, 1},
+		{3, BreakNode, []int{1}, 1}, {3, BreakStop, []int{1}, 1}, {3, BreakSlow, []int{1}, 0},
+		{3, BreakCut, []int{1}, 1},
 		{3, BreakCut, []int{0, 1}, 0},       // each has a majority with the third
 		{3, BreakCut, []int{0, 1, 2}, 3},    // none has
 		{5, BreakCut, []int{0, 1, 2}, 0},    // three of five do without two
@@ -182,7 +187,8 @@ func TestCrashIsAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if all := eventsOf(t, p); len(all) != 1 || all[0].Node != 2 || all[0].Text != "crashed node 2 of shm:events: it is down for good" {
+	if all := eventsOf(t, p); len(all) != 1 || all[0].Node != 2 ||
+		all[0].Text != "crashed node 2 of shm:events: it is down for good" {
 		t.Errorf("%+v", all)
 	}
 }

@@ -11,8 +11,8 @@ import (
 
 const (
 	wholeEvery = 20 * time.Millisecond
-	// wholeFor is for how long a pool has to look whole: between two parts of a recovery it does for a
-	// tick of its master.
+	// wholeFor is for how long a pool has to look whole: between two parts of a recovery it does
+	// for a tick of its master.
 	wholeFor = 400 * time.Millisecond
 )
 

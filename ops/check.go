@@ -167,7 +167,8 @@ func findings(p *stores.Pool) (*Findings, error) {
 		return nil, explainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
 	}
 	f := &Findings{
-		Pool: p.Address, Store: p.Kind.Name, Sound: len(r.Damage) == 0 && len(r.Unchecked) == 0, More: r.More, Live: []Client{},
+		Pool: p.Address, Store: p.Kind.Name, Sound: len(r.Damage) == 0 && len(r.Unchecked) == 0, More: r.More,
+		Live:    []Client{},
 		Keepers: []Client{}, Facts: factsOf(r.Facts), Waiting: append([]string{}, r.Waiting...),
 		Damage: append([]string{}, r.Damage...), Unchecked: append([]string{}, r.Unchecked...),
 	}
@@ -175,8 +176,8 @@ func findings(p *stores.Pool) (*Findings, error) {
 	case len(f.Damage) > 0:
 		f.repair = repairOf(p)
 	case len(f.Unchecked) > 0:
-		f.repair = fmt.Sprintf(" (hint: 'farkv recover %[1]s' gives up nodes that are down; 'farkv status %[1]s' shows them)",
-			short(p.Address))
+		f.repair = fmt.Sprintf(" (hint: 'farkv recover %[1]s' gives up nodes that are down; 'farkv status %[1]s' "+
+			"shows them)", short(p.Address))
 	}
 	return f, nil
 }
@@ -188,22 +189,23 @@ func repairOf(p *stores.Pool) string {
 		return ""
 	}
 	if here := started(p.Address); here != nil && here.Data != "" {
-		return fmt.Sprintf(" (hint: 'farkv down %[1]s' and 'farkv up --fabric tcp %[1]s --pmem %[2]s': servers that begin compare "+
-			"replicas, and copy what is damaged from others)", here.Name, here.Data)
+		return fmt.Sprintf(" (hint: 'farkv down %[1]s' and 'farkv up --fabric tcp %[1]s --pmem %[2]s': servers that "+
+			"begin compare replicas, and copy what is damaged from others)", here.Name, here.Data)
 	}
 	all, err := servedBy(p.Address, p.Fabric)
 	if err != nil || len(all) == 0 || slices.ContainsFunc(all, func(s Served) bool { return s.Survives == "" }) {
 		return ""
 	}
-	return " (hint: end the process of the node that is named, and start it again with the same --pmem: its server compares replicas " +
-		"then, and copies what is damaged from others)"
+	return " (hint: end the process of the node that is named, and start it again with the same --pmem: its server " +
+		"compares replicas then, and copies what is damaged from others)"
 }
 
 // Err returns an error wrapping ErrDamage when there is damage, or ErrIncomplete when there may be.
 func (f *Findings) Err() error {
 	switch {
 	case len(f.Damage) > 0:
-		return fmt.Errorf("check %s: %w: %s%s", f.Pool, ErrDamage, Plural(len(f.Damage)+f.More, "finding", "findings"), f.repair)
+		return fmt.Errorf("check %s: %w: %s%s", f.Pool, ErrDamage, Plural(len(f.Damage)+f.More, "finding", "findings"),
+			f.repair)
 	case len(f.Unchecked) > 0:
 		return fmt.Errorf("check %s: %w: %s left out%s", f.Pool, ErrIncomplete,
 			Plural(len(f.Unchecked), "server is", "servers are"), f.repair)

@@ -16,7 +16,8 @@ import (
 // TestCheckBesideKeepers: keepers do nothing during the walk, and what there is to do behind it.
 // Where they do something the findings do not count. Clients of other names are users.
 func TestCheckBesideKeepers(t *testing.T) {
-	p, err := stores.Create("mem:", "fusee", stores.Params{Records: 1000, Nodes: 3, DataReplicas: 2, IndexReplicas: 2, Clients: 16})
+	p, err := stores.Create("mem:", "fusee", stores.Params{Records: 1000, Nodes: 3, DataReplicas: 2, IndexReplicas: 2,
+		Clients: 16})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,8 @@ func TestCheckBesideKeepers(t *testing.T) {
 		return r, err
 	}
 	p.Fabric = held{p.Fabric, new(rdma.Role)} // before the first renewal
-	if _, _, err = checked(t.Context(), p, false); !errors.Is(err, rdma.ErrStale) || !strings.Contains(err.Error(), "nothing found counts") {
+	if _, _, err = checked(t.Context(), p, false); !errors.Is(err, rdma.ErrStale) ||
+		!strings.Contains(err.Error(), "nothing found counts") {
 		t.Errorf("the tenure was over during the walk: %v", err)
 	}
 

@@ -77,7 +77,8 @@ func (c *Comparison) Print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "%s\n", c.Title)
 	fmt.Fprintf(w, "%s records of %s, %s operations, %s,\n%s of %s, %s, seed %d\n\n",
-		count(c.Records), upTo(c.ObjectSizes, size(uint64(c.PairBytes))), count(c.Operations), Plural(c.Threads, "thread", "threads"),
+		count(c.Records), upTo(c.ObjectSizes, size(uint64(c.PairBytes))), count(c.Operations),
+		Plural(c.Threads, "thread", "threads"),
 		Plural(c.Nodes, "memory node", "memory nodes"), where, replicas, c.Seed)
 	rows := [][]string{
 		{"", "repli-", "load", "run", "p50", "p99", "trips", "memory"},
@@ -117,7 +118,8 @@ func (c *Comparison) printCosts(w io.Writer) {
 }
 
 func (c *Cost) cells() []string {
-	return []string{latency(c.Store / 1e3), latency(c.Floor / 1e3), fmt.Sprintf("%.1fx", c.Ratio()), fmt.Sprintf("%.1f-%.1f", c.Low, c.High)}
+	return []string{latency(c.Store / 1e3), latency(c.Floor / 1e3), fmt.Sprintf("%.1fx", c.Ratio()),
+		fmt.Sprintf("%.1f-%.1f", c.Low, c.High)}
 }
 
 func (r *Row) cells() []string {

@@ -52,7 +52,8 @@ func (b *Bench) costs(ctx context.Context, kind *stores.Kind, p *stores.Pool, s 
 	if err != nil {
 		return get, update, 0, err
 	}
-	m := &meter{ctx: ctx, spec: s, ops: int(min(costOps, b.Ops)), ep: &recorder{Endpoint: ep}, rnd: rand.New(rand.NewPCG(b.Seed, 1))}
+	m := &meter{ctx: ctx, spec: s, ops: int(min(costOps, b.Ops)), ep: &recorder{Endpoint: ep},
+		rnd: rand.New(rand.NewPCG(b.Seed, 1))}
 	if m.store, err = kind.Open(m.ep, stores.Options{Fabric: p.Fabric}); err != nil {
 		return get, update, 0, errors.Join(err, ep.Close())
 	}

@@ -26,9 +26,9 @@ type Crashed struct {
 	With    []Client  `json:"with,omitempty"` // the other clients of the process
 }
 
-// CrashNode makes a memory node one that is down for all programs, for good. Of a pool whose nodes
-// were started on this machine it kills the node's process. Unless forced it refuses what would
-// cost data, or the pool; one that cannot be opened has ended.
+// CrashNode takes a memory node down for all programs, for good. When the pool's nodes were started
+// on this machine, it kills the node's process. Unless forced it refuses when data, or the pool,
+// would be lost. It does not check that of a pool that cannot be opened.
 func CrashNode(addr string, node int, force bool) (*Crashed, error) {
 	here := started(addr)
 	at, err := Resolve(addr)
@@ -77,8 +77,8 @@ func crashNode(p *stores.Pool, node int) (*Crashed, error) {
 	}
 	kills, ok := p.Fabric.(rdma.NodeKiller)
 	if !ok {
-		return nil, workloads.Misuse("crash node %d: the nodes of %s were not started here: end that one's process where it runs",
-			node, p.Address)
+		return nil, workloads.Misuse("crash node %d: the nodes of %s were not started here: end that one's process "+
+			"where it runs", node, p.Address)
 	}
 	if err := kills.KillNode(node); err != nil {
 		return nil, fmt.Errorf("crash node %d of %s: %w", node, p.Address, err)
@@ -103,8 +103,8 @@ func loses(p *stores.Pool, w *Break) error {
 	case before.ended() || before.lost():
 		return nil
 	case after.ended():
-		return fmt.Errorf("%v: the pool would end with it: %d of its %s that have a voice would live, and %d have to (hint: --force)",
-			w, after.Voices.Live, Plural(after.Voices.Nodes, "node", "nodes"), after.Voices.Needed)
+		return fmt.Errorf("%v: the pool would end with it: %d of its %s that have a voice would live, and %d have to "+
+			"(hint: --force)", w, after.Voices.Live, Plural(after.Voices.Nodes, "node", "nodes"), after.Voices.Needed)
 	case after.lost():
 		return fmt.Errorf("%v: data would be lost with it: too few of its copies would be left (hint: --force)", w)
 	}
@@ -186,7 +186,8 @@ func crashClient(p *stores.Pool, c rdma.Client, step rdma.Step) (*Crashed, error
 		}
 	}
 	if err := crash(c, step); errors.Is(err, rdma.ErrClosed) {
-		return nil, fmt.Errorf("crash client %d: it is dead (hint: 'farkv recover %s' recovers it)", c.ID, short(p.Address))
+		return nil, fmt.Errorf("crash client %d: it is dead (hint: 'farkv recover %s' recovers it)", c.ID,
+			short(p.Address))
 	} else if err != nil {
 		return nil, err
 	}
@@ -200,11 +201,11 @@ func crasher(p *stores.Pool, step rdma.Step) (func(c rdma.Client, step rdma.Step
 	}
 	switch {
 	case !hereOnly(p.Address):
-		return nil, workloads.Misuse("crash client: the clients of %s may be processes of any machine: kill that one's where it runs",
-			p.Address)
+		return nil, workloads.Misuse("crash client: the clients of %s may be processes of any machine: kill that "+
+			"one's where it runs", p.Address)
 	case step != "":
-		return nil, workloads.Misuse("--at %s: clients of %s are told nothing by this machine: leave it out, and they are killed "+
-			"at once", step, p.Address)
+		return nil, workloads.Misuse("--at %s: clients of %s are told nothing by this machine: leave it out, and "+
+			"they are killed at once", step, p.Address)
 	}
 	return func(c rdma.Client, _ rdma.Step) error { return killHere(p, c) }, nil
 }
@@ -282,8 +283,8 @@ func (c *Crashed) Print(w io.Writer) {
 	case c.Node != nil:
 		fmt.Fprintf(w, "crashed node %d of %s: it is down for good\n", *c.Node, c.Pool)
 	case c.Step != "":
-		fmt.Fprintf(w, "client %d %q of %s kills its process %d when it comes to %q\n", c.Client.ID, c.Client.Name, c.Pool,
-			c.Client.PID, c.Step)
+		fmt.Fprintf(w, "client %d %q of %s kills its process %d when it comes to %q\n", c.Client.ID,
+			c.Client.Name, c.Pool, c.Client.PID, c.Step)
 	default:
 		fmt.Fprintf(w, "crashed client %d %q of %s: killed its process %d\n", c.Client.ID, c.Client.Name, c.Pool,
 			c.Client.PID)

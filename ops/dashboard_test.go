@@ -57,7 +57,8 @@ func exported(t *testing.T) series {
 	if err := worker.Read(nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	other, err := ServeMetrics("127.0.0.1:0", false, func() error { return nil }, PoolMetrics(p.Fabric, new(drivers.Kept)), clients)
+	other, err := ServeMetrics("127.0.0.1:0", false, func() error { return nil },
+		PoolMetrics(p.Fabric, new(drivers.Kept)), clients)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +168,8 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	exprs := regexp.MustCompile(`(?m)^ +expr: (.*)$`).FindAllStringSubmatch(string(rules), -1)
-	if n := strings.Count(string(rules), "- alert:"); len(exprs) != n || n == 0 || strings.Count(string(rules), " action: ") != n {
+	if n := strings.Count(string(rules), "- alert:"); len(exprs) != n || n == 0 ||
+		strings.Count(string(rules), " action: ") != n {
 		t.Errorf("%d alerts, %d expressions: each has one, and an action", n, len(exprs))
 	}
 	for _, e := range exprs {

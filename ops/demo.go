@@ -40,7 +40,8 @@ const (
 	demoRate      = 600         // operations a second of a process
 	demoPause     = time.Second // before a process that ended is replaced
 	demoBreak     = 20 * time.Second
-	demoFault     = 800 * time.Millisecond // of a stop or a cut: one that lasts longer than a node is waited for costs a spare
+	// of a stop or a cut: one that lasts longer than a node is waited for costs a spare
+	demoFault = 800 * time.Millisecond
 )
 
 // StartDemo makes the pool of a store, loads it, and starts processes that use it. The program is
@@ -65,8 +66,8 @@ func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 	return d, nil
 }
 
-// demoPool is the shape of a demo's pool: stores whose clients go on with a majority have no
-// spares, nor have those with servers, those of which nothing mends a pool, and those that keep one
+// demoPool is the shape of a demo's pool. There are no spares for stores in which clients go on
+// with a majority, for stores with servers, for stores without recovery, and for stores with one
 // copy.
 func demoPool(k *stores.Kind) stores.Params {
 	p := stores.Params{Nodes: demoNodes + demoSpares, Records: 2 * demoRecords, Clients: 128}
@@ -89,7 +90,8 @@ func (d *Demo) BreakThings() {
 	d.beside.Go(func() {
 		for d.running.Err() == nil {
 			s := Schedule{Kinds: demoKinds, Every: demoBreak, Fault: demoFault, For: math.MaxInt64, Seed: rand.Uint64()}
-			_, _ = RunSchedule(d.running, d.Name, s) // the pool's events tell what it did; a schedule that fails begins anew
+			// the pool's events tell what it did; a schedule that fails begins anew
+			_, _ = RunSchedule(d.running, d.Name, s)
 			sleepUntil(d.running, time.Now().Add(demoPause))
 		}
 	})
@@ -101,7 +103,8 @@ func (d *Demo) keep(ctx context.Context, seed uint64) {
 		cmd := exec.CommandContext(ctx, d.program, "demo-client", d.Name, strconv.FormatUint(seed, 10))
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 		cmd.WaitDelay = stopTime
-		// The process ends with its standard input, which is this process's to close, however that ends.
+		// The process ends with its standard input, which is this process's to close, however that
+		// ends.
 		if in, err := cmd.StdinPipe(); err == nil && cmd.Start() == nil {
 			_ = cmd.Wait() // it was broken, or told to end
 			in.Close()
@@ -153,7 +156,8 @@ func useDemo(ctx context.Context, name string, load bool, seed uint64) error {
 	}
 	all, err := file.Properties(map[string]string{
 		"farkv.pool": addr, "command": command, "recordcount": strconv.Itoa(demoRecords), "operationcount": "0",
-		"threadcount": strconv.Itoa(demoThreads), "seed": strconv.FormatUint(seed, 10), "fieldcount": "1", "fieldlength": "256",
+		"threadcount": strconv.Itoa(demoThreads), "seed": strconv.FormatUint(seed, 10), "fieldcount": "1",
+		"fieldlength": "256",
 	})
 	if err != nil {
 		return err

@@ -36,16 +36,18 @@ func (d *Doctor) consul(_ context.Context, t *Topic) {
 	defer a.Close()
 	version, leader, err := a.Self()
 	says := ""
-	if err != nil { // there is no pool here whose board it could be
+	if err != nil { // what the text says of a pool is left out: there is none here
 		says = strings.ReplaceAll(err.Error(), rdma.ErrUnreachable.Error()+": ", "")
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		t.missing("agent", says, "export CONSUL_HTTP_TOKEN=...; 'farkv help consul' says what it has to permit")
 	case err != nil:
-		t.missing("agent", fmt.Sprintf("%s (%s)", says, whence), "'consul agent -dev' to try it; pools on memory nodes work without, too")
+		t.missing("agent", fmt.Sprintf("%s (%s)", says, whence),
+			"'consul agent -dev' to try it; pools on memory nodes work without, too")
 	case leader == "":
-		t.missing("leader", fmt.Sprintf("agent %s, version %s, knows none: nothing can be changed", address, version), "see 'consul operator raft list-peers'")
+		t.missing("leader", fmt.Sprintf("agent %s, version %s, knows none: nothing can be changed", address, version),
+			"see 'consul operator raft list-peers'")
 	default:
 		t.ok("agent", fmt.Sprintf("%s, version %s, leader %s", address, version, leader))
 	}

@@ -31,8 +31,8 @@ type Machine struct {
 	Room func() (folder string, free uint64, err error)
 	// Verbs asks libibverbs for the devices: see fabrics.ProbeRDMA.
 	Verbs func() ([]fabrics.RDMADevice, error)
-	// Program runs a program on the PATH and returns what it says. An error wrapping exec.ErrNotFound:
-	// there is none.
+	// Program runs a program on the PATH and returns what it says. An error wrapping
+	// exec.ErrNotFound: there is none.
 	Program func(ctx context.Context, name string, args ...string) (string, error)
 	Getenv  func(string) string
 }
@@ -40,7 +40,8 @@ type Machine struct {
 // ThisMachine is the one that the program runs on.
 func ThisMachine() Machine {
 	return Machine{
-		Root: os.DirFS("/"), System: runtime.GOOS, Go: strings.TrimPrefix(runtime.Version(), "go") + ", " + runtime.GOOS + "/" + runtime.GOARCH,
+		Root: os.DirFS("/"), System: runtime.GOOS, Go: strings.TrimPrefix(runtime.Version(), "go") + ", " +
+			runtime.GOOS + "/" + runtime.GOARCH,
 		UID: os.Geteuid(), Cores: runtime.NumCPU(), Procs: runtime.GOMAXPROCS(0),
 		Memlock: memlockLimit, Room: fabrics.Room, Program: program, Getenv: os.Getenv,
 		Verbs: fabrics.ProbeRDMA,
@@ -174,7 +175,8 @@ func (d *Doctor) machine(_ context.Context, t *Topic) {
 		found += ", " + Plural(nodes, "NUMA node", "NUMA nodes")
 	}
 	if d.Procs < d.Cores {
-		t.warn("cores", found, "Go uses fewer threads than there are cores: unset GOMAXPROCS, or raise the container's limit of CPUs")
+		t.warn("cores", found, "Go uses fewer threads than there are cores: unset GOMAXPROCS, or raise the "+
+			"container's limit of CPUs")
 	} else {
 		t.ok("cores", found)
 	}
@@ -190,7 +192,8 @@ func (d *Doctor) machine(_ context.Context, t *Topic) {
 		t.warn("clock source", "cannot be read", "")
 	case "hpet", "acpi_pm", "jiffies", "refined-jiffies":
 		t.warn("clock source", clock+": a look at the clock enters the kernel, and counts in latencies",
-			"echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource, where the processor has a steady one")
+			"echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource, where the processor has a "+
+				"steady one")
 	default:
 		t.ok("clock source", clock)
 	}

@@ -22,8 +22,10 @@ func (d *Doctor) memlock(_ context.Context, t *Topic) {
 	case d.mayLock():
 		t.ok("RLIMIT_MEMLOCK", size(limit)+", which does not bind this user (CAP_IPC_LOCK)")
 	case limit < d.Memory:
-		t.missing("RLIMIT_MEMLOCK", fmt.Sprintf("%s, and a memory node of %s registers all it serves", size(limit), size(d.Memory)),
-			"'ulimit -l unlimited' in the shell, LimitMEMLOCK=infinity in a systemd unit, or '* - memlock unlimited' in /etc/security/limits.d/")
+		t.missing("RLIMIT_MEMLOCK", fmt.Sprintf("%s, and a memory node of %s registers all it serves", size(limit),
+			size(d.Memory)),
+			"'ulimit -l unlimited' in the shell, LimitMEMLOCK=infinity in a systemd unit, or '* - memlock unlimited' "+
+				"in /etc/security/limits.d/")
 	default:
 		t.ok("RLIMIT_MEMLOCK", fmt.Sprintf("%s, enough for a memory node of %s", size(limit), size(d.Memory)))
 	}
@@ -68,7 +70,8 @@ func (d *Doctor) hugePages(_ context.Context, t *Topic) {
 	case pages == 0:
 		t.missing("huge pages", "none are reserved", do)
 	case free < d.Memory:
-		t.warn("huge pages", fmt.Sprintf("%s are free, less than a memory node of %s takes", size(free), size(d.Memory)), do)
+		t.warn("huge pages", fmt.Sprintf("%s are free, less than a memory node of %s takes", size(free),
+			size(d.Memory)), do)
 	}
 	if found := d.mounts(func(kind string, _ []string) bool { return kind == "hugetlbfs" }); len(found) > 0 {
 		t.ok("hugetlbfs", "at "+strings.Join(found, ", "))
@@ -99,7 +102,8 @@ func (d *Doctor) shm(_ context.Context, t *Topic) {
 		t.missing("folder of pools", err.Error(), folderFrom())
 	case free < leastShared:
 		t.missing("folder of pools", fmt.Sprintf("%s, %s free", folder, size(free)),
-			"mount -o remount,size=8G /dev/shm, or docker run --shm-size 8g; 'farkv list' shows the pools that are there")
+			"mount -o remount,size=8G /dev/shm, or docker run --shm-size 8g; 'farkv list' shows the pools that "+
+				"are there")
 	case free < d.Memory:
 		t.warn("folder of pools", fmt.Sprintf("%s, %s free, less than %s", folder, size(free), size(d.Memory)),
 			"mount -o remount,size=8G /dev/shm, or docker run --shm-size 8g, for larger pools")
@@ -143,13 +147,16 @@ func (d *Doctor) pmem(_ context.Context, t *Topic) {
 		t.ok("devices", strings.Join(devices, ", "))
 	}
 	mapped := d.mounts(func(_ string, options []string) bool {
-		return slices.ContainsFunc(options, func(o string) bool { return o == "dax" || o == "dax=always" || o == "dax=inode" })
+		return slices.ContainsFunc(options, func(o string) bool {
+			return o == "dax" || o == "dax=always" || o == "dax=inode"
+		})
 	})
 	switch {
 	case len(mapped) > 0:
 		t.ok("dax mounts", strings.Join(mapped, ", "))
 	case len(devices) > 0:
-		t.warn("dax mounts", "none", "mkfs.ext4 /dev/pmem0 && mount -o dax /dev/pmem0 /mnt/pmem; then 'farkv node --file /mnt/pmem/farkv'")
+		t.warn("dax mounts", "none",
+			"mkfs.ext4 /dev/pmem0 && mount -o dax /dev/pmem0 /mnt/pmem; then 'farkv node --file /mnt/pmem/farkv'")
 	}
 	if !usable {
 		t.missing("persistent memory", "none", "to try without: the kernel's memmap=4G!12G takes main memory for it")
@@ -162,14 +169,16 @@ func (d *Doctor) ipmctl(ctx context.Context, t *Topic) {
 	first, _, _ := strings.Cut(out, "\n")
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
-		t.missing("ipmctl", "not on the PATH", "apt-get install ipmctl, where there are Optane DIMMs: it reads how much is written to their media")
+		t.missing("ipmctl", "not on the PATH",
+			"apt-get install ipmctl, where there are Optane DIMMs: it reads how much is written to their media")
 	case err != nil && strings.Contains(out, "No PMem modules"):
 		t.missing("ipmctl", "is there, and finds no DIMMs", "")
 	case err != nil:
 		if first != "" {
 			first = ": " + first
 		}
-		t.missing("ipmctl", fmt.Sprintf("does not answer: %v%s", err, first), "it needs root, and the ndctl library of its version")
+		t.missing("ipmctl", fmt.Sprintf("does not answer: %v%s", err, first),
+			"it needs root, and the ndctl library of its version")
 	default:
 		t.ok("ipmctl", "answers")
 	}

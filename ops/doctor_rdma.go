@@ -40,7 +40,9 @@ func (d *Doctor) rdma(_ context.Context, t *Topic) {
 	switch {
 	case err != nil:
 	case len(names) == 0:
-		t.missing("devices", "no RDMA device", "an RNIC and its driver; to try without: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev "+d.netdev())
+		t.missing("devices", "no RDMA device",
+			"an RNIC and its driver; to try without: modprobe rdma_rxe && rdma link add rxe0 type rxe "+
+				"netdev "+d.netdev())
 	case !up:
 		t.missing("active port", "no device has a port that can be used", "")
 	}
@@ -214,7 +216,8 @@ func (d *Doctor) addresses(t *Topic, what, layer, netdev string, gids []gid) (us
 	if usable = n > 0; !usable && layer == "InfiniBand" {
 		t.warn(what, "has no GID", "")
 	} else if !usable {
-		t.warn(what, "has no GID of RoCE v2", "ip addr add ADDRESS/BITS dev "+netdev+": each address of the network device makes one")
+		t.warn(what, "has no GID of RoCE v2",
+			"ip addr add ADDRESS/BITS dev "+netdev+": each address of the network device makes one")
 	}
 	return usable
 }
@@ -245,8 +248,9 @@ func (d *Doctor) mtu(t *Topic, gids []gid) {
 		seen[g.netdev] = true
 		found := fmt.Sprintf("up to %d, since %s has %d", pathMTU(n), g.netdev, n)
 		if pathMTU(n) < 4096 {
-			t.warn("path MTU", found, fmt.Sprintf("ip link set %s mtu 9000 (%d is enough for 4096), at all machines, and jumbo frames on the switch",
-				g.netdev, 4096+roceHeaders))
+			t.warn("path MTU", found,
+				fmt.Sprintf("ip link set %s mtu 9000 (%d is enough for 4096), at all machines, and jumbo frames on "+
+					"the switch", g.netdev, 4096+roceHeaders))
 		} else {
 			t.ok("path MTU", found)
 		}
@@ -271,7 +275,8 @@ func (d *Doctor) modules(t *Topic, devices bool) {
 	if found, ok := d.module("ib_uverbs"); ok {
 		t.ok("ib_uverbs", found)
 	} else {
-		t.missing("ib_uverbs", found, "modprobe ib_uverbs, and once and for all: echo ib_uverbs > /etc/modules-load.d/rdma.conf")
+		t.missing("ib_uverbs", found,
+			"modprobe ib_uverbs, and once and for all: echo ib_uverbs > /etc/modules-load.d/rdma.conf")
 	}
 	cards := d.cards()
 	for _, driver := range []string{"mlx5_ib", "mlx4_ib"} {
@@ -281,7 +286,8 @@ func (d *Doctor) modules(t *Topic, devices bool) {
 		}
 	}
 	if len(cards) > 0 {
-		t.warn("mlx5_ib", "not loaded, and there are Mellanox cards: "+strings.Join(cards, ", "), "modprobe mlx5_ib (or mlx4_ib up to ConnectX-3)")
+		t.warn("mlx5_ib", "not loaded, and there are Mellanox cards: "+strings.Join(cards, ", "),
+			"modprobe mlx5_ib (or mlx4_ib up to ConnectX-3)")
 	}
 	if found, ok := d.module("rdma_rxe"); ok {
 		t.ok("rdma_rxe", found)
@@ -320,7 +326,8 @@ func (d *Doctor) module(name string) (found string, ok bool) {
 	case listed("modules.dep"):
 		return "not loaded; the kernel's modules have it", false
 	}
-	return "the kernel " + release + " does not have it: install a full one, such as linux-image-amd64, not a cloud one", false
+	return "the kernel " + release + " does not have it: install a full one, such as linux-image-amd64, not a cloud " +
+		"one", false
 }
 
 // uverbs reports whether programs may open the devices.
@@ -347,6 +354,7 @@ func (d *Doctor) uverbs(t *Topic, devices bool) {
 		}
 	}
 	if found == 0 && devices {
-		t.missing("/dev/infiniband", "no uverbs device", "modprobe ib_uverbs; in a container: --device /dev/infiniband --cap-add IPC_LOCK")
+		t.missing("/dev/infiniband", "no uverbs device",
+			"modprobe ib_uverbs; in a container: --device /dev/infiniband --cap-add IPC_LOCK")
 	}
 }

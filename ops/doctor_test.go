@@ -89,9 +89,11 @@ func adapt(name string, d *Doctor) {
 		d.Program = func(context.Context, string, ...string) (string, error) { return "---DimmID=0x0001---", nil }
 		d.Verbs = func() ([]fabrics.RDMADevice, error) {
 			return []fabrics.RDMADevice{{
-				Device: "mlx5_0", QueuePair: 262144, Requests: 32768, RdAtomic: 16, Regions: 16777216, Atomics: "HCA", MaskedAtomics: true,
-				DeviceMemory: 128 << 10, SharedReceive: 8388608, MultiPacket: "yes", SharedPackets: "yes",
-				Ports: []ibverbs.Port{{Device: "mlx5_0", Port: 1, State: "ACTIVE", MTU: 1024}, {Device: "mlx5_0", Port: 2, State: "DOWN"}},
+				Device: "mlx5_0", QueuePair: 262144, Requests: 32768, RdAtomic: 16, Regions: 16777216, Atomics: "HCA",
+				MaskedAtomics: true,
+				DeviceMemory:  128 << 10, SharedReceive: 8388608, MultiPacket: "yes", SharedPackets: "yes",
+				Ports: []ibverbs.Port{{Device: "mlx5_0", Port: 1, State: "ACTIVE", MTU: 1024},
+					{Device: "mlx5_0", Port: 2, State: "DOWN"}},
 			}}, nil
 		}
 	case "infiniband":
@@ -104,7 +106,8 @@ func adapt(name string, d *Doctor) {
 		d.UID = 0
 		d.Memory = 4 << 20
 		d.Verbs = func() ([]fabrics.RDMADevice, error) {
-			return []fabrics.RDMADevice{{Device: "rxe0", QueuePair: 1048560, Requests: 1048576, RdAtomic: 128, Atomics: "HCA", MultiPacket: "no",
+			return []fabrics.RDMADevice{{Device: "rxe0", QueuePair: 1048560, Requests: 1048576, RdAtomic: 128,
+					Atomics: "HCA", MultiPacket: "no",
 					SharedPackets: "no"}},
 				errors.New("open device siw0: permission denied")
 		}
@@ -148,7 +151,8 @@ func TestDoctorSeesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, topic := range h.Topics {
-		if elsewhere := topic.Name == "consul" || topic.Name == "machine"; !elsewhere && topic.Findings[0].Found != "this is darwin" {
+		if elsewhere := topic.Name == "consul" || topic.Name == "machine"; !elsewhere &&
+			topic.Findings[0].Found != "this is darwin" {
 			t.Errorf("%+v", topic)
 		}
 	}
@@ -161,7 +165,8 @@ func TestDoctorRequires(t *testing.T) {
 		t.Errorf("%v, %v", h, err)
 	}
 	d.Require = []string{"shm", "consul", "pmem"}
-	if h, err := d.Run(t.Context()); h == nil || err == nil || err.Error() != "not ready: pmem (persistent memory); consul (agent)" {
+	if h, err := d.Run(t.Context()); h == nil || err == nil ||
+		err.Error() != "not ready: pmem (persistent memory); consul (agent)" {
 		t.Errorf("%v", err)
 	}
 	d.Require = []string{"gpu"}
@@ -183,7 +188,8 @@ func TestPathMTU(t *testing.T) {
 func TestDoctorManyGIDs(t *testing.T) {
 	var text strings.Builder
 	at := "sys/class/infiniband/m/ports/1"
-	fmt.Fprintf(&text, "-- %s/../../node_type --\n1: CA\n-- %s/state --\n4: ACTIVE\n-- %s/link_layer --\nInfiniBand\n", at, at, at)
+	fmt.Fprintf(&text, "-- %s/../../node_type --\n1: CA\n-- %s/state --\n4: ACTIVE\n-- %s/link_layer --\nInfiniBand\n",
+		at, at, at)
 	for i := range 12 {
 		fmt.Fprintf(&text, "-- %s/gids/%d --\nfe80:0000:0000:0000:0000:0000:0000:%04x\n", at, i, i+1)
 	}

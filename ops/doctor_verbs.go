@@ -20,7 +20,8 @@ func libibverbs(t *Topic, devices bool, found int, err error) {
 	case errors.Is(err, fabrics.ErrNoDevice) && !devices:
 		t.ok("libibverbs", "built in")
 	case errors.Is(err, fabrics.ErrNoDevice):
-		t.missing("libibverbs", "built in, and finds no device: "+err.Error(), "apt-get install ibverbs-providers: it has a driver for each kind of device")
+		t.missing("libibverbs", "built in, and finds no device: "+err.Error(),
+			"apt-get install ibverbs-providers: it has a driver for each kind of device")
 	case found > 0:
 		t.warn("libibverbs", "built in, and a device does not answer: "+err.Error(), "")
 	default:
@@ -43,7 +44,8 @@ func capabilities(t *Topic, c *fabrics.RDMADevice) bool {
 			t.warn(what, instead, "")
 		}
 	}
-	with := map[string]string{"HCA": "CAS and FAA, atomic among the device's own verbs", "global": "CAS and FAA, atomic with the processors', too"}
+	with := map[string]string{"HCA": "CAS and FAA, atomic among the device's own verbs",
+		"global": "CAS and FAA, atomic with the processors', too"}
 	atomics := with[c.Atomics]
 	can(atomics != "", "atomics", atomics, c.Atomics+": stores need compare and swap, and this device is of no use")
 	can(c.MaskedAtomics, "masked CAS", "in the device", "none: made of plain ones, at a trip more for each wrong guess")
@@ -59,7 +61,7 @@ func capabilities(t *Topic, c *fabrics.RDMADevice) bool {
 		shared += ", by a probe that has never run; not used"
 	}
 	t.ok("multi-packet queues", shared+": a ring has a shared receive queue for each size of its places")
-	t.ok("limits", fmt.Sprintf("%s queue pairs of %s requests, %d READs and atomics at a time, %s regions", count(c.QueuePair),
-		count(c.Requests), c.RdAtomic, count(c.Regions)))
+	t.ok("limits", fmt.Sprintf("%s queue pairs of %s requests, %d READs and atomics at a time, %s regions",
+		count(c.QueuePair), count(c.Requests), c.RdAtomic, count(c.Regions)))
 	return atomics != ""
 }

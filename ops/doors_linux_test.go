@@ -67,7 +67,8 @@ func TestForeignRecord(t *testing.T) {
 	_, crash := CrashNode("mine", 0, false)
 	_, put := stores.Open("mine")
 	_, resolve := Resolve("mine")
-	for what, err := range map[string]error{"down": down, "status": status, "crash": crash, "open": put, "resolve": resolve} {
+	for what, err := range map[string]error{"down": down, "status": status, "crash": crash, "open": put,
+		"resolve": resolve} {
 		if !errors.Is(err, local.ErrFolder) {
 			t.Errorf("%s: %v, want %v", what, err, local.ErrFolder)
 		}

@@ -34,22 +34,23 @@ func Down(addr string, force, purge bool) (*Removed, error) {
 		}
 	}
 	if purge {
-		return nil, workloads.Misuse("down %s: --purge is for a NAME whose nodes 'farkv up --pmem' started, and that is up (hint: "+
-			"of one that is down, remove the folder)", addr)
+		return nil, workloads.Misuse("down %s: --purge is for a NAME whose nodes 'farkv up --pmem' started, and that "+
+			"is up (hint: of one that is down, remove the folder)", addr)
 	}
 	err := fabrics.Remove(addr, force)
 	if errors.Is(err, fabrics.ErrInUse) {
 		return nil, inUse(addr, err)
 	}
 	if !force && errors.Is(err, rdma.ErrMinority) {
-		return nil, fmt.Errorf("%w (hint: 'farkv status %s' shows the nodes; --force removes it nevertheless)", err, addr)
+		return nil, fmt.Errorf("%w (hint: 'farkv status %s' shows the nodes; --force removes it nevertheless)",
+			err, addr)
 	}
 	if !force && errors.Is(err, rdma.ErrUnreachable) && !strings.HasPrefix(addr, "consul:") {
 		return nil, fmt.Errorf("%w (hint: 'farkv recover %s' gives up nodes that are down; or --force)", err, addr)
 	}
 	if errors.Is(err, rdma.ErrNodeDown) {
-		return nil, fmt.Errorf("%w (hint: nodes that answer have let go of it, and one that is started anew belongs to no pool; "+
-			"'farkv status %s' shows them)", err, addr)
+		return nil, fmt.Errorf("%w (hint: nodes that answer have let go of it, and one that is started anew belongs "+
+			"to no pool; 'farkv status %s' shows them)", err, addr)
 	}
 	if err != nil {
 		return nil, explain(err, addr)
@@ -84,8 +85,8 @@ func (r *Removed) Print(w io.Writer) {
 		fmt.Fprint(w, "; its nodes go on, and belong to no pool")
 	}
 	if r.Kept != "" {
-		fmt.Fprintf(w, "; %s keeps what they remember: 'farkv up --fabric tcp %s --pmem %s' brings it back", r.Kept, r.Pool,
-			r.Kept)
+		fmt.Fprintf(w, "; %s keeps what they remember: 'farkv up --fabric tcp %s --pmem %s' brings it back",
+			r.Kept, r.Pool, r.Kept)
 	}
 	fmt.Fprintln(w)
 }

@@ -67,7 +67,8 @@ func (e *Events) Print(w io.Writer) {
 		if rounded := v.Took.Round(time.Microsecond); rounded > 0 {
 			took = rounded.String()
 		}
-		rows = append(rows, []string{v.At.Local().Format("2006-01-02 15:04:05.000"), v.What, of(v.Node, -1), of(v.Client, 0), took, v.Text})
+		rows = append(rows, []string{v.At.Local().Format("2006-01-02 15:04:05.000"), v.What, of(v.Node, -1),
+			of(v.Client, 0), took, v.Text})
 	}
 	table.Print(w, rows, 0, 1, 5)
 }

@@ -30,23 +30,29 @@ func hints(pool string) []workloads.Hint {
 	consul, address := strings.HasPrefix(pool, "consul:"), strings.Contains(pool, ":")
 	about := func(format string) string { return fmt.Sprintf(format, pool) }
 	return []workloads.Hint{
-		{Of: of(fabrics.ErrAddress, stores.ErrUnknown, stores.ErrParams, fabrics.ErrNotBuilt, fabrics.ErrDevice), Misuse: true},
+		{Of: of(fabrics.ErrAddress, stores.ErrUnknown, stores.ErrParams, fabrics.ErrNotBuilt, fabrics.ErrDevice),
+			Misuse: true},
 		{Of: of(fabrics.ErrNoPool), Unless: !private, Misuse: true},
-		{Of: of(fabrics.ErrOvercommit), Say: "lower --records, --memory or --nodes; with --overcommit 'farkv up' and 'farkv " +
-			"node' take what is there, and fail when that is used up"},
-		{Of: of(fabrics.ErrForeign), Unless: address, Say: about("if it is meant to be shared with other users of this " +
-			"machine, shared:%s opens it; they can break what is in it")},
+		{Of: of(fabrics.ErrOvercommit),
+			Say: "lower --records, --memory or --nodes; with --overcommit 'farkv up' and 'farkv node' take what is " +
+				"there, and fail when that is used up"},
+		{Of: of(fabrics.ErrForeign), Unless: address,
+			Say: about("if it is meant to be shared with other users of this machine, shared:%s opens it; they can " +
+				"break what is in it")},
 		{Of: of(fabrics.ErrTruncated), Say: about("what was in it is lost: 'farkv down --force %s' removes it")},
 		{Of: of(fabrics.ErrNoPool), Unless: !address, Say: about("'farkv up %s' makes it")},
 		{Of: of(fabrics.ErrNoPool), Say: about("'farkv up %s' makes it; 'farkv list' shows the pools there are")},
 		{Of: of(fabrics.ErrExists), Say: about("use it, choose another name, or remove it with 'farkv down %s'")},
-		{Of: of(fabrics.ErrFolder), Say: folderFrom() + "; a pool needs a folder that is there and that you may write to"},
+		{Of: of(fabrics.ErrFolder),
+			Say: folderFrom() + "; a pool needs a folder that is there and that you may write to"},
 		{Of: of(fabrics.ErrIrregular), Say: "choose another name, or remove it by hand"},
-		{Of: of(fabrics.ErrFormat), Say: about("choose another name; 'farkv down --force %s' removes whatever is there")},
+		{Of: of(fabrics.ErrFormat),
+			Say: about("choose another name; 'farkv down --force %s' removes whatever is there")},
 		{Of: of(node.ErrNoStore), Say: about("its maker did not finish, or it is damaged; 'farkv down %s' removes it")},
 		{Of: of(node.ErrOtherStore), Say: "use the program that made it, or make another with 'farkv up'"},
-		{Of: of(node.ErrOtherVersion), Say: "use the farkv that made it, or make another with 'farkv up'; 'farkv version' " +
-			"lists the formats that this one reads"},
+		{Of: of(node.ErrOtherVersion),
+			Say: "use the farkv that made it, or make another with 'farkv up'; 'farkv version' lists the formats " +
+				"that this one reads"},
 		{Of: of(fs.ErrPermission), Unless: !consul,
 			Say: "CONSUL_HTTP_TOKEN has to name a token with the rules that 'farkv help consul' prints"},
 		{Of: of(fs.ErrPermission), Say: "the pool belongs to another user"},
@@ -77,8 +83,8 @@ func hints(pool string) []workloads.Hint {
 	}
 }
 
-// sole says what is true of a pool whose only node is down, where 'farkv up' started it on this
-// machine; "": it is none.
+// sole returns the hint for when the only node of a pool is down. It returns "" when 'farkv up' did
+// not start the pool on this machine, or the pool has several nodes.
 func sole(pool string) string {
 	if pool == "" {
 		return ""
@@ -88,11 +94,11 @@ func sole(pool string) string {
 		return ""
 	}
 	if here.Data != "" {
-		return fmt.Sprintf("it is the pool's only node, and no other replica is left: 'farkv down %[1]s', then 'farkv up --fabric tcp "+
-			"%[1]s --pmem %[2]s' starts it again with what it remembers", here.Name, here.Data)
+		return fmt.Sprintf("it is the pool's only node, and no other replica is left: 'farkv down %[1]s', then "+
+			"'farkv up --fabric tcp %[1]s --pmem %[2]s' starts it again with what it remembers", here.Name, here.Data)
 	}
-	return fmt.Sprintf("it is the pool's only node, and no replica is left: what it held is lost; 'farkv down --force %s' removes the pool",
-		here.Name)
+	return fmt.Sprintf("it is the pool's only node, and no replica is left: what it held is lost; 'farkv down "+
+		"--force %s' removes the pool", here.Name)
 }
 
 // explainAt is explain for what failed on a pool that could be opened: where a node is down it says

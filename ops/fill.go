@@ -57,8 +57,10 @@ func (s *State) printFill(w io.Writer) {
 }
 
 var (
-	poolFull    = ofPool.figure("farkv_pool_full_ratio", "How full a part of the pool is, 0 to 1, as of the last minute; of large ones a sample.", "of")
-	poolClients = ofPool.figure("farkv_pool_clients", "Identities of clients: those of live ones, and of dead ones that wait for recovery.", "state")
+	poolFull = ofPool.figure("farkv_pool_full_ratio",
+		"How full a part of the pool is, 0 to 1, as of the last minute; of large ones a sample.", "of")
+	poolClients = ofPool.figure("farkv_pool_clients",
+		"Identities of clients: those of live ones, and of dead ones that wait for recovery.", "state")
 )
 
 // fillEvery is for how long a look at how full the pool is serves scrapes: it reads up to some

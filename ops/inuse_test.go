@@ -50,7 +50,8 @@ func TestBytesInUse(t *testing.T) {
 	}
 	const value = 1000
 	workload := filepath.Join(t.TempDir(), "known.properties")
-	if err := os.WriteFile(workload, []byte("fieldcount=1\nfieldlength=1000\nreadproportion=1\nupdateproportion=0\n"), 0o600); err != nil {
+	if err := os.WriteFile(workload, []byte("fieldcount=1\nfieldlength=1000\nreadproportion=1\nupdateproportion=0\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -58,9 +59,11 @@ func TestBytesInUse(t *testing.T) {
 		least, most int // copies
 		around      int // bytes of each record, in all
 	}{
-		{"fusee", 2, 2, 2*(24+22+64) + 2*8*2},                     // header, log entry, up to whole units; slots of an index half full
-		{"raw", 1, 1, 4*64 + 200},                                 // object; bucket and buffers of the directory
-		{"dm-abd", 2, 3, 3*(8+3*8) + 3*200},                       // a word, headers of buffers; a directory with 3 replicas
+		// header, log entry, up to whole units; slots of an index half full
+		{"fusee", 2, 2, 2*(24+22+64) + 2*8*2},
+		{"raw", 1, 1, 4*64 + 200}, // object; bucket and buffers of the directory
+		// a word, headers of buffers; a directory with 3 replicas
+		{"dm-abd", 2, 3, 3*(8+3*8) + 3*200},
 		{"swarm-apart", 2, 3, 3*(24*8+3*8) + 3*200},               // 8 words and 16 locks
 		{"swarm", 3, 4, 3*(24*8+3*8) + 3*200},                     // and one in place
 		{"rcuckoo", 1, 1, 40 + 1024/8 + 2*8 + 1023 - value + 100}, // an entry; the slab's bits; a header
@@ -80,8 +83,8 @@ func TestBytesInUse(t *testing.T) {
 			used := float64(bytesInUse(uses))
 			least, most := float64(c.least*user), 1.1*float64(c.most*user+c.around*int(b.Records))
 			if used < least || used > most {
-				t.Errorf("%.0f bytes are in use for %d of the user's, which are %.2f a byte, and not %.2f to %.2f: %+v", used, user,
-					used/float64(user), least/float64(user), most/float64(user), uses)
+				t.Errorf("%.0f bytes are in use for %d of the user's, which are %.2f a byte, and not %.2f to %.2f: %+v",
+					used, user, used/float64(user), least/float64(user), most/float64(user), uses)
 			}
 		})
 	}

@@ -15,8 +15,8 @@ import (
 // first seven nodes have a voice, spares and witnesses too. That does not change in a pool's life:
 // a spare that takes a dead node's place adds no voice.
 type Margin struct {
-	// MayDie is how many more nodes may die at once, whichever these are, so that the pool goes on and
-	// has all its data. 0 where even that is not so now.
+	// MayDie is how many more nodes may die at once, whichever these are, so that the pool goes on
+	// and has all its data. 0 where even that is not so now.
 	MayDie int     `json:"more_nodes_may_die"`
 	Voices *Voices `json:"voices,omitempty"` // nil: the pool's nodes are no processes
 	Copies *Bound  `json:"copies,omitempty"` // nil: not known
@@ -42,18 +42,18 @@ type Bound struct {
 
 // minority is what is true of a pool in which fewer nodes with a voice answer than have to.
 func minority(pool string) string {
-	return fmt.Sprintf("too few of its nodes are left for it to go on, and 'farkv recover %[1]s' can do nothing: if the others only "+
-		"cannot be reached it goes on when they are; if they died it has ended: 'farkv down --force %[1]s' removes it, 'farkv up' "+
-		"makes another", pool)
+	return fmt.Sprintf("too few of its nodes are left for it to go on, and 'farkv recover %[1]s' can do nothing: if "+
+		"the others only cannot be reached it goes on when they are; if they died it has ended: 'farkv down --force "+
+		"%[1]s' removes it, 'farkv up' makes another", pool)
 }
 
 // errLost is wrapped when all is done that can be, and the copies that are left do not suffice.
 var errLost = errors.New("some data cannot be had: too few of its copies are left")
 
-// lostHint is what is true of a pool some of whose data is lost.
+// lostHint is the hint for a pool that has lost some of its data.
 func lostHint(pool string) string {
-	return fmt.Sprintf("what only dead nodes had stays lost, and 'farkv recover %[1]s' does not bring it back; 'farkv check %[1]s' "+
-		"walks what is left, 'farkv down --force %[1]s' removes the pool", pool)
+	return fmt.Sprintf("what only dead nodes had stays lost, and 'farkv recover %[1]s' does not bring it back; "+
+		"'farkv check %[1]s' walks what is left, 'farkv down --force %[1]s' removes the pool", pool)
 }
 
 // margin computes how many more nodes may die. Every answer that tells of it comes from here.
@@ -131,7 +131,8 @@ func marginOf(p *stores.Pool) *Margin {
 	return s.margin(p)
 }
 
-// margin is that of the pool's state, whose nodes are known; p is nil when it cannot be opened.
+// margin returns the margin of the pool. s.Nodes is complete already. p is nil when the pool cannot
+// be opened.
 func (s *State) margin(p *stores.Pool) *Margin {
 	all := append([]Served{}, s.Witnesses...)
 	for _, n := range s.Nodes {
@@ -164,7 +165,8 @@ func (m *Margin) String() string {
 	}
 	var why []string
 	if v := m.Voices; v != nil {
-		why = append(why, fmt.Sprintf("%d of %s that have a voice live, and %d have to", v.Live, Plural(v.Nodes, "node", "nodes"), v.Needed))
+		why = append(why, fmt.Sprintf("%d of %s that have a voice live, and %d have to", v.Live,
+			Plural(v.Nodes, "node", "nodes"), v.Needed))
 	}
 	if b := m.Copies; b != nil {
 		why = append(why, b.String())
@@ -200,7 +202,8 @@ func (b *Bound) String() string {
 	return fmt.Sprintf("all data keeps %s after %s", keeps, Plural(b.MayDie, "death", "deaths"))
 }
 
-// mainPool returns the number of a node whose pool most nodes have; false: none has one.
+// mainPool returns the number of a node of the pool to which most nodes belong; false: none belongs
+// to any.
 func mainPool(infos []fabrics.NodeInfo) (first int, ok bool) {
 	votes := map[string]int{}
 	for n, i := range infos {

@@ -15,7 +15,8 @@ func TestMargin(t *testing.T) {
 		want        int
 		says        string
 	}{
-		{4, 4, copies(1), 1, "1 more node may die: 4 of 4 nodes that have a voice live, and 3 have to; all data keeps a copy after 1 death"},
+		{4, 4, copies(1), 1, "1 more node may die: 4 of 4 nodes that have a voice live, and 3 have to; all data " +
+			"keeps a copy after 1 death"},
 		{4, 3, copies(1), 0, "with the next death the pool ends"}, // a spare took a dead node's place
 		{4, 2, nil, 0, "'farkv recover p' can do nothing"},
 		{5, 5, copies(1), 1, "after 1 death"},
@@ -25,8 +26,9 @@ func TestMargin(t *testing.T) {
 		{7, 3, copies(-1), 0, "'farkv down --force p' removes it, 'farkv up' makes another"},
 		{5, 5, &Bound{MayDie: 0, Majority: true}, 0, "bare majority"},
 		{1, 1, copies(0), 0, "1 of 1 node "},
-		{3, 3, &Bound{MayDie: 2, Stops: true}, 0, "0 more nodes may die: 3 of 3 nodes that have a voice live, and 2 have to; all data keeps a " +
-			"copy after 2 deaths; no server takes the place of one that dies"},
+		{3, 3, &Bound{MayDie: 2, Stops: true}, 0,
+			"0 more nodes may die: 3 of 3 nodes that have a voice live, and 2 have to; all data keeps a copy after 2 " +
+				"deaths; no server takes the place of one that dies"},
 		{0, 0, copies(1), 1, "1 more node may die: all data keeps"},
 		{2, 2, nil, 0, "with the next death the pool ends"},
 	} {
@@ -47,8 +49,8 @@ func TestMargin(t *testing.T) {
 		t.Errorf("of nothing follows %v", m)
 	}
 	// Those that were expelled, or started anew, help no decision though they answer.
-	v := voicesOf([]Served{{Voice: true, Reachable: true, InPool: true, Expelled: true}, {Voice: true, Reachable: true}, {Voice: true,
-		Reachable: true, InPool: true}})
+	v := voicesOf([]Served{{Voice: true, Reachable: true, InPool: true, Expelled: true}, {Voice: true, Reachable: true},
+		{Voice: true, Reachable: true, InPool: true}})
 	if *v != (Voices{Nodes: 3, Live: 1, Needed: 2}) {
 		t.Errorf("voices: %+v", v)
 	}

@@ -65,8 +65,9 @@ func ServeMetrics(addr string, public bool, healthy func() error, all ...prometh
 	mux.HandleFunc("GET /healthz", m.health)
 	open := newScrapers(m.listener)
 	m.server = &http.Server{
-		Handler: mux, ReadTimeout: scrapeTime, WriteTimeout: 2 * scrapeTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes,
-		ConnState: open.note,
+		Handler: mux, ReadTimeout: scrapeTime, WriteTimeout: 2 * scrapeTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: headerBytes,
+		ConnState:      open.note,
 	}
 	go func() {
 		defer close(m.ended)
@@ -116,13 +117,14 @@ func metricsAddress(addr string, public bool) (*net.TCPAddr, error) {
 	return at, nil
 }
 
-// errPublic is a misuse whose remedy is called otherwise on each command line.
+// errPublic is a misuse: each command line has another flag against it (MetricsMisuse).
 var errPublic = errors.New("whoever reaches this machine could read them")
 
 // MetricsMisuse says how a command line lets others read metrics, where that is what err is about.
 func MetricsMisuse(err error, remedy string) error {
 	if errors.Is(err, errPublic) {
-		return workloads.Misuse("%v (hint: use an address of the loopback, such as 127.0.0.1:9100, or add %s)", err, remedy)
+		return workloads.Misuse("%v (hint: use an address of the loopback, such as 127.0.0.1:9100, or add %s)",
+			err, remedy)
 	}
 	return err
 }

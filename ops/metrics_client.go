@@ -26,10 +26,12 @@ func NewClientMetrics() *ClientMetrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	return &ClientMetrics{
-		operations: counter("farkv_client_operations_total", "Operations that ended, by what they answered.", "operation", "result"),
-		trips:      counter("farkv_client_trips_total", "Round trips on the critical path of operations.", "operation"),
-		verbs:      counter("farkv_client_verbs_total", "Verbs posted; a call is two-sided.", "verb"),
-		bytes:      counter("farkv_client_bytes_total", "Bytes that verbs read and wrote, requests and headers apart.", "direction"),
+		operations: counter("farkv_client_operations_total", "Operations that ended, by what they answered.",
+			"operation", "result"),
+		trips: counter("farkv_client_trips_total", "Round trips on the critical path of operations.", "operation"),
+		verbs: counter("farkv_client_verbs_total", "Verbs posted; a call is two-sided.", "verb"),
+		bytes: counter("farkv_client_bytes_total", "Bytes that verbs read and wrote, requests and headers apart.",
+			"direction"),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "farkv_client_operation_seconds", Help: "Time of an operation, however it ended.",
 			Buckets: prometheus.ExponentialBuckets(1e-6, 2, 23), // 1 µs to 4 s: operations are bounded by 2 s

@@ -38,23 +38,33 @@ func (to sink) counter(desc *prometheus.Desc, n uint64, labels ...string) {
 var (
 	ofNode figures
 
-	nodeVerbs       = ofNode.figure("farkv_node_verbs_total", "Verbs executed, but for those that an RDMA device did.", "verb")
-	nodeErrors      = ofNode.figure("farkv_node_errors_total", "Verbs that were refused, and connections that broke the protocol.", "kind")
-	nodeBytes       = ofNode.figure("farkv_node_bytes_total", "Bytes of memory that verbs read and wrote.", "direction")
-	nodeFrames      = ofNode.figure("farkv_node_frames_total", "Batches of verbs that were answered.")
-	nodeFlushes     = ofNode.figure("farkv_node_flushes_total", "Writes to connections; frames by flushes tell how well answers coalesce.")
+	nodeVerbs = ofNode.figure("farkv_node_verbs_total", "Verbs executed, but for those that an RDMA device did.",
+		"verb")
+	nodeErrors = ofNode.figure("farkv_node_errors_total",
+		"Verbs that were refused, and connections that broke the protocol.", "kind")
+	nodeBytes   = ofNode.figure("farkv_node_bytes_total", "Bytes of memory that verbs read and wrote.", "direction")
+	nodeFrames  = ofNode.figure("farkv_node_frames_total", "Batches of verbs that were answered.")
+	nodeFlushes = ofNode.figure("farkv_node_flushes_total",
+		"Writes to connections; frames by flushes tell how well answers coalesce.")
 	nodeConnections = ofNode.figure("farkv_node_connections", "Connections there are.")
-	nodeRefused     = ofNode.figure("farkv_node_connections_refused_total", "Connections that were not let in, but for failed authentication.", "reason")
-	nodeAuth        = ofNode.figure("farkv_node_auth_failures_total", "Connections with a wrong token, or between ends that TLS does not let trust each other.")
-	nodeSlow        = ofNode.figure("farkv_node_connections_slow_total", "Connections that were ended because their clients took no answers.")
-	nodeBuild       = ofNode.figure("farkv_node_build_info", "1, with what the program was built from, and the versions that it speaks.", "commit", "wire", "control")
-	nodeProcesses   = ofNode.figure("farkv_node_client_processes", "Processes of clients there are.")
-	nodeMemory      = ofNode.figure("farkv_node_memory_bytes", "Memory that the node offers.")
-	nodeEpoch       = ofNode.figure("farkv_node_epoch", "Epoch of the pool's view that was fenced last.")
-	nodeDevice      = ofNode.figure("farkv_node_rdma_device", "1 when an RDMA device executes the verbs of rdma pools past the node, else 0.")
-	nodePool        = ofNode.figure("farkv_node_in_pool", "1 when the node belongs to a pool, else 0.")
-	nodeExpelled    = ofNode.figure("farkv_node_expelled", "1 when the others go on without the node, which serves nobody, else 0.")
-	nodeLease       = ofNode.figure("farkv_node_lease_seconds", "Time for which the node may execute verbs, unless it prolongs that.")
+	nodeRefused     = ofNode.figure("farkv_node_connections_refused_total",
+		"Connections that were not let in, but for failed authentication.", "reason")
+	nodeAuth = ofNode.figure("farkv_node_auth_failures_total",
+		"Connections with a wrong token, or between ends that TLS does not let trust each other.")
+	nodeSlow = ofNode.figure("farkv_node_connections_slow_total",
+		"Connections that were ended because their clients took no answers.")
+	nodeBuild = ofNode.figure("farkv_node_build_info",
+		"1, with what the program was built from, and the versions that it speaks.", "commit", "wire", "control")
+	nodeProcesses = ofNode.figure("farkv_node_client_processes", "Processes of clients there are.")
+	nodeMemory    = ofNode.figure("farkv_node_memory_bytes", "Memory that the node offers.")
+	nodeEpoch     = ofNode.figure("farkv_node_epoch", "Epoch of the pool's view that was fenced last.")
+	nodeDevice    = ofNode.figure("farkv_node_rdma_device",
+		"1 when an RDMA device executes the verbs of rdma pools past the node, else 0.")
+	nodePool     = ofNode.figure("farkv_node_in_pool", "1 when the node belongs to a pool, else 0.")
+	nodeExpelled = ofNode.figure("farkv_node_expelled",
+		"1 when the others go on without the node, which serves nobody, else 0.")
+	nodeLease = ofNode.figure("farkv_node_lease_seconds",
+		"Time for which the node may execute verbs, unless it prolongs that.")
 )
 
 // nodeMetrics collects what a node tells.
@@ -75,7 +85,8 @@ func (m nodeMetrics) Collect(to chan<- prometheus.Metric) {
 		n      uint64
 		labels []string
 	}{
-		{nodeVerbs, c.Reads, []string{"read"}}, {nodeVerbs, c.Writes, []string{"write"}}, {nodeVerbs, c.Atomics, []string{"atomic"}},
+		{nodeVerbs, c.Reads, []string{"read"}}, {nodeVerbs, c.Writes, []string{"write"}},
+		{nodeVerbs, c.Atomics, []string{"atomic"}},
 		{nodeVerbs, c.Calls, []string{"call"}}, {nodeVerbs, c.Sends, []string{"send"}},
 		{nodeErrors, c.Access, []string{"access"}}, {nodeErrors, c.Revoked, []string{"revoked"}},
 		{nodeErrors, c.Stale, []string{"stale"}}, {nodeErrors, c.Failed, []string{"failed"}},

@@ -10,12 +10,15 @@ import (
 var (
 	ofPool figures // with those of its device and of how full it is
 
-	poolEpoch  = ofPool.figure("farkv_pool_epoch", "Epoch of the pool's view.")
-	poolBusy   = ofPool.figure("farkv_pool_busy", "1 while a master mends the pool and clients only read, else 0.")
-	poolNodes  = ofPool.figure("farkv_pool_nodes", "Memory nodes of the view: those that serve, are down, or are gone for good.", "state")
-	poolMaster = ofPool.figure("farkv_pool_master_lease_seconds", "Time that is left of the master's tenure, unless it prolongs that; 0 when there is none.")
+	poolEpoch = ofPool.figure("farkv_pool_epoch", "Epoch of the pool's view.")
+	poolBusy  = ofPool.figure("farkv_pool_busy", "1 while a master mends the pool and clients only read, else 0.")
+	poolNodes = ofPool.figure("farkv_pool_nodes",
+		"Memory nodes of the view: those that serve, are down, or are gone for good.", "state")
+	poolMaster = ofPool.figure("farkv_pool_master_lease_seconds",
+		"Time that is left of the master's tenure, unless it prolongs that; 0 when there is none.")
 	keeperRole = ofPool.figure("farkv_keeper_master", "1 while this process is the pool's master, else 0.")
-	keeperDid  = ofPool.figure("farkv_keeper_events_total", "What this process did as a candidate and as master.", "event")
+	keeperDid  = ofPool.figure("farkv_keeper_events_total", "What this process did as a candidate and as master.",
+		"event")
 )
 
 // poolMetrics collects how one process sees its pool, and what it does to keep it.

@@ -6,12 +6,16 @@ import (
 )
 
 var (
-	rdmaCalls       = ofPool.figure("farkv_rdma_library_calls_total", "Calls into libibverbs: each posts all that there is for all nodes, or looks for completions.", "call")
-	rdmaSleeps      = ofPool.figure("farkv_rdma_sleeps_total", "Sleeps of workers until the device told of completions.")
+	rdmaCalls = ofPool.figure("farkv_rdma_library_calls_total",
+		"Calls into libibverbs: each posts all that there is for all nodes, or looks for completions.", "call")
+	rdmaSleeps = ofPool.figure("farkv_rdma_sleeps_total",
+		"Sleeps of workers until the device told of completions.")
 	rdmaRequests    = ofPool.figure("farkv_rdma_work_requests_total", "Work requests posted.")
-	rdmaCompletions = ofPool.figure("farkv_rdma_completions_total", "Completions taken; of a chain of work requests the last one has one.")
-	rdmaConnects    = ofPool.figure("farkv_rdma_queue_pairs_total", "Queue pairs that were connected.")
-	rdmaGuesses     = ofPool.figure("farkv_rdma_masked_retries_total", "Plain compare and swaps that masked ones were made of, beyond one each.")
+	rdmaCompletions = ofPool.figure("farkv_rdma_completions_total",
+		"Completions taken; of a chain of work requests the last one has one.")
+	rdmaConnects = ofPool.figure("farkv_rdma_queue_pairs_total", "Queue pairs that were connected.")
+	rdmaGuesses  = ofPool.figure("farkv_rdma_masked_retries_total",
+		"Plain compare and swaps that masked ones were made of, beyond one each.")
 )
 
 // collectDevice is the part of PoolMetrics about an RDMA device; there is nothing of a pool without

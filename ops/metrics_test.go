@@ -92,21 +92,28 @@ func farkvLines(text string) string {
 func TestNodeMetrics(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	i := fabrics.NodeInfo{Memory: 1 << 20, Epoch: 5, Processes: 2, Stats: fabrics.NodeStats{
-		Reads: 7, Writes: 8, Atomics: 9, Calls: 1, Sends: 4, Stale: 2, Breaches: 3, BytesRead: 100, BytesWrote: 200, Frames: 12, Flushes: 6,
+		Reads: 7, Writes: 8, Atomics: 9, Calls: 1, Sends: 4, Stale: 2, Breaches: 3, BytesRead: 100, BytesWrote: 200,
+		Frames: 12, Flushes: 6,
 		Connections: 3, Refused: 19, RefusedRoom: 4, RefusedSilent: 5, RefusedVersion: 6, AuthFailures: 11, Slow: 13,
 	}, Commit: "abc+dirty"}
 	info := func() fabrics.NodeInfo { return i }
 	scrape(t, []string{
-		`farkv_node_verbs_total{verb="read"} 7`, `farkv_node_verbs_total{verb="write"} 8`, `farkv_node_verbs_total{verb="atomic"} 9`,
-		`farkv_node_verbs_total{verb="call"} 1`, `farkv_node_verbs_total{verb="send"} 4`, `farkv_node_errors_total{kind="stale"} 2`, `farkv_node_errors_total{kind="access"} 0`,
+		`farkv_node_verbs_total{verb="read"} 7`, `farkv_node_verbs_total{verb="write"} 8`,
+		`farkv_node_verbs_total{verb="atomic"} 9`,
+		`farkv_node_verbs_total{verb="call"} 1`, `farkv_node_verbs_total{verb="send"} 4`,
+		`farkv_node_errors_total{kind="stale"} 2`, `farkv_node_errors_total{kind="access"} 0`,
 		`farkv_node_errors_total{kind="protocol"} 3`, `farkv_node_bytes_total{direction="read"} 100`,
-		`farkv_node_bytes_total{direction="written"} 200`, `farkv_node_connections 3`, `farkv_node_connections_refused_total{reason="room"} 4`,
-		`farkv_node_connections_refused_total{reason="silent"} 5`, `farkv_node_connections_refused_total{reason="version"} 6`,
+		`farkv_node_bytes_total{direction="written"} 200`, `farkv_node_connections 3`,
+		`farkv_node_connections_refused_total{reason="room"} 4`,
+		`farkv_node_connections_refused_total{reason="silent"} 5`,
+		`farkv_node_connections_refused_total{reason="version"} 6`,
 		`farkv_node_connections_refused_total{reason="rules"} 4`, `farkv_node_auth_failures_total 11`,
 		`farkv_node_connections_slow_total 13`,
-		fmt.Sprintf(`farkv_node_build_info{commit="abc+dirty",control="%d",wire="%d"} 1`, version.Control, version.Wire),
+		fmt.Sprintf(`farkv_node_build_info{commit="abc+dirty",control="%d",wire="%d"} 1`, version.Control,
+			version.Wire),
 
-		`farkv_node_memory_bytes 1.048576e+06`, `farkv_node_epoch 5`, `farkv_node_frames_total 12`, `farkv_node_flushes_total 6`,
+		`farkv_node_memory_bytes 1.048576e+06`, `farkv_node_epoch 5`, `farkv_node_frames_total 12`,
+		`farkv_node_flushes_total 6`,
 		`farkv_node_client_processes 2`, `farkv_node_rdma_device 0`, `farkv_node_in_pool 0`, `farkv_node_expelled 0`,
 	}, NodeMetrics(info))
 	i.Fabric = "rdma"
@@ -117,7 +124,7 @@ func TestNodeMetrics(t *testing.T) {
 	scrape(t, []string{`farkv_node_lease_seconds 0`, `farkv_node_expelled 1`}, NodeMetrics(info))
 }
 
-// answering is a database whose reads answer with errors in turn.
+// answering is a database with reads that return the given errors in turn.
 type answering struct {
 	runner.NoPool
 	errs  []error
@@ -162,7 +169,8 @@ func TestClientMetrics(t *testing.T) {
 		t.Errorf("open: %v", err)
 	}
 	a := &answering{count: rdma.Counters{Trips: 1000, Reads: 1000}} // of before
-	a.errs = []error{nil, nil, client.ErrNotFound, fmt.Errorf("x: %w", client.ErrUncertain), rdma.ErrNodeDown, errors.New("other")}
+	a.errs = []error{nil, nil, client.ErrNotFound, fmt.Errorf("x: %w", client.ErrUncertain), rdma.ErrNodeDown,
+		errors.New("other")}
 	reads := len(a.errs)
 	db, err := m.Observe(a).Open(0)
 	if err != nil {
@@ -187,11 +195,14 @@ func TestClientMetrics(t *testing.T) {
 		`farkv_client_operations_total{operation="read",result="error"} 1`,
 		`farkv_client_operations_total{operation="delete",result="not_found"} 1`,
 		`farkv_client_operations_total{operation="scan",result="error"} 1`,
-		`farkv_client_operation_seconds_count{operation="read"} 6`, `farkv_client_operation_seconds_count{operation="insert"} 1`,
-		fmt.Sprintf(`farkv_client_trips_total{operation="read"} %d`, 2*reads), `farkv_client_trips_total{operation="update"} 0`,
+		`farkv_client_operation_seconds_count{operation="read"} 6`,
+		`farkv_client_operation_seconds_count{operation="insert"} 1`,
+		fmt.Sprintf(`farkv_client_trips_total{operation="read"} %d`, 2*reads),
+		`farkv_client_trips_total{operation="update"} 0`,
 		fmt.Sprintf(`farkv_client_verbs_total{verb="read"} %d`, 3*reads), `farkv_client_verbs_total{verb="write"} 2`,
 		`farkv_client_verbs_total{verb="atomic"} 1`, `farkv_client_verbs_total{verb="call"} 1`,
-		fmt.Sprintf(`farkv_client_bytes_total{direction="read"} %d`, 100*reads), `farkv_client_bytes_total{direction="written"} 50`,
+		fmt.Sprintf(`farkv_client_bytes_total{direction="read"} %d`, 100*reads),
+		`farkv_client_bytes_total{direction="written"} 50`,
 	}, m)
 }
 
@@ -212,7 +223,8 @@ func TestClientMetricsWithoutCounters(t *testing.T) {
 	if err := db.Update(nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	scrape(t, []string{`farkv_client_operations_total{operation="update",result="ok"} 1`, `farkv_client_verbs_total{verb="write"} 0`}, m)
+	scrape(t, []string{`farkv_client_operations_total{operation="update",result="ok"} 1`,
+		`farkv_client_verbs_total{verb="write"} 0`}, m)
 }
 
 func TestPoolMetrics(t *testing.T) {
@@ -250,7 +262,8 @@ func TestPoolMetrics(t *testing.T) {
 		`farkv_keeper_events_total{event="failed"} 0`,
 	}, c)
 	kept.Note(cluster.Event{What: cluster.Lost})
-	scrape(t, []string{`farkv_keeper_master 0`, `farkv_keeper_events_total{event="lost"} 1`}, PoolMetrics(p.Fabric, kept))
+	scrape(t, []string{`farkv_keeper_master 0`, `farkv_keeper_events_total{event="lost"} 1`},
+		PoolMetrics(p.Fabric, kept))
 	scrape(t, []string{`farkv_keeper_master 0`}, PoolMetrics(p.Fabric, nil))
 }
 
@@ -264,7 +277,8 @@ func TestRDMAMetrics(t *testing.T) {
 	defer f.Close()
 	s := ibverbs.Stats{Posts: 1, Polls: 2, Waits: 3, Requests: 4, Completions: 5, Connects: 6, Guesses: 7}
 	scrape(t, []string{
-		`farkv_rdma_library_calls_total{call="post"} 1`, `farkv_rdma_library_calls_total{call="poll"} 2`, `farkv_rdma_sleeps_total 3`,
+		`farkv_rdma_library_calls_total{call="post"} 1`, `farkv_rdma_library_calls_total{call="poll"} 2`,
+		`farkv_rdma_sleeps_total 3`,
 		`farkv_rdma_work_requests_total 4`, `farkv_rdma_completions_total 5`, `farkv_rdma_queue_pairs_total 6`,
 		`farkv_rdma_masked_retries_total 7`, `farkv_pool_nodes{state="up"} 1`,
 	}, PoolMetrics(counted{f, s}, nil))
@@ -290,7 +304,8 @@ func TestHealth(t *testing.T) {
 		t.Errorf("%d, %q", status, text)
 	}
 	ill = errNoLease
-	if status, text := fetch(t, m.page("/healthz")); status != http.StatusServiceUnavailable || !strings.Contains(text, "lease ran out") {
+	if status, text := fetch(t, m.page("/healthz")); status != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "lease ran out") {
 		t.Errorf("%d, %q", status, text)
 	}
 	if status, _ := fetch(t, m.page("/")); status != http.StatusNotFound {
@@ -312,7 +327,8 @@ func TestMetricsAddresses(t *testing.T) {
 	well := func() error { return nil }
 	for _, addr := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.1:9170"} {
 		_, err := ServeMetrics(addr, false, well)
-		if err = MetricsMisuse(err, "--public"); !runner.Misused(err) || !strings.Contains(err.Error(), "add --public") {
+		if err = MetricsMisuse(err, "--public"); !runner.Misused(err) ||
+			!strings.Contains(err.Error(), "add --public") {
 			t.Errorf("%s: %v", addr, err)
 		}
 	}

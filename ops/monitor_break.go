@@ -139,7 +139,8 @@ func (p *PageBreaker) Break(ctx context.Context, what pages.Break, tell func(pag
 	r := &told{tell: tell, load: load, began: done.At}
 	defer r.every(tellEvery)()
 	r.say(done.Text)
-	whole, err := b.UntilWhole(ctx, done, DefaultPatience, nil, func(waits string) { r.say(done.Text + "; waits for " + waits) })
+	whole, err := b.UntilWhole(ctx, done, DefaultPatience, nil,
+		func(waits string) { r.say(done.Text + "; waits for " + waits) })
 	if err == nil {
 		r.whole(done.Text, whole)
 	}

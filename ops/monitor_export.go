@@ -24,7 +24,8 @@ var exportUnits = map[string]exportUnit{
 // ExportSVG draws what a page of the monitor shows. Times count from the first point.
 func ExportSVG(w io.Writer, f *pages.Figure) error {
 	x, y := unitOf(f.X), unitOf(f.Y)
-	c := plot.Chart{Title: f.Title, X: plot.Axis{Label: f.X, Unit: x.unit, Log: f.LogX}, Y: plot.Axis{Label: f.Y, Unit: y.unit, Log: f.LogY}}
+	c := plot.Chart{Title: f.Title, X: plot.Axis{Label: f.X, Unit: x.unit, Log: f.LogX},
+		Y: plot.Axis{Label: f.Y, Unit: y.unit, Log: f.LogY}}
 	began := 0.0
 	if f.Time {
 		c.X.Unit, began = plot.Seconds, math.Inf(1)

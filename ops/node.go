@@ -22,11 +22,12 @@ import (
 
 // NodeConfig says how a memory node serves. Paths and addresses that are "" are left out.
 type NodeConfig struct {
-	Listen                   string               // HOST:PORT; port 0 picks one
-	Memory                   uint64               // bytes
-	Overcommit               bool                 // serve even more of them than there are
-	File                     string               // backs the memory
-	PMem                     string               // file or DAX device that holds the memory, and all that the node remembers
+	Listen     string // HOST:PORT; port 0 picks one
+	Memory     uint64 // bytes
+	Overcommit bool   // serve even more of them than there are
+	File       string // backs the memory
+	// file or DAX device that holds the memory, and all that the node remembers
+	PMem                     string
 	Power                    bool                 // what is answered survives a loss of power there
 	Fabric                   string               // of the pools that it is for: of fabrics.NodeFabrics
 	Device                   fabrics.DeviceChoice // where the Fabric needs one
@@ -67,7 +68,8 @@ func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (e
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
 	s := &Serving{
-		Address: n.Addr(), Memory: c.Memory, Loopback: n.Security.Token == nil, TLS: tlsMode(n.Security.TLS), PID: os.Getpid(),
+		Address: n.Addr(), Memory: c.Memory, Loopback: n.Security.Token == nil, TLS: tlsMode(n.Security.TLS),
+		PID: os.Getpid(),
 	}
 	if n.Region != nil {
 		survives, by := n.Region.Survives()
@@ -133,7 +135,8 @@ func (n *nodeServer) Close() error {
 
 func (c *NodeConfig) serve() (_ *nodeServer, err error) {
 	n := fabrics.NodeConfig{
-		Listen: c.Listen, Memory: c.Memory, Telemetry: telemetry.Bytes(telemetry.Records), File: c.File, Conns: c.Connections, Log: c.Log,
+		Listen: c.Listen, Memory: c.Memory, Telemetry: telemetry.Bytes(telemetry.Records), File: c.File,
+		Conns: c.Connections, Log: c.Log,
 	}
 	var counters *pmemSampler
 	switch {
@@ -249,7 +252,8 @@ func nodeHint(err error, c *NodeConfig) error {
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOSPC):
 		hint = "there is not as much memory: lower --memory, which is " + size(c.Memory)
 	case errors.Is(err, fabrics.ErrFile):
-		hint = "--file names a file that a memory node made, or one that is not there yet; " + filepath.Base(c.File) + " stays as it is"
+		hint = "--file names a file that a memory node made, or one that is not there yet; " + filepath.Base(c.File) +
+			" stays as it is"
 	}
 	if hint == "" {
 		return err

@@ -64,10 +64,12 @@ func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) 
 			if i.Fault != nil {
 				s.Broken, s.BrokenFor = i.Fault.String(), i.Fault.For.Seconds()
 			}
-			s.Offers, s.InPool, s.Incarnation = i.Memory, i.Pool != nil && i.Pool.ID == infos[main].Pool.ID, fmt.Sprintf("%016x", i.Incarnation)
+			s.Offers, s.InPool, s.Incarnation = i.Memory, i.Pool != nil && i.Pool.ID == infos[main].Pool.ID,
+				fmt.Sprintf("%016x", i.Incarnation)
 			if p := i.Pool; p != nil && !slices.Contains([]int{-1, p.Index}, slices.Index(p.Addresses, i.Address)) {
 				s.Reachable = false // clients find another node than the pool has there
-				s.Problem = fmt.Sprintf("what answers there is node %d of the pool: was it started with that one's --pmem?", p.Index)
+				s.Problem = fmt.Sprintf("what answers there is node %d of the pool: was it started with that one's "+
+					"--pmem?", p.Index)
 			}
 		}
 		all = append(all, s)

@@ -38,8 +38,8 @@ func (s Starter) data() (*local.Data, error) {
 		if !slices.ContainsFunc(made, func(flag string) bool { return strings.HasPrefix(flag, "--store=") }) {
 			made = append([]string{"--store=" + d.Store}, made...)
 		}
-		return nil, workloads.Misuse("up --pmem %s: it holds a pool, made with %s, that keeps its shape (hint: leave %s out, "+
-			"or name another folder)", s.PMem, strings.Join(made, " "), strings.Join(s.Shape, " "))
+		return nil, workloads.Misuse("up --pmem %s: it holds a pool, made with %s, that keeps its shape (hint: "+
+			"leave %s out, or name another folder)", s.PMem, strings.Join(made, " "), strings.Join(s.Shape, " "))
 	}
 	return d, nil
 }
@@ -61,12 +61,14 @@ func unrecorded(d *local.Data, err error) error {
 
 func explainData(err error) error {
 	return workloads.Explain(err, []workloads.Hint{
-		{Of: of(errUnrecorded), Say: "put a copy of the record back, which has the nodes' addresses and the size of their memory; for " +
-			"another pool name another folder"},
+		{Of: of(errUnrecorded), Say: "put a copy of the record back, which has the nodes' addresses and the size of " +
+			"their memory; for another pool name another folder"},
 		{Of: of(local.ErrData), Say: "remove it, or name another folder"},
 		{Of: of(local.ErrVersion), Say: "use the farkv that made it, or name another folder"},
-		{Of: of(local.ErrRecord), Say: "put a copy of it back that is whole: without it the pool cannot be brought back"},
-		{Of: of(local.ErrFolder), Say: "name a folder of yours that only you may write to, or one that is not there yet"},
+		{Of: of(local.ErrRecord),
+			Say: "put a copy of it back that is whole: without it the pool cannot be brought back"},
+		{Of: of(local.ErrFolder),
+			Say: "name a folder of yours that only you may write to, or one that is not there yet"},
 	})
 }
 
@@ -92,8 +94,8 @@ func (s Starter) bringBack(ctx context.Context, name string, data *local.Data) (
 	})
 	switch {
 	case errors.Is(err, rdma.ErrNoPool):
-		return nil, fmt.Errorf("up --pmem %s: its nodes are in no pool any more, since that was removed: %w (hint: remove "+
-			"the folder)", data.Folder(), err)
+		return nil, fmt.Errorf("up --pmem %s: its nodes are in no pool any more, since that was removed: %w "+
+			"(hint: remove the folder)", data.Folder(), err)
 	case err != nil:
 		return nil, fmt.Errorf("bring %s back from %s, which stays as it is: %w", name, data.Folder(), err)
 	}
@@ -105,7 +107,8 @@ func (s Starter) bringBack(ctx context.Context, name string, data *local.Data) (
 func reopen(ctx context.Context, addr string) (*stores.Pool, error) {
 	for {
 		pool, err := stores.Open(addr)
-		if !errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrUnreachable) && !errors.Is(err, rdma.ErrTimeout) {
+		if !errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrUnreachable) &&
+			!errors.Is(err, rdma.ErrTimeout) {
 			return pool, err
 		}
 		select {
@@ -145,7 +148,8 @@ func MayKeep(pool string) error {
 			return nil
 		}
 	}
-	return workloads.Misuse("down %s: --keep is for a NAME whose nodes 'farkv up --pmem' started: of another pool nothing is kept", pool)
+	return workloads.Misuse("down %s: --keep is for a NAME whose nodes 'farkv up --pmem' started: of another pool "+
+		"nothing is kept", pool)
 }
 
 // mayPurge returns why there is nothing to purge of a pool.

@@ -60,9 +60,12 @@ func (s *pmemSampler) sample(ctx context.Context) {
 }
 
 var (
-	nodeMedia    = ofNode.figure("farkv_node_pmem_media_total", "Reads and writes of 64 bytes of a module's media since it was powered on.", "dimm", "verb")
-	nodeRequests = ofNode.figure("farkv_node_pmem_requests_total", "Requests of 64 bytes that a module served since it was powered on.", "dimm", "verb")
-	nodeNoPMem   = ofNode.figure("farkv_node_pmem_unknown", "1 when the counters of persistent memory cannot be read.", "reason")
+	nodeMedia = ofNode.figure("farkv_node_pmem_media_total",
+		"Reads and writes of 64 bytes of a module's media since it was powered on.", "dimm", "verb")
+	nodeRequests = ofNode.figure("farkv_node_pmem_requests_total",
+		"Requests of 64 bytes that a module served since it was powered on.", "dimm", "verb")
+	nodeNoPMem = ofNode.figure("farkv_node_pmem_unknown", "1 when the counters of persistent memory cannot be read.",
+		"reason")
 )
 
 // collectPMem collects what a node tells of its persistent memory.
@@ -103,16 +106,18 @@ func (s *State) printPMem(w io.Writer) {
 		}
 		modelled = modelled || n.PMem.Model
 		for _, d := range n.PMem.DIMMs {
-			rows = append(rows, []string{fmt.Sprint(i), d.ID, count(d.MediaReads), count(d.MediaWrites), count(d.ReadRequests),
-				count(d.WriteRequests), amplification(d)})
+			rows = append(rows, []string{fmt.Sprint(i), d.ID, count(d.MediaReads), count(d.MediaWrites),
+				count(d.ReadRequests), count(d.WriteRequests), amplification(d)})
 		}
 	}
 	if len(rows) > 1 {
 		fmt.Fprintln(w)
 		table.Print(w, rows, 1)
-		fmt.Fprintln(w, "each counts 64 bytes since the module was powered on; DLWA is write amplification since then, 'farkv monitor' shows what it is now")
+		fmt.Fprintln(w, "each counts 64 bytes since the module was powered on; DLWA is write amplification since "+
+			"then, 'farkv monitor' shows what it is now")
 		if modelled {
-			fmt.Fprintln(w, "there are no modules called model: a model counts what they would have done since their node started")
+			fmt.Fprintln(w, "there are no modules called model: a model counts what they would have done since their "+
+				"node started")
 		}
 	}
 }

@@ -21,13 +21,16 @@ func TestNodePMem(t *testing.T) {
 		{"printf -- '---DimmID=0x0001---\\nMediaWrites=0x10\\nWriteRequests=0x8\\n'",
 			`farkv_node_pmem_media_total{dimm="0x0001",verb="write"} 16`, ""},
 		{"echo 'Initialization failed. No PMem modules in the system.'; exit 1",
-			`farkv_node_pmem_unknown{reason="this machine has no persistent-memory modules"} 1`, "this machine has no persistent-memory modules"},
-		{"exec sleep 60", `farkv_node_pmem_unknown{reason="ipmctl does not answer within 50ms"} 1`, "ipmctl does not answer within 50ms"},
+			`farkv_node_pmem_unknown{reason="this machine has no persistent-memory modules"} 1`,
+			"this machine has no persistent-memory modules"},
+		{"exec sleep 60", `farkv_node_pmem_unknown{reason="ipmctl does not answer within 50ms"} 1`,
+			"ipmctl does not answer within 50ms"},
 	} {
 		t.Run(c.script, func(t *testing.T) {
 			node := smallNode()
 			node.Metrics, node.IPMCTL.Timeout = "127.0.0.1:0", time.Minute
-			if strings.HasPrefix(c.script, "exec sleep") { // the others answer, but on a busy machine they take their time
+			// the others answer, but on a busy machine they take their time
+			if strings.HasPrefix(c.script, "exec sleep") {
 				node.IPMCTL.Timeout = 50 * time.Millisecond
 			}
 			node.IPMCTL.Program = filepath.Join(t.TempDir(), "ipmctl")
@@ -43,7 +46,8 @@ func TestNodePMem(t *testing.T) {
 				}
 				told = &all[0]
 			}
-			if told.PMem.Problem != c.problem || c.problem == "" && (len(told.PMem.DIMMs) != 1 || told.PMem.DIMMs[0].WriteRequests != 8) {
+			if told.PMem.Problem != c.problem || c.problem == "" &&
+				(len(told.PMem.DIMMs) != 1 || told.PMem.DIMMs[0].WriteRequests != 8) {
 				t.Errorf("%+v", told.PMem)
 			}
 			if _, text := fetch(t, s.Metrics); !strings.Contains(text, c.metric+"\n") {
@@ -62,8 +66,8 @@ func TestNodePMem(t *testing.T) {
 	}
 }
 
-// TestPMemModel: a node counts by a model what modules would do, and says so; not beside an RNIC,
-// whose verbs it does not see.
+// TestPMemModel: a node counts by a model what modules would do, and says so. Beside an RNIC it
+// refuses to, because it does not see the RNIC's verbs.
 func TestPMemModel(t *testing.T) {
 	node := smallNode()
 	node.Metrics, node.PMemModel = "127.0.0.1:0", true
@@ -94,7 +98,8 @@ func TestPMemModel(t *testing.T) {
 	}
 	state := State{Nodes: []Node{{Served: &all[0]}}}
 	var out strings.Builder
-	if state.printPMem(&out); !strings.Contains(out.String(), "model 1") || !strings.Contains(out.String(), "a model counts") {
+	if state.printPMem(&out); !strings.Contains(out.String(), "model 1") ||
+		!strings.Contains(out.String(), "a model counts") {
 		t.Errorf("status prints %q", out.String())
 	}
 	if err := end(); err != nil {
@@ -138,7 +143,8 @@ func TestSwapped(t *testing.T) {
 			t.Fatalf("%+v, %v", all, err)
 		}
 		for i, s := range all {
-			if said := strings.Contains(s.Problem, fmt.Sprintf("what answers there is node %d", 1-i)); said != swapped || s.Reachable == swapped {
+			if said := strings.Contains(s.Problem,
+				fmt.Sprintf("what answers there is node %d", 1-i)); said != swapped || s.Reachable == swapped {
 				t.Errorf("swapped %v: node %d at %s: reachable %v, %s", swapped, i, s.Address, s.Reachable, s.Problem)
 			}
 		}

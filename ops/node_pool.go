@@ -26,9 +26,10 @@ const stopTime, drainTime = 5 * time.Second, 2 * time.Second
 type Starter struct {
 	Program string // this one: they are processes of it
 	Fabric  string // that they are for: of fabrics.NodeFabrics
-	// PMem is the folder in which they keep what they remember, and Power says that it survives a loss
-	// of power; "": they remember nothing. Shape is what the caller was asked for of the pool's shape.
-	// A pool that the folder holds is brought back if it was made by the same, or if there is none.
+	// PMem is the folder in which they keep what they remember, and Power says that it survives a
+	// loss of power; "": they remember nothing. Shape is what the caller was asked for of the
+	// pool's shape. A pool that the folder holds is brought back if it was made by the same, or if
+	// there is none.
 	PMem  string
 	Power bool
 	Shape []string
@@ -104,7 +105,8 @@ type localNodes struct {
 }
 
 // up starts the nodes, and makes or opens their pool as open does.
-func (s *localNodes) up(ctx context.Context, name, store string, open func(addr string, all []string) (*stores.Pool, error),
+func (s *localNodes) up(ctx context.Context, name, store string,
+	open func(addr string, all []string) (*stores.Pool, error),
 ) (made *Made, err error) {
 	back := s.data != nil && len(s.data.Addresses) > 0
 	here, err := local.Create(name)
@@ -176,14 +178,15 @@ func (s Starter) may(name string) error {
 	}
 	for _, v := range []string{fabrics.EnvCA, fabrics.EnvCert, fabrics.EnvKey, fabrics.EnvReadToken} {
 		if os.Getenv(v) != "" {
-			return workloads.Misuse("up --fabric %s: $%s is set, and nodes that it starts know a token and nothing else (hint: "+
-				"unset it, or start nodes with 'farkv node' and name them: farkv up %s:HOST:PORT,...)", s.Fabric, v, s.Fabric)
+			return workloads.Misuse("up --fabric %s: $%s is set, and nodes that it starts know a token and nothing "+
+				"else (hint: unset it, or start nodes with 'farkv node' and name them: farkv up %s:HOST:PORT,...)",
+				s.Fabric, v, s.Fabric)
 		}
 	}
 	pools, err := fabrics.List()
 	if err == nil && slices.Contains(pools, "shm:"+name) {
-		return fmt.Errorf("up --fabric %s %s: %w in this machine's shared memory (hint: choose another name, or remove it "+
-			"with 'farkv down shm:%s')", s.Fabric, name, fabrics.ErrExists, name)
+		return fmt.Errorf("up --fabric %s %s: %w in this machine's shared memory (hint: choose another name, or "+
+			"remove it with 'farkv down shm:%s')", s.Fabric, name, fabrics.ErrExists, name)
 	}
 	return nil
 }
@@ -215,7 +218,8 @@ func (s *localNodes) command(token string) local.Command {
 			}
 		}
 		return append([]string{s.Program, "node", "--await-starter", "--fabric", s.Fabric, "--listen", listen,
-			"--memory", strconv.FormatUint(s.memory, 10), "--overcommit", "--pid-file", pidFile, "--drain", drainTime.String(),
+			"--memory", strconv.FormatUint(s.memory, 10), "--overcommit", "--pid-file", pidFile, "--drain",
+			drainTime.String(),
 			"--output", "json", "--token-file", token}, more...)
 	}
 }
@@ -240,8 +244,8 @@ func frail(addr string) string {
 	if err != nil || len(all) == 0 || len(all) > 2 {
 		return ""
 	}
-	return fmt.Sprintf("a pool of %s does not outlive the death of one: a majority of them has to live, of three two (hint: one "+
-		"more may be a witness, see 'farkv help up')", Plural(len(all), "node", "nodes"))
+	return fmt.Sprintf("a pool of %s does not outlive the death of one: a majority of them has to live, of three two "+
+		"(hint: one more may be a witness, see 'farkv help up')", Plural(len(all), "node", "nodes"))
 }
 
 // explainStarted explains errors of package local.
@@ -254,12 +258,13 @@ func explainStarted(err error, name string) error {
 		{Of: of(local.ErrName), Misuse: true},
 		{Of: of(local.ErrExists), Say: "use it, choose another name, or " + remove},
 		{Of: of(local.ErrFolder), Say: "$XDG_RUNTIME_DIR may name another place"},
-		{Of: of(local.ErrRecord), Say: fmt.Sprintf("end what runs there by hand, and remove %s/%s", local.Root(), name)},
+		{Of: of(local.ErrRecord), Say: fmt.Sprintf("end what runs there by hand, and remove %s/%s",
+			local.Root(), name)},
 	})
 }
 
-// started returns the pool whose nodes were started on this machine, by its name or by its address;
-// nil: there is none.
+// started returns the pool of that name or address when its nodes were started on this machine, and
+// nil otherwise.
 func started(pool string) *local.Pool {
 	if !strings.Contains(pool, ":") {
 		p, err := local.Open(pool)
@@ -280,9 +285,9 @@ func started(pool string) *local.Pool {
 	return nil
 }
 
-// Resolve returns the address of the pool that is meant: that of a name under which 'farkv up
-// --fabric' started nodes, else what it was given. A pool that was not finished, or whose record is
-// damaged, is an error.
+// Resolve returns the address of a pool: for a name under which 'farkv up --fabric' started nodes
+// the address of these, else its argument. It returns an error when the pool was not finished, or
+// when its record is damaged.
 func Resolve(pool string) (string, error) {
 	if strings.Contains(pool, ":") || local.CheckName(pool) != nil {
 		return pool, nil
@@ -294,12 +299,13 @@ func Resolve(pool string) (string, error) {
 	case err != nil:
 		return "", explainStarted(err, pool)
 	case p.Address == "":
-		return "", fmt.Errorf("%s: making this pool was cut off, or goes on (hint: 'farkv down %s' ends what was started)", pool, pool)
+		return "", fmt.Errorf("%s: making this pool was cut off, or goes on (hint: 'farkv down %s' ends what was "+
+			"started)", pool, pool)
 	}
 	return p.Address, nil
 }
 
-// AddStarted adds the pools whose nodes were started on this machine.
+// AddStarted adds the pools with nodes that were started on this machine.
 func (p *Pools) AddStarted() error {
 	names, err := local.List()
 	if err != nil {
@@ -336,7 +342,8 @@ func downStarted(p *local.Pool, force, purge bool) (*Removed, error) {
 		live, err := usersOf(p.Address)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("remove %s: nobody can tell whether clients live: %w (hint: try again, or --force)", p.Name, err)
+			return nil, fmt.Errorf("remove %s: nobody can tell whether clients live: %w (hint: try again, or --force)",
+				p.Name, err)
 		case len(live) > 0:
 			return nil, fmt.Errorf("remove %s: %w: %s (hint: end them first, or --force: they lose their pool)", p.Name,
 				fabrics.ErrInUse, crowd(live))
@@ -375,7 +382,8 @@ func crashStarted(p *local.Pool, node int) (*Crashed, error) {
 	case err != nil:
 		return nil, fmt.Errorf("crash node %d of %s: %w", node, p.Name, err)
 	case !killed:
-		return nil, fmt.Errorf("crash node %d: its process is gone already (hint: 'farkv status %s' shows the nodes)", node, p.Name)
+		return nil, fmt.Errorf("crash node %d: its process is gone already (hint: 'farkv status %s' shows the nodes)",
+			node, p.Name)
 	}
 	return &Crashed{Pool: p.Name, Node: &node, Process: p.Nodes[node].PID}, nil
 }

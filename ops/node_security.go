@@ -32,10 +32,11 @@ func (c *NodeConfig) secure(n *fabrics.NodeConfig) error {
 	case s.ReadToken != nil && s.Token == nil:
 		return workloads.Misuse("--read-token-file without --token-file: then nobody could write")
 	case s.Token != nil && bytes.Equal(s.Token, s.ReadToken):
-		return workloads.Misuse("--read-token-file %s holds the same token as --token-file: readers could write", c.ReadTokenFile)
+		return workloads.Misuse("--read-token-file %s holds the same token as --token-file: readers could write",
+			c.ReadTokenFile)
 	case s.Token == nil && !local:
-		return workloads.Misuse("--listen %s: without a token a node listens on the loopback only (hint: --token-file FILE; "+
-			"'farkv help tcp' tells how to make one)", c.Listen)
+		return workloads.Misuse("--listen %s: without a token a node listens on the loopback only (hint: "+
+			"--token-file FILE; 'farkv help tcp' tells how to make one)", c.Listen)
 	case c.TLSCert == "" && c.TLSKey == "" && c.TLSCA == "":
 		return nil
 	case c.TLSCert == "" || c.TLSKey == "":

@@ -102,7 +102,8 @@ func awaitServers(ctx context.Context, p *stores.Pool, back bool) (absent []stri
 			return absent, problem
 		}
 		if sleepUntil(ctx, time.Now().Add(firstAttempt)) != nil {
-			return absent, fmt.Errorf("wait for the servers of %s: %w: %s", p.Address, context.Cause(ctx), strings.Join(waits, ", "))
+			return absent, fmt.Errorf("wait for the servers of %s: %w: %s", p.Address, context.Cause(ctx),
+				strings.Join(waits, ", "))
 		}
 	}
 }

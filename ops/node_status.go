@@ -167,7 +167,8 @@ func (s *State) printServers(w io.Writer) {
 
 // printNodes shows the processes.
 func (s *State) printNodes(w io.Writer) {
-	rows := [][]string{{"node", "address", "state", "memory", "lease", "epoch", "processes", "started here", "incarnation"}}
+	rows := [][]string{{"node", "address", "state", "memory", "lease", "epoch", "processes", "started here",
+		"incarnation"}}
 	silent := ""
 	for i, n := range s.Nodes {
 		if n.Served == nil {

@@ -99,14 +99,16 @@ func newAuthority(t *testing.T) *authority {
 }
 
 // issue writes NAME.pem and NAME.key.
-func (a *authority) issue(t *testing.T, name string, by *authority, from, to time.Time) (*x509.Certificate, *ecdsa.PrivateKey) {
+func (a *authority) issue(t *testing.T, name string, by *authority, from, to time.Time) (*x509.Certificate,
+	*ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: from,
+		NotAfter:    to,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: by == nil,
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
@@ -226,7 +228,8 @@ func TestCertificates(t *testing.T) {
 		c := smallNode()
 		c.TLSCert, c.TLSKey, c.TLSCA = at(tt.cert), at(tt.key), at(tt.ca)
 		err := c.secure(new(fabrics.NodeConfig))
-		if !strings.Contains(errText(err), tt.says) || (err == nil) != (tt.says == "") || runner.Misused(err) != tt.misuse {
+		if !strings.Contains(errText(err), tt.says) || (err == nil) != (tt.says == "") ||
+			runner.Misused(err) != tt.misuse {
 			t.Errorf("%+v: %v", tt, err)
 		}
 	}

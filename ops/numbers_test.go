@@ -14,7 +14,8 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	for n, want := range map[uint64]string{
-		0: "0 B", 1023: "1,023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1<<20 - 1: "1 MiB", 1 << 20: "1 MiB", 186 << 20: "186 MiB",
+		0: "0 B", 1023: "1,023 B", 1024: "1 KiB", 1536: "1.5 KiB", 1<<20 - 1: "1 MiB", 1 << 20: "1 MiB",
+		186 << 20:  "186 MiB",
 		1023 << 20: "1,023 MiB", 1<<30 - 1: "1 GiB", 3 << 40: "3 TiB", 1 << 60: "1,024 PiB",
 	} {
 		if got := size(n); got != want {

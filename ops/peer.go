@@ -20,7 +20,8 @@ import (
 )
 
 // peer measures another system, where it is installed, on the same records and the same workload.
-func (b *Bench) peer(ctx context.Context, name string, c runner.Config, p *properties.Properties, t *Comparison) (err error) {
+func (b *Bench) peer(ctx context.Context, name string, c runner.Config, p *properties.Properties,
+	t *Comparison) (err error) {
 	program, err := exec.LookPath("redis-server")
 	if err != nil {
 		t.Skipped[name] = "there is no redis-server on the PATH"

@@ -53,7 +53,8 @@ func (p *Perf) Run(ctx context.Context) (*Performance, error) {
 		return nil, err
 	}
 	r := &Performance{
-		Seconds: p.Time.Seconds(), Ops: p.Ops, Memory: p.Memory, Batches: p.Batches, Fabrics: []FabricPerf{}, Skipped: map[string]string{},
+		Seconds: p.Time.Seconds(), Ops: p.Ops, Memory: p.Memory, Batches: p.Batches, Fabrics: []FabricPerf{},
+		Skipped: map[string]string{},
 	}
 	if p.Pool != "" {
 		f, err := p.measure(ctx, p.Pool)
@@ -95,12 +96,13 @@ func (p *Perf) check() error {
 	}
 	switch least := leastPerfMemory(p.Sizes); {
 	case largest(p.Sizes)*largest(p.Batches) > mostInFlight:
-		return workloads.Misuse("--sizes and --batches: %d times %d bytes are in flight, and %s may be", largest(p.Batches),
-			largest(p.Sizes), size(mostInFlight))
+		return workloads.Misuse("--sizes and --batches: %d times %d bytes are in flight, and %s may be",
+			largest(p.Batches), largest(p.Sizes), size(mostInFlight))
 	case p.Memory < least || p.Memory > fabrics.MaxMemory:
 		return workloads.Misuse("--memory %d: want %d bytes at least, for these sizes", p.Memory, least)
 	case p.Ops < 1 || p.Time < leastPerfTime:
-		return workloads.Misuse("--ops and --time bound what is measured: want 1 or more, and %v or more", leastPerfTime)
+		return workloads.Misuse("--ops and --time bound what is measured: want 1 or more, and %v or more",
+			leastPerfTime)
 	case p.Pool == "" && len(p.Fabrics) == 0:
 		return workloads.Misuse("nothing to measure: --fabrics is empty")
 	case p.Pool == "":
@@ -138,7 +140,8 @@ const page = 4096
 // 'farkv list' shows, and 'farkv down' ends.
 func (p *Perf) started(ctx context.Context, fabric string) (f *FabricPerf, err error) {
 	name := fmt.Sprintf("farkv-perf-%s-%d", fabric, os.Getpid())
-	by := localNodes{Starter: Starter{Program: p.Program, Fabric: fabric}, n: 1, memory: (p.Memory + page - 1) / page * page}
+	by := localNodes{Starter: Starter{Program: p.Program, Fabric: fabric}, n: 1,
+		memory: (p.Memory + page - 1) / page * page}
 	if err := by.may(name); err != nil {
 		return nil, lacking{err}
 	}
@@ -189,7 +192,8 @@ func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 		return errMeasured
 	})
 	if err == nil {
-		return r, errors.Join(fmt.Errorf("%s: making a pool that was to fail succeeded", addr), made.Close(), fabrics.Remove(addr, true))
+		return r, errors.Join(fmt.Errorf("%s: making a pool that was to fail succeeded", addr), made.Close(),
+			fabrics.Remove(addr, true))
 	}
 	if errors.Is(err, errMeasured) {
 		return r, nil
@@ -204,8 +208,9 @@ func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 func (p *Perf) explain(err error, addr string) error {
 	lower := "lower --memory, which is " + size(p.Memory)
 	return workloads.Explain(err, append([]workloads.Hint{
-		{Of: of(fabrics.ErrExists), Say: "perf writes over memory, and measures only where there is no pool: name nodes that " +
-			"serve none, which 'farkv node' starts"},
+		{Of: of(fabrics.ErrExists),
+			Say: "perf writes over memory, and measures only where there is no pool: name nodes that serve none, " +
+				"which 'farkv node' starts"},
 		{Of: of(rdma.ErrFull), Unless: !strings.HasPrefix(addr, "consul:"),
 			Say: lower + ", or try again: of nodes that become free Consul hears a moment later"},
 		{Of: of(rdma.ErrFull), Say: lower},
@@ -217,7 +222,8 @@ func (p *Perf) explain(err error, addr string) error {
 func (p *Perf) simulated(ctx context.Context, profile string) (*FabricPerf, error) {
 	profile = cmp.Or(profile, p.Profile)
 	r := &FabricPerf{Fabric: "sim", Pool: "sim:" + profile, Nodes: 1, Virtual: true}
-	return r, simulate.Bare(profile, p.Memory, p.Seed, func(f rdma.Fabric, ep rdma.Endpoint) error { return p.on(ctx, f, ep, r) })
+	return r, simulate.Bare(profile, p.Memory, p.Seed,
+		func(f rdma.Fabric, ep rdma.Endpoint) error { return p.on(ctx, f, ep, r) })
 }
 
 // on measures all verbs through an endpoint.

@@ -124,10 +124,12 @@ func (v *verb) title() string {
 // verbs returns what there is to measure.
 func (g *gauge) verbs() (all []verb) {
 	for _, n := range g.Sizes {
-		all = append(all, verb{name: "READ", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { b.ReadInto(g.spot(), g.part(b, i, n)) }})
+		all = append(all, verb{name: "READ", bytes: n,
+			add: func(g *gauge, b *rdma.Batch, i int) { b.ReadInto(g.spot(), g.part(b, i, n)) }})
 	}
 	for _, n := range g.Sizes {
-		all = append(all, verb{name: "WRITE", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { b.Write(g.spot(), g.part(b, i, n)) }})
+		all = append(all, verb{name: "WRITE", bytes: n,
+			add: func(g *gauge, b *rdma.Batch, i int) { b.Write(g.spot(), g.part(b, i, n)) }})
 	}
 	for _, n := range g.Sizes {
 		if n <= rdma.MaxMessage {
@@ -139,12 +141,13 @@ func (g *gauge) verbs() (all []verb) {
 	}
 	for _, n := range g.Sizes {
 		if n <= rdma.MaxMessage {
-			all = append(all, verb{name: "APPEND", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { g.append(b, g.part(b, i, n)) },
-				begin: (*gauge).openRings})
+			all = append(all, verb{name: "APPEND", bytes: n,
+				add: func(g *gauge, b *rdma.Batch, i int) { g.append(b, g.part(b, i, n)) }, begin: (*gauge).openRings})
 		}
 	}
 	for _, n := range g.Sizes {
-		all = append(all, verb{name: "FAA, WRITE", bytes: n, post: func(g *gauge, k int) error { return g.strawman(k, n) }})
+		all = append(all, verb{name: "FAA, WRITE", bytes: n,
+			post: func(g *gauge, k int) error { return g.strawman(k, n) }})
 	}
 	return append(all,
 		verb{name: "CAS", add: func(g *gauge, b *rdma.Batch, _ int) {
@@ -175,7 +178,8 @@ const mostMessages = 512 << 10
 
 // listen opens the mailbox that SENDs go to: the worker's own.
 func (g *gauge) listen() (end func() error, err error) {
-	o := rdma.BoxOptions{Node: rdma.All, Slots: max(largest(g.Batches), 1), Bytes: min(largest(g.Sizes), rdma.MaxMessage)}
+	o := rdma.BoxOptions{Node: rdma.All, Slots: max(largest(g.Batches), 1),
+		Bytes: min(largest(g.Sizes), rdma.MaxMessage)}
 	g.box, err = rdma.Listen(g.ep, o)
 	if err != nil {
 		return nil, err

@@ -61,8 +61,8 @@ func (g *gauge) renew(node int) error {
 	}
 	buffer := rdma.Span{Addr: rdma.At(node, wordBytes), Len: int(g.size) - wordBytes}
 	g.rings[node] = r
-	// A buffer is full when a block does not fit its end. The last ones, two for each stream, are for
-	// entries that the batch has already.
+	// A buffer is full when a block does not fit its end. The last ones, two for each stream, are
+	// for entries that the batch has already.
 	g.room[node] = (rdma.MaxRingBuffers - 2*rdma.MaxStreams) * (buffer.Len - g.p.MTU + rdma.Stride)
 	return r.Post(slices.Repeat([]rdma.Span{buffer}, rdma.MaxRingBuffers)...)
 }

@@ -83,7 +83,8 @@ func newRate(batch, bytes, done int, took time.Duration, used rdma.Counters) Rat
 	n := float64(done)
 	r := Rate{
 		Batch: batch, Operations: done, Seconds: took.Seconds(),
-		Cost: VerbCost{Verbs: float64(used.Verbs()+used.Calls) / n, Doorbells: float64(used.Doorbells) / n, Trips: float64(used.Trips) / n},
+		Cost: VerbCost{Verbs: float64(used.Verbs()+used.Calls) / n, Doorbells: float64(used.Doorbells) / n,
+			Trips: float64(used.Trips) / n},
 	}
 	if took > 0 {
 		r.PerSecond = n / took.Seconds()
@@ -122,7 +123,8 @@ func (p *Performance) Print(w io.Writer) {
 
 // printFabric prints all that was measured of one fabric.
 func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
-	fmt.Fprintf(w, "%s, %s, one worker, verbs over %s", f.Pool, Plural(f.Nodes, "memory node", "memory nodes"), size(p.Memory))
+	fmt.Fprintf(w, "%s, %s, one worker, verbs over %s", f.Pool, Plural(f.Nodes, "memory node", "memory nodes"),
+		size(p.Memory))
 	if f.Virtual {
 		fmt.Fprint(w, ", in virtual time")
 	}
@@ -200,7 +202,8 @@ func (p *Performance) printAll(w io.Writer) {
 		fmt.Fprintln(w)
 		p.printSide(w, head(fmt.Sprintf("%d in flight, /s", most)), func(v *VerbPerf) string { return v.rate(most) })
 		fmt.Fprintln(w)
-		p.printSide(w, head(fmt.Sprintf("%d in flight, MB/s", most)), func(v *VerbPerf) string { return v.megabytes(most) })
+		p.printSide(w, head(fmt.Sprintf("%d in flight, MB/s", most)),
+			func(v *VerbPerf) string { return v.megabytes(most) })
 	}
 	fmt.Fprintln(w)
 	for _, f := range p.Fabrics {

@@ -19,7 +19,8 @@ import (
 
 func quick(fabrics ...string) *Perf {
 	return &Perf{
-		Fabrics: fabrics, Profile: "swarm-testbed", Sizes: []int{8, 1000, 4096}, Batches: []int{1, 4}, Memory: 1 << 20, Time: time.Hour, Ops: 400,
+		Fabrics: fabrics, Profile: "swarm-testbed", Sizes: []int{8, 1000, 4096}, Batches: []int{1, 4}, Memory: 1 << 20,
+		Time: time.Hour, Ops: 400,
 		Seed: 1,
 	}
 }
@@ -236,19 +237,25 @@ func TestPerfMisuse(t *testing.T) {
 
 func TestPerfPrint(t *testing.T) {
 	f := FabricPerf{Fabric: "tcp", Pool: "tcp:h:1", Nodes: 1, Clock: 38, Verbs: []VerbPerf{
-		{Verb: "READ", Bytes: 4096, Latency: runner.Latency{Count: 1, Min: 1, P50: 2, P99: 3, P999: 4, Max: 5, Mean: 2.5},
-			Cost: VerbCost{1, 1, 1, 2.5, 1, 4}, Rates: []Rate{{Batch: 16, PerSecond: 1e6, MB: 4096, Cost: VerbCost{1, 0.0625, 0.0625, 0.125, 0.5, 4}}}},
+		{Verb: "READ", Bytes: 4096, Latency: runner.Latency{Count: 1, Min: 1, P50: 2, P99: 3, P999: 4, Max: 5,
+			Mean: 2.5},
+			Cost:  VerbCost{1, 1, 1, 2.5, 1, 4},
+			Rates: []Rate{{Batch: 16, PerSecond: 1e6, MB: 4096, Cost: VerbCost{1, 0.0625, 0.0625, 0.125, 0.5, 4}}}},
 		{Verb: "masked CAS", Missing: "not supported"},
 	}}
-	p := Performance{Memory: 4 << 20, Batches: []int{16}, Fabrics: []FabricPerf{f}, Skipped: map[string]string{"rdma": "there is none"}}
+	p := Performance{Memory: 4 << 20, Batches: []int{16}, Fabrics: []FabricPerf{f},
+		Skipped: map[string]string{"rdma": "there is none"}}
 	for _, c := range []struct {
 		what  string
 		lines []string
 	}{
-		{"one", []string{"tcp:h:1, 1 memory node, one worker, verbs over 4 MiB\n", "\nREAD           4 KiB  1.0 µs  2.0 µs ", "\nmasked CAS                 -\n",
-			"which takes 38 ns\n", "   1.00       1.00   1.00        2.50  1.0/4.0\n", "\nREAD        4 KiB  1.00 M  4,096       0.06   0.06        0.12  0.5/4.0\n", "\nrdma: skipped: there is none\n"}},
-		{"two", []string{"\none at a time            tcp     tcp\n", "\nREAD           4 KiB  2.0 µs  2.0 µs\n", "\nmasked CAS                 -       -\n",
-			"\nREAD              4 KiB  1.00 M  1.00 M\n"}},
+		{"one", []string{"tcp:h:1, 1 memory node, one worker, verbs over 4 MiB\n",
+			"\nREAD           4 KiB  1.0 µs  2.0 µs ", "\nmasked CAS                 -\n",
+			"which takes 38 ns\n", "   1.00       1.00   1.00        2.50  1.0/4.0\n",
+			"\nREAD        4 KiB  1.00 M  4,096       0.06   0.06        0.12  0.5/4.0\n",
+			"\nrdma: skipped: there is none\n"}},
+		{"two", []string{"\none at a time            tcp     tcp\n", "\nREAD           4 KiB  2.0 µs  2.0 µs\n",
+			"\nmasked CAS                 -       -\n", "\nREAD              4 KiB  1.00 M  1.00 M\n"}},
 	} {
 		var out strings.Builder
 		p.Print(&out)

@@ -47,8 +47,9 @@ func Recover(ctx context.Context, addr string, client int, force bool) (*Recover
 	}
 	defer p.Close()
 	if p.Kind.Mender == nil {
-		return nil, workloads.Misuse("recover %[1]s: this version recovers no %[2]s pools (hint: 'farkv status %[3]s' shows which of "+
-			"its nodes live; 'farkv down --force %[3]s' removes it)", p.Address, p.Kind.Name, short(p.Address))
+		return nil, workloads.Misuse("recover %[1]s: this version recovers no %[2]s pools (hint: 'farkv status "+
+			"%[3]s' shows which of its nodes live; 'farkv down --force %[3]s' removes it)", p.Address, p.Kind.Name,
+			short(p.Address))
 	}
 	r := &Recovery{Pool: p.Address, Done: []Step{}, Waiting: []string{}}
 	if client != 0 {
@@ -74,8 +75,8 @@ func revoke(p *stores.Pool, id int, force bool) (*Client, error) {
 	case err != nil:
 		return nil, fmt.Errorf("recover client %d: %w", id, err)
 	case c.Alive && !force:
-		return nil, fmt.Errorf("recover client %d: %q of process %d is alive (hint: with --force it is fenced off, and "+
-			"everything that it does from there on fails)", id, c.Name, c.PID)
+		return nil, fmt.Errorf("recover client %d: %q of process %d is alive (hint: with --force it is fenced "+
+			"off, and everything that it does from there on fails)", id, c.Name, c.PID)
 	}
 	if err := p.Fabric.RevokeLife(c); err != nil {
 		return nil, err
@@ -118,7 +119,8 @@ func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 			failed = e.Err
 		}
 		if e.What != cluster.Elected {
-			step := Step{What: e.What.String(), Text: e.String(), At: (e.At - began).Seconds(), Seconds: e.Took.Seconds()}
+			step := Step{What: e.What.String(), Text: e.String(), At: (e.At - began).Seconds(),
+				Seconds: e.Took.Seconds()}
 			if e.Report != step.Text {
 				step.Report = e.Report
 			}
@@ -155,9 +157,11 @@ func waiting(f rdma.Fabric, majority bool) (todo []string) {
 	nodes, view := nodesOf(f)
 	switch {
 	case view.Busy && majority:
-		todo = append(todo, fmt.Sprintf("the memory that nobody owns: epoch %d has begun, in which it is swept", view.Epoch))
+		todo = append(todo, fmt.Sprintf("the memory that nobody owns: epoch %d has begun, in which it is swept",
+			view.Epoch))
 	case view.Busy:
-		todo = append(todo, fmt.Sprintf("the replicas: epoch %d has begun, and clients only read until they are mended", view.Epoch))
+		todo = append(todo, fmt.Sprintf("the replicas: epoch %d has begun, and clients only read until they are mended",
+			view.Epoch))
 	}
 	for i, n := range nodes {
 		if !n.Up && !n.Gone && !majority {

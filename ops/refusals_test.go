@@ -49,11 +49,13 @@ func TestRefusals(t *testing.T) {
 	all[0].RefusedRoom = 1
 	var text strings.Builder
 	(&State{Nodes: []Node{{Served: &all[0]}}}).printNodes(&text)
-	if want := "\nnode 0: 3 connections failed authentication, 1 connection found no room\n"; !strings.HasSuffix(text.String(), want) {
+	if want := "\nnode 0: 3 connections failed authentication, 1 connection found no room\n"; !strings.HasSuffix(
+		text.String(), want) {
 		t.Errorf("status says %q, want %q at the end", text.String(), want)
 	}
 	_, page := fetch(t, s.Metrics)
-	for _, line := range []string{"farkv_node_auth_failures_total 3", `farkv_node_connections_refused_total{reason="room"} 0`} {
+	for _, line := range []string{"farkv_node_auth_failures_total 3",
+		`farkv_node_connections_refused_total{reason="room"} 0`} {
 		if !strings.Contains(page, "\n"+line+"\n") {
 			t.Errorf("no %s among the metrics: %s", line, farkvLines(page))
 		}

@@ -21,7 +21,8 @@ func TestReplay(t *testing.T) {
 	}
 	began := time.Unix(1e9, 0).UTC()
 	for i := range 10 {
-		if err := file.Add(&telemetry.Sample{At: began.Add(time.Duration(i) * time.Minute), Epoch: uint64(i)}); err != nil {
+		if err := file.Add(&telemetry.Sample{At: began.Add(time.Duration(i) * time.Minute),
+			Epoch: uint64(i)}); err != nil {
 			t.Fatal(err)
 		}
 	}

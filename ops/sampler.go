@@ -153,11 +153,12 @@ func (s *Sampler) out(now time.Time, why error) *telemetry.Sample {
 	return &next
 }
 
-// sampleOf is what a glance shows of a pool whose last nodes, as many as spares, held nothing when
-// it was made.
+// sampleOf returns the sample of one state of a pool. The last nodes, spares of them, were spares
+// when the pool was made.
 func sampleOf(state *State, spares int) telemetry.Sample {
 	s := telemetry.Sample{
-		Pool: cmp.Or(state.Name, state.Pool), Store: state.Store, Problem: state.Problem, Epoch: state.View.Epoch, Busy: state.View.Busy,
+		Pool: cmp.Or(state.Name, state.Pool), Store: state.Store, Problem: state.Problem, Epoch: state.View.Epoch,
+		Busy: state.View.Busy,
 		Lost: state.Margin.lost(), MayDie: -1,
 	}
 	if state.Margin != nil {
@@ -191,7 +192,8 @@ func sampleOf(state *State, spares int) telemetry.Sample {
 		s.Nodes = append(s.Nodes, served(is, n.Served))
 	}
 	for i, w := range state.Witnesses {
-		s.Nodes = append(s.Nodes, served(telemetry.Node{ID: len(state.Nodes) + i, Role: "witness", Up: w.Reachable && !w.Expelled}, &w))
+		s.Nodes = append(s.Nodes,
+			served(telemetry.Node{ID: len(state.Nodes) + i, Role: "witness", Up: w.Reachable && !w.Expelled}, &w))
 	}
 	if not := state.unserved(); len(not) > 0 {
 		s.Problem = cmp.Or(s.Problem, not[0])

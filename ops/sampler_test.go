@@ -29,14 +29,15 @@ func TestSampler(t *testing.T) {
 	defer s.Close()
 	now := time.Now()
 	first := s.Look(now)
-	if first.Problem != "" || !first.Whole || first.Store != "fusee" || first.MayDie < 1 || first.Spares != 1 || len(first.Nodes) != 4 ||
-		first.Nodes[3].Role != "spare" || len(first.Fill) == 0 || len(first.Memory) == 0 {
+	if first.Problem != "" || !first.Whole || first.Store != "fusee" || first.MayDie < 1 || first.Spares != 1 ||
+		len(first.Nodes) != 4 || first.Nodes[3].Role != "spare" || len(first.Fill) == 0 || len(first.Memory) == 0 {
 		t.Errorf("%+v", first)
 	}
 	if err := p.Fabric.(rdma.NodeKiller).KillNode(1); err != nil {
 		t.Fatal(err)
 	}
-	if broken := s.Look(now.Add(time.Second)); broken.Whole || broken.Nodes[1].Up || broken.MayDie != first.MayDie-1 || len(broken.Fill) == 0 {
+	if broken := s.Look(now.Add(time.Second)); broken.Whole || broken.Nodes[1].Up || broken.MayDie != first.MayDie-1 ||
+		len(broken.Fill) == 0 {
 		t.Errorf("%+v", broken)
 	}
 	spare := sampleOf(&State{Store: "fusee", Nodes: []Node{{Up: true}, {Gone: true}}}, 1)

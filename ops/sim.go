@@ -25,11 +25,12 @@ import (
 type Simulation struct {
 	simulate.Config // WarmUp negative: as many as Ops
 	simulate.Workload
-	Own           stores.Values // options of the store; without stores.CacheBytes a client's cache has room for all records
-	Crashes       []string      // "node 1@5s", "client 3@1s"
-	Outages       []string      // losses of power: "node 1@5s for 1ms", "all@5s for 1ms"
-	OtherFaults   []string      // as package sim writes them
-	Joins, Leaves []string      // "16@3s"
+	// options of the store; without stores.CacheBytes a client's cache has room for all records
+	Own           stores.Values
+	Crashes       []string // "node 1@5s", "client 3@1s"
+	Outages       []string // losses of power: "node 1@5s for 1ms", "all@5s for 1ms"
+	OtherFaults   []string // as package sim writes them
+	Joins, Leaves []string // "16@3s"
 	// Record names a file for a recording of the run: see package recording. Without an Interval a
 	// sample is taken each hundredth of the Duration, or without that each millisecond.
 	Record string
@@ -44,10 +45,10 @@ const ServedProfile, ServedNodes = "rowan-testbed", 6
 
 const (
 	defaultSimOps = 1_000_000
-	servedSimOps  = 100_000 // of stores with servers, whose tasks are simulated, too
+	servedSimOps  = 100_000 // of stores with servers: their tasks are simulated, too
 	maxSimOps     = 1 << 32
-	// eachOp is about the least time that an operation takes on the profiles' networks: it bounds what
-	// a run that ends by time may insert.
+	// eachOp is about the least time that an operation takes on the profiles' networks: it bounds
+	// what a run that ends by time may insert.
 	eachOp = 4 * time.Microsecond
 )
 
@@ -95,7 +96,8 @@ func (s *Simulation) record(ctx context.Context, c simulate.Config) (*simulate.R
 // explain adds to an error of a simulation what its user can do.
 func (s *Simulation) explain(err error) error {
 	return workloads.Explain(err, []workloads.Hint{
-		{Of: of(rdma.ErrFull), Say: "--records sizes the index; --memory gives each memory node more, without it records and clients do"}})
+		{Of: of(rdma.ErrFull), Say: "--records sizes the index; --memory gives each memory node more, without it " +
+			"records and clients do"}})
 }
 
 // Complete returns what Run simulates. Errors are workloads.UseErrors.
@@ -178,7 +180,8 @@ func (s *Simulation) faults() (string, error) {
 		n, wrong := strconv.Atoi(strings.TrimSpace(number))
 		d, late := time.ParseDuration(strings.TrimSpace(at))
 		if !ok || wrong != nil || late != nil || n < 0 || d < 0 || kind != "node" && kind != "client" {
-			return "", workloads.Misuse(`--crash %q: want a node or a client and a time, such as "node 1@5s" or "client 3@200ms"`, text)
+			return "", workloads.Misuse(
+				`--crash %q: want a node or a client and a time, such as "node 1@5s" or "client 3@200ms"`, text)
 		}
 		if kind == "node" {
 			all = append(all, fmt.Sprintf("crash node=%d at=%v", n, d))
@@ -197,7 +200,9 @@ func (s *Simulation) faults() (string, error) {
 			node, wrong = "*", nil
 		}
 		if !ok || wrong != nil || late != nil || long != nil || n < 0 || d < 0 || away <= 0 {
-			return "", workloads.Misuse(`--power %q: want a node or all, a time and how long, such as "node 1@5s for 1ms" or "all@50ms for 1ms"`, text)
+			return "", workloads.Misuse(
+				`--power %q: want a node or all, a time and how long, such as "node 1@5s for 1ms" or `+
+					`"all@50ms for 1ms"`, text)
 		}
 		all = append(all, fmt.Sprintf("power node=%s at=%v for=%v", node, d, away))
 	}

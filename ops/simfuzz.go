@@ -43,7 +43,7 @@ type Fuzzed struct {
 	Crashes    uint64 `json:"crashes"`     // of clients and keepers
 	Deaths     uint64 `json:"node_deaths"` // of memory nodes
 	Restarts   uint64 `json:"restarts"`    // of memory nodes that came back
-	Undecided  uint64 `json:"undecided"`   // runs whose answers could not be put in order in time
+	Undecided  uint64 `json:"undecided"`   // runs for which no order of the answers was found in time
 	// UndecidedPlan is that of the first of them.
 	UndecidedPlan string `json:"undecided_plan,omitempty"`
 	Recovers      bool   `json:"recovers"` // the store has a recovery, which took part
@@ -78,7 +78,8 @@ func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	}
 	s := subject(kind, z.Own)
 	s.Search = z.Search
-	f := &Fuzzed{Store: z.Store, command: strings.Join(append([]string{z.Store}, kind.Flags(z.Own)...), " "), Seed: z.Seed, Recovers: s.Mender != nil, enduring: s.Majority}
+	f := &Fuzzed{Store: z.Store, command: strings.Join(append([]string{z.Store}, kind.Flags(z.Own)...), " "),
+		Seed: z.Seed, Recovers: s.Mender != nil, enduring: s.Majority}
 	if z.Plan != "" {
 		return z.one(s, f)
 	}
@@ -162,14 +163,18 @@ func (f *Fuzzed) Print(w io.Writer) {
 		fmt.Fprintf(w, "%s: %s of %s from %d on, %s (%s ok), %s events; %s and %s died%s\n", f.Store,
 			Plural(int(f.Runs), "run", "runs"), Plural(int(f.Seeds), "seed", "seeds"), f.Seed,
 			Plural(int(f.Operations), "operation", "operations"), count(f.OK), count(f.Events),
-			Plural(int(f.Crashes), "client", "clients"), Plural(int(f.Deaths), "memory node", "memory nodes"), cameBack(f.Restarts))
+			Plural(int(f.Crashes), "client", "clients"), Plural(int(f.Deaths), "memory node", "memory nodes"),
+			cameBack(f.Restarts))
 	}
 	if !f.Recovers && !f.enduring {
-		fmt.Fprintf(w, "nothing recovers a pool of %s: what depended on the dead could end without an answer\n", f.Store)
+		fmt.Fprintf(w, "nothing recovers a pool of %s: what depended on the dead could end without an answer\n",
+			f.Store)
 	}
 	if f.Undecided > 0 {
-		fmt.Fprintf(w, "%s could not be judged: the search for an order of the answers took too long; the first, with more time:\n"+
-			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", Plural(int(f.Undecided), "run", "runs"), f.command, f.UndecidedPlan)
+		fmt.Fprintf(w, "%s could not be judged: the search for an order of the answers took too long; the first, "+
+			"with more time:\n"+
+			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", Plural(int(f.Undecided), "run", "runs"), f.command,
+			f.UndecidedPlan)
 	}
 	if f.Failed == nil {
 		switch {
@@ -238,13 +243,16 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 		p := params(explore.Shape{Nodes: max(r[0], r[1]), Index: r[0], Data: r[1]})
 		if p.Check(k) == nil {
 			replicas = append(replicas, r)
-			one := params(explore.Shape{Nodes: max(r[0], r[1]) + 1, Index: r[0], Data: r[1]}) // as many as there are, unless some are spares
+			// as many as there are, unless some are spares
+			one := params(explore.Shape{Nodes: max(r[0], r[1]) + 1, Index: r[0], Data: r[1]})
 			servers = max(servers, one.Servers)
 		}
 	}
 	s := &explore.Subject{
-		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients + servers, Servers: servers, Timeout: timeout, MaxValue: exploredValue,
-		Replicas: replicas, Majority: k.Majority, Durable: k.Durable, Scans: k.Scans, NoSpares: !spared(k, params, 2), Lone: !spared(k, params, 1),
+		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients + servers, Servers: servers,
+		Timeout: timeout, MaxValue: exploredValue,
+		Replicas: replicas, Majority: k.Majority, Durable: k.Durable, Scans: k.Scans, NoSpares: !spared(k, params, 2),
+		Lone: !spared(k, params, 1),
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)
 			return p.Memory, p.Check(k)

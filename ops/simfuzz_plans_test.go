@@ -32,7 +32,8 @@ func TestNothingJudged(t *testing.T) {
 	for _, c := range []struct {
 		runs, undecided uint64
 		want            string
-	}{{20, 0, "nothing is wrong\n"}, {20, 3, "nothing is wrong in what was judged\n"}, {20, 20, "nothing was judged\n"}, {0, 1, "nothing was judged\n"}} {
+	}{{20, 0, "nothing is wrong\n"}, {20, 3, "nothing is wrong in what was judged\n"}, {20, 20, "nothing was judged\n"},
+		{0, 1, "nothing was judged\n"}} {
 		var out strings.Builder
 		(&Fuzzed{Store: "fusee", Recovers: true, Runs: c.runs, Undecided: c.undecided}).Print(&out)
 		if !strings.HasSuffix(out.String(), "\n"+c.want) && out.String() != c.want {

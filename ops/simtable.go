@@ -34,11 +34,13 @@ func (s *Simulated) Print(w io.Writer) {
 		title += ": " + s.Title
 	}
 	fmt.Fprintf(w, "%s\n", title)
-	copies := fmt.Sprintf("%s of the index and %d of the data", Plural(s.IndexReplicas, "replica", "replicas"), s.DataReplicas)
+	copies := fmt.Sprintf("%s of the index and %d of the data", Plural(s.IndexReplicas, "replica", "replicas"),
+		s.DataReplicas)
 	if k, err := stores.Lookup(s.Store); err == nil && k.Serve != nil {
 		copies = Plural(s.DataReplicas, "replica", "replicas") + " of each shard"
 	}
-	fmt.Fprintf(w, "%s records of %s, %s, seed %d\n", count(s.Records), upTo(s.ObjectSizes, count(s.PairBytes)+" B"), copies, s.Seed)
+	fmt.Fprintf(w, "%s records of %s, %s, seed %d\n", count(s.Records), upTo(s.ObjectSizes, count(s.PairBytes)+" B"),
+		copies, s.Seed)
 	if s.DeviceBytes > 0 {
 		fmt.Fprintf(w, "%s B of each memory node are in the memory of its NIC\n", count(int64(s.DeviceBytes)))
 	}
@@ -68,7 +70,8 @@ func (s *Simulated) Print(w io.Writer) {
 const full = 0.95
 
 func (s *Simulated) printCalls(w io.Writer) {
-	rows := [][]string{{"", "calls", "mean", "p1", "p25", "p50", "p75", "p90", "p99", "p99.9", "max", "trips", "verbs", "read", "written"}}
+	rows := [][]string{{"", "calls", "mean", "p1", "p25", "p50", "p75", "p90", "p99", "p99.9", "max", "trips", "verbs",
+		"read", "written"}}
 	for i := range s.Calls {
 		c := &s.Calls[i]
 		l := &c.Latency
@@ -98,7 +101,8 @@ func (s *Simulated) printCalls(w io.Writer) {
 // printMachines prints how busy the memory nodes were, and of the compute nodes the mean and the
 // busiest.
 func (s *Simulated) printMachines(w io.Writer) {
-	rows := [][]string{{"busy", "NIC", "link in", "link out", "PCIe in", "PCIe out", "atomics", "CPU", "verbs/s", "Gbit/s in", "Gbit/s out"}}
+	rows := [][]string{{"busy", "NIC", "link in", "link out", "PCIe in", "PCIe out", "atomics", "CPU", "verbs/s",
+		"Gbit/s in", "Gbit/s out"}}
 	var mean, most simulate.Machine
 	sums := []*float64{&mean.NIC, &mean.LinkIn, &mean.LinkOut, &mean.CPU, &mean.Messages, &mean.GbitIn, &mean.GbitOut}
 	n := 0
@@ -141,7 +145,8 @@ func cellsOf(name string, m *simulate.Machine) []string {
 	} else {
 		cells = append(cells, share(m.PCIeIn), share(m.PCIeOut), share(m.Atomics))
 	}
-	return append(cells, share(m.CPU), perSecond(m.Messages), fmt.Sprintf("%.1f", m.GbitIn), fmt.Sprintf("%.1f", m.GbitOut))
+	return append(cells, share(m.CPU), perSecond(m.Messages), fmt.Sprintf("%.1f", m.GbitIn),
+		fmt.Sprintf("%.1f", m.GbitOut))
 }
 
 func (s *Simulated) printPoints(w io.Writer) {
@@ -181,8 +186,8 @@ func seconds(s float64) string {
 func (c *Clusters) Print(w io.Writer) {
 	rows := [][]string{{"profile", "memory nodes", "compute nodes", "clients each", "what it is"}}
 	for _, p := range c.Profiles {
-		rows = append(rows, []string{p.Name, strconv.Itoa(p.Nodes), strconv.Itoa(p.ComputeNodes), strconv.Itoa(p.ClientsPerNode),
-			p.Doc + " (" + p.Source + ")"})
+		rows = append(rows, []string{p.Name, strconv.Itoa(p.Nodes), strconv.Itoa(p.ComputeNodes),
+			strconv.Itoa(p.ClientsPerNode), p.Doc + " (" + p.Source + ")"})
 	}
 	table.Print(w, rows, 4)
 }

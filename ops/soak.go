@@ -73,8 +73,8 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	}
 	for _, c := range living(all) {
 		if c.Name != stores.KeeperName {
-			return nil, workloads.Misuse("soak %s: client %d (%s) is at work there (hint: soak fills the pool and empties it: "+
-				"take one of its own, or end the client)", p.Address, c.ID, c.Name)
+			return nil, workloads.Misuse("soak %s: client %d (%s) is at work there (hint: soak fills the pool and "+
+				"empties it: take one of its own, or end the client)", p.Address, c.ID, c.Name)
 		}
 	}
 	target, err := soak.Of(p)
@@ -99,7 +99,8 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 // open opens the pool, or makes one.
 func (s *Soak) open() (*stores.Pool, error) {
 	if _, err := stores.Lookup(s.Of); err == nil {
-		return stores.Create("mem:", s.Of, stores.Params{Nodes: soakNodes, Records: soakRecords, PairBytes: soakBytes, Workers: s.Workers})
+		return stores.Create("mem:", s.Of, stores.Params{Nodes: soakNodes, Records: soakRecords, PairBytes: soakBytes,
+			Workers: s.Workers})
 	}
 	addr, err := Resolve(s.Of)
 	if err != nil {
@@ -110,7 +111,8 @@ func (s *Soak) open() (*stores.Pool, error) {
 
 func (s *Soak) soaked(p *stores.Pool, r *soak.Result) *Soaked {
 	out := &Soaked{
-		Pool: p.Address, Store: p.Kind.Name, Workers: s.Workers, Seconds: s.Length.Seconds(), Seed: s.Seed, First: r.First, Again: r.Again,
+		Pool: p.Address, Store: p.Kind.Name, Workers: s.Workers, Seconds: s.Length.Seconds(), Seed: s.Seed,
+		First: r.First, Again: r.Again,
 		Heap: r.Heap, Ops: []SoakedOps{},
 	}
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
@@ -126,8 +128,8 @@ func (r *Soaked) Print(w io.Writer) {
 		time.Duration(r.Seconds*float64(time.Second)), r.Seed)
 	rows := [][]string{{"", "operations", "mean", "p50", "p99", "worst", "pool full"}}
 	for _, o := range r.Ops {
-		rows = append(rows, []string{o.Kind, count(o.Count), latency(o.Mean), latency(o.P50), latency(o.P99), latency(o.Worst),
-			count(o.Full)})
+		rows = append(rows, []string{o.Kind, count(o.Count), latency(o.Mean), latency(o.P50), latency(o.P99),
+			latency(o.Worst), count(o.Full)})
 	}
 	table.Print(w, rows, 0)
 	fmt.Fprintf(w, "\nthe pool was full with %s pairs, and behind the load with %s\n", count(r.First), count(r.Again))

@@ -110,8 +110,8 @@ type Client struct {
 	Name  string `json:"name"`
 	PID   int    `json:"pid"`
 	Alive bool   `json:"alive"` // false: it died without closing, and what it owns waits for recovery
-	// Fenced off, and its process has not noticed, or not ended: it keeps the identity, though it may
-	// be recovered.
+	// Fenced off, and its process has not noticed, or not ended: it keeps the identity, though it
+	// may be recovered.
 	Fenced bool `json:"fenced,omitempty"`
 }
 
@@ -137,8 +137,10 @@ func stateOf(p *stores.Pool) (*State, error) {
 // glance is what can be told of a pool without a look into its memory.
 func glance(p *stores.Pool) *State {
 	s := &State{
-		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: withoutSecret(p.Header.Params), doc: p.Kind.Doc,
-		Options: p.Kind.Settings(p.Header), Can: p.Kind.Can(), Memory: []Use{}, Fill: []Fill{}, Build: ThisBuild("farkv"),
+		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: withoutSecret(p.Header.Params),
+		doc:     p.Kind.Doc,
+		Options: p.Kind.Settings(p.Header), Can: p.Kind.Can(), Memory: []Use{}, Fill: []Fill{},
+		Build: ThisBuild("farkv"),
 	}
 	s.Limits = limitsOf(p)
 	var unknown error
@@ -191,7 +193,8 @@ func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
 	monitor, _ := f.(rdma.NodeMonitor)
 	v := f.View()
 	for n, m := range v.Members {
-		is := Node{Bytes: f.Size(), Telemetry: telemetryOf(f), Up: !m.Gone && (monitor == nil || !monitor.NodeDown(n)), Gone: m.Gone}
+		is := Node{Bytes: f.Size(), Telemetry: telemetryOf(f), Up: !m.Gone && (monitor == nil || !monitor.NodeDown(n)),
+			Gone: m.Gone}
 		if m.StandsFor > 0 {
 			place := int(m.StandsFor) - 1
 			is.StandsFor = &place
@@ -313,7 +316,8 @@ func (s *State) Print(w io.Writer) {
 	rows = append(rows, []string{"store", s.Store + ": " + s.doc}, []string{"can", strings.Join(s.Can, "; ")})
 	rows = append(rows, limitRows(s.Limits)...)
 	rows = append(rows, [][]string{
-		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
+		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total),
+			s.health())},
 		{"telemetry", telemetryText(s.Nodes[0].Telemetry)},
 		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},
 		{"margin", s.Margin.String()},
@@ -377,8 +381,8 @@ func (s *State) printDetails(w io.Writer) {
 	}
 }
 
-// withoutSecret returns parameters without that of a store whose memory others must not be able to
-// forge.
+// withoutSecret returns parameters without the secret that some stores have, so that others cannot
+// forge what lies in their memory.
 func withoutSecret(text json.RawMessage) json.RawMessage {
 	var all map[string]json.RawMessage
 	if json.Unmarshal(text, &all) != nil || all["secret"] == nil {

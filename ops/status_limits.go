@@ -28,5 +28,6 @@ func limitRows(l *stores.Limits) [][]string {
 		return [][]string{{"pairs", fmt.Sprintf("keys of up to %s bytes, key and value of up to %s bytes together",
 			count(l.Key), count(l.Pair))}}
 	}
-	return [][]string{{"pairs", fmt.Sprintf("keys of up to %s bytes, values of up to %s bytes", count(l.Key), count(l.Value))}}
+	return [][]string{{"pairs", fmt.Sprintf("keys of up to %s bytes, values of up to %s bytes", count(l.Key),
+		count(l.Value))}}
 }

@@ -8,7 +8,9 @@ import (
 
 // Parameters are rows of names as people read them, those within others too.
 func TestParameters(t *testing.T) {
-	got := parameters(json.RawMessage(`{"values": {"each": 1500, "segments": 4}, "timeout": 2000000000, "pair_bytes": 1024, "apart": true, "f": 2.3}`))
+	got := parameters(json.RawMessage(
+		`{"values": {"each": 1500, "segments": 4}, "timeout": 2000000000, "pair_bytes": 1024, ` +
+			`"apart": true, "f": 2.3}`))
 	want := "[[apart true] [f 2.3] [pair bytes 1,024] [timeout 2s] [values each 1,500] [values segments 4]]"
 	if fmt.Sprint(got) != want {
 		t.Errorf("%v, not %s", got, want)

@@ -21,7 +21,7 @@ import (
 // named counts what endpoints post, and call for, by the names of steps.
 type named map[rdma.Step]int
 
-// endpoint is one whose posts and calls are namedEndpoint.
+// endpoint returns ep with namedEndpoint's Post and calls.
 func (n named) endpoint(ep rdma.Endpoint) rdma.Endpoint { return &namedEndpoint{ep, n} }
 
 type namedEndpoint struct {
@@ -63,7 +63,7 @@ func (f namedFabric) Open(name string) (rdma.Endpoint, error) {
 	return f.posts.endpoint(ep), nil
 }
 
-// watched is a subject all of whose posts are counted: those of workers, keepers and looks.
+// watched is a subject that counts all posts: of workers, of keepers and of checks.
 func watched(k *stores.Kind) (*explore.Subject, named) {
 	s, posts := subject(k, nil), named{}
 	open, check, mender := s.OpenOn, s.Check, s.Mender

@@ -257,8 +257,10 @@ func (t *Traced) MarshalJSON() ([]byte, error) {
 	m := map[string]any{"pool": t.Pool, "store": t.Store, "operation": t.Operation, "cold": t.Cold,
 		"inserted": t.Inserted, "verbs": t.Verbs,
 		"totals": map[string]uint64{
-			"trips": t.Totals.Trips, "doorbells": t.Totals.Doorbells, "reads": t.Totals.Reads, "writes": t.Totals.Writes,
-			"atomics": t.Totals.Atomics, "sends": t.Totals.Sends, "calls": t.Totals.Calls, "bytes_read": t.Totals.BytesRead, "bytes_written": t.Totals.BytesWrote,
+			"trips": t.Totals.Trips, "doorbells": t.Totals.Doorbells, "reads": t.Totals.Reads,
+			"writes":  t.Totals.Writes,
+			"atomics": t.Totals.Atomics, "sends": t.Totals.Sends, "calls": t.Totals.Calls,
+			"bytes_read": t.Totals.BytesRead, "bytes_written": t.Totals.BytesWrote,
 		}}
 	addText(m, "key", t.Key)
 	if t.Paper > 0 {
@@ -289,7 +291,8 @@ func (t *Traced) Print(w io.Writer) {
 		if v.Fenced {
 			verb += ", fenced"
 		}
-		row := []string{trip, step, verb, fmt.Sprint(v.Node), "", "", v.Before.String(), v.After.String(), cmp.Or(v.Error, v.What)}
+		row := []string{trip, step, verb, fmt.Sprint(v.Node), "", "", v.Before.String(), v.After.String(),
+			cmp.Or(v.Error, v.What)}
 		if v.Offset != nil {
 			row[4] = fmt.Sprintf("%#x", *v.Offset)
 		}
@@ -318,7 +321,8 @@ func (t *Traced) Print(w io.Writer) {
 	fmt.Fprintf(w, "; %s read, %s written\n", Plural(int(c.BytesRead), "byte", "bytes"),
 		Plural(int(c.BytesWrote), "byte", "bytes"))
 	if background > 0 {
-		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n", Plural(background, "verb", "verbs"))
+		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n",
+			Plural(background, "verb", "verbs"))
 	}
 	if k, err := stores.Lookup(t.Store); err == nil && k.Serve != nil {
 		fmt.Fprintln(w, "each SEND is a request, whose answer is one more message; what servers do for it is not shown")

@@ -19,14 +19,16 @@ import (
 )
 
 // changing is a mix with calls of all kinds that workloads have, and new records.
-var changing = []string{"readproportion=0.3", "updateproportion=0.3", "insertproportion=0.3", "readmodifywriteproportion=0.1"}
+var changing = []string{"readproportion=0.3", "updateproportion=0.3", "insertproportion=0.3",
+	"readmodifywriteproportion=0.1"}
 
 // unchangedRuns are a store's: a run a seed.
 func unchangedRuns(store string) []Simulation {
 	quiet := Simulation{
 		Config: simulate.Config{
 			Store: store, Profile: "fusee-testbed", Pool: stores.Params{Nodes: 4}, Clients: 6, Ops: 1500,
-			Duration: 20 * time.Millisecond, WarmUp: 600, Memory: true, Lease: time.Millisecond, Interval: time.Millisecond,
+			Duration: 20 * time.Millisecond, WarmUp: 600, Memory: true, Lease: time.Millisecond,
+			Interval: time.Millisecond,
 		},
 		Workload: simulate.Workload{Name: "ycsb-a", Records: 200, PairBytes: 128},
 	}
@@ -118,7 +120,8 @@ func TestUnchanged(t *testing.T) {
 		}
 		for _, run := range slices.Sorted(maps.Keys(is[i])) {
 			if was, is := was[store][run], is[i][run]; was != is {
-				t.Errorf("%s, %s: was %s, is %s; if runs are to change, %s=1 writes %s anew", store, run, was, is, remake, file)
+				t.Errorf("%s, %s: was %s, is %s; if runs are to change, %s=1 writes %s anew", store, run, was, is,
+					remake, file)
 			}
 		}
 	}
@@ -140,7 +143,8 @@ func unchangedStore(t *testing.T, store string) map[string]string {
 	return is
 }
 
-func unchangedRun(t *testing.T, s Simulation, run func(context.Context, simulate.Config) (*simulate.Result, error)) string {
+func unchangedRun(t *testing.T, s Simulation, run func(context.Context, simulate.Config) (*simulate.Result,
+	error)) string {
 	t.Helper()
 	c, err := s.Complete()
 	if err != nil {

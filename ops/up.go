@@ -32,7 +32,8 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 		if k, err := stores.Lookup(store); err == nil && k.Serve != nil { // which shared memory has no place for
 			name = fabrics.UsualName
 		}
-		return nil, workloads.Misuse("up %s: a mem: pool would end with this command; use a name, such as %s", addr, name)
+		return nil, workloads.Misuse("up %s: a mem: pool would end with this command; use a name, such as %s",
+			addr, name)
 	}
 	folder, free, roomErr := fabrics.Room() // what is wrong with the folder, Create says better
 	pool, err := stores.Create(addr, store, p)
@@ -66,7 +67,8 @@ func explainShape(err error, addr string) error {
 	return workloads.Explain(err, append([]workloads.Hint{
 		{Of: of(rdma.ErrFull), Unless: bad != nil || !a.Remote(),
 			Say: "lower --records, --memory or --nodes, or start larger or further nodes with 'farkv node'"},
-		{Of: of(rdma.ErrNodeDown), Unless: errors.Is(err, fabrics.ErrTLS), // of no pool yet: there is nothing to recover
+		// of no pool yet: there is nothing to recover
+		{Of: of(rdma.ErrNodeDown), Unless: errors.Is(err, fabrics.ErrTLS),
 			Say: fmt.Sprintf("'farkv node' serves memory there; 'farkv status %s' shows which nodes answer", addr)},
 		{Of: of(rdma.ErrFull), Unless: errors.As(err, new(syscall.Errno)), Misuse: true,
 			Say: "raise --memory, or lower --records or --clients"},
@@ -82,7 +84,7 @@ func tight(need, free uint64, folder string) string {
 		size(need), folder, size(free))
 }
 
-// cramped warns of a pool whose memory is too small for its records.
+// cramped returns a warning when the memory of a pool is too small for its records.
 func cramped(k *stores.Kind, p stores.Params) string {
 	if k.Room == nil {
 		return ""
@@ -92,8 +94,9 @@ func cramped(k *stores.Kind, p stores.Params) string {
 	if p.Memory >= whole {
 		return ""
 	}
-	return fmt.Sprintf("%s a node have room for about %s of %s records of %s bytes: writes fail when they are full (hint: %s a "+
-		"node have room for all)", size(p.Memory), count(records), count(p.Records), count(p.PairBytes), size(whole))
+	return fmt.Sprintf("%s a node have room for about %s of %s records of %s bytes: writes fail when they are full "+
+		"(hint: %s a node have room for all)", size(p.Memory), count(records), count(p.Records), count(p.PairBytes),
+		size(whole))
 }
 
 // warn adds a warning; "": there is none.
@@ -113,7 +116,8 @@ func (m *Made) Print(w io.Writer) {
 		if m.Back {
 			did = "brought back"
 		}
-		fmt.Fprintf(w, "%s %s, on nodes that run on this machine until 'farkv down %s': %s\n", did, m.Name, m.Name, m.Pool)
+		fmt.Fprintf(w, "%s %s, on nodes that run on this machine until 'farkv down %s': %s\n", did, m.Name,
+			m.Name, m.Pool)
 	}
 	if m.Kept != "" {
 		fmt.Fprintf(w, "%s keeps what its nodes remember, until 'farkv down %s --purge'\n", m.Kept, m.Name)

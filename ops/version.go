@@ -49,7 +49,7 @@ func (b *Build) Print(w io.Writer) {
 	table.Print(w, rows)
 }
 
-// buildMetrics is a gauge that is always 1, and whose labels describe the build.
+// buildMetrics is a gauge that is always 1. Its labels describe the build.
 func buildMetrics() prometheus.Collector {
 	b := ThisBuild("")
 	g := prometheus.NewGauge(prometheus.GaugeOpts{

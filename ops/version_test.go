@@ -12,7 +12,8 @@ import (
 // The build names what it speaks, and the format of every store.
 func TestBuild(t *testing.T) {
 	b := ThisBuild("prog")
-	if b.Wire != version.Wire || b.Control != version.Control || b.Commit == "" || len(b.Formats) != len(stores.Names()) {
+	if b.Wire != version.Wire || b.Control != version.Control || b.Commit == "" ||
+		len(b.Formats) != len(stores.Names()) {
 		t.Errorf("%+v", b)
 	}
 	var text strings.Builder

@@ -72,7 +72,7 @@ func Flag(cmd *cobra.Command, flag string, words Words) {
 	FlagOf(cmd, flag, func(*cobra.Command) []string { return words() })
 }
 
-// FlagOf is Flag for a flag whose words depend on the command that it is given to.
+// FlagOf is Flag for a flag with words that depend on the command that has the flag.
 func FlagOf(cmd *cobra.Command, flag string, words func(*cobra.Command) []string) {
 	register(cmd, flag, func(given *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return words(given), cobra.ShellCompDirectiveNoFileComp

@@ -26,7 +26,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 	hint := ""
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
-		if _, ours := invalid.GetFlag().Value.(*option); ours { // whose errors say what is wanted
+		if _, ours := invalid.GetFlag().Value.(*option); ours { // its errors already say what is wanted
 			err = fmt.Errorf("--%s %s: %w", invalid.GetFlag().Name, invalid.GetValue(), invalid.Unwrap())
 		}
 	}

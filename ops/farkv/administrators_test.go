@@ -13,7 +13,8 @@ import (
 // TestAdministrators: the commands that say to memory nodes that they are an administrator's are
 // these, and no others.
 func TestAdministrators(t *testing.T) {
-	want := []string{"farkv check", "farkv crash", "farkv doctor", "farkv down", "farkv list", "farkv recover", "farkv status"}
+	want := []string{"farkv check", "farkv crash", "farkv doctor", "farkv down", "farkv list", "farkv recover",
+		"farkv status"}
 	t.Cleanup(func() {
 		fabrics.Administer(false)
 		consul.BeImpatient()

@@ -15,17 +15,20 @@ func (c *cli) bench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Compare stores: load and run a YCSB mix on pools of their own",
-		Long: "Bench loads and runs a YCSB mix on an embedded pool for each store, one after the other, checks the pool, and\n" +
-			"prints one table. Before the first run it makes sure that each store takes the flags. Progress goes to\n" +
-			"standard error.\n\n" +
-			"  replicas      of index and data: each store has its own default, unless --replicas is given\n" +
-			"  trips/call    round trips a call, which decide on a network and cost next to nothing on memory of this machine;\n" +
-			"                an update of one field of a record reads the record first\n" +
-			"  memory/byte   bytes of the pool in use, all replicas, for each byte of keys and values\n" +
-			"  Get, Update   time of a whole-record operation by one worker alone, with a warm cache\n" +
-			"  floor         time of the batches of verbs alone that the store posts for it, on a copy of its pool, and in half\n" +
-			"                of the rounds how many times that the store takes\n\n" +
-			"Peers run where they are installed: redis-server on the PATH gets a process of its own on the loopback.",
+		Long: longText(`
+Bench loads and runs a YCSB mix on an embedded pool for each store, one after the other, checks the pool, and
+prints one table. Before the first run it makes sure that each store takes the flags. Progress goes to
+standard error.
+
+  replicas      of index and data: each store has its own default, unless --replicas is given
+  trips/call    round trips a call, which decide on a network and cost next to nothing on memory of this machine;
+                an update of one field of a record reads the record first
+  memory/byte   bytes of the pool in use, all replicas, for each byte of keys and values
+  Get, Update   time of a whole-record operation by one worker alone, with a warm cache
+  floor         time of the batches of verbs alone that the store posts for it, on a copy of its pool, and in half
+                of the rounds how many times that the store takes
+
+Peers run where they are installed: redis-server on the PATH gets a process of its own on the loopback.`),
 		Example: "  farkv bench\n" +
 			"  farkv bench --stores fusee,swarm --workload b --threads 2 --replicas 3\n" +
 			"  farkv bench --stores fusee --peers '' --records 1000000 --operations 5000000 -o json",
@@ -51,7 +54,8 @@ func (c *cli) bench() *cobra.Command {
 const maxThreads = 4096
 
 func (c *cli) runBench(cmd *cobra.Command, b *ops.Bench) error {
-	if err := cmp.Or(bounded(cmd, 1, unbounded, "records", "operations"), bounded(cmd, 1, maxThreads, "threads")); err != nil {
+	if err := cmp.Or(bounded(cmd, 1, unbounded, "records", "operations"),
+		bounded(cmd, 1, maxThreads, "threads")); err != nil {
 		return err
 	}
 	if len(b.Stores) == 0 && len(b.Peers) == 0 {

@@ -75,8 +75,8 @@ func longSchedule(t *testing.T, store, lasts string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	c := exec.CommandContext(ctx, "farkv", "crash", "mine", "--every", "4s", "--for", lasts, "--seed", "7", "--stop", "700ms", "-q",
-		"--kinds", "node,client,master,stop,slow,cut")
+	c := exec.CommandContext(ctx, "farkv", "crash", "mine", "--every", "4s", "--for", lasts, "--seed", "7", "--stop",
+		"700ms", "-q", "--kinds", "node,client,master,stop,slow,cut")
 	out, err := c.CombinedOutput()
 	t.Logf("%s:\n%s", store, out)
 	if err != nil {

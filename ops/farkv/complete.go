@@ -25,7 +25,8 @@ func completions(root *cobra.Command) {
 		}
 		return cmd
 	}
-	for _, name := range []string{"down", "status", "monitor", "check", "recover", "keep", "get", "put", "del", "perf"} {
+	for _, name := range []string{"down", "status", "monitor", "check", "recover", "keep", "get", "put", "del",
+		"perf"} {
 		command.Operands(at(name), command.Pools)
 	}
 	parts := func() []string { return append(command.Pools(), "node", "client", "master") }
@@ -43,7 +44,9 @@ func completions(root *cobra.Command) {
 	command.Flag(at("crash"), "at", everyStep)
 	command.FlagOrFile(at("crash"), "plan", command.Fixed("-"))
 	command.FlagList(at("crash"), "kinds", command.Fixed(ops.Words(ops.BreakKinds)...))
-	command.FlagList(at("bench"), "stores", func() []string { return append([]string{ops.AllStores}, stores.Names()...) })
+	command.FlagList(at("bench"), "stores", func() []string {
+		return append([]string{ops.AllStores}, stores.Names()...)
+	})
 	command.FlagList(at("bench"), "peers", command.Fixed("redis"))
 	command.FlagOrFile(at("bench"), "workload", command.Workloads)
 	command.FlagOrFile(at("sim", "run"), "workload", command.Workloads)

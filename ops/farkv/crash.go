@@ -29,35 +29,48 @@ type crashFlags struct {
 
 const crashOperands = "crash takes [POOL] node|client NUMBER, [POOL] master, or [POOL] with --cut, --every or --plan"
 
+// crashLong returns the help of 'farkv crash'.
+func crashLong() string {
+	return longText(`
+Crash node makes a memory node one that is down for everybody, for good; of a NAME under which 'farkv up --fabric'
+started nodes it kills that one's process by SIGKILL. Crash client kills the process of a client of this machine
+by SIGKILL, and all clients of that process with it; with --at, which only pools in shared memory know, the process
+kills itself when the client comes to that step of the store's protocol. Crash master kills the client that is the
+master, likewise. 'farkv status' numbers nodes from 0 and lists the clients.
+
+What is for a time is mended when the time is over, or the command is interrupted, which lasts until then:
+
+  node|client N, or master, --stop 5s   the process stands still (SIGSTOP): of nodes that 'farkv up' started here,
+                                        and of clients of this machine
+  node N --slow 10ms --for 5s           verbs of the node take that much longer
+  --cut N --for 5s                      node N is cut off from everything
+  --cut N,M --for 5s                    nodes are cut off from each other: they exchange no leases
+  --cut clients,N --for 5s              node N is cut off from clients, and not from other nodes
+
+--slow and --cut are told to processes of memory nodes, which need the full token, and end them by themselves. A node
+that is silent for longer than about a second is expelled, and stays gone. What costs data, or the pool, is refused
+without --force.
+
+With --every it draws what to break, by --seed and the pool's state, for the time of --for, and with --plan a file
+says what to break. Between two it waits until the pool is whole. A small load of its own, of two workers on keys that
+begin with ~crash-, removed in the end, counts operations that fail and the longest gap between two answers: so what is
+told does not depend on other programs. Another program has to keep the pool, such as a load or 'farkv keep'. Stops and
+cuts last for --stop, and slow nodes are slower by --slow. An interrupt mends what was broken for a time, and the table
+so far is printed. The exit status is 1 when the pool is not whole in the end, or 'farkv check' finds damage.
+
+` + ops.PlanText + `
+
+The steps, separated by semicolons, of which go-ycsb's fusee-nc, a client of a fusee pool without a cache, never comes
+to "read slot and pair" and "write object, read slot":
+  ` + steps())
+}
+
 func (c *cli) crash() *cobra.Command {
 	o := new(crashFlags)
 	cmd := &cobra.Command{
 		Use:   "crash [POOL] [node|client NUMBER | master]",
 		Short: "Break a memory node, a client or the network on purpose, once or by a schedule",
-		Long: "Crash node makes a memory node one that is down for everybody, for good; of a NAME under which 'farkv up --fabric'\n" +
-			"started nodes it kills that one's process by SIGKILL. Crash client kills the process of a client of this machine\n" +
-			"by SIGKILL, and all clients of that process with it; with --at, which only pools in shared memory know, the process\n" +
-			"kills itself when the client comes to that step of the store's protocol. Crash master kills the client that is the\n" +
-			"master, likewise. 'farkv status' numbers nodes from 0 and lists the clients.\n\n" +
-			"What is for a time is mended when the time is over, or the command is interrupted, which lasts until then:\n\n" +
-			"  node|client N, or master, --stop 5s   the process stands still (SIGSTOP): of nodes that 'farkv up' started here,\n" +
-			"                                        and of clients of this machine\n" +
-			"  node N --slow 10ms --for 5s           verbs of the node take that much longer\n" +
-			"  --cut N --for 5s                      node N is cut off from everything\n" +
-			"  --cut N,M --for 5s                    nodes are cut off from each other: they exchange no leases\n" +
-			"  --cut clients,N --for 5s              node N is cut off from clients, and not from other nodes\n\n" +
-			"--slow and --cut are told to processes of memory nodes, which need the full token, and end them by themselves. A node\n" +
-			"that is silent for longer than about a second is expelled, and stays gone. What costs data, or the pool, is refused\n" +
-			"without --force.\n\n" +
-			"With --every it draws what to break, by --seed and the pool's state, for the time of --for, and with --plan a file\n" +
-			"says what to break. Between two it waits until the pool is whole. A small load of its own, of two workers on keys that\n" +
-			"begin with ~crash-, removed in the end, counts operations that fail and the longest gap between two answers: so what is\n" +
-			"told does not depend on other programs. Another program has to keep the pool, such as a load or 'farkv keep'. Stops and\n" +
-			"cuts last for --stop, and slow nodes are slower by --slow. An interrupt mends what was broken for a time, and the table\n" +
-			"so far is printed. The exit status is 1 when the pool is not whole in the end, or 'farkv check' finds damage.\n\n" +
-			ops.PlanText + "\n\n" +
-			"The steps, separated by semicolons, of which go-ycsb's fusee-nc, a client of a fusee pool without a cache, never comes\n" +
-			"to \"read slot and pair\" and \"write object, read slot\":\n  " + steps(),
+		Long:  crashLong(),
 		Example: "  farkv crash node 1\n" +
 			"  farkv crash big client 7\n" +
 			"  farkv crash big client 7 --at " + anyStep() + "\n" +
@@ -81,10 +94,12 @@ func (c *cli) crash() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.at, "at", "", "the step of its protocol at which a client is to crash")
-	f.DurationVar(&o.stop, "stop", 0, "stop the process for so long; of a schedule, how long stops, cuts and slowness last (default 5s)")
+	f.DurationVar(&o.stop, "stop", 0,
+		"stop the process for so long; of a schedule, how long stops, cuts and slowness last (default 5s)")
 	f.DurationVar(&o.slow, "slow", 0, "how much longer verbs of the node take (default of a schedule 10ms)")
 	f.StringVar(&o.cut, "cut", "", "cut nodes off: N, N,M or clients,N")
-	f.DurationVar(&o.lasts, "for", 0, "how long --slow and --cut last (default 5s), or a schedule goes on (default 10m)")
+	f.DurationVar(&o.lasts, "for", 0,
+		"how long --slow and --cut last (default 5s), or a schedule goes on (default 10m)")
 	f.DurationVar(&o.each, "every", 0, "break something so often")
 	f.StringSliceVar(&o.kinds, "kinds", []string{"node", "client", "master"},
 		"what --every draws from: node, client, master, stop, slow, cut")
@@ -112,20 +127,23 @@ func (o *crashFlags) check(cmd *cobra.Command) error {
 	case set("every") && set("plan"):
 		return errors.New("--every and --plan contradict each other (hint: a plan says when)")
 	case scheduled && (set("cut") || set("at")):
-		return errors.New("--cut and --at are for one break (hint: --kinds cut draws cuts, and a plan has lines such as '20s cut 1')")
+		return errors.New("--cut and --at are for one break (hint: --kinds cut draws cuts, and a plan has lines such " +
+			"as '20s cut 1')")
 	case set("kinds") && !set("every"):
 		return errors.New("--kinds is for --every (hint: name what to break, as in farkv crash node 1)")
 	case set("seed") && !scheduled:
 		return errors.New("--seed is for --every and --plan (hint: nothing is drawn without)")
 	case set("for") && set("plan"):
-		return errors.New("--for is not for --plan, which says how long each break lasts (hint: see 'farkv help crash')")
+		return errors.New("--for is not for --plan, which says how long each break lasts (hint: see 'farkv " +
+			"help crash')")
 	case set("for") && !scheduled && !set("slow") && !set("cut"):
 		return errors.New("--for is for --slow, --cut and --every (hint: --stop 5s says itself how long)")
 	case scheduled:
 		return nil
 	case set("stop") && set("slow"), set("cut") && (set("stop") || set("slow")),
 		set("at") && (set("stop") || set("slow") || set("cut")):
-		return errors.New("--stop, --slow, --cut and --at contradict each other (hint: a plan breaks several things, one after another)")
+		return errors.New("--stop, --slow, --cut and --at contradict each other (hint: a plan breaks several things, " +
+			"one after another)")
 	}
 	return nil
 }
@@ -188,7 +206,7 @@ func (c *cli) crashOne(cmd *cobra.Command, o *crashFlags, args []string) error {
 		what.Kind, what.For = ops.BreakStop, o.stop
 	case o.slow > 0:
 		what.Kind, what.Slow, what.For = ops.BreakSlow, o.slow, o.lasts
-	case what.Kind == ops.BreakNode: // of a pool whose nodes do not answer, too
+	case what.Kind == ops.BreakNode: // also when the pool's nodes do not answer
 		done, err := ops.CrashNode(pool, what.Nodes[0], o.force)
 		return answer(c, cmd, done, err)
 	case what.Kind == ops.BreakClient:
@@ -251,7 +269,8 @@ func (c *cli) crashSchedule(cmd *cobra.Command, o *crashFlags, args []string) (e
 	case s.Fault > fabrics.MaxFault:
 		return fmt.Errorf("--stop %v: want up to %v", s.Fault, fabrics.MaxFault)
 	case s.Slow > fabrics.MaxSlow:
-		return fmt.Errorf("--slow %v: want up to %v (hint: a node that takes longer counts as dead)", s.Slow, fabrics.MaxSlow)
+		return fmt.Errorf("--slow %v: want up to %v (hint: a node that takes longer counts as dead)", s.Slow,
+			fabrics.MaxSlow)
 	}
 	fabrics.Administer(false) // it goes on for long, and its load is one as of any other program
 	say := c.progress(cmd)

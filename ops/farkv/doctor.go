@@ -13,18 +13,21 @@ func (c *cli) doctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what this machine has, and what to install or set",
-		Long: "Doctor looks at what farkv can use of this machine, and changes nothing:\n\n" +
-			"  rdma        devices, ports, addresses (GIDs), path MTU, counters, kernel modules, permissions, libibverbs\n" +
-			"  memlock     the limit of locked memory, since registering memory locks it\n" +
-			"  hugepages   how many there are, of each size\n" +
-			"  shm         room for pools in shared memory\n" +
-			"  pmem        persistent memory: namespaces, devices, file systems that map it directly\n" +
-			"  ipmctl      the tool that reads what is written to its media\n" +
-			"  consul      the agent at $CONSUL_HTTP_ADDR, and its leader\n" +
-			"  machine     cores, NUMA nodes, Go, the kernel, its clock\n\n" +
-			"Of each it says ok, warn (works, but), or missing (keeps farkv from using it), and behind -> what to do about it.\n" +
-			"Pools in shared memory need shm alone, and those over TCP nothing of it. The exit status is 0 unless one of --require\n" +
-			"is missing.",
+		Long: longText(`
+Doctor looks at what farkv can use of this machine, and changes nothing:
+
+  rdma        devices, ports, addresses (GIDs), path MTU, counters, kernel modules, permissions, libibverbs
+  memlock     the limit of locked memory, since registering memory locks it
+  hugepages   how many there are, of each size
+  shm         room for pools in shared memory
+  pmem        persistent memory: namespaces, devices, file systems that map it directly
+  ipmctl      the tool that reads what is written to its media
+  consul      the agent at $CONSUL_HTTP_ADDR, and its leader
+  machine     cores, NUMA nodes, Go, the kernel, its clock
+
+Of each it says ok, warn (works, but), or missing (keeps farkv from using it), and behind -> what to do about it.
+Pools in shared memory need shm alone, and those over TCP nothing of it. The exit status is 0 unless one of --require
+is missing.`),
 		Example: "  farkv doctor\n" +
 			"  farkv doctor --require rdma,memlock --memory 64GiB\n" +
 			"  farkv doctor -o json",

@@ -27,7 +27,7 @@ type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// notFound is a failure of get or del whose only reason is that the key is not there.
+// notFound is a failure of get or del for the only reason that the key is not there.
 type notFound struct{ error }
 
 func (n notFound) Unwrap() error { return n.error }

@@ -86,8 +86,8 @@ func startNode(t *testing.T, command *exec.Cmd) (ops.Serving, *lockedBuffer) {
 // clients in, as many as there are files for, and an administrator beyond.
 func TestFewFiles(t *testing.T) {
 	farkv := program(t)
-	node, log := startNode(t, exec.Command("sh", "-c", `ulimit -n 300 && exec "$0" "$@"`, farkv, "node", "--memory", "64MiB",
-		"--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--output", "json"))
+	node, log := startNode(t, exec.Command("sh", "-c", `ulimit -n 300 && exec "$0" "$@"`, farkv, "node",
+		"--memory", "64MiB", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--output", "json"))
 	health := strings.TrimSuffix(node.Metrics, "/metrics") + "/healthz"
 	var kept []net.Conn
 	defer func() {
@@ -140,7 +140,8 @@ func TestFewFiles(t *testing.T) {
 	} else {
 		r.Body.Close()
 	}
-	if text := log.String(); strings.Contains(text, "too many open files") || !strings.Contains(text, "takes fewer connections") {
+	if text := log.String(); strings.Contains(text, "too many open files") ||
+		!strings.Contains(text, "takes fewer connections") {
 		t.Errorf("the node's log: %s", text)
 	}
 }

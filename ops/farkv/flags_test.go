@@ -14,7 +14,8 @@ func TestDefaultsOnce(t *testing.T) {
 }
 
 func TestBytesFlag(t *testing.T) {
-	for text, want := range map[string]string{"1000": "1000", "1024": "1KiB", "1500KiB": "1500KiB", "8GiB": "8GiB", "1048576": "1MiB", "2048TiB": "2048TiB"} {
+	for text, want := range map[string]string{"1000": "1000", "1024": "1KiB", "1500KiB": "1500KiB", "8GiB": "8GiB",
+		"1048576": "1MiB", "2048TiB": "2048TiB"} {
 		var b, again bytesFlag
 		if err := b.Set(text); err != nil || b.String() != want {
 			t.Errorf("%s: %s, %v", text, b.String(), err)

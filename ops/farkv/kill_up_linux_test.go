@@ -13,7 +13,7 @@ import (
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
-// processesOf returns the ids of the processes whose command line names a folder.
+// processesOf returns the ids of the processes with a folder on their command lines.
 func processesOf(t *testing.T, folder string) (ids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")

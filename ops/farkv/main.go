@@ -70,7 +70,7 @@ type cli struct {
 	quiet  bool
 }
 
-// outputs is the annotation of commands whose answers have other forms than text and JSON.
+// outputs is the annotation of commands with answers in other forms than text and JSON.
 const outputs = "outputs"
 
 func outputsOf(cmd *cobra.Command) []string {
@@ -83,10 +83,14 @@ func newRoot() *cobra.Command {
 		Use:   "farkv",
 		Short: "Pools of disaggregated memory",
 		Long: "Farkv makes, watches, checks and compares pools of disaggregated memory.\n\n" +
-			"POOL is an address, such as shm:farkv, tcp:HOST:PORT,..., rdma:HOST:PORT,... or consul:HOST:PORT/POOL, or the\n" +
-			"name of a pool that 'farkv up' made, such as farkv; left out, it is $FARKV_POOL, else " + drivers.DefaultPool + ".\n\n" +
-			"Exit status: 0 all went well; 1 something failed, or a pool is damaged; 2 wrong use; 3 get or del found no such\n" +
-			"key; 130 interrupted. What went wrong is the last line on standard error: text, or with -o json an object with\n" +
+			"POOL is an address, such as shm:farkv, tcp:HOST:PORT,..., rdma:HOST:PORT,... or consul:HOST:PORT/POOL, " +
+			"or the\n" +
+			"name of a pool that 'farkv up' made, such as farkv; left out, it is $FARKV_POOL, else " +
+			drivers.DefaultPool + ".\n\n" +
+			"Exit status: 0 all went well; 1 something failed, or a pool is damaged; 2 wrong use; 3 get or del found " +
+			"no such\n" +
+			"key; 130 interrupted. What went wrong is the last line on standard error: text, or with -o json an " +
+			"object with\n" +
 			"the members error, status and, where there is one, hint.",
 		Example: "  farkv bench\n" +
 			"  farkv up --records 1000000 --replicas 3\n" +
@@ -105,8 +109,8 @@ func newRoot() *cobra.Command {
 			if list := outputsOf(cmd); !slices.Contains(list, c.output) {
 				return fmt.Errorf("--output %s: want %s", c.output, strings.Join(list, " or "))
 			}
-			// A process may execute several commands, as tests do: one that is no administrator's says so,
-			// too.
+			// A process may execute several commands, as tests do: one that is no administrator's
+			// says so, too.
 			fabrics.Administer(slices.Contains(administrators, cmd.Name()))
 			return c.waitForConsul(cmd)
 		},
@@ -119,12 +123,16 @@ func newRoot() *cobra.Command {
 	}
 	root.Flags().BoolVar(&version, "version", false, "what 'farkv version' shows")
 	root.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text, or json")
-	root.PersistentFlags().DurationVar(&c.wait, "wait", 30*time.Second, "time to wait for the Consul agent of a consul: pool")
-	root.PersistentFlags().BoolVarP(&c.quiet, "quiet", "q", false, "no progress on standard error: the answer, or what went wrong")
+	root.PersistentFlags().DurationVar(&c.wait, "wait", 30*time.Second,
+		"time to wait for the Consul agent of a consul: pool")
+	root.PersistentFlags().BoolVarP(&c.quiet, "quiet", "q", false,
+		"no progress on standard error: the answer, or what went wrong")
 	root.SetFlagErrorFunc(command.FlagError)
 	root.SetHelpCommand(help(root))
-	root.AddCommand(c.up(), c.down(), c.status(), c.monitor(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(),
-		c.trace(), c.bench(), c.soak(), c.sim(), c.report(), c.plot(), c.merge(), c.perf(), c.doctor(), c.node(), c.keep(), c.demoClient(), c.version())
+	root.AddCommand(c.up(), c.down(), c.status(), c.monitor(), c.check(), c.recover(), c.crash(), c.list(), c.get(),
+		c.put(), c.del(),
+		c.trace(), c.bench(), c.soak(), c.sim(), c.report(), c.plot(), c.merge(), c.perf(), c.doctor(), c.node(),
+		c.keep(), c.demoClient(), c.version())
 	root.AddCommand(topics()...)
 	otherWords(root)
 	completions(root)
@@ -215,7 +223,8 @@ func poolAnd(args []string, wanted int) (pool string, rest []string) {
 // onPool runs a command with the pool that its operands name, or leave out, and with the others
 // that it wants: with the pool's address where the name is that of nodes which 'farkv up --fabric'
 // started.
-func onPool(wanted int, run func(cmd *cobra.Command, pool string, rest []string) error) func(*cobra.Command, []string) error {
+func onPool(wanted int, run func(cmd *cobra.Command, pool string, rest []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		pool, rest := poolAnd(args, wanted)
 		pool, err := ops.Resolve(pool)
@@ -257,6 +266,6 @@ func forgotten(command string, args []string) error {
 		return nil
 	}
 	pool, _ := poolAnd(args, len(args))
-	return fmt.Errorf("%s %q: that is a pool, and an operand is missing (hint: if it is a key, name the pool too: farkv %s %s %s ...)",
-		command, args[0], command, strings.TrimPrefix(pool, "shm:"), args[0])
+	return fmt.Errorf("%s %q: that is a pool, and an operand is missing (hint: if it is a key, name the pool too: "+
+		"farkv %s %s %s ...)", command, args[0], command, strings.TrimPrefix(pool, "shm:"), args[0])
 }

@@ -15,9 +15,10 @@ func (c *cli) merge() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "merge RESULT...",
 		Short: "Add results of go-ycsb that ran on several machines at once",
-		Long: "Merge makes one file of those that several processes wrote by 'go-ycsb ... --results' while they worked on one pool\n" +
-			"together. It adds counts and buckets of latencies, and takes percentiles of the sum: the mean of percentiles is none.\n" +
-			"The run lasts from the first start to the last end, by the machines' clocks.",
+		Long: longText(`
+Merge makes one file of those that several processes wrote by 'go-ycsb ... --results' while they worked on one pool
+together. It adds counts and buckets of latencies, and takes percentiles of the sum: the mean of percentiles is none.
+The run lasts from the first start to the last end, by the machines' clocks.`),
 		Example: "  farkv merge n1.json n2.json -o all.json\n" +
 			"  farkv plot all.json -o all.html",
 		Args: func(cmd *cobra.Command, args []string) error {

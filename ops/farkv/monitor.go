@@ -28,15 +28,21 @@ func (c *cli) monitor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "monitor [POOL]",
 		Short: "Watch a pool live, break it, and see it heal",
-		Long: "Monitor shows a pool on this terminal: throughput, latencies, nodes, clients, the store's own counters, events. It is\n" +
-			"no client of the pool. A read token is enough for all but breaking things. While the pool cannot be opened it shows\n" +
-			"what it saw last, and how old that is. '?' lists the keys.\n\n" +
-			"  --demo            a private pool on memory nodes of this machine, with a load; something breaks every 20 s; it is\n" +
-			"                    removed at the end\n" +
-			"  --once            one frame as text, or with -o json one sample\n" +
-			"  --record FILE     keep what is shown in a file, also without a terminal\n" +
-			"  --replay FILE     show such a file, or one of 'farkv sim run --record': it can be paused, sought and sped up",
-		Example: "  farkv monitor --demo\n  farkv monitor mine --record run.fkr\n  farkv monitor --replay run.fkr\n  farkv monitor mine --once -o json",
+		Long: longText(`
+Monitor shows a pool on this terminal: throughput, latencies, nodes, clients, the store's own counters, events. It is
+no client of the pool. A read token is enough for all but breaking things. While the pool cannot be opened it shows
+what it saw last, and how old that is. '?' lists the keys.
+
+  --demo            a private pool on memory nodes of this machine, with a load; something breaks every 20 s; it is
+                    removed at the end
+  --once            one frame as text, or with -o json one sample
+  --record FILE     keep what is shown in a file, also without a terminal
+  --replay FILE     show such a file, or one of 'farkv sim run --record': it can be paused, sought and sped up`),
+		Example: longText(`
+  farkv monitor --demo
+  farkv monitor mine --record run.fkr
+  farkv monitor --replay run.fkr
+  farkv monitor mine --once -o json`),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if (m.demo || m.replay != "") && len(args) > 0 {
 				return errors.New("monitor: --demo and --replay take no pool")
@@ -80,7 +86,8 @@ func (c *cli) runMonitor(cmd *cobra.Command, m *monitorFlags, args []string) err
 	case !terminal && m.record != "" && !m.demo:
 		return c.recordOnly(cmd, m, args)
 	case !terminal:
-		return errors.New("monitor: needs a terminal that can place a cursor (hint: --once prints one frame, --record FILE needs none)")
+		return errors.New("monitor: needs a terminal that can place a cursor (hint: --once prints one frame, " +
+			"--record FILE needs none)")
 	}
 	o := tui.Options{ReadOnly: m.readOnly, Light: m.light, Dark: m.dark, Open: m.open, SVG: ops.ExportSVG}
 	var err error
@@ -182,7 +189,7 @@ func (m *monitorFlags) open(_ context.Context, pool string) (*tui.Session, error
 	return &tui.Session{Source: watched{w, b}, Breaker: b}, nil
 }
 
-// watched is a source whose pool may be broken.
+// watched is a source with a pool that the user may break.
 type watched struct {
 	*ops.Watch
 	b *ops.PageBreaker

@@ -25,7 +25,8 @@ func TestDemo(t *testing.T) {
 	}{
 		{"q", true, func(x *tuitest.Terminal) { x.Type("q") }, 0, ""},
 		{"Ctrl-C", false, func(x *tuitest.Terminal) { x.Type("\x03") }, 130, "interrupted"},
-		{"SIGTERM", true, func(x *tuitest.Terminal) { _ = x.Command.Process.Signal(syscall.SIGTERM) }, 130, "interrupted by a signal: terminated"},
+		{"SIGTERM", true, func(x *tuitest.Terminal) { _ = x.Command.Process.Signal(syscall.SIGTERM) }, 130,
+			"interrupted by a signal: terminated"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.long && os.Getenv("FARKV_LONG") != "1" {
@@ -47,7 +48,8 @@ func TestDemo(t *testing.T) {
 			if got := cmd.ProcessState.ExitCode(); got != c.status {
 				t.Errorf("exit status %d, want %d: %s", got, c.status, after)
 			}
-			if !bytes.Contains(after, []byte("removing the pool")) || !bytes.Contains(after, []byte(c.says)) || bytes.Contains(after, []byte("panic")) {
+			if !bytes.Contains(after, []byte("removing the pool")) || !bytes.Contains(after, []byte(c.says)) ||
+				bytes.Contains(after, []byte("panic")) {
 				t.Errorf("behind the monitor: %q", after)
 			}
 			nothingLeft(t, dir)
@@ -106,7 +108,8 @@ func processesIn(dir string) (all []string) {
 		env, err := os.ReadFile(file)
 		if err == nil && bytes.Contains(env, []byte("XDG_RUNTIME_DIR="+dir)) {
 			line, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
-			all = append(all, fmt.Sprintf("%s: %s", filepath.Base(filepath.Dir(file)), bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
+			all = append(all, fmt.Sprintf("%s: %s", filepath.Base(filepath.Dir(file)),
+				bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
 		}
 	}
 	return all

@@ -19,27 +19,41 @@ import (
 // defaultListen is where a memory node listens unless it is told otherwise.
 const defaultListen = "127.0.0.1:7070"
 
-const nodeLong = "Node serves registered memory to the clients of one pool, over TCP, until it is told to end. It says in a line on\n" +
+const nodeLong = "Node serves registered memory to the clients of one pool, over TCP, until it is told to end. It " +
+	"says in a line on\n" +
 	"standard output that it serves, and where; what happens later goes to standard error.\n\n" +
-	"With --fabric rdma its RDMA device executes the verbs of rdma: pools, past the process, which clients reach over TCP as\n" +
-	"before. A device, a port that is up and an address of it are chosen; --device, --port and --gid name others, and so\n" +
+	"With --fabric rdma its RDMA device executes the verbs of rdma: pools, past the process, which clients reach " +
+	"over TCP as\n" +
+	"before. A device, a port that is up and an address of it are chosen; --device, --port and --gid name others, " +
+	"and so\n" +
 	"do $FARKV_RDMA_DEVICE, $FARKV_RDMA_PORT and $FARKV_RDMA_GID. 'farkv help rdma' tells more.\n\n" +
-	"Without a token it listens on the loopback only, and clients need none. With --token-file clients have to prove\n" +
+	"Without a token it listens on the loopback only, and clients need none. With --token-file clients have " +
+	"to prove\n" +
 	"that they know the token, which is never sent; those that know only the one of --read-token-file may read, and\n" +
-	"change nothing. With --tls-cert and --tls-key what is sent is encrypted, too; with --tls-ca clients have to show a\n" +
+	"change nothing. With --tls-cert and --tls-key what is sent is encrypted, too; with --tls-ca clients have to " +
+	"show a\n" +
 	"certificate of that authority. 'farkv help tcp' tells more.\n\n" +
 	"With --consul the node is registered with the agent at that address, under a health check that fails when the\n" +
 	"process dies: 'farkv up consul:HOST:PORT/POOL' finds it there.\n\n" +
-	"SIGTERM and SIGINT drain it: it takes no new connections, waits for clients to go for as long as --drain says, and\n" +
-	"ends with status 0. A second signal ends it at once. A node that ended has lost what it held, with --file, too: it\n" +
-	"comes back as a new and empty one, and its pool goes on with the others. The file is for memory that is no main\n" +
+	"SIGTERM and SIGINT drain it: it takes no new connections, waits for clients to go for as long as --drain " +
+	"says, and\n" +
+	"ends with status 0. A second signal ends it at once. A node that ended has lost what it held, with --file, " +
+	"too: it\n" +
+	"comes back as a new and empty one, and its pool goes on with the others. The file is for memory that is " +
+	"no main\n" +
 	"memory, or more than there is of that.\n\n" +
-	"With --pmem it remembers, in a file or on a DAX device: its memory, and what it promised its pool. Started again with\n" +
-	"the same --pmem, --memory and --listen, it comes back as itself, after SIGKILL too, unless its pool has gone on\n" +
-	"without it: then it is a new and empty one. So a pool whose nodes all ended is back when a majority of them is.\n" +
-	"With --power it survives a loss of power, too: it answers only when fdatasync has returned, which many answers share.\n\n" +
-	"With --pmem-model a model counts what three modules of persistent memory would do under the node's memory, so that\n" +
-	"status, monitor and metrics tell of write amplification where there are none. A verb takes half a microsecond longer\n" +
+	"With --pmem it remembers, in a file or on a DAX device: its memory, and what it promised its pool. Started " +
+	"again with\n" +
+	"the same --pmem, --memory and --listen, it comes back as itself, after SIGKILL too, unless its pool has " +
+	"gone on\n" +
+	"without it: then it is a new and empty one. So a pool whose nodes all ended is back when a majority of " +
+	"them is.\n" +
+	"With --power it survives a loss of power, too: it answers only when fdatasync has returned, which many answers " +
+	"share.\n\n" +
+	"With --pmem-model a model counts what three modules of persistent memory would do under the node's memory, " +
+	"so that\n" +
+	"status, monitor and metrics tell of write amplification where there are none. A verb takes half a microsecond " +
+	"longer\n" +
 	"for each 64 bytes."
 
 func (c *cli) node() *cobra.Command {
@@ -50,11 +64,12 @@ func (c *cli) node() *cobra.Command {
 		Use:   "node --memory SIZE",
 		Short: "Serve memory over TCP or RDMA: one memory node of a pool",
 		Long:  nodeLong,
-		Example: "  farkv node --memory 8GiB\n" +
-			"  farkv node --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token --metrics 127.0.0.1:9170\n" +
-			"  farkv node --fabric rdma --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token\n" +
-			"  farkv node --memory 64GiB --file /mnt/pmem/farkv --listen 10.0.0.5:7070 --token-file /etc/farkv/token \\\n" +
-			"      --tls-cert node.pem --tls-key node.key --tls-ca clients.pem --consul 127.0.0.1:8500",
+		Example: longText(`
+  farkv node --memory 8GiB
+  farkv node --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token --metrics 127.0.0.1:9170
+  farkv node --fabric rdma --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token
+  farkv node --memory 64GiB --file /mnt/pmem/farkv --listen 10.0.0.5:7070 --token-file /etc/farkv/token \
+      --tls-cert node.pem --tls-key node.key --tls-ca clients.pem --consul 127.0.0.1:8500`),
 		Args: command.NoOperands("--memory says how much it serves"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if memory == 0 {
@@ -85,8 +100,10 @@ func (c *cli) node() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&n.Listen, "listen", defaultListen, "HOST:PORT to listen at; port 0 for a free one")
 	f.Var(&memory, "memory", "bytes to serve, such as 8GiB")
-	f.BoolVar(&n.Overcommit, "overcommit", false, "serve it even when the machine has less; memory is taken as it is used")
-	f.StringVar(&n.Fabric, "fabric", fabrics.NodeFabrics()[0], "of the pools that it is for: "+fabrics.OneOf(fabrics.NodeFabrics()))
+	f.BoolVar(&n.Overcommit, "overcommit", false,
+		"serve it even when the machine has less; memory is taken as it is used")
+	f.StringVar(&n.Fabric, "fabric", fabrics.NodeFabrics()[0],
+		"of the pools that it is for: "+fabrics.OneOf(fabrics.NodeFabrics()))
 	f.StringVar(&n.Device.Device, "device", "", "RDMA device, such as mlx5_0 (default one that reaches --listen)")
 	f.StringVar(&n.Device.Port, "port", "", "number of its port, from 1 (default one that is up)")
 	f.StringVar(&n.Device.GID, "gid", "", "index of the port's address, from 0 (default that of --listen, or the best)")
@@ -115,10 +132,11 @@ func (c *cli) keep() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keep [POOL]",
 		Short: "Be a candidate for a pool's master, and nothing else",
-		Long: "Keep replaces dead memory nodes and recovers dead clients, as every program does that works with a pool: one of\n" +
-			"them is the master, and when that dies another one is elected. It is for pools that are to be kept while no program\n" +
-			"works with them, and for a master on a machine of its own. It runs until SIGTERM or SIGINT, and tells what it did\n" +
-			"on standard error. 'farkv recover' does what there is to do once.",
+		Long: longText(`
+Keep replaces dead memory nodes and recovers dead clients, as every program does that works with a pool: one of
+them is the master, and when that dies another one is elected. It is for pools that are to be kept while no program
+works with them, and for a master on a machine of its own. It runs until SIGTERM or SIGINT, and tells what it did
+on standard error. 'farkv recover' does what there is to do once.`),
 		Example: "  farkv keep\n  farkv keep tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070 --metrics 127.0.0.1:9171",
 		Args:    operands(""),
 		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {
@@ -129,7 +147,8 @@ func (c *cli) keep() *cobra.Command {
 			return told(ops.Keep(cmd.Context(), pool, k, func(k *ops.Keeping) error { return c.say(cmd, k) }))
 		}),
 	}
-	cmd.Flags().StringVar(&k.Metrics, "metrics", "", "HOST:PORT of the loopback at which to serve /metrics and /healthz")
+	cmd.Flags().StringVar(&k.Metrics, "metrics", "",
+		"HOST:PORT of the loopback at which to serve /metrics and /healthz")
 	cmd.Flags().BoolVar(&k.MetricsPublic, "metrics-public", false, "serve these at an address that others can reach")
 	return cmd
 }

@@ -37,7 +37,8 @@ func TestOptionsAreRendered(t *testing.T) {
 			continue
 		}
 		status := statusOf(t, name)
-		if kind, err = stores.Lookup(status.Store); err != nil { // whose format a variant shares
+		// A variant has the format of another store, and its pools are that one's.
+		if kind, err = stores.Lookup(status.Store); err != nil {
 			t.Fatal(err)
 		}
 		var shown []string
@@ -63,8 +64,8 @@ func TestOptionsAreRendered(t *testing.T) {
 	}
 }
 
-// statusOf returns what status -o json says of a new pool of a store, or of the store whose format
-// it shares.
+// statusOf returns what status -o json says of a new pool of a store. Of a variant it says the
+// store that has the format.
 func statusOf(t *testing.T, store string) (s ops.State) {
 	t.Helper()
 	p, err := stores.Create("shm:"+store, store, stores.Params{Records: 100, Clients: 8})

@@ -15,7 +15,8 @@ import (
 // TestPerfLeavesNothing ends 'farkv perf' while it measures. No other process can open the pool
 // that it measures on, and its node is free again afterwards.
 func TestPerfLeavesNothing(t *testing.T) {
-	n, err := fabrics.Serve(fabrics.NodeConfig{Listen: "127.0.0.1:0", Memory: 8 << 20, Conns: 16, Log: slog.New(slog.DiscardHandler)})
+	n, err := fabrics.Serve(fabrics.NodeConfig{Listen: "127.0.0.1:0", Memory: 8 << 20, Conns: 16,
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

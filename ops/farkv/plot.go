@@ -19,11 +19,12 @@ func (c *cli) plot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plot RESULT...",
 		Short: "Draw saved results as a page, as SVG or as CSV",
-		Long: "Plot draws recordings (.fkr), files of 'go-ycsb ... --results' and answers of 'farkv report ... -o json':\n" +
-			"throughput over time with what happened, distributions and percentiles of latencies, bars by store, and a paper's\n" +
-			"numbers beside ours. Several files of one kind are compared. The form is that of the name behind -o: .html is a page\n" +
-			"of charts and tables that needs no network, .svg the charts alone, .csv their numbers. Charts follow the browser's\n" +
-			"light or dark scheme; point at a line or a bar for its values.",
+		Long: longText(`
+Plot draws recordings (.fkr), files of 'go-ycsb ... --results' and answers of 'farkv report ... -o json':
+throughput over time with what happened, distributions and percentiles of latencies, bars by store, and a paper's
+numbers beside ours. Several files of one kind are compared. The form is that of the name behind -o: .html is a page
+of charts and tables that needs no network, .svg the charts alone, .csv their numbers. Charts follow the browser's
+light or dark scheme; point at a line or a bar for its values.`),
 		Example: "  farkv plot fusee.json swarm.json rcuckoo.json -o stores.html\n" +
 			"  farkv plot run.fkr -o run.svg\n" +
 			"  farkv report fusee --quick -o json > paper.json && farkv plot paper.json -o paper.html",

@@ -106,26 +106,33 @@ func (c *cli) up() *cobra.Command {
 	}
 	p, f := &u.params, cmd.Flags()
 	f.StringVar(&u.store, "store", "fusee", "one of\n"+storeNames())
-	f.StringVar(&u.fabric, "fabric", "", "of a NAME: shm, or tcp or rdma, which start memory nodes (default shm"+servedOverTCP()+"); of a\nconsul: pool: "+
-		"tcp or rdma (default what its nodes were started for)")
+	f.StringVar(&u.fabric, "fabric", "",
+		"of a NAME: shm, or tcp or rdma, which start memory nodes (default shm"+servedOverTCP()+"); of a\n"+
+			"consul: pool: tcp or rdma (default what its nodes were started for)")
 	f.StringVar(&u.pmem, "pmem", "", "folder in which the memory nodes that it starts keep what they remember")
 	f.BoolVar(&u.power, "power", false, "with --pmem: what was answered survives a loss of power")
-	f.BoolVar(&u.model, "pmem-model", false, "memory nodes that it starts count what modules of persistent memory would do")
-	f.StringSliceVar(&u.addresses, "addresses", nil, "memory nodes of a consul: pool (default those that are registered and free)")
+	f.BoolVar(&u.model, "pmem-model", false,
+		"memory nodes that it starts count what modules of persistent memory would do")
+	f.StringSliceVar(&u.addresses, "addresses", nil,
+		"memory nodes of a consul: pool (default those that are registered and free)")
 	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
-	f.Var((*pairFlag)(&p.PairBytes), "pair-bytes", "bytes of a key and value together: typical ones (default 1024), or the largest that\n"+
-		stores.Slotted()+" are to take (default 1152)")
+	f.Var((*pairFlag)(&p.PairBytes), "pair-bytes",
+		"bytes of a key and value together: typical ones (default 1024), or the largest that\n"+
+			stores.Slotted()+" are to take (default 1152)")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
-	f.BoolVar(&p.Overcommit, "overcommit", false, "make the pool even when this machine is to hold it and has less memory")
-	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data, or of each shard (default "+stores.DefaultReplicas()+")")
+	f.BoolVar(&p.Overcommit, "overcommit", false,
+		"make the pool even when this machine is to hold it and has less memory")
+	f.IntVar(&u.replicas, "replicas", 0,
+		"copies of index and data, or of each shard (default "+stores.DefaultReplicas()+")")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	p.Own = command.Options(f, nil, stores.Made)
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")
-	f.IntVar(&u.telemetry, "telemetry", telemetry.Records, "processes whose figures the pool keeps, in 16 KiB each on each node, beyond --memory;\n"+
-		"0: it keeps neither figures nor events")
+	f.IntVar(&u.telemetry, "telemetry", telemetry.Records,
+		"processes whose figures the pool keeps, in 16 KiB each on each node, beyond --memory;\n"+
+			"0: it keeps neither figures nor events")
 	return cmd
 }
 
@@ -135,7 +142,8 @@ func (u *upFlags) check(cmd *cobra.Command) error {
 	p.Telemetry, p.NoTelemetry = u.telemetry, u.telemetry == 0
 	p.Nodes, p.Memory, p.Fabric = u.nodes+p.Spares, uint64(u.memory), u.fabric
 	p.IndexReplicas, p.DataReplicas = cmp.Or(p.IndexReplicas, u.replicas), cmp.Or(p.DataReplicas, u.replicas)
-	return cmp.Or(bounded(cmd, 1, unbounded, "nodes", "pair-bytes", "replicas", "clients", "index-replicas", "data-replicas", "records"),
+	return cmp.Or(bounded(cmd, 1, unbounded, "nodes", "pair-bytes", "replicas", "clients", "index-replicas",
+		"data-replicas", "records"),
 		bounded(cmd, 0, unbounded, "spares"), bounded(cmd, 0, telemetry.MaxRecords, "telemetry"), filled(cmd, "pmem"))
 }
 
@@ -160,10 +168,12 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 	case u.fabric != "" && u.fabric != scheme && (scheme != "consul" || !onNodes(u.fabric)):
 		return fmt.Errorf("--fabric %s and %s contradict each other", u.fabric, pool)
 	case len(u.addresses) > 0 && scheme != "consul":
-		return fmt.Errorf("--addresses is for a consul: pool: name nodes as farkv up tcp:%s", strings.Join(u.addresses, ","))
+		return fmt.Errorf("--addresses is for a consul: pool: name nodes as farkv up tcp:%s",
+			strings.Join(u.addresses, ","))
 	}
 	if (u.pmem != "" || u.power || u.model) && (named || !onNodes(scheme)) {
-		return fmt.Errorf("--pmem, --power and --pmem-model are for a NAME with --fabric tcp: nodes that run already have their own")
+		return fmt.Errorf("--pmem, --power and --pmem-model are for a NAME with --fabric tcp: nodes that run already " +
+			"have their own")
 	}
 	var made *ops.Made
 	var err error
@@ -187,8 +197,8 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 		made, err = ops.Up(pool, u.store, u.params)
 	default:
 		if !named && started(pool) {
-			return failure{fmt.Errorf("up %s: a pool of that name runs on nodes of this machine (hint: use it, choose another name, or "+
-				"remove it with 'farkv down %s')", pool, pool)}
+			return failure{fmt.Errorf("up %s: a pool of that name runs on nodes of this machine (hint: use it, "+
+				"choose another name, or remove it with 'farkv down %s')", pool, pool)}
 		}
 		if !named {
 			pool = scheme + ":" + pool
@@ -241,7 +251,8 @@ func (u *upFlags) place(cmd *cobra.Command) error {
 		p.Nodes = n
 	}
 	if p.Nodes > n {
-		return fmt.Errorf("--nodes %d and --spares %d need more than the %d addresses that are named", u.nodes, p.Spares, n)
+		return fmt.Errorf("--nodes %d and --spares %d need more than the %d addresses that are named", u.nodes,
+			p.Spares, n)
 	}
 	return nil
 }
@@ -257,14 +268,19 @@ func (c *cli) down() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down [POOL]",
 		Short: "Remove a pool and what is in it",
-		Long: "Down removes a pool and what is in it. It refuses while clients live, and what is no pool, unless forced.\n\n" +
-			"Of a NAME under which 'farkv up --fabric' started memory nodes it ends these, and no other processes: by SIGTERM,\n" +
-			"and by SIGKILL after a while. Nodes that were started otherwise are told that they belong to no pool any more, and\n" +
-			"go on. What nodes remember in the folder of 'farkv up --pmem' stays there, and brings the pool back, unless --purge\n" +
-			"is given. --keep says so: it is refused where nothing would be kept.",
-		Example: "  farkv down\n  farkv down big --force\n  farkv down mine --keep     # 'farkv up --fabric tcp mine --pmem DIR' brings it back\n" +
-			"  farkv down mine --purge    # nothing does\n" +
-			"  farkv down tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",
+		Long: longText(`
+Down removes a pool and what is in it. It refuses while clients live, and what is no pool, unless forced.
+
+Of a NAME under which 'farkv up --fabric' started memory nodes it ends these, and no other processes: by SIGTERM,
+and by SIGKILL after a while. Nodes that were started otherwise are told that they belong to no pool any more, and
+go on. What nodes remember in the folder of 'farkv up --pmem' stays there, and brings the pool back, unless --purge
+is given. --keep says so: it is refused where nothing would be kept.`),
+		Example: longText(`
+  farkv down
+  farkv down big --force
+  farkv down mine --keep     # 'farkv up --fabric tcp mine --pmem DIR' brings it back
+  farkv down mine --purge    # nothing does
+  farkv down tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070`),
 		Args: operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, _ := poolAnd(args, 0)
@@ -291,9 +307,10 @@ func (c *cli) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [POOL]",
 		Short: "Show a pool: store, nodes, how many more may die, how full it is, memory by purpose, clients",
-		Long: "Status shows a pool as it is now. With --events it shows what happened to it instead: elections of masters, nodes that\n" +
-			"are gone or replaced, clients that were recovered, and failures of that. The pool itself keeps some 256 events on each\n" +
-			"of two nodes, with the wall clock of the process that told them.",
+		Long: longText(`
+Status shows a pool as it is now. With --events it shows what happened to it instead: elections of masters, nodes that
+are gone or replaced, clients that were recovered, and failures of that. The pool itself keeps some 256 events on each
+of two nodes, with the wall clock of the process that told them.`),
 		Example: "  farkv status\n  farkv status big -o json\n  farkv status big --events",
 		Args:    operands(""),
 		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {
@@ -314,11 +331,12 @@ func (c *cli) check() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [POOL]",
 		Short: "Walk a pool's whole structure and look for damage",
-		Long: "Check walks the whole pool: replicas are equal, slots point at intact pairs, no key is there twice, no block is\n" +
-			"owned twice, none is leaked, no lock is nobody's. It exits 1 when there is damage, and when it could not look at\n" +
-			"all of the pool. What clients that died left for recovery is no damage. It refuses while clients live, unless\n" +
-			"forced. Candidates for the pool's master, such as 'farkv keep', may live: they hold still until it ends, and the\n" +
-			"pool has no other master meanwhile.",
+		Long: longText(`
+Check walks the whole pool: replicas are equal, slots point at intact pairs, no key is there twice, no block is
+owned twice, none is leaked, no lock is nobody's. It exits 1 when there is damage, and when it could not look at
+all of the pool. What clients that died left for recovery is no damage. It refuses while clients live, unless
+forced. Candidates for the pool's master, such as 'farkv keep', may live: they hold still until it ends, and the
+pool has no other master meanwhile.`),
 		Example: "  farkv check\n  farkv check big -o json",
 		Args:    operands(""),
 		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {

@@ -16,14 +16,16 @@ import (
 
 // otherVersion is how this program, as a node or as a client, says that the other end speaks
 // another version.
-var otherVersion = regexp.MustCompile(`(node|client) \S+ speaks (wire|control) version (\d+), this (program|node) (\d+): use the same farkv on both`)
+var otherVersion = regexp.MustCompile(
+	`(node|client) \S+ speaks (wire|control) version (\d+), this (program|node) (\d+): use the same farkv on both`)
 
 // TestPrevious runs the program of the commit before beside this one, each as a node of the other.
 // They work together, or both say in a line that they speak different versions.
 func TestPrevious(t *testing.T) {
 	previous := os.Getenv("FARKV_PREVIOUS")
 	if previous == "" {
-		t.Skip("needs the program of another commit: FARKV_PREVIOUS=$(.ci/previous) go test ./ops/farkv -run TestPrevious")
+		t.Skip("needs the program of another commit: FARKV_PREVIOUS=$(.ci/previous) go test ./ops/farkv -run " +
+			"TestPrevious")
 	}
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
@@ -34,7 +36,8 @@ func TestPrevious(t *testing.T) {
 		"two of this": {this, this}, // without which it could pass for another reason
 	} {
 		t.Run(name, func(t *testing.T) {
-			node, log := startNode(t, exec.Command(c.node, "node", "--memory", "64MiB", "--listen", "127.0.0.1:0", "--output", "json"))
+			node, log := startNode(t, exec.Command(c.node, "node", "--memory", "64MiB", "--listen", "127.0.0.1:0",
+				"--output", "json"))
 			pool := "tcp:" + node.Address
 			err := farkv(c.client, "up", pool, "--records", "100", "--replicas", "1")
 			if err == nil {
@@ -63,7 +66,8 @@ func farkv(program string, args ...string) error {
 // worksTogether uses a pool with one program and with the other.
 func worksTogether(t *testing.T, client, node, pool string) {
 	t.Helper()
-	for _, args := range [][]string{{"put", pool, "paper", "FUSEE"}, {"get", pool, "paper"}, {"status", pool}, {"check", pool}} {
+	for _, args := range [][]string{{"put", pool, "paper", "FUSEE"}, {"get", pool, "paper"}, {"status", pool},
+		{"check", pool}} {
 		if err := farkv(client, args...); err != nil {
 			t.Error(err)
 		}
@@ -81,7 +85,8 @@ func worksTogether(t *testing.T, client, node, pool string) {
 // words.
 func refuses(t *testing.T, node bool, client string, log *lockedBuffer) {
 	t.Helper()
-	for until := time.Now().Add(wait.Hang); !strings.Contains(log.String(), "version"); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(wait.Hang); !strings.Contains(log.String(),
+		"version"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("the node says nothing of a version: %q", log)
 		}

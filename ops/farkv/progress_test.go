@@ -19,7 +19,8 @@ func TestQuietLog(t *testing.T) {
 		log.Warn("expelled")
 		c.progress(cmd)("%d rounds", 3)
 		text := errs.String()
-		if strings.Contains(text, "serving") == quiet || strings.Contains(text, "3 rounds") == quiet || !strings.Contains(text, "expelled") {
+		if strings.Contains(text, "serving") == quiet || strings.Contains(text, "3 rounds") == quiet ||
+			!strings.Contains(text, "expelled") {
 			t.Errorf("quiet: %v: %q", quiet, text)
 		}
 	}

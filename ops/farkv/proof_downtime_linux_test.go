@@ -45,16 +45,17 @@ func TestNoDowntime(t *testing.T) {
 			}
 			allWork(t, h, 0, died)
 			allWork(t, h, proofWorkers, died)
-			t.Logf("%d operations, %d of them begun behind the node's death: none failed; the longest wait of a worker was %v before it and %v behind it",
+			t.Logf("%d operations, %d of them begun behind the node's death: none failed; the longest wait of a "+
+				"worker was %v before it and %v behind it",
 				len(h), len(calledBehind(h, died)), longestGap(endedBefore(h, died), 0), longestGap(h, died))
 		})
 	}
 }
 
-// TestServerDies: when one of four servers dies others serve what it did: no answer is taken back,
-// and no operation fails but writes whose request it may have got, one of a worker. How long others
-// wait is the machine's business, so that those count for nothing that waited for the whole timeout
-// of the pool.
+// TestServerDies: when one of four servers dies, others serve its keys. No answer is taken back.
+// The only operations that may fail are writes that the dead server may have received, at most one
+// of each worker. How long others wait depends on the machine: operations that waited for the whole
+// timeout of the pool do not count.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

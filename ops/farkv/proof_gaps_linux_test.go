@@ -82,8 +82,8 @@ func noneFails(t *testing.T, h check.History) {
 	t.Helper()
 	for i, op := range h.With(unanswered...) {
 		if op.Kind == check.Insert && op.Answer == check.Uncertain {
-			// Its slot was mended, and another key took it before the inserter could look: FUSEE cannot tell
-			// then.
+			// Its slot was mended, and another key took it before the inserter could look: FUSEE
+			// cannot tell then.
 			t.Logf("a known limit: at %v, after %v: %v", op.Return, op.Return-op.Call, &op)
 			continue
 		}

@@ -49,8 +49,8 @@ func TestNodeKilled(t *testing.T) {
 	b.leave()
 	h := s.judge(nil)
 	noneFails(t, h)
-	t.Logf("%d operations; behind the death of a node the longest wait of a worker was %v; its spare was filled within %v", len(h),
-		longestGap(h, killed), filled.Round(time.Millisecond))
+	t.Logf("%d operations; behind the death of a node the longest wait of a worker was %v; its spare was filled "+
+		"within %v", len(h), longestGap(h, killed), filled.Round(time.Millisecond))
 }
 
 // The process of the master dies. Others work on, and one of them leads.
@@ -82,7 +82,8 @@ func TestMasterKilled(t *testing.T) {
 	h := s.judge(nil)
 	noneFails(t, of(h, first))
 	allWork(t, h, first, killed+recovered)
-	t.Logf("%d operations; the next master was elected within %v and had recovered the dead one's clients within %v; the longest wait of a worker was %v",
+	t.Logf("%d operations; the next master was elected within %v and had recovered the dead one's clients within %v; "+
+		"the longest wait of a worker was %v",
 		len(h), elected.Round(time.Millisecond), recovered.Round(time.Millisecond), longestGap(of(h, first), killed))
 }
 
@@ -128,8 +129,8 @@ func TestAgentAway(t *testing.T) {
 	s.wait(away(t), a, b)
 	killed := s.kill(first)
 	noneFails(t, endedBefore(s.history(), killed))
-	t.Logf("while the agent was away, for %v, the longest wait of a worker was %v", (killed - stopped).Round(time.Millisecond),
-		longestGap(within(s.history(), stopped, killed), stopped))
+	t.Logf("while the agent was away, for %v, the longest wait of a worker was %v",
+		(killed - stopped).Round(time.Millisecond), longestGap(within(s.history(), stopped, killed), stopped))
 
 	s.wait(4*time.Second, a, b)
 	back := wall.Now()
@@ -138,8 +139,10 @@ func TestAgentAway(t *testing.T) {
 	filled := wall.Now()
 	h := within(s.history(), killed, filled)
 	allSay(t, h)
-	t.Logf("a node died without the agent: %d operations of %d failed until it was back, %v later; the spare was filled %v behind that",
-		len(h.With(unanswered...)), len(h), (back - killed).Round(time.Millisecond), (filled - back).Round(time.Millisecond))
+	t.Logf("a node died without the agent: %d operations of %d failed until it was back, %v later; the spare was "+
+		"filled %v behind that",
+		len(h.With(unanswered...)), len(h), (back - killed).Round(time.Millisecond),
+		(filled - back).Round(time.Millisecond))
 
 	s.wait(time.Second, a, b)
 	again := s.kill(second)
@@ -152,8 +155,8 @@ func TestAgentAway(t *testing.T) {
 	noneFails(t, calledBehind(all, filled))
 	allWork(t, all, 0, again+took)
 	allWork(t, all, proofWorkers, again+took)
-	t.Logf("%d operations; behind the next death the longest wait of a worker was %v; the spare was filled within %v", len(all),
-		longestGap(calledBehind(all, again-time.Second), again), took.Round(time.Millisecond))
+	t.Logf("%d operations; behind the next death the longest wait of a worker was %v; the spare was filled within %v",
+		len(all), longestGap(calledBehind(all, again-time.Second), again), took.Round(time.Millisecond))
 }
 
 // A pool on memory nodes alone: its clients are killed at any moment, and two of its nodes.
@@ -162,8 +165,8 @@ func TestKilledOverTCP(t *testing.T) {
 	killedOver(t, "tcp")
 }
 
-// The same on a device, which goes on serving memory while the node's process does not, and whose
-// verbs fly on when the client's has gone.
+// TestKilledOverRDMA does the same on a device. A device serves memory while the node's process
+// stands still, and carries out verbs in flight after the client's process has ended.
 func TestKilledOverRDMA(t *testing.T) {
 	if *device == "" {
 		t.Skip("there is a device where -rdma says so")
@@ -180,7 +183,8 @@ func killedOver(t *testing.T, fabric string) {
 		if os.Getenv("FARKV_LONG") != "1" {
 			n = 4
 		}
-		t.Logf("%d clients are killed; FARKV_KILLS is another number, of which each %d have a pool of their own", n, round)
+		t.Logf("%d clients are killed; FARKV_KILLS is another number, of which each %d have a pool of their own",
+			n, round)
 	}
 	for ; n > 0; n -= round {
 		t.Run("", func(t *testing.T) { killedRound(t, fabric, min(n, round)) })
@@ -203,9 +207,11 @@ func killedRound(t *testing.T, fabric string, clients int) {
 		victims[v] = s.work(nil)
 		if !mended {
 			state := s.status(nil)
-			mended = state != nil && state.Nodes[dead-1].Gone && !state.View.Busy && state.Nodes[2+dead].StandsFor != nil
+			mended = state != nil && state.Nodes[dead-1].Gone && !state.View.Busy &&
+				state.Nodes[2+dead].StandsFor != nil
 		}
-		if mended && (i >= clients/4 && dead == 0 || i >= clients*2/3 && dead == 1) { // two at once would take both replicas of something
+		// two at once would take both replicas of something
+		if mended && (i >= clients/4 && dead == 0 || i >= clients*2/3 && dead == 1) {
 			s.kill(dead)
 			dead, mended = dead+1, false
 		}
@@ -216,6 +222,6 @@ func killedRound(t *testing.T, fabric string, clients int) {
 	}
 	h := s.judge(nil)
 	allSay(t, h)
-	t.Logf("%d operations, %d of unknown outcome or without effect; %d nodes died; the longest wait of the one that went on was %v", len(h),
-		len(h.With(append(unanswered, check.Pending)...)), dead, longestGap(of(h, 0), 0))
+	t.Logf("%d operations, %d of unknown outcome or without effect; %d nodes died; the longest wait of the one that "+
+		"went on was %v", len(h), len(h.With(append(unanswered, check.Pending)...)), dead, longestGap(of(h, 0), 0))
 }

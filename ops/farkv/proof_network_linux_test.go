@@ -18,12 +18,13 @@ type network struct {
 	ip   string
 }
 
-// lan is a network of several machines, whose switch is a namespace of its own, too.
+// lan is a network of several machines. The machines, and the switch, are namespaces.
 func lan(t *testing.T, names ...string) map[string]*network {
 	t.Helper()
 	for _, tool := range []string{"ip", "nsenter"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("partitions need %s (Debian: iproute2, util-linux), and to be root: sudo go test -run %s ./ops/farkv", tool, t.Name())
+			t.Skipf("partitions need %s (Debian: iproute2, util-linux), and to be root: sudo go test -run %s "+
+				"./ops/farkv", tool, t.Name())
 		}
 	}
 	sw := machine(t, "switch")
@@ -53,7 +54,8 @@ func machine(t *testing.T, name string) *network {
 	cmd := exec.Command("sleep", "infinity")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
-		t.Skipf("partitions need network namespaces, and making one failed: %v: sudo go test -run %s ./ops/farkv", err, t.Name())
+		t.Skipf("partitions need network namespaces, and making one failed: %v: sudo go test -run %s ./ops/farkv", err,
+			t.Name())
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -77,14 +79,15 @@ func (n *network) does(program string, args ...string) {
 	}
 }
 
-// nobody is an Ethernet address that no interface has: frames to it are dropped without an error.
-const nobody = "02:00:00:00:00:01"
+// unusedMAC is an Ethernet address that no interface has: frames to it are dropped without an
+// error.
+const unusedMAC = "02:00:00:00:00:01"
 
 // cut keeps a and b from hearing of each other.
 func cut(a, b *network) {
 	a.t.Helper()
-	a.does("ip", "neigh", "replace", b.ip, "lladdr", nobody, "dev", "eth0", "nud", "permanent")
-	b.does("ip", "neigh", "replace", a.ip, "lladdr", nobody, "dev", "eth0", "nud", "permanent")
+	a.does("ip", "neigh", "replace", b.ip, "lladdr", unusedMAC, "dev", "eth0", "nud", "permanent")
+	b.does("ip", "neigh", "replace", a.ip, "lladdr", unusedMAC, "dev", "eth0", "nud", "permanent")
 }
 
 // heal undoes cut, and may do so again.

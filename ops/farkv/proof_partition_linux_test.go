@@ -55,14 +55,16 @@ func partition(t *testing.T, net map[string]*network, cuts []string) {
 	every(heal)
 	s.wait(3*time.Second, clients...)
 	state := s.status(net["c1"])
-	if state == nil || state.View.Busy || !state.Nodes[0].Gone || !state.Nodes[0].Reachable || state.Nodes[0].Lease > 0 {
+	if state == nil || state.View.Busy || !state.Nodes[0].Gone || !state.Nodes[0].Reachable ||
+		state.Nodes[0].Lease > 0 {
 		t.Errorf("a node that is gone, reached again, and has no lease: %+v", state)
 	}
 	h := s.history()
 	for i, p := range clients {
 		own, first := of(h, i*proofWorkers), i*proofWorkers
 		allWork(t, h, first, healed+2*time.Second)
-		t.Logf("c%d: the longest wait of a worker was %v; %d operations failed", i, longestGap(own, parted), len(own.With(unanswered...)))
+		t.Logf("c%d: the longest wait of a worker was %v; %d operations failed", i, longestGap(own, parted),
+			len(own.With(unanswered...)))
 		p.leave()
 	}
 	h = s.judge(net["c1"])

@@ -51,7 +51,8 @@ func record() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	tell := func(e cluster.Event) { fmt.Fprintf(os.Stderr, "%v %v\n", wall.Now(), e) }
-	db := must(stores.OpenDB(*pool, stores.DBOptions{Name: "record", Workers: *workers, NoKeeper: *look, Keeper: cluster.Options{Log: tell}}))
+	db := must(stores.OpenDB(*pool, stores.DBOptions{Name: "record", Workers: *workers, NoKeeper: *look,
+		Keeper: cluster.Options{Log: tell}}))
 	var all errgroup.Group
 	for w := *first; w < *first+*workers; w++ {
 		log := must(appendTo(historyOf(*folder, w)))

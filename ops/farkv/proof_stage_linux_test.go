@@ -57,7 +57,9 @@ type stage struct {
 	nodes   []*process
 	at      []string // addresses of the nodes
 	workers int      // that were numbered so far
-	own     int      // of so many workers each writes keys of its own: what became of a write can always be told; 0: any
+	// of so many workers each writes keys of its own: what became of a write can always be told; 0:
+	// any
+	own int
 }
 
 // process is one that the test started. What it says is in files, so that a failure can show it.
@@ -81,8 +83,8 @@ func newStage(t *testing.T) *stage {
 			t.Fatal(err)
 		}
 	}
-	s.env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(s.folder, "run"), "FARKV_SHM_DIR="+filepath.Join(s.folder, "shm"),
-		"GORACE=atexit_sleep_ms=0")
+	s.env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(s.folder, "run"),
+		"FARKV_SHM_DIR="+filepath.Join(s.folder, "shm"), "GORACE=atexit_sleep_ms=0")
 	return s
 }
 
@@ -249,7 +251,8 @@ func (s *stage) work(in *network) *process {
 	s.t.Helper()
 	first := s.workers
 	s.workers += proofWorkers
-	p := s.start(in, fmt.Sprint("client", first), "record", "-pool", s.pool, "-folder", s.histories(), "-first", strconv.Itoa(first),
+	p := s.start(in, fmt.Sprint("client", first), "record", "-pool", s.pool, "-folder", s.histories(), "-first",
+		strconv.Itoa(first),
 		"-workers", strconv.Itoa(proofWorkers), "-keys", strconv.Itoa(proofKeys), "-pause", proofPause().String(),
 		"-own", strconv.Itoa(s.own))
 	for w := range proofWorkers {

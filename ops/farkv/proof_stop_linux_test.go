@@ -12,7 +12,7 @@ import (
 
 // Where majorities decide a client's process stands still for so long that its nodes cut it off,
 // and goes on; then all nodes stand still. Operations wait within their timeout: none fails but
-// those that were in flight, and those whose timeout was over.
+// those that were in flight, and those that reached their timeout.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	for _, store := range []string{"swarm", "dm-abd", "raw"} {

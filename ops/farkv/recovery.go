@@ -18,13 +18,15 @@ func (c *cli) recover() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover [POOL]",
 		Short: "Replace dead memory nodes and recover dead clients",
-		Long: "Recover does what the master of a pool does, for a pool without one: it makes the replicas equal when memory\n" +
-			"nodes died, copies what they held to spare ones, and finishes or takes back what dead clients left undone. Every\n" +
-			"program that works with a pool is a candidate for its master, so that this is needed only when none runs. It adds no\n" +
-			"nodes: it says how many more may die, and fails when a majority or all copies of something died, which nothing brings\n" +
-			"back.\n\n" +
-			"With --client it fences that client off first: one that is stopped or hangs, and not dead. What such a client does\n" +
-			"later fails, and does no harm.",
+		Long: longText(`
+Recover does what the master of a pool does, for a pool without one: it makes the replicas equal when memory
+nodes died, copies what they held to spare ones, and finishes or takes back what dead clients left undone. Every
+program that works with a pool is a candidate for its master, so that this is needed only when none runs. It adds no
+nodes: it says how many more may die, and fails when a majority or all copies of something died, which nothing brings
+back.
+
+With --client it fences that client off first: one that is stopped or hangs, and not dead. What such a client does
+later fails, and does no harm.`),
 		Example: "  farkv recover\n  farkv recover big -o json\n  farkv recover big --client 7 --force",
 		Args:    operands(""),
 		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {

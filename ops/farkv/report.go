@@ -30,7 +30,8 @@ func (c *cli) report() *cobra.Command {
 func group(of string, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return fmt.Errorf("unknown %s %q: %ssee '%s --help'", of, args[0], command.Unknown(cmd, args[0]), cmd.CommandPath())
+			return fmt.Errorf("unknown %s %q: %ssee '%s --help'", of, args[0], command.Unknown(cmd, args[0]),
+				cmd.CommandPath())
 		}
 		return nil
 	}
@@ -53,18 +54,24 @@ func (c *cli) reportOn(paper *reports.Paper) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: fmt.Sprintf("%s's evaluation (%s, %s)", paper.Name, paper.Source, paper.Section),
-		Long: fmt.Sprintf("%s simulates the runs of %s's evaluation and prints tables beside what the paper says, with its numbers\n"+
-			"where the words have some. A number HOLDS when it is the paper's to the last digit in print, any other statement by the\n"+
-			"criterion beside it. Of what DIFFERS an experiment shows the reason, or it is not known. What a parameter was chosen\n"+
-			"to match is FITTED and counts for nothing; for what is TOO SMALL --quick does not suffice. The same command gives the\n"+
-			"same output, to the byte. The full size takes some minutes. The parts are\n\n%s", strings.ToUpper(use[:1])+use[1:], paper.Name,
+		Long: fmt.Sprintf("%s simulates the runs of %s's evaluation and prints tables beside what the paper says, "+
+			"with its numbers\n"+
+			"where the words have some. A number HOLDS when it is the paper's to the last digit in print, any other "+
+			"statement by the\n"+
+			"criterion beside it. Of what DIFFERS an experiment shows the reason, or it is not known. What a "+
+			"parameter was chosen\n"+
+			"to match is FITTED and counts for nothing; for what is TOO SMALL --quick does not suffice. The same "+
+			"command gives the\n"+
+			"same output, to the byte. The full size takes some minutes. The parts are\n\n%s",
+			strings.ToUpper(use[:1])+use[1:], paper.Name,
 			strings.TrimRight(help.String(), "\n")),
-		Example: fmt.Sprintf("  farkv report %s --quick\n  farkv report %[1]s --only %s\n  farkv report %[1]s -o markdown > %[1]s.md",
-			use, some),
+		Example: fmt.Sprintf("  farkv report %s --quick\n  farkv report %[1]s --only %s\n"+
+			"  farkv report %[1]s -o markdown > %[1]s.md", use, some),
 		Annotations: map[string]string{outputs: "text json markdown"},
 		Args:        command.NoOperands(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("only") && len(slices.DeleteFunc(o.Only, func(s string) bool { return s == "" })) == 0 {
+			if cmd.Flags().Changed("only") &&
+				len(slices.DeleteFunc(o.Only, func(s string) bool { return s == "" })) == 0 {
 				return errors.New("--only is empty: want some of " + strings.Join(names, ", "))
 			}
 			if err := plots(dir, use); err != nil {
@@ -82,7 +89,8 @@ func (c *cli) reportOn(paper *reports.Paper) *cobra.Command {
 	f := cmd.Flags()
 	f.StringSliceVar(&o.Only, "only", nil, "parts: "+strings.Join(names, ", "))
 	f.BoolVar(&o.Quick, "quick", false, "a size that ends in a minute")
-	f.StringVar(&dir, "plot", "", "a folder for plots: a page of all, and each part as SVG, with what the paper prints beside ours")
+	f.StringVar(&dir, "plot", "",
+		"a folder for plots: a page of all, and each part as SVG, with what the paper prints beside ours")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of everything that is drawn")
 	return cmd
 }

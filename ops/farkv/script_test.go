@@ -103,10 +103,12 @@ func scripts(dir string) testscript.Params {
 			env.Setenv("FARKV_SHM_DIR", filepath.Join(env.WorkDir, "shm"))
 			env.Setenv("XDG_RUNTIME_DIR", filepath.Join(env.WorkDir, "run"))
 			env.Defer(func() { endNodes(filepath.Join(env.WorkDir, "run")) })
-			return errors.Join(os.Mkdir(filepath.Join(env.WorkDir, "shm"), 0o700), os.Mkdir(filepath.Join(env.WorkDir, "run"), 0o700))
+			return errors.Join(os.Mkdir(filepath.Join(env.WorkDir, "shm"), 0o700),
+				os.Mkdir(filepath.Join(env.WorkDir, "run"), 0o700))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "process": processOf, "stands": stands, "json": isJSON, "await": await, "client": client, "until": until,
+			"exits": exits, "process": processOf, "stands": stands, "json": isJSON, "await": await, "client": client,
+			"until":  until,
 			"occupy": occupy, "terminate": terminate, "addresses": addresses, "flip": flip,
 		},
 		Condition: func(cond string) (bool, error) {
@@ -211,8 +213,8 @@ func processOf(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("no live client %s: %+v", args[0], s.Clients)
 }
 
-// stands PID waits until a process, or that whose number is in a file, was stopped by a signal; !
-// stands PID until it goes on.
+// stands PID waits until a signal stopped a process; ! stands PID waits until it goes on. In place
+// of PID there may be a file with the number.
 func stands(ts *testscript.TestScript, neg bool, args []string) {
 	if _, err := strconv.Atoi(args[0]); err != nil {
 		args = []string{ts.ReadFile(args[0])}
@@ -268,7 +270,7 @@ func addresses(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// terminate PID sends SIGTERM to a process, or to that whose number is in a file.
+// terminate PID sends SIGTERM to a process. In place of PID there may be a file with the number.
 func terminate(ts *testscript.TestScript, _ bool, args []string) {
 	pid, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -284,7 +286,8 @@ func terminate(ts *testscript.TestScript, _ bool, args []string) {
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	for end := time.Now().Add(wait.Hang); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // a program is expensive
+	// a program is expensive
+	for end := time.Now().Add(wait.Hang); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if err := ts.Exec(args[1], args[2:]...); err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
 			return
 		}
@@ -325,7 +328,8 @@ func use() {
 	if len(os.Args) > 4 {
 		pause = must(time.ParseDuration(os.Args[4]))
 	}
-	db := must(stores.OpenDB(must(ops.Resolve(os.Args[1])), stores.DBOptions{Name: os.Args[2], Workers: workers, NoKeeper: len(os.Args) > 5}))
+	db := must(stores.OpenDB(must(ops.Resolve(os.Args[1])),
+		stores.DBOptions{Name: os.Args[2], Workers: workers, NoKeeper: len(os.Args) > 5}))
 	var all errgroup.Group
 	for w := range workers {
 		all.Go(func() error {
@@ -335,7 +339,8 @@ func use() {
 				key, value := fmt.Sprintf("%s-%d-%d", os.Args[2], w, i%keys), fmt.Sprint(i)
 				err := errors.New("not tried")
 				for end := time.Now().Add(longest); err != nil; {
-					if err = db.Put(context.Background(), []byte(key), []byte(value)); err != nil && time.Now().After(end) {
+					if err = db.Put(context.Background(), []byte(key), []byte(value)); err != nil &&
+						time.Now().After(end) {
 						return fmt.Errorf("put %s: %w", key, err)
 					}
 				}

@@ -19,15 +19,17 @@ func (c *cli) simFuzz() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fuzz STORE",
 		Short: "Look for what breaks a store: random pools, networks, workloads and faults",
-		Long: "Fuzz draws a plan from each seed: a pool of 1 to 5 replicas, a network that tears, reorders and delays, what a\n" +
-			"few workers do to a few keys, and what goes wrong: clients, memory nodes and the recovering process crash, stall,\n" +
-			"are slow or cut off. Servers beside nodes die with them. Where a store outlives it (rowan), nodes also lose power,\n" +
-			"one or all at once, or are started anew, and come back after a while with what was durable. It runs the plans in\n" +
-			"virtual time, on all cores, and judges each run: the answers are linearizable, live clients get theirs in time,\n" +
-			"recovery comes to its end, and the structure is sound and leaks nothing.\n\n" +
-			"The lowest seed that fails is shrunk and replayed: every verb with its time, client, address and step. The plan is\n" +
-			"one line, which --plan replays; as a line of testdata/plans.txt it becomes a test. Progress goes to standard error.\n" +
-			"An interrupt ends it with what was done. Exit status 1: a run went wrong, or could not be judged in --search-time.",
+		Long: longText(`
+Fuzz draws a plan from each seed: a pool of 1 to 5 replicas, a network that tears, reorders and delays, what a
+few workers do to a few keys, and what goes wrong: clients, memory nodes and the recovering process crash, stall,
+are slow or cut off. Servers beside nodes die with them. Where a store outlives it (rowan), nodes also lose power,
+one or all at once, or are started anew, and come back after a while with what was durable. It runs the plans in
+virtual time, on all cores, and judges each run: the answers are linearizable, live clients get theirs in time,
+recovery comes to its end, and the structure is sound and leaks nothing.
+
+The lowest seed that fails is shrunk and replayed: every verb with its time, client, address and step. The plan is
+one line, which --plan replays; as a line of testdata/plans.txt it becomes a test. Progress goes to standard error.
+An interrupt ends it with what was done. Exit status 1: a run went wrong, or could not be judged in --search-time.`),
 		Example: "  farkv sim fuzz fusee --runs 20000\n" +
 			"  farkv sim fuzz fusee --seed 1000 --runs 1000 --workers 2 --keys 1 --replicas 3\n" +
 			"  farkv sim fuzz fusee --plan 'work=i0:8,u0:8/g0 faults=crash client=worker-0 verb=9' --trace\n" +
@@ -56,7 +58,8 @@ func (c *cli) simFuzz() *cobra.Command {
 	f.IntVar(&z.Limits.Replicas, "replicas", 0, "copies of index and data, exactly (default 1 to 5)")
 	f.IntVar(&faults, "faults", explore.Widest.Faults, "faults of a run, at most; 0 for none")
 	f.StringSliceVar(&only, "only", nil, "kinds of faults: "+strings.Join(explore.Kinds(), ", ")+" (default all)")
-	f.DurationVar(&z.Search, "search-time", explore.DefaultSearch, "real time for a search for an order of a run's answers; a run that takes longer is not judged")
+	f.DurationVar(&z.Search, "search-time", explore.DefaultSearch,
+		"real time for a search for an order of a run's answers; a run that takes longer is not judged")
 	f.StringVar(&z.Plan, "plan", "", "run this plan alone")
 	z.Own = command.Options(f, stores.ExploredText(), stores.Made, stores.Opened)
 	f.BoolVar(&z.Trace, "trace", false, "replay --plan, or the first seed, even when nothing is wrong")
@@ -77,7 +80,8 @@ func fuzzNumbers(cmd *cobra.Command, z *ops.SimFuzz, faults int) error {
 		z.Limits.Faults = -1 // none, where 0 means any
 	}
 	if cmd.Flags().Changed("plan") {
-		for _, flag := range []string{"runs", "seed", "workers", "keys", "ops", "value-bytes", "replicas", "faults", "only"} {
+		for _, flag := range []string{"runs", "seed", "workers", "keys", "ops", "value-bytes", "replicas", "faults",
+			"only"} {
 			if cmd.Flags().Changed(flag) {
 				return fmt.Errorf("--plan says everything: leave out --%s", flag)
 			}

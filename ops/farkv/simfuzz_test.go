@@ -23,7 +23,8 @@ func TestFuzzInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var stdout bytes.Buffer
 	stderr := &onWrite{f: cancel} // the first progress
-	status := execute(ctx, []string{"sim", "fuzz", "fusee", "--runs", "1000000000", "--faults", "0", "--replicas", "2"}, strings.NewReader(""), &stdout, stderr)
+	status := execute(ctx, []string{"sim", "fuzz", "fusee", "--runs", "1000000000", "--faults", "0", "--replicas", "2"},
+		strings.NewReader(""), &stdout, stderr)
 	if status != exitInterrupted || !strings.HasSuffix(stderr.String(), "farkv: interrupted\n") {
 		t.Errorf("status %d: %s", status, stderr)
 	}

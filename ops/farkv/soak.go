@@ -15,20 +15,24 @@ func (c *cli) soak() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "soak STORE|POOL",
 		Short: "Put ordinary load on a pool in real time, and judge the store",
-		Long: "Soak fills a pool and empties it, has workers use it in ways of their own for a while, and fills and empties it again.\n" +
-			"Some workers insert and delete keys, always others; some write a few hot keys; some fill the pool and clear it; some\n" +
-			"come, work and go. Values have all sizes that the pool has room for. It compares each answer with what the worker\n" +
-			"knows, and fails when\n\n" +
-			"  an operation fails, gives a wrong answer, or takes longer than 10 s\n" +
-			"  the pool is full while half of what it holds of one worker is not there\n" +
-			"  it holds less behind the load than before, or farkv check finds damage\n\n" +
-			"STORE makes a small pool of this process's memory. POOL is one that is empty, in which no client is at work.",
+		Long: longText(`
+Soak fills a pool and empties it, has workers use it in ways of their own for a while, and fills and empties it again.
+Some workers insert and delete keys, always others; some write a few hot keys; some fill the pool and clear it; some
+come, work and go. Values have all sizes that the pool has room for. It compares each answer with what the worker
+knows, and fails when
+
+  an operation fails, gives a wrong answer, or takes longer than 10 s
+  the pool is full while half of what it holds of one worker is not there
+  it holds less behind the load than before, or farkv check finds damage
+
+STORE makes a small pool of this process's memory. POOL is one that is empty, in which no client is at work.`),
 		Example: "  farkv soak race-rtx\n" +
 			"  farkv soak fusee --for 10m --workers 16 --seed 7\n" +
 			"  farkv up --fabric tcp mine --store sherman-rtx --records 2000 && farkv soak mine --for 1m",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return fmt.Errorf("soak takes a store or a pool, not %s: see 'farkv soak --help'", ops.Plural(len(args), "operand", "operands"))
+				return fmt.Errorf("soak takes a store or a pool, not %s: see 'farkv soak --help'",
+					ops.Plural(len(args), "operand", "operands"))
 			}
 			return nil
 		},
@@ -42,7 +46,8 @@ func (c *cli) soak() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.DurationVar(&s.Length, "for", 10*time.Second, "real time of the load; what comes before and behind it takes some, too")
+	f.DurationVar(&s.Length, "for", 10*time.Second,
+		"real time of the load; what comes before and behind it takes some, too")
 	f.IntVar(&s.Workers, "workers", 64, "workers at a time")
 	f.IntVar(&s.Keys, "keys", 0, "keys that each worker uses again and again (default always others; sherman: 200)")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of keys and sizes")

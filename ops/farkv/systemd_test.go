@@ -10,7 +10,8 @@ import (
 
 // hardening is what every unit has.
 var hardening = []string{
-	"User=farkv", "NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes", "PrivateDevices=yes",
+	"User=farkv", "NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes",
+	"PrivateDevices=yes",
 	"CapabilityBoundingSet=", "MemoryDenyWriteExecute=yes", "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
 	"SystemCallFilter=@system-service", "UMask=0077",
 }
@@ -99,7 +100,8 @@ func startsFarkv(line string) string {
 
 func TestUnitsTeeth(t *testing.T) {
 	for line, want := range map[string]string{
-		"/usr/bin/true --x": "starts", "/bin/farkv": "no command", "/bin/farkv nosuch": "no command", "/bin/farkv tcp": "no command",
+		"/usr/bin/true --x": "starts", "/bin/farkv": "no command", "/bin/farkv nosuch": "no command",
+		"/bin/farkv tcp":               "no command",
 		"/bin/farkv node --memry 8GiB": "has no --memry", "/bin/farkv node --memory 8GiB": "",
 	} {
 		if got := startsFarkv(line); !strings.Contains(got, want) || want == "" && got != "" {

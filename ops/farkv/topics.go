@@ -23,7 +23,8 @@ func topics() []*cobra.Command {
 			panic(err) // the file is named in the same place as its topic
 		}
 		rules := strings.ReplaceAll(consul.Rules, "\n", "\n    ")
-		return &cobra.Command{Use: name, Short: short, Long: strings.TrimSpace(strings.ReplaceAll(string(text), "RULES", rules))}
+		return &cobra.Command{Use: name, Short: short,
+			Long: strings.TrimSpace(strings.ReplaceAll(string(text), "RULES", rules))}
 	}
 	return []*cobra.Command{
 		topic("tcp", "Pools over a network: addresses, tokens, TLS, leases"),
@@ -31,3 +32,7 @@ func topics() []*cobra.Command {
 		topic("consul", "Pools that are found through Consul"),
 	}
 }
+
+// longText returns a raw string literal without the line break behind its opening quote, so that
+// every line of a help text begins in the first column of the source.
+func longText(s string) string { return strings.TrimPrefix(s, "\n") }

@@ -15,14 +15,17 @@ func (c *cli) trace() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace [POOL] " + strings.Join(ops.Operations, "|") + " KEY [VALUE]",
 		Short: "Carry out one operation and show each verb of it",
-		Long: "Trace carries out one operation and prints each verb of it: in which trip it took effect, for which step of the\n" +
-			"store's protocol, what it did to which bytes of which memory node, what lies there, and the word there before and\n" +
-			"after; then the totals, beside the number of trips that the store's paper has. Verbs with the trip - are posted in\n" +
-			"the background: the operation does not wait for them. A put is an update, or an insert where the key is not there;\n" +
-			"a put and an insert take a VALUE. The exit status is 3 when the key is not there.\n\n" +
-			"A READ behind an ordering fence takes effect a trip later than what it was posted with.\n\n" +
-			"Before the operation the client inserts and deletes another key, and reads KEY or puts it, so that it has memory at\n" +
-			"hand and knows where KEY is, as clients that are at work; with --cold it does not.",
+		Long: longText(`
+Trace carries out one operation and prints each verb of it: in which trip it took effect, for which step of the
+store's protocol, what it did to which bytes of which memory node, what lies there, and the word there before and
+after; then the totals, beside the number of trips that the store's paper has. Verbs with the trip - are posted in
+the background: the operation does not wait for them. A put is an update, or an insert where the key is not there;
+a put and an insert take a VALUE. The exit status is 3 when the key is not there.
+
+A READ behind an ordering fence takes effect a trip later than what it was posted with.
+
+Before the operation the client inserts and deletes another key, and reads KEY or puts it, so that it has memory at
+hand and knows where KEY is, as clients that are at work; with --cold it does not.`),
 		Example: "  farkv trace put paper FUSEE\n" +
 			"  farkv trace get paper\n" +
 			"  farkv trace big get user4711 --cold\n" +
@@ -51,11 +54,13 @@ func traced(args []string) (pool, op string, rest []string, err error) {
 		at = 1 // a pool that is called as an operation is
 	}
 	if at < 0 {
-		return "", "", nil, fmt.Errorf("trace takes [POOL] %s KEY [VALUE]: see 'farkv trace --help'", strings.Join(ops.Operations, "|"))
+		return "", "", nil, fmt.Errorf("trace takes [POOL] %s KEY [VALUE]: see 'farkv trace --help'",
+			strings.Join(ops.Operations, "|"))
 	}
 	op, rest = args[at], args[at+1:]
 	if n := operandsOf(op); len(rest) != n {
-		return "", "", nil, fmt.Errorf("trace %s takes %s, not %d operands: see 'farkv trace --help'", op, []string{"", "KEY", "KEY VALUE"}[n], len(rest))
+		return "", "", nil, fmt.Errorf("trace %s takes %s, not %d operands: see 'farkv trace --help'", op,
+			[]string{"", "KEY", "KEY VALUE"}[n], len(rest))
 	}
 	pool, _ = poolAnd(args[:at], 0)
 	return pool, op, rest, nil

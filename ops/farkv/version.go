@@ -11,10 +11,11 @@ func (c *cli) version() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the commit, and the versions of formats and protocols",
-		Long: "Version shows what this program was built from, and the versions of what it speaks and reads. It talks to\n" +
-			"memory nodes of the same wire and control versions, and opens pools whose store's format has the version that\n" +
-			"is shown.\n" +
-			"'farkv --version' is the same.",
+		Long: longText(`
+Version shows what this program was built from, and the versions of what it speaks and reads. It talks to
+memory nodes of the same wire and control versions, and opens pools whose store's format has the version that
+is shown.
+'farkv --version' is the same.`),
 		Example: "  farkv version\n  farkv version -o json",
 		Args:    command.NoOperands("it is about this program"),
 		RunE:    c.showVersion,

@@ -24,7 +24,8 @@ func (c *cli) waitForConsul(cmd *cobra.Command) error {
 		if why == nil {
 			why = errors.New("it does not answer")
 		}
-		fmt.Fprintf(cmd.ErrOrStderr(), "waiting for the Consul agent at %s, for up to %v (--wait): %v\n", agent, c.wait, why)
+		fmt.Fprintf(cmd.ErrOrStderr(), "waiting for the Consul agent at %s, for up to %v (--wait): %v\n", agent,
+			c.wait, why)
 	}})
 	return nil
 }

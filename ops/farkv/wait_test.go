@@ -32,14 +32,15 @@ func (l *lines) String() string {
 // await waits until the output has a text.
 func (l *lines) await(t *testing.T, text string) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !strings.Contains(l.String(), text); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(l.String(),
+		text); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never %q, but %q", text, l)
 		}
 	}
 }
 
-// A node whose Consul agent starts later waits for it, and registers.
+// A node waits for a Consul agent that starts later, and registers then.
 func TestNodeBeforeAgent(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t, nil)
@@ -49,7 +50,8 @@ func TestNodeBeforeAgent(t *testing.T) {
 	var out, errs lines
 	ended := make(chan int, 1)
 	go func() {
-		args := []string{"node", "--memory", "1MiB", "--listen", "127.0.0.1:0", "--drain", "10ms", "--consul", agent.Address}
+		args := []string{"node", "--memory", "1MiB", "--listen", "127.0.0.1:0", "--drain", "10ms", "--consul",
+			agent.Address}
 		ended <- execute(ctx, args, strings.NewReader(""), &out, &errs)
 	}()
 	errs.await(t, "waiting for the Consul agent at "+agent.Address+", for up to 30s (--wait): ")

@@ -20,7 +20,8 @@ func Defaults(t testing.TB, root *cobra.Command) (flags int) {
 		lone.AddFlag(&pflag.Flag{Name: f.Name, Value: f.Value, DefValue: f.DefValue})
 		shown := strings.Contains(lone.FlagUsages(), "(default ")
 		if shown && strings.Contains(f.Usage, "default") {
-			t.Errorf("%s --%s: its text has a default, %q, and cobra adds %s", root.CommandPath(), f.Name, f.Usage, f.DefValue)
+			t.Errorf("%s --%s: its text has a default, %q, and cobra adds %s", root.CommandPath(), f.Name, f.Usage,
+				f.DefValue)
 		}
 		if shown && strings.HasPrefix(f.DefValue, "-") {
 			t.Errorf("%s --%s: the default is %s", root.CommandPath(), f.Name, f.DefValue)
