@@ -74,7 +74,7 @@ func (h *house) fabrics() {
 			fabric = "node/rdma/" + fabric
 			knows := under(s.dir, fabric) || s.dir == "node/fabrics" || h.mains[s.dir] || h.suites[s.dir] ||
 				fabric == "node/rdma/sim" && s.dir == "workloads/simulate" ||
-				fabric == "node/rdma/tcp" && s.dir == "node/rdma/ibverbs" // whose pools are those of tcp
+				fabric == "node/rdma/tcp" && s.dir == "node/rdma/ibverbs" // its pools are tcp's
 			if under(dir, fabric) && !knows {
 				report("names the fabric %s: take an rdma.Fabric, or an address and node/fabrics", dir)
 			}

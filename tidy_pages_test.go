@@ -16,7 +16,8 @@ const (
 
 // explained are the folders that have a README of their own, beside the one of the module.
 var explained = []string{
-	"client", "client/dtx", "client/fusee", "client/rcuckoo", "client/rtx", "client/swarm", "node", "ops", "reports", "tui",
+	"client", "client/dtx", "client/fusee", "client/rcuckoo", "client/rtx", "client/swarm", "node", "ops",
+	"reports", "tui",
 	"workloads", "workloads/check",
 }
 

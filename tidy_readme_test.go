@@ -35,7 +35,8 @@ func TestReadme(t *testing.T) {
 		case "console":
 			for _, c := range sessions(b.text) {
 				got := s.run(t, c.command)
-				if exact := strings.HasPrefix(c.command, "farkv report") || strings.HasPrefix(c.command, "farkv sim"); !shows(c.output, got, exact) {
+				if exact := strings.HasPrefix(c.command, "farkv report") ||
+					strings.HasPrefix(c.command, "farkv sim"); !shows(c.output, got, exact) {
 					t.Fatalf("%s prints\n%s\nand README says\n%s", c.command, got, c.output)
 				}
 			}
@@ -122,7 +123,8 @@ func newShell(t *testing.T) *shell {
 // run returns what a command prints, errors too, and wants it to succeed.
 func (s *shell) run(t *testing.T, command string) string {
 	t.Helper()
-	command = strings.NewReplacer("-o bin/", "-o "+s.work+"/bin/", "$PWD/bin", s.work+"/bin", " main.go", " "+s.work+"/main.go").Replace(command)
+	command = strings.NewReplacer("-o bin/", "-o "+s.work+"/bin/", "$PWD/bin", s.work+"/bin", " main.go",
+		" "+s.work+"/main.go").Replace(command)
 	c := exec.Command("sh", "-c", s.exports+command)
 	c.Env = s.env
 	out, err := c.CombinedOutput()
@@ -169,7 +171,8 @@ func shows(want, got string, exact bool) bool {
 
 var (
 	// called finds a command of ours, with the words behind it that may be commands and topics.
-	called   = regexp.MustCompile(`^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:bin/|go run \./ops/)?(farkv|go-ycsb)((?: [a-z-]+){0,2})`)
+	called = regexp.MustCompile(
+		`^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:bin/|go run \./ops/)?(farkv|go-ycsb)((?: [a-z-]+){0,2})`)
 	flagName = regexp.MustCompile(`(?:^| )(--[a-z][a-z-]*)`)
 	property = regexp.MustCompile(`-p ([a-z.]+)=`)
 )
@@ -221,12 +224,14 @@ func (s *shell) explained(t *testing.T, page string, c invocation) {
 	}
 	text := s.helpOf(t, page, c.program, words)
 	for _, f := range c.flags {
-		if !regexp.MustCompile(`(?m)^ +(-\w, )?` + f + ` `).MatchString(text) { // where flags are listed, not in examples
+		// where flags are listed, not in examples
+		if !regexp.MustCompile(`(?m)^ +(-\w, )?` + f + ` `).MatchString(text) {
 			t.Errorf("%s: %s %s has no flag %s", page, c.program, strings.Join(words, " "), f)
 		}
 	}
 	for _, p := range c.properties {
-		known := s.helpOf(t, page, c.program, []string{"properties"}) + s.helpOf(t, page, c.program, []string{"fusee"}) +
+		known := s.helpOf(t, page, c.program, []string{"properties"}) +
+			s.helpOf(t, page, c.program, []string{"fusee"}) +
 			s.helpOf(t, page, c.program, []string{"rcuckoo"}) + s.helpOf(t, page, c.program, []string{"redis"})
 		if !strings.Contains(known, "  "+p+" ") {
 			t.Errorf("%s: %s has no property %s", page, c.program, p)

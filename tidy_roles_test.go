@@ -78,10 +78,11 @@ func TestRolesTeeth(t *testing.T) {
 		"ansible/roles/a/README.md":               file("| `a_known` | |"),
 		"ansible/roles/a/meta/argument_specs.yml": file("options:\n      a_known:\n        type: str\n"),
 		"ansible/roles/a/defaults/main.yml":       file("a_known: 1\na_new: 2\n"),
-		"ansible/roles/a/tasks/main.yml":          file("- name: X\n  community.general.ufw:\n- name: Y\n  ansible.builtin.copy:\n"),
-		"ansible/roles/b/README.md":               file(""),
-		"ansible/roles/b/defaults/main.yml":       file(""),
-		"ansible/ansible.cfg":                     file("ssh_args = -o StrictHostKeyChecking=no\n"),
+		"ansible/roles/a/tasks/main.yml": file("- name: X\n  community.general.ufw:\n- name: Y\n" +
+			"  ansible.builtin.copy:\n"),
+		"ansible/roles/b/README.md":         file(""),
+		"ansible/roles/b/defaults/main.yml": file(""),
+		"ansible/ansible.cfg":               file("ssh_args = -o StrictHostKeyChecking=no\n"),
 	}
 	all, err := roleBreaches(root)
 	if err != nil {

@@ -71,7 +71,8 @@ func (h *house) docs() {
 		}
 		if text := s.file.Doc.Text(); text != "" {
 			documented[s.dir] = true
-			if want := "Package " + s.file.Name.Name + " "; s.file.Name.Name != "main" && !strings.HasPrefix(text, want) {
+			if want := "Package " + s.file.Name.Name + " "; s.file.Name.Name != "main" &&
+				!strings.HasPrefix(text, want) {
 				h.breach(s, s.file.Doc.Pos(), "the package's comment begins with %q", want)
 			}
 		}
@@ -86,7 +87,7 @@ func (h *house) docs() {
 	}
 }
 
-// evident are methods whose interface of the standard library says what they do.
+// evident are methods of interfaces of the standard library, which say what the methods do.
 var evident = []string{
 	"String", "Error", "Unwrap", "Is", "As", "Format", "GoString", "Len", "Less", "Swap", "Push", "Pop",
 	"MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText",

@@ -96,8 +96,10 @@ var breaches = []struct {
 	{at(store, "time", "func f() { <-time.After(1) }"), "uses time.After"},
 	{at(store, "time", "var f = time.Sleep"), "uses time.Sleep"},
 	{at(store, "time", "type t struct { t *time.Timer }"), "uses time.Timer"},
-	{map[string]string{store: "// Package fusee x.\npackage fusee\nimport clock \"time\"\nvar t = clock.Now()"}, "uses time.Now"},
-	{map[string]string{store: "// Package fusee x.\npackage fusee\nimport . \"time\"\nvar t = Now()"}, "imports time by a dot"},
+	{map[string]string{store: "// Package fusee x.\npackage fusee\nimport clock \"time\"\nvar t = clock.Now()"},
+		"uses time.Now"},
+	{map[string]string{store: "// Package fusee x.\npackage fusee\nimport . \"time\"\nvar t = Now()"},
+		"imports time by a dot"},
 	{at(store, "math/rand/v2", "var n = rand.IntN(3)"), "uses math/rand/v2.IntN"},
 	{at(store, "math/rand/v2", "var r = rand.New(nil)"), "uses math/rand/v2.New"},
 	{at(store, "maps", "func f(m map[int]int) { for range maps.Keys(m) {} }"), "uses maps.Keys"},
@@ -132,7 +134,8 @@ var breaches = []struct {
 	{map[string]string{"README.md": "", "ops/x.go": "// Package ops x.\npackage ops"}, "ops: has no README.md"},
 	{map[string]string{"README.md": "[ops](ops/README.md)"}, "README.md: a link to ops/README.md, which is not there"},
 	{map[string]string{"README.md": "# One\n[two](#two)"}, "README.md: a link to #two, where there is no such heading"},
-	{map[string]string{"README.md": "", "ops/README.md": strings.Repeat("a", 121)}, "ops/README.md: a line of more than 120 columns"},
+	{map[string]string{"README.md": "", "ops/README.md": strings.Repeat("a", 121)},
+		"ops/README.md: a line of more than 120 columns"},
 }
 
 // Every rule is seen to fire.
@@ -148,7 +151,8 @@ func TestBreaches(t *testing.T) {
 func TestNoBreach(t *testing.T) {
 	loop := "func f(m map[int]int) { for range m {} }"
 	for _, files := range []map[string]string{
-		{"README.md": "", "farkv": "", "bin/farkv": "", ".ci/run": "", "ops.test": "", "cpu.prof": "", "tidy_test.go": "package x"},
+		{"README.md": "", "farkv": "", "bin/farkv": "", ".ci/run": "", "ops.test": "", "cpu.prof": "",
+			"tidy_test.go": "package x"},
 		at("README.md", "", ""),
 		{"README.md": "[a](ops/README.md#a-bs-c)\n", "ops/README.md": "## A `b`'s c\n"},
 		{"README.md": strings.Repeat("word\n", 2500)},
@@ -156,7 +160,8 @@ func TestNoBreach(t *testing.T) {
 		at("node/rdma/shm/x.go", "./node/rdma sync os time", "var t = time.Now()\n"+loop),
 		at("ops/farkv/main.go", "./ops ./tui ./node/rdma/sim", ""),
 		at("workloads/check/storetest/x.go", "testing ./node/rdma/sim ./node/rdma/shm ./client", ""),
-		at("client/fusee/x_test.go", "./node/rdma/sim ./workloads/check ./client/swarm sync time", "var T = time.Now()\n"+loop),
+		at("client/fusee/x_test.go", "./node/rdma/sim ./workloads/check ./client/swarm sync time",
+			"var T = time.Now()\n"+loop),
 		at("client/stores/x.go", "./client/fusee ./client/swarm sync os", loop),
 		at("client/x.go", "./node sync context", "func f() { go f() }\n"+loop),
 		at(store, "./client ./client/race ./client/fusee/inner ./node ./node/rdma", ""),
@@ -167,8 +172,10 @@ func TestNoBreach(t *testing.T) {
 		at("node/cluster/local/x.go", "sync context os time", "var t = time.Now()"),
 		at("workloads/loop.go", "./client sync/atomic", ""),
 		at("workloads/runner/x.go", "sync context", loop),
-		at(store, "time math/rand/v2 maps", "const d = 3 * time.Second\nfunc f(d time.Duration, r *rand.Rand) { maps.Clone(x) }"),
-		at(store, "", "func f(s []int, n int) { for range s {}; for range n {}; for range f2 {} }\nfunc f2(func() bool) {}"),
+		at(store, "time math/rand/v2 maps", "const d = 3 * time.Second\n"+
+			"func f(d time.Duration, r *rand.Rand) { maps.Clone(x) }"),
+		at(store, "", "func f(s []int, n int) { for range s {}; for range n {}; for range f2 {} }\n"+
+			"func f2(func() bool) {}"),
 		at(store, "", "func f() {\n"+strings.Repeat("f()\n", 78)+"}"),
 		at(store, "", "// E are errors.\nvar (\n\tA int\n\tB int // more\n)\n\ntype t int\n\nfunc (t) M() {}"),
 		at(store, "", "// T is.\ntype T int\n\nfunc (T) String() string { return \"\" }"),

@@ -128,7 +128,8 @@ func under(dir, room string) bool { return dir == room || strings.HasPrefix(dir,
 
 // breach notes what is wrong at a node of s.
 func (h *house) breach(s *source, at token.Pos, format string, a ...any) {
-	h.breaches = append(h.breaches, fmt.Sprintf("%s:%d: %s", s.path, h.fset.Position(at).Line, fmt.Sprintf(format, a...)))
+	h.breaches = append(h.breaches,
+		fmt.Sprintf("%s:%d: %s", s.path, h.fset.Position(at).Line, fmt.Sprintf(format, a...)))
 }
 
 // sorted returns the breaches by file and line.

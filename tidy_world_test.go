@@ -49,7 +49,8 @@ func permits(dir, pkg string) bool {
 
 // names of packages of which only some may be used (only) or some may not (not).
 var names = map[string]struct{ only, not []string }{
-	"time":         {only: []string{"Duration", "Nanosecond", "Microsecond", "Millisecond", "Second", "Minute", "Hour"}},
+	"time": {only: []string{"Duration", "Nanosecond", "Microsecond", "Millisecond", "Second", "Minute",
+		"Hour"}},
 	"math/rand/v2": {only: []string{"Rand"}},
 	"maps":         {not: []string{"All", "Keys", "Values"}},
 }
@@ -123,13 +124,13 @@ func (h *house) selected(s *source, local map[string]string, n ast.Node) {
 		return
 	}
 	if r := names[p]; slices.Contains(r.not, sel.Sel.Name) || r.only != nil && !slices.Contains(r.only, sel.Sel.Name) {
-		h.breach(s, n.Pos(), "uses %s.%s: here only the Endpoint gives time and randomness, and order comes from no map",
-			p, sel.Sel.Name)
+		h.breach(s, n.Pos(), "uses %s.%s: here only the Endpoint gives time and randomness, and order comes "+
+			"from no map", p, sel.Sel.Name)
 	}
 }
 
-// mapRanges finds loops over maps, whose order differs between runs, in code that runs in virtual
-// time.
+// mapRanges finds loops over maps in code that runs in virtual time: their order differs between
+// runs.
 func (h *house) mapRanges(exports types.Importer) {
 	files := map[string][]*source{}
 	for _, s := range h.sources {
