@@ -345,7 +345,7 @@ func (d *Doctor) uverbs(t *Topic, devices bool) {
 		case err != nil:
 			t.missing(at, err.Error(), "")
 		case st.Perm()&0o006 == 0o006:
-			t.ok(at, "everybody may open it")
+			t.ok(at, "every user may open it")
 		case d.UID == 0:
 			t.ok(at, "root may open it, and others may not: "+st.Perm().String())
 		default:

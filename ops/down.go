@@ -61,14 +61,14 @@ func Down(addr string, force, purge bool) (*Removed, error) {
 
 // inUse names the clients that keep a pool from being removed.
 func inUse(addr string, err error) error {
-	who := "clients live"
+	use := "clients live"
 	if f, e := fabrics.Open(addr); e == nil {
 		if all, err := clientsOf(f); err == nil && len(living(all)) > 0 {
-			who = crowd(living(all))
+			use = crowd(living(all))
 		}
 		f.Close()
 	}
-	return fmt.Errorf("%w: %s (hint: end them first, or --force: they lose their pool)", err, who)
+	return fmt.Errorf("%w: %s (hint: end them first, or --force: they lose their pool)", err, use)
 }
 
 // Print implements Result.

@@ -79,7 +79,7 @@ func hints(pool string) []workloads.Hint {
 		{Of: of(rdma.ErrNodeDown), Say: about("'farkv status %[1]s' shows the nodes and how many more may die, " +
 			"'farkv recover %[1]s' replaces those that are down")},
 		{Of: of(rdma.ErrFull), Say: "make a larger pool: --records sizes the index, --memory has to hold the pairs, " +
-			"--clients those who use it"},
+			"--clients its clients"},
 	}
 }
 

@@ -82,7 +82,7 @@ func TestFloor(t *testing.T) {
 			t.Errorf("%s: %+v is less than the values", name, all)
 		}
 		if n := len(m.gets.ends); m.get() != nil || len(m.gets.ends) != n {
-			t.Errorf("%s: batches are noted that nobody asked for", name)
+			t.Errorf("%s: batches are noted without being asked for", name)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func metricsAddress(addr string, public bool) (*net.TCPAddr, error) {
 }
 
 // errPublic is a misuse: each command line has another flag against it (MetricsMisuse).
-var errPublic = errors.New("whoever reaches this machine could read them")
+var errPublic = errors.New("any program that reaches this machine could read them")
 
 // MetricsMisuse says how a command line lets others read metrics, where that is what err is about.
 func MetricsMisuse(err error, remedy string) error {

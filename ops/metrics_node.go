@@ -62,7 +62,7 @@ var (
 		"1 when an RDMA device executes the verbs of rdma pools past the node, else 0.")
 	nodePool     = ofNode.figure("farkv_node_in_pool", "1 when the node belongs to a pool, else 0.")
 	nodeExpelled = ofNode.figure("farkv_node_expelled",
-		"1 when the others go on without the node, which serves nobody, else 0.")
+		"1 when the others go on without the node, which serves no verbs, else 0.")
 	nodeLease = ofNode.figure("farkv_node_lease_seconds",
 		"Time for which the node may execute verbs, unless it prolongs that.")
 )

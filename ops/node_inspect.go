@@ -14,7 +14,7 @@ import (
 
 var (
 	errNoLease  = errors.New("the node's lease ran out: verbs wait until it has one again")
-	errExpelled = errors.New("the node was expelled from its pool: it serves nobody")
+	errExpelled = errors.New("the node was expelled from its pool: it serves no verbs")
 )
 
 // leaseOf returns for how long a node may execute verbs yet; false: it needs no lease, as one in no

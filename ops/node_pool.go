@@ -342,7 +342,7 @@ func downStarted(p *local.Pool, force, purge bool) (*Removed, error) {
 		live, err := usersOf(p.Address)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("remove %s: nobody can tell whether clients live: %w (hint: try again, or --force)",
+			return nil, fmt.Errorf("remove %s: it is not known whether clients live: %w (hint: try again, or --force)",
 				p.Name, err)
 		case len(live) > 0:
 			return nil, fmt.Errorf("remove %s: %w: %s (hint: end them first, or --force: they lose their pool)", p.Name,

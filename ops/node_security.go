@@ -30,7 +30,7 @@ func (c *NodeConfig) secure(n *fabrics.NodeConfig) error {
 	case err != nil:
 		return err
 	case s.ReadToken != nil && s.Token == nil:
-		return workloads.Misuse("--read-token-file without --token-file: then nobody could write")
+		return workloads.Misuse("--read-token-file without --token-file: then no client could write")
 	case s.Token != nil && bytes.Equal(s.Token, s.ReadToken):
 		return workloads.Misuse("--read-token-file %s holds the same token as --token-file: readers could write",
 			c.ReadTokenFile)

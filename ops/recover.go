@@ -157,7 +157,7 @@ func waiting(f rdma.Fabric, majority bool) (todo []string) {
 	nodes, view := nodesOf(f)
 	switch {
 	case view.Busy && majority:
-		todo = append(todo, fmt.Sprintf("the memory that nobody owns: epoch %d has begun, in which it is swept",
+		todo = append(todo, fmt.Sprintf("the memory without an owner: epoch %d has begun, in which it is swept",
 			view.Epoch))
 	case view.Busy:
 		todo = append(todo, fmt.Sprintf("the replicas: epoch %d has begun, and clients only read until they are mended",

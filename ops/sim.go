@@ -175,8 +175,8 @@ func (s *Simulation) changes() (list []simulate.Change, err error) {
 func (s *Simulation) faults() (string, error) {
 	var all []string
 	for _, text := range s.Crashes {
-		who, at, ok := strings.Cut(text, "@")
-		kind, number, _ := strings.Cut(strings.TrimSpace(who), " ")
+		target, at, ok := strings.Cut(text, "@")
+		kind, number, _ := strings.Cut(strings.TrimSpace(target), " ")
 		n, wrong := strconv.Atoi(strings.TrimSpace(number))
 		d, late := time.ParseDuration(strings.TrimSpace(at))
 		if !ok || wrong != nil || late != nil || n < 0 || d < 0 || kind != "node" && kind != "client" {
@@ -190,11 +190,11 @@ func (s *Simulation) faults() (string, error) {
 		}
 	}
 	for _, text := range s.Outages {
-		who, when, ok := strings.Cut(text, "@")
+		target, when, ok := strings.Cut(text, "@")
 		at, lasts, _ := strings.Cut(when, " for ")
 		d, late := time.ParseDuration(strings.TrimSpace(at))
 		away, long := time.ParseDuration(strings.TrimSpace(lasts))
-		node, _ := strings.CutPrefix(strings.TrimSpace(who), "node ")
+		node, _ := strings.CutPrefix(strings.TrimSpace(target), "node ")
 		n, wrong := strconv.Atoi(strings.TrimSpace(node))
 		if node == "all" {
 			node, wrong = "*", nil

@@ -75,7 +75,7 @@ var fuseeExperiments = []experiment[*size]{
 		"YCSB A and C. Node-centric: every UPDATE and INSERT calls a memory node for an object.", allocationCases,
 		allocationTable},
 	{"latency", "median latencies for 1 to 5 replicas of index and data (Figure 19)",
-		"5 memory nodes, one client, nobody else. Microseconds.", latencyCases, latencyTable},
+		"5 memory nodes, one client alone. Microseconds.", latencyCases, latencyTable},
 	{"replicas", "throughput for 1 to 5 replicas of index and data (Figure 18)", "5 memory nodes, YCSB A to D.",
 		replicaCases, replicaTable},
 	{"crash", "one of two memory nodes crashes at 5 s (Figure 20)",

@@ -108,8 +108,8 @@ func pairTable(_ *size, r results, p *Part) {
 	p.Header = []string{"pair", "throughput", "against 1,024 B", "paper", "busiest",
 		fmt.Sprintf("thinking %v", thinking), "against 1,024 B"}
 	whole := r[mixed("c", 1024)]
-	gain := func(who string, bytes int) float64 {
-		return change(r[mixed(who, 1024)].Throughput, r[mixed(who, bytes)].Throughput)
+	gain := func(mix string, bytes int) float64 {
+		return change(r[mixed(mix, 1024)].Throughput, r[mixed(mix, bytes)].Throughput)
 	}
 	for _, bytes := range pairSizes {
 		x := r[mixed("c", bytes)]

@@ -109,7 +109,7 @@ func failureTable(s *rcuckooSize, r results, p *Part) {
 	p.Notes = append(p.Notes,
 		fmt.Sprintf("Were the timer 0 that would be %.0f µs on the average, by the line through %v and %v: so long a "+
 			"repair takes, the INSERT included. A client that the pool knows to be dead is given half of the timer, "+
-			"from when somebody stuck has looked first.", left, short, long))
+			"from when the first blocked client looks.", left, short, long))
 }
 
 // paperFailures is up to how many a second the throughput remains high (section 5.4).

@@ -100,7 +100,7 @@ func rehashTable(s *rtxSize, _ results, p *Part) {
 			})
 		}
 		show(name+": Mops", w.After)
-		show("nobody dies", w.Whole)
+		show("no client dies", w.Whole)
 		done := "no other client does it"
 		if w.Again > 0 {
 			done = fmt.Sprintf("another one has done it %.1f ms later", ms(w.Again))

@@ -124,7 +124,7 @@ func stepTable(s *rtxSize, r results, p *Part) {
 		"locks; with its log; rTX with a log of each transaction and without early locks; rTX. None commits DTX's "+
 		"layout by CAS, so +ICommit has its verbs alone, and +Log is compared with +OCC. On the right the verbs "+
 		"of each step alone, as we read the paper's words, each phase in a trip of its own, on leaves that "+
-		"nobody else has. Latencies are those of 24 clients.")
+		"no other client has. Latencies are those of 24 clients.")
 }
 
 func stepCells(c, before stepCost) []Cell {

@@ -86,7 +86,7 @@ func rcuckooKind() *Kind {
 	return &Kind{
 		Name: rcuckoo.Format,
 		Doc: "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by " +
-			"whoever is stuck",
+			"clients that are blocked",
 		Size:   sizeRcuckoo,
 		Format: formats(rcuckoo.Format, rcuckooPool, rcuckoo.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
@@ -174,7 +174,7 @@ func refuseRcuckoo(p Params) error {
 	case p.DataReplicas > rcuckoo.MaxReplicas:
 		return fmt.Errorf("%d replicas: want up to %d", p.DataReplicas, rcuckoo.MaxReplicas)
 	case p.Spares > 0 && p.DataReplicas == 1:
-		return errors.New("spares: nobody takes the place of a node that died, of which nothing is left: want 2 " +
+		return errors.New("spares: no node can replace a dead one of which there was one replica: want 2 " +
 			"replicas or more")
 	}
 	_, _, err := rcuckooPool(p)

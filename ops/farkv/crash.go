@@ -32,7 +32,7 @@ const crashOperands = "crash takes [POOL] node|client NUMBER, [POOL] master, or 
 // crashLong returns the help of 'farkv crash'.
 func crashLong() string {
 	return longText(`
-Crash node makes a memory node one that is down for everybody, for good; of a NAME under which 'farkv up --fabric'
+Crash node makes a memory node one that is down for all programs, for good; of a NAME under which 'farkv up --fabric'
 started nodes it kills that one's process by SIGKILL. Crash client kills the process of a client of this machine
 by SIGKILL, and all clients of that process with it; with --at, which only pools in shared memory know, the process
 kills itself when the client comes to that step of the store's protocol. Crash master kills the client that is the

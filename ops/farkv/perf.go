@@ -31,7 +31,7 @@ POOL is where:
 Without it perf measures the fabrics that this machine has, side by side; for tcp and rdma it starts a memory node, and
 ends it.
 
-It writes over memory. So it makes a pool of its own, which nobody else can open, and which is gone when it ends,
+It writes over memory. So it makes a pool of its own, which no other program can open, and which is gone when it ends,
 whatever ends it; where there is a pool already it refuses.
 
 A latency is what one worker waits, from one verb's end to the next one's. Rates are of batches of so many, each

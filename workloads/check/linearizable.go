@@ -110,7 +110,8 @@ func neverWritten(ops []*Op) *Violation {
 	}
 	for _, op := range ops {
 		if op.Kind == Get && op.Answer == OK && !written[pair{string(op.Key), op.Value}] {
-			return &Violation{Key: op.Key, Why: "nobody wrote this value to this key", Ops: []*Op{op}, Culprit: op}
+			return &Violation{Key: op.Key, Why: "no operation wrote this value to this key", Ops: []*Op{op},
+				Culprit: op}
 		}
 	}
 	return nil

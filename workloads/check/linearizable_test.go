@@ -112,7 +112,7 @@ var histories = []struct {
 		w1 2-3 get not found`, false},
 	{"exists although it is not", `
 		w0 0-1 insert v1 exists`, false},
-	{"a value that nobody wrote", `
+	{"a value that no operation wrote", `
 		w0 0-1 insert v1 ok
 		w1 2-3 get ok v9`, false},
 	{"uncertain insert seen later", `

@@ -103,7 +103,7 @@ func TestMemory(t *testing.T) {
 	}
 	c := config(t, "ycsb-c", 2, 10)
 	if r := simulated(t, c); r.Memory != nil {
-		t.Errorf("nobody asked for %v", r.Memory)
+		t.Errorf("%v, without being asked for", r.Memory)
 	}
 	c.Memory = true
 	sum := uint64(0)

@@ -62,7 +62,7 @@ func TestVictims(t *testing.T) {
 	c.Failures = 1000
 	r := simulated(t, c)
 	if r.Failed > 0 || r.LongestGap > 3*us || r.LongestGap < us/2 || calm.LongestGap > us/2 {
-		t.Errorf("%d operations failed: %s; somebody finished nothing for %.0f µs, without failures for %.0f", r.Failed,
+		t.Errorf("%d operations failed: %s; a client finished nothing for %.0f µs, without failures for %.0f", r.Failed,
 			r.Error, r.LongestGap, calm.LongestGap)
 	}
 	c.Duration, c.Failures = 100*time.Millisecond, 200

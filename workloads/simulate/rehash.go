@@ -30,8 +30,8 @@ const neverDies = 100 * time.Hour
 // with dies once more. Both runs are the same until the client dies.
 func Rehash(ctx context.Context, c Config, dies bool) (*Rehashed, error) {
 	c.Clients, c.InFlight = max(c.Clients, 1), max(c.InFlight, 1)
-	run := func(who string, at time.Duration) (*Result, []*rehash, error) {
-		c.Faults = fmt.Sprintf("crash client=%q at=%v", who, at)
+	run := func(client string, at time.Duration) (*Result, []*rehash, error) {
+		c.Faults = fmt.Sprintf("crash client=%q at=%v", client, at)
 		seen := rehashes{open: map[string]*rehash{}, began: c.beginning()}
 		c.Trace = seen.see
 		r, err := Run(ctx, c)

@@ -56,7 +56,7 @@ func TestMajority(t *testing.T) {
 	s := toySubject("no recovery")
 	s.Mender = nil
 	if r := s.Fuzz(t.Context(), Search{First: 1, Runs: 500}); r.Failure != nil || r.Deaths > 0 {
-		t.Fatalf("nobody mends: %v, %d nodes died", r.Failure, r.Deaths)
+		t.Fatalf("without recovery: %v, %d nodes died", r.Failure, r.Deaths)
 	}
 	s.Majority = true
 	if r := s.Fuzz(t.Context(), Search{First: 1, Runs: 500}); r.Failure == nil || r.Failure.Guilt != Failed {

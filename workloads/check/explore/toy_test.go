@@ -195,7 +195,7 @@ func toyCheck(f rdma.Fabric) (r client.Report, err error) {
 		case dead[owner] || id == noteWaits:
 			r.Waits("key %d is locked", id)
 		default:
-			r.Damaged("key %d is locked, and by nobody", id)
+			r.Damaged("key %d is locked, and its owner is none", id)
 		}
 	}
 	return r, nil

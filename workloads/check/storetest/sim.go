@@ -102,7 +102,7 @@ func (c *scene) late(h check.History) error {
 	}
 	for i := range h {
 		if d := h[i].Return - h[i].Call; d > c.h.Longest {
-			return fmt.Errorf("took %v, and nobody crashed: %s", d, &h[i])
+			return fmt.Errorf("took %v without a crash: %s", d, &h[i])
 		}
 	}
 	return nil

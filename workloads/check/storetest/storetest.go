@@ -273,7 +273,8 @@ func (h *Harness) sound(f rdma.Fabric, crashed bool) error {
 	case len(r.Damage) > 0:
 		return fmt.Errorf("check found damage:\n  %s", strings.Join(r.Damage, "\n  "))
 	case len(r.Waiting) > 0 && !crashed:
-		return fmt.Errorf("check found work for recovery, but nobody crashed:\n  %s", strings.Join(r.Waiting, "\n  "))
+		return fmt.Errorf("check found work for recovery, but no client crashed:\n  %s",
+			strings.Join(r.Waiting, "\n  "))
 	}
 	return nil
 }

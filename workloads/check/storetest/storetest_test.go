@@ -79,11 +79,12 @@ func TestTeeth(t *testing.T) {
 	}{
 		{"answer", "INSERT and UPDATE do not look whether the key is there",
 			[]string{"contract", "model", "histories", "sim/histories"}},
-		{"stale", "reads a cache that nobody invalidates", []string{"contract", "model", "histories", "sim/histories"}},
+		{"stale", "reads a cache that is never invalidated",
+			[]string{"contract", "model", "histories", "sim/histories"}},
 		{"lost", "takes a CAS that failed for one that did not", []string{"histories", "sim/histories", "sim/crashes"}},
 		{"inplace", "overwrites values in place", []string{"sim/histories", "sim/crashes"}},
 		{"early", "publishes a block before it is written", []string{"sim/histories", "sim/crashes", "sim/everycrash"}},
-		{"lock", "holds a lock that nobody breaks, and waits long for it",
+		{"lock", "holds a lock that is never broken, and waits long for it",
 			[]string{"sim/histories", "sim/crashes", "sim/everycrash"}},
 	} {
 		for _, name := range tt.suites {
@@ -166,7 +167,7 @@ func TestExcuses(t *testing.T) {
 	} {
 		for _, crashed := range []bool{false, true} {
 			if err := judge(with(tt.answer, 1), crashed, 0); (err == nil) != (crashed && tt.crash) {
-				t.Errorf("%v, somebody crashed: %v: %v", tt.answer, crashed, err)
+				t.Errorf("%v, a client crashed: %v: %v", tt.answer, crashed, err)
 			}
 		}
 	}
