@@ -10,20 +10,20 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Keep makes this process a candidate for the pool's master until the pool is closed: the master
-// replaces memory nodes that died, recovers clients that did, of other processes too, and sweeps
-// the pools of stores that need it, mem: pools among them. It takes one of the pool's places for
-// clients. A pool that is full, and a store that has nothing to mend, are not kept, which is no
-// error.
+// Keep makes this process a candidate for the pool's master until the pool is closed. The master
+// replaces dead memory nodes and recovers dead clients, also of other processes. It sweeps the
+// memory of stores that need it, also in mem: pools. A candidate takes one of the pool's places for
+// clients. Keep returns nil and does nothing when the pool has no free place, when this process may
+// only read the pool, and when the store has no recovery.
 func (p *Pool) Keep(o cluster.Options) error { return Keep(p.Fabric, p.Kind, o) }
 
-// Lease is the tenure of the master of a pool that processes share, unless it prolongs it. On a
-// machine that is busy a master may not run for a while, and one that loses its role has to begin
-// anew.
+// Lease is for how long a master holds its role without renewing it, in a pool that processes
+// share. It is long enough for a busy machine, on which a master may not run for a while: a master
+// that loses its role has to begin its work again.
 const Lease = 300 * time.Millisecond
 
-// Tenure is the lease of masters of an open pool: Lease, or longer where it costs more to prolong
-// one.
+// Tenure returns the lease of the masters of an open pool. It is Lease, or more where renewing is
+// expensive.
 func Tenure(f rdma.Fabric) time.Duration {
 	if t, ok := f.(rdma.TenureAdviser); ok {
 		return t.Tenure()
@@ -31,11 +31,11 @@ func Tenure(f rdma.Fabric) time.Duration {
 	return Lease
 }
 
-// KeeperName is the name of clients that are candidates for a pool's master. Any client may be
-// called so: a decision that rests on it may be wrong, and must cost no data then.
+// KeeperName is the name of clients that are candidates for a pool's master. Nothing keeps another
+// client from using it: a decision by this name may be wrong, and must not cost data then.
 const KeeperName = "keeper"
 
-// Keep is Pool.Keep for callers that have the pool's parts.
+// Keep is Pool.Keep for callers without a Pool.
 func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 	if r, ok := f.(rdma.AccessReporter); k.Mender == nil || ok && r.ReadOnly() {
 		return nil
@@ -57,8 +57,8 @@ func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 	return nil
 }
 
-// Teller returns what puts a keeper's events into the pool's telemetry; nil: the pool has none, or
-// it cannot be found now.
+// Teller returns a function that writes a keeper's events into the pool's telemetry. nil: the pool
+// has no telemetry, or it cannot be read now.
 func Teller(ep rdma.Endpoint, f rdma.Fabric) func(rdma.Endpoint, *rdma.View, []cluster.Event, time.Duration) error {
 	if g, ok := f.(rdma.Geometer); !ok || g.Geometry().Telemetry == 0 {
 		return nil
@@ -77,7 +77,7 @@ func Teller(ep rdma.Endpoint, f rdma.Fabric) func(rdma.Endpoint, *rdma.View, []c
 	}
 }
 
-// EventOf is what the pool's telemetry keeps of an event.
+// EventOf returns the record of an event in the pool's telemetry.
 func EventOf(e cluster.Event, at time.Time) telemetry.Event {
 	t := telemetry.Event{
 		At: at, What: e.What.String(), Tenure: e.Tenure, Epoch: e.Epoch, Node: -1, Client: int(e.Client.ID),
@@ -89,8 +89,9 @@ func EventOf(e cluster.Event, at time.Time) telemetry.Event {
 	return t
 }
 
-// keep keeps the pool until its fabric closes. A master that was slow was fenced off, and goes on
-// with another identity: it closes the lost one, so that it can be forgotten.
+// keep is a candidate until the pool's fabric closes. When it was fenced off because it was slow, it
+// goes on under another identity. It closes the endpoint of the lost identity, so that the pool can
+// forget it.
 func keep(ep rdma.Endpoint, f rdma.Fabric, k *Kind, o cluster.Options) {
 	for {
 		lost := cluster.Keep(ep, f, k.Mender(f), o)

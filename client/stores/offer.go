@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Offer is an option as it is shown before a store is chosen.
+// Offer is an option as help texts show it: of all stores that have it.
 type Offer struct {
 	Option
 	Stores []string // that have it, sorted
-	// Otherwise says what holds where nothing is set, of each of them.
+	// Otherwise is a text with the default of each of these stores.
 	Otherwise string
 }
 
@@ -48,7 +48,7 @@ func (o *Offer) Of() string {
 	return "of " + strings.Join(o.Stores, ", ") + ": "
 }
 
-// DefaultReplicas says how many replicas a store's pools have where nothing is said.
+// DefaultReplicas returns a text with the default number of replicas of each store.
 func DefaultReplicas() string {
 	return perStore(Names(), func(k *Kind) string { return fmt.Sprint(k.Size(Params{}).DataReplicas) }) +
 		"; 1 on one node"
@@ -59,7 +59,8 @@ func Slotted() string {
 	return andList(slices.DeleteFunc(Names(), func(name string) bool { return !kinds[name].Slots }))
 }
 
-// perStore says what is said of each store: what is said of most, and of which others what.
+// perStore joins what say returns for each store: first the text of most stores, then each other
+// text with the stores that it is for.
 func perStore(names []string, say func(*Kind) string) string {
 	by := map[string][]string{}
 	for _, name := range names {
@@ -76,8 +77,7 @@ func perStore(names []string, say func(*Kind) string) string {
 	return text
 }
 
-// ExploredText returns, for each option that searches for faults set differently, the values by
-// store.
+// ExploredText returns, by option, the value that searches for faults use instead of the default.
 func ExploredText() map[string]string {
 	all := map[string]string{}
 	for _, k := range Kinds() {

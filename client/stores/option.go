@@ -16,15 +16,15 @@ type Option struct {
 	Name string // of its flag, such as cache-bytes; its property is farkv.cachebytes
 	When When
 	Type Type
-	// Default holds where nothing is set; nil: what holds then follows from other parameters, as
-	// Derived says.
+	// Default is the value when the option is not set. nil: it follows from other parameters, in
+	// the way that Derived describes.
 	Default any
 	Derived string
 	// Min and Max bound its values; Max 0: nothing above. Of a Duration they are nanoseconds.
 	Min, Max float64
 	Doc      string // what it is for, without its store, default and bounds
-	// Parts are options that are set together, as name=value with commas between. Each has its own
-	// value, and their whole has none.
+	// Parts are options that are set together, as name=value with commas between. Each part has a
+	// value of its own. The option that has parts has no value.
 	Parts []Option
 	// Field is what the option is called in the header of a pool; "": as its Name, with _ for -.
 	Field string
@@ -53,12 +53,12 @@ const (
 
 func (t Type) String() string { return [...]string{"int", "size", "float", "bool", "duration"}[t] }
 
-// CacheBytes is the option of all stores that have a cache which can be sized: the budget of one
-// worker's, 0 for none.
+// CacheBytes is the option for the size of one worker's cache, of all stores with such a cache. 0
+// turns the cache off.
 const CacheBytes = "cache-bytes"
 
-// Values are options that are set, by their names; what is not there has its default. Each has the
-// Go type of its option's Type.
+// Values are the options that are set, by name. An option that is absent has its default. The Go
+// type of a value is that of the option's Type.
 type Values map[string]any
 
 // Int returns the value of an option of type Int or Bytes; 0 where there is none.
@@ -78,7 +78,7 @@ func value[T any](v Values, name string) T {
 	return t
 }
 
-// With returns v with others, which count more.
+// With returns a copy of v with others added. Where both have a value, that of others holds.
 func (v Values) With(others Values) Values {
 	all := maps.Clone(v)
 	if all == nil {
@@ -88,8 +88,8 @@ func (v Values) With(others Values) Values {
 	return all
 }
 
-// Read sets an option, or each part that the text names, as the text says. The error says what is
-// wanted.
+// Read parses text and sets the option, or each of its parts that the text names. The error says
+// which values are valid.
 func (v Values) Read(o *Option, text string) error {
 	if o.Parts == nil {
 		x, err := o.Parse(text)
@@ -111,7 +111,7 @@ func (v Values) Read(o *Option, text string) error {
 	return nil
 }
 
-// Parse reads a value of the option. The error says what is wanted, such as "want 0 to 16".
+// Parse reads a value of the option. The error says which values are valid, such as "want 0 to 16".
 func (o *Option) Parse(text string) (v any, err error) {
 	text = strings.TrimSpace(text)
 	switch o.Type {
@@ -158,7 +158,7 @@ func (o *Option) check(v any) error {
 	return nil
 }
 
-// wants says in words what values may be.
+// wants returns a text with the valid values.
 func (o *Option) wants() string {
 	switch {
 	case o.Type == Bytes && o.Max > 0:
@@ -185,7 +185,7 @@ func (o *Option) Text(v any) string {
 	return fmt.Sprint(v)
 }
 
-// Otherwise says what holds where nothing is set.
+// Otherwise returns a text with the default.
 func (o *Option) Otherwise() string {
 	if o.Default == nil {
 		return o.Derived
@@ -193,7 +193,8 @@ func (o *Option) Otherwise() string {
 	return o.Text(o.Default)
 }
 
-// Help is what the option is for; of one with parts also what these are, with defaults and bounds.
+// Help returns what the option is for. Of an option with parts it also lists the parts, with their
+// defaults and bounds.
 func (o *Option) Help() string {
 	if o.Parts == nil {
 		return o.Doc
@@ -201,7 +202,7 @@ func (o *Option) Help() string {
 	return o.Doc + ": " + o.list()
 }
 
-// worthSaying bounds the bounds that are: greater ones bound nothing that a user would choose.
+// worthSaying is the greatest bound that help texts mention: no user would reach a greater one.
 const worthSaying = 1 << 10
 
 // list says what the text of an option with parts is made of.

@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// Option returns the store's option of that name, which may be a part of another; nil: it has none.
+// Option returns the store's option, or part of an option, of that name. nil: there is none.
 func (k *Kind) Option(name string) *Option {
 	all := k.settable()
 	for i := range k.Options {
@@ -25,7 +25,7 @@ func (k *Kind) Option(name string) *Option {
 	return nil
 }
 
-// settable returns the options that have values: parts instead of their whole.
+// settable returns the options that have values: of an option with parts its parts.
 func (k *Kind) settable() (list []*Option) {
 	for i := range k.Options {
 		o := &k.Options[i]
@@ -39,7 +39,7 @@ func (k *Kind) settable() (list []*Option) {
 	return list
 }
 
-// Choose returns those of the options that the store has and that are chosen then.
+// Choose returns those values in v that the store has an option for, chosen at that time.
 func (k *Kind) Choose(v Values, when When) Values {
 	chosen := Values{}
 	for _, o := range k.settable() {
@@ -58,8 +58,8 @@ func (k *Kind) Uncached(o Options) Options {
 	return o
 }
 
-// Heeds returns an error that wraps ErrParams where an option is set that the store does not have,
-// or to what it cannot be.
+// Heeds returns an error wrapping ErrParams when v sets an option that the store does not have, or
+// has an invalid value.
 func (k *Kind) Heeds(v Values) error {
 	for _, name := range slices.Sorted(maps.Keys(v)) {
 		o := k.Option(name)
@@ -73,7 +73,7 @@ func (k *Kind) Heeds(v Values) error {
 	return nil
 }
 
-// foreign says which stores have an option.
+// foreign returns a text with the stores that have an option.
 func foreign(name string) string {
 	var having []string
 	path := name
@@ -88,7 +88,7 @@ func foreign(name string) string {
 	return fmt.Sprintf("%s: %s would heed it", path, orList(having))
 }
 
-// completed returns the options with the defaults of those that are chosen then.
+// completed returns v with the defaults of all options that are chosen at that time.
 func (k *Kind) completed(v Values, when When) Values {
 	all := v.With(nil)
 	for _, o := range k.settable() {
@@ -128,7 +128,7 @@ func (k *Kind) Settings(h node.Header) []Setting {
 	return list
 }
 
-// Can says in words what the store's pools can do, and what they cannot.
+// Can returns texts on what the store's pools can do, and what they cannot.
 func (k *Kind) Can() []string {
 	list := []string{"replicas: " + k.Replicas}
 	for _, c := range []struct {
@@ -150,12 +150,12 @@ func (k *Kind) Can() []string {
 	return list
 }
 
-// Flag is how a command line sets an option of the store.
+// Flag returns the flag by which a command line sets an option of the store.
 func (k *Kind) Flag(name string, v any) string {
 	return fmt.Sprintf("--%s=%s", k.path(name), k.Option(name).Text(v))
 }
 
-// path is an option's name, of a part behind that of its whole.
+// path returns an option's name. Of a part the name of the whole option is in front of it.
 func (k *Kind) path(name string) string {
 	for _, whole := range k.Options {
 		if slices.ContainsFunc(whole.Parts, func(p Option) bool { return p.Name == name }) {
@@ -165,7 +165,7 @@ func (k *Kind) path(name string) string {
 	return name
 }
 
-// Flags is how a command line sets options that the store heeds.
+// Flags returns the flags by which a command line sets the options in v that the store has.
 func (k *Kind) Flags(v Values) (flags []string) {
 	for _, o := range k.settable() {
 		if x, ok := v[o.Name]; ok {

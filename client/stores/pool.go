@@ -61,11 +61,10 @@ func Create(addr, store string, p Params) (*Pool, error) {
 	return pool, err
 }
 
-// Bytes returns the memory of all nodes together, with that of telemetry, of parameters that Size
-// has seen.
+// Bytes returns the memory of all nodes together, telemetry included. Size must have completed p.
 func (p *Params) Bytes() uint64 { return uint64(p.Nodes) * (p.Memory + telemetry.Bytes(p.Telemetry)) }
 
-// Geometry returns the shape of the pool, of parameters that Size has seen.
+// Geometry returns the shape of the pool. Size must have completed p.
 func (p *Params) Geometry() fabrics.Geometry {
 	return fabrics.Geometry{
 		Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients + p.Servers, Telemetry: telemetry.Bytes(p.Telemetry),
@@ -74,8 +73,9 @@ func (p *Params) Geometry() fabrics.Geometry {
 	}
 }
 
-// Make formats a pool that no client sees yet, and makes sure that it takes the pairs that it is
-// made for. Errors wrap ErrParams, rdma.ErrFull or what Format returns.
+// Make formats a pool that no client can open yet. It returns an error when the formatted pool does
+// not take pairs of the size that p asks for. Errors wrap ErrParams, rdma.ErrFull or what Format
+// returns.
 func (k *Kind) Make(f rdma.Fabric, p Params) error {
 	if err := k.servable(f); err != nil {
 		return err
@@ -118,7 +118,8 @@ func (k *Kind) MostPair(s client.Store) int {
 	return cmp.Or(k.MaxPair, math.MaxInt)
 }
 
-// most clients of a pool: the highest identities are owners that are no clients.
+// maxClients bounds the clients of a pool: the highest identities stand for owners of memory that
+// are no clients.
 const maxClients = int(node.OfNode) - 1
 
 // Check returns an error when p is no pool of the store, and rounds the memory up to pages. The
@@ -199,8 +200,9 @@ func identify(addr string, f rdma.Fabric) (*Pool, error) {
 	return p, nil
 }
 
-// Of returns what is known of a pool that is open at an address. The caller owns f as before: Close
-// of the result closes it. Errors wrap node.ErrNoStore, ErrUnknown or node.ErrOtherVersion.
+// Of returns the Pool of a fabric that is open at an address. On success Close of the result closes
+// f; on an error the caller still has to. Errors wrap node.ErrNoStore, ErrUnknown or
+// node.ErrOtherVersion.
 func Of(addr string, f rdma.Fabric) (*Pool, error) {
 	p := &Pool{Address: addr, Fabric: f}
 	if a, err := fabrics.Parse(addr); err == nil {
@@ -258,21 +260,21 @@ func (p *Pool) Close() error {
 	return errors.Join(p.Fabric.Close(), p.servers.Err()) // which joins them
 }
 
-// DBOptions shape a client.DB on a pool. Zero values mean defaults.
+// DBOptions are the options of a client.DB on a pool. Zero values mean defaults.
 type DBOptions struct {
 	Name    string // of its clients, for people; default "db"
 	Workers int    // operations at a time; default 2 a CPU
 	Options        // of each worker
-	// Silent keeps the DB from counting what it does, and from telling the pool: see
+	// Silent turns the DB's counters off. The pool's telemetry has no record of it then: see
 	// client.Publish.
 	Silent bool
-	// NoKeeper keeps this process from mending the pool: see Pool.Keep.
+	// NoKeeper keeps this process from being a candidate for the master: see Pool.Keep.
 	NoKeeper bool
-	// Keeper shapes its candidate for the pool's master.
+	// Keeper are the options of its candidate for the pool's master.
 	Keeper cluster.Options
 }
 
-// DB returns a handle for applications, which owns the pool from now on.
+// DB returns a handle for applications. It owns the pool: closing it closes the pool.
 func (p *Pool) DB(o DBOptions) (*client.DB, error) {
 	o.Name = cmp.Or(o.Name, "db")
 	options := client.Options{Workers: o.Workers, Name: o.Name}

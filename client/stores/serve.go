@@ -13,27 +13,27 @@ import (
 
 // Server is what runs beside a memory node.
 type Server interface {
-	// Run serves until Stop, or until it cannot go on: then the error says why, and wraps
-	// rdma.ErrClosed once the endpoint is closed. The endpoint is of the kind that Kind.Serve gets,
-	// and the server's alone. All that Run started has ended when it returns.
+	// Run serves until Stop, or until it fails. The error wraps rdma.ErrClosed when the endpoint
+	// was closed. ep is as Kind.Serve describes it, and no other task uses it. When Run returns,
+	// all tasks that it started have ended.
 	Run(ep rdma.Endpoint) error
-	// Stop has Run return soon. It may be called by another goroutine, before Run, and more than
+	// Stop lets Run return soon. It may be called by another goroutine, before Run, and more than
 	// once.
 	Stop()
 	// Ready reports whether the server serves all that the pool's configuration has it serve. It
 	// may be called by another goroutine.
 	Ready() bool
-	// Counts appends what the server has, and has done, to to: always the same in the same order.
-	// It may be called by another goroutine until Run returns.
+	// Counts appends the server's counters to to: always the same counters, in the same order. It
+	// may be called by another goroutine until Run returns.
 	Counts(to []telemetry.Counter) []telemetry.Counter
 }
 
-// Stops reports whether pools of the kind stop when a node dies: they have servers, and none takes
-// a dead one's place.
+// Stops reports whether a pool stops when a node dies: the store has servers, and no recovery that
+// moves the work of a dead server to others.
 func (k *Kind) Stops() bool { return k.Serve != nil && k.Mender == nil }
 
-// ServerName begins the names of the clients that servers are, and their tasks. Any client may be
-// called so.
+// ServerName begins the names of the clients that are servers, or tasks of servers. Nothing keeps
+// another client from using it.
 const ServerName = "server "
 
 // OfServer reports whether a client of that name is a server, or a task of one.
@@ -110,8 +110,8 @@ func (s *Servers) run(ep rdma.Endpoint, k *Kind, f rdma.Fabric, node int, opened
 	return server.Run(ep)
 }
 
-// ended notes that the server of a node has ended, and why. It is no failure when the fabric was
-// closed, or the node died.
+// ended records that the server of a node has ended. err is dropped when the fabric was closed, or
+// the node died.
 func (s *Servers) ended(node int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,15 +121,15 @@ func (s *Servers) ended(node int, err error) {
 	}
 }
 
-// Await waits until each server has read what it needs of the pool, or could not. It is for real
-// time.
+// Await waits until each server has opened, or failed to. It blocks the goroutine, and so must not
+// be called in virtual time.
 func (s *Servers) Await() {
 	if s != nil {
 		s.opening.Wait()
 	}
 }
 
-// Stop has all servers end soon.
+// Stop lets all servers end soon.
 func (s *Servers) Stop() {
 	if s == nil {
 		return
@@ -153,7 +153,7 @@ func (s *Servers) Running() []int {
 	return slices.Clone(s.left)
 }
 
-// Err returns why servers ended that should not have.
+// Err returns the errors with which servers ended.
 func (s *Servers) Err() error {
 	if s == nil {
 		return nil

@@ -24,7 +24,7 @@ import (
 // Params are chosen when a pool is made, and live in its header. Zero values mean defaults.
 type Params struct {
 	Nodes   int    // memory nodes, default 3 and the spares
-	Spares  int    // of the nodes: they hold nothing until one takes a dead node's place; default 0
+	Spares  int    // of the nodes: each is empty until it replaces a dead one; default 0
 	Memory  uint64 // bytes a node; default: what Records of PairBytes need, with room to turn over
 	Records uint64 // pairs expected, which sizes the index; default 100,000
 	// bytes of a typical key and value together, which sizes the memory, default 1,024; or of the
@@ -47,7 +47,7 @@ type Params struct {
 	Own        Values // options of the store, of those that are Made
 }
 
-// defaults fills in what p leaves open.
+// defaults sets the fields of p that are zero.
 func (p *Params) defaults() {
 	p.Nodes = cmp.Or(p.Nodes, 3+p.Spares)
 	p.PairBytes = cmp.Or(p.PairBytes, 1024)
@@ -64,13 +64,13 @@ func (p *Params) defaults() {
 type Options struct {
 	Timeout time.Duration // of one operation; default, and at most, the pool's
 	Own     Values        // options of the store, of those that are Opened
-	// Fabric is the pool's, by which workers of some stores fence off what stands in their way;
-	// nil: only the pool's keeper does.
+	// Fabric is the pool's. Workers of some stores revoke dead or stalled clients through it; nil:
+	// only the pool's master does.
 	Fabric rdma.Fabric
-	// Process is that of the worker; nil: it shares nothing with others.
+	// Process is what the workers of one process share; nil: this worker shares nothing.
 	Process *Process
-	// Without is what stores over Sherman's trees leave out. Only reports, which measure what it
-	// costs, set it.
+	// Without is what stores over Sherman's trees leave out. Only reports set it: they measure what
+	// the parts cost.
 	Without Without
 }
 
@@ -84,54 +84,53 @@ type Kind struct {
 	Oldest uint32
 	// Size fills in the defaults of p for this store.
 	Size func(p Params) Params
-	// Refuse tells what a pool of this store cannot be, of parameters that Size has seen and that
-	// Check finds nothing wrong with; nil: nothing.
+	// Refuse returns an error when the store has no pools of such parameters. Params.Check calls it
+	// behind the checks that hold for all stores. nil: it refuses none.
 	Refuse func(p Params) error
 	// Format writes an empty store into the zeroed memory of a new pool.
 	Format func(f rdma.Fabric, p Params) error
-	// Open returns a worker's view. The pool's header must name this store, or one of the same
-	// format.
+	// Open returns a worker's view of the store. The pool's header must name this store, or another
+	// one with the same format.
 	Open func(ep rdma.Endpoint, o Options) (client.Store, error)
-	// Serve opens what runs beside a memory node of a pool, for as long as the node serves; nil:
-	// nothing does, nodes only hold memory. The endpoint is of a worker that runs beside that node:
-	// messages of a mailbox which it, or a task that it starts, opens there may gather from the
-	// node's memory. It reaches all nodes of the pool, may have rings, and has an identity, as its
-	// tasks do: Params.Servers counts them. The pool is formatted, and f is where its configuration
-	// lies. Pools of a process start their servers by Start, and node processes those of their
-	// nodes.
+	// Serve opens the server of one memory node, which runs for as long as the node serves. nil:
+	// the store has no servers, and nodes only hold memory. ep is the endpoint of a worker that
+	// runs beside the node: messages of mailboxes that it opens there, or that its tasks open, may
+	// gather from the node's memory. ep reaches all nodes of the pool and may have rings. It has an
+	// identity, and so has each of its tasks: Params.Servers counts them. The pool is formatted. f
+	// has its configuration. In a pool of one process Start calls Serve, and on node processes each
+	// node does.
 	Serve func(ep rdma.Endpoint, f rdma.Configs, node int) (Server, error)
-	// Device returns which part of each memory node belongs into the memory of its NIC, where that
-	// has some, of parameters that Size has seen and Check finds nothing wrong with; nil: none
-	// does.
+	// Device returns which part of each memory node is in the device memory of its NIC, if the NIC
+	// has some; nil: no part is.
 	Device func(p Params) (offset, bytes uint64, err error)
-	// Check walks the whole structure and reports.
+	// Check reads the whole structure and reports damage, and work for recovery.
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.
 	Usage func(f rdma.Fabric) ([]Use, error)
-	// Configuration says for people what the pool's configuration is, which rdma.Configs has. nil:
-	// it has none.
+	// Configuration returns a text with the pool's configuration in rdma.Configs. nil: the store
+	// has none.
 	Configuration func(f rdma.Fabric) (string, error)
-	// Fill returns how full the parts of a pool are that can become full. It reads little, however
-	// large the pool, and may run while clients work. nil: it is not known.
+	// Fill returns how full each part of a pool is that can become full. What it reads does not
+	// grow with the pool, and clients may work meanwhile. nil: it is not known.
 	Fill func(f rdma.Fabric) ([]Fill, error)
-	// Outlives returns how many memory nodes may die at once, whichever these are, so that
-	// everything in the pool is still to be had. dead reports the nodes that do not serve now.
-	// Negative: something cannot be had already. nil: it is not known.
+	// Outlives returns how many more memory nodes may die at once, any of them, before data is
+	// unavailable. dead reports whether a node does not serve now. A negative result: data is
+	// unavailable already. nil: it is not known.
 	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
-	// Mender returns what makes what recovers a pool when nodes and clients of it died, for one
-	// candidate for its master; nil: nothing does.
+	// Mender returns a constructor of the store's recovery from dead nodes and clients. Each
+	// candidate for the master calls it. nil: the store has no recovery.
 	Mender func(f rdma.Configs) cluster.NewMender
-	// Durable: its pools outlive a loss of power of all nodes at once, if their memory is
-	// persistent, with all that was acknowledged; and a node that comes back soon goes on where it
-	// was.
+	// Durable: with persistent memory its pools keep all acknowledged writes when all nodes lose
+	// power at once, and a node that comes back soon keeps its place in the pool.
 	Durable bool
-	// Majority: its pools live with dead nodes, which are not replaced: its Mender is a
-	// cluster.Enduring.
+	// Majority: its pools go on with a majority of the nodes, and dead nodes are not replaced. Its
+	// Mender is a cluster.Enduring.
 	Majority bool
 	// Steps are the steps of the store's protocol, as its batches name them.
 	Steps []rdma.Step
-	// Describe returns a function that tells what lies at an address of a pool, for traces. It
-	// reads the pool by ep, which is open as long as the function is used. nil: traces do without.
+	// Describe returns a function that names what is at an address of a pool, for traces. It reads
+	// the pool through ep: the caller keeps ep open while it uses the function. nil: traces show
+	// addresses alone.
 	Describe func(ep rdma.Endpoint) (func(a rdma.Addr) string, error)
 	// Paper is how many trips the store's paper counts of a GET, UPDATE, INSERT or DELETE by a
 	// client that knows where the key is.
@@ -139,46 +138,46 @@ type Kind struct {
 	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools
 	// take less.
 	MaxPair int
-	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its
-	// default takes YCSB's records.
+	// Slots reports whether each pair has room for exactly Params.PairBytes. The default has room
+	// for YCSB's records.
 	Slots bool
-	// Limits reads from a pool's header how long keys and values may be; nil: of this store they
-	// have a limit only together.
+	// Limits reads from a pool's header how long keys and values may be. nil: the store bounds only
+	// both together.
 	Limits func(h node.Header) (Limits, error)
-	// Options are the store's own. Params and Options that reach Size, Format, Open and the others
-	// have their defaults.
+	// Options are those that only this store, or few stores, have. In the Params and Options that
+	// the functions above get, options that are not set have their defaults.
 	Options []Option
-	// Replicas says in words how many replicas there may be.
+	// Replicas is a text with the numbers of replicas that the store can have.
 	Replicas string
-	// Room returns for how many of a pool's records of PairBytes its memory has room, and how much
-	// memory a node that has room for all of them takes; nil: it is not known. It follows Check.
+	// Room returns how many records of PairBytes a pool's memory has room for, and how much memory
+	// each node needs for Records of them. Params.Check must have accepted p. nil: it is not known.
 	Room func(p Params) (records, memory uint64)
 	// Split reports whether index and data may have different numbers of replicas.
 	Split bool
-	// Contends reports whether its writers wait for each other's locks, in no order: in explored
-	// networks that takes longer.
+	// Contends reports whether its writers wait for each other's locks, in no order: on the slow
+	// networks of package explore operations take longer then.
 	Contends bool
 	// Scans reports whether its Store is a client.Scanner.
 	Scans bool
-	// Unmerged: nodes of its trees that deletes left empty are not merged, and not used for other
-	// keys.
+	// Unmerged: nodes of its trees that deletes left empty are not merged, and their memory is not
+	// used for other keys.
 	Unmerged bool
-	// Baseline reports whether the store is there to measure others against, and not to be
-	// recommended.
+	// Baseline reports whether the store exists only to compare others with: hints do not
+	// recommend it.
 	Baseline bool
-	// Cramped returns the options of a pool that begins as small as can be and doubles at most n
-	// times, as tests of growing want it; nil: its pools do not grow.
+	// Cramped returns the options of a pool that begins as small as possible and doubles at most n
+	// times, for tests of growing. nil: pools of the store do not grow.
 	Cramped func(n int) Values
 	// Growth says what it takes that a pool grows, if it can; "": nothing.
 	Growth string
 	// Explored are options of workers whose faults are looked for: they make rare paths frequent.
 	Explored Values
-	// ExploredMender is the Mender of pools in which faults are looked for: it makes rare paths
-	// frequent. nil: Mender is.
+	// ExploredMender replaces Mender in searches for faults: it makes rare paths frequent. nil:
+	// Mender is used.
 	ExploredMender func(f rdma.Configs) cluster.NewMender
 }
 
-// Grows reports whether its pools can be made so that they grow when they are full.
+// Grows reports whether pools of the store can be made so that they grow when they are full.
 func (k *Kind) Grows() bool { return k.Cramped != nil }
 
 // Limits are the bytes of the longest key and of the longest value that a pool takes.
