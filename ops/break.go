@@ -21,7 +21,7 @@ import (
 // BreakKind is a way to break something.
 type BreakKind string
 
-// The kinds. The last three last for a time, and are mended then.
+// The kinds of breaks. BreakStop, BreakSlow and BreakCut last for a time: then they are mended.
 const (
 	BreakNode   BreakKind = "node"   // a memory node dies
 	BreakClient BreakKind = "client" // the process of a client dies
@@ -31,10 +31,10 @@ const (
 	BreakCut    BreakKind = "cut"    // nodes are cut off from each other, from clients, or from everything
 )
 
-// BreakKinds are all of them.
+// BreakKinds lists all kinds.
 var BreakKinds = []BreakKind{BreakNode, BreakClient, BreakMaster, BreakStop, BreakSlow, BreakCut}
 
-// What a Break takes where it does not say.
+// Defaults of a Break.
 const (
 	DefaultFault = 5 * time.Second
 	DefaultSlow  = 10 * time.Millisecond
@@ -48,7 +48,7 @@ type Break struct {
 	Slow time.Duration // what BreakSlow adds; default DefaultSlow
 }
 
-// String names it as on the command line.
+// String returns the break as on the command line.
 func (w *Break) String() string {
 	switch w.Kind {
 	case BreakStop, BreakSlow:
@@ -59,7 +59,7 @@ func (w *Break) String() string {
 	return fmt.Sprintf("crash %v", w.Target)
 }
 
-// Target is what a Break is about.
+// Target is what a Break breaks.
 type Target struct {
 	Nodes   []int // the node; of a BreakCut several are cut off from each other
 	Client  int   // 0: none
@@ -103,8 +103,8 @@ type Broken struct {
 	err  error
 }
 
-// Mend ends what was broken for a time; further calls, and those for what is broken for good, do
-// nothing.
+// Mend ends a break that lasts for a time. It does nothing when the break is mended already, or is
+// for good.
 func (b *Broken) Mend() error {
 	if b.over == nil {
 		return nil
@@ -116,8 +116,8 @@ func (b *Broken) Mend() error {
 	return b.err
 }
 
-// Wait returns when what was broken for a time is mended. At the end of ctx it mends it early, and
-// returns that error.
+// Wait waits until a break that lasts for a time is mended. When ctx ends, it mends the break early
+// and returns the error of ctx.
 func (b *Broken) Wait(ctx context.Context) error {
 	if b.over == nil {
 		return nil
@@ -130,7 +130,7 @@ func (b *Broken) Wait(ctx context.Context) error {
 	}
 }
 
-// mended reports whether it is over, or is for good.
+// mended reports whether nothing is left to mend: the break is over, or is for good.
 func (b *Broken) mended() bool {
 	if b.over == nil {
 		return true
@@ -143,13 +143,13 @@ func (b *Broken) mended() bool {
 	}
 }
 
-// Breaker breaks things of a pool on purpose. It has no client of the pool, but
-// to write an event, prints nothing, and is not safe for concurrent use.
+// Breaker breaks parts of a pool on purpose. It takes a client of the pool only to write an event.
+// It is not safe for concurrent use.
 type Breaker struct {
-	// Force lets it break what costs data, or the pool.
+	// Force permits breaks that lose data, or the pool.
 	Force bool
-	// Note is told of each break, by the event that says "broken" among those that the pool keeps;
-	// nil: nothing is.
+	// Note, unless nil, is called with the event of each break: the one that the pool's events have
+	// as "broken".
 	Note func(telemetry.Event)
 
 	pool   *stores.Pool
@@ -159,8 +159,8 @@ type Breaker struct {
 	events sync.WaitGroup // that are being written
 }
 
-// BreakFor breaks one thing of a pool, tells begun of it, and returns when what is for a time is
-// mended: then, or at the end of ctx.
+// BreakFor breaks one part of a pool and calls begun. It returns when the break is mended, at the
+// latest when ctx ends. A break that is for good needs no wait.
 func BreakFor(ctx context.Context, addr string, what Break, force bool, begun func(*Broken)) (*Broken, error) {
 	b, err := NewBreaker(addr)
 	if err != nil {
@@ -183,7 +183,7 @@ func (b *Broken) Print(w io.Writer) {
 	}
 }
 
-// NewBreaker opens a pool. With a token that permits to read it is an error.
+// NewBreaker opens a pool. A token that permits only to read is an error.
 func NewBreaker(addr string) (*Breaker, error) {
 	at, err := Resolve(addr)
 	if err != nil {
@@ -203,7 +203,7 @@ func NewBreaker(addr string) (*Breaker, error) {
 	return b, nil
 }
 
-// mayBreak refuses those that may only read.
+// mayBreak returns an error when this process may only read the pool.
 func mayBreak(p *stores.Pool) error {
 	if r, ok := p.Fabric.(rdma.AccessReporter); ok && r.ReadOnly() {
 		return explain(fmt.Errorf("crash: break something of %s: %w", p.Address, rdma.ErrAccess), p.Address)
@@ -211,7 +211,7 @@ func mayBreak(p *stores.Pool) error {
 	return nil
 }
 
-// Close mends what was broken for a time, and lets go of the pool.
+// Close mends breaks that last for a time, and closes the pool.
 func (b *Breaker) Close() error {
 	err := b.mendAll()
 	b.events.Wait()
@@ -221,8 +221,8 @@ func (b *Breaker) Close() error {
 // Pool returns the pool's address.
 func (b *Breaker) Pool() string { return b.pool.Address }
 
-// Break breaks one thing. What is for a time is mended by itself, and earlier by Mend, Wait or
-// Close.
+// Break breaks one part of the pool. A break that lasts for a time is mended at its end without a
+// call, and earlier by Mend, Wait or Close.
 func (b *Breaker) Break(ctx context.Context, what Break) (*Broken, error) {
 	if err := what.complete(); err != nil {
 		return nil, err
@@ -241,7 +241,7 @@ func (b *Breaker) Break(ctx context.Context, what Break) (*Broken, error) {
 	return done, nil
 }
 
-// tell writes a break into the pool's events, while the caller goes on, and passes it on.
+// tell writes a break into the pool's events in the background, and calls Note.
 func (b *Breaker) tell(done *Broken) {
 	e := done.event(b.pool)
 	b.events.Go(func() { appendEvent(b.pool, e) })
@@ -250,7 +250,7 @@ func (b *Breaker) tell(done *Broken) {
 	}
 }
 
-// complete fills in defaults, and refuses what cannot be meant.
+// complete sets defaults. It returns an error for a break that makes no sense.
 func (w *Break) complete() error {
 	lasts := w.Kind == BreakStop || w.Kind == BreakSlow || w.Kind == BreakCut
 	if w.For == 0 && lasts {
@@ -315,7 +315,7 @@ func (b *Breaker) do(ctx context.Context, w *Break) (*Broken, error) {
 	return b.killClient(c, w)
 }
 
-// nodesThere wants nodes that the pool has, and that are up.
+// nodesThere returns an error unless the pool has all nodes of the break, and they are up.
 func (b *Breaker) nodesThere(w *Break) error {
 	all, _ := nodesOf(b.pool.Fabric)
 	for i, n := range w.Nodes {
@@ -332,10 +332,10 @@ func (b *Breaker) nodesThere(w *Break) error {
 	return nil
 }
 
-// name is the pool's as its user calls it.
+// name returns the name by which the user knows the pool.
 func (b *Breaker) name() string { return short(b.pool.Address) }
 
-// mayLose refuses what costs data, or the pool, unless forced.
+// mayLose returns an error when a break would lose data, or the pool, and Force is not set.
 func (b *Breaker) mayLose(w *Break) error {
 	if len(w.Nodes) == 0 || b.Force {
 		return nil
@@ -363,7 +363,7 @@ func (b *Breaker) killNode(node int) (*Broken, error) {
 		nil
 }
 
-// client returns the client that is meant.
+// client returns the client of a target.
 func (b *Breaker) client(t Target) (rdma.Client, error) {
 	if !t.Master {
 		c, err := findClient(b.pool, t.Client)

@@ -14,7 +14,7 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// able says why nodes of the pool cannot be broken so at all.
+// able returns an error when nodes of the pool cannot be broken in this way.
 func (b *Breaker) able(w *Break) error {
 	_, kills := b.pool.Fabric.(rdma.NodeKiller)
 	_, device := b.pool.Fabric.(rdma.DeviceReporter)
@@ -38,7 +38,7 @@ func (b *Breaker) able(w *Break) error {
 	return nil
 }
 
-// fault has node processes suffer a fault: one of its own kind each.
+// fault tells each node process to inject its part of a fault.
 func (b *Breaker) fault(ctx context.Context, w *Break) (*Broken, error) {
 	all, err := servedBy(b.pool.Address, b.pool.Fabric)
 	if err != nil {
@@ -78,7 +78,7 @@ func nodesText(nodes []int) string {
 	return "nodes " + numbers(nodes)
 }
 
-// suffers says what the nodes of a fault do.
+// suffers returns a text with what a fault does to its nodes.
 func suffers(w *Break) string {
 	switch {
 	case w.Kind == BreakSlow:
@@ -91,7 +91,7 @@ func suffers(w *Break) string {
 	return "cut off from everything"
 }
 
-// faultsOf returns what each node is to suffer, of so many that the pool has, witnesses too.
+// faultsOf returns the fault of each node. The pool has nodes of them, witnesses included.
 func faultsOf(w *Break, nodes int, id string) map[int]fabrics.Fault {
 	all := map[int]fabrics.Fault{}
 	for _, n := range w.Nodes {
@@ -116,7 +116,7 @@ func faultsOf(w *Break, nodes int, id string) map[int]fabrics.Fault {
 	return all
 }
 
-// notBroken adds what can be done about a fault that a node refuses.
+// notBroken adds a hint to the error of a node that refuses a fault.
 func notBroken(w *Break, err error) error {
 	switch {
 	case errors.Is(err, rdma.ErrNotSupported):
@@ -170,8 +170,8 @@ func (b *Breaker) stopClient(c rdma.Client, w *Break) (*Broken, error) {
 	return done, nil
 }
 
-// processOf returns the process of a client that lives on this machine, and not one that has its
-// number.
+// processOf returns the process of a client on this machine. It makes sure that the process is the
+// client's, and not a later one with the same number.
 func (b *Breaker) processOf(c rdma.Client) (*os.Process, error) {
 	switch {
 	case b.addr.Shared:

@@ -11,16 +11,16 @@ import (
 
 const (
 	wholeEvery = 20 * time.Millisecond
-	// wholeFor is for how long a pool has to look whole: between two parts of a recovery it does
-	// for a tick of its master.
+	// wholeFor is for how long a pool has to look whole before it counts as whole. Between two
+	// parts of a recovery it looks whole for one tick of its master.
 	wholeFor = 400 * time.Millisecond
 )
 
-// UntilWhole waits until a pool is whole behind a break: what was for a time is over, what died is
-// replaced or recovered, and nothing is left to recover. It returns when that began to be so.
-// progress is told what is waited for, whenever that changes; nil: nothing is told. also returns
-// what else is waited for, "": nothing; nil: there is nothing. The error wraps rdma.ErrTimeout when
-// it takes longer than patience, and the context's.
+// UntilWhole waits until the pool is whole after a break: the break is mended, dead nodes are
+// replaced, dead clients are recovered, and no recovery is left to do. It returns the time since
+// which the pool is whole. progress, unless nil, is called with what UntilWhole waits for, whenever
+// that changes. also, unless nil, returns what else to wait for; "": nothing. The error wraps
+// rdma.ErrTimeout when patience is over, and the error of ctx when ctx ends.
 func (b *Breaker) UntilWhole(ctx context.Context, behind *Broken, patience time.Duration, also func() string,
 	progress func(waits string)) (time.Time, error) {
 	began, said := time.Now(), ""
@@ -57,7 +57,7 @@ func (b *Breaker) UntilWhole(ctx context.Context, behind *Broken, patience time.
 	}
 }
 
-// waits says what keeps the pool from being whole behind a break; "": nothing does.
+// waits returns what keeps the pool from being whole after a break; "": it is whole.
 func (b *Breaker) waits(behind *Broken) string {
 	if !behind.mended() {
 		return "the end of the break"

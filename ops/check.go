@@ -23,7 +23,7 @@ type Findings struct {
 	Facts   []Fact   `json:"facts"`
 	Waiting []string `json:"waiting"` // what dead clients left for recovery; no damage
 	Damage  []string `json:"damage"`
-	// Unchecked is what could not be looked at, and why: damage there is not found.
+	// Unchecked is what could not be read, and why. Damage there is not found.
 	Unchecked []string `json:"unchecked"`
 	More      int      `json:"more"`    // findings that are not spelt out
 	Live      []Client `json:"live"`    // clients that were at work meanwhile: what looks like damage may be their work
@@ -32,7 +32,7 @@ type Findings struct {
 	repair string // a hint
 }
 
-// Fact is what a check counted; its Bytes, where they mean something, are those of one replica.
+// Fact is a number that a check counted. Bytes, where it is set, is that of one replica.
 type Fact struct {
 	Name  string `json:"name"`
 	Count uint64 `json:"count"`
@@ -59,13 +59,13 @@ func factsOf(uses []stores.Use) []Fact {
 // ErrDamage is wrapped when a check found damage.
 var ErrDamage = errors.New("pool is damaged")
 
-// ErrIncomplete is wrapped when a check found none, and did not see all of the pool.
+// ErrIncomplete is wrapped when a check found no damage, but could not read all of the pool.
 var ErrIncomplete = errors.New("not all of the pool is checked")
 
-// Check walks the whole pool. Of one that clients write to meanwhile it would tell nothing that
-// holds, so it refuses while clients live, unless forced, with an error wrapping fabrics.ErrInUse.
-// Servers of a store are no such clients, nor are candidates for the pool's master: they hold still
-// for the time of the walk. When ctx ends it while it waits for that, the error wraps that of ctx.
+// Check walks the whole pool. While clients write, its findings would mean nothing. So it returns
+// an error wrapping fabrics.ErrInUse while clients live, unless force is set. Servers of a store
+// and candidates for the pool's master do not count: they make no change during the walk. Check
+// waits until they do not; when ctx ends meanwhile, the error wraps that of ctx.
 func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
@@ -76,10 +76,12 @@ func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 	return f, err
 }
 
-// checked is Check of an open pool. It returns the clients that live and are no keepers, too.
+// checked is Check of an open pool. It also returns the live clients that are no candidates for the
+// pool's master.
 //
-// Keepers are known by their name. Another client of that name may make the findings wrong, and
-// nothing else: a check only reads. So may any client that begins behind the list.
+// Candidates are known by their name. Another client with that name can make the findings wrong,
+// and so can a client that opens the pool after checked has listed the clients. Neither does harm:
+// a check only reads.
 func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, users []Client, err error) {
 	all, err := clientsOf(p.Fabric)
 	if err != nil {
@@ -121,8 +123,8 @@ func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, user
 	return f, users, err
 }
 
-// heldStill calls walk while this process is the pool's master, and does nothing as such. An error
-// means that no walk was held still.
+// heldStill calls walk while this process is the pool's master, which recovers nothing meanwhile.
+// An error means that what walk found does not count.
 func heldStill(ctx context.Context, p *stores.Pool, walk func()) (err error) {
 	ep, err := p.Fabric.Open(cluster.HoldName)
 	if err != nil {
@@ -182,8 +184,8 @@ func findings(p *stores.Pool) (*Findings, error) {
 	return f, nil
 }
 
-// repairOf is a hint how damage is repaired of which another replica knows better: servers that
-// begin in memory that earlier ones have left compare what they have. "": there is no such way.
+// repairOf returns a hint how to repair damage from another replica: servers that begin with the
+// memory of earlier ones compare replicas. "": the store has no such repair.
 func repairOf(p *stores.Pool) string {
 	if p.Kind.Serve == nil {
 		return ""

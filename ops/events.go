@@ -19,8 +19,8 @@ type Events struct {
 	Events []telemetry.Event `json:"events"`
 }
 
-// EventsOf returns the events that a pool keeps: some 256 on each of two nodes. It takes no
-// identity.
+// EventsOf returns the events that a pool keeps: about 256 on each of two nodes. It does not become
+// a client of the pool.
 func EventsOf(addr string) (*Events, error) {
 	p, err := stores.Open(addr)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// explain adds to an error about a pool what its user can do. What no state of the world would make
-// right is a workloads.UseError.
+// explain adds a hint on what the user can do to an error about a pool. An error that no change of
+// the pool or the machine would avoid becomes a workloads.UseError.
 func explain(err error, pool string) error { return workloads.Explain(err, hints(pool)) }
 
-// of lists the errors that a hint is about.
+// of lists the errors that a hint is for.
 func of(errs ...error) []error { return errs }
 
-// hints are about errors of a pool. The first that fits counts.
+// hints returns the hints for errors about a pool. The first that matches an error is used.
 func hints(pool string) []workloads.Hint {
 	private := fabrics.Private(pool)
 	pool = strings.TrimPrefix(pool, "shm:")
@@ -101,8 +101,8 @@ func sole(pool string) string {
 		"--force %s' removes the pool", here.Name)
 }
 
-// explainAt is explain for what failed on a pool that could be opened: where a node is down it says
-// when copies are lost. It opens the pool once more, since a DB that failed has closed it.
+// explainAt is explain for an operation that failed on an open pool. When a node is down and
+// copies are lost, it says so. It opens the pool once more, because a DB that failed has closed it.
 func explainAt(err error, addr string) error {
 	if !errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrMinority) {
 		return explain(err, addr)
@@ -118,7 +118,7 @@ func explainAt(err error, addr string) error {
 	return fmt.Errorf("%w (hint: %s)", err, lostHint(short(addr)))
 }
 
-// folderFrom says where the folder of pools comes from.
+// folderFrom returns a text with the setting that names the folder of pools.
 func folderFrom() string {
 	if os.Getenv("FARKV_SHM_DIR") == "" {
 		return "$FARKV_SHM_DIR may name another"

@@ -20,7 +20,7 @@ type Fill struct {
 	Sampled bool    `json:"sampled,omitempty"` // Used and All are of a part that stands for the whole
 }
 
-// fillsOf leaves out of what nothing is known.
+// fillsOf returns the fills without those that are not known.
 func fillsOf(all []stores.Fill) []Fill {
 	fills := []Fill{}
 	for _, f := range all {
@@ -31,7 +31,7 @@ func fillsOf(all []stores.Fill) []Fill {
 	return fills
 }
 
-// addFill adds how full the pool is; where that cannot be had, why.
+// addFill adds how full the pool is, or why that is not known.
 func (s *State) addFill(p *stores.Pool) {
 	all, err := p.Kind.Fill(p.Fabric)
 	if err != nil {
@@ -63,11 +63,11 @@ var (
 		"Identities of clients: those of live ones, and of dead ones that wait for recovery.", "state")
 )
 
-// fillEvery is for how long a look at how full the pool is serves scrapes: it reads up to some
-// hundred KiB of the pool.
+// fillEvery is for how long scrapes get the same answer to how full the pool is: a new one reads up
+// to some hundred KiB of the pool.
 const fillEvery = 30 * time.Second
 
-// fillGauge is what scrapes of one process know of how full its pool is.
+// fillGauge caches how full the pool is, for the scrapes of one process.
 type fillGauge struct {
 	f rdma.Fabric
 
@@ -79,8 +79,8 @@ type fillGauge struct {
 
 func newFillGauge(f rdma.Fabric) *fillGauge { return &fillGauge{f: f} }
 
-// look returns what there was at the last look, which it takes again when it is old. What cannot be
-// had is left out until the next one.
+// look returns the cached fills. When they are older than fillEvery it reads them again. Fills that
+// cannot be read are left out until then.
 func (g *fillGauge) look() []Fill {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -24,9 +24,9 @@ const (
 	frameHeight = 32
 )
 
-// LookOnce takes what a source has: of a recording all that comes without waiting, of a pool one
-// sample, or two where the frame is wanted, which shows rates. The caller closes the source. Of a
-// pool that cannot be opened there is both what its nodes tell and an error.
+// LookOnce reads a source: of a recording all samples that come without waiting, of a pool one
+// sample, or two when frame is set, because a frame shows rates. The caller closes the source. For
+// a pool that cannot be opened LookOnce returns both what the nodes report and an error.
 func LookOnce(ctx context.Context, from tui.Source, frame, unicode bool) (*Looked, error) {
 	wanted := 1
 	if frame {

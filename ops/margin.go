@@ -10,13 +10,13 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 )
 
-// Margin says how many more memory nodes a pool outlives. Two things bound that: the nodes' own
-// agreement, for which a majority of those with a voice has to live, and the store's copies. The
-// first seven nodes have a voice, spares and witnesses too. That does not change in a pool's life:
-// a spare that takes a dead node's place adds no voice.
+// Margin is how many more memory nodes may die before a pool stops. Two limits apply: a majority of
+// the voters has to live, and the store needs enough copies. The first seven nodes are voters,
+// spares and witnesses included. The voters of a pool never change: a spare that replaces a dead
+// node does not become one.
 type Margin struct {
-	// MayDie is how many more nodes may die at once, whichever these are, so that the pool goes on
-	// and has all its data. 0 where even that is not so now.
+	// MayDie is how many more nodes may die at once, any of them, while the pool goes on with all
+	// its data. It is also 0 when the pool does not do so now.
 	MayDie int     `json:"more_nodes_may_die"`
 	Voices *Voices `json:"voices,omitempty"` // nil: the pool's nodes are no processes
 	Copies *Bound  `json:"copies,omitempty"` // nil: not known
@@ -24,30 +24,30 @@ type Margin struct {
 	pool string // as hints name it
 }
 
-// Voices are the nodes that have a voice.
+// Voices counts the voters.
 type Voices struct {
 	Nodes  int `json:"nodes"`  // when the pool was made
 	Live   int `json:"live"`   // that answer, and that the view has
 	Needed int `json:"needed"` // a majority of Nodes
 }
 
-// Bound is how many nodes the copies of a store outlive.
+// Bound is how many dead nodes the copies of a store tolerate.
 type Bound struct {
 	MayDie   int  `json:"more_nodes_may_die"` // negative: something cannot be had already
 	Majority bool `json:"majority,omitempty"` // of two or more copies has to be left, not one
-	// Stops: the store does not go on after a death, even where copies are left: no server takes a
-	// dead one's place.
+	// Stops: the store does not go on after a node died, even when copies are left, because no
+	// server takes over the work of a dead one.
 	Stops bool `json:"stops,omitempty"`
 }
 
-// minority is what is true of a pool in which fewer nodes with a voice answer than have to.
+// minority is the hint for a pool in which fewer voters answer than a majority.
 func minority(pool string) string {
 	return fmt.Sprintf("too few of its nodes are left for it to go on, and 'farkv recover %[1]s' can do nothing: if "+
 		"the others only cannot be reached it goes on when they are; if they died it has ended: 'farkv down --force "+
 		"%[1]s' removes it, 'farkv up' makes another", pool)
 }
 
-// errLost is wrapped when all is done that can be, and the copies that are left do not suffice.
+// errLost is wrapped when recovery has done all that it can, and some data has too few copies left.
 var errLost = errors.New("some data cannot be had: too few of its copies are left")
 
 // lostHint is the hint for a pool that has lost some of its data.
@@ -56,7 +56,7 @@ func lostHint(pool string) string {
 		"'farkv check %[1]s' walks what is left, 'farkv down --force %[1]s' removes the pool", pool)
 }
 
-// margin computes how many more nodes may die. Every answer that tells of it comes from here.
+// margin computes how many more nodes may die. All commands that report this number call margin.
 func margin(v *Voices, copies *Bound) *Margin {
 	m := &Margin{Voices: v, Copies: copies, MayDie: -1}
 	least := func(n int) {
@@ -79,7 +79,7 @@ func margin(v *Voices, copies *Bound) *Margin {
 	return m
 }
 
-// voicesOf counts voices; nil: the nodes are no processes, or tell of no pool.
+// voicesOf counts the voters. nil: the nodes are no processes, or belong to no pool.
 func voicesOf(all []Served) *Voices {
 	v := new(Voices)
 	for _, s := range all {
@@ -97,7 +97,8 @@ func voicesOf(all []Served) *Voices {
 	return v
 }
 
-// copiesOf asks the store. Nodes that do not answer, or belong to the pool no more, count as dead.
+// copiesOf returns the bound of the store. Nodes that do not answer, or left the pool, count as
+// dead.
 func copiesOf(p *stores.Pool, nodes []Node) *Bound {
 	if p.Kind.Outlives == nil {
 		return nil
@@ -112,7 +113,7 @@ func copiesOf(p *stores.Pool, nodes []Node) *Bound {
 	return &Bound{MayDie: n, Majority: p.Kind.Majority && shapeOf(p).Replicas > 1, Stops: p.Kind.Stops()}
 }
 
-// shape is what the parameters of stores that have such call alike; 0: they say nothing.
+// shape are parameters that have the same name in all stores that have them; 0: a store does not.
 type shape struct {
 	Replicas int `json:"replicas"`
 	Spares   int `json:"spares"`
@@ -153,10 +154,10 @@ func (s *State) margin(p *stores.Pool) *Margin {
 	return m
 }
 
-// ended reports whether so few nodes with a voice are left that the pool does not go on.
+// ended reports whether too few voters are left for the pool to go on.
 func (m *Margin) ended() bool { return m != nil && m.Voices != nil && m.Voices.Live < m.Voices.Needed }
 
-// lost reports whether so few copies are left that some data cannot be had.
+// lost reports whether some data has too few copies left to be read.
 func (m *Margin) lost() bool { return m != nil && m.Copies != nil && m.Copies.MayDie < 0 }
 
 func (m *Margin) String() string {

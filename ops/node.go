@@ -20,7 +20,7 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// NodeConfig says how a memory node serves. Paths and addresses that are "" are left out.
+// NodeConfig is the configuration of a memory node. A path or address that is "" is not used.
 type NodeConfig struct {
 	Listen     string // HOST:PORT; port 0 picks one
 	Memory     uint64 // bytes
@@ -53,14 +53,14 @@ type Serving struct {
 	Device   string `json:"rdma_device,omitempty"`
 	Port     int    `json:"rdma_port,omitempty"`
 	Metrics  string `json:"metrics,omitempty"`
-	// Survives is what the memory outlives, and SurvivesBy how; "": nothing.
+	// Survives is what the memory survives, and SurvivesBy is by which means; "": nothing.
 	Survives   string `json:"survives,omitempty"`
 	SurvivesBy string `json:"survives_by,omitempty"`
 	PID        int    `json:"pid"`
 }
 
-// ServeNode serves a memory node until ctx ends, and drains it then. It calls ready once, when it
-// serves.
+// ServeNode serves a memory node until ctx ends, and drains it then. It calls ready once, as soon
+// as the node serves.
 func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (err error) {
 	n, err := c.serve()
 	if err != nil {
@@ -124,7 +124,7 @@ type nodeServer struct {
 	pmem   *pmemSampler    // nil: a model counts
 }
 
-// Close ends the node, and then gives up its device.
+// Close ends the node, and closes its device after that.
 func (n *nodeServer) Close() error {
 	err := n.Node.Close()
 	if n.device != nil {
@@ -181,7 +181,7 @@ func (c *NodeConfig) serve() (_ *nodeServer, err error) {
 	return &nodeServer{own, n, device, counters}, nil
 }
 
-// remember opens the persistent memory of a node that is to have one.
+// remember opens the persistent memory of a node, if its configuration names one.
 func (c *NodeConfig) remember(n *fabrics.NodeConfig) error {
 	switch {
 	case c.PMem == "" && c.Power:
@@ -198,7 +198,7 @@ func (c *NodeConfig) remember(n *fabrics.NodeConfig) error {
 	return err
 }
 
-// drain lets clients go, for a while.
+// drain waits for a limited time until clients have left.
 func (n *nodeServer) drain(c *NodeConfig) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.Drain)
 	defer cancel()
@@ -212,8 +212,8 @@ func (n *nodeServer) drain(c *NodeConfig) error {
 	return nil
 }
 
-// writePID writes this process's number in one step. The file is for the process that started the
-// node, and for no other one: it says which process to signal.
+// writePID writes this process's number, so that a reader never sees a part of it. The file is for
+// the process that started the node alone: it says which process to signal.
 func writePID(name string) error {
 	err := os.WriteFile(name+".new", []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644)
 	if err == nil {
@@ -225,7 +225,7 @@ func writePID(name string) error {
 	return nil
 }
 
-// nodeHint adds what an operator can do about a node that does not serve.
+// nodeHint adds a hint on what an operator can do when a node does not serve.
 func nodeHint(err error, c *NodeConfig) error {
 	hint := ""
 	switch {

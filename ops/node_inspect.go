@@ -17,8 +17,8 @@ var (
 	errExpelled = errors.New("the node was expelled from its pool: it serves no verbs")
 )
 
-// leaseOf returns for how long a node may execute verbs yet; false: it needs no lease, as one in no
-// pool, or alone in one.
+// leaseOf returns for how long a node may still execute verbs. false: the node needs no lease,
+// because it is in no pool, or is the only node of its pool.
 func leaseOf(i *fabrics.NodeInfo) (left time.Duration, needs bool) {
 	if i.Pool == nil || i.Lease == rdma.Forever {
 		return 0, false
@@ -26,7 +26,7 @@ func leaseOf(i *fabrics.NodeInfo) (left time.Duration, needs bool) {
 	return i.Lease, true
 }
 
-// healthOf tells why a node does not execute verbs; nil: it does, or would.
+// healthOf returns why a node does not execute verbs. nil: it does, or would.
 func healthOf(i *fabrics.NodeInfo) error {
 	switch left, needs := leaseOf(i); {
 	case i.Expelled:
@@ -37,8 +37,8 @@ func healthOf(i *fabrics.NodeInfo) error {
 	return nil
 }
 
-// inspect asks the memory nodes of an address how they are; of one that names none it returns
-// nothing. f is the pool, where this process has it open, or nil.
+// inspect asks the memory nodes of an address for their state. An address without nodes has an
+// empty result. f is the pool, if this process has it open, or nil.
 func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) {
 	a, err := fabrics.Parse(addr)
 	if err != nil || !a.Remote() {
@@ -81,7 +81,7 @@ func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) 
 	return all, nil
 }
 
-// inOrder sorts the nodes of a pool as the pool numbers them, whatever order they were named in.
+// inOrder sorts nodes by their numbers in the pool. The order in the address may differ.
 func inOrder(infos []fabrics.NodeInfo, all []Served) []Served {
 	var sorted []Served
 	for _, i := range infos {

@@ -16,7 +16,7 @@ import (
 	"github.com/farkv/farkv/workloads/drivers"
 )
 
-// KeepConfig says how a process keeps a pool.
+// KeepConfig is the configuration of a candidate for a pool's master.
 type KeepConfig struct {
 	Metrics       string // address; "": none
 	MetricsPublic bool
@@ -30,9 +30,9 @@ type Keeping struct {
 	Metrics string `json:"metrics,omitempty"`
 }
 
-// Keep makes this process a candidate for a pool's master until ctx ends. It calls ready once, when
-// it is one. An error wraps fabrics.ErrNoPool when the pool was removed meanwhile: another one at
-// its address would have to be opened.
+// Keep makes this process a candidate for a pool's master until ctx ends. It calls ready once, as
+// soon as the process is one. The error wraps fabrics.ErrNoPool when the pool was removed
+// meanwhile: Keep does not go over to a new pool at the same address.
 func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) error) (err error) {
 	if fabrics.Private(addr) {
 		return workloads.Misuse("keep %s: only the process that makes a mem: pool sees it", addr)
@@ -90,10 +90,11 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 	return fmt.Errorf("keep %s: it was removed: %w", p.Address, fabrics.ErrNoPool)
 }
 
-// lookEvery is how often a keeper that fails looks whether its pool is still there.
+// lookEvery is how often a candidate that fails checks whether its pool still exists.
 const lookEvery = 2 * time.Second
 
-// removed waits until ctx ends, or until there is no pool any more: then what a keeper does fails.
+// removed waits until ctx ends or the pool is gone, and reports whether it is gone. It looks only
+// after a failure: without a pool all that a candidate does fails.
 func removed(ctx context.Context, addr string, failed <-chan struct{}) bool {
 	for {
 		select {
@@ -114,11 +115,11 @@ func removed(ctx context.Context, addr string, failed <-chan struct{}) bool {
 	}
 }
 
-// failureEvery is how often failures in a row are written: while a pool is out of reach there are
+// failureEvery is how often failures in a row are logged: while a pool cannot be reached there are
 // two a second.
 const failureEvery = time.Minute
 
-// eventLog returns what writes the events of one keeper.
+// eventLog returns a function that logs the events of one candidate.
 func eventLog(l *slog.Logger) func(cluster.Event) {
 	failing, at, more := false, time.Duration(0), 0 // the failure that was written last, and those behind it
 	return func(e cluster.Event) {

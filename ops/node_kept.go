@@ -16,7 +16,7 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// data opens the folder of what nodes remember; nil: they remember nothing.
+// data opens the folder with the files of the nodes. nil: the nodes have no files.
 func (s Starter) data() (*local.Data, error) {
 	switch {
 	case s.PMem == "" && s.Power:
@@ -44,12 +44,12 @@ func (s Starter) data() (*local.Data, error) {
 	return d, nil
 }
 
-// errUnrecorded is wrapped when files hold what a pool has stored, and there is no record of it any
-// more.
+// errUnrecorded is wrapped when files hold the memory of a pool, and the record of the pool is
+// gone.
 var errUnrecorded = errors.New("its files hold what a pool has stored")
 
-// unrecorded says what the memory of nodes is of which there is no record: worth nothing, or a
-// pool.
+// unrecorded adds to err, that a folder has no record, what its files are: they hold the memory of
+// a pool (errUnrecorded), or the pool was never finished.
 func unrecorded(d *local.Data, err error) error {
 	for _, name := range d.Files() {
 		if holds, _ := pmem.Holds(name); holds { // what cannot be read may be worth something, too
@@ -72,8 +72,8 @@ func explainData(err error) error {
 	})
 }
 
-// backTime bounds how long nodes that came back may take to agree that they are the pool: they
-// connect to each other, and ask each other for leases.
+// backTime bounds how long nodes that were started again may take to form the pool: they connect to
+// each other, and ask each other for leases.
 const backTime = 20 * time.Second
 
 // bringBack starts the nodes of a pool again.
@@ -119,11 +119,12 @@ func reopen(ctx context.Context, addr string) (*stores.Pool, error) {
 	}
 }
 
-// copiedAnew is how an event says which replicas differed from others when servers began.
+// copiedAnew begins the text of an event with the replicas that differed from others when servers
+// began.
 const copiedAnew = "damaged, copied anew: "
 
-// repairedSince names the replicas of a pool that were found damaged since a time, and are copied
-// from others; "": none, or it keeps no events.
+// repairedSince returns the replicas of a pool that were damaged and copied from others since a
+// time. "": there were none, or the pool keeps no events.
 func repairedSince(p *stores.Pool, since time.Time) string {
 	all, err := keptEvents(p)
 	if err != nil {
@@ -138,7 +139,8 @@ func repairedSince(p *stores.Pool, since time.Time) string {
 	return strings.Join(found, ", ")
 }
 
-// MayKeep returns why Down would keep nothing of a pool; nil: it would, unless it is told to purge.
+// MayKeep returns why Down cannot keep the files of a pool. nil: Down keeps them, unless told to
+// purge.
 func MayKeep(pool string) error {
 	if !strings.Contains(pool, ":") {
 		switch p, err := local.Open(pool); {
@@ -152,7 +154,7 @@ func MayKeep(pool string) error {
 		"nothing is kept", pool)
 }
 
-// mayPurge returns why there is nothing to purge of a pool.
+// mayPurge returns an error when purge is set and the pool has no files to remove.
 func mayPurge(p *local.Pool, purge bool) error {
 	if purge && p.Data == "" {
 		return workloads.Misuse("down %s: --purge is for a pool whose nodes 'farkv up --pmem' started", p.Name)
