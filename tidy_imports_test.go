@@ -6,26 +6,26 @@ import (
 	"strings"
 )
 
-// rooms are what the top level may hold, beside dot files and what git ignores.
-var rooms = []string{
+// topLevel is what the root of the module may hold, beside dot files and what git ignores.
+var topLevel = []string{
 	"go.mod", "node", "client", "workloads", "tui", "ops", "ansible", "reports", "README.md",
 	"go.sum", "Makefile", "LICENSE",
 }
 
-func (h *house) rooms() {
+func (h *codebase) topFolders() {
 	for _, e := range h.top {
 		name, kind := e.Name(), path.Ext(e.Name())
 		ignored := name == "bin" || slices.Contains([]string{".test", ".prof", ".out"}, kind) ||
 			kind == "" && !e.IsDir() // what go build leaves
 		tidy := strings.HasPrefix(name, "tidy_") && strings.HasSuffix(name, "_test.go")
-		if !ignored && !tidy && name[0] != '.' && !slices.Contains(rooms, name) {
-			h.breaches = append(h.breaches, name+": the top level is fixed: "+strings.Join(rooms, " "))
+		if !ignored && !tidy && name[0] != '.' && !slices.Contains(topLevel, name) {
+			h.violations = append(h.violations, name+": the top level is fixed: "+strings.Join(topLevel, " "))
 		}
 	}
 }
 
 // layer is how high a package stands; it imports what stands no higher.
-func (h *house) layer(dir string) int {
+func (h *codebase) layer(dir string) int {
 	switch {
 	case dir == "node/rdma":
 		return 0
@@ -40,21 +40,21 @@ func (h *house) layer(dir string) int {
 }
 
 // imports calls f for each import of a package of ours by a file that is no test.
-func (h *house) imports(f func(s *source, dir string, report func(format string, a ...any))) {
+func (h *codebase) imports(f func(s *source, dir string, report func(format string, a ...any))) {
 	for _, s := range h.sources {
 		if s.test {
 			continue
 		}
 		for _, i := range s.file.Imports {
 			if dir, ok := ours(importPath(i)); ok {
-				f(s, dir, func(format string, a ...any) { h.breach(s, i.Pos(), format, a...) })
+				f(s, dir, func(format string, a ...any) { h.report(s, i.Pos(), format, a...) })
 			}
 		}
 	}
 }
 
 // arrows keeps imports from pointing upward.
-func (h *house) arrows() {
+func (h *codebase) arrows() {
 	h.imports(func(s *source, dir string, report func(string, ...any)) {
 		switch {
 		case s.dir == "node/rdma":
@@ -68,7 +68,7 @@ func (h *house) arrows() {
 
 // fabrics keeps the names of fabrics where addresses are turned into them. Virtual time has no
 // address: package simulate runs in it.
-func (h *house) fabrics() {
+func (h *codebase) fabrics() {
 	h.imports(func(s *source, dir string, report func(string, ...any)) {
 		for _, fabric := range []string{"shm", "tcp", "ibverbs", "sim"} {
 			fabric = "node/rdma/" + fabric
@@ -99,7 +99,7 @@ var parts = []string{"race", "quorum", "directory", "buffers", "locations", "kit
 func mayImport(store, other string) bool { return store == other || slices.Contains(parts, other) }
 
 // stores keeps stores apart from each other, and the list of them in one place.
-func (h *house) stores() {
+func (h *codebase) stores() {
 	h.imports(func(s *source, dir string, report func(string, ...any)) {
 		other := storeOf(dir)
 		switch store := storeOf(s.dir); {

@@ -39,34 +39,34 @@ var pageLink = regexp.MustCompile(`\]\(([^)]+)\)`)
 
 // readmes keeps the READMEs: how long the first one is, which folders have one, and that links lead
 // somewhere.
-func (h *house) readmes() {
-	breach := func(p, text string) { h.breaches = append(h.breaches, p+": "+text) }
+func (h *codebase) readmes() {
+	report := func(p, text string) { h.violations = append(h.violations, p+": "+text) }
 	if first, ok := h.pages["README.md"]; !ok {
 		return
 	} else if len(strings.Fields(first)) > readmeWords {
-		breach("README.md", "more than 2500 words: move some to the README of a folder")
+		report("README.md", "more than 2500 words: move some to the README of a folder")
 	}
 	for _, dir := range explained {
 		here := func(s *source) bool { return under(s.dir, dir) }
 		if _, ok := h.pages[dir+"/README.md"]; !ok && slices.ContainsFunc(h.sources, here) {
-			breach(dir, "has no README.md")
+			report(dir, "has no README.md")
 		}
 	}
 	for p, text := range h.pages {
 		for line := range strings.Lines(text) {
 			prose := line != "" && !strings.ContainsAny(line[:1], " |`$")
 			if prose && utf8.RuneCountInString(strings.TrimSpace(line)) > pageColumns {
-				breach(p, "a line of more than 120 columns: "+strings.TrimSpace(line))
+				report(p, "a line of more than 120 columns: "+strings.TrimSpace(line))
 			}
 		}
 		for _, link := range pageLink.FindAllStringSubmatch(text, -1) {
-			h.link(p, link[1], breach)
+			h.link(p, link[1], report)
 		}
 	}
 }
 
 // link keeps a relative link to a page or a folder, and its anchor.
-func (h *house) link(p, link string, breach func(p, text string)) {
+func (h *codebase) link(p, link string, report func(p, text string)) {
 	if strings.Contains(link, "://") {
 		return
 	}
@@ -76,11 +76,11 @@ func (h *house) link(p, link string, breach func(p, text string)) {
 	}
 	target = path.Join(path.Dir(p), target)
 	if _, err := fs.Stat(h.root, target); err != nil {
-		breach(p, "a link to "+link+", which is not there")
+		report(p, "a link to "+link+", which is not there")
 		return
 	}
 	if hasAnchor && !slices.Contains(anchors(h.pages[target]), anchor) {
-		breach(p, "a link to "+link+", where there is no such heading")
+		report(p, "a link to "+link+", where there is no such heading")
 	}
 }
 

@@ -16,10 +16,10 @@ var (
 	internal = "What follows is derived" // settings behind it are not for users
 )
 
-// roleBreaches keeps what ansible/ promises: each role has a README and describes each of its
+// roleViolations keeps what ansible/ promises: each role has a README and describes each of its
 // settings, both there and where Ansible checks them; modules are Ansible's own; and no host's key
 // goes unchecked.
-func roleBreaches(root fs.FS) (all []string, err error) {
+func roleViolations(root fs.FS) (all []string, err error) {
 	roles, err := fs.Glob(root, "ansible/roles/*")
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func roleBreaches(root fs.FS) (all []string, err error) {
 }
 
 func TestRoles(t *testing.T) {
-	all, err := roleBreaches(os.DirFS("."))
+	all, err := roleViolations(os.DirFS("."))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestRolesTeeth(t *testing.T) {
 		"ansible/roles/b/defaults/main.yml": file(""),
 		"ansible/ansible.cfg":               file("ssh_args = -o StrictHostKeyChecking=no\n"),
 	}
-	all, err := roleBreaches(root)
+	all, err := roleViolations(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,6 +99,6 @@ func TestRolesTeeth(t *testing.T) {
 		}
 	}
 	if len(all) != len(want) {
-		t.Errorf("%d breaches, want %d:\n%s", len(all), len(want), got)
+		t.Errorf("%d violations, want %d:\n%s", len(all), len(want), got)
 	}
 }

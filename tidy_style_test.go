@@ -15,13 +15,13 @@ const (
 	fileLines, fileLimit         = 500, 600
 )
 
-func (h *house) sizes() {
+func (h *codebase) sizes() {
 	for _, s := range h.sources {
 		if ast.IsGenerated(s.file) {
 			continue
 		}
 		if s.lines > fileLimit {
-			h.breach(s, s.file.Package, "%d lines: a file has about %d, %d at most", s.lines, fileLines, fileLimit)
+			h.report(s, s.file.Package, "%d lines: a file has about %d, %d at most", s.lines, fileLines, fileLimit)
 		}
 		for _, d := range s.file.Decls {
 			f, ok := d.(*ast.FuncDecl)
@@ -29,7 +29,7 @@ func (h *house) sizes() {
 				continue
 			}
 			if n := h.fset.Position(f.End()).Line - h.fset.Position(f.Pos()).Line + 1; n > functionLimit {
-				h.breach(s, f.Pos(), "%s has %d lines: a function has about %d, %d at most",
+				h.report(s, f.Pos(), "%s has %d lines: a function has about %d, %d at most",
 					f.Name.Name, n, functionLines, functionLimit)
 			}
 		}
@@ -42,16 +42,16 @@ var vague = []string{"util", "utils", "helper", "helpers", "common", "misc"}
 // unfinished are words of comments by which work is put off.
 var unfinished = regexp.MustCompile(`\b(` + "TO" + `DO|FIX` + `ME|X` + `XX)\b`)
 
-func (h *house) names() {
+func (h *codebase) names() {
 	for _, s := range h.sources {
 		name := strings.TrimSuffix(strings.TrimSuffix(path.Base(s.path), ".go"), "_test")
 		if slices.Contains(vague, name) {
-			h.breach(s, s.file.Package, "a file is named after what it does")
+			h.report(s, s.file.Package, "a file is named after what it does")
 		}
 		for _, group := range s.file.Comments {
 			for _, c := range group.List {
 				if word := unfinished.FindString(c.Text); word != "" {
-					h.breach(s, c.Pos(), "%s: finish it, or write an issue", word)
+					h.report(s, c.Pos(), "%s: finish it, or write an issue", word)
 				}
 			}
 		}
@@ -59,7 +59,7 @@ func (h *house) names() {
 }
 
 // docs keeps a comment at every package and every exported name that is not in a test.
-func (h *house) docs() {
+func (h *codebase) docs() {
 	first := map[string]*source{}
 	documented := map[string]bool{}
 	for _, s := range h.sources {
@@ -73,7 +73,7 @@ func (h *house) docs() {
 			documented[s.dir] = true
 			if want := "Package " + s.file.Name.Name + " "; s.file.Name.Name != "main" &&
 				!strings.HasPrefix(text, want) {
-				h.breach(s, s.file.Doc.Pos(), "the package's comment begins with %q", want)
+				h.report(s, s.file.Doc.Pos(), "the package's comment begins with %q", want)
 			}
 		}
 		for _, d := range s.file.Decls {
@@ -82,7 +82,7 @@ func (h *house) docs() {
 	}
 	for dir, s := range first {
 		if !documented[dir] {
-			h.breach(s, s.file.Package, "package %s has no doc comment: say what it is for", s.file.Name.Name)
+			h.report(s, s.file.Package, "package %s has no doc comment: say what it is for", s.file.Name.Name)
 		}
 	}
 }
@@ -93,10 +93,10 @@ var evident = []string{
 	"MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText",
 }
 
-func (h *house) documented(s *source, d ast.Decl) {
+func (h *codebase) documented(s *source, d ast.Decl) {
 	missing := func(name *ast.Ident, docs ...*ast.CommentGroup) {
 		if name.IsExported() && !slices.ContainsFunc(docs, func(g *ast.CommentGroup) bool { return g.Text() != "" }) {
-			h.breach(s, name.Pos(), "%s has no doc comment", name.Name)
+			h.report(s, name.Pos(), "%s has no doc comment", name.Name)
 		}
 	}
 	switch d := d.(type) {

@@ -13,18 +13,18 @@ type nothing struct{}
 
 func (nothing) Import(string) (*types.Package, error) { return nil, errors.New("not here") }
 
-// inspect applies every rule to a house of the given files.
+// inspect applies every rule to a module of the given files.
 func inspect(t *testing.T, files map[string]string) []string {
 	t.Helper()
 	root := fstest.MapFS{}
 	for p, text := range files {
 		root[p] = &fstest.MapFile{Data: []byte(text)}
 	}
-	h, err := readHouse(root)
+	h, err := readCodebase(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.rooms()
+	h.topFolders()
 	h.arrows()
 	h.fabrics()
 	h.stores()
@@ -57,11 +57,11 @@ func at(p, imports, body string) map[string]string {
 
 const store = "client/fusee/insert.go"
 
-var breaches = []struct {
+var violations = []struct {
 	files map[string]string
 	want  string
 }{
-	// Rooms and arrows.
+	// Folders of the top level, and imports.
 	{map[string]string{"internal/x": ""}, "internal: the top level is fixed"},
 	{map[string]string{"notes.md": ""}, "notes.md: the top level is fixed"},
 	{at("internal/x.go", "", ""), "internal: the top level is fixed"},
@@ -139,8 +139,8 @@ var breaches = []struct {
 }
 
 // Every rule is seen to fire.
-func TestBreaches(t *testing.T) {
-	for _, tt := range breaches {
+func TestViolations(t *testing.T) {
+	for _, tt := range violations {
 		if got := inspect(t, tt.files); !strings.Contains(strings.Join(got, "\n"), tt.want) {
 			t.Errorf("want %q of\n%v\ngot %q", tt.want, tt.files, got)
 		}
@@ -148,7 +148,7 @@ func TestBreaches(t *testing.T) {
 }
 
 // What is allowed is not reported.
-func TestNoBreach(t *testing.T) {
+func TestNoViolation(t *testing.T) {
 	loop := "func f(m map[int]int) { for range m {} }"
 	for _, files := range []map[string]string{
 		{"README.md": "", "farkv": "", "bin/farkv": "", ".ci/run": "", "ops.test": "", "cpu.prof": "",

@@ -1,6 +1,6 @@
-// Package farkv_test keeps the house in order: the arrows between its rooms, what a store may use
-// of the world, and how large things may grow. Each breach is one line that says what to do
-// instead.
+// Package farkv_test checks the module's own rules: which packages may import which, what a store
+// may use of the standard library, how large files and functions may be, and style. Each violation
+// is one line that says what to do instead.
 package farkv_test
 
 import (
@@ -21,7 +21,7 @@ import (
 const module = "github.com/farkv/farkv"
 
 func TestTidy(t *testing.T) {
-	h, err := readHouse(os.DirFS("."))
+	h, err := readCodebase(os.DirFS("."))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestTidy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.rooms()
+	h.topFolders()
 	h.arrows()
 	h.fabrics()
 	h.stores()
@@ -55,20 +55,20 @@ type source struct {
 	test      bool
 }
 
-// house is every Go file of the module, and what was found wrong with them.
-type house struct {
-	root     fs.FS
-	fset     *token.FileSet
-	top      []fs.DirEntry // the top level
-	sources  []*source
-	pages    map[string]string // texts of the files of Markdown
-	mains    map[string]bool   // folders of commands
-	suites   map[string]bool   // folders of test suites: packages that import testing; they count as test files
-	breaches []string
+// codebase is every Go file of the module, and what was found wrong with them.
+type codebase struct {
+	root       fs.FS
+	fset       *token.FileSet
+	top        []fs.DirEntry // the top level
+	sources    []*source
+	pages      map[string]string // texts of the files of Markdown
+	mains      map[string]bool   // folders of commands
+	suites     map[string]bool   // folders of test suites: packages that import testing; they count as test files
+	violations []string
 }
 
-func readHouse(root fs.FS) (*house, error) {
-	h := &house{root: root, fset: token.NewFileSet(), mains: map[string]bool{}, suites: map[string]bool{}}
+func readCodebase(root fs.FS) (*codebase, error) {
+	h := &codebase{root: root, fset: token.NewFileSet(), mains: map[string]bool{}, suites: map[string]bool{}}
 	entries, err := fs.ReadDir(root, ".")
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func readHouse(root fs.FS) (*house, error) {
 	return h, err
 }
 
-func (h *house) add(p string, text []byte) error {
+func (h *codebase) add(p string, text []byte) error {
 	f, err := parser.ParseFile(h.fset, p, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return err
@@ -123,27 +123,27 @@ func importPath(i *ast.ImportSpec) string {
 // ours returns the folder that an import path of this module means.
 func ours(importPath string) (dir string, ok bool) { return strings.CutPrefix(importPath, module+"/") }
 
-// under reports whether dir is room or lies in it.
-func under(dir, room string) bool { return dir == room || strings.HasPrefix(dir, room+"/") }
+// under reports whether dir is the folder above, or lies in it.
+func under(dir, above string) bool { return dir == above || strings.HasPrefix(dir, above+"/") }
 
-// breach notes what is wrong at a node of s.
-func (h *house) breach(s *source, at token.Pos, format string, a ...any) {
-	h.breaches = append(h.breaches,
+// report adds a violation at a node of s.
+func (h *codebase) report(s *source, at token.Pos, format string, a ...any) {
+	h.violations = append(h.violations,
 		fmt.Sprintf("%s:%d: %s", s.path, h.fset.Position(at).Line, fmt.Sprintf(format, a...)))
 }
 
-// sorted returns the breaches by file and line.
-func (h *house) sorted() []string {
-	slices.SortFunc(h.breaches, func(a, b string) int {
+// sorted returns the violations by file and line.
+func (h *codebase) sorted() []string {
+	slices.SortFunc(h.violations, func(a, b string) int {
 		pa, la := place(a)
 		pb, lb := place(b)
 		return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(la, lb), cmp.Compare(a, b))
 	})
-	return slices.Compact(h.breaches)
+	return slices.Compact(h.violations)
 }
 
-func place(breach string) (file string, line int) {
-	file, rest, _ := strings.Cut(breach, ":")
+func place(violation string) (file string, line int) {
+	file, rest, _ := strings.Cut(violation, ":")
 	number, _, _ := strings.Cut(rest, ":")
 	line, _ = strconv.Atoi(number)
 	return file, line

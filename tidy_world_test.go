@@ -57,7 +57,7 @@ var names = map[string]struct{ only, not []string }{
 
 // world keeps code that runs in virtual time from reaching around its Endpoint. Test files are
 // free.
-func (h *house) world() {
+func (h *codebase) world() {
 	for _, s := range h.sources {
 		if s.test || !virtual(s.dir) {
 			continue
@@ -66,7 +66,7 @@ func (h *house) world() {
 		for _, i := range s.file.Imports {
 			p := importPath(i)
 			if slices.ContainsFunc(outside, func(o string) bool { return under(p, o) }) && !permits(s.dir, p) {
-				h.breach(s, i.Pos(), "imports %s: here only the Endpoint gives time, randomness and tasks", p)
+				h.report(s, i.Pos(), "imports %s: here only the Endpoint gives time, randomness and tasks", p)
 			}
 			if _, ok := names[p]; !ok {
 				continue
@@ -76,13 +76,13 @@ func (h *house) world() {
 				name = i.Name.Name
 			}
 			if name == "." {
-				h.breach(s, i.Pos(), "imports %s by a dot, which hides what it uses of it", p)
+				h.report(s, i.Pos(), "imports %s by a dot, which hides what it uses of it", p)
 			}
 			local[name] = p
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
 			if what := concurrent(n); what != "" {
-				h.breach(s, n.Pos(), "%s: here tasks come from Env.Go and are waited for through the Endpoint", what)
+				h.report(s, n.Pos(), "%s: here tasks come from Env.Go and are waited for through the Endpoint", what)
 			}
 			h.selected(s, local, n)
 			return true
@@ -110,7 +110,7 @@ func concurrent(n ast.Node) string {
 }
 
 // selected checks the use of a name of a package.
-func (h *house) selected(s *source, local map[string]string, n ast.Node) {
+func (h *codebase) selected(s *source, local map[string]string, n ast.Node) {
 	sel, ok := n.(*ast.SelectorExpr)
 	if !ok {
 		return
@@ -124,14 +124,14 @@ func (h *house) selected(s *source, local map[string]string, n ast.Node) {
 		return
 	}
 	if r := names[p]; slices.Contains(r.not, sel.Sel.Name) || r.only != nil && !slices.Contains(r.only, sel.Sel.Name) {
-		h.breach(s, n.Pos(), "uses %s.%s: here only the Endpoint gives time and randomness, and order comes "+
+		h.report(s, n.Pos(), "uses %s.%s: here only the Endpoint gives time and randomness, and order comes "+
 			"from no map", p, sel.Sel.Name)
 	}
 }
 
 // mapRanges finds loops over maps in code that runs in virtual time: their order differs between
 // runs.
-func (h *house) mapRanges(exports types.Importer) {
+func (h *codebase) mapRanges(exports types.Importer) {
 	files := map[string][]*source{}
 	for _, s := range h.sources {
 		if !s.test && virtual(s.dir) {
@@ -153,7 +153,7 @@ func (h *house) mapRanges(exports types.Importer) {
 	}
 }
 
-func (h *house) mapLoops(s *source, info *types.Info) {
+func (h *codebase) mapLoops(s *source, info *types.Info) {
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		loop, ok := n.(*ast.RangeStmt)
 		if !ok {
@@ -161,9 +161,9 @@ func (h *house) mapLoops(s *source, info *types.Info) {
 		}
 		switch t := info.TypeOf(loop.X); {
 		case t == nil || t == types.Typ[types.Invalid]:
-			h.breach(s, n.Pos(), "cannot tell what this loop ranges over: does the package build?")
+			h.report(s, n.Pos(), "cannot tell what this loop ranges over: does the package build?")
 		case unordered(t):
-			h.breach(s, n.Pos(), "range over a map: its order differs between runs; keep a slice beside it")
+			h.report(s, n.Pos(), "range over a map: its order differs between runs; keep a slice beside it")
 		}
 		return true
 	})

@@ -88,7 +88,7 @@ func (r *run) start() error {
 			}
 		}
 	}
-	return r.doom()
+	return r.startVictims()
 }
 
 // enter opens a participant's store.

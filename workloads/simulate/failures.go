@@ -33,8 +33,8 @@ func (c *Config) struck(i int) time.Duration {
 	return time.Duration((float64(i) + 0.5) / c.Failures * float64(time.Second))
 }
 
-// doom starts the victims.
-func (r *run) doom() error {
+// startVictims starts the clients that crash during the run.
+func (r *run) startVictims() error {
 	rnd := rand.New(rand.NewPCG(r.Seed, ^uint64(0)))
 	for i := range r.victims() {
 		sent := leastSent + rnd.Uint64N(mostSent-leastSent+1)
