@@ -19,8 +19,8 @@ import (
 	"github.com/farkv/farkv/workloads/ycsb"
 )
 
-// A Demo is a private pool on memory nodes of this machine, with processes that use it: something
-// to watch and to break. Processes that are broken are replaced, nodes as long as there are spares.
+// A Demo is a private pool on memory nodes of this machine, with processes that use it, to be
+// watched and broken. Killed processes are replaced, and nodes as long as there are spares.
 type Demo struct {
 	Name string // of the pool
 
@@ -30,7 +30,7 @@ type Demo struct {
 	beside  sync.WaitGroup // what goes on meanwhile
 }
 
-// What a demo is made of. Processes keep to a rate, so that it is a load for any machine.
+// The parts of a demo. Processes keep to a rate that any machine can bear.
 const (
 	demoNodes     = 3
 	demoSpares    = 4
@@ -44,8 +44,8 @@ const (
 	demoFault = 800 * time.Millisecond
 )
 
-// StartDemo makes the pool of a store, loads it, and starts processes that use it. The program is
-// that of command farkv. The caller closes the demo.
+// StartDemo makes the pool of a store, loads it, and starts processes that use it. program is the
+// path of farkv. The caller closes the demo.
 func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 	d := &Demo{Name: fmt.Sprintf("demo-%d", os.Getpid()), program: program}
 	kind, err := stores.Lookup(store)
@@ -81,7 +81,7 @@ func demoPool(k *stores.Kind) stores.Params {
 	return p
 }
 
-// demoKinds are what a demo breaks: what one sees.
+// demoKinds are the kinds of breaks in a demo: those with an effect that the monitor shows.
 var demoKinds = []BreakKind{BreakNode, BreakClient, BreakMaster, BreakStop, BreakCut}
 
 // BreakThings breaks something each 20 s until Close: nodes as long as there are spares, processes,
@@ -97,7 +97,7 @@ func (d *Demo) BreakThings() {
 	})
 }
 
-// keep runs processes, one after the other, until ctx ends.
+// keep runs a process until ctx ends, and starts the next one when it dies.
 func (d *Demo) keep(ctx context.Context, seed uint64) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, d.program, "demo-client", d.Name, strconv.FormatUint(seed, 10))

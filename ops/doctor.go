@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Condition is what a Finding means for farkv.
+// Condition is how serious a Finding is.
 type Condition string
 
 // The conditions. What is missing keeps farkv from using the topic, what is to be warned of does
@@ -22,7 +22,7 @@ const (
 	Missing Condition = "missing"
 )
 
-// Finding is one thing that a machine has, or lacks.
+// Finding is something that the machine has, or lacks.
 type Finding struct {
 	Condition Condition `json:"state"`
 	What      string    `json:"what"`
@@ -30,7 +30,7 @@ type Finding struct {
 	Do        string    `json:"do,omitempty"` // what to install or set
 }
 
-// Topic is what one feature of farkv needs.
+// Topic is the set of findings on what one feature of farkv needs.
 type Topic struct {
 	Name     string    `json:"name"`
 	Ready    bool      `json:"ready"` // nothing is missing
@@ -51,14 +51,14 @@ type Health struct {
 	Topics []Topic `json:"topics"`
 }
 
-// Doctor looks at a machine.
+// Doctor examines a machine, and changes nothing.
 type Doctor struct {
 	Machine
 	Memory  uint64   // bytes that a memory node is to serve
 	Require []string // topics that have to be ready
 }
 
-// topics are what a Doctor looks at, in their order.
+// topics are what a Doctor examines, in the order of its output.
 var topics = []struct {
 	name  string
 	linux bool // elsewhere there is nothing to look at
@@ -82,7 +82,8 @@ func DoctorTopics() (names []string) {
 	return names
 }
 
-// Run looks. An error says what of Require is not ready; the Health is there nevertheless.
+// Run examines the machine. The error has what of Require is not ready; the Health is complete even
+// then.
 func (d *Doctor) Run(ctx context.Context) (*Health, error) {
 	for _, name := range d.Require {
 		if all := DoctorTopics(); !slices.Contains(all, name) {
@@ -114,7 +115,7 @@ func (d *Doctor) Run(ctx context.Context) (*Health, error) {
 	return h, nil
 }
 
-// lacks names what is missing.
+// lacks returns the findings that are missing.
 func (t *Topic) lacks() (all []string) {
 	for _, f := range t.Findings {
 		if f.Condition == Missing {

@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Removed is a pool that is no more.
+// Removed is a pool that was removed.
 type Removed struct {
 	Pool    string `json:"removed"`
 	Stopped int    `json:"stopped_nodes,omitempty"` // processes of this machine that 'farkv up' had started
@@ -20,10 +20,10 @@ type Removed struct {
 	Kept    string `json:"kept,omitempty"`          // the folder that brings it back: see Starter.PMem
 }
 
-// Down removes a pool. Unless forced it refuses while clients live, with an error wrapping
-// fabrics.ErrInUse. Of a pool that is named as UpStarted named it the nodes are ended, too; by its
-// address only the pool goes, and they stay. What such nodes remember stays in its folder, from
-// which UpStarted brings the pool back, unless purged.
+// Down removes a pool. Unless force is set, it returns an error wrapping fabrics.ErrInUse while
+// clients live. Given the name of a pool that UpStarted made, it also ends the nodes; given the
+// address, the nodes stay. The files of such nodes stay in their folder, and UpStarted brings the
+// pool back from them, unless purge is set.
 func Down(addr string, force, purge bool) (*Removed, error) {
 	if !strings.Contains(addr, ":") {
 		switch p, err := local.Open(addr); {

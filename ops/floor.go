@@ -45,9 +45,9 @@ func (p *batches) add(b *rdma.Batch) {
 	p.ends = append(p.ends, len(p.verbs))
 }
 
-// recorder is an endpoint that notes the batches which are posted through it while it has some to
-// fill. Tasks that a store starts have endpoints of their own: what they post is not on the way of
-// an operation, and not noted.
+// recorder is an endpoint that records the batches posted through it, while it has batches to fill.
+// Tasks that a store starts have endpoints of their own. What they post is not recorded, because no
+// operation waits for it.
 type recorder struct {
 	rdma.Endpoint
 	into *batches // nil: none
@@ -64,9 +64,9 @@ func (r *recorder) Post(b *rdma.Batch) error {
 // Listen implements rdma.Messenger.
 func (r *recorder) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) { return rdma.Listen(r.Endpoint, o) }
 
-// floor posts batches that a store has posted, with nothing around them, at the same places of a
-// copy of its pool: there they do no harm, and find the caches as cold as the store did. Its
-// endpoint is a recorder too, as the store's is.
+// floor posts the recorded batches of a store without the store's code, at the same addresses of a
+// copy of the pool. On the copy they do no harm, and caches of the processor are as cold as for the
+// store. Its endpoint is a recorder, too, so that both pay for recording.
 type floor struct {
 	fabric rdma.Fabric
 	ep     *recorder
@@ -77,7 +77,7 @@ const (
 	copyBytes    = 1 << 20 // at a time
 )
 
-// newFloor makes the copy. No worker writes to the pool meanwhile.
+// newFloor copies the pool. No worker may write to it meanwhile.
 func newFloor(addr string, pool rdma.Fabric) (*floor, error) {
 	g := fabrics.Geometry{Nodes: pool.Nodes(), Memory: pool.Size(), Clients: 1}
 	f := new(floor)

@@ -18,28 +18,26 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// stopTime is how long nodes that are told to end may take before they are killed; they drain for
-// drainTime of it.
+// stopTime is how long a node may take to end before it is killed. drainTime of it is for draining.
 const stopTime, drainTime = 5 * time.Second, 2 * time.Second
 
-// Starter says which memory nodes are started on this machine.
+// Starter is the configuration of memory nodes that are started on this machine.
 type Starter struct {
 	Program string // this one: they are processes of it
 	Fabric  string // that they are for: of fabrics.NodeFabrics
-	// PMem is the folder in which they keep what they remember, and Power says that it survives a
-	// loss of power; "": they remember nothing. Shape is what the caller was asked for of the
-	// pool's shape. A pool that the folder holds is brought back if it was made by the same, or if
-	// there is none.
+	// PMem is the folder for the memory of the nodes; "": it is not kept. Power makes it survive a
+	// loss of power. Shape is the text of the flags for the pool's shape. A pool in the folder is
+	// brought back if it was made with the same Shape, or if Shape is empty.
 	PMem  string
 	Power bool
 	Shape []string
-	// PMemModel has a model of persistent memory count in each node: see NodeConfig.
+	// PMemModel makes each node count by a model of persistent memory: see NodeConfig.
 	PMemModel bool
 }
 
-// UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down.
-// When it fails, it ends what it started. Where the starter's folder holds a pool that was made so
-// it brings that one back.
+// UpStarted starts memory nodes on this machine and makes a pool on them. Nodes and pool stay until
+// Down. When it fails, it ends the nodes. When by.PMem holds a pool of the same shape, it brings
+// that one back.
 func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Params) (*Made, error) {
 	if err := local.CheckName(name); err != nil {
 		return nil, workloads.Misuse("up --fabric %s: %v", by.Fabric, err)
@@ -168,7 +166,7 @@ func (s *localNodes) up(ctx context.Context, name, store string,
 	return made, err
 }
 
-// may tells what keeps nodes from being started on this machine under a name.
+// may returns an error when no nodes can be started on this machine under a name.
 func (s Starter) may(name string) error {
 	if err := fabrics.Lacks(s.Fabric); err != nil {
 		return workloads.Misuse("up --fabric %s: %v", s.Fabric, err)
@@ -191,8 +189,8 @@ func (s Starter) may(name string) error {
 	return nil
 }
 
-// tokenFile returns the path of the token that a pool's nodes are to ask for: the one of the
-// environment, or else a new one in the pool's run folder. Nodes are started in another folder.
+// tokenFile returns the path of the token for a pool's nodes: the one in the environment, or a new
+// one in the pool's run folder. The path is absolute, since nodes are started in another folder.
 func tokenFile(here *local.Pool) (string, error) {
 	if name := os.Getenv(fabrics.EnvToken); name != "" {
 		return filepath.Abs(name)
@@ -238,7 +236,7 @@ func madeOf(pool *stores.Pool, store string) (*Made, error) {
 	return m, nil
 }
 
-// frail warns of a pool that does not outlive the death of one memory node.
+// frail returns the warning for a pool that stops when one memory node dies.
 func frail(addr string) string {
 	all, err := servedBy(addr, nil)
 	if err != nil || len(all) == 0 || len(all) > 2 {
@@ -248,7 +246,7 @@ func frail(addr string) string {
 		"(hint: one more may be a witness, see 'farkv help up')", Plural(len(all), "node", "nodes"))
 }
 
-// explainStarted explains errors of package local.
+// explainStarted adds hints to errors of package local.
 func explainStarted(err error, name string) error {
 	remove := fmt.Sprintf("remove it with 'farkv down %s'", name)
 	if p, err := local.Open(name); err == nil && p.Data != "" {
@@ -337,7 +335,7 @@ func downStarted(p *local.Pool, force, purge bool) (*Removed, error) {
 			r.Stopped++
 		}
 	}
-	// Without a majority of its nodes no program uses it.
+	// No program can use a pool without a majority of its nodes.
 	if !force && p.Address != "" && r.Stopped > len(p.Nodes)/2 {
 		live, err := usersOf(p.Address)
 		switch {
@@ -359,7 +357,7 @@ func downStarted(p *local.Pool, force, purge bool) (*Removed, error) {
 	return r, nil
 }
 
-// usersOf returns the clients of a pool that live.
+// usersOf returns the live clients of a pool.
 func usersOf(addr string) ([]Client, error) {
 	p, err := stores.Open(addr)
 	if errors.Is(err, fabrics.ErrNoPool) {

@@ -17,8 +17,8 @@ import (
 // know yet that it is.
 const firstAttempt, lastAttempt = 20 * time.Millisecond, 2 * time.Second
 
-// attend serves the store of the pool that the node has, where stores have servers, and of those
-// that it comes to have behind that, until ctx ends.
+// attend runs the server of the store in the node's pool, if the store has servers. When the node
+// comes into another pool, it goes over to that one. It returns when ctx ends.
 func (n *nodeServer) attend(ctx context.Context, c *NodeConfig) {
 	for pause := firstAttempt; ctx.Err() == nil; {
 		o, err := n.Beside()
@@ -39,8 +39,8 @@ func (n *nodeServer) attend(ctx context.Context, c *NodeConfig) {
 	}
 }
 
-// awaitOther waits until the node has another pool than the one of an ID, or ctx ends; "": until it
-// has one.
+// awaitOther waits until the node is in another pool than the one with this ID, or ctx ends. "":
+// until the node is in a pool.
 func (n *nodeServer) awaitOther(ctx context.Context, id string) {
 	for {
 		now, err := n.Beside()
@@ -58,15 +58,15 @@ func (n *nodeServer) awaitOther(ctx context.Context, id string) {
 	}
 }
 
-// serversTime bounds the wait for the servers of a pool that was just made, or brought back;
-// silentTime for a node that does not answer.
+// serversTime bounds the wait for the servers of a pool that was just made, or brought back.
+// silentTime bounds the wait for a node that does not answer.
 const serversTime, silentTime = 20 * time.Second, 3 * time.Second
 
-// awaitServers waits until servers run beside the memory nodes of a pool, where stores have
-// servers; of a new pool, until they serve all of it. Servers of a pool that was brought back wait
-// for a master. Then nodes are left out that the pool went on without, or that hold nothing of it:
-// no server ever begins there. absent names each, and why. The error names those that were waited
-// for in vain.
+// awaitServers waits until servers run beside the memory nodes of a pool, if the store has servers.
+// In a new pool it waits until they serve all of it. In a pool that was brought back (back) servers
+// wait for a master first, and it does not wait for nodes that the pool went on without, or that
+// hold none of its data: no server ever begins there. absent has each of these nodes, and why. The
+// error has the nodes with servers that did not begin in time.
 func awaitServers(ctx context.Context, p *stores.Pool, back bool) (absent []string, err error) {
 	if p.Kind.Serve == nil {
 		return nil, nil
@@ -108,8 +108,8 @@ func awaitServers(ctx context.Context, p *stores.Pool, back bool) (absent []stri
 	}
 }
 
-// absence returns why no server will begin beside a node of a pool that was brought back; "": it
-// will, or may. late: it was waited for.
+// absence returns why no server will begin beside a node of a pool that was brought back. "": one
+// will, or may. late: the caller has waited for it already.
 func (s *Served) absence(gone, late bool) string {
 	switch {
 	case gone || s.Expelled:
@@ -122,9 +122,9 @@ func (s *Served) absence(gone, late bool) string {
 	return ""
 }
 
-// serveStore runs the server of the store that the node's pool holds, if it has one, until ctx
-// ends, or the node has another pool. An error says why it does not serve, or no longer; again: it
-// may if it is tried again.
+// serveStore runs the server of the store in the node's pool, if it has one, until ctx ends or the
+// node is in another pool. The error is why the server does not serve, or no longer serves. again
+// reports whether another try may succeed.
 func (n *nodeServer) serveStore(ctx context.Context, o fabrics.NodeOptions, c *NodeConfig) (again bool, err error) {
 	f, err := fabrics.OpenBeside(o, c.Device)
 	if err != nil {

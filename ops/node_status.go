@@ -16,7 +16,7 @@ import (
 	"github.com/farkv/farkv/ops/table"
 )
 
-// Served is what is known of a memory node that is a process.
+// Served is the state of a memory node that is a process.
 type Served struct {
 	Address     string  `json:"address"`
 	Reachable   bool    `json:"reachable"`
@@ -30,17 +30,16 @@ type Served struct {
 	Voice       bool    `json:"voice,omitempty"`  // in the pool's decisions: see Margin
 	Offers      uint64  `json:"offers"`           // bytes, of which the pool may use fewer
 	Commit      string  `json:"commit,omitempty"` // that its program was built from
-	// Connections that were not let in: for failed authentication; for lack of room; for other
-	// reasons.
+	// Refused connections: because authentication failed, for lack of room, and for other reasons.
 	AuthFailures uint64 `json:"auth_failures"`
 	RefusedRoom  uint64 `json:"refused_room"`
 	RefusedOther uint64 `json:"refused_other"`
-	// Survives is what its memory outlives, and SurvivesBy how; "": nothing.
+	// Survives is what its memory survives, and SurvivesBy is by which means; "": nothing.
 	Survives   string `json:"survives,omitempty"`
 	SurvivesBy string `json:"survives_by,omitempty"`
-	// Server is the one of the pool's store beside it.
+	// Server is the server of the pool's store beside the node.
 	Server *fabrics.Server `json:"server,omitempty"`
-	// PMem are counters of its machine's persistent memory, or why they are not known.
+	// PMem has the counters of its machine's persistent memory, or why they are not known.
 	PMem      *telemetry.PMem `json:"pmem,omitempty"`
 	Process   int             `json:"process,omitempty"`        // that 'farkv up' started on this machine
 	Broken    string          `json:"broken,omitempty"`         // on purpose: how
@@ -49,10 +48,11 @@ type Served struct {
 	counts *telemetry.NodeCounts
 }
 
-// inspectTime bounds a look at all nodes of a pool.
+// inspectTime bounds the time for asking all nodes of a pool.
 const inspectTime = 3 * time.Second
 
-// servedBy tells of the memory nodes of an address, where these are processes. f is as in inspect.
+// servedBy returns the state of the memory nodes of an address that are processes. f is as in
+// inspect.
 func servedBy(addr string, f rdma.Fabric) ([]Served, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), inspectTime)
 	defer cancel()
@@ -76,7 +76,7 @@ func processesOf(p *local.Pool, all []Served) {
 	}
 }
 
-// unreachable is the state of a pool that cannot be opened: what its nodes tell.
+// unreachable returns the state of a pool that cannot be opened, as its nodes report it.
 func unreachable(addr string, why error) *State {
 	all, err := servedBy(addr, nil)
 	if err != nil || len(all) == 0 {
@@ -92,16 +92,15 @@ func unreachable(addr string, why error) *State {
 	return s
 }
 
-// nameStarted fills in the name under which the pool's nodes were started on this machine, where
-// they were.
+// nameStarted sets the name of a pool with nodes that were started on this machine.
 func (s *State) nameStarted() {
 	if here := started(s.Pool); here != nil {
 		s.Name, s.Folder = here.Name, here.Folder()
 	}
 }
 
-// addServed adds what the processes of memory nodes tell. A program that cannot ask them knows of
-// the pool what it knows without.
+// addServed adds what the processes of memory nodes report. When they cannot be asked, the state
+// stays as it is.
 func (s *State) addServed(f rdma.Fabric) {
 	all, err := servedBy(s.Pool, f)
 	if err != nil || len(all) < len(s.Nodes) {
@@ -116,8 +115,8 @@ func (s *State) addServed(f rdma.Fabric) {
 // serves reports whether a server of the pool's store runs beside the node.
 func (n *Node) serves() bool { return n.Served != nil && n.Server != nil && n.Server.Problem == "" }
 
-// unserved says which nodes that answer do not serve the pool's store, and why, where stores have
-// servers.
+// unserved returns texts on the nodes that answer but have no working server. It is empty for
+// stores without servers.
 func (s *State) unserved() (all []string) {
 	if k, err := stores.Lookup(s.Store); err != nil || k.Serve == nil {
 		return nil
@@ -134,7 +133,7 @@ func (s *State) unserved() (all []string) {
 	return all
 }
 
-// printServers says which nodes serve the pool's store, where stores have servers.
+// printServers prints which nodes serve the pool's store, if the store has servers.
 func (s *State) printServers(w io.Writer) {
 	for _, why := range s.unserved() {
 		fmt.Fprintln(w, why)
@@ -165,7 +164,7 @@ func (s *State) printServers(w io.Writer) {
 	}
 }
 
-// printNodes shows the processes.
+// printNodes prints the node processes.
 func (s *State) printNodes(w io.Writer) {
 	rows := [][]string{{"node", "address", "state", "memory", "lease", "epoch", "processes", "started here",
 		"incarnation"}}
@@ -200,7 +199,7 @@ func (s *State) printNodes(w io.Writer) {
 	}
 }
 
-// printSurvival says what the nodes' memory outlives: in one line where all are alike.
+// printSurvival prints what the nodes' memory survives: in one line when it is the same for all.
 func (s *State) printSurvival(w io.Writer) {
 	says := func(one *Served) string {
 		if one.Survives == "" {
@@ -231,8 +230,8 @@ func (s *State) printSurvival(w io.Writer) {
 	}
 }
 
-// printRefused shows how many connections a node has not let in since it began, where that is no
-// part of ordinary life.
+// printRefused prints how many connections a node has refused since it began, because
+// authentication failed or for lack of room.
 func (s *Served) printRefused(w io.Writer, name string) {
 	var parts []string
 	if n := int(s.AuthFailures); n > 0 {
@@ -260,7 +259,7 @@ func (s *Served) row(name, state string) []string {
 	return row
 }
 
-// state is a node's in a word or two.
+// state returns a node's state in one or two words.
 func (n *Node) state() string {
 	switch {
 	case n.Gone:

@@ -87,8 +87,8 @@ func revoke(p *stores.Pool, id int, force bool) (*Client, error) {
 	return clientOf(c), nil
 }
 
-// endedAt is the recovery of a pool that cannot be opened since too few of its nodes live; nil:
-// that is not why.
+// endedAt returns the Recovery of a pool that cannot be opened because too few of its nodes live.
+// nil: why has another reason.
 func endedAt(addr string, why error) *Recovery {
 	if !errors.Is(why, rdma.ErrMinority) {
 		return nil
@@ -150,9 +150,9 @@ func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 	return failed
 }
 
-// waiting lists what a master would do. A client that was fenced off keeps its identity while its
-// process is attached, recovered or not. A pool that works with a majority of its nodes does not
-// replace a dead one.
+// waiting lists what a master would do. It leaves out clients that were fenced off while their
+// process is attached: they keep their identity, recovered or not. With majority it leaves out dead
+// nodes: such a pool does not replace them.
 func waiting(f rdma.Fabric, majority bool) (todo []string) {
 	nodes, view := nodesOf(f)
 	switch {

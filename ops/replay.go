@@ -10,11 +10,11 @@ import (
 	"github.com/farkv/farkv/workloads/recording"
 )
 
-// replayHistory is how far before the time that it goes to a replay begins: what a monitor
+// replayHistory is how far before the target of Seek a replay begins. It is what a monitor
 // remembers.
 const replayHistory = time.Hour
 
-// Replay plays a recording as if its pool were watched now: it is a tui.Replay. It is not safe for
+// Replay plays a recording as if its pool were sampled now: it is a tui.Replay. It is not safe for
 // concurrent use.
 type Replay struct {
 	file  *recording.OpenFile
@@ -25,7 +25,7 @@ type Replay struct {
 	now   func() time.Time
 }
 
-// OpenReplay opens a recording, which begins to play from its beginning.
+// OpenReplay opens a recording at its beginning.
 func OpenReplay(name string) (*Replay, error) {
 	file, err := recording.Open(name)
 	if err != nil {
@@ -36,7 +36,7 @@ func OpenReplay(name string) (*Replay, error) {
 	return r, nil
 }
 
-// OpenReplayAtEnd opens a recording, of which Next returns the last hour without waiting.
+// OpenReplayAtEnd opens a recording at its end. Next returns the last hour without waiting.
 func OpenReplayAtEnd(name string) (*Replay, error) {
 	r, err := OpenReplay(name)
 	if err == nil {
@@ -46,7 +46,7 @@ func OpenReplayAtEnd(name string) (*Replay, error) {
 	return r, err
 }
 
-// Problem says why the recording ends before its end; "": it does not.
+// Problem returns why the recording is incomplete. "": it is complete.
 func (r *Replay) Problem() string { return r.file.Problem() }
 
 // Close closes the file.
@@ -60,7 +60,7 @@ func (r *Replay) clock() time.Time {
 	return r.at.Add(time.Duration(float64(r.now().Sub(r.set)) * r.speed))
 }
 
-// Seek goes to a time. Next returns what is up to an hour before it without waiting.
+// Seek goes to a time. Next returns the samples of up to an hour before it without waiting.
 func (r *Replay) Seek(to time.Time) error {
 	from, last := r.Span()
 	if to.Before(from) {
@@ -74,8 +74,8 @@ func (r *Replay) Seek(to time.Time) error {
 	return nil
 }
 
-// SetSpeed makes time pass faster or slower than the wall's; 0 is a pause, in which Next waits for
-// its ctx.
+// SetSpeed sets how fast the recording's time passes, 1 being real time. 0 is a pause: Next waits
+// until its ctx ends.
 func (r *Replay) SetSpeed(factor float64) {
 	r.at, r.set = r.clock(), r.now()
 	r.speed = factor

@@ -10,13 +10,13 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// memoryEvery is for how long a look at what the pool's memory serves is good: it reads up to some
-// hundred KiB.
+// memoryEvery is for how long what the pool's memory is used for is not read again: that reads up
+// to some hundred KiB.
 const memoryEvery = 10 * time.Second
 
-// A Sampler looks at a pool again and again. It tries a pool that cannot be opened at each look;
-// meanwhile samples keep what was seen last, and say why that is old. It is not safe for concurrent
-// use.
+// A Sampler takes samples of a pool. While the pool cannot be opened, it tries again at each
+// sample, and samples have the last known state with the reason why it is old. It is not safe for
+// concurrent use.
 type Sampler struct {
 	addr   string
 	pool   *stores.Pool      // nil: it is not open
@@ -33,8 +33,8 @@ func NewSampler(addr string) *Sampler {
 	return &Sampler{addr: addr, last: telemetry.Sample{Pool: addr, MayDie: -1}}
 }
 
-// NewSamplerOf returns a Sampler of an open pool, which the caller keeps open until the Sampler is
-// closed, and closes.
+// NewSamplerOf returns a Sampler of an open pool. The caller owns the pool, and closes it after the
+// Sampler.
 func NewSamplerOf(p *stores.Pool) *Sampler {
 	s := NewSampler(p.Address)
 	s.lent = true
@@ -42,7 +42,7 @@ func NewSamplerOf(p *stores.Pool) *Sampler {
 	return s
 }
 
-// Close lets go of the pool.
+// Close closes the pool, if the Sampler opened it.
 func (s *Sampler) Close() error {
 	p, ep := s.pool, s.ep
 	s.pool, s.ep, s.reader = nil, nil, nil
@@ -56,8 +56,8 @@ func (s *Sampler) Close() error {
 	return errors.Join(err, p.Close())
 }
 
-// Look takes a sample. It never fails: the sample's Problem says what could not be seen. The caller
-// owns the sample, and shares its parts with later ones: it changes none.
+// Look takes a sample. It never fails: the sample's Problem is what could not be read. Samples
+// share parts with later ones, so that the caller must not change them.
 func (s *Sampler) Look(now time.Time) *telemetry.Sample {
 	if err := s.open(); err != nil {
 		return s.out(now, err)
@@ -77,7 +77,7 @@ func (s *Sampler) Look(now time.Time) *telemetry.Sample {
 	return &next
 }
 
-// read adds what the pool's processes tell, and what happened since the last look.
+// read adds the telemetry of the pool's processes, and the events since the last sample.
 func (s *Sampler) read(next *telemetry.Sample) {
 	if s.ep == nil {
 		ep, err := rdma.Peek(s.pool.Fabric, "monitor")
@@ -111,13 +111,13 @@ func (s *Sampler) read(next *telemetry.Sample) {
 	}
 }
 
-// leave gives the endpoint up. The reader stays: it knows which events were told.
+// leave closes the endpoint. The reader stays: it knows which events earlier samples had.
 func (s *Sampler) leave() {
 	_ = s.ep.Close() // it only looked
 	s.ep = nil
 }
 
-// open opens the pool, where it is not open.
+// open opens the pool unless it is open.
 func (s *Sampler) open() error {
 	if s.pool != nil {
 		gone, ok := s.pool.Fabric.(rdma.Perishable)
@@ -137,12 +137,13 @@ func (s *Sampler) open() error {
 	return nil
 }
 
-// use looks at an open pool from now on.
+// use makes p the pool that the next samples are of.
 func (s *Sampler) use(p *stores.Pool) {
 	s.pool, s.spares = p, shapeOf(p).Spares
 }
 
-// out is the sample of a pool that cannot be opened: what was seen last, and what its nodes tell.
+// out returns the sample of a pool that cannot be opened: the last known state, and what its nodes
+// report now.
 func (s *Sampler) out(now time.Time, why error) *telemetry.Sample {
 	next := s.last
 	next.At, next.Events, next.Whole, next.Problem = now, nil, false, why.Error()
@@ -214,7 +215,7 @@ func sampleOf(state *State, spares int) telemetry.Sample {
 	return s
 }
 
-// served adds to a node what its process tells, where it is one.
+// served adds to a node what its process reports, if the node is a process.
 func served(n telemetry.Node, s *Served) telemetry.Node {
 	if s == nil {
 		return n
@@ -232,7 +233,7 @@ func served(n telemetry.Node, s *Served) telemetry.Node {
 	return n
 }
 
-// memoryOf is what a State has of a pool's memory.
+// memoryOf returns the part of a State about the pool's memory.
 func memoryOf(s *State) (fill []telemetry.Fill, uses []telemetry.Use) {
 	for _, f := range s.Fill {
 		fill = append(fill, telemetry.Fill{Of: f.Of, Used: f.Used, All: f.All})

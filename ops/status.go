@@ -17,7 +17,7 @@ import (
 	"github.com/farkv/farkv/ops/table"
 )
 
-// State is what can be told of a pool at a glance.
+// State is the state of a pool.
 type State struct {
 	Pool   string          `json:"pool"`
 	Name   string          `json:"name,omitempty"`   // under which 'farkv up' started its nodes on this machine
@@ -26,16 +26,16 @@ type State struct {
 	Format uint32          `json:"format"` // version of the store's format
 	Build  *Build          `json:"build"`  // of the program that looked
 	Params json.RawMessage `json:"params"` // the store's own
-	// Options are those that the store has, and Can says what its pools can do.
+	// Options are the settings of the store, and Can is what its pools can do.
 	Options []stores.Setting `json:"options"`
 	Can     []string         `json:"can"`
 	Nodes   []Node           `json:"nodes"`
-	// Limits are those of a key and of a value, where the store has one of each.
+	// Limits are those of keys and of values, if the store has such limits.
 	Limits *stores.Limits `json:"limits,omitempty"`
-	// Witnesses are processes that hold nothing, and have a voice.
+	// Witnesses are voters that hold no data.
 	Witnesses []Served `json:"witnesses,omitempty"`
 	View      View     `json:"view"`
-	// Configuration is that of a store that has one, in words.
+	// Configuration describes the configuration of a store that has one.
 	Configuration string   `json:"configuration,omitempty"`
 	Margin        *Margin  `json:"margin,omitempty"` // how many more nodes may die; not known where it is left out
 	Master        *Master  `json:"master,omitempty"` // none, or not known where it is left out
@@ -58,7 +58,7 @@ type Node struct {
 	StandsFor *int   `json:"stands_for,omitempty"` // the node that it replaced
 }
 
-// View is what the clients of a pool agree on.
+// View is the current view of a pool.
 type View struct {
 	Epoch uint64 `json:"epoch"`
 	Busy  bool   `json:"busy"` // a master is mending the pool, or died in the midst of that
@@ -74,7 +74,7 @@ type Master struct {
 	Left   float64 `json:"left_seconds"` // of its tenure, unless it prolongs it
 }
 
-// masterOf returns nil when there is none, or it is not known.
+// masterOf returns the master. nil: there is none, or it is not known.
 func masterOf(f rdma.Fabric) *Master {
 	knows, ok := f.(rdma.MasterReporter)
 	if !ok {
@@ -110,13 +110,13 @@ type Client struct {
 	Name  string `json:"name"`
 	PID   int    `json:"pid"`
 	Alive bool   `json:"alive"` // false: it died without closing, and what it owns waits for recovery
-	// Fenced off, and its process has not noticed, or not ended: it keeps the identity, though it
-	// may be recovered.
+	// Fenced: the client was fenced off, and its process is still there. It keeps the identity
+	// until the process ends, even when it is recovered already.
 	Fenced bool `json:"fenced,omitempty"`
 }
 
-// Status looks at a pool. It may run while clients do. Of a pool that cannot be opened it tells,
-// beside the error, what its nodes say, where any do.
+// Status returns the state of a pool. Clients may work meanwhile. For a pool that cannot be opened
+// it returns the error together with what its nodes report, if any does.
 func Status(addr string) (*State, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
@@ -134,7 +134,7 @@ func stateOf(p *stores.Pool) (*State, error) {
 	return s, nil
 }
 
-// glance is what can be told of a pool without a look into its memory.
+// glance returns the state of a pool without what only its memory has.
 func glance(p *stores.Pool) *State {
 	s := &State{
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: withoutSecret(p.Header.Params),
@@ -164,7 +164,7 @@ func glance(p *stores.Pool) *State {
 	return s
 }
 
-// addMemory adds how full the pool is, and what its memory serves.
+// addMemory adds how full the pool is, and what its memory is used for.
 func (s *State) addMemory(p *stores.Pool) error {
 	if p.Kind.Fill != nil {
 		s.addFill(p)
@@ -204,7 +204,7 @@ func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
 	return nodes, View{Epoch: v.Epoch, Busy: v.Busy}
 }
 
-// telemetryText says what a pool has for telemetry, in bytes a node.
+// telemetryText returns a text on the memory for telemetry, given in bytes a node.
 func telemetryText(bytes uint64) string {
 	if bytes == 0 {
 		return "none: the pool was made without, or by an older farkv"
@@ -221,21 +221,21 @@ func clientsOf(f rdma.Fabric) ([]Client, error) {
 	return all, err
 }
 
-// living returns those that are alive, and use the pool.
+// living returns the clients that are alive and no servers.
 func living(all []Client) []Client {
 	return slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return !c.Alive || c.serves() })
 }
 
-// serves reports whether the client is a task of a server that lives: it uses the pool no more than
-// its node does.
+// serves reports whether the client is a live server, or a task of one. Such a client does not keep
+// a pool from being removed or checked.
 func (c *Client) serves() bool { return c.Alive && stores.OfServer(c.Name) }
 
-// deadOf counts those that are not alive.
+// deadOf counts the clients that are not alive.
 func deadOf(all []Client) int {
 	return len(slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return c.Alive }))
 }
 
-// crowd names clients in a few words.
+// crowd returns a short text that names some of the clients.
 func crowd(all []Client) string {
 	const most = 3
 	var names []string
@@ -248,7 +248,7 @@ func crowd(all []Client) string {
 	return Plural(len(all), "live client", "live clients") + ": " + strings.Join(names, ", ")
 }
 
-// health tells in words which nodes serve.
+// health returns a text on which nodes serve.
 func (s *State) health() string {
 	var not []string
 	for i, n := range s.Nodes {
@@ -396,7 +396,8 @@ func withoutSecret(text json.RawMessage) json.RawMessage {
 	return rest
 }
 
-// parameters writes a store's parameters, a JSON object, in rows; of anything else it makes none.
+// parameters returns a store's parameters, a JSON object, as rows. For any other text it returns
+// none.
 func parameters(text json.RawMessage) (rows [][]string) {
 	var all map[string]any
 	if json.Unmarshal(text, &all) != nil {
@@ -405,7 +406,7 @@ func parameters(text json.RawMessage) (rows [][]string) {
 	return parametersOf("", all)
 }
 
-// parametersOf writes those of an object within, behind its name.
+// parametersOf returns the rows of an inner object. Each name begins with prefix.
 func parametersOf(prefix string, all map[string]any) (rows [][]string) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		v := all[name]

@@ -21,7 +21,8 @@ type Made struct {
 	Warning string `json:"warning,omitempty"` // why the pool may not last
 	Kept    string `json:"kept,omitempty"`    // the folder of what its nodes remember
 	Back    bool   `json:"back,omitempty"`    // it was there before
-	// Repaired names the replicas that were damaged meanwhile.
+	// Repaired has the replicas that were found damaged when the pool was brought back. They are
+	// copied anew.
 	Repaired string `json:"repaired,omitempty"`
 }
 
@@ -60,8 +61,8 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	return made, nil
 }
 
-// explainShape explains why a pool could not be made. One that is full before the machine's memory
-// is has a shape that contradicts itself.
+// explainShape adds hints to the error of a pool that could not be made. When the pool is full
+// although the machine has memory left, the parameters contradict each other.
 func explainShape(err error, addr string) error {
 	a, bad := fabrics.Parse(addr)
 	return workloads.Explain(err, append([]workloads.Hint{
@@ -75,7 +76,8 @@ func explainShape(err error, addr string) error {
 	}, hints(addr)...))
 }
 
-// tight warns of a pool that may grow beyond the memory there is; memory is taken as it is used.
+// tight returns the warning for a pool that may need more memory than is free. A pool takes memory
+// only as it uses it.
 func tight(need, free uint64, folder string) string {
 	if need <= free {
 		return ""

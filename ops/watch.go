@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/workloads/recording"
 )
 
-// Watch draws samples of a pool at a pace, and records them where it is asked to: it is a
-// tui.Source. It is not safe for concurrent use.
+// Watch takes samples of a pool at an interval, and writes them into a recording if there is one:
+// it is a tui.Source. It is not safe for concurrent use.
 type Watch struct {
 	sampler *Sampler
 	every   time.Duration
@@ -20,9 +20,9 @@ type Watch struct {
 	record  *recording.File // nil: nothing is recorded
 }
 
-// NewWatch returns a Watch of a pool, by its address or a name that Resolve knows. The name of a
-// recording may be empty: there is none then. A pool that cannot be seen now can be watched; that
-// there is no such pool is an error.
+// NewWatch returns a Watch of a pool, by its address or a name that Resolve knows. record is the
+// file of a recording; "": there is none. A pool that cannot be opened now can be watched. A pool
+// that does not exist is an error.
 func NewWatch(addr string, every time.Duration, record string) (*Watch, error) {
 	addr, err := Resolve(addr)
 	if err != nil {
@@ -47,7 +47,7 @@ func WatchOpen(p *stores.Pool, every time.Duration) *Watch {
 	return &Watch{sampler: NewSamplerOf(p), every: every}
 }
 
-// Next waits until it is time for the next sample. Errors are the recording's, and that of ctx.
+// Next waits until it is time for the next sample. It returns errors of the recording, and of ctx.
 func (w *Watch) Next(ctx context.Context) (*telemetry.Sample, error) {
 	if err := sleepUntil(ctx, w.next); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (w *Watch) Next(ctx context.Context) (*telemetry.Sample, error) {
 	return s, nil
 }
 
-// Close ends the recording, and lets go of the pool.
+// Close ends the recording, and closes the Sampler.
 func (w *Watch) Close() error {
 	err := w.sampler.Close()
 	if w.record != nil {
