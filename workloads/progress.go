@@ -43,7 +43,7 @@ type LiveCounts struct {
 	_          [128 - 2*8*Ops - 4]byte
 }
 
-// Rest says whether the worker has nothing to do now, such as until its next operation is due.
+// Rest records whether the worker has nothing to do now, such as until its next operation is due.
 func (l *LiveCounts) Rest(rests bool) { l.rests.Store(rests) }
 
 // Rests reports whether the worker has nothing to do now.

@@ -121,7 +121,7 @@ func (w *Worker) Run() {
 	}
 }
 
-// rest says whether the worker waits until its next operation is due.
+// rest records whether the worker waits until its next operation is due.
 func (w *Worker) rest(rests bool) {
 	if w.share.Live != nil {
 		w.share.Live.Rest(rests)

@@ -86,7 +86,7 @@ func rcuckooKind() *Kind {
 	return &Kind{
 		Name: rcuckoo.Format,
 		Doc: "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by " +
-			"clients that are blocked",
+			"blocked clients",
 		Size:   sizeRcuckoo,
 		Format: formats(rcuckoo.Format, rcuckooPool, rcuckoo.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {

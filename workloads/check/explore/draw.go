@@ -10,7 +10,7 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// Limits restrict what plans are drawn. Zero values restrict nothing.
+// Limits restrict the plans that are drawn. A zero value restricts nothing.
 type Limits struct {
 	Workers  int             // the most
 	Keys     int             // the most
@@ -59,7 +59,7 @@ type drawer struct {
 	limits  Limits
 }
 
-// upTo draws from 1 to most, or to limit where that is less.
+// upTo draws from 1 to limit, or to most when limit is 0.
 func (d *drawer) upTo(most, limit int) int {
 	if limit > 0 {
 		most = limit
@@ -120,10 +120,10 @@ func (d *drawer) work() [][]Op {
 	return work
 }
 
-// scanShares are the parts of the operations that scans take the place of: one of so many; 0: none.
+// scanShares are the shares of operations that become scans: one in n; 0: none.
 var scanShares = []int{0, 4, 2}
 
-// scans puts scans in the place of some operations, half of which are of all keys.
+// scans replaces some operations by scans. Half of these are of all keys.
 func (d *drawer) scans(p *Plan) {
 	share, keys := scanShares[d.IntN(len(scanShares))], p.keys()
 	if share == 0 {
@@ -151,7 +151,7 @@ func (d *drawer) kind(mix [4]int) check.Kind {
 	return check.Get
 }
 
-// size is the greatest one in a fourth of the draws, so that size classes mix and large ones meet.
+// size draws a size. One in four is the greatest, so that size classes mix and large pairs meet.
 func (d *drawer) size(most int) int {
 	if most > 64 && d.IntN(4) > 0 {
 		most = 64
@@ -165,7 +165,7 @@ func workerName(i int) string { return fmt.Sprintf("worker-%d", i) }
 // keeperName is what faults and traces call a keeper.
 func keeperName(i int) string { return fmt.Sprintf("keeper-%d", i) }
 
-// verbsAnOp is about what an operation sends, so that crashes fall among the operations.
+// verbsAnOp is about how many verbs an operation sends. It spreads crashes over all operations.
 const verbsAnOp = 12
 
 // faults draws what goes wrong.
@@ -217,12 +217,12 @@ func (d *drawer) faults(p *Plan) {
 	}
 }
 
-// mostOutages are those of a plan.
+// mostOutages bounds the outages of a plan.
 const mostOutages = 3
 
-// outages draws, for some plans, losses of power and restarts: of all nodes, the next one while the
-// pool may still be about to recover from the last; or of one that may be lost, since others go on
-// without it if it stays away for long.
+// outages draws losses of power and restarts for some plans. Some are of all nodes, and the next
+// one may come while the pool still recovers from the last. Others are of one node, which must be
+// expendable: if it stays away for long, the pool goes on without it.
 func (d *drawer) outages(p *Plan) {
 	if d.IntN(2) == 0 {
 		return
@@ -237,8 +237,8 @@ func (d *drawer) outages(p *Plan) {
 			f.Node = one[d.IntN(len(one))]
 		}
 		f.For = d.within(50*time.Microsecond, 500*time.Microsecond, 5*time.Millisecond)
-		// A master hears of the node in between. To it one that is away again at once was so all
-		// the time.
+		// The node is up for long enough that the master notices it. Otherwise two outages would be
+		// one.
 		at += f.For + time.Millisecond + d.within(50*time.Microsecond, time.Millisecond, 10*time.Millisecond)
 		d.add(p, f)
 	}
@@ -247,14 +247,14 @@ func (d *drawer) outages(p *Plan) {
 	}
 }
 
-// add adds one more fault, if it is wanted.
+// add adds a fault, if the limits permit it.
 func (d *drawer) add(p *Plan, f sim.Fault) {
 	if d.may(f.Kind) && (d.limits.Faults == 0 || len(p.Faults) < d.limits.Faults) {
 		p.Faults = append(p.Faults, f)
 	}
 }
 
-// expendable returns the nodes that may be lost beside those that the plan's faults may cost.
+// expendable returns the nodes that may be lost in addition to those lost by the plan's faults.
 func (d *drawer) expendable(p *Plan) (nodes []int) {
 	lost := p.lost()
 	for n := range p.Nodes {
@@ -265,7 +265,7 @@ func (d *drawer) expendable(p *Plan) (nodes []int) {
 	return nodes
 }
 
-// within draws a time up to one of some.
+// within chooses one of the given bounds and draws a time up to it.
 func (d *drawer) within(most ...time.Duration) time.Duration {
 	return time.Duration(1 + d.Int64N(int64(most[d.IntN(len(most))])))
 }
@@ -275,12 +275,12 @@ func flying(crash sim.Fault, by time.Duration) sim.Fault {
 	return sim.Fault{Kind: sim.FlyFault, Client: crash.Client, Verb: crash.Verb, For: by}
 }
 
-// may reports whether faults of a kind are wanted.
+// may reports whether the limits permit faults of a kind.
 func (d *drawer) may(k sim.FaultKind) bool {
 	return len(d.limits.Kinds) == 0 || slices.Contains(d.limits.Kinds, k)
 }
 
-// one takes a node out of those that may be lost.
+// one removes a node from those that may be lost, and returns it.
 func (d *drawer) one(nodes *[]int) int {
 	n := (*nodes)[0]
 	*nodes = (*nodes)[1:]

@@ -21,11 +21,12 @@ type scene struct {
 	other  string // what worker-1 does meanwhile; "": there is no worker-1
 }
 
-// busy is what another client does to the key, from before the operation until long after.
+// busy are the operations of another client on the key. They begin before the operation and end
+// long after it.
 const busy = "g0,u0:24,i0:24,g0,u0:24,d0,i0:24,u0:24,g0,u0:24,d0,g0,i0:24,g0"
 
-// scenes are every operation, alone and beside a busy client, and pairs that conflict. An operation
-// runs alone so that no other client happens to mend what a crash leaves.
+// scenes are every operation, alone and beside a busy client, and pairs of operations that
+// conflict. Beside an operation that runs alone no other client can repair what a crash leaves.
 var scenes = []scene{
 	{"get miss", "g0", ""},
 	{"get hit", "i0:8,g0", busy},
@@ -46,8 +47,7 @@ var scenes = []scene{
 	{"two keys", "i0:8,u0:24", "i1:8,u1:24,d1,i1:8"},
 }
 
-// doubles is how many of the runs with two crashes are left out for each that is tried, with one
-// seed.
+// doubles is how many runs with two crashes one seed leaves out for each that it tries.
 const doubles = 8
 
 // leastRuns is fewer than any scene takes, together with its Open and its Close.
@@ -89,7 +89,7 @@ type enumeration struct {
 	runs, twice atomic.Int64
 }
 
-// run tries all; of several failures it returns that of the first scene.
+// run tries all scenes. Of several failures it returns that of the first scene.
 func (e *enumeration) run() (p *Plan, f *Failure) {
 	plans := make([]*Plan, e.jobs)
 	first, err := seeds.Lowest(uint64(e.jobs), func(i uint64) error {
@@ -184,7 +184,7 @@ func (j *job) nodes(p *Plan, span span) (*Plan, *Failure) {
 	return nil, nil
 }
 
-// death is that of some node other than n at some verb.
+// death returns the crash of a node other than n at some verb.
 func (j *job) death(span span, n int) sim.Fault {
 	if other := j.rng.IntN(len(span.landed)); other != n {
 		n = other

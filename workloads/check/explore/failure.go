@@ -7,10 +7,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// Guilt is what a run failed by. Shrinking keeps it.
+// Guilt is the kind of a failure. Shrink keeps it.
 type Guilt string
 
-// What a run can fail by.
+// The kinds of failures.
 const (
 	BadPlan     Guilt = "bad plan"             // the pool could not be made
 	BrokenRule  Guilt = "broken rule"          // a WRITE touched a word of atomics
@@ -39,7 +39,7 @@ func guilty(g Guilt, format string, args ...any) *Failure {
 	return &Failure{g, fmt.Errorf(format, args...)}
 }
 
-// ofRun tells what a simulation ended with.
+// ofRun returns the failure for the error of a simulation.
 func ofRun(err error) *Failure {
 	switch {
 	case err == nil:

@@ -17,7 +17,7 @@ import (
 // counted as undecided.
 const DefaultSearch = 2 * time.Second
 
-// judge looks at a run that is over, the visitor gone.
+// judge judges a run after its end: the visitor has left.
 func (r *run) judge() *Failure {
 	var history check.History
 	for _, p := range r.players {
@@ -64,7 +64,7 @@ func (r *run) slowed() bool {
 // visitor reports whether p came when all was over.
 func (r *run) visitor(p *player) bool { return p.number == len(r.plan.Work) }
 
-// left judges how a player came and went.
+// left judges how a player opened and closed its store.
 func (r *run) left(p *player) *Failure {
 	if p.err == nil {
 		return nil

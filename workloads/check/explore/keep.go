@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// keepers is how many take part from the beginning, so that one can crash; mostKeepers bounds those
-// that come after them. One that crashes, or was taken for dead, is replaced, as a process would
-// be.
+// keepers is how many keepers a run begins with: two, so that one can crash. mostKeepers bounds all
+// keepers of a run. A keeper that crashed, or was taken for dead, is replaced, as an operator would
+// start its process again.
 const (
 	keepers     = 2
 	mostKeepers = 6
@@ -71,8 +71,8 @@ func (r *run) kept() rdma.Fabric {
 	return r.s
 }
 
-// sweep does what an operator does when all is over, and the last keeper may not have come to: it
-// frees what crashes left behind that only a look at everything finds.
+// sweep recovers the pool once more at the end of a run, as an operator would. The last keeper may
+// not have come to it. It frees what crashes left, as far as only a walk over the pool finds it.
 func (r *run) sweep() *Failure {
 	if !r.mended() {
 		return nil
@@ -137,7 +137,7 @@ func (r *run) lastStroke() (at time.Duration) {
 	return at
 }
 
-// unfinished says what keepers still have to do; "" when it is nothing.
+// unfinished returns a text on what keepers still have to do; "": nothing.
 func (r *run) unfinished() string {
 	v := r.s.View()
 	if v.Busy {
@@ -200,5 +200,5 @@ func (r *run) interrupted(rng *rand.Rand) *Plan {
 	return p
 }
 
-// mostMending is about as many verbs as mending one thing takes; what lies before is idle.
+// mostMending is about how many verbs one recovery takes. Before these a keeper was idle.
 const mostMending = 200

@@ -246,7 +246,7 @@ func duration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// valid tells what the fields together have wrong.
+// valid returns an error when the fields contradict each other.
 func (p *Plan) valid() error {
 	serving := p.Nodes - p.Spares
 	if p.Index > serving || p.Data > serving {

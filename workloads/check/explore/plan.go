@@ -58,7 +58,7 @@ const (
 	maxTime    = 10 * time.Second
 )
 
-// keys returns how many keys the plan's operations name: those below it.
+// keys returns the number of keys: the plan's operations use keys below it.
 func (p *Plan) keys() int {
 	n := 1
 	for _, ops := range p.Work {

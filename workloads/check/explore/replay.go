@@ -36,6 +36,6 @@ func (s *Subject) Replay(p *Plan, w io.Writer) (*Failure, error) {
 	return f, nil
 }
 
-// tells leaves out what a reader can tell from the line before: that a verb which took effect
-// completed, too.
+// tells reports whether a replay shows an event. Completions without an error are left out: the
+// line on the verb's effect implies them.
 func tells(e *sim.Event) bool { return e.Kind != sim.Complete || e.Err != nil }

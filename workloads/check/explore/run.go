@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// Stats are what runs add up to.
+// Stats are sums over runs.
 type Stats struct {
 	Runs, Operations, OK uint64 // operations that were called, and that answered OK
 	Events               uint64 // of the simulation
@@ -60,7 +60,7 @@ type player struct {
 	err     error  // of Open or Close
 }
 
-// Bounds of a run. Beyond them it does not come to an end.
+// Bounds of a run. A run that exceeds them counts as one without an end.
 const (
 	timeLimit  = 30 * time.Second // virtual; a second is a long run
 	eventLimit = 1_000_000
@@ -158,8 +158,8 @@ func (r *run) play() *Failure {
 	return r.judge()
 }
 
-// mended reports whether keepers take part: where nothing goes wrong they would only be in the way
-// of a small replay.
+// mended reports whether keepers take part. In a run without faults they would only make replays
+// longer.
 func (r *run) mended() bool { return r.subject.Mender != nil && len(r.plan.Faults) > 0 }
 
 // enter starts a player.
@@ -209,7 +209,8 @@ func (r *run) script(i int) func(*player, rdma.Endpoint) {
 	}
 }
 
-// visit is the last worker's: when all is over it can read, update, delete and insert every key.
+// visit is the script of the last worker. After all others it must be able to read, update, delete
+// and insert every key.
 func (r *run) visit(p *player, _ rdma.Endpoint) {
 	n := 0
 	for key := range r.plan.keys() {

@@ -23,38 +23,38 @@ type Subject struct {
 	Memory func(s Shape) (uint64, error)
 	// Format writes an empty store into a new pool of that shape.
 	Format func(f rdma.Fabric, s Shape) error
-	// Serve starts what runs beside the nodes of a new pool, before any worker begins; nil: nothing
-	// does.
+	// Serve starts the servers beside the nodes of a new pool, before any worker begins; nil: the
+	// store has none.
 	Serve func(f rdma.Fabric) (Servers, error)
-	// Open returns a worker's view of the store. OpenOn does the same, with
-	// the pool's fabric, for stores in which workers repair what others left. One of the two is
-	// set.
+	// Open returns a worker's view of the store. OpenOn does the same with the pool's fabric, for
+	// stores in which workers repair what others left. One of the two is set.
 	Open   func(ep rdma.Endpoint, cache bool) (client.Store, error)
 	OpenOn func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error)
 	// Check walks the structure of a pool without active workers.
 	Check func(f rdma.Fabric) (client.Report, error)
-	// Mender returns what makes the menders of one keeper of a pool. Without it there are none:
-	// what depends on crashed clients may end at its timeout, and no node dies, but for Majority.
+	// Mender returns a constructor of the store's recovery, for one keeper of a pool. nil: there is
+	// no recovery. Then operations that depend on crashed clients may end at their timeouts, and no
+	// node dies unless Majority is set.
 	Mender func(f rdma.Configs) cluster.NewMender
 	// Majority: the pool tolerates dead nodes, which stay in its view; see cluster.Enduring. No
 	// operation has to wait for another client or a node that crashed, recovered or not.
 	Majority bool
-	// Scans tells that its views are client.Scanners: some operations are scans.
+	// Scans reports whether its views are client.Scanners: some operations are scans then.
 	Scans bool
-	// Durable tells that the pool outlives losses of power, and restarts: some plans have them, and
-	// persistent memory.
+	// Durable reports whether a pool survives losses of power, and restarts of nodes. Some plans
+	// have these then, and persistent memory.
 	Durable bool
-	// NoSpares tells that no node of its pools takes a dead one's place, and Lone that none does
-	// where there is one replica of everything.
+	// NoSpares: dead nodes of its pools are never replaced. Lone: they are not replaced in pools
+	// with one replica.
 	NoSpares, Lone bool
 	// Search bounds the search for an order of a run's operations, in wall time; DefaultSearch by
 	// default.
 	Search time.Duration
-	// Levels is how many times tables double in its pools that do so; 0: none does.
+	// Levels is how many times tables may double, in pools that grow; 0: pools do not grow.
 	Levels int
 }
 
-// spared reports whether its pools with so many replicas may have spares.
+// spared reports whether pools with that many replicas may have spares.
 func (s *Subject) spared(replicas int) bool {
 	return s.Mender != nil && !s.Majority && !s.NoSpares && (replicas > 1 || !s.Lone)
 }
@@ -72,9 +72,8 @@ const (
 	defaultValue   = 900
 )
 
-// expendable is how many nodes may die, or be taken for dead, of as many replicas. A pool that is
-// mended outlives the loss of all but one, and one of majorities that of a minority; any other,
-// none.
+// expendable returns how many nodes may die, or be taken for dead, with that many replicas: all but
+// one with recovery, a minority in stores of majorities, and none otherwise.
 func (s *Subject) expendable(replicas int) int {
 	switch {
 	case s.Majority:
@@ -85,7 +84,7 @@ func (s *Subject) expendable(replicas int) int {
 	return 0
 }
 
-// withDefaults returns s with what it leaves open.
+// withDefaults returns s with defaults for the fields that are zero.
 func (s *Subject) withDefaults() *Subject {
 	t := *s
 	if t.Clients == 0 {

@@ -30,8 +30,8 @@ func Seeds(t *testing.T, s *Subject, runs uint64) {
 	t.Fatalf("seed %d: %v\nplan: %s\nshrunk from: %s\n%s", r.Seed, f, p, r.Plan, s.tail(p))
 }
 
-// Plans runs plans that failed once, a line each; empty lines and those that begin with # say what
-// they were. They fail no more.
+// Plans runs plans that failed once, a line each. Empty lines and lines that begin with # are
+// comments. The test fails when a plan fails again.
 func Plans(t *testing.T, s *Subject, lines ...string) {
 	t.Helper()
 	tried := 0

@@ -2,5 +2,5 @@
 
 package teeth
 
-// UnderRace tells that the race detector is on.
+// UnderRace reports whether the race detector is on.
 const UnderRace = false

@@ -2,6 +2,6 @@
 
 package teeth
 
-// UnderRace tells that the race detector is on. Broken copies are compiled without it, and
+// UnderRace reports whether the race detector is on. Broken copies are compiled without it, and
 // coroutines, of which one runs at a time, are 30 times slower with it: it would show nothing more.
 const UnderRace = true
