@@ -9,7 +9,7 @@ import (
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
-// size is how large the simulations of a report are.
+// size has the sizes of the simulations in FUSEE's report.
 type size struct {
 	seed           uint64
 	records        int64
@@ -84,7 +84,7 @@ var fuseeExperiments = []experiment[*size]{
 		elasticityTable},
 }
 
-// base is the paper's set-up of a mix (FUSEE 6.1, 6.3).
+// base returns the paper's set-up of a mix (FUSEE 6.1, 6.3).
 func (s *size) base(mix string) ops.Simulation {
 	return ops.Simulation{
 		Config: simulate.Config{
@@ -95,7 +95,7 @@ func (s *size) base(mix string) ops.Simulation {
 	}
 }
 
-// trial names a simulation that differs from the base.
+// trial returns a named simulation that differs from the base.
 func (s *size) trial(mix, name string, differ func(*ops.Simulation)) trial {
 	t := trial{name: name, Simulation: s.base(mix)}
 	if differ != nil {
@@ -104,7 +104,7 @@ func (s *size) trial(mix, name string, differ func(*ops.Simulation)) trial {
 	return t
 }
 
-// limit says which part of which machine a run kept busiest.
+// limit returns the part of a machine that was busiest in a run.
 func limit(r *simulate.Result) string {
 	m, p := r.Busiest()
 	what := fmt.Sprintf("memory node %d", m.Node)

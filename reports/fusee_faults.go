@@ -98,7 +98,8 @@ func replicaTable(s *size, r results, p *Part) {
 		fmt.Sprintf("%+.1f %%, from %.2f to %.2f Mops", change(one, five), one, five), why)
 }
 
-// timed is the set-up of a figure over nine seconds of the paper, each of which is so long here.
+// timed sets up a figure over nine seconds of the paper. second is the virtual time for one of
+// them.
 func timed(o *ops.Simulation, second time.Duration) {
 	o.Ops, o.Duration, o.Interval = 0, figureSeconds*second, second
 }
@@ -134,7 +135,7 @@ func (p *Part) overTime(r *simulate.Result, failures bool) {
 	}
 }
 
-// mean is the throughput of the paper's seconds from one up to another.
+// mean returns the mean throughput of the paper's seconds from one up to another.
 func mean(r *simulate.Result, from, to int) float64 {
 	sum := 0.0
 	for _, p := range r.Points[from:to] {

@@ -48,12 +48,13 @@ func clientTable(s *size, r results, p *Part) {
 			"compares with, are not built yet.", most))
 }
 
-// thinking is what a client computes for an operation, beside posting and polling, in the columns
-// that say so. No paper has the number: it is fitted to what C gains with pairs of 256 B (Figure
-// 12), so that this gain proves nothing.
+// thinking is the time that a client computes for an operation, beside posting and polling, in
+// columns that say so. No paper has the number. It is fitted to the gain of C with pairs of 256 B
+// (Figure 12), so that this gain proves nothing.
 const thinking = 5 * time.Microsecond
 
-// pondering is as much that the clients, and not three memory nodes, are the limit of A and C.
+// pondering is a thinking time that is long enough for the clients to be the limit of A and C, and
+// not three memory nodes.
 const pondering = 15 * time.Microsecond
 
 func nodeCases(s *size) (list []trial) {
@@ -139,7 +140,7 @@ func pairTable(_ *size, r results, p *Part) {
 			thinking))
 }
 
-// skew returns how many percent of what the memory nodes send the busiest of them sends.
+// skew returns the share of the busiest memory node in what all of them send, in percent.
 func skew(r *simulate.Result) float64 {
 	all, most := 0.0, 0.0
 	for _, m := range r.Machines {
@@ -177,7 +178,7 @@ func ratioTable(s *size, r results, p *Part) {
 	p.claim("ratio", all(falls...), fmt.Sprintf("from %.2f to %.2f Mops", rates[0]/1e6, rates[last]/1e6), unknown(""))
 }
 
-// A suspect is a part of the hardware that is changed.
+// A suspect is a part of the hardware that a run changes.
 type suspect struct {
 	name     string
 	hardware []string

@@ -1,6 +1,7 @@
 package reports
 
-// A grid is a part's table with a row for each X: a column is declared together with what fills it.
+// A grid is a part's table with a row for each X. Each column is declared with the function that
+// fills it.
 type grid[X any] struct {
 	titles []string
 	cells  []func(X) Cell
@@ -10,7 +11,7 @@ func (g *grid[X]) column(title string, cell func(x X) Cell) {
 	g.titles, g.cells = append(g.titles, title), append(g.cells, cell)
 }
 
-// show makes it the part's table, with these rows, which format names.
+// show makes g the part's table, with these rows. format makes their names.
 func (g *grid[X]) show(p *Part, title, format string, rows []X) {
 	p.Header = append([]string{title}, g.titles...)
 	for _, x := range rows {

@@ -15,21 +15,21 @@ type Paper struct {
 	Source  string // authors, venue and year
 	Section string // of the evaluation
 	Figures map[string]Figure
-	// Tables are the paper's, as it prints them: by a table's name and a row's; the header is the
-	// row "".
+	// Tables are the paper's tables as printed, by the name of the table and of the row. The header
+	// is the row "".
 	Tables map[string]map[string][]string
 	Parts  [][2]string // names and titles
-	// Small tells for which statements the quick size does not suffice, however clear its numbers
-	// are, and why.
+	// Small has the statements that the quick size cannot decide, however clear its numbers are,
+	// with the reason.
 	Small  map[string]string
 	report func(context.Context, Options) (*Report, error)
 }
 
-// unproven is why the quick size does not tell a statement's verdict as long as testdata has none
-// of the full size.
+// unproven is the reason why the quick size does not decide on a statement while testdata has no
+// result of the full size.
 const unproven = "The full size has not been run for this statement."
 
-// plan is how a paper's evaluation is done again; S says how large.
+// plan is how a paper's evaluation is done again. S has its sizes.
 type plan[S any] struct {
 	size  func(quick bool, seed uint64) S
 	setUp func(S) string

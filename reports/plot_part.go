@@ -19,7 +19,7 @@ func (c *Cell) UnmarshalJSON(p []byte) error {
 	return json.Unmarshal(p, &c.Text)
 }
 
-// plotted returns the number of a cell, which its text may be.
+// plotted returns the number of a cell. It may be in the text of the cell.
 func (c *Cell) plotted() (v float64, unit plot.Unit, ok bool) {
 	if c.number {
 		return c.Value, c.unit, true
@@ -101,14 +101,14 @@ func (p *Part) Charts() (list []plot.Chart) {
 	return append(list, p.beside()...)
 }
 
-// even returns how many of n go into a chart, so that charts have about as many.
+// even returns how many of n series go into a chart, so that all charts have about the same number.
 func even(n int) int {
 	charts := max((n+mostSeries-1)/mostSeries, 1)
 	return max((n+charts-1)/charts, 1)
 }
 
-// axis returns the rows that have numbers, and the axis that they lie along: that of their first
-// cells, where those are ascending numbers.
+// axis returns the rows with numbers, and their axis: the first cells, if these are ascending
+// numbers.
 func (p *Part) axis() (rows [][]Cell, x plot.Axis) {
 	for _, row := range p.Rows {
 		if slices.ContainsFunc(row[min(len(row), 1):], func(c Cell) bool { _, _, ok := c.plotted(); return ok }) {
@@ -137,8 +137,9 @@ func (p *Part) axis() (rows [][]Cell, x plot.Axis) {
 	return rows, x
 }
 
-// column returns the title of a column. One of several that have the same stands behind the last
-// that is alone with its, and where that is not enough behind the one before it.
+// column returns the title of a column. When several columns have the same title, the last unique
+// title to the left is put in front. If that is ambiguous, too, the nearest other title to the left
+// is.
 func (p *Part) column(k int) string {
 	name := p.behind(k)
 	for other := range p.Header {

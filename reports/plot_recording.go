@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/reports/plot"
 )
 
-// film is what the samples of a recording are summed to.
+// film has the sums over the samples of a recording.
 type film struct {
 	name    string
 	problem string
@@ -83,8 +83,8 @@ func eventText(e *telemetry.Event) string {
 	return text
 }
 
-// add sums what processes did between two samples. One that was not there before began at nothing;
-// what one that is gone did last is not known.
+// add sums what processes did between two samples. A process that is new began with zeros. What a
+// process that is gone did last is not known.
 func (f *film) add(at, took float64, before, now map[process]*telemetry.Process) {
 	var ok [telemetry.Kinds]float64
 	var failed, unknown float64

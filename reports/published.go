@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Figure is what a paper states: read off the words, not the plots.
+// Figure is a statement of a paper, taken from its text and not from its plots.
 type Figure struct {
 	Paper   string `json:"paper"`
 	Section string `json:"section"`
@@ -27,8 +27,8 @@ type Figure struct {
 //go:embed published/*.json
 var published embed.FS
 
-// read takes in what the paper states and its tables. A file that is not right is a mistake in the
-// program: it panics.
+// read parses the statements and tables of the paper. The file is part of the program: read panics
+// when it is invalid.
 func (p *Paper) read(text []byte) {
 	var file struct {
 		Figures []struct {

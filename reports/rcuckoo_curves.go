@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// fillUp inserts keys until the table is so full, or as many inserts as mostFailed found no path:
-// then it ends in client.ErrFull.
+// fillUp inserts keys until the part fill of the table is used. When mostFailed inserts have found
+// no path, it returns client.ErrFull.
 func fillUp(t *stores.CuckooTable, fill float64, mostFailed int, each func(path []int)) (failed int, err error) {
 	for n := uint64(0); t.Fill() < fill; n++ {
 		if path := t.Insert(n); len(path) > 0 {

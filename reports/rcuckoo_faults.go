@@ -9,7 +9,7 @@ import (
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
-// intervals of a run with failures: of the first ones the locks of the dead are not freed yet.
+// Intervals of a run with failures. In the first ones the locks of dead clients are not freed yet.
 const (
 	failIntervals = 10
 	settling      = 7
@@ -45,7 +45,7 @@ func failureCases(s *rcuckooSize) (list []trial) {
 	return list
 }
 
-// strandings is how often the time is taken that a client needs to repair what a dead one left.
+// strandings is how many repairs of what a dead client left are timed.
 const strandings = 100
 
 // steady is the mean throughput when as many locks are freed as are left.
@@ -112,7 +112,8 @@ func failureTable(s *rcuckooSize, r results, p *Part) {
 			"from when the first blocked client looks.", left, short, long))
 }
 
-// paperFailures is up to how many a second the throughput remains high (section 5.4).
+// paperFailures is the number of failures a second up to which throughput remains high (section
+// 5.4).
 const paperFailures = 500
 
 // timers of stranded clients.

@@ -1,5 +1,5 @@
-// Package reports does the papers' evaluations again, on simulated hardware, and puts what comes
-// out beside what the papers say: a file a paper, with the published figures as data.
+// Package reports repeats the papers' evaluations on simulated hardware, and prints the results
+// beside what the papers say. Each paper has a file, and its published figures are data.
 package reports
 
 import (
@@ -40,7 +40,7 @@ type Part struct {
 	work   map[string]any    // what its trials computed, by their names
 }
 
-// Cell is a number and how it is written, or just text.
+// Cell is a number with its text, or text alone.
 type Cell struct {
 	Text   string
 	Value  float64
@@ -77,10 +77,10 @@ func percent(v float64) Cell {
 	return Cell{Text: fmt.Sprintf("%+.1f %%", v), Value: v, number: true, unit: plot.Percent}
 }
 
-// change returns by how many percent to differs from what it was.
+// change returns by how many percent to differs from from.
 func change(from, to float64) float64 { return 100 * (to/from - 1) }
 
-// Print writes r for people.
+// Print writes r as text or Markdown.
 func (r *Report) Print(w io.Writer) {
 	if r.Markdown {
 		fmt.Fprintf(w, "# %s\n\n%s\n", r.Paper, r.SetUp)

@@ -27,7 +27,7 @@ type failoverSize struct {
 	records int64
 }
 
-// faulty is a run in which something is to go wrong.
+// faulty returns a run for faults to be added.
 func (s *rowanSize) faulty(duration time.Duration) ops.Simulation {
 	return ops.Simulation{
 		Config: simulate.Config{
@@ -119,7 +119,7 @@ func failoverTable(s *rowanSize, r results, p *Part) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// behind returns how long behind a time a master has said something first, in milliseconds; 0:
+// behind returns how long after a time a master first reported something, in milliseconds. 0:
 // never.
 func behind(x *simulate.Result, from time.Duration, what string) float64 {
 	for _, e := range x.Events {

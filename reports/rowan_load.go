@@ -25,7 +25,7 @@ func (s *rowanSize) loaded(k kv.Kind, clients int) calls {
 	return c
 }
 
-// tail is the latency in microseconds that a hundredth of all exceed; 0: there are none.
+// tail returns the 99th percentile in microseconds. 0: there are no latencies.
 func tail(all []time.Duration) float64 {
 	ns, _ := stats.PercentileNearestRank(stats.LoadRawData(all), 99) // of none it is no number, and an error
 	if math.IsNaN(ns) {
@@ -53,8 +53,8 @@ func (p *Part) curve(s *rowanSize, k kv.Kind, of func(*simulate.Served) float64)
 	return c
 }
 
-// at returns the value where the load comes to be so much, on the line between two points; false:
-// it does not.
+// at returns the value at a load, on the line between two points. false: the curve does not reach
+// that load.
 func (c curve) at(load float64) (value float64, ok bool) {
 	for i := range c {
 		if to := c[i]; to.load >= load {

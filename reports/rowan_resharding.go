@@ -100,10 +100,10 @@ func reshardingOf(r results, name string, at time.Duration) resharding {
 	return x
 }
 
-// before is what there was in the calm.
+// before returns the points before the shard became hot.
 func (x resharding) before() []simulate.Point { return x.Points[:x.shift] }
 
-// hot is what there was until the overload was detected.
+// hot returns the points from when the load has settled until the overload was detected.
 func (x resharding) hot() []simulate.Point {
 	return x.Points[min(x.shift+int(reshardSettled/reshardWindow), x.found):x.found]
 }

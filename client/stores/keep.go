@@ -89,9 +89,9 @@ func EventOf(e cluster.Event, at time.Time) telemetry.Event {
 	return t
 }
 
-// keep is a candidate until the pool's fabric closes. When it was fenced off because it was slow, it
-// goes on under another identity. It closes the endpoint of the lost identity, so that the pool can
-// forget it.
+// keep is a candidate until the pool's fabric closes. When it was fenced off because it was slow,
+// it goes on under another identity. It closes the endpoint of the lost identity, so that the pool
+// can forget it.
 func keep(ep rdma.Endpoint, f rdma.Fabric, k *Kind, o cluster.Options) {
 	for {
 		lost := cluster.Keep(ep, f, k.Mender(f), o)

@@ -333,7 +333,7 @@ func (c *cli) check() *cobra.Command {
 		Short: "Walk a pool's whole structure and look for damage",
 		Long: longText(`
 Check walks the whole pool: replicas are equal, slots point at intact pairs, no key is there twice, no block is
-owned twice, none is leaked, every held lock has an owner. It exits 1 when there is damage, and when it could not look at
+owned twice, none is leaked, every held lock has an owner. It exits 1 when there is damage, and when it could not read
 all of the pool. What clients that died left for recovery is no damage. It refuses while clients live, unless
 forced. Candidates for the pool's master, such as 'farkv keep', may live: they hold still until it ends, and the
 pool has no other master meanwhile.`),
