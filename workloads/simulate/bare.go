@@ -9,10 +9,9 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Bare runs a task as the only client of one memory node that holds nothing, on the hardware of a
-// profile, in virtual time. The same seed gives the task the same times. An error is a
-// workloads.UseError where there is no such profile, the task's own, or tells why the simulation
-// broke off.
+// Bare runs a task in virtual time, as the only client of one empty memory node on the hardware of
+// a profile. The same seed gives the task the same times. The error is a workloads.UseError when
+// there is no such profile, the error of the task, or the reason why the simulation broke off.
 func Bare(profile string, memory, seed uint64, task func(rdma.Fabric, rdma.Endpoint) error) error {
 	p, err := sim.LookupProfile(profile)
 	if err != nil {

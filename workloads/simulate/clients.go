@@ -106,9 +106,9 @@ func cacheBytes(s *workloads.Spec) int {
 	return int(max(min(2*entry*(s.RecordCount+s.ExpectedInserts()), most), least))
 }
 
-// Outside the simulation's Run verbs take no time. A turn is as many operations as a client does
-// while the others wait, and about as long as they would take: freed memory comes back only with
-// time.
+// Outside the simulation's Run verbs take no time. So clients work in turns. turn is how many
+// operations one client does while the others wait. turnTime is about how long these would take,
+// and passes after each turn: stores release freed memory only after a time.
 const (
 	turn     = 16
 	turnTime = turn * 10 * time.Microsecond
@@ -151,7 +151,7 @@ func (r *run) knows(p *participant) error {
 	return nil
 }
 
-// look asks the store what the pool's memory is used for.
+// look reads from the store what the pool's memory is used for.
 func (r *run) look() (err error) {
 	if r.Memory {
 		r.memory, err = r.kind.Usage(r.sim)
@@ -222,8 +222,8 @@ func (r *run) measure() error {
 
 func errLate(by time.Duration) error { return fmt.Errorf("setting up took %v longer than can be", by) }
 
-// keep starts the pool's master where something goes wrong, or requests shift. It works beside the
-// clients, and ends with the simulation.
+// keep starts the pool's master if the run has faults, or requests shift. The master runs beside
+// the clients, and ends with the simulation.
 func (r *run) keep() error {
 	if r.Faults == "" && !r.Shift.happens() {
 		return nil
@@ -234,7 +234,8 @@ func (r *run) keep() error {
 	}})
 }
 
-// apart is how long one client begins behind another: at once they would go on in step for a while.
+// apart is the time between the beginnings of two clients. Clients that begin at the same time
+// would stay in step for a while.
 const apart = 100 * time.Nanosecond
 
 // work is a client's coroutine.
@@ -284,15 +285,15 @@ func (r *run) work(p *participant, ep rdma.Endpoint) {
 	}
 }
 
-// afterFailure is how long a client waits when an operation failed: some fail in no time, and for
-// ever.
+// afterFailure is how long a client waits after a failed operation. Some operations fail in no
+// time: without the wait virtual time would stand still.
 const afterFailure = time.Microsecond
 
 // fenced reports whether err means that a client cannot go on.
 func fenced(err error) bool { return errors.Is(err, rdma.ErrRevoked) || errors.Is(err, rdma.ErrClosed) }
 
-// another reports whether one more operation is to begin. Clients that are paced have shares of
-// their own instead.
+// another reports whether one more operation is to begin. Paced clients do not use it: each has a
+// share of the operations.
 func (r *run) another() bool {
 	if r.Target > 0 || r.Ops == 0 {
 		return true

@@ -17,18 +17,18 @@ import (
 // partial insert operation that randomly truncates the batch of RDMA operations (including lock
 // releases)"). Victims come in addition to the run's clients, one by one, on machines of their own.
 
-// What a victim sends at the least and at the most. In RCuckoo's INSERT the second verb takes the
-// locks, and the one that lets go of them is behind the sixth, or is the sixth where one READ
-// covers what is locked.
+// The least and the most verbs that a victim sends. In RCuckoo's INSERT the second verb takes the
+// locks. The verb that releases them comes after the sixth, or is the sixth when one READ covers
+// all that is locked.
 const (
 	leastSent = 2
 	mostSent  = 6
 )
 
-// victims is how many there are.
+// victims returns how many victims a run has.
 func (c *Config) victims() int { return int(c.Failures * c.Duration.Seconds()) }
 
-// struck is when the i-th victim dies, since measuring began.
+// struck returns when the i-th victim dies. The time counts from where measuring begins.
 func (c *Config) struck(i int) time.Duration {
 	return time.Duration((float64(i) + 0.5) / c.Failures * float64(time.Second))
 }
@@ -53,7 +53,8 @@ func (r *run) startVictims() error {
 	return nil
 }
 
-// soon is how long behind a victim's beginning another client comes by: the victim is dead then.
+// soon is how long after the beginning of a victim the measured client begins: the victim is dead
+// then.
 const soon = 50 * time.Microsecond
 
 // Stranded measures how long a single client takes to insert the record that each victim of

@@ -32,9 +32,9 @@ func change(o *sim.Options, texts []string) error {
 	return nil
 }
 
-// slow makes machines so many times slower, with the ways between them: it stretches what takes
-// time. What servers append counts however long it was on its way, since the longest that the paper
-// allows (4.3) is not stretched.
+// slow makes machines, and the network between them, slower by a factor: it stretches all times of
+// the hardware. Servers accept what was appended however long it was in flight, because the bound
+// of the paper (4.3) is not stretched.
 func slow(o *sim.Options, times int) {
 	if times <= 1 {
 		return
@@ -86,7 +86,7 @@ func set(v reflect.Value, text string) (err error) {
 	return err
 }
 
-// figures lists the names.
+// figures lists the names of all figures.
 func figures(o *sim.Options) []string {
 	names := []string{nodeTimeout}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[sim.Hardware]()) {

@@ -15,16 +15,16 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Leases are runs of clients of which none dies, and which change objects of rTX: how often their
-// locks are suspected nevertheless (rTX 6.4).
+// Leases is a run in which clients change objects of rTX, and none dies. It measures how often
+// clients suspect a lock nevertheless (rTX 6.4).
 type Leases struct {
 	Profile          string
 	Hardware         []string // as Config.Hardware
 	Clients, Objects int
 	Writes           int // objects that a transaction changes
 	stores.ObjectOptions
-	// Stalls are how often a second a client's core is taken from it, and Stall for how long on
-	// average: both are drawn exponentially.
+	// Stalls is how often a second a client loses its core, and Stall is for how long on average.
+	// Both have exponential distributions.
 	Stalls float64
 	Stall  time.Duration
 	// Offset is how far ahead clocks may be, and Drift by how much they may be fast or slow, in
@@ -35,7 +35,7 @@ type Leases struct {
 	Seed     uint64
 }
 
-// Suspected is what such a run comes to.
+// Suspected is the result of Leases.
 type Suspected struct {
 	Transactions uint64 // that were committed
 	Suspected    uint64 // of them, those with locks that passed for a dead client's
@@ -48,7 +48,7 @@ func (s *Suspected) Share() float64 {
 	return 100 * float64(s.Suspected) / float64(max(s.Transactions, 1))
 }
 
-// Run runs it in virtual time.
+// Run runs the clients in virtual time.
 func (l *Leases) Run(ctx context.Context) (*Suspected, error) {
 	profile, err := sim.LookupProfile(l.Profile)
 	if err != nil {

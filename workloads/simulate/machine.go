@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// Machine is how busy a machine was while measuring: its rates, and which share of the time each
-// part of it was in use. What none of its messages pass, or takes no time, is 0.
+// Machine is how busy a machine was while measuring: its rates, and the share of the time in which
+// each part of it was in use. A part without messages, or one that takes no time, has 0.
 type Machine struct {
 	Node    int  `json:"node"`              // its number among the memory nodes, or the compute nodes
 	Compute bool `json:"compute,omitempty"` // it is a compute node
@@ -37,8 +37,8 @@ func machine(u *sim.NodeUsage, took time.Duration) Machine {
 	}
 }
 
-// meterCPU notes what nodes' cores have done when the first client comes by in an interval, where
-// requests shift.
+// meterCPU records the work of the nodes' cores at the first operation of an interval, in runs in
+// which requests shift.
 func (r *run) meterCPU(now time.Duration) {
 	if !r.Shift.happens() || r.Interval == 0 || now < time.Duration(len(r.cpu))*r.Interval {
 		return

@@ -32,7 +32,7 @@ const (
 	spare   = loaders + 8 // identities beside the clients': loaders, the formatter, and the pool's keepers
 )
 
-// newPool makes the pool of c, empty, in which what is measured begins at a time.
+// newPool makes the empty pool of c. began is the virtual time at which measuring begins.
 func newPool(c *Config, began time.Duration) (*pool, error) {
 	kind, err := stores.Lookup(c.Store)
 	if err != nil {
@@ -109,8 +109,8 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	return made, nil
 }
 
-// device returns what of the pool lies in the memory of its nodes' NICs: what its store wants
-// there, when it fits.
+// device returns the part of the pool in the device memory of its nodes' NICs: what the store wants
+// there, if it fits.
 func (c *Config) device(kind *stores.Kind, p stores.Params, h *sim.Hardware) (list []sim.Range, err error) {
 	if kind.Device == nil || c.NoDevice {
 		return nil, nil
@@ -127,7 +127,7 @@ func (c *Config) device(kind *stores.Kind, p stores.Params, h *sim.Hardware) (li
 	return list, nil
 }
 
-// faults reads what goes wrong, at times that count from when measuring begins.
+// faults parses the faults. Their times count from where measuring begins.
 func (c *Config) faults(nodes int, began time.Duration) (sim.Faults, error) {
 	faults, err := sim.ParseFaults(c.Faults)
 	if err != nil {
@@ -168,7 +168,8 @@ func (p *pool) open(ep rdma.Endpoint, o stores.Options) (session, error) {
 	return session{store, ep}, err
 }
 
-// processOf returns the process of a client's compute node; nil: each is on its own.
+// processOf returns the process of a client's compute node. nil: each client is a process of its
+// own.
 func (p *pool) processOf(w *sim.Worker) *stores.Process {
 	if p.processes == nil {
 		return nil
@@ -209,7 +210,7 @@ func (r *run) load() error {
 	return nil
 }
 
-// pacing has a loader rest each turn, so that loading takes as long as it is to.
+// pacing makes a loader rest after each turn, so that loading takes Config.Loading.
 func (r *run) pacing(ep rdma.Endpoint) func(*workloads.Tally) bool {
 	each, n := time.Duration(int64(r.Loading)/max(r.Spec.InsertCount/turn, 1)), 0
 	return func(*workloads.Tally) bool {

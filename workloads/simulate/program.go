@@ -13,9 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// Program is a protocol that is reduced to its verbs: what costs what, without what the verbs are
-// for. Each client does its operation again and again, each time on an object that it draws evenly.
-// No client is in another one's way.
+// Program is a protocol reduced to its verbs, to measure their cost alone. Each client repeats one
+// operation, each time on an object that it draws evenly. Clients never conflict.
 type Program struct {
 	Profile string // of the hardware
 	// Trips are batches, each of which begins when the one before is complete.
@@ -34,7 +33,7 @@ type BareVerb struct {
 	Bytes int // of READs and WRITEs
 }
 
-// Place is what of an object, or of a client, a verb is for.
+// Place is the part of an object, or of a client's memory, that a verb accesses.
 type Place uint8
 
 // The places.
@@ -50,7 +49,7 @@ const (
 // mostPlace bounds what a verb of a Program reads or writes.
 const mostPlace = 4 << 10
 
-// Ran is what came of a Program.
+// Ran is the result of a Program.
 type Ran struct {
 	Throughput float64        // operations a second
 	Latency    runner.Latency // microseconds
@@ -98,7 +97,7 @@ func (p Program) Run(ctx context.Context) (*Ran, error) {
 		LinkOut: float64(u.LinkOut) / float64(p.Duration)}, nil
 }
 
-// once does the operation on an object, by a client with a log of its own.
+// once does the operation on an object. log is the client's own.
 func (p *Program) once(ep rdma.Endpoint, object, log uint64) error {
 	for _, verbs := range p.Trips {
 		b := ep.Batch()

@@ -18,8 +18,8 @@ type Rehashed struct {
 	Again        time.Duration // from then until another client has done that rehash; 0: none has
 }
 
-// soonDies is how long behind the beginning of a rehash its client dies, at most: others may go on
-// then.
+// soonDies is the longest time from the beginning of a rehash to the death of its client. Other
+// clients may go on then.
 const soonDies = time.Millisecond
 
 // neverDies is beyond the end of a run: no client dies in it, but as there is a fault, there is a
@@ -65,7 +65,7 @@ func Rehash(ctx context.Context, c Config, dies bool) (*Rehashed, error) {
 	return w, nil
 }
 
-// rehash is one that was seen in a trace.
+// rehash is a rehash in a trace.
 type rehash struct {
 	client   string
 	subtable rdma.Addr
@@ -79,8 +79,8 @@ type rehashes struct {
 	open  map[string]*rehash // by client
 }
 
-// see is told of everything that happens. The steps are the store's: a rehash begins behind its
-// lock with what it writes or reads first, and what it sweeps is behind its commit.
+// see is the Trace of a run. It goes by the store's steps: a rehash begins with its first WRITE or
+// READ after the lock. What it sweeps comes after its commit.
 func (l *rehashes) see(e sim.Event) {
 	if e.Kind != sim.Post {
 		return

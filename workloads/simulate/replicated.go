@@ -41,14 +41,14 @@ type Replicated struct {
 	Seed             uint64
 }
 
-// Served is what came of Replicated.
+// Served is the result of Replicated.
 type Served struct {
 	Rate float64 // operations a second, of the machines as they were divided
 	DLWA float64
-	// Put and Get are latencies, as they came.
+	// Put and Get are latencies, in the order of the answers.
 	Put, Get []time.Duration
-	// Persist is how long entries took to be in a backup's memory, from when the worker posted them
-	// to when it could know. RPC-KV has none: there another worker does it.
+	// Persist is how long entries took to be in a backup's memory: from when the worker posted them
+	// to when it knew. RPC-KV has none, because there the backup's worker writes them.
 	Persist []time.Duration
 	// Media, NIC and Cores are for which share of the time the servers' busiest modules, NICs, and
 	// workers worked; the waits of these for modules left out.
@@ -87,7 +87,7 @@ type posting struct {
 	op     int
 }
 
-// used is what all servers have used up to a moment.
+// used is what all servers have used until a time.
 type used struct {
 	at             time.Duration
 	media, asked   uint64
@@ -190,7 +190,7 @@ func (r *replicated) Config() (rdma.Config, error) {
 	return rdma.Config{Version: 1, Data: r.config.Encode()}, nil
 }
 
-// still are registers that do not change.
+// still are registers with a constant value.
 type still struct {
 	rdma.Configs // none
 	*replicated
@@ -293,8 +293,8 @@ type caller struct {
 	body  []byte
 }
 
-// ask has the primary of a key do what it is asked for. One that has too much to do, or does not
-// know the configuration yet, is asked again.
+// ask sends a request to the primary of a key. It tries again when the primary is overloaded, or
+// does not know the configuration yet.
 func (c *caller) ask(proc uint16, key []byte) error {
 	hash := kv.Hash(key)
 	q := kv.Request{Term: c.config.Term, Key: key}

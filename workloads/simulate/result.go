@@ -35,7 +35,7 @@ type Result struct {
 
 	Calls  []Call  `json:"calls"` // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
 	Points []Point `json:"over_time,omitempty"`
-	// Events are what the pool's master did, where something went wrong, or requests shifted.
+	// Events are what the pool's master did, in runs with faults or with requests that shift.
 	Events []Event `json:"events,omitempty"`
 	// Machines are the memory nodes, then the compute nodes.
 	Machines []Machine `json:"machines"`
@@ -103,7 +103,7 @@ func newCost(c rdma.Counters, calls uint64) *Cost {
 		BytesRead: per(c.BytesRead), BytesWrote: per(c.BytesWrote)}
 }
 
-// Point is what happened in one interval.
+// Point is the sum over one interval.
 type Point struct {
 	Seconds    float64 `json:"seconds"` // when it ended, since measuring began
 	Throughput float64 `json:"throughput"`
@@ -154,7 +154,7 @@ func (r *run) result() *Result {
 	return res
 }
 
-// points returns the intervals that are whole.
+// points returns the complete intervals.
 func (r *run) points() (list []Point) {
 	span := r.Interval.Seconds()
 	for i, p := range r.series.points {

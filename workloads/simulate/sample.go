@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// sampler shows a run in virtual time as a monitor would see it. A sample is taken when the first
-// client comes by behind its time, which takes no virtual time.
+// sampler takes samples of a run in virtual time, as of a real pool. The first client that ends an
+// operation after the time of a sample takes it. That takes no virtual time.
 type sampler struct {
 	take   func(*telemetry.Sample)
 	next   time.Duration     // since measuring began
@@ -98,7 +98,7 @@ func (s *sampler) events(began, at time.Duration) (list []telemetry.Event) {
 	return list
 }
 
-// note keeps what the pool's master did for the next sample.
+// note keeps an event of the pool's master for the next sample.
 func (s *sampler) note(e cluster.Event, at time.Duration) {
 	if s.take != nil {
 		s.done = append(s.done, stores.EventOf(e, virtual(at)))

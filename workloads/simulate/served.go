@@ -9,9 +9,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Servers work only inside the simulation's Run. So where a store has some, clients load the
-// records, read them, and warm up there, ahead of what is measured, and all of that takes virtual
-// time.
+// Servers work only inside the simulation's Run. So clients of stores with servers load the
+// records, read them and warm up there, before measuring begins. All of that takes virtual time.
 
 // What an operation of one client takes then, at most, and one of many, which the servers do at the
 // same time.
@@ -80,7 +79,7 @@ func (r *run) loads(p *participant) error {
 	return nil
 }
 
-// warms lets a client do a part of the warm-up.
+// warms lets a client do its part of the warm-up.
 func (r *run) warms(p *participant) error {
 	var failed error
 	seed := r.Seed
@@ -103,7 +102,7 @@ func (r *run) warms(p *participant) error {
 	return failed
 }
 
-// traceFrom is the Trace of what happens from a time on: what sets up is none of it.
+// traceFrom returns the Trace from the time at which measuring begins. It leaves out the set-up.
 func (c *Config) traceFrom(began time.Duration) func(sim.Event) {
 	if c.Trace == nil {
 		return nil
@@ -115,7 +114,7 @@ func (c *Config) traceFrom(began time.Duration) func(sim.Event) {
 	}
 }
 
-// since returns what was used since another time.
+// since returns what was used in addition to before.
 func since(all, before []sim.NodeUsage) []sim.NodeUsage {
 	for i := range before {
 		u, b := &all[i], &before[i]

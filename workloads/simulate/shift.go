@@ -21,7 +21,7 @@ type Shift struct {
 
 func (s *Shift) happens() bool { return s.Share != 0 }
 
-// check refuses what makes no sense.
+// check returns an error when s makes no sense.
 func (s *Shift) check(c *Config) error {
 	_, err := kv.ParseKind(c.Store)
 	switch {

@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// silent is a pool as its master sees it when failures take time to be detected: a client that has
-// died is alive until the master has looked for it in vain for a while.
+// silent is a pool in which the master detects failures late: it reports a dead client as alive
+// until the client has been dead for a time.
 type silent struct {
 	*sim.Sim
 	least time.Duration

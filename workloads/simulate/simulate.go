@@ -32,15 +32,15 @@ type Config struct {
 	// Hardware changes figures of the profile, by their names in sim.Hardware: LinkGbps=200,
 	// Doorbell=100ns. NodeTimeout is how long a verb to a dead node takes to fail.
 	Hardware []string
-	// Slow makes the machines so many times slower: see slow. Clocks of stores and masters go as
-	// ever. 0: 1.
+	// Slow makes the machines slower by this factor: see slow. Timeouts and leases of stores and
+	// masters stay. 0: 1.
 	Slow int
 	// NodeCores are how many cores of a memory node serve two-sided calls; 0: the profile's.
 	NodeCores int
 	Pool      stores.Params
 	Options   stores.Options // of each client; where stores.CacheBytes is not set there is room for all records
 	Spec      *workloads.Spec
-	// NoDevice leaves in the nodes' memory what stores keep in that of their NICs.
+	// NoDevice keeps in the nodes' memory what stores keep in the device memory of NICs.
 	NoDevice bool
 	// StallFences lets fences wait for the answers of atomics on device memory even where the
 	// profile's NICs need not.
@@ -54,16 +54,16 @@ type Config struct {
 	// stores of a process share. A crash still ends a single client, which no real process does:
 	// faults of clients are for runs without Processes.
 	Processes bool
-	// Loading is how long loading the records takes: stores that let freed memory rest for a while
-	// take more of it when loading takes no time.
+	// Loading is how long loading the records takes. Stores with a quarantine for freed memory use
+	// more memory when loading takes no time.
 	Loading time.Duration
-	// Known makes each client read each record once, before the warm-up: what caches have room for,
-	// they know.
+	// Known makes each client read each record once, before the warm-up. Caches have all that they
+	// have room for then.
 	Known bool
-	// Fresh makes what is measured choose anew: otherwise the clients' first choices are those of
-	// the warm-up, and caches know what is asked for.
+	// Fresh makes clients choose other records while they are measured than in the warm-up.
+	// Otherwise the first choices are the same, and the records are cached.
 	Fresh bool
-	// Memory tells in the Result what the pool's memory is used for in the end.
+	// Memory adds to the Result what the pool's memory is used for at the end.
 	Memory  bool
 	Changes []Change
 	Shift   Shift  // what clients ask for changes
@@ -71,9 +71,8 @@ type Config struct {
 	// Lease is the lease of the pool's master, which exists if something goes wrong or requests
 	// shift. It is the time scale on which crashes are noticed. 0: 100 ms.
 	Lease time.Duration
-	// Silence is how long a client is dead before the pool's master knows: what its detection of
-	// failures takes elsewhere. 0: it looks for dead clients each quarter of its lease, and finds
-	// them at once.
+	// Silence is how long a client is dead before the pool's master detects it. 0: the master looks
+	// for dead clients four times in its lease, and detects all of them.
 	Silence time.Duration
 	Seed    uint64
 	// Failures is how many clients a second die in the middle of an INSERT, in addition to Clients.
@@ -92,16 +91,16 @@ type Config struct {
 	// Think is what a client computes before each operation, beside posting and polling. It counts
 	// for no latency.
 	Think time.Duration
-	// Trace is called with everything that happens from when measuring begins, in order; nil:
-	// nothing is.
+	// Trace, unless nil, is called with all events from the time at which measuring begins, in
+	// order.
 	Trace func(sim.Event)
-	// Sample is given a look at the run after each Interval, which has to be there; nil: none is
-	// taken.
+	// Sample, unless nil, is called with a sample of the run after each Interval. Interval must be
+	// set then.
 	Sample func(*telemetry.Sample)
 }
 
-// Change is a number of clients that join, or leave when it is negative: those leave that came
-// last.
+// Change is a number of clients that join, or, when negative, leave. Clients that joined last leave
+// first.
 type Change struct {
 	At      time.Duration
 	Clients int
@@ -118,7 +117,7 @@ func SortChanges(list []Change) {
 // ClientName is what faults call the i-th client, counting from 0.
 func ClientName(i int) string { return fmt.Sprintf("client %d", i) }
 
-// Profiles lists the hardware that there is.
+// Profiles lists the hardware profiles.
 func Profiles() []sim.Profile { return sim.Profiles() }
 
 // What bounds a simulation.
@@ -163,7 +162,7 @@ func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.
 	return r.result(), nil // before Close, which lets the coroutines of crashed clients come to an end
 }
 
-// check refuses what makes no sense.
+// check returns an error when c makes no sense.
 func (c *Config) check() error {
 	most := c.Clients*c.InFlight + c.victims()
 	for i, change := range c.Changes {

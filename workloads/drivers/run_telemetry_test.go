@@ -10,8 +10,9 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// A run on a pool tells that, while it goes on, what it does, and no more than it did.
-func TestRunTells(t *testing.T) {
+// TestRunTelemetry: while a run goes on, the telemetry of its pool has its operations, and no
+// others.
+func TestRunTelemetry(t *testing.T) {
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())
 	p := props("recordcount=1000", "operationcount=6000", "threadcount=3", "target=2000", "maxexecutiontime=3",
 		"farkv.pool=shm:tells", "fieldcount=1",
