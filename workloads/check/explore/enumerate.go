@@ -132,7 +132,7 @@ func (j *job) base(sc scene, seed uint64) *Plan {
 
 // never is a fault that does not happen. A plan with a fault has keepers, and their verbs land on
 // the nodes, too: with never they do so in a run without failures.
-var never = sim.Fault{Kind: sim.StepFault, Client: "no client", At: maxTime, By: 1}
+var never = sim.Fault{Kind: sim.StepFault, Client: "none", At: maxTime, By: 1}
 
 func (j *job) scene(sc scene, seed uint64) (*Plan, *Failure) {
 	p := j.base(sc, seed)
