@@ -150,6 +150,45 @@ func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
 	}
 }
 
+// churn inserts and deletes pairs beside a keeper until objects of deleted ones are used again.
+func churn(t *testing.T, s *explore.Subject, posts named) {
+	t.Helper()
+	replicas := s.Replicas[len(s.Replicas)-1]
+	shape := explore.Shape{Nodes: max(replicas[0], replicas[1]), Index: replicas[0], Data: replicas[1]}
+	memory, err := s.Memory(shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := sim.New(sim.Options{Nodes: shape.Nodes, Memory: memory, Clients: s.Clients, Handler: s.Handler})
+	defer f.Close()
+	if err := s.Format(f, shape); err != nil {
+		t.Fatal(err)
+	}
+	const most = 5000 // pairs: there are fewer objects
+	done := false
+	f.Go("worker", func(ep rdma.Endpoint) {
+		defer func() { done = true }()
+		store, err := s.OpenOn(f, ep, true)
+		for i := 0; err == nil && i < most && posts["claim objects"] == 0; i++ {
+			if err = store.Insert(fmt.Appendf(nil, "key-%d", i), nil); err == nil {
+				err = store.Delete(fmt.Appendf(nil, "key-%d", i))
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	f.Go("keeper", func(ep rdma.Endpoint) {
+		err := cluster.Keep(ep, f, s.Mender(f), cluster.Options{Lease: time.Millisecond, Stop: func() bool { return done }})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err := f.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestSteps: each step of a store is posted by some client or keeper, or by a look at the pool, and
 // nothing is posted under another name, or none.
 func TestSteps(t *testing.T) {
@@ -166,6 +205,9 @@ func TestSteps(t *testing.T) {
 			}
 			s, posts := watched(k)
 			exhaust(t, k, s)
+			if slices.Contains(k.Steps, "claim objects") {
+				churn(t, s, posts)
+			}
 			lacks := k.Steps
 			for seed := uint64(1); len(lacks) > 0 && seed <= most; seed++ {
 				if f := s.Run(s.Draw(seed, explore.Limits{})); f != nil && !k.Baseline {

@@ -44,7 +44,7 @@ func StoreSteps(raw, guesses bool) []rdma.Step {
 	})
 	if raw {
 		steps = slices.DeleteFunc(steps, func(s rdma.Step) bool { return s == directory.StepReadOthers })
-		return append(steps, stepReadValue, stepWriteValue)
+		return append(steps, stepReadValue, stepWriteValue, stepCheck)
 	}
 	if guesses {
 		steps = append(steps, stepWriteReadWords, stepVerify, stepLock)
