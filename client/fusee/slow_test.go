@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -65,12 +66,18 @@ func TestSlowNodeHoldsFreesUp(t *testing.T) {
 // words, however short the timeout of the one that converts it. The operation that waits for this
 // does not fail for it.
 func TestConvertedBlockRests(t *testing.T) {
+	for _, bytes := range []int{100, 290, 308} { // of classes with several objects of which some rest when the pool is full
+		t.Run(fmt.Sprint(bytes), func(t *testing.T) { convertedBlockRests(t, bytes) })
+	}
+}
+
+func convertedBlockRests(t *testing.T, bytes int) {
 	p := cramped(5)
 	p.Timeout = 10 * time.Millisecond
 	c, err := Open(open2(t, simPool(t, 1, p)), Options{Timeout: p.Timeout / 5})
 	must(t, err)
 	n := 0
-	for ; c.Insert(key(n), make([]byte, 308)) == nil; n++ {
+	for ; c.Insert(key(n), make([]byte, bytes)) == nil; n++ {
 	}
 	for i := range n {
 		must(t, c.Delete(key(i)))

@@ -182,9 +182,31 @@ func (c *Client) takeEmpty() error {
 	return nil
 }
 
+// gather makes all objects idle that are free in the client's blocks of any class: those that rest,
+// and those that others have freed. Only then it is known which blocks are empty.
+func (c *Client) gather() error {
+	r := &c.reclaim
+	if n := len(r.resting); n > r.head {
+		if d := r.resting[n-1].ready - c.ep.Now(); d > 0 {
+			c.ep.Sleep(d)
+		}
+	}
+	r.now = c.ep.Now()
+	c.mature()
+	if err := c.landAll(); err != nil {
+		return err
+	}
+	for class := range c.slabs {
+		if err := c.reclaimAll(class); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // awaitVacant waits until an emptied block is vacant, and carves it; false: there is none.
 func (c *Client) awaitVacant(class int) (bool, error) {
-	if err := c.endScan(); err != nil {
+	if err := c.gather(); err != nil {
 		return false, err
 	}
 	c.vacate(0)
