@@ -2,25 +2,28 @@
 // nodes that clients read and write in one trip each in the common case, linearizable and
 // wait-free, with no code at the nodes.
 //
-// It is two things on top of each other. Safe-Guess (Algorithms 2, 3 and 10: read.go, write.go,
-// lock.go) orders writes by timestamps that writers guess from their clocks. It stands on a
-// reliable max register (Algorithm 8: max.go, over package quorum), of which In-n-Out (Algorithms 5
-// to 7: layout.go, buffer.go, max.go) makes one on each node, with 8-byte atomics.
+// It has two layers. Safe-Guess (Algorithms 2, 3 and 10: read.go, write.go, lock.go) orders writes
+// by timestamps that writers guess from their clocks. It relies on a reliable max register
+// (Algorithm 8: max.go, over package quorum). In-n-Out (Algorithms 5 to 7: layout.go, buffer.go,
+// max.go) implements a max register on each node, with 8-byte atomics.
 //
 //	READ   1. read the words of a majority, and at one replica the value that lies in place
-//	WRITE  1. read the words, write the value out of place and CAS the writer's word, at a majority
+//	WRITE  1. read the words, write the value out of place and CAS the writer's word, at a
+//	       majority
 //	       in the background: mark it VERIFIED, and write the value in place
 //
-// Whatever does not fit costs further trips. A stale guess costs a timestamp lock and another
-// write. A value that is not in place costs a read of its buffer. For a tuple that only a minority
-// has, or that is not VERIFIED, see read.go.
+// Everything else costs further trips. A stale guess costs a timestamp lock and another write. A
+// value that is not in place costs a READ of its buffer. For a tuple that only a minority has, or
+// that is not VERIFIED, see read.go.
 //
-// A crash leaves nothing that a client has to wait for: out-of-place buffers that nothing points
-// at, and words of writes whose outcome is unknown, until a reader finds one and decides.
+// A crash leaves nothing that a client has to wait for: out-of-place buffers that no word points
+// at, and words of writes with an unknown outcome. The next reader that finds such a word decides
+// the outcome.
 //
 // Where the paper leaves a choice: writers beyond the array of locks use ABD (section 2.3) on the
-// same words, and are VERIFIED at once; a deleted object has a tombstone, see tombstone.go. Section
-// 4.5's recycling of buffers, which asks all readers first, is another one here: see recycle.go.
+// same words, and their tuples are VERIFIED at once. A deleted object has a tombstone: see
+// tombstone.go. Buffers are recycled without asking readers, other than in section 4.5: see
+// recycle.go.
 package swarm
 
 import (
@@ -35,7 +38,8 @@ import (
 )
 
 var (
-	// ErrGone ends an operation on an object that was deleted. A write that ends so has had no effect.
+	// ErrGone ends an operation on an object that was deleted. A write that ends so has had no
+	// effect.
 	ErrGone = errors.New("object is deleted")
 	// ErrEmpty ends a read of an object that was never written.
 	ErrEmpty = errors.New("object is empty")
@@ -45,68 +49,83 @@ var (
 )
 
 // Allocator hands out out-of-place buffers. A pointer of 16 bits, 0 for none, names a buffer in one
-// segment of a node's memory. The key's hash picks the segment, so that 16 bits and the hash's are
-// enough for any memory, and every client finds a buffer, whichever client filled it. Package
-// buffers has one.
+// segment of a node's memory. The hash picks the segment. So 16 bits and the hash address any
+// memory, and each client can resolve a pointer that another client wrote. Package buffers has an
+// implementation.
 type Allocator interface {
-	// Allocate hands a buffer on a node to the client, mostly without asking the node; an error wraps
-	// client.ErrFull, or what a node that does not answer in a while ends with.
+	// Allocate hands a buffer on a node to the client, which owns it from then on, mostly without
+	// a verb to the node. The error wraps client.ErrFull, or is the error of a node that does not
+	// answer in time.
 	Allocate(node int, hash uint64) (pointer uint16, at rdma.Addr, err error)
-	// Give takes a buffer from the client: no word points at it, and no verb to it is in flight.
+	// Give takes a buffer back from the client. The caller guarantees that no word points at it,
+	// and that no verb of this client to it is in flight.
 	Give(node int, hash uint64, pointer uint16)
 	// Resolve returns the address of a buffer.
 	Resolve(node int, hash uint64, pointer uint16) rdma.Addr
 }
 
-// Clock tells how long ago the pool's epoch was. It may be off, drift and step: that costs trips,
-// never an answer. (One that is years ahead uses up the timestamps of those years, for every key
-// that its client writes.)
+// Clock returns the time since the pool's epoch. It may be wrong, drift and step: that costs trips,
+// but never correctness. (A clock that is years ahead uses up the timestamps of those years, for
+// each key that its client writes.)
 type Clock interface {
 	Now() time.Duration
 }
 
 // Options of a Client. Zero values mean defaults.
 type Options struct {
-	// Writer is the client's number among the shape's writers. The client writes with it, and no other
-	// client may use it at the same time.
+	// Writer is the client's number among the shape's writers. Its tuples carry the number, so no
+	// other client may use it at the same time.
 	Writer int
-	// Clock is guessed from; the endpoint by default.
+	// Clock is what timestamps are guessed from. nil: the endpoint.
 	Clock Clock
-	// Slow is how long an operation waits for a mere majority before it asks all replicas. By default
-	// it follows from what steps usually take here.
+	// Slow is how long a step waits for a mere majority before it asks all replicas. 0: it adapts
+	// to how long steps usually take.
 	Slow time.Duration
-	// Use is called with each timestamp before it is used. When it fails so does the write, without
-	// effect. nil: timestamps are not reported.
+	// Use is called with each timestamp before a verb contains it. If it fails, the write fails
+	// without effect. nil: timestamps are not reported.
 	Use func(i uint64) error
-	// Timeout bounds a step of an operation of which fewer than a majority answer; default 1 s.
+	// Timeout bounds a step that fewer than a majority of replicas answer; default 1 s.
 	Timeout time.Duration
-	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while
-	// it goes on; the allocator follows it, too. nil: the pool is not swept. See package kit.
+	// Member is the worker's membership in the pool's view, which lets a master sweep the pool
+	// while clients go on. The allocator must follow the same Member. nil: the pool is not swept.
+	// See package kit.
 	Member *kit.Member
 }
 
 // Object is where a key's value lies, in memory that was zero when the object was made.
 type Object struct {
-	At      [MaxReplicas]rdma.Addr // of the shape's replicas, each on a node of its own
-	InPlace int                    // the replica whose value is in place: the first of the majority that is asked first
-	Hash    uint64                 // of the key
+	// At has the addresses of the shape's replicas, each on a node of its own.
+	At [MaxReplicas]rdma.Addr
+	// InPlace is the replica that has the value in place. Steps ask it first, unless its node was
+	// slow.
+	InPlace int
+	// Hash seeds the checksums of the object's buffers and picks their segment. It is the key's, or
+	// in a Store the location's.
+	Hash uint64
 }
 
-// Register is an object as one client knows it: what it caches.
+// Register is an object with what one client has cached of it.
 type Register struct {
 	Object
-	own  [MaxReplicas]Word // what the client's word held at each replica last
-	last uint64            // the highest i that this writer may have used
-	seen uint64            // the highest i of any writer
-	warm bool              // the words were read
+	// own is what the client's word held last at each replica, as far as the client knows. A CAS
+	// that expects a wrong value fails, and returns the right one: that costs a trip, and no
+	// more.
+	own [MaxReplicas]Word
+	// last is the highest i that this writer may have used for the object. Its next i is higher.
+	last uint64
+	// seen is the highest i that was met of any writer.
+	seen uint64
+	// warm: the words were read, or are known to be zero, so that own is likely to be right.
+	warm bool
+	// gone: the tombstone was met, or written. It never becomes false again.
 	gone bool
-	// epoch is the latest of which it is known that the object was there: see package kit, R3.
+	// epoch is the latest epoch in which the object is known to have existed: see package kit, R3.
 	epoch uint64
 }
 
-// NewRegister returns a register of which nothing is known but its place, and a timestamp that the
-// writer's number has not been used above: the Floor of its last Register of this object, or of the
-// client that had the number before.
+// NewRegister returns a register with an empty cache. floor is at least as high as each timestamp
+// that the writer's number was used with for the object: the Floor of its last Register of this
+// object, also of a client that had the number before.
 func NewRegister(o Object, floor uint64) Register { return Register{Object: o, last: floor} }
 
 // Floor returns the highest timestamp that the writer may have used for the object.
@@ -115,45 +134,72 @@ func (k *Register) Floor() uint64 { return k.last }
 // Client is one worker. It is not safe for concurrent use.
 type Client struct {
 	Layout
-	ep         rdma.Endpoint
-	alloc      Allocator
-	opt        Options
-	tid        int
-	ahead      time.Duration // by how much the clock was found to be slow
-	stats      Stats         // but for the quorum's
-	quorum     quorum.Quorum
-	words      [MaxReplicas][]byte // that the last step read
-	expect     [MaxReplicas]Word   // of what a READ writes back
-	seen       []tuple             // of the READ at work
-	value      []byte              // outlives the batch that it was read in
-	pending    [backgroundBatches]*rdma.Batch
-	unresolved quorum.Unresolved // writes in flight, see recycle.go
-	leaked     uint64
+	// The caller owns the endpoint and the allocator: Close leaves both open.
+	ep    rdma.Endpoint
+	alloc Allocator
+	opt   Options
+	// tid is Options.Writer.
+	tid int
+	// ahead is by how much the clock was found to be slow. It only grows: see resync.
+	ahead time.Duration
+	// stats, except for the quorum's part, and leaked.
+	stats  Stats
+	quorum quorum.Quorum
+	// words are what the last step read of each replica's words. They live in its batches.
+	words [MaxReplicas][]byte
+	// expect is what the words of a tuple hold that a READ writes back.
+	expect [MaxReplicas]Word
+	// seen are the guessed tuples that the READ at work has met, one a writer, without values.
+	seen []tuple
+	// value holds a value that outlives the batch that it was read in: until the next operation.
+	value []byte
+	// pending are the batches of confirm in flight. The client owns them. nil: a free place.
+	pending [backgroundBatches]*rdma.Batch
+	// unresolved are the WRITEs in flight: see recycle.go.
+	unresolved quorum.Unresolved
+	// leaked counts buffers that failed chains have left without an owner.
+	leaked uint64
 
-	// Of the operation at work.
-	term    uint64 // of its membership
-	at      *Register
-	putting put // the zero put between WRITEs of the max register
+	// The rest belongs to the operation at work.
+
+	// term is the membership's term in which the buffers were allocated.
+	term uint64
+	at   *Register
+	// putting is the WRITE of the max register at work; otherwise it is zero. rejoin takes its
+	// buffers away.
+	putting put
 }
 
 // Stats count what leaves the fast path. They only grow.
 type Stats struct {
 	quorum.Stats
-	Stale      uint64 // writes whose guess may have been stale
-	Rewritten  uint64 // of them those that wrote again
-	Locks      uint64 // timestamp locks tried
-	WriteBacks uint64 // reads that brought a tuple to a majority
-	InPlace    uint64 // values that came with the words, from where they lie in place
-	Fetches    uint64 // values read out of place
-	WaitFree   uint64 // reads that ended since a writer went on
-	Lost       uint64 // values whose holders died or were slow, so that the READ began again
-	Reused     uint64 // values whose buffers were used again, so that the READ began again
-	Leaked     uint64 // buffers without an owner until a sweep, since their outcome is unknown
-	Unmarked   uint64 // background work left out, since too much was in flight
-	Iterations int    // the most of a READ
+	// Stale counts writes with a guess that may have been stale, and Rewritten those of them that
+	// wrote the value again.
+	Stale     uint64
+	Rewritten uint64
+	// Locks counts timestamp locks that were tried.
+	Locks uint64
+	// WriteBacks counts READs that brought a tuple to a majority.
+	WriteBacks uint64
+	// InPlace counts values that came with the words, and Fetches those read out of place.
+	InPlace uint64
+	Fetches uint64
+	// WaitFree counts READs that ended because a writer has gone on to another tuple.
+	WaitFree uint64
+	// Lost and Reused count READs that began again: because the nodes that had the value died or
+	// were slow, or because its buffer was reused.
+	Lost   uint64
+	Reused uint64
+	// Leaked counts buffers without an owner until a sweep, since it is unknown whether a word
+	// names them.
+	Leaked uint64
+	// Unmarked counts background work that was left out, since too much was in flight.
+	Unmarked uint64
+	// Iterations is the maximum over all READs.
+	Iterations int
 }
 
-// Open returns a worker's view of objects of a layout.
+// Open returns a worker's view of objects of a layout. The error wraps ErrShape.
 func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 	if o.Writer < 0 || o.Writer >= l.Writers {
 		return nil, fmt.Errorf("open swarm as writer %d: the objects have %d: %w", o.Writer, l.Writers, ErrShape)
@@ -162,7 +208,8 @@ func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 		o.Clock = ep
 	}
 	c := &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer,
-		quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: bound(l)}), value: make([]byte, 0, l.MaxValue)}
+		quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: bound(l)}),
+		value:  make([]byte, 0, l.MaxValue)}
 	if o.Member != nil {
 		c.quorum.Rejoin, c.term = c.rejoin, o.Member.Term()
 	}
@@ -177,13 +224,15 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// bound is that of iterations and attempts. A READ ends within two for each writer, and one
-// (section 3.2), and begins again when a node dies under it. A CAS is overtaken by a lower tuple at
-// most as often: by each other writer's current one, guessed and verified, since the next ones are
-// higher.
+// bound returns the bound of a READ's iterations and of a replica's attempts in a step. A READ ends
+// within two iterations for each writer, and one more (section 3.2), and begins again when a node
+// dies meanwhile. A CAS fails because of a lower tuple at most as often: each other writer of the
+// word has one current tuple, guessed and then verified, and its next ones are higher.
 func bound(l Layout) int { return 2*l.Writers + 1 + l.Replicas }
 
-// gather is a step at the replicas of k.
+// gather is a step at the replicas of k. It fails with ErrOutdated, and sends nothing, if the
+// object may belong to another life by now: so does each step of an operation, also behind a
+// rejoin.
 func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
 	if c.at = k; c.opt.Member != nil {
@@ -194,8 +243,9 @@ func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int,
 	return c.quorum.Gather(step, k.At[:c.Replicas], k.InPlace, from, need, ask, answer)
 }
 
-// Close waits for what buffers depend on, at most for as long as a step may take, and gives batches
-// back; what else is in flight goes on. The endpoint stays open, and so does the allocator.
+// Close waits for the WRITEs in flight, at most for as long as a step may take, so that the owners
+// of their buffers are known, and releases its batches. Background work in flight goes on. The
+// endpoint and the allocator stay open.
 func (c *Client) Close() {
 	c.quorum.Release()
 	_ = c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)
@@ -214,7 +264,8 @@ func (c *Client) keep(v []byte) []byte {
 	return c.value
 }
 
-// failed is uncertain, unless the step that failed has sent nothing.
+// failed wraps the failure of a write's only step. It wraps client.ErrUncertain, too, unless the
+// step has sent nothing.
 func (c *Client) failed(what string, err error) error {
 	if !c.quorum.Posted() {
 		return fmt.Errorf("%s: %w", what, err)

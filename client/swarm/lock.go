@@ -5,22 +5,27 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A timestamp lock (Algorithms 4 and 9) decides what becomes of a tuple with a guessed timestamp:
-// locked for readers it stays where it is, locked for its writer it was never read, and may be
-// written again. There is one for each writer that guesses and each key: one for all keys of a
-// writer would let it fail for reasons that this key's readers never see, and they could go on for
-// ever. Its word at each replica is the i of the last one that was tried, and below it the mode; 0:
-// none was. i only rises, and the mode of one i never changes.
+// A timestamp lock (Algorithms 4 and 9) decides the outcome of a tuple with a guessed timestamp.
+// If it is locked in readMode, the tuple stays as it is. If it is locked in writeMode, no reader
+// returns it, and the writer may write the value again. There is one lock for each key and each
+// writer that guesses. With one lock for all keys of a writer, a lock could fail because of
+// another key, which this key's readers never see: they could repeat for ever.
+//
+// A lock is a word at each replica: the i of the last attempt, and in the lowest bit the mode; 0:
+// there was none. Invariant: i only rises, and the mode of one i never changes. Only CASes change
+// it.
 const (
 	readMode  uint64 = 0
 	writeMode uint64 = 1
 )
 
-// tryLock locks s in a mode at a majority. Of the two modes of one stamp at most one is ever
-// locked. On false, a client tried the other mode, or a later stamp of the same writer.
+// tryLock locks s in a mode at a majority. Two majorities have a replica in common, and that has
+// one mode for one i: so at most one of the two modes of a stamp is ever locked. It returns false
+// if one of the replicas that answered has the other mode, or a later stamp of the same writer.
 //
-// What a crash here leaves: words that make the other side fail, which is right for both: a writer
-// whose lock fails has been read twice, a reader whose lock fails reads again.
+// What a crash here leaves: words in one mode at some replicas. They make the other mode fail,
+// which is safe in both cases: a writer that fails to lock has been read twice, and a reader that
+// fails to lock reads again.
 func (c *Client) tryLock(k *Register, s stamp, mode uint64) (bool, error) {
 	c.stats.Locks++
 	tid, want := c.tidOf(s), c.iOf(s)<<1|mode

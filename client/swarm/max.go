@@ -12,13 +12,16 @@ import (
 
 // tuple is what the max register holds: a stamp, and where its value is.
 type tuple struct {
-	stamp   stamp
-	has     quorum.Mask // replicas whose words are known to hold it
+	stamp stamp
+	// has are the replicas of which the word is known to hold the tuple.
+	has quorum.Mask
+	// pointer names the buffer at each replica in has.
 	pointer [MaxReplicas]uint16
-	value   []byte // nil when it was not read; lives in a batch of the last step, or in Client.value
+	// value lives in a batch of the last step, or in Client.value. nil: it was not read.
+	value []byte
 }
 
-// highest returns the highest stamp in a replica's words.
+// highest returns the highest stamp in a replica's words; 0: nothing was written there.
 func (l *Layout) highest(words []byte) (top stamp) {
 	for p := range l.Words {
 		if w := Word(le.Uint64(words[8*p:])); w != 0 {
@@ -28,9 +31,9 @@ func (l *Layout) highest(words []byte) (top stamp) {
 	return top
 }
 
-// look reads the words of a majority, and with data what lies in place. It is the weak READ of
-// appendix A.2: the highest stamp that it finds may be at a minority, so only writers use it alone,
-// which need to be above what is complete.
+// look reads the words of a majority, and with data also what lies in place. It is the weak READ of
+// appendix A.2: the highest stamp that it finds may be at a minority. So only writers use it alone:
+// all that they need is to be above each write that is complete.
 func (c *Client) look(k *Register, data bool) (top stamp, answered quorum.Mask, err error) {
 	err = c.gather(stepReadWords, k, c.all(), c.Majority(),
 		func(b *rdma.Batch, r int) error {
@@ -51,15 +54,20 @@ func (c *Client) look(k *Register, data bool) (top stamp, answered quorum.Mask, 
 	return top, c.quorum.Done(), err
 }
 
+// saw notes the i of a stamp. A tombstone's is no writer's.
 func (k *Register) saw(l *Layout, s stamp) {
 	if !s.top() {
 		k.seen = max(k.seen, l.iOf(s))
 	}
 }
 
-// read is the reliable max register's READ (Algorithm 8): what it returns, a majority has. The
-// error wraps errLost when it has to be read again, and quorum.ErrAttempts when a word changed too
-// often.
+// read is the reliable max register's READ (Algorithm 8). A majority has the tuple that it returns,
+// so no later READ returns a lower one. patience bounds the wait for a replica that has the value.
+// The error wraps errLost when the register must be read again, and quorum.ErrAttempts when a word
+// changed too often.
+//
+// What lies in place is used only for a VERIFIED tuple, and only if its checksum fits the word that
+// came in the same READ: WRITEs in place are not ordered.
 func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) {
 	top, answered, err := c.look(k, true)
 	if err != nil || top == 0 {
@@ -89,7 +97,11 @@ func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) 
 }
 
 // writeBack is Algorithm 8's inner_write by a reader: it brings a tuple to a majority, at the
-// replicas that answered first. A buffer that it fills is the reader's.
+// replicas that answer first of those that lack it. A buffer that it fills belongs to the reader
+// until a word points at it.
+//
+// What a crash here leaves: the tuple at some more replicas, which is harmless, and buffers that no
+// word points at.
 func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error {
 	c.stats.WriteBacks++
 	if !t.stamp.top() {
@@ -105,13 +117,15 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 	return err
 }
 
-// errLost is wrapped when a tuple's value lies only with nodes that died, or are slow, since it was
-// read. Either a majority never had the tuple, or it has a higher one by now: the next read finds
-// something else.
+// errLost is wrapped when the value of a tuple lies only on nodes that died, or became slow,
+// after the words were read. Then either a majority never had the tuple, or it has a higher one
+// by now: the next read finds another tuple.
 var errLost = errors.New("nobody who has the value answers")
 
-// fetch returns a tuple's value, from the buffer of a replica that has it if need be; an error
-// wraps errLost when none of those answers for as long as patience.
+// fetch returns a tuple's value, from the buffer at one of the replicas that have it, unless it was
+// read in place. It lives in a batch of this step, or in place in one of an earlier step. The error
+// wraps errLost when none of those replicas answers within patience, and errReused when the buffers
+// hold other values by now.
 func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, error) {
 	if t.value != nil {
 		c.stats.InPlace++
@@ -145,14 +159,15 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 	return v, err
 }
 
-// errReused is wrapped when a buffer was used again under a READ, which begins again: its word has
-// changed, too.
+// errReused is wrapped when a buffer was reused during a READ. The READ begins again: the word that
+// named the buffer has changed, too.
 var errReused = fmt.Errorf("the buffer is used again: %w", errLost)
 
 func isReused(err error) bool { return errors.Is(err, errReused) }
 
-// reused tells why a tuple's buffers do not hold it. A word that still points there is one that did
-// all the time: words never come back to what they were.
+// reused finds out why a tuple's buffers do not hold it, by its words. Words never take a value
+// twice: a word that still points at the buffer has done so all the time, and its buffer should
+// have held the tuple. Then the pool is damaged. Otherwise the error wraps errReused.
 func (c *Client) reused(k *Register, t *tuple, at quorum.Mask) error {
 	c.stats.Reused++
 	same := false
@@ -179,23 +194,37 @@ func (c *Client) reused(k *Register, t *tuple, at quorum.Mask) error {
 
 // put is a WRITE of the max register (Algorithm 8's inner_write over Algorithms 5 and 7).
 type put struct {
-	tuple  // what is written; its value is the caller's
-	from   quorum.Mask
-	need   int
-	expect *[MaxReplicas]Word  // what the tuple's word may hold at each replica
-	read   bool                // read all words in the same trip
-	top    stamp               // the highest that was met
-	tops   [MaxReplicas]stamp  // at each replica
-	stored quorum.Mask         // where the buffer is written
-	buffer [MaxReplicas]uint16 // that are the client's: no word points there
-	asked  quorum.Mask         // replicas that have not answered
+	// tuple is what is written. The caller owns its value.
+	tuple
+	// from are the replicas to ask, and need is how many of them have to have the tuple, or a
+	// higher one.
+	from quorum.Mask
+	need int
+	// expect is what the tuple's word is assumed to hold at each replica. Answers correct it.
+	expect *[MaxReplicas]Word
+	// read: all words are read in the same trip.
+	read bool
+	// top is the highest stamp that was met, and tops is that at each replica.
+	top  stamp
+	tops [MaxReplicas]stamp
+	// stored are the replicas at which the buffer is known to be written.
+	stored quorum.Mask
+	// buffer names the buffers that the client owns: no word points at them. 0: none.
+	buffer [MaxReplicas]uint16
+	// asked are the replicas that were asked and have not answered.
+	asked quorum.Mask
 }
 
-// put brings a tuple into its word at each replica: a buffer and, behind it in the same chain, a
-// CAS (MAX, Algorithm 7). A word that has a higher tuple stays, and counts: so words never fall.
-// Where the tuple is guessed and becomes VERIFIED the buffer is there.
+// put brings a tuple into its word at each replica: it writes a buffer and, behind that in the
+// same chain, CASes the word (MAX, Algorithm 7). So a word never points at a buffer that is not
+// written. A word with a higher tuple stays, and counts: words never fall. A word that has the
+// tuple guessed keeps its buffer when the tuple becomes VERIFIED.
 //
-// What a crash here leaves: buffers that nothing points at, and the tuple at some of the replicas.
+// In the end each buffer has an owner: the client, which gives it back, or the word that points at
+// it; or its chain is unresolved: see recycle.go.
+//
+// What a crash here leaves: buffers that no word points at, and the tuple at some of the
+// replicas. A reader that finds it decides: see read.go.
 func (c *Client) put(step rdma.Step, k *Register, p *put) error {
 	c.settleUnresolved()
 	c.putting = *p
@@ -205,7 +234,8 @@ func (c *Client) put(step rdma.Step, k *Register, p *put) error {
 	return err
 }
 
-// void takes a buffer from a write that has not made a word point at it.
+// void takes a buffer away from a write that has not made a word point at it: the client does not
+// own it any more. The write allocates another one if it asks the replica again.
 func (p *put) void(r int) {
 	if p.buffer[r] != 0 {
 		p.buffer[r] = 0
@@ -213,6 +243,10 @@ func (p *put) void(r int) {
 	}
 }
 
+// putAll is the step of put. Three chains are possible at a replica. If its word is known to have
+// the tuple, or a higher one, a CAS of the word to itself only makes sure. If it has the tuple
+// guessed, the CAS sets VERIFIED and keeps the pointer. Otherwise the chain writes a buffer
+// first. All replicas of one batch share one encoded copy, which the batch owns.
 func (c *Client) putAll(step rdma.Step, k *Register, p *put) error {
 	place := p.stamp.place()
 	var encoded *rdma.Batch
@@ -220,7 +254,7 @@ func (c *Client) putAll(step rdma.Step, k *Register, p *put) error {
 	return c.gather(step, k, p.from, p.need,
 		func(b *rdma.Batch, r int) error {
 			p.asked |= quorum.Only(r)
-			if b.Len() == 0 { // a new batch, though it may have been one of this step's before
+			if b.Len() == 0 { // a new batch, maybe with the address of a released one
 				encoded = nil
 			}
 			if p.read && !p.stored.Has(r) {
@@ -261,8 +295,9 @@ func (c *Client) putAll(step rdma.Step, k *Register, p *put) error {
 		})
 }
 
-// landed looks at the CAS of a replica, and reports whether that has the tuple, or a higher one,
-// now.
+// landed examines the CAS of a replica: Done if the replica's word has the tuple, or a higher
+// one, now. A CAS that succeeded has given the buffer to the word. After one that failed the
+// buffer stays written, and the next attempt only CASes.
 func (p *put) landed(r int, cas *rdma.Op) quorum.Verdict {
 	if p.buffer[r] != 0 { // written before the CAS
 		p.stored |= quorum.Only(r)
@@ -286,6 +321,7 @@ func (p *put) landed(r int, cas *rdma.Op) quorum.Verdict {
 	return quorum.Again
 }
 
+// met notes a stamp at a replica.
 func (p *put) met(r int, s stamp) {
 	p.tops[r] = max(p.tops[r], s)
 	p.top = max(p.top, s)
@@ -302,11 +338,13 @@ func (p *put) holders() (n int) {
 }
 
 // backgroundBatches bounds the batches in flight of a client's background work. Beyond it tuples
-// stay unmarked, which costs readers trips, and nothing else.
+// stay unmarked, which only costs readers trips.
 const backgroundBatches = 16
 
-// confirm marks a tuple as VERIFIED where it is, and writes the value in place, in the background
-// (Algorithm 2, line 8; section 6). It is a hint: the caller knows that the tuple is settled.
+// confirm marks a tuple as VERIFIED at the replicas that have it, and writes the value in place, in
+// the background (Algorithm 2, line 8; section 6). The caller guarantees that the tuple is settled.
+// It is a hint: a reader that does not find the mark, or the value in place, takes more trips. The
+// caller owns value: it is copied.
 func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 	slot := -1
 	for i, b := range c.pending {
@@ -342,7 +380,8 @@ func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 			b.Write(k.At[r].Add(uint64(c.dataAt())), p)
 		}
 	}
-	if b.Len() == 0 || c.ep.Post(b.As(stepVerify)) != nil { // an endpoint that cannot post says so in the next operation
+	// If the endpoint cannot post, the next operation fails.
+	if b.Len() == 0 || c.ep.Post(b.As(stepVerify)) != nil {
 		b.Release()
 		return
 	}

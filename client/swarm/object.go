@@ -9,37 +9,51 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// objects are what a client has of objects that no other client knows: a location is named by the
-// directory, or is its client's, or is retired, or waits for a sweep. A client takes them from one
-// region at a time, in chunks that grow with what it uses. So a client that dies leaves no more
-// behind than it has used, and mostObjects at most. At a region's first replica are a count of the
-// objects that were handed out for the first time, and a word for each that is retired; see
-// retired.go.
+// objects are the objects that a client owns: no other client knows them. Invariant: each
+// location is named by the directory, or owned by one client, or retired, or garbage that a sweep
+// will find. A client takes objects from one region at a time, in chunks that grow with its use.
+// So a client that dies leaves no more behind than it has used, and mostObjects at most. A
+// region's first replica has a count of the objects that were handed out for the first time, and
+// a word for each object that is not zero while the object is retired: see retired.go.
 type objects struct {
-	free   []uint64 // locations: their words are zero
-	region int      // that they are of
-	chunk  int
-	asked  bool   // for an epoch, and found no object since
-	epoch  uint64 // in which the client got them, and spare, or a later one in which it kept them
-	// spare was written, but not published: it is for the next INSERT.
-	spare    Register
-	location uint64 // of spare; 0: none
+	// free are locations of which the words are zero at all replicas. They are of the region.
+	free   []uint64
+	region int
+	// chunk is how many objects the client took last. It begins again with each epoch.
+	chunk int
+	// asked: the client has asked for an epoch, and has found no object since.
+	asked bool
+	// epoch is the one in which the client got free and spare, or a later one in which it kept
+	// them.
+	epoch uint64
+	// spare is the object of the next INSERT. It may have been written, but the directory does not
+	// name it.
+	spare Register
+	// location is that of spare; 0: there is none.
+	location uint64
 
-	scans    []scan        // for retired objects, by region
-	retiring []*rdma.Batch // in flight
+	// scans are the searches for retired objects, by region.
+	scans []scan
+	// retiring are batches in flight that retire objects. The client owns them.
+	retiring []*rdma.Batch
 }
 
+// mostObjects bounds a chunk.
 const mostObjects = 16
 
-// draw takes an object for an INSERT into o.spare, if there is none. The error wraps client.ErrFull
-// when all regions that answer are used up, and does not when none answers.
+// draw takes an object for an INSERT into o.spare, if there is none. The error wraps
+// client.ErrFull when all regions that answer are used up; otherwise it is the error of a node
+// that does not answer.
+//
+// In a new epoch the client forgets what it does not own any more (package kit, R1), and retires
+// its free objects: the epoch began because some client is short of objects.
 func (s *Store) draw() error {
 	o := &s.objects
 	if now := s.epoch(); o.epoch != now {
 		if !s.member.Keeps(o.epoch) {
 			o.location, o.free = 0, o.free[:0]
 		}
-		s.retire(o.free, now+1) // where epochs come, objects are short
+		s.retire(o.free, now+1)
 		o.epoch, o.free, o.chunk = now, o.free[:0], 0
 		o.spare.Known(now)
 	}
@@ -63,9 +77,11 @@ func (s *Store) draw() error {
 	return nil
 }
 
-// refill takes a chunk from the region that it had last, or from the next one that has any: first
-// what was never handed out, since to look for what is retired takes longer. Under a busy view it
-// takes nothing else (package kit, R2).
+// refill takes a chunk from the last region, or from the next one that has any. First it takes
+// objects that were never handed out, since a search for retired ones takes longer. Under a busy
+// view it takes no others (package kit, R2). The error wraps errYoung when an epoch may help:
+// there are retired objects, or other clients may still retire theirs, which they do when an
+// epoch begins.
 func (s *Store) refill() error {
 	o := &s.objects
 	o.chunk = min(o.chunk+1, mostObjects)
@@ -93,25 +109,30 @@ func (s *Store) refill() error {
 	if !full { // a sweep would not help
 		return last
 	}
-	if !silent && (s.anyRetired() || !o.asked) { // where a node is silent, a sweep expels it
-		o.asked = true // clients drop their dying entries when an epoch begins
+	// A silent node needs a sweep, which expels it.
+	if !silent && (s.anyRetired() || !o.asked) {
+		o.asked = true
 		return fmt.Errorf("%w: %w", errYoung, last)
 	}
 	return fmt.Errorf("%w: %w", client.ErrFull, last)
 }
 
-// lost reports whether the words of a region's objects went with their node.
+// lost reports whether the count and the retirement words of a region are lost, since the node of
+// its first replica is gone. None of its objects can be taken any more.
 func (s *Store) lost(region int) bool {
 	return s.member != nil && s.member.Members[s.regions[region][0].Node()].Gone
 }
 
-// growObjects takes objects that were never handed out.
+// growObjects takes up to n objects of a region that were never handed out, so that their words are
+// zero. It is a call to the region's first node. The error wraps rdma.ErrFull when there are none;
+// then the region is full for good. A client that dies behind the call leaves objects to a sweep.
 func (s *Store) growObjects(region, n int) error {
 	if s.scans[region].full {
 		return rdma.ErrFull
 	}
 	first := s.regions[region][0]
-	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow, Arg: [6]uint64{s.counters + 8*uint64(region), first.Offset(), s.stride(0), uint64(s.Objects), uint64(n)}}
+	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow, Arg: [6]uint64{
+		s.counters + 8*uint64(region), first.Offset(), s.stride(0), uint64(s.Objects), uint64(n)}}
 	if err := s.ep.Call(first.Node(), &r, s.values.Patience()); err != nil {
 		s.scans[region].full = errors.Is(err, rdma.ErrFull)
 		return err
@@ -122,7 +143,8 @@ func (s *Store) growObjects(region, n int) error {
 	return nil
 }
 
-// locationOf returns that of the i-th object of a region, counted from 0.
+// locationOf returns the location of the i-th object of a region, counted from 0. No location is 0,
+// and none has the bit dying.
 func (l *plan) locationOf(region int, i uint64) uint64 {
 	return uint64(region)*uint64(l.Objects) + i + 1
 }

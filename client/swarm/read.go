@@ -9,12 +9,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Read returns the object's value, valid until the client's next operation; or an error wrapping
-// ErrEmpty, ErrGone; when no majority answers, rdma.ErrNodeDown or rdma.ErrTimeout; and
-// client.ErrFull when there is no buffer for what it has to write back.
+// Read returns the object's value, valid until the client's next operation. The error wraps
+// ErrEmpty, ErrGone or ErrOutdated; rdma.ErrNodeDown or rdma.ErrTimeout when no majority answers;
+// and client.ErrFull when it must write a tuple back and there is no buffer.
 //
-// It is Safe-Guess' READ as Algorithm 10 has it (in Algorithm 3 the wait-free path hangs at the
-// lock's failure).
+// It is Safe-Guess' READ as in Algorithm 10. (In Algorithm 3 the wait-free path is only reached
+// if the lock fails.) A VERIFIED tuple is returned at once. A guessed one is returned only if it
+// is known to have been fresh: see settled. The iterations are bounded, see bound: so a READ ends
+// though writers go on.
 func (c *Client) Read(k *Register) ([]byte, error) {
 	if k.gone {
 		return nil, fmt.Errorf("read: %w", ErrGone)
@@ -23,7 +25,9 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}
-	if c.raw() { // a READ does not prove that the object is still there: a WRITE may have undone the tombstone
+	if c.raw() {
+		// k.met is not called: a late WRITE may have undone the tombstone, so that a READ does not
+		// prove that the object still exists.
 		return c.readRaw(k)
 	}
 	c.seen = c.seen[:0]
@@ -47,7 +51,9 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 // again reports whether a READ of the max register that failed is tried once more.
 func again(err error) bool { return errors.Is(err, errLost) || errors.Is(err, quorum.ErrAttempts) }
 
-// try is an iteration of READ.
+// try is an iteration of READ. done: v is the answer. Otherwise, and without an error, another
+// iteration is due. c.seen keeps what it met, without the value: the value's batch is released with
+// the next step.
 func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, err error) {
 	t, err := c.read(k, patience)
 	switch {
@@ -59,7 +65,7 @@ func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, 
 		k.gone = true
 		return nil, false, fmt.Errorf("read: %w", ErrGone)
 	}
-	k.warm = true // a WRITE behind a READ takes one trip (section 7.9)
+	k.warm = true // so the next WRITE takes one trip (section 7.9)
 	if t.stamp.verified() {
 		v, err = c.fetch(k, &t, patience)
 		return v, err == nil, err
@@ -76,10 +82,10 @@ func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, 
 	return v, done, err
 }
 
-// settled decides about a guessed tuple of a writer of which this READ has met a tuple before, the
-// same or another. A tuple that was read twice was fresh when it was written, and is safe to return
-// once its writer is locked out. A tuple whose writer has gone on to another was settled before
-// that.
+// settled decides about a guessed tuple t, after this READ has met the tuple old of the same
+// writer. If both are the same, the tuple was read twice: it was fresh when it was written, and
+// it is safe to return it once its writer is locked out. If they differ, the writer has gone on,
+// so its write of old was complete before that: old is returned.
 func (c *Client) settled(k *Register, t, old *tuple, patience time.Duration) (v []byte, done bool, err error) {
 	if old.stamp != t.stamp {
 		c.stats.WaitFree++
@@ -99,7 +105,7 @@ func (c *Client) settled(k *Register, t, old *tuple, patience time.Duration) (v 
 	return v, err == nil, err
 }
 
-// sawWriter returns the tuple of a stamp's writer that this READ met last.
+// sawWriter returns the tuple of a stamp's writer that this READ met last; nil: none.
 func (c *Client) sawWriter(s stamp) *tuple {
 	for i := range c.seen {
 		if c.tidOf(c.seen[i].stamp) == c.tidOf(s) {

@@ -20,16 +20,26 @@ import (
 
 // StoreOptions of a worker. Zero values mean defaults.
 type StoreOptions struct {
-	CacheBytes *int          // of the cache of locations, of which an entry counts for 32 (24 without words), 0 for none; default 8 MiB
-	Timeout    time.Duration // of a step that lacks a majority, and of attempts to reach one; default, and at most, the pool's
-	Slow       time.Duration // see Options
-	Apart      bool          // the pool is DM-ABD's
-	Raw        bool          // the pool is RAW's
-	any        bool          // the pool may be of any of the stores
-	alone      bool          // there is no sweep meanwhile: the worker is the master, or looks at a pool without clients
+	// CacheBytes is the budget of the location cache in bytes. An entry counts for entryBytes, or
+	// entryBytesABD. 0: no cache. nil: DefaultCache.
+	CacheBytes *int
+	// Timeout bounds a step that lacks a majority, and the attempts of an operation to reach one.
+	// It is at most the pool's, which is also the default.
+	Timeout time.Duration
+	// Slow is Options.Slow.
+	Slow time.Duration
+	// Apart: the pool's format is DM-ABD's.
+	Apart bool
+	// Raw: the pool's format is RAW's.
+	Raw bool
+	// any: the pool may have any of the three formats.
+	any bool
+	// alone: no sweep runs while this worker does, since it is the master's, or the pool has no
+	// clients. Such a worker joins no epochs.
+	alone bool
 }
 
-// format returns what the pool's has to be; "": any.
+// format returns the format that the pool must have; "": any of the three.
 func (o *StoreOptions) format() string {
 	switch {
 	case o.any:
@@ -46,62 +56,95 @@ const DefaultCache = 8 << 20
 // Store is one worker's view of a SWARM-KV pool (section 5). It implements client.Store and is not
 // safe for concurrent use.
 //
-//	GET, UPDATE  1. READ or WRITE of the register; when its location is not cached behind a lookup, and for UPDATE a READ
-//	INSERT       1. WRITE of a fresh register, VERIFIED, which no other client knows yet
-//	             2. change of the directory, which makes it known
-//	DELETE       1. change of the directory, which marks the entry as dying: this decides which DELETE did it
+//	GET, UPDATE  1. READ or WRITE of the register. If its location is not cached, a lookup comes
+//	             before that, and for UPDATE also a READ.
+//	INSERT       1. WRITE of a fresh register, VERIFIED, that no other client knows yet
+//	             2. change of the directory, which publishes the register
+//	DELETE       1. change of the directory, which marks the entry as dying: this decides which
+//	             DELETE succeeds
 //	             2. the tombstone: from now on no client finds a value there
 //
-// Where the paper decides existence by the register (section 5.3), so that two DELETEs both say yes
-// and a mapped object may be empty, the directory does here, once. Between mark and tombstone
-// others may go on with the register: they come before the DELETE. A client that finds the mark
-// brings the tombstone before it says that the key is not there; the next INSERT of the key
-// replaces the entry. The deleter drops the entry later, see grave.go: then the object is retired,
-// and is used again a few epochs later.
+// In the paper the register decides whether a key exists (section 5.3). Then two DELETEs may both
+// succeed, and the index may name an object that is empty. Here the directory decides, once.
+// Between mark and tombstone other clients may read and write the register: their operations are
+// linearized before the DELETE. A client that finds the mark writes the tombstone before it answers
+// that the key does not exist. The next INSERT of the key replaces the entry. The deleter drops the
+// entry later: see grave.go. Then the object is retired, and is reused a few epochs later: see
+// retired.go.
 //
-// A value is a pair: length of the key (2 bytes), key, value. So every READ shows whether it is the
-// key's. What is cached carries a hash of the key that is the client's secret, beside the one that
-// all clients have.
+// A value is a pair: length of the key (2 bytes), key, value. So every READ shows whether the
+// object holds the key. A cache entry carries a second hash of the key, seeded with a secret of
+// the client, beside the hash that all clients compute: so keys that were chosen to collide in
+// the common hash are not mistaken for each other.
 type Store struct {
+	// The pool's layout. It never changes.
 	*plan
+	// Objects that this client owns: no other client knows them.
 	objects
-	ep            rdma.Endpoint
+	// The caller owns the endpoint: Close leaves it open.
+	ep rdma.Endpoint
+	// c operates on registers, and dir on the directory. Each has an allocator of its own: values
+	// for out-of-place values, index for the directory's buckets.
 	c             *Client
 	dir           *directory.Client
 	index, values *buffers.Worker
-	ticks         *kit.Numbers // of timestamps, and of changes
-	ceiling       *quorum.Ceiling
-	cache         *locations.Cache[cached]
-	secret        uint64        // seed
-	changes       uint64        // the id of the last change, in ticks
-	member        *kit.Member   // nil when the worker is alone
-	stale         bool          // the view has changed
-	proven        time.Duration // when the last write began that succeeded, or what it cached was read
-	hopeless      time.Duration // until when it does not wait for a sweep that frees memory
-	graves        []grave       // the oldest first
-	filled        uint64        // the epoch in which it looked whether others may be short of objects
-	pair          []byte
+	// ticks are the numbers that this identity has used, for timestamps and for changes of the
+	// directory. They stay below the durable ceiling.
+	ticks   *kit.Numbers
+	ceiling *quorum.Ceiling
+	// cache maps a key's hash to what the client knows of the key. It is a hint: each access
+	// verifies the key, and that the object still exists.
+	cache *locations.Cache[cached]
+	// secret seeds the second hash of keys in the cache.
+	secret uint64
+	// changes is the id of the client's last change of the directory, in ticks. It only grows.
+	changes uint64
+	// member is the worker's membership in the pool's view. nil: the worker is alone.
+	member *kit.Member
+	// stale: a verb was fenced off, so the next operation joins the view first.
+	stale bool
+	// proven is when the last write began that succeeded, or when the last READ, or lookup, began
+	// that proved a cached object to exist: see mayOutdate.
+	proven time.Duration
+	// hopeless is until when the client does not wait for sweeps, since none began lately.
+	hopeless time.Duration
+	// graves are the dying entries that the client has yet to drop, the oldest first.
+	graves []grave
+	// filled is the epoch in which the client dropped its graves last: an epoch begins because some
+	// client is short of objects.
+	filled uint64
+	// pair is the pair that the operation at work writes. It is reused by the next operation.
+	pair []byte
 
-	hits, misses, accesses uint64 // of the cache; and of the directory
+	// Counters: hits and misses of the cache, and operations on the directory.
+	hits, misses, accesses uint64
 }
 
-// cached is what a client knows of a key.
+// cached is what a client knows of a key: its object, as a register.
 type cached struct {
 	Register
+	// location names the object in the directory.
 	location uint64
-	secret   uint64 // hash of the key
+	// secret is the hash of the key that is seeded with Store.secret.
+	secret uint64
 }
 
 const (
-	entryBytes    = 32 // as section 7.1 accounts them
+	// entryBytes is the size of a cache entry as section 7.1 accounts it. entryBytesABD is that
+	// of an entry without metadata words: DM-ABD's and RAW's.
+	entryBytes    = 32
 	entryBytesABD = 24
-	// dying marks the location of a key that is being deleted, or was.
+	// dying is a bit of an entry's location. It is set once a DELETE of the key was chosen, and is
+	// never cleared: the entry is dropped.
 	dying = 1 << 63
-	// turns bounds how often an operation finds that its key was deleted and inserted again under it.
+	// turns bounds how often an operation finds that its key was deleted and inserted again
+	// meanwhile.
 	turns = 1000
 )
 
-// OpenStore returns a worker's view of the pool that ep reaches.
+// OpenStore returns a worker's view of the pool that ep reaches. The caller owns ep. It opens again
+// if an epoch began meanwhile and fenced off its verbs. The error wraps ErrParams when the Timeout
+// is above the pool's, and rdma.ErrFull when the pool has no identity for the client.
 func OpenStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	for range turns { // ends: an epoch has begun in each
 		s, err := openStore(ep, o)
@@ -112,6 +155,9 @@ func OpenStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	return nil, errStopped
 }
 
+// openStore is an attempt to open. The ceiling is read before the view is joined as a member, and
+// numbers are counted above it, so that no timestamp of an earlier holder of the identity is used
+// again. The first region to take objects from differs between clients.
 func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	name := cmp.Or(o.format(), Format)
 	l, _, err := readPlan(ep, o.format())
@@ -122,9 +168,11 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	id := int(ep.Client())
 	switch {
 	case id > l.Clients:
-		return nil, fmt.Errorf("open %s: client %d: the pool was made for %d clients: %w", name, id, l.Clients, rdma.ErrFull)
+		return nil, fmt.Errorf("open %s: client %d: the pool was made for %d clients: %w",
+			name, id, l.Clients, rdma.ErrFull)
 	case o.Timeout > l.Timeout:
-		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w", name, o.Timeout, l.Timeout, ErrParams)
+		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w",
+			name, o.Timeout, l.Timeout, ErrParams)
 	}
 	s := &Store{plan: l, ep: ep, secret: ep.Rand().Uint64(), pair: make([]byte, 0, keyHeader+l.PairBytes)}
 	if err := s.openCeiling(quorum.Options{Slow: o.Slow, Timeout: o.Timeout}); err != nil {
@@ -144,7 +192,8 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 		s.values.Follow(s.member)
 		s.member.FollowSweeps(s.lastSweep)
 	}
-	s.c, err = Open(ep, l.layout, s.values, Options{Writer: id - 1, Slow: o.Slow, Timeout: o.Timeout, Use: s.use, Member: s.member})
+	s.c, err = Open(ep, l.layout, s.values,
+		Options{Writer: id - 1, Slow: o.Slow, Timeout: o.Timeout, Use: s.use, Member: s.member})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
@@ -155,6 +204,7 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	return s, nil
 }
 
+// newCache returns a cache of the budget, or smaller where the pool cannot hold as many keys.
 func newCache(o StoreOptions, keys uint64) *locations.Cache[cached] {
 	entry := entryBytes
 	if o.Apart || o.Raw {
@@ -163,18 +213,21 @@ func newCache(o StoreOptions, keys uint64) *locations.Cache[cached] {
 	return locations.New[cached](locations.Enough(*cmp.Or(o.CacheBytes, new(DefaultCache)), entry, keys), entry)
 }
 
-// use tells the ceiling of a timestamp: its last tick.
+// use reserves a timestamp i below the ceiling, before any verb contains it. i stays the same for
+// several of the finest ticks when writers share words, so the last of these is reserved.
 func (s *Store) use(i uint64) error { return s.ticks.Use((i+1)<<s.layout.groupBits - 1) }
 
-// fresh is the register of an object of which nothing is known, but that the directory named it in
-// an epoch.
+// fresh returns a register of which nothing is cached. The directory named its object in the epoch
+// named. The writer's timestamps for it begin above all that its identity has used.
 func (s *Store) fresh(o Object, named uint64) Register {
 	k := NewRegister(o, s.ticks.Used()>>s.layout.groupBits)
 	k.Known(named)
 	return k
 }
 
-// change returns the id of a change of the directory, which no client has used before.
+// change returns an id for a change of the directory: ticks, and in the lowest 16 bits the
+// identity. No client has used it before, and it is higher than this identity's earlier ones: the
+// ceiling covers it, too.
 func (s *Store) change() (uint64, error) {
 	s.changes = max(s.changes+1, uint64(max(s.ep.Now(), 0))>>tickBits)
 	if err := s.ticks.Use(s.changes); err != nil {
@@ -186,19 +239,21 @@ func (s *Store) change() (uint64, error) {
 // MaxPair returns the largest sum of a key's and a value's length in bytes.
 func (s *Store) MaxPair() int { return s.PairBytes }
 
-// encode makes a pair.
+// encode makes the pair to be written. The error wraps client.ErrTooLarge.
 func (s *Store) encode(key, value []byte) error {
 	if len(key) > maxKey || len(key)+len(value) > s.PairBytes {
-		return fmt.Errorf("store a key of %d bytes with a value of %d (together at most %d): %w", len(key), len(value), s.PairBytes, client.ErrTooLarge)
+		return fmt.Errorf("store a key of %d bytes with a value of %d (together at most %d): %w",
+			len(key), len(value), s.PairBytes, client.ErrTooLarge)
 	}
 	s.pair = append(s.pair[:0], byte(len(key)), byte(len(key)>>8))
 	s.pair = append(append(s.pair, key...), value...)
 	return nil
 }
 
-// valueOf returns the value of a pair; false: it is another key's.
+// valueOf returns the value in a pair, a part of pair; false: the pair holds another key.
 func valueOf(pair, key []byte) ([]byte, bool) {
-	if len(pair) < keyHeader+len(key) || int(le.Uint16(pair)) != len(key) || !bytes.Equal(pair[keyHeader:keyHeader+len(key)], key) {
+	if len(pair) < keyHeader+len(key) || int(le.Uint16(pair)) != len(key) ||
+		!bytes.Equal(pair[keyHeader:keyHeader+len(key)], key) {
 		return nil, false
 	}
 	return pair[keyHeader+len(key):], true
@@ -222,7 +277,8 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 	)
 }
 
-// find returns what is cached of a key; nil: nothing.
+// find returns the cache entry of a key, valid until the cache changes; nil: there is none. It
+// counts a hit or a miss.
 func (s *Store) find(hash uint64, key []byte) *cached {
 	if e := s.cache.Find(hash); e != nil && e.secret == seeded(s.secret, key) {
 		s.hits++
@@ -232,6 +288,7 @@ func (s *Store) find(hash uint64, key []byte) *cached {
 	return nil
 }
 
+// remember puts a key into the cache, which may evict another one.
 func (s *Store) remember(hash uint64, key []byte, location uint64, k Register) *cached {
 	e := s.cache.Put(hash)
 	*e = cached{k, location, seeded(s.secret, key)}
@@ -240,13 +297,20 @@ func (s *Store) remember(hash uint64, key []byte, location uint64, k Register) *
 
 var (
 	errNotFound = fmt.Errorf("the directory does not have it: %w", client.ErrNotFound)
-	// errMoved is wrapped when a key was deleted since the directory told where it is.
-	errMoved   = errors.New("the key was deleted meanwhile")
+	// errMoved is wrapped when a key was deleted after the directory named its object. The
+	// operation asks the directory again.
+	errMoved = errors.New("the key was deleted meanwhile")
+	// errStopped ends an operation that lost to DELETE and INSERT of its key as often as turns.
 	errStopped = fmt.Errorf("the key is deleted and inserted again and again: %w", rdma.ErrTimeout)
 )
 
-// locate asks the directory for a key, and reads its pair. The error wraps client.ErrNotFound, or
-// errMoved.
+// locate asks the directory for a key, reads its pair, and caches its object. Several entries may
+// have the key's hash: the pair decides. The error wraps client.ErrNotFound if no entry is the
+// key's, and errMoved if an object was deleted after the lookup, which may have been the key's.
+//
+// A dying entry of the hash gets its tombstone first. Otherwise the answer "not found" would come
+// before the DELETE has ended the object, and another client with a cached location could still
+// read the value afterwards.
 func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
 	now := s.epoch()
 	s.accesses++
@@ -278,8 +342,9 @@ func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
 	return nil, nil, errNotFound
 }
 
-// read reads the pair at a location that the directory named in an epoch; false: it is another
-// key's.
+// read reads the pair at a location that the directory named in the epoch named; false: the object
+// holds another key. INSERT writes an object before the directory names it, so an empty one, or a
+// location that the pool does not have, is damage.
 func (s *Store) read(location uint64, key []byte, named uint64) (k Register, value []byte, ok bool, err error) {
 	o, placed := s.place(location)
 	if !placed {
@@ -288,13 +353,16 @@ func (s *Store) read(location uint64, key []byte, named uint64) (k Register, val
 	k = s.fresh(o, named)
 	pair, err := s.c.Read(&k)
 	if errors.Is(err, ErrEmpty) {
-		return k, nil, false, fmt.Errorf("the directory names object %#x, which is empty: %w", location, client.ErrDamaged)
+		return k, nil, false, fmt.Errorf("the directory names object %#x, which is empty: %w",
+			location, client.ErrDamaged)
 	}
 	value, ok = valueOf(pair, key)
 	return k, value, ok, err
 }
 
-// finish brings the tombstone to an object whose entry was dying in an epoch.
+// finish makes sure that the object of a dying entry has its tombstone at a majority. The directory
+// named the entry in the epoch named. The READ before it may find the tombstone already there; it
+// also reads the client's word, which the CAS of the tombstone expects.
 func (s *Store) finish(location, named uint64) error {
 	o, ok := s.place(location &^ dying)
 	if !ok {
@@ -310,7 +378,8 @@ func (s *Store) finish(location, named uint64) error {
 	return s.c.bury(&k)
 }
 
-// Get returns the value of a key, valid until the next call.
+// Get returns the value of a key, valid until the next call. The store owns it. The error wraps
+// client.ErrNotFound.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	var t tries
 	for {
@@ -324,6 +393,8 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	}
 }
 
+// get is an attempt at GET: first by the cached location, and by the directory if the key is not
+// there, or the object was deleted, or was last known too long ago.
 func (s *Store) get(key []byte) ([]byte, error) {
 	if err := s.begin(); err != nil {
 		return nil, err
@@ -348,11 +419,15 @@ func (s *Store) get(key []byte) ([]byte, error) {
 	return nil, errStopped
 }
 
-// Update replaces the value of a key that is there.
+// Update replaces the value of a key that exists. The error wraps client.ErrNotFound, or
+// client.ErrUncertain when the outcome is unknown.
 func (s *Store) Update(key, value []byte) error {
 	return s.persist("update", func() error { return s.update(key, value) })
 }
 
+// update is an attempt at UPDATE. A cached object that a second fence may reach is read first, so
+// that the WRITE cannot end with an unknown outcome: see mayOutdate. RAW has no such READ and asks
+// the directory. An object that is gone, or outdated without effect, is looked up again.
 func (s *Store) update(key, value []byte) error {
 	if err := s.encode(key, value); err != nil {
 		return err
@@ -388,7 +463,8 @@ func (s *Store) update(key, value []byte) error {
 			}
 		}
 		err := s.c.Write(&e.Register, s.pair)
-		if err == nil || !errors.Is(err, ErrGone) && (!errors.Is(err, ErrOutdated) || errors.Is(err, client.ErrUncertain)) {
+		if err == nil || !errors.Is(err, ErrGone) &&
+			(!errors.Is(err, ErrOutdated) || errors.Is(err, client.ErrUncertain)) {
 			return err
 		}
 		s.cache.Drop(hash)
@@ -396,7 +472,9 @@ func (s *Store) update(key, value []byte) error {
 	return errStopped
 }
 
-// Close gives back what the worker holds in the pool.
+// Close gives back what the worker holds in the pool: it drops its graves, retires the objects
+// that it owns, frees its buffers, and lowers its ceiling to the numbers that it used. What fails
+// is left to a sweep. The endpoint stays open.
 func (s *Store) Close() error {
 	s.fill(0)
 	s.closeRetired()

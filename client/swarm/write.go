@@ -8,9 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Write replaces the object's value. An error wraps client.ErrUncertain when it is not known
-// whether it had an effect; otherwise it had none: ErrGone, client.ErrTooLarge, client.ErrFull,
-// ErrExhausted.
+// Write replaces the object's value. The caller owns value. If the error wraps client.ErrUncertain,
+// it is not known whether the write took effect. Otherwise it did not: ErrGone, ErrOutdated,
+// client.ErrTooLarge, client.ErrFull, ErrExhausted.
 func (c *Client) Write(k *Register, value []byte) error {
 	if len(value) > c.MaxValue {
 		return fmt.Errorf("write %d bytes (at most %d): %w", len(value), c.MaxValue, client.ErrTooLarge)
@@ -20,7 +20,7 @@ func (c *Client) Write(k *Register, value []byte) error {
 	}
 	began, err := c.enter(k)
 	if err == nil && c.raw() {
-		return c.writeRaw(k, value, c.failed) // which does not tell whether it met the object
+		return c.writeRaw(k, value, c.failed) // it does not prove that the object still exists
 	}
 	if err == nil {
 		err = c.write(k, value)
@@ -31,6 +31,9 @@ func (c *Client) Write(k *Register, value []byte) error {
 	return err
 }
 
+// write chooses the protocol. Writers with a lock guess (Safe-Guess), others use ABD (section 2.3):
+// they read the words first, and take a timestamp above all that was complete before. A guessing
+// writer reads the words first only when the register is not cached.
 func (c *Client) write(k *Register, value []byte) error {
 	guesses := c.tid < c.Locks
 	if !k.warm || !guesses {
@@ -41,12 +44,14 @@ func (c *Client) write(k *Register, value []byte) error {
 	if guesses {
 		return c.writeGuessed(k, value)
 	}
-	return c.writeVerified(k, max(k.last, k.seen)+1, value, c.failed) // ABD: above all that was complete before, section 2.3
+	return c.writeVerified(k, max(k.last, k.seen)+1, value, c.failed)
 }
 
-// learn reads the words: what those of this client hold, and what its timestamp has to be above. It
-// costs a register that is not cached no trip, since a CAS that expects nothing there fails. It is
-// also what keeps a writer off an object of which it knew once that it is gone, and no more.
+// learn reads the words: what this client's word holds, and what its timestamp must be above. For
+// a register that is not cached this costs no additional trip, since a CAS that expects an empty
+// word would fail. It also keeps a writer away from an object that it knew to be deleted and has
+// forgotten since. A tombstone that it finds may be at a minority: it is brought to a majority
+// before the answer tells of it.
 func (c *Client) learn(k *Register) error {
 	top, _, err := c.look(k, false)
 	if err != nil {
@@ -62,13 +67,19 @@ func (c *Client) learn(k *Register) error {
 	return ErrGone
 }
 
-// writeGuessed is Safe-Guess' WRITE (Algorithm 10).
+// writeGuessed is Safe-Guess' WRITE (Algorithm 10). The words are read in the same trip as the
+// tuple is written. If nothing higher was met, the guess was fresh, and the write is complete
+// after one trip. Otherwise the lock decides: see settle.
+//
+// What a crash here leaves: a guessed tuple at some replicas. A reader that meets it twice locks it
+// and returns it, or finds a higher one.
 func (c *Client) writeGuessed(k *Register, value []byte) error {
 	i := c.guess(k)
 	if err := c.use(k, i); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	p := put{tuple: tuple{stamp: c.stamp(i, c.tid), value: value}, from: c.all(), need: c.Majority(), expect: &k.own, read: true}
+	p := put{tuple: tuple{stamp: c.stamp(i, c.tid), value: value},
+		from: c.all(), need: c.Majority(), expect: &k.own, read: true}
 	if err := c.put(stepWriteReadWords, k, &p); err != nil {
 		return c.failed("write", err)
 	}
@@ -84,11 +95,12 @@ func (c *Client) writeGuessed(k *Register, value []byte) error {
 	return c.settle(k, p.stamp, top, value)
 }
 
-// above returns what a READ in parallel to a WRITE found. One that is above the guess is brought to
-// a majority: a reader whose lock fails reads again until it finds that, and where only nodes have
-// it that die, with its writer and this one, it never would. (Appendix A.2 has the weak READ for
-// writers, and says that it is not covered by the proof; where Algorithm 2 goes on to lock, it does
-// not do.)
+// above returns the highest stamp that a WRITE met in the trip of its guess. If that is above the
+// guess, it is first brought to a majority. The reason: a reader that fails to lock the guess reads
+// again until it finds the higher tuple. If only nodes that die have that tuple, and its writer and
+// this one die as well, the reader would never find it. (Appendix A.2 allows writers the weak READ,
+// and says that its proof does not cover that. Before a lock, as in Algorithm 2, a weak READ is not
+// enough.)
 func (c *Client) above(k *Register, p *put) (stamp, error) {
 	if p.top.time() <= p.stamp.time() || p.top.top() || p.holders() >= c.Majority() {
 		return p.top, nil
@@ -106,14 +118,16 @@ func (c *Client) above(k *Register, p *put) (stamp, error) {
 	return 0, fmt.Errorf("read what is above a guess: %w", rdma.ErrTimeout)
 }
 
-// settle is the slow path: the guess may have been stale. When the lock is the writer's, no reader
-// has returned or will return the value by that timestamp, and the value is written with another
-// one. When the lock is not the writer's, a reader has read the tuple twice, so that the guess was
-// fresh.
+// settle is the slow path: the guess may have been stale. If the writer gets the lock, no reader
+// has returned or will return the value by the guessed timestamp, and the value is written again
+// with a higher one. If it does not get the lock, a reader has read the tuple twice, so the guess
+// was fresh, and the write is complete.
 //
-// A tombstone leaves no timestamp above it. It is brought to a majority before anything is said
-// that tells of it. The writer's lock then decides as ever: a value that was read was written
-// before the deletion, which is under way.
+// There is no timestamp above a tombstone. A tombstone is brought to a majority before any answer
+// tells of it. Then the writer's lock decides as always: a value that a reader has returned was
+// written before the deletion, which is under way.
+//
+// What a crash behind the lock leaves: a tuple that no reader returns. The write did not happen.
 func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 	c.stats.Stale++
 	gone := top.top()
@@ -135,13 +149,15 @@ func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 	}
 	c.stats.Rewritten++
 	err = c.writeVerified(k, c.iOf(top)+1, value, uncertain)
-	if err != nil && !errors.Is(err, client.ErrUncertain) { // no timestamp; a later write of this client lets readers return the guess
+	// No timestamp was left. A later write of this client would let readers return the guess.
+	if err != nil && !errors.Is(err, client.ErrUncertain) {
 		err = uncertain("write again", err)
 	}
 	return err
 }
 
-// use makes a timestamp one that the writer has used for k, before any other client can see it.
+// use reserves a timestamp and notes that the writer has used it for k, before any verb contains
+// it. The highest i is the tombstone's: below it the error is ErrExhausted.
 func (c *Client) use(k *Register, i uint64) error {
 	if i >= c.maxI() {
 		return ErrExhausted
@@ -155,13 +171,14 @@ func (c *Client) use(k *Register, i uint64) error {
 	return nil
 }
 
-// writeVerified writes with a timestamp that is known to be fresh; failed tells what becomes of it
-// when it fails.
+// writeVerified writes with a timestamp that is known to be fresh, so that the tuple is VERIFIED at
+// once and needs no lock. failed wraps the error of its step.
 func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(what string, err error) error) error {
 	if err := c.use(k, i); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	p := put{tuple: tuple{stamp: c.stamp(i, c.tid) | verified, value: value}, from: c.all(), need: c.Majority(), expect: &k.own}
+	p := put{tuple: tuple{stamp: c.stamp(i, c.tid) | verified, value: value},
+		from: c.all(), need: c.Majority(), expect: &k.own}
 	if err := c.put(stepWriteVerified, k, &p); err != nil {
 		return failed("write", err)
 	}
@@ -170,7 +187,8 @@ func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(
 	return nil
 }
 
-// create writes the first value of an object that no other client knows.
+// create writes the first value of an object that no other client knows. Each timestamp is fresh
+// there.
 func (c *Client) create(k *Register, value []byte) error {
 	if c.raw() {
 		return c.writeRaw(k, value, unseen)
