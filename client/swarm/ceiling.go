@@ -10,11 +10,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// ceilingAhead is by how much a ceiling is raised at a time. It counts the finest ticks there are.
+// ceilingAhead is by how much a ceiling is raised beyond what is needed, in the finest ticks: a
+// second's. So a client raises it about once a second, and the next holder of its identity begins
+// at most a second ahead of the clocks.
 const ceilingAhead = uint64(time.Second >> tickBits)
 
-// openCeiling opens the ceiling of ep's identity: a writer's timestamps only rise, though its
-// number was another client's before. It lies on the first 2f+1 nodes.
+// openCeiling opens the ceiling of ep's identity. With it the timestamps of a writer's number only
+// rise, also across the clients that have the number one after the other. Its replicas lie on the
+// first 2f+1 nodes, at the front, a word for each identity.
 func (s *Store) openCeiling(o quorum.Options) error {
 	id := s.ep.Client()
 	at := make([]rdma.Addr, s.Replicas)
@@ -29,6 +32,6 @@ func (s *Store) openCeiling(o quorum.Options) error {
 	return nil
 }
 
-// closeCeiling lowers the ceiling to what was used, so that its next holder is not ahead of all
-// clocks.
+// closeCeiling lowers the ceiling to what was used, so that the next holder is not ahead of all
+// clocks. If that fails, the ceiling stays higher than necessary, which is safe.
 func (s *Store) closeCeiling() { s.ceiling.Lower(s.ticks.Used()) }

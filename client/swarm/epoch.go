@@ -6,16 +6,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// ErrOutdated ends an operation on an object of which it was last known so long ago that it was
-// there, that its memory may be another object's by now: it has to be looked up. Where the error
-// does not wrap client.ErrUncertain, too, the operation has had no effect. It wraps rdma.ErrStale.
+// ErrOutdated ends an operation on an object that was last known to exist so many epochs ago that
+// its memory may belong to another object by now: the caller has to look it up again. Unless the
+// error wraps client.ErrUncertain, too, the operation has had no effect. It wraps rdma.ErrStale.
 var ErrOutdated = fmt.Errorf("nobody knows whether the object is still there: %w", rdma.ErrStale)
 
-// Known says that the object was there in an epoch, in which an index named it.
+// Known notes that the object existed in an epoch, since an index named it then.
 func (k *Register) Known(epoch uint64) { k.epoch = epoch }
 
-// enter returns the epoch in which an operation begins, or an error wrapping ErrOutdated. Under a
-// busy view it looks whether the sweep is over.
+// enter begins an operation and returns its epoch, or an error wrapping ErrOutdated. Under a busy
+// view it joins again, since the sweep may be over: until then the client owns nothing that it
+// replaces.
 func (c *Client) enter(k *Register) (uint64, error) {
 	m := c.opt.Member
 	if m == nil {
@@ -30,8 +31,8 @@ func (c *Client) enter(k *Register) (uint64, error) {
 	return m.Epoch, c.current(k)
 }
 
-// follow forgets what was in flight when the worker's membership changed: the client does not own
-// the buffers that it replaces (R1, R2).
+// follow forgets the chains that were in flight when the worker's membership changed: the client
+// does not own the buffers that they replace (package kit, R1 and R2).
 func (c *Client) follow() {
 	if c.opt.Member == nil {
 		return
@@ -42,7 +43,8 @@ func (c *Client) follow() {
 	}
 }
 
-// current keeps a client off the words of an object of another life (package kit, R3).
+// current fails if the object was last known to exist before the previous epoch: its memory may be
+// another object's, and must not be accessed (package kit, R3).
 func (c *Client) current(k *Register) error {
 	if now := c.opt.Member.Epoch; now > k.epoch+1 {
 		return fmt.Errorf("object of epoch %d in epoch %d: %w", k.epoch, now, ErrOutdated)
@@ -50,13 +52,14 @@ func (c *Client) current(k *Register) error {
 	return nil
 }
 
-// met says that an operation which began in an epoch has found the object: at that time it was not
-// garbage.
+// met notes that an operation which began in an epoch has found the object: it was not garbage
+// then. The epoch of the begin counts, since the object may have been deleted before the
+// operation ended.
 func (k *Register) met(epoch uint64) { k.epoch = max(k.epoch, epoch) }
 
-// rejoin joins the pool's next epoch in the midst of an operation. What the client owned, and has
-// in flight, is its own no more (R1); so it writes another buffer wherever it does not know that
-// its own is named.
+// rejoin joins the pool's next epoch during a step. The client does not own what it had
+// allocated, or had in flight (R1). So the step allocates and writes another buffer wherever the
+// client does not know that a word names its own. The step ends if the object is outdated.
 func (c *Client) rejoin() error {
 	for r := range c.putting.buffer {
 		c.putting.void(r)
@@ -69,7 +72,8 @@ func (c *Client) rejoin() error {
 	return c.current(c.at)
 }
 
-// land waits for what is in flight, and settles the owners of the buffers that it replaces.
+// land waits for what is in flight, and settles the owners of its buffers. The error wraps
+// rdma.ErrTimeout if something is still in flight.
 func (c *Client) land() error {
 	c.quorum.Release()
 	return c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)

@@ -15,18 +15,26 @@ const MaxReplicas = quorum.MaxReplicas
 
 // Shape is what all objects of a pool have in common.
 type Shape struct {
-	Replicas int  // 2f+1 memory nodes, of which f may die: 1, 3, 5 or 7
-	Words    int  // metadata words of a replica (section 4.4): writer tid uses word tid % Words; 0: see raw.go
-	Locks    int  // writers below it guess timestamps, and have a timestamp lock each; those from it on are ABD's
-	Writers  int  // their numbers lie below it
-	MaxValue int  // bytes
-	Apart    bool // no value is in place (DM-ABD)
+	// Replicas are 2f+1 memory nodes, of which f may die: 1, 3, 5 or 7.
+	Replicas int
+	// Words are the metadata words of a replica (section 4.4). Writer tid uses word tid % Words. 0:
+	// the objects are RAW's, see raw.go.
+	Words int
+	// Locks: writers with a number below it guess timestamps, and have a timestamp lock each. The
+	// others use ABD.
+	Locks int
+	// Writers bounds the writers' numbers, which begin with 0.
+	Writers int
+	// MaxValue bounds a value, in bytes.
+	MaxValue int
+	// Apart: no value is in place (DM-ABD).
+	Apart bool
 }
 
-// ErrShape ends an attempt to lay out objects of a shape that cannot be.
+// ErrShape is wrapped by errors about a shape of objects that is not possible.
 var ErrShape = errors.New("no such shape of objects")
 
-// Layout tells where the parts of an object lie, and what the bits of its words mean. An object is,
+// Layout says where the parts of an object lie, and what the bits of its words mean. An object is,
 // on each of its nodes:
 //
 //	locks     8 bytes for each writer that guesses; see lock.go
@@ -37,6 +45,7 @@ var ErrShape = errors.New("no such shape of objects")
 // is made.
 type Layout struct {
 	Shape
+	// groupBits is how many bits of a word tell apart the writers that share it.
 	groupBits int
 }
 
@@ -46,9 +55,11 @@ func NewLayout(s Shape) (Layout, error) {
 	case s.Replicas < 1 || s.Replicas > MaxReplicas || s.Replicas%2 == 0:
 		return Layout{}, fmt.Errorf("%d replicas (1, 3, 5 or 7): %w", s.Replicas, ErrShape)
 	case s.Words == 0 && (s.Replicas != 1 || s.Locks != 0):
-		return Layout{}, fmt.Errorf("no words, %d replicas and %d locks (without words one replica, and no lock): %w", s.Replicas, s.Locks, ErrShape)
+		return Layout{}, fmt.Errorf("no words, %d replicas and %d locks (without words one replica, and no lock): %w",
+			s.Replicas, s.Locks, ErrShape)
 	case s.Writers < 1 || s.Words < 0 || s.Words > s.Writers || s.Words > 1<<placeBits:
-		return Layout{}, fmt.Errorf("%d words for %d writers (0 to %d, and no more than writers): %w", s.Words, s.Writers, 1<<placeBits, ErrShape)
+		return Layout{}, fmt.Errorf("%d words for %d writers (0 to %d, and no more than writers): %w",
+			s.Words, s.Writers, 1<<placeBits, ErrShape)
 	case s.Locks < 0 || s.Locks > s.Writers:
 		return Layout{}, fmt.Errorf("%d locks for %d writers: %w", s.Locks, s.Writers, ErrShape)
 	case s.MaxValue < 0 || s.MaxValue > maxValue:
@@ -59,7 +70,8 @@ func NewLayout(s Shape) (Layout, error) {
 	}
 	l := Layout{Shape: s, groupBits: bits.Len(uint((s.Writers - 1) / s.Words))}
 	if l.groupBits > maxGroupBits {
-		return Layout{}, fmt.Errorf("%d writers share %d words (at most %d a word): %w", s.Writers, s.Words, 1<<maxGroupBits, ErrShape)
+		return Layout{}, fmt.Errorf("%d writers share %d words (at most %d a word): %w",
+			s.Writers, s.Words, 1<<maxGroupBits, ErrShape)
 	}
 	return l, nil
 }
@@ -97,33 +109,39 @@ func pad(n int) int { return (n + 7) &^ 7 }
 // A Word is a metadata word, as it lies in memory (In-n-Out, section 4.3): a tuple's timestamp and
 // flag, and where its value is. From the highest bit:
 //
-//	i         47 bits less the group's: ticks since the pool's epoch
-//	group     as many as it takes: the writer's number divided by the number of words; none when each has its own
-//	VERIFIED  1 bit
+//	i         47 bits minus those of the group: ticks since the pool's epoch
+//	group     groupBits: the writer's number divided by the number of words
+//	VERIFIED  1 bit: the timestamp is known to be fresh, or the tuple is settled
 //	pointer   16 bits: an out-of-place buffer on this node; see Allocator
 //
-// The rest of the writer's number is the word's place. A tick is 2^11 ns, and twice as long for
-// each bit of the group's, so that in any shape i lasts for 2^58 ns: nine years. A writer that is
-// faster than ticks, or has a slow clock, counts on from what it knows: only a key that is written
-// more than once a tick on the average of years uses them up before. The highest i is kept for the
-// tombstone; when the one below it is reached, writes are refused.
+// The rest of the writer's number is the word's place among the words. A tick is 2^11 ns, and
+// twice as long for each bit of the group, so that in any shape i lasts for 2^58 ns: nine years.
+// A writer that is faster than ticks, or has a slow clock, counts on from the highest i that it
+// knows: so only a key that is written more than once a tick on the average of years uses up i
+// before. The highest i is reserved for the tombstone. When the one below it is reached, writes
+// fail with ErrExhausted.
 //
-// Words of one place compare as numbers, but for their pointers. 0: nothing was written here.
+// Words of one place compare as numbers, except for their pointers. 0: nothing was written here. A
+// word only rises, or keeps its stamp with another flag, so it never takes a value twice.
 type Word uint64
 
-// A stamp is a tuple without its value and pointers, so that it compares with those of every
+// A stamp is a tuple without its value and pointers, so that it compares with the stamps of each
 // replica and place: i, group, place, VERIFIED, from the highest bit. Two writers never have the
 // same i, group and place.
 type stamp uint64
 
 const (
-	pointerBits  = 16
-	placeBits    = 16 // of a stamp: where a word has its pointer
-	stampBits    = 47 // i and group
-	tickBits     = 11 // ns of a tick without groups
+	pointerBits = 16
+	// placeBits of a stamp are where a word has its pointer.
+	placeBits = 16
+	// stampBits are those of i and group together.
+	stampBits = 47
+	// tickBits: a tick lasts 2^tickBits ns, where no writers share a word.
+	tickBits     = 11
 	maxGroupBits = 16
 
-	verified = 1 // a stamp's flag, in its lowest bit; a word's is the one above the pointer
+	// verified is a stamp's flag, in its lowest bit. A word's flag is the bit above the pointer.
+	verified = 1
 
 	maxValue = 1 << 24
 
@@ -137,7 +155,7 @@ func (l *Layout) tick() time.Duration { return 1 << (tickBits + l.groupBits) }
 // maxI is the tombstone's i.
 func (l *Layout) maxI() uint64 { return 1<<(stampBits-l.groupBits) - 1 }
 
-// stamp makes a guessed one.
+// stamp returns the guessed stamp of i and the writer tid.
 func (l *Layout) stamp(i uint64, tid int) stamp {
 	group, place := uint64(tid/l.Words), uint64(tid%l.Words)
 	return stamp((i<<l.groupBits|group)<<(placeBits+1) | place<<1)
@@ -148,7 +166,7 @@ func stampOf(w Word, place int) stamp {
 	return stamp(w>>(pointerBits+1)<<(placeBits+1) | Word(place)<<1 | w>>pointerBits&1)
 }
 
-// word returns a stamp's word with a pointer.
+// word returns a stamp's word with a pointer. A tombstone has none.
 func (s stamp) word(pointer uint16) Word {
 	if s.top() {
 		return tombstone
@@ -159,11 +177,11 @@ func (s stamp) word(pointer uint16) Word {
 func (s stamp) place() int     { return int(s >> 1 & (1<<placeBits - 1)) }
 func (s stamp) verified() bool { return s&verified != 0 }
 
-// time is a stamp without its flag: equal stamps of it are of one tuple.
+// time returns a stamp without its flag. Two stamps with the same time are those of one tuple.
 func (s stamp) time() stamp { return s >> 1 }
 
-// top reports whether s is a tombstone: all bits but the place's are set. Without the group's this
-// would be a stamp of the highest i, which no writer uses otherwise.
+// top reports whether s is a tombstone's: all bits are set, except those of the place. No writer
+// uses its i for anything else.
 func (s stamp) top() bool { return s|(1<<placeBits-1)<<1 == ^stamp(0) }
 
 func (l *Layout) iOf(s stamp) uint64 { return uint64(s) >> (placeBits + 1 + l.groupBits) }

@@ -123,7 +123,7 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 var errLost = errors.New("nobody who has the value answers")
 
 // fetch returns a tuple's value, from the buffer at one of the replicas that have it, unless it was
-// read in place. It lives in a batch of this step, or in place in one of an earlier step. The error
+// read in place. It lives in a batch of the last step, or in Client.value. The error
 // wraps errLost when none of those replicas answers within patience, and errReused when the buffers
 // hold other values by now.
 func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, error) {
@@ -221,7 +221,7 @@ type put struct {
 // tuple guessed keeps its buffer when the tuple becomes VERIFIED.
 //
 // In the end each buffer has an owner: the client, which gives it back, or the word that points at
-// it; or its chain is unresolved: see recycle.go.
+// it; or its chain is unresolved, or failed: see recycle.go.
 //
 // What a crash here leaves: buffers that no word points at, and the tuple at some of the
 // replicas. A reader that finds it decides: see read.go.

@@ -8,16 +8,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// RAW is what replication is measured against (section 7): objects of one replica and no words,
-// whose value clients READ and WRITE in place, without any synchronization, in one trip each. It is
-// not linearizable, on purpose. A reader may find parts of several values, for as long as no client
-// writes again. A write that lands behind a deletion undoes it for the clients that know the
-// object. So only the directory proves that an object is still there, and locations are looked up
-// again in each epoch before something is written.
+// RAW is the baseline that replication is measured against (section 7): objects of one replica
+// without words. Clients READ and WRITE the value in place, without any synchronization, in one
+// trip each. It is not linearizable, on purpose. A reader may find parts of several values, until
+// a client writes again. A write that lands behind a deletion undoes the deletion for the clients
+// that know the object. So only the directory proves that an object still exists, and a client
+// looks up a location again in each epoch before it writes there.
 //
 // An object is:
 //
-//	0  length of the value, and 1; 0: it was never written; rawGone: it was deleted
+//	0  length of the value, plus 1; 0: it was never written; rawGone: it was deleted
 //	8  value
 const (
 	rawHeader = 8
@@ -27,6 +27,8 @@ const (
 // raw reports whether objects are RAW's.
 func (s *Shape) raw() bool { return s.Words == 0 }
 
+// readRaw is RAW's READ: one trip. The value lives in the step's batch. A length above the
+// maximum is damage.
 func (c *Client) readRaw(k *Register) ([]byte, error) {
 	var p []byte
 	err := c.gather(stepReadValue, k, c.all(), 1,
@@ -55,6 +57,9 @@ func (c *Client) readRaw(k *Register) ([]byte, error) {
 	}
 }
 
+// writeRaw is RAW's WRITE: one trip. failed wraps the error of its step.
+//
+// What a crash here leaves: any part of the value, in place.
 func (c *Client) writeRaw(k *Register, value []byte, failed func(what string, err error) error) error {
 	if err := c.writeInPlace(stepWriteValue, k, uint64(len(value))+1, value); err != nil {
 		return failed("write", err)
@@ -62,6 +67,7 @@ func (c *Client) writeRaw(k *Register, value []byte, failed func(what string, er
 	return nil
 }
 
+// buryRaw writes RAW's tombstone. A WRITE of another client that lands later removes it again.
 func (c *Client) buryRaw(k *Register) error {
 	if err := c.writeInPlace(stepBury, k, rawGone, nil); err != nil {
 		return fmt.Errorf("write the tombstone: %w", err)
@@ -70,6 +76,7 @@ func (c *Client) buryRaw(k *Register) error {
 	return nil
 }
 
+// writeInPlace writes the header and a value, which may be nil, in one WRITE. It copies the value.
 func (c *Client) writeInPlace(step rdma.Step, k *Register, header uint64, value []byte) error {
 	return c.gather(step, k, c.all(), 1,
 		func(b *rdma.Batch, r int) error {

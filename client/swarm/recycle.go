@@ -7,19 +7,19 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Buffers are used again by the swap discipline (see package buffers): the CAS that replaces a
-// word's pointer takes the buffer that was replaced, and a CAS that fails leaves the new buffer
-// with the client that wrote it. Words never take a value twice, so that of all CASes that expect a
-// word at most one succeeds: a buffer has one owner.
+// Buffers are recycled by swaps (see package buffers). A client whose CAS replaces a word's
+// pointer owns the buffer that was replaced. If a CAS fails, the new buffer stays with the client
+// that wrote it. Words never take a value twice, so of all CASes that expect one value of a word
+// at most one succeeds: a buffer has one owner.
 //
-// A chain whose outcome its client does not know is unresolved until it does: a chain in flight may
-// land its WRITE at any moment. The outcome of a chain that failed stays unknown, and its buffer
-// leaks: a sweep finds it.
+// A chain is unresolved while its client does not know the outcome: while it is in flight, its
+// WRITE may land at any moment, so its buffers have no owner. If a chain fails, its outcome stays
+// unknown, and its buffer leaks until a sweep finds it.
 //
-// A reader may find a buffer used again. It sees that by the checksum, which covers object and
-// stamp, and reads the words again; when its word is still the same the buffer should have been
-// there, and the pool is damaged. So recycling is not wait-free (section 4.5): a READ ends when
-// writers do not come around all buffers within two trips of it.
+// A reader may find that a buffer was reused. The checksum shows it, which covers object and
+// stamp. Then the reader reads the word again. If that is unchanged, the buffer should have held
+// the tuple, and the pool is damaged. So recycling here is not wait-free (section 4.5): a READ
+// ends only if the buffer that it was led to is not reused within its two trips.
 
 // bufferOf returns the buffer that a word points at; 0: none.
 func bufferOf(w Word) uint16 {
@@ -29,7 +29,9 @@ func bufferOf(w Word) uint16 {
 	return pointerOf(w)
 }
 
-// recycle takes what a step has not used; chains in flight are kept as unresolved.
+// recycle gives back the buffers that a step owns in the end. A replica's buffer is not the
+// client's if its chain is in flight, and unresolved from now on; and it leaks if its chain was
+// sent and ended without an answer.
 func (c *Client) recycle(k *Register, p *put) {
 	for r, pointer := range p.buffer[:c.Replicas] {
 		m := quorum.Only(r)
@@ -44,14 +46,16 @@ func (c *Client) recycle(k *Register, p *put) {
 	c.unresolved.Keep(&c.quorum, k.Hash)
 }
 
-// swapped takes the buffer that a CAS replaced.
+// swapped gives back the buffer that a CAS has replaced in a word. A CAS that only sets VERIFIED
+// replaces none.
 func (c *Client) swapped(node int, hash uint64, cas *rdma.Op) {
 	if old := bufferOf(Word(cas.Expect)); cas.Swapped() && old != bufferOf(Word(cas.Value)) {
 		c.alloc.Give(node, hash, old)
 	}
 }
 
-// settleUnresolved looks for what is complete by now.
+// settleUnresolved examines the unresolved chains that are complete by now, and forgets those of an
+// earlier term: the client owns nothing of what they replaced.
 func (c *Client) settleUnresolved() {
 	c.follow()
 	if c.unresolved.Len() > 0 {
@@ -59,6 +63,10 @@ func (c *Client) settleUnresolved() {
 	}
 }
 
+// settleChain settles the owners of the buffers of a complete chain: a WRITE, if it had one, and
+// then the CAS. If the CAS succeeded, the client owns the buffer that it replaced. If it failed,
+// the client owns the new one, unless that is the word's own, which the CAS was only to mark as
+// VERIFIED. If a verb failed, the owner is unknown.
 func (c *Client) settleChain(hash uint64, b *rdma.Batch, ch quorum.Chain) {
 	cas := b.Op(ch.End - 1)
 	own := bufferOf(Word(cas.Value))
@@ -72,20 +80,22 @@ func (c *Client) settleChain(hash uint64, b *rdma.Batch, ch quorum.Chain) {
 	switch node := cas.Addr.Node(); {
 	case cas.Swapped():
 		c.swapped(node, hash, cas)
-	case wrote || own != bufferOf(Word(cas.Expect)): // else it is the word's, which only becomes VERIFIED
+	case wrote || own != bufferOf(Word(cas.Expect)):
 		c.alloc.Give(node, hash, own)
 	}
 }
 
-// retries counts what a READ does again. It is bounded by the iterations that the protocol may
-// take; a buffer that was used again is no iteration of it, until the time of a step has passed so.
+// retries counts the iterations of a READ that its protocol bounds: see bound. An iteration that
+// met a reused buffer does not count, until the time of a step has passed since the first such
+// one.
 type retries struct {
-	n       int
+	n int
+	// began is when a reused buffer was met first, if waiting.
 	began   time.Duration
 	waiting bool
 }
 
-// more reports whether there may be another iteration, behind one that ended with err.
+// more reports whether another iteration is allowed after one that ended with err.
 func (c *Client) more(r *retries, err error) bool {
 	if isReused(err) {
 		now := c.ep.Now()

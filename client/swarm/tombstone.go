@@ -2,10 +2,11 @@ package swarm
 
 import "fmt"
 
-// Delete ends the object: a WRITE of the highest timestamp (section 5.3.2), so that nothing comes
-// behind it. Every later operation ends in ErrGone. It does not report whether the object was
-// there: of two concurrent deletions both succeed, and a caller that keeps an index decides there.
-// An error wraps client.ErrUncertain.
+// Delete ends the object: it is a WRITE with the highest timestamp (section 5.3.2), so that no
+// other one comes above it. Each later operation ends in ErrGone. Delete does not report whether
+// the object had been deleted before: two concurrent deletions both succeed. A caller with an
+// index decides there which one did it. An error wraps client.ErrUncertain: the tombstone may be
+// at a minority.
 func (c *Client) Delete(k *Register) error {
 	if k.gone {
 		return nil
@@ -16,8 +17,12 @@ func (c *Client) Delete(k *Register) error {
 	return nil
 }
 
-// bury brings the tombstone to a majority, into this client's word, in one trip when that is
-// cached.
+// bury brings the tombstone to a majority, in this client's word. It takes one trip if the word
+// is cached. It may be repeated, by any client. A tombstone has no buffer: the CAS gives the
+// client the buffer that its word named.
+//
+// What a crash here leaves: the tombstone at a minority. A client that finds it brings it to a
+// majority.
 func (c *Client) bury(k *Register) error {
 	if c.raw() {
 		return c.buryRaw(k)

@@ -127,7 +127,8 @@ func (c *Client) above(k *Register, p *put) (stamp, error) {
 // tells of it. Then the writer's lock decides as always: a value that a reader has returned was
 // written before the deletion, which is under way.
 //
-// What a crash behind the lock leaves: a tuple that no reader returns. The write did not happen.
+// What a crash behind the lock leaves: a tuple that readers do not return, unless a later write of
+// the same writer's number replaces it during a READ. Both are right: the write has not returned.
 func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 	c.stats.Stale++
 	gone := top.top()
