@@ -12,7 +12,7 @@ import (
 
 // ceilingAhead is by how much a ceiling is raised beyond what is needed, in the finest ticks: a
 // second's. So a client raises it about once a second, and the next holder of its identity begins
-// at most a second ahead of the clocks.
+// at most a second above the numbers that it has used.
 const ceilingAhead = uint64(time.Second >> tickBits)
 
 // openCeiling opens the ceiling of ep's identity. With it the timestamps of a writer's number only

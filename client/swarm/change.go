@@ -11,32 +11,46 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// change is what INSERT and DELETE do to the directory's bucket of a key.
+// change is a change of the directory's bucket of a key: an INSERT's, a DELETE's, or the drop of a
+// grave.
 type change struct {
-	s      *Store
-	hash   uint64
-	key    []byte
-	met    []uint64 // locations of dying entries that stand in the way and need their tombstones
-	buried []uint64 // of those that have them, since epoch named
-	spare  bool     // what was met stands in the way of room only
-	left   []uint64 // locations of such entries whose objects are out of reach, since epoch named
-	cause  error    // why the last of them is
-	at     uint64   // location of the key
-	k      Register
-	marked uint64 // location of what a DELETE was to mark as dying, in this change
+	s    *Store
+	hash uint64
+	key  []byte
+	// met are locations of dying entries that block the change, and need their tombstones first.
+	met []uint64
+	// buried are locations of dying entries of which the objects have their tombstones. They are
+	// valid for the epoch named and the next one: later a location may be another object's.
+	buried []uint64
+	// spare: the entries in met only take the room that the change needs. Otherwise they are the
+	// key's or may be.
+	spare bool
+	// left are locations of dying entries that take room and of which the objects are out of reach.
+	// They are valid for the epoch named. cause is the last error that met one.
+	left  []uint64
+	cause error
+	// at is the location of the key, and k is its register.
+	at uint64
+	k  Register
+	// marked is the location that a DELETE marks as dying in this change, and victim is its
+	// register.
+	marked uint64
 	victim Register
-	named  uint64 // epoch in which the directory named what find meets, or a later one
+	// named is the epoch in which the directory named what find meets, or an earlier one.
+	named uint64
 	// dropped are the locations of the entries that the last decision left out.
 	dropped []uint64
 }
 
-// errDying ends a change that met a dying entry. Such a mark counts only once it is chosen, and it
-// is chosen when the change ends with this error. Before that, a tombstone would delete a key that
-// no client has deleted.
+// errDying ends a change that met a dying entry. A mark counts only once it is chosen. The
+// directory returns an error of a decision only if the entries that it saw were chosen: so behind
+// this error the mark is. Before that, a tombstone would delete a key that no client has deleted.
 var errDying = errors.New("an entry is dying")
 
-// find looks for the key among a bucket's entries, and leaves out what is known to be buried. at is
-// -1 when it is not there.
+// find looks for the key among a bucket's entries, and leaves out those that are known to be
+// buried. rest are the others, in bucket's memory, and at is the key's index there; -1: there is
+// none. A dying entry of the hash may be the key's: then the error is errDying, and it is buried
+// first.
 func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int, err error) {
 	bucket = c.sift(bucket)
 	rest, at = bucket[:0], -1
@@ -60,7 +74,8 @@ func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int,
 	return rest, at, nil
 }
 
-// sift leaves out the dying entries of a bucket whose objects are known to have their tombstones.
+// sift leaves out the dying entries of a bucket that have their tombstones, as far as the client
+// knows, and notes them as dropped.
 func (c *change) sift(bucket []directory.Entry) []directory.Entry {
 	c.dropped = c.dropped[:0]
 	rest := bucket[:0]
@@ -74,16 +89,16 @@ func (c *change) sift(bucket []directory.Entry) []directory.Entry {
 	return rest
 }
 
-// isBuried reports whether an entry is a dying one whose object has had its tombstone from this
-// change. Two epochs later its location may be another object's.
+// isBuried reports whether this change has buried the object of an entry. Two epochs later the
+// location may be another object's.
 func (c *change) isBuried(e directory.Entry) bool {
 	return slices.Contains(c.buried, e.Location) && c.s.epoch() <= c.named+1
 }
 
-// makeRoom finds dying entries of other keys in a full bucket, which are buried and left out before
-// it is asked again: it returns errDying while bury has not tried one of them. Those whose objects
-// are out of reach stay: their nodes may be other ones than the bucket's. It fails for them only
-// when they leave no room.
+// makeRoom finds the dying entries of other keys in a full bucket. It returns errDying until bury
+// has tried each of them; then sift leaves them out. An entry stays if its object is out of
+// reach, which may lie on other nodes than the bucket. The change fails only if such entries
+// leave no room.
 func (c *change) makeRoom(bucket []directory.Entry) error {
 	if len(bucket) < directory.Slots {
 		return nil
@@ -108,7 +123,9 @@ func (c *change) makeRoom(bucket []directory.Entry) error {
 	return nil
 }
 
-// is reports whether the key is the one at a location.
+// is reports whether the object at a location holds the key, and notes its register. What is cached
+// is trusted within the epochs in which the object may be used. The error wraps errMoved if the
+// object was deleted meanwhile.
 func (c *change) is(location uint64) (ok bool, err error) {
 	if e := c.s.find(c.hash, c.key); e != nil && e.location == location && !e.gone && c.s.current(&e.Register) {
 		c.k, c.at = e.Register, location
@@ -124,7 +141,10 @@ func (c *change) is(location uint64) (ok bool, err error) {
 	return ok, err
 }
 
-// run makes a change of the directory, as often as it takes to get dying entries out of its way.
+// run makes a change of the directory. It repeats the change after it has buried the dying
+// entries that block it, and after an object was deleted, or became outdated, during the
+// decision, unless the outcome is unknown. Each attempt has an id of its own: the attempt before
+// had no effect. In a new epoch it forgets what it knew of buried and unreachable objects.
 func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, error)) error {
 	for range turns {
 		id, err := c.s.change()
@@ -154,9 +174,9 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 	return errStopped
 }
 
-// bury brings the tombstones to what the change has met: a bucket's entries at most. Of what stands
-// in the way of room only, it leaves what is out of reach; after a timeout, all the rest, so that
-// one change waits for one timeout.
+// bury brings the tombstones to the objects that the change has met: those of a bucket's entries at
+// most. If the entries only take room, it leaves those out of reach; and after a timeout all that
+// remain, so that a change waits for one timeout at most.
 func (c *change) bury() error {
 	for i, location := range c.met {
 		if err := c.s.finish(location, c.named); err != nil {
@@ -177,20 +197,25 @@ func (c *change) bury() error {
 	return nil
 }
 
-// Insert adds a key that is not there.
+// Insert adds a key. The error wraps client.ErrExists if it exists, client.ErrFull if there is no
+// memory, and client.ErrUncertain if the outcome is unknown.
 func (s *Store) Insert(key, value []byte) error {
 	return s.persist("insert", func() error { return s.insert(key, value) })
 }
 
-// errVoid is wrapped when the object of an INSERT is the client's no more, since a sweep has begun.
-// Nothing was inserted.
+// errVoid is wrapped when the client does not own the object of an INSERT any more, since a sweep
+// has begun. Nothing was inserted.
 var errVoid = fmt.Errorf("the object is another's: %w", rdma.ErrStale)
 
-// insert writes the pair at a majority before any other client can find it, so that no object that
-// the directory names is empty.
+// insert writes the pair at a majority before the directory names the object, so that no object
+// that it names is empty. The decision checks that the client still owns the object (package kit,
+// R1), also when it is repeated in a later epoch.
 //
-// What a crash here leaves: an object that no client knows, with its buffers; or a key that is
-// there.
+// If the key exists, the object stays the client's, for the next INSERT. If the outcome is unknown,
+// the client does not own it: the directory may name it.
+//
+// What a crash here leaves: an object that no client knows, with its buffers, for a sweep; or the
+// key, inserted.
 func (s *Store) insert(key, value []byte) error {
 	if err := s.encode(key, value); err != nil {
 		return err
@@ -234,13 +259,15 @@ func (s *Store) insert(key, value []byte) error {
 	return err
 }
 
-// Delete removes a key that is there.
+// Delete removes a key. The error wraps client.ErrNotFound if it does not exist, and
+// client.ErrUncertain if the outcome is unknown.
 func (s *Store) Delete(key []byte) error {
 	return s.persist("delete", func() error { return s.remove(key) })
 }
 
-// mark marks the key's entry as dying. A change marks one object only, whatever becomes of its
-// attempts, so that the client knows which one it was when others have finished it.
+// mark is the decision of a DELETE: it marks the key's entry as dying. All attempts of a change
+// mark the same object, so that the client knows which one it was if another client completes the
+// change.
 func (c *change) mark(bucket []directory.Entry) ([]directory.Entry, error) {
 	rest, at, err := c.find(bucket)
 	switch {
@@ -256,12 +283,12 @@ func (c *change) mark(bucket []directory.Entry) ([]directory.Entry, error) {
 	return rest, nil
 }
 
-// remove marks the entry, which decides which client deletes the key, and then writes the
-// tombstone. The key is gone when the tombstone is written.
+// remove is an attempt at DELETE. First it marks the entry, which decides which client deletes the
+// key, and then it writes the tombstone. From then on the key does not exist.
 //
-// What a crash in between leaves: a key that is there for the clients that know its object, until
-// a client asks the directory. That client writes the tombstone. Behind the tombstone it leaves a
-// dying entry, for an INSERT that needs the room, or a sweep.
+// What a crash between mark and tombstone leaves: clients that have cached the object still read
+// and write it, until a client asks the directory. That client writes the tombstone. A crash
+// behind the tombstone leaves a dying entry, for an INSERT that needs the room, or for a sweep.
 func (s *Store) remove(key []byte) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -282,10 +309,12 @@ func (s *Store) remove(key []byte) error {
 	return err
 }
 
-// entomb brings the tombstone to an object that the client has marked as dying so long ago that it
-// is not sure that it is still the same, and drops the entry: if the object is the same, the
-// directory says so. The mark has decided, and a tombstone may be brought again, so nodes that are
-// out of reach are waited for.
+// entomb ends a DELETE of which the tombstone failed: an epoch has begun, or nodes were out of
+// reach. Since the mark the location may have become another object's. So it asks the directory:
+// while the dying entry is there, the object is the same. It brings the tombstone and drops the
+// entry. If the entry is not there, another client has done both. The mark has decided the
+// DELETE, and a tombstone may be repeated: so entomb waits for nodes that are out of reach, until
+// the timeout.
 func (s *Store) entomb(hash, location uint64) error {
 	var t tries
 	for {

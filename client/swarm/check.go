@@ -12,10 +12,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks the whole pool, on which no client works, and reports: each key that the directory
-// has is at its object, of which a majority has the value; each buffer is free, or what one word
-// names; and what dead clients left to a sweep. It settles what it finds half done, and leaves out
-// nodes that are dead.
+// Check walks the whole pool and reports damage. It checks that each entry's object has a value
+// at a majority, with a key of the entry's hash; that no object is named twice, or named and
+// retired; and that each buffer has at most one owner: a word that names it, or a list of free
+// buffers. It also counts what dead clients left to a sweep. No client may work on the pool.
+// Check settles what it finds half done, and leaves out nodes that are dead.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -30,21 +31,23 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	return r, err
 }
 
-// owned is a buffer.
+// owned is a buffer: of a value, or else of the directory.
 type owned struct {
-	values        bool // else the directory's
+	values        bool
 	node, segment int
 	pointer       uint16
 }
 
 type checker struct {
-	s       *Store
-	r       *client.Report
-	owners  map[owned]string
-	objects map[uint64]bool // locations that the directory names
+	s *Store
+	r *client.Report
+	// owners says what has each buffer.
+	owners map[owned]string
+	// objects are the locations that the directory names.
+	objects map[uint64]bool
 }
 
-// own notes the owner of a buffer.
+// own notes the owner of a buffer. A second owner is damage.
 func (c *checker) own(b owned, format string, args ...any) {
 	who := fmt.Sprintf(format, args...)
 	if other := c.owners[b]; other != "" {
@@ -53,7 +56,7 @@ func (c *checker) own(b owned, format string, args ...any) {
 	c.owners[b] = who
 }
 
-// index walks the directory, and reads what it names.
+// index walks the directory, and reads the pairs that it names, except those of dying entries.
 func (c *checker) index() error {
 	keys, leaving := uint64(0), uint64(0)
 	err := c.s.dir.Walk(func(f *directory.Found) error {
@@ -88,7 +91,8 @@ func (c *checker) index() error {
 	return err
 }
 
-// pair reads the pair of an entry.
+// pair reads the pair of an entry: the object must have one, and its key must have the entry's
+// hash.
 func (c *checker) pair(e directory.Entry, o Object) error {
 	k := c.s.fresh(o, 0)
 	pair, err := c.s.c.Read(&k)
@@ -109,7 +113,8 @@ func (c *checker) pair(e directory.Entry, o Object) error {
 	return nil
 }
 
-// words walks the words of all objects that were handed out.
+// words walks the words of all objects that were handed out, and notes the buffers that they
+// name. If the node with a region's count is dead, it walks all objects of the region.
 func (c *checker) words() error {
 	handed, free := uint64(0), uint64(0)
 	for region := range c.s.Regions {
@@ -119,7 +124,7 @@ func (c *checker) words() error {
 		}
 		free += f
 		n, err := c.s.handed(c.s.ep, region)
-		if errors.Is(err, rdma.ErrNodeDown) { // which has the count; objects beyond are zero
+		if errors.Is(err, rdma.ErrNodeDown) { // the words of the objects beyond the count are zero
 			n, err = c.s.Objects, nil
 		}
 		if err != nil {
@@ -145,7 +150,7 @@ func (c *checker) words() error {
 	return nil
 }
 
-// retired looks at a region's retired objects, which nothing names, and returns how many there are.
+// retired returns how many retired objects a region has. The directory must name none of them.
 func (c *checker) retired(region int) (n uint64, err error) {
 	err = c.s.eachRetired(c.s.ep, stepCheck, region, 0, c.s.Objects, c.s.Timeout, func(i, _ uint64) {
 		n++
@@ -159,11 +164,11 @@ func (c *checker) retired(region int) (n uint64, err error) {
 	return n, err
 }
 
-// wordBatch is how many objects' words are read at a time.
+// wordBatch is how many objects' words are read, or changed, in a trip.
 const wordBatch = 64
 
-// free walks the lists of free buffers. What is in none, and what nothing names, was a client's
-// that died.
+// free walks the lists of free buffers. A buffer that was handed out, is in no list, and has no
+// other owner belonged to a client that died: it waits for a sweep.
 func (c *checker) free(ep rdma.Endpoint) error {
 	for _, space := range []struct {
 		*buffers.Space

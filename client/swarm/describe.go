@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Describe returns a function that tells what lies at an address of the pool that ep reaches, of
-// any format of this package.
+// Describe returns a function that says what lies at an address of the pool that ep reaches. The
+// pool may have any format of this package.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readPlan(ep, "")
 	if err != nil {
@@ -41,7 +41,8 @@ func (l *plan) describe(a rdma.Addr) string {
 func (l *plan) describeObject(a rdma.Addr) string {
 	for region := range l.regions {
 		for r, at := range l.regions[region][:l.Replicas] {
-			if at.Node() != a.Node() || a.Offset() < at.Offset() || a.Offset() >= at.Offset()+uint64(l.Objects)*l.stride(r) {
+			if at.Node() != a.Node() || a.Offset() < at.Offset() ||
+				a.Offset() >= at.Offset()+uint64(l.Objects)*l.stride(r) {
 				continue
 			}
 			in := a.Offset() - at.Offset()

@@ -8,9 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Fill returns how full the directory is, by a sample where it is large, how many objects are in
-// use, and how many buffers were ever handed out: of these some may be free again. It may run while
-// clients work. What dead nodes know is left out.
+// Fill returns how full the directory is, by a sample if it is large; how many objects are in
+// use; and how many buffers were ever handed out, of which some may be free again. It may run
+// while clients work. What only dead nodes know is left out.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readAnyPlan)
 	if err != nil {

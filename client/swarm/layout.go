@@ -122,7 +122,7 @@ func pad(n int) int { return (n + 7) &^ 7 }
 // fail with ErrExhausted.
 //
 // Words of one place compare as numbers, except for their pointers. 0: nothing was written here. A
-// word only rises, or keeps its stamp with another flag, so it never takes a value twice.
+// word only rises while its object lives, so it never takes a value twice.
 type Word uint64
 
 // A stamp is a tuple without its value and pointers, so that it compares with the stamps of each

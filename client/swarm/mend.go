@@ -10,15 +10,21 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses. Nothing is to be mended when nodes die, and no client waits
-// for what a dead one left; so all that it does is to sweep: see package kit, and sweep.go. It
+// Mender is what a pool's master uses. When nodes die nothing has to be restored, and no client
+// waits for what a dead client left. So a Mender only sweeps: see package kit, and sweep.go. It
 // implements cluster.Enduring.
 type Mender struct {
-	s             *Store
+	// s is the view of the pool of the master itself. It is alone: see StoreOptions.
+	s *Store
+	// index and values sweep the buffers of the directory and of values.
 	index, values *buffers.Sweeper
-	handed        []uint64      // objects of each region that were handed out before the next epoch
-	rest          time.Duration // until when no client is heard that asks for a sweep
-	pause         time.Duration // the last such rest
+	// handed are the objects of each region that were handed out before the next epoch begins. A
+	// sweep examines no others.
+	handed []uint64
+	// rest is until when no sweep is begun for clients that ask for one, and pause is how long
+	// the last rest was.
+	rest  time.Duration
+	pause time.Duration
 }
 
 var _ cluster.Enduring = (*Mender)(nil)
@@ -46,12 +52,13 @@ func (m *Mender) Restore(_ rdma.View, node, spare int) error {
 	return fmt.Errorf("restore node %d on node %d: %w", node, spare, rdma.ErrNotSupported)
 }
 
-// Recover has nothing to do, but to prepare the sweep behind it: what the client began others
-// finish when they meet it.
+// Recover only prepares the sweep that follows: other clients complete what the dead one began when
+// they meet it.
 func (m *Mender) Recover(v rdma.View, _ rdma.ClientID) error { return m.count(v) }
 
-// count notes what was handed out, which only a later epoch's sweep may look at. Of a node that
-// does not answer it keeps what it knew.
+// count notes what was handed out so far, for the sweep of the next epoch. It must come before that
+// epoch begins: what is handed out later may belong to a client of that epoch. For a node that does
+// not answer it keeps what it knew.
 func (m *Mender) count(v rdma.View) error {
 	for n, member := range v.Members {
 		if member.Gone {
@@ -80,14 +87,16 @@ func silent(err error) bool {
 	return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrTimeout)
 }
 
-// A client that finds no memory asks for a sweep. Where one finds nothing the pool is full: then
-// there is a rest of some times what it took, and a longer one the next time.
+// A client that finds no memory asks for a sweep. If a sweep frees nothing, the pool is full:
+// then there is a rest of restShare times what the sweep took. The rest doubles each time, up to
+// mostRest.
 const (
 	restShare = 8
 	mostRest  = 10 * time.Second
 )
 
-// Need implements cluster.Enduring.
+// Need implements cluster.Enduring: a sweep, unless there is a rest, or else an epoch, if some
+// client asks for it.
 func (m *Mender) Need(v rdma.View) (cluster.Need, error) {
 	asked, err := m.asked(v)
 	switch {
@@ -101,7 +110,7 @@ func (m *Mender) Need(v rdma.View) (cluster.Need, error) {
 	return cluster.NeedNothing, nil
 }
 
-// asked returns what clients ask for.
+// asked returns all that clients ask for, on any node and in both spaces of buffers.
 func (m *Mender) asked(v rdma.View) (all uint64, err error) {
 	for n, member := range v.Members {
 		if member.Gone {
@@ -121,7 +130,7 @@ func (m *Mender) asked(v rdma.View) (all uint64, err error) {
 	return all, nil
 }
 
-// hear forgets that clients asked for an epoch.
+// hear clears the words in which clients ask for an epoch.
 func (m *Mender) hear(v rdma.View) error {
 	for n, member := range v.Members {
 		if err := m.values.Heard(n); !member.Gone && err != nil && !silent(err) {
@@ -131,8 +140,8 @@ func (m *Mender) hear(v rdma.View) error {
 	return nil
 }
 
-// unreadable reports whether so many nodes are gone that some buckets have no majority. What these
-// name is not known, so that nothing can be swept any more.
+// unreadable reports whether so many nodes are gone that some buckets may have no majority. What
+// those name is not known, so nothing can be swept any more.
 func (m *Mender) unreadable(v rdma.View) bool {
 	gone := 0
 	for _, member := range v.Members {
@@ -144,7 +153,8 @@ func (m *Mender) unreadable(v rdma.View) bool {
 }
 
 // Sweep frees what no client owns and nothing names. It is called under a busy view, behind the
-// fence of its epoch.
+// fence of its epoch. If it has freed something, or retired objects will be claimable soon, there
+// is no rest until the next sweep.
 func (m *Mender) Sweep(v rdma.View) error {
 	began := m.s.ep.Now()
 	var w *sweep

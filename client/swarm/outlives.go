@@ -6,9 +6,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Outlives returns how many memory nodes may die at once so that each object and each bucket of the
-// directory keeps a majority of its replicas, or RAW's its one. Dead nodes have no stand-ins.
-// Negative: something has no majority.
+// Outlives returns how many more memory nodes may die at once such that each object and each
+// bucket of the directory keeps a majority of its replicas; an object of RAW has one replica.
+// Dead nodes have no stand-ins. A negative number: some object or bucket has no majority.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	ep, l, v, err := client.Look(f, "count the replicas", readAnyPlan)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// epoch returns the one that the worker joined last.
+// epoch returns the epoch that the worker joined last; 0: the worker is alone.
 func (s *Store) epoch() uint64 {
 	if s.member == nil {
 		return 0
@@ -24,24 +24,26 @@ func (s *Store) epoch() uint64 {
 // busy reports whether a sweep is under way, as far as the worker knows.
 func (s *Store) busy() bool { return s.member != nil && s.member.Busy }
 
-// current reports whether an object is still the one that the worker knows.
+// current reports whether an object was last known to exist so lately that it may be used (package
+// kit, R3).
 func (s *Store) current(k *Register) bool { return s.member == nil || s.c.current(k) == nil }
 
-// rustAfter is what share of an operation's timeout a client may be idle before it takes it that
-// epochs may have begun that it has not heard of: on wall clocks less than a keeper's tick, which
-// lies between any two.
+// rustAfter is the share of an operation's timeout after which an idle client assumes that epochs
+// may have begun without its knowledge. In real time this is less than a keeper's tick, and two
+// epochs are at least a tick apart.
 const rustAfter = 100
 
-// mayOutdate reports whether a fence in the midst of a WRITE to a cached object could be the second
-// one since it was known to be there. Then the outcome of the WRITE would be unknown; so a READ
-// comes first, which may be cut off and has no effect; of RAW, whose READs do not prove that an
-// object is there, a lookup.
+// mayOutdate reports whether a fence during a WRITE to a cached object might be the second one
+// since the object was known to exist. Then the object would be outdated, and the outcome of the
+// WRITE unknown. So the caller reads first: a READ that is cut off has no effect. RAW's READs do
+// not prove that an object exists, so its caller asks the directory.
 func (s *Store) mayOutdate(k *Register, now time.Duration) bool {
 	return s.member != nil && (k.epoch < s.member.Epoch || now-s.proven > s.c.opt.Timeout/rustAfter)
 }
 
-// lastSweep returns the latest epoch that a master has begun to sweep. It has written that down at
-// each node that the view has by now.
+// lastSweep returns the latest epoch that a master has begun to sweep. The master notes the epoch
+// on each node that is not gone before it examines anything, so any node that the view has can
+// answer.
 func (s *Store) lastSweep(v *rdma.View) (epoch uint64, err error) {
 	err = rdma.ErrNodeDown
 	for n := 0; n < s.nodes && err != nil && !errors.Is(err, rdma.ErrStale); n++ {
@@ -52,7 +54,8 @@ func (s *Store) lastSweep(v *rdma.View) (epoch uint64, err error) {
 	return epoch, err
 }
 
-// begin prepares an operation.
+// begin prepares an operation: it joins the view again after a verb was fenced off, and under a
+// busy view, which may be idle by now.
 func (s *Store) begin() error {
 	if s.member == nil || !s.stale && !s.member.Busy {
 		return nil
@@ -64,36 +67,43 @@ func (s *Store) begin() error {
 	return nil
 }
 
-// tries is how often an operation has failed.
+// tries counts the failed attempts of an operation.
 type tries struct {
+	// stale and full count attempts that were fenced off, and that found no memory.
 	stale, full int
-	began       time.Duration // the operation; a GET, when it first had to wait
-	outages     int           // attempts of it whose nodes were out of reach
-	young       time.Duration // when it first found retired objects only
+	// began is when the operation began; or for a GET, when it had to wait first.
+	began time.Duration
+	// outages counts attempts that too few nodes answered.
+	outages int
+	// young is when the operation first found only retired objects that may not be claimed yet.
+	young time.Duration
 }
 
-// A client that stood still, or whose nodes did, finds its connections cut, and has new ones a few
-// trips later. Until then its verbs fail at once, so an operation pauses between its attempts:
-// first for so small a share of the timeout, at last for so large a one.
+// If a client, or its nodes, stood still for long, its connections are cut, and it has new ones a
+// few trips later. Until then its verbs fail at once. So an operation pauses between its
+// attempts: first for timeout/firstReach, and at most for timeout/lastReach.
 const (
 	firstReach = 10_000
 	lastReach  = 50
 )
 
-// mostSweeps is how many sweeps may pass until one frees what an operation needs: others may be
-// faster.
+// mostSweeps bounds the sweeps that an operation waits for: other clients may take what each of
+// them frees.
 const mostSweeps = 3
 
-// hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun
-// within a good share of one: the pool has no keeper. Its user is told at once that the pool is
-// full. A shorter wait, or a client that could not join the view, shows nothing of the keeper.
+// hopelessFor is for how many timeouts a client does not wait for sweeps after it has waited for
+// one in vain, for at least 1/hopelessShare of a timeout: then the pool has no keeper, and
+// operations that find no memory fail at once. A shorter wait, or one during which the client
+// could not join the view, says nothing about the keeper.
 const (
 	hopelessFor   = 4
 	hopelessShare = 2
 )
 
-// again reports whether an operation that failed is tried once more: one that met several epochs,
-// found no memory, or could not reach a majority of nodes, and has had no effect.
+// again reports whether an operation that failed is tried once more, after it has waited for what
+// the operation needs. It is if several epochs have begun meanwhile, if there was no memory, or
+// if too few nodes were in reach; and only if the failed attempt has had no effect. A bucket that
+// is full of existing keys stays full: no sweep drops one.
 func (s *Store) again(t *tries, err error) bool {
 	switch {
 	case s.member == nil || errors.Is(err, client.ErrUncertain):
@@ -102,11 +112,11 @@ func (s *Store) again(t *tries, err error) bool {
 		s.stale = true
 		t.stale++
 		return t.stale < turns
-	case errors.Is(err, directory.ErrBucketFull): // with entries of the living: no sweep drops one
+	case errors.Is(err, directory.ErrBucketFull):
 		return false
 	case errors.Is(err, errYoung):
 		t.young = cmp.Or(t.young, s.ep.Now())
-		return s.ep.Now()-t.young < s.c.opt.Timeout && s.nextEpoch(t, buffers.AskFence) // others may be faster
+		return s.ep.Now()-t.young < s.c.opt.Timeout && s.nextEpoch(t, buffers.AskFence)
 	case errors.Is(err, client.ErrFull):
 		t.full++
 		return t.full <= 2*mostSweeps && s.nextEpoch(t, buffers.AskSweep)
@@ -114,12 +124,13 @@ func (s *Store) again(t *tries, err error) bool {
 	return unreachable(err) && s.reach(t)
 }
 
-// unreachable reports whether too few nodes were in reach: they may be, a moment later.
+// unreachable reports whether an operation failed because too few nodes were in reach, which may
+// pass.
 func unreachable(err error) bool {
 	return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrUnreachable)
 }
 
-// reach pauses before the next attempt of an operation whose nodes are out of reach; false: its
+// reach pauses before the next attempt of an operation that too few nodes answered; false: its
 // timeout is over.
 func (s *Store) reach(t *tries) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
@@ -134,13 +145,14 @@ func (s *Store) reach(t *tries) bool {
 	return true
 }
 
-// longestSweep is for how many timeouts a client waits for a sweep that has begun: it takes longer
-// the larger the pool is.
+// longestSweep is for how many timeouts a client waits for a sweep that has begun. The duration
+// of a sweep grows with the pool.
 const longestSweep = 16
 
-// nextEpoch asks for a sweep, or an epoch without one, waits for it to begin until the operation's
-// timeout is over, and then for its end; false: there is none. On a busy machine, and while the
-// pool has no master, it may begin late.
+// nextEpoch asks the master for a sweep, or an epoch without one. It waits until the operation's
+// timeout for it to begin: on a busy machine, or while the pool has no master, that may be late.
+// Then it waits for the end. false: no epoch began, or it did not end. Under a busy view the
+// epoch has already begun.
 func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
 	t.began = cmp.Or(t.began, now)
@@ -148,7 +160,7 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 		return false
 	}
 	next := s.member.Epoch + 1
-	if s.member.Busy { // it has begun
+	if s.member.Busy {
 		next--
 	}
 	for n := range s.nodes {
@@ -168,12 +180,13 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	return err == nil && ok
 }
 
-// persist tries an operation that changes something until it is known what became of it.
+// persist repeats an operation that changes something until it succeeds, or again gives it up. In
+// each new epoch the client first drops its graves, since some client is short of objects.
 func (s *Store) persist(what string, do func() error) error {
 	began := s.ep.Now()
 	t := tries{began: began}
 	for {
-		if now := s.epoch(); s.filled != now { // where epochs come, objects are short
+		if now := s.epoch(); s.filled != now {
 			s.filled = now
 			s.fill(0)
 		}

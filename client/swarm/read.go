@@ -85,7 +85,7 @@ func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, 
 // settled decides about a guessed tuple t, after this READ has met the tuple old of the same
 // writer. If both are the same, the tuple was read twice: it was fresh when it was written, and
 // it is safe to return it once its writer is locked out. If they differ, the writer has gone on,
-// so its write of old was complete before that: old is returned.
+// so its write of old has ended before that: old is returned.
 func (c *Client) settled(k *Register, t, old *tuple, patience time.Duration) (v []byte, done bool, err error) {
 	if old.stamp != t.stamp {
 		c.stats.WaitFree++

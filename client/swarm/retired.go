@@ -9,36 +9,38 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An object whose entry was dropped is retired. Each object has a word at its region's first
+// An object is retired when its entry was dropped. Each object has a word at its region's first
 // replica, changed by CAS only:
 //
-//	0      the directory names the object, a client owns it, or it is garbage that a sweep has to find
+//	0      the directory names the object, a client owns it, or it is garbage that a sweep will find
 //	other  the object is retired: the first epoch in which a client may claim it
 //
-// The client whose change dropped the entry retires the object, from 0. A client claims it, back
-// to 0, in an idle view and not before its epoch. Only then are the object's words made zero, and
-// their buffers are the claimer's.
+// The client that dropped the entry retires the object: its CAS expects 0. A client claims the
+// object in an idle view, not before its epoch: its CAS sets the word to 0. Only then the client
+// makes the object's words zero, and owns the buffers that they named.
 //
-// What a crash leaves: an object that no word names and that is not retired, in each case. The next
-// sweep retires it.
+// What a crash between any two of these steps leaves: an object that no entry names and that is not
+// retired. The next sweep retires it.
 //
 // Why no verb of the former life lands in the next one. Let r be the epoch of the client that
-// dropped the entry. A client that the directory still told of the entry has joined r+1 at most:
-// the fence of r+1 ends before r+2 begins, and with it the change. It uses the location in r+2 at
-// most (package kit, R3). What it posts then ends with the fence of r+3, and that ends before r+4
-// begins. The CAS that retires is posted once, in r or r+1. A sweep that finds the object first
-// retires it for an epoch in which that CAS can land no more.
+// dropped the entry. A client to which the directory still named the entry was in epoch r+1 at
+// most: the fence of r+1 is over before r+2 begins, and with it the change. That client uses the
+// location in r+2 at most (package kit, R3). What it posts then ends with the fence of r+3, which
+// is over before r+4 begins. The CAS that retires is posted once, in r or r+1. If a sweep finds
+// the object first, it retires the object until an epoch in which that CAS cannot land any more.
 const (
-	// retiredFor is from which epoch behind its entry's drop an object may be claimed.
+	// retiredFor is how many epochs after its entry was dropped an object may be claimed.
 	retiredFor = 4
-	// sweptFor is the same behind the epoch of the sweep that found no entry: it began behind its
-	// fence, so that no client is told of an entry in a later epoch.
+	// sweptFor is how many epochs after a sweep that found no entry of it an object may be
+	// claimed. It is one less: the sweep began behind the fence of its epoch, so the directory
+	// names the object to no client in a later epoch.
 	sweptFor = 3
 )
 
+// retiredBytes returns the size of a region's retirement words.
 func (l *plan) retiredBytes() uint64 { return 8 * uint64(l.Objects) }
 
-// retiredAt returns where the word of a region's i-th object lies.
+// retiredAt returns the address of the retirement word of a region's i-th object.
 func (l *plan) retiredAt(region int, i uint64) rdma.Addr {
 	return rdma.At(l.regions[region][0].Node(), l.retired+uint64(region)*l.retiredBytes()+8*i)
 }
@@ -52,9 +54,11 @@ func (l *plan) numberOf(location uint64) (region int, i uint64) {
 // sweep.
 const retiringBatches = 16
 
-// retire gives objects away, in the background, to be claimed from an epoch on. Objects that no
-// other client has known since they were claimed may be claimed in the next one: not in this one,
-// so that a claim that expects their former epoch fails.
+// retire gives objects away, in the background, to be claimed from an epoch on. The caller is the
+// only client that may: it owns them, or has dropped their entries. Objects that no other client
+// has known since they were claimed may be claimed in the next epoch; not in this one, so that a
+// late claim, which expects their former epoch, fails. If too much is in flight, or the CAS
+// fails, a sweep will find them.
 func (s *Store) retire(locations []uint64, epoch uint64) {
 	s.retiring = slices.DeleteFunc(s.retiring, func(b *rdma.Batch) bool {
 		done := b.Finished()
@@ -71,14 +75,15 @@ func (s *Store) retire(locations []uint64, epoch uint64) {
 		b.Chain()
 		b.CompareSwap(s.retiredAt(s.numberOf(location)), 0, epoch)
 	}
-	if s.ep.Post(b.As(stepRetire)) != nil { // an endpoint that cannot post says so in the next operation
+	if s.ep.Post(b.As(stepRetire)) != nil { // the next operation fails, too
 		b.Release()
 		return
 	}
 	s.retiring = append(s.retiring, b)
 }
 
-// closeRetired retires what the client owns, and waits for that.
+// closeRetired retires the objects that the client owns, and waits for that until the timeout.
+// spare rests as long as an object of which the entry was dropped.
 func (s *Store) closeRetired() {
 	o := &s.objects
 	if s.member != nil && s.member.Keeps(o.epoch) {
@@ -90,25 +95,30 @@ func (s *Store) closeRetired() {
 	o.free, o.location = nil, 0
 	began := s.ep.Now()
 	for _, b := range s.retiring {
-		_ = s.ep.Wait(b, rdma.All, max(s.c.opt.Timeout-(s.ep.Now()-began), 0)) // what did not land waits for a sweep
+		// A sweep finds the objects of which the CAS does not land.
+		_ = s.ep.Wait(b, rdma.All, max(s.c.opt.Timeout-(s.ep.Now()-began), 0))
 		b.Release()
 	}
 	s.retiring = nil
 }
 
-// scan is how far a client has looked for retired objects in a region, in one epoch.
+// scan is a client's search for retired objects in a region. Each object is examined once an epoch.
 type scan struct {
 	epoch uint64
-	at    int  // the next one
-	left  int  // to look at
-	full  bool // all objects of the region were handed out
+	// at is the object to examine next, and left is how many are left in this epoch.
+	at   int
+	left int
+	// full: all objects of the region were handed out. This does not change any more.
+	full bool
 }
 
-// scanRun is how many objects' words a READ has.
+// scanRun is how many retirement words a READ covers: 4 KB.
 const scanRun = 512
 
-// eachRetired calls f with the retired objects among n of a region, from the i-th on.
-func (l *plan) eachRetired(ep rdma.Endpoint, step rdma.Step, region, i, n int, within time.Duration, f func(i, epoch uint64)) error {
+// eachRetired calls f with the retired objects among n of a region, from the i-th on. It takes a
+// trip for each scanRun of them. within bounds a trip.
+func (l *plan) eachRetired(ep rdma.Endpoint, step rdma.Step, region, i, n int, within time.Duration,
+	f func(i, epoch uint64)) error {
 	for end := i + n; i < end; i += scanRun {
 		p, err := rdma.ReadBytes(ep, step, l.retiredAt(region, uint64(i)), 8*min(scanRun, end-i), within)
 		if err != nil {
@@ -123,15 +133,18 @@ func (l *plan) eachRetired(ep rdma.Endpoint, step rdma.Step, region, i, n int, w
 	return nil
 }
 
-// errYoung is wrapped when all objects are in use but for retired ones that may not be claimed yet.
+// errYoung is wrapped when all objects are in use, except retired ones that may not be claimed yet:
+// epochs help, and a sweep is not needed.
 var errYoung = fmt.Errorf("retired objects may not be claimed yet: %w", client.ErrFull)
 
-// anyRetired reports whether there are retired objects, of which some may be on their way.
+// anyRetired reports whether there are retired objects, or this client's CASes that retire some are
+// in flight. A region that does not answer counts as one without.
 func (s *Store) anyRetired() bool {
 	any := len(s.retiring) > 0
 	for region := range s.Regions {
 		for i := 0; i < s.Objects && !any && !s.lost(region); i += scanRun {
-			err := s.eachRetired(s.ep, stepReadRetired, region, i, min(scanRun, s.Objects-i), s.values.Patience(), func(uint64, uint64) { any = true })
+			err := s.eachRetired(s.ep, stepReadRetired, region, i, min(scanRun, s.Objects-i), s.values.Patience(),
+				func(uint64, uint64) { any = true })
 			if err != nil {
 				break
 			}
@@ -143,8 +156,9 @@ func (s *Store) anyRetired() bool {
 // retired is an object that may be claimed from an epoch on.
 type retired struct{ i, epoch uint64 }
 
-// claim takes up to n retired objects of a region; false: it has none that is old enough. Each
-// epoch's scan begins where the last one ended.
+// claim takes up to n retired objects of a region; false: it has none that is old enough. The
+// search of an epoch begins where that of the last one ended, and ends when each object was
+// examined.
 func (s *Store) claim(region, n int) (bool, error) {
 	at, now := &s.scans[region], s.epoch()
 	if at.epoch != now {
@@ -174,17 +188,21 @@ func (s *Store) claim(region, n int) (bool, error) {
 	return false, nil
 }
 
-// take claims objects, makes their words zero at all replicas, and adds them to the client's. First
-// it reads the words: a region with a replica that does not answer is left as it is.
+// take claims objects, makes their words zero at all replicas, and adds them to the client's. It
+// takes up to three trips: it reads the words, so that nothing is claimed if a replica does not
+// answer; it claims, by a CAS of each retirement word from the epoch that was read; and it CASes
+// each word that is not zero. No client changes the words of a retired object, so the words are
+// still what was read. A replica on a node that is gone is left out. RAW's objects have no words,
+// and are written before the directory names them.
 //
-// What a crash here leaves: objects that are retired no more, with some of their words. A sweep
-// retires them, behind the fence of what is in flight.
+// What a crash here leaves: objects that are not retired any more, with some of their words. A
+// sweep retires them, behind the fence of what is in flight.
 func (s *Store) take(region int, found []retired) error {
 	words, claims, zero := s.ep.Batch(), s.ep.Batch(), s.ep.Batch()
 	defer words.Release()
 	defer claims.Release()
 	defer zero.Release()
-	for r := 0; r < s.Replicas && !s.layout.raw(); r++ { // RAW's have no words, and are written before the directory names them
+	for r := 0; r < s.Replicas && !s.layout.raw(); r++ {
 		at := s.regions[region][r]
 		for k := 0; k < len(found) && !s.member.Members[at.Node()].Gone; k++ {
 			words.Read(at.Add(found[k].i*s.stride(r)), s.layout.dataAt())
@@ -199,7 +217,8 @@ func (s *Store) take(region int, found []retired) error {
 	}
 	for k := 0; err == nil && k < words.Len(); k++ {
 		op := words.Op(k)
-		for off := 0; off < len(op.Buf) && claims.Op(k%len(found)).Swapped(); off += 8 { // else another client was faster
+		// Another client has claimed the object if the CAS failed.
+		for off := 0; off < len(op.Buf) && claims.Op(k%len(found)).Swapped(); off += 8 {
 			if word := le.Uint64(op.Buf[off:]); word != 0 {
 				zero.CompareSwap(op.Addr.Add(uint64(off)), word, 0)
 			}
@@ -222,12 +241,15 @@ func (s *Store) do(b *rdma.Batch, step rdma.Step) error {
 	return rdma.Do(s.ep, b.As(step), s.values.Patience())
 }
 
-// took makes objects the client's whose words are zero, and the buffers that these named.
+// took ends a take: the client owns the objects that it has claimed, and gives back the buffers
+// that their words named. The locks have no buffers. The error wraps client.ErrDamaged if a word
+// has changed since it was read.
 func (s *Store) took(region int, found []retired, claims, zero *rdma.Batch) error {
 	for k := range zero.Len() {
 		cas := zero.Op(k)
 		if !cas.Swapped() {
-			return fmt.Errorf("%s: it held %#x: an operation changes an object that is retired: %w", cas.Addr, cas.Result, client.ErrDamaged)
+			return fmt.Errorf("%s: it held %#x: an operation changes an object that is retired: %w",
+				cas.Addr, cas.Result, client.ErrDamaged)
 		}
 		location, part := s.objectAt(region, cas.Addr)
 		if part >= s.layout.wordsAt() {
@@ -242,8 +264,8 @@ func (s *Store) took(region int, found []retired, claims, zero *rdma.Batch) erro
 	return nil
 }
 
-// objectAt returns the location of the object of a region that has an address, and the address's
-// offset in that.
+// objectAt returns the location of the object of a region in which an address lies, and the
+// offset of the address in the object.
 func (l *plan) objectAt(region int, a rdma.Addr) (location uint64, part int) {
 	for r, at := range l.regions[region][:l.Replicas] {
 		if at.Node() == a.Node() {

@@ -10,27 +10,36 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// sweep is one sweep. In this order, since each step depends on what those before it have done:
+// sweep is one sweep of the pool. The order matters: each step relies on those before it.
 //
-//  1. the words of the directory are read: buffers of its own that they do not name are free
-//  2. the directory is walked: what it names; dying entries are buried and dropped
-//  3. the words of all objects are read: buffers of values that they do not name are free
-//  4. objects that the directory does not name are retired
+//  1. The words of the directory are read. Its buffers that they do not name become free, so that
+//     the walk can allocate some.
+//  2. The directory is walked: what it names is noted. Dying entries are buried and dropped, which
+//     leaves their objects unnamed.
+//  3. The words of all objects are read. Buffers of values that they do not name become free. The
+//     tombstones of step 2 have released some.
+//  4. Objects that the directory does not name are retired.
 //
-// Clients go on meanwhile, by the rules of package kit. What a crash leaves is garbage again, and
-// found by the next sweep.
+// Clients go on meanwhile, by the rules of package kit: what is found unnamed stays unnamed. What a
+// crash leaves is garbage again, and found by the next sweep.
 type sweep struct {
 	*Mender
-	v     rdma.View
-	named map[uint64]bool // objects
+	// v is the busy view of the sweep's epoch.
+	v rdma.View
+	// named are the locations that the directory names.
+	named map[uint64]bool
+	// value are the buffers of values that words name.
 	value marks
-	freed int // buffers, and objects that it retired
-	young int // objects that were retired, but may not be claimed yet
+	// freed counts freed buffers and retired objects.
+	freed int
+	// young counts the retired objects that may not be claimed yet.
+	young int
 }
 
-// marks are the buffers of a space that something names.
-type marks map[[2]int][]bool // by node and segment
+// marks are the buffers of a space that some word names, by node and segment.
+type marks map[[2]int][]bool
 
+// add marks a buffer on a node. number picks its segment.
 func (m marks) add(s *buffers.Sweeper, node int, number uint64, pointer uint16) {
 	at := [2]int{node, s.Segment(number)}
 	if m[at] == nil {
@@ -39,14 +48,18 @@ func (m marks) add(s *buffers.Sweeper, node int, number uint64, pointer uint16) 
 	m[at][pointer] = true
 }
 
+// has reports whether a buffer is marked.
 func (m marks) has(node, segment int, pointer uint16) bool {
 	list := m[[2]int{node, segment}]
 	return list != nil && list[pointer]
 }
 
+// sweep runs the steps of a sweep under the view v. settle comes before the words are read: the
+// master must own no buffers then, and must have none in flight, since what it owns is not named.
 func (m *Mender) sweep(v rdma.View) (*sweep, error) {
 	w := &sweep{Mender: m, v: v, value: marks{}}
-	for _, step := range []func() error{w.begin, w.settle, w.bucketBuffers, w.directory, w.settle, w.words, w.valueBuffers, w.mark} {
+	for _, step := range []func() error{
+		w.begin, w.settle, w.bucketBuffers, w.directory, w.settle, w.words, w.valueBuffers, w.mark} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -54,6 +67,7 @@ func (m *Mender) sweep(v rdma.View) (*sweep, error) {
 	return w, nil
 }
 
+// gone reports whether a node has left the pool for good.
 func (w *sweep) gone(node int) bool { return w.v.Members[node].Gone }
 
 // each calls f for the nodes that are not gone.
@@ -69,18 +83,19 @@ func (w *sweep) each(f func(node int) error) error {
 	return nil
 }
 
-// begin writes down that this epoch is swept, before anything is looked at.
+// begin notes on the nodes that this epoch is swept, before anything is examined. Each client that
+// joins a later epoch reads that, and owns nothing from before: see Store.lastSweep.
 func (w *sweep) begin() error {
 	return w.each(func(n int) error {
 		return errors.Join(w.Mender.index.Begin(n, w.v.Epoch), w.values.Begin(n, w.v.Epoch))
 	})
 }
 
-// dead is a dying entry.
+// dead is a dying entry of the directory.
 type dead struct{ hash, location uint64 }
 
-// bucketBuffers frees the buffers of the directory that no word names. The walk behind it may need
-// some.
+// bucketBuffers frees the buffers of the directory that no word names. The walk that follows may
+// need some: it settles what is half done, and drops entries.
 func (w *sweep) bucketBuffers() error {
 	named := marks{}
 	err := w.s.dir.Words(func(h directory.Held) { named.add(w.Mender.index, h.Node, h.Segment, h.Pointer) }, w.gone)
@@ -90,8 +105,9 @@ func (w *sweep) bucketBuffers() error {
 	return w.each(func(n int) error { return w.free(w.Mender.index, named, n) })
 }
 
-// directory walks the directory, and buries and drops what is dying: clients that crashed, or are
-// idle, have left some entries each.
+// directory walks the directory, notes what it names, and buries and drops dying entries: each
+// client that crashed or is idle may have left some. It fails if a node that is not gone does not
+// answer: a word of that node might name what seems to be garbage.
 func (w *sweep) directory() error {
 	w.named = map[uint64]bool{}
 	var all []dead
@@ -125,8 +141,8 @@ func (w *sweep) directory() error {
 	return nil
 }
 
-// drop buries objects, and takes their entries out of their bucket. Both may have been done by
-// others.
+// drop buries the objects of dying entries of one bucket, and takes the entries out of it. A client
+// may have done both.
 func (w *sweep) drop(all []dead) error {
 	for _, d := range all {
 		if err := w.s.finish(d.location, 0); err != nil {
@@ -149,8 +165,8 @@ func (w *sweep) drop(all []dead) error {
 	return err
 }
 
-// settle makes sure that nothing of the master's is in flight, or in its hands: what it has is
-// free, as clients' is not.
+// settle waits for the master's verbs in flight, and gives back all its buffers. Afterwards each
+// buffer that the master had is in a free list, or named by a word.
 func (w *sweep) settle() error {
 	if err := errors.Join(w.s.dir.Land(), w.s.c.land()); err != nil {
 		return err
@@ -158,11 +174,13 @@ func (w *sweep) settle() error {
 	return errors.Join(w.s.index.Land(), w.s.values.Land())
 }
 
-// words reads the words of all objects, and notes the buffers that they name.
+// words reads the words of all objects that were handed out, and notes the buffers that they
+// name. If the node with a region's count is gone, it reads all objects: the words of the others
+// are zero. It fails if a node that is not gone does not answer. RAW's objects have no words.
 func (w *sweep) words() error {
 	l := w.s.plan
 	if l.layout.raw() {
-		return nil // it has none
+		return nil
 	}
 	for region := range l.Regions {
 		n := l.Objects
@@ -177,7 +195,9 @@ func (w *sweep) words() error {
 			if w.gone(at) {
 				continue
 			}
-			err := w.s.eachBuffer(stepSweep, region, r, n, func(location uint64, p uint16) { w.value.add(w.values, at, spread(location), p) })
+			err := w.s.eachBuffer(stepSweep, region, r, n, func(location uint64, p uint16) {
+				w.value.add(w.values, at, spread(location), p)
+			})
 			if err != nil {
 				return err
 			}
@@ -186,8 +206,8 @@ func (w *sweep) words() error {
 	return nil
 }
 
-// eachBuffer calls f with the buffers that the words of the first n objects of a region name at a
-// replica.
+// eachBuffer calls f with the buffers that the words of the first n objects of a region name at the
+// replica r. It takes a trip for each wordBatch of them.
 func (s *Store) eachBuffer(step rdma.Step, region, r, n int, f func(location uint64, pointer uint16)) error {
 	for from := 0; from < n; from += wordBatch {
 		b := s.ep.Batch()
@@ -215,6 +235,8 @@ func (w *sweep) valueBuffers() error {
 	return w.each(func(n int) error { return w.free(w.values, w.value, n) })
 }
 
+// free frees the buffers of a space on a node that were handed out before the epoch began, that are
+// in no free list, and that named does not have. By R1 and R2 of package kit no client owns them.
 func (w *sweep) free(s *buffers.Sweeper, named marks, node int) error {
 	for segment := range s.Segments {
 		garbage, err := s.Garbage(node, segment, func(p uint16) bool { return named.has(node, segment, p) })
@@ -229,7 +251,8 @@ func (w *sweep) free(s *buffers.Sweeper, named marks, node int) error {
 	return nil
 }
 
-// mark retires the objects that no client owns and the directory does not name.
+// mark retires the objects that were handed out before the epoch began, that are not retired, and
+// that the directory does not name: no client owns them.
 func (w *sweep) mark() error {
 	for region, handed := range w.handed {
 		if w.gone(w.s.regions[region][0].Node()) {
@@ -252,8 +275,8 @@ func (w *sweep) mark() error {
 	return nil
 }
 
-// retire retires the objects of a region that nothing knows. A client whose change has dropped the
-// last entry meanwhile may be faster.
+// retire retires the objects of a region that are neither known to be retired nor named. The CAS
+// fails if a client has dropped the entry of one meanwhile, and has retired the object itself.
 func (w *sweep) retire(region int, known []bool) error {
 	b := w.s.ep.Batch()
 	defer func() { b.Release() }()

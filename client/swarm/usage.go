@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Usage tells what the memory of a pool is used for, by reading how much of it was handed out. It
-// may run while clients do. Bytes count all replicas; dead nodes are left out.
+// Usage returns what the memory of a pool is used for, by the counts of what was handed out. It may
+// run while clients work. Bytes are those of all replicas. Dead nodes are left out.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", readAnyPlan)
 	if err != nil {
@@ -31,7 +31,8 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	uses := []client.Use{
 		{Name: "directory buckets", Count: l.Buckets, Bytes: l.dir.Bytes() * uint64(l.nodes)},
 		{Name: "objects handed out", Count: objects, Bytes: objects * each},
-		{Name: "objects", Count: uint64(l.Regions) * uint64(l.Objects), Bytes: uint64(l.Regions) * uint64(l.Objects) * each},
+		{Name: "objects", Count: uint64(l.Regions) * uint64(l.Objects),
+			Bytes: uint64(l.Regions) * uint64(l.Objects) * each},
 	}
 	for _, s := range []struct {
 		*buffers.Space
@@ -53,7 +54,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	return uses, nil
 }
 
-// handed returns how many objects of a region were handed out.
+// handed returns how many objects of a region were ever handed out: those of the lowest numbers.
 func (l *plan) handed(ep rdma.Endpoint, region int) (int, error) {
 	n, err := rdma.ReadWord(ep, stepCount, rdma.At(l.regions[region][0].Node(), l.counters+8*uint64(region)), l.Timeout)
 	return int(min(n, uint64(l.Objects))), err
