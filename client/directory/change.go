@@ -10,18 +10,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Change replaces the entries of the bucket in which a hash lies, all at once, by what decide makes
-// of them. It gets all of the bucket's, whatever their hashes, and may change them where they are,
-// append to them, and return any part of them. It is called again whenever another client was
-// faster, so that only its last call counts, and it may do other work, which is in flight with the
-// first step when it was posted before. By its id a client knows its change again when others have
-// finished it: the lower 16 bits are the client's number, and the rest is higher than in its
-// changes before.
+// Change replaces the entries of a hash's bucket, all at once, by what decide makes of them.
+// decide gets all entries of the bucket, of any hash. It may change them in place, append to
+// them, and return any part of them. It is called again whenever another client was faster, so
+// only its last call counts. It may use the endpoint for other work. By the id a client
+// recognizes its change if another client has completed it: the lower 16 bits are the client's
+// number, and the rest is higher than in its changes before.
 //
-// An error of decide ends the change, if the entries that it saw were chosen: then it has had no
-// effect. Others wrap ErrBucketFull when the bucket has more than its Slots, and client.ErrFull
-// when there is no buffer; rdma.ErrNodeDown and rdma.ErrTimeout as Lookup's; and besides
-// client.ErrUncertain, when the change may have taken effect, or still may.
+// If decide returns an error, and the entries that it saw were chosen, the change ends with that
+// error and has had no effect. Other errors wrap ErrBucketFull when decide returns more than
+// Slots entries, client.ErrFull when there is no buffer, and rdma.ErrNodeDown or rdma.ErrTimeout
+// as those of Lookup. If the error wraps client.ErrUncertain, the change may have taken effect,
+// or still may.
 func (c *Client) Change(hash, id uint64, decide func(bucket []Entry) ([]Entry, error)) error {
 	c.begin(c.BucketOf(hash))
 	ch := change{id: id, decide: decide}
@@ -32,19 +32,23 @@ func (c *Client) Change(hash, id uint64, decide func(bucket []Entry) ([]Entry, e
 	return err
 }
 
-// change is what an operation is about. The zero one changes nothing, but settles what others left
-// half done.
+// change is what an operation proposes. The zero change proposes what is there: it only settles
+// what other clients left half done.
 type change struct {
-	id      uint64
-	decide  func(bucket []Entry) ([]Entry, error)
+	id     uint64
+	decide func(bucket []Entry) ([]Entry, error)
+	// refused is the error of the last call of decide.
 	refused error
-	over    bool   // its outcome is known
-	sent    bool   // an accept of it may have taken effect
-	first   uint64 // lowest number of the change that this would have been, at such accepts
+	// over: the outcome is known.
+	over bool
+	// sent: an accept of the change may have taken effect.
+	sent bool
+	// first is the lowest number (value.changes) that the change would have had by such an accept.
+	first uint64
 }
 
-// run makes attempts at a change until one tells its outcome. One that a fence cuts off begins
-// again in the next epoch.
+// run makes attempts at a change until its outcome is known. An attempt that a fence cuts off is
+// repeated in the next epoch.
 func (c *Client) run(ch *change) error {
 	for {
 		err := c.try(ch)
@@ -58,6 +62,9 @@ func (c *Client) run(ch *change) error {
 	}
 }
 
+// try makes attempts at a change within one epoch: it looks, and then proposes, unless another
+// client seems to be active on the bucket. A zero change needs no proposal if the bucket is
+// settled. Attempts that lose to other clients pause: see patience.
 func (c *Client) try(ch *change) error {
 	p := patience{Retry: c.pace}
 	for {
@@ -89,6 +96,7 @@ func (c *Client) try(ch *change) error {
 	}
 }
 
+// failed returns the error of a change that ends without an outcome.
 func (ch *change) failed(err error) error {
 	if ch.sent {
 		return uncertain(err)
@@ -96,16 +104,17 @@ func (ch *change) failed(err error) error {
 	return err
 }
 
-// loose reports whether a change that is refused may still take effect: others may go on from what
-// an attempt of it sent, until a higher round is accepted.
+// loose reports whether a change that decide has refused may still take effect: an earlier
+// attempt has sent accepts, and other clients may continue from those until a higher round is
+// accepted.
 func (ch *change) loose() bool { return ch.sent && ch.refused != nil }
 
-// polite is how often an operation finds a bucket as another client left it before it takes that
-// one for dead; and impolite how often it lets others go first.
+// polite is how many looks at an unchanged bucket let another proposer go first, which counts as
+// dead afterwards. impolite bounds all pauses of an operation that let others go first.
 const polite, impolite = 2, 8
 
-// wait reports whether another client seems to be at work at the bucket. Clients that cut each
-// other off would not end.
+// wait reports whether another proposer is active on the bucket: a word is promised. To propose now
+// would only start a duel, in which neither proposer ends.
 func (c *Client) wait(p *patience) bool {
 	var top Word
 	busy := false
@@ -121,8 +130,16 @@ func (c *Client) wait(p *patience) bool {
 	return busy && p.idle <= polite && p.Tries < impolite
 }
 
-// attempt runs the two phases of Paxos. done: err is the change's outcome. Otherwise it is worth
-// another attempt, unless err is one that does not pass.
+// attempt runs the two phases of Paxos. done: err is the change's outcome. Otherwise another
+// attempt may follow, if err is passing. settled: the look before has found a chosen value, and
+// decide sees it at once: an error then ends the change without another step.
+//
+// The value that a majority had accepted when it promised is the base. If that is not the one
+// that decide saw, decide is called again. A refusal is proposed as well, with the base
+// unchanged, so that the entries that decide saw become chosen. That need not succeed if n, a
+// majority, had accepted them: they were chosen already.
+//
+// What a crash here leaves: see prepare and accept.
 func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 	final := false
 	c.base = value{}
@@ -130,8 +147,8 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		c.rebase()
 	}
 	if settled {
-		// Behind what was sent nothing is settled but what is above it: a majority has promised that
-		// round.
+		// If an earlier attempt has sent accepts, this value is above them: a majority has
+		// promised a higher round.
 		if final, ch.refused = c.decide(ch); final {
 			return true, ch.refused
 		}
@@ -154,7 +171,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		final, ch.refused = c.decide(ch)
 	}
 	err = c.accept(ch, final)
-	if err != nil && (!final || ch.loose() || n < c.majority()) { // what a majority had accepted when it promised was chosen
+	if err != nil && (!final || ch.loose() || n < c.majority()) {
 		return false, err
 	}
 	if ch.decide == nil {
@@ -166,7 +183,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 // errLost is wrapped when another client was faster.
 var errLost = fmt.Errorf("somebody else is at the bucket: %w", quorum.ErrRefused)
 
-// rebase makes what was found the base.
+// rebase makes what was found the base. base is a copy.
 func (c *Client) rebase() {
 	c.base = value{}
 	if c.found != nil {
@@ -174,11 +191,13 @@ func (c *Client) rebase() {
 	}
 }
 
-// errForgotten is wrapped when so many have changed a bucket since an attempt that it is not known
-// whether one finished it.
+// errForgotten is wrapped when so many other clients have changed a bucket since an attempt that
+// the bucket does not show any more whether one of them completed it.
 var errForgotten = fmt.Errorf("%d other clients changed the bucket since", remembered)
 
-// decide makes next of base. final: there is nothing left to change, be it done or refused.
+// decide makes next from base. final: there is nothing left to change. Then err is nil if the
+// change was made, also by another client; otherwise the change was refused, or its outcome is
+// unknown.
 func (c *Client) decide(ch *change) (final bool, err error) {
 	c.next = c.base
 	switch {
@@ -203,9 +222,9 @@ func (c *Client) decide(ch *change) (final bool, err error) {
 	return false, nil
 }
 
-// reserve takes buffers for the replicas that were read before other clients are kept from their
-// work: without them a bucket would be left promised, and to no client. A node that does not answer
-// is another replica's business.
+// reserve allocates buffers for the replicas that were read, before any word is promised.
+// Otherwise a client that then finds no buffer would leave the bucket promised, with no proposer
+// active. A node that does not answer is left out: other replicas make the majority.
 func (c *Client) reserve() error {
 	for r := range c.Replicas {
 		if k := &c.replicas[r]; k.known {
@@ -217,7 +236,8 @@ func (c *Client) reserve() error {
 	return nil
 }
 
-// spare returns the address of the operation's buffer at a replica.
+// spare returns the address of the operation's buffer at a replica, which it allocates if there is
+// none.
 func (c *Client) spare(r int) (rdma.Addr, error) {
 	node := c.at[r].Node()
 	if c.spares[r] != 0 {
@@ -228,6 +248,8 @@ func (c *Client) spare(r int) (rdma.Addr, error) {
 	return at, err
 }
 
+// giveSpares gives back the buffers that the operation owns: those that were not needed, and those
+// that its CASes replaced.
 func (c *Client) giveSpares() {
 	c.follow()
 	for r := range c.Replicas {
@@ -238,8 +260,12 @@ func (c *Client) giveSpares() {
 	}
 }
 
-// prepare has a majority promise a round above all that is known. A replica's buffer is read before
-// its word is CASed, so that it was its value's when the promise was made.
+// prepare makes a majority promise a round above all that are known. If the round of a replica's
+// value is not known, its buffer is read before the CAS of its word. If the CAS succeeds, the
+// word has not changed in between, so the buffer held the value when the promise was made.
+//
+// What a crash here leaves: promises, which keep no other client out: the next attempt takes a
+// higher round.
 func (c *Client) prepare() error {
 	c.promise = 0
 	for r := range c.Replicas {
@@ -281,8 +307,9 @@ func (c *Client) prepare() error {
 		})
 }
 
-// dated notes since when a replica has the value in its buffer, which is p. One that was used again
-// may tell anything, if it is whole at all: then the word has changed, and its CAS fails.
+// dated notes the round in which a replica accepted the value in its buffer, of which p is a
+// copy. If the buffer was reused, p may be of any round, or torn. Then the word has changed, too,
+// and its CAS fails.
 func (c *Client) dated(k *replica, p []byte) quorum.Verdict {
 	v, ok := whole(p, c.bucket)
 	if !ok {
@@ -295,11 +322,16 @@ func (c *Client) dated(k *replica, p []byte) quorum.Verdict {
 	return quorum.Again
 }
 
-// accept brings next to a majority. The client with a majority's promises of a round alone accepts
-// in it, also where the promise was to another client's CAS, or to none of that round.
+// accept brings next to a majority. Only the client with a majority's promises of a round accepts
+// in that round. So it may also accept at a replica that has promised the round to another
+// client's CAS, or that has not promised it.
 //
-// What a crash here leaves: next at some replicas, buffers that no word names, and those that words
-// named before.
+// It notes whether an accept may have taken effect: some replica has accepted, or its chain is in
+// flight or has failed. first becomes the lowest number of such an accept: the next attempt need
+// not see all that this one was based on.
+//
+// What a crash here leaves: next at some replicas, buffers that no word names, and the buffers that
+// words named before.
 func (c *Client) accept(ch *change, final bool) error {
 	c.next.round, c.offered = c.promise, 0
 	err := c.briefly(stepAccept, c.all(), c.majority(), c.offer, c.took)
@@ -309,7 +341,7 @@ func (c *Client) accept(ch *change, final bool) error {
 		maybe = maybe || c.replicas[r].word.accepted() && c.replicas[r].mine
 	}
 	if maybe && !final {
-		if !ch.sent || c.next.changes < ch.first { // not all that an attempt was based on need be there at the next
+		if !ch.sent || c.next.changes < ch.first {
 			ch.first = c.next.changes
 		}
 		ch.sent = true
@@ -317,10 +349,12 @@ func (c *Client) accept(ch *change, final bool) error {
 	return err
 }
 
-// offer asks one replica to accept.
+// offer asks one replica to accept: in one chain it writes a buffer, CASes the word to it, and at
+// the first replica writes in place. If the word is not known, or is above the round, it is read
+// instead.
 func (c *Client) offer(b *rdma.Batch, r int) error {
 	k := &c.replicas[r]
-	if b.Len() == 0 { // a new batch, though it may have been one of this step's before
+	if b.Len() == 0 { // a new batch
 		c.encoded = nil
 	}
 	if !k.known || c.above(k) {
@@ -342,10 +376,11 @@ func (c *Client) offer(b *rdma.Batch, r int) error {
 	return nil
 }
 
-// above reports whether a replica has promised or accepted what is above an accept of this attempt.
+// above reports whether a replica's word is above each accept of this attempt.
 func (c *Client) above(k *replica) bool { return k.word >= accept(c.promise, 0) }
 
-// took looks at what one replica answered. Whose CAS succeeds takes the buffer that the word named.
+// took examines the answer of one replica. If the CAS succeeded, the operation owns the buffer that
+// the word named before; otherwise it still owns the one that it wrote.
 func (c *Client) took(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
 	if op := b.Op(ch.First); op.Verb == rdma.Read {
 		k := &c.replicas[r]
@@ -366,8 +401,9 @@ func (c *Client) took(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
 	return quorum.Done
 }
 
-// owned settles the owners of the buffers that were offered: the owner is unknown for a chain in
-// flight, and for one to a node that failed.
+// owned settles the owners of the buffers in chains without an answer: the operation does not own
+// them. If the chain is in flight it is unresolved; if it failed, the buffers leak. maybe: there is
+// such a chain, so the accept may have taken effect.
 func (c *Client) owned() (maybe bool) {
 	for r := range c.Replicas {
 		m := quorum.Only(r)
@@ -383,7 +419,8 @@ func (c *Client) owned() (maybe bool) {
 	return maybe
 }
 
-// settleUnresolved gives back the buffers of accepts that are complete by now.
+// settleUnresolved gives back the buffers of accepts that are complete by now, and forgets those
+// of an earlier term.
 func (c *Client) settleUnresolved() {
 	c.follow()
 	if c.unresolved.Len() > 0 {
@@ -391,6 +428,9 @@ func (c *Client) settleUnresolved() {
 	}
 }
 
+// landed settles the owners of the buffers of a complete accept: the client owns the buffer that
+// the CAS replaced, or the one that it wrote if the CAS failed. If a verb failed, both leak. A
+// chain of one verb is a READ.
 func (c *Client) landed(bucket uint64, b *rdma.Batch, ch quorum.Chain) {
 	if ch.End-ch.First < 2 {
 		return

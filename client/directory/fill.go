@@ -8,16 +8,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A look at how full a directory is reads so many buckets, however large it is.
 const (
+	// fillBuckets bounds the buckets that Fill reads, however large the directory is.
 	fillBuckets = 512
-	fillRun     = 8  // buckets of a READ
-	entriesAt   = 16 // of a value: the byte that counts its entries
+	// fillRun is how many buckets a READ covers.
+	fillRun = 8
+	// entriesAt is the offset in a value of the byte that counts its entries.
+	entriesAt = 16
 )
 
-// Fill returns how many entries buckets have, of a sample where the directory is large, as they lie
-// in place at the first replica: what changes at this moment may be missing. Buckets whose node
-// does not answer are left out.
+// Fill returns how many entries buckets have, by a sample if the directory is large. It reads
+// what lies in place at the first replicas, unverified: what changes at this moment may be
+// missing. Buckets on a node that does not answer are left out.
 func (l *Layout) Fill(ep rdma.Endpoint, timeout time.Duration) (client.Fill, error) {
 	spans, whole := client.Sample(l.Buckets, fillBuckets, fillRun, l.per)
 	fill := client.Fill{Of: "directory entries", Sampled: !whole}
@@ -35,6 +37,8 @@ func (l *Layout) Fill(ep rdma.Endpoint, timeout time.Duration) (client.Fill, err
 	return fill, nil
 }
 
+// fillOf adds the n buckets from at on. Each count is bounded, since what lies in place may be
+// torn.
 func fillOf(ep rdma.Endpoint, at rdma.Addr, n int, timeout time.Duration, fill *client.Fill) error {
 	p, err := rdma.ReadBytes(ep, stepCount, at, n*slotBytes, timeout)
 	if err != nil {

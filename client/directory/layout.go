@@ -13,30 +13,40 @@ import (
 
 // Shape is what a directory is made for.
 type Shape struct {
-	Nodes    int    // memory nodes of the pool
-	Replicas int    // 2f+1 of them have each bucket, and f may die: 1, 3, 5 or 7
-	Buckets  uint64 // see Size
-	Base     uint64 // where it begins on each node, in bytes; a multiple of 8
+	// Nodes are the memory nodes of the pool.
+	Nodes int
+	// Replicas: 2f+1 nodes have each bucket, and f of them may die: 1, 3, 5 or 7.
+	Replicas int
+	// Buckets: see Size.
+	Buckets uint64
+	// Base is the offset at which the directory begins on each node: a multiple of 8.
+	Base uint64
 }
 
-// ErrShape ends an attempt to lay out a directory of a shape that cannot be.
+// ErrShape is wrapped by errors about a shape of a directory that is not possible.
 var ErrShape = errors.New("no such shape of a directory")
 
-// Layout tells where buckets lie. Buckets that have their replicas on the same nodes are a section.
-// A bucket is, at its first replica, its word and behind that what lies in place; at the others it
-// is its word. All is zero when a pool is made.
+// Layout says where buckets lie. Buckets with their replicas on the same nodes are a section. At
+// its first replica a bucket is its word, and behind that the value in place; at the others it is
+// its word. All is zero when a pool is made: that is an empty bucket.
 type Layout struct {
 	Shape
-	per   uint64        // buckets of a section
-	at    [][]rdma.Addr // of each section's replicas
+	// per is how many buckets a section has.
+	per uint64
+	// at has the addresses at which each section's replicas begin.
+	at [][]rdma.Addr
+	// bytes is the size on the fullest node.
 	bytes uint64
 }
 
 const (
-	wordBytes        = 8
-	slotBytes        = wordBytes + BufferBytes // at the first replica
-	sectionsPerNode  = 32                      // enough that nodes differ by a few percent
-	maxBuckets       = 1 << 36
+	wordBytes = 8
+	// slotBytes is the size of a bucket at its first replica.
+	slotBytes = wordBytes + BufferBytes
+	// sectionsPerNode is so high that nodes differ by a few percent in what they hold.
+	sectionsPerNode = 32
+	maxBuckets      = 1 << 36
+	// expectedOverflow bounds the expected number of buckets that are too full: see Size.
 	expectedOverflow = 1e-3
 )
 
@@ -73,6 +83,7 @@ func NewLayout(s Shape) (*Layout, error) {
 	return l, nil
 }
 
+// stride returns the size of a bucket at a replica.
 func stride(replica int) uint64 {
 	if replica == 0 {
 		return slotBytes
@@ -80,8 +91,8 @@ func stride(replica int) uint64 {
 	return wordBytes
 }
 
-// Bytes returns how much memory the directory takes on each node, from its base on. Buffers are not
-// in it: each replica of a bucket has one, and clients have some.
+// Bytes returns how much memory the directory takes on each node, from its base on. It does not
+// include buffers: each replica of a bucket needs one, and clients own some.
 func (l *Layout) Bytes() uint64 { return l.bytes }
 
 // BucketOf returns the bucket in which entries of a hash lie.
@@ -98,8 +109,8 @@ func (l *Layout) place(bucket uint64, at []rdma.Addr) {
 	}
 }
 
-// Size returns how many buckets it takes that, of so many records with hashes at random, the number
-// of buckets which have more than their Slots is expected to be below one in a thousand.
+// Size returns how many buckets are needed for so many records with random hashes, such that the
+// expected number of buckets with more than Slots entries is below expectedOverflow.
 func Size(records uint64) (buckets uint64) {
 	enough := func(n uint64) bool {
 		return float64(n)*overflow(float64(records)/float64(n)) < expectedOverflow
@@ -119,13 +130,15 @@ func Size(records uint64) (buckets uint64) {
 	return high
 }
 
-// overflow is the tail of Poisson's distribution: how likely a bucket has more than Slots entries.
+// overflow returns the probability that a bucket has more than Slots entries, by Poisson's
+// distribution. The sum is over 64 terms beyond Slots: they fall by a factor of mean/k, so those
+// behind are negligible.
 func overflow(mean float64) (p float64) {
 	if mean > Slots {
 		return 1
 	}
 	term := math.Exp(-mean)
-	for k := 1; k <= Slots+64; k++ { // terms fall by a factor of mean/k: those behind are nothing
+	for k := 1; k <= Slots+64; k++ {
 		term *= mean / float64(k)
 		if k > Slots {
 			p += term
@@ -134,11 +147,11 @@ func overflow(mean float64) (p float64) {
 	return p
 }
 
-// Sections returns where the replicas of each section begin: of buckets that have their replicas on
-// the same nodes.
+// Sections returns the addresses at which the replicas of each section begin. The caller must not
+// change them.
 func (l *Layout) Sections() [][]rdma.Addr { return l.at }
 
-// Describe tells what lies at an address of the directory; "": nothing.
+// Describe says what lies at an address of the directory; "": nothing.
 func (l *Layout) Describe(a rdma.Addr) string {
 	for section, replicas := range l.at {
 		for r, at := range replicas {

@@ -8,10 +8,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Lookup returns the entries of a hash, in the order in which a change left them, valid until the
-// next call. An error wraps rdma.ErrNodeDown or rdma.ErrTimeout, when no majority answers, or
-// others are at the bucket all the time; and client.ErrFull when it takes a buffer to settle what
-// another client left half done, and there is none.
+// Lookup returns the entries of a hash, in the order in which a change left them. They are valid
+// until the next call. The error wraps rdma.ErrNodeDown or rdma.ErrTimeout if no majority
+// answers, or other clients change the bucket all the time; and client.ErrFull if there is no
+// buffer to settle what another client left half done.
 func (c *Client) Lookup(hash uint64) ([]Entry, error) {
 	c.begin(c.BucketOf(hash))
 	if err := c.run(&change{}); err != nil {
@@ -35,10 +35,10 @@ func (c *Client) count() int {
 	return (len(c.found) - headBytes) / entryBytes
 }
 
-// look reads the words of a majority, and more where these do not agree, and the value of the round
-// in which they do; false: there is none, or its value is out of reach. What it finds is chosen,
-// and was the newest when it began: of what was chosen before, some replica of any majority has
-// accepted it, or something newer.
+// look reads the words of a majority, and of more replicas if these do not agree, and the value
+// of the round in which a majority agrees; false: there is no such round, or its value is out of
+// reach. The value is chosen, and none was newer when the look began: of any majority some
+// replica has accepted what was chosen before, or something newer.
 func (c *Client) look() (settled bool, err error) {
 	clear(c.replicas[:c.Replicas])
 	c.has = false
@@ -58,8 +58,10 @@ func (c *Client) look() (settled bool, err error) {
 	return c.load(round)
 }
 
-// lookFurther asks replicas that a look left out, where so many of them can make up for those that
-// lag behind; but none on a node that was silent lately: to bring along what lags takes no longer.
+// lookFurther asks the replicas that a look left out, if there are enough of them to complete a
+// majority. It asks none on a node that was silent lately: to settle the bucket takes no longer.
+// It waits no longer than for a slow replica. found is saved first: its batch is released by this
+// step.
 func (c *Client) lookFurther(need int) error {
 	rest := c.all()
 	for r := range c.Replicas {
@@ -80,8 +82,9 @@ func (c *Client) lookFurther(need int) error {
 	return err
 }
 
-// briefly is a step that others may make up for: it waits for slow nodes no longer than the timer,
-// when others have refused, and otherwise longer each time.
+// briefly is a step that the operation can repeat with other replicas. It waits for slow nodes no
+// longer than limit. The limit grows with each step that ended in a timeout although no replica
+// refused; so it stays short while other proposers are the reason.
 func (c *Client) briefly(step rdma.Step, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
 	c.quorum.Limit = c.limit
@@ -93,6 +96,7 @@ func (c *Client) briefly(step rdma.Step, from quorum.Mask, need int, ask func(b 
 	return err
 }
 
+// askSlot reads a replica's word, and at the first replica also what lies in place.
 func (c *Client) askSlot(b *rdma.Batch, r int) error {
 	n := wordBytes
 	if r == 0 {
@@ -102,6 +106,8 @@ func (c *Client) askSlot(b *rdma.Batch, r int) error {
 	return nil
 }
 
+// tellSlot notes the answer to askSlot. What lies in place counts only if it is of the word's
+// round.
 func (c *Client) tellSlot(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
 	p := b.Op(ch.First).Buf
 	k := &c.replicas[r]
@@ -112,13 +118,13 @@ func (c *Client) tellSlot(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict 
 	return quorum.Done
 }
 
-// meet notes what a replica's word is.
+// meet notes a replica's word, which no CAS of this attempt has made.
 func (k *replica) meet(w Word) {
 	k.word, k.known, k.mine = w, true, false
 	k.since, k.sure = w.since()
 }
 
-// find notes the value in p when it is whole and of a round.
+// find notes the value in p, if it is whole and of the round. It keeps p, and does not copy it.
 func (c *Client) find(p []byte, round uint64) bool {
 	v, ok := whole(p, c.bucket)
 	if !ok || roundOf(v) != round {
@@ -128,22 +134,23 @@ func (c *Client) find(p []byte, round uint64) bool {
 	return true
 }
 
-// save makes what was found outlive its batch.
+// save copies what was found, so that it outlives its batch.
 func (c *Client) save() {
 	if c.has && c.found != nil {
 		c.found = c.saved[:copy(c.saved[:], c.found)]
 	}
 }
 
-// agreed returns the highest round in which a replica is known to have accepted its value, and how
-// many have. One that has accepted nothing agrees to that while it has promised nothing: with a
-// promise, a client may have had its value accepted elsewhere.
+// agreed returns the highest round in which a replica is known to have accepted its value, and
+// how many replicas have. A replica that has neither accepted nor promised anything agrees to
+// round 0. One with a promise does not count: its proposer may have a newer value accepted
+// elsewhere.
 func (c *Client) agreed() (round uint64, n int) {
 	return c.newest(func(k *replica) bool { return k.known && (k.word == 0 || k.word.accepted()) })
 }
 
-// newest returns the highest round that was accepted by the replicas that count, and how many of
-// them have.
+// newest returns the highest round in which a replica that counts has accepted its value, and how
+// many of them have accepted in that round.
 func (c *Client) newest(counts func(*replica) bool) (round uint64, n int) {
 	for r := range c.Replicas {
 		switch k := &c.replicas[r]; {
@@ -157,9 +164,10 @@ func (c *Client) newest(counts func(*replica) bool) (round uint64, n int) {
 	return round, n
 }
 
-// load finds the value of a round, in a buffer if need be; false: no replica that has it answers,
-// or they have newer ones by now. A value of this bucket and round is the one that was accepted in
-// it, wherever it lies.
+// load makes the value of a round the one that was found. It reads a buffer, unless the value was
+// found in place; false: no replica that has it answers, or they have newer values by now. All
+// values of this bucket and round are equal, so it does not matter where it lies. Round 0 is the
+// empty bucket.
 func (c *Client) load(round uint64) (bool, error) {
 	switch {
 	case round == 0:
@@ -192,13 +200,15 @@ func (c *Client) load(round uint64) (bool, error) {
 	return false, err
 }
 
+// askBuffer reads the buffer that a replica's word names.
 func (c *Client) askBuffer(b *rdma.Batch, r int) error {
 	b.Read(c.alloc.Resolve(c.at[r].Node(), c.bucket, c.replicas[r].word.pointer()), BufferBytes)
 	return nil
 }
 
-// mend writes in place what had to be fetched, in the background, when it is the value of the first
-// replica's word. It is a hint: of what many write there at a time nothing fits a word.
+// mend writes a value in place that had to be fetched, in the background, if it is the one of the
+// first replica's word. It is a hint: readers use what lies in place only if it is whole and of the
+// word's round. What several clients write there at a time may mix, and is not whole.
 func (c *Client) mend() {
 	k := &c.replicas[0]
 	if !k.known || !k.word.accepted() || k.since != c.round || c.quorum.Avoids(c.at[0].Node()) {
@@ -213,7 +223,7 @@ func (c *Client) mend() {
 	}
 	b := c.ep.Batch()
 	b.WriteCopy(c.at[0].Add(wordBytes), c.found)
-	if c.ep.Post(b.As(stepMend)) != nil { // an endpoint that cannot post says so in the next operation
+	if c.ep.Post(b.As(stepMend)) != nil { // the next operation fails, too
 		b.Release()
 		return
 	}

@@ -14,17 +14,21 @@ type Held struct {
 	Pointer uint16
 }
 
-// Found is what a walk finds of a bucket. Its lists are valid until the next one.
+// Found is what a walk finds of a bucket. Its lists are valid until the walk visits the next
+// bucket.
 type Found struct {
 	Bucket  uint64
 	Entries []Entry
 	Held    []Held
-	Silent  []int // nodes that have a replica and do not answer: it is not known what it holds
+	// Silent are nodes with a replica that do not answer: it is not known what the replica's word
+	// names.
+	Silent []int
 }
 
-// Walk calls visit for each bucket. It settles what it finds half done. What it reports of buffers
-// holds as long as no other client changes the directory. A node that does not answer once is not
-// asked for its words again.
+// Walk calls visit for each bucket. It settles what it finds half done, and waits for its own
+// accepts in flight before it reads the words. What it reports of buffers is right as long as no
+// other client changes the directory. A node that did not answer once is not asked for its words
+// again.
 func (c *Client) Walk(visit func(f *Found) error) error {
 	silent := make([]bool, c.Nodes)
 	var f Found
@@ -57,9 +61,10 @@ func (c *Client) Walk(visit func(f *Found) error) error {
 	return nil
 }
 
-// Words calls visit for each buffer that a word names, without settling anything. A buffer that no
-// word names, and that no client owns, is never named again. skip reports whether a node that does
-// not answer may be left out. Nothing of this client's is in flight: see Land.
+// Words calls visit for each buffer that a word names, and settles nothing. A buffer that no word
+// names, and that no client owns, is never named again. skip reports whether a node that does not
+// answer may be left out; otherwise the error wraps rdma.ErrNodeDown. The caller must have called
+// Land, so that no verb of this client is in flight.
 func (c *Client) Words(visit func(h Held), skip func(node int) bool) error {
 	silent := make([]bool, c.Nodes)
 	for bucket := range c.Buckets {
@@ -79,13 +84,15 @@ func (c *Client) Words(visit func(h Held), skip func(node int) bool) error {
 	return nil
 }
 
-// Land waits for this client's own accepts in flight, and settles the owners of their buffers.
+// Land waits for this client's own accepts in flight, and settles the owners of their buffers. The
+// error wraps rdma.ErrTimeout if some are still in flight.
 func (c *Client) Land() error {
 	return c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)
 }
 
-// words reads the words of all replicas on nodes that are not silent, and notes those that turn out
-// to be.
+// words reads the words of all replicas on nodes that are not silent, and adds those to silent
+// that do not answer now. A node that may still answer is added only if no other node is the
+// reason that the step failed.
 func (c *Client) words(silent []bool) error {
 	for range c.Replicas + 1 { // each round but the last one finds a silent node
 		from := c.all()
@@ -112,11 +119,13 @@ func (c *Client) words(silent []bool) error {
 	return fmt.Errorf("%d nodes: %w", c.Replicas, rdma.ErrNodeDown)
 }
 
+// askWord reads a replica's word.
 func (c *Client) askWord(b *rdma.Batch, r int) error {
 	b.Read(c.at[r], wordBytes)
 	return nil
 }
 
+// tellWord notes the answer to askWord.
 func (c *Client) tellWord(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
 	c.replicas[r].meet(Word(le.Uint64(b.Op(ch.First).Buf)))
 	return quorum.Done

@@ -15,8 +15,8 @@ import (
 //	accepted  1 bit
 //	pointer   16 bits: the buffer of the value that was accepted last, on this node; 0: none was
 //
-// It is changed by CAS only, and rises with each change but for the pointer's bits: so it never
-// takes the same value twice, and a CAS that lands late finds another one.
+// It is changed by CAS only. Without the pointer's bits, it rises with each change. So it never
+// takes the same value twice, and a CAS that lands late fails.
 type Word uint64
 
 const (
@@ -33,8 +33,8 @@ func (w Word) round() uint64   { return uint64(w >> roundShift) }
 func (w Word) accepted() bool  { return w&accepted != 0 }
 func (w Word) pointer() uint16 { return uint16(w) }
 
-// since returns the round in which the replica's value was accepted, 0 when it has none; false: its
-// buffer tells.
+// since returns the round in which the replica's value was accepted; 0: it has none. Behind a
+// promise the word does not show the round, only the buffer does: then known is false.
 func (w Word) since() (round uint64, known bool) {
 	switch {
 	case w.accepted():
@@ -49,8 +49,8 @@ func (w Word) String() string {
 	return fmt.Sprintf("(round %d, accepted %v, buffer %d)", w.round(), w.accepted(), w.pointer())
 }
 
-// A value is a bucket's content, as a buffer has it, and what lies in place behind the first
-// replica's word:
+// A value is a bucket's content, as it lies in a buffer, and in place behind the first replica's
+// word:
 //
 //	0    checksum of all that follows
 //	8    round in which it was accepted: of one bucket and round there is one value
@@ -60,12 +60,14 @@ func (w Word) String() string {
 //	288  entries
 //
 // A buffer is written once, by its owner, in one chain with the CAS that makes a word point at it.
-// Many write in place at the same time; what comes of it is whole, and of the word's round, or
-// readers take the buffer.
+// Several clients may write in place at the same time. If the result is not whole, or not of the
+// word's round, readers take the buffer.
 type value struct {
 	round   uint64
 	changes uint64
-	ids     [remembered]uint64
+	// ids has at most one id of each client. 0: none.
+	ids [remembered]uint64
+	// n is how many entries there are.
 	n       int
 	entries [Slots]Entry
 }
@@ -73,8 +75,8 @@ type value struct {
 const (
 	// Slots is how many entries a bucket has room for.
 	Slots = 16
-	// remembered is of how many clients the last change is known. As long as no more are at a bucket,
-	// each finds out what became of an attempt, however long it was away.
+	// remembered is how many clients' last changes a value contains. While no more clients change a
+	// bucket, each finds out the outcome of its attempt, however long it was away.
 	remembered = 32
 
 	entryBytes = 16
@@ -83,15 +85,17 @@ const (
 	BufferBytes = headBytes + Slots*entryBytes
 )
 
-// Entry is one of a bucket's.
+// Entry is an entry of a bucket.
 type Entry struct {
-	Hash     uint64 // which picks the bucket; several entries may have the same
-	Location uint64 // the caller's
+	// Hash picks the bucket. Several entries may have the same.
+	Hash uint64
+	// Location means nothing to the directory.
+	Location uint64
 }
 
 var le = binary.LittleEndian
 
-// encode fills p, which has room for a buffer, and returns what is used of it.
+// encode fills p, which has BufferBytes, and returns the part of p that it has used.
 func (v *value) encode(p []byte, bucket uint64) []byte {
 	le.PutUint64(p[8:], v.round)
 	le.PutUint64(p[16:], bucket<<8|uint64(v.n))
@@ -109,8 +113,8 @@ func (v *value) encode(p []byte, bucket uint64) []byte {
 	return p[:at]
 }
 
-// whole returns what is used of the value in p, of any content; false: it is torn, or not this
-// bucket's.
+// whole returns the part of p that the value in it uses. p may hold anything. false: the value is
+// torn, or not this bucket's.
 func whole(p []byte, bucket uint64) ([]byte, bool) {
 	tag := le.Uint64(p[16:])
 	n := int(tag & 0xff)
@@ -135,29 +139,31 @@ func (v *value) decode(p []byte) {
 	}
 }
 
+// entryAt returns the i-th of the entries in p.
 func entryAt(p []byte, i int) Entry {
 	p = p[i*entryBytes:]
 	return Entry{Hash: le.Uint64(p), Location: le.Uint64(p[8:])}
 }
 
-// who is the number of a change's client.
+// who returns the client's number in the id of a change.
 func who(id uint64) uint16 { return uint16(id) }
 
-// has reports whether a change is among those that are remembered.
+// has reports whether a change is among those that v remembers.
 func (v *value) has(id uint64) bool {
 	return id != 0 && slices.Contains(v.ids[:], id)
 }
 
-// tells reports whether v would have a change for certain, if it had been made with the number
-// first or a later one: no change was forgotten, or none since, or what is remembered of its client
-// is another one.
+// tells reports whether v certainly shows if a change was made, with the number first or a later
+// one. It does if no client was forgotten yet, if v remembers a change of the same client, or if
+// fewer than remembered changes were made since first. If it does, and v has not the change, it
+// was not made.
 func (v *value) tells(id, first uint64) bool {
 	known := func(other uint64) bool { return other == 0 || who(other) == who(id) }
 	return slices.ContainsFunc(v.ids[:], known) || v.changes < first+remembered
 }
 
-// add notes one more change: in front of the others, in place of its client's one before, or of the
-// one that is the last for longest.
+// add remembers one more change, in front of the others. It replaces the last change of the same
+// client, or, if there is no room, the oldest one.
 func (v *value) add(id uint64) {
 	v.changes++
 	i := 0

@@ -16,11 +16,11 @@ import (
 // reading. But no word says which client owns what is not named: that would cost a trip. So
 // ownership ends when an epoch begins:
 //
-//	R1  What a client has got in one epoch, and nothing names, is not its own in the next one that is swept. In every epoch,
-//	    what it has in flight from an earlier one is fenced off (rdma.Control.Fence), or has landed, and what that replaced
-//	    is not its own.
-//	R2  Under a busy view a client takes only what was never handed out. It gives nothing back, and what it replaces no client
-//	    owns.
+//	R1  A client does not own what it got in an epoch, and nothing names, once a later epoch is
+//	    swept. When an epoch begins, what the client has in flight from an earlier one is fenced
+//	    off (rdma.Control.Fence), or has landed, and the client does not own what that replaced.
+//	R2  Under a busy view a client takes only what was never handed out. It gives nothing back,
+//	    and no client owns what it replaces.
 //
 // The master counts what was handed out, begins an epoch with a busy view, fences earlier epochs
 // off, and examines memory. Of what was handed out by then and is not in a free list, no client
@@ -32,11 +32,12 @@ import (
 // An object is not free at once, since clients cache locations. For objects there are two more
 // rules:
 //
-//	R3  A location is used in the epoch in which the index named it, or an access found the object there, and in the next one.
-//	    Then it is looked up again.
-//	R4  An object that the master finds to be garbage in one epoch is buried at that time, or was never published. It is
-//	    used again from the third next epoch on, which begins behind the fence of the second, with all its words zero. One
-//	    that a client retires is used again from the fourth next epoch on: see package swarm.
+//	R3  A location is used in the epoch in which the index named it, or an access found the object
+//	    there, and in the next one. Then it is looked up again.
+//	R4  An object that the master finds to be garbage in one epoch is buried at that time, or was
+//	    never published. It is reused from the third next epoch on, which begins behind the fence
+//	    of the second, with all its words zero. One that a client retires is reused from the
+//	    fourth next epoch on: see package swarm.
 //
 // Epochs may begin without a sweep, so that objects grow old enough. The view is idle in them all
 // the time, and clients keep what they own. The master writes down the epoch of each sweep before

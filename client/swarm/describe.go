@@ -27,7 +27,8 @@ func (l *plan) describe(a rdma.Addr) string {
 	case off < l.retired:
 		return fmt.Sprintf("count of objects of region %d", (off-l.counters)/8)
 	case off < l.dir.Base:
-		return fmt.Sprintf("retirement of object %d.%d", (off-l.retired)/l.retiredBytes(), (off-l.retired)%l.retiredBytes()/8)
+		return fmt.Sprintf("retirement of object %d.%d",
+			(off-l.retired)/l.retiredBytes(), (off-l.retired)%l.retiredBytes()/8)
 	case off < l.dir.Base+l.dir.Bytes():
 		return l.dir.Describe(a)
 	case off < l.index.Base:

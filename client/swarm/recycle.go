@@ -7,10 +7,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Buffers are recycled by swaps (see package buffers). A client whose CAS replaces a word's
-// pointer owns the buffer that was replaced. If a CAS fails, the new buffer stays with the client
-// that wrote it. Words never take a value twice, so of all CASes that expect one value of a word
-// at most one succeeds: a buffer has one owner.
+// Buffers are recycled by swaps (see package buffers). The CAS that replaces a word's pointer
+// makes its client the owner of the buffer that was replaced. If a CAS fails, the new buffer
+// stays with the client that wrote it. Words never take a value twice, so of all CASes that
+// expect one value of a word at most one succeeds: a buffer has one owner.
 //
 // A chain is unresolved while its client does not know the outcome: while it is in flight, its
 // WRITE may land at any moment, so its buffers have no owner. If a chain fails, its outcome stays

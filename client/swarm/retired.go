@@ -12,7 +12,7 @@ import (
 // An object is retired when its entry was dropped. Each object has a word at its region's first
 // replica, changed by CAS only:
 //
-//	0      the directory names the object, a client owns it, or it is garbage that a sweep will find
+//	0      the directory names the object, a client owns it, or it is garbage, for a sweep to find
 //	other  the object is retired: the first epoch in which a client may claim it
 //
 // The client that dropped the entry retires the object: its CAS expects 0. A client claims the
