@@ -6,7 +6,7 @@
 // of CASPaxos (Rystsov, 2018) on 2f+1 nodes. An acceptor is a word that is changed by CAS
 // (word.go). The values lie in buffers beside the words.
 //
-//	Lookup  1. read the words of a majority, and at the first replica the value that lies in place.
+//	Lookup  1. read the words of a majority, and at the first replica the value that lies in place
 //	           If all have accepted the same round, its value is chosen, and no newer one was when
 //	           the lookup began.
 //	Change  1. as Lookup

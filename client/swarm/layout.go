@@ -95,15 +95,20 @@ func (l *Layout) Bytes(inPlace bool) int {
 // BufferBytes returns the size of an out-of-place buffer.
 func (l *Layout) BufferBytes() int { return bufferHeader + pad(l.MaxValue) }
 
+// wordsAt and dataAt return the offsets in an object at which the words, and what lies in place,
+// begin.
 func (l *Layout) wordsAt() int { return 8 * l.Locks }
 func (l *Layout) dataAt() int  { return 8 * (l.Locks + l.Words) }
 
+// lockAt returns the address of a writer's lock at the replica r.
 func (l *Layout) lockAt(k *Register, r, tid int) rdma.Addr { return k.At[r].Add(uint64(8 * tid)) }
 
+// wordAt returns the address of the word of a place at the replica r.
 func (l *Layout) wordAt(k *Register, r, place int) rdma.Addr {
 	return k.At[r].Add(uint64(l.wordsAt() + 8*place))
 }
 
+// pad rounds a number of bytes up to whole words.
 func pad(n int) int { return (n + 7) &^ 7 }
 
 // A Word is a metadata word, as it lies in memory (In-n-Out, section 4.3): a tuple's timestamp and
@@ -174,6 +179,7 @@ func (s stamp) word(pointer uint16) Word {
 	return Word(s>>(placeBits+1)<<(pointerBits+1)|s&1<<pointerBits) | Word(pointer)
 }
 
+// place returns the index of the stamp's word among the words of a replica.
 func (s stamp) place() int     { return int(s >> 1 & (1<<placeBits - 1)) }
 func (s stamp) verified() bool { return s&verified != 0 }
 
@@ -184,8 +190,10 @@ func (s stamp) time() stamp { return s >> 1 }
 // uses its i for anything else.
 func (s stamp) top() bool { return s|(1<<placeBits-1)<<1 == ^stamp(0) }
 
+// iOf returns a stamp's i.
 func (l *Layout) iOf(s stamp) uint64 { return uint64(s) >> (placeBits + 1 + l.groupBits) }
 
+// tidOf returns the number of a stamp's writer. A tombstone has no writer.
 func (l *Layout) tidOf(s stamp) int {
 	return int(s>>(placeBits+1)&(1<<l.groupBits-1))*l.Words + s.place()
 }

@@ -8,8 +8,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// endure is the rest of a tick for the pool of an Enduring mender, which lives with dead nodes. A
-// crash leaves the same as in tick.
+// endure is the rest of a tick for the pool of an Enduring mender, which stays available with
+// dead nodes. In order: the present epoch is fenced, if the pool needs another one; a sweep's
+// epoch begins, also if the last master left a busy view, or its verbs must be fenced off
+// (Beyond); an epoch without a sweep begins; dead clients are recovered; clients are asked for
+// their needs. A crash leaves the same as in tick.
 func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
 	if k.fenced != v.Epoch && (v.Busy || k.need != NeedNothing) {
 		return false, k.fenceAgain(v)
@@ -18,7 +21,9 @@ func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
 		k.need = NeedSweep
 	}
 	if v.Busy && k.ep.Now()-k.fencedAt < k.o.Lease {
-		return false, nil // an epoch was cut short: clients go on in it, and meet the next one as late as after any other
+		// An epoch was cut short by a crash. Clients go on in it, and the next one must not begin
+		// sooner for them than after any other epoch.
+		return false, nil
 	}
 	if v.Epoch < k.role.Beyond || k.need == NeedSweep {
 		err := k.renew(v)
@@ -37,10 +42,10 @@ func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
 	return false, nil
 }
 
-// fenceAgain ends verbs of epochs before that of a view whose master is gone: that master may not
-// have done so. A client that has not heard of this epoch and is in the midst of an operation
-// would meet the next epoch as its second. So each epoch but the last one is fenced on all nodes
-// but those that are expelled.
+// fenceAgain fences off verbs of epochs before the view's: the master that began the epoch may
+// have died before it did so. Invariant: before an epoch begins, all earlier ones are fenced on
+// all nodes that are not expelled. Otherwise a client in the middle of an operation, which has
+// not learned of this epoch, would meet the next one as its second (kit, R3).
 func (k *keeper) fenceAgain(v rdma.View) error {
 	err := k.f.Fence(v.Epoch)
 	if v.Busy || errors.Is(err, rdma.ErrNodeDown) { // a node that is down is expelled with the next epoch
@@ -52,7 +57,7 @@ func (k *keeper) fenceAgain(v rdma.View) error {
 	return nil
 }
 
-// pass takes the pool to a new epoch in which nothing is swept.
+// pass takes the pool to a new epoch in which nothing is swept. The view is idle all the time.
 //
 // What a crash leaves: an idle view that may not be fenced. The next master fences it before it
 // begins another epoch.
@@ -70,10 +75,10 @@ func (k *keeper) pass(v rdma.View) error {
 	return k.fenceAgain(v)
 }
 
-// renew takes the pool to a new epoch, in which it is swept. It does nothing while it is in doubt
-// whether a node is dead: such a node would neither be expelled nor fence clients off. A keeper
-// that finds a new epoch due waits for a tick first. A tick is longer than operations take, so that
-// clients hardly ever meet two epochs in one operation.
+// renew takes the pool to a new epoch, in which it is swept. It does nothing while it is not
+// known whether a node is dead: such a node would neither be expelled nor fence clients off. A
+// keeper that finds a new epoch due waits for a tick first. A tick is longer than an operation
+// takes, so clients rarely meet two epochs in one operation.
 func (k *keeper) renew(v rdma.View) error {
 	k.need = NeedSweep
 	down, err := k.probe(v)
@@ -98,7 +103,8 @@ func (k *keeper) doubtful(v rdma.View, down []int) bool {
 	return false
 }
 
-// sweepBusy sweeps under a busy view, in which no older verb can land.
+// sweepBusy sweeps under a busy view, behind its fence, so no older verb can land. If it fails the
+// view stays busy, and the next barrier sweeps again.
 func (k *keeper) sweepBusy(v rdma.View) error {
 	began := k.ep.Now()
 	if err := k.m.Sweep(v); err != nil {

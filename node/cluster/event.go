@@ -45,8 +45,10 @@ type Event struct {
 	Spare  int           // that stands for it now
 	Client rdma.Client   // that was recovered; of Lost only the ID of the master there is
 	Took   time.Duration // of Mended, Restored, Recovered, Attached, Swept and Configured
-	Report string        // of Recovered, Attached, Configured, and a Mended of a Grower: what the mender says of it, in lines
-	Err    error         // of Failed
+	// Report is what the mender says, in lines: of Recovered, Attached, Configured, and of the
+	// Mended of a Grower.
+	Report string
+	Err    error // of Failed
 }
 
 func (e Event) String() string {

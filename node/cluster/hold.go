@@ -72,7 +72,7 @@ func Hold(ep rdma.Endpoint, f rdma.Fabric, o Options) (*Held, error) {
 }
 
 // Renew renews the lease. A tenure that was over, even for a moment, is not continued: another
-// master may have acted meanwhile.
+// master may have acted meanwhile. After any other failure the caller may try again.
 func (h *Held) Renew() error {
 	if errors.Is(h.err, errOver) {
 		return h.err

@@ -59,6 +59,7 @@ type NewMender func(ep rdma.Endpoint) (Mender, error)
 // keeper is one process's candidate for the pool's master, and the master while role says so. It
 // belongs to one task.
 type keeper struct {
+	// The caller of Keep owns the endpoint. Only the keeper and its mender use it.
 	ep   rdma.Endpoint
 	f    rdma.Fabric
 	make NewMender
@@ -72,13 +73,13 @@ type keeper struct {
 	dirty bool
 	// A crash may have left memory that only a sweep finds.
 	littered bool
-	// asked: this tenure has asked a Piecewise mender whether an earlier one left something to sweep.
+	// This tenure has asked a Piecewise mender whether an earlier one left something to sweep.
 	asked bool
-	// swept is how long the pieces of a sweep have taken.
+	// How long the pieces of the present sweep have taken so far.
 	swept time.Duration
-	// need is what the pool of an Enduring mender needs.
+	// What the pool of an Enduring mender needs, as far as the keeper knows.
 	need Need
-	// attends: what an Attendant has begun goes on elsewhere.
+	// What an Attendant has begun goes on elsewhere.
 	attends bool
 	// The epoch up to which this tenure has fenced off all workers, and when it did.
 	fenced   uint64
@@ -87,10 +88,11 @@ type keeper struct {
 	idle time.Duration
 	// A vacancy waits: see restoreDelayLeases.
 	restoreWaits bool
-	// mended is how long the last Mend took; grows: it has made something grow, and may have to again.
+	// How long the last Mend took.
 	mended time.Duration
-	grows  bool
-	// failedLast is the client whose recovery failed last.
+	// The last Mend has made something grow, or clients want that, so another one may be due soon.
+	grows bool
+	// The client of the recovery that failed last.
 	failedLast rdma.ClientID
 	// The keeper resigns for clients that ask for it.
 	yields bool
@@ -232,8 +234,9 @@ func (k *keeper) resign() {
 	k.role, k.m = rdma.Role{}, nil
 }
 
-// lead makes the caller master, or makes sure that it still is. It reports false if another client
-// is.
+// lead makes the caller master, or makes sure that it still is. It reports false if another
+// client is master. A check of the lease is not a fence: verbs that the caller posts behind it
+// may land after the tenure, until the next master's first fence.
 func (k *keeper) lead() (bool, error) {
 	if k.role.Owner != 0 {
 		err := k.prolong()
@@ -251,7 +254,8 @@ func (k *keeper) lead() (bool, error) {
 	return true, nil
 }
 
-// elected notes a new tenure. It has fenced off nothing yet.
+// elected notes a new tenure. It has fenced off nothing yet, and knows of no idle time of the view
+// before.
 func (k *keeper) elected(r rdma.Role) {
 	k.role, k.idle, k.fenced, k.asked, k.swept = r, k.ep.Now(), 0, false, 0
 	k.log(Event{What: Elected, Epoch: r.Epoch})
@@ -322,7 +326,8 @@ func (k *keeper) tick() (more bool, err error) {
 	return k.recover(v)
 }
 
-// attend calls a mender that is an Attendant. If that fails the keeper goes on with its other work.
+// attend calls a mender that is an Attendant. If that fails it rests, and the keeper goes on with
+// its other work.
 func (k *keeper) attend(a Attendant, v rdma.View) (more bool, err error) {
 	what := target{attend: true}
 	if k.resting(what) {
@@ -337,8 +342,9 @@ func (k *keeper) attend(a Attendant, v rdma.View) (more bool, err error) {
 	return more, nil
 }
 
-// grow begins an epoch in which a Grower grows, if clients want that. Views are idle for as long in
-// between as they were busy, so that clients go on.
+// grow begins an epoch in which a Grower grows, if clients want that. Between two such epochs the
+// view is idle for as long as it was busy, so that clients go on. A Mend that made nothing grow
+// makes the target rest.
 func (k *keeper) grow(g Grower, v rdma.View) (more bool, err error) {
 	what := target{grow: true}
 	if k.resting(what) || k.grows && k.ep.Now()-k.idle < k.mended {
@@ -348,7 +354,7 @@ func (k *keeper) grow(g Grower, v rdma.View) (more bool, err error) {
 	if err != nil || !k.grows {
 		return false, err
 	}
-	littered := k.littered // no client is gone that was not before
+	littered := k.littered // this barrier leaves nothing more to sweep: no client has died
 	if err := k.barrier(v, nil, nil); err != nil {
 		return false, err
 	}
@@ -361,7 +367,8 @@ func (k *keeper) grow(g Grower, v rdma.View) (more bool, err error) {
 	return false, nil
 }
 
-// recover recovers one dead client.
+// recover recovers one dead client. If there is none it sweeps, if a crash has left something;
+// and if nothing else is due it yields to a Hold.
 func (k *keeper) recover(v rdma.View) (more bool, err error) {
 	clients, err := rdma.ListJoined(k.ep, k.f)
 	if err != nil {
@@ -405,7 +412,10 @@ func (k *keeper) unswept(v rdma.View) (bool, error) {
 	return more, nil
 }
 
-// sweep comes when nothing else is due: no other work waits for the memory that it frees.
+// sweep sweeps, or does a piece of a sweep. It comes when nothing else is due, since no other
+// work waits for the memory that it frees. The sweep of an Enduring mender needs an epoch: see
+// renew. If a sweep fails, it is tried again after the next crash; or after a rest, if the mender
+// is Piecewise and reports that something is left.
 func (k *keeper) sweep(v rdma.View) error {
 	if _, ok := k.m.(Enduring); ok {
 		return k.renew(v)
@@ -413,7 +423,7 @@ func (k *keeper) sweep(v rdma.View) error {
 	began := k.ep.Now()
 	if err := k.m.Sweep(v); err != nil {
 		k.dirty = true
-		k.littered, k.asked = false, false // it is tried again after the next crash, or a rest if there is something to sweep
+		k.littered, k.asked = false, false
 		return k.failed(target{}, fmt.Errorf("sweep: %w", err))
 	}
 	k.littered, k.asked = false, false
@@ -427,9 +437,11 @@ func (k *keeper) sweep(v rdma.View) error {
 	return nil
 }
 
-// recoverClient fences a client off, recovers it, and removes it from the list of clients, in this
-// order. A crash before the end leaves a client that is listed, and the recovery is repeated: see
-// Mender.
+// recoverClient fences a client off, recovers it, and removes it from the list of clients, in
+// this order. Recover relies on the fence: no verb of the client lands while its operations are
+// completed. Forget relies on Recover: the identity may be given to another client from then on.
+// A crash before the end leaves a client that is listed, and the recovery is repeated: see
+// Mender. If a node does not answer, an Enduring pool needs an epoch, which expels the node.
 func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	began := k.ep.Now()
 	// Fencing and recovery belong to this tenure.

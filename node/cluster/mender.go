@@ -28,22 +28,24 @@ type Mender interface {
 	Sweep(v rdma.View) error
 }
 
-// Enduring is the Mender of a store whose clients go on when nodes die, with the majorities that
-// are left: nothing has to be mended, and a busy view stops no client. So the keeper begins no
-// epoch for the death of a node: that would cost every client a fence. It begins one in three cases
-// only. One is a sweep, since memory that nothing refers to is free only when no older verb can
-// land. Another is a dead client that cannot be fenced off otherwise, because a node does not
-// answer. Nodes that are dead then are expelled on the way, and in each of these epochs the keeper
-// calls Mend and, behind it, Sweep, both under the busy view. The third is an epoch that is nothing
-// but a fence: the view is idle all the time.
+// Enduring is the Mender of a store that stays available with the majorities that are left when
+// nodes die: nothing has to be mended, and a busy view stops no client. So the keeper begins no
+// epoch for the death of a node: that would cost every client a fence. It begins an epoch in
+// three cases only:
+//   - for a sweep, since memory that nothing refers to is free only when no older verb can land;
+//   - for a dead client that cannot be fenced off otherwise, because a node does not answer;
+//   - as a fence and no more, if clients need one: the view is idle all the time.
+//
+// In the first two cases the keeper expels the nodes that are dead, and calls Mend and then Sweep,
+// both under the busy view.
 type Enduring interface {
 	Mender
-	// Need returns what clients ask for, though no client or node died. It is called in every tick of an
-	// idle view.
+	// Need returns what clients ask for, although no client or node has died. It is called in
+	// each tick of an idle view in which nothing else is due.
 	Need(v rdma.View) (Need, error)
 }
 
-// Need is what a pool needs whose clients go on when nodes die.
+// Need is what the pool of an Enduring mender needs.
 type Need uint8
 
 const (
@@ -55,13 +57,13 @@ const (
 	NeedSweep
 )
 
-// Piecewise is the Mender of a store whose Sweep does a piece of the work at a time. The keeper calls
-// it again while there is more, and does between two pieces what is more urgent.
+// Piecewise is the Mender of a store with a Sweep that does a piece of the work at a time. The
+// keeper calls it again while there is more, and does more urgent work between two pieces.
 type Piecewise interface {
 	Mender
-	// Unswept reports whether there is something to sweep: what is left behind a piece, or what an
-	// earlier tenure left, which began a sweep or did not come to it. It is asked behind each Sweep, and
-	// when a tenure has nothing else to do. The view is not busy.
+	// Unswept reports whether there is something to sweep: what a piece has left, or an earlier
+	// tenure that did not complete its sweep, or did not begin it. It is called behind each
+	// Sweep, and when a tenure has nothing else to do. The view is idle.
 	Unswept(v rdma.View) (bool, error)
 }
 
@@ -83,24 +85,24 @@ type Attendant interface {
 // grow, as much as clients want and for about as long as it takes to mend the pool.
 type Grower interface {
 	Mender
-	// Wants reports whether clients want it to grow, and it can. It is asked in every tick of an idle
-	// view. Behind a Mend that made nothing grow it is asked later.
+	// Wants reports whether clients want the store to grow, and it can. It is called in each tick
+	// of an idle view; after a Mend that made nothing grow, only after a rest.
 	Wants(v rdma.View) (bool, error)
-	// Growth says, for people, what the last Mend has made grow; "": nothing.
+	// Growth describes what the last Mend has made grow, as a text for users; "": nothing.
 	Growth() string
 }
 
-// Accuser is an Attendant that finds nodes dead which answer READs, since nothing serves there any
-// more. They are expelled like those that answer none.
+// Accuser is an Attendant that can find nodes dead although they answer READs, since no server runs
+// there any more. The keeper expels them like nodes that do not answer.
 type Accuser interface {
 	Attendant
 	// Hung returns such nodes. It is called in each tick of an idle view, before Attend.
 	Hung(v rdma.View) []int
 }
 
-// Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the
-// master's tenure, as rdma.Configs says: no other process does while the tenure lasts. what
-// describes the change for an Event; "": there is none.
+// Configurer is the endpoint that a NewMender gets. SwapConfig replaces the store's configuration
+// in the master's tenure: see rdma.Configs. No other process replaces it while the tenure lasts.
+// what describes the change for an Event; "": there is no event.
 type Configurer interface {
 	SwapConfig(version uint64, data []byte, what string) (bool, error)
 }

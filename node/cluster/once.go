@@ -45,7 +45,7 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 	if err := k.becomeMaster(); err != nil {
 		return did, err
 	}
-	well := ep.Now() // when the last round ended without meeting a node that is down
+	well := ep.Now() // the end of the last round that met no node that is down
 	for range mostRounds {
 		if o.Stop() {
 			return did, fmt.Errorf("recover the pool: %w", ErrStopped)
