@@ -17,8 +17,8 @@ func init() {
 	register(nc)
 }
 
-// maxFuseePair follows from the length of a pair in its slot, a byte that counts 64 (FUSEE 4.3),
-// less the pair's header and its log entry.
+// maxFuseePair follows from the length of a pair in its slot: a byte, in units of 64 bytes (FUSEE
+// 4.3), minus the pair's header and its log entry.
 const maxFuseePair = 16_264
 
 const cacheThreshold = "cache-threshold"
@@ -31,13 +31,14 @@ func cacheOption(bytes int) Option {
 
 const maxCache = 1 << 40
 
-// exploredCache has room for what few keys need.
+// exploredCache is enough for the few keys of an exploration.
 var exploredCache = Values{CacheBytes: 64 << 10}
 
-// exploredSplits makes indexes grow to which few keys are too few.
+// exploredSplits makes indexes grow although few keys do not fill them.
 var exploredSplits = Values{"splits": 0.1}
 
-var nodeCentric = Option{Name: "node-centric", Type: Bool, Default: false, Doc: "memory nodes hand out memory object by object (FUSEE 6.3)"}
+var nodeCentric = Option{Name: "node-centric", Type: Bool, Default: false,
+	Doc: "memory nodes hand out memory object by object (FUSEE 6.3)"}
 
 var (
 	fuseeGroups = Option{Name: "groups", Type: Int, Derived: "from the records", Min: 2, Max: fusee.MaxGroups,
@@ -46,8 +47,9 @@ var (
 		Doc: "share of INSERTs that ask for a larger index though there is room, to look for faults"}
 )
 
-var fuseeOptions = []Option{nodeCentric, fuseeGroups, fuseeSplits, cacheOption(fusee.DefaultCache), {Name: cacheThreshold, When: Opened, Type: Float,
-	Default: fusee.DefaultThreshold, Max: 1, Doc: "share of invalid hits, 0 to 1, above which a cached address is bypassed"}}
+var fuseeOptions = []Option{nodeCentric, fuseeGroups, fuseeSplits, cacheOption(fusee.DefaultCache),
+	{Name: cacheThreshold, When: Opened, Type: Float, Default: fusee.DefaultThreshold, Max: 1,
+		Doc: "share of invalid hits, 0 to 1, above which a cached address is bypassed"}}
 
 func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 	var usual fusee.Options
@@ -60,7 +62,8 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		Size:    sizeFusee,
 		Format:  formats(name, pool, fusee.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			opt := fusee.Options{Splits: o.Own.Float(fuseeSplits.Name), CacheBytes: new(o.Own.Int(CacheBytes)), CacheThreshold: new(o.Own.Float(cacheThreshold)), Timeout: o.Timeout}
+			opt := fusee.Options{Splits: o.Own.Float(fuseeSplits.Name), CacheBytes: new(o.Own.Int(CacheBytes)),
+				CacheThreshold: new(o.Own.Float(cacheThreshold)), Timeout: o.Timeout}
 			vary(&opt)
 			return opened(fusee.Open(ep, opt))
 		},
@@ -86,7 +89,8 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 func fuseePool(p Params, sequential bool) (params fusee.Params, memory uint64, err error) {
 	params, memory, err = fusee.Size(fusee.Shape{
 		Nodes: p.Nodes, Spares: p.Spares, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
-		Groups: uint64(p.Own.Int(fuseeGroups.Name)), IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout,
+		Groups: uint64(p.Own.Int(fuseeGroups.Name)), IndexReplicas: p.IndexReplicas,
+		DataReplicas: p.DataReplicas, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout,
 	})
 	params.Sequential, params.NodeCentric = sequential, p.Own.Bool(nodeCentric.Name)
 	return params, memory, err

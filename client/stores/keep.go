@@ -100,8 +100,8 @@ func keep(ep rdma.Endpoint, f rdma.Fabric, k *Kind, o cluster.Options) {
 		}
 		var err error
 		if ep, err = f.Open(KeeperName); err != nil {
-			return // closed, or full: others keep the pool
+			return // closed, or full: other candidates keep the pool
 		}
-		ep.Sleep(o.Lease) // others are there
+		ep.Sleep(o.Lease) // other candidates come first
 	}
 }

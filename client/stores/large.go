@@ -32,7 +32,7 @@ func (k *Kind) TooLarge(pair int) string {
 }
 
 // KeyTooLarge says what the user of a pool of this store can do when a key of so many bytes is
-// longer than the longest that the pool takes, which its table has room for.
+// longer than the pool takes.
 func (k *Kind) KeyTooLarge(key int) string {
 	o := k.Option(keyBytes)
 	if o == nil || key > int(o.Max) {
@@ -55,8 +55,8 @@ func (k *Kind) limit(pair int) string {
 	return fmt.Sprintf("%s, and no store takes %d", limit, pair)
 }
 
-// example is the first of the names that is a paper's own store, and no variant of one, or the
-// first.
+// example returns the first of the names that is a paper's own store and not a variant; if there is
+// none, the first name.
 func example(names []string) string {
 	for _, name := range names {
 		if !strings.Contains(name, "-") {

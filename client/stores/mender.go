@@ -10,8 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// fuseeMender tells how long the steps of a client's recovery took, by the names that they have in
-// the paper.
+// fuseeMender reports how long the steps of a client's recovery took, under the paper's names.
 type fuseeMender struct{ *fusee.Mender }
 
 func newFuseeMender(ep rdma.Endpoint) (fuseeMender, error) {
@@ -19,8 +18,8 @@ func newFuseeMender(ep rdma.Endpoint) (fuseeMender, error) {
 	return fuseeMender{m}, err
 }
 
-// Report implements cluster.Reporter: FUSEE's Table 1, without the set-up of connections, which a
-// master has, and with the rest before anything is freed.
+// Report implements cluster.Reporter: FUSEE's Table 1. It leaves out the set-up of connections,
+// which a master has already, and adds the rest of the recovery before anything is freed.
 func (m fuseeMender) Report() string {
 	b := m.Breakdown()
 	steps := []struct {

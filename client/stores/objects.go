@@ -9,18 +9,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Objects are objects of rTX without an index, which measurements of its locks are about (rTX 6.4).
+// Objects are objects of rTX without an index: they measure its locks (rTX 6.4).
 type Objects struct{ layout *rtx.Layout }
 
-// Bytes of an object, and of a node's memory that each client has for those that it replaces,
-// beside what all objects take.
 const (
-	objectBytes  = 8
+	objectBytes = 8
+	// objectsSpare is how much memory of the node each client has for the objects that it
+	// replaces, in addition to what all objects take.
 	objectsSpare = 1 << 20
 )
 
-// NewObjects are n objects on one node, for so many clients, of which each changes some in a
-// transaction, at most.
+// NewObjects returns n objects on one node, for so many clients. writes bounds the objects that a
+// transaction changes.
 func NewObjects(n, clients, writes int) (*Objects, error) {
 	l, err := rtx.NewLayout(rtx.Shape{
 		Nodes: 1, Memory: uint64(n)*1024 + uint64(clients)*objectsSpare, Clients: clients, Roots: n,
@@ -32,10 +32,10 @@ func NewObjects(n, clients, writes int) (*Objects, error) {
 	return &Objects{l}, nil
 }
 
-// Memory returns the bytes of the node that they take.
+// Memory returns the size of the node that the objects need.
 func (o *Objects) Memory() uint64 { return o.layout.Memory }
 
-// Make makes them in a new pool. The endpoint is closed behind that.
+// Make makes the objects in a new pool. It closes the endpoint.
 func (o *Objects) Make(f rdma.Fabric, ep rdma.Endpoint) error {
 	if err := rtx.Prepare(f, o.layout); err != nil {
 		return err
@@ -71,7 +71,8 @@ type Updater struct {
 	data [objectBytes]byte
 }
 
-// Update reads and changes objects in one transaction, as of all of them at one moment.
+// Update reads and changes objects in one transaction. The reads need no validation of their own:
+// the CAS of an object's lock fails if the object has changed since.
 func (u *Updater) Update(objects []int) error {
 	u.data[0]++
 	return u.w.Run(func(tx *rtx.Tx) error {
@@ -89,8 +90,8 @@ func (u *Updater) Update(objects []int) error {
 	})
 }
 
-// Counts returns how many transactions the client has committed, and how many of others it was the
-// first to suspect.
+// Counts returns how many transactions the client has committed, and how many transactions of other
+// clients it has aborted or finished.
 func (u *Updater) Counts() (commits, suspected uint64) {
 	s := u.w.Stats()
 	return s.Commits, s.Aborted + s.Finished

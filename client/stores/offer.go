@@ -11,12 +11,13 @@ import (
 // Offer is an option as help texts show it: of all stores that have it.
 type Offer struct {
 	Option
-	Stores []string // that have it, sorted
+	// Stores are those that have the option, sorted.
+	Stores []string
 	// Otherwise is a text with the default of each of these stores.
 	Otherwise string
 }
 
-// Offers lists the options of all stores, sorted by name. What has parts is one option.
+// Offers lists the options of all stores, sorted by name. An option with parts is listed once.
 func Offers() []Offer {
 	byName := map[string]*Offer{}
 	for _, k := range Kinds() {
@@ -36,7 +37,7 @@ func Offers() []Offer {
 	return all
 }
 
-// Of says which stores have the option, such as "of rcuckoo: "; "" where all do.
+// Of says which stores have the option, such as "of rcuckoo: "; "": all stores.
 func (o *Offer) Of() string {
 	others := slices.DeleteFunc(Names(), func(name string) bool { return slices.Contains(o.Stores, name) })
 	switch {

@@ -74,7 +74,7 @@ func (v Values) Bool(name string) bool { return value[bool](v, name) }
 func (v Values) Duration(name string) time.Duration { return value[time.Duration](v, name) }
 
 func value[T any](v Values, name string) T {
-	t, _ := v[name].(T) // what has another type is refused
+	t, _ := v[name].(T) // Heeds refuses values of another type
 	return t
 }
 
@@ -202,10 +202,10 @@ func (o *Option) Help() string {
 	return o.Doc + ": " + o.list()
 }
 
-// worthSaying is the greatest bound that help texts mention: no user would reach a greater one.
+// worthSaying is the greatest bound that help texts mention. Users do not reach greater ones.
 const worthSaying = 1 << 10
 
-// list says what the text of an option with parts is made of.
+// list describes the text of an option with parts.
 func (o *Option) list() string {
 	var parts []string
 	for _, p := range o.Parts {

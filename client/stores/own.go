@@ -110,7 +110,7 @@ type Setting struct {
 // Settings lists the options of an open pool's store.
 func (k *Kind) Settings(h node.Header) []Setting {
 	var held map[string]any
-	_ = json.Unmarshal(h.Params, &held) // opening the store tells what is wrong with its header
+	_ = json.Unmarshal(h.Params, &held) // opening the store reports what is wrong with its header
 	list := []Setting{}
 	for _, o := range k.settable() {
 		s := Setting{Name: o.Name, When: o.When.String(), Value: o.Default, Doc: o.Doc}

@@ -89,6 +89,7 @@ func (k *Kind) Make(f rdma.Fabric, p Params) error {
 	return holds(k, f, p.PairBytes)
 }
 
+// holds returns an error if the pool does not take pairs of the given size.
 func holds(kind *Kind, f rdma.Fabric, pair int) error {
 	ep, err := f.Open("format")
 	if err != nil {
@@ -257,7 +258,7 @@ func (p *Pool) Worker(name string, o Options) (client.Store, rdma.Endpoint, erro
 // Close lets go of the pool. A mem: pool ends; others stay.
 func (p *Pool) Close() error {
 	p.servers.Stop()
-	return errors.Join(p.Fabric.Close(), p.servers.Err()) // which joins them
+	return errors.Join(p.Fabric.Close(), p.servers.Err()) // Close waits for the servers' tasks
 }
 
 // DBOptions are the options of a client.DB on a pool. Zero values mean defaults.
@@ -285,7 +286,8 @@ func (p *Pool) DB(o DBOptions) (*client.DB, error) {
 	if err != nil || o.NoKeeper {
 		return db, err
 	}
-	if err := p.Keep(o.Keeper); err != nil { // behind the first worker: the places for clients are theirs first
+	// The first worker comes before the keeper, which may take the last place for a client.
+	if err := p.Keep(o.Keeper); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil

@@ -81,7 +81,7 @@ func racePool(name string, p Params) (params extendible.Params, memory uint64, e
 	})
 }
 
-// sizeRace fills in what p leaves open. Nothing has a copy, as in the paper.
+// sizeRace fills in what p leaves open. Index and data have one replica, as in the paper.
 func sizeRace(name string, p Params) Params {
 	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
 	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)

@@ -123,7 +123,7 @@ func rowanShape(p Params, kind kv.Kind) rowan.Shape {
 	}
 }
 
-// wholeRowan returns how much memory of a node is for all records; 0: none is.
+// wholeRowan returns how much memory a node needs for all records; 0: no amount is enough.
 func wholeRowan(p Params, kind kv.Kind) uint64 {
 	p.Memory = 0
 	_, memory, _, err := rowanPool(p, kind)
@@ -133,8 +133,8 @@ func wholeRowan(p Params, kind kv.Kind) uint64 {
 	return memory
 }
 
-// sizeRowan fills in what p leaves open. There are three replicas of each shard, as in the paper,
-// where there are as many nodes.
+// sizeRowan fills in what p leaves open. A shard has three replicas, as in the paper, if there
+// are as many nodes.
 func sizeRowan(p Params, kind kv.Kind) Params {
 	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, min(3, cmp.Or(p.Nodes, 3)))
 	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)

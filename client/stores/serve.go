@@ -42,11 +42,17 @@ func OfServer(name string) bool { return strings.HasPrefix(name, ServerName) }
 // Servers are the servers of a pool with memory nodes that are parts of this process. Its methods
 // are safe for concurrent use. A nil *Servers has none.
 type Servers struct {
-	mu      sync.Mutex
-	running []Server // that have been opened
-	left    []int    // nodes with servers that have not ended, opened or not
+	// mu protects the fields down to err.
+	mu sync.Mutex
+	// running are the servers that have been opened.
+	running []Server
+	// left are the nodes with servers that have not ended, whether or not they have opened.
+	left []int
+	// stopped: a server that opens from now on is stopped at once.
 	stopped bool
-	err     error
+	// err joins the errors with which servers ended.
+	err error
+	// opening counts the servers that have neither opened nor failed to.
 	opening sync.WaitGroup
 }
 

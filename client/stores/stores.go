@@ -23,28 +23,46 @@ import (
 
 // Params are chosen when a pool is made, and live in its header. Zero values mean defaults.
 type Params struct {
-	Nodes   int    // memory nodes, default 3 and the spares
-	Spares  int    // of the nodes: each is empty until it replaces a dead one; default 0
-	Memory  uint64 // bytes a node; default: what Records of PairBytes need, with room to turn over
-	Records uint64 // pairs expected, which sizes the index; default 100,000
-	// bytes of a typical key and value together, which sizes the memory, default 1,024; or of the
-	// largest (Kind.Slots), default 1,152
-	PairBytes     int
-	KeyBytes      int           // bytes of the longest key, where stores have room for keys alone; default the store's
-	IndexReplicas int           // default 2
-	DataReplicas  int           // default 2
-	Clients       int           // workers at a time, default 1,024
-	Telemetry     int           // processes that have a record, see package telemetry; default 64
-	NoTelemetry   bool          // the pool has no telemetry, whatever Telemetry says
-	Workers       int           // clients that write at the same time, for which FUSEE's memory is sized, too; 0: few
-	Timeout       time.Duration // of an operation, at most; default 2 s
-	// of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that
-	// are free
-	Addresses  []string
-	Fabric     string // of a consul: pool, "tcp" or "rdma"; default: what its nodes were started for
-	Servers    int    // places for clients that the servers take, beside Clients: Size says how many
-	Overcommit bool   // make the pool even where this machine's memory is to hold it and has less
-	Own        Values // options of the store, of those that are Made
+	// Nodes are the memory nodes, spares included; default 3, plus the spares.
+	Nodes int
+	// Spares of the nodes are empty until they replace dead ones; default 0.
+	Spares int
+	// Memory is the size of each node in bytes; default: what Records of PairBytes need, with
+	// room for changes.
+	Memory uint64
+	// Records is the expected number of pairs, which sizes the index; default 100,000.
+	Records uint64
+	// PairBytes is the size of a typical key and value together, which sizes the memory, default
+	// 1,024; or that of the largest ones (Kind.Slots), default 1,152.
+	PairBytes int
+	// KeyBytes bounds a key, in stores that have separate room for keys; default: the store's.
+	KeyBytes int
+	// The number of replicas; default 2, or the store's.
+	IndexReplicas int
+	DataReplicas  int
+	// Clients bounds the workers at a time; default 1,024.
+	Clients int
+	// Telemetry is how many processes can have a record: see package telemetry; default 64.
+	Telemetry int
+	// NoTelemetry: the pool has no telemetry, whatever Telemetry says.
+	NoTelemetry bool
+	// Workers is how many clients write at the same time: FUSEE's memory is sized for them. 0: few.
+	Workers int
+	// Timeout bounds that of an operation; default 2 s.
+	Timeout time.Duration
+	// Addresses are those of the memory nodes of a consul: pool, and behind them of its witnesses;
+	// default: any nodes that are free.
+	Addresses []string
+	// Fabric of a consul: pool is "tcp" or "rdma"; default: the one that its nodes were started
+	// for.
+	Fabric string
+	// Servers is how many places for clients the servers take, in addition to Clients. Size sets
+	// it.
+	Servers int
+	// Overcommit: the pool is made even if this machine has less memory than it may need here.
+	Overcommit bool
+	// Own are the store's own options, of those that are Made.
+	Own Values
 }
 
 // defaults sets the fields of p that are zero.
@@ -62,8 +80,10 @@ func (p *Params) defaults() {
 
 // Options are chosen when a worker opens a store. Zero values mean defaults.
 type Options struct {
-	Timeout time.Duration // of one operation; default, and at most, the pool's
-	Own     Values        // options of the store, of those that are Opened
+	// Timeout bounds an operation. It is at most the pool's, which is also the default.
+	Timeout time.Duration
+	// Own are the store's own options, of those that are Opened.
+	Own Values
 	// Fabric is the pool's. Workers of some stores revoke dead or stalled clients through it; nil:
 	// only the pool's master does.
 	Fabric rdma.Fabric
@@ -170,7 +190,7 @@ type Kind struct {
 	Cramped func(n int) Values
 	// Growth says what it takes that a pool grows, if it can; "": nothing.
 	Growth string
-	// Explored are options of workers whose faults are looked for: they make rare paths frequent.
+	// Explored are the options of workers in searches for faults: they make rare paths frequent.
 	Explored Values
 	// ExploredMender replaces Mender in searches for faults: it makes rare paths frequent. nil:
 	// Mender is used.
@@ -242,7 +262,8 @@ func Lookup(name string) (*Kind, error) {
 	return nil, fmt.Errorf("%w %q (there are: %s)", ErrUnknown, name, strings.Join(Names(), ", "))
 }
 
-// opened is what a store's Open returns, without a store that is nil and not nil.
+// opened returns what a store's Open returned, as the interface. On an error the interface is nil,
+// which a nil pointer in it would not be.
 func opened[S client.Store](s S, err error) (client.Store, error) {
 	if err != nil {
 		return nil, err
@@ -250,8 +271,8 @@ func opened[S client.Store](s S, err error) (client.Store, error) {
 	return s, nil
 }
 
-// formats makes a Kind's Format of what computes the parameters of a store's pools, and what makes
-// a pool of them.
+// formats returns a Kind's Format, from a function that computes the parameters of a store's
+// pools and one that makes a pool of them. The pool's nodes and memory are those of the fabric.
 func formats[P any](store string, size func(Params) (P, uint64, error), make func(rdma.Fabric, P) error,
 ) func(rdma.Fabric, Params) error {
 	return func(f rdma.Fabric, p Params) error {
@@ -265,7 +286,7 @@ func formats[P any](store string, size func(Params) (P, uint64, error), make fun
 	}
 }
 
-// mends makes a Kind's Mender of what makes a store's.
+// mends returns a Kind's Mender, from a function that makes a store's mender.
 func mends[M cluster.Mender](open func(ep rdma.Endpoint) (M, error)) func(rdma.Configs) cluster.NewMender {
 	return func(rdma.Configs) cluster.NewMender {
 		return func(ep rdma.Endpoint) (cluster.Mender, error) {

@@ -23,22 +23,24 @@ func init() {
 		variant{raw: true}))
 }
 
-// variant is in what a store of SWARM's code differs from SWARM-KV.
+// variant says how a store on SWARM's code differs from SWARM-KV.
 type variant struct {
-	apart bool // nothing is in place
-	abd   bool // one word, no locks
-	raw   bool // no words, one replica
+	// apart: no value is in place.
+	apart bool
+	// abd: objects have one word and no locks.
+	abd bool
+	// raw: objects have no words and one replica.
+	raw bool
 }
 
-// slotBytes is the default of the largest pair: YCSB's record of 10 fields of 100 bytes has 1,073
-// with its key.
+// slotBytes is the default size of the largest pair: YCSB's record of 10 fields of 100 bytes has
+// 1,073 bytes with its key.
 const slotBytes = 1152
 
-// maxSwarmPair follows from the segments of buffers: 65,535 of them are to fit a node's memory more
-// than once.
+// maxSwarmPair is such that a node's memory has room for several segments of 65,535 buffers.
 const maxSwarmPair = 1 << 20
 
-// What the objects of SWARM-KV, and of no baseline, are made of.
+// The parts of an object of SWARM-KV. The baselines have no such options.
 var (
 	swarmWords = Option{Name: "words", Type: Int, Default: 8, Min: 1,
 		Doc: "8-byte metadata words of an object's replica (section 4.4)"}
@@ -76,7 +78,7 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Baseline: v.raw || v.abd,
 	}
 	if v == (variant{}) {
-		k.Paper = map[string]int{"GET": 1, "UPDATE": 1} // INSERT and DELETE take the index's besides
+		k.Paper = map[string]int{"GET": 1, "UPDATE": 1} // INSERT and DELETE also take trips of the index
 	}
 	if v.raw {
 		k.Replicas = "1, which makes it the lower bound"
@@ -102,8 +104,8 @@ func (v variant) words(own Values) int {
 	return own.Int(swarmWords.Name)
 }
 
-// sizeSwarm fills in what p leaves open. A majority of the replicas has to be there, of index and
-// objects.
+// sizeSwarm fills in what p leaves open. Index and objects have the same number of replicas:
+// three if there are as many nodes, so that a majority survives the death of one; RAW has one.
 func sizeSwarm(p Params, v variant) Params {
 	nodes := cmp.Or(p.Nodes, 3)
 	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas)
@@ -122,7 +124,7 @@ func sizeSwarm(p Params, v variant) Params {
 	return p
 }
 
-// refuseSwarm tells what a pool of quorums cannot be.
+// refuseSwarm returns an error about parameters that are no pool of SWARM's code.
 func refuseSwarm(p Params, v variant) error {
 	switch {
 	case v.raw && (p.IndexReplicas != 1 || p.DataReplicas != 1):
