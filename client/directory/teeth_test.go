@@ -120,11 +120,15 @@ var mutants = []teeth.Mutant{
 
 // suite is contention's, over more seeds.
 var suite = teeth.Suite{
-	Test: "TestContention/3_replicas", Flags: []string{"-rapid.nofailfile"}, Env: []string{"FARKV_SEEDS=6000"}, Seen: caught,
+	Test: "TestContention/3_replicas", Flags: []string{"-rapid.nofailfile"}, Env: []string{"FARKV_SEEDS=6000"},
+	Seen: caught,
 }
 
-// caught is what a test says when it has seen a wrong answer.
-var caught = regexp.MustCompile(`not linearizable|operations failed|is used twice|is lost|is there|want an error|a lookup (behind it )?took|` +
-	`took \d+ trips|an operation took|took long|lookup took|changes by others|is taken for|(is|are) known|a change was refused|a walk round|buffers of a change|was brought along|entries, and|damaged|meet others|other clients changed|: full|worker panicked`)
+// caught matches what a test prints when it has found a violation.
+var caught = regexp.MustCompile(`not linearizable|operations failed|is used twice|is lost|is there|want an error|` +
+	`a lookup (behind it )?took|` +
+	`took \d+ trips|an operation took|took long|lookup took|changes by others|is taken for|(is|are) known|` +
+	`a change was refused|a walk round|buffers of a change|was brought along|entries, and|damaged|meet others|` +
+	`other clients changed|: full|worker panicked`)
 
 func TestMutants(t *testing.T) { suite.Run(t, mutants) }

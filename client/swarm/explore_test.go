@@ -15,8 +15,9 @@ import (
 // tiny is a pool that is made and checked at once: exploring makes thousands of them. Its keys
 // share few buckets.
 func tiny(s explore.Shape, apart bool) Params {
-	p := Params{Replicas: s.Data, Words: 3, Locks: 4, Clients: 24, PairBytes: 320, Apart: apart, Regions: s.Nodes, Objects: 300,
-		Values: Buffers{1, 1000}, Index: Buffers{1, 1000}, Buckets: 2, Timeout: 20 * time.Millisecond}
+	p := Params{Replicas: s.Data, Words: 3, Locks: 4, Clients: 24, PairBytes: 320, Apart: apart,
+		Regions: s.Nodes, Objects: 300, Values: Buffers{1, 1000}, Index: Buffers{1, 1000}, Buckets: 2,
+		Timeout: 20 * time.Millisecond}
 	if apart {
 		p.Words, p.Locks = 1, 0
 	}
@@ -27,7 +28,8 @@ func tiny(s explore.Shape, apart bool) Params {
 // for one.
 func explored(apart bool) *explore.Subject {
 	return &explore.Subject{
-		Name: formatName(apart), Handler: node.Serve, Clients: 24, MaxValue: 300, Timeout: 20 * time.Millisecond, Majority: true,
+		Name: formatName(apart), Handler: node.Serve, Clients: 24, MaxValue: 300,
+		Timeout: 20 * time.Millisecond, Majority: true,
 		Replicas: [][2]int{{1, 1}, {3, 3}, {5, 5}},
 		Memory: func(s explore.Shape) (uint64, error) {
 			l, err := newPlan(tiny(s, apart), s.Nodes)
@@ -60,7 +62,8 @@ func TestExplore(t *testing.T) {
 // of another client fails or waits. With $FARKV_SEEDS it does so with 1 and 5 replicas, too.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
-		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
+		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: " +
+			"run without -race")
 	}
 	for _, apart := range []bool{false, true} {
 		s := explored(apart)

@@ -143,7 +143,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "objects that nothing names any more are retired", In: "change.run",
 		At: "$c.$s.$dropped($c.$dropped2)", Test: "TestChurnWithoutSweeps"},
 	{Rule: "only what a change has dropped for certain is retired", In: "change.run",
-		At: "case $err == nil:", Do: "case $err == nil || errors.Is($err, client.ErrExists):", Test: "TestChurnWithoutSweeps"},
+		At: "case $err == nil:", Do: "case $err == nil || errors.Is($err, client.ErrExists):",
+		Test: "TestChurnWithoutSweeps"},
 	{Rule: "a deleter drops its entries when an epoch has begun", In: "Store.persist",
 		At: "$s.fill(0)", Test: "TestChurnWithoutSweeps"},
 	{Rule: "an epoch without a sweep is fenced", Pkg: "../../node/cluster", In: "keeper.fenceAgain",
@@ -180,11 +181,15 @@ var mutants = []teeth.Mutant{
 
 // suite is contention's, over more seeds.
 var suite = teeth.Suite{
-	Test: "TestContention/3_replicas", Flags: []string{"-rapid.nofailfile"}, Env: []string{"FARKV_SEEDS=10000"}, Seen: caught,
+	Test: "TestContention/3_replicas", Flags: []string{"-rapid.nofailfile"}, Env: []string{"FARKV_SEEDS=10000"},
+	Seen: caught,
 }
 
-// caught is what a test says when it has seen a wrong answer.
-var caught = regexp.MustCompile(`not linearizable|\d+ sweeps|operations failed|the last timestamp is|is taken|took \d+ trips|took longer than|an operation took|` +
-	`cut at|operation failed|keeper: |check: |does not have the value|is free, and|walk the free buffers|key 0, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
+// caught matches what a test prints when it has found a violation.
+var caught = regexp.MustCompile(`not linearizable|\d+ sweeps|operations failed|the last timestamp is|is taken|` +
+	`took \d+ trips|took longer than|an operation took|` +
+	`cut at|operation failed|keeper: |check: |does not have the value|is free, and|walk the free buffers|` +
+	`key 0, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |` +
+	`want an error|i has`)
 
 func TestMutants(t *testing.T) { suite.Run(t, mutants) }

@@ -74,25 +74,36 @@ func (c *cli) up() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up [POOL]",
 		Short: "Make a pool",
-		Long: "Up makes a pool for one store. --records sizes its index and its memory: it is full with 1.3 (rcuckoo) to 2 times as\n" +
-			"many pairs. --memory makes room for longer pairs, and for more where the index grows: fusee, race-rtx. A FUSEE pool\n" +
-			"takes pairs of up to 16,264 bytes, key and value together, or less when --memory is small; the others of up to\n" +
+		Long: "Up makes a pool for one store. --records sizes its index and its memory: it is full with 1.3 " +
+			"(rcuckoo) to 2 times as\n" +
+			"many pairs. --memory makes room for longer pairs, and for more where the index grows: fusee, race-rtx. " +
+			"A FUSEE pool\n" +
+			"takes pairs of up to 16,264 bytes, key and value together, or less when --memory is small; the others " +
+			"of up to\n" +
 			"--pair-bytes.\n\n" +
-			"  NAME, shm:NAME             in this machine's shared memory, until 'farkv down' or the next boot; memory is taken as it\n" +
+			"  NAME, shm:NAME             in this machine's shared memory, until 'farkv down' or the next boot; " +
+			"memory is taken as it\n" +
 			"                             is used\n" +
-			"  shared:NAME                the same, for all users of this machine, each of which may change and break it: shm:NAME\n" +
+			"  shared:NAME                the same, for all users of this machine, each of which may change and " +
+			"break it: shm:NAME\n" +
 			"                             refuses a pool that is another user's, or that others may write to\n" +
-			"  NAME with --fabric tcp     on memory nodes that it starts on this machine, until 'farkv down NAME' or the next boot;\n" +
+			"  NAME with --fabric tcp     on memory nodes that it starts on this machine, until 'farkv down NAME' or " +
+			"the next boot;\n" +
 			"                             --fabric rdma for nodes whose verbs go through this machine's RDMA device\n" +
 			"  tcp:HOST:PORT,...          on memory nodes that run, wherever they do: 'farkv node' starts one\n" +
 			"  rdma:HOST:PORT,...         the same, on nodes that were started with --fabric rdma\n" +
-			"  consul:HOST:PORT/POOL      on those that --addresses names, or that are registered there and free; its record is in\n" +
+			"  consul:HOST:PORT/POOL      on those that --addresses names, or that are registered there and free; " +
+			"its record is in\n" +
 			"                             Consul\n\n" +
-			"Extra addresses beyond --nodes + --spares become witnesses: they store no data but vote, so that a pool of two nodes\n" +
+			"Extra addresses beyond --nodes + --spares become witnesses: they store no data but vote, so that a pool " +
+			"of two nodes\n" +
 			"and a witness outlives the death of one.\n\n" +
-			"With --pmem DIR nodes that it starts keep all that they remember in a file each there, and outlive SIGKILL; with\n" +
-			"--power a loss of power, too: see 'farkv help node'. After 'farkv down' up with the same DIR brings the pool back\n" +
-			"as it was, at the same ports. 'farkv status' says what each node survives, and how; with --pmem-model also what\n" +
+			"With --pmem DIR nodes that it starts keep all that they remember in a file each there, and outlive " +
+			"SIGKILL; with\n" +
+			"--power a loss of power, too: see 'farkv help node'. After 'farkv down' up with the same DIR brings the " +
+			"pool back\n" +
+			"as it was, at the same ports. 'farkv status' says what each node survives, and how; with --pmem-model " +
+			"also what\n" +
 			"modules of persistent memory would count: see 'farkv help node'.",
 		Example: "  farkv up\n" +
 			"  farkv up --records 1000000 --pair-bytes 256\n" +
