@@ -198,7 +198,9 @@ var ids uint64
 // put is a change that adds an entry.
 func put(c *Client, hash, location uint64) error {
 	ids++
-	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) { return append(bucket, Entry{hash, location}), nil })
+	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) {
+		return append(bucket, Entry{hash, location}), nil
+	})
 }
 
 // touch changes a bucket so that it does not grow, however often. Each time it is another client's

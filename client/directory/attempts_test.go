@@ -122,7 +122,8 @@ func TestWalkIsLast(t *testing.T) {
 				return nil
 			}))
 			if got := p.around(2).locations(t, someHash); !slices.Equal(got, walked) {
-				t.Errorf("based on something: %v; a walk round replica %d finds %v, and then there is %v", based, round, walked, got)
+				t.Errorf("based on something: %v; a walk round replica %d finds %v, and then there is %v", based,
+					round, walked, got)
 			}
 		}
 	}

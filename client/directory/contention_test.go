@@ -29,7 +29,8 @@ func TestContention(t *testing.T) {
 				return nil
 			})
 			t.Logf("%+v", total)
-			if count >= 200 && (total.Mixed == 0 || total.Settled == 0 || total.Lost == 0 || total.Helped == 0 || total.Widened == 0 ||
+			if count >= 200 && (total.Mixed == 0 || total.Settled == 0 || total.Lost == 0 ||
+				total.Helped == 0 || total.Widened == 0 ||
 				total.Fetches == 0 || total.Leaked == 0 || total.unsure > total.ops/200) {
 				t.Error("the workers do not meet: this test shows nothing")
 			}
@@ -75,7 +76,8 @@ func draw(seed uint64, replicas int) *run {
 	rng := rand.New(rand.NewPCG(seed, 12))
 	r := &run{
 		seed: seed, keys: 1 + rng.IntN(6), workers: 2 + rng.IntN(5), ops: 3 + rng.IntN(12), writes: 2 + rng.IntN(7),
-		shape: Shape{Nodes: replicas + rng.IntN(2), Replicas: replicas, Buckets: 1 + rng.Uint64N(3), Base: 8 * rng.Uint64N(2)},
+		shape: Shape{Nodes: replicas + rng.IntN(2), Replicas: replicas, Buckets: 1 + rng.Uint64N(3),
+			Base: 8 * rng.Uint64N(2)},
 		pause: []time.Duration{0, 2, 10, 50}[rng.IntN(4)] * time.Microsecond,
 		slow:  []time.Duration{0, 5, 16, 100, 1000}[rng.IntN(5)] * time.Microsecond,
 	}
@@ -94,7 +96,8 @@ func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 	who := func() string { return fmt.Sprintf("worker %d", rng.IntN(r.workers)) }
 	some := func() time.Duration { return time.Duration(1+rng.IntN(100)) * time.Microsecond }
 	if rng.IntN(4) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.SlowFault, Node: rng.IntN(r.shape.Nodes), At: moment(), For: some(), Factor: float64(2 + rng.IntN(20))})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.SlowFault, Node: rng.IntN(r.shape.Nodes), At: moment(),
+			For: some(), Factor: float64(2 + rng.IntN(20))})
 	}
 	for range rng.IntN(3) {
 		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: who(), At: moment(), For: some()})
@@ -102,11 +105,13 @@ func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 	if rng.IntN(3) == 0 { // any minority: with a node more than replicas every bucket's lies in it
 		first := rng.IntN(r.shape.Nodes)
 		for n := range 1 + rng.IntN(r.shape.Replicas/2) {
-			o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Node: (first + n) % r.shape.Nodes, At: moment()})
+			o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Node: (first + n) % r.shape.Nodes,
+				At: moment()})
 		}
 	}
 	if rng.IntN(6) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: who(), Node: rng.IntN(r.shape.Nodes), At: moment(), For: some()})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: who(),
+			Node: rng.IntN(r.shape.Nodes), At: moment(), For: some()})
 	}
 	for range rng.IntN(2) * rng.IntN(r.workers) {
 		o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Client: who(), Verb: uint64(1 + rng.IntN(100))})
@@ -151,7 +156,8 @@ func (r *run) play(total *tally) error {
 }
 
 func (r *run) open(ep rdma.Endpoint, a *arena, worker int) *index {
-	return &index{Client: Open(poison{ep}, a.Layout, a, Options{Slow: r.slow}), worker: worker, buckets: int(r.shape.Buckets)}
+	return &index{Client: Open(poison{ep}, a.Layout, a, Options{Slow: r.slow}), worker: worker,
+		buckets: int(r.shape.Buckets)}
 }
 
 // last reads every key when all is over, and looks after the buffers.

@@ -40,7 +40,8 @@ func TestChangeOfTheDead(t *testing.T) {
 			l, err := NewLayout(Shape{Nodes: 3, Replicas: 3, Buckets: 1})
 			must(t, err)
 			a := newArena(l, 100)
-			s := sim.New(sim.Options{Seed: verb, Nodes: 3, Memory: a.memory(), Tear: true, Reorder: true, NodeTimeout: time.Second})
+			s := sim.New(sim.Options{Seed: verb, Nodes: 3, Memory: a.memory(), Tear: true, Reorder: true,
+				NodeTimeout: time.Second})
 			w := s.Go("dead", func(ep rdma.Endpoint) {
 				c := Open(ep, l, a, Options{})
 				ended = put(c, hash, 1) == nil && put(c, hash, 2) == nil // of the dead, all fails in the end
@@ -94,7 +95,8 @@ func TestNobodyWaits(t *testing.T) {
 			l, err := NewLayout(Shape{Nodes: 3, Replicas: 3, Buckets: 1})
 			must(t, err)
 			a := newArena(l, 500)
-			s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: a.memory(), Tear: true, Reorder: true, NodeTimeout: time.Second})
+			s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: a.memory(), Tear: true, Reorder: true,
+				NodeTimeout: time.Second})
 			s.KillNodeAfter(dead, 50*time.Microsecond)
 			slow := 0
 			for w := range 2 {
@@ -116,7 +118,8 @@ func TestNobodyWaits(t *testing.T) {
 							slow++
 						}
 						if took > 60*x.quorum.Slow() {
-							t.Errorf("seed %d, node %d dies: an operation took %v, and the timer is %v", seed, dead, took, x.quorum.Slow())
+							t.Errorf("seed %d, node %d dies: an operation took %v, and the timer is %v", seed, dead,
+								took, x.quorum.Slow())
 						}
 					}
 				})
@@ -136,7 +139,8 @@ func TestSlowMajority(t *testing.T) {
 		r := draw(seed, 3)
 		r.shape.Nodes, r.options.Nodes, r.slow, r.options.Faults, r.crashes = 3, 3, 0, nil, false
 		for n := range 3 {
-			r.options.Faults = append(r.options.Faults, sim.Fault{Kind: sim.SlowFault, Node: n, At: 1, For: time.Second, Factor: 100})
+			r.options.Faults = append(r.options.Faults, sim.Fault{Kind: sim.SlowFault, Node: n, At: 1,
+				For: time.Second, Factor: 100})
 		}
 		var total tally
 		if err := r.play(&total); err != nil {

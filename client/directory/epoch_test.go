@@ -28,7 +28,8 @@ func TestEpochUnderAChange(t *testing.T) {
 	h.before[stepPrepare] = func() {
 		had = c.spares
 		v := f.View()
-		if ok, err := f.Advance(rdma.State{Epoch: v.Epoch}, rdma.State{Epoch: v.Epoch + 1, Busy: true}); !ok || err != nil {
+		if ok, err := f.Advance(rdma.State{Epoch: v.Epoch},
+			rdma.State{Epoch: v.Epoch + 1, Busy: true}); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		must(t, f.Fence(v.Epoch+1))

@@ -49,7 +49,8 @@ func TestNodesOverTCP(t *testing.T) {
 		t.Cleanup(func() { n.Close() })
 		nodes, addresses = append(nodes, n), append(addresses, n.Addr())
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addresses}, tcp.Geometry{Nodes: 3, Memory: a.memory(), Clients: 16}, nil)
+	f, err := tcp.Create(tcp.Options{Addresses: addresses}, tcp.Geometry{Nodes: 3, Memory: a.memory(), Clients: 16},
+		nil)
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	var done atomic.Int32
@@ -69,7 +70,8 @@ func crowd(t *testing.T, f rdma.Fabric, a *arena, ops int, after func()) error {
 	for w := range clients {
 		ep, err := f.Open(t.Name())
 		must(t, err)
-		x := &index{Client: Open(ep, a.Layout, a, Options{Timeout: 30 * time.Second}), worker: w, buckets: int(a.Buckets)}
+		x := &index{Client: Open(ep, a.Layout, a, Options{Timeout: 30 * time.Second}), worker: w,
+			buckets: int(a.Buckets)}
 		recorders[w] = check.NewRecorder(w, x, ep.Now)
 		r := &run{keys: keys, ops: ops, writes: 6, after: after}
 		g.Go(func() error {

@@ -12,7 +12,8 @@ import (
 // all lie in what Bytes says.
 func TestLayout(t *testing.T) {
 	for _, s := range []Shape{
-		{Nodes: 1, Replicas: 1, Buckets: 1}, {Nodes: 3, Replicas: 3, Buckets: 1000, Base: 4096}, {Nodes: 5, Replicas: 3, Buckets: 977, Base: 8},
+		{Nodes: 1, Replicas: 1, Buckets: 1}, {Nodes: 3, Replicas: 3, Buckets: 1000, Base: 4096},
+		{Nodes: 5, Replicas: 3, Buckets: 977, Base: 8},
 		{Nodes: 9, Replicas: 7, Buckets: 300}, {Nodes: 16, Replicas: 5, Buckets: 16*32 + 1},
 	} {
 		l, err := NewLayout(s)
@@ -47,7 +48,8 @@ func TestLayout(t *testing.T) {
 		}
 	}
 	for _, s := range []Shape{
-		{Nodes: 3, Replicas: 2, Buckets: 1}, {Nodes: 3, Replicas: 5, Buckets: 1}, {Nodes: 9, Replicas: 9, Buckets: 1}, {Nodes: 3, Replicas: 3},
+		{Nodes: 3, Replicas: 2, Buckets: 1}, {Nodes: 3, Replicas: 5, Buckets: 1},
+		{Nodes: 9, Replicas: 9, Buckets: 1}, {Nodes: 3, Replicas: 3},
 		{Nodes: 3, Replicas: 3, Buckets: maxBuckets + 1}, {Nodes: 3, Replicas: 3, Buckets: 1, Base: 4}, {},
 	} {
 		_, err := NewLayout(s)

@@ -58,7 +58,9 @@ func TestTrips(t *testing.T) {
 			defer b.Release()
 			b.Read(rdma.At(0, 0), 8)
 			must(t, x.ep.Post(b))
-			return x.Change(h, 1<<40+1, func(e []Entry) ([]Entry, error) { return e[1:], x.ep.Wait(b, rdma.All, time.Second) })
+			return x.Change(h, 1<<40+1, func(e []Entry) ([]Entry, error) {
+				return e[1:], x.ep.Wait(b, rdma.All, time.Second)
+			})
 		})
 		trips("lookup", y, 1, nil, lookup(y, h, Entry{h, 8}))
 		for n := range Slots - 2 {

@@ -14,8 +14,10 @@ func TestWords(t *testing.T) {
 		p, q := rapid.Uint16().Draw(r, "pointer"), rapid.Uint16().Draw(r, "other pointer")
 		for _, w := range []Word{promise(round, p), accept(round, p)} {
 			since, sure := w.since()
-			if w.round() != round || w.pointer() != p || sure != (w.accepted() || p == 0) || sure && p != 0 && since != round {
-				r.Fatalf("%v of round %d and buffer %d: accepted since %d, which is known: %v", w, round, p, since, sure)
+			if w.round() != round || w.pointer() != p || sure != (w.accepted() || p == 0) ||
+				sure && p != 0 && since != round {
+				r.Fatalf("%v of round %d and buffer %d: accepted since %d, which is known: %v", w, round, p, since,
+					sure)
 			}
 		}
 		if !(accept(round-1, p) < promise(round, q) && promise(round, q) < accept(round, p)) {

@@ -35,7 +35,7 @@ func newArena(l Layout, nodes, keys int, limit uint32) *arena {
 	return &arena{Layout: l, nodes: nodes, keys: keys, used: make([][segments]atomic.Uint32, nodes), limit: limit}
 }
 
-// recycle makes an arena one whose buffers are used again.
+// recycle makes an arena recycle its buffers.
 func (a *arena) recycle() *arena {
 	a.space = &buffers.Space{Base: a.segmentAt(0), Segments: segments, Buffers: int(a.limit), Bytes: a.BufferBytes()}
 	return a
@@ -119,7 +119,8 @@ func answer(err error) error {
 	return err
 }
 
-// outdated reports whether an operation has to begin again with an object of today, and may.
+// outdated reports whether an operation must begin again with an object of the present epoch, and
+// may.
 func outdated(err error) bool {
 	return errors.Is(err, ErrOutdated) && !errors.Is(err, client.ErrUncertain)
 }

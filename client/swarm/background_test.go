@@ -14,7 +14,8 @@ func TestBackgroundIsBounded(t *testing.T) {
 	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8})
 	must(t, err)
 	a := newArena(l, 4, 1, 100) // node 3 has no replica
-	s := sim.New(sim.Options{Nodes: 4, Memory: a.memory(), Faults: sim.Faults{{Kind: sim.SlowFault, Node: 3, Factor: 1000, For: time.Second}}})
+	s := sim.New(sim.Options{Nodes: 4, Memory: a.memory(),
+		Faults: sim.Faults{{Kind: sim.SlowFault, Node: 3, Factor: 1000, For: time.Second}}})
 	defer s.Close()
 	s.Go("client", func(ep rdma.Endpoint) {
 		x, err := a.open(ep, Options{})
@@ -34,7 +35,8 @@ func TestBackgroundIsBounded(t *testing.T) {
 		must(t, err)
 		defer y.Close()
 		for n := range 2 {
-			if v, err := y.Read(&y.keys[0]); err != nil || string(v) != "value" || y.Stats().Locks != 1 || y.Stats().Iterations != 2 {
+			if v, err := y.Read(&y.keys[0]); err != nil || string(v) != "value" || y.Stats().Locks != 1 ||
+				y.Stats().Iterations != 2 {
 				t.Errorf("read %d: %q, %v, %+v", n, v, err, y.Stats())
 			}
 			ep.Sleep(100 * time.Microsecond)

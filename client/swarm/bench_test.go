@@ -37,7 +37,8 @@ type bench struct {
 }
 
 func newBench(b *testing.B) *bench {
-	l, err := NewLayout(Shape{Replicas: 3, Words: benchWords, Locks: benchWords, Writers: benchWords, MaxValue: benchValue})
+	l, err := NewLayout(Shape{Replicas: 3, Words: benchWords, Locks: benchWords, Writers: benchWords,
+		MaxValue: benchValue})
 	must(b, err)
 	a := newArena(l, 3, benchKeys, 1<<13)
 	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: a.memory(), Clients: 8}, nil)

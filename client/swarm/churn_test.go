@@ -19,8 +19,9 @@ import (
 
 // cramped is a pool with room for few pairs.
 func cramped(nodes, replicas int, apart bool) Params {
-	p := Params{Replicas: replicas, Words: 2, Locks: 4, Clients: 64, PairBytes: 64, Apart: apart, Regions: nodes, Objects: 24,
-		Values: Buffers{Segments: 1, Each: 700}, Index: Buffers{Segments: 1, Each: 300}, Buckets: 8, Timeout: 20 * time.Millisecond}
+	p := Params{Replicas: replicas, Words: 2, Locks: 4, Clients: 64, PairBytes: 64, Apart: apart,
+		Regions: nodes, Objects: 24, Values: Buffers{Segments: 1, Each: 700},
+		Index: Buffers{Segments: 1, Each: 300}, Buckets: 8, Timeout: 20 * time.Millisecond}
 	if apart {
 		p.Words, p.Locks = 1, 0
 	}
@@ -60,7 +61,8 @@ func drawChurn(seed uint64) *churn {
 		c.params.Objects *= 2
 	}
 	c.options = sim.Hostile(seed)
-	c.options.Nodes, c.options.Clients, c.options.Handler, c.options.Limit = c.nodes, c.params.Clients, node.Serve, 20*time.Second
+	c.options.Nodes, c.options.Clients, c.options.Handler, c.options.Limit =
+		c.nodes, c.params.Clients, node.Serve, 20*time.Second
 	c.options.Drift, c.options.ClockOffset = 0, 0
 	l, err := newPlan(c.params, c.nodes)
 	if err != nil {
@@ -69,8 +71,10 @@ func drawChurn(seed uint64) *churn {
 	c.options.Memory = l.bytes
 	if seed%4 == 1 {
 		for range 2 {
-			c.options.Faults = append(c.options.Faults, sim.Fault{Kind: sim.StallFault, Client: fmt.Sprintf("player %d", 1+rng.IntN(4)),
-				At: time.Duration(rng.IntN(5000)) * time.Microsecond, For: time.Duration(1+rng.IntN(8)) * time.Millisecond})
+			c.options.Faults = append(c.options.Faults, sim.Fault{Kind: sim.StallFault,
+				Client: fmt.Sprintf("player %d", 1+rng.IntN(4)),
+				At:     time.Duration(rng.IntN(5000)) * time.Microsecond,
+				For:    time.Duration(1+rng.IntN(8)) * time.Millisecond})
 		}
 	}
 	return c
@@ -198,7 +202,8 @@ func (c *churn) judge(f rdma.Fabric) error {
 			return fmt.Errorf("operation failed: %v", op)
 		}
 	}
-	if refused := c.answers[check.Refused]; refused > len(c.history)/20 { // a node that dies takes its regions' free objects along
+	// A node that dies takes its regions' free objects along.
+	if refused := c.answers[check.Refused]; refused > len(c.history)/20 {
 		return fmt.Errorf("%d of %d operations found no memory", refused, len(c.history))
 	}
 	if err := check.Linearizable(c.history, check.Options{}); err != nil {
@@ -285,7 +290,8 @@ func TestChurnWithoutSweeps(t *testing.T) {
 	seeds.Each(t, 40, func(seed uint64) error {
 		c := drawChurn(seed)
 		c.calm, c.dies, c.ops = true, false, 150
-		c.params.Objects, c.params.Values.Each, c.params.Index.Each = 16, 6000, 6000 // what fences cut off is nobody's
+		// Buffers that fences cut off have no owner, so there are many.
+		c.params.Objects, c.params.Values.Each, c.params.Index.Each = 16, 6000, 6000
 		l, err := newPlan(c.params, c.nodes)
 		must(t, err)
 		c.options.Memory = l.bytes

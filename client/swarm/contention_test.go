@@ -33,8 +33,10 @@ func TestContention(t *testing.T) {
 				return nil
 			})
 			t.Logf("%+v", total)
-			if count >= 200 && (total.Stale == 0 || total.Rewritten == 0 || total.Rewritten == total.Stale || total.WaitFree == 0 ||
-				total.Retries == 0 || total.Widened == 0 || total.WriteBacks == 0 || total.Fetches == 0 || total.Reused == 0 || replicas == 3 && total.Lost == 0) {
+			if count >= 200 && (total.Stale == 0 || total.Rewritten == 0 || total.Rewritten == total.Stale ||
+				total.WaitFree == 0 ||
+				total.Retries == 0 || total.Widened == 0 || total.WriteBacks == 0 || total.Fetches == 0 ||
+				total.Reused == 0 || replicas == 3 && total.Lost == 0) {
 				t.Error("the workers do not meet: this test shows nothing")
 			}
 		})
@@ -64,8 +66,10 @@ func draw(seed uint64, replicas int) *run {
 	workers := 2 + rng.IntN(5)
 	locks := workers - rng.IntN(2)*rng.IntN(workers)
 	r := &run{
-		seed: seed, nodes: replicas + rng.IntN(2), keys: 1 + rng.IntN(2), workers: workers, ops: 3 + rng.IntN(15), writes: 2 + rng.IntN(7),
-		shape:   Shape{Replicas: replicas, Words: 1 + rng.IntN(workers), Locks: locks, Writers: workers, MaxValue: []int{8, 40, 200}[rng.IntN(3)]},
+		seed: seed, nodes: replicas + rng.IntN(2), keys: 1 + rng.IntN(2), workers: workers,
+		ops: 3 + rng.IntN(15), writes: 2 + rng.IntN(7),
+		shape: Shape{Replicas: replicas, Words: 1 + rng.IntN(workers), Locks: locks, Writers: workers,
+			MaxValue: []int{8, 40, 200}[rng.IntN(3)]},
 		deletes: rng.IntN(4) == 0, forgets: rng.IntN(2) == 0,
 		pause: []time.Duration{0, 2, 10, 50}[rng.IntN(4)] * time.Microsecond,
 		slow:  []time.Duration{0, 5, 16, 100, 1000}[rng.IntN(5)] * time.Microsecond,
@@ -91,13 +95,16 @@ func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 	moment := func() time.Duration { return time.Duration(rng.IntN(200)) * time.Microsecond }
 	who := func() string { return fmt.Sprintf("worker %d", rng.IntN(r.workers)) }
 	if rng.IntN(3) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StepFault, Client: who(), At: moment(), By: time.Duration(1+rng.IntN(200)) * time.Microsecond * time.Duration(1-2*rng.IntN(2))})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StepFault, Client: who(), At: moment(),
+			By: time.Duration(1+rng.IntN(200)) * time.Microsecond * time.Duration(1-2*rng.IntN(2))})
 	}
 	if rng.IntN(4) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.SlowFault, Node: rng.IntN(r.nodes), At: moment(), For: 100 * time.Microsecond, Factor: float64(2 + rng.IntN(20))})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.SlowFault, Node: rng.IntN(r.nodes), At: moment(),
+			For: 100 * time.Microsecond, Factor: float64(2 + rng.IntN(20))})
 	}
 	if rng.IntN(4) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: who(), At: moment(), For: time.Duration(1+rng.IntN(100)) * time.Microsecond})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: who(), At: moment(),
+			For: time.Duration(1+rng.IntN(100)) * time.Microsecond})
 	}
 	if rng.IntN(3) == 0 { // any minority: with a node more than replicas every key's lies in it
 		first := rng.IntN(r.nodes)
@@ -106,7 +113,8 @@ func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 		}
 	}
 	if rng.IntN(6) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: who(), Node: rng.IntN(r.nodes), At: moment(), For: time.Duration(1+rng.IntN(100)) * time.Microsecond})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: who(), Node: rng.IntN(r.nodes),
+			At: moment(), For: time.Duration(1+rng.IntN(100)) * time.Microsecond})
 	}
 	for range rng.IntN(2) * rng.IntN(r.workers) {
 		o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Client: who(), Verb: uint64(1 + rng.IntN(60))})
@@ -212,7 +220,8 @@ func (a *arena) account(f rdma.Fabric, whole bool) error {
 			err := rdma.Do(ep, b, time.Second)
 			for i := 0; i < a.Words && err == nil; i++ {
 				if p := bufferOf(Word(le.Uint64(words.Buf[8*i:]))); p != 0 {
-					err = own(buffer{o.At[r].Node(), a.space.Segment(o.Hash), int(p)}, fmt.Sprintf("word %d's of key %d", i, key))
+					err = own(buffer{o.At[r].Node(), a.space.Segment(o.Hash), int(p)},
+						fmt.Sprintf("word %d's of key %d", i, key))
 				}
 			}
 			b.Release()
@@ -242,7 +251,8 @@ func (r *run) first(s *sim.Sim, a *arena) ([]*check.Recorder, error) {
 	defer k.Close()
 	recorders[r.workers] = check.NewRecorder(r.workers, k, s.Now)
 	for n := range r.keys {
-		if err := recorders[r.workers].Insert(fmt.Appendf(nil, "key-%d", n), check.MakeValue(nil, r.workers, n+1, 8)); err != nil {
+		if err := recorders[r.workers].Insert(fmt.Appendf(nil, "key-%d", n),
+			check.MakeValue(nil, r.workers, n+1, 8)); err != nil {
 			return nil, err
 		}
 		ep.Sleep(time.Microsecond)

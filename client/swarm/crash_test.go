@@ -11,9 +11,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// TestCrashAtEveryVerb lets a writer, and then each memory node, die behind each verb of a run in
+// TestCrashAtEveryVerb lets a writer, and then each memory node, die after each verb of a run in
 // which three clients meet. No client waits for a dead one, and what a dead client left half done
-// is read by all or by none.
+// is read by all clients or by none.
 func TestCrashAtEveryVerb(t *testing.T) {
 	var total Stats
 	storetest.CrashAtEveryVerb(t, func(seed uint64, faults ...sim.Fault) (sent, landed []uint64, err error) {
@@ -26,9 +26,9 @@ func TestCrashAtEveryVerb(t *testing.T) {
 	t.Logf("%+v", total)
 }
 
-// TestNobodyWaits: a node that dies silently costs one operation the timer, and those behind it
-// nothing: no gap is longer than a few timers, though its verbs hang for a second. A read of what a
-// dead client left half done does not wait.
+// TestNobodyWaits: a node that dies silently costs one operation the timer, and later ones
+// nothing: no gap is longer than a few timers, though verbs to the node hang for a second. A read
+// of what a dead client left half done does not wait.
 func TestNobodyWaits(t *testing.T) {
 	const ops = 60
 	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 100})
@@ -36,7 +36,8 @@ func TestNobodyWaits(t *testing.T) {
 	for dead := range 3 {
 		for seed := uint64(1); seed <= 20; seed++ {
 			a := newArena(l, 3, 1, 1000)
-			s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: a.memory(), Tear: true, Reorder: true, NodeTimeout: time.Second})
+			s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: a.memory(), Tear: true, Reorder: true,
+				NodeTimeout: time.Second})
 			s.KillNodeAfter(dead, 50*time.Microsecond)
 			done, slow, over := 0, 0, false
 			for w := range 2 {
@@ -64,7 +65,8 @@ func TestNobodyWaits(t *testing.T) {
 							slow++
 						}
 						if took > 8*k.quorum.Slow() {
-							t.Errorf("seed %d, node %d dies: an operation took %v, and the timer is %v", seed, dead, took, k.quorum.Slow())
+							t.Errorf("seed %d, node %d dies: an operation took %v, and the timer is %v", seed, dead,
+								took, k.quorum.Slow())
 						}
 					}
 				})
@@ -75,7 +77,8 @@ func TestNobodyWaits(t *testing.T) {
 			must(t, s.Run())
 			over = true
 			if slow > ops/6 || done < ops {
-				t.Errorf("seed %d, node %d dies: %d of %d operations took longer than the timer", seed, dead, slow, done)
+				t.Errorf("seed %d, node %d dies: %d of %d operations took longer than the timer", seed, dead, slow,
+					done)
 			}
 			s.Close()
 		}
@@ -89,7 +92,8 @@ func TestSlowMajority(t *testing.T) {
 		r := draw(seed, 3)
 		r.nodes, r.options.Nodes, r.slow, r.options.Faults = 3, 3, 0, nil
 		for n := range 3 {
-			r.options.Faults = append(r.options.Faults, sim.Fault{Kind: sim.SlowFault, Node: n, At: 1, For: time.Second, Factor: 100})
+			r.options.Faults = append(r.options.Faults, sim.Fault{Kind: sim.SlowFault, Node: n, At: 1,
+				For: time.Second, Factor: 100})
 		}
 		var total Stats
 		if err := r.play(&total); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// crowded is a pool whose directory has one bucket.
+// crowded is a pool with one bucket in its directory.
 func crowded() Params {
 	p := small(3, 3, false)
 	p.Buckets = 1
@@ -46,7 +46,7 @@ func TestCrowdedBucket(t *testing.T) {
 	must(t, s.Insert(key(inserts+live), []byte("value")))
 }
 
-// TestFewDead: without a sweep, too, the directory names few of the objects whose keys were
+// TestFewDead: also without a sweep, the directory names few of the objects of which the keys were
 // deleted.
 func TestFewDead(t *testing.T) {
 	f := storePool(t, 3, crowded())
@@ -117,8 +117,8 @@ func TestSlowSweep(t *testing.T) {
 	must(t, s.Run())
 }
 
-// TestCrowdedHalfDeleted: an INSERT that takes the place of another key, whose DELETE died behind
-// its mark, first ends that key for clients that have it cached.
+// TestCrowdedHalfDeleted: an INSERT takes the place of another key, of which the deleter died after
+// its mark. First it ends that key for clients that have it cached.
 func TestCrowdedHalfDeleted(t *testing.T) {
 	f := storePool(t, 3, crowded())
 	x, y, z := storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{})
@@ -142,8 +142,8 @@ func TestCrowdedHalfDeleted(t *testing.T) {
 	wantError(t, z.Insert([]byte("new"), []byte("value")), client.ErrFull)
 }
 
-// crowdedFar is a bucket with entries of deleted keys whose objects lie in one region, of which
-// nodes that have nothing of the bucket are two of the three.
+// crowdedFar is a bucket with entries of deleted keys. Their objects lie in one region: two of its
+// three nodes have no replica of the bucket.
 type crowdedFar struct {
 	*Store
 	keys  [][]byte // of the bucket
@@ -190,12 +190,12 @@ func (c *crowdedFar) from(region int) {
 	c.objects.region, c.objects.free, c.objects.location = region, nil, 0
 }
 
-// TestDeadOutOfReach: an INSERT does not need the nodes of what was deleted from its bucket while
-// the bucket has room; in a full bucket it takes the place of those that are in reach, and it fails
-// when there are none.
+// TestDeadOutOfReach: while the bucket has room, an INSERT does not need the nodes of deleted
+// keys. In a full bucket it takes the place of a deleted key with an object in reach, and fails
+// if there is none.
 func TestDeadOutOfReach(t *testing.T) {
 	const far = 4
-	for _, near := range []int{0, 1} { // deleted keys whose objects stay in reach
+	for _, near := range []int{0, 1} { // deleted keys with objects that stay in reach
 		p := small(6, 3, false)
 		p.Buckets, p.Timeout = 6, 200*time.Millisecond
 		f := storePool(t, 6, p)

@@ -14,15 +14,15 @@ import (
 
 const (
 	longestTrip = 2 * 2 * time.Microsecond
-	// mostTrips is how many an operation may take that meets a dead node: the timer by which it is
-	// told goes off a few times, for a step, and for buffers. Its verbs hang for a second, and a lease
-	// is as long as thousands.
+	// mostTrips bounds the trips of an operation that meets a dead node: the timer that detects
+	// the node fires a few times, for a step, and for buffers. Verbs to the node hang for a
+	// second, and a lease is as long as thousands of trips.
 	mostTrips = 160
 )
 
-// TestNoDowntime: a node dies, silently, while workers get and update pairs whose locations they
-// have cached. No operation fails, and none takes longer than some trips, of workers that never had
-// a buffer there, too.
+// TestNoDowntime: a node dies, silently, while workers get and update pairs of which they have
+// cached the locations. No operation fails, and none takes longer than some trips; nor does one
+// of a worker that never had a buffer on the node.
 func TestNoDowntime(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		var calm, longest time.Duration
@@ -33,8 +33,9 @@ func TestNoDowntime(t *testing.T) {
 				t.Errorf("seed %d: an operation took %v", seed, behind)
 			}
 		}
-		t.Logf("%s: the longest operation took %v (%.1f trips) before a node died, and %v (%.1f trips) behind it", formatName(apart),
-			calm, float64(calm)/float64(longestTrip), longest, float64(longest)/float64(longestTrip))
+		t.Logf("%s: the longest operation took %v (%.1f trips) before a node died, and %v (%.1f trips) behind it",
+			formatName(apart), calm, float64(calm)/float64(longestTrip), longest,
+			float64(longest)/float64(longestTrip))
 		if longest <= calm {
 			t.Error("nobody met the dead node")
 		}
@@ -48,8 +49,8 @@ func loseNode(t *testing.T, seed uint64, apart bool) (before, behind time.Durati
 	p := small(3, 3, apart)
 	l, err := newPlan(p, 3)
 	must(t, err)
-	s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve, MinLatency: 500,
-		MaxLatency: longestTrip / 2, Tear: true, Reorder: true, NodeTimeout: time.Second})
+	s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+		MinLatency: 500, MaxLatency: longestTrip / 2, Tear: true, Reorder: true, NodeTimeout: time.Second})
 	defer s.Close()
 	must(t, Make(s, p))
 	const met, dies = 2 * time.Millisecond, 2*time.Millisecond + 100*time.Microsecond

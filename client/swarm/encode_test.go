@@ -20,8 +20,9 @@ func (m *meddler) Post(b *rdma.Batch) error {
 	return m.Endpoint.Post(b)
 }
 
-// TestEncodedAgain: a write that others overtake again and again at one replica, which then dies,
-// asks others in a batch which it had before. The value is there as well.
+// TestEncodedAgain: other writes overtake a write again and again at one replica, which then
+// dies. The write asks other replicas in a batch object that it had before. The value is encoded
+// there as well.
 func TestEncodedAgain(t *testing.T) {
 	for overtaken := range 20 {
 		f, a := pool(t, Shape{Replicas: 5, Words: 1, Locks: 10, Writers: 10, MaxValue: 100}, 5, 1, 100)
@@ -56,7 +57,8 @@ func TestEncodedAgain(t *testing.T) {
 			if stampOf(w, 0).time() != top.time() {
 				continue
 			}
-			if v, ok := decodeBuffer(read(t, y.ep, a.Resolve(k.At[r].Node(), k.Hash, pointerOf(w)), a.BufferBytes()), k.Hash, top); !ok || len(v) != len(value) {
+			if v, ok := decodeBuffer(read(t, y.ep, a.Resolve(k.At[r].Node(), k.Hash, pointerOf(w)),
+				a.BufferBytes()), k.Hash, top); !ok || len(v) != len(value) {
 				t.Errorf("overtaken %d times: replica %d names a buffer that does not have the value", overtaken, r)
 			}
 		}

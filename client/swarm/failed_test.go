@@ -22,12 +22,13 @@ func (g *given) Give(node int, hash uint64, pointer uint16) {
 	g.Allocator.Give(node, hash, pointer)
 }
 
-// TestFailedChain: whether a chain to a node that dies has landed is unknown, be it in the step or
-// behind it. Its buffer has no owner, and is counted.
+// TestFailedChain: it is unknown whether a chain to a node that dies has landed, during the step or
+// after it. The chain's buffer has no owner, and is counted.
 func TestFailedChain(t *testing.T) {
 	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8})
 	must(t, err)
-	for _, slow := range []time.Duration{10 * time.Microsecond, time.Second} { // than which the node takes longer to fail, or not
+	// The timer is shorter than the node takes to fail, or longer.
+	for _, slow := range []time.Duration{10 * time.Microsecond, time.Second} {
 		a := newArena(l, 3, 2, 100)
 		s := sim.New(sim.Options{Nodes: 3, Memory: a.memory(), NodeTimeout: time.Millisecond, Handler: node.Serve})
 		s.Go("client", func(ep rdma.Endpoint) {

@@ -43,7 +43,8 @@ func TestNodesOverTCP(t *testing.T) {
 		t.Cleanup(func() { n.Close() })
 		nodes, addresses = append(nodes, n), append(addresses, n.Addr())
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addresses}, tcp.Geometry{Nodes: 3, Memory: a.memory(), Clients: 16}, nil)
+	f, err := tcp.Create(tcp.Options{Addresses: addresses}, tcp.Geometry{Nodes: 3, Memory: a.memory(), Clients: 16},
+		nil)
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	var done atomic.Int32

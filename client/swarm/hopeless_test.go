@@ -52,8 +52,8 @@ func TestGetAwaitsSweep(t *testing.T) {
 	})
 }
 
-// TestShortWaitShowsNoLackOfMaster: an operation whose timeout is nearly over when it finds no
-// memory does not keep the next one from waiting for a sweep.
+// TestShortWaitShowsNoLackOfMaster: an operation finds no memory when its timeout is nearly over.
+// The next operation waits for a sweep all the same.
 func TestShortWaitShowsNoLackOfMaster(t *testing.T) {
 	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
 		if took := awaitSweep(t, s, k, s.Now()-timeout+time.Millisecond); took > timeout/2 {
@@ -83,8 +83,8 @@ func (c *cutOff) Join() (rdma.View, error) {
 	return v, err
 }
 
-// TestLongSweepIsWaitedFor: a sweep that has begun is waited for to its end, though it takes several
-// timeouts.
+// TestLongSweepIsWaitedFor: a sweep that has begun is waited for to its end, though it takes
+// several timeouts.
 func TestLongSweepIsWaitedFor(t *testing.T) {
 	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
 		began := s.Now()
@@ -103,7 +103,7 @@ func TestLongSweepIsWaitedFor(t *testing.T) {
 }
 
 // TestFailedJoinShowsNoLackOfMaster: a client that cannot join the view while it waits for a sweep
-// does not take it that there is no master.
+// does not conclude that there is no master.
 func TestFailedJoinShowsNoLackOfMaster(t *testing.T) {
 	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
 		c := k.ep.(*cutOff)

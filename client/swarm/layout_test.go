@@ -13,7 +13,8 @@ const year = 365 * 24 * time.Hour
 func drawLayout(r *rapid.T) Layout {
 	words := rapid.SampledFrom([]int{1, 2, 3, 16, 64, 1000, 1 << 16}).Draw(r, "words")
 	writers := rapid.IntRange(words, min(words<<maxGroupBits, 1<<24)).Draw(r, "writers")
-	l, err := NewLayout(Shape{Replicas: 3, Words: words, Locks: rapid.IntRange(0, writers).Draw(r, "locks"), Writers: writers, MaxValue: 100})
+	l, err := NewLayout(Shape{Replicas: 3, Words: words, Locks: rapid.IntRange(0, writers).Draw(r, "locks"),
+		Writers: writers, MaxValue: 100})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -30,7 +31,8 @@ func TestWords(t *testing.T) {
 			v   stamp
 		}
 		draw := func(name string) tuple {
-			return tuple{rapid.Uint64Range(1, l.maxI()-1).Draw(r, name), rapid.IntRange(0, l.Writers-1).Draw(r, name+" tid"), stamp(rapid.IntRange(0, 1).Draw(r, name+" flag"))}
+			return tuple{rapid.Uint64Range(1, l.maxI()-1).Draw(r, name),
+				rapid.IntRange(0, l.Writers-1).Draw(r, name+" tid"), stamp(rapid.IntRange(0, 1).Draw(r, name+" flag"))}
 		}
 		a, b := draw("a"), draw("b")
 		if rapid.Bool().Draw(r, "close") {
@@ -39,8 +41,10 @@ func TestWords(t *testing.T) {
 		sa, sb := l.stamp(a.i, a.tid)|a.v, l.stamp(b.i, b.tid)|b.v
 		pointer := rapid.Uint16().Draw(r, "pointer")
 		w := sa.word(pointer)
-		if l.iOf(sa) != a.i || l.tidOf(sa) != a.tid || sa.verified() != (a.v != 0) || sa.place() != a.tid%l.Words || sa.top() {
-			r.Fatalf("%+v became i %d of writer %d at place %d, verified: %v, tombstone: %v", a, l.iOf(sa), l.tidOf(sa), sa.place(), sa.verified(), sa.top())
+		if l.iOf(sa) != a.i || l.tidOf(sa) != a.tid || sa.verified() != (a.v != 0) || sa.place() != a.tid%l.Words ||
+			sa.top() {
+			r.Fatalf("%+v became i %d of writer %d at place %d, verified: %v, tombstone: %v", a, l.iOf(sa),
+				l.tidOf(sa), sa.place(), sa.verified(), sa.top())
 		}
 		if stampOf(w, sa.place()) != sa || pointerOf(w) != pointer || w == 0 {
 			r.Fatalf("word %x of stamp %x is read as %x with pointer %x", w, sa, stampOf(w, sa.place()), pointerOf(w))
@@ -48,7 +52,8 @@ func TestWords(t *testing.T) {
 		if (sa < sb) != less(a.i, b.i, uint64(a.tid), uint64(b.tid), uint64(a.v), uint64(b.v)) {
 			r.Fatalf("%+v is stamp %x, %+v is %x", a, sa, b, sb)
 		}
-		if sa.place() == sb.place() && sa != sb && (w < sb.word(0)) != (sa < sb) && w>>pointerBits != sb.word(0)>>pointerBits {
+		if sa.place() == sb.place() && sa != sb && (w < sb.word(0)) != (sa < sb) &&
+			w>>pointerBits != sb.word(0)>>pointerBits {
 			r.Fatalf("words %x and %x compare unlike their stamps", w, sb.word(0))
 		}
 		top := stampOf(tombstone, sa.place())
@@ -92,7 +97,8 @@ func TestShapes(t *testing.T) {
 	good := Shape{Replicas: 3, Words: 4, Locks: 4, Writers: 6, MaxValue: 100}
 	l, err := NewLayout(good)
 	must(t, err)
-	if l.Bytes(false) != 64 || l.Bytes(true) != 64+16+104 || l.BufferBytes() != 24+104 || l.Majority() != 2 || l.groupBits != 1 {
+	if l.Bytes(false) != 64 || l.Bytes(true) != 64+16+104 || l.BufferBytes() != 24+104 || l.Majority() != 2 ||
+		l.groupBits != 1 {
 		t.Errorf("layout %+v: %d, %d and %d bytes", l, l.Bytes(false), l.Bytes(true), l.BufferBytes())
 	}
 	for _, change := range []func(*Shape){

@@ -15,7 +15,8 @@ func TestLocks(t *testing.T) {
 		f, a := pool(t, Shape{Replicas: 3, Words: 1, Locks: 2, Writers: 2}, 3, 1, 1)
 		x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
 		k := &x.keys[0]
-		for _, s := range []stamp{x.stamp(5, 0), x.stamp(5, 1), x.stamp(6, 0)} { // another writer's and a later one are others
+		// A stamp of another writer, and a later stamp, have locks of their own.
+		for _, s := range []stamp{x.stamp(5, 0), x.stamp(5, 1), x.stamp(6, 0)} {
 			for n, want := range []bool{true, false, true, false} {
 				mode := first ^ uint64(n%2)
 				if got, err := []*registers{x, y}[n/2].tryLock(k, s, mode); err != nil || got != want {
@@ -48,7 +49,8 @@ func TestBound(t *testing.T) {
 	clock.at += time.Millisecond // x guesses above that
 	x.quorum.Attempts = 1
 	wantError(t, x.Write(&x.keys[0], []byte("three")), client.ErrUncertain) // its word is y's now
-	p := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0]), 1), value: []byte("four")}, from: y.all(), need: 2, expect: &y.keys[0].own}
+	p := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0]), 1), value: []byte("four")}, from: y.all(), need: 2,
+		expect: &y.keys[0].own}
 	must(t, y.put("test", &y.keys[0], &p))
 	if locked, err := y.tryLock(&y.keys[0], y.stamp(1, 1), readMode); !locked || err != nil {
 		t.Fatal(locked, err)
@@ -57,7 +59,8 @@ func TestBound(t *testing.T) {
 	if v, err := x.Read(&x.keys[0]); err != nil || string(v) != "four" {
 		t.Errorf("got %q, %v", v, err)
 	}
-	q := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0])+1, 1), value: []byte("five")}, from: y.all(), need: 2, expect: &y.keys[0].own}
+	q := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0])+1, 1), value: []byte("five")}, from: y.all(), need: 2,
+		expect: &y.keys[0].own}
 	must(t, y.put("test", &y.keys[0], &q))
 	x.quorum.Attempts = 1
 	locked, err := x.tryLock(&x.keys[0], q.stamp, readMode)

@@ -7,9 +7,9 @@ import (
 	"github.com/farkv/farkv/client/directory"
 )
 
-// TestOneVictim: attempts of a DELETE at a bucket that meet the key's object, and then another one,
-// which only a few have accepted, are of no one change: its client would not know which one is
-// dying.
+// TestOneVictim: an attempt of a DELETE finds the key at one object, and the next attempt at
+// another one. These must not be attempts of one change: its client would not know which object
+// is dying.
 func TestOneVictim(t *testing.T) {
 	p := small(3, 3, false)
 	s := storeOn(t, storePool(t, 3, p), StoreOptions{})

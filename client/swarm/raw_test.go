@@ -141,7 +141,8 @@ func TestRawStoreTrips(t *testing.T) {
 
 // exploredRaw is a store of RAW's as the explorer sees it.
 func exploredRaw() *explore.Subject {
-	p := Params{Replicas: 1, Clients: 24, PairBytes: 400, Regions: 2, Objects: 400, Values: Buffers{1, 1}, Index: Buffers{1, 500}, Buckets: 4, Timeout: 20 * time.Millisecond}
+	p := Params{Replicas: 1, Clients: 24, PairBytes: 400, Regions: 2, Objects: 400, Values: Buffers{1, 1},
+		Index: Buffers{1, 500}, Buckets: 4, Timeout: 20 * time.Millisecond}
 	return &explore.Subject{
 		Name: FormatRaw, Handler: node.Serve, Clients: p.Clients, Timeout: p.Timeout, MaxValue: 300,
 		Memory: func(s explore.Shape) (uint64, error) {

@@ -89,8 +89,9 @@ func TestDrawOutOfReach(t *testing.T) {
 	l, err := newPlan(p, 3)
 	must(t, err)
 	const from, away = 10 * time.Millisecond, 100 * time.Millisecond
-	s := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve, RetryTimeout: 50 * time.Microsecond,
-		Faults: sim.Faults{{Kind: sim.PartitionFault, Client: "client", Node: sim.AnyNode, At: from, For: away}}})
+	s := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+		RetryTimeout: 50 * time.Microsecond,
+		Faults:       sim.Faults{{Kind: sim.PartitionFault, Client: "client", Node: sim.AnyNode, At: from, For: away}}})
 	defer s.Close()
 	must(t, Make(s, p))
 	s.Go("client", func(ep rdma.Endpoint) {

@@ -12,15 +12,17 @@ import (
 )
 
 // TestWrongMaximum is Figure 2: a READ finds a tuple that was stale when it was written, since
-// another of its replicas answered before the higher one was there. Only a second READ tells.
+// one of its replicas answered before the higher tuple was there. Only a second READ shows that.
 func TestWrongMaximum(t *testing.T) {
 	l, err := NewLayout(Shape{Replicas: 3, Words: 3, Locks: 3, Writers: 3, MaxValue: 8})
 	must(t, err)
 	a := newArena(l, 3, 1, 100)
-	s := sim.New(sim.Options{Nodes: 3, Memory: a.memory(), MinLatency: time.Microsecond, MaxLatency: time.Microsecond, Faults: sim.Faults{
-		{Kind: sim.FlyFault, Client: "reader", Verb: 2, For: 60 * time.Microsecond},      // its READ of node 1
-		{Kind: sim.LateFault, Client: "stale", Verb: 3 + 1, For: 150 * time.Microsecond}, // its first step ends when the reader has
-	}})
+	s := sim.New(sim.Options{Nodes: 3, Memory: a.memory(),
+		MinLatency: time.Microsecond, MaxLatency: time.Microsecond, Faults: sim.Faults{
+			{Kind: sim.FlyFault, Client: "reader", Verb: 2, For: 60 * time.Microsecond}, // its READ of node 1
+			// The first step ends after that of the reader.
+			{Kind: sim.LateFault, Client: "stale", Verb: 3 + 1, For: 150 * time.Microsecond},
+		}})
 	defer s.Close()
 	read := map[string]string{}
 	client := func(name string, writer int, at time.Duration, clock time.Duration, f func(c *registers, k *Register)) {
@@ -59,7 +61,8 @@ func TestLockedOut(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 3, Locks: 3, Writers: 3, MaxValue: 8}, 3, 1, 100)
 	x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
 	k := &x.keys[0]
-	p := put{tuple: tuple{stamp: x.stamp(5, 0), value: []byte("first")}, from: x.all(), need: 2, expect: &k.own, read: true}
+	p := put{tuple: tuple{stamp: x.stamp(5, 0), value: []byte("first")}, from: x.all(), need: 2, expect: &k.own,
+		read: true}
 	must(t, x.put("test", k, &p))
 	if _, done, err := y.try(&y.keys[0], time.Second); done || err != nil {
 		t.Fatal(done, err)
@@ -76,9 +79,9 @@ func TestLockedOut(t *testing.T) {
 	}
 }
 
-// TestNoTimestampToWriteAgain: a write of which a majority has the stale guess, and whose writer
-// may use no other timestamp now, is uncertain: readers return the guess when they meet a later
-// write of the same client behind it.
+// TestNoTimestampToWriteAgain: a write is uncertain if a majority has its stale guess, and its
+// writer can use no other timestamp now. Readers return the guess when they then meet a later
+// write of the same client.
 func TestNoTimestampToWriteAgain(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8}, 3, 1, 100)
 	y, uses := worker(t, f, a, Options{Writer: 1, Clock: &still{time.Second}}), 0
@@ -111,12 +114,13 @@ func TestKnownWordStays(t *testing.T) {
 	}
 }
 
-// TestTombstoneOfTheDead: a client that reports that an object is gone has made sure of it, though
-// the deleter and the only node that it reached are dead.
+// TestTombstoneOfTheDead: a client that reports an object as deleted has brought the tombstone to a
+// majority, though the deleter, and the only node that it reached, are dead.
 func TestTombstoneOfTheDead(t *testing.T) {
 	for _, op := range []string{"warm write", "cold write", "ABD's write", "read"} {
 		f, a := pool(t, Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 3, MaxValue: 8}, 3, 1, 100)
-		x, y, abd := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1}), worker(t, f, a, Options{Writer: 2})
+		x, y, abd := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1}),
+			worker(t, f, a, Options{Writer: 2})
 		must(t, x.Write(&x.keys[0], []byte("there")))
 		b := y.ep.Batch()
 		b.CompareSwap(y.wordAt(&y.keys[0], 0, 1), 0, uint64(tombstone))
@@ -141,16 +145,18 @@ func TestTombstoneOfTheDead(t *testing.T) {
 	}
 }
 
-// TestTwoDeadWriters: one wrote at a single node, which dies; another met that, and died where it
-// may have locked its own tuple. A reader finds the second's tuple: when its lock fails it must
-// find something above that, too.
+// TestTwoDeadWriters: one writer wrote at a single node, which dies. Another met that tuple, and
+// died where it may have locked its own. A reader finds the tuple of the second writer: if its
+// lock fails, it must find a higher tuple, too.
 func TestTwoDeadWriters(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 3, Locks: 3, Writers: 3, MaxValue: 8}, 3, 1, 100)
 	x, y, z := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1}), worker(t, f, a, Options{Writer: 2})
 	k, o := &x.keys[0], &y.keys[0]
-	high := put{tuple: tuple{stamp: x.stamp(10, 0), value: []byte("high")}, from: quorum.Only(2), need: 1, expect: &k.own}
+	high := put{tuple: tuple{stamp: x.stamp(10, 0), value: []byte("high")}, from: quorum.Only(2), need: 1,
+		expect: &k.own}
 	must(t, x.put("test", k, &high))
-	low := put{tuple: tuple{stamp: y.stamp(5, 1), value: []byte("low")}, from: quorum.Only(1) | quorum.Only(2), need: 2, expect: &o.own, read: true}
+	low := put{tuple: tuple{stamp: y.stamp(5, 1), value: []byte("low")}, from: quorum.Only(1) | quorum.Only(2),
+		need: 2, expect: &o.own, read: true}
 	must(t, y.put("test", o, &low))
 	top, err := y.above(o, &low)
 	must(t, err)
@@ -165,13 +171,14 @@ func TestTwoDeadWriters(t *testing.T) {
 	}
 }
 
-// TestWriteBack: what a READ returns, a majority has, though its writer died at its first replica.
+// TestWriteBack: a majority has what a READ returns, though the writer died at its first replica.
 func TestWriteBack(t *testing.T) {
 	for _, flag := range []stamp{0, verified} {
 		f, a := pool(t, Shape{Replicas: 5, Words: 2, Locks: 2, Writers: 2, MaxValue: 8}, 5, 1, 100)
 		x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
 		k := &x.keys[0]
-		p := put{tuple: tuple{stamp: x.stamp(10, 0) | flag, value: []byte("value")}, from: quorum.Only(0), need: 1, expect: &k.own}
+		p := put{tuple: tuple{stamp: x.stamp(10, 0) | flag, value: []byte("value")}, from: quorum.Only(0), need: 1,
+			expect: &k.own}
 		must(t, x.put("test", k, &p))
 		got, err := y.read(&y.keys[0], time.Second)
 		must(t, err)

@@ -52,8 +52,9 @@ func drawStore(seed uint64, apart bool) *storeRun {
 	r.keys, r.ops = 1+rng.IntN(3), 4+rng.IntN(12)
 	r.cache = []int{-1, 1 << 10}[rng.IntN(2)]
 	r.slow = 0
-	r.params = Params{Replicas: r.shape.Replicas, Words: r.shape.Words, Locks: r.shape.Locks, Clients: 16, PairBytes: 64, Apart: apart, Regions: 2 * r.nodes,
-		Objects: 400, Values: Buffers{1, 2000}, Index: Buffers{1, 1000}, Buckets: uint64(1 + 3*rng.IntN(2)), Timeout: time.Second}
+	r.params = Params{Replicas: r.shape.Replicas, Words: r.shape.Words, Locks: r.shape.Locks, Clients: 16,
+		PairBytes: 64, Apart: apart, Regions: 2 * r.nodes, Objects: 400, Values: Buffers{1, 2000},
+		Index: Buffers{1, 1000}, Buckets: uint64(1 + 3*rng.IntN(2)), Timeout: time.Second}
 	if apart {
 		r.params.Words, r.params.Locks = 1, 0
 	}
@@ -90,7 +91,8 @@ func (r *storeRun) play(answers *[5]int) error {
 	}
 	var workers []*sim.Worker
 	for w := range r.workers {
-		workers = append(workers, enter(w, fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint, s *check.Recorder) { r.work(w, ep, s) }))
+		workers = append(workers, enter(w, fmt.Sprintf("worker %d", w),
+			func(ep rdma.Endpoint, s *check.Recorder) { r.work(w, ep, s) }))
 	}
 	if err := s.Run(); err != nil || failed != nil {
 		return fmt.Errorf("run: %w, %w", err, failed)

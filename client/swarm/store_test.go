@@ -15,7 +15,8 @@ import (
 // small is a pool that is quickly made.
 func small(nodes, replicas int, apart bool) Params {
 	p := Params{Replicas: replicas, Words: 4, Locks: 16, Clients: 64, PairBytes: 64 + 1000, Apart: apart,
-		Regions: 2 * nodes, Objects: 4800 / (2 * nodes), Values: Buffers{Segments: 2, Each: 12_000}, Index: Buffers{Segments: 2, Each: 2000}, Buckets: 600, Timeout: 3 * time.Second}
+		Regions: 2 * nodes, Objects: 4800 / (2 * nodes), Values: Buffers{Segments: 2, Each: 12_000},
+		Index: Buffers{Segments: 2, Each: 2000}, Buckets: 600, Timeout: 3 * time.Second}
 	if apart {
 		p.Words, p.Locks = 1, 0
 	}

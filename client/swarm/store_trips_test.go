@@ -28,7 +28,8 @@ func TestStoreTrips(t *testing.T) {
 		p := small(3, 3, c.apart)
 		l, err := newPlan(p, 3)
 		must(t, err)
-		f := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve}) // no replica is slow by chance
+		// The latency is fixed, so no replica is slow by chance.
+		f := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve})
 		t.Cleanup(func() { f.Close() })
 		must(t, Make(f, p))
 		x, y := storeOn(t, f, StoreOptions{Apart: c.apart}), storeOn(t, f, StoreOptions{Apart: c.apart})
@@ -57,7 +58,8 @@ func TestStoreTrips(t *testing.T) {
 		trips("UPDATE", y, c.update, nil, update(y, 200))
 		trips("UPDATE", y, c.update, nil, update(y, 200))
 		trips("UPDATE behind others", x, c.update, nil, update(x, 200))
-		trips("INSERT of what is there", y, c.ins-2, client.ErrExists, func() error { return y.Insert(key(200), key(200)) })
+		trips("INSERT of what is there", y, c.ins-2, client.ErrExists,
+			func() error { return y.Insert(key(200), key(200)) })
 		must(t, x.Insert(key(201), key(201)))
 		trips("UPDATE of what is not cached", y, c.unknown, nil, update(y, 201))
 		trips("DELETE", y, c.del, nil, func() error { return y.Delete(key(201)) })
@@ -142,8 +144,7 @@ func TestIdentityAgain(t *testing.T) {
 	}
 }
 
-// TestSameHash: keys of which all that is looked at first is the same are told apart, in the
-// directory and in the cache.
+// TestSameHash: keys with the same hash are told apart, in the directory and in the cache.
 func TestSameHash(t *testing.T) {
 	s := storeOn(t, storePool(t, 3, small(3, 3, false)), StoreOptions{})
 	one, two := []byte("one"), []byte("two")
@@ -177,9 +178,9 @@ func TestSameHash(t *testing.T) {
 	}
 }
 
-// TestHalfDeleted: a client that died behind its mark has deleted nothing yet. A client that asks
-// the directory deletes the key for all, also for those that have it cached, before it reports that
-// the key is not there, or is another.
+// TestHalfDeleted: a client that died after its mark has deleted nothing yet. A client that asks
+// the directory deletes the key for all clients, also for those that have it cached, before it
+// reports that the key does not exist, or inserts it again.
 func TestHalfDeleted(t *testing.T) {
 	for _, op := range []string{"get", "update", "delete", "insert"} {
 		f := storePool(t, 3, small(3, 3, false))

@@ -74,7 +74,8 @@ func TestFewVerbs(t *testing.T) {
 	k := []byte("key-0")
 	must(t, x.Insert(k, make([]byte, 1000)))
 	n := trace.Trips(x.ep, func() { must(t, x.Update(k, make([]byte, 1000))) })
-	// In the trip 3 READs of words, 3 buffers and 3 CASes; behind it 3 CASes and one value in place.
+	// In the trip 3 READs of words, 3 buffers and 3 CASes; after it 3 CASes, and one value in
+	// place.
 	if n.Reads != 3 || n.Writes != 4 || n.Atomics != 6 || n.BytesRead != 3*32 {
 		t.Errorf("a write is %+v", n)
 	}
@@ -84,7 +85,7 @@ func TestFewVerbs(t *testing.T) {
 	}
 }
 
-// TestNoAllocations: the fast path's are none.
+// TestNoAllocations: the fast path allocates nothing.
 func TestNoAllocations(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 4, Locks: 4, Writers: 6, MaxValue: 1000}, 3, 1, 1<<16)
 	x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 5})
