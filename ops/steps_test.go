@@ -179,7 +179,8 @@ func churn(t *testing.T, s *explore.Subject, posts named) {
 		}
 	})
 	f.Go("keeper", func(ep rdma.Endpoint) {
-		err := cluster.Keep(ep, f, s.Mender(f), cluster.Options{Lease: time.Millisecond, Stop: func() bool { return done }})
+		err := cluster.Keep(ep, f, s.Mender(f), cluster.Options{Lease: time.Millisecond,
+			Stop: func() bool { return done }})
 		if err != nil {
 			t.Error(err)
 		}

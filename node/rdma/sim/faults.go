@@ -58,7 +58,7 @@ func (k FaultKind) String() string {
 	return faultKinds[k]
 }
 
-// Anybody and AnyNode name all clients and all memory nodes.
+// Wildcards in a Fault: all clients, and all memory nodes.
 const (
 	Anybody = "*"
 	AnyNode = -1
@@ -123,7 +123,7 @@ func (f Fault) String() string {
 
 // String returns all faults in one line that ParseFaults reads:
 //
-//	crash client="client 1" verb=7; slow node=0 factor=4 at=2ms for=1ms; stall client=* at=1ms for=9µs
+//	crash client="client 1" verb=7; slow node=0 factor=4 at=2ms for=1ms; stall client=* at=1ms
 func (l Faults) String() string {
 	parts := make([]string, len(l))
 	for i, f := range l {

@@ -14,7 +14,7 @@ import (
 //
 //	header   body bytes u32 | kind u8 | status u8 | items u16 | tag u32 | 0 u32
 //	verbs    key u64 | client u16, 0 u16, released u32 | life u64 | epoch u64, and then by verb:
-//	         verb u8 | 0 u24 | bytes u32 | offset u64, and then its operands or its data, padded to 8
+//	         verb u8 | 0 u24 | bytes u32 | offset u64, and then operands or data, padded to 8
 //	         SEND: the offset is the mailbox; then its sender's mailbox u32 | spans u32, its data,
 //	         and by span: offset u64 | bytes u64
 //	         APPEND: the offset is the number of the ring

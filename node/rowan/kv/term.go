@@ -19,7 +19,7 @@ import (
 //
 // The life of a term at a server, and what each step relies on:
 //
-//   - adopt: the term is noted durably; no worker begins anything in an earlier one, and none serves.
+//   - adopt: the term is noted durably. No worker begins anything in an earlier one, or serves.
 //   - end: workers refuse writes without a version, and repeat those with one until they are on all
 //     replicas that are members. A node that is no member is expelled: its log counts for nothing.
 //   - quiet: workers and the exchanger have nothing of earlier terms under way. Then CommitVers are
