@@ -118,10 +118,10 @@ func (k *keeper) mayExpel(down []int) (still []int, err error) {
 	return still, nil
 }
 
-// errAlone is wrapped when this process, and not a node, is cut off.
+// errAlone is wrapped when this process, and not a node, is cut off. The keeper has resigned then.
 var errAlone = errors.New("this process is cut off from too many nodes")
 
-// vacancy is a node that is gone with its data, and the spare that replaces it.
+// vacancy is a node that is gone with its data, and the spare that is to replace it.
 type vacancy struct{ node, spare int }
 
 // vacancy returns a vacancy that can be filled; nil: there is none. A stand-in may be gone, too;
@@ -222,7 +222,9 @@ func won(ok bool, err error) error {
 	return err
 }
 
-// gone marks a node as gone in the view of an epoch.
+// gone marks a node as gone in the view of an epoch. It relies on the node's expulsion and on the
+// fence of the epoch: no client reads from the node any more, and no verb lands there. A node
+// never comes back from that: it must join as another one.
 func (k *keeper) gone(epoch uint64, n int, was rdma.Member) error {
 	gone := was
 	gone.Gone = true

@@ -92,7 +92,8 @@ func (k *keeper) renew(v rdma.View) error {
 	return nil
 }
 
-// doubtful reports whether a node is failing or delaying probes without counting as dead yet.
+// doubtful reports whether a node fails or delays probes and does not count as dead yet. It
+// relies on probes that were made just before.
 func (k *keeper) doubtful(v rdma.View, down []int) bool {
 	for n, m := range v.Members {
 		p := &k.probes[n]

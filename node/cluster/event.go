@@ -12,17 +12,29 @@ type What uint8
 
 // The kinds of events.
 const (
-	Elected    What = iota + 1 // became the pool's master
-	Lost                       // is no master any more: another client is, or was, or asked for it
-	Expelled                   // a node did not answer; no client uses it any more
-	Mended                     // all replicas are equal again
-	Restored                   // a spare replaces a node that is gone
-	Recovered                  // a dead client's operations are completed or undone, and its property passed on
-	Attached                   // as Recovered, but the client's process still holds its identity
-	Swept                      // memory that was no longer reachable is free
-	Failed                     // something could not be done; it is tried again later
-	Configured                 // the store's configuration is another one
-	Fenced                     // an epoch has begun in which nothing is swept
+	// Elected: the process has become the pool's master.
+	Elected What = iota + 1
+	// Lost: it is not master any more. Another client is, or was, or has asked it to resign.
+	Lost
+	// Expelled: a node did not answer. No client uses it any more.
+	Expelled
+	// Mended: all replicas are equal again.
+	Mended
+	// Restored: a spare replaces a node that is gone.
+	Restored
+	// Recovered: a dead client's operations are completed or undone, and what it owned is passed
+	// on.
+	Recovered
+	// Attached: as Recovered, but the client's process still holds its identity.
+	Attached
+	// Swept: memory that was no longer reachable is free.
+	Swept
+	// Failed: something could not be done. It is tried again later.
+	Failed
+	// Configured: the store's configuration was replaced.
+	Configured
+	// Fenced: an epoch has begun in which nothing is swept.
+	Fenced
 )
 
 // Whats is how many kinds of events there are: they are numbered from 1 on.
@@ -37,14 +49,21 @@ func (w What) String() string { return whats[w] }
 
 // Event is one thing that a keeper did. Fields that do not apply to its kind are zero.
 type Event struct {
-	At     time.Duration // on the endpoint's clock
-	What   What
-	Tenure uint64        // of the master that tells it; 0: it is none
-	Epoch  uint64        // of the view; of Elected and Lost the tenure's
-	Node   int           // that was expelled, or restored
-	Spare  int           // that stands for it now
-	Client rdma.Client   // that was recovered; of Lost only the ID of the master there is
-	Took   time.Duration // of Mended, Restored, Recovered, Attached, Swept and Configured
+	// At is the time on the endpoint's clock.
+	At   time.Duration
+	What What
+	// Tenure is that of the master that reports the event; 0: the process is not master.
+	Tenure uint64
+	// Epoch is the view's; of Elected and Lost the tenure's.
+	Epoch uint64
+	// Node was expelled or restored, and Spare stands for it now.
+	Node  int
+	Spare int
+	// Client was recovered; of Lost it is the present master, of which only the ID is known, or the
+	// client that asked for the end of the tenure.
+	Client rdma.Client
+	// Took is how long it took: of Mended, Restored, Recovered, Attached, Swept and Configured.
+	Took time.Duration
 	// Report is what the mender says, in lines: of Recovered, Attached, Configured, and of the
 	// Mended of a Grower.
 	Report string

@@ -50,10 +50,10 @@ func (o *Options) defaults() {
 	}
 }
 
-// NewMender makes the mender of a master, on the endpoint that it must use. At that time the view
-// may be busy, and nodes in it may be down. The endpoint renews the master's lease as it is used,
-// so the mender may take its time, and may sleep. The mender does not join views: the keeper joins
-// for it.
+// NewMender makes the mender of a master, on the endpoint that it must use. The keeper owns that
+// endpoint. At that time the view may be busy, and nodes in it may be down. The endpoint renews the
+// master's lease as it is used, so the mender may take its time, and may sleep. The mender does not
+// join views: the keeper joins for it.
 type NewMender func(ep rdma.Endpoint) (Mender, error)
 
 // keeper is one process's candidate for the pool's master, and the master while role says so. It
@@ -133,8 +133,8 @@ type rest struct {
 	failed bool
 }
 
-// target is a client to recover, a node to restore, a Hold, what an Attendant does, or to make the
-// store grow.
+// target is a thing to do that may rest: a client to recover, a node to restore, a Hold, what an
+// Attendant does, or to make the store grow. The zero target is a sweep.
 type target struct {
 	client rdma.ClientID
 	node   int // plus one; 0: none
@@ -507,7 +507,8 @@ func (k *keeper) wake() {
 	}
 }
 
-// find returns the rest of a target; nil: it does not rest.
+// find returns the rest of a target, also one that is over; nil: it never rested, or has succeeded
+// since.
 func (k *keeper) find(what target) *rest {
 	for i := range k.rests {
 		if k.rests[i].what == what {
@@ -523,7 +524,8 @@ func (k *keeper) resting(what target) bool {
 	return r != nil && k.ep.Now() < r.until
 }
 
-// rest keeps a target from being tried for a while, twice as long each time.
+// rest keeps a target from being tried for a while: two leases at first, and twice as long each
+// time, up to 64.
 func (k *keeper) rest(what target) {
 	r := k.find(what)
 	if r == nil {

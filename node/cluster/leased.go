@@ -17,7 +17,7 @@ type leasedEndpoint struct {
 }
 
 // Post renews the lease first. The check does not replace fencing: a verb that is posted may land
-// after the lease is over. Fencing ends it.
+// after the lease is over. Fencing ends it. If the tenure is over nothing is posted.
 func (e *leasedEndpoint) Post(b *rdma.Batch) error {
 	if err := e.k.prolong(); err != nil {
 		return err
