@@ -154,6 +154,8 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		}
 	}
 	decided := c.base.round
+	// A zero change goes on without buffers: prepare may show that a majority had accepted the
+	// value.
 	if err := c.reserve(); err != nil && (ch.decide != nil || errors.Is(err, rdma.ErrStale)) {
 		return false, err
 	}
@@ -175,6 +177,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		return false, err
 	}
 	if ch.decide == nil {
+		// A lookup reads the entries from what it has settled.
 		c.found, c.has = c.next.encode(c.saved[:], c.bucket), true
 	}
 	return true, ch.refused
@@ -268,6 +271,7 @@ func (c *Client) giveSpares() {
 // higher round.
 func (c *Client) prepare() error {
 	c.promise = 0
+	// A replica that was not read may have promised a round as high: then it refuses this one.
 	for r := range c.Replicas {
 		c.promise = max(c.promise, c.replicas[r].word.round()+1)
 	}
@@ -299,6 +303,7 @@ func (c *Client) prepare() error {
 			case !k.sure:
 				return c.dated(k, op.Buf)
 			case op.Swapped():
+				// since stays: the value is the one that the word named before.
 				k.word, k.mine = Word(op.Value), true
 				return quorum.Done
 			}

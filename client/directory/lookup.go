@@ -40,6 +40,7 @@ func (c *Client) count() int {
 // reach. The value is chosen, and none was newer when the look began: of any majority some
 // replica has accepted what was chosen before, or something newer.
 func (c *Client) look() (settled bool, err error) {
+	// Nothing of an earlier attempt counts.
 	clear(c.replicas[:c.Replicas])
 	c.has = false
 	if err := c.gather(stepRead, c.all(), c.majority(), c.askSlot, c.tellSlot); err != nil {

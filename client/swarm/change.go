@@ -57,6 +57,7 @@ func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int,
 	for _, e := range bucket {
 		switch {
 		case e.Hash != c.hash:
+			// Another key's entry stays as it is.
 		case e.Location&dying != 0:
 			c.met, c.spare = append(c.met[:0], e.Location), false
 			return nil, 0, errDying
@@ -151,6 +152,7 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 		if err != nil {
 			return err
 		}
+		// A new change may mark another object: the one before had no effect.
 		c.marked = 0
 		if now := c.s.epoch(); now != c.named {
 			c.named, c.buried, c.left = now, c.buried[:0], c.left[:0]
@@ -165,6 +167,7 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 		case errors.Is(err, errMoved) && !errors.Is(err, client.ErrUncertain):
 		case errors.Is(err, ErrOutdated) && !errors.Is(err, client.ErrUncertain):
 		case err == nil:
+			// Only now the directory does not name these objects any more.
 			c.s.dropped(c.dropped)
 			return nil
 		default:
@@ -252,6 +255,7 @@ func (s *Store) insert(key, value []byte) error {
 		s.remember(c.hash, key, o.location, o.spare)
 		o.location = 0
 	case errors.Is(err, client.ErrUncertain):
+		// The directory may name the object. If it does not, a sweep finds it.
 		o.location = 0
 	case errors.Is(err, client.ErrExists):
 		s.remember(c.hash, key, c.at, c.k)
@@ -299,6 +303,7 @@ func (s *Store) remove(key []byte) error {
 	if err != nil {
 		return err
 	}
+	// From here on this DELETE has decided: any failure is one of the tombstone.
 	err = s.c.Delete(&c.victim)
 	switch {
 	case err == nil:

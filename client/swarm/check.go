@@ -73,7 +73,7 @@ func (c *checker) index() error {
 			}
 			c.objects[location] = true
 			if e.Location != location {
-				leaving++
+				leaving++ // a dying entry: its object may have its tombstone or not
 				continue
 			}
 			keys++

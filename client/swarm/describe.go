@@ -17,6 +17,7 @@ func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	return l.describe, nil
 }
 
+// describe is Describe for a pool that is laid out: the parts of a node lie as plan lists them.
 func (l *plan) describe(a rdma.Addr) string {
 	off := a.Offset()
 	switch {
@@ -39,6 +40,7 @@ func (l *plan) describe(a rdma.Addr) string {
 	return l.values.Describe("value buffer", a)
 }
 
+// describeObject names the part of an object that has an address; "": no object has it.
 func (l *plan) describeObject(a rdma.Addr) string {
 	for region := range l.regions {
 		for r, at := range l.regions[region][:l.Replicas] {

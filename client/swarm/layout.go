@@ -79,6 +79,7 @@ func NewLayout(s Shape) (Layout, error) {
 // Majority returns how many replicas a majority is.
 func (l *Layout) Majority() int { return quorum.Majority(l.Replicas) }
 
+// all returns the set of all replicas.
 func (l *Layout) all() quorum.Mask { return quorum.All(l.Replicas) }
 
 // Bytes returns the size of an object at a replica, with or without data in place.
@@ -198,4 +199,5 @@ func (l *Layout) tidOf(s stamp) int {
 	return int(s>>(placeBits+1)&(1<<l.groupBits-1))*l.Words + s.place()
 }
 
+// pointerOf returns a word's pointer; a tombstone's means nothing: see bufferOf.
 func pointerOf(w Word) uint16 { return uint16(w) }

@@ -74,6 +74,7 @@ func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) 
 		return t, err
 	}
 	t.stamp = top
+	// A write-back first assumes that the word is empty at a replica that has not answered.
 	c.expect = [MaxReplicas]Word{}
 	for r := range c.Replicas {
 		if !answered.Has(r) {
@@ -85,6 +86,7 @@ func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) 
 			t.pointer[r] = pointerOf(c.expect[r])
 		}
 	}
+	// The replica's word seeds the checksum in place, so another tuple's value does not fit it.
 	if r := k.InPlace; t.has.Has(r) && top.verified() && !top.top() && !c.Apart {
 		if v, ok := decodeInPlace(c.words[r][8*c.Words:], c.expect[r]); ok {
 			t.value = v
@@ -109,6 +111,7 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 		if err != nil {
 			return err
 		}
+		// The value must outlive the batch that it was read in, which the next step releases.
 		t.value = c.keep(v)
 	}
 	p := put{tuple: *t, from: c.all() &^ t.has, need: c.Majority() - t.has.Len(), expect: &c.expect}
@@ -163,6 +166,7 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 // named the buffer has changed, too.
 var errReused = fmt.Errorf("the buffer is used again: %w", errLost)
 
+// isReused reports whether a READ failed because a buffer was reused.
 func isReused(err error) bool { return errors.Is(err, errReused) }
 
 // reused finds out why a tuple's buffers do not hold it, by its words. Words never take a value
@@ -227,6 +231,7 @@ type put struct {
 // replicas. A reader that finds it decides: see read.go.
 func (c *Client) put(step rdma.Step, k *Register, p *put) error {
 	c.settleUnresolved()
+	// rejoin works on c.putting during the step.
 	c.putting = *p
 	err := c.putAll(step, k, &c.putting)
 	*p, c.putting = c.putting, put{}
@@ -267,7 +272,9 @@ func (c *Client) putAll(step rdma.Step, k *Register, p *put) error {
 			}
 			switch {
 			case p.stored.Has(r) || p.stamp.top():
+				// The buffer is written already, or the tuple has none.
 			case held.time() == p.stamp.time():
+				// The word has the tuple as guessed, with its buffer.
 				p.pointer[r] = pointerOf(p.expect[r])
 			default:
 				pointer, at, err := c.alloc.Allocate(k.At[r].Node(), k.Hash)
@@ -302,11 +309,12 @@ func (p *put) landed(r int, cas *rdma.Op) quorum.Verdict {
 	if p.buffer[r] != 0 { // written before the CAS
 		p.stored |= quorum.Only(r)
 	}
+	// If the CAS failed, the next attempt expects what the word held.
 	p.expect[r] = Word(cas.Result)
 	if cas.Swapped() {
 		p.expect[r] = Word(cas.Value)
 		if bufferOf(p.expect[r]) == p.buffer[r] {
-			p.buffer[r] = 0
+			p.buffer[r] = 0 // the word owns it now
 		}
 	}
 	now := stampOf(p.expect[r], p.stamp.place())
@@ -367,6 +375,7 @@ func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 			continue
 		}
 		b.Chain()
+		// The CAS expects the guessed tuple: it fails, without harm, if the word is higher by now.
 		guessed, sure := t.stamp.word(t.pointer[r]), (t.stamp | verified).word(t.pointer[r])
 		if guessed != sure {
 			b.CompareSwap(c.wordAt(k, r, t.stamp.place()), uint64(guessed), uint64(sure))

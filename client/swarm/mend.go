@@ -103,6 +103,7 @@ func (m *Mender) Need(v rdma.View) (cluster.Need, error) {
 	case err != nil:
 		return cluster.NeedNothing, err
 	case asked&buffers.AskSweep != 0 && m.s.ep.Now() >= m.rest:
+		// The keeper begins the epoch next: what is handed out in between is not swept.
 		return cluster.NeedSweep, m.count(v)
 	case asked&buffers.AskFence != 0:
 		return cluster.NeedFence, m.hear(v)
@@ -123,7 +124,7 @@ func (m *Mender) asked(v rdma.View) (all uint64, err error) {
 				return 0, err
 			}
 			if err != nil {
-				break
+				break // clients ask on all nodes, so another one tells
 			}
 		}
 	}
@@ -160,6 +161,7 @@ func (m *Mender) Sweep(v rdma.View) error {
 	var w *sweep
 	var err error
 	if m.unreadable(v) {
+		// What some buckets name is not known, so nothing is freed.
 		w = new(sweep)
 	} else if w, err = m.sweep(v); err != nil {
 		return err

@@ -50,6 +50,7 @@ const mostObjects = 16
 func (s *Store) draw() error {
 	o := &s.objects
 	if now := s.epoch(); o.epoch != now {
+		// A sweep has begun since, or may have: it retires these objects.
 		if !s.member.Keeps(o.epoch) {
 			o.location, o.free = 0, o.free[:0]
 		}
@@ -73,7 +74,7 @@ func (s *Store) draw() error {
 	}
 	o.location = location
 	o.spare = s.fresh(place, o.epoch)
-	o.spare.warm = true // it was never written
+	o.spare.warm = true // all its words are zero
 	return nil
 }
 

@@ -109,7 +109,7 @@ func (s *Store) again(t *tries, err error) bool {
 	case s.member == nil || errors.Is(err, client.ErrUncertain):
 		return false
 	case errors.Is(err, rdma.ErrStale):
-		s.stale = true
+		s.stale = true // begin joins the view
 		t.stale++
 		return t.stale < turns
 	case errors.Is(err, directory.ErrBucketFull):
@@ -172,8 +172,9 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 		ok, err = s.member.Await(next, timeout)
 	}
 	if ok {
-		t.began = s.ep.Now() // what frees memory may take several
+		t.began = s.ep.Now() // several epochs may be needed, each with a timeout of its own
 	}
+	// No epoch has begun in a wait that was long enough: there is no keeper.
 	if err == nil && !ok && s.member.Epoch < next && within >= timeout/hopelessShare {
 		s.hopeless = s.ep.Now() + hopelessFor*timeout
 	}

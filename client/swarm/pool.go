@@ -217,6 +217,7 @@ func Size(s PoolShape) (Params, uint64, error) {
 	if s.Words > 0 {
 		p.Values = segmentsFor(copies(records, min(s.Words, s.Clients)+1))
 	}
+	// At each replica a bucket's word names one buffer, and there is one more while it is changed.
 	p.Index = segmentsFor(copies(p.Buckets, 2))
 	l, err := newPlan(p, s.Nodes)
 	if err != nil {

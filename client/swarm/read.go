@@ -31,6 +31,7 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 		return c.readRaw(k)
 	}
 	c.seen = c.seen[:0]
+	// patience bounds the wait for a value. It grows, since all that have the value may be slow.
 	patience := c.quorum.Slow()
 	var r retries
 	for another := true; another; {
@@ -62,7 +63,7 @@ func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, 
 	case t.stamp == 0:
 		return nil, false, fmt.Errorf("read: %w", ErrEmpty)
 	case t.stamp.top():
-		k.gone = true
+		k.gone = true // the tombstone is at a majority
 		return nil, false, fmt.Errorf("read: %w", ErrGone)
 	}
 	k.warm = true // so the next WRITE takes one trip (section 7.9)
@@ -70,6 +71,7 @@ func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, 
 		v, err = c.fetch(k, &t, patience)
 		return v, err == nil, err
 	}
+	// A guessed tuple of this writer that is met first is not returned: its timestamp may be stale.
 	old := c.sawWriter(t.stamp)
 	if old == nil {
 		c.seen = append(c.seen, t)
@@ -100,7 +102,7 @@ func (c *Client) settled(k *Register, t, old *tuple, patience time.Duration) (v 
 		return nil, false, nil
 	}
 	if v, err = c.fetch(k, t, patience); err == nil {
-		c.confirm(k, t, v)
+		c.confirm(k, t, v) // locked for readers, the tuple is settled
 	}
 	return v, err == nil, err
 }

@@ -61,7 +61,7 @@ const retiringBatches = 16
 // fails, a sweep will find them.
 func (s *Store) retire(locations []uint64, epoch uint64) {
 	s.retiring = slices.DeleteFunc(s.retiring, func(b *rdma.Batch) bool {
-		done := b.Finished()
+		done := b.Finished() // whether or not its CASes succeeded
 		if done {
 			b.Release()
 		}
@@ -176,6 +176,7 @@ func (s *Store) claim(region, n int) (bool, error) {
 			return false, err
 		}
 		if len(found) == n {
+			// The rest of the run was not examined.
 			run = int(found[n-1].i) + 1 - at.at
 		}
 		at.at, at.left = (at.at+run)%s.Objects, at.left-run
@@ -209,6 +210,7 @@ func (s *Store) take(region int, found []retired) error {
 		}
 	}
 	err := s.do(words, stepReadRetired)
+	// From a successful claim on the client owns the object.
 	for _, f := range found {
 		claims.CompareSwap(s.retiredAt(region, f.i), f.epoch, 0)
 	}

@@ -146,7 +146,7 @@ const (
 // if an epoch began meanwhile and fenced off its verbs. The error wraps ErrParams when the Timeout
 // is above the pool's, and rdma.ErrFull when the pool has no identity for the client.
 func OpenStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
-	for range turns { // ends: an epoch has begun in each
+	for range turns { // in each an epoch has begun, so turns are enough
 		s, err := openStore(ep, o)
 		if o.alone || !errors.Is(err, rdma.ErrStale) {
 			return s, err
@@ -329,6 +329,7 @@ func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
 		k, value, ok, err := s.read(e.Location, key, now)
 		switch {
 		case errors.Is(err, ErrGone):
+			// Its key is not known any more: it may be this one, inserted again meanwhile.
 			moved = true
 		case err != nil:
 			return nil, nil, err
@@ -405,6 +406,7 @@ func (s *Store) get(key []byte) ([]byte, error) {
 		if v, ok := valueOf(pair, key); ok && err == nil {
 			return v, nil
 		}
+		// The entry is outdated, or the object is another key's.
 		s.cache.Drop(hash)
 		if err != nil && !errors.Is(err, ErrGone) && !errors.Is(err, ErrOutdated) {
 			return nil, err
@@ -436,6 +438,7 @@ func (s *Store) update(key, value []byte) error {
 		return err
 	}
 	hash, now := xxhash.Sum64(key), s.ep.Now()
+	// now is before each READ below: what the READ proves holds at least since then.
 	for range turns {
 		e := s.find(hash, key)
 		if e != nil && s.mayOutdate(&e.Register, now) {

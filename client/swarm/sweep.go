@@ -118,6 +118,7 @@ func (w *sweep) directory() error {
 			}
 		}
 		for _, e := range f.Entries {
+			// The object of a dying entry stays named until drop has taken the entry out.
 			w.named[e.Location&^dying] = true
 			if e.Location&dying != 0 {
 				all = append(all, dead{e.Hash, e.Location})
@@ -157,6 +158,7 @@ func (w *sweep) drop(all []dead) error {
 		buried := func(e directory.Entry) bool { return slices.Contains(all, dead{e.Hash, e.Location}) }
 		return slices.DeleteFunc(bucket, buried), nil
 	})
+	// If the change failed, the directory may still name the objects.
 	for _, d := range all {
 		if err == nil {
 			delete(w.named, d.location&^dying)
@@ -195,6 +197,8 @@ func (w *sweep) words() error {
 			if w.gone(at) {
 				continue
 			}
+			// Also the words of objects that nothing names count: their buffers stay with them
+			// until a client claims the objects.
 			err := w.s.eachBuffer(stepSweep, region, r, n, func(location uint64, p uint16) {
 				w.value.add(w.values, at, spread(location), p)
 			})
@@ -256,7 +260,7 @@ func (w *sweep) free(s *buffers.Sweeper, named marks, node int) error {
 func (w *sweep) mark() error {
 	for region, handed := range w.handed {
 		if w.gone(w.s.regions[region][0].Node()) {
-			continue // its words are lost, and no client could claim them
+			continue // its retirement words are lost, and no client could claim an object
 		}
 		known := make([]bool, handed)
 		err := w.s.eachRetired(w.s.ep, stepReadRetired, region, 0, int(handed), w.s.Timeout, func(i, epoch uint64) {
@@ -291,6 +295,7 @@ func (w *sweep) retire(region int, known []bool) error {
 		if err := rdma.Do(w.s.ep, b.As(stepRetire), w.s.Timeout); err != nil {
 			return fmt.Errorf("retire objects of region %d: %w", region, err)
 		}
+		// The results do not matter: a CAS that failed met an object that a client has retired.
 		b.Release()
 		b = w.s.ep.Batch()
 	}

@@ -87,8 +87,10 @@ func (c *Client) writeGuessed(k *Register, value []byte) error {
 	top, err := c.above(k, &p)
 	switch {
 	case err != nil:
+		// The tuple is at a majority, so a reader may return it.
 		return uncertain("write", err)
 	case top.time() <= p.stamp.time():
+		// Nothing higher was complete when the write began: the guess was fresh.
 		c.confirm(k, &p.tuple, value)
 		return nil
 	}
@@ -108,6 +110,7 @@ func (c *Client) above(k *Register, p *put) (stamp, error) {
 	patience := c.quorum.Slow()
 	var r retries
 	for another := true; another; {
+		// This READ writes back, so what it returns is at a majority.
 		t, err := c.read(k, patience)
 		if !again(err) {
 			return t.stamp, err
@@ -144,11 +147,13 @@ func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 	case err != nil:
 		return uncertain("write", err)
 	case !locked:
-		return nil
+		return nil // a reader has locked the tuple, so it stays
 	case gone:
 		return fmt.Errorf("write: %w", ErrGone)
 	}
 	c.stats.Rewritten++
+	// A majority's words were read after this write began, so a timestamp above the highest is
+	// fresh.
 	err = c.writeVerified(k, c.iOf(top)+1, value, uncertain)
 	// No timestamp was left. A later write of this client would let readers return the guess.
 	if err != nil && !errors.Is(err, client.ErrUncertain) {

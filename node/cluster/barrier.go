@@ -184,6 +184,7 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 			return fmt.Errorf("expel node %d: %w", n, err)
 		}
 	}
+	// Behind the fence no verb of an earlier epoch lands.
 	if err := k.f.Fence(to.Epoch); err != nil {
 		return err
 	}
@@ -199,7 +200,7 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 		return err
 	}
 	if v.Epoch != to.Epoch || !v.Busy {
-		return errOver
+		return errOver // another master has gone on
 	}
 	// If mending fails the view stays busy: the next tick begins with another barrier.
 	if err := k.mend(v, fill); err != nil {
@@ -223,8 +224,7 @@ func won(ok bool, err error) error {
 }
 
 // gone marks a node as gone in the view of an epoch. It relies on the node's expulsion and on the
-// fence of the epoch: no client reads from the node any more, and no verb lands there. A node
-// never comes back from that: it must join as another one.
+// fence of the epoch: no client reads from the node any more, and no verb lands there.
 func (k *keeper) gone(epoch uint64, n int, was rdma.Member) error {
 	gone := was
 	gone.Gone = true

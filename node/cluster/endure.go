@@ -66,6 +66,7 @@ func (k *keeper) pass(v rdma.View) error {
 		return err
 	}
 	k.need = NeedNothing
+	// The present epoch is fenced: see endure.
 	to := rdma.State{Epoch: v.Epoch + 1}
 	if err := won(k.f.Advance(rdma.State{Epoch: v.Epoch}, to)); err != nil {
 		return fmt.Errorf("begin epoch %d: %w", to.Epoch, err)
@@ -80,6 +81,7 @@ func (k *keeper) pass(v rdma.View) error {
 // keeper that finds a new epoch due waits for a tick first. A tick is longer than an operation
 // takes, so clients rarely meet two epochs in one operation.
 func (k *keeper) renew(v rdma.View) error {
+	// If renew returns early, the next tick tries again.
 	k.need = NeedSweep
 	down, err := k.probe(v)
 	if err != nil || k.doubtful(v, down) {
