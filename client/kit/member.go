@@ -16,9 +16,10 @@ import (
 // reading. But no word says which client owns what is not named: that would cost a trip. So
 // ownership ends when an epoch begins:
 //
-//	R1  A client does not own what it got in an epoch, and nothing names, once a later epoch is
-//	    swept. When an epoch begins, what the client has in flight from an earlier one is fenced
-//	    off (rdma.Control.Fence), or has landed, and the client does not own what that replaced.
+//	R1  What a client got in one epoch, and nothing names, it does not own from the beginning of
+//	    the next epoch that is swept. When any epoch begins, what the client has in flight from an
+//	    earlier one is fenced off (rdma.Control.Fence), or has landed, and the client does not own
+//	    what that replaced.
 //	R2  Under a busy view a client takes only what was never handed out. It gives nothing back,
 //	    and no client owns what it replaces.
 //

@@ -9,7 +9,7 @@ import (
 
 // A grave is a dying entry of which this client has buried the object. The client drops the entry
 // with its next change of the bucket; or by a change of its own, when an epoch has begun, since
-// some client is short of objects then, when it has more than mostGraves, or when it closes. So
+// some client may be short of objects then, when it has more than mostGraves, or when it closes. So
 // most DELETEs take no trip to drop their entry. A crash leaves the entry to an INSERT that needs
 // the room, or to a sweep.
 type grave struct {

@@ -46,7 +46,7 @@ const mostObjects = 16
 // that does not answer.
 //
 // In a new epoch the client forgets what it does not own any more (package kit, R1), and retires
-// its free objects: the epoch began because some client is short of objects.
+// its free objects: the epoch began because some client may be short of objects.
 func (s *Store) draw() error {
 	o := &s.objects
 	if now := s.epoch(); o.epoch != now {

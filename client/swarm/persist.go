@@ -182,7 +182,7 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 }
 
 // persist repeats an operation that changes something until it succeeds, or again gives it up. In
-// each new epoch the client first drops its graves, since some client is short of objects.
+// each new epoch the client first drops its graves, since some client may be short of objects.
 func (s *Store) persist(what string, do func() error) error {
 	began := s.ep.Now()
 	t := tries{began: began}

@@ -111,7 +111,7 @@ type Store struct {
 	// graves are the dying entries that the client has yet to drop, the oldest first.
 	graves []grave
 	// filled is the epoch in which the client dropped its graves last: an epoch begins because some
-	// client is short of objects.
+	// client may be short of objects.
 	filled uint64
 	// pair is the pair that the operation at work writes. It is reused by the next operation.
 	pair []byte
