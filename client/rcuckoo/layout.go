@@ -1,7 +1,7 @@
 // Package rcuckoo is RCuckoo (Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo
-// Hashing", ATC 2025): a cuckoo hash table on passive memory nodes, whose keys' two rows lie near
-// each other, so that one masked CAS takes the locks of a whole cuckoo path and one trip reads both
-// rows.
+// Hashing", ATC 2025): a cuckoo hash table on passive memory nodes. The two rows of a key lie
+// near each other. So one masked CAS takes the locks of a whole cuckoo path, and one trip reads
+// both rows.
 //
 // Beyond the paper a table may grow (levels.go), and its shards may have copies on several nodes
 // (replicas.go); both cost nothing where they are not asked for.
@@ -21,8 +21,8 @@ import (
 const (
 	Format        = "rcuckoo"
 	FormatVersion = 2
-	// OldestVersion is that of pools whose extents are all of one size. They differ in nothing else, and
-	// are read as ever.
+	// OldestVersion is the version of pools in which all extents have one size. They differ in
+	// nothing else, and this version reads and writes them.
 	OldestVersion = 1
 )
 
@@ -31,25 +31,46 @@ const MaxReplicas = 8
 
 // Params shape a pool. They are written into its header and never change.
 type Params struct {
-	Shards      int           `json:"shards"`              // tables; each lies on one node
-	Rows        int           `json:"rows"`                // of a shard
-	Entries     int           `json:"entries"`             // of a row
-	KeyBytes    int           `json:"key_bytes"`           // longest key
-	InlineBytes int           `json:"inline_bytes"`        // longest value that lies in its entry
-	ExtentBytes int           `json:"extent_bytes"`        // longest value of all; those that are not inline lie in extents
-	F           float64       `json:"f"`                   // of the dependent hashing: see locality
-	RowsPerLock int           `json:"rows_per_lock"`       // neighbours that share a lock
-	LockWords   int           `json:"lock_words"`          // of a shard; when there are fewer than its locks need, locks share bits
-	LockBits    int           `json:"lock_bits,omitempty"` // of a word that are locks, which one masked CAS takes; 0: all but one
-	Slabs       int           `json:"slabs"`               // of extents, of a shard
-	SlabExtents int           `json:"slab_extents"`        // of the largest class
-	Classes     int           `json:"classes,omitempty"`   // of sizes of extents: see class.go; 0 is 1
-	Levels      int           `json:"levels,omitempty"`    // how many times a shard's table may double: see levels.go
-	Tickets     int           `json:"tickets,omitempty"`   // queues for locks, of a shard: see ticket.go; 0: none
-	Clients     int           `json:"clients"`             // identities
-	Timeout     time.Duration `json:"timeout"`             // of an operation, at most
-	Replicas    int           `json:"replicas,omitempty"`  // of each shard, on as many nodes: see replicas.go; 0 is 1
-	Spares      int           `json:"spares,omitempty"`    // nodes, the last ones, that hold nothing until one takes a dead node's place
+	// Shards is the number of tables. Each lies on one node, or has its copies on as many nodes
+	// as there are replicas.
+	Shards int `json:"shards"`
+	// Rows of a shard before it grows.
+	Rows int `json:"rows"`
+	// Entries of a row.
+	Entries int `json:"entries"`
+	// KeyBytes is the length of the longest key.
+	KeyBytes int `json:"key_bytes"`
+	// InlineBytes is the length of the longest value that lies in its entry.
+	InlineBytes int `json:"inline_bytes"`
+	// ExtentBytes is the length of the longest value of all. Values that are not inline lie in
+	// extents.
+	ExtentBytes int `json:"extent_bytes"`
+	// F is the paper's f: it sets how near a key's second row lies to its first. See place.
+	F float64 `json:"f"`
+	// RowsPerLock is how many neighbouring rows share a lock.
+	RowsPerLock int `json:"rows_per_lock"`
+	// LockWords of a shard. When there are fewer than its locks need, locks share bits.
+	LockWords int `json:"lock_words"`
+	// LockBits is how many bits of a word are locks, which one masked CAS takes. 0: all but one.
+	LockBits int `json:"lock_bits,omitempty"`
+	// Slabs of extents, of a shard.
+	Slabs int `json:"slabs"`
+	// SlabExtents is how many units a slab has: extents of the largest class.
+	SlabExtents int `json:"slab_extents"`
+	// Classes of sizes of extents: see class.go. 0 is 1.
+	Classes int `json:"classes,omitempty"`
+	// Levels is how many times a shard's table may double: see levels.go.
+	Levels int `json:"levels,omitempty"`
+	// Tickets is how many queues for locks a shard has: see ticket.go. 0: none.
+	Tickets int `json:"tickets,omitempty"`
+	// Clients is how many identities there are. Each has its records in each shard.
+	Clients int `json:"clients"`
+	// Timeout bounds the timeout of an operation.
+	Timeout time.Duration `json:"timeout"`
+	// Replicas of each shard, on as many nodes: see replicas.go. 0 is 1.
+	Replicas int `json:"replicas,omitempty"`
+	// Spares is how many nodes, the last ones, hold nothing until one takes a dead node's place.
+	Spares int `json:"spares,omitempty"`
 }
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
@@ -76,14 +97,15 @@ type Shape struct {
 // Most returns the largest value that each field of a Shape may have by itself, of those that a
 // user chooses for a table. A lock may not cover more rows than a shard has, either.
 func Most() Shape {
-	return Shape{Entries: maxEntries, KeyBytes: maxKeyBytes, InlineBytes: new(maxInline), F: maxF, RowsPerLock: maxRows, LockWords: maxLockWords,
+	return Shape{Entries: maxEntries, KeyBytes: maxKeyBytes, InlineBytes: new(maxInline), F: maxF,
+		RowsPerLock: maxRows, LockWords: maxLockWords,
 		LockBits: lockBits, Rows: maxRows, Shards: maxShards, Levels: MaxLevels}
 }
 
 // ErrParams is wrapped by errors about parameters that make no pool.
 var ErrParams = errors.New("bad pool parameters")
 
-// What a Shape that leaves it open has.
+// The defaults of a Shape.
 const (
 	DefaultKey     = 24 // YCSB's keys
 	DefaultInline  = 8
@@ -92,6 +114,8 @@ const (
 	DefaultLocked  = 16  // rows a lock, section 3.4.1, of a table that does not grow
 )
 
+// The bounds of parameters. Those of lengths and numbers follow from the bits that metas, refs
+// and rows have for them.
 const (
 	maxKeyBytes    = 1<<keyBits - 1
 	maxInline      = 1<<inlineBits - 1
@@ -101,23 +125,26 @@ const (
 	maxLockWords   = 1 << 32
 	maxExtents     = 1 << extentBits
 
+	// poolTimeout is the default of Shape.Timeout.
 	poolTimeout = 2 * time.Second
 
-	// searchDepth is how many entries an INSERT moves at most (section 3.2.3); so its path has one row
-	// more.
+	// searchDepth is how many entries an INSERT moves at most (section 3.2.3). Its path has one
+	// row more.
 	searchDepth = 5
 	maxSteps    = searchDepth + 1
 
-	// lockBits of a lock word are locks. The last bit is the repair's.
+	// lockBits of a lock word are locks. The last bit is the repair bit: see lockRepair.
 	lockBits = 63
-	// mostLocked is how many lock words an operation needs at most: those of a path, and of the key's
-	// other row.
+	// mostLocked is how many lock words an operation needs at most: one for each row of a path,
+	// and one for the key's other row.
 	mostLocked = maxSteps + 1
 
-	intentBytes  = (intentHeader + mostLocked*16 + 63) &^ 63 // with a word's number and bits each
+	// The sizes of records: see intent.go and redo.go. An intent has 16 bytes for each lock word,
+	// and a redo has redoStep bytes and an entry for each row.
+	intentBytes  = (intentHeader + mostLocked*16 + 63) &^ 63
 	intentHeader = 32
 	redoHeader   = 128
-	redoStep     = 40 // and an entry
+	redoStep     = 40
 
 	extentHeader = 24 // see extent.go
 
@@ -127,15 +154,18 @@ const (
 	page = 4096
 )
 
-// Where a part of each of a node's shards lies, one shard's behind the other's.
+// area is where one part of each of a node's shards lies: the parts of all shards lie one behind
+// the other, each bytes apart.
 type area struct{ base, each uint64 }
 
+// of returns the offset of the part that belongs to the index-th shard of a node.
 func (a area) of(index int) uint64 { return a.base + uint64(index)*a.each }
 
+// at returns an address in a copy's part.
 func (a area) at(c node.Replica, off uint64) rdma.Addr { return rdma.At(c.Node, a.of(c.Index)+off) }
 
-// layout is where everything of a pool lies, computed from its Params alone. From the front of each
-// node:
+// layout is where everything of a pool lies. Params alone decide that, so all clients agree. From
+// the front of each node:
 //
 //	header
 //	locks     of each of its shards, 8 bytes a word: together, for the NIC's memory
@@ -145,22 +175,25 @@ func (a area) at(c node.Replica, off uint64) rdma.Addr { return rdma.At(c.Node, 
 //	redos     a record for each identity
 //	hands     a record for each identity: see hand.go
 //	growths   of tables that may grow: see levels.go
-//	rows      all segments of a shard together; those behind the first get memory when the table grows
+//	rows      all segments of a shard together; those behind the first get memory when the table
+//	grows
 //	slabs     which get memory when they are handed out
-//	queues    of clients that wait for locks: the last, so that clients of a version that knows of
-//	          none find all else where it was
+//	queues    of clients that wait for locks: the last, so that clients of an older version, which
+//	          knows no queues, find all other parts where they were
 //
-// With replicas each copy of a shard that lies on a node has all of this there, and roles, 8 bytes,
-// behind the growths.
+// With replicas each copy of a shard that lies on a node has all of this there, and its role, 8
+// bytes, behind the growths.
 //
-// Locks, leases, counts, growths and the marks of slabs are changed by atomics only, all else by
-// WRITEs only. All is zero when the pool is made.
+// Locks, leases, counts, growths, the marks of slabs and the next words of queues are changed by
+// atomics only, all else by WRITEs only: a word that is changed by both could lose a change. All
+// is zero when the pool is made.
 type layout struct {
 	Params
 	*form
-	nodes    int
-	reach    reach
-	perNode  int // copies of shards on a node, at most
+	nodes   int
+	reach   reach
+	perNode int // copies of shards on a node, at most
+	// The parts, in their order on a node.
 	locks    area
 	leases   area
 	counts   area
@@ -172,21 +205,24 @@ type layout struct {
 	rows     area
 	slabs    area
 	tickets  area
-	bytes    uint64 // of each node
-	extent   uint64 // bytes of one of the largest, and of a unit
-	slab     uint64
-	redo     uint64
-	lockBits int // of a word that are locks
-	lockings int // locks of a shard, before they share bits
+	bytes    uint64 // of each node, a multiple of a page
+	extent   uint64 // bytes of one of the largest extents, and of a unit
+	slab     uint64 // bytes of a slab with its marks
+	redo     uint64 // bytes of a client's redo
+	lockBits int    // of a word that are locks
+	lockings int    // locks of a shard, before they share bits
 	placement
 }
 
+// newLayout computes a layout, with the copies where they are in a new pool. Each part begins at
+// a multiple of 64 bytes, so that no two parts share a cache line. The error wraps ErrParams.
 func newLayout(p Params, nodes int) (*layout, error) {
 	if err := p.validate(nodes); err != nil {
 		return nil, err
 	}
 	p.Replicas, p.Classes = max(p.Replicas, 1), max(p.Classes, 1)
-	l := &layout{Params: p, nodes: nodes, form: newForm(p), reach: newReach(p.F, p.Rows), perNode: p.placesEach(nodes)}
+	l := &layout{Params: p, nodes: nodes, form: newForm(p), reach: newReach(p.F, p.Rows),
+		perNode: p.placesEach(nodes)}
 	l.lockBits = cmp.Or(p.LockBits, lockBits)
 	l.lockings = (p.Rows + p.RowsPerLock - 1) / p.RowsPerLock
 	l.extent = extentBytes(p)
@@ -219,17 +255,20 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	return l, nil
 }
 
-// validate bounds each parameter so that no sum of newLayout's overflows.
+// validate bounds each parameter so that no sum of newLayout overflows. A header may hold any
+// numbers, so readLayout depends on these bounds. The error wraps ErrParams.
 func (p *Params) validate(nodes int) error {
 	switch {
 	case nodes < 1 || nodes >= rdma.MaxNodes || p.Shards < 1 || p.Shards > maxShards:
 		return fmt.Errorf("%w: %d shards on %d nodes", ErrParams, p.Shards, nodes)
-	case p.Replicas < 0 || p.Replicas > MaxReplicas || p.Spares < 0 || max(p.Replicas, 1) > nodes-p.Spares || p.Spares > 0 && p.Replicas < 2:
+	case p.Replicas < 0 || p.Replicas > MaxReplicas || p.Spares < 0 ||
+		max(p.Replicas, 1) > nodes-p.Spares || p.Spares > 0 && p.Replicas < 2:
 		return fmt.Errorf("%w: %d replicas on %d nodes, %d of them spares", ErrParams, p.Replicas, nodes, p.Spares)
 	case p.Rows < 1 || p.Rows > maxRows:
 		return fmt.Errorf("%w: %d rows", ErrParams, p.Rows)
 	case p.Levels < 0 || p.Levels > MaxLevels || p.Rows<<p.Levels > maxRows:
-		return fmt.Errorf("%w: %d rows that double %d times (at most %d times, up to %d rows)", ErrParams, p.Rows, p.Levels, MaxLevels, maxRows)
+		return fmt.Errorf("%w: %d rows that double %d times (at most %d times, up to %d rows)",
+			ErrParams, p.Rows, p.Levels, MaxLevels, maxRows)
 	case p.Entries < 1 || p.Entries > maxEntries:
 		return fmt.Errorf("%w: %d entries a row (1 to %d)", ErrParams, p.Entries, maxEntries)
 	case p.KeyBytes < 1 || p.KeyBytes > maxKeyBytes:
@@ -244,11 +283,15 @@ func (p *Params) validate(nodes int) error {
 		return fmt.Errorf("%w: %d lock words, %d rows a lock", ErrParams, p.LockWords, p.RowsPerLock)
 	case p.LockBits < 0 || p.LockBits > lockBits:
 		return fmt.Errorf("%w: %d locks a word (1 to %d)", ErrParams, p.LockBits, lockBits)
-	case p.Slabs < 0 || p.SlabExtents < 0 || p.Slabs > maxExtents || p.SlabExtents > maxExtents || p.Slabs*p.SlabExtents > maxExtents:
-		return fmt.Errorf("%w: %d slabs of %d extents (%d extents at most)", ErrParams, p.Slabs, p.SlabExtents, maxExtents)
+	case p.Slabs < 0 || p.SlabExtents < 0 || p.Slabs > maxExtents || p.SlabExtents > maxExtents ||
+		p.Slabs*p.SlabExtents > maxExtents:
+		return fmt.Errorf("%w: %d slabs of %d extents (%d extents at most)",
+			ErrParams, p.Slabs, p.SlabExtents, maxExtents)
 	case p.extents() && p.Slabs*p.SlabExtents == 0:
-		return fmt.Errorf("%w: values of %d bytes, of which %d lie in the row, and no slabs", ErrParams, p.ExtentBytes, p.InlineBytes)
-	case p.Classes < 0 || p.Classes > 1 && p.Classes > classesFor(extentBytes(*p)) || p.Slabs*p.SlabExtents > maxExtents>>max(p.Classes-1, 0):
+		return fmt.Errorf("%w: values of %d bytes, of which %d lie in the row, and no slabs",
+			ErrParams, p.ExtentBytes, p.InlineBytes)
+	case p.Classes < 0 || p.Classes > 1 && p.Classes > classesFor(extentBytes(*p)) ||
+		p.Slabs*p.SlabExtents > maxExtents>>max(p.Classes-1, 0):
 		return fmt.Errorf("%w: %d classes of %d extents", ErrParams, p.Classes, p.Slabs*p.SlabExtents)
 	case p.Tickets < 0 || p.Tickets > maxLockWords:
 		return fmt.Errorf("%w: %d queues for locks", ErrParams, p.Tickets)
@@ -266,32 +309,42 @@ func (p *Params) MaxValue() int { return max(p.InlineBytes, p.ExtentBytes) }
 // extents reports whether values may be too long for their entries.
 func (p *Params) extents() bool { return p.ExtentBytes > p.InlineBytes }
 
-// A pool is made for more than its records: rows run out of near places when they are fuller, and
-// extents are in hands.
+// A pool is made for more than its records: in fuller tables cuckoo paths get long, and clients
+// hold extents in their hands.
 const (
-	usualFill   = 80 // percent of the entries
-	moreExtents = 4  // one in so many
-	spreadOut   = 32 // and one in so many, of both, as shards get unequal shares
-	leastSlab   = 8  // extents
-	mostSlab    = 256
-	slabsEach   = 2 // of a client, which has one in hand and asks for one when it knows of nothing else; and hands of each other class
+	// usualFill is how full the table of a new pool becomes, in percent of its entries.
+	usualFill = 80
+	// moreExtents: there is one extent more for so many records.
+	moreExtents = 4
+	// spreadOut: a shard has room for one record more in so many, as shards get unequal shares.
+	spreadOut = 32
+	// leastSlab and mostSlab bound how many units a slab has.
+	leastSlab = 8
+	mostSlab  = 256
+	// slabsEach is how many slabs more there are for each client: one that it holds, and one that
+	// it asks for when it knows of no free extent. Its hands of the smaller classes come on top.
+	slabsEach = 2
 )
 
 // Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each
 // node. The error wraps ErrParams.
 func Size(s Shape) (Params, uint64, error) {
-	p := Params{Shards: cmp.Or(s.Shards, s.Nodes-s.Spares), Replicas: s.Replicas, Spares: s.Spares, Entries: cmp.Or(s.Entries, DefaultEntries), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey),
+	p := Params{Shards: cmp.Or(s.Shards, s.Nodes-s.Spares), Replicas: s.Replicas, Spares: s.Spares,
+		Entries: cmp.Or(s.Entries, DefaultEntries), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey),
 		InlineBytes: *cmp.Or(s.InlineBytes, new(DefaultInline)), ExtentBytes: s.ValueBytes, F: cmp.Or(s.F, DefaultF),
-		RowsPerLock: s.RowsPerLock, LockBits: s.LockBits, Levels: s.Levels, Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout)}
+		RowsPerLock: s.RowsPerLock, LockBits: s.LockBits, Levels: s.Levels, Clients: s.Clients,
+		Timeout: cmp.Or(s.Timeout, poolTimeout)}
 	if p.RowsPerLock == 0 {
 		p.RowsPerLock = max(DefaultLocked>>min(max(p.Levels, 0), MaxLevels), 1)
 	}
 	if p.Replicas == 1 {
 		p.Replicas = 0 // as in the headers of pools that know of no replicas
 	}
-	if s.Nodes <= s.Spares || s.Spares < 0 || p.Replicas < 0 || p.Shards < 1 || s.Clients < 1 || p.Entries < 1 || s.Records > 1<<40 || p.RowsPerLock < 1 || s.LockWords < 0 || s.LockBits < 0 || s.Rows < 0 {
-		return p, 0, fmt.Errorf("%w: %d records in %d shards on %d nodes, %d entries a row, %d rows a lock, %d lock words, for %d clients", ErrParams,
-			s.Records, p.Shards, s.Nodes, p.Entries, p.RowsPerLock, s.LockWords, s.Clients)
+	if s.Nodes <= s.Spares || s.Spares < 0 || p.Replicas < 0 || p.Shards < 1 || s.Clients < 1 || p.Entries < 1 ||
+		s.Records > 1<<40 || p.RowsPerLock < 1 || s.LockWords < 0 || s.LockBits < 0 || s.Rows < 0 {
+		return p, 0, fmt.Errorf(
+			"%w: %d records in %d shards on %d nodes, %d entries a row, %d rows a lock, %d lock words, for %d clients",
+			ErrParams, s.Records, p.Shards, s.Nodes, p.Entries, p.RowsPerLock, s.LockWords, s.Clients)
 	}
 	p.InlineBytes = min(p.InlineBytes, max(p.ExtentBytes, 0))
 	records := max(s.Records, 1)
@@ -299,11 +352,13 @@ func Size(s Shape) (Params, uint64, error) {
 		records = records/uint64(p.Shards) + records/uint64(p.Shards)/spreadOut + 16
 	}
 	filled := int(records*100/usualFill) / p.Entries
-	if most := max(cmp.Or(s.Rows, filled), DefaultLocked); s.RowsPerLock > most { // the spare rows would be most of the table
-		return p, 0, fmt.Errorf("%w: rows-per-lock=%d: want 1 to %d in a shard of %d rows", ErrParams, s.RowsPerLock, most, cmp.Or(s.Rows, filled))
+	if most := max(cmp.Or(s.Rows, filled), DefaultLocked); s.RowsPerLock > most {
+		// Most of the table would be spare rows.
+		return p, 0, fmt.Errorf("%w: rows-per-lock=%d: want 1 to %d in a shard of %d rows",
+			ErrParams, s.RowsPerLock, most, cmp.Or(s.Rows, filled))
 	}
 	spare := 2 * p.RowsPerLock
-	if p.Levels > 0 { // it need not have room for what is not expected
+	if p.Levels > 0 { // a table that grows needs no room for records beyond those expected
 		spare = 1
 	}
 	p.Rows = cmp.Or(s.Rows, filled+spare)
@@ -315,7 +370,8 @@ func Size(s Shape) (Params, uint64, error) {
 		p.Classes = classesFor(extentBytes(p))
 		p.SlabExtents = int(min(max(records/uint64(4*s.Clients), leastSlab), mostSlab, mostMarks>>(p.Classes-1)))
 		hands := (p.Classes - 1) * min(claimAtOnce, p.SlabExtents) * s.Clients
-		p.Slabs = (int(records+records/moreExtents)<<min(max(p.Levels, 0), MaxLevels)+hands)/p.SlabExtents + 1 + slabsEach*s.Clients
+		p.Slabs = (int(records+records/moreExtents)<<min(max(p.Levels, 0), MaxLevels)+hands)/p.SlabExtents +
+			1 + slabsEach*s.Clients
 	}
 	l, err := newLayout(p, s.Nodes)
 	if err != nil {
@@ -324,7 +380,7 @@ func Size(s Shape) (Params, uint64, error) {
 	return p, l.bytes, nil
 }
 
-// Device returns which part of each of a pool's nodes belongs into the memory of its NIC, if that
+// Device returns which part of a node's memory should lie in the memory of its NIC, if the NIC
 // has some: the lock words (section 3.4.2). The error wraps ErrParams.
 func Device(p Params, nodes int) (offset, bytes uint64, err error) {
 	l, err := newLayout(p, nodes)
@@ -334,14 +390,15 @@ func Device(p Params, nodes int) (offset, bytes uint64, err error) {
 	return l.locks.base, l.locks.each * uint64(l.perNode), nil
 }
 
-// at is where something of a shard lies: in the copy that leads.
+// at returns an address in the leading copy of a shard.
 func (l *layout) at(a area, shard int, off uint64) rdma.Addr { return a.at(l.leads[shard], off) }
 
+// lockAt and leaseAt return the addresses of a lock word and of its repair lease.
 func (l *layout) lockAt(shard, word int) rdma.Addr  { return l.at(l.locks, shard, 8*uint64(word)) }
 func (l *layout) leaseAt(shard, word int) rdma.Addr { return l.at(l.leases, shard, 8*uint64(word)) }
 
-// intentAt, handAt and, on one copy of a shard, redoAt are the records of a client; identities
-// count from 1.
+// intentAt and handAt return the addresses of a client's records at the leader, redoAt that on
+// one copy of a shard. Identities count from 1.
 func (l *layout) intentAt(shard int, c rdma.ClientID) rdma.Addr {
 	return l.at(l.intents, shard, uint64(c-1)*intentBytes)
 }
@@ -360,22 +417,23 @@ func (l *layout) rowAt(at node.Replica, n uint32) rdma.Addr {
 	return l.rows.at(at, uint64(n)*uint64(l.rowBytes))
 }
 
-// lockOf returns the word of a row's lock and its bit there, which are those of all rows of its
-// number. Locks that have no bit of their own share one with others (section 3.4.2).
+// lockOf returns the word of a row's lock and the bit of that word. All rows of one number have
+// the same lock. When there are more locks than bits, several locks share a bit (section 3.4.2).
 func (l *layout) lockOf(n uint32) (word int, bit uint) {
 	p := int(l.number(n)) / l.RowsPerLock % (l.lockBits * l.LockWords)
 	return p / l.lockBits, uint(p % l.lockBits)
 }
 
-// lockedWith returns the rows of a row's segment that have its lock for themselves, but for those
-// of others that share its bit: from, and up to but without, to.
+// lockedWith returns the rows of a row's segment that have the same lock: from, and up to but
+// without, to. Rows of other locks that share the bit are not among them.
 func (l *layout) lockedWith(n uint32) (from, to uint32) {
 	number := l.number(n)
 	from = n - number%uint32(l.RowsPerLock)
 	return from, uint32(min(int(from)+l.RowsPerLock, int(n-number)+l.Rows))
 }
 
-// extentBytes is how many a pool's largest extents have.
+// extentBytes is how many bytes a pool's largest extents have: room for the longest key and value.
 func extentBytes(p Params) uint64 { return uint64(extentHeader + pad(p.KeyBytes+p.ExtentBytes)) }
 
+// pad rounds a length up to whole words.
 func pad(n int) int { return (n + 7) &^ 7 }

@@ -11,14 +11,16 @@ import (
 )
 
 // Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or
-// rdma.ErrFull when there is not enough memory.
+// rdma.ErrFull when there is not enough memory. Zero is the empty state of all parts, so only the
+// header is written, and with replicas the roles of the first leaders.
 func Make(f rdma.Fabric, p Params) error {
 	l, err := newLayout(p, f.Nodes())
 	if err != nil {
 		return err
 	}
 	if l.bytes > f.Size() {
-		return fmt.Errorf("make an %s pool: it needs %d bytes a node, each has %d: %w", Format, l.bytes, f.Size(), rdma.ErrFull)
+		return fmt.Errorf("make an %s pool: it needs %d bytes a node, each has %d: %w",
+			Format, l.bytes, f.Size(), rdma.ErrFull)
 	}
 	params, err := json.Marshal(p)
 	if err != nil {
@@ -40,7 +42,8 @@ func Make(f rdma.Fabric, p Params) error {
 	return errors.Join(err, ep.Close())
 }
 
-// formatVersion is that of a pool's header: clients that know of no classes refuse a pool with some.
+// formatVersion is the version in a pool's header. A pool with classes has the newer one, so that
+// clients of older programs, which know no classes, refuse it.
 func (l *layout) formatVersion() uint32 {
 	if l.Classes == 1 {
 		return OldestVersion
@@ -48,7 +51,8 @@ func (l *layout) formatVersion() uint32 {
 	return FormatVersion
 }
 
-// readLayout reads a pool's header, and places everything as the view says that it joins.
+// readLayout joins the pool's view, reads the header, and places the copies of shards as the view
+// says. The error wraps rdma.ErrStale when the view changed meanwhile.
 func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	v, err := kit.Join(ep)
 	if err != nil {

@@ -15,6 +15,9 @@ import (
 // Pool lists a pool's clients, and fences them off: the part of an rdma.Fabric that repair needs.
 type Pool interface {
 	Clients() []rdma.Client
+	// RevokeLife returns when no verb that c posted can land any more. Only this life of the
+	// identity is
+	// fenced off: a client that has the identity since is not.
 	RevokeLife(c rdma.Client) error
 }
 
@@ -28,14 +31,17 @@ type Options struct {
 	Failure time.Duration
 	// Ticketless has the worker try again for a lock that it did not get, as the paper's clients do.
 	Ticketless bool
-	// Pool lets the worker repair what others left locked. nil: that is the pool's keeper's business
-	// alone, and operations wait for it.
+	// Pool lets the worker repair what others left locked. nil: only the pool's master repairs, and
+	// operations wait for it.
 	Pool Pool
 }
 
 const (
 	// DefaultCache is the default of Options.CacheBytes.
-	DefaultCache   = 64 << 10
+	DefaultCache = 64 << 10
+	// defaultFailure is the default of Options.Failure. failureShare bounds it to a quarter of
+	// the timeout: an operation that waits for a failed client still has time to repair and to go
+	// on.
 	defaultFailure = 100 * time.Millisecond
 	failureShare   = 4
 )
@@ -43,84 +49,117 @@ const (
 // Store is one worker's view of an RCuckoo pool. It implements client.Store and is not safe for
 // concurrent use.
 //
-// What it relies on, of package rdma: verbs to one node take effect in the order in which they were
-// posted, but for READs and atomics, which later verbs may pass unless these are fenced. So
+// It relies on the order that package rdma promises: verbs to one node take effect in the order
+// in which they were posted. READs and atomics are the exception: later verbs may pass them
+// unless the later verbs are fenced. So
 //
 //   - the WRITE of an intent lands before the masked CAS behind it takes a lock;
 //   - the READs of rows behind a masked CAS are fenced;
-//   - redo, rows (from the path's end to its beginning) and the masked CAS that lets go land in this order;
-//   - the WRITE that ends the intent is posted when the masked CAS that let go has completed, as it could pass it.
+//   - the redo, the rows (from the path's end to its beginning) and the masked CAS that releases
+//     the locks land in this order;
+//   - the WRITE that ends the intent is posted after the masked CAS that released the locks has
+//     completed, as the WRITE could pass that CAS.
 //
-// What a crash leaves, whichever verb was the last one, see intent.go, redo.go and repair.go.
+// For what a crash after each of these verbs leaves, see intent.go, redo.go and repair.go.
 type Store struct {
 	*worker
 	bound
 	pace kit.Retry // paces an operation that waits for other clients
 }
 
-// bound is what an operation passes to all that it calls: Stores of one worker differ in it alone.
+// bound holds the limits that an operation passes to all that it calls. Stores of one worker
+// differ in it alone: see bounded.
 type bound struct {
-	each  time.Duration // for a node
-	until time.Duration // for all of the operation
-	// pulse shows others, at the leader, that the worker is alive; nil: nothing waits for it, or there
-	// are no backups.
+	// each is how long one batch may wait for its nodes.
+	each time.Duration
+	// until is when the operation has used up its time, on the endpoint's clock.
+	until time.Duration
+	// pulse sends a heartbeat to the leader while a batch takes long, so that no other client
+	// takes the worker for a failed one. nil: no client waits for the worker, or there are no
+	// backups.
 	pulse func(*Store) error
 }
 
-// worker is a client's state.
+// worker is a client's state. One operation is at work at a time.
 type worker struct {
 	*layout
-	ep      rdma.Endpoint
-	id      rdma.ClientID
-	opt     Options
-	view    *kit.Member // in the pool's view
-	shards  []standing
-	locks   locks
-	search  *search
-	levels  *levels // of its search
-	cache   *cache
-	changes [maxSteps]change // of the operation at work
-	spare   []byte           // its entry
-	taken   ref              // and the extent of its value; zero: none
-	takenIn int              // its shard
+	ep rdma.Endpoint
+	// id is at least 1 and at most Params.Clients. The membership gives it to one living client
+	// at a time.
+	id rdma.ClientID
+	// opt has no zero durations: open fills in the defaults.
+	opt Options
+	// view is the worker's membership in the pool's view; applyView follows it.
+	view *kit.Member
+	// shards has an element for each shard.
+	shards []standing
+	locks  locks
+	search *search
+	// levels is what is known of growth. The worker and its search share it.
+	levels *levels
+	cache  *cache
+	// changes are those of the operation at work. A redo holds as many.
+	changes [maxSteps]change
+	// spare is the buffer in which the operation at work encodes its new entry: entryBytes of it.
+	spare []byte
+	// taken is the extent of the value that the operation at work brings. zero: the value is
+	// inline, or the operation has taken no extent yet.
+	taken ref
+	// takenIn is the shard of taken.
+	takenIn int
 	extents *extents
-	value   []byte // outlives the batch that it was read in
+	// value is the buffer of Get's result. It outlives the batch that the value was read in, and
+	// the next Get overwrites it.
+	value   []byte
 	vigil   vigil
 	pacing  pacing
 	mending mending
-	// condemned is a client that was fenced off, whatever the pool says: the one that the keeper
-	// recovers.
+	// condemned is a client that counts as fenced off, whatever the pool says: the one that the
+	// master recovers. 0: none.
 	condemned rdma.ClientID
-	// ending is the WRITE that ended the last intent, of endingSeq in shard endingIn.
-	ending  *rdma.Batch
-	reaches int    // how often the operation at work has waited for a node
-	beats   uint64 // of its intents, while backups keep it waiting
-	// takeoverPending are shards whose leader is not known to have taken over, as the view was busy
-	// when it was joined.
+	// ending is the WRITE that ended the last intent, of endingSeq in shard endingIn. The worker
+	// owns the batch until ended releases it. nil: none is in flight.
+	ending *rdma.Batch
+	// reaches is how often the operation at work has waited for an unreachable node. It sets the
+	// next pause.
+	reaches int
+	// beats counts the heartbeats that the worker sent while backups kept it waiting. It only
+	// grows, so no two of these heartbeats are equal.
+	beats uint64
+	// takeoverPending are the shards that have a leader which is not known to have taken over, as
+	// the view was busy when the worker joined it. Nothing is read from these shards meanwhile.
 	takeoverPending []bool
 	endingIn        int
 	endingSeq       uint64
-	pendingCleanup  []int         // shards where earlier operations left something: see settle.go
-	nextCleanup     time.Duration // when that is tried again
-	stats           Stats
+	// pendingCleanup are the shards where earlier operations left something: see settle.go.
+	pendingCleanup []int
+	// nextCleanup is when the worker tries again to settle them.
+	nextCleanup time.Duration
+	stats       Stats
 }
 
 // standing is a worker's state in a shard.
 type standing struct {
-	seq uint64 // of its last intent
-	// dirty: an operation failed at a moment of which it is not known what it left. Until that is
-	// settled no other begins.
-	dirty  bool
-	given  bool        // and others may bring it to its end
-	flying *rdma.Batch // what it had in flight; nil: nothing
-	leased []uint32    // words whose repair was cut off
+	// seq is the sequence of the last intent. It only grows, and goes on above that of the
+	// identity's last holder.
+	seq uint64
+	// dirty: an operation failed, and it is not known what it left. No other operation begins in
+	// the shard until that is settled.
+	dirty bool
+	// given: the failed operation is given up, so that others may complete it. See abandon.
+	given bool
+	// flying is the failed operation's batch with verbs that may still land. The shard owns it
+	// until it has landed. nil: nothing is in flight.
+	flying *rdma.Batch
+	// leased are the words of a repair that was interrupted. The worker may hold their leases.
+	leased []uint32
 }
 
 // Stats count what leaves the common case. They only grow.
 type Stats struct {
 	Torn     uint64 // rows that were read while they were written
-	Waits    uint64 // tries for a lock that another client had, and looks at its queue
-	Repairs  uint64 // repairs that this worker brought to their end
+	Waits    uint64 // tries for a lock that another client held, and looks at its queue
+	Repairs  uint64 // repairs that this worker completed
 	Fenced   uint64 // clients that it fenced off for that
 	Rolled   uint64 // rows that it wrote for them
 	Searches uint64 // INSERTs that searched the table again
@@ -131,14 +170,17 @@ type Stats struct {
 
 var _ client.Store = (*Store)(nil)
 
-// Open returns a worker's view of the pool that ep reaches.
+// Open returns a worker's view of the pool that ep reaches. The caller owns ep and closes it
+// after the Store. The error wraps rdma.ErrFull when the pool was made for fewer clients,
+// ErrParams when it was made for shorter timeouts, and rdma.ErrTimeout when its view never stops
+// changing.
 func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 	for range joins {
 		s, err := open(ep, o)
 		if !errors.Is(err, rdma.ErrStale) {
 			return s, err
 		}
-		if _, err := ep.Join(); err != nil { // it is no store yet, which could miss that a leader changed
+		if _, err := ep.Join(); err != nil { // there is no Store yet that could miss a change of leader
 			return nil, fmt.Errorf("open %s: %w", Format, err)
 		}
 	}
@@ -150,6 +192,7 @@ const joins = 1000
 
 var errEpochs = fmt.Errorf("the pool's view changes again and again: %w", rdma.ErrTimeout)
 
+// open is one try of Open. The error wraps rdma.ErrStale when the view changed meanwhile.
 func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	l, v, err := readLayout(ep)
 	if err != nil {
@@ -157,13 +200,15 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	}
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
 	o.Failure = cmp.Or(o.Failure, defaultFailure)
-	o.Failure = min(o.Failure, o.Timeout/failureShare) // so that an operation outlives a few
+	o.Failure = min(o.Failure, o.Timeout/failureShare) // so that an operation outlives a few failed clients
 	id := ep.Client()
 	switch {
 	case int(id) > l.Clients:
-		return nil, fmt.Errorf("open %s: client %d: the pool was made for %d clients: %w", Format, id, l.Clients, rdma.ErrFull)
+		return nil, fmt.Errorf("open %s: client %d: the pool was made for %d clients: %w",
+			Format, id, l.Clients, rdma.ErrFull)
 	case o.Timeout > l.Timeout:
-		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w", Format, o.Timeout, l.Timeout, ErrParams)
+		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w",
+			Format, o.Timeout, l.Timeout, ErrParams)
 	}
 	w := &worker{layout: l, view: v, ep: ep, id: id, opt: o, pacing: pacing{hold: firstPause}}
 	w.shards, w.spare, w.value = make([]standing, l.Shards), make([]byte, l.entryBytes), make([]byte, 0, l.ExtentBytes)
@@ -179,7 +224,9 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	return s, nil
 }
 
-// standings reads where the identity's last holder stood: sequences go on above its own.
+// standings reads the state of the identity's intent in each shard. The worker's sequences go on
+// above those of the identity's last holder, so that no record of that holder is taken for the
+// worker's. A shard with an intent that is not idle is dirty: an operation was cut off there.
 func (s *Store) standings() error {
 	b := s.ep.Batch()
 	defer b.Release()
@@ -195,7 +242,7 @@ func (s *Store) standings() error {
 	for i := range s.shards {
 		op := b.Op(i)
 		if errors.Is(op.Err, rdma.ErrNodeDown) {
-			s.shards[i].dirty = true // it is asked again before anything is done there
+			s.shards[i].dirty = true // it is read again before anything is done there
 			continue
 		}
 		if op.Err != nil {
@@ -211,7 +258,7 @@ func (s *Store) standings() error {
 // Stats returns the worker's counters.
 func (s *Store) Stats() Stats { return s.stats }
 
-// pathNames are of Stats.Paths.
+// pathNames are the names of the counters in Stats.Paths.
 var pathNames = [maxSteps]string{
 	"paths of 1 row", "paths of 2 rows", "paths of 3 rows", "paths of 4 rows", "paths of 5 rows", "paths of 6 rows",
 }
@@ -235,14 +282,14 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 	return to
 }
 
-// bounded returns the worker as what an operation calls sees it.
+// bounded returns a Store of the same worker with other limits. It shares all state but the limits.
 func (w *worker) bounded(b bound) *Store {
 	s := &Store{worker: w, bound: b}
 	s.pace = kit.Retry{Env: w.ep, Pause: forLocks(w.opt.Failure), Over: s.over}
 	return s
 }
 
-// begin sets an operation's limit in time.
+// begin starts an operation: it sets the time limit, and no heartbeat is needed yet.
 func (s *Store) begin() {
 	s.until, s.pulse, s.reaches = s.ep.Now()+s.opt.Timeout, nil, 0
 }
@@ -253,9 +300,9 @@ func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
 // over reports whether the operation at work has used up its time.
 func (s *Store) over() bool { return s.left() == 0 }
 
-// do posts a batch as a step of the protocol and waits for it. A verb that is in flight when that
-// takes too long may land at any time: the error wraps rdma.ErrTimeout then, and the batch is the
-// caller's still.
+// do posts a batch as a step of the protocol and waits for it. When that takes too long the error
+// wraps rdma.ErrTimeout, and verbs that are in flight may land at any time. The caller owns the
+// batch, in each case.
 func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	if s.pulse != nil {
 		return s.doAlive(step, b)
@@ -263,18 +310,19 @@ func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	return rdma.Do(s.ep, b.As(step), s.each)
 }
 
-// Close gives back what the worker holds in the pool. What an operation left of which it is not
-// known what became of it is settled first; when that is impossible the error wraps
-// client.ErrUncertain.
+// Close gives back what the worker holds in the pool. First it settles operations of unknown
+// outcome; when that is impossible the error wraps client.ErrUncertain. A shard on a dead node
+// where the worker left nothing is no error.
 func (s *Store) Close() error {
 	s.begin()
 	s.ended(true)
 	var errs []error
 	untouched := make([]bool, len(s.shards))
-	for i, st := range s.shards { // what is there of a node that does not answer is only what the worker knows of
+	for i, st := range s.shards { // a node that does not answer holds no more than what the worker knows of
 		untouched[i] = st.flying == nil && len(st.leased) == 0 && (!st.dirty || st.seq == 0) && !s.extents.hasClaims(i)
 	}
-	if err := s.standings(); err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrStale)) { // behind what is in flight
+	// These READs are posted behind what is in flight.
+	if err := s.standings(); err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrStale)) {
 		errs = append(errs, err)
 	}
 	for i := range s.shards {
@@ -292,7 +340,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// leave settles what the worker left in a shard, and gives back what it has there.
+// leave settles what the worker left in a shard, and gives back the extents that it has claimed
+// there.
 func (s *Store) leave(shard int) error {
 	if err := s.settled(shard); err != nil {
 		return err

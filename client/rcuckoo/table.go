@@ -2,21 +2,22 @@ package rcuckoo
 
 import "time"
 
-// Table is a table in the client's own memory, of one shard, which is not shared: what the hashing
-// and the search do, without the rest. Its keys are those of a seed.
+// Table is a table of one shard in local memory, which no other client shares: the hashing and
+// the search without locks, verbs and crashes. It is for measurements of how full tables become
+// (section 3.3). Its keys are generated from a seed.
 type Table struct {
 	l      *layout
 	search *search
-	memory []byte
-	keys   int
+	memory []byte // all rows
+	keys   int    // that were inserted
 	seed   uint64
-	path   []int
+	path   []int // what the last Insert returned
 }
 
 // NewTable returns an empty table. The error wraps ErrParams.
 func NewTable(factor float64, entries, rows int, seed uint64) (*Table, error) {
-	l, err := newLayout(Params{Shards: 1, Rows: rows, Entries: entries, KeyBytes: 8, F: factor, RowsPerLock: DefaultLocked, LockWords: 1, Clients: 1,
-		Timeout: time.Second}, 1)
+	l, err := newLayout(Params{Shards: 1, Rows: rows, Entries: entries, KeyBytes: 8, F: factor,
+		RowsPerLock: DefaultLocked, LockWords: 1, Clients: 1, Timeout: time.Second}, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +32,8 @@ func (t *Table) row(_ int, n uint32) row {
 // Fill returns the part of the entries that are used.
 func (t *Table) Fill() float64 { return float64(t.keys) / float64(t.l.Rows*t.l.entries) }
 
-// key returns the n-th key of the seed: one that no other n has.
+// key returns the n-th key of the seed. Different n have different keys, as spread is a
+// permutation.
 func (t *Table) key(n uint64) (key [8]byte) {
 	le.PutUint64(key[:], spread(n^spread(t.seed)))
 	return key
@@ -44,8 +46,8 @@ func (t *Table) Rows(n uint64) (first, second int) {
 	return int(p.first), int(p.second)
 }
 
-// Insert adds the n-th key, which is not there, and returns the rows of its cuckoo path, which are
-// the caller's until the next call; none when there is no path.
+// Insert adds the n-th key, which must not be there, and returns the rows of its cuckoo path;
+// none when there is no path. The caller may read them until the next call.
 func (t *Table) Insert(n uint64) []int {
 	key := t.key(n)
 	t.path = t.path[:0]
@@ -55,6 +57,7 @@ func (t *Table) Insert(n uint64) []int {
 	return t.path
 }
 
+// insert changes rows in place, and does not seal them: no other client reads them.
 func (t *Table) insert(key []byte) []step {
 	path, result := t.search.find(t, t.l.place(key), searchDepth)
 	if result != pathFound {
