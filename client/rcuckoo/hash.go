@@ -17,14 +17,18 @@ const (
 	maxF = 1 << 20
 )
 
-// A place is where a key may be: one of two rows of its shard, which may be the same.
+// A place is where a key may be: in one of two rows of its shard, which may be the same.
 type place struct {
-	shard         int
+	shard int
+	// first and second are numbers of rows, below Params.Rows, when they come from the hashes;
+	// with levels they are ids of rows: see levels.go.
 	first, second uint32
-	bits          uint32 // which of the rows of these numbers: see levels.go
+	// bits are the key's segment bits, which say to which of the rows of a number the key
+	// belongs. 0 if the table cannot grow.
+	bits uint32
 }
 
-// other returns the row of a place that is not n; n itself where both are the same, or n is
+// other returns the row of a place that is not n. It returns n if both are the same, or n is
 // neither.
 func (p place) other(n uint32) uint32 {
 	switch n {
@@ -40,7 +44,7 @@ func (p place) other(n uint32) uint32 {
 func (p place) has(n uint32) bool { return n == p.first || n == p.second }
 
 // reach is, for each number of trailing zeros z, how far behind the first row the second may lie:
-// the floor of f^(f+z), and no farther than the table has rows.
+// the floor of f^(f+z), at least 1, and at most the rows of the table.
 type reach [65]uint64
 
 func newReach(f float64, rows int) (r reach) {
@@ -61,8 +65,9 @@ func newReach(f float64, rows int) (r reach) {
 //	first  = h1 mod T
 //	second = first + (h2 mod floor(f^(f+Z(h3)))) mod T
 //
-// What the shard depends on are the upper half of h3's bits, which Z has nothing to do with, but
-// for one key in 2^32.
+// The shard depends on the upper half of h3's bits. Z does not depend on them, except for one key
+// in 2^32, so keys of all shards have the same distances. Rows wrap around: second is below T,
+// too.
 func (l *layout) place(key []byte) place {
 	var p [8 + maxKeyBytes]byte
 	n := 8 + copy(p[8:], key)
@@ -81,7 +86,7 @@ func (l *layout) place(key []byte) place {
 	return at
 }
 
-// salted is xxHash of a key behind a salt, for which p has room in front.
+// salted is xxHash of a salt and the key behind it. It writes the salt into the first 8 bytes of p.
 func salted(p []byte, salt uint64) uint64 {
 	le.PutUint64(p, salt)
 	return xxhash.Sum64(p)

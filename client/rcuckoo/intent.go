@@ -9,27 +9,35 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An intent says which locks a client is about to take, holds, or is about to let go of: lock bits
-// have no owner. Each client has one in each shard, and one operation at a time there:
+// An intent says which locks a client is about to take, holds, or is about to release. Lock bits
+// alone do not say which client holds them. Each client has one intent in each shard, and at most
+// one operation at a time there:
 //
 //	state  8 bytes: the operation's sequence, from bit 1 on, and idle in bit 0
-//	beat   8 bytes: how often the client has tried to take a lock since. Not in the sum, since it changes alone.
+//	beat   8 bytes: a heartbeat: how often the client has tried to take a lock since. The sum
+//	does not
+//	       cover it, since it changes alone.
 //	sum    8 bytes: of what is behind it, and of the sequence, the shard and the client
 //	count  8 bytes: of words
 //	words  16 bytes each: its number, and the bits that are wanted
 //
-// Its WRITE lands before the first masked CAS takes a lock, and it is ended, by a WRITE of its
-// state alone, when the last one that lets go has completed. So
+// The WRITE of an intent lands before the first masked CAS takes a lock. A WRITE of its state
+// alone ends it, after the last CAS that releases a lock has completed. So
 //
-//	I1  a client that holds a lock has an intent, not idle, that names it;
-//	I2  of an intent that is torn for good, as its client was fenced off in the midst of it, no lock
-//	    was taken.
+//	I1  a client that holds a lock has an intent, not idle, that names the lock;
+//	I2  if an intent is torn for good, as its client was fenced off during the WRITE, the client
+//	    has
+//	    taken no lock by it.
 //
-// A client that waits for locks beats, so that it is not taken for one that died. A client that
-// does not know the outcome of its operation, and has nothing in flight any more, gives the
-// operation up by a beat of its own: the client that has the leases may bring the operation to its
-// end, and the client that gave it up is not fenced off for it. It does nothing else there until
-// its intent is idle. So two clients that have to settle what they left do not wait for each other.
+// A client that waits for locks changes the heartbeat, so that it is not taken for a dead one. A
+// client that does not know the outcome of its operation, and has no verb in flight any more,
+// gives the operation up by a special heartbeat. Then the client that has the leases may complete
+// the operation, and does not fence off the client that gave it up. That client does nothing else
+// in the shard until its intent is idle. So two clients that have to settle what they left do not
+// wait for each other.
+//
+// A crash at any point leaves an intent that is idle, torn (I2), or whole; if it is whole,
+// repair.go completes the operation or finds that it did not begin.
 const (
 	intentBeat  = 8
 	intentSum   = 16
@@ -38,10 +46,13 @@ const (
 
 	idleBit = 1
 
-	givenUp = ^uint64(0) // a beat
+	// givenUp is the heartbeat of an operation that its client has given up. No other heartbeat
+	// gets there: they are small numbers, or below 1<<63 (see addBeat).
+	givenUp = ^uint64(0)
 )
 
-// idle reports whether the client of an intent with this state has no operation.
+// idle reports whether the client of an intent with this state has no operation. 0 is the state
+// in a new pool.
 func idle(state uint64) bool { return state == 0 || state&idleBit != 0 }
 
 // want is what is to be locked in one lock word.
@@ -51,7 +62,8 @@ type want struct {
 	turn
 }
 
-// encodeIntent returns an intent's bytes, in p.
+// encodeIntent encodes an intent into p, which has room for intentBytes, and returns the bytes to
+// write. There are no more wants than mostLocked.
 func encodeIntent(p []byte, shard int, c rdma.ClientID, seq uint64, wants []want) []byte {
 	p = p[:intentWords+16*len(wants)]
 	le.PutUint64(p, seq<<1)
@@ -65,18 +77,21 @@ func encodeIntent(p []byte, shard int, c rdma.ClientID, seq uint64, wants []want
 	return p
 }
 
+// intentSumOf is the checksum of an intent. It includes the shard and the client, so that no
+// record is taken for another's.
 func intentSumOf(p []byte, shard int, c rdma.ClientID) uint64 {
 	return xxhash.Sum64(p[intentCount:]) ^ spread(le.Uint64(p)>>1) ^ spread(spread(uint64(shard)<<16|uint64(c)))
 }
 
-// intent is a look at one.
+// intent is an intent as it was read.
 type intent struct {
 	state, beat uint64
-	torn        bool   // it is being written, or was for good
-	wants       []byte // shares the bytes that were read
+	torn        bool   // it is being written, or its client was fenced off during the WRITE
+	wants       []byte // the encoded words; shares the bytes that were read
 }
 
-// decodeIntent looks at the record of a client, of intentBytes.
+// decodeIntent decodes the record of a client, of intentBytes. An idle intent has no words, and a
+// torn one has none that may be used.
 func decodeIntent(p []byte, shard int, c rdma.ClientID) intent {
 	t := intent{state: le.Uint64(p), beat: le.Uint64(p[intentBeat:])}
 	if idle(t.state) {
@@ -96,9 +111,10 @@ func decodeIntent(p []byte, shard int, c rdma.ClientID) intent {
 // words is how many lock words an intent names.
 func (t *intent) words() int { return len(t.wants) / 16 }
 
+// word returns the number of the i-th lock word that an intent names.
 func (t *intent) word(i int) uint32 { return uint32(le.Uint64(t.wants[16*i:])) }
 
-// addWords adds those that an intent names to others that are in order.
+// addWords adds the words that an intent names to words in ascending order, and keeps the order.
 func (t *intent) addWords(words []uint32) []uint32 {
 	for i := range t.words() {
 		if at, found := slices.BinarySearch(words, t.word(i)); !found {
@@ -108,7 +124,7 @@ func (t *intent) addWords(words []uint32) []uint32 {
 	return words
 }
 
-// bits are those that an intent names of a word.
+// bits returns the lock bits of a word that an intent names.
 func (t *intent) bits(word uint32) (bits uint64) {
 	for i := range t.words() {
 		if t.word(i) == word {
@@ -118,7 +134,8 @@ func (t *intent) bits(word uint32) (bits uint64) {
 	return bits
 }
 
-// within reports whether an intent names no words but these, which are in order.
+// within reports whether all words that an intent names are among these, which are in ascending
+// order.
 func (t *intent) within(words []uint32) bool {
 	for i := range t.words() {
 		if _, ok := slices.BinarySearch(words, t.word(i)); !ok {
@@ -138,10 +155,11 @@ func (t *intent) names(words []uint32) bool {
 	return false
 }
 
-// intentChunk is how many intents one READ takes.
+// intentChunk is how many intents one READ returns at most.
 const intentChunk = 64
 
-// readIntents reads all clients' intents of a shard into the vigil's view of them.
+// readIntents reads the intents of all clients in a shard into the vigil's records. The READ is
+// not atomic: each intent is checked by its own sum.
 func (s *Store) readIntents(shard int) error {
 	v := &s.vigil
 	b := s.ep.Batch()
@@ -159,7 +177,8 @@ func (s *Store) readIntents(shard int) error {
 	return nil
 }
 
-// intentOf returns what readIntents read of a client.
+// intentOf returns a client's intent as readIntents read it last. It shares the records, so the
+// next readIntents overwrites it.
 func (v *vigil) intentOf(c rdma.ClientID) intent {
 	return decodeIntent(v.records[int(c-1)*intentBytes:][:intentBytes], v.shard, c)
 }

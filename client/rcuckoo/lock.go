@@ -12,46 +12,54 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// locks are those of the operation at work, and what is read under them.
+// locks are the locks of the operation at work, and the rows that are read under them.
 type locks struct {
 	shard int
-	wants []want // in the order of their words, which is that of taking them: so clients do not wait in a circle
-	held  int    // how many of them are held
-	bands []band // rows to read, in order and apart
-	read  *rdma.Batch
-	sent  bool // rows were written, or may have been
+	// wants are in ascending order of their words. All clients take locks in this order, so no
+	// cycle of clients waits for each other.
+	wants []want
+	// held is how many of the wants, from the first on, are held.
+	held int
+	// bands are the rows to read, in ascending order. They neither overlap nor touch.
+	bands []band
+	// read is the batch that has the memory of the bands. The operation owns it until endReads.
+	// nil: nothing is read.
+	read *rdma.Batch
+	// sent: rows were written, or may have been. Until then the operation has changed nothing.
+	sent bool
 }
 
-// band are rows that one READ takes.
+// band is a range of rows that one READ returns: from, and up to but without, to.
 type band struct {
 	from, to uint32
-	buf      []byte
+	buf      []byte // of the batch that read it; nil: not read
 }
 
-// lockRepair is the bit of a lock word that keeps others from taking locks in it while it is
-// repaired.
+// lockRepair is the bit of a lock word by which a repair excludes others: no client takes a lock
+// in the word while the bit is set.
 const lockRepair = 1 << lockBits
 
-// want forgets what was to be locked.
+// want begins a new list of locks and rows, in a shard. The operation must hold none.
 func (s *Store) want(shard int) {
 	l := &s.locks
 	l.shard, l.held, l.sent = shard, 0, false
 	l.wants, l.bands = l.wants[:0], l.bands[:0]
 }
 
-// wantRow adds a row to what is to be locked.
+// wantRow adds the lock of a row to the wants. Rows that share a lock add it once.
 func (s *Store) wantRow(n uint32) {
 	word, bit := s.lockOf(n)
 	l := &s.locks
-	at, found := slices.BinarySearchFunc(l.wants, uint32(word), func(w want, word uint32) int { return cmp.Compare(w.word, word) })
+	at, found := slices.BinarySearchFunc(l.wants, uint32(word),
+		func(w want, word uint32) int { return cmp.Compare(w.word, word) })
 	if !found {
 		l.wants = slices.Insert(l.wants, at, want{word: uint32(word)})
 	}
 	l.wants[at].bits |= 1 << bit
 }
 
-// wantBand adds rows to what is to be read, and joins neighbours: the paper's covering reads
-// (section 3.2.1).
+// wantBand adds rows to what is to be read, and joins bands that overlap or touch: the paper's
+// covering reads (section 3.2.1).
 func (s *Store) wantBand(from, to uint32) {
 	l := &s.locks
 	at := 0
@@ -72,13 +80,14 @@ func (s *Store) wantBand(from, to uint32) {
 	l.bands[at] = band{from: from, to: to}
 }
 
-// wantRows reads exactly the rows of a place.
+// wantRows adds exactly the two rows of a place to what is to be read.
 func (s *Store) wantRows(p place) {
 	s.wantBand(p.first, p.first+1)
 	s.wantBand(p.second, p.second+1)
 }
 
-// addReads adds the READs of all bands to a batch.
+// addReads adds the READs of all bands to a batch, which has their memory. With fence they start
+// after the CAS ahead of them has completed, so they see no row that another client still writes.
 func (s *Store) addReads(b *rdma.Batch, fence bool) {
 	l := &s.locks
 	for i := range l.bands {
@@ -89,7 +98,7 @@ func (s *Store) addReads(b *rdma.Batch, fence bool) {
 	}
 }
 
-// row returns a row that was read; nil: it was not.
+// row returns a row that was read, in the memory of its band; nil: it was not read.
 func (l *locks) row(n uint32, bytes int) row {
 	for i := range l.bands {
 		if p := &l.bands[i]; p.from <= n && n < p.to && p.buf != nil {
@@ -100,7 +109,7 @@ func (l *locks) row(n uint32, bytes int) row {
 	return nil
 }
 
-// endReads gives the rows back.
+// endReads releases the batch of the bands. No row of them may be used afterwards.
 func (s *Store) endReads() {
 	l := &s.locks
 	if l.read != nil {
@@ -115,35 +124,43 @@ func (s *Store) endReads() {
 var (
 	// errAgain sends an operation back to its beginning: nothing is held, and nothing was changed.
 	errAgain = errors.New("begin again")
-	// errStolen is what a lock was that is not there any more when it is let go of.
+	// errStolen: a lock that the worker held was free when the worker released it. No living
+	// client that is not fenced off loses a lock, so memory is damaged.
 	errStolen = fmt.Errorf("somebody let go of a lock that was held: %w", client.ErrDamaged)
+	// errWaited: the time of the operation is used up by waiting for locks. Nothing was changed.
 	errWaited = fmt.Errorf("others hold its locks: %w", rdma.ErrTimeout)
 )
 
-// A client that does not get a lock pauses, for longer each time and at random; for far less than a
-// failure timer, since it is by its tries that it is known to be alive.
+// A client that does not get a lock pauses, for longer each time and at random. The longest pause
+// is far shorter than a failure timer, since each try is a heartbeat.
 const (
 	firstPause  = time.Microsecond
 	lastPause   = time.Millisecond
 	pauseShares = 16 // of the failure timer
 )
 
-// forLocks is the formula of that: drawn from half the first pause on.
+// forLocks returns these pauses: each is drawn between half the first pause and a bound that
+// doubles.
 func forLocks(failure time.Duration) kit.Pause {
 	return kit.Spread(firstPause/2, kit.Doubling(firstPause, min(lastPause, failure/pauseShares)))
 }
 
-// acquire takes all locks that are wanted, a word a trip, and reads the bands with the last of them
-// (section 3.4.1). The error wraps errAgain when there was something to repair, or another client
-// repairs.
+// acquire takes all locks that are wanted, a word a trip, and reads the bands with the last of
+// them (section 3.4.1). The error wraps errAgain when there was something to repair, or another
+// client repairs; then the worker holds nothing. It wraps rdma.ErrTimeout when the time is used
+// up.
 //
-// A value that an extent was taken for is written in the first of these trips, and so before
-// anything names it.
+// The first trip writes the intent ahead of the masked CAS (I1); each later try writes a
+// heartbeat instead. The value of an extent is written in the first trip, too, and so before
+// anything names the extent.
+//
+// A crash leaves an intent and some of the locks that it names. No row has changed, so repair
+// only frees them.
 func (s *Store) acquire(key, value []byte) error {
 	l := &s.locks
 	st := &s.shards[l.shard]
 	st.seq++
-	st.dirty, st.given = true, false // from the first verb on: see settle
+	st.dirty, st.given = true, false // from the first verb on; finish makes it clean
 	if s.Replicas > 1 {
 		s.pulse = (*Store).beatOwn
 	}
@@ -198,8 +215,9 @@ func (s *Store) acquire(key, value []byte) error {
 	return nil
 }
 
-// addTry adds the masked CAS that takes locks of a word. A client that waits for its turn only
-// reads the word, by which it learns of a repair.
+// addTry adds the masked CAS that takes the wanted locks of a word: all of them or none, and none
+// while the word is repaired. A client that waits for its turn only reads the word, by which it
+// learns of a repair.
 func (s *Store) addTry(b *rdma.Batch, w *want) *rdma.Op {
 	at := s.lockAt(s.locks.shard, int(w.word))
 	if !w.has() {
@@ -208,8 +226,8 @@ func (s *Store) addTry(b *rdma.Batch, w *want) *rdma.Op {
 	return b.MaskedCompareSwap(at, 0, w.bits|lockRepair, w.bits, w.bits)
 }
 
-// wait is what a client does that did not get a lock: it waits, looks for one that died, or gives
-// up.
+// wait is what a client does after a try in vain: it pauses, or releases its locks and looks for
+// a dead client, or gives up. met is the lock word as the try found it.
 func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
 	s.stats.Waits++
 	l := &s.locks
@@ -218,8 +236,8 @@ func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
 	case err != nil:
 		return s.lost(nil, err)
 	case slow || met&lockRepair != 0:
-		// A client that waits for a repair has no intent, since the repairer waits for those that have
-		// one.
+		// A client that waits for a repair has no intent: the repairer waits until no other
+		// intent names the word.
 		if err := s.retreat(); err != nil {
 			return err
 		}
@@ -227,7 +245,7 @@ func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
 			return err
 		}
 		return errAgain
-	case s.cleanupDue(): // others may wait for the worker, in another shard
+	case s.cleanupDue(): // others may wait for this worker, in another shard
 		if err := s.retreat(); err != nil {
 			return err
 		}
@@ -242,10 +260,11 @@ func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
 	return nil
 }
 
-// repaired waits until a lock word is repaired, or does it. It holds nothing meanwhile.
+// repaired waits until a lock word is repaired, or repairs it. The worker holds nothing and has
+// no intent meanwhile.
 func (s *Store) repaired(shard int, word uint32) error {
 	for r := s.pace; ; {
-		if s.cleanupDue() || s.shards[shard].dirty { // its own intent may be what others wait for
+		if s.cleanupDue() || s.shards[shard].dirty { // others may wait for the worker's own intent
 			return errAgain
 		}
 		stuck, err := s.stuck(shard, word)
@@ -271,7 +290,7 @@ func (s *Store) repaired(shard int, word uint32) error {
 	}
 }
 
-// retreat lets go of what is held, with nothing changed.
+// retreat releases what is held, with nothing changed, and ends the intent.
 func (s *Store) retreat() error {
 	s.endReads()
 	l := &s.locks
@@ -291,7 +310,8 @@ func (s *Store) retreat() error {
 	return nil
 }
 
-// addReleases lets go of what is held, behind what is in the batch.
+// addReleases adds the masked CASes that release what is held, behind what is in the batch. Each
+// compares and clears the client's own bits alone.
 func (s *Store) addReleases(b *rdma.Batch) {
 	l := &s.locks
 	for _, w := range l.wants[:l.held] {
@@ -299,7 +319,8 @@ func (s *Store) addReleases(b *rdma.Batch) {
 	}
 }
 
-// released looks at the last ops of a batch, which let go of what is held.
+// released checks the last ops of a batch, which release what is held. The error wraps
+// client.ErrDamaged.
 func (s *Store) released(b *rdma.Batch) error {
 	l := &s.locks
 	for i := b.Len() - l.held; i < b.Len(); i++ {
@@ -311,9 +332,13 @@ func (s *Store) released(b *rdma.Batch) error {
 	return nil
 }
 
-// finish ends the intent, when nothing is held any more: behind this no other takes the client for
-// one that holds a lock. The client does not wait for the WRITE: the next operation's is behind it.
-// When it cannot be posted the shard is settled before that.
+// finish ends the intent. Nothing may be held any more (I1). The client does not wait for the
+// WRITE: the next intent's WRITE is behind it. If the WRITE is lost, ended notices, and if it
+// cannot be posted the shard stays dirty; in both cases the shard is settled before the next
+// operation.
+//
+// A crash before the WRITE lands leaves an intent that names locks which are free, or another
+// client's. Repair then fences off only the client that crashed.
 func (s *Store) finish() {
 	l := &s.locks
 	st := &s.shards[l.shard]
@@ -321,7 +346,7 @@ func (s *Store) finish() {
 	b.WriteWord(s.intentAt(l.shard, s.id), st.seq<<1|idleBit)
 	s.addServed(b)
 	err := s.ep.Post(b.As(stepDone))
-	s.ended(true) // the one before; it may have gone to a node that does not answer, which this one does not wait for
+	s.ended(true) // the WRITE before this one, which may have gone to another node
 	if err != nil {
 		b.Release()
 		return // and the shard stays dirty
@@ -330,11 +355,13 @@ func (s *Store) finish() {
 	s.ending, s.endingIn, s.endingSeq = b, l.shard, st.seq
 }
 
-// lost notes that an operation failed with verbs that may have landed, or may still: the shard is
-// settled before the next one.
+// lost notes that an operation failed, with verbs that may have landed or may land later: the
+// shard stays dirty, and is settled before the next operation. It takes over the batch, and
+// returns err.
 func (s *Store) lost(b *rdma.Batch, err error) error { return s.unread(s.locks.shard, b, err) }
 
-// carry posts a batch as a step and waits for it. A failure says what was to be done.
+// carry posts a batch as a step, waits for it and releases it. An error says what was to be done.
+// It takes over the batch in each case.
 func (s *Store) carry(step rdma.Step, shard int, b *rdma.Batch, what string, args ...any) error {
 	if err := s.do(step, b); err != nil {
 		return s.unread(shard, b, fmt.Errorf(what+": %w", append(args, err)...))
@@ -343,7 +370,8 @@ func (s *Store) carry(step rdma.Step, shard int, b *rdma.Batch, what string, arg
 	return nil
 }
 
-// keepFlying keeps a batch until nothing of it is in flight.
+// keepFlying takes over a batch that failed: it releases the batch, or keeps it while verbs of it
+// are in flight. abandon waits for those.
 func (s *Store) keepFlying(shard int, b *rdma.Batch) {
 	switch {
 	case b == nil:

@@ -11,29 +11,34 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A redo says what an operation is about to write. Each client has one in each shard; it lands
+// A redo says what an operation is about to write. Each client has one in each shard. It lands
 // before the first of the rows:
 //
 //	sequence  8 bytes: the intent's
 //	sum       8 bytes: of all of it, of the shard and the client
 //	steps     8 bytes: how many
-//	freed     16 bytes: the ref whose use the operation ends, see extent.go; zero: none
+//	freed     16 bytes: the ref of the use that the operation ends, see extent.go; zero: none
 //	...
-//	step      in the order of writing: row (8 bytes), slot (8), meta (8), and the row's version and checksum behind it (8 each);
-//	          then the slot's new entry. One of a division has its kind instead of the slot, and slots that move instead of the meta.
+//	step      in the order of writing: row (8 bytes), slot (8), meta (8), and the version and
+//	checksum
+//	          that the row will have (8 each); then the slot's new entry. A step of a division
+//	          has its
+//	          kind instead of the slot, and the slots that move instead of the meta.
 //
 // So a crash leaves an operation either not begun, as its redo is not whole, or such that any
-// client can bring it to its end: a row that was not written has the version before, and one that
-// is torn has only words of before and behind, which differ where the redo tells what is behind.
-// Made anew it must have the redo's checksum, so that no torn value is ever blessed (the paper's
-// repair computes a new checksum of what it finds). Rows that have the version, or a later one,
-// were written: since a client lets go of its locks behind all of its rows, it still has all of
-// them as long as one row is missing.
+// client can complete it. A row that was not written has its old version. A torn row has only
+// words of the old and the new row, and where these differ the redo has the new word, so the new
+// row can be made from it. The result must have the redo's checksum, so repair never makes a torn
+// value valid. (The paper's repair computes a new checksum of what it finds.) Rows with the new
+// version, or a later one, were written. A client releases its locks behind all of its rows, so
+// as long as one row is missing it holds all of its locks, and no other client has written the
+// rows.
 //
-// The paper's four states (section 4.3) are what a prefix of these writes looks like: a path's end
-// written and torn (1), or whole (2), next to the entry that it duplicates; an entry's old place
-// torn (3); nothing half done (4). All end in 4, and the INSERT is not lost.
+// The paper's four states (section 4.3) are the prefixes of these writes: the path's end is torn
+// (1), or whole (2), and duplicates an entry; the old place of an entry is torn (3); nothing is
+// half done (4). Repair leads from each of them to 4, and the INSERT is not lost.
 const (
+	// Offsets in a redo, and in a step of it.
 	redoSum   = 8
 	redoSteps = 16
 	redoFreed = 24
@@ -44,27 +49,31 @@ const (
 	stepSum     = 32
 )
 
-// change is what happens to a row: to a slot of it, or to all, when it is divided.
+// change is what an operation does to a row: to one slot of it, or to all when the row is divided.
 type change struct {
-	kind  changing
-	row   uint32
-	slot  int
-	entry entry  // its meta is 0 when the slot becomes free
+	kind changing
+	row  uint32
+	slot int // of putting
+	// entry is the new content of the slot. Its meta is 0 when the slot becomes free. It may
+	// share the memory of the row that it is copied from.
+	entry entry
 	slots uint64 // a bit for each slot that moves in a division
 }
 
-// changing is a kind of changes, as redos name them; they have it above a slot's bits.
+// changing is a kind of change, as redos encode it: above the bits of a slot's number.
 type changing uint8
 
 const (
-	putting changing = iota // an entry into a slot
-	filling                 // a new row with what moves there
-	leaving                 // an old row without that
+	putting changing = iota // puts an entry into a slot
+	filling                 // makes the new row of a division, with the entries that move there
+	leaving                 // clears the slots of these entries in the old row
 
 	kindShift = 32
 )
 
-// redone changes a row, and gives it a version; parent is the row of which a new one is filled.
+// redone applies a change to a row, and seals it with a version. parent is the row from which a
+// new row is filled; other kinds of changes need none. The result depends on nothing else, so
+// that a repair makes the same row as the client.
 func (l *layout) redone(r, parent row, shard int, c change, version uint64) {
 	if c.kind == putting {
 		l.put(r, c.slot, c.entry)
@@ -84,9 +93,13 @@ func (l *layout) redone(r, parent row, shard int, c change, version uint64) {
 	l.seal(r, shard, c.row, version)
 }
 
-// write carries out changes of rows that are locked and were read, in their order, marks the use of
-// an extent that ends with them, if any, and lets go of the locks: all in one trip. No row is in
-// two of them. When it fails it is not known what became of them.
+// write carries out changes of rows that are locked and were read, in their order, ends the use
+// of an extent that they replace, if any, and releases the locks: all in one trip, behind the one
+// to the backups. No two changes may be of one row. If it fails, the outcome is unknown: see
+// settle.
+//
+// What a crash leaves: before the redo is whole, nothing has begun. From then on repair completes
+// the changes, marks the extent and frees the locks. All of these may have been done already.
 func (s *Store) write(changes []change, freed ref) error {
 	l := &s.locks
 	l.sent = true
@@ -115,7 +128,8 @@ func (s *Store) write(changes []change, freed ref) error {
 	return nil
 }
 
-// addChanges adds the redo and the rows of changes, a chain for each of some copies.
+// addChanges adds the redo and the rows of changes, a chain for each of some copies, so that on
+// each copy they land in this order (C1).
 func (s *Store) addChanges(b *rdma.Batch, changes []change, freed ref, copies []node.Replica) {
 	l := &s.locks
 	var rows [maxSteps]row
@@ -141,7 +155,8 @@ func (s *Store) addChanges(b *rdma.Batch, changes []change, freed ref, copies []
 	}
 }
 
-// changed makes r what a change makes of a row that was read.
+// changed sets r to the row that results from a change. The rows that the change needs must be
+// locked and read.
 func (s *Store) changed(r row, c change) {
 	l := &s.locks
 	if c.kind == filling {
@@ -150,13 +165,14 @@ func (s *Store) changed(r row, c change) {
 		return
 	}
 	copy(r, l.row(c.row, s.rowBytes))
-	behind := uint64(1)
+	behind := uint64(1) // how far the version advances
 	if c.kind == leaving {
 		behind = divided
 	}
 	s.redone(r, nil, l.shard, c, s.version(r)+behind)
 }
 
+// encodeStep encodes a change and the row that results from it into p.
 func (l *layout) encodeStep(p []byte, c change, r row) {
 	le.PutUint64(p, uint64(c.row))
 	le.PutUint64(p[stepVersion:], l.version(r))
@@ -172,7 +188,8 @@ func (l *layout) encodeStep(p []byte, c change, r row) {
 	copy(p[redoStep:], l.entry(r, c.slot).body)
 }
 
-// decodeStep returns the change of a step; false: no client can have written it.
+// decodeStep returns the change of a step; its entry shares p. false: no client can have written
+// it.
 func (l *layout) decodeStep(p []byte) (c change, ok bool) {
 	n, slot, meaning := le.Uint64(p), le.Uint64(p[stepSlot:]), le.Uint64(p[stepMeta:])
 	c = change{kind: changing(min(slot>>kindShift, 1<<8-1)), row: uint32(n)}
@@ -191,11 +208,13 @@ func (l *layout) decodeStep(p []byte) (c change, ok bool) {
 	return c, ok
 }
 
+// redoSumOf is the checksum of a redo. It includes the shard and the client, so that no record is
+// taken for another's.
 func redoSumOf(p []byte, shard int, c rdma.ClientID) uint64 {
 	return xxhash.Sum64(p[redoSteps:]) ^ spread(le.Uint64(p)) ^ spread(spread(uint64(shard)<<16|uint64(c)))
 }
 
-// redoOf returns the steps of a redo, if it is whole and of a sequence.
+// redoOf returns how many steps a redo has. ok: it is whole, and has the given sequence.
 func (l *layout) redoOf(p []byte, shard int, c rdma.ClientID, seq uint64) (steps int, ok bool) {
 	n := le.Uint64(p[redoSteps:])
 	if le.Uint64(p) != seq || n > maxSteps {
@@ -205,9 +224,10 @@ func (l *layout) redoOf(p []byte, shard int, c rdma.ClientID, seq uint64) (steps
 	return int(n), le.Uint64(p[redoSum:]) == redoSumOf(p[:end], shard, c)
 }
 
-// rollForward brings the operation of a client to its end, of which nothing lands any more and
-// which may hold its locks still. One that was not begun stays so. Done again, by any client, it
-// changes nothing.
+// rollForward completes a client's operation. No verb of the operation may land any more, and the
+// caller must have the leases of its lock words, so that no other client writes the rows. It does
+// nothing for an operation that has not begun. It may be repeated, by any client, and changes
+// nothing then.
 func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) error {
 	p, steps, begun, err := s.findRedo(shard, c, seq)
 	if err != nil || !begun {
@@ -222,7 +242,8 @@ func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) error {
 	return nil
 }
 
-// redoRows writes the rows of a redo that were not written on a copy.
+// redoRows writes the rows of a redo that are not yet written on a copy, in the order in which
+// the client would have written them.
 func (s *Store) redoRows(shard int, at node.Replica, c rdma.ClientID, p []byte, steps int) error {
 	for i := range steps {
 		step := p[redoHeader+i*(redoStep+s.entryBytes):]
@@ -233,7 +254,7 @@ func (s *Store) redoRows(shard int, at node.Replica, c rdma.ClientID, p []byte, 
 	return nil
 }
 
-// markAgain ends the use that a redo ends, unless that was done.
+// markAgain ends the use that a redo ends, unless it has ended.
 func (s *Store) markAgain(shard int, freed ref) error {
 	if !s.names(freed, 0) {
 		return fmt.Errorf("a redo names extent %d: %w", freed.extent, client.ErrDamaged)
@@ -243,7 +264,8 @@ func (s *Store) markAgain(shard int, freed ref) error {
 	return s.carry(stepRollForward, shard, b, "mark extent %d of shard %d", freed.extent, shard)
 }
 
-// readRedo reads a client's on a copy; begun: it is whole, and of an operation.
+// readRedo reads a client's redo on a copy, into memory of its own. begun: it is whole, and of
+// the operation with a sequence.
 func (s *Store) readRedo(shard int, at node.Replica, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
 	b := s.ep.Batch()
 	op := b.Read(s.redoAt(at, c), int(s.redo))
@@ -256,7 +278,8 @@ func (s *Store) readRedo(shard int, at node.Replica, c rdma.ClientID, seq uint64
 	return p, steps, begun, nil
 }
 
-// redoStep writes a row as a step says on a copy, unless it was written there.
+// redoStep writes the row of a step on a copy, unless it was written there. The error wraps
+// client.ErrDamaged if the step, or a whole row, is one that no client can have written.
 func (s *Store) redoStep(shard int, at node.Replica, p []byte) error {
 	c, ok := s.decodeStep(p)
 	version, sum := le.Uint64(p[stepVersion:]), le.Uint64(p[stepSum:])
@@ -275,20 +298,21 @@ func (s *Store) redoStep(shard int, at node.Replica, p []byte) error {
 	}
 	r := row(read.Buf)
 	whole := s.valid(r, shard, c.row)
-	// Of a row that is torn the version is that of before, or of behind: one that is later was torn by
-	// a later client, which may have written that one slot as it was before, while what others have
-	// changed meanwhile is where this redo would write.
+	// If this operation tore the row, it has the old version or the new one. If the version is
+	// later, a later client tore the row. Then nothing may be written: other clients have changed
+	// the row since.
 	if v := s.version(r); v > version || whole && v == version {
 		return nil
 	}
-	// A new row that is missing is made of the old one, which is not written yet then; of one that was
-	// it would not have the sum.
+	// A new row that is missing is made from the old one, which is not yet written then. If it
+	// were, the result would not have the sum.
 	s.redone(r, parent, shard, c, version)
 	if s.sum(r) != sum {
 		if whole {
-			return fmt.Errorf("row %d of shard %d has version %d, which it does not follow on: %w", c.row, shard, version, client.ErrDamaged)
+			return fmt.Errorf("row %d of shard %d has version %d, which it does not follow on: %w",
+				c.row, shard, version, client.ErrDamaged)
 		}
-		return nil // another client, which got the locks, tore it; its redo is whole, too
+		return nil // another client, which got the locks later, tore the row: its own redo is whole, too
 	}
 	w := s.ep.Batch()
 	defer w.Release()

@@ -11,19 +11,26 @@ var le = binary.LittleEndian
 
 // form is how a row is laid out:
 //
-//	entries   a key and its value, or its ref to an extent; as many bytes each, in whole words
+//	entries   a key and its value, or its ref to an extent; all of one size, in whole words
 //	metas     2 bytes for each entry; padded to whole words
-//	version   8 bytes: how often the row was written. The paper's 8 bits come round between two looks of one reader. The highest
-//	          8 are the row's level, which only grows, too: see levels.go
-//	checksum  8 bytes, of all before it and of the row's place, so that no row is taken for another
+//	version   8 bytes: how often the row was written. The highest 8 bits are the row's level,
+//	which
+//	          only grows, too: see levels.go. The paper has 8 bits, which repeat: a reader could
+//	          take two different rows for the same.
+//	checksum  8 bytes, of all before it and of the row's place, so that no row is taken for
+//	another
 //
-// A row that was never written is zero, and has no entries. Since its version grows no other one
-// is.
+// A row that was never written is zero, and has no entries. Each write increases the version, so
+// no other row is zero.
 type form struct {
+	// The parameters of a row, and the size of an entry.
 	entries, keyBytes, inlineBytes, entryBytes int
-	metaAt, versionAt, sumAt, rowBytes         int
+	// Offsets in a row, and its size. All are multiples of 8.
+	metaAt, versionAt, sumAt, rowBytes int
 }
 
+// newForm computes how rows are laid out. An entry has room for a ref if some values are not
+// inline.
 func newForm(p Params) *form {
 	room := p.InlineBytes
 	if p.extents() {
@@ -51,6 +58,7 @@ const (
 	keyBits         = 6
 	inlineBits      = 8
 
+	// maxEntries bounds the entries of a row: a redo has one bit for each in a word.
 	maxEntries = 64
 )
 
@@ -59,13 +67,15 @@ func (m meta) extent() bool { return m&metaExtent != 0 }
 func (m meta) key() int     { return int(m >> inlineBits & (1<<keyBits - 1)) }
 func (m meta) inline() int  { return int(m & (1<<inlineBits - 1)) }
 
-// A ref names a use of an extent.
+// A ref names one use of an extent. The stamp differs in each use, so a ref that a client has
+// read never names a later use.
 type ref struct {
 	extent uint64 // its number in the shard
 	length int    // of the value
 	stamp  uint64 // of the use: see extent.go
 }
 
+// A ref is two words: the number of the extent and the length together, and the stamp.
 const (
 	refBytes   = 16
 	extentBits = 40
@@ -82,14 +92,14 @@ func decodeRef(p []byte) ref {
 	return ref{extent: w >> lengthBits, length: int(w & maxExtentValue), stamp: le.Uint64(p[8:])}
 }
 
-// An entry is what a slot of a row holds, as it lies there: entryBytes of it. It may share them
-// with a row.
+// An entry is what a slot of a row holds, as it lies there. Its body has entryBytes, and may
+// share the memory of a row.
 type entry struct {
 	body []byte
 	meta meta
 }
 
-// inline encodes a pair whose value is in the entry, into p. Both must fit.
+// inline encodes a pair with the value in the entry, into p, which the entry shares. Both must fit.
 func (f *form) inline(p, key, value []byte) entry {
 	p = p[:f.entryBytes]
 	clear(p[copy(p, key):])
@@ -97,7 +107,7 @@ func (f *form) inline(p, key, value []byte) entry {
 	return entry{p, metaUsed | meta(len(key))<<inlineBits | meta(len(value))}
 }
 
-// named encodes a pair whose value is in an extent, into p.
+// named encodes a pair with the value in an extent, into p, which the entry shares.
 func (f *form) named(p, key []byte, r ref) entry {
 	p = p[:f.entryBytes]
 	clear(p[copy(p, key):])
@@ -105,7 +115,8 @@ func (f *form) named(p, key []byte, r ref) entry {
 	return entry{p, metaUsed | metaExtent | meta(len(key))<<inlineBits}
 }
 
-// sound reports whether an entry can have been written by a client.
+// sound reports whether a client can have written an entry. Each length is within its bound then,
+// so that decoding stays in the entry.
 func (f *form) sound(e entry) bool {
 	switch {
 	case !e.meta.used():
@@ -123,13 +134,14 @@ func (f *form) key(e entry) []byte   { return e.body[:e.meta.key()] }
 func (f *form) value(e entry) []byte { return e.body[f.keyBytes : f.keyBytes+e.meta.inline()] }
 func (f *form) ref(e entry) ref      { return decodeRef(e.body[f.keyBytes:]) }
 
-// A row is rowBytes of memory. nil: not known.
+// A row is rowBytes of memory. nil: its content is not known.
 type row []byte
 
-// rowSeed makes a row's checksum its own.
+// rowSeed makes the checksums of equal rows at different places differ.
 func rowSeed(shard int, n uint32) uint64 { return spread(uint64(shard)<<32 | uint64(n)) }
 
-// spread makes a number's bits a seed that differs in all of them; none is the seed of two numbers.
+// spread mixes the bits of a number (the finalizer of splitmix64). It is a permutation: different
+// numbers have different results.
 func spread(n uint64) uint64 {
 	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9
 	n = (n ^ n>>27) * 0x94d049bb133111eb
@@ -140,7 +152,8 @@ func (f *form) version(r row) uint64 { return le.Uint64(r[f.versionAt:]) }
 func (f *form) level(r row) int      { return int(f.version(r) >> levelShift) }
 func (f *form) sum(r row) uint64     { return le.Uint64(r[f.sumAt:]) }
 
-// valid reports whether r is the row of a place, as a client left it: not torn, and not another's.
+// valid reports whether r is the row of a place as a client wrote it: it is not torn, and no
+// other row. A row that is torn while its version is 0 is not valid either, as it must be zero.
 func (f *form) valid(r row, shard int, n uint32) bool {
 	if f.version(r) == 0 {
 		return f.zero(r)
@@ -148,6 +161,7 @@ func (f *form) valid(r row, shard int, n uint32) bool {
 	return f.sum(r) == xxhash.Sum64(r[:f.sumAt])^rowSeed(shard, n)
 }
 
+// zero reports whether a row is as in a new pool.
 func (f *form) zero(r row) bool {
 	for i := 0; i < f.rowBytes; i += 8 {
 		if le.Uint64(r[i:]) != 0 {
@@ -157,7 +171,7 @@ func (f *form) zero(r row) bool {
 	return true
 }
 
-// seal gives a row that was changed its version, as a redo names it, and its checksum.
+// seal gives a changed row its version and its checksum. A redo names both.
 func (f *form) seal(r row, shard int, n uint32, version uint64) {
 	le.PutUint64(r[f.versionAt:], version)
 	le.PutUint64(r[f.sumAt:], xxhash.Sum64(r[:f.sumAt])^rowSeed(shard, n))
@@ -176,14 +190,15 @@ func (f *form) find(r row, key []byte) int {
 	metas, want := r[f.metaAt:f.versionAt], metaUsed|meta(len(key))<<inlineBits
 	for slot := range f.entries {
 		const lengths = metaUsed | (1<<keyBits-1)<<inlineBits
-		if m := meta(le.Uint16(metas[2*slot:])); m&lengths == want && bytes.Equal(r[slot*f.entryBytes:][:len(key)], key) {
+		if m := meta(le.Uint16(metas[2*slot:])); m&lengths == want &&
+			bytes.Equal(r[slot*f.entryBytes:][:len(key)], key) {
 			return slot
 		}
 	}
 	return -1
 }
 
-// free returns the first slot that is free, or -1.
+// free returns the first free slot, or -1.
 func (f *form) free(r row) int {
 	for slot := range f.entries {
 		if !f.meta(r, slot).used() {
@@ -203,13 +218,13 @@ func (f *form) used(r row) (n int) {
 	return n
 }
 
-// put sets a slot.
+// put sets a slot. The row is not valid until it is sealed.
 func (f *form) put(r row, slot int, e entry) {
 	copy(r[slot*f.entryBytes:][:f.entryBytes], e.body)
 	le.PutUint16(r[f.metaAt+2*slot:], uint16(e.meta))
 }
 
-// drop frees a slot.
+// drop frees a slot, and makes it zero. The row is not valid until it is sealed.
 func (f *form) drop(r row, slot int) {
 	clear(r[slot*f.entryBytes:][:f.entryBytes])
 	le.PutUint16(r[f.metaAt+2*slot:], 0)

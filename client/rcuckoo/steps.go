@@ -32,7 +32,7 @@ const (
 	stepReadExtents       rdma.Step = "read extents"
 	stepReadRowsOfExtents rdma.Step = "read rows of extents"
 	stepFreeExtents       rdma.Step = "free extents"
-	stepHoldUnits         rdma.Step = "hold units" // whose class changes
+	stepHoldUnits         rdma.Step = "hold units" // of which the class changes
 	stepReleaseUnits      rdma.Step = "release units"
 )
 
@@ -51,10 +51,11 @@ const (
 
 // Steps are the steps of the protocol, as traces show them and faults can be set to them.
 var Steps = []rdma.Step{
-	stepReadRows, stepReadRowsAgain, stepReadExtent, stepReadNeighbours, stepLock, stepWriteRows, stepWriteBackups, stepLetGo, stepDone,
-	stepGiveUp, stepReadIntents, stepReadGrowth, stepShareGrowth, stepRaiseLevel, stepAskForASegment, stepReadWord,
-	stepReadCounts, stepAskForASlab, stepScanMarks, stepClaimExtents, stepReadHand, stepReadExtents, stepReadRowsOfExtents, stepFreeExtents,
-	stepHoldUnits, stepReleaseUnits,
-	stepTakeLeases, stepTurnRepairBits, stepReadRedo, stepRollForward, stepClearLocks, stepFreeLeases, stepTakeOver, stepCopyToSpare,
-	stepReadTable,
+	stepReadRows, stepReadRowsAgain, stepReadExtent, stepReadNeighbours, stepLock, stepWriteRows, stepWriteBackups,
+	stepLetGo, stepDone, stepGiveUp, stepReadIntents, stepReadGrowth, stepShareGrowth, stepRaiseLevel,
+	stepAskForASegment, stepReadWord,
+	stepReadCounts, stepAskForASlab, stepScanMarks, stepClaimExtents, stepReadHand, stepReadExtents,
+	stepReadRowsOfExtents, stepFreeExtents, stepHoldUnits, stepReleaseUnits,
+	stepTakeLeases, stepTurnRepairBits, stepReadRedo, stepRollForward, stepClearLocks, stepFreeLeases, stepTakeOver,
+	stepCopyToSpare, stepReadTable,
 }

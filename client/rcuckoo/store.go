@@ -29,7 +29,7 @@ type Options struct {
 	// for as long is fenced off; default 100 ms, and at most a quarter of the timeout. Clients that
 	// the pool knows to be dead do not get that much.
 	Failure time.Duration
-	// Ticketless has the worker try again for a lock that it did not get, as the paper's clients do.
+	// Ticketless: the worker tries again for a lock that it did not get, as the paper's clients do.
 	Ticketless bool
 	// Pool lets the worker repair what others left locked. nil: only the pool's master repairs, and
 	// operations wait for it.

@@ -12,10 +12,10 @@ import (
 // the order in which they came. A shard has Params.Tickets queues at its leader, of two words each:
 //
 //	next     the number of the next ticket; changed by FAA only
-//	serving  the number behind that of the last client that had its turn; changed by WRITEs only
+//	serving  one more than the number of the last client that had its turn; changed by WRITEs only
 //
-// A client has its turn when less than turnsAtOnce numbers lie between serving and its own. Then it
-// tries. Others only look at serving, at intervals that are shorter the nearer they are.
+// A client has its turn when its number is less than turnsAtOnce above serving. Then it tries.
+// Other clients only look at serving, more often the nearer their turn is.
 //
 // Tickets are advice. They decide which clients try, and the lock bit alone decides which client
 // holds the lock, so no proof relies on them. What may go wrong costs order, or a short wait:
@@ -23,14 +23,16 @@ import (
 //   - Locks of equal hashes share a queue.
 //   - A client crashes while it waits, or gives up. The next one that has its turn sets serving
 //     beyond its number.
-//   - So many crash that none behind them has its turn, and serving stands still. Each look that
-//     finds it where it was halves how many clients a waiter takes to be ahead. So the last of n
-//     tries after log2(n) looks, which take as long as n clients usually hold the lock.
-//   - A WRITE of serving lands late, and takes it back. The next one sets it right.
-//   - Another copy leads, whose queues are zero. The operation begins again, without a ticket.
+//   - So many clients crash that none behind them has its turn, and serving stands still. Each
+//     look that finds serving unchanged halves how many clients a waiter takes to be ahead. So
+//     the last of n waiters tries after log2(n) looks, which take as long as n clients usually
+//     hold the lock.
+//   - A WRITE of serving lands late, and sets it back. The next WRITE corrects it.
+//   - Another copy leads, where the queues are zero. The operation begins again, without a ticket.
 //
 // A client that gets the lock with its first try has no ticket, and does not move serving.
 const (
+	// queueServing is the offset of serving in a queue.
 	queueServing = 8
 	queueBytes   = 16
 
@@ -73,11 +75,11 @@ func (t *turn) ahead() uint64 {
 // if it got the lock ahead of others, serving would stay at its number for a while.
 func (t *turn) has() bool { return t.queue == 0 || t.taken && t.ahead() < turnsAtOnce }
 
-// pacing is what a worker has learned from its waits.
+// pacing is what a worker has learned from its waits. It outlives operations.
 type pacing struct {
-	hold    time.Duration // for how long a client has a lock, from serving's pace: a moving average
-	fastest time.Duration // try for a lock, in turn; 0: there was none
-	late    time.Duration // by how much the last one was slower
+	hold    time.Duration // how long a client holds a lock: a moving average, from how fast serving advances
+	fastest time.Duration // the fastest try for a lock, of those in turn; 0: there was none
+	late    time.Duration // by how much the last try was slower than that
 }
 
 // queueAt is the queue of a lock.
@@ -86,8 +88,9 @@ func (l *layout) queueAt(shard int, word uint32, bit int) rdma.Addr {
 	return l.at(l.tickets, shard, n*queueBytes)
 }
 
-// enqueue chooses the queue of a client that failed to take locks: that of the first of them that
-// another client holds.
+// enqueue chooses the queue of a client that failed to take locks: the queue of the first of
+// these locks that another client holds. met is the word that the client found. The ticket comes
+// with the next trip, so waiting for a lock costs no trip of its own.
 func (s *Store) enqueue(w *want, met uint64) {
 	if way := met & w.bits; s.Tickets > 0 && !s.opt.Ticketless && w.queue == 0 && way != 0 {
 		w.queue = s.queueAt(s.locks.shard, w.word, bits.TrailingZeros64(way))
@@ -106,7 +109,7 @@ func (s *Store) addTurn(b *rdma.Batch, w *want) (take, look *rdma.Op) {
 	return take, b.Read(w.queue.Add(queueServing), 8)
 }
 
-// seeTurn notes what these verbs found, and how long a try took.
+// seeTurn notes what the verbs of addTurn found, and how long a try took.
 func (s *Store) seeTurn(w *want, take, look *rdma.Op, took time.Duration) {
 	if look == nil {
 		return
@@ -132,8 +135,9 @@ func (s *Store) seeTurn(w *want, take, look *rdma.Op, took time.Duration) {
 	w.serving, w.since, w.still = serving, now, 0
 }
 
-// pause is what a client does between two tries, or looks. One that waits for its turn pauses for
-// half the time in which it expects it.
+// pause pauses between two tries or looks. A client that waits for its turn pauses for half of
+// the time that it expects to wait. No pause is longer than a share of the failure timer, as each
+// try is a heartbeat.
 func (s *Store) pause(w *want, r *kit.Retry) {
 	if !w.taken {
 		r.Wait()
@@ -150,8 +154,8 @@ func (s *Store) pause(w *want, r *kit.Retry) {
 	r.Tries++
 }
 
-// addServed adds what says that clients had their turns, to what ends their intent. A crash ahead
-// of it leaves serving where it is.
+// addServed adds the WRITEs of serving to the batch that ends the intent: the client has had its
+// turns. A crash before them leaves serving where it is, and the next client sets it.
 func (s *Store) addServed(b *rdma.Batch) {
 	for i := range s.locks.wants {
 		if w := &s.locks.wants[i]; w.taken && w.number >= w.serving && w.has() {
