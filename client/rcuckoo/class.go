@@ -98,8 +98,8 @@ func (l *layout) markOf(marks []uint64, unit, place int) uint64 {
 	return marks[place*l.SlabExtents+unit]
 }
 
-// real reports whether a unit of a class has an extent at a place. It has none in no class of the
-// pool, converting among them.
+// real reports whether a unit of a class has an extent at a place. converting is no class of the
+// pool, and has none.
 func (l *layout) real(class, place int) bool { return class < l.Classes && place < 1<<class }
 
 // markAt is where the mark of an extent lies.

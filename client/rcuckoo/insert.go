@@ -6,12 +6,13 @@ import (
 	"github.com/farkv/farkv/client"
 )
 
-// INSERT (section 3.2.3) guesses a cuckoo path from what it remembers of the table, takes the locks
-// of its rows, and of both rows of the key even if the path needs only one: else two clients would
-// insert one key into different rows. In the same trip it reads all rows of these locks, and looks
-// for a path again, in them alone. If there is one its rows are written, from its end to its
-// beginning, so that each entry on the way is in both its rows for a moment and always in one; if
-// not, it lets go and guesses again, from what it has read.
+// INSERT (section 3.2.3) guesses a cuckoo path from the rows in the client's cache. It takes the
+// locks of the path's rows, and of both rows of the key even if the path needs only one: else two
+// clients could insert one key into different rows. In the same trip it reads all rows of these
+// locks, and looks for a path again, in these rows alone. If there is one, it writes the path's
+// rows from the end to the beginning. So each entry that moves is in both its rows for a moment,
+// and always in one of them. If there is none, it releases the locks and guesses again, from what
+// it has read.
 
 var (
 	errExists = fmt.Errorf("one of its rows has it: %w", client.ErrExists)
@@ -22,6 +23,10 @@ var (
 // it.
 const guesses = 3
 
+// insert tries paths until one works. The first guesses come from the cache, which may be out of
+// date; later ones from rows that explore reads. The error wraps client.ErrFull when no path
+// exists and the table cannot grow, and rdma.ErrTimeout when the time is used up; nothing was
+// changed then.
 func (s *Store) insert(at place, key, value []byte) error {
 	for round := 0; ; round++ {
 		path, result := s.search.find(s.cache, at, searchDepth)
@@ -44,8 +49,9 @@ func (s *Store) insert(at place, key, value []byte) error {
 	}
 }
 
-// insertBy locks the rows of a path and those of the key, and inserts it if there is a path then;
-// false: there is none. full: nor was there anywhere else, so that the table has to grow.
+// insertBy locks the rows of a path and those of the key, and inserts the key if the locked rows
+// have a path. done false: they have none, and the worker holds nothing. full: no path was found
+// anywhere, so the table has to grow.
 func (s *Store) insertBy(path []step, at *place, key, value []byte, full bool) (done bool, err error) {
 	s.want(at.shard)
 	s.wantCovered(at.first)
@@ -87,13 +93,14 @@ func (s *Store) insertBy(path []step, at *place, key, value []byte, full bool) (
 	return true, s.write(s.changes[:len(path)], ref{})
 }
 
-// wantCovered locks a row and reads all that this locks with it.
+// wantCovered adds the lock of a row to the wants, and all rows of that lock to what is read:
+// they may be part of another path, at no more locks.
 func (s *Store) wantCovered(n uint32) {
 	s.wantRow(n)
 	s.wantBand(s.lockedWith(n))
 }
 
-// remember keeps what was read in the cache.
+// remember puts all valid rows that were read into the cache.
 func (s *Store) remember() {
 	l := &s.locks
 	for _, p := range l.bands {
@@ -105,7 +112,8 @@ func (s *Store) remember() {
 	}
 }
 
-// lockedRows is a view of the rows that are locked.
+// lockedRows is a view of the rows that are locked and read. They do not change while the locks
+// are held.
 type lockedRows struct{ s *Store }
 
 func (v lockedRows) row(shard int, n uint32) row {
@@ -116,17 +124,18 @@ func (v lockedRows) row(shard int, n uint32) row {
 	return r
 }
 
-// neighbourhood is a view of rows as they were a moment ago.
+// neighbourhood is a view of rows that were read without locks, by their ids. They may have
+// changed since.
 type neighbourhood map[uint32]row
 
 func (v neighbourhood) row(_ int, n uint32) row { return v[n] }
 
-// explore looks for a path in rows that it reads for that, without locks. pathNone: all rows within
-// reach are full.
+// explore looks for a path in rows that it reads without locks, as many trips as the search
+// needs. pathNone: all rows within reach were full when they were read.
 func (s *Store) explore(at place) ([]step, found, error) {
 	rows := neighbourhood{}
 	r := s.pace
-	r.Tries = 1 // rows are whole again later than a lock is free
+	r.Tries = 1 // a torn row takes longer to become whole than a lock to become free
 	for {
 		path, result := s.search.find(rows, at, searchDepth)
 		if result != pathGuessed || len(s.search.missing) == 0 {
@@ -145,7 +154,8 @@ func (s *Store) explore(at place) ([]step, found, error) {
 	}
 }
 
-// readMissing reads the rows that the last search lacked, and returns how many are torn.
+// readMissing reads the rows that the last search lacked, copies them into rows, and returns how
+// many were torn.
 func (s *Store) readMissing(shard int, rows neighbourhood) (torn int, err error) {
 	b := s.ep.Batch()
 	for _, n := range s.search.missing {

@@ -8,7 +8,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// kind is a change of the table.
+// kind is a kind of operation that changes the table.
 type kind uint8
 
 const (
@@ -19,20 +19,27 @@ const (
 
 func (k kind) String() string { return [...]string{"update", "delete", "insert"}[k] }
 
-// Update replaces the value of a key that is there (section 3.2.2): both rows are locked and read
-// in one trip, and written and let go of in the next. The fence between lock and READs is a latency
-// more, unless the lock table is in the NIC's memory.
+// Update replaces the value of a key that is there (section 3.2.2): one trip locks and reads both
+// rows, and the next writes them and releases the locks. The fence between lock and READs adds a
+// latency, unless the lock table is in the NIC's memory. The error wraps client.ErrNotFound,
+// client.ErrTooLarge, client.ErrFull when there is no extent for the value, rdma.ErrTimeout when
+// nothing was changed in time, or client.ErrUncertain when the outcome is unknown.
 func (s *Store) Update(key, value []byte) error { return s.modify(updating, key, value) }
 
-// Delete removes a key that is there, as Update.
+// Delete removes a key that is there, in the same steps and with the same errors as Update.
 func (s *Store) Delete(key []byte) error { return s.modify(deleting, key, nil) }
 
-// Insert adds a key that is not there: see insert.go.
+// Insert adds a key that is not there: see insert.go. The error wraps client.ErrExists, or
+// client.ErrFull when the table has no room for it, or is one of Update's.
 func (s *Store) Insert(key, value []byte) error { return s.modify(inserting, key, value) }
 
+// modify carries out an operation, and decides what becomes of the extent that it took: a row
+// names the extent, or the client keeps it for a later operation, or it is not known yet whether
+// a row names it.
 func (s *Store) modify(k kind, key, value []byte) error {
 	if k != deleting && (len(key) > s.KeyBytes || len(value) > s.MaxValue()) {
-		return fmt.Errorf("%s: a key of %d bytes (at most %d), a value of %d (at most %d): %w", k, len(key), s.KeyBytes, len(value), s.MaxValue(), client.ErrTooLarge)
+		return fmt.Errorf("%s: a key of %d bytes (at most %d), a value of %d (at most %d): %w",
+			k, len(key), s.KeyBytes, len(value), s.MaxValue(), client.ErrTooLarge)
 	}
 	if len(key) > s.KeyBytes {
 		return fmt.Errorf("%s: %w", k, errNotFound)
@@ -57,6 +64,8 @@ func (s *Store) modify(k kind, key, value []byte) error {
 	return fmt.Errorf("%s: %w", k, err)
 }
 
+// carryOut tries an operation until it is done, or its outcome is known and no try is left. Each
+// try begins with an idle view and a shard that is settled.
 func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 	for range joins {
 		s.locks.sent = false
@@ -85,8 +94,8 @@ func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 	return errEpochs
 }
 
-// late wraps the error of an operation that would begin again, and has no time left: nothing was
-// changed.
+// late returns the error of an operation that would begin again but has no time left. It wraps
+// rdma.ErrTimeout. Nothing was changed.
 func late(err error) error {
 	if errors.Is(err, rdma.ErrTimeout) {
 		return err
@@ -98,7 +107,8 @@ func late(err error) error {
 // however long the key is, up to what the pool was made for.
 func (s *Store) MaxPair() int { return s.MaxValue() }
 
-// try carries a change out. The error wraps errAgain when it has to begin again.
+// try tries an operation once. It keeps the extent that it takes in s.taken, so the next try uses
+// the same one. The error wraps errAgain when the operation has to begin again.
 func (s *Store) try(k kind, at place, key, value []byte) error {
 	if len(value) > s.InlineBytes && s.taken.stamp == 0 {
 		var err error
@@ -140,7 +150,8 @@ func (s *Store) try(k kind, at place, key, value []byte) error {
 	return s.write(s.changes[:1], freed)
 }
 
-// newEntry encodes a pair's entry, whose value is in it, or in the extent that was taken.
+// newEntry encodes a pair's entry into s.spare, with the value or a ref to the extent that was
+// taken.
 func (s *Store) newEntry(key, value []byte) entry {
 	if s.taken.stamp != 0 {
 		return s.named(s.spare, key, s.taken)
@@ -148,8 +159,10 @@ func (s *Store) newEntry(key, value []byte) entry {
 	return s.inline(s.spare, key, value)
 }
 
-// held returns the row and the slot of a key in rows that are locked; slot -1: it is in neither.
-// Where it belongs into other rows than were guessed, the place is changed, and they are read.
+// held returns the row and the slot of a key in rows that are locked and read. slot -1: the key
+// is in neither. If the key belongs into other rows than were guessed, held corrects the place
+// and reads these rows, which have the same locks. The error wraps client.ErrDamaged if a row is
+// torn: no other client writes rows under these locks.
 func (s *Store) held(at *place, key []byte) (n uint32, slot int, err error) {
 	if err := s.descend(at); err != nil {
 		return 0, -1, err

@@ -266,11 +266,14 @@ func (s *Store) markAgain(shard int, freed ref) error {
 
 // readRedo reads a client's redo on a copy, into memory of its own. begun: it is whole, and of
 // the operation with a sequence.
-func (s *Store) readRedo(shard int, at node.Replica, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
+func (s *Store) readRedo(shard int, at node.Replica, c rdma.ClientID, seq uint64) (
+	p []byte, steps int, begun bool, err error,
+) {
 	b := s.ep.Batch()
 	op := b.Read(s.redoAt(at, c), int(s.redo))
 	if err := s.do(stepReadRedo, b); err != nil {
-		return nil, 0, false, s.unread(shard, b, fmt.Errorf("read the redo of client %d in shard %d: %w", c, shard, err))
+		return nil, 0, false, s.unread(shard, b,
+			fmt.Errorf("read the redo of client %d in shard %d: %w", c, shard, err))
 	}
 	p = bytes.Clone(op.Buf)
 	b.Release()

@@ -11,15 +11,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An operation may fail in the midst: a node does not answer, or the pool's view changes and fences
-// off what was in flight. Then the worker's own intent stays as it is, and the shard is dirty.
-// Before anything else there, or at once, the worker repairs what it left itself, as others would
-// (see repair.go): behind its last verb nothing of the ones before can land, so that it need not be
-// fenced off. Then it is known what became of the operation: whether its redo was whole.
+// An operation may fail before its end: a node does not answer, or the pool's view changes and
+// fences off what was in flight. Then the worker's own intent stays as it is, and the shard is
+// dirty. The worker repairs what it left, as other clients would (see repair.go), before any
+// other operation in the shard. It need not be fenced off: verbs to one node land in order, so
+// once its last verb has landed no earlier one can. Then the redo decides the outcome: if it is
+// whole the operation took effect, else it did not begin.
 
-// retryable reports whether it makes sense to go on behind an error: others have repaired
-// something, the pool's view has changed, or a node does not answer, which may be out of reach for
-// a moment.
+// retryable reports whether an operation may go on after an error: other clients have repaired
+// something, the pool's view has changed, or a node does not answer and may be unreachable only
+// for a moment. It joins the new view, or waits for the node.
 func (s *Store) retryable(shard int, err error) bool {
 	switch {
 	case errors.Is(err, rdma.ErrClosed), errors.Is(err, rdma.ErrUnreachable) && s.Replicas == 1:
@@ -34,15 +35,17 @@ func (s *Store) retryable(shard int, err error) bool {
 	return false
 }
 
-// An operation waits for a node that is out of reach for a share of its timeout: then the shard is
-// down.
 const (
+	// reachShare: without replicas, an operation waits for an unreachable node for a quarter of
+	// its timeout. Then the shard counts as down.
 	reachShare = 4
+	// reachPause is the first pause between two tries to reach a node.
 	reachPause = 500 * time.Microsecond
 )
 
-// ended looks at what became of the WRITE that ended the last intent. One that was lost leaves
-// others to take the worker for one that holds locks.
+// ended checks the WRITE that ended the last intent, once it has completed, or waits for it. If
+// the WRITE was lost, other clients take the worker for one that holds locks, so the shard is
+// dirty and is settled.
 func (s *Store) ended(wait bool) {
 	if s.ending == nil || !s.ending.Finished() && !wait {
 		return
@@ -61,24 +64,26 @@ func (s *Store) ended(wait bool) {
 	}
 }
 
-// deferCleanup notes that an operation is over, and left something in a shard by which it may seem
-// to hold others up: an intent, or leases. A worker that does not settle it is fenced off, though
-// it goes on elsewhere.
+// deferCleanup notes that an operation is over and left an intent or leases in a shard, so that
+// other clients may wait for the worker. If the worker did not settle them in time, it would be
+// fenced off, though it makes progress in other shards.
 func (s *Store) deferCleanup(shard int) {
 	if st := &s.shards[shard]; (st.dirty || len(st.leased) > 0) && !slices.Contains(s.pendingCleanup, shard) {
 		s.pendingCleanup, s.nextCleanup = append(s.pendingCleanup, shard), 0
 	}
 }
 
-// cleanupDue reports whether it is time to settle what earlier operations left: at once, and then a
-// few times in a failure timer, as nodes may not answer. Under a busy view, which changes of
-// replicas wait for, it holds up no client.
+// cleanupDue reports whether it is time to settle what earlier operations left: at once, and then
+// a few times in a failure timer, as nodes may not answer. It is not due under a busy view of a
+// pool with replicas: no client changes anything then, so what is left blocks none.
 func (s *Store) cleanupDue() bool {
 	s.ended(false)
 	return len(s.pendingCleanup) > 0 && s.ep.Now() >= s.nextCleanup && !s.waiting()
 }
 
-// runCleanup settles what earlier operations left. The worker has no intent but those.
+// runCleanup settles what earlier operations left, if it is due. The worker may have no other
+// intent: it waits for nodes and repairs here, and would not send heartbeats for that intent.
+// What cannot be settled stays pending.
 func (s *Store) runCleanup() {
 	if !s.cleanupDue() {
 		return
@@ -93,8 +98,9 @@ func (s *Store) runCleanup() {
 	s.nextCleanup = s.ep.Now() + s.opt.Failure/lookShares
 }
 
-// abandonPending gives up what earlier operations left, so that others do not wait while the worker
-// settles it, one shard behind the other. Where it does not succeed, it is tried again.
+// abandonPending gives up what earlier operations left, in all shards, so that other clients need
+// not wait while the worker settles one shard after the other. A shard where that fails stays
+// pending, and is tried again.
 func (s *Store) abandonPending() {
 	if !s.cleanupDue() {
 		return
@@ -107,23 +113,24 @@ func (s *Store) abandonPending() {
 	}
 }
 
-// briefly returns the worker for a share of the time that an operation has, which waits no longer
-// for another shard's node.
+// briefly returns a Store of the worker with a share of the operation's time, so that another
+// shard's node does not delay the operation for longer.
 func (s *Store) briefly() *Store {
 	each := s.each / reachShare
 	return s.bounded(bound{each, min(s.until, s.ep.Now()+each), s.pulse})
 }
 
-// reach waits for a moment; false: it has waited for long enough, or the pool has given all copies
-// of the shard up. With replicas the pool goes on when it has given a node up, and that is waited
-// for as long as there is time.
+// reach pauses before the next try to reach a shard's node. false: the operation has waited for
+// long enough, or the shard has no copy any more. With replicas the master replaces a dead node,
+// so the operation waits for that as long as it has time; the pauses grow, so that it joins the
+// view less than joins times.
 func (s *Store) reach(shard int) bool {
 	err := s.view.Join()
 	switch {
 	case err == nil && s.orphan[shard], err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
 		return false
 	case s.Replicas > 1:
-		s.ep.Sleep(min(reachPause<<min(s.reaches, 10), max(reachPause, s.each/(joins/2)))) // or it would join too often
+		s.ep.Sleep(min(reachPause<<min(s.reaches, 10), max(reachPause, s.each/(joins/2))))
 		s.reaches++
 		return s.left() > 0
 	case s.left() < s.each-s.each/reachShare:
@@ -133,8 +140,9 @@ func (s *Store) reach(shard int) bool {
 	return true
 }
 
-// outcome finds out what became of a change that failed. done: it took effect; again: it did not,
-// and may begin again.
+// outcome settles an operation that failed, and so decides its outcome. done: it took effect.
+// again: it did not, and may begin again. Neither: the error is the operation's result. It wraps
+// client.ErrUncertain only if rows may have been written and the shard cannot be settled in time.
 func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	sent := s.locks.sent
 	switch {
@@ -149,7 +157,8 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	for first := true; (first || s.left() > 0) && s.retryable(shard, failed); first = false {
 		var begun bool
 		if begun, failed = s.settle(shard); failed == nil {
-			return begun && sent, s.left() > 0, fmt.Errorf("it did not happen: %w: %w", rdma.ErrTimeout, err) // if no time is left
+			// The error counts only if no time is left.
+			return begun && sent, s.left() > 0, fmt.Errorf("it did not happen: %w: %w", rdma.ErrTimeout, err)
 		}
 	}
 	if sent {
@@ -164,10 +173,11 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	return false, false, err
 }
 
-// errLate is what an operation ends with that could not be settled in its time.
+// errLate is the error of an operation that changed nothing, and could not be settled in its time.
 var errLate = fmt.Errorf("it could not be settled: %w", rdma.ErrTimeout)
 
-// settled settles a shard that is dirty.
+// settled returns when nothing of an earlier operation is left in a shard, so that a new one may
+// begin there.
 func (s *Store) settled(shard int) error {
 	st := &s.shards[shard]
 	if err := s.awaitIdleView(); err != nil {
@@ -182,8 +192,8 @@ func (s *Store) settled(shard int) error {
 	return nil
 }
 
-// settle brings the worker's own operation in a shard to its end, or makes sure that it never
-// began.
+// settle completes the worker's own operation in a shard, or makes sure that it never begins.
+// begun: it took effect.
 func (s *Store) settle(shard int) (begun bool, err error) {
 	if err := s.awaitIdleView(); err != nil {
 		return false, err
@@ -196,7 +206,7 @@ func (s *Store) settle(shard int) (begun bool, err error) {
 	return begun, err
 }
 
-// repeat does something again that others were in the way of.
+// repeat calls f until its error does not wrap errAgain, with pauses, as long as there is time.
 func (s *Store) repeat(f func() error) error {
 	for r := s.pace; ; {
 		if err := f(); !errors.Is(err, errAgain) {
@@ -208,13 +218,17 @@ func (s *Store) repeat(f func() error) error {
 	}
 }
 
+// settleOnce is one try of settle. First no verb of the operation may land any more (abandon).
+// Then the words that the intent names, and those of an interrupted repair, are repaired. At last
+// the redo says whether the operation had begun: an operation that no other sequence has
+// followed.
 func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	st := &s.shards[shard]
 	own, err := s.abandon(shard)
 	if err != nil {
 		return false, err
 	}
-	st.seq = max(st.seq, own.state>>1) // it is greater where the shard had no leader when the worker opened the store
+	st.seq = max(st.seq, own.state>>1) // the intent's may be greater: the shard may have had no leader at open
 	words := slices.Clone(st.leased)
 	if !idle(own.state) && !own.torn {
 		words = own.addWords(words)
@@ -232,8 +246,9 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	return begun, nil
 }
 
-// abandon waits until nothing is in flight of the worker's own operation in a shard, and lets
-// others bring it to its end.
+// abandon waits until nothing of the worker's own operation in a shard is in flight, and gives
+// the operation up, so that other clients may complete it. The error wraps rdma.ErrTimeout while
+// verbs are in flight: they may still land.
 func (s *Store) abandon(shard int) (own intent, err error) {
 	st := &s.shards[shard]
 	if st.flying != nil {
@@ -246,10 +261,10 @@ func (s *Store) abandon(shard int) (own intent, err error) {
 	own, err = s.readIntent(shard, s.id)
 	switch {
 	case err != nil, idle(own.state):
-	case own.torn: // nothing was taken, and its WRITE does not land any more
+	case own.torn: // no lock was taken (I2), and nothing of the WRITE lands any more
 		err = s.end(shard, s.id, own.state)
 	default:
-		if own.beat != givenUp { // or it has landed before
+		if own.beat != givenUp { // else all has landed before
 			err = s.landed(shard)
 		}
 		if err == nil {
@@ -260,15 +275,15 @@ func (s *Store) abandon(shard int) (own intent, err error) {
 	return own, err
 }
 
-// giveUp lets others bring the worker's own operation to its end. Behind it nothing of that lands
-// any more.
+// giveUp writes the heartbeat by which other clients may complete the worker's own operation. No
+// verb of the operation may be in flight on any copy.
 func (s *Store) giveUp(shard int) error {
 	b := s.ep.Batch()
 	b.WriteWord(s.intentAt(shard, s.id).Add(intentBeat), givenUp)
 	return s.carry(stepGiveUp, shard, b, "give the worker's own operation in shard %d up", shard)
 }
 
-// readIntent reads one client's.
+// readIntent reads a client's intent in a shard, into memory of its own.
 func (s *Store) readIntent(shard int, c rdma.ClientID) (intent, error) {
 	b := s.ep.Batch()
 	op := b.Read(s.intentAt(shard, c), intentBytes)
@@ -280,14 +295,14 @@ func (s *Store) readIntent(shard int, c rdma.ClientID) (intent, error) {
 	return t, nil
 }
 
-// end ends an intent by which nothing is locked.
+// end ends an intent by which no lock is held. state is the intent's, so its sequence stays.
 func (s *Store) end(shard int, c rdma.ClientID, state uint64) error {
 	b := s.ep.Batch()
 	b.WriteWord(s.intentAt(shard, c), state|idleBit)
 	return s.carry(stepDone, shard, b, "end the intent of client %d in shard %d", c, shard)
 }
 
-// readWord reads a word of pool memory.
+// readWord reads one word of the pool's memory.
 func (s *Store) readWord(a rdma.Addr) (uint64, error) {
 	b := s.ep.Batch()
 	defer b.Release()

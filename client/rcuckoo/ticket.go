@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A client whose first try for a lock fails takes a ticket, so that clients get the lock about in
-// the order in which they came. A shard has Params.Tickets queues at its leader, of two words each:
+// A client that fails in its first try for a lock takes a ticket, so that clients get the lock
+// about in the order in which they came. A shard has Params.Tickets queues at its leader, of two
+// words each:
 //
 //	next     the number of the next ticket; changed by FAA only
 //	serving  one more than the number of the last client that had its turn; changed by WRITEs only
