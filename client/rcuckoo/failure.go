@@ -7,37 +7,48 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// vigil is what a worker knows of the other clients while it cannot go on: the failure timers
-// (section 4.1). The paper's timers restart when a row's checksum changes. An intent shows more
-// exactly which client blocks the worker, and whether that client makes progress. What the client
-// does elsewhere does not matter, nor which of the rows that share the lock it works on. Of each
-// client it keeps since when its intent is what it is: as sequences and beats only grow, an intent
-// that is the same at two looks has not moved between them.
+// vigil is the failure detector: what a worker knows of the other clients while it cannot go on
+// (section 4.1). The paper's timers restart when a row's checksum changes. Here they restart when
+// an intent changes: an intent shows which client blocks the worker, and whether that client
+// makes progress. What the client does in other shards does not matter, nor on which of the rows
+// under the lock it works. For each client the vigil keeps since when the client's intent is
+// unchanged. Sequences and heartbeats only grow, so an intent that is the same at two looks did
+// not change between them.
 //
-// Its timers run while it looks on. Between two looks no more passes than a share of a failure
-// timer: when a machine stops for a while all of its clients do, and the first to go on must not
-// take the others for dead.
+// The timers run only while the worker looks. Between two looks the vigil's clock advances by at
+// most a share of a failure timer: when a machine stops for a while, all of its clients stop, and
+// the first to go on must not take the others for dead.
 type vigil struct {
-	shard   int
-	word    uint32
-	last    time.Duration   // when a blocked operation last asked
-	next    time.Duration   // when to look again
-	looked  time.Duration   // at the last look
-	clock   time.Duration   // of the timers
-	records []byte          // all intents of the shard, as they were read
-	seen    []sighting      // by client
-	dead    []time.Duration // by client: since when the pool says so; 0: it is alive, as far as it was asked
-	quiet   sighting        // of the word and its lease
-	leases  []leaseSeen
+	// shard and word are what the worker waits for. shard is -1 when nothing that was seen counts
+	// any more.
+	shard int
+	word  uint32
+	// last is when a blocked operation last asked, and next is when it is to look again.
+	last time.Duration
+	next time.Duration
+	// looked is the time of the last look, and clock the clock of the timers then.
+	looked time.Duration
+	clock  time.Duration
+	// records are the intents of all clients in the shard, as they were read last.
+	records []byte
+	// seen is by client: the state and the heartbeat of its intent.
+	seen []sighting
+	// dead is by client: since when the pool says that the client is dead; 0: it was alive when
+	// the pool was asked last, or was not asked about.
+	dead []time.Duration
+	// quiet is of the word and its lease.
+	quiet sighting
+	// leases are the leases that another client held when this one wanted them.
+	leases []leaseSeen
 }
 
-// sighting is since when something is what it is.
+// sighting is a pair of words, and since when it is unchanged. since is 0 if it was not seen yet.
 type sighting struct {
 	a, b  uint64
 	since time.Duration
 }
 
-// see tells how long it has been like that.
+// see notes the words at a time, and returns for how long they are unchanged.
 func (g *sighting) see(a, b uint64, now time.Duration) time.Duration {
 	if g.a != a || g.b != b || g.since == 0 {
 		*g = sighting{a, b, max(now, 1)}
@@ -45,19 +56,23 @@ func (g *sighting) see(a, b uint64, now time.Duration) time.Duration {
 	return now - g.since
 }
 
+// leaseSeen is since when the lease of a word is unchanged.
 type leaseSeen struct {
 	word uint32
 	sighting
 }
 
 const (
-	// lookShares is how many looks a failure timer has, and gapShares what one of them counts at most.
+	// lookShares is how many looks there are in the time of a failure timer.
 	lookShares = 8
-	gapShares  = 4
+	// gapShares bounds how far the clock advances between two looks: a quarter of a failure timer.
+	gapShares = 4
 )
 
-// due tells a worker that cannot go on because of a lock word, and asks again and again, when it is
-// time for a look.
+// due reports whether it is time for a look. A worker that cannot go on because of a lock word
+// calls it again and again. If the word is another one than before, or the worker has not asked
+// for a while, the first look is a share of a failure timer away: most locks are free again
+// sooner.
 func (s *Store) due(shard int, word uint32) bool {
 	v := &s.vigil
 	now := s.ep.Now()
@@ -73,10 +88,10 @@ func (s *Store) due(shard int, word uint32) bool {
 	return true
 }
 
-// slow reports, to a worker whose intent others see, whether a client that blocks the worker has
-// made no progress for half a failure timer, so that it is worth asking the pool. It does not ask
-// the pool itself: that takes as long as there are nodes that do not answer, and the worker would
-// make no progress meanwhile, either.
+// slow reports whether a client that blocks the worker has made no progress for half a failure
+// timer, so that it is worth asking the pool. It is for workers that have an intent. It does not
+// ask the pool itself: that may block on unreachable nodes, and the worker's own heartbeat would
+// stop meanwhile.
 func (s *Store) slow(shard int, word uint32) (bool, error) {
 	if !s.due(shard, word) {
 		return false, nil
@@ -98,13 +113,14 @@ func (s *Store) slow(shard int, word uint32) (bool, error) {
 		slow = still >= s.opt.Failure/2
 	}
 	if slow {
-		v.next = v.last // it is asked at once
+		v.next = v.last // so that stuck looks at once
 	}
 	return slow, nil
 }
 
-// stuck reports, to a worker that has no intent there, whether there is something to repair: a
-// client that blocks the worker died, or has neither moved nor let go for a failure timer.
+// stuck reports whether there is something to repair: a client that blocks the worker died, or
+// has neither made progress nor released the lock for a failure timer. It is for workers that
+// have no intent in the shard, as it asks the pool.
 func (s *Store) stuck(shard int, word uint32) (bool, error) {
 	if !s.due(shard, word) {
 		return false, nil
@@ -124,11 +140,12 @@ func (s *Store) stuck(shard int, word uint32) (bool, error) {
 	return err == nil && s.expired(holder, still), err
 }
 
-// watch forgets what is known of another shard.
+// watch begins with another shard, and forgets what was seen in the one before.
 func (s *Store) watch(shard int) {
 	v := &s.vigil
 	if v.seen == nil {
-		v.records, v.seen, v.dead = make([]byte, s.Clients*intentBytes), make([]sighting, s.Clients+1), make([]time.Duration, s.Clients+1)
+		v.records, v.seen, v.dead = make([]byte, s.Clients*intentBytes),
+			make([]sighting, s.Clients+1), make([]time.Duration, s.Clients+1)
 	}
 	if v.shard != shard {
 		v.shard, v.last, v.leases = shard, 0, v.leases[:0]
@@ -137,9 +154,10 @@ func (s *Store) watch(shard int) {
 	}
 }
 
-// stranded returns for how long a locked word and its repair lease have not changed, and the holder
-// of the lease. The time is 0 while the word is free, and while a client claims the lock and no
-// client repairs the word.
+// stranded returns for how long a locked word and its repair lease have not changed, and the
+// holder of the lease. So it finds a word that no intent names any more: its repair was cut off.
+// The time is 0 while the word is free, and while a client claims the lock and no client repairs
+// the word.
 func (s *Store) stranded(shard int, word uint32, claimed bool) (still time.Duration, holder rdma.ClientID, err error) {
 	b := s.ep.Batch()
 	defer b.Release()
@@ -155,7 +173,7 @@ func (s *Store) stranded(shard int, word uint32, claimed bool) (still time.Durat
 	return v.quiet.see(bits, held, v.clock), leaseHolder(held), nil
 }
 
-// look reads all intents of a shard.
+// look reads all intents of a shard, and advances the clock and the timers of all clients.
 func (s *Store) look(shard int) error {
 	s.watch(shard)
 	v := &s.vigil
@@ -175,12 +193,14 @@ func (s *Store) look(shard int) error {
 	return nil
 }
 
-// ask asks the pool for its clients, and notes which of them are dead.
+// ask asks the pool for its clients, and notes which of them are dead. It may take long when
+// nodes do not answer, so first the worker gives up what could make other clients wait for it.
+// nil: there is no Pool.
 func (s *Store) ask() []rdma.Client {
 	if s.opt.Pool == nil {
 		return nil
 	}
-	s.ended(true) // it may take long, in which what was lost would not be given up
+	s.ended(true) // a WRITE that was lost is noticed now, and its intent given up
 	s.abandonPending()
 	v, list := &s.vigil, s.opt.Pool.Clients()
 	for _, c := range list {
@@ -196,8 +216,7 @@ func (s *Store) ask() []rdma.Client {
 }
 
 // askAbout asks the pool if there is a client that may have to be fenced off. A client that gave
-// its operation up does not have to be: while nodes do not answer, the clients that settle what it
-// left have enough to wait for.
+// its operation up does not have to be, so its repair does not wait for the pool's answer.
 func (s *Store) askAbout() []rdma.Client {
 	for c := rdma.ClientID(1); int(c) <= s.Clients; c++ {
 		if !s.fenced(c) && s.still(c) >= s.opt.Failure/2 {
@@ -207,8 +226,9 @@ func (s *Store) askAbout() []rdma.Client {
 	return nil
 }
 
-// dead reports whether the pool says so of a client, and has not said otherwise for a moment: one
-// whose process is about to connect again is not.
+// dead reports whether the pool has said for a while, and without interruption, that a client is
+// dead. So a client that loses its connection and is about to connect again does not count as
+// dead.
 func (s *Store) dead(c rdma.ClientID) bool {
 	if c == 0 || c == s.id || int(c) > s.Clients {
 		return false
@@ -217,14 +237,15 @@ func (s *Store) dead(c rdma.ClientID) bool {
 	return since != 0 && s.vigil.clock-since >= s.opt.Failure/lookShares
 }
 
-// expired reports whether a client that has not moved for some time is dead: for a failure timer,
-// or for half of one when the pool says so, too. What the pool says is not enough: it may have been
-// asked twice, and each time at a moment at which a client that moves was cut off.
+// expired reports whether a client that has made no progress for some time counts as dead: after
+// a failure timer, or after half of one if the pool says that it is dead, too. The pool's answer
+// alone is not enough: it may have been asked twice, each time while a client that makes progress
+// was cut off for a moment.
 func (s *Store) expired(c rdma.ClientID, still time.Duration) bool {
 	return still >= s.opt.Failure || still >= s.opt.Failure/2 && s.dead(c)
 }
 
-// still is for how long a client's intent has been what it is.
+// still returns for how long a client's intent is unchanged; 0 if it was idle at the last look.
 func (s *Store) still(c rdma.ClientID) time.Duration {
 	g := s.vigil.seen[c]
 	if g.since == 0 {
@@ -233,18 +254,20 @@ func (s *Store) still(c rdma.ClientID) time.Duration {
 	return s.vigil.clock - g.since
 }
 
-// fenced reports whether nothing of a client lands any more that belongs to its intent.
+// fenced reports whether no verb that belongs to a client's intent can land any more: the client
+// gave the operation up, was fenced off, or is the worker itself, which has nothing in flight
+// when it repairs.
 func (s *Store) fenced(c rdma.ClientID) bool {
 	return c == s.id || c == s.condemned || s.vigil.seen[c].b == givenUp
 }
 
-// gone reports whether a client whose intent was seen is dead, or gave it up. The condemned client
-// is gone, too, and so is the worker itself: where its own intent is not idle, that intent is what
-// is to be repaired.
+// gone reports whether a client with an intent that was seen counts as dead, or gave its
+// operation up. The condemned client is gone, too. So is the worker itself: if its own intent is
+// not idle, that intent is what is to be repaired.
 func (s *Store) gone(c rdma.ClientID) bool { return s.fenced(c) || s.expired(c, s.still(c)) }
 
-// claimants yields the clients whose intents name one of some lock words. One that is torn names
-// none: its client held nothing when it was read (I2).
+// claimants yields the clients that have an intent which names one of some lock words, as of the
+// last look. A torn intent names none: its client held nothing when it was read (I2).
 func (s *Store) claimants(words []uint32) func(yield func(rdma.ClientID) bool) {
 	return func(yield func(rdma.ClientID) bool) {
 		for c := rdma.ClientID(1); int(c) <= s.Clients; c++ {

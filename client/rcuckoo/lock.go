@@ -226,8 +226,10 @@ func (s *Store) addTry(b *rdma.Batch, w *want) *rdma.Op {
 	return b.MaskedCompareSwap(at, 0, w.bits|lockRepair, w.bits, w.bits)
 }
 
-// wait is what a client does after a try in vain: it pauses, or releases its locks and looks for
-// a dead client, or gives up. met is the lock word as the try found it.
+// wait is what a client does after a try in vain. If a client in its way makes no progress, or
+// the word is being repaired, it releases its locks and ends its intent before it repairs or
+// waits for the repair. Else it pauses, or gives up when its time is used up. met is the lock
+// word as the try found it.
 func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
 	s.stats.Waits++
 	l := &s.locks

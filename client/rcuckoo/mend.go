@@ -7,14 +7,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it repairs at once what dead clients left, for which others
-// would wait. Nothing takes a dead node's place, unless there are replicas: its shards are down. It
-// implements cluster.Mender.
+// Mender is what a pool's master uses to repair at once what dead clients left, as other clients
+// would wait for it. With replicas it also makes new leaders and fills spares: see restore.go.
+// Without replicas nothing takes a dead node's place, and its shards are down. It implements
+// cluster.Mender.
 type Mender struct{ s *Store }
 
 var _ cluster.Mender = (*Mender)(nil)
 
-// NewMender returns a mender that works through ep.
+// NewMender returns a mender that works through ep, which the caller owns. It has no cache, as it
+// inserts nothing.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	s, err := Open(ep, Options{CacheBytes: new(0)})
 	if err != nil {
@@ -26,10 +28,11 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 // Sweep has nothing to do.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
-// Recover brings to its end, in each shard, what the client had begun, lets go of its locks, and
-// brings repairs to their end that it was at. Then it frees the extents that the client had in
-// hand. Behind it no intent, no lease and no extent is the identity's any more, so that another may
-// have it. The client is fenced off.
+// Recover completes, in each shard, what the client had begun, frees its locks, and completes the
+// repairs that it was at. Then it frees the extents in the client's hands. Afterwards no intent,
+// no lease and no extent belongs to the identity, so another client may have it. The client must
+// be fenced off. A crash leaves a part of this undone; the identity is not given out before
+// Recover has succeeded, and it may be repeated. Shards without a living copy are left out.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
 	if int(c) > s.Clients {
@@ -55,10 +58,13 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 }
 
 // recoverShare is the part of an operation's timeout for which recovery waits for other clients
-// that hold its locks or repair them, before the keeper sees to other things: what they wait for
-// may be a node that only the keeper can give up.
+// that hold or repair the locks, before the master does other work: those clients may wait for a
+// node that only the master can remove.
 const recoverShare = 8
 
+// recoverOnce is one try to recover a client in a shard: it repairs all words that the client's
+// intent names, and those of its leases, and makes sure that its intent is idle then. The error
+// wraps errAgain when another try is needed.
 func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
 	if err := s.settled(shard); err != nil {
 		return err
@@ -88,12 +94,13 @@ func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
 	case !t.torn:
 		return errAgain
 	}
-	// No other client ends a torn intent. The leases that this would need cannot be read from the
-	// intent; a client without them might be slow, and end the next holder's intent.
+	// Only the master ends a torn intent. Repair ends intents under the leases of their words,
+	// and a torn intent does not say which words these are. Without leases a slow client could
+	// end the intent of the identity's next holder.
 	return s.end(shard, c, t.state)
 }
 
-// leasesOf returns the words, in order, that a client repairs.
+// leasesOf returns the words with leases that a client holds, in ascending order.
 func (s *Store) leasesOf(shard int, c rdma.ClientID) (words []uint32, err error) {
 	for from := 0; from < s.LockWords; from += walkBytes / 8 {
 		n := min(walkBytes/8, s.LockWords-from)

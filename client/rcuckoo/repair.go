@@ -8,41 +8,43 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Repair frees what dead clients have locked, and brings what they had begun to its end (section
-// 4.2 and 4.3). A client that is stuck does it, or the pool's keeper for a client that it recovers,
-// or a client for itself, when it does not know what became of its verbs. For some lock words of a
-// shard:
+// Repair frees what dead clients have locked, and completes what they had begun (sections 4.2 and
+// 4.3). A client that is stuck repairs; so does the pool's master for a client that it recovers,
+// and a client for its own operation of unknown outcome. For some lock words of a shard:
 //
-//	1. The suspects: clients whose intents name one of them, and that are dead or have not moved for a failure timer; and
-//	   those whose intents name a word that a suspect's names.
-//	2. Suspects are fenced off: nothing of them lands any more. (A client that gave its operation up has seen to that
-//	   itself.) So are holders of their words' repair leases that are dead, or have not moved for a failure timer. A
-//	   client that asks the pool and fences off, which may take long when nodes do not answer, has nothing by which
-//	   others would take it for dead.
-//	3. The repair leases of all words that the suspects' intents name: all or none, by CAS. Suspects whose intents are others by
-//	   now were seen to by another client.
-//	4. The words' repair bits are set: no client takes a lock in these words any more. One that meets the bit ends its
-//	   intent and waits.
-//	5. Until no intent but the suspects' names one of the words.
-//	6. The suspects' redos are carried out.
-//	7. The suspects' intents are ended, the words become zero, and then the leases are free.
+//  1. The suspects are the clients that have an intent which names one of the words, and that are
+//     dead or have made no progress for a failure timer. The words that their intents name are
+//     repaired, too, so clients in their way that count as dead are suspects as well.
+//  2. Suspects are fenced off: no verb of theirs lands any more. (A client that gave its
+//     operation up has already drained its verbs.) Holders of these words' repair leases that are
+//     dead, or have made no progress for a failure timer, are fenced off as well. To ask the pool
+//     and to fence off may take long when nodes do not answer. A client that does so has no
+//     lease, and no intent or one that it has given up, so no other client takes it for dead.
+//  3. The repairer takes the repair leases of all these words by CAS: all or none. If a suspect's
+//     intent has changed by then, another client has repaired it, and it is no suspect any more.
+//  4. It sets the words' repair bits: no client takes a lock in these words any more. A client
+//     that meets the bit ends its intent and waits.
+//  5. It waits until no intent but those of the suspects names one of the words.
+//  6. It carries out the suspects' redos.
+//  7. It ends the suspects' intents, makes the words zero, and then frees the leases.
 //
-// Why the words are free then: a client that holds a lock has had an intent that names its word
-// since before it took it (I1). Behind 4 no client takes one, so that an intent which does not name
-// the word at one moment behind 4 is of a client that holds none of it until 7. What a torn one is
-// of holds nothing either (I2). So behind 5 a bit that is set is a suspect's, or of none: of one
-// whose repair another client did not bring to its end.
+// Why no client holds a lock of the words after 5: a client that holds a lock has had an intent
+// that names the lock since before it took it (I1). After 4 no client takes one. So if an intent
+// does not name the word at one moment after 4, its client holds no lock of the word until 7. The
+// client of a torn intent holds none either (I2). So after 5 a bit that is set is a suspect's, or
+// no client's: it is left from a repair that was not completed.
 //
-// Every step can be done again, by another client that has fenced off the one before: leases tell
-// which that is. Only the one that has the leases writes into the rows of these words, ends the
-// intents that name them, or clears their bits; and no identity that an intent or a lease still
-// names is given to another client (see Mender.Recover).
+// A crash leaves leases that name the repairer. Another client fences it off, takes its leases
+// and does every step again. Only the client that has the leases writes into the rows of these
+// words, ends the intents that name them, or clears their bits. No identity that an intent or a
+// lease still names is given to another client (see Mender.Recover).
 
-// A lease says which client repairs a lock word. Changed by CAS only.
+// A lease says which client repairs a lock word. It is changed by CAS only.
 //
 //	set      bit 63
 //	client   16 bits
-//	counter  47 bits: grows with each change, also while the holder is at work, which shows by it that it is alive
+//	counter  47 bits: grows with each change, so no value repeats; the holder's heartbeats are
+//	changes, too
 const (
 	leaseSet   = 1 << 63
 	leaseShift = 47
@@ -57,7 +59,8 @@ func leaseHolder(lease uint64) rdma.ClientID {
 	return rdma.ClientID(lease >> leaseShift)
 }
 
-// leaseNext is a lease's next word; 0 as client: it is free.
+// leaseNext returns the value of a lease after its next change, with a client as its holder, or
+// none (0).
 func leaseNext(lease uint64, c rdma.ClientID) uint64 {
 	n := (lease + 1) & leaseCount
 	if c != 0 {
@@ -68,18 +71,26 @@ func leaseNext(lease uint64, c rdma.ClientID) uint64 {
 
 // mending is a repair at work.
 type mending struct {
-	shard    int
-	words    []uint32        // in order
-	suspects []rdma.ClientID // in order
-	states   []uint64        // of their intents
-	leases   []uint64        // of the words, as this worker wrote them
+	shard int
+	// words are the lock words to repair, in ascending order. They only grow during a repair, and
+	// include all words that the suspects' intents name.
+	words []uint32
+	// suspects are in ascending order.
+	suspects []rdma.ClientID
+	// states are those of the suspects' intents when they were fenced off, in the same order.
+	states []uint64
+	// leases are the leases of the words, as this worker read or wrote them last, in the same
+	// order. lostLease: another client has changed it.
+	leases []uint64
 }
 
-// errBusy is what a repair ends with that others are about to do.
+// errBusy is the error of a repair that another client has begun.
 var errBusy = fmt.Errorf("somebody repairs it: %w", errAgain)
 
-// repair repairs lock words, and what belongs together with them. It returns nil when there is
-// nothing to repair any more, and an error wrapping errAgain when another client is at it.
+// repair repairs lock words, and all words that the suspects' intents name. It returns nil when
+// there is nothing to repair any more. The error wraps errAgain when another client repairs them,
+// and rdma.ErrTimeout when the time is used up. After any other error shards[shard].leased are
+// words the leases of which the worker may hold.
 func (s *Store) repair(shard int, words []uint32) error {
 	m := &s.mending
 	m.shard, m.words = shard, append(m.words[:0], words...)
@@ -97,8 +108,9 @@ func (s *Store) repair(shard int, words []uint32) error {
 	}
 }
 
-// repairOnce goes through the steps. The error wraps errAgain when another client proved to be dead
-// meanwhile.
+// repairOnce goes through the steps once. The error wraps errAgain when another client turned out
+// to be dead meanwhile: it is a suspect of the next try. The leases are free afterwards, unless a
+// verb failed.
 func (s *Store) repairOnce(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
@@ -125,6 +137,8 @@ func (s *Store) repairOnce(m *mending) error {
 	return err
 }
 
+// repairLeased does steps 4 to 7, under the leases. From step 6 on the leases are renewed while a
+// batch takes long. Steps 4 and 5 change no row and no intent, so a repair may be given up there.
 func (s *Store) repairLeased(m *mending) error {
 	if err := s.last(m); err != nil {
 		return err
@@ -147,7 +161,9 @@ func (s *Store) repairLeased(m *mending) error {
 	return s.clear(m)
 }
 
-// suspect finds the suspects of what was looked at, and the words that their intents name.
+// suspect does step 1: it finds the suspects of the last look, and the words that their intents
+// name, until there are no more. Without a pool to fence clients off, only clients that are
+// fenced off already are suspects.
 func (s *Store) suspect(m *mending) {
 	m.suspects = m.suspects[:0]
 	for more := true; more; { // ends: the suspects only grow
@@ -165,7 +181,8 @@ func (s *Store) suspect(m *mending) {
 	}
 }
 
-// takeLeases takes all of them, or none and returns errBusy.
+// takeLeases does step 3: it takes all leases, or none and returns errBusy. A crash in between
+// leaves some of them, for another client to take.
 func (s *Store) takeLeases(m *mending) error {
 	st := &s.shards[m.shard]
 	b := s.ep.Batch()
@@ -189,7 +206,7 @@ func (s *Store) takeLeases(m *mending) error {
 			return err
 		}
 	}
-	st.leased = append(st.leased[:0], m.words...) // should this be cut off
+	st.leased = append(st.leased[:0], m.words...) // noted first, as the CASes may land though they fail
 	took, err := s.swapLeases(stepTakeLeases, m, s.id)
 	if err != nil {
 		return fmt.Errorf("take the repair leases of shard %d: %w", m.shard, err)
@@ -203,7 +220,8 @@ func (s *Store) takeLeases(m *mending) error {
 	return nil
 }
 
-// evict makes sure that a lease can be taken from its holder.
+// evict makes sure that a lease can be taken from its holder: there is none, or it is fenced off.
+// The error wraps errBusy while the holder may be alive.
 func (s *Store) evict(shard int, word uint32, lease uint64) error {
 	holder := leaseHolder(lease)
 	if holder == 0 || holder == s.id || holder == s.condemned {
@@ -218,7 +236,8 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 	if s.opt.Pool == nil || !s.expired(holder, v.leases[i].see(lease, 0, v.clock)) {
 		return errBusy
 	}
-	// The client that the pool lists by now has the lease, if it is still the same: see fence.
+	// If the lease is unchanged after the pool has listed its clients, the listed client is its
+	// holder: see fence.
 	list := s.ask()
 	b := s.ep.Batch()
 	defer b.Release()
@@ -232,8 +251,8 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 	return s.revoke(list, holder)
 }
 
-// swapLeases gives those leases that are what they were last to a client (0: to none), and returns
-// how many. Of the others it forgets what they were.
+// swapLeases gives the leases to a client (0: to none) that have not changed since the worker
+// read or wrote them, and returns how many. The others become lostLease.
 func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took int, err error) {
 	b := s.ep.Batch()
 	for i, w := range m.words {
@@ -263,10 +282,11 @@ func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took in
 	return took, nil
 }
 
-// lostLease is no lease's word: its counter does not get there in the pool's life.
+// lostLease stands for a lease that another client has changed. It is no lease's value: no
+// counter gets there in a pool's life.
 const lostLease = leaseCount
 
-// freeLeases gives leases back that are held.
+// freeLeases frees the leases that the worker holds.
 func (s *Store) freeLeases(m *mending) error {
 	if _, err := s.swapLeases(stepFreeLeases, m, 0); err != nil {
 		return fmt.Errorf("free the repair leases of shard %d: %w", m.shard, err)
@@ -275,7 +295,8 @@ func (s *Store) freeLeases(m *mending) error {
 	return nil
 }
 
-// beat shows that the repair goes on.
+// beat renews the leases: the heartbeat of a repair. The error wraps rdma.ErrRevoked if one was
+// taken: another client took this one for dead.
 func (s *Store) beat(m *mending) error {
 	took, err := s.swapLeases(stepTakeLeases, m, s.id)
 	if err == nil && took < len(m.words) {
@@ -287,10 +308,11 @@ func (s *Store) beat(m *mending) error {
 	return nil
 }
 
-// fence fences the suspects off. One that has moved since is none.
+// fence does step 2 for the suspects. A client that has made progress since the last look is no
+// suspect.
 //
-// The client that an intent names which did not change since the pool listed its clients is the one
-// in the list: a successor would have begun above an intent that was ended.
+// If an intent is unchanged since the pool listed its clients, it belongs to the listed client: a
+// new holder of the identity would have written a higher sequence.
 func (s *Store) fence(m *mending, list []rdma.Client) error {
 	before := make([]uint64, len(m.suspects))
 	for i, c := range m.suspects {
@@ -317,8 +339,9 @@ func (s *Store) fence(m *mending, list []rdma.Client) error {
 	return nil
 }
 
-// last looks at what the suspects' intents are for good, now that they are fenced off: those of the
-// same state, as another client may have brought the others to their ends.
+// last reads the final intents of the suspects, now that they are fenced off and the leases
+// taken. Those with another state were completed by another client, and are no suspects any more.
+// The error wraps errAgain if an intent names words that are not leased.
 func (s *Store) last(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
@@ -326,7 +349,7 @@ func (s *Store) last(m *mending) error {
 	kept := m.suspects[:0]
 	for i, c := range m.suspects {
 		switch t := s.vigil.intentOf(c); {
-		case t.state != m.states[i], t.torn: // and it holds nothing
+		case t.state != m.states[i], t.torn: // a torn one holds nothing (I2)
 		case !t.within(m.words):
 			return errAgain
 		default:
@@ -337,7 +360,8 @@ func (s *Store) last(m *mending) error {
 	return nil
 }
 
-// revoke fences a client off that the pool had listed. One that it had not is no client's identity.
+// revoke fences off a client that the pool has listed. An identity that is not listed has no
+// client that could post verbs.
 func (s *Store) revoke(list []rdma.Client, c rdma.ClientID) error {
 	for _, l := range list {
 		if l.ID == c {
@@ -350,13 +374,13 @@ func (s *Store) revoke(list []rdma.Client, c rdma.ClientID) error {
 	return nil
 }
 
-// setRepair sets the words' repair bits. One that is set already was left by a client that did not
-// bring its repair to its end.
+// setRepair does step 4. A bit that is set already was left by a repair that was not completed.
 func (s *Store) setRepair(m *mending) error { return s.turnRepair(m, lockRepair) }
 
-// unsetRepair gives a repair up that waited for too long, before anything was changed.
+// unsetRepair gives up a repair that has waited for too long, before any row or intent was changed.
 func (s *Store) unsetRepair(m *mending) error { return s.turnRepair(m, 0) }
 
+// turnRepair sets the repair bits of the words to a value, whatever their other bits are.
 func (s *Store) turnRepair(m *mending, to uint64) error {
 	b := s.ep.Batch()
 	for _, w := range m.words {
@@ -365,8 +389,10 @@ func (s *Store) turnRepair(m *mending, to uint64) error {
 	return s.carry(stepTurnRepairBits, m.shard, b, "set repair bits in shard %d", m.shard)
 }
 
-// await returns when no client but the suspects claims a lock of the words. Without a pool to fence
-// clients off, one that does not move keeps what it claims: see clear.
+// await does step 5: it returns when no client but the suspects claims a lock of the words, and
+// renews the leases meanwhile. Without a pool to fence clients off, a client that makes no
+// progress keeps what it claims: see clear. The error wraps errAgain if another client turned out
+// to be dead, and rdma.ErrTimeout if the time is used up.
 func (s *Store) await(m *mending) error {
 	for r := s.pace; ; {
 		if err := s.look(m.shard); err != nil {
@@ -395,8 +421,10 @@ func (s *Store) await(m *mending) error {
 	}
 }
 
-// clear ends the suspects' intents, and makes the words zero, but for what others claim that cannot
-// be fenced off: that is theirs, or is freed when they are recovered.
+// clear does step 7 up to the leases: it ends the suspects' intents, and makes the words zero.
+// Bits that other clients claim stay set: these clients could not be fenced off, so they hold the
+// locks, or the locks are freed when they are recovered. A crash in between leaves the leases,
+// and so the rest of this to another client.
 func (s *Store) clear(m *mending) error {
 	b := s.ep.Batch()
 	b.Chain()

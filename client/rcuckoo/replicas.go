@@ -10,44 +10,52 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Replication by the clients, beyond the paper: each shard has copies on as many nodes, so that a
-// node's death loses nothing.
+// Clients replicate, which is beyond the paper: each shard has copies on several nodes, so that
+// no data is lost when a node dies.
 //
-// One copy of a shard leads. All that the protocol is about, locks and what belongs to them, reads,
-// claims, lies with it alone, and costs what it costs without replicas. The others, its backups,
-// hold rows, redos and the content of extents. Which copy leads follows from the pool's view: the
-// one that has been there for longest, and of those the first. So a leader changes only when its
-// node died, and a copy that leads once leads as long as its node lives. All agree on it, since an
-// epoch's verbs do not land in the next one.
+// One copy of a shard leads. Reads, claims and all that belongs to locks use the leader alone,
+// and cost what they cost without replicas. The other copies, its backups, have the rows, redos
+// and contents of extents. The pool's view decides which copy leads: the one that has been in it
+// longest, and of several such copies the first. So the leader changes only when its node dies,
+// and a copy that leads goes on leading as long as its node lives. All clients agree on the
+// leader, since no verb of an epoch lands in the next one.
 //
 // A change takes one trip more:
 //
-//	1. on the leader intent, lock, rows, as without backups; the value on all copies
+//	1. on the leader: intent, lock, rows, as without backups; the value on all copies
 //	2. on each backup, in this order: redo, rows
-//	3. on the leader, behind the completion of all of 2: redo, rows, mark, release
+//	3. on the leader, after all of 2 has completed: redo, rows, mark, release
 //
 // What is relied on:
 //
 //	C1  On each copy a redo is whole before anything of its rows is written there.
 //	C2  What a reader can see, at the leader, is whole on all backups.
-//	C3  Locks are let go of when all copies have all rows. So the next change finds equal rows on all copies, and no WRITE of
-//	    the one before can land behind its own.
-//	C4  An operation has begun when some copy that the view has, has its redo whole. The client that brings it to its
-//	    end writes that redo to each copy, before the rows (C1), and to the leader last, where all later look for what
-//	    became of it.
-//	C5  No client changes anything under a busy view, or reads under it what was not led by the same copy before.
+//	C3  Locks are released when all copies have all rows. So the next change finds equal rows on
+//	    all
+//	    copies, and no WRITE of the change before can land behind its own.
+//	C4  An operation has begun when its redo is whole on some copy in the view. A client that
+//	    completes
+//	    it writes that redo to each copy, before the rows (C1), and to the leader last. Later all
+//	    clients look for the operation's outcome there.
+//	C5  Under a busy view no client changes anything, or reads a shard that another copy led
+//	    before.
 //
-// A crash between 2 and 3 leaves some copies behind others: repair asks all copies for the redo. A
-// copy that does not answer, and is not gone, may have the only one: nothing is decided until it
-// answers or the view says that it is gone. When a leader's node died see takeover.go; how a spare
-// takes a place, restore.go.
+// What a crash leaves: between 2 and 3, copies that differ. Repair looks for the redo on all
+// copies. A copy that does not answer, and is in the view, may have the only whole redo: nothing
+// is decided until it answers, or the view says that it is gone. For the death of a leader's node
+// see takeover.go; for how a spare takes a place, restore.go.
 
-// placement is where the copies of shards lie, all by shard.
+// placement is where the copies of shards lie. All fields are indexed by shard.
 type placement struct {
-	originals [][]node.Replica // when the pool was made
-	leads     []node.Replica   // in a view: whose memory everything about a shard names
-	copies    [][]node.Replica // that are there; the first is the leader
-	orphan    []bool           // no copy is there any more: the leader is a node that is down
+	// originals are the copies of a new pool. They never change.
+	originals [][]node.Replica
+	// leads are the leaders in the view that applyView was called with last. All addresses of a
+	// shard are in its leader's memory, unless they name a copy.
+	leads []node.Replica
+	// copies are those that are left in that view. The first is the leader.
+	copies [][]node.Replica
+	// orphan: no copy is left. The leader is on a node that is down then.
+	orphan []bool
 }
 
 // placesEach is how many copies of shards a node has, at most.
@@ -56,7 +64,9 @@ func (p *Params) placesEach(nodes int) int {
 	return (p.Shards + data - 1) / data * max(p.Replicas, 1)
 }
 
-// placeOriginals places all copies as when the pool was made.
+// placeOriginals places all copies as in a new pool: copy k of a shard on the k-th data node
+// after its leader's. So no node has two copies of a shard, and each has as many leaders as any
+// other, or one less.
 func (l *layout) placeOriginals() {
 	l.originals, l.leads = make([][]node.Replica, l.Shards), make([]node.Replica, l.Shards)
 	l.copies, l.orphan = make([][]node.Replica, l.Shards), make([]bool, l.Shards)
@@ -64,7 +74,8 @@ func (l *layout) placeOriginals() {
 	for shard := range l.originals {
 		l.originals[shard], all = all[:l.Replicas:l.Replicas], all[l.Replicas:]
 		for k := range l.originals[shard] {
-			l.originals[shard][k] = node.Replica{Node: (shard + k) % data, Index: k*(l.perNode/l.Replicas) + shard/data}
+			l.originals[shard][k] = node.Replica{
+				Node: (shard + k) % data, Index: k*(l.perNode/l.Replicas) + shard/data}
 		}
 	}
 	l.applyView(&rdma.View{})
@@ -81,13 +92,15 @@ func (l *layout) applyView(v *rdma.View) {
 // backups are a shard's copies but for its leader.
 func (l *layout) backups(shard int) []node.Replica { return l.copies[shard][1:] }
 
+// roleAt is where the role of the copy lies that leads in the view.
 func (l *layout) roleAt(shard int) rdma.Addr { return l.at(l.roles, shard, 0) }
 
-// leading is the role of a copy that leads, or led until its node died: it has all that a leader
-// has. 0: it is a backup.
+// leading is the role of a copy that has all that a leader has: it leads, or led until its node
+// died. 0: the copy is a backup.
 const leading = 1
 
-// makeLeader says that a copy has all that a leader has: the first one of a new pool, too.
+// makeLeader writes the role of the copy that leads in the view, in a new pool or at the end of a
+// takeover.
 func (l *layout) makeLeader(ep rdma.Endpoint, shard int) error {
 	b := ep.Batch()
 	defer b.Release()
@@ -98,8 +111,8 @@ func (l *layout) makeLeader(ep rdma.Endpoint, shard int) error {
 	return nil
 }
 
-// enter begins with the view that the layout was read in. Where that is busy the worker learns
-// later how things stand.
+// enter begins with the view in which the layout was read. If that is busy, the leaders may not
+// have taken over: the shards are dirty, and their intents are read again when the view is idle.
 func (s *Store) enter() {
 	s.takeoverPending = make([]bool, s.Shards)
 	for shard := range s.takeoverPending {
@@ -108,8 +121,9 @@ func (s *Store) enter() {
 	}
 }
 
-// applyView makes a view the worker's. What it had of a shard with a former leader it owns no more:
-// see takeover.go.
+// applyView makes a view the worker's. In a shard that another copy leads now, the worker owns
+// nothing any more: it forgets its extents, leases and what it knows of growth, and the shard is
+// dirty. See takeover.go.
 func (s *Store) applyView(v *rdma.View) {
 	before, epoch := slices.Clone(s.leads), s.view.Epoch
 	s.layout.applyView(v)
@@ -130,17 +144,18 @@ func (s *Store) applyView(v *rdma.View) {
 		clear(s.takeoverPending)
 	}
 	if s.Replicas > 1 && v.Epoch != epoch {
-		s.vigil.shard = -1 // all stood still
+		s.vigil.shard = -1 // no client made progress while the view changed, so the timers start again
 	}
 }
 
-// errMending is what an operation ends with that waited for too long.
+// errMending is the error of an operation that used up its time while the view was busy.
 var errMending = fmt.Errorf("the pool's view is busy: %w", rdma.ErrTimeout)
 
-// waiting reports whether no client may change anything.
+// waiting reports whether the view forbids changes (C5).
 func (s *Store) waiting() bool { return s.Replicas > 1 && s.view.Busy }
 
-// awaitIdleView waits until the view is idle: under a busy one no client changes what has replicas.
+// awaitIdleView waits until the view is idle (C5). It joins new views meanwhile. The error wraps
+// rdma.ErrTimeout when the time is used up.
 func (s *Store) awaitIdleView() error {
 	if !s.waiting() {
 		return nil
@@ -155,7 +170,8 @@ func (s *Store) awaitIdleView() error {
 	return nil
 }
 
-// awaitLeader waits until a shard's leader can be read.
+// awaitLeader waits until a shard's leader can be read: it is the one that led before, or the
+// view is idle (C5).
 func (s *Store) awaitLeader(shard int) error {
 	if s.takeoverPending[shard] {
 		return s.awaitIdleView()
@@ -163,7 +179,8 @@ func (s *Store) awaitLeader(shard int) error {
 	return nil
 }
 
-// addBackups adds the WRITEs of an extent's content to the backups.
+// addBackups adds the WRITEs of an extent's content to the backups. They complete in the trip
+// that takes the first lock, so before any row names the extent.
 func (s *Store) addBackups(b *rdma.Batch, shard int, r ref, content []byte) {
 	for _, at := range s.backups(shard) {
 		b.Chain()
@@ -171,7 +188,7 @@ func (s *Store) addBackups(b *rdma.Batch, shard int, r ref, content []byte) {
 	}
 }
 
-// writeBackups carries changes out on all backups, and returns when they have them whole: trip 2.
+// writeBackups carries out changes on all backups, and returns when they are whole there: trip 2.
 func (s *Store) writeBackups(changes []change, freed ref) error {
 	l := &s.locks
 	backups := s.backups(l.shard)
@@ -187,7 +204,8 @@ func (s *Store) writeBackups(changes []change, freed ref) error {
 	return nil
 }
 
-// findRedo looks for a client's redo on all copies; begun: one of them has it whole.
+// findRedo looks for a client's redo on all copies. begun: it is whole on one of them (C4). An
+// error of any copy that is asked is returned, as that copy may have the only one.
 func (s *Store) findRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
 	for _, at := range s.copies[shard] {
 		if p, steps, begun, err = s.readRedo(shard, at, c, seq); err != nil || begun {
@@ -197,7 +215,7 @@ func (s *Store) findRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, step
 	return nil, 0, false, nil
 }
 
-// carryForward brings an operation that has begun to its end on all copies, on the leader last.
+// carryForward completes an operation that has begun on all copies, on the leader last (C2, C4).
 func (s *Store) carryForward(shard int, c rdma.ClientID, p []byte, steps int) error {
 	for _, at := range slices.Backward(s.copies[shard]) {
 		if s.Replicas > 1 {
@@ -212,18 +230,17 @@ func (s *Store) carryForward(shard int, c rdma.ClientID, p []byte, steps int) er
 	return nil
 }
 
-// copyRedo writes a client's redo, of which nothing lands any more, to a copy where it may not have
-// landed.
+// copyRedo writes a client's redo to a copy where it may not have landed. No verb of the client
+// may land any more.
 func (s *Store) copyRedo(shard int, at node.Replica, c rdma.ClientID, p []byte) error {
 	b := s.ep.Batch()
 	b.WriteCopy(s.redoAt(at, c), p)
 	return s.carry(stepRollForward, shard, b, "write the redo of client %d in shard %d", c, shard)
 }
 
-// A backup may be slow, or out of reach for a moment, and others wait for the worker meanwhile: it
-// shows them that it is alive.
-
-// doAlive is do for batches that others wait for.
+// doAlive is do for batches that other clients wait for. A backup may be slow, or unreachable for
+// a moment, so the worker sends a heartbeat to the leader while it waits. If that fails, the
+// worker goes on to wait no longer.
 func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {
 	if err := s.ep.Post(b.As(step)); err != nil {
 		return err
@@ -237,34 +254,36 @@ func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {
 		case !errors.Is(err, rdma.ErrTimeout) || s.ep.Now() >= limit:
 			return err
 		}
-		if err := s.pulse(s.showing(nil)); err != nil { // the pulse waits for the leader alone
+		if err := s.pulse(s.showing(nil)); err != nil { // the heartbeat waits for the leader alone
 			return err
 		}
 	}
 }
 
-// showing returns the worker with another pulse.
+// showing returns a Store of the worker with another heartbeat.
 func (s *Store) showing(pulse func(*Store) error) *Store {
 	return s.bounded(bound{s.each, s.until, pulse})
 }
 
-// beatOwn is a beat of the intent of the operation at work.
+// beatOwn sends a heartbeat of the intent of the operation at work.
 func (s *Store) beatOwn() error { return s.beatIntent(s.locks.shard) }
 
+// beatIntent sends a heartbeat of the worker's intent in a shard, and waits for it.
 func (s *Store) beatIntent(shard int) error {
 	b := s.ep.Batch()
 	s.addBeat(b, shard)
 	return s.carry(stepWriteBackups, shard, b, "wait for the backups of shard %d", shard)
 }
 
-// addBeat adds a beat that differs from the one before: those of waiting for a lock are small
-// numbers.
+// addBeat adds a heartbeat that differs from all before it. Bit 62 sets it apart from the
+// heartbeats of clients that wait for a lock, which are small numbers.
 func (s *Store) addBeat(b *rdma.Batch, shard int) {
 	s.beats++
 	b.WriteWord(s.intentAt(shard, s.id).Add(intentBeat), 1<<62|s.beats)
 }
 
-// landed returns when nothing lands any more on backups that the worker sent there before.
+// landed returns when no verb that the worker has posted to backups can land any more: a READ to
+// each of them has completed behind those verbs. It sends heartbeats meanwhile.
 func (s *Store) landed(shard int) error {
 	if len(s.backups(shard)) == 0 {
 		return nil

@@ -9,13 +9,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Spares lists the nodes that hold nothing until they take a dead one's place.
+// Spares lists the nodes that hold nothing until they take a dead node's place.
 func (m *Mender) Spares() []int {
 	return kit.Spares(m.s.nodes, m.s.Params.Spares)
 }
 
-// Mend makes new leaders where leaders' nodes died: see takeover.go. What the fence cut off
-// otherwise is its clients' own to settle, or is repaired as ever.
+// Mend makes new leaders in shards that lost the leader's node: see takeover.go. It runs under
+// the busy view v. Other operations that the fence cut off are settled by their clients, or
+// repaired. It may be repeated: shards that have a leader are left as they are.
 func (m *Mender) Mend(v rdma.View) error {
 	s := m.s
 	s.view.Enter(v)
@@ -37,15 +38,19 @@ func (m *Mender) Mend(v rdma.View) error {
 	return nil
 }
 
-// Restore copies to the spare, from the leaders, what backups hold of all shards of which the node
-// had a copy. It lies there as it lay on the node. The spare will be their last copy, which leads
-// when no other is left; as its role is zero, like its locks and all that only a leader uses, a
-// master makes it a leader then. An operation that has begun, of which the leader does not know
-// yet, is brought to its end on the spare as on other backups.
+// Restore copies to the spare, from the leaders, what a backup holds of all shards of which the
+// dead node had a copy. Each copy has the same offsets on the spare as on the dead node. The
+// spare will be the last of a shard's copies, which leads when no other is left. Its role is
+// zero, like its locks and all that only a leader uses, so a master makes it a leader then. An
+// operation may have begun on backups while the leader does not have its redo yet: it is
+// completed on the spare as on other backups. A crash leaves a part of the copies on the spare,
+// and no view that names it; Restore writes all again. The error wraps client.ErrDamaged if the
+// node had the last copy of a shard.
 func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	s := m.s
 	s.view.Enter(v)
-	for _, copying := range []bool{false, true} { // nothing is copied where something is lost: it would seem to be there, and empty
+	// If a shard is lost, nothing is copied: the lost shard would seem to be there, and empty.
+	for _, copying := range []bool{false, true} {
 		for shard := range s.Shards {
 			index, ok := kit.IndexOn(s.originals[shard], v.Original(dead))
 			if !ok {
@@ -59,7 +64,8 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	return nil
 }
 
-// restore copies a shard to a place, or makes sure that it can be.
+// restore copies a shard to a place: redos, rows of segments that are in use, and contents of
+// extents. Without copying it only checks that the shard is not lost.
 func (s *Store) restore(shard int, to node.Replica, copying bool) error {
 	if s.orphan[shard] {
 		return fmt.Errorf("it had its last copy there: %w", client.ErrDamaged)
@@ -94,10 +100,11 @@ func (s *Store) restore(shard int, to node.Replica, copying bool) error {
 	return c.Flush()
 }
 
-// marksAtOnce is how many extents are looked at in a trip.
+// marksAtOnce is how many marks of extents one trip reads.
 const marksAtOnce = 512
 
-// copyExtents copies the contents of those that were ever claimed: others have none.
+// copyExtents copies the contents of all extents that were ever claimed; the others have none.
+// The view is busy, so no client writes extents meanwhile.
 func (s *Store) copyExtents(shard int, extent func(off, n uint64) error) error {
 	for from := uint64(0); from < s.allExtents(); from += marksAtOnce {
 		b := s.ep.Batch()

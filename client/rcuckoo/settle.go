@@ -220,8 +220,8 @@ func (s *Store) repeat(f func() error) error {
 
 // settleOnce is one try of settle. First no verb of the operation may land any more (abandon).
 // Then the words that the intent names, and those of an interrupted repair, are repaired. At last
-// the redo says whether the operation had begun: an operation that no other sequence has
-// followed.
+// the redo says whether the operation had begun, if the intent has its sequence. If not, not even
+// the intent landed, and so no redo behind it.
 func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	st := &s.shards[shard]
 	own, err := s.abandon(shard)

@@ -10,38 +10,46 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// When the node of a shard's leader died, the next copy leads: the view says so to all. Before the
-// view is idle again the pool's master makes that copy a leader. No other client does anything
-// there, and nothing of earlier epochs lands. Its role is written last, so that another master does
-// it again from the beginning, should this one come to an end in the midst; each step can be done
-// again:
+// When the node of a shard's leader dies, the next copy leads, as the view says. Before the view
+// is idle again the pool's master makes that copy a leader. No other client changes anything in
+// the shard meanwhile, and no verb of earlier epochs lands. The master writes the copy's role
+// last. If the master dies before, another one begins again from the first step, as each step can
+// be repeated:
 //
-//	1. Operations that have begun (C4) are brought to their ends on all copies: of each client the redo with the highest sequence
-//	   that some copy has whole. Those before it were whole on all copies when their client went on.
-//	2. Intents: idle, with these sequences. So a client in the midst of an operation finds by its intent and its redo there
-//	   whether it had begun, and its next sequence is above all that can be read. If it died, so is its successor's.
-//	3. Locks, leases and hands were never used on this copy, as it never led: they are zero.
-//	4. Marks, from the rows: an extent that a row names is used, with the ref's stamp, which has its unit's class. The unit's other
-//	   extents are free, in that class. All other marks are zero.
+//  1. Operations that have begun (C4) are completed on all copies: of each client the one that
+//     has the redo with the highest sequence which is whole on some copy. Earlier redos of the
+//     client were whole on all copies before it went on.
+//  2. Intents become idle, with these sequences. So a client that was at work finds by its intent
+//     and its redo whether its operation had begun, and its next sequence is above all that can
+//     be read. If it died, so is that of the next holder of its identity.
+//  3. Locks, leases and hands are zero: this copy never led, so they were never used on it.
+//  4. Marks follow from the rows. An extent that a row names is used, with the ref's stamp, which
+//     has the unit's class. The other extents of the unit are free, in that class. All other
+//     marks are zero.
+//  5. The growth word follows from the rows: its level is that of the row that was divided most
+//     often. If all rows are of that level, all shares are handed out, else none.
 //
-//	5. The growth, from the rows: the level of the one that was divided most often; of that all is handed out where the others are
-//	   of it, too, and else nothing.
+// Extents that clients had claimed, and that no row names, are free after 4. The clients forget
+// them when they learn that another copy leads, before they do anything there (see
+// Store.applyView). The hands, from which others would free the extents, are empty.
 //
-// What clients had claimed, and no row names, is free by 4. They forget it when they learn that
-// another copy leads, before they do anything there (see Store.applyView); the hands, from which
-// others would free it, are empty.
+// Marks that no row names start from zero, so stamps of the former leader may appear again. No
+// client takes the one use for the other:
 //
-// Marks that no row names begin anew, and so stamps may come again that were there under the former
-// leader. No client takes the one use for the other: a ref is read in a row and followed in one
-// epoch, as what fails with an epoch's end begins again at the rows; what is to be claimed is
-// forgotten; CASes of earlier epochs do not land, and intents are idle, so that no redo of before
-// ends a use again. A value is whole on all copies before a row names it, whatever its extent had
-// before. An operation whose redo is whole nowhere never happened: no row of it was written on any
-// copy that is left (C1), and none on the former leader (C2). A redo of an operation that ended long
-// ago changes nothing: all rows that it names have its versions, or later ones, or are torn by an
-// operation whose own redo is whole, too.
+//   - A ref is read in a row and followed within one epoch: an operation that fails at the end of
+//     an epoch begins again at the rows.
+//   - What a client was about to claim is forgotten.
+//   - CASes of earlier epochs do not land, and intents are idle, so no earlier redo ends a use
+//     again.
+//   - A value is whole on all copies before a row names it, whatever its extent contained before.
+//
+// If the redo of an operation is whole on no copy, the operation never took effect: none of its
+// rows was written on the copies that are left (C1), nor on the former leader (C2). A redo of an
+// operation that was completed long ago changes nothing: each row that it names has its version,
+// or a later one, or is torn by an operation that has a whole redo of its own.
 
-// takeOver makes the copy of a shard that leads in the view a leader.
+// takeOver makes the copy of a shard that leads in the view a leader. The role is the last WRITE,
+// so a crash at any point leaves the copy without a role, and takeOver is repeated.
 func (s *Store) takeOver(shard int) error {
 	if err := s.unused(shard); err != nil {
 		return err
@@ -55,7 +63,7 @@ func (s *Store) takeOver(shard int) error {
 	return s.makeLeader(s.ep, shard)
 }
 
-// unused makes sure of 3.
+// unused checks 3. The error wraps client.ErrDamaged if a lock or lease is not zero.
 func (s *Store) unused(shard int) error {
 	for from := 0; from < s.LockWords; from += walkBytes / 8 {
 		n := min(walkBytes/8, s.LockWords-from)
@@ -76,14 +84,15 @@ func (s *Store) unused(shard int) error {
 
 func nonzero(b byte) bool { return b != 0 }
 
-// begun is a client's redo that some copy has whole; of none when seq is 0.
+// begun is a client's latest redo that is whole on some copy. seq 0: there is none.
 type begun struct {
 	seq   uint64
-	redo  []byte
+	redo  []byte // a copy of its own
 	steps int
 }
 
-// finishBegun does 1 and 2.
+// finishBegun does 1 and 2, for some clients at a time, so that a READ is not too large. All
+// copies must answer: one that does not may have the only whole redo.
 func (s *Store) finishBegun(shard int) error {
 	each := max(walkBytes/int(s.redo), 1)
 	for from := 0; from < s.Clients; from += each {
@@ -108,7 +117,8 @@ func (s *Store) finishBegun(shard int) error {
 	return nil
 }
 
-// readRedos reads those of some clients on a copy, and keeps the latest ones that are whole.
+// readRedos reads the redos of some clients on a copy, and keeps in found the latest whole one of
+// each.
 func (s *Store) readRedos(shard int, at node.Replica, from int, found []begun) error {
 	b := s.ep.Batch()
 	defer b.Release()
@@ -126,7 +136,7 @@ func (s *Store) readRedos(shard int, at node.Replica, from int, found []begun) e
 	return nil
 }
 
-// resume does 2.
+// resume does 2 for the clients that follow from.
 func (s *Store) resume(shard, from int, found []begun) error {
 	b := s.ep.Batch()
 	defer b.Release()
@@ -141,7 +151,8 @@ func (s *Store) resume(shard, from int, found []begun) error {
 	return nil
 }
 
-// remake does 4 and 5.
+// remake does 4 and 5. The error wraps client.ErrDamaged if a row is torn: all redos have been
+// carried out.
 func (s *Store) remake(shard int) error {
 	named, most, least := map[uint64]uint64{}, 0, MaxLevels // stamps; levels
 	var torn error
@@ -178,7 +189,8 @@ func (s *Store) remake(shard int) error {
 	return nil
 }
 
-// remakeGrowth gives a table that may grow its level.
+// remakeGrowth does 5: it sets the growth word of a table that may grow. Memory needs nothing:
+// with replicas all of it was taken when the pool was made.
 func (s *Store) remakeGrowth(shard, most, least int) error {
 	now, err := s.readWord(s.growthAt(shard))
 	if err != nil {
@@ -197,8 +209,8 @@ func (s *Store) remakeGrowth(shard, most, least int) error {
 	return nil
 }
 
-// remark gives the extents of a slab their marks, which are zero, or those of a master that did not
-// come to the end.
+// remark does 4 for a slab: it sets the marks. They are zero before, or were set by a master that
+// did not complete the takeover.
 func (s *Store) remark(shard, slab int, named map[uint64]uint64) error {
 	b := s.ep.Batch()
 	defer b.Release()
@@ -215,7 +227,8 @@ func (s *Store) remark(shard, slab int, named map[uint64]uint64) error {
 			return fmt.Errorf("shard %d: %w", shard, err)
 		}
 		for place := range s.most() {
-			extent, now, want := s.extentIn(unit, place), le.Uint64(op.Buf[(place*s.SlabExtents+i)*markBytes:]), uint64(0)
+			extent, now, want := s.extentIn(unit, place),
+				le.Uint64(op.Buf[(place*s.SlabExtents+i)*markBytes:]), uint64(0)
 			if s.real(s.class(free>>1), place) {
 				want = free
 			}
@@ -236,7 +249,9 @@ func (s *Store) remark(shard, slab int, named map[uint64]uint64) error {
 	return nil
 }
 
-// freeMark is the mark of a free extent in a unit whose extents rows name: it has their class.
+// freeMark returns the mark of the free extents in a unit. It has the class of the extents that
+// rows name, or class 0 if they name none. The error wraps client.ErrDamaged if they name extents
+// of two classes.
 func (s *Store) freeMark(unit uint64, named map[uint64]uint64) (free uint64, err error) {
 	class := -1
 	for place := range s.most() {
