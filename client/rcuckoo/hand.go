@@ -10,35 +10,43 @@ import (
 )
 
 // A hand is a client's record of the extents of a class in a shard that it claims next: their
-// number, and a ref each, with the stamp that the claim gives. It lands before the claims do, so it has every
-// extent that the client has claimed and that no row names yet. When it is torn nothing of it was
-// claimed yet; what it named before was taken by then, and the operations were over.
+// count, and a ref each, with the stamp that the claim gives. It lands before the claims do. So
+// it names every extent that the client has claimed and that no row names yet. If a hand is torn,
+// nothing that it was to name is claimed yet. What the hand named before was taken by then, and
+// the operations that took it were over.
 //
-// When a client is gone, which means that it is fenced off and that repair has brought its
-// operations to their ends, the client that recovers it frees what its hand names and no row does:
+// A client is gone when it is fenced off and repair has completed its operations. The client that
+// recovers it frees each use in its hands of which two things are true:
 //
-//   - a use whose mark says that it goes on: it is the client's, as its stamp says, and the client's alone;
-//   - and which neither of the rows of the key in it names. Refs are copied only from row to row, so what no row names once is
-//     never named again. An extent that a row names is whole, so that the key in it is the key's; what is torn, or was not
-//     written, has any key, and may be looked for in any rows.
+//   - The mark says that the use goes on. The stamp has the client's identity, so the use is that
+//     client's alone.
+//   - Neither of the rows of the key in the extent names the use. A ref is copied only from row
+//     to row, so once no row names it, none ever will. If a row names the extent, the extent is
+//     whole and the key in it is the right one. An extent that is torn, or was never written, has
+//     some key or other, and no row names it, whichever rows are read.
 //
-// Rows are looked at twice. If both looks find the same versions then between them neither row
-// changed, and so the ref was in none of them at one moment: it cannot have been moved past the
-// reader. (Of a table that grows they are the key's two rows by their own levels: see levels.go.)
-// Done again, by any client, all of this changes nothing.
+// Rows are looked at twice. If both looks find the same versions, neither row changed between
+// them. So at one moment the ref was in neither: it cannot have moved from the row that was read
+// later to the one that was read first. (In a table that grows these are the key's two rows by
+// their own levels: see levels.go.) All of this may be repeated, by any client, and changes
+// nothing then.
 const (
+	// handRefs is the offset of the refs in a hand, and handBytes the size of the hand of one
+	// class.
 	handRefs  = 8
-	handBytes = handRefs + claimAtOnce*refBytes // of a class
+	handBytes = handRefs + claimAtOnce*refBytes
 
-	// rowLooks bounds how often rows are looked at that are torn, or change all the time; and once
-	// more for each level on the way to them. Pauses grow up to a millisecond.
+	// rowLooks bounds how often rows are looked at that are torn, or change all the time. There
+	// is one more look for each level, on the way to the key's rows. Pauses grow up to a
+	// millisecond.
 	rowLooks = 20
 )
 
+// betweenLooks are the pauses after the first two looks.
 var betweenLooks = kit.Doubling(time.Microsecond, time.Millisecond)
 
-// handsBytes is how many bytes all of a client's hands have: one of each class, and the record of
-// units whose class it changes, see carve.go.
+// handsBytes is how many bytes all hands of a client have: one of each class, and the record of
+// units that change their class: see carve.go. A pool with one class has no such record.
 func (l *layout) handsBytes() uint64 {
 	if l.Classes == 1 {
 		return handBytes
@@ -46,8 +54,9 @@ func (l *layout) handsBytes() uint64 {
 	return uint64(l.Classes+1) * handBytes
 }
 
-// eachHand calls f with what each of a client's hands names, by class; last of all, of a pool that
-// has classes, with the units whose class it changes.
+// eachHand calls f with each hand of a client, by class. In a pool with several classes the last
+// call, with class Classes, has the record of the units that change their class. An error of f
+// ends it.
 func (l *layout) eachHand(p []byte, f func(class int, p []byte) error) error {
 	for class := 0; len(p) > 0; class, p = class+1, p[handBytes:] {
 		if err := f(class, p[:handBytes]); err != nil {
@@ -57,7 +66,8 @@ func (l *layout) eachHand(p []byte, f func(class int, p []byte) error) error {
 	return nil
 }
 
-// addHand adds the WRITE of the client's hand of a class: step 1.
+// addHand adds the WRITE of the client's hand of a class: step 1 in extent.go. There are at most
+// claimAtOnce refs.
 func (x *extents) addHand(b *rdma.Batch, shard, class int, refs []ref) {
 	p := b.Alloc(handRefs + len(refs)*refBytes)
 	le.PutUint64(p, uint64(len(refs)))
@@ -67,7 +77,8 @@ func (x *extents) addHand(b *rdma.Batch, shard, class int, refs []ref) {
 	b.Write(x.handAt(shard, x.id, class), p)
 }
 
-// handOf returns what a hand names.
+// handOf returns the refs in a hand, but for those that cannot name an extent of the pool: a hand
+// may be torn.
 func (l *layout) handOf(p []byte) (refs []ref) {
 	for i := range min(le.Uint64(p), claimAtOnce) {
 		if r := decodeRef(p[handRefs+i*refBytes:]); l.names(r, 0) {
@@ -77,8 +88,8 @@ func (l *layout) handOf(p []byte) (refs []ref) {
 	return refs
 }
 
-// leave gives back what a client has claimed in a shard and no row names: the client itself, when
-// it closes, or the one that recovers one that is gone. It returns how many extents that were.
+// leave frees what a client has claimed in a shard and no row names, and returns how many extents
+// that were. Either the client itself closes, or it is gone and another one recovers it.
 func (x *extents) leave(shard int, c rdma.ClientID) (n int, err error) {
 	if !x.extents() {
 		return 0, nil
@@ -93,7 +104,7 @@ func (x *extents) leave(shard int, c rdma.ClientID) (n int, err error) {
 	return x.endHands(shard, -1, until)
 }
 
-// endHands gives back what the client has in its hands, but for that of a class.
+// endHands frees what the client has in its hands, but for that of one class.
 func (x *extents) endHands(shard, except int, until time.Duration) (n int, err error) {
 	st := &x.stocks[shard]
 	for class := range st.of {
@@ -109,7 +120,8 @@ func (x *extents) endHands(shard, except int, until time.Duration) (n int, err e
 	return n, nil
 }
 
-// resolve finds out what became of extents that are unresolved.
+// resolve frees those unresolved extents that no row names. The operations that took them must be
+// over.
 func (x *extents) resolve(shard int, until time.Duration) error {
 	st := &x.stocks[shard]
 	if len(st.unresolved) == 0 {
@@ -122,13 +134,13 @@ func (x *extents) resolve(shard int, until time.Duration) error {
 	return nil
 }
 
-// reclaim frees what the hands of a client name that is gone, once the classes of the units are
-// settled that it was changing.
+// reclaim frees what the hands of a client that is gone name, class by class. At last it settles
+// the units of which the client was changing the class.
 func (x *extents) reclaim(shard int, c rdma.ClientID, until time.Duration) (n int, err error) {
 	b := x.ep.Batch()
 	defer b.Release()
 	read := b.Read(x.handAt(shard, c, 0), int(x.handsBytes()))
-	read.Fence = true // claims of the client's own may be on their way still, if it is the client itself
+	read.Fence = true // if it is the worker's own identity, its own claims may still be in flight
 	if err := x.do(stepReadHand, b, until); err != nil {
 		return 0, fmt.Errorf("read the hands of client %d in shard %d: %w", c, shard, err)
 	}
@@ -147,18 +159,23 @@ func (x *extents) reclaim(shard int, c rdma.ClientID, until time.Duration) (n in
 	return n, nil
 }
 
-// suspect is an extent that may have no user.
+// suspect is a use of an extent that may be named by no row.
 type suspect struct {
 	ref
-	at            place
-	key           []byte // in the batch that read it
-	look          bool   // the versions are those of a look at both rows
+	at place
+	// key is the key in the extent. The batch that read it owns its memory.
+	key []byte
+	// look: first and second are the versions of both rows at the last look.
+	look          bool
 	first, second uint64
 }
 
+// errBusyRows: no two looks have found the same versions.
 var errBusyRows = errors.New("their rows change all the time")
 
-// rescue frees those of some uses that no row names. There are no more than fit a hand at once.
+// rescue frees those of some uses that no row names. There are at most as many as a hand has, so
+// one batch reads them. The error wraps rdma.ErrTimeout when rows change all the time: nothing of
+// them is lost, and it may be tried again.
 func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err error) {
 	if len(refs) == 0 {
 		return 0, nil
@@ -177,7 +194,7 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 	for i, r := range refs {
 		p := b.Op(2*i + 1).Buf
 		switch {
-		case le.Uint64(b.Op(2*i).Buf) != mark(r.stamp, true): // it was never claimed, or its use has ended
+		case le.Uint64(b.Op(2*i).Buf) != mark(r.stamp, true): // the claim failed, or the use has ended
 		default:
 			key := p[keyAt:]
 			if length := le.Uint64(p[lengthsAt:]) >> 32; length <= uint64(len(key)) {
@@ -187,7 +204,7 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 		}
 	}
 	for look := 0; len(suspects) > 0 && look < rowLooks+x.Levels; look++ {
-		if look > 1 { // another client is at work there
+		if look > 1 { // another client is writing these rows
 			x.ep.Sleep(min(betweenLooks(look, x.ep.Rand()), max(until-x.ep.Now(), 0)))
 		}
 		if suspects, idle, err = x.look(shard, suspects, idle, until); err != nil {
@@ -200,8 +217,8 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 	return n, err
 }
 
-// look reads the rows of suspects once more. It returns those of which nothing is known yet, and
-// adds to those that no row names.
+// look reads the rows of suspects once more. It returns the suspects that are still undecided,
+// and adds those that no row names to idle.
 func (x *extents) look(shard int, suspects []suspect, idle []ref, until time.Duration) ([]suspect, []ref, error) {
 	b := x.ep.Batch()
 	defer b.Release()
@@ -232,7 +249,7 @@ func (x *extents) look(shard int, suspects []suspect, idle []ref, until time.Dur
 	return rest, idle, nil
 }
 
-// inUse reports whether a valid row names a use.
+// inUse reports whether a valid row names a use: by the key in its extent, with its stamp.
 func (x *extents) inUse(r row, u suspect) bool {
 	slot := x.find(r, u.key)
 	if slot < 0 {
@@ -246,7 +263,8 @@ func (x *extents) inUse(r row, u suspect) bool {
 	return named.extent == u.extent && named.stamp == u.stamp
 }
 
-// end ends uses.
+// end ends uses, and returns how many had not ended before. It is step 8 of extent.go for extents
+// that no row names.
 func (x *extents) end(shard int, refs []ref, until time.Duration) (n int, err error) {
 	if len(refs) == 0 {
 		return 0, nil

@@ -239,8 +239,8 @@ func (s *Store) copyRedo(shard int, at node.Replica, c rdma.ClientID, p []byte) 
 }
 
 // doAlive is do for batches that other clients wait for. A backup may be slow, or unreachable for
-// a moment, so the worker sends a heartbeat to the leader while it waits. If that fails, the
-// worker goes on to wait no longer.
+// a moment, so the worker sends heartbeats to the leader while it waits. An error of a heartbeat
+// ends the wait, while verbs of the batch may be in flight.
 func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {
 	if err := s.ep.Post(b.As(step)); err != nil {
 		return err

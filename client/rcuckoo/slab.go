@@ -11,11 +11,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// extents are those that a client has claimed, and where it looks for more. It claims some at a
-// time, in one trip, so that its operations find them ready. First come those whose uses it ended
-// itself, so that a client that replaces values needs no others; then what a scan of marks finds in
-// slabs that it had from the node (section 3.2.2); then a new slab; then what there is in others'
-// slabs.
+// extents are the extents that a client has claimed, and what it knows of free ones. It claims
+// some at a time, in one trip, so that its operations find them ready. It claims, in this order:
+//
+//   - extents that it freed itself, so that a client that replaces values needs no others;
+//   - extents that a scan of marks finds in slabs that the node gave it (section 3.2.2);
+//   - those of a new slab;
+//   - what there is in other clients' slabs.
 type extents struct {
 	*layout
 	ep      rdma.Endpoint
@@ -28,36 +30,48 @@ type extents struct {
 // ExtentStats count what a client did for its memory. They only grow.
 type ExtentStats struct {
 	Claims  uint64 // extents that it claimed
-	Missed  uint64 // and those that another client had claimed before
-	Scans   uint64 // slabs whose marks it read
+	Missed  uint64 // extents that another client had claimed before
+	Scans   uint64 // scans of a slab's marks
 	Handed  uint64 // slabs that it got from nodes
 	Rescued uint64 // extents in the hands of clients that were gone
-	Carved  uint64 // units whose class it changed
-	// Collided are units whose class it did not change, as another client got some of their extents.
+	Carved  uint64 // units that it gave another class
+	// Collided are units that kept their class, as another client got some of their extents.
 	Collided uint64
 }
 
 // stock is what a client has in a shard.
 type stock struct {
-	opened     bool                // the hands of its identity's last holder are empty
-	full       bool                // all slabs are handed out
-	of         []sized             // by class
-	unresolved kit.Unresolved[ref] // taken, by operations of which it is not known what became of them
-	mine       []int               // slabs
-	cursor     int                 // of mine
-	next       int                 // another client's slab that is scanned next
-	marks      []uint64            // of the last scan, or claim
+	// opened: nothing is left of the identity's last holder, or of a claim of the client's own
+	// that failed. Before that no hand may be written: it may be the only record of extents.
+	opened bool
+	// full: the node has handed out all slabs.
+	full bool
+	// of is by class.
+	of []sized
+	// unresolved are extents that were taken by operations of unknown outcome: a row may name them.
+	unresolved kit.Unresolved[ref]
+	// mine are the slabs that the node gave this client, and cursor is the index of the last one
+	// scanned.
+	mine   []int
+	cursor int
+	// next is the slab that was scanned last, of all slabs.
+	next int
+	// marks are those of the last scan or claim. nil: the client has never looked for extents here.
+	marks []uint64
 }
 
 // sized is what a client has of a class.
 type sized struct {
-	hand  []ref // claimed, and not taken
-	hints []ref // from first on: uses that have ended. One that has been over for longest is first, as its readers had most time
+	// hand are extents that are claimed, and not taken by an operation. The last one is taken next.
+	hand []ref
+	// hints, from first on, are uses that have ended, as far as the client knows. The use that
+	// ended first comes first, so that its readers had most time.
+	hints []ref
 	first int
 }
 
 const (
-	// claimAtOnce are as many as fit a hand.
+	// claimAtOnce is how many extents a hand has, and so how many a client claims in one trip.
 	claimAtOnce = 31
 	// mostHints bounds what a client remembers: two hands full.
 	mostHints = 64
@@ -65,9 +79,12 @@ const (
 	ownScans = 4
 )
 
-// forget forgets what the client has in a shard: it is not the client's any more.
+// forget forgets what the client has in a shard, as another copy leads: it does not own it any
+// more.
 func (x *extents) forget(shard int) { x.stocks[shard] = stock{of: make([]sized, x.Classes)} }
 
+// newExtents returns a client's extents. It reads nothing: refill recovers what the identity's
+// last holder left.
 func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration) *extents {
 	x := &extents{layout: l, ep: ep, id: ep.Client(), timeout: timeout, stocks: make([]stock, l.Shards)}
 	for shard := range x.stocks {
@@ -76,10 +93,10 @@ func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration) *extents {
 	return x
 }
 
-// take returns an extent of a shard for a key and a value of so many bytes, with the stamp of its use. It is
-// the client's until a row names it. The error wraps client.ErrFull when there is none, and
-// rdma.ErrTimeout when none was found by the time until. Operations of the client's in that shard
-// are over.
+// take returns an extent of a shard for a key and a value of so many bytes, with the stamp of its
+// use. The client owns it until a row names it. The error wraps client.ErrFull when there is
+// none, and rdma.ErrTimeout when none was found by the time until. Earlier operations of the
+// client in the shard must be over.
 func (x *extents) take(shard, key, length int, until time.Duration) (ref, error) {
 	class := x.classFor(key + length)
 	st := &x.stocks[shard].of[class]
@@ -94,15 +111,15 @@ func (x *extents) take(shard, key, length int, until time.Duration) (ref, error)
 	return r, nil
 }
 
-// give takes an extent back that no row names, nor will: its operation came to nothing. It is taken
-// again next, for the same use.
+// give takes an extent back, as its operation failed: no row names it, or ever will. The next
+// operation takes it, in the same use: no reader has seen its stamp.
 func (x *extents) give(shard int, r ref) {
 	st := &x.stocks[shard].of[x.class(r.stamp)]
 	st.hand = append(st.hand, r)
 }
 
-// markUnresolved takes an extent back of which it is not known whether a row names it. That is
-// found out when the operation is over.
+// markUnresolved takes an extent back when it is not known whether a row names it. resolve finds
+// out, when the operation is over.
 func (x *extents) markUnresolved(shard int, r ref) {
 	st := &x.stocks[shard]
 	st.unresolved.Keep(r)
@@ -111,11 +128,13 @@ func (x *extents) markUnresolved(shard int, r ref) {
 // hasClaims reports whether a client may have claimed something in a shard.
 func (x *extents) hasClaims(shard int) bool { return x.stocks[shard].marks != nil }
 
-// ended tells that a use has ended.
+// ended notes that this client has ended a use, so that the extent is claimed again first.
 func (x *extents) ended(shard int, r ref) { x.hint(shard, r) }
 
+// hint notes a use that has ended, in its class.
 func (x *extents) hint(shard int, r ref) { x.stocks[shard].of[x.class(r.stamp)].hint(r) }
 
+// hint drops what is beyond mostHints: a scan finds it again.
 func (st *sized) hint(r ref) {
 	if st.first > mostHints {
 		st.hints = st.hints[:copy(st.hints, st.hints[st.first:])]
@@ -126,17 +145,20 @@ func (st *sized) hint(r ref) {
 	}
 }
 
+// known is how many extents are known to be free.
 func (st *sized) known() int { return len(st.hints) - st.first }
 
-// want is how many extents a client claims at once, and enough how many are worth the trip.
+// want is how many extents a client claims at once, and enough is how few are worth the trip.
 func (x *extents) want() int   { return min(claimAtOnce, x.SlabExtents) }
 func (x *extents) enough() int { return (x.want() + 3) / 4 }
 
-// refill claims extents of a class for a stock that has none.
+// refill claims extents of a class for a stock that has none. First it recovers what the last
+// holder of the identity left in its hands, and what is unresolved: a claim overwrites the hand
+// that names them.
 func (x *extents) refill(shard, class int, until time.Duration) error {
 	st := &x.stocks[shard]
 	if !st.opened {
-		for i := range st.of { // all of it is in the hands that are freed
+		for i := range st.of { // reclaim frees them: the hands name all of these
 			st.of[i].hand = st.of[i].hand[:0]
 		}
 		if _, err := x.reclaim(shard, x.id, until); err != nil {
@@ -154,14 +176,15 @@ func (x *extents) refill(shard, class int, until time.Duration) error {
 		if err := x.claim(shard, class, until); err != nil || len(st.of[class].hand) > 0 {
 			return err
 		}
-		if x.ep.Now() >= until { // others were faster, each time
+		if x.ep.Now() >= until { // each time other clients were faster
 			return fmt.Errorf("others claim them all: %w", rdma.ErrTimeout)
 		}
 	}
 }
 
-// seek makes sure that something of a class is known to be free, unless others were faster. A unit
-// changes its class when the slabs that are looked at have too little of it.
+// seek looks for free extents of a class, and notes them as hints. If the slabs that it looks at
+// have too few, it changes the class of units. It may return without a hint when other clients
+// were faster. The error wraps client.ErrFull if no extent of the shard can be used.
 func (x *extents) seek(shard, class int, until time.Duration) error {
 	st := &x.stocks[shard]
 	carvable := -1
@@ -205,21 +228,24 @@ func (x *extents) seek(shard, class int, until time.Duration) error {
 		if err := x.seekAll(shard, class, until); err != nil || st.of[class].known() > 0 || x.stats.Collided > before {
 			return err
 		}
-		// What the client itself has in its other hands may be all that keeps a unit in its class.
+		// The extents in the client's own hands of other classes may be all that prevents units
+		// from changing their class.
 		n, err := x.endHands(shard, class, until)
 		switch {
 		case err != nil:
 			return err
 		case n == 0:
-			return fmt.Errorf("none of its %d slabs of %d extents has room for %d bytes: %w", x.Slabs, x.SlabExtents, x.sizeOf(class), client.ErrFull)
+			return fmt.Errorf("none of its %d slabs of %d extents has room for %d bytes: %w",
+				x.Slabs, x.SlabExtents, x.sizeOf(class), client.ErrFull)
 		}
 	}
 }
 
-// seekAll looks through all slabs, from where it ended before.
+// seekAll looks through all slabs, from where it ended before, until it has found enough. In the
+// first few slabs it changes no unit's class: others may have free extents of the class.
 func (x *extents) seekAll(shard, class int, until time.Duration) error {
 	st := &x.stocks[shard]
-	for n := range x.Slabs + ownScans { // the first ones again, as their units did not change their class yet
+	for n := range x.Slabs + ownScans { // the first ones twice: their units may change their class then
 		if st.of[class].known() >= x.enough() {
 			return nil
 		}
@@ -235,8 +261,9 @@ func (x *extents) seekAll(shard, class int, until time.Duration) error {
 	return nil
 }
 
-// readMarks reads the marks of a slab that was handed out, for the first places of its units. They
-// are valid until the next call.
+// readMarks reads the marks of a slab, for the first places of its units: see slabMarks. The
+// result is valid until the next call. The READ is not atomic, so the marks are hints; the CAS of
+// a claim decides.
 func (x *extents) readMarks(shard, slab, places int, until time.Duration) ([]uint64, error) {
 	st := &x.stocks[shard]
 	b := x.ep.Batch()
@@ -253,8 +280,8 @@ func (x *extents) readMarks(shard, slab, places int, until time.Duration) ([]uin
 	return st.marks, nil
 }
 
-// scan looks for free extents of a class in a slab. Where it begins is drawn, for clients that scan
-// the same one. others: units of other classes seem to have free extents, too.
+// scan notes the free extents of a class in a slab. It begins at a random mark, so that clients
+// that scan the same slab collide less. others: units of other classes seem to have free extents.
 func (x *extents) scan(shard, class, slab int, until time.Duration) (others bool, err error) {
 	marks, err := x.readMarks(shard, slab, 1<<class, until)
 	if err != nil {
@@ -276,10 +303,11 @@ func (x *extents) scan(shard, class, slab int, until time.Duration) (others bool
 	return others, nil
 }
 
-// grow asks the node for a slab. A crash behind that leaves one slab more, in which all is free.
+// grow asks the node for a slab. A crash after that leaves a slab with free extents, which other
+// clients find. The error wraps client.ErrFull when there is no slab any more.
 func (x *extents) grow(shard int) (slab int, err error) {
 	if x.Replicas > 1 {
-		return 0, client.ErrFull // all were, when the pool was made
+		return 0, client.ErrFull // all slabs were handed out when the pool was made
 	}
 	home, index := x.leads[shard].Node, x.leads[shard].Index
 	r := rdma.Request{Step: stepAskForASlab, Proc: node.ProcGrow}
@@ -293,15 +321,20 @@ func (x *extents) grow(shard int) (slab int, err error) {
 	return int(r.Ret[0]), nil
 }
 
-// hintAll notes that all of a new slab is free.
+// hintAll notes that all units of a new slab are free, in class 0, as all marks are zero.
 func (x *extents) hintAll(shard, slab int) {
 	for i := range x.SlabExtents {
 		x.hint(shard, ref{extent: x.extentIn(uint64(slab*x.SlabExtents+i), 0)})
 	}
 }
 
-// claim tries to get extents of a class that are known to be free: steps 1 and 2. What the hand named before
-// has been taken, and rows name it, or it was given back as free.
+// claim tries to claim extents of a class that are hints: steps 1 and 2 of extent.go. It
+// overwrites the hand: all that the hand named before has been taken, and rows name it, or it was
+// freed.
+//
+// What a crash leaves: before the hand is whole, nothing is claimed. From then on the hand names
+// all that is claimed. If the batch fails it is not known which claims landed, so the stock is
+// opened again, from the hand.
 func (x *extents) claim(shard, class int, until time.Duration) error {
 	st, of := &x.stocks[shard], &x.stocks[shard].of[class]
 	n := min(of.known(), x.want())
@@ -326,7 +359,7 @@ func (x *extents) claim(shard, class int, until time.Duration) error {
 		b.Release()
 		return fmt.Errorf("claim %d extents: %w", n, err)
 	}
-	for i := n - 1; i >= 0; i-- { // the oldest is taken first
+	for i := n - 1; i >= 0; i-- { // the use that ended first is taken first
 		if b.Op(1 + i).Swapped() {
 			of.hand = append(of.hand, hints[i])
 		}
@@ -337,8 +370,8 @@ func (x *extents) claim(shard, class int, until time.Duration) error {
 	return nil
 }
 
-// do posts a batch as a step of the protocol and waits for it, as long as there is time. When there
-// is none left it posts nothing.
+// do posts a batch as a step of the protocol and waits for it until a time. It posts nothing if
+// that has passed. The caller owns the batch.
 func (x *extents) do(step rdma.Step, b *rdma.Batch, until time.Duration) error {
 	left := until - x.ep.Now()
 	if left <= 0 {
@@ -347,11 +380,11 @@ func (x *extents) do(step rdma.Step, b *rdma.Batch, until time.Duration) error {
 	return rdma.Do(x.ep, b.As(step), left)
 }
 
-// errNoTime ends a step of an operation that has used up its time.
+// errNoTime is the error of an operation that has used up its time.
 var errNoTime = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 
-// walk yields the slabs of a shard that were handed out, with all of their marks: see markOf. It may
-// run while clients work.
+// walk calls yield with each slab of a shard that was handed out, and all of its marks: see
+// markOf. The marks are valid during the call. It may run while clients work.
 func (x *extents) walk(shard int, yield func(slab int, marks []uint64) error) error {
 	handed, err := rdma.ReadWord(x.ep, stepReadCounts, x.at(x.counts, shard, 0), x.timeout)
 	if err != nil {
