@@ -7,54 +7,64 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A unit changes its class when all of its extents are free. For that a client holds all marks that
-// are extents' in the old class or in the new one, as if it used them, in a class of their own,
-// which no ref has:
+// A unit changes its class when all of its extents are free. The client that changes it holds all
+// marks that belong to an extent in the old class or in the new one. It claims them as if it used
+// them, with a class of its own (converting), which no ref has:
 //
-//  1. WRITE of its moves: the units, each with its class and the one that it is to have
+//  1. WRITE of its moves: the units, each with its class and its new class
 //  2. CAS of each mark: free -> held
-//  3. if it has all of a unit: CAS of each mark but the first: held -> free, of the new class
+//  3. if it holds all marks of a unit: CAS of each mark but the first: held -> free, in the new
+//     class
 //  4. CAS of the first mark in the same way
 //
-// 1 lands before 2; 3 is complete before 4 is posted. If it has not all of a unit, 3 and 4 are of the
-// old class. In a pool without classes, all of this never happens.
+// 1 lands before 2. 3 has completed before 4 is posted. If it does not hold all marks of a unit,
+// 3 and 4 return them to the old class. In a pool with one class none of this happens.
 //
-// Why no two extents in use overlap: a mark is an extent's only in its unit's class. A client that
-// holds the first mark holds what no other has, so the class is its to change; it changes it when it
-// holds all extents of the old class, so none is in use, and none can be claimed, as a claim names
-// the stamp that the mark had when it was free. From 3 on extents of the new class may be in use,
-// and none of the old one is left. Until 4 no other client can begin to change the unit's class.
+// Why no two extents in use overlap: a mark belongs to an extent only if the unit's class has an
+// extent there. At most one client holds the first mark, and only that client changes the class.
+// It does so while it holds the marks of all extents of the old class. So none of these is in
+// use, and none can be claimed: a claim names the stamp that the mark had when it was free. From
+// 3 on extents of the new class may be in use, and there are none of the old class any more.
+// Until 4 no other client can begin to change the unit's class.
 //
-// What a crash leaves is settled by the client that recovers this one, or that has its identity
-// next:
+// What a crash leaves is settled by the client that recovers this one, or by the next holder of
+// its identity:
 //
 //   - before 2: nothing is held.
-//   - between 2 and 3: no mark has the new class, or the first mark is not held: those that are go back to the old class. As
-//     long as one of them is held that is an extent's in the old class, the unit is of that class; and the others are no
-//     extents' in it.
-//   - between 3 and 4, and in the midst of 3: the first mark is held, and one of the others has the new class. No mark had it
-//     before: of the old class's extents all had that one, and the other marks are of classes in which they are no extents',
-//     else the unit would be of those. The rest of 3 is done, and then 4.
-//   - in the midst of settling: the same, as the first mark goes last there, too.
+//   - between 2 and 3: no mark has the new class, or the first mark is not held. The marks that
+//     are held return to the old class. As long as one of them belongs to an extent of the old
+//     class, the unit keeps that class; the other marks belong to no extent in it.
+//   - during 3, and between 3 and 4: the first mark is held, and another mark has the new class.
+//     No mark of the unit had that class before: the marks of the old class's extents had the old
+//     class, and the other marks have classes in which they belong to no extent. So the new class
+//     proves that all marks were held: the rest of 3 is done, and then 4.
+//   - during settling: the same, as settling frees the first mark last, too.
 //
-// So it may be done again at any time, also by two clients: each CAS names a stamp that the client
-// which is gone gave. Moves that are older than what is held name nothing that is held: a client has
-// settled all of them before it writes others, and when these are torn nothing is held yet.
+// So settling may be repeated at any time, and two clients may do it at once: each CAS names a
+// stamp that the client which is gone gave. Older moves name nothing that is held: a client has
+// settled all of its moves before it writes others, and while the new ones are torn nothing is
+// held yet.
 type carving struct {
-	unit     uint64
+	unit uint64
+	// from is the old class, and to the class that the unit is to have. They are equal if the
+	// change failed, and the marks return to the old class.
 	from, to int
-	marks    []uint64 // those that are, or were, held; 0: not
+	// marks are by place: the values that are held, or are to be held, or 0 if the mark is not
+	// held.
+	marks []uint64
 }
 
+// carveAtOnce bounds how many marks a client holds at a time. A single unit may have more.
 const (
-	// carveAtOnce bounds how many marks are held at a time, but for a single unit's.
 	carveAtOnce = 256
 )
 
+// places is how many marks must be held: those of the class with more extents.
 func (c *carving) places() int { return 1 << max(c.from, c.to) }
 
-// holdable returns a unit of a slab that can change to a class, as its marks seem to be; false: it
-// cannot.
+// holdable returns the change of a unit to a class, if the marks that were read allow it: all
+// extents are free, and the unit is of another class. The CASes of step 2 decide whether they
+// still do.
 func (l *layout) holdable(marks []uint64, slab, i, class int) (carving, bool) {
 	c := carving{unit: uint64(slab*l.SlabExtents + i), from: l.class(l.markOf(marks, i, 0) >> 1), to: class}
 	if c.from == class || c.from >= l.Classes {
@@ -70,7 +80,8 @@ func (l *layout) holdable(marks []uint64, slab, i, class int) (carving, bool) {
 	return c, true
 }
 
-// carve changes the class of some units of a slab, if it finds them free, and notes their extents.
+// carve changes the class of some units of a slab, if it finds them free, and notes their extents
+// as hints. If a verb fails, the stock is opened again, which settles the moves.
 func (x *extents) carve(shard, class, slab int, until time.Duration) error {
 	marks, err := x.readMarks(shard, slab, x.most(), until)
 	if err != nil {
@@ -98,7 +109,8 @@ func (x *extents) carve(shard, class, slab int, until time.Duration) error {
 	return nil
 }
 
-// hold does all steps.
+// hold does all steps for some units. Of a unit with a mark that it misses, as another client was
+// faster, the class stays.
 func (x *extents) hold(shard int, units []carving, until time.Duration) error {
 	b := x.ep.Batch()
 	b.Chain()
@@ -143,8 +155,8 @@ func (x *extents) hold(shard int, units []carving, until time.Duration) error {
 	return nil
 }
 
-// release does steps 3 and 4: what is held of units becomes free, in the class that they are to
-// have.
+// release does steps 3 and 4: the marks that are held become free, in the class that the unit is
+// to have.
 func (x *extents) release(shard int, units []carving, until time.Duration) error {
 	for _, last := range []bool{false, true} {
 		if err := x.releasePart(shard, units, last, until); err != nil {
@@ -154,7 +166,7 @@ func (x *extents) release(shard int, units []carving, until time.Duration) error
 	return nil
 }
 
-// releasePart does step 3, or the last one.
+// releasePart does step 3, or step 4 (last).
 func (x *extents) releasePart(shard int, units []carving, last bool, until time.Duration) error {
 	b := x.ep.Batch()
 	defer b.Release()
@@ -171,8 +183,8 @@ func (x *extents) releasePart(shard int, units []carving, last bool, until time.
 	return x.do(stepReleaseUnits, b, until)
 }
 
-// addMoves adds the WRITE of the client's moves: step 1. Each is a ref of the unit's first extent,
-// whose stamp has the old class, and the new class instead of a length.
+// addMoves adds the WRITE of the client's moves: step 1. Each is encoded as a ref: the unit's
+// first extent, a stamp with the old class, and the new class instead of a length.
 func (x *extents) addMoves(b *rdma.Batch, shard int, units []carving) {
 	var refs [claimAtOnce]ref
 	for i, c := range units {
@@ -181,7 +193,8 @@ func (x *extents) addMoves(b *rdma.Batch, shard int, units []carving) {
 	x.addHand(b, shard, x.Classes, refs[:len(units)])
 }
 
-// movesOf returns what moves name that can be one of the pool's.
+// movesOf returns the moves in a record, but for those that cannot be moves of the pool: the
+// record may be torn.
 func (l *layout) movesOf(p []byte) (units []carving) {
 	for i := range min(le.Uint64(p), claimAtOnce) {
 		r := decodeRef(p[handRefs+i*refBytes:])
@@ -194,7 +207,7 @@ func (l *layout) movesOf(p []byte) (units []carving) {
 	return units
 }
 
-// finish settles what a client holds of units, of which nothing lands any more.
+// finish settles the units that a client's moves name. No verb of the client may land any more.
 func (x *extents) finish(shard int, c rdma.ClientID, units []carving, until time.Duration) error {
 	for i := range units {
 		if err := x.finishUnit(shard, c, &units[i], until); err != nil {
@@ -204,6 +217,8 @@ func (x *extents) finish(shard int, c rdma.ClientID, units []carving, until time
 	return nil
 }
 
+// finishUnit settles one unit. It reads all marks of the unit in one batch. The new class is
+// completed if the first mark is held and another mark has that class, else the old class stays.
 func (x *extents) finishUnit(shard int, c rdma.ClientID, u *carving, until time.Duration) error {
 	b := x.ep.Batch()
 	defer b.Release()
@@ -229,7 +244,7 @@ func (x *extents) finishUnit(shard int, c rdma.ClientID, u *carving, until time.
 	return x.release(shard, []carving{*u}, until)
 }
 
-// heldBy reports whether a mark is held by a client that changes its unit's class.
+// heldBy reports whether a client holds a mark to change the class of its unit.
 func (l *layout) heldBy(m uint64, c rdma.ClientID) bool {
 	return m&1 != 0 && l.class(m>>1) == converting && rdma.ClientID(m>>1) == c
 }

@@ -9,37 +9,42 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A table grows when an INSERT finds no path, and Params.Levels allows it. That INSERT divides the
-// two rows of its key, whose locks it holds, and looks again: so it depends on no other client.
-// When the rows are of the table's level already, the INSERT begins the next level first:
+// A table grows when an INSERT finds no path, and Params.Levels allows it. The INSERT divides the
+// two rows of its key, under the locks that it holds, and looks for a path again. So it depends
+// on no other client. If the rows have the table's level already, the INSERT begins the next
+// level first:
 //
-//  1. the node gives memory to the segments of the next level, a few at a time (a crash leaves some that have it early);
-//  2. one masked CAS makes the shard's growth word {level + 1, 0}, unless another client has.
+//  1. The node gives memory to the segments of the next level, a few at a time. A crash leaves
+//     segments that have memory early.
+//  2. One masked CAS sets the shard's growth word to {level + 1, 0}, unless another client has
+//     done so.
 //
-// So no row is of a higher level than the growth word, and each row that can be reached has memory.
-// Then all INSERTs that know of it have a share in dividing all other rows, each behind its own
-// change: the growth word's cursor, an FAA by one, gives each INSERT its share. So a level has been
-// handed out after as many INSERTs as there are shares. Rows whose divider died, or did not get
-// their locks in time, stay behind, which costs their readers a trip: an INSERT that finds them
-// full divides them, or the next level's round brings them one level further.
+// So no row has a higher level than the growth word, and each row that can be reached has memory.
+// Then each INSERT that knows of the new level divides a share of the other rows, after its own
+// change. It gets its share by an FAA of the growth word's cursor. So after as many INSERTs as
+// there are shares, all shares are handed out. If a client dies with its share, or does not get
+// the locks in time, the rows of the share keep their level, which costs their readers a trip. An
+// INSERT that finds them full divides them, or the round of the next level divides them once.
 
-// growShare is how many neighbours an INSERT divides for others, which is what one redo takes.
+// growShare is how many neighbouring rows an INSERT divides for others. Each takes two steps of
+// one redo.
 const growShare = maxSteps / 2
 
-// sharesALock is how many shares have a lock in common. They are not handed out one behind the
-// other, or all INSERTs would wait for each other: each segment's come in so many rounds, of one
-// share of each lock.
+// sharesALock is how many shares have a lock in common. If they were handed out one behind the
+// other, all INSERTs would wait for the same lock. So the shares of a segment are handed out in
+// rounds, and a round has one share of each lock.
 func (l *layout) sharesALock() uint64 { return uint64(l.RowsPerLock+growShare-1) / growShare }
 
-// shares returns how many a round has, and how many a segment has: some of the last ones may be
-// empty.
+// shares returns how many shares a round has, and how many a segment has. Some of the last ones
+// may be empty.
 func (l *layout) shares() (round, segment uint64) {
 	all, rounds := uint64(l.Rows+growShare-1)/growShare, l.sharesALock()
 	round = (all + rounds - 1) / rounds
 	return round, round * rounds
 }
 
-// shareOf returns the share of a row of a segment that there was before the level.
+// shareOf returns the share that has a row. The row's segment is older than the level that is
+// handed out.
 func (l *layout) shareOf(id uint32) uint64 {
 	round, segment := l.shares()
 	at, rounds := uint64(l.number(id))/growShare, l.sharesALock()
@@ -55,24 +60,27 @@ func (l *layout) shared(share uint64) (from, to uint32) {
 	return first + uint32(min(at, uint64(l.Rows))), first + uint32(min(at+growShare, uint64(l.Rows)))
 }
 
-// ends returns where a level's cursor has passed all shares of the level before.
+// ends returns the cursor of a level at which all shares are handed out: those of all segments of
+// the level before.
 func (l *layout) ends(level int) uint64 {
 	_, segment := l.shares()
 	return segment << (level - 1)
 }
 
-// backAtOnce is about how many bytes a node is asked for at a time, so that no call takes for long.
+// backAtOnce is about how many bytes a node backs in one call, so that no call takes long.
 const backAtOnce = 16 << 20
 
+// levelMask has the bits of the level in a growth word.
 const levelMask = ^uint64(levelOne - 1)
 
-// helpShare is the part of what is left of an INSERT's time that one batch of its share may take;
-// there are never as many.
+// helpShare is the part of an INSERT's remaining time that one batch of its share may take. A
+// share takes fewer batches, so it does not use up the INSERT's time.
 const helpShare = 16
 
-// descend reads the rows that are the key's by their own levels, under their locks, which are held
-// and do not depend on levels: where what was guessed beforehand is wrong, that takes a trip. Rows
-// that are torn it leaves to its caller.
+// descend makes sure that the rows of a place are the key's by their own levels, under the locks
+// that are held. A wrong guess costs a trip for each step towards the right row; the locks do not
+// depend on levels. Torn rows are left to the caller. The error wraps client.ErrDamaged if rows
+// lead to each other without end.
 func (s *Store) descend(at *place) error {
 	if s.Levels == 0 {
 		return nil
@@ -96,7 +104,7 @@ func (s *Store) descend(at *place) error {
 	return errors.Join(err, s.retreat())
 }
 
-// readHeld reads all bands again, under locks.
+// readHeld reads all bands again, under the locks that are held.
 func (s *Store) readHeld() error {
 	s.endReads()
 	b := s.ep.Batch()
@@ -110,10 +118,10 @@ func (s *Store) readHeld() error {
 	return nil
 }
 
-// makeRoom is what becomes of an INSERT that has locked and read its key's rows, and found no path
-// anywhere: it divides those rows that are not of the table's level, or begins the next level. Then
-// it is to look again. The error wraps client.ErrFull where both rows were divided as often as may
-// be.
+// makeRoom is for an INSERT that has locked and read its key's rows, and found no path anywhere.
+// It divides those of the two rows that do not have the table's level yet, or begins the next
+// level. It releases the locks, and the INSERT looks again. The error wraps client.ErrFull if
+// both rows have the last level.
 func (s *Store) makeRoom(at place) error {
 	shard := s.locks.shard
 	level, last, n := 0, true, 0
@@ -139,8 +147,8 @@ func (s *Store) makeRoom(at place) error {
 	return s.raise(shard, level)
 }
 
-// addDivision notes the changes that divide a row, behind n others: the new row first. It returns
-// how many they are.
+// addDivision notes the changes that divide a row, behind n other changes, and returns how many
+// they are. The new row comes first: see levels.go.
 func (s *Store) addDivision(n int, id uint32, r row) int {
 	level := s.level(r)
 	moving := uint64(0)
@@ -155,7 +163,8 @@ func (s *Store) addDivision(n int, id uint32, r row) int {
 	return 2
 }
 
-// divide carries out n changes that divide rows. None of them is the operation's own.
+// divide carries out n changes that divide rows, and releases the locks. The operation's own
+// change is not among them, so a failure leaves no doubt about the operation: sent is false.
 func (s *Store) divide(n int) error {
 	err := s.write(s.changes[:n], ref{})
 	s.locks.sent = false
@@ -165,7 +174,8 @@ func (s *Store) divide(n int) error {
 	return err
 }
 
-// raise begins the level behind one that a table has, unless another client does.
+// raise begins the level after the one that a table has, unless another client has begun it. The
+// memory comes first: rows of the new level can be reached once the word is set.
 func (s *Store) raise(shard, level int) error {
 	if err := s.backLevel(shard, level+1); err != nil {
 		return err
@@ -190,16 +200,17 @@ func (s *Store) raise(shard, level int) error {
 // when there is not enough.
 func (s *Store) backLevel(shard, level int) error {
 	if s.Replicas > 1 {
-		return nil // all have, since the pool was made
+		return nil // all segments have had memory since the pool was made
 	}
 	home, index := s.leads[shard].Node, s.leads[shard].Index
 	segment, segments := uint64(s.Rows)*uint64(s.rowBytes), uint64(1)<<level-1
 	for {
 		r := rdma.Request{Step: stepAskForASegment, Proc: node.ProcGrow}
-		r.Arg = [6]uint64{s.growths.of(index) + growthSegments, s.rows.of(index) + segment, segment, segments, max(1, backAtOnce/segment)}
+		r.Arg = [6]uint64{s.growths.of(index) + growthSegments, s.rows.of(index) + segment,
+			segment, segments, max(1, backAtOnce/segment)}
 		err := s.ep.Call(home, &r, s.each)
 		switch {
-		case errors.Is(err, rdma.ErrFull): // or others have asked for all of them
+		case errors.Is(err, rdma.ErrFull): // there is no memory, or other clients have asked for all segments
 			have, unread := s.readWord(s.growthAt(shard).Add(growthSegments))
 			if unread != nil || have < segments {
 				return errors.Join(fmt.Errorf("grow shard %d to level %d: %w", shard, level, err), unread)
@@ -210,14 +221,15 @@ func (s *Store) backLevel(shard, level int) error {
 		case r.Ret[0]+r.Ret[1] >= segments:
 			return nil
 		case s.left() == 0: // the next INSERT goes on: the node counts what it gave
-			return fmt.Errorf("grow shard %d to level %d: %d of its %d segments have memory: %w", shard, level, r.Ret[0]+r.Ret[1], segments, errNoTime)
+			return fmt.Errorf("grow shard %d to level %d: %d of its %d segments have memory: %w",
+				shard, level, r.Ret[0]+r.Ret[1], segments, errNoTime)
 		}
 	}
 }
 
-// help divides some rows of a table that grows. It comes behind an INSERT that is done, and which
-// does not fail for it: what it leaves half done is settled ahead of the next operation there, as
-// always.
+// help divides some rows of a table that grows. It runs after an INSERT that has succeeded, so
+// its error is dropped: what it leaves unfinished makes the shard dirty, and is settled before
+// the next operation there.
 func (s *Store) help(shard int) {
 	if s.Levels == 0 {
 		return
@@ -230,8 +242,8 @@ func (s *Store) help(shard int) {
 	_ = s.bounded(bound{s.left() / helpShare, s.until, s.pulse}).share(shard)
 }
 
-// share takes the next share of a table that grows, and divides those of its rows that are there
-// and are not of its level.
+// share takes the next share of a table that grows, and divides those of its rows that are made
+// and do not have the level yet. A crash after the FAA leaves the rows of the share undivided.
 func (s *Store) share(shard int) error {
 	b := s.ep.Batch()
 	add := b.FetchAdd(s.growthAt(shard), 1)
