@@ -2,30 +2,33 @@ package rcuckoo
 
 import "math/bits"
 
-// cache is a client's table cache (section 3.2.3): rows as it has last seen them, which only
-// inserts look at. What is in it may be stale, and is never relied on: a path that is found here is
-// looked for again in rows that are locked.
+// cache is a client's table cache (section 3.2.3): rows as the client last read or wrote them.
+// Only INSERTs read it. Its rows may be out of date, and no INSERT relies on them: it searches
+// again in rows that are locked.
 //
-// Rows belong to a set of eight by their number. In a set one that was not looked at since the hand
-// came by makes room.
+// A row may be in one set of cacheWays slots, which its id chooses. In each set a hand goes
+// round, as in the clock algorithm: a row that was not used since the hand passed it last is
+// replaced.
 type cache struct {
 	bytes int      // of a row
-	keys  []uint64 // shard and row, plus 1; 0: nothing
-	used  []bool
-	hands []uint8 // of each set
-	rows  []byte
+	keys  []uint64 // by slot: shard and row, plus 1; 0: the slot is empty
+	used  []bool   // by slot: the row was used since the hand passed it
+	hands []uint8  // by set: the slot where the hand is
+	rows  []byte   // by slot
 
 	hits, misses uint64 // of searches that looked for a row
 }
 
+// cacheWays is how many slots a set has.
 const cacheWays = 8
 
-// newCache returns a cache for as many rows as fit a budget in bytes; with one for less than a set
-// it holds nothing.
+// newCache returns a cache for as many sets of rows as fit a budget in bytes. If not even one
+// fits, the cache holds nothing.
 func newCache(l *layout, budget int) *cache {
 	sets := max(budget, 0) / (cacheWays * l.rowBytes)
 	n := sets * cacheWays
-	return &cache{bytes: l.rowBytes, keys: make([]uint64, n), used: make([]bool, n), hands: make([]uint8, sets), rows: make([]byte, n*l.rowBytes)}
+	return &cache{bytes: l.rowBytes, keys: make([]uint64, n), used: make([]bool, n),
+		hands: make([]uint8, sets), rows: make([]byte, n*l.rowBytes)}
 }
 
 // home returns a row's key, and the first slot of its set.
@@ -35,6 +38,7 @@ func (c *cache) home(shard int, n uint32) (key uint64, at int) {
 	return key + 1, int(set) * cacheWays
 }
 
+// find returns the slot of a row; -1: the cache does not have it.
 func (c *cache) find(shard int, n uint32) int {
 	if len(c.hands) == 0 {
 		return -1
@@ -48,7 +52,7 @@ func (c *cache) find(shard int, n uint32) int {
 	return -1
 }
 
-// row implements view.
+// row implements view. The row is in the cache's memory, until the next put.
 func (c *cache) row(shard int, n uint32) row {
 	i := c.find(shard, n)
 	if i < 0 {
@@ -60,7 +64,7 @@ func (c *cache) row(shard int, n uint32) row {
 	return row(c.rows[i*c.bytes:][:c.bytes:c.bytes])
 }
 
-// put remembers a valid row.
+// put copies a valid row into the cache.
 func (c *cache) put(shard int, n uint32, r row) {
 	if len(c.hands) == 0 {
 		return
@@ -72,8 +76,8 @@ func (c *cache) put(shard int, n uint32, r row) {
 	copy(c.rows[i*c.bytes:][:c.bytes], r)
 }
 
-// room makes a slot the row's. The hand goes round once at most until it comes to one that is not
-// used.
+// room returns a slot for a row that the cache does not have. The hand moves to the next slot
+// that is not used, and marks those that it passes as not used, so it goes round at most once.
 func (c *cache) room(shard int, n uint32) int {
 	key, at := c.home(shard, n)
 	hand := &c.hands[at/cacheWays]

@@ -8,10 +8,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks the whole pool, on which no client works, and reports: each row is valid, or was torn
-// by a client whose redo mends it; each key is in one of its two rows, and in both only where a
-// client died that was moving it; each lock that is taken is a dead client's. It changes nothing,
-// and leaves out shards on nodes that are dead.
+// Check reads the whole pool and reports damage. No client may be at work. It expects that
+//
+//   - each row is valid, or a client was cut off while it wrote the row, under the row's lock;
+//   - each key is in one of its two rows, and in both only if a client was cut off while it moved
+//     the key;
+//   - each lock that is taken is named by an intent;
+//   - each extent that a row names has the value, and each other one is free, or in a client's
+//     hand;
+//   - the copies of a shard are equal, except for rows that an operation was cut off in.
+//
+// What a repair completes is reported as waiting. Check changes nothing, and leaves out shards on
+// dead nodes.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -32,7 +40,8 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 		}
 	}
 	if s.Replicas > 1 && s.view.Busy {
-		r.Waits("the view of epoch %d is busy: nobody changes anything until a master has mended the pool", s.view.Epoch)
+		r.Waits("the view of epoch %d is busy: nobody changes anything until a master has mended the pool",
+			s.view.Epoch)
 	}
 	r.Fact("keys", c.keys, c.keys*uint64(s.entryBytes))
 	rows := uint64(s.Shards)*uint64(s.Rows) + c.grown
@@ -45,37 +54,47 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 		r.Fact("extents that are free", c.free.n, c.free.bytes)
 		r.Fact("extents in clients' hands", c.held.n, c.held.bytes)
 	}
-	return r, errors.Join(err, ep.Close()) // the store has nothing that it would have to settle, with nodes that are down
+	return r, errors.Join(err, ep.Close()) // the Store is not closed: it has claimed and changed nothing
 }
 
+// checker has what Check has found.
 type checker struct {
-	s    *Store
-	r    *client.Report
-	keys uint64
+	s *Store
+	r *client.Report
 
-	grown uint64 // rows that were not there at first
-
-	slabs      uint64 // that were handed out
+	keys       uint64
+	grown      uint64 // rows of later segments that were made
+	slabs      uint64 // slabs that were handed out
 	free, held tally  // extents
 
-	// Of a shard.
-	rows  []row
-	uses  map[uint64]use  // extents that rows name
-	named map[uint32]bool // numbers of rows that an operation which was cut off has locked
-	begun bool            // there are such operations
+	// The fields below are of the shard at hand.
+
+	// rows are copies of all rows of the leader that have memory, by id.
+	rows []row
+	// uses are the extents that rows name, by number.
+	uses map[uint64]use
+	// named are the numbers of rows that have a lock which an intent names: an operation was cut
+	// off there.
+	named map[uint32]bool
+	// begun: there are such operations.
+	begun bool
 }
 
+// tally counts extents and their bytes.
 type tally struct{ n, bytes uint64 }
 
 func (t *tally) add(bytes uint64) { t.n, t.bytes = t.n+1, t.bytes+bytes }
 
+// shard checks one shard. Later checks need what earlier ones found: rows, then locks, then
+// entries with the uses that they name, then extents, then the other copies.
 func (c *checker) shard(shard int) error {
 	s := c.s
 	if led, err := c.led(shard); !led || err != nil {
 		return err
 	}
 	c.rows, c.named, c.uses, c.begun = make([]row, 0, s.Rows), map[uint32]bool{}, map[uint64]use{}, false
-	if err := s.eachRow(s.ep, shard, s.leads[shard], func(_ uint32, r row) { c.rows = append(c.rows, append(row(nil), r...)) }); err != nil {
+	if err := s.eachRow(s.ep, shard, s.leads[shard],
+		func(_ uint32, r row) { c.rows = append(c.rows, append(row(nil), r...)) }); err != nil {
 		return err
 	}
 	s.begin()
@@ -97,8 +116,8 @@ func (c *checker) shard(shard int) error {
 	return c.backups(shard)
 }
 
-// locks looks at the lock words and their leases: what is taken some client has to have an intent
-// for.
+// locks checks the lock words and their leases: an intent must name each lock that is taken (I1),
+// unless the word is being repaired.
 func (c *checker) locks(shard int) error {
 	s := c.s
 	claimed := make([]uint64, s.LockWords)
@@ -141,6 +160,8 @@ func (c *checker) locks(shard int) error {
 	return nil
 }
 
+// row checks one row, and each of its entries. A torn row waits for repair if an intent names its
+// lock, and else is damage.
 func (c *checker) row(shard int, n uint32) {
 	s, r := c.s, c.rows[n]
 	switch {
@@ -167,7 +188,8 @@ func (c *checker) row(shard int, n uint32) {
 	}
 }
 
-// entry expects an entry where it belongs, and nowhere else.
+// entry checks that an entry is in one of its key's rows, by its level, and not a second time. A
+// key that is in both rows is counted once.
 func (c *checker) entry(shard int, n uint32, slot int, e entry) {
 	s := c.s
 	key := s.key(e)

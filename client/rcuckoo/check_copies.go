@@ -9,11 +9,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// led reports whether a shard has a leader that can be looked at.
+// led reports whether a shard has a leader that can be checked: a copy with the leader's role.
 func (c *checker) led(shard int) (bool, error) {
 	s := c.s
 	if s.Replicas == 1 || s.orphan[shard] {
-		return true, nil // it says itself that its node is down
+		return true, nil // the READs will fail with rdma.ErrNodeDown
 	}
 	role, err := s.readWord(s.roleAt(shard))
 	if err == nil && role != leading {
@@ -22,8 +22,8 @@ func (c *checker) led(shard int) (bool, error) {
 	return role == leading, err
 }
 
-// backups looks at a shard's other copies, but for those on nodes that are dead: they have the
-// leader's rows, and what these name, unless an operation was cut off.
+// backups checks a shard's other copies, but for those on dead nodes: they have the rows of the
+// leader, and the values in extents that these name (C2), except where an operation was cut off.
 func (c *checker) backups(shard int) error {
 	s := c.s
 	for _, at := range s.backups(shard) {
@@ -35,6 +35,7 @@ func (c *checker) backups(shard int) error {
 	return nil
 }
 
+// sameRows compares the rows of a copy with those of the leader.
 func (c *checker) sameRows(shard int, at node.Replica) error {
 	return c.s.eachRow(c.s.ep, shard, at, func(n uint32, r row) {
 		switch {
@@ -47,7 +48,8 @@ func (c *checker) sameRows(shard int, at node.Replica) error {
 	})
 }
 
-// sameContents expects the values that rows name. Those of one trip are read together.
+// sameContents checks that a copy has the values in extents that rows name. One trip reads up to
+// marksAtOnce of them.
 func (c *checker) sameContents(shard int, at node.Replica) error {
 	s := c.s
 	b, uses := s.ep.Batch(), make([]use, 0, marksAtOnce)
@@ -59,7 +61,8 @@ func (c *checker) sameContents(shard int, at node.Replica) error {
 		}
 		for i, u := range uses {
 			if _, ok := s.valueOf(b.Op(i).Buf, shard, u.ref, []byte(u.key)); !ok {
-				c.r.Damaged("extent %d of shard %d has no value of key %.40q on node %d", u.extent, shard, u.key, at.Node)
+				c.r.Damaged("extent %d of shard %d has no value of key %.40q on node %d",
+					u.extent, shard, u.key, at.Node)
 			}
 		}
 		return nil

@@ -6,17 +6,19 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// use is what a row names.
+// use is a use of an extent that a row names, with the entry's key.
 type use struct {
 	ref
 	key string
 }
 
-// name notes that a key's row names an extent.
+// name notes that a key's row names an extent. Only one key may name an extent; while a key is in
+// both its rows, both name the same use.
 func (c *checker) name(shard int, n uint32, key []byte, r ref) {
 	switch old, ok := c.uses[r.extent]; {
 	case !c.s.names(r, len(key)):
-		c.r.Damaged("key %.40q in row %d of shard %d has its value in extent %d with stamp %d: there is none", key, n, shard, r.extent, r.stamp)
+		c.r.Damaged("key %.40q in row %d of shard %d has its value in extent %d with stamp %d: there is none",
+			key, n, shard, r.extent, r.stamp)
 	case ok && (old.key != string(key) || old.ref != r):
 		c.r.Damaged("extent %d of shard %d is key %.40q's and key %.40q's", r.extent, shard, old.key, key)
 	default:
@@ -24,8 +26,9 @@ func (c *checker) name(shard int, n uint32, key []byte, r ref) {
 	}
 }
 
-// extents looks at all slabs of a shard: what is named is used, and has the key's value; what is
-// used is named, or in some client's hand; and all extents of a unit are of one class.
+// extents checks all slabs of a shard: an extent that a row names is used, and has the key's
+// value; an extent that is used is named by a row, or is in a client's hand; all extents of a
+// unit are of one class.
 func (c *checker) extents(shard int) error {
 	s := c.s
 	if !s.layout.extents() {
@@ -64,7 +67,8 @@ func (c *checker) extents(shard int) error {
 	return nil
 }
 
-// unit expects the marks of a unit to be of one class, or held by a client that changes it.
+// unit checks that the marks of a unit are of one class, or held by a client with moves that name
+// the unit. false: they are not, and the extents of the unit are not checked.
 func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) bool {
 	s := c.s
 	class := s.class(s.markOf(marks, i, 0) >> 1)
@@ -77,17 +81,21 @@ func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) b
 			c.r.Waits("client %d changes the size of extents in unit %d of shard %d", id, unit, shard)
 			class = converting
 		case of == converting && s.Classes > 1:
-			c.r.Damaged("place %d of unit %d of shard %d is lost: client %d holds it, and does not say so", place, unit, shard, id)
+			c.r.Damaged("place %d of unit %d of shard %d is lost: client %d holds it, and does not say so",
+				place, unit, shard, id)
 			return false
-		case class != converting && s.real(class, place) && of != class, class != converting && !s.real(class, place) && s.real(of, place):
-			c.r.Damaged("unit %d of shard %d has extents of class %d, and at place %d of class %d", unit, shard, class, place, of)
+		case class != converting && s.real(class, place) && of != class,
+			class != converting && !s.real(class, place) && s.real(of, place):
+			c.r.Damaged("unit %d of shard %d has extents of class %d, and at place %d of class %d",
+				unit, shard, class, place, of)
 			return false
 		}
 	}
 	return true
 }
 
-// extent expects that an extent is named, or free, or in a client's hand.
+// extent checks that an extent is named by a row, free, or in a client's hand. named: a row names
+// it.
 func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err error) {
 	s := c.s
 	stamp, class := m>>1, s.class(m>>1)
@@ -111,12 +119,14 @@ func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err 
 	return false, nil
 }
 
-// hands are what the clients' hands name in a shard.
+// hands are what the hands of all clients name in a shard. moves are by unit: the clients that
+// change the unit's class.
 type hands struct {
 	of    map[ref]rdma.ClientID
-	moves map[uint64]map[rdma.ClientID]bool // by unit
+	moves map[uint64]map[rdma.ClientID]bool
 }
 
+// hands reads the hands of all clients.
 func (c *checker) hands(shard int) (hands, error) {
 	s := c.s
 	h := hands{map[ref]rdma.ClientID{}, map[uint64]map[rdma.ClientID]bool{}}
@@ -149,10 +159,13 @@ func (c *checker) hands(shard int) (hands, error) {
 	return h, nil
 }
 
+// use checks an extent that a row names: its mark says that this use goes on, and it has the
+// key's value.
 func (c *checker) use(shard int, u use, m uint64) error {
 	s := c.s
 	if m != mark(u.stamp, true) {
-		c.r.Damaged("extent %d of shard %d has mark %#x, and key %.40q's row names its use %#x", u.extent, shard, m, u.key, u.stamp)
+		c.r.Damaged("extent %d of shard %d has mark %#x, and key %.40q's row names its use %#x",
+			u.extent, shard, m, u.key, u.stamp)
 		return nil
 	}
 	b := s.ep.Batch()

@@ -1,6 +1,6 @@
 package rcuckoo
 
-// growth expects memory for all rows of a table's level, and no row of a higher one.
+// growth checks that all rows of a table's level have memory, and that no row has a higher level.
 func (c *checker) growth(shard int) error {
 	s := c.s
 	if s.Levels == 0 {
@@ -22,12 +22,13 @@ func (c *checker) growth(shard int) error {
 	return nil
 }
 
-// cut reports whether an operation that was cut off has locked a row.
+// cut reports whether an operation that was cut off may have locked a row: an intent names the
+// row's lock.
 func (c *checker) cut(n uint32) bool { return c.named[c.s.number(n)] }
 
-// made reports whether a valid row is part of the table. It expects one exactly where its parent
-// was divided so often, but for a division that was cut off between its two rows: then all is in
-// the old one still, and the new one is made again.
+// made reports whether a valid row is part of the table, and checks that it is made exactly if
+// its parent has been divided for it. The exception is a division that was cut off between its
+// two rows: the old row still has all entries then, and repair makes the new one again.
 func (c *checker) made(shard int, n uint32) bool {
 	s, r := c.s, c.rows[n]
 	if s.birth(n) == 0 {
@@ -51,7 +52,8 @@ func (c *checker) made(shard int, n uint32) bool {
 	return false
 }
 
-// leaf returns the row of a number where entries with these bits belong, as far as rows are valid.
+// leaf returns the row of a number where entries with these bits belong. If a row on the way is
+// torn, it returns that row.
 func (c *checker) leaf(shard int, number, bits uint32) uint32 {
 	id := number
 	for int(id) < len(c.rows) && c.s.valid(c.rows[id], shard, id) { // ends: each row is of a later segment

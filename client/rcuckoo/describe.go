@@ -7,7 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Describe returns a function that tells what lies at an address of the pool that ep reaches.
+// Describe returns a function that says what lies at an address of the pool that ep reaches, for
+// traces. It knows the leaders of the view in which the layout was read. For an address that
+// belongs to nothing it returns "".
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {
@@ -16,6 +18,8 @@ func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	return l.describe, nil
 }
 
+// describe names the part that has an address, with its index and its shard. Parts end at their
+// last byte, so the padding between parts belongs to none.
 func (l *layout) describe(a rdma.Addr) string {
 	off := a.Offset()
 	if off < node.HeaderBytes {
@@ -47,10 +51,11 @@ func (l *layout) describe(a rdma.Addr) string {
 	return ""
 }
 
+// describeSlab names what lies at an offset in the slabs of a shard: a mark, or an extent.
 func (l *layout) describeSlab(off uint64) string {
 	slab, in := off/l.slab, off%l.slab
 	first, what := slab*uint64(l.SlabExtents), "extent"
-	if l.Classes > 1 { // the address does not tell of which class an extent is
+	if l.Classes > 1 { // the address alone does not say which extents the unit has
 		what = "extents in unit"
 	}
 	if marks := uint64(l.slabMarks()) * markBytes; in >= marks {
@@ -60,7 +65,8 @@ func (l *layout) describeSlab(off uint64) string {
 	return fmt.Sprintf("mark of extent %d", l.extentIn(first+n%uint64(l.SlabExtents), int(n)/l.SlabExtents))
 }
 
-// describeCopy names the shard that is the index-th of a node.
+// describeCopy names the shard that has its copy in the index-th part of a node, and the copy's
+// role if there are replicas.
 func (l *layout) describeCopy(n, index int) string {
 	for shard := range l.copies {
 		for k, at := range l.copies[shard] {

@@ -9,11 +9,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A look at how full a pool is reads so much of all shards together, however large they are, or a
-// run of each.
+// Fill reads a sample of bounded size, however large the pool is.
 const (
-	fillRows  = 2048
-	fillRun   = 16 // rows of a READ
+	// fillRows is how many rows of all shards together are read, but at least one run of each
+	// shard.
+	fillRows = 2048
+	// fillRun is how many neighbouring rows one READ returns.
+	fillRun = 16
+	// fillSlabs is how many slabs of all shards together are read, but at least one of each shard.
 	fillSlabs = 256
 )
 
@@ -39,8 +42,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	return all, nil
 }
 
-// fillShard adds what a shard has. Rows are read on the first copy whose node answers; marks of
-// extents lie with the leader.
+// fillShard adds what a shard has. Rows are read on the first copy with a node that answers. The
+// marks of extents are at the leader. The error wraps rdma.ErrNodeDown if no copy answers.
 func (l *layout) fillShard(ep rdma.Endpoint, shard int, all []client.Fill) error {
 	rows := all[0]
 	err := error(rdma.ErrNodeDown)
@@ -61,6 +64,8 @@ func (l *layout) fillShard(ep rdma.Endpoint, shard int, all []client.Fill) error
 	return nil
 }
 
+// fillRows adds the entries of a sample of a copy's rows. Rows that are torn or not made yet are
+// left out.
 func (l *layout) fillRows(ep rdma.Endpoint, shard int, at node.Replica, fill *client.Fill) error {
 	backed, err := l.backed(ep, shard)
 	if err != nil {
@@ -81,8 +86,9 @@ func (l *layout) fillRows(ep rdma.Endpoint, shard int, at node.Replica, fill *cl
 	return nil
 }
 
-// fillExtents adds the extents of a shard, each as many of the smallest ones as take its room. Those
-// of slabs that were not handed out are free.
+// fillExtents adds the extents of a shard. An extent counts as many of the smallest ones as take
+// its room: see share. Extents of slabs that were not handed out are free. A sample of the slabs
+// is scaled up.
 func (l *layout) fillExtents(ep rdma.Endpoint, shard int, fill *client.Fill) error {
 	handed, err := l.handed(ep, shard)
 	if err != nil {
@@ -92,7 +98,8 @@ func (l *layout) fillExtents(ep rdma.Endpoint, shard int, fill *client.Fill) err
 	fill.Sampled = fill.Sampled || !whole
 	used := uint64(0)
 	for _, s := range spans {
-		marks, err := rdma.ReadBytes(ep, stepReadTable, l.slabAt(shard, int(s.From)), l.slabMarks()*markBytes, l.Timeout)
+		marks, err := rdma.ReadBytes(ep, stepReadTable, l.slabAt(shard, int(s.From)),
+			l.slabMarks()*markBytes, l.Timeout)
 		if err != nil {
 			return fmt.Errorf("read the marks of slab %d: %w", s.From, err)
 		}

@@ -5,8 +5,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Outlives returns how many memory nodes may die at once so that each shard keeps a copy: one less
-// than the fewest copies there are. -1: a shard has none.
+// Outlives returns how many memory nodes may die at once while each shard keeps a copy: one less
+// than the fewest copies that any shard has on nodes that are not dead. -1: a shard has none.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	ep, l, v, err := client.Look(f, "count the copies", readLayout)
 	if err != nil {

@@ -10,12 +10,14 @@ import (
 
 var errNotFound = fmt.Errorf("neither of its rows has it: %w", client.ErrNotFound)
 
-// Get returns the value of a key, valid until the next call (section 3.2.1). It takes no lock.
+// Get returns the value of a key (section 3.2.1). The Store owns the value, which is valid until
+// the next call. Get takes no lock. The error wraps client.ErrNotFound, rdma.ErrTimeout, or
+// client.ErrDamaged when an entry is one that no client can have written.
 //
-// A row that is valid is what it was at one moment of its READ. A key that is moved is in both its
-// rows for a moment, and in one at least all the time, but two READs may miss it: it may go from
-// its second row to its first between them. So a miss is what a second look says that finds the
-// same versions: between the two looks neither row changed.
+// A valid row is as it was at one moment of its READ. A key that is moved is always in one of its
+// rows, and for a moment in both. Yet two READs may miss it, if it moves between them from the
+// row that is read second to the one that is read first. So the key is not there only if a second
+// look finds the same versions: then neither row changed between the two looks.
 func (s *Store) Get(key []byte) ([]byte, error) {
 	if len(key) > s.KeyBytes {
 		return nil, fmt.Errorf("get: %w", errNotFound)
@@ -42,12 +44,16 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	return nil, fmt.Errorf("get: %w", errEpochs)
 }
 
-// look2 is what two looks at a place are compared by.
+// look2 is what two looks at a place are compared by. known: both rows were valid, and had these
+// versions.
 type look2 struct {
 	known         bool
-	first, second uint64 // versions
+	first, second uint64
 }
 
+// get looks at the rows of a place until the answer is sure. A look is one trip. It looks again
+// without a pause after a first look without the key, and at other rows if the rows lead there.
+// After a torn row it pauses.
 func (s *Store) get(at place, key []byte) ([]byte, error) {
 	s.want(at.shard)
 	s.wantRows(at)
@@ -88,20 +94,21 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 	}
 }
 
-// unread gives a batch back that failed, once nothing of it is in flight, and what was read before.
+// unread takes over a batch that failed, releases the rows that were read before, and returns err.
 func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
 	s.endReads()
 	s.keepFlying(shard, b)
 	return err
 }
 
-// fetch reads the value that a ref names; false: the ref is an old one, and the key's rows have to
-// be read again.
+// fetch reads the value that a ref names, into s.value. false: the extent has another use by now,
+// so the key's rows have to be read again.
 func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
 	b := s.ep.Batch()
 	op := s.addRead(b, s.leads[shard], r, key)
 	if err := s.do(stepReadExtent, b); err != nil {
-		return nil, false, s.unread(shard, b, fmt.Errorf("read extent %d of shard %d: %w", r.extent, shard, err))
+		return nil, false, s.unread(shard, b,
+			fmt.Errorf("read extent %d of shard %d: %w", r.extent, shard, err))
 	}
 	v, ok := s.valueOf(op.Buf, shard, r, key)
 	if ok {
@@ -111,8 +118,10 @@ func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
 	return s.value, ok, nil
 }
 
-// answer looks for a key in the rows that were read. sure: it is there, or is known not to be; far:
-// it is there, with its value in an extent. Where it belongs into other rows, the place is changed.
+// answer looks for a key in the rows that were read. sure: value is its value. far: the key is
+// there, and its value in this extent. The error wraps client.ErrNotFound if this look and the
+// one before show that the key is not there. Else another look is needed; before is what to
+// compare it with, and the place is corrected if the key belongs into other rows.
 func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far ref, sure bool, err error) {
 	now := look2{known: true}
 	for i, n := range [2]uint32{at.first, at.second} {
@@ -126,7 +135,8 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 			e := s.entry(r, slot)
 			switch {
 			case !s.sound(e), e.meta.extent() && !s.names(s.ref(e), len(key)):
-				return nil, far, false, fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
+				return nil, far, false,
+					fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
 			case e.meta.extent():
 				*before = look2{}
 				return nil, s.ref(e), false, nil
@@ -140,7 +150,8 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 			now.second = s.version(r)
 		}
 	}
-	if now.known && s.Levels > 0 && !s.follow(at, s.locks.row(at.first, s.rowBytes), s.locks.row(at.second, s.rowBytes)) {
+	if now.known && s.Levels > 0 &&
+		!s.follow(at, s.locks.row(at.first, s.rowBytes), s.locks.row(at.second, s.rowBytes)) {
 		s.levels.doubts[at.shard] = true
 		now.known = false
 	}
@@ -151,8 +162,9 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 	return nil, far, false, nil
 }
 
-// tornRow waits before a row is read again that was being written. When that takes for ever its
-// writer died.
+// tornRow pauses before rows are read again that were torn. If their writer is dead it repairs
+// the words of their locks, after it has settled what the worker itself left in the shard. The
+// error wraps rdma.ErrTimeout when the time is used up.
 func (s *Store) tornRow(at place, r *kit.Retry) error {
 	s.stats.Torn++
 	s.runCleanup()
@@ -166,7 +178,7 @@ func (s *Store) tornRow(at place, r *kit.Retry) error {
 			if err := s.settled(at.shard); err != nil {
 				return err
 			}
-			r.Tries++ // it has waited
+			r.Tries++ // the repair counts as a pause
 			return s.repair(at.shard, []uint32{uint32(word)})
 		}
 	}

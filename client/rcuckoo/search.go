@@ -1,70 +1,80 @@
 package rcuckoo
 
-// A view is the rows that a search may look at: those that a client remembers, or those that it has
+// A view is a set of rows that a search may read: those in a client's cache, or those that it has
 // locked.
 type view interface {
-	// row returns a row of a shard, which is valid, until the view changes; nil: it is not known.
+	// row returns a valid row of a shard, which may be used until the view changes. nil: the view
+	// does not have it.
 	row(shard int, n uint32) row
 }
 
-// A step of a cuckoo path is a slot that is written: with the entry of the next step's slot, and in
-// the last step with the new one.
+// A step of a cuckoo path writes one slot. The first step writes the free slot at the path's end,
+// with the entry from the slot of the second step, and so on. The last one writes the new entry,
+// in one of the key's rows.
 type step struct {
 	row  uint32
-	slot int // unknown: that of a row that is not known
+	slot int // unknown in a row that the view does not have
 }
 
 const unknown = -1
 
-// found is what a search came to.
+// found is the result of a search.
 type found int
 
 const (
 	// pathFound: the path ends in a free slot.
 	pathFound found = iota
-	// pathGuessed: the path ends in a row that is not known, and presumed to have a free slot. Of an
-	// empty cache it is the key's first row alone (section 3.2.3).
+	// pathGuessed: the path ends in a row that the view does not have, and which may have a free
+	// slot. With an empty cache the path is the key's first row alone (section 3.2.3).
 	pathGuessed
-	// pathNone: all rows that can be reached are known, and full.
+	// pathNone: the view has all rows that can be reached, and they are full.
 	pathNone
 )
 
-// A search looks for cuckoo paths, breadth first, so that it finds the shortest. Its memory is used
-// again: once it has grown to what searches need nothing is allocated.
+// A search looks for cuckoo paths, breadth first, so that it finds a shortest one. It reuses its
+// memory: once that is as large as searches need, nothing is allocated.
 type search struct {
-	l       *layout
-	levels  *levels
-	visits  []visit
-	seen    rowSet
-	steps   [maxSteps]step
-	missing []uint32 // rows that the last search would have looked at, had they been known: the nearest, in order
+	l      *layout
+	levels *levels
+	// visits are the rows that the last search reached, in the order of the search.
+	visits []visit
+	// seen are the rows of visits.
+	seen rowSet
+	// steps has the memory of the result.
+	steps [maxSteps]step
+	// missing are the rows that the last search needed and the view did not have, nearest first.
+	missing []uint32
 }
 
-// visit is a row that can be reached: the entry in a slot of an earlier visit's row could move
+// visit is a row that a path can reach: the entry in a slot of an earlier visit's row could move
 // here.
 type visit struct {
-	row   uint32
-	from  int32 // -1: it is one of the key's own rows
-	slot  uint8
+	row uint32
+	// from is the index of the earlier visit; -1: it is one of the key's own rows.
+	from int32
+	// slot is the slot in the earlier visit's row.
+	slot uint8
+	// depth is how many entries move on the way here.
 	depth uint8
 }
 
-// mostMissing bounds the rows that a client reads ahead in one trip when it finds no path in what
-// it knows.
+// mostMissing bounds the rows that a client reads in one trip when it finds no path in the rows
+// that it has.
 const mostMissing = 32
 
 func newSearch(l *layout) *search {
 	return &search{l: l, levels: newLevels(l), missing: make([]uint32, 0, mostMissing)}
 }
 
-// find returns the shortest path by which an entry of a place can be inserted, with no more than
-// depth others moved. Steps are in the order in which rows are written: from the end of the path, a
-// free slot, back to one of the place's rows. So in between an entry may be in both its rows, but
-// is always in one. A path has no row twice. It is valid until the next call.
+// find returns a shortest path by which an entry of a place can be inserted, with at most depth
+// others moved. Steps are in the order in which the rows are written: from the free slot at the
+// end of the path back to one of the place's rows. So an entry that moves is in both its rows for
+// a moment, and always in one. A path has no row twice. The result is valid until the next call.
 //
-// A row that is not known is presumed to be free if it is the key's own, since that will be locked
-// and read anyhow; else only if no path through known rows is found. A row that was not made yet is
-// none, however empty it is: see resolve.
+// If the view does not have one of the key's own rows, find guesses that this row has a free
+// slot, as it is locked and read anyhow. It guesses so of other rows only if it finds no path
+// through rows that the view has. A row that is not made yet is on no path, however empty it is:
+// see resolve.
 func (s *search) find(v view, at place, depth int) ([]step, found) {
 	s.visits, s.missing = s.visits[:0], s.missing[:0]
 	s.seen.reset()
@@ -116,8 +126,9 @@ func (s *search) find(v view, at place, depth int) ([]step, found) {
 	return nil, pathNone
 }
 
-// other returns the number, and the bits, of the row where else the entry in a slot may be. Entries
-// that no client can have written stay where they are.
+// other returns the number and the bits of the other row where the entry in a slot may be. false:
+// there is no entry that can move. Entries that no client can have written, or that are in a
+// wrong row, are damage, and are not moved.
 func (s *search) other(r row, slot, shard int, n uint32) (to, bits uint32, ok bool) {
 	e := s.l.entry(r, slot)
 	if !e.meta.used() || !s.l.sound(e) {
@@ -128,16 +139,19 @@ func (s *search) other(r row, slot, shard int, n uint32) (to, bits uint32, ok bo
 	return p.other(number), p.bits, p.shard == shard && p.has(number) && s.l.belongs(n, p.bits, r)
 }
 
-// resolve returns the row of a number where entries with these bits belong, as far as a view knows;
-// else one that is to be read for that, or read again where two contradict each other, and nil.
+// resolve returns the row of a number where entries with these bits belong, if the view has it.
+// Else it returns nil and the id of a row to read: one on the way to the right row, or one to
+// read again as two rows of the view contradict each other.
 func (s *search) resolve(v view, shard int, number, segment uint32) (id uint32, r row) {
 	l := s.l
 	if l.Levels == 0 {
 		return number, v.row(shard, number)
 	}
-	for g := l.Levels; g >= 0; g-- { // of several that a view has, of different moments, the last one made
+	// A view may have several such rows, from different moments: the one that was made last is
+	// right.
+	for g := l.Levels; g >= 0; g-- {
 		if id = number + uint32(l.Rows)*(segment&(1<<g-1)); g < l.Levels && segment>>g&1 == 0 {
-			continue // as with the bit
+			continue // the row of level g+1 has the same id
 		}
 		if r = v.row(shard, id); r != nil && l.belongs(id, segment, r) {
 			return id, r
@@ -153,14 +167,14 @@ func (s *search) resolve(v view, shard int, number, segment uint32) (id uint32, 
 			return id, r
 		}
 		up, down = up || next < id, down || next > id
-		if up && down { // a row was made between two looks: the later one is the child's
+		if up && down { // a row was made after the view's copy was read: read the child again
 			return max(id, next), nil
 		}
 		id = next
 	}
 }
 
-// path walks back from the last visit of a path.
+// path returns the steps from a visit, the end of a path, back to one of the key's rows.
 func (s *search) path(v view, shard, last int) []step {
 	w, slot, n := s.visits[last], unknown, 0
 	if r := v.row(shard, w.row); r != nil {
@@ -177,24 +191,29 @@ func (s *search) path(v view, shard, last int) []step {
 	}
 }
 
-// rowSet is a set of rows that is emptied in no time: a row is in it if it bears the set's turn.
+// rowSet is a hash set of rows, with linear probing. It is emptied in constant time: only slots
+// with the set's turn are occupied.
 type rowSet struct {
-	slots []struct{ row, turn uint32 } // a power of two, at most half of which are of this turn
-	turn  uint32
-	n     int
+	// slots are a power of two. At most half of them are occupied, so probing ends.
+	slots []struct{ row, turn uint32 }
+	// turn is not 0 once reset was called: zero slots are free.
+	turn uint32
+	n    int // rows in the set
 }
 
+// leastRowSet is how many slots a set has at first.
 const leastRowSet = 1 << 8
 
+// reset empties the set. It must be called before the first add.
 func (s *rowSet) reset() {
 	s.n = 0
-	if s.turn++; s.turn == 0 || s.slots == nil { // turns of long ago look like this one
+	if s.turn++; s.turn == 0 || s.slots == nil { // turns start again: old slots would seem to be occupied
 		s.slots = make([]struct{ row, turn uint32 }, max(len(s.slots), leastRowSet))
 		s.turn = 1
 	}
 }
 
-// add reports whether the row is new.
+// add adds a row, and reports whether it is new.
 func (s *rowSet) add(row uint32) bool {
 	mask := uint32(len(s.slots) - 1)
 	i := uint32(spread(uint64(row))) & mask
@@ -210,6 +229,7 @@ func (s *rowSet) add(row uint32) bool {
 	return true
 }
 
+// grow doubles the slots.
 func (s *rowSet) grow() {
 	old := s.slots
 	s.slots = make([]struct{ row, turn uint32 }, 2*len(old))

@@ -9,9 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Usage tells what the memory of a pool is used for, by reading its rows, and counts what has
-// copies as often. It may run while clients do: rows that are being written are not counted, nor
-// are those of dead nodes.
+// Usage returns what the memory of a pool is used for. It reads all rows, and counts each copy.
+// It may run while clients work: rows that are being written are not counted, nor are shards of
+// which no copy answers.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
 	if err != nil {
@@ -38,20 +38,23 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "intents, redos and hands", Count: records, Bytes: records * (intentBytes + l.redo + l.handsBytes())},
 	}
 	if l.Levels > 0 {
-		uses = append(uses, client.Use{Name: "rows that tables grew by", Count: grown * replicas, Bytes: grown * replicas * uint64(l.rowBytes)})
+		uses = append(uses, client.Use{Name: "rows that tables grew by", Count: grown * replicas,
+			Bytes: grown * replicas * uint64(l.rowBytes)})
 	}
 	if l.extents() {
 		all := copies * uint64(l.Slabs)
-		uses = append(uses, client.Use{Name: "slabs handed out", Count: slabs, Bytes: slabs * l.slab}, client.Use{Name: "slabs", Count: all, Bytes: all * l.slab})
+		uses = append(uses, client.Use{Name: "slabs handed out", Count: slabs, Bytes: slabs * l.slab},
+			client.Use{Name: "slabs", Count: all, Bytes: all * l.slab})
 	}
 	return uses, nil
 }
 
-// counted is what a shard has.
+// counted are the entries that are used in one copy of a shard, the rows that the table grew by,
+// and the slabs that were handed out.
 type counted struct{ used, grown, slabs uint64 }
 
-// count counts what a shard has, on the first copy whose node answers. An error wraps
-// rdma.ErrNodeDown when none does.
+// count counts what a shard has, on the first copy with a node that answers. The error wraps
+// rdma.ErrNodeDown if none does.
 func (l *layout) count(ep rdma.Endpoint, shard int) (c counted, err error) {
 	for _, at := range l.copies[shard] {
 		c = counted{}
@@ -73,7 +76,7 @@ func (l *layout) count(ep rdma.Endpoint, shard int) (c counted, err error) {
 	return counted{}, err
 }
 
-// handed returns how many slabs of a shard were handed out: with copies, all.
+// handed returns how many slabs of a shard were handed out: all of them if the pool has replicas.
 func (l *layout) handed(ep rdma.Endpoint, shard int) (uint64, error) {
 	if l.Replicas > 1 {
 		return uint64(l.Slabs), nil
@@ -85,14 +88,16 @@ func (l *layout) handed(ep rdma.Endpoint, shard int) (uint64, error) {
 	return min(n, uint64(l.Slabs)), nil
 }
 
-// rowsAtOnce are read by one batch of a walk, in READs of so many bytes.
+// rowsAtOnce and walkBytes bound one READ of a walk, in rows and in bytes. A row may be larger
+// than walkBytes; then it is read alone.
 const (
 	rowsAtOnce = 64
 	walkBytes  = 16 << 10
 )
 
-// eachRow reads a shard's rows on one copy, of all segments that have memory, and calls f with
-// each, valid or not, in order.
+// eachRow reads the rows of a shard on one copy, of all segments that have memory, and calls f
+// with each of them, valid or not, in ascending order. f may use the row's memory during the
+// call.
 func (l *layout) eachRow(ep rdma.Endpoint, shard int, at node.Replica, f func(n uint32, r row)) error {
 	each := max(min(walkBytes/l.rowBytes, rowsAtOnce), 1)
 	rows, err := l.backed(ep, shard)
@@ -107,7 +112,7 @@ func (l *layout) eachRow(ep rdma.Endpoint, shard int, at node.Replica, f func(n 
 	return nil
 }
 
-// someRows reads n rows of a shard on one copy and calls f with each, valid or not, in order.
+// someRows is eachRow for n rows that follow from.
 func (l *layout) someRows(ep rdma.Endpoint, shard int, at node.Replica, from, n int, f func(n uint32, r row)) error {
 	p, err := rdma.ReadBytes(ep, stepReadTable, l.rowAt(at, uint32(from)), n*l.rowBytes, l.Timeout)
 	if err != nil {
