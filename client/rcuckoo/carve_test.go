@@ -32,7 +32,8 @@ func TestClasses(t *testing.T) {
 		for unit := range uint64(p.SlabExtents) {
 			for place := range 1 << class {
 				u := ref{extent: l.extentIn(unit, place), length: value, stamp: withClass(1<<16, class)}
-				if i, at := l.unitOf(u.extent); i != unit || at != place || !l.names(u, key) || l.class(u.stamp) != class {
+				if i, at := l.unitOf(u.extent); i != unit || at != place || !l.names(u, key) ||
+					l.class(u.stamp) != class {
 					r.Fatalf("%+v is in unit %d, place %d", u, i, at)
 				}
 				if off := l.extentOff(u); off < end || off%8 != 0 {
@@ -44,7 +45,8 @@ func TestClasses(t *testing.T) {
 		if end > l.slab {
 			r.Fatalf("a slab of %d bytes has extents up to %d", l.slab, end)
 		}
-		if u := (ref{extent: l.extentIn(0, 1<<class), length: value, stamp: withClass(1<<16, class)}); class < p.Classes-1 && l.names(u, key) {
+		if u := (ref{extent: l.extentIn(0, 1<<class), length: value,
+			stamp: withClass(1<<16, class)}); class < p.Classes-1 && l.names(u, key) {
 			r.Fatalf("%+v is named, and a unit has no such place", u)
 		}
 	})

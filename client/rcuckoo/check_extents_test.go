@@ -47,7 +47,8 @@ func TestCheckOfUnits(t *testing.T) {
 		landed          int
 		said            bool
 		damage, waiting bool
-	}{{said: true}, {landed: 1, said: true, waiting: true}, {landed: 4, said: true, waiting: true}, {landed: 6, said: true, waiting: true}, {landed: 8, said: true},
+	}{{said: true}, {landed: 1, said: true, waiting: true}, {landed: 4, said: true, waiting: true},
+		{landed: 6, said: true, waiting: true}, {landed: 8, said: true},
 		{landed: 1, damage: true}, {landed: 6, damage: true}, {landed: 8}} {
 		s := storeOn(t, memPool(t, 1, extentPool(1)), Options{})
 		must(t, s.Insert([]byte("key"), make([]byte, 1000)))

@@ -20,7 +20,8 @@ import (
 // fullPool is a table of few rows, which is filled until paths are deep. Its locks lie in several
 // words. Of one seed in two the values are in extents.
 func fullPool(seed uint64) Params {
-	p := Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3, RowsPerLock: 1, LockWords: 3, Tickets: 5, Clients: 16,
+	p := Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3,
+		RowsPerLock: 1, LockWords: 3, Tickets: 5, Clients: 16,
 		Timeout: 400 * time.Millisecond}
 	if seed%4 > 1 {
 		p.InlineBytes, p.Slabs, p.SlabExtents = 8, 40, 8
@@ -233,7 +234,8 @@ func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uin
 			if err := d.end(); err != nil {
 				t.Fatalf("seed %d, crash behind verb %d of an INSERT along %v: %v", seed, k, d.path, err)
 			}
-			sum.Repairs, sum.Rolled, sum.Divided = sum.Repairs+d.stats.Repairs, sum.Rolled+d.stats.Rolled, sum.Divided+d.stats.Divided
+			sum.Repairs, sum.Rolled, sum.Divided = sum.Repairs+d.stats.Repairs, sum.Rolled+d.stats.Rolled,
+				sum.Divided+d.stats.Divided
 			if !victim.Crashed() {
 				if k < least {
 					t.Errorf("seed %d: an INSERT along %v takes %d verbs", seed, d.path, k)
@@ -277,7 +279,9 @@ func TestRepairersCrash(t *testing.T) {
 					}
 				})
 				if err := d.end(); err != nil {
-					t.Fatalf("seed %d, crash behind verb %d of an INSERT along %v, and behind verb %d of who comes next: %v", seed, k, d.path, j*j/4+j, err)
+					t.Fatalf(
+						"seed %d, crash behind verb %d of an INSERT along %v, and behind verb %d of who comes next: %v",
+						seed, k, d.path, j*j/4+j, err)
 				}
 				if !second.Crashed() {
 					break
@@ -312,5 +316,7 @@ func slow(t *testing.T, seeds []uint64, stage func(seed uint64, stall sim.Fault)
 
 // TestSlow is about INSERTs with deep paths.
 func TestSlow(t *testing.T) {
-	slow(t, dramas(t, 4), func(seed uint64, stall sim.Fault) *drama { return newDrama(t, seed, 0.95, 1+int(seed%5), stall) })
+	slow(t, dramas(t, 4), func(seed uint64, stall sim.Fault) *drama {
+		return newDrama(t, seed, 0.95, 1+int(seed%5), stall)
+	})
 }

@@ -41,7 +41,8 @@ func mortalTCP(t *testing.T, nodes int, p Params) mortal {
 		t.Cleanup(func() { n.Close() })
 		all, addresses = append(all, n), append(addresses, n.Addr())
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addresses[:nodes], Witnesses: addresses[nodes:]}, tcp.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients},
+	f, err := tcp.Create(tcp.Options{Addresses: addresses[:nodes], Witnesses: addresses[nodes:]},
+		tcp.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients},
 		func(f *tcp.Fabric) error { return Make(f, p) })
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
@@ -74,7 +75,8 @@ func TestNodesDie(t *testing.T) {
 		name     string
 		replicas int
 		make     func(*testing.T, int, Params) mortal
-	}{{"mem, 2 replicas", 2, mortalMem}, {"mem, 3 replicas", 3, mortalMem}, {"tcp, 2 replicas", 2, mortalTCP}, {"tcp, 3 replicas", 3, mortalTCP}} {
+	}{{"mem, 2 replicas", 2, mortalMem}, {"mem, 3 replicas", 3, mortalMem}, {"tcp, 2 replicas", 2, mortalTCP},
+		{"tcp, 3 replicas", 3, mortalTCP}} {
 		t.Run(c.name, func(t *testing.T) {
 			if teeth.UnderRace && strings.HasPrefix(c.name, "tcp") {
 				t.Skip("the nodes take longer than leases; run without -race")
@@ -89,7 +91,9 @@ func TestNodesDie(t *testing.T) {
 			end := f.keep(t)
 			stop, histories := f.work(t, 3)
 			f.kill(0)
-			until(t, "node 3 stands for node 0", func() bool { return f.View().Members[3].StandsFor == 1 && !f.View().Busy })
+			until(t, "node 3 stands for node 0", func() bool {
+				return f.View().Members[3].StandsFor == 1 && !f.View().Busy
+			})
 			f.kill(1)
 			until(t, "node 1 is gone", func() bool { return f.View().Members[1].Gone && !f.View().Busy })
 			if c.replicas == 3 {

@@ -323,7 +323,8 @@ func (e *estate) read(ep rdma.Endpoint, k *held) error {
 	var before ref
 	for range 100 {
 		b := ep.Batch()
-		first, second := b.Read(e.l.rowAt(e.l.leads[0], k.at.first), e.l.rowBytes), b.Read(e.l.rowAt(e.l.leads[0], k.at.second), e.l.rowBytes)
+		first, second := b.Read(e.l.rowAt(e.l.leads[0], k.at.first), e.l.rowBytes),
+			b.Read(e.l.rowAt(e.l.leads[0], k.at.second), e.l.rowBytes)
 		if err := rdma.Do(ep, b, time.Second); err != nil {
 			return err
 		}

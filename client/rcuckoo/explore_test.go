@@ -15,7 +15,8 @@ import (
 // tiny is a pool that is made and checked at once: exploring makes thousands of them. Its keys
 // share few rows and locks.
 func tiny(far bool, timeout time.Duration) Params {
-	p := Params{Shards: 2, Rows: 6, Entries: 4, KeyBytes: 20, InlineBytes: 200, ExtentBytes: 200, F: 2.3, RowsPerLock: 2, LockWords: 1, Tickets: 3, Clients: 24,
+	p := Params{Shards: 2, Rows: 6, Entries: 4, KeyBytes: 20, InlineBytes: 200, ExtentBytes: 200, F: 2.3,
+		RowsPerLock: 2, LockWords: 1, Tickets: 3, Clients: 24,
 		Timeout: timeout}
 	if far {
 		p.InlineBytes, p.ExtentBytes, p.Slabs, p.SlabExtents, p.Classes = 20, 216, 50, 2, 3
@@ -89,7 +90,8 @@ func TestExplore(t *testing.T) {
 // TestEnumerate lets clients crash at every verb of every operation.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
-		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
+		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: " +
+			"run without -race")
 	}
 	for _, c := range explorations[1:3] {
 		t.Run(c.name, func(t *testing.T) { explore.Enumerate(t, explored(c.far, c.kept)) })

@@ -20,7 +20,8 @@ func TestExtent(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		key := rapid.SliceOfN(rapid.Byte(), 0, l.KeyBytes).Draw(r, "key")
 		value := rapid.SliceOfN(rapid.Byte(), 0, l.ExtentBytes).Draw(r, "value")
-		u := ref{rapid.Uint64Range(0, l.allExtents()-1).Draw(r, "extent"), len(value), rapid.Uint64Range(1, 1<<63).Draw(r, "stamp")}
+		u := ref{rapid.Uint64Range(0, l.allExtents()-1).Draw(r, "extent"), len(value),
+			rapid.Uint64Range(1, 1<<63).Draw(r, "stamp")}
 		if !l.names(u, 0) {
 			r.Fatalf("%+v is none", u)
 		}
@@ -40,7 +41,8 @@ func TestExtent(t *testing.T) {
 		if got, ok := l.valueOf(p, 1, u, key); !ok || !bytes.Equal(got, value) {
 			r.Fatalf("read %x, %v", got, ok)
 		}
-		for _, other := range []ref{{u.extent + 1, u.length, u.stamp}, {u.extent, u.length + 1, u.stamp}, {u.extent, u.length, u.stamp + 1}} {
+		for _, other := range []ref{{u.extent + 1, u.length, u.stamp}, {u.extent, u.length + 1, u.stamp},
+			{u.extent, u.length, u.stamp + 1}} {
 			if _, ok := l.valueOf(p, 1, other, key); ok {
 				r.Fatalf("it is taken for %+v", other)
 			}
@@ -80,7 +82,8 @@ func FuzzExtent(f *testing.F) {
 		if length < 0 { // as no ref has it
 			return
 		}
-		if v, ok := l.valueOf(p, 0, u, []byte(key)); ok && (len(v) != length || extentSum(p[lengthsAt:], 0, u) != le.Uint64(p[contentAt:])) {
+		if v, ok := l.valueOf(p, 0, u, []byte(key)); ok &&
+			(len(v) != length || extentSum(p[lengthsAt:], 0, u) != le.Uint64(p[contentAt:])) {
 			t.Fatalf("%x is taken for %+v", p, u)
 		}
 	})

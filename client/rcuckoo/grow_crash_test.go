@@ -96,7 +96,8 @@ func TestRepairersCrashGrowing(t *testing.T) {
 					r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
 				})
 				if err := d.end(); err != nil {
-					t.Fatalf("seed %d, crash behind verb %d, and behind verb %d of who comes next: %v", seed, k, j*j/4+j, err)
+					t.Fatalf("seed %d, crash behind verb %d, and behind verb %d of who comes next: %v", seed, k,
+						j*j/4+j, err)
 				}
 				if !second.Crashed() {
 					break
@@ -123,7 +124,8 @@ func TestReadWhileItGrows(t *testing.T) {
 		d.enter("grower", func(w int, r *check.Recorder, ep rdma.Endpoint) {
 			for i := range 40 {
 				key := fmt.Appendf(nil, "%d+%d", seed, i)
-				if err := r.Insert(key, check.MakeValue(nil, w, i+1, 16)); err != nil && !errors.Is(err, client.ErrFull) {
+				if err := r.Insert(key, check.MakeValue(nil, w, i+1, 16)); err != nil &&
+					!errors.Is(err, client.ErrFull) {
 					d.errs = append(d.errs, err)
 				}
 			}

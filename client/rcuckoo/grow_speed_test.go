@@ -26,7 +26,8 @@ func (p pace) String() string {
 	each := func(d time.Duration, n uint64) time.Duration {
 		return (d / time.Duration(max(n, 1))).Round(10 * time.Nanosecond)
 	}
-	return fmt.Sprintf("%7v: %5.2f million INSERTs and as many GETs a second, of %v and %v each", p.lasts, p.rate()/1e6, each(p.waited, p.inserts),
+	return fmt.Sprintf("%7v: %5.2f million INSERTs and as many GETs a second, of %v and %v each", p.lasts,
+		p.rate()/1e6, each(p.waited, p.inserts),
 		each(p.looked, p.gets))
 }
 
@@ -39,7 +40,8 @@ func paceKey(n int) []byte { return le.AppendUint64(nil, spread(uint64(n)+1)) }
 
 // nearlyFull is a table on the model of the paper's testbed, and how many keys it has.
 func nearlyFull(t *testing.T) (*sim.Sim, int) {
-	p, bytes, err := Size(Shape{Nodes: 1, Rows: paceRows, KeyBytes: 8, ValueBytes: 8, Levels: 1, RowsPerLock: 8, Clients: paceClients + 1})
+	p, bytes, err := Size(Shape{Nodes: 1, Rows: paceRows, KeyBytes: 8, ValueBytes: 8, Levels: 1, RowsPerLock: 8,
+		Clients: paceClients + 1})
 	must(t, err)
 	profile, err := sim.LookupProfile("rcuckoo-testbed")
 	must(t, err)
@@ -118,13 +120,15 @@ func TestPaceWhileItGrows(t *testing.T) {
 		for i := max(int((from-begin)/tick), 0); i < min(int((to-begin)/tick), len(ticks)); i++ {
 			p := ticks[i]
 			all.lasts += tick
-			all.inserts, all.gets, all.waited, all.looked = all.inserts+p.inserts, all.gets+p.gets, all.waited+p.waited, all.looked+p.looked
+			all.inserts, all.gets, all.waited, all.looked = all.inserts+p.inserts, all.gets+p.gets,
+				all.waited+p.waited, all.looked+p.looked
 		}
 		return all
 	}
 	took := ended - began
 	before, meanwhile, behind := sum(began-took, began), sum(began, ended), sum(ended, ended+took)
-	t.Logf("%d keys at first, in %d rows\nbefore     %s\nmeanwhile  %s\nbehind     %s", loaded, paceRows, before, meanwhile, behind)
+	t.Logf("%d keys at first, in %d rows\nbefore     %s\nmeanwhile  %s\nbehind     %s", loaded, paceRows, before,
+		meanwhile, behind)
 	if meanwhile.rate() < before.rate()/4 || behind.rate() < before.rate() {
 		t.Error("the table's doubling is in the way")
 	}

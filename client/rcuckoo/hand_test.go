@@ -121,7 +121,8 @@ func TestTwoLooks(t *testing.T) {
 		first, second uint64 // versions
 		torn          int    // row
 		known         bool
-	}{{first: 1, second: 1}, {first: 1, second: 2}, {first: 2, second: 2}, {first: 2, second: 2, torn: 1}, {first: 2, second: 2, torn: 2},
+	}{{first: 1, second: 1}, {first: 1, second: 2}, {first: 2, second: 2}, {first: 2, second: 2, torn: 1},
+		{first: 2, second: 2, torn: 2},
 		{first: 2, second: 2}, {first: 3, second: 2}, {first: 3, second: 2, known: true}} {
 		set(at.first, look.first, look.torn == 1)
 		set(at.second, look.second, look.torn == 2)

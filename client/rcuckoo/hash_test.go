@@ -35,7 +35,8 @@ func TestPlace(t *testing.T) {
 		if uint64(got.first) != h1%uint64(p.Rows) || uint64(got.second) != want.Uint64() || got.shard >= p.Shards {
 			r.Fatalf("%x is at %+v, its second row should be %v", key, got, want)
 		}
-		if got.other(got.first) != got.second || got.other(got.second) != got.first && got.first != got.second || !got.has(got.second) {
+		if got.other(got.first) != got.second || got.other(got.second) != got.first && got.first != got.second ||
+			!got.has(got.second) {
 			r.Fatalf("%+v: the other rows are %d and %d", got, got.other(got.first), got.other(got.second))
 		}
 	})
@@ -105,7 +106,8 @@ func TestReach(t *testing.T) {
 		f    float64
 		rows int
 		want []uint64
-	}{{2.3, 1000, []uint64{6, 15, 35, 82, 190, 437, 1000, 1000}}, {1, 50, []uint64{1, 1, 1}}, {1.2, 50, []uint64{1, 1, 1, 2}}, {maxF, 7, []uint64{7, 7}}, {2.3, 1, []uint64{1, 1}}} {
+	}{{2.3, 1000, []uint64{6, 15, 35, 82, 190, 437, 1000, 1000}}, {1, 50, []uint64{1, 1, 1}},
+		{1.2, 50, []uint64{1, 1, 1, 2}}, {maxF, 7, []uint64{7, 7}}, {2.3, 1, []uint64{1, 1}}} {
 		r := newReach(c.f, c.rows)
 		for z, want := range c.want {
 			if r[z] != want {

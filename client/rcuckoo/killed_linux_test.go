@@ -33,7 +33,9 @@ func TestKilled(t *testing.T) {
 	pool := func(f *shm.Fabric, err error) (killed.Pool, error) {
 		return killed.Pool{
 			Fabric: f, Check: Check,
-			Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, Options{Pool: f, Failure: patience}) },
+			Open: func(ep rdma.Endpoint) (client.Store, error) {
+				return Open(ep, Options{Pool: f, Failure: patience})
+			},
 			Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
 		}, err
 	}

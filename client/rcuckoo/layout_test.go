@@ -31,7 +31,8 @@ func alone(t *testing.T) {
 
 // small are parameters of a pool that tests change.
 func small() Params {
-	return Params{Shards: 3, Rows: 1000, Entries: 8, KeyBytes: 24, InlineBytes: 8, ExtentBytes: 100, F: 2.3, RowsPerLock: 16, LockWords: 1,
+	return Params{Shards: 3, Rows: 1000, Entries: 8, KeyBytes: 24, InlineBytes: 8, ExtentBytes: 100, F: 2.3,
+		RowsPerLock: 16, LockWords: 1,
 		Slabs: 10, SlabExtents: 8, Clients: 5, Timeout: time.Second}
 }
 
@@ -44,11 +45,15 @@ func lay(t testing.TB, p Params, nodes int) *layout {
 
 func drawParams(r *rapid.T) Params {
 	n := func(name string, from, to int) int { return rapid.IntRange(from, to).Draw(r, name) }
-	p := Params{Shards: n("shards", 1, 9), Rows: n("rows", 1, 5000), Entries: n("entries", 1, maxEntries), KeyBytes: n("key bytes", 1, maxKeyBytes),
-		InlineBytes: n("inline bytes", 0, maxInline), F: rapid.Float64Range(1, 20).Draw(r, "f"), RowsPerLock: n("rows a lock", 1, 70),
-		LockWords: n("lock words", 1, 9), Tickets: n("queues", 0, 9), Levels: max(n("levels", -3, 3), 0), Clients: n("clients", 1, 50), Timeout: time.Second}
+	p := Params{Shards: n("shards", 1, 9), Rows: n("rows", 1, 5000), Entries: n("entries", 1, maxEntries),
+		KeyBytes:    n("key bytes", 1, maxKeyBytes),
+		InlineBytes: n("inline bytes", 0, maxInline), F: rapid.Float64Range(1, 20).Draw(r, "f"),
+		RowsPerLock: n("rows a lock", 1, 70),
+		LockWords:   n("lock words", 1, 9), Tickets: n("queues", 0, 9), Levels: max(n("levels", -3, 3), 0),
+		Clients: n("clients", 1, 50), Timeout: time.Second}
 	if rapid.Bool().Draw(r, "extents") {
-		p.ExtentBytes, p.Slabs, p.SlabExtents = n("extent bytes", 0, 2000), n("slabs", 1, 40), n("extents a slab", 1, 40)
+		p.ExtentBytes, p.Slabs, p.SlabExtents = n("extent bytes", 0, 2000), n("slabs", 1, 40),
+			n("extents a slab", 1, 40)
 		p.Classes = n("classes", 0, classesFor(extentBytes(p)))
 	}
 	return p
@@ -67,7 +72,8 @@ func TestAreas(t *testing.T) {
 		type span struct{ from, to rdma.Addr }
 		spans := []span{}
 		for n := range nodes {
-			spans = append(spans, span{rdma.At(n, 0), rdma.At(n, node.HeaderBytes)}, span{rdma.At(n, l.bytes), rdma.At(n, l.bytes)})
+			spans = append(spans, span{rdma.At(n, 0), rdma.At(n, node.HeaderBytes)},
+				span{rdma.At(n, l.bytes), rdma.At(n, l.bytes)})
 		}
 		add := func(n int, each uint64, at func(i int) rdma.Addr) {
 			for i := range n {
@@ -86,7 +92,9 @@ func TestAreas(t *testing.T) {
 			add(p.Slabs, l.slab, func(i int) rdma.Addr { return l.at(l.slabs, s, uint64(i)*l.slab) })
 			add(p.Tickets, queueBytes, func(i int) rdma.Addr { return l.at(l.tickets, s, uint64(i)*queueBytes) })
 		}
-		slices.SortFunc(spans, func(a, b span) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) })
+		slices.SortFunc(spans, func(a, b span) int {
+			return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+		})
 		for i, s := range spans[1:] {
 			if s.from < spans[i].to || s.from%8 != 0 {
 				r.Fatalf("%+v on %d nodes: something lies at %v, behind what ends at %v", p, nodes, s.from, spans[i].to)
@@ -118,9 +126,11 @@ func TestLocks(t *testing.T) {
 			word, b := l.lockOf(n)
 			far := n + uint32(p.Rows)*rapid.Uint32Max(1<<p.Levels-1).Draw(r, "segment")
 			if w, c := l.lockOf(far); w != word || c != b {
-				r.Fatalf("row %d has bit %d of word %d, and row %d of the same number bit %d of word %d", n, b, word, far, c, w)
+				r.Fatalf("row %d has bit %d of word %d, and row %d of the same number bit %d of word %d", n, b, word,
+					far, c, w)
 			}
-			if from, to := l.lockedWith(far); far < from || far >= to || l.segment(from) != l.segment(far) || l.segment(to-1) != l.segment(far) {
+			if from, to := l.lockedWith(far); far < from || far >= to || l.segment(from) != l.segment(far) ||
+				l.segment(to-1) != l.segment(far) {
 				r.Fatalf("row %d, of %d rows a segment, is locked with %d to %d", far, p.Rows, from, to)
 			}
 			if word >= p.LockWords || b >= lockBits {
@@ -131,7 +141,8 @@ func TestLocks(t *testing.T) {
 				r.Fatalf("row %d is locked with %d to %d", n, from, to)
 			}
 			if other, ok := of[bit{word, b}]; ok && other != from && l.lockings <= lockBits*p.LockWords {
-				r.Fatalf("rows %d and %d share a bit of %d words, which %d locks need not", from, other, p.LockWords, l.lockings)
+				r.Fatalf("rows %d and %d share a bit of %d words, which %d locks need not", from, other, p.LockWords,
+					l.lockings)
 			}
 			of[bit{word, b}] = from
 		}
@@ -147,14 +158,21 @@ func TestBadParams(t *testing.T) {
 	}
 	for i, change := range []func(*Params){
 		func(p *Params) { p.Shards = 0 }, func(p *Params) { p.Rows = 0 }, func(p *Params) { p.Rows = 1 << 32 },
-		func(p *Params) { p.Entries = 0 }, func(p *Params) { p.Entries = maxEntries + 1 }, func(p *Params) { p.KeyBytes = 0 },
-		func(p *Params) { p.KeyBytes = 64 }, func(p *Params) { p.InlineBytes = 256 }, func(p *Params) { p.InlineBytes = -1 },
-		func(p *Params) { p.ExtentBytes = 1 << 24 }, func(p *Params) { p.ExtentBytes = -1 }, func(p *Params) { p.F = 0.9 },
-		func(p *Params) { p.F = math.NaN() }, func(p *Params) { p.F = math.Inf(1) }, func(p *Params) { p.RowsPerLock = 0 },
+		func(p *Params) { p.Entries = 0 }, func(p *Params) { p.Entries = maxEntries + 1 },
+		func(p *Params) { p.KeyBytes = 0 },
+		func(p *Params) { p.KeyBytes = 64 }, func(p *Params) { p.InlineBytes = 256 },
+		func(p *Params) { p.InlineBytes = -1 },
+		func(p *Params) { p.ExtentBytes = 1 << 24 }, func(p *Params) { p.ExtentBytes = -1 },
+		func(p *Params) { p.F = 0.9 },
+		func(p *Params) { p.F = math.NaN() }, func(p *Params) { p.F = math.Inf(1) },
+		func(p *Params) { p.RowsPerLock = 0 },
 		func(p *Params) { p.LockWords = 0 }, func(p *Params) { p.Slabs = 0 }, func(p *Params) { p.SlabExtents = -1 },
-		func(p *Params) { p.Slabs, p.SlabExtents = 1<<21, 1<<21 }, func(p *Params) { p.Clients = 0 }, func(p *Params) { p.Clients = 1 << 16 },
-		func(p *Params) { p.Levels = -1 }, func(p *Params) { p.Levels = 17 }, func(p *Params) { p.Rows, p.Levels = 1<<20, 13 },
-		func(p *Params) { p.Timeout = 0 }, func(p *Params) { p.Rows, p.KeyBytes, p.Entries, p.Shards = maxRows, 63, 64, 1<<16 },
+		func(p *Params) { p.Slabs, p.SlabExtents = 1<<21, 1<<21 }, func(p *Params) { p.Clients = 0 },
+		func(p *Params) { p.Clients = 1 << 16 },
+		func(p *Params) { p.Levels = -1 }, func(p *Params) { p.Levels = 17 },
+		func(p *Params) { p.Rows, p.Levels = 1<<20, 13 },
+		func(p *Params) { p.Timeout = 0 },
+		func(p *Params) { p.Rows, p.KeyBytes, p.Entries, p.Shards = maxRows, 63, 64, 1<<16 },
 	} {
 		p := small()
 		change(&p)
@@ -186,10 +204,12 @@ func TestSize(t *testing.T) {
 	}
 	// 100 M entries of 4 B keys and values (section 5.3): rows of 8 of 8 bytes, and locks that fit a
 	// NIC.
-	p, bytes, err = Size(Shape{Nodes: 1, Records: 80_000_000, KeyBytes: 4, ValueBytes: 4, InlineBytes: new(4), Clients: 320})
+	p, bytes, err = Size(Shape{Nodes: 1, Records: 80_000_000, KeyBytes: 4, ValueBytes: 4, InlineBytes: new(4),
+		Clients: 320})
 	must(t, err)
 	l := lay(t, p, 1)
-	if l.entryBytes != 8 || l.rowBytes != 8*8+16+8+8 || p.Slabs != 0 || p.LockWords*8 > deviceBytes || p.LockWords*lockBits < l.lockings {
+	if l.entryBytes != 8 || l.rowBytes != 8*8+16+8+8 || p.Slabs != 0 || p.LockWords*8 > deviceBytes ||
+		p.LockWords*lockBits < l.lockings {
 		t.Errorf("%+v: entries of %d bytes, rows of %d", p, l.entryBytes, l.rowBytes)
 	}
 	if bytes < 12_500_000*96 || bytes > 12_600_000*96 {
@@ -214,10 +234,14 @@ func TestSize(t *testing.T) {
 	if at, n, err := Device(p, 1); err != nil || at != l.lockAt(0, 0).Offset() || at+n != l.lockAt(0, 127).Offset()+8 {
 		t.Errorf("%d bytes from %d on are the device's, %v", n, at, err)
 	}
-	for _, bad := range []Shape{{Nodes: 1, Clients: 1, LockBits: 64}, {Nodes: 1, Clients: 1, LockBits: -1}, {Nodes: 1, Clients: 1, Rows: -1}, {}, {Nodes: 1}, {Nodes: 1, Clients: 1, Records: 1 << 50}, {Nodes: 1, Clients: 1, KeyBytes: 100},
-		{Nodes: 1, Clients: 1, Shards: -1}, {Nodes: 1, Clients: 1, Entries: -8}, {Nodes: 1, Clients: 1, RowsPerLock: -1},
+	for _, bad := range []Shape{{Nodes: 1, Clients: 1, LockBits: 64}, {Nodes: 1, Clients: 1, LockBits: -1},
+		{Nodes: 1, Clients: 1, Rows: -1}, {}, {Nodes: 1}, {Nodes: 1, Clients: 1, Records: 1 << 50},
+		{Nodes: 1, Clients: 1, KeyBytes: 100},
+		{Nodes: 1, Clients: 1, Shards: -1}, {Nodes: 1, Clients: 1, Entries: -8},
+		{Nodes: 1, Clients: 1, RowsPerLock: -1},
 		{Nodes: 1, Clients: 1, Records: 1000, RowsPerLock: 157}, {Nodes: 1, Clients: 1, Rows: 100, RowsPerLock: 101},
-		{Nodes: 1, Clients: 1, LockWords: -1}, {Nodes: 1, Clients: 1, ValueBytes: -1}, {Nodes: 1, Clients: 1, ValueBytes: 1 << 24}} {
+		{Nodes: 1, Clients: 1, LockWords: -1}, {Nodes: 1, Clients: 1, ValueBytes: -1},
+		{Nodes: 1, Clients: 1, ValueBytes: 1 << 24}} {
 		if _, _, err := Size(bad); !errors.Is(err, ErrParams) {
 			t.Errorf("%+v: %v", bad, err)
 		}
@@ -228,7 +252,8 @@ func TestSize(t *testing.T) {
 // are few records.
 func TestRowsPerLock(t *testing.T) {
 	for _, s := range []Shape{
-		{Records: 1000, RowsPerLock: 156}, {Rows: 100, RowsPerLock: 100}, {Rows: 4, RowsPerLock: DefaultLocked}, {RowsPerLock: DefaultLocked},
+		{Records: 1000, RowsPerLock: 156}, {Rows: 100, RowsPerLock: 100}, {Rows: 4, RowsPerLock: DefaultLocked},
+		{RowsPerLock: DefaultLocked},
 	} {
 		s.Nodes, s.Clients = 1, 1
 		if _, _, err := Size(s); err != nil {
@@ -242,9 +267,12 @@ func FuzzParams(f *testing.F) {
 	f.Add(1, 100, 8, 24, 8, 1000, 2.3, 16, 2, 10, 8, 3, 1, 0)
 	f.Add(2, 100, 8, 24, 8, 1000, 2.3, 16, 2, 10, 8, 3, 1, 9)
 	f.Add(1<<16, 1<<40, 64, 63, 255, 1<<24-1, 1e6, 1, 1<<40, 1<<20, 1<<20, 60000, 70, 1<<40)
-	f.Fuzz(func(t *testing.T, shards, rows, entries, key, inline, extent int, factor float64, perLock, words, slabs, each, clients, nodes, levels int) {
-		p := Params{Shards: shards, Rows: rows, Entries: entries, KeyBytes: key, InlineBytes: inline, ExtentBytes: extent, F: factor,
-			RowsPerLock: perLock, LockWords: words, Slabs: slabs, SlabExtents: each, Levels: levels, Clients: clients, Timeout: time.Second}
+	f.Fuzz(func(t *testing.T, shards, rows, entries, key, inline, extent int, factor float64, perLock, words, slabs,
+		each, clients, nodes, levels int) {
+		p := Params{Shards: shards, Rows: rows, Entries: entries, KeyBytes: key, InlineBytes: inline,
+			ExtentBytes: extent, F: factor,
+			RowsPerLock: perLock, LockWords: words, Slabs: slabs, SlabExtents: each, Levels: levels, Clients: clients,
+			Timeout: time.Second}
 		l, err := newLayout(p, nodes)
 		if err != nil {
 			if !errors.Is(err, ErrParams) {
@@ -254,7 +282,8 @@ func FuzzParams(f *testing.F) {
 		}
 		last := shards - 1
 		word, _ := l.lockOf(uint32(rows - 1))
-		for _, end := range []uint64{l.lockAt(last, word).Offset() + 8, l.redoAt(l.leads[last], rdma.ClientID(clients)).Offset() + l.redo,
+		for _, end := range []uint64{l.lockAt(last, word).Offset() + 8,
+			l.redoAt(l.leads[last], rdma.ClientID(clients)).Offset() + l.redo,
 			l.rowAt(l.leads[last], uint32(l.allRows()-1)).Offset() + uint64(l.rowBytes), l.slabs.of(l.perNode)} {
 			if end > l.bytes || end < node.HeaderBytes {
 				t.Fatalf("%+v: something ends at %d of %d", p, end, l.bytes)

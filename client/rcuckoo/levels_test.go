@@ -70,13 +70,16 @@ func TestOneRowForEachKey(t *testing.T) {
 						}
 					}
 					if !ok || id != home[0] {
-						r.Fatalf("bits %b of number %d, guessed at level %d, are looked for in row %d, and belong into %d", segment, number, guess, id, home[0])
+						r.Fatalf(
+							"bits %b of number %d, guessed at level %d, are looked for in row %d, and belong into %d",
+							segment, number, guess, id, home[0])
 					}
 				}
 				if id, at := s.resolve(f, 0, number, segment); id != home[0] || at == nil {
 					r.Fatalf("bits %b of number %d: a search finds row %d, not %d", segment, number, id, home[0])
 				}
-				if id := s.levels.guess(0, number, segment); l.number(id) != number || bits.Len32(l.segment(id)) > l.Levels || segment&(1<<l.birth(id)-1) != l.segment(id) {
+				if id := s.levels.guess(0, number, segment); l.number(id) != number ||
+					bits.Len32(l.segment(id)) > l.Levels || segment&(1<<l.birth(id)-1) != l.segment(id) {
 					r.Fatalf("bits %b of number %d are guessed in row %d", segment, number, id)
 				}
 			}
@@ -89,7 +92,8 @@ func TestOneRowForEachKey(t *testing.T) {
 func TestShares(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p := small()
-		p.Rows, p.Levels, p.RowsPerLock = rapid.IntRange(1, 200).Draw(r, "rows"), 3, rapid.IntRange(1, 40).Draw(r, "rows a lock")
+		p.Rows, p.Levels, p.RowsPerLock = rapid.IntRange(1, 200).Draw(r, "rows"), 3,
+			rapid.IntRange(1, 40).Draw(r, "rows a lock")
 		l, err := newLayout(p, 1)
 		if err != nil {
 			r.Fatal(err)
@@ -201,7 +205,8 @@ func TestTripsGrown(t *testing.T) {
 			fail error
 			want cost
 		}{
-			{"get that misses", s, func(s *Store) error { _, err := s.Get(key); return err }, client.ErrNotFound, cost{2, 2}},
+			{"get that misses", s, func(s *Store) error { _, err := s.Get(key); return err }, client.ErrNotFound,
+				cost{2, 2}},
 			{"insert", s, func(s *Store) error { return s.Insert(key, key) }, nil, cost{locks + 2, locks + 2}},
 			{"update", s, func(s *Store) error { return s.Update(key, key) }, nil, cost{locks + 2, locks + 2}},
 			{"get", s, func(s *Store) error { _, err := s.Get(key); return err }, nil, cost{1, 1}},

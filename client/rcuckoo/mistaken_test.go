@@ -114,7 +114,8 @@ func newMisfortune(t *testing.T, seed uint64) *misfortune {
 	o.Memory, o.Clients, o.Handler = l.bytes, p.Clients, node.Serve
 	for w := range survivors {
 		for verb := uint64(100); verb < 3000; verb += 200 + rng.Uint64N(400) {
-			o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: fmt.Sprint("survivor ", w), Verb: verb, For: impatient / 5})
+			o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: fmt.Sprint("survivor ", w),
+				Verb: verb, For: impatient / 5})
 		}
 	}
 	for i := range 8 {
@@ -216,7 +217,8 @@ func TestOnlyTheDead(t *testing.T) {
 		}
 	}
 	if asked == 0 || lost == 0 || fenced == 0 {
-		t.Errorf("the pool was asked %d times, %d ends of intents were lost, %d clients fenced off", asked, lost, fenced)
+		t.Errorf("the pool was asked %d times, %d ends of intents were lost, %d clients fenced off", asked, lost,
+			fenced)
 	}
 	t.Logf("the pool was asked %d times, %d ends of intents were lost, %d clients fenced off", asked, lost, fenced)
 }

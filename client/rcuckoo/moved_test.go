@@ -55,7 +55,8 @@ func TestIdentityAgain(t *testing.T) {
 		s, err := Open(ep, Options{Pool: f})
 		must(t, err)
 		if before := last[s.id]; s.shards[0].seq < before {
-			t.Errorf("client %d of round %d begins at %d, and the one before ended at %d", s.id, i, s.shards[0].seq, before)
+			t.Errorf("client %d of round %d begins at %d, and the one before ended at %d", s.id, i, s.shards[0].seq,
+				before)
 		}
 		must(t, s.Insert(fmt.Appendf(nil, "key %d", i), nil))
 		last[s.id] = s.shards[0].seq

@@ -66,7 +66,8 @@ func growingToo(divided *atomic.Uint64) *explore.Subject {
 // 2 replicas. With $FARKV_LONG or $FARKV_SEEDS it does so with 3, too.
 func TestEnumerateReplicas(t *testing.T) {
 	if teeth.UnderRace {
-		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
+		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: " +
+			"run without -race")
 	}
 	s := replicated(true)
 	if os.Getenv("FARKV_LONG") == "" && os.Getenv("FARKV_SEEDS") == "" {

@@ -37,7 +37,8 @@ func TestRowModel(t *testing.T) {
 				model[slot] = pair{}
 			case found >= 0: // as keys are once in a row
 			case l.extents() && rapid.Bool().Draw(r, "extent"):
-				u := ref{rapid.Uint64Range(0, maxExtents-1).Draw(r, "extent"), rapid.IntRange(0, maxExtentValue).Draw(r, "length"), rapid.Uint64().Draw(r, "stamp")}
+				u := ref{rapid.Uint64Range(0, maxExtents-1).Draw(r, "extent"),
+					rapid.IntRange(0, maxExtentValue).Draw(r, "length"), rapid.Uint64().Draw(r, "stamp")}
 				f.put(p, slot, f.named(scratch, key, u))
 				model[slot] = pair{key: key, ref: u, extent: true}
 			default:
@@ -46,7 +47,8 @@ func TestRowModel(t *testing.T) {
 				model[slot] = pair{key: key, value: value}
 			}
 			if f.sealNext(p, shard, n); !f.valid(p, shard, n) || f.version(p) != uint64(turn+1) {
-				r.Fatalf("sealed for the %dth time its version is %d, valid: %v", turn+1, f.version(p), f.valid(p, shard, n))
+				r.Fatalf("sealed for the %dth time its version is %d, valid: %v", turn+1, f.version(p),
+					f.valid(p, shard, n))
 			}
 			if f.valid(p, shard+1, n) || f.valid(p, shard, n+1) {
 				r.Fatal("the row is taken for another one's")

@@ -91,7 +91,8 @@ func TestSearch(t *testing.T) {
 	results, lengths := map[found]int{}, map[int]int{}
 	for seed := range uint64(1500) {
 		rng := rand.New(rand.NewPCG(seed, 1<<41))
-		tab := table(t, some(rng, 1.5, 2.3, 5), some(rng, 1, 2, 3, 8), 1+rng.IntN(200), some(rng, 0.3, 0.9, 0.95, 1), seed)
+		tab := table(t, some(rng, 1.5, 2.3, 5), some(rng, 1, 2, 3, 8), 1+rng.IntN(200), some(rng, 0.3, 0.9, 0.95, 1),
+			seed)
 		part, depth := some[uint64](rng, 0, 1, 4, 7, 8, 8, 8), rng.IntN(searchDepth+1)
 		v := partly{tab, func(n uint32) bool { return spread(uint64(n))%8 < part }}
 		at := tab.l.place(le.AppendUint64(nil, rng.Uint64()))
@@ -103,20 +104,24 @@ func TestSearch(t *testing.T) {
 		case pathNone:
 			bad = path != nil || sure != math.MaxInt || guess != math.MaxInt
 		case pathGuessed:
-			bad = moves != guess || v.row(0, path[0].row) != nil || path[0].slot != unknown || sure == 0 || sure < math.MaxInt && guess > 0
+			bad = moves != guess || v.row(0, path[0].row) != nil || path[0].slot != unknown || sure == 0 ||
+				sure < math.MaxInt && guess > 0
 		case pathFound:
-			bad = moves != sure || guess == 0 && sure > 0 || tab.l.entry(v.row(0, path[0].row), path[0].slot).meta.used()
+			bad = moves != sure || guess == 0 && sure > 0 ||
+				tab.l.entry(v.row(0, path[0].row), path[0].slot).meta.used()
 			lengths[moves]++
 		}
 		if bad {
-			t.Fatalf("seed %d: result %d, path %v, though the best path moves %d, and the best guess %d", seed, result, path, sure, guess)
+			t.Fatalf("seed %d: result %d, path %v, though the best path moves %d, and the best guess %d", seed,
+				result, path, sure, guess)
 		}
 		if result != pathFound && (len(tab.search.missing) > 0) != (guess < math.MaxInt) {
 			t.Fatalf("seed %d: missing rows %v, a guess moves %d", seed, tab.search.missing, guess)
 		}
 		leads(t, v, at, path)
 	}
-	if results[pathFound] < 200 || results[pathGuessed] < 200 || results[pathNone] < 50 || lengths[0] < 100 || lengths[3] < 5 || lengths[5] == 0 {
+	if results[pathFound] < 200 || results[pathGuessed] < 200 || results[pathNone] < 50 || lengths[0] < 100 ||
+		lengths[3] < 5 || lengths[5] == 0 {
 		t.Errorf("the cases were %v, with paths of %v", results, lengths)
 	}
 }
@@ -178,7 +183,8 @@ func TestPathIsSafe(t *testing.T) {
 				}
 			}
 			if last := i == len(path)-1; twice > 1 || last && twice > 0 || (now[string(key)] == 1) != last {
-				t.Fatalf("seed %d: after write %d of path %v %d keys are there twice, the new one %d times", seed, i, path, twice, now[string(key)])
+				t.Fatalf("seed %d: after write %d of path %v %d keys are there twice, the new one %d times", seed, i,
+					path, twice, now[string(key)])
 			}
 		}
 	}
@@ -292,7 +298,10 @@ func TestCache(t *testing.T) {
 		t.Error("a cache without a budget holds a row")
 	}
 	r := fillRow(l.form, 0, 1, 8, 1)
-	if got := testing.AllocsPerRun(1000, func() { c.put(1, rng.Uint32N(5000), r); c.row(1, rng.Uint32N(5000)) }); got > 0 {
+	if got := testing.AllocsPerRun(1000, func() {
+		c.put(1, rng.Uint32N(5000), r)
+		c.row(1, rng.Uint32N(5000))
+	}); got > 0 {
 		t.Errorf("%v allocations", got)
 	}
 }

@@ -85,7 +85,8 @@ func TestTake(t *testing.T) {
 	})
 	x.ended(1, ref{extent: all[50].extent, stamp: all[50].stamp}) // which is not so
 	again := takeAll(t, x, 1)
-	if len(again) != 2 || again[0].extent+again[1].extent != all[9].extent+all[200].extent || again[0].stamp>>16 != 2 || again[1].stamp>>16 != 2 {
+	if len(again) != 2 || again[0].extent+again[1].extent != all[9].extent+all[200].extent ||
+		again[0].stamp>>16 != 2 || again[1].stamp>>16 != 2 {
 		t.Errorf("took %+v, want those that were ended, %+v and %+v", again, all[9], all[200])
 	}
 	write(t, other, func(b *rdma.Batch) { l.addMark(b, 1, all[9]) }) // late, as the next use has begun

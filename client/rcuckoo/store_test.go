@@ -17,7 +17,8 @@ import (
 
 // inline is a pool whose values lie in their rows, which is quickly made.
 func inlinePool(shards int) Params {
-	return Params{Shards: shards, Rows: 600 / shards, Entries: 8, KeyBytes: 63, InlineBytes: 200, ExtentBytes: 200, F: 2.3, RowsPerLock: 16, LockWords: 2,
+	return Params{Shards: shards, Rows: 600 / shards, Entries: 8, KeyBytes: 63, InlineBytes: 200, ExtentBytes: 200,
+		F: 2.3, RowsPerLock: 16, LockWords: 2,
 		Clients: 64, Timeout: 20 * time.Second}
 }
 

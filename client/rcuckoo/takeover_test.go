@@ -29,7 +29,8 @@ func mended(t *testing.T, f rdma.Fabric) {
 	t.Helper()
 	ep, err := f.Open("master")
 	must(t, err)
-	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }, cluster.Options{Lease: 5 * time.Millisecond})
+	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
+		cluster.Options{Lease: 5 * time.Millisecond})
 	must(t, errors.Join(err, ep.Close()))
 }
 
@@ -209,7 +210,8 @@ func TestSlowBackup(t *testing.T) {
 	p := fullPool(1)
 	p.Replicas, p.Timeout = 2, 2*time.Second
 	l := lay(t, p, 2)
-	v := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve, MinLatency: 500, MaxLatency: 1000,
+	v := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+		MinLatency: 500, MaxLatency: 1000,
 		Faults: sim.Faults{{Kind: sim.SlowFault, Node: 1, At: time.Millisecond, For: time.Second, Factor: 10_000}}})
 	defer v.Close()
 	must(t, Make(v, p))
@@ -280,7 +282,8 @@ func TestRecovered(t *testing.T) {
 				must(t, v.KillNode(dead))
 			}
 			v.Go("master", func(ep rdma.Endpoint) {
-				_, err := cluster.Once(ep, v, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }, cluster.Options{Lease: 5 * time.Millisecond})
+				_, err := cluster.Once(ep, v, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
+					cluster.Options{Lease: 5 * time.Millisecond})
 				must(t, err)
 			})
 			must(t, v.Run())

@@ -33,7 +33,8 @@ func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *c
 	offset, bytes, err := Device(p, 1)
 	must(t, err)
 	o := profile.Options(1, 1)
-	o.Memory, o.Clients, o.Handler, o.Device = l.bytes, p.Clients, node.Serve, []sim.Range{{Node: 0, Offset: offset, Bytes: bytes}}
+	o.Memory, o.Clients, o.Handler, o.Device = l.bytes, p.Clients, node.Serve,
+		[]sim.Range{{Node: 0, Offset: offset, Bytes: bytes}}
 	c := &crush{v: sim.New(o)}
 	must(t, Make(c.v, p))
 	key, value := []byte("key"), make([]byte, 100)
@@ -96,7 +97,8 @@ func (c *crush) mean() time.Duration {
 func (c *crush) worst() time.Duration { return c.each[len(c.each)-1] }
 
 func (c *crush) String() string {
-	return fmt.Sprintf("%d UPDATEs in %v: mean %v, p99 %v, worst %v", len(c.each), c.took, c.mean(), c.each[len(c.each)*99/100], c.worst())
+	return fmt.Sprintf("%d UPDATEs in %v: mean %v, p99 %v, worst %v", len(c.each), c.took, c.mean(),
+		c.each[len(c.each)*99/100], c.worst())
 }
 
 // TestFair: 64 clients that want one lock get it in turn, and no fewer UPDATEs are done than

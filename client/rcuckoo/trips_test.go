@@ -55,11 +55,14 @@ func TestTrips(t *testing.T) {
 			fail error
 			want cost
 		}{
-			{"get that misses", func() error { _, err := s.Get(key); return err }, client.ErrNotFound, cost{s.looks(at), s.looks(at)}},
-			{"update that misses", func() error { return s.Update(key, value) }, client.ErrNotFound, cost{locks + 1 + done, locks + 2}},
+			{"get that misses", func() error { _, err := s.Get(key); return err }, client.ErrNotFound,
+				cost{s.looks(at), s.looks(at)}},
+			{"update that misses", func() error { return s.Update(key, value) }, client.ErrNotFound,
+				cost{locks + 1 + done, locks + 2}},
 			{"insert", func() error { return s.Insert(key, value) }, nil, cost{locks + 1 + done, locks + 2}},
 			{"get", func() error { _, err := s.Get(key); return err }, nil, cost{1, 1}},
-			{"insert again", func() error { return s.Insert(key, value) }, client.ErrExists, cost{locks + 1 + done, locks + 2}},
+			{"insert again", func() error { return s.Insert(key, value) }, client.ErrExists,
+				cost{locks + 1 + done, locks + 2}},
 			{"update", func() error { return s.Update(key, value) }, nil, cost{locks + 1 + done, locks + 2}},
 			{"delete", func() error { return s.Delete(key) }, nil, cost{locks + 1 + done, locks + 2}},
 		} {
@@ -113,7 +116,8 @@ func TestFence(t *testing.T) {
 			update := timed(func() error { return s.Update(key, key) })
 			t.Logf("locks %s: GET %.0f ns, UPDATE %.0f", c.what, get, update)
 			if ratio := update / get; ratio < c.from || ratio > c.upTo {
-				t.Errorf("locks %s: an UPDATE takes %.0f ns, a GET %.0f: %.2f times as long, want %.1f to %.1f", c.what, update, get, ratio, c.from, c.upTo)
+				t.Errorf("locks %s: an UPDATE takes %.0f ns, a GET %.0f: %.2f times as long, want %.1f to %.1f",
+					c.what, update, get, ratio, c.from, c.upTo)
 			}
 			must(t, s.Close())
 		})
@@ -131,7 +135,8 @@ func TestMedianInsert(t *testing.T) {
 	var took []uint64
 	for i := range p.Rows * p.Entries * 9 / 10 {
 		key := fmt.Appendf(nil, "key %d", i)
-		took = append(took, s.costs(t, func() error { return s.Insert(key, key) }, nil).doorbells-1) // which ends its intent
+		// One doorbell ends the intent, and is not waited for.
+		took = append(took, s.costs(t, func() error { return s.Insert(key, key) }, nil).doorbells-1)
 	}
 	for part := range 3 { // of the filling
 		third := slices.Clone(took[part*len(took)/3 : (part+1)*len(took)/3])
