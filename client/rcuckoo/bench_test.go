@@ -12,14 +12,14 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// The floor of an operation is its batches alone, issued through the same endpoint on the same
-// pool: benchKeys records, chosen at random. Chunks of floor and store alternate, so that one run
-// gives an honest ratio on a noisy machine: "x-floor".
+// The floor of an operation is the cost of its batches alone, posted through the same endpoint to
+// the same pool: benchKeys records, chosen at random. Chunks of floor and store alternate, so
+// that one run gives a fair ratio on a noisy machine: "x-floor".
 const (
 	benchKeys = 100_000
 )
 
-// record is what an operation on a key touches when everything is where it was.
+// record is what an operation on a key reads and writes, as long as nothing moves.
 type record struct {
 	at place
 	n  uint32 // its row
@@ -35,7 +35,7 @@ type bench struct {
 	rng     *rand.Rand
 }
 
-// pick draws a record and makes its key, as an application does before it asks.
+// pick draws a record and makes its key, as an application does before each operation.
 func (x *bench) pick() int {
 	i := x.rng.IntN(benchKeys)
 	x.key = storetest.AppendKey(x.key[:0], i)
@@ -114,8 +114,8 @@ func (x *bench) floorGet(e *record) {
 	b.Release()
 }
 
-// floorUpdate is the batches of an UPDATE whose locks are in one word, and free. It writes what is
-// there already, or memory without an owner; its compares and swaps change nothing.
+// floorUpdate is the batches of an UPDATE with free locks in one word. It writes what is there
+// already, or memory that nothing uses, and its CASes change nothing.
 func (x *bench) floorUpdate(e *record) {
 	b := x.ep.Batch()
 	b.Chain()

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestClasses: a pair's extent takes it, and is at most twice as large, or of the smallest class; and
-// the extents of a slab share no byte with each other, nor with the marks.
+// TestClasses: a pair's extent has room for it, and is at most twice as large, or of the smallest
+// class. The extents of a slab share no byte with each other or with the marks.
 func TestClasses(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p := small()
@@ -52,7 +52,7 @@ func TestClasses(t *testing.T) {
 	})
 }
 
-// classed is a pool of one shard, whose units have up to 16 extents.
+// classed is a pool of one shard, with units of up to 16 extents.
 func classed(units int) Params {
 	p := small()
 	p.Shards, p.ExtentBytes, p.SlabExtents, p.Classes = 1, 1000, 8, 5
@@ -60,7 +60,7 @@ func classed(units int) Params {
 	return p
 }
 
-// longest is how long a class's values are.
+// longest is the length of the longest values of a class.
 func (l *layout) longest(class int) int {
 	return min(int(l.sizeOf(class))-extentHeader, l.ExtentBytes)
 }
@@ -119,8 +119,8 @@ func TestUnitsChange(t *testing.T) {
 	}
 }
 
-// TestPinned: a unit keeps its class while one of its extents is used, and what a client has in
-// its own hands keeps it from nothing.
+// TestPinned: a unit keeps its class while one of its extents is used. Extents in a client's own
+// hands do not keep that client from changing the class.
 func TestPinned(t *testing.T) {
 	l, v := homestead(t, classed(8), 1)
 	x := settler(t, l, v)
@@ -155,8 +155,9 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// TestCutCarving: whichever marks of a change have landed when a client is cut off, the one that
-// recovers it leaves the unit of one class, in which all is free; also when that is done twice.
+// TestCutCarving: whichever CASes of a change have landed when a client is cut off, after its
+// recovery the unit is of one class, and all its extents are free. A second recovery changes
+// nothing.
 func TestCutCarving(t *testing.T) {
 	for _, c := range [][2]int{{0, 2}, {2, 0}, {1, 2}, {2, 1}} {
 		from, to := c[0], c[1]
@@ -239,8 +240,9 @@ func keeperLeaves(t *testing.T, keeper *extents, gone rdma.ClientID) (changed in
 	return changed
 }
 
-// TestSmallValues: a pool whose pairs are small takes at most three times their bytes, extents, marks
-// and what is in hands together, where each took as much as the largest pair before.
+// TestSmallValues: in a pool of small pairs the extents, the marks and what clients have in hand
+// take at most three times the bytes of the pairs. With one class each pair takes as much as the
+// largest one.
 func TestSmallValues(t *testing.T) {
 	const n, value, most = 10_000, 40, 3
 	for classes, within := range map[bool]bool{true: true, false: false} {
@@ -269,8 +271,8 @@ func TestSmallValues(t *testing.T) {
 	}
 }
 
-// TestSizesComeAndGo: a pool made for so many of the largest pairs takes as many of any sizes,
-// filled with one size, emptied, and filled with another, with four clients.
+// TestSizesComeAndGo: a pool made for a number of the largest pairs has room for as many of any
+// sizes. Four clients fill it with one size, empty it, and fill it with another.
 func TestSizesComeAndGo(t *testing.T) {
 	const n = 1000
 	p, _, err := Size(Shape{Nodes: 1, Records: n, ValueBytes: 1152, Clients: 4})
@@ -300,8 +302,8 @@ func TestSizesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestLostClaim: a client that looks for what it claimed, as a claim was cut off, has nothing in hand
-// of other classes: that is freed as well.
+// TestLostClaim: after a claim was cut off, a client frees what its hands name. It has no extents
+// of other classes in hand then, as these are freed as well.
 func TestLostClaim(t *testing.T) {
 	l, v := homestead(t, classed(24), 1)
 	x := settler(t, l, v)
@@ -329,7 +331,8 @@ func readMark(t *testing.T, x *extents, r ref) (m uint64) {
 	return op.Word(0)
 }
 
-// TestVersions: pools without classes have the version that clients read which know of none.
+// TestVersions: pools without classes have the version that older clients, which know no classes,
+// read.
 func TestVersions(t *testing.T) {
 	for classes, want := range []uint32{OldestVersion, OldestVersion, FormatVersion} {
 		p := classed(8)

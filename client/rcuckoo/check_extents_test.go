@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestCheckOfExtents: extents that a client has in hand are found waiting, and those without an
-// owner are said to be lost.
+// TestCheckOfExtents: Check reports extents that a client has in hand as waiting, and those
+// without an owner as lost.
 func TestCheckOfExtents(t *testing.T) {
 	s := storeOn(t, memPool(t, 1, extentPool(1)), Options{})
 	for i := range 30 {
@@ -40,8 +40,9 @@ func TestCheckOfExtents(t *testing.T) {
 	}
 }
 
-// TestCheckOfUnits: a unit that changes its class waits for the client that holds it, if that says
-// so; what is held otherwise is lost, and so is a unit whose extents are of two classes.
+// TestCheckOfUnits: Check reports a unit that changes its class as waiting, if a client's moves
+// name it. Marks that are held otherwise are damage, and so is a unit with extents of two
+// classes.
 func TestCheckOfUnits(t *testing.T) {
 	for _, c := range []struct {
 		landed          int

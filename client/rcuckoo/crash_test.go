@@ -31,7 +31,7 @@ func fullPool(seed uint64) Params {
 
 const impatient = 5 * time.Millisecond // a failure timer, far longer than operations take here
 
-// deaf is a pool that does not know which clients died: the failure timers have to find out.
+// deaf is a pool that does not know which clients died, so only the failure timers detect them.
 type deaf struct{ *sim.Sim }
 
 func (d deaf) Clients() []rdma.Client {
@@ -52,10 +52,10 @@ type drama struct {
 	errs      []error
 	keys      [][]byte // of a path: the first one is not in the table yet, the others make room for it
 	path      []step
-	stats     Stats // of all workers that came to their end
+	stats     Stats // of all workers that have ended
 }
 
-// newDrama fills a table to a part of its entries and finds a key whose path has many moves.
+// newDrama fills a table to a part of its entries, and finds a key that has a path of many moves.
 func newDrama(t *testing.T, seed uint64, fill float64, moves int, faults ...sim.Fault) *drama {
 	o := sim.Hostile(seed)
 	p := fullPool(seed)
@@ -151,7 +151,7 @@ func (d *drama) crowd(n, ops int) {
 	}
 }
 
-// end has one more worker see to all keys, and judges.
+// end has one more worker change all keys, and checks the history.
 func (d *drama) end() error {
 	defer d.Sim.Close()
 	err := d.Sim.Run()
@@ -211,7 +211,7 @@ func dramas(t *testing.T, n uint64) (chosen []uint64) {
 	return chosen
 }
 
-// victim inserts the first key, and crashes behind a verb.
+// victim inserts the first key, and crashes after a verb.
 func (d *drama) victim(k uint64) *sim.Worker {
 	var victim *sim.Worker
 	victim = d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
@@ -221,8 +221,9 @@ func (d *drama) victim(k uint64) *sim.Worker {
 	return victim
 }
 
-// everyPrefix lets the victim crash behind each verb of its INSERT, which takes so many at the
-// least. The others, which have only their failure timers, repair what it leaves.
+// everyPrefix lets the victim crash after each verb of its INSERT, which must take at least so
+// many. The other workers repair what it leaves. They have only their failure timers to detect
+// the crash.
 func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *drama) (sum Stats) {
 	for _, seed := range seeds {
 		for k := uint64(0); ; k++ {
@@ -251,15 +252,15 @@ func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uin
 	return sum
 }
 
-// TestEveryPrefix is about INSERTs with deep paths.
+// TestEveryPrefix runs everyPrefix with INSERTs that have deep paths.
 func TestEveryPrefix(t *testing.T) {
 	everyPrefix(t, dramas(t, 4), 8, func(seed uint64) *drama {
 		return newDrama(t, seed, 0.9+float64(seed%2)*0.05, 1+int(seed%5))
 	})
 }
 
-// TestRepairersCrash lets one client crash behind some verb of an INSERT, and one that repairs it
-// behind each of its verbs.
+// TestRepairersCrash lets one client crash after some verb of an INSERT, and a client that
+// repairs it after each of its own verbs.
 func TestRepairersCrash(t *testing.T) {
 	for _, seed := range dramas(t, 3) {
 		for k := uint64(3); k < 16; k += 4 {
@@ -270,7 +271,7 @@ func TestRepairersCrash(t *testing.T) {
 				begun := uint64(0)
 				second = d.enter("second", func(w int, r *check.Recorder, ep rdma.Endpoint) {
 					ep.Sleep(time.Millisecond)
-					// What it does for a failure timer is to wait; of these verbs only some are tried.
+					// During the failure timer it only waits: of these verbs only some are tried.
 					begun = second.Sent()
 					d.CrashAt(second, begun+j*j/4+j)
 					r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
@@ -291,8 +292,8 @@ func TestRepairersCrash(t *testing.T) {
 	}
 }
 
-// slow stops the victim for longer than a failure timer behind each verb of its INSERT. The others
-// fence it off by mistake; it does no harm when it goes on.
+// slow stops the victim for longer than a failure timer after each verb of its INSERT. Other
+// workers fence it off by mistake. It does no harm when it goes on.
 func slow(t *testing.T, seeds []uint64, stage func(seed uint64, stall sim.Fault) *drama) {
 	fenced := 0
 	for _, seed := range seeds {
@@ -314,7 +315,7 @@ func slow(t *testing.T, seeds []uint64, stage func(seed uint64, stall sim.Fault)
 	}
 }
 
-// TestSlow is about INSERTs with deep paths.
+// TestSlow runs slow with INSERTs that have deep paths.
 func TestSlow(t *testing.T) {
 	slow(t, dramas(t, 4), func(seed uint64, stall sim.Fault) *drama {
 		return newDrama(t, seed, 0.95, 1+int(seed%5), stall)

@@ -61,7 +61,7 @@ func TestViewsThatNeverRest(t *testing.T) {
 	judge(t, f)
 }
 
-// What is left of an operation's time is all that looking for an extent gets.
+// The search for an extent takes no longer than what is left of the operation's time.
 func TestNoTimeForAnExtent(t *testing.T) {
 	f := memPool(t, 1, extentPool(1))
 	s := storeOn(t, f, Options{})
@@ -88,8 +88,8 @@ func (g *slowGrower) Call(n int, r *rdma.Request, within time.Duration) error {
 	return g.Endpoint.Call(n, r, within)
 }
 
-// An INSERT that begins a level does not wait beyond its timeout until all of the level has memory:
-// the next one goes on.
+// An INSERT that begins a level does not wait beyond its timeout until the whole level has
+// memory. The next INSERT goes on where it stopped.
 func TestGrowInParts(t *testing.T) {
 	p := growingPool(1)
 	p.Rows, p.Entries, p.RowsPerLock, p.Levels = 1000, 64, 64, 3

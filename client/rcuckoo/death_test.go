@@ -19,7 +19,7 @@ import (
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
-// mortal is a pool in real time whose nodes can be killed.
+// mortal is a pool in real time. Its nodes can be killed.
 type mortal struct {
 	rdma.Fabric
 	kill func(node int)
@@ -34,7 +34,7 @@ func mortalTCP(t *testing.T, nodes int, p Params) mortal {
 	l := lay(t, p, nodes)
 	var all []*tcp.Node
 	var addresses []string
-	const witnesses = 3 // so that most of those that have a voice are there in the end
+	const witnesses = 3 // so that a majority of the voters is left in the end
 	for range nodes + witnesses {
 		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.bytes, Handler: node.Serve})
 		must(t, err)
@@ -68,8 +68,8 @@ func (f mortal) keep(t *testing.T) (end func()) {
 
 var until = wait.Until
 
-// TestNodesDie: memory nodes die under workers, in real time, one after the other; of the first a
-// spare takes the place. No operation fails, and all copies are alike in the end.
+// TestNodesDie: memory nodes die one after the other while workers run, in real time. A spare
+// takes the place of the first. No operation fails, and all copies are equal in the end.
 func TestNodesDie(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -155,7 +155,7 @@ func (f mortal) work(t *testing.T, workers int) (stop func(), histories func() c
 			}
 		})
 	}
-	time.Sleep(20 * time.Millisecond) // they are in the midst of it; nothing depends on that
+	time.Sleep(20 * time.Millisecond) // operations are probably at work then; nothing depends on that
 	return func() { over.Store(true); all.Wait() }, func() (h check.History) {
 		for _, r := range recorders {
 			h = append(h, r.History()...)

@@ -13,9 +13,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// estate is a table whose keys have two rows each for themselves, and a lock that no worker has to
-// read. Workers write rows in the order in which operations do. What a worker is about to write is
-// in the estate, as it would be in its redo.
+// estate is a model of a table around real extents. Each key has two rows of its own, and a lock
+// that is a field of the model. Workers write rows in the order in which operations do. The
+// model, in place of a redo, has what a worker is about to write.
 type estate struct {
 	t      *testing.T
 	seed   uint64
@@ -27,7 +27,7 @@ type estate struct {
 	named  map[ref]bool   // uses that rows had, or were to have
 	stats  ExtentStats
 	full   int
-	old    int // refs that were old when readers came
+	old    int // refs that were out of date when readers followed them
 }
 
 // owner is a worker.
@@ -40,7 +40,7 @@ type owner struct {
 	pending *pending
 }
 
-// held is a key, with what its rows are when no worker has locked it.
+// held is a key, and what its rows are while no worker has locked it.
 type held struct {
 	locked bool
 	key    []byte
@@ -50,7 +50,8 @@ type held struct {
 	in     int // which row has it; -1: none
 }
 
-// pending is what a redo says: rows in the order in which they are written, and the use that ends.
+// pending is what a redo would have: rows in the order in which they are written, and the use
+// that ends.
 type pending struct {
 	after held
 	rows  []int
@@ -250,8 +251,8 @@ func (o *owner) write(ep rdma.Endpoint, k *held, change func(after *held) []int)
 	return nil
 }
 
-// repair brings the operation of a dead worker to its end, and frees what it had in hand. Each is
-// done twice, as by a keeper that dies before it says so.
+// repair completes the operation of a dead worker, and frees what it had in hand. It does each
+// twice, as after the crash of a master that had not yet reported the recovery.
 func (o *owner) repair(ep rdma.Endpoint) error {
 	if err := o.v.Revoke(o.w.Client()); err != nil {
 		return err
@@ -318,7 +319,8 @@ func (o *owner) repairMark(ep rdma.Endpoint, r ref) error {
 	return rdma.Do(ep, b, time.Second)
 }
 
-// read looks at a key as a GET does: what a row names is there, or is not named any more.
+// read reads a key as a GET does: the extent that a row names has the value, or the row does not
+// name it any more.
 func (e *estate) read(ep rdma.Endpoint, k *held) error {
 	var before ref
 	for range 100 {
@@ -411,8 +413,8 @@ func (e *estate) over() bool {
 	return true
 }
 
-// audit: every extent is either named by one row, with its value, or free to be taken; and so is all
-// of each unit of which no extent is named.
+// audit checks that each extent is either named by one row, with its value, or free; and that all
+// extents of a unit are free if none of them is named.
 func (e *estate) audit() {
 	ep, err := e.v.Open("audit")
 	must(e.t, err)

@@ -31,9 +31,9 @@ func shaped(s explore.Shape, far bool, timeout time.Duration) Params {
 	return p
 }
 
-// explored is the store as the explorer sees it: with keepers, or with only the workers to repair
-// anything. Without keepers a worker that was fenced off by mistake is not recovered, and so
-// failure timers are longer than any fault stops a worker.
+// explored is the store as the explorer sees it: with keepers, or with only the workers to
+// repair. Without keepers a worker that was fenced off by mistake is not recovered, so failure
+// timers are longer than any fault stops a worker.
 func explored(far, kept bool) *explore.Subject {
 	timeout := 200 * time.Millisecond
 	if kept {

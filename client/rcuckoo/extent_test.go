@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestExtent: what was written for a use is read for that use, key, place and shard, and no other;
+// TestExtent: a value is read only with the use, key, place and shard for which it was written,
 // and not when it is torn.
 func TestExtent(t *testing.T) {
 	l := lay(t, small(), 1)
@@ -69,7 +69,8 @@ func TestRefs(t *testing.T) {
 	}
 }
 
-// FuzzExtent: bytes that are no extent's are refused, whatever lengths they claim.
+// FuzzExtent: bytes that no client wrote as an extent are refused, whatever lengths they have in
+// them.
 func FuzzExtent(f *testing.F) {
 	l, err := newLayout(small(), 1)
 	if err != nil {

@@ -251,7 +251,7 @@ func (s *Store) share(shard int) error {
 		s.keepFlying(shard, b)
 		return err
 	}
-	level, share := growthOf(add.Result)
+	level, share := growthOf(add.Result) // both of one moment: the share is of this level
 	s.levels.learn(shard, add.Result+1)
 	b.Release()
 	if level == 0 || share >= s.ends(level) {
@@ -266,7 +266,7 @@ func (s *Store) share(shard int) error {
 	for id := from; id < to; id++ {
 		s.wantRow(id)
 	}
-	s.taken = ref{}
+	s.taken = ref{} // a row names the INSERT's extent by now: acquire must not write its value again
 	if err := s.acquire(nil, nil); err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ func smallGrowing(seed uint64) Params {
 	return p
 }
 
-// newGrowth fills a table until the next INSERT, of the first of its keys, has to divide rows: for
-// the first time, or for as many as rounds say.
+// newGrowth fills a table until the next INSERT, of the first of its keys, has to divide rows for
+// the rounds-th time.
 func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *drama {
 	o := sim.Hostile(seed)
 	p := smallGrowing(seed)
@@ -69,8 +69,8 @@ func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *dram
 	return d
 }
 
-// TestEveryPrefixGrowing is about INSERTs that begin a level, divide rows, insert, and divide rows
-// for others.
+// TestEveryPrefixGrowing runs everyPrefix with INSERTs that begin a level, divide rows, insert,
+// and divide a share of other rows.
 func TestEveryPrefixGrowing(t *testing.T) {
 	sum := everyPrefix(t, dramas(t, 6), 16, func(seed uint64) *drama { return newGrowth(t, seed, 1+int(seed%3)) })
 	if sum.Divided == 0 {
@@ -78,8 +78,8 @@ func TestEveryPrefixGrowing(t *testing.T) {
 	}
 }
 
-// TestRepairersCrashGrowing lets one client crash behind some verb of such an INSERT, and one that
-// repairs it behind each of its verbs.
+// TestRepairersCrashGrowing lets one client crash after some verb of such an INSERT, and a client
+// that repairs it after each of its own verbs.
 func TestRepairersCrashGrowing(t *testing.T) {
 	for _, seed := range dramas(t, 2) {
 		for k := uint64(6); k < 34; k += 3 {
@@ -110,13 +110,13 @@ func TestRepairersCrashGrowing(t *testing.T) {
 	}
 }
 
-// TestSlowGrowing is about such INSERTs.
+// TestSlowGrowing runs slow with such INSERTs.
 func TestSlowGrowing(t *testing.T) {
 	slow(t, dramas(t, 3), func(seed uint64, stall sim.Fault) *drama { return newGrowth(t, seed, 1+int(seed%3), stall) })
 }
 
-// TestReadWhileItGrows reads keys again and again while a table grows: no reader misses one, and
-// none finds what is not there.
+// TestReadWhileItGrows reads keys again and again while a table grows: no reader misses a key,
+// and none finds one that is not there.
 func TestReadWhileItGrows(t *testing.T) {
 	for _, seed := range dramas(t, 20) {
 		d := newGrowth(t, seed, 1)

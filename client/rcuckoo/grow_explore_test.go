@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// tinyGrowing is a pool of two rows, of one entry each, which the explorer's keys do not fit; or of
-// one row where values are in extents.
+// tinyGrowing is a pool of two rows with one entry each, so that the explorer's keys do not fit
+// without growth. If values are in extents it has one row.
 func tinyGrowing(far bool, timeout time.Duration) Params {
 	p := tiny(far, timeout)
 	p.Shards, p.Rows, p.Entries, p.RowsPerLock, p.Levels = 1, 2, 1, 1, 8
@@ -33,7 +33,7 @@ func shapedGrowing(s explore.Shape, far bool, timeout time.Duration) Params {
 func exploredGrowing(far, kept bool, divided *atomic.Uint64) *explore.Subject {
 	timeout := 200 * time.Millisecond
 	if kept {
-		timeout /= 2 // all are after one lock, and two keys part at the eighth level
+		timeout /= 2 // all clients want one lock, and two keys are in different rows only at the eighth level
 	}
 	s := subject(far, kept, timeout)
 	s.Memory = func(shape explore.Shape) (uint64, error) {
@@ -107,7 +107,8 @@ func TestEnumerateGrowing(t *testing.T) {
 	explore.Enumerate(t, exploredGrowing(true, false, &divided))
 }
 
-// TestKeysPart: the explorer's keys have different segment bits, or tables could not have them all.
+// TestKeysPart: the explorer's keys have different segment bits, else a table could not hold them
+// all.
 func TestKeysPart(t *testing.T) {
 	l := lay(t, tinyGrowing(false, time.Second), 1)
 	seen := map[uint32]int{}

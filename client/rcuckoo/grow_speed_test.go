@@ -64,9 +64,9 @@ func nearlyFull(t *testing.T) (*sim.Sim, int) {
 	return d, loaded
 }
 
-// TestPaceWhileItGrows measures what 32 clients do that INSERT and GET in turns, before a table
-// doubles, meanwhile, and behind that: no client stands still. Time is virtual, so it is the same
-// on all machines.
+// TestPaceWhileItGrows measures the rates of 32 clients that INSERT and GET in turns, before a
+// table doubles, meanwhile, and afterwards: no client stops. Time is virtual, so the rates are
+// the same on all machines.
 func TestPaceWhileItGrows(t *testing.T) {
 	alone(t)
 	d, loaded := nearlyFull(t)

@@ -42,8 +42,8 @@ func fact(t testing.TB, r client.Report, name string) uint64 {
 	return 0
 }
 
-// TestGrow fills a table until it has doubled as often as it may. All that was inserted is found on
-// the way, by a client that inserts and by one that only reads, and what was deleted makes room.
+// TestGrow fills a table until it has doubled as often as it may. All keys are found on the way,
+// by a client that inserts and by one that only reads. Deletes make room for new keys.
 func TestGrow(t *testing.T) {
 	for _, cache := range []int{0, -1} {
 		p := growingPool(2)
@@ -106,16 +106,15 @@ func TestStoreGrowing(t *testing.T) {
 			return make(f)
 		}
 		p := p
-		p.Rows, p.Entries, p.Slabs, p.Levels = 1, 1, 40, 8 // keys are few there, and two of them part late
+		p.Rows, p.Entries, p.Slabs, p.Levels = 1, 1, 40, 8 // the suite has few keys; two of them differ late
 		return Make(f, p)
 	}
-	h.Alike = true // but for which client divides rows, all under their locks
+	h.Alike = true // except that any client may divide rows, under their locks
 	storetest.Run(t, h)
 }
 
-// TestRedoOfLongAgo: a redo that was carried out, behind which another client has written the same
-// slot, and a third one has left the row torn with its own slot as it was, does not bring back what
-// it wrote.
+// TestRedoOfLongAgo: a redo was carried out, another client has written the same slot since, and
+// a third one has left the row torn in other places. The redo does not bring back what it wrote.
 func TestRedoOfLongAgo(t *testing.T) {
 	f := memPool(t, 1, inlinePool(1))
 	first, second := storeOn(t, f, Options{}), storeOn(t, f, Options{})
@@ -154,8 +153,8 @@ func TestRedoOfLongAgo(t *testing.T) {
 	write(good)
 }
 
-// TestDivisionOfLongAgo: a redo of a division that was carried out, and behind which others have
-// had the rows, changes nothing of what the last of them has left torn.
+// TestDivisionOfLongAgo: a division was carried out, and other clients have changed its rows
+// since. Its redo does not change a row that the last of them has left torn.
 func TestDivisionOfLongAgo(t *testing.T) {
 	p := growingPool(1)
 	f := memPool(t, 1, p)
@@ -228,8 +227,8 @@ func (s spy) Post(b *rdma.Batch) error {
 	return s.Endpoint.Post(b)
 }
 
-// TestDivisionIsNoInsert: of an INSERT that loses its node behind what divides its rows it is not
-// known at first what became of that. It was carried out, and the INSERT is not.
+// TestDivisionIsNoInsert: an INSERT loses its node right after the batch that divides its rows.
+// The division turns out to have taken effect, and the INSERT has not.
 func TestDivisionIsNoInsert(t *testing.T) {
 	insert := func(faults ...fault.Fault) spy {
 		f := memPool(t, 1, tinyGrowing(true, time.Second))
@@ -247,7 +246,7 @@ func TestDivisionIsNoInsert(t *testing.T) {
 		judge(t, f)
 		return e
 	}
-	const division = 4 // redo, new row, old row, and what lets go
+	const division = 4 // verbs: redo, new row, old row, and the CAS that releases the lock
 	e := insert()
 	if e = insert(fault.Fault{At: e.at[stepWriteRows] + division, Err: rdma.ErrNodeDown}); e.at[stepGiveUp] == 0 {
 		t.Error("nothing was lost")

@@ -182,6 +182,8 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 	}
 	b := x.ep.Batch()
 	defer b.Release()
+	// Mark and content need not be of one moment: if the use ends in between, the CAS that would
+	// end it again does nothing.
 	for _, r := range refs {
 		b.Read(x.markAt(shard, r.extent), markBytes)
 		b.Read(x.extentAt(x.leads[shard], r), int(min(uint64(keyAt+x.KeyBytes), x.sizeOf(x.class(r.stamp)))))

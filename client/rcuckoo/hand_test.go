@@ -7,7 +7,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// name makes a row of a key name a use, beside what it has.
+// name makes a row of a key name a use; its other entries stay.
 func name(t testing.TB, x *extents, key []byte, second bool, r ref) {
 	t.Helper()
 	at := x.place(key)
@@ -28,8 +28,8 @@ func name(t testing.TB, x *extents, key []byte, second bool, r ref) {
 	})
 }
 
-// TestHands: what a client that is gone had in hand is free, but for what rows name; so are extents
-// in doubt, and those of an identity whose next holder comes before it was recovered.
+// TestHands: what a client that is gone had in hand becomes free, except what rows name. So do
+// unresolved extents, and those of an identity that gets a new holder before it was recovered.
 func TestHands(t *testing.T) {
 	p := small()
 	p.Shards, p.Slabs, p.SlabExtents = 1, 2, 31
@@ -41,10 +41,10 @@ func TestHands(t *testing.T) {
 		must(t, err)
 		key := []byte{'k', byte(i)}
 		switch i % 5 {
-		case 0: // it has not come to writing the value
-		case 1: // nor the row
+		case 0: // the value is not written
+		case 1: // the value is written, and no row
 			write(t, x, func(b *rdma.Batch) { l.addValue(b, 0, r, key, []byte("value")) })
-		case 2: // whose rows name another use
+		case 2: // the key's rows name another use
 			write(t, x, func(b *rdma.Batch) { l.addValue(b, 0, r, key, []byte("value")) })
 			name(t, x, key, i%2 == 0, ref{r.extent, r.length, r.stamp + 1})
 		default:
@@ -91,8 +91,8 @@ func TestHands(t *testing.T) {
 	}
 }
 
-// TestTwoLooks: that no row names a use is known when two looks find both rows whole, and as they
-// were.
+// TestTwoLooks: a use is free only when two looks find both rows whole and unchanged, and neither
+// names it.
 func TestTwoLooks(t *testing.T) {
 	p := small()
 	p.Shards = 1

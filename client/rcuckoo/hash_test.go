@@ -26,7 +26,7 @@ func TestPlace(t *testing.T) {
 		if h1 == h2 || h2 == h3 {
 			r.Fatal("the hashes depend on each other")
 		}
-		// Until f^(f+Z) exceeds the rows, of which the sum's remainder is taken: then it is any row.
+		// If f^(f+Z) exceeds the number of rows, the second row may be any.
 		span := math.Floor(math.Pow(p.F, p.F+float64(bits.TrailingZeros64(h3))))
 		span = min(span, float64(p.Rows))
 		want := new(big.Int).Mod(new(big.Int).SetUint64(h2), big.NewInt(int64(span)))
@@ -42,9 +42,10 @@ func TestPlace(t *testing.T) {
 	})
 }
 
-// TestFigure4a: with f = 2.3 two in three keys have rows that lie five or fewer apart. The paper says 68 %. Its formula gives
-// 62.7 %: half the keys have 6 rows to choose from (Z = 0), a quarter 15, an eighth 35, a sixteenth 82, and so on:
-// 1/2 + 6/15/4 + 6/35/8 + 6/82/16 + ... The formula is what is promised here, to half a point; the paper's number to six.
+// TestFigure4a: with f = 2.3, the rows of two in three keys are at most five apart. The paper
+// says 68 %. Its formula gives 62.7 %: half of the keys have 6 rows to choose from (Z = 0), a
+// quarter 15, an eighth 35, a sixteenth 82, and so on: 1/2 + 6/15/4 + 6/35/8 + 6/82/16 + ... The
+// test expects the formula's value within half a point, and the paper's within six.
 func TestFigure4a(t *testing.T) {
 	const keys = 200_000
 	near := func(factor float64, keys, d int) float64 {
@@ -67,7 +68,7 @@ func TestFigure4a(t *testing.T) {
 	if math.Abs(got-want) > 0.005 || math.Abs(got-0.627) > 0.005 || math.Abs(got-0.68) > 0.06 {
 		t.Errorf("%.1f %% of keys have rows five or fewer apart, want %.1f %%", 100*got, 100*want)
 	}
-	// A greater f has farther rows, and independent hashing hardly any near ones.
+	// With a greater f rows lie farther apart, and with independent hashing hardly any lie near.
 	last := 1.0
 	for _, f := range []float64{1.9, 2.1, 2.3, 2.5, 2.7, 3} {
 		if got := near(f, keys/4, 10); got >= last {

@@ -30,6 +30,7 @@ const guesses = 3
 func (s *Store) insert(at place, key, value []byte) error {
 	for round := 0; ; round++ {
 		path, result := s.search.find(s.cache, at, searchDepth)
+		// If the cache says that the table is full, it may be out of date.
 		if round >= guesses || result == pathNone {
 			var err error
 			if path, result, err = s.explore(at); err != nil {
@@ -73,6 +74,7 @@ func (s *Store) insertBy(path []step, at *place, key, value []byte, full bool) (
 		return false, errExists
 	}
 	s.remember()
+	// Only a path in locked rows counts. It may be another one than was guessed.
 	path, result := s.search.find(lockedRows{s}, *at, searchDepth)
 	switch {
 	case result != pathFound && full:
@@ -80,6 +82,7 @@ func (s *Store) insertBy(path []step, at *place, key, value []byte, full bool) (
 	case result != pathFound:
 		return false, s.retreat()
 	}
+	// Each row gets the entry of the row that is written after it, and the last one the new entry.
 	for i, p := range path {
 		c := change{row: p.row, slot: p.slot}
 		if i+1 < len(path) {

@@ -13,19 +13,20 @@ import (
 	"github.com/farkv/farkv/workloads/check/killed"
 )
 
-// killedPool is so full that INSERTs move others' keys.
+// killedPool is so full that INSERTs move other keys.
 func killedPool() Params {
 	p := extentPool(2)
 	p.Rows, p.RowsPerLock, p.LockWords, p.Slabs, p.SlabExtents, p.Clients = 10, 1, 2, 30, 8, 250
 	return p
 }
 
-// patience is a failure timer for machines that stop workers for a while, which are not to be
-// fenced off for that.
+// patience is a long failure timer: a busy machine stops workers for a while, and they must not
+// be fenced off for that.
 const patience = 2 * time.Second
 
-// TestKilled kills processes in the midst of what they do, a thousand with FARKV_LONG=1: while a
-// master recovers them at once, and while none does, so that those that live do what they wait for.
+// TestKilled kills processes during their operations, a thousand with FARKV_LONG=1. In some runs
+// a master recovers them at once. In others there is none, and the living clients repair what
+// they wait for.
 func TestKilled(t *testing.T) {
 	p := killedPool()
 	l, err := newLayout(p, 2)

@@ -59,8 +59,8 @@ func drawParams(r *rapid.T) Params {
 	return p
 }
 
-// TestAreas: no two things of a pool share a byte, what is changed by atomics is aligned, and all
-// ends where it is said to.
+// TestAreas: no two parts of a pool share a byte, words that atomics change are aligned, and all
+// parts end within the size of a node.
 func TestAreas(t *testing.T) {
 	alone(t)
 	rapid.Check(t, func(r *rapid.T) {
@@ -108,8 +108,8 @@ func TestAreas(t *testing.T) {
 	})
 }
 
-// TestLocks: rows of one lock have one bit, never the repair's; as long as there are bits enough,
-// others have others.
+// TestLocks: rows of one lock have one bit, which is never the repair bit. As long as there are
+// enough bits, different locks have different ones.
 func TestLocks(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p := drawParams(r)
@@ -185,8 +185,8 @@ func TestBadParams(t *testing.T) {
 	}
 }
 
-// TestSize: what is asked for fits, with the paper's numbers where nothing is said, and the paper's
-// table takes what it says.
+// TestSize: the records of a shape fit its pool, defaults are the paper's numbers, and the
+// paper's table has the size that the paper states.
 func TestSize(t *testing.T) {
 	p, bytes, err := Size(Shape{Nodes: 2, Records: 100_000, ValueBytes: 1000, Clients: 20})
 	must(t, err)
@@ -248,8 +248,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// A lock covers a shard's rows at most, and its spare rows are as many as the default's where there
-// are few records.
+// A lock covers at most a shard's rows. With few records, a shard has as many spare rows as with
+// the default.
 func TestRowsPerLock(t *testing.T) {
 	for _, s := range []Shape{
 		{Records: 1000, RowsPerLock: 156}, {Rows: 100, RowsPerLock: 100}, {Rows: 4, RowsPerLock: DefaultLocked},

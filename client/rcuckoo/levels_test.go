@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// forest is which rows of a table were made, and how often each was divided.
+// forest has the rows of a table that were made, and how often each was divided.
 type forest struct {
 	l    *layout
 	rows []row
@@ -42,8 +42,8 @@ func drawForest(r *rapid.T) *forest {
 // row implements view.
 func (f *forest) row(_ int, n uint32) row { return f.rows[n] }
 
-// TestOneRowForEachKey: whatever was divided, a key belongs into exactly one row of a number, and
-// from wherever a guess begins the way there is short.
+// TestOneRowForEachKey: whichever rows were divided, a key belongs into exactly one row of a
+// number, and from each guess the way to it is short.
 func TestOneRowForEachKey(t *testing.T) {
 	alone(t)
 	rapid.Check(t, func(r *rapid.T) {
@@ -87,8 +87,8 @@ func TestOneRowForEachKey(t *testing.T) {
 	})
 }
 
-// TestShares: each row of the segments before a level is in one share, which says so, and is handed
-// out before the end.
+// TestShares: each row of the segments before a level is in exactly one share, shareOf and shared
+// agree on it, and the share is handed out before the cursor's end.
 func TestShares(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p := small()
@@ -119,8 +119,8 @@ func TestShares(t *testing.T) {
 	})
 }
 
-// TestContradiction: of two rows that a view has of different moments, so that each sends to the
-// other, the later one is read again.
+// TestContradiction: if a view has two rows from different moments, and each leads to the other,
+// the row of the later segment is read again.
 func TestContradiction(t *testing.T) {
 	p := small()
 	p.Rows, p.Levels = 4, 2
@@ -136,7 +136,7 @@ func TestContradiction(t *testing.T) {
 	}
 }
 
-// TestNotMade: a row that was not made is no place for an entry, however free it looks.
+// TestNotMade: no entry is put into a row that is not made, though it looks free.
 func TestNotMade(t *testing.T) {
 	p := small()
 	p.Shards, p.Rows, p.Levels, p.Entries = 1, 2, 1, 1
@@ -154,8 +154,8 @@ func TestNotMade(t *testing.T) {
 	}
 }
 
-// TestOffCostsNothing: tables that do not grow, and have extents of one size, lie where they did
-// before any could.
+// TestOffCostsNothing: a pool with tables that do not grow and extents of one size has the same
+// layout as before either existed.
 func TestOffCostsNothing(t *testing.T) {
 	oneClass := extentPool(5)
 	oneClass.Classes = 0
@@ -178,8 +178,8 @@ func TestOffCostsNothing(t *testing.T) {
 	}
 }
 
-// TestTripsGrown: where a table stands at one level, operations cost what they cost in one that
-// does not grow; a key in a row that was divided since costs a GET one trip more, once.
+// TestTripsGrown: while a table stays at one level, operations take as many trips as in a table
+// that does not grow. A key in a row that was divided since costs a GET one trip more, once.
 func TestTripsGrown(t *testing.T) {
 	p := inlinePool(1)
 	p.Levels = 3

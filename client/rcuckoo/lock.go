@@ -167,6 +167,8 @@ func (s *Store) acquire(key, value []byte) error {
 	opening := true
 	for r := s.pace; l.held < len(l.wants); {
 		w := &l.wants[l.held]
+		// One chain: the intent lands before the masked CAS behind it (I1). Only the last word's
+		// try reads rows, as no row may be read before all locks are held.
 		trying, last := w.has(), l.held == len(l.wants)-1
 		b := s.ep.Batch()
 		b.Chain()
@@ -188,6 +190,8 @@ func (s *Store) acquire(key, value []byte) error {
 			s.addBackups(b, l.shard, s.taken, content)
 		}
 		posted := s.ep.Now()
+		// After an error the CAS may have landed, or may land later, so the shard is settled from
+		// the intent.
 		if err := s.do(stepLock, b); err != nil {
 			return s.lost(b, fmt.Errorf("lock word %d of shard %d: %w", w.word, l.shard, err))
 		}
@@ -195,14 +199,14 @@ func (s *Store) acquire(key, value []byte) error {
 		s.seeTurn(w, take, look, s.ep.Now()-posted)
 		if trying && lock.Swapped() {
 			if l.held++; last {
-				l.read = b
+				l.read = b // the bands have the batch's memory
 				return nil
 			}
 			b.Release()
 			r.Tries++
 			continue
 		}
-		met := lock.Result
+		met := lock.Result // what the CAS found
 		if !trying {
 			met = lock.Word(0)
 		}

@@ -26,6 +26,7 @@ func Make(f rdma.Fabric, p Params) error {
 	if err != nil {
 		return fmt.Errorf("make an %s pool: %w", Format, err)
 	}
+	// Memory comes before the header, by which clients find the store.
 	for n := range l.nodes {
 		if err := l.commit(f, n); err != nil {
 			return fmt.Errorf("make an %s pool: %w", Format, err)

@@ -66,6 +66,7 @@ const recoverShare = 8
 // intent names, and those of its leases, and makes sure that its intent is idle then. The error
 // wraps errAgain when another try is needed.
 func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
+	// First comes what an earlier repair of the master left, or the last holder of its identity.
 	if err := s.settled(shard); err != nil {
 		return err
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// cutOff is the endpoint of a worker whose connection is cut now and then, at the worst of moments:
-// the WRITE that ends an intent, for which the worker does not wait, is lost. The worker learns of
-// it a while later.
+// cutOff is the endpoint of a worker that loses its connection now and then, at the worst moment:
+// the WRITE that ends an intent, for which the worker does not wait, is lost. The worker learns
+// of it later.
 type cutOff struct {
 	rdma.Endpoint
 	late *rdma.Batch // that was lost
@@ -56,14 +56,14 @@ func (e *cutOff) turnOut() {
 	e.late = nil
 }
 
-// hearsay is a pool as a worker sees it over connections that are cut now and then: a question may
-// take long, and the answer reports any client as dead now and then.
+// hearsay is a pool as a worker sees it over connections that are cut now and then: Clients may
+// take long, and now and then reports a living client as dead.
 type hearsay struct {
 	*sim.Sim
 	ep     rdma.Endpoint
 	asked  int
 	fenced map[string]int
-	calm   bool // it answers at once, and truly
+	calm   bool // it answers at once, and correctly
 }
 
 func (h *hearsay) Clients() []rdma.Client {
@@ -86,8 +86,8 @@ func (h *hearsay) RevokeLife(c rdma.Client) error {
 	return h.Sim.RevokeLife(c)
 }
 
-// misfortune is a pool of workers that are cut off, and stopped for a fraction of a failure timer,
-// and all at once for four; some of them die.
+// misfortune is a pool of workers that are cut off, or stopped for a part of a failure timer.
+// Once all are stopped together for four failure timers. Some of them die.
 type misfortune struct {
 	*sim.Sim
 	t      *testing.T
@@ -146,8 +146,8 @@ func (m *misfortune) enter(name string, f func(s *Store, ep rdma.Endpoint) error
 	})
 }
 
-// survive works for a while in one shard, then for a while in another; for a while it changes
-// values, then only reads.
+// survive works for a while in one shard, then in another; for a while it changes values, then it
+// only reads.
 func (m *misfortune) survive(s *Store, ep rdma.Endpoint) error {
 	rng := ep.Rand()
 	for range 12 {
@@ -168,8 +168,9 @@ func (m *misfortune) survive(s *Store, ep rdma.Endpoint) error {
 	return nil
 }
 
-// TestOnlyTheDead: clients that die are fenced off, and their locks are free. No client that moves
-// is fenced off, though connections are cut, questions take long, and machines stop.
+// TestOnlyTheDead: clients that die are fenced off, and their locks become free. No client that
+// makes progress is fenced off, though connections are cut, Clients takes long, and machines
+// stop.
 func TestOnlyTheDead(t *testing.T) {
 	asked, lost, fenced := 0, 0, 0
 	for _, seed := range dramas(t, 20) {
@@ -223,7 +224,7 @@ func TestOnlyTheDead(t *testing.T) {
 	t.Logf("the pool was asked %d times, %d ends of intents were lost, %d clients fenced off", asked, lost, fenced)
 }
 
-// hold locks a key's rows for some failure timers, in which it moves.
+// hold locks a key's rows for some failure timers, and sends heartbeats.
 func (m *misfortune) hold(s *Store, key []byte, timers int) error {
 	at := s.place(key)
 	s.want(at.shard)
@@ -243,7 +244,7 @@ func (m *misfortune) hold(s *Store, key []byte, timers int) error {
 	return s.retreat()
 }
 
-// mend repairs what a key's rows are locked by, for some failure timers, in which it moves.
+// mend repairs the lock words of a key's rows, for some failure timers, and renews its leases.
 func (m *misfortune) mend(s *Store, key []byte, timers int) error {
 	at := s.place(key)
 	word, _ := s.lockOf(at.first)
@@ -286,8 +287,8 @@ func TestWaitersBeat(t *testing.T) {
 	}
 }
 
-// TestLostEnds: a client whose intent stays for others to see, as the WRITE that ended it was lost,
-// gives it up whatever the client does next.
+// TestLostEnds: if the WRITE that ends a client's intent is lost, the client gives the intent up,
+// whatever it does next.
 func TestLostEnds(t *testing.T) {
 	const timers = 4
 	for _, c := range []struct {
@@ -350,8 +351,8 @@ func TestLostEnds(t *testing.T) {
 	}
 }
 
-// TestTimers: a failure timer runs while its client looks on, and not while that client is stopped,
-// since the clients that it looks at may be stopped as well.
+// TestTimers: a failure timer runs while its client looks, and not while that client is stopped:
+// the clients that it looks at may be stopped as well.
 func TestTimers(t *testing.T) {
 	m := newMisfortune(t, 1)
 	m.calm = true

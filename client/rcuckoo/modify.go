@@ -130,12 +130,13 @@ func (s *Store) try(k kind, at place, key, value []byte) error {
 	if err != nil {
 		return err
 	}
-	if slot < 0 {
+	if slot < 0 { // both rows are locked, so one look is enough
 		if err := s.retreat(); err != nil {
 			return err
 		}
 		return errNotFound
 	}
+	// The use of the old value ends with this change, in the same redo.
 	freed := ref{}
 	if e := s.entry(s.locks.row(n, s.rowBytes), slot); e.meta.extent() {
 		freed = s.ref(e)

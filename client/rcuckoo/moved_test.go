@@ -42,8 +42,8 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestIdentityAgain has clients with the same identity follow each other: no client's sequences
-// begin anew, as what is left of the one before bears them.
+// TestIdentityAgain has clients with the same identity follow each other. Each goes on above the
+// sequences of the one before, as that client's records have them.
 func TestIdentityAgain(t *testing.T) {
 	p := inlinePool(1)
 	p.Clients = 2
@@ -102,8 +102,7 @@ func (d *replacement) play(name string, f func(s *Store, w *sim.Worker) error) (
 	return w
 }
 
-// repair returns the value when the key's rows were locked once more, and what the victim had in
-// hand was freed.
+// repair locks the key's rows once more, frees what the victim had in hand, and returns the value.
 func (d *replacement) repair(victim *sim.Worker) (value string) {
 	d.play("repairer", func(s *Store, _ *sim.Worker) error {
 		if err := s.Insert(replacedKey, nil); !errors.Is(err, client.ErrExists) {
@@ -117,9 +116,9 @@ func (d *replacement) repair(victim *sim.Worker) (value string) {
 	return value
 }
 
-// TestMarkedAgain lets a client crash behind each verb of an UPDATE. When that took effect, the
-// extent of the former value is free; when not, that of the new one; and so are those that it had
-// in hand.
+// TestMarkedAgain lets a client crash after each verb of an UPDATE. If the UPDATE took effect,
+// the extent of the old value is free, else that of the new value. So are the extents that the
+// client had in hand.
 func TestMarkedAgain(t *testing.T) {
 	took := 0
 	for k, crashed := uint64(0), true; crashed; k++ {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestOneOwnerOfExtents: no extent has two owners on real processors, though they take what others
-// have ended.
+// TestOneOwnerOfExtents: no extent has two owners on real processors, though clients claim
+// extents that others have freed.
 func TestOneOwnerOfExtents(t *testing.T) {
 	p := small()
 	p.Shards, p.Slabs, p.SlabExtents, p.Clients = 2, 5, 9, 64
@@ -58,7 +58,7 @@ func TestOneOwnerOfExtents(t *testing.T) {
 	}
 }
 
-// sojourn takes extents, ends their uses in any order, and leaves.
+// sojourn takes extents, ends their uses in random order, and leaves.
 func sojourn(x *extents, rng *rand.Rand, owners []atomic.Int32, me int32) error {
 	type mine struct {
 		shard int

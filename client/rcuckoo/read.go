@@ -70,6 +70,7 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 			return nil, s.unread(at.shard, b, err)
 		}
 		was := at
+		// The batch has the rows' memory: answer copies the value, and the ref, out of them.
 		value, far, sure, err := s.answer(&at, key, &before)
 		s.learned(at.shard, growth)
 		b.Release()
@@ -80,12 +81,12 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 		if sure || err != nil {
 			return value, err
 		}
-		if at != was && s.left() > 0 {
+		if at != was && s.left() > 0 { // the key belongs into other rows
 			s.want(at.shard)
 			s.wantRows(at)
 			continue
 		}
-		if before.known && s.left() > 0 {
+		if before.known && s.left() > 0 { // both rows were whole: the second look decides
 			continue
 		}
 		if err := s.tornRow(at, &r); err != nil {
@@ -137,7 +138,7 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 			case !s.sound(e), e.meta.extent() && !s.names(s.ref(e), len(key)):
 				return nil, far, false,
 					fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
-			case e.meta.extent():
+			case e.meta.extent(): // if the ref is out of date by then, two looks are needed again
 				*before = look2{}
 				return nil, s.ref(e), false, nil
 			}

@@ -102,15 +102,18 @@ func (l *layout) redone(r, parent row, shard int, c change, version uint64) {
 // the changes, marks the extent and frees the locks. All of these may have been done already.
 func (s *Store) write(changes []change, freed ref) error {
 	l := &s.locks
-	l.sent = true
+	l.sent = true // from here on the operation may have begun, on some copy
 	if err := s.writeBackups(changes, freed); err != nil {
 		return err
 	}
 	b := s.ep.Batch()
 	s.addChanges(b, changes, freed, s.copies[l.shard][:1])
+	// The mark comes behind the rows: while a row names the use, the extent must not be claimed
+	// again.
 	if freed.stamp != 0 {
 		s.addMark(b, l.shard, freed)
 	}
+	// The locks come last: a client that gets them finds whole rows.
 	s.addReleases(b)
 	if err := s.do(stepWriteRows, b); err != nil {
 		return s.lost(b, fmt.Errorf("write %d rows of shard %d: %w", len(changes), l.shard, err))
@@ -146,6 +149,7 @@ func (s *Store) addChanges(b *rdma.Batch, changes []change, freed ref, copies []
 		s.encodeStep(p[redoHeader+i*(redoStep+s.entryBytes):], c, r)
 	}
 	le.PutUint64(p[redoSum:], redoSumOf(p, l.shard, s.id))
+	// All copies share the encoded bytes, which belong to the batch.
 	for _, at := range copies {
 		b.Chain()
 		b.Write(s.redoAt(at, s.id), p)
@@ -159,7 +163,7 @@ func (s *Store) addChanges(b *rdma.Batch, changes []change, freed ref, copies []
 // locked and read.
 func (s *Store) changed(r row, c change) {
 	l := &s.locks
-	if c.kind == filling {
+	if c.kind == filling { // the new row goes on from its parent's version word, and gets the same level
 		parent := l.row(s.parent(c.row), s.rowBytes)
 		s.redone(r, parent, l.shard, c, s.version(parent)+divided)
 		return
@@ -292,6 +296,7 @@ func (s *Store) redoStep(shard int, at node.Replica, p []byte) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	read := b.Read(s.rowAt(at, c.row), s.rowBytes)
+	// A division's new row needs the old one, which comes later in the redo and is not yet written.
 	var parent row
 	if c.kind == filling {
 		parent = b.Read(s.rowAt(at, s.parent(c.row)), s.rowBytes).Buf

@@ -124,11 +124,14 @@ func (s *Store) repairOnce(m *mending) error {
 		return err
 	}
 	err := s.repairLeased(m)
+	// Step 5 took too long, so nothing was changed: clients may take locks in these words again.
 	if errors.Is(err, errWaited) {
 		if undone := s.unsetRepair(m); undone != nil {
 			return undone
 		}
 	}
+	// After any other error a verb may still land, so the leases are kept until the shard is
+	// settled.
 	if err == nil || errors.Is(err, errAgain) || errors.Is(err, errWaited) {
 		if freed := s.freeLeases(m); freed != nil {
 			return freed
@@ -173,7 +176,7 @@ func (s *Store) suspect(m *mending) {
 			if found || !s.gone(c) || s.opt.Pool == nil && !s.fenced(c) {
 				continue
 			}
-			more = true
+			more = true // its words may be named by other dead clients
 			m.suspects = slices.Insert(m.suspects, at, c)
 			t := s.vigil.intentOf(c)
 			m.words = t.addWords(m.words)
@@ -201,6 +204,8 @@ func (s *Store) takeLeases(m *mending) error {
 	if err != nil {
 		return fmt.Errorf("read the repair leases of shard %d: %w", m.shard, err)
 	}
+	// All holders are fenced off before the first CAS: then no holder acts under a lease that is
+	// taken.
 	for i, w := range m.words {
 		if err := s.evict(m.shard, w, m.leases[i]); err != nil {
 			return err
@@ -315,7 +320,7 @@ func (s *Store) beat(m *mending) error {
 // new holder of the identity would have written a higher sequence.
 func (s *Store) fence(m *mending, list []rdma.Client) error {
 	before := make([]uint64, len(m.suspects))
-	for i, c := range m.suspects {
+	for i, c := range m.suspects { // as they were before the pool listed its clients
 		before[i] = s.vigil.intentOf(c).state
 	}
 	if err := s.look(m.shard); err != nil {

@@ -94,7 +94,7 @@ func TestStoreReplicas(t *testing.T) {
 	}
 }
 
-// TestTripsReplicas: replicas cost a change one trip, in which each backup gets one doorbell, and
+// TestTripsReplicas: replicas cost a change one trip, with one doorbell to each backup, and cost
 // reads nothing. A backup gets the value of an extent in the first trip.
 func TestTripsReplicas(t *testing.T) {
 	for _, replicas := range []uint64{1, 2, 3} {
@@ -135,7 +135,7 @@ func TestTripsReplicas(t *testing.T) {
 	}
 }
 
-// TestLayoutAlone: a pool without replicas lies as one that knows of none.
+// TestLayoutAlone: a pool with one replica has the layout of a pool from before replicas.
 func TestLayoutAlone(t *testing.T) {
 	p := small()
 	alone := lay(t, p, 3)
@@ -157,8 +157,8 @@ func TestLayoutAlone(t *testing.T) {
 	}
 }
 
-// TestPlacement: copies of a shard lie on different nodes, no two copies at one place; a leader
-// stays as long as its node lives, and a stand-in comes last.
+// TestPlacement: copies of a shard lie on different nodes, and no two copies overlap. A leader
+// stays the leader as long as its node lives, and a stand-in comes last.
 func TestPlacement(t *testing.T) {
 	p := small()
 	p.Shards, p.Replicas, p.Spares = 7, 3, 1

@@ -81,6 +81,7 @@ func (s *Store) restore(shard int, to node.Replica, copying bool) error {
 	if err := area(s.redos, 0, s.redos.each); err != nil {
 		return err
 	}
+	// Segments of higher levels than the table's have no rows yet.
 	level := 0
 	if s.Levels > 0 {
 		growth, err := s.readWord(s.growthAt(shard))
@@ -113,6 +114,8 @@ func (s *Store) copyExtents(shard int, extent func(off, n uint64) error) error {
 		}
 		err := s.do(stepCopyToSpare, b)
 		for i := range b.Len() {
+			// The mark's class says how large the extent is. A place that is no extent in it has
+			// no content.
 			if err == nil && b.Op(i).Word(0) != 0 {
 				r := ref{extent: from + uint64(i), stamp: b.Op(i).Word(0) >> 1}
 				if _, place := s.unitOf(r.extent); s.real(s.class(r.stamp), place) {

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRowModel: a row holds what was put into it and not dropped, and says so after each seal.
+// TestRowModel: a row holds what was put into it and not dropped, and is valid after each seal.
 func TestRowModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		l, err := newLayout(drawParams(r), 1)
@@ -98,8 +98,8 @@ func fillRow(f *form, shard int, n uint32, pairs, seals int) row {
 	return r
 }
 
-// TestTornRow: of a row's words, some of the old and some of the new ones, in any mixture, are
-// valid only when they are all old or all new. The first write of a row is one of them.
+// TestTornRow: a mixture of a row's old and new words is valid only if all are old or all are
+// new. The first write of a row is among the cases.
 func TestTornRow(t *testing.T) {
 	l := lay(t, small(), 1)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -131,8 +131,7 @@ func TestTornRow(t *testing.T) {
 	}
 }
 
-// TestSeal: a repairer that knows what was put, and the version, gets the very row that the writer
-// had.
+// TestSeal: a repairer that has the change and the version makes exactly the writer's row.
 func TestSeal(t *testing.T) {
 	l := lay(t, small(), 1)
 	r := fillRow(l.form, 1, 9, 5, 4)
@@ -152,8 +151,7 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// FuzzRow: bytes that are no row are said to be none, and nothing that valid rows hold leads out of
-// them.
+// FuzzRow: bytes that are no row are not valid, and nothing in a valid row leads out of its memory.
 func FuzzRow(f *testing.F) {
 	l, err := newLayout(small(), 1)
 	if err != nil {

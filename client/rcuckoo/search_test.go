@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// partly is a table of which only some rows are known.
+// partly is a view that has only some rows of a table.
 type partly struct {
 	*Table
 	known func(n uint32) bool
@@ -30,8 +30,8 @@ func table(t testing.TB, factor float64, entries, rows int, fill float64, seed u
 	return tab
 }
 
-// content returns how often each key is in the table, and fails where one is in a row that is none
-// of its own.
+// content returns how often each key is in the table, and fails if one is in a row that is not
+// its own.
 func (t *Table) content(tb testing.TB) map[string]int {
 	n := map[string]int{}
 	for i := range uint32(t.l.Rows) {
@@ -49,9 +49,9 @@ func (t *Table) content(tb testing.TB) map[string]int {
 	return n
 }
 
-// naive returns how many entries the best path moves: through known rows to a free slot, and to a
-// row that is not known; both math.MaxInt when there is none. It looks at whole generations of
-// rows.
+// naive returns how many entries the best path moves: one to a free slot through rows that the
+// view has, and one to a row that it does not have. math.MaxInt: there is none. It goes from one
+// set of rows to all rows that they lead to.
 func naive(v view, l *layout, at place, depth int) (sure, guess int) {
 	sure, guess = math.MaxInt, math.MaxInt
 	reached := map[uint32]bool{}
@@ -84,8 +84,8 @@ func naive(v view, l *layout, at place, depth int) (sure, guess int) {
 // some returns one of a list.
 func some[V any](rng *rand.Rand, list ...V) V { return list[rng.IntN(len(list))] }
 
-// TestSearch: a path is as short as can be, and is found whenever there is one. Guesses are made
-// where they should be.
+// TestSearch: a path is as short as possible, and is found whenever there is one. A guess is made
+// only of the key's own rows, or when no path through known rows exists.
 func TestSearch(t *testing.T) {
 	alone(t)
 	results, lengths := map[found]int{}, map[int]int{}
@@ -126,7 +126,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// leads fails where a path does not lead to one of a key's rows, through each row once.
+// leads fails if a path does not end in one of a key's rows, or has a row twice.
 func leads(t *testing.T, v partly, at place, path []step) {
 	t.Helper()
 	if len(path) > 0 && !at.has(path[len(path)-1].row) {
@@ -147,8 +147,8 @@ func leads(t *testing.T, v partly, at place, path []step) {
 	}
 }
 
-// TestPathIsSafe: after each single row that a path's insert writes every key is still in one of
-// its rows, one at most in both, and in the end the new one is there, too, and all of them once.
+// TestPathIsSafe: after each row that an INSERT along a path writes, every key is in one of its
+// rows, and at most one key is in both. In the end the new key is there, too, and each key once.
 func TestPathIsSafe(t *testing.T) {
 	alone(t)
 	lengths := map[int]int{}
@@ -213,8 +213,8 @@ func TestSearchOfDamage(t *testing.T) {
 	}
 }
 
-// TestSearchAllocatesNothing, once its memory has grown: neither when it finds a path nor when it
-// looks at all there is.
+// TestSearchAllocatesNothing: once its memory is large enough, a search allocates nothing,
+// whether it finds a path or visits all rows.
 func TestSearchAllocatesNothing(t *testing.T) {
 	alone(t)
 	tab := table(t, 2.3, 8, 1000, 0.97, 1)
@@ -237,7 +237,7 @@ func TestSearchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestRowSet: it holds what was added since it was emptied, also when turns come round.
+// TestRowSet: a set holds what was added since it was emptied, also when its turns overflow.
 func TestRowSet(t *testing.T) {
 	var s rowSet
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -260,8 +260,8 @@ func TestRowSet(t *testing.T) {
 	}
 }
 
-// TestCache: it holds what was put last, of the right shard, within its budget, and keeps what is
-// looked at.
+// TestCache: the cache holds the latest rows of the right shard, within its budget, and keeps
+// rows that are used.
 func TestCache(t *testing.T) {
 	l := lay(t, small(), 1)
 	c := newCache(l, 64<<10)

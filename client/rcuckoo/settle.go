@@ -50,6 +50,8 @@ func (s *Store) ended(wait bool) {
 	if s.ending == nil || !s.ending.Finished() && !wait {
 		return
 	}
+	// A batch that is released while a verb is in flight keeps its memory until the verb has
+	// landed.
 	failed := false
 	if !s.ending.Finished() {
 		err := s.ep.Wait(s.ending, rdma.All, s.each)
@@ -149,10 +151,11 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	case errors.Is(err, errAgain):
 		return false, true, err
 	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrExists), errors.Is(err, client.ErrFull):
-		return false, false, err
+		return false, false, err // the operation itself has written no row
 	case !sent && !s.shards[shard].dirty:
 		return false, s.retryable(shard, err), err
 	}
+	// With or without rows written: an intent may have landed, and other clients may wait for it.
 	failed := err
 	for first := true; (first || s.left() > 0) && s.retryable(shard, failed); first = false {
 		var begun bool
@@ -233,6 +236,8 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	if !idle(own.state) && !own.torn {
 		words = own.addWords(words)
 	}
+	// The worker is a suspect of its own repair. If another client has repaired the words, there
+	// is nothing left to do.
 	if len(words) > 0 {
 		err = s.repair(shard, words)
 	}

@@ -353,7 +353,7 @@ func (x *extents) claim(shard, class int, until time.Duration) error {
 	for i, r := range hints {
 		b.CompareSwap(x.markAt(shard, r.extent), st.marks[i], mark(r.stamp, true))
 	}
-	of.first += n
+	of.first += n // hints are not used twice, even if the claim fails
 	if err := x.do(stepClaimExtents, b, until); err != nil {
 		st.opened = false // what was claimed is found in the hand
 		b.Release()

@@ -18,17 +18,17 @@ func extentSeeds(n uint64) uint64 {
 	return n
 }
 
-// TestExtentsAtEveryCrash lets a client die behind each of its verbs, while others work, leave, and
-// take what is free: no extent that is in use is handed out, no reader gets what was not written
-// for the use that it read of, and nothing is lost.
+// TestExtentsAtEveryCrash lets a client die after each of its verbs, while others work, leave,
+// and claim free extents. No extent in use is claimed, no reader gets a value of another use than
+// the one that its ref names, and no extent is lost.
 func TestExtentsAtEveryCrash(t *testing.T) {
 	if sum := everyCrash(t, extentSeeds(8), estateParams()); sum.full == 0 {
 		t.Error("it was never full")
 	}
 }
 
-// TestClassesAtEveryCrash is the same with values of all sizes, whose units change their class; and
-// in the end all units that rows do not name can be of any class.
+// TestClassesAtEveryCrash is the same with values of all sizes, so that units change their class.
+// In the end all units that rows do not name can be of any class.
 func TestClassesAtEveryCrash(t *testing.T) {
 	if sum := everyCrash(t, extentSeeds(10), classedEstate()); sum.stats.Carved == 0 || sum.stats.Collided == 0 {
 		t.Errorf("no unit changed its class, or no two clients wanted one: %+v", sum.stats)
@@ -68,8 +68,8 @@ func everyCrash(t *testing.T, seeds uint64, p Params) (sum estate) {
 	return sum
 }
 
-// TestHandOfWhatMoves: while keys go from one of their rows to the other and back, what is in the
-// hand of a client that is gone is freed again and again, but for what these keys have.
+// TestHandOfWhatMoves: while keys move between their two rows, the hand of a client that is gone
+// is freed again and again. The extents of these keys are never freed.
 func TestHandOfWhatMoves(t *testing.T) {
 	alone(t)
 	moves := 0

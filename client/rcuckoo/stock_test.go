@@ -15,7 +15,7 @@ func openExtents(l *layout, ep rdma.Endpoint) *extents {
 	return newExtents(l, ep, time.Second)
 }
 
-// homestead is a pool in which nothing is in the way of verbs, and which is used outside of runs.
+// homestead is a pool in which no verb fails, and which is used outside of simulated runs.
 func homestead(t testing.TB, p Params, nodes int) (*layout, *sim.Sim) {
 	l := lay(t, p, nodes)
 	v := sim.New(sim.Options{Nodes: nodes, Memory: l.bytes, Handler: node.Serve})
@@ -53,8 +53,9 @@ func write(t testing.TB, x *extents, add func(b *rdma.Batch)) {
 	must(t, rdma.Do(x.ep, b, time.Second))
 }
 
-// TestTake: every extent of a shard is taken once, and again only what came to nothing or has
-// ended: with greater stamps, but for what came to nothing, which is the first to be taken.
+// TestTake: every extent of a shard is taken once. It is taken again only after its use has
+// ended, with a greater stamp, or after it was given back: such an extent is taken first, with
+// the same stamp.
 func TestTake(t *testing.T) {
 	p := small()
 	p.Slabs, p.SlabExtents = 3, 70
@@ -83,7 +84,7 @@ func TestTake(t *testing.T) {
 		l.addMark(b, 1, all[200])
 		l.addMark(b, 1, ref{extent: all[30].extent, stamp: 7 << 16}) // a use that never was
 	})
-	x.ended(1, ref{extent: all[50].extent, stamp: all[50].stamp}) // which is not so
+	x.ended(1, ref{extent: all[50].extent, stamp: all[50].stamp}) // a wrong hint: its use goes on
 	again := takeAll(t, x, 1)
 	if len(again) != 2 || again[0].extent+again[1].extent != all[9].extent+all[200].extent ||
 		again[0].stamp>>16 != 2 || again[1].stamp>>16 != 2 {
@@ -111,8 +112,8 @@ func takeNow(x *extents, shard, length int) (ref, error) {
 	return x.take(shard, 0, length, x.ep.Now()+x.timeout)
 }
 
-// TestUnequalClients: a client that brings nothing into the pool any more keeps none of its memory
-// from those that do.
+// TestUnequalClients: a client that writes no more values does not keep memory from clients that
+// do.
 func TestUnequalClients(t *testing.T) {
 	p, _, err := Size(Shape{Nodes: 1, Records: 2000, ValueBytes: 100, Clients: 8})
 	must(t, err)
@@ -146,7 +147,7 @@ func TestUnequalClients(t *testing.T) {
 	}
 }
 
-// TestWalk: it shows which slabs were handed out, and which extents of them are used.
+// TestWalk: walk yields the slabs that were handed out, and shows which of their extents are used.
 func TestWalk(t *testing.T) {
 	p := small()
 	l, v := homestead(t, p, 1)
@@ -171,8 +172,8 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcome: a slab that was handed out to a client which was not told so is found, and so
-// is a claim.
+// TestUnknownOutcome: if a client does not learn that it got a slab, other clients find the slab.
+// So it is with a claim.
 func TestUnknownOutcome(t *testing.T) {
 	p := small()
 	for seed := uint64(1); seed <= 100; seed++ {
@@ -208,7 +209,7 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestDeadNodesExtents: a dead node's shards have no extents, which is said at once.
+// TestDeadNodesExtents: take fails at once for the shards of a dead node.
 func TestDeadNodesExtents(t *testing.T) {
 	l, v := homestead(t, small(), 2)
 	x := settler(t, l, v)
@@ -227,7 +228,8 @@ func TestDeadNodesExtents(t *testing.T) {
 	}
 }
 
-// TestTakeAllocatesNothing once a client has its slabs, though others mark what it has written.
+// TestTakeAllocatesNothing: once a client has its slabs, take allocates nothing, though other
+// clients free what it has written.
 func TestTakeAllocatesNothing(t *testing.T) {
 	l, v := homestead(t, small(), 1)
 	x, other := settler(t, l, v), settler(t, l, v)

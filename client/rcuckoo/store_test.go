@@ -15,14 +15,14 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// inline is a pool whose values lie in their rows, which is quickly made.
+// inline is a pool with values that lie in their rows. It is made quickly.
 func inlinePool(shards int) Params {
 	return Params{Shards: shards, Rows: 600 / shards, Entries: 8, KeyBytes: 63, InlineBytes: 200, ExtentBytes: 200,
 		F: 2.3, RowsPerLock: 16, LockWords: 2,
 		Clients: 64, Timeout: 20 * time.Second}
 }
 
-// extentPool is a pool of few slabs, whose values lie in extents but for the shortest.
+// extentPool is a pool of few slabs. All values but the shortest lie in extents.
 func extentPool(shards int) Params {
 	p := inlinePool(shards)
 	p.InlineBytes, p.ExtentBytes, p.SlabExtents, p.Classes = 16, 1000, 16, 5
@@ -40,7 +40,7 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 		Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
 		Format: func(f rdma.Fabric) error {
 			p := p
-			if _, ok := f.(*sim.Sim); ok { // a pool that is checked at once, and whose locks lie in several words
+			if _, ok := f.(*sim.Sim); ok { // a small pool, which is checked quickly, with locks in several words
 				p.Rows, p.RowsPerLock, p.LockWords, p.Slabs = 40, 1, 2, min(p.Slabs, 40)
 			}
 			return Make(f, p)
@@ -66,7 +66,7 @@ func TestStore(t *testing.T) {
 		p     Params
 	}{{"inline, 1 node, 1 shard", 1, inlinePool(1)}, {"extents, 2 nodes, 5 shards", 2, extentPool(5)}} {
 		t.Run(c.name, func(t *testing.T) {
-			// A machine that is busy stops workers for a while, and so do cuts: they are not to be fenced
+			// Busy machines and cut connections stop workers for a while. They must not be fenced
 			// off for that.
 			h := harness(c.nodes, c.p, Options{Failure: 3 * time.Second})
 			h.Alike = c.nodes == 1 // with extents they share more memory
@@ -104,8 +104,8 @@ func storeOn(t testing.TB, f rdma.Fabric, o Options) *Store {
 	return s
 }
 
-// TestNodeGone: when a node is gone, its shards are, and what is in others is whole: workers that
-// did nothing on it close, and check leaves it out.
+// TestNodeGone: when a node is gone, its shards are gone, and the others are whole. Workers that
+// did nothing on it close without an error, and Check leaves its shards out.
 func TestNodeGone(t *testing.T) {
 	f := memPool(t, 2, extentPool(2))
 	s := storeOn(t, f, Options{Timeout: time.Second})
@@ -134,8 +134,8 @@ func TestNodeGone(t *testing.T) {
 	}
 }
 
-// TestHandOutOfReach: a worker that has extents in hand on a node which does not answer says so
-// when it closes, so that it is recovered.
+// TestHandOutOfReach: Close returns an error if the worker has extents in hand on a node that
+// does not answer, so that the worker is recovered.
 func TestHandOutOfReach(t *testing.T) {
 	f := memPool(t, 2, extentPool(2))
 	ep, err := f.Open("worker")

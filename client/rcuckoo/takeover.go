@@ -106,6 +106,7 @@ func (s *Store) finishBegun(shard int) error {
 			if r.seq == 0 {
 				continue
 			}
+			// The use that the redo ends needs no mark: remark sets all marks from the rows.
 			if err := s.carryForward(shard, rdma.ClientID(from+i+1), r.redo, r.steps); err != nil {
 				return err
 			}
@@ -202,7 +203,7 @@ func (s *Store) remakeGrowth(shard, most, least int) error {
 	}
 	b := s.ep.Batch()
 	defer b.Release()
-	b.CompareSwap(s.growthAt(shard), now, word)
+	b.CompareSwap(s.growthAt(shard), now, word) // the word is changed by atomics only
 	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("tell how far shard %d has grown: %w", shard, err)
 	}

@@ -17,14 +17,14 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// loneShard is a pool of one shard, whose values are in extents, with two copies and a spare.
+// loneShard is a pool of one shard, with values in extents, two copies and a spare.
 func loneShard() Params {
 	p := extentPool(1)
 	p.Slabs, p.Clients, p.Replicas, p.Spares, p.Timeout = 16, 8, 2, 1, 2*time.Second
 	return p
 }
 
-// mended has a master do all that there is to do.
+// mended runs a master until it has nothing more to do.
 func mended(t *testing.T, f rdma.Fabric) {
 	t.Helper()
 	ep, err := f.Open("master")
@@ -43,8 +43,8 @@ func whole(t *testing.T, f rdma.Fabric, when string) {
 	}
 }
 
-// TestTakeover: behind a takeover extents are used as rows say, what clients had in hand has no
-// owner, and a spare has all that there is.
+// TestTakeover: after a takeover exactly the extents that rows name are used, those that clients
+// had in hand are free, and a spare has all data.
 func TestTakeover(t *testing.T) {
 	f := memPool(t, 3, loneShard())
 	a, b := storeOn(t, f, Options{}), storeOn(t, f, Options{})
@@ -81,7 +81,7 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// strike is an endpoint at one of whose steps something happens.
+// strike is an endpoint that calls a function at one step of the protocol.
 type strike struct {
 	rdma.Endpoint
 	at rdma.Step
@@ -97,9 +97,9 @@ func (e *strike) Post(b *rdma.Batch) error {
 	return e.Endpoint.Post(b)
 }
 
-// TestMidst: the leader's node dies, and another copy has taken over, before a client, in the midst
-// of an operation, goes on. It learns whether that happened; what it had taken for it is not its
-// own any more.
+// TestMidst: during a client's operation the leader's node dies, and another copy takes over
+// before the client goes on. The client learns whether the operation took effect. It does not own
+// the extent any more that it had taken for the operation.
 func TestMidst(t *testing.T) {
 	for _, at := range []rdma.Step{stepLock, stepWriteBackups, stepWriteRows, stepDone} {
 		for _, replicas := range []int{2, 3} {
@@ -137,8 +137,8 @@ func TestMidst(t *testing.T) {
 	}
 }
 
-// busyWithout begins an epoch in which a node is gone, as a master does, and leaves it to others to
-// mend it.
+// busyWithout begins a busy epoch in which a node is gone, as a master does, and does not mend
+// the pool.
 func busyWithout(t *testing.T, f *shm.Fabric, n int) {
 	t.Helper()
 	v := f.View()
@@ -154,8 +154,8 @@ func busyWithout(t *testing.T, f *shm.Fabric, n int) {
 	}
 }
 
-// TestBusyView: under a busy view no client changes anything, and a client reads what was led by
-// the same copy before, nothing else.
+// TestBusyView: under a busy view no client changes anything, and a client reads only shards that
+// have the same leader as before.
 func TestBusyView(t *testing.T) {
 	p := loneShard()
 	p.Shards, p.Spares, p.Timeout = 3, 0, 50*time.Millisecond
@@ -204,8 +204,9 @@ func unnamed(keys [][]byte) bool {
 	return slices.ContainsFunc(keys, func(key []byte) bool { return key == nil })
 }
 
-// TestSlowBackup: a backup takes longer than a failure timer for a verb. A client that waits for it
-// is not fenced off, be it for a change of its own, or to repair what a dead client left.
+// TestSlowBackup: a backup takes longer than a failure timer for a verb. A client that waits for
+// it is not fenced off, neither during a change of its own, nor while it repairs what a dead
+// client left.
 func TestSlowBackup(t *testing.T) {
 	p := fullPool(1)
 	p.Replicas, p.Timeout = 2, 2*time.Second
@@ -247,8 +248,8 @@ func TestSlowBackup(t *testing.T) {
 	}
 }
 
-// TestRecovered lets a client crash behind each verb of an update. Behind its recovery all copies
-// are alike, and what a reader finds is found again when the leader's node has died, and when
+// TestRecovered lets a client crash after each verb of an update. After its recovery all copies
+// are equal. What a reader finds then is found again after the leader's node has died, and after
 // another one has.
 func TestRecovered(t *testing.T) {
 	old, changed := 0, 0

@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// crush are clients that UPDATE one key all the time, on the model of the paper's testbed.
+// crush is a set of clients that UPDATE one key all the time, on the model of the paper's testbed.
 type crush struct {
 	v       *sim.Sim
 	workers []*sim.Worker
@@ -20,9 +20,9 @@ type crush struct {
 	stats   Stats
 }
 
-// newCrush has clients do so many UPDATEs each. The first victims of them crash: one behind its
-// k-th verb, counted from its second UPDATE on, when the others wait for the lock; the others with
-// it.
+// newCrush has clients do so many UPDATEs each. The first of them are victims, which crash
+// together: after the k-th verb of one of them, counted from its second UPDATE on, while the
+// other clients wait for the lock.
 func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *crush {
 	t.Helper()
 	profile, err := sim.LookupProfile("rcuckoo-testbed")
@@ -118,9 +118,9 @@ func TestFair(t *testing.T) {
 	}
 }
 
-// TestFairCrashes lets a client crash behind each verb of an UPDATE for which it waits, alone or
-// with others that wait. The clients that are left wait for a failure timer at most, once, beyond
-// what they wait for anyhow.
+// TestFairCrashes lets a client crash after each verb of an UPDATE for which it waits, alone or
+// with others that wait. The clients that are left wait at most one failure timer longer than
+// without the crash, once.
 func TestFairCrashes(t *testing.T) {
 	alone(t)
 	const clients, updates = 48, 6
@@ -150,7 +150,7 @@ func TestFairCrashes(t *testing.T) {
 	t.Logf("%d repairs", repairs)
 }
 
-// TestTurn: how many clients one takes to be ahead, and whether it may try.
+// TestTurn: ahead and has, for tickets and looks of all kinds.
 func TestTurn(t *testing.T) {
 	for _, c := range []struct {
 		what  string
@@ -174,8 +174,8 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// TestTicketsComeLast: in a pool with tickets all else lies where it lies without, so that clients
-// of both versions use pools of both.
+// TestTicketsComeLast: in a pool with tickets all other parts lie where they lie without tickets,
+// so that clients of both versions can use pools of both.
 func TestTicketsComeLast(t *testing.T) {
 	for _, p := range []Params{small(), inlinePool(2), extentPool(5)} {
 		without := lay(t, p, 2)

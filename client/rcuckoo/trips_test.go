@@ -73,9 +73,9 @@ func TestTrips(t *testing.T) {
 	}
 }
 
-// TestFence measures in virtual time, on the paper's testbed, what the fence behind a lock costs an
-// UPDATE: as long as a GET when locks lie in the node's memory, and next to nothing when they lie
-// in its NIC's.
+// TestFence measures in virtual time, on the model of the paper's testbed, what the fence behind
+// a lock costs an UPDATE: about the time of a GET if locks lie in the node's memory, and almost
+// nothing if they lie in the memory of its NIC.
 func TestFence(t *testing.T) {
 	profile, err := sim.LookupProfile("rcuckoo-testbed")
 	must(t, err)
@@ -202,8 +202,8 @@ func TestFull(t *testing.T) {
 	t.Logf("full at %.1f %%, searched again %d times", 100*float64(n)/float64(p.Rows*p.Entries), s.Stats().Searches)
 }
 
-// TestExtentTrips: what a value in an extent takes, once a client has some: a GET that hits one
-// trip more, an UPDATE no more, but for a claim now and then; and nothing is allocated.
+// TestExtentTrips: once a client has extents, a value in an extent costs a GET that hits one trip
+// more, and an UPDATE none, but for a claim now and then. Nothing is allocated.
 func TestExtentTrips(t *testing.T) {
 	p := extentPool(1)
 	p.SlabExtents = 64
