@@ -87,6 +87,7 @@ func (x *extents) carve(shard, class, slab int, until time.Duration) error {
 	if err != nil {
 		return err
 	}
+	// The first unit is drawn, so that clients that carve the same slab collide less.
 	var units []carving
 	held, from := 0, x.ep.Rand().IntN(x.SlabExtents)
 	for n := 0; n < x.SlabExtents && len(units)<<class < x.want(); n++ {
@@ -121,8 +122,9 @@ func (x *extents) hold(shard int, units []carving, until time.Duration) error {
 			b.CompareSwap(x.markAt(shard, x.extentIn(c.unit, place)), m, c.marks[place])
 		}
 	}
+	// A CAS that failed held nothing. The marks that did not fail are the client's until release.
 	err := x.do(stepHoldUnits, b, until)
-	op := 1
+	op := 1 // the first is the WRITE of the moves
 	for i := range units {
 		c, missed := &units[i], false
 		for place := range c.marks {
@@ -238,6 +240,8 @@ func (x *extents) finishUnit(shard int, c rdma.ClientID, u *carving, until time.
 		}
 		u.marks = append(u.marks, m)
 	}
+	// If the first mark is not held, the change is complete, or another client was faster: what
+	// is still held returns to the old class.
 	if u.marks[0] == 0 || !changed {
 		u.to = u.from
 	}

@@ -25,7 +25,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	if err != nil {
 		return r, fmt.Errorf("check: %w", err)
 	}
-	s, err := Open(ep, Options{CacheBytes: new(0)})
+	s, err := Open(ep, Options{CacheBytes: new(0)}) // it inserts nothing, so it needs no cache
 	if err != nil {
 		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
 	}
@@ -133,6 +133,7 @@ func (c *checker) locks(shard int) error {
 			c.r.Waits("client %d has an operation in shard %d", id+1, shard)
 		}
 	}
+	// Rows of all segments with a number have its lock.
 	for n := range uint32(s.Rows) {
 		word, bit := s.lockOf(n)
 		c.named[n] = claimed[word]&(1<<bit) != 0
@@ -153,6 +154,7 @@ func (c *checker) locks(shard int) error {
 		if lock != 0 {
 			c.r.Waits("lock word %d of shard %d is %#x", w, shard, lock)
 		}
+		// While a word is repaired its other bits may be of no client: see repair.go.
 		if lock&^bits != 0 && lock&lockRepair == 0 {
 			c.r.Damaged("lock word %d of shard %d is %#x, and only %#x of it is anybody's", w, shard, lock, bits)
 		}
@@ -206,6 +208,7 @@ func (c *checker) entry(shard int, n uint32, slot int, e entry) {
 		c.name(shard, n, key, s.ref(e))
 	}
 	other := c.leaf(shard, at.other(s.number(n)), at.bits)
+	// Each pair of rows is looked at once, from the lower id.
 	if other <= n || !s.valid(c.rows[other], shard, other) || s.find(c.rows[other], key) < 0 {
 		return
 	}

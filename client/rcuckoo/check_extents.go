@@ -105,13 +105,13 @@ func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err 
 	switch {
 	case named:
 		return true, c.use(shard, u, m)
-	case !s.real(class, place):
+	case !s.real(class, place): // there is no extent in the unit's class
 	case m&1 == 0:
 		c.free.add(s.sizeOf(class))
 	case id != 0:
 		c.held.add(s.sizeOf(class))
 		c.r.Waits("client %d has extent %d of shard %d in hand", id, extent, shard)
-	case c.begun:
+	case c.begun: // an operation may be cut off between the row without the ref and the mark
 		c.r.Waits("extent %d of shard %d is used, and no row names it: an operation may be at that", extent, shard)
 	default:
 		c.r.Damaged("extent %d of shard %d is lost: use %#x of it goes on, and no row names it", extent, shard, stamp)

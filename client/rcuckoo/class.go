@@ -29,9 +29,13 @@ const (
 	// unit: see carve.go.
 	converting = 1<<classBits - 1
 
-	mostClasses = 9       // 256 extents a unit
-	leastExtent = 64      // bytes
-	mostMarks   = 8 << 10 // of a slab, which are read at once
+	// mostClasses bounds the extents of a unit to 256.
+	mostClasses = 9
+	// leastExtent is the size of the smallest extents in bytes, unless mostClasses or the largest
+	// extent prevents it.
+	leastExtent = 64
+	// mostMarks bounds the marks of a slab, which one READ returns.
+	mostMarks = 8 << 10
 )
 
 // classesFor is how many classes a pool has if its largest extents have so many bytes: at least

@@ -105,7 +105,7 @@ func (s *Store) slow(shard int, word uint32) (bool, error) {
 			blocked, slow = true, slow || s.fenced(c) || s.still(c) >= s.opt.Failure/2
 		}
 	}
-	if !slow {
+	if !slow { // perhaps the word is left from a repair that was cut off
 		still, _, err := s.stranded(shard, word, blocked)
 		if err != nil {
 			return false, err
@@ -181,10 +181,10 @@ func (s *Store) look(shard int) error {
 		return err
 	}
 	now := s.ep.Now()
-	v.clock += min(now-v.looked, s.opt.Failure/gapShares)
+	v.clock += min(now-v.looked, s.opt.Failure/gapShares) // a machine that stops does not advance it further
 	v.looked = now
 	for c := 1; c <= s.Clients; c++ {
-		if t := v.intentOf(rdma.ClientID(c)); idle(t.state) {
+		if t := v.intentOf(rdma.ClientID(c)); idle(t.state) { // its client blocks no other one
 			v.seen[c] = sighting{}
 		} else {
 			v.seen[c].see(t.state, t.beat, v.clock)

@@ -46,12 +46,15 @@ func (l *layout) shares() (round, segment uint64) {
 // shareOf returns the share that has a row. The row's segment is older than the level that is
 // handed out.
 func (l *layout) shareOf(id uint32) uint64 {
+	// Groups of growShare rows are numbered along the segment. Group at is in round at%rounds, so
+	// neighbouring groups, which share a lock, are in different rounds.
 	round, segment := l.shares()
 	at, rounds := uint64(l.number(id))/growShare, l.sharesALock()
 	return uint64(l.segment(id))*segment + at%rounds*round + at/rounds
 }
 
-// shared returns the rows of a share: from, and up to but without, to.
+// shared returns the rows of a share: from, and up to but without, to. It is the inverse of
+// shareOf. They are equal if the share is empty.
 func (l *layout) shared(share uint64) (from, to uint32) {
 	round, segment := l.shares()
 	first := uint32(share/segment) * uint32(l.Rows)
@@ -181,6 +184,8 @@ func (s *Store) raise(shard, level int) error {
 		return err
 	}
 	b := s.ep.Batch()
+	// The CAS compares the level alone: the cursor grows by FAAs of other clients meanwhile, and
+	// is zero after it.
 	next := uint64(level+1) << levelShift
 	cas := b.MaskedCompareSwap(s.growthAt(shard), uint64(level)<<levelShift, levelMask, next, ^uint64(0))
 	if err := s.do(stepRaiseLevel, b); err != nil {
@@ -202,6 +207,8 @@ func (s *Store) backLevel(shard, level int) error {
 	if s.Replicas > 1 {
 		return nil // all segments have had memory since the pool was made
 	}
+	// The node itself counts the segments and refuses more than segments, so any client may ask
+	// at any time.
 	home, index := s.leads[shard].Node, s.leads[shard].Index
 	segment, segments := uint64(s.Rows)*uint64(s.rowBytes), uint64(1)<<level-1
 	for {
@@ -236,6 +243,7 @@ func (s *Store) help(shard int) {
 	}
 	st := &s.shards[shard]
 	level, cursor := growthOf(s.levels.words[shard])
+	// Nothing is done without a share to take, or while the shard is not settled.
 	if level == 0 || cursor >= s.ends(level) || st.dirty || st.flying != nil || len(st.leased) > 0 {
 		return
 	}

@@ -98,6 +98,8 @@ func (x *extents) leave(shard int, c rdma.ClientID) (n int, err error) {
 	if c != x.id {
 		return x.reclaim(shard, c, until)
 	}
+	// The client itself knows what it has: its hands in the pool also name what operations have
+	// taken since.
 	if err := x.resolve(shard, until); err != nil {
 		return 0, err
 	}
@@ -234,6 +236,8 @@ func (x *extents) look(shard int, suspects []suspect, idle []ref, until time.Dur
 	rest := suspects[:0]
 	for i, u := range suspects {
 		r1, r2 := row(b.Op(2*i).Buf), row(b.Op(2*i+1).Buf)
+		// One whole row that names the use decides. That no row names it takes two whole rows,
+		// twice.
 		whole1, whole2 := x.valid(r1, shard, u.at.first), x.valid(r2, shard, u.at.second)
 		if whole1 && x.inUse(r1, u) || whole2 && x.inUse(r2, u) {
 			continue

@@ -9,11 +9,13 @@ import (
 
 // The salts of the three hashes (section 3.3): any three numbers, as long as all clients have the
 // same.
+// They are part of the format.
 const (
 	salt1 = 0x52437563_6b6f6f31
 	salt2 = 0x52437563_6b6f6f32
 	salt3 = 0x52437563_6b6f6f33
 
+	// maxF bounds Params.F. The second row of most keys is any row long before.
 	maxF = 1 << 20
 )
 
@@ -47,6 +49,7 @@ func (p place) has(n uint32) bool { return n == p.first || n == p.second }
 // the floor of f^(f+z), at least 1, and at most the rows of the table.
 type reach [65]uint64
 
+// newReach computes a reach. f may be so large that a power is infinite.
 func newReach(f float64, rows int) (r reach) {
 	for z := range r {
 		r[z] = 1

@@ -75,23 +75,42 @@ type Params struct {
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
 type Shape struct {
-	Nodes       int
-	Records     uint64
-	KeyBytes    int     // longest key; default 24
-	ValueBytes  int     // longest value
-	InlineBytes *int    // longest value that lies in its entry, 0: none does; default 8
-	Shards      int     // default: one a node
-	Entries     int     // of a row; default 8
-	F           float64 // default 2.3
-	RowsPerLock int     // default 16, of a table that has grown
-	LockWords   int     // of a shard; default: a bit for each lock, as far as they fit a NIC's memory
-	LockBits    int     // of a lock word that are locks; default, and at most, 63
-	Rows        int     // of a shard; default: as many as Records fill to 80 %
-	Levels      int     // how many times a full table may double; default: never
-	Clients     int
-	Timeout     time.Duration // default 2 s
-	Replicas    int           // default 1
-	Spares      int           // of the nodes
+	// Nodes of the pool, with the spares.
+	Nodes int
+	// Records is how many pairs the pool must have room for, before it grows.
+	Records uint64
+	// KeyBytes is the length of the longest key; default 24.
+	KeyBytes int
+	// ValueBytes is the length of the longest value.
+	ValueBytes int
+	// InlineBytes is the length of the longest value that lies in its entry. 0: none does.
+	// Default 8.
+	InlineBytes *int
+	// Shards defaults to one for each node that is no spare.
+	Shards int
+	// Entries of a row; default 8.
+	Entries int
+	// F defaults to 2.3.
+	F float64
+	// RowsPerLock defaults to 16, counted when the table has grown as far as it may.
+	RowsPerLock int
+	// LockWords of a shard. By default each lock has a bit of its own, as far as the words fit a
+	// NIC's memory.
+	LockWords int
+	// LockBits is how many bits of a lock word are locks; default, and at most, 63.
+	LockBits int
+	// Rows of a shard. By default Records fill 80 % of their entries.
+	Rows int
+	// Levels is how many times a full table may double; default: never.
+	Levels int
+	// Clients is how many identities the pool has.
+	Clients int
+	// Timeout bounds the timeout of an operation; default 2 s.
+	Timeout time.Duration
+	// Replicas of each shard; default 1.
+	Replicas int
+	// Spares is how many of the nodes are spares.
+	Spares int
 }
 
 // Most returns the largest value that each field of a Shape may have by itself, of those that a

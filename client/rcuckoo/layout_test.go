@@ -202,8 +202,8 @@ func TestSize(t *testing.T) {
 	if least := uint64(125_000 * 1000 / 2); bytes < least || bytes > 2*least {
 		t.Errorf("%d bytes a node", bytes)
 	}
-	// 100 M entries of 4 B keys and values (section 5.3): rows of 8 of 8 bytes, and locks that fit a
-	// NIC.
+	// 100 M entries with keys and values of 4 bytes (section 5.3): rows have 8 entries of 8
+	// bytes, and the locks fit a NIC.
 	p, bytes, err = Size(Shape{Nodes: 1, Records: 80_000_000, KeyBytes: 4, ValueBytes: 4, InlineBytes: new(4),
 		Clients: 320})
 	must(t, err)
@@ -262,7 +262,7 @@ func TestRowsPerLock(t *testing.T) {
 	}
 }
 
-// FuzzParams: whatever a pool's header says makes a layout whose parts fit, or an error.
+// FuzzParams: each header of a pool leads to a layout with parts that fit, or to an error.
 func FuzzParams(f *testing.F) {
 	f.Add(1, 100, 8, 24, 8, 1000, 2.3, 16, 2, 10, 8, 3, 1, 0)
 	f.Add(2, 100, 8, 24, 8, 1000, 2.3, 16, 2, 10, 8, 3, 1, 9)

@@ -146,6 +146,7 @@ type levels struct {
 	doubts []bool
 }
 
+// newLevels returns the levels of a client that has seen no growth word yet.
 func newLevels(l *layout) *levels {
 	g := &levels{layout: l}
 	if l.Levels > 0 {

@@ -25,7 +25,8 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	return &Mender{s}, nil
 }
 
-// Sweep has nothing to do.
+// Sweep has nothing to do: the hands of a dead client name all extents that it owned, so Recover
+// leaves none without an owner.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
 // Recover completes, in each shard, what the client had begun, frees its locks, and completes the
@@ -46,7 +47,7 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 			continue
 		}
 		s.begin()
-		s.until = s.ep.Now() + s.opt.Timeout/recoverShare
+		s.until = s.ep.Now() + s.opt.Timeout/recoverShare // repeat, and the waits of a repair, end then
 		if err := s.repeat(func() error { return s.recoverOnce(shard, c) }); err != nil {
 			return fmt.Errorf("recover client %d in shard %d: %w", c, shard, err)
 		}

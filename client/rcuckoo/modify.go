@@ -46,7 +46,7 @@ func (s *Store) modify(k kind, key, value []byte) error {
 	}
 	s.begin()
 	at := s.where(key)
-	s.taken, s.takenIn = ref{}, at.shard
+	s.taken, s.takenIn = ref{}, at.shard // applyView clears taken when another copy of its shard leads
 	err := s.carryOut(k, at, key, value)
 	defer s.deferCleanup(at.shard)
 	switch {
@@ -81,7 +81,7 @@ func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 		if err == nil {
 			return nil
 		}
-		done, again, err := s.outcome(at.shard, err)
+		done, again, err := s.outcome(at.shard, err) // the shard is settled then, if it can be
 		switch {
 		case done:
 			return nil

@@ -166,6 +166,8 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 // tornRow pauses before rows are read again that were torn. If their writer is dead it repairs
 // the words of their locks, after it has settled what the worker itself left in the shard. The
 // error wraps rdma.ErrTimeout when the time is used up.
+//
+// A reader has no intent, so it may ask the pool and repair at once.
 func (s *Store) tornRow(at place, r *kit.Retry) error {
 	s.stats.Torn++
 	s.runCleanup()

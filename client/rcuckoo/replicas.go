@@ -218,6 +218,7 @@ func (s *Store) findRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, step
 // carryForward completes an operation that has begun on all copies, on the leader last (C2, C4).
 func (s *Store) carryForward(shard int, c rdma.ClientID, p []byte, steps int) error {
 	for _, at := range slices.Backward(s.copies[shard]) {
+		// The copy's own redo first (C1): if this client dies, too, the next one finds it there.
 		if s.Replicas > 1 {
 			if err := s.copyRedo(shard, at, c, p[:redoHeader+steps*(redoStep+s.entryBytes)]); err != nil {
 				return err
@@ -245,6 +246,7 @@ func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {
 	if err := s.ep.Post(b.As(step)); err != nil {
 		return err
 	}
+	// As many heartbeats as other clients look, so no look finds the worker unchanged for long.
 	part, limit := s.opt.Failure/lookShares, s.ep.Now()+s.each
 	for {
 		err := s.ep.Wait(b, rdma.All, min(part, max(limit-s.ep.Now(), 0)))

@@ -82,11 +82,14 @@ const (
 	lengthBits = 24
 )
 
+// encode writes a ref into the first refBytes of p.
 func (r ref) encode(p []byte) {
 	le.PutUint64(p, r.extent<<lengthBits|uint64(r.length))
 	le.PutUint64(p[8:], r.stamp)
 }
 
+// decodeRef is the inverse of encode. Any bytes are some ref: names says whether the pool can
+// have it.
 func decodeRef(p []byte) ref {
 	w := le.Uint64(p)
 	return ref{extent: w >> lengthBits, length: int(w & maxExtentValue), stamp: le.Uint64(p[8:])}

@@ -62,6 +62,7 @@ type visit struct {
 // that it has.
 const mostMissing = 32
 
+// newSearch returns a search for a layout. A worker has one, as its memory is reused.
 func newSearch(l *layout) *search {
 	return &search{l: l, levels: newLevels(l), missing: make([]uint32, 0, mostMissing)}
 }
@@ -104,6 +105,8 @@ func (s *search) find(v view, at place, depth int) ([]step, found) {
 	if guess >= 0 {
 		return s.path(v, at.shard, guess), pathGuessed
 	}
+	// Breadth first: visits are a queue, in ascending order of depth, so the first free slot ends
+	// a shortest path.
 	for i := 0; i < len(s.visits) && int(s.visits[i].depth) < depth; i++ {
 		w := s.visits[i]
 		r := v.row(at.shard, w.row)
@@ -157,6 +160,8 @@ func (s *search) resolve(v view, shard int, number, segment uint32) (id uint32, 
 			return id, r
 		}
 	}
+	// The view does not have the right row. Its other rows of the number lead towards it, from
+	// the row that is guessed.
 	id = s.levels.guess(shard, number, segment)
 	for up, down := false, false; ; {
 		if r = v.row(shard, id); r == nil {

@@ -73,7 +73,7 @@ type sized struct {
 const (
 	// claimAtOnce is how many extents a hand has, and so how many a client claims in one trip.
 	claimAtOnce = 31
-	// mostHints bounds what a client remembers: two hands full.
+	// mostHints bounds the hints of a class: about two hands full.
 	mostHints = 64
 	// ownScans bounds how many of its slabs a client looks through before it asks for one more.
 	ownScans = 4
@@ -188,6 +188,7 @@ func (x *extents) refill(shard, class int, until time.Duration) error {
 func (x *extents) seek(shard, class int, until time.Duration) error {
 	st := &x.stocks[shard]
 	carvable := -1
+	// First the client's own slabs, a few of them.
 	for range min(len(st.mine), ownScans) {
 		if st.of[class].known() >= x.enough() {
 			return nil
@@ -204,11 +205,13 @@ func (x *extents) seek(shard, class int, until time.Duration) error {
 	if st.of[class].known() >= x.enough() {
 		return nil
 	}
+	// Then it changes the class of units in one of these, before it asks for more memory.
 	if carvable >= 0 {
 		if err := x.carve(shard, class, carvable, until); err != nil || st.of[class].known() >= x.enough() {
 			return err
 		}
 	}
+	// Then it asks the node for a slab. A new slab is of class 0: a unit is one extent.
 	if !st.full {
 		slab, err := x.grow(shard)
 		switch {
@@ -223,6 +226,8 @@ func (x *extents) seek(shard, class int, until time.Duration) error {
 		st.full = true
 		st.next = x.ep.Rand().IntN(x.Slabs) // so that clients do not all look in the same one
 	}
+	// At last it looks through all slabs. If other clients were faster at some units, it is not
+	// full yet.
 	for {
 		before := x.stats.Collided
 		if err := x.seekAll(shard, class, until); err != nil || st.of[class].known() > 0 || x.stats.Collided > before {
@@ -268,7 +273,7 @@ func (x *extents) readMarks(shard, slab, places int, until time.Duration) ([]uin
 	st := &x.stocks[shard]
 	b := x.ep.Batch()
 	defer b.Release()
-	n := places * x.SlabExtents
+	n := places * x.SlabExtents // marks lie place by place
 	op := b.Read(x.slabAt(shard, slab), n*markBytes)
 	if err := x.do(stepScanMarks, b, until); err != nil {
 		return nil, fmt.Errorf("read the marks of slab %d: %w", slab, err)

@@ -157,14 +157,21 @@ type standing struct {
 
 // Stats count what leaves the common case. They only grow.
 type Stats struct {
-	Torn     uint64 // rows that were read while they were written
-	Waits    uint64 // tries for a lock that another client held, and looks at its queue
-	Repairs  uint64 // repairs that this worker completed
-	Fenced   uint64 // clients that it fenced off for that
-	Rolled   uint64 // rows that it wrote for them
-	Searches uint64 // INSERTs that searched the table again
-	Divided  uint64 // rows that it divided
-	// Paths are the cuckoo paths that were written, by how many rows they had, less one.
+	// Torn counts reads of rows that were being written.
+	Torn uint64
+	// Waits counts tries for a lock that another client held, and looks at its queue.
+	Waits uint64
+	// Repairs counts the repairs that this worker completed.
+	Repairs uint64
+	// Fenced counts the clients that it fenced off for repairs.
+	Fenced uint64
+	// Rolled counts the rows that it wrote to complete operations of other clients, or its own.
+	Rolled uint64
+	// Searches counts the paths that INSERTs tried after a first one had failed.
+	Searches uint64
+	// Divided counts the rows that it divided.
+	Divided uint64
+	// Paths counts the cuckoo paths that were written: element i those of i+1 rows.
 	Paths [maxSteps]uint64
 }
 
@@ -214,6 +221,8 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	w.shards, w.spare, w.value = make([]standing, l.Shards), make([]byte, l.entryBytes), make([]byte, 0, l.ExtentBytes)
 	w.extents = newExtents(l, ep, o.Timeout)
 	s := w.bounded(bound{each: o.Timeout})
+	// From here on each change of the view reaches the worker, so it cannot miss that a leader
+	// changed.
 	s.enter()
 	v.Follow(s.applyView)
 	s.search, s.cache = newSearch(l), newCache(l, *cmp.Or(o.CacheBytes, new(DefaultCache)))
@@ -248,6 +257,7 @@ func (s *Store) standings() error {
 		if op.Err != nil {
 			return op.Err
 		}
+		// Close calls this, too: the worker's own sequence may be above the word that landed.
 		word := le.Uint64(op.Buf)
 		s.shards[i].seq = max(s.shards[i].seq, word>>1)
 		s.shards[i].dirty = s.shards[i].dirty || !idle(word)
@@ -315,7 +325,7 @@ func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 // where the worker left nothing is no error.
 func (s *Store) Close() error {
 	s.begin()
-	s.ended(true)
+	s.ended(true) // if the last intent is not idle, its shard is settled below
 	var errs []error
 	untouched := make([]bool, len(s.shards))
 	for i, st := range s.shards { // a node that does not answer holds no more than what the worker knows of

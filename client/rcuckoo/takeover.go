@@ -155,7 +155,9 @@ func (s *Store) resume(shard, from int, found []begun) error {
 // remake does 4 and 5. The error wraps client.ErrDamaged if a row is torn: all redos have been
 // carried out.
 func (s *Store) remake(shard int) error {
-	named, most, least := map[uint64]uint64{}, 0, MaxLevels // stamps; levels
+	// The stamps of the extents that rows name, and the highest and lowest level of rows that are
+	// made.
+	named, most, least := map[uint64]uint64{}, 0, MaxLevels
 	var torn error
 	err := s.eachRow(s.ep, shard, s.leads[shard], func(n uint32, r row) {
 		if !s.valid(r, shard, n) {
@@ -219,6 +221,7 @@ func (s *Store) remark(shard, slab int, named map[uint64]uint64) error {
 	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("read marks of shard %d: %w", shard, err)
 	}
+	// Marks are changed by CASes only, also here, and only those that are wrong.
 	next := s.ep.Batch()
 	defer next.Release()
 	for i := range s.SlabExtents {

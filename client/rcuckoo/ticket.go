@@ -44,6 +44,7 @@ const (
 // What follows was measured on the model of the paper's testbed. Fewer turns at once leave a lock
 // free for longer; more of them take from the network what others need.
 const (
+	// turnsAtOnce is how many clients have their turn at once.
 	turnsAtOnce = 9
 	// A client that has its turn pauses for latePause times as long as its try took longer than its
 	// fastest one did: a network that is full makes tries slow.
@@ -116,6 +117,7 @@ func (s *Store) seeTurn(w *want, take, look *rdma.Op, took time.Duration) {
 		return
 	}
 	p, now, serving := &s.pacing, s.ep.Now(), le.Uint64(look.Buf)
+	// Only tries are compared: a look has no CAS.
 	if w.has() {
 		if p.fastest == 0 || took < p.fastest {
 			p.fastest = took
@@ -129,7 +131,7 @@ func (s *Store) seeTurn(w *want, take, look *rdma.Op, took time.Duration) {
 	case serving == w.serving:
 		w.still++
 		return
-	case serving > w.serving:
+	case serving > w.serving: // one sample counts at most four times the average
 		each := (now - w.since) / time.Duration(serving-w.serving)
 		p.hold = max(p.hold+(min(each, 4*p.hold)-p.hold)/8, firstPause)
 	}

@@ -26,6 +26,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		}
 		used, slabs, grown = used+c.used, slabs+c.slabs, grown+c.grown
 	}
+	// What each copy has by the layout alone, and what was counted in one copy of each shard.
 	copies, replicas := uint64(l.Shards)*uint64(l.Replicas), uint64(l.Replicas)
 	rows := copies*uint64(l.Rows) + grown*replicas
 	locks, records := copies*uint64(l.LockWords), copies*uint64(l.Clients)
