@@ -33,7 +33,7 @@ func newCache(l *layout, budget int) *cache {
 
 // home returns a row's key, and the first slot of its set.
 func (c *cache) home(shard int, n uint32) (key uint64, at int) {
-	key = uint64(shard)<<32 | uint64(n)
+	key = uint64(shard)<<32 | uint64(n) // rows of all shards share the cache
 	set, _ := bits.Mul64(spread(key), uint64(len(c.hands)))
 	return key + 1, int(set) * cacheWays
 }

@@ -113,6 +113,7 @@ func (x *extents) carve(shard, class, slab int, until time.Duration) error {
 // hold does all steps for some units. Of a unit with a mark that it misses, as another client was
 // faster, the class stays.
 func (x *extents) hold(shard int, units []carving, until time.Duration) error {
+	// One chain: the moves land before the CASes.
 	b := x.ep.Batch()
 	b.Chain()
 	x.addMoves(b, shard, units)
@@ -160,6 +161,7 @@ func (x *extents) hold(shard int, units []carving, until time.Duration) error {
 // release does steps 3 and 4: the marks that are held become free, in the class that the unit is
 // to have.
 func (x *extents) release(shard int, units []carving, until time.Duration) error {
+	// The first mark goes last: until then no other client can change the class.
 	for _, last := range []bool{false, true} {
 		if err := x.releasePart(shard, units, last, until); err != nil {
 			return err

@@ -77,9 +77,9 @@ func (s *Store) insertBy(path []step, at *place, key, value []byte, full bool) (
 	// Only a path in locked rows counts. It may be another one than was guessed.
 	path, result := s.search.find(lockedRows{s}, *at, searchDepth)
 	switch {
-	case result != pathFound && full:
+	case result != pathFound && full: // it divides rows, which releases the locks
 		return false, s.makeRoom(*at)
-	case result != pathFound:
+	case result != pathFound: // the guess was out of date; the cache is up to date now
 		return false, s.retreat()
 	}
 	// Each row gets the entry of the row that is written after it, and the last one the new entry.

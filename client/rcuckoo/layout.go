@@ -367,6 +367,8 @@ func Size(s Shape) (Params, uint64, error) {
 	}
 	p.InlineBytes = min(p.InlineBytes, max(p.ExtentBytes, 0))
 	records := max(s.Records, 1)
+	// The hash spreads records over shards unevenly, so each has room for a little more than its
+	// part.
 	if p.Shards > 1 {
 		records = records/uint64(p.Shards) + records/uint64(p.Shards)/spreadOut + 16
 	}
@@ -381,6 +383,7 @@ func Size(s Shape) (Params, uint64, error) {
 		spare = 1
 	}
 	p.Rows = cmp.Or(s.Rows, filled+spare)
+	// The lock words of all of a node's shards are to fit the memory of its NIC together.
 	each := cmp.Or(p.LockBits, lockBits)
 	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + each - 1) / each
 	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/p.placesEach(s.Nodes))))

@@ -165,6 +165,7 @@ func (s *Store) acquire(key, value []byte) error {
 		s.pulse = (*Store).beatOwn
 	}
 	opening := true
+	// Each round is one trip: a try for the next word, or a look at its queue.
 	for r := s.pace; l.held < len(l.wants); {
 		w := &l.wants[l.held]
 		// One chain: the intent lands before the masked CAS behind it (I1). Only the last word's
@@ -186,6 +187,8 @@ func (s *Store) acquire(key, value []byte) error {
 			s.addReads(b, true)
 		}
 		take, look := s.addTurn(b, w)
+		// The batch completes only when the backups have the value, too, so they have it before
+		// any redo names it.
 		if content != nil && s.Replicas > 1 {
 			s.addBackups(b, l.shard, s.taken, content)
 		}
@@ -287,6 +290,8 @@ func (s *Store) repaired(shard int, word uint32) error {
 		}
 		bits := le.Uint64(op.Buf)
 		b.Release()
+		// Without the repair bit the operation may begin again: its next try meets whatever else
+		// is there.
 		switch {
 		case bits&lockRepair == 0:
 			return nil
@@ -357,6 +362,7 @@ func (s *Store) finish() {
 		b.Release()
 		return // and the shard stays dirty
 	}
+	// The worker owns the batch until ended has looked at it.
 	st.dirty = false
 	s.ending, s.endingIn, s.endingSeq = b, l.shard, st.seq
 }

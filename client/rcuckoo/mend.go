@@ -93,7 +93,7 @@ func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
 	switch {
 	case idle(t.state):
 		return nil
-	case !t.torn:
+	case !t.torn: // the repair has not completed its operation
 		return errAgain
 	}
 	// Only the master ends a torn intent. Repair ends intents under the leases of their words,

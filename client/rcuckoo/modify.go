@@ -110,6 +110,7 @@ func (s *Store) MaxPair() int { return s.MaxValue() }
 // try tries an operation once. It keeps the extent that it takes in s.taken, so the next try uses
 // the same one. The error wraps errAgain when the operation has to begin again.
 func (s *Store) try(k kind, at place, key, value []byte) error {
+	// An extent is taken before any lock: claims may take several trips.
 	if len(value) > s.InlineBytes && s.taken.stamp == 0 {
 		var err error
 		if s.taken, err = s.extents.take(at.shard, len(key), len(value), s.until); err != nil {

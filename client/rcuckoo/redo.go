@@ -224,7 +224,7 @@ func (l *layout) redoOf(p []byte, shard int, c rdma.ClientID, seq uint64) (steps
 	if le.Uint64(p) != seq || n > maxSteps {
 		return 0, false
 	}
-	end := redoHeader + int(n)*(redoStep+l.entryBytes)
+	end := redoHeader + int(n)*(redoStep+l.entryBytes) // within the record, as n is at most maxSteps
 	return int(n), le.Uint64(p[redoSum:]) == redoSumOf(p[:end], shard, c)
 }
 
@@ -322,6 +322,7 @@ func (s *Store) redoStep(shard int, at node.Replica, p []byte) error {
 		}
 		return nil // another client, which got the locks later, tore the row: its own redo is whole, too
 	}
+	// If this WRITE is torn by a crash, the redo is still there for the next client.
 	w := s.ep.Batch()
 	defer w.Release()
 	w.WriteCopy(s.rowAt(at, c.row), r)

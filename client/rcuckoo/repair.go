@@ -115,7 +115,7 @@ func (s *Store) repairOnce(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
 	}
-	list := s.askAbout()
+	list := s.askAbout() // between the two looks that fence compares
 	s.suspect(m)
 	if err := s.fence(m, list); err != nil {
 		return err
@@ -212,6 +212,8 @@ func (s *Store) takeLeases(m *mending) error {
 		}
 	}
 	st.leased = append(st.leased[:0], m.words...) // noted first, as the CASes may land though they fail
+	// If another client has changed one of the leases, it repairs: all that were taken are freed
+	// again, so two repairers do not wait for each other.
 	took, err := s.swapLeases(stepTakeLeases, m, s.id)
 	if err != nil {
 		return fmt.Errorf("take the repair leases of shard %d: %w", m.shard, err)
@@ -266,7 +268,7 @@ func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took in
 		}
 	}
 	if err := s.do(step, b); err != nil {
-		s.keepFlying(m.shard, b)
+		s.keepFlying(m.shard, b) // CASes may still land: the words stay in leased
 		return 0, err
 	}
 	n := 0

@@ -128,7 +128,7 @@ func (s *Store) applyView(v *rdma.View) {
 	before, epoch := slices.Clone(s.leads), s.view.Epoch
 	s.layout.applyView(v)
 	for shard, lead := range s.leads {
-		if lead == before[shard] {
+		if lead == before[shard] { // the leader goes on, and so does all that the worker has there
 			continue
 		}
 		s.takeoverPending[shard] = true
@@ -140,7 +140,7 @@ func (s *Store) applyView(v *rdma.View) {
 			s.taken = ref{}
 		}
 	}
-	if !v.Busy {
+	if !v.Busy { // a view becomes idle only when all takeovers are complete
 		clear(s.takeoverPending)
 	}
 	if s.Replicas > 1 && v.Epoch != epoch {

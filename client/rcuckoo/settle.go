@@ -90,6 +90,7 @@ func (s *Store) runCleanup() {
 	if !s.cleanupDue() {
 		return
 	}
+	// First all shards are given up, as settling one may take long, and others wait meanwhile.
 	s.abandonPending()
 	s = s.briefly()
 	for _, shard := range slices.Clone(s.pendingCleanup) {
@@ -129,7 +130,8 @@ func (s *Store) briefly() *Store {
 func (s *Store) reach(shard int) bool {
 	err := s.view.Join()
 	switch {
-	case err == nil && s.orphan[shard], err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
+	case err == nil && s.orphan[shard], // no copy is left to wait for
+		err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
 		return false
 	case s.Replicas > 1:
 		s.ep.Sleep(min(reachPause<<min(s.reaches, 10), max(reachPause, s.each/(joins/2))))
@@ -241,6 +243,7 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	if len(words) > 0 {
 		err = s.repair(shard, words)
 	}
+	// The leader has the redo if any copy had: repair writes the leader's copy, too (C4).
 	if err == nil && own.state>>1 == st.seq {
 		_, _, begun, err = s.readRedo(shard, s.leads[shard], s.id, st.seq)
 	}

@@ -105,6 +105,7 @@ func (x *extents) take(shard, key, length int, until time.Duration) (ref, error)
 			return ref{}, fmt.Errorf("take an extent of shard %d: %w", shard, err)
 		}
 	}
+	// The hand in the pool still names it: a crash before a row names it leaves it to recovery.
 	r := st.hand[len(st.hand)-1]
 	st.hand = st.hand[:len(st.hand)-1]
 	r.length = length
@@ -352,6 +353,7 @@ func (x *extents) claim(shard, class int, until time.Duration) error {
 		st.marks = append(st.marks, mark(hints[i].stamp, false))
 		hints[i] = ref{extent: hints[i].extent, stamp: nextStamp(hints[i].stamp, x.id)}
 	}
+	// One chain: the hand lands before the CASes.
 	b := x.ep.Batch()
 	b.Chain()
 	x.addHand(b, shard, class, hints)

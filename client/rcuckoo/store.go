@@ -210,7 +210,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	o.Failure = min(o.Failure, o.Timeout/failureShare) // so that an operation outlives a few failed clients
 	id := ep.Client()
 	switch {
-	case int(id) > l.Clients:
+	case int(id) > l.Clients: // it has no records in the pool
 		return nil, fmt.Errorf("open %s: client %d: the pool was made for %d clients: %w",
 			Format, id, l.Clients, rdma.ErrFull)
 	case o.Timeout > l.Timeout:
