@@ -14,7 +14,7 @@ import (
 //
 //  1. The suspects are the clients that have an intent which names one of the words, and that are
 //     dead or have made no progress for a failure timer. The words that their intents name are
-//     repaired, too, so clients in their way that count as dead are suspects as well.
+//     repaired, too, so other dead clients that have named these words are suspects as well.
 //  2. Suspects are fenced off: no verb of theirs lands any more. (A client that gave its
 //     operation up has already drained its verbs.) Holders of these words' repair leases that are
 //     dead, or have made no progress for a failure timer, are fenced off as well. To ask the pool
@@ -44,7 +44,7 @@ import (
 //	set      bit 63
 //	client   16 bits
 //	counter  47 bits: grows with each change, so no value repeats; the holder's heartbeats are
-//	changes, too
+//	         changes, too
 const (
 	leaseSet   = 1 << 63
 	leaseShift = 47

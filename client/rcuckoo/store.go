@@ -25,9 +25,9 @@ type Pool interface {
 type Options struct {
 	CacheBytes *int          // of the table cache (section 3.2.3), 0 for none; default 64 KiB
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
-	// Failure is the failure timer (section 4.1): a client that neither moves nor lets go of a lock
-	// for as long is fenced off; default 100 ms, and at most a quarter of the timeout. Clients that
-	// the pool knows to be dead do not get that much.
+	// Failure is the failure timer (section 4.1): a client that holds a lock and makes no progress
+	// for as long is fenced off. Default 100 ms, and at most a quarter of the timeout. If the pool
+	// knows that the client is dead, half of that is enough.
 	Failure time.Duration
 	// Ticketless: the worker tries again for a lock that it did not get, as the paper's clients do.
 	Ticketless bool
