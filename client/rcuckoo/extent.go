@@ -13,8 +13,7 @@ import (
 // front:
 //
 //	marks    8 bytes for each extent, changed by atomics only: the stamp of its last use, and
-//	whether
-//	         that use goes on; 0 at first
+//	         whether that use goes on; 0 at first
 //	extents  stamp (8 bytes), checksum (8), lengths of key and value (8), key, value
 //
 // A client claims free extents by CASes, some at a time: see slab.go. A claim gives an extent its

@@ -15,8 +15,7 @@ import (
 //
 //	state  8 bytes: the operation's sequence, from bit 1 on, and idle in bit 0
 //	beat   8 bytes: a heartbeat: how often the client has tried to take a lock since. The sum
-//	does not
-//	       cover it, since it changes alone.
+//	       does not cover it, since it changes alone.
 //	sum    8 bytes: of what is behind it, and of the sequence, the shard and the client
 //	count  8 bytes: of words
 //	words  16 bytes each: its number, and the bits that are wanted
@@ -26,8 +25,7 @@ import (
 //
 //	I1  a client that holds a lock has an intent, not idle, that names the lock;
 //	I2  if an intent is torn for good, as its client was fenced off during the WRITE, the client
-//	    has
-//	    taken no lock by it.
+//	    has taken no lock by it.
 //
 // A client that waits for locks changes the heartbeat, so that it is not taken for a dead one. A
 // client that does not know the outcome of its operation, and has no verb in flight any more,

@@ -195,10 +195,10 @@ func (a area) at(c node.Replica, off uint64) rdma.Addr { return rdma.At(c.Node, 
 //	hands     a record for each identity: see hand.go
 //	growths   of tables that may grow: see levels.go
 //	rows      all segments of a shard together; those behind the first get memory when the table
-//	grows
+//	          grows
 //	slabs     which get memory when they are handed out
-//	queues    of clients that wait for locks: the last, so that clients of an older version, which
-//	          knows no queues, find all other parts where they were
+//	queues    of clients that wait for locks: the last, so that clients of an older version,
+//	          which knows no queues, find all other parts where they were
 //
 // With replicas each copy of a shard that lies on a node has all of this there, and its role, 8
 // bytes, behind the growths.

@@ -20,10 +20,9 @@ import (
 //	freed     16 bytes: the ref of the use that the operation ends, see extent.go; zero: none
 //	...
 //	step      in the order of writing: row (8 bytes), slot (8), meta (8), and the version and
-//	checksum
-//	          that the row will have (8 each); then the slot's new entry. A step of a division
-//	          has its
-//	          kind instead of the slot, and the slots that move instead of the meta.
+//	          checksum that the row will have (8 each); then the slot's new entry. A step of a
+//	          division has its kind instead of the slot, and the slots that move instead of the
+//	          meta.
 //
 // So a crash leaves an operation either not begun, as its redo is not whole, or such that any
 // client can complete it. A row that was not written has its old version. A torn row has only

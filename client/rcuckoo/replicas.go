@@ -31,12 +31,10 @@ import (
 //	C1  On each copy a redo is whole before anything of its rows is written there.
 //	C2  What a reader can see, at the leader, is whole on all backups.
 //	C3  Locks are released when all copies have all rows. So the next change finds equal rows on
-//	    all
-//	    copies, and no WRITE of the change before can land behind its own.
+//	    all copies, and no WRITE of the change before can land behind its own.
 //	C4  An operation has begun when its redo is whole on some copy in the view. A client that
-//	    completes
-//	    it writes that redo to each copy, before the rows (C1), and to the leader last. Later all
-//	    clients look for the operation's outcome there.
+//	    completes it writes that redo to each copy, before the rows (C1), and to the leader
+//	    last. Later all clients look for the operation's outcome there.
 //	C5  Under a busy view no client changes anything, or reads a shard that another copy led
 //	    before.
 //

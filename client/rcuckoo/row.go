@@ -14,11 +14,10 @@ var le = binary.LittleEndian
 //	entries   a key and its value, or its ref to an extent; all of one size, in whole words
 //	metas     2 bytes for each entry; padded to whole words
 //	version   8 bytes: how often the row was written. The highest 8 bits are the row's level,
-//	which
-//	          only grows, too: see levels.go. The paper has 8 bits, which repeat: a reader could
-//	          take two different rows for the same.
+//	          which only grows, too: see levels.go. The paper has 8 bits, which repeat: a reader
+//	          could take two different rows for the same.
 //	checksum  8 bytes, of all before it and of the row's place, so that no row is taken for
-//	another
+//	          another
 //
 // A row that was never written is zero, and has no entries. Each write increases the version, so
 // no other row is zero.
