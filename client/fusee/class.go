@@ -5,18 +5,23 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// maxClasses bounds the size classes: a block's entry has them in 6 bits (see unclean.go).
+// maxClasses bounds the size classes. A block's entry has 6 bits for a class: the 2 above mark
+// unclean and vacant blocks (see unclean.go, vacant.go).
 const maxClasses = 64
 
 // classes are the sizes of objects (FUSEE 4.4, slab allocation): 1 to 16 units of 64 bytes one by
-// one, then eight steps each doubling, so that an object wastes at most an eighth; up to what a
-// block and a slot's length can hold.
+// one, then eight steps each doubling, so that an object wastes at most an eighth. They end at
+// what a block and a slot's length can hold. All clients compute the same from the pool's
+// parameters.
 type classes struct {
-	units   []int                    // by class
-	objects []int                    // objects a block, by class
-	of      [race.MaxUnits + 1]uint8 // class by units needed
+	units   []int // of an object, by class; they ascend
+	objects []int // that a block has, by class
+	// of is the smallest class for an object of so many units. It is 0 for 0 units.
+	of [race.MaxUnits + 1]uint8
 }
 
+// makeClasses returns the classes for blocks of a space. The last class has exactly the largest
+// size, though it is no full step above the one before.
 func makeClasses(s *node.Space) classes {
 	var c classes
 	limit := min(race.MaxUnits, int((s.BlockBytes-s.BitmapBytes())/node.Unit))
@@ -32,6 +37,7 @@ func makeClasses(s *node.Space) classes {
 	return c
 }
 
+// add appends a class. The caller adds classes in the order of their sizes.
 func (c *classes) add(s *node.Space, units int) {
 	for n := c.largest() + 1; n <= units; n++ {
 		c.of[n] = uint8(len(c.units))
@@ -40,7 +46,7 @@ func (c *classes) add(s *node.Space, units int) {
 	c.objects = append(c.objects, s.Objects(units))
 }
 
-// largest returns the units of the largest object.
+// largest returns the units of the largest object; 0 while there is no class.
 func (c *classes) largest() int {
 	if len(c.units) == 0 {
 		return 0
@@ -48,8 +54,8 @@ func (c *classes) largest() int {
 	return c.units[len(c.units)-1]
 }
 
-// coarse returns the class of the next power of two, or the largest. A client that has few blocks
-// has few classes.
+// coarse returns the class of the next power of two, or the largest. A client that takes only
+// such classes has few classes, and needs few blocks.
 func (c *classes) coarse(class int) int {
 	for units := 1; units < c.largest(); units *= 2 {
 		if units >= c.units[class] {

@@ -2,22 +2,27 @@
 // RACE hash index replicated by clients with the SNAPSHOT protocol, two-level memory management and
 // an embedded operation log.
 //
-// A Client is one worker. Every operation is written as the paper's phases, a batch of verbs each:
+// A Client is one worker. Every operation is written as the paper's phases, a batch of verbs
+// each:
 //
-//	SEARCH    1. read the primary slot and the pair that the cache names; on a miss, both buckets
+//	SEARCH    1. read the primary slot and the pair that the cache names;
+//	             on a miss, both buckets
 //	          2. on a miss, read the pair
-//	UPDATE,   1. write the object to all its replicas and read the primary slot (on a miss: both buckets, then the pair)
-//	DELETE    2. CAS the backup slots (SNAPSHOT's rules decide a winner)
+//	UPDATE,   1. write the object to all its replicas and read the primary slot
+//	DELETE       (on a miss: both buckets, then the pair)
+//	          2. CAS the backup slots (SNAPSHOT's rules decide a winner)
 //	          3. write the old value to the log
 //	          4. CAS the primary slot
-//	INSERT    as UPDATE, reading both buckets in 1, and once more on the first backup in 3 (see duplicate.go)
+//	INSERT    as UPDATE, reading both buckets in 1, and once more on the first backup in 3
+//	          (see duplicate.go)
 //
 // Where the paper, followed to the letter, would return a wrong answer, this package departs from
 // it: see the comments in snapshot.go, duplicate.go, object.go and reclaim.go.
 //
-// What crashes leave is mended by a master (package cluster), which uses this package's Mender:
-// mend.go for nodes, restore.go for their replacement, recover.go for clients. It also lets the
-// index grow: grow.go. Without a master, an operation that depends on what died ends at its timeout.
+// A master repairs what crashes leave (package cluster). It uses this package's Mender: mend.go
+// for nodes, restore.go for their replacement, recover.go for clients. It also lets the index
+// grow: grow.go. Without a master, an operation that depends on a dead node or client ends at its
+// timeout.
 package fusee
 
 import (
@@ -36,26 +41,27 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// maxReplicas bounds the replicas of a slot or a pair, so that lists of them need no allocation.
+// maxReplicas bounds the replicas of a slot or a pair, so that lists of them are arrays and need
+// no allocation.
 const maxReplicas = 8
 
 // Options of a worker. Zero values mean defaults.
 type Options struct {
-	// CacheBytes is the budget of the index cache, of which a key takes 24 and a fifth more of memory,
-	// see package locations; 0 for none (FUSEE-NC); default 8 MiB.
+	// CacheBytes is the budget of the index cache. A key takes 24 bytes of it and a fifth more of
+	// memory, see package locations. 0: no cache (FUSEE-NC). nil: 8 MiB.
 	CacheBytes *int
 	// CacheThreshold is the share of invalid hits above which a cached pointer is bypassed (FUSEE
-	// 4.6); default 0.5.
+	// 4.6). nil: 0.5.
 	CacheThreshold *float64
-	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR). The two do not
-	// mix: the pool must have been made for it.
+	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR). The pool
+	// must have been made for it: writers of the two protocols do not agree on a slot's winner.
 	Sequential bool
-	// Splits is a share of INSERTs that ask for a larger index though their buckets have room: tests
-	// make indexes grow so that are large enough.
+	// Splits is the share of INSERTs that ask for a larger index though their buckets have room.
+	// Tests set it to make indexes grow that are large enough.
 	Splits float64
-	// Timeout bounds an operation and each wait for a node; default, and at most, what the pool was
-	// made for. An operation looks at its deadline between waits. One that gives a block another size
-	// class sleeps for one timeout of the pool's more.
+	// Timeout bounds an operation and each wait for a node. Default, and at most, what the pool
+	// was made for. An operation looks at its deadline between waits, so it may end one wait
+	// later. One that gives a block another size class sleeps for one timeout of the pool's more.
 	Timeout time.Duration
 }
 
@@ -71,56 +77,89 @@ const (
 // concurrent use.
 type Client struct {
 	*layout
-	ep   rdma.Endpoint
-	id   rdma.ClientID
-	opt  Options
-	view *kit.Member // in the pool's view
-	// promoted tells, by subtable, whose primary died under the busy view that was joined: its
-	// replicas may differ.
-	promoted   []bool
-	sized      bool               // the index has the size that it has in the view that was joined, which is idle
-	asked      int                // the size of the index that this client has asked for in this view
-	behind     bool               // the view has changed since resync
-	slow       kit.SlowNodes      // whose pairs are read elsewhere
-	oldSpace   [][][]node.Replica // where regions lay before: what resync has not made up for yet
-	cache      *locations.Cache[entry]
-	slabs      []slab // by class
-	own        map[node.Block]*block
-	numbers    numbers
-	gets       uint64
-	draft      draft       // what the current operation writes
-	held       *rdma.Batch // owns what the last Get returned
-	reclaim    reclaim
-	unresolved kit.Unresolved[unresolvedWrite] // of writes whose outcome is unknown: not used again by this client
-	damage     error                           // what was seen in the background: everything ends with it
-	deadline   time.Duration                   // of the current operation: see until
-	pace       kit.Retry                       // paces an operation that waits for other clients
-	stats      Stats
-	scratch    [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
+	ep  rdma.Endpoint
+	id  rdma.ClientID
+	opt Options
+	// The pool's membership. applyView runs whenever a view is joined.
+	view *kit.Member
+	// promoted tells, by subtable, whether its primary died under the busy view that was joined.
+	// Its replicas may differ until the master has mended them.
+	promoted []bool
+	// sized: the index has the size that it has in the view that was joined, and the view is
+	// idle. So the size cannot change before the next view.
+	sized bool
+	// asked is the size of the index for which this client has asked in this view.
+	asked int
+	// behind: the view has changed since resync. No operation writes before the next resync.
+	behind bool
+	// Nodes that did not answer a while ago. Their pairs are read on other nodes.
+	slow kit.SlowNodes
+	// Where regions lay in views for which resync has not made up yet.
+	oldSpace [][][]node.Replica
+	cache    *locations.Cache[entry]
+	// Free objects by class, in blocks of own.
+	slabs []slab
+	// Blocks in which this client allocates or which it is about to leave, as it knows them. The
+	// primary's block allocation table decides: see tidy.
+	own map[node.Block]*block
+	// Numbers for operations and tombstones: see ceiling.go.
+	numbers numbers
+	gets    uint64
+	// draft is what the current operation writes. Its key and value are the caller's.
+	draft draft
+	// held owns what the last Get returned. It is released by the next operation.
+	held    *rdma.Batch
+	reclaim reclaim
+	// Writes of unknown outcome. Their objects and journal words are not used again before they
+	// are resolved.
+	unresolved kit.Unresolved[unresolvedWrite]
+	// damage is the first damage that was seen in the background. Every later operation returns
+	// it.
+	damage error
+	// deadline of the current operation; see until.
+	deadline time.Duration
+	// pace of an operation that waits for other clients. Each loop takes a copy of it.
+	pace  kit.Retry
+	stats Stats
+	// scratch is what the primary held in the candidate slots when the current INSERT did not
+	// find its key: see alone.
+	scratch [race.Candidates]race.Word
 }
 
 // Stats count what the protocol did beyond its fast path. They only grow.
 type Stats struct {
-	Hits, Misses, Invalid, Bypassed uint64    // of the index cache
-	Rules                           [4]uint64 // writes won by rule 1, 2, 3; at 0 those lost
-	Yields                          uint64    // INSERTs that gave way to another of the same key
-	Blocks, Adopted, Converted      uint64    // blocks allocated, adopted from departed clients, given a new size class
-	Reclaimed                       uint64    // objects that others freed and this client took back
-	Retries                         uint64    // pauses of operations that wait for other clients
-	Mended                          uint64    // operations that were cut off and waited for the master
-	Backups                         uint64    // pairs read from another replica than the first, whose node did not answer
+	// Accesses to the index cache, by how they ended.
+	Hits, Misses, Invalid, Bypassed uint64
+	// Writes won by rule 1, 2, 3; at 0 those lost.
+	Rules [4]uint64
+	// INSERTs that gave way to another of the same key.
+	Yields uint64
+	// Blocks allocated, adopted from departed clients, given a new size class.
+	Blocks, Adopted, Converted uint64
+	// Objects that others freed and this client took back.
+	Reclaimed uint64
+	// Pauses of operations that wait for other clients.
+	Retries uint64
+	// Operations that were cut off and waited for the master.
+	Mended uint64
+	// Pairs read from another replica than the first, of which the node did not answer.
+	Backups uint64
 }
 
-// Open returns a worker's view of the pool that ep reaches.
+// Open returns a worker's view of the pool that ep reaches. The error wraps node.ErrOtherStore
+// when the pool was made for the other protocol, rdma.ErrFull when the client's identity has no
+// journal, and ErrParams when its timeout is longer than the pool's.
 func Open(ep rdma.Endpoint, opt Options) (*Client, error) {
 	c, err := open(ep, opt)
 	if err == nil && c.Sequential != opt.Sequential {
-		return nil, fmt.Errorf("open fusee: %w: it was made for %q, not %q", node.ErrOtherStore, formatName(c.Sequential), formatName(opt.Sequential))
+		return nil, fmt.Errorf("open fusee: %w: it was made for %q, not %q",
+			node.ErrOtherStore, formatName(c.Sequential), formatName(opt.Sequential))
 	}
 	return c, err
 }
 
-// open tries again while masters change the view under it.
+// open tries again while masters change the view under it, for the default timeout: the pool's
+// own is not known before its header is read. Nothing is in flight when an attempt has failed so.
 func open(ep rdma.Endpoint, opt Options) (*Client, error) {
 	start := ep.Now()
 	r := kit.Retry{Env: ep, Pause: kit.WhileBusy, Over: func() bool { return ep.Now()-start > defaultTimeout }}
@@ -132,18 +171,23 @@ func open(ep rdma.Endpoint, opt Options) (*Client, error) {
 	}
 }
 
+// openOnce is open within one view. Nothing is written: a crash leaves an identity that owns
+// nothing.
 func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	l, v, err := readLayoutInView(ep)
 	if err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
 	if int(ep.Client()) > l.Clients {
-		return nil, fmt.Errorf("open fusee: client %d has no place for its journal, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
+		return nil, fmt.Errorf(
+			"open fusee: client %d has no place for its journal, the pool was made for %d clients: %w",
+			ep.Client(), l.Clients, rdma.ErrFull)
 	}
 	opt.CacheThreshold = cmp.Or(opt.CacheThreshold, new(DefaultThreshold))
 	opt.Timeout = cmp.Or(opt.Timeout, l.Timeout)
 	if opt.Timeout > l.Timeout {
-		return nil, fmt.Errorf("open fusee: a timeout of %v: the pool was made for %v at most: %w", opt.Timeout, l.Timeout, ErrParams)
+		return nil, fmt.Errorf("open fusee: a timeout of %v: the pool was made for %v at most: %w",
+			opt.Timeout, l.Timeout, ErrParams)
 	}
 	c := &Client{
 		layout: l, ep: ep, id: ep.Client(), opt: opt,
@@ -151,7 +195,8 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		view: v, promoted: make([]bool, len(l.index.Place)), sized: !v.Busy, deadline: never,
 	}
 	c.makeCache()
-	for sub := range c.promoted { // a client that comes in the midst of mending does not know what is mended
+	for sub := range c.promoted {
+		// A client that opens while a master mends does not know which primaries died.
 		c.promoted[sub] = v.Busy
 	}
 	v.Follow(c.applyView)
@@ -163,7 +208,8 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	return c, nil
 }
 
-// makeCache makes an empty cache: for as many keys as there can be, and within the budget.
+// makeCache makes an empty cache, for as many keys as there can be and within the budget. What
+// the old one knew is lost, which costs each key one miss.
 func (c *Client) makeCache() {
 	budget := *cmp.Or(c.opt.CacheBytes, new(DefaultCache))
 	c.cache = locations.New[entry](locations.Enough(budget, entryBytes, c.index.Slots()), entryBytes)
@@ -172,7 +218,7 @@ func (c *Client) makeCache() {
 // Stats returns the worker's counters.
 func (c *Client) Stats() Stats { return c.stats }
 
-// Counts implements client.Countable.
+// Counts implements client.Countable. The names are those that reports and monitors show.
 func (c *Client) Counts(to []telemetry.Counter) []telemetry.Counter {
 	s := &c.stats
 	return append(to,
@@ -194,21 +240,25 @@ func (c *Client) Counts(to []telemetry.Counter) []telemetry.Counter {
 	)
 }
 
-// MaxPair returns the largest sum of a key's and a value's length in bytes.
+// MaxPair returns the largest sum of a key's and a value's length in bytes. It is a multiple of
+// 8, to which pairs are padded.
 func (c *Client) MaxPair() int { return (c.classes.largest()*node.Unit - objectBytes(0, 0)) / 8 * 8 }
 
-// maxKey bounds keys, and with the largest class values: both lengths have two bytes.
+// maxKey bounds keys. With objects of the largest class it also bounds values: an object has two
+// bytes for each length.
 const maxKey = 1<<16 - 1
 
-// admit refuses what no object can hold.
+// admit refuses what no object can hold, with client.ErrTooLarge, and every write after damage
+// was seen. Nothing was changed then.
 func (c *Client) admit(key, value []byte) error {
 	if len(key) > maxKey || unitsFor(len(key), len(value)) > c.classes.largest() {
-		return fmt.Errorf("store a key of %d bytes with a value of %d (together at most %d): %w", len(key), len(value), c.MaxPair(), client.ErrTooLarge)
+		return fmt.Errorf("store a key of %d bytes with a value of %d (together at most %d): %w",
+			len(key), len(value), c.MaxPair(), client.ErrTooLarge)
 	}
 	return c.damage
 }
 
-// releaseHeld ends the life of what the last Get returned.
+// releaseHeld ends the life of what the last Get returned: its buffer may be used again.
 func (c *Client) releaseHeld() {
 	if c.held != nil {
 		c.held.Release()
@@ -216,29 +266,32 @@ func (c *Client) releaseHeld() {
 	}
 }
 
-// do posts a batch as a step of the protocol and waits for all of it.
+// do posts a batch as a step of the protocol and waits for all of it. The caller releases the
+// batch. The error wraps rdma.ErrTimeout when verbs are still in flight; those end in the batch's
+// own buffers.
 func (c *Client) do(step rdma.Step, b *rdma.Batch) error {
 	return rdma.Do(c.ep, b.As(step), c.opt.Timeout)
 }
 
+// read reads n bytes as a step of the protocol. The caller owns what it returns.
 // read reads n bytes as a step of the protocol.
 func (c *Client) read(step rdma.Step, a rdma.Addr, n int) ([]byte, error) {
 	return rdma.ReadBytes(c.ep, step, a, n, c.opt.Timeout)
 }
 
-// The deadline of what is not an operation: a Close, a master's work. Each of its waits has a limit
-// of its own.
+// Values of Client.deadline besides a time. A Close and a master's work never end at a deadline,
+// since they are no operations: each of their waits has a limit of its own.
 const (
-	unset time.Duration = 0
+	unset time.Duration = 0 // the operation has not read the clock yet
 	never time.Duration = math.MaxInt64
 )
 
-// start begins an operation. It has no deadline yet, and has not waited for frees.
+// start begins an operation: it has no deadline yet, and has not waited for frees.
 func (c *Client) start() { c.deadline, c.reclaim.waited = unset, 0 }
 
-// until returns the current operation's deadline. The operation has cleared it; the first that
-// needs it reads the clock, so that a SEARCH that waits for nothing does not. An operation that
-// begins again in another view keeps its deadline.
+// until returns the current operation's deadline. start has cleared it, and the first call sets
+// it. So a SEARCH that waits for nothing does not read the clock. An operation that begins again
+// in another view keeps its deadline.
 func (c *Client) until() time.Duration {
 	if c.deadline == unset {
 		c.deadline = c.ep.Now() + c.opt.Timeout
@@ -246,29 +299,32 @@ func (c *Client) until() time.Duration {
 	return c.deadline
 }
 
-// aLittleBit is how long an operation sleeps that waits for another client (Algorithm 1, line 18):
-// at first about a round trip, of which a winner needs two or three.
+// aLittleBit is how long an operation sleeps while it waits for another client (Algorithm 1, line
+// 18). It begins with about a round trip: a winner needs two or three.
 var aLittleBit = kit.Doubling(2*time.Microsecond, 200*time.Microsecond)
 
 // overdue reports whether the current operation has used up its time.
 func (c *Client) overdue() bool { return c.ep.Now() > c.until() }
 
-// waitLimit returns when a wait that begins now has to end: at the operation's deadline, and after
-// one timeout at most.
+// waitLimit returns when a wait that begins now has to end: at the operation's deadline, and
+// after one timeout at most, also where there is no deadline.
 func (c *Client) waitLimit() time.Duration { return min(c.until(), c.ep.Now()+c.opt.Timeout) }
 
-// retryUntil paces what ends at a limit of its own.
+// retryUntil paces work that ends at a limit of its own, not at the operation's deadline.
 func (c *Client) retryUntil(p kit.Pause, limit time.Duration) kit.Retry {
 	return kit.Retry{Env: c.ep, Pause: p, Over: func() bool { return c.ep.Now() > limit }}
 }
 
 // errDeadline is wrapped when an operation ran out of time without having changed anything, and
-// with nothing in flight.
+// with nothing in flight. It wraps rdma.ErrTimeout, so code that asks whether verbs are in flight
+// has to look for both: see inFlight.
 var errDeadline = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 
+// errTimeout returns an error that wraps errDeadline.
 func errTimeout(what string) error { return fmt.Errorf("%s: %w", what, errDeadline) }
 
-// uncertain wraps the failure of a write that may have taken effect.
+// uncertain wraps the failure of a write that may have taken effect with client.ErrUncertain,
+// once.
 func uncertain(what string, err error) error {
 	if errors.Is(err, client.ErrUncertain) {
 		return err

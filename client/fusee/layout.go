@@ -14,14 +14,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Names of this store's formats in a pool's header. They differ in nothing but how clients must
-// change slots: SNAPSHOT and FUSEE-CR do not mix on one pool. FUSEE-NC is FUSEE.
+// Names of this store's formats in a pool's header. The formats lay memory out in the same way.
+// They differ in how clients change slots: SNAPSHOT and FUSEE-CR must not write to the same pool.
+// FUSEE-NC has no format of its own, since only its clients differ: they have no index cache.
 const (
 	Format        = "fusee"
 	FormatCR      = "fusee-cr"
 	FormatVersion = 3
 )
 
+// formatName returns the name of the format in which all clients write with the given protocol.
 func formatName(sequential bool) string {
 	if sequential {
 		return FormatCR
@@ -29,60 +31,102 @@ func formatName(sequential bool) string {
 	return Format
 }
 
-// Params shape a pool. They are written into its header and never change.
+// Params shape a pool. They are written into its header when it is made and never change. All
+// clients compute the same layout from them. Except for Sequential they are stored as JSON.
 type Params struct {
+	// Copies of each subtable of the index and of each region of pairs; all on different nodes.
 	IndexReplicas int `json:"index_replicas"`
 	DataReplicas  int `json:"data_replicas"`
-	Subtables     int `json:"subtables"` // that the index begins with; 1 or more
-	// MaxSubtables is how many the index may have: memory is set aside for them. 0: it does not grow.
-	MaxSubtables int    `json:"max_subtables,omitempty"`
-	Groups       uint64 `json:"groups"` // of each subtable
-	Regions      int    `json:"regions"`
-	RegionBytes  uint64 `json:"region_bytes"`
-	BlockBytes   uint64 `json:"block_bytes"`
-	// Timeout bounds every client's operations: freed memory is kept out of use for as long as any may
-	// last.
-	Timeout     time.Duration `json:"timeout"`
-	Clients     int           `json:"clients"`                // identities that have a place for their journals
-	TagBits     int           `json:"tag_bits"`               // of the incarnation in a slot; fewer than race.MaxTagBits only to see it wrap
-	Spares      int           `json:"spares,omitempty"`       // nodes, the last ones, that hold nothing until one takes a dead node's place
-	NodeCentric bool          `json:"node_centric,omitempty"` // allocation object by object (FUSEE 6.3)
-	Sequential  bool          `json:"-"`                      // FUSEE-CR instead of SNAPSHOT; the header tells by its name
+	// Subtables is with how many subtables the index begins; 1 or more.
+	Subtables int `json:"subtables"`
+	// MaxSubtables is how many the index may have: memory is set aside for them. 0: it does not
+	// grow.
+	MaxSubtables int `json:"max_subtables,omitempty"`
+	// Groups of each subtable. A group is a pair of buckets and the overflow bucket that they
+	// share.
+	Groups uint64 `json:"groups"`
+	// Regions is the number of regions of pairs. RegionBytes is the size of each, with its block
+	// allocation table; BlockBytes the size of a block, with its free bitmap.
+	Regions     int    `json:"regions"`
+	RegionBytes uint64 `json:"region_bytes"`
+	BlockBytes  uint64 `json:"block_bytes"`
+	// Timeout bounds every client's operations. Freed memory is kept out of use for as long as an
+	// operation of any client may last, so no client may have a longer timeout than this.
+	Timeout time.Duration `json:"timeout"`
+	// Clients is the number of identities that have a place for their journals. A client with a
+	// higher number cannot open the pool.
+	Clients int `json:"clients"`
+	// TagBits is how many bits of an object's incarnation a slot keeps. Fewer than
+	// race.MaxTagBits are for tests that make tags wrap.
+	TagBits int `json:"tag_bits"`
+	// Spares is how many nodes, the last ones, hold nothing until one takes a dead node's place.
+	Spares int `json:"spares,omitempty"`
+	// NodeCentric makes nodes hand out memory object by object (FUSEE 6.3).
+	NodeCentric bool `json:"node_centric,omitempty"`
+	// Sequential selects FUSEE-CR instead of SNAPSHOT. It is not stored: the name of the format
+	// in the header says it.
+	Sequential bool `json:"-"`
 }
 
-// layout is where everything of a pool lies, computed from its Params alone.
+// layout is where everything of a pool lies. The parts that lay there when the pool was made
+// follow from its Params alone. applyView and resize place what a view or a split has moved
+// since. A node's memory has, in this order: the header, the journals with the ceilings, the
+// index's size, the subtables, the regions.
 type layout struct {
 	Params
-	nodes              int
-	original           placement
-	subtables, regions []int  // that there are, and have a replica left
-	holders            []int  // nodes that have journals, ceilings and the index's size: all that serve
-	journals           uint64 // offset of the journals on each node
-	index              race.Index
-	space              node.Space
-	classes            classes
-	bytes              uint64 // of each node that are used
+	// The nodes of the pool, spares included.
+	nodes int
+	// Where everything lay at first, without any view. It never changes.
+	original placement
+	// Numbers of the subtables and regions of which a replica is left in the view.
+	subtables, regions []int
+	// Nodes that have journals, ceilings and the index's size: all that serve in the view. Never
+	// empty.
+	holders []int
+	// Offset of the journals; the same on each node.
+	journals uint64
+	// Replicas of slots, and of the units of objects, as the view places them.
+	index   race.Index
+	space   node.Space
+	classes classes
+	// Bytes that the pool uses of each node, as of the fullest one.
+	bytes uint64
 }
 
 const (
-	subtableLoad = 0.55     // pairs a slot that a new index is sized for
-	minGroups    = 64       // of a subtable: in fewer, chance fills some buckets long before others
-	spareBlocks  = 64       // for clients that have one of a class each, and use little of it
-	spareBytes   = 32 << 20 // at least: a pool for few records may have as many clients, and what is not used costs nothing
-	workerBlocks = 8        // of a worker: one of each of a few classes, and others of which some objects are still in use
-	usualWorkers = 64       // where nothing says how many there are
-	smallest     = 4        // the index may grow to what a pool has of pairs that are this much smaller than the typical one
-	leastBlock   = 32 << 10 // unless all of the data are less than 64 of these
-	minBlock     = 4 << 10  // enough for a bitmap and one object of a useful size
-	maxBlock     = 16 << 20
-	maxRegion    = 2 << 30
-	maxRegions   = 1 << 12
+	subtableLoad = 0.55 // pairs a slot that a new index is sized for
+	// Groups of a subtable, at least. In fewer, chance fills some buckets long before others.
+	minGroups = 64
+	// Blocks for clients that have one of a class each, and use little of it.
+	spareBlocks = 64
+	// Bytes for such blocks, at least: a pool for few records may have as many clients as a large
+	// one, and memory that is never used is never backed.
+	spareBytes = 32 << 20
+	// Blocks of a worker: one of each of a few classes, and others of which some objects are
+	// still in use.
+	workerBlocks = 8
+	// Workers, where the shape does not say how many there are.
+	usualWorkers = 64
+	// The index may grow to what a pool has of pairs that are this much smaller than the typical
+	// one.
+	smallest = 4
+	// Blocks are not smaller than this, unless all of the data are less than 64 of them.
+	leastBlock = 32 << 10
+	minBlock   = 4 << 10 // enough for a bitmap and one object of a useful size
+	maxBlock   = 16 << 20
+	maxRegion  = 2 << 30
+	maxRegions = 1 << 12
 	// MaxGroups bounds the groups of a subtable.
 	MaxGroups = 1 << 30
-	mostGrown = 1 << 12 // subtables that an index grows to: each client places all of them
+	// Subtables that an index grows to, at most: each client places all of them.
+	mostGrown = 1 << 12
 )
 
-// newLayout places the index and the regions of a pool of so many nodes of size bytes.
+// newLayout places the index and the regions of a pool of so many nodes of size bytes, as they
+// lay when the pool was made. The error wraps ErrParams when the parameters make no pool, and
+// rdma.ErrFull when a node is too small for its part. Subtables are placed for the largest size
+// of the index, so that a split moves no region. The cache has 32 bits for a slot and a slot has
+// race.MaxSpace units for a pointer, so both are checked here, once.
 func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 	if err := p.validate(nodes); err != nil {
 		return nil, err
@@ -102,13 +146,15 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 	l.applyView(&rdma.View{})
 	l.bytes = l.space.Base + uint64(copies(l.space.Place, nodes))*p.RegionBytes
 	if l.bytes > size {
-		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w", l.bytes, size, rdma.ErrFull)
+		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w",
+			l.bytes, size, rdma.ErrFull)
 	}
 	if words := uint64(most) * race.SubtableBytes(p.Groups) / 8; words > maxSlot {
 		return nil, badParams("the index has %d words, clients count to %d", words, uint64(maxSlot))
 	}
 	if l.space.Units() > race.MaxSpace {
-		return nil, badParams("pairs take %d bytes, pointers reach %d", l.space.Units()*node.Unit, uint64(race.MaxSpace)*node.Unit)
+		return nil, badParams("pairs take %d bytes, pointers reach %d",
+			l.space.Units()*node.Unit, uint64(race.MaxSpace)*node.Unit)
 	}
 	l.classes = makeClasses(&l.space)
 	return l, nil
@@ -117,11 +163,15 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 // ErrParams is wrapped by errors about parameters that make no pool.
 var ErrParams = errors.New("bad pool parameters")
 
+// badParams returns an error that wraps ErrParams.
 func badParams(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrParams, fmt.Sprintf(format, args...))
 }
 
-// validateShape checks what users choose.
+// validateShape checks what users choose: the numbers of nodes, replicas and clients. A replica
+// needs a serving node of its own; maxReplicas bounds the lists of replicas on the stack.
+// Identities stop below node.OfNode, since the owners in block allocation tables above it are no
+// clients.
 func (p Params) validateShape(nodes int) error {
 	bad := badParams
 	switch {
@@ -130,15 +180,19 @@ func (p Params) validateShape(nodes int) error {
 	case p.Spares < 0 || p.Spares >= nodes:
 		return bad("%d spares of %d nodes", p.Spares, nodes)
 	case p.IndexReplicas < 1 || p.IndexReplicas > nodes-p.Spares || p.IndexReplicas > maxReplicas:
-		return bad("%d index replicas on %d nodes (at most one a node, and %d)", p.IndexReplicas, nodes-p.Spares, maxReplicas)
+		return bad("%d index replicas on %d nodes (at most one a node, and %d)",
+			p.IndexReplicas, nodes-p.Spares, maxReplicas)
 	case p.DataReplicas < 1 || p.DataReplicas > nodes-p.Spares || p.DataReplicas > maxReplicas:
-		return bad("%d data replicas on %d nodes (at most one a node, and %d)", p.DataReplicas, nodes-p.Spares, maxReplicas)
+		return bad("%d data replicas on %d nodes (at most one a node, and %d)",
+			p.DataReplicas, nodes-p.Spares, maxReplicas)
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
 		return bad("%d clients", p.Clients)
 	}
 	return nil
 }
 
+// validate checks all parameters, also those that a damaged header may have. Everything that
+// layouts multiply is bounded, so that no product overflows.
 func (p Params) validate(nodes int) error {
 	if err := p.validateShape(nodes); err != nil {
 		return err
@@ -163,10 +217,12 @@ func (p Params) validate(nodes int) error {
 	return nil
 }
 
-// mostSubtables returns how many subtables the index may have.
+// mostSubtables returns how many subtables the index may have. One that does not grow has its
+// first ones only.
 func (p Params) mostSubtables() int { return max(p.Subtables, p.MaxSubtables) }
 
-// copies returns how many items the fullest node holds.
+// copies returns how many items the fullest node holds. Each node sets aside as much memory, so
+// that an item's offset follows from its index on the node alone.
 func copies(place [][]node.Replica, nodes int) int {
 	most, held := 0, make([]int, nodes)
 	for _, rs := range place {
@@ -180,33 +236,46 @@ func copies(place [][]node.Replica, nodes int) int {
 
 func align(n, to uint64) uint64 { return (n + to - 1) / to * to }
 
-// quarantine is how long a freed object rests before it is used again: so long that a tag comes
-// around only after twice the operation timeout; no client CASes a slot later than one timeout
-// after it read it (see write).
+// align rounds n up to a multiple of to.
+
+// quarantine returns how long a freed object rests before it is used again. An object has
+// 2^TagBits incarnations of different tags, and each takes one quarantine at least. So a tag
+// comes around only after twice the operation timeout. A client CASes a slot at most one timeout
+// after it has read the slot (see write). So no CAS finds a repeated word and takes it for the
+// one that was read.
 func (l *layout) quarantine() time.Duration {
 	return 2 * l.Timeout / time.Duration(uint64(1)<<l.TagBits)
 }
 
-// tag returns what a slot keeps of an incarnation.
+// tag returns what a slot keeps of an incarnation: its lower bits.
 func (l *layout) tag(incarnation uint32) uint64 { return uint64(incarnation) & (1<<l.TagBits - 1) }
 
-// Shape says what a pool is to hold, for Size.
+// Shape says what a pool is to hold, for Size. Size computes everything else.
 type Shape struct {
-	Nodes         int
-	Spares        int    // of the nodes, that hold nothing at first
-	Memory        uint64 // bytes a node; 0: computed
-	Records       uint64
-	Groups        uint64 // that the index begins with, in one subtable; 0: as many as the records need
-	PairBytes     int    // of a typical key and value together
+	Nodes  int
+	Spares int // of the nodes, that hold nothing at first
+	// Memory is the bytes that each node has. 0: as many as the records need.
+	Memory  uint64
+	Records uint64
+	// Groups is with how many groups the index begins, in one subtable. 0: as many as the records
+	// need.
+	Groups uint64
+	// PairBytes is the length of a typical key and value together.
+	PairBytes     int
 	IndexReplicas int
 	DataReplicas  int
 	Clients       int
-	Workers       int           // clients that write at the same time: each finds blocks of its own; 0: few
-	Timeout       time.Duration // of an operation, at most; default 2 s
+	// Workers is how many clients write at the same time: each finds blocks of its own. 0: few.
+	Workers int
+	Timeout time.Duration // of an operation, at most; default 2 s
 }
 
 // Size returns the parameters of a pool of that shape and the bytes that each node needs. Without
-// Shape.Memory, the pool gets room for twice the records and a few blocks for clients.
+// Shape.Memory the pool gets room for twice the records and a few blocks for clients. The error
+// wraps ErrParams when the shape makes no pool, and rdma.ErrFull when Shape.Memory is too small.
+//
+// Blocks take about a 512th of the data each, within bounds, so that a client's partly used
+// blocks waste little, and less where many workers write.
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients,
 		TagBits: race.MaxTagBits, Timeout: cmp.Or(s.Timeout, defaultTimeout)}
@@ -236,7 +305,8 @@ func Size(s Shape) (Params, uint64, error) {
 		fixed := align(node.HeaderBytes+uint64(p.Clients)*journalBytes+sizeBytes, 4096) + 4096 +
 			uint64((p.mostSubtables()*p.IndexReplicas+serving-1)/serving+1)*race.SubtableBytes(p.Groups)
 		if fixed >= s.Memory {
-			return p, 0, fmt.Errorf("size the pool: the index of %d records needs %d bytes a node of %d: %w", s.Records, fixed, s.Memory, rdma.ErrFull)
+			return p, 0, fmt.Errorf("size the pool: the index of %d records needs %d bytes a node of %d: %w",
+				s.Records, fixed, s.Memory, rdma.ErrFull)
 		}
 		data = (s.Memory - fixed) / uint64(s.DataReplicas) * uint64(serving)
 	}
@@ -251,12 +321,13 @@ func Size(s Shape) (Params, uint64, error) {
 	return fitRegions(p, s)
 }
 
-// groupsFor returns how many groups an index has for so many pairs.
+// groupsFor returns how many groups an index of subtableLoad has for so many pairs.
 func groupsFor(pairs uint64) uint64 {
 	return max(minGroups, uint64(float64(pairs)/subtableLoad)/race.GroupSlots+1)
 }
 
-// fitBlock halves the size of a block until the workers' blocks take half of the data at most.
+// fitBlock halves the size of a block until the workers' blocks take half of the data at most, or
+// the block has the least size.
 func (s *Shape) fitBlock(block, data uint64) uint64 {
 	for block > leastBlock && 2*workerBlocks*uint64(cmp.Or(s.Workers, usualWorkers))*block > data {
 		block /= 2
@@ -264,13 +335,15 @@ func (s *Shape) fitBlock(block, data uint64) uint64 {
 	return block
 }
 
-// held returns the bytes of data that the records take, objects of so many bytes, and the blocks of
-// the workers.
+// held returns the bytes of one replica of the data that the records take, objects of so many
+// bytes, and the blocks of the workers.
 func (s *Shape) held(object, block uint64) uint64 {
 	return s.Records*object + workerBlocks*uint64(s.Workers)*block
 }
 
-// fitRegions lowers the number of regions until the pool fits the memory it was given.
+// fitRegions lowers the number of regions until the pool fits the memory it was given. A step
+// removes half of the regions that seem too many: they are spread over the nodes unevenly, so
+// removing them all could remove more than necessary.
 func fitRegions(p Params, s Shape) (Params, uint64, error) {
 	for {
 		l, err := newLayout(p, s.Nodes, rdma.MaxOffset)
@@ -282,7 +355,8 @@ func fitRegions(p Params, s Shape) (Params, uint64, error) {
 		}
 		over := int((l.bytes - s.Memory) / uint64(s.DataReplicas) * uint64(s.Nodes-s.Spares) / p.RegionBytes)
 		if p.Regions -= 1 + over/2; p.Regions < 1 {
-			return p, 0, fmt.Errorf("size the pool: %d bytes a node are too few, one region needs %d: %w", s.Memory, l.bytes, rdma.ErrFull)
+			return p, 0, fmt.Errorf("size the pool: %d bytes a node are too few, one region needs %d: %w",
+				s.Memory, l.bytes, rdma.ErrFull)
 		}
 	}
 }
@@ -296,7 +370,10 @@ func powerOf2(n, low, high uint64) uint64 {
 	return p
 }
 
-// Make writes an empty store into the zeroed memory of a new pool.
+// Make writes an empty store into the zeroed memory of a new pool. An empty slot, a free table
+// entry, an empty journal and the index's first size are all zero, so only the header is written.
+// It is written last, on memory that is committed: a crash before that leaves a pool without a
+// header.
 func Make(f rdma.Fabric, p Params) error {
 	l, err := newLayout(p, f.Nodes(), f.Size())
 	if err != nil {
@@ -306,7 +383,8 @@ func Make(f rdma.Fabric, p Params) error {
 	if err != nil {
 		return fmt.Errorf("make a fusee pool: %w", err)
 	}
-	used := make([]int, f.Nodes()) // subtables of each node, which has those first that the index begins with
+	// Subtables of each node. A node has those first with which the index begins.
+	used := make([]int, f.Nodes())
 	for _, place := range l.index.Place {
 		for _, r := range place {
 			used[r.Node] = max(used[r.Node], r.Index+1)
@@ -317,11 +395,12 @@ func Make(f rdma.Fabric, p Params) error {
 			return fmt.Errorf("make a fusee pool: index of node %d: %w", n, err)
 		}
 	}
-	// The tables are committed; blocks are when they are handed out, each with its bitmap.
+	// The tables are committed here. A block is committed with its bitmap when it is handed out.
 	for g := range l.space.Place {
 		for r := range p.DataReplicas {
 			a := l.space.Table(g, r)
-			if err := node.Commit(f, a.Node(), a.Offset(), l.space.RegionBytes-uint64(l.space.Blocks())*p.BlockBytes); err != nil {
+			if err := node.Commit(f, a.Node(), a.Offset(),
+				l.space.RegionBytes-uint64(l.space.Blocks())*p.BlockBytes); err != nil {
 				return fmt.Errorf("make a fusee pool: table of region %d: %w", g, err)
 			}
 		}
@@ -334,7 +413,8 @@ func Make(f rdma.Fabric, p Params) error {
 	return node.WriteHeader(f, ep, node.Header{Store: formatName(p.Sequential), Version: FormatVersion, Params: params})
 }
 
-// readLayout reads a pool's header and computes where everything lay when it was made.
+// readLayout reads a pool's header and computes where everything lay when it was made. It takes
+// the header's word for which of the two protocols the pool has.
 func readLayout(ep rdma.Endpoint, nodes int) (*layout, error) {
 	h, err := node.ReadHeader(ep, nodes)
 	if err != nil {
@@ -351,7 +431,8 @@ func readLayout(ep rdma.Endpoint, nodes int) (*layout, error) {
 	return l, err
 }
 
-// readLayoutInView joins the pool's view, and reads where everything lies in it.
+// readLayoutInView joins the pool's view, and places everything as the view and the index's size
+// say.
 func readLayoutInView(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	v, err := kit.Join(ep)
 	if err != nil {
@@ -365,6 +446,8 @@ func readLayoutInView(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	return l, v, err
 }
 
+// parseParams computes the layout of a header's parameters. The error wraps client.ErrDamaged
+// when they cannot be decoded.
 func parseParams(params []byte, nodes int, size uint64) (*layout, error) {
 	var p Params
 	if err := json.Unmarshal(params, &p); err != nil {

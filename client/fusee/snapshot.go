@@ -11,47 +11,66 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// rule is what Algorithm 2 returns.
+// rule is what Algorithm 2 returns: by which rule a writer has won its round, or that it has not.
 type rule uint8
 
 const (
-	lose   rule = iota
-	rule1       // all backups took our word
-	rule2       // a majority did
-	rule3       // no majority, and ours is the least word
-	finish      // the round is over: the primary changed
+	lose   rule = iota // another writer wins the round
+	rule1              // all backups took our word
+	rule2              // a majority did
+	rule3              // no majority, and ours is the least word
+	finish             // the round is over: the primary changed
 )
 
-// write is one WRITE of SNAPSHOT (Algorithm 1): it moves a slot from old, read from the primary, to
-// new.
+// write is one WRITE of SNAPSHOT (Algorithm 1): it moves a slot from old, read from the primary,
+// to new.
 //
-// Old and new are unlike any other word that the slot may hold while any client remembers one
-// (tags, and a quarantine longer than an operation lasts), so a CAS that lands late finds something
-// else and fails. This keeps three and more replicas from being undecided by ABA, and it makes
-// "changed from old" mean that the round is over.
+// Old and new are unlike any other word that the slot may hold while any client remembers one:
+// tags differ, and a quarantine is longer than an operation lasts. So a CAS that lands late finds
+// another word and fails. This keeps three and more replicas from being undecided by ABA, and
+// makes "changed from old" mean that the round is over.
 //
-// What a crash leaves: before propose nothing; behind it backups that hold new or other writers'
-// words while the primary holds old, so that later writers of this slot wait until recovery
-// (recover.go); behind the primary's CAS nothing.
+// What a crash leaves:
+//   - Before propose: nothing in the slot, and an object that no slot names.
+//   - After propose: backups that hold new or other writers' words while the primary holds old.
+//     Later writers of the slot wait until recovery (recover.go).
+//   - After the primary's CAS: nothing.
 type write struct {
-	slot     race.Slot
-	old, new race.Word // new is pending while an INSERT has not looked for duplicates
+	slot race.Slot
+	// new is pending while an INSERT has not looked for duplicates. It is the word that this
+	// client last proposed or wrote: the final word or a tombstone takes its place.
+	old, new race.Word
 	obj      *object
-	inc      uint32        // incarnation of what old points at; 0 when it points at nothing
-	key      []byte        // of an INSERT: its duplicates are looked for
-	hash     uint64        // of the key, whatever the operation
-	began    time.Duration // when old was about to be read
-	list     [maxReplicas]race.Word
-	visible  bool   // some replica may hold new: the object must not be reused before the round is over
-	epoch    uint64 // of the view in which it was written
+	// inc is the incarnation of what old points at; 0 when it points at nothing.
+	inc uint32
+	// key is set for an INSERT: its duplicates are looked for. The caller's.
+	key []byte
+	// hash is that of the key, whatever the operation.
+	hash uint64
+	// began is a time before old was read. The write is proposed at most a timeout after it.
+	began time.Duration
+	// list is, by backup, the word to which it was first changed in this round.
+	list [maxReplicas]race.Word
+	// visible: some replica may hold new. The object must not be used again before the round is
+	// over.
+	visible bool
+	// epoch is that of the view in which the write was proposed.
+	epoch uint64
 
-	// What resolve needs to know when the view changes in the midst of the write.
-	decided    bool           // all backups hold new, which is final: no other writer can win the round
-	decidedAt  race.Slot      // the slot, when that was decided: a split may have moved it since
-	holders    []node.Replica // of its replicas then
-	pending    race.Word      // that an INSERT proposed
-	finalizing bool           // its final word may be on some replica
-	yielded    bool           // new is a tombstone: the INSERT gives way
+	// What follows is for resolve, when the view changes in the midst of the write.
+
+	// decided: all backups hold new, which is final. No other writer can win the round.
+	decided bool
+	// decidedAt is the slot, and holders are its replicas, when that was decided: a split may
+	// have moved the pair since.
+	decidedAt race.Slot
+	holders   []node.Replica
+	// pending is the word that an INSERT proposed.
+	pending race.Word
+	// finalizing: the final word of the INSERT may be on some replica.
+	finalizing bool
+	// yielded: new is a tombstone, and the INSERT gives way.
+	yielded bool
 }
 
 // verdict is how a write ended.
@@ -65,10 +84,14 @@ const (
 	undecided         // the round may still go either way
 )
 
-// write runs w. On a undecided verdict err says why; on any other err is nil unless nothing was
-// proposed at all.
+// write runs w: propose, then commit or wait for the winner. With an undecided verdict the error
+// says why, and wraps client.ErrUncertain. With any other the error is nil, unless no replica
+// holds the word: then the object may be used again at once.
+//
+// It proposes nothing when old was read more than a timeout ago: the word may come around by
+// then, and the CAS would replace another pair (see quarantine).
 func (c *Client) write(w *write) (verdict, error) {
-	if now := c.ep.Now(); now > c.until() || now > w.began+c.opt.Timeout { // old may come around: see quarantine
+	if now := c.ep.Now(); now > c.until() || now > w.began+c.opt.Timeout {
 		return lost, errTimeout("write a slot")
 	}
 	w.epoch = c.view.Epoch
@@ -101,7 +124,9 @@ func (c *Client) write(w *write) (verdict, error) {
 	return c.commit(w)
 }
 
-// propose CASes all backups from old to new and evaluates the rules.
+// propose CASes all backups from old to new and evaluates the rules (Algorithm 1, lines 6 to 16).
+// Under rules 2 and 3 it then gives the winner's word to the other backups. When it fails the
+// word may be on any backup, and visible stays set.
 func (c *Client) propose(w *write) (rule, error) {
 	n := c.index.Copies(w.slot) - 1
 	w.visible = true
@@ -122,6 +147,8 @@ func (c *Client) propose(w *write) (rule, error) {
 	return win, c.fixBackups(stepFixBackups, w, w.list[:n])
 }
 
+// casBackups CASes all backups from old to new, in one trip, and stores what they held before. An
+// error leaves before as it was: some of the CASes may have landed.
 // casBackups CASes all backups from old to new, in one trip, and stores what they held before.
 func (c *Client) casBackups(w *write, before []race.Word) error {
 	b := c.ep.Batch()
@@ -138,11 +165,15 @@ func (c *Client) casBackups(w *write, before []race.Word) error {
 	return nil
 }
 
-// evaluate is Algorithm 2. The list holds what each backup was first changed to in this round, or,
-// where a CAS was late, what a later round has brought.
+// evaluate is Algorithm 2. The list holds what each backup was first changed to in this round.
+// Where a CAS was late, it holds what a later round has brought.
+//
+// Before rule 3 it reads the primary: when that has changed the round is over, and the list may
+// be of words of two rounds.
 func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
-	// The words of a round are all pending, of INSERTs, or none is. One of the other kind comes behind
-	// the round's decision: it is an INSERT's second word, or of a later round, and ours has not won.
+	// The words of one round are either all pending, of INSERTs, or none is. A word of the other
+	// kind came after the round was decided: it is an INSERT's second word, or of a later round.
+	// Ours has not won then.
 	if slices.ContainsFunc(list, func(v race.Word) bool { return v.IsPending() != w.new.IsPending() }) {
 		return lose, nil
 	}
@@ -165,13 +196,13 @@ func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
 	return lose, nil
 }
 
-// roundWinner returns the word that wins the round in which each backup was first changed to the
-// list's, and the rule of Algorithm 2 by which it does: rule 3 only as long as the primary is as it
-// was.
+// roundWinner returns the word that wins a round, and the rule of Algorithm 2 by which it does.
+// The list has the words to which the backups were first changed in the round. Rule 3 holds only
+// as long as the primary has its old word.
 //
-// In a round of INSERTs a word that is not pending, the final one or a tombstone, is the second
-// word of the round's winner, and the list no longer the one that it won by: the words of losers
-// that are late do not meet that.
+// In a round of INSERTs a word that is not pending is the final word or the tombstone of the
+// round's winner. The list is no longer the one by which it won then. Only recovery gets here
+// with such a list: evaluate returns before.
 func roundWinner(list []race.Word) (race.Word, rule) {
 	second := slices.IndexFunc(list, func(w race.Word) bool { return !w.IsPending() })
 	if second >= 0 && slices.ContainsFunc(list, race.Word.IsPending) {
@@ -186,6 +217,8 @@ func roundWinner(list []race.Word) (race.Word, rule) {
 	return slices.Min(list), rule3
 }
 
+// mostFrequent returns the word that is most often in the list, and how often. Of several it
+// takes the first.
 func mostFrequent(list []race.Word) (most race.Word, count int) {
 	for _, v := range list {
 		n := 0
@@ -202,7 +235,9 @@ func mostFrequent(list []race.Word) (most race.Word, count int) {
 }
 
 // fixBackups is the winner's second broadcast under rules 2 and 3 (Algorithm 1, line 14): backups
-// that another writer changed get the winner's word. No other writer may change them in this round.
+// that another writer changed get the winner's word. No other writer changes them in this round,
+// so a CAS that fails is damage. A crash leaves some backups with losers' words; the rules still
+// choose the same winner for recovery, since backups only change to the winner's word.
 func (c *Client) fixBackups(step rdma.Step, w *write, list []race.Word) error {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -223,7 +258,10 @@ func (c *Client) fixBackups(step rdma.Step, w *write, list []race.Word) error {
 	return nil
 }
 
-// proposeInTurn is FUSEE-CR: the backups are CASed one after the other, the first decides.
+// proposeInTurn is FUSEE-CR: the backups are CASed one after the other, and the first one
+// decides. A writer that has changed it finds old on all others, so anything else there is
+// damage. A crash leaves the word on the first backups in the order, and recovery brings it to
+// the others.
 func (c *Client) proposeInTurn(w *write) (rule, error) {
 	for r := 1; r < c.index.Copies(w.slot); r++ {
 		w.visible = true
@@ -236,14 +274,26 @@ func (c *Client) proposeInTurn(w *write) (rule, error) {
 			w.visible = false
 			return lose, nil
 		default:
-			return lose, fmt.Errorf("replica %d of slot %d holds %v behind the first backup's %v: %w", r, w.slot, race.Word(before), w.new, client.ErrDamaged)
+			return lose, fmt.Errorf("replica %d of slot %d holds %v behind the first backup's %v: %w",
+				r, w.slot, race.Word(before), w.new, client.ErrDamaged)
 		}
 	}
 	return rule1, nil
 }
 
-// commit ends a won round: the log's old value, then the primary. An INSERT looks for duplicates in
-// the same trip as it writes the log, and makes its word final on the backups in another.
+// commit ends a won round. It writes the log's old value, then changes the primary. An INSERT
+// looks for duplicates in the trip that writes the log, and makes its word final on the backups
+// in another.
+//
+// What each step relies on:
+//   - The log is complete before the primary changes. So recovery knows what a committed write
+//     replaced (FUSEE 4.5).
+//   - All backups hold an INSERT's final word before the primary does. So when the primary's node
+//     dies, a word that is still pending was not committed.
+//
+// What a crash leaves: the word on all backups, and the old one on the primary. Recovery
+// completes the round. Where no backup has the final word of an INSERT yet, it lets the INSERT
+// give way.
 func (c *Client) commit(w *write) (verdict, error) {
 	if w.key == nil {
 		c.decide(w)
@@ -279,12 +329,14 @@ func (c *Client) commit(w *write) (verdict, error) {
 	return won, nil
 }
 
-// decide remembers that the round is won whatever happens, and where that can be seen.
+// decide remembers that the round is won whatever happens, and on which replicas that can be
+// seen.
 func (c *Client) decide(w *write) {
 	w.decided, w.decidedAt, w.holders = true, w.slot, c.index.PlaceOf(w.slot)
 }
 
-// changeBackups replaces w's word on all backups, which the round's winner may.
+// changeBackups replaces w's word on all backups. Only the round's winner may: all of them hold
+// its word.
 func (c *Client) changeBackups(step rdma.Step, w *write, to race.Word) error {
 	list := w.list[:c.index.Copies(w.slot)-1]
 	for i := range list {
@@ -294,18 +346,20 @@ func (c *Client) changeBackups(step rdma.Step, w *write, to race.Word) error {
 	return c.fixBackups(step, w, list)
 }
 
-// casPrimary moves the primary slot, which only the round's winner may.
+// casPrimary changes the primary slot. Only the round's winner may, so that a word other than old
+// there is damage.
 func (c *Client) casPrimary(step rdma.Step, w *write, old, new race.Word) error {
 	at := c.index.Address(w.slot, 0)
 	found, err := c.swap(step, at, uint64(old), uint64(new))
 	if err == nil && race.Word(found) != old {
-		err = fmt.Errorf("primary slot %d at %s holds %v, not the winner's old %v: %w", w.slot, at, race.Word(found), old, client.ErrDamaged)
+		err = fmt.Errorf("primary slot %d at %s holds %v, not the winner's old %v: %w",
+			w.slot, at, race.Word(found), old, client.ErrDamaged)
 	}
 	return err
 }
 
-// logOld adds the commit of an object's log entry: the old value and its CRC, on every replica
-// (FUSEE 4.5).
+// logOld adds the commit of an object's log entry: the old value, its object's incarnation and
+// their CRC, on every replica (FUSEE 4.5). The batch owns the buffer.
 func (c *Client) logOld(b *rdma.Batch, w *write) {
 	p := b.Alloc(commitBytes)
 	putLog(p, logged(w.old), w.inc)
@@ -314,7 +368,9 @@ func (c *Client) logOld(b *rdma.Batch, w *write) {
 	}
 }
 
-// awaitWinner waits until the round's winner has changed the primary (Algorithm 1, lines 17 to 21).
+// awaitWinner waits until the round's winner has changed the primary (Algorithm 1, lines 17 to
+// 21). The verdict is lost then. At the deadline it returns an error that wraps
+// client.ErrUncertain. The verdict is undecided then, unless no replica holds the write's word.
 func (c *Client) awaitWinner(w *write) (verdict, error) {
 	for r := c.pace; ; {
 		now, err := c.readSlot(stepAwaitWinner, w.slot, 0)
@@ -338,13 +394,14 @@ func (c *Client) awaitWinner(w *write) (verdict, error) {
 	}
 }
 
-// readSlot reads one replica of a slot.
+// readSlot reads one replica of a slot; 0 is the primary.
 func (c *Client) readSlot(step rdma.Step, s race.Slot, replica int) (race.Word, error) {
 	w, err := rdma.ReadWord(c.ep, step, c.index.Address(s, replica), c.opt.Timeout)
 	return race.Word(w), err
 }
 
-// swap CASes one word, and returns what it held.
+// swap CASes one word, and returns what it held. What it returns means nothing when there is an
+// error.
 func (c *Client) swap(step rdma.Step, a rdma.Addr, expect, value uint64) (found uint64, err error) {
 	b := c.ep.Batch()
 	defer b.Release()

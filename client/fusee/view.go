@@ -11,25 +11,27 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Where everything lies follows from the pool's view: an item's replicas are its original ones on
-// nodes that are not gone, in their order, and then those on stand-ins, in the order in which they
-// came. So the first replica, the primary, changes only when its node died.
+// Where everything lies follows from the pool's view. An item's replicas are its original ones on
+// nodes that are not gone, in their order, and then those on stand-ins, in the order in which
+// they came. So the first replica, the primary, changes only when its node died.
 //
 // What a client relies on:
-//   - Masters change slots and tables only in a busy view, and only when no verb of an earlier epoch can land any more.
-//     So a client that has joined a busy view only reads; it writes again when the view is idle.
-//   - In an idle view all replicas of a slot were equal when it became idle. A write that was cut off by the change finds
-//     there what became of it: see resolve.
-//   - A primary that is read was never anything but the primary: readers need not know the view at all until a node fails
-//     them.
+//   - Masters change slots and tables only in a busy view, and only when no verb of an earlier
+//     epoch can land any more. So a client that has joined a busy view only reads; it writes
+//     again when the view is idle.
+//   - In an idle view all replicas of a slot were equal when it became idle. A write that the
+//     change cut off finds its outcome there: see resolve.
+//   - A primary that is read was never anything but the primary. So readers need not know the
+//     view until a node fails them.
 
-// placement is where items lay when the pool was made.
+// placement is where items lay when the pool was made: by item, its replicas, the primary first.
 type placement struct {
 	index, space [][]node.Replica
 }
 
-// applyView places everything as a view says. Lists are made anew: a list that a caller kept does
-// not change.
+// applyView places everything as a view says. It makes new lists: a list that a caller kept does
+// not change. There is always a holder, so that reads of a pool without any node fail with that
+// node's error.
 func (l *layout) applyView(v *rdma.View) {
 	l.resize(v, len(l.index.Place))
 	l.space.Place, l.regions = kit.Place(v, l.original.space)
@@ -38,14 +40,16 @@ func (l *layout) applyView(v *rdma.View) {
 	}
 }
 
-// isLost reports whether the only replica of an item that is left in the list is on a node that is
-// gone.
+// isLost reports whether an item has no replica left. The view then places it on a node that is
+// gone, so that the list is never empty.
 func (c *Client) isLost(place []node.Replica) bool {
 	n := place[0].Node
 	return n < len(c.view.Members) && c.view.Members[n].Gone
 }
 
-// applyView learns where everything lies in a view that the worker joins.
+// applyView places everything as a view says that the worker joins, and notes for resync what
+// changed. It posts nothing. Until resync has run, own and the slabs are as they were in the old
+// view.
 func (c *Client) applyView(v *rdma.View) {
 	c.sized = c.sized && v.Epoch == c.view.Epoch && !v.Busy
 	if !slices.Equal(v.Members, c.view.Members) {
@@ -65,15 +69,21 @@ func (c *Client) applyView(v *rdma.View) {
 	}
 }
 
-// interrupted reports whether a failure may end with the next view, and leaves nothing in flight.
+// interrupted reports whether an operation that failed so may succeed in the next view, and has
+// nothing in flight: its view is stale, or a node is down. A wait that timed out has verbs in
+// flight.
 func interrupted(err error) bool {
 	return (errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown)) && !errors.Is(err, rdma.ErrTimeout)
 }
 
-// settled waits for an idle view behind the one in which an operation was cut off, for as long as
-// the operation may take. It returns false when there is none, because the failed node was
-// unreachable for this client alone and answers again: then nothing is known about the verbs that
-// failed.
+// settled waits for an idle view later than the one in which an operation was cut off, and for
+// resync to catch up with it, up to waitLimit. It returns true then: no verb of the operation can
+// land any more, and the master has made all replicas equal.
+//
+// It returns false without an error when no such view comes, because the failed node was
+// unreachable for this client alone and answers again. Then nothing is known about the verbs that
+// failed, but none of them is in flight. The error wraps errDeadline when the time is over, and
+// cause.
 func (c *Client) settled(cause error) (bool, error) {
 	c.stats.Mended++
 	limit, epoch := c.waitLimit(), c.view.Epoch
@@ -83,7 +93,7 @@ func (c *Client) settled(cause error) (bool, error) {
 			return false, unknown
 		}
 		switch {
-		case unknown != nil: // the keeper of the view may be back in time
+		case unknown != nil: // the nodes that keep the view may be back in time
 		case c.view.Busy:
 		case c.view.Epoch > epoch || errors.Is(cause, rdma.ErrStale):
 			err := c.catchUp()
@@ -100,12 +110,15 @@ func (c *Client) settled(cause error) (bool, error) {
 			if unknown != nil {
 				cause = fmt.Errorf("%w: %w", cause, unknown)
 			}
-			return false, fmt.Errorf("wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errDeadline, cause)
+			return false, fmt.Errorf("wait for the pool to be mended (epoch %d): %w: %w",
+				c.view.Epoch, errDeadline, cause)
 		}
 	}
 }
 
-// catchUp makes up for what changes of the view did to this client's memory.
+// catchUp brings this client's memory up to the view that it has joined, which is idle: the size
+// of the index, and the blocks. A region whose primary has moved has lost its hints. When it
+// fails behind stays set, and the next attempt begins again.
 func (c *Client) catchUp() error {
 	if err := c.learnSize(); err != nil {
 		return fmt.Errorf("rejoin the pool: %w", err)
@@ -122,7 +135,8 @@ func (c *Client) catchUp() error {
 	return nil
 }
 
-// keepUp lets a client write only in an idle view, to which its memory has caught up.
+// keepUp lets a client write only in an idle view, to which its memory has caught up. Then it
+// ends the rounds of its unresolved writes, since the next write may meet them.
 func (c *Client) keepUp() error {
 	if c.view.Busy || c.behind {
 		if _, err := c.settled(rdma.ErrStale); err != nil {
@@ -133,8 +147,10 @@ func (c *Client) keepUp() error {
 	return nil
 }
 
-// resolve finds out what became of a write that a change of the view cut off, now that the master
-// has made all replicas of its slot equal. What cuts that off, too, is waited for again.
+// resolve finds out how a write ended that a change of the view cut off. It relies on the master:
+// in the next idle view all replicas of the slot are equal. When resolve itself is cut off, it
+// waits again, up to the operation's deadline. An undecided verdict comes with an error that
+// wraps client.ErrUncertain.
 func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 	for r := c.pace; ; {
 		v, cut, err := c.resolveOnce(w, op, cause)
@@ -145,7 +161,8 @@ func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 	}
 }
 
-// resolveOnce is resolve within one view; cut: it failed before it knew.
+// resolveOnce is resolve within one view. With cut set it failed before it knew the outcome, and
+// may be tried in the next view.
 func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut bool, err error) {
 	ok, err := c.settled(cause)
 	if err != nil {
@@ -153,9 +170,9 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 	}
 	w.slot = c.index.Where(w.slot, w.hash)
 	if !ok {
-		// A node did not answer this client alone, and now it does. Nothing is in flight, and no master
-		// will come: the client ends its own round, as a master would if it were dead. Others may be
-		// waiting for it.
+		// The node did not answer this client alone, and answers now. Nothing is in flight, and
+		// no master will come. So the client ends its own round, as recovery would if the client
+		// were dead: other writers may be waiting for it.
 		word, ended, err := c.finishOwn(w.slot, w.obj.unit, op)
 		if word == w.new {
 			c.decide(w)
@@ -176,7 +193,7 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 	if err != nil {
 		return undecided, true, uncertain("write a slot", err)
 	}
-	switch { // an INSERT's slot that has one replica may be pending
+	switch { // an INSERT's word may be pending still where its slot has one replica
 	case w.pending == 0 || now != w.pending:
 	case w.finalizing && !w.yielded:
 		if err := c.casPrimary(stepFinalize, w, now, w.new); err != nil {
@@ -201,9 +218,10 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 	return undecided, false, err
 }
 
-// predecessor returns the word that a slot held before the one that it holds now, by the log of
-// that one's object (FUSEE 4.5). It is not known of a tombstone, of the only replica's INSERT, and
-// of a write that a master completed.
+// predecessor returns the word that a slot held before the one that it holds now. It reads the
+// log of the object of that word (FUSEE 4.5). The word before is not known for a tombstone, for
+// an INSERT into a slot of one replica, and for a write that a master completed. A tombstone
+// names no object; the logs of the others are not committed.
 func (c *Client) predecessor(now race.Word) (before race.Word, known bool, err error) {
 	if now.Empty() {
 		return 0, false, nil
@@ -223,7 +241,17 @@ func (c *Client) predecessor(now race.Word) (before race.Word, known bool, err e
 	return before, known, nil
 }
 
-// outcome tells what became of a write from what its slot holds in an idle view.
+// outcome tells how a write ended, by what its slot holds in an idle view, in which all replicas
+// are equal:
+//   - The slot holds the write's word: it has won, or given way where that word is a tombstone.
+//   - It holds the old word: the master took the proposal back.
+//   - It holds another word, and the write had been decided on a backup that the master saw: it
+//     had won, and was replaced since.
+//   - Otherwise another write came after an UPDATE or instead of it. The UPDATE is ordered just
+//     before that write: it counts as overtaken.
+//   - Nothing completes a pending word. So an INSERT that had not made its word final has lost.
+//
+// Otherwise the write is undecided, and the error is the cause.
 func (c *Client) outcome(w *write, op opcode, now race.Word, cause error) (verdict, error) {
 	v := won
 	if w.yielded {
@@ -238,18 +266,18 @@ func (c *Client) outcome(w *write, op opcode, now race.Word, cause error) (verdi
 	case w.decided && c.kept(w.decidedAt, w.holders):
 		return v, nil
 	case op == opUpdate:
-		return overtaken, nil // before it or instead of it another write came: this one took effect just before that
+		return overtaken, nil
 	case op == opInsert && w.yielded:
 		return gaveWay, nil
 	case op == opInsert && !w.finalizing:
-		return lost, nil // no master completes what is pending
+		return lost, nil
 	}
 	return undecided, cause
 }
 
 // blip returns nil when a verb failed only because its node was out of this client's reach for a
-// moment, in a view that has not changed: the same may be tried again. Otherwise it returns why
-// not.
+// moment, in a view that has not changed: the same verb may be tried again. Otherwise it returns
+// the error; it wraps rdma.ErrStale when the view has changed.
 func (c *Client) blip(err error) error {
 	if !interrupted(err) || errors.Is(err, rdma.ErrStale) {
 		return err
@@ -263,17 +291,18 @@ func (c *Client) blip(err error) error {
 	return nil
 }
 
-// finishOwn ends this client's own round, and returns the word that has won it, even when it fails;
-// 0: there was nothing to end. It is not ended when another writer has won it.
+// finishOwn ends this client's own round on a slot, as recovery ends a dead client's (finish). It
+// returns the word that has won the round, even when it fails; 0: there was no round to end. It
+// is not ended when another writer has won.
 func (c *Client) finishOwn(slot race.Slot, unit uint64, op opcode) (word race.Word, ended bool, err error) {
 	r := &recovery{Mender: &Mender{Client: c}, dead: c.id, ops: map[uint64]opcode{unit: op}}
 	ended, err = r.finish(slot, nil)
 	return r.result, ended, err
 }
 
-// commitLate commits the log of a write that a master completed, so that recovery knows what it
-// replaced. Where that is cut off, and this client dies before it frees what it replaced, a sweep
-// finds it.
+// commitLate commits the log of a write that a master completed, so that recovery knows what the
+// write replaced. It may fail: when this client dies before it frees what it replaced, a sweep
+// finds that.
 func (c *Client) commitLate(w *write) {
 	if !w.decided {
 		b := c.ep.Batch()
@@ -283,8 +312,8 @@ func (c *Client) commitLate(w *write) {
 	}
 }
 
-// again is the error of a write that was undone, for the operations that do not begin again by
-// themselves.
+// again returns the error of a write that was undone. An UPDATE begins again when it gets
+// ErrStale; DELETE and INSERT begin again at the verdict lost.
 func again(op opcode) error {
 	if op == opUpdate {
 		return fmt.Errorf("write a slot: undone: %w", rdma.ErrStale)
@@ -292,8 +321,8 @@ func again(op opcode) error {
 	return nil
 }
 
-// kept reports whether a backup that held a slot's word when that had won is still among the
-// replicas, so that masters saw it.
+// kept reports whether a backup that held a slot's word when the word had won is still among the
+// replicas. A master that mended the slot has seen the word then.
 func (c *Client) kept(s race.Slot, holders []node.Replica) bool {
 	return slices.ContainsFunc(c.index.PlaceOf(s), func(now node.Replica) bool {
 		return slices.ContainsFunc(holders[1:], func(backup node.Replica) bool { return backup.Node == now.Node })
@@ -301,13 +330,14 @@ func (c *Client) kept(s race.Slot, holders []node.Replica) bool {
 }
 
 // isGone reports whether the node that failed a verb is gone from the view by which the verb was
-// sent: then what was asked for has no other replica.
+// sent. Then what was asked for has no other replica, and waiting for a later view is no use.
 func (c *Client) isGone(cause error) bool {
 	n, ok := rdma.FailedNode(cause)
 	return ok && n < len(c.view.Members) && c.view.Members[n].Gone
 }
 
-// answers reports whether the node that failed a verb serves after all.
+// answers reports whether the node that failed a verb serves after all: it reads one word of its
+// header.
 func (c *Client) answers(cause error) bool {
 	n, ok := rdma.FailedNode(cause)
 	if ok {
