@@ -88,7 +88,7 @@ type Client struct {
 	// sized: the index has the size that it has in the view that was joined, and the view is
 	// idle. So the size cannot change before the next view.
 	sized bool
-	// asked is the size of the index for which this client has asked in this view.
+	// asked is the largest size of the index for which askEarly has asked.
 	asked int
 	// behind: the view has changed since resync. No operation writes before the next resync.
 	behind bool
@@ -274,7 +274,6 @@ func (c *Client) do(step rdma.Step, b *rdma.Batch) error {
 }
 
 // read reads n bytes as a step of the protocol. The caller owns what it returns.
-// read reads n bytes as a step of the protocol.
 func (c *Client) read(step rdma.Step, a rdma.Addr, n int) ([]byte, error) {
 	return rdma.ReadBytes(c.ep, step, a, n, c.opt.Timeout)
 }

@@ -10,17 +10,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A look at how full a pool is reads so much, however large it is: 192 KiB of the index, and 256
-// block allocation tables.
+// A look at how full a pool is reads no more than this, however large the pool is: 192 KiB of the
+// index, and 256 block allocation tables.
 const (
-	fillGroups  = 1024
-	fillRun     = 16 // groups of a READ
-	fillRegions = 256
+	fillGroups  = 1024 // of the index
+	fillRun     = 16   // groups of a READ
+	fillRegions = 256  // of which the tables are read
 )
 
-// Fill returns how full the index is and how many blocks were handed out, by samples where the pool
-// is large. Such blocks may have room yet, also those that clients left for others to adopt. It may
-// run while clients work.
+// Fill returns how full the index is and how many blocks were handed out. Where the pool is large
+// it takes samples. Blocks that were handed out may have room yet, also those that clients left
+// for others to adopt. Fill may run while clients work: it counts what it reads at different
+// moments.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayoutInView)
 	if err != nil {
@@ -47,8 +48,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	return []client.Fill{slots, blocks}, nil
 }
 
-// fillSlots counts the slots of a sample of groups that have a pair. Groups of which no copy
-// answers are left out.
+// fillSlots counts the slots of a sample of groups, and those of them that have a pair. Groups of
+// which no copy answers are left out.
 func (l *layout) fillSlots(ep rdma.Endpoint, silent []bool) (client.Fill, error) {
 	const groupWords = uint64(race.GroupBytes / 8)
 	spans, whole := client.Sample(uint64(len(l.subtables))*l.Groups, fillGroups, fillRun, l.Groups)
@@ -56,7 +57,8 @@ func (l *layout) fillSlots(ep rdma.Endpoint, silent []bool) (client.Fill, error)
 	for _, s := range spans {
 		sub, first, n := l.subtables[s.From/l.Groups], s.From%l.Groups, s.End-s.From
 		slot := race.Slot((uint64(sub)*l.Groups + first) * groupWords)
-		p, err := readAny(ep, silent, l.index.Copies(slot), int(n)*race.GroupBytes, func(r int) rdma.Addr { return l.index.Address(slot, r) })
+		p, err := readAny(ep, silent, l.index.Copies(slot), int(n)*race.GroupBytes,
+			func(r int) rdma.Addr { return l.index.Address(slot, r) })
 		if errors.Is(err, rdma.ErrNodeDown) {
 			continue
 		}
@@ -77,8 +79,9 @@ func (l *layout) fillSlots(ep rdma.Endpoint, silent []bool) (client.Fill, error)
 	return fill, nil
 }
 
-// readAny reads n bytes on the first of so many copies whose node answers. Those that do not are
-// silent from then on, and not asked again. An error wraps rdma.ErrNodeDown when no copy answers.
+// readAny reads n bytes on the first of so many copies of which the node answers. Nodes that do
+// not answer are silent from then on, and not asked again. An error wraps rdma.ErrNodeDown when
+// no copy answers.
 func readAny(ep rdma.Endpoint, silent []bool, copies, n int, at func(copy int) rdma.Addr) (p []byte, err error) {
 	err = rdma.ErrNodeDown
 	for r := range copies {
@@ -95,15 +98,17 @@ func readAny(ep rdma.Endpoint, silent []bool, copies, n int, at func(copy int) r
 	return nil, err
 }
 
-// blockCounts are numbers of blocks, by owners. Those that are unread lie in regions of which no
-// copy answers.
+// blockCounts are numbers of blocks, by their owners. Blocks that are unread lie in regions of
+// which no copy answers.
 type blockCounts struct{ free, left, owned, unread uint64 }
 
-// countBlocks counts the blocks of some regions.
+// countBlocks counts the blocks of some regions. Where the replicas of a table differ it counts
+// by the one that it has read.
 func (l *layout) countBlocks(ep rdma.Endpoint, regions []int, silent []bool) (c blockCounts, err error) {
 	each := l.space.Blocks()
 	for _, g := range regions {
-		table, err := readAny(ep, silent, l.space.Copies(g), 8*each, func(r int) rdma.Addr { return l.space.Table(g, r) })
+		table, err := readAny(ep, silent, l.space.Copies(g), 8*each,
+			func(r int) rdma.Addr { return l.space.Table(g, r) })
 		if errors.Is(err, rdma.ErrNodeDown) {
 			c.unread += uint64(each)
 			continue

@@ -14,18 +14,21 @@ import (
 // found is where a key's pair is: its slot, and what the primary held at a moment within the
 // operation. A zero word means that the key is not there.
 type found struct {
-	slot  race.Slot
-	word  race.Word
-	inc   uint32        // incarnation of word's object
-	began time.Duration // before the slot was read
-	// free is a slot for the key when it is not there, one of room that its buckets have left.
+	slot race.Slot
+	word race.Word
+	inc  uint32 // incarnation of word's object
+	// began is a time before the slot was read: see write.began.
+	began time.Duration
+	// free is a slot for the key when it is not there, and freeWord what the primary held there.
 	free     race.Slot
 	freeWord race.Word
-	room     int
+	// room is how many empty slots the key's buckets have, free among them. 0: there is none.
+	room int
 }
 
-// readPair adds the READ of what a live word points at, on a node that is not known to be slow. The
-// word was read from the pool, so it is checked.
+// readPair adds the READ of what a live word points at, on a node that is not known to be slow.
+// The word was read from the pool, so it is checked. The error wraps client.ErrDamaged when it
+// points into no block.
 func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 	if blk, off, ok := c.space.BlockOf(w.Unit()); !ok || off+uint64(w.Units())*64 > c.space.BlockBytes {
 		return nil, fmt.Errorf("follow %v into block %v: %w", w, blk, client.ErrDamaged)
@@ -33,12 +36,15 @@ func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 	return b.Read(c.pairAt(w.Unit()), w.Units()*64), nil
 }
 
-// find looks a key up in the index: both buckets in one trip, then the pairs whose fingerprint fits
-// in another. With write set, the draft is written in the first trip. The pair lies in the batch
-// that find returns, which the caller releases; it is nil when the key is not there.
+// find looks a key up in the index: both buckets in one trip, then the pairs of which the
+// fingerprint fits in another. With write set, the draft is written in the first trip. The pair
+// lies in the batch that find returns, which the caller releases. It is nil when the key is not
+// there.
 //
-// When a pair is not what its slot said, it was reused since, so the slot was changed: find begins
-// again. When the slot still says the same then, the pair was there all the time, and is damaged.
+// When a pair is not what its slot said, it was used again since, so the slot was changed: find
+// begins again. When the slot still says the same then, the pair was there all the time, and is
+// damaged. What it returns was read at most a timeout after the slot: later the slot's word may
+// have come around.
 func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair fields, held *rdma.Batch, err error) {
 	var stale candidate
 	for r := c.pace; ; {
@@ -66,7 +72,7 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		}
 		if !others.agree(&view, race.Print(hash)) {
 			b.Release()
-			return at, pair, nil, errUnsettled
+			return at, pair, nil, errUnsettled // the replicas differ: see readOthers
 		}
 		slots, n := c.matching(&view, hash)
 		at.free, at.freeWord, at.room = view.Free(hash)
@@ -80,7 +86,7 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		if err == nil && held == nil && stale.word == 0 {
 			grown, err := c.grewMeanwhile()
 			if grown {
-				continue // the key may have been moved ahead of the READs
+				continue // a split may have moved the key ahead of the READs
 			}
 			if n == 0 || err != nil {
 				return at, pair, nil, err
@@ -93,7 +99,8 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 			held.Release()
 		}
 		if stale.word != 0 && stale == before {
-			return at, pair, nil, fmt.Errorf("slot %d: %v: the object there is not the slot's: %w", stale.slot, stale.word, client.ErrDamaged)
+			return at, pair, nil, fmt.Errorf("slot %d: %v: the object there is not the slot's: %w",
+				stale.slot, stale.word, client.ErrDamaged)
 		}
 		if !r.Again() {
 			return at, pair, nil, errTimeout("find a pair that is not reused meanwhile")
@@ -101,19 +108,20 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 	}
 }
 
-// others are what the replicas besides the first hold of a key's buckets.
+// others are what the replicas besides the first hold of a key's buckets. The views lie in the
+// batch that reads them.
 type others struct {
-	n     int
+	n     int // of the views
 	views [maxReplicas]race.View
 }
 
-// errUnsettled is how find tells that what a key's slots hold is not known before a master has
-// mended them.
+// errUnsettled is what find returns when the replicas of a key's slots differ: what they hold is
+// not known before a master has mended them.
 var errUnsettled = errors.New("the replicas of a slot differ")
 
-// readOthers adds the READs of the other replicas while the first may not be right: its slots lost
-// their primary, and no master has mended them yet. A value that all of them have is what the
-// master will leave there (FUSEE 5.2).
+// readOthers adds the READs of the other replicas while the first may not be right: its slots
+// lost their primary, and no master has mended them yet. A word that all of them have is what the
+// master will leave there (FUSEE 5.2), so it may be returned.
 func (c *Client) readOthers(b *rdma.Batch, at race.Buckets) (o others) {
 	if !c.view.Busy || !c.promoted[c.index.Subtable(at[0])] {
 		return o
@@ -125,8 +133,8 @@ func (c *Client) readOthers(b *rdma.Batch, at race.Buckets) (o others) {
 	return o
 }
 
-// agree reports whether all replicas hold the same in slots that may be those of a key with the
-// fingerprint.
+// agree reports whether all replicas hold the same word in each slot that may be that of a key
+// with the fingerprint.
 func (o *others) agree(first *race.View, print uint8) bool {
 	for r := range o.n {
 		for i := range race.Candidates {
@@ -140,14 +148,14 @@ func (o *others) agree(first *race.View, print uint8) bool {
 	return true
 }
 
-// candidate is a slot whose pair may be the key's.
+// candidate is a slot of which the pair may be the key's, and the word that the slot held.
 type candidate struct {
 	slot race.Slot
 	word race.Word
 }
 
-// matching lists the live slots with the hash's fingerprint. It also remembers all words of the
-// view for INSERT.
+// matching lists the live slots with the hash's fingerprint. It also stores all words of the view
+// in scratch, for INSERT: see alone.
 func (c *Client) matching(view *race.View, hash uint64) (slots [race.Candidates]candidate, n int) {
 	for i := range race.Candidates {
 		s, w := view.Slot(i)
@@ -160,10 +168,12 @@ func (c *Client) matching(view *race.View, hash uint64) (slots [race.Candidates]
 	return slots, n
 }
 
-// match reads the pairs of the candidates in one trip and returns the key's. A candidate whose pair
-// is not its slot's any more is returned as stale, unless the key's pair was found: then it must be
-// tried again.
-func (c *Client) match(key []byte, slots []candidate) (slot race.Slot, word race.Word, pair fields, held *rdma.Batch, stale candidate, err error) {
+// match reads the pairs of the candidates in one trip and returns the key's. The pair lies in the
+// batch that it returns, which the caller releases. A candidate is returned as stale if its pair
+// is no longer its slot's, and the key's pair was not found: then the caller has to read the slot
+// again.
+func (c *Client) match(key []byte, slots []candidate) (
+	slot race.Slot, word race.Word, pair fields, held *rdma.Batch, stale candidate, err error) {
 	b := c.ep.Batch()
 	for _, s := range slots {
 		if _, err = c.readPair(b, s.word); err != nil {

@@ -7,20 +7,21 @@ import (
 )
 
 // finish ends the dead client's round on a slot: its word goes where SNAPSHOT would have brought
-// it, or a tombstone does where an INSERT gives way. Live writers of the slot play their own parts
-// meanwhile.
+// it, or a tombstone does where an INSERT gives way. Live writers of the slot go on meanwhile, by
+// the same rules.
 //
 // The dead client's writes have two stages. Before it knew that it had won, its word was one
 // proposal among others: the master completes the broadcast and evaluates the rules. Once an
-// INSERT's word is final somewhere, or its tombstone stands beside its pair, it had won already. It
-// may have several words there, of operations that it gave up.
+// INSERT's word is final somewhere, or its tombstone stands beside its pair, the client had won.
+// A slot may have several of its words, of operations that it gave up.
 //
-// It returns false when another writer has won. That writer, or its recovery, completes the round.
-// Until then the dead client's words stay where they are, and what they point at is left to a
-// sweep.
+// It returns false when another writer has won. That writer, or its recovery, completes the
+// round. Until then the dead client's words stay where they are, and what they point at is left
+// to a sweep.
 //
-// The object, unless nil, is one of the dead client's that has the slot among its key's: its log is
-// told what is replaced.
+// The object, unless nil, is one of the dead client's that has the slot among its key's. Its log
+// is told what is replaced. A crash leaves the round as the dead client could have left it: the
+// next master begins again.
 func (r *recovery) finish(s race.Slot, o *remains) (bool, error) {
 	for retry := r.retryUntil(aLittleBit, r.waitLimit()); ; {
 		did, err := r.finishOnce(s, o)
@@ -33,16 +34,16 @@ func (r *recovery) finish(s race.Slot, o *remains) (bool, error) {
 	}
 }
 
-// outcome is what became of an attempt to end a round.
+// outcome is how an attempt to end a round ended.
 type outcome uint8
 
 const (
-	lookAgain outcome = iota // the slot changed
+	lookAgain outcome = iota // the slot changed: try again
 	ended                    // nothing of the dead client is left to be decided
 	lostRound                // another writer has won
 )
 
-// after returns ended when a CAS swapped.
+// after returns ended when a CAS has swapped.
 func after(swapped bool, err error) (outcome, error) {
 	if swapped && err == nil {
 		return ended, nil
@@ -50,18 +51,22 @@ func after(swapped bool, err error) (outcome, error) {
 	return lookAgain, err
 }
 
+// finishOnce is one attempt. Each CAS expects the word that was read, so a slot that changed in
+// between ends the attempt without harm. The primary changes last: until then a successor finds
+// the same round.
 func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 	p, err := r.readSlot(stepFinish, s, 0)
 	if err != nil {
 		return lookAgain, err
 	}
-	// Behind the primary, and in front of the second look at it: what the backups held while p was
-	// there. In one trip some may be read before the round of p, and hold a word that the dead
-	// client's last round has left.
+	// The backups are read after the primary and before it is read again, so that these are the
+	// words that they held while p was there. In one trip, some backups may be read before the
+	// round of p, and hold a word of the dead client's last round.
 	words, err := r.readCopies(s, p)
 	if err != nil {
 		return lookAgain, err
 	}
+	// The only replica: a pending word gives way, and any other is the slot's.
 	list := words[1:]
 	if len(list) == 0 {
 		if !p.IsPending() || !r.wrote(p) {
@@ -74,6 +79,7 @@ func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 	}
 	own := r.standing(p, list)
 	if own.word == 0 {
+		// Before it was decided, the dead client's proposal may not have reached all backups.
 		return ended, nil
 	}
 	if !own.decided {
@@ -84,6 +90,7 @@ func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 	}
 	now, err := r.readSlot(stepFinish, s, 0)
 	if err != nil || now != p {
+		// The primary still holds p, so the list is of one round, and rule 3 may be used.
 		return lookAgain, err
 	}
 	target := own.word
@@ -108,17 +115,20 @@ func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 	if err := r.logReplaced(o, p); err != nil {
 		return lookAgain, err
 	}
-	r.result = target // whatever becomes of this CAS: no other word can win now
+	r.result = target // no other word can win now, also when this CAS fails
 	if ok, err := r.cas(s, words, 0, target); !ok || err != nil {
 		return lookAgain, err
 	}
 	return ended, nil
 }
 
-// logReplaced commits the log of an object for the master's own CAS of a primary that holds p, as the
-// client would have done: when the object's block is cleaned, what was replaced is freed. A crash
-// before the CAS leaves a log that names what the slot has still, which is not freed then. An object
-// has one log: where another object was replaced, too, what this one tells is freed at once.
+// logReplaced commits the log of an object before the master's own CAS of a primary that holds p,
+// as the client would have done. When the object's block is cleaned, what was replaced is freed.
+// A crash before the CAS leaves a log that names what the slot still has, which is not freed
+// then.
+//
+// An object has one log. Where it has replaced another object, too, p is freed at the end of this
+// recovery.
 func (r *recovery) logReplaced(o *remains, p race.Word) error {
 	if o == nil || !p.Live() || o.replaced == p {
 		return nil
@@ -146,7 +156,7 @@ func (r *recovery) logReplaced(o *remains, p race.Word) error {
 	return r.do(stepFinish, b)
 }
 
-// readCopies returns what all replicas of a slot hold; the primary's is known.
+// readCopies returns what all replicas of a slot hold, in one trip. The primary's word is known.
 func (r *recovery) readCopies(s race.Slot, primary race.Word) ([]race.Word, error) {
 	words := make([]race.Word, r.index.Copies(s))
 	words[0] = primary
@@ -164,20 +174,22 @@ func (r *recovery) readCopies(s race.Slot, primary race.Word) ([]race.Word, erro
 	return words, nil
 }
 
-// cas replaces one replica's word.
+// cas replaces one replica's word, if it is still as it was read.
 func (r *recovery) cas(s race.Slot, words []race.Word, replica int, to race.Word) (bool, error) {
 	found, err := r.swap(stepFinish, r.index.Address(s, replica), uint64(words[replica]), uint64(to))
 	return race.Word(found) == words[replica], err
 }
 
-// stand is what the dead client has on a slot's backups: the word that its round is about.
+// stand is what the dead client has on a slot's backups: the word that its round is about. The
+// zero word means that it has none.
 type stand struct {
 	word    race.Word
-	decided bool // it knew that it had won
+	decided bool // the client knew that it had won: its word is an INSERT's second one
 }
 
-// standing finds the dead client's words on the backups of a slot whose primary holds p. The zero
-// stand means that it has none there that the primary has not.
+// standing finds the dead client's words on the backups of a slot of which the primary holds p.
+// Words that are equal to the primary's do not count. Of several a tombstone is the last that it
+// wrote, and a final word comes after a pending one. They are decided if they are an INSERT's.
 func (r *recovery) standing(p race.Word, list []race.Word) (st stand) {
 	var pending, final, tombstone race.Word
 	for _, w := range list {
@@ -201,11 +213,12 @@ func (r *recovery) standing(p race.Word, list []race.Word) (st stand) {
 	return stand{pending, false}
 }
 
-// fill proposes the dead client's word to the backups that its broadcast did not reach. It returns
-// true when there were any.
+// fill proposes the dead client's word to the backups that its broadcast did not reach. It
+// returns true when there were any: then the slot has to be read again. FUSEE-CR asks the first
+// backup only.
 func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Word) (bool, error) {
 	if r.Sequential {
-		return false, nil // FUSEE-CR asks the first backup only
+		return false, nil
 	}
 	b := r.ep.Batch()
 	defer b.Release()
@@ -220,8 +233,8 @@ func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Wor
 	return true, r.do(stepFinish, b)
 }
 
-// winner evaluates the rules. The list is not quite what the round's writers saw: the winner may
-// have changed some losers' words into its own already, which does not change which word wins.
+// winner evaluates the rules. The list may differ from what the round's writers saw: the winner
+// may have changed some losers' words into its own. That does not change which word wins.
 func (r *recovery) winner(list []race.Word) race.Word {
 	if r.Sequential {
 		return list[0]
@@ -231,9 +244,10 @@ func (r *recovery) winner(list []race.Word) race.Word {
 }
 
 // tombstone returns a word of the dead client's own that it has never used, for an INSERT that
-// gives way: a successor of this master takes it for the dead client's, too.
+// gives way. A successor of this master takes it for the dead client's, too. The ceiling is
+// raised first, so no later holder of the identity uses it.
 func (r *recovery) tombstone(pending race.Word) (race.Word, error) {
-	if r.dead == r.id { // the client ends its own round: see finishOwn
+	if r.dead == r.id { // this client ends its own round: see finishOwn
 		return r.Client.tombstone(pending.Print())
 	}
 	if r.numbers == (numbers{}) {

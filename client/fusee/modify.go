@@ -10,27 +10,31 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// SNAPSHOT is last-writer-wins on a slot; what an operation answers depends on more. When a write
-// loses:
+// SNAPSHOT is last-writer-wins on a slot. The answer of an operation depends on more. When a
+// write loses:
 //
 //	UPDATE  took effect just before the winner's write, whatever that was: the key was there.
-//	DELETE  cannot say that, since the winner may be an UPDATE, which would have found nothing: it begins again, and
-//	        answers ErrNotFound when the winner was a DELETE.
-//	INSERT  lost its slot, perhaps to another key: it begins again, and finds its own key or another slot.
+//	DELETE  cannot say that, since the winner may be an UPDATE, which would have found nothing:
+//	        it begins again, and answers ErrNotFound when the winner was a DELETE.
+//	INSERT  lost its slot, perhaps to another key: it begins again, and finds its own key
+//	        or another slot.
 //
-// A DELETE proposes a tombstone of its own object, unlike every other word; two of them never
-// propose the same.
+// A DELETE proposes a tombstone of its own, unlike every other word. Two DELETEs never propose
+// the same word.
 
-// Update replaces the value of a key: four trips when the cache knows its slot, five when not, one
-// more each for rules 2 and 3.
+// Update replaces the value of a key: four trips when the cache knows its slot, five when not,
+// one more each for rules 2 and 3. The error wraps client.ErrNotFound when there is no such key.
+// It wraps client.ErrUncertain when the outcome is unknown. Key and value are the caller's again
+// when it returns.
 func (c *Client) Update(key, value []byte) error { return c.modify(opUpdate, key, value) }
 
-// Delete removes a key, in as many trips as an Update. Its object holds the key and the log entry,
-// and is given back when the DELETE is over.
+// Delete removes a key, in as many trips as an Update and with its errors. Its object holds the
+// key and the log entry. Once the DELETE is over no slot points at it, so it is given back at
+// once.
 func (c *Client) Delete(key []byte) error { return c.modify(opDelete, key, nil) }
 
-// modify carries an operation out, again as long as changes of the view cut it off before it
-// changed anything.
+// modify carries an operation out. It tries again as long as changes of the view cut it off
+// before it changed anything.
 func (c *Client) modify(op opcode, key, value []byte) error {
 	c.releaseHeld()
 	err := c.admit(key, value)
@@ -38,9 +42,11 @@ func (c *Client) modify(op opcode, key, value []byte) error {
 		hash := race.Hash(key)
 		c.start()
 		for err = c.try(op, key, value, hash); repeatable(err); err = c.try(op, key, value, hash) {
-			if errors.Is(err, errSilent) { // it reads the pair elsewhere
+			if errors.Is(err, errSilent) { // the next attempt reads the pair on another node
 				continue
 			}
+			// Between two attempts the client joins an idle view. What the last one had in flight
+			// has failed or landed then.
 			if _, e := c.settled(err); e != nil {
 				err = e
 				break
@@ -53,6 +59,7 @@ func (c *Client) modify(op opcode, key, value []byte) error {
 	return nil
 }
 
+// try is an attempt at the operation within one view, which must be idle.
 func (c *Client) try(op opcode, key, value []byte, hash uint64) error {
 	if err := c.keepUp(); err != nil {
 		return err
@@ -63,13 +70,18 @@ func (c *Client) try(op opcode, key, value []byte, hash uint64) error {
 	return c.tryReplace(op, key, value, hash)
 }
 
-// repeatable reports whether an operation was cut off by a change of the view before it changed
-// anything.
+// repeatable reports whether a failed operation was cut off by a change of the view before it
+// changed anything. A write of unknown outcome is not repeated: it could take effect twice.
 func repeatable(err error) bool {
 	return err != nil && interrupted(err) && !errors.Is(err, client.ErrUncertain)
 }
 
-// tryReplace replaces the key's pair within one view.
+// tryReplace replaces the key's pair within one view. Its first trip writes the object and finds
+// the key's slot. It relies on that order of trips: when the slot is CASed the object is complete
+// on all replicas.
+//
+// A DELETE that loses finds the key again and proposes its tombstone once more; the tombstone was
+// not committed, so the same one will do. A crash leaves an object that the journal names.
 func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 	if err := c.begin(op, key, value); err != nil {
 		return err
@@ -92,7 +104,8 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 			c.recycle()
 			return client.ErrNotFound
 		}
-		w := write{slot: at.slot, old: at.word, new: word, inc: at.inc, obj: &c.draft.object, hash: hash, began: at.began}
+		w := write{slot: at.slot, old: at.word, new: word, inc: at.inc, obj: &c.draft.object,
+			hash: hash, began: at.began}
 		verdict, failed := c.write(&w)
 		if verdict == undecided && interrupted(failed) {
 			verdict, failed = c.resolve(&w, op, failed)
@@ -109,7 +122,10 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 	}
 }
 
-// finishReplace gives back what the write does not need any more.
+// finishReplace gives back what the write does not need any more, and caches the key's new slot.
+// A write that took effect frees the pair that it replaced. After an overtaken one another client
+// may free the same pair: a free may be repeated (reclaim.go). An object of a lost or overtaken
+// write goes back, as no slot names it. One of an undecided write is kept.
 func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err error) error {
 	switch v {
 	case won, overtaken:
@@ -130,8 +146,9 @@ func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err 
 	return err
 }
 
-// locate writes the draft and finds the key's slot in the same trip. The cache's word is checked by
-// reading the slot, and that it is this key's by reading the head of its object.
+// locate writes the draft and finds the key's slot in the same trip. By the cache's word it reads
+// the slot, which says whether the word is current, and the head of the object, which says
+// whether the object is the key's: two keys may have the same hash.
 func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	e := c.cache.Find(hash)
 	if e == nil {
@@ -163,6 +180,8 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 		e.invalidated()
 	}
 	if now.Live() && now.Print() == race.Print(hash) {
+		// The slot has a pair of the key's fingerprint, after an update most likely. Read the
+		// pair by the slot's word.
 		at.began = c.reclaim.now
 		_, _, pair, held, _, err := c.match(key, []candidate{{at.slot, now}})
 		if held != nil || err != nil {
@@ -179,13 +198,16 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 }
 
 // headIs reports whether the head of an object is that of the key's pair of word w. Key and
-// incarnation lie there.
+// incarnation lie in the head. No checksum is needed: while the slot holds w the object is
+// complete, and when the slot has changed since, the CAS fails.
 func (c *Client) headIs(w race.Word, head *rdma.Op, key []byte) bool {
 	p := head.Buf
 	return len(p) == headerBytes+len(key) && int(le.Uint16(p[keyLenAt:])) == len(key) &&
 		c.tag(le.Uint32(p[incarnationAt:])) == w.Tag() && bytes.Equal(p[keyAt:], key)
 }
 
+// locateMiss finds the key's slot without the cache. The word is zero when the key is not there.
+// With write set the draft is written in the first trip.
 func (c *Client) locateMiss(key []byte, hash uint64, write bool) (found, error) {
 	at, _, held, err := c.find(key, hash, write)
 	if held != nil {
@@ -196,11 +218,14 @@ func (c *Client) locateMiss(key []byte, hash uint64, write bool) (found, error) 
 	return at, err
 }
 
-// Insert adds a key: four trips, when no slot of its buckets has its fingerprint and no other
-// client inserts it.
+// Insert adds a key: four trips, and one that makes its word final, when no slot of its buckets
+// has its fingerprint and no other client inserts it. The error wraps client.ErrExists when the
+// key is there, client.ErrFull when the index or the pool has no room, and client.ErrUncertain
+// when the outcome is unknown.
 func (c *Client) Insert(key, value []byte) error { return c.modify(opInsert, key, value) }
 
-// tryInsert inserts the pair within one view.
+// tryInsert inserts the pair within one view. After it gave way it begins again with a new
+// object, and finds the key of the other INSERT, unless that has given way, too.
 func (c *Client) tryInsert(key, value []byte, hash uint64) error {
 	for r := c.pace; ; {
 		if err := c.begin(opInsert, key, value); err != nil {
@@ -215,12 +240,13 @@ func (c *Client) tryInsert(key, value []byte, hash uint64) error {
 		case !r.Again():
 			return errTimeout("outlast others of the same key")
 		}
-		// It gave way: its object's word is a tombstone now, so the next attempt has another one.
+		// It gave way: its slot has a tombstone now. The next attempt takes another object.
 	}
 }
 
 // insert tries to insert the draft until it wins a slot or gives way. It gives back the draft
-// unless it won.
+// unless it won. An attempt that lost its slot proposes the same word elsewhere: no replica holds
+// it then. Without an empty slot it waits for the index to grow, and the caller begins again.
 func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 	for r := c.pace; ; {
 		at, _, held, err := c.find(key, hash, r.Tries == 0)
@@ -237,7 +263,8 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 			c.recycle()
 			return lost, c.awaitGrowth(hash)
 		}
-		w := write{slot: at.free, old: at.freeWord, new: c.draft.word(c, hash), obj: &c.draft.object, key: key, hash: hash, began: at.began}
+		w := write{slot: at.free, old: at.freeWord, new: c.draft.word(c, hash), obj: &c.draft.object,
+			key: key, hash: hash, began: at.began}
 		v, err := c.write(&w)
 		if v == undecided && interrupted(err) {
 			v, err = c.resolve(&w, opInsert, err)

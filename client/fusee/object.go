@@ -38,7 +38,6 @@ import (
 // The mark is a word of its own, outside of the checksum. A client that frees the object writes
 // the mark and nothing else. Writing the object's next pair overwrites the mark with 0, which is
 // no incarnation.
-// incarnation.
 const (
 	markAt        = 0
 	sumAt         = 8

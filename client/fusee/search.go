@@ -13,9 +13,10 @@ import (
 )
 
 // Get is SEARCH (FUSEE 4.6): one trip when the cache knows where the pair is, two otherwise. The
-// value lies in registered memory and is valid until the next call.
+// value lies in registered memory, which the client owns, and is valid until the next call. The
+// error wraps client.ErrNotFound when there is no such key.
 //
-// A cached pair is checked by reading its slot in the same trip: while the primary slot holds the
+// A cached pair is checked by reading its slot in the same trip. While the primary slot holds the
 // cached word, its object is the key's current pair. The paper's invalidation bit would say less,
 // and cost its writer a verb.
 func (c *Client) Get(key []byte) ([]byte, error) {
@@ -38,11 +39,13 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 	return value, err
 }
 
-// getMeanwhile searches while a master mends the pool, or is about to (FUSEE 5.2): what has its
-// primary is read as ever, and what lost it from the replicas that are left, if they agree.
+// getMeanwhile searches while a master mends the pool, or is about to (FUSEE 5.2). Slots that
+// have their primary are read as ever. Slots that lost it are read from the replicas that are
+// left, if those agree. It ends at the operation's deadline.
 func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error) {
 	for r := (kit.Retry{Env: c.ep, Pause: kit.WhileBusy, Over: c.overdue}); ; {
-		if e := c.view.Join(); e != nil && !errors.Is(e, rdma.ErrUnreachable) { // without another view this one is as good as it was
+		// Without another view the one that was joined is as good as before.
+		if e := c.view.Join(); e != nil && !errors.Is(e, rdma.ErrUnreachable) {
 			return nil, fmt.Errorf("get: %w", e)
 		}
 		value, e := c.get(key, hash)
@@ -52,16 +55,17 @@ func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error
 		case !c.view.Busy && c.isGone(e):
 			return nil, fmt.Errorf("the last replica is gone (epoch %d): %w", c.view.Epoch, e)
 		case !r.Again():
-			return nil, fmt.Errorf("get: wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errDeadline, err)
+			return nil, fmt.Errorf("get: wait for the pool to be mended (epoch %d): %w: %w",
+				c.view.Epoch, errDeadline, err)
 		}
 		err = e
 	}
 }
 
-// get searches in the view that was joined. A pair is read at once from another replica when the
-// node of one does not answer.
+// get searches in the view that was joined. When the node of a pair does not answer, the pair is
+// read at once from another replica: see backup.go.
 func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
-	var began time.Duration // unset while all nodes answer: then the clock is not looked at
+	var began time.Duration // unset while all nodes answer: then the clock is not read
 	if c.slow.Any() {
 		began = c.ep.Now()
 	}
@@ -74,6 +78,8 @@ func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
 	}
 }
 
+// getOnce is get without another attempt. Under a busy view it does not use the cache: the cached
+// slot's primary may not be right.
 func (c *Client) getOnce(key []byte, hash uint64) ([]byte, error) {
 	if e := c.cache.Find(hash); e != nil && !c.view.Busy {
 		value, ok, err := c.getCached(key, hash, e)
@@ -95,8 +101,9 @@ func (c *Client) getOnce(key []byte, hash uint64) ([]byte, error) {
 	return pair.value, nil
 }
 
-// getCached reads through a cache entry. It is not ok when the slot holds something else than this
-// key's pair.
+// getCached reads through a cache entry. It is not ok when the slot holds something else than
+// this key's pair. A key that is written often is bypassed: then only the slot is read, and the
+// pair by its word.
 func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok bool, err error) {
 	word := e.word
 	bypass := e.bypass(*c.opt.CacheThreshold)
@@ -134,7 +141,8 @@ func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok 
 	return c.follow(key, e, now)
 }
 
-// follow reads the pair that a cached slot points at by now: an update's, most likely.
+// follow reads the pair that a cached slot points at by now: an update's, most likely. It is not
+// ok when that is not the key's, or was used again meanwhile.
 func (c *Client) follow(key []byte, e *entry, now race.Word) ([]byte, bool, error) {
 	_, word, pair, held, _, err := c.match(key, []candidate{{e.slot(), now}})
 	if err != nil {

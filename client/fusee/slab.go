@@ -12,24 +12,42 @@ import (
 )
 
 // block is a block that this client owns: no other client allocates in it.
+// block is a block that this client owns: no other client allocates in it. The primary's block
+// allocation table names this client. What is here is lost with the client; marks on the nodes
+// let others learn it again (inherit).
 type block struct {
 	node.Block
-	class        int
-	entry        node.Entry // as this client read or wrote it
-	incarnations []uint32   // of each object, by its last use
-	ready        []uint64   // a bit an object: it is in the free list, or ripe; another report adds nothing
-	suspect      bool       // a scan of it failed: hints may be lost
-	parting      bool       // this client is leaving it, and takes no objects of it
+	class int
+	// entry is the block's table entry, as this client read or wrote it. CASes expect it.
+	entry node.Entry
+	// incarnations of each object, by its last use. 0: it was never used. Only the owner uses
+	// objects, so this is as current as the nodes.
+	incarnations []uint32
+	// ready has a bit for each object, which is set while the object is in the free list or ripe.
+	// A report that it was freed adds nothing then.
+	ready []uint64
+	// suspect: a scan of the block failed, or its primary moved. Hints may be lost, so marks have
+	// to be read: see reread.
+	suspect bool
+	// parting: this client is leaving the block, and takes no objects of it.
+	parting bool
 }
+
+// makeBlock returns a block of which no object was ever used.
 
 func makeBlock(blk node.Block, class int, entry node.Entry, objects int) *block {
-	return &block{Block: blk, class: class, entry: entry, incarnations: make([]uint32, objects), ready: make([]uint64, (objects+63)/64)}
+	return &block{
+		Block: blk, class: class, entry: entry,
+		incarnations: make([]uint32, objects), ready: make([]uint64, (objects+63)/64),
+	}
 }
 
+// idle and setIdle read and set an object's bit in ready.
 func (b *block) idle(i int) bool { return b.ready[i/64]>>(i%64)&1 != 0 }
 func (b *block) setIdle(i int)   { b.ready[i/64] |= 1 << (i % 64) }
 
-// use makes the next incarnation of an object, which is not free any more. 0 is no incarnation.
+// use begins the next use of an object: it makes the next incarnation, and the object is not free
+// any more. After 2^32 uses the incarnation is 1 again, as 0 is none.
 func (b *block) use(i int) uint32 {
 	b.ready[i/64] &^= 1 << (i % 64)
 	b.incarnations[i]++
@@ -39,15 +57,18 @@ func (b *block) use(i int) uint32 {
 	return b.incarnations[i]
 }
 
-// slab holds a client's objects of one size class (FUSEE 4.4). Objects are taken in the order of the
-// free list.
+// slab holds a client's objects of one size class (FUSEE 4.4). Objects are taken in the order of
+// the free list, so that each rests as long as possible.
 type slab struct {
 	blocks []*block
-	free   []place // from head on
-	head   int
-	cursor int // block at which the next background scan begins
-	taken  int // objects since the last one
-	gap    int // and how many there should be
+	// Free objects from head on. What is before head was taken.
+	free []place
+	head int
+	// cursor is the block at which the next background scan begins.
+	cursor int
+	// taken counts the objects since the last scan, and gap is how many there should be.
+	taken int
+	gap   int
 }
 
 // place is a free object.
@@ -56,8 +77,11 @@ type place struct {
 	index int
 }
 
+// idle returns how many free objects the slab has.
 func (s *slab) idle() int { return len(s.free) - s.head }
 
+// push adds a free object. It moves the list to the front of its memory when more than half of
+// that is behind head, so a steady state allocates nothing.
 func (s *slab) push(p place) {
 	if s.head > 64 && s.head*2 > len(s.free) {
 		s.free = s.free[:copy(s.free, s.free[s.head:])]
@@ -66,7 +90,8 @@ func (s *slab) push(p place) {
 	s.free = append(s.free, p)
 }
 
-// split takes a block out of the slab and returns a slab of it and its free objects.
+// split takes a block and its free objects out of the slab, and returns a slab of them. Both keep
+// the order of the free list.
 func (s *slab) split(blk *block) *slab {
 	part := &slab{blocks: []*block{blk}}
 	s.blocks = slices.DeleteFunc(s.blocks, func(b *block) bool { return b == blk })
@@ -82,19 +107,25 @@ func (s *slab) split(blk *block) *slab {
 	return part
 }
 
+// unitOf returns where an object begins.
 func (c *Client) unitOf(p place) uint64 {
 	return c.space.Object(p.block.Block, p.index, c.classes.units[p.block.class])
 }
 
-// draft is an object with what it is to hold.
+// draft is an object with what it is to hold. The client has one, for its current operation.
 type draft struct {
 	object
 	fields
-	units int // as a slot's word has them: those of the pair, or of a larger class that it borrows an object of
+	// units as a slot's word has them: those of the pair, or of the larger class of which it
+	// borrows an object.
+	units int
+	// bytes of the pair with header and log entry, which are written.
 	bytes int
 }
 
-// begin takes an object for an operation and prepares what is written into it.
+// begin takes an object and a journal word for an operation, and prepares what is written into
+// it. Nothing is written yet: a crash leaves an object that is free by its mark, or was never
+// used. The error wraps client.ErrFull when there is no object, and then none was taken.
 func (c *Client) begin(op opcode, key, value []byte) error {
 	d := &c.draft
 	*d = draft{bytes: objectBytes(len(key), len(value)), units: unitsFor(len(key), len(value))}
@@ -103,7 +134,7 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	if c.deadline == unset {
 		c.deadline = c.reclaim.now + c.opt.Timeout
 	}
-	if err := c.number(); err != nil { // it may write a ceiling
+	if err := c.number(); err != nil { // it may write a ceiling, which takes a trip
 		return err
 	}
 	d.fields = fields{writer: c.id, seq: c.numbers.seq, op: op, key: key, value: value}
@@ -118,13 +149,15 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 		return c.takeFromNode(class, word)
 	}
 	// shed comes before an object is taken: an adopter of the object's block reads how often the
-	// object was used, and must not read it before the object is written.
+	// object was used, and must not read that before the object is written.
 	if c.reclaim.writes++; c.reclaim.writes%shedEvery == 0 {
 		c.shed(class)
 	}
 	if class, err = c.classFor(class, op); err != nil {
 		return err
 	}
+	// A borrowed object is as large as its class: the slot's word says so, and others find the
+	// class of its block by the word.
 	if class != int(c.classes.of[d.units]) {
 		d.units = c.classes.units[class]
 	}
@@ -136,17 +169,21 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	return nil
 }
 
-// classFor makes sure that a class has a free object for the operation, and returns it: that of the
-// pair's size, or a larger one, which the pair borrows an object of where the pool has no block
-// left. A client's last object of a class is kept for DELETEs: a client that has filled a pool can
-// empty it. An operation waits for room once, and has as much more time: within its own no block
-// could become vacant, since a word may be remembered for as long as an operation takes.
+// classFor makes sure that a class has a free object for the operation, and returns the class. It
+// is that of the pair's size, or a larger one, of which the pair borrows an object where the pool
+// has no block left. A client keeps its last object of a class for DELETEs, so that a client that
+// has filled a pool can empty it.
+//
+// An operation waits for room once, and its deadline is moved by that wait. Within its own time
+// no block could become vacant, since a client may remember a word for as long as an operation
+// takes.
 func (c *Client) classFor(class int, op opcode) (int, error) {
 	reserve := 1
 	if op == opDelete {
 		reserve = 0
 	}
-	for waited := false; c.slabs[class].idle() <= reserve; { // what refill adds may be one object
+	// refill may add one object, which may be the reserve: so this is a loop.
+	for waited := false; c.slabs[class].idle() <= reserve; {
 		larger, ok := c.borrow(class, reserve)
 		if ok && c.reclaim.tight && c.classes.units[larger] <= mostBorrowed*c.classes.units[class] {
 			if len(c.slabs[class].blocks) > 0 && c.reclaim.scan.phase == noScan {
@@ -189,7 +226,8 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 // own, in a pool that is mostly handed out.
 const mostBorrowed = 2
 
-// borrow returns the next larger class of which the client has more objects than the reserve.
+// borrow returns the next larger class of which the client has more objects than the reserve. It
+// takes nothing.
 func (c *Client) borrow(class, reserve int) (larger int, ok bool) {
 	for larger = class + 1; larger < len(c.slabs); larger++ {
 		if c.slabs[larger].idle() > reserve {
@@ -200,8 +238,9 @@ func (c *Client) borrow(class, reserve int) (larger int, ok bool) {
 }
 
 // write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE
-// 4.5), and those of its journal word to the same nodes. None of them is ordered behind another: no
-// slot gets the draft's word before all of them are complete.
+// 4.5), and those of its journal word to the same nodes. None of them is ordered behind another:
+// no slot gets the draft's word before all of them are complete. The batch owns the buffer. A
+// crash leaves any part of them; the checksum tells whether the object is complete.
 func (d *draft) write(c *Client, b *rdma.Batch) {
 	d.fields.incarnation = d.object.incarnation
 	d.oldAt = logAt(len(d.key), len(d.value)) + opBytes
@@ -214,13 +253,15 @@ func (d *draft) write(c *Client, b *rdma.Batch) {
 	}
 }
 
-// word returns what a slot holds that points at the draft.
+// word returns the word by which a slot points at the draft.
 func (d *draft) word(c *Client, hash uint64) race.Word {
 	return race.Pack(race.Print(hash), d.units, d.unit, c.tag(d.object.incarnation))
 }
 
-// refill makes the free list of a class longer than its reserve: with what others freed, with a
-// departed client's block, or with a new one. The error wraps client.ErrFull when there is none.
+// refill makes the free list of a class longer than its reserve. It tries, from cheap to dear:
+// what others freed, what rests, a departed client's block with many free objects, a resting
+// block of its own, a new block, a vacant block, a departed client's block with any. The error
+// wraps client.ErrFull when there is none.
 func (c *Client) refill(class, reserve int) error {
 	s := &c.slabs[class]
 	if err := c.reclaimAll(class); err != nil {
@@ -250,9 +291,9 @@ func (c *Client) refill(class, reserve int) error {
 	return fmt.Errorf("find room for an object of %d bytes: %w", c.classes.units[class]*node.Unit, full)
 }
 
-// await waits for room where there is none: for what ends its quarantine, for what other clients
-// will have freed in a while, for a departed client's larger objects, or for a block of another
-// class that is empty.
+// await waits for room where there is none: for objects that end their quarantine, for those that
+// other clients will have freed in a while, for a departed client's larger objects, or for an
+// empty block of another class. It returns false when nothing of that comes.
 func (c *Client) await(class, reserve int) (bool, error) {
 	if c.awaitRest(class, reserve) {
 		return true, nil
@@ -273,12 +314,12 @@ func (c *Client) await(class, reserve int) (bool, error) {
 	return c.awaitVacant(c.classOfNew(class))
 }
 
-// finely is how many classes a client has blocks of in a pool that is mostly handed out, before it
-// takes those of coarse classes. Pairs of one size waste nothing, and those of all sizes share a
-// few blocks.
+// finely is for how many classes a client has blocks, in a pool that is mostly handed out, before
+// it takes those of coarse classes. So pairs of one size waste nothing, and pairs of all sizes
+// share a few blocks.
 const finely = 4
 
-// classOfNew returns the class of a new block for pairs of a class.
+// classOfNew returns the class of a new block for pairs of a class: the same, or a coarse one.
 func (c *Client) classOfNew(class int) int {
 	if !c.reclaim.tight || len(c.slabs[class].blocks) > 0 {
 		return class
@@ -295,9 +336,9 @@ func (c *Client) classOfNew(class int) int {
 	return c.classes.coarse(class)
 }
 
-// enough is how many resting objects make waiting for them better than another block: as many as a
-// client uses while they rest, or what fills half a block. In a pool that is mostly handed out a
-// client is content with a small share of it.
+// enough returns how many resting objects make waiting for them better than another block: as
+// many as a client uses while they rest, or what fills half a block. In a pool that is mostly
+// handed out a client waits for less: its share.
 func (c *Client) enough(class int) int {
 	n := min(restObjects, restBytes/(c.classes.units[class]*node.Unit))
 	if c.reclaim.tight {
@@ -306,21 +347,23 @@ func (c *Client) enough(class int) int {
 	return max(c.classes.objects[class]/2, n)
 }
 
-// share is how many free objects of a class a client may hold in a pool that is mostly handed out:
-// few enough that a hundred clients leave room for each other, or a block's.
+// share returns how many free objects of a class a client may hold in a pool that is mostly
+// handed out: so few that a hundred clients leave room for each other, but at least a block's.
 func (c *Client) share(class int) int {
 	return max(c.classes.objects[class], len(c.space.Place)*c.space.Blocks()*c.classes.objects[class]/restShare)
 }
 
 const (
-	restObjects = 512     // in half a millisecond
+	restObjects = 512     // as many as a client uses in half a millisecond
 	restBytes   = 1 << 20 // of large objects fewer
-	restShare   = 256     // of the pool's objects
+	restShare   = 256     // a client's share is this part of the pool's objects
 )
 
-// newBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and one
-// to each backup's so that the allocation survives it. A crash in between leaves a block that only
-// the primary's table knows as this client's; nothing in it was used.
+// newBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and
+// one to each backup's, so that the allocation survives the primary. It asks the regions in a
+// random order, and returns an error that wraps rdma.ErrFull when none has a block. A crash in
+// between leaves a block that only the primary's table knows as this client's; nothing in it was
+// used.
 func (c *Client) newBlock(class int) error {
 	regions := len(c.regions)
 	start := c.ep.Rand().IntN(max(1, regions))
@@ -342,6 +385,10 @@ func (c *Client) newBlock(class int) error {
 	return last
 }
 
+// callAlloc allocates a block in a region. The primary's node takes a free entry by a CAS, which
+// is the moment of the allocation, and says how many are left. The backups record it in order. A
+// backup without memory refuses: then the entries before it are taken back. After any other
+// failure the block may be this client's, and untidy says so.
 func (c *Client) callAlloc(region, class int) (node.Block, error) {
 	first := node.Block{Region: region}
 	table := c.space.Table(region, 0)
@@ -359,25 +406,28 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 			err = fmt.Errorf("replica %d of block %v has %v: %w", r, blk, found, errTables)
 		}
 		switch {
-		case errors.Is(err, rdma.ErrFull): // it has not recorded it: the block goes back
+		case errors.Is(err, rdma.ErrFull): // nothing was recorded there: the block goes back
 			return blk, errors.Join(fmt.Errorf("allocate a block: %w", err), c.setEntry(blk, r-1, mine, 0))
-		case err != nil: // perhaps it has: the block is this client's, and what tidies finds it
+		case err != nil: // it may have been recorded: the block is this client's, and tidy finds it
 			return blk, fmt.Errorf("allocate a block: %w", err)
 		}
 	}
 	return blk, nil
 }
 
-// record calls a backup's node to record an allocation, and returns the entry that was there.
+// record calls a backup's node to record an allocation, and returns the entry that was there. The
+// node backs the block with memory first. A block that was recorded before stays as it is.
 func (c *Client) record(step rdma.Step, blk node.Block, replica int, e node.Entry) (node.Entry, error) {
 	at := c.space.Entry(blk, replica)
-	q := rdma.Request{Step: step, Proc: node.ProcRecord, Arg: [6]uint64{at.Offset(), 0, uint64(e), c.space.Bitmap(blk, replica).Offset(), c.BlockBytes}}
+	q := rdma.Request{Step: step, Proc: node.ProcRecord, Arg: [6]uint64{
+		at.Offset(), 0, uint64(e), c.space.Bitmap(blk, replica).Offset(), c.BlockBytes}}
 	err := c.ep.Call(at.Node(), &q, c.opt.Timeout)
 	return node.Entry(q.Ret[0]), err
 }
 
-// setEntry CASes a block's entry on its replicas from the given one down to the primary, in this
-// order, so that no reader of the primary finds a state that a backup has not reached.
+// setEntry CASes a block's entry on its replicas from the given one down to the primary. In this
+// order no reader of the primary finds a state that a backup has not reached. A crash leaves
+// backups that are ahead: Mend or recovery gives them the primary's entry again.
 func (c *Client) setEntry(blk node.Block, from int, expect, value node.Entry) error {
 	for r := from; r >= 0; r-- {
 		if err := c.setReplica(blk, r, expect, value); err != nil {
@@ -387,7 +437,7 @@ func (c *Client) setEntry(blk node.Block, from int, expect, value node.Entry) er
 	return nil
 }
 
-// setReplica CASes a block's entry on one replica.
+// setReplica CASes a block's entry on one replica. Another entry than the expected one is damage.
 func (c *Client) setReplica(blk node.Block, replica int, expect, value node.Entry) error {
 	found, err := c.swap(stepAllocate, c.space.Entry(blk, replica), uint64(expect), uint64(value))
 	if err == nil && node.Entry(found) != expect {
@@ -400,11 +450,12 @@ func (c *Client) setReplica(blk node.Block, replica int, expect, value node.Entr
 }
 
 // carve makes a block's objects this client's own, all of them free and none of them ever used.
+// The block is new: its memory is zero.
 func (c *Client) carve(blk node.Block, class int, entry node.Entry) {
 	c.takeUp(makeBlock(blk, class, entry, c.classes.objects[class]))
 }
 
-// hold makes a block one of this client's.
+// hold makes a block one of this client's. It adds no free objects.
 func (c *Client) hold(b *block) {
 	c.own[b.Block] = b
 	s := &c.slabs[b.class]

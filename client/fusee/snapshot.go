@@ -149,7 +149,6 @@ func (c *Client) propose(w *write) (rule, error) {
 
 // casBackups CASes all backups from old to new, in one trip, and stores what they held before. An
 // error leaves before as it was: some of the CASes may have landed.
-// casBackups CASes all backups from old to new, in one trip, and stores what they held before.
 func (c *Client) casBackups(w *write, before []race.Word) error {
 	b := c.ep.Batch()
 	defer b.Release()
