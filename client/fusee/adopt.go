@@ -8,15 +8,16 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// A client that leaves marks all its free objects and passes its blocks to node.Left. Other clients
-// adopt them. The CAS of the primary's table entry decides which client gets a block. The leaver
-// changes that entry last and the adopter changes it first, so that the backups follow the client
-// that owns the block on the primary. A crash in between leaves tables that differ in blocks of a
-// dead client.
+// A client that leaves marks all its free objects and passes its blocks to node.Left. Other
+// clients adopt them. The CAS of the primary's table entry decides which client gets a block. The
+// leaver changes that entry last, and the adopter changes it first. So the backups follow the
+// client that owns the block on the primary. A crash in between leaves tables that differ in
+// blocks of a dead client; its recovery makes them equal.
 //
-// Adopters choose by the bits of the bitmaps, which are a line a block, and believe the marks.
+// Adopters choose by the bits of the bitmaps, which are a cache line a block, and rely on the
+// marks.
 
-// errTables is how tables that disagree are reported.
+// errTables is wrapped when the replicas of a table disagree as no crash leaves them.
 var errTables = fmt.Errorf("block allocation tables disagree: %w", client.ErrDamaged)
 
 const (
@@ -24,8 +25,8 @@ const (
 	candidates    = 64 // departed blocks whose bitmaps an adopter compares
 )
 
-// adopt takes over the departed client's block of the class with the most free objects, if one has
-// at least so many.
+// adopt takes over the departed client's block of the class that has the most free objects, if
+// one has at least so many by its hints. It returns true when the free list has as many then.
 func (c *Client) adopt(class, atLeast int) (bool, error) {
 	left, err := c.departed(func(e node.Entry) bool { return e.Class() == class })
 	for err == nil && len(left) > 0 {
@@ -54,23 +55,25 @@ func (c *Client) adopt(class, atLeast int) (bool, error) {
 	return false, err
 }
 
-// departed lists up to candidates blocks that were left.
+// departed lists up to candidates blocks that were left, have objects, and fit.
 func (c *Client) departed(fits func(node.Entry) bool) ([]*block, error) {
 	return c.entries(func(e node.Entry) bool { return e.Owner() == node.Left && fits(e) })
 }
 
-// entries lists up to candidates blocks whose entries fit, beginning with a random region.
+// entries lists up to candidates blocks with entries that fit, beginning with a random region, so
+// that clients do not all choose the same.
 func (c *Client) entries(fits func(node.Entry) bool) ([]*block, error) {
 	return c.listEntries(c.ep.Rand().IntN(max(1, len(c.regions))), candidates, fits)
 }
 
-// listEntries lists up to limit blocks that have objects and whose entries fit, beginning with
-// region start.
+// listEntries lists up to limit blocks that have objects and entries that fit, beginning with
+// region start. Unclean and vacant blocks are left out.
 func (c *Client) listEntries(start, limit int, fits func(node.Entry) bool) ([]*block, error) {
 	return c.listAll(start, limit, func(e node.Entry) bool { return e.Class() < len(c.classes.units) && fits(e) })
 }
 
-// listAll is listEntries for entries of any class.
+// listAll is listEntries for entries of any class. It reads the primaries' tables, a few a trip.
+// The entries may have changed when it returns: a CAS finds that.
 func (c *Client) listAll(start, limit int, fits func(node.Entry) bool) ([]*block, error) {
 	regions := len(c.regions)
 	var list []*block
@@ -88,7 +91,8 @@ func (c *Client) listAll(start, limit int, fits func(node.Entry) bool) ([]*block
 			for i := range c.space.Blocks() {
 				e := node.Entry(le.Uint64(b.Op(k).Buf[8*i:]))
 				if fits(e) && len(list) < limit {
-					list = append(list, &block{Block: node.Block{Region: c.regions[(start+from+k)%regions], Index: i}, class: e.Class(), entry: e})
+					list = append(list, &block{Block: node.Block{Region: c.regions[(start+from+k)%regions], Index: i},
+						class: e.Class(), entry: e})
 				}
 			}
 		}
@@ -97,7 +101,7 @@ func (c *Client) listAll(start, limit int, fits func(node.Entry) bool) ([]*block
 	return list, nil
 }
 
-// countFree counts the bits in the blocks' bitmaps.
+// countFree counts the bits in the blocks' bitmaps, in one trip: about as many objects are free.
 func (c *Client) countFree(blocks []*block) ([]int, error) {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -114,9 +118,11 @@ func (c *Client) countFree(blocks []*block) ([]int, error) {
 	return free, nil
 }
 
-// takeOver makes a departed client's block this client's, of the given class, if its entry is still
-// the one that was read: so the block is as it was then, or has more free objects. It returns false
-// when another client was faster.
+// takeOver makes a departed client's block this client's, of the given class, if its entry is
+// still the one that was read. The block is as it was then, or has more free objects. It returns
+// false when another client was faster. After an error the block may be this client's, and untidy
+// says so. A crash leaves a primary's entry that the backups do not have yet: recovery brings it
+// there.
 func (c *Client) takeOver(blk *block, class int) (bool, error) {
 	was := blk.entry
 	mine := was.Next(c.id, class)
@@ -135,8 +141,8 @@ func (c *Client) takeOver(blk *block, class int) (bool, error) {
 	return true, nil
 }
 
-// spread makes the backups' entries of a block what the primary's is, which names this client: no
-// other client changes them.
+// spread gives the backups' entries of a block the primary's, which names this client: no other
+// client changes them.
 func (c *Client) spread(blk *block) error {
 	n := c.space.Copies(blk.Region)
 	if n == 1 {
@@ -153,7 +159,7 @@ func (c *Client) spread(blk *block) error {
 	for r := 1; r < n; r++ {
 		switch found := node.Entry(le.Uint64(b.Op(r - 1).Buf)); found {
 		case blk.entry:
-		case 0: // its allocation was cut off: the node has not backed it with memory
+		case 0: // the allocation was cut off before the backup's node backed the block with memory
 			if _, err := c.record(stepTakeOver, blk.Block, r, blk.entry); err != nil {
 				return err
 			}
@@ -166,9 +172,10 @@ func (c *Client) spread(blk *block) error {
 	return nil
 }
 
-// inherit makes a block that this client has taken over one of its own: it learns how often each
-// object was used, and takes the free ones. Hints are cleared first: what is freed later has its
-// own.
+// inherit makes a block that this client has taken over one of its own. It learns how often each
+// object was used, and takes the free ones. Hints are cleared first: an object that is freed
+// later gets a hint of its own. When it fails the block is this client's without being among own,
+// and the caller sets untidy.
 func (c *Client) inherit(blk *block) error {
 	if err := c.clearHints(blk); err != nil {
 		return fmt.Errorf("adopt block %v: %w", blk.Block, err)
@@ -192,7 +199,8 @@ func (c *Client) inherit(blk *block) error {
 	return nil
 }
 
-// clearHints empties a block's bitmap.
+// clearHints empties a block's bitmap. It subtracts the bits that it has read, so that one that
+// is set meanwhile stays.
 func (c *Client) clearHints(blk *block) error {
 	read, next := c.ep.Batch(), c.ep.Batch()
 	defer read.Release()

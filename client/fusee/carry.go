@@ -9,39 +9,49 @@ import (
 
 // freed is an object of another client's block on its way back to that block.
 type freed struct {
-	unit        uint64
-	incarnation uint32 // what its mark will be
-	class, tag  int32
-	marked      bool  // it is free already; only its hint may be missing
-	ops         uint8 // of the batch in flight
+	unit uint64
+	// incarnation is what its mark will be. 0: not known before the primary was read.
+	incarnation uint32
+	// tag is that of the use that was freed, or anyTag.
+	class, tag int32
+	// marked: the object is free already, and only its hint may be missing.
+	marked bool
+	// ops is how many verbs of the batch in flight are its own.
+	ops uint8
 }
 
 // carrier takes a batch of frees through their steps, a trip each, in the background:
 //
-//	learn the incarnation from the primary: an object that rests cannot be used again, so it stays.
-//	It also shows whether another client, or this one before its view changed, has freed the object:
-//	then there is nothing more to do;
-//	write the marks, replica by replica, the last in the list first;
-//	with the primary's mark, add the hint: behind it on that node, so that a client that sees the
-//	hint finds the mark.
+//  1. Learn the incarnation from the primary. An object that rests cannot be used again, so the
+//     incarnation stays. It also shows whether another client, or this one before its view
+//     changed, has freed the object: then there is nothing more to do.
+//  2. Write the marks, replica by replica, the last in the list first.
+//  3. With the primary's mark add the hint: behind it on that node, so that a client that sees
+//     the hint finds the mark.
 //
-// The order of the replicas is what lets the owner rely on one of them. When the primary has the
-// mark then all have, and no WRITE of it comes later: the block may be given another size class,
-// and a late mark would land within a pair. When nodes die, the next in the list is the primary,
-// and the same holds there.
+// The order of the replicas lets the owner rely on one of them. When the primary has the mark
+// then all have, and no WRITE of it comes later: the block may be given another size class, and a
+// late mark would land within a pair. When nodes die, the next in the list is the primary, and
+// the same holds there.
 //
 // A crash in between leaves an object that is not free yet.
 type carrier struct {
-	batch *rdma.Batch   // nil when all is done
-	step  int           // learning, or the replica that is being marked
-	knows time.Duration // when it began to learn
+	// batch is the step in flight; nil when all is done.
+	batch *rdma.Batch
+	// step is learning, or the replica that is being marked.
+	step int
+	// knows is when it began to learn: see post.
+	knows time.Duration
 	frees []freed
-	last  uint64 // number of its last free, among all that were queued
+	// last is the number of its last free, among all that were queued.
+	last uint64
 }
 
+// learning is a carrier's first step. The steps after it are numbers of replicas, which are
+// smaller.
 const learning = maxReplicas
 
-// send puts a free into the next carrier.
+// send puts a free into the next carrier. A free of a lost region is dropped: its block is gone.
 func (c *Client) send(f freed) {
 	r := &c.reclaim
 	if region, _ := c.space.Split(f.unit); c.isLost(c.space.Place[region]) {
@@ -57,7 +67,8 @@ func (c *Client) send(f freed) {
 	}
 }
 
-// flush sends carriers off with the frees that have come together.
+// flush sends carriers off with the frees that have come together. Frees for which the ring has
+// no place stay in out.
 func (c *Client) flush() {
 	r := &c.reclaim
 	for len(r.out) > 0 {
@@ -77,7 +88,8 @@ func (c *Client) flush() {
 }
 
 // makeWay waits for the oldest carrier in flight, for as long as the current operation may still
-// wait for frees. Of one with many frees that rested, each batch finds the ring full.
+// wait for frees. One deadline counts for all waits of an operation: when many frees have rested,
+// each batch finds the ring full.
 func (c *Client) makeWay() {
 	r := &c.reclaim
 	start := c.ep.Now()
@@ -85,8 +97,9 @@ func (c *Client) makeWay() {
 	r.waited += c.ep.Now() - start
 }
 
-// land looks at the carriers in flight, and waits for the oldest for so long at most; 0: it does
-// not wait. What does not land in time stays in flight.
+// land advances the carriers in flight, and waits for the oldest for so long at most; 0: it does
+// not wait. What does not land in time stays in flight. Carriers end in their order, so landed
+// counts a free only when all frees before it are over.
 func (c *Client) land(within time.Duration) {
 	r := &c.reclaim
 	limit := never
@@ -96,7 +109,8 @@ func (c *Client) land(within time.Duration) {
 	for i := range r.flying {
 		k := &r.ring[(r.first+i)%maxFlying]
 		wait := within > 0 && i == 0
-		for k.batch != nil && (k.batch.Finished() || wait && c.ep.Wait(k.batch, rdma.All, max(limit-c.ep.Now(), 0)) == nil) {
+		for k.batch != nil && (k.batch.Finished() ||
+			wait && c.ep.Wait(k.batch, rdma.All, max(limit-c.ep.Now(), 0)) == nil) {
 			c.advance(k)
 		}
 	}
@@ -108,7 +122,8 @@ func (c *Client) land(within time.Duration) {
 	c.harvest()
 }
 
-// advance takes a carrier whose batch is complete to its next step.
+// advance takes a carrier of which the batch is complete to its next step. Frees of which a verb
+// failed are stuck, and the others go on.
 func (c *Client) advance(k *carrier) {
 	kept, at := k.frees[:0], 0
 	for _, f := range k.frees {
@@ -139,28 +154,32 @@ func (c *Client) advance(k *carrier) {
 	c.post(k)
 }
 
-// learn reports whether a free has anything left to do, by the head of its object.
+// learn reports whether a free has anything left to do, by the head of its object on the primary.
 func (c *Client) learn(f *freed, h head) bool {
 	f.marked = h.free()
 	switch {
-	case h.incarnation == 0, f.tag != anyTag && int32(c.tag(h.incarnation)) != f.tag, f.incarnation != 0 && h.incarnation != f.incarnation:
+	case h.incarnation == 0, f.tag != anyTag && int32(c.tag(h.incarnation)) != f.tag,
+		f.incarnation != 0 && h.incarnation != f.incarnation:
 		return false // it was freed, and used again
 	case f.marked && c.NodeCentric:
-		return false // a node has no memory of what it handed out: a second hint would be a second object
+		// A node has no memory of what it handed out: a second hint would hand out the object
+		// twice.
+		return false
 	}
 	f.incarnation = h.incarnation
 	return true
 }
 
-// post sends the verbs of a carrier's step, or of the first one behind it that has any.
+// post sends the verbs of a carrier's step, or of the first one behind it that has any. The batch
+// is the carrier's until it is complete.
 //
-// What was learned holds for a while only: others may free the object, too (recovery does when its
-// block's owner dies), and then its block may be given another size class, which takes longer than
-// an operation may. A client that was busy elsewhere meanwhile learns anew.
+// What was learned holds for a while only. Others may free the object, too (recovery does when
+// its block's owner dies), and then its block may be given another size class, which takes longer
+// than an operation may. So a client that was busy elsewhere learns anew.
 func (c *Client) post(k *carrier) {
 	if now := c.ep.Now(); k.step == learning {
 		k.knows = now
-	} else if k.step >= 0 && now-k.knows > c.Timeout/2 {
+	} else if k.step >= 0 && now-k.knows > c.Timeout/2 { // half is left for the WRITEs to land
 		k.step, k.knows = learning, now
 	}
 	for ; k.step >= 0 && len(k.frees) > 0; k.step-- {
@@ -174,7 +193,8 @@ func (c *Client) post(k *carrier) {
 			b.Release()
 			continue
 		}
-		if err := c.ep.Post(b.As(carryStep(k.step))); err != nil { // the view has changed, or this client is fenced off
+		// The view has changed, or this client is fenced off: nothing was posted.
+		if err := c.ep.Post(b.As(carryStep(k.step))); err != nil {
 			b.Release()
 			for _, f := range k.frees {
 				c.stick(f, err)
@@ -187,7 +207,7 @@ func (c *Client) post(k *carrier) {
 	}
 }
 
-// carryStep names a carrier's step.
+// carryStep returns the name of a carrier's step in traces.
 func carryStep(step int) rdma.Step {
 	if step == learning {
 		return stepReadHeads
@@ -195,7 +215,8 @@ func carryStep(step int) rdma.Step {
 	return stepMarkFree
 }
 
-// addFree adds one free's verbs of a step.
+// addFree adds one free's verbs of a step. Those of the primary are a chain, so that the hint
+// lands behind the mark.
 func (c *Client) addFree(b *rdma.Batch, f *freed, step int) {
 	if step == learning {
 		b.Read(c.space.UnitAt(f.unit, 0), headAt)
@@ -212,19 +233,21 @@ func (c *Client) addFree(b *rdma.Batch, f *freed, step int) {
 	}
 }
 
-// addHint adds the FAA of an object's bit in its block's bitmap.
+// addHint adds the FAA of an object's bit in its block's bitmap. An FAA on a set bit carries into
+// its neighbor: that makes hints wrong, and no more, since marks decide.
 func (c *Client) addHint(b *rdma.Batch, unit uint64, class int) {
 	blk, _, _ := c.space.BlockOf(unit)
 	i := c.indexOf(unit, class)
 	b.FetchAdd(c.hintWord(blk, i), 1<<(i%64))
 }
 
-// hintWord returns the address of the word in which an object's bit is.
+// hintWord returns the address of the bitmap word that has an object's bit, on the primary.
 func (c *Client) hintWord(blk node.Block, i int) rdma.Addr {
 	return c.space.Bitmap(blk, 0).Add(uint64(i / 64 * 8))
 }
 
-// stick keeps a free whose verbs failed for the next view.
+// stick keeps a free of which verbs failed for the next view. It is not known which of them
+// landed.
 func (c *Client) stick(f freed, err error) {
 	r := &c.reclaim
 	if len(r.stuck) == 0 {
@@ -233,7 +256,8 @@ func (c *Client) stick(f freed, err error) {
 	r.stuck = append(r.stuck, f)
 }
 
-// retry sends what was stuck again. Some of its marks may have landed: that does no harm.
+// retry sends what was stuck again, from the first step on. Some of its marks may have landed:
+// that does no harm.
 func (c *Client) retry() {
 	r := &c.reclaim
 	again := r.stuck

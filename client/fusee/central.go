@@ -7,8 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// takeFromNode is node-centric allocation (FUSEE 6.3): every object costs a call to a memory node,
-// which keeps the free bitmaps of its blocks. It shows what two-level management is worth.
+// takeFromNode is node-centric allocation (FUSEE 6.3): every object costs a call to a memory
+// node, which keeps the free bitmaps of its blocks. The baseline shows what two-level management
+// saves. The error wraps rdma.ErrFull when no node has an object.
 func (c *Client) takeFromNode(class, word int) error {
 	c.land(0)
 	c.mature()
@@ -18,13 +19,15 @@ func (c *Client) takeFromNode(class, word int) error {
 	for k := range regions {
 		g := c.regions[(start+k)%regions]
 		first := node.Block{Region: g}
-		q := rdma.Request{Step: stepAllocate, Proc: node.ProcObject, Arg: [6]uint64{c.space.Table(g, 0).Offset(), uint64(c.space.Blocks()),
+		q := rdma.Request{Step: stepAllocate, Proc: node.ProcObject, Arg: [6]uint64{
+			c.space.Table(g, 0).Offset(), uint64(c.space.Blocks()),
 			c.space.Bitmap(first, 0).Offset(), c.BlockBytes, uint64(class)<<32 | uint64(c.classes.objects[class]),
 			c.space.BitmapBytes()<<32 | uint64(c.classes.units[class]*node.Unit)}}
 		err := c.ep.Call(c.space.Table(g, 0).Node(), &q, c.opt.Timeout)
 		if err == nil {
 			blk := node.Block{Region: g, Index: int(q.Ret[0])}
-			c.draft.object = object{unit: c.space.Object(blk, int(q.Ret[1]), c.classes.units[class]), class: class, incarnation: uint32(q.Ret[2]) + 1, journal: word}
+			c.draft.object = object{unit: c.space.Object(blk, int(q.Ret[1]), c.classes.units[class]),
+				class: class, incarnation: uint32(q.Ret[2]) + 1, journal: word}
 			return c.recordNodeBlock(blk, class)
 		}
 		last = err
@@ -32,7 +35,9 @@ func (c *Client) takeFromNode(class, word int) error {
 	return fmt.Errorf("take an object from a node: %w", last)
 }
 
-// recordNodeBlock makes sure that the backups know a block that a node hands objects out of.
+// recordNodeBlock makes sure that the backups know a block of which a node hands out objects,
+// before the first object of it is used. The client remembers it, so each block costs the calls
+// once.
 func (c *Client) recordNodeBlock(blk node.Block, class int) error {
 	if c.reclaim.known[blk] {
 		return nil

@@ -188,8 +188,9 @@ type stand struct {
 }
 
 // standing finds the dead client's words on the backups of a slot of which the primary holds p.
-// Words that are equal to the primary's do not count. Of several a tombstone is the last that it
-// wrote, and a final word comes after a pending one. They are decided if they are an INSERT's.
+// Words that are equal to the primary's do not count. Of several a tombstone counts before a
+// final word, and that before a pending one. A tombstone or final word is decided if it is an
+// INSERT's.
 func (r *recovery) standing(p race.Word, list []race.Word) (st stand) {
 	var pending, final, tombstone race.Word
 	for _, w := range list {

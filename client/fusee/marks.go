@@ -7,20 +7,23 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// head is the front of an object: all that reports whether it is free, and its owner if it is not.
+// head is the front of an object. It says whether the object is free, and which client wrote it
+// last.
 type head struct {
-	mark             uint64
-	incarnation      uint32
+	mark             uint64 // the incarnation that was freed
+	incarnation      uint32 // of its last use; 0: it was never used
 	keyLen, valueLen int
 	writer           rdma.ClientID
-	seq              uint64
+	seq              uint64 // the writer's number of the operation
 }
 
 const (
-	headAt       = keyAt // bytes of a head
+	headAt = keyAt // bytes of a head
+	// headsPerTrip is how many objects a batch reads or marks at most.
 	headsPerTrip = 256
 )
 
+// headOf decodes a head. It has no checksum: fields that are more than one word may be torn.
 func headOf(p []byte) head {
 	owner := le.Uint64(p[writerAt:])
 	return head{mark: le.Uint64(p[markAt:]), incarnation: le.Uint32(p[incarnationAt:]),
@@ -31,7 +34,7 @@ func headOf(p []byte) head {
 // free reports whether the object is not in use.
 func (h head) free() bool { return h.mark == uint64(h.incarnation) || h.incarnation == 0 }
 
-// heads reads the heads of all objects of a block on one replica.
+// heads reads the heads of all objects of a block on one replica, in the order of the objects.
 func (c *Client) heads(blk node.Block, class, replica int) ([]head, error) {
 	list := make([]head, 0, c.classes.objects[class])
 	for len(list) < cap(list) {
@@ -51,7 +54,8 @@ func (c *Client) heads(blk node.Block, class, replica int) ([]head, error) {
 	return list, nil
 }
 
-// hint sets the bits of free objects that are not set.
+// hint sets those bits of free objects that are not set. It reads them first, since an FAA on a
+// set bit would carry. The caller sees to it that no other client sets them at the same time.
 func (c *Client) hint(units []uint64, class int) error {
 	read, add := c.ep.Batch(), c.ep.Batch()
 	defer read.Release()

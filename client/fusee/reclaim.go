@@ -111,7 +111,8 @@ const (
 	// An operation waits for what others free for this part of its time: 50 ms, a hundred
 	// quarantines.
 	othersShare = 40
-	// ... at most, when scans find little, since then most frees are this client's own.
+	// Objects taken between two scans, at most: many when scans find little, since then most
+	// frees are this client's own.
 	maxGap = 4096
 )
 

@@ -10,27 +10,28 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Recover does what FUSEE 5.3 asks for when a client has died, while others go on: it finishes or
+// Recover does what FUSEE 5.3 asks for when a client has died, while others go on. It finishes or
 // takes back the writes that were cut off, and passes the client's blocks on. It takes as long
-// whatever these hold: of their objects it reads those that the client's journal names. The others,
-// and what the client was about to free, are looked up before the blocks are used again: see clean.
-// Objects of blocks that nodes hand out cannot wait, as only their writer tells them from those of
-// other clients: they are read here.
+// whatever these hold: of their objects it reads those that the client's journal names. The
+// others, and what the client was about to free, are looked up before the blocks are used again:
+// see clean. Objects of blocks that nodes hand out cannot wait, as only their writer tells them
+// from those of other clients: they are read here.
 //
-// A write of the dead client is unfinished when a word of it is on some backup and not on the
-// primary; then the master goes on in its place, as one writer of SNAPSHOT among others, with the
-// dead one's own words. By the paper's crash points:
+// It relies on the fence: no verb of the dead client can land any more. A write of it is
+// unfinished when a word of it is on some backup and not on the primary. Then the master goes on
+// in its place, as one writer of SNAPSHOT among others, with the dead client's own words. By the
+// paper's crash points:
 //
 //	c0  the object is not complete: nothing points at it, it is free
 //	c1  no log was committed: rules 1 to 3 decide, as they would have for the client
 //	c2  all backups have its word, the primary has not: the primary is changed
 //	c3  the primary has its word, or a later one: nothing is left to do
 //
-// An INSERT whose word is still pending gives way: it has not answered, and no client has seen its
-// pair.
+// An INSERT of which the word is still pending gives way: it has not answered, and no client has
+// seen its pair.
 //
-// Everything here may be done again from the beginning by a master's successor: words are the dead
-// client's own, so that the successor knows them for its; marks say the same twice; blocks are
+// A crash at any step leaves a recovery that the next master does again from the beginning. Words
+// are the dead client's own, so the next master finds them. Marks may be repeated. Blocks are
 // passed on last, when no round waits for the client any more.
 func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	m.view.Enter(v)
@@ -58,11 +59,12 @@ func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	return nil
 }
 
+// recovery returns the state of a dead client's recovery; 0 is that of a sweep.
 func (m *Mender) recovery(dead rdma.ClientID) *recovery {
 	return &recovery{Mender: m, dead: dead, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
 }
 
-// rest waits until nothing is read any more that was found to be free.
+// rest waits until no client reads what was found to be free: a quarantine.
 func (r *recovery) rest() error {
 	if len(r.olds)+len(r.lost) > 0 {
 		r.ep.Sleep(r.reclaim.rest)
@@ -70,40 +72,57 @@ func (r *recovery) rest() error {
 	return nil
 }
 
-// Breakdown returns how long the last recovery took.
+// Breakdown returns how long the last recovery took, by steps.
 func (m *Mender) Breakdown() Breakdown { return m.report }
 
 // recovery is that of one client, or what a sweep does with some blocks.
 type recovery struct {
 	*Mender
-	dead    rdma.ClientID // 0: none
-	unclean bool          // the blocks are unclean: no client has objects of them in hand
-	list    []node.Block  // its blocks, and those of nodes, in which it may have objects
-	blocks  map[node.Block]node.Entry
+	// dead is the client; 0: none.
+	dead rdma.ClientID
+	// unclean: the blocks are unclean, and no client has objects of them in hand.
+	unclean bool
+	// list has the client's blocks, and those of nodes, in which it may have objects. blocks has
+	// their entries, as they were read.
+	list   []node.Block
+	blocks map[node.Block]node.Entry
+	// objects that were read: those that the journal names, or all of the blocks.
 	objects []remains
-	ops     map[uint64]opcode // by unit: complete objects that the dead client wrote last
-	numbers numbers           // of the dead client, above all that it used; none before they are needed
-	lost    []remains         // objects that no slot points at
-	olds    []old             // what its writes replaced
-	result  race.Word         // that has won the last round
+	// ops has, by unit, the complete objects that the dead client wrote last, and their
+	// operations. A word that points at one of them is the dead client's.
+	ops map[uint64]opcode
+	// numbers of the dead client, above all that it used. They are read when they are needed.
+	numbers numbers
+	// lost are the objects that no slot points at, and olds what writes replaced: both are freed
+	// after the rest.
+	lost []remains
+	olds []old
+	// result is the word that has won the last round.
+	result race.Word
 }
 
-// remains is an object as the dead client left it.
+// remains is an object as it was found.
 type remains struct {
-	unit     uint64
-	class    int
-	inc      uint32 // on the primary replica
-	mark     uint64
+	unit  uint64
+	class int
+	// inc and mark are those of the primary replica.
+	inc  uint32
+	mark uint64
+	// complete: its checksum is right. Without it only inc and mark mean anything.
 	complete bool
-	mine     bool // the dead client wrote it last
-	shared   bool // it lies in a block of a node, where others may free and use it at the same time
-	op       opcode
-	seq      uint64
-	hash     uint64
-	units    int
-	replaced race.Word // by the log
+	// mine: the dead client wrote it last.
+	mine bool
+	// shared: it lies in a block of a node. Others may free and use it at the same time.
+	shared bool
+	op     opcode
+	seq    uint64
+	hash   uint64 // of its key
+	units  int    // as a slot's word has them
+	// What its log says was replaced: the word, and the incarnation of that object.
+	replaced race.Word
 	oldInc   uint32
-	oldAt    int // offset of the log's old value
+	// oldAt is the offset of the log's old value.
+	oldAt int
 }
 
 // word returns the word by which a slot points at the object.
@@ -111,16 +130,17 @@ func (r *recovery) word(o *remains) race.Word {
 	return race.Pack(race.Print(o.hash), o.units, o.unit, r.tag(o.inc))
 }
 
-// old is an object that was replaced, and may not be freed yet.
+// old is an object that was replaced. It may be free already.
 type old struct {
 	word race.Word
 	inc  uint32
 }
 
 // metadata finds the client's blocks (FUSEE 5.3: MNs search their local block allocation tables).
+// It also completes what the client's changes of the tables left half done.
 func (r *recovery) metadata() error { return r.mendTablesOf(r.regions, r.concerns, r.note) }
 
-// note lists a block if the dead client may have objects in it.
+// note lists a block if the dead client may have objects in it. Vacant blocks have none.
 func (r *recovery) note(blk node.Block, e node.Entry) {
 	if r.concerns(e) && entryClass(e) < len(r.classes.units) {
 		r.list = append(r.list, blk)
@@ -128,12 +148,14 @@ func (r *recovery) note(blk node.Block, e node.Entry) {
 	}
 }
 
-// concerns reports whether the dead client may have objects in a block.
+// concerns reports whether the dead client may have objects in a block: one of its own, or of a
+// node.
 func (r *recovery) concerns(e node.Entry) bool {
 	return e.Owner() == r.dead || e.Owner() == node.OfNode
 }
 
-// readLog reads those objects of the client that may be of unfinished writes.
+// readLog reads those objects of the client that may be of unfinished writes. In blocks of nodes
+// these may be any.
 func (r *recovery) readLog() error {
 	r.report.Blocks = len(r.list)
 	if !r.NodeCentric {
@@ -149,7 +171,7 @@ const (
 	lookups       = 64       // keys looked up in one trip
 )
 
-// traverse reads all objects of the blocks.
+// traverse reads all objects of the blocks, on the primary.
 func (r *recovery) traverse() error {
 	for _, blk := range r.list {
 		class := entryClass(r.blocks[blk])
@@ -164,6 +186,8 @@ func (r *recovery) traverse() error {
 	return nil
 }
 
+// readObjects reads n objects of a block. In a block of a node it keeps those that the dead
+// client wrote.
 func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
 	size := r.classes.units[class] * node.Unit
 	first := r.space.Object(blk, from, r.classes.units[class])
@@ -174,7 +198,7 @@ func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
 	for i := range n {
 		o := r.inspect(p[i*size:(i+1)*size], first+uint64(i*r.classes.units[class]), class)
 		if o.shared = r.blocks[blk].Owner() == node.OfNode; o.shared && !o.mine {
-			continue // another client's
+			continue
 		}
 		r.objects = append(r.objects, o)
 		if o.mine {
@@ -184,6 +208,8 @@ func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
 	return nil
 }
 
+// inspect returns what the bytes of an object say. The content may be torn: then it is not
+// complete.
 func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
 	o := remains{unit: unit, class: class, inc: le.Uint32(p[incarnationAt:]), mark: le.Uint64(p[markAt:])}
 	f, ok := decode(p)
@@ -199,8 +225,9 @@ func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
 	return o
 }
 
-// requests looks every complete object up in the index, finishes the writes of the dead client that
-// it meets, and notes what nothing points at.
+// requests looks every complete object up in the index, finishes the dead client's writes that it
+// finds there, and notes what nothing points at. It ends: each look that is repeated has ended a
+// round of the dead client, which begins no more.
 func (r *recovery) requests() error {
 	for batch := range slices.Chunk(r.objects, lookups) {
 		for tries := 0; len(batch) > 0; tries++ {
@@ -214,8 +241,8 @@ func (r *recovery) requests() error {
 	return nil
 }
 
-// lookUp returns the objects that have to be looked up again, since a write was finished in one of
-// their slots.
+// lookUp looks a batch of objects up, on all replicas of their slots. It returns the objects that
+// have to be looked up again, since a write was finished in one of their slots.
 func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 	b := r.ep.Batch()
 	defer b.Release()
@@ -253,7 +280,7 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 			}
 		}
 		switch {
-		case r.dead != 0 && !r.NodeCentric: // what lies in the client's blocks is judged when they are cleaned
+		case r.dead != 0 && !r.NodeCentric: // objects of the client's blocks are judged when these are cleaned
 		case changed:
 			again = append(again, *o)
 		default:
@@ -263,7 +290,8 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 	return again, nil
 }
 
-// unfinished lists the slots in which a write of the dead client was cut off.
+// unfinished lists the slots in which a write of the dead client was cut off: a backup holds a
+// word of it that the primary does not, or the only replica a pending one.
 func (r *recovery) unfinished(views []race.View) (list []race.Slot) {
 	if len(views) == 0 {
 		return nil
@@ -283,7 +311,9 @@ func (r *recovery) unfinished(views []race.View) (list []race.Slot) {
 	return list
 }
 
-// judge notes an object as lost when no slot points at it, and what it replaced.
+// judge notes an object as lost when no slot points at it, and what its log says was replaced,
+// when no slot points at that either. It looks at all replicas of the slots, so a word that may
+// still win counts.
 func (r *recovery) judge(o *remains, views []race.View) {
 	word, pointed, oldPointed := race.Word(0), false, false
 	if o.complete {
@@ -304,7 +334,8 @@ func (r *recovery) judge(o *remains, views []race.View) {
 	}
 }
 
-// wrote reports whether the dead client proposed a word.
+// wrote reports whether the dead client proposed a word. A tombstone names its client. Other
+// words are the client's if they point at an object that it wrote last.
 func (r *recovery) wrote(w race.Word) bool {
 	if w.Empty() {
 		return w != 0 && w.Client() == r.dead

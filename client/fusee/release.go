@@ -6,8 +6,9 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// release frees what the master's own CASes have replaced, and passes the dead client's blocks on.
-// Where nodes hand out objects, it frees those that the client held or had replaced.
+// release frees what the master's own CASes have replaced, and passes the dead client's blocks
+// on. Where nodes hand out objects, it frees those that the client held or had replaced. A crash
+// before the end leaves blocks of the dead client: the next recovery finds them.
 func (r *recovery) release() error {
 	if err := r.freeOlds(); err != nil {
 		return err
@@ -20,8 +21,9 @@ func (r *recovery) release() error {
 	return r.passAll(true)
 }
 
-// freeOlds frees what writes have replaced, where it is not free yet: its incarnation is the one that
-// the log names, and its mark is not.
+// freeOlds frees what writes have replaced, where it is not free yet: an object of which the
+// incarnation is the one that the log names. Its block may have been carved anew since: see
+// inPlace.
 func (r *recovery) freeOlds() error {
 	for some := range slices.Chunk(r.olds, headsPerTrip) {
 		list, err := r.inPlace(some)
@@ -37,7 +39,8 @@ func (r *recovery) freeOlds() error {
 	return nil
 }
 
-// inPlace returns, by class, those whose blocks have still objects of their class.
+// inPlace returns, by class, those of which the blocks still have objects of their class. Objects
+// of lost regions are left out, and words that point into no block.
 func (r *recovery) inPlace(olds []old) ([][]used, error) {
 	list := make([][]used, len(r.classes.units))
 	b := r.ep.Batch()
@@ -54,6 +57,7 @@ func (r *recovery) inPlace(olds []old) ([][]used, error) {
 		return nil, err
 	}
 	for i, o := range sound {
+		// A block of another class has no object of this word any more: the pair was free before.
 		class := int(r.classes.of[o.word.Units()])
 		if now := node.Entry(b.Op(i).Word(0)); now != 0 && entryClass(now) == class {
 			list[class] = append(list[class], used{o.word.Unit(), o.inc})

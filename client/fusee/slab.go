@@ -21,7 +21,7 @@ type block struct {
 	// entry is the block's table entry, as this client read or wrote it. CASes expect it.
 	entry node.Entry
 	// incarnations of each object, by its last use. 0: it was never used. Only the owner uses
-	// objects, so this is as current as the nodes.
+	// objects, so no other client advances them.
 	incarnations []uint32
 	// ready has a bit for each object, which is set while the object is in the free list or ripe.
 	// A report that it was freed adds nothing then.
@@ -124,8 +124,8 @@ type draft struct {
 }
 
 // begin takes an object and a journal word for an operation, and prepares what is written into
-// it. Nothing is written yet: a crash leaves an object that is free by its mark, or was never
-// used. The error wraps client.ErrFull when there is no object, and then none was taken.
+// it. Nothing is written into the object yet: a crash leaves one that is free by its mark, or was
+// never used. The error wraps client.ErrFull when there is no object, and then none was taken.
 func (c *Client) begin(op opcode, key, value []byte) error {
 	d := &c.draft
 	*d = draft{bytes: objectBytes(len(key), len(value)), units: unitsFor(len(key), len(value))}
@@ -337,8 +337,8 @@ func (c *Client) classOfNew(class int) int {
 }
 
 // enough returns how many resting objects make waiting for them better than another block: as
-// many as a client uses while they rest, or what fills half a block. In a pool that is mostly
-// handed out a client waits for less: its share.
+// many as a client uses while they rest, or what fills half a block, whichever is more. In a pool
+// that is mostly handed out a client waits for less: its share.
 func (c *Client) enough(class int) int {
 	n := min(restObjects, restBytes/(c.classes.units[class]*node.Unit))
 	if c.reclaim.tight {
@@ -416,7 +416,7 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 }
 
 // record calls a backup's node to record an allocation, and returns the entry that was there. The
-// node backs the block with memory first. A block that was recorded before stays as it is.
+// node backs the block with memory first. Where the entry is not zero, it stays as it is.
 func (c *Client) record(step rdma.Step, blk node.Block, replica int, e node.Entry) (node.Entry, error) {
 	at := c.space.Entry(blk, replica)
 	q := rdma.Request{Step: step, Proc: node.ProcRecord, Arg: [6]uint64{

@@ -8,16 +8,20 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// sweep is how far a mender has come with the blocks that clients left. It does a piece at a time, so
-// that nothing else has to wait for long.
+// sweep is how far a mender has come with the blocks that clients left. It does a piece at a
+// time, so that nothing else has to wait for long. It is lost with the master: the next one
+// begins again.
 type sweep struct {
-	from  int  // position among all blocks of the pool at which the next piece begins
-	again bool // crashes may have left something in blocks behind it
+	// from is the position, among all blocks of the pool, at which the next piece begins.
+	from int
+	// again: crashes may have left something in blocks before it.
+	again bool
 }
 
-const pieceBytes = 1 << 20 // of blocks, at least one, that a piece of a sweep reads
+// pieceBytes is how much of blocks, at least one, a piece of a sweep reads.
+const pieceBytes = 1 << 20
 
-// Unswept implements cluster.Piecewise: a sweep has come half way, or blocks are unclean.
+// Unswept implements cluster.Piecewise: a sweep is not complete, or blocks are unclean.
 func (m *Mender) Unswept(v rdma.View) (bool, error) {
 	m.view.Enter(v)
 	if m.sweep.from > 0 || m.sweep.again {
@@ -30,21 +34,23 @@ func (m *Mender) Unswept(v rdma.View) (bool, error) {
 	return len(list) > 0, nil
 }
 
-// Sweep cleans blocks of dead clients, if there are any. Otherwise it frees the objects that no slot
-// points at in blocks that clients left. A crash may leave some: a client that dies between the
-// replacement of a pair and its log, or a client whose write a master completed. Only the writer of
-// an object ever proposes its word, and the writer is gone. So nothing can come to point at the
-// object, and no client has to stop.
+// Sweep cleans blocks of dead clients, if there are any. Otherwise it frees the objects to which
+// no slot points in blocks that clients left. A crash may leave such objects: of a client that
+// dies between the replacement of a pair and its log, or of one that had its write completed by a
+// master. Only the writer of an object ever proposes its word, and the writer is gone. So nothing
+// can come to point at the object, and no client has to stop.
 //
 // Others may adopt the blocks meanwhile, and use the objects again. So blocks count only if they
-// are still left, in the same generation, when everything has been read; and a mark names the
-// incarnation that was read then, which an adopter's use of the object is not.
+// are still left, in the same generation, when everything has been read. And a mark names the
+// incarnation that was read then, which an adopter's use of the object does not have.
+//
+// A crash leaves some objects marked, and the others for the next sweep.
 func (m *Mender) Sweep(v rdma.View) error {
 	m.view.Enter(v)
 	if err := m.learnSize(); err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
-	if m.NodeCentric && m.sweep.from == 0 { // a block may be unrecorded by the client that took its first object
+	if m.NodeCentric && m.sweep.from == 0 { // a client may have died before it recorded a node's block
 		err := m.mendTablesOf(m.regions, func(e node.Entry) bool { return e.Owner() == node.OfNode }, nil)
 		if err != nil {
 			return fmt.Errorf("sweep: %w", err)
@@ -77,7 +83,8 @@ func (m *Mender) Sweep(v rdma.View) error {
 // piece returns how many blocks are swept at a time.
 func (m *Mender) piece() int { return int(max(1, pieceBytes/m.BlockBytes)) }
 
-// nextPiece lists the next blocks that were left.
+// nextPiece lists the next blocks that were left, in the order of their positions. A sweep that
+// begins clears again, so that a crash meanwhile causes another sweep.
 func (m *Mender) nextPiece() ([]*block, error) {
 	if m.sweep.from == 0 {
 		m.sweep.again = false
@@ -96,8 +103,8 @@ func (m *Mender) nextPiece() ([]*block, error) {
 	return list, nil
 }
 
-// hintFree hints at the free objects of the blocks. A client chooses a block to adopt by its hints,
-// and hints die with the node of a block's primary. One too many does no harm.
+// hintFree sets the hints of free objects of the blocks. A client chooses a block to adopt by its
+// hints, and hints are lost with the node of a block's primary. A hint too many does no harm.
 func (r *recovery) hintFree() error {
 	units := make([][]uint64, len(r.classes.units))
 	for i := range r.objects {
@@ -115,7 +122,8 @@ func (r *recovery) hintFree() error {
 	return nil
 }
 
-// forgetAdopted drops the objects of blocks that are not what they were when the sweep began.
+// forgetAdopted drops the objects of blocks that are not what they were when the sweep began:
+// another client may use them again.
 func (r *recovery) forgetAdopted() error {
 	kept := r.lost[:0]
 	for some := range slices.Chunk(r.lost, headsPerTrip) {
@@ -139,6 +147,7 @@ func (r *recovery) forgetAdopted() error {
 	return nil
 }
 
+// markLost frees the lost objects, each in the use in which it was read.
 func (r *recovery) markLost() error {
 	for class, list := range r.lostOf(func(*remains) bool { return true }) {
 		if err := r.markUsed(list, class, false); err != nil {
@@ -165,11 +174,13 @@ type used struct {
 	inc  uint32
 }
 
-// markUsed frees objects of one class, which no client can come to need: those in the given use,
-// while others may free or use the objects, too, as a mark of an incarnation that is over says
-// nothing; or, if whatever is set, in whatever use they are, where no other client frees them at
-// the same time. Each replica gets a mark of its own: a torn draft leaves replicas of different
-// incarnations. It may be repeated. The primary's mark comes last, as a carrier's does.
+// markUsed frees objects of one class, which no client can come to need, and sets their hints. It
+// frees them in the given use: others may free or use the objects at the same time, as a mark of
+// an incarnation that is over says nothing. If whatever is set, it frees them in any use, where
+// no other client frees them at the same time.
+//
+// Each replica gets a mark of its own: a torn draft leaves replicas of different incarnations.
+// The primary's mark comes last, as a carrier's does. It may be repeated after a crash.
 func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 	for some := range slices.Chunk(list, headsPerTrip) {
 		copies := 0
@@ -193,8 +204,9 @@ func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 	return nil
 }
 
-// markCopies marks the objects on one replica, where they are in that use, or in whatever one, and
-// not marked, and returns which.
+// markCopies marks those of the objects that are in the given use, or in any, on one replica. It
+// returns the units of all that are marked there then. The error wraps errDeadline when it took
+// so long that the block may have another class by now; nothing was written then.
 func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked []uint64, err error) {
 	read, write := r.ep.Batch(), r.ep.Batch()
 	defer read.Release()
@@ -215,12 +227,13 @@ func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked [
 		if !whatever && h.incarnation != u.inc {
 			continue
 		}
-		marked = append(marked, u.unit) // its hint may have been lost
+		marked = append(marked, u.unit) // also if it was marked before: its hint may have been lost
 		if !h.free() {
 			write.WriteWord(read.Op(i).Addr.Add(markAt), uint64(h.incarnation))
 		}
 	}
-	if !whatever && write.Len() > 0 && r.ep.Now()-start > r.Timeout/2 { // by now the block may have objects of another class
+	// By now the block may have objects of another class.
+	if !whatever && write.Len() > 0 && r.ep.Now()-start > r.Timeout/2 {
 		return nil, errTimeout("mark objects that were read a while ago")
 	}
 	return marked, r.do(stepMarkFree, write)

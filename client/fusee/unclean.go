@@ -7,12 +7,12 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// Recovery passes the blocks of a dead client on as unclean, without a look at what is in them. An
-// unclean block is one that was left, with a bit more in its class, so that no client adopts it: its
-// objects may be neither marked nor pointed at, and what a dead client had replaced and not freed,
-// which lies in others' blocks, only the logs in it tell. Both are freed before an object of the
-// block is used again: the master cleans such blocks, piece by piece, when nothing else is to be
-// done (Sweep), and passes them on once more.
+// Recovery passes the blocks of a dead client on as unclean, without a look at what is in them.
+// An unclean block is one that was left, with a bit more in its class, so that no client adopts
+// it. Its objects may be neither marked nor pointed at. What the dead client had replaced and not
+// freed lies in blocks of others, and only the logs in this block tell. Both are freed before an
+// object of the block is used again: the master cleans such blocks, piece by piece, when nothing
+// else is to be done (Sweep), and passes them on once more.
 //
 // Live clients read, replace and free the pairs of an unclean block as those of any other.
 //
@@ -20,12 +20,13 @@ import (
 // cleaned from its beginning.
 const unclean = 0x40
 
-// isUnclean reports whether a block waits to be cleaned.
+// isUnclean reports whether a block waits to be cleaned. The class of vacant blocks has the bit,
+// too.
 func isUnclean(e node.Entry) bool {
 	return e.Owner() == node.Left && !isVacant(e) && e.Class()&unclean != 0
 }
 
-// entryClass returns the class of a block's objects, clean or not.
+// entryClass returns the class of a block's objects, clean or not; vacant when it has none.
 func entryClass(e node.Entry) int {
 	if isVacant(e) {
 		return vacant

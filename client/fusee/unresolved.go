@@ -8,26 +8,39 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// unresolvedWrite is an object of which it is not known whether some replica of a slot still holds
-// its word.
+// unresolvedWrite is an object of which it is not known whether some replica of a slot still
+// holds its word.
 type unresolvedWrite struct {
+	// The object's journal word is kept as long.
 	object
-	slot   race.Slot // where its pair is now, if it is there: splits of the index move it
-	hash   uint64    // of its key
-	word   race.Word // 0: none was proposed
-	old    race.Word // what it was to replace
-	inc    uint32    // its incarnation
-	epoch  uint64    // of the view in which it was proposed
-	op     opcode    // that proposed it
-	flying bool      // its verbs may still be in flight
-	ended  bool      // the round has ended since
+	// slot is where its pair is now, if it is in the index: splits of the index move it.
+	slot race.Slot
+	// hash is that of its key.
+	hash uint64
+	// word was proposed; 0: none was.
+	word race.Word
+	// old is what the word was to replace, and inc the incarnation of that object. 0: it was
+	// freed, or there was none.
+	old race.Word
+	inc uint32
+	// epoch is that of the view in which the word was proposed.
+	epoch uint64
+	// op proposed it.
+	op opcode
+	// flying: its verbs may still be in flight.
+	flying bool
+	// ended: the round has ended since.
+	ended bool
 
-	wonAt   race.Slot      // the slot, when the word had won the round
-	holders []node.Replica // of its replicas then; nil: it is not known to have won
+	// wonAt is the slot, and holders are its replicas, when the word had won the round. nil: it
+	// is not known to have won.
+	wonAt   race.Slot
+	holders []node.Replica
 }
 
-// abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may
-// still be in flight, so its object is not used again before the view has changed.
+// abandon gives back the draft of an operation that failed before it proposed a word. Where its
+// verbs may be in flight, or may have failed in part, its object is kept: a late WRITE would land
+// in its next use.
 func (c *Client) abandon(err error) {
 	if errors.Is(err, errDeadline) || errors.Is(err, errUnsettled) {
 		c.recycle()
@@ -36,16 +49,18 @@ func (c *Client) abandon(err error) {
 	c.unresolved.Keep(unresolvedWrite{object: c.draft.object, flying: inFlight(err)})
 }
 
-// inFlight reports whether verbs of an operation that failed so may still be on their way: waiting
-// for them timed out.
+// inFlight reports whether verbs of an operation that failed so may still be on their way:
+// waiting for them timed out.
 func inFlight(err error) bool {
 	return errors.Is(err, rdma.ErrTimeout) && !errors.Is(err, errDeadline)
 }
 
-// keepUnresolved keeps the draft of a write whose outcome is unknown. Its word is the draft's,
-// whatever the write proposed at last: an INSERT that gives way replaces it.
+// keepUnresolved keeps the draft of a write of unknown outcome. Its word is the draft's, also for
+// an INSERT that gave way, of which the write has a tombstone instead. A DELETE's word is its
+// tombstone.
 func (c *Client) keepUnresolved(w *write, err error) {
-	s := unresolvedWrite{object: c.draft.object, slot: w.slot, hash: w.hash, word: w.new, old: w.old, inc: w.inc, epoch: w.epoch, op: c.draft.op, flying: inFlight(err)}
+	s := unresolvedWrite{object: c.draft.object, slot: w.slot, hash: w.hash, word: w.new, old: w.old, inc: w.inc,
+		epoch: w.epoch, op: c.draft.op, flying: inFlight(err)}
 	if c.draft.op != opDelete {
 		s.word = c.draft.word(c, race.Hash(c.draft.key))
 	}
@@ -55,10 +70,11 @@ func (c *Client) keepUnresolved(w *write, err error) {
 	c.unresolved.Keep(s)
 }
 
-// endRounds ends the rounds that this client's writes of unknown outcome have left, now that their
-// nodes answer again: other clients wait for them, and so would the client itself. Where another
-// writer's word has won, that writer completes the round. Rounds whose nodes do not answer are left
-// for the next time.
+// endRounds ends the rounds that this client's writes of unknown outcome have left, now that
+// their nodes answer again: other clients wait for them, and so would the client itself. If
+// another writer's word has won a round, that writer completes it. Rounds of which the nodes do
+// not answer stay for the next time. Rounds are not ended under a busy view: only the master
+// changes slots then.
 func (c *Client) endRounds() {
 	for i := range c.unresolved {
 		s := &c.unresolved[i]
@@ -75,23 +91,26 @@ func (c *Client) endRounds() {
 	}
 }
 
-// settle gives back the objects of those whose rounds have ended without them.
+// settle gives back what unresolved writes hold, if their rounds have ended.
 func (c *Client) settle() {
 	c.endRounds()
 	c.unresolved.Resolve(c.settleWrite)
 }
 
-// settleWrite reports whether a write is resolved, and what it held is given back.
+// settleWrite reports whether a write is resolved. What it held is given back then: the object,
+// if no replica of its slot holds its word, and what it replaced, if it has won.
 func (c *Client) settleWrite(s *unresolvedWrite) bool {
 	p, own := c.placeOf(s.unit, s.class)
 	won := c.hasWon(s)
 	if won {
-		c.free(s.old, s.inc) // others may have replaced its word since: only its client frees what it replaced
+		// Others may have replaced its word since: only its client frees what it replaced.
+		c.free(s.old, s.inc)
 		s.old = 0
 	}
 	switch {
-	case own && (p.block.idle(p.index) || p.block.incarnations[p.index] != s.incarnation), c.reclaim.rests(s.unit):
-		// It had won, and was replaced and freed since.
+	case own && (p.block.idle(p.index) || p.block.incarnations[p.index] != s.incarnation),
+		c.reclaim.rests(s.unit):
+		// It has won, and was replaced and freed since.
 	case !own && !c.NodeCentric: // its block was left, and this object in it as one in use
 	case s.flying, s.word != 0 && !s.ended && s.epoch == c.view.Epoch:
 		return false
@@ -104,7 +123,9 @@ func (c *Client) settleWrite(s *unresolvedWrite) bool {
 		return false
 	case !own && s.word == 0: // a node's, which may have been written in part
 		c.layTag(s.unit, s.class, anyTag, 0)
-	case own && c.writeHeads([]place{p}, true) != nil: // it may not have been written everywhere, so it is now
+	case own && c.writeHeads([]place{p}, true) != nil:
+		// Its first trip may have written some replicas only. All have to be free by their marks
+		// before it is used again, and one does not answer: try again later.
 		return false
 	default:
 		c.layTag(s.unit, s.class, int32(c.tag(s.incarnation)), s.incarnation)
@@ -112,23 +133,24 @@ func (c *Client) settleWrite(s *unresolvedWrite) bool {
 	return true
 }
 
-// hasWon reports whether an unresolved write's round is known to have ended with its word, whatever
-// its slot holds by now.
+// hasWon reports whether an unresolved write's round is known to have ended with its word,
+// whatever its slot holds by now. A backup that held the word then, and that masters saw, is the
+// evidence.
 func (c *Client) hasWon(s *unresolvedWrite) bool {
 	over := s.ended || s.epoch != c.view.Epoch
 	return s.holders != nil && over && !s.flying && !c.view.Busy && c.kept(s.wonAt, s.holders)
 }
 
-// committed reports whether an unresolved write's slot holds its word for good. Its round has
-// ended, or in an idle view of a later epoch all replicas had the same word when it became idle,
-// and no client proposes the write's word any more.
+// committed reports whether an unresolved write's slot holds its word for good: its round has
+// ended, or the view is idle and of a later epoch. In the latter case all replicas had the same
+// word when it became idle, and no client proposes the write's word any more.
 func (c *Client) committed(s *unresolvedWrite) bool {
 	w, err := c.readSlot(stepReadSlots, s.slot, 0)
 	return err == nil && w == s.word
 }
 
-// holdsWord reports whether some replica of an unresolved write's slot still holds its word, or
-// may.
+// holdsWord reports whether some replica of an unresolved write's slot still holds its word,
+// pending or final. It also reports true when a replica does not answer.
 func (c *Client) holdsWord(s *unresolvedWrite) bool {
 	for r := range c.index.Copies(s.slot) {
 		w, err := c.readSlot(stepReadSlots, s.slot, r)

@@ -9,39 +9,44 @@ import (
 )
 
 // A block keeps its size class while it has pairs. In a pool that is mostly handed out, a client
-// takes blocks that are empty out of use, for others to carve anew. The objects of another class
-// begin in the middle of the old ones, and their words come back. So an emptied block rests until
-// no client remembers a word that points into it, and no mark of an old object is on its way. Then
-// it is wiped, on all replicas, and becomes vacant.
+// takes blocks that are empty out of use, so that others can carve them anew. The objects of
+// another class begin in the middle of the old ones, and their words come back. So an emptied
+// block rests until no client remembers a word that points into it, and no mark of an old object
+// is on its way. Then it is wiped, on all replicas, and becomes vacant.
 //
 // Logs remember for longer which incarnations were replaced, and recovery frees these. So
 // incarnations go on: those of a block that is carved anew are above all that it had. The block's
-// floor, below them, is the incarnation of its first object, which is written before the others are
-// wiped: an object that was never used begins there.
+// floor, below them, is the incarnation of its first object. It is written before the others are
+// wiped. An object that was never used begins there.
 //
-// What a crash leaves: a block of a dead client, whose objects are free or never used; or one that
-// is vacant on backups only, whose owner's recovery passes it on.
+// What a crash leaves: a block of a dead client, of which the objects are free or never used; or
+// one that is vacant on backups only, which its owner's recovery passes on.
 
-// vacant is the class of a block that has no objects: its owner is node.Left, and all of it is zero
-// behind the bitmap but the head of the first object, which is free.
+// vacant is the class of a block that has no objects. Its owner is node.Left. All of it behind
+// the bitmap is zero but the head of the first object, which is free.
 const vacant = 0xff
 
+// isVacant reports whether a block waits to be carved.
 func isVacant(e node.Entry) bool { return e.Owner() == node.Left && e.Class() == vacant }
 
-// emptied is a block on its way to be vacant. Its entry names this client, and it is not among own.
+// emptied is a block on its way to be vacant. Its entry names this client, and it is not among
+// own: no object of it is taken.
 type emptied struct {
 	*block
 	at time.Duration // since when no slot points into it
 }
 
 const (
-	mostEmptied = 64 // blocks that rest at a time: the others stay in use until the next look
-	mostTaken   = 8  // departed clients' empty blocks that a client takes over at a time
-	wipeBytes   = 64 << 10
+	// mostEmptied is how many blocks rest at a time: the others stay in use until the next look.
+	mostEmptied = 64
+	// mostTaken is how many of departed clients' empty blocks a client takes over at a time.
+	mostTaken = 8
+	// wipeBytes are wiped in one trip, on all replicas.
+	wipeBytes = 64 << 10
 )
 
-// vacate takes the client's empty blocks out of use, but for so many of its blocks: one without any
-// cannot DELETE in a full pool.
+// vacate takes the client's empty blocks out of use, as long as it has more than keep blocks: a
+// client without any cannot DELETE in a full pool.
 func (c *Client) vacate(keep int) {
 	for class := range c.slabs {
 		s := &c.slabs[class]
@@ -60,7 +65,8 @@ func (c *Client) vacate(keep int) {
 	}
 }
 
-// takeBack takes a resting block of the class, or of a larger one, back into use.
+// takeBack takes a resting block of the class, or of the next larger one, back into use. Its
+// objects are free still.
 func (c *Client) takeBack(class int) bool {
 	best := -1
 	for i, e := range c.reclaim.emptied {
@@ -76,7 +82,7 @@ func (c *Client) takeBack(class int) bool {
 	return true
 }
 
-// takeUp makes an empty block of this client's one that it allocates in.
+// takeUp makes an empty block of this client's one in which it allocates.
 func (c *Client) takeUp(b *block) {
 	c.hold(b)
 	for i := range b.incarnations {
@@ -85,13 +91,15 @@ func (c *Client) takeUp(b *block) {
 	}
 }
 
-// clear makes the emptied blocks vacant that have rested. Where that fails it is not known whose
-// the block is: tidy finds out.
+// clear makes the emptied blocks vacant that have rested for the pool's timeout. Where wiping
+// fails the block is still this client's, and is taken back into use. Where the change of its
+// entry fails the block's owner is not known: tidy reads it.
 func (c *Client) clear() error {
 	r := &c.reclaim
 	for len(r.emptied) > 0 && r.emptied[0].at+c.Timeout <= c.ep.Now() {
 		b := r.emptied[0].block
 		r.emptied = slices.Delete(r.emptied, 0, 1)
+		// The hints go first: one that is left would be another object's in the block's next use.
 		err := c.clearHints(b)
 		if err == nil {
 			err = c.wipe(b.Block, slices.Max(b.incarnations))
@@ -100,7 +108,8 @@ func (c *Client) clear() error {
 			c.takeUp(b) // it is this client's still
 			return fmt.Errorf("clear block %v: %w", b.Block, err)
 		}
-		if err := c.setEntry(b.Block, c.space.Copies(b.Region)-1, b.entry, b.entry.Next(node.Left, vacant)); err != nil {
+		if err := c.setEntry(b.Block, c.space.Copies(b.Region)-1, b.entry,
+			b.entry.Next(node.Left, vacant)); err != nil {
 			r.untidy = true
 			return fmt.Errorf("clear block %v: %w", b.Block, err)
 		}
@@ -108,8 +117,9 @@ func (c *Client) clear() error {
 	return nil
 }
 
-// wipe makes a block as if it had never been used, on all replicas, but for its floor. Its bitmap
-// has no bits.
+// wipe makes a block as if it had never been used, on all replicas, but for its floor. The caller
+// has cleared its bitmap. A crash leaves objects that are free by their marks or never used, in
+// part.
 func (c *Client) wipe(blk node.Block, floor uint32) error {
 	b := c.ep.Batch()
 	p := b.Alloc(keyAt)
@@ -137,7 +147,9 @@ func (c *Client) wipe(blk node.Block, floor uint32) error {
 	return nil
 }
 
-// carveVacant takes a vacant block, and makes it one of a class; false: there is none.
+// carveVacant takes a vacant block, and makes it one of a class. It returns false when there is
+// none. A vacant block is inherited rather than carved, so that its objects begin above the
+// floor.
 func (c *Client) carveVacant(class int) (bool, error) {
 	list, err := c.listAll(c.ep.Rand().IntN(max(1, len(c.regions))), candidates, isVacant)
 	for _, b := range list {
@@ -153,7 +165,8 @@ func (c *Client) carveVacant(class int) (bool, error) {
 	return false, err
 }
 
-// takeEmpty takes over departed clients' blocks that are empty, and takes them out of use.
+// takeEmpty takes over departed clients' blocks that are empty by their hints, and takes them out
+// of use.
 func (c *Client) takeEmpty() error {
 	left, err := c.departed(func(node.Entry) bool { return true })
 	if err != nil || len(left) == 0 {
@@ -204,7 +217,8 @@ func (c *Client) gather() error {
 	return nil
 }
 
-// awaitVacant waits until an emptied block is vacant, and carves it; false: there is none.
+// awaitVacant waits until an emptied block is vacant, and carves it. It returns false when there
+// is none.
 func (c *Client) awaitVacant(class int) (bool, error) {
 	if err := c.gather(); err != nil {
 		return false, err

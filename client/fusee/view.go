@@ -117,8 +117,8 @@ func (c *Client) settled(cause error) (bool, error) {
 }
 
 // catchUp brings this client's memory up to the view that it has joined, which is idle: the size
-// of the index, and the blocks. A region whose primary has moved has lost its hints. When it
-// fails behind stays set, and the next attempt begins again.
+// of the index, and the blocks. A region of which the primary has moved has lost its hints. When
+// it fails behind stays set, and the next attempt begins again.
 func (c *Client) catchUp() error {
 	if err := c.learnSize(); err != nil {
 		return fmt.Errorf("rejoin the pool: %w", err)
