@@ -12,37 +12,42 @@ import (
 // answer: a SEARCH need not wait until the dead node is out of the view.
 //
 // Each replica of a pair is as good as the first, because of an order that every write keeps:
-//   - A writer posts the CASes of a slot (trip 2) when its object has landed on all replicas of the view that it joined
-//     (trip 1: draft.write, of which all verbs have succeeded). So where any replica of a slot holds a word, the object of
-//     that word is complete on all replicas of its region. A crash between the two trips leaves objects that no slot names.
-//   - A view drops a replica when its node is gone, and adds one when Restore has copied all that the others have. The view
-//     is busy meanwhile, so no client writes, and a crash of the master leaves a spare that is in no view. A reader of an
-//     older view that knows fewer replicas knows none that is incomplete; verbs of an older epoch are fenced off.
-//   - The object stays as it is while a slot names it. What frees it writes its mark, which readers do not look at. When it
-//     is used again the slot has changed: as on the first replica, pairOf finds that by the checksum and the incarnation,
-//     which is the slot's no more.
+//   - A writer posts the CASes of a slot (trip 2) when its object has landed on all replicas of
+//     the view that it joined (trip 1: draft.write, of which all verbs have succeeded). So where
+//     any replica of a slot holds a word, the object of that word is complete on all replicas of
+//     its region. A crash between the two trips leaves objects that no slot names.
+//   - A view drops a replica when its node is gone, and adds one when Restore has copied all that
+//     the others have. The view is busy meanwhile, so no client writes, and a crash of the master
+//     leaves a spare that is in no view. A reader of an older view that knows fewer replicas
+//     knows none that is incomplete; verbs of an older epoch are fenced off.
+//   - The object stays as it is while a slot names it. What frees it writes its mark, which
+//     readers do not use. When it is used again the slot has changed. As on the first replica,
+//     pairOf finds that by the checksum and the incarnation, which is no longer the slot's.
 //
-// A slot is another matter. A backup holds words that have not won their round, and words that have while the primary still
-// holds the old one, which other clients may go on reading: a backup's word is an answer only when the primary's node is
-// out of the view, and all replicas agree (getMeanwhile). So a SEARCH of a slot whose primary does not answer waits for the
-// master's fence, up to its timeout.
+// For slots this does not hold. A backup holds words that have not won their round. It also holds
+// words that have won while the primary still holds the old one, which other clients may go on
+// reading. So a backup's word is an answer only when the primary's node is out of the view, and
+// all replicas agree (getMeanwhile). A SEARCH of a slot of which the primary does not answer
+// waits for the master's fence, up to its timeout.
 
 const (
-	// silentShare is the part of an operation's time for which a READ of a pair may be unanswered before
-	// the next replica is asked.
+	// silentShare is the part of an operation's time for which a READ of a pair may be unanswered
+	// before the next replica is asked.
 	silentShare = 4
-	// shunned is for how long a node is asked last that did not answer, in units of the time that it was
-	// waited for: operations are slower by a hundredth at most.
+	// shunned is for how long a node that did not answer is asked last, in units of the time for
+	// which it kept an operation waiting: operations are slower by a hundredth at most.
 	shunned = 100
-	// leastShunned is for how long at least. Fabrics know of most nodes that are down, and wait for none
-	// of them.
+	// leastShunned is for how long at least. Most nodes that are down are known to the fabric,
+	// and cost no wait.
 	leastShunned = 10 * time.Millisecond
 )
 
-// errSilent is wrapped when a READ of a pair was given up, and its node is known to be slow since.
+// errSilent is wrapped when a READ of a pair was given up. Its node counts as slow from then on.
+// It wraps rdma.ErrNodeDown, so the operation may be repeated.
 var errSilent = fmt.Errorf("it is silent: %w", rdma.ErrNodeDown)
 
-// pairAt returns where an object is read: at its first replica whose node is not known to be slow.
+// pairAt returns where an object is read: at its first replica of which the node is not known to
+// be slow. When all are slow it is the first.
 func (c *Client) pairAt(unit uint64) rdma.Addr {
 	at := c.space.UnitAt(unit, 0)
 	if !c.slow.Any() || !c.slow.Has(at.Node(), c.ep) {
@@ -57,10 +62,10 @@ func (c *Client) pairAt(unit uint64) rdma.Addr {
 	return at
 }
 
-// doPairs is do for a batch of READs, of which those from first on are of pairs. It gives up a pair
-// that is not read within a share of the operation's time, when everything before it is, and its
-// node was not slow before. The error wraps errSilent then. What is still in flight ends in the
-// batch's own buffers.
+// doPairs is do for a batch of READs, of which those from first on are of pairs. It gives up a
+// pair that is not read within a share of the operation's time, when everything before it is, and
+// its node was not slow before. The error wraps errSilent then. What is still in flight ends in
+// the batch's own buffers.
 func (c *Client) doPairs(step rdma.Step, b *rdma.Batch, first int) error {
 	if c.DataReplicas == 1 {
 		return c.do(step, b)
@@ -82,8 +87,9 @@ func (c *Client) doPairs(step rdma.Step, b *rdma.Batch, first int) error {
 	return b.Err()
 }
 
-// silent marks the nodes of the pairs that are not read yet, and returns an error of one of them;
-// nil: the batch waits for something else, or for nodes that are known to be slow.
+// silent marks the node of the first pair that is not read yet as slow, and returns an error of
+// it. It returns nil when the batch waits for something else, or for nodes that are known to be
+// slow.
 func (c *Client) silent(b *rdma.Batch, first int, waited time.Duration) error {
 	var silent *rdma.Op
 	for i := range b.Len() {
@@ -103,8 +109,9 @@ func (c *Client) silent(b *rdma.Batch, first int, waited time.Duration) error {
 	return &rdma.OpError{Verb: silent.Verb, Addr: silent.Addr, Len: silent.Len(), Err: errSilent}
 }
 
-// elsewhere reports whether a SEARCH that began at a time, if that is set, and failed, may succeed
-// at once: the node that failed it is asked last from now on, and was not before.
+// elsewhere reports whether a SEARCH that has failed may succeed at once on another replica: the
+// node that failed it is asked last from now on, and was not before. began is when the SEARCH
+// began, if that is known: the node is asked last for so many times as long.
 func (c *Client) elsewhere(err error, began time.Duration) bool {
 	n, ok := rdma.FailedNode(err)
 	switch {

@@ -5,25 +5,29 @@ import "github.com/farkv/farkv/client/race"
 // entry is what the adaptive index cache (FUSEE 4.6) knows of a key: its slot, and the word that
 // the primary last held. It is a hint: its user reads the slot, and the key in the object, again.
 type entry struct {
-	word     race.Word
-	at       uint32 // the slot
+	word race.Word
+	at   uint32 // the slot
+	// accesses counts accesses since the entry was made, and invalid those that found the pair
+	// replaced. Both are halved before accesses overflows.
 	accesses uint8
-	invalid  uint8 // accesses that found the pair replaced
+	invalid  uint8
 }
 
-// maxSlot bounds a pool's slots.
+// maxSlot bounds a pool's slots: an entry has 32 bits for one.
 const maxSlot = 1<<32 - 1
 
 // entryBytes is what an entry counts for in the cache's budget, as in SWARM's evaluation (7.1):
-// this and a hash.
+// the entry and a hash.
 const entryBytes = 24
 
 const (
-	counterMax  = 1<<8 - 1
-	minAccesses = 4 // before that the ratio means nothing
+	counterMax = 1<<8 - 1
+	// minAccesses is how many accesses there must be before the ratio of the counters means
+	// something.
+	minAccesses = 4
 )
 
-// remember caches where a key's pair is.
+// remember caches where a key's pair is. The counters of an entry that exists go on.
 func (c *Client) remember(hash uint64, slot race.Slot, word race.Word) {
 	e := c.cache.Put(hash)
 	e.word, e.at = word, uint32(slot)
@@ -47,11 +51,11 @@ func (e *entry) invalidated() {
 	}
 }
 
-// halve keeps the ratio and makes room in the counters.
+// halve keeps the ratio of the counters and makes room in them. Recent accesses weigh more so.
 func (e *entry) halve() { e.accesses, e.invalid = e.accesses/2, e.invalid/2 }
 
-// bypass reports whether the key is written so often that its cached pair is not worth reading: I >
-// threshold.
+// bypass reports whether the key is written so often that its cached pair is not worth reading:
+// its share of invalid accesses is above the threshold.
 func (e *entry) bypass(threshold float64) bool {
 	return e.accesses >= minAccesses && float64(e.invalid) > threshold*float64(e.accesses)
 }

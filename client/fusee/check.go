@@ -11,9 +11,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks a pool that no client writes to: every replica of every slot, the pair behind each,
-// every block. What it calls damage cannot come from correct clients, however many of them died.
-// What dead clients leave behind waits for recovery and is reported apart.
+// Check reads a pool to which no client writes: every replica of every slot, the pair behind
+// each, every block. What it calls damage cannot come from correct clients, however many of them
+// died. What dead clients leave behind waits for recovery and is reported apart. It changes
+// nothing.
 func Check(f rdma.Fabric) (client.Report, error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -33,21 +34,27 @@ func Check(f rdma.Fabric) (client.Report, error) {
 	return k.Report, nil
 }
 
+// checker is what a check has found so far. Its steps run in the order of Check, each on what the
+// last found.
 type checker struct {
 	client.Report
-	*Client // reads the pool; owns nothing in it
-	alive   map[rdma.ClientID]bool
-	dead    int
-	owners  map[node.Block]node.Entry
-	words   []placed          // live words of the primaries, and words that only backups hold
-	used    map[uint64]bool   // units of objects that some slot points at
-	keys    map[string]string // key to slot, to see it twice
+	*Client                           // reads the pool; owns nothing in it
+	alive   map[rdma.ClientID]bool    // clients that the pool lists, and whether they live
+	dead    int                       // how many do not
+	owners  map[node.Block]node.Entry // blocks that have objects, by the primaries' entries
+	words   []placed                  // live words of the primaries, and words that only backups hold
+	used    map[uint64]bool           // units of objects at which some slot points
+	keys    map[string]string         // key to slot, to find a key twice
 
-	live, tombstones, unfinished uint64
-	userBytes                    uint64
-	blocksOf, objectsOf          [owned]uint64
-	free, unhinted               uint64 // objects that are free by their marks, and those of them that no bit shows
-	usedIn                       map[node.Block]int
+	live, tombstones, unfinished uint64 // slots
+	userBytes                    uint64 // of keys and values
+	// Blocks and held objects, by the kind of their owner. An object is held if it is neither
+	// free nor in use.
+	blocksOf, objectsOf [owned]uint64
+	// Objects that are free by their marks, and those of them that no bit shows.
+	free, unhinted uint64
+	// Objects of a block at which some slot points.
+	usedIn map[node.Block]int
 }
 
 // placed is a word in a slot. With backup set only backups hold it: an unfinished write.
@@ -67,6 +74,7 @@ const (
 	owned
 )
 
+// newChecker opens the pool, without a cache, and lists its clients.
 func newChecker(f rdma.Fabric, ep rdma.Endpoint) (*checker, error) {
 	c, err := open(ep, Options{CacheBytes: new(0)})
 	if err != nil {
@@ -87,7 +95,7 @@ func newChecker(f rdma.Fabric, ep rdma.Endpoint) (*checker, error) {
 	return k, nil
 }
 
-// broken reports what is damage, unless dead clients may have left it so.
+// broken reports damage, unless dead clients may have left it so: then it waits for recovery.
 func (k *checker) broken(format string, args ...any) {
 	if k.dead > 0 {
 		k.Waits(format, args...)
@@ -115,9 +123,11 @@ func (k *checker) tables() error {
 				switch o := node.Entry(le.Uint64(b.Op(r).Buf[8*i:])); {
 				case o == e:
 				case e.Owner() == node.OfNode && o == 0:
-					// The client that got an object of the block was cut off before it recorded the block, and did
-					// not use the object: every client records a block before it uses an object of it.
-					k.Waits("block %v: replica %d does not know that it is a node's, and nothing of it is used yet", blk, r)
+					// The client that got an object of the block was cut off before it recorded
+					// the block, and did not use the object: every client records a block before
+					// it uses an object of it.
+					k.Waits("block %v: replica %d does not know that it is a node's, and nothing of it is used yet",
+						blk, r)
 				default:
 					k.broken("block %v: the primary's table says %v, replica %d's %v", blk, e, r, o)
 				}
@@ -128,6 +138,7 @@ func (k *checker) tables() error {
 	return nil
 }
 
+// entry counts a block and notes its owner.
 func (k *checker) entry(blk node.Block, e node.Entry) {
 	if e == 0 || isVacant(e) {
 		return
@@ -144,7 +155,7 @@ func (k *checker) entry(blk node.Block, e node.Entry) {
 	}
 }
 
-// ownerOf returns what kind of owner a block has; owned: none that is known.
+// ownerOf returns what kind of owner a block has; owned: no known one.
 func (k *checker) ownerOf(e node.Entry) int {
 	alive, known := k.alive[e.Owner()]
 	switch {
@@ -162,15 +173,18 @@ func (k *checker) ownerOf(e node.Entry) int {
 	return owned
 }
 
-const checkWords = 256 // of the index, a replica and a trip
+// checkWords is how many words of the index are read in one trip, from each replica.
+const checkWords = 256
 
 // index compares the replicas of all slots and collects the words to follow.
 func (k *checker) index() error {
 	if n, all := len(k.subtables), len(k.Client.index.Place); n < all {
-		k.Damaged("%d of %d subtables are lost: the nodes of all their replicas are gone, and the keys with them", all-n, all)
+		k.Damaged("%d of %d subtables are lost: the nodes of all their replicas are gone, and the keys with them",
+			all-n, all)
 	}
 	if n, all := len(k.regions), k.Regions; n < all {
-		k.Damaged("%d of %d regions are lost: the nodes of all their replicas are gone, and the pairs with them", all-n, all)
+		k.Damaged("%d of %d regions are lost: the nodes of all their replicas are gone, and the pairs with them",
+			all-n, all)
 	}
 	if err := k.eachRun(checkWords, k.slots); err != nil {
 		return fmt.Errorf("read the index: %w", err)
@@ -196,12 +210,14 @@ func (k *checker) slots(from race.Slot, n int) error {
 	return nil
 }
 
-// lossy reports whether parts of the pool are gone for good: then what is left refers to them, and
-// they to it.
+// lossy reports whether parts of the pool are gone for good: what is left refers to them, and
+// they to what is left.
 func (l *layout) lossy() bool {
 	return len(l.subtables) < len(l.index.Place) || len(l.regions) < l.Regions
 }
 
+// slot compares the replicas of one slot, which are at the same offset of each READ, and collects
+// its words.
 func (k *checker) slot(s race.Slot, b *rdma.Batch, at int) {
 	w := race.Word(le.Uint64(b.Op(0).Buf[at:]))
 	switch {
@@ -231,9 +247,10 @@ func (k *checker) slot(s race.Slot, b *rdma.Batch, at int) {
 	}
 }
 
-const checkPairs = 32 // pairs read in one trip, from all replicas
+// checkPairs is how many pairs are read in one trip, from all replicas.
+const checkPairs = 32
 
-// pairs follows the words.
+// pairs reads the objects at which the words point.
 func (k *checker) pairs() error {
 	for some := range slices.Chunk(k.words, checkPairs) {
 		if err := k.follow(some); err != nil {
@@ -243,6 +260,7 @@ func (k *checker) pairs() error {
 	return nil
 }
 
+// follow reads the pairs of some words, on all replicas.
 func (k *checker) follow(words []placed) error {
 	b := k.ep.Batch()
 	defer b.Release()
@@ -292,10 +310,14 @@ func (k *checker) sound(p placed) bool {
 	return true
 }
 
+// pair compares the replicas of a pair, from the batch's op first on, and the pair with its slot.
+// A pair at which only backups point is no pair of the store: its key may be in another slot,
+// too.
 func (k *checker) pair(p placed, b *rdma.Batch, first int) {
 	f, ok := k.pairOf(p.word, b.Op(first).Buf)
 	if !ok {
-		k.Damaged("slot %d: %v: the object there is not the slot's pair (%s)", p.slot, p.word, k.whyNot(p.word, b.Op(first).Buf))
+		k.Damaged("slot %d: %v: the object there is not the slot's pair (%s)",
+			p.slot, p.word, k.whyNot(p.word, b.Op(first).Buf))
 		return
 	}
 	size := logAt(len(f.key), len(f.value)) + opBytes
@@ -323,7 +345,7 @@ func (k *checker) pair(p placed, b *rdma.Batch, first int) {
 	k.keys[string(f.key)] = here
 }
 
-// whyNot says what is wrong with an object.
+// whyNot returns what is wrong with an object, for people.
 func (k *checker) whyNot(w race.Word, p []byte) string {
 	f, ok := decode(p)
 	switch {
@@ -335,7 +357,7 @@ func (k *checker) whyNot(w race.Word, p []byte) string {
 	return fmt.Sprintf("operation %d, %d bytes of key, %d of value", f.op, len(f.key), len(f.value))
 }
 
-// blocks compares the marks of all objects with what slots point at.
+// blocks compares the marks of all objects with what slots point at, replica by replica.
 func (k *checker) blocks() error {
 	for _, g := range k.regions {
 		for i := range k.space.Blocks() {
@@ -362,9 +384,9 @@ func (k *checker) blocks() error {
 	return nil
 }
 
-// block judges one block. An object is free when its mark on the primary says so. On other replicas
-// a mark matters when they become the primary: to an object that is in use, and to one of a block
-// that waits for an adopter.
+// block judges one block. An object is free when its mark on the primary says so. On another
+// replica a mark matters when that becomes the primary. Then it matters for an object that is in
+// use, and for one of a block that waits for an adopter.
 func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints []byte) {
 	free, held := 0, 0
 	for i, h := range replicas[0] {
@@ -397,15 +419,17 @@ func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints [
 	k.objectsOf[who] += uint64(held)
 	if (who == byLeft || who == byNode) && held > 0 && !k.lossy() {
 		if len(k.alive) > 1 || k.blocksOf[toClean] > 0 {
-			// Other clients, live or dead, may have it in their hands: freed and resting, or about to be
-			// used. Or only the log of an object in an unclean block tells that it was replaced.
+			// Other clients, live or dead, may have it in hand: freed and resting, or about to be
+			// used. Or only the log of an object in an unclean block says that it was replaced.
 			k.Waits("block %v (%v): %d objects are neither free nor in use", blk, e, held)
 		} else {
-			k.Damaged("block %v (%v): %d objects are leaked: neither free nor in use, and there is no client", blk, e, held)
+			k.Damaged("block %v (%v): %d objects are leaked: neither free nor in use, and there is no client",
+				blk, e, held)
 		}
 	}
 }
 
+// summary adds the counts to the report.
 func (k *checker) summary() {
 	k.Fact("pairs", k.live, k.userBytes)
 	k.Fact("slots", k.Client.index.Slots(), k.Client.index.Slots()*8)

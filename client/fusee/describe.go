@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Describe returns a function that tells what lies at an address of the pool that ep reaches. Of an
-// object that takes a READ of its block's entry, which tells how large its objects are.
+// Describe returns a function that says what lies at an address of the pool that ep reaches. For
+// an object it posts a READ of its block's entry, which has the size of its objects.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readLayoutInView(ep)
 	if err != nil {
@@ -18,6 +18,8 @@ func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	return func(a rdma.Addr) string { return l.describe(ep, a) }, nil
 }
 
+// describe returns what lies at an address, or "" when nothing does. Parts are compared in the
+// order in which they lie.
 func (l *layout) describe(ep rdma.Endpoint, a rdma.Addr) string {
 	off := a.Offset()
 	switch {
@@ -41,8 +43,8 @@ func (l *layout) describe(ep rdma.Endpoint, a rdma.Addr) string {
 	return l.describeRegion(ep, a)
 }
 
-// replicaAt finds what lies in the index-th place of a node: its number, and which of its replicas
-// that is.
+// replicaAt finds what lies in the index-th place of a node: the number of the item, and which of
+// its replicas it is.
 func replicaAt(place [][]node.Replica, a rdma.Addr, index uint64) (item, replica int, ok bool) {
 	for i, replicas := range place {
 		for r, at := range replicas {
@@ -54,6 +56,7 @@ func replicaAt(place [][]node.Replica, a rdma.Addr, index uint64) (item, replica
 	return 0, 0, false
 }
 
+// role returns the name of a replica by its number.
 func role(replica int) string {
 	if replica == 0 {
 		return "primary"
@@ -61,6 +64,7 @@ func role(replica int) string {
 	return fmt.Sprintf("backup %d", replica)
 }
 
+// describeSlot describes an address in the index. The first word of a bucket is no slot.
 func (l *layout) describeSlot(a rdma.Addr) string {
 	size := race.SubtableBytes(l.Groups)
 	sub, r, ok := replicaAt(l.index.Place, a, (a.Offset()-l.index.Base)/size)
@@ -77,6 +81,8 @@ func (l *layout) describeSlot(a rdma.Addr) string {
 	return fmt.Sprintf("slot %d, %s", s, role(r))
 }
 
+// describeRegion describes an address in the regions: an entry of the table, free bits, or part
+// of an object.
 func (l *layout) describeRegion(ep rdma.Endpoint, a rdma.Addr) string {
 	off := a.Offset() - l.space.Base
 	region, r, ok := replicaAt(l.space.Place, a, off/l.space.RegionBytes)
@@ -111,7 +117,8 @@ func (l *layout) describeRegion(ep rdma.Endpoint, a rdma.Addr) string {
 	return fmt.Sprintf("%s %d of block %d.%d, %s", what, object, region, blk.Index, role(r))
 }
 
-// unitsOf returns how large a block's objects are; 0: it has none, or that is not known.
+// unitsOf returns how large a block's objects are; 0: it has none, or its entry could not be
+// read.
 func (l *layout) unitsOf(ep rdma.Endpoint, blk node.Block) int {
 	word, err := rdma.ReadWord(ep, stepReadTables, l.space.Entry(blk, 0), l.Timeout)
 	e := node.Entry(word)

@@ -16,50 +16,59 @@ import (
 // The index grows, which the paper's does not: by linear hashing (race.Index), one subtable at a
 // time, and only under a busy view. Clients ask for it; the master splits.
 //
-// A busy view is what makes a split simple. No client writes, no verb of an earlier epoch can land,
-// and Mend has just made all replicas of all slots equal. So a split copies words that do not
-// change. What remains are clients that read meanwhile:
+// A busy view makes a split simple. No client writes, no verb of an earlier epoch can land, and
+// Mend has just made all replicas of all slots equal. So a split copies words that do not change.
+// Only clients that read meanwhile remain:
 //
-//  1. The new subtable is written on all its replicas: the words of the keys that move, and all tombstones. No client
-//     reads it yet. A crash leaves memory that the next attempt writes again.
-//  2. The index's size is written on all nodes, with a mark that the split is not over. From the first of these words on
-//     clients may read the new subtable, and the old one has everything still. A crash leaves some nodes with the higher
-//     size: the next master takes the highest, writes it on all, and goes on with 3.
-//  3. What moved is taken away from the old subtable. Only now may a reader miss a key in it, and then every node says
-//     that the index has grown: a reader that finds nothing under a busy view asks for the size again (grewMeanwhile).
-//     A crash leaves the mark, and the next master does it again: what is away is away.
-//  4. The mark goes.
+//  1. The new subtable is written on all its replicas: the words of the keys that move, and all
+//     tombstones. No client reads it yet. A crash leaves memory that the next attempt writes
+//     again.
+//  2. The index's size is written on all nodes, with a mark that the split is not over. From the
+//     first of these words on clients may read the new subtable, and the old one has everything
+//     still. A crash leaves some nodes with the higher size: the next master takes the highest,
+//     writes it on all, and goes on with 3.
+//  3. What moved is taken away from the old subtable. Only now may a reader miss a key in it. By
+//     then every node says that the index has grown: a reader that finds nothing under a busy
+//     view asks for the size again (grewMeanwhile). A crash leaves the mark, and the next master
+//     repeats the step: slots that are empty stay empty.
+//  4. The mark is cleared.
 //
-// Under an idle view the size is what it was when the view became idle, and a client that has not
+// Under an idle view the size is what it was when the view became idle. A client that has not
 // joined that view cannot read at all, since its verbs end in ErrStale. So a cached slot needs no
-// word beside it that says of which size it is: what moved away is gone from it.
+// word beside it that says to which size it belongs: what moved away is gone from it.
 //
-// A write that the growing cut off looks for its word where the pair is by now (race.Index.Where).
-// Tombstones are copied, so that a DELETE finds its own on both sides; one word in two slots does
-// no harm there, since it is never proposed again.
+// A write that the growing cut off looks for its word where the pair is by now
+// (race.Index.Where). Tombstones are copied, so that a DELETE finds its own on both sides. One
+// tombstone in two slots does no harm, since it is never proposed again.
 
-// sizeBytes is behind the journals on each node: the index's size, and the size that clients want.
-// The size counts from that with which the index began, so that zeroed memory says it; bit 0 is the
-// mark of a split that is not over.
+// sizeBytes are behind the journals on each node: the index's size, and the size that clients
+// want. The size counts from that with which the index began, so zeroed memory says that it has
+// not grown. Bit 0 is the mark of a split that is not over.
 const sizeBytes = 16
 
 const (
-	// littleRoom is how few empty slots an INSERT sees in its buckets, of 28, when it asks for a larger
-	// index. Of the pairs that an index is sized for, one in 10,000 INSERTs sees so few.
+	// littleRoom is how few empty slots of 28 an INSERT sees in its buckets when it asks for a
+	// larger index. Of the pairs that an index is sized for, one in 10,000 INSERTs sees so few.
 	littleRoom = 2
-	// growFor is for how long splits go on under one busy view: about as long as Mend takes for an
-	// index of some 100,000 slots.
+	// growFor is for how long splits go on under one busy view: about as long as Mend takes for
+	// an index of some 100,000 slots.
 	growFor = 20 * time.Millisecond
-	// longestGrowth is for how many timeouts an INSERT waits at most for an index that is growing.
+	// longestGrowth is for how many timeouts an INSERT waits at most for an index that is
+	// growing.
 	longestGrowth = 16
 )
 
+// size returns where a node has the index's size.
 func (l *layout) size(n int) rdma.Addr {
 	return rdma.At(n, l.journals+uint64(l.Clients)*journalBytes)
 }
 
+// wanted returns where a node has the size that clients want. Only that of the first holder is
+// used: without the node clients ask again.
 func (l *layout) wanted(n int) rdma.Addr { return l.size(n).Add(8) }
 
+// sizeWord returns what a node's size word says for so many subtables; halfway: with the mark of
+// a split.
 func (l *layout) sizeWord(size int, halfway bool) uint64 {
 	w := uint64(size-l.Subtables) << 1
 	if halfway {
@@ -68,21 +77,27 @@ func (l *layout) sizeWord(size int, halfway bool) uint64 {
 	return w
 }
 
+// sizeOf decodes a size word. The error wraps client.ErrDamaged when the index cannot be so
+// large.
 func (l *layout) sizeOf(w uint64) (size int, halfway bool, err error) {
 	if w>>1 > uint64(l.mostSubtables()-l.Subtables) {
-		return 0, false, fmt.Errorf("the index has %d subtables more than at first, of %d: %w", w>>1, l.mostSubtables()-l.Subtables, client.ErrDamaged)
+		return 0, false, fmt.Errorf("the index has %d subtables more than at first, of %d: %w",
+			w>>1, l.mostSubtables()-l.Subtables, client.ErrDamaged)
 	}
 	return l.Subtables + int(w>>1), w&1 != 0, nil
 }
 
-// resize gives the index so many subtables, and places them as the view says.
+// resize gives the index so many subtables, and places them as the view says. It changes the
+// client's memory only.
 func (l *layout) resize(v *rdma.View, size int) {
 	place, left := kit.Place(v, l.original.index[:size])
 	l.index.Resize(l.Subtables, place)
 	l.subtables = left
 }
 
-// readSize reads the index's size on a node that answers, and resizes it.
+// readSize reads the index's size on a node that answers, and resizes the index. Clients begin
+// with different nodes. Under an idle view all nodes have the same size; under a busy one the
+// size may be a step behind, which does no harm: see above.
 func (l *layout) readSize(ep rdma.Endpoint, v *rdma.View) (err error) {
 	if l.mostSubtables() == l.Subtables {
 		return nil
@@ -105,7 +120,8 @@ func (l *layout) readSize(ep rdma.Endpoint, v *rdma.View) (err error) {
 	return fmt.Errorf("read the size of the index: %w", err)
 }
 
-// learnSize reads the index's size in the view that this client has joined.
+// learnSize reads the index's size in the view that this client has joined. Under an idle view it
+// need not be read again.
 func (c *Client) learnSize() error {
 	before := len(c.index.Place)
 	if err := c.readSize(c.ep, &c.view.View); err != nil {
@@ -118,7 +134,9 @@ func (c *Client) learnSize() error {
 	return nil
 }
 
-// resized makes up for splits. The new subtables were written on all replicas that there are.
+// resized makes up for splits. The new subtables were written on all replicas that there are, so
+// they count as having their primary. Unresolved writes follow their pairs. After doubling the
+// cache is made anew, since it is sized for the index.
 func (c *Client) resized(before, size int) {
 	c.promoted = append(c.promoted, make([]bool, size-before)...)
 	for i := range c.unresolved {
@@ -130,8 +148,8 @@ func (c *Client) resized(before, size int) {
 	}
 }
 
-// grewMeanwhile reports whether the index has grown since this client looked for a key, and did not
-// find it.
+// grewMeanwhile reports whether the index has grown since this client looked for a key and did
+// not find it. Under an idle view it cannot have.
 func (c *Client) grewMeanwhile() (bool, error) {
 	if !c.view.Busy {
 		return false, nil
@@ -141,8 +159,8 @@ func (c *Client) grewMeanwhile() (bool, error) {
 	return len(c.index.Place) != before, err
 }
 
-// ask tells the master that the index should have so many subtables. What several clients write
-// there is of one kind, and each that waits writes again.
+// ask tells the master that the index should have so many subtables. Clients overwrite each
+// other's words, and one that is overwritten asks again as long as it waits.
 func (c *Client) ask(size int) error {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -150,8 +168,8 @@ func (c *Client) ask(size int) error {
 	return c.do(stepAskSize, b)
 }
 
-// askEarly asks for a larger index when a key's buckets are nearly full, once in a view for each
-// size. When it fails another INSERT will ask.
+// askEarly asks for a larger index when a key's buckets are nearly full, once for each size. When
+// it fails another INSERT will ask.
 func (c *Client) askEarly(hash uint64) {
 	want := c.index.SizeToSplit(c.index.SubtableOf(hash))
 	if want <= c.mostSubtables() && c.asked < want && c.ask(want) == nil {
@@ -159,10 +177,11 @@ func (c *Client) askEarly(hash uint64) {
 	}
 }
 
-// awaitGrowth waits until the subtable of a key has been split, since there is no slot for the key:
-// for the operation's time, and as long again whenever the index has grown, since other subtables
-// may come first. The operation has changed nothing, and has its whole time behind that. The error
-// wraps client.ErrFull when the index has no more room, or when no master splits it.
+// awaitGrowth waits until the subtable of a key has been split, since there is no slot for the
+// key. It waits for the operation's time, and as long again whenever the index has grown, since
+// other subtables may come first. The operation has changed nothing, and has its whole time after
+// that. The error wraps client.ErrFull when the index may not grow further, or when no master
+// splits it.
 func (c *Client) awaitGrowth(hash uint64) error {
 	full := fmt.Errorf("all %d slots of the key's buckets are taken: index: %w", race.Candidates, client.ErrFull)
 	want := c.index.SizeToSplit(c.index.SubtableOf(hash))
@@ -184,7 +203,8 @@ func (c *Client) awaitGrowth(hash uint64) error {
 		if len(c.index.Place) > size {
 			c.deadline = min(last, c.ep.Now()+c.opt.Timeout)
 		}
-		if c.index.SizeToSplit(c.index.SubtableOf(hash)) != want { // it has been split, and its parts are to be next
+		if c.index.SizeToSplit(c.index.SubtableOf(hash)) != want {
+			// It has been split: want was the size that splits it, and its parts come next.
 			c.deadline = unset
 			return nil
 		}
@@ -192,9 +212,11 @@ func (c *Client) awaitGrowth(hash uint64) error {
 	return full
 }
 
+// The keeper lets the index grow through this interface.
 var _ cluster.Grower = (*Mender)(nil)
 
-// Wants implements cluster.Grower.
+// Wants reports whether clients want a larger index than there is, and it may grow. It posts one
+// READ.
 func (m *Mender) Wants(v rdma.View) (bool, error) {
 	if m.mostSubtables() == m.Subtables {
 		return false, nil
@@ -204,6 +226,8 @@ func (m *Mender) Wants(v rdma.View) (bool, error) {
 	return err == nil && m.mayGrow(want), err
 }
 
+// mayGrow reports whether the index is smaller than wanted and may grow. A pool that has lost a
+// part may not: what is left of the index refers to what is gone.
 func (m *Mender) mayGrow(want uint64) bool {
 	size := len(m.index.Place)
 	return want > uint64(size) && size < m.mostSubtables() && !m.lossy()
@@ -214,12 +238,13 @@ func (m *Mender) Growth() string {
 	if m.grown == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the index grew by %d subtables to %d of at most %d", m.grown, len(m.index.Place), m.mostSubtables())
+	return fmt.Sprintf("the index grew by %d subtables to %d of at most %d",
+		m.grown, len(m.index.Place), m.mostSubtables())
 }
 
-// grow splits subtables until it has taken long enough: as many as clients want, and those that are
-// left of the round, which fill at the same pace. The view is busy, and Mend has made all replicas
-// equal.
+// grow splits subtables until it has taken growFor: as many as clients want, and the others of
+// the round, which fill at the same pace. It relies on a busy view, in which Mend has made all
+// replicas equal. First it completes a split that another master left.
 func (m *Mender) grow() error {
 	m.grown = 0
 	if m.mostSubtables() == m.Subtables {
@@ -245,7 +270,8 @@ func (m *Mender) grow() error {
 	return nil
 }
 
-// settleSize takes the highest of the sizes that nodes have, and gives it to all of them.
+// settleSize takes the highest of the sizes that nodes have, and writes it on all of them. A
+// crash in between leaves nodes that differ, and the highest size is still there.
 func (m *Mender) settleSize() error {
 	if m.mostSubtables() == m.Subtables {
 		return nil
@@ -275,6 +301,7 @@ func (m *Mender) settleSize() error {
 	return m.writeSize(size, halfway)
 }
 
+// writeSize writes the index's size on all nodes that serve.
 func (m *Mender) writeSize(size int, halfway bool) error {
 	b := m.ep.Batch()
 	defer b.Release()
@@ -284,7 +311,8 @@ func (m *Mender) writeSize(size int, halfway bool) error {
 	return m.do(stepWriteSize, b)
 }
 
-// split adds a subtable: see above.
+// split adds a subtable, by the steps at the top of this file. Each step is complete on all
+// replicas before the next begins.
 func (m *Mender) split() error {
 	from, to := m.index.NextSplit(), len(m.index.Place)
 	next := m.layout.index
@@ -294,7 +322,8 @@ func (m *Mender) split() error {
 	}
 	next.Resize(m.Subtables, place)
 	for _, r := range place[to] {
-		q := rdma.Request{Step: stepBack, Proc: node.ProcBack, Arg: [6]uint64{m.index.Base + uint64(r.Index)*race.SubtableBytes(m.Groups), race.SubtableBytes(m.Groups)}}
+		q := rdma.Request{Step: stepBack, Proc: node.ProcBack, Arg: [6]uint64{
+			m.index.Base + uint64(r.Index)*race.SubtableBytes(m.Groups), race.SubtableBytes(m.Groups)}}
 		if err := m.ep.Call(r.Node, &q, m.opt.Timeout); err != nil {
 			return fmt.Errorf("back subtable %d with memory: %w", to, err)
 		}
@@ -329,11 +358,13 @@ func (m *Mender) split() error {
 	return m.endSplit(to + 1)
 }
 
+// firstSlot returns the first slot of a subtable. All subtables have the same number of words.
 func (l *layout) firstSlot(sub int) race.Slot {
 	return race.Slot(uint64(sub) * race.SubtableBytes(l.Groups) / 8)
 }
 
-// endSplit takes what moved to the last subtable away from where it was, and the mark with it.
+// endSplit is steps 3 and 4: it takes what moved to the last subtable away from where it was, and
+// clears the mark. It may be repeated: what was taken away is no longer found.
 func (m *Mender) endSplit(size int) error {
 	before := m.index
 	before.Resize(m.Subtables, m.index.Place[:size-1])
@@ -359,7 +390,8 @@ func (m *Mender) endSplit(size int) error {
 	return m.writeSize(size, false)
 }
 
-// takeAway empties slots on all replicas.
+// takeAway empties slots on all replicas. No other verb changes them under the busy view. A crash
+// leaves replicas that differ: Mend makes them equal before the next master repeats the step.
 func (m *Mender) takeAway(list []candidate) error {
 	b := m.ep.Batch()
 	defer b.Release()
@@ -374,9 +406,9 @@ func (m *Mender) takeAway(list []candidate) error {
 // keyBytes is how much of a pair is read at first to learn its key: most keys are shorter.
 const keyBytes = 128
 
-// eachWord calls f with every word of a subtable, and with the hash of the key of those that point
-// at a pair. It is not known where the object is not what the slot says, which is damage: such a pair
-// stays where it is.
+// eachWord calls f with every word of a subtable. With words that point at a pair f gets the hash
+// of the pair's key. The key is not known when the object is not what the slot says, which is
+// damage: such a pair stays where it is.
 func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64, known bool) error) error {
 	first, per := m.firstSlot(sub), int(m.firstSlot(1))
 	for at := 0; at < per; at += mendWords {
@@ -402,7 +434,8 @@ func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64,
 	return nil
 }
 
-// hashesOf reads the keys of words, those that are long in a second trip.
+// hashesOf reads the keys of words, those that are long in a second trip. The error wraps
+// client.ErrDamaged when a word points into no block.
 func (m *Mender) hashesOf(words []race.Word) (hashes []uint64, known []bool, err error) {
 	hashes, known = make([]uint64, len(words)), make([]bool, len(words))
 	size := func(i int) int { return min(keyBytes, words[i].Units()*node.Unit) }
@@ -415,7 +448,8 @@ func (m *Mender) hashesOf(words []race.Word) (hashes []uint64, known []bool, err
 	for round := 0; round < 2 && len(list) > 0; round++ {
 		b := m.ep.Batch()
 		for _, i := range list {
-			if blk, off, ok := m.space.BlockOf(words[i].Unit()); !ok || off+uint64(words[i].Units())*node.Unit > m.space.BlockBytes {
+			if blk, off, ok := m.space.BlockOf(words[i].Unit()); !ok ||
+				off+uint64(words[i].Units())*node.Unit > m.space.BlockBytes {
 				b.Release()
 				return nil, nil, fmt.Errorf("follow %v into block %v: %w", words[i], blk, client.ErrDamaged)
 			}

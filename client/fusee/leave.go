@@ -11,11 +11,11 @@ import (
 )
 
 // shed leaves blocks to others when the pool is mostly handed out: those of a class of which this
-// client holds more free objects than its share, and then those that are empty. There may be
-// clients that have none.
+// client holds more free objects than its share, and then those that are empty. Other clients may
+// have none. It fails silently, but for damage: the client just keeps its blocks.
 func (c *Client) shed(class int) {
 	s, r := &c.slabs[class], &c.reclaim
-	if len(c.unresolved) > 0 { // what was left is swept: verbs of unresolved writes may be in flight
+	if len(c.unresolved) > 0 { // their verbs may be in flight, into blocks that others would sweep
 		return
 	}
 	if !r.tight && s.idle() <= c.share(class) {
@@ -46,12 +46,14 @@ func (c *Client) shed(class int) {
 	}
 }
 
-// isTight reports whether a region, chosen at random, has few free blocks left.
+// isTight reports whether a region, chosen at random, has fewer free or vacant blocks than a
+// quarter.
 func (c *Client) isTight() (bool, error) {
 	if len(c.regions) == 0 {
 		return true, nil
 	}
-	table, err := c.read(stepReadTables, c.space.Table(c.regions[c.ep.Rand().IntN(len(c.regions))], 0), c.space.Blocks()*8)
+	table, err := c.read(stepReadTables, c.space.Table(c.regions[c.ep.Rand().IntN(len(c.regions))], 0),
+		c.space.Blocks()*8)
 	if err != nil {
 		return false, err
 	}
@@ -64,16 +66,19 @@ func (c *Client) isTight() (bool, error) {
 	return free*4 < c.space.Blocks(), nil
 }
 
-// mostCuts bounds how often Close begins again where it was cut off. It has to do with each of its
-// blocks, one after the other, so that on a bad network it is cut off many times and still comes
-// on: what its timeout bounds is each wait for the pool.
+// mostCuts bounds how often Close begins again where it was cut off. Close handles the client's
+// blocks one after the other. So on a bad network it is cut off many times and still gets on. Its
+// timeout bounds each wait for the pool.
 const mostCuts = 256
 
 // Close gives back what the client holds: it ends its background work, marks its free objects and
-// leaves its blocks to others. The value of the last Get ends with it. A client whose write may
-// still go either way cannot leave: others may be waiting for it. When Close fails the client still
-// owns blocks, and may be closed again: its identity must not be given back (client.Leave), so that
-// it is recovered as a dead one when its process ends.
+// leaves its blocks to others. The value of the last Get ends with it. A client with a write that
+// may still go either way cannot leave: others may be waiting for it. The error wraps
+// client.ErrUncertain then.
+//
+// When Close fails the client still owns blocks, and may be closed again. Its identity must not
+// be given back (client.Leave), so that it is recovered as a dead one when its process ends. A
+// crash leaves the same.
 func (c *Client) Close() error {
 	c.releaseHeld()
 	c.deadline = never
@@ -90,7 +95,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// shut is Close within one view.
+// shut is Close within one view. Background work ends before blocks are left: no recovery uses
+// the logs in blocks that were left.
 func (c *Client) shut() error {
 	if err := c.keepUp(); err != nil {
 		return err
@@ -119,7 +125,7 @@ func (c *Client) shut() error {
 	return c.leaveParting()
 }
 
-// part takes a slab out of use.
+// part takes a slab out of use. Its blocks stay this client's until they are passed on.
 func (c *Client) part(s *slab) {
 	for _, blk := range s.blocks {
 		blk.parting = true
@@ -127,8 +133,8 @@ func (c *Client) part(s *slab) {
 	c.reclaim.parting = append(c.reclaim.parting, s)
 }
 
-// leaveParting leaves the blocks that are out of use. What it does not come to, because a node died
-// or the view changed, stays so: resync decides, or the next try.
+// leaveParting leaves the blocks that are out of use. Blocks that it does not reach, because a
+// node died or the view changed, stay out of use: resync decides, or the next try.
 func (c *Client) leaveParting() error {
 	for r := &c.reclaim; len(r.parting) > 0; r.parting = r.parting[1:] {
 		for s := r.parting[0]; len(s.blocks) > 0; {
@@ -142,10 +148,11 @@ func (c *Client) leaveParting() error {
 	return nil
 }
 
-// leave passes blocks on to node.Left. Before that it marks those objects that are free, and
-// unmarks those that are not but may look so: objects that rest, and those of unresolved writes,
-// some of which were never written. Their WRITEs that are still in flight land before this one. It
-// may be repeated.
+// leave passes blocks on to node.Left. Before that it marks those objects that are free. It
+// unmarks those that are not free but may look so: objects that rest, and those of unresolved
+// writes, some of which were never written. Their WRITEs that are still in flight land before
+// this one, by the order of a node's queue. It may be repeated. A crash leaves blocks of a dead
+// client, of which some objects are marked.
 func (c *Client) leave(blocks []*block, free []place) error {
 	parting := make(map[*block]bool, len(blocks))
 	for _, blk := range blocks {
@@ -166,8 +173,8 @@ func (c *Client) leave(blocks []*block, free []place) error {
 	return c.passOn(blocks)
 }
 
-// inHand lists the objects of this client's blocks that it uses or may use, and no slot points at,
-// perhaps.
+// inHand lists the objects of this client's blocks that it uses or may use, and to which no slot
+// may point: those that rest, are ripe, or are of unresolved writes.
 func (c *Client) inHand() []place {
 	var list []place
 	r := &c.reclaim
@@ -187,8 +194,9 @@ func (c *Client) inHand() []place {
 	return list
 }
 
-// writeHeads writes objects' marks on all replicas: free, or in use. With the mark of a free one
-// goes its incarnation: it may have been taken and never been written.
+// writeHeads writes objects' marks on all replicas: free, or in use. A free object's incarnation
+// goes with its mark, since the object may have been taken and never been written. Objects that
+// were never used need no mark.
 func (c *Client) writeHeads(places []place, free bool) error {
 	for some := range slices.Chunk(places, headsPerTrip) {
 		b := c.ep.Batch()
@@ -219,7 +227,8 @@ func (c *Client) writeHeads(places []place, free bool) error {
 	return nil
 }
 
-// setHints sets the bits of free objects of the blocks.
+// setHints sets the bits of free objects of the blocks. A bit that is set already carries: that
+// makes hints wrong, and no more.
 func (c *Client) setHints(blocks []*block, free []place) error {
 	words := make(map[*block][]uint64, len(blocks))
 	for _, blk := range blocks {
@@ -268,15 +277,20 @@ func (c *Client) passOn(blocks []*block) error {
 }
 
 // passing is an entry on one replica on its way to node.Left.
+// Entry that is expected, and the one that replaces it.
 type passing struct {
 	blk        *block
 	replica    int
 	from, left node.Entry
 }
 
-const passRounds = 4 // an entry is as expected, or older, or changed by another recovery meanwhile
+// passRounds bounds the rounds of pass: an entry is as expected, or older, or another recovery
+// has changed it meanwhile.
+const passRounds = 4
 
-// pass changes entries in one trip, when they are as they should be; backups may be behind.
+// pass changes entries in one trip where they are as expected. A backup that is behind is tried
+// again in the next trip, with its own entry expected. An entry of a later generation is another
+// recovery's work. The error wraps errTables when an entry fits nothing of that.
 func (c *Client) pass(list []passing) error {
 	for round := 0; len(list) > 0; round++ {
 		b := c.ep.Batch()
@@ -290,8 +304,9 @@ func (c *Client) pass(list []passing) error {
 			switch {
 			case found == p.from, found == p.left, found.Generation() > p.left.Generation():
 			case round == passRounds || p.replica == 0 || found.Generation() == p.left.Generation():
-				err = fmt.Errorf("pass block %v on: replica %d has %v, not %v: %w", p.blk.Block, p.replica, found, p.from, errTables)
-			case found == 0: // its allocation was cut off: the node has not backed it with memory
+				err = fmt.Errorf("pass block %v on: replica %d has %v, not %v: %w",
+					p.blk.Block, p.replica, found, p.from, errTables)
+			case found == 0: // the allocation was cut off before the node backed the block with memory
 				_, err = c.record(stepPassOn, p.blk.Block, p.replica, p.left)
 			default:
 				p.from = found

@@ -14,29 +14,34 @@ import (
 )
 
 // Mender is what a pool's master uses to mend it (FUSEE 5, Algorithm 3). It implements
-// cluster.Mender.
+// cluster.Mender. It is also a client, with an identity of its own, which holds no blocks.
 type Mender struct {
 	*Client
+	// report is of the last recovery.
 	report Breakdown
-	// Of the last Mend: a split of the index was not over, and how many subtables were added.
+	// Of the last Mend: halfway says that a split of the index was not over, and grown how many
+	// subtables were added.
 	halfway bool
 	grown   int
-	sweep   sweep
+	// sweep is how far sweeping has come.
+	sweep sweep
 }
 
+// A sweep goes piece by piece: see Unswept.
 var _ cluster.Piecewise = (*Mender)(nil)
 
-// NewMender returns a mender that works through ep.
+// NewMender returns a mender that works through ep. It has no index cache and no blocks: of what
+// it knows only the layout changes with the view.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	c, err := open(ep, Options{CacheBytes: new(0)})
 	if err != nil {
 		return nil, err
 	}
-	c.view.Follow(c.layout.applyView) // it caches nothing that another view makes wrong
+	c.view.Follow(c.layout.applyView)
 	return &Mender{Client: c}, nil
 }
 
-// Spares lists the nodes that hold nothing until they take a dead one's place.
+// Spares lists the nodes that hold nothing until they replace a dead node.
 func (m *Mender) Spares() []int {
 	return kit.Spares(m.nodes, m.Params.Spares)
 }
@@ -46,19 +51,21 @@ func (m *Mender) Spares() []int {
 // the view is busy.
 //
 // Which word a slot gets:
-//   - The one that all replicas but the first hold, if that is final. When the primary lives, its round's winner was
-//     decided and is completed; when the primary died, it is either the committed word or a proposal that no client
-//     committed, and both will do.
-//   - Otherwise no round was decided: the first final word. When the primary lives, that is its own: all proposals are taken
-//     back, and their writers, which find the old word, begin again. When it died, any proposal will do.
-//   - Where there are only pending words, an INSERT that was not committed gives way: a tombstone. In a pool
-//     whose slots have one replica it is left to its writer, or to the recovery of that. Where one is left of several it is
-//     not: a spare would get a copy of it.
+//   - The one that all replicas but the first hold, if that is final. When the primary lives, its
+//     round's winner was decided and is completed. When the primary died, it is either the
+//     committed word or a proposal that no client committed, and either may win.
+//   - Otherwise no round was decided: the first final word. When the primary lives, that is its
+//     own: all proposals are taken back, and their writers find the old word and begin again.
+//     When the primary died, any proposal may win.
+//   - Where there are only pending words, an INSERT that was not committed gives way: the slot
+//     gets a tombstone. In a pool in which slots have one replica the word is left to its writer,
+//     or to the writer's recovery. Where one of several replicas is left it is not: a spare would
+//     get a copy of it.
 //
-// A crash of the master leaves slots of which some replicas have the chosen word; by the same rules
-// its successor chooses it again, or what its own evidence allows: no reader has seen a slot whose
-// replicas differ, or has seen the primary's word only, which stays a choice until the primary is
-// changed, last.
+// A crash of the master leaves slots of which some replicas have the chosen word. By the same
+// rules its successor chooses it again, or another word that it may choose. No reader has seen a
+// slot of which the replicas differ, or it has seen the primary's word, which may still be chosen
+// until the primary is changed, last.
 func (m *Mender) Mend(v rdma.View) error {
 	m.view.Enter(v)
 	m.sweep.again = true
@@ -66,7 +73,8 @@ func (m *Mender) Mend(v rdma.View) error {
 		what string
 		do   func() error
 	}{
-		{"settle the size of the index", m.settleSize}, {"mend the block allocation tables", m.mendTables}, {"mend the index", m.mendIndex},
+		{"settle the size of the index", m.settleSize},
+		{"mend the block allocation tables", m.mendTables}, {"mend the index", m.mendIndex},
 		{"grow the index", m.grow},
 	} {
 		if err := step.do(); err != nil {
@@ -77,14 +85,15 @@ func (m *Mender) Mend(v rdma.View) error {
 }
 
 // mendTables gives every backup the primary's entries. An ALLOC, a take-over or a departure that
-// was cut off is then done or not begun on all replicas; the client that it concerns looks
-// (resync), or recovery does if it is dead.
+// was cut off is then either done on all replicas or on none. The client concerned compares its
+// blocks with the tables (resync); if it is dead, its recovery reads them.
 func (m *Mender) mendTables() error {
 	return m.mendTablesOf(m.regions, func(node.Entry) bool { return true }, nil)
 }
 
-// mendTablesOf gives the backups of regions the primaries' entries where some replica's entry concerns
-// the caller, and tells it, if it wants to know, of each block.
+// mendTablesOf gives the backups of regions the primaries' entries where some replica's entry
+// concerns the caller. It calls tell, unless nil, with the primary's entry of each block. It may
+// be repeated after a crash.
 func (m *Mender) mendTablesOf(regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
 	for some := range slices.Chunk(regions, tablesPerTrip) {
 		if err := m.mendSomeTables(some, concerns, tell); err != nil {
@@ -94,7 +103,9 @@ func (m *Mender) mendTablesOf(regions []int, concerns func(node.Entry) bool, tel
 	return nil
 }
 
-func (m *Mender) mendSomeTables(regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
+// mendSomeTables is mendTablesOf for regions of which one trip reads the tables.
+func (m *Mender) mendSomeTables(
+	regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
 	b, next := m.ep.Batch(), m.ep.Batch()
 	defer b.Release()
 	defer next.Release()
@@ -113,7 +124,7 @@ func (m *Mender) mendSomeTables(regions []int, concerns func(node.Entry) bool, t
 			for r := 1; r < m.space.Copies(g); r++ {
 				switch other := b.Op(at + r).Word(i); {
 				case other == first || !concerns(node.Entry(first)) && !concerns(node.Entry(other)):
-				case other == 0: // an ALLOC was cut off: the node has not backed the block with memory
+				case other == 0: // an ALLOC was cut off before the node backed the block with memory
 					if _, err := m.record(stepMendTables, blk, r, node.Entry(first)); err != nil {
 						return err
 					}
@@ -133,24 +144,29 @@ func (m *Mender) mendSomeTables(regions []int, concerns func(node.Entry) bool, t
 	return m.swapAll(stepMendTables, next)
 }
 
-// swapAll posts CASes with which no other verb interferes.
+// swapAll posts CASes with which no other verb interferes. One that finds another word than it
+// expects is damage.
 func (m *Mender) swapAll(step rdma.Step, b *rdma.Batch) error {
 	if err := m.do(step, b); err != nil {
 		return err
 	}
 	for i := range b.Len() {
 		if op := b.Op(i); !op.Swapped() {
-			return fmt.Errorf("%s: it held %#x, not %#x: somebody writes while the pool is mended: %w", op.Addr, op.Result, op.Expect, client.ErrDamaged)
+			return fmt.Errorf("%s: it held %#x, not %#x: somebody writes while the pool is mended: %w",
+				op.Addr, op.Result, op.Expect, client.ErrDamaged)
 		}
 	}
 	return nil
 }
 
-const mendWords = 1024 // of the index, a replica and a trip: 8 KB
+// mendWords is how many words of the index are read in one trip, from each replica: 8 KB.
+const mendWords = 1024
 
+// mendIndex makes the replicas of all slots equal.
 func (m *Mender) mendIndex() error { return m.eachRun(mendWords, m.mendSlots) }
 
-// eachRun calls f with the words of the index that are left, up to most at a time.
+// eachRun calls f with runs of words of the subtables that are left, of up to most words each. No
+// run crosses a subtable's end.
 func (l *layout) eachRun(most uint64, f func(from race.Slot, n int) error) error {
 	per := l.Groups * 3 * 8
 	for _, sub := range l.subtables {
@@ -164,7 +180,8 @@ func (l *layout) eachRun(most uint64, f func(from race.Slot, n int) error) error
 	return nil
 }
 
-// mendSlots makes the replicas of n words of the index equal.
+// mendSlots makes the replicas of n words of the index equal. The CASes of a slot are posted with
+// the primary's last; see Mend. Slots of one replica are left as they are.
 func (m *Mender) mendSlots(from race.Slot, n int) error {
 	b, next := m.ep.Batch(), m.ep.Batch()
 	defer b.Release()
@@ -201,8 +218,8 @@ func (m *Mender) mendSlots(from race.Slot, n int) error {
 	return m.swapAll(stepMendSlots, next)
 }
 
-// choose returns the word that all replicas of a slot get; ok is false when that is a tombstone.
-// See Mend.
+// choose returns the word that all replicas of a slot get, by the rules of Mend. It is not ok
+// when that is a tombstone, which the caller makes.
 func choose(words []race.Word) (w race.Word, ok bool) {
 	if others := words[1:]; len(others) > 0 && !others[0].IsPending() {
 		same := !slices.ContainsFunc(others, func(o race.Word) bool { return o != others[0] })
@@ -218,12 +235,13 @@ func choose(words []race.Word) (w race.Word, ok bool) {
 	return 0, false
 }
 
-// freshTombstone returns a word of the master's own for a slot of which an INSERT gives way.
+// freshTombstone returns a word of the master's own for a slot of which an INSERT gives way. Its
+// number is below the master's durable ceiling, so no later holder of the identity uses it again.
 func (m *Mender) freshTombstone(pending race.Word) (race.Word, error) {
 	return m.tombstoneOf(m.id, &m.numbers, pending.Print())
 }
 
-// Breakdown is how long the steps of a client's recovery took (FUSEE Table 1).
+// Breakdown is how long the steps of a client's recovery took (FUSEE Table 1), and what they met.
 type Breakdown struct {
 	Metadata time.Duration // read the block allocation tables
 	Log      time.Duration // read the journal, and the objects that it names
@@ -231,5 +249,7 @@ type Breakdown struct {
 	Rest     time.Duration // wait until no client is on the way to what will be freed
 	Free     time.Duration // free what was replaced and pass the blocks on
 
+	// Blocks that concerned the recovery, objects that were read, rounds that were ended, and
+	// objects that were freed.
 	Blocks, Objects, Unfinished, Freed int
 }

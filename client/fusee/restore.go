@@ -11,13 +11,15 @@ import (
 )
 
 // Restore copies to a spare all that a node held, from the replicas that are left, so that every
-// item has as many replicas as before. Everything gets the same place on the spare as on the node.
-// The view is busy: no client writes. A crash leaves a spare with part of it, which no client
-// reads, and which the next master writes again from the beginning.
+// item has as many replicas as before. Everything gets the same place on the spare as on the
+// node. The view is busy: no client writes. A crash leaves a spare with part of it, which no
+// client reads, and which the next master writes again from the beginning.
 //
 // The words of the index are written, not CASed, since no atomic changes them before the spare
 // joins. What bitmaps hold are hints for the owner of a block, which it finds on the primary
 // replica only: they are not copied.
+//
+// The error wraps client.ErrDamaged when the node held the last replica of something.
 func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	m.view.Enter(v)
 	if err := m.losses(&v, dead); err != nil {
@@ -44,8 +46,8 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	return nil
 }
 
-// losses refuses a node of which some item has no other replica left: on the spare it would seem to
-// be there, and empty.
+// losses returns an error for a node that had the last replica of some item: on the spare the
+// item would seem to be there, and be empty.
 func (m *Mender) losses(v *rdma.View, dead int) error {
 	original := v.Original(dead)
 	for sub, place := range m.original.index[:len(m.index.Place)] {
@@ -70,13 +72,16 @@ func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
 	return c.Flush()
 }
 
-// copyJournals copies the ceilings and the index's size, and with them one node's journals. Those of the dead node are
-// lost, and missed by none: what they name lies on another node, too, or nowhere, and no round of
-// theirs is open in this view.
+// copyJournals copies one node's journals to the spare, with the ceilings and the index's size.
+// The dead node's journals are lost. None is missed: what they name lies on another node, too, or
+// nowhere, and no round of theirs is open in this view.
 func (m *Mender) copyJournals(spare int) error {
-	return m.copyRange(rdma.At(m.holders[0], m.journals), rdma.At(spare, m.journals), uint64(m.Clients)*journalBytes+sizeBytes)
+	return m.copyRange(rdma.At(m.holders[0], m.journals), rdma.At(spare, m.journals),
+		uint64(m.Clients)*journalBytes+sizeBytes)
 }
 
+// copySubtable copies a subtable to its place on the spare. All replicas of its slots are equal:
+// Mend came first.
 func (m *Mender) copySubtable(sub, spare, index int) error {
 	first := race.Slot(uint64(sub) * m.Groups * 3 * 8)
 	size := race.SubtableBytes(m.Groups)
@@ -84,7 +89,8 @@ func (m *Mender) copySubtable(sub, spare, index int) error {
 }
 
 // copyRegion copies the blocks that are in use. Each is recorded on the spare first, which backs
-// its memory.
+// it with memory. A block that an earlier attempt has recorded gets the primary's entry again,
+// also when that is free now.
 func (m *Mender) copyRegion(g, spare, index int) error {
 	base := m.space.Base + uint64(index)*m.space.RegionBytes
 	table := m.ep.Batch()
@@ -101,7 +107,8 @@ func (m *Mender) copyRegion(g, spare, index int) error {
 		}
 		from := m.space.Bitmap(node.Block{Region: g, Index: i}, 0)
 		to := rdma.At(spare, base+from.Offset()-m.space.Table(g, 0).Offset())
-		q := rdma.Request{Step: stepCopy, Proc: node.ProcRecord, Arg: [6]uint64{base + uint64(i)*8, before, entry, to.Offset(), m.BlockBytes}}
+		q := rdma.Request{Step: stepCopy, Proc: node.ProcRecord, Arg: [6]uint64{
+			base + uint64(i)*8, before, entry, to.Offset(), m.BlockBytes}}
 		if err := m.ep.Call(spare, &q, m.opt.Timeout); err != nil {
 			return fmt.Errorf("record block %d: %w", i, err)
 		}

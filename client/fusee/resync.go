@@ -7,13 +7,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// resync brings what this client knows of its memory up to a new view: it has joined the view,
-// which is idle, and placed its items by it. Until now its verbs may have failed, and none of them
-// is in flight any more. Moved tells of which regions the primary changed, with which the bitmaps
-// of its blocks, the hints, were lost.
+// resync brings what this client knows of its memory up to a new view. The client has joined the
+// view, which is idle, and placed its items by it. Until now its verbs may have failed, and none
+// of them is in flight any more. moved reports of which regions the primary has changed: the
+// bitmaps of their blocks, the hints, are lost.
 //
-// It may be called again when it fails, in the same view or in the next: it goes on with the blocks
-// that are left. It fails at the operation's deadline, too.
+// When it fails it may be called again, in the same view or in the next: it goes on with the
+// blocks that are left. It also fails at the operation's deadline, with errDeadline.
 func (c *Client) resync(moved func(region int) bool) error {
 	c.reclaim.untidy = true
 	for class := range c.slabs {
@@ -26,7 +26,9 @@ func (c *Client) resync(moved func(region int) bool) error {
 			blk.suspect = blk.suspect || moved(blk.Region)
 		}
 	}
-	c.oldSpace = nil // its blocks are marked: what is read of them in this try is not read again in the next
+	// Blocks of moved regions are marked now. What is read of them here is not read again in
+	// another try.
+	c.oldSpace = nil
 	if err := c.ground(); err != nil {
 		return err
 	}
@@ -56,7 +58,8 @@ func (c *Client) resync(moved func(region int) bool) error {
 	return nil
 }
 
-// ground takes back what is in flight: it has failed, or landed. Frees begin anew.
+// ground takes back what is in flight: it has failed, or landed. Frees that were not over begin
+// again at retry. A scan that has subtracted bits is completed first, since their hints are gone.
 func (c *Client) ground() error {
 	r := &c.reclaim
 	if sc := &r.scan; sc.phase != noScan {
@@ -85,11 +88,13 @@ func (c *Client) ground() error {
 	return nil
 }
 
-// tidy compares the blocks of this client with the block allocation tables: an allocation, an
-// adoption, a clearing or a leaving may have been cut off, and how it ended the primary's entry
-// tells.
+// tidy compares the blocks of this client with the block allocation tables. An allocation, an
+// adoption, a clearing or a leaving may have been cut off, and the primary's entry says how it
+// ended. Blocks that the tables give to this client and that it does not know are inherited;
+// those that they do not are dropped.
 func (c *Client) tidy() error {
-	list, err := c.listEntries(0, len(c.space.Place)*c.space.Blocks(), func(e node.Entry) bool { return e.Owner() == c.id })
+	list, err := c.listEntries(0, len(c.space.Place)*c.space.Blocks(),
+		func(e node.Entry) bool { return e.Owner() == c.id })
 	if err != nil {
 		return err
 	}
@@ -134,8 +139,8 @@ func (c *Client) tidy() error {
 	return nil
 }
 
-// returnParting takes blocks that this client was leaving back into use, as far as they are its own
-// still.
+// returnParting takes blocks that this client was leaving back into use, as far as they are still
+// its own. Their free objects are free again.
 func (c *Client) returnParting(mine map[node.Block]*block) error {
 	for r := &c.reclaim; len(r.parting) > 0; r.parting = r.parting[1:] {
 		s := r.parting[0]

@@ -7,24 +7,30 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// scan looks in the background for what others have freed: it reads bitmaps, then subtracts the
-// bits that it saw and reads, in the same trip, the marks of their objects. A bit without its mark
-// is dropped: of an object that was freed twice, or of one whose neighbour was.
+// scan looks in the background for what others have freed. It reads bitmaps. Then it subtracts
+// the bits that it saw and reads, in the same trip, the marks of their objects. A bit without its
+// mark is dropped: it is of an object that was freed twice, or was carried from a neighbor's bit.
+//
+// What a crash leaves: bits that are gone while their objects are free by their marks. Whatever
+// client owns the block next reads the marks.
 type scan struct {
-	phase  scanPhase
-	class  int
-	batch  *rdma.Batch
+	phase scanPhase
+	class int
+	batch *rdma.Batch // the trip in flight, unless phase is noScan
+	// The first n blocks are scanned.
 	n      int
 	blocks [scanBlocks]*block
-	found  []place
+	// found are the objects of the bits, in the order of the READs of their marks.
+	found []place
 }
 
+// scanPhase is which trip of a scan is in flight.
 type scanPhase uint8
 
 const (
-	noScan scanPhase = iota
-	reading
-	clearing
+	noScan   scanPhase = iota
+	reading            // the bitmaps
+	clearing           // the bits, and reading the marks
 )
 
 const (
@@ -32,6 +38,8 @@ const (
 	syncBlocks = 64 // bitmaps a trip reads when an operation has to wait for them
 )
 
+// beginScan posts the READs of the next bitmaps of a class. When the view has changed it does
+// nothing.
 func (c *Client) beginScan(class int) {
 	s, sc := &c.slabs[class], &c.reclaim.scan
 	sc.class, sc.n, sc.found = class, 0, sc.found[:0]
@@ -49,7 +57,8 @@ func (c *Client) beginScan(class int) {
 	sc.batch, sc.phase = b, reading
 }
 
-// tendScan moves the scan on if its batch is complete.
+// tendScan moves the scan on if its batch is complete. How many objects a scan has found decides
+// when the next one begins.
 func (c *Client) tendScan() {
 	sc := &c.reclaim.scan
 	if sc.phase == noScan || !sc.batch.Finished() {
@@ -66,7 +75,7 @@ func (c *Client) tendScan() {
 		}
 		return
 	}
-	if sc.batch.Err() != nil { // a node is down, or the view has changed: nothing was taken away yet
+	if sc.batch.Err() != nil { // a node is down, or the view has changed: no bit was subtracted yet
 		sc.batch.Release()
 		sc.phase = noScan
 		return
@@ -81,7 +90,7 @@ func (c *Client) tendScan() {
 	}
 }
 
-// endScan waits for the scan in flight: two scans must not see one bit.
+// endScan waits for the scan in flight. Two scans must not see one bit: both would subtract it.
 func (c *Client) endScan() error {
 	for sc := &c.reclaim.scan; sc.phase != noScan; c.tendScan() {
 		if err := c.ep.Wait(sc.batch, rdma.All, c.opt.Timeout); err != nil {
@@ -91,6 +100,7 @@ func (c *Client) endScan() error {
 	return nil
 }
 
+// readBitmaps adds the READ of each block's bitmap, on the primary, in their order.
 func (c *Client) readBitmaps(b *rdma.Batch, blocks []*block) {
 	for _, blk := range blocks {
 		b.Read(c.space.Bitmap(blk.Block, 0), (c.classes.objects[blk.class]+63)/64*8)
@@ -98,7 +108,8 @@ func (c *Client) readBitmaps(b *rdma.Batch, blocks []*block) {
 }
 
 // collect adds the FAAs that subtract the bits that were read, and behind them the READs of the
-// marks of the objects that it lists. Bits of no object come from carries; they go, too.
+// marks of the objects that it lists. Bits that belong to no object come from carries, and are
+// subtracted, too.
 func (c *Client) collect(next, read *rdma.Batch, blocks []*block, found []place) []place {
 	for i, blk := range blocks {
 		for w, p := 0, read.Op(i).Buf; w*8 < len(p); w++ {
@@ -118,25 +129,28 @@ func (c *Client) collect(next, read *rdma.Batch, blocks []*block, found []place)
 	return found
 }
 
-// readMarks adds the READs of objects' marks.
+// readMarks adds the READs of objects' marks, on the primary.
 func (c *Client) readMarks(b *rdma.Batch, places []place) {
 	for _, p := range places {
 		b.Read(c.space.UnitAt(c.unitOf(p), 0).Add(markAt), 8)
 	}
 }
 
-// take makes those of the objects free whose marks, the last of the batch, say so, and returns how
-// many. This client knows their incarnations: no other client has used them.
+// take makes free those of the objects of which the marks, the last verbs of the batch, say so.
+// It returns how many. This client knows the incarnations of its objects: no other client has
+// used them. After an error the blocks are suspect: bits may be gone, and their objects not
+// taken.
 func (c *Client) take(b *rdma.Batch, blocks []*block, found []place) int {
 	n, first := 0, b.Len()-len(found)
-	if b.Err() != nil { // bits may be gone, their objects not taken
+	if b.Err() != nil {
 		for _, blk := range blocks {
 			blk.suspect = true
 		}
 	}
 	for i, p := range found {
 		op := b.Op(first + i)
-		if op.Err == nil && !p.block.idle(p.index) && le.Uint64(op.Buf) == uint64(p.block.incarnations[p.index]) && c.own[p.block.Block] == p.block {
+		if op.Err == nil && !p.block.idle(p.index) &&
+			le.Uint64(op.Buf) == uint64(p.block.incarnations[p.index]) && c.own[p.block.Block] == p.block {
 			c.ripen(p)
 			n++
 		}
@@ -145,7 +159,7 @@ func (c *Client) take(b *rdma.Batch, blocks []*block, found []place) int {
 	return n
 }
 
-// reclaimAll reads all bitmaps of a class now.
+// reclaimAll reads all bitmaps of a class now, and waits for frees on which ripe objects wait.
 func (c *Client) reclaimAll(class int) error {
 	if err := c.endScan(); err != nil {
 		return err
@@ -166,6 +180,7 @@ func (c *Client) reclaimAll(class int) error {
 	return c.damage
 }
 
+// reclaimNow is a scan of some blocks for which the operation waits.
 func (c *Client) reclaimNow(blocks []*block) error {
 	read, next := c.ep.Batch(), c.ep.Batch()
 	defer read.Release()
@@ -191,7 +206,7 @@ func (c *Client) reclaimNow(blocks []*block) error {
 	return next.Err()
 }
 
-// reread takes what is free by its mark and not in hand, in blocks whose hints may be lost.
+// reread takes what is free by its mark and not in hand, in a block of which hints may be lost.
 func (c *Client) reread(blk *block) error {
 	var places []place
 	for from := 0; from < len(blk.incarnations); from += headsPerTrip {

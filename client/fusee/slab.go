@@ -360,10 +360,10 @@ const (
 )
 
 // newBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and
-// one to each backup's, so that the allocation survives the primary. It asks the regions in a
-// random order, and returns an error that wraps rdma.ErrFull when none has a block. A crash in
-// between leaves a block that only the primary's table knows as this client's; nothing in it was
-// used.
+// one to each backup's, so that the allocation survives the primary. It asks the regions,
+// beginning with a random one, and returns an error that wraps rdma.ErrFull when none has a
+// block. A crash in between leaves a block that only the primary's table knows as this client's;
+// nothing in it was used.
 func (c *Client) newBlock(class int) error {
 	regions := len(c.regions)
 	start := c.ep.Rand().IntN(max(1, regions))
@@ -386,7 +386,7 @@ func (c *Client) newBlock(class int) error {
 }
 
 // callAlloc allocates a block in a region. The primary's node takes a free entry by a CAS, which
-// is the moment of the allocation, and says how many are left. The backups record it in order. A
+// is the moment of the allocation, and says how many were free. The backups record it in order. A
 // backup without memory refuses: then the entries before it are taken back. After any other
 // failure the block may be this client's, and untidy says so.
 func (c *Client) callAlloc(region, class int) (node.Block, error) {

@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// The steps of operations, in the order in which they come.
+// The steps of operations, in the order in which they come. A step is the name of a batch in
+// traces, by which faults can be set.
 const (
 	stepReadSlotAndPair  rdma.Step = "read slot and pair"         // SEARCH by the index cache
 	stepReadBuckets      rdma.Step = "read buckets"               // without it
@@ -42,7 +43,7 @@ const (
 
 // The steps of a view change, of recovery, and of looks at a pool.
 const (
-	stepProbe       rdma.Step = "probe node" // whose verbs failed
+	stepProbe       rdma.Step = "probe node" // of which verbs failed
 	stepMendSlots   rdma.Step = "mend slots"
 	stepMendTables  rdma.Step = "mend tables"
 	stepCopy        rdma.Step = "copy to spare"
@@ -66,19 +67,24 @@ const (
 	stepClearMoved    rdma.Step = "clear moved slots"
 )
 
+// steps are all steps of clients and masters.
 var steps = []rdma.Step{
-	stepReadSlotAndPair, stepReadBuckets, stepReadPairs, stepWriteReadSlot, stepWriteReadBuckets, stepCASBackups, stepReadPrimary,
-	stepFixBackups, stepAwaitWinner, stepCommitLog, stepReadRival, stepFinalizeBackups, stepGiveWay, stepCASPrimary, stepFinalize,
-	stepAllocate, stepReadTables, stepTakeOver, stepReadHeads, stepMarkFree, stepSetBits, stepReadBits, stepClearBits, stepWipe,
+	stepReadSlotAndPair, stepReadBuckets, stepReadPairs, stepWriteReadSlot, stepWriteReadBuckets,
+	stepCASBackups, stepReadPrimary, stepFixBackups, stepAwaitWinner, stepCommitLog, stepReadRival,
+	stepFinalizeBackups, stepGiveWay, stepCASPrimary, stepFinalize,
+	stepAllocate, stepReadTables, stepTakeOver, stepReadHeads, stepMarkFree, stepSetBits, stepReadBits,
+	stepClearBits, stepWipe,
 	stepPassOn, kit.StepReadCeiling, kit.StepRaiseCeiling,
-	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadJournal, stepReadObjects, stepReadSlots, stepFinish, stepReadSize, stepCheck, stepCount,
+	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadJournal, stepReadObjects, stepReadSlots,
+	stepFinish, stepReadSize, stepCheck, stepCount,
 	stepAskSize, stepBack, stepReadSubtable, stepReadKeys, stepWriteSubtable, stepWriteSize, stepClearMoved,
 }
 
-// Steps returns the steps of clients with these options, as traces show them and faults can be set
-// to them: without an index cache there are two less, and FUSEE-CR's backups need not be fixed.
+// Steps returns the steps of clients with these options. Traces show them, and faults can be set
+// to them. Without an index cache there are two less, and FUSEE-CR's backups need not be fixed.
 func Steps(o Options) []rdma.Step {
 	return slices.DeleteFunc(slices.Clone(steps), func(s rdma.Step) bool {
-		return o.CacheBytes != nil && *o.CacheBytes == 0 && (s == stepReadSlotAndPair || s == stepWriteReadSlot) || o.Sequential && s == stepFixBackups
+		return o.CacheBytes != nil && *o.CacheBytes == 0 && (s == stepReadSlotAndPair || s == stepWriteReadSlot) ||
+			o.Sequential && s == stepFixBackups
 	})
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Usage tells what the memory of a pool is used for, by reading its block allocation tables, each
-// on a node that answers. It may run while clients do. Bytes count all replicas.
+// Usage returns what the memory of a pool is used for, by reading its block allocation tables,
+// each on a node that answers. It may run while clients do. Bytes count all replicas.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", readLayoutInView)
 	if err != nil {
@@ -31,7 +31,8 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "blocks free", Count: c.free, Bytes: c.free * l.BlockBytes * r},
 	}
 	if c.unread > 0 {
-		uses = append(uses, client.Use{Name: "blocks out of reach", Count: c.unread, Bytes: c.unread * l.BlockBytes * r})
+		uses = append(uses, client.Use{
+			Name: "blocks out of reach", Count: c.unread, Bytes: c.unread * l.BlockBytes * r})
 	}
 	return uses, nil
 }
