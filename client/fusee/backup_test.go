@@ -39,7 +39,8 @@ func (k *besides) sort(t *testing.T, c *Client, victim int) {
 		}
 	}
 	if len(k.beside) == 0 || len(k.slots) == 0 {
-		t.Fatalf("of %d keys the node has %d slots and %d pairs: this test shows nothing", len(k.all), len(k.slots), len(k.beside))
+		t.Fatalf("of %d keys the node has %d slots and %d pairs: this test shows nothing",
+			len(k.all), len(k.slots), len(k.beside))
 	}
 }
 
@@ -70,9 +71,9 @@ func (r *latencies) String() string {
 	return fmt.Sprintf("%d reads: p50 %v, p99 %v, worst %v", len(r.took), r.at(0.5), r.at(0.99), r.at(1))
 }
 
-// TestReadsBesideDeadNode: a node dies, or says nothing, and no master comes for many timeouts.
-// Reads of pairs that it had, and whose slots live elsewhere, go on as before. Those of its slots
-// wait for the master: as soon as one has come they are answered.
+// TestReadsBesideDeadNode: a node dies, or stops answering, and no master comes for many
+// timeouts. Reads of pairs that it had go on as before if their slots are on other nodes. Reads
+// of its slots wait for the master, and are answered as soon as one has come.
 func TestReadsBesideDeadNode(t *testing.T) {
 	const timeout = 20 * time.Millisecond
 	for _, silent := range []bool{false, true} {
@@ -85,7 +86,8 @@ func TestReadsBesideDeadNode(t *testing.T) {
 				must(t, err)
 				o := sim.Options{Nodes: 4, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve}
 				if silent {
-					o.Faults = sim.Faults{{Kind: sim.SlowFault, Node: d.victim, At: d.dies, For: 20 * timeout, Factor: 1e6}}
+					o.Faults = sim.Faults{{Kind: sim.SlowFault, Node: d.victim,
+						At: d.dies, For: 20 * timeout, Factor: 1e6}}
 				}
 				d.f = sim.New(o)
 				t.Cleanup(func() { d.f.Close() })
@@ -242,7 +244,8 @@ func TestReadsBesideKilledNode(t *testing.T) {
 		all, addresses = append(all, n), append(addresses, n.Addr())
 	}
 	f, err := tcp.Create(tcp.Options{Addresses: addresses, Lease: 10 * time.Second},
-		tcp.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients}, func(f *tcp.Fabric) error { return Make(f, p) })
+		tcp.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients},
+		func(f *tcp.Fabric) error { return Make(f, p) })
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 
@@ -283,7 +286,8 @@ func TestReadsBesideKilledNode(t *testing.T) {
 			sums[i].took = append(sums[i].took, r[i].took...)
 		}
 	}
-	t.Logf("in %v, while all nodes live: %v\nin %v, while one is dead, and in the view: %v", phase, &sums[0], 2*phase, &sums[1])
+	t.Logf("in %v, while all nodes live: %v\nin %v, while one is dead, and in the view: %v",
+		phase, &sums[0], 2*phase, &sums[1])
 	began := time.Now()
 	_, err = loader.Get(keys.slots[0])
 	if took := time.Since(began); !errors.Is(err, rdma.ErrTimeout) || took < p.Timeout {

@@ -42,7 +42,8 @@ func newBench(b *testing.B, replicas int) *bench {
 		IndexReplicas: replicas, DataReplicas: replicas, Clients: 64})
 	must(b, err)
 	f := pool(b, 3, p)
-	x := &bench{Client: worker(b, f, Options{}, nil), fabric: f, value: make([]byte, benchValue), rng: rand.New(rand.NewPCG(1, 2))}
+	x := &bench{Client: worker(b, f, Options{}, nil), fabric: f, value: make([]byte, benchValue),
+		rng: rand.New(rand.NewPCG(1, 2))}
 	for i := range benchKeys {
 		k := storetest.AppendKey(nil, i)
 		must(b, x.Insert(k, x.value))
@@ -148,7 +149,8 @@ func BenchmarkUpdateHit(b *testing.B) {
 					x.pick()
 					must(b, x.Update(x.key, x.value))
 				})
-			b.ReportMetric(float64(len(s.blocks)-100)*float64(x.BlockBytes)/(benchKeys*(storetest.KeyBytes+benchValue)), "B/user-B")
+			b.ReportMetric(float64(len(s.blocks)-100)*float64(x.BlockBytes)/
+				(benchKeys*(storetest.KeyBytes+benchValue)), "B/user-B")
 		})
 	}
 }
@@ -174,5 +176,6 @@ func BenchmarkUpdateOthers(b *testing.B) {
 			x.pick()
 			must(b, [2]*bench{x, y}[i%2].Update(x.key, x.value))
 		})
-	b.ReportMetric(float64(x.stats.Reclaimed+y.stats.Reclaimed-before[0].Reclaimed-before[1].Reclaimed)/float64(b.N), "reclaimed/op")
+	b.ReportMetric(float64(x.stats.Reclaimed+y.stats.Reclaimed-before[0].Reclaimed-before[1].Reclaimed)/float64(b.N),
+		"reclaimed/op")
 }

@@ -39,8 +39,9 @@ func TestLongLifeRaisesSeldom(t *testing.T) {
 	}
 }
 
-// An identity whose tombstones are used up writes no more, in any life: the next one would be a
-// word that may still be in some slot. It reads, closes, and what it left is still finished.
+// An identity that has used all its tombstones writes no more, in any life: the next tombstone
+// would be a word that may still be in some slot. It reads and closes, and unfinished writes of
+// it are still completed.
 func TestSpentIdentityIsRefused(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	first, leave := life(t, f, Options{})

@@ -24,9 +24,13 @@ func TestContention(t *testing.T) {
 	for _, r := range []struct{ nodes, index, data int }{{1, 1, 1}, {2, 2, 2}, {3, 3, 2}, {4, 4, 2}, {5, 5, 3}} {
 		t.Run(fmt.Sprintf("%d index replicas", r.index), func(t *testing.T) {
 			var rules [4]uint64
-			count := seeds.Each(t, 150, func(seed uint64) error { return contend(seed, r.nodes, r.index, r.data, &rules) })
-			t.Logf("lost %d writes, won %d by rule 1, %d by rule 2, %d by rule 3", rules[0], rules[1], rules[2], rules[3])
-			if count >= 50 && (rules[0] == 0 || r.index > 2 && rules[3] == 0 && r.index != 4 || r.index > 3 && rules[2] == 0) {
+			count := seeds.Each(t, 150, func(seed uint64) error {
+				return contend(seed, r.nodes, r.index, r.data, &rules)
+			})
+			t.Logf("lost %d writes, won %d by rule 1, %d by rule 2, %d by rule 3",
+				rules[0], rules[1], rules[2], rules[3])
+			if count >= 50 && (rules[0] == 0 || r.index > 2 && rules[3] == 0 && r.index != 4 ||
+				r.index > 3 && rules[2] == 0) {
 				t.Error("the workers do not meet: this test shows nothing")
 			}
 		})
@@ -40,7 +44,8 @@ var mixes = [][4]int{{3, 0, 7, 0}, {3, 4, 0, 3}, {2, 3, 3, 2}}
 func contend(seed uint64, nodes, index, data int, rules *[4]uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	p := Params{IndexReplicas: index, DataReplicas: data, Subtables: 1, Groups: 2, Regions: 2*nodes + 3,
-		RegionBytes: 32 << 10, BlockBytes: 4 << 10, Clients: 16, Timeout: 20 * time.Millisecond, TagBits: 1 + rng.IntN(3)}
+		RegionBytes: 32 << 10, BlockBytes: 4 << 10, Clients: 16, Timeout: 20 * time.Millisecond,
+		TagBits: 1 + rng.IntN(3)}
 	hasty := rng.IntN(2) == 0 // objects are used again while clients may remember them: the tag tells
 	if hasty {
 		p.TagBits = race.MaxTagBits

@@ -16,7 +16,8 @@ import (
 
 // tiny is a pool that is made and checked at once: exploring makes thousands of them.
 func tiny(s explore.Shape) Params {
-	return Params{IndexReplicas: s.Index, DataReplicas: s.Data, Spares: s.Spares, Subtables: 1, Groups: 2, MaxSubtables: 1 << s.Levels,
+	return Params{IndexReplicas: s.Index, DataReplicas: s.Data, Spares: s.Spares,
+		Subtables: 1, Groups: 2, MaxSubtables: 1 << s.Levels,
 		Regions: 2*s.Nodes + 6, RegionBytes: 64 << 10, BlockBytes: 4 << 10, Clients: 24, TagBits: race.MaxTagBits,
 		Timeout: 20 * time.Millisecond}
 }
@@ -29,7 +30,8 @@ func explored(sequential bool) *explore.Subject {
 		return p
 	}
 	return &explore.Subject{
-		Name: formatName(sequential), Handler: node.Serve, Clients: 24, MaxValue: 900, Timeout: 20 * time.Millisecond, Levels: 2,
+		Name: formatName(sequential), Handler: node.Serve, Clients: 24, MaxValue: 900,
+		Timeout: 20 * time.Millisecond, Levels: 2,
 		Replicas: [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}},
 		Memory: func(s explore.Shape) (uint64, error) {
 			l, err := newLayout(params(s), s.Nodes, 1<<40)

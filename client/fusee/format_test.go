@@ -23,7 +23,8 @@ func TestObjectRoundTrip(t *testing.T) {
 		f := fields{
 			incarnation: rapid.Uint32().Draw(t, "incarnation"), writer: rdma.ClientID(rapid.Uint16().Draw(t, "writer")),
 			seq: rapid.Uint64Max(1<<48-1).Draw(t, "seq"), op: opcode(rapid.IntRange(1, 3).Draw(t, "op")),
-			key: rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "key"), value: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "value"),
+			key:   rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "key"),
+			value: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "value"),
 		}
 		p := encoded(&f)
 		g, ok := decode(p)
@@ -40,7 +41,8 @@ func TestObjectRoundTrip(t *testing.T) {
 // TestObjectTears: an object of which any words are an earlier one's is not complete, whatever its
 // pair.
 func TestObjectTears(t *testing.T) {
-	old := fields{incarnation: 7, writer: 1, seq: 8, op: opInsert, key: []byte("key"), value: bytes.Repeat([]byte("a"), 100)}
+	old := fields{incarnation: 7, writer: 1, seq: 8, op: opInsert,
+		key: []byte("key"), value: bytes.Repeat([]byte("a"), 100)}
 	rapid.Check(t, func(t *rapid.T) {
 		now := old
 		now.incarnation, now.seq = 8, 9
@@ -126,7 +128,8 @@ func TestClasses(t *testing.T) {
 			}
 		}
 		for i, units := range c.units {
-			if n := c.objects[i]; n < 1 || uint64(n*units*node.Unit)+s.BitmapBytes() > block || uint64(n) > s.BitmapBytes()*8 {
+			if n := c.objects[i]; n < 1 || uint64(n*units*node.Unit)+s.BitmapBytes() > block ||
+				uint64(n) > s.BitmapBytes()*8 {
 				t.Errorf("blocks of %d: %d objects of %d units", block, n, units)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// growing is a pool whose index begins with 168 slots.
+// growing returns the shape of a pool of which the index begins with 168 slots.
 func growing(index, data, most int) Params {
 	p := small(3, index, data)
 	p.Subtables, p.Groups, p.MaxSubtables, p.Regions = 1, 8, most, 24
@@ -36,7 +36,8 @@ func TestGrow(t *testing.T) {
 			}
 			grown := 0
 			f.Go("keeper", func(ep rdma.Endpoint) {
-				fail(t, cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond, Stop: func() bool { return done == workers },
+				fail(t, cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond,
+					Stop: func() bool { return done == workers },
 					Log: func(e cluster.Event) {
 						if e.Report != "" {
 							grown++
@@ -138,7 +139,8 @@ func TestSplitCutOff(t *testing.T) {
 		must(t, c.Delete(key(0)))
 		must(t, c.ask(3))
 		keep := func(ep rdma.Endpoint) {
-			if _, err := cluster.Once(ep, f, mender, cluster.Options{Lease: time.Millisecond}); !errors.Is(err, rdma.ErrClosed) { // it is dead
+			if _, err := cluster.Once(ep, f, mender,
+				cluster.Options{Lease: time.Millisecond}); !errors.Is(err, rdma.ErrClosed) { // it is dead
 				fail(t, err)
 			}
 		}

@@ -223,7 +223,8 @@ func TestSlowReaderMeetsRecycledObject(t *testing.T) {
 	})
 }
 
-// Two records of a cached key: an UPDATE must not trust its cache for whose pair a slot holds.
+// Two records of a cached key: an UPDATE must not take from its cache which key's pair a slot
+// holds.
 func TestCacheNamesAnotherKeysPair(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	c := worker(t, f, Options{}, nil)

@@ -92,8 +92,9 @@ func TestRecoveryIsBounded(t *testing.T) {
 	}
 }
 
-// TestRecoveryIsRepeated: a master dies behind each verb of a recovery, and another one recovers the
-// client again. The write ends, and what it replaced is freed, in the block of a client that lives.
+// TestRecoveryIsRepeated: a master dies after each verb of a recovery, and another one recovers
+// the client again. The write ends, and what it replaced is freed, in the block of a client that
+// lives.
 func TestRecoveryIsRepeated(t *testing.T) {
 	for at := uint64(1); ; at++ {
 		f := pool(t, 3, small(3, 2, 2))
@@ -236,8 +237,8 @@ func TestUncleanBlocks(t *testing.T) {
 	}
 }
 
-// TestSweepGoesOn: a master that dies behind a recovery, or in the midst of a sweep, leaves the rest
-// to the next one, though no other client dies.
+// TestSweepGoesOn: a master that dies after a recovery, or in the midst of a sweep, leaves the
+// rest to the next one, though no other client dies.
 func TestSweepGoesOn(t *testing.T) {
 	p := small(3, 2, 2)
 	p.Timeout = 20 * time.Millisecond
@@ -255,7 +256,8 @@ func TestSweepGoesOn(t *testing.T) {
 	must(t, m.ep.Close()) // the first master
 	f.Go("keeper", func(ep rdma.Endpoint) {
 		start := ep.Now()
-		must(t, cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond, Stop: func() bool { return ep.Now()-start > time.Second }}))
+		must(t, cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond,
+			Stop: func() bool { return ep.Now()-start > time.Second }}))
 	})
 	must(t, f.Run())
 	if r := checkClean(t, f); len(r.Facts) == 0 {

@@ -277,10 +277,10 @@ func (c *Client) passOn(blocks []*block) error {
 }
 
 // passing is an entry on one replica on its way to node.Left.
-// Entry that is expected, and the one that replaces it.
 type passing struct {
-	blk        *block
-	replica    int
+	blk     *block
+	replica int
+	// Entry that is expected, and the one that replaces it.
 	from, left node.Entry
 }
 

@@ -298,7 +298,8 @@ func TestCrashedFrees(t *testing.T) {
 		harmless(t, f, at)
 		c, leave := life(t, f, Options{Timeout: 200 * time.Millisecond})
 		for i := range 24 {
-			if err := c.Insert(key(200+i), make([]byte, []int{100, 400}[i%2])); err != nil && !errors.Is(err, rdma.ErrFull) {
+			if err := c.Insert(key(200+i), make([]byte, []int{100, 400}[i%2])); err != nil &&
+				!errors.Is(err, rdma.ErrFull) {
 				t.Fatalf("crash after verb %d: %v", at-1, err)
 			}
 		}
@@ -364,7 +365,9 @@ func salvages(t *testing.T, seed uint64) {
 		// One replica of its last allocation, and of its last draft, is all that it came to.
 		b := c.ep.Batch()
 		for blk := range c.own {
-			b.CompareSwap(c.space.Entry(node.Block{Region: blk.Region, Index: (blk.Index + 1) % c.space.Blocks()}, 0), 0, uint64(node.MakeEntry(c.id, 2)))
+			b.CompareSwap(
+				c.space.Entry(node.Block{Region: blk.Region, Index: (blk.Index + 1) % c.space.Blocks()}, 0),
+				0, uint64(node.MakeEntry(c.id, 2)))
 			must(t, c.do("test", b))
 		}
 		b.Release()

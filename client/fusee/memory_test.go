@@ -36,7 +36,8 @@ func TestSizedPoolHoldsItsRecords(t *testing.T) {
 	for _, n := range []int{1, 10, 1000, 30_000} {
 		for _, nodes := range []int{1, 3} {
 			t.Run(fmt.Sprintf("%d records on %d nodes", n, nodes), func(t *testing.T) {
-				f, _ := sized(t, Shape{Nodes: nodes, Records: uint64(n), PairBytes: 100, IndexReplicas: min(2, nodes), DataReplicas: 1, Clients: 8})
+				f, _ := sized(t, Shape{Nodes: nodes, Records: uint64(n), PairBytes: 100,
+					IndexReplicas: min(2, nodes), DataReplicas: 1, Clients: 8})
 				var clients [4]*Client
 				for i := range clients {
 					clients[i] = worker(t, f, Options{}, nil)
@@ -141,7 +142,8 @@ func TestOverwriting(t *testing.T) {
 		records, writes = 100_000, 10_000_000
 	}
 	const pairBytes, generations, workers = 1024, 5, 2
-	f, p := sized(t, Shape{Nodes: 3, Records: uint64(records), PairBytes: pairBytes, IndexReplicas: 2, DataReplicas: 2, Clients: 16})
+	f, p := sized(t, Shape{Nodes: 3, Records: uint64(records), PairBytes: pairBytes,
+		IndexReplicas: 2, DataReplicas: 2, Clients: 16})
 	value := make([]byte, pairBytes-24)
 	for g := range generations {
 		errs := make(chan error)
@@ -156,7 +158,8 @@ func TestOverwriting(t *testing.T) {
 	must(t, err)
 	blocks := use[2].Count + use[3].Count
 	live := (uint64(records)*uint64(unitsFor(24, len(value)))*64 + p.BlockBytes - 1) / p.BlockBytes
-	t.Logf("%d records fill %d blocks of %d bytes; after %d writes %d are in use", records, live, p.BlockBytes, writes, blocks)
+	t.Logf("%d records fill %d blocks of %d bytes; after %d writes %d are in use",
+		records, live, p.BlockBytes, writes, blocks)
 	if limit := 2*live + workers; blocks > limit {
 		t.Errorf("%d blocks are in use, more than %d", blocks, limit)
 	}
@@ -203,7 +206,8 @@ func TestCrowdedPool(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	const records, workers = 200, 24
-	p, bytes, err := Size(Shape{Nodes: 3, Memory: 1000 << 10, Records: records, PairBytes: 1024, IndexReplicas: 2, DataReplicas: 2, Clients: 32})
+	p, bytes, err := Size(Shape{Nodes: 3, Memory: 1000 << 10, Records: records, PairBytes: 1024,
+		IndexReplicas: 2, DataReplicas: 2, Clients: 32})
 	must(t, err)
 	for seed := range uint64(3) {
 		s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: bytes, Clients: 32, Handler: node.Serve})

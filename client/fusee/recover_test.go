@@ -56,7 +56,8 @@ func TestCrashes(t *testing.T) {
 				return c.run()
 			})
 			t.Logf("%+v", seen)
-			if count >= 30 && (seen.clients == 0 || seen.masters == 0 || seen.slow == 0 || r.index > 1 && seen.nodes == 0) {
+			if count >= 30 && (seen.clients == 0 || seen.masters == 0 || seen.slow == 0 ||
+				r.index > 1 && seen.nodes == 0) {
 				t.Error("nobody dies: this test shows nothing")
 			}
 			if count >= 30 && r.tight && seen.converted == 0 {
@@ -91,8 +92,10 @@ type crashes struct {
 func newCrashes(seed uint64, nodes, spares, index, data int, central bool, seen *tally) *crashes {
 	rng := rand.New(rand.NewPCG(seed, 11))
 	c := &crashes{rng: rng, seen: seen, o: sim.Hostile(seed)}
-	c.p = Params{NodeCentric: central, IndexReplicas: index, DataReplicas: data, Subtables: 2, Groups: 2, Regions: 2*nodes + 3, Spares: spares,
-		RegionBytes: 32 << 10, BlockBytes: 4 << 10, Clients: 24, Timeout: 50 * time.Millisecond, TagBits: race.MaxTagBits}
+	c.p = Params{NodeCentric: central, IndexReplicas: index, DataReplicas: data, Subtables: 2, Groups: 2,
+		Regions: 2*nodes + 3, Spares: spares,
+		RegionBytes: 32 << 10, BlockBytes: 4 << 10, Clients: 24, Timeout: 50 * time.Millisecond,
+		TagBits: race.MaxTagBits}
 	l, err := newLayout(c.p, nodes, 1<<40)
 	if err != nil {
 		panic(err)

@@ -191,7 +191,8 @@ func TestSlowCeilingCounts(t *testing.T) {
 			c.recycle()
 		}
 		if want := began + timeout; c.deadline != want {
-			t.Errorf("a ceiling that took %v: the deadline is %v behind the operation's beginning, want %v", each, c.deadline-began, timeout)
+			t.Errorf("a ceiling that took %v: the deadline is %v behind the operation's beginning, want %v",
+				each, c.deadline-began, timeout)
 		}
 	}
 }

@@ -12,10 +12,11 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// small is a pool that is quickly made, and whose blocks are small.
+// small returns the parameters of a pool that is quickly made, with small blocks.
 func small(nodes, indexReplicas, dataReplicas int) Params {
 	return Params{IndexReplicas: indexReplicas, DataReplicas: dataReplicas, Subtables: 2, Groups: 128,
-		Regions: 2*nodes + 8, RegionBytes: 1 << 20, BlockBytes: 8 << 10, Clients: 64, TagBits: 13, Timeout: 3 * time.Second}
+		Regions: 2*nodes + 8, RegionBytes: 1 << 20, BlockBytes: 8 << 10, Clients: 64, TagBits: 13,
+		Timeout: 3 * time.Second}
 }
 
 func harness(nodes int, p Params, o Options) storetest.Harness {
@@ -40,7 +41,8 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 }
 
 func TestStore(t *testing.T) {
-	patient := Options{Timeout: 3 * time.Second, CacheBytes: new(64 << 10)} // wall time: a loaded machine stops workers for a while
+	// Real time: a loaded machine stops workers for a while.
+	patient := Options{Timeout: 3 * time.Second, CacheBytes: new(64 << 10)}
 	for _, r := range []struct{ nodes, index, data int }{{3, 2, 2}, {1, 1, 1}, {3, 3, 3}, {5, 5, 5}, {2, 1, 2}} {
 		t.Run(fmt.Sprintf("%d nodes, %d index replicas, %d of data", r.nodes, r.index, r.data), func(t *testing.T) {
 			h := harness(r.nodes, small(r.nodes, r.index, r.data), patient)

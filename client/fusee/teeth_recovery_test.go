@@ -50,7 +50,8 @@ var recoveryMutants = []teeth.Mutant{
 		Do:   "[]func() error{$r.$traverse, $r.$requests, $r.$rest, $r.$forgetAdopted, $r.$hintFree}",
 		Test: "TestEnumerate/2_replicas", Seed: 4},
 	// What recovery knows and leaves (journal.go, unclean.go).
-	{Rule: "a write's first trip journals it", In: "draft.write", At: "$b.WriteWord($*args)", Test: "TestEnumerate/2_replicas"},
+	{Rule: "a write's first trip journals it", In: "draft.write", At: "$b.WriteWord($*args)",
+		Test: "TestEnumerate/2_replicas"},
 	{Rule: "recovery reads the journals on all nodes", In: "Client.journalOf",
 		At: "$c.holders", Do: "$c.holders[:1]", Test: "TestRecoveryIsRepeated"},
 	{Rule: "an unresolved write keeps its journal word", In: "Client.journalWord",
@@ -70,7 +71,8 @@ var recoveryMutants = []teeth.Mutant{
 		Do:   "[]func() error{$r.$traverse, $r.$requests, $r.$rest, $r.$freeOlds}",
 		Test: "TestSalvage"},
 	{Rule: "a master sweeps what an earlier one left", Pkg: "../../node/cluster", In: "keeper.unswept",
-		At: "!$ok || $k.$asked || $k.resting(target{})", Do: "!$ok || $k.$asked || k.role.Owner != 0", Test: "TestSweepGoesOn"},
+		At: "!$ok || $k.$asked || $k.resting(target{})", Do: "!$ok || $k.$asked || k.role.Owner != 0",
+		Test: "TestSweepGoesOn"},
 	{Rule: "a dead client is fenced off before it is recovered", Pkg: "../../node/cluster",
 		In: "keeper.recoverClient", At: "$k.$f.RevokeLife($c)", Do: "error(nil)", Test: "TestEnumerate/3_replicas"},
 }

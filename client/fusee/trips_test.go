@@ -122,7 +122,8 @@ func TestTrips(t *testing.T) {
 			trips("update on a miss", cold, r.updateMiss, nil, func() error { return cold.Update(k, value) })
 			trips("search of a replaced pair", c, 2, nil, get(c))
 			trips("delete on a miss", cold, r.updateMiss, nil, func() error { return cold.Delete(k) })
-			trips("update of an absent key", cold, r.absent, client.ErrNotFound, func() error { return cold.Update(k, value) })
+			trips("update of an absent key", cold, r.absent, client.ErrNotFound,
+				func() error { return cold.Update(k, value) })
 			trips("delete of an absent key", cold, r.absent, client.ErrNotFound, func() error { return cold.Delete(k) })
 			trips("search of an absent key", cold, r.absent, client.ErrNotFound, get(cold))
 			must(t, c.Insert(k, value))
@@ -194,8 +195,8 @@ func checkClean(t testing.TB, f rdma.Fabric) client.Report {
 	return r
 }
 
-// TestDeadWinner: a loser whose winner is gone ends at its timeout with ErrUncertain, and leaves
-// others alone.
+// TestDeadWinner: a loser ends at its timeout with ErrUncertain when the winner is gone, and
+// leaves others alone.
 func TestDeadWinner(t *testing.T) {
 	f := pool(t, 3, small(3, 3, 2))
 	c := worker(t, f, Options{Timeout: 300 * time.Millisecond}, nil)

@@ -29,7 +29,8 @@ func TestUnsteadyViews(t *testing.T) {
 }
 
 func unsteady(seed uint64) (noticed int, err error) {
-	p := Params{IndexReplicas: 1, DataReplicas: 1 + int(seed%3), Subtables: 1, Groups: 16, Regions: 3, RegionBytes: 48 << 10,
+	p := Params{IndexReplicas: 1, DataReplicas: 1 + int(seed%3), Subtables: 1, Groups: 16,
+		Regions: 3, RegionBytes: 48 << 10,
 		BlockBytes: 4 << 10, Clients: 16, Timeout: 20 * time.Millisecond, TagBits: 13}
 	l, err := newLayout(p, 3, 1<<40)
 	if err != nil {

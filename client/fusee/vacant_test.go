@@ -88,7 +88,7 @@ func worker2(t *testing.T, f *sim.Sim) *Client {
 	return c
 }
 
-// TestEmptiedBlocksMoveOn: clients whose pairs have all sizes, one after the other, share a pool
+// TestEmptiedBlocksMoveOn: clients with pairs of all sizes, one after the other, share a pool
 // that has fewer blocks than they have classes. Blocks that are empty become vacant while
 // operations go on, and other clients carve them.
 func TestEmptiedBlocksMoveOn(t *testing.T) {
@@ -124,7 +124,7 @@ func TestEmptiedBlocksMoveOn(t *testing.T) {
 	checkClean(t, f)
 }
 
-// emptyBlocks returns a client whose blocks are empty, and rest.
+// emptyBlocks returns a client of which the blocks are empty, and rest.
 func emptyBlocks(t *testing.T, f *sim.Sim) (*Client, rdma.Endpoint) {
 	ep, err := f.Open("x")
 	must(t, err)
@@ -229,8 +229,8 @@ func TestClearIsCutOff(t *testing.T) {
 	}
 }
 
-// TestClearFails: any verb of making blocks vacant fails. The client knows by its next resync, or
-// when it closes, whose the block is, and nothing is lost.
+// TestClearFails: any verb of making blocks vacant fails. The client learns at its next resync,
+// or when it closes, which client owns the block, and nothing is lost.
 func TestClearFails(t *testing.T) {
 	p := cramped(6)
 	p.DataReplicas, p.Timeout = 2, 10*time.Millisecond
