@@ -126,6 +126,7 @@ func (c *Client) countFree(blocks []*block) ([]int, error) {
 func (c *Client) takeOver(blk *block, class int) (bool, error) {
 	was := blk.entry
 	mine := was.Next(c.id, class)
+	// The primary's entry decides: of several clients one CAS succeeds.
 	found, err := c.swap(stepTakeOver, c.space.Entry(blk.Block, 0), uint64(was), uint64(mine))
 	if err == nil && node.Entry(found) != was {
 		return false, nil
@@ -180,6 +181,7 @@ func (c *Client) inherit(blk *block) error {
 	if err := c.clearHints(blk); err != nil {
 		return fmt.Errorf("adopt block %v: %w", blk.Block, err)
 	}
+	// Marks are read after the hints are cleared: a free in between leaves a new hint.
 	heads, err := c.heads(blk.Block, blk.class, 0)
 	if err != nil {
 		return fmt.Errorf("adopt block %v: %w", blk.Block, err)

@@ -77,6 +77,7 @@ func (c *Client) flush() {
 				return // a node is slow: later
 			}
 		}
+		// The ring's place is free: its last carrier is over.
 		k := &r.ring[(r.first+r.flying)%maxFlying]
 		n := min(len(r.out), freeBatch)
 		k.frees = append(k.frees[:0], r.out[:n]...)
@@ -114,6 +115,7 @@ func (c *Client) land(within time.Duration) {
 			c.advance(k)
 		}
 	}
+	// Carriers leave the ring in their order.
 	for r.flying > 0 && r.ring[r.first].batch == nil {
 		r.landed = r.ring[r.first].last
 		r.first = (r.first + 1) % maxFlying
@@ -144,6 +146,7 @@ func (c *Client) advance(k *carrier) {
 	k.frees = kept
 	k.batch.Release()
 	k.batch = nil
+	// Marks begin with the last replica that any of the objects has.
 	if k.step == learning {
 		k.step = 0
 		for i := range k.frees {

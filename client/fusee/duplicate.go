@@ -43,6 +43,7 @@ const (
 func (c *Client) alone(w *write, view *race.View) (bool, error) {
 	for i := range race.Candidates {
 		s, word := view.Slot(i)
+		// w's own slot, and words of other fingerprints, are not the key's.
 		if s == w.slot || word.Print() != race.Print(w.hash) {
 			continue
 		}
@@ -81,6 +82,7 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 	b := c.ep.Batch()
 	op := b.Read(c.index.Address(s, 0), 8)
 	seen := op
+	// With one replica the primary is the witness.
 	if c.index.Copies(s) > 1 {
 		seen = b.Read(c.index.Address(s, 1), 8)
 	}
@@ -91,6 +93,7 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 		return unsure, err
 	}
 	print := race.Print(w.hash)
+	// Readers see the primary: a live pair of the key there exists.
 	if primary.Live() && primary.Print() == print {
 		switch same, known, err := c.isKey(primary, w.key); {
 		case err != nil || !known:
@@ -99,6 +102,7 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 			return exists, nil
 		}
 	}
+	// A word of the fingerprint that the witness has and the primary does not is a proposal.
 	switch {
 	case witness.Print() == print && !witness.Empty() && (witness != primary || witness.IsPending()):
 		switch same, known, err := c.isKey(witness, w.key); {
@@ -171,6 +175,7 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 // pending word, which readers do not see, and recovery turns into a tombstone.
 func (c *Client) writeSingle(w *write) (verdict, error) {
 	b := c.ep.Batch()
+	// An INSERT commits no log: it replaces no pair.
 	if w.key == nil {
 		c.logOld(b, w)
 	}
@@ -180,12 +185,14 @@ func (c *Client) writeSingle(w *write) (verdict, error) {
 		view = c.index.Read(b, c.index.Locate(w.hash), 0)
 		view.Fence()
 	}
+	// From here on the word may be in the slot.
 	w.visible = true
 	err := c.do(stepCASPrimary, b)
 	if err != nil {
 		b.Release()
 		return undecided, uncertain("write a slot", err)
 	}
+	// The CAS is complete, so it is known whether the word is there.
 	w.visible = op.Swapped()
 	if !op.Swapped() {
 		b.Release()
@@ -205,6 +212,7 @@ func (c *Client) writeSingle(w *write) (verdict, error) {
 	case !alone:
 		return c.giveWay(w)
 	}
+	// There is no rival: the word becomes final, and readers see it.
 	w.new, w.finalizing = w.new.Final(), true
 	if err := c.casPrimary(stepFinalize, w, w.pending, w.new); err != nil {
 		return undecided, uncertain("insert", err)

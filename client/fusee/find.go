@@ -48,10 +48,12 @@ func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair fields, held *rdma.Batch, err error) {
 	var stale candidate
 	for r := c.pace; ; {
+		// The clock is read before the slots, so that began is a time before they were read.
 		at.began = c.ep.Now()
 		if c.deadline == unset {
 			c.deadline = at.began + c.opt.Timeout
 		}
+		// Under a busy view, or after one, the index may be larger than this client knows.
 		if !c.sized {
 			if err := c.learnSize(); err != nil {
 				return at, pair, nil, err
@@ -70,12 +72,14 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 			b.Release()
 			return at, pair, nil, err
 		}
+		// The word of a slot of which the replicas differ is not known yet.
 		if !others.agree(&view, race.Print(hash)) {
 			b.Release()
 			return at, pair, nil, errUnsettled // the replicas differ: see readOthers
 		}
 		slots, n := c.matching(&view, hash)
 		at.free, at.freeWord, at.room = view.Free(hash)
+		// What is needed of the views has been copied.
 		b.Release()
 		before := stale
 		held, stale = nil, candidate{}
@@ -83,6 +87,7 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 			at.slot, at.word, pair, held, stale, err = c.match(key, slots[:n])
 			at.inc = pair.incarnation
 		}
+		// Nothing was found, and nothing was stale.
 		if err == nil && held == nil && stale.word == 0 {
 			grown, err := c.grewMeanwhile()
 			if grown {
@@ -92,12 +97,14 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 				return at, pair, nil, err
 			}
 		}
+		// What was found counts if it is not too old. Otherwise the slots are read again.
 		if err != nil || stale.word == 0 && c.ep.Now() <= at.began+c.opt.Timeout {
 			return at, pair, held, err
 		}
 		if held != nil {
 			held.Release()
 		}
+		// The slot had the same stale word twice: it names an object that is not its own.
 		if stale.word != 0 && stale == before {
 			return at, pair, nil, fmt.Errorf("slot %d: %v: the object there is not the slot's: %w",
 				stale.slot, stale.word, client.ErrDamaged)
@@ -175,6 +182,7 @@ func (c *Client) matching(view *race.View, hash uint64) (slots [race.Candidates]
 func (c *Client) match(key []byte, slots []candidate) (
 	slot race.Slot, word race.Word, pair fields, held *rdma.Batch, stale candidate, err error) {
 	b := c.ep.Batch()
+	// A word that points into no block ends the search: the index is damaged.
 	for _, s := range slots {
 		if _, err = c.readPair(b, s.word); err != nil {
 			break
@@ -188,6 +196,7 @@ func (c *Client) match(key []byte, slots []candidate) (
 		if ok && bytes.Equal(pair.key, key) {
 			return slots[i].slot, slots[i].word, pair, b, candidate{}, nil
 		}
+		// The first stale candidate is enough: it makes the caller read the slots again.
 		if !ok && stale.word == 0 {
 			stale = slots[i]
 		}

@@ -99,11 +99,13 @@ func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 			return lostRound, nil
 		}
 	}
+	// A pending word that has won is an INSERT's, which gives way.
 	if target.IsPending() {
 		if target, err = r.tombstone(target); err != nil {
 			return lookAgain, err
 		}
 	}
+	// Backups first, so that all of them hold the target when the primary changes.
 	for i := range list {
 		if list[i] == target {
 			continue
@@ -112,6 +114,7 @@ func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 			return lookAgain, err
 		}
 	}
+	// The log comes before the primary, as in commit.
 	if err := r.logReplaced(o, p); err != nil {
 		return lookAgain, err
 	}
@@ -133,6 +136,7 @@ func (r *recovery) logReplaced(o *remains, p race.Word) error {
 	if o == nil || !p.Live() || o.replaced == p {
 		return nil
 	}
+	// The slot has only the tag: the object itself has its incarnation.
 	front, err := r.read(stepFinish, r.space.UnitAt(p.Unit(), 0), headAt)
 	if err != nil {
 		return err
@@ -204,6 +208,8 @@ func (r *recovery) standing(p race.Word, list []race.Word) (st stand) {
 			final = w
 		}
 	}
+	// An INSERT proposes a pending word. Its final word, or a tombstone beside its pending one,
+	// is its second.
 	inserts := pending != 0 || final != 0 && r.ops[final.Unit()] == opInsert
 	switch {
 	case tombstone != 0:

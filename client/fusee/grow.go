@@ -187,6 +187,7 @@ func (c *Client) awaitGrowth(hash uint64) error {
 	want := c.index.SizeToSplit(c.index.SubtableOf(hash))
 	last := c.ep.Now() + longestGrowth*c.opt.Timeout
 	for r := (kit.Retry{Env: c.ep, Pause: kit.WhileBusy, Over: c.overdue}); want <= c.mostSubtables(); {
+		// A request may be lost with its node, or be overwritten: it is repeated with each pause.
 		if err := c.ask(want); err != nil && !interrupted(err) {
 			return fmt.Errorf("ask for a larger index: %w", err)
 		}
@@ -200,6 +201,7 @@ func (c *Client) awaitGrowth(hash uint64) error {
 		if err := c.keepUp(); err != nil {
 			return err
 		}
+		// The index grows, so a master is at work.
 		if len(c.index.Place) > size {
 			c.deadline = min(last, c.ep.Now()+c.opt.Timeout)
 		}
@@ -259,6 +261,7 @@ func (m *Mender) grow() error {
 	if err != nil {
 		return err
 	}
+	// The other subtables of the round are as full.
 	if m.mayGrow(want) {
 		want = max(want, uint64(m.index.RoundEnd()))
 	}
@@ -321,6 +324,7 @@ func (m *Mender) split() error {
 		return fmt.Errorf("all nodes of subtable %d are gone: %w", to, client.ErrFull)
 	}
 	next.Resize(m.Subtables, place)
+	// The memory of the new subtable is backed first, on all its nodes.
 	for _, r := range place[to] {
 		q := rdma.Request{Step: stepBack, Proc: node.ProcBack, Arg: [6]uint64{
 			m.index.Base + uint64(r.Index)*race.SubtableBytes(m.Groups), race.SubtableBytes(m.Groups)}}
@@ -339,6 +343,7 @@ func (m *Mender) split() error {
 	if err != nil {
 		return err
 	}
+	// Step 1: write the new subtable.
 	for at := 0; at < per; at += mendWords {
 		n := min(mendWords, per-at)
 		b := m.ep.Batch()
@@ -351,10 +356,12 @@ func (m *Mender) split() error {
 			return err
 		}
 	}
+	// Step 2: clients may read it from here on.
 	if err := m.writeSize(to+1, true); err != nil {
 		return err
 	}
 	m.resize(&m.view.View, to+1)
+	// Steps 3 and 4.
 	return m.endSplit(to + 1)
 }
 

@@ -69,6 +69,7 @@ func (c *Client) journalWord() (int, error) {
 		if i := bits.TrailingZeros64(^held); i < journalWords {
 			return i, nil
 		}
+		// All words are held: find out which writes have landed, and resolve those.
 		if err := c.view.Join(); err != nil {
 			return 0, fmt.Errorf("journal a write: %w", err)
 		}

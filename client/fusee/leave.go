@@ -28,6 +28,7 @@ func (c *Client) shed(class int) {
 	if c.endScan() != nil {
 		return
 	}
+	// One block at a time: the one with the most free objects.
 	for s.idle() > c.share(class) && len(r.parting) == 0 {
 		idle, most := map[*block]int{}, s.free[s.head].block
 		for _, p := range s.free[s.head:] {
@@ -40,6 +41,7 @@ func (c *Client) shed(class int) {
 			c.fault(err)
 		}
 	}
+	// Empty blocks begin to rest, and those that have rested become vacant.
 	c.vacate(1)
 	if err := c.clear(); errors.Is(err, client.ErrDamaged) {
 		c.fault(err)
@@ -101,17 +103,20 @@ func (c *Client) shut() error {
 	if err := c.keepUp(); err != nil {
 		return err
 	}
+	// All frees and scans end, and rested objects become free.
 	if err := cmp.Or(c.drain(), c.damage); err != nil {
 		return err
 	}
 	if n := len(c.unresolved); n > 0 {
 		return fmt.Errorf("of %d writes: %w", n, client.ErrUncertain)
 	}
+	// Tables may give this client blocks that it does not know. Those have to be left, too.
 	if c.reclaim.untidy {
 		if err := c.tidy(); err != nil {
 			return err
 		}
 	}
+	// Emptied blocks are left like the others: their objects are free.
 	for _, e := range c.reclaim.emptied {
 		c.takeUp(e.block)
 	}
@@ -159,6 +164,7 @@ func (c *Client) leave(blocks []*block, free []place) error {
 		parting[blk] = true
 	}
 	stays := func(p place) bool { return !parting[p.block] }
+	// First the objects that must not look free, then those that are free.
 	list := slices.DeleteFunc(c.inHand(), stays)
 	if err := c.writeHeads(list, false); err != nil {
 		return err
@@ -167,6 +173,7 @@ func (c *Client) leave(blocks []*block, free []place) error {
 	if err := c.writeHeads(list, true); err != nil {
 		return err
 	}
+	// Hints come after marks: an owner that finds a hint finds the mark.
 	if err := c.setHints(blocks, list); err != nil {
 		return err
 	}
@@ -201,6 +208,7 @@ func (c *Client) writeHeads(places []place, free bool) error {
 	for some := range slices.Chunk(places, headsPerTrip) {
 		b := c.ep.Batch()
 		for _, p := range some {
+			// A free object gets its mark and its incarnation, another one only a mark of 0.
 			n := sumAt
 			if free {
 				n = writerAt
@@ -264,6 +272,7 @@ func (c *Client) passOn(blocks []*block) error {
 			}
 		}
 	}
+	// The backups in one trip, the primaries in the next.
 	if err := c.pass(backups); err != nil {
 		return err
 	}
@@ -302,6 +311,7 @@ func (c *Client) pass(list []passing) error {
 		for i := 0; err == nil && i < b.Len(); i++ {
 			p, found := list[i], node.Entry(b.Op(i).Result)
 			switch {
+			// It is done, by this client or by another recovery.
 			case found == p.from, found == p.left, found.Generation() > p.left.Generation():
 			case round == passRounds || p.replica == 0 || found.Generation() == p.left.Generation():
 				err = fmt.Errorf("pass block %v on: replica %d has %v, not %v: %w",

@@ -203,12 +203,14 @@ func (m *Mender) mendSlots(from race.Slot, n int) error {
 		}
 		s := from + race.Slot(i)
 		chosen, ok := choose(words[:copies])
+		// All words are pending: an INSERT gives way.
 		if !ok {
 			var err error
 			if chosen, err = m.freshTombstone(words[0]); err != nil {
 				return err
 			}
 		}
+		// The primary's CAS is the last: see Mend.
 		for r := copies - 1; r >= 0; r-- {
 			if words[r] != chosen {
 				next.CompareSwap(m.index.Address(s, r), uint64(words[r]), uint64(chosen))

@@ -41,6 +41,7 @@ func (c *Client) modify(op opcode, key, value []byte) error {
 	if err == nil {
 		hash := race.Hash(key)
 		c.start()
+		// start has cleared the deadline: all attempts share one.
 		for err = c.try(op, key, value, hash); repeatable(err); err = c.try(op, key, value, hash) {
 			if errors.Is(err, errSilent) { // the next attempt reads the pair on another node
 				continue
@@ -87,6 +88,8 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 		return err
 	}
 	var err error
+	// A DELETE's word is a tombstone. It is numbered before anything is written, since raising
+	// the ceiling may fail.
 	word := c.draft.word(c, hash)
 	if op == opDelete {
 		if word, err = c.tombstone(race.Print(hash)); err != nil {
@@ -100,6 +103,7 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 			c.abandon(err)
 			return err
 		}
+		// The key is not there. The object was written, and no slot names it.
 		if at.word == 0 {
 			c.recycle()
 			return client.ErrNotFound
@@ -107,9 +111,12 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 		w := write{slot: at.slot, old: at.word, new: word, inc: at.inc, obj: &c.draft.object,
 			hash: hash, began: at.began}
 		verdict, failed := c.write(&w)
+		// The view changed in the midst of the round: the next idle view shows how it ended.
 		if verdict == undecided && interrupted(failed) {
 			verdict, failed = c.resolve(&w, op, failed)
 		}
+		// An UPDATE that lost took effect just before the winner. A DELETE goes on only if it has
+		// lost and nothing has failed.
 		if verdict != lost || failed != nil || op == opUpdate {
 			return c.finishReplace(op, hash, &w, verdict, failed)
 		}
@@ -117,6 +124,7 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 			c.recycle()
 			return errTimeout("win a slot")
 		}
+		// The cached word is the one that lost.
 		c.cache.Drop(hash)
 		at, err = c.locateMiss(key, hash, false)
 	}
@@ -130,6 +138,7 @@ func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err 
 	switch v {
 	case won, overtaken:
 		c.free(w.old, w.inc)
+		// The tombstone names no object, so the DELETE's own goes back.
 		if op == opDelete {
 			c.recycle()
 			c.cache.Drop(hash)
@@ -167,6 +176,7 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	if same {
 		at.inc = le.Uint32(head.Buf[incarnationAt:])
 	}
+	// The head lies in the batch's buffer: what is needed of it has been copied.
 	b.Release()
 	switch {
 	case err != nil:
@@ -175,6 +185,7 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 		c.stats.Hits++
 		return at, nil
 	}
+	// The slot has changed: the cached word was out of date.
 	if now != at.word {
 		c.stats.Invalid++
 		e.invalidated()
@@ -228,6 +239,7 @@ func (c *Client) Insert(key, value []byte) error { return c.modify(opInsert, key
 // object, and finds the key of the other INSERT, unless that has given way, too.
 func (c *Client) tryInsert(key, value []byte, hash uint64) error {
 	for r := c.pace; ; {
+		// Each attempt has an object, and so a word, of its own.
 		if err := c.begin(opInsert, key, value); err != nil {
 			return err
 		}
@@ -249,6 +261,8 @@ func (c *Client) tryInsert(key, value []byte, hash uint64) error {
 // it then. Without an empty slot it waits for the index to grow, and the caller begins again.
 func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 	for r := c.pace; ; {
+		// Only the first attempt writes the draft. It stays as it is while the INSERT looks for a
+		// slot.
 		at, _, held, err := c.find(key, hash, r.Tries == 0)
 		switch {
 		case err != nil:
@@ -272,6 +286,7 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 		switch v {
 		case won:
 			c.remember(hash, w.slot, w.new)
+			// Few empty slots are left, or a test wants splits.
 			if at.room <= littleRoom || c.opt.Splits > 0 && c.ep.Rand().Float64() < c.opt.Splits {
 				c.askEarly(hash)
 			}
@@ -283,6 +298,7 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 			c.keepUnresolved(&w, err)
 			return undecided, err
 		}
+		// It lost its slot to another writer, which has changed the primary by now.
 		if err == nil && !r.Again() {
 			err = errTimeout("win an empty slot")
 		}

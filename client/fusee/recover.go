@@ -38,6 +38,7 @@ func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	if err := m.learnSize(); err != nil {
 		return fmt.Errorf("recover client %d: %w", dead, err)
 	}
+	// The crash may have left something in blocks that were swept.
 	m.sweep.again = true
 	r := m.recovery(dead)
 	m.report = Breakdown{}
@@ -298,9 +299,11 @@ func (r *recovery) unfinished(views []race.View) (list []race.Slot) {
 	}
 	for i := range race.Candidates {
 		s, p := views[0].Slot(i)
+		// With one replica a pending word is an unfinished INSERT.
 		if len(views) == 1 && p.IsPending() && r.wrote(p) {
 			list = append(list, s)
 		}
+		// A backup holds a word of the dead client that the primary does not.
 		for _, v := range views[1:] {
 			if _, w := v.Slot(i); w != p && r.wrote(w) {
 				list = append(list, s)
@@ -326,6 +329,8 @@ func (r *recovery) judge(o *remains, views []race.View) {
 			oldPointed = oldPointed || w == o.replaced
 		}
 	}
+	// In unclean blocks it counts whatever the primary says: a torn draft may have reached other
+	// replicas only.
 	if !pointed && (r.unclean || o.inc != 0 && o.mark != uint64(o.inc)) {
 		r.lost = append(r.lost, *o)
 	}

@@ -25,6 +25,7 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	if err := m.losses(&v, dead); err != nil {
 		return fmt.Errorf("restore node %d on node %d: %w", dead, spare, err)
 	}
+	// A stand-in has the places of the node that it replaced.
 	original := v.Original(dead)
 	if err := m.copyJournals(spare); err != nil {
 		return fmt.Errorf("restore node %d on node %d: journals: %w", dead, spare, err)

@@ -16,6 +16,7 @@ import (
 // blocks that are left. It also fails at the operation's deadline, with errDeadline.
 func (c *Client) resync(moved func(region int) bool) error {
 	c.reclaim.untidy = true
+	// Hints of blocks with a new primary are lost.
 	for class := range c.slabs {
 		for _, blk := range c.slabs[class].blocks {
 			blk.suspect = blk.suspect || moved(blk.Region)
@@ -29,6 +30,8 @@ func (c *Client) resync(moved func(region int) bool) error {
 	// Blocks of moved regions are marked now. What is read of them here is not read again in
 	// another try.
 	c.oldSpace = nil
+	// First what was in flight, then the blocks that are this client's, then what is free in
+	// them.
 	if err := c.ground(); err != nil {
 		return err
 	}
@@ -48,6 +51,7 @@ func (c *Client) resync(moved func(region int) bool) error {
 			}
 		}
 	}
+	// No verb of an earlier epoch can land any more.
 	for i := range c.unresolved {
 		c.unresolved[i].flying = false
 	}
@@ -66,6 +70,7 @@ func (c *Client) ground() error {
 		if err := c.ep.Wait(sc.batch, rdma.All, c.opt.Timeout); err != nil {
 			return err
 		}
+		// Its bits were subtracted, so this is the last look at them.
 		if sc.phase == clearing {
 			c.take(sc.batch, sc.blocks[:sc.n], sc.found)
 		}
@@ -80,6 +85,7 @@ func (c *Client) ground() error {
 			}
 			k.batch.Release()
 			k.batch = nil
+			// Some of its marks may have landed: retry begins with reading the heads.
 			r.stuck = append(r.stuck, k.frees...)
 		}
 		r.landed = k.last
@@ -105,6 +111,7 @@ func (c *Client) tidy() error {
 	if err := c.returnParting(mine); err != nil {
 		return err
 	}
+	// Blocks that the tables do not give to this client, or with another class, are dropped.
 	for class := range c.slabs {
 		s := &c.slabs[class]
 		for _, blk := range slices.Clone(s.blocks) {
@@ -116,7 +123,9 @@ func (c *Client) tidy() error {
 			}
 		}
 	}
+	// So are blocks on their way to be vacant.
 	c.reclaim.emptied = slices.DeleteFunc(c.reclaim.emptied, func(e emptied) bool { return mine[e.Block] == nil })
+	// Blocks of this client that it does not know are taken in as if they were adopted.
 	for _, blk := range list {
 		if c.own[blk.Block] != nil {
 			continue
@@ -127,6 +136,7 @@ func (c *Client) tidy() error {
 		if err := c.spread(blk); err != nil {
 			return err
 		}
+		// The block was being emptied, and still is.
 		if i := slices.IndexFunc(c.reclaim.emptied, func(e emptied) bool { return e.Block == blk.Block }); i >= 0 {
 			c.reclaim.emptied[i].entry = blk.entry
 			continue
@@ -144,6 +154,7 @@ func (c *Client) tidy() error {
 func (c *Client) returnParting(mine map[node.Block]*block) error {
 	for r := &c.reclaim; len(r.parting) > 0; r.parting = r.parting[1:] {
 		s := r.parting[0]
+		// The backups' entries follow the primary's: some may name node.Left already.
 		for _, blk := range s.blocks {
 			if now := mine[blk.Block]; now != nil {
 				if err := c.spread(now); err != nil {

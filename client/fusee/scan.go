@@ -43,6 +43,7 @@ const (
 func (c *Client) beginScan(class int) {
 	s, sc := &c.slabs[class], &c.reclaim.scan
 	sc.class, sc.n, sc.found = class, 0, sc.found[:0]
+	// Blocks take turns, scanBlocks at a time.
 	for range min(scanBlocks, len(s.blocks)) {
 		s.cursor = (s.cursor + 1) % len(s.blocks)
 		sc.blocks[sc.n] = s.blocks[s.cursor]
@@ -64,10 +65,12 @@ func (c *Client) tendScan() {
 	if sc.phase == noScan || !sc.batch.Finished() {
 		return
 	}
+	// The bits are subtracted, and the marks are there.
 	if sc.phase == clearing {
 		sc.phase = noScan
 		found := c.take(sc.batch, sc.blocks[:sc.n], sc.found)
 		sc.batch.Release()
+		// A scan that finds much is soon followed by another one.
 		if s := &c.slabs[sc.class]; found >= minGap/2 {
 			s.gap = minGap
 		} else {
@@ -80,6 +83,7 @@ func (c *Client) tendScan() {
 		sc.phase = noScan
 		return
 	}
+	// The bits are known: subtract them and read the marks.
 	next := c.ep.Batch()
 	sc.found = c.collect(next, sc.batch, sc.blocks[:sc.n], sc.found)
 	sc.batch.Release()
@@ -212,6 +216,7 @@ func (c *Client) reread(blk *block) error {
 	for from := 0; from < len(blk.incarnations); from += headsPerTrip {
 		places = places[:0]
 		for i := from; i < min(from+headsPerTrip, len(blk.incarnations)); i++ {
+			// Objects in the free list are known to be free.
 			if !blk.idle(i) {
 				places = append(places, place{blk, i})
 			}

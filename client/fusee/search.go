@@ -26,9 +26,11 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 	}
 	hash := race.Hash(key)
 	c.start()
+	// Under a busy view reads go on, but not by the cache.
 	if c.view.Busy {
 		return c.getMeanwhile(key, hash, rdma.ErrStale)
 	}
+	// A client that only reads still has frees to send.
 	if c.gets++; c.gets%tendEvery == 0 && !c.behind {
 		c.tendIdle()
 	}
@@ -52,6 +54,7 @@ func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error
 		switch {
 		case e == nil || !interrupted(e) && !errors.Is(e, errUnsettled):
 			return value, e
+		// In an idle view no master brings the replica back.
 		case !c.view.Busy && c.isGone(e):
 			return nil, fmt.Errorf("the last replica is gone (epoch %d): %w", c.view.Epoch, e)
 		case !r.Again():
@@ -74,6 +77,7 @@ func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
 		if err == nil || !c.elsewhere(err, began) {
 			return value, err
 		}
+		// elsewhere has marked the node as slow, so the next attempt asks another one.
 		began = c.ep.Now()
 	}
 }
@@ -96,6 +100,7 @@ func (c *Client) getOnce(key []byte, hash uint64) ([]byte, error) {
 	if held == nil {
 		return nil, client.ErrNotFound
 	}
+	// The caller reads the value in the batch's buffer until the next operation.
 	c.held = held
 	c.remember(hash, at.slot, at.word)
 	return pair.value, nil
@@ -122,6 +127,8 @@ func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok 
 		return nil, false, fmt.Errorf("get: %w", err)
 	}
 	now := slotWord(slot)
+	// The slot still holds the cached word, so the pair that was read in the same trip is
+	// current.
 	if !bypass && now == word {
 		if f, ok := c.pairOf(word, pair.Buf); ok && bytes.Equal(f.key, key) {
 			c.stats.Hits++
@@ -130,10 +137,12 @@ func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok 
 		}
 	}
 	b.Release()
+	// The key's pair was replaced, or the slot has another key's.
 	if now != word {
 		e.invalidated()
 		c.stats.Invalid++
 	}
+	// No pair of the key's fingerprint is there: the entry is of no use.
 	if !now.Live() || now.Print() != race.Print(hash) {
 		c.cache.Drop(hash)
 		return nil, false, nil

@@ -130,6 +130,7 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	d := &c.draft
 	*d = draft{bytes: objectBytes(len(key), len(value)), units: unitsFor(len(key), len(value))}
 	class := int(c.classes.of[d.units])
+	// This time is used for the operation's deadline and for its background work.
 	c.reclaim.now = c.ep.Now()
 	if c.deadline == unset {
 		c.deadline = c.reclaim.now + c.opt.Timeout
@@ -141,6 +142,7 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	if c.overdue() {
 		return errTimeout("take an object")
 	}
+	// Waiting for a journal word may take long, so no object is held meanwhile.
 	word, err := c.journalWord()
 	if err != nil {
 		return err
@@ -165,6 +167,7 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	p := s.free[s.head]
 	s.head++
 	d.object = object{unit: c.unitOf(p), class: class, incarnation: p.block.use(p.index), journal: word}
+	// Frees and scans in flight move on with each write.
 	c.tend(class)
 	return nil
 }
@@ -185,12 +188,15 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 	// refill may add one object, which may be the reserve: so this is a loop.
 	for waited := false; c.slabs[class].idle() <= reserve; {
 		larger, ok := c.borrow(class, reserve)
+		// In a tight pool a pair borrows from a slightly larger class at once, and leaves blocks
+		// to others.
 		if ok && c.reclaim.tight && c.classes.units[larger] <= mostBorrowed*c.classes.units[class] {
 			if len(c.slabs[class].blocks) > 0 && c.reclaim.scan.phase == noScan {
 				c.beginScan(class) // others may have freed some of its own
 			}
 			return larger, nil
 		}
+		// Otherwise the class gets objects of its own.
 		err := c.refill(class, reserve)
 		c.reclaim.now = c.ep.Now()
 		if larger, ok := c.borrow(class, reserve); ok && err == nil && c.slabs[class].idle() <= reserve {
@@ -205,6 +211,7 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 		if larger, ok := c.borrow(class, reserve); ok {
 			return larger, nil
 		}
+		// It waits for room once: the second time the pool is full.
 		if waited {
 			return class, err
 		}
@@ -212,6 +219,7 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 		began := c.ep.Now()
 		ok, e := c.await(class, reserve)
 		c.reclaim.now = c.ep.Now()
+		// The wait does not count as the operation's time.
 		if c.until() != never {
 			c.deadline += c.reclaim.now - began
 		}
@@ -267,9 +275,11 @@ func (c *Client) refill(class, reserve int) error {
 	if err := c.reclaimAll(class); err != nil {
 		return err
 	}
+	// What rests comes back sooner than a block could, if it is enough.
 	if s.idle() > reserve || c.reclaim.restingOwn(c, class) >= c.enough(class) && c.awaitRest(class, reserve) {
 		return nil
 	}
+	// A block of which an eighth is free is worth its take-over.
 	if ok, err := c.adopt(class, max(2, c.classes.objects[class]/8)); ok || err != nil {
 		return err
 	}
@@ -281,6 +291,8 @@ func (c *Client) refill(class, reserve int) error {
 	if !errors.Is(err, rdma.ErrFull) {
 		return err
 	}
+	// No node has a free block: take a vacant one, or a departed client's with a few free
+	// objects.
 	full := err
 	if ok, err := c.carveVacant(fresh); ok || err != nil {
 		return err
@@ -398,6 +410,7 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 		return node.Block{}, fmt.Errorf("allocate a block: %w", err)
 	}
 	blk := node.Block{Region: region, Index: int(q.Ret[0])}
+	// Fewer than a quarter of the region's blocks were free.
 	c.reclaim.tight = q.Ret[2]*4 < uint64(c.space.Blocks())
 	mine := node.MakeEntry(c.id, class)
 	for r := 1; r < c.space.Copies(region); r++ {

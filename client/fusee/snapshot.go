@@ -129,10 +129,12 @@ func (c *Client) write(w *write) (verdict, error) {
 // word may be on any backup, and visible stays set.
 func (c *Client) propose(w *write) (rule, error) {
 	n := c.index.Copies(w.slot) - 1
+	// From here on the word may be on backups.
 	w.visible = true
 	if err := c.casBackups(w, w.list[:n]); err != nil {
 		return lose, err
 	}
+	// All CASes are complete: the word is where they found old.
 	w.visible = false
 	for i, v := range w.list[:n] {
 		if v == w.old { // Algorithm 1, line 9

@@ -134,6 +134,7 @@ func (r *recovery) forgetAdopted() error {
 		}
 		err := r.do(stepReadTables, b)
 		for i := 0; err == nil && i < len(some); i++ {
+			// The entry has a generation, so a block that was adopted and left again differs.
 			if blk, _, _ := r.space.BlockOf(some[i].unit); node.Entry(le.Uint64(b.Op(i).Buf)) == r.blocks[blk] {
 				kept = append(kept, some[i])
 			}
@@ -188,6 +189,7 @@ func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 			copies = max(copies, r.space.CopiesOf(u.unit))
 		}
 		var marked []uint64
+		// The primary last: when it has the mark, all have.
 		for c := copies - 1; c >= 0; c-- {
 			var err error
 			if marked, err = r.markCopies(some, c, whatever); err != nil {
@@ -224,6 +226,7 @@ func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked [
 	}
 	for i, u := range there {
 		h := headOf(read.Op(i).Buf)
+		// It is in another use than the one that was found lost.
 		if !whatever && h.incarnation != u.inc {
 			continue
 		}

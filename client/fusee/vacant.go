@@ -54,6 +54,7 @@ func (c *Client) vacate(keep int) {
 		for _, p := range s.free[s.head:] {
 			idle[p.block]++
 		}
+		// A block is empty if all its objects are in the free list.
 		for _, b := range slices.Clone(s.blocks) {
 			if idle[b] < len(b.incarnations) || len(c.reclaim.emptied) >= mostEmptied || len(c.own) <= keep {
 				continue
@@ -121,6 +122,7 @@ func (c *Client) clear() error {
 // has cleared its bitmap. A crash leaves objects that are free by their marks or never used, in
 // part.
 func (c *Client) wipe(blk node.Block, floor uint32) error {
+	// The first object's head gets the floor before anything is wiped: no crash loses it.
 	b := c.ep.Batch()
 	p := b.Alloc(keyAt)
 	clear(p)

@@ -57,6 +57,7 @@ func (c *Client) applyView(v *rdma.View) {
 		c.oldSpace = append(c.oldSpace, c.space.Place)
 		c.layout.applyView(v)
 		c.slow.Clear()
+		// A subtable with a new primary may have replicas that differ until the view is idle.
 		for sub := range c.index.Place {
 			if c.index.Place[sub][0].Node != before[sub][0].Node {
 				c.promoted[sub] = true
@@ -96,10 +97,12 @@ func (c *Client) settled(cause error) (bool, error) {
 		case unknown != nil: // the nodes that keep the view may be back in time
 		case c.view.Busy:
 		case c.view.Epoch > epoch || errors.Is(cause, rdma.ErrStale):
+			// No verb of the old epoch can land, and all replicas are equal.
 			err := c.catchUp()
 			if err == nil || !interrupted(err) {
 				return err == nil, err
 			}
+			// Another view came meanwhile: wait for an idle one after it.
 			epoch, cause = c.view.Epoch, err
 		case c.isGone(cause):
 			return false, fmt.Errorf("the last replica is gone (epoch %d): %w", c.view.Epoch, cause)
@@ -168,6 +171,7 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 	if err != nil {
 		return undecided, false, cause
 	}
+	// A split may have moved the slot.
 	w.slot = c.index.Where(w.slot, w.hash)
 	if !ok {
 		// The node did not answer this client alone, and answers now. Nothing is in flight, and
