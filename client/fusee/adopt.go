@@ -29,6 +29,8 @@ const (
 // one has at least so many by its hints. It returns true when the free list has as many then.
 func (c *Client) adopt(class, atLeast int) (bool, error) {
 	left, err := c.departed(func(e node.Entry) bool { return e.Class() == class })
+	// Hints only rank the blocks. One may turn out to have fewer free objects, or another client
+	// may be faster: then the next best is tried.
 	for err == nil && len(left) > 0 {
 		best, most := -1, atLeast-1
 		var free []int
@@ -45,6 +47,7 @@ func (c *Client) adopt(class, atLeast int) (bool, error) {
 		}
 		var mine bool
 		if mine, err = c.takeOver(left[best], class); err == nil && mine {
+			// The block stays this client's also if it has too few free objects.
 			if err = c.inherit(left[best]); err != nil || c.slabs[class].idle() >= atLeast {
 				c.reclaim.untidy = c.reclaim.untidy || err != nil
 				return err == nil, err
@@ -189,9 +192,13 @@ func (c *Client) inherit(blk *block) error {
 	b := makeBlock(blk.Block, blk.class, blk.entry, len(heads))
 	c.hold(b)
 	for i, h := range heads {
+		// An object that was never used continues at the block's floor, so that its incarnations
+		// differ from those in old logs.
 		if b.incarnations[i] = h.incarnation; h.incarnation == 0 {
 			b.incarnations[i] = heads[0].incarnation // the block's floor, or more
 		}
+		// An object that is not free is in use, or a free of it is on its way, which a scan will
+		// find.
 		if h.free() {
 			b.setIdle(i)
 			c.slabs[b.class].push(place{b, i})

@@ -11,6 +11,7 @@ import (
 // node, which keeps the free bitmaps of its blocks. The baseline shows what two-level management
 // saves. The error wraps rdma.ErrFull when no node has an object.
 func (c *Client) takeFromNode(class, word int) error {
+	// Frees move on with each write, as in tend.
 	c.land(0)
 	c.mature()
 	regions := len(c.regions)

@@ -25,6 +25,8 @@ func Check(f rdma.Fabric) (client.Report, error) {
 	if err != nil {
 		return client.Report{}, fmt.Errorf("check: %w", err)
 	}
+	// In this order: words are followed into blocks that have owners, and marks are compared with
+	// what slots point at.
 	for _, step := range []func() error{k.tables, k.index, k.pairs, k.blocks} {
 		if err := step(); err != nil {
 			return k.Report, fmt.Errorf("check: %w", err)
@@ -417,6 +419,7 @@ func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints [
 		who = byDead
 	}
 	k.objectsOf[who] += uint64(held)
+	// An object that no client can have in hand is leaked.
 	if (who == byLeft || who == byNode) && held > 0 && !k.lossy() {
 		if len(k.alive) > 1 || k.blocksOf[toClean] > 0 {
 			// Other clients, live or dead, may have it in hand: freed and resting, or about to be

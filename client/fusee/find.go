@@ -30,6 +30,7 @@ type found struct {
 // The word was read from the pool, so it is checked. The error wraps client.ErrDamaged when it
 // points into no block.
 func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
+	// The whole object must lie in one block.
 	if blk, off, ok := c.space.BlockOf(w.Unit()); !ok || off+uint64(w.Units())*64 > c.space.BlockBytes {
 		return nil, fmt.Errorf("follow %v into block %v: %w", w, blk, client.ErrDamaged)
 	}
@@ -83,6 +84,7 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		b.Release()
 		before := stale
 		held, stale = nil, candidate{}
+		// All pairs of the key's fingerprint are read in one trip.
 		if n > 0 {
 			at.slot, at.word, pair, held, stale, err = c.match(key, slots[:n])
 			at.inc = pair.incarnation
@@ -147,6 +149,7 @@ func (o *others) agree(first *race.View, print uint8) bool {
 		for i := range race.Candidates {
 			_, a := first.Slot(i)
 			_, b := o.views[r].Slot(i)
+			// Slots of other fingerprints do not matter to the key.
 			if a != b && (a.Print() == print || b.Print() == print) {
 				return false
 			}

@@ -335,6 +335,7 @@ func (m *Mender) split() error {
 	first, per := m.firstSlot(to), int(m.firstSlot(1))
 	words := make([]byte, per*8)
 	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) error {
+		// The words that the new subtable gets. Tombstones are on both sides.
 		if w.Empty() || known && next.Where(s, hash) >= first {
 			le.PutUint64(words[8*(int(s)%per):], uint64(w))
 		}
@@ -373,6 +374,7 @@ func (l *layout) firstSlot(sub int) race.Slot {
 // endSplit is steps 3 and 4: it takes what moved to the last subtable away from where it was, and
 // clears the mark. It may be repeated: what was taken away is no longer found.
 func (m *Mender) endSplit(size int) error {
+	// The index as it was before the split says which subtable was split.
 	before := m.index
 	before.Resize(m.Subtables, m.index.Place[:size-1])
 	from := before.NextSplit()
@@ -452,6 +454,8 @@ func (m *Mender) hashesOf(words []race.Word) (hashes []uint64, known []bool, err
 			list = append(list, i)
 		}
 	}
+	// The first round reads the front of each object, the second all of those that have longer
+	// keys.
 	for round := 0; round < 2 && len(list) > 0; round++ {
 		b := m.ep.Batch()
 		for _, i := range list {
@@ -470,6 +474,7 @@ func (m *Mender) hashesOf(words []race.Word) (hashes []uint64, known []bool, err
 		for k, i := range list {
 			p := b.Op(k).Buf
 			switch n := headerBytes + int(le.Uint16(p[keyLenAt:])); {
+			// Another object lies there, or one that does not fit: its key is not known.
 			case m.tag(le.Uint32(p[incarnationAt:])) != words[i].Tag() || n > words[i].Units()*node.Unit:
 			case n > len(p):
 				long = append(long, i)

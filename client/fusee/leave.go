@@ -18,6 +18,8 @@ func (c *Client) shed(class int) {
 	if len(c.unresolved) > 0 { // their verbs may be in flight, into blocks that others would sweep
 		return
 	}
+	// The common case, without a trip: the pool is not known to be tight, and the client does not
+	// hold much.
 	if !r.tight && s.idle() <= c.share(class) {
 		return
 	}
@@ -25,6 +27,7 @@ func (c *Client) shed(class int) {
 	if r.tight, err = c.isTight(); err != nil || !r.tight {
 		return // a node that does not answer is seen by the operation itself
 	}
+	// A scan in flight may have subtracted bits of the blocks: it has to end first.
 	if c.endScan() != nil {
 		return
 	}
@@ -51,6 +54,7 @@ func (c *Client) shed(class int) {
 // isTight reports whether a region, chosen at random, has fewer free or vacant blocks than a
 // quarter.
 func (c *Client) isTight() (bool, error) {
+	// Without a region nothing can be allocated.
 	if len(c.regions) == 0 {
 		return true, nil
 	}
@@ -85,6 +89,7 @@ func (c *Client) Close() error {
 	c.releaseHeld()
 	c.deadline = never
 	err := c.shut()
+	// Each attempt goes on where the last one was cut off.
 	for cut := 0; err != nil && interrupted(err) && cut < mostCuts; err, cut = c.shut(), cut+1 {
 		if _, e := c.settled(err); e != nil {
 			err = e
@@ -107,6 +112,7 @@ func (c *Client) shut() error {
 	if err := cmp.Or(c.drain(), c.damage); err != nil {
 		return err
 	}
+	// An unresolved write keeps its object and its journal word: recovery has to find them.
 	if n := len(c.unresolved); n > 0 {
 		return fmt.Errorf("of %d writes: %w", n, client.ErrUncertain)
 	}
@@ -143,10 +149,12 @@ func (c *Client) part(s *slab) {
 func (c *Client) leaveParting() error {
 	for r := &c.reclaim; len(r.parting) > 0; r.parting = r.parting[1:] {
 		for s := r.parting[0]; len(s.blocks) > 0; {
+			// A batch has the entries of so many blocks at most.
 			some := s.blocks[:min(syncBlocks, len(s.blocks))]
 			if err := c.leave(some, s.free); err != nil {
 				return fmt.Errorf("leave blocks: %w", err)
 			}
+			// They are left: the next attempt begins behind them.
 			s.blocks = s.blocks[len(some):]
 		}
 	}
@@ -318,6 +326,7 @@ func (c *Client) pass(list []passing) error {
 					p.blk.Block, p.replica, found, p.from, errTables)
 			case found == 0: // the allocation was cut off before the node backed the block with memory
 				_, err = c.record(stepPassOn, p.blk.Block, p.replica, p.left)
+			// A backup is behind: expect what it has.
 			default:
 				p.from = found
 				again = append(again, p)

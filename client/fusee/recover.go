@@ -270,6 +270,7 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 			unfinished = r.unfinished(views[i])
 		}
 		changed := false
+		// All slots of the key count, not only that of the object's last write.
 		for _, s := range unfinished {
 			ended, err := r.finish(s, o)
 			if err != nil {

@@ -13,6 +13,8 @@ func (r *recovery) release() error {
 	if err := r.freeOlds(); err != nil {
 		return err
 	}
+	// Only in node-centric pools: objects of the client's own blocks are judged when these are
+	// cleaned.
 	for class, list := range r.lostOf(func(*remains) bool { return true }) {
 		if err := r.markUsed(list, class, false); err != nil {
 			return err
@@ -48,6 +50,7 @@ func (r *recovery) inPlace(olds []old) ([][]used, error) {
 	var sound []old
 	for _, o := range olds {
 		blk, off, ok := r.space.BlockOf(o.word.Unit())
+		// The word of an old log may point into no block, or into a region that is lost.
 		if ok && !r.isLost(r.space.Place[blk.Region]) && off+uint64(o.word.Units())*node.Unit <= r.space.BlockBytes {
 			sound = append(sound, o)
 			b.Read(r.space.Entry(blk, 0), 8)

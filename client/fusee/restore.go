@@ -103,6 +103,7 @@ func (m *Mender) copyRegion(g, spare, index int) error {
 	}
 	for i := range m.space.Blocks() {
 		entry, before := le.Uint64(op.Buf[8*i:]), le.Uint64(there.Buf[8*i:])
+		// The block is free on both nodes.
 		if entry == 0 && before == 0 {
 			continue
 		}
@@ -113,6 +114,7 @@ func (m *Mender) copyRegion(g, spare, index int) error {
 		if err := m.ep.Call(spare, &q, m.opt.Timeout); err != nil {
 			return fmt.Errorf("record block %d: %w", i, err)
 		}
+		// The bitmap is left out: hints are not copied.
 		skip := m.space.BitmapBytes()
 		if err := m.copyRange(from.Add(skip), to.Add(skip), m.BlockBytes-skip); err != nil {
 			return fmt.Errorf("block %d: %w", i, err)

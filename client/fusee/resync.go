@@ -43,6 +43,7 @@ func (c *Client) resync(moved func(region int) bool) error {
 			if !blk.suspect {
 				continue
 			}
+			// What was read stays read: the next call goes on with the other blocks.
 			if c.overdue() {
 				return errDeadline
 			}
@@ -57,6 +58,7 @@ func (c *Client) resync(moved func(region int) bool) error {
 	}
 	c.settle()
 	c.reclaim.now = c.ep.Now()
+	// Stuck frees begin anew in this view.
 	c.retry()
 	c.harvest()
 	return nil
@@ -88,6 +90,7 @@ func (c *Client) ground() error {
 			// Some of its marks may have landed: retry begins with reading the heads.
 			r.stuck = append(r.stuck, k.frees...)
 		}
+		// Its frees are over, or stuck.
 		r.landed = k.last
 		r.first = (r.first + 1) % maxFlying
 	}
@@ -108,6 +111,7 @@ func (c *Client) tidy() error {
 	for _, blk := range list {
 		mine[blk.Block] = blk
 	}
+	// Blocks that this client was leaving come first: they are in no slab.
 	if err := c.returnParting(mine); err != nil {
 		return err
 	}
@@ -133,6 +137,7 @@ func (c *Client) tidy() error {
 		if c.overdue() {
 			return errTimeout("take blocks back into use")
 		}
+		// The primary's entry names this client: the backups' entries follow it.
 		if err := c.spread(blk); err != nil {
 			return err
 		}

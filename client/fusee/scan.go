@@ -87,6 +87,7 @@ func (c *Client) tendScan() {
 	next := c.ep.Batch()
 	sc.found = c.collect(next, sc.batch, sc.blocks[:sc.n], sc.found)
 	sc.batch.Release()
+	// From here on bits may be gone: the scan is completed, or its blocks are read anew.
 	sc.batch, sc.phase = next, clearing
 	if c.ep.Post(next.As(stepClearBits)) != nil {
 		next.Release()
@@ -121,8 +122,10 @@ func (c *Client) collect(next, read *rdma.Batch, blocks []*block, found []place)
 			if set == 0 {
 				continue
 			}
+			// One FAA subtracts exactly the bits of the word that were read.
 			next.FetchAdd(c.space.Bitmap(blk.Block, 0).Add(uint64(w*8)), -set)
 			for ; set != 0; set &= set - 1 {
+				// An object that is in the free list already was freed twice.
 				if j := w*64 + bits.TrailingZeros64(set); j < len(blk.incarnations) && !blk.idle(j) {
 					found = append(found, place{blk, j})
 				}
@@ -152,6 +155,8 @@ func (c *Client) take(b *rdma.Batch, blocks []*block, found []place) int {
 		}
 	}
 	for i, p := range found {
+		// It is free only if the mark has the incarnation of its last use, and if it was not
+		// taken meanwhile.
 		op := b.Op(first + i)
 		if op.Err == nil && !p.block.idle(p.index) &&
 			le.Uint64(op.Buf) == uint64(p.block.incarnations[p.index]) && c.own[p.block.Block] == p.block {
@@ -176,6 +181,7 @@ func (c *Client) reclaimAll(class int) error {
 			return fmt.Errorf("reclaim freed objects: %w", err)
 		}
 	}
+	// Ripe objects wait for frees in flight.
 	if r := &c.reclaim; len(r.ripe) > r.ripeAt {
 		if err := c.landAll(); err != nil {
 			return err
@@ -201,6 +207,7 @@ func (c *Client) reclaimNow(blocks []*block) error {
 		return err
 	}
 	if err := c.ep.Wait(next, rdma.All, c.opt.Timeout); err != nil {
+		// Bits may be gone, and their objects not taken: marks have to be read.
 		for _, blk := range blocks {
 			blk.suspect = true
 		}

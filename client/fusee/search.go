@@ -69,6 +69,7 @@ func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error
 // read at once from another replica: see backup.go.
 func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
 	var began time.Duration // unset while all nodes answer: then the clock is not read
+	// Marks of slow nodes last in proportion to this time: see elsewhere.
 	if c.slow.Any() {
 		began = c.ep.Now()
 	}
@@ -85,6 +86,8 @@ func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
 // getOnce is get without another attempt. Under a busy view it does not use the cache: the cached
 // slot's primary may not be right.
 func (c *Client) getOnce(key []byte, hash uint64) ([]byte, error) {
+	// Under a busy view the slot's primary may not be right: both buckets are read then, on all
+	// replicas if need be.
 	if e := c.cache.Find(hash); e != nil && !c.view.Busy {
 		value, ok, err := c.getCached(key, hash, e)
 		if ok || err != nil {
@@ -111,6 +114,7 @@ func (c *Client) getOnce(key []byte, hash uint64) ([]byte, error) {
 // pair by its word.
 func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok bool, err error) {
 	word := e.word
+	// The counters decide before this access is counted.
 	bypass := e.bypass(*c.opt.CacheThreshold)
 	e.accessed()
 	b := c.ep.Batch()
@@ -122,6 +126,7 @@ func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok 
 		b.Release()
 		return nil, false, err
 	}
+	// The slot's READ is the first op: only the pair may be given up (doPairs).
 	if err := c.doPairs(stepReadSlotAndPair, b, 1); err != nil {
 		b.Release()
 		return nil, false, fmt.Errorf("get: %w", err)

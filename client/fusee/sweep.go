@@ -57,10 +57,12 @@ func (m *Mender) Sweep(v rdma.View) error {
 		}
 	}
 	r := m.recovery(0)
+	// Unclean blocks come first. A piece bounds what one call reads.
 	list, err := m.listAll(0, m.piece(), isUnclean)
 	if err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
+	// For blocks that were left: read, look up, let readers go, then mark what is still lost.
 	steps := []func() error{r.traverse, r.requests, r.rest, r.forgetAdopted, r.markLost, r.hintFree}
 	if r.unclean = len(list) > 0; r.unclean {
 		m.sweep.again = true // crashes leave something in left blocks, too
@@ -96,6 +98,7 @@ func (m *Mender) nextPiece() ([]*block, error) {
 		return nil, err
 	}
 	list := slices.DeleteFunc(all, func(b *block) bool { return at(b) < m.sweep.from })
+	// When all are listed the next piece begins with the first block.
 	if m.sweep.from = 0; len(list) > m.piece() {
 		list = list[:m.piece()]
 		m.sweep.from = at(list[len(list)-1]) + 1
@@ -108,6 +111,7 @@ func (m *Mender) nextPiece() ([]*block, error) {
 func (r *recovery) hintFree() error {
 	units := make([][]uint64, len(r.classes.units))
 	for i := range r.objects {
+		// It is free by its mark on the primary, or was never used.
 		if o := &r.objects[i]; o.inc == 0 || o.mark == uint64(o.inc) {
 			units[o.class] = append(units[o.class], o.unit)
 		}
@@ -215,11 +219,13 @@ func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked [
 	defer write.Release()
 	var there []used
 	for _, u := range list {
+		// A region may have fewer replicas left than another one.
 		if replica < r.space.CopiesOf(u.unit) {
 			read.Read(r.space.UnitAt(u.unit, replica), headAt)
 			there = append(there, u)
 		}
 	}
+	// The clock is read before the heads: see the check below.
 	start := r.ep.Now()
 	if err := r.do(stepMarkFree, read); err != nil {
 		return nil, err

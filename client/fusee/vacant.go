@@ -97,8 +97,11 @@ func (c *Client) takeUp(b *block) {
 // entry fails the block's owner is not known: tidy reads it.
 func (c *Client) clear() error {
 	r := &c.reclaim
+	// They are in the order in which they became empty: the first has rested longest.
 	for len(r.emptied) > 0 && r.emptied[0].at+c.Timeout <= c.ep.Now() {
 		b := r.emptied[0].block
+		// From here on the block is in no list: it is taken up again, or becomes vacant, or tidy
+		// finds it.
 		r.emptied = slices.Delete(r.emptied, 0, 1)
 		// The hints go first: one that is left would be another object's in the block's next use.
 		err := c.clearHints(b)
@@ -180,6 +183,7 @@ func (c *Client) takeEmpty() error {
 	}
 	taken := 0
 	for i, b := range left {
+		// Hints may say too much: vacate goes by the marks that inherit reads.
 		if bits[i] < c.classes.objects[b.class] || taken == mostTaken {
 			continue
 		}
@@ -229,6 +233,7 @@ func (c *Client) awaitVacant(class int) (bool, error) {
 	if err := c.takeEmpty(); err != nil {
 		return false, err
 	}
+	// Nothing rests, but another client may have left a vacant block.
 	if len(c.reclaim.emptied) == 0 {
 		return c.carveVacant(class)
 	}
