@@ -70,7 +70,8 @@ func (c *Client) entries(fits func(node.Entry) bool) ([]*block, error) {
 }
 
 // listEntries lists up to limit blocks that have objects and entries that fit, beginning with
-// region start. Unclean and vacant blocks are left out.
+// region start. Unclean and vacant blocks are left out. It does so by their classes, which are
+// above those of objects.
 func (c *Client) listEntries(start, limit int, fits func(node.Entry) bool) ([]*block, error) {
 	return c.listAll(start, limit, func(e node.Entry) bool { return e.Class() < len(c.classes.units) && fits(e) })
 }
@@ -105,6 +106,7 @@ func (c *Client) listAll(start, limit int, fits func(node.Entry) bool) ([]*block
 }
 
 // countFree counts the bits in the blocks' bitmaps, in one trip: about as many objects are free.
+// Hints of frees that are in flight are missing, and hints that carried are wrong.
 func (c *Client) countFree(blocks []*block) ([]int, error) {
 	b := c.ep.Batch()
 	defer b.Release()
@@ -136,9 +138,11 @@ func (c *Client) takeOver(blk *block, class int) (bool, error) {
 	}
 	if err == nil {
 		blk.entry, blk.class = mine, class
+		// The backups follow. Until then entries differ, and the primary's counts.
 		err = c.spread(blk)
 	}
 	if err != nil {
+		// The CAS may have taken effect.
 		c.reclaim.untidy = true
 		return false, fmt.Errorf("adopt block %v: %w", blk.Block, err)
 	}
@@ -208,8 +212,8 @@ func (c *Client) inherit(blk *block) error {
 	return nil
 }
 
-// clearHints empties a block's bitmap. It subtracts the bits that it has read, so that one that
-// is set meanwhile stays.
+// clearHints empties a block's bitmap. This client owns the block. It subtracts the bits that it
+// has read, so that one that is set meanwhile stays.
 func (c *Client) clearHints(blk *block) error {
 	read, next := c.ep.Batch(), c.ep.Batch()
 	defer read.Release()

@@ -210,7 +210,8 @@ func (c *Client) post(k *carrier) {
 	}
 }
 
-// carryStep returns the name of a carrier's step in traces.
+// carryStep returns the name of a carrier's step in traces. All replicas are marked under the
+// same name.
 func carryStep(step int) rdma.Step {
 	if step == learning {
 		return stepReadHeads

@@ -31,6 +31,7 @@ func (c *Client) takeFromNode(class, word int) error {
 				class: class, incarnation: uint32(q.Ret[2]) + 1, journal: word}
 			return c.recordNodeBlock(blk, class)
 		}
+		// The node is full, or does not answer: the next region's may have an object.
 		last = err
 	}
 	return fmt.Errorf("take an object from a node: %w", last)
@@ -38,7 +39,7 @@ func (c *Client) takeFromNode(class, word int) error {
 
 // recordNodeBlock makes sure that the backups know a block of which a node hands out objects,
 // before the first object of it is used. The client remembers it, so each block costs the calls
-// once.
+// once. When the primary's node dies, recovery finds the block in the tables of the backups.
 func (c *Client) recordNodeBlock(blk node.Block, class int) error {
 	if c.reclaim.known[blk] {
 		return nil
@@ -49,6 +50,7 @@ func (c *Client) recordNodeBlock(blk node.Block, class int) error {
 		if err != nil {
 			return fmt.Errorf("record block %v: %w", blk, err)
 		}
+		// An entry that is there already was recorded by another client.
 		if e != 0 && e != mine {
 			return fmt.Errorf("record block %v: replica %d has %v: %w", blk, r, e, errTables)
 		}

@@ -178,10 +178,10 @@ func (c *Client) matching(view *race.View, hash uint64) (slots [race.Candidates]
 	return slots, n
 }
 
-// match reads the pairs of the candidates in one trip and returns the key's. The pair lies in the
-// batch that it returns, which the caller releases. A candidate is returned as stale if its pair
-// is no longer its slot's, and the key's pair was not found: then the caller has to read the slot
-// again.
+// match reads the pairs of the candidates in one trip and returns the key's. Candidates are at
+// most those of two combined buckets, usually one. The pair lies in the batch that it returns,
+// which the caller releases. A candidate is returned as stale if its pair is no longer its
+// slot's, and the key's pair was not found: then the caller has to read the slot again.
 func (c *Client) match(key []byte, slots []candidate) (
 	slot race.Slot, word race.Word, pair fields, held *rdma.Batch, stale candidate, err error) {
 	b := c.ep.Batch()

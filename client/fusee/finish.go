@@ -20,8 +20,18 @@ import (
 // to a sweep.
 //
 // The object, unless nil, is one of the dead client's that has the slot among its key's. Its log
-// is told what is replaced. A crash leaves the round as the dead client could have left it: the
-// next master begins again.
+// is told what is replaced.
+//
+// What the steps of an attempt rely on, in their order:
+//   - fill: all backups have been changed in the round then, so no proposal that comes later can
+//     win it.
+//   - The rules are evaluated while the primary has its old word: the list is of one round.
+//   - The backups get the round's word before the primary: Mend takes what all backups hold, if
+//     that is final.
+//   - The log is committed before the primary changes: cleaning the object's block frees what was
+//     replaced.
+//
+// A crash leaves the round as the dead client could have left it: the next master begins again.
 func (r *recovery) finish(s race.Slot, o *remains) (bool, error) {
 	for retry := r.retryUntil(aLittleBit, r.waitLimit()); ; {
 		did, err := r.finishOnce(s, o)
@@ -66,8 +76,8 @@ func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 	if err != nil {
 		return lookAgain, err
 	}
-	// The only replica: a pending word gives way, and any other is the slot's.
 	list := words[1:]
+	// The only replica: a pending word gives way, and any other is the slot's.
 	if len(list) == 0 {
 		if !p.IsPending() || !r.wrote(p) {
 			return ended, nil
@@ -79,9 +89,9 @@ func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 	}
 	own := r.standing(p, list)
 	if own.word == 0 {
-		// Before it was decided, the dead client's proposal may not have reached all backups.
 		return ended, nil
 	}
+	// Before it was decided, the dead client's proposal may not have reached all backups.
 	if !own.decided {
 		filled, err := r.fill(s, p, list, own.word)
 		if filled || err != nil {
@@ -90,9 +100,9 @@ func (r *recovery) finishOnce(s race.Slot, o *remains) (outcome, error) {
 	}
 	now, err := r.readSlot(stepFinish, s, 0)
 	if err != nil || now != p {
-		// The primary still holds p, so the list is of one round, and rule 3 may be used.
 		return lookAgain, err
 	}
+	// The primary still holds p, so the list is of one round, and rule 3 may be used.
 	target := own.word
 	if !own.decided {
 		if target = r.winner(list); !r.wrote(target) {

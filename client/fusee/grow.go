@@ -97,7 +97,8 @@ func (l *layout) resize(v *rdma.View, size int) {
 
 // readSize reads the index's size on a node that answers, and resizes the index. Clients begin
 // with different nodes. Under an idle view all nodes have the same size; under a busy one the
-// size may be a step behind, which does no harm: see above.
+// size may be a step behind, which does no harm: see above. The error wraps rdma.ErrNodeDown when
+// no node answers.
 func (l *layout) readSize(ep rdma.Endpoint, v *rdma.View) (err error) {
 	if l.mostSubtables() == l.Subtables {
 		return nil
@@ -143,6 +144,7 @@ func (c *Client) resized(before, size int) {
 		s := &c.unresolved[i]
 		s.slot = c.index.Where(s.slot, s.hash)
 	}
+	// The cache was sized for half of the slots.
 	if size >= 2*before {
 		c.makeCache()
 	}
@@ -228,8 +230,9 @@ func (m *Mender) Wants(v rdma.View) (bool, error) {
 	return err == nil && m.mayGrow(want), err
 }
 
-// mayGrow reports whether the index is smaller than wanted and may grow. A pool that has lost a
-// part may not: what is left of the index refers to what is gone.
+// mayGrow reports whether the index is smaller than wanted and may grow. No index grows beyond
+// the memory that was set aside for it. A pool that has lost a part may not: what is left of the
+// index refers to what is gone.
 func (m *Mender) mayGrow(want uint64) bool {
 	size := len(m.index.Place)
 	return want > uint64(size) && size < m.mostSubtables() && !m.lossy()
@@ -252,6 +255,7 @@ func (m *Mender) grow() error {
 	if m.mostSubtables() == m.Subtables {
 		return nil
 	}
+	// A master died in the midst of a split.
 	if m.halfway {
 		if err := m.endSplit(len(m.index.Place)); err != nil {
 			return fmt.Errorf("end a split: %w", err)
@@ -371,8 +375,9 @@ func (l *layout) firstSlot(sub int) race.Slot {
 	return race.Slot(uint64(sub) * race.SubtableBytes(l.Groups) / 8)
 }
 
-// endSplit is steps 3 and 4: it takes what moved to the last subtable away from where it was, and
-// clears the mark. It may be repeated: what was taken away is no longer found.
+// endSplit is steps 3 and 4: it runs when all nodes have the new size with the mark. It takes
+// what moved to the last subtable away from where it was, and clears the mark. It may be
+// repeated: what was taken away is no longer found.
 func (m *Mender) endSplit(size int) error {
 	// The index as it was before the split says which subtable was split.
 	before := m.index
@@ -383,6 +388,7 @@ func (m *Mender) endSplit(size int) error {
 		if known && m.index.Subtable(m.index.Where(s, hash)) == size-1 {
 			moved = append(moved, candidate{s, w})
 		}
+		// A batch has the CASes of so many slots.
 		if len(moved) < mendWords {
 			return nil
 		}

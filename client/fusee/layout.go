@@ -234,9 +234,8 @@ func copies(place [][]node.Replica, nodes int) int {
 	return most
 }
 
-func align(n, to uint64) uint64 { return (n + to - 1) / to * to }
-
 // align rounds n up to a multiple of to.
+func align(n, to uint64) uint64 { return (n + to - 1) / to * to }
 
 // quarantine returns how long a freed object rests before it is used again. An object has
 // 2^TagBits incarnations of different tags, and each takes one quarantine at least. So a tag

@@ -12,7 +12,9 @@ import (
 
 // shed leaves blocks to others when the pool is mostly handed out: those of a class of which this
 // client holds more free objects than its share, and then those that are empty. Other clients may
-// have none. It fails silently, but for damage: the client just keeps its blocks.
+// have none. It fails silently, but for damage: the client just keeps its blocks. Operations wait
+// for its trips, but only one in shedEvery does, and only while the pool is tight or the client
+// holds much.
 func (c *Client) shed(class int) {
 	s, r := &c.slabs[class], &c.reclaim
 	if len(c.unresolved) > 0 { // their verbs may be in flight, into blocks that others would sweep
@@ -39,6 +41,8 @@ func (c *Client) shed(class int) {
 				most = p.block
 			}
 		}
+		// A block that cannot be left now stays out of use: resync takes it back, or the next try
+		// leaves it.
 		c.part(s.split(most))
 		if err := c.leaveParting(); errors.Is(err, client.ErrDamaged) {
 			c.fault(err)
@@ -136,7 +140,8 @@ func (c *Client) shut() error {
 	return c.leaveParting()
 }
 
-// part takes a slab out of use. Its blocks stay this client's until they are passed on.
+// part takes a slab out of use. Its blocks stay this client's until they are passed on. Meanwhile
+// frees of their objects are sent like those of another client's block.
 func (c *Client) part(s *slab) {
 	for _, blk := range s.blocks {
 		blk.parting = true
@@ -164,8 +169,11 @@ func (c *Client) leaveParting() error {
 // leave passes blocks on to node.Left. Before that it marks those objects that are free. It
 // unmarks those that are not free but may look so: objects that rest, and those of unresolved
 // writes, some of which were never written. Their WRITEs that are still in flight land before
-// this one, by the order of a node's queue. It may be repeated. A crash leaves blocks of a dead
-// client, of which some objects are marked.
+// this one, by the order of a node's queue. It may be repeated.
+//
+// An adopter relies on the marks (inherit). So they are complete, on all replicas, before any
+// entry changes. Hints come after the marks and before the entries, so that adopters see how much
+// of a block is free. A crash leaves blocks of a dead client, of which some objects are marked.
 func (c *Client) leave(blocks []*block, free []place) error {
 	parting := make(map[*block]bool, len(blocks))
 	for _, blk := range blocks {
@@ -185,11 +193,13 @@ func (c *Client) leave(blocks []*block, free []place) error {
 	if err := c.setHints(blocks, list); err != nil {
 		return err
 	}
+	// From here on other clients may adopt the blocks.
 	return c.passOn(blocks)
 }
 
 // inHand lists the objects of this client's blocks that it uses or may use, and to which no slot
-// may point: those that rest, are ripe, or are of unresolved writes.
+// may point: those that rest, are ripe, or are of unresolved writes. One that was taken and then
+// not written everywhere looks free by its old mark.
 func (c *Client) inHand() []place {
 	var list []place
 	r := &c.reclaim
@@ -209,9 +219,9 @@ func (c *Client) inHand() []place {
 	return list
 }
 
-// writeHeads writes objects' marks on all replicas: free, or in use. A free object's incarnation
-// goes with its mark, since the object may have been taken and never been written. Objects that
-// were never used need no mark.
+// writeHeads writes objects' marks on all replicas: free, or in use. In use is a mark of 0. A
+// free object's incarnation goes with its mark, since the object may have been taken and never
+// been written. Objects that were never used need no mark.
 func (c *Client) writeHeads(places []place, free bool) error {
 	for some := range slices.Chunk(places, headsPerTrip) {
 		b := c.ep.Batch()
@@ -221,9 +231,11 @@ func (c *Client) writeHeads(places []place, free bool) error {
 			if free {
 				n = writerAt
 			}
+			// It was never used: its memory is zero, which is free.
 			if free && p.block.incarnations[p.index] == 0 {
 				continue
 			}
+			// The batch owns the buffer.
 			buf := b.Alloc(n)
 			clear(buf)
 			if free {
@@ -255,6 +267,7 @@ func (c *Client) setHints(blocks []*block, free []place) error {
 	}
 	b := c.ep.Batch()
 	defer b.Release()
+	// One FAA sets all bits of a word.
 	for _, blk := range blocks {
 		for w, bits := range words[blk] {
 			if bits != 0 {
@@ -287,6 +300,7 @@ func (c *Client) passOn(blocks []*block) error {
 	if err := c.pass(primaries); err != nil {
 		return err
 	}
+	// They are no longer this client's.
 	for _, blk := range blocks {
 		delete(c.own, blk.Block)
 	}

@@ -35,6 +35,7 @@ func headOf(p []byte) head {
 func (h head) free() bool { return h.mark == uint64(h.incarnation) || h.incarnation == 0 }
 
 // heads reads the heads of all objects of a block on one replica, in the order of the objects.
+// Each is read by a READ of its own: bytes of pairs are not needed.
 func (c *Client) heads(blk node.Block, class, replica int) ([]head, error) {
 	list := make([]head, 0, c.classes.objects[class])
 	for len(list) < cap(list) {
@@ -54,8 +55,9 @@ func (c *Client) heads(blk node.Block, class, replica int) ([]head, error) {
 	return list, nil
 }
 
-// hint sets those bits of free objects that are not set. It reads them first, since an FAA on a
-// set bit would carry. The caller sees to it that no other client sets them at the same time.
+// hint sets those bits of free objects that are not set. A bit on the primary lets the owner, or
+// an adopter, find the object. It reads them first, since an FAA on a set bit would carry. The
+// caller sees to it that no other client sets them at the same time.
 func (c *Client) hint(units []uint64, class int) error {
 	read, add := c.ep.Batch(), c.ep.Batch()
 	defer read.Release()
@@ -67,6 +69,7 @@ func (c *Client) hint(units []uint64, class int) error {
 	if err := c.do(stepSetBits, read); err != nil {
 		return err
 	}
+	// Several objects may have their bits in one word: each FAA sets one of them.
 	for i, u := range units {
 		if le.Uint64(read.Op(i).Buf)>>(c.indexOf(u, class)%64)&1 == 0 {
 			c.addHint(add, u, class)

@@ -117,6 +117,7 @@ func (m *Mender) mendSomeTables(
 	if err := m.do(stepMendTables, b); err != nil {
 		return err
 	}
+	// Tables come in the order of the regions, and of their replicas.
 	at := 0
 	for _, g := range regions {
 		for i := range m.space.Blocks() {
@@ -145,7 +146,7 @@ func (m *Mender) mendSomeTables(
 }
 
 // swapAll posts CASes with which no other verb interferes. One that finds another word than it
-// expects is damage.
+// expects is damage. Some of the others may have succeeded then.
 func (m *Mender) swapAll(step rdma.Step, b *rdma.Batch) error {
 	if err := m.do(step, b); err != nil {
 		return err
@@ -162,7 +163,8 @@ func (m *Mender) swapAll(step rdma.Step, b *rdma.Batch) error {
 // mendWords is how many words of the index are read in one trip, from each replica: 8 KB.
 const mendWords = 1024
 
-// mendIndex makes the replicas of all slots equal.
+// mendIndex makes the replicas of all slots equal. Slots are independent, so a crash leaves some
+// that are mended and others that are not.
 func (m *Mender) mendIndex() error { return m.eachRun(mendWords, m.mendSlots) }
 
 // eachRun calls f with runs of words of the subtables that are left, of up to most words each. No
@@ -181,7 +183,7 @@ func (l *layout) eachRun(most uint64, f func(from race.Slot, n int) error) error
 }
 
 // mendSlots makes the replicas of n words of the index equal. The CASes of a slot are posted with
-// the primary's last; see Mend. Slots of one replica are left as they are.
+// the primary's last; see Mend. In a pool with one index replica there is nothing to do.
 func (m *Mender) mendSlots(from race.Slot, n int) error {
 	b, next := m.ep.Batch(), m.ep.Batch()
 	defer b.Release()

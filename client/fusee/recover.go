@@ -65,7 +65,8 @@ func (m *Mender) recovery(dead rdma.ClientID) *recovery {
 	return &recovery{Mender: m, dead: dead, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
 }
 
-// rest waits until no client reads what was found to be free: a quarantine.
+// rest waits until no client reads what was found to be free: a quarantine. Nothing rests when
+// nothing was found.
 func (r *recovery) rest() error {
 	if len(r.olds)+len(r.lost) > 0 {
 		r.ep.Sleep(r.reclaim.rest)
@@ -141,7 +142,8 @@ type old struct {
 // It also completes what the client's changes of the tables left half done.
 func (r *recovery) metadata() error { return r.mendTablesOf(r.regions, r.concerns, r.note) }
 
-// note lists a block if the dead client may have objects in it. Vacant blocks have none.
+// note lists a block if the dead client may have objects in it. Vacant blocks have none. Entries
+// with a class that does not exist are left to Check.
 func (r *recovery) note(blk node.Block, e node.Entry) {
 	if r.concerns(e) && entryClass(e) < len(r.classes.units) {
 		r.list = append(r.list, blk)
@@ -242,11 +244,13 @@ func (r *recovery) requests() error {
 	return nil
 }
 
-// lookUp looks a batch of objects up, on all replicas of their slots. It returns the objects that
-// have to be looked up again, since a write was finished in one of their slots.
+// lookUp looks a batch of objects up, on all replicas of their slots. All buckets are read in one
+// trip. It returns the objects that have to be looked up again, since a write was finished in one
+// of their slots.
 func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 	b := r.ep.Batch()
 	defer b.Release()
+	// By object: what each replica of its buckets holds.
 	views := make([][]race.View, len(batch))
 	for i := range batch {
 		if o := &batch[i]; o.complete {

@@ -47,6 +47,7 @@ func (r *recovery) inPlace(olds []old) ([][]used, error) {
 	list := make([][]used, len(r.classes.units))
 	b := r.ep.Batch()
 	defer b.Release()
+	// sound has the words of the entries that are read, in their order.
 	var sound []old
 	for _, o := range olds {
 		blk, off, ok := r.space.BlockOf(o.word.Unit())

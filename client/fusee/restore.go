@@ -30,6 +30,7 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	if err := m.copyJournals(spare); err != nil {
 		return fmt.Errorf("restore node %d on node %d: journals: %w", dead, spare, err)
 	}
+	// A subtable that the index does not have yet is written by the split that adds it.
 	for sub, place := range m.original.index[:len(m.index.Place)] {
 		if i, ok := kit.IndexOn(place, original); ok {
 			if err := m.copySubtable(sub, spare, i); err != nil {
@@ -52,6 +53,7 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 func (m *Mender) losses(v *rdma.View, dead int) error {
 	original := v.Original(dead)
 	for sub, place := range m.original.index[:len(m.index.Place)] {
+		// An item of the dead node that has no replica in the view is lost.
 		if _, ok := kit.IndexOn(place, original); ok && m.isLost(m.index.Place[sub]) {
 			return fmt.Errorf("subtable %d had its last replica there: %w", sub, client.ErrDamaged)
 		}
@@ -91,11 +93,13 @@ func (m *Mender) copySubtable(sub, spare, index int) error {
 
 // copyRegion copies the blocks that are in use. Each is recorded on the spare first, which backs
 // it with memory. A block that an earlier attempt has recorded gets the primary's entry again,
-// also when that is free now.
+// also when that is free now. A crash leaves a recorded block with part of its bytes, on a spare
+// that no client reads.
 func (m *Mender) copyRegion(g, spare, index int) error {
 	base := m.space.Base + uint64(index)*m.space.RegionBytes
 	table := m.ep.Batch()
 	defer table.Release()
+	// The primary's table, and what an earlier attempt has left on the spare.
 	op := table.Read(m.space.Table(g, 0), m.space.Blocks()*8)
 	there := table.Read(rdma.At(spare, base), m.space.Blocks()*8)
 	if err := m.do(stepCopy, table); err != nil {

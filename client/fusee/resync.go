@@ -12,6 +12,14 @@ import (
 // of them is in flight any more. moved reports of which regions the primary has changed: the
 // bitmaps of their blocks, the hints, are lost.
 //
+// What the steps rely on, in their order:
+//   - ground: what was in flight decides which objects are free, so it ends first.
+//   - tidy: in an idle view the primary's entry decides which client owns a block.
+//   - reread: marks are on the nodes, whatever became of hints. Only suspect blocks are read.
+//   - settle: all replicas of slots are equal, and nothing is in flight, so unresolved writes can
+//     be resolved.
+//   - retry: stuck frees come last, as they post verbs that nothing waits for.
+//
 // When it fails it may be called again, in the same view or in the next: it goes on with the
 // blocks that are left. It also fails at the operation's deadline, with errDeadline.
 func (c *Client) resync(moved func(region int) bool) error {
@@ -100,7 +108,8 @@ func (c *Client) ground() error {
 // tidy compares the blocks of this client with the block allocation tables. An allocation, an
 // adoption, a clearing or a leaving may have been cut off, and the primary's entry says how it
 // ended. Blocks that the tables give to this client and that it does not know are inherited;
-// those that they do not are dropped.
+// those that they do not are dropped. The backups' entries of a block that it takes in are made
+// equal first. When tidy fails untidy stays set.
 func (c *Client) tidy() error {
 	list, err := c.listEntries(0, len(c.space.Place)*c.space.Blocks(),
 		func(e node.Entry) bool { return e.Owner() == c.id })

@@ -39,7 +39,7 @@ const (
 )
 
 // beginScan posts the READs of the next bitmaps of a class. When the view has changed it does
-// nothing.
+// nothing. The last scan must have ended: a client has one at a time.
 func (c *Client) beginScan(class int) {
 	s, sc := &c.slabs[class], &c.reclaim.scan
 	sc.class, sc.n, sc.found = class, 0, sc.found[:0]
@@ -96,6 +96,7 @@ func (c *Client) tendScan() {
 }
 
 // endScan waits for the scan in flight. Two scans must not see one bit: both would subtract it.
+// When a node does not answer the scan stays in flight, and is ended later.
 func (c *Client) endScan() error {
 	for sc := &c.reclaim.scan; sc.phase != noScan; c.tendScan() {
 		if err := c.ep.Wait(sc.batch, rdma.All, c.opt.Timeout); err != nil {
@@ -190,7 +191,8 @@ func (c *Client) reclaimAll(class int) error {
 	return c.damage
 }
 
-// reclaimNow is a scan of some blocks for which the operation waits.
+// reclaimNow is a scan of some blocks for which the operation waits. No other scan is in flight.
+// After an error that comes behind the READs bits may be gone: the blocks are suspect then.
 func (c *Client) reclaimNow(blocks []*block) error {
 	read, next := c.ep.Batch(), c.ep.Batch()
 	defer read.Release()
@@ -239,6 +241,7 @@ func (c *Client) reread(blk *block) error {
 			return fmt.Errorf("read the marks of block %v: %w", blk.Block, err)
 		}
 	}
+	// All marks were read: hints that were lost do not matter any more.
 	blk.suspect = false
 	return nil
 }

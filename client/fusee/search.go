@@ -41,9 +41,9 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 	return value, err
 }
 
-// getMeanwhile searches while a master mends the pool, or is about to (FUSEE 5.2). Slots that
-// have their primary are read as ever. Slots that lost it are read from the replicas that are
-// left, if those agree. It ends at the operation's deadline.
+// getMeanwhile searches while a master mends the pool, or is about to (FUSEE 5.2). It joins the
+// view before each attempt. Slots that have their primary are read as ever. Slots that lost it
+// are read from the replicas that are left, if those agree. It ends at the operation's deadline.
 func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error) {
 	for r := (kit.Retry{Env: c.ep, Pause: kit.WhileBusy, Over: c.overdue}); ; {
 		// Without another view the one that was joined is as good as before.

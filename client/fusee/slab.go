@@ -378,6 +378,7 @@ const (
 // nothing in it was used.
 func (c *Client) newBlock(class int) error {
 	regions := len(c.regions)
+	// A random start spreads blocks over the nodes.
 	start := c.ep.Rand().IntN(max(1, regions))
 	last := rdma.ErrFull
 	for k := range regions {
@@ -389,6 +390,7 @@ func (c *Client) newBlock(class int) error {
 			return nil
 		}
 		if !errors.Is(err, rdma.ErrFull) {
+			// It may have been allocated: tidy finds out.
 			c.reclaim.untidy = true
 			return err
 		}

@@ -70,6 +70,7 @@ func (m *Mender) Sweep(v rdma.View) error {
 	} else if list, err = m.nextPiece(); err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
+	// What follows compares with the entries that were read here.
 	for _, b := range list {
 		r.list = append(r.list, b.Block)
 		r.blocks[b.Block] = b.entry
@@ -97,6 +98,7 @@ func (m *Mender) nextPiece() ([]*block, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Blocks before the piece were swept already.
 	list := slices.DeleteFunc(all, func(b *block) bool { return at(b) < m.sweep.from })
 	// When all are listed the next piece begins with the first block.
 	if m.sweep.from = 0; len(list) > m.piece() {
@@ -127,7 +129,8 @@ func (r *recovery) hintFree() error {
 }
 
 // forgetAdopted drops the objects of blocks that are not what they were when the sweep began:
-// another client may use them again.
+// another client may use them again. Entries are read behind the quarantine, just before the
+// marks.
 func (r *recovery) forgetAdopted() error {
 	kept := r.lost[:0]
 	for some := range slices.Chunk(r.lost, headsPerTrip) {
@@ -188,6 +191,7 @@ type used struct {
 // The primary's mark comes last, as a carrier's does. It may be repeated after a crash.
 func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 	for some := range slices.Chunk(list, headsPerTrip) {
+		// Objects may have different numbers of replicas left.
 		copies := 0
 		for _, u := range some {
 			copies = max(copies, r.space.CopiesOf(u.unit))
@@ -200,6 +204,7 @@ func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 				return fmt.Errorf("mark %d objects on replica %d: %w", len(some), c, err)
 			}
 		}
+		// Hints come after the marks.
 		if err := r.hint(marked, class); err != nil {
 			return err
 		}
