@@ -33,9 +33,9 @@ func (h *beforeCAS) Post(b *rdma.Batch) error {
 	return h.Endpoint.Post(b)
 }
 
-// TestBlip: a node does not answer one client for a moment, in the midst of each of its writes'
-// rounds. No client or node is dead and no master comes: the client ends its round itself, and
-// holds up no other client.
+// TestBlip: a node does not answer one client for a moment, in the midst of each round of that
+// client's writes. No client or node is dead and no master comes. The client ends its round
+// itself, and blocks no other client.
 func TestBlip(t *testing.T) {
 	for _, replicas := range []int{1, 2, 3} {
 		for n := 1; n <= 3; n++ {
@@ -71,9 +71,9 @@ func TestBlip(t *testing.T) {
 	}
 }
 
-// TestLongBlip: a node stays out of one client's reach until its operation has run out of time, in
-// the midst of each of its writes' rounds. When it answers again the client ends that round before
-// it writes anything else, and can leave.
+// TestLongBlip: a node stays out of one client's reach until the operation has run out of time,
+// in the midst of each round of that client's writes. When the node answers again the client ends
+// that round before it writes anything else, and can leave.
 func TestLongBlip(t *testing.T) {
 	for _, replicas := range []int{1, 2, 3} {
 		for n := 1; n <= 3; n++ {
@@ -199,8 +199,8 @@ func (h *away) Post(b *rdma.Batch) error {
 	return h.Endpoint.Post(b)
 }
 
-// TestLongBusy: a master takes longer to mend the pool than the operation may last that it cut off.
-// Its outcome is unknown then; afterwards it is known, and the client can leave.
+// TestLongBusy: a master takes longer to mend the pool than the operation that it cut off may
+// last. The outcome of that is unknown then; afterwards it is known, and the client can leave.
 func TestLongBusy(t *testing.T) {
 	p := small(3, 2, 2)
 	p.Timeout = 20 * time.Millisecond

@@ -16,10 +16,10 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// TestContention lets a few workers do nothing but meet: on one to four keys, in a pool in which
-// memory is so scarce that objects are used again at once; with tags so short that they wrap, or
-// with long tags and no quarantine. What storetest's histories do broadly, this does narrowly.
-// $FARKV_SEEDS and $FARKV_SEED choose the seeds.
+// TestContention lets a few workers contend for one to four keys. Memory is so scarce that
+// objects are used again at once; tags are so short that they wrap, or they are long and there is
+// no quarantine. storetest's histories are broader. $FARKV_SEEDS and $FARKV_SEED choose the
+// seeds.
 func TestContention(t *testing.T) {
 	for _, r := range []struct{ nodes, index, data int }{{1, 1, 1}, {2, 2, 2}, {3, 3, 2}, {4, 4, 2}, {5, 5, 3}} {
 		t.Run(fmt.Sprintf("%d index replicas", r.index), func(t *testing.T) {
@@ -92,7 +92,7 @@ func contend(seed uint64, nodes, index, data int, rules *[4]uint64) error {
 	return judge(s, recorders, errors.Join(errs...))
 }
 
-// meet is one operation on one of the keys.
+// meet runs one operation on one of the keys.
 func meet(r *check.Recorder, rng *rand.Rand, mix [4]int, keys int, value []byte) {
 	key := fmt.Appendf(nil, "key-%d", rng.IntN(keys))
 	switch n := rng.IntN(10); {

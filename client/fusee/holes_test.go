@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Each test here falls into one of the holes that FUSEE has when it is followed to the letter: it
+// Each test here shows one of the holes that FUSEE has when it is followed to the letter: it
 // stops a client between two trips and lets another one act. teeth_test.go shows that the suites
-// notice when a remedy is taken out.
+// fail when a remedy is taken out.
 
 // hooked runs a function just before its worker posts its n-th batch with a verb of a kind.
 type hooked struct {
@@ -123,7 +123,7 @@ func rivalFor(c *Client) []byte {
 	}
 }
 
-// slotFor is where a key would be inserted now.
+// slotFor returns where a key would be inserted now.
 func slotFor(c *Client, key []byte) race.Slot {
 	at, _, held, err := c.find(key, race.Hash(key), false)
 	if err != nil || held != nil || at.room == 0 {
@@ -178,9 +178,9 @@ func TestInsertsOfOneKeyInTwoSlots(t *testing.T) {
 	}
 }
 
-// A writer stops between reading its slot and CASing the backups, so long that the object it saw is
-// in its slot again, several times. Without tags its CAS would succeed on some backups, and strand
-// them.
+// A writer stops between reading its slot and CASing the backups, so long that the object that it
+// saw is in its slot again, several times. Without tags its CAS would succeed on some backups,
+// and leave them undecided.
 func TestSlowWriterMeetsRecycledObject(t *testing.T) {
 	everyReplicas(t, func(t *testing.T, f rdma.Fabric) {
 		a, b, h := stopped(t, f)
@@ -203,7 +203,7 @@ func TestSlowWriterMeetsRecycledObject(t *testing.T) {
 	})
 }
 
-// A reader stops between slot and pair while the object is given to another key, and to the same
+// A reader stops between slot and pair while the object is used for another key, and for the same
 // key again.
 func TestSlowReaderMeetsRecycledObject(t *testing.T) {
 	everyReplicas(t, func(t *testing.T, f rdma.Fabric) {

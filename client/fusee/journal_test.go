@@ -15,7 +15,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
-// Tests of what recovery reads, of the journal that tells it, and of what it leaves to others.
+// Tests of what recovery reads, of the journal that names it, and of what recovery leaves to
+// others.
 
 // dieHalfway begins an UPDATE and dies when all backups have its word.
 func dieHalfway(t *testing.T, f rdma.Fabric, c *Client, key, value []byte) {
@@ -52,8 +53,8 @@ func forget(t *testing.T, f rdma.Fabric, d *Client) {
 	}
 }
 
-// TestRecoveryIsBounded: recovering a client takes as many trips, and reads as many bytes, whatever
-// its blocks hold: of these only a word each is read and changed.
+// TestRecoveryIsBounded: recovering a client takes as many trips, and reads as many bytes,
+// whatever its blocks hold. Of each block it reads and changes only the entry.
 func TestRecoveryIsBounded(t *testing.T) {
 	for _, pairs := range []int{4, 400, 4000} {
 		t.Run(fmt.Sprint(pairs, " pairs"), func(t *testing.T) {
@@ -161,8 +162,8 @@ func TestUnresolvedKeepsItsJournalWord(t *testing.T) {
 	checkClean(t, f)
 }
 
-// TestUnresolvedWritesAreLanded: waits that time out do not stop a client for good: when all its
-// journal is held by writes of which verbs may be in flight, it finds out whether they are.
+// TestUnresolvedWritesAreLanded: waits that time out do not stop a client for good. When writes
+// of which verbs may be in flight hold all of its journal, it finds out whether they are.
 func TestUnresolvedWritesAreLanded(t *testing.T) {
 	p := small(3, 2, 2)
 	p.Timeout = 20 * time.Millisecond
@@ -185,8 +186,9 @@ func TestUnresolvedWritesAreLanded(t *testing.T) {
 	checkClean(t, f)
 }
 
-// TestUncleanBlocks: what a dead client had replaced lies in blocks of another one, and only its
-// logs tell. No client uses an object of its blocks before it is free.
+// TestUncleanBlocks: what a dead client had replaced lies in blocks of another one, and only the
+// dead client's logs name it. No client uses an object of the dead client's blocks before what it
+// replaced is free.
 func TestUncleanBlocks(t *testing.T) {
 	p := small(3, 2, 2)
 	p.Timeout = 20 * time.Millisecond

@@ -10,10 +10,10 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// A CAS that reaches a backup late finds there what a later round has brought: the pending word of
-// an INSERT, say, that follows the DELETE that won. It decides nothing in the writer's own round,
-// which is over. Each verb of an UPDATE flies for each while in which a DELETE and an INSERT may go
-// on.
+// A CAS that reaches a backup late finds there the word of a later round: for example the pending
+// word of an INSERT that follows the DELETE that won. That word decides nothing in the writer's
+// own round, which is over. Each verb of an UPDATE is delayed in turn, for as long as a DELETE
+// and an INSERT may take.
 func TestLateProposal(t *testing.T) {
 	verbs, err := lateProposal(t, nil)
 	must(t, err)
@@ -27,8 +27,8 @@ func TestLateProposal(t *testing.T) {
 	}
 }
 
-// lateProposal has an UPDATE meet a DELETE that an INSERT follows. It returns how many verbs the
-// UPDATE's client posted before.
+// lateProposal runs an UPDATE against a DELETE that an INSERT follows. It returns how many verbs
+// the UPDATE's client posted before.
 func lateProposal(t *testing.T, faults sim.Faults) (verbs uint64, err error) {
 	p := small(3, 3, 1)
 	l, err := newLayout(p, 3, 1<<40)

@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestLostItems kills a node of a pool without replicas. What it held is lost, and said to be, at
-// once. The rest goes on, for the clients that were there and for those that come.
+// TestLostItems kills a node of a pool without replicas. What the node held is lost, and
+// operations say so at once. The rest goes on, for the clients that were there and for those that
+// come.
 func TestLostItems(t *testing.T) {
 	p := small(4, 1, 1)
 	p.Spares = 1 // nothing of what is lost may seem to be there again, and empty
@@ -86,8 +87,8 @@ func tryAll(t *testing.T, c *Client, from int) (lost int) {
 	return lost
 }
 
-// TestHintsOfLeftBlocks: the hints at free objects die with a node, and a block without an owner
-// has no client that would miss them.
+// TestHintsOfLeftBlocks: the hints of free objects are lost with a node, and a block without an
+// owner has no client that could find its free objects.
 func TestHintsOfLeftBlocks(t *testing.T) {
 	p := small(3, 2, 2)
 	p.Regions, p.BlockBytes, p.RegionBytes, p.Timeout = 3, 4096, 9*4096, 20*time.Millisecond

@@ -14,16 +14,16 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// Tests of what marks are for: a client that frees twice, or late, or dies while it frees, leaves
-// or adopts, does no harm.
+// Tests of what marks are for: a client that frees an object twice, or late, or that dies while
+// it frees, leaves or adopts, does no harm.
 
-// classOf is the size class of a pair.
+// classOf returns the size class of a pair.
 func classOf(c *Client, key, value []byte) int {
 	return int(c.classes.of[unitsFor(len(key), len(value))])
 }
 
-// useUp inserts pairs of k's class until their owner has used every object that it takes for free,
-// and a few more.
+// useUp inserts pairs of k's class until their owner has used every object that it takes for
+// free, and a few more.
 func useUp(t *testing.T, c *Client, prefix string) {
 	t.Helper()
 	class := classOf(c, k, nil)
@@ -33,7 +33,7 @@ func useUp(t *testing.T, c *Client, prefix string) {
 	}
 }
 
-// An FAA on a bit that is set carries into its neighbour's, which is live.
+// An FAA on a bit that is set carries into the bit of the neighbor, which is live.
 func TestDoubleFree(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	c, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
@@ -53,8 +53,9 @@ func TestDoubleFree(t *testing.T) {
 	checkClean(t, f)
 }
 
-// A free is stopped before it writes the mark while another client frees the same object, and its
-// owner uses it again and fills it: the mark is of an earlier incarnation, the hint is wrong.
+// A free is stopped before it writes the mark. Meanwhile another client frees the same object,
+// and the owner uses it again and fills it. So the mark is of an earlier incarnation, and the
+// hint is wrong.
 func TestLateFree(t *testing.T) {
 	for _, data := range []int{1, 2, 3} {
 		f := pool(t, 3, small(3, 2, data))
@@ -89,7 +90,8 @@ func TestLateFree(t *testing.T) {
 	}
 }
 
-// A free is told twice, before the owner has used the object again: it is free once.
+// The hint at an object is added twice before the owner has used the object again: the object is
+// free once.
 func TestHintTwice(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	c, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
@@ -114,8 +116,8 @@ func TestHintTwice(t *testing.T) {
 	checkClean(t, f)
 }
 
-// parted executes the first op of each batch with an FAA ahead of the rest, and runs a function in
-// between.
+// parted executes the first op of each batch with an FAA before the others, and runs a function
+// in between.
 type parted struct {
 	rdma.Endpoint
 	then func()
@@ -145,7 +147,7 @@ func (p *parted) Post(b *rdma.Batch) error {
 	return errors.Join(err, p.Endpoint.Post(b))
 }
 
-// An owner that finds the hint finds the mark: it asks once.
+// An owner that finds the hint finds the mark: it need not read twice.
 func TestMarkBeforeHint(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	c := worker(t, f, Options{}, nil)
@@ -164,8 +166,8 @@ func TestMarkBeforeHint(t *testing.T) {
 	p.then = nil
 }
 
-// A client's own object is not used again before what it replaced is free: its log tells recovery
-// of that.
+// A client's own object is not used again before what it replaced is free: only its log tells
+// recovery what that is.
 func TestOwnObjectsWaitForFrees(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	y, x := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
@@ -187,8 +189,8 @@ func TestOwnObjectsWaitForFrees(t *testing.T) {
 	}
 }
 
-// An object that was taken and perhaps never written looks as free as before: a client that leaves
-// says that it is not free.
+// An object that was taken and perhaps never written looks as free as before. A client that
+// leaves marks it as in use.
 func TestUnresolvedIsNotAdopted(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	y, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
@@ -228,9 +230,9 @@ func TestUnresolvedIsNotAdopted(t *testing.T) {
 	}
 }
 
-// crashing runs a life of a client that dies at each of its verbs in turn: it adopts a block, frees
-// objects of its own and of others, leaves blocks early and in the end. It returns how many verbs
-// that took.
+// crashing runs lives of a client that dies at each of its verbs in turn: it adopts a block,
+// frees objects of its own and of others, and leaves blocks early and at the end. It returns how
+// many verbs that took.
 func crashing(t *testing.T, at uint64) (verbs uint64, f rdma.Fabric) {
 	p := small(2, 1, 2)
 	p.Regions, p.BlockBytes, p.Clients = 2, 4096, 8
@@ -315,7 +317,8 @@ func TestCrashedFrees(t *testing.T) {
 	}
 }
 
-// salvage recovers a dead client and cleans its blocks, as what another does when that dies, too.
+// salvage recovers a dead client and cleans its blocks. When the master dies another one repeats
+// it.
 func salvage(ep rdma.Endpoint, dead rdma.ClientID) error {
 	m, err := NewMender(ep)
 	if err != nil {
@@ -338,7 +341,7 @@ func sweepAll(m *Mender) error {
 	}
 }
 
-// What a dead client held is marked, and its blocks are passed on; the master may die anywhere in
+// What a dead client held is marked, and its blocks are passed on. The master may die anywhere in
 // between, and another one repeats it.
 func TestSalvage(t *testing.T) {
 	if teeth.UnderRace {

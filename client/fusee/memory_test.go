@@ -19,7 +19,7 @@ import (
 
 func key(i int) []byte { return fmt.Appendf(nil, "user%d", uint64(i)*0x9e3779b97f4a7c15) }
 
-// sized makes a pool as Size shapes it.
+// sized makes a pool with the parameters that Size returns.
 func sized(t testing.TB, s Shape) (*shm.Fabric, Params) {
 	p, bytes, err := Size(s)
 	must(t, err)
@@ -53,7 +53,7 @@ func TestSizedPoolHoldsItsRecords(t *testing.T) {
 	}
 }
 
-// TestSizes: whatever the caller asks for, Size shapes a pool that fits, or says why not.
+// TestSizes: whatever the caller asks for, Size returns a pool that fits, or an error.
 func TestSizes(t *testing.T) {
 	for _, nodes := range []int{1, 2, 3, 5, 16} {
 		for _, records := range []uint64{1, 1000, 1e6, 1e9} {
@@ -100,8 +100,8 @@ func TestFullIndex(t *testing.T) {
 	checkClean(t, f)
 }
 
-// TestFullMemory: a pool without room says so, loses nothing, and what is deleted makes room, for
-// other sizes, too.
+// TestFullMemory: a pool without room returns ErrFull and loses nothing. What is deleted makes
+// room, for other sizes, too.
 func TestFullMemory(t *testing.T) {
 	t.Parallel()
 	p := small(3, 2, 2)
@@ -199,8 +199,8 @@ func overwrite(f rdma.Fabric, generation, w, records, writes int, value []byte) 
 }
 
 // TestCrowdedPool: many clients in a pool with little room find what others free, instead of
-// calling the pool full. In virtual time, since how long the others take must not depend on the
-// machine.
+// returning ErrFull. It runs in virtual time, since how long the others take must not depend on
+// the machine.
 func TestCrowdedPool(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

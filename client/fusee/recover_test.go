@@ -21,8 +21,8 @@ import (
 )
 
 // TestCrashes is TestContention with deaths: clients, nodes and masters die while a few workers
-// meet on a few keys, others are declared dead and are only slow, and keepers mend the pool
-// meanwhile. Afterwards nothing may be lost, wrong, or leaked.
+// contend for a few keys. Other clients are declared dead and are only slow, and keepers mend the
+// pool meanwhile. Afterwards nothing may be lost, wrong, or leaked.
 func TestCrashes(t *testing.T) {
 	for _, r := range []struct {
 		nodes, spares, index, data int

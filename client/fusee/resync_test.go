@@ -36,7 +36,7 @@ func (u *upset) Call(n int, r *rdma.Request, within time.Duration) error {
 	return u.Endpoint.Call(n, r, within)
 }
 
-// nextView makes a new view of the pool; change says what becomes of its members in between.
+// nextView makes a new view of the pool; change may change its members while the view is busy.
 func nextView(t *testing.T, f rdma.Fabric, change func()) {
 	t.Helper()
 	was := f.View()
@@ -71,7 +71,7 @@ func mendNow(ep rdma.Endpoint) error {
 	return m.Mend(v)
 }
 
-// steady repeats what a client does until its view is the pool's.
+// steady repeats what a client does until the client's view is the pool's.
 func steady(c *Client, op func() error) error {
 	err := op()
 	for range 4 {

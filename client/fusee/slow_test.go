@@ -42,8 +42,8 @@ func onSlowNode(t *testing.T, work func(c *Client, unit uint64)) {
 	must(t, f.Run())
 }
 
-// An operation waits for frees on a node that is slow for a part of its time only: it has nothing
-// else to do with that node.
+// An operation waits for frees on a slow node for a part of its time only: it needs nothing else
+// of that node.
 func TestSlowNodeHoldsFreesUp(t *testing.T) {
 	onSlowNode(t, func(c *Client, unit uint64) {
 		for range maxFlying * freeBatch {
@@ -94,7 +94,7 @@ func convertedBlockRests(t *testing.T, bytes int) {
 	}
 }
 
-// dawdler takes long for each batch, and counts them.
+// dawdler delays each batch, and counts them.
 type dawdler struct {
 	rdma.Endpoint
 	each  time.Duration
@@ -146,8 +146,8 @@ func TestRejoinInParts(t *testing.T) {
 	must(t, c.Update(key(0), nil))
 }
 
-// An operation that finds many rested objects of a slow node waits for that part of its time once,
-// not for each batch of frees, and not beyond its deadline. The next operation waits again.
+// An operation that finds many rested objects of a slow node waits for that part of its time
+// once, not for each batch of frees, and not beyond its deadline. The next operation waits again.
 func TestManyFreesOfSlowNode(t *testing.T) {
 	onSlowNode(t, func(c *Client, unit uint64) {
 		const share, short = slowTimeout / flushShare, time.Millisecond
@@ -167,7 +167,7 @@ func TestManyFreesOfSlowNode(t *testing.T) {
 	})
 }
 
-// The time in which an operation writes its client's ceiling is a part of the operation's time.
+// The time in which an operation writes its client's ceiling counts as the operation's.
 func TestSlowCeilingCounts(t *testing.T) {
 	const timeout = 40 * time.Millisecond
 	d := &dawdler{Endpoint: open2(t, simPool(t, 2, small(2, 2, 2)))}
