@@ -52,6 +52,9 @@ func (c *Client) isLost(place []node.Replica) bool {
 // view.
 func (c *Client) applyView(v *rdma.View) {
 	c.sized = c.sized && v.Epoch == c.view.Epoch && !v.Busy
+	if v.Epoch != c.view.Epoch {
+		c.asked = 0 // the node that was told may be gone
+	}
 	if !slices.Equal(v.Members, c.view.Members) {
 		before := c.index.Place
 		c.oldSpace = append(c.oldSpace, c.space.Place)
