@@ -24,7 +24,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	now, more := uint64(len(l.index.Place)), uint64(l.mostSubtables()-len(l.index.Place))
 	uses := []client.Use{
 		{Name: "index slots", Count: l.index.Slots(), Bytes: now * subtable},
-		{Name: "index slots to come", Count: more * l.Groups * race.GroupSlots, Bytes: more * subtable},
+		{Name: "index memory free", Count: more * l.Groups * race.GroupSlots, Bytes: more * subtable},
 		{Name: "journals", Count: uint64(l.Clients), Bytes: uint64(l.Clients*l.nodes) * journalBytes},
 		{Name: "blocks of clients", Count: c.owned, Bytes: c.owned * l.BlockBytes * r},
 		{Name: "blocks to adopt", Count: c.left, Bytes: c.left * l.BlockBytes * r},

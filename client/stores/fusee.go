@@ -35,15 +35,15 @@ const maxCache = 1 << 40
 var exploredCache = Values{CacheBytes: 64 << 10}
 
 // exploredSplits makes indexes grow although few keys do not fill them.
-var exploredSplits = Values{"splits": 0.1}
+var exploredSplits = Values{"index-splits": 0.1}
 
 var nodeCentric = Option{Name: "node-centric", Type: Bool, Default: false,
 	Doc: "memory nodes hand out memory object by object (FUSEE 6.3)"}
 
 var (
-	fuseeGroups = Option{Name: "groups", Type: Int, Derived: "from the records", Min: 2, Max: fusee.MaxGroups,
+	fuseeGroups = Option{Name: "index-groups", Type: Int, Derived: "from the records", Min: 2, Max: fusee.MaxGroups,
 		Doc: "bucket groups of 21 slots that the index begins with, in one subtable"}
-	fuseeSplits = Option{Name: "splits", When: Opened, Type: Float, Default: 0.0, Max: 1,
+	fuseeSplits = Option{Name: "index-splits", When: Opened, Type: Float, Default: 0.0, Max: 1,
 		Doc: "share of INSERTs that ask for a larger index though there is room, to look for faults"}
 )
 
