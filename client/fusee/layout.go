@@ -44,7 +44,7 @@ type Params struct {
 	MaxSubtables int `json:"max_subtables,omitempty"`
 	// Groups of each subtable. A group is a pair of buckets and the overflow bucket that they
 	// share.
-	Groups uint64 `json:"groups"`
+	Groups uint64 `json:"index_groups"`
 	// Regions is the number of regions of pairs. RegionBytes is the size of each, with its block
 	// allocation table; BlockBytes the size of a block, with its free bitmap.
 	Regions     int    `json:"regions"`
