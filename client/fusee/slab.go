@@ -174,8 +174,8 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 
 // classFor makes sure that a class has a free object for the operation, and returns the class. It
 // is that of the pair's size, or a larger one, of which the pair borrows an object where the pool
-// has no block left. A client keeps its last object of a class for DELETEs, so that a client that
-// has filled a pool can empty it.
+// has no block left. A client keeps one object for DELETEs, so that a client that has filled a pool
+// can empty it.
 //
 // An operation waits for room once, and its deadline is moved by that wait. Within its own time
 // no block could become vacant, since a client may remember a word for as long as an operation
@@ -234,15 +234,17 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 // own, in a pool that is mostly handed out.
 const mostBorrowed = 2
 
-// borrow returns the next larger class of which the client has more objects than the reserve. It
-// takes nothing.
-func (c *Client) borrow(class, reserve int) (larger int, ok bool) {
-	for larger = class + 1; larger < len(c.slabs); larger++ {
-		if c.slabs[larger].idle() > reserve {
-			return larger, true
+// borrow returns the smallest class from the given one on of which the client has an idle object,
+// if it keeps as many of that class and larger ones as the reserve. So one idle object suffices for
+// DELETEs, not one a class: a pair and its DELETE can borrow any that is larger.
+func (c *Client) borrow(class, reserve int) (from int, ok bool) {
+	idle := 0
+	for larger := len(c.slabs) - 1; larger >= class; larger-- {
+		if n := c.slabs[larger].idle(); n > 0 {
+			idle, from = idle+n, larger
 		}
 	}
-	return class, false
+	return from, idle > reserve
 }
 
 // write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE
