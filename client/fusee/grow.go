@@ -222,20 +222,29 @@ var _ cluster.Grower = (*Mender)(nil)
 // Wants reports whether clients want a larger index than there is, and it may grow. It posts one
 // READ.
 func (m *Mender) Wants(v rdma.View) (bool, error) {
-	if m.mostSubtables() == m.Subtables {
-		return false, nil
-	}
 	m.view.Enter(v)
-	want, err := rdma.ReadWord(m.ep, stepReadSize, m.wanted(m.holders[0]), m.opt.Timeout)
+	want, err := m.readWanted()
 	return err == nil && m.mayGrow(want), err
 }
 
+// readWanted returns how many subtables clients want; 0: the index has all that it may have.
+func (m *Mender) readWanted() (uint64, error) {
+	if len(m.index.Place) == m.mostSubtables() {
+		return 0, nil
+	}
+	return rdma.ReadWord(m.ep, stepReadSize, m.wanted(m.holders[0]), m.opt.Timeout)
+}
+
 // mayGrow reports whether the index is smaller than wanted and may grow. No index grows beyond
-// the memory that was set aside for it. A pool that has lost a part may not: what is left of the
-// index refers to what is gone.
+// the memory that was set aside for it, nor where all nodes of the next subtable are gone. A pool
+// that has lost a part may not grow: what is left of the index refers to what is gone.
 func (m *Mender) mayGrow(want uint64) bool {
 	size := len(m.index.Place)
-	return want > uint64(size) && size < m.mostSubtables() && !m.lossy()
+	if want <= uint64(size) || size == m.mostSubtables() || m.lossy() {
+		return false
+	}
+	_, lost := kit.Replicas(&m.view.View, m.original.index[size])
+	return !lost
 }
 
 // Growth implements cluster.Grower.
@@ -249,30 +258,59 @@ func (m *Mender) Growth() string {
 
 // grow splits subtables until it has taken growFor: as many as clients want, and the others of
 // the round, which fill at the same pace. It relies on a busy view, in which Mend has made all
-// replicas equal. First it completes a split that another master left.
+// replicas equal. First it completes a split that another master left. An index for which nodes
+// have no memory stays as it is: that must not keep the pool busy.
 func (m *Mender) grow() error {
 	m.grown = 0
-	if m.mostSubtables() == m.Subtables {
-		return nil
-	}
-	// A master died in the midst of a split.
 	if m.halfway {
 		if err := m.endSplit(len(m.index.Place)); err != nil {
 			return fmt.Errorf("end a split: %w", err)
 		}
 	}
-	want, err := rdma.ReadWord(m.ep, stepReadSize, m.wanted(m.holders[0]), m.opt.Timeout)
+	want, err := m.readWanted()
 	if err != nil {
 		return err
 	}
-	// The other subtables of the round are as full.
 	if m.mayGrow(want) {
 		want = max(want, uint64(m.index.RoundEnd()))
 	}
 	for began := m.ep.Now(); m.mayGrow(want) && (m.grown == 0 || m.ep.Now()-began < growFor); m.grown++ {
-		if err := m.split(); err != nil {
+		backed, err := m.backNext()
+		if err == nil && backed {
+			err = m.split()
+		}
+		if err != nil {
 			return fmt.Errorf("split subtable %d: %w", m.index.NextSplit(), err)
 		}
+		if !backed {
+			break
+		}
+	}
+	return nil
+}
+
+// backNext backs the next subtable with memory on all its nodes. It returns false if one has no
+// more, or does not know how.
+func (m *Mender) backNext() (bool, error) {
+	place, _ := kit.Replicas(&m.view.View, m.original.index[len(m.index.Place)])
+	for _, r := range place {
+		err := m.back(r)
+		if errors.Is(err, rdma.ErrFull) || errors.Is(err, rdma.ErrNotSupported) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// back backs the memory of a replica of a subtable. It may be repeated.
+func (m *Mender) back(r node.Replica) error {
+	size := race.SubtableBytes(m.Groups)
+	q := rdma.Request{Step: stepBack, Proc: node.ProcBack, Arg: [6]uint64{m.index.Base + uint64(r.Index)*size, size}}
+	if err := m.ep.Call(r.Node, &q, m.opt.Timeout); err != nil {
+		return fmt.Errorf("back a subtable with memory on node %d: %w", r.Node, err)
 	}
 	return nil
 }
@@ -280,9 +318,6 @@ func (m *Mender) grow() error {
 // settleSize takes the highest of the sizes that nodes have, and writes it on all of them. A
 // crash in between leaves nodes that differ, and the highest size is still there.
 func (m *Mender) settleSize() error {
-	if m.mostSubtables() == m.Subtables {
-		return nil
-	}
 	b := m.ep.Batch()
 	defer b.Release()
 	for _, n := range m.holders {
@@ -318,24 +353,13 @@ func (m *Mender) writeSize(size int, halfway bool) error {
 	return m.do(stepWriteSize, b)
 }
 
-// split adds a subtable, by the steps at the top of this file. Each step is complete on all
-// replicas before the next begins.
+// split adds a subtable, which is backed with memory, by the steps at the top of this file. Each
+// step is complete on all replicas before the next begins.
 func (m *Mender) split() error {
 	from, to := m.index.NextSplit(), len(m.index.Place)
 	next := m.layout.index
-	place, left := kit.Place(&m.view.View, m.original.index[:to+1])
-	if len(left) != to+1 {
-		return fmt.Errorf("all nodes of subtable %d are gone: %w", to, client.ErrFull)
-	}
+	place, _ := kit.Place(&m.view.View, m.original.index[:to+1])
 	next.Resize(m.Subtables, place)
-	// The memory of the new subtable is backed first, on all its nodes.
-	for _, r := range place[to] {
-		q := rdma.Request{Step: stepBack, Proc: node.ProcBack, Arg: [6]uint64{
-			m.index.Base + uint64(r.Index)*race.SubtableBytes(m.Groups), race.SubtableBytes(m.Groups)}}
-		if err := m.ep.Call(r.Node, &q, m.opt.Timeout); err != nil {
-			return fmt.Errorf("back subtable %d with memory: %w", to, err)
-		}
-	}
 	first, per := m.firstSlot(to), int(m.firstSlot(1))
 	words := make([]byte, per*8)
 	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) error {

@@ -3,12 +3,15 @@ package fusee
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
@@ -124,6 +127,53 @@ func TestIndexFull(t *testing.T) {
 	}
 }
 
+// TestCannotGrow: an index cannot grow if all nodes of the next subtable are gone, or if one of
+// them has no memory for it. The pool is mended all the same, and is full.
+func TestCannotGrow(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		serve rdma.Handler
+		dies  bool
+	}{
+		{"no node", node.Serve, true},
+		{"no memory", func(m rdma.Memory, r *rdma.Request) error {
+			if r.Proc == node.ProcBack {
+				return rdma.ErrFull
+			}
+			return node.Serve(m, r)
+		}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := growing(1, 2, 4)
+			l, err := newLayout(p, 3, 1<<40)
+			must(t, err)
+			f := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: test.serve})
+			t.Cleanup(func() { f.Close() })
+			must(t, Make(f, p))
+			c := worker2(t, f)
+			must(t, c.Insert(key(0), []byte("1")))
+			if test.dies {
+				victim := l.original.index[1][0].Node
+				if victim == l.original.index[0][0].Node {
+					t.Fatal("the first two subtables lie on one node")
+				}
+				must(t, f.KillNode(victim))
+				recoverNow(t, f)
+			}
+			must(t, c.Update(key(0), []byte("1"))) // in the view as it is now
+			must(t, c.ask(2))
+			recoverNow(t, f)
+			if v := f.View(); v.Busy {
+				t.Fatalf("the view stays busy: %+v", v)
+			}
+			wantValue(t, c, string(key(0)), "1")
+			if size := len(c.index.Place); size != 1 {
+				t.Errorf("the index has %d subtables", size)
+			}
+		})
+	}
+}
+
 // TestSplitCutOff kills the master at every verb while it splits. The next one goes on, clients
 // read every pair in between, and afterwards the index has its size on all nodes.
 func TestSplitCutOff(t *testing.T) {
@@ -197,6 +247,19 @@ var growMutants = []teeth.Mutant{
 		At: "$c.$index.Where($s.$slot, $s.$hash)", Do: "$s.$slot"},
 	{Rule: "a client learns the size in each view", In: "Client.applyView",
 		At: "$c.$sized && $v.Epoch == $c.$view.Epoch && !$v.Busy", Do: "$c.$sized"},
+}
+
+// stuckMutants let an index that cannot grow keep its pool busy, or fail its master.
+var stuckMutants = []teeth.Mutant{
+	{Rule: "an index does not grow where no node has the next subtable", In: "Mender.mayGrow", At: "!$lost", Do: "!$lost || true"},
+	{Rule: "a node without memory for a subtable ends the growing", In: "Mender.backNext",
+		At: "errors.Is($err, rdma.ErrFull) || errors.Is($err, rdma.ErrNotSupported)", Do: "$err == rdma.ErrClosed"},
+}
+
+func TestStuckMutants(t *testing.T) {
+	s := protocolSuite
+	s.Test, s.Seen = "TestCannotGrow", regexp.MustCompile(`mend epoch|the view stays busy`)
+	s.Run(t, stuckMutants)
 }
 
 func TestGrowMutants(t *testing.T) {

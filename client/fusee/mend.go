@@ -170,11 +170,10 @@ func (m *Mender) mendIndex() error { return m.eachRun(mendWords, m.mendSlots) }
 // eachRun calls f with runs of words of the subtables that are left, of up to most words each. No
 // run crosses a subtable's end.
 func (l *layout) eachRun(most uint64, f func(from race.Slot, n int) error) error {
-	per := l.Groups * 3 * 8
 	for _, sub := range l.subtables {
-		first := uint64(sub) * per
-		for from := first; from < first+per; from += most {
-			if err := f(race.Slot(from), int(min(most, first+per-from))); err != nil {
+		end := uint64(l.firstSlot(sub + 1))
+		for from := uint64(l.firstSlot(sub)); from < end; from += most {
+			if err := f(race.Slot(from), int(min(most, end-from))); err != nil {
 				return err
 			}
 		}

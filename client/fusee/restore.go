@@ -83,12 +83,14 @@ func (m *Mender) copyJournals(spare int) error {
 		uint64(m.Clients)*journalBytes+sizeBytes)
 }
 
-// copySubtable copies a subtable to its place on the spare. All replicas of its slots are equal:
-// Mend came first.
+// copySubtable copies a subtable to its place on the spare, which backs it with memory: those by
+// which the index grew are not backed yet. All replicas of its slots are equal: Mend came first.
 func (m *Mender) copySubtable(sub, spare, index int) error {
-	first := race.Slot(uint64(sub) * m.Groups * 3 * 8)
+	if err := m.back(node.Replica{Node: spare, Index: index}); err != nil {
+		return err
+	}
 	size := race.SubtableBytes(m.Groups)
-	return m.copyRange(m.index.Address(first, 0), rdma.At(spare, m.index.Base+uint64(index)*size), size)
+	return m.copyRange(m.index.Address(m.firstSlot(sub), 0), rdma.At(spare, m.index.Base+uint64(index)*size), size)
 }
 
 // copyRegion copies the blocks that are in use. Each is recorded on the spare first, which backs
