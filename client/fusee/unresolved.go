@@ -116,7 +116,8 @@ func (c *Client) settleWrite(s *unresolvedWrite) bool {
 		return false
 	case won, s.word != 0 && !c.view.Busy && c.committed(s):
 		c.free(s.old, s.inc) // this client has completed it, or a master
-		if s.word.Empty() {  // a DELETE's object: no slot points at it
+		s.old = 0
+		if s.word.Empty() { // a DELETE's object: no slot points at it
 			c.layTag(s.unit, s.class, anyTag, 0)
 		}
 	case s.word != 0 && c.holdsWord(s):
@@ -130,7 +131,21 @@ func (c *Client) settleWrite(s *unresolvedWrite) bool {
 	default:
 		c.layTag(s.unit, s.class, int32(c.tag(s.incarnation)), s.incarnation)
 	}
+	c.freeReplaced(s)
 	return true
+}
+
+// freeReplaced frees what an unresolved write was to replace, if the slot holds it no longer. This
+// write may have replaced it, and then no other client frees it. If another one did, both free it:
+// a mark names the incarnation, so that the second one changes nothing. A slot that cannot be read
+// leaves it to a sweep.
+func (c *Client) freeReplaced(s *unresolvedWrite) {
+	if !s.old.Live() {
+		return
+	}
+	if w, err := c.readSlot(stepReadSlots, s.slot, 0); err == nil && w != s.old {
+		c.free(s.old, s.inc)
+	}
 }
 
 // hasWon reports whether an unresolved write's round is known to have ended with its word,
