@@ -13,7 +13,7 @@ import (
 // called by a closure that Run runs: its transaction waits by itself. The error
 // wraps rdma.ErrTimeout when the lock is held for longer than Options.Timeout.
 func (w *Worker) Await(r Ref) error {
-	w.extend()
+	w.budget.Begin()
 	return w.await(r)
 }
 
@@ -56,7 +56,7 @@ func (w *Worker) await(r Ref) error {
 		if err != nil {
 			return fmt.Errorf("await %v: %w", r, err)
 		}
-		if w.over() {
+		if w.budget.Over() {
 			return heldBy(r, owner)
 		}
 	}

@@ -56,7 +56,7 @@ func (a *audit) fail(format string, args ...any) {
 // damaged; the Usage is valid all the same.
 func (w *Worker) Check(there func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, there: there}
-	w.extend()
+	w.budget.Begin()
 	for i := range w.Roots {
 		if err := a.object(w.Root(i)); err != nil {
 			return a.Usage, err
@@ -102,7 +102,7 @@ func (a *audit) chunk(n, index int, e node.Entry) error {
 // object looks at a place: its body is whole, and has the version that its lock
 // says.
 func (a *audit) object(place Ref) error {
-	a.extend()
+	a.budget.Begin()
 	a.Places++
 	at, bytes := a.Object(place)
 	b := a.ep.Batch()
@@ -152,7 +152,7 @@ func (w *Worker) ended(lock Version) (bool, error) {
 // pools that no client is using. The error wraps ErrNoObject if there is none.
 // The data is valid until the next call.
 func (w *Worker) Look(r Ref) ([]byte, error) {
-	w.extend()
+	w.budget.Begin()
 	if !w.valid(r) {
 		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
 	}

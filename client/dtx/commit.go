@@ -161,7 +161,7 @@ func (tx *Tx) writeLog(b *rdma.Batch) (entries []byte, err error) {
 // damage: only a recovery, which fences the client off first, may release it.
 func (tx *Tx) apply(entries []byte) error {
 	w := tx.w
-	w.extend()
+	w.budget.Begin()
 	lock := lockOf(w.id, tx.sequence)
 	b := w.ep.Batch()
 	defer w.drop(b)

@@ -46,7 +46,7 @@ func (w *Worker) Each(refs []Ref, take func(i int, v Version, data []byte)) erro
 		switch {
 		case err == nil && !more:
 			return nil
-		case w.over():
+		case w.budget.Over():
 			return errTime
 		}
 	}

@@ -330,7 +330,7 @@ func (m *memory) claimFresh(h *heap, class, n int) (bool, error) {
 	if len(h.chunks) > 0 {
 		behind = uint64(h.chunks[len(h.chunks)-1].Index) + 1
 	}
-	got, ok, err := m.table.Fresh(a, n, class, int(a.Count), behind, m.w.left())
+	got, ok, err := m.table.Fresh(a, n, class, int(a.Count), behind, m.w.budget.Left())
 	if err != nil || !ok {
 		return false, err
 	}

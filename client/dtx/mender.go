@@ -52,6 +52,6 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 		return nil
 	}
 	m.w.view.Enter(v)
-	m.w.extend()
+	m.w.budget.Begin()
 	return m.w.recover(c, func() (bool, error) { return true, nil })
 }

@@ -79,7 +79,7 @@ func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err erro
 		if now != last {
 			last, torn = now, 0
 		}
-		if w.over() {
+		if w.budget.Over() {
 			return false, errTime
 		}
 	}

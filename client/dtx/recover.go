@@ -24,7 +24,7 @@ var errClaimed = fmt.Errorf("another client recovers it, or died at that: %w", r
 //
 // Operations that meet a lock of the client wait for the recovery.
 func (w *Worker) Recover(c rdma.ClientID) error {
-	w.extend()
+	w.budget.Begin()
 	for p := w.waits; ; {
 		err := w.recover(c, func() (bool, error) { return true, nil })
 		if !errors.Is(err, errClaimed) || !p.Again() {
@@ -51,7 +51,7 @@ func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 	}
 	p := kit.Retry{Env: w.ep, Pause: w.waits.Pause}
 	for range mostHolders {
-		w.extend()
+		w.budget.Begin()
 		err := w.recover(c.ID, still)
 		if !errors.Is(err, errClaimed) {
 			if err != nil {

@@ -43,7 +43,7 @@ func (tx *Tx) uncertain(err error) error {
 	}
 	w.pending.Keep(p)
 	if w.rejoin(err) {
-		w.extend()
+		w.budget.Begin()
 		committed, failed := w.resolveAll()
 		switch {
 		case failed == nil && committed:
@@ -124,7 +124,7 @@ func (w *Worker) settle() error {
 func (w *Worker) land() error {
 	for len(w.inFlight) > 0 {
 		b := w.inFlight[len(w.inFlight)-1]
-		if err := w.ep.Wait(b, rdma.All, max(w.left(), 1)); err != nil && !b.Finished() {
+		if err := w.ep.Wait(b, rdma.All, max(w.budget.Left(), 1)); err != nil && !b.Finished() {
 			return err
 		}
 		if b.Step() == stepLetGo {

@@ -77,11 +77,10 @@ type Worker struct {
 	view *kit.Member
 	// conflicts and waits are copied by each transaction and each wait.
 	conflicts, waits kit.Retry
-	// spare is what was left of a transaction's time at the moment looked.
-	spare time.Duration
+	// budget is the time of a transaction.
+	budget kit.Budget
 	// shared: all transactions until the next Span have this time together.
 	shared bool
-	looked time.Duration
 	// sent: the last batch was posted. If the wait for it failed, its verbs may
 	// still take effect.
 	sent bool
@@ -117,7 +116,7 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = time.Second
 	}
-	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client()}
+	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout)}
 	if w.id == 0 || int(w.id) > l.Clients {
 		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
 	}
@@ -125,11 +124,11 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	// again.
 	own := time.Duration(w.id%8) * time.Microsecond
 	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
-	w.conflicts = kit.Retry{Env: ep, Pause: pause, Over: w.over}
-	w.waits = kit.Retry{Env: ep, Pause: kit.Doubling(time.Microsecond, 250*time.Microsecond), Over: w.over}
+	w.conflicts = kit.Retry{Env: ep, Pause: pause, Over: w.budget.Over}
+	w.waits = kit.Retry{Env: ep, Pause: kit.Doubling(time.Microsecond, 250*time.Microsecond), Over: w.budget.Over}
 	w.tx.w = w
 	w.memory.open(w)
-	w.extend()
+	w.budget.Begin()
 	var err error
 	if w.view, err = kit.Join(ep); err != nil {
 		return nil, err
@@ -171,7 +170,7 @@ func (w *Worker) Stats() Stats { return w.stats }
 // Close fails, the client is to be fenced off and recovered, as client.Leave
 // does.
 func (w *Worker) Close() error {
-	w.extend()
+	w.budget.Begin()
 	err := w.settle()
 	if err == nil {
 		err = w.releasePending()
@@ -190,42 +189,23 @@ func (w *Worker) Close() error {
 	return w.memory.table.Free(&w.chunks, list)
 }
 
-// extend begins a new span of time.
-func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
-
 // Span begins a span of Options.Timeout for all that the worker does until the
 // next Span. So an operation of an index that takes several transactions takes no
 // longer than one of them would. Without Span each transaction has its own time.
 func (w *Worker) Span() {
-	w.extend()
+	w.budget.Begin()
 	w.shared = true
 }
 
 // Over reports whether the time of a Span is over.
-func (w *Worker) Over() bool { return w.over() }
+func (w *Worker) Over() bool { return w.budget.Over() }
 
 // begin begins the span of a transaction, unless Span has begun one.
 func (w *Worker) begin() {
 	if !w.shared {
-		w.extend()
+		w.budget.Begin()
 	}
 }
-
-// timeShares is the number of parts of a transaction's time. What passes between
-// two looks at the clock counts as one part at most: the clock may have been set.
-const timeShares = 4
-
-// left returns how much of the time is left. It does not rely on the clock to be
-// right, only on its differences, within timeShares.
-func (w *Worker) left() time.Duration {
-	now := w.ep.Now()
-	w.spare -= min(max(now-w.looked, 0), w.opt.Timeout/timeShares)
-	w.looked = now
-	return w.spare
-}
-
-// over reports whether no time is left.
-func (w *Worker) over() bool { return w.left() <= 0 }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
@@ -236,8 +216,8 @@ var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
 // batch stays the caller's, which hands it to drop.
 func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 	w.sent = false
-	left := w.left()
-	if left <= 0 {
+	left := w.budget.Left()
+	if left == 0 {
 		return errTime
 	}
 	if b.Len() == 0 {
@@ -285,7 +265,7 @@ func (w *Worker) drop(b *rdma.Batch) {
 
 // rejoin reports whether it is useful to go on after an error: see
 // kit.Member.Rejoin.
-func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.left(), w.opt.Timeout) }
+func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.budget.Left(), w.opt.Timeout) }
 
 // swap is a CAS of one word, in a batch of its own. It returns the word before,
 // and whether it was swapped. After an error the CAS may take effect yet.

@@ -167,10 +167,10 @@ type candidate struct {
 // matching lists the live slots with the hash's fingerprint. It also stores all words of the view
 // in scratch, for INSERT: see alone.
 func (c *Client) matching(view *race.View, hash uint64) (slots [race.Candidates]candidate, n int) {
-	for i := range race.Candidates {
-		s, w := view.Slot(i)
-		c.scratch[i] = w
-		if w.Live() && w.Print() == race.Print(hash) {
+	view.Words(&c.scratch)
+	for i, w := range c.scratch {
+		if w.Print() == race.Print(hash) && w.Live() {
+			s, _ := view.Slot(i)
 			slots[n] = candidate{s, w}
 			n++
 		}

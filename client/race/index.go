@@ -167,16 +167,42 @@ type View struct {
 	ops [2]*rdma.Op
 }
 
-// Slot returns the i-th candidate slot, 0 <= i < Candidates, and its word. Main buckets come before
-// overflow buckets in each half.
-func (v *View) Slot(i int) (Slot, Word) {
-	half, i := i/(2*BucketSlots), i%(2*BucketSlots)
-	bucket := i / BucketSlots
-	if v.at[half]/bucketWords%3 == 1 { // overflow and second main bucket
-		bucket = 1 - bucket
+// main returns where in a half its main bucket begins, and its overflow bucket, in words.
+func (at Buckets) main(half int) (main, overflow int) {
+	if at[half]/bucketWords%3 == 1 { // overflow and second main bucket
+		return bucketWords, 0
 	}
-	w := bucket*bucketWords + 1 + i%BucketSlots
-	return v.at[half] + Slot(w), Word(binary.LittleEndian.Uint64(v.ops[half].Buf[w*bytesPerWord:]))
+	return 0, bucketWords
+}
+
+// Slot returns the i-th candidate slot, 0 <= i < Candidates. Main buckets come before overflow
+// buckets in each half.
+func (at Buckets) Slot(i int) Slot {
+	half, i := i/(2*BucketSlots), i%(2*BucketSlots)
+	first, overflow := at.main(half)
+	if i >= BucketSlots {
+		first, i = overflow, i-BucketSlots
+	}
+	return at[half] + Slot(first+1+i)
+}
+
+// Slot returns the i-th candidate slot, 0 <= i < Candidates, and its word.
+func (v *View) Slot(i int) (Slot, Word) {
+	half, s := i/(2*BucketSlots), v.at.Slot(i)
+	return s, Word(binary.LittleEndian.Uint64(v.ops[half].Buf[(s-v.at[half])*bytesPerWord:]))
+}
+
+// Words copies the words of all candidates, in the order of Slot. A loop over them takes a third of
+// the time that Slot does for each.
+func (v *View) Words(to *[Candidates]Word) {
+	for half, op := range v.ops {
+		first, overflow := v.at.main(half)
+		buf, to := op.Buf[:combinedBytes], to[2*BucketSlots*half:][:2*BucketSlots]
+		for k := range BucketSlots {
+			to[k] = Word(binary.LittleEndian.Uint64(buf[(first+1+k)*bytesPerWord:]))
+			to[BucketSlots+k] = Word(binary.LittleEndian.Uint64(buf[(overflow+1+k)*bytesPerWord:]))
+		}
+	}
 }
 
 // Fence makes the READs of v start only after the atomics posted before them.

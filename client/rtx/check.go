@@ -63,7 +63,7 @@ func (a *audit) fail(format string, args ...any) {
 // pool is damaged; the Usage is valid all the same.
 func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, named: map[uint64]Ref{}}
-	w.extend()
+	w.budget.Begin()
 	for n := range w.Nodes {
 		for k, arena := range []*chunks.Arena{&w.metas, &w.data} {
 			entries, err := w.memory.table.Read(arena, n)
@@ -124,7 +124,7 @@ func (a *audit) objects(at rdma.Addr, n int, number func(i int) uint64) error {
 	b := a.ep.Batch()
 	defer a.drop(b)
 	op := b.Read(at, n*MetaBytes)
-	a.extend()
+	a.budget.Begin()
 	if err := a.do(stepReadMeta, b); err != nil {
 		return fmt.Errorf("read metadata at %v: %w", at, err)
 	}
@@ -186,7 +186,7 @@ func (a *audit) logs() error {
 		for i := range n {
 			b.Read(a.log(rdma.ClientID(from+i)).Add(stateAt), 8)
 		}
-		a.extend()
+		a.budget.Begin()
 		err := a.do(stepReadLog, b)
 		for i := range n {
 			if err == nil {
@@ -210,7 +210,7 @@ func (a *audit) logs() error {
 // lock says. It is meant for pools that no client is using. The error wraps
 // ErrNoObject if there is none. The data is valid until the next call.
 func (w *Worker) Look(r Ref) ([]byte, error) {
-	w.extend()
+	w.budget.Begin()
 	if !w.valid(r) {
 		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
 	}

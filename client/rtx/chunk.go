@@ -174,7 +174,7 @@ func (m *memory) claimLeft(h *heap, a *chunks.Arena, some []chunks.Chunk, before
 // from behind the one that it got last. All buffers of such a chunk are free,
 // with tag 1.
 func (m *memory) claimFresh(h *heap, a *chunks.Arena, class, n, count int) (bool, error) {
-	got, ok, err := m.table.Fresh(a, n, class, count, h.behind(), m.w.left())
+	got, ok, err := m.table.Fresh(a, n, class, count, h.behind(), m.w.budget.Left())
 	if err != nil || !ok {
 		return false, err
 	}

@@ -314,7 +314,7 @@ func (tx *Tx) move(step rdma.Step, next func(state) state) error {
 // leaves DOING, which is pending.
 func (tx *Tx) finish(lock Lock) error {
 	w := tx.w
-	w.extend()
+	w.budget.Begin()
 	if err := w.swapPointers(w.record.entries); err != nil {
 		return err
 	}

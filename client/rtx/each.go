@@ -65,7 +65,7 @@ func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool),
 		switch {
 		case err == nil && !more:
 			return nil
-		case w.over():
+		case w.budget.Over():
 			return errTime
 		}
 	}

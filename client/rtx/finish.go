@@ -133,7 +133,7 @@ const (
 // transaction stays pending, and the error wraps client.ErrUncertain.
 func (w *Worker) uncertain(p pending, err error) error {
 	w.pending.Keep(p)
-	w.extend()
+	w.budget.Begin()
 	for failed := err; failed != nil && w.rejoin(failed); {
 		var known outcome
 		w.pending.Resolve(func(p *pending) bool {

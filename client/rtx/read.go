@@ -54,7 +54,7 @@ func (tx *Tx) load(r Ref, change bool) (*object, error) {
 			at := tx.w.buffer(o.seen.Pointer)
 			return nil, tx.forget(r, fmt.Errorf("%v at %v has no data at %v: %w", r, o.at, at, client.ErrDamaged))
 		}
-		if tx.w.over() {
+		if tx.w.budget.Over() {
 			return nil, tx.forget(r, errTime)
 		}
 	}

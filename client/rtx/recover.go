@@ -62,7 +62,7 @@ type holding struct {
 // The log's word is changed before the chunks are given back. So no repair
 // installs a buffer of the client any more when another client takes the chunks.
 func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
-	w.extend()
+	w.budget.Begin()
 	if c == 0 || int(c) > w.Clients {
 		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
 	}

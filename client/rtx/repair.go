@@ -61,7 +61,7 @@ func (v *watch) moved(p Pointer) bool {
 // a sixteenth of Drift, which does not delay a repair by much.
 func waits(w *Worker) kit.Retry {
 	most := w.opt.Drift / 16
-	return kit.Retry{Env: w.ep, Pause: kit.Doubling(min(time.Microsecond, most), most), Over: w.over}
+	return kit.Retry{Env: w.ep, Pause: kit.Doubling(min(time.Microsecond, most), most), Over: w.budget.Over}
 }
 
 // Await returns when an object is not locked. It repairs what a suspected client
@@ -125,7 +125,7 @@ func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 			if err := w.repair(at, m, s); err != nil {
 				return m, fmt.Errorf("repair %v: %w", r, err)
 			}
-			if w.over() {
+			if w.budget.Over() {
 				return m, errTime
 			}
 			continue

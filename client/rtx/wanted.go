@@ -23,7 +23,7 @@ import (
 // While no client is late nothing is posted for the bit.
 
 // late reports whether a transaction has waited for long: see Options.Late.
-func (w *Worker) late() bool { return w.left() < w.opt.Timeout-w.opt.Late }
+func (w *Worker) late() bool { return w.budget.Left() < w.opt.Timeout-w.opt.Late }
 
 // want makes a lock wanted that another client holds. If the holder releases it
 // meanwhile, nothing changes.

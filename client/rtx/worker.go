@@ -93,11 +93,10 @@ type Worker struct {
 	// state is the word of the own log as it was seen last. Other clients may
 	// have changed it since.
 	state state
-	// spare is what was left of a transaction's time at the moment looked.
-	spare time.Duration
+	// budget is the time of a transaction.
+	budget kit.Budget
 	// shared: all transactions until the next Span have this time together.
 	shared bool
-	looked time.Duration
 	// sent: the last batch was posted. If the wait for it failed, its verbs may
 	// still take effect.
 	sent bool
@@ -143,14 +142,14 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if o.Late <= 0 {
 		o.Late = o.Timeout / 8
 	}
-	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client()}
+	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout)}
 	if w.id == 0 || int(w.id) > l.Clients {
 		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
 	}
 	w.conflicts, w.waits = conflicts(w), waits(w)
 	w.tx.w = w
 	w.memory.open(w)
-	w.extend()
+	w.budget.Begin()
 	var err error
 	if w.view, err = kit.Join(ep); err != nil {
 		return nil, err
@@ -182,7 +181,7 @@ func (w *Worker) Stats() Stats { return w.stats }
 // Close gives back what the worker holds in the pool. The endpoint stays open. If
 // Close fails the client is to be recovered.
 func (w *Worker) Close() error {
-	w.extend()
+	w.budget.Begin()
 	err := w.leave()
 	for err != nil && w.rejoin(err) {
 		err = w.leave()
@@ -211,43 +210,24 @@ func (w *Worker) leave() error {
 	return w.freeChunks(list)
 }
 
-// extend begins a new span of time.
-func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
-
 // Span begins a span of Options.Timeout for all that the worker does until the
 // next Span. So an operation of an index that takes several transactions takes no
 // longer than one of them would. Without Span each transaction has its own time.
 func (w *Worker) Span() {
-	w.extend()
+	w.budget.Begin()
 	w.shared = true
 }
 
 // Over reports whether the time of a Span is over.
-func (w *Worker) Over() bool { return w.over() }
+func (w *Worker) Over() bool { return w.budget.Over() }
 
 // begin begins the span of a transaction, unless Span has begun one.
 func (w *Worker) begin() {
 	w.reap()
 	if !w.shared {
-		w.extend()
+		w.budget.Begin()
 	}
 }
-
-// timeShares is the number of parts of a transaction's time. What passes between
-// two looks at the clock counts as one part at most: the clock may have been set.
-const timeShares = 4
-
-// left returns how much of the time is left. It does not rely on the clock to be
-// right, only on its differences, within timeShares.
-func (w *Worker) left() time.Duration {
-	now := w.ep.Now()
-	w.spare -= min(max(now-w.looked, 0), w.opt.Timeout/timeShares)
-	w.looked = now
-	return w.spare
-}
-
-// over reports whether no time is left.
-func (w *Worker) over() bool { return w.left() <= 0 }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
@@ -258,8 +238,8 @@ var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
 // batch stays the caller's, which hands it to drop.
 func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 	w.sent = false
-	left := w.left()
-	if left <= 0 {
+	left := w.budget.Left()
+	if left == 0 {
 		return errTime
 	}
 	if b.Len() == 0 {
@@ -292,7 +272,7 @@ func (w *Worker) land() error {
 	for _, list := range []*[]*rdma.Batch{&w.releases, &w.inFlight} { // what the first leave is in the second
 		for n := len(*list) - 1; n >= 0; n-- {
 			b := (*list)[n]
-			if err := w.ep.Wait(b, rdma.All, max(w.left(), 1)); err != nil && !b.Finished() {
+			if err := w.ep.Wait(b, rdma.All, max(w.budget.Left(), 1)); err != nil && !b.Finished() {
 				return err
 			}
 			*list = (*list)[:n]
@@ -334,7 +314,7 @@ func (w *Worker) reap() {
 
 // rejoin reports whether it is useful to go on after an error: see
 // kit.Member.Rejoin.
-func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.left(), w.opt.Timeout) }
+func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.budget.Left(), w.opt.Timeout) }
 
 // readState reads the word of a client's log.
 func (w *Worker) readState(c rdma.ClientID) (state, error) {

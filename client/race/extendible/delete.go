@@ -33,7 +33,7 @@ type grave struct {
 // openGrave takes away what an earlier holder of the identity has left, and goes
 // on with the tags of its block.
 func (s *Store) openGrave() error {
-	s.begin()
+	s.budget.Begin()
 	w, err := s.clearGrave(s.id)
 	s.grave.tag = s.tag(w) + 1
 	return err
@@ -201,7 +201,7 @@ func (s *Store) closeGrave() error {
 	}
 	// An error leaves the batch, which is waited for again before the next
 	// DELETE.
-	if err := s.ep.Wait(b, rdma.All, max(s.left(), 1)); err != nil && !b.Finished() {
+	if err := s.ep.Wait(b, rdma.All, max(s.budget.Left(), 1)); err != nil && !b.Finished() {
 		return err
 	}
 	gone := b.Err() == nil && b.Op(0).Swapped() && g.looks && s.directory.judge(b.Op(1), g.at.subtable, g.hash) == valid

@@ -91,10 +91,10 @@ func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 
 // torn returns an error if a pair is torn that a slot has named all the time.
 func (s *Store) torn(in subtable) error {
-	for _, w := range s.op.slots {
+	for i, w := range s.op.slots {
 		for _, x := range s.op.suspects {
-			if x.torn && x.seen && x.place == in.place && x.slotWord == w {
-				return fmt.Errorf("the pair at %v: %w", s.blockAt(s.block(w.word)), client.ErrDamaged)
+			if x.torn && x.seen && x.place == in.place && x.slotWord == s.op.slotWord(i, w) {
+				return fmt.Errorf("the pair at %v: %w", s.blockAt(s.block(word(w))), client.ErrDamaged)
 			}
 		}
 	}
@@ -137,7 +137,7 @@ func (s *Store) free() slotWord {
 	for h := range 2 {
 		empty := 0
 		for i := range race.Candidates / 2 {
-			if i%race.BucketSlots < used && o.slots[h*race.Candidates/2+i].word.empty() {
+			if i%race.BucketSlots < used && o.slots[h*race.Candidates/2+i].Empty() {
 				empty++
 			}
 		}
@@ -150,8 +150,8 @@ func (s *Store) free() slotWord {
 	}
 	for i := range 2 * used {
 		bucket, slot := 2*half+i/used, (int(o.hash>>48)+i)%used
-		if w := o.slots[bucket*race.BucketSlots+slot]; w.word.empty() {
-			return w
+		if at := bucket*race.BucketSlots + slot; o.slots[at].Empty() {
+			return o.slotWord(at, o.slots[at])
 		}
 	}
 	panic(fmt.Sprintf("extendible: %d slots of a bucket are empty, and none is", most))
@@ -161,15 +161,16 @@ func (s *Store) free() slotWord {
 // fingerprint.
 func (o *operation) note(view *race.View) {
 	o.alike = o.alike[:0]
-	for i := range o.slots {
-		slot, read := view.Slot(i)
-		w := slotWord{slot, word(read)}
-		o.slots[i] = w
-		if w.word.is(live, o.hash) {
-			o.alike = append(o.alike, w)
+	view.Words(&o.slots)
+	for i, w := range o.slots {
+		if word(w).is(live, o.hash) {
+			o.alike = append(o.alike, o.slotWord(i, w))
 		}
 	}
 }
+
+// slotWord returns the key's i-th slot with a word.
+func (o *operation) slotWord(i int, w race.Word) slotWord { return slotWord{o.at.Slot(i), word(w)} }
 
 // match looks for the key among the pairs that were read behind the look, for
 // slots of o.alike. again: a word's block has no pair of it, so the slot was read

@@ -216,10 +216,7 @@ func (s *Store) rivals(a *slotAt) (proposalState, error) {
 		*a = at
 		return undecided, nil
 	}
-	for i := range o.again {
-		slot, w := view.Slot(i)
-		o.again[i] = slotWord{slot, word(w)}
-	}
+	view.Words(&o.again)
 	f, err := s.compete(*a)
 	if err != nil || f != exists {
 		return f, err
@@ -241,12 +238,13 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 	// Pairs of the same fingerprint are READ to compare their keys.
 	b := s.ep.Batch()
 	defer s.drop(b)
-	for i, w := range o.again {
+	for i := range o.again {
+		w := o.slotWord(i, o.again[i])
 		// Only another INSERT changes a proposal, and only to a void word.
 		if w.slot == a.slot && w.word != o.word.as(proposed) {
 			return ended, nil
 		}
-		if s.competes(a, w, o.slots[i]) {
+		if s.competes(a, w, word(o.slots[i])) {
 			b.Read(s.blockAt(s.block(w.word)), w.word.units()*unitBytes)
 		}
 	}
@@ -258,8 +256,9 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 		return undecided, err
 	}
 	read := 0
-	for i, w := range o.again {
-		if !s.competes(a, w, o.slots[i]) {
+	for i := range o.again {
+		w := o.slotWord(i, o.again[i])
+		if !s.competes(a, w, word(o.slots[i])) {
 			continue
 		}
 		p, whole := decodePair(b.Op(read).Buf, w.word)
@@ -292,8 +291,8 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 
 // competes reports whether a slot may have the key, live or proposed, beside the
 // operation's own proposal.
-func (s *Store) competes(a slotAt, w, known slotWord) bool {
-	if w.slot == a.slot || !s.valid(w.word) || w == known && w.word.kind() == live {
+func (s *Store) competes(a slotAt, w slotWord, known word) bool {
+	if w.slot == a.slot || !s.valid(w.word) || w.word == known && w.word.kind() == live {
 		return false
 	}
 	return w.word.is(live, s.op.hash) || w.word.is(proposed, s.op.hash)

@@ -78,7 +78,7 @@ func (k *locks) await(suffix uint64) error {
 	// No other client takes what this one waits for, so it need not be quick when
 	// it is late.
 	pause := kit.Doubling(2*time.Microsecond, 50*time.Microsecond)
-	for r := (kit.Retry{Env: k.s.ep, Pause: pause, Over: k.s.over}); ; {
+	for r := (kit.Retry{Env: k.s.ep, Pause: pause, Over: k.s.budget.Over}); ; {
 		e, err := k.read(suffix)
 		if err == nil && !e.locked() {
 			return nil
@@ -88,7 +88,7 @@ func (k *locks) await(suffix uint64) error {
 		}
 		// An error behind the operation's time is reported as the wait for the
 		// lock that it was.
-		if err != nil && !(met.locked() && k.s.over()) {
+		if err != nil && !(met.locked() && k.s.budget.Over()) {
 			return err
 		}
 		if !r.Again() {
@@ -180,7 +180,7 @@ func (k *locks) settle() error {
 		return nil
 	}
 	err := k.recover(k.s.id)
-	k.s.begin()
+	k.s.budget.Begin()
 	k.unfinished = err != nil
 	return err
 }
@@ -198,7 +198,7 @@ func (k *locks) recover(c rdma.ClientID) error {
 		if entryWord(t.version).holder() != c {
 			continue
 		}
-		k.s.begin()
+		k.s.budget.Begin()
 		if err := k.end(t, c); err != nil {
 			return fmt.Errorf("the rehash of suffix %d: %w", t.suffix, err)
 		}
@@ -210,7 +210,7 @@ func (k *locks) recover(c rdma.ClientID) error {
 // words as versions.
 func (k *locks) held() (all []subtable, err error) {
 	for from := uint64(0); from < 1<<k.s.Depth; from += walkAtOnce {
-		k.s.begin()
+		k.s.budget.Begin()
 		some, err := k.someHeld(from, min(from+walkAtOnce, 1<<k.s.Depth))
 		if err != nil {
 			return nil, err

@@ -174,7 +174,7 @@ func (l *layout) first(ep rdma.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	s.begin()
+	s.budget.Begin()
 	place, err := s.memory.takeSubtable(0)
 	if err == nil {
 		err = s.directory.shared.create(place)

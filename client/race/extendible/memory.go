@@ -24,8 +24,7 @@ import (
 // It gives back a chunk in which it has nothing, for whichever client replaces
 // what is there.
 
-// chunk is a chunk that the worker has: the word in the table names it, unless
-// gone.
+// chunk is a chunk that the worker has: the word in the table names it.
 type chunk struct {
 	chunks.Chunk
 	// blocks has the state of each block, by its place in the chunk.
@@ -34,9 +33,6 @@ type chunk struct {
 	memos []memo
 	// listed counts the blocks that are in a list.
 	listed int
-	// gone: the chunk was given back. Lists may still name its blocks, and the
-	// worker must not use them.
-	gone bool
 }
 
 // memo is where the worker has put a block's pair, which stays in that slot of
@@ -76,6 +72,8 @@ type memory struct {
 	s      *Store
 	table  chunks.Client
 	chunks []*chunk
+	// idle are chunks that were given back, for those that are claimed next.
+	idle []*chunk
 	// held finds a chunk by the address of its word in the table.
 	held map[rdma.Addr]*chunk
 	// skips is for how many refills the worker's own chunks are not scanned.
@@ -105,6 +103,13 @@ type memory struct {
 	// spare is memory for subtables that the worker has, and that no entry names.
 	spare []uint64
 	stats memoryStats
+	// left, some, looked, found and looks are of the call or scan that runs, kept for the
+	// next one.
+	left   []chunks.Chunk
+	some   []chunks.Chunk
+	looked []scanned
+	found  []block
+	looks  map[subtable]*rdma.Op
 
 	// quarantine is for how long a block is not used again.
 	quarantine time.Duration
@@ -150,7 +155,7 @@ const (
 func (m *memory) open(s *Store) {
 	all := int(s.pairs.Count) * s.nodes
 	*m = memory{
-		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, empty: make([]bool, s.nodes), turn: int(s.id),
+		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, looks: map[subtable]*rdma.Op{}, empty: make([]bool, s.nodes), turn: int(s.id),
 		stats: m.stats,
 		table: chunks.Client{
 			Endpoint: s.ep, ID: s.id, Do: s.do, Drop: s.drop,
@@ -214,30 +219,25 @@ func (m *memory) forget() {
 	}
 }
 
-// pop takes the first block for which the quarantine is over, or a fresh one. It
-// drops blocks of chunks that were given back.
+// pop takes the first block for which the quarantine is over, or a fresh one.
 func (m *memory) pop() (block, bool) {
 	now := m.s.ep.Now()
 	for m.first < len(m.aged) {
 		b := m.aged[m.first]
-		if !b.chunk.gone && b.ready > now && b.ready <= now+m.quarantine { // else the clock was set back
+		if b.ready > now && b.ready <= now+m.quarantine { // else the clock was set back
 			break
 		}
 		m.aged[m.first] = block{}
 		m.first++
-		if !b.chunk.gone {
-			return b.taken(), true
-		}
+		return b.taken(), true
 	}
 	if m.first == len(m.aged) {
 		m.aged, m.first = m.aged[:0], 0
 	}
-	for len(m.fresh) > 0 {
-		b := m.fresh[len(m.fresh)-1]
-		m.fresh = m.fresh[:len(m.fresh)-1]
-		if !b.chunk.gone {
-			return b.taken(), true
-		}
+	if n := len(m.fresh) - 1; n >= 0 {
+		b := m.fresh[n]
+		m.fresh = m.fresh[:n]
+		return b.taken(), true
 	}
 	return block{}, false
 }
@@ -251,9 +251,6 @@ func (b block) taken() block {
 
 // push lists a block that no slot names, and that goes into quarantine now.
 func (m *memory) push(b block) {
-	if b.chunk.gone {
-		return
-	}
 	if m.first > 64 && 2*m.first > len(m.aged) {
 		m.aged, m.first = m.aged[:copy(m.aged, m.aged[m.first:])], 0
 	}
@@ -364,8 +361,7 @@ func (m *memory) listed() (n int) {
 // some, so that other clients find in them what becomes free. It keeps a chunk in
 // which an operation has taken a block.
 func (m *memory) giveBack(keep int) error {
-	var left []chunks.Chunk
-	kept := m.chunks[:0]
+	kept, left := m.chunks[:0], m.left[:0]
 	spare := len(m.chunks) - keep
 	for _, c := range m.chunks {
 		if spare <= 0 || c.listed > 0 || slices.Contains(c.blocks, blockTaken) {
@@ -374,13 +370,13 @@ func (m *memory) giveBack(keep int) error {
 		}
 		spare--
 		// The chunk is gone whatever becomes of the CAS: a CAS that fails may
-		// land yet.
-		c.gone = true
+		// land yet. No list names a block of it, and no operation has one.
 		delete(m.held, m.pairs.Word(c.Node, c.Index))
 		left = append(left, c.Chunk)
+		m.idle = append(m.idle, c)
 	}
 	clear(m.chunks[len(kept):])
-	m.chunks = kept
+	m.chunks, m.left = kept, left[:0]
 	return m.table.Free(&m.pairs, left)
 }
 
@@ -415,7 +411,7 @@ func (m *memory) claimFresh() (bool, error) {
 		if m.empty[n] {
 			continue
 		}
-		got, ok, err := m.table.Fresh(&m.pairs, n, classPairs, int(m.pairs.Count), m.behind(n), m.s.left())
+		got, ok, err := m.table.Fresh(&m.pairs, n, classPairs, int(m.pairs.Count), m.behind(n), m.s.budget.Left())
 		if err != nil {
 			return false, err
 		}
@@ -446,7 +442,15 @@ func (m *memory) behind(n int) uint64 {
 
 // add notes that the worker has a chunk.
 func (m *memory) add(got chunks.Chunk) *chunk {
-	c := &chunk{Chunk: got, blocks: make([]blockState, m.perChunk()), memos: make([]memo, m.perChunk())}
+	var c *chunk
+	if n := len(m.idle) - 1; n >= 0 {
+		c, m.idle = m.idle[n], m.idle[:n]
+		clear(c.blocks)
+		clear(c.memos)
+	} else {
+		c = &chunk{blocks: make([]blockState, m.perChunk()), memos: make([]memo, m.perChunk())}
+	}
+	c.Chunk = got
 	m.chunks = append(m.chunks, c)
 	m.held[m.pairs.Word(c.Node, c.Index)] = c
 	m.stats.Claims++
@@ -466,12 +470,13 @@ func (m *memory) claimHints() (found int, err error) {
 	if err := m.s.do(stepReadTable, b); err != nil {
 		return 0, fmt.Errorf("read the tables of chunks: %w", err)
 	}
-	var some []chunks.Chunk
+	some := m.some[:0]
 	for i, at := range hints {
 		if e := node.Entry(b.Op(i).Word(0)); e.Owner() == node.Left {
 			some = append(some, chunks.Chunk{Node: at.Node(), Index: int((at.Offset() - m.pairs.Table) / 8), Entry: e})
 		}
 	}
+	m.some = some
 	return m.claimLeft(some)
 }
 
@@ -517,7 +522,7 @@ func (m *memory) takeSubtable(home int) (uint64, error) {
 			break
 		}
 		n := (home + k) % m.nodes
-		got, ok, err := m.table.Fresh(&m.subtables, n, classSubtable, int(m.subtables.Count), 0, m.s.left())
+		got, ok, err := m.table.Fresh(&m.subtables, n, classSubtable, int(m.subtables.Count), 0, m.s.budget.Left())
 		if err != nil {
 			return 0, err
 		}

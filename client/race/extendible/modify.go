@@ -120,7 +120,7 @@ func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
 			return lost, a, err
 		}
 		// The key has not moved. The pause is for what comes again and again.
-		if a.subtable.place == from && v != valid && !s.over() {
+		if a.subtable.place == from && v != valid && !s.budget.Over() {
 			continue
 		}
 		if !r.Again() {

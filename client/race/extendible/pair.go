@@ -70,14 +70,17 @@ func decodeHeader(p []byte) (w word, hash uint64, ok bool) {
 // and hash all the same: the caller may see whether the pair belongs where the
 // word was.
 func decodePair(p []byte, w word) (pair, bool) {
-	at, hash, ok := decodeHeader(p)
+	at, hash := word(le.Uint64(p[8:])), le.Uint64(p[16:])
 	key, value := int(le.Uint16(p[28:])), int(le.Uint16(p[30:]))
-	if !ok || at != w.as(live) || pairBytes(key, value) > len(p) {
+	if at != w.as(live) || pairBytes(key, value) > len(p) {
 		return pair{}, false
 	}
-	p = p[:pairBytes(key, value)]
-	if le.Uint64(p) != xxhash.Sum64(p[8:]) {
-		return pair{word: w, hash: hash}, false
+	whole := p[:pairBytes(key, value)]
+	if le.Uint64(whole) == xxhash.Sum64(whole[8:]) {
+		return pair{w, hash, whole[pairHeader : pairHeader+key], whole[pairHeader+key:]}, true
 	}
-	return pair{w, hash, p[pairHeader : pairHeader+key], p[pairHeader+key:]}, true
+	if _, _, ok := decodeHeader(p); !ok {
+		return pair{}, false
+	}
+	return pair{word: w, hash: hash}, false
 }

@@ -102,9 +102,9 @@ func (s *Store) makeRoom(in subtable) error {
 func (s *Store) sweepBuckets(in subtable) (bool, error) {
 	r := rehash{s: s, from: in}
 	var some []slotWord
-	for _, w := range s.op.slots {
-		if s.valid(w.word) {
-			some = append(some, w)
+	for i, w := range s.op.slots {
+		if s.valid(word(w)) {
+			some = append(some, s.op.slotWord(i, w))
 		}
 	}
 	hashes := make(map[race.Slot]uint64, len(some))
@@ -125,8 +125,8 @@ func (s *Store) sweepBuckets(in subtable) (bool, error) {
 // rule.
 func (o *operation) passing() (sum uint64) {
 	for _, w := range o.slots {
-		if !w.word.empty() && w.word.kind() != live {
-			sum += uint64(w.word)
+		if !w.Empty() && word(w).kind() != live {
+			sum += uint64(w)
 		}
 	}
 	return sum

@@ -1,9 +1,6 @@
 package extendible
 
 import (
-	"cmp"
-	"slices"
-
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -47,7 +44,7 @@ type scanned struct {
 }
 
 // unnamed returns the blocks of chunks that no slot names, of those that are used
-// as far as the worker knows. The chunks are the worker's, or those of a client
+// as far as the worker knows. The list is valid until the next scan. The chunks are the worker's, or those of a client
 // of which nothing is in flight. What that client has proposed is taken away;
 // thorough: all of it, else only what is found at once.
 //
@@ -82,23 +79,22 @@ func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error
 		return nil, err
 	}
 	// The looks are READ when the slots are complete, since they lie on other
-	// nodes than these.
+	// nodes than these. Blocks of one subtable share a look.
 	looks := s.ep.Batch()
 	defer s.drop(looks)
-	// Sorting by subtable lets its blocks share a look.
-	slices.SortFunc(looked, func(x, y scanned) int { return cmp.Compare(x.in.suffix, y.in.suffix) })
+	clear(s.memory.looks)
 	for i := range looked {
-		x := &looked[i]
-		// Blocks are sorted by subtable, and one look serves all blocks of it.
-		if i > 0 && x.in == looked[i-1].in && looked[i-1].look != nil {
-			x.look = looked[i-1].look
-		} else if x.whole {
-			x.look = s.directory.look(looks, x.in.suffix)
+		if x := &looked[i]; x.whole {
+			if x.look = s.memory.looks[x.in]; x.look == nil {
+				x.look = s.directory.look(looks, x.in.suffix)
+				s.memory.looks[x.in] = x.look
+			}
 		}
 	}
 	if err := s.do(stepScanSlots, looks); err != nil {
 		return nil, err
 	}
+	free = s.memory.found[:0]
 	for i := range looked {
 		ok, err := s.isFree(&looked[i], thorough)
 		if err != nil {
@@ -108,15 +104,17 @@ func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error
 			free = append(free, looked[i].block)
 		}
 	}
+	s.memory.found = free
 	return free, nil
 }
 
 // readHeaders reads the headers of chunks' blocks, except those that the worker
 // remembers. A torn header was never named: its WRITE is complete before a slot
 // names the block.
-func (s *Store) readHeaders(chunks []*chunk) (looked []scanned, err error) {
+func (s *Store) readHeaders(chunks []*chunk) ([]scanned, error) {
 	b := s.ep.Batch()
 	defer s.drop(b)
+	looked := s.memory.looked[:0]
 	for _, c := range chunks {
 		for i := range s.memory.perChunk() {
 			// The worker knows what this block is used for.
@@ -132,6 +130,7 @@ func (s *Store) readHeaders(chunks []*chunk) (looked []scanned, err error) {
 			looked = append(looked, x)
 		}
 	}
+	s.memory.looked = looked
 	if err := s.do(stepScanHeaders, b); err != nil {
 		return nil, err
 	}
@@ -184,9 +183,10 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 		w := word(x.slot.Word(0))
 		return w.empty() || s.block(w) != x.number, nil
 	}
-	for i := range race.Candidates {
-		_, w := x.view.Slot(i)
-		if w := word(w); w.empty() || s.block(w) != x.number {
+	var words [race.Candidates]race.Word
+	x.view.Words(&words)
+	for _, w := range words {
+		if s.block(word(w)) != x.number || w.Empty() {
 			continue
 		}
 		if word(w).kind() == live {

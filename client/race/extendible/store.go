@@ -43,14 +43,12 @@ type Store struct {
 	*layout
 	ep        rdma.Endpoint
 	id        rdma.ClientID
-	timeout   time.Duration
 	directory *directory
 	memory    memory
 	// pace is copied by each operation.
 	pace kit.Retry
-	// spare is what was left of the operation's time at the moment looked.
-	spare  time.Duration
-	looked time.Duration
+	// budget is the time of the operation.
+	budget kit.Budget
 	// sent: the last batch was posted. If the wait for it failed, its verbs may
 	// still take effect.
 	sent bool
@@ -126,7 +124,7 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 // the chunks of that holder are given back, and its grave is cleared.
 func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
-	s := &Store{layout: l, ep: ep, id: ep.Client(), timeout: o.Timeout, op: operation{looks: new(looks)}}
+	s := &Store{layout: l, ep: ep, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout), op: operation{looks: new(looks)}}
 	switch {
 	case s.id == 0 || int(s.id) > l.Clients:
 		return nil, fmt.Errorf("client %d: the pool was made for %d: %w", s.id, l.Clients, rdma.ErrFull)
@@ -135,20 +133,20 @@ func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	}
 	// A pause is about what another client's CAS takes, and differs between clients that met once.
 	pause := kit.Spread(time.Microsecond, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
-	s.pace = kit.Retry{Env: ep, Pause: kit.Unless(s.late, pause), Over: s.over, Total: &s.stats.Retries}
+	s.pace = kit.Retry{Env: ep, Pause: kit.Unless(s.late, pause), Over: s.budget.Over, Total: &s.stats.Retries}
 	if o.Splits > 0 {
 		s.splits = func(depth int) bool { return 2*depth < s.Depth && ep.Rand().Float64() < o.Splits }
 	}
 	// Opening the directory may take as long as an operation, and so may what
 	// follows.
-	s.begin()
+	s.budget.Begin()
 	s.memory.open(s)
 	s.directory = &directory{Store: s}
 	var err error
 	if s.directory.shared, err = openShared(s, o); err != nil {
 		return nil, err
 	}
-	s.begin()
+	s.budget.Begin()
 	if err := s.memory.leave(s.id); err != nil { // what an earlier holder left
 		return nil, err
 	}
@@ -181,7 +179,7 @@ func (s *Store) MaxPair() int { return s.PairBytes }
 // Close gives back what the worker holds in the pool. The endpoint stays open. If
 // the error wraps client.ErrUncertain the client is to be recovered.
 func (s *Store) Close() error {
-	s.begin()
+	s.budget.Begin()
 	err := s.leave()
 	for err != nil && s.retryable(err) {
 		err = s.leave()
@@ -215,32 +213,13 @@ func (s *Store) leave() error {
 	return s.directory.shared.close()
 }
 
-// begin begins the time of an operation.
-func (s *Store) begin() { s.spare, s.looked = s.timeout, s.ep.Now() }
-
-// timeShares is the number of parts of an operation's time. What passes between
-// two looks at the clock counts as one part at most: the clock may have been set.
-const timeShares = 4
-
-// left returns how much of the time is left. It does not rely on the clock to be
-// right, only on its differences, within timeShares.
-func (s *Store) left() time.Duration {
-	now := s.ep.Now()
-	s.spare = max(s.spare-min(max(now-s.looked, 0), s.timeout/timeShares), 0)
-	s.looked = now
-	return s.spare
-}
-
-// over reports whether no time is left.
-func (s *Store) over() bool { return s.left() == 0 }
-
 // lateShare: an operation is late when this part of its time has passed, one of
 // so many.
 const lateShare = 8
 
 // late reports whether the operation has waited for so long that it makes no
 // pauses any more.
-func (s *Store) late() bool { return s.left() < s.timeout-s.timeout/lateShare }
+func (s *Store) late() bool { return s.budget.Used(lateShare) }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
@@ -251,7 +230,7 @@ var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
 // batch stays the caller's, which hands it to drop.
 func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	s.sent = false
-	left := s.left()
+	left := s.budget.Next()
 	if left == 0 {
 		return errTime
 	}
@@ -262,6 +241,7 @@ func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 		return err
 	}
 	s.sent = true
+	s.budget.Posted(b)
 	if err := s.ep.Wait(b, rdma.All, left); err != nil {
 		return err
 	}
@@ -283,7 +263,7 @@ func (s *Store) drop(b *rdma.Batch) {
 func (s *Store) land() error {
 	for len(s.inFlight) > 0 {
 		b := s.inFlight[len(s.inFlight)-1]
-		if err := s.ep.Wait(b, rdma.All, max(s.left(), 1)); err != nil && !b.Finished() {
+		if err := s.ep.Wait(b, rdma.All, max(s.budget.Left(), 1)); err != nil && !b.Finished() {
 			return err
 		}
 		b.Release()
@@ -298,7 +278,7 @@ func (s *Store) land() error {
 // or never will.
 func (s *Store) retryable(err error) bool {
 	stale, down := errors.Is(err, rdma.ErrStale), errors.Is(err, rdma.ErrNodeDown)
-	if !stale && !down || s.over() || errors.Is(err, client.ErrUncertain) {
+	if !stale && !down || s.budget.Over() || errors.Is(err, client.ErrUncertain) {
 		return false
 	}
 	v, joined := s.ep.Join()
@@ -310,7 +290,7 @@ func (s *Store) retryable(err error) bool {
 		return true
 	// What a node had that is gone is lost. And a node that does not answer is
 	// waited for during a part of the operation's time only.
-	case known && n < len(v.Members) && v.Members[n].Gone, s.left() < s.timeout-s.timeout/reachShare:
+	case known && n < len(v.Members) && v.Members[n].Gone, s.budget.Used(reachShare):
 		return false
 	}
 	s.ep.Sleep(reachPause)
@@ -390,12 +370,12 @@ type operation struct {
 // looks are what the operation has read of its key's slots. They are large, so
 // that a Store has them once.
 type looks struct {
-	// slots are as they were when it looked for the key.
-	slots [race.Candidates]slotWord
+	// slots are the words of the key's slots, as they were when it looked for the key.
+	slots [race.Candidates]race.Word
 	// alike are those of them with live pairs that have the key's fingerprint.
 	alike []slotWord
-	// again are the slots as they were behind the operation's proposal.
-	again [race.Candidates]slotWord
+	// again are the words as they were behind the operation's proposal.
+	again [race.Candidates]race.Word
 }
 
 // slotWord is a slot, and the word that was read there.
@@ -422,7 +402,7 @@ type suspect struct {
 // start begins an operation on a key. key stays the caller's, and must not change
 // while the operation runs.
 func (s *Store) start(key []byte) {
-	s.begin()
+	s.budget.Begin()
 	o := &s.op
 	*o = operation{key: key, hash: race.Hash(key), suspects: o.suspects[:0], looks: o.looks}
 	o.at = s.index.Locate(o.hash)

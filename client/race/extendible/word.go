@@ -61,7 +61,7 @@ func (w word) as(k kind) word { return w&^(3<<kindShift) | word(k)<<kindShift }
 // is reports whether a word is of a kind, and may be that of a key with that
 // hash.
 func (w word) is(k kind, hash uint64) bool {
-	return !w.empty() && w.kind() == k && w.print() == race.Print(hash)
+	return w.print() == race.Print(hash) && w.kind() == k && !w.empty()
 }
 
 // block returns the block that a word names.
