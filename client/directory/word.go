@@ -145,8 +145,8 @@ func entryAt(p []byte, i int) Entry {
 	return Entry{Hash: le.Uint64(p), Location: le.Uint64(p[8:])}
 }
 
-// who returns the client's number in the id of a change.
-func who(id uint64) uint16 { return uint16(id) }
+// clientOf returns the client's number in the id of a change.
+func clientOf(id uint64) uint16 { return uint16(id) }
 
 // has reports whether a change is among those that v remembers.
 func (v *value) has(id uint64) bool {
@@ -158,7 +158,7 @@ func (v *value) has(id uint64) bool {
 // fewer than remembered changes were made since first. If it does, and v has not the change, it
 // was not made.
 func (v *value) tells(id, first uint64) bool {
-	known := func(other uint64) bool { return other == 0 || who(other) == who(id) }
+	known := func(other uint64) bool { return other == 0 || clientOf(other) == clientOf(id) }
 	return slices.ContainsFunc(v.ids[:], known) || v.changes < first+remembered
 }
 
@@ -167,7 +167,7 @@ func (v *value) tells(id, first uint64) bool {
 func (v *value) add(id uint64) {
 	v.changes++
 	i := 0
-	for i < remembered-1 && v.ids[i] != 0 && who(v.ids[i]) != who(id) {
+	for i < remembered-1 && v.ids[i] != 0 && clientOf(v.ids[i]) != clientOf(id) {
 		i++
 	}
 	copy(v.ids[1:i+1], v.ids[:i])

@@ -250,7 +250,7 @@ func (c *Client) borrow(class, reserve int) (from int, ok bool) {
 // write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE
 // 4.5), and those of its journal word to the same nodes. None of them is ordered behind another:
 // no slot gets the draft's word before all of them are complete. The batch owns the buffer. A
-// crash leaves any part of them; the checksum tells whether the object is complete.
+// crash leaves any part of them; the checksum shows whether the object is complete.
 func (d *draft) write(c *Client, b *rdma.Batch) {
 	d.fields.incarnation = d.object.incarnation
 	d.oldAt = logAt(len(d.key), len(d.value)) + opBytes
