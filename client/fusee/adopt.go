@@ -1,8 +1,10 @@
 package fusee
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
@@ -23,50 +25,54 @@ var errTables = fmt.Errorf("block allocation tables disagree: %w", client.ErrDam
 const (
 	tablesPerTrip = 64 // block allocation tables read in one trip
 	candidates    = 64 // departed blocks whose bitmaps an adopter compares
+	// manyCandidates are compared where the pool has no other room.
+	manyCandidates = 1024
 )
 
-// adopt takes over the departed client's block of the class that has the most free objects, if
-// one has at least so many by its hints. It returns true when the free list has as many then.
-func (c *Client) adopt(class, atLeast int) (bool, error) {
-	left, err := c.departed(func(e node.Entry) bool { return e.Class() == class })
-	// Hints only rank the blocks. One may turn out to have fewer free objects, or another client
-	// may be faster: then the next best is tried.
-	for err == nil && len(left) > 0 {
-		best, most := -1, atLeast-1
-		var free []int
-		if free, err = c.countFree(left); err != nil {
-			break
-		}
-		for i, n := range free {
-			if n > most {
-				best, most = i, n
-			}
-		}
-		if best < 0 {
-			return false, nil
-		}
-		var mine bool
-		if mine, err = c.takeOver(left[best], class); err == nil && mine {
-			// The block stays this client's also if it has too few free objects.
-			if err = c.inherit(left[best]); err != nil || c.slabs[class].idle() >= atLeast {
-				c.reclaim.untidy = c.reclaim.untidy || err != nil
-				return err == nil, err
-			}
-		}
-		left = append(left[:best], left[best+1:]...) // another client was faster
+// adopt takes over a departed client's block of which, by its hints, at least so many objects are
+// free: of the class, or else, if larger, of the smallest class above it. It prefers blocks with
+// many free objects. It returns true when the free list of the block's class has got as many.
+func (c *Client) adopt(class, atLeast, among int, larger bool) (bool, error) {
+	left, err := c.departed(among, func(e node.Entry) bool {
+		return e.Class() == class || larger && e.Class() > class
+	})
+	if err != nil || len(left) == 0 {
+		return false, err
 	}
-	return false, err
+	free, err := c.countFree(left)
+	if err != nil {
+		return false, err
+	}
+	left = slices.DeleteFunc(left, func(b *block) bool { return free[b] < atLeast })
+	slices.SortFunc(left, func(a, b *block) int {
+		return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(free[b], free[a]))
+	})
+	// Hints only rank the blocks. One may turn out to have fewer free objects, or another client
+	// may be faster: then the next one is tried.
+	for _, blk := range left {
+		had := c.slabs[blk.class].idle()
+		mine, err := c.takeOver(blk, blk.class)
+		if err == nil && mine {
+			// The block stays this client's also if it has too few free objects.
+			err = c.inherit(blk)
+			c.reclaim.untidy = c.reclaim.untidy || err != nil
+		}
+		if err != nil || c.slabs[blk.class].idle() >= had+atLeast {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
-// departed lists up to candidates blocks that were left, have objects, and fit.
-func (c *Client) departed(fits func(node.Entry) bool) ([]*block, error) {
-	return c.entries(func(e node.Entry) bool { return e.Owner() == node.Left && fits(e) })
+// departed lists up to limit blocks that were left, have objects, and fit.
+func (c *Client) departed(limit int, fits func(node.Entry) bool) ([]*block, error) {
+	return c.entries(limit, func(e node.Entry) bool { return e.Owner() == node.Left && fits(e) })
 }
 
-// entries lists up to candidates blocks with entries that fit, beginning with a random region, so
-// that clients do not all choose the same.
-func (c *Client) entries(fits func(node.Entry) bool) ([]*block, error) {
-	return c.listEntries(c.ep.Rand().IntN(max(1, len(c.regions))), candidates, fits)
+// entries lists up to limit blocks with entries that fit, beginning with a random region, so that
+// clients do not all choose the same.
+func (c *Client) entries(limit int, fits func(node.Entry) bool) ([]*block, error) {
+	return c.listEntries(c.ep.Rand().IntN(max(1, len(c.regions))), limit, fits)
 }
 
 // listEntries lists up to limit blocks that have objects and entries that fit, beginning with
@@ -107,17 +113,17 @@ func (c *Client) listAll(start, limit int, fits func(node.Entry) bool) ([]*block
 
 // countFree counts the bits in the blocks' bitmaps, in one trip: about as many objects are free.
 // Hints of frees that are in flight are missing, and hints that carried are wrong.
-func (c *Client) countFree(blocks []*block) ([]int, error) {
+func (c *Client) countFree(blocks []*block) (map[*block]int, error) {
 	b := c.ep.Batch()
 	defer b.Release()
 	c.readBitmaps(b, blocks)
 	if err := c.do(stepReadBits, b); err != nil {
 		return nil, fmt.Errorf("read free bitmaps: %w", err)
 	}
-	free := make([]int, len(blocks))
-	for i := range blocks {
+	free := make(map[*block]int, len(blocks))
+	for i, blk := range blocks {
 		for p := b.Op(i).Buf; len(p) > 0; p = p[8:] {
-			free[i] += bits.OnesCount64(le.Uint64(p))
+			free[blk] += bits.OnesCount64(le.Uint64(p))
 		}
 	}
 	return free, nil

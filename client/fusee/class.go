@@ -53,14 +53,3 @@ func (c *classes) largest() int {
 	}
 	return c.units[len(c.units)-1]
 }
-
-// coarse returns the class of the next power of two, or the largest. A client that takes only
-// such classes has few classes, and needs few blocks.
-func (c *classes) coarse(class int) int {
-	for units := 1; units < c.largest(); units *= 2 {
-		if units >= c.units[class] {
-			return int(c.of[units])
-		}
-	}
-	return len(c.units) - 1
-}

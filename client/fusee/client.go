@@ -136,8 +136,8 @@ type Stats struct {
 	Rules [4]uint64
 	// INSERTs that gave way to another of the same key.
 	Yields uint64
-	// Blocks allocated, adopted from departed clients, given a new size class.
-	Blocks, Adopted, Converted uint64
+	// Blocks allocated, adopted, given a new size class, and left to others in a full pool.
+	Blocks, Adopted, Converted, Lent uint64
 	// Objects that others freed and this client took back.
 	Reclaimed uint64
 	// Pauses of operations that wait for other clients.
@@ -238,6 +238,7 @@ func (c *Client) Counts(to []telemetry.Counter) []telemetry.Counter {
 		telemetry.Counter{Name: "inserts that gave way", Count: s.Yields},
 		telemetry.Counter{Name: "blocks allocated", Count: s.Blocks},
 		telemetry.Counter{Name: "blocks adopted", Count: s.Adopted},
+		telemetry.Counter{Name: "blocks lent", Count: s.Lent},
 		telemetry.Counter{Name: "objects reclaimed", Count: s.Reclaimed},
 	)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // shed leaves blocks to others when the pool is mostly handed out: those of a class of which this
@@ -26,7 +27,7 @@ func (c *Client) shed(class int) {
 		return
 	}
 	var err error
-	if r.tight, err = c.isTight(); err != nil || !r.tight {
+	if err = c.lookAround(); err != nil || !r.tight {
 		return // a node that does not answer is seen by the operation itself
 	}
 	// A scan in flight may have subtracted bits of the blocks: it has to end first.
@@ -48,33 +49,96 @@ func (c *Client) shed(class int) {
 			c.fault(err)
 		}
 	}
+	if r.full {
+		if err := c.lend(class); errors.Is(err, client.ErrDamaged) {
+			c.fault(err)
+		}
+	}
 	// Empty blocks begin to rest, and those that have rested become vacant.
-	c.vacate(1)
+	c.vacate(false)
 	if err := c.clear(); errors.Is(err, client.ErrDamaged) {
 		c.fault(err)
 	}
 }
 
-// isTight reports whether a region, chosen at random, has fewer free or vacant blocks than a
-// quarter.
-func (c *Client) isTight() (bool, error) {
+// lend leaves blocks to others, in a full pool, as far as the client has more than its share: not
+// those of the given class, and first those of the classes that it has not used for longest. So any
+// client finds the free objects of any class, and pays trips to adopt their blocks. A block stays of
+// which an object is free, or will be, for the client's DELETEs. All blocks stay while writes are
+// unresolved, since their verbs may be in flight.
+func (c *Client) lend(class int) error {
+	r := &c.reclaim
+	if len(c.unresolved) > 0 || len(r.parting) > 0 {
+		return nil
+	}
+	c.land(0)
+	c.mature()
+	var keep *block
+	if least, ok := c.borrow(r.deletes, 0); ok {
+		s := &c.slabs[least]
+		keep = s.free[s.head].block
+	} else if rests := c.inHand(); len(rests) > 0 {
+		keep = slices.MaxFunc(rests, func(a, b place) int { return cmp.Compare(a.block.class, b.block.class) }).block
+	}
+	var others []*block
+	for i := range c.slabs {
+		for _, b := range c.slabs[i].blocks {
+			if i != class && b != keep {
+				others = append(others, b)
+			}
+		}
+	}
+	if len(others) <= r.fair {
+		return nil
+	}
+	slices.SortStableFunc(others, func(a, b *block) int {
+		return cmp.Compare(c.slabs[b.class].used, c.slabs[a.class].used)
+	})
+	// A scan in flight may have subtracted bits of the blocks: it has to end first.
+	if err := c.endScan(); err != nil {
+		return err
+	}
+	for _, b := range others[r.fair:] {
+		c.part(c.slabs[b.class].split(b))
+		c.stats.Lent++
+	}
+	return c.leaveParting()
+}
+
+// lookAround learns how full the pool is from the table of a region that it chooses at random:
+// whether fewer blocks than a quarter are free or vacant, or none, and how many others have blocks.
+func (c *Client) lookAround() error {
+	r := &c.reclaim
 	// Without a region nothing can be allocated.
 	if len(c.regions) == 0 {
-		return true, nil
+		r.tight, r.full = true, true
+		return nil
 	}
 	table, err := c.read(stepReadTables, c.space.Table(c.regions[c.ep.Rand().IntN(len(c.regions))], 0),
 		c.space.Blocks()*8)
 	if err != nil {
-		return false, err
+		return err
 	}
-	free := 0
+	free, others := 0, map[rdma.ClientID]bool{}
 	for i := range c.space.Blocks() {
-		if e := node.Entry(le.Uint64(table[8*i:])); e == 0 || isVacant(e) {
+		switch e := node.Entry(le.Uint64(table[8*i:])); {
+		case e == 0 || isVacant(e):
 			free++
+		case e.Owner() != node.Left && e.Owner() != c.id:
+			others[e.Owner()] = true
 		}
 	}
-	return free*4 < c.space.Blocks(), nil
+	r.tight, r.full = free*4 < c.space.Blocks(), free == 0
+	r.fair = len(c.regions) * c.space.Blocks()
+	if len(others) > 0 {
+		r.fair /= fairShare * len(others)
+	}
+	return nil
 }
+
+// fairShare: in a full pool the clients may hold one in so many of its blocks, beside those of the
+// class that each uses. The others can be adopted.
+const fairShare = 6
 
 // mostCuts bounds how often Close begins again where it was cut off. Close handles the client's
 // blocks one after the other. So on a bad network it is cut off many times and still gets on. Its

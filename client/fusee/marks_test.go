@@ -218,7 +218,7 @@ func TestUnresolvedIsNotAdopted(t *testing.T) {
 	x.part(&slab{blocks: s.blocks, free: s.free[s.head:]})
 	must(t, x.leaveParting())
 	for {
-		if ok, err := y.adopt(class, 1); err != nil || !ok {
+		if ok, err := y.adopt(class, 1, candidates, false); err != nil || !ok {
 			t.Fatal(ok, err)
 		}
 		if p, own := y.placeOf(unit, class); own {

@@ -65,6 +65,13 @@ type reclaim struct {
 	writes uint64
 	// tight: the region of the last allocation or look had few free blocks left.
 	tight bool
+	// full: no region had a block at the last allocation, or a region had none at the last look.
+	full bool
+	// fair is how many blocks of other classes than its operation's the client may hold then.
+	fair int
+	// deletes is the class of the largest object that a DELETE of this client may need, of the keys
+	// that it has written.
+	deletes int
 	// known: blocks of nodes that the backups have recorded; only with node-centric allocation.
 	known map[node.Block]bool
 	// Blocks that this client is leaving, each slab of one class. No operation takes objects of
@@ -309,7 +316,7 @@ func (r *reclaim) restingOwn(c *Client, class int) int {
 // has. It returns at once when no own object of the class rests.
 func (c *Client) awaitRest(class, reserve int) bool {
 	r := &c.reclaim
-	for c.slabs[class].idle() <= reserve && r.restingOwn(c, class) > 0 {
+	for !c.has(class, reserve) && r.restingOwn(c, class) > 0 {
 		if len(r.resting) > r.head {
 			if d := r.resting[r.head].ready - c.ep.Now(); d > 0 {
 				c.ep.Sleep(d)
@@ -321,7 +328,7 @@ func (c *Client) awaitRest(class, reserve int) bool {
 			break
 		}
 	}
-	return c.slabs[class].idle() > reserve
+	return c.has(class, reserve)
 }
 
 // awaitOthers waits until other clients have freed objects of this client's blocks: their frees
@@ -329,7 +336,7 @@ func (c *Client) awaitRest(class, reserve int) bool {
 // gives up after a small part of an operation's time. It returns true when the class has more
 // free objects than the reserve.
 func (c *Client) awaitOthers(class, reserve int) (bool, error) {
-	others, err := c.entries(func(e node.Entry) bool {
+	others, err := c.entries(1, func(e node.Entry) bool {
 		return e.Class() == class && e.Owner() != 0 && e.Owner() != node.Left && e.Owner() != c.id
 	})
 	if err != nil || len(others) == 0 {
@@ -343,11 +350,11 @@ func (c *Client) awaitOthers(class, reserve int) (bool, error) {
 			return false, err
 		}
 		if r.Tries%8 == 0 {
-			if ok, err := c.adopt(class, 1+reserve); ok || err != nil {
+			if ok, err := c.adopt(class, 1, manyCandidates, true); ok || err != nil {
 				return ok, err
 			}
 		}
-		if c.slabs[class].idle() > reserve {
+		if c.has(class, reserve) {
 			return true, nil
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// block is a block that this client owns: no other client allocates in it.
 // block is a block that this client owns: no other client allocates in it. The primary's block
 // allocation table names this client. What is here is lost with the client; marks on the nodes
 // let others learn it again (inherit).
@@ -34,7 +33,6 @@ type block struct {
 }
 
 // makeBlock returns a block of which no object was ever used.
-
 func makeBlock(blk node.Block, class int, entry node.Entry, objects int) *block {
 	return &block{
 		Block: blk, class: class, entry: entry,
@@ -69,6 +67,8 @@ type slab struct {
 	// taken counts the objects since the last scan, and gap is how many there should be.
 	taken int
 	gap   int
+	// used is when an operation took an object last: reclaim.writes.
+	used uint64
 }
 
 // place is a free object.
@@ -130,6 +130,7 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	d := &c.draft
 	*d = draft{bytes: objectBytes(len(key), len(value)), units: unitsFor(len(key), len(value))}
 	class := int(c.classes.of[d.units])
+	c.reclaim.deletes = max(c.reclaim.deletes, int(c.classes.of[unitsFor(len(key), 0)]))
 	// This time is used for the operation's deadline and for its background work.
 	c.reclaim.now = c.ep.Now()
 	if c.deadline == unset {
@@ -166,6 +167,7 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	s := &c.slabs[class]
 	p := s.free[s.head]
 	s.head++
+	s.used = c.reclaim.writes
 	d.object = object{unit: c.unitOf(p), class: class, incarnation: p.block.use(p.index), journal: word}
 	// Frees and scans in flight move on with each write.
 	c.tend(class)
@@ -185,31 +187,38 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 	if op == opDelete {
 		reserve = 0
 	}
-	// refill may add one object, which may be the reserve: so this is a loop.
-	for waited := false; c.slabs[class].idle() <= reserve; {
-		larger, ok := c.borrow(class, reserve)
+	if c.slabs[class].idle() > reserve { // the common case
+		return class, nil
+	}
+	// What it adopts below it needs: so this is not in the loop.
+	if c.reclaim.full && op != opDelete {
+		if err := c.lend(class); err != nil {
+			return class, err
+		}
+	}
+	for waited := false; ; {
+		from, ok := c.borrow(class, reserve)
 		// In a tight pool a pair borrows from a slightly larger class at once, and leaves blocks
-		// to others.
-		if ok && c.reclaim.tight && c.classes.units[larger] <= mostBorrowed*c.classes.units[class] {
-			if len(c.slabs[class].blocks) > 0 && c.reclaim.scan.phase == noScan {
+		// to others. What a DELETE borrows comes back soon.
+		if ok && (from == class || c.reclaim.tight &&
+			(op == opDelete || c.classes.units[from] <= mostBorrowed*c.classes.units[class])) {
+			if from != class && len(c.slabs[class].blocks) > 0 && c.reclaim.scan.phase == noScan {
 				c.beginScan(class) // others may have freed some of its own
 			}
-			return larger, nil
+			return from, nil
 		}
-		// Otherwise the class gets objects of its own.
+		// Otherwise the class gets objects of its own, or the client a block of a larger class.
 		err := c.refill(class, reserve)
 		c.reclaim.now = c.ep.Now()
-		if larger, ok := c.borrow(class, reserve); ok && err == nil && c.slabs[class].idle() <= reserve {
-			return larger, nil // there is a block of a larger class now
+		if err != nil && !errors.Is(err, rdma.ErrFull) {
+			return class, err
 		}
-		if !errors.Is(err, rdma.ErrFull) {
-			if err != nil {
-				return class, err
-			}
+		if from, ok := c.borrow(class, reserve); ok {
+			return from, nil
+		}
+		// The object that it has got is the reserve.
+		if err == nil {
 			continue
-		}
-		if larger, ok := c.borrow(class, reserve); ok {
-			return larger, nil
 		}
 		// It waits for room once: the second time the pool is full.
 		if waited {
@@ -227,24 +236,30 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 			return class, cmp.Or(e, err)
 		}
 	}
-	return class, nil
 }
 
 // mostBorrowed is how many times as large an object a pair borrows before it has a block of its
 // own, in a pool that is mostly handed out.
 const mostBorrowed = 2
 
-// borrow returns the smallest class from the given one on of which the client has an idle object,
-// if it keeps as many of that class and larger ones as the reserve. So one idle object suffices for
-// DELETEs, not one a class: a pair and its DELETE can borrow any that is larger.
+// borrow returns the smallest class from the given one on of which the client has an idle object, if
+// it keeps as many others as the reserve that are large enough for its DELETEs. So one idle object
+// suffices for these, not one a class.
 func (c *Client) borrow(class, reserve int) (from int, ok bool) {
 	idle := 0
-	for larger := len(c.slabs) - 1; larger >= class; larger-- {
-		if n := c.slabs[larger].idle(); n > 0 {
-			idle, from = idle+n, larger
+	for larger := len(c.slabs) - 1; larger >= min(class, c.reclaim.deletes); larger-- {
+		n := c.slabs[larger].idle()
+		if idle += n; n > 0 && larger >= class {
+			from, ok = larger, true
 		}
 	}
-	return from, idle > reserve
+	return from, ok && idle > reserve
+}
+
+// has reports whether a class has a free object, beside the reserve.
+func (c *Client) has(class, reserve int) bool {
+	from, ok := c.borrow(class, reserve)
+	return ok && from == class
 }
 
 // write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE
@@ -268,38 +283,46 @@ func (d *draft) word(c *Client, hash uint64) race.Word {
 	return race.Pack(race.Print(hash), d.units, d.unit, c.tag(d.object.incarnation))
 }
 
-// refill makes the free list of a class longer than its reserve. It tries, from cheap to dear:
+// refill adds free objects to a class, which may be the reserve only. It tries, from cheap to dear:
 // what others freed, what rests, a departed client's block with many free objects, a resting
 // block of its own, a new block, a vacant block, a departed client's block with any. The error
 // wraps client.ErrFull when there is none.
 func (c *Client) refill(class, reserve int) error {
-	s := &c.slabs[class]
 	if err := c.reclaimAll(class); err != nil {
 		return err
 	}
 	// What rests comes back sooner than a block could, if it is enough.
-	if s.idle() > reserve || c.reclaim.restingOwn(c, class) >= c.enough(class) && c.awaitRest(class, reserve) {
+	if c.has(class, reserve) || c.reclaim.restingOwn(c, class) >= c.enough(class) && c.awaitRest(class, reserve) {
 		return nil
 	}
-	// A block of which an eighth is free is worth its take-over.
-	if ok, err := c.adopt(class, max(2, c.classes.objects[class]/8)); ok || err != nil {
+	// A block of which an eighth is free is worth its take-over; where there is no other, any is.
+	worth, among := max(2, c.classes.objects[class]/8), candidates
+	if c.reclaim.full {
+		worth, among = 1, manyCandidates
+	}
+	if ok, err := c.adopt(class, worth, among, false); ok || err != nil {
 		return err
 	}
 	if c.takeBack(class) {
 		return nil
 	}
-	fresh := c.classOfNew(class)
-	err := c.newBlock(fresh)
+	err := c.newBlock(class)
 	if !errors.Is(err, rdma.ErrFull) {
 		return err
 	}
 	// No node has a free block: take a vacant one, or a departed client's with a few free
 	// objects.
 	full := err
-	if ok, err := c.carveVacant(fresh); ok || err != nil {
+	if ok, err := c.carveVacant(class); ok || err != nil {
 		return err
 	}
-	if ok, err := c.adopt(class, 1+reserve); ok || err != nil {
+	if !c.reclaim.full {
+		if err := c.lookAround(); err != nil {
+			return err
+		}
+		c.reclaim.full = true
+	}
+	if ok, err := c.adopt(class, 1, manyCandidates, true); ok || err != nil {
 		return err
 	}
 	return fmt.Errorf("find room for an object of %d bytes: %w", c.classes.units[class]*node.Unit, full)
@@ -317,37 +340,10 @@ func (c *Client) await(class, reserve int) (bool, error) {
 			return true, nil
 		}
 	}
-	for larger := class + 1; larger < len(c.slabs); larger++ {
-		if ok, err := c.adopt(larger, 1+reserve); ok || err != nil {
-			return ok, err
-		}
-	}
 	if ok, err := c.awaitOthers(class, reserve); ok || err != nil {
 		return ok, err
 	}
-	return c.awaitVacant(c.classOfNew(class))
-}
-
-// finely is for how many classes a client has blocks, in a pool that is mostly handed out, before
-// it takes those of coarse classes. So pairs of one size waste nothing, and pairs of all sizes
-// share a few blocks.
-const finely = 4
-
-// classOfNew returns the class of a new block for pairs of a class: the same, or a coarse one.
-func (c *Client) classOfNew(class int) int {
-	if !c.reclaim.tight || len(c.slabs[class].blocks) > 0 {
-		return class
-	}
-	classes := 0
-	for i := range c.slabs {
-		if len(c.slabs[i].blocks) > 0 {
-			classes++
-		}
-	}
-	if classes < finely {
-		return class
-	}
-	return c.classes.coarse(class)
+	return c.awaitVacant(class)
 }
 
 // enough returns how many resting objects make waiting for them better than another block: as
@@ -415,7 +411,7 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 	}
 	blk := node.Block{Region: region, Index: int(q.Ret[0])}
 	// Fewer than a quarter of the region's blocks were free.
-	c.reclaim.tight = q.Ret[2]*4 < uint64(c.space.Blocks())
+	c.reclaim.tight, c.reclaim.full = q.Ret[2]*4 < uint64(c.space.Blocks()), false
 	mine := node.MakeEntry(c.id, class)
 	for r := 1; r < c.space.Copies(region); r++ {
 		found, err := c.record(stepAllocate, blk, r, mine)

@@ -66,6 +66,10 @@ var mutants = []teeth.Mutant{
 		At: "$c.$writeHeads($list, true)", Do: "$c.$writeHeads(nil, true)"},
 	{Rule: "a client that leaves unmarks what may look free and is not", In: "Client.leave",
 		At: "$c.$writeHeads($list, false)", Do: "$c.$writeHeads(nil, false)", Test: "TestUnresolvedIsNotAdopted"},
+	{Rule: "a client lends what it has above its share", In: "Client.lend",
+		At: "len($others) <= $r.fair", Do: "len(others) >= 0 || r.fair < 0", Test: "TestLent"},
+	{Rule: "a client that lends keeps an object for its DELETEs", In: "Client.lend",
+		At: "$i != $class && $b != $keep", Do: "i != class && (b != keep || i > 0)", Test: "TestLent"},
 	{Rule: "an owner verifies hints by marks", In: "Client.take",
 		At: "$*ok && $le.Uint64($op.$Buf) == uint64($p.$block.$incarnations[$p.$index])", Do: "$*ok",
 		Test: "TestDoubleFree"},
@@ -119,6 +123,6 @@ var protocolSuite = teeth.Suite{
 
 // caught is what a suite says when it has seen a wrong answer, or a damaged structure.
 var caught = regexp.MustCompile(`not linearizable|damage|DAMAGE|leaked|free and in use|is free, but not on|no such client|table says|not on the last|is not adopted|got .* want|operations failed|torn: true|` +
-	`failed operation:|late operation:|of \d+ writes: outcome unknown|waits for recovery:|recovery did not end:|endless: seed|panic: seed|are unclean still|is not unclean|earlier ones are unresolved`)
+	`failed operation:|late operation:|of \d+ writes: outcome unknown|waits for recovery:|recovery did not end:|endless: seed|panic: seed|are unclean still|is not unclean|earlier ones are unresolved|the pool is full with|round 0: delete`)
 
 func TestMutants(t *testing.T) { protocolSuite.Run(t, mutants) }

@@ -45,9 +45,9 @@ const (
 	wipeBytes = 64 << 10
 )
 
-// vacate takes the client's empty blocks out of use, as long as it has more than keep blocks: a
-// client without any cannot DELETE in a full pool.
-func (c *Client) vacate(keep int) {
+// vacate takes the client's empty blocks out of use, all of them, or as long as it keeps a free
+// object that is large enough for its DELETEs: without one it cannot DELETE in a full pool.
+func (c *Client) vacate(all bool) {
 	for class := range c.slabs {
 		s := &c.slabs[class]
 		idle := map[*block]int{}
@@ -56,10 +56,14 @@ func (c *Client) vacate(keep int) {
 		}
 		// A block is empty if all its objects are in the free list.
 		for _, b := range slices.Clone(s.blocks) {
-			if idle[b] < len(b.incarnations) || len(c.reclaim.emptied) >= mostEmptied || len(c.own) <= keep {
+			if idle[b] < len(b.incarnations) || len(c.reclaim.emptied) >= mostEmptied {
 				continue
 			}
 			s.split(b)
+			if _, ok := c.borrow(c.reclaim.deletes, 0); !ok && !all {
+				c.takeUp(b)
+				continue
+			}
 			delete(c.own, b.Block)
 			c.reclaim.emptied = append(c.reclaim.emptied, emptied{b, c.ep.Now()})
 		}
@@ -173,7 +177,7 @@ func (c *Client) carveVacant(class int) (bool, error) {
 // takeEmpty takes over departed clients' blocks that are empty by their hints, and takes them out
 // of use.
 func (c *Client) takeEmpty() error {
-	left, err := c.departed(func(node.Entry) bool { return true })
+	left, err := c.departed(candidates, func(node.Entry) bool { return true })
 	if err != nil || len(left) == 0 {
 		return err
 	}
@@ -182,9 +186,9 @@ func (c *Client) takeEmpty() error {
 		return err
 	}
 	taken := 0
-	for i, b := range left {
+	for _, b := range left {
 		// Hints may say too much: vacate goes by the marks that inherit reads.
-		if bits[i] < c.classes.objects[b.class] || taken == mostTaken {
+		if bits[b] < c.classes.objects[b.class] || taken == mostTaken {
 			continue
 		}
 		mine, err := c.takeOver(b, b.class)
@@ -197,7 +201,7 @@ func (c *Client) takeEmpty() error {
 		}
 		taken++
 	}
-	c.vacate(0)
+	c.vacate(true)
 	return nil
 }
 
@@ -229,7 +233,7 @@ func (c *Client) awaitVacant(class int) (bool, error) {
 	if err := c.gather(); err != nil {
 		return false, err
 	}
-	c.vacate(0)
+	c.vacate(true)
 	if err := c.takeEmpty(); err != nil {
 		return false, err
 	}

@@ -138,7 +138,7 @@ func emptyBlocks(t *testing.T, f *sim.Sim) (*Client, rdma.Endpoint) {
 	}
 	must(t, x.drain())
 	must(t, x.reclaimAll(int(x.classes.of[unitsFor(len(key(0)), 300)])))
-	x.vacate(0)
+	x.vacate(true)
 	if len(x.reclaim.emptied) < 2 {
 		t.Fatalf("%d blocks are empty", len(x.reclaim.emptied))
 	}

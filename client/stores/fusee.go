@@ -74,14 +74,11 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		MaxPair:  maxFuseePair,
 		Check:    fusee.Check,
 		Usage:    fusee.Usage,
-
 		Options:  fuseeOptions,
 		Cramped:  func(n int) Values { return Values{fuseeGroups.Name: 2} },
 		Explored: exploredCache.With(exploredSplits).With(Values{cacheThreshold: 0.9}),
 		Replicas: "up to as many as there are nodes",
 		Split:    true,
-		Shared:   0.35, // 64 workers with pairs of up to 16 KB find the pool full at 0.4: see Kind.Shared
-
 		Outlives: fusee.Outlives,
 		Fill:     fusee.Fill,
 	}

@@ -182,10 +182,6 @@ type Kind struct {
 	// Unmerged: nodes of its trees that deletes left empty are not merged, and their memory is not
 	// used for other keys.
 	Unmerged bool
-	// Shared is the least part, of what one worker can fill a pool with, that many workers have room
-	// for whose pairs have all sizes; 0: half. Workers with blocks of their own need more memory for
-	// the same pairs.
-	Shared float64
 	// Baseline reports whether the store exists only to compare others with: hints do not
 	// recommend it.
 	Baseline bool

@@ -29,8 +29,6 @@ type Target struct {
 	DeletesNeedRoom bool
 	// Unmerged: what deleted keys took is not used for other keys.
 	Unmerged bool
-	// Shared is the default of Options.Room.
-	Shared float64
 }
 
 // KeyBytes is how long keys are.
@@ -62,7 +60,7 @@ func Of(p *stores.Pool) (Target, error) {
 		}
 		return s, func() error { return errors.Join(s.Close(), ep.Close()) }, nil
 	}
-	return Target{Open: open, Largest: most, Unmerged: p.Kind.Unmerged, Shared: p.Kind.Shared}, errors.Join(s.Close(), ep.Close())
+	return Target{Open: open, Largest: most, Unmerged: p.Kind.Unmerged}, errors.Join(s.Close(), ep.Close())
 }
 
 // Options shape the load. Zero values mean defaults.
@@ -75,7 +73,7 @@ type Options struct {
 	Keys int
 	// Room is the share of the bytes which a pool takes of one worker alone that have to be live
 	// before it may be full for one of many, each of which has some memory for itself; default 0.5,
-	// 0.3 of an Unmerged target, or what the target says.
+	// 0.3 of an Unmerged target.
 	Room float64
 	// Refill is the share of the pairs that a pool took at first which it has to take behind the
 	// load; default 0.9.
@@ -96,7 +94,7 @@ func (o *Options) defaults(t Target) {
 	}
 	o.Workers, o.Keys = cmp.Or(o.Workers, 64), cmp.Or(o.Keys, keys)
 	o.Longest = cmp.Or(o.Longest, 10*time.Second)
-	o.Room, o.Refill = cmp.Or(o.Room, t.Shared, room), cmp.Or(o.Refill, 0.9)
+	o.Room, o.Refill = cmp.Or(o.Room, room), cmp.Or(o.Refill, 0.9)
 	if o.Say == nil {
 		o.Say = func(string, ...any) {}
 	}
