@@ -21,8 +21,14 @@ type ideal struct {
 	calls int
 }
 
-// now reports whether a fault happens in this call, which is each hundredth.
-func (s *ideal) now(fault string) bool { s.calls++; return s.fault == fault && s.calls%100 == 0 }
+// now reports whether a fault happens in this call: it does in each hundredth that asks for it.
+func (s *ideal) now(fault string) bool {
+	if s.fault != fault {
+		return false
+	}
+	s.calls++
+	return s.calls%100 == 0
+}
 
 func (s *ideal) Get(key []byte) ([]byte, error) {
 	s.mu.Lock()
