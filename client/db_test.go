@@ -331,9 +331,10 @@ func TestUncertain(t *testing.T) {
 
 var eventually = wait.Until
 
-// TestUncertainHoldsUpNobody has a worker take its time to leave, as it does while nodes and board
-// are out of reach: the operation that it failed ends before, and others go on. Close waits for it.
-func TestUncertainHoldsUpNobody(t *testing.T) {
+// TestUncertainDelaysNoOperation has a worker take its time to leave, as it does while nodes and
+// board are out of reach: the operation that it failed ends before, and others go on. Close waits
+// for it.
+func TestUncertainDelaysNoOperation(t *testing.T) {
 	gate := make(chan struct{})
 	s := &script{answer: func(string) error { return client.ErrUncertain }}
 	s.leave = func() { <-gate }

@@ -76,7 +76,7 @@ func TestLeaveSparesSuccessor(t *testing.T) {
 	b := next.Batch()
 	b.FetchAdd(rdma.At(0, 0), 1)
 	if err := rdma.Do(next, b, time.Second); err != nil {
-		t.Errorf("the one who has the identity now: %v", err)
+		t.Errorf("the new holder of the identity: %v", err)
 	}
 	b.Release()
 }
@@ -145,10 +145,10 @@ func TestDismiss(t *testing.T) {
 			alone.Add(1)
 		}()
 	}
-	eventually(t, "nobody waits for those who leave", func() bool { return alone.Load() == client.MostDismissed })
+	eventually(t, "Dismiss returns while workers leave", func() bool { return alone.Load() == client.MostDismissed })
 	time.Sleep(10 * time.Millisecond)
 	if n := alone.Load(); n != client.MostDismissed {
-		t.Errorf("%d leave that nobody waits for", n)
+		t.Errorf("%d workers leave in the background", n)
 	}
 	close(gate)
 	eventually(t, "all have left", func() bool {

@@ -36,7 +36,7 @@ func TestRefusals(t *testing.T) {
 	t.Setenv(fabrics.EnvToken, good)
 	var all []Served
 	var err error
-	wait.Until(t, "the node has counted whom it refused", func() bool { // which it does behind its answer
+	wait.Until(t, "the node has counted the callers that it refused", func() bool { // which it does behind its answer
 		all, err = inspect(t.Context(), addr, nil)
 		return err != nil || all[0].AuthFailures >= 3
 	})

@@ -360,7 +360,7 @@ func TestOneOwnerInVirtualTime(t *testing.T) {
 		}
 	}
 	if lost == 0 {
-		t.Error("nobody who died had anything")
+		t.Error("no worker that died had a buffer")
 	}
 }
 

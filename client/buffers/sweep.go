@@ -160,7 +160,7 @@ func (s *Sweeper) pushed(l *list) error {
 	}
 	cas := b.Op(1)
 	if !cas.Swapped() {
-		return fmt.Errorf("somebody changes the stack under a busy view: %w", client.ErrDamaged)
+		return fmt.Errorf("another client changed the stack under a busy view: %w", client.ErrDamaged)
 	}
 	l.top = stack(cas.Value)
 	return nil

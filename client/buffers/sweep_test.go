@@ -196,7 +196,7 @@ func (m *sweeping) sweep() error {
 	}
 	ok, err := m.f.Advance(busy, rdma.State{Epoch: busy.Epoch})
 	if !ok {
-		err = errors.Join(err, errors.New("somebody else ended the sweep"))
+		err = errors.Join(err, errors.New("another master ended the sweep"))
 	}
 	return err
 }

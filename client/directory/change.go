@@ -184,7 +184,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 }
 
 // errLost is wrapped when another client was faster.
-var errLost = fmt.Errorf("somebody else is at the bucket: %w", quorum.ErrRefused)
+var errLost = fmt.Errorf("another client changes the bucket: %w", quorum.ErrRefused)
 
 // rebase makes what was found the base. base is a copy.
 func (c *Client) rebase() {

@@ -93,14 +93,14 @@ func draw(seed uint64, replicas int) *run {
 // faults draws what goes wrong, besides the network.
 func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 	moment := func() time.Duration { return time.Duration(rng.IntN(200)) * time.Microsecond }
-	who := func() string { return fmt.Sprintf("worker %d", rng.IntN(r.workers)) }
+	victim := func() string { return fmt.Sprintf("worker %d", rng.IntN(r.workers)) }
 	some := func() time.Duration { return time.Duration(1+rng.IntN(100)) * time.Microsecond }
 	if rng.IntN(4) == 0 {
 		o.Faults = append(o.Faults, sim.Fault{Kind: sim.SlowFault, Node: rng.IntN(r.shape.Nodes), At: moment(),
 			For: some(), Factor: float64(2 + rng.IntN(20))})
 	}
 	for range rng.IntN(3) {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: who(), At: moment(), For: some()})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: victim(), At: moment(), For: some()})
 	}
 	if rng.IntN(3) == 0 { // any minority: with a node more than replicas every bucket's lies in it
 		first := rng.IntN(r.shape.Nodes)
@@ -110,11 +110,11 @@ func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 		}
 	}
 	if rng.IntN(6) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: who(),
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: victim(),
 			Node: rng.IntN(r.shape.Nodes), At: moment(), For: some()})
 	}
 	for range rng.IntN(2) * rng.IntN(r.workers) {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Client: who(), Verb: uint64(1 + rng.IntN(100))})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Client: victim(), Verb: uint64(1 + rng.IntN(100))})
 		r.crashes = true
 	}
 }

@@ -86,9 +86,9 @@ func TestChangeOfTheDead(t *testing.T) {
 	}
 }
 
-// TestNobodyWaits: a node that dies silently costs clients that meet in one bucket some timers,
-// though its verbs hang for a second.
-func TestNobodyWaits(t *testing.T) {
+// TestSilentNodeIsNotAwaited: a node that dies silently costs clients that meet in one bucket some
+// timers, though its verbs hang for a second.
+func TestSilentNodeIsNotAwaited(t *testing.T) {
 	const ops = 60
 	for dead := range 3 {
 		for seed := uint64(1); seed <= 20; seed++ {

@@ -30,7 +30,7 @@ func TestGoroutines(t *testing.T) {
 				held -= len(o)
 			}
 			if held != 0 || a.breach != nil {
-				t.Errorf("%d buffers are owned by nobody: %v", -held, a.breach)
+				t.Errorf("%d buffers have no owner: %v", -held, a.breach)
 			}
 		})
 	}

@@ -90,7 +90,7 @@ func TestHelped(t *testing.T) {
 				}
 			}
 			if got := around(-1).locations(t, someHash); !slices.Equal(got, want) {
-				t.Errorf("%d changes by others who go round replica %d: %v is there, want %v", others, round, got, want)
+				t.Errorf("%d changes by others that go round replica %d: got %v, want %v", others, round, got, want)
 			}
 		}
 	}
@@ -132,7 +132,7 @@ func TestRefusalIsChosen(t *testing.T) {
 		}
 	})
 	if len(seen) != 2 {
-		t.Errorf("who met the change saw %v", seen)
+		t.Errorf("the client that met the change saw %v", seen)
 	}
 }
 

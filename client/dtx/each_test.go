@@ -51,8 +51,8 @@ func TestEach(t *testing.T) {
 	tx.begin()
 	must(t, tx.Lock(l.Root(1)))
 	got, err := each(w, refs...)
-	if who := fmt.Sprintf("client %d;", other.id); !errors.Is(err, rdma.ErrTimeout) ||
-		!strings.Contains(err.Error(), who) || !strings.Contains(err.Error(), "farkv recover") {
+	if holder := fmt.Sprintf("client %d;", other.id); !errors.Is(err, rdma.ErrTimeout) ||
+		!strings.Contains(err.Error(), holder) || !strings.Contains(err.Error(), "farkv recover") {
 		t.Errorf("beside a lock: %q, %v", got, err)
 	}
 	must(t, f.Revoke(other.id))

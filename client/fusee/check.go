@@ -150,8 +150,8 @@ func (k *checker) entry(blk node.Block, e node.Entry) {
 		return
 	}
 	k.owners[blk] = e
-	if who := k.ownerOf(e); who < owned {
-		k.blocksOf[who]++
+	if kind := k.ownerOf(e); kind < owned {
+		k.blocksOf[kind]++
 	} else {
 		k.Damaged("block %v: %v: there is no such client", blk, e)
 	}
@@ -414,13 +414,13 @@ func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints [
 		}
 	}
 	k.free += uint64(free)
-	who := k.ownerOf(e)
-	if who == owned {
-		who = byDead
+	kind := k.ownerOf(e)
+	if kind == owned {
+		kind = byDead
 	}
-	k.objectsOf[who] += uint64(held)
+	k.objectsOf[kind] += uint64(held)
 	// An object that no client can have in hand is leaked.
-	if (who == byLeft || who == byNode) && held > 0 && !k.lossy() {
+	if (kind == byLeft || kind == byNode) && held > 0 && !k.lossy() {
 		if len(k.alive) > 1 || k.blocksOf[toClean] > 0 {
 			// Other clients, live or dead, may have it in hand: freed and resting, or about to be
 			// used. Or only the log of an object in an unclean block says that it was replaced.

@@ -153,7 +153,7 @@ func (m *Mender) swapAll(step rdma.Step, b *rdma.Batch) error {
 	}
 	for i := range b.Len() {
 		if op := b.Op(i); !op.Swapped() {
-			return fmt.Errorf("%s: it held %#x, not %#x: somebody writes while the pool is mended: %w",
+			return fmt.Errorf("%s: it held %#x, not %#x: another client writes while the pool is mended: %w",
 				op.Addr, op.Result, op.Expect, client.ErrDamaged)
 		}
 	}

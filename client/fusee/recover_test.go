@@ -58,7 +58,7 @@ func TestCrashes(t *testing.T) {
 			t.Logf("%+v", seen)
 			if count >= 30 && (seen.clients == 0 || seen.masters == 0 || seen.slow == 0 ||
 				r.index > 1 && seen.nodes == 0) {
-				t.Error("nobody dies: this test shows nothing")
+				t.Error("no client dies: this test shows nothing")
 			}
 			if count >= 30 && r.tight && (seen.converted == 0 || seen.lent == 0) {
 				t.Error("no block changes its size class, or none is lent: this test shows nothing")

@@ -13,7 +13,7 @@ var recoveryMutants = []teeth.Mutant{
 	{Rule: "what all backups hold was decided", In: "choose",
 		At: "if $same { return $others[0], true }", Do: "if $same && len($others) > 99 { return $others[0], true }",
 		Test: "TestEnumerate/3_replicas"},
-	{Rule: "an INSERT that nobody committed gives way to the master", In: "choose",
+	{Rule: "an INSERT that no client committed gives way to the master", In: "choose",
 		At: "!$w.IsPending()", Do: "len(words) > 0", Test: "TestEnumerate/3_replicas"},
 	{Rule: "the master makes all replicas of a slot equal", In: "Mender.mendSlots",
 		At: "$words[$r] != $chosen", Do: "$words[$r] != $chosen && $r > 1", Test: "TestEnumerate/3_replicas"},

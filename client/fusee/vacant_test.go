@@ -104,10 +104,10 @@ func TestEmptiedBlocksMoveOn(t *testing.T) {
 	rng := clients[0].ep.Rand()
 	converted := uint64(0)
 	for i := range 4000 {
-		c, who := clients[i%len(clients)], i%len(clients)
-		name := func(i int) []byte { return fmt.Appendf(nil, "%d of %d", i, who) }
+		c, number := clients[i%len(clients)], i%len(clients)
+		name := func(i int) []byte { return fmt.Appendf(nil, "%d of %d", i, number) }
 		if err := c.Insert(name(i), make([]byte, rng.IntN(15<<10))); err != nil {
-			t.Fatalf("insert %d of client %d: %v", i, who, err)
+			t.Fatalf("insert %d of client %d: %v", i, number, err)
 		}
 		if gone := i - live*len(clients); gone >= 0 {
 			must(t, c.Delete(name(gone)))

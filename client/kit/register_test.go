@@ -346,7 +346,7 @@ func TestClientDies(t *testing.T) {
 	})
 	heir := work()
 	if heir.ep.Client() != victim.ep.Client() || heir.numbers.Used() < 7 {
-		t.Errorf("client %d begins above %d, behind client %d who used 7", heir.ep.Client(), heir.numbers.Used(),
+		t.Errorf("client %d begins above %d, behind client %d, which used 7", heir.ep.Client(), heir.numbers.Used(),
 			victim.ep.Client())
 	}
 }

@@ -146,7 +146,7 @@ func TestAskFails(t *testing.T) {
 	_, q, at = worker(t, 3, 4)
 	if err := q.Gather("step", at, 0, All(3), 2, func(*rdma.Batch, int) error { return rdma.ErrNodeDown },
 		done); !errors.Is(err, rdma.ErrNodeDown) {
-		t.Errorf("nobody can be asked: %v", err)
+		t.Errorf("no replica can be asked: %v", err)
 	}
 	_, q, at = worker(t, 3, 4)
 	full := errors.New("full")

@@ -14,9 +14,9 @@ var mutants = []teeth.Mutant{
 		At: "$q.$again |= $f.$left", Nth: "1/2", Test: "TestFenced"},
 	{Rule: "what a step has read outlives a fence", In: "Quorum.rejoin",
 		At: "$f.$left.Len() == $f.$n || !$f.$posted", Do: "true", Test: "TestRejoinsWhenFull"},
-	{Rule: "others make up for who refuses", In: "Quorum.judge",
+	{Rule: "other replicas make up for one that refuses", In: "Quorum.judge",
 		At: "$q.$err = ErrRefused; $q.$widen($at, 0)", Do: "$q.$err = ErrRefused", Test: "TestVerdicts"},
-	{Rule: "who failed is asked last", In: "Quorum.fail",
+	{Rule: "a node that failed is asked last", In: "Quorum.fail",
 		At: "$q.$shun($at[$r].Node(), $q.$ep.Now())", Test: "TestShun"},
 }
 

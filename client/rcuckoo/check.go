@@ -40,7 +40,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 		}
 	}
 	if s.Replicas > 1 && s.view.Busy {
-		r.Waits("the view of epoch %d is busy: nobody changes anything until a master has mended the pool",
+		r.Waits("the view of epoch %d is busy: no client changes anything until a master has mended the pool",
 			s.view.Epoch)
 	}
 	r.Fact("keys", c.keys, c.keys*uint64(s.entryBytes))
@@ -122,8 +122,8 @@ func (c *checker) locks(shard int) error {
 	s := c.s
 	claimed := make([]uint64, s.LockWords)
 	for w := range claimed {
-		for who := range s.claimants([]uint32{uint32(w)}) {
-			t := s.vigil.intentOf(who)
+		for claimant := range s.claimants([]uint32{uint32(w)}) {
+			t := s.vigil.intentOf(claimant)
 			claimed[w] |= t.bits(uint32(w))
 		}
 	}
@@ -156,7 +156,7 @@ func (c *checker) locks(shard int) error {
 		}
 		// While a word is repaired its other bits may be of no client: see repair.go.
 		if lock&^bits != 0 && lock&lockRepair == 0 {
-			c.r.Damaged("lock word %d of shard %d is %#x, and only %#x of it is anybody's", w, shard, lock, bits)
+			c.r.Damaged("lock word %d of shard %d is %#x, and intents name only %#x of it", w, shard, lock, bits)
 		}
 	}
 	return nil
@@ -171,7 +171,7 @@ func (c *checker) row(shard int, n uint32) {
 		c.r.Waits("row %d of shard %d is torn", n, shard)
 		return
 	case !s.valid(r, shard, n):
-		c.r.Damaged("row %d of shard %d is torn, and nobody has locked it", n, shard)
+		c.r.Damaged("row %d of shard %d is torn, and no client has locked it", n, shard)
 		return
 	case !c.made(shard, n):
 		return
@@ -179,7 +179,7 @@ func (c *checker) row(shard int, n uint32) {
 	for slot := range s.entries {
 		e := s.entry(r, slot)
 		if !s.sound(e) {
-			c.r.Damaged("slot %d of row %d of shard %d has an entry that nobody can have written", slot, n, shard)
+			c.r.Damaged("slot %d of row %d of shard %d has an entry that no client can have written", slot, n, shard)
 			continue
 		}
 		if !e.meta.used() {
@@ -217,5 +217,5 @@ func (c *checker) entry(shard int, n uint32, slot int, e entry) {
 		c.r.Waits("key %.40q is in row %d and in row %d of shard %d", key, n, other, shard)
 		return
 	}
-	c.r.Damaged("key %.40q is in row %d and in row %d of shard %d, and nobody is moving it", key, n, other, shard)
+	c.r.Damaged("key %.40q is in row %d and in row %d of shard %d, and no client is moving it", key, n, other, shard)
 }

@@ -43,7 +43,7 @@ func (c *checker) sameRows(shard int, at node.Replica) error {
 		case c.cut(n):
 			c.r.Waits("row %d of shard %d differs on node %d", n, shard, at.Node)
 		default:
-			c.r.Damaged("row %d of shard %d differs on node %d, and nobody has locked it", n, shard, at.Node)
+			c.r.Damaged("row %d of shard %d differs on node %d, and no client has locked it", n, shard, at.Node)
 		}
 	})
 }

@@ -281,7 +281,7 @@ func TestRepairersCrash(t *testing.T) {
 				})
 				if err := d.end(); err != nil {
 					t.Fatalf(
-						"seed %d, crash behind verb %d of an INSERT along %v, and behind verb %d of who comes next: %v",
+						"seed %d, crash behind verb %d of an INSERT along %v, and verb %d of the next client: %v",
 						seed, k, d.path, j*j/4+j, err)
 				}
 				if !second.Crashed() {

@@ -96,7 +96,7 @@ func TestRepairersCrashGrowing(t *testing.T) {
 					r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
 				})
 				if err := d.end(); err != nil {
-					t.Fatalf("seed %d, crash behind verb %d, and behind verb %d of who comes next: %v", seed, k,
+					t.Fatalf("seed %d, crash behind verb %d, and behind verb %d of the next client: %v", seed, k,
 						j*j/4+j, err)
 				}
 				if !second.Crashed() {

@@ -10,7 +10,7 @@ var growing = []teeth.Mutant{
 		At:   "$s.$changes[$n] = $change{$*new}; $s.$changes[$n+1] = $change{$*old}",
 		Do:   "$s.$changes[$n+1] = $change{$*new}; $s.$changes[$n] = $change{$*old}",
 		Test: "TestEveryPrefixGrowing"},
-	{Rule: "who misses a key looks at the rows' levels", In: "Store.answer",
+	{Rule: "a client that misses a key looks at the rows' levels", In: "Store.answer",
 		At: "$s.$Levels > 0", Do: "$s.$Levels > 1<<30", Test: "TestReadWhileItGrows"},
 	{Rule: "what is changed is found by the rows' levels", In: "Store.held",
 		At: "$err := $s.$descend($at)", Do: "$err := error(nil)", Test: "TestGrow"},

@@ -205,7 +205,7 @@ func TestHandOfGrown(t *testing.T) {
 	for i := range 3 {
 		must(t, s.Insert(fmt.Appendf(nil, "key-%d", i), make([]byte, 100)))
 		if n, err := s.extents.reclaim(0, s.id, s.ep.Now()+time.Second); err != nil || n > 0 {
-			t.Errorf("%d extents are nobody's, %v", n, err)
+			t.Errorf("%d extents have no owner, %v", n, err)
 		}
 	}
 	if s.stats.Divided == 0 {

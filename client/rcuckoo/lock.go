@@ -126,7 +126,7 @@ var (
 	errAgain = errors.New("begin again")
 	// errStolen: a lock that the worker held was free when the worker released it. No living
 	// client that is not fenced off loses a lock, so memory is damaged.
-	errStolen = fmt.Errorf("somebody let go of a lock that was held: %w", client.ErrDamaged)
+	errStolen = fmt.Errorf("another client released a lock that was held: %w", client.ErrDamaged)
 	// errWaited: the time of the operation is used up by waiting for locks. Nothing was changed.
 	errWaited = fmt.Errorf("others hold its locks: %w", rdma.ErrTimeout)
 )

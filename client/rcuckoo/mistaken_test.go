@@ -120,7 +120,7 @@ func newMisfortune(t *testing.T, seed uint64) *misfortune {
 	}
 	for i := range 8 {
 		at := time.Duration(10*i+5+rng.IntN(5)) * impatient
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: sim.Anybody, At: at, For: 4 * impatient})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: sim.AnyClient, At: at, For: 4 * impatient})
 	}
 	m := &misfortune{Sim: sim.New(o), t: t, seed: seed, fenced: map[string]int{}}
 	must(t, Make(m.Sim, p))

@@ -137,7 +137,7 @@ func TestMarkedAgain(t *testing.T) {
 			t.Fatalf("crash behind verb %d: %q", k, r.Damage)
 		}
 		if held := r.Facts[len(r.Facts)-1].Count; held > 0 {
-			t.Errorf("crash behind verb %d: %d extents are nobody's", k, held)
+			t.Errorf("crash behind verb %d: %d extents have no owner", k, held)
 		}
 		crashed = victim.Crashed()
 		must(t, d.Close())

@@ -45,7 +45,7 @@ func TestOneOwnerOfExtents(t *testing.T) {
 	}
 	must(t, g.Wait())
 	if missed.Load() == 0 {
-		t.Error("nobody was ever faster than another one")
+		t.Error("no client was ever faster than another")
 	}
 	ep, err := f.Open("audit")
 	must(t, err)

@@ -85,7 +85,7 @@ type mending struct {
 }
 
 // errBusy is the error of a repair that another client has begun.
-var errBusy = fmt.Errorf("somebody repairs it: %w", errAgain)
+var errBusy = fmt.Errorf("another client repairs it: %w", errAgain)
 
 // repair repairs lock words, and all words that the suspects' intents name. It returns nil when
 // there is nothing to repair any more. The error wraps errAgain when another client repairs them,

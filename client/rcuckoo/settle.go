@@ -163,11 +163,11 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 		var begun bool
 		if begun, failed = s.settle(shard); failed == nil {
 			// The error counts only if no time is left.
-			return begun && sent, s.left() > 0, fmt.Errorf("it did not happen: %w: %w", rdma.ErrTimeout, err)
+			return begun && sent, s.left() > 0, fmt.Errorf("write not applied: %w: %w", rdma.ErrTimeout, err)
 		}
 	}
 	if sent {
-		return false, false, fmt.Errorf("nobody knows what became of it: %w: %w", client.ErrUncertain, err)
+		return false, false, fmt.Errorf("%w: %w", client.ErrUncertain, err)
 	}
 	switch { // nothing was changed
 	case s.left() == 0 && !errors.Is(err, rdma.ErrTimeout):

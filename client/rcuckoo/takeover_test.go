@@ -72,10 +72,10 @@ func TestTakeover(t *testing.T) {
 	mended(t, f)
 	whole(t, f, "on the spare alone")
 	for n := 1; n < 20; n++ {
-		for _, who := range []string{"a", "b"} {
-			v, err := b.Get(fmt.Appendf(nil, "%s%d", who, n))
+		for _, prefix := range []string{"a", "b"} {
+			v, err := b.Get(fmt.Appendf(nil, "%s%d", prefix, n))
 			if err != nil || !bytes.Equal(v, value(n)) {
-				t.Errorf("%s%d is %d bytes, %v", who, n, len(v), err)
+				t.Errorf("%s%d is %d bytes, %v", prefix, n, len(v), err)
 			}
 		}
 	}
@@ -180,7 +180,7 @@ func TestBusyView(t *testing.T) {
 			t.Errorf("shard %d: update: %v", shard, err)
 		}
 		if _, err := late.Get(key); !errors.Is(err, rdma.ErrTimeout) {
-			t.Errorf("shard %d: get by who came in between: %v", shard, err)
+			t.Errorf("shard %d: get by a client that came in between: %v", shard, err)
 		}
 	}
 	r, err := Check(f)
@@ -189,12 +189,12 @@ func TestBusyView(t *testing.T) {
 		t.Errorf("%q, waiting: %q", r.Damage, r.Waiting)
 	}
 	mended(t, f)
-	for _, who := range []*Store{s, late} {
+	for _, caller := range []*Store{s, late} {
 		for shard, key := range keys {
-			if _, err := who.Get(key); err != nil {
+			if _, err := caller.Get(key); err != nil {
 				t.Errorf("shard %d: get behind it: %v", shard, err)
 			}
-			must(t, who.Update(key, key))
+			must(t, caller.Update(key, key))
 		}
 	}
 	whole(t, f, "behind it")
@@ -244,7 +244,7 @@ func TestSlowBackup(t *testing.T) {
 	}
 	must(t, v.Run())
 	if !victim.Crashed() {
-		t.Error("nobody died")
+		t.Error("no client died")
 	}
 }
 

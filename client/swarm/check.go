@@ -49,11 +49,11 @@ type checker struct {
 
 // own notes the owner of a buffer. A second owner is damage.
 func (c *checker) own(b owned, format string, args ...any) {
-	who := fmt.Sprintf(format, args...)
+	owner := fmt.Sprintf(format, args...)
 	if other := c.owners[b]; other != "" {
-		c.r.Damaged("buffer %d of segment %d of node %d is %s, and %s", b.pointer, b.segment, b.node, other, who)
+		c.r.Damaged("buffer %d of segment %d of node %d is %s, and %s", b.pointer, b.segment, b.node, other, owner)
 	}
-	c.owners[b] = who
+	c.owners[b] = owner
 }
 
 // index walks the directory, and reads the pairs that it names, except those of dying entries.
@@ -202,7 +202,7 @@ func (c *checker) free(ep rdma.Endpoint) error {
 		c.r.Fact("buffers of "+space.name, handed, handed*uint64(space.Bytes))
 		c.r.Fact("buffers of "+space.name+" that are free", free, free*uint64(space.Bytes))
 		if lost > 0 {
-			c.r.Waits("%d buffers of %s are nobody's", lost, space.name)
+			c.r.Waits("%d buffers of %s have no owner", lost, space.name)
 		}
 	}
 	return nil

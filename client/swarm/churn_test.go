@@ -218,7 +218,7 @@ func (c *churn) judge(f rdma.Fabric) error {
 	}
 	for _, fact := range r.Facts {
 		if fact.Name == "objects that wait for a sweep" && fact.Count > 0 && !c.dies {
-			return fmt.Errorf("%d objects are nobody's behind the last sweep", fact.Count)
+			return fmt.Errorf("%d objects have no owner behind the last sweep", fact.Count)
 		}
 	}
 	return nil

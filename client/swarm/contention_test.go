@@ -93,9 +93,9 @@ func draw(seed uint64, replicas int) *run {
 // faults draws what goes wrong, besides the network.
 func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 	moment := func() time.Duration { return time.Duration(rng.IntN(200)) * time.Microsecond }
-	who := func() string { return fmt.Sprintf("worker %d", rng.IntN(r.workers)) }
+	victim := func() string { return fmt.Sprintf("worker %d", rng.IntN(r.workers)) }
 	if rng.IntN(3) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StepFault, Client: who(), At: moment(),
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StepFault, Client: victim(), At: moment(),
 			By: time.Duration(1+rng.IntN(200)) * time.Microsecond * time.Duration(1-2*rng.IntN(2))})
 	}
 	if rng.IntN(4) == 0 {
@@ -103,7 +103,7 @@ func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 			For: 100 * time.Microsecond, Factor: float64(2 + rng.IntN(20))})
 	}
 	if rng.IntN(4) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: who(), At: moment(),
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: victim(), At: moment(),
 			For: time.Duration(1+rng.IntN(100)) * time.Microsecond})
 	}
 	if rng.IntN(3) == 0 { // any minority: with a node more than replicas every key's lies in it
@@ -113,11 +113,11 @@ func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 		}
 	}
 	if rng.IntN(6) == 0 {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: who(), Node: rng.IntN(r.nodes),
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: victim(), Node: rng.IntN(r.nodes),
 			At: moment(), For: time.Duration(1+rng.IntN(100)) * time.Microsecond})
 	}
 	for range rng.IntN(2) * rng.IntN(r.workers) {
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Client: who(), Verb: uint64(1 + rng.IntN(60))})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Client: victim(), Verb: uint64(1 + rng.IntN(60))})
 	}
 }
 
@@ -187,11 +187,11 @@ func (a *arena) account(f rdma.Fabric, whole bool) error {
 	defer ep.Close()
 	type buffer struct{ node, segment, pointer int }
 	owners := map[buffer]string{}
-	own := func(b buffer, who string) (err error) {
+	own := func(b buffer, owner string) (err error) {
 		if owners[b] != "" {
-			err = fmt.Errorf("buffer %+v is %s, and %s", b, owners[b], who)
+			err = fmt.Errorf("buffer %+v is %s, and %s", b, owners[b], owner)
 		}
-		owners[b] = who
+		owners[b] = owner
 		return err
 	}
 	handed := 0

@@ -26,10 +26,10 @@ func TestCrashAtEveryVerb(t *testing.T) {
 	t.Logf("%+v", total)
 }
 
-// TestNobodyWaits: a node that dies silently costs one operation the timer, and later ones
-// nothing: no gap is longer than a few timers, though verbs to the node hang for a second. A read
-// of what a dead client left half done does not wait.
-func TestNobodyWaits(t *testing.T) {
+// TestSilentNodeIsNotAwaited: a node that dies silently costs one operation the timer, and later
+// ones nothing: no gap is longer than a few timers, though verbs to the node hang for a second. A
+// read of what a dead client left half done does not wait.
+func TestSilentNodeIsNotAwaited(t *testing.T) {
 	const ops = 60
 	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 100})
 	must(t, err)

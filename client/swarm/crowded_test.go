@@ -132,7 +132,7 @@ func TestCrowdedHalfDeleted(t *testing.T) {
 	c := change{s: x, hash: xxhash.Sum64(key), key: key}
 	must(t, c.run(c.mark))
 	if v, err := y.Get(key); err != nil || string(v) != "old" {
-		t.Errorf("a key that nobody deleted: got %q, %v", v, err)
+		t.Errorf("a key that no client has deleted yet: got %q, %v", v, err)
 	}
 	must(t, z.Insert([]byte("new"), []byte("value")))
 	_, err = y.Get(key)

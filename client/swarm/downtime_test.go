@@ -37,7 +37,7 @@ func TestNoDowntime(t *testing.T) {
 			formatName(apart), calm, float64(calm)/float64(longestTrip), longest,
 			float64(longest)/float64(longestTrip))
 		if longest <= calm {
-			t.Error("nobody met the dead node")
+			t.Error("no operation met the dead node")
 		}
 	}
 }

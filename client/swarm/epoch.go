@@ -9,7 +9,7 @@ import (
 // ErrOutdated ends an operation on an object that was last known to exist so many epochs ago that
 // its memory may belong to another object by now: the caller has to look it up again. Unless the
 // error wraps client.ErrUncertain, too, the operation has had no effect. It wraps rdma.ErrStale.
-var ErrOutdated = fmt.Errorf("nobody knows whether the object is still there: %w", rdma.ErrStale)
+var ErrOutdated = fmt.Errorf("the object may have been deleted and reused: %w", rdma.ErrStale)
 
 // Known notes that the object existed in an epoch, since an index named it then.
 func (k *Register) Known(epoch uint64) { k.epoch = epoch }

@@ -123,7 +123,7 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 // errLost is wrapped when the value of a tuple lies only on nodes that died, or became slow,
 // after the words were read. Then either a majority never had the tuple, or it has a higher one
 // by now: the next read finds another tuple.
-var errLost = errors.New("nobody who has the value answers")
+var errLost = errors.New("no replica that has the value answers")
 
 // fetch returns a tuple's value, from the buffer at one of the replicas that have it, unless it was
 // read in place. It lives in a batch of the last step, or in Client.value. The error

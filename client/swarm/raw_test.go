@@ -88,7 +88,7 @@ func TestRawIsNotLinearizable(t *testing.T) {
 		}
 	}
 	if found == 0 {
-		t.Errorf("in %d runs nobody noticed that RAW does not synchronise", rawSeeds)
+		t.Errorf("none of %d runs shows that RAW does not synchronize", rawSeeds)
 	}
 	t.Logf("%d of %d runs are not linearizable", found, rawSeeds)
 }

@@ -9,7 +9,7 @@ import (
 // storeMutants break one rule of the store each. The suite of workers that meet must notice, or the
 // test that is named.
 var storeMutants = []teeth.Mutant{
-	{Rule: "who finds a dying entry ends its object first", In: "Store.locate",
+	{Rule: "a client that finds a dying entry ends its object first", In: "Store.locate",
 		At: "if $err := $s.$finish($e.$Location, $now); $err != nil { $*body }", Do: "if false { $*body }",
 		Test: "TestHalfDeleted"},
 	{Rule: "an entry is marked before its object ends", In: "change.mark",
@@ -51,7 +51,7 @@ var storeMutants = []teeth.Mutant{
 		At: "$n.$used = max($n.$used, $word)", Test: "TestIdentityAgain"},
 	{Rule: "a ceiling is raised before what it allows is used", Pkg: "../kit", In: "Numbers.Use",
 		At: "$to > $n.$limit", Do: "false", Test: "TestIdentityAgain"},
-	{Rule: "who closes leaves no ceiling that is ahead", Pkg: "../quorum", In: "Ceiling.Lower",
+	{Rule: "a client that closes leaves no ceiling that is ahead", Pkg: "../quorum", In: "Ceiling.Lower",
 		At: "min($c.$words[$r], $to)", Do: "$c.$words[$r]", Test: "TestIdentityAgain"},
 	{Rule: "a WRITE to a pair of an earlier epoch begins with a READ", In: "Store.mayOutdate",
 		At: "$*outdated || $*slept", Do: "$*slept", Test: "TestUpdateOverEpochs"},

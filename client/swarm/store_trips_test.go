@@ -198,7 +198,7 @@ func TestHalfDeleted(t *testing.T) {
 			return rest, err
 		}))
 		if v, err := y.Get(key); err != nil || string(v) != "old" {
-			t.Errorf("a key that nobody deleted: got %q, %v", v, err)
+			t.Errorf("a key that no client has deleted yet: got %q, %v", v, err)
 		}
 		want := ""
 		switch op {

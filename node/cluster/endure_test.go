@@ -202,8 +202,9 @@ func (e *enduring) settled(epochs uint64, gone ...int) {
 	}
 }
 
-// TestNodeDiesAndNobodyCares: no epoch begins, so that no client is fenced, and no keeper probes.
-func TestNodeDiesAndNobodyCares(t *testing.T) {
+// TestNodeDeathBeginsNoEpoch: the death of a node begins no epoch, so that no client is fenced, and
+// no keeper probes.
+func TestNodeDeathBeginsNoEpoch(t *testing.T) {
 	e := endure(t, sim.Hostile(1), 2)
 	e.s.KillNodeAfter(1, time.Millisecond)
 	e.end()
@@ -320,7 +321,7 @@ func TestEnduringHasTeeth(t *testing.T) {
 		caught += min(h.failures, 1)
 	}
 	if caught == 0 {
-		t.Error("nothing is fenced, and nobody sees it")
+		t.Error("nothing is fenced, and no run fails")
 	}
 	t.Logf("seen in %d of 30 runs", caught)
 }

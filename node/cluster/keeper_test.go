@@ -321,7 +321,7 @@ func TestNodesAndClientsDie(t *testing.T) {
 			w.whole(1, holders)
 			v := w.s.View()
 			if v.Members[holders].StandsFor != 2 || v.Members[holders+1].StandsFor != holders+1 {
-				t.Errorf("nobody stands for the stand-in: %+v", v)
+				t.Errorf("no node stands for the stand-in: %+v", v)
 			}
 		})
 	}
@@ -473,7 +473,7 @@ func TestKeepersHaveTeeth(t *testing.T) {
 		}
 		t.Logf("%s: seen in %d of 150 runs", name, caught)
 		if caught == 0 {
-			t.Errorf("%s, and nobody sees it", name)
+			t.Errorf("%s, and no run fails", name)
 		}
 	}
 }

@@ -206,7 +206,7 @@ func TestTLS(t *testing.T) {
 	}
 	t.Setenv(EnvCert, cert)
 	if _, err := Create(a.String(), three, nil); !errors.Is(err, ErrSecret) {
-		t.Errorf("a certificate without those who sign the nodes': %v", err)
+		t.Errorf("a certificate without the CA of the nodes': %v", err)
 	}
 	t.Setenv(EnvCert, "")
 	t.Setenv(EnvCA, cert)

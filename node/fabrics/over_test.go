@@ -239,7 +239,7 @@ func TestNamedFabric(t *testing.T) {
 	}
 	if _, err := Open(named + "other"); !errors.Is(err, rdma.ErrNotSupported) ||
 		!strings.Contains(err.Error(), "pigeon") {
-		t.Errorf("opened over what nobody knows: %v", err)
+		t.Errorf("opened over an unknown fabric: %v", err)
 	}
 	if *host == "" {
 		return

@@ -171,10 +171,10 @@ func (w *logWorld) life(ep rdma.Endpoint) {
 }
 
 // note notes an error that no crash explains.
-func (w *logWorld) note(who string, err error) {
+func (w *logWorld) note(side string, err error) {
 	if err != nil && !errors.Is(err, rdma.ErrClosed) && !errors.Is(err, rdma.ErrNodeDown) &&
 		!errors.Is(err, rdma.ErrRevoked) {
-		w.fail("%s: %w", who, err)
+		w.fail("%s: %w", side, err)
 	}
 }
 

@@ -44,9 +44,9 @@ done >"$folder/measured"
 
 sort -k1,1 -k2,2 -k3,3n -k4,4n "$folder/measured" | awk -v rounds="$rounds" '
 	{ all[$1, $2, $3, ++count[$1, $2, $3]] = $4 }
-	function median(who, verb, window, n) {
-		n = count[who, verb, window]
-		return n ? all[who, verb, window, int((n + 1) / 2)] : 0
+	function median(side, verb, window, n) {
+		n = count[side, verb, window]
+		return n ? all[side, verb, window, int((n + 1) / 2)] : 0
 	}
 	function row(name, size, verb, peer, window, us, spin, wait, best) {
 		us = median("ours", verb, window); spin = median("spin", peer, window); wait = median("wait", peer, window)

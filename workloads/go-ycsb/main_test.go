@@ -208,8 +208,8 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: a run stops in order, and says why, when its output has no reader.
-func TestNobodyReads(t *testing.T) {
+// TestOutputWithoutReader: a run stops in order, and says why, when its output has no reader.
+func TestOutputWithoutReader(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -137,9 +137,9 @@ func TestDeadRehash(t *testing.T) {
 		if !victim.Crashed() {
 			t.Fatalf("%s: the rehash took fewer verbs", format)
 		}
-		who := fmt.Sprintf("client %d, which", victim.Client())
+		holder := fmt.Sprintf("client %d, which", victim.Client())
 		text := fmt.Sprint(blocked)
-		switch named := strings.Contains(text, who) && strings.Contains(text, "farkv recover"); {
+		switch named := strings.Contains(text, holder) && strings.Contains(text, "farkv recover"); {
 		case format == RTX && (blocked != nil || longest > DefaultLease+2*time.Millisecond):
 			t.Errorf("rTX: a GET took %v, and %v", longest, blocked)
 		case format == DTX && !errors.Is(blocked, rdma.ErrTimeout):

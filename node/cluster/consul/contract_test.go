@@ -103,7 +103,7 @@ func TestLostAnswers(t *testing.T) {
 	}
 	wg.Wait()
 	if swapped == 0 || unknown == 0 {
-		t.Errorf("%d swaps were done, and of %d nobody knows", swapped, unknown)
+		t.Errorf("%d swaps were done, and the outcome of %d is unknown", swapped, unknown)
 	}
 	if err := log.Check(); err != nil {
 		t.Error(err)

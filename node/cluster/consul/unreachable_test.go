@@ -67,7 +67,7 @@ func unreachable(t *testing.T, a *Agent, why string) {
 	wg.Wait()
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestNoListener(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -181,15 +181,15 @@ func (c *court) process(name string) *process {
 	return p
 }
 
-func (p *process) revoke(who rdma.Client) error {
-	if err := p.MarkFenced(who); err != nil {
+func (p *process) revoke(c rdma.Client) error {
+	if err := p.MarkFenced(c); err != nil {
 		return err
 	}
 	p.c.current.sleep(p.c.between(0, p.c.store.most()))
 	if p.c.chance(p.c.store.lost) {
 		return rdma.ErrTimeout
 	}
-	p.c.fenced[life{who.ID, who.Life}] = true
+	p.c.fenced[life{c.ID, c.Life}] = true
 	return nil
 }
 
@@ -211,11 +211,11 @@ func (p *process) worker(t *task, turns int) {
 	c := p.c
 	for range turns {
 		t.sleep(c.between(0, 5*time.Millisecond))
-		who, err := p.Claim("worker")
+		claimed, err := p.Claim("worker")
 		if !c.check(err, rdma.ErrFull) {
 			continue
 		}
-		l := life{who.ID, who.Life}
+		l := life{claimed.ID, claimed.Life}
 		if other, ok := c.holds[l.id]; ok || l.life <= c.lives[l.id] {
 			c.breach("%s claims %+v, while %+v has it, and life %d was", p.name, l, other, c.lives[l.id])
 		}
@@ -233,7 +233,7 @@ func (p *process) worker(t *task, turns int) {
 		}
 		c.leave(l)
 		delete(c.holds, l.id)
-		for p.Release(who) != nil {
+		for p.Release(claimed) != nil {
 			t.sleep(time.Millisecond)
 		}
 	}

@@ -100,13 +100,13 @@ func TestDamagedRecords(t *testing.T) {
 	_, member := b.SetMember(1, 1, rdma.Member{}, rdma.Member{Gone: true})
 	_, _, master := b.TryMaster(1, time.Second)
 	_, _, renew := b.Renew(rdma.Role{Owner: 1}, time.Second)
-	_, _, _, who := b.Master()
+	_, _, _, role := b.Master()
 	_, claim := b.Claim("c")
 	_, clients := b.Clients()
 	_, _, _, look := b.Look()
 	for what, err := range map[string]error{
 		"view": view, "advance": advance, "member": member, "down": b.SetDown(1, 1), "try": master,
-		"renew": renew, "master": who, "claim": claim, "clients": clients, "look": look, "mark": b.MarkFenced(c),
+		"renew": renew, "master": role, "claim": claim, "clients": clients, "look": look, "mark": b.MarkFenced(c),
 		"release": b.Release(c), "forget": b.Forget(c, nil),
 	} {
 		if !errors.Is(err, ErrDamaged) {

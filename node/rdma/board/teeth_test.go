@@ -54,7 +54,7 @@ var more = []teeth.Mutant{
 		Do:   "$next := $change($latest.$State); if $next.Version == $latest.$State.Version { return $next, nil }",
 		Test: "TestQuorumSim"},
 	{Rule: "a Swap is told by its writer", In: "proposer.swap",
-		At: "$who == $writer", Do: `$who != ""`, Test: "TestQuorumSim"},
+		At: "$made == $writer", Do: `$made != ""`, Test: "TestQuorumSim"},
 	{Rule: "the writers before are in their order", In: "State.writerOf",
 		At: "$s.$Past[$ago-1]", Do: "$s.$Past[len($s.$Past)-1]", Test: "TestQuorumSim"},
 	{Rule: "a node serves by a majority's leases", In: "Guard.Until",

@@ -123,8 +123,8 @@ func rejoin(t testing.TB, f rdma.Fabric, ep rdma.Endpoint, err error) {
 	}
 }
 
-// testFenceOfNobody fences an epoch that all workers have joined: it hinders none of them.
-func testFenceOfNobody(t testing.TB, h Harness) {
+// testFenceOfJoined fences an epoch that all workers have joined: it hinders none of them.
+func testFenceOfJoined(t testing.TB, h Harness) {
 	f := h.New(t, 1, poolBytes, nil)
 	for epoch := range uint64(3) {
 		if ok, err := f.Advance(rdma.State{Epoch: epoch}, rdma.State{Epoch: epoch + 1}); !ok || err != nil {

@@ -93,7 +93,7 @@ func Cases() []Case {
 		{"Time", testTime}, {"Rand", testRand}, {"Tasks", testTasks}, {"Identities", testIdentities},
 		{"UseAfterClose", testUseAfterClose}, {"Counters", testCounters}, {"Trips", testTrips},
 		{"Allocations", testAllocations}, {"Processes", testProcesses},
-		{"Join", testJoin}, {"Fence", testFence}, {"FenceOfNobody", testFenceOfNobody},
+		{"Join", testJoin}, {"Fence", testFence}, {"FenceOfJoined", testFenceOfJoined},
 		{"FenceAndOpen", testFenceAndOpen}, {"Advance", testAdvance}, {"Members", testMembers}, {"Views", testViews},
 		{"Expel", testExpel}, {"Master", testMaster}, {"Renew", testRenew}, {"LostMaster", testLostMaster},
 		{"Forget", testForget}, {"Peek", testPeek},

@@ -95,7 +95,7 @@ func viewRules() []rule {
 		lateFence(),
 		{broken: "Fence fences", seen: []string{"Fence", "FenceAndOpen"},
 			fabric: with(func(l *lax) { l.fence = func(uint64) error { return nil } })},
-		{broken: "Fence spares workers that have joined", seen: []string{"FenceOfNobody"},
+		{broken: "Fence spares workers that have joined", seen: []string{"FenceOfJoined"},
 			fabric: with(func(l *lax) { l.fence = func(epoch uint64) error { return l.Sim.Fence(epoch + 1) } })},
 		{broken: "no worker joins unasked", seen: []string{"Fence", "FenceAndOpen"},
 			worker: saboteur{post: func(s *saboteur, b *rdma.Batch) error {

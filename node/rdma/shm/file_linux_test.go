@@ -109,7 +109,7 @@ func TestTwoFabricsShareAPool(t *testing.T) {
 	}
 }
 
-func TestNobodySeesAPoolBeforeItIsFormatted(t *testing.T) {
+func TestPoolIsHiddenUntilFormatted(t *testing.T) {
 	d := inFolder(t)
 	stop := errors.New("stop")
 	_, err := Create("p", small, nil, func(f *Fabric) error {
@@ -264,16 +264,16 @@ func TestMissingRights(t *testing.T) {
 		_, err := Open("p", nil)
 		said = fmt.Sprintln(err)
 	} else {
-		said = openAsNobody(t, d)
+		said = openWithoutRoot(t, d)
 	}
 	if !strings.Contains(said, fs.ErrPermission.Error()) || strings.Count(said, "\n") != 1 {
 		t.Fatalf("open without the right to: %q", said)
 	}
 }
 
-// openAsNobody opens the pool p in a process without root's rights, which has to reach the folder
-// and its own binary.
-func openAsNobody(t *testing.T, folder string) string {
+// openWithoutRoot opens the pool p in a process without root's rights, which has to reach the
+// folder and its own binary.
+func openWithoutRoot(t *testing.T, folder string) string {
 	t.Helper()
 	for p := folder; p != filepath.Clean(os.TempDir()) && p != "/"; p = filepath.Dir(p) {
 		if err := os.Chmod(p, 0o755); err != nil {

@@ -60,8 +60,8 @@ func (k FaultKind) String() string {
 
 // Wildcards in a Fault: all clients, and all memory nodes.
 const (
-	Anybody = "*"
-	AnyNode = -1
+	AnyClient = "*"
+	AnyNode   = -1
 )
 
 // Fault is one thing that goes wrong. Fields that its kind does not use are zero.

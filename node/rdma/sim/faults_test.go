@@ -22,7 +22,7 @@ func TestParseFaultsSaysWhatIsWrong(t *testing.T) {
 	for line, want := range map[string]string{
 		"explode client=a":                               `"explode" is none of crash, slow`,
 		"crash client=a verb=1; crash":                   "",
-		"crash client=a who=b":                           "who=b: is none of client, node",
+		"crash client=a rack=b":                          "rack=b: is none of client, node",
 		"crash client=a verb":                            `"verb" is no key=value`,
 		"crash client=a verb=x":                          `verb=x: strconv`,
 		"stall client=a verb=3":                          "for how long?",

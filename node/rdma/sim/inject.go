@@ -102,7 +102,7 @@ func (s *Sim) armFaults(w *Worker) {
 
 // meant reports whether a fault's client is w, which was started last.
 func (s *Sim) meant(w *Worker, client string) bool {
-	if client == Anybody {
+	if client == AnyClient {
 		return true
 	}
 	if client[0] == '#' {

@@ -282,13 +282,13 @@ func (s *Sim) fail(err error) {
 }
 
 func (s *Sim) stuck(why string) error {
-	var who []error
+	var waiting []error
 	for _, w := range s.workers {
-		if w.state == parked && len(who) < 20 {
-			who = append(who, errors.New(w.describe()))
+		if w.state == parked && len(waiting) < 20 {
+			waiting = append(waiting, errors.New(w.describe()))
 		}
 	}
-	return fmt.Errorf("seed %d, at %v: %w (%s):\n%w", s.opts.Seed, s.Now(), ErrStuck, why, errors.Join(who...))
+	return fmt.Errorf("seed %d, at %v: %w (%s):\n%w", s.opts.Seed, s.Now(), ErrStuck, why, errors.Join(waiting...))
 }
 
 // stream derives a generator's second half of the seed from a name, so that a worker draws the same

@@ -253,7 +253,7 @@ func TestRevokeDropsWhatFlies(t *testing.T) {
 	}
 }
 
-func TestStuckSaysWhoWaitsForWhat(t *testing.T) {
+func TestStuckNamesWorkersAndWaits(t *testing.T) {
 	s := open(t, sim.Options{MaxEvents: 1000})
 	s.Go("poller", func(ep rdma.Endpoint) {
 		for faa(ep, rdma.At(0, 8)) < 1e9 {

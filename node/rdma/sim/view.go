@@ -77,7 +77,7 @@ func (s *Sim) SetMember(epoch uint64, node int, from, to rdma.Member) (ok bool, 
 func (s *Sim) Fence(epoch uint64) error {
 	return s.control(func() {
 		s.fenced = max(s.fenced, epoch)
-		s.trace(Event{Kind: Fence, Worker: "everybody", Value: epoch})
+		s.trace(Event{Kind: Fence, Worker: "all", Value: epoch})
 	})
 }
 

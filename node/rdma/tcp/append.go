@@ -111,18 +111,18 @@ func (c *conn) openRing(r *rights, number, buffers uint32) status {
 	case c.readsOnly(r) || err != nil:
 		return statusAccess
 	}
-	all, who := &p.rings, owner{r.client, r.life}
+	all, caller := &p.rings, owner{r.client, r.life}
 	all.Lock()
 	defer all.Unlock()
 	switch old := all.at[uint64(number)]; {
-	case old != nil && (old.owner.client != who.client || old.owner.life >= who.life):
+	case old != nil && (old.owner.client != caller.client || old.owner.life >= caller.life):
 		return statusExists
 	case old != nil:
 		old.end()
 	case len(all.at) >= mostRings:
 		return statusFull
 	}
-	own := &nodeRing{conn: c, owner: who}
+	own := &nodeRing{conn: c, owner: caller}
 	if p.region == nil {
 		own.queue = rdma.NewRingQueue(o)
 	} else if own.device, err = p.deviceRing(o); err != nil {

@@ -133,7 +133,7 @@ func TestAppendAtNode(t *testing.T) {
 	asks(t, to, ringPost, you.ring(9, 1, buffer(1024, 320)), statusOK)
 	send(statusMessageSize, me.appends(9, ""))
 	send(statusMessageSize, me.appends(9, string(make([]byte, rdma.MaxMessage+1))))
-	send(statusNoRing, me.appends(8, "nobody"))
+	send(statusNoRing, me.appends(8, "no ring"))
 	send(statusNoRing, me.appends(1<<47, "far away"))
 	send(statusRingDry, me.appends(9, string(make([]byte, 700)))) // one block of it landed
 	if begun, _ := asks(t, to, ringCount, you.ring(9, 0), statusOK); begun != 3 {

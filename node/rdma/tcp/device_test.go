@@ -227,15 +227,15 @@ func TestDeviceFencing(t *testing.T) {
 			n := newRawNode(t, Config{Device: d})
 			conn, r := n.call(t, forVerbs), n.rightsOf(2)
 			r.epoch = 1
-			for who, r := range map[string]rights{"him": n.rights(), "other": r} {
-				if st, _ := attach(t, conn, attachNew, r, who); st != statusOK {
+			for side, r := range map[string]rights{"own": n.rights(), "other": r} {
+				if st, _ := attach(t, conn, attachNew, r, side); st != statusOK {
 					t.Fatalf("status %d", st)
 				}
 			}
 			if err := c.end(n); err != nil {
 				t.Fatal(err)
 			}
-			if d.connected("him") || d.connected("other") != c.left {
+			if d.connected("own") || d.connected("other") != c.left {
 				t.Errorf("connected are %v", d.live)
 			}
 		})

@@ -88,13 +88,13 @@ var ErrTLS = errors.New("perhaps the two ends do not agree on TLS")
 // prove returns what only a holder of the token can compute, and only for this connection: it
 // covers the role of the sender, the greetings of both ends, and what is said. So a proof that an
 // attacker passes on is worth nothing elsewhere: see conn.mayAct.
-func prove(token []byte, who string, caller, node *greeting, what any) []byte {
+func prove(token []byte, side string, caller, node *greeting, what any) []byte {
 	text, err := json.Marshal(what)
 	if err != nil {
 		panic(fmt.Sprintf("tcp: a %T cannot be proved: %v", what, err))
 	}
 	m := hmac.New(sha256.New, token)
-	m.Write([]byte(who))
+	m.Write([]byte(side))
 	m.Write(caller[:])
 	m.Write(node[:])
 	m.Write(text)

@@ -190,8 +190,8 @@ func TestStoppedNodeIsExpelled(t *testing.T) {
 	}
 }
 
-// TestExpelledAsksNobody: a node that knows that it was expelled calls its peers no more.
-func TestExpelledAsksNobody(t *testing.T) {
+// TestExpelledCallsNoPeer: a node that knows that it was expelled calls its peers no more.
+func TestExpelledCallsNoPeer(t *testing.T) {
 	t.Parallel()
 	f, proxies := behind(t, 3, short, nil)
 	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {

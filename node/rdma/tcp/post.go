@@ -114,17 +114,17 @@ func (c *conn) open(r *rights, p []byte) status {
 	all := &c.pool.boxes
 	all.Lock()
 	defer all.Unlock()
-	who := owner{r.client, r.life}
-	if old := all.at[int(number)]; old != nil && (old.owner.client != who.client || old.owner.life >= who.life) ||
-		c.boxes[who] != nil {
+	caller := owner{r.client, r.life}
+	if old := all.at[int(number)]; old != nil && (old.owner.client != caller.client || old.owner.life >= caller.life) ||
+		c.boxes[caller] != nil {
 		return statusExists
 	}
-	b := &box{conn: c, owner: who, number: int(number), id: id, slots: slots, bytes: int(bytes), taken: taken}
+	b := &box{conn: c, owner: caller, number: int(number), id: id, slots: slots, bytes: int(bytes), taken: taken}
 	all.at[b.number] = b
 	if c.boxes == nil {
 		c.boxes = map[owner]*box{}
 	}
-	c.boxes[who] = b
+	c.boxes[caller] = b
 	c.hosts.Store(c.pool.region != nil)
 	return statusOK
 }
@@ -158,8 +158,8 @@ func (c *conn) unlisten() {
 	if c.ended && c.hosts.Swap(false) {
 		c.pool.parts.broken.Store(int64(wall.Boot()))
 	}
-	for who, b := range c.boxes {
-		if c.ended || who.life <= c.pool.revoked[who.client].Load() {
+	for holder, b := range c.boxes {
+		if c.ended || holder.life <= c.pool.revoked[holder.client].Load() {
 			c.shut(b)
 		}
 	}

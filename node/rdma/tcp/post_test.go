@@ -143,7 +143,7 @@ func TestSendAtNode(t *testing.T) {
 			t.Errorf("%+v from mailbox %d of client %d: %q, want %q", h, box, client, data, text)
 		}
 	}
-	send(statusNoBox, me.sends(8, 5, "nobody"))
+	send(statusNoBox, me.sends(8, 5, "no box"))
 	send(statusNoBox, me.sends(1<<40, 5, "far away"))
 	send(statusMessageSize, me.sends(9, 5, fmt.Sprintf("%65d", 0)))
 	send(statusOK, me.sends(9, 5, "one"))

@@ -163,9 +163,9 @@ func TestExpelledInTheMidst(t *testing.T) {
 	}
 }
 
-// TestReaderTakesNobodysPlace calls a node with the read token, in the name of a process that may
+// TestReaderDisplacesNoProcess calls a node with the read token, in the name of a process that may
 // write.
-func TestReaderTakesNobodysPlace(t *testing.T) {
+func TestReaderDisplacesNoProcess(t *testing.T) {
 	s := Security{Token: []byte("a token of twenty bytes"), ReadToken: []byte("another of as many, aye")}
 	n := newRawNode(t, Config{Security: s})
 	other := Security{ReadToken: s.ReadToken}

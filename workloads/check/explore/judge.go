@@ -52,7 +52,7 @@ func (r *run) troubled() bool { return len(r.plan.Faults) > 0 }
 // struck reports whether a fault other than a crash is the player's own.
 func (r *run) struck(p *player) bool {
 	return slices.ContainsFunc(r.plan.Faults, func(f sim.Fault) bool {
-		return f.Kind != sim.CrashFault && (f.Client == p.name || f.Client == sim.Anybody)
+		return f.Kind != sim.CrashFault && (f.Client == p.name || f.Client == sim.AnyClient)
 	})
 }
 
