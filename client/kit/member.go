@@ -35,7 +35,7 @@ import (
 //
 //	R3  A location is used in the epoch in which the index named it, or an access found the object
 //	    there, and in the next one. Then it is looked up again.
-//	R4  An object that the master finds to be garbage in one epoch is buried at that time, or was
+//	R4  An object that the master finds to be garbage in one epoch is ended at that time, or was
 //	    never published. It is reused from the third next epoch on, which begins behind the fence
 //	    of the second, with all its words zero. One that a client retires is reused from the
 //	    fourth next epoch on: see package swarm.

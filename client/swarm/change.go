@@ -11,17 +11,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// change is a change of the directory's bucket of a key: an INSERT's, a DELETE's, or the drop of a
-// grave.
+// change is a change of the directory's bucket of a key: an INSERT's, a DELETE's, or the drop of
+// a dying entry.
 type change struct {
 	s    *Store
 	hash uint64
 	key  []byte
 	// met are locations of dying entries that block the change, and need their tombstones first.
 	met []uint64
-	// buried are locations of dying entries of which the objects have their tombstones. They are
+	// ended are locations of dying entries of which the objects have their tombstones. They are
 	// valid for the epoch named and the next one: later a location may be another object's.
-	buried []uint64
+	ended []uint64
 	// spare: the entries in met only take the room that the change needs. Otherwise they are the
 	// key's or may be.
 	spare bool
@@ -47,10 +47,10 @@ type change struct {
 // this error the mark is. Before that, a tombstone would delete a key that no client has deleted.
 var errDying = errors.New("an entry is dying")
 
-// find looks for the key among a bucket's entries, and leaves out those that are known to be
-// buried. rest are the others, in bucket's memory, and at is the key's index there; -1: there is
-// none. A dying entry of the hash may be the key's: then the error is errDying, and it is buried
-// first.
+// find looks for the key among a bucket's entries, and leaves out those of which the objects are
+// known to have ended. rest are the others, in bucket's memory, and at is the key's index there;
+// -1: there is none. A dying entry of the hash may be the key's: then the error is errDying, and its
+// object is ended first.
 func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int, err error) {
 	bucket = c.sift(bucket)
 	rest, at = bucket[:0], -1
@@ -81,7 +81,7 @@ func (c *change) sift(bucket []directory.Entry) []directory.Entry {
 	c.dropped = c.dropped[:0]
 	rest := bucket[:0]
 	for _, e := range bucket {
-		if c.isBuried(e) || c.s.buried(e) {
+		if c.hasEnded(e) || c.s.isPendingDrop(e) {
 			c.dropped = append(c.dropped, e.Location&^dying)
 			continue
 		}
@@ -90,16 +90,16 @@ func (c *change) sift(bucket []directory.Entry) []directory.Entry {
 	return rest
 }
 
-// isBuried reports whether this change has buried the object of an entry. Two epochs later the
+// hasEnded reports whether this change has ended the object of an entry. Two epochs later the
 // location may be another object's.
-func (c *change) isBuried(e directory.Entry) bool {
-	return slices.Contains(c.buried, e.Location) && c.s.epoch() <= c.named+1
+func (c *change) hasEnded(e directory.Entry) bool {
+	return slices.Contains(c.ended, e.Location) && c.s.epoch() <= c.named+1
 }
 
-// makeRoom finds the dying entries of other keys in a full bucket. It returns errDying until bury
-// has tried each of them; then sift leaves them out. An entry stays if its object is out of
-// reach, which may lie on other nodes than the bucket. The change fails only if such entries
-// leave no room.
+// makeRoom finds the dying entries of other keys in a full bucket. It returns errDying until
+// endObjects has tried each of them; then sift leaves them out. An entry stays if its object is
+// out of reach, which may lie on other nodes than the bucket. The change fails only if such
+// entries leave no room.
 func (c *change) makeRoom(bucket []directory.Entry) error {
 	if len(bucket) < directory.Slots {
 		return nil
@@ -142,10 +142,10 @@ func (c *change) is(location uint64) (ok bool, err error) {
 	return ok, err
 }
 
-// run makes a change of the directory. It repeats the change after it has buried the dying
-// entries that block it, and after an object was deleted, or became outdated, during the
-// decision, unless the outcome is unknown. Each attempt has an id of its own: the attempt before
-// had no effect. In a new epoch it forgets what it knew of buried and unreachable objects.
+// run makes a change of the directory. It repeats the change after it has ended the objects of
+// the dying entries that block it, and after an object was deleted, or became outdated, during
+// the decision, unless the outcome is unknown. Each attempt has an id of its own: the attempt
+// before had no effect. In a new epoch it forgets what it knew of ended and unreachable objects.
 func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, error)) error {
 	for range turns {
 		id, err := c.s.change()
@@ -155,13 +155,13 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 		// A new change may mark another object: the one before had no effect.
 		c.marked = 0
 		if now := c.s.epoch(); now != c.named {
-			c.named, c.buried, c.left = now, c.buried[:0], c.left[:0]
+			c.named, c.ended, c.left = now, c.ended[:0], c.left[:0]
 		}
 		c.s.accesses++
 		err = c.s.dir.Change(c.hash, id, decide)
 		switch {
 		case errors.Is(err, errDying):
-			if err := c.bury(); err != nil {
+			if err := c.endObjects(); err != nil {
 				return err
 			}
 		case errors.Is(err, errMoved) && !errors.Is(err, client.ErrUncertain):
@@ -177,10 +177,10 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 	return errStopped
 }
 
-// bury brings the tombstones to the objects that the change has met: those of a bucket's entries at
-// most. If the entries only take room, it leaves those out of reach; and after a timeout all that
-// remain, so that a change waits for one timeout at most.
-func (c *change) bury() error {
+// endObjects brings the tombstones to the objects that the change has met: those of a bucket's
+// entries at most. If the entries only take room, it leaves those out of reach; and after a
+// timeout all that remain, so that a change waits for one timeout at most.
+func (c *change) endObjects() error {
 	for i, location := range c.met {
 		if err := c.s.finish(location, c.named); err != nil {
 			late := errors.Is(err, rdma.ErrTimeout)
@@ -195,7 +195,7 @@ func (c *change) bury() error {
 			c.left = append(c.left, location)
 			continue
 		}
-		c.buried = append(c.buried, location)
+		c.ended = append(c.ended, location)
 	}
 	return nil
 }
@@ -307,20 +307,20 @@ func (s *Store) remove(key []byte) error {
 	err = s.c.Delete(&c.victim)
 	switch {
 	case err == nil:
-		s.dig(grave{c.hash, c.marked | dying, c.named})
+		s.addPendingDrop(pendingDrop{c.hash, c.marked | dying, c.named})
 	case errors.Is(err, rdma.ErrStale) || unreachable(err):
-		err = s.entomb(c.hash, c.marked|dying)
+		err = s.finishDelete(c.hash, c.marked|dying)
 	}
 	return err
 }
 
-// entomb ends a DELETE of which the tombstone failed: an epoch has begun, or nodes were out of
-// reach. Since the mark the location may have become another object's. So it asks the directory:
-// while the dying entry is there, the object is the same. It brings the tombstone and drops the
-// entry. If the entry is not there, another client has done both. The mark has decided the
-// DELETE, and a tombstone may be repeated: so entomb waits for nodes that are out of reach, until
-// the timeout.
-func (s *Store) entomb(hash, location uint64) error {
+// finishDelete ends a DELETE of which the tombstone failed: an epoch has begun, or nodes were out
+// of reach. Since the mark the location may have become another object's. So it asks the
+// directory: while the dying entry is there, the object is the same. It brings the tombstone and
+// drops the entry. If the entry is not there, another client has done both. The mark has decided
+// the DELETE, and a tombstone may be repeated: so finishDelete waits for nodes that are out of
+// reach, until the timeout.
+func (s *Store) finishDelete(hash, location uint64) error {
 	var t tries
 	for {
 		err := s.drop(change{s: s, hash: hash}, location)

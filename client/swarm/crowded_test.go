@@ -214,7 +214,7 @@ func TestDeadOutOfReach(t *testing.T) {
 		insert(near)
 		for _, key := range c.keys[:far+near] {
 			must(t, c.Delete(key))
-			c.graves = nil // as if another client had deleted it, and died
+			c.pendingDrops = nil // as if another client had deleted it, and died
 		}
 		for _, n := range c.nodes {
 			must(t, f.KillNode(n))

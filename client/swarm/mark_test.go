@@ -34,6 +34,6 @@ func TestOneVictim(t *testing.T) {
 	must(t, meet(locations[0]))
 	wantError(t, meet(locations[1]), errMoved)
 	if want, _ := s.place(locations[0]); c.victim.At != want.At {
-		t.Errorf("another object than the marked one is to be buried")
+		t.Errorf("another object than the marked one is to end")
 	}
 }

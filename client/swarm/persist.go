@@ -91,13 +91,13 @@ const (
 // them frees.
 const mostSweeps = 3
 
-// hopelessFor is for how many timeouts a client does not wait for sweeps after it has waited for
-// one in vain, for at least 1/hopelessShare of a timeout: then the pool has no keeper, and
+// noSweepFor is for how many timeouts a client does not wait for sweeps after it has waited for
+// one in vain, for at least 1/noSweepShare of a timeout: then the pool has no keeper, and
 // operations that find no memory fail at once. A shorter wait, or one during which the client
 // could not join the view, says nothing about the keeper.
 const (
-	hopelessFor   = 4
-	hopelessShare = 2
+	noSweepFor   = 4
+	noSweepShare = 2
 )
 
 // again reports whether an operation that failed is tried once more, after it has waited for what
@@ -156,7 +156,7 @@ const longestSweep = 16
 func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
 	t.began = cmp.Or(t.began, now)
-	if now < s.hopeless {
+	if now < s.noSweepUntil {
 		return false
 	}
 	next := s.member.Epoch + 1
@@ -175,21 +175,22 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 		t.began = s.ep.Now() // several epochs may be needed, each with a timeout of its own
 	}
 	// No epoch has begun in a wait that was long enough: there is no keeper.
-	if err == nil && !ok && s.member.Epoch < next && within >= timeout/hopelessShare {
-		s.hopeless = s.ep.Now() + hopelessFor*timeout
+	if err == nil && !ok && s.member.Epoch < next && within >= timeout/noSweepShare {
+		s.noSweepUntil = s.ep.Now() + noSweepFor*timeout
 	}
 	return err == nil && ok
 }
 
 // persist repeats an operation that changes something until it succeeds, or again gives it up. In
-// each new epoch the client first drops its graves, since some client may be short of objects.
+// each new epoch the client first drops its dying entries, since some client may be short of
+// objects.
 func (s *Store) persist(what string, do func() error) error {
 	began := s.ep.Now()
 	t := tries{began: began}
 	for {
-		if now := s.epoch(); s.filled != now {
-			s.filled = now
-			s.fill(0)
+		if now := s.epoch(); s.droppedIn != now {
+			s.droppedIn = now
+			s.dropPending(0)
 		}
 		err := do()
 		if err == nil {

@@ -67,9 +67,10 @@ func (c *Client) writeRaw(k *Register, value []byte, failed func(what string, er
 	return nil
 }
 
-// buryRaw writes RAW's tombstone. A WRITE of another client that lands later removes it again.
-func (c *Client) buryRaw(k *Register) error {
-	if err := c.writeInPlace(stepBury, k, rawGone, nil); err != nil {
+// writeRawTombstone writes RAW's tombstone. A WRITE of another client that lands later removes it
+// again.
+func (c *Client) writeRawTombstone(k *Register) error {
+	if err := c.writeInPlace(stepTombstone, k, rawGone, nil); err != nil {
 		return fmt.Errorf("write the tombstone: %w", err)
 	}
 	k.gone = true

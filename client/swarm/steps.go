@@ -29,7 +29,7 @@ const (
 	// Algorithm 4.
 	stepLock rdma.Step = "lock timestamp"
 	// A DELETE's tombstone.
-	stepBury rdma.Step = "bury"
+	stepTombstone rdma.Step = "write tombstone"
 	// RAW's READ and WRITE.
 	stepReadValue  rdma.Step = "read value"
 	stepWriteValue rdma.Step = "write value"
@@ -51,7 +51,7 @@ const (
 // StoreSteps returns the steps of a Store, as traces show them and faults are set to them. raw:
 // of a RAW pool. guesses: some of the clients guess timestamps.
 func StoreSteps(raw, guesses bool) []rdma.Step {
-	steps := slices.Concat([]rdma.Step{stepBury}, directory.Steps, buffers.Steps, []rdma.Step{
+	steps := slices.Concat([]rdma.Step{stepTombstone}, directory.Steps, buffers.Steps, []rdma.Step{
 		kit.StepReadCeiling, kit.StepRaiseCeiling, kit.StepLowerCeiling,
 		stepGrow, stepReadRetired, stepClaim, stepRetire, stepCount,
 	})

@@ -69,7 +69,7 @@ const DefaultCache = 8 << 20
 // Between mark and tombstone other clients may read and write the register: their operations are
 // linearized before the DELETE. A client that finds the mark writes the tombstone before it answers
 // that the key does not exist. The next INSERT of the key replaces the entry. The deleter drops the
-// entry later: see grave.go. Then the object is retired, and is reused a few epochs later: see
+// entry later: see drop.go. Then the object is retired, and is reused a few epochs later: see
 // retired.go.
 //
 // A value is a pair: length of the key (2 bytes), key, value. So every READ shows whether the
@@ -106,13 +106,13 @@ type Store struct {
 	// proven is when the last write began that succeeded, or when the last READ, or lookup, began
 	// that proved a cached object to exist: see mayOutdate.
 	proven time.Duration
-	// hopeless is until when the client does not wait for sweeps, since none began lately.
-	hopeless time.Duration
-	// graves are the dying entries that the client has yet to drop, the oldest first.
-	graves []grave
-	// filled is the epoch in which the client dropped its graves last: an epoch begins because some
+	// noSweepUntil is until when the client does not wait for sweeps, since none began lately.
+	noSweepUntil time.Duration
+	// pendingDrops are the dying entries that the client has yet to drop, the oldest first.
+	pendingDrops []pendingDrop
+	// droppedIn is the epoch in which the client dropped them last: an epoch begins because some
 	// client may be short of objects.
-	filled uint64
+	droppedIn uint64
 	// pair is the pair that the operation at work writes. It is reused by the next operation.
 	pair []byte
 
@@ -376,7 +376,7 @@ func (s *Store) finish(location, named uint64) error {
 		}
 		return err
 	}
-	return s.c.bury(&k)
+	return s.c.writeTombstone(&k)
 }
 
 // Get returns the value of a key, valid until the next call. The store owns it. The error wraps
@@ -475,11 +475,11 @@ func (s *Store) update(key, value []byte) error {
 	return errStopped
 }
 
-// Close gives back what the worker holds in the pool: it drops its graves, retires the objects
-// that it owns, frees its buffers, and lowers its ceiling to the numbers that it used. What fails
-// is left to a sweep. The endpoint stays open.
+// Close gives back what the worker holds in the pool: it drops its dying entries, retires the
+// objects that it owns, frees its buffers, and lowers its ceiling to the numbers that it used.
+// What fails is left to a sweep. The endpoint stays open.
 func (s *Store) Close() error {
-	s.fill(0)
+	s.dropPending(0)
 	s.closeRetired()
 	s.c.Close()
 	s.dir.Close()

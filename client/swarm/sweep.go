@@ -14,8 +14,8 @@ import (
 //
 //  1. The words of the directory are read. Its buffers that they do not name become free, so that
 //     the walk can allocate some.
-//  2. The directory is walked: what it names is noted. Dying entries are buried and dropped, which
-//     leaves their objects unnamed.
+//  2. The directory is walked: what it names is noted. The objects of dying entries end, and
+//     the entries are dropped, which leaves these objects unnamed.
 //  3. The words of all objects are read. Buffers of values that they do not name become free. The
 //     tombstones of step 2 have released some.
 //  4. Objects that the directory does not name are retired.
@@ -105,9 +105,9 @@ func (w *sweep) bucketBuffers() error {
 	return w.each(func(n int) error { return w.free(w.Mender.index, named, n) })
 }
 
-// directory walks the directory, notes what it names, and buries and drops dying entries: each
-// client that crashed or is idle may have left some. It fails if a node that is not gone does not
-// answer: a word of that node might name what seems to be garbage.
+// directory walks the directory, notes what it names, ends the objects of dying entries, and
+// drops these: each client that crashed or is idle may have left some. It fails if a node that is
+// not gone does not answer: a word of that node might name what seems to be garbage.
 func (w *sweep) directory() error {
 	w.named = map[uint64]bool{}
 	var all []dead
@@ -142,7 +142,7 @@ func (w *sweep) directory() error {
 	return nil
 }
 
-// drop buries the objects of dying entries of one bucket, and takes the entries out of it. A client
+// drop ends the objects of dying entries of one bucket, and takes the entries out of it. A client
 // may have done both.
 func (w *sweep) drop(all []dead) error {
 	for _, d := range all {
@@ -155,8 +155,8 @@ func (w *sweep) drop(all []dead) error {
 		return err
 	}
 	err = w.s.dir.Change(all[0].hash, id, func(bucket []directory.Entry) ([]directory.Entry, error) {
-		buried := func(e directory.Entry) bool { return slices.Contains(all, dead{e.Hash, e.Location}) }
-		return slices.DeleteFunc(bucket, buried), nil
+		ended := func(e directory.Entry) bool { return slices.Contains(all, dead{e.Hash, e.Location}) }
+		return slices.DeleteFunc(bucket, ended), nil
 	})
 	// If the change failed, the directory may still name the objects.
 	for _, d := range all {

@@ -61,7 +61,7 @@ func (c *Client) learn(k *Register) error {
 	if !top.top() {
 		return nil
 	}
-	if err := c.bury(k); err != nil {
+	if err := c.writeTombstone(k); err != nil {
 		return err
 	}
 	return ErrGone
@@ -136,7 +136,7 @@ func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 	c.stats.Stale++
 	gone := top.top()
 	if gone {
-		if err := c.bury(k); err != nil {
+		if err := c.writeTombstone(k); err != nil {
 			return uncertain("write", err)
 		}
 	} else {
