@@ -109,9 +109,10 @@ func (ch *change) failed(err error) error {
 // accepted.
 func (ch *change) loose() bool { return ch.sent && ch.refused != nil }
 
-// polite is how many looks at an unchanged bucket let another proposer go first, which counts as
-// dead afterwards. impolite bounds all pauses of an operation that let others go first.
-const polite, impolite = 2, 8
+// maxIdleLooks is how many looks at an unchanged bucket let another proposer go first, which
+// counts as dead afterwards. maxYields bounds all pauses of an operation that let others go
+// first.
+const maxIdleLooks, maxYields = 2, 8
 
 // wait reports whether another proposer is active on the bucket: a word is promised. To propose now
 // would only start a duel, in which neither proposer ends.
@@ -127,7 +128,7 @@ func (c *Client) wait(p *patience) bool {
 		p.top, p.idle = top, 0
 	}
 	p.idle++
-	return busy && p.idle <= polite && p.Tries < impolite
+	return busy && p.idle <= maxIdleLooks && p.Tries < maxYields
 }
 
 // attempt runs the two phases of Paxos. done: err is the change's outcome. Otherwise another

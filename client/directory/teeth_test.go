@@ -109,7 +109,7 @@ var mutants = []teeth.Mutant{
 		At: "$k.$known && ($k.$word == 0 || $k.$word.$accepted())", Do: "$k.sure", Test: "TestWalkIsLast"},
 	// Liveness, and walks.
 	{Rule: "the wait for another proposer is bounded", In: "Client.wait",
-		At: "$busy && $p.$idle <= $polite && $p.$tries < $impolite", Do: "$busy", Test: "TestChangeOfTheDead"},
+		At: "$busy && $p.$idle <= $maxIdleLooks && $p.$tries < $maxYields", Do: "$busy", Test: "TestChangeOfTheDead"},
 	{Rule: "a silent node is waited for briefly", In: "Client.prepare",
 		At: "$c.briefly", Do: "$c.gather", Test: "TestSilentNodeIsNotAwaited"},
 	{Rule: "a walk waits for its own accepts", In: "Client.Walk",

@@ -42,8 +42,8 @@ func (d deaf) Clients() []rdma.Client {
 	return list
 }
 
-// drama is a table with deep paths, in virtual time, and workers that meet on one of them.
-type drama struct {
+// tableRun is a table with deep paths, in virtual time, and workers that meet on one of them.
+type tableRun struct {
 	*sim.Sim
 	seed      uint64
 	pool      Pool
@@ -55,14 +55,15 @@ type drama struct {
 	stats     Stats // of all workers that have ended
 }
 
-// newDrama fills a table to a part of its entries, and finds a key that has a path of many moves.
-func newDrama(t *testing.T, seed uint64, fill float64, moves int, faults ...sim.Fault) *drama {
+// newTableRun fills a table to a part of its entries, and finds a key that has a path of many
+// moves.
+func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...sim.Fault) *tableRun {
 	o := sim.Hostile(seed)
 	p := fullPool(seed)
 	l, err := newLayout(p, 1)
 	must(t, err)
 	o.Memory, o.Clients, o.Faults, o.Handler = l.bytes, p.Clients, faults, node.Serve
-	d := &drama{Sim: sim.New(o), seed: seed}
+	d := &tableRun{Sim: sim.New(o), seed: seed}
 	d.pool = deaf{d.Sim}
 	must(t, Make(d.Sim, p))
 	ep, err := d.Sim.Open("loader")
@@ -100,13 +101,13 @@ func newDrama(t *testing.T, seed uint64, fill float64, moves int, faults ...sim.
 	must(t, ep.Close())
 	if len(d.path) == 0 && fill > 0.5 { // by chance no free slot is left that moves lead to
 		must(t, d.Sim.Close())
-		return newDrama(t, seed, fill-0.05, moves, faults...)
+		return newTableRun(t, seed, fill-0.05, moves, faults...)
 	}
 	return d
 }
 
 // enter starts a worker.
-func (d *drama) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endpoint)) *sim.Worker {
+func (d *tableRun) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endpoint)) *sim.Worker {
 	w := len(d.recorders)
 	d.recorders = append(d.recorders, nil)
 	worker := d.Sim.Go(name, func(ep rdma.Endpoint) {
@@ -130,7 +131,7 @@ func (d *drama) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endp
 }
 
 // crowd has some workers at work on the keys of the path.
-func (d *drama) crowd(n, ops int) {
+func (d *tableRun) crowd(n, ops int) {
 	for i := range n {
 		d.enter(fmt.Sprintf("worker %d", i), func(w int, r *check.Recorder, ep rdma.Endpoint) {
 			rng := rand.New(rand.NewPCG(d.seed, uint64(w)))
@@ -152,7 +153,7 @@ func (d *drama) crowd(n, ops int) {
 }
 
 // end has one more worker change all keys, and checks the history.
-func (d *drama) end() error {
+func (d *tableRun) end() error {
 	defer d.Sim.Close()
 	err := d.Sim.Run()
 	if err == nil {
@@ -188,13 +189,13 @@ func (d *drama) end() error {
 }
 
 // harmed reports whether a worker was fenced off, or stopped for as long as a failure timer.
-func (d *drama) harmed(w int) bool {
+func (d *tableRun) harmed(w int) bool {
 	return d.workers[w-1].Crashed() || d.workers[w-1].Stalled() >= impatient
 }
 
-// dramas are the seeds that are tried: n of them, or one in twenty of $FARKV_SEEDS, as each is many
-// runs; see seeds.Few.
-func dramas(t *testing.T, n uint64) (chosen []uint64) {
+// crashSeeds are the seeds that are tried: n of them, or one in twenty of $FARKV_SEEDS, as each
+// is many runs; see seeds.Few.
+func crashSeeds(t *testing.T, n uint64) (chosen []uint64) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here: run without -race")
 	}
@@ -212,7 +213,7 @@ func dramas(t *testing.T, n uint64) (chosen []uint64) {
 }
 
 // victim inserts the first key, and crashes after a verb.
-func (d *drama) victim(k uint64) *sim.Worker {
+func (d *tableRun) victim(k uint64) *sim.Worker {
 	var victim *sim.Worker
 	victim = d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
 		d.CrashAt(victim, victim.Sent()+k)
@@ -224,7 +225,7 @@ func (d *drama) victim(k uint64) *sim.Worker {
 // everyPrefix lets the victim crash after each verb of its INSERT, which must take at least so
 // many. The other workers repair what it leaves. They have only their failure timers to detect
 // the crash.
-func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *drama) (sum Stats) {
+func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *tableRun) (sum Stats) {
 	for _, seed := range seeds {
 		for k := uint64(0); ; k++ {
 			d := stage(seed)
@@ -254,18 +255,18 @@ func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uin
 
 // TestEveryPrefix runs everyPrefix with INSERTs that have deep paths.
 func TestEveryPrefix(t *testing.T) {
-	everyPrefix(t, dramas(t, 4), 8, func(seed uint64) *drama {
-		return newDrama(t, seed, 0.9+float64(seed%2)*0.05, 1+int(seed%5))
+	everyPrefix(t, crashSeeds(t, 4), 8, func(seed uint64) *tableRun {
+		return newTableRun(t, seed, 0.9+float64(seed%2)*0.05, 1+int(seed%5))
 	})
 }
 
 // TestRepairersCrash lets one client crash after some verb of an INSERT, and a client that
 // repairs it after each of its own verbs.
 func TestRepairersCrash(t *testing.T) {
-	for _, seed := range dramas(t, 3) {
+	for _, seed := range crashSeeds(t, 3) {
 		for k := uint64(3); k < 16; k += 4 {
 			for j := uint64(0); ; j++ {
-				d := newDrama(t, seed, 0.95, 1+int(seed%4))
+				d := newTableRun(t, seed, 0.95, 1+int(seed%4))
 				d.victim(k)
 				var second *sim.Worker
 				begun := uint64(0)
@@ -294,7 +295,7 @@ func TestRepairersCrash(t *testing.T) {
 
 // slow stops the victim for longer than a failure timer after each verb of its INSERT. Other
 // workers fence it off by mistake. It does no harm when it goes on.
-func slow(t *testing.T, seeds []uint64, stage func(seed uint64, stall sim.Fault) *drama) {
+func slow(t *testing.T, seeds []uint64, stage func(seed uint64, stall sim.Fault) *tableRun) {
 	fenced := 0
 	for _, seed := range seeds {
 		for k := uint64(1); ; k++ {
@@ -317,7 +318,7 @@ func slow(t *testing.T, seeds []uint64, stage func(seed uint64, stall sim.Fault)
 
 // TestSlow runs slow with INSERTs that have deep paths.
 func TestSlow(t *testing.T) {
-	slow(t, dramas(t, 4), func(seed uint64, stall sim.Fault) *drama {
-		return newDrama(t, seed, 0.95, 1+int(seed%5), stall)
+	slow(t, crashSeeds(t, 4), func(seed uint64, stall sim.Fault) *tableRun {
+		return newTableRun(t, seed, 0.95, 1+int(seed%5), stall)
 	})
 }

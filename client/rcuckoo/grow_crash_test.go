@@ -22,7 +22,7 @@ func smallGrowing(seed uint64) Params {
 
 // newGrowth fills a table until the next INSERT, of the first of its keys, has to divide rows for
 // the rounds-th time.
-func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *drama {
+func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *tableRun {
 	o := sim.Hostile(seed)
 	p := smallGrowing(seed)
 	l, err := newLayout(p, 1)
@@ -59,7 +59,7 @@ func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *dram
 	dry := sim.New(o)
 	_, n := loader(dry, 1000)
 	must(t, dry.Close())
-	d := &drama{Sim: sim.New(o), seed: seed}
+	d := &tableRun{Sim: sim.New(o), seed: seed}
 	d.pool = deaf{d.Sim}
 	r, _ := loader(d.Sim, n)
 	d.recorders = append(d.recorders, r)
@@ -72,7 +72,9 @@ func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *dram
 // TestEveryPrefixGrowing runs everyPrefix with INSERTs that begin a level, divide rows, insert,
 // and divide a share of other rows.
 func TestEveryPrefixGrowing(t *testing.T) {
-	sum := everyPrefix(t, dramas(t, 6), 16, func(seed uint64) *drama { return newGrowth(t, seed, 1+int(seed%3)) })
+	sum := everyPrefix(t, crashSeeds(t, 6), 16, func(seed uint64) *tableRun {
+		return newGrowth(t, seed, 1+int(seed%3))
+	})
 	if sum.Divided == 0 {
 		t.Error("no row was divided")
 	}
@@ -81,7 +83,7 @@ func TestEveryPrefixGrowing(t *testing.T) {
 // TestRepairersCrashGrowing lets one client crash after some verb of such an INSERT, and a client
 // that repairs it after each of its own verbs.
 func TestRepairersCrashGrowing(t *testing.T) {
-	for _, seed := range dramas(t, 2) {
+	for _, seed := range crashSeeds(t, 2) {
 		for k := uint64(6); k < 34; k += 3 {
 			for j := uint64(0); ; j++ {
 				d := newGrowth(t, seed, 1+int(seed%3))
@@ -112,13 +114,15 @@ func TestRepairersCrashGrowing(t *testing.T) {
 
 // TestSlowGrowing runs slow with such INSERTs.
 func TestSlowGrowing(t *testing.T) {
-	slow(t, dramas(t, 3), func(seed uint64, stall sim.Fault) *drama { return newGrowth(t, seed, 1+int(seed%3), stall) })
+	slow(t, crashSeeds(t, 3), func(seed uint64, stall sim.Fault) *tableRun {
+		return newGrowth(t, seed, 1+int(seed%3), stall)
+	})
 }
 
 // TestReadWhileItGrows reads keys again and again while a table grows: no reader misses a key,
 // and none finds one that is not there.
 func TestReadWhileItGrows(t *testing.T) {
-	for _, seed := range dramas(t, 20) {
+	for _, seed := range crashSeeds(t, 20) {
 		d := newGrowth(t, seed, 1)
 		done := false
 		d.enter("grower", func(w int, r *check.Recorder, ep rdma.Endpoint) {

@@ -22,7 +22,7 @@ func extentSeeds(n uint64) uint64 {
 // and claim free extents. No extent in use is claimed, no reader gets a value of another use than
 // the one that its ref names, and no extent is lost.
 func TestExtentsAtEveryCrash(t *testing.T) {
-	if sum := everyCrash(t, extentSeeds(8), estateParams()); sum.full == 0 {
+	if sum := everyCrash(t, extentSeeds(8), modelParams()); sum.full == 0 {
 		t.Error("it was never full")
 	}
 }
@@ -30,17 +30,17 @@ func TestExtentsAtEveryCrash(t *testing.T) {
 // TestClassesAtEveryCrash is the same with values of all sizes, so that units change their class.
 // In the end all units that rows do not name can be of any class.
 func TestClassesAtEveryCrash(t *testing.T) {
-	if sum := everyCrash(t, extentSeeds(10), classedEstate()); sum.stats.Carved == 0 || sum.stats.Collided == 0 {
+	if sum := everyCrash(t, extentSeeds(10), classedModelParams()); sum.stats.Carved == 0 || sum.stats.Collided == 0 {
 		t.Errorf("no unit changed its class, or no two clients wanted one: %+v", sum.stats)
 	}
 }
 
-func everyCrash(t *testing.T, seeds uint64, p Params) (sum estate) {
+func everyCrash(t *testing.T, seeds uint64, p Params) (sum extentModel) {
 	alone(t)
 	runs := 0
 	for seed := uint64(1); seed <= seeds; seed++ {
 		play := func(crash uint64) uint64 {
-			e := newEstate(t, seed, p, sim.Hostile(seed), 3, 15)
+			e := newExtentModel(t, seed, p, sim.Hostile(seed), 3, 15)
 			sent := e.run(crash)
 			runs++
 			sum.stats.Scans += e.stats.Scans
@@ -74,7 +74,7 @@ func TestHandOfWhatMoves(t *testing.T) {
 	alone(t)
 	moves := 0
 	for seed := uint64(1); seed <= extentSeeds(40); seed++ {
-		e := newEstate(t, seed, estateParams(), sim.Hostile(seed), 2, 3)
+		e := newExtentModel(t, seed, modelParams(), sim.Hostile(seed), 2, 3)
 		first := e.owners[0]
 		gone := e.v.Go("settler", func(ep rdma.Endpoint) {
 			first.x = openExtents(e.l, ep)

@@ -49,8 +49,8 @@ var errDying = errors.New("an entry is dying")
 
 // find looks for the key among a bucket's entries, and leaves out those of which the objects are
 // known to have ended. rest are the others, in bucket's memory, and at is the key's index there;
-// -1: there is none. A dying entry of the hash may be the key's: then the error is errDying, and its
-// object is ended first.
+// -1: there is none. A dying entry of the hash may be the key's: then the error is errDying, and
+// its object is ended first.
 func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int, err error) {
 	bucket = c.sift(bucket)
 	rest, at = bucket[:0], -1

@@ -13,10 +13,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// cutOff is the endpoint of a worker that loses its connection now and then, at the worst moment:
-// the WRITE that ends an intent, for which the worker does not wait, is lost. The worker learns
-// of it later.
-type cutOff struct {
+// lossyEndpoint is the endpoint of a worker that loses its connection now and then, at the worst
+// moment: the WRITE that ends an intent, for which the worker does not wait, is lost. The worker
+// learns of it later.
+type lossyEndpoint struct {
 	rdma.Endpoint
 	late *rdma.Batch // that was lost
 	when time.Duration
@@ -25,15 +25,15 @@ type cutOff struct {
 	next bool // but the next end of an intent is lost
 }
 
-func (e *cutOff) Post(b *rdma.Batch) error {
+func (e *lossyEndpoint) Post(b *rdma.Batch) error {
 	if e.late != nil && e.Now() >= e.when {
-		e.turnOut()
+		e.reportLoss()
 	}
 	if b.Step() != stepDone || b.Len() != 1 || !e.next && (e.calm || e.Rand().IntN(4) > 0) {
 		return e.Endpoint.Post(b)
 	}
 	if e.late != nil {
-		e.turnOut()
+		e.reportLoss()
 	}
 	e.next = false
 	e.lost++
@@ -42,23 +42,23 @@ func (e *cutOff) Post(b *rdma.Batch) error {
 	return nil
 }
 
-func (e *cutOff) Wait(b *rdma.Batch, n int, until time.Duration) error {
+func (e *lossyEndpoint) Wait(b *rdma.Batch, n int, until time.Duration) error {
 	if b == e.late {
-		e.turnOut()
+		e.reportLoss()
 		return nil
 	}
 	return e.Endpoint.Wait(b, n, until)
 }
 
-func (e *cutOff) turnOut() {
+func (e *lossyEndpoint) reportLoss() {
 	e.late.Op(0).Err = rdma.ErrNodeDown
 	e.late.Complete(0)
 	e.late = nil
 }
 
-// hearsay is a pool as a worker sees it over connections that are cut now and then: Clients may
-// take long, and now and then reports a living client as dead.
-type hearsay struct {
+// unreliablePool is a pool as a worker sees it over connections that are cut now and then:
+// Clients may take long, and now and then reports a living client as dead.
+type unreliablePool struct {
 	*sim.Sim
 	ep     rdma.Endpoint
 	asked  int
@@ -66,7 +66,7 @@ type hearsay struct {
 	calm   bool // it answers at once, and correctly
 }
 
-func (h *hearsay) Clients() []rdma.Client {
+func (h *unreliablePool) Clients() []rdma.Client {
 	h.asked++
 	if h.calm {
 		return h.Sim.Clients()
@@ -81,14 +81,14 @@ func (h *hearsay) Clients() []rdma.Client {
 	return list
 }
 
-func (h *hearsay) RevokeLife(c rdma.Client) error {
+func (h *unreliablePool) RevokeLife(c rdma.Client) error {
 	h.fenced[c.Name]++
 	return h.Sim.RevokeLife(c)
 }
 
-// misfortune is a pool of workers that are cut off, or stopped for a part of a failure timer.
+// faultyRun is a pool of workers that are cut off, or stopped for a part of a failure timer.
 // Once all are stopped together for four failure timers. Some of them die.
-type misfortune struct {
+type faultyRun struct {
 	*sim.Sim
 	t      *testing.T
 	seed   uint64
@@ -104,7 +104,7 @@ const (
 	victims   = 3
 )
 
-func newMisfortune(t *testing.T, seed uint64) *misfortune {
+func newFaultyRun(t *testing.T, seed uint64) *faultyRun {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	p := tiny(false, 2*time.Second)
 	p.Rows, p.RowsPerLock = 12, 12
@@ -122,7 +122,7 @@ func newMisfortune(t *testing.T, seed uint64) *misfortune {
 		at := time.Duration(10*i+5+rng.IntN(5)) * impatient
 		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: sim.AnyClient, At: at, For: 4 * impatient})
 	}
-	m := &misfortune{Sim: sim.New(o), t: t, seed: seed, fenced: map[string]int{}}
+	m := &faultyRun{Sim: sim.New(o), t: t, seed: seed, fenced: map[string]int{}}
 	must(t, Make(m.Sim, p))
 	for i := 0; len(m.keys[0]) < 3 || len(m.keys[1]) < 3; i++ {
 		key := fmt.Appendf(nil, "key %d", i)
@@ -132,9 +132,10 @@ func newMisfortune(t *testing.T, seed uint64) *misfortune {
 	return m
 }
 
-func (m *misfortune) enter(name string, f func(s *Store, ep rdma.Endpoint) error) *sim.Worker {
+func (m *faultyRun) enter(name string, f func(s *Store, ep rdma.Endpoint) error) *sim.Worker {
 	return m.Sim.Go(name, func(ep rdma.Endpoint) {
-		cut, pool := &cutOff{Endpoint: ep, calm: m.calm}, &hearsay{Sim: m.Sim, ep: ep, fenced: m.fenced, calm: m.calm}
+		cut := &lossyEndpoint{Endpoint: ep, calm: m.calm}
+		pool := &unreliablePool{Sim: m.Sim, ep: ep, fenced: m.fenced, calm: m.calm}
 		s, err := Open(cut, Options{Pool: pool, Failure: impatient})
 		if err == nil {
 			err = errors.Join(f(s, ep), s.Close())
@@ -148,7 +149,7 @@ func (m *misfortune) enter(name string, f func(s *Store, ep rdma.Endpoint) error
 
 // survive works for a while in one shard, then in another; for a while it changes values, then it
 // only reads.
-func (m *misfortune) survive(s *Store, ep rdma.Endpoint) error {
+func (m *faultyRun) survive(s *Store, ep rdma.Endpoint) error {
 	rng := ep.Rand()
 	for range 12 {
 		keys, reads := m.keys[rng.IntN(2)], rng.IntN(2) == 0
@@ -173,8 +174,8 @@ func (m *misfortune) survive(s *Store, ep rdma.Endpoint) error {
 // stop.
 func TestOnlyTheDead(t *testing.T) {
 	asked, lost, fenced := 0, 0, 0
-	for _, seed := range dramas(t, 20) {
-		m := newMisfortune(t, seed)
+	for _, seed := range crashSeeds(t, 20) {
+		m := newFaultyRun(t, seed)
 		loaded := m.enter("loader", func(s *Store, _ rdma.Endpoint) error {
 			for _, key := range append(m.keys[0], m.keys[1]...) {
 				if err := s.Insert(key, key); err != nil {
@@ -225,7 +226,7 @@ func TestOnlyTheDead(t *testing.T) {
 }
 
 // hold locks a key's rows for some failure timers, and sends heartbeats.
-func (m *misfortune) hold(s *Store, key []byte, timers int) error {
+func (m *faultyRun) hold(s *Store, key []byte, timers int) error {
 	at := s.place(key)
 	s.want(at.shard)
 	s.wantRow(at.first)
@@ -245,7 +246,7 @@ func (m *misfortune) hold(s *Store, key []byte, timers int) error {
 }
 
 // mend repairs the lock words of a key's rows, for some failure timers, and renews its leases.
-func (m *misfortune) mend(s *Store, key []byte, timers int) error {
+func (m *faultyRun) mend(s *Store, key []byte, timers int) error {
 	at := s.place(key)
 	word, _ := s.lockOf(at.first)
 	r := &mending{shard: at.shard, words: []uint32{uint32(word)}}
@@ -260,7 +261,7 @@ func (m *misfortune) mend(s *Store, key []byte, timers int) error {
 // TestWaitersBeat: a client that waits for a lock for longer than a failure timer is not taken for
 // dead by another that waits for it, too.
 func TestWaitersBeat(t *testing.T) {
-	m := newMisfortune(t, 1)
+	m := newFaultyRun(t, 1)
 	m.calm = true
 	defer m.Close()
 	key, held := m.keys[0][0], true
@@ -302,7 +303,7 @@ func TestLostEnds(t *testing.T) {
 		{next: "it waits for a repair of another shard", mends: true},
 	} {
 		t.Run(c.next, func(t *testing.T) {
-			m := newMisfortune(t, 1)
+			m := newFaultyRun(t, 1)
 			m.t, m.calm = t, true
 			defer m.Close()
 			here, there := m.keys[0][0], m.keys[1][0]
@@ -322,9 +323,9 @@ func TestLostEnds(t *testing.T) {
 			})
 			m.enter("unlucky", func(s *Store, ep rdma.Endpoint) error {
 				ep.Sleep(impatient / 2)
-				s.ep.(*cutOff).next = true
-				if err := s.Update(there, there); err != nil || s.ep.(*cutOff).lost != 1 {
-					return fmt.Errorf("%d ends were lost: %w", s.ep.(*cutOff).lost, err)
+				s.ep.(*lossyEndpoint).next = true
+				if err := s.Update(there, there); err != nil || s.ep.(*lossyEndpoint).lost != 1 {
+					return fmt.Errorf("%d ends were lost: %w", s.ep.(*lossyEndpoint).lost, err)
 				}
 				if c.step == nil {
 					s.opt.Pool = nil // it does not ask the pool
@@ -354,7 +355,7 @@ func TestLostEnds(t *testing.T) {
 // TestTimers: a failure timer runs while its client looks, and not while that client is stopped:
 // the clients that it looks at may be stopped as well.
 func TestTimers(t *testing.T) {
-	m := newMisfortune(t, 1)
+	m := newFaultyRun(t, 1)
 	m.calm = true
 	defer m.Close()
 	key := m.keys[0][0]

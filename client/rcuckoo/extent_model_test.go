@@ -13,10 +13,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// estate is a model of a table around real extents. Each key has two rows of its own, and a lock
-// that is a field of the model. Workers write rows in the order in which operations do. The
+// extentModel is a model of a table around real extents. Each key has two rows of its own, and a
+// lock that is a field of the model. Workers write rows in the order in which operations do. The
 // model, in place of a redo, has what a worker is about to write.
-type estate struct {
+type extentModel struct {
 	t      *testing.T
 	seed   uint64
 	l      *layout
@@ -32,7 +32,7 @@ type estate struct {
 
 // owner is a worker.
 type owner struct {
-	*estate
+	*extentModel
 	me      int
 	w       *sim.Worker
 	x       *extents
@@ -58,25 +58,25 @@ type pending struct {
 	ended ref
 }
 
-func estateParams() Params {
+func modelParams() Params {
 	p := small()
 	p.Shards, p.Rows, p.Entries, p.Slabs, p.SlabExtents, p.Clients = 1, 300, 2, 4, 5, 40
 	return p
 }
 
-// classedEstate are parameters of a pool with three classes.
-func classedEstate() Params {
-	p := estateParams()
+// classedModelParams are parameters of a pool with three classes.
+func classedModelParams() Params {
+	p := modelParams()
 	p.ExtentBytes, p.Classes = 232, 3
 	return p
 }
 
-func newEstate(t *testing.T, seed uint64, p Params, o sim.Options, workers, keys int) *estate {
-	e := &estate{t: t, seed: seed, l: lay(t, p, 1), wrote: map[ref]string{}, named: map[ref]bool{}}
+func newExtentModel(t *testing.T, seed uint64, p Params, o sim.Options, workers, keys int) *extentModel {
+	e := &extentModel{t: t, seed: seed, l: lay(t, p, 1), wrote: map[ref]string{}, named: map[ref]bool{}}
 	o.Memory, o.Handler = e.l.bytes, node.Serve
 	e.v = sim.New(o)
 	for i := range workers {
-		e.owners = append(e.owners, &owner{estate: e, me: i})
+		e.owners = append(e.owners, &owner{extentModel: e, me: i})
 	}
 	taken := map[uint32]bool{}
 	for n := 0; len(e.keys) < keys; n++ {
@@ -95,7 +95,7 @@ func newEstate(t *testing.T, seed uint64, p Params, o sim.Options, workers, keys
 	return e
 }
 
-func (e *estate) fail(format string, args ...any) {
+func (e *extentModel) fail(format string, args ...any) {
 	e.t.Errorf("seed %d: %s", e.seed, fmt.Sprintf(format, args...))
 }
 
@@ -321,7 +321,7 @@ func (o *owner) repairMark(ep rdma.Endpoint, r ref) error {
 
 // read reads a key as a GET does: the extent that a row names has the value, or the row does not
 // name it any more.
-func (e *estate) read(ep rdma.Endpoint, k *held) error {
+func (e *extentModel) read(ep rdma.Endpoint, k *held) error {
 	var before ref
 	for range 100 {
 		b := ep.Batch()
@@ -367,7 +367,7 @@ func (e *estate) read(ep rdma.Endpoint, k *held) error {
 
 // run plays a seed: three workers, one of which leaves early, a reader, and a keeper that repairs
 // what worker 0 leaves.
-func (e *estate) run(crash uint64) (sent uint64) {
+func (e *extentModel) run(crash uint64) (sent uint64) {
 	defer e.v.Close()
 	rng := rand.New(rand.NewPCG(e.seed, 3))
 	for i, o := range e.owners {
@@ -404,7 +404,7 @@ func (e *estate) run(crash uint64) (sent uint64) {
 	return first.w.Sent()
 }
 
-func (e *estate) over() bool {
+func (e *extentModel) over() bool {
 	for _, o := range e.owners {
 		if !o.w.Finished() && !o.w.Crashed() {
 			return false
@@ -415,7 +415,7 @@ func (e *estate) over() bool {
 
 // audit checks that each extent is either named by one row, with its value, or free; and that all
 // extents of a unit are free if none of them is named.
-func (e *estate) audit() {
+func (e *extentModel) audit() {
 	ep, err := e.v.Open("audit")
 	must(e.t, err)
 	named, units := map[uint64]bool{}, map[uint64]bool{}

@@ -10,62 +10,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
-	"github.com/farkv/farkv/workloads/check"
 )
-
-// TestMoved reads keys again and again while an INSERT moves them to their other rows: no reader
-// misses one.
-func TestMoved(t *testing.T) {
-	for _, seed := range dramas(t, 30) {
-		d := newDrama(t, seed, 0.95, 1+int(seed%5))
-		moved := false
-		d.enter("mover", func(w int, r *check.Recorder, ep rdma.Endpoint) {
-			ep.Sleep(10 * time.Microsecond)
-			if err := r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16)); err != nil {
-				d.errs = append(d.errs, err)
-			}
-			moved = true
-		})
-		for i := range 4 {
-			d.enter(fmt.Sprint("reader ", i), func(w int, r *check.Recorder, ep rdma.Endpoint) {
-				for n := i; !moved; n++ {
-					key := d.keys[1+n%(len(d.keys)-1)]
-					if _, err := r.Get(key); err != nil {
-						d.errs = append(d.errs, fmt.Errorf("get %q: %w", key, err))
-					}
-				}
-			})
-		}
-		if err := d.end(); err != nil {
-			t.Fatalf("seed %d, keys %q: %v", seed, d.keys, err)
-		}
-	}
-}
-
-// TestIdentityAgain has clients with the same identity follow each other. Each goes on above the
-// sequences of the one before, as that client's records have them.
-func TestIdentityAgain(t *testing.T) {
-	p := inlinePool(1)
-	p.Clients = 2
-	f := memPool(t, 1, p)
-	last := map[rdma.ClientID]uint64{}
-	for i := range 8 {
-		ep, err := f.Open("again")
-		must(t, err)
-		s, err := Open(ep, Options{Pool: f})
-		must(t, err)
-		if before := last[s.id]; s.shards[0].seq < before {
-			t.Errorf("client %d of round %d begins at %d, and the one before ended at %d", s.id, i, s.shards[0].seq,
-				before)
-		}
-		must(t, s.Insert(fmt.Appendf(nil, "key %d", i), nil))
-		last[s.id] = s.shards[0].seq
-		must(t, errors.Join(s.Close(), ep.Close()))
-	}
-	if len(last) > 2 {
-		t.Errorf("%d identities in a pool of two", len(last))
-	}
-}
 
 // replacement is a pool in which a client replaces a value by another, both in extents.
 type replacement struct {
