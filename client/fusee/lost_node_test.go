@@ -109,9 +109,9 @@ func TestHintsOfLeftBlocks(t *testing.T) {
 	ep := open2(t, f)
 	_, err := cluster.Once(ep, f, mender, cluster.Options{Lease: time.Millisecond})
 	must(t, err)
-	heir, err := Open(open2(t, f), Options{})
+	successor, err := Open(open2(t, f), Options{})
 	must(t, err)
-	if after := fill(heir); after < before-before/20 {
+	if after := fill(successor); after < before-before/20 {
 		t.Errorf("%d pairs of %d fit after a node died", after, before)
 	}
 }

@@ -208,7 +208,7 @@ func TestProtocolsDoNotMix(t *testing.T) {
 }
 
 // A client that holds most of a pool and uses little of it leaves blocks to others.
-func TestHogSheds(t *testing.T) {
+func TestLargeHolderShedsBlocks(t *testing.T) {
 	f := pool(t, 1, cramped(15))
 	x, y := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
 	n := 0

@@ -344,10 +344,10 @@ func TestClientDies(t *testing.T) {
 	until(t, "its identity is free", func() bool {
 		return !slices.ContainsFunc(f.Clients(), func(c rdma.Client) bool { return c.ID == victim.ep.Client() })
 	})
-	heir := work()
-	if heir.ep.Client() != victim.ep.Client() || heir.numbers.Used() < 7 {
-		t.Errorf("client %d begins above %d, behind client %d, which used 7", heir.ep.Client(), heir.numbers.Used(),
-			victim.ep.Client())
+	successor := work()
+	if successor.ep.Client() != victim.ep.Client() || successor.numbers.Used() < 7 {
+		t.Errorf("client %d begins above %d, behind client %d, which used 7", successor.ep.Client(),
+			successor.numbers.Used(), victim.ep.Client())
 	}
 }
 

@@ -90,7 +90,7 @@ func endAll(t testing.TB, x *extents, all []ref) {
 func TestUnitsChange(t *testing.T) {
 	const units = 24
 	l, v := homestead(t, classed(units), 1)
-	one, other := settler(t, l, v), settler(t, l, v)
+	one, other := extentsOn(t, l, v), extentsOn(t, l, v)
 	stamps := map[uint64]uint64{} // the last one of each extent, without its class
 	for turn, class := range []int{0, 4, 2, 3, 0, 1, 4, 0} {
 		x := one
@@ -123,7 +123,7 @@ func TestUnitsChange(t *testing.T) {
 // hands do not keep that client from changing the class.
 func TestPinned(t *testing.T) {
 	l, v := homestead(t, classed(8), 1)
-	x := settler(t, l, v)
+	x := extentsOn(t, l, v)
 	all := takeSized(t, x, 30)
 	pinned, _ := l.unitOf(all[0].extent)
 	var rest []ref
@@ -165,7 +165,7 @@ func TestCutCarving(t *testing.T) {
 		for landed := range 2*places + 1 { // so many of the CASes of steps 2, 3 and 4
 			t.Run(fmt.Sprintf("%d to %d, %d landed", from, to, landed), func(t *testing.T) {
 				l, v := homestead(t, classed(8), 1)
-				x, keeper := settler(t, l, v), settler(t, l, v)
+				x, keeper := extentsOn(t, l, v), extentsOn(t, l, v)
 				all := takeSized(t, x, l.longest(from))
 				endAll(t, x, all)
 				must(t, cutCarving(x, 0, from, to, landed))
@@ -173,7 +173,7 @@ func TestCutCarving(t *testing.T) {
 					t.Error("nothing was settled")
 				}
 				for _, class := range []int{to, from, 4, 0} {
-					y := settler(t, l, v)
+					y := extentsOn(t, l, v)
 					all := takeSized(t, y, l.longest(class))
 					if len(all) != 8<<class {
 						t.Errorf("%d extents of class %d", len(all), class)
@@ -306,7 +306,7 @@ func TestSizesComeAndGo(t *testing.T) {
 // of other classes in hand then, as these are freed as well.
 func TestLostClaim(t *testing.T) {
 	l, v := homestead(t, classed(24), 1)
-	x := settler(t, l, v)
+	x := extentsOn(t, l, v)
 	_, err := takeNow(x, 0, 1000)
 	must(t, err)
 	if x.inHands(0) == 0 {

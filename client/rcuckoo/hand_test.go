@@ -34,7 +34,7 @@ func TestHands(t *testing.T) {
 	p := small()
 	p.Shards, p.Slabs, p.SlabExtents = 1, 2, 31
 	l, v := homestead(t, p, 1)
-	x := settler(t, l, v)
+	x := extentsOn(t, l, v)
 	named := map[uint64]bool{}
 	use := func(i int) ref {
 		r, err := takeNow(x, 0, 5)
@@ -58,7 +58,7 @@ func TestHands(t *testing.T) {
 	for i := range 25 {
 		doubts = append(doubts, use(i))
 	}
-	keeper := settler(t, l, v)
+	keeper := extentsOn(t, l, v)
 	for turn, want := range []int{31 - len(named), 0} {
 		if n, err := keeper.leave(0, x.id); n != want || err != nil {
 			t.Errorf("turn %d: %d extents are freed of a hand, want %d: %v", turn, n, want, err)
@@ -97,7 +97,7 @@ func TestTwoLooks(t *testing.T) {
 	p := small()
 	p.Shards = 1
 	l, v := homestead(t, p, 1)
-	x := settler(t, l, v)
+	x := extentsOn(t, l, v)
 	key := []byte("k")
 	at := l.place(key)
 	if at.first == at.second {

@@ -35,7 +35,7 @@ func TestOneOwnerOfExtents(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(i), 9))
 			for range 300 {
 				x := openExtents(l, ep)
-				if err := sojourn(x, rng, owners, int32(i+1)); err != nil {
+				if err := takeAndLeave(x, rng, owners, int32(i+1)); err != nil {
 					return err
 				}
 				missed.Add(x.stats.Missed)
@@ -58,8 +58,8 @@ func TestOneOwnerOfExtents(t *testing.T) {
 	}
 }
 
-// sojourn takes extents, ends their uses in random order, and leaves.
-func sojourn(x *extents, rng *rand.Rand, owners []atomic.Int32, me int32) error {
+// takeAndLeave takes extents, ends their uses in random order, and leaves.
+func takeAndLeave(x *extents, rng *rand.Rand, owners []atomic.Int32, me int32) error {
 	type mine struct {
 		shard int
 		r     ref

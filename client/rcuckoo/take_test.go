@@ -23,7 +23,7 @@ func homestead(t testing.TB, p Params, nodes int) (*layout, *sim.Sim) {
 	return l, v
 }
 
-func settler(t testing.TB, l *layout, v *sim.Sim) *extents {
+func extentsOn(t testing.TB, l *layout, v *sim.Sim) *extents {
 	ep, err := v.Open("settler")
 	must(t, err)
 	return openExtents(l, ep)
@@ -60,7 +60,7 @@ func TestTake(t *testing.T) {
 	p := small()
 	p.Slabs, p.SlabExtents = 3, 70
 	l, v := homestead(t, p, 2)
-	x, other := settler(t, l, v), settler(t, l, v)
+	x, other := extentsOn(t, l, v), extentsOn(t, l, v)
 	all := takeAll(t, x, 1)
 	seen := map[uint64]bool{}
 	for _, r := range all {
@@ -120,7 +120,7 @@ func TestUnequalClients(t *testing.T) {
 	l, v := homestead(t, p, 1)
 	var x []*extents
 	for range 8 {
-		x = append(x, settler(t, l, v))
+		x = append(x, extentsOn(t, l, v))
 	}
 	var held []ref
 	for range 2000 {
@@ -151,7 +151,7 @@ func TestUnequalClients(t *testing.T) {
 func TestWalk(t *testing.T) {
 	p := small()
 	l, v := homestead(t, p, 1)
-	x := settler(t, l, v)
+	x := extentsOn(t, l, v)
 	a, err := takeNow(x, 2, 5)
 	must(t, err)
 	write(t, x, func(b *rdma.Batch) { l.addMark(b, 2, a) })
@@ -212,7 +212,7 @@ func TestUnknownOutcome(t *testing.T) {
 // TestDeadNodesExtents: take fails at once for the shards of a dead node.
 func TestDeadNodesExtents(t *testing.T) {
 	l, v := homestead(t, small(), 2)
-	x := settler(t, l, v)
+	x := extentsOn(t, l, v)
 	if _, err := takeNow(x, 0, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestDeadNodesExtents(t *testing.T) {
 // clients free what it has written.
 func TestTakeAllocatesNothing(t *testing.T) {
 	l, v := homestead(t, small(), 1)
-	x, other := settler(t, l, v), settler(t, l, v)
+	x, other := extentsOn(t, l, v), extentsOn(t, l, v)
 	var held [70]ref
 	for i := range held {
 		r, err := takeNow(x, 0, 5)

@@ -13,14 +13,14 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// frank is a fabric that fences only through nodes that answer, or were expelled, as one of real
-// nodes does.
-type frank struct {
+// strictFabric is a fabric that fences only through nodes that answer, or were expelled, as one
+// of real nodes does.
+type strictFabric struct {
 	*sim.Sim
 	open []bool // nodes that were expelled
 }
 
-func (f *frank) answers() error {
+func (f *strictFabric) answers() error {
 	for n, expelled := range f.open {
 		if !expelled && f.Sim.Dead(n) {
 			return fmt.Errorf("node %d does not answer: %w", n, rdma.ErrNodeDown)
@@ -29,16 +29,16 @@ func (f *frank) answers() error {
 	return nil
 }
 
-func (f *frank) Fence(epoch uint64) error { return errors.Join(f.answers(), f.Sim.Fence(epoch)) }
+func (f *strictFabric) Fence(epoch uint64) error { return errors.Join(f.answers(), f.Sim.Fence(epoch)) }
 
-func (f *frank) RevokeLife(c rdma.Client) error {
+func (f *strictFabric) RevokeLife(c rdma.Client) error {
 	if err := f.answers(); err != nil {
 		return err
 	}
 	return f.Sim.RevokeLife(c)
 }
 
-func (f *frank) Expel(epoch uint64, node int) error {
+func (f *strictFabric) Expel(epoch uint64, node int) error {
 	err := f.Sim.Expel(epoch, node)
 	if err == nil {
 		f.open[node] = true
@@ -164,7 +164,7 @@ func (e *enduring) keep(ep rdma.Endpoint) {
 func endure(t testing.TB, o sim.Options, keepers int) *enduring {
 	o.Nodes, o.Memory, o.Limit = holders, 1<<16, time.Second
 	s := sim.New(o)
-	f := &frank{s, make([]bool, holders)}
+	f := &strictFabric{s, make([]bool, holders)}
 	e := &enduring{world: &world{t: t, s: s, f: f, done: map[string]int{}}}
 	for i := range keepers {
 		e.keepers = append(e.keepers, s.Go(fmt.Sprint("keeper ", i), e.keep))
@@ -301,21 +301,21 @@ func TestOnceEndures(t *testing.T) {
 	}
 }
 
-// heedless is a fabric that does not fence.
-type heedless struct{ *frank }
+// unfenced is a fabric that does not fence.
+type unfenced struct{ *strictFabric }
 
-func (heedless) Fence(uint64) error { return nil }
+func (unfenced) Fence(uint64) error { return nil }
 
 // TestEnduringHasTeeth: a sweep that nothing was fenced for is seen.
 func TestEnduringHasTeeth(t *testing.T) {
 	caught := 0
 	for seed := range uint64(30) {
-		h := &hushed{TB: t}
+		h := &countingTB{TB: t}
 		o := sim.Hostile(seed)
 		o.Faults = sim.Faults{{Kind: sim.FlyFault, Client: "writer 0", At: 5 * time.Microsecond,
 			For: 100 * time.Microsecond}}
 		e := endure(h, o, 1)
-		e.f = heedless{e.f.(*frank)}
+		e.f = unfenced{e.f.(*strictFabric)}
 		e.asked = 1
 		e.end()
 		caught += min(h.failures, 1)

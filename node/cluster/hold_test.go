@@ -67,7 +67,7 @@ func TestHoldBehindFailures(t *testing.T) {
 			Lease: lease, Stop: func() bool { return w.s.Now() > limit },
 			Log: func(e cluster.Event) { w.events = append(w.events, e) },
 		}
-		make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &stubborn{&fake{w, ep}, failures}, nil }
+		make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &failingMender{&fake{w, ep}, failures}, nil }
 		for err := cluster.Keep(ep, w.s, make, o); err != nil; err = cluster.Keep(ep, w.s, make, o) {
 			if restarts++; !errors.Is(err, rdma.ErrRevoked) || restarts > 1 {
 				t.Error(err)

@@ -432,16 +432,16 @@ func (l *lax) Renew(r rdma.Role, d time.Duration) (now rdma.Role, ok bool, err e
 	return now, ok, err
 }
 
-// hushed counts what a test would fail with.
-type hushed struct {
+// countingTB counts what a test would fail with.
+type countingTB struct {
 	testing.TB
 	failures int
 }
 
-func (h *hushed) Helper()               {}
-func (h *hushed) Error(...any)          { h.failures++ }
-func (h *hushed) Errorf(string, ...any) { h.failures++ }
-func (h *hushed) Failed() bool          { return false }
+func (h *countingTB) Helper()               {}
+func (h *countingTB) Error(...any)          { h.failures++ }
+func (h *countingTB) Errorf(string, ...any) { h.failures++ }
+func (h *countingTB) Failed() bool          { return false }
 
 // TestKeepersHaveTeeth breaks what keeps a lost master from harm, and expects the tests above to
 // see it.
@@ -463,7 +463,7 @@ func TestKeepersHaveTeeth(t *testing.T) {
 	} {
 		caught := 0
 		for k := range 150 {
-			h := &hushed{TB: t}
+			h := &countingTB{TB: t}
 			stalled(h, k, func(w *world) {
 				l := &lax{Sim: w.s, fence: w.s.Fence, master: w.s.TryMaster}
 				breach(l)

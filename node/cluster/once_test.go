@@ -66,7 +66,7 @@ type bound struct {
 
 func (b *bound) Recover(v rdma.View, c rdma.ClientID) error {
 	if c == b.second && !*b.done {
-		return fmt.Errorf("client %d is in the way: %w", b.first, errStubborn)
+		return fmt.Errorf("client %d is in the way: %w", b.first, errNotYet)
 	}
 	err := b.fake.Recover(v, c)
 	*b.done = *b.done || err == nil && c == b.first
@@ -194,39 +194,39 @@ func TestKeeperStoodStill(t *testing.T) {
 	}
 }
 
-// stubborn is a mender that fails for its own reasons at first.
-type stubborn struct {
+// failingMender is a mender that fails for its own reasons at first.
+type failingMender struct {
 	*fake
 	failures map[string]int
 }
 
-var errStubborn = errors.New("not yet")
+var errNotYet = errors.New("not yet")
 
-func (s *stubborn) fails(what string) error {
+func (s *failingMender) fails(what string) error {
 	if s.failures[what] > 0 {
 		s.failures[what]--
-		return fmt.Errorf("%s: %w", what, errStubborn)
+		return fmt.Errorf("%s: %w", what, errNotYet)
 	}
 	return nil
 }
 
-func (s *stubborn) Mend(v rdma.View) error { return errors.Join(s.fails("mend"), s.fake.Mend(v)) }
+func (s *failingMender) Mend(v rdma.View) error { return errors.Join(s.fails("mend"), s.fake.Mend(v)) }
 
-func (s *stubborn) Restore(v rdma.View, node, spare int) error {
+func (s *failingMender) Restore(v rdma.View, node, spare int) error {
 	if err := s.fails("restore"); err != nil {
 		return err
 	}
 	return s.fake.Restore(v, node, spare)
 }
 
-func (s *stubborn) Recover(v rdma.View, c rdma.ClientID) error {
+func (s *failingMender) Recover(v rdma.View, c rdma.ClientID) error {
 	if err := s.fails(fmt.Sprint("recover ", c)); err != nil {
 		return err
 	}
 	return s.fake.Recover(v, c)
 }
 
-func (s *stubborn) Report() string { return "as it was told" }
+func (s *failingMender) Report() string { return "as it was told" }
 
 // TestWhatFailsIsTriedAgain has a mender fail: other things are done meanwhile.
 func TestWhatFailsIsTriedAgain(t *testing.T) {
@@ -239,7 +239,7 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 			Lease: lease, Stop: func() bool { return w.s.Now() > limit },
 			Log: func(e cluster.Event) { w.events = append(w.events, e) },
 		}
-		make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &stubborn{&fake{w, ep}, failures}, nil }
+		make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &failingMender{&fake{w, ep}, failures}, nil }
 		if err := cluster.Keep(ep, w.s, make, o); err != nil {
 			t.Error(err)
 		}
@@ -250,7 +250,7 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 	for _, e := range w.events {
 		switch e.What {
 		case cluster.Failed:
-			if failed++; !errors.Is(e.Err, errStubborn) {
+			if failed++; !errors.Is(e.Err, errNotYet) {
 				t.Error(e)
 			}
 		case cluster.Recovered:
@@ -265,17 +265,17 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-// idler is a mender on real memory: all it does is to read.
-type idler struct {
+// readingMender is a mender on real memory: all it does is to read.
+type readingMender struct {
 	ep        rdma.Endpoint
 	recovered *atomic.Int64
 }
 
-func (i *idler) Spares() []int                     { return []int{2} }
-func (i *idler) Mend(rdma.View) error              { _, err := read(i.ep, rdma.At(0, 0)); return err }
-func (i *idler) Restore(rdma.View, int, int) error { return i.Mend(rdma.View{}) }
-func (i *idler) Sweep(rdma.View) error             { return i.Mend(rdma.View{}) }
-func (i *idler) Recover(rdma.View, rdma.ClientID) error {
+func (i *readingMender) Spares() []int                     { return []int{2} }
+func (i *readingMender) Mend(rdma.View) error              { _, err := read(i.ep, rdma.At(0, 0)); return err }
+func (i *readingMender) Restore(rdma.View, int, int) error { return i.Mend(rdma.View{}) }
+func (i *readingMender) Sweep(rdma.View) error             { return i.Mend(rdma.View{}) }
+func (i *readingMender) Recover(rdma.View, rdma.ClientID) error {
 	i.recovered.Add(1)
 	return i.Mend(rdma.View{})
 }
@@ -293,7 +293,7 @@ func TestKeepersOnSharedMemory(t *testing.T) {
 	var recovered atomic.Int64
 	var mu sync.Mutex
 	var events []cluster.Event
-	make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &idler{ep, &recovered}, nil }
+	make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &readingMender{ep, &recovered}, nil }
 	o := cluster.Options{Lease: 5 * time.Millisecond, Log: func(e cluster.Event) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -361,7 +361,7 @@ func TestBeyond(t *testing.T) {
 		t.Fatal(err)
 	}
 	var recovered atomic.Int64
-	make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &idler{ep, &recovered}, nil }
+	make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &readingMender{ep, &recovered}, nil }
 	for _, want := range []string{"elected mended recovered swept", "elected swept"} {
 		did, err := cluster.Once(ep, succeeding{f}, make, cluster.Options{Lease: time.Second})
 		var got []string

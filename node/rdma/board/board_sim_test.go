@@ -76,7 +76,7 @@ func (s *farStore) Look(key, prefix string) (Record, []Record, error) {
 // one that has not ended its tenure itself, and was not fenced off.
 type witness struct {
 	Store
-	c *court
+	c *poolModel
 }
 
 func (s *witness) Swap(key string, version uint64, value []byte) (bool, error) {
@@ -141,8 +141,8 @@ type reign struct {
 	begin, end time.Duration
 }
 
-// court is the processes of a pool, what they did, and what was wrong with it.
-type court struct {
+// poolModel is the processes of a pool, what they did, and what was wrong with it.
+type poolModel struct {
 	*world
 	store   *farStore
 	boards  []*process
@@ -163,17 +163,17 @@ type court struct {
 type process struct {
 	*Board
 	*clock
-	c    *court
+	c    *poolModel
 	name string
 	dead bool
 	left int // workers
 }
 
-func (c *court) breach(format string, a ...any) {
+func (c *poolModel) breach(format string, a ...any) {
 	c.broken = append(c.broken, fmt.Sprintf("at %v: ", c.now)+fmt.Sprintf(format, a...))
 }
 
-func (c *court) process(name string) *process {
+func (c *poolModel) process(name string) *process {
 	p := &process{clock: c.clock(), c: c, name: name}
 	p.Board = New(c.store, Options{Nodes: 3, Clients: c.clients, Process: name, Now: p.now, Revoke: p.revoke})
 	p.next = c.IntN(c.clients) // the run's own chance
@@ -194,7 +194,7 @@ func (p *process) revoke(c rdma.Client) error {
 }
 
 // check accepts what a store that does not answer makes of a call.
-func (c *court) check(err error, allowed ...error) bool {
+func (c *poolModel) check(err error, allowed ...error) bool {
 	for _, a := range append(allowed, ErrUnreachable, rdma.ErrTimeout) {
 		if errors.Is(err, a) {
 			return false
@@ -241,7 +241,7 @@ func (p *process) worker(t *task, turns int) {
 }
 
 // leave ends what l reigns, since it is about to close.
-func (c *court) leave(l life) {
+func (c *poolModel) leave(l life) {
 	for _, r := range c.reigns {
 		if r.life == l && r.end > c.now {
 			r.end = c.now
@@ -375,12 +375,12 @@ func (p *process) recover(t *task, rounds int) {
 	}
 }
 
-func (c *court) attached(h Holder) bool {
+func (c *poolModel) attached(h Holder) bool {
 	return slices.ContainsFunc(c.boards, func(p *process) bool { return p.name == h.Process && !p.dead })
 }
 
 // judge looks for two masters at a time, and for an order of what was done with the configuration.
-func (c *court) judge() {
+func (c *poolModel) judge() {
 	for _, note := range c.flying { // notes of processes that died
 		note()
 	}
@@ -400,9 +400,9 @@ func (c *court) judge() {
 	}
 }
 
-func boardRun(t *testing.T, seed uint64) *court {
+func boardRun(t *testing.T, seed uint64) *poolModel {
 	w := newWorld(t, seed)
-	c := &court{
+	c := &poolModel{
 		world: w, store: &farStore{w: w}, clients: 2 + w.IntN(6), holds: map[rdma.ClientID]life{},
 		lives: map[rdma.ClientID]uint64{}, fenced: map[life]bool{}, won: map[uint64]bool{},
 		log: history.New(), flying: map[string]func(){},

@@ -66,7 +66,7 @@ func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	}
 	s.name = [24]byte{}
 	copy(s.name[:], name)
-	if turn := atomic.LoadUint64(&s.busy); turn%2 != 0 { // last holder died in a Post: fences would wait for its heir
+	if turn := atomic.LoadUint64(&s.busy); turn%2 != 0 { // last holder died in a Post: fences would wait for the next
 		atomic.StoreUint64(&s.busy, turn+1)
 	}
 	atomic.StoreUint64(&s.pid, uint64(os.Getpid()))

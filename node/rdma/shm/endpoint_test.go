@@ -138,13 +138,13 @@ func TestRevokedClient(t *testing.T) {
 	if err := forget(f, other.Client()); err != nil {
 		t.Fatal(err)
 	}
-	heir, err := f.Open("heir")
-	if err != nil || heir.Client() != other.Client() {
-		t.Fatalf("heir: %v", err)
+	successor, err := f.Open("successor")
+	if err != nil || successor.Client() != other.Client() {
+		t.Fatalf("successor: %v", err)
 	}
-	defer heir.Close()
-	if _, err := do(t, heir, add(at)); err != nil {
-		t.Fatalf("the heir of a revoked client is revoked: %v", err)
+	defer successor.Close()
+	if _, err := do(t, successor, add(at)); err != nil {
+		t.Fatalf("the successor of a revoked client is revoked: %v", err)
 	}
 	for _, c := range []rdma.ClientID{0, 5} {
 		if err := errors.Join(f.Revoke(c), forget(f, c)); !errors.Is(err, rdma.ErrAccess) {

@@ -297,19 +297,19 @@ func TestKilledProcessLeavesADeadClient(t *testing.T) {
 	if err := forget(f, c); err != nil {
 		t.Fatal(err)
 	}
-	e := attachTo(t, f, "heir")
+	e := attachTo(t, f, "successor")
 	if e.Client() != c {
-		t.Fatalf("heir is client %d", e.Client())
+		t.Fatalf("successor is client %d", e.Client())
 	}
 	if _, err := do(t, e, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 0), 1) }); err != nil {
-		t.Fatalf("heir of a revoked client: %v", err)
+		t.Fatalf("successor of a revoked client: %v", err)
 	}
 }
 
-// TestHeirOfAMaster kills a master, lets its tenure run out, and gives its identity to another
-// client, the heir. Neither the next master nor a candidate that was about to become it and slept
-// meanwhile fences the heir off.
-func TestHeirOfAMaster(t *testing.T) {
+// TestSuccessorOfAMaster kills a master, lets its tenure run out, and gives its identity to
+// another client, the successor. Neither the next master nor a candidate that was about to become
+// it and slept meanwhile fences the successor off.
+func TestSuccessorOfAMaster(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
 	p := child.Start(t, "hold", "p")
@@ -322,17 +322,18 @@ func TestHeirOfAMaster(t *testing.T) {
 	if err := forget(f, c); err != nil {
 		t.Fatal(err)
 	}
-	heir, next := attachTo(t, f, "heir"), attachTo(t, f, "next")
-	if heir.Client() != c {
-		t.Fatalf("heir is client %d", heir.Client())
+	successor, next := attachTo(t, f, "successor"), attachTo(t, f, "next")
+	if successor.Client() != c {
+		t.Fatalf("successor is client %d", successor.Client())
 	}
 	for now() < r.Until {
 		time.Sleep(time.Millisecond)
 	}
 	works := func(when string) {
 		t.Helper()
-		if _, err := do(t, heir, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 0), 1) }); err != nil {
-			t.Errorf("heir, %s: %v", when, err)
+		add := func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 0), 1) }
+		if _, err := do(t, successor, add); err != nil {
+			t.Errorf("successor, %s: %v", when, err)
 		}
 	}
 	if r, ok, err := f.TryMaster(next.Client(), MaxLease); !ok || err != nil {
@@ -410,9 +411,9 @@ func TestFenceWaitsForTheVerbsThatRun(t *testing.T) {
 	}
 }
 
-// TestHeirOfAClientThatDiedInACall checks that what the dead client left does not make its heir
-// look busy, or idle.
-func TestHeirOfAClientThatDiedInACall(t *testing.T) {
+// TestSuccessorOfAClientThatDiedInACall checks that what the dead client left does not make its
+// successor look busy, or idle.
+func TestSuccessorOfAClientThatDiedInACall(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
 	p := child.Start(t, "call", "p")
@@ -421,21 +422,22 @@ func TestHeirOfAClientThatDiedInACall(t *testing.T) {
 	if err := errors.Join(f.Revoke(c), forget(f, c)); err != nil {
 		t.Fatal(err)
 	}
-	heir := attachTo(t, f, "heir")
+	successor := attachTo(t, f, "successor")
 	busy := func() bool { return atomic.LoadUint64(&f.slot(c).busy)%2 != 0 }
-	if heir.Client() != c || busy() {
-		t.Fatalf("heir is client %d, busy before its first verb: %v", heir.Client(), busy())
+	if successor.Client() != c || busy() {
+		t.Fatalf("successor is client %d, busy before its first verb: %v", successor.Client(), busy())
 	}
 	if err := f.Fence(0); err != nil {
-		t.Fatalf("fence while the heir is idle: %v", err)
+		t.Fatalf("fence while the successor is idle: %v", err)
 	}
-	if _, err := do(t, heir, func(b *rdma.Batch) *rdma.Op { return b.Read(rdma.At(0, 0), 8) }); err != nil || busy() {
-		t.Fatalf("after a READ, which ended in %v, the heir is busy: %v", err, busy())
+	read := func(b *rdma.Batch) *rdma.Op { return b.Read(rdma.At(0, 0), 8) }
+	if _, err := do(t, successor, read); err != nil || busy() {
+		t.Fatalf("after a READ, which ended in %v, the successor is busy: %v", err, busy())
 	}
 	if err := f.Revoke(c); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(heir.Close(), forget(f, c)); err != nil {
+	if err := errors.Join(successor.Close(), forget(f, c)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -146,7 +146,7 @@ func (e *endpoint) launch(w *Worker, b *rdma.Batch, n int) {
 			e.dispatch(w, b, i)
 		}
 	} else {
-		e.launchCursed(w, b, n)
+		e.launchWithFaults(w, b, n)
 	}
 	if e.s.hw != nil {
 		e.ringAll(w)
@@ -161,8 +161,8 @@ func (e *endpoint) dispatch(w *Worker, b *rdma.Batch, i int) {
 	}
 }
 
-// launchCursed is launch for a client with faults at verbs.
-func (e *endpoint) launchCursed(w *Worker, b *rdma.Batch, n int) {
+// launchWithFaults is launch for a client with faults at verbs.
+func (e *endpoint) launchWithFaults(w *Worker, b *rdma.Batch, n int) {
 	s, r := e.s, w.root
 	first := r.sent - uint64(n)
 	for i := range n {
