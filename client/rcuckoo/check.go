@@ -34,7 +34,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 		e := c.shard(shard)
 		switch {
 		case errors.Is(e, rdma.ErrNodeDown) && !s.orphan[shard] && s.Replicas > 1:
-			r.Waits("a copy of shard %d leads whose node is down: a master has another one lead", shard)
+			r.Waits("the node of shard %d's leader is down: a master makes another copy the leader", shard)
 		case e != nil && !errors.Is(e, rdma.ErrNodeDown):
 			err = errors.Join(err, fmt.Errorf("check shard %d: %w", shard, e))
 		}

@@ -191,7 +191,8 @@ func (n *fuzzedNode) answer(c net.Conn) {
 	}
 }
 
-// visit runs one verb of each kind, and a call, of a pool of which the fuzzed node is the only node.
+// visit runs one verb of each kind, and a call, of a pool of which the fuzzed node is the only
+// node.
 func (n *fuzzedNode) visit(t *testing.T) {
 	f := newFabric(Options{Board: board.Memory()}, Record{
 		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,
