@@ -60,7 +60,7 @@ func FuzzClient(f *testing.F) {
 	f.Fuzz(func(t *testing.T, sort, st uint8, p []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		n := newFuzzedNode(t, int(sort)%sortsOfAnswers, status(st), p)
+		n := newScriptedNode(t, int(sort)%sortsOfAnswers, status(st), p)
 		defer n.close()
 		if n.sort == inInfo {
 			// What it says of itself twice must not be taken for two pools, nor believed when it
@@ -89,8 +89,8 @@ func goodAnswer() []byte {
 	return p
 }
 
-// fuzzedNode is a node that answers what a fuzzer says, to the first connection; others it ends.
-type fuzzedNode struct {
+// scriptedNode is a node that answers what a fuzzer says, to the first connection; others it ends.
+type scriptedNode struct {
 	sort     int
 	status   status
 	p        []byte
@@ -100,13 +100,13 @@ type fuzzedNode struct {
 	conns    []net.Conn
 }
 
-func newFuzzedNode(t *testing.T, sort int, st status, p []byte) *fuzzedNode {
+func newScriptedNode(t *testing.T, sort int, st status, p []byte) *scriptedNode {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &fuzzedNode{sort: sort, status: st, p: p, listener: l}
+	n := &scriptedNode{sort: sort, status: st, p: p, listener: l}
 	n.group.Go(func() {
 		for first := true; ; first = n.sort == inInfo {
 			c, err := l.Accept()
@@ -129,9 +129,9 @@ func newFuzzedNode(t *testing.T, sort int, st status, p []byte) *fuzzedNode {
 	return n
 }
 
-func (n *fuzzedNode) addr() string { return n.listener.Addr().String() }
+func (n *scriptedNode) addr() string { return n.listener.Addr().String() }
 
-func (n *fuzzedNode) close() {
+func (n *scriptedNode) close() {
 	n.listener.Close()
 	n.mu.Lock()
 	for _, c := range n.conns {
@@ -141,7 +141,7 @@ func (n *fuzzedNode) close() {
 	n.group.Wait()
 }
 
-func (n *fuzzedNode) answer(c net.Conn) {
+func (n *scriptedNode) answer(c net.Conn) {
 	c.SetDeadline(time.Now().Add(rawPatience))
 	if n.sort == inGreeting {
 		c.Write(n.p)
@@ -191,9 +191,9 @@ func (n *fuzzedNode) answer(c net.Conn) {
 	}
 }
 
-// visit runs one verb of each kind, and a call, of a pool of which the fuzzed node is the only
+// visit runs one verb of each kind, and a call, of a pool of which the scripted node is the only
 // node.
-func (n *fuzzedNode) visit(t *testing.T) {
+func (n *scriptedNode) visit(t *testing.T) {
 	f := newFabric(Options{Board: board.Memory()}, Record{
 		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,
 		Fabric: map[bool]string{true: "fake"}[n.sort == inAttach],
@@ -253,8 +253,8 @@ func (n *fuzzedNode) visit(t *testing.T) {
 	}
 }
 
-// writeTo has the fuzzed node send messages, which come or end the connection.
-func (n *fuzzedNode) writeTo(t *testing.T, ep rdma.Endpoint) {
+// writeTo has the scripted node send messages, which come or end the connection.
+func (n *scriptedNode) writeTo(t *testing.T, ep rdma.Endpoint) {
 	box, err := rdma.Listen(ep, rdma.BoxOptions{Node: 0, Number: 5, Slots: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -271,8 +271,8 @@ func (n *fuzzedNode) writeTo(t *testing.T, ep rdma.Endpoint) {
 	box.Close()
 }
 
-// ring opens a ring at the fuzzed node, and asks it about that.
-func (n *fuzzedNode) ring(t *testing.T, ep rdma.Endpoint) {
+// ring opens a ring at the scripted node, and asks it about that.
+func (n *scriptedNode) ring(t *testing.T, ep rdma.Endpoint) {
 	r, err := rdma.OpenRing(ep, rdma.RingOptions{Number: 5})
 	if err == nil {
 		err = r.Post(rdma.Span{Addr: rdma.At(0, 0), Len: defaultMTU})
@@ -293,7 +293,7 @@ func (n *fuzzedNode) ring(t *testing.T, ep rdma.Endpoint) {
 
 // TestAnswerToNothing has a node answer something else than what it was asked.
 func TestAnswerToNothing(t *testing.T) {
-	n := newFuzzedNode(t, inAnswers, statusOK,
+	n := newScriptedNode(t, inAnswers, statusOK,
 		frame(kindVerbs, 1, 2, []byte{0, 0, 0, 0, 8, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}))
 	defer n.close()
 	f := newFabric(Options{Board: board.Memory()}, Record{
