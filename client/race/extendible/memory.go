@@ -221,18 +221,15 @@ func (m *memory) forget() {
 
 // pop takes the first block for which the quarantine is over, or a fresh one.
 func (m *memory) pop() (block, bool) {
-	now := m.s.ep.Now()
-	for m.first < len(m.aged) {
-		b := m.aged[m.first]
-		if b.ready > now && b.ready <= now+m.quarantine { // else the clock was set back
-			break
+	if m.first < len(m.aged) {
+		b, now := m.aged[m.first], m.s.ep.Now()
+		if b.ready <= now || b.ready > now+m.quarantine { // the latter if the clock was set back
+			m.aged[m.first] = block{}
+			if m.first++; m.first == len(m.aged) {
+				m.aged, m.first = m.aged[:0], 0
+			}
+			return b.taken(), true
 		}
-		m.aged[m.first] = block{}
-		m.first++
-		return b.taken(), true
-	}
-	if m.first == len(m.aged) {
-		m.aged, m.first = m.aged[:0], 0
 	}
 	if n := len(m.fresh) - 1; n >= 0 {
 		b := m.fresh[n]
