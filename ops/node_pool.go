@@ -228,7 +228,7 @@ func madeOf(pool *stores.Pool, store string) (*Made, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Made{State: s}
+	m := &Made{State: s, Limit: pool.Kind.Limit}
 	if store != s.Store {
 		m.Variant = store
 	}

@@ -19,6 +19,7 @@ type Made struct {
 	*State
 	Variant string `json:"variant,omitempty"` // the store that was asked for, where the pool's goes by another name
 	Warning string `json:"warning,omitempty"` // why the pool may not last
+	Limit   string `json:"limit,omitempty"`   // stores.Kind.Limit
 	Kept    string `json:"kept,omitempty"`    // the folder of what its nodes remember
 	Back    bool   `json:"back,omitempty"`    // it was there before
 	// Repaired has the replicas that were found damaged when the pool was brought back. They are
@@ -120,6 +121,9 @@ func (m *Made) Print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%s %s, on nodes that run on this machine until 'farkv down %s': %s\n", did, m.Name,
 			m.Name, m.Pool)
+	}
+	if m.Limit != "" {
+		fmt.Fprintln(w, m.Limit)
 	}
 	if m.Kept != "" {
 		fmt.Fprintf(w, "%s keeps what its nodes remember, until 'farkv down %s --purge'\n", m.Kept, m.Name)

@@ -190,6 +190,8 @@ type Kind struct {
 	Cramped func(n int) Values
 	// Growth says what it takes that a pool grows, if it can; "": nothing.
 	Growth string
+	// Limit says what a pool has room for whatever its memory; "": its memory alone limits it.
+	Limit string
 	// Explored are the options of workers in searches for faults: they make rare paths frequent.
 	Explored Values
 	// ExploredMender replaces Mender in searches for faults: it makes rare paths frequent. nil:
