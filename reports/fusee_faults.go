@@ -161,6 +161,65 @@ func crashTable(s *size, r results, p *Part) {
 		fmt.Sprintf("from %.2f to %.2f Mops in the last second, %+.0f %%", before/1e6, after/1e6, drop), why)
 }
 
+// table1 has the paper's steps of a client's recovery, and how many milliseconds each took there.
+var table1 = []struct {
+	step string
+	ms   float64
+}{
+	{"recover connection & MR", 163.1}, {"get metadata", 0.3}, {traverseLog, 3.5}, {recoverRequests, 3.5},
+	{freeList, 6.6},
+}
+
+const (
+	traverseLog     = "traverse log"
+	recoverRequests = "recover KV requests"
+	freeList        = "construct free list"
+)
+
+// recoverAt is when the client dies: behind more than 1,000 UPDATEs, which take 15 µs each.
+const recoverAt = 20 * time.Millisecond
+
+func recoveryCases(s *size) []trial {
+	return []trial{s.trial("a", "recovery", func(o *ops.Simulation) {
+		o.Properties = []string{"readproportion=0", "updateproportion=1"}
+		o.Clients, o.WarmUp, o.Ops, o.Duration, o.Lease = 2, 0, 0, 3*recoverAt, recoverAt/4
+		o.Crashes = []string{fmt.Sprintf("client 1@%v", recoverAt)}
+	})}
+}
+
+func recoveryTable(_ *size, r results, p *Part) {
+	took := map[string]float64{} // in milliseconds
+	p.Header = []string{"step", "paper, ms", "here, µs"}
+	for _, e := range r["recovery"].Events {
+		for line := range strings.Lines(e.Report) {
+			for _, row := range table1 {
+				rest, ok := strings.CutPrefix(line, row.step+" ")
+				if !ok {
+					continue
+				}
+				var ms float64
+				if _, err := fmt.Sscan(rest, &ms); err != nil {
+					panic(fmt.Sprintf("reports: a recovery says %q: %v", line, err))
+				}
+				took[row.step] = ms
+			}
+		}
+	}
+	for _, row := range table1 {
+		here := say("not in the model")
+		if ms, ok := took[row.step]; ok {
+			here = say("%.0f", 1000*ms)
+		}
+		p.Rows = append(p.Rows, []Cell{say("%s", row.step), say("%.1f", row.ms), here})
+	}
+	log := took[traverseLog] + took[recoverRequests]
+	p.claim("recovery-log", all(more(log, 0), less(log, 7)), fmt.Sprintf("%.3f ms", log), unknown(""))
+	free := took[freeList]
+	p.claim("recovery-free", all(more(free, 0), less(free, 6.6)), fmt.Sprintf("%.3f ms", free), unknown(""))
+	p.Notes = append(p.Notes, "Here a recovery reads the client's journal of 8 words a node instead of its logs, and "+
+		"passes its blocks on at once. Their objects are looked up later, beside the operations of others.")
+}
+
 func elasticityCases(s *size) []trial {
 	return []trial{s.trial("c", "elasticity", func(o *ops.Simulation) {
 		timed(o, s.second)

@@ -229,7 +229,7 @@ func (r *run) keep() error {
 		return nil
 	}
 	return stores.Keep(r.kept, r.kind, cluster.Options{Lease: r.Lease, Log: func(e cluster.Event) {
-		r.events = append(r.events, Event{Seconds: (e.At - r.began).Seconds(), What: e.String()})
+		r.events = append(r.events, Event{Seconds: (e.At - r.began).Seconds(), What: e.String(), Report: e.Report})
 		r.sampler.note(e, e.At-r.began)
 	}})
 }

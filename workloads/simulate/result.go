@@ -117,6 +117,7 @@ type Point struct {
 type Event struct {
 	Seconds float64 `json:"seconds"` // since measuring began
 	What    string  `json:"what"`
+	Report  string  `json:"report,omitempty"` // cluster.Event.Report, in lines
 }
 
 func (r *run) result() *Result {
