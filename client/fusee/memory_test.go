@@ -246,3 +246,32 @@ func crowd(ep rdma.Endpoint, w, records int) error {
 	}
 	return c.Close()
 }
+
+// TestRefusedBlockStays: a backup has no memory for a block, and the client cannot give it back,
+// since the primary does not answer by then. The client knows that the block may be its own, and
+// leaves it when it closes.
+func TestRefusedBlockStays(t *testing.T) {
+	p := small(2, 1, 2)
+	l, err := newLayout(p, 2, 1<<40)
+	must(t, err)
+	refuses := true
+	f := sim.New(sim.Options{Nodes: 2, Memory: l.bytes, Clients: p.Clients,
+		Handler: func(m rdma.Memory, r *rdma.Request) error {
+			if refuses && r.Proc == node.ProcRecord {
+				return rdma.ErrFull
+			}
+			return node.Serve(m, r)
+		}})
+	t.Cleanup(func() { f.Close() })
+	must(t, Make(f, p))
+	h := &away{Endpoint: open2(t, f), n: 1}
+	c, err := Open(h, Options{})
+	must(t, err)
+	if err := c.Insert(k, nil); err == nil || errors.Is(err, client.ErrFull) || !c.reclaim.untidy {
+		t.Errorf("got %v, untidy is %v", err, c.reclaim.untidy)
+	}
+	h.gone, refuses = false, false
+	must(t, c.Insert(k, nil))
+	must(t, c.Close())
+	checkClean(t, f)
+}

@@ -420,7 +420,10 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 		}
 		switch {
 		case errors.Is(err, rdma.ErrFull): // nothing was recorded there: the block goes back
-			return blk, errors.Join(fmt.Errorf("allocate a block: %w", err), c.setEntry(blk, r-1, mine, 0))
+			if e := c.setEntry(blk, r-1, mine, 0); e != nil {
+				return blk, e // it may be this client's still
+			}
+			return blk, fmt.Errorf("allocate a block: %w", err)
 		case err != nil: // it may have been recorded: the block is this client's, and tidy finds it
 			return blk, fmt.Errorf("allocate a block: %w", err)
 		}
