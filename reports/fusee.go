@@ -81,7 +81,8 @@ var fuseeExperiments = []experiment[*size]{
 	{"crash", "one of two memory nodes crashes at 5 s (Figure 20)",
 		"YCSB C, two replicas of the index and two of the data.", crashCases, crashTable},
 	{"recovery", "a client is recovered behind 1,000 UPDATEs (Table 1)",
-		"UPDATEs alone, 2 clients, one replica of the index and two of the data. A client of the model has no connections.",
+		"UPDATEs alone, 2 clients, one replica of the index and two of the data. A client of the model has no " +
+			"connections.",
 		recoveryCases, recoveryTable},
 	{"elasticity", "16 clients join and leave (Figure 21)", "YCSB C, 16 clients at first.", elasticityCases,
 		elasticityTable},

@@ -175,7 +175,8 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 // pending word, which readers do not see, and recovery turns into a tombstone.
 func (c *Client) writeSingle(w *write) (verdict, error) {
 	b := c.ep.Batch()
-	// An INSERT replaces no pair, but its log shows a client that was cut off what was there before.
+	// An INSERT replaces no pair, but its log shows a client that was cut off what was there
+	// before.
 	c.logOld(b, w)
 	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(w.old), uint64(w.new))
 	var view race.View

@@ -75,7 +75,8 @@ func TestFailedOnce(t *testing.T) {
 // replicas. With $FARKV_LONG it does so with 1 and 3, too, with $FARKV_SEEDS with 1, 3 and 5.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
-		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
+		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: " +
+			"run without -race")
 	}
 	s := explored(false)
 	switch {

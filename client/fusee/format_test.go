@@ -104,7 +104,8 @@ func FuzzWord(f *testing.F) {
 
 // FuzzParams: opening a pool with any parameters in its header is an error or works.
 func FuzzParams(f *testing.F) {
-	f.Add([]byte(`{"index_replicas":2,"data_replicas":2,"subtables":1,"index_groups":2,"regions":1,"region_bytes":65536,"block_bytes":4096,"clients":1,"tag_bits":13}`), 3, uint64(1<<20))
+	f.Add([]byte(`{"index_replicas":2,"data_replicas":2,"subtables":1,"index_groups":2,"regions":1,`+
+		`"region_bytes":65536,"block_bytes":4096,"clients":1,"tag_bits":13}`), 3, uint64(1<<20))
 	f.Add([]byte(`{"index_replicas":-1}`), 0, uint64(0))
 	f.Fuzz(func(t *testing.T, params []byte, nodes int, size uint64) {
 		l, err := parseParams(params, nodes, size)

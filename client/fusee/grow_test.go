@@ -27,11 +27,11 @@ func growing(index, data, most int) Params {
 }
 
 // TestGrow: clients insert many times the pairs for which the index was made, and read, replace
-// and delete what they inserted meanwhile, in a network in which verbs are late. Other clients, which
-// cache nothing and write nothing, read pairs that stay. No operation fails, and every pair is found
-// as it is, also by a client that comes later. Only a DELETE may be uncertain whose slot has one
-// replica: when views change twice in its midst, and another pair took the slot in between and was
-// moved away, nothing shows whether it took effect.
+// and delete what they inserted meanwhile, in a network in which verbs are late. Other clients,
+// which cache nothing and write nothing, read pairs that stay. No operation fails, and every pair
+// is found as it is, also by a client that comes later. Only a DELETE may be uncertain whose slot
+// has one replica: when views change twice in its midst, and another pair took the slot in
+// between and was moved away, nothing shows whether it took effect.
 func TestGrow(t *testing.T) {
 	for _, replicas := range [][2]int{{1, 1}, {2, 2}, {3, 2}} {
 		t.Run(fmt.Sprintf("%d and %d replicas", replicas[0], replicas[1]), func(t *testing.T) {
@@ -396,7 +396,8 @@ var growMutants = []teeth.Mutant{
 
 // stuckMutants let an index that cannot grow keep its pool busy, or fail its master.
 var stuckMutants = []teeth.Mutant{
-	{Rule: "an index does not grow where no node has the next subtable", In: "Mender.mayGrow", At: "!$lost", Do: "!$lost || true"},
+	{Rule: "an index does not grow where no node has the next subtable", In: "Mender.mayGrow",
+		At: "!$lost", Do: "!$lost || true"},
 	{Rule: "a node without memory for a subtable ends the growing", In: "Mender.backNext",
 		At: "errors.Is($err, rdma.ErrFull) || errors.Is($err, rdma.ErrNotSupported)", Do: "$err == rdma.ErrClosed"},
 }

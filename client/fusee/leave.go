@@ -62,10 +62,10 @@ func (c *Client) shed(class int) {
 }
 
 // lend leaves blocks to others, in a full pool, as far as the client has more than its share: not
-// those of the given class, and first those of the classes that it has not used for longest. So any
-// client finds the free objects of any class, and pays trips to adopt their blocks. A block stays of
-// which an object is free, or will be, for the client's DELETEs. All blocks stay while writes are
-// unresolved, since their verbs may be in flight.
+// those of the given class, and first those of the classes that it has not used for longest. So
+// any client finds the free objects of any class, and pays trips to adopt their blocks. A block
+// stays of which an object is free, or will be, for the client's DELETEs. All blocks stay while
+// writes are unresolved, since their verbs may be in flight.
 func (c *Client) lend(class int) error {
 	r := &c.reclaim
 	if len(c.unresolved) > 0 || len(r.parting) > 0 {

@@ -242,9 +242,9 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 // own, in a pool that is mostly handed out.
 const mostBorrowed = 2
 
-// borrow returns the smallest class from the given one on of which the client has an idle object, if
-// it keeps as many others as the reserve that are large enough for its DELETEs. So one idle object
-// suffices for these, not one a class.
+// borrow returns the smallest class from the given one on of which the client has an idle object,
+// if it keeps as many others as the reserve that are large enough for its DELETEs. So one idle
+// object suffices for these, not one a class.
 func (c *Client) borrow(class, reserve int) (from int, ok bool) {
 	idle := 0
 	for larger := len(c.slabs) - 1; larger >= min(class, c.reclaim.deletes); larger-- {

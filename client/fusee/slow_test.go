@@ -66,7 +66,8 @@ func TestSlowNodeHoldsFreesUp(t *testing.T) {
 // words, however short the timeout of the one that converts it. The operation that waits for this
 // does not fail for it.
 func TestConvertedBlockRests(t *testing.T) {
-	for _, bytes := range []int{100, 290, 308} { // of classes with several objects of which some rest when the pool is full
+	// Of these classes a block has several objects, and some rest when the pool is full.
+	for _, bytes := range []int{100, 290, 308} {
 		t.Run(fmt.Sprint(bytes), func(t *testing.T) { convertedBlockRests(t, bytes) })
 	}
 }

@@ -111,8 +111,9 @@ var mutants = []teeth.Mutant{
 	{Rule: "recovery marks each replica by its own incarnation", In: "recovery.markCopies",
 		At: "uint64($h.$incarnation)", Do: "1", Test: "TestSalvage"},
 	{Rule: "blocks are passed on behind their backups", In: "Client.passOn",
-		At:   "if $err := $c.$pass($backups); $*failed { $*_ }; if $err := $c.$pass($primaries); $*failed { $*body }",
-		Do:   "if $err := $c.$pass($primaries); $*failed { $*body }; if $err := $c.$pass($backups); $*failed { $*body }",
+		At: "if $err := $c.$pass($backups); $*failed { $*_ }; if $err := $c.$pass($primaries); $*failed { $*body }",
+		Do: "if $err := $c.$pass($primaries); $*failed { $*body }; " +
+			"if $err := $c.$pass($backups); $*failed { $*body }",
 		Test: "TestSalvage"},
 }
 
@@ -122,7 +123,10 @@ var protocolSuite = teeth.Suite{
 }
 
 // caught is what a suite says when it has seen a wrong answer, or a damaged structure.
-var caught = regexp.MustCompile(`not linearizable|damage|DAMAGE|leaked|free and in use|is free, but not on|no such client|table says|not on the last|is not adopted|got .* want|operations failed|torn: true|` +
-	`failed operation:|late operation:|of \d+ writes: outcome unknown|waits for recovery:|recovery did not end:|endless: seed|panic: seed|are unclean still|is not unclean|earlier ones are unresolved|the pool is full with|round 0: delete`)
+var caught = regexp.MustCompile(`not linearizable|damage|DAMAGE|leaked|free and in use|is free, but not on|` +
+	`no such client|table says|not on the last|is not adopted|got .* want|operations failed|torn: true|` +
+	`failed operation:|late operation:|of \d+ writes: outcome unknown|waits for recovery:|recovery did not end:|` +
+	`endless: seed|panic: seed|are unclean still|is not unclean|earlier ones are unresolved|` +
+	`the pool is full with|round 0: delete`)
 
 func TestMutants(t *testing.T) { protocolSuite.Run(t, mutants) }

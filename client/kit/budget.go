@@ -20,7 +20,8 @@ type Budget struct {
 }
 
 const (
-	// budgetShares: what passes between two looks at the clock counts as one of so many parts at most.
+	// budgetShares: what passes between two looks at the clock counts as one of so many parts at
+	// most.
 	budgetShares = 4
 	// budgetTrust bounds the batches between two looks: those of an operation without retries.
 	budgetTrust = 6
@@ -49,10 +50,10 @@ func (b *Budget) Over() bool { return b.Left() == 0 }
 // Used reports whether more than one of so many parts of the time has passed.
 func (b *Budget) Used(share int) bool { return b.Left() < b.total-b.total/time.Duration(share) }
 
-// Next returns how much is left for the next batch. For a few batches it does not look at the clock,
-// if each was complete as soon as it was posted, as on memory of one machine: there a look takes as
-// long as a small batch. It is for operations that do nothing between their batches but what the
-// store does: what else takes time meanwhile is not seen.
+// Next returns how much is left for the next batch. For a few batches it does not look at the
+// clock, if each was complete as soon as it was posted, as on memory of one machine: there a look
+// takes as long as a small batch. It is for operations that do nothing between their batches but
+// what the store does: what else takes time meanwhile is not seen.
 func (b *Budget) Next() time.Duration {
 	if b.trust > 0 {
 		return b.left

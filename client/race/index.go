@@ -27,16 +27,16 @@ const (
 	Candidates = 4 * BucketSlots
 )
 
-// Index is where an index lies: subtables of equal size, each on several nodes. It grows by linear
-// hashing (Litwin, VLDB 1980): one subtable at a time is added, which takes from one of those before
-// it the keys that have the next bit of their hashes set. So the number of subtables says where
-// every key is, and there is no directory. RACE's extendible hashing has one.
+// Index is where an index lies: subtables of equal size, each on several nodes. It grows by
+// linear hashing (Litwin, VLDB 1980): one subtable at a time is added, which takes from one of
+// those before it the keys that have the next bit of their hashes set. So the number of subtables
+// says where every key is, and there is no directory. RACE's extendible hashing has one.
 type Index struct {
 	Base   uint64           // where subtables begin on each node
 	Groups uint64           // of each subtable, at least 2
 	Place  [][]node.Replica // of the subtables that there are; changed by Resize
-	// round is how many subtables there were when the current round of splits began: len(Place) is at
-	// least that, and less than twice as much. 0: the index never grew.
+	// round is how many subtables there were when the current round of splits began: len(Place)
+	// is at least that, and less than twice as much. 0: the index never grew.
 	round uint64
 }
 

@@ -155,7 +155,8 @@ const (
 func (m *memory) open(s *Store) {
 	all := int(s.pairs.Count) * s.nodes
 	*m = memory{
-		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, looks: map[subtable]*rdma.Op{}, empty: make([]bool, s.nodes), turn: int(s.id),
+		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{},
+		looks: map[subtable]*rdma.Op{}, empty: make([]bool, s.nodes), turn: int(s.id),
 		stats: m.stats,
 		table: chunks.Client{
 			Endpoint: s.ep, ID: s.id, Do: s.do, Drop: s.drop,

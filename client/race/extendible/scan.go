@@ -43,10 +43,10 @@ type scanned struct {
 	look *rdma.Op
 }
 
-// unnamed returns the blocks of chunks that no slot names, of those that are used
-// as far as the worker knows. The list is valid until the next scan. The chunks are the worker's, or those of a client
-// of which nothing is in flight. What that client has proposed is taken away;
-// thorough: all of it, else only what is found at once.
+// unnamed returns the blocks of chunks that no slot names, of those that are used as far as the
+// worker knows. The list is valid until the next scan. The chunks are the worker's, or those of a
+// client of which nothing is in flight. What that client has proposed is taken away; thorough:
+// all of it, else only what is found at once.
 //
 // It takes three trips: headers, the slots of their keys, and the looks. The
 // looks come last, since they say whether the slots were part of the index when

@@ -124,7 +124,8 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 // the chunks of that holder are given back, and its grave is cleared.
 func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
-	s := &Store{layout: l, ep: ep, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout), op: operation{looks: new(looks)}}
+	s := &Store{layout: l, ep: ep, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout),
+		op: operation{looks: new(looks)}}
 	switch {
 	case s.id == 0 || int(s.id) > l.Clients:
 		return nil, fmt.Errorf("client %d: the pool was made for %d: %w", s.id, l.Clients, rdma.ErrFull)
