@@ -84,9 +84,8 @@ func watched(k *stores.Kind) (*explore.Subject, named) {
 	return s, posts
 }
 
-// exhaust fills a pool with pairs of one size, empties it, and fills it with others. No keeper
-// sweeps it.
-func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
+// formatted returns a pool of the subject with as many replicas as it may have.
+func formatted(t *testing.T, s *explore.Subject) *sim.Sim {
 	t.Helper()
 	replicas := s.Replicas[len(s.Replicas)-1]
 	shape := explore.Shape{Nodes: max(replicas[0], replicas[1]), Index: replicas[0], Data: replicas[1]}
@@ -95,10 +94,18 @@ func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
 		t.Fatal(err)
 	}
 	f := sim.New(sim.Options{Nodes: shape.Nodes, Memory: memory, Clients: s.Clients, Handler: s.Handler})
-	defer f.Close()
+	t.Cleanup(func() { f.Close() })
 	if err := s.Format(f, shape); err != nil {
 		t.Fatal(err)
 	}
+	return f
+}
+
+// exhaust fills a pool with pairs of one size, empties it, and fills it with others. No keeper
+// sweeps it.
+func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
+	t.Helper()
+	f := formatted(t, s)
 	if s.Serve != nil {
 		if _, err := s.Serve(f); err != nil {
 			t.Fatal(err)
@@ -153,17 +160,7 @@ func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
 // churn inserts and deletes pairs beside a keeper until objects of deleted ones are used again.
 func churn(t *testing.T, s *explore.Subject, posts named) {
 	t.Helper()
-	replicas := s.Replicas[len(s.Replicas)-1]
-	shape := explore.Shape{Nodes: max(replicas[0], replicas[1]), Index: replicas[0], Data: replicas[1]}
-	memory, err := s.Memory(shape)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := sim.New(sim.Options{Nodes: shape.Nodes, Memory: memory, Clients: s.Clients, Handler: s.Handler})
-	defer f.Close()
-	if err := s.Format(f, shape); err != nil {
-		t.Fatal(err)
-	}
+	f := formatted(t, s)
 	const most = 5000 // pairs: there are fewer objects
 	done := false
 	f.Go("worker", func(ep rdma.Endpoint) {
