@@ -114,17 +114,23 @@ func (t *Traced) on(pool *stores.Pool, value []byte) error {
 		err = warm(store, t.Operation, t.Key, value, ep.Rand().Uint64, func() uint64 { return ep.Counters().Trips })
 	}
 	if err == nil {
-		from, before := ring.Next(), *ep.Counters()
-		err = t.do(store, value)
-		t.Totals = ep.Counters().Sub(before)
-		for _, r := range ring.From(from) {
-			t.Verbs = append(t.Verbs, verbOf(&r, before.Trips, describe))
-		}
-		if err == nil {
+		if err = t.observe(store, ep, ring, describe, value); err == nil {
 			t.Paper = pool.Kind.Paper[t.paper()]
 		}
 	}
 	return errors.Join(err, client.Leave(store, ep, pool.Fabric), looks.Close())
+}
+
+// observe carries the operation out, and notes the verbs that a ring beside the endpoint has seen.
+func (t *Traced) observe(s client.Store, ep rdma.Endpoint, ring *trace.Ring, describe func(rdma.Addr) string,
+	value []byte) error {
+	from, before := ring.Next(), *ep.Counters()
+	err := t.do(s, value)
+	t.Totals = ep.Counters().Sub(before)
+	for _, r := range ring.From(from) {
+		t.Verbs = append(t.Verbs, verbOf(&r, before.Trips, describe))
+	}
+	return err
 }
 
 // describer returns what tells what lies at an address, and the endpoint by which it looks.
@@ -276,8 +282,35 @@ func (t *Traced) Print(w io.Writer) {
 		fmt.Fprint(w, ": an UPDATE, and an INSERT since the key is not there")
 	}
 	fmt.Fprint(w, "\n\n")
-	rows := [][]string{{"trip", "step", "verb", "node", "offset", "bytes", "before", "after", "what lies there"}}
-	background := 0
+	rows, background := t.rows()
+	table.Print(w, rows, 1, 2, 8)
+	c := &t.Totals
+	fmt.Fprintf(w, "\n%s", Plural(int(c.Trips), "trip", "trips"))
+	if t.Paper > 0 {
+		fmt.Fprintf(w, " (in the paper: %d)", t.Paper)
+	}
+	fmt.Fprintf(w, ", %s; %s: %d READ, %d WRITE, %d atomic", Plural(int(c.Doorbells), "doorbell", "doorbells"),
+		Plural(int(c.Verbs()), "verb", "verbs"), c.Reads, c.Writes, c.Atomics)
+	if c.Sends > 0 {
+		fmt.Fprintf(w, ", %d SEND", c.Sends)
+	}
+	if c.Calls > 0 {
+		fmt.Fprintf(w, "; %s", Plural(int(c.Calls), "call", "calls"))
+	}
+	fmt.Fprintf(w, "; %s read, %s written\n", Plural(int(c.BytesRead), "byte", "bytes"),
+		Plural(int(c.BytesWrote), "byte", "bytes"))
+	if background > 0 {
+		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n",
+			Plural(background, "verb", "verbs"))
+	}
+	if k, err := stores.Lookup(t.Store); err == nil && k.Serve != nil {
+		fmt.Fprintln(w, "each SEND is a request, whose answer is one more message; what servers do for it is not shown")
+	}
+}
+
+// rows is a table of the verbs, and how many of them the operation does not wait for.
+func (t *Traced) rows() (rows [][]string, background int) {
+	rows = [][]string{{"trip", "step", "verb", "node", "offset", "bytes", "before", "after", "what lies there"}}
 	for i, v := range t.Verbs {
 		trip, step := fmt.Sprint(v.Trip), string(v.Step)
 		if v.Background {
@@ -304,27 +337,5 @@ func (t *Traced) Print(w io.Writer) {
 		}
 		rows = append(rows, row)
 	}
-	table.Print(w, rows, 1, 2, 8)
-	c := &t.Totals
-	fmt.Fprintf(w, "\n%s", Plural(int(c.Trips), "trip", "trips"))
-	if t.Paper > 0 {
-		fmt.Fprintf(w, " (in the paper: %d)", t.Paper)
-	}
-	fmt.Fprintf(w, ", %s; %s: %d READ, %d WRITE, %d atomic", Plural(int(c.Doorbells), "doorbell", "doorbells"),
-		Plural(int(c.Verbs()), "verb", "verbs"), c.Reads, c.Writes, c.Atomics)
-	if c.Sends > 0 {
-		fmt.Fprintf(w, ", %d SEND", c.Sends)
-	}
-	if c.Calls > 0 {
-		fmt.Fprintf(w, "; %s", Plural(int(c.Calls), "call", "calls"))
-	}
-	fmt.Fprintf(w, "; %s read, %s written\n", Plural(int(c.BytesRead), "byte", "bytes"),
-		Plural(int(c.BytesWrote), "byte", "bytes"))
-	if background > 0 {
-		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n",
-			Plural(background, "verb", "verbs"))
-	}
-	if k, err := stores.Lookup(t.Store); err == nil && k.Serve != nil {
-		fmt.Fprintln(w, "each SEND is a request, whose answer is one more message; what servers do for it is not shown")
-	}
+	return rows, background
 }
