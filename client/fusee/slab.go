@@ -216,7 +216,8 @@ func (c *Client) classFor(class int, op opcode) (int, error) {
 		if from, ok := c.borrow(class, reserve); ok {
 			return from, nil
 		}
-		// The object that it has got is the reserve.
+		// Each refill without an error adds an object at least: this one is the reserve, and the next
+		// one suffices.
 		if err == nil {
 			continue
 		}
