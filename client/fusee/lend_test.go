@@ -8,10 +8,10 @@ import (
 	"github.com/farkv/farkv/client"
 )
 
-// TestLent: clients whose pairs have all sizes fill a pool in turn, each until no pair of any
-// size finds room. Then three fifths of its bytes are pairs: what is free in one client's blocks
-// is found by the others. Each client is able to DELETE its pairs, and the pool takes as many
-// again.
+// TestLent: clients whose pairs have all sizes fill a pool in turn, until it has refused ten pairs
+// for each of them. Then three fifths of its bytes are pairs: what is free in one client's blocks
+// is found by the others. Each client is able to DELETE its pairs, and it is so again when the
+// pool is filled again.
 func TestLent(t *testing.T) {
 	const workers, least, most, blocks = 30, 300, 3000, 150
 	p := cramped(blocks)

@@ -52,8 +52,8 @@ func (b *Budget) Used(share int) bool { return b.Left() < b.total-b.total/time.D
 
 // Next returns how much is left for the next batch. For a few batches it does not look at the
 // clock, if each was complete as soon as it was posted, as on memory of one machine: there a look
-// takes as long as a small batch. It is for operations that do nothing between their batches but
-// what the store does: what else takes time meanwhile is not seen.
+// takes as long as a small batch. What else takes time between these batches is seen at the next
+// look. So it is for operations that do nothing there but what the store does.
 func (b *Budget) Next() time.Duration {
 	if b.trust > 0 {
 		return b.left
