@@ -13,7 +13,7 @@ test: ## every test, the short versions; FARKV_LONG=1 for the long ones, FARKV_R
 race:
 	go test -race ./...
 
-teeth: ## breaks the rules one at a time, on copies: the tests must notice; FARKV_TEETH=all for all rules of board and ibverbs
+teeth: ## breaks the rules one at a time, on copies: the tests must notice; FARKV_TEETH=all for all rules of membership and ibverbs
 	FARKV_LONG=1 go test -timeout 60m -run 'Teeth|Mutants' ./client/... ./node/... ./tui/...
 
 lint:

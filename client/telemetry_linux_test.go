@@ -8,7 +8,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // BenchmarkTelemetry shows which share of a run's processor time it takes to count and to tell: of
@@ -39,11 +39,11 @@ func benchmarkTelemetry(b *testing.B, pool *stores.Pool, gets int) {
 	}
 	count, _ := client.Counting(s, ep)
 	each := func(n int, f func()) float64 { // processor time of an f in nanoseconds
-		before := wall.CPU()
+		before := realtime.CPU()
 		for range n {
 			f()
 		}
-		return float64(wall.CPU()-before) / float64(n)
+		return float64(realtime.CPU()-before) / float64(n)
 	}
 	const counts = 20_000_000
 	adds := each(counts, count) - each(counts, func() {})
@@ -56,7 +56,7 @@ func benchmarkTelemetry(b *testing.B, pool *stores.Pool, gets int) {
 	}
 	stop := client.PublishOnThread(db, pool.Fabric)
 	keys := fill(b, db)
-	began, before, n := time.Now(), wall.CPU(), 0
+	began, before, n := time.Now(), realtime.CPU(), 0
 	takes := 0.0
 	for b.Loop() {
 		takes = each(gets, func() {
@@ -66,7 +66,7 @@ func benchmarkTelemetry(b *testing.B, pool *stores.Pool, gets int) {
 			n++
 		})
 	}
-	cpu, lasted := wall.CPU()-before, time.Since(began)
+	cpu, lasted := realtime.CPU()-before, time.Since(began)
 	publisher := stop()
 	b.ReportMetric(adds, "ns-added/op")
 	b.ReportMetric(takes, "ns-GET/op")

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/tui/tuitest"
 )
@@ -75,9 +75,9 @@ func BenchmarkProgram(b *testing.B) {
 			}
 			time.Sleep(5 * time.Second) // for the past
 			for b.Loop() {
-				cpu, got := wall.CPU(), bytes.Load()
+				cpu, got := realtime.CPU(), bytes.Load()
 				time.Sleep(seconds * time.Second)
-				b.ReportMetric(100*float64(wall.CPU()-cpu)/float64(seconds*time.Second), "%-CPU")
+				b.ReportMetric(100*float64(realtime.CPU()-cpu)/float64(seconds*time.Second), "%-CPU")
 				b.ReportMetric(float64(bytes.Load()-got)/1e3/seconds, "KB/s")
 			}
 			cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rowan/kv"
 )
 
@@ -35,9 +35,9 @@ func BenchmarkCall(b *testing.B) {
 			}
 			f := c.newFloor(b)
 			defer f.end()
-			began, used := time.Now(), wall.CPU()
+			began, used := time.Now(), realtime.CPU()
 			time.Sleep(500 * time.Millisecond)
-			idle := float64(wall.CPU()-used) / float64(time.Since(began))
+			idle := float64(realtime.CPU()-used) / float64(time.Since(began))
 			for _, call := range []struct {
 				name string
 				do   func(s client.Store, key []byte) error
@@ -49,13 +49,13 @@ func BenchmarkCall(b *testing.B) {
 			} {
 				b.Run(call.name, func(b *testing.B) {
 					b.ReportAllocs()
-					began, used := time.Now(), wall.CPU()
+					began, used := time.Now(), realtime.CPU()
 					for i := 0; b.Loop(); i++ {
 						if err := call.do(s, keys[i%len(keys)]); err != nil {
 							b.Fatal(err)
 						}
 					}
-					busy := float64(wall.CPU()-used) - idle*float64(time.Since(began))
+					busy := float64(realtime.CPU()-used) - idle*float64(time.Since(began))
 					b.ReportMetric(busy/float64(b.N), "cpu-ns/op")
 				})
 			}

@@ -13,20 +13,20 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/cluster/consul"
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// membership is what a process has with a Consul agent for the sake of a pool.
-type membership struct {
+// namedPool is what a process has with a Consul agent for the sake of a pool.
+type namedPool struct {
 	agent  *consul.Agent
 	glance *glance
 	member *consul.Registration // nil: the agent was away
 }
 
-func (m *membership) end() {
+func (m *namedPool) end() {
 	m.glance.close()
 	if m.member != nil {
 		_ = m.member.Close() // an agent that is away finds out by itself
@@ -36,7 +36,7 @@ func (m *membership) end() {
 
 // name wraps an open pool of which this process is a client for Consul, until it is closed.
 func name(f nodeFabric, a Address, agent *consul.Agent, g *glance) rdma.Fabric {
-	with := membership{agent: agent, glance: g}
+	with := namedPool{agent: agent, glance: g}
 	host, _ := os.Hostname()
 	m := consul.Member{
 		Kind: consul.Client, ID: "farkv-client-" + strings.ToLower(rand.Text()), Pool: a.Name,
@@ -71,8 +71,8 @@ type glance struct {
 	closed bool
 }
 
-// look implements board.Options.Glance.
-func (g *glance) look() (board.Record, time.Duration, bool) {
+// look implements membership.Options.Glance.
+func (g *glance) look() (membership.Record, time.Duration, bool) {
 	g.mu.Lock()
 	if g.mirror == nil && !g.closed {
 		g.mirror = g.store.Mirror("master")
@@ -80,10 +80,10 @@ func (g *glance) look() (board.Record, time.Duration, bool) {
 	m := g.mirror
 	g.mu.Unlock()
 	if m == nil {
-		return board.Record{}, 0, false
+		return membership.Record{}, 0, false
 	}
 	r := m.Look()
-	return r.Record, wall.Now() - time.Since(r.Since), r.Err == nil && !r.Since.IsZero()
+	return r.Record, realtime.Now() - time.Since(r.Since), r.Err == nil && !r.Since.IsZero()
 }
 
 func (g *glance) close() {

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // Survival is what stored bytes outlive.
@@ -238,7 +238,7 @@ func otherVersion(p []byte) error {
 // that there is nothing but zeros and words of the header.
 func (r *Region) identify() (fresh bool, err error) {
 	p, want := make([]byte, headerPage), make([]byte, headerPage)
-	words.Load(p, unsafe.Pointer(unsafe.SliceData(r.m)))
+	memcopy.Load(p, unsafe.Pointer(unsafe.SliceData(r.m)))
 	copy(want, r.header())
 	le := binary.LittleEndian
 	fresh = le.Uint64(p) == 0
@@ -315,7 +315,7 @@ func (r *Region) store(off uint64, p []byte) {
 	r.gate.RLock()
 	defer r.gate.RUnlock()
 	r.Mark(len(p))
-	words.Store(unsafe.Pointer(&r.m[off]), p)
+	memcopy.Store(unsafe.Pointer(&r.m[off]), p)
 }
 
 // Fence returns when all that was stored before is durable. Its errors are for good.

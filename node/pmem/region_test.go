@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 var small = Options{Memory: 4096, Table: 8192}
@@ -37,7 +37,7 @@ func (r *recorder) Sync() error {
 	if r.fail != nil {
 		return r.fail
 	}
-	words.Load(r.disk, unsafe.Pointer(unsafe.SliceData(r.m)))
+	memcopy.Load(r.disk, unsafe.Pointer(unsafe.SliceData(r.m)))
 	return nil
 }
 
@@ -225,7 +225,7 @@ func TestFence(t *testing.T) {
 		for round := range uint64(3) {
 			r.Begin()
 			r.Mark(8)
-			words.CompareSwap(word, round, round+1)
+			memcopy.CompareSwap(word, round, round+1)
 			r.End()
 			want := map[bool]int{true: int(round)}[power]
 			if len(rec.calls) != want {
@@ -259,7 +259,7 @@ func TestFenceBehindKill(t *testing.T) {
 	killed, rec := onRecorder(t, nil, o)
 	killed.Begin()
 	killed.Mark(8)
-	words.CompareSwap((*uint64)(killed.Base()), 0, 7)
+	memcopy.CompareSwap((*uint64)(killed.Base()), 0, 7)
 	killed.End()
 	next, err := On(rec.m, rec, o)
 	if err != nil {
@@ -284,7 +284,7 @@ func TestSharedSync(t *testing.T) {
 	const tasks, rounds = 8, 50
 	at := func(n int) *uint64 { return (*uint64)(unsafe.Add(r.Base(), 8*n)) }
 	onDisk := func(n int) uint64 { // read as another task's Sync may write it
-		return words.LoadWord((*uint64)(unsafe.Pointer(&rec.disk[headerPage+o.Table+uint64(8*n)])))
+		return memcopy.LoadWord((*uint64)(unsafe.Pointer(&rec.disk[headerPage+o.Table+uint64(8*n)])))
 	}
 	var group sync.WaitGroup
 	var failed atomic.Pointer[string]
@@ -292,9 +292,9 @@ func TestSharedSync(t *testing.T) {
 		group.Go(func() {
 			for n := range uint64(rounds) {
 				r.Begin()
-				read := words.LoadWord(at((task + 1) % tasks))
+				read := memcopy.LoadWord(at((task + 1) % tasks))
 				r.Mark(8)
-				words.CompareSwap(at(task), n, n+1)
+				memcopy.CompareSwap(at(task), n, n+1)
 				r.End()
 				if err := r.Fence(); err != nil {
 					t.Error(err)
@@ -372,7 +372,7 @@ func TestOpen(t *testing.T) {
 	if s, why := r.Survives(); s != Process || why == "" {
 		t.Errorf("survives %v: %s", s, why)
 	}
-	words.CompareSwap((*uint64)(r.Base()), 0, 42)
+	memcopy.CompareSwap((*uint64)(r.Base()), 0, 42)
 	if err := r.Table().Put("k", []byte("v")); err != nil {
 		t.Error(err)
 	}
@@ -385,10 +385,10 @@ func TestOpen(t *testing.T) {
 	if r, err = Open(file, small); err != nil {
 		t.Fatal(err)
 	}
-	if got := words.LoadWord((*uint64)(r.Base())); got != 42 || string(r.Table().Get("k")) != "v" {
+	if got := memcopy.LoadWord((*uint64)(r.Base())); got != 42 || string(r.Table().Get("k")) != "v" {
 		t.Errorf("it forgot: %d, %q", got, r.Table().Get("k"))
 	}
-	if err := r.Clear(); err != nil || words.LoadWord((*uint64)(r.Base())) != 0 || r.Table().Get("k") == nil {
+	if err := r.Clear(); err != nil || memcopy.LoadWord((*uint64)(r.Base())) != 0 || r.Table().Get("k") == nil {
 		t.Errorf("clear: %v", err)
 	}
 	r.Close()

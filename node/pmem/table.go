@@ -12,7 +12,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // ErrFull is wrapped when a table has no room for another record.
@@ -69,7 +69,7 @@ func openTable(r *Region, off, size uint64, fresh bool) (*Table, error) {
 // read copies n bytes at an offset of the table.
 func (t *Table) read(at, n uint64) []byte {
 	p := make([]byte, n)
-	words.Load(p, unsafe.Pointer(&t.r.m[t.off+at]))
+	memcopy.Load(p, unsafe.Pointer(&t.r.m[t.off+at]))
 	return p
 }
 

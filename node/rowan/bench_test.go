@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rowan"
 )
 
@@ -54,7 +54,7 @@ func benchAppend(b *testing.B, processes ...rdma.Fabric) {
 			rounds := b.N/benchWorkers/benchRound + 1
 			for range rounds {
 				for k, do := range kinds {
-					before := wall.CPU()
+					before := realtime.CPU()
 					var group sync.WaitGroup
 					for i := range workers {
 						group.Go(func() {
@@ -67,7 +67,7 @@ func benchAppend(b *testing.B, processes ...rdma.Fabric) {
 						})
 					}
 					group.Wait()
-					took[k] += wall.CPU() - before
+					took[k] += realtime.CPU() - before
 				}
 			}
 			b.ReportMetric(0, "ns/op")

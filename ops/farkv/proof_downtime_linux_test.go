@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -22,7 +22,7 @@ func TestNoDowntime(t *testing.T) {
 			}
 			s := newStage(t)
 			pool, crash := "shm:proof", func() time.Duration {
-				at := wall.Now()
+				at := realtime.Now()
 				s.farkv(nil, "crash", s.pool, "node", "1")
 				return at
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/consul/consultest"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -43,7 +43,7 @@ func TestNodeKilled(t *testing.T) {
 	s.wait(time.Second, a, b)
 	killed := s.kill(s.numbered(1))
 	s.gone(nil, 1, 1)
-	filled := wall.Now() - killed
+	filled := realtime.Now() - killed
 	s.wait(time.Second, a, b)
 	a.leave()
 	b.leave()
@@ -69,14 +69,14 @@ func TestMasterKilled(t *testing.T) {
 	if master == b.Process.Pid {
 		victim, other, first = b, a, 0
 	}
-	killed := wall.Now()
+	killed := realtime.Now()
 	victim.kill()
 	s.until("another one leads", func() bool { return masterOf(f) == other.Process.Pid })
-	elected := wall.Now() - killed
+	elected := realtime.Now() - killed
 	s.until("the clients of the dead one are recovered", func() bool {
 		return !slices.ContainsFunc(f.Clients(), func(c rdma.Client) bool { return c.PID == victim.Process.Pid })
 	})
-	recovered := wall.Now() - killed
+	recovered := realtime.Now() - killed
 	s.wait(time.Second, other)
 	other.leave()
 	h := s.judge(nil)
@@ -124,7 +124,7 @@ func TestAgentAway(t *testing.T) {
 	a, b := s.work(nil), s.work(nil)
 	first, second := s.numbered(0), s.numbered(1)
 
-	stopped := wall.Now()
+	stopped := realtime.Now()
 	agent.Pause()
 	s.wait(away(t), a, b)
 	killed := s.kill(first)
@@ -133,10 +133,10 @@ func TestAgentAway(t *testing.T) {
 		(killed - stopped).Round(time.Millisecond), longestGap(within(s.history(), stopped, killed), stopped))
 
 	s.wait(4*time.Second, a, b)
-	back := wall.Now()
+	back := realtime.Now()
 	agent.Resume()
 	s.gone(nil, 0, 1)
-	filled := wall.Now()
+	filled := realtime.Now()
 	h := within(s.history(), killed, filled)
 	allSay(t, h)
 	t.Logf("a node died without the agent: %d operations of %d failed until it was back, %v later; the spare was "+
@@ -147,7 +147,7 @@ func TestAgentAway(t *testing.T) {
 	s.wait(time.Second, a, b)
 	again := s.kill(second)
 	s.gone(nil, 1, 2)
-	took := wall.Now() - again
+	took := realtime.Now() - again
 	s.wait(time.Second, a, b)
 	a.leave()
 	b.leave()

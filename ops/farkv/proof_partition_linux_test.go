@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // TestPartitions cuts memory nodes n0 to n2 and clients c0 and c1, each a machine in a network of
@@ -47,11 +47,11 @@ func partition(t *testing.T, net map[string]*network, cuts []string) {
 		}
 	}
 	t.Cleanup(func() { every(heal) }) // the other tests have the same network
-	parted := wall.Now()
+	parted := realtime.Now()
 	every(cut)
 	expelled := s.expelled(0, clients...)
 	s.wait(time.Second, clients...)
-	healed := wall.Now()
+	healed := realtime.Now()
 	every(heal)
 	s.wait(3*time.Second, clients...)
 	state := s.status(net["c1"])

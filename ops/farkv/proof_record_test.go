@@ -16,7 +16,7 @@ import (
 	kv "github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -50,13 +50,13 @@ func record() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	tell := func(e cluster.Event) { fmt.Fprintf(os.Stderr, "%v %v\n", wall.Now(), e) }
+	tell := func(e cluster.Event) { fmt.Fprintf(os.Stderr, "%v %v\n", realtime.Now(), e) }
 	db := must(stores.OpenDB(*pool, stores.DBOptions{Name: "record", Workers: *workers, NoKeeper: *look,
 		Keeper: cluster.Options{Log: tell}}))
 	var all errgroup.Group
 	for w := *first; w < *first+*workers; w++ {
 		log := must(appendTo(historyOf(*folder, w)))
-		r := check.NewRecorder(w, onDB{db}, wall.Now)
+		r := check.NewRecorder(w, onDB{db}, realtime.Now)
 		r.LogTo(log) // unbuffered, so that it outlives the process
 		all.Go(func() error {
 			if *look {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -276,7 +276,7 @@ func (s *stage) wait(d time.Duration, clients ...*process) {
 
 // kill kills a node's process, and returns when.
 func (s *stage) kill(node int) time.Duration {
-	at := wall.Now()
+	at := realtime.Now()
 	s.nodes[node].kill()
 	return at
 }

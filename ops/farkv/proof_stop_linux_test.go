@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -56,7 +56,7 @@ func TestStopped(t *testing.T) {
 // pause stops processes for a while, and returns when.
 func (s *stage) pause(d time.Duration, all ...*process) (g gap) {
 	s.t.Helper()
-	g.from = wall.Now()
+	g.from = realtime.Now()
 	for _, p := range all {
 		if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
 			s.t.Fatalf("stop %s: %v", p.name, err)
@@ -68,7 +68,7 @@ func (s *stage) pause(d time.Duration, all ...*process) (g gap) {
 			s.t.Fatalf("continue %s: %v", p.name, err)
 		}
 	}
-	g.to = wall.Now()
+	g.to = realtime.Now()
 	return g
 }
 

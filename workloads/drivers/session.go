@@ -8,7 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/telemetry"
 )
 
@@ -34,7 +34,7 @@ func (d *pool) CPU() (here, nodes time.Duration, ok bool) {
 		return 0, 0, false
 	}
 	nodes, err := f.CPU()
-	return wall.CPU(), nodes, err == nil
+	return realtime.CPU(), nodes, err == nil
 }
 
 // Publish implements runner.Database.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/membership"
 )
 
 // Timeout bounds each call to an agent. Two kinds of calls may take longer: blocking queries, by
@@ -91,11 +91,11 @@ func indexed(meta *api.QueryMeta) error {
 
 var errNoConsul = errors.New("what answers there is no Consul agent (no X-Consul-Index)")
 
-// failed returns an error that says which agent could not do what. It wraps board.ErrUnreachable,
+// failed returns an error that says which agent could not do what. It wraps membership.ErrUnreachable,
 // also with fs.ErrPermission when Consul's access control refused: an operator can repair that, and
 // what is hidden may exist.
 func (a *Agent) failed(err error, format string, args ...any) error {
-	return fmt.Errorf("consul %s: %s: %w: %w", a.address, fmt.Sprintf(format, args...), board.ErrUnreachable,
+	return fmt.Errorf("consul %s: %s: %w: %w", a.address, fmt.Sprintf(format, args...), membership.ErrUnreachable,
 		a.cause(err))
 }
 

@@ -9,18 +9,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/board/boardtest"
-	"github.com/farkv/farkv/node/rdma/board/history"
+	"github.com/farkv/farkv/node/membership"
+	"github.com/farkv/farkv/node/membership/history"
+	"github.com/farkv/farkv/node/membership/membershiptest"
 )
 
-// contract checks what board.Store promises, of boards of one agent, each used through two
+// contract checks what membership.Store promises, of boards of one agent, each used through two
 // connections.
 func contract(t *testing.T, agent func(t testing.TB) *Agent) {
-	boardtest.Run(t, func(t testing.TB) []board.Store {
+	membershiptest.Run(t, func(t testing.TB) []membership.Store {
 		first := agent(t)
 		id := NewID()
-		return []board.Store{boardOf(t, first, id), boardOf(t, dial(t, first.address), id)}
+		return []membership.Store{boardOf(t, first, id), boardOf(t, dial(t, first.address), id)}
 	})
 	t.Run("SameValue", func(t *testing.T) { sameValue(t, boardOf(t, agent(t), NewID())) })
 	t.Run("Isolated", func(t *testing.T) {
@@ -37,7 +37,7 @@ func boardOf(t testing.TB, a *Agent, id string) *Store { return poolOf(t, a, "co
 
 // sameValue checks that of two writers of the same value over the same version one wins, and that
 // versions grow also then.
-func sameValue(t *testing.T, s board.Store) {
+func sameValue(t *testing.T, s membership.Store) {
 	last := uint64(0)
 	for range 4 {
 		for i, want := range []bool{true, false} {
@@ -113,7 +113,7 @@ func TestLostAnswers(t *testing.T) {
 func TestLongValue(t *testing.T) {
 	f, a := newFake(t)
 	s := poolOf(t, a, "long").Board("x")
-	if ok, err := s.Swap("k", 0, make([]byte, MaxValue+1)); ok || err == nil || errors.Is(err, board.ErrUnreachable) {
+	if ok, err := s.Swap("k", 0, make([]byte, MaxValue+1)); ok || err == nil || errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("%v, %v", ok, err)
 	}
 	if n := f.count(); n > 0 {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/membership"
 )
 
 // Mirror is a record as this process saw it last. One watch serves all callers, so that Look costs
@@ -28,11 +28,11 @@ type Mirror struct {
 
 // Reflection is the state of a Mirror.
 type Reflection struct {
-	board.Record
+	membership.Record
 	// Since is when this process first saw this version; it was written before that. Zero: no
 	// version was seen.
 	Since time.Time
-	// Err is why changes may be missing: Consul could not be asked. It wraps board.ErrUnreachable.
+	// Err is why changes may be missing: Consul could not be asked. It wraps membership.ErrUnreachable.
 	Err error
 }
 
@@ -48,7 +48,7 @@ func (s *Store) Mirror(key string) *Mirror {
 }
 
 // take is called by the watch. An error does not clear what was seen.
-func (m *Mirror) take(r board.Record, err error) {
+func (m *Mirror) take(r membership.Record, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state.Err = err

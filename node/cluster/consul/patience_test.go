@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/membership"
 )
 
 // patient makes this process wait for agents during a test, and returns what it said.
@@ -78,7 +78,7 @@ func TestWaitForSlow(t *testing.T) {
 	a := dial(t, slow.Listener.Addr().String())
 	a.timeout = 50 * time.Millisecond
 	s := poolOf(t, a, "p").Board("x")
-	if _, _, err := s.Load("k"); !errors.Is(err, board.ErrUnreachable) {
+	if _, _, err := s.Load("k"); !errors.Is(err, membership.ErrUnreachable) {
 		t.Fatalf("without patience: %v", err)
 	}
 	said := patient(t, 30*time.Second)
@@ -94,7 +94,7 @@ func TestWaitWritesOnce(t *testing.T) {
 	f, a := newFake(t)
 	patient(t, 30*time.Second)
 	f.set(func() { f.fail = func(*http.Request) failure { return lose } })
-	if ok, err := poolOf(t, a, "p").Board("x").Swap("k", 0, []byte("v")); ok || !errors.Is(err, board.ErrUnreachable) {
+	if ok, err := poolOf(t, a, "p").Board("x").Swap("k", 0, []byte("v")); ok || !errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("a swap whose answer was lost: %v, %v", ok, err)
 	}
 	if n := f.count(); n != 1 {
@@ -119,12 +119,12 @@ func TestWaitInVain(t *testing.T) {
 	patient(t, 300*time.Millisecond)
 	began := time.Now()
 	_, err := poolOf(t, a, "p").Record()
-	if took := time.Since(began); took < 300*time.Millisecond || !errors.Is(err, board.ErrUnreachable) {
+	if took := time.Since(began); took < 300*time.Millisecond || !errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("after %v: %v", took, err)
 	}
 	_, err = poolOf(t, a, "next").Record()
 	f.set(func() {
-		if asked != 1 || !errors.Is(err, board.ErrUnreachable) {
+		if asked != 1 || !errors.Is(err, membership.ErrUnreachable) {
 			t.Errorf("the next call asked %d times: %v", asked, err)
 		}
 	})

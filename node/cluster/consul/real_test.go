@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/cluster/consul/consultest"
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/membership"
 )
 
 // realAgent starts an agent that asks for no tokens.
@@ -181,11 +181,11 @@ func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	seen := m.Look()
 	r.Pause()
 	unreachable(t, a, "it does not answer")
-	if ok, err := s.Swap("k", seen.Version, []byte("late")); ok || !errors.Is(err, board.ErrUnreachable) {
+	if ok, err := s.Swap("k", seen.Version, []byte("late")); ok || !errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("swapped by a stopped agent: %v, %v", ok, err)
 	}
 	eventually(t, "the mirror's failure", func() bool { return m.Look().Err != nil })
-	eventually(t, "the registration's failure", func() bool { return errors.Is(reg.Err(), board.ErrUnreachable) })
+	eventually(t, "the registration's failure", func() bool { return errors.Is(reg.Err(), membership.ErrUnreachable) })
 	if now := m.Look(); string(now.Value) != "before" || now.Since != seen.Since {
 		t.Errorf("the mirror forgot: %+v", now)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/membership"
 )
 
 // MaxValue is the greatest length of a record's value: Consul's limit, unless kv_max_value_size
@@ -22,9 +22,9 @@ type Store struct {
 	prefix string
 }
 
-var _ board.Store = (*Store)(nil)
+var _ membership.Store = (*Store)(nil)
 
-// Load returns a record and its version by a consistent read. Errors wrap board.ErrUnreachable.
+// Load returns a record and its version by a consistent read. Errors wrap membership.ErrUnreachable.
 func (s *Store) Load(key string) ([]byte, uint64, error) {
 	var p *api.KVPair
 	err := s.agent.ask(func(o *api.QueryOptions) (meta *api.QueryMeta, err error) {
@@ -40,7 +40,7 @@ func (s *Store) Load(key string) ([]byte, uint64, error) {
 	return p.Value, p.ModifyIndex, nil
 }
 
-// Swap replaces a record if it still has the given version. Errors wrap board.ErrUnreachable,
+// Swap replaces a record if it still has the given version. Errors wrap membership.ErrUnreachable,
 // unless the value is longer than MaxValue.
 func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 	if len(value) > MaxValue {
@@ -64,12 +64,12 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 }
 
 // Look returns one record, and all records of which the keys begin with prefix, sorted by key, as
-// they were at one moment. Errors wrap board.ErrUnreachable.
-func (s *Store) Look(key, prefix string) (first board.Record, all []board.Record, err error) {
+// they were at one moment. Errors wrap membership.ErrUnreachable.
+func (s *Store) Look(key, prefix string) (first membership.Record, all []membership.Record, err error) {
 	if key != "" {
 		first.Key = key
 		if first.Value, first.Version, err = s.Load(key); err != nil {
-			return board.Record{}, nil, err
+			return membership.Record{}, nil, err
 		}
 	}
 	var pairs api.KVPairs
@@ -78,16 +78,16 @@ func (s *Store) Look(key, prefix string) (first board.Record, all []board.Record
 		return meta, err
 	})
 	if err != nil {
-		return board.Record{}, nil, s.agent.failed(err, "list %s", s.prefix+prefix)
+		return membership.Record{}, nil, s.agent.failed(err, "list %s", s.prefix+prefix)
 	}
 	for _, p := range pairs {
 		all = append(all, s.record(p))
 	}
-	slices.SortFunc(all, func(a, b board.Record) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(all, func(a, b membership.Record) int { return strings.Compare(a.Key, b.Key) })
 	return first, all, nil
 }
 
 // record converts a pair of Consul's.
-func (s *Store) record(p *api.KVPair) board.Record {
-	return board.Record{Key: strings.TrimPrefix(p.Key, s.prefix), Value: p.Value, Version: p.ModifyIndex}
+func (s *Store) record(p *api.KVPair) membership.Record {
+	return membership.Record{Key: strings.TrimPrefix(p.Key, s.prefix), Value: p.Value, Version: p.ModifyIndex}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/membership"
 )
 
 // everyCall is what may be asked of an agent, by name.
@@ -56,7 +56,7 @@ func unreachable(t *testing.T, a *Agent, why string) {
 			if took := time.Since(began); took > 2*a.timeout+3*time.Second {
 				t.Errorf("%s took %v", name, took)
 			}
-			if !errors.Is(err, board.ErrUnreachable) {
+			if !errors.Is(err, membership.ErrUnreachable) {
 				t.Errorf("%s: %v", name, err)
 			} else if text := err.Error(); !strings.HasPrefix(text, "consul "+a.address+": ") ||
 				!strings.Contains(text, why) || strings.Contains(text, "http://") {
@@ -98,7 +98,7 @@ func TestNoLeader(t *testing.T) {
 func TestCrowd(t *testing.T) {
 	f, a := newFake(t)
 	f.fail = func(*http.Request) failure { return crowd }
-	if _, _, err := poolOf(t, a, "p").Board("x").Load("k"); !errors.Is(err, board.ErrUnreachable) ||
+	if _, _, err := poolOf(t, a, "p").Board("x").Load("k"); !errors.Is(err, membership.ErrUnreachable) ||
 		!strings.Contains(err.Error(), "limits.http_max_conns_per_client") {
 		t.Error(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/membership"
 )
 
 // mostFailures is the number of failures in a row after which the pause before the next query does
@@ -14,14 +14,14 @@ import (
 const mostFailures = 6
 
 // Watch calls fn with the record as it is, again whenever it has another version, and when it
-// cannot be read (with an error that wraps board.ErrUnreachable; more calls follow), until ctx
+// cannot be read (with an error that wraps membership.ErrUnreachable; more calls follow), until ctx
 // ends. It may skip versions, and always reaches the latest. fn is called by the caller's
 // goroutine. Watch returns when ctx ends.
 //
 // It uses blocking queries, at most one a pace (1 s). So a record that changes all the time costs
 // each watch one query a second, and one that does not change costs one in ten seconds. The first
 // change after a rest is seen at once.
-func (s *Store) Watch(ctx context.Context, key string, fn func(board.Record, error)) {
+func (s *Store) Watch(ctx context.Context, key string, fn func(membership.Record, error)) {
 	w := watch{Store: s, key: key, fn: fn}
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -32,7 +32,7 @@ func (s *Store) Watch(ctx context.Context, key string, fn func(board.Record, err
 		// Watches that woke up together should not query together next time.
 		rest := s.agent.pace*7/8 + rand.N(s.agent.pace/4) - time.Since(began)
 		if err != nil {
-			fn(board.Record{Key: key}, err)
+			fn(membership.Record{Key: key}, err)
 			w.failures = min(w.failures+1, mostFailures)
 			rest = s.agent.pace/16<<w.failures + rand.N(s.agent.pace/8)
 		}
@@ -40,11 +40,11 @@ func (s *Store) Watch(ctx context.Context, key string, fn func(board.Record, err
 	}
 }
 
-// Await implements board.Store: it returns as soon as Consul reports a later version.
+// Await implements membership.Store: it returns as soon as Consul reports a later version.
 func (s *Store) Await(ctx context.Context, key string, version uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s.Watch(ctx, key, func(r board.Record, err error) {
+	s.Watch(ctx, key, func(r membership.Record, err error) {
 		if err == nil && r.Version > version {
 			cancel(errSeen)
 		}
@@ -61,7 +61,7 @@ var errSeen = errors.New("another version was seen")
 type watch struct {
 	*Store
 	key string
-	fn  func(board.Record, error)
+	fn  func(membership.Record, error)
 	// The index that the next query waits to be exceeded; 0: it waits for nothing.
 	index uint64
 	// A version was seen, which was the last.
@@ -96,7 +96,7 @@ func (w *watch) turn(ctx context.Context) error {
 	if meta.LastIndex < w.index {
 		w.index = 0
 	}
-	r := board.Record{Key: w.key}
+	r := membership.Record{Key: w.key}
 	if p != nil {
 		r = w.record(p)
 	}

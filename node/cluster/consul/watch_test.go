@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // seen is a call of a watch's function.
 type seen struct {
-	board.Record
+	membership.Record
 	err error
 }
 
@@ -25,7 +25,7 @@ func watched(t *testing.T, s *Store, key string) <-chan seen {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		s.Watch(ctx, key, func(r board.Record, err error) { calls <- seen{r, err} })
+		s.Watch(ctx, key, func(r membership.Record, err error) { calls <- seen{r, err} })
 	}()
 	t.Cleanup(func() { cancel(); <-stopped })
 	return calls
@@ -162,7 +162,7 @@ func TestIndexReset(t *testing.T) {
 	asked(t, indexes, func(index string) bool { return index == "101" })
 	f.set(func() { f.fail = func(*http.Request) failure { return unindex } })
 	c := until(t, calls, func(c seen) bool { return c.err != nil })
-	if !errors.Is(c.err, board.ErrUnreachable) {
+	if !errors.Is(c.err, membership.ErrUnreachable) {
 		t.Errorf("an answer without index: %v", c.err)
 	}
 	began, before := time.Now(), f.count()
@@ -183,7 +183,7 @@ func TestWatchBackoff(t *testing.T) {
 	calls := watched(t, s, "k")
 	began := time.Now()
 	for range 8 {
-		if c := next(t, calls); !errors.Is(c.err, board.ErrUnreachable) {
+		if c := next(t, calls); !errors.Is(c.err, membership.ErrUnreachable) {
 			t.Fatalf("seen %+v", c)
 		}
 	}
@@ -249,7 +249,7 @@ func TestMirror(t *testing.T) {
 	f.CloseClientConnections()
 	eventually(t, "the failure", func() bool { return m.Look().Err != nil })
 	failed := m.Look()
-	if !errors.Is(failed.Err, board.ErrUnreachable) || string(failed.Value) != "w" || failed.Since != second.Since {
+	if !errors.Is(failed.Err, membership.ErrUnreachable) || string(failed.Value) != "w" || failed.Since != second.Since {
 		t.Errorf("%+v after %+v", failed, second)
 	}
 	f.set(func() { f.fail = nil })
@@ -269,7 +269,7 @@ func TestMirrorOfNothing(t *testing.T) {
 	f.fail = refuseAll
 	m := poolOf(t, a, "p").Board("x").Mirror("k")
 	defer m.Close()
-	if r := m.Look(); !errors.Is(r.Err, board.ErrUnreachable) || !r.Since.IsZero() {
+	if r := m.Look(); !errors.Is(r.Err, membership.ErrUnreachable) || !r.Since.IsZero() {
 		t.Errorf("%+v", r)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // BenchmarkAppend compares APPENDs to a ring with WRITEs, with WRITEs that have a READ behind them,
@@ -62,12 +62,12 @@ func benchAppends(b *testing.B, ep *Endpoint, r *refilled, n, depth int) {
 	rounds := b.N/round + 1
 	for i := range rounds + 1 {
 		for k, one := range kinds {
-			began := wall.Now()
+			began := realtime.Now()
 			for range round / depth {
 				one()
 			}
 			if i > 0 { // connections are made in the first
-				took[k] += wall.Now() - began
+				took[k] += realtime.Now() - began
 			}
 		}
 		if err := r.refill(); err != nil {

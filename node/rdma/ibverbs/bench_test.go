@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // BenchmarkRoundTrip compares a message and one back, and a call and its answer, with the same
@@ -101,11 +101,11 @@ func (e *bare) look() int {
 // next waits for a message as Mailbox.Await does.
 func (e *bare) next() int {
 	for {
-		for until := wall.Now() + defaultSpin; ; {
+		for until := realtime.Now() + defaultSpin; ; {
 			if i := e.look(); i >= 0 {
 				return i
 			}
-			if wall.Now() >= until {
+			if realtime.Now() >= until {
 				break
 			}
 		}
@@ -115,7 +115,7 @@ func (e *bare) next() int {
 		if i := e.look(); i >= 0 {
 			return i
 		}
-		if err := e.cq.await(wall.Now() + sliceMax); err != nil {
+		if err := e.cq.await(realtime.Now() + sliceMax); err != nil {
 			e.b.Error(err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // BenchmarkWorkers compares workers with bare loops of the same verbs over the same queue pairs: a
@@ -66,11 +66,11 @@ func benchTrips(b *testing.B, trips []func(node int) (post time.Duration)) {
 	for i, trip := range trips {
 		all.Go(func() {
 			for n := range (b.N + i) / len(trips) {
-				began := wall.Now()
+				began := realtime.Now()
 				if trip(n&1) > time.Millisecond {
 					slow[i]++
 				}
-				took[i] = append(took[i], wall.Now()-began)
+				took[i] = append(took[i], realtime.Now()-began)
 			}
 		})
 	}
@@ -97,11 +97,11 @@ func workerTrip(t testing.TB, ep *Endpoint, fill func(*rdma.Batch, int)) func(no
 		b := ep.Batch()
 		defer b.Release()
 		fill(b, node)
-		began := wall.Now()
+		began := realtime.Now()
 		if err := ep.Post(b); err != nil {
 			t.Error(err)
 		}
-		post := wall.Now() - began
+		post := realtime.Now() - began
 		ends(t, ep, b, nil)
 		return post
 	}
@@ -141,9 +141,9 @@ func bareTrip(t testing.TB, ep *Endpoint, fill func(*rdma.Batch, int)) func(node
 	}
 	found := make([]completion, 4)
 	return func(node int) time.Duration {
-		began := wall.Now()
+		began := realtime.Now()
 		posts[node]()
-		post := wall.Now() - began
+		post := realtime.Now() - began
 		for ep.cq.poll(found, 0) == 0 {
 		}
 		if found[0].status != statusSuccess {

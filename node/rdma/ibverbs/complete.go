@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Wait waits for n chains of b: it polls for a moment, and then sleeps until the device tells of a
@@ -42,8 +42,8 @@ func (e *Endpoint) await(b *rdma.Batch, n int, within time.Duration) error {
 		return fmt.Errorf("wait for %d chains: %w", n, err) // of a batch that was never posted: the others are over
 	}
 	until := rdma.Forever
-	if within < rdma.Forever-wall.Now() {
-		until = wall.Now() + within
+	if within < rdma.Forever-realtime.Now() {
+		until = realtime.Now() + within
 	}
 	for slice := sliceMin; ; slice = min(2*slice, sliceMax) {
 		if err := e.cq.arm(); err != nil {
@@ -53,7 +53,7 @@ func (e *Endpoint) await(b *rdma.Batch, n int, within time.Duration) error {
 		if b.Done() >= n {
 			return nil
 		}
-		now := wall.Now()
+		now := realtime.Now()
 		if now >= until {
 			return fmt.Errorf("wait for %d of %d chains: %w", n, b.Chains(), rdma.ErrTimeout)
 		}
@@ -65,7 +65,7 @@ func (e *Endpoint) await(b *rdma.Batch, n int, within time.Duration) error {
 			slice = heldSlice
 		}
 		e.did.Waits++
-		if err := e.cq.await(min(until, wall.Now()+slice)); err != nil {
+		if err := e.cq.await(min(until, realtime.Now()+slice)); err != nil {
 			return fmt.Errorf("wait for completions: %w", err)
 		}
 		if e.progress(e.fabric.o.Spin); b.Done() >= n {
@@ -91,7 +91,7 @@ func (e *Endpoint) progress(spin time.Duration) {
 		}
 		spin = 0
 	}
-	now := wall.Boot() // behind the completions: see settle
+	now := realtime.Boot() // behind the completions: see settle
 	e.held = false
 	more := false
 	for i := range len(e.peers) + len(e.busy) {
@@ -149,7 +149,7 @@ func (e *Endpoint) landed(c completion) {
 		why = refused // the node has taken the connection down
 	} else if c.strayed() {
 		p.lost = fmt.Errorf("connection to node %d is down since %w", p.node, why)
-		e.settle(p, wall.Boot())
+		e.settle(p, realtime.Boot())
 		if p.head == p.ripe && p.head != p.tail {
 			e.fail(p.at(p.head), why) // this verb; those behind it only came too late
 			p.head++
@@ -184,7 +184,7 @@ func (e *Endpoint) mayPost(p *peer) error {
 }
 
 // settle takes what is over, if the node is known to have served when it was. Now is the time on
-// wall.Boot, read behind the completion.
+// realtime.Boot, read behind the completion.
 func (e *Endpoint) settle(p *peer, now time.Duration) {
 	if p.ripe == p.head {
 		return

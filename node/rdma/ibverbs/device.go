@@ -33,7 +33,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Built reports whether this program was built with libibverbs.
@@ -333,7 +333,7 @@ func (q *cq) arm() error {
 }
 
 func (q *cq) await(until time.Duration) error {
-	q.file.SetReadDeadline(time.Now().Add(until - wall.Now()))
+	q.file.SetReadDeadline(time.Now().Add(until - realtime.Now()))
 	err := q.raw.Read(q.taken)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil

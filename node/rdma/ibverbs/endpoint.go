@@ -7,8 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // Endpoint is one worker's way to the pool: a queue pair a node, and one completion queue. Its
@@ -254,7 +254,7 @@ func (e *Endpoint) detach(p *peer) error {
 // have been done. Behind it the device does not touch this end's memory any more; at the other end
 // verbs may land yet, until the next attach.
 func (e *Endpoint) drop(p *peer, why error) {
-	e.settle(p, wall.Boot())
+	e.settle(p, realtime.Boot())
 	if p.isWay() {
 		e.leave(p)
 	} else if p.qp != nil {
@@ -373,7 +373,7 @@ func (e *Endpoint) Close() error {
 // slowing is for how long a node has completed nothing.
 type slowing struct {
 	head  uint32        // of the ring then
-	since time.Duration // on wall.Now; 0: there is nothing in flight
+	since time.Duration // on realtime.Now; 0: there is nothing in flight
 	asked time.Duration // when it was asked why, last
 }
 
@@ -409,6 +409,6 @@ func (e *Endpoint) look(p *peer, now time.Duration) {
 			e.drop(p, err)
 			return
 		}
-		p.slow.asked = wall.Now()
+		p.slow.asked = realtime.Now()
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // TestStatuses has the device fail the fourth of eight requests, none but the last of which would
@@ -377,7 +377,7 @@ func TestRestartedNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, p.adapters, &s, at)
-	for until := wall.Now() + 300*time.Millisecond; wall.Now() < until; {
+	for until := realtime.Now() + 300*time.Millisecond; realtime.Now() < until; {
 		if got, err := add(ep, rdma.At(1, 0)); !errors.Is(err, rdma.ErrNodeDown) {
 			t.Fatalf("a node that has started anew says %d, %v", got, err)
 		}

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // gated is a pool of three nodes behind gateways. While one is shut off the other two need each
@@ -31,7 +31,7 @@ func newGated(t *testing.T) *gated {
 func (g *gated) overdue(t *testing.T, node int) {
 	eventually(t, "what the node said of its lease is over", func() bool {
 		until, _ := g.Served(node)
-		return wall.Boot() > until
+		return realtime.Boot() > until
 	})
 }
 
@@ -80,9 +80,9 @@ func TestHeldBack(t *testing.T) {
 					}
 					return
 				}
-				begun := wall.Now()
+				begun := realtime.Now()
 				ends(t, ep, b, rdma.ErrNodeDown)
-				if took := wall.Now() - begun; took > testPatience/2 {
+				if took := realtime.Now() - begun; took > testPatience/2 {
 					t.Errorf("that takes %v", took)
 				}
 				for _, gate := range g.gates {
@@ -101,7 +101,7 @@ func TestLeaseEndsMeanwhile(t *testing.T) {
 	mustAdd(t, ep, rdma.At(1, 8), 0)
 	g.gates[1].close()
 	g.net.fail(func(_ *softPair, q request) status {
-		for until, _ := g.Served(1); wall.Boot() <= until; until, _ = g.Served(1) {
+		for until, _ := g.Served(1); realtime.Boot() <= until; until, _ = g.Served(1) {
 			time.Sleep(time.Millisecond)
 		}
 		return statusSuccess
@@ -174,9 +174,9 @@ func TestWaitIsBounded(t *testing.T) {
 	if err := ep.Post(b); err != nil {
 		t.Fatal(err)
 	}
-	begun := wall.Now()
+	begun := realtime.Now()
 	err := ep.Wait(b, rdma.All, 10*time.Millisecond)
-	if took := wall.Now() - begun; took > testPatience/2 { // a second for the first: the others are given up by then
+	if took := realtime.Now() - begun; took > testPatience/2 { // a second for the first: the others are given up by then
 		t.Errorf("a wait of 10 ms takes %v", took)
 	}
 	if err == nil {

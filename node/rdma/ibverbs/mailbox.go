@@ -8,8 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // mailbox is a worker's: a receive queue of the device that a queue pair of each sender shares.
@@ -202,7 +202,7 @@ func (m *mailbox) reclaim() {
 			oldest = n
 		}
 	}
-	switch now := wall.Now(); {
+	switch now := realtime.Now(); {
 	case oldest == 0 || oldest != m.lost:
 		m.lost, m.lostAt = oldest, now
 		return
@@ -254,7 +254,7 @@ func (m *mailbox) first() (s *slot, held bool) {
 		switch {
 		case err != nil || connection != s.connection:
 			m.post(int(i))
-		case wall.Boot() >= until:
+		case realtime.Boot() >= until:
 			return nil, true
 		default:
 			return s, false
@@ -308,8 +308,8 @@ func (m *mailbox) Release(msg *rdma.Message) {
 // device tells of one.
 func (m *mailbox) Await(within time.Duration) error {
 	e, until := m.e, rdma.Forever
-	if within < rdma.Forever-wall.Now() {
-		until = wall.Now() + max(within, 1)
+	if within < rdma.Forever-realtime.Now() {
+		until = realtime.Now() + max(within, 1)
 	}
 	for slice := sliceMin; ; slice = min(2*slice, sliceMax) {
 		ready, held, err := m.look(e.fabric.o.Spin)
@@ -321,7 +321,7 @@ func (m *mailbox) Await(within time.Duration) error {
 		if ready || err != nil {
 			return err
 		}
-		now := wall.Now()
+		now := realtime.Now()
 		if now >= until {
 			return fmt.Errorf("wait for a message as client %d for %v: %w", e.Client(), within, rdma.ErrTimeout)
 		}
@@ -330,7 +330,7 @@ func (m *mailbox) Await(within time.Duration) error {
 			slice = heldSlice
 		}
 		e.did.Waits++
-		if err := e.cq.await(min(until, wall.Now()+slice)); err != nil {
+		if err := e.cq.await(min(until, realtime.Now()+slice)); err != nil {
 			return fmt.Errorf("wait for messages: %w", err)
 		}
 	}
@@ -355,7 +355,7 @@ func (m *mailbox) look(spin time.Duration) (ready, held bool, err error) {
 			m.seen = done
 			return err == nil, false, err
 		}
-		now := wall.Now()
+		now := realtime.Now()
 		if until == 0 {
 			until = now + spin
 		}

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // Name is the fabric's, in addresses and in pools' records.
@@ -182,8 +182,8 @@ func (r *region) atomic(q request) uint64 {
 		panic(fmt.Sprintf("ibverbs: the node's device takes no atomic of its own: errno %d", g[0].errno))
 	}
 	var done [1]completion
-	for until := wall.Now() + selfPatience; r.cq.poll(done[:], 20*time.Microsecond) == 0; {
-		if wall.Now() > until {
+	for until := realtime.Now() + selfPatience; r.cq.poll(done[:], 20*time.Microsecond) == 0; {
+		if realtime.Now() > until {
 			panic(fmt.Sprintf("ibverbs: the node's device has not done an atomic of its own for %v", selfPatience))
 		}
 	}

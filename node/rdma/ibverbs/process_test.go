@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // childMain is the main of another process. It ends when its input does.
@@ -135,10 +135,10 @@ func TestStoppedNode(t *testing.T) {
 	ep := worker(t, r.Fabric)
 	mustAdd(t, ep, rdma.At(1, 8), 0)
 	r.nodes[1].Stop(t)
-	over := wall.Boot() + r.Record().Lease
+	over := realtime.Boot() + r.Record().Lease
 	some := 0
 	for late := 0; late < 3; { // each takes a second, until the connection is given up
-		posted := wall.Boot()
+		posted := realtime.Boot()
 		got, err := add(ep, rdma.At(1, 8))
 		switch {
 		case err == nil && posted >= over:
@@ -389,7 +389,7 @@ func TestKilledAppender(t *testing.T) {
 		}
 		return true
 	}
-	for until := wall.Now() + testPatience; !settled(); {
+	for until := realtime.Now() + testPatience; !settled(); {
 		b := from.Batch()
 		for range 16 {
 			b.Append(ring.Addr(), b.Alloc(rdma.Stride))
@@ -399,7 +399,7 @@ func TestKilledAppender(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.Release()
-		if wall.Now() > until {
+		if realtime.Now() > until {
 			t.Fatalf("of %d buffers that were begun, not all come to be settled: %+v", before, r.count)
 		}
 	}

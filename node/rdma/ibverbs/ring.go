@@ -9,8 +9,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // ring is a ring at the device of its node.
@@ -107,7 +107,7 @@ func (r *ring) run() {
 		case came:
 			time.Sleep(ringPause)
 		default:
-			if err := r.cq.await(wall.Now() + ringSlice); err != nil {
+			if err := r.cq.await(realtime.Now() + ringSlice); err != nil {
 				r.fail(err)
 				time.Sleep(ringSlice)
 			}

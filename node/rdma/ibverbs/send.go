@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 const (
@@ -224,8 +224,8 @@ func (e *Endpoint) parted(p *peer) error {
 		return err
 	}
 	defer m.Forget()
-	for until := wall.Now() + partPatience; ; e.Endpoint.Sleep(50 * time.Microsecond) {
-		if _, over, err := m.Answer(); over || wall.Now() > until {
+	for until := realtime.Now() + partPatience; ; e.Endpoint.Sleep(50 * time.Microsecond) {
+		if _, over, err := m.Answer(); over || realtime.Now() > until {
 			return err
 		}
 	}
@@ -300,7 +300,7 @@ func (e *Endpoint) overfull(p *peer, seq uint32) {
 	e.fail(p.at(seq), fmt.Errorf("%s: %w", p.to, p.to.full()))
 	p.resend(seq + 1)
 	p.tail = seq
-	e.settle(p, wall.Boot())
+	e.settle(p, realtime.Boot())
 }
 
 // resend has what is in flight from number seq on wait again, in front of all else.
@@ -324,7 +324,7 @@ func (e *Endpoint) lastly(p *peer, messages uint32, again bool) {
 	if again {
 		e.leave(p)
 		p.resend(p.ripe)
-		e.settle(p, wall.Boot())
+		e.settle(p, realtime.Boot())
 		return
 	}
 	p.known = true

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // soft is an adapter in software: queue pairs of one process, each with a goroutine that executes
@@ -117,7 +117,7 @@ func (n *network) add(addr, v uint64) uint64 {
 	defer n.mu.Unlock()
 	for _, m := range n.mems {
 		if at := m.at(addr, 8); at != nil {
-			return words.FetchAdd((*uint64)(at), v)
+			return memcopy.FetchAdd((*uint64)(at), v)
 		}
 	}
 	return 0
@@ -168,12 +168,12 @@ func (q *softQueue) push(c completion) {
 }
 
 func (q *softQueue) poll(into []completion, spin time.Duration) int {
-	for until := wall.Now() + spin; ; {
+	for until := realtime.Now() + spin; ; {
 		q.mu.Lock()
 		n := copy(into, q.done)
 		q.done = append(q.done[:0], q.done[n:]...)
 		q.mu.Unlock()
-		if n > 0 || spin == 0 || wall.Now() > until {
+		if n > 0 || spin == 0 || realtime.Now() > until {
 			return n
 		}
 	}
@@ -191,9 +191,9 @@ func (q *softQueue) arm() error {
 
 func (q *softQueue) await(until time.Duration) error {
 	if q.late == nil {
-		q.late = time.NewTimer(until - wall.Now())
+		q.late = time.NewTimer(until - realtime.Now())
 	} else {
-		q.late.Reset(until - wall.Now())
+		q.late.Reset(until - realtime.Now())
 	}
 	defer q.late.Stop()
 	select {
@@ -457,13 +457,13 @@ func (p *softPair) serve(from uint32, m *softMemory, s sending, data []byte) sta
 	}
 	switch w := (*uint64)(at); rdma.Verb(s.op) {
 	case rdma.Read:
-		words.Load(data, at)
+		memcopy.Load(data, at)
 	case rdma.Write:
-		words.Store(at, data)
+		memcopy.Store(at, data)
 	case rdma.CompareSwap:
-		binary.NativeEndian.PutUint64(data, words.CompareSwap(w, s.a, s.b))
+		binary.NativeEndian.PutUint64(data, memcopy.CompareSwap(w, s.a, s.b))
 	case rdma.FetchAdd:
-		binary.NativeEndian.PutUint64(data, words.FetchAdd(w, s.a))
+		binary.NativeEndian.PutUint64(data, memcopy.FetchAdd(w, s.a))
 	default:
 		return statusBadRequest
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node/membership/history"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board/history"
 )
 
 // reigning makes a worker the pool's master for long, or for a moment.

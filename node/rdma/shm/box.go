@@ -8,7 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // boxes are the mailboxes of a fabric, by each address at which one is reached.
@@ -190,7 +190,7 @@ func (e *Endpoint) deliver(op *rdma.Op) error {
 	}
 	rest := msg.Data[copy(msg.Data, op.Buf):]
 	for _, s := range op.Spans {
-		words.Load(rest[:s.Len], unsafe.Add(e.memory, uint64(s.Addr.Node())*e.stride+s.Addr.Offset()))
+		memcopy.Load(rest[:s.Len], unsafe.Add(e.memory, uint64(s.Addr.Node())*e.stride+s.Addr.Offset()))
 		rest = rest[s.Len:]
 	}
 	m.came.Add(1)

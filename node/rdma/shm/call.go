@@ -8,7 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // Call runs the node's procedure in the caller.
@@ -74,7 +74,7 @@ func (v *view) word(off uint64) *uint64 {
 func (v *view) Load(off uint64) uint64 { return atomic.LoadUint64(v.word(off)) }
 
 func (v *view) CompareSwap(off, expect, value uint64) uint64 {
-	return words.CompareSwap(v.word(off), expect, value)
+	return memcopy.CompareSwap(v.word(off), expect, value)
 }
 
 func (v *view) FetchAdd(off, n uint64) uint64 { return atomic.AddUint64(v.word(off), n) - n }

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // configWord is the last tenure that began, in the upper half, and the configuration's version.
@@ -54,9 +54,9 @@ func (f *Fabric) loadConfig() rdma.Config {
 		}
 		p, n := f.half(w.version())
 		data := buf[:min(atomic.LoadUint64(n), rdma.MaxConfig)] // another user may have written any length
-		words.Load(data, p)
+		memcopy.Load(data, p)
 		var order uint64
-		words.Next(&order)
+		memcopy.Next(&order)
 		if f.configWord().version() == w.version() {
 			return rdma.Config{Version: w.version(), Data: bytes.Clone(data)}
 		}
@@ -94,7 +94,7 @@ func (f *Fabric) swapConfig(tenure, version uint64, data []byte) (_ bool, err er
 	}
 	if w.tenure() == tenure && tenure != 0 {
 		p, n := f.half(version + 1)
-		words.Store(p, data)
+		memcopy.Store(p, data)
 		atomic.StoreUint64(n, uint64(len(data)))
 		if atomic.CompareAndSwapUint64(&f.head.config, uint64(w), uint64(w.next())) {
 			return true, nil

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // TestConfigOfAWriterThatDied has a master die before it replaces the word: the old configuration
@@ -29,7 +29,7 @@ func TestConfigOfAWriterThatDied(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		p, n := f.half(version + 2)
-		words.Store(p, bytes.Repeat([]byte{99}, 10*int(version)))
+		memcopy.Store(p, bytes.Repeat([]byte{99}, 10*int(version)))
 		*n = 10 * version
 		if c, err := f.Config(); err != nil || c.Version != version+1 || !bytes.Equal(c.Data, old) {
 			t.Errorf("version %d, %v, behind a writer that died: %+v", c.Version, err, c)

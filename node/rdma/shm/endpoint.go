@@ -11,8 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Endpoint is one worker's way to the pool. Its verbs are executed inside Post.
@@ -33,7 +33,7 @@ type Endpoint struct {
 	own     uint64 // for barriers; in a cache line of this endpoint only
 	waits   uint64
 	rand    *rand.Rand
-	sleeper wall.Sleeper
+	sleeper realtime.Sleeper
 	view    view
 	box     *mailbox // nil: it has none
 	luck    rand.PCG // see land
@@ -100,24 +100,24 @@ func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 			continue
 		}
 		if wrote && op.Verb == rdma.Read {
-			words.Settle(&e.own)
+			memcopy.Settle(&e.own)
 			wrote = false
 		} else {
-			words.Next(&e.own)
+			memcopy.Next(&e.own)
 		}
 		switch op.Verb {
 		case rdma.Read:
-			if len(op.Buf) > words.Wide {
-				e.own += words.Touch(p, len(op.Buf))
+			if len(op.Buf) > memcopy.Wide {
+				e.own += memcopy.Touch(p, len(op.Buf))
 			}
-			words.Load(op.Buf, p)
+			memcopy.Load(op.Buf, p)
 		case rdma.Write:
-			words.Store(p, op.Buf)
+			memcopy.Store(p, op.Buf)
 			wrote = true
 		case rdma.CompareSwap:
-			op.Result = words.CompareSwap((*uint64)(p), op.Expect, op.Value)
+			op.Result = memcopy.CompareSwap((*uint64)(p), op.Expect, op.Value)
 		case rdma.MaskedCompareSwap:
-			op.Result = words.MaskedCompareSwap((*uint64)(p), op.Expect, op.CompareMask, op.Value, op.SwapMask)
+			op.Result = memcopy.MaskedCompareSwap((*uint64)(p), op.Expect, op.CompareMask, op.Value, op.SwapMask)
 		case rdma.FetchAdd:
 			op.Result = atomic.AddUint64((*uint64)(p), op.Value) - op.Value
 		}
@@ -174,7 +174,7 @@ func (e *Endpoint) barred() error {
 
 func (e *Endpoint) leave() {
 	e.turn += 2
-	words.Release(&e.slot.busy, e.turn)
+	memcopy.Release(&e.slot.busy, e.turn)
 	runtime.KeepAlive(e) // and with it the mapping
 }
 

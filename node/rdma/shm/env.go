@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
-func now() time.Duration { return wall.Now() }
+func now() time.Duration { return realtime.Now() }
 
 // Now is the time since the machine started, the same in all its processes.
 func (e *Endpoint) Now() time.Duration { return now() }

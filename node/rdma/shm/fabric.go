@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Fabric is an open pool. It is safe for concurrent use.
@@ -38,7 +38,7 @@ type Fabric struct {
 	closing atomic.Bool
 	stop    chan struct{} // closed when closing is set
 
-	tasks wall.Tasks
+	tasks realtime.Tasks
 	boxes boxes
 	rings rings
 

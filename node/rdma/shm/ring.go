@@ -10,7 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // defaultMTU is the payload of a packet of most RNICs, at the most.
@@ -173,7 +173,7 @@ func (e *Endpoint) land(op *rdma.Op) error {
 		if err != nil {
 			return err
 		}
-		words.Store(unsafe.Add(memory, at.Offset), p[:n])
+		memcopy.Store(unsafe.Add(memory, at.Offset), p[:n])
 		r.queue.Landed(at)
 		if p = p[n:]; len(p) == 0 {
 			return nil

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // DefaultConns is how many connections of clients a node has at most. Connections with the read
@@ -95,14 +95,14 @@ func (n *Node) refuse(c net.Conn, err error) {
 	why := reasonOf(err)
 	n.stats.refused[why].Add(1)
 	c.Close()
-	if now := wall.Now(); n.refusedAt[why] == 0 || now-n.refusedAt[why] > time.Minute {
+	if now := realtime.Now(); n.refusedAt[why] == 0 || now-n.refusedAt[why] > time.Minute {
 		n.refusedAt[why] = now
 		n.log.Warn("refused a connection (logged once a minute)", "from", c.RemoteAddr().String(), "reason",
 			why.String(), "why", err.Error(), "refused", n.stats.refused[why].Load())
 	}
 }
 
-// greeter is a connection that has not said yet what it wants, since a time on wall.Now.
+// greeter is a connection that has not said yet what it wants, since a time on realtime.Now.
 type greeter struct {
 	conn  net.Conn
 	since time.Duration
@@ -112,7 +112,7 @@ type greeter struct {
 // caller holds mu, which is free meanwhile.
 func (n *Node) makeRoom() {
 	for len(n.greeting) >= n.mostGreeting && !n.closed { // bounded, since the oldest gets older
-		if wall.Now()-n.greeting[0].since >= greetGrace {
+		if realtime.Now()-n.greeting[0].since >= greetGrace {
 			n.refuse(n.greeting[0].conn, errSilent)
 			return
 		}
@@ -266,7 +266,7 @@ func (n *Node) room(c *conn, admin bool) *refused {
 		return nil
 	}
 	all, readers := n.callers()
-	now := wall.Now()
+	now := realtime.Now()
 	n.barred = slices.DeleteFunc(n.barred, func(until time.Duration) bool { return until <= now })
 	readers += len(n.barred)
 	switch most := n.cfg.Conns; {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 const (
@@ -23,17 +23,17 @@ const (
 func (l *link) watch(s *stream) {
 	nc := s.nc
 	var p ping
-	for looked := wall.Now(); ; {
+	for looked := realtime.Now(); ; {
 		select {
 		case <-s.over:
 			return
 		case <-l.stop:
 			l.fail(nc, fmt.Errorf("fabric: %w", rdma.ErrClosed))
 			return
-		case <-time.After(wall.Beat(pingEvery / 2)):
+		case <-time.After(realtime.Beat(pingEvery / 2)):
 		}
 		s.call() // if no worker has read for that long, the stream's goroutine has to
-		now, heard := wall.Now(), time.Duration(l.heard.Load())
+		now, heard := realtime.Now(), time.Duration(l.heard.Load())
 		p.still += max(0, now-looked-pingEvery/2)
 		looked = now
 		switch {
@@ -62,7 +62,7 @@ func (l *link) watch(s *stream) {
 // node that stands still has its machine acknowledge as much as a socket's buffer holds, a
 // connection that is half open nothing, and what comes behind the ping changes neither.
 type ping struct {
-	asked time.Duration // on wall.Now
+	asked time.Duration // on realtime.Now
 	moved time.Duration // when it was seen last to get nearer to the node
 	still time.Duration // of the time since then, or since something was heard, for how long this process stood still
 	end   uint64        // of the bytes that were to be written to the connection, where it ends

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // Rings at the node, which has all of them: the queue of buffers, and where the next block lands.
@@ -227,7 +227,7 @@ func (r *nodeRing) land(block []byte) (st status) {
 	}
 	r.conn.pool.model(rdma.Append, at.Offset, len(block))
 	m.mark(len(block))
-	words.Store(unsafe.Add(m.base, at.Offset), block)
+	memcopy.Store(unsafe.Add(m.base, at.Offset), block)
 	return statusOK
 }
 
@@ -274,7 +274,7 @@ func (c *conn) landNext(e *entry) status {
 	if st := e.ring.land(e.rest[:n]); st != statusOK {
 		return st
 	}
-	words.Settle(&c.own) // a later verb stays behind this one
+	memcopy.Settle(&c.own) // a later verb stays behind this one
 	c.counters.wrote += uint64(n)
 	if e.rest = e.rest[n:]; len(e.rest) == 0 {
 		c.counters.sends++

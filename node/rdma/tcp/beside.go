@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // A fabric may be beside a node of its own process, as a store's server is: Node.Beside. Then its
@@ -42,7 +42,7 @@ func (b nodeEnd) Write(p []byte) (int, error) {
 	if b.ended {
 		return 0, net.ErrClosed
 	}
-	b.link.heard.Store(int64(wall.Now()))
+	b.link.heard.Store(int64(realtime.Now()))
 	n, _, err := b.link.landFrames(p)
 	return n, err
 }

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // blocking is a plain connection. Its reads and writes wait in the kernel, in a thread of their
@@ -81,7 +81,7 @@ func (b *blocking) Read(p []byte) (int, error) { return b.file.Read(p) }
 // so only what the peer has acknowledged says what it takes.
 func (b *blocking) Write(p []byte) (n int, err error) {
 	waited, acked := false, uint64(0)
-	for until := wall.Now() + writeShare*b.patience; n < len(p); n += max(b.sent, 0) {
+	for until := realtime.Now() + writeShare*b.patience; n < len(p); n += max(b.sent, 0) {
 		b.out = p[n:]
 		if err := b.raw.Write(b.send); err != nil {
 			return n, err
@@ -90,7 +90,7 @@ func (b *blocking) Write(p []byte) (n int, err error) {
 		case b.err == nil && n+b.sent == len(p) || b.err == unix.EINTR:
 		case b.err != nil && b.err != unix.EAGAIN:
 			return n, b.err
-		case wall.Now() > until:
+		case realtime.Now() > until:
 			return n, os.ErrDeadlineExceeded
 		case b.err == unix.EAGAIN:
 			now, ok := acknowledged(b.raw)

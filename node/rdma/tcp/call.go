@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // called is a two-sided call, or an attach, listen or meet frame, in flight. One that is not
@@ -122,7 +122,7 @@ func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
 }
 
 func (e *Endpoint) answered(c *called, node int, within time.Duration) error {
-	patience := wall.Within(within)
+	patience := realtime.Within(within)
 	for e.collect(); !c.isOver(); e.collect() { // first: word that comes behind isOver is not overlooked
 		if patience.Over() {
 			e.leaveToOthers()

@@ -4,15 +4,15 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
 )
 
 // closingStore is the Store of a pool's board. Once the fabric closes it says so with each failure:
 // tasks learn from it that they have to return, where they would wait for a board that is out of
 // reach.
 type closingStore struct {
-	board.Store
+	membership.Store
 	f *Fabric
 }
 
@@ -23,7 +23,7 @@ func (s closingStore) judge(err error) error {
 	return err
 }
 
-// Load implements board.Store, as the others do.
+// Load implements membership.Store, as the others do.
 func (s closingStore) Load(key string) ([]byte, uint64, error) {
 	value, version, err := s.Store.Load(key)
 	return value, version, s.judge(err)
@@ -34,7 +34,7 @@ func (s closingStore) Swap(key string, version uint64, value []byte) (bool, erro
 	return ok, s.judge(err)
 }
 
-func (s closingStore) Look(key, prefix string) (board.Record, []board.Record, error) {
+func (s closingStore) Look(key, prefix string) (membership.Record, []membership.Record, error) {
 	first, all, err := s.Store.Look(key, prefix)
 	return first, all, s.judge(err)
 }

@@ -6,15 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // TestAwaitConfigUntilClose closes a pool during a wait for its configuration, on each kind of
 // board.
 func TestAwaitConfigUntilClose(t *testing.T) {
-	for name, o := range map[string]tcp.Options{"nodes": {}, "memory": {Board: board.Memory(), BoardName: "memory"}} {
+	for name, o := range map[string]tcp.Options{"nodes": {}, "memory": {Board: membership.Memory(), BoardName: "memory"}} {
 		t.Run(name, func(t *testing.T) {
 			_, o.Addresses = start(t, 1, 1<<20, nil)
 			f := created(t, o, geometry(1))
@@ -47,7 +47,7 @@ func BenchmarkConfig(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer ep.Close()
-	r, ok, err := p.TryMaster(ep.Client(), board.MaxLease)
+	r, ok, err := p.TryMaster(ep.Client(), membership.MaxLease)
 	if !ok || err != nil {
 		b.Fatal(ok, err)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 const (
@@ -74,7 +74,7 @@ type conn struct {
 	small    []byte                   // the connection's own, while it has a large one
 	starved  bool                     // the next frame needs a large buffer
 	slow     atomic.Bool              // it was ended because its peer did not take its answers
-	sending  atomic.Int64             // since when a large buffer is being sent, on wall.Now; 0: it is not
+	sending  atomic.Int64             // since when a large buffer is being sent, on realtime.Now; 0: it is not
 	broken   map[rdma.ClientID]uint64 // lives that strayed: their connection is down
 	readBy   time.Duration            // when the deadlines were set
 	writeBy  time.Duration
@@ -194,7 +194,7 @@ func (c *conn) consume(p []byte) (used int, err error) {
 // deadlines renews those of the connection now and then. A caller that says nothing for so long is
 // gone: it pings.
 func (c *conn) deadlines() {
-	now := wall.Now()
+	now := realtime.Now()
 	switch _, ok := c.raw.(*blocking); {
 	case ok && now-c.readBy > yieldEvery:
 		c.readBy = now
@@ -262,7 +262,7 @@ func (c *conn) flush() error {
 		}
 	}
 	if c.large != nil {
-		c.sending.Store(int64(wall.Now()))
+		c.sending.Store(int64(realtime.Now()))
 	}
 	err := c.write(c.out)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -307,7 +307,7 @@ func (c *conn) write(p []byte) error {
 
 // put writes p. The caller holds writing.
 func (c *conn) put(p []byte) error {
-	if now := wall.Now(); now-c.writeBy > c.limits().patience/4 {
+	if now := realtime.Now(); now-c.writeBy > c.limits().patience/4 {
 		c.writeBy = now
 		c.raw.SetWriteDeadline(time.Now().Add(c.limits().patience)) // a peer that does not read is as good as gone
 	}

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // controlPatience bounds what a node may take for draining verbs.
@@ -24,9 +24,9 @@ func (f *Fabric) view() (rdma.View, error) {
 	return v, nil
 }
 
-// look is view, and the identities in use, of which it knows that too: see board.Board.Look.
+// look is view, and the identities in use, of which it knows that too: see membership.Board.Look.
 func (f *Fabric) look() (rdma.View, listing, error) {
-	asked := wall.Now()
+	asked := realtime.Now()
 	v, down, holders, err := f.board.Look()
 	if err != nil {
 		return rdma.View{}, listing{}, err
@@ -217,7 +217,7 @@ func (f *Fabric) expel(epoch uint64, node int) error {
 func (f *Fabric) outlast(itself <-chan error, voices int, others error) error {
 	var over <-chan time.Time
 	if voices > f.record.voters()/2 {
-		over = time.After(board.ExpelWait(f.record.Lease))
+		over = time.After(membership.ExpelWait(f.record.Lease))
 	}
 	for {
 		select {
@@ -321,7 +321,7 @@ func (f *Fabric) Clients() []rdma.Client {
 
 // ListClients is Clients, or why the board does not tell.
 func (f *Fabric) ListClients() ([]rdma.Client, error) {
-	asked := wall.Now()
+	asked := realtime.Now()
 	holders, err := f.board.Clients()
 	if err != nil {
 		return nil, fmt.Errorf("list the clients of %s: %w", f.name, err)
@@ -335,9 +335,9 @@ func (e *Endpoint) ListClients() ([]rdma.Client, error) {
 	return e.fabric.clients(e.saw), nil
 }
 
-// listing is what the board said of identities, to a question that was asked at a time on wall.Now.
+// listing is what the board said of identities, to a question that was asked at a time on realtime.Now.
 type listing struct {
-	holders []board.Holder
+	holders []membership.Holder
 	asked   time.Duration
 }
 
@@ -347,7 +347,7 @@ type listing struct {
 // an identity.
 func (f *Fabric) clients(l listing) (all []rdma.Client) {
 	names := f.heardSince(l.asked)
-	if slices.ContainsFunc(l.holders, func(h board.Holder) bool { return !names[h.Process] }) {
+	if slices.ContainsFunc(l.holders, func(h membership.Holder) bool { return !names[h.Process] }) {
 		names = f.attached()
 	}
 	for _, h := range l.holders {
@@ -361,7 +361,7 @@ func (f *Fabric) clients(l listing) (all []rdma.Client) {
 }
 
 // attendance is which processes a node has said to be alive, to a question that was asked at a time
-// on wall.Now.
+// on realtime.Now.
 type attendance struct {
 	asked time.Duration
 	names []string
@@ -395,7 +395,7 @@ func (f *Fabric) heardSince(asked time.Duration) map[string]bool {
 // Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it
 // is left.
 func (f *Fabric) Forget(c rdma.Client) error {
-	return f.board.Forget(c, func(h board.Holder) (bool, error) {
+	return f.board.Forget(c, func(h membership.Holder) (bool, error) {
 		names := f.attached()
 		if names == nil {
 			return false, fmt.Errorf("no node answers: %w", rdma.ErrNodeDown)

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Device is an RNIC in a memory node. It executes verbs on the node's memory past the node's
@@ -250,7 +250,7 @@ const servedBytes = 16
 func (c *conn) serves(h header) {
 	c.out = append(c.out, make([]byte, headerBytes)...)
 	from := len(c.out)
-	left := max(0, c.pool.until.Load()-int64(wall.Boot()))
+	left := max(0, c.pool.until.Load()-int64(realtime.Boot()))
 	fence := c.pool.fence.Load()
 	c.detach() // a client that learns of the fence may say that what was posted before does not land later
 	c.out = binary.LittleEndian.AppendUint64(c.out, uint64(left))
@@ -258,7 +258,7 @@ func (c *conn) serves(h header) {
 	c.answer(h, statusOK, 0, from)
 }
 
-// serving is the question to a node for how long it may serve, in flight since a time on wall.Boot.
+// serving is the question to a node for how long it may serve, in flight since a time on realtime.Boot.
 // No worker waits for its answer.
 type serving struct {
 	l    *link
@@ -290,14 +290,14 @@ func (l *link) keepServed(s *stream) {
 			return
 		case <-l.stop:
 			return
-		case <-time.After(wall.Beat(l.every)):
+		case <-time.After(realtime.Beat(l.every)):
 		}
 	}
 }
 
 func (l *link) askServing() {
 	// a link that is down asks again
-	_ = l.send(kindServe, 0, serving{l, wall.Boot()}, func(out []byte) []byte { return out })
+	_ = l.send(kindServe, 0, serving{l, realtime.Boot()}, func(out []byte) []byte { return out })
 }
 
 // What follows is for fabrics with verbs that go past this package's connections, from device to
@@ -411,7 +411,7 @@ func (f *Fabric) Reach(node int) (connection uint64, err error) {
 	return f.links[node].verbs.reach()
 }
 
-// Served returns until when, on wall.Boot, a node serves for sure, and the epoch that was fenced
+// Served returns until when, on realtime.Boot, a node serves for sure, and the epoch that was fenced
 // there last, as it said then. What a device executed was true only if it completed before: a node
 // that was expelled does not say so any more, and its device goes on.
 func (f *Fabric) Served(node int) (until time.Duration, fence uint64) {

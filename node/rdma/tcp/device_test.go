@@ -12,7 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // fakeDevice records the connections to a node's memory.
@@ -61,9 +61,9 @@ func (d *fakeDevice) Connect(offer []byte, readOnly bool) ([]byte, DeviceConn, e
 func (d *fakeDevice) word(off uint64) *uint64 { return (*uint64)(unsafe.Add(d.base, off)) }
 
 func (d *fakeDevice) CompareSwap(off, expect, value uint64) uint64 {
-	return words.CompareSwap(d.word(off), expect, value)
+	return memcopy.CompareSwap(d.word(off), expect, value)
 }
-func (d *fakeDevice) FetchAdd(off, n uint64) uint64 { return words.FetchAdd(d.word(off), n) }
+func (d *fakeDevice) FetchAdd(off, n uint64) uint64 { return memcopy.FetchAdd(d.word(off), n) }
 
 func (d *fakeDevice) Close() error {
 	d.mu.Lock()

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Endpoint is one worker's way to the pool.
@@ -29,9 +29,9 @@ type Endpoint struct {
 	lost   []error // by node: it strayed there, and the connection is down
 	rights rights
 
-	sleeper wall.Sleeper
-	late    wall.Sleeper  // of waiting; it is left alone while it goes off too early
-	lateAt  time.Duration // when it goes off, on wall.Now
+	sleeper realtime.Sleeper
+	late    realtime.Sleeper // of waiting; it is left alone while it goes off too early
+	lateAt  time.Duration    // when it goes off, on realtime.Now
 	rand    *rand.Rand
 	closed  bool
 	box     *mailbox // nil: it has none
@@ -304,7 +304,7 @@ func (e *Endpoint) park(until time.Duration) {
 
 // alarm returns a channel that tells when it is that late, or earlier.
 func (e *Endpoint) alarm(until time.Duration) <-chan time.Time {
-	if now := wall.Now(); e.lateAt == 0 || e.lateAt > until {
+	if now := realtime.Now(); e.lateAt == 0 || e.lateAt > until {
 		e.lateAt = until
 		return e.late.Set(until - now)
 	}
@@ -358,7 +358,7 @@ func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	}
 	until := time.Duration(0)
 	if within != rdma.Forever {
-		until = wall.Now() + max(within, 1)
+		until = realtime.Now() + max(within, 1)
 	}
 	for at := 0; ; {
 		at = e.await(b, n, at, until)
@@ -367,7 +367,7 @@ func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 			e.Waited(b)
 			return nil
 		}
-		if until > 0 && wall.Now() >= until {
+		if until > 0 && realtime.Now() >= until {
 			e.leaveToOthers()
 			return fmt.Errorf("wait for %d of %d chains: %w", n, b.Chains(), rdma.ErrTimeout)
 		}
@@ -428,7 +428,7 @@ func (e *Endpoint) leaveToOthers() {
 }
 
 // Now is the time since the machine started, the same in all its processes.
-func (e *Endpoint) Now() time.Duration { return wall.Now() }
+func (e *Endpoint) Now() time.Duration { return realtime.Now() }
 
 // Sleep pauses the worker. It ends early when the fabric closes, so that tasks see that they have
 // to stop.
@@ -465,8 +465,8 @@ func (e *Endpoint) Join() (rdma.View, error) {
 	if err != nil {
 		return rdma.View{}, fmt.Errorf("join the view: %w", err)
 	}
-	// A client that was fenced off before an epoch began does not join it: see board.Board.succeed.
-	if board.Fenced(e.client, clients.holders) {
+	// A client that was fenced off before an epoch began does not join it: see membership.Board.succeed.
+	if membership.Fenced(e.client, clients.holders) {
 		return rdma.View{}, fmt.Errorf("join the view: client %d: %w", e.client.ID, rdma.ErrRevoked)
 	}
 	e.joined, e.saw = v.Epoch, clients

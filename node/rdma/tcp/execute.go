@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // barred reports whether a request may not be executed.
@@ -134,17 +134,17 @@ func (c *conn) execute(q *request) (st status) {
 	case rdma.Read:
 		at := len(c.out)
 		c.out = grow(c.out, pad(n))
-		words.Load(c.out[at:at+n], p)
+		memcopy.Load(c.out[at:at+n], p)
 	case rdma.Write:
-		words.Store(p, q.data)
+		memcopy.Store(p, q.data)
 	case rdma.CompareSwap:
-		c.out = le.AppendUint64(c.out, words.CompareSwap(w, q.expect, q.value))
+		c.out = le.AppendUint64(c.out, memcopy.CompareSwap(w, q.expect, q.value))
 	case rdma.MaskedCompareSwap:
-		c.out = le.AppendUint64(c.out, words.MaskedCompareSwap(w, q.expect, q.compare, q.value, q.swap))
+		c.out = le.AppendUint64(c.out, memcopy.MaskedCompareSwap(w, q.expect, q.compare, q.value, q.swap))
 	case rdma.FetchAdd:
-		c.out = le.AppendUint64(c.out, words.FetchAdd(w, q.value))
+		c.out = le.AppendUint64(c.out, memcopy.FetchAdd(w, q.value))
 	}
-	words.Settle(&c.own) // a later verb stays behind this one
+	memcopy.Settle(&c.own) // a later verb stays behind this one
 	return statusOK
 }
 

@@ -12,9 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Options say how a process uses a pool. Zero values mean defaults.
@@ -30,11 +30,11 @@ type Options struct {
 	// whichever the nodes have.
 	ID string
 	// Board keeps the pool's board; nil: the nodes themselves do.
-	Board board.Store
+	Board membership.Store
 	// BoardName names it in the pool's record, and Glance, unless nil, spares it questions: see
-	// board.Options.
+	// membership.Options.
 	BoardName string
-	Glance    func() (r board.Record, since time.Duration, ok bool)
+	Glance    func() (r membership.Record, since time.Duration, ok bool)
 	// Self is the Process of an open Fabric that Inspect is to leave out of the count of processes;
 	// "": all count.
 	Self string
@@ -88,16 +88,16 @@ type Fabric struct {
 	o       Options
 	record  Record // that of no node in particular
 	process string // names this Fabric among all that ever open the pool
-	board   *board.Board
-	quorum  *board.Quorum // nil when another service keeps the board
-	links   []links       // by node, and then by witness
+	board   *membership.Board
+	quorum  *membership.Quorum // nil when another service keeps the board
+	links   []links            // by node, and then by witness
 
 	readers  atomic.Uint64 // lives of client 0
 	closing  atomic.Bool
-	closeBy  atomic.Int64  // until when Close waits for nodes that are down, on wall.Now; 0: it was not called
+	closeBy  atomic.Int64  // until when Close waits for nodes that are down, on realtime.Now; 0: it was not called
 	leaving  atomic.Int32  // identities that are being given back
 	stop     chan struct{} // closed when closing is set
-	tasks    wall.Tasks
+	tasks    realtime.Tasks
 	boxes    mailboxes
 	meetings meetings
 	ready    atomic.Int32  // workers that have answers and have not seen them yet: they are about to post
@@ -151,14 +151,14 @@ func newFabric(o Options, r Record) *Fabric {
 	}
 	store := o.Board
 	if store == nil {
-		if f.quorum = board.NewQuorum(r.voters(), asker{f}); f.ReadOnly() {
-			f.quorum = board.NewReader(r.voters(), asker{f})
+		if f.quorum = membership.NewQuorum(r.voters(), asker{f}); f.ReadOnly() {
+			f.quorum = membership.NewReader(r.voters(), asker{f})
 		}
 		store = f.quorum
 	}
-	f.board = board.New(closingStore{store, f}, board.Options{
+	f.board = membership.New(closingStore{store, f}, membership.Options{
 		Nodes: n, Clients: r.Clients, Process: f.process, Machine: machine, PID: pid,
-		Now: wall.Now, Revoke: f.RevokeLife, Glance: o.Glance,
+		Now: realtime.Now, Revoke: f.RevokeLife, Glance: o.Glance,
 	})
 	return f
 }
@@ -235,7 +235,7 @@ func (f *Fabric) Tenure() time.Duration {
 	if f.quorum == nil {
 		return 2 * time.Second
 	}
-	return min(max(4*f.record.Lease, 400*time.Millisecond), board.MaxLease)
+	return min(max(4*f.record.Lease, 400*time.Millisecond), membership.MaxLease)
 }
 
 // holds reports whether op touches nothing but registered memory.
@@ -404,7 +404,7 @@ func (f *Fabric) worthWaiting(l *link) time.Duration {
 	case down == 0:
 		return deadAfter
 	case by > 0:
-		return min(deadAfter-down, by-wall.Now())
+		return min(deadAfter-down, by-realtime.Now())
 	}
 	return deadAfter - down
 }
@@ -427,7 +427,7 @@ const patience = 10 * time.Second
 // identities: they count as dead, and are recovered, once the nodes know this process no more.
 func (f *Fabric) Close() error {
 	if !f.closing.Swap(true) {
-		f.closeBy.Store(int64(wall.Now() + deadAfter))
+		f.closeBy.Store(int64(realtime.Now() + deadAfter))
 		close(f.stop)
 		f.rouse()
 	}
@@ -537,17 +537,17 @@ func (f failures) Unwrap() []error { return f }
 // asker brings questions to the nodes' acceptors.
 type asker struct{ f *Fabric }
 
-// Ask implements board.Transport.
-func (a asker) Ask(node int, q *board.Question) (*board.Answer, error) {
+// Ask implements membership.Transport.
+func (a asker) Ask(node int, q *membership.Question) (*membership.Answer, error) {
 	l, within := a.f.links[node].control, deadAfter
 	if a.f.closing.Load() || a.f.leaving.Load() > 0 {
 		if within = a.f.worthWaiting(l); within <= 0 {
 			return nil, fmt.Errorf("node %d is not waited for any more: %w", node, rdma.ErrNodeDown)
 		}
 	}
-	asked := wall.Now()
+	asked := realtime.Now()
 	r, err := l.control(&message{Do: doBoard, Pool: a.f.record.ID, Ask: q}, within)
-	if err == nil && q.Kind == board.KindPeekAll {
+	if err == nil && q.Kind == membership.KindPeekAll {
 		a.f.hear(node, attendance{asked, r.Attached})
 	}
 	if err == nil && r.Answer == nil {

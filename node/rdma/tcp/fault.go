@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Fault is what an administrator breaks at a memory node on purpose, for a time. The node ends it
@@ -84,7 +84,7 @@ func Break(ctx context.Context, o Options, node int, f Fault) error {
 // fault is a Fault that lasts.
 type fault struct {
 	Fault
-	until time.Duration // on wall.Now
+	until time.Duration // on realtime.Now
 	over  chan struct{} // closed at its end
 	once  sync.Once
 }
@@ -100,7 +100,7 @@ func (p *pool) suffer(f *Fault) error {
 		}
 		return nil
 	}
-	next := &fault{Fault: *f, until: wall.Now() + f.For, over: make(chan struct{})}
+	next := &fault{Fault: *f, until: realtime.Now() + f.For, over: make(chan struct{})}
 	if !p.fault.CompareAndSwap(nil, next) {
 		return fmt.Errorf("the node is broken on purpose already: %w", rdma.ErrHeld)
 	}
@@ -147,7 +147,7 @@ func (p *pool) suffers() *Fault {
 		return nil
 	}
 	now := f.Fault
-	now.For = max(f.until-wall.Now(), 0)
+	now.For = max(f.until-realtime.Now(), 0)
 	return &now
 }
 

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // What a node's bytes are.
@@ -194,7 +194,7 @@ func (n *scriptedNode) answer(c net.Conn) {
 // visit runs one verb of each kind, and a call, of a pool of which the scripted node is the only
 // node.
 func (n *scriptedNode) visit(t *testing.T) {
-	f := newFabric(Options{Board: board.Memory()}, Record{
+	f := newFabric(Options{Board: membership.Memory()}, Record{
 		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,
 		Fabric: map[bool]string{true: "fake"}[n.sort == inAttach],
 	})
@@ -221,7 +221,7 @@ func (n *scriptedNode) visit(t *testing.T) {
 			len(answer) > len(n.p)+8 {
 			t.Errorf("an attach ends in %q, %v", answer, err)
 		}
-		if until, _ := f.Served(0); until > wall.Boot()+time.Hour {
+		if until, _ := f.Served(0); until > realtime.Boot()+time.Hour {
 			t.Errorf("a node makes believe that it serves until %v", until)
 		}
 		return
@@ -296,7 +296,7 @@ func TestAnswerToNothing(t *testing.T) {
 	n := newScriptedNode(t, inAnswers, statusOK,
 		frame(kindVerbs, 1, 2, []byte{0, 0, 0, 0, 8, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}))
 	defer n.close()
-	f := newFabric(Options{Board: board.Memory()}, Record{
+	f := newFabric(Options{Board: membership.Memory()}, Record{
 		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,
 	})
 	defer f.Close()

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -76,7 +76,7 @@ func shared(t *testing.T) (f, other *tcp.Fabric, proxies []*proxy) {
 		proxies = append(proxies, newProxy(t, a))
 		addrs[i] = proxies[i].addr()
 	}
-	store := board.Memory()
+	store := membership.Memory()
 	f = created(t, tcp.Options{Addresses: addrs, Board: store, BoardName: "memory"},
 		tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 16})
 	return f, opened(t, tcp.Options{Addresses: addrs, Board: store}), proxies

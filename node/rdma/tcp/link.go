@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 const (
@@ -54,7 +54,7 @@ type link struct {
 
 	key    atomic.Uint64          // the node's, for verbs
 	every  time.Duration          // how often the node is asked for how long it serves; 0: never
-	until  atomic.Int64           // the node serves for sure, on wall.Boot: see serving
+	until  atomic.Int64           // the node serves for sure, on realtime.Boot: see serving
 	hears  atomic.Int64           // see Fabric.Hears
 	fence  atomic.Uint64          // the epoch that was fenced last there, as it said then
 	stream atomic.Pointer[stream] // nil while it is down
@@ -62,7 +62,7 @@ type link struct {
 	mu         sync.Mutex
 	nc         net.Conn      // nil while it is down
 	why        error         // while it is down
-	since      time.Duration // when it went down, on wall.Now
+	since      time.Duration // when it went down, on realtime.Now
 	out        []byte        // to be written
 	spare      []byte
 	writing    bool
@@ -72,7 +72,7 @@ type link struct {
 	written    uint64
 	tag        uint32
 	heavy      chan struct{} // wakes the goroutine that writes when much is on its way
-	heard      atomic.Int64  // when something came in last, on wall.Now
+	heard      atomic.Int64  // when something came in last, on realtime.Now
 	times      uint64        // how often it was connected
 	attended   bool          // what comes unasked is read at once
 	noListener bool          // the last call met no listener, or a node that is not of the pool
@@ -80,7 +80,7 @@ type link struct {
 
 func newLink(addr string, s Security, h hello, stop <-chan struct{}) *link {
 	return &link{
-		addr: addr, s: s, hello: h, stop: stop, heavy: make(chan struct{}, 1), since: wall.Now(),
+		addr: addr, s: s, hello: h, stop: stop, heavy: make(chan struct{}, 1), since: realtime.Now(),
 		why: fmt.Errorf("node at %s was not called yet: %w", addr, rdma.ErrNodeDown),
 	}
 }
@@ -98,7 +98,7 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 	}
 	l.noListener = false
 	l.key.Store(w.Key)
-	l.heard.Store(int64(wall.Now()))
+	l.heard.Store(int64(realtime.Now()))
 	l.nc, l.why, l.taken, l.written = nc, nil, 0, 0
 	l.times++
 	stream := newStream(nc)
@@ -191,7 +191,7 @@ func (l *link) fail(nc net.Conn, err error) {
 		return
 	}
 	s := l.stream.Swap(nil)
-	l.nc, l.since = nil, wall.Now()
+	l.nc, l.since = nil, realtime.Now()
 	l.why = fmt.Errorf("connection to node at %s: %w", l.addr, unlinked(err))
 	why := l.why
 	lost := l.queue.take()
@@ -363,7 +363,7 @@ func (l *link) downFor() time.Duration {
 	if l.why == nil {
 		return 0
 	}
-	return max(wall.Now()-l.since, 1)
+	return max(realtime.Now()-l.since, 1)
 }
 
 // inFlight is a frame that is not answered yet.
@@ -418,15 +418,15 @@ const blip = 200 * time.Millisecond
 // made again, and the question asked again: it does no harm to hear one twice. A node that cannot
 // be connected to for a blip is not waited for.
 func (l *link) control(m *message, within time.Duration) (reply, error) {
-	all, down := wall.Within(within), wall.Patience{}
+	all, down := realtime.Within(within), realtime.Patience{}
 	for {
 		r, err := l.ask(m, &all)
 		var no *refused
 		if err == nil || errors.As(err, &no) || !errors.Is(err, rdma.ErrNodeDown) || all.Over() {
 			return r, err
 		}
-		if down == (wall.Patience{}) || l.up() == nil {
-			down = wall.Within(blip)
+		if down == (realtime.Patience{}) || l.up() == nil {
+			down = realtime.Within(blip)
 		}
 		if down.Over() {
 			return r, err
@@ -439,8 +439,8 @@ func (l *link) control(m *message, within time.Duration) (reply, error) {
 	}
 }
 
-func (l *link) ask(m *message, patience *wall.Patience) (reply, error) {
-	began, q := wall.Now(), &question{done: make(chan struct{})}
+func (l *link) ask(m *message, patience *realtime.Patience) (reply, error) {
+	began, q := realtime.Now(), &question{done: make(chan struct{})}
 	s, err := l.begin()
 	if err != nil {
 		return reply{}, err
@@ -461,7 +461,7 @@ func (l *link) ask(m *message, patience *wall.Patience) (reply, error) {
 		case <-q.done:
 			return q.reply, q.err
 		case <-late.C:
-			now := wall.Now()
+			now := realtime.Now()
 			if patience.Over() {
 				return reply{}, fmt.Errorf("%s: node at %s has not answered for %v: %w", m.Do, l.addr,
 					now-began, rdma.ErrNodeDown)

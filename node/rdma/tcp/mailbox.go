@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // mailboxes are those of a fabric's workers, by the ids that the nodes know them by: no two
@@ -207,7 +207,7 @@ func (m *mailbox) openBy(node int) error {
 	if s.done() {
 		l.flush()
 	}
-	patience := wall.Within(listenPatience)
+	patience := realtime.Within(listenPatience)
 	for {
 		m.e.collect()
 		m.mu.Lock()
@@ -345,7 +345,7 @@ func (m *mailbox) Await(within time.Duration) error {
 	m.looks = 0
 	until := time.Duration(0)
 	if within < rdma.Forever {
-		until = wall.Now() + max(within, 1)
+		until = realtime.Now() + max(within, 1)
 	}
 	seen := m.seen
 	ready, err := m.look()
@@ -357,7 +357,7 @@ func (m *mailbox) Await(within time.Duration) error {
 		m.report()
 	}
 	for ; !ready && err == nil; ready, err = m.look() {
-		if until > 0 && wall.Now() >= until {
+		if until > 0 && realtime.Now() >= until {
 			m.e.leaveToOthers()
 			return m.late
 		}

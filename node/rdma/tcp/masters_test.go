@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -35,7 +35,7 @@ func TestTwoMasters(t *testing.T) {
 			for epoch := uint64(0); epoch < epochs; {
 				ok, err := f.Advance(rdma.State{Epoch: epoch}, rdma.State{Epoch: epoch + 1})
 				// the other one overtook it, more than once: asked again, the board knows
-				if errors.Is(err, board.ErrUncertain) {
+				if errors.Is(err, membership.ErrUncertain) {
 					unknown[i]++
 					continue
 				}

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Messages that go from device to device. A node relays what two workers have to tell each other to
@@ -182,7 +182,7 @@ func (m *mail) post(h header, head, rest []byte) bool {
 // device.
 type parts struct {
 	last   atomic.Uint64 // number of a fence
-	broken atomic.Int64  // when the last connection of one ended that had not closed its mailboxes; on wall.Boot
+	broken atomic.Int64  // when the last connection of one ended that had not closed its mailboxes; on realtime.Boot
 }
 
 // partPatience bounds the wait for a process that is to end connections, as long as for one that is
@@ -216,19 +216,19 @@ func (p *pool) part(client rdma.ClientID, life uint64) {
 		c.forward()
 		asked = append(asked, c)
 	}
-	until := wall.Now() + partPatience
+	until := realtime.Now() + partPatience
 	for _, c := range asked {
 		for pause := 50 * time.Microsecond; c.parted.Load() < number &&
 			c.hosts.Load(); pause = min(2*pause, 5*time.Millisecond) {
-			if wall.Now() > until {
+			if realtime.Now() > until {
 				c.end()
 				break
 			}
 			time.Sleep(pause)
 		}
 	}
-	over := time.Duration(p.parts.broken.Load()) + board.ExpelWait(p.record.Lease)
-	if wait := over - wall.Boot(); p.parts.broken.Load() > 0 && wait > 0 {
+	over := time.Duration(p.parts.broken.Load()) + membership.ExpelWait(p.record.Lease)
+	if wait := over - realtime.Boot(); p.parts.broken.Load() > 0 && wait > 0 {
 		select {
 		case <-time.After(wait):
 		case <-p.gone:
@@ -343,7 +343,7 @@ func (f *Fabric) Bye(s *Sender, messages uint32, again bool) {
 }
 
 // Hears returns by which of its connections, counted from 1, the process is known to a node, and
-// until when, on wall.Boot, it may look at messages that come by way of it: a node that fenced off
+// until when, on realtime.Boot, it may look at messages that come by way of it: a node that fenced off
 // their sender, and got no word from this process, waits so long. The error is Reach's.
 func (f *Fabric) Hears(node int) (connection uint64, until time.Duration, err error) {
 	until = time.Duration(f.links[node].verbs.hears.Load())

@@ -10,7 +10,7 @@ import (
 
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
 // memory is what a node has registered: a mapping of anonymous memory or of a file. It is never a
@@ -150,14 +150,14 @@ func (v *view) word(off uint64) *uint64 {
 	return (*uint64)(unsafe.Add(v.base, off))
 }
 
-func (v *view) Load(off uint64) uint64 { return words.LoadWord(v.word(off)) }
+func (v *view) Load(off uint64) uint64 { return memcopy.LoadWord(v.word(off)) }
 
 func (v *view) CompareSwap(off, expect, value uint64) uint64 {
 	w := v.word(off)
 	if v.region != nil {
 		return v.region.CompareSwap(off, expect, value)
 	}
-	return words.CompareSwap(w, expect, value)
+	return memcopy.CompareSwap(w, expect, value)
 }
 
 func (v *view) FetchAdd(off, n uint64) uint64 {
@@ -165,7 +165,7 @@ func (v *view) FetchAdd(off, n uint64) uint64 {
 	if v.region != nil {
 		return v.region.FetchAdd(off, n)
 	}
-	return words.FetchAdd(w, n)
+	return memcopy.FetchAdd(w, n)
 }
 
 func (v *view) Commit(off, n uint64) error {

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/node/version"
 )
@@ -16,16 +16,16 @@ import (
 // message is what connections for control carry, and reply the answer to it. They are rare, so that
 // they are JSON.
 type message struct {
-	Do     string          `json:"do"`
-	Pool   string          `json:"pool,omitempty"`
-	Record *Record         `json:"record,omitempty"`
-	Force  bool            `json:"force,omitempty"`
-	Ask    *board.Question `json:"ask,omitempty"`
-	Epoch  uint64          `json:"epoch,omitempty"`
-	Node   int             `json:"node,omitempty"`
-	Client rdma.ClientID   `json:"client,omitempty"`
-	Life   uint64          `json:"life,omitempty"`
-	Fault  *Fault          `json:"fault,omitempty"`
+	Do     string               `json:"do"`
+	Pool   string               `json:"pool,omitempty"`
+	Record *Record              `json:"record,omitempty"`
+	Force  bool                 `json:"force,omitempty"`
+	Ask    *membership.Question `json:"ask,omitempty"`
+	Epoch  uint64               `json:"epoch,omitempty"`
+	Node   int                  `json:"node,omitempty"`
+	Client rdma.ClientID        `json:"client,omitempty"`
+	Life   uint64               `json:"life,omitempty"`
+	Fault  *Fault               `json:"fault,omitempty"`
 	// of an inspection: the process that asks, which is not to be counted
 	Self string `json:"self,omitempty"`
 }
@@ -47,10 +47,10 @@ const (
 )
 
 type reply struct {
-	Text     string        `json:"text,omitempty"` // of the error
-	Info     *NodeInfo     `json:"info,omitempty"`
-	Answer   *board.Answer `json:"answer,omitempty"`
-	Attached []string      `json:"attached,omitempty"`
+	Text     string             `json:"text,omitempty"` // of the error
+	Info     *NodeInfo          `json:"info,omitempty"`
+	Answer   *membership.Answer `json:"answer,omitempty"`
+	Attached []string           `json:"attached,omitempty"`
 }
 
 // NodeInfo is what a node tells of itself.
@@ -142,7 +142,7 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 		if m.Ask == nil {
 			return r, fmt.Errorf("a question to the board is missing: %w", ErrProtocol)
 		}
-		if r.Answer, err = p.answer(m.Ask); err != nil || m.Ask.Kind != board.KindPeekAll {
+		if r.Answer, err = p.answer(m.Ask); err != nil || m.Ask.Kind != membership.KindPeekAll {
 			return r, err
 		}
 		fallthrough // a process that lists clients needs to know which are alive
@@ -222,7 +222,7 @@ func (n *Node) Info() NodeInfo {
 		i.Pool, i.Sealed, i.Epoch, i.Expelled = &record, p.creator == "", p.fence.Load(), p.expelled.Load()
 		i.Lease = time.Duration(p.until.Load())
 		if i.Lease != rdma.Forever {
-			i.Lease = max(0, i.Lease-wall.Boot())
+			i.Lease = max(0, i.Lease-realtime.Boot())
 		}
 	}
 	return i
@@ -239,6 +239,6 @@ func (n *Node) users() (users int) {
 }
 
 // reads reports whether a question changes nothing.
-func reads(q *board.Question) bool {
-	return q != nil && (q.Kind == board.KindPeek || q.Kind == board.KindPeekAll)
+func reads(q *membership.Question) bool {
+	return q != nil && (q.Kind == membership.KindPeek || q.Kind == membership.KindPeekAll)
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/telemetry"
 )
 
@@ -105,7 +105,7 @@ type Node struct {
 	memory       *memory
 	used         bool // memory held a pool, and was not renewed since
 	conns        map[*conn]struct{}
-	barred       []time.Duration // until when places of readers that took no answers stay taken, in order, on wall.Now
+	barred       []time.Duration // until when places of readers that took no answers stay taken, in order, on realtime.Now
 	mostGreeting int             // see fit
 	greeting     []greeter       // that have not said yet what they want, the oldest first
 	processes    map[string]*process
@@ -237,7 +237,7 @@ func (n *Node) accept() {
 			c.Close()
 			continue
 		}
-		n.greeting = append(n.greeting, greeter{c, wall.Now()})
+		n.greeting = append(n.greeting, greeter{c, realtime.Now()})
 		n.group.Go(func() { n.receive(c) })
 		n.mu.Unlock()
 	}
@@ -276,7 +276,7 @@ func (n *Node) leave(c *conn) {
 		return
 	}
 	delete(n.conns, c)
-	now := wall.Now()
+	now := realtime.Now()
 	if c.readOnly && c.slow.Load() {
 		n.barred = append(n.barred, now+slowPenalty)
 	}
@@ -297,7 +297,7 @@ func (n *Node) leave(c *conn) {
 // alive reports whether a process is, or may be about to connect again. The caller holds mu.
 func (n *Node) alive(process string) bool {
 	proc := n.processes[process]
-	return proc != nil && !proc.left && (proc.conns > 0 || wall.Now()-proc.lost <= n.grace())
+	return proc != nil && !proc.left && (proc.conns > 0 || realtime.Now()-proc.lost <= n.grace())
 }
 
 // grace is for how long a process counts as alive behind the end of its last connection.

@@ -4,8 +4,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/membership"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 const (
@@ -70,7 +70,7 @@ func (o *outputs) wait(c *conn) error {
 	select {
 	case o.slots <- struct{}{}:
 		o.give(c)
-		c.sending.Store(int64(wall.Now())) // end may have to wait until the peer takes something: then c is slow
+		c.sending.Store(int64(realtime.Now())) // end may have to wait until the peer takes something: then c is slow
 		end()
 		c.sending.Store(0)
 		return nil
@@ -125,7 +125,7 @@ func (o *outputs) endSlow() {
 	if o.waiting == 0 {
 		return
 	}
-	now := wall.Now()
+	now := realtime.Now()
 	for c := range o.holders {
 		if since := time.Duration(c.sending.Load()); since > 0 && now-since > o.slow {
 			c.isSlow()
@@ -178,7 +178,7 @@ func answerBytes(h header, body []byte) int {
 
 // isLong reports whether the answer to a control message may be long.
 func (m *message) isLong() bool {
-	return m.Do == doAttached || m.Do == doBoard && m.Ask != nil && m.Ask.Kind == board.KindPeekAll
+	return m.Do == doAttached || m.Do == doBoard && m.Ask != nil && m.Ask.Kind == membership.KindPeekAll
 }
 
 // isSlow notes that c's peer does not take its answers.

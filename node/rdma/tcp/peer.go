@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // grant gives a peer a lease, unless the peer was expelled.
@@ -81,7 +81,7 @@ type quiet struct {
 // does again.
 func (p *pool) note(q *quiet, peer int, err error) {
 	log, addr := p.node.log, p.record.Addresses[peer]
-	switch now := wall.Now(); {
+	switch now := realtime.Now(); {
 	case err == nil:
 		if q.logged {
 			log.Info("a peer grants leases again", "pool", p.record.ID, "peer", peer, "address", addr)
@@ -134,7 +134,7 @@ func peerTLS(s *tls.Config) *tls.Config {
 // that this node was expelled, or has another pool by now.
 func (p *pool) ask(c net.Conn, peer int) error {
 	p.mu.Lock()
-	round := p.guard.Ask(wall.Boot())
+	round := p.guard.Ask(realtime.Boot())
 	p.mu.Unlock()
 	c.SetDeadline(time.Now().Add(p.patience()))
 	if err := writeMessage(c, kindControl, statusOK, message{Do: doLease}); err != nil {

@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Record is what every node of a pool knows of it. It never changes.
@@ -101,7 +101,7 @@ type pool struct {
 	creator  string // the process that is about to make it; "" once it is sealed. Under Node.mu
 	fence    atomic.Uint64
 	revoked  []atomic.Uint64 // the last life of each client that was fenced off
-	until    atomic.Int64    // the node serves; on wall.Boot
+	until    atomic.Int64    // the node serves; on realtime.Boot
 	expelled atomic.Bool
 	gone     chan struct{} // closed when the node gives the pool up, or was expelled
 	once     sync.Once
@@ -113,10 +113,10 @@ type pool struct {
 	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
 
 	mu        sync.Mutex // held for moments only: leases wait for nothing else
-	guard     *board.Guard
+	guard     *membership.Guard
 	disowners map[int]bool // peers that grant this node no lease, for good
 	boardMu   sync.Mutex   // held while a question to the board is answered, which may be a long list
-	acceptor  *board.Acceptor
+	acceptor  *membership.Acceptor
 }
 
 func newPool(n *Node, r Record, creator string) *pool {
@@ -125,8 +125,8 @@ func newPool(n *Node, r Record, creator string) *pool {
 		rings:  nodeRings{at: map[uint64]*nodeRing{}},
 		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
 		revoked: make([]atomic.Uint64, r.Clients+1), disowners: map[int]bool{},
-		guard:    board.NewGuard(r.Index, len(r.Addresses), r.voters(), r.Lease),
-		acceptor: board.NewAcceptor(board.LimitsFor(r.Nodes, r.Clients)),
+		guard:    membership.NewGuard(r.Index, len(r.Addresses), r.voters(), r.Lease),
+		acceptor: membership.NewAcceptor(membership.LimitsFor(r.Nodes, r.Clients)),
 	}
 	var b [16]byte
 	rand.Read(b[:]) // never fails
@@ -167,10 +167,10 @@ func (p *pool) await() error {
 		if p.expelled.Load() {
 			return fmt.Errorf("node %d was expelled: %w", p.record.Index, rdma.ErrNodeDown)
 		}
-		if int64(wall.Boot()) < p.until.Load() {
+		if int64(realtime.Boot()) < p.until.Load() {
 			return nil
 		}
-		switch now := wall.Now(); {
+		switch now := realtime.Now(); {
 		case began == 0:
 			began = now
 		case now-began > awaitLease:

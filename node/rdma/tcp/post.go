@@ -10,8 +10,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
-	"github.com/farkv/farkv/node/rdma/words"
+	"github.com/farkv/farkv/node/rdma/memcopy"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // Messages at the node. A SEND is executed when its message is among the mail of the receiver's
@@ -156,7 +156,7 @@ func (c *conn) unlisten() {
 		c.pool.boxes.Unlock()
 	}
 	if c.ended && c.hosts.Swap(false) {
-		c.pool.parts.broken.Store(int64(wall.Boot()))
+		c.pool.parts.broken.Store(int64(realtime.Boot()))
 	}
 	for holder, b := range c.boxes {
 		if c.ended || holder.life <= c.pool.revoked[holder.client].Load() {
@@ -248,7 +248,7 @@ func (m *mail) add(b *box, q *request, from rdma.ClientID, n int) (st status) {
 		off, n := q.span(i)
 		end := len(m.out)
 		m.out = grow(m.out, int(n))
-		words.Load(m.out[end:], unsafe.Add(memory.base, off))
+		memcopy.Load(m.out[end:], unsafe.Add(memory.base, off))
 	}
 	for len(m.out)%8 != at%8 {
 		m.out = append(m.out, 0)

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // stream is one connection of a link, as far as answers come in over it.
@@ -27,7 +27,7 @@ type stream struct {
 	reader chan struct{} // full while a goroutine reads, which then owns in, have and deadline
 	in     []byte
 	have   int
-	// deadline is when the connection's own is, on wall.Now; 0: it has none. It is left as it is
+	// deadline is when the connection's own is, on realtime.Now; 0: it has none. It is left as it is
 	// while it comes too early: then the reader sets another one and reads on.
 	deadline time.Duration
 
@@ -61,11 +61,11 @@ func (s *stream) give() {
 // pull reads once, by the deadline, and lands the answers that are whole. Each completes the flight
 // that is the oldest.
 func (l *link) pull(s *stream, until time.Duration) error {
-	if until != s.deadline && (s.deadline == 0 || s.deadline > until || s.deadline <= wall.Now()) {
+	if until != s.deadline && (s.deadline == 0 || s.deadline > until || s.deadline <= realtime.Now()) {
 		s.deadline = until
 		at := time.Time{}
 		if until > 0 {
-			at = time.Now().Add(until - wall.Now())
+			at = time.Now().Add(until - realtime.Now())
 		}
 		s.nc.SetReadDeadline(at)
 	}
@@ -76,7 +76,7 @@ func (l *link) pull(s *stream, until time.Duration) error {
 		}
 		return err
 	}
-	l.heard.Store(int64(wall.Now()))
+	l.heard.Store(int64(realtime.Now()))
 	s.have += n
 	used, whole, err := l.landFrames(s.in[:s.have])
 	if err != nil {
@@ -128,7 +128,7 @@ func (l *link) land(h header, body []byte) error {
 	return nil
 }
 
-// await returns when something arrived for e, or at until on wall.Now; 0: never. It reads, unless
+// await returns when something arrived for e, or at until on realtime.Now; 0: never. It reads, unless
 // another goroutine does.
 func (l *link) await(e *Endpoint, until time.Duration) {
 	s := l.stream.Load()
@@ -153,7 +153,7 @@ func (l *link) await(e *Endpoint, until time.Duration) {
 			return
 		}
 	}
-	for !e.word() && (until == 0 || wall.Now() < until) {
+	for !e.word() && (until == 0 || realtime.Now() < until) {
 		s.spin.spin()
 		if err := l.pull(s, until); err != nil {
 			l.fail(s.nc, err)

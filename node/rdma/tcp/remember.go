@@ -9,8 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
 )
 
 // What a node with a Region has durable before it answers, as records of the region's table. Leases
@@ -80,11 +80,11 @@ func (p *pool) noteNumber(key string, v *atomic.Uint64) error {
 }
 
 // answer answers a question to the board. What the acceptor promises is durable before.
-func (p *pool) answer(q *board.Question) (*board.Answer, error) {
+func (p *pool) answer(q *membership.Question) (*membership.Answer, error) {
 	p.boardMu.Lock()
 	defer p.boardMu.Unlock()
 	a := p.acceptor.Answer(q)
-	if p.node.cfg.Region == nil || reads(q) || a.Refusal != "" || a.Promised != (board.Ballot{}) {
+	if p.node.cfg.Region == nil || reads(q) || a.Refusal != "" || a.Promised != (membership.Ballot{}) {
 		return a, nil
 	}
 	promise, ok := p.acceptor.Promise(q.Key)
@@ -104,7 +104,7 @@ func (n *Node) remembers(r *Record) error {
 		return nil
 	}
 	const note = 96 // of a number, at most
-	need := 2*board.LimitsFor(r.Nodes, r.Clients).Bytes + note*(r.Clients+len(r.Addresses)) + 64<<10
+	need := 2*membership.LimitsFor(r.Nodes, r.Clients).Bytes + note*(r.Clients+len(r.Addresses)) + 64<<10
 	if room := n.cfg.Region.Table().Room(); uint64(need) > room {
 		return fmt.Errorf("the node's persistent memory has a table of %d bytes, and %d clients need %d: %w", room,
 			r.Clients, need, rdma.ErrFull)
@@ -195,7 +195,7 @@ func (p *pool) recall() error {
 		var err error
 		switch kind, which, _ := strings.Cut(key, "/"); kind + "/" {
 		case noteBoard:
-			var promise board.Promise
+			var promise membership.Promise
 			if err = json.Unmarshal(t.Get(key), &promise); err == nil {
 				p.acceptor.Restore(promise)
 			}

@@ -13,11 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/memcopy"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/words"
 )
 
 // disk is a medium that lets a test look at what a loss of power leaves, before each Sync.
@@ -37,12 +37,12 @@ func (d *disk) Sync() error {
 		odds := d.rnd.IntN(5)
 		for at := 0; at < len(p); at += 8 {
 			if d.rnd.IntN(4) < odds {
-				words.Load(p[at:at+8], unsafe.Pointer(&d.m[at]))
+				memcopy.Load(p[at:at+8], unsafe.Pointer(&d.m[at]))
 			}
 		}
 		d.before(p)
 	}
-	words.Load(d.synced, unsafe.Pointer(unsafe.SliceData(d.m)))
+	memcopy.Load(d.synced, unsafe.Pointer(unsafe.SliceData(d.m)))
 	return nil
 }
 
@@ -91,7 +91,7 @@ func (c *crashing) listen(d *disk) *tcp.Node {
 // look compares what a loss of power leaves with what was answered, which is no later.
 func (c *crashing) look(crashed []byte) {
 	t, base := c.t, c.o.Bytes()-c.o.Memory
-	word := func(at uint64) uint64 { return words.LoadWord((*uint64)(unsafe.Pointer(&crashed[base+at]))) }
+	word := func(at uint64) uint64 { return memcopy.LoadWord((*uint64)(unsafe.Pointer(&crashed[base+at]))) }
 	if word(0) < c.added.Load() || word(8) < c.called.Load() {
 		t.Errorf("%d additions and %d calls are left of %d and %d", word(0), word(8), c.added.Load(), c.called.Load())
 	}
@@ -108,9 +108,9 @@ func (c *crashing) look(crashed []byte) {
 	if c.sealed.Load() && r.Table().Get("pool") == nil {
 		t.Error("the pool is forgotten")
 	}
-	var view board.Promise
+	var view membership.Promise
 	var state struct{ Epoch uint64 }
-	var config board.Promise
+	var config membership.Promise
 	var is struct{ Version uint64 }
 	var fence uint64
 	for _, note := range []struct {

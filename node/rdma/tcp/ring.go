@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // ring is a worker's, as the worker knows it: all of it is at the node. It ends with the connection
@@ -81,7 +81,7 @@ func (r *ring) Close() error {
 		return nil
 	}
 	_, err := r.ask(ringClose, 0, nil)
-	for patience := wall.Within(ringPatience); err != nil && !errors.Is(err, rdma.ErrClosed) && !r.over(); {
+	for patience := realtime.Within(ringPatience); err != nil && !errors.Is(err, rdma.ErrClosed) && !r.over(); {
 		if e.fabric.closing.Load() || patience.Over() {
 			return fmt.Errorf("close %s: %w", r.Addr(), err)
 		}

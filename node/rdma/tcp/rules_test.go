@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // holding is a procedure that stays in the midst of its work until it is let go.
@@ -104,7 +104,7 @@ func TestIdentityIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	s := &moody{Store: board.Memory()}
+	s := &moody{Store: membership.Memory()}
 	f, err := Create(Options{Addresses: []string{n.Addr()}, Board: s, BoardName: "of this test"},
 		Geometry{1, 4096, 2, 0}, nil)
 	if err != nil {
@@ -116,7 +116,7 @@ func TestIdentityIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.away.Store(true)
-	if err := ep.Close(); !errors.Is(err, board.ErrUnreachable) {
+	if err := ep.Close(); !errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("close without the board: %v", err)
 	}
 	s.away.Store(false)
@@ -131,13 +131,13 @@ func TestIdentityIsGivenBack(t *testing.T) {
 
 // moody is a board that is out of reach at times.
 type moody struct {
-	board.Store
+	membership.Store
 	away atomic.Bool
 }
 
 func (m *moody) Load(key string) ([]byte, uint64, error) {
 	if m.away.Load() {
-		return nil, 0, board.ErrUnreachable
+		return nil, 0, membership.ErrUnreachable
 	}
 	return m.Store.Load(key)
 }
@@ -297,7 +297,7 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 	if _, err := readMessage(c, kindControl, maxControl, &m); err != nil || m.Do != doLease {
 		t.Fatalf("%+v, %v", m, err)
 	}
-	asked, p := wall.Now(), n.pool.Load()
+	asked, p := realtime.Now(), n.pool.Load()
 	if p.until.Load() > 0 {
 		t.Error("a node has a lease that no voter granted")
 	}
@@ -305,7 +305,7 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 	if err := writeMessage(c, kindControl, statusOK, reply{}); err != nil {
 		t.Fatal(err)
 	}
-	for by := wall.Now() + rawPatience; p.until.Load() == 0 && wall.Now() < by; time.Sleep(time.Millisecond) {
+	for by := realtime.Now() + rawPatience; p.until.Load() == 0 && realtime.Now() < by; time.Sleep(time.Millisecond) {
 	}
 	if until := time.Duration(p.until.Load()); until == 0 || until > asked+lease {
 		t.Errorf("asked before %v, a lease of %v lasts until %v", asked, lease, until)
@@ -318,7 +318,7 @@ func TestExpelWaits(t *testing.T) {
 	t.Parallel()
 	const lease = 1500 * time.Millisecond // more than a silent node is waited for
 	var nodes []*Node
-	o := Options{Board: board.Memory(), BoardName: "of this test", Lease: lease}
+	o := Options{Board: membership.Memory(), BoardName: "of this test", Lease: lease}
 	for range 3 {
 		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 4096})
 		if err != nil {
@@ -336,9 +336,9 @@ func TestExpelWaits(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	nodes[0].Close()
-	began := wall.Now()
-	if err := f.Expel(1, 0); err != nil || wall.Now()-began < lease {
-		t.Errorf("a node that may have a lease of %v was expelled within %v: %v", lease, wall.Now()-began, err)
+	began := realtime.Now()
+	if err := f.Expel(1, 0); err != nil || realtime.Now()-began < lease {
+		t.Errorf("a node that may have a lease of %v was expelled within %v: %v", lease, realtime.Now()-began, err)
 	}
 	// Without the word of the others it is unknown whether they grant leases.
 	nodes[1].Close()

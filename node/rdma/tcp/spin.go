@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 const (
@@ -56,8 +56,8 @@ func (s *spinner) spin() {
 		s.spare--
 		return
 	}
-	began := wall.Now()
-	for last, now := began, began; now-began < spinFor && now-last < glance; last, now = now, wall.Now() {
+	began := realtime.Now()
+	for last, now := began, began; now-began < spinFor && now-last < glance; last, now = now, realtime.Now() {
 		if s.raw.Control(s.look) != nil {
 			return // it was closed, as the next read finds
 		}

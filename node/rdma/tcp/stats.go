@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 var pid = os.Getpid()
@@ -107,7 +107,7 @@ func (c *counters) snapshot(conns int) NodeStats {
 		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(),
 		Sends: c.sends.Load(), BytesRead: c.read.Load(), BytesWrote: c.wrote.Load(), Frames: c.frames.Load(),
 		Flushes: c.flushes.Load(), Access: c.access.Load(), Revoked: c.revoked.Load(), Stale: c.stale.Load(),
-		Failed: c.other.Load(), Connections: conns, Breaches: c.breaches.Load(), CPUSeconds: wall.CPU().Seconds(),
+		Failed: c.other.Load(), Connections: conns, Breaches: c.breaches.Load(), CPUSeconds: realtime.CPU().Seconds(),
 		RefusedRoom: c.refused[refusedRoom].Load(), RefusedSilent: c.refused[refusedSilent].Load(),
 		RefusedVersion: c.refused[refusedVersion].Load(), AuthFailures: c.refused[refusedAuth].Load(),
 		Slow: c.slow.Load(),

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rowan/index"
 )
 
@@ -114,7 +114,7 @@ func BenchmarkIndex(b *testing.B) {
 // perOp returns the processor time of one of a round's operations, on items that workers take at
 // random: those of one worker are no other's.
 func perOp(do func(i int), workers, round int) time.Duration {
-	before := wall.CPU()
+	before := realtime.CPU()
 	var group sync.WaitGroup
 	for w := range workers {
 		group.Go(func() {
@@ -125,5 +125,5 @@ func perOp(do func(i int), workers, round int) time.Duration {
 		})
 	}
 	group.Wait()
-	return (wall.CPU() - before) / benchRound
+	return (realtime.CPU() - before) / benchRound
 }

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // A worker waits for a processor in two lines: its goroutine for one of its process's threads, and
@@ -45,10 +45,10 @@ func newGauges(l *ledger, first int) *gauges {
 // preempted.
 func (g *gauges) sleep() {
 	for {
-		due := wall.Now() + sleepTick
+		due := realtime.Now() + sleepTick
 		time.Sleep(sleepTick)
 		runtime.Gosched()
-		now := wall.Now()
+		now := realtime.Now()
 		g.delayed(due, now)
 		g.slept.Store(int64(now))
 	}
@@ -61,7 +61,7 @@ func (g *gauges) threads() {
 	waited := map[int]time.Duration{}
 	var kept []slowOp
 	for {
-		before := wall.Now()
+		before := realtime.Now()
 		time.Sleep(threadTick)
 		tasks, err := os.ReadDir("/proc/self/task")
 		if err != nil {
@@ -81,7 +81,7 @@ func (g *gauges) threads() {
 				continue // the thread has ended
 			}
 			if more := wait - waited[thread]; more > 0 {
-				g.delayedFor(more, before-more, wall.Now())
+				g.delayedFor(more, before-more, realtime.Now())
 			}
 			waited[thread] = wait
 		}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // settled is how old an operation is when it is judged: gauges that were kept waiting meanwhile
@@ -19,7 +19,7 @@ const unknown = -1
 
 // judgeSlow judges the operations that ended some time ago and took long.
 func (r *run) judgeSlow() error {
-	now := wall.Now()
+	now := realtime.Now()
 	for number := range r.judged {
 		own := r.ledger.worker(number)
 		noted := own[slowAt].Load()
@@ -44,7 +44,7 @@ func (r *run) judgeSlow() error {
 // them waiting meanwhile. An operation that a kill interrupts is not judged by itself: what its
 // process has not noted by then is lost.
 func (r *run) unended() error {
-	now := wall.Now()
+	now := realtime.Now()
 	for _, p := range r.places {
 		gauged := time.Duration(r.ledger.worker(p.First)[gaugedAt].Load())
 		for number := p.First; !p.killed && number < p.First+p.Workers; number++ {

@@ -19,8 +19,8 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/node/rdma/shm"
-	"github.com/farkv/farkv/node/rdma/wall"
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
@@ -185,7 +185,7 @@ func (p *process) start() error {
 	}
 	go func() {
 		_ = p.Wait() // how it ended is asked later
-		p.died = wall.Now()
+		p.died = realtime.Now()
 		close(p.over)
 	}()
 	return nil

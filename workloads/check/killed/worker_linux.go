@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -69,11 +69,11 @@ func (w *worker) work() error {
 // timed does an operation, and has it judged if it took longer than it may in a process that no
 // processor keeps waiting.
 func (w *worker) timed(what what, f func() error) error {
-	began, trips := wall.Now(), w.trips()
+	began, trips := realtime.Now(), w.trips()
 	w.own[whatAt].Store(uint64(what))
 	w.own[beganAt].Store(uint64(began))
 	err := f()
-	ended := wall.Now()
+	ended := realtime.Now()
 	if w.Lease > 0 && ended-began > w.Lease && w.gauges != nil {
 		w.gauges.slow <- slowOp{w.number, what, w.trips() - trips, began, ended}
 	}

@@ -1,0 +1,103 @@
+package membership
+
+import (
+	"encoding/json"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestAcceptorAgainstModel asks anything in any order: promises are kept, what was accepted last is
+// told, and limits hold.
+func TestAcceptorAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := Limits{Keys: 2, Key: 3, Value: 4, Bytes: 2*(slotBytes+3) + 6}
+		a := NewAcceptor(limits)
+		promised, accepted := map[string]Ballot{}, map[string]Entry{}
+		bytes := rapid.SliceOfN(rapid.Byte(), 0, 6)
+		t.Repeat(map[string]func(*rapid.T){
+			"ask": func(t *rapid.T) {
+				q := &Question{
+					Kind: rapid.SampledFrom([]Kind{KindPrepare, KindAccept, KindPeek}).Draw(t, "kind"),
+					Key:  rapid.SampledFrom([]string{"a", "b", "c", "long"}).Draw(t, "key"),
+					Ballot: Ballot{rapid.Uint64Range(0, 5).Draw(t, "counter"),
+						rapid.SampledFrom([]string{"", "p", "q"}).Draw(t, "proposer")},
+				}
+				if q.Kind == KindAccept {
+					q.State = State{Version: rapid.Uint64().Draw(t, "version"), Value: bytes.Draw(t, "value")}
+				}
+				answer := a.Answer(q)
+				last, refused := promised[q.Key], answer.Promised != (Ballot{})
+				switch {
+				case q.Kind == KindPeek:
+				case answer.Refusal != "":
+					return
+				case q.Ballot.Counter == 0 || q.Ballot.Proposer == "" || len(q.Key) > limits.Key ||
+					len(q.State.Value) > limits.Value:
+					t.Fatalf("%+v is accepted", q)
+				case refused != (q.Ballot.Compare(last) < 0) || refused && answer.Promised != last:
+					t.Fatalf("after a promise of %v, %+v is answered by %+v", last, q, answer)
+				case refused:
+					return
+				default:
+					promised[q.Key] = q.Ballot
+				}
+				if q.Kind == KindAccept {
+					accepted[q.Key] = Entry{Ballot: q.Ballot, State: q.State}
+					return
+				}
+				got, want := answer.Entries[0], accepted[q.Key]
+				if got.Ballot != want.Ballot || got.State.Version != want.State.Version ||
+					string(got.State.Value) != string(want.State.Value) {
+					t.Fatalf("%+v was accepted, not %+v", want, got)
+				}
+			},
+			"": func(t *rapid.T) {
+				size := 0
+				for key, s := range a.slots {
+					size += slotBytes + len(key) + len(s.state.Value)
+				}
+				if len(a.slots) > limits.Keys || size > limits.Bytes || size != a.bytes {
+					t.Fatalf("%d slots of %d bytes, counted as %d", len(a.slots), size, a.bytes)
+				}
+			},
+		})
+	})
+}
+
+// TestAcceptorRefusesNonsense asks what no proposer asks.
+func TestAcceptorRefusesNonsense(t *testing.T) {
+	a := NewAcceptor(LimitsFor(3, 10))
+	long := string(make([]byte, nameBytes+1))
+	for _, q := range []*Question{
+		nil, {}, {Kind: "?"}, {Kind: KindPrepare}, {Kind: KindPrepare, Ballot: Ballot{1, long}},
+		{Kind: KindPrepare, Ballot: Ballot{counterMost + 1, "p"}}, {Kind: KindAccept, Ballot: Ballot{Proposer: "p"}},
+		{Kind: KindAccept, Ballot: Ballot{1, "p"}, State: State{Writer: long}},
+		{Kind: KindAccept, Ballot: Ballot{1, "p"}, State: State{Past: []string{long}}},
+		{Kind: KindAccept, Ballot: Ballot{1, "p"}, State: State{Past: make([]string, mostPast+1)}},
+	} {
+		if answer := a.Answer(q); answer.Refusal == "" {
+			t.Errorf("%+v is answered by %+v", q, answer)
+		}
+	}
+	if len(a.slots) > 0 {
+		t.Errorf("%d slots were made", len(a.slots))
+	}
+}
+
+// FuzzQuestion has an acceptor answer whatever can be decoded.
+func FuzzQuestion(f *testing.F) {
+	f.Add([]byte(
+		`{"kind":"accept","key":"view","ballot":{"counter":1,"proposer":"p"},"state":{"version":1,"value":"AAAA"}}`))
+	f.Add([]byte(`{"kind":"peekall","key":"c","after":"client/"}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		q := &Question{}
+		if json.Unmarshal(text, q) != nil {
+			return
+		}
+		a := NewAcceptor(Limits{Keys: 1, Key: 8, Value: 8, Bytes: slotBytes + 16})
+		if answer := a.Answer(q); answer == nil || a.bytes > slotBytes+16 {
+			t.Errorf("%s: %+v", text, answer)
+		}
+	})
+}

@@ -1,4 +1,0 @@
-package board
-
-// Settle waits for the questions that are under way.
-func (q *Quorum) Settle() { q.wg.Wait() }
