@@ -21,8 +21,8 @@ import (
 	"github.com/farkv/farkv/ops/table"
 )
 
-// TestScenarios plays testdata/scenarios: a folder a store, a file a scenario, which shows a part of
-// the store's protocol verb by verb. After a change of a protocol
+// TestScenarios plays testdata/scenarios: a folder a store, a file a scenario, which shows a part
+// of the store's protocol verb by verb. After a change of a protocol
 //
 //	go test ./ops -run TestScenarios -rewrite
 //

@@ -434,7 +434,8 @@ func TestRevokeFails(t *testing.T) {
 	p := newPool(t)
 	a := p.process(4)
 	one := must[rdma.Client](t)(a.Claim("one"))
-	b := membership.New(p, membership.Options{Nodes: 3, Clients: 4, Process: "b", Now: func() time.Duration { return p.now },
+	b := membership.New(p, membership.Options{Nodes: 3, Clients: 4, Process: "b",
+		Now:    func() time.Duration { return p.now },
 		Revoke: func(rdma.Client) error { return rdma.ErrTimeout }})
 	two := must[rdma.Client](t)(b.Claim("two"))
 	become(t, a, one)
@@ -456,7 +457,8 @@ func TestRevokeOfNodesThatAreDown(t *testing.T) {
 	one := must[rdma.Client](t)(a.Claim("one"))
 	down := fmt.Errorf("revoke: node 1: %w", rdma.ErrNodeDown)
 	fenced := down
-	b := membership.New(p, membership.Options{Nodes: 3, Clients: 4, Process: "b", Now: func() time.Duration { return p.now },
+	b := membership.New(p, membership.Options{Nodes: 3, Clients: 4, Process: "b",
+		Now:    func() time.Duration { return p.now },
 		Revoke: func(rdma.Client) error { return fenced }})
 	two := must[rdma.Client](t)(b.Claim("two"))
 	if ok, err := a.Advance(rdma.State{}, rdma.State{Epoch: 4}); !ok || err != nil {

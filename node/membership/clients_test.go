@@ -192,7 +192,8 @@ func TestClaimsAtOnce(t *testing.T) {
 	lives := map[rdma.ClientID]uint64{}
 	var wg sync.WaitGroup
 	for range processes {
-		b := membership.New(p.Store, membership.Options{Nodes: 1, Clients: processes * workers, Process: fmt.Sprint(p.processes)})
+		b := membership.New(p.Store,
+			membership.Options{Nodes: 1, Clients: processes * workers, Process: fmt.Sprint(p.processes)})
 		p.processes++
 		for w := range workers {
 			wg.Go(func() {

@@ -1,7 +1,7 @@
-// Package membership is a pool's control plane as pure logic over a small linearizable store. It has
-// three parts: the durable view, the master's role and the identities of clients (Board); a Store
-// that the memory nodes keep themselves (Quorum, of Acceptors); and a memory node's right to serve
-// (Guard). It knows no network: fabrics carry the messages.
+// Package membership is a pool's control plane as pure logic over a small linearizable store. It
+// has three parts: the durable view, the master's role and the identities of clients (Board); a
+// Store that the memory nodes keep themselves (Quorum, of Acceptors); and a memory node's right
+// to serve (Guard). It knows no network: fabrics carry the messages.
 //
 // # What is safe, and why
 //

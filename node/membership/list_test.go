@@ -130,7 +130,8 @@ func (o *overtaking) Ask(node int, q *membership.Question) (*membership.Answer, 
 // is written before the first is completed: a look that returns the first returns that, too.
 func TestLookInOrder(t *testing.T) {
 	s := newNodes(3, membership.LimitsFor(3, 100))
-	s.acceptors[0].Accept("first", membership.Ballot{Counter: 1, Proposer: "half"}, membership.State{Version: 1, Writer: "half"})
+	s.acceptors[0].Accept("first", membership.Ballot{Counter: 1, Proposer: "half"},
+		membership.State{Version: 1, Writer: "half"})
 	s.set(true, 2)
 	q := membership.NewQuorum(3, &overtaking{nodes: s, write: func() {
 		if ok, err := quorum(t, s).Swap("c/1", 0, nil); !ok || err != nil {

@@ -183,8 +183,8 @@ func TestReader(t *testing.T) {
 	reads("a majority has the state before", "one", 1)
 	s.set(true, 2)
 	_, _, err := reader.Load("key")
-	if !errors.Is(err, membership.ErrUnreachable) || !strings.Contains(err.Error(), "2 of the pool's 3 nodes answered, "+
-		"and do not agree") {
+	if !errors.Is(err, membership.ErrUnreachable) ||
+		!strings.Contains(err.Error(), "2 of the pool's 3 nodes answered, and do not agree") {
 		t.Errorf("what was chosen cannot be known: %v", err)
 	}
 	if _, _, err := reader.Look("", ""); !errors.Is(err, membership.ErrUnreachable) {

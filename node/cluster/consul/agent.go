@@ -91,9 +91,9 @@ func indexed(meta *api.QueryMeta) error {
 
 var errNoConsul = errors.New("what answers there is no Consul agent (no X-Consul-Index)")
 
-// failed returns an error that says which agent could not do what. It wraps membership.ErrUnreachable,
-// also with fs.ErrPermission when Consul's access control refused: an operator can repair that, and
-// what is hidden may exist.
+// failed returns an error that says which agent could not do what. It wraps
+// membership.ErrUnreachable, also with fs.ErrPermission when Consul's access control refused: an
+// operator can repair that, and what is hidden may exist.
 func (a *Agent) failed(err error, format string, args ...any) error {
 	return fmt.Errorf("consul %s: %s: %w: %w", a.address, fmt.Sprintf(format, args...), membership.ErrUnreachable,
 		a.cause(err))

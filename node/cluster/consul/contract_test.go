@@ -113,7 +113,8 @@ func TestLostAnswers(t *testing.T) {
 func TestLongValue(t *testing.T) {
 	f, a := newFake(t)
 	s := poolOf(t, a, "long").Board("x")
-	if ok, err := s.Swap("k", 0, make([]byte, MaxValue+1)); ok || err == nil || errors.Is(err, membership.ErrUnreachable) {
+	ok, err := s.Swap("k", 0, make([]byte, MaxValue+1))
+	if ok || err == nil || errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("%v, %v", ok, err)
 	}
 	if n := f.count(); n > 0 {

@@ -32,7 +32,8 @@ type Reflection struct {
 	// Since is when this process first saw this version; it was written before that. Zero: no
 	// version was seen.
 	Since time.Time
-	// Err is why changes may be missing: Consul could not be asked. It wraps membership.ErrUnreachable.
+	// Err is why changes may be missing: Consul could not be asked. It wraps
+	// membership.ErrUnreachable.
 	Err error
 }
 

@@ -94,7 +94,8 @@ func TestWaitWritesOnce(t *testing.T) {
 	f, a := newFake(t)
 	patient(t, 30*time.Second)
 	f.set(func() { f.fail = func(*http.Request) failure { return lose } })
-	if ok, err := poolOf(t, a, "p").Board("x").Swap("k", 0, []byte("v")); ok || !errors.Is(err, membership.ErrUnreachable) {
+	ok, err := poolOf(t, a, "p").Board("x").Swap("k", 0, []byte("v"))
+	if ok || !errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("a swap whose answer was lost: %v, %v", ok, err)
 	}
 	if n := f.count(); n != 1 {

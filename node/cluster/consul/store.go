@@ -24,7 +24,8 @@ type Store struct {
 
 var _ membership.Store = (*Store)(nil)
 
-// Load returns a record and its version by a consistent read. Errors wrap membership.ErrUnreachable.
+// Load returns a record and its version by a consistent read. Errors wrap
+// membership.ErrUnreachable.
 func (s *Store) Load(key string) ([]byte, uint64, error) {
 	var p *api.KVPair
 	err := s.agent.ask(func(o *api.QueryOptions) (meta *api.QueryMeta, err error) {

@@ -249,7 +249,8 @@ func TestMirror(t *testing.T) {
 	f.CloseClientConnections()
 	eventually(t, "the failure", func() bool { return m.Look().Err != nil })
 	failed := m.Look()
-	if !errors.Is(failed.Err, membership.ErrUnreachable) || string(failed.Value) != "w" || failed.Since != second.Since {
+	if !errors.Is(failed.Err, membership.ErrUnreachable) || string(failed.Value) != "w" ||
+		failed.Since != second.Since {
 		t.Errorf("%+v after %+v", failed, second)
 	}
 	f.set(func() { f.fail = nil })

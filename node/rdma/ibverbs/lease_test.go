@@ -176,7 +176,8 @@ func TestWaitIsBounded(t *testing.T) {
 	}
 	begun := realtime.Now()
 	err := ep.Wait(b, rdma.All, 10*time.Millisecond)
-	if took := realtime.Now() - begun; took > testPatience/2 { // a second for the first: the others are given up by then
+	// a second for the first: the others are given up by then
+	if took := realtime.Now() - begun; took > testPatience/2 {
 		t.Errorf("a wait of 10 ms takes %v", took)
 	}
 	if err == nil {
