@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -43,9 +45,9 @@ func (k *besides) find(t *testing.T, c *Client, victim int) bool {
 		switch {
 		case e == nil:
 			t.Fatalf("%q is not cached", key)
-		case c.index.PlaceOf(e.slot())[0].Node == victim:
+		case c.s.Index.PlaceOf(e.slot())[0].Node == victim:
 			k.slots = append(k.slots, key)
-		case c.space.UnitAt(e.word.Unit(), 0).Node() == victim:
+		case c.s.Space.UnitAt(e.word.Unit(), 0).Node() == victim:
 			k.beside = append(k.beside, key)
 		}
 	}
@@ -56,9 +58,9 @@ func (k *besides) find(t *testing.T, c *Client, victim int) bool {
 type latencies struct{ took []time.Duration }
 
 func (r *latencies) read(t *testing.T, c *Client, key []byte) {
-	began := c.ep.Now()
+	began := c.s.Now()
 	v, err := c.Get(key)
-	r.took = append(r.took, c.ep.Now()-began)
+	r.took = append(r.took, c.s.Now()-began)
 	if err != nil || string(v) != string(key) {
 		t.Errorf("got %q, %v, want %q", v, err, key)
 	}
@@ -90,16 +92,16 @@ func TestReadsBesideDeadNode(t *testing.T) {
 				d := deadBeside{t: t, victim: 1, silent: silent, dies: time.Second, fenced: time.Second + 10*timeout}
 				p := small(4, 2, 2)
 				p.Timeout = timeout
-				l, err := newLayout(p, 4, 1<<40)
+				l, err := layout.New(p, 4, 1<<40)
 				must(t, err)
-				o := sim.Options{Nodes: 4, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve}
+				o := sim.Options{Nodes: 4, Memory: l.Bytes, Clients: p.Clients, Handler: node.Serve}
 				if silent {
 					o.Faults = sim.Faults{{Kind: sim.SlowFault, Node: d.victim,
 						At: d.dies, For: 20 * timeout, Factor: 1e6}}
 				}
 				d.f = sim.New(o)
 				t.Cleanup(func() { d.f.Close() })
-				must(t, Make(d.f, p))
+				must(t, session.Make(d.f, p))
 				d.f.Go("reader", func(ep rdma.Endpoint) {
 					if err := d.run(ep, cache); err != nil {
 						t.Error(err)
@@ -158,7 +160,7 @@ func (d *deadBeside) run(ep rdma.Endpoint, cache int) error {
 		d.t.Error("no pair was read from a backup")
 	}
 	began := ep.Now()
-	if _, e := c.Get(d.keys.slots[0]); !errors.Is(e, rdma.ErrTimeout) || ep.Now()-began < c.opt.Timeout {
+	if _, e := c.Get(d.keys.slots[0]); !errors.Is(e, rdma.ErrTimeout) || ep.Now()-began < c.s.OpTimeout {
 		d.t.Errorf("behind %v a slot whose primary is dead: got %v, want what waits for the fence", ep.Now()-began, e)
 	}
 	ep.Sleep(d.fenced + d.fenced - d.dies - ep.Now())
@@ -205,7 +207,7 @@ func TestUndecidedIsNotRead(t *testing.T) {
 		must(t, err)
 		must(t, writer.Insert(k, []byte("old")))
 		e := writer.cache.Find(race.Hash(k))
-		primary := writer.index.PlaceOf(e.slot())[0].Node
+		primary := writer.s.Index.PlaceOf(e.slot())[0].Node
 		_, err = reader.Get(k)
 		must(t, err)
 		met := false
@@ -214,7 +216,7 @@ func TestUndecidedIsNotRead(t *testing.T) {
 			d.node = primary
 			for range 3 {
 				v, err := reader.Get(k)
-				if !errors.Is(err, errDeadline) {
+				if !errors.Is(err, session.ErrDeadline) {
 					t.Errorf("cache of %d bytes: got %q, %v, want to wait for the primary's node", cache, v, err)
 				}
 				if v, err := other.Get(k); err != nil || string(v) != "old" {
@@ -241,19 +243,19 @@ func TestReadsBesideKilledNode(t *testing.T) {
 	const nodes, workers, phase = 4, 8, 300 * time.Millisecond
 	p := small(nodes, 2, 2)
 	p.Timeout = 2 * time.Second
-	l, err := newLayout(p, nodes, 1<<40)
+	l, err := layout.New(p, nodes, 1<<40)
 	must(t, err)
 	var all []*tcp.Node
 	var addresses []string
 	for range nodes {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.bytes, Handler: node.Serve})
+		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.Bytes, Handler: node.Serve})
 		must(t, err)
 		t.Cleanup(func() { n.Close() })
 		all, addresses = append(all, n), append(addresses, n.Addr())
 	}
 	f, err := tcp.Create(tcp.Options{Addresses: addresses, Lease: 10 * time.Second},
-		tcp.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients},
-		func(f *tcp.Fabric) error { return Make(f, p) })
+		tcp.Geometry{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients},
+		func(f *tcp.Fabric) error { return session.Make(f, p) })
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 
@@ -272,9 +274,9 @@ func TestReadsBesideKilledNode(t *testing.T) {
 		_, err := loader.Get(key)
 		must(t, err)
 	}
-	victim := loader.index.Place[0][0].Node // each subtable's primary may have no block
+	victim := loader.s.Index.Place[0][0].Node // each subtable's primary may have no block
 	if !keys.find(t, loader, victim) {
-		victim = loader.index.Place[1][0].Node
+		victim = loader.s.Index.Place[1][0].Node
 		keys.sort(t, loader, victim)
 	}
 	live := slices.DeleteFunc(slices.Clone(keys.all), func(key []byte) bool {

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
@@ -38,7 +40,7 @@ func (x *bench) pick() int {
 }
 
 func newBench(b *testing.B, replicas int) *bench {
-	p, _, err := Size(Shape{Nodes: 3, Records: benchKeys, PairBytes: storetest.KeyBytes + benchValue,
+	p, _, err := layout.Size(layout.Shape{Nodes: 3, Records: benchKeys, PairBytes: storetest.KeyBytes + benchValue,
 		IndexReplicas: replicas, DataReplicas: replicas, Clients: 64})
 	must(b, err)
 	f := pool(b, 3, p)
@@ -46,14 +48,14 @@ func newBench(b *testing.B, replicas int) *bench {
 		rng: rand.New(rand.NewPCG(1, 2))}
 	for i := range benchKeys {
 		k := storetest.AppendKey(nil, i)
-		must(b, x.Insert(k, x.value))
+		must(b, x.Client.Insert(k, x.value))
 		x.keys = append(x.keys, k)
 	}
 	for _, k := range x.keys {
-		if _, err := x.Get(k); err != nil {
+		if _, err := x.Client.Get(k); err != nil {
 			b.Fatal(err)
 		}
-		at, _, held, err := x.find(k, race.Hash(k), false)
+		at, _, held, err := x.Client.find(k, race.Hash(k), false)
 		must(b, err)
 		held.Release()
 		x.at = append(x.at, entry{word: at.word, at: uint32(at.slot)})
@@ -63,10 +65,10 @@ func newBench(b *testing.B, replicas int) *bench {
 
 // floorGet is the batch of a SEARCH that hits its cache.
 func (x *bench) floorGet(e *entry) {
-	b := x.ep.Batch()
-	b.Read(x.index.Address(e.slot(), 0), 8)
-	b.Read(x.space.UnitAt(e.word.Unit(), 0), e.word.Units()*64)
-	if err := x.do("test", b); err != nil {
+	b := x.s.Batch()
+	b.Read(x.s.Index.Address(e.slot(), 0), 8)
+	b.Read(x.s.Space.UnitAt(e.word.Unit(), 0), e.word.Units()*64)
+	if err := x.s.Do("test", b); err != nil {
 		panic(err)
 	}
 	b.Release()
@@ -75,36 +77,36 @@ func (x *bench) floorGet(e *entry) {
 // floorUpdate is the batches of an UPDATE that hits its cache and wins by rule 1, over places that
 // hold no live data.
 func (x *bench) floorUpdate(e *entry, unit uint64) {
-	bytes := objectBytes(storetest.KeyBytes, benchValue)
-	b := x.ep.Batch()
+	bytes := layout.ObjectBytes(storetest.KeyBytes, benchValue)
+	b := x.s.Batch()
 	p := b.Alloc(bytes)
-	copy(p[headerBytes+storetest.KeyBytes:], x.value)
-	for r := range x.DataReplicas {
-		b.Write(x.space.UnitAt(unit, r), p)
+	copy(p[layout.HeaderBytes+storetest.KeyBytes:], x.value)
+	for r := range x.s.DataReplicas {
+		b.Write(x.s.Space.UnitAt(unit, r), p)
 	}
-	b.Read(x.index.Address(e.slot(), 0), 8)
-	b.Read(x.space.UnitAt(e.word.Unit(), 0), headerBytes+storetest.KeyBytes)
+	b.Read(x.s.Index.Address(e.slot(), 0), 8)
+	b.Read(x.s.Space.UnitAt(e.word.Unit(), 0), layout.HeaderBytes+storetest.KeyBytes)
 	x.finish(b)
-	if x.IndexReplicas > 1 {
-		b = x.ep.Batch()
-		for r := 1; r < x.IndexReplicas; r++ {
-			b.CompareSwap(x.index.Address(e.slot(), r), 1, 1)
+	if x.s.IndexReplicas > 1 {
+		b = x.s.Batch()
+		for r := 1; r < x.s.IndexReplicas; r++ {
+			b.CompareSwap(x.s.Index.Address(e.slot(), r), 1, 1)
 		}
 		x.finish(b)
-		b = x.ep.Batch()
+		b = x.s.Batch()
 		old := b.Alloc(9)
-		for r := range x.DataReplicas {
-			b.Write(x.space.UnitAt(unit, r).Add(uint64(bytes-9)), old)
+		for r := range x.s.DataReplicas {
+			b.Write(x.s.Space.UnitAt(unit, r).Add(uint64(bytes-9)), old)
 		}
 		x.finish(b)
 	}
-	b = x.ep.Batch()
-	b.CompareSwap(x.index.Address(e.slot(), 0), 1, 1)
+	b = x.s.Batch()
+	b.CompareSwap(x.s.Index.Address(e.slot(), 0), 1, 1)
 	x.finish(b)
 }
 
 func (x *bench) finish(b *rdma.Batch) {
-	if err := x.do("test", b); err != nil {
+	if err := x.s.Do("test", b); err != nil {
 		panic(err)
 	}
 	b.Release()
@@ -116,40 +118,40 @@ func BenchmarkGetHit(b *testing.B) {
 		func(int) { x.floorGet(&x.at[x.pick()]) },
 		func(int) {
 			x.pick()
-			if _, err := x.Get(x.key); err != nil {
+			if _, err := x.Client.Get(x.key); err != nil {
 				b.Fatal(err)
 			}
 		})
-	b.ReportMetric(float64(x.stats.Hits)/float64(x.stats.Hits+x.stats.Misses)*100, "hit-%")
+	b.ReportMetric(float64(x.s.Stats.Hits)/float64(x.s.Stats.Hits+x.s.Stats.Misses)*100, "hit-%")
 }
 
 func BenchmarkUpdateHit(b *testing.B) {
 	for _, replicas := range []int{1, 2, 3} {
 		b.Run(fmt.Sprintf("%d replicas", replicas), func(b *testing.B) {
 			x := newBench(b, replicas)
-			must(b, x.newBlock(0))
+			must(b, x.mem.NewBlock(0))
 			var scratch []uint64 // places of blocks that this client owns and does not use
-			class := int(x.classes.of[unitsFor(storetest.KeyBytes, benchValue)])
+			class := int(x.s.Classes.Of[layout.UnitsFor(storetest.KeyBytes, benchValue)])
 			for range 100 {
-				must(b, x.newBlock(class))
+				must(b, x.mem.NewBlock(class))
 			}
-			s := &x.slabs[class]
-			for _, p := range s.free[len(s.free)-100*x.classes.objects[class]:] {
-				scratch = append(scratch, x.unitOf(p))
+			s := &x.mem.Holdings.Slabs[class]
+			for _, p := range s.Free[len(s.Free)-100*x.s.Classes.Objects[class]:] {
+				scratch = append(scratch, x.mem.Tables.UnitOf(p))
 			}
-			s.free = s.free[:len(s.free)-100*x.classes.objects[class]]
+			s.Free = s.Free[:len(s.Free)-100*x.s.Classes.Objects[class]]
 			for i := range 2 * benchKeys { // every page is touched, and memory is used again
 				x.floorUpdate(&x.at[i%len(x.at)], scratch[i%len(scratch)])
-				must(b, x.Update(x.keys[i%benchKeys], x.value))
+				must(b, x.Client.Update(x.keys[i%benchKeys], x.value))
 			}
 			storetest.Ratio(b,
 				func(int) { x.floorUpdate(&x.at[x.pick()], scratch[x.rng.IntN(len(scratch))]) },
 				func(i int) {
 					binary.LittleEndian.PutUint64(x.value, uint64(i))
 					x.pick()
-					must(b, x.Update(x.key, x.value))
+					must(b, x.Client.Update(x.key, x.value))
 				})
-			b.ReportMetric(float64(len(s.blocks)-100)*float64(x.BlockBytes)/
+			b.ReportMetric(float64(len(s.Blocks)-100)*float64(x.s.BlockBytes)/
 				(benchKeys*(storetest.KeyBytes+benchValue)), "B/user-B")
 		})
 	}
@@ -163,19 +165,20 @@ func BenchmarkUpdateOthers(b *testing.B) {
 	x := newBench(b, 2)
 	y := &bench{Client: worker(b, x.fabric, Options{}, nil), keys: x.keys, value: x.value, rng: x.rng}
 	for i := range 4 * benchKeys {
-		must(b, [2]*bench{x, y}[i%2].Update(x.keys[x.rng.IntN(benchKeys)], x.value))
+		must(b, [2]*bench{x, y}[i%2].Client.Update(x.keys[x.rng.IntN(benchKeys)], x.value))
 	}
-	before := [2]Stats{x.stats, y.stats}
-	class := int(x.classes.of[unitsFor(storetest.KeyBytes, benchValue)])
-	must(b, x.newBlock(class))
-	scratch := x.unitOf(x.slabs[class].free[len(x.slabs[class].free)-1])
-	x.slabs[class].free = x.slabs[class].free[:len(x.slabs[class].free)-1]
+	before := [2]session.Stats{x.s.Stats, y.s.Stats}
+	class := int(x.s.Classes.Of[layout.UnitsFor(storetest.KeyBytes, benchValue)])
+	must(b, x.mem.NewBlock(class))
+	scratch := x.mem.Tables.UnitOf(x.mem.Holdings.Slabs[class].Free[len(x.mem.Holdings.Slabs[class].Free)-1])
+	x.mem.Holdings.Slabs[class].Free = x.mem.Holdings.Slabs[class].Free[:len(x.mem.Holdings.Slabs[class].Free)-1]
 	storetest.Ratio(b,
 		func(int) { x.floorUpdate(&x.at[x.pick()], scratch) },
 		func(i int) {
 			x.pick()
-			must(b, [2]*bench{x, y}[i%2].Update(x.key, x.value))
+			must(b, [2]*bench{x, y}[i%2].Client.Update(x.key, x.value))
 		})
-	b.ReportMetric(float64(x.stats.Reclaimed+y.stats.Reclaimed-before[0].Reclaimed-before[1].Reclaimed)/float64(b.N),
+	reclaimed := x.s.Stats.Reclaimed + y.s.Stats.Reclaimed - before[0].Reclaimed - before[1].Reclaimed
+	b.ReportMetric(float64(reclaimed)/float64(b.N),
 		"reclaimed/op")
 }

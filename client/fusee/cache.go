@@ -1,6 +1,24 @@
 package fusee
 
-import "github.com/farkv/farkv/client/race"
+import (
+	"github.com/farkv/farkv/client/locations"
+	"github.com/farkv/farkv/client/race"
+)
+
+// indexCache is the adaptive index cache (FUSEE 4.6), for as many keys as there can be and within
+// the budget.
+type indexCache struct {
+	*locations.Cache[entry]
+	budget int // bytes
+	// threshold is Options.CacheThreshold.
+	threshold float64
+}
+
+// reset empties the cache, for an index of so many slots. What it knew is lost, which costs each
+// key one miss.
+func (c *indexCache) reset(slots uint64) {
+	c.Cache = locations.New[entry](locations.Enough(c.budget, entryBytes, slots), entryBytes)
+}
 
 // entry is what the adaptive index cache (FUSEE 4.6) knows of a key: its slot, and the word that
 // the primary last held. It is a hint: its user reads the slot, and the key in the object, again.
@@ -12,9 +30,6 @@ type entry struct {
 	accesses uint8
 	invalid  uint8
 }
-
-// maxSlot bounds a pool's slots: an entry has 32 bits for one.
-const maxSlot = 1<<32 - 1
 
 // entryBytes is what an entry counts for in the cache's budget, as in SWARM's evaluation (7.1):
 // the entry and a hash.
@@ -28,8 +43,8 @@ const (
 )
 
 // remember caches where a key's pair is. The counters of an entry that exists go on.
-func (c *Client) remember(hash uint64, slot race.Slot, word race.Word) {
-	e := c.cache.Put(hash)
+func (c *indexCache) remember(hash uint64, slot race.Slot, word race.Word) {
+	e := c.Put(hash)
 	e.word, e.at = word, uint32(slot)
 	e.accesses = max(e.accesses, 1)
 }
@@ -56,6 +71,9 @@ func (e *entry) halve() { e.accesses, e.invalid = e.accesses/2, e.invalid/2 }
 
 // bypass reports whether the key is written so often that its cached pair is not worth reading:
 // its share of invalid accesses is above the threshold.
+//
+// Without that rule a SEARCH of such a key reads a pair for nothing, and then the pair by the
+// slot's word.
 func (e *entry) bypass(threshold float64) bool {
 	return e.accesses >= minAccesses && float64(e.invalid) > threshold*float64(e.accesses)
 }

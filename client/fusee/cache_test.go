@@ -15,7 +15,7 @@ func TestAdaptiveCache(t *testing.T) {
 	must(t, writer.Insert(k, value))
 	get := func() uint64 {
 		t.Helper()
-		n := trace.Trips(reader.ep, func() {
+		n := trace.Trips(reader.s.Endpoint, func() {
 			if _, err := reader.Get(k); err != nil {
 				t.Fatal(err)
 			}

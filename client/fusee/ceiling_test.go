@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 )
 
@@ -17,25 +18,25 @@ func TestShortLivesTakeFewTombstones(t *testing.T) {
 		c, leave := life(t, f, Options{})
 		must(t, c.Insert([]byte("key"), nil))
 		must(t, c.Delete([]byte("key")))
-		limit = c.numbers.tombLimit
+		limit = c.s.Numbers.TombLimit
 		leave()
 	}
-	if limit > lives*firstTombStep {
-		t.Errorf("%d lives reserved %d tombstones, want %d a life at most", lives, limit, firstTombStep)
+	if limit > lives*session.FirstTombStep {
+		t.Errorf("%d lives reserved %d tombstones, want %d a life at most", lives, limit, session.FirstTombStep)
 	}
 }
 
 // The steps of a long life grow, so that raising the ceiling costs it next to nothing.
 func TestLongLifeRaisesSeldom(t *testing.T) {
-	var n numbers
+	var n session.Numbers
 	raises := 0
-	for ; n.tombLimit < 1<<20; raises++ {
+	for ; n.TombLimit < 1<<20; raises++ {
 		var err error
-		n, err = n.reserve(maxOwnTomb)
+		n, err = n.Reserve(session.MaxOwnTomb)
 		must(t, err)
 	}
-	if most := 1<<20/lastTombStep + 10; raises > most {
-		t.Errorf("%d raises for %d tombstones, want %d at most", raises, n.tombLimit, most)
+	if most := 1<<20/session.LastTombStep + 10; raises > most {
+		t.Errorf("%d raises for %d tombstones, want %d at most", raises, n.TombLimit, most)
 	}
 }
 
@@ -46,11 +47,11 @@ func TestSpentIdentityIsRefused(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	first, leave := life(t, f, Options{})
 	const rest = 5
-	must(t, first.writeCeiling(1, numbers{seqLimit: seqStep, tombLimit: maxOwnTomb - rest}))
+	must(t, first.s.WriteCeiling(1, session.Numbers{SeqLimit: session.SeqStep, TombLimit: session.MaxOwnTomb - rest}))
 	leave()
 	c, leave := life(t, f, Options{})
-	if c.id != 1 {
-		t.Fatalf("client %d, want 1", c.id)
+	if c.s.ID != 1 {
+		t.Fatalf("client %d, want 1", c.s.ID)
 	}
 	for i := range rest {
 		must(t, c.Insert(fmt.Append(nil, i), nil))
@@ -62,7 +63,7 @@ func TestSpentIdentityIsRefused(t *testing.T) {
 			func() error { return c.Update([]byte("key"), nil) },
 			func() error { return c.Delete([]byte("key")) },
 		} {
-			wantError(t, write(), ErrExhausted)
+			wantError(t, write(), session.ErrExhausted)
 		}
 		if _, err := c.Get([]byte("key")); err == nil {
 			t.Error("a refused INSERT added its key")
@@ -79,18 +80,18 @@ func TestSpentIdentityIsRecovered(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	c, leave := life(t, f, Options{})
 	defer leave()
-	n := numbers{seqLimit: seqStep, tomb: maxOwnTomb, tombLimit: maxOwnTomb}
+	n := session.Numbers{SeqLimit: session.SeqStep, Tomb: session.MaxOwnTomb, TombLimit: session.MaxOwnTomb}
 	seen := map[race.Word]bool{}
-	for range 3 * lastTombStep {
-		w, err := c.tombstoneOf(2, &n, 7)
+	for range 3 * session.LastTombStep {
+		w, err := c.s.TombstoneOf(2, &n, 7)
 		must(t, err)
 		if seen[w] {
 			t.Fatalf("tombstone %v twice", w)
 		}
 		seen[w] = true
 	}
-	n.tomb, n.tombLimit = maxTomb, maxTomb
-	if w, err := c.tombstoneOf(2, &n, 7); err == nil {
+	n.Tomb, n.TombLimit = session.MaxTomb, session.MaxTomb
+	if w, err := c.s.TombstoneOf(2, &n, 7); err == nil {
 		t.Errorf("tombstone %v behind the last one", w)
 	}
 }

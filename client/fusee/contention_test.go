@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -43,24 +45,24 @@ var mixes = [][4]int{{3, 0, 7, 0}, {3, 4, 0, 3}, {2, 3, 3, 2}}
 // contend is one run. It returns what is wrong with it.
 func contend(seed uint64, nodes, index, data int, rules *[4]uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	p := Params{IndexReplicas: index, DataReplicas: data, Subtables: 1, Groups: 2, Regions: 2*nodes + 3,
+	p := layout.Params{IndexReplicas: index, DataReplicas: data, Subtables: 1, Groups: 2, Regions: 2*nodes + 3,
 		RegionBytes: 32 << 10, BlockBytes: 4 << 10, Clients: 16, Timeout: 20 * time.Millisecond,
 		TagBits: 1 + rng.IntN(3)}
 	hasty := rng.IntN(2) == 0 // objects are used again while clients may remember them: the tag tells
 	if hasty {
 		p.TagBits = race.MaxTagBits
 	}
-	l, err := newLayout(p, nodes, 1<<40)
+	l, err := layout.New(p, nodes, 1<<40)
 	if err != nil {
 		return err
 	}
 	o := sim.Hostile(seed)
-	o.Nodes, o.Memory, o.Clients, o.Handler = nodes, l.bytes, p.Clients, node.Serve
+	o.Nodes, o.Memory, o.Clients, o.Handler = nodes, l.Bytes, p.Clients, node.Serve
 	o.FlyProb = []float64{0, 0.02, 0.2}[rng.IntN(3)]
 	o.MaxLatency = []time.Duration{2, 10, 50}[rng.IntN(3)] * time.Microsecond // far from the least: nodes disagree
 	s := sim.New(o)
 	defer s.Close()
-	if err := Make(s, p); err != nil {
+	if err := session.Make(s, p); err != nil {
 		return err
 	}
 	workers, ops, keys, mix := 2+rng.IntN(4), 5+rng.IntN(30), 1+rng.IntN(4), mixes[rng.IntN(len(mixes))]
@@ -75,7 +77,7 @@ func contend(seed uint64, nodes, index, data int, rules *[4]uint64) error {
 			}
 			recorders[w] = check.NewRecorder(w, c, ep.Now)
 			if hasty {
-				c.reclaim.rest = 0
+				c.mem.Reclaim.Rest = 0
 			}
 			for i := range ops {
 				meet(recorders[w], ep.Rand(), mix, keys, check.MakeValue(nil, w, i+1, size))

@@ -3,6 +3,8 @@ package fusee
 import (
 	"fmt"
 
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -10,37 +12,46 @@ import (
 
 // Describe returns a function that says what lies at an address of the pool that ep reaches. For
 // an object it posts a READ of its block's entry, which has the size of its objects.
+//
+// Traces show with it what a verb reads or writes. The size of a block's objects is read when it is
+// asked for, since a block may get another size class.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
-	l, _, err := readLayoutInView(ep)
+	l, _, err := session.ReadLayoutInView(ep)
 	if err != nil {
 		return nil, fmt.Errorf("describe a fusee pool: %w", err)
 	}
-	return func(a rdma.Addr) string { return l.describe(ep, a) }, nil
+	return describer{l, ep}.describe, nil
+}
+
+// describer says what lies at addresses of a pool.
+type describer struct {
+	*layout.Layout
+	ep rdma.Endpoint
 }
 
 // describe returns what lies at an address, or "" when nothing does. Parts are compared in the
 // order in which they lie.
-func (l *layout) describe(ep rdma.Endpoint, a rdma.Addr) string {
+func (l describer) describe(a rdma.Addr) string {
 	off := a.Offset()
 	switch {
-	case off < l.journals:
+	case off < l.Journals:
 		return "header"
-	case off < l.journals+uint64(l.Clients)*journalBytes:
-		switch client, word := (off-l.journals)/journalBytes+1, (off-l.journals)%journalBytes/8; {
-		case word < journalWords:
+	case off < l.Journals+uint64(l.Clients)*layout.JournalBytes:
+		switch client, word := (off-l.Journals)/layout.JournalBytes+1, (off-l.Journals)%layout.JournalBytes/8; {
+		case word < layout.JournalWords:
 			return fmt.Sprintf("journal of client %d, word %d", client, word)
-		case word == journalWords:
+		case word == layout.JournalWords:
 			return fmt.Sprintf("ceiling of client %d", client)
 		}
 		return ""
-	case a.Offset() == l.size(a.Node()).Offset():
+	case a.Offset() == l.SizeAt(a.Node()).Offset():
 		return "size of the index"
-	case a.Offset() == l.wanted(a.Node()).Offset():
+	case a.Offset() == l.Wanted(a.Node()).Offset():
 		return "size that the index is wanted to have"
-	case off < l.space.Base:
+	case off < l.Space.Base:
 		return l.describeSlot(a)
 	}
-	return l.describeRegion(ep, a)
+	return l.describeRegion(a)
 }
 
 // replicaAt finds what lies in the index-th place of a node: the number of the item, and which of
@@ -65,16 +76,16 @@ func role(replica int) string {
 }
 
 // describeSlot describes an address in the index. The first word of a bucket is no slot.
-func (l *layout) describeSlot(a rdma.Addr) string {
+func (l describer) describeSlot(a rdma.Addr) string {
 	size := race.SubtableBytes(l.Groups)
-	sub, r, ok := replicaAt(l.index.Place, a, (a.Offset()-l.index.Base)/size)
+	sub, r, ok := replicaAt(l.Index.Place, a, (a.Offset()-l.Index.Base)/size)
 	switch {
-	case a.Offset() < l.index.Base:
+	case a.Offset() < l.Index.Base:
 		return ""
 	case !ok:
 		return "room for the index to grow"
 	}
-	s := race.Slot(uint64(sub)*size/8 + (a.Offset()-l.index.Base)%size/8)
+	s := race.Slot(uint64(sub)*size/8 + (a.Offset()-l.Index.Base)%size/8)
 	if !race.IsSlot(s) {
 		return fmt.Sprintf("bucket at slot %d, %s", s, role(r))
 	}
@@ -83,33 +94,33 @@ func (l *layout) describeSlot(a rdma.Addr) string {
 
 // describeRegion describes an address in the regions: an entry of the table, free bits, or part
 // of an object.
-func (l *layout) describeRegion(ep rdma.Endpoint, a rdma.Addr) string {
-	off := a.Offset() - l.space.Base
-	region, r, ok := replicaAt(l.space.Place, a, off/l.space.RegionBytes)
+func (l describer) describeRegion(a rdma.Addr) string {
+	off := a.Offset() - l.Space.Base
+	region, r, ok := replicaAt(l.Space.Place, a, off/l.Space.RegionBytes)
 	if !ok {
 		return ""
 	}
-	off %= l.space.RegionBytes
-	unit := (uint64(region)*l.space.RegionBytes + off) / node.Unit
-	blk, in, ok := l.space.BlockOf(unit)
-	switch first := l.space.Bitmap(node.Block{Region: region}, 0).Offset() - l.space.Table(region, 0).Offset(); {
+	off %= l.Space.RegionBytes
+	unit := (uint64(region)*l.Space.RegionBytes + off) / node.Unit
+	blk, in, ok := l.Space.BlockOf(unit)
+	switch first := l.Space.Bitmap(node.Block{Region: region}, 0).Offset() - l.Space.Table(region, 0).Offset(); {
 	case off < first:
 		return fmt.Sprintf("table entry of block %d.%d, %s", region, off/8, role(r))
-	case !ok && in < l.space.BitmapBytes():
+	case !ok && in < l.Space.BitmapBytes():
 		return fmt.Sprintf("free bits of block %d.%d, %s", region, blk.Index, role(r))
 	case !ok:
 		return ""
 	}
-	units := l.unitsOf(ep, blk)
+	units := l.unitsOf(blk)
 	if units == 0 {
 		return fmt.Sprintf("block %d.%d, %s", region, blk.Index, role(r))
 	}
-	object := (in - l.space.BitmapBytes()) / node.Unit / uint64(units)
-	at := (in-l.space.BitmapBytes())%uint64(units*node.Unit) + off%node.Unit
+	object := (in - l.Space.BitmapBytes()) / node.Unit / uint64(units)
+	at := (in-l.Space.BitmapBytes())%uint64(units*node.Unit) + off%node.Unit
 	what := "object"
 	switch {
-	case at == markAt:
-	case at < headerBytes:
+	case at == layout.MarkAt:
+	case at < layout.HeaderBytes:
 		what = "head of object"
 	default:
 		what = "log entry of object"
@@ -119,11 +130,11 @@ func (l *layout) describeRegion(ep rdma.Endpoint, a rdma.Addr) string {
 
 // unitsOf returns how large a block's objects are; 0: it has none, or its entry could not be
 // read.
-func (l *layout) unitsOf(ep rdma.Endpoint, blk node.Block) int {
-	word, err := rdma.ReadWord(ep, stepReadTables, l.space.Entry(blk, 0), l.Timeout)
+func (l describer) unitsOf(blk node.Block) int {
+	word, err := rdma.ReadWord(l.ep, session.StepReadTables, l.Space.Entry(blk, 0), l.Timeout)
 	e := node.Entry(word)
-	if err != nil || e == 0 || entryClass(e) >= len(l.classes.units) {
+	if err != nil || e == 0 || layout.EntryClass(e) >= len(l.Classes.Units) {
 		return 0
 	}
-	return l.classes.units[entryClass(e)]
+	return l.Classes.Units[layout.EntryClass(e)]
 }

@@ -1,10 +1,9 @@
 package fusee
 
 import (
-	"bytes"
-
+	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/client/fusee/snapshot"
 	"github.com/farkv/farkv/client/race"
-	"github.com/farkv/farkv/node/rdma"
 )
 
 // Two INSERTs of one key may find different empty slots, and both win theirs. In RACE an inserter
@@ -40,17 +39,17 @@ const (
 // alone reports whether w's INSERT may commit: no other slot of its key's buckets holds the key,
 // nor will. The view is the witness's, read after w was proposed there: an INSERT that is not in
 // it will see w. It is the caller's.
-func (c *Client) alone(w *write, view *race.View) (bool, error) {
+func (wr *writer) alone(w *write, view *race.View) (bool, error) {
 	for i := range race.Candidates {
 		s, word := view.Slot(i)
 		// w's own slot, and words of other fingerprints, are not the key's.
 		if s == w.slot || word.Print() != race.Print(w.hash) {
 			continue
 		}
-		if word == c.scratch[i] && !word.IsPending() {
+		if word == w.seen[i] && !word.IsPending() {
 			continue // the primary had the same word when this operation found that the key is not there
 		}
-		alone, err := c.outlast(w, s)
+		alone, err := wr.outlast(w, s)
 		if !alone || err != nil {
 			return false, err
 		}
@@ -60,9 +59,9 @@ func (c *Client) alone(w *write, view *race.View) (bool, error) {
 
 // outlast waits until slot s cannot come to hold w's key. It returns false when w must give way
 // to the other INSERT. To give way is always safe, so it does at the operation's deadline.
-func (c *Client) outlast(w *write, s race.Slot) (bool, error) {
-	for r := c.pace; ; {
-		f, err := c.look(w, s)
+func (wr *writer) outlast(w *write, s race.Slot) (bool, error) {
+	for r := wr.s.Pace; ; {
+		f, err := wr.look(w, s)
 		switch {
 		case err != nil:
 			return false, err
@@ -78,16 +77,16 @@ func (c *Client) outlast(w *write, s race.Slot) (bool, error) {
 
 // look reads slot s on witness and primary, and returns what the words mean for w's key. The
 // primary decides whether the key exists. A word that only the witness holds is a proposal.
-func (c *Client) look(w *write, s race.Slot) (fate, error) {
-	b := c.ep.Batch()
-	op := b.Read(c.index.Address(s, 0), 8)
+func (wr *writer) look(w *write, s race.Slot) (fate, error) {
+	b := wr.s.Batch()
+	op := b.Read(wr.s.Index.Address(s, 0), 8)
 	seen := op
 	// With one replica the primary is the witness.
-	if c.index.Copies(s) > 1 {
-		seen = b.Read(c.index.Address(s, 1), 8)
+	if wr.s.Index.Copies(s) > 1 {
+		seen = b.Read(wr.s.Index.Address(s, 1), 8)
 	}
-	err := c.do(stepReadRival, b)
-	primary, witness := slotWord(op), slotWord(seen)
+	err := wr.s.Do(session.StepReadRival, b)
+	primary, witness := session.WordOf(op), session.WordOf(seen)
 	b.Release()
 	if err != nil {
 		return unsure, err
@@ -95,7 +94,7 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 	print := race.Print(w.hash)
 	// Readers see the primary: a live pair of the key there exists.
 	if primary.Live() && primary.Print() == print {
-		switch same, known, err := c.isKey(primary, w.key); {
+		switch same, known, err := wr.pairs.isKey(primary, w.key); {
 		case err != nil || !known:
 			return unsure, err
 		case same:
@@ -105,7 +104,7 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 	// A word of the fingerprint that the witness has and the primary does not is a proposal.
 	switch {
 	case witness.Print() == print && !witness.Empty() && (witness != primary || witness.IsPending()):
-		switch same, known, err := c.isKey(witness, w.key); {
+		switch same, known, err := wr.pairs.isKey(witness, w.key); {
 		case err != nil || !known:
 			return unsure, err
 		case same:
@@ -120,44 +119,28 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 	return noRival, nil // proposals of other keys are made only where this key is not
 }
 
-// isKey reports whether a word's object is a pair of the given key. It is not known when the
-// object was used again since: then the slot holds another word by now.
-func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
-	b := c.ep.Batch()
-	defer b.Release()
-	op, err := c.readPair(b, w)
-	if err == nil {
-		err = c.do(stepReadRival, b)
-	}
-	if err != nil {
-		return false, false, err
-	}
-	pair, known := c.pairOf(w, op.Buf)
-	return known && bytes.Equal(pair.key, key), known, nil
-}
-
 // giveWay ends a won round with a tombstone instead of w's pair. A crash in between leaves the
 // slot to recovery, which lets the INSERT give way, too. An error wraps client.ErrUncertain, and
 // the verdict is undecided. The caller gives back the object.
-func (c *Client) giveWay(w *write) (verdict, error) {
-	c.stats.Yields++
-	tombstone, err := c.tombstone(race.Print(w.hash))
+func (wr *writer) giveWay(w *write) (verdict, error) {
+	wr.s.Stats.Yields++
+	tombstone, err := wr.s.Tombstone(race.Print(w.hash))
 	if err != nil {
 		return undecided, uncertain("give way", err)
 	}
 	w.yielded = true
 	// The tombstone goes where the final word would have gone, in the same order.
-	if c.index.Copies(w.slot) == 1 {
+	if wr.s.Index.Copies(w.slot) == 1 {
 		w.new = tombstone
-		if err := c.casPrimary(stepGiveWay, w, w.pending, w.new); err != nil {
+		if err := wr.casPrimary(session.StepGiveWay, w, w.pending, w.new); err != nil {
 			return undecided, uncertain("give way", err)
 		}
 		return gaveWay, nil
 	}
-	err = c.changeBackups(stepGiveWay, w, tombstone)
+	err = wr.changeBackups(session.StepGiveWay, w, tombstone)
 	if err == nil {
-		c.decide(w)
-		err = c.casPrimary(stepGiveWay, w, w.old, w.new)
+		wr.decide(w)
+		err = wr.casPrimary(session.StepGiveWay, w, w.old, w.new)
 	}
 	if err != nil {
 		return undecided, uncertain("give way", err)
@@ -173,20 +156,20 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 // For an INSERT the CAS brings the pending word. The fenced READ of the buckets in the same trip
 // comes after the CAS, so that of two INSERTs at least one sees the other. A crash leaves a
 // pending word, which readers do not see, and recovery turns into a tombstone.
-func (c *Client) writeSingle(w *write) (verdict, error) {
-	b := c.ep.Batch()
+func (wr *writer) writeSingle(w *write) (verdict, error) {
+	b := wr.s.Batch()
 	// An INSERT replaces no pair, but its log shows a client that was cut off what was there
 	// before.
-	c.logOld(b, w)
-	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(w.old), uint64(w.new))
+	wr.logOld(b, w)
+	op := b.CompareSwap(wr.s.Index.Address(w.slot, 0), uint64(w.old), uint64(w.new))
 	var view race.View
 	if w.key != nil {
-		view = c.index.Read(b, c.index.Locate(w.hash), 0)
+		view = wr.s.Index.Read(b, wr.s.Index.Locate(w.hash), 0)
 		view.Fence()
 	}
 	// From here on the word may be in the slot.
 	w.visible = true
-	err := c.do(stepCASPrimary, b)
+	err := wr.s.Do(session.StepCASPrimary, b)
 	if err != nil {
 		b.Release()
 		return undecided, uncertain("write a slot", err)
@@ -195,29 +178,26 @@ func (c *Client) writeSingle(w *write) (verdict, error) {
 	w.visible = op.Swapped()
 	if !op.Swapped() {
 		b.Release()
-		c.stats.Rules[0]++
+		wr.s.Stats.Rules[0]++
 		return lost, nil
 	}
-	c.stats.Rules[rule1]++
+	wr.s.Stats.Rules[snapshot.Rule1]++
 	if w.key == nil {
 		b.Release()
 		return won, nil
 	}
-	alone, err := c.alone(w, &view)
+	alone, err := wr.alone(w, &view)
 	b.Release()
 	switch {
 	case err != nil:
 		return undecided, uncertain("insert", err)
 	case !alone:
-		return c.giveWay(w)
+		return wr.giveWay(w)
 	}
 	// There is no rival: the word becomes final, and readers see it.
 	w.new, w.finalizing = w.new.Final(), true
-	if err := c.casPrimary(stepFinalize, w, w.pending, w.new); err != nil {
+	if err := wr.casPrimary(session.StepFinalize, w, w.pending, w.new); err != nil {
 		return undecided, uncertain("insert", err)
 	}
 	return won, nil
 }
-
-// slotWord returns the slot's word that a READ of 8 bytes has brought.
-func slotWord(op *rdma.Op) race.Word { return race.Word(le.Uint64(op.Buf)) }

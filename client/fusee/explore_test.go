@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/recovery"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -15,8 +18,8 @@ import (
 )
 
 // tiny is a pool that is made and checked at once: exploring makes thousands of them.
-func tiny(s explore.Shape) Params {
-	return Params{IndexReplicas: s.Index, DataReplicas: s.Data, Spares: s.Spares,
+func tiny(s explore.Shape) layout.Params {
+	return layout.Params{IndexReplicas: s.Index, DataReplicas: s.Data, Spares: s.Spares,
 		Subtables: 1, Groups: 2, MaxSubtables: 1 << s.Levels,
 		Regions: 2*s.Nodes + 6, RegionBytes: 64 << 10, BlockBytes: 4 << 10, Clients: 24, TagBits: race.MaxTagBits,
 		Timeout: 20 * time.Millisecond}
@@ -24,23 +27,23 @@ func tiny(s explore.Shape) Params {
 
 // explored is FUSEE as the explorer sees it.
 func explored(sequential bool) *explore.Subject {
-	params := func(s explore.Shape) Params {
+	params := func(s explore.Shape) layout.Params {
 		p := tiny(s)
 		p.Sequential = sequential
 		return p
 	}
 	return &explore.Subject{
-		Name: formatName(sequential), Handler: node.Serve, Clients: 24, MaxValue: 900,
+		Name: layout.FormatName(sequential), Handler: node.Serve, Clients: 24, MaxValue: 900,
 		Timeout: 20 * time.Millisecond, Levels: 2,
 		Replicas: [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}},
 		Memory: func(s explore.Shape) (uint64, error) {
-			l, err := newLayout(params(s), s.Nodes, 1<<40)
+			l, err := layout.New(params(s), s.Nodes, 1<<40)
 			if err != nil {
 				return 0, err
 			}
-			return l.bytes, nil
+			return l.Bytes, nil
 		},
-		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, params(s)) },
+		Format: func(f rdma.Fabric, s explore.Shape) error { return session.Make(f, params(s)) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
 			o := Options{CacheBytes: new(64 << 10), CacheThreshold: new(0.9), Sequential: sequential, Splits: 0.2}
 			if !cache {
@@ -50,7 +53,7 @@ func explored(sequential bool) *explore.Subject {
 		},
 		Check: Check,
 		Mender: func(rdma.Configs) cluster.NewMender {
-			return func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+			return func(ep rdma.Endpoint) (cluster.Mender, error) { return recovery.NewMender(ep) }
 		},
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
@@ -39,12 +41,12 @@ func TestLateCarrier(t *testing.T) {
 	for i := range 20 {
 		must(t, x.Update(key(i), []byte("other")))
 	}
-	x.ep.Sleep(time.Millisecond)
+	x.s.Sleep(time.Millisecond)
 	must(t, x.Update(key(0), []byte("again"))) // what rested is sent off: learning
-	if x.reclaim.flying == 0 || x.reclaim.ring[x.reclaim.first].step != learning {
+	if x.mem.Reclaim.Flying == 0 {
 		t.Fatal("nothing is being freed: this test shows nothing")
 	}
-	must(t, f.Revoke(d.id)) // it died
+	must(t, f.Revoke(d.s.ID)) // it died
 	dep.Close()
 	recoverNow(t, f)
 	z, err := Open(open2(t, f), Options{})
@@ -56,13 +58,13 @@ func TestLateCarrier(t *testing.T) {
 			break
 		}
 	}
-	if z.stats.Converted == 0 {
+	if z.s.Stats.Converted == 0 {
 		t.Fatal("no block changed its size class: this test shows nothing")
 	}
-	x.ep.Sleep(time.Second)
+	x.s.Sleep(time.Second)
 	for i := range 20 { // x goes on
 		must(t, x.Update(key(i), []byte("third")))
-		x.ep.Sleep(time.Millisecond)
+		x.s.Sleep(time.Millisecond)
 	}
 	for i := range n {
 		if v, err := z.Get(fmt.Appendf(nil, "big %d", i)); err != nil || string(v) != string(big) {
@@ -92,23 +94,23 @@ func TestMarkWithoutHint(t *testing.T) {
 		must(t, d.Update(key(i), []byte("other")))
 	}
 	// What d's carrier wrote before it died: marks on all replicas, and no FAA.
-	blk := y.slabs[y.classes.of[unitsFor(len(key(0)), 5)]].blocks[0]
-	b := d.ep.Batch()
+	blk := y.mem.Holdings.Slabs[y.s.Classes.Of[layout.UnitsFor(len(key(0)), 5)]].Blocks[0]
+	b := d.s.Batch()
 	for i := range 20 {
 		buf := b.Alloc(8)
-		le.PutUint64(buf, 1)
+		layout.LE.PutUint64(buf, 1)
 		for r := range 2 {
-			b.Write(d.space.UnitAt(y.unitOf(place{blk, i}), r), buf)
+			b.Write(d.s.Space.UnitAt(y.mem.Tables.UnitOf(memory.Place{Block: blk, Index: i}), r), buf)
 		}
 	}
-	must(t, d.do("test", b))
-	must(t, f.Revoke(d.id))
+	must(t, d.s.Do("test", b))
+	must(t, f.Revoke(d.s.ID))
 	dep.Close()
 	recoverNow(t, f)
-	y.ep.Sleep(time.Second)
-	before := y.slabs[blk.class].idle()
-	must(t, y.reclaimAll(blk.class))
-	if y.slabs[blk.class].idle() == before {
+	y.s.Sleep(time.Second)
+	before := y.mem.Holdings.Slabs[blk.Class].Idle()
+	must(t, y.mem.ReclaimAll(blk.Class))
+	if y.mem.Holdings.Slabs[blk.Class].Idle() == before {
 		t.Error("20 free objects are not found by their owner")
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -20,7 +22,7 @@ import (
 )
 
 // growing returns the shape of a pool of which the index begins with 168 slots.
-func growing(index, data, most int) Params {
+func growing(index, data, most int) layout.Params {
 	p := small(3, index, data)
 	p.Subtables, p.Groups, p.MaxSubtables, p.Regions = 1, 8, most, 24
 	return p
@@ -54,7 +56,7 @@ func TestGrow(t *testing.T) {
 // growth is a run of TestGrow.
 type growth struct {
 	*sim.Sim
-	p       Params
+	p       layout.Params
 	working int
 	// How many DELETEs were uncertain.
 	uncertain int
@@ -66,15 +68,15 @@ type growth struct {
 
 func (g *growth) run(seed uint64) error {
 	const writers, readers, each = 4, 2, 150
-	l, err := newLayout(g.p, 3, 1<<40)
+	l, err := layout.New(g.p, 3, 1<<40)
 	if err != nil {
 		return err
 	}
 	o := sim.Hostile(seed)
-	o.Nodes, o.Memory, o.Clients, o.Handler = 3, l.bytes, g.p.Clients, node.Serve
+	o.Nodes, o.Memory, o.Clients, o.Handler = 3, l.Bytes, g.p.Clients, node.Serve
 	g.Sim, g.pairs, g.working = sim.New(o), map[string]string{}, writers
 	defer g.Close()
-	if err := Make(g, g.p); err != nil {
+	if err := session.Make(g, g.p); err != nil {
 		return err
 	}
 	for w := range writers {
@@ -254,18 +256,18 @@ func TestUnresolvedMoves(t *testing.T) {
 		at, _, held, err := c.find(key(i), hash, false)
 		must(t, err)
 		held.Release()
-		c.unresolved.Keep(unresolvedWrite{slot: at.slot, hash: hash, word: at.word})
+		c.unresolved.list.Keep(unresolvedWrite{slot: at.slot, hash: hash, word: at.word})
 	}
-	must(t, c.ask(2))
+	must(t, c.views.ask(2))
 	recoverNow(t, f)
-	must(t, c.view.Join())
-	must(t, c.learnSize())
-	for i := range c.unresolved {
-		s := &c.unresolved[i]
-		if w, err := c.readSlot(stepReadSlots, s.slot, 0); err != nil || w != s.word {
+	must(t, c.s.View.Join())
+	must(t, c.views.learnSize())
+	for i := range c.unresolved.list {
+		s := &c.unresolved.list[i]
+		if w, err := c.s.ReadSlot(session.StepReadSlots, s.slot, 0); err != nil || w != s.word {
 			t.Errorf("slot %d: got %v, %v, want %v", s.slot, w, err, s.word)
 		}
-		if c.index.Subtable(s.slot) == 1 {
+		if c.s.Index.Subtable(s.slot) == 1 {
 			moves++
 		}
 	}
@@ -292,29 +294,29 @@ func TestCannotGrow(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := growing(1, 2, 4)
-			l, err := newLayout(p, 3, 1<<40)
+			l, err := layout.New(p, 3, 1<<40)
 			must(t, err)
-			f := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: test.serve})
+			f := sim.New(sim.Options{Nodes: 3, Memory: l.Bytes, Clients: p.Clients, Handler: test.serve})
 			t.Cleanup(func() { f.Close() })
-			must(t, Make(f, p))
+			must(t, session.Make(f, p))
 			c := worker2(t, f)
 			must(t, c.Insert(key(0), []byte("1")))
 			if test.dies {
-				victim := l.original.index[1][0].Node
-				if victim == l.original.index[0][0].Node {
+				victim := l.Original.Index[1][0].Node
+				if victim == l.Original.Index[0][0].Node {
 					t.Fatal("the first two subtables lie on one node")
 				}
 				must(t, f.KillNode(victim))
 				recoverNow(t, f)
 			}
 			must(t, c.Update(key(0), []byte("1"))) // in the view as it is now
-			must(t, c.ask(2))
+			must(t, c.views.ask(2))
 			recoverNow(t, f)
 			if v := f.View(); v.Busy {
 				t.Fatalf("the view stays busy: %+v", v)
 			}
 			wantValue(t, c, string(key(0)), "1")
-			if size := len(c.index.Place); size != 1 {
+			if size := len(c.s.Index.Place); size != 1 {
 				t.Errorf("the index has %d subtables", size)
 			}
 		})
@@ -334,7 +336,7 @@ func TestSplitCutOff(t *testing.T) {
 			must(t, c.Insert(key(i), []byte(fmt.Sprint(i))))
 		}
 		must(t, c.Delete(key(0)))
-		must(t, c.ask(3))
+		must(t, c.views.ask(3))
 		keep := func(ep rdma.Endpoint) {
 			if _, err := cluster.Once(ep, f, mender,
 				cluster.Options{Lease: time.Millisecond}); !errors.Is(err, rdma.ErrClosed) { // it is dead
@@ -357,7 +359,7 @@ func TestSplitCutOff(t *testing.T) {
 			wantValue(t, c, string(key(i)), fmt.Sprint(i))
 			must(t, c.Update(key(i), []byte("new")))
 		}
-		if size := len(c.index.Place); size < 3 && !t.Failed() {
+		if size := len(c.s.Index.Place); size < 3 && !t.Failed() {
 			t.Errorf("killed at verb %d: the index has %d subtables, not 3 or more", at, size)
 		}
 		must(t, c.Close())
@@ -375,31 +377,32 @@ func TestSplitCutOff(t *testing.T) {
 
 // growMutants break the rules of grow.go.
 var growMutants = []teeth.Mutant{
-	{Rule: "a reader that finds nothing under a busy view asks for the size", In: "Client.grewMeanwhile",
-		At: "!$c.$view.Busy", Do: "$c.$view.Busy || true"},
-	{Rule: "all nodes have the new size before anything is taken away", In: "Mender.split",
+	{Rule: "a reader that finds nothing under a busy view asks for the size", In: "follower.grewMeanwhile",
+		At: "!$f.$s.$View.Busy", Do: "$f.$s.$View.Busy || true"},
+	{Rule: "all nodes have the new size before anything is taken away", Pkg: "recovery", In: "Mender.split",
 		At: "$m.$writeSize($to+1, true)", Do: "error(nil)", Test: "TestSplitCutOff"},
-	{Rule: "what moved is taken away", In: "Mender.takeAway",
-		At: "$m.$swapAll(stepClearMoved, $b)", Do: "error(nil)", Test: "TestSplitCutOff"},
-	{Rule: "a split that was cut off is ended", In: "Mender.settleSize",
+	{Rule: "what moved is taken away", Pkg: "recovery", In: "Mender.takeAway",
+		At: "$m.$swapAll(session.StepClearMoved, $b)", Do: "error(nil)", Test: "TestSplitCutOff"},
+	{Rule: "a split that was cut off is ended", Pkg: "recovery", In: "Mender.settleSize",
 		At: "$m.$halfway = $halfway", Do: "$m.$halfway = false", Test: "TestSplitCutOff"},
-	{Rule: "tombstones are on both sides of a split", In: "Mender.split",
+	{Rule: "tombstones are on both sides of a split", Pkg: "recovery", In: "Mender.split",
 		At: "$w.Empty() || $known && $next.Where($s, $hash) >= $first",
 		Do: "$known && $next.Where($s, $hash) >= $first"},
-	{Rule: "a write that was cut off is looked for where its pair is", In: "Client.resolveOnce",
-		At: "$c.$index.Where($w.$slot, $w.$hash)", Do: "$w.$slot"},
-	{Rule: "an unresolved write moves with its pair", In: "Client.resized",
-		At: "$c.$index.Where($s.$slot, $s.$hash)", Do: "$s.$slot", Test: "TestUnresolvedMoves"},
-	{Rule: "a client learns the size in each view", In: "Client.applyView",
-		At: "$c.$sized && $v.Epoch == $c.$view.Epoch && !$v.Busy", Do: "$c.$sized"},
+	{Rule: "a write that was cut off is looked for where its pair is", In: "writer.resolveOnce",
+		At: "$wr.$s.$Index.Where($w.$slot, $w.$hash)", Do: "$w.$slot"},
+	{Rule: "an unresolved write moves with its pair", In: "unresolvedWrites.followPairs",
+		At: "$u.$s.$Index.Where($s.$slot, $s.$hash)", Do: "$s.$slot", Test: "TestUnresolvedMoves"},
+	{Rule: "a client learns the size in each view", In: "follower.applyView",
+		At: "$f.$sized && $v.Epoch == $f.$s.$View.Epoch && !$v.Busy", Do: "$f.$sized"},
 }
 
 // stuckMutants let an index that cannot grow keep its pool busy, or fail its master.
 var stuckMutants = []teeth.Mutant{
-	{Rule: "an index does not grow where no node has the next subtable", In: "Mender.mayGrow",
+	{Rule: "an index does not grow where no node has the next subtable", Pkg: "recovery", In: "Mender.mayGrow",
 		At: "!$lost", Do: "!$lost || true"},
-	{Rule: "a node without memory for a subtable ends the growing", In: "Mender.backNext",
-		At: "errors.Is($err, rdma.ErrFull) || errors.Is($err, rdma.ErrNotSupported)", Do: "$err == rdma.ErrClosed"},
+	{Rule: "a node without memory for a subtable ends the growing", Pkg: "recovery", In: "Mender.backNext",
+		At: "errors.Is($err, rdma.ErrFull) || errors.Is($err, rdma.ErrNotSupported)",
+		Do: "errors.Is($err, rdma.ErrClosed)"},
 }
 
 func TestStuckMutants(t *testing.T) {

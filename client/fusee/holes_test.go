@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/locations"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
@@ -184,7 +185,7 @@ func TestInsertsOfOneKeyInTwoSlots(t *testing.T) {
 func TestSlowWriterMeetsRecycledObject(t *testing.T) {
 	everyReplicas(t, func(t *testing.T, f rdma.Fabric) {
 		a, b, h := stopped(t, f)
-		b.reclaim.rest = 0
+		b.mem.Reclaim.Rest = 0
 		must(t, b.Insert(k, []byte("1")))
 		wantValue(t, a, "key", "1")
 		unit := a.cache.Find(race.Hash(k)).word.Unit()
@@ -208,8 +209,8 @@ func TestSlowWriterMeetsRecycledObject(t *testing.T) {
 func TestSlowReaderMeetsRecycledObject(t *testing.T) {
 	everyReplicas(t, func(t *testing.T, f rdma.Fabric) {
 		a, b, h := stopped(t, f)
-		a.cache = locations.New[entry](0, entryBytes)
-		b.reclaim.rest = 0
+		a.cache.Cache = locations.New[entry](0, entryBytes)
+		b.mem.Reclaim.Rest = 0
 		must(t, b.Insert(k, []byte("1")))
 		must(t, b.Insert([]byte("other"), []byte("x")))
 		unit := b.cache.Find(race.Hash(k)).word.Unit()
@@ -249,10 +250,10 @@ func TestDamagedPair(t *testing.T) {
 	at, _, held, err := c.find(k, race.Hash(k), false)
 	must(t, err)
 	held.Release()
-	b := c.ep.Batch()
+	b := c.s.Batch()
 	p := b.Alloc(8)
-	b.Write(c.space.UnitAt(at.word.Unit(), 0).Add(headerBytes), p)
-	must(t, c.do("test", b))
+	b.Write(c.s.Space.UnitAt(at.word.Unit(), 0).Add(layout.HeaderBytes), p)
+	must(t, c.s.Do("test", b))
 	b.Release()
 	_, err = c.Get(k)
 	wantError(t, err, client.ErrDamaged)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -21,14 +22,14 @@ import (
 // dieHalfway begins an UPDATE and dies when all backups have its word.
 func dieHalfway(t *testing.T, f rdma.Fabric, c *Client, key, value []byte) {
 	t.Helper()
-	c.start()
-	must(t, c.begin(opUpdate, key, value))
+	c.s.Start()
+	must(t, c.begin(layout.OpUpdate, key, value))
 	at, err := c.locate(key, race.Hash(key))
 	must(t, err)
-	w := write{slot: at.slot, old: at.word, new: c.draft.word(c, race.Hash(key)), inc: at.inc, obj: &c.draft.object}
-	_, err = c.propose(&w)
+	w := write{slot: at.slot, old: at.word, new: c.draft.word(c.s, race.Hash(key)), inc: at.inc, obj: &c.draft.Object}
+	_, err = c.writer.propose(&w)
 	must(t, err)
-	must(t, f.Revoke(c.id))
+	must(t, f.Revoke(c.s.ID))
 }
 
 // dying opens a client that must not be closed.
@@ -45,9 +46,9 @@ func dying(t *testing.T, f rdma.Fabric) *Client {
 // forget ends a client that was recovered.
 func forget(t *testing.T, f rdma.Fabric, d *Client) {
 	t.Helper()
-	must(t, d.ep.Close())
+	must(t, d.s.Close())
 	for _, c := range f.Clients() {
-		if c.ID == d.id {
+		if c.ID == d.s.ID {
 			must(t, f.Forget(c))
 		}
 	}
@@ -65,9 +66,9 @@ func TestRecoveryIsBounded(t *testing.T) {
 			}
 			dieHalfway(t, f, d, key(1), []byte("halfway"))
 			ep := open2(t, f)
-			m, err := NewMender(ep)
+			m, err := openMaster(ep)
 			must(t, err)
-			n := trace.Trips(ep, func() { must(t, m.Recover(m.view.View, d.id)) })
+			n := trace.Trips(ep, func() { must(t, m.Recover(m.s.View.View, d.s.ID)) })
 			r := m.Breakdown()
 			t.Logf("%d blocks: %+v, %+v", r.Blocks, n, r)
 			if r.Unfinished != 1 {
@@ -76,7 +77,7 @@ func TestRecoveryIsBounded(t *testing.T) {
 			if most := 12 + r.Blocks/64; int(n.Trips) > most {
 				t.Errorf("it takes %d trips, want at most %d", n.Trips, most)
 			}
-			tables := uint64(2*m.Regions*m.space.Blocks()) * 8
+			tables := uint64(2*m.s.Regions*m.s.Space.Blocks()) * 8
 			if most := tables + 32<<10; n.BytesRead > most {
 				t.Errorf("it reads %d bytes, want at most %d", n.BytesRead, most)
 			}
@@ -107,16 +108,16 @@ func TestRecoveryIsRepeated(t *testing.T) {
 		dieHalfway(t, f, d, key(1), []byte("halfway"))
 		ep := open2(t, f)
 		first := fault.New(ep, fault.Fault{At: at, Crash: fault.Stop})
-		m, err := NewMender(first)
+		m, err := openMaster(first)
 		if err == nil {
-			err = m.Recover(m.view.View, d.id)
+			err = m.Recover(m.s.View.View, d.s.ID)
 		}
 		must(t, ep.Close())
 		if !first.Crashed() {
 			must(t, err)
 		}
 		ep = open2(t, f)
-		must(t, salvage(ep, d.id))
+		must(t, salvage(ep, d.s.ID))
 		must(t, ep.Close())
 		forget(t, f, d)
 		wantValue(t, x, string(key(1)), "halfway")
@@ -152,7 +153,7 @@ func TestUnresolvedKeepsItsJournalWord(t *testing.T) {
 	for i := range 100 {
 		must(t, d.Update(key(1+i%2), fmt.Append(nil, i)))
 	}
-	must(t, f.Revoke(d.id))
+	must(t, f.Revoke(d.s.ID))
 	must(t, h.Close())
 	recoverNow(t, f)
 	c := worker2(t, f)
@@ -174,12 +175,12 @@ func TestUnresolvedWritesAreLanded(t *testing.T) {
 	h.then = func(b *rdma.Batch) error {
 		return &rdma.OpError{Verb: rdma.CompareSwap, Addr: b.Op(0).Addr, Len: 8, Err: rdma.ErrTimeout}
 	}
-	for i := range 3 * journalWords {
+	for i := range 3 * layout.JournalWords {
 		must(t, c.Insert(key(i), []byte("old")))
 		h.n = 2
 		wantError(t, c.Update(key(i), []byte("unknown")), client.ErrUncertain)
 	}
-	for i := range 3 * journalWords {
+	for i := range 3 * layout.JournalWords {
 		must(t, c.Update(key(i), []byte("new")))
 	}
 	must(t, c.Close())
@@ -201,20 +202,20 @@ func TestUncleanBlocks(t *testing.T) {
 	for i := range 20 {
 		must(t, d.Update(key(i), make([]byte, 300)))
 	}
-	must(t, f.Revoke(d.id))
-	m, err := NewMender(open2(t, f))
+	must(t, f.Revoke(d.s.ID))
+	m, err := openMaster(open2(t, f))
 	must(t, err)
-	must(t, m.Recover(m.view.View, d.id))
+	must(t, m.Recover(m.s.View.View, d.s.ID))
 	forget(t, f, d)
 	isLeft := func(e node.Entry) bool { return e.Owner() == node.Left }
-	list, err := m.listAll(0, 100, isLeft)
+	list, err := m.t.ListAll(0, 100, isLeft)
 	must(t, err)
 	if len(list) == 0 {
 		t.Fatal("no block is left: this test shows nothing")
 	}
 	for _, b := range list {
-		if !isUnclean(b.entry) {
-			t.Fatalf("block %v is not unclean: %v", b.Block, b.entry)
+		if !layout.IsUnclean(b.Entry) {
+			t.Fatalf("block %v is not unclean: %v", b.Block, b.Entry)
 		}
 	}
 	y := worker2(t, f)
@@ -225,7 +226,7 @@ func TestUncleanBlocks(t *testing.T) {
 		t.Fatal("an unclean block is adopted")
 	}
 	must(t, sweepAll(m)) // x owns still what was replaced: no sweep of left blocks finds that
-	list, err = m.listAll(0, 100, isUnclean)
+	list, err = m.t.ListAll(0, 100, layout.IsUnclean)
 	must(t, err)
 	if len(list) > 0 {
 		t.Fatalf("%d blocks are unclean still", len(list))
@@ -250,12 +251,12 @@ func TestSweepGoesOn(t *testing.T) {
 		must(t, d.Insert(key(i), make([]byte, 800)))
 		must(t, d.Update(key(i), make([]byte, 800)))
 	}
-	must(t, f.Revoke(d.id))
-	m, err := NewMender(open2(t, f))
+	must(t, f.Revoke(d.s.ID))
+	m, err := openMaster(open2(t, f))
 	must(t, err)
-	must(t, m.Recover(m.view.View, d.id))
+	must(t, m.Recover(m.s.View.View, d.s.ID))
 	forget(t, f, d)
-	must(t, m.ep.Close()) // the first master
+	must(t, m.s.Close()) // the first master
 	f.Go("keeper", func(ep rdma.Endpoint) {
 		start := ep.Now()
 		must(t, cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond,
@@ -266,7 +267,7 @@ func TestSweepGoesOn(t *testing.T) {
 		t.Error("check says nothing")
 	}
 	z := worker2(t, f)
-	list, err := z.listAll(0, 1, isUnclean)
+	list, err := z.mem.Tables.ListAll(0, 1, layout.IsUnclean)
 	must(t, err)
 	if len(list) > 0 {
 		t.Error("blocks are unclean still")

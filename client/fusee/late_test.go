@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -31,11 +33,11 @@ func TestLateProposal(t *testing.T) {
 // the UPDATE's client posted before.
 func lateProposal(t *testing.T, faults sim.Faults) (verbs uint64, err error) {
 	p := small(3, 3, 1)
-	l, err := newLayout(p, 3, 1<<40)
+	l, err := layout.New(p, 3, 1<<40)
 	must(t, err)
-	f := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve, Faults: faults})
+	f := sim.New(sim.Options{Nodes: 3, Memory: l.Bytes, Clients: p.Clients, Handler: node.Serve, Faults: faults})
 	defer f.Close()
-	must(t, Make(f, p))
+	must(t, session.Make(f, p))
 	const meet = 10 * time.Millisecond
 	recorders := make([]*check.Recorder, 3)
 	for i := range recorders {

@@ -22,7 +22,7 @@ func TestLent(t *testing.T) {
 	for range workers {
 		clients = append(clients, worker2(t, f))
 	}
-	rng := clients[0].ep.Rand()
+	rng := clients[0].s.Rand()
 	for round := range 3 {
 		held := make([][]string, workers)
 		live := 0

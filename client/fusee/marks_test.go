@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -19,7 +21,7 @@ import (
 
 // classOf returns the size class of a pair.
 func classOf(c *Client, key, value []byte) int {
-	return int(c.classes.of[unitsFor(len(key), len(value))])
+	return int(c.s.Classes.Of[layout.UnitsFor(len(key), len(value))])
 }
 
 // useUp inserts pairs of k's class until their owner has used every object that it takes for
@@ -27,8 +29,8 @@ func classOf(c *Client, key, value []byte) int {
 func useUp(t *testing.T, c *Client, prefix string) {
 	t.Helper()
 	class := classOf(c, k, nil)
-	must(t, c.reclaimAll(class))
-	for i := range c.slabs[class].idle() + 4 {
+	must(t, c.mem.ReclaimAll(class))
+	for i := range c.mem.Holdings.Slabs[class].Idle() + 4 {
 		must(t, c.Insert(fmt.Appendf(nil, "%s%d", prefix, i), nil))
 	}
 }
@@ -43,9 +45,9 @@ func TestDoubleFree(t *testing.T) {
 	if next := c.cache.Find(race.Hash([]byte("kez"))).word.Unit(); next != word.Unit()+uint64(word.Units()) {
 		t.Fatal("the two are no neighbours: this test shows nothing")
 	}
-	b.reclaim.rest = 0
+	b.mem.Reclaim.Rest = 0
 	must(t, b.Update(k, []byte("2")))
-	b.free(word, 0) // again, in the same batch
+	b.mem.Reclaim.Free(word, 0) // again, in the same batch
 	must(t, b.drain())
 	useUp(t, c, "more ")
 	wantValue(t, c, "kez", "1")
@@ -65,12 +67,12 @@ func TestLateFree(t *testing.T) {
 		must(t, c.Insert(k, []byte("1")))
 		must(t, late.Insert([]byte("warm"), nil))
 		word := c.cache.Find(race.Hash(k)).word
-		b.reclaim.rest, late.reclaim.rest = 0, 0
+		b.mem.Reclaim.Rest, late.mem.Reclaim.Rest = 0, 0
 		again := ""
 		h.n, h.verb, h.then = 1, rdma.Write, func() {
 			must(t, b.Update(k, []byte("2")))
 			must(t, b.drain())
-			must(t, c.reclaimAll(classOf(c, k, nil)))
+			must(t, c.mem.ReclaimAll(classOf(c, k, nil)))
 			for i := 0; again == "" && i < 200; i++ {
 				key := fmt.Sprintf("a %d", i) // with its value of the size class of k
 				must(t, c.Insert([]byte(key), []byte("3")))
@@ -79,7 +81,7 @@ func TestLateFree(t *testing.T) {
 				}
 			}
 		}
-		late.free(word, 0)
+		late.mem.Reclaim.Free(word, 0)
 		must(t, late.drain())
 		if again == "" {
 			t.Fatal("the object was not used again: this test shows nothing")
@@ -97,18 +99,18 @@ func TestHintTwice(t *testing.T) {
 	c, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
 	must(t, c.Insert(k, []byte("1")))
 	word := c.cache.Find(race.Hash(k)).word
-	b.reclaim.rest = 0
+	b.mem.Reclaim.Rest = 0
 	must(t, b.Update(k, []byte("2")))
 	class := classOf(c, k, nil)
 	for range 2 {
 		must(t, b.drain())
-		must(t, c.reclaimAll(class))
-		b.free(word, 0)
+		must(t, c.mem.ReclaimAll(class))
+		b.mem.Reclaim.Free(word, 0)
 	}
-	seen := map[place]bool{}
-	for _, p := range c.slabs[class].free[c.slabs[class].head:] {
+	seen := map[memory.Place]bool{}
+	for _, p := range c.mem.Holdings.Slabs[class].Free[c.mem.Holdings.Slabs[class].Head:] {
 		if seen[p] {
-			t.Fatalf("got object %d twice, want it once", p.index)
+			t.Fatalf("got object %d twice, want it once", p.Index)
 		}
 		seen[p] = true
 	}
@@ -156,37 +158,14 @@ func TestMarkBeforeHint(t *testing.T) {
 	must(t, c.Insert(k, []byte("1")))
 	must(t, b.Update(k, []byte("2")))
 	class := classOf(c, k, nil)
-	idle := c.slabs[class].idle()
-	p.then = func() { must(t, c.reclaimAll(class)) }
+	idle := c.mem.Holdings.Slabs[class].Idle()
+	p.then = func() { must(t, c.mem.ReclaimAll(class)) }
 	must(t, b.drain())
-	must(t, c.reclaimAll(class))
-	if now := c.slabs[class].idle(); now != idle+1 {
+	must(t, c.mem.ReclaimAll(class))
+	if now := c.mem.Holdings.Slabs[class].Idle(); now != idle+1 {
 		t.Errorf("got %d free objects, want %d: the freed one is lost", now, idle+1)
 	}
 	p.then = nil
-}
-
-// A client's own object is not used again before what it replaced is free: only its log tells
-// recovery what that is.
-func TestOwnObjectsWaitForFrees(t *testing.T) {
-	f := pool(t, 3, small(3, 2, 2))
-	y, x := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
-	must(t, y.Insert(k, []byte("1")))
-	must(t, x.Update(k, []byte("2"))) // replaces y's
-	must(t, x.Update(k, []byte("3"))) // replaces its own
-	x.ep.Sleep(2 * x.reclaim.rest)
-	x.reclaim.now = x.ep.Now()
-	x.reclaim.since = x.reclaim.now
-	class := classOf(x, k, nil)
-	idle := x.slabs[class].idle()
-	x.mature()
-	if n := x.slabs[class].idle(); n != idle || len(x.reclaim.out) != 1 {
-		t.Errorf("got %d free objects and %d frees to send, want %d and 1", n, len(x.reclaim.out), idle)
-	}
-	must(t, x.landAll())
-	if n := x.slabs[class].idle(); n != idle+1 {
-		t.Errorf("got %d free objects, want %d", n, idle+1)
-	}
 }
 
 // An object that was taken and perhaps never written looks as free as before. A client that
@@ -202,27 +181,29 @@ func TestUnresolvedIsNotAdopted(t *testing.T) {
 	must(t, b.Update(k, []byte("2")))
 	must(t, b.drain())
 	class := classOf(x, k, nil)
-	must(t, x.reclaimAll(class))
+	must(t, x.mem.ReclaimAll(class))
 	for { // until it is the turn of the one that b freed
-		must(t, x.begin(opInsert, k, nil))
-		if x.draft.object.incarnation > 1 {
+		must(t, x.begin(layout.OpInsert, k, nil))
+		if x.draft.Object.Incarnation > 1 {
 			break
 		}
-		must(t, x.Insert(fmt.Appendf(nil, "%d", x.draft.unit), nil))
+		must(t, x.Insert(fmt.Appendf(nil, "%d", x.draft.Unit), nil))
 		x.recycle()
 	}
 	x.abandon(rdma.ErrTimeout)
-	unit := x.draft.unit
+	unit := x.draft.Unit
 	must(t, x.drain())
-	s := &x.slabs[class]
-	x.part(&slab{blocks: s.blocks, free: s.free[s.head:]})
-	must(t, x.leaveParting())
+	s := &x.mem.Holdings.Slabs[class]
+	for len(s.Blocks) > 0 {
+		x.mem.Part(s.Split(s.Blocks[0]))
+	}
+	must(t, x.mem.LeaveParting())
 	for {
-		if ok, err := y.adopt(class, 1, candidates, false); err != nil || !ok {
+		if ok, err := y.mem.Adopt(class, 1, 64, false); err != nil || !ok {
 			t.Fatal(ok, err)
 		}
-		if p, own := y.placeOf(unit, class); own {
-			if p.block.idle(p.index) {
+		if p, own := y.mem.Holdings.PlaceOf(unit, class); own {
+			if p.Block.Idle(p.Index) {
 				t.Error("got an object of an unresolved write of the client that left, want it to stay away")
 			}
 			return
@@ -258,16 +239,16 @@ func crashing(t *testing.T, at uint64) (verbs uint64, f rdma.Fabric) {
 		if err != nil {
 			return
 		}
-		c.reclaim.rest = 0
+		c.mem.Reclaim.Rest = 0
 		for i := range 6 {
 			if c.Update(key(100+i%10), make([]byte, 400)) != nil || c.Update(key(10+i%10), make([]byte, 100)) != nil {
 				return
 			}
 		}
-		s := &c.slabs[classOf(c, key(0), make([]byte, 100))]
-		if len(s.blocks) > 0 {
-			c.part(s.split(s.blocks[0]))
-			if c.leaveParting() != nil {
+		s := &c.mem.Holdings.Slabs[classOf(c, key(0), make([]byte, 100))]
+		if len(s.Blocks) > 0 {
+			c.mem.Part(s.Split(s.Blocks[0]))
+			if c.mem.LeaveParting() != nil {
 				return
 			}
 		}
@@ -321,22 +302,22 @@ func TestCrashedFrees(t *testing.T) {
 // salvage recovers a dead client and cleans its blocks. When the master dies another one repeats
 // it.
 func salvage(ep rdma.Endpoint, dead rdma.ClientID) error {
-	m, err := NewMender(ep)
+	m, err := openMaster(ep)
 	if err != nil {
 		return err
 	}
-	if err := m.Recover(m.view.View, dead); err != nil {
+	if err := m.Recover(m.s.View.View, dead); err != nil {
 		return err
 	}
 	return sweepAll(m)
 }
 
-func sweepAll(m *Mender) error {
+func sweepAll(m *master) error {
 	for {
-		if more, err := m.Unswept(m.view.View); err != nil || !more {
+		if more, err := m.Unswept(m.s.View.View); err != nil || !more {
 			return err
 		}
-		if err := m.Sweep(m.view.View); err != nil {
+		if err := m.Sweep(m.s.View.View); err != nil {
 			return err
 		}
 	}
@@ -367,30 +348,30 @@ func salvages(t *testing.T, seed uint64) {
 			must(t, c.Update(key(i), value))
 		}
 		// One replica of its last allocation, and of its last draft, is all that it came to.
-		b := c.ep.Batch()
-		for blk := range c.own {
+		b := c.s.Batch()
+		for blk := range c.mem.Holdings.Own {
 			b.CompareSwap(
-				c.space.Entry(node.Block{Region: blk.Region, Index: (blk.Index + 1) % c.space.Blocks()}, 0),
-				0, uint64(node.MakeEntry(c.id, 2)))
-			must(t, c.do("test", b))
+				c.s.Space.Entry(node.Block{Region: blk.Region, Index: (blk.Index + 1) % c.s.Space.Blocks()}, 0),
+				0, uint64(node.MakeEntry(c.s.ID, 2)))
+			must(t, c.s.Do("test", b))
 		}
 		b.Release()
-		for _, blk := range c.own {
-			for i := range blk.incarnations {
-				blk.incarnations[i] += 5
+		for _, blk := range c.mem.Holdings.Own {
+			for i := range blk.Incarnations {
+				blk.Incarnations[i] += 5
 			}
 		}
-		must(t, c.begin(opInsert, key(6), value))
-		b = c.ep.Batch()
+		must(t, c.begin(layout.OpInsert, key(6), value))
+		b = c.s.Batch()
 		p := b.Alloc(c.draft.bytes)
-		c.draft.fields.incarnation = c.draft.object.incarnation
-		c.draft.encode(p)
-		b.Write(c.space.UnitAt(c.draft.unit, 1), p)
-		must(t, c.do("test", b))
+		c.draft.Fields.Incarnation = c.draft.Object.Incarnation
+		c.draft.Encode(p)
+		b.Write(c.s.Space.UnitAt(c.draft.Unit, 1), p)
+		must(t, c.s.Do("test", b))
 		b.Release()
-		must(t, f.Revoke(c.id))
+		must(t, f.Revoke(c.s.ID))
 		must(t, ep.Close())
-		return f, c.id
+		return f, c.s.ID
 	}
 	for at := uint64(1); ; at++ {
 		f, id := dead()

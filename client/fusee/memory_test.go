@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -20,8 +22,8 @@ import (
 func key(i int) []byte { return fmt.Appendf(nil, "user%d", uint64(i)*0x9e3779b97f4a7c15) }
 
 // sized makes a pool with the parameters that Size returns.
-func sized(t testing.TB, s Shape) (*shm.Fabric, Params) {
-	p, bytes, err := Size(s)
+func sized(t testing.TB, s layout.Shape) (*shm.Fabric, layout.Params) {
+	p, bytes, err := layout.Size(s)
 	must(t, err)
 	f := pool(t, s.Nodes, p)
 	if f.Size() > bytes {
@@ -36,7 +38,7 @@ func TestSizedPoolHoldsItsRecords(t *testing.T) {
 	for _, n := range []int{1, 10, 1000, 30_000} {
 		for _, nodes := range []int{1, 3} {
 			t.Run(fmt.Sprintf("%d records on %d nodes", n, nodes), func(t *testing.T) {
-				f, _ := sized(t, Shape{Nodes: nodes, Records: uint64(n), PairBytes: 100,
+				f, _ := sized(t, layout.Shape{Nodes: nodes, Records: uint64(n), PairBytes: 100,
 					IndexReplicas: min(2, nodes), DataReplicas: 1, Clients: 8})
 				var clients [4]*Client
 				for i := range clients {
@@ -49,30 +51,6 @@ func TestSizedPoolHoldsItsRecords(t *testing.T) {
 					t.Errorf("check counts %d pairs", r.Facts[0].Count)
 				}
 			})
-		}
-	}
-}
-
-// TestSizes: whatever the caller asks for, Size returns a pool that fits, or an error.
-func TestSizes(t *testing.T) {
-	for _, nodes := range []int{1, 2, 3, 5, 16} {
-		for _, records := range []uint64{1, 1000, 1e6, 1e9} {
-			for _, memory := range []uint64{0, 1 << 20, 64 << 20, 1 << 34} {
-				s := Shape{Nodes: nodes, Memory: memory, Records: records, PairBytes: 1024,
-					IndexReplicas: min(3, nodes), DataReplicas: min(2, nodes), Clients: 64}
-				p, bytes, err := Size(s)
-				if err != nil {
-					if records < 1e9 && memory == 0 || !errors.Is(err, rdma.ErrFull) && !errors.Is(err, ErrParams) {
-						t.Errorf("%+v: %v", s, err)
-					}
-					continue
-				}
-				if l, err := newLayout(p, nodes, bytes); err != nil || memory > 0 && bytes != memory {
-					t.Errorf("%+v makes %+v of %d bytes: %v", s, p, bytes, err)
-				} else if memory > 64<<20 && l.bytes < memory/2 {
-					t.Errorf("%+v: of %d bytes only %d are used", s, memory, l.bytes)
-				}
-			}
 		}
 	}
 }
@@ -142,7 +120,7 @@ func TestOverwriting(t *testing.T) {
 		records, writes = 100_000, 10_000_000
 	}
 	const pairBytes, generations, workers = 1024, 5, 2
-	f, p := sized(t, Shape{Nodes: 3, Records: uint64(records), PairBytes: pairBytes,
+	f, p := sized(t, layout.Shape{Nodes: 3, Records: uint64(records), PairBytes: pairBytes,
 		IndexReplicas: 2, DataReplicas: 2, Clients: 16})
 	value := make([]byte, pairBytes-24)
 	for g := range generations {
@@ -157,7 +135,7 @@ func TestOverwriting(t *testing.T) {
 	use, err := Usage(f)
 	must(t, err)
 	blocks := use[2].Count + use[3].Count
-	live := (uint64(records)*uint64(unitsFor(24, len(value)))*64 + p.BlockBytes - 1) / p.BlockBytes
+	live := (uint64(records)*uint64(layout.UnitsFor(24, len(value)))*64 + p.BlockBytes - 1) / p.BlockBytes
 	t.Logf("%d records fill %d blocks of %d bytes; after %d writes %d are in use",
 		records, live, p.BlockBytes, writes, blocks)
 	if limit := 2*live + workers; blocks > limit {
@@ -206,12 +184,12 @@ func TestCrowdedPool(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	const records, workers = 200, 24
-	p, bytes, err := Size(Shape{Nodes: 3, Memory: 1000 << 10, Records: records, PairBytes: 1024,
+	p, bytes, err := layout.Size(layout.Shape{Nodes: 3, Memory: 1000 << 10, Records: records, PairBytes: 1024,
 		IndexReplicas: 2, DataReplicas: 2, Clients: 32})
 	must(t, err)
 	for seed := range uint64(3) {
 		s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: bytes, Clients: 32, Handler: node.Serve})
-		must(t, Make(s, p))
+		must(t, session.Make(s, p))
 		var errs [workers]error
 		for w := range workers {
 			s.Go(fmt.Sprint("worker ", w), func(ep rdma.Endpoint) { errs[w] = crowd(ep, w, records) })
@@ -252,10 +230,10 @@ func crowd(ep rdma.Endpoint, w, records int) error {
 // leaves it when it closes.
 func TestRefusedBlockStays(t *testing.T) {
 	p := small(2, 1, 2)
-	l, err := newLayout(p, 2, 1<<40)
+	l, err := layout.New(p, 2, 1<<40)
 	must(t, err)
 	refuses := true
-	f := sim.New(sim.Options{Nodes: 2, Memory: l.bytes, Clients: p.Clients,
+	f := sim.New(sim.Options{Nodes: 2, Memory: l.Bytes, Clients: p.Clients,
 		Handler: func(m rdma.Memory, r *rdma.Request) error {
 			if refuses && r.Proc == node.ProcRecord {
 				return rdma.ErrFull
@@ -263,12 +241,12 @@ func TestRefusedBlockStays(t *testing.T) {
 			return node.Serve(m, r)
 		}})
 	t.Cleanup(func() { f.Close() })
-	must(t, Make(f, p))
+	must(t, session.Make(f, p))
 	h := &away{Endpoint: open2(t, f), n: 1}
 	c, err := Open(h, Options{})
 	must(t, err)
-	if err := c.Insert(k, nil); err == nil || errors.Is(err, client.ErrFull) || !c.reclaim.untidy {
-		t.Errorf("got %v, untidy is %v", err, c.reclaim.untidy)
+	if err := c.Insert(k, nil); err == nil || errors.Is(err, client.ErrFull) || !c.mem.Untidy {
+		t.Errorf("got %v, untidy is %v", err, c.mem.Untidy)
 	}
 	h.gone, refuses = false, false
 	must(t, c.Insert(k, nil))

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -14,7 +17,7 @@ import (
 // Tests of the owners of blocks, objects and numbers when clients come, go, wait and fall behind.
 
 // cramped is a pool of so few blocks that clients must share them.
-func cramped(blocks int) Params {
+func cramped(blocks int) layout.Params {
 	p := small(1, 1, 1)
 	p.BlockBytes, p.Regions, p.Timeout = 4096, 1, 100*time.Millisecond
 	p.RegionBytes = uint64(blocks)*4096 + 4096
@@ -106,11 +109,11 @@ func TestReaderHandsOverItsFrees(t *testing.T) {
 		must(t, x.Delete(key(i)))
 	}
 	const looks = 3 // one queues what has rested, where no DELETE did; one sends it off; one marks it
-	for range looks * tendEvery {
+	for range looks * memory.TendEvery {
 		if _, err := x.Get([]byte("warm")); err != nil {
 			t.Fatal(err)
 		}
-		x.ep.Sleep(x.reclaim.rest)
+		x.s.Sleep(x.mem.Reclaim.Rest)
 	}
 	must(t, y.Insert(key(n), make([]byte, 1000)))
 }
@@ -119,15 +122,15 @@ func TestReaderHandsOverItsFrees(t *testing.T) {
 // there.
 func TestNumbersGoOn(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
-	var last numbers
+	var last session.Numbers
 	for range 3 {
 		c, leave := life(t, f, Options{})
 		must(t, c.Insert(k, nil))
 		must(t, c.Delete(k))
-		if c.id != 1 || c.numbers.seq <= last.seq || c.numbers.tomb <= last.tomb {
-			t.Errorf("client %d is at %+v, its predecessor was at %+v", c.id, c.numbers, last)
+		if c.s.ID != 1 || c.s.Numbers.Seq <= last.Seq || c.s.Numbers.Tomb <= last.Tomb {
+			t.Errorf("client %d is at %+v, its predecessor was at %+v", c.s.ID, c.s.Numbers, last)
 		}
-		last = c.numbers
+		last = c.s.Numbers
 		leave()
 	}
 }
@@ -174,16 +177,16 @@ func TestUnresolvedComesBack(t *testing.T) {
 	b, leave := life(t, f, Options{Timeout: 500 * time.Millisecond})
 	must(t, a.Insert(k, []byte("1")))
 	must(t, b.Update(k, []byte("1")))
-	for _, blk := range b.own { // a's word is the lesser one: it wins by rule 3
-		for i := range blk.incarnations {
-			blk.incarnations[i] += 100
+	for _, blk := range b.mem.Holdings.Own { // a's word is the lesser one: it wins by rule 3
+		for i := range blk.Incarnations {
+			blk.Incarnations[i] += 100
 		}
 	}
 	var lost error
 	h.n, h.then = 1, func() { lost = b.Update(k, []byte("2")) }
 	must(t, a.Update(k, []byte("3")))
 	wantError(t, lost, client.ErrUncertain)
-	if len(b.unresolved) == 0 {
+	if len(b.unresolved.list) == 0 {
 		t.Fatal("nothing is unresolved: this test shows nothing")
 	}
 	must(t, b.Update(k, []byte("4")))
@@ -217,8 +220,8 @@ func TestLargeHolderShedsBlocks(t *testing.T) {
 	for i := range n - 1 {
 		must(t, x.Delete(key(i)))
 	}
-	x.ep.Sleep(4 * x.reclaim.rest)
-	for range 2 * shedEvery {
+	x.s.Sleep(4 * x.mem.Reclaim.Rest)
+	for range 512 { // it looks twice whether it holds too much
 		must(t, x.Update(key(n-1), make([]byte, 1000)))
 	}
 	for i := range n / 4 { // the rest of what x freed rests, or is its share

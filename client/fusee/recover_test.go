@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/recovery"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -78,7 +81,7 @@ type crashes struct {
 	*sim.Sim
 	rng       *rand.Rand
 	o         sim.Options
-	p         Params
+	p         layout.Params
 	ops, keys int
 	mix       [4]int
 	size      int
@@ -92,15 +95,15 @@ type crashes struct {
 func newCrashes(seed uint64, nodes, spares, index, data int, central bool, seen *tally) *crashes {
 	rng := rand.New(rand.NewPCG(seed, 11))
 	c := &crashes{rng: rng, seen: seen, o: sim.Hostile(seed)}
-	c.p = Params{NodeCentric: central, IndexReplicas: index, DataReplicas: data, Subtables: 2, Groups: 2,
+	c.p = layout.Params{NodeCentric: central, IndexReplicas: index, DataReplicas: data, Subtables: 2, Groups: 2,
 		Regions: 2*nodes + 3, Spares: spares,
 		RegionBytes: 32 << 10, BlockBytes: 4 << 10, Clients: 24, Timeout: 50 * time.Millisecond,
 		TagBits: race.MaxTagBits}
-	l, err := newLayout(c.p, nodes, 1<<40)
+	l, err := layout.New(c.p, nodes, 1<<40)
 	if err != nil {
 		panic(err)
 	}
-	c.o.Nodes, c.o.Memory, c.o.Clients, c.o.Handler = nodes, l.bytes, c.p.Clients, node.Serve
+	c.o.Nodes, c.o.Memory, c.o.Clients, c.o.Handler = nodes, l.Bytes, c.p.Clients, node.Serve
 	c.o.FlyProb = []float64{0, 0.02, 0.2}[rng.IntN(3)]
 	c.o.MaxLatency = []time.Duration{2, 10, 50}[rng.IntN(3)] * time.Microsecond
 	c.working, c.ops, c.keys, c.mix = 2+rng.IntN(4), 5+rng.IntN(30), 1+rng.IntN(4), mixes[rng.IntN(len(mixes))]
@@ -118,28 +121,28 @@ func (c *crashes) tighten() {
 	c.tight, c.ops = true, 30+c.rng.IntN(90)
 	c.p.Regions, c.p.Timeout = 1+c.rng.IntN(2), 25*time.Millisecond
 	c.p.RegionBytes = uint64(2+c.rng.IntN(8))*c.p.BlockBytes + 4096
-	l, err := newLayout(c.p, c.o.Nodes, 1<<40)
+	l, err := layout.New(c.p, c.o.Nodes, 1<<40)
 	if err != nil {
 		panic(err)
 	}
-	c.o.Memory = l.bytes
+	c.o.Memory = l.Bytes
 }
 
 // crowd begins with an index for fewer keys than there are, and has most of them inserted.
 func (c *crashes) crowd() {
 	c.ops, c.keys, c.mix, c.size = 40+c.rng.IntN(80), 90, [4]int{3, 5, 1, 1}, 0
 	c.p.Subtables, c.p.MaxSubtables, c.p.Regions = 1, 5, 12*c.o.Nodes
-	l, err := newLayout(c.p, c.o.Nodes, 1<<40)
+	l, err := layout.New(c.p, c.o.Nodes, 1<<40)
 	if err != nil {
 		panic(err)
 	}
-	c.o.Memory = l.bytes
+	c.o.Memory = l.Bytes
 }
 
 func (c *crashes) run() error {
 	c.Sim = sim.New(c.o)
 	defer c.Close()
-	if err := Make(c, c.p); err != nil {
+	if err := session.Make(c, c.p); err != nil {
 		return err
 	}
 	workers := c.working
@@ -232,7 +235,7 @@ func (c *crashes) keeper(n int, dies bool) {
 	}
 }
 
-func mender(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+func mender(ep rdma.Endpoint) (cluster.Mender, error) { return recovery.NewMender(ep) }
 
 func (c *crashes) count(e cluster.Event) {
 	switch e.What {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -64,7 +65,7 @@ func mendNow(ep rdma.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	m, err := NewMender(ep)
+	m, err := openMaster(ep)
 	if err != nil {
 		return err
 	}
@@ -78,8 +79,8 @@ func steady(c *Client, op func() error) error {
 		if !errors.Is(err, rdma.ErrStale) && !errors.Is(err, rdma.ErrNodeDown) {
 			return err
 		}
-		c.deadline = unset
-		if _, err = c.settled(err); err == nil {
+		c.s.Deadline = session.Unset
+		if _, err = c.views.settled(err); err == nil {
 			err = op()
 		}
 	}
@@ -134,7 +135,7 @@ func viewChanges(t *testing.T, at int) (batches int) {
 	u := &upset{Endpoint: xep}
 	x, err := Open(u, Options{})
 	must(t, err)
-	x.reclaim.rest, other.reclaim.rest = 0, 0
+	x.mem.Reclaim.Rest, other.mem.Reclaim.Rest = 0, 0
 	u.n, u.seen, u.then = at, 0, func() { nextView(t, f, nil) }
 	update := func(c *Client, i, size int) {
 		must(t, steady(c, func() error { return c.Update(key(i), make([]byte, size)) }))
@@ -144,15 +145,15 @@ func viewChanges(t *testing.T, at int) (batches int) {
 		update(x, 10+i%10, 100)
 		update(other, 100+i%10, 400)
 	}
-	must(t, steady(x, func() error { return x.reclaimAll(classOf(x, key(0), make([]byte, 100))) }))
-	if s := &x.slabs[classOf(x, key(0), make([]byte, 100))]; len(s.blocks) > 0 {
-		x.part(s.split(s.blocks[0]))
-		must(t, steady(x, x.leaveParting))
+	must(t, steady(x, func() error { return x.mem.ReclaimAll(classOf(x, key(0), make([]byte, 100))) }))
+	if s := &x.mem.Holdings.Slabs[classOf(x, key(0), make([]byte, 100))]; len(s.Blocks) > 0 {
+		x.mem.Part(s.Split(s.Blocks[0]))
+		must(t, steady(x, x.mem.LeaveParting))
 	}
 	update(x, 15, 100)
 	for _, c := range []*Client{x, other} {
 		must(t, steady(c, c.Close))
-		must(t, c.ep.Close())
+		must(t, c.s.Close())
 	}
 	wantUnharmed(t, f, at)
 	z := worker(t, f, Options{}, nil)
@@ -224,11 +225,11 @@ func TestLostHints(t *testing.T) {
 		for i := range 100 {
 			must(t, x.Insert(key(i), nil))
 		}
-		y.reclaim.rest = 0
-		u := y.ep.(*upset)
+		y.mem.Reclaim.Rest = 0
+		u := y.s.Endpoint.(*upset)
 		victim := -1
-		for _, blk := range x.slabs[class].blocks {
-			if n := x.space.Place[blk.Region][0].Node; n != x.index.Place[0][0].Node {
+		for _, blk := range x.mem.Holdings.Slabs[class].Blocks {
+			if n := x.s.Space.Place[blk.Region][0].Node; n != x.s.Index.Place[0][0].Node {
 				victim = n
 			}
 		}
@@ -260,17 +261,18 @@ func TestLostHints(t *testing.T) {
 		}
 		for _, c := range []*Client{x, y, watch} {
 			moved := without(c, victim)
-			must(t, steady(c, func() error { return c.resync(moved) }))
+			must(t, steady(c, func() error { return c.views.resync(moved) }))
 		}
 		must(t, y.drain())
-		must(t, x.reclaimAll(class))
+		must(t, x.mem.ReclaimAll(class))
 		wantTaken(t, x, class, fmt.Sprintf("node %d died before batch %d", victim, at))
 		for _, c := range []*Client{y, x} {
 			must(t, c.Close())
-			must(t, c.ep.Close())
+			must(t, c.s.Close())
 		}
-		k := &checker{Client: watch, alive: map[rdma.ClientID]bool{watch.id: true}, owners: map[node.Block]node.Entry{},
-			used: map[uint64]bool{}, keys: map[string]string{}, usedIn: map[node.Block]int{}}
+		k := &checker{s: watch.s, t: watch.mem.Tables, alive: map[rdma.ClientID]bool{watch.s.ID: true},
+			owners: map[node.Block]node.Entry{}, used: map[uint64]bool{}, keys: map[string]string{},
+			usedIn: map[node.Block]int{}}
 		must(t, errors.Join(k.tables(), k.index(), k.pairs(), k.blocks()))
 		for _, d := range append(k.Damage, k.Waiting...) {
 			t.Fatalf("node %d died before batch %d: %s", victim, at, d)
@@ -278,7 +280,7 @@ func TestLostHints(t *testing.T) {
 		if k.live != 100 {
 			t.Fatalf("check counts %d pairs, want 100", k.live)
 		}
-		must(t, watch.ep.Close())
+		must(t, watch.s.Close())
 	}
 	if lost < 3 {
 		t.Errorf("%d nodes died that had hints: this test shows nothing", lost)
@@ -289,16 +291,16 @@ func TestLostHints(t *testing.T) {
 // replicas.
 func wantTaken(t *testing.T, x *Client, class int, when string) {
 	t.Helper()
-	for _, blk := range x.slabs[class].blocks {
-		heads, err := x.heads(blk.Block, class, 0)
+	for _, blk := range x.mem.Holdings.Slabs[class].Blocks {
+		heads, err := x.mem.Tables.Heads(blk.Block, class, 0)
 		must(t, err)
-		last, err := x.heads(blk.Block, class, x.space.Copies(blk.Region)-1)
+		last, err := x.mem.Tables.Heads(blk.Block, class, x.s.Space.Copies(blk.Region)-1)
 		must(t, err)
 		for i, h := range heads {
-			if h.free() && !last[i].free() {
+			if h.Free() && !last[i].Free() {
 				t.Fatalf("%s: block %v: object %d is free, but not on the last replica", when, blk.Block, i)
 			}
-			if h.free() && !blk.idle(i) {
+			if h.Free() && !blk.Idle(i) {
 				t.Fatalf("%s: block %v: got nothing, want object %d, which is free", when, blk.Block, i)
 			}
 		}
@@ -318,11 +320,11 @@ func resident(t *testing.T, f rdma.Fabric) *Client {
 func without(c *Client, victim int) func(int) bool {
 	gone := func(r node.Replica) bool { return r.Node == victim }
 	moved := map[int]bool{}
-	for g, rs := range c.space.Place {
+	for g, rs := range c.s.Space.Place {
 		moved[g] = gone(rs[0])
-		c.space.Place[g] = slices.DeleteFunc(slices.Clone(rs), gone)
+		c.s.Space.Place[g] = slices.DeleteFunc(slices.Clone(rs), gone)
 	}
-	c.holders = slices.DeleteFunc(slices.Clone(c.holders), func(n int) bool { return n == victim })
+	c.s.Holders = slices.DeleteFunc(slices.Clone(c.s.Holders), func(n int) bool { return n == victim })
 	return func(g int) bool { return moved[g] }
 }
 

@@ -5,62 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/sim"
 )
-
-// slowTimeout is that of clients of onSlowNode.
-const slowTimeout = 20 * time.Millisecond
-
-// onSlowNode runs a client's work with an object of a node that is so slow that it answers nothing
-// in an operation's time.
-func onSlowNode(t *testing.T, work func(c *Client, unit uint64)) {
-	t.Helper()
-	p := small(2, 1, 1)
-	p.Timeout = slowTimeout
-	l, err := newLayout(p, 2, 1<<40)
-	must(t, err)
-	const slow, begins = 1, time.Second
-	f := sim.New(sim.Options{Nodes: 2, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
-		Faults: sim.Faults{{Kind: sim.SlowFault, Node: slow, At: begins, For: time.Hour, Factor: 1e6}}})
-	t.Cleanup(func() { f.Close() })
-	must(t, Make(f, p))
-	f.Go("worker", func(ep rdma.Endpoint) {
-		c, err := Open(ep, thrifty(Options{}))
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		region := 0
-		for c.space.Place[region][0].Node != slow {
-			region++
-		}
-		ep.Sleep(begins + time.Millisecond - ep.Now())
-		work(c, c.space.Object(node.Block{Region: region}, 0, c.classes.units[0]))
-	})
-	must(t, f.Run())
-}
-
-// An operation waits for frees on a slow node for a part of its time only: it needs nothing else
-// of that node.
-func TestSlowNodeHoldsFreesUp(t *testing.T) {
-	onSlowNode(t, func(c *Client, unit uint64) {
-		for range maxFlying * freeBatch {
-			c.send(freed{unit: unit, tag: anyTag})
-		}
-		if c.reclaim.flying != maxFlying {
-			t.Errorf("%d batches in flight, want %d", c.reclaim.flying, maxFlying)
-		}
-		start := c.ep.Now()
-		for range freeBatch {
-			c.send(freed{unit: unit, tag: anyTag})
-		}
-		if took := c.ep.Now() - start; took == 0 || took > slowTimeout/flushShare+time.Millisecond {
-			t.Errorf("a full pipe of frees took %v of an operation's %v", took, slowTimeout)
-		}
-	})
-}
 
 // A block that gets another size class rests for as long as any client of the pool may remember its
 // words, however short the timeout of the one that converts it. The operation that waits for this
@@ -83,10 +31,10 @@ func convertedBlockRests(t *testing.T, bytes int) {
 	for i := range n {
 		must(t, c.Delete(key(i)))
 	}
-	emptied := c.ep.Now()
+	emptied := c.s.Now()
 	for i := range 8 {
 		must(t, c.Insert(key(n+i), make([]byte, 1000)))
-		if rested := c.ep.Now() - emptied; c.Stats().Converted > 0 && rested < p.Timeout {
+		if rested := c.s.Now() - emptied; c.Stats().Converted > 0 && rested < p.Timeout {
 			t.Errorf("a block was used anew after %v, want %v at least", rested, p.Timeout)
 		}
 	}
@@ -129,9 +77,9 @@ func TestRejoinInParts(t *testing.T) {
 	d.each = timeout / 10
 	tries := 1
 	for ; tries < 100; tries++ {
-		c.deadline = unset
+		c.s.Deadline = session.Unset
 		d.posts = 0
-		_, err := c.settled(rdma.ErrStale)
+		_, err := c.views.settled(rdma.ErrStale)
 		if most := int(timeout/d.each) + 5; d.posts > most {
 			t.Errorf("try %d sent %d batches, want %d at most", tries, d.posts, most)
 		}
@@ -141,31 +89,10 @@ func TestRejoinInParts(t *testing.T) {
 		wantError(t, err, rdma.ErrTimeout)
 	}
 	if tries < 2 || tries == 100 {
-		t.Errorf("%d blocks were read anew in %d tries", len(c.own), tries)
+		t.Errorf("%d blocks were read anew in %d tries", len(c.mem.Holdings.Own), tries)
 	}
 	d.each = 0
 	must(t, c.Update(key(0), nil))
-}
-
-// An operation that finds many rested objects of a slow node waits for that part of its time
-// once, not for each batch of frees, and not beyond its deadline. The next operation waits again.
-func TestManyFreesOfSlowNode(t *testing.T) {
-	onSlowNode(t, func(c *Client, unit uint64) {
-		const share, short = slowTimeout / flushShare, time.Millisecond
-		for _, left := range []time.Duration{slowTimeout, slowTimeout, short} { // of an operation's time
-			for range 10 * freeBatch {
-				c.layTag(unit, 0, anyTag, 0)
-			}
-			c.ep.Sleep(c.reclaim.rest + time.Microsecond)
-			c.start()
-			start := c.ep.Now()
-			c.reclaim.now, c.deadline = start, start+left
-			c.tend(0)
-			if took, want := c.ep.Now()-start, min(share, left); took < want || took > want+want/10 {
-				t.Errorf("many frees took %v of the %v that the operation had left, want %v", took, left, want)
-			}
-		}
-	})
 }
 
 // The time in which an operation writes its client's ceiling counts as the operation's.
@@ -176,11 +103,11 @@ func TestSlowCeilingCounts(t *testing.T) {
 	must(t, err)
 	must(t, c.Insert(key(0), nil)) // it has a block from now on
 	for _, each := range []time.Duration{timeout / 2, 2 * timeout} {
-		c.numbers.tomb = c.numbers.tombLimit
-		c.start()
-		began := c.ep.Now()
+		c.s.Numbers.Tomb = c.s.Numbers.TombLimit
+		c.s.Start()
+		began := c.s.Now()
 		d.each, d.posts = each, 0
-		err := c.begin(opUpdate, key(0), nil)
+		err := c.begin(layout.OpUpdate, key(0), nil)
 		d.each = 0
 		if d.posts == 0 {
 			t.Error("no ceiling was written: this test shows nothing")
@@ -191,9 +118,9 @@ func TestSlowCeilingCounts(t *testing.T) {
 			must(t, err)
 			c.recycle()
 		}
-		if want := began + timeout; c.deadline != want {
+		if want := began + timeout; c.s.Deadline != want {
 			t.Errorf("a ceiling that took %v: the deadline is %v behind the operation's beginning, want %v",
-				each, c.deadline-began, timeout)
+				each, c.s.Deadline-began, timeout)
 		}
 	}
 }

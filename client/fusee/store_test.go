@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/recovery"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -13,21 +16,20 @@ import (
 )
 
 // small returns the parameters of a pool that is quickly made, with small blocks.
-func small(nodes, indexReplicas, dataReplicas int) Params {
-	return Params{IndexReplicas: indexReplicas, DataReplicas: dataReplicas, Subtables: 2, Groups: 128,
+func small(nodes, indexReplicas, dataReplicas int) layout.Params {
+	return layout.Params{IndexReplicas: indexReplicas, DataReplicas: dataReplicas, Subtables: 2, Groups: 128,
 		Regions: 2*nodes + 8, RegionBytes: 1 << 20, BlockBytes: 8 << 10, Clients: 64, TagBits: 13,
 		Timeout: 3 * time.Second}
 }
 
-func harness(nodes int, p Params, o Options) storetest.Harness {
-	l, err := newLayout(p, nodes, 1<<40)
+func harness(nodes int, p layout.Params, o Options) storetest.Harness {
+	l, err := layout.New(p, nodes, 1<<40)
 	if err != nil {
 		panic(err)
 	}
-	c := Client{layout: l}
 	return storetest.Harness{
-		Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
-		Format: func(f rdma.Fabric) error { return Make(f, p) },
+		Nodes: nodes, Memory: l.Bytes, Clients: p.Clients, Handler: node.Serve,
+		Format: func(f rdma.Fabric) error { return session.Make(f, p) },
 		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, o) },
 		Impatient: func(ep rdma.Endpoint) (client.Store, error) {
 			hasty := o
@@ -35,8 +37,8 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 			return Open(ep, hasty)
 		},
 		Check:  Check,
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
-		MaxKey: 64, MaxValue: c.MaxPair() - 64,
+		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return recovery.NewMender(ep) },
+		MaxKey: 64, MaxValue: l.MaxPair() - 64,
 	}
 }
 

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/client/fusee/snapshot"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -15,18 +18,18 @@ import (
 )
 
 // pool makes a formatted pool of this process.
-func pool(t testing.TB, nodes int, p Params) *shm.Fabric {
+func pool(t testing.TB, nodes int, p layout.Params) *shm.Fabric {
 	t.Helper()
-	l, err := newLayout(p, nodes, 1<<40)
+	l, err := layout.New(p, nodes, 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients}, node.Serve)
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients}, node.Serve)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	if err := Make(f, p); err != nil {
+	if err := session.Make(f, p); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -104,7 +107,7 @@ func TestTrips(t *testing.T) {
 			trips := func(what string, c *Client, want int, wantErr error, op func() error) {
 				t.Helper()
 				var err error
-				n := trace.Trips(c.ep, func() { err = op() })
+				n := trace.Trips(c.s.Endpoint, func() { err = op() })
 				if !errors.Is(err, wantErr) {
 					t.Errorf("%s: got %v, want %v", what, err, wantErr)
 				}
@@ -137,13 +140,13 @@ func TestTrips(t *testing.T) {
 func TestRules(t *testing.T) {
 	for _, r := range []struct {
 		replicas, foreign int // index replicas, and backups that the other writer has changed
-		rule              rule
+		rule              snapshot.Rule
 		trips             int
 	}{
-		{4, 0, rule1, 4},
-		{4, 1, rule2, 5},
-		{3, 1, rule3, 6},
-		{5, 2, rule3, 6},
+		{4, 0, snapshot.Rule1, 4},
+		{4, 1, snapshot.Rule2, 5},
+		{3, 1, snapshot.Rule3, 6},
+		{5, 2, snapshot.Rule3, 6},
 	} {
 		t.Run(fmt.Sprintf("rule %d with %d replicas", r.rule, r.replicas), func(t *testing.T) {
 			f := pool(t, 5, small(5, r.replicas, 2))
@@ -152,7 +155,7 @@ func TestRules(t *testing.T) {
 			must(t, c.Insert(k, []byte("old")))
 			propose(t, c, k, r.foreign, (^race.Word(0)).Final())
 			var err error
-			n := trace.Trips(c.ep, func() { err = c.Update(k, []byte("new")) })
+			n := trace.Trips(c.s.Endpoint, func() { err = c.Update(k, []byte("new")) })
 			must(t, err)
 			if int(n.Trips) != r.trips || c.Stats().Rules[r.rule] == 0 {
 				t.Errorf("took %d trips, want %d; won by rules %v", n.Trips, r.trips, c.Stats().Rules)
@@ -172,12 +175,12 @@ func propose(t testing.TB, c *Client, key []byte, n int, word race.Word) {
 	if e == nil {
 		t.Fatalf("%q is not cached", key)
 	}
-	b := c.ep.Batch()
+	b := c.s.Batch()
 	defer b.Release()
 	for i := range n {
-		b.CompareSwap(c.index.Address(e.slot(), c.IndexReplicas-1-i), uint64(e.word), uint64(word))
+		b.CompareSwap(c.s.Index.Address(e.slot(), c.s.IndexReplicas-1-i), uint64(e.word), uint64(word))
 	}
-	must(t, c.do("test", b))
+	must(t, c.s.Do("test", b))
 	for i := range n {
 		if !b.Op(i).Swapped() {
 			t.Fatalf("backup holds %v", race.Word(b.Op(i).Result))

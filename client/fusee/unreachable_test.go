@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -144,7 +145,7 @@ func TestReplacedMeanwhile(t *testing.T) {
 	}
 }
 
-func replacedMeanwhile(t *testing.T, p Params, h away, op func(c *Client) error) error {
+func replacedMeanwhile(t *testing.T, p layout.Params, h away, op func(c *Client) error) error {
 	f := simPool(t, 3, p)
 	cas := h.n
 	h.n, h.Endpoint = 0, open2(t, f)

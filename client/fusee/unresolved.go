@@ -1,18 +1,22 @@
 package fusee
 
 import (
-	"errors"
+	"math/bits"
 
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
+	"github.com/farkv/farkv/client/fusee/recovery"
+	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
-	"github.com/farkv/farkv/node/rdma"
 )
 
 // unresolvedWrite is an object of which it is not known whether some replica of a slot still
 // holds its word.
 type unresolvedWrite struct {
 	// The object's journal word is kept as long.
-	object
+	layout.Object
 	// slot is where its pair is now, if it is in the index: splits of the index move it.
 	slot race.Slot
 	// hash is that of its key.
@@ -26,7 +30,7 @@ type unresolvedWrite struct {
 	// epoch is that of the view in which the word was proposed.
 	epoch uint64
 	// op proposed it.
-	op opcode
+	op layout.Opcode
 	// flying: its verbs may still be in flight.
 	flying bool
 	// ended: the round has ended since.
@@ -38,36 +42,28 @@ type unresolvedWrite struct {
 	holders []node.Replica
 }
 
-// abandon gives back the draft of an operation that failed before it proposed a word. Where its
-// verbs may be in flight, or may have failed in part, its object is kept: a late WRITE would land
-// in its next use.
-func (c *Client) abandon(err error) {
-	if errors.Is(err, errDeadline) || errors.Is(err, errUnsettled) {
-		c.recycle()
-		return
-	}
-	c.unresolved.Keep(unresolvedWrite{object: c.draft.object, flying: inFlight(err)})
+// unresolvedWrites are this client's writes of unknown outcome. Their objects and journal words are
+// not used again before they are resolved.
+//
+// A write is resolved in up to three steps:
+//   - Its verbs land or fail: a READ behind them shows that (landWrites), or a new view does
+//     (landed).
+//   - Its round ends: this client ends it (endRounds), or a master does, by the next idle view.
+//   - What it held is given back, by what the slot holds then (settleWrite).
+//
+// Each write keeps an object, which is pinned in the allocator. While verbs of it may land, or a
+// word of it may win, it also keeps a journal word: an operation that finds none free waits
+// (journalWord).
+type unresolvedWrites struct {
+	s    *session.Session
+	mem  *memory.Allocator
+	list kit.Unresolved[unresolvedWrite]
 }
 
-// inFlight reports whether verbs of an operation that failed so may still be on their way:
-// waiting for them timed out.
-func inFlight(err error) bool {
-	return errors.Is(err, rdma.ErrTimeout) && !errors.Is(err, errDeadline)
-}
-
-// keepUnresolved keeps the draft of a write of unknown outcome. Its word is the draft's, also for
-// an INSERT that gave way, of which the write has a tombstone instead. A DELETE's word is its
-// tombstone.
-func (c *Client) keepUnresolved(w *write, err error) {
-	s := unresolvedWrite{object: c.draft.object, slot: w.slot, hash: w.hash, word: w.new, old: w.old, inc: w.inc,
-		epoch: w.epoch, op: c.draft.op, flying: inFlight(err)}
-	if c.draft.op != opDelete {
-		s.word = c.draft.word(c, race.Hash(c.draft.key))
-	}
-	if w.decided && !w.yielded {
-		s.wonAt, s.holders = w.decidedAt, w.holders
-	}
-	c.unresolved.Keep(s)
+// keep adds an unresolved write. Its object stays out of use, and its block this client's.
+func (u *unresolvedWrites) keep(s unresolvedWrite) {
+	u.list.Keep(s)
+	u.mem.Pin(s.Object)
 }
 
 // endRounds ends the rounds that this client's writes of unknown outcome have left, now that
@@ -75,63 +71,68 @@ func (c *Client) keepUnresolved(w *write, err error) {
 // another writer's word has won a round, that writer completes it. Rounds of which the nodes do
 // not answer stay for the next time. Rounds are not ended under a busy view: only the master
 // changes slots then.
-func (c *Client) endRounds() {
-	for i := range c.unresolved {
-		s := &c.unresolved[i]
+func (u *unresolvedWrites) endRounds(current bool) {
+	for i := range u.list {
+		s := &u.list[i]
 		if s.ended || s.word == 0 {
 			continue
 		}
-		if !s.flying && !c.view.Busy && !c.behind {
-			word, ended, err := c.finishOwn(s.slot, s.unit, s.op)
+		if !s.flying && !u.s.View.Busy && current {
+			word, ended, err := recovery.FinishOwn(u.s, s.slot, s.Unit, s.op)
 			s.ended = ended && err == nil
 			if word == s.word {
-				s.wonAt, s.holders = s.slot, c.index.PlaceOf(s.slot)
+				s.wonAt, s.holders = s.slot, u.s.Index.PlaceOf(s.slot)
 			}
 		}
 	}
 }
 
 // settle gives back what unresolved writes hold, if their rounds have ended.
-func (c *Client) settle() {
-	c.endRounds()
-	c.unresolved.Resolve(c.settleWrite)
+func (u *unresolvedWrites) settle(current bool) {
+	u.endRounds(current)
+	u.list.Resolve(func(s *unresolvedWrite) bool {
+		if !u.settleWrite(s) {
+			return false
+		}
+		u.mem.Unpin(s.Unit)
+		return true
+	})
 }
 
 // settleWrite reports whether a write is resolved. What it held is given back then: the object,
 // if no replica of its slot holds its word, and what it replaced, if it has won.
-func (c *Client) settleWrite(s *unresolvedWrite) bool {
-	p, own := c.placeOf(s.unit, s.class)
-	won := c.hasWon(s)
+func (u *unresolvedWrites) settleWrite(s *unresolvedWrite) bool {
+	own := u.mem.Reclaim.Owns(s.Object)
+	won := u.hasWon(s)
 	if won {
 		// Others may have replaced its word since: only its client frees what it replaced.
-		c.free(s.old, s.inc)
+		u.mem.Reclaim.Free(s.old, s.inc)
 		s.old = 0
 	}
 	switch {
-	case own && (p.block.idle(p.index) || p.block.incarnations[p.index] != s.incarnation),
-		c.reclaim.rests(s.unit):
+	case u.mem.Reclaim.Over(s.Object):
 		// It has won, and was replaced and freed since.
-	case !own && !c.NodeCentric: // its block was left, and this object in it as one in use
-	case s.flying, s.word != 0 && !s.ended && s.epoch == c.view.Epoch:
+	case !own && !u.s.NodeCentric: // its block was left, and this object in it as one in use
+	case s.flying, s.word != 0 && !s.ended && s.epoch == u.s.View.Epoch:
 		return false
-	case won, s.word != 0 && !c.view.Busy && c.committed(s):
-		c.free(s.old, s.inc) // this client has completed it, or a master
+	case won, s.word != 0 && !u.s.View.Busy && u.committed(s):
+		u.mem.Reclaim.Free(s.old, s.inc) // this client has completed it, or a master
 		s.old = 0
 		if s.word.Empty() { // a DELETE's object: no slot points at it
-			c.layTag(s.unit, s.class, anyTag, 0)
+			u.mem.Reclaim.LayAny(s.Object)
 		}
-	case s.word != 0 && c.holdsWord(s):
+	case s.word != 0 && u.holdsWord(s):
 		return false
 	case !own && s.word == 0: // a node's, which may have been written in part
-		c.layTag(s.unit, s.class, anyTag, 0)
-	case own && c.writeHeads([]place{p}, true) != nil:
+		u.mem.Reclaim.LayAny(s.Object)
+	case own && u.mem.Reclaim.MarkFree(s.Object) != nil:
 		// Its first trip may have written some replicas only. All have to be free by their marks
 		// before it is used again, and one does not answer: try again later.
 		return false
 	default:
-		c.layTag(s.unit, s.class, int32(c.tag(s.incarnation)), s.incarnation)
+		u.mem.Reclaim.Lay(s.Object)
 	}
-	c.freeReplaced(s)
+	u.freeReplaced(s)
 	return true
 }
 
@@ -139,39 +140,82 @@ func (c *Client) settleWrite(s *unresolvedWrite) bool {
 // write may have replaced it, and then no other client frees it. If another one did, both free it:
 // a mark names the incarnation, so that the second one changes nothing. A slot that cannot be read
 // leaves it to a sweep.
-func (c *Client) freeReplaced(s *unresolvedWrite) {
+func (u *unresolvedWrites) freeReplaced(s *unresolvedWrite) {
 	if !s.old.Live() {
 		return
 	}
-	if w, err := c.readSlot(stepReadSlots, s.slot, 0); err == nil && w != s.old {
-		c.free(s.old, s.inc)
+	if w, err := u.s.ReadSlot(session.StepReadSlots, s.slot, 0); err == nil && w != s.old {
+		u.mem.Reclaim.Free(s.old, s.inc)
 	}
 }
 
 // hasWon reports whether an unresolved write's round is known to have ended with its word,
 // whatever its slot holds by now. A backup that held the word then, and that masters saw, is the
 // evidence.
-func (c *Client) hasWon(s *unresolvedWrite) bool {
-	over := s.ended || s.epoch != c.view.Epoch
-	return s.holders != nil && over && !s.flying && !c.view.Busy && c.kept(s.wonAt, s.holders)
+func (u *unresolvedWrites) hasWon(s *unresolvedWrite) bool {
+	over := s.ended || s.epoch != u.s.View.Epoch
+	return s.holders != nil && over && !s.flying && !u.s.View.Busy && u.s.Kept(s.wonAt, s.holders)
 }
 
 // committed reports whether an unresolved write's slot holds its word for good: its round has
 // ended, or the view is idle and of a later epoch. In the latter case all replicas had the same
 // word when it became idle, and no client proposes the write's word any more.
-func (c *Client) committed(s *unresolvedWrite) bool {
-	w, err := c.readSlot(stepReadSlots, s.slot, 0)
+func (u *unresolvedWrites) committed(s *unresolvedWrite) bool {
+	w, err := u.s.ReadSlot(session.StepReadSlots, s.slot, 0)
 	return err == nil && w == s.word
 }
 
 // holdsWord reports whether some replica of an unresolved write's slot still holds its word,
 // pending or final. It also reports true when a replica does not answer.
-func (c *Client) holdsWord(s *unresolvedWrite) bool {
-	for r := range c.index.Copies(s.slot) {
-		w, err := c.readSlot(stepReadSlots, s.slot, r)
+func (u *unresolvedWrites) holdsWord(s *unresolvedWrite) bool {
+	for r := range u.s.Index.Copies(s.slot) {
+		w, err := u.s.ReadSlot(session.StepReadSlots, s.slot, r)
 		if err != nil || w == s.word || s.word.Live() && w == s.word.Pending() {
 			return true
 		}
 	}
 	return false
+}
+
+// landWrites finds out whether the verbs of unresolved writes are still in flight. It posts a
+// READ to every node that waits for earlier atomics and comes after earlier WRITEs to that node.
+// When all of them have come back, nothing that was posted before is in flight. When one fails
+// nothing is learned.
+func (u *unresolvedWrites) landWrites() {
+	b := u.s.Batch()
+	defer b.Release()
+	for _, n := range u.s.Holders {
+		b.Read(u.s.Ceiling(u.s.ID, n), 8).Fence = true
+	}
+	if u.s.Do(session.StepProbe, b) == nil {
+		u.landed()
+	}
+}
+
+// landed notes that no verb of an unresolved write is in flight any more: in another view verbs of
+// an earlier epoch cannot land.
+func (u *unresolvedWrites) landed() {
+	for i := range u.list {
+		u.list[i].flying = false
+	}
+}
+
+// freeWord returns the index of a journal word that no unresolved write holds.
+func (u *unresolvedWrites) freeWord() (index int, ok bool) {
+	held := uint64(0)
+	for i := range u.list {
+		if w := &u.list[i]; w.flying || w.word != 0 {
+			held |= 1 << w.Journal
+		}
+	}
+	i := bits.TrailingZeros64(^held)
+	return i, i < layout.JournalWords
+}
+
+// followPairs finds the slots of unresolved writes, which splits have moved.
+func (u *unresolvedWrites) followPairs() {
+	for i := range u.list {
+		s := &u.list[i]
+		s.slot = u.s.Index.Where(s.slot, s.hash)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -29,18 +31,18 @@ func TestUnsteadyViews(t *testing.T) {
 }
 
 func unsteady(seed uint64) (noticed int, err error) {
-	p := Params{IndexReplicas: 1, DataReplicas: 1 + int(seed%3), Subtables: 1, Groups: 16,
+	p := layout.Params{IndexReplicas: 1, DataReplicas: 1 + int(seed%3), Subtables: 1, Groups: 16,
 		Regions: 3, RegionBytes: 48 << 10,
 		BlockBytes: 4 << 10, Clients: 16, Timeout: 20 * time.Millisecond, TagBits: 13}
-	l, err := newLayout(p, 3, 1<<40)
+	l, err := layout.New(p, 3, 1<<40)
 	if err != nil {
 		return 0, err
 	}
 	o := sim.Hostile(seed)
-	o.Nodes, o.Memory, o.Clients, o.Handler = 3, l.bytes, p.Clients, node.Serve
+	o.Nodes, o.Memory, o.Clients, o.Handler = 3, l.Bytes, p.Clients, node.Serve
 	s := sim.New(o)
 	defer s.Close()
-	if err := Make(s, p); err != nil {
+	if err := session.Make(s, p); err != nil {
 		return 0, err
 	}
 	const workers, records = 3, 30
@@ -101,8 +103,8 @@ func unsteadyWorker(ep rdma.Endpoint, w, workers, records int, ready, noticed *i
 			if err = op(); !errors.Is(err, rdma.ErrStale) {
 				return err
 			}
-			c.deadline = unset
-			if _, err := c.settled(err); err != nil {
+			c.s.Deadline = session.Unset
+			if _, err := c.views.settled(err); err != nil {
 				return fmt.Errorf("rejoin: %w", err)
 			}
 		}
@@ -115,17 +117,17 @@ func unsteadyWorker(ep rdma.Endpoint, w, workers, records int, ready, noticed *i
 			return fmt.Errorf("update %d: %w", n, err)
 		}
 		if n%40 == 39 { // as when the pool is tight
-			class := ep.Rand().IntN(len(c.slabs))
-			if s := &c.slabs[class]; len(s.blocks) > 1 {
-				if err := c.endScan(); err == nil && len(c.reclaim.parting) == 0 {
-					c.part(s.split(s.blocks[0]))
-					if err := do(c.leaveParting); err != nil {
+			class := ep.Rand().IntN(len(c.mem.Holdings.Slabs))
+			if s := &c.mem.Holdings.Slabs[class]; len(s.Blocks) > 1 {
+				if err := c.mem.EndScan(); err == nil && len(c.mem.Parting) == 0 {
+					c.mem.Part(s.Split(s.Blocks[0]))
+					if err := do(c.mem.LeaveParting); err != nil {
 						return fmt.Errorf("leave: %w", err)
 					}
 				}
 			}
 		}
 	}
-	*noticed += int(c.view.Epoch)
+	*noticed += int(c.s.View.Epoch)
 	return do(c.Close)
 }

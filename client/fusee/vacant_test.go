@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
@@ -29,7 +30,7 @@ func TestBorrowedObjects(t *testing.T) {
 	for i := range n / 2 {
 		must(t, x.Delete(key(i)))
 	}
-	x.ep.Sleep(4 * x.reclaim.rest)
+	x.s.Sleep(4 * x.mem.Reclaim.Rest)
 	small := 0 // how many there are
 	for ; small < n && x.Insert(fmt.Appendf(nil, "small %d", small), []byte("1")) == nil; small++ {
 	}
@@ -37,8 +38,8 @@ func TestBorrowedObjects(t *testing.T) {
 		t.Fatalf("%d small pairs found room in %d objects that are free", small, n/2)
 	}
 	borrowed := 0
-	for class := range x.slabs {
-		if len(x.slabs[class].blocks) > 0 && x.classes.units[class]*64 < 1000 {
+	for class := range x.mem.Holdings.Slabs {
+		if len(x.mem.Holdings.Slabs[class].Blocks) > 0 && x.s.Classes.Units[class]*64 < 1000 {
 			borrowed++
 		}
 	}
@@ -58,10 +59,10 @@ func TestBorrowedObjects(t *testing.T) {
 	}
 	for i := range small / 2 { // in the room that the ones before leave
 		must(t, x.Delete(fmt.Appendf(nil, "small %d", i)))
-		x.ep.Sleep(4 * x.reclaim.rest)
+		x.s.Sleep(4 * x.mem.Reclaim.Rest)
 		must(t, x.Insert(fmt.Appendf(nil, "small %d", i), []byte("2")))
 	}
-	must(t, f.Revoke(x.id))
+	must(t, f.Revoke(x.s.ID))
 	must(t, ep.Close())
 	recoverNow(t, f)
 	for i := range small {
@@ -101,7 +102,7 @@ func TestEmptiedBlocksMoveOn(t *testing.T) {
 	for range 4 {
 		clients = append(clients, worker2(t, f))
 	}
-	rng := clients[0].ep.Rand()
+	rng := clients[0].s.Rand()
 	converted := uint64(0)
 	for i := range 4000 {
 		c, number := clients[i%len(clients)], i%len(clients)
@@ -112,7 +113,7 @@ func TestEmptiedBlocksMoveOn(t *testing.T) {
 		if gone := i - live*len(clients); gone >= 0 {
 			must(t, c.Delete(name(gone)))
 		}
-		c.ep.Sleep(c.reclaim.rest)
+		c.s.Sleep(c.mem.Reclaim.Rest)
 	}
 	for _, c := range clients {
 		converted += c.Stats().Converted
@@ -137,10 +138,10 @@ func emptyBlocks(t *testing.T, f *sim.Sim) (*Client, rdma.Endpoint) {
 		must(t, x.Delete(key(i)))
 	}
 	must(t, x.drain())
-	must(t, x.reclaimAll(int(x.classes.of[unitsFor(len(key(0)), 300)])))
-	x.vacate(true)
-	if len(x.reclaim.emptied) < 2 {
-		t.Fatalf("%d blocks are empty", len(x.reclaim.emptied))
+	must(t, x.mem.ReclaimAll(int(x.s.Classes.Of[layout.UnitsFor(len(key(0)), 300)])))
+	x.mem.Vacate(true)
+	if len(x.mem.Emptied) < 2 {
+		t.Fatalf("%d blocks are empty", len(x.mem.Emptied))
 	}
 	return x, ep
 }
@@ -151,15 +152,15 @@ func TestEmptiedBlocksRest(t *testing.T) {
 	p := cramped(6)
 	f := simPool(t, 1, p)
 	x, ep := emptyBlocks(t, f)
-	all := len(x.reclaim.emptied)
+	all := len(x.mem.Emptied)
 	for _, want := range []int{0, all} {
-		must(t, x.clear())
-		list, err := x.listAll(0, candidates, isVacant)
+		must(t, x.mem.Clear())
+		list, err := x.mem.Tables.ListAll(0, 64, layout.IsVacant)
 		must(t, err)
 		if len(list) != want {
 			t.Fatalf("got %d vacant blocks, want %d", len(list), want)
 		}
-		x.ep.Sleep(p.Timeout)
+		x.s.Sleep(p.Timeout)
 	}
 	must(t, x.Close())
 	must(t, ep.Close())
@@ -172,12 +173,12 @@ func TestIncarnationsGoOn(t *testing.T) {
 	f := simPool(t, 1, p)
 	x, ep := emptyBlocks(t, f)
 	floor := map[node.Block]uint32{}
-	for _, e := range x.reclaim.emptied {
-		e.incarnations[1] = 100 + uint32(e.Index) // it was used often
-		floor[e.Block] = e.incarnations[1]
+	for _, e := range x.mem.Emptied {
+		e.Incarnations[1] = 100 + uint32(e.Index) // it was used often
+		floor[e.Block.Block] = e.Incarnations[1]
 	}
-	x.ep.Sleep(p.Timeout)
-	must(t, x.clear())
+	x.s.Sleep(p.Timeout)
+	must(t, x.mem.Clear())
 	must(t, x.Close())
 	must(t, ep.Close())
 	for range 2 { // one carves it, and one adopts what that leaves
@@ -185,11 +186,11 @@ func TestIncarnationsGoOn(t *testing.T) {
 		for i := range 6 {
 			must(t, y.Insert(key(i), make([]byte, 1000)))
 		}
-		if len(y.own) == 0 {
+		if len(y.mem.Holdings.Own) == 0 {
 			t.Fatal("it has no block: this test shows nothing")
 		}
-		for blk, b := range y.own {
-			if least := slices.Min(b.incarnations); least < floor[blk] {
+		for blk, b := range y.mem.Holdings.Own {
+			if least := slices.Min(b.Incarnations); least < floor[blk] {
 				t.Errorf("got incarnation %d in block %v, want %d at least", least, blk, floor[blk])
 			}
 		}
@@ -208,15 +209,15 @@ func TestClearIsCutOff(t *testing.T) {
 	for at := uint64(1); ; at++ {
 		f := simPool(t, 2, p)
 		x, ep := emptyBlocks(t, f)
-		x.ep.Sleep(p.Timeout)
+		x.s.Sleep(p.Timeout)
 		cut := fault.New(ep, fault.Fault{At: at, Crash: fault.Stop})
-		x.ep = cut
-		err := x.clear()
+		x.s.Endpoint = cut
+		err := x.mem.Clear()
 		if !cut.Crashed() {
 			must(t, err)
 			break
 		}
-		must(t, f.Revoke(x.id))
+		must(t, f.Revoke(x.s.ID))
 		must(t, ep.Close())
 		recoverNow(t, f)
 		checkClean(t, f)
@@ -237,11 +238,11 @@ func TestClearFails(t *testing.T) {
 	for at := uint64(1); ; at++ {
 		f := simPool(t, 2, p)
 		x, ep := emptyBlocks(t, f)
-		x.ep.Sleep(p.Timeout)
-		x.ep = fault.New(ep, fault.Fault{At: at, Err: rdma.ErrTimeout})
+		x.s.Sleep(p.Timeout)
+		x.s.Endpoint = fault.New(ep, fault.Fault{At: at, Err: rdma.ErrTimeout})
 		failed := false
-		for len(x.reclaim.emptied) > 0 {
-			err := x.clear()
+		for len(x.mem.Emptied) > 0 {
+			err := x.mem.Clear()
 			failed = failed || err != nil
 		}
 		if !failed {

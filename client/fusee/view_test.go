@@ -7,43 +7,15 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
+	"github.com/farkv/farkv/client/fusee/recovery"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
-
-// TestChoose asserts what Mend says about the word that a slot gets.
-func TestChoose(t *testing.T) {
-	old, a, b := race.Pack(1, 1, 10, 0), race.Pack(1, 1, 20, 0), race.Pack(1, 1, 30, 0)
-	pa, pb := a.Pending(), b.Pending()
-	for _, c := range []struct {
-		words []race.Word
-		want  race.Word
-		ok    bool
-	}{
-		{[]race.Word{old}, old, true},
-		{[]race.Word{pa}, 0, false},
-		{[]race.Word{0}, 0, true},
-		{[]race.Word{old, old}, old, true},
-		{[]race.Word{old, a}, a, true},
-		{[]race.Word{old, pa}, old, true},
-		{[]race.Word{pa, pa}, 0, false},
-		{[]race.Word{pa, 0}, 0, true},
-		{[]race.Word{old, a, a}, a, true},
-		{[]race.Word{old, a, b}, old, true},
-		{[]race.Word{old, old, b}, old, true},
-		{[]race.Word{old, pa, pa}, old, true},
-		{[]race.Word{pa, a, pa}, a, true},
-		{[]race.Word{pa, pb, pb}, 0, false},
-		{[]race.Word{a, b, b, b}, b, true},
-	} {
-		got, ok := choose(c.words)
-		if ok != c.ok || ok && got != c.want {
-			t.Errorf("%v: got %v, %v, want %v, %v", c.words, got, ok, c.want, c.ok)
-		}
-	}
-}
 
 // TestReadsGoOn stops a master in the midst of mending: reads are answered, from backups where the
 // primary died and they agree; writes wait.
@@ -59,10 +31,10 @@ func TestReadsGoOn(t *testing.T) {
 	for i := range keys {
 		must(t, c.Insert(key(i), key(i)))
 	}
-	m, err := NewMender(open2(t, f))
+	m, err := openMaster(open2(t, f))
 	must(t, err)
 
-	victim := m.original.index[0][0].Node
+	victim := m.s.Original.Index[0][0].Node
 	must(t, f.KillNode(victim))
 	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
 		t.Fatal(ok, err)
@@ -74,7 +46,7 @@ func TestReadsGoOn(t *testing.T) {
 	torn := -1
 	for i := range keys {
 		s, word := slotOf(t, c, m, key(i))
-		if c.original.index[c.index.Subtable(s)][0].Node == victim && torn < 0 {
+		if c.s.Original.Index[c.s.Index.Subtable(s)][0].Node == victim && torn < 0 {
 			// A writer died between its backups.
 			torn = i
 			cas(t, m, s, 1, word, race.Tombstone(word.Print(), 60, 1))
@@ -99,7 +71,7 @@ func TestReadsGoOn(t *testing.T) {
 		}
 	}
 
-	v, err := m.ep.Join()
+	v, err := m.s.Join()
 	must(t, err)
 	must(t, m.Mend(v))
 	if ok, err := f.Advance(rdma.State{Epoch: 1, Busy: true}, rdma.State{Epoch: 1}); !ok || err != nil {
@@ -120,13 +92,13 @@ func TestReadsGoOn(t *testing.T) {
 	}
 }
 
-func simPool(t *testing.T, nodes int, p Params) *sim.Sim {
+func simPool(t *testing.T, nodes int, p layout.Params) *sim.Sim {
 	t.Helper()
-	l, err := newLayout(p, nodes, 1<<40)
+	l, err := layout.New(p, nodes, 1<<40)
 	must(t, err)
-	f := sim.New(sim.Options{Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve})
+	f := sim.New(sim.Options{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients, Handler: node.Serve})
 	t.Cleanup(func() { f.Close() })
-	must(t, Make(f, p))
+	must(t, session.Make(f, p))
 	return f
 }
 
@@ -139,7 +111,7 @@ func open2(t *testing.T, f rdma.Fabric) rdma.Endpoint {
 }
 
 // slotOf finds a key's slot and word on the first backup of the original placement that lives.
-func slotOf(t *testing.T, c *Client, m *Mender, key []byte) (race.Slot, race.Word) {
+func slotOf(t *testing.T, c *Client, m *master, key []byte) (race.Slot, race.Word) {
 	t.Helper()
 	e := c.cache.Find(race.Hash(key))
 	if e == nil {
@@ -148,21 +120,36 @@ func slotOf(t *testing.T, c *Client, m *Mender, key []byte) (race.Slot, race.Wor
 	return e.slot(), e.word
 }
 
-func cas(t *testing.T, m *Mender, s race.Slot, replica int, from, to race.Word) {
+func cas(t *testing.T, m *master, s race.Slot, replica int, from, to race.Word) {
 	t.Helper()
-	v, err := m.ep.Join()
+	v, err := m.s.Join()
 	must(t, err)
-	index := m.index
-	index.Place = m.original.index
+	index := m.s.Index
+	index.Place = m.s.Original.Index
 	addr := index.Address(s, replica)
 	if v.Members[addr.Node()].Gone {
 		t.Fatalf("replica %d is on a dead node", replica)
 	}
-	b := m.ep.Batch()
+	b := m.s.Batch()
 	defer b.Release()
 	op := b.CompareSwap(addr, uint64(from), uint64(to))
-	must(t, m.do("test", b))
+	must(t, m.s.Do("test", b))
 	if !op.Swapped() {
 		t.Fatalf("replica %d of slot %d holds %v, not %v", replica, s, race.Word(op.Result), from)
 	}
+}
+
+// master is a mender, with the session and the tables that it works on.
+type master struct {
+	*recovery.Mender
+	s *session.Session
+	t *memory.Tables
+}
+
+func openMaster(ep rdma.Endpoint) (*master, error) {
+	s, err := session.Open(ep, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &master{recovery.MenderOf(s), s, memory.NewTables(s)}, nil
 }

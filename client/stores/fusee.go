@@ -3,6 +3,8 @@ package stores
 import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -41,7 +43,7 @@ var nodeCentric = Option{Name: "node-centric", Type: Bool, Default: false,
 	Doc: "memory nodes hand out memory object by object (FUSEE 6.3)"}
 
 var (
-	fuseeGroups = Option{Name: "index-groups", Type: Int, Derived: "from the records", Min: 2, Max: fusee.MaxGroups,
+	fuseeGroups = Option{Name: "index-groups", Type: Int, Derived: "from the records", Min: 2, Max: layout.MaxGroups,
 		Doc: "bucket groups of 21 slots that the index begins with, in one subtable"}
 	fuseeSplits = Option{Name: "index-splits", When: Opened, Type: Float, Default: 0.0, Max: 1,
 		Doc: "share of INSERTs that ask for a larger index though there is room, to look for faults"}
@@ -54,13 +56,13 @@ var fuseeOptions = []Option{nodeCentric, fuseeGroups, fuseeSplits, cacheOption(f
 func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 	var usual fusee.Options
 	vary(&usual)
-	pool := func(p Params) (fusee.Params, uint64, error) { return fuseePool(p, name == fusee.FormatCR) }
+	pool := func(p Params) (layout.Params, uint64, error) { return fuseePool(p, name == layout.FormatCR) }
 	return &Kind{
 		Name:    name,
 		Doc:     doc,
-		Version: fusee.FormatVersion,
+		Version: layout.FormatVersion,
 		Size:    sizeFusee,
-		Format:  formats(name, pool, fusee.Make),
+		Format:  formats(name, pool, session.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
 			opt := fusee.Options{Splits: o.Own.Float(fuseeSplits.Name), CacheBytes: new(o.Own.Int(CacheBytes)),
 				CacheThreshold: new(o.Own.Float(cacheThreshold)), Timeout: o.Timeout}
@@ -84,8 +86,8 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 	}
 }
 
-func fuseePool(p Params, sequential bool) (params fusee.Params, memory uint64, err error) {
-	params, memory, err = fusee.Size(fusee.Shape{
+func fuseePool(p Params, sequential bool) (params layout.Params, memory uint64, err error) {
+	params, memory, err = layout.Size(layout.Shape{
 		Nodes: p.Nodes, Spares: p.Spares, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
 		Groups: uint64(p.Own.Int(fuseeGroups.Name)), IndexReplicas: p.IndexReplicas,
 		DataReplicas: p.DataReplicas, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout,

@@ -6,15 +6,15 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/farkv/farkv/client/fusee"
+	"github.com/farkv/farkv/client/fusee/recovery"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // fuseeMender reports how long the steps of a client's recovery took, under the paper's names.
-type fuseeMender struct{ *fusee.Mender }
+type fuseeMender struct{ *recovery.Mender }
 
 func newFuseeMender(ep rdma.Endpoint) (fuseeMender, error) {
-	m, err := fusee.NewMender(ep)
+	m, err := recovery.NewMender(ep)
 	return fuseeMender{m}, err
 }
 

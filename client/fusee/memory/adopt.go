@@ -1,0 +1,116 @@
+package memory
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/node"
+)
+
+// A client that leaves marks all its free objects and passes its blocks to node.Left. Other
+// clients adopt them. The CAS of the primary's table entry decides which client gets a block. The
+// leaver changes that entry last, and the adopter changes it first. So the backups follow the
+// client that owns the block on the primary. A crash in between leaves tables that differ in
+// blocks of a dead client; its recovery makes them equal.
+//
+// Adopters choose by the bits of the bitmaps, which are a cache line a block, and rely on the
+// marks.
+
+// Adopt takes over a departed client's block of which, by its hints, at least so many objects are
+// free: of the class, or else, if larger, of the smallest class above it. It prefers blocks with
+// many free objects. It returns true when the free list of the block's class has got as many.
+//
+// It costs a trip for the tables, one for the bitmaps, two for the entries, and those of inherit,
+// which read the heads of all objects of the block. So refill prefers blocks with many free
+// objects.
+func (a *Allocator) Adopt(class, atLeast, among int, larger bool) (bool, error) {
+	left, err := a.Tables.departed(among, func(e node.Entry) bool {
+		return e.Class() == class || larger && e.Class() > class
+	})
+	if err != nil || len(left) == 0 {
+		return false, err
+	}
+	free, err := a.Tables.countFree(left)
+	if err != nil {
+		return false, err
+	}
+	left = slices.DeleteFunc(left, func(b *Block) bool { return free[b] < atLeast })
+	slices.SortFunc(left, func(x, y *Block) int {
+		return cmp.Or(cmp.Compare(x.Class, y.Class), cmp.Compare(free[y], free[x]))
+	})
+	// Hints only rank the blocks. One may turn out to have fewer free objects, or another client
+	// may be faster: then the next one is tried.
+	for _, blk := range left {
+		had := a.Holdings.Slabs[blk.Class].Idle()
+		mine, err := a.takeOver(blk, blk.Class)
+		if err == nil && mine {
+			// The block stays this client's also if it has too few free objects.
+			err = a.inherit(blk)
+			a.Untidy = a.Untidy || err != nil
+		}
+		if err != nil || a.Holdings.Slabs[blk.Class].Idle() >= had+atLeast {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// takeOver makes a departed client's block this client's, of the given class, if its entry is
+// still the one that was read. The block is as it was then, or has more free objects. It returns
+// false when another client was faster. After an error the block may be this client's, and untidy
+// says so. A crash leaves a primary's entry that the backups do not have yet: recovery brings it
+// there.
+func (a *Allocator) takeOver(blk *Block, class int) (bool, error) {
+	was := blk.Entry
+	mine := was.Next(a.s.ID, class)
+	// The primary's entry decides: of several clients one CAS succeeds.
+	found, err := a.s.Swap(session.StepTakeOver, a.s.Space.Entry(blk.Block, 0), uint64(was), uint64(mine))
+	if err == nil && node.Entry(found) != was {
+		return false, nil
+	}
+	if err == nil {
+		blk.Entry, blk.Class = mine, class
+		// The backups follow. Until then entries differ, and the primary's counts.
+		err = a.Tables.spread(blk)
+	}
+	if err != nil {
+		// The CAS may have taken effect.
+		a.Untidy = true
+		return false, fmt.Errorf("adopt block %v: %w", blk.Block, err)
+	}
+	return true, nil
+}
+
+// inherit makes a block that this client has taken over one of its own. It learns how often each
+// object was used, and takes the free ones. Hints are cleared first: an object that is freed
+// later gets a hint of its own. When it fails the block is this client's without being among own,
+// and the caller sets untidy.
+func (a *Allocator) inherit(blk *Block) error {
+	if err := a.Tables.clearHints(blk); err != nil {
+		return fmt.Errorf("adopt block %v: %w", blk.Block, err)
+	}
+	// Marks are read after the hints are cleared: a free in between leaves a new hint.
+	heads, err := a.Tables.Heads(blk.Block, blk.Class, 0)
+	if err != nil {
+		return fmt.Errorf("adopt block %v: %w", blk.Block, err)
+	}
+	b := makeBlock(blk.Block, blk.Class, blk.Entry, len(heads))
+	a.Holdings.hold(b)
+	for i, h := range heads {
+		// An object that was never used continues at the block's floor, so that its incarnations
+		// differ from those in old logs.
+		if b.Incarnations[i] = h.Incarnation; h.Incarnation == 0 {
+			b.Incarnations[i] = heads[0].Incarnation // the block's floor, or more
+		}
+		// An object that is not free is in use, or a free of it is on its way, which a scan will
+		// find.
+		if h.Free() {
+			b.setIdle(i)
+			a.Holdings.Slabs[b.Class].push(Place{b, i})
+		}
+	}
+	a.s.Stats.Adopted++
+	return nil
+}

@@ -1,0 +1,79 @@
+package memory
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// params are those of a small pool of two nodes, of poolBytes each, without replicas.
+func params(timeout time.Duration) layout.Params {
+	return layout.Params{IndexReplicas: 1, DataReplicas: 1, Subtables: 2, Groups: 128, Regions: 12,
+		RegionBytes: 1 << 20, BlockBytes: 8 << 10, Clients: 64, TagBits: 13, Timeout: timeout}
+}
+
+const poolBytes = 32 << 20
+
+// allocator returns the memory of a new client of the pool.
+func allocator(t *testing.T, f rdma.Fabric) *Allocator {
+	t.Helper()
+	ep, err := f.Open("client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := session.Open(ep, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(s)
+}
+
+// A client's own object is not used again before what it replaced is free: only its log tells
+// recovery what that is.
+func TestOwnObjectsWaitForFrees(t *testing.T) {
+	p := params(3 * time.Second)
+	f := sim.New(sim.Options{Nodes: 2, Memory: poolBytes, Clients: p.Clients, Handler: node.Serve})
+	t.Cleanup(func() { f.Close() })
+	if err := session.Make(f, p); err != nil {
+		t.Fatal(err)
+	}
+	a, b := allocator(t, f), allocator(t, f)
+	theirs, err := b.Take(0, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, err := a.Take(0, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Reclaim.Lay(theirs)
+	a.Reclaim.Lay(mine)
+	a.s.Sleep(2 * a.Reclaim.Rest)
+	a.s.Clock = a.s.Now()
+	a.Reclaim.since = a.s.Clock
+	idle := a.Holdings.Slabs[0].Idle()
+	a.Reclaim.mature()
+	if n := a.Holdings.Slabs[0].Idle(); n != idle || len(a.Reclaim.out) != 1 {
+		t.Errorf("got %d free objects and %d frees to send, want %d and 1", n, len(a.Reclaim.out), idle)
+	}
+	if err := a.Reclaim.landAll(); err != nil {
+		t.Fatal(err)
+	}
+	if n := a.Holdings.Slabs[0].Idle(); n != idle+1 {
+		t.Errorf("got %d free objects, want %d", n, idle+1)
+	}
+}
+
+// mutants break the rules of this package that its own tests show. Package fusee has the others.
+var mutants = []teeth.Mutant{
+	{Rule: "an own object waits for the frees before it", In: "Reclaim.ripen",
+		At: "$r.$landed == $r.$queued", Do: "$r.$landed <= $r.$queued", Test: "TestOwnObjectsWaitForFrees"},
+}
+
+func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }

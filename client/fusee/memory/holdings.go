@@ -1,0 +1,171 @@
+package memory
+
+import (
+	"slices"
+
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/node"
+)
+
+// Holdings are the blocks that a client allocates in, and its free objects.
+type Holdings struct {
+	*layout.Layout
+	t *Tables
+	// Free objects by class, in blocks of own.
+	Slabs []Slab
+	// Blocks in which this client allocates or which it is about to leave, as it knows them. The
+	// primary's block allocation table decides: see tidy.
+	Own map[node.Block]*Block
+	// deletes is the class of the largest object that a DELETE of this client may need, of the keys
+	// that it has written.
+	deletes int
+}
+
+// borrow returns the smallest class from the given one on of which the client has an idle object,
+// if it keeps as many others as the reserve that are large enough for its DELETEs. So one idle
+// object suffices for these, not one a class.
+func (h *Holdings) borrow(class, reserve int) (from int, ok bool) {
+	idle := 0
+	for larger := len(h.Slabs) - 1; larger >= min(class, h.deletes); larger-- {
+		n := h.Slabs[larger].Idle()
+		if idle += n; n > 0 && larger >= class {
+			from, ok = larger, true
+		}
+	}
+	return from, ok && idle > reserve
+}
+
+// has reports whether a class has a free object, beside the reserve.
+func (h *Holdings) has(class, reserve int) bool {
+	from, ok := h.borrow(class, reserve)
+	return ok && from == class
+}
+
+// carve makes a block's objects this client's own, all of them free and none of them ever used.
+// The block is new: its memory is zero.
+func (h *Holdings) carve(blk node.Block, class int, entry node.Entry) {
+	h.takeUp(makeBlock(blk, class, entry, h.Classes.Objects[class]))
+}
+
+// hold makes a block one of this client's. It adds no free objects.
+func (h *Holdings) hold(b *Block) {
+	h.Own[b.Block] = b
+	s := &h.Slabs[b.Class]
+	s.Blocks = append(s.Blocks, b)
+}
+
+// takeUp makes an empty block of this client's one in which it allocates.
+func (h *Holdings) takeUp(b *Block) {
+	h.hold(b)
+	for i := range b.Incarnations {
+		b.setIdle(i)
+		h.Slabs[b.Class].push(Place{b, i})
+	}
+}
+
+// PlaceOf returns the object at a unit as one of this client's blocks knows it. It is not ok when
+// the client owns none of the class there.
+func (h *Holdings) PlaceOf(unit uint64, class int) (p Place, ok bool) {
+	blk, _, _ := h.Space.BlockOf(unit)
+	if b := h.Own[blk]; b != nil && b.Class == class {
+		return Place{b, h.IndexOf(unit, class)}, true
+	}
+	return Place{}, false
+}
+
+// Block is a block that this client owns: no other client allocates in it. The primary's block
+// allocation table names this client. What is here is lost with the client; marks on the nodes
+// let others learn it again (inherit).
+type Block struct {
+	node.Block
+	Class int
+	// Entry is the block's table entry, as this client read or wrote it. CASes expect it.
+	Entry node.Entry
+	// Incarnations of each object, by its last use. 0: it was never used. Only the owner uses
+	// objects, so no other client advances them.
+	Incarnations []uint32
+	// ready has a bit for each object, which is set while the object is in the free list or ripe.
+	// A report that it was freed adds nothing then.
+	ready []uint64
+	// suspect: a scan of the block failed, or its primary moved. Hints may be lost, so marks have
+	// to be read: see reread.
+	suspect bool
+	// parting: this client is leaving the block, and takes no objects of it.
+	parting bool
+}
+
+// makeBlock returns a block of which no object was ever used.
+func makeBlock(blk node.Block, class int, entry node.Entry, objects int) *Block {
+	return &Block{
+		Block: blk, Class: class, Entry: entry,
+		Incarnations: make([]uint32, objects), ready: make([]uint64, (objects+63)/64),
+	}
+}
+
+// Idle and setIdle read and set an object's bit in ready.
+func (b *Block) Idle(i int) bool { return b.ready[i/64]>>(i%64)&1 != 0 }
+
+func (b *Block) setIdle(i int) { b.ready[i/64] |= 1 << (i % 64) }
+
+// use begins the next use of an object: it makes the next incarnation, and the object is not free
+// any more. After 2^32 uses the incarnation is 1 again, as 0 is none.
+func (b *Block) use(i int) uint32 {
+	b.ready[i/64] &^= 1 << (i % 64)
+	b.Incarnations[i]++
+	if b.Incarnations[i] == 0 {
+		b.Incarnations[i] = 1
+	}
+	return b.Incarnations[i]
+}
+
+// Slab holds a client's objects of one size class (FUSEE 4.4). Objects are taken in the order of
+// the free list, so that each rests as long as possible.
+type Slab struct {
+	Blocks []*Block
+	// Free objects from head on. What is before head was taken.
+	Free []Place
+	Head int
+	// cursor is the block at which the next background scan begins.
+	cursor int
+	// taken counts the objects since the last scan, and gap is how many there should be.
+	taken int
+	gap   int
+	// used is when an operation took an object last: Allocator.writes.
+	used uint64
+}
+
+// Place is a free object.
+type Place struct {
+	Block *Block
+	Index int
+}
+
+// Idle returns how many free objects the slab has.
+func (s *Slab) Idle() int { return len(s.Free) - s.Head }
+
+// push adds a free object. It moves the list to the front of its memory when more than half of
+// that is behind head, so a steady state allocates nothing.
+func (s *Slab) push(p Place) {
+	if s.Head > 64 && s.Head*2 > len(s.Free) {
+		s.Free = s.Free[:copy(s.Free, s.Free[s.Head:])]
+		s.Head = 0
+	}
+	s.Free = append(s.Free, p)
+}
+
+// Split takes a block and its free objects out of the slab, and returns a slab of them. Both keep
+// the order of the free list.
+func (s *Slab) Split(blk *Block) *Slab {
+	part := &Slab{Blocks: []*Block{blk}}
+	s.Blocks = slices.DeleteFunc(s.Blocks, func(b *Block) bool { return b == blk })
+	kept := s.Free[:0]
+	for _, p := range s.Free[s.Head:] {
+		if p.Block == blk {
+			part.Free = append(part.Free, p)
+		} else {
+			kept = append(kept, p)
+		}
+	}
+	s.Free, s.Head, s.cursor = kept, 0, 0
+	return part
+}

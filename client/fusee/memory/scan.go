@@ -1,0 +1,226 @@
+package memory
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// scan looks in the background for what others have freed. It reads bitmaps. Then it subtracts
+// the bits that it saw and reads, in the same trip, the marks of their objects. A bit without its
+// mark is dropped: it is of an object that was freed twice, or was carried from a neighbor's bit.
+//
+// What a crash leaves: bits that are gone while their objects are free by their marks. Whatever
+// client owns the block next reads the marks.
+//
+// At most one scan is in flight, and a trip of it is awaited only where an operation needs what it
+// finds (EndScan). Blocks may leave the client's hands meanwhile: taken looks at Own again.
+type scan struct {
+	phase scanPhase
+	class int
+	batch *rdma.Batch // the trip in flight, unless phase is noScan
+	// The first n blocks are scanned.
+	n      int
+	blocks [scanBlocks]*Block
+	// found are the objects of the bits, in the order of the READs of their marks.
+	found []Place
+}
+
+// scanPhase is which trip of a scan is in flight.
+type scanPhase uint8
+
+const (
+	noScan   scanPhase = iota
+	reading            // the bitmaps
+	clearing           // the bits, and reading the marks
+)
+
+const (
+	scanBlocks = 16 // bitmaps a background scan reads
+	syncBlocks = 64 // bitmaps a trip reads when an operation has to wait for them
+)
+
+// beginScan posts the READs of the next bitmaps of a class. When the view has changed it does
+// nothing. The last scan must have ended: a client has one at a time.
+func (a *Allocator) beginScan(class int) {
+	s, sc := &a.Holdings.Slabs[class], &a.scan
+	sc.class, sc.n, sc.found = class, 0, sc.found[:0]
+	// Blocks take turns, scanBlocks at a time.
+	for range min(scanBlocks, len(s.Blocks)) {
+		s.cursor = (s.cursor + 1) % len(s.Blocks)
+		sc.blocks[sc.n] = s.Blocks[s.cursor]
+		sc.n++
+	}
+	b := a.s.Batch()
+	a.Tables.readBitmaps(b, sc.blocks[:sc.n])
+	if err := a.s.Post(b.As(session.StepReadBits)); err != nil {
+		b.Release()
+		return
+	}
+	sc.batch, sc.phase = b, reading
+}
+
+// tendScan moves the scan on if its batch is complete. How many objects a scan has found decides
+// when the next one begins.
+//
+// The gap between scans adapts to what they find. In a workload in which clients replace their own
+// pairs others free little, and a scan costs a READ for each block and finds nothing.
+func (a *Allocator) tendScan() {
+	sc := &a.scan
+	if sc.phase == noScan || !sc.batch.Finished() {
+		return
+	}
+	// The bits are subtracted, and the marks are there.
+	if sc.phase == clearing {
+		sc.phase = noScan
+		found := a.taken(sc.batch, sc.blocks[:sc.n], sc.found)
+		sc.batch.Release()
+		// A scan that finds much is soon followed by another one.
+		if s := &a.Holdings.Slabs[sc.class]; found >= minGap/2 {
+			s.gap = minGap
+		} else {
+			s.gap = min(max(minGap, 2*s.gap), maxGap)
+		}
+		return
+	}
+	if sc.batch.Err() != nil { // a node is down, or the view has changed: no bit was subtracted yet
+		sc.batch.Release()
+		sc.phase = noScan
+		return
+	}
+	// The bits are known: subtract them and read the marks.
+	next := a.s.Batch()
+	sc.found = a.Tables.collect(next, sc.batch, sc.blocks[:sc.n], sc.found)
+	sc.batch.Release()
+	// From here on bits may be gone: the scan is completed, or its blocks are read anew.
+	sc.batch, sc.phase = next, clearing
+	if a.s.Post(next.As(session.StepClearBits)) != nil {
+		next.Release()
+		sc.phase = noScan
+	}
+}
+
+// EndScan waits for the scan in flight. Two scans must not see one bit: both would subtract it.
+// When a node does not answer the scan stays in flight, and is ended later.
+func (a *Allocator) EndScan() error {
+	for sc := &a.scan; sc.phase != noScan; a.tendScan() {
+		if err := a.s.Wait(sc.batch, rdma.All, a.s.OpTimeout); err != nil {
+			return fmt.Errorf("read free bitmaps: %w", err)
+		}
+	}
+	return nil
+}
+
+// taken makes free those of the objects of which the marks, the last verbs of the batch, say so.
+// It returns how many. This client knows the incarnations of its objects: no other client has
+// used them. After an error the blocks are suspect: bits may be gone, and their objects not
+// taken.
+func (a *Allocator) taken(b *rdma.Batch, blocks []*Block, found []Place) int {
+	n, first := 0, b.Len()-len(found)
+	if b.Err() != nil {
+		for _, blk := range blocks {
+			blk.suspect = true
+		}
+	}
+	for i, p := range found {
+		// It is free only if the mark has the incarnation of its last use, and if it was not
+		// taken meanwhile.
+		op := b.Op(first + i)
+		if op.Err == nil && !p.Block.Idle(p.Index) &&
+			layout.LE.Uint64(op.Buf) == uint64(p.Block.Incarnations[p.Index]) &&
+			a.Holdings.Own[p.Block.Block] == p.Block {
+			a.Reclaim.ripen(p)
+			n++
+		}
+	}
+	a.s.Stats.Reclaimed += uint64(n)
+	return n
+}
+
+// ReclaimAll reads all bitmaps of a class now, and waits for frees on which ripe objects wait.
+//
+// Operations call it when a class has no free object left. It waits for the scan in flight first,
+// since that may have subtracted the bits of the very objects that are needed.
+func (a *Allocator) ReclaimAll(class int) error {
+	if err := a.EndScan(); err != nil {
+		return err
+	}
+	a.s.Clock = a.s.Now()
+	a.Reclaim.mature()
+	s := &a.Holdings.Slabs[class]
+	for from := 0; from < len(s.Blocks) && a.s.Damage == nil; from += syncBlocks {
+		if err := a.reclaimNow(s.Blocks[from:min(from+syncBlocks, len(s.Blocks))]); err != nil {
+			return fmt.Errorf("reclaim freed objects: %w", err)
+		}
+	}
+	// Ripe objects wait for frees in flight.
+	if len(a.Reclaim.ripe) > a.Reclaim.ripeAt {
+		if err := a.Reclaim.landAll(); err != nil {
+			return err
+		}
+	}
+	return a.s.Damage
+}
+
+// reclaimNow is a scan of some blocks for which the operation waits. No other scan is in flight.
+// After an error that comes behind the READs bits may be gone: the blocks are suspect then.
+//
+// Until the batch that subtracts bits is posted nothing is lost: an error before that leaves all
+// hints where they are.
+func (a *Allocator) reclaimNow(blocks []*Block) error {
+	read, next := a.s.Batch(), a.s.Batch()
+	defer read.Release()
+	defer next.Release()
+	a.Tables.readBitmaps(read, blocks)
+	if err := a.s.Do(session.StepReadBits, read); err != nil {
+		return err
+	}
+	found := a.Tables.collect(next, read, blocks, nil)
+	if next.Len() == 0 {
+		return nil
+	}
+	if err := a.s.Post(next.As(session.StepClearBits)); err != nil {
+		return err
+	}
+	if err := a.s.Wait(next, rdma.All, a.s.OpTimeout); err != nil {
+		// Bits may be gone, and their objects not taken: marks have to be read.
+		for _, blk := range blocks {
+			blk.suspect = true
+		}
+		return err
+	}
+	a.taken(next, blocks, found)
+	return next.Err()
+}
+
+// reread takes what is free by its mark and not in hand, in a block of which hints may be lost.
+//
+// It costs a READ for each object that is not free, where a scan costs one for each bit: so only
+// blocks of which hints may be lost are read so.
+func (a *Allocator) reread(blk *Block) error {
+	var places []Place
+	for from := 0; from < len(blk.Incarnations); from += layout.HeadsPerTrip {
+		places = places[:0]
+		for i := from; i < min(from+layout.HeadsPerTrip, len(blk.Incarnations)); i++ {
+			// Objects in the free list are known to be free.
+			if !blk.Idle(i) {
+				places = append(places, Place{blk, i})
+			}
+		}
+		b := a.s.Batch()
+		a.Tables.readMarks(b, places)
+		err := a.s.Do(session.StepReadHeads, b)
+		if err == nil {
+			a.taken(b, nil, places)
+		}
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("read the marks of block %v: %w", blk.Block, err)
+		}
+	}
+	// All marks were read: hints that were lost do not matter any more.
+	blk.suspect = false
+	return nil
+}

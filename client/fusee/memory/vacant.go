@@ -1,0 +1,206 @@
+package memory
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/node"
+)
+
+// A block keeps its size class while it has pairs. In a pool that is mostly handed out, a client
+// takes blocks that are empty out of use, so that others can carve them anew. The objects of
+// another class begin in the middle of the old ones, and their words come back. So an emptied
+// block rests until no client remembers a word that points into it, and no mark of an old object
+// is on its way. Then it is wiped, on all replicas, and becomes vacant.
+//
+// Logs remember for longer which incarnations were replaced, and recovery frees these. So
+// incarnations go on: those of a block that is carved anew are above all that it had. The block's
+// floor, below them, is the incarnation of its first object. It is written before the others are
+// wiped. An object that was never used begins there.
+//
+// What a crash leaves: a block of a dead client, of which the objects are free or never used; or
+// one that is vacant on backups only, which its owner's recovery passes on.
+
+// emptied is a block on its way to be vacant. Its entry names this client, and it is not among
+// own: no object of it is taken.
+type emptied struct {
+	*Block
+	at time.Duration // since when no slot points into it
+}
+
+const (
+	// mostEmptied is how many blocks rest at a time: the others stay in use until the next look.
+	mostEmptied = 64
+	// mostTaken is how many of departed clients' empty blocks a client takes over at a time.
+	mostTaken = 8
+	// wipeBytes are wiped in one trip, on all replicas.
+	wipeBytes = 64 << 10
+)
+
+// Vacate takes the client's empty blocks out of use, all of them, or as long as it keeps a free
+// object that is large enough for its DELETEs: without one it cannot DELETE in a full pool.
+//
+// A block is empty only by the free lists: an object that rests or is ripe may still be read by its
+// old word, so it counts as in use.
+func (a *Allocator) Vacate(all bool) {
+	for class := range a.Holdings.Slabs {
+		s := &a.Holdings.Slabs[class]
+		idle := map[*Block]int{}
+		for _, p := range s.Free[s.Head:] {
+			idle[p.Block]++
+		}
+		// A block is empty if all its objects are in the free list.
+		for _, b := range slices.Clone(s.Blocks) {
+			if idle[b] < len(b.Incarnations) || len(a.Emptied) >= mostEmptied {
+				continue
+			}
+			s.Split(b)
+			if _, ok := a.Holdings.borrow(a.Holdings.deletes, 0); !ok && !all {
+				a.Holdings.takeUp(b)
+				continue
+			}
+			delete(a.Holdings.Own, b.Block)
+			a.Emptied = append(a.Emptied, emptied{b, a.s.Now()})
+		}
+	}
+}
+
+// takeBack takes a resting block of the class, or of the next larger one, back into use. Its
+// objects are free still.
+func (a *Allocator) takeBack(class int) bool {
+	best := -1
+	for i, e := range a.Emptied {
+		if e.Class >= class && (best < 0 || e.Class < a.Emptied[best].Class) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	a.Holdings.takeUp(a.Emptied[best].Block)
+	a.Emptied = slices.Delete(a.Emptied, best, best+1)
+	return true
+}
+
+// Clear makes the emptied blocks vacant that have rested for the pool's timeout. Where wiping
+// fails the block is still this client's, and is taken back into use. Where the change of its
+// entry fails the block's owner is not known: tidy reads it.
+func (a *Allocator) Clear() error {
+	// They are in the order in which they became empty: the first has rested longest.
+	for len(a.Emptied) > 0 && a.Emptied[0].at+a.s.Timeout <= a.s.Now() {
+		b := a.Emptied[0].Block
+		// From here on the block is in no list: it is taken up again, or becomes vacant, or tidy
+		// finds it.
+		a.Emptied = slices.Delete(a.Emptied, 0, 1)
+		// The hints go first: one that is left would be another object's in the block's next use.
+		err := a.Tables.clearHints(b)
+		if err == nil {
+			err = a.Tables.wipe(b.Block, slices.Max(b.Incarnations))
+		}
+		if err != nil {
+			a.Holdings.takeUp(b) // it is this client's still
+			return fmt.Errorf("clear block %v: %w", b.Block, err)
+		}
+		if err := a.Tables.setEntry(b.Block, a.s.Space.Copies(b.Region)-1, b.Entry,
+			b.Entry.Next(node.Left, layout.Vacant)); err != nil {
+			a.Untidy = true
+			return fmt.Errorf("clear block %v: %w", b.Block, err)
+		}
+	}
+	return nil
+}
+
+// carveVacant takes a vacant block, and makes it one of a class. It returns false when there is
+// none. A vacant block is inherited rather than carved, so that its objects begin above the
+// floor.
+func (a *Allocator) carveVacant(class int) (bool, error) {
+	list, err := a.Tables.ListAll(a.s.Rand().IntN(max(1, len(a.s.LiveRegions))), candidates, layout.IsVacant)
+	for _, b := range list {
+		if mine, err := a.takeOver(b, class); err != nil {
+			return false, err
+		} else if mine {
+			a.s.Stats.Converted++
+			err := a.inherit(b)
+			a.Untidy = a.Untidy || err != nil
+			return err == nil, err
+		}
+	}
+	return false, err
+}
+
+// takeEmpty takes over departed clients' blocks that are empty by their hints, and takes them out
+// of use.
+func (a *Allocator) takeEmpty() error {
+	left, err := a.Tables.departed(candidates, func(node.Entry) bool { return true })
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	bits, err := a.Tables.countFree(left)
+	if err != nil {
+		return err
+	}
+	taken := 0
+	for _, b := range left {
+		// Hints may say too much: vacate goes by the marks that inherit reads.
+		if bits[b] < a.s.Classes.Objects[b.Class] || taken == mostTaken {
+			continue
+		}
+		mine, err := a.takeOver(b, b.Class)
+		if mine && err == nil {
+			err = a.inherit(b)
+		}
+		if err != nil {
+			a.Untidy = true
+			return err
+		}
+		taken++
+	}
+	a.Vacate(true)
+	return nil
+}
+
+// gather makes all objects idle that are free in the client's blocks of any class: those that rest,
+// and those that others have freed. Only then it is known which blocks are empty.
+func (a *Allocator) gather() error {
+	if n := len(a.Reclaim.resting); n > a.Reclaim.head {
+		if d := a.Reclaim.resting[n-1].ready - a.s.Now(); d > 0 {
+			a.s.Sleep(d)
+		}
+	}
+	a.s.Clock = a.s.Now()
+	a.Reclaim.mature()
+	if err := a.Reclaim.landAll(); err != nil {
+		return err
+	}
+	for class := range a.Holdings.Slabs {
+		if err := a.ReclaimAll(class); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitVacant waits until an emptied block is vacant, and carves it. It returns false when there
+// is none.
+func (a *Allocator) awaitVacant(class int) (bool, error) {
+	if err := a.gather(); err != nil {
+		return false, err
+	}
+	a.Vacate(true)
+	if err := a.takeEmpty(); err != nil {
+		return false, err
+	}
+	// Nothing rests, but another client may have left a vacant block.
+	if len(a.Emptied) == 0 {
+		return a.carveVacant(class)
+	}
+	if wait := a.Emptied[0].at + a.s.Timeout - a.s.Now(); wait > 0 {
+		a.s.Sleep(wait)
+	}
+	if err := a.Clear(); err != nil {
+		return false, err
+	}
+	return a.carveVacant(class)
+}

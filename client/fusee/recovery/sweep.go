@@ -1,0 +1,265 @@
+package recovery
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
+	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// sweep is how far a mender has come with the blocks that clients left. It does a piece at a
+// time, so that nothing else has to wait for long. It is lost with the master: the next one
+// begins again.
+type sweep struct {
+	// from is the position, among all blocks of the pool, at which the next piece begins.
+	from int
+	// again: crashes may have left something in blocks before it.
+	again bool
+}
+
+// pieceBytes is how much of blocks, at least one, a piece of a sweep reads.
+const pieceBytes = 1 << 20
+
+// Unswept implements cluster.Piecewise: a sweep is not complete, or blocks are unclean.
+func (m *Mender) Unswept(v rdma.View) (bool, error) {
+	m.s.View.Enter(v)
+	if m.sweep.from > 0 || m.sweep.again {
+		return true, nil
+	}
+	list, err := m.t.ListAll(0, 1, layout.IsUnclean)
+	if err != nil {
+		return false, fmt.Errorf("look for unclean blocks: %w", err)
+	}
+	return len(list) > 0, nil
+}
+
+// Sweep cleans blocks of dead clients, if there are any. Otherwise it frees the objects to which
+// no slot points in blocks that clients left. A crash may leave such objects: of a client that
+// dies between the replacement of a pair and its log, or of one that had its write completed by a
+// master. Only the writer of an object ever proposes its word, and the writer is gone. So nothing
+// can come to point at the object, and no client has to stop.
+//
+// Others may adopt the blocks meanwhile, and use the objects again. So blocks count only if they
+// are still left, in the same generation, when everything has been read. And a mark names the
+// incarnation that was read then, which an adopter's use of the object does not have.
+//
+// A crash leaves some objects marked, and the others for the next sweep.
+func (m *Mender) Sweep(v rdma.View) error {
+	m.s.View.Enter(v)
+	if err := m.s.ReadSize(); err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	if m.s.NodeCentric && m.sweep.from == 0 { // a client may have died before it recorded a node's block
+		err := m.mendTablesOf(m.s.LiveRegions, func(e node.Entry) bool { return e.Owner() == node.OfNode }, nil)
+		if err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+	}
+	r := m.recovery(0)
+	// Unclean blocks come first. A piece bounds what one call reads.
+	list, err := m.t.ListAll(0, m.piece(), layout.IsUnclean)
+	if err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	// For blocks that were left: read, look up, let readers go, then mark what is still lost.
+	steps := []func() error{r.traverse, r.requests, r.rest, r.forgetAdopted, r.markLost, r.hintFree}
+	if r.unclean = len(list) > 0; r.unclean {
+		m.sweep.again = true // crashes leave something in left blocks, too
+		steps = []func() error{r.clean}
+	} else if list, err = m.nextPiece(); err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	// What follows compares with the entries that were read here.
+	for _, b := range list {
+		r.list = append(r.list, b.Block)
+		r.blocks[b.Block] = b.Entry
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+	}
+	return nil
+}
+
+// piece returns how many blocks are swept at a time.
+func (m *Mender) piece() int { return int(max(1, pieceBytes/m.s.BlockBytes)) }
+
+// nextPiece lists the next blocks that were left, in the order of their positions. A sweep that
+// begins clears again, so that a crash meanwhile causes another sweep.
+//
+// Blocks that are left at a position after the sweep's are met in this round, those before it in
+// the next.
+func (m *Mender) nextPiece() ([]*memory.Block, error) {
+	if m.sweep.from == 0 {
+		m.sweep.again = false
+	}
+	per := m.s.Space.Blocks()
+	at := func(b *memory.Block) int { return b.Region*per + b.Index }
+	all, err := m.t.ListEntries(0, len(m.s.Space.Place)*per, func(e node.Entry) bool { return e.Owner() == node.Left })
+	if err != nil {
+		return nil, err
+	}
+	// Blocks before the piece were swept already.
+	list := slices.DeleteFunc(all, func(b *memory.Block) bool { return at(b) < m.sweep.from })
+	// When all are listed the next piece begins with the first block.
+	if m.sweep.from = 0; len(list) > m.piece() {
+		list = list[:m.piece()]
+		m.sweep.from = at(list[len(list)-1]) + 1
+	}
+	return list, nil
+}
+
+// hintFree sets the hints of free objects of the blocks. A client chooses a block to adopt by its
+// hints, and hints are lost with the node of a block's primary. A hint too many does no harm.
+//
+// It comes after the marks of the same piece, so that an owner that finds a hint finds the mark.
+func (r *recovery) hintFree() error {
+	units := make([][]uint64, len(r.s.Classes.Units))
+	for i := range r.objects {
+		// It is free by its mark on the primary, or was never used.
+		if o := &r.objects[i]; o.inc == 0 || o.mark == uint64(o.inc) {
+			units[o.class] = append(units[o.class], o.unit)
+		}
+	}
+	for class, list := range units {
+		for some := range slices.Chunk(list, layout.HeadsPerTrip) {
+			if err := r.t.Hint(some, class); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// forgetAdopted drops the objects of blocks that are not what they were when the sweep began:
+// another client may use them again. Entries are read behind the quarantine, just before the
+// marks.
+//
+// A block that is adopted after this look is safe, too: its adopter's uses have incarnations of
+// their own, and markUsed compares them.
+func (r *recovery) forgetAdopted() error {
+	kept := r.lost[:0]
+	for some := range slices.Chunk(r.lost, layout.HeadsPerTrip) {
+		b := r.s.Batch()
+		for i := range some {
+			blk, _, _ := r.s.Space.BlockOf(some[i].unit)
+			b.Read(r.s.Space.Entry(blk, 0), 8)
+		}
+		err := r.s.Do(session.StepReadTables, b)
+		for i := 0; err == nil && i < len(some); i++ {
+			// The entry has a generation, so a block that was adopted and left again differs.
+			if blk, _, _ := r.s.Space.BlockOf(some[i].unit); node.Entry(b.Op(i).Word(0)) == r.blocks[blk] {
+				kept = append(kept, some[i])
+			}
+		}
+		b.Release()
+		if err != nil {
+			return err
+		}
+	}
+	r.lost = kept
+	return nil
+}
+
+// markLost frees the lost objects, each in the use in which it was read.
+func (r *recovery) markLost() error {
+	for class, list := range r.lostOf(func(*remains) bool { return true }) {
+		if err := r.markUsed(list, class, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lostOf returns those of the lost objects that belong to a part, by class.
+func (r *recovery) lostOf(part func(o *remains) bool) [][]used {
+	list := make([][]used, len(r.s.Classes.Units))
+	for i := range r.lost {
+		if o := &r.lost[i]; part(o) {
+			list[o.class] = append(list[o.class], used{o.unit, o.inc})
+		}
+	}
+	return list
+}
+
+// used is one use of an object.
+type used struct {
+	unit uint64
+	inc  uint32
+}
+
+// markUsed frees objects of one class, which no client can come to need, and sets their hints. It
+// frees them in the given use: others may free or use the objects at the same time, as a mark of
+// an incarnation that is over says nothing. If whatever is set, it frees them in any use, where
+// no other client frees them at the same time.
+//
+// Each replica gets a mark of its own: a torn draft leaves replicas of different incarnations.
+// The primary's mark comes last, as a carrier's does. It may be repeated after a crash.
+func (r *recovery) markUsed(list []used, class int, whatever bool) error {
+	for some := range slices.Chunk(list, layout.HeadsPerTrip) {
+		// Objects may have different numbers of replicas left.
+		copies := 0
+		for _, u := range some {
+			copies = max(copies, r.s.Space.CopiesOf(u.unit))
+		}
+		var marked []uint64
+		// The primary last: when it has the mark, all have.
+		for c := copies - 1; c >= 0; c-- {
+			var err error
+			if marked, err = r.markCopies(some, c, whatever); err != nil {
+				return fmt.Errorf("mark %d objects on replica %d: %w", len(some), c, err)
+			}
+		}
+		// Hints come after the marks.
+		if err := r.t.Hint(marked, class); err != nil {
+			return err
+		}
+		if !whatever {
+			r.report.Freed += len(marked)
+		}
+	}
+	return nil
+}
+
+// markCopies marks those of the objects that are in the given use, or in any, on one replica. It
+// returns the units of all that are marked there then. The error wraps ErrDeadline when it took
+// so long that the block may have another class by now; nothing was written then.
+func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked []uint64, err error) {
+	read, write := r.s.Batch(), r.s.Batch()
+	defer read.Release()
+	defer write.Release()
+	var there []used
+	for _, u := range list {
+		// A region may have fewer replicas left than another one.
+		if replica < r.s.Space.CopiesOf(u.unit) {
+			read.Read(r.s.Space.UnitAt(u.unit, replica), layout.HeadBytes)
+			there = append(there, u)
+		}
+	}
+	// The clock is read before the heads: see the check below.
+	start := r.s.Now()
+	if err := r.s.Do(session.StepMarkFree, read); err != nil {
+		return nil, err
+	}
+	for i, u := range there {
+		h := layout.HeadOf(read.Op(i).Buf)
+		// It is in another use than the one that was found lost.
+		if !whatever && h.Incarnation != u.inc {
+			continue
+		}
+		marked = append(marked, u.unit) // also if it was marked before: its hint may have been lost
+		if !h.Free() {
+			write.WriteWord(read.Op(i).Addr.Add(layout.MarkAt), uint64(h.Incarnation))
+		}
+	}
+	// By now the block may have objects of another class.
+	if !whatever && write.Len() > 0 && r.s.Now()-start > r.s.Timeout/2 {
+		return nil, session.TimedOut("mark objects that were read a while ago")
+	}
+	return marked, r.s.Do(session.StepMarkFree, write)
+}
