@@ -111,7 +111,7 @@ type Client struct {
 
 // Open returns a worker's view of the pool that ep reaches. The error wraps node.ErrOtherStore
 // when the pool was made for the other protocol, rdma.ErrFull when the client's identity has no
-// journal, and ErrParams when its timeout is longer than the pool's.
+// journal, and layout.ErrParams when its timeout is longer than the pool's.
 func Open(ep rdma.Endpoint, opt Options) (*Client, error) {
 	s, err := session.Open(ep, opt.Timeout)
 	if err != nil {

@@ -40,8 +40,7 @@ type follower struct {
 }
 
 // applyView places everything as a view says that the worker joins, and notes for resync what
-// changed. It posts nothing. Until resync has run, own and the slabs are as they were in the old
-// view.
+// changed. It posts nothing. Until resync has run, the memory is as it was in the old view.
 func (f *follower) applyView(v *rdma.View) {
 	f.sized = f.sized && v.Epoch == f.s.View.Epoch && !v.Busy
 	if v.Epoch != f.s.View.Epoch {

@@ -59,7 +59,7 @@ func (a *Allocator) Adopt(class, atLeast, among int, larger bool) (bool, error) 
 
 // takeOver makes a departed client's block this client's, of the given class, if its entry is
 // still the one that was read. The block is as it was then, or has more free objects. It returns
-// false when another client was faster. After an error the block may be this client's, and untidy
+// false when another client was faster. After an error the block may be this client's, and Untidy
 // says so. A crash leaves a primary's entry that the backups do not have yet: recovery brings it
 // there.
 func (a *Allocator) takeOver(blk *Block, class int) (bool, error) {
@@ -85,8 +85,8 @@ func (a *Allocator) takeOver(blk *Block, class int) (bool, error) {
 
 // inherit makes a block that this client has taken over one of its own. It learns how often each
 // object was used, and takes the free ones. Hints are cleared first: an object that is freed
-// later gets a hint of its own. When it fails the block is this client's without being among own,
-// and the caller sets untidy.
+// later gets a hint of its own. When it fails the block is this client's without being among Own,
+// and the caller sets Untidy.
 func (a *Allocator) inherit(blk *Block) error {
 	if err := a.Tables.clearHints(blk); err != nil {
 		return fmt.Errorf("adopt block %v: %w", blk.Block, err)

@@ -65,7 +65,7 @@ type Allocator struct {
 	Parting []*Slab
 	// Blocks on their way to be vacant, in the order in which they became empty.
 	Emptied []emptied
-	// Untidy: tables may name this client as the owner of a block that is not among own.
+	// Untidy: tables may name this client as the owner of a block that is not among Own.
 	Untidy bool
 	// pinned are the objects of writes of unknown outcome. No block is left meanwhile, since verbs
 	// may be in flight into the objects.
@@ -75,14 +75,13 @@ type Allocator struct {
 // New returns the memory of a client that holds nothing yet.
 func New(s *session.Session) *Allocator {
 	t := NewTables(s)
-	h := &Holdings{Layout: s.Layout, t: t, Slabs: make([]Slab, len(s.Classes.Units)), Own: map[node.Block]*Block{}}
+	h := &Holdings{Layout: s.Layout, Slabs: make([]Slab, len(s.Classes.Units)), Own: map[node.Block]*Block{}}
 	return &Allocator{s: s, Tables: t, Holdings: h, Reclaim: &Reclaim{s: s, t: t, h: h, Rest: s.Quarantine()}}
 }
 
 // Take takes a free object for an operation: of the class, or of a larger one (classFor). toDelete
 // is the class of an object that a DELETE of the same key would need, and deletes says that the
-// operation is one.
-// The error wraps client.ErrFull when there is none.
+// operation is one. The error wraps client.ErrFull when there is none.
 func (a *Allocator) Take(class, toDelete int, deletes bool) (layout.Object, error) {
 	a.Holdings.deletes = max(a.Holdings.deletes, toDelete)
 	if a.s.NodeCentric {

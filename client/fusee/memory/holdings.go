@@ -10,8 +10,7 @@ import (
 // Holdings are the blocks that a client allocates in, and its free objects.
 type Holdings struct {
 	*layout.Layout
-	t *Tables
-	// Free objects by class, in blocks of own.
+	// Free objects by class, in blocks of Own.
 	Slabs []Slab
 	// Blocks in which this client allocates or which it is about to leave, as it knows them. The
 	// primary's block allocation table decides: see tidy.

@@ -196,7 +196,7 @@ func (a *Allocator) NewBlock(class int) error {
 // callAlloc allocates a block in a region. The primary's node takes a free entry by a CAS, which
 // is the moment of the allocation, and says how many were free. The backups record it in order. A
 // backup without memory refuses: then the entries before it are taken back. After any other
-// failure the block may be this client's, and untidy says so.
+// failure the block may be this client's, and Untidy says so.
 func (a *Allocator) callAlloc(region, class int) (node.Block, error) {
 	first := node.Block{Region: region}
 	table := a.s.Space.Table(region, 0)

@@ -102,7 +102,7 @@ func (a *Allocator) ground() error {
 // adoption, a clearing or a leaving may have been cut off, and the primary's entry says how it
 // ended. Blocks that the tables give to this client and that it does not know are inherited;
 // those that they do not are dropped. The backups' entries of a block that it takes in are made
-// equal first. When tidy fails untidy stays set.
+// equal first. When tidy fails Untidy stays set.
 //
 // By what was cut off, the primary's entry tells:
 //   - Allocation: it names this client, and nothing in the block was used. inherit finds its

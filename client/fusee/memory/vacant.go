@@ -24,7 +24,7 @@ import (
 // one that is vacant on backups only, which its owner's recovery passes on.
 
 // emptied is a block on its way to be vacant. Its entry names this client, and it is not among
-// own: no object of it is taken.
+// Own: no object of it is taken.
 type emptied struct {
 	*Block
 	at time.Duration // since when no slot points into it
