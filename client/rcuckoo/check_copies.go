@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -12,21 +14,21 @@ import (
 // led reports whether a shard has a leader that can be checked: a copy with the leader's role.
 func (c *checker) led(shard int) (bool, error) {
 	s := c.s
-	if s.Replicas == 1 || s.orphan[shard] {
+	if s.table.Replicas == 1 || s.table.Orphan[shard] {
 		return true, nil // the READs will fail with rdma.ErrNodeDown
 	}
-	role, err := s.readWord(s.roleAt(shard))
-	if err == nil && role != leading {
+	role, err := s.readWord(s.table.RoleAt(shard))
+	if err == nil && role != table.Leading {
 		c.r.Waits("shard %d has no leader: a master makes one", shard)
 	}
-	return role == leading, err
+	return role == table.Leading, err
 }
 
 // backups checks a shard's other copies, but for those on dead nodes: they have the rows of the
 // leader, and the values in extents that these name (C2), except where an operation was cut off.
 func (c *checker) backups(shard int) error {
 	s := c.s
-	for _, at := range s.backups(shard) {
+	for _, at := range s.table.Backups(shard) {
 		err := errors.Join(c.sameRows(shard, at), c.sameContents(shard, at))
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			return fmt.Errorf("the copy on node %d: %w", at.Node, err)
@@ -37,7 +39,7 @@ func (c *checker) backups(shard int) error {
 
 // sameRows compares the rows of a copy with those of the leader.
 func (c *checker) sameRows(shard int, at node.Replica) error {
-	return c.s.eachRow(c.s.ep, shard, at, func(n uint32, r row) {
+	return eachRow(c.s.table, c.s.ep, shard, at, func(n uint32, r table.Row) {
 		switch {
 		case bytes.Equal(r, c.rows[n]):
 		case c.cut(n):
@@ -56,24 +58,24 @@ func (c *checker) sameContents(shard int, at node.Replica) error {
 	flush := func() error {
 		defer func() { b, uses = s.ep.Batch(), uses[:0] }()
 		defer b.Release()
-		if err := s.do(stepReadExtent, b); err != nil {
+		if err := s.do(steps.ReadExtent, b); err != nil {
 			return fmt.Errorf("read extents: %w", err)
 		}
 		for i, u := range uses {
-			if _, ok := s.valueOf(b.Op(i).Buf, shard, u.ref, []byte(u.key)); !ok {
+			if _, ok := s.table.ValueOf(b.Op(i).Buf, shard, u.Ref, []byte(u.key)); !ok {
 				c.r.Damaged("extent %d of shard %d has no value of key %.40q on node %d",
-					u.extent, shard, u.key, at.Node)
+					u.Extent, shard, u.key, at.Node)
 			}
 		}
 		return nil
 	}
 	defer func() { b.Release() }()
-	for extent := range s.allExtents() {
+	for extent := range s.table.AllExtents() {
 		u, ok := c.uses[extent]
 		if !ok {
 			continue
 		}
-		s.addRead(b, at, u.ref, []byte(u.key))
+		s.table.AddRead(b, at, u.Ref, []byte(u.key))
 		if uses = append(uses, u); len(uses) == cap(uses) {
 			if err := flush(); err != nil {
 				return err

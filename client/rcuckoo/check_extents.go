@@ -3,26 +3,28 @@ package rcuckoo
 import (
 	"fmt"
 
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // use is a use of an extent that a row names, with the entry's key.
 type use struct {
-	ref
+	table.Ref
 	key string
 }
 
 // name notes that a key's row names an extent. Only one key may name an extent; while a key is in
 // both its rows, both name the same use.
-func (c *checker) name(shard int, n uint32, key []byte, r ref) {
-	switch old, ok := c.uses[r.extent]; {
-	case !c.s.names(r, len(key)):
+func (c *checker) name(shard int, n uint32, key []byte, r table.Ref) {
+	switch old, ok := c.uses[r.Extent]; {
+	case !c.s.table.Names(r, len(key)):
 		c.r.Damaged("key %.40q in row %d of shard %d has its value in extent %d with stamp %d: there is none",
-			key, n, shard, r.extent, r.stamp)
-	case ok && (old.key != string(key) || old.ref != r):
-		c.r.Damaged("extent %d of shard %d is key %.40q's and key %.40q's", r.extent, shard, old.key, key)
+			key, n, shard, r.Extent, r.Stamp)
+	case ok && (old.key != string(key) || old.Ref != r):
+		c.r.Damaged("extent %d of shard %d is key %.40q's and key %.40q's", r.Extent, shard, old.key, key)
 	default:
-		c.uses[r.extent] = use{r, string(key)}
+		c.uses[r.Extent] = use{r, string(key)}
 	}
 }
 
@@ -31,7 +33,7 @@ func (c *checker) name(shard int, n uint32, key []byte, r ref) {
 // unit are of one class.
 func (c *checker) extents(shard int) error {
 	s := c.s
-	if !s.layout.extents() {
+	if !s.table.HasExtents() {
 		return nil
 	}
 	h, err := c.hands(shard)
@@ -39,15 +41,15 @@ func (c *checker) extents(shard int) error {
 		return err
 	}
 	seen := 0
-	err = s.extents.walk(shard, func(slab int, marks []uint64) error {
+	err = s.extents.Walk(shard, func(slab int, marks []uint64) error {
 		c.slabs++
-		for i := range s.SlabExtents {
-			unit := uint64(slab*s.SlabExtents + i)
+		for i := range s.table.SlabExtents {
+			unit := uint64(slab*s.table.SlabExtents + i)
 			if !c.unit(shard, unit, i, marks, h) {
 				continue
 			}
-			for place := range s.most() {
-				named, err := c.extent(shard, s.extentIn(unit, place), s.markOf(marks, i, place), h)
+			for place := range s.table.Most() {
+				named, err := c.extent(shard, s.table.ExtentIn(unit, place), s.table.MarkOf(marks, i, place), h)
 				if err != nil {
 					return err
 				}
@@ -71,21 +73,21 @@ func (c *checker) extents(shard int) error {
 // the unit. false: they are not, and the extents of the unit are not checked.
 func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) bool {
 	s := c.s
-	class := s.class(s.markOf(marks, i, 0) >> 1)
-	for place := range s.most() {
-		m := s.markOf(marks, i, place)
-		of := s.class(m >> 1)
+	class := s.table.Class(s.table.MarkOf(marks, i, 0) >> 1)
+	for place := range s.table.Most() {
+		m := s.table.MarkOf(marks, i, place)
+		of := s.table.Class(m >> 1)
 		id := rdma.ClientID(m >> 1)
 		switch {
-		case of == converting && m&1 != 0 && h.moves[unit][id]:
+		case of == table.Converting && m&1 != 0 && h.moves[unit][id]:
 			c.r.Waits("client %d changes the size of extents in unit %d of shard %d", id, unit, shard)
-			class = converting
-		case of == converting && s.Classes > 1:
+			class = table.Converting
+		case of == table.Converting && s.table.Classes > 1:
 			c.r.Damaged("place %d of unit %d of shard %d is lost: client %d holds it, and does not say so",
 				place, unit, shard, id)
 			return false
-		case class != converting && s.real(class, place) && of != class,
-			class != converting && !s.real(class, place) && s.real(of, place):
+		case class != table.Converting && s.table.Real(class, place) && of != class,
+			class != table.Converting && !s.table.Real(class, place) && s.table.Real(of, place):
 			c.r.Damaged("unit %d of shard %d has extents of class %d, and at place %d of class %d",
 				unit, shard, class, place, of)
 			return false
@@ -98,18 +100,18 @@ func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) b
 // it.
 func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err error) {
 	s := c.s
-	stamp, class := m>>1, s.class(m>>1)
+	stamp, class := m>>1, s.table.Class(m>>1)
 	u, named := c.uses[extent]
-	_, place := s.unitOf(extent)
-	id := h.of[ref{extent: extent, stamp: stamp}]
+	_, place := s.table.UnitOf(extent)
+	id := h.of[table.Ref{Extent: extent, Stamp: stamp}]
 	switch {
 	case named:
 		return true, c.use(shard, u, m)
-	case !s.real(class, place): // there is no extent in the unit's class
+	case !s.table.Real(class, place): // there is no extent in the unit's class
 	case m&1 == 0:
-		c.free.add(s.sizeOf(class))
+		c.free.add(s.table.SizeOf(class))
 	case id != 0:
-		c.held.add(s.sizeOf(class))
+		c.held.add(s.table.SizeOf(class))
 		c.r.Waits("client %d has extent %d of shard %d in hand", id, extent, shard)
 	case c.begun: // an operation may be cut off between the row without the ref and the mark
 		c.r.Waits("extent %d of shard %d is used, and no row names it: an operation may be at that", extent, shard)
@@ -122,30 +124,30 @@ func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err 
 // hands are what the hands of all clients name in a shard. moves are by unit: the clients that
 // change the unit's class.
 type hands struct {
-	of    map[ref]rdma.ClientID
+	of    map[table.Ref]rdma.ClientID
 	moves map[uint64]map[rdma.ClientID]bool
 }
 
 // hands reads the hands of all clients.
 func (c *checker) hands(shard int) (hands, error) {
 	s := c.s
-	h := hands{map[ref]rdma.ClientID{}, map[uint64]map[rdma.ClientID]bool{}}
-	for id := rdma.ClientID(1); int(id) <= s.Clients; id++ {
+	h := hands{map[table.Ref]rdma.ClientID{}, map[uint64]map[rdma.ClientID]bool{}}
+	for id := rdma.ClientID(1); int(id) <= s.table.Clients; id++ {
 		b := s.ep.Batch()
-		read := b.Read(s.handAt(shard, id, 0), int(s.handsBytes()))
-		err := s.do(stepReadHand, b)
+		read := b.Read(s.table.ClaimsAt(shard, id, 0), int(s.table.ClaimsBytes()))
+		err := s.do(steps.ReadClaims, b)
 		if err == nil {
-			err = s.eachHand(read.Buf, func(class int, p []byte) error {
-				if class == s.Classes {
-					for _, u := range s.movesOf(p) {
-						if h.moves[u.unit] == nil {
-							h.moves[u.unit] = map[rdma.ClientID]bool{}
+			err = s.table.EachClaims(read.Buf, func(class int, p []byte) error {
+				if class == s.table.Classes {
+					for _, u := range s.extents.MovesOf(p) {
+						if h.moves[u.Unit] == nil {
+							h.moves[u.Unit] = map[rdma.ClientID]bool{}
 						}
-						h.moves[u.unit][id] = true
+						h.moves[u.Unit][id] = true
 					}
 					return nil
 				}
-				for _, r := range s.handOf(p) {
+				for _, r := range s.table.ClaimsOf(p) {
 					h.of[r] = id
 				}
 				return nil
@@ -163,19 +165,19 @@ func (c *checker) hands(shard int) (hands, error) {
 // key's value.
 func (c *checker) use(shard int, u use, m uint64) error {
 	s := c.s
-	if m != mark(u.stamp, true) {
+	if m != table.Mark(u.Stamp, true) {
 		c.r.Damaged("extent %d of shard %d has mark %#x, and key %.40q's row names its use %#x",
-			u.extent, shard, m, u.key, u.stamp)
+			u.Extent, shard, m, u.key, u.Stamp)
 		return nil
 	}
 	b := s.ep.Batch()
 	defer b.Release()
-	op := s.addRead(b, s.leads[shard], u.ref, []byte(u.key))
-	if err := s.do(stepReadExtent, b); err != nil {
-		return fmt.Errorf("read extent %d: %w", u.extent, err)
+	op := s.table.AddRead(b, s.table.Leads[shard], u.Ref, []byte(u.key))
+	if err := s.do(steps.ReadExtent, b); err != nil {
+		return fmt.Errorf("read extent %d: %w", u.Extent, err)
 	}
-	if _, ok := s.valueOf(op.Buf, shard, u.ref, []byte(u.key)); !ok {
-		c.r.Damaged("extent %d of shard %d has no value of key %.40q", u.extent, shard, u.key)
+	if _, ok := s.table.ValueOf(op.Buf, shard, u.Ref, []byte(u.key)); !ok {
+		c.r.Damaged("extent %d of shard %d has no value of key %.40q", u.Extent, shard, u.key)
 	}
 	return nil
 }

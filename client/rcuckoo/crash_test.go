@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/search"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -19,8 +21,8 @@ import (
 
 // fullPool is a table of few rows, which is filled until paths are deep. Its locks lie in several
 // words. Of one seed in two the values are in extents.
-func fullPool(seed uint64) Params {
-	p := Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3,
+func fullPool(seed uint64) table.Params {
+	p := table.Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3,
 		RowsPerLock: 1, LockWords: 3, Tickets: 5, Clients: 16,
 		Timeout: 400 * time.Millisecond}
 	if seed%4 > 1 {
@@ -51,7 +53,7 @@ type tableRun struct {
 	workers   []*sim.Worker
 	errs      []error
 	keys      [][]byte // of a path: the first one is not in the table yet, the others make room for it
-	path      []step
+	path      []search.Step
 	stats     Stats // of all workers that have ended
 }
 
@@ -60,9 +62,9 @@ type tableRun struct {
 func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...sim.Fault) *tableRun {
 	o := sim.Hostile(seed)
 	p := fullPool(seed)
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
-	o.Memory, o.Clients, o.Faults, o.Handler = l.bytes, p.Clients, faults, node.Serve
+	o.Memory, o.Clients, o.Faults, o.Handler = l.Bytes, p.Clients, faults, node.Serve
 	d := &tableRun{Sim: sim.New(o), seed: seed}
 	d.pool = deaf{d.Sim}
 	must(t, Make(d.Sim, p))
@@ -81,12 +83,15 @@ func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...s
 			t.Fatal(err)
 		}
 	}
-	rows := neighbourhood{}
-	must(t, s.eachRow(ep, 0, s.leads[0], func(n uint32, r row) { rows[n] = append(row(nil), r...) }))
+	rows := search.Neighbourhood{}
+	must(t, eachRow(s.table, ep, 0, s.table.Leads[0], func(n uint32, r table.Row) {
+		rows[n] = append(table.Row(nil),
+			r...)
+	}))
 	for range 1000 {
 		key := name()
-		path, result := s.search.find(rows, s.place(key), moves)
-		if result != pathFound || len(path) <= max(len(d.path), 1) {
+		path, result := s.search.Find(rows, s.table.Place(key), moves)
+		if result != search.PathFound || len(path) <= max(len(d.path), 1) {
 			continue
 		}
 		if _, err := r.Get(key); err == nil {
@@ -94,7 +99,7 @@ func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...s
 		}
 		d.keys, d.path = append(d.keys[:0], key), append(d.path[:0], path...)
 		for _, p := range path[1:] {
-			d.keys = append(d.keys, append([]byte(nil), s.key(s.entry(rows[p.row], p.slot))...))
+			d.keys = append(d.keys, append([]byte(nil), s.table.Key(s.table.Entry(rows[p.Row], p.Slot))...))
 		}
 	}
 	must(t, s.Close())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -66,7 +67,7 @@ func TestNoTimeForAnExtent(t *testing.T) {
 	f := memPool(t, 1, extentPool(1))
 	s := storeOn(t, f, Options{})
 	for n, until := range []time.Duration{s.ep.Now() - 1, s.ep.Now() + time.Minute} {
-		_, err := s.extents.take(0, 0, 100, until)
+		_, err := s.extents.Take(0, 0, 100, until)
 		if late := n == 0; late != errors.Is(err, rdma.ErrTimeout) {
 			t.Errorf("take %d: %v", n, err)
 		}
@@ -101,7 +102,7 @@ func TestGrowInParts(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, errors.Join(s.Close(), ep.Close())) }()
 	const level = 3
-	if segment := uint64(s.Rows) * uint64(s.rowBytes); segment < backAtOnce {
+	if segment := uint64(s.table.Rows) * uint64(s.table.RowBytes); segment < backAtOnce {
 		t.Fatalf("a segment of %d bytes: want as many as one call gives", segment)
 	}
 	segments := 1<<level - 1
@@ -119,7 +120,7 @@ func TestGrowInParts(t *testing.T) {
 			t.Fatalf("try %d: %v", tries, err)
 		}
 	}
-	if have, err := s.readWord(s.growthAt(0).Add(growthSegments)); err != nil || have != uint64(segments) {
+	if have, err := s.readWord(s.table.GrowthAt(0).Add(table.GrowthSegments)); err != nil || have != uint64(segments) {
 		t.Error(fmt.Errorf("%d segments have memory, want %d: %w", have, segments, err))
 	}
 }

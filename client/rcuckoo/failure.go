@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -144,8 +146,8 @@ func (s *Store) stuck(shard int, word uint32) (bool, error) {
 func (s *Store) watch(shard int) {
 	v := &s.vigil
 	if v.seen == nil {
-		v.records, v.seen, v.dead = make([]byte, s.Clients*intentBytes),
-			make([]sighting, s.Clients+1), make([]time.Duration, s.Clients+1)
+		v.records, v.seen, v.dead = make([]byte, s.table.Clients*table.IntentBytes),
+			make([]sighting, s.table.Clients+1), make([]time.Duration, s.table.Clients+1)
 	}
 	if v.shard != shard {
 		v.shard, v.last, v.leases = shard, 0, v.leases[:0]
@@ -161,16 +163,16 @@ func (s *Store) watch(shard int) {
 func (s *Store) stranded(shard int, word uint32, claimed bool) (still time.Duration, holder rdma.ClientID, err error) {
 	b := s.ep.Batch()
 	defer b.Release()
-	lock, lease := b.Read(s.lockAt(shard, int(word)), 8), b.Read(s.leaseAt(shard, int(word)), 8)
-	if err := s.do(stepReadIntents, b); err != nil {
+	lock, lease := b.Read(s.table.LockAt(shard, int(word)), 8), b.Read(s.table.LeaseAt(shard, int(word)), 8)
+	if err := s.do(steps.ReadIntents, b); err != nil {
 		return 0, 0, fmt.Errorf("read lock word %d of shard %d: %w", word, shard, err)
 	}
 	v, bits, held := &s.vigil, le.Uint64(lock.Buf), le.Uint64(lease.Buf)
-	if bits == 0 || claimed && bits&lockRepair == 0 {
+	if bits == 0 || claimed && bits&table.LockRepair == 0 {
 		v.quiet = sighting{}
 		return 0, 0, nil
 	}
-	return v.quiet.see(bits, held, v.clock), leaseHolder(held), nil
+	return v.quiet.see(bits, held, v.clock), table.LeaseHolder(held), nil
 }
 
 // look reads all intents of a shard, and advances the clock and the timers of all clients.
@@ -183,11 +185,11 @@ func (s *Store) look(shard int) error {
 	now := s.ep.Now()
 	v.clock += min(now-v.looked, s.opt.Failure/gapShares) // a machine that stops does not advance it further
 	v.looked = now
-	for c := 1; c <= s.Clients; c++ {
-		if t := v.intentOf(rdma.ClientID(c)); idle(t.state) { // its client blocks no other one
+	for c := 1; c <= s.table.Clients; c++ {
+		if t := v.intentOf(rdma.ClientID(c)); table.Idle(t.State) { // its client blocks no other one
 			v.seen[c] = sighting{}
 		} else {
-			v.seen[c].see(t.state, t.beat, v.clock)
+			v.seen[c].see(t.State, t.Heartbeat, v.clock)
 		}
 	}
 	return nil
@@ -205,7 +207,7 @@ func (s *Store) ask() []rdma.Client {
 	v, list := &s.vigil, s.opt.Pool.Clients()
 	for _, c := range list {
 		switch {
-		case int(c.ID) > s.Clients:
+		case int(c.ID) > s.table.Clients:
 		case c.Alive:
 			v.dead[c.ID] = 0
 		case v.dead[c.ID] == 0:
@@ -218,7 +220,7 @@ func (s *Store) ask() []rdma.Client {
 // askAbout asks the pool if there is a client that may have to be fenced off. A client that gave
 // its operation up does not have to be, so its repair does not wait for the pool's answer.
 func (s *Store) askAbout() []rdma.Client {
-	for c := rdma.ClientID(1); int(c) <= s.Clients; c++ {
+	for c := rdma.ClientID(1); int(c) <= s.table.Clients; c++ {
 		if !s.fenced(c) && s.still(c) >= s.opt.Failure/2 {
 			return s.ask()
 		}
@@ -230,7 +232,7 @@ func (s *Store) askAbout() []rdma.Client {
 // dead. So a client that loses its connection and is about to connect again does not count as
 // dead.
 func (s *Store) dead(c rdma.ClientID) bool {
-	if c == 0 || c == s.id || int(c) > s.Clients {
+	if c == 0 || c == s.id || int(c) > s.table.Clients {
 		return false
 	}
 	since := s.vigil.dead[c]
@@ -258,7 +260,7 @@ func (s *Store) still(c rdma.ClientID) time.Duration {
 // gave the operation up, was fenced off, or is the worker itself, which has nothing in flight
 // when it repairs.
 func (s *Store) fenced(c rdma.ClientID) bool {
-	return c == s.id || c == s.condemned || s.vigil.seen[c].b == givenUp
+	return c == s.id || c == s.condemned || s.vigil.seen[c].b == table.GivenUp
 }
 
 // gone reports whether a client with an intent that was seen counts as dead, or gave its
@@ -270,11 +272,39 @@ func (s *Store) gone(c rdma.ClientID) bool { return s.fenced(c) || s.expired(c, 
 // last look. A torn intent names none: its client held nothing when it was read (I2).
 func (s *Store) claimants(words []uint32) func(yield func(rdma.ClientID) bool) {
 	return func(yield func(rdma.ClientID) bool) {
-		for c := rdma.ClientID(1); int(c) <= s.Clients; c++ {
+		for c := rdma.ClientID(1); int(c) <= s.table.Clients; c++ {
 			t := s.vigil.intentOf(c)
-			if !idle(t.state) && !t.torn && t.names(words) && !yield(c) {
+			if !table.Idle(t.State) && !t.Torn && t.Names(words) && !yield(c) {
 				return
 			}
 		}
 	}
+}
+
+// intentChunk is how many intents one READ returns at most.
+const intentChunk = 64
+
+// readIntents reads the intents of all clients in a shard into the vigil's records. The READ is
+// not atomic: each intent is checked by its own sum.
+func (s *Store) readIntents(shard int) error {
+	v := &s.vigil
+	b := s.ep.Batch()
+	for from := 0; from < s.table.Clients; from += intentChunk {
+		b.Read(s.table.IntentAt(shard, rdma.ClientID(from+1)), table.IntentBytes*min(intentChunk, s.table.Clients-from))
+	}
+	if err := s.do(steps.ReadIntents, b); err != nil {
+		b.Release()
+		return fmt.Errorf("read the intents of shard %d: %w", shard, err)
+	}
+	for i := range b.Len() {
+		copy(v.records[i*intentChunk*table.IntentBytes:], b.Op(i).Buf)
+	}
+	b.Release()
+	return nil
+}
+
+// intentOf returns a client's intent as readIntents read it last. It shares the records, so the
+// next readIntents overwrites it.
+func (v *vigil) intentOf(c rdma.ClientID) table.Intent {
+	return table.DecodeIntent(v.records[int(c-1)*table.IntentBytes:][:table.IntentBytes], v.shard, c)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -29,7 +31,7 @@ func (e *lossyEndpoint) Post(b *rdma.Batch) error {
 	if e.late != nil && e.Now() >= e.when {
 		e.reportLoss()
 	}
-	if b.Step() != stepDone || b.Len() != 1 || !e.next && (e.calm || e.Rand().IntN(4) > 0) {
+	if b.Step() != steps.Done || b.Len() != 1 || !e.next && (e.calm || e.Rand().IntN(4) > 0) {
 		return e.Endpoint.Post(b)
 	}
 	if e.late != nil {
@@ -108,10 +110,10 @@ func newFaultyRun(t *testing.T, seed uint64) *faultyRun {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	p := tiny(false, 2*time.Second)
 	p.Rows, p.RowsPerLock = 12, 12
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
 	o := sim.Hostile(seed)
-	o.Memory, o.Clients, o.Handler = l.bytes, p.Clients, node.Serve
+	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
 	for w := range survivors {
 		for verb := uint64(100); verb < 3000; verb += 200 + rng.Uint64N(400) {
 			o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: fmt.Sprint("survivor ", w),
@@ -126,8 +128,8 @@ func newFaultyRun(t *testing.T, seed uint64) *faultyRun {
 	must(t, Make(m.Sim, p))
 	for i := 0; len(m.keys[0]) < 3 || len(m.keys[1]) < 3; i++ {
 		key := fmt.Appendf(nil, "key %d", i)
-		at := l.place(key)
-		m.keys[at.shard] = append(m.keys[at.shard], key)
+		at := l.Place(key)
+		m.keys[at.Shard] = append(m.keys[at.Shard], key)
 	}
 	return m
 }
@@ -227,30 +229,29 @@ func TestOnlyTheDead(t *testing.T) {
 
 // hold locks a key's rows for some failure timers, and sends heartbeats.
 func (m *faultyRun) hold(s *Store, key []byte, timers int) error {
-	at := s.place(key)
-	s.want(at.shard)
-	s.wantRow(at.first)
+	at := s.table.Place(key)
+	s.want(at.Shard)
+	s.wantRow(at.First)
 	s.wantRows(at)
 	if err := s.acquire(key, key); err != nil {
 		return err
 	}
 	for beat := range uint64(10 * timers) {
 		s.ep.Sleep(impatient / 10)
-		write(m.t, s.extents, func(b *rdma.Batch) {
-			p := b.Alloc(8)
-			le.PutUint64(p, beat+1)
-			b.Write(s.intentAt(at.shard, s.id).Add(intentBeat), p)
-		})
+		b := s.ep.Batch()
+		b.WriteWord(s.table.IntentAt(at.Shard, s.id).Add(table.IntentHeartbeat), beat+1)
+		must(m.t, s.do(steps.Lock, b))
+		b.Release()
 	}
 	return s.retreat()
 }
 
 // mend repairs the lock words of a key's rows, for some failure timers, and renews its leases.
 func (m *faultyRun) mend(s *Store, key []byte, timers int) error {
-	at := s.place(key)
-	word, _ := s.lockOf(at.first)
-	r := &mending{shard: at.shard, words: []uint32{uint32(word)}}
-	err := errors.Join(s.look(at.shard), s.takeLeases(r), s.setRepair(r))
+	at := s.table.Place(key)
+	word, _ := s.table.LockOf(at.First)
+	r := &mending{shard: at.Shard, words: []uint32{uint32(word)}}
+	err := errors.Join(s.look(at.Shard), s.takeLeases(r), s.setRepair(r))
 	for range 10 * timers {
 		s.ep.Sleep(impatient / 10)
 		err = errors.Join(err, s.beat(r))
@@ -342,7 +343,7 @@ func TestLostEnds(t *testing.T) {
 			m.enter("repairer", func(s *Store, ep rdma.Endpoint) error {
 				ep.Sleep(impatient)
 				s.begin()
-				return s.repair(s.place(there).shard, []uint32{0})
+				return s.repair(s.table.Place(there).Shard, []uint32{0})
 			})
 			must(t, m.Run())
 			if len(m.fenced) > 0 {
@@ -363,9 +364,9 @@ func TestTimers(t *testing.T) {
 	m.enter("stopped", func(s *Store, ep rdma.Endpoint) error {
 		s.begin()
 		looked = s.id
-		at := s.place(key)
-		s.want(at.shard)
-		s.wantRow(at.first)
+		at := s.table.Place(key)
+		s.want(at.Shard)
+		s.wantRow(at.First)
 		if err := s.acquire(key, key); err != nil {
 			return err
 		}

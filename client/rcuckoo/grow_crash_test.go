@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -14,7 +15,7 @@ import (
 )
 
 // smallGrowing is a table of three rows of two entries. Its locks lie in several words.
-func smallGrowing(seed uint64) Params {
+func smallGrowing(seed uint64) table.Params {
 	p := fullPool(seed)
 	p.Rows, p.Entries, p.LockBits, p.LockWords, p.Levels = 3, 2, 2, 2, 6
 	return p
@@ -25,9 +26,9 @@ func smallGrowing(seed uint64) Params {
 func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *tableRun {
 	o := sim.Hostile(seed)
 	p := smallGrowing(seed)
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
-	o.Memory, o.Clients, o.Faults, o.Handler = l.bytes, p.Clients, faults, node.Serve
+	o.Memory, o.Clients, o.Faults, o.Handler = l.Bytes, p.Clients, faults, node.Serve
 	name := func(i int) []byte { return fmt.Appendf(nil, "%d.%d", seed, i) }
 	load := func(s *sim.Sim, r *check.Recorder, st *Store, most int) (n int) {
 		rng := rand.New(rand.NewPCG(seed, 9))

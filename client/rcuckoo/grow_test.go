@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/extents"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -15,7 +18,7 @@ import (
 )
 
 // growingPool is a table of few rows, which has to double often.
-func growingPool(shards int) Params {
+func growingPool(shards int) table.Params {
 	p := inlinePool(shards)
 	p.Rows, p.RowsPerLock, p.LockWords, p.Levels = 30/shards, 1, 1, 6
 	return p
@@ -120,31 +123,31 @@ func TestRedoOfLongAgo(t *testing.T) {
 	first, second := storeOn(t, f, Options{}), storeOn(t, f, Options{})
 	key := []byte("key")
 	must(t, first.Insert(key, []byte("old")))
-	redo, steps, begun, err := first.readRedo(0, first.leads[0], first.id, first.shards[0].seq)
+	redo, steps, begun, err := first.readRedo(0, first.table.Leads[0], first.id, first.shards[0].seq)
 	must(t, err)
 	if !begun || steps != 1 {
 		t.Fatalf("%d steps, %v", steps, begun)
 	}
 	must(t, second.Update(key, []byte("new")))
 	s := second
-	n := uint32(le.Uint64(redo[redoHeader:]))
+	n := uint32(le.Uint64(redo[table.RedoHeader:]))
 	b := s.ep.Batch()
-	read := b.Read(s.rowAt(s.leads[0], n), s.rowBytes)
+	read := b.Read(s.table.RowAt(s.table.Leads[0], n), s.table.RowBytes)
 	must(t, s.do("read rows", b))
-	good := append(row(nil), read.Buf...)
+	good := append(table.Row(nil), read.Buf...)
 	b.Release()
-	torn := append(row(nil), good...)
-	le.PutUint64(torn[s.versionAt:], s.version(torn)+1)
-	write := func(r row) {
+	torn := append(table.Row(nil), good...)
+	le.PutUint64(torn[s.table.VersionAt:], s.table.Version(torn)+1)
+	write := func(r table.Row) {
 		b := s.ep.Batch()
 		defer b.Release()
-		b.Write(s.rowAt(s.leads[0], n), r)
+		b.Write(s.table.RowAt(s.table.Leads[0], n), r)
 		must(t, s.do("write rows", b))
 	}
 	write(torn)
-	must(t, s.redoStep(0, s.leads[0], redo[redoHeader:][:redoStep+s.entryBytes]))
+	must(t, s.redoStep(0, s.table.Leads[0], redo[table.RedoHeader:][:table.RedoStepBytes+s.table.EntryBytes]))
 	b = s.ep.Batch()
-	read = b.Read(s.rowAt(s.leads[0], n), s.rowBytes)
+	read = b.Read(s.table.RowAt(s.table.Leads[0], n), s.table.RowBytes)
 	must(t, s.do("read rows", b))
 	if !bytes.Equal(read.Buf, torn) {
 		t.Error("the old value is back")
@@ -162,35 +165,35 @@ func TestDivisionOfLongAgo(t *testing.T) {
 	s.begin()
 	must(t, s.raise(0, 0))
 	must(t, s.share(0)) // rows 0 to 2, which are empty
-	redo, steps, begun, err := s.readRedo(0, s.leads[0], s.id, s.shards[0].seq)
+	redo, steps, begun, err := s.readRedo(0, s.table.Leads[0], s.id, s.shards[0].seq)
 	must(t, err)
-	if !begun || steps != 2*growShare {
+	if !begun || steps != 2*table.GrowShare {
 		t.Fatalf("%d steps, %v", steps, begun)
 	}
-	child := s.child(0, 0)
-	torn := make(row, s.rowBytes)
+	child := s.table.Child(0, 0)
+	torn := make(table.Row, s.table.RowBytes)
 	write := func() {
 		b := s.ep.Batch()
 		defer b.Release()
-		b.Write(s.rowAt(s.leads[0], child), torn)
+		b.Write(s.table.RowAt(s.table.Leads[0], child), torn)
 		must(t, s.do("write rows", b))
 	}
-	s.seal(torn, 0, child, levelOne+2)
-	torn[s.sumAt]++
+	s.table.Seal(torn, 0, child, table.LevelOne+2)
+	torn[s.table.SumAt]++
 	write()
 	for i := range steps {
-		at := redo[redoHeader+i*(redoStep+s.entryBytes):]
-		must(t, s.redoStep(0, s.leads[0], at[:redoStep+s.entryBytes]))
+		at := redo[table.RedoHeader+i*(table.RedoStepBytes+s.table.EntryBytes):]
+		must(t, s.redoStep(0, s.table.Leads[0], at[:table.RedoStepBytes+s.table.EntryBytes]))
 	}
 	b := s.ep.Batch()
-	op := b.Read(s.rowAt(s.leads[0], child), s.rowBytes)
+	op := b.Read(s.table.RowAt(s.table.Leads[0], child), s.table.RowBytes)
 	must(t, s.do("read rows", b))
 	if !bytes.Equal(op.Buf, torn) {
 		t.Error("what a later client was writing is undone")
 	}
 	b.Release()
 	clear(torn)
-	s.seal(torn, 0, child, levelOne+1)
+	s.table.Seal(torn, 0, child, table.LevelOne+1)
 	write()
 	judge(t, f)
 }
@@ -202,9 +205,12 @@ func TestHandOfGrown(t *testing.T) {
 	p.SlabExtents = 1 // as many as are claimed at once: none is left in the hand
 	f := memPool(t, 1, p)
 	s := storeOn(t, f, Options{})
+	ep, err := f.Open("keeper")
+	must(t, err)
+	keeper := extents.New(s.table, ep, time.Second)
 	for i := range 3 {
 		must(t, s.Insert(fmt.Appendf(nil, "key-%d", i), make([]byte, 100)))
-		if n, err := s.extents.reclaim(0, s.id, s.ep.Now()+time.Second); err != nil || n > 0 {
+		if n, err := keeper.Leave(0, s.id); err != nil || n > 0 {
 			t.Errorf("%d extents have no owner, %v", n, err)
 		}
 	}
@@ -248,7 +254,7 @@ func TestDivisionIsNoInsert(t *testing.T) {
 	}
 	const division = 4 // verbs: redo, new row, old row, and the CAS that releases the lock
 	e := insert()
-	if e = insert(fault.Fault{At: e.at[stepWriteRows] + division, Err: rdma.ErrNodeDown}); e.at[stepGiveUp] == 0 {
+	if e = insert(fault.Fault{At: e.at[steps.WriteRows] + division, Err: rdma.ErrNodeDown}); e.at[steps.GiveUp] == 0 {
 		t.Error("nothing was lost")
 	}
 }

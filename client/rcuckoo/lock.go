@@ -9,6 +9,8 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -17,7 +19,9 @@ type locks struct {
 	shard int
 	// wants are in ascending order of their words. All clients take locks in this order, so no
 	// cycle of clients waits for each other.
-	wants []want
+	wants []table.Want
+	// turns are the client's turns at the locks of the wants, by word.
+	turns [table.MostLocked]turn
 	// held is how many of the wants, from the first on, are held.
 	held int
 	// bands are the rows to read, in ascending order. They neither overlap nor touch.
@@ -35,10 +39,6 @@ type band struct {
 	buf      []byte // of the batch that read it; nil: not read
 }
 
-// lockRepair is the bit of a lock word by which a repair excludes others: no client takes a lock
-// in the word while the bit is set.
-const lockRepair = 1 << lockBits
-
 // want begins a new list of locks and rows, in a shard. The operation must hold none.
 func (s *Store) want(shard int) {
 	l := &s.locks
@@ -48,14 +48,14 @@ func (s *Store) want(shard int) {
 
 // wantRow adds the lock of a row to the wants. Rows that share a lock add it once.
 func (s *Store) wantRow(n uint32) {
-	word, bit := s.lockOf(n)
+	word, bit := s.table.LockOf(n)
 	l := &s.locks
 	at, found := slices.BinarySearchFunc(l.wants, uint32(word),
-		func(w want, word uint32) int { return cmp.Compare(w.word, word) })
+		func(w table.Want, word uint32) int { return cmp.Compare(w.Word, word) })
 	if !found {
-		l.wants = slices.Insert(l.wants, at, want{word: uint32(word)})
+		l.wants = slices.Insert(l.wants, at, table.Want{Word: uint32(word)})
 	}
-	l.wants[at].bits |= 1 << bit
+	l.wants[at].Bits |= 1 << bit
 }
 
 // wantBand adds rows to what is to be read, and joins bands that overlap or touch: the paper's
@@ -81,9 +81,9 @@ func (s *Store) wantBand(from, to uint32) {
 }
 
 // wantRows adds exactly the two rows of a place to what is to be read.
-func (s *Store) wantRows(p place) {
-	s.wantBand(p.first, p.first+1)
-	s.wantBand(p.second, p.second+1)
+func (s *Store) wantRows(p table.Place) {
+	s.wantBand(p.First, p.First+1)
+	s.wantBand(p.Second, p.Second+1)
 }
 
 // addReads adds the READs of all bands to a batch, which has their memory. With fence they start
@@ -92,18 +92,18 @@ func (s *Store) addReads(b *rdma.Batch, fence bool) {
 	l := &s.locks
 	for i := range l.bands {
 		p := &l.bands[i]
-		op := b.Read(s.rowAt(s.leads[l.shard], p.from), int(p.to-p.from)*s.rowBytes)
+		op := b.Read(s.table.RowAt(s.table.Leads[l.shard], p.from), int(p.to-p.from)*s.table.RowBytes)
 		op.Fence = fence && i == 0 // what is posted behind it waits with it
 		p.buf = op.Buf
 	}
 }
 
 // row returns a row that was read, in the memory of its band; nil: it was not read.
-func (l *locks) row(n uint32, bytes int) row {
+func (l *locks) row(n uint32, bytes int) table.Row {
 	for i := range l.bands {
 		if p := &l.bands[i]; p.from <= n && n < p.to && p.buf != nil {
 			at := int(n-p.from) * bytes
-			return row(p.buf[at : at+bytes : at+bytes])
+			return table.Row(p.buf[at : at+bytes : at+bytes])
 		}
 	}
 	return nil
@@ -161,45 +161,47 @@ func (s *Store) acquire(key, value []byte) error {
 	st := &s.shards[l.shard]
 	st.seq++
 	st.dirty, st.given = true, false // from the first verb on; finish makes it clean
-	if s.Replicas > 1 {
+	if s.table.Replicas > 1 {
 		s.pulse = (*Store).beatOwn
 	}
+	l.turns = [table.MostLocked]turn{}
 	opening := true
 	// Each round is one trip: a try for the next word, or a look at its queue.
 	for r := s.pace; l.held < len(l.wants); {
-		w := &l.wants[l.held]
+		w, t := l.wants[l.held], &l.turns[l.held]
 		// One chain: the intent lands before the masked CAS behind it (I1). Only the last word's
 		// try reads rows, as no row may be read before all locks are held.
-		trying, last := w.has(), l.held == len(l.wants)-1
+		trying, last := t.has(), l.held == len(l.wants)-1
 		b := s.ep.Batch()
 		b.Chain()
 		if opening {
-			b.Write(s.intentAt(l.shard, s.id), encodeIntent(b.Alloc(intentBytes), l.shard, s.id, st.seq, l.wants))
+			b.Write(s.table.IntentAt(l.shard, s.id), table.EncodeIntent(b.Alloc(table.IntentBytes), l.shard, s.id,
+				st.seq, l.wants))
 		} else if r.Tries > 0 {
-			b.WriteWord(s.intentAt(l.shard, s.id).Add(intentBeat), uint64(r.Tries))
+			b.WriteWord(s.table.IntentAt(l.shard, s.id).Add(table.IntentHeartbeat), uint64(r.Tries))
 		}
 		var content []byte
-		if opening && s.taken.stamp != 0 {
-			content = s.addValue(b, l.shard, s.taken, key, value)
+		if opening && s.taken.Stamp != 0 {
+			content = s.table.AddValue(b, l.shard, s.taken, key, value)
 		}
-		lock := s.addTry(b, w)
+		lock := s.addTry(b, w, trying)
 		if trying && last {
 			s.addReads(b, true)
 		}
-		take, look := s.addTurn(b, w)
+		take, look := s.addTurn(b, t)
 		// The batch completes only when the backups have the value, too, so they have it before
 		// any redo names it.
-		if content != nil && s.Replicas > 1 {
+		if content != nil && s.table.Replicas > 1 {
 			s.addBackups(b, l.shard, s.taken, content)
 		}
 		posted := s.ep.Now()
 		// After an error the CAS may have landed, or may land later, so the shard is settled from
 		// the intent.
-		if err := s.do(stepLock, b); err != nil {
-			return s.lost(b, fmt.Errorf("lock word %d of shard %d: %w", w.word, l.shard, err))
+		if err := s.do(steps.Lock, b); err != nil {
+			return s.lost(b, fmt.Errorf("lock word %d of shard %d: %w", w.Word, l.shard, err))
 		}
 		opening = false
-		s.seeTurn(w, take, look, s.ep.Now()-posted)
+		s.seeTurn(t, take, look, s.ep.Now()-posted)
 		if trying && lock.Swapped() {
 			if l.held++; last {
 				l.read = b // the bands have the batch's memory
@@ -214,8 +216,8 @@ func (s *Store) acquire(key, value []byte) error {
 			met = lock.Word(0)
 		}
 		b.Release()
-		s.enqueue(w, met)
-		if err := s.wait(w, met, &r); err != nil {
+		s.enqueue(t, w, met)
+		if err := s.wait(w.Word, t, met, &r); err != nil {
 			return err
 		}
 	}
@@ -225,32 +227,32 @@ func (s *Store) acquire(key, value []byte) error {
 // addTry adds the masked CAS that takes the wanted locks of a word: all of them or none, and none
 // while the word is repaired. A client that waits for its turn only reads the word, by which it
 // learns of a repair.
-func (s *Store) addTry(b *rdma.Batch, w *want) *rdma.Op {
-	at := s.lockAt(s.locks.shard, int(w.word))
-	if !w.has() {
+func (s *Store) addTry(b *rdma.Batch, w table.Want, trying bool) *rdma.Op {
+	at := s.table.LockAt(s.locks.shard, int(w.Word))
+	if !trying {
 		return b.Read(at, 8)
 	}
-	return b.MaskedCompareSwap(at, 0, w.bits|lockRepair, w.bits, w.bits)
+	return b.MaskedCompareSwap(at, 0, w.Bits|table.LockRepair, w.Bits, w.Bits)
 }
 
 // wait is what a client does after a try in vain. If a client in its way makes no progress, or
 // the word is being repaired, it releases its locks and ends its intent before it repairs or
 // waits for the repair. Else it pauses, or gives up when its time is used up. met is the lock
 // word as the try found it.
-func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
+func (s *Store) wait(word uint32, t *turn, met uint64, r *kit.Retry) error {
 	s.stats.Waits++
 	l := &s.locks
-	slow, err := s.slow(l.shard, w.word)
+	slow, err := s.slow(l.shard, word)
 	switch {
 	case err != nil:
 		return s.lost(nil, err)
-	case slow || met&lockRepair != 0:
+	case slow || met&table.LockRepair != 0:
 		// A client that waits for a repair has no intent: the repairer waits until no other
 		// intent names the word.
 		if err := s.retreat(); err != nil {
 			return err
 		}
-		if err := s.repaired(l.shard, w.word); err != nil {
+		if err := s.repaired(l.shard, word); err != nil {
 			return err
 		}
 		return errAgain
@@ -265,7 +267,7 @@ func (s *Store) wait(w *want, met uint64, r *kit.Retry) error {
 		}
 		return errWaited
 	}
-	s.pause(w, r)
+	s.pause(t, r)
 	return nil
 }
 
@@ -284,8 +286,8 @@ func (s *Store) repaired(shard int, word uint32) error {
 			return s.repair(shard, []uint32{word})
 		}
 		b := s.ep.Batch()
-		op := b.Read(s.lockAt(shard, int(word)), 8)
-		if err := s.do(stepLock, b); err != nil {
+		op := b.Read(s.table.LockAt(shard, int(word)), 8)
+		if err := s.do(steps.Lock, b); err != nil {
 			return s.unread(shard, b, fmt.Errorf("read lock word %d of shard %d: %w", word, shard, err))
 		}
 		bits := le.Uint64(op.Buf)
@@ -293,7 +295,7 @@ func (s *Store) repaired(shard int, word uint32) error {
 		// Without the repair bit the operation may begin again: its next try meets whatever else
 		// is there.
 		switch {
-		case bits&lockRepair == 0:
+		case bits&table.LockRepair == 0:
 			return nil
 		case !r.Again():
 			return errWaited
@@ -308,7 +310,7 @@ func (s *Store) retreat() error {
 	if l.held > 0 {
 		b := s.ep.Batch()
 		s.addReleases(b)
-		if err := s.do(stepLetGo, b); err != nil {
+		if err := s.do(steps.LetGo, b); err != nil {
 			return s.lost(b, fmt.Errorf("let go of locks of shard %d: %w", l.shard, err))
 		}
 		err := s.released(b)
@@ -326,7 +328,7 @@ func (s *Store) retreat() error {
 func (s *Store) addReleases(b *rdma.Batch) {
 	l := &s.locks
 	for _, w := range l.wants[:l.held] {
-		b.MaskedCompareSwap(s.lockAt(l.shard, int(w.word)), w.bits, w.bits, 0, w.bits)
+		b.MaskedCompareSwap(s.table.LockAt(l.shard, int(w.Word)), w.Bits, w.Bits, 0, w.Bits)
 	}
 }
 
@@ -354,9 +356,9 @@ func (s *Store) finish() {
 	l := &s.locks
 	st := &s.shards[l.shard]
 	b := s.ep.Batch()
-	b.WriteWord(s.intentAt(l.shard, s.id), st.seq<<1|idleBit)
+	b.WriteWord(s.table.IntentAt(l.shard, s.id), st.seq<<1|table.IdleBit)
 	s.addServed(b)
-	err := s.ep.Post(b.As(stepDone))
+	err := s.ep.Post(b.As(steps.Done))
 	s.ended(true) // the WRITE before this one, which may have gone to another node
 	if err != nil {
 		b.Release()

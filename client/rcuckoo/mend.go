@@ -3,6 +3,8 @@ package rcuckoo
 import (
 	"fmt"
 
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -36,14 +38,14 @@ func (m *Mender) Sweep(rdma.View) error { return nil }
 // Recover has succeeded, and it may be repeated. Shards without a living copy are left out.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
-	if int(c) > s.Clients {
+	if int(c) > s.table.Clients {
 		return nil
 	}
 	s.view.Enter(v)
 	s.condemned = c
 	defer func() { s.condemned = 0 }()
-	for shard := range s.Shards {
-		if s.orphan[shard] {
+	for shard := range s.table.Shards {
+		if s.table.Orphan[shard] {
 			continue
 		}
 		s.begin()
@@ -51,7 +53,7 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 		if err := s.repeat(func() error { return s.recoverOnce(shard, c) }); err != nil {
 			return fmt.Errorf("recover client %d in shard %d: %w", c, shard, err)
 		}
-		if _, err := s.extents.leave(shard, c); err != nil {
+		if _, err := s.extents.Leave(shard, c); err != nil {
 			return fmt.Errorf("recover client %d: %w", c, err)
 		}
 	}
@@ -79,8 +81,8 @@ func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
 	if err != nil {
 		return err
 	}
-	if !idle(t.state) && !t.torn {
-		words = t.addWords(words)
+	if !table.Idle(t.State) && !t.Torn {
+		words = t.AddWords(words)
 	}
 	if len(words) > 0 {
 		if err := s.repair(shard, words); err != nil {
@@ -91,28 +93,28 @@ func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
 		}
 	}
 	switch {
-	case idle(t.state):
+	case table.Idle(t.State):
 		return nil
-	case !t.torn: // the repair has not completed its operation
+	case !t.Torn: // the repair has not completed its operation
 		return errAgain
 	}
 	// Only the master ends a torn intent. Repair ends intents under the leases of their words,
 	// and a torn intent does not say which words these are. Without leases a slow client could
 	// end the intent of the identity's next holder.
-	return s.end(shard, c, t.state)
+	return s.end(shard, c, t.State)
 }
 
 // leasesOf returns the words with leases that a client holds, in ascending order.
 func (s *Store) leasesOf(shard int, c rdma.ClientID) (words []uint32, err error) {
-	for from := 0; from < s.LockWords; from += walkBytes / 8 {
-		n := min(walkBytes/8, s.LockWords-from)
+	for from := 0; from < s.table.LockWords; from += walkBytes / 8 {
+		n := min(walkBytes/8, s.table.LockWords-from)
 		b := s.ep.Batch()
-		op := b.Read(s.leaseAt(shard, from), 8*n)
-		if err := s.do(stepTakeLeases, b); err != nil {
+		op := b.Read(s.table.LeaseAt(shard, from), 8*n)
+		if err := s.do(steps.TakeLeases, b); err != nil {
 			return nil, s.unread(shard, b, fmt.Errorf("read the repair leases: %w", err))
 		}
 		for i := range n {
-			if leaseHolder(le.Uint64(op.Buf[8*i:])) == c {
+			if table.LeaseHolder(le.Uint64(op.Buf[8*i:])) == c {
 				words = append(words, uint32(from+i))
 			}
 		}

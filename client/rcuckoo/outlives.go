@@ -2,16 +2,17 @@ package rcuckoo
 
 import (
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // Outlives returns how many memory nodes may die at once while each shard keeps a copy: one less
 // than the fewest copies that any shard has on nodes that are not dead. -1: a shard has none.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
-	ep, l, v, err := client.Look(f, "count the copies", readLayout)
+	ep, l, v, err := client.Look(f, "count the copies", table.Read)
 	if err != nil {
 		return 0, err
 	}
 	defer ep.Close()
-	return client.Fewest(&v.View, dead, l.originals) - 1, nil
+	return client.Fewest(&v.View, dead, l.Originals) - 1, nil
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -19,7 +21,7 @@ var errNotFound = fmt.Errorf("neither of its rows has it: %w", client.ErrNotFoun
 // row that is read second to the one that is read first. So the key is not there only if a second
 // look finds the same versions: then neither row changed between the two looks.
 func (s *Store) Get(key []byte) ([]byte, error) {
-	if len(key) > s.KeyBytes {
+	if len(key) > s.table.KeyBytes {
 		return nil, fmt.Errorf("get: %w", errNotFound)
 	}
 	s.begin()
@@ -27,15 +29,15 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	var v []byte
 	for range joins {
 		s.runCleanup()
-		err := s.awaitLeader(at.shard)
+		err := s.awaitLeader(at.Shard)
 		if err == nil {
 			if v, err = s.get(at, key); err == nil {
 				return v, nil
 			}
 		}
-		s.deferCleanup(at.shard)
+		s.deferCleanup(at.Shard)
 		switch {
-		case !s.retryable(at.shard, err):
+		case !s.retryable(at.Shard, err):
 			return nil, fmt.Errorf("get: %w", err)
 		case s.left() == 0:
 			return nil, fmt.Errorf("get: %w", late(err))
@@ -54,35 +56,35 @@ type look2 struct {
 // get looks at the rows of a place until the answer is sure. A look is one trip. It looks again
 // without a pause after a first look without the key, and at other rows if the rows lead there.
 // After a torn row it pauses.
-func (s *Store) get(at place, key []byte) ([]byte, error) {
-	s.want(at.shard)
+func (s *Store) get(at table.Place, key []byte) ([]byte, error) {
+	s.want(at.Shard)
 	s.wantRows(at)
 	var before look2
 	for r := s.pace; ; {
 		b := s.ep.Batch()
 		s.addReads(b, false)
-		growth := s.addGrowth(b, at.shard)
-		step := stepReadRows
+		growth := s.addGrowth(b, at.Shard)
+		step := steps.ReadRows
 		if before.known {
-			step = stepReadRowsAgain
+			step = steps.ReadRowsAgain
 		}
 		if err := s.do(step, b); err != nil {
-			return nil, s.unread(at.shard, b, err)
+			return nil, s.unread(at.Shard, b, err)
 		}
 		was := at
 		// The batch has the rows' memory: answer copies the value, and the ref, out of them.
 		value, far, sure, err := s.answer(&at, key, &before)
-		s.learned(at.shard, growth)
+		s.learned(at.Shard, growth)
 		b.Release()
 		s.endReads()
-		if far.stamp != 0 {
-			value, sure, err = s.fetch(at.shard, far, key)
+		if far.Stamp != 0 {
+			value, sure, err = s.fetch(at.Shard, far, key)
 		}
 		if sure || err != nil {
 			return value, err
 		}
 		if at != was && s.left() > 0 { // the key belongs into other rows
-			s.want(at.shard)
+			s.want(at.Shard)
 			s.wantRows(at)
 			continue
 		}
@@ -104,14 +106,14 @@ func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
 
 // fetch reads the value that a ref names, into s.value. false: the extent has another use by now,
 // so the key's rows have to be read again.
-func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
+func (s *Store) fetch(shard int, r table.Ref, key []byte) ([]byte, bool, error) {
 	b := s.ep.Batch()
-	op := s.addRead(b, s.leads[shard], r, key)
-	if err := s.do(stepReadExtent, b); err != nil {
+	op := s.table.AddRead(b, s.table.Leads[shard], r, key)
+	if err := s.do(steps.ReadExtent, b); err != nil {
 		return nil, false, s.unread(shard, b,
-			fmt.Errorf("read extent %d of shard %d: %w", r.extent, shard, err))
+			fmt.Errorf("read extent %d of shard %d: %w", r.Extent, shard, err))
 	}
-	v, ok := s.valueOf(op.Buf, shard, r, key)
+	v, ok := s.table.ValueOf(op.Buf, shard, r, key)
 	if ok {
 		s.value = append(s.value[:0], v...)
 	}
@@ -123,40 +125,40 @@ func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
 // there, and its value in this extent. The error wraps client.ErrNotFound if this look and the
 // one before show that the key is not there. Else another look is needed; before is what to
 // compare it with, and the place is corrected if the key belongs into other rows.
-func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far ref, sure bool, err error) {
+func (s *Store) answer(at *table.Place, key []byte, before *look2) (value []byte, far table.Ref, sure bool, err error) {
 	now := look2{known: true}
-	for i, n := range [2]uint32{at.first, at.second} {
-		r := s.locks.row(n, s.rowBytes)
-		if !s.valid(r, at.shard, n) {
+	for i, n := range [2]uint32{at.First, at.Second} {
+		r := s.locks.row(n, s.table.RowBytes)
+		if !s.table.Valid(r, at.Shard, n) {
 			now.known = false
 			continue
 		}
-		s.cache.put(at.shard, n, r)
-		if slot := s.find(r, key); slot >= 0 {
-			e := s.entry(r, slot)
+		s.cache.Put(at.Shard, n, r)
+		if slot := s.table.Find(r, key); slot >= 0 {
+			e := s.table.Entry(r, slot)
 			switch {
-			case !s.sound(e), e.meta.extent() && !s.names(s.ref(e), len(key)):
+			case !s.table.Sound(e), e.Meta.Extent() && !s.table.Names(s.table.Ref(e), len(key)):
 				return nil, far, false,
-					fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
-			case e.meta.extent(): // if the ref is out of date by then, two looks are needed again
+					fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.Shard, client.ErrDamaged)
+			case e.Meta.Extent(): // if the ref is out of date by then, two looks are needed again
 				*before = look2{}
-				return nil, s.ref(e), false, nil
+				return nil, s.table.Ref(e), false, nil
 			}
-			s.value = append(s.value[:0], s.form.value(e)...)
+			s.value = append(s.value[:0], s.table.Form.Value(e)...)
 			return s.value, far, true, nil
 		}
 		if i == 0 {
-			now.first = s.version(r)
+			now.first = s.table.Version(r)
 		} else {
-			now.second = s.version(r)
+			now.second = s.table.Version(r)
 		}
 	}
-	if now.known && s.Levels > 0 &&
-		!s.follow(at, s.locks.row(at.first, s.rowBytes), s.locks.row(at.second, s.rowBytes)) {
-		s.levels.doubts[at.shard] = true
+	if now.known && s.table.Levels > 0 &&
+		!s.table.Follow(at, s.locks.row(at.First, s.table.RowBytes), s.locks.row(at.Second, s.table.RowBytes)) {
+		s.levels.Doubts[at.Shard] = true
 		now.known = false
 	}
-	if now.known && (now == *before || at.first == at.second) {
+	if now.known && (now == *before || at.First == at.Second) {
 		return nil, far, false, errNotFound
 	}
 	*before = now
@@ -168,21 +170,21 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 // error wraps rdma.ErrTimeout when the time is used up.
 //
 // A reader has no intent, so it may ask the pool and repair at once.
-func (s *Store) tornRow(at place, r *kit.Retry) error {
+func (s *Store) tornRow(at table.Place, r *kit.Retry) error {
 	s.stats.Torn++
 	s.runCleanup()
-	for _, n := range [2]uint32{at.first, at.second} {
-		word, _ := s.lockOf(n)
-		stuck, err := s.stuck(at.shard, uint32(word))
+	for _, n := range [2]uint32{at.First, at.Second} {
+		word, _ := s.table.LockOf(n)
+		stuck, err := s.stuck(at.Shard, uint32(word))
 		if err != nil {
 			return err
 		}
 		if stuck {
-			if err := s.settled(at.shard); err != nil {
+			if err := s.settled(at.Shard); err != nil {
 				return err
 			}
 			r.Tries++ // the repair counts as a pause
-			return s.repair(at.shard, []uint32{uint32(word)})
+			return s.repair(at.Shard, []uint32{uint32(word)})
 		}
 	}
 	if !r.Again() {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -39,36 +41,6 @@ import (
 // words, ends the intents that name them, or clears their bits. No identity that an intent or a
 // lease still names is given to another client (see Mender.Recover).
 
-// A lease says which client repairs a lock word. It is changed by CAS only.
-//
-//	set      bit 63
-//	client   16 bits
-//	counter  47 bits: grows with each change, so no value repeats; the holder's heartbeats are
-//	         changes, too
-const (
-	leaseSet   = 1 << 63
-	leaseShift = 47
-	leaseCount = 1<<leaseShift - 1
-)
-
-// leaseHolder returns the client that has a lease; 0: none.
-func leaseHolder(lease uint64) rdma.ClientID {
-	if lease&leaseSet == 0 {
-		return 0
-	}
-	return rdma.ClientID(lease >> leaseShift)
-}
-
-// leaseNext returns the value of a lease after its next change, with a client as its holder, or
-// none (0).
-func leaseNext(lease uint64, c rdma.ClientID) uint64 {
-	n := (lease + 1) & leaseCount
-	if c != 0 {
-		n |= leaseSet | uint64(c)<<leaseShift
-	}
-	return n
-}
-
 // mending is a repair at work.
 type mending struct {
 	shard int
@@ -80,7 +52,7 @@ type mending struct {
 	// states are those of the suspects' intents when they were fenced off, in the same order.
 	states []uint64
 	// leases are the leases of the words, as this worker read or wrote them last, in the same
-	// order. lostLease: another client has changed it.
+	// order. LostLease: another client has changed it.
 	leases []uint64
 }
 
@@ -152,12 +124,12 @@ func (s *Store) repairLeased(m *mending) error {
 	if err := s.await(m); err != nil {
 		return err
 	}
-	if s.Replicas > 1 {
+	if s.table.Replicas > 1 {
 		s = s.showing(func(s *Store) error { return s.beat(m) })
 	}
 	for _, c := range m.suspects {
 		t := s.vigil.intentOf(c)
-		if err := s.rollForward(m.shard, c, t.state>>1); err != nil {
+		if err := s.rollForward(m.shard, c, t.State>>1); err != nil {
 			return err
 		}
 	}
@@ -179,7 +151,7 @@ func (s *Store) suspect(m *mending) {
 			more = true // its words may be named by other dead clients
 			m.suspects = slices.Insert(m.suspects, at, c)
 			t := s.vigil.intentOf(c)
-			m.words = t.addWords(m.words)
+			m.words = t.AddWords(m.words)
 		}
 	}
 }
@@ -190,9 +162,9 @@ func (s *Store) takeLeases(m *mending) error {
 	st := &s.shards[m.shard]
 	b := s.ep.Batch()
 	for _, w := range m.words {
-		b.Read(s.leaseAt(m.shard, int(w)), 8)
+		b.Read(s.table.LeaseAt(m.shard, int(w)), 8)
 	}
-	err := s.do(stepTakeLeases, b)
+	err := s.do(steps.TakeLeases, b)
 	m.leases = m.leases[:0]
 	for i := range b.Len() {
 		m.leases = append(m.leases, 0)
@@ -214,7 +186,7 @@ func (s *Store) takeLeases(m *mending) error {
 	st.leased = append(st.leased[:0], m.words...) // noted first, as the CASes may land though they fail
 	// If another client has changed one of the leases, it repairs: all that were taken are freed
 	// again, so two repairers do not wait for each other.
-	took, err := s.swapLeases(stepTakeLeases, m, s.id)
+	took, err := s.swapLeases(steps.TakeLeases, m, s.id)
 	if err != nil {
 		return fmt.Errorf("take the repair leases of shard %d: %w", m.shard, err)
 	}
@@ -230,7 +202,7 @@ func (s *Store) takeLeases(m *mending) error {
 // evict makes sure that a lease can be taken from its holder: there is none, or it is fenced off.
 // The error wraps errBusy while the holder may be alive.
 func (s *Store) evict(shard int, word uint32, lease uint64) error {
-	holder := leaseHolder(lease)
+	holder := table.LeaseHolder(lease)
 	if holder == 0 || holder == s.id || holder == s.condemned {
 		return nil
 	}
@@ -248,8 +220,8 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 	list := s.ask()
 	b := s.ep.Batch()
 	defer b.Release()
-	again := b.Read(s.leaseAt(shard, int(word)), 8)
-	if err := s.do(stepTakeLeases, b); err != nil {
+	again := b.Read(s.table.LeaseAt(shard, int(word)), 8)
+	if err := s.do(steps.TakeLeases, b); err != nil {
 		return fmt.Errorf("read the repair lease of word %d of shard %d: %w", word, shard, err)
 	}
 	if le.Uint64(again.Buf) != lease {
@@ -259,12 +231,12 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 }
 
 // swapLeases gives the leases to a client (0: to none) that have not changed since the worker
-// read or wrote them, and returns how many. The others become lostLease.
+// read or wrote them, and returns how many. The others become LostLease.
 func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took int, err error) {
 	b := s.ep.Batch()
 	for i, w := range m.words {
-		if m.leases[i] != lostLease {
-			b.CompareSwap(s.leaseAt(m.shard, int(w)), m.leases[i], leaseNext(m.leases[i], c))
+		if m.leases[i] != table.LostLease {
+			b.CompareSwap(s.table.LeaseAt(m.shard, int(w)), m.leases[i], table.LeaseNext(m.leases[i], c))
 		}
 	}
 	if err := s.do(step, b); err != nil {
@@ -273,7 +245,7 @@ func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took in
 	}
 	n := 0
 	for i := range m.words {
-		if m.leases[i] == lostLease {
+		if m.leases[i] == table.LostLease {
 			continue
 		}
 		op := b.Op(n)
@@ -282,20 +254,16 @@ func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took in
 			took++
 			m.leases[i] = op.Value
 		} else {
-			m.leases[i] = lostLease
+			m.leases[i] = table.LostLease
 		}
 	}
 	b.Release()
 	return took, nil
 }
 
-// lostLease stands for a lease that another client has changed. It is no lease's value: no
-// counter gets there in a pool's life.
-const lostLease = leaseCount
-
 // freeLeases frees the leases that the worker holds.
 func (s *Store) freeLeases(m *mending) error {
-	if _, err := s.swapLeases(stepFreeLeases, m, 0); err != nil {
+	if _, err := s.swapLeases(steps.FreeLeases, m, 0); err != nil {
 		return fmt.Errorf("free the repair leases of shard %d: %w", m.shard, err)
 	}
 	s.shards[m.shard].leased = s.shards[m.shard].leased[:0]
@@ -305,7 +273,7 @@ func (s *Store) freeLeases(m *mending) error {
 // beat renews the leases: the heartbeat of a repair. The error wraps rdma.ErrRevoked if one was
 // taken: another client took this one for dead.
 func (s *Store) beat(m *mending) error {
-	took, err := s.swapLeases(stepTakeLeases, m, s.id)
+	took, err := s.swapLeases(steps.TakeLeases, m, s.id)
 	if err == nil && took < len(m.words) {
 		err = fmt.Errorf("a lease of it was taken: %w", rdma.ErrRevoked)
 	}
@@ -323,7 +291,7 @@ func (s *Store) beat(m *mending) error {
 func (s *Store) fence(m *mending, list []rdma.Client) error {
 	before := make([]uint64, len(m.suspects))
 	for i, c := range m.suspects { // as they were before the pool listed its clients
-		before[i] = s.vigil.intentOf(c).state
+		before[i] = s.vigil.intentOf(c).State
 	}
 	if err := s.look(m.shard); err != nil {
 		return err
@@ -331,7 +299,7 @@ func (s *Store) fence(m *mending, list []rdma.Client) error {
 	kept := m.suspects[:0]
 	m.states = m.states[:0]
 	for i, c := range m.suspects {
-		if t := s.vigil.intentOf(c); t.state != before[i] || !s.gone(c) {
+		if t := s.vigil.intentOf(c); t.State != before[i] || !s.gone(c) {
 			continue
 		}
 		kept, m.states = append(kept, c), append(m.states, before[i])
@@ -356,8 +324,8 @@ func (s *Store) last(m *mending) error {
 	kept := m.suspects[:0]
 	for i, c := range m.suspects {
 		switch t := s.vigil.intentOf(c); {
-		case t.state != m.states[i], t.torn: // a torn one holds nothing (I2)
-		case !t.within(m.words):
+		case t.State != m.states[i], t.Torn: // a torn one holds nothing (I2)
+		case !t.Within(m.words):
 			return errAgain
 		default:
 			kept = append(kept, c)
@@ -382,7 +350,7 @@ func (s *Store) revoke(list []rdma.Client, c rdma.ClientID) error {
 }
 
 // setRepair does step 4. A bit that is set already was left by a repair that was not completed.
-func (s *Store) setRepair(m *mending) error { return s.turnRepair(m, lockRepair) }
+func (s *Store) setRepair(m *mending) error { return s.turnRepair(m, table.LockRepair) }
 
 // unsetRepair gives up a repair that has waited for too long, before any row or intent was changed.
 func (s *Store) unsetRepair(m *mending) error { return s.turnRepair(m, 0) }
@@ -391,9 +359,9 @@ func (s *Store) unsetRepair(m *mending) error { return s.turnRepair(m, 0) }
 func (s *Store) turnRepair(m *mending, to uint64) error {
 	b := s.ep.Batch()
 	for _, w := range m.words {
-		b.MaskedCompareSwap(s.lockAt(m.shard, int(w)), 0, 0, to, lockRepair)
+		b.MaskedCompareSwap(s.table.LockAt(m.shard, int(w)), 0, 0, to, table.LockRepair)
 	}
-	return s.carry(stepTurnRepairBits, m.shard, b, "set repair bits in shard %d", m.shard)
+	return s.carry(steps.TurnRepairBits, m.shard, b, "set repair bits in shard %d", m.shard)
 }
 
 // await does step 5: it returns when no client but the suspects claims a lock of the words, and
@@ -436,17 +404,17 @@ func (s *Store) clear(m *mending) error {
 	b := s.ep.Batch()
 	b.Chain()
 	for _, c := range m.suspects {
-		b.WriteWord(s.intentAt(m.shard, c), s.vigil.intentOf(c).state|idleBit)
+		b.WriteWord(s.table.IntentAt(m.shard, c), s.vigil.intentOf(c).State|table.IdleBit)
 	}
 	for _, w := range m.words {
 		keep := uint64(0)
 		for c := range s.claimants(m.words) {
 			if _, suspect := slices.BinarySearch(m.suspects, c); !suspect {
 				t := s.vigil.intentOf(c)
-				keep |= t.bits(w)
+				keep |= t.Bits(w)
 			}
 		}
-		b.MaskedCompareSwap(s.lockAt(m.shard, int(w)), 0, 0, 0, ^keep)
+		b.MaskedCompareSwap(s.table.LockAt(m.shard, int(w)), 0, 0, 0, ^keep)
 	}
-	return s.carry(stepClearLocks, m.shard, b, "clear lock words of shard %d", m.shard)
+	return s.carry(steps.ClearLocks, m.shard, b, "clear lock words of shard %d", m.shard)
 }

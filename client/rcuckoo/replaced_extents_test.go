@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -23,10 +24,10 @@ var replacedKey, replacedValue = []byte("key"), []byte("a value that is too long
 func newReplacement(t *testing.T, seed uint64) *replacement {
 	p := extentPool(1)
 	p.Rows, p.Slabs, p.Clients, p.Timeout = 8, 8, 8, time.Second
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
 	o := sim.Hostile(seed)
-	o.Memory, o.Clients, o.Handler = l.bytes, p.Clients, node.Serve
+	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
 	d := &replacement{sim.New(o), t}
 	must(t, Make(d, p))
 	return d
@@ -55,7 +56,7 @@ func (d *replacement) repair(victim *sim.Worker) (value string) {
 		}
 		v, err := s.Get(replacedKey)
 		value = string(v)
-		_, left := s.extents.leave(0, victim.Client())
+		_, left := s.extents.Leave(0, victim.Client())
 		return errors.Join(err, left)
 	})
 	return value

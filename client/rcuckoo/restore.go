@@ -5,13 +5,15 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // Spares lists the nodes that hold nothing until they take a dead node's place.
 func (m *Mender) Spares() []int {
-	return kit.Spares(m.s.nodes, m.s.Params.Spares)
+	return kit.Spares(m.s.table.Nodes, m.s.table.Params.Spares)
 }
 
 // Mend makes new leaders in shards that lost the leader's node: see takeover.go. It runs under
@@ -20,15 +22,15 @@ func (m *Mender) Spares() []int {
 func (m *Mender) Mend(v rdma.View) error {
 	s := m.s
 	s.view.Enter(v)
-	if s.Replicas == 1 {
+	if s.table.Replicas == 1 {
 		return nil
 	}
-	for shard := range s.Shards {
-		if s.orphan[shard] {
+	for shard := range s.table.Shards {
+		if s.table.Orphan[shard] {
 			continue
 		}
-		role, err := s.readWord(s.roleAt(shard))
-		if err == nil && role != leading {
+		role, err := s.readWord(s.table.RoleAt(shard))
+		if err == nil && role != table.Leading {
 			err = s.takeOver(shard)
 		}
 		if err != nil {
@@ -51,8 +53,8 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	s.view.Enter(v)
 	// If a shard is lost, nothing is copied: the lost shard would seem to be there, and empty.
 	for _, copying := range []bool{false, true} {
-		for shard := range s.Shards {
-			index, ok := kit.IndexOn(s.originals[shard], v.Original(dead))
+		for shard := range s.table.Shards {
+			index, ok := kit.IndexOn(s.table.Originals[shard], v.Original(dead))
 			if !ok {
 				continue
 			}
@@ -67,34 +69,37 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 // restore copies a shard to a place: redos, rows of segments that are in use, and contents of
 // extents. Without copying it only checks that the shard is not lost.
 func (s *Store) restore(shard int, to node.Replica, copying bool) error {
-	if s.orphan[shard] {
+	if s.table.Orphan[shard] {
 		return fmt.Errorf("it had its last copy there: %w", client.ErrDamaged)
 	}
 	if !copying {
 		return nil
 	}
-	c := kit.Copier{Batch: s.ep.Batch, Do: func(b *rdma.Batch) error { return s.do(stepCopyToSpare, b) }}
+	c := kit.Copier{Batch: s.ep.Batch, Do: func(b *rdma.Batch) error { return s.do(steps.CopyToSpare, b) }}
 	defer c.Drop()
-	area := func(a area, off, n uint64) error {
-		return c.Copy(s.at(a, shard, off), a.at(to, off), n)
+	area := func(a table.Area, off, n uint64) error {
+		return c.Copy(s.table.At(a, shard, off), a.At(to, off), n)
 	}
-	if err := area(s.redos, 0, s.redos.each); err != nil {
+	if err := area(s.table.Areas.Redos, 0, s.table.Areas.Redos.Each); err != nil {
 		return err
 	}
 	// Segments of higher levels than the table's have no rows yet.
 	level := 0
-	if s.Levels > 0 {
-		growth, err := s.readWord(s.growthAt(shard))
+	if s.table.Levels > 0 {
+		growth, err := s.readWord(s.table.GrowthAt(shard))
 		if err != nil {
 			return err
 		}
-		level, _ = growthOf(growth)
+		level, _ = table.GrowthOf(growth)
 	}
-	if err := area(s.rows, 0, uint64(s.Rows)<<level*uint64(s.rowBytes)); err != nil {
+	if err := area(s.table.Areas.Rows, 0, uint64(s.table.Rows)<<level*uint64(s.table.RowBytes)); err != nil {
 		return err
 	}
-	if s.layout.extents() {
-		if err := s.copyExtents(shard, func(off, n uint64) error { return area(s.slabs, off, n) }); err != nil {
+	if s.table.HasExtents() {
+		if err := s.copyExtents(shard, func(off, n uint64) error {
+			return area(s.table.Areas.Slabs, off,
+				n)
+		}); err != nil {
 			return err
 		}
 	}
@@ -107,19 +112,19 @@ const marksAtOnce = 512
 // copyExtents copies the contents of all extents that were ever claimed; the others have none.
 // The view is busy, so no client writes extents meanwhile.
 func (s *Store) copyExtents(shard int, extent func(off, n uint64) error) error {
-	for from := uint64(0); from < s.allExtents(); from += marksAtOnce {
+	for from := uint64(0); from < s.table.AllExtents(); from += marksAtOnce {
 		b := s.ep.Batch()
-		for i := range min(marksAtOnce, s.allExtents()-from) {
-			b.Read(s.markAt(shard, from+i), markBytes)
+		for i := range min(marksAtOnce, s.table.AllExtents()-from) {
+			b.Read(s.table.MarkAt(shard, from+i), table.MarkBytes)
 		}
-		err := s.do(stepCopyToSpare, b)
+		err := s.do(steps.CopyToSpare, b)
 		for i := range b.Len() {
 			// The mark's class says how large the extent is. A place that is no extent in it has
 			// no content.
 			if err == nil && b.Op(i).Word(0) != 0 {
-				r := ref{extent: from + uint64(i), stamp: b.Op(i).Word(0) >> 1}
-				if _, place := s.unitOf(r.extent); s.real(s.class(r.stamp), place) {
-					err = extent(s.extentOff(r), s.sizeOf(s.class(r.stamp)))
+				r := table.Ref{Extent: from + uint64(i), Stamp: b.Op(i).Word(0) >> 1}
+				if _, place := s.table.UnitOf(r.Extent); s.table.Real(s.table.Class(r.Stamp), place) {
+					err = extent(s.table.ExtentOff(r), s.table.SizeOf(s.table.Class(r.Stamp)))
 				}
 			}
 		}

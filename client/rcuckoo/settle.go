@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -23,7 +25,7 @@ import (
 // for a moment. It joins the new view, or waits for the node.
 func (s *Store) retryable(shard int, err error) bool {
 	switch {
-	case errors.Is(err, rdma.ErrClosed), errors.Is(err, rdma.ErrUnreachable) && s.Replicas == 1:
+	case errors.Is(err, rdma.ErrClosed), errors.Is(err, rdma.ErrUnreachable) && s.table.Replicas == 1:
 		return false
 	case errors.Is(err, errAgain):
 		return true
@@ -130,10 +132,10 @@ func (s *Store) briefly() *Store {
 func (s *Store) reach(shard int) bool {
 	err := s.view.Join()
 	switch {
-	case err == nil && s.orphan[shard], // no copy is left to wait for
-		err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
+	case err == nil && s.table.Orphan[shard], // no copy is left to wait for
+		err != nil && !(s.table.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
 		return false
-	case s.Replicas > 1:
+	case s.table.Replicas > 1:
 		s.ep.Sleep(min(reachPause<<min(s.reaches, 10), max(reachPause, s.each/(joins/2))))
 		s.reaches++
 		return s.left() > 0
@@ -233,10 +235,10 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	st.seq = max(st.seq, own.state>>1) // the intent's may be greater: the shard may have had no leader at open
+	st.seq = max(st.seq, own.State>>1) // the intent's may be greater: the shard may have had no leader at open
 	words := slices.Clone(st.leased)
-	if !idle(own.state) && !own.torn {
-		words = own.addWords(words)
+	if !table.Idle(own.State) && !own.Torn {
+		words = own.AddWords(words)
 	}
 	// The worker is a suspect of its own repair. If another client has repaired the words, there
 	// is nothing left to do.
@@ -244,8 +246,8 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 		err = s.repair(shard, words)
 	}
 	// The leader has the redo if any copy had: repair writes the leader's copy, too (C4).
-	if err == nil && own.state>>1 == st.seq {
-		_, _, begun, err = s.readRedo(shard, s.leads[shard], s.id, st.seq)
+	if err == nil && own.State>>1 == st.seq {
+		_, _, begun, err = s.readRedo(shard, s.table.Leads[shard], s.id, st.seq)
 	}
 	if err != nil {
 		return false, err
@@ -257,7 +259,7 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 // abandon waits until nothing of the worker's own operation in a shard is in flight, and gives
 // the operation up, so that other clients may complete it. The error wraps rdma.ErrTimeout while
 // verbs are in flight: they may still land.
-func (s *Store) abandon(shard int) (own intent, err error) {
+func (s *Store) abandon(shard int) (own table.Intent, err error) {
 	st := &s.shards[shard]
 	if st.flying != nil {
 		if err := s.ep.Wait(st.flying, rdma.All, s.each); err != nil && !st.flying.Finished() {
@@ -268,11 +270,11 @@ func (s *Store) abandon(shard int) (own intent, err error) {
 	}
 	own, err = s.readIntent(shard, s.id)
 	switch {
-	case err != nil, idle(own.state):
-	case own.torn: // no lock was taken (I2), and nothing of the WRITE lands any more
-		err = s.end(shard, s.id, own.state)
+	case err != nil, table.Idle(own.State):
+	case own.Torn: // no lock was taken (I2), and nothing of the WRITE lands any more
+		err = s.end(shard, s.id, own.State)
 	default:
-		if own.beat != givenUp { // else all has landed before
+		if own.Heartbeat != table.GivenUp { // else all has landed before
 			err = s.landed(shard)
 		}
 		if err == nil {
@@ -287,18 +289,19 @@ func (s *Store) abandon(shard int) (own intent, err error) {
 // verb of the operation may be in flight on any copy.
 func (s *Store) giveUp(shard int) error {
 	b := s.ep.Batch()
-	b.WriteWord(s.intentAt(shard, s.id).Add(intentBeat), givenUp)
-	return s.carry(stepGiveUp, shard, b, "give the worker's own operation in shard %d up", shard)
+	b.WriteWord(s.table.IntentAt(shard, s.id).Add(table.IntentHeartbeat), table.GivenUp)
+	return s.carry(steps.GiveUp, shard, b, "give the worker's own operation in shard %d up", shard)
 }
 
 // readIntent reads a client's intent in a shard, into memory of its own.
-func (s *Store) readIntent(shard int, c rdma.ClientID) (intent, error) {
+func (s *Store) readIntent(shard int, c rdma.ClientID) (table.Intent, error) {
 	b := s.ep.Batch()
-	op := b.Read(s.intentAt(shard, c), intentBytes)
-	if err := s.do(stepReadIntents, b); err != nil {
-		return intent{}, s.unread(shard, b, fmt.Errorf("read the intent of client %d in shard %d: %w", c, shard, err))
+	op := b.Read(s.table.IntentAt(shard, c), table.IntentBytes)
+	if err := s.do(steps.ReadIntents, b); err != nil {
+		return table.Intent{}, s.unread(shard, b, fmt.Errorf("read the intent of client %d in shard %d: %w", c, shard,
+			err))
 	}
-	t := decodeIntent(bytes.Clone(op.Buf), shard, c)
+	t := table.DecodeIntent(bytes.Clone(op.Buf), shard, c)
 	b.Release()
 	return t, nil
 }
@@ -306,8 +309,8 @@ func (s *Store) readIntent(shard int, c rdma.ClientID) (intent, error) {
 // end ends an intent by which no lock is held. state is the intent's, so its sequence stays.
 func (s *Store) end(shard int, c rdma.ClientID, state uint64) error {
 	b := s.ep.Batch()
-	b.WriteWord(s.intentAt(shard, c), state|idleBit)
-	return s.carry(stepDone, shard, b, "end the intent of client %d in shard %d", c, shard)
+	b.WriteWord(s.table.IntentAt(shard, c), state|table.IdleBit)
+	return s.carry(steps.Done, shard, b, "end the intent of client %d in shard %d", c, shard)
 }
 
 // readWord reads one word of the pool's memory.
@@ -315,7 +318,7 @@ func (s *Store) readWord(a rdma.Addr) (uint64, error) {
 	b := s.ep.Batch()
 	defer b.Release()
 	op := b.Read(a, 8)
-	if err := s.do(stepReadWord, b); err != nil {
+	if err := s.do(steps.ReadWord, b); err != nil {
 		return 0, err
 	}
 	return le.Uint64(op.Buf), nil

@@ -8,6 +8,10 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/rcuckoo/extents"
+	"github.com/farkv/farkv/client/rcuckoo/search"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
 )
@@ -82,32 +86,32 @@ type bound struct {
 
 // worker is a client's state. One operation is at work at a time.
 type worker struct {
-	*layout
-	ep rdma.Endpoint
+	table *table.Layout
+	ep    rdma.Endpoint
 	// id is at least 1 and at most Params.Clients. The membership gives it to one living client
 	// at a time.
 	id rdma.ClientID
 	// opt has no zero durations: open fills in the defaults.
 	opt Options
-	// view is the worker's membership in the pool's view; applyView follows it.
+	// view is the worker's membership in the pool's view; ApplyView follows it.
 	view *kit.Member
 	// shards has an element for each shard.
 	shards []standing
 	locks  locks
-	search *search
+	search *search.Search
 	// levels is what is known of growth. The worker and its search share it.
-	levels *levels
-	cache  *cache
+	levels *table.Levels
+	cache  *search.Cache
 	// changes are those of the operation at work. A redo holds as many.
-	changes [maxSteps]change
-	// spare is the buffer in which the operation at work encodes its new entry: entryBytes of it.
+	changes [table.MaxSteps]table.Change
+	// spare is the buffer in which the operation at work encodes its new entry: EntryBytes of it.
 	spare []byte
 	// taken is the extent of the value that the operation at work brings. zero: the value is
 	// inline, or the operation has taken no extent yet.
-	taken ref
+	taken table.Ref
 	// takenIn is the shard of taken.
 	takenIn int
-	extents *extents
+	extents *extents.Client
 	// value is the buffer of Get's result. It outlives the batch that the value was read in, and
 	// the next Get overwrites it.
 	value   []byte
@@ -172,7 +176,7 @@ type Stats struct {
 	// Divided counts the rows that it divided.
 	Divided uint64
 	// Paths counts the cuckoo paths that were written: element i those of i+1 rows.
-	Paths [maxSteps]uint64
+	Paths [table.MaxSteps]uint64
 }
 
 var _ client.Store = (*Store)(nil)
@@ -188,10 +192,10 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 			return s, err
 		}
 		if _, err := ep.Join(); err != nil { // there is no Store yet that could miss a change of leader
-			return nil, fmt.Errorf("open %s: %w", Format, err)
+			return nil, fmt.Errorf("open %s: %w", table.Format, err)
 		}
 	}
-	return nil, fmt.Errorf("open %s: %w", Format, errEpochs)
+	return nil, fmt.Errorf("open %s: %w", table.Format, errEpochs)
 }
 
 // joins bounds how often an operation joins the pool's view: an epoch has begun each time.
@@ -201,9 +205,9 @@ var errEpochs = fmt.Errorf("the pool's view changes again and again: %w", rdma.E
 
 // open is one try of Open. The error wraps rdma.ErrStale when the view changed meanwhile.
 func open(ep rdma.Endpoint, o Options) (*Store, error) {
-	l, v, err := readLayout(ep)
+	l, v, err := table.Read(ep)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", Format, err)
+		return nil, fmt.Errorf("open %s: %w", table.Format, err)
 	}
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
 	o.Failure = cmp.Or(o.Failure, defaultFailure)
@@ -212,23 +216,23 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	switch {
 	case int(id) > l.Clients: // it has no records in the pool
 		return nil, fmt.Errorf("open %s: client %d: the pool was made for %d clients: %w",
-			Format, id, l.Clients, rdma.ErrFull)
+			table.Format, id, l.Clients, rdma.ErrFull)
 	case o.Timeout > l.Timeout:
 		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w",
-			Format, o.Timeout, l.Timeout, ErrParams)
+			table.Format, o.Timeout, l.Timeout, table.ErrParams)
 	}
-	w := &worker{layout: l, view: v, ep: ep, id: id, opt: o, pacing: pacing{hold: firstPause}}
-	w.shards, w.spare, w.value = make([]standing, l.Shards), make([]byte, l.entryBytes), make([]byte, 0, l.ExtentBytes)
-	w.extents = newExtents(l, ep, o.Timeout)
+	w := &worker{table: l, view: v, ep: ep, id: id, opt: o, pacing: pacing{hold: firstPause}}
+	w.shards, w.spare, w.value = make([]standing, l.Shards), make([]byte, l.EntryBytes), make([]byte, 0, l.ExtentBytes)
+	w.extents = extents.New(l, ep, o.Timeout)
 	s := w.bounded(bound{each: o.Timeout})
 	// From here on each change of the view reaches the worker, so it cannot miss that a leader
 	// changed.
 	s.enter()
 	v.Follow(s.applyView)
-	s.search, s.cache = newSearch(l), newCache(l, *cmp.Or(o.CacheBytes, new(DefaultCache)))
-	s.levels = s.search.levels
+	s.search, s.cache = search.New(l), search.NewCache(l, *cmp.Or(o.CacheBytes, new(DefaultCache)))
+	s.levels = s.search.Levels
 	if err := errors.Join(s.standings(), s.readGrowths()); err != nil {
-		return nil, fmt.Errorf("open %s: %w", Format, err)
+		return nil, fmt.Errorf("open %s: %w", table.Format, err)
 	}
 	return s, nil
 }
@@ -240,9 +244,9 @@ func (s *Store) standings() error {
 	b := s.ep.Batch()
 	defer b.Release()
 	for i := range s.shards {
-		b.Read(s.intentAt(i, s.id), 8)
+		b.Read(s.table.IntentAt(i, s.id), 8)
 	}
-	if err := s.ep.Post(b.As(stepReadIntents)); err != nil {
+	if err := s.ep.Post(b.As(steps.ReadIntents)); err != nil {
 		return err
 	}
 	if err := s.ep.Wait(b, rdma.All, s.each); err != nil {
@@ -260,7 +264,7 @@ func (s *Store) standings() error {
 		// Close calls this, too: the worker's own sequence may be above the word that landed.
 		word := le.Uint64(op.Buf)
 		s.shards[i].seq = max(s.shards[i].seq, word>>1)
-		s.shards[i].dirty = s.shards[i].dirty || !idle(word)
+		s.shards[i].dirty = s.shards[i].dirty || !table.Idle(word)
 	}
 	return nil
 }
@@ -269,7 +273,7 @@ func (s *Store) standings() error {
 func (s *Store) Stats() Stats { return s.stats }
 
 // pathNames are the names of the counters in Stats.Paths.
-var pathNames = [maxSteps]string{
+var pathNames = [table.MaxSteps]string{
 	"paths of 1 row", "paths of 2 rows", "paths of 3 rows", "paths of 4 rows", "paths of 5 rows", "paths of 6 rows",
 }
 
@@ -283,8 +287,8 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 		telemetry.Counter{Name: "clients fenced off", Count: s.stats.Fenced},
 		telemetry.Counter{Name: "rows repaired", Count: s.stats.Rolled},
 		telemetry.Counter{Name: "rows divided", Count: s.stats.Divided},
-		telemetry.Counter{Name: "cache hits", Count: s.cache.hits},
-		telemetry.Counter{Name: "cache misses", Count: s.cache.misses},
+		telemetry.Counter{Name: "cache hits", Count: s.cache.Hits},
+		telemetry.Counter{Name: "cache misses", Count: s.cache.Misses},
 	)
 	for i, n := range s.stats.Paths {
 		to = append(to, telemetry.Counter{Name: pathNames[i], Count: n})
@@ -329,15 +333,15 @@ func (s *Store) Close() error {
 	var errs []error
 	untouched := make([]bool, len(s.shards))
 	for i, st := range s.shards { // a node that does not answer holds no more than what the worker knows of
-		untouched[i] = st.flying == nil && len(st.leased) == 0 && (!st.dirty || st.seq == 0) && !s.extents.hasClaims(i)
+		untouched[i] = st.flying == nil && len(st.leased) == 0 && (!st.dirty || st.seq == 0) && !s.extents.HasClaims(i)
 	}
 	// These READs are posted behind what is in flight.
-	if err := s.standings(); err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrStale)) {
+	if err := s.standings(); err != nil && !(s.table.Replicas > 1 && errors.Is(err, rdma.ErrStale)) {
 		errs = append(errs, err)
 	}
 	for i := range s.shards {
 		err := s.leave(i)
-		for n := 0; n < joins && s.Replicas > 1 && err != nil && s.retryable(i, err); n++ {
+		for n := 0; n < joins && s.table.Replicas > 1 && err != nil && s.retryable(i, err); n++ {
 			err = s.leave(i)
 		}
 		if err != nil && !(untouched[i] && errors.Is(err, rdma.ErrNodeDown)) {
@@ -356,6 +360,6 @@ func (s *Store) leave(shard int) error {
 	if err := s.settled(shard); err != nil {
 		return err
 	}
-	_, err := s.extents.leave(shard, s.id)
+	_, err := s.extents.Leave(shard, s.id)
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -16,28 +17,29 @@ import (
 )
 
 // inline is a pool with values that lie in their rows. It is made quickly.
-func inlinePool(shards int) Params {
-	return Params{Shards: shards, Rows: 600 / shards, Entries: 8, KeyBytes: 63, InlineBytes: 200, ExtentBytes: 200,
-		F: 2.3, RowsPerLock: 16, LockWords: 2,
+func inlinePool(shards int) table.Params {
+	return table.Params{Shards: shards, Rows: 600 / shards, Entries: 8, KeyBytes: 63, InlineBytes: 200,
+		ExtentBytes: 200,
+		F:           2.3, RowsPerLock: 16, LockWords: 2,
 		Clients: 64, Timeout: 20 * time.Second}
 }
 
 // extentPool is a pool of few slabs. All values but the shortest lie in extents.
-func extentPool(shards int) Params {
+func extentPool(shards int) table.Params {
 	p := inlinePool(shards)
 	p.InlineBytes, p.ExtentBytes, p.SlabExtents, p.Classes = 16, 1000, 16, 5
 	p.Slabs = 5000 / 16 / shards
 	return p
 }
 
-func harness(nodes int, p Params, o Options) storetest.Harness {
+func harness(nodes int, p table.Params, o Options) storetest.Harness {
 	p.Tickets = 16
-	l, err := newLayout(p, nodes)
+	l, err := table.New(p, nodes)
 	if err != nil {
 		panic(err)
 	}
 	return storetest.Harness{
-		Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+		Nodes: nodes, Memory: l.Bytes, Clients: p.Clients, Handler: node.Serve,
 		Format: func(f rdma.Fabric) error {
 			p := p
 			if _, ok := f.(*sim.Sim); ok { // a small pool, which is checked quickly, with locks in several words
@@ -63,7 +65,7 @@ func TestStore(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		nodes int
-		p     Params
+		p     table.Params
 	}{{"inline, 1 node, 1 shard", 1, inlinePool(1)}, {"extents, 2 nodes, 5 shards", 2, extentPool(5)}} {
 		t.Run(c.name, func(t *testing.T) {
 			// Busy machines and cut connections stop workers for a while. They must not be fenced
@@ -75,11 +77,11 @@ func TestStore(t *testing.T) {
 	}
 }
 
-func memPool(t testing.TB, nodes int, p Params) *shm.Fabric {
+func memPool(t testing.TB, nodes int, p table.Params) *shm.Fabric {
 	t.Helper()
-	l, err := newLayout(p, nodes)
+	l, err := table.New(p, nodes)
 	must(t, err)
-	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients}, node.Serve)
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients}, node.Serve)
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	must(t, Make(f, p))
@@ -112,7 +114,7 @@ func TestNodeGone(t *testing.T) {
 	var there [][]byte
 	for i := range 40 {
 		key := fmt.Appendf(nil, "key %d", i)
-		if s.place(key).shard == 0 {
+		if s.table.Place(key).Shard == 0 {
 			must(t, s.Insert(key, make([]byte, 500)))
 			there = append(there, key)
 		}

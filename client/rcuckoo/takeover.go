@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -31,7 +33,7 @@ import (
 //
 // Extents that clients had claimed, and that no row names, are free after 4. The clients forget
 // them when they learn that another copy leads, before they do anything there (see
-// Store.applyView). The hands, from which others would free the extents, are empty.
+// Store.ApplyView). The hands, from which others would free the extents, are empty.
 //
 // Marks that no row names start from zero, so stamps of the former leader may appear again. No
 // client takes the one use for the other:
@@ -60,16 +62,16 @@ func (s *Store) takeOver(shard int) error {
 	if err := s.remake(shard); err != nil {
 		return err
 	}
-	return s.makeLeader(s.ep, shard)
+	return makeLeader(s.table, s.ep, shard)
 }
 
 // unused checks 3. The error wraps client.ErrDamaged if a lock or lease is not zero.
 func (s *Store) unused(shard int) error {
-	for from := 0; from < s.LockWords; from += walkBytes / 8 {
-		n := min(walkBytes/8, s.LockWords-from)
+	for from := 0; from < s.table.LockWords; from += walkBytes / 8 {
+		n := min(walkBytes/8, s.table.LockWords-from)
 		b := s.ep.Batch()
-		locks, leases := b.Read(s.lockAt(shard, from), 8*n), b.Read(s.leaseAt(shard, from), 8*n)
-		err := s.do(stepTakeOver, b)
+		locks, leases := b.Read(s.table.LockAt(shard, from), 8*n), b.Read(s.table.LeaseAt(shard, from), 8*n)
+		err := s.do(steps.TakeOver, b)
 		used := err == nil && (slices.ContainsFunc(locks.Buf, nonzero) || slices.ContainsFunc(leases.Buf, nonzero))
 		b.Release()
 		switch {
@@ -94,10 +96,10 @@ type begun struct {
 // finishBegun does 1 and 2, for some clients at a time, so that a READ is not too large. All
 // copies must answer: one that does not may have the only whole redo.
 func (s *Store) finishBegun(shard int) error {
-	each := max(walkBytes/int(s.redo), 1)
-	for from := 0; from < s.Clients; from += each {
-		found := make([]begun, min(each, s.Clients-from))
-		for _, at := range s.copies[shard] {
+	each := max(walkBytes/int(s.table.RedoBytes), 1)
+	for from := 0; from < s.table.Clients; from += each {
+		found := make([]begun, min(each, s.table.Clients-from))
+		for _, at := range s.table.Copies[shard] {
 			if err := s.readRedos(shard, at, from, found); err != nil {
 				return err
 			}
@@ -123,15 +125,15 @@ func (s *Store) finishBegun(shard int) error {
 func (s *Store) readRedos(shard int, at node.Replica, from int, found []begun) error {
 	b := s.ep.Batch()
 	defer b.Release()
-	op := b.Read(s.redoAt(at, rdma.ClientID(from+1)), len(found)*int(s.redo))
-	if err := s.do(stepReadRedo, b); err != nil {
+	op := b.Read(s.table.RedoAt(at, rdma.ClientID(from+1)), len(found)*int(s.table.RedoBytes))
+	if err := s.do(steps.ReadRedo, b); err != nil {
 		return fmt.Errorf("read redos of shard %d: %w", shard, err)
 	}
 	for i := range found {
-		p := op.Buf[i*int(s.redo):][:s.redo]
+		p := op.Buf[i*int(s.table.RedoBytes):][:s.table.RedoBytes]
 		seq := le.Uint64(p)
-		if steps, whole := s.redoOf(p, shard, rdma.ClientID(from+i+1), seq); whole && seq > found[i].seq {
-			found[i] = begun{seq, slices.Clone(p), steps}
+		if rows, whole := s.table.RedoOf(p, shard, rdma.ClientID(from+i+1), seq); whole && seq > found[i].seq {
+			found[i] = begun{seq, slices.Clone(p), rows}
 		}
 	}
 	return nil
@@ -143,10 +145,10 @@ func (s *Store) resume(shard, from int, found []begun) error {
 	defer b.Release()
 	for i, r := range found {
 		if r.seq != 0 {
-			b.WriteWord(s.intentAt(shard, rdma.ClientID(from+i+1)), r.seq<<1|idleBit)
+			b.WriteWord(s.table.IntentAt(shard, rdma.ClientID(from+i+1)), r.seq<<1|table.IdleBit)
 		}
 	}
-	if err := s.do(stepTakeOver, b); err != nil {
+	if err := s.do(steps.TakeOver, b); err != nil {
 		return fmt.Errorf("write intents of shard %d: %w", shard, err)
 	}
 	return nil
@@ -157,34 +159,35 @@ func (s *Store) resume(shard, from int, found []begun) error {
 func (s *Store) remake(shard int) error {
 	// The stamps of the extents that rows name, and the highest and lowest level of rows that are
 	// made.
-	named, most, least := map[uint64]uint64{}, 0, MaxLevels
+	named, most, least := map[uint64]uint64{}, 0, table.MaxLevels
 	var torn error
-	err := s.eachRow(s.ep, shard, s.leads[shard], func(n uint32, r row) {
-		if !s.valid(r, shard, n) {
+	err := eachRow(s.table, s.ep, shard, s.table.Leads[shard], func(n uint32, r table.Row) {
+		if !s.table.Valid(r, shard, n) {
 			torn = fmt.Errorf("row %d of shard %d is torn, and no redo has it: %w", n, shard, client.ErrDamaged)
 			return
 		}
-		if s.made(n, r) {
-			most, least = max(most, s.level(r)), min(least, s.level(r))
+		if s.table.Made(n, r) {
+			most, least = max(most, s.table.Level(r)), min(least, s.table.Level(r))
 		}
-		for slot := range s.entries {
-			if e := s.entry(r, slot); s.sound(e) && e.meta.extent() && s.names(s.ref(e), e.meta.key()) {
-				named[s.ref(e).extent] = s.ref(e).stamp
+		for slot := range s.table.Slots {
+			if e := s.table.Entry(r, slot); s.table.Sound(e) && e.Meta.Extent() && s.table.Names(s.table.Ref(e),
+				e.Meta.Key()) {
+				named[s.table.Ref(e).Extent] = s.table.Ref(e).Stamp
 			}
 		}
 	})
 	if err := errors.Join(err, torn); err != nil {
 		return err
 	}
-	if s.Levels > 0 {
+	if s.table.Levels > 0 {
 		if err := s.remakeGrowth(shard, most, least); err != nil {
 			return err
 		}
 	}
-	if !s.layout.extents() {
+	if !s.table.HasExtents() {
 		return nil
 	}
-	for slab := range s.Slabs {
+	for slab := range s.table.Slabs {
 		if err := s.remark(shard, slab, named); err != nil {
 			return err
 		}
@@ -195,18 +198,18 @@ func (s *Store) remake(shard int) error {
 // remakeGrowth does 5: it sets the growth word of a table that may grow. Memory needs nothing:
 // with replicas all of it was taken when the pool was made.
 func (s *Store) remakeGrowth(shard, most, least int) error {
-	now, err := s.readWord(s.growthAt(shard))
+	now, err := s.readWord(s.table.GrowthAt(shard))
 	if err != nil {
 		return fmt.Errorf("read how far shard %d has grown: %w", shard, err)
 	}
-	word := uint64(most) << levelShift
+	word := uint64(most) << table.LevelShift
 	if most > 0 && least == most {
-		word |= s.ends(most)
+		word |= s.table.Ends(most)
 	}
 	b := s.ep.Batch()
 	defer b.Release()
-	b.CompareSwap(s.growthAt(shard), now, word) // the word is changed by atomics only
-	if err := s.do(stepTakeOver, b); err != nil {
+	b.CompareSwap(s.table.GrowthAt(shard), now, word) // the word is changed by atomics only
+	if err := s.do(steps.TakeOver, b); err != nil {
 		return fmt.Errorf("tell how far shard %d has grown: %w", shard, err)
 	}
 	return nil
@@ -217,37 +220,37 @@ func (s *Store) remakeGrowth(shard, most, least int) error {
 func (s *Store) remark(shard, slab int, named map[uint64]uint64) error {
 	b := s.ep.Batch()
 	defer b.Release()
-	op := b.Read(s.slabAt(shard, slab), s.slabMarks()*markBytes)
-	if err := s.do(stepTakeOver, b); err != nil {
+	op := b.Read(s.table.SlabAt(shard, slab), s.table.SlabMarks()*table.MarkBytes)
+	if err := s.do(steps.TakeOver, b); err != nil {
 		return fmt.Errorf("read marks of shard %d: %w", shard, err)
 	}
 	// Marks are changed by CASes only, also here, and only those that are wrong.
 	next := s.ep.Batch()
 	defer next.Release()
-	for i := range s.SlabExtents {
-		unit := uint64(slab*s.SlabExtents + i)
+	for i := range s.table.SlabExtents {
+		unit := uint64(slab*s.table.SlabExtents + i)
 		free, err := s.freeMark(unit, named)
 		if err != nil {
 			return fmt.Errorf("shard %d: %w", shard, err)
 		}
-		for place := range s.most() {
-			extent, now, want := s.extentIn(unit, place),
-				le.Uint64(op.Buf[(place*s.SlabExtents+i)*markBytes:]), uint64(0)
-			if s.real(s.class(free>>1), place) {
+		for place := range s.table.Most() {
+			extent, now, want := s.table.ExtentIn(unit, place),
+				le.Uint64(op.Buf[(place*s.table.SlabExtents+i)*table.MarkBytes:]), uint64(0)
+			if s.table.Real(s.table.Class(free>>1), place) {
 				want = free
 			}
 			if stamp, ok := named[extent]; ok {
-				want = mark(stamp, true)
+				want = table.Mark(stamp, true)
 			}
 			if now != want {
-				next.CompareSwap(s.markAt(shard, extent), now, want)
+				next.CompareSwap(s.table.MarkAt(shard, extent), now, want)
 			}
 		}
 	}
 	if next.Len() == 0 {
 		return nil
 	}
-	if err := s.do(stepTakeOver, next); err != nil {
+	if err := s.do(steps.TakeOver, next); err != nil {
 		return fmt.Errorf("mark extents of shard %d: %w", shard, err)
 	}
 	return nil
@@ -258,15 +261,15 @@ func (s *Store) remark(shard, slab int, named map[uint64]uint64) error {
 // of two classes.
 func (s *Store) freeMark(unit uint64, named map[uint64]uint64) (free uint64, err error) {
 	class := -1
-	for place := range s.most() {
-		stamp, ok := named[s.extentIn(unit, place)]
+	for place := range s.table.Most() {
+		stamp, ok := named[s.table.ExtentIn(unit, place)]
 		switch {
 		case !ok:
-		case class >= 0 && class != s.class(stamp):
+		case class >= 0 && class != s.table.Class(stamp):
 			return 0, fmt.Errorf("rows name extents of two sizes in unit %d: %w", unit, client.ErrDamaged)
 		default:
-			class = s.class(stamp)
+			class = s.table.Class(stamp)
 		}
 	}
-	return mark(withClass(0, max(class, 0)), false), nil
+	return table.Mark(table.WithClass(0, max(class, 0)), false), nil
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -18,7 +20,7 @@ import (
 )
 
 // loneShard is a pool of one shard, with values in extents, two copies and a spare.
-func loneShard() Params {
+func loneShard() table.Params {
 	p := extentPool(1)
 	p.Slabs, p.Clients, p.Replicas, p.Spares, p.Timeout = 16, 8, 2, 1, 2*time.Second
 	return p
@@ -54,7 +56,7 @@ func TestTakeover(t *testing.T) {
 		must(t, b.Insert(fmt.Appendf(nil, "b%d", n), value(n)))
 	}
 	must(t, b.Delete([]byte("b0")))
-	if a.extents.inHands(0) == 0 {
+	if !a.extents.HasClaims(0) {
 		t.Fatal("nothing is in hand")
 	}
 	must(t, f.KillNode(0))
@@ -101,7 +103,7 @@ func (e *strike) Post(b *rdma.Batch) error {
 // before the client goes on. The client learns whether the operation took effect. It does not own
 // the extent any more that it had taken for the operation.
 func TestMidst(t *testing.T) {
-	for _, at := range []rdma.Step{stepLock, stepWriteBackups, stepWriteRows, stepDone} {
+	for _, at := range []rdma.Step{steps.Lock, steps.WriteBackups, steps.WriteRows, steps.Done} {
 		for _, replicas := range []int{2, 3} {
 			p := loneShard()
 			p.Replicas, p.Spares = replicas, 3-replicas
@@ -164,8 +166,8 @@ func TestBusyView(t *testing.T) {
 	keys := make([][]byte, 3) // by shard
 	for n := 0; unnamed(keys); n++ {
 		key := fmt.Appendf(nil, "key %d", n)
-		if at := s.place(key); keys[at.shard] == nil {
-			keys[at.shard] = key
+		if at := s.table.Place(key); keys[at.Shard] == nil {
+			keys[at.Shard] = key
 			must(t, s.Insert(key, key))
 		}
 	}
@@ -211,7 +213,7 @@ func TestSlowBackup(t *testing.T) {
 	p := fullPool(1)
 	p.Replicas, p.Timeout = 2, 2*time.Second
 	l := lay(t, p, 2)
-	v := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+	v := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: l.Bytes, Clients: p.Clients, Handler: node.Serve,
 		MinLatency: 500, MaxLatency: 1000,
 		Faults: sim.Faults{{Kind: sim.SlowFault, Node: 1, At: time.Millisecond, For: time.Second, Factor: 10_000}}})
 	defer v.Close()
@@ -258,7 +260,7 @@ func TestRecovered(t *testing.T) {
 		p.Replicas, p.Spares, p.Slabs, p.Rows, p.Timeout = 3, 0, 4, 32, 100*time.Millisecond
 		l := lay(t, p, 3)
 		o := sim.Hostile(k)
-		o.Nodes, o.Memory, o.Clients, o.Handler = 3, l.bytes, p.Clients, node.Serve
+		o.Nodes, o.Memory, o.Clients, o.Handler = 3, l.Bytes, p.Clients, node.Serve
 		v := sim.New(o)
 		must(t, Make(v, p))
 		key, values := []byte("key"), [2][]byte{bytes.Repeat([]byte{1}, 100), bytes.Repeat([]byte{2}, 100)}

@@ -5,15 +5,13 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // A client that fails in its first try for a lock takes a ticket, so that clients get the lock
-// about in the order in which they came. A shard has Params.Tickets queues at its leader, of two
-// words each:
-//
-//	next     the number of the next ticket; changed by FAA only
-//	serving  one more than the number of the last client that had its turn; changed by WRITEs only
+// about in the order in which they came. A shard has Params.Tickets queues at its leader: see
+// table.QueueServing.
 //
 // A client has its turn when its number is less than turnsAtOnce above serving. Then it tries.
 // Other clients only look at serving, more often the nearer their turn is.
@@ -32,15 +30,7 @@ import (
 //   - Another copy leads, where the queues are zero. The operation begins again, without a ticket.
 //
 // A client that gets the lock with its first try has no ticket, and does not move serving.
-const (
-	// queueServing is the offset of serving in a queue.
-	queueServing = 8
-	queueBytes   = 16
-
-	// mostTickets bounds Params.Tickets by default: 16 KiB.
-	mostTickets = 1024
-)
-
+//
 // What follows was measured on the model of the paper's testbed. Fewer turns at once leave a lock
 // free for longer; more of them take from the network what others need.
 const (
@@ -84,41 +74,35 @@ type pacing struct {
 	late    time.Duration // by how much the last try was slower than that
 }
 
-// queueAt is the queue of a lock.
-func (l *layout) queueAt(shard int, word uint32, bit int) rdma.Addr {
-	n := spread(uint64(word)<<6|uint64(bit)) % uint64(l.Tickets)
-	return l.at(l.tickets, shard, n*queueBytes)
-}
-
 // enqueue chooses the queue of a client that failed to take locks: the queue of the first of
 // these locks that another client holds. met is the word that the client found. The ticket comes
 // with the next trip, so waiting for a lock costs no trip of its own.
-func (s *Store) enqueue(w *want, met uint64) {
-	if way := met & w.bits; s.Tickets > 0 && !s.opt.Ticketless && w.queue == 0 && way != 0 {
-		w.queue = s.queueAt(s.locks.shard, w.word, bits.TrailingZeros64(way))
+func (s *Store) enqueue(t *turn, w table.Want, met uint64) {
+	if way := met & w.Bits; s.table.Tickets > 0 && !s.opt.Ticketless && t.queue == 0 && way != 0 {
+		t.queue = s.table.QueueAt(s.locks.shard, w.Word, bits.TrailingZeros64(way))
 	}
 }
 
 // addTurn adds the verbs that take a ticket, and look at the queue. They come behind the READs of
 // rows: the fence of those would wait for them.
-func (s *Store) addTurn(b *rdma.Batch, w *want) (take, look *rdma.Op) {
-	if w.queue == 0 {
+func (s *Store) addTurn(b *rdma.Batch, t *turn) (take, look *rdma.Op) {
+	if t.queue == 0 {
 		return nil, nil
 	}
-	if !w.taken {
-		take = b.FetchAdd(w.queue, 1)
+	if !t.taken {
+		take = b.FetchAdd(t.queue, 1)
 	}
-	return take, b.Read(w.queue.Add(queueServing), 8)
+	return take, b.Read(t.queue.Add(table.QueueServing), 8)
 }
 
 // seeTurn notes what the verbs of addTurn found, and how long a try took.
-func (s *Store) seeTurn(w *want, take, look *rdma.Op, took time.Duration) {
+func (s *Store) seeTurn(t *turn, take, look *rdma.Op, took time.Duration) {
 	if look == nil {
 		return
 	}
 	p, now, serving := &s.pacing, s.ep.Now(), le.Uint64(look.Buf)
 	// Only tries are compared: a look has no CAS.
-	if w.has() {
+	if t.has() {
 		if p.fastest == 0 || took < p.fastest {
 			p.fastest = took
 		}
@@ -126,33 +110,33 @@ func (s *Store) seeTurn(w *want, take, look *rdma.Op, took time.Duration) {
 	}
 	switch {
 	case take != nil:
-		w.taken, w.number, w.serving, w.since = true, take.Result, serving, now
+		t.taken, t.number, t.serving, t.since = true, take.Result, serving, now
 		return
-	case serving == w.serving:
-		w.still++
+	case serving == t.serving:
+		t.still++
 		return
-	case serving > w.serving: // one sample counts at most four times the average
-		each := (now - w.since) / time.Duration(serving-w.serving)
+	case serving > t.serving: // one sample counts at most four times the average
+		each := (now - t.since) / time.Duration(serving-t.serving)
 		p.hold = max(p.hold+(min(each, 4*p.hold)-p.hold)/8, firstPause)
 	}
-	w.serving, w.since, w.still = serving, now, 0
+	t.serving, t.since, t.still = serving, now, 0
 }
 
 // pause pauses between two tries or looks. A client that waits for its turn pauses for half of
 // the time that it expects to wait. No pause is longer than a share of the failure timer, as each
 // try is a heartbeat.
-func (s *Store) pause(w *want, r *kit.Retry) {
-	if !w.taken {
+func (s *Store) pause(t *turn, r *kit.Retry) {
+	if !t.taken {
 		r.Wait()
 		return
 	}
 	span := firstPause + latePause*s.pacing.late
-	if !w.has() {
-		span = max(span, time.Duration(min(w.ahead(), uint64(s.Clients)))*s.pacing.hold/2)
+	if !t.has() {
+		span = max(span, time.Duration(min(t.ahead(), uint64(s.table.Clients)))*s.pacing.hold/2)
 	}
 	most := min(lastPause, s.opt.Failure/pauseShares)
 	calm := *r
-	calm.Tries, calm.Pause = max(w.still-calmLooks, 0), kit.Spread(min(span, most)/2, kit.Doubling(span, most))
+	calm.Tries, calm.Pause = max(t.still-calmLooks, 0), kit.Spread(min(span, most)/2, kit.Doubling(span, most))
 	calm.Wait()
 	r.Tries++
 }
@@ -161,8 +145,8 @@ func (s *Store) pause(w *want, r *kit.Retry) {
 // turns. A crash before them leaves serving where it is, and the next client sets it.
 func (s *Store) addServed(b *rdma.Batch) {
 	for i := range s.locks.wants {
-		if w := &s.locks.wants[i]; w.taken && w.number >= w.serving && w.has() {
-			b.WriteWord(w.queue.Add(queueServing), w.number+1)
+		if t := &s.locks.turns[i]; t.taken && t.number >= t.serving && t.has() {
+			b.WriteWord(t.queue.Add(table.QueueServing), t.number+1)
 		}
 	}
 }

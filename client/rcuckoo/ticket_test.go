@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -30,10 +31,10 @@ func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *c
 	p := inlinePool(1)
 	p.Tickets, p.Clients, p.Timeout = tickets, clients+2, time.Second
 	l := lay(t, p, 1)
-	offset, bytes, err := Device(p, 1)
+	offset, bytes, err := table.Device(p, 1)
 	must(t, err)
 	o := profile.Options(1, 1)
-	o.Memory, o.Clients, o.Handler, o.Device = l.bytes, p.Clients, node.Serve,
+	o.Memory, o.Clients, o.Handler, o.Device = l.Bytes, p.Clients, node.Serve,
 		[]sim.Range{{Node: 0, Offset: offset, Bytes: bytes}}
 	c := &crush{v: sim.New(o)}
 	must(t, Make(c.v, p))
@@ -177,11 +178,12 @@ func TestTurn(t *testing.T) {
 // TestTicketsComeLast: in a pool with tickets all other parts lie where they lie without tickets,
 // so that clients of both versions can use pools of both.
 func TestTicketsComeLast(t *testing.T) {
-	for _, p := range []Params{small(), inlinePool(2), extentPool(5)} {
+	for _, p := range []table.Params{small(), inlinePool(2), extentPool(5)} {
 		without := lay(t, p, 2)
 		p.Tickets = 100
 		with := lay(t, p, 2)
-		if with.rows != without.rows || with.slabs != without.slabs || with.tickets.base < with.slabs.of(with.perNode) {
+		if with.Areas.Rows != without.Areas.Rows || with.Areas.Slabs != without.Areas.Slabs ||
+			with.Areas.Queues.Base < with.Areas.Slabs.Of(with.PerNode) {
 			t.Errorf("%+v: %+v, and without tickets %+v", p, with, without)
 		}
 	}

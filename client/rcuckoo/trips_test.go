@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -41,9 +42,9 @@ func TestTrips(t *testing.T) {
 	s := storeOn(t, memPool(t, 1, p), Options{})
 	for i := range 300 {
 		key, value := fmt.Appendf(nil, "key %d", i), fmt.Appendf(nil, "value %d", i)
-		at := s.place(key)
-		first, _ := s.lockOf(at.first)
-		second, _ := s.lockOf(at.second)
+		at := s.table.Place(key)
+		first, _ := s.table.LockOf(at.First)
+		second, _ := s.table.LockOf(at.Second)
 		locks := uint64(1)
 		if first != second {
 			locks = 2
@@ -81,9 +82,9 @@ func TestFence(t *testing.T) {
 	must(t, err)
 	p := inlinePool(1)
 	p.RowsPerLock = 16
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
-	offset, bytes, err := Device(p, 1)
+	offset, bytes, err := table.Device(p, 1)
 	must(t, err)
 	for _, c := range []struct {
 		what       string
@@ -94,7 +95,7 @@ func TestFence(t *testing.T) {
 		{"in its NIC's memory", []sim.Range{{Node: 0, Offset: offset, Bytes: bytes}}, 1, 2},
 	} {
 		o := profile.Options(1, 1)
-		o.Memory, o.Clients, o.Handler, o.Device = l.bytes, p.Clients, node.Serve, c.device
+		o.Memory, o.Clients, o.Handler, o.Device = l.Bytes, p.Clients, node.Serve, c.device
 		v := sim.New(o)
 		must(t, Make(v, p))
 		v.Go("client", func(ep rdma.Endpoint) {
@@ -149,8 +150,8 @@ func TestMedianInsert(t *testing.T) {
 }
 
 // looks is how many trips prove a miss.
-func (s *Store) looks(at place) uint64 {
-	if at.first == at.second {
+func (s *Store) looks(at table.Place) uint64 {
+	if at.First == at.Second {
 		return 1
 	}
 	return 2
@@ -216,20 +217,20 @@ func TestExtentTrips(t *testing.T) {
 		t.Errorf("get: %+v", got)
 	}
 	best, all := s.costs(t, update, nil), uint64(0)
-	const updates = 10 * claimAtOnce
+	const updates = 10 * table.ClaimAtOnce
 	for range updates {
 		c := s.costs(t, update, nil)
 		best.trips = min(best.trips, c.trips)
 		all += c.trips
 	}
-	at := s.place(key)
-	first, _ := s.lockOf(at.first)
-	second, _ := s.lockOf(at.second)
+	at := s.table.Place(key)
+	first, _ := s.table.LockOf(at.First)
+	second, _ := s.table.LockOf(at.Second)
 	want := uint64(3) // with the fence behind the lock
 	if first != second {
 		want++
 	}
-	if more := all - updates*best.trips; best.trips != want || more > 2*updates/claimAtOnce {
+	if more := all - updates*best.trips; best.trips != want || more > 2*updates/table.ClaimAtOnce {
 		t.Errorf("an update takes %d trips, want %d, and %d of them %d more", best.trips, want, updates, more)
 	}
 	for what, f := range map[string]func() error{"get": get, "update": update} {
