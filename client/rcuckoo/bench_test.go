@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -50,31 +51,32 @@ func newBench(b *testing.B, valueBytes int) *bench {
 	must(b, err)
 	b.Cleanup(func() { f.Close() })
 	must(b, Make(f, p))
-	x := &bench{Store: storeOn(b, f, Options{}), value: make([]byte, valueBytes), rng: rand.New(rand.NewPCG(1, 2))}
+	x := &bench{Store: storeOn(b, f, session.Options{}), value: make([]byte, valueBytes),
+		rng: rand.New(rand.NewPCG(1, 2))}
 	for i := range benchKeys {
 		must(b, x.Insert(storetest.AppendKey(x.key[:0], i), x.value))
 	}
 	rows := map[uint32]table.Row{}
-	must(b, eachRow(x.table, x.ep, 0, x.table.Leads[0], func(n uint32, r table.Row) {
+	must(b, table.EachRow(x.session.Table, x.session.EP, 0, x.session.Table.Leads[0], func(n uint32, r table.Row) {
 		rows[n] = append(table.Row(nil),
 			r...)
 	}))
 	for i := range benchKeys {
 		key := storetest.AppendKey(nil, i)
-		e := record{at: x.table.Place(key)}
-		if e.n = e.at.First; x.table.Find(rows[e.n], key) < 0 {
+		e := record{at: x.session.Table.Place(key)}
+		if e.n = e.at.First; x.session.Table.Find(rows[e.n], key) < 0 {
 			e.n = e.at.Second
 		}
-		if held := x.table.Entry(rows[e.n], x.table.Find(rows[e.n], key)); held.Meta.Extent() {
-			e.r = x.table.Ref(held)
+		if held := x.session.Table.Entry(rows[e.n], x.session.Table.Find(rows[e.n], key)); held.Meta.Extent() {
+			e.r = x.session.Table.Ref(held)
 		}
 		x.records = append(x.records, e)
 	}
 	for range 64 {
-		if !x.table.HasExtents() {
+		if !x.session.Table.HasExtents() {
 			break
 		}
-		r, err := x.extents.Take(0, 0, valueBytes, x.ep.Now()+time.Second)
+		r, err := x.extents.Take(0, 0, valueBytes, x.session.EP.Now()+time.Second)
 		must(b, err)
 		x.scratch = append(x.scratch, r)
 	}
@@ -87,7 +89,7 @@ func newBench(b *testing.B, valueBytes int) *bench {
 }
 
 func (x *bench) finish(b *rdma.Batch) {
-	if err := rdma.Do(x.ep, b, time.Second); err != nil {
+	if err := rdma.Do(x.session.EP, b, time.Second); err != nil {
 		panic(err)
 	}
 }
@@ -96,24 +98,25 @@ func (x *bench) finish(b *rdma.Batch) {
 func (x *bench) floorRows(b *rdma.Batch, e *record, fence bool) {
 	from, to := min(e.at.First, e.at.Second), max(e.at.First, e.at.Second)
 	if to-from <= 1 {
-		b.Read(x.table.RowAt(x.table.Leads[0], from), int(to-from+1)*x.table.RowBytes).Fence = fence
+		b.Read(x.session.Table.RowAt(x.session.Table.Leads[0], from),
+			int(to-from+1)*x.session.Table.RowBytes).Fence = fence
 		return
 	}
-	b.Read(x.table.RowAt(x.table.Leads[0], from), x.table.RowBytes).Fence = fence
-	b.Read(x.table.RowAt(x.table.Leads[0], to), x.table.RowBytes)
+	b.Read(x.session.Table.RowAt(x.session.Table.Leads[0], from), x.session.Table.RowBytes).Fence = fence
+	b.Read(x.session.Table.RowAt(x.session.Table.Leads[0], to), x.session.Table.RowBytes)
 }
 
 // floorGet is the batches of a GET that hits: its rows, and an extent.
 func (x *bench) floorGet(e *record) {
-	b := x.ep.Batch()
+	b := x.session.EP.Batch()
 	x.floorRows(b, e, false)
 	x.finish(b)
 	b.Release()
 	if e.r.Stamp == 0 {
 		return
 	}
-	b = x.ep.Batch()
-	b.Read(x.table.ExtentAt(x.table.Leads[0], e.r), table.ExtentHeader+storetest.KeyBytes+len(x.value))
+	b = x.session.EP.Batch()
+	b.Read(x.session.Table.ExtentAt(x.session.Table.Leads[0], e.r), table.ExtentHeader+storetest.KeyBytes+len(x.value))
 	x.finish(b)
 	b.Release()
 }
@@ -121,39 +124,40 @@ func (x *bench) floorGet(e *record) {
 // floorUpdate is the batches of an UPDATE with free locks in one word. It writes what is there
 // already, or memory that nothing uses, and its CASes change nothing.
 func (x *bench) floorUpdate(e *record) {
-	b := x.ep.Batch()
+	b := x.session.EP.Batch()
 	b.Chain()
 	p := b.Alloc(table.IntentWords + 16)
 	le.PutUint64(p, table.IdleBit)
-	b.Write(x.table.IntentAt(0, x.id+1), p)
+	b.Write(x.session.Table.IntentAt(0, x.session.ID+1), p)
 	if len(x.scratch) > 0 {
 		p := b.Alloc(table.ExtentHeader + storetest.KeyBytes + len(x.value))
 		copy(p[table.ExtentHeader+storetest.KeyBytes:], x.value)
-		b.Write(x.table.ExtentAt(x.table.Leads[0], x.scratch[x.rng.IntN(len(x.scratch))]), p)
+		b.Write(x.session.Table.ExtentAt(x.session.Table.Leads[0], x.scratch[x.rng.IntN(len(x.scratch))]), p)
 	}
-	word, _ := x.table.LockOf(e.at.First)
-	b.MaskedCompareSwap(x.table.LockAt(0, word), 0, 0, 0, 0)
+	word, _ := x.session.Table.LockOf(e.at.First)
+	b.MaskedCompareSwap(x.session.Table.LockAt(0, word), 0, 0, 0, 0)
 	first := b.Len()
 	x.floorRows(b, e, true)
 	x.finish(b)
-	w := x.ep.Batch()
+	w := x.session.EP.Batch()
 	w.Chain()
-	w.Write(x.table.RedoAt(x.table.Leads[0], x.id+1), w.Alloc(table.RedoHeader+table.RedoStepBytes+x.table.EntryBytes))
-	out := w.Alloc(x.table.RowBytes)
+	w.Write(x.session.Table.RedoAt(x.session.Table.Leads[0], x.session.ID+1),
+		w.Alloc(table.RedoHeader+table.RedoStepBytes+x.session.Table.EntryBytes))
+	out := w.Alloc(x.session.Table.RowBytes)
 	copy(out, b.Op(first).Buf) // of the first row
-	w.Write(x.table.RowAt(x.table.Leads[0], min(e.at.First, e.at.Second)), out)
+	w.Write(x.session.Table.RowAt(x.session.Table.Leads[0], min(e.at.First, e.at.Second)), out)
 	if len(x.scratch) > 0 {
-		w.CompareSwap(x.table.MarkAt(0, e.r.Extent), 0, 0)
+		w.CompareSwap(x.session.Table.MarkAt(0, e.r.Extent), 0, 0)
 	}
-	w.MaskedCompareSwap(x.table.LockAt(0, word), 0, 0, 0, 0)
+	w.MaskedCompareSwap(x.session.Table.LockAt(0, word), 0, 0, 0, 0)
 	x.finish(w)
 	b.Release()
 	w.Release()
-	d := x.ep.Batch()
+	d := x.session.EP.Batch()
 	p = d.Alloc(8)
 	le.PutUint64(p, table.IdleBit)
-	d.Write(x.table.IntentAt(0, x.id+1), p)
-	if err := x.ep.Post(d); err != nil {
+	d.Write(x.session.Table.IntentAt(0, x.session.ID+1), p)
+	if err := x.session.EP.Post(d); err != nil {
 		panic(err)
 	}
 	d.Release()

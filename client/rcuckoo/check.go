@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -26,32 +27,32 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	if err != nil {
 		return r, fmt.Errorf("check: %w", err)
 	}
-	s, err := Open(ep, Options{CacheBytes: new(0)}) // it inserts nothing, so it needs no cache
+	s, err := Open(ep, session.Options{CacheBytes: new(0)}) // it inserts nothing, so it needs no cache
 	if err != nil {
 		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
 	}
 	c := checker{s: s, r: &r}
-	for shard := range s.table.Shards {
+	for shard := range s.session.Table.Shards {
 		e := c.shard(shard)
 		switch {
-		case errors.Is(e, rdma.ErrNodeDown) && !s.table.Orphan[shard] && s.table.Replicas > 1:
+		case errors.Is(e, rdma.ErrNodeDown) && !s.session.Table.Orphan[shard] && s.session.Table.Replicas > 1:
 			r.Waits("the node of shard %d's leader is down: a master makes another copy the leader", shard)
 		case e != nil && !errors.Is(e, rdma.ErrNodeDown):
 			err = errors.Join(err, fmt.Errorf("check shard %d: %w", shard, e))
 		}
 	}
-	if s.table.Replicas > 1 && s.view.Busy {
+	if s.session.Table.Replicas > 1 && s.session.View.Busy {
 		r.Waits("the view of epoch %d is busy: no client changes anything until a master has mended the pool",
-			s.view.Epoch)
+			s.session.View.Epoch)
 	}
-	r.Fact("keys", c.keys, c.keys*uint64(s.table.EntryBytes))
-	rows := uint64(s.table.Shards)*uint64(s.table.Rows) + c.grown
-	r.Fact("entries", rows*uint64(s.table.Slots), rows*uint64(s.table.RowBytes))
-	if s.table.Levels > 0 {
-		r.Fact("rows that tables grew by", c.grown, c.grown*uint64(s.table.RowBytes))
+	r.Fact("keys", c.keys, c.keys*uint64(s.session.Table.EntryBytes))
+	rows := uint64(s.session.Table.Shards)*uint64(s.session.Table.Rows) + c.grown
+	r.Fact("entries", rows*uint64(s.session.Table.Slots), rows*uint64(s.session.Table.RowBytes))
+	if s.session.Table.Levels > 0 {
+		r.Fact("rows that tables grew by", c.grown, c.grown*uint64(s.session.Table.RowBytes))
 	}
-	if s.table.HasExtents() {
-		r.Fact("slabs of extents", c.slabs, c.slabs*s.table.SlabBytes)
+	if s.session.Table.HasExtents() {
+		r.Fact("slabs of extents", c.slabs, c.slabs*s.session.Table.SlabBytes)
 		r.Fact("extents that are free", c.free.n, c.free.bytes)
 		r.Fact("extents in clients' hands", c.held.n, c.held.bytes)
 	}
@@ -93,13 +94,14 @@ func (c *checker) shard(shard int) error {
 	if led, err := c.led(shard); !led || err != nil {
 		return err
 	}
-	c.rows, c.named, c.uses, c.begun = make([]table.Row, 0, s.table.Rows), map[uint32]bool{}, map[uint64]use{}, false
-	if err := eachRow(s.table, s.ep, shard, s.table.Leads[shard],
+	c.rows, c.named, c.uses, c.begun = make([]table.Row, 0, s.session.Table.Rows), map[uint32]bool{}, map[uint64]use{},
+		false
+	if err := table.EachRow(s.session.Table, s.session.EP, shard, s.session.Table.Leads[shard],
 		func(_ uint32, r table.Row) { c.rows = append(c.rows, append(table.Row(nil), r...)) }); err != nil {
 		return err
 	}
-	s.begin()
-	if err := s.look(shard); err != nil {
+	s.op.Begin()
+	if err := s.detector.Look(s.op, shard); err != nil {
 		return err
 	}
 	if err := c.locks(shard); err != nil {
@@ -121,30 +123,30 @@ func (c *checker) shard(shard int) error {
 // unless the word is being repaired.
 func (c *checker) locks(shard int) error {
 	s := c.s
-	claimed := make([]uint64, s.table.LockWords)
+	claimed := make([]uint64, s.session.Table.LockWords)
 	for w := range claimed {
-		for claimant := range s.claimants([]uint32{uint32(w)}) {
-			t := s.vigil.intentOf(claimant)
+		for claimant := range s.detector.Claimants([]uint32{uint32(w)}) {
+			t := s.detector.IntentOf(claimant)
 			claimed[w] |= t.Bits(uint32(w))
 		}
 	}
-	for id := range rdma.ClientID(s.table.Clients) {
-		if t := s.vigil.intentOf(id + 1); !table.Idle(t.State) {
+	for id := range rdma.ClientID(s.session.Table.Clients) {
+		if t := s.detector.IntentOf(id + 1); !table.Idle(t.State) {
 			c.begun = true
 			c.r.Waits("client %d has an operation in shard %d", id+1, shard)
 		}
 	}
 	// Rows of all segments with a number have its lock.
-	for n := range uint32(s.table.Rows) {
-		word, bit := s.table.LockOf(n)
+	for n := range uint32(s.session.Table.Rows) {
+		word, bit := s.session.Table.LockOf(n)
 		c.named[n] = claimed[word]&(1<<bit) != 0
 	}
 	for w, bits := range claimed {
-		lock, err := s.readWord(s.table.LockAt(shard, w))
+		lock, err := s.op.ReadWord(s.session.Table.LockAt(shard, w))
 		if err != nil {
 			return err
 		}
-		lease, err := s.readWord(s.table.LeaseAt(shard, w))
+		lease, err := s.op.ReadWord(s.session.Table.LeaseAt(shard, w))
 		if err != nil {
 			return err
 		}
@@ -168,18 +170,18 @@ func (c *checker) locks(shard int) error {
 func (c *checker) row(shard int, n uint32) {
 	s, r := c.s, c.rows[n]
 	switch {
-	case !s.table.Valid(r, shard, n) && c.cut(n):
+	case !s.session.Table.Valid(r, shard, n) && c.cut(n):
 		c.r.Waits("row %d of shard %d is torn", n, shard)
 		return
-	case !s.table.Valid(r, shard, n):
+	case !s.session.Table.Valid(r, shard, n):
 		c.r.Damaged("row %d of shard %d is torn, and no client has locked it", n, shard)
 		return
 	case !c.made(shard, n):
 		return
 	}
-	for slot := range s.table.Slots {
-		e := s.table.Entry(r, slot)
-		if !s.table.Sound(e) {
+	for slot := range s.session.Table.Slots {
+		e := s.session.Table.Entry(r, slot)
+		if !s.session.Table.Sound(e) {
 			c.r.Damaged("slot %d of row %d of shard %d has an entry that no client can have written", slot, n, shard)
 			continue
 		}
@@ -195,22 +197,23 @@ func (c *checker) row(shard int, n uint32) {
 // key that is in both rows is counted once.
 func (c *checker) entry(shard int, n uint32, slot int, e table.Entry) {
 	s := c.s
-	key := s.table.Key(e)
-	at := s.table.Place(key)
-	if at.Shard != shard || !at.Has(s.table.Number(n)) || !s.table.Belongs(n, at.Bits, c.rows[n]) {
+	key := s.session.Table.Key(e)
+	at := s.session.Table.Place(key)
+	if at.Shard != shard || !at.Has(s.session.Table.Number(n)) || !s.session.Table.Belongs(n, at.Bits, c.rows[n]) {
 		c.r.Damaged("key %.40q is in row %d of shard %d: it belongs into row %d or %d of shard %d", key, n, shard,
 			c.leaf(shard, at.First, at.Bits), c.leaf(shard, at.Second, at.Bits), at.Shard)
 		return
 	}
-	if first := s.table.Find(c.rows[n], key); first != slot {
+	if first := s.session.Table.Find(c.rows[n], key); first != slot {
 		c.r.Damaged("key %.40q is in row %d of shard %d twice", key, n, shard)
 	}
 	if e.Meta.Extent() {
-		c.name(shard, n, key, s.table.Ref(e))
+		c.name(shard, n, key, s.session.Table.Ref(e))
 	}
-	other := c.leaf(shard, at.Other(s.table.Number(n)), at.Bits)
+	other := c.leaf(shard, at.Other(s.session.Table.Number(n)), at.Bits)
 	// Each pair of rows is looked at once, from the lower id.
-	if other <= n || !s.table.Valid(c.rows[other], shard, other) || s.table.Find(c.rows[other], key) < 0 {
+	if other <= n || !s.session.Table.Valid(c.rows[other], shard, other) ||
+		s.session.Table.Find(c.rows[other], key) < 0 {
 		return
 	}
 	c.keys--

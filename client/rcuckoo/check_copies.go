@@ -14,10 +14,10 @@ import (
 // led reports whether a shard has a leader that can be checked: a copy with the leader's role.
 func (c *checker) led(shard int) (bool, error) {
 	s := c.s
-	if s.table.Replicas == 1 || s.table.Orphan[shard] {
+	if s.session.Table.Replicas == 1 || s.session.Table.Orphan[shard] {
 		return true, nil // the READs will fail with rdma.ErrNodeDown
 	}
-	role, err := s.readWord(s.table.RoleAt(shard))
+	role, err := s.op.ReadWord(s.session.Table.RoleAt(shard))
 	if err == nil && role != table.Leading {
 		c.r.Waits("shard %d has no leader: a master makes one", shard)
 	}
@@ -28,7 +28,7 @@ func (c *checker) led(shard int) (bool, error) {
 // leader, and the values in extents that these name (C2), except where an operation was cut off.
 func (c *checker) backups(shard int) error {
 	s := c.s
-	for _, at := range s.table.Backups(shard) {
+	for _, at := range s.session.Table.Backups(shard) {
 		err := errors.Join(c.sameRows(shard, at), c.sameContents(shard, at))
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			return fmt.Errorf("the copy on node %d: %w", at.Node, err)
@@ -39,7 +39,7 @@ func (c *checker) backups(shard int) error {
 
 // sameRows compares the rows of a copy with those of the leader.
 func (c *checker) sameRows(shard int, at node.Replica) error {
-	return eachRow(c.s.table, c.s.ep, shard, at, func(n uint32, r table.Row) {
+	return table.EachRow(c.s.session.Table, c.s.session.EP, shard, at, func(n uint32, r table.Row) {
 		switch {
 		case bytes.Equal(r, c.rows[n]):
 		case c.cut(n):
@@ -50,19 +50,22 @@ func (c *checker) sameRows(shard int, at node.Replica) error {
 	})
 }
 
+// contentsAtOnce is how many values one trip reads.
+const contentsAtOnce = 512
+
 // sameContents checks that a copy has the values in extents that rows name. One trip reads up to
-// marksAtOnce of them.
+// contentsAtOnce of them.
 func (c *checker) sameContents(shard int, at node.Replica) error {
 	s := c.s
-	b, uses := s.ep.Batch(), make([]use, 0, marksAtOnce)
+	b, uses := s.session.EP.Batch(), make([]use, 0, contentsAtOnce)
 	flush := func() error {
-		defer func() { b, uses = s.ep.Batch(), uses[:0] }()
+		defer func() { b, uses = s.session.EP.Batch(), uses[:0] }()
 		defer b.Release()
-		if err := s.do(steps.ReadExtent, b); err != nil {
+		if err := s.op.Do(steps.ReadExtent, b); err != nil {
 			return fmt.Errorf("read extents: %w", err)
 		}
 		for i, u := range uses {
-			if _, ok := s.table.ValueOf(b.Op(i).Buf, shard, u.Ref, []byte(u.key)); !ok {
+			if _, ok := s.session.Table.ValueOf(b.Op(i).Buf, shard, u.Ref, []byte(u.key)); !ok {
 				c.r.Damaged("extent %d of shard %d has no value of key %.40q on node %d",
 					u.Extent, shard, u.key, at.Node)
 			}
@@ -70,12 +73,12 @@ func (c *checker) sameContents(shard int, at node.Replica) error {
 		return nil
 	}
 	defer func() { b.Release() }()
-	for extent := range s.table.AllExtents() {
+	for extent := range s.session.Table.AllExtents() {
 		u, ok := c.uses[extent]
 		if !ok {
 			continue
 		}
-		s.table.AddRead(b, at, u.Ref, []byte(u.key))
+		s.session.Table.AddRead(b, at, u.Ref, []byte(u.key))
 		if uses = append(uses, u); len(uses) == cap(uses) {
 			if err := flush(); err != nil {
 				return err

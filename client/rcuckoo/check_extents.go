@@ -18,7 +18,7 @@ type use struct {
 // both its rows, both name the same use.
 func (c *checker) name(shard int, n uint32, key []byte, r table.Ref) {
 	switch old, ok := c.uses[r.Extent]; {
-	case !c.s.table.Names(r, len(key)):
+	case !c.s.session.Table.Names(r, len(key)):
 		c.r.Damaged("key %.40q in row %d of shard %d has its value in extent %d with stamp %d: there is none",
 			key, n, shard, r.Extent, r.Stamp)
 	case ok && (old.key != string(key) || old.Ref != r):
@@ -33,7 +33,7 @@ func (c *checker) name(shard int, n uint32, key []byte, r table.Ref) {
 // unit are of one class.
 func (c *checker) extents(shard int) error {
 	s := c.s
-	if !s.table.HasExtents() {
+	if !s.session.Table.HasExtents() {
 		return nil
 	}
 	h, err := c.hands(shard)
@@ -43,13 +43,14 @@ func (c *checker) extents(shard int) error {
 	seen := 0
 	err = s.extents.Walk(shard, func(slab int, marks []uint64) error {
 		c.slabs++
-		for i := range s.table.SlabExtents {
-			unit := uint64(slab*s.table.SlabExtents + i)
+		for i := range s.session.Table.SlabExtents {
+			unit := uint64(slab*s.session.Table.SlabExtents + i)
 			if !c.unit(shard, unit, i, marks, h) {
 				continue
 			}
-			for place := range s.table.Most() {
-				named, err := c.extent(shard, s.table.ExtentIn(unit, place), s.table.MarkOf(marks, i, place), h)
+			for place := range s.session.Table.Most() {
+				named, err := c.extent(shard, s.session.Table.ExtentIn(unit, place),
+					s.session.Table.MarkOf(marks, i, place), h)
 				if err != nil {
 					return err
 				}
@@ -73,21 +74,21 @@ func (c *checker) extents(shard int) error {
 // the unit. false: they are not, and the extents of the unit are not checked.
 func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) bool {
 	s := c.s
-	class := s.table.Class(s.table.MarkOf(marks, i, 0) >> 1)
-	for place := range s.table.Most() {
-		m := s.table.MarkOf(marks, i, place)
-		of := s.table.Class(m >> 1)
+	class := s.session.Table.Class(s.session.Table.MarkOf(marks, i, 0) >> 1)
+	for place := range s.session.Table.Most() {
+		m := s.session.Table.MarkOf(marks, i, place)
+		of := s.session.Table.Class(m >> 1)
 		id := rdma.ClientID(m >> 1)
 		switch {
 		case of == table.Converting && m&1 != 0 && h.moves[unit][id]:
 			c.r.Waits("client %d changes the size of extents in unit %d of shard %d", id, unit, shard)
 			class = table.Converting
-		case of == table.Converting && s.table.Classes > 1:
+		case of == table.Converting && s.session.Table.Classes > 1:
 			c.r.Damaged("place %d of unit %d of shard %d is lost: client %d holds it, and does not say so",
 				place, unit, shard, id)
 			return false
-		case class != table.Converting && s.table.Real(class, place) && of != class,
-			class != table.Converting && !s.table.Real(class, place) && s.table.Real(of, place):
+		case class != table.Converting && s.session.Table.Real(class, place) && of != class,
+			class != table.Converting && !s.session.Table.Real(class, place) && s.session.Table.Real(of, place):
 			c.r.Damaged("unit %d of shard %d has extents of class %d, and at place %d of class %d",
 				unit, shard, class, place, of)
 			return false
@@ -100,18 +101,18 @@ func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) b
 // it.
 func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err error) {
 	s := c.s
-	stamp, class := m>>1, s.table.Class(m>>1)
+	stamp, class := m>>1, s.session.Table.Class(m>>1)
 	u, named := c.uses[extent]
-	_, place := s.table.UnitOf(extent)
+	_, place := s.session.Table.UnitOf(extent)
 	id := h.of[table.Ref{Extent: extent, Stamp: stamp}]
 	switch {
 	case named:
 		return true, c.use(shard, u, m)
-	case !s.table.Real(class, place): // there is no extent in the unit's class
+	case !s.session.Table.Real(class, place): // there is no extent in the unit's class
 	case m&1 == 0:
-		c.free.add(s.table.SizeOf(class))
+		c.free.add(s.session.Table.SizeOf(class))
 	case id != 0:
-		c.held.add(s.table.SizeOf(class))
+		c.held.add(s.session.Table.SizeOf(class))
 		c.r.Waits("client %d has extent %d of shard %d in hand", id, extent, shard)
 	case c.begun: // an operation may be cut off between the row without the ref and the mark
 		c.r.Waits("extent %d of shard %d is used, and no row names it: an operation may be at that", extent, shard)
@@ -132,13 +133,13 @@ type hands struct {
 func (c *checker) hands(shard int) (hands, error) {
 	s := c.s
 	h := hands{map[table.Ref]rdma.ClientID{}, map[uint64]map[rdma.ClientID]bool{}}
-	for id := rdma.ClientID(1); int(id) <= s.table.Clients; id++ {
-		b := s.ep.Batch()
-		read := b.Read(s.table.ClaimsAt(shard, id, 0), int(s.table.ClaimsBytes()))
-		err := s.do(steps.ReadClaims, b)
+	for id := rdma.ClientID(1); int(id) <= s.session.Table.Clients; id++ {
+		b := s.session.EP.Batch()
+		read := b.Read(s.session.Table.ClaimsAt(shard, id, 0), int(s.session.Table.ClaimsBytes()))
+		err := s.op.Do(steps.ReadClaims, b)
 		if err == nil {
-			err = s.table.EachClaims(read.Buf, func(class int, p []byte) error {
-				if class == s.table.Classes {
+			err = s.session.Table.EachClaims(read.Buf, func(class int, p []byte) error {
+				if class == s.session.Table.Classes {
 					for _, u := range s.extents.MovesOf(p) {
 						if h.moves[u.Unit] == nil {
 							h.moves[u.Unit] = map[rdma.ClientID]bool{}
@@ -147,7 +148,7 @@ func (c *checker) hands(shard int) (hands, error) {
 					}
 					return nil
 				}
-				for _, r := range s.table.ClaimsOf(p) {
+				for _, r := range s.session.Table.ClaimsOf(p) {
 					h.of[r] = id
 				}
 				return nil
@@ -170,13 +171,13 @@ func (c *checker) use(shard int, u use, m uint64) error {
 			u.Extent, shard, m, u.key, u.Stamp)
 		return nil
 	}
-	b := s.ep.Batch()
+	b := s.session.EP.Batch()
 	defer b.Release()
-	op := s.table.AddRead(b, s.table.Leads[shard], u.Ref, []byte(u.key))
-	if err := s.do(steps.ReadExtent, b); err != nil {
+	op := s.session.Table.AddRead(b, s.session.Table.Leads[shard], u.Ref, []byte(u.key))
+	if err := s.op.Do(steps.ReadExtent, b); err != nil {
 		return fmt.Errorf("read extent %d: %w", u.Extent, err)
 	}
-	if _, ok := s.table.ValueOf(op.Buf, shard, u.Ref, []byte(u.key)); !ok {
+	if _, ok := s.session.Table.ValueOf(op.Buf, shard, u.Ref, []byte(u.key)); !ok {
 		c.r.Damaged("extent %d of shard %d has no value of key %.40q", u.Extent, shard, u.key)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rcuckoo/search"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -48,13 +49,13 @@ func (d deaf) Clients() []rdma.Client {
 type tableRun struct {
 	*sim.Sim
 	seed      uint64
-	pool      Pool
+	pool      session.Pool
 	recorders []*check.Recorder
 	workers   []*sim.Worker
 	errs      []error
 	keys      [][]byte // of a path: the first one is not in the table yet, the others make room for it
 	path      []search.Step
-	stats     Stats // of all workers that have ended
+	stats     session.Stats // of all workers that have ended
 }
 
 // newTableRun fills a table to a part of its entries, and finds a key that has a path of many
@@ -70,7 +71,7 @@ func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...s
 	must(t, Make(d.Sim, p))
 	ep, err := d.Sim.Open("loader")
 	must(t, err)
-	s, err := Open(ep, Options{Pool: d.pool})
+	s, err := Open(ep, session.Options{Pool: d.pool})
 	must(t, err)
 	r := check.NewRecorder(0, s, ep.Now)
 	d.recorders = append(d.recorders, r)
@@ -84,13 +85,13 @@ func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...s
 		}
 	}
 	rows := search.Neighbourhood{}
-	must(t, eachRow(s.table, ep, 0, s.table.Leads[0], func(n uint32, r table.Row) {
+	must(t, table.EachRow(s.session.Table, ep, 0, s.session.Table.Leads[0], func(n uint32, r table.Row) {
 		rows[n] = append(table.Row(nil),
 			r...)
 	}))
 	for range 1000 {
 		key := name()
-		path, result := s.search.Find(rows, s.table.Place(key), moves)
+		path, result := s.search.Find(rows, s.session.Table.Place(key), moves)
 		if result != search.PathFound || len(path) <= max(len(d.path), 1) {
 			continue
 		}
@@ -99,7 +100,8 @@ func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...s
 		}
 		d.keys, d.path = append(d.keys[:0], key), append(d.path[:0], path...)
 		for _, p := range path[1:] {
-			d.keys = append(d.keys, append([]byte(nil), s.table.Key(s.table.Entry(rows[p.Row], p.Slot))...))
+			d.keys = append(d.keys, append([]byte(nil), s.session.Table.Key(s.session.Table.Entry(rows[p.Row],
+				p.Slot))...))
 		}
 	}
 	must(t, s.Close())
@@ -116,17 +118,17 @@ func (d *tableRun) enter(name string, f func(w int, r *check.Recorder, ep rdma.E
 	w := len(d.recorders)
 	d.recorders = append(d.recorders, nil)
 	worker := d.Sim.Go(name, func(ep rdma.Endpoint) {
-		s, err := Open(ep, Options{Pool: d.pool, Failure: impatient})
+		s, err := Open(ep, session.Options{Pool: d.pool, Failure: impatient})
 		if err != nil {
 			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
 			return
 		}
 		d.recorders[w] = check.NewRecorder(w, s, ep.Now)
 		f(w, d.recorders[w], ep)
-		d.stats.Repairs += s.stats.Repairs
-		d.stats.Fenced += s.stats.Fenced
-		d.stats.Rolled += s.stats.Rolled
-		d.stats.Divided += s.stats.Divided
+		d.stats.Repairs += s.session.Stats.Repairs
+		d.stats.Fenced += s.session.Stats.Fenced
+		d.stats.Rolled += s.session.Stats.Rolled
+		d.stats.Divided += s.session.Stats.Divided
 		if err := s.Close(); err != nil && !errors.Is(err, rdma.ErrRevoked) {
 			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
 		}
@@ -230,7 +232,7 @@ func (d *tableRun) victim(k uint64) *sim.Worker {
 // everyPrefix lets the victim crash after each verb of its INSERT, which must take at least so
 // many. The other workers repair what it leaves. They have only their failure timers to detect
 // the crash.
-func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *tableRun) (sum Stats) {
+func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *tableRun) (sum session.Stats) {
 	for _, seed := range seeds {
 		for k := uint64(0); ; k++ {
 			d := stage(seed)

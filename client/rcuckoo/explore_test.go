@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -55,7 +56,7 @@ func subject(far, kept bool, timeout time.Duration) *explore.Subject {
 		},
 		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, shaped(s, far, timeout)) },
 		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
-			o := Options{Pool: f, Failure: timeout / 8}
+			o := session.Options{Pool: f, Failure: timeout / 8}
 			if !cache {
 				o.CacheBytes = new(0)
 			}

@@ -69,14 +69,14 @@ func fillShard(l *table.Layout, ep rdma.Endpoint, shard int, all []client.Fill) 
 // fillSomeRows adds the entries of a sample of a copy's rows. Rows that are torn or not made yet
 // are left out.
 func fillSomeRows(l *table.Layout, ep rdma.Endpoint, shard int, at node.Replica, fill *client.Fill) error {
-	backed, err := backed(l, ep, shard)
+	backed, err := table.Backed(l, ep, shard)
 	if err != nil {
 		return err
 	}
 	spans, whole := client.Sample(uint64(backed), uint64(max(fillRows/l.Shards, fillRun)), fillRun, uint64(backed))
 	fill.Sampled = fill.Sampled || !whole
 	for _, s := range spans {
-		err := someRows(l, ep, shard, at, int(s.From), int(s.End-s.From), func(n uint32, r table.Row) {
+		err := table.SomeRows(l, ep, shard, at, int(s.From), int(s.End-s.From), func(n uint32, r table.Row) {
 			if l.Valid(r, shard, n) && (l.Birth(n) == 0 || l.Made(n, r)) {
 				fill.Add(uint64(l.Used(r)), uint64(l.Slots))
 			}
@@ -92,7 +92,7 @@ func fillSomeRows(l *table.Layout, ep rdma.Endpoint, shard int, at node.Replica,
 // its room: see share. Extents of slabs that were not handed out are free. A sample of the slabs
 // is scaled up.
 func fillExtents(l *table.Layout, ep rdma.Endpoint, shard int, fill *client.Fill) error {
-	handed, err := handed(l, ep, shard)
+	handed, err := table.Handed(l, ep, shard)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rcuckoo/extents"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/steps"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
@@ -43,41 +44,41 @@ const helpShare = 16
 // that are held. A wrong guess costs a trip for each step towards the right row; the locks do not
 // depend on levels. Torn rows are left to the caller. The error wraps client.ErrDamaged if rows
 // lead to each other without end.
-func (s *Store) descend(at *table.Place) error {
-	if s.table.Levels == 0 {
+func (s *Store) descend(o *session.Op, at *table.Place) error {
+	if o.Table.Levels == 0 {
 		return nil
 	}
-	l := &s.locks
-	for range 2*s.table.Levels + 3 { // a guess, and the way up or down, with a READ for each step
-		first, second := l.row(at.First, s.table.RowBytes), l.row(at.Second, s.table.RowBytes)
+	l := s.locks
+	for range 2*o.Table.Levels + 3 { // a guess, and the way up or down, with a READ for each step
+		first, second := l.Row(at.First, o.Table.RowBytes), l.Row(at.Second, o.Table.RowBytes)
 		if first == nil || second == nil {
-			s.wantRows(*at)
-			if err := s.readHeld(); err != nil {
+			s.locks.ReadPlace(o, *at)
+			if err := s.readHeld(o); err != nil {
 				return err
 			}
 			continue
 		}
-		if !s.table.Valid(first, l.shard, at.First) || !s.table.Valid(second, l.shard, at.Second) ||
-			s.table.Follow(at, first, second) {
+		if !o.Table.Valid(first, l.Shard, at.First) || !o.Table.Valid(second, l.Shard, at.Second) ||
+			o.Table.Follow(at, first, second) {
 			return nil
 		}
-		s.levels.Doubts[l.shard] = true
+		s.levels.Doubts[l.Shard] = true
 	}
-	err := fmt.Errorf("rows %d and %d of shard %d lead nowhere: %w", at.First, at.Second, l.shard, client.ErrDamaged)
-	return errors.Join(err, s.retreat())
+	err := fmt.Errorf("rows %d and %d of shard %d lead nowhere: %w", at.First, at.Second, l.Shard, client.ErrDamaged)
+	return errors.Join(err, s.locks.Release(o))
 }
 
 // readHeld reads all bands again, under the locks that are held.
-func (s *Store) readHeld() error {
-	s.endReads()
-	b := s.ep.Batch()
-	s.addReads(b, false)
-	growth := s.addGrowth(b, s.locks.shard)
-	if err := s.do(steps.ReadRows, b); err != nil {
-		return s.lost(b, fmt.Errorf("read rows of shard %d: %w", s.locks.shard, err))
+func (s *Store) readHeld(o *session.Op) error {
+	s.locks.EndReads()
+	b := o.EP.Batch()
+	s.locks.AddReads(o, b, false)
+	growth := s.addGrowth(o, b, s.locks.Shard)
+	if err := o.Do(steps.ReadRows, b); err != nil {
+		return s.locks.Lost(o, b, fmt.Errorf("read rows of shard %d: %w", s.locks.Shard, err))
 	}
-	s.learned(s.locks.shard, growth)
-	s.locks.read = b
+	s.learned(s.locks.Shard, growth)
+	s.locks.Keep(b)
 	return nil
 }
 
@@ -85,71 +86,71 @@ func (s *Store) readHeld() error {
 // It divides those of the two rows that do not have the table's level yet, or begins the next
 // level. It releases the locks, and the INSERT looks again. The error wraps client.ErrFull if
 // both rows have the last level.
-func (s *Store) makeRoom(at table.Place) error {
-	shard := s.locks.shard
+func (s *Store) makeRoom(o *session.Op, at table.Place) error {
+	shard := s.locks.Shard
 	level, last, n := 0, true, 0
-	if s.table.Levels > 0 {
+	if o.Table.Levels > 0 {
 		level, _ = table.GrowthOf(s.levels.Words[shard])
 	}
 	for i, id := range [2]uint32{at.First, at.Second} {
-		r := s.locks.row(id, s.table.RowBytes)
-		last = last && s.table.Level(r) >= s.table.Levels
-		if s.table.Level(r) < level && (i == 0 || id != at.First) {
-			n += s.addDivision(n, id, r)
+		r := s.locks.Row(id, o.Table.RowBytes)
+		last = last && o.Table.Level(r) >= o.Table.Levels
+		if o.Table.Level(r) < level && (i == 0 || id != at.First) {
+			n += s.addDivision(o, n, id, r)
 		}
 	}
 	if n > 0 {
-		return s.divide(n)
+		return s.divide(o, n)
 	}
-	if err := s.retreat(); err != nil {
+	if err := s.locks.Release(o); err != nil {
 		return err
 	}
 	if last {
 		return errFull
 	}
-	return s.raise(shard, level)
+	return s.raise(o, shard, level)
 }
 
 // addDivision notes the changes that divide a row, behind n other changes, and returns how many
 // they are. The new row comes first: see levels.go.
-func (s *Store) addDivision(n int, id uint32, r table.Row) int {
-	level := s.table.Level(r)
+func (s *Store) addDivision(o *session.Op, n int, id uint32, r table.Row) int {
+	level := o.Table.Level(r)
 	moving := uint64(0)
-	for slot := range s.table.Slots {
-		e := s.table.Entry(r, slot)
-		if e.Meta.Used() && s.table.Sound(e) && s.table.Place(s.table.Key(e)).Bits>>level&1 != 0 {
+	for slot := range o.Table.Slots {
+		e := o.Table.Entry(r, slot)
+		if e.Meta.Used() && o.Table.Sound(e) && o.Table.Place(o.Table.Key(e)).Bits>>level&1 != 0 {
 			moving |= 1 << slot
 		}
 	}
-	s.changes[n] = table.Change{Kind: table.Filling, Row: s.table.Child(id, level), Slots: moving}
+	s.changes[n] = table.Change{Kind: table.Filling, Row: o.Table.Child(id, level), Slots: moving}
 	s.changes[n+1] = table.Change{Kind: table.Leaving, Row: id, Slots: moving}
 	return 2
 }
 
 // divide carries out n changes that divide rows, and releases the locks. The operation's own
 // change is not among them, so a failure leaves no doubt about the operation: sent is false.
-func (s *Store) divide(n int) error {
-	err := s.write(s.changes[:n], table.Ref{})
-	s.locks.sent = false
+func (s *Store) divide(o *session.Op, n int) error {
+	err := s.write(o, s.changes[:n], table.Ref{})
+	s.locks.Sent = false
 	if err == nil {
-		s.stats.Divided += uint64(n / 2)
+		o.Stats.Divided += uint64(n / 2)
 	}
 	return err
 }
 
 // raise begins the level after the one that a table has, unless another client has begun it. The
 // memory comes first: rows of the new level can be reached once the word is set.
-func (s *Store) raise(shard, level int) error {
-	if err := s.backLevel(shard, level+1); err != nil {
+func (s *Store) raise(o *session.Op, shard, level int) error {
+	if err := s.backLevel(o, shard, level+1); err != nil {
 		return err
 	}
-	b := s.ep.Batch()
+	b := o.EP.Batch()
 	// The CAS compares the level alone: the cursor grows by FAAs of other clients meanwhile, and
 	// is zero after it.
 	next := uint64(level+1) << table.LevelShift
-	cas := b.MaskedCompareSwap(s.table.GrowthAt(shard), uint64(level)<<table.LevelShift, levelMask, next, ^uint64(0))
-	if err := s.do(steps.RaiseLevel, b); err != nil {
-		s.keepFlying(shard, b)
+	cas := b.MaskedCompareSwap(o.Table.GrowthAt(shard), uint64(level)<<table.LevelShift, levelMask, next, ^uint64(0))
+	if err := o.Do(steps.RaiseLevel, b); err != nil {
+		o.KeepFlying(shard, b)
 		return fmt.Errorf("begin level %d of shard %d: %w", level+1, shard, err)
 	}
 	if cas.Swapped() {
@@ -163,23 +164,23 @@ func (s *Store) raise(shard, level int) error {
 
 // backLevel has the node give memory to all segments of a level. The error wraps client.ErrFull
 // when there is not enough.
-func (s *Store) backLevel(shard, level int) error {
-	if s.table.Replicas > 1 {
+func (s *Store) backLevel(o *session.Op, shard, level int) error {
+	if o.Table.Replicas > 1 {
 		return nil // all segments have had memory since the pool was made
 	}
 	// The node itself counts the segments and refuses more than segments, so any client may ask
 	// at any time.
-	home, index := s.table.Leads[shard].Node, s.table.Leads[shard].Index
-	segment, segments := uint64(s.table.Rows)*uint64(s.table.RowBytes), uint64(1)<<level-1
+	home, index := o.Table.Leads[shard].Node, o.Table.Leads[shard].Index
+	segment, segments := uint64(o.Table.Rows)*uint64(o.Table.RowBytes), uint64(1)<<level-1
 	for {
 		r := rdma.Request{Step: steps.AskForASegment, Proc: node.ProcGrow}
-		r.Arg = [6]uint64{s.table.Areas.Growths.Of(index) + table.GrowthSegments,
-			s.table.Areas.Rows.Of(index) + segment,
+		r.Arg = [6]uint64{o.Table.Areas.Growths.Of(index) + table.GrowthSegments,
+			o.Table.Areas.Rows.Of(index) + segment,
 			segment, segments, max(1, backAtOnce/segment)}
-		err := s.ep.Call(home, &r, s.each)
+		err := o.EP.Call(home, &r, o.Each)
 		switch {
 		case errors.Is(err, rdma.ErrFull): // there is no memory, or other clients have asked for all segments
-			have, unread := s.readWord(s.table.GrowthAt(shard).Add(table.GrowthSegments))
+			have, unread := o.ReadWord(o.Table.GrowthAt(shard).Add(table.GrowthSegments))
 			if unread != nil || have < segments {
 				return errors.Join(fmt.Errorf("grow shard %d to level %d: %w", shard, level, err), unread)
 			}
@@ -188,7 +189,7 @@ func (s *Store) backLevel(shard, level int) error {
 			return fmt.Errorf("ask node %d for memory of shard %d: %w", home, shard, err)
 		case r.Ret[0]+r.Ret[1] >= segments:
 			return nil
-		case s.left() == 0: // the next INSERT goes on: the node counts what it gave
+		case o.Left() == 0: // the next INSERT goes on: the node counts what it gave
 			return fmt.Errorf("grow shard %d to level %d: %d of its %d segments have memory: %w",
 				shard, level, r.Ret[0]+r.Ret[1], segments, extents.ErrNoTime)
 		}
@@ -198,56 +199,55 @@ func (s *Store) backLevel(shard, level int) error {
 // help divides some rows of a table that grows. It runs after an INSERT that has succeeded, so
 // its error is dropped: what it leaves unfinished makes the shard dirty, and is settled before
 // the next operation there.
-func (s *Store) help(shard int) {
-	if s.table.Levels == 0 {
+func (s *Store) help(o *session.Op, shard int) {
+	if o.Table.Levels == 0 {
 		return
 	}
-	st := &s.shards[shard]
+	st := &o.Shards[shard]
 	level, cursor := table.GrowthOf(s.levels.Words[shard])
 	// Nothing is done without a share to take, or while the shard is not settled.
-	if level == 0 || cursor >= s.table.Ends(level) || st.dirty || st.flying != nil || len(st.leased) > 0 {
+	if level == 0 || cursor >= o.Table.Ends(level) || st.Dirty || st.Flying != nil || len(st.Leased) > 0 {
 		return
 	}
-	_ = s.bounded(bound{s.left() / helpShare, s.until, s.pulse}).share(shard)
+	_ = s.share(o.Bounded(o.Left()/helpShare, o.Until, o.Heartbeat), shard)
 }
 
 // share takes the next share of a table that grows, and divides those of its rows that are made
 // and do not have the level yet. A crash after the FAA leaves the rows of the share undivided.
-func (s *Store) share(shard int) error {
-	b := s.ep.Batch()
-	add := b.FetchAdd(s.table.GrowthAt(shard), 1)
-	if err := s.do(steps.ShareGrowth, b); err != nil {
-		s.keepFlying(shard, b)
+func (s *Store) share(o *session.Op, shard int) error {
+	b := o.EP.Batch()
+	add := b.FetchAdd(o.Table.GrowthAt(shard), 1)
+	if err := o.Do(steps.ShareGrowth, b); err != nil {
+		o.KeepFlying(shard, b)
 		return err
 	}
 	level, share := table.GrowthOf(add.Result) // both of one moment: the share is of this level
 	s.levels.Learn(shard, add.Result+1)
 	b.Release()
-	if level == 0 || share >= s.table.Ends(level) {
+	if level == 0 || share >= o.Table.Ends(level) {
 		return nil
 	}
-	from, to := s.table.Shared(share)
+	from, to := o.Table.Shared(share)
 	if from == to {
 		return nil
 	}
-	s.want(shard)
-	s.wantBand(from, to)
+	s.locks.Start(shard)
+	s.locks.ReadRange(o, from, to)
 	for id := from; id < to; id++ {
-		s.wantRow(id)
+		s.locks.LockRow(o, id)
 	}
-	s.taken = table.Ref{} // a row names the INSERT's extent by now: acquire must not write its value again
-	if err := s.acquire(nil, nil); err != nil {
+	if err := s.acquire(o, table.Ref{}, nil, nil); err != nil {
 		return err
 	}
 	n := 0
 	for id := from; id < to; id++ {
-		if r := s.locks.row(id, s.table.RowBytes); s.table.Valid(r, shard, id) && s.table.Made(id, r) &&
-			s.table.Level(r) < level {
-			n += s.addDivision(n, id, r)
+		if r := s.locks.Row(id, o.Table.RowBytes); o.Table.Valid(r, shard, id) && o.Table.Made(id, r) &&
+			o.Table.Level(r) < level {
+			n += s.addDivision(o, n, id, r)
 		}
 	}
 	if n == 0 {
-		return s.retreat()
+		return s.locks.Release(o)
 	}
-	return s.divide(n)
+	return s.divide(o, n)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -33,9 +34,9 @@ func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *tabl
 	load := func(s *sim.Sim, r *check.Recorder, st *Store, most int) (n int) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		for round := 0; n < most; n++ {
-			before := st.stats.Searches
+			before := st.session.Stats.Searches
 			must(t, r.Insert(name(n), check.MakeValue(nil, 0, n+1, 16)))
-			if st.stats.Searches > before {
+			if st.session.Stats.Searches > before {
 				if round++; round == rounds {
 					return n
 				}
@@ -50,7 +51,7 @@ func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *tabl
 		must(t, Make(s, p))
 		ep, err := s.Open("loader")
 		must(t, err)
-		st, err := Open(ep, Options{Pool: deaf{s}})
+		st, err := Open(ep, session.Options{Pool: deaf{s}})
 		must(t, err)
 		r := check.NewRecorder(0, st, ep.Now)
 		n := load(s, r, st, most)

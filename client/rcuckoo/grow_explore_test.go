@@ -62,7 +62,7 @@ type counting struct {
 }
 
 func (c counting) Close() error {
-	c.divided.Add(c.stats.Divided)
+	c.divided.Add(c.session.Stats.Divided)
 	return c.Store.Close()
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -56,7 +57,7 @@ func nearlyFull(t *testing.T) (*sim.Sim, int) {
 	loaded := paceRows * p.Entries * 92 / 100
 	loader, err := d.Open("loader")
 	must(t, err)
-	s, err := Open(loader, Options{Pool: d})
+	s, err := Open(loader, session.Options{Pool: d})
 	must(t, err)
 	for i := range loaded {
 		must(t, s.Insert(paceKey(i), nil))
@@ -79,7 +80,7 @@ func TestPaceWhileItGrows(t *testing.T) {
 	next, began, ended := loaded, time.Duration(0), time.Duration(0)
 	for w := range paceClients {
 		d.Go(fmt.Sprint("client ", w), func(ep rdma.Endpoint) {
-			s, err := Open(ep, Options{Pool: d})
+			s, err := Open(ep, session.Options{Pool: d})
 			if err != nil {
 				t.Error(err)
 				return
@@ -104,7 +105,7 @@ func TestPaceWhileItGrows(t *testing.T) {
 				note(func(p *pace, took time.Duration) { p.inserts, p.waited = p.inserts+1, p.waited+took })
 				if level, cursor := table.GrowthOf(s.levels.Words[0]); level > 0 && began == 0 {
 					began = now
-				} else if level > 0 && cursor >= s.table.Ends(1) && ended == 0 {
+				} else if level > 0 && cursor >= s.session.Table.Ends(1) && ended == 0 {
 					ended = now
 				}
 				if _, err := s.Get(paceKey(rng.IntN(loaded))); err != nil {

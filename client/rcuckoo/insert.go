@@ -5,6 +5,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rcuckoo/search"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/steps"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 )
@@ -30,25 +31,25 @@ const guesses = 3
 // date; later ones from rows that explore reads. The error wraps client.ErrFull when no path
 // exists and the table cannot grow, and rdma.ErrTimeout when the time is used up; nothing was
 // changed then.
-func (s *Store) insert(at table.Place, key, value []byte) error {
+func (s *Store) insert(o *session.Op, at table.Place, key, value []byte) error {
 	for round := 0; ; round++ {
 		path, result := s.search.Find(s.cache, at, table.SearchDepth)
 		// If the cache says that the table is full, it may be out of date.
 		if round >= guesses || result == search.PathNone {
 			var err error
-			if path, result, err = s.explore(at); err != nil {
+			if path, result, err = s.explore(o, at); err != nil {
 				return err
 			}
 		}
 		if round > 0 {
-			s.stats.Searches++
+			o.Stats.Searches++
 		}
-		done, err := s.insertBy(path, &at, key, value, result == search.PathNone)
+		done, err := s.insertBy(o, path, &at, key, value, result == search.PathNone)
 		switch {
 		case done || err != nil:
 			return err
-		case s.left() == 0:
-			return errWaited
+		case o.Left() == 0:
+			return session.ErrWaited
 		}
 	}
 }
@@ -56,66 +57,58 @@ func (s *Store) insert(at table.Place, key, value []byte) error {
 // insertBy locks the rows of a path and those of the key, and inserts the key if the locked rows
 // have a path. done false: they have none, and the worker holds nothing. full: no path was found
 // anywhere, so the table has to grow.
-func (s *Store) insertBy(path []search.Step, at *table.Place, key, value []byte, full bool) (done bool, err error) {
-	s.want(at.Shard)
-	s.wantCovered(at.First)
-	s.wantCovered(at.Second)
+func (s *Store) insertBy(o *session.Op, path []search.Step, at *table.Place, key, value []byte, full bool) (done bool,
+	err error) {
+	s.locks.Start(at.Shard)
+	s.locks.LockCovered(o, at.First)
+	s.locks.LockCovered(o, at.Second)
 	for _, p := range path {
-		s.wantCovered(p.Row)
+		s.locks.LockCovered(o, p.Row)
 	}
-	if err := s.acquire(key, value); err != nil {
+	if err := s.acquire(o, s.taken, key, value); err != nil {
 		return false, err
 	}
-	_, slot, err := s.held(at, key)
+	_, slot, err := s.held(o, at, key)
 	if err != nil {
 		return false, err
 	}
 	if slot >= 0 {
-		if err := s.retreat(); err != nil {
+		if err := s.locks.Release(o); err != nil {
 			return false, err
 		}
 		return false, errExists
 	}
-	s.remember()
+	s.remember(o)
 	// Only a path in locked rows counts. It may be another one than was guessed.
 	path, result := s.search.Find(lockedRows{s}, *at, table.SearchDepth)
 	switch {
 	case result != search.PathFound && full: // it divides rows, which releases the locks
-		return false, s.makeRoom(*at)
+		return false, s.makeRoom(o, *at)
 	case result != search.PathFound: // the guess was out of date; the cache is up to date now
-		return false, s.retreat()
+		return false, s.locks.Release(o)
 	}
 	// Each row gets the entry of the row that is written after it, and the last one the new entry.
 	for i, p := range path {
 		c := table.Change{Row: p.Row, Slot: p.Slot}
 		if i+1 < len(path) {
-			c.Entry = s.table.Entry(s.locks.row(path[i+1].Row, s.table.RowBytes), path[i+1].Slot)
+			c.Entry = o.Table.Entry(s.locks.Row(path[i+1].Row, o.Table.RowBytes), path[i+1].Slot)
 		} else {
 			c.Entry = s.newEntry(key, value)
 		}
 		s.changes[i] = c
 	}
-	s.stats.Paths[len(path)-1]++
-	return true, s.write(s.changes[:len(path)], table.Ref{})
-}
-
-// wantCovered adds the lock of a row to the wants, and all rows of that lock to what is read:
-// they may be part of another path, at no more locks.
-func (s *Store) wantCovered(n uint32) {
-	s.wantRow(n)
-	s.wantBand(s.table.LockedWith(n))
+	o.Stats.Paths[len(path)-1]++
+	return true, s.write(o, s.changes[:len(path)], table.Ref{})
 }
 
 // remember puts all valid rows that were read into the cache.
-func (s *Store) remember() {
-	l := &s.locks
-	for _, p := range l.bands {
-		for n := p.from; n < p.to; n++ {
-			if r := l.row(n, s.table.RowBytes); s.table.Valid(r, l.shard, n) {
-				s.cache.Put(l.shard, n, r)
-			}
+func (s *Store) remember(o *session.Op) {
+	l := s.locks
+	l.EachRow(o.Table.RowBytes, func(n uint32, r table.Row) {
+		if o.Table.Valid(r, l.Shard, n) {
+			s.cache.Put(l.Shard, n, r)
 		}
-	}
+	})
 }
 
 // lockedRows is a view of the rows that are locked and read. They do not change while the locks
@@ -123,8 +116,8 @@ func (s *Store) remember() {
 type lockedRows struct{ s *Store }
 
 func (v lockedRows) Row(shard int, n uint32) table.Row {
-	r := v.s.locks.row(n, v.s.table.RowBytes)
-	if r == nil || !v.s.table.Valid(r, shard, n) {
+	r := v.s.locks.Row(n, v.s.session.Table.RowBytes)
+	if r == nil || !v.s.session.Table.Valid(r, shard, n) {
 		return nil
 	}
 	return r
@@ -132,42 +125,42 @@ func (v lockedRows) Row(shard int, n uint32) table.Row {
 
 // explore looks for a path in rows that it reads without locks, as many trips as the search
 // needs. PathNone: all rows within reach were full when they were read.
-func (s *Store) explore(at table.Place) ([]search.Step, search.Result, error) {
+func (s *Store) explore(o *session.Op, at table.Place) ([]search.Step, search.Result, error) {
 	rows := search.Neighbourhood{}
-	r := s.pace
+	r := o.Pace
 	r.Tries = 1 // a torn row takes longer to become whole than a lock to become free
 	for {
 		path, result := s.search.Find(rows, at, table.SearchDepth)
 		if result != search.PathGuessed || len(s.search.Missing) == 0 {
 			return path, result, nil
 		}
-		torn, err := s.readMissing(at.Shard, rows)
+		torn, err := s.readMissing(o, at.Shard, rows)
 		if err != nil {
 			return nil, search.PathNone, err
 		}
 		if torn > 0 {
 			r.Wait()
 		}
-		if s.left() == 0 {
-			return nil, search.PathNone, errWaited
+		if o.Left() == 0 {
+			return nil, search.PathNone, session.ErrWaited
 		}
 	}
 }
 
 // readMissing reads the rows that the last search lacked, copies them into rows, and returns how
 // many were torn.
-func (s *Store) readMissing(shard int, rows search.Neighbourhood) (torn int, err error) {
-	b := s.ep.Batch()
+func (s *Store) readMissing(o *session.Op, shard int, rows search.Neighbourhood) (torn int, err error) {
+	b := o.EP.Batch()
 	for _, n := range s.search.Missing {
-		b.Read(s.table.RowAt(s.table.Leads[shard], n), s.table.RowBytes)
+		b.Read(o.Table.RowAt(o.Table.Leads[shard], n), o.Table.RowBytes)
 	}
-	if err := s.do(steps.ReadNeighbours, b); err != nil {
-		return 0, s.unread(shard, b, fmt.Errorf("read rows of shard %d: %w", shard, err))
+	if err := o.Do(steps.ReadNeighbours, b); err != nil {
+		return 0, s.locks.Unread(o, shard, b, fmt.Errorf("read rows of shard %d: %w", shard, err))
 	}
 	defer b.Release()
 	for i, n := range s.search.Missing {
 		r := table.Row(b.Op(i).Buf)
-		if !s.table.Valid(r, shard, n) {
+		if !o.Table.Valid(r, shard, n) {
 			torn++
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -36,7 +37,7 @@ func TestKilled(t *testing.T) {
 		return killed.Pool{
 			Fabric: f, Check: Check,
 			Open: func(ep rdma.Endpoint) (client.Store, error) {
-				return Open(ep, Options{Pool: f, Failure: patience})
+				return Open(ep, session.Options{Pool: f, Failure: patience})
 			},
 			Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
 		}, err

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 )
 
@@ -25,8 +26,8 @@ func TestOffCostsNothing(t *testing.T) {
 			t.Errorf("%+v: %v, want %v", c.p, got, c.want)
 		}
 	}
-	s := storeOn(t, memPool(t, 1, inlinePool(1)), Options{})
-	if at := s.where([]byte("key")); at != s.table.Place([]byte("key")) || at.Bits != 0 {
+	s := storeOn(t, memPool(t, 1, inlinePool(1)), session.Options{})
+	if at := s.where([]byte("key")); at != s.session.Table.Place([]byte("key")) || at.Bits != 0 {
 		t.Errorf("%+v", at)
 	}
 }
@@ -37,16 +38,17 @@ func TestTripsGrown(t *testing.T) {
 	p := inlinePool(1)
 	p.Levels = 3
 	f := memPool(t, 1, p)
-	s, r := storeOn(t, f, Options{}), storeOn(t, f, Options{})
+	s, r := storeOn(t, f, session.Options{}), storeOn(t, f, session.Options{})
 	key := []byte("key")
-	for s.table.Place(key).Bits&1 == 0 || s.table.Place(key).First == s.table.Place(key).Second {
+	for s.session.Table.Place(key).Bits&1 == 0 ||
+		s.session.Table.Place(key).First == s.session.Table.Place(key).Second {
 		key = append(key, '.')
 	}
 	check := func(level string) {
 		t.Helper()
-		at := s.table.Place(key)
-		first, _ := s.table.LockOf(at.First)
-		second, _ := s.table.LockOf(at.Second)
+		at := s.session.Table.Place(key)
+		first, _ := s.session.Table.LockOf(at.First)
+		second, _ := s.session.Table.LockOf(at.Second)
 		locks := uint64(1)
 		if first != second {
 			locks = 2
@@ -74,14 +76,14 @@ func TestTripsGrown(t *testing.T) {
 	check("level 0")
 	// The keys of many rows are there while another client divides all of them.
 	must(t, s.Insert(key, key))
-	s.begin()
-	must(t, s.raise(0, 0))
+	s.op.Begin()
+	must(t, s.raise(s.op, 0, 0))
 	for {
 		_, cursor := table.GrowthOf(s.levels.Words[0])
-		if cursor >= s.table.Ends(1) {
+		if cursor >= s.session.Table.Ends(1) {
 			break
 		}
-		must(t, s.share(0))
+		must(t, s.share(s.op, 0))
 	}
 	if got := r.costs(t, func() error { _, err := r.Get(key); return err }, nil); got != (cost{2, 2}) {
 		t.Errorf("get of a key that has moved: %+v", got)

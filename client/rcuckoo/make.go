@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/recovery"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -39,7 +39,7 @@ func Make(f rdma.Fabric, p table.Params) error {
 	}
 	err = node.WriteHeader(f, ep, node.Header{Store: table.Format, Version: l.FormatVersion(), Params: params})
 	for shard := 0; err == nil && l.Replicas > 1 && shard < l.Shards; shard++ {
-		err = makeLeader(l, ep, shard)
+		err = recovery.MakeLeader(l, ep, shard)
 	}
 	return errors.Join(err, ep.Close())
 }
@@ -65,18 +65,6 @@ func commit(l *table.Layout, f rdma.Fabric, n int) error {
 		if err := node.Commit(f, n, l.Areas.Rows.Of(i), uint64(l.Rows)*uint64(l.RowBytes)); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// makeLeader writes the role of the copy that leads in the view, in a new pool or at the end of a
-// takeover.
-func makeLeader(l *table.Layout, ep rdma.Endpoint, shard int) error {
-	b := ep.Batch()
-	defer b.Release()
-	b.WriteWord(l.RoleAt(shard), table.Leading)
-	if err := rdma.Do(ep, b.As(steps.TakeOver), l.Timeout); err != nil {
-		return fmt.Errorf("make a leader of shard %d: %w", shard, err)
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rcuckoo/extents"
+	"github.com/farkv/farkv/client/rcuckoo/locks"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -39,22 +41,22 @@ func (s *Store) Insert(key, value []byte) error { return s.modify(inserting, key
 // names the extent, or the client keeps it for a later operation, or it is not known yet whether
 // a row names it.
 func (s *Store) modify(k kind, key, value []byte) error {
-	if k != deleting && (len(key) > s.table.KeyBytes || len(value) > s.table.MaxValue()) {
+	if k != deleting && (len(key) > s.session.Table.KeyBytes || len(value) > s.session.Table.MaxValue()) {
 		return fmt.Errorf("%s: a key of %d bytes (at most %d), a value of %d (at most %d): %w",
-			k, len(key), s.table.KeyBytes, len(value), s.table.MaxValue(), client.ErrTooLarge)
+			k, len(key), s.session.Table.KeyBytes, len(value), s.session.Table.MaxValue(), client.ErrTooLarge)
 	}
-	if len(key) > s.table.KeyBytes {
+	if len(key) > s.session.Table.KeyBytes {
 		return fmt.Errorf("%s: %w", k, errNotFound)
 	}
-	s.begin()
+	o := s.op.Begin()
 	at := s.where(key)
 	s.taken, s.takenIn = table.Ref{}, at.Shard // ApplyView clears taken when another copy of its shard leads
-	err := s.carryOut(k, at, key, value)
-	defer s.deferCleanup(at.Shard)
+	err := s.carryOut(o, k, at, key, value)
+	defer o.DeferCleanup(at.Shard)
 	switch {
 	case err == nil:
 		if k == inserting {
-			s.help(at.Shard)
+			s.help(o, at.Shard)
 		}
 		return nil
 	case s.taken.Stamp == 0:
@@ -68,32 +70,32 @@ func (s *Store) modify(k kind, key, value []byte) error {
 
 // carryOut tries an operation until it is done, or its outcome is known and no try is left. Each
 // try begins with an idle view and a shard that is settled.
-func (s *Store) carryOut(k kind, at table.Place, key, value []byte) error {
-	for range joins {
-		s.locks.sent = false
-		err := s.awaitIdleView()
+func (s *Store) carryOut(o *session.Op, k kind, at table.Place, key, value []byte) error {
+	for range session.Joins {
+		s.locks.Sent = false
+		err := o.AwaitIdleView()
 		if err == nil {
-			s.runCleanup()
-			err = s.settled(at.Shard)
+			s.settler.RunCleanup(o)
+			err = s.settler.Settled(o, at.Shard)
 		}
 		if err == nil {
-			err = s.try(k, at, key, value)
-			s.pulse = nil
+			err = s.try(o, k, at, key, value)
+			o.Heartbeat = nil
 		}
 		if err == nil {
 			return nil
 		}
-		done, again, err := s.outcome(at.Shard, err) // the shard is settled then, if it can be
+		done, again, err := s.settler.Outcome(o, at.Shard, s.locks.Sent, err) // the shard is settled then, if it can be
 		switch {
 		case done:
 			return nil
 		case !again:
 			return err
-		case s.left() == 0:
+		case o.Left() == 0:
 			return late(err)
 		}
 	}
-	return errEpochs
+	return session.ErrEpochs
 }
 
 // late returns the error of an operation that would begin again but has no time left. It wraps
@@ -107,42 +109,42 @@ func late(err error) error {
 
 // MaxPair returns the largest sum of a key's and a value's length in bytes that the store takes
 // however long the key is, up to what the pool was made for.
-func (s *Store) MaxPair() int { return s.table.MaxValue() }
+func (s *Store) MaxPair() int { return s.session.Table.MaxValue() }
 
 // try tries an operation once. It keeps the extent that it takes in s.taken, so the next try uses
-// the same one. The error wraps errAgain when the operation has to begin again.
-func (s *Store) try(k kind, at table.Place, key, value []byte) error {
+// the same one. The error wraps ErrAgain when the operation has to begin again.
+func (s *Store) try(o *session.Op, k kind, at table.Place, key, value []byte) error {
 	// An extent is taken before any lock: claims may take several trips.
-	if len(value) > s.table.InlineBytes && s.taken.Stamp == 0 {
+	if len(value) > o.Table.InlineBytes && s.taken.Stamp == 0 {
 		var err error
-		if s.taken, err = s.extents.Take(at.Shard, len(key), len(value), s.until); err != nil {
+		if s.taken, err = s.extents.Take(at.Shard, len(key), len(value), o.Until); err != nil {
 			return err
 		}
 	}
 	if k == inserting {
-		return s.insert(at, key, value)
+		return s.insert(o, at, key, value)
 	}
-	s.want(at.Shard)
-	s.wantRow(at.First)
-	s.wantRow(at.Second)
-	s.wantRows(at)
-	if err := s.acquire(key, value); err != nil {
+	s.locks.Start(at.Shard)
+	s.locks.LockRow(o, at.First)
+	s.locks.LockRow(o, at.Second)
+	s.locks.ReadPlace(o, at)
+	if err := s.acquire(o, s.taken, key, value); err != nil {
 		return err
 	}
-	n, slot, err := s.held(&at, key)
+	n, slot, err := s.held(o, &at, key)
 	if err != nil {
 		return err
 	}
 	if slot < 0 { // both rows are locked, so one look is enough
-		if err := s.retreat(); err != nil {
+		if err := s.locks.Release(o); err != nil {
 			return err
 		}
 		return errNotFound
 	}
 	// The use of the old value ends with this change, in the same redo.
 	freed := table.Ref{}
-	if e := s.table.Entry(s.locks.row(n, s.table.RowBytes), slot); e.Meta.Extent() {
-		freed = s.table.Ref(e)
+	if e := o.Table.Entry(s.locks.Row(n, o.Table.RowBytes), slot); e.Meta.Extent() {
+		freed = o.Table.Ref(e)
 	}
 	c := table.Change{Row: n, Slot: slot, Entry: table.Entry{Body: s.spare}}
 	if k == updating {
@@ -151,44 +153,57 @@ func (s *Store) try(k kind, at table.Place, key, value []byte) error {
 		clear(s.spare)
 	}
 	s.changes[0] = c
-	return s.write(s.changes[:1], freed)
+	return s.write(o, s.changes[:1], freed)
 }
 
 // newEntry encodes a pair's entry into s.spare, with the value or a ref to the extent that was
 // taken.
 func (s *Store) newEntry(key, value []byte) table.Entry {
 	if s.taken.Stamp != 0 {
-		return s.table.Named(s.spare, key, s.taken)
+		return s.session.Table.Named(s.spare, key, s.taken)
 	}
-	return s.table.Inline(s.spare, key, value)
+	return s.session.Table.Inline(s.spare, key, value)
 }
 
 // held returns the row and the slot of a key in rows that are locked and read. slot -1: the key
 // is in neither. If the key belongs into other rows than were guessed, held corrects the place
 // and reads these rows, which have the same locks. The error wraps client.ErrDamaged if a row is
 // torn: no other client writes rows under these locks.
-func (s *Store) held(at *table.Place, key []byte) (n uint32, slot int, err error) {
-	if err := s.descend(at); err != nil {
+func (s *Store) held(o *session.Op, at *table.Place, key []byte) (n uint32, slot int, err error) {
+	if err := s.descend(o, at); err != nil {
 		return 0, -1, err
 	}
 	for _, n := range [2]uint32{at.First, at.Second} {
-		r := s.locks.row(n, s.table.RowBytes)
-		if !s.table.Valid(r, at.Shard, n) {
+		r := s.locks.Row(n, o.Table.RowBytes)
+		if !o.Table.Valid(r, at.Shard, n) {
 			err := fmt.Errorf("row %d of shard %d is torn, and locked: %w", n, at.Shard, client.ErrDamaged)
-			if e := s.retreat(); e != nil {
+			if e := s.locks.Release(o); e != nil {
 				return 0, -1, e
 			}
 			return 0, -1, err
 		}
 		s.cache.Put(at.Shard, n, r)
-		if slot := s.table.Find(r, key); slot >= 0 {
-			if e := s.table.Entry(r, slot); !s.table.Sound(e) || e.Meta.Extent() && !s.table.Names(s.table.Ref(e),
+		if slot := o.Table.Find(r, key); slot >= 0 {
+			if e := o.Table.Entry(r, slot); !o.Table.Sound(e) || e.Meta.Extent() && !o.Table.Names(o.Table.Ref(e),
 				len(key)) {
 				err := fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.Shard, client.ErrDamaged)
-				return 0, -1, errors.Join(err, s.retreat())
+				return 0, -1, errors.Join(err, s.locks.Release(o))
 			}
 			return n, slot, nil
 		}
 	}
 	return 0, -1, nil
+}
+
+// acquire takes the locks that are wanted. If a lock word has to be repaired it is repaired, or
+// the repair is waited for, and the operation has to begin again.
+func (s *Store) acquire(o *session.Op, taken table.Ref, key, value []byte) error {
+	err := s.locks.Acquire(o, taken, key, value)
+	if !errors.Is(err, locks.ErrBlocked) {
+		return err
+	}
+	if err := s.settler.AwaitRepair(o, s.locks.Shard, s.locks.Blocked); err != nil {
+		return err
+	}
+	return session.ErrAgain
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -127,7 +128,7 @@ func (f mortal) work(t *testing.T, workers int) (stop func(), histories func() c
 	for w := range workers {
 		ep, err := f.Open("worker")
 		must(t, err)
-		s, err := Open(ep, Options{Pool: f.Fabric, Failure: 3 * time.Second})
+		s, err := Open(ep, session.Options{Pool: f.Fabric, Failure: 3 * time.Second})
 		must(t, err)
 		r := check.NewRecorder(w, s, ep.Now)
 		recorders[w] = r

@@ -6,11 +6,15 @@
 // Beyond the paper a table may grow (grow.go), and its shards may have copies on several nodes
 // (replicas.go); both cost nothing where they are not asked for.
 //
-// The package has the operations, repair and recovery. Its parts are packages:
+// The package has the operations, growth, and what looks at whole pools. The other parts are
+// packages:
 //
 //   - table: where everything of a pool lies, and how it is encoded;
 //   - search: the search for cuckoo paths, and the cache of rows that it reads;
+//   - session: the operation at work with its limits, and what a worker knows of shards and view;
+//   - locks: taking and releasing locks, tickets, and the detection of failed clients;
 //   - extents: how a client claims the extents of long values, and gives them back;
+//   - recovery: repair, the settling of operations that failed, and new leaders;
 //   - steps: the names of the protocol's steps.
 package rcuckoo
 
@@ -18,6 +22,7 @@ import (
 	"encoding/binary"
 
 	"github.com/farkv/farkv/client/rcuckoo/search"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/steps"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 )
@@ -46,6 +51,18 @@ type (
 	Params = table.Params
 	Shape  = table.Shape
 )
+
+// Options of a Store, and the Pool in them.
+type (
+	Options = session.Options
+	Pool    = session.Pool
+)
+
+// Stats count what leaves the common case.
+type Stats = session.Stats
+
+// DefaultCache is the default of Options.CacheBytes.
+const DefaultCache = session.DefaultCache
 
 // ErrParams is wrapped by errors about parameters that make no pool.
 var ErrParams = table.ErrParams

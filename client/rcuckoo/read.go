@@ -5,6 +5,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/steps"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
@@ -21,29 +22,29 @@ var errNotFound = fmt.Errorf("neither of its rows has it: %w", client.ErrNotFoun
 // row that is read second to the one that is read first. So the key is not there only if a second
 // look finds the same versions: then neither row changed between the two looks.
 func (s *Store) Get(key []byte) ([]byte, error) {
-	if len(key) > s.table.KeyBytes {
+	if len(key) > s.session.Table.KeyBytes {
 		return nil, fmt.Errorf("get: %w", errNotFound)
 	}
-	s.begin()
+	o := s.op.Begin()
 	at := s.where(key)
 	var v []byte
-	for range joins {
-		s.runCleanup()
-		err := s.awaitLeader(at.Shard)
+	for range session.Joins {
+		s.settler.RunCleanup(o)
+		err := o.AwaitLeader(at.Shard)
 		if err == nil {
-			if v, err = s.get(at, key); err == nil {
+			if v, err = s.get(o, at, key); err == nil {
 				return v, nil
 			}
 		}
-		s.deferCleanup(at.Shard)
+		o.DeferCleanup(at.Shard)
 		switch {
-		case !s.retryable(at.Shard, err):
+		case !o.Retryable(at.Shard, err):
 			return nil, fmt.Errorf("get: %w", err)
-		case s.left() == 0:
+		case o.Left() == 0:
 			return nil, fmt.Errorf("get: %w", late(err))
 		}
 	}
-	return nil, fmt.Errorf("get: %w", errEpochs)
+	return nil, fmt.Errorf("get: %w", session.ErrEpochs)
 }
 
 // look2 is what two looks at a place are compared by. known: both rows were valid, and had these
@@ -56,64 +57,57 @@ type look2 struct {
 // get looks at the rows of a place until the answer is sure. A look is one trip. It looks again
 // without a pause after a first look without the key, and at other rows if the rows lead there.
 // After a torn row it pauses.
-func (s *Store) get(at table.Place, key []byte) ([]byte, error) {
-	s.want(at.Shard)
-	s.wantRows(at)
+func (s *Store) get(o *session.Op, at table.Place, key []byte) ([]byte, error) {
+	s.locks.Start(at.Shard)
+	s.locks.ReadPlace(o, at)
 	var before look2
-	for r := s.pace; ; {
-		b := s.ep.Batch()
-		s.addReads(b, false)
-		growth := s.addGrowth(b, at.Shard)
+	for r := o.Pace; ; {
+		b := o.EP.Batch()
+		s.locks.AddReads(o, b, false)
+		growth := s.addGrowth(o, b, at.Shard)
 		step := steps.ReadRows
 		if before.known {
 			step = steps.ReadRowsAgain
 		}
-		if err := s.do(step, b); err != nil {
-			return nil, s.unread(at.Shard, b, err)
+		if err := o.Do(step, b); err != nil {
+			return nil, s.locks.Unread(o, at.Shard, b, err)
 		}
 		was := at
 		// The batch has the rows' memory: answer copies the value, and the ref, out of them.
-		value, far, sure, err := s.answer(&at, key, &before)
+		value, far, sure, err := s.answer(o, &at, key, &before)
 		s.learned(at.Shard, growth)
 		b.Release()
-		s.endReads()
+		s.locks.EndReads()
 		if far.Stamp != 0 {
-			value, sure, err = s.fetch(at.Shard, far, key)
+			value, sure, err = s.fetch(o, at.Shard, far, key)
 		}
 		if sure || err != nil {
 			return value, err
 		}
-		if at != was && s.left() > 0 { // the key belongs into other rows
-			s.want(at.Shard)
-			s.wantRows(at)
+		if at != was && o.Left() > 0 { // the key belongs into other rows
+			s.locks.Start(at.Shard)
+			s.locks.ReadPlace(o, at)
 			continue
 		}
-		if before.known && s.left() > 0 { // both rows were whole: the second look decides
+		if before.known && o.Left() > 0 { // both rows were whole: the second look decides
 			continue
 		}
-		if err := s.tornRow(at, &r); err != nil {
+		if err := s.tornRow(o, at, &r); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// unread takes over a batch that failed, releases the rows that were read before, and returns err.
-func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
-	s.endReads()
-	s.keepFlying(shard, b)
-	return err
-}
-
 // fetch reads the value that a ref names, into s.value. false: the extent has another use by now,
 // so the key's rows have to be read again.
-func (s *Store) fetch(shard int, r table.Ref, key []byte) ([]byte, bool, error) {
-	b := s.ep.Batch()
-	op := s.table.AddRead(b, s.table.Leads[shard], r, key)
-	if err := s.do(steps.ReadExtent, b); err != nil {
-		return nil, false, s.unread(shard, b,
+func (s *Store) fetch(o *session.Op, shard int, r table.Ref, key []byte) ([]byte, bool, error) {
+	b := o.EP.Batch()
+	op := o.Table.AddRead(b, o.Table.Leads[shard], r, key)
+	if err := o.Do(steps.ReadExtent, b); err != nil {
+		return nil, false, s.locks.Unread(o, shard, b,
 			fmt.Errorf("read extent %d of shard %d: %w", r.Extent, shard, err))
 	}
-	v, ok := s.table.ValueOf(op.Buf, shard, r, key)
+	v, ok := o.Table.ValueOf(op.Buf, shard, r, key)
 	if ok {
 		s.value = append(s.value[:0], v...)
 	}
@@ -125,36 +119,38 @@ func (s *Store) fetch(shard int, r table.Ref, key []byte) ([]byte, bool, error) 
 // there, and its value in this extent. The error wraps client.ErrNotFound if this look and the
 // one before show that the key is not there. Else another look is needed; before is what to
 // compare it with, and the place is corrected if the key belongs into other rows.
-func (s *Store) answer(at *table.Place, key []byte, before *look2) (value []byte, far table.Ref, sure bool, err error) {
+func (s *Store) answer(o *session.Op, at *table.Place, key []byte, before *look2) (value []byte, far table.Ref,
+	sure bool,
+	err error) {
 	now := look2{known: true}
 	for i, n := range [2]uint32{at.First, at.Second} {
-		r := s.locks.row(n, s.table.RowBytes)
-		if !s.table.Valid(r, at.Shard, n) {
+		r := s.locks.Row(n, o.Table.RowBytes)
+		if !o.Table.Valid(r, at.Shard, n) {
 			now.known = false
 			continue
 		}
 		s.cache.Put(at.Shard, n, r)
-		if slot := s.table.Find(r, key); slot >= 0 {
-			e := s.table.Entry(r, slot)
+		if slot := o.Table.Find(r, key); slot >= 0 {
+			e := o.Table.Entry(r, slot)
 			switch {
-			case !s.table.Sound(e), e.Meta.Extent() && !s.table.Names(s.table.Ref(e), len(key)):
+			case !o.Table.Sound(e), e.Meta.Extent() && !o.Table.Names(o.Table.Ref(e), len(key)):
 				return nil, far, false,
 					fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.Shard, client.ErrDamaged)
 			case e.Meta.Extent(): // if the ref is out of date by then, two looks are needed again
 				*before = look2{}
-				return nil, s.table.Ref(e), false, nil
+				return nil, o.Table.Ref(e), false, nil
 			}
-			s.value = append(s.value[:0], s.table.Form.Value(e)...)
+			s.value = append(s.value[:0], o.Table.Form.Value(e)...)
 			return s.value, far, true, nil
 		}
 		if i == 0 {
-			now.first = s.table.Version(r)
+			now.first = o.Table.Version(r)
 		} else {
-			now.second = s.table.Version(r)
+			now.second = o.Table.Version(r)
 		}
 	}
-	if now.known && s.table.Levels > 0 &&
-		!s.table.Follow(at, s.locks.row(at.First, s.table.RowBytes), s.locks.row(at.Second, s.table.RowBytes)) {
+	if now.known && o.Table.Levels > 0 &&
+		!o.Table.Follow(at, s.locks.Row(at.First, o.Table.RowBytes), s.locks.Row(at.Second, o.Table.RowBytes)) {
 		s.levels.Doubts[at.Shard] = true
 		now.known = false
 	}
@@ -170,21 +166,21 @@ func (s *Store) answer(at *table.Place, key []byte, before *look2) (value []byte
 // error wraps rdma.ErrTimeout when the time is used up.
 //
 // A reader has no intent, so it may ask the pool and repair at once.
-func (s *Store) tornRow(at table.Place, r *kit.Retry) error {
-	s.stats.Torn++
-	s.runCleanup()
+func (s *Store) tornRow(o *session.Op, at table.Place, r *kit.Retry) error {
+	o.Stats.Torn++
+	s.settler.RunCleanup(o)
 	for _, n := range [2]uint32{at.First, at.Second} {
-		word, _ := s.table.LockOf(n)
-		stuck, err := s.stuck(at.Shard, uint32(word))
+		word, _ := o.Table.LockOf(n)
+		stuck, err := s.detector.Stuck(o, at.Shard, uint32(word))
 		if err != nil {
 			return err
 		}
 		if stuck {
-			if err := s.settled(at.Shard); err != nil {
+			if err := s.settler.Settled(o, at.Shard); err != nil {
 				return err
 			}
 			r.Tries++ // the repair counts as a pause
-			return s.repair(at.Shard, []uint32{uint32(word)})
+			return s.repairer.Repair(o, at.Shard, []uint32{uint32(word)})
 		}
 	}
 	if !r.Again() {

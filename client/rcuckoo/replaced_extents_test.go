@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -36,7 +37,7 @@ func newReplacement(t *testing.T, seed uint64) *replacement {
 // play has a worker do something, and returns when all workers have ended.
 func (d *replacement) play(name string, f func(s *Store, w *sim.Worker) error) (w *sim.Worker) {
 	w = d.Go(name, func(ep rdma.Endpoint) {
-		s, err := Open(ep, Options{Pool: d, Failure: impatient})
+		s, err := Open(ep, session.Options{Pool: d, Failure: impatient})
 		if err == nil {
 			err = errors.Join(f(s, w), s.Close())
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -88,7 +89,7 @@ func TestStoreReplicas(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // it waits, mostly
 			c.p.Replicas = c.replicas
-			h := harness(c.nodes, c.p, Options{Failure: 3 * time.Second})
+			h := harness(c.nodes, c.p, session.Options{Failure: 3 * time.Second})
 			h.Alike, h.MinSeeds = c.replicas == 2, 30
 			storetest.Run(t, h)
 		})
@@ -102,7 +103,7 @@ func TestTripsReplicas(t *testing.T) {
 		p := extentPool(1)
 		p.Replicas = int(replicas)
 		p.RowsPerLock, p.LockWords = p.Rows, 1
-		s := storeOn(t, memPool(t, 3, p), Options{})
+		s := storeOn(t, memPool(t, 3, p), session.Options{})
 		backups := replicas - 1
 		trips := min(backups, 1)
 		for _, size := range []int{4, 100} {

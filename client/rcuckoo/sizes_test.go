@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 )
@@ -20,16 +21,16 @@ func TestSmallValues(t *testing.T) {
 			p.Classes = 0
 		}
 		f := memPool(t, 1, p)
-		s := storeOn(t, f, Options{})
+		s := storeOn(t, f, session.Options{})
 		live := 0
 		for i := range n {
 			key := fmt.Appendf(nil, "user%d", i)
 			must(t, s.Insert(key, make([]byte, value)))
 			live += len(key) + value
 		}
-		handed, err := handed(s.table, s.ep, 0)
+		handed, err := table.Handed(s.session.Table, s.session.EP, 0)
 		must(t, err)
-		took := int(handed * s.table.SlabBytes)
+		took := int(handed * s.session.Table.SlabBytes)
 		t.Logf("classes: %v: %d bytes of pairs take %d of slabs", classes, live, took)
 		if (took <= most*live) != within {
 			t.Errorf("classes: %v: %d bytes of pairs take %d", classes, live, took)
@@ -48,7 +49,7 @@ func TestSizesComeAndGo(t *testing.T) {
 	f := memPool(t, 1, p)
 	var stores []*Store
 	for range 3 {
-		stores = append(stores, storeOn(t, f, Options{}))
+		stores = append(stores, storeOn(t, f, session.Options{}))
 	}
 	for turn, sizes := range [][]int{{9}, {1152}, {300}, {9, 1152, 100, 600}, {1152}, {20, 40, 80, 150}} {
 		for i := range n {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -32,7 +33,7 @@ func extentPool(shards int) table.Params {
 	return p
 }
 
-func harness(nodes int, p table.Params, o Options) storetest.Harness {
+func harness(nodes int, p table.Params, o session.Options) storetest.Harness {
 	p.Tickets = 16
 	l, err := table.New(p, nodes)
 	if err != nil {
@@ -70,7 +71,7 @@ func TestStore(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			// Busy machines and cut connections stop workers for a while. They must not be fenced
 			// off for that.
-			h := harness(c.nodes, c.p, Options{Failure: 3 * time.Second})
+			h := harness(c.nodes, c.p, session.Options{Failure: 3 * time.Second})
 			h.Alike = c.nodes == 1 // with extents they share more memory
 			storetest.Run(t, h)
 		})
@@ -88,7 +89,7 @@ func memPool(t testing.TB, nodes int, p table.Params) *shm.Fabric {
 	return f
 }
 
-func storeOn(t testing.TB, f rdma.Fabric, o Options) *Store {
+func storeOn(t testing.TB, f rdma.Fabric, o session.Options) *Store {
 	t.Helper()
 	ep, err := f.Open(t.Name())
 	must(t, err)
@@ -110,18 +111,18 @@ func storeOn(t testing.TB, f rdma.Fabric, o Options) *Store {
 // did nothing on it close without an error, and Check leaves its shards out.
 func TestNodeGone(t *testing.T) {
 	f := memPool(t, 2, extentPool(2))
-	s := storeOn(t, f, Options{Timeout: time.Second})
+	s := storeOn(t, f, session.Options{Timeout: time.Second})
 	var there [][]byte
 	for i := range 40 {
 		key := fmt.Appendf(nil, "key %d", i)
-		if s.table.Place(key).Shard == 0 {
+		if s.session.Table.Place(key).Shard == 0 {
 			must(t, s.Insert(key, make([]byte, 500)))
 			there = append(there, key)
 		}
 	}
-	idle := storeOn(t, f, Options{Timeout: time.Second})
+	idle := storeOn(t, f, session.Options{Timeout: time.Second})
 	must(t, f.KillNode(1))
-	late := storeOn(t, f, Options{Timeout: time.Second})
+	late := storeOn(t, f, session.Options{Timeout: time.Second})
 	for _, w := range []*Store{s, idle, late} { // which close without an error
 		for _, key := range there {
 			if _, err := w.Get(key); err != nil {
@@ -143,7 +144,7 @@ func TestHandOutOfReach(t *testing.T) {
 	ep, err := f.Open("worker")
 	must(t, err)
 	defer ep.Close()
-	s, err := Open(ep, Options{Pool: f, Timeout: time.Second})
+	s, err := Open(ep, session.Options{Pool: f, Timeout: time.Second})
 	must(t, err)
 	for i := range 10 { // in both shards
 		must(t, s.Insert(fmt.Appendf(nil, "key %d", i), make([]byte, 500)))

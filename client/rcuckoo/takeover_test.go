@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/steps"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
@@ -49,7 +50,7 @@ func whole(t *testing.T, f rdma.Fabric, when string) {
 // had in hand are free, and a spare has all data.
 func TestTakeover(t *testing.T) {
 	f := memPool(t, 3, loneShard())
-	a, b := storeOn(t, f, Options{}), storeOn(t, f, Options{})
+	a, b := storeOn(t, f, session.Options{}), storeOn(t, f, session.Options{})
 	value := func(n int) []byte { return bytes.Repeat([]byte{byte(n + 1)}, 100) }
 	for n := range 10 {
 		must(t, a.Insert(fmt.Appendf(nil, "a%d", n), value(n)))
@@ -111,7 +112,7 @@ func TestMidst(t *testing.T) {
 			ep, err := f.Open(t.Name())
 			must(t, err)
 			struck := &strike{Endpoint: ep}
-			s, err := Open(struck, Options{Pool: f})
+			s, err := Open(struck, session.Options{Pool: f})
 			must(t, err)
 			key := []byte("key")
 			must(t, s.Insert(key, make([]byte, 100)))
@@ -162,17 +163,17 @@ func TestBusyView(t *testing.T) {
 	p := loneShard()
 	p.Shards, p.Spares, p.Timeout = 3, 0, 50*time.Millisecond
 	f := memPool(t, 3, p)
-	s := storeOn(t, f, Options{})
+	s := storeOn(t, f, session.Options{})
 	keys := make([][]byte, 3) // by shard
 	for n := 0; unnamed(keys); n++ {
 		key := fmt.Appendf(nil, "key %d", n)
-		if at := s.table.Place(key); keys[at.Shard] == nil {
+		if at := s.session.Table.Place(key); keys[at.Shard] == nil {
 			keys[at.Shard] = key
 			must(t, s.Insert(key, key))
 		}
 	}
 	busyWithout(t, f, 0)
-	late := storeOn(t, f, Options{})
+	late := storeOn(t, f, session.Options{})
 	for shard, key := range keys {
 		_, err := s.Get(key)
 		if shard == 0 && !errors.Is(err, rdma.ErrTimeout) || shard > 0 && err != nil {
@@ -222,7 +223,7 @@ func TestSlowBackup(t *testing.T) {
 	var victim *sim.Worker
 	for w := range 4 {
 		worker := v.Go(fmt.Sprint("worker ", w), func(ep rdma.Endpoint) {
-			s, err := Open(ep, Options{Pool: v, Failure: impatient})
+			s, err := Open(ep, session.Options{Pool: v, Failure: impatient})
 			must(t, err)
 			if w == 0 {
 				must(t, s.Insert(key, check.MakeValue(nil, 0, 1, 16)))
@@ -266,7 +267,7 @@ func TestRecovered(t *testing.T) {
 		key, values := []byte("key"), [2][]byte{bytes.Repeat([]byte{1}, 100), bytes.Repeat([]byte{2}, 100)}
 		var victim *sim.Worker
 		victim = v.Go("victim", func(ep rdma.Endpoint) {
-			s, err := Open(ep, Options{Pool: v})
+			s, err := Open(ep, session.Options{Pool: v})
 			must(t, err)
 			must(t, s.Insert(key, values[0]))
 			v.CrashAt(victim, victim.Sent()+k)
@@ -296,7 +297,7 @@ func TestRecovered(t *testing.T) {
 				t.Fatalf("crash behind verb %d, and node %d died: %q, waiting: %q", k, dead, r.Damage, r.Waiting)
 			}
 			v.Go("reader", func(ep rdma.Endpoint) {
-				s, err := Open(ep, Options{Pool: v})
+				s, err := Open(ep, session.Options{Pool: v})
 				must(t, err)
 				value, err := s.Get(key)
 				must(t, err)

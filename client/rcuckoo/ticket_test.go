@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -18,7 +19,7 @@ type crush struct {
 	workers []*sim.Worker
 	each    []time.Duration // of the UPDATEs of the clients that did not crash
 	took    time.Duration
-	stats   Stats
+	stats   session.Stats
 }
 
 // newCrush has clients do so many UPDATEs each. The first of them are victims, which crash
@@ -41,7 +42,7 @@ func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *c
 	key, value := []byte("key"), make([]byte, 100)
 	ep, err := c.v.Open("loader")
 	must(t, err)
-	loader, err := Open(ep, Options{Pool: c.v})
+	loader, err := Open(ep, session.Options{Pool: c.v})
 	must(t, err)
 	must(t, loader.Insert(key, value))
 	must(t, loader.Close())
@@ -49,7 +50,7 @@ func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *c
 	for i := range clients {
 		c.workers = append(c.workers, nil)
 		c.workers[i] = c.v.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
-			s, err := Open(ep, Options{Pool: c.v, Failure: impatient})
+			s, err := Open(ep, session.Options{Pool: c.v, Failure: impatient})
 			if err != nil {
 				t.Error(err)
 				return
@@ -75,7 +76,7 @@ func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *c
 				}
 			}
 			c.took = max(c.took, ep.Now())
-			c.stats.Repairs += s.stats.Repairs
+			c.stats.Repairs += s.session.Stats.Repairs
 			if err := s.Close(); err != nil && !c.workers[i].Crashed() {
 				t.Errorf("client %d: %v", i, err)
 			}
@@ -149,30 +150,6 @@ func TestFairCrashes(t *testing.T) {
 		t.Error("no crash left a lock that was held")
 	}
 	t.Logf("%d repairs", repairs)
-}
-
-// TestTurn: ahead and has, for tickets and looks of all kinds.
-func TestTurn(t *testing.T) {
-	for _, c := range []struct {
-		what  string
-		turn  turn
-		ahead uint64
-		has   bool
-	}{
-		{"no failed try", turn{}, 0, true},
-		{"about to take a ticket", turn{queue: 1}, 0, false},
-		{"served next", turn{queue: 1, taken: true, number: 7, serving: 7}, 0, true},
-		{"passed", turn{queue: 1, taken: true, number: 7, serving: 70}, 0, true},
-		{"last in turn", turn{queue: 1, taken: true, number: turnsAtOnce - 1}, turnsAtOnce - 1, true},
-		{"first that waits", turn{queue: 1, taken: true, number: turnsAtOnce}, turnsAtOnce, false},
-		{"serving stands still", turn{queue: 1, taken: true, number: 300, serving: 100, still: 3}, 25, false},
-		{"for longer", turn{queue: 1, taken: true, number: 300, serving: 100, still: 5}, 6, true},
-		{"for very long", turn{queue: 1, taken: true, number: 1 << 63, still: 1000}, 1, true},
-	} {
-		if ahead, has := c.turn.ahead(), c.turn.has(); ahead != c.ahead || has != c.has {
-			t.Errorf("%s: %d ahead, its turn: %v; want %d, %v", c.what, ahead, has, c.ahead, c.has)
-		}
-	}
 }
 
 // TestTicketsComeLast: in a pool with tickets all other parts lie where they lie without tickets,

@@ -60,7 +60,7 @@ type counted struct{ used, grown, slabs uint64 }
 func count(l *table.Layout, ep rdma.Endpoint, shard int) (c counted, err error) {
 	for _, at := range l.Copies[shard] {
 		c = counted{}
-		err = eachRow(l, ep, shard, at, func(n uint32, r table.Row) {
+		err = table.EachRow(l, ep, shard, at, func(n uint32, r table.Row) {
 			if l.Valid(r, shard, n) {
 				c.used += uint64(l.Used(r))
 				if l.Birth(n) > 0 && l.Made(n, r) {
@@ -69,7 +69,7 @@ func count(l *table.Layout, ep rdma.Endpoint, shard int) (c counted, err error) 
 			}
 		})
 		if err == nil && l.HasExtents() {
-			c.slabs, err = handed(l, ep, shard)
+			c.slabs, err = table.Handed(l, ep, shard)
 		}
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			return c, err

@@ -3,6 +3,7 @@ package rcuckoo
 import (
 	"fmt"
 
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/steps"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
@@ -16,78 +17,79 @@ import (
 //
 // What a crash leaves: before the redo is whole, nothing has begun. From then on repair completes
 // the changes, marks the extent and frees the locks. All of these may have been done already.
-func (s *Store) write(changes []table.Change, freed table.Ref) error {
-	l := &s.locks
-	l.sent = true // from here on the operation may have begun, on some copy
-	if err := s.writeBackups(changes, freed); err != nil {
+func (s *Store) write(o *session.Op, changes []table.Change, freed table.Ref) error {
+	l := s.locks
+	l.Sent = true // from here on the operation may have begun, on some copy
+	if err := s.writeBackups(o, changes, freed); err != nil {
 		return err
 	}
-	b := s.ep.Batch()
-	s.addChanges(b, changes, freed, s.table.Copies[l.shard][:1])
+	b := o.EP.Batch()
+	s.addChanges(o, b, changes, freed, o.Table.Copies[l.Shard][:1])
 	// The mark comes behind the rows: while a row names the use, the extent must not be claimed
 	// again.
 	if freed.Stamp != 0 {
-		s.table.AddMark(b, l.shard, freed)
+		o.Table.AddMark(b, l.Shard, freed)
 	}
 	// The locks come last: a client that gets them finds whole rows.
-	s.addReleases(b)
-	if err := s.do(steps.WriteRows, b); err != nil {
-		return s.lost(b, fmt.Errorf("write %d rows of shard %d: %w", len(changes), l.shard, err))
+	s.locks.AddReleases(o, b)
+	if err := o.Do(steps.WriteRows, b); err != nil {
+		return s.locks.Lost(o, b, fmt.Errorf("write %d rows of shard %d: %w", len(changes), l.Shard, err))
 	}
-	s.endReads()
-	err := s.released(b)
+	s.locks.EndReads()
+	err := s.locks.Released(b)
 	b.Release()
 	if err != nil {
 		return err
 	}
-	s.finish()
+	s.locks.Finish(o)
 	if freed.Stamp != 0 {
-		s.extents.Ended(l.shard, freed)
+		s.extents.Ended(l.Shard, freed)
 	}
 	return nil
 }
 
 // addChanges adds the redo and the rows of changes, a chain for each of some copies, so that on
 // each copy they land in this order (C1).
-func (s *Store) addChanges(b *rdma.Batch, changes []table.Change, freed table.Ref, copies []node.Replica) {
-	l := &s.locks
+func (s *Store) addChanges(o *session.Op, b *rdma.Batch, changes []table.Change, freed table.Ref,
+	copies []node.Replica) {
+	l := s.locks
 	var rows [table.MaxSteps]table.Row
-	p := b.Alloc(table.RedoHeader + len(changes)*(table.RedoStepBytes+s.table.EntryBytes))
+	p := b.Alloc(table.RedoHeader + len(changes)*(table.RedoStepBytes+o.Table.EntryBytes))
 	clear(p[:table.RedoHeader])
-	le.PutUint64(p, s.shards[l.shard].seq)
+	le.PutUint64(p, o.Shards[l.Shard].Seq)
 	le.PutUint64(p[table.RedoSteps:], uint64(len(changes)))
 	freed.Encode(p[table.RedoFreed:])
 	for i, c := range changes {
-		r := table.Row(b.Alloc(s.table.RowBytes))
-		s.changed(r, c)
+		r := table.Row(b.Alloc(o.Table.RowBytes))
+		s.changed(o, r, c)
 		rows[i] = r
-		s.cache.Put(l.shard, c.Row, r)
-		s.table.EncodeStep(p[table.RedoHeader+i*(table.RedoStepBytes+s.table.EntryBytes):], c, r)
+		s.cache.Put(l.Shard, c.Row, r)
+		o.Table.EncodeStep(p[table.RedoHeader+i*(table.RedoStepBytes+o.Table.EntryBytes):], c, r)
 	}
-	le.PutUint64(p[table.RedoSum:], table.RedoSumOf(p, l.shard, s.id))
+	le.PutUint64(p[table.RedoSum:], table.RedoSumOf(p, l.Shard, o.ID))
 	// All copies share the encoded bytes, which belong to the batch.
 	for _, at := range copies {
 		b.Chain()
-		b.Write(s.table.RedoAt(at, s.id), p)
+		b.Write(o.Table.RedoAt(at, o.ID), p)
 		for i, c := range changes {
-			b.Write(s.table.RowAt(at, c.Row), rows[i])
+			b.Write(o.Table.RowAt(at, c.Row), rows[i])
 		}
 	}
 }
 
 // changed sets r to the row that results from a change. The rows that the change needs must be
 // locked and read.
-func (s *Store) changed(r table.Row, c table.Change) {
-	l := &s.locks
+func (s *Store) changed(o *session.Op, r table.Row, c table.Change) {
+	l := s.locks
 	if c.Kind == table.Filling { // the new row goes on from its parent's version word, and gets the same level
-		parent := l.row(s.table.Parent(c.Row), s.table.RowBytes)
-		s.table.Redone(r, parent, l.shard, c, s.table.Version(parent)+table.Divided)
+		parent := l.Row(o.Table.Parent(c.Row), o.Table.RowBytes)
+		o.Table.Redone(r, parent, l.Shard, c, o.Table.Version(parent)+table.Divided)
 		return
 	}
-	copy(r, l.row(c.Row, s.table.RowBytes))
+	copy(r, l.Row(c.Row, o.Table.RowBytes))
 	behind := uint64(1) // how far the version advances
 	if c.Kind == table.Leaving {
 		behind = table.Divided
 	}
-	s.table.Redone(r, nil, l.shard, c, s.table.Version(r)+behind)
+	o.Table.Redone(r, nil, l.Shard, c, o.Table.Version(r)+behind)
 }

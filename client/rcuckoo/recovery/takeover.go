@@ -1,4 +1,4 @@
-package rcuckoo
+package recovery
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/steps"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
@@ -50,28 +51,28 @@ import (
 // operation that was completed long ago changes nothing: each row that it names has its version,
 // or a later one, or is torn by an operation that has a whole redo of its own.
 
-// takeOver makes the copy of a shard that leads in the view a leader. The role is the last WRITE,
-// so a crash at any point leaves the copy without a role, and takeOver is repeated.
-func (s *Store) takeOver(shard int) error {
-	if err := s.unused(shard); err != nil {
+// TakeOver makes the copy of a shard that leads in the view a leader. The role is the last WRITE,
+// so a crash at any point leaves the copy without a role, and TakeOver is repeated.
+func TakeOver(o *session.Op, shard int) error {
+	if err := unused(o, shard); err != nil {
 		return err
 	}
-	if err := s.finishBegun(shard); err != nil {
+	if err := finishBegun(o, shard); err != nil {
 		return err
 	}
-	if err := s.remake(shard); err != nil {
+	if err := remake(o, shard); err != nil {
 		return err
 	}
-	return makeLeader(s.table, s.ep, shard)
+	return MakeLeader(o.Table, o.EP, shard)
 }
 
 // unused checks 3. The error wraps client.ErrDamaged if a lock or lease is not zero.
-func (s *Store) unused(shard int) error {
-	for from := 0; from < s.table.LockWords; from += walkBytes / 8 {
-		n := min(walkBytes/8, s.table.LockWords-from)
-		b := s.ep.Batch()
-		locks, leases := b.Read(s.table.LockAt(shard, from), 8*n), b.Read(s.table.LeaseAt(shard, from), 8*n)
-		err := s.do(steps.TakeOver, b)
+func unused(o *session.Op, shard int) error {
+	for from := 0; from < o.Table.LockWords; from += table.WalkBytes / 8 {
+		n := min(table.WalkBytes/8, o.Table.LockWords-from)
+		b := o.EP.Batch()
+		locks, leases := b.Read(o.Table.LockAt(shard, from), 8*n), b.Read(o.Table.LeaseAt(shard, from), 8*n)
+		err := o.Do(steps.TakeOver, b)
 		used := err == nil && (slices.ContainsFunc(locks.Buf, nonzero) || slices.ContainsFunc(leases.Buf, nonzero))
 		b.Release()
 		switch {
@@ -95,12 +96,12 @@ type begun struct {
 
 // finishBegun does 1 and 2, for some clients at a time, so that a READ is not too large. All
 // copies must answer: one that does not may have the only whole redo.
-func (s *Store) finishBegun(shard int) error {
-	each := max(walkBytes/int(s.table.RedoBytes), 1)
-	for from := 0; from < s.table.Clients; from += each {
-		found := make([]begun, min(each, s.table.Clients-from))
-		for _, at := range s.table.Copies[shard] {
-			if err := s.readRedos(shard, at, from, found); err != nil {
+func finishBegun(o *session.Op, shard int) error {
+	each := max(table.WalkBytes/int(o.Table.RedoBytes), 1)
+	for from := 0; from < o.Table.Clients; from += each {
+		found := make([]begun, min(each, o.Table.Clients-from))
+		for _, at := range o.Table.Copies[shard] {
+			if err := readRedos(o, shard, at, from, found); err != nil {
 				return err
 			}
 		}
@@ -109,11 +110,11 @@ func (s *Store) finishBegun(shard int) error {
 				continue
 			}
 			// The use that the redo ends needs no mark: remark sets all marks from the rows.
-			if err := s.carryForward(shard, rdma.ClientID(from+i+1), r.redo, r.steps); err != nil {
+			if err := carryForward(o, shard, rdma.ClientID(from+i+1), r.redo, r.steps); err != nil {
 				return err
 			}
 		}
-		if err := s.resume(shard, from, found); err != nil {
+		if err := resume(o, shard, from, found); err != nil {
 			return err
 		}
 	}
@@ -122,17 +123,17 @@ func (s *Store) finishBegun(shard int) error {
 
 // readRedos reads the redos of some clients on a copy, and keeps in found the latest whole one of
 // each.
-func (s *Store) readRedos(shard int, at node.Replica, from int, found []begun) error {
-	b := s.ep.Batch()
+func readRedos(o *session.Op, shard int, at node.Replica, from int, found []begun) error {
+	b := o.EP.Batch()
 	defer b.Release()
-	op := b.Read(s.table.RedoAt(at, rdma.ClientID(from+1)), len(found)*int(s.table.RedoBytes))
-	if err := s.do(steps.ReadRedo, b); err != nil {
+	op := b.Read(o.Table.RedoAt(at, rdma.ClientID(from+1)), len(found)*int(o.Table.RedoBytes))
+	if err := o.Do(steps.ReadRedo, b); err != nil {
 		return fmt.Errorf("read redos of shard %d: %w", shard, err)
 	}
 	for i := range found {
-		p := op.Buf[i*int(s.table.RedoBytes):][:s.table.RedoBytes]
+		p := op.Buf[i*int(o.Table.RedoBytes):][:o.Table.RedoBytes]
 		seq := le.Uint64(p)
-		if rows, whole := s.table.RedoOf(p, shard, rdma.ClientID(from+i+1), seq); whole && seq > found[i].seq {
+		if rows, whole := o.Table.RedoOf(p, shard, rdma.ClientID(from+i+1), seq); whole && seq > found[i].seq {
 			found[i] = begun{seq, slices.Clone(p), rows}
 		}
 	}
@@ -140,15 +141,15 @@ func (s *Store) readRedos(shard int, at node.Replica, from int, found []begun) e
 }
 
 // resume does 2 for the clients that follow from.
-func (s *Store) resume(shard, from int, found []begun) error {
-	b := s.ep.Batch()
+func resume(o *session.Op, shard, from int, found []begun) error {
+	b := o.EP.Batch()
 	defer b.Release()
 	for i, r := range found {
 		if r.seq != 0 {
-			b.WriteWord(s.table.IntentAt(shard, rdma.ClientID(from+i+1)), r.seq<<1|table.IdleBit)
+			b.WriteWord(o.Table.IntentAt(shard, rdma.ClientID(from+i+1)), r.seq<<1|table.IdleBit)
 		}
 	}
-	if err := s.do(steps.TakeOver, b); err != nil {
+	if err := o.Do(steps.TakeOver, b); err != nil {
 		return fmt.Errorf("write intents of shard %d: %w", shard, err)
 	}
 	return nil
@@ -156,39 +157,39 @@ func (s *Store) resume(shard, from int, found []begun) error {
 
 // remake does 4 and 5. The error wraps client.ErrDamaged if a row is torn: all redos have been
 // carried out.
-func (s *Store) remake(shard int) error {
+func remake(o *session.Op, shard int) error {
 	// The stamps of the extents that rows name, and the highest and lowest level of rows that are
 	// made.
 	named, most, least := map[uint64]uint64{}, 0, table.MaxLevels
 	var torn error
-	err := eachRow(s.table, s.ep, shard, s.table.Leads[shard], func(n uint32, r table.Row) {
-		if !s.table.Valid(r, shard, n) {
+	err := table.EachRow(o.Table, o.EP, shard, o.Table.Leads[shard], func(n uint32, r table.Row) {
+		if !o.Table.Valid(r, shard, n) {
 			torn = fmt.Errorf("row %d of shard %d is torn, and no redo has it: %w", n, shard, client.ErrDamaged)
 			return
 		}
-		if s.table.Made(n, r) {
-			most, least = max(most, s.table.Level(r)), min(least, s.table.Level(r))
+		if o.Table.Made(n, r) {
+			most, least = max(most, o.Table.Level(r)), min(least, o.Table.Level(r))
 		}
-		for slot := range s.table.Slots {
-			if e := s.table.Entry(r, slot); s.table.Sound(e) && e.Meta.Extent() && s.table.Names(s.table.Ref(e),
+		for slot := range o.Table.Slots {
+			if e := o.Table.Entry(r, slot); o.Table.Sound(e) && e.Meta.Extent() && o.Table.Names(o.Table.Ref(e),
 				e.Meta.Key()) {
-				named[s.table.Ref(e).Extent] = s.table.Ref(e).Stamp
+				named[o.Table.Ref(e).Extent] = o.Table.Ref(e).Stamp
 			}
 		}
 	})
 	if err := errors.Join(err, torn); err != nil {
 		return err
 	}
-	if s.table.Levels > 0 {
-		if err := s.remakeGrowth(shard, most, least); err != nil {
+	if o.Table.Levels > 0 {
+		if err := remakeGrowth(o, shard, most, least); err != nil {
 			return err
 		}
 	}
-	if !s.table.HasExtents() {
+	if !o.Table.HasExtents() {
 		return nil
 	}
-	for slab := range s.table.Slabs {
-		if err := s.remark(shard, slab, named); err != nil {
+	for slab := range o.Table.Slabs {
+		if err := remark(o, shard, slab, named); err != nil {
 			return err
 		}
 	}
@@ -197,19 +198,19 @@ func (s *Store) remake(shard int) error {
 
 // remakeGrowth does 5: it sets the growth word of a table that may grow. Memory needs nothing:
 // with replicas all of it was taken when the pool was made.
-func (s *Store) remakeGrowth(shard, most, least int) error {
-	now, err := s.readWord(s.table.GrowthAt(shard))
+func remakeGrowth(o *session.Op, shard, most, least int) error {
+	now, err := o.ReadWord(o.Table.GrowthAt(shard))
 	if err != nil {
 		return fmt.Errorf("read how far shard %d has grown: %w", shard, err)
 	}
 	word := uint64(most) << table.LevelShift
 	if most > 0 && least == most {
-		word |= s.table.Ends(most)
+		word |= o.Table.Ends(most)
 	}
-	b := s.ep.Batch()
+	b := o.EP.Batch()
 	defer b.Release()
-	b.CompareSwap(s.table.GrowthAt(shard), now, word) // the word is changed by atomics only
-	if err := s.do(steps.TakeOver, b); err != nil {
+	b.CompareSwap(o.Table.GrowthAt(shard), now, word) // the word is changed by atomics only
+	if err := o.Do(steps.TakeOver, b); err != nil {
 		return fmt.Errorf("tell how far shard %d has grown: %w", shard, err)
 	}
 	return nil
@@ -217,40 +218,40 @@ func (s *Store) remakeGrowth(shard, most, least int) error {
 
 // remark does 4 for a slab: it sets the marks. They are zero before, or were set by a master that
 // did not complete the takeover.
-func (s *Store) remark(shard, slab int, named map[uint64]uint64) error {
-	b := s.ep.Batch()
+func remark(o *session.Op, shard, slab int, named map[uint64]uint64) error {
+	b := o.EP.Batch()
 	defer b.Release()
-	op := b.Read(s.table.SlabAt(shard, slab), s.table.SlabMarks()*table.MarkBytes)
-	if err := s.do(steps.TakeOver, b); err != nil {
+	op := b.Read(o.Table.SlabAt(shard, slab), o.Table.SlabMarks()*table.MarkBytes)
+	if err := o.Do(steps.TakeOver, b); err != nil {
 		return fmt.Errorf("read marks of shard %d: %w", shard, err)
 	}
 	// Marks are changed by CASes only, also here, and only those that are wrong.
-	next := s.ep.Batch()
+	next := o.EP.Batch()
 	defer next.Release()
-	for i := range s.table.SlabExtents {
-		unit := uint64(slab*s.table.SlabExtents + i)
-		free, err := s.freeMark(unit, named)
+	for i := range o.Table.SlabExtents {
+		unit := uint64(slab*o.Table.SlabExtents + i)
+		free, err := freeMark(o, unit, named)
 		if err != nil {
 			return fmt.Errorf("shard %d: %w", shard, err)
 		}
-		for place := range s.table.Most() {
-			extent, now, want := s.table.ExtentIn(unit, place),
-				le.Uint64(op.Buf[(place*s.table.SlabExtents+i)*table.MarkBytes:]), uint64(0)
-			if s.table.Real(s.table.Class(free>>1), place) {
+		for place := range o.Table.Most() {
+			extent, now, want := o.Table.ExtentIn(unit, place),
+				le.Uint64(op.Buf[(place*o.Table.SlabExtents+i)*table.MarkBytes:]), uint64(0)
+			if o.Table.Real(o.Table.Class(free>>1), place) {
 				want = free
 			}
 			if stamp, ok := named[extent]; ok {
 				want = table.Mark(stamp, true)
 			}
 			if now != want {
-				next.CompareSwap(s.table.MarkAt(shard, extent), now, want)
+				next.CompareSwap(o.Table.MarkAt(shard, extent), now, want)
 			}
 		}
 	}
 	if next.Len() == 0 {
 		return nil
 	}
-	if err := s.do(steps.TakeOver, next); err != nil {
+	if err := o.Do(steps.TakeOver, next); err != nil {
 		return fmt.Errorf("mark extents of shard %d: %w", shard, err)
 	}
 	return nil
@@ -259,17 +260,29 @@ func (s *Store) remark(shard, slab int, named map[uint64]uint64) error {
 // freeMark returns the mark of the free extents in a unit. It has the class of the extents that
 // rows name, or class 0 if they name none. The error wraps client.ErrDamaged if they name extents
 // of two classes.
-func (s *Store) freeMark(unit uint64, named map[uint64]uint64) (free uint64, err error) {
+func freeMark(o *session.Op, unit uint64, named map[uint64]uint64) (free uint64, err error) {
 	class := -1
-	for place := range s.table.Most() {
-		stamp, ok := named[s.table.ExtentIn(unit, place)]
+	for place := range o.Table.Most() {
+		stamp, ok := named[o.Table.ExtentIn(unit, place)]
 		switch {
 		case !ok:
-		case class >= 0 && class != s.table.Class(stamp):
+		case class >= 0 && class != o.Table.Class(stamp):
 			return 0, fmt.Errorf("rows name extents of two sizes in unit %d: %w", unit, client.ErrDamaged)
 		default:
-			class = s.table.Class(stamp)
+			class = o.Table.Class(stamp)
 		}
 	}
 	return table.Mark(table.WithClass(0, max(class, 0)), false), nil
+}
+
+// MakeLeader writes the role of the copy that leads in the view, in a new pool or at the end of a
+// takeover.
+func MakeLeader(l *table.Layout, ep rdma.Endpoint, shard int) error {
+	b := ep.Batch()
+	defer b.Release()
+	b.WriteWord(l.RoleAt(shard), table.Leading)
+	if err := rdma.Do(ep, b.As(steps.TakeOver), l.Timeout); err != nil {
+		return fmt.Errorf("make a leader of shard %d: %w", shard, err)
+	}
+	return nil
 }

@@ -1,14 +1,22 @@
-package rcuckoo
+// Package recovery completes what clients of RCuckoo had begun that failed (sections 4.2 and 4.3):
+// it repairs the lock words of others, settles the worker's own operations of unknown outcome, and
+// for a pool's master recovers clients, makes new leaders and fills spares.
+package recovery
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/farkv/farkv/client/rcuckoo/locks"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/steps"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
+
+var le = binary.LittleEndian
 
 // Repair frees what dead clients have locked, and completes what they had begun (sections 4.2 and
 // 4.3). A client that is stuck repairs; so does the pool's master for a client that it recovers,
@@ -41,12 +49,12 @@ import (
 // words, ends the intents that name them, or clears their bits. No identity that an intent or a
 // lease still names is given to another client (see Mender.Recover).
 
-// mending is a repair at work.
-type mending struct {
-	shard int
-	// words are the lock words to repair, in ascending order. They only grow during a repair, and
+// Mending is a repair at work.
+type Mending struct {
+	Shard int
+	// Words are the lock words to repair, in ascending order. They only grow during a repair, and
 	// include all words that the suspects' intents name.
-	words []uint32
+	Words []uint32
 	// suspects are in ascending order.
 	suspects []rdma.ClientID
 	// states are those of the suspects' intents when they were fenced off, in the same order.
@@ -56,56 +64,65 @@ type mending struct {
 	leases []uint64
 }
 
-// errBusy is the error of a repair that another client has begun.
-var errBusy = fmt.Errorf("another client repairs it: %w", errAgain)
+// Repairer repairs lock words, one repair at a time.
+type Repairer struct {
+	detector *locks.Detector
+	mending  Mending
+}
 
-// repair repairs lock words, and all words that the suspects' intents name. It returns nil when
-// there is nothing to repair any more. The error wraps errAgain when another client repairs them,
+// NewRepairer returns a repairer that finds failed clients by a detector.
+func NewRepairer(d *locks.Detector) *Repairer { return &Repairer{detector: d} }
+
+// errBusy is the error of a repair that another client has begun.
+var errBusy = fmt.Errorf("another client repairs it: %w", session.ErrAgain)
+
+// Repair repairs lock words, and all words that the suspects' intents name. It returns nil when
+// there is nothing to repair any more. The error wraps ErrAgain when another client repairs them,
 // and rdma.ErrTimeout when the time is used up. After any other error shards[shard].leased are
 // words the leases of which the worker may hold.
-func (s *Store) repair(shard int, words []uint32) error {
-	m := &s.mending
-	m.shard, m.words = shard, append(m.words[:0], words...)
-	for r := s.pace; ; {
-		err := s.repairOnce(m)
+func (p *Repairer) Repair(o *session.Op, shard int, words []uint32) error {
+	m := &p.mending
+	m.Shard, m.Words = shard, append(m.Words[:0], words...)
+	for r := o.Pace; ; {
+		err := p.repairOnce(o, m)
 		switch {
 		case err == nil:
-			s.stats.Repairs++
+			o.Stats.Repairs++
 			return nil
-		case !errors.Is(err, errAgain) || errors.Is(err, errBusy):
+		case !errors.Is(err, session.ErrAgain) || errors.Is(err, errBusy):
 			return err
 		case !r.Again():
-			return errWaited
+			return session.ErrWaited
 		}
 	}
 }
 
-// repairOnce goes through the steps once. The error wraps errAgain when another client turned out
+// repairOnce goes through the steps once. The error wraps ErrAgain when another client turned out
 // to be dead meanwhile: it is a suspect of the next try. The leases are free afterwards, unless a
 // verb failed.
-func (s *Store) repairOnce(m *mending) error {
-	if err := s.look(m.shard); err != nil {
+func (p *Repairer) repairOnce(o *session.Op, m *Mending) error {
+	if err := p.detector.Look(o, m.Shard); err != nil {
 		return err
 	}
-	list := s.askAbout() // between the two looks that fence compares
-	s.suspect(m)
-	if err := s.fence(m, list); err != nil {
+	list := p.detector.AskAbout(o) // between the two looks that fence compares
+	p.suspect(o, m)
+	if err := p.fence(o, m, list); err != nil {
 		return err
 	}
-	if err := s.takeLeases(m); err != nil {
+	if err := p.TakeLeases(o, m); err != nil {
 		return err
 	}
-	err := s.repairLeased(m)
+	err := p.repairLeased(o, m)
 	// Step 5 took too long, so nothing was changed: clients may take locks in these words again.
-	if errors.Is(err, errWaited) {
-		if undone := s.unsetRepair(m); undone != nil {
+	if errors.Is(err, session.ErrWaited) {
+		if undone := p.UnsetRepair(o, m); undone != nil {
 			return undone
 		}
 	}
 	// After any other error a verb may still land, so the leases are kept until the shard is
 	// settled.
-	if err == nil || errors.Is(err, errAgain) || errors.Is(err, errWaited) {
-		if freed := s.freeLeases(m); freed != nil {
+	if err == nil || errors.Is(err, session.ErrAgain) || errors.Is(err, session.ErrWaited) {
+		if freed := p.FreeLeases(o, m); freed != nil {
 			return freed
 		}
 	}
@@ -114,57 +131,57 @@ func (s *Store) repairOnce(m *mending) error {
 
 // repairLeased does steps 4 to 7, under the leases. From step 6 on the leases are renewed while a
 // batch takes long. Steps 4 and 5 change no row and no intent, so a repair may be given up there.
-func (s *Store) repairLeased(m *mending) error {
-	if err := s.last(m); err != nil {
+func (p *Repairer) repairLeased(o *session.Op, m *Mending) error {
+	if err := p.last(o, m); err != nil {
 		return err
 	}
-	if err := s.setRepair(m); err != nil {
+	if err := p.SetRepair(o, m); err != nil {
 		return err
 	}
-	if err := s.await(m); err != nil {
+	if err := p.await(o, m); err != nil {
 		return err
 	}
-	if s.table.Replicas > 1 {
-		s = s.showing(func(s *Store) error { return s.beat(m) })
+	if o.Table.Replicas > 1 {
+		o = o.WithHeartbeat(func(o *session.Op) error { return p.Renew(o, m) })
 	}
 	for _, c := range m.suspects {
-		t := s.vigil.intentOf(c)
-		if err := s.rollForward(m.shard, c, t.State>>1); err != nil {
+		t := p.detector.IntentOf(c)
+		if err := rollForward(o, m.Shard, c, t.State>>1); err != nil {
 			return err
 		}
 	}
-	return s.clear(m)
+	return p.clear(o, m)
 }
 
 // suspect does step 1: it finds the suspects of the last look, and the words that their intents
 // name, until there are no more. Without a pool to fence clients off, only clients that are
 // fenced off already are suspects.
-func (s *Store) suspect(m *mending) {
+func (p *Repairer) suspect(o *session.Op, m *Mending) {
 	m.suspects = m.suspects[:0]
 	for more := true; more; { // ends: the suspects only grow
 		more = false
-		for c := range s.claimants(m.words) {
+		for c := range p.detector.Claimants(m.Words) {
 			at, found := slices.BinarySearch(m.suspects, c)
-			if found || !s.gone(c) || s.opt.Pool == nil && !s.fenced(c) {
+			if found || !p.detector.Gone(c) || o.Opt.Pool == nil && !p.detector.Fenced(c) {
 				continue
 			}
 			more = true // its words may be named by other dead clients
 			m.suspects = slices.Insert(m.suspects, at, c)
-			t := s.vigil.intentOf(c)
-			m.words = t.AddWords(m.words)
+			t := p.detector.IntentOf(c)
+			m.Words = t.AddWords(m.Words)
 		}
 	}
 }
 
-// takeLeases does step 3: it takes all leases, or none and returns errBusy. A crash in between
+// TakeLeases does step 3: it takes all leases, or none and returns errBusy. A crash in between
 // leaves some of them, for another client to take.
-func (s *Store) takeLeases(m *mending) error {
-	st := &s.shards[m.shard]
-	b := s.ep.Batch()
-	for _, w := range m.words {
-		b.Read(s.table.LeaseAt(m.shard, int(w)), 8)
+func (p *Repairer) TakeLeases(o *session.Op, m *Mending) error {
+	st := &o.Shards[m.Shard]
+	b := o.EP.Batch()
+	for _, w := range m.Words {
+		b.Read(o.Table.LeaseAt(m.Shard, int(w)), 8)
 	}
-	err := s.do(steps.TakeLeases, b)
+	err := o.Do(steps.TakeLeases, b)
 	m.leases = m.leases[:0]
 	for i := range b.Len() {
 		m.leases = append(m.leases, 0)
@@ -174,24 +191,24 @@ func (s *Store) takeLeases(m *mending) error {
 	}
 	b.Release()
 	if err != nil {
-		return fmt.Errorf("read the repair leases of shard %d: %w", m.shard, err)
+		return fmt.Errorf("read the repair leases of shard %d: %w", m.Shard, err)
 	}
 	// All holders are fenced off before the first CAS: then no holder acts under a lease that is
 	// taken.
-	for i, w := range m.words {
-		if err := s.evict(m.shard, w, m.leases[i]); err != nil {
+	for i, w := range m.Words {
+		if err := p.evict(o, m.Shard, w, m.leases[i]); err != nil {
 			return err
 		}
 	}
-	st.leased = append(st.leased[:0], m.words...) // noted first, as the CASes may land though they fail
+	st.Leased = append(st.Leased[:0], m.Words...) // noted first, as the CASes may land though they fail
 	// If another client has changed one of the leases, it repairs: all that were taken are freed
 	// again, so two repairers do not wait for each other.
-	took, err := s.swapLeases(steps.TakeLeases, m, s.id)
+	took, err := p.swapLeases(o, steps.TakeLeases, m, o.ID)
 	if err != nil {
-		return fmt.Errorf("take the repair leases of shard %d: %w", m.shard, err)
+		return fmt.Errorf("take the repair leases of shard %d: %w", m.Shard, err)
 	}
-	if took < len(m.words) {
-		if err := s.freeLeases(m); err != nil {
+	if took < len(m.Words) {
+		if err := p.FreeLeases(o, m); err != nil {
 			return err
 		}
 		return errBusy
@@ -201,50 +218,44 @@ func (s *Store) takeLeases(m *mending) error {
 
 // evict makes sure that a lease can be taken from its holder: there is none, or it is fenced off.
 // The error wraps errBusy while the holder may be alive.
-func (s *Store) evict(shard int, word uint32, lease uint64) error {
+func (p *Repairer) evict(o *session.Op, shard int, word uint32, lease uint64) error {
 	holder := table.LeaseHolder(lease)
-	if holder == 0 || holder == s.id || holder == s.condemned {
+	if holder == 0 || holder == o.ID || holder == p.detector.Condemned {
 		return nil
 	}
-	v := &s.vigil
-	i := slices.IndexFunc(v.leases, func(l leaseSeen) bool { return l.word == word })
-	if i < 0 {
-		i = len(v.leases)
-		v.leases = append(v.leases, leaseSeen{word: word})
-	}
-	if s.opt.Pool == nil || !s.expired(holder, v.leases[i].see(lease, 0, v.clock)) {
+	if o.Opt.Pool == nil || !p.detector.Expired(holder, p.detector.LeaseStill(word, lease)) {
 		return errBusy
 	}
 	// If the lease is unchanged after the pool has listed its clients, the listed client is its
 	// holder: see fence.
-	list := s.ask()
-	b := s.ep.Batch()
+	list := p.detector.Ask(o)
+	b := o.EP.Batch()
 	defer b.Release()
-	again := b.Read(s.table.LeaseAt(shard, int(word)), 8)
-	if err := s.do(steps.TakeLeases, b); err != nil {
+	again := b.Read(o.Table.LeaseAt(shard, int(word)), 8)
+	if err := o.Do(steps.TakeLeases, b); err != nil {
 		return fmt.Errorf("read the repair lease of word %d of shard %d: %w", word, shard, err)
 	}
 	if le.Uint64(again.Buf) != lease {
 		return errBusy
 	}
-	return s.revoke(list, holder)
+	return p.revoke(o, list, holder)
 }
 
 // swapLeases gives the leases to a client (0: to none) that have not changed since the worker
 // read or wrote them, and returns how many. The others become LostLease.
-func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took int, err error) {
-	b := s.ep.Batch()
-	for i, w := range m.words {
+func (p *Repairer) swapLeases(o *session.Op, step rdma.Step, m *Mending, c rdma.ClientID) (took int, err error) {
+	b := o.EP.Batch()
+	for i, w := range m.Words {
 		if m.leases[i] != table.LostLease {
-			b.CompareSwap(s.table.LeaseAt(m.shard, int(w)), m.leases[i], table.LeaseNext(m.leases[i], c))
+			b.CompareSwap(o.Table.LeaseAt(m.Shard, int(w)), m.leases[i], table.LeaseNext(m.leases[i], c))
 		}
 	}
-	if err := s.do(step, b); err != nil {
-		s.keepFlying(m.shard, b) // CASes may still land: the words stay in leased
+	if err := o.Do(step, b); err != nil {
+		o.KeepFlying(m.Shard, b) // CASes may still land: the words stay in leased
 		return 0, err
 	}
 	n := 0
-	for i := range m.words {
+	for i := range m.Words {
 		if m.leases[i] == table.LostLease {
 			continue
 		}
@@ -261,24 +272,24 @@ func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took in
 	return took, nil
 }
 
-// freeLeases frees the leases that the worker holds.
-func (s *Store) freeLeases(m *mending) error {
-	if _, err := s.swapLeases(steps.FreeLeases, m, 0); err != nil {
-		return fmt.Errorf("free the repair leases of shard %d: %w", m.shard, err)
+// FreeLeases frees the leases that the worker holds.
+func (p *Repairer) FreeLeases(o *session.Op, m *Mending) error {
+	if _, err := p.swapLeases(o, steps.FreeLeases, m, 0); err != nil {
+		return fmt.Errorf("free the repair leases of shard %d: %w", m.Shard, err)
 	}
-	s.shards[m.shard].leased = s.shards[m.shard].leased[:0]
+	o.Shards[m.Shard].Leased = o.Shards[m.Shard].Leased[:0]
 	return nil
 }
 
-// beat renews the leases: the heartbeat of a repair. The error wraps rdma.ErrRevoked if one was
+// Renew renews the leases: the heartbeat of a repair. The error wraps rdma.ErrRevoked if one was
 // taken: another client took this one for dead.
-func (s *Store) beat(m *mending) error {
-	took, err := s.swapLeases(steps.TakeLeases, m, s.id)
-	if err == nil && took < len(m.words) {
+func (p *Repairer) Renew(o *session.Op, m *Mending) error {
+	took, err := p.swapLeases(o, steps.TakeLeases, m, o.ID)
+	if err == nil && took < len(m.Words) {
 		err = fmt.Errorf("a lease of it was taken: %w", rdma.ErrRevoked)
 	}
 	if err != nil {
-		return fmt.Errorf("repair shard %d: %w", m.shard, err)
+		return fmt.Errorf("repair shard %d: %w", m.Shard, err)
 	}
 	return nil
 }
@@ -288,25 +299,25 @@ func (s *Store) beat(m *mending) error {
 //
 // If an intent is unchanged since the pool listed its clients, it belongs to the listed client: a
 // new holder of the identity would have written a higher sequence.
-func (s *Store) fence(m *mending, list []rdma.Client) error {
+func (p *Repairer) fence(o *session.Op, m *Mending, list []rdma.Client) error {
 	before := make([]uint64, len(m.suspects))
 	for i, c := range m.suspects { // as they were before the pool listed its clients
-		before[i] = s.vigil.intentOf(c).State
+		before[i] = p.detector.IntentOf(c).State
 	}
-	if err := s.look(m.shard); err != nil {
+	if err := p.detector.Look(o, m.Shard); err != nil {
 		return err
 	}
 	kept := m.suspects[:0]
 	m.states = m.states[:0]
 	for i, c := range m.suspects {
-		if t := s.vigil.intentOf(c); t.State != before[i] || !s.gone(c) {
+		if t := p.detector.IntentOf(c); t.State != before[i] || !p.detector.Gone(c) {
 			continue
 		}
 		kept, m.states = append(kept, c), append(m.states, before[i])
-		if s.fenced(c) {
+		if p.detector.Fenced(c) {
 			continue
 		}
-		if err := s.revoke(list, c); err != nil {
+		if err := p.revoke(o, list, c); err != nil {
 			return err
 		}
 	}
@@ -316,17 +327,17 @@ func (s *Store) fence(m *mending, list []rdma.Client) error {
 
 // last reads the final intents of the suspects, now that they are fenced off and the leases
 // taken. Those with another state were completed by another client, and are no suspects any more.
-// The error wraps errAgain if an intent names words that are not leased.
-func (s *Store) last(m *mending) error {
-	if err := s.look(m.shard); err != nil {
+// The error wraps ErrAgain if an intent names words that are not leased.
+func (p *Repairer) last(o *session.Op, m *Mending) error {
+	if err := p.detector.Look(o, m.Shard); err != nil {
 		return err
 	}
 	kept := m.suspects[:0]
 	for i, c := range m.suspects {
-		switch t := s.vigil.intentOf(c); {
+		switch t := p.detector.IntentOf(c); {
 		case t.State != m.states[i], t.Torn: // a torn one holds nothing (I2)
-		case !t.Within(m.words):
-			return errAgain
+		case !t.Within(m.Words):
+			return session.ErrAgain
 		default:
 			kept = append(kept, c)
 		}
@@ -337,48 +348,50 @@ func (s *Store) last(m *mending) error {
 
 // revoke fences off a client that the pool has listed. An identity that is not listed has no
 // client that could post verbs.
-func (s *Store) revoke(list []rdma.Client, c rdma.ClientID) error {
+func (p *Repairer) revoke(o *session.Op, list []rdma.Client, c rdma.ClientID) error {
 	for _, l := range list {
 		if l.ID == c {
-			if err := s.opt.Pool.RevokeLife(l); err != nil {
+			if err := o.Opt.Pool.RevokeLife(l); err != nil {
 				return fmt.Errorf("fence client %d off: %w", c, err)
 			}
-			s.stats.Fenced++
+			o.Stats.Fenced++
 		}
 	}
 	return nil
 }
 
-// setRepair does step 4. A bit that is set already was left by a repair that was not completed.
-func (s *Store) setRepair(m *mending) error { return s.turnRepair(m, table.LockRepair) }
+// SetRepair does step 4. A bit that is set already was left by a repair that was not completed.
+func (p *Repairer) SetRepair(o *session.Op, m *Mending) error {
+	return p.turnRepair(o, m, table.LockRepair)
+}
 
-// unsetRepair gives up a repair that has waited for too long, before any row or intent was changed.
-func (s *Store) unsetRepair(m *mending) error { return s.turnRepair(m, 0) }
+// UnsetRepair gives up a repair that has waited for too long, before any row or intent was changed.
+func (p *Repairer) UnsetRepair(o *session.Op, m *Mending) error { return p.turnRepair(o, m, 0) }
 
 // turnRepair sets the repair bits of the words to a value, whatever their other bits are.
-func (s *Store) turnRepair(m *mending, to uint64) error {
-	b := s.ep.Batch()
-	for _, w := range m.words {
-		b.MaskedCompareSwap(s.table.LockAt(m.shard, int(w)), 0, 0, to, table.LockRepair)
+func (p *Repairer) turnRepair(o *session.Op, m *Mending, to uint64) error {
+	b := o.EP.Batch()
+	for _, w := range m.Words {
+		b.MaskedCompareSwap(o.Table.LockAt(m.Shard, int(w)), 0, 0, to, table.LockRepair)
 	}
-	return s.carry(steps.TurnRepairBits, m.shard, b, "set repair bits in shard %d", m.shard)
+	return o.Carry(steps.TurnRepairBits, m.Shard, b, "set repair bits in shard %d", m.Shard)
 }
 
 // await does step 5: it returns when no client but the suspects claims a lock of the words, and
 // renews the leases meanwhile. Without a pool to fence clients off, a client that makes no
-// progress keeps what it claims: see clear. The error wraps errAgain if another client turned out
+// progress keeps what it claims: see clear. The error wraps ErrAgain if another client turned out
 // to be dead, and rdma.ErrTimeout if the time is used up.
-func (s *Store) await(m *mending) error {
-	for r := s.pace; ; {
-		if err := s.look(m.shard); err != nil {
+func (p *Repairer) await(o *session.Op, m *Mending) error {
+	for r := o.Pace; ; {
+		if err := p.detector.Look(o, m.Shard); err != nil {
 			return err
 		}
 		waits := false
-		for c := range s.claimants(m.words) {
+		for c := range p.detector.Claimants(m.Words) {
 			switch _, suspect := slices.BinarySearch(m.suspects, c); {
-			case suspect, s.opt.Pool == nil && s.gone(c) && !s.fenced(c):
-			case s.gone(c):
-				return errAgain // with one suspect more
+			case suspect, o.Opt.Pool == nil && p.detector.Gone(c) && !p.detector.Fenced(c):
+			case p.detector.Gone(c):
+				return session.ErrAgain // with one suspect more
 			default:
 				waits = true
 			}
@@ -386,10 +399,10 @@ func (s *Store) await(m *mending) error {
 		switch {
 		case !waits:
 			return nil
-		case s.left() == 0:
-			return errWaited
+		case o.Left() == 0:
+			return session.ErrWaited
 		}
-		if err := s.beat(m); err != nil {
+		if err := p.Renew(o, m); err != nil {
 			return err
 		}
 		r.Wait()
@@ -400,21 +413,21 @@ func (s *Store) await(m *mending) error {
 // Bits that other clients claim stay set: these clients could not be fenced off, so they hold the
 // locks, or the locks are freed when they are recovered. A crash in between leaves the leases,
 // and so the rest of this to another client.
-func (s *Store) clear(m *mending) error {
-	b := s.ep.Batch()
+func (p *Repairer) clear(o *session.Op, m *Mending) error {
+	b := o.EP.Batch()
 	b.Chain()
 	for _, c := range m.suspects {
-		b.WriteWord(s.table.IntentAt(m.shard, c), s.vigil.intentOf(c).State|table.IdleBit)
+		b.WriteWord(o.Table.IntentAt(m.Shard, c), p.detector.IntentOf(c).State|table.IdleBit)
 	}
-	for _, w := range m.words {
+	for _, w := range m.Words {
 		keep := uint64(0)
-		for c := range s.claimants(m.words) {
+		for c := range p.detector.Claimants(m.Words) {
 			if _, suspect := slices.BinarySearch(m.suspects, c); !suspect {
-				t := s.vigil.intentOf(c)
+				t := p.detector.IntentOf(c)
 				keep |= t.Bits(w)
 			}
 		}
-		b.MaskedCompareSwap(s.table.LockAt(m.shard, int(w)), 0, 0, 0, ^keep)
+		b.MaskedCompareSwap(o.Table.LockAt(m.Shard, int(w)), 0, 0, 0, ^keep)
 	}
-	return s.carry(steps.ClearLocks, m.shard, b, "clear lock words of shard %d", m.shard)
+	return o.Carry(steps.ClearLocks, m.Shard, b, "clear lock words of shard %d", m.Shard)
 }

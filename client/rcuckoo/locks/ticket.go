@@ -1,10 +1,11 @@
-package rcuckoo
+package locks
 
 import (
 	"math/bits"
 	"time"
 
 	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -77,15 +78,15 @@ type pacing struct {
 // enqueue chooses the queue of a client that failed to take locks: the queue of the first of
 // these locks that another client holds. met is the word that the client found. The ticket comes
 // with the next trip, so waiting for a lock costs no trip of its own.
-func (s *Store) enqueue(t *turn, w table.Want, met uint64) {
-	if way := met & w.Bits; s.table.Tickets > 0 && !s.opt.Ticketless && t.queue == 0 && way != 0 {
-		t.queue = s.table.QueueAt(s.locks.shard, w.Word, bits.TrailingZeros64(way))
+func (l *Locks) enqueue(o *session.Op, t *turn, w table.Want, met uint64) {
+	if way := met & w.Bits; o.Table.Tickets > 0 && !o.Opt.Ticketless && t.queue == 0 && way != 0 {
+		t.queue = o.Table.QueueAt(l.Shard, w.Word, bits.TrailingZeros64(way))
 	}
 }
 
 // addTurn adds the verbs that take a ticket, and look at the queue. They come behind the READs of
 // rows: the fence of those would wait for them.
-func (s *Store) addTurn(b *rdma.Batch, t *turn) (take, look *rdma.Op) {
+func (l *Locks) addTurn(o *session.Op, b *rdma.Batch, t *turn) (take, look *rdma.Op) {
 	if t.queue == 0 {
 		return nil, nil
 	}
@@ -96,11 +97,11 @@ func (s *Store) addTurn(b *rdma.Batch, t *turn) (take, look *rdma.Op) {
 }
 
 // seeTurn notes what the verbs of addTurn found, and how long a try took.
-func (s *Store) seeTurn(t *turn, take, look *rdma.Op, took time.Duration) {
+func (l *Locks) seeTurn(o *session.Op, t *turn, take, look *rdma.Op, took time.Duration) {
 	if look == nil {
 		return
 	}
-	p, now, serving := &s.pacing, s.ep.Now(), le.Uint64(look.Buf)
+	p, now, serving := &l.pacing, o.EP.Now(), le.Uint64(look.Buf)
 	// Only tries are compared: a look has no CAS.
 	if t.has() {
 		if p.fastest == 0 || took < p.fastest {
@@ -117,7 +118,7 @@ func (s *Store) seeTurn(t *turn, take, look *rdma.Op, took time.Duration) {
 		return
 	case serving > t.serving: // one sample counts at most four times the average
 		each := (now - t.since) / time.Duration(serving-t.serving)
-		p.hold = max(p.hold+(min(each, 4*p.hold)-p.hold)/8, firstPause)
+		p.hold = max(p.hold+(min(each, 4*p.hold)-p.hold)/8, session.FirstPause)
 	}
 	t.serving, t.since, t.still = serving, now, 0
 }
@@ -125,16 +126,16 @@ func (s *Store) seeTurn(t *turn, take, look *rdma.Op, took time.Duration) {
 // pause pauses between two tries or looks. A client that waits for its turn pauses for half of
 // the time that it expects to wait. No pause is longer than a share of the failure timer, as each
 // try is a heartbeat.
-func (s *Store) pause(t *turn, r *kit.Retry) {
+func (l *Locks) pause(o *session.Op, t *turn, r *kit.Retry) {
 	if !t.taken {
 		r.Wait()
 		return
 	}
-	span := firstPause + latePause*s.pacing.late
+	span := session.FirstPause + latePause*l.pacing.late
 	if !t.has() {
-		span = max(span, time.Duration(min(t.ahead(), uint64(s.table.Clients)))*s.pacing.hold/2)
+		span = max(span, time.Duration(min(t.ahead(), uint64(o.Table.Clients)))*l.pacing.hold/2)
 	}
-	most := min(lastPause, s.opt.Failure/pauseShares)
+	most := min(session.LastPause, o.Opt.Failure/session.PauseShares)
 	calm := *r
 	calm.Tries, calm.Pause = max(t.still-calmLooks, 0), kit.Spread(min(span, most)/2, kit.Doubling(span, most))
 	calm.Wait()
@@ -143,9 +144,9 @@ func (s *Store) pause(t *turn, r *kit.Retry) {
 
 // addServed adds the WRITEs of serving to the batch that ends the intent: the client has had its
 // turns. A crash before them leaves serving where it is, and the next client sets it.
-func (s *Store) addServed(b *rdma.Batch) {
-	for i := range s.locks.wants {
-		if t := &s.locks.turns[i]; t.taken && t.number >= t.serving && t.has() {
+func (l *Locks) addServed(o *session.Op, b *rdma.Batch) {
+	for i := range l.wants {
+		if t := &l.turns[i]; t.taken && t.number >= t.serving && t.has() {
 			b.WriteWord(t.queue.Add(table.QueueServing), t.number+1)
 		}
 	}
