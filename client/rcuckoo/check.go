@@ -17,7 +17,7 @@ import (
 //     the key;
 //   - each lock that is taken is named by an intent;
 //   - each extent that a row names has the value, and each other one is free, or in a client's
-//     hand;
+//     claim list;
 //   - the copies of a shard are equal, except for rows that an operation was cut off in.
 //
 // What a repair completes is reported as waiting. Check changes nothing, and leaves out shards on
@@ -157,7 +157,8 @@ func (c *checker) locks(shard int) error {
 		if lock != 0 {
 			c.r.Waits("lock word %d of shard %d is %#x", w, shard, lock)
 		}
-		// While a word is repaired its other bits may be of no client: see repair.go.
+		// While a word is repaired its other bits may be of no client: see repair.go of package
+		// recovery.
 		if lock&^bits != 0 && lock&table.LockRepair == 0 {
 			c.r.Damaged("lock word %d of shard %d is %#x, and intents name only %#x of it", w, shard, lock, bits)
 		}

@@ -29,14 +29,14 @@ func (c *checker) name(shard int, n uint32, key []byte, r table.Ref) {
 }
 
 // extents checks all slabs of a shard: an extent that a row names is used, and has the key's
-// value; an extent that is used is named by a row, or is in a client's hand; all extents of a
+// value; an extent that is used is named by a row, or is in a client's claim list; all extents of a
 // unit are of one class.
 func (c *checker) extents(shard int) error {
 	s := c.s
 	if !s.session.Table.HasExtents() {
 		return nil
 	}
-	h, err := c.hands(shard)
+	h, err := c.claimLists(shard)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (c *checker) extents(shard int) error {
 
 // unit checks that the marks of a unit are of one class, or held by a client with moves that name
 // the unit. false: they are not, and the extents of the unit are not checked.
-func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) bool {
+func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h claimLists) bool {
 	s := c.s
 	class := s.session.Table.Class(s.session.Table.MarkOf(marks, i, 0) >> 1)
 	for place := range s.session.Table.Most() {
@@ -97,9 +97,9 @@ func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) b
 	return true
 }
 
-// extent checks that an extent is named by a row, free, or in a client's hand. named: a row names
-// it.
-func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err error) {
+// extent checks that an extent is named by a row, free, or in a client's claim list. named: a row
+// names it.
+func (c *checker) extent(shard int, extent, m uint64, h claimLists) (named bool, err error) {
 	s := c.s
 	stamp, class := m>>1, s.session.Table.Class(m>>1)
 	u, named := c.uses[extent]
@@ -122,17 +122,17 @@ func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err 
 	return false, nil
 }
 
-// hands are what the hands of all clients name in a shard. moves are by unit: the clients that
-// change the unit's class.
-type hands struct {
+// claimLists are what the claim lists of all clients name in a shard. moves are by unit: the
+// clients that change the unit's class.
+type claimLists struct {
 	of    map[table.Ref]rdma.ClientID
 	moves map[uint64]map[rdma.ClientID]bool
 }
 
-// hands reads the hands of all clients.
-func (c *checker) hands(shard int) (hands, error) {
+// claimLists reads the claim lists of all clients.
+func (c *checker) claimLists(shard int) (claimLists, error) {
 	s := c.s
-	h := hands{map[table.Ref]rdma.ClientID{}, map[uint64]map[rdma.ClientID]bool{}}
+	h := claimLists{map[table.Ref]rdma.ClientID{}, map[uint64]map[rdma.ClientID]bool{}}
 	for id := rdma.ClientID(1); int(id) <= s.session.Table.Clients; id++ {
 		b := s.session.EP.Batch()
 		read := b.Read(s.session.Table.ClaimsAt(shard, id, 0), int(s.session.Table.ClaimsBytes()))

@@ -112,7 +112,7 @@ func (s *Store) makeRoom(o *session.Op, at table.Place) error {
 }
 
 // addDivision notes the changes that divide a row, behind n other changes, and returns how many
-// they are. The new row comes first: see levels.go.
+// they are. The new row comes first: see levels.go of package table.
 func (s *Store) addDivision(o *session.Op, n int, id uint32, r table.Row) int {
 	level := o.Table.Level(r)
 	moving := uint64(0)
@@ -250,4 +250,53 @@ func (s *Store) share(o *session.Op, shard int) error {
 		return s.locks.Release(o)
 	}
 	return s.divide(o, n)
+}
+
+// where returns the place of a key, with the rows that are guessed.
+func (s *Store) where(key []byte) table.Place {
+	at := s.session.Table.Place(key)
+	if s.session.Table.Levels > 0 {
+		at.First, at.Second = s.levels.Guess(at.Shard, at.First, at.Bits), s.levels.Guess(at.Shard, at.Second, at.Bits)
+	}
+	return at
+}
+
+// addGrowth adds a READ of the growth word to a batch if a guess was wrong; else it returns nil.
+// So a table that does not grow pays nothing.
+func (s *Store) addGrowth(o *session.Op, b *rdma.Batch, shard int) *rdma.Op {
+	if o.Table.Levels == 0 || !s.levels.Doubts[shard] {
+		return nil
+	}
+	return b.Read(o.Table.GrowthAt(shard), 8)
+}
+
+// learned notes what addGrowth has read, before the batch is released.
+func (s *Store) learned(shard int, read *rdma.Op) {
+	if read != nil {
+		s.levels.Learn(shard, le.Uint64(read.Buf))
+	}
+}
+
+// readGrowths reads the growth words of all shards but those on nodes that are down.
+func (s *Store) readGrowths(o *session.Op) error {
+	if o.Table.Levels == 0 {
+		return nil
+	}
+	b := o.EP.Batch()
+	defer b.Release()
+	for shard := range o.Table.Shards {
+		b.Read(o.Table.GrowthAt(shard), 8)
+	}
+	if err := o.EP.Post(b.As(steps.ReadGrowth)); err != nil {
+		return err
+	}
+	if err := o.EP.Wait(b, rdma.All, o.Each); err != nil {
+		return err
+	}
+	for shard := range o.Table.Shards {
+		if op := b.Op(shard); op.Err == nil { // of a node that is down nothing is needed now
+			s.levels.Learn(shard, le.Uint64(op.Buf))
+		}
+	}
+	return nil
 }

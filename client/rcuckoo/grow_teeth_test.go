@@ -31,7 +31,7 @@ var growing = []teeth.Mutant{
 		At: "$v > $version || $whole && $v == $version", Do: "$whole && $v >= $version", Test: "TestRedoOfLongAgo"},
 	{Rule: "what is in a hand is looked for by the rows' levels", Pkg: "extents", In: "Client.look",
 		At: "$whole1 && $whole2 && $x.$table.$Follow(&$u.$at, $r1, $r2)", Do: "$whole1 && $whole2",
-		Test: "TestHandOfGrown"},
+		Test: "TestClaimsOfGrown"},
 	{Rule: "a look at other rows is none", In: "Store.answer",
 		At: "$now.$known = false", Nth: "2/2", Do: "return nil, far, false, errNotFound",
 		Test: "TestReadWhileItGrows"},

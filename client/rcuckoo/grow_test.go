@@ -204,11 +204,11 @@ func TestDivisionOfLongAgo(t *testing.T) {
 	judge(t, f)
 }
 
-// TestHandOfGrown: an extent that a row of a later segment names is in use, whichever client finds
-// it in a hand.
-func TestHandOfGrown(t *testing.T) {
+// TestClaimsOfGrown: an extent that a row of a later segment names is in use, whichever client
+// finds it in a claim list.
+func TestClaimsOfGrown(t *testing.T) {
 	p := tinyGrowing(true, time.Second)
-	p.SlabExtents = 1 // as many as are claimed at once: none is left in the hand
+	p.SlabExtents = 1 // as many as are claimed at once: none is left in the claim list
 	f := memPool(t, 1, p)
 	s := storeOn(t, f, session.Options{})
 	ep, err := f.Open("keeper")

@@ -17,6 +17,17 @@ import (
 // rows from the end to the beginning. So each entry that moves is in both its rows for a moment,
 // and always in one of them. If there is none, it releases the locks and guesses again, from what
 // it has read.
+//
+// A path a, b, c, where c is one of the key's rows, and a has a free slot, is written as
+//
+//	a: the entry that is in b's slot    this entry is in a and in b then
+//	b: the entry that is in c's slot    this entry is in b and in c, the one before in a alone
+//	c: the new entry
+//
+// in one batch, behind one redo. So a reader finds each key that moves, and the new key once the
+// last row has landed. What a crash leaves is a prefix of these WRITEs, the last of them perhaps
+// torn. The locks of all rows are still held then, and the redo names all of them: repair writes
+// the rest (redo.go of package table).
 
 var (
 	errExists = fmt.Errorf("one of its rows has it: %w", client.ErrExists)

@@ -13,9 +13,9 @@ import (
 )
 
 // Mender is what a pool's master uses to repair at once what dead clients left, as other clients
-// would wait for it. With replicas it also makes new leaders and fills spares: see restore.go.
-// Without replicas nothing takes a dead node's place, and its shards are down. It implements
-// cluster.Mender.
+// would wait for it. With replicas it also makes new leaders and fills spares: see restore.go of
+// package recovery. Without replicas nothing takes a dead node's place, and its shards are down. It
+// implements cluster.Mender.
 type Mender struct{ s *Store }
 
 var _ cluster.Mender = (*Mender)(nil)
@@ -30,14 +30,14 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	return &Mender{s}, nil
 }
 
-// Sweep has nothing to do: the hands of a dead client name all extents that it owned, so Recover
-// leaves none without an owner.
+// Sweep has nothing to do: the claim lists of a dead client name all extents that it owned, so
+// Recover leaves none without an owner.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
 // Recover completes, in each shard, what the client had begun, frees its locks, and completes the
-// repairs that it was at. Then it frees the extents in the client's hands. Afterwards no intent,
-// no lease and no extent belongs to the identity, so another client may have it. The client must
-// be fenced off. A crash leaves a part of this undone; the identity is not given out before
+// repairs that it was at. Then it frees the extents in the client's claim lists. Afterwards no
+// intent, no lease and no extent belongs to the identity, so another client may have it. The client
+// must be fenced off. A crash leaves a part of this undone; the identity is not given out before
 // Recover has succeeded, and it may be repeated. Shards without a living copy are left out.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
@@ -73,9 +73,9 @@ func (m *Mender) Spares() []int {
 	return kit.Spares(m.s.session.Table.Nodes, m.s.session.Table.Params.Spares)
 }
 
-// Mend makes new leaders in shards that lost the leader's node: see takeover.go. It runs under
-// the busy view v. Other operations that the fence cut off are settled by their clients, or
-// repaired. It may be repeated: shards that have a leader are left as they are.
+// Mend makes new leaders in shards that lost the leader's node: see takeover.go of package
+// recovery. It runs under the busy view v. Other operations that the fence cut off are settled by
+// their clients, or repaired. It may be repeated: shards that have a leader are left as they are.
 func (m *Mender) Mend(v rdma.View) error {
 	s := m.s
 	s.session.View.Enter(v)

@@ -111,7 +111,23 @@ func late(err error) error {
 // however long the key is, up to what the pool was made for.
 func (s *Store) MaxPair() int { return s.session.Table.MaxValue() }
 
-// try tries an operation once. It keeps the extent that it takes in s.taken, so the next try uses
+// try tries an operation once. For an UPDATE or a DELETE that meets no other client that is:
+//
+//  1. WRITE intent | masked CAS of the locks | READ of both rows, fenced
+//  2. WRITE redo | WRITE row | masked CAS that releases the locks
+//  3. WRITE that ends the intent; it is not waited for
+//
+// Each is one batch to the leader, in one chain. Locks that lie in two words take a batch of the
+// first kind for each word. A value in an extent adds its WRITE to 1, and the CAS of the old
+// value's mark to 2, between row and locks. With replicas the backups get redo and row in a batch
+// between 1 and 2.
+//
+// What a crash leaves, by the last verb that has landed: the intent alone, which names locks that
+// are free; locks and no redo, so repair frees the locks, and nothing has changed; a whole redo,
+// so repair carries it out; free locks and an intent, which repair ends.
+//
+//	It keeps the extent that it takes in s.taken, so the next try uses
+//
 // the same one. The error wraps ErrAgain when the operation has to begin again.
 func (s *Store) try(o *session.Op, k kind, at table.Place, key, value []byte) error {
 	// An extent is taken before any lock: claims may take several trips.

@@ -17,6 +17,14 @@ var errNotFound = fmt.Errorf("neither of its rows has it: %w", client.ErrNotFoun
 // the next call. Get takes no lock. The error wraps client.ErrNotFound, rdma.ErrTimeout, or
 // client.ErrDamaged when an entry is one that no client can have written.
 //
+// The trips of a GET, each one batch to the shard's leader:
+//
+//	READ of both rows: one READ if they are neighbours      if one of them has the value, that is all
+//	READ of the extent that a row names                     only for a value that is not inline
+//	READ of both rows once more                             only if neither has the key
+//
+// A GET that finds no torn row writes nothing, so a crash leaves nothing of it.
+//
 // A valid row is as it was at one moment of its READ. A key that is moved is always in one of its
 // rows, and for a moment in both. Yet two READs may miss it, if it moves between them from the
 // row that is read second to the one that is read first. So the key is not there only if a second

@@ -49,7 +49,7 @@ func (d *replacement) play(name string, f func(s *Store, w *sim.Worker) error) (
 	return w
 }
 
-// repair locks the key's rows once more, frees what the victim had in hand, and returns the value.
+// repair locks the key's rows once more, frees what the victim had claimed, and returns the value.
 func (d *replacement) repair(victim *sim.Worker) (value string) {
 	d.play("repairer", func(s *Store, _ *sim.Worker) error {
 		if err := s.Insert(replacedKey, nil); !errors.Is(err, client.ErrExists) {
@@ -65,7 +65,7 @@ func (d *replacement) repair(victim *sim.Worker) (value string) {
 
 // TestMarkedAgain lets a client crash after each verb of an UPDATE. If the UPDATE took effect,
 // the extent of the old value is free, else that of the new value. So are the extents that the
-// client had in hand.
+// client had claimed.
 func TestMarkedAgain(t *testing.T) {
 	took := 0
 	for k, crashed := uint64(0), true; crashed; k++ {

@@ -41,11 +41,12 @@ import (
 // What a crash leaves: between 2 and 3, copies that differ. Repair looks for the redo on all
 // copies. A copy that does not answer, and is in the view, may have the only whole redo: nothing
 // is decided until it answers, or the view says that it is gone. For the death of a leader's node
-// see takeover.go; for how a spare takes a place, restore.go.
+// see takeover.go of package recovery; for how a spare takes a place, restore.go of package
+// recovery.
 
 // ApplyView makes a view the worker's. In a shard that another copy leads now, the worker owns
 // nothing any more: it forgets its extents, leases and what it knows of growth, and the shard is
-// dirty. See takeover.go.
+// dirty. See takeover.go of package recovery.
 func (s *Store) applyView(v *rdma.View) {
 	before, epoch := slices.Clone(s.session.Table.Leads), s.session.View.Epoch
 	s.session.Table.ApplyView(v)

@@ -9,7 +9,7 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// TestSmallValues: in a pool of small pairs the extents, the marks and what clients have in hand
+// TestSmallValues: in a pool of small pairs the extents, the marks and what clients have claimed
 // take at most three times the bytes of the pairs. With one class each pair takes as much as the
 // largest one.
 func TestSmallValues(t *testing.T) {

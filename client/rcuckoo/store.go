@@ -30,8 +30,8 @@ import (
 //   - the WRITE that ends the intent is posted after the masked CAS that released the locks has
 //     completed, as the WRITE could pass that CAS.
 //
-// For what a crash after each of these verbs leaves, see intent.go and redo.go of package table, and
-// repair.go of package recovery.
+// For what a crash after each of these verbs leaves, see intent.go and redo.go of package table,
+// and repair.go of package recovery.
 type Store struct {
 	session *session.Session
 	// op is the operation at work. There is one at a time.

@@ -137,9 +137,9 @@ func TestNodeGone(t *testing.T) {
 	}
 }
 
-// TestHandOutOfReach: Close returns an error if the worker has extents in hand on a node that
+// TestClaimsOutOfReach: Close returns an error if the worker has extents claimed on a node that
 // does not answer, so that the worker is recovered.
-func TestHandOutOfReach(t *testing.T) {
+func TestClaimsOutOfReach(t *testing.T) {
 	f := memPool(t, 2, extentPool(2))
 	ep, err := f.Open("worker")
 	must(t, err)

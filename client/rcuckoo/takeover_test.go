@@ -47,7 +47,7 @@ func whole(t *testing.T, f rdma.Fabric, when string) {
 }
 
 // TestTakeover: after a takeover exactly the extents that rows name are used, those that clients
-// had in hand are free, and a spare has all data.
+// had claimed are free, and a spare has all data.
 func TestTakeover(t *testing.T) {
 	f := memPool(t, 3, loneShard())
 	a, b := storeOn(t, f, session.Options{}), storeOn(t, f, session.Options{})
@@ -66,7 +66,7 @@ func TestTakeover(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	whole(t, f, "behind a takeover")
-	for n := 10; n < 20; n++ { // each has forgotten what it had in hand
+	for n := 10; n < 20; n++ { // each has forgotten what it had claimed
 		must(t, a.Insert(fmt.Appendf(nil, "a%d", n), value(n)))
 		must(t, b.Insert(fmt.Appendf(nil, "b%d", n), value(n)))
 	}

@@ -46,7 +46,7 @@ import (
 // stamp that the client which is gone gave. Older moves name nothing that is held: a client has
 // settled all of its moves before it writes others, and while the new ones are torn nothing is
 // held yet.
-type carving struct {
+type Carving struct {
 	Unit uint64
 	// from is the old class, and to the class that the unit is to have. They are equal if the
 	// change failed, and the marks return to the old class.
@@ -62,13 +62,13 @@ const (
 )
 
 // places is how many marks must be held: those of the class with more extents.
-func (c *carving) places() int { return 1 << max(c.from, c.to) }
+func (c *Carving) places() int { return 1 << max(c.from, c.to) }
 
 // holdable returns the change of a unit to a class, if the marks that were read allow it: all
 // extents are free, and the unit is of another class. The CASes of step 2 decide whether they
 // still do.
-func (x *Client) holdable(marks []uint64, slab, i, class int) (carving, bool) {
-	c := carving{Unit: uint64(slab*x.table.SlabExtents + i), from: x.table.Class(x.table.MarkOf(marks, i, 0) >> 1),
+func (x *Client) holdable(marks []uint64, slab, i, class int) (Carving, bool) {
+	c := Carving{Unit: uint64(slab*x.table.SlabExtents + i), from: x.table.Class(x.table.MarkOf(marks, i, 0) >> 1),
 		to: class}
 	if c.from == class || c.from >= x.table.Classes {
 		return c, false
@@ -91,7 +91,7 @@ func (x *Client) carve(shard, class, slab int, until time.Duration) error {
 		return err
 	}
 	// The first unit is drawn, so that clients that carve the same slab collide less.
-	var units []carving
+	var units []Carving
 	held, from := 0, x.ep.Rand().IntN(x.table.SlabExtents)
 	for n := 0; n < x.table.SlabExtents && len(units)<<class < x.want(); n++ {
 		c, ok := x.holdable(marks, slab, (from+n)%x.table.SlabExtents, class)
@@ -115,7 +115,7 @@ func (x *Client) carve(shard, class, slab int, until time.Duration) error {
 
 // hold does all steps for some units. Of a unit with a mark that it misses, as another client was
 // faster, the class stays.
-func (x *Client) hold(shard int, units []carving, until time.Duration) error {
+func (x *Client) hold(shard int, units []Carving, until time.Duration) error {
 	// One chain: the moves land before the CASes.
 	b := x.ep.Batch()
 	b.Chain()
@@ -164,7 +164,7 @@ func (x *Client) hold(shard int, units []carving, until time.Duration) error {
 
 // release does steps 3 and 4: the marks that are held become free, in the class that the unit is
 // to have.
-func (x *Client) release(shard int, units []carving, until time.Duration) error {
+func (x *Client) release(shard int, units []Carving, until time.Duration) error {
 	// The first mark goes last: until then no other client can change the class.
 	for _, last := range []bool{false, true} {
 		if err := x.releasePart(shard, units, last, until); err != nil {
@@ -175,7 +175,7 @@ func (x *Client) release(shard int, units []carving, until time.Duration) error 
 }
 
 // releasePart does step 3, or step 4 (last).
-func (x *Client) releasePart(shard int, units []carving, last bool, until time.Duration) error {
+func (x *Client) releasePart(shard int, units []Carving, last bool, until time.Duration) error {
 	b := x.ep.Batch()
 	defer b.Release()
 	for _, c := range units {
@@ -194,7 +194,7 @@ func (x *Client) releasePart(shard int, units []carving, last bool, until time.D
 
 // addMoves adds the WRITE of the client's moves: step 1. Each is encoded as a ref: the unit's
 // first extent, a stamp with the old class, and the new class instead of a length.
-func (x *Client) addMoves(b *rdma.Batch, shard int, units []carving) {
+func (x *Client) addMoves(b *rdma.Batch, shard int, units []Carving) {
 	var refs [table.ClaimAtOnce]table.Ref
 	for i, c := range units {
 		refs[i] = table.Ref{Extent: x.table.ExtentIn(c.Unit, 0), Length: c.to, Stamp: table.WithClass(0, c.from)}
@@ -204,11 +204,11 @@ func (x *Client) addMoves(b *rdma.Batch, shard int, units []carving) {
 
 // MovesOf returns the moves in a record, but for those that cannot be moves of the pool: the
 // record may be torn.
-func (x *Client) MovesOf(p []byte) (units []carving) {
+func (x *Client) MovesOf(p []byte) (units []Carving) {
 	for i := range min(le.Uint64(p), table.ClaimAtOnce) {
 		r := table.DecodeRef(p[table.ClaimRefs+i*table.RefBytes:])
 		unit, place := x.table.UnitOf(r.Extent)
-		c := carving{Unit: unit, from: x.table.Class(r.Stamp), to: r.Length}
+		c := Carving{Unit: unit, from: x.table.Class(r.Stamp), to: r.Length}
 		if unit < x.table.AllUnits() && place == 0 && c.from < x.table.Classes && c.to < x.table.Classes &&
 			c.from != c.to {
 			units = append(units, c)
@@ -218,7 +218,7 @@ func (x *Client) MovesOf(p []byte) (units []carving) {
 }
 
 // finish settles the units that a client's moves name. No verb of the client may land any more.
-func (x *Client) finish(shard int, c rdma.ClientID, units []carving, until time.Duration) error {
+func (x *Client) finish(shard int, c rdma.ClientID, units []Carving, until time.Duration) error {
 	for i := range units {
 		if err := x.finishUnit(shard, c, &units[i], until); err != nil {
 			return fmt.Errorf("settle the size of extents in unit %d: %w", units[i].Unit, err)
@@ -229,7 +229,7 @@ func (x *Client) finish(shard int, c rdma.ClientID, units []carving, until time.
 
 // finishUnit settles one unit. It reads all marks of the unit in one batch. The new class is
 // completed if the first mark is held and another mark has that class, else the old class stays.
-func (x *Client) finishUnit(shard int, c rdma.ClientID, u *carving, until time.Duration) error {
+func (x *Client) finishUnit(shard int, c rdma.ClientID, u *Carving, until time.Duration) error {
 	b := x.ep.Batch()
 	defer b.Release()
 	for place := range u.places() {
@@ -253,7 +253,7 @@ func (x *Client) finishUnit(shard int, c rdma.ClientID, u *carving, until time.D
 	if u.marks[0] == 0 || !changed {
 		u.to = u.from
 	}
-	return x.release(shard, []carving{*u}, until)
+	return x.release(shard, []Carving{*u}, until)
 }
 
 // heldBy reports whether a client holds a mark to change the class of its unit.

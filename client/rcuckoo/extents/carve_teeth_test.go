@@ -33,20 +33,20 @@ var carvingMutants = []teeth.Mutant{
 var claimMutants = []teeth.Mutant{
 	{Rule: "what is claimed is in the hand before", In: "Client.claim",
 		At: "$b.Chain(); $x.$addClaims($b, $shard, $class, $hints)",
-		Do: "$b.Chain(); $b.Read($x.table.ClaimsAt($shard, $x.id, $class), 8)", Test: "TestHands"},
+		Do: "$b.Chain(); $b.Read($x.table.ClaimsAt($shard, $x.id, $class), 8)", Test: "TestClaimLists"},
 	{Rule: "a claim is its client's", Pkg: "../table", In: "NextStamp",
 		At: "($stamp>>16+1)<<16 | uint64($c)", Do: "($stamp>>16 + 1) << 16", Test: "TestExtentsAtEveryCrash"},
 	{Rule: "two looks find no row that names what is freed", In: "Client.look",
 		At:   "$both && $u.$look && $x.$table.$Version($r1) == $u.$first && $x.$table.$Version($r2) == $u.$second",
 		Do:   "$both",
-		Test: "TestHandOfWhatMoves"},
+		Test: "TestClaimsOfMovingKeys"},
 	{Rule: "what a row names is not freed", In: "Client.look",
 		At: "$whole1 && $x.$inUse($r1, $u) || $whole2 && $x.$inUse($r2, $u)", Do: "$whole1 && $x.$inUse($r1, $u)",
-		Test: "TestHands"},
+		Test: "TestClaimLists"},
 	{Rule: "claims that may be under way are waited for", In: "Client.reclaim",
 		At: "$read.Fence = true", Do: "$read.Fence = false", Test: "TestUnknownOutcome"},
 	{Rule: "an extent in doubt is looked for", In: "Client.resolve",
-		At: "len($st.$doubts) == 0", Do: "len($st.$doubts) >= 0", Test: "TestHands"},
+		At: "len($st.$doubts) == 0", Do: "len($st.$doubts) >= 0", Test: "TestClaimLists"},
 }
 
 var carvingSuite = teeth.Suite{Test: "TestClassesAtEveryCrash", Env: []string{"FARKV_SEEDS=40"}}

@@ -109,8 +109,8 @@ func TestPinned(t *testing.T) {
 			t.Errorf("%+v, though one of its unit's extents is used", r)
 		}
 	}
-	if x.inHands(0) != 0 {
-		t.Errorf("the pool is full, and %d extents are in hand", x.inHands(0))
+	if x.claimedIn(0) != 0 {
+		t.Errorf("the pool is full, and %d extents are in hand", x.claimedIn(0))
 	}
 }
 
@@ -156,7 +156,7 @@ func cutCarving(x *Client, unit, from, to, landed int) error {
 	}
 	b := x.ep.Batch()
 	defer b.Release()
-	x.addMoves(b, 0, []carving{c})
+	x.addMoves(b, 0, []Carving{c})
 	places := len(c.marks)
 	for n := range landed {
 		at := n % places
@@ -200,14 +200,14 @@ func keeperLeaves(t *testing.T, keeper *Client, gone rdma.ClientID) (changed int
 	return changed
 }
 
-// TestLostClaim: after a claim was cut off, a client frees what its hands name. It has no extents
-// of other classes in hand then, as these are freed as well.
+// TestLostClaim: after a claim was cut off, a client frees what its claim lists name. It has no
+// extents of other classes claimed then, as these are freed as well.
 func TestLostClaim(t *testing.T) {
 	l, v := homestead(t, classed(24), 1)
 	x := extentsOn(t, l, v)
 	_, err := takeNow(x, 0, 1000)
 	must(t, err)
-	if x.inHands(0) == 0 {
+	if x.claimedIn(0) == 0 {
 		t.Fatal("nothing is in hand")
 	}
 	x.stocks[0].opened = false // as a claim of another class leaves it that was cut off

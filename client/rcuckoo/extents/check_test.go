@@ -46,7 +46,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestCheckOfExtents: Check reports extents that a client has in hand as waiting, and those
+// TestCheckOfExtents: Check reports extents that a client has claimed as waiting, and those
 // without an owner as lost.
 func TestCheckOfExtents(t *testing.T) {
 	f, x := pool(t)

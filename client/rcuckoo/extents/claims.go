@@ -15,7 +15,7 @@ import (
 var le = binary.LittleEndian
 
 // A client is gone when it is fenced off and repair has completed its operations. The client that
-// recovers it frees each use in its hands of which two things are true:
+// recovers it frees each use in its claim lists of which two things are true:
 //
 //   - The mark says that the use goes on. The stamp has the client's identity, so the use is that
 //     client's alone.
@@ -27,8 +27,8 @@ var le = binary.LittleEndian
 // Rows are looked at twice. If both looks find the same versions, neither row changed between
 // them. So at one moment the ref was in neither: it cannot have moved from the row that was read
 // later to the one that was read first. (In a table that grows these are the key's two rows by
-// their own levels: see levels.go.) All of this may be repeated, by any client, and changes
-// nothing then.
+// their own levels: see levels.go of package table.) All of this may be repeated, by any client,
+// and changes nothing then.
 //
 // rowLooks bounds how often rows are looked at that are torn, or change all the time. There is one
 // more look for each level, on the way to the key's rows. Pauses grow up to a millisecond.
@@ -37,8 +37,8 @@ const rowLooks = 20
 // betweenLooks are the pauses after the first two looks.
 var betweenLooks = kit.Doubling(time.Microsecond, time.Millisecond)
 
-// addClaims adds the WRITE of the client's hand of a class: step 1 in extent.go. There are at most
-// ClaimAtOnce refs.
+// addClaims adds the WRITE of the client's claim list of a class: step 1 in extent.go of package
+// table. There are at most ClaimAtOnce refs.
 func (x *Client) addClaims(b *rdma.Batch, shard, class int, refs []table.Ref) {
 	p := b.Alloc(table.ClaimRefs + len(refs)*table.RefBytes)
 	le.PutUint64(p, uint64(len(refs)))
@@ -58,15 +58,15 @@ func (x *Client) Leave(shard int, c rdma.ClientID) (n int, err error) {
 	if c != x.id {
 		return x.reclaim(shard, c, until)
 	}
-	// The client itself knows what it has: its hands in the pool also name what operations have
-	// taken since.
+	// The client itself knows what it has: its claim lists in the pool also name what operations
+	// have taken since.
 	if err := x.resolve(shard, until); err != nil {
 		return 0, err
 	}
 	return x.endClaims(shard, -1, until)
 }
 
-// endClaims frees what the client has in its hands, but for that of one class.
+// endClaims frees what the client has in its claim lists, but for that of one class.
 func (x *Client) endClaims(shard, except int, until time.Duration) (n int, err error) {
 	st := &x.stocks[shard]
 	for class := range st.of {
@@ -96,8 +96,8 @@ func (x *Client) resolve(shard int, until time.Duration) error {
 	return nil
 }
 
-// reclaim frees what the hands of a client that is gone name, class by class. At last it settles
-// the units of which the client was changing the class.
+// reclaim frees what the claim lists of a client that is gone name, class by class. At last it
+// settles the units of which the client was changing the class.
 func (x *Client) reclaim(shard int, c rdma.ClientID, until time.Duration) (n int, err error) {
 	b := x.ep.Batch()
 	defer b.Release()
@@ -135,9 +135,9 @@ type suspect struct {
 // errBusyRows: no two looks have found the same versions.
 var errBusyRows = errors.New("their rows change all the time")
 
-// rescue frees those of some uses that no row names. There are at most as many as a hand has, so
-// one batch reads them. The error wraps rdma.ErrTimeout when rows change all the time: nothing of
-// them is lost, and it may be tried again.
+// rescue frees those of some uses that no row names. There are at most as many as a claim list has,
+// so one batch reads them. The error wraps rdma.ErrTimeout when rows change all the time: nothing
+// of them is lost, and it may be tried again.
 func (x *Client) rescue(shard int, refs []table.Ref, until time.Duration) (n int, err error) {
 	if len(refs) == 0 {
 		return 0, nil
@@ -231,8 +231,8 @@ func (x *Client) inUse(r table.Row, u suspect) bool {
 	return named.Extent == u.Extent && named.Stamp == u.Stamp
 }
 
-// end ends uses, and returns how many had not ended before. It is step 8 of extent.go for extents
-// that no row names.
+// end ends uses, and returns how many had not ended before. It is step 8 of extent.go of package
+// table for extents that no row names.
 func (x *Client) end(shard int, refs []table.Ref, until time.Duration) (n int, err error) {
 	if len(refs) == 0 {
 		return 0, nil

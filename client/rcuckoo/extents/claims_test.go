@@ -29,9 +29,9 @@ func name(t testing.TB, x *Client, key []byte, second bool, r table.Ref) {
 	})
 }
 
-// TestHands: what a client that is gone had in hand becomes free, except what rows name. So do
+// TestClaimLists: what a client that is gone had claimed becomes free, except what rows name. So do
 // unresolved extents, and those of an identity that gets a new holder before it was recovered.
-func TestHands(t *testing.T) {
+func TestClaimLists(t *testing.T) {
 	p := small()
 	p.Shards, p.Slabs, p.SlabExtents = 1, 2, 31
 	l, v := homestead(t, p, 1)

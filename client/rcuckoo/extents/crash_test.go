@@ -69,9 +69,9 @@ func everyCrash(t *testing.T, seeds uint64, p table.Params) (sum extentModel) {
 	return sum
 }
 
-// TestHandOfWhatMoves: while keys move between their two rows, the hand of a client that is gone
-// is freed again and again. The extents of these keys are never freed.
-func TestHandOfWhatMoves(t *testing.T) {
+// TestClaimsOfMovingKeys: while keys move between their two rows, the claim list of a client that
+// is gone is freed again and again. The extents of these keys are never freed.
+func TestClaimsOfMovingKeys(t *testing.T) {
 	alone(t)
 	moves := 0
 	for seed := uint64(1); seed <= extentSeeds(40); seed++ {

@@ -114,7 +114,7 @@ func (o *owner) start(ops int) {
 				return
 			}
 		}
-		hand := o.x.inHands(0)
+		hand := o.x.claimedIn(0)
 		n, err := o.x.Leave(0, ep.Client())
 		if errors.Is(err, rdma.ErrClosed) {
 			return
@@ -252,7 +252,7 @@ func (o *owner) write(ep rdma.Endpoint, k *held, change func(after *held) []int)
 	return nil
 }
 
-// repair completes the operation of a dead worker, and frees what it had in hand. It does each
+// repair completes the operation of a dead worker, and frees what it had claimed. It does each
 // twice, as after the crash of a master that had not yet reported the recovery.
 func (o *owner) repair(ep rdma.Endpoint) error {
 	if err := o.v.Revoke(o.w.Client()); err != nil {

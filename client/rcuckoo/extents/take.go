@@ -23,6 +23,14 @@ import (
 //   - extents that a scan of marks finds in slabs that the node gave it (section 3.2.2);
 //   - those of a new slab;
 //   - what there is in other clients' slabs.
+//
+// A mark, and so its extent, goes through these states. All changes are CASes of the mark, which
+// name the stamp of the state before, so of two clients that want the same change one gets it:
+//
+//	free      to claimed, with the next stamp: claim
+//	claimed   the client's claim list names it. To free: Leave, or recovery by another client.
+//	used      a row names it, in the same use: the mark does not change. To free: AddMark.
+//	held      a client changes the class of the unit: see carve.go. To free, in either class.
 type Client struct {
 	table   *table.Layout
 	ep      rdma.Endpoint
@@ -38,7 +46,7 @@ type Stats struct {
 	Missed  uint64 // extents that another client had claimed before
 	Scans   uint64 // scans of a slab's marks
 	Handed  uint64 // slabs that it got from nodes
-	Rescued uint64 // extents in the hands of clients that were gone
+	Rescued uint64 // extents in the claim lists of clients that were gone
 	Carved  uint64 // units that it gave another class
 	// Collided are units that kept their class, as another client got some of their extents.
 	Collided uint64
@@ -47,7 +55,7 @@ type Stats struct {
 // stock is what a client has in a shard.
 type stock struct {
 	// opened: nothing is left of the identity's last holder, or of a claim of the client's own
-	// that failed. Before that no hand may be written: it may be the only record of extents.
+	// that failed. Before that no claim list may be written: it may be the only record of extents.
 	opened bool
 	// full: the node has handed out all slabs.
 	full bool
@@ -77,7 +85,7 @@ type sized struct {
 }
 
 const (
-	// mostHints bounds the hints of a class: about two hands full.
+	// mostHints bounds the hints of a class: about two claim lists full.
 	mostHints = 64
 	// ownScans bounds how many of its slabs a client looks through before it asks for one more.
 	ownScans = 4
@@ -109,7 +117,8 @@ func (x *Client) Take(shard, key, length int, until time.Duration) (table.Ref, e
 			return table.Ref{}, fmt.Errorf("take an extent of shard %d: %w", shard, err)
 		}
 	}
-	// The hand in the pool still names it: a crash before a row names it leaves it to recovery.
+	// The claim list in the pool still names it: a crash before a row names it leaves it to
+	// recovery.
 	r := st.claimed[len(st.claimed)-1]
 	st.claimed = st.claimed[:len(st.claimed)-1]
 	r.Length = length
@@ -158,12 +167,12 @@ func (x *Client) want() int   { return min(table.ClaimAtOnce, x.table.SlabExtent
 func (x *Client) enough() int { return (x.want() + 3) / 4 }
 
 // refill claims extents of a class for a stock that has none. First it recovers what the last
-// holder of the identity left in its hands, and what is unresolved: a claim overwrites the hand
-// that names them.
+// holder of the identity left in its claim lists, and what is unresolved: a claim overwrites the
+// claim list that names them.
 func (x *Client) refill(shard, class int, until time.Duration) error {
 	st := &x.stocks[shard]
 	if !st.opened {
-		for i := range st.of { // reclaim frees them: the hands name all of these
+		for i := range st.of { // reclaim frees them: the claim lists name all of these
 			st.of[i].claimed = st.of[i].claimed[:0]
 		}
 		if _, err := x.reclaim(shard, x.id, until); err != nil {
@@ -238,8 +247,8 @@ func (x *Client) seek(shard, class int, until time.Duration) error {
 		if err := x.seekAll(shard, class, until); err != nil || st.of[class].known() > 0 || x.stats.Collided > before {
 			return err
 		}
-		// The extents in the client's own hands of other classes may be all that prevents units
-		// from changing their class.
+		// The extents in the client's own claim lists of other classes may be all that prevents
+		// units from changing their class.
 		n, err := x.endClaims(shard, class, until)
 		switch {
 		case err != nil:
@@ -339,13 +348,13 @@ func (x *Client) hintAll(shard, slab int) {
 	}
 }
 
-// claim tries to claim extents of a class that are hints: steps 1 and 2 of extent.go. It
-// overwrites the hand: all that the hand named before has been taken, and rows name it, or it was
-// freed.
+// claim tries to claim extents of a class that are hints: steps 1 and 2 of extent.go of package
+// table. It overwrites the claim list: all that the claim list named before has been taken, and
+// rows name it, or it was freed.
 //
-// What a crash leaves: before the hand is whole, nothing is claimed. From then on the hand names
-// all that is claimed. If the batch fails it is not known which claims landed, so the stock is
-// opened again, from the hand.
+// What a crash leaves: before the claim list is whole, nothing is claimed. From then on the claim
+// list names all that is claimed. If the batch fails it is not known which claims landed, so the
+// stock is opened again, from the claim list.
 func (x *Client) claim(shard, class int, until time.Duration) error {
 	st, of := &x.stocks[shard], &x.stocks[shard].of[class]
 	n := min(of.known(), x.want())
@@ -358,7 +367,7 @@ func (x *Client) claim(shard, class int, until time.Duration) error {
 		st.marks = append(st.marks, table.Mark(hints[i].Stamp, false))
 		hints[i] = table.Ref{Extent: hints[i].Extent, Stamp: table.NextStamp(hints[i].Stamp, x.id)}
 	}
-	// One chain: the hand lands before the CASes.
+	// One chain: the claim list lands before the CASes.
 	b := x.ep.Batch()
 	b.Chain()
 	x.addClaims(b, shard, class, hints)
@@ -367,7 +376,7 @@ func (x *Client) claim(shard, class int, until time.Duration) error {
 	}
 	of.first += n // hints are not used twice, even if the claim fails
 	if err := x.do(steps.ClaimExtents, b, until); err != nil {
-		st.opened = false // what was claimed is found in the hand
+		st.opened = false // what was claimed is found in the claim list
 		b.Release()
 		return fmt.Errorf("claim %d extents: %w", n, err)
 	}

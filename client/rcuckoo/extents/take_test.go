@@ -100,8 +100,8 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// inHands is how many extents a client has in hand.
-func (x *Client) inHands(shard int) (n int) {
+// claimedIn is how many extents a client has claimed.
+func (x *Client) claimedIn(shard int) (n int) {
 	for _, of := range x.stocks[shard].of {
 		n += len(of.claimed)
 	}

@@ -22,6 +22,15 @@ var le = binary.LittleEndian
 // unchanged. Sequences and heartbeats only grow, so an intent that is the same at two looks did
 // not change between them.
 //
+// What a worker does that meets the same lock again and again, by how long the client in its way
+// has made no progress, in shares of the failure timer:
+//
+//	from the first try   it tries again, with a heartbeat each time: Locks.Acquire
+//	each 1/8             it looks at all intents of the shard
+//	from 1/2 on          it releases its locks and asks the pool which clients are dead
+//	1/2, and dead        it repairs, if the pool has said so for 1/8
+//	1                    it repairs, whatever the pool says
+//
 // The timers run only while the worker looks. Between two looks the detector's clock advances by at
 // most a share of a failure timer: when a machine stops for a while, all of its clients stop, and
 // the first to go on must not take the others for dead.

@@ -70,7 +70,17 @@ func ReadRedo(o *session.Op, shard int, at node.Replica, c rdma.ClientID, seq ui
 	return p, rows, begun, nil
 }
 
-// RedoStepBytes writes the row of a step on a copy, unless it was written there. The error wraps
+// RedoStep writes the row of a step on a copy, unless it was written there. What it does depends
+// on the row that it reads:
+//
+//	a later version              nothing: the locks were free since, so all rows were written
+//	whole, the redo's version    nothing: it was written
+//	whole, an older version      it applies the change, and writes the row
+//	torn                         it applies the change. If the result has the redo's sum it writes
+//	                             the row. Else a later client tore it, whose own redo is whole.
+//
+// A torn row has words of the old and of the new row only, and the change sets the words in which
+// these differ. So the result does not depend on how much of the row had landed. The error wraps
 // client.ErrDamaged if the step, or a whole row, is one that no client can have written.
 func RedoStep(o *session.Op, shard int, at node.Replica, p []byte) error {
 	c, ok := o.Table.DecodeStep(p)

@@ -25,7 +25,7 @@ import (
 //  2. Intents become idle, with these sequences. So a client that was at work finds by its intent
 //     and its redo whether its operation had begun, and its next sequence is above all that can
 //     be read. If it died, so is that of the next holder of its identity.
-//  3. Locks, leases and hands are zero: this copy never led, so they were never used on it.
+//  3. Locks, leases and claim lists are zero: this copy never led, so they were never used on it.
 //  4. Marks follow from the rows. An extent that a row names is used, with the ref's stamp, which
 //     has the unit's class. The other extents of the unit are free, in that class. All other
 //     marks are zero.
@@ -34,7 +34,7 @@ import (
 //
 // Extents that clients had claimed, and that no row names, are free after 4. The clients forget
 // them when they learn that another copy leads, before they do anything there (see
-// Store.ApplyView). The hands, from which others would free the extents, are empty.
+// Store.ApplyView). The claim lists, from which others would free the extents, are empty.
 //
 // Marks that no row names start from zero, so stamps of the former leader may appear again. No
 // client takes the one use for the other:

@@ -32,7 +32,7 @@ type Session struct {
 	// View is the worker's membership in the pool's view.
 	View *kit.Member
 	// Shards has an element for each shard.
-	Shards []shardState
+	Shards []ShardState
 	// TakeoverPending are the shards that have a leader which is not known to have taken over, as
 	// the view was busy when the worker joined it. Nothing is read from these shards meanwhile.
 	TakeoverPending []bool
@@ -84,7 +84,7 @@ func New(ep rdma.Endpoint, l *table.Layout, v *kit.Member, o Options) (*Session,
 		return nil, fmt.Errorf("a timeout of %v: the pool was made for %v at most: %w",
 			o.Timeout, l.Timeout, table.ErrParams)
 	}
-	return &Session{Table: l, View: v, EP: ep, ID: id, Opt: o, Shards: make([]shardState, l.Shards)}, nil
+	return &Session{Table: l, View: v, EP: ep, ID: id, Opt: o, Shards: make([]ShardState, l.Shards)}, nil
 }
 
 // NewOp returns an operation that has not begun. A worker uses it again and again.

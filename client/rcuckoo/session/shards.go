@@ -11,8 +11,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// shardState is a worker's state in a shard.
-type shardState struct {
+// ShardState is a worker's state in a shard. An operation that fails leaves the shard dirty, and
+// goes through these states until the shard is clean again:
+//
+//	dirty           its verbs may land at any time, or have landed; an intent may name locks
+//	dirty, given    nothing of it is in flight on any copy. Other clients may complete it, and need
+//	                not fence the worker off for that.
+//	clean           the redo has decided the outcome, the intent is idle, no lease is held
+//
+// A worker that crashes in any of them is recovered from its intent: see package recovery.
+type ShardState struct {
 	// Seq is the sequence of the last intent. It only grows, and goes on above that of the
 	// identity's last holder.
 	Seq uint64

@@ -55,17 +55,18 @@ const (
 	AskForASlab rdma.Step = "ask for a slab"
 	// ScanMarks reads marks of a slab, or of a unit that is settled.
 	ScanMarks rdma.Step = "scan marks"
-	// ClaimExtents is the hand, and the CASes of the marks that it names.
+	// ClaimExtents is the claim list, and the CASes of the marks that it names.
 	ClaimExtents rdma.Step = "claim extents"
-	// ReadClaims reads the hands of a client that is gone.
+	// ReadClaims reads the claim lists of a client that is gone.
 	ReadClaims rdma.Step = "read hand"
-	// ReadExtents reads the marks and keys of extents in such hands.
+	// ReadExtents reads the marks and keys of extents in such claim lists.
 	ReadExtents rdma.Step = "read extents"
 	// ReadRowsOfExtents is a look at the rows of these keys.
 	ReadRowsOfExtents rdma.Step = "read rows of extents"
 	// FreeExtents frees extents that no row names.
 	FreeExtents rdma.Step = "free extents"
-	// HoldUnits is the moves, and the CASes that hold the marks of these units: see carve.go.
+	// HoldUnits is the moves, and the CASes that hold the marks of these units: see carve.go of
+	// package extents.
 	HoldUnits rdma.Step = "hold units"
 	// ReleaseUnits frees marks that were held: all but the first of a unit, or the first.
 	ReleaseUnits rdma.Step = "release units"

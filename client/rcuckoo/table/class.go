@@ -9,13 +9,13 @@ import (
 // Extents come in size classes, so that a pair takes at most twice its room, or the smallest
 // extent. A slab consists of units, each as large as the largest extent. A unit of class k has
 // 2^k extents, each of the unit's size / 2^k. All extents of a unit are of one class, and
-// carve.go changes it. If the sizes of pairs are drawn evenly, powers of two take a third more
-// memory than the pairs. Classes half way between would save 3 % of the memory, but each class
-// costs each client a hand.
+// carve.go of package extents changes it. If the sizes of pairs are drawn evenly, powers of two
+// take a third more memory than the pairs. Classes half way between would save 3 % of the memory,
+// but each class costs each client a claim list.
 //
-// A live pair, or an extent in a hand, prevents at most one unit from changing its class. So a
-// pool that has a unit for each of its pairs, and for each extent in a hand, has room for its
-// pairs in all sizes, whatever sizes were there before.
+// A live pair, or an extent in a claim list, prevents at most one unit from changing its class. So
+// a pool that has a unit for each of its pairs, and for each extent in a claim list, has room for
+// its pairs in all sizes, whatever sizes were there before.
 //
 // An extent's number is the number of its unit, times the most extents that a unit may have, plus
 // its place in the unit. Each place has a mark, which all classes share. The mark's stamp has the
@@ -26,7 +26,7 @@ const (
 	classShift = 58 // of a stamp; above the number of a use
 
 	// Converting is the class of marks that a client holds while it changes the class of their
-	// unit: see carve.go.
+	// unit: see carve.go of package extents.
 	Converting = 1<<classBits - 1
 
 	// mostClasses bounds the extents of a unit to 256.

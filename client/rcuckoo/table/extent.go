@@ -16,15 +16,15 @@ import (
 //	         whether that use goes on; 0 at first
 //	extents  stamp (8 bytes), checksum (8), lengths of key and value (8), key, value
 //
-// A client claims free extents by CASes, some at a time: see slab.go. A claim gives an extent its
-// next stamp, which has the client's identity in it. So no two uses of an extent have the same
-// stamp, and the claims of two clients differ. In the paper a client frees an extent by a WRITE
-// of a free bit, which only the slab's owner reads. Here it is a CAS of the mark, and any client
-// may claim the extent: else what idle clients own could not be used. The CAS names the use that
-// it ends, so any client may repeat it at any time.
+// A client claims free extents by CASes, some at a time: see take.go of package extents. A claim
+// gives an extent its next stamp, which has the client's identity in it. So no two uses of an
+// extent have the same stamp, and the claims of two clients differ. In the paper a client frees an
+// extent by a WRITE of a free bit, which only the slab's owner reads. Here it is a CAS of the mark,
+// and any client may claim the extent: else what idle clients own could not be used. The CAS names
+// the use that it ends, so any client may repeat it at any time.
 //
 //	client that brings a value             client that replaces it, or deletes it
-//	1. WRITE of its hand, see hand.go      6. WRITE of its redo, which names the use
+//	1. WRITE of its claim list, see claims.go      6. WRITE of its redo, which names the use
 //	2. CAS of the mark: free -> used       7. WRITE of the row, without the ref
 //	3. WRITE of stamp, key, value          8. CAS of the mark: used -> free
 //	4. WRITE of its redo
@@ -36,7 +36,7 @@ import (
 // an extent from 5 to 8. What a crash leaves:
 //
 //   - between 2 and 4: an extent that is used, and that no row names, nor ever will. The dead
-//     client's hand names it, so its recovery frees it.
+//     client's claim list names it, so its recovery frees it.
 //   - between 4 and 5: repair writes the row.
 //   - between 6 and 8: repair writes the row, and does 8 again.
 const (

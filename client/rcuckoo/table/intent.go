@@ -33,7 +33,7 @@ import (
 // wait for each other.
 //
 // A crash at any point leaves an intent that is idle, torn (I2), or whole; if it is whole,
-// repair.go completes the operation or finds that it did not begin.
+// repair.go of package recovery completes the operation or finds that it did not begin.
 const (
 	IntentHeartbeat = 8
 	intentSum       = 16

@@ -31,7 +31,7 @@ func (a Area) At(c node.Replica, off uint64) rdma.Addr { return rdma.At(c.Node, 
 //	counts    8 bytes: how many slabs were handed out
 //	intents   a record for each identity, all of a shard's together
 //	redos     a record for each identity
-//	hands     a record for each identity: see hand.go
+//	claims    the claim lists of each identity: see claims.go
 //	growths   of tables that may grow: see levels.go
 //	rows      all segments of a shard together; those behind the first get memory when the table
 //	          grows
@@ -57,7 +57,7 @@ type Layout struct {
 	RedoBytes uint64 // bytes of a client's redo
 	lockBits  int    // of a word that are locks
 	lockings  int    // locks of a shard, before they share bits
-	placement
+	Placement
 }
 
 // Areas are the parts of a pool, in their order on a node.

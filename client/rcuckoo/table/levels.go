@@ -51,8 +51,8 @@ const (
 	// version.
 	Divided = LevelOne + 1
 
-	// A growth is two words, changed by atomics: level and cursor, see grow.go; and, at
-	// GrowthSegments, how many segments behind the first have memory.
+	// A growth is two words, changed by atomics: level and cursor, see grow.go of package rcuckoo;
+	// and, at GrowthSegments, how many segments behind the first have memory.
 	growthBytes    = 16
 	GrowthSegments = 8
 )

@@ -54,13 +54,13 @@ type Params struct {
 	Classes int `json:"classes,omitempty"`
 	// Levels is how many times a shard's table may double: see levels.go.
 	Levels int `json:"levels,omitempty"`
-	// Tickets is how many queues for locks a shard has: see ticket.go. 0: none.
+	// Tickets is how many queues for locks a shard has: see ticket.go of package locks. 0: none.
 	Tickets int `json:"tickets,omitempty"`
 	// Clients is how many identities there are. Each has its records in each shard.
 	Clients int `json:"clients"`
 	// Timeout bounds the timeout of an operation.
 	Timeout time.Duration `json:"timeout"`
-	// Replicas of each shard, on as many nodes: see replicas.go. 0 is 1.
+	// Replicas of each shard, on as many nodes: see replicas.go of package rcuckoo. 0 is 1.
 	Replicas int `json:"replicas,omitempty"`
 	// Spares is how many nodes, the last ones, hold nothing until one takes a dead node's place.
 	Spares int `json:"spares,omitempty"`
@@ -221,7 +221,7 @@ func (p *Params) MaxValue() int { return max(p.InlineBytes, p.ExtentBytes) }
 func (p *Params) HasExtents() bool { return p.ExtentBytes > p.InlineBytes }
 
 // A pool is made for more than its records: in fuller tables cuckoo paths get long, and clients
-// hold extents in their hands.
+// hold extents in their claim lists.
 const (
 	// usualFill is how full the table of a new pool becomes, in percent of its entries.
 	usualFill = 80
@@ -233,7 +233,8 @@ const (
 	leastSlab = 8
 	mostSlab  = 256
 	// slabsEach is how many slabs more there are for each client: one that it holds, and one that
-	// it asks for when it knows of no free extent. Its hands of the smaller classes come on top.
+	// it asks for when it knows of no free extent. Its claim lists of the smaller classes come on
+	// top.
 	slabsEach = 2
 )
 

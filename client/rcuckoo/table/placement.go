@@ -6,8 +6,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// placement is where the copies of shards lie. All fields are indexed by shard.
-type placement struct {
+// Placement is where the copies of shards lie. All fields are indexed by shard.
+type Placement struct {
 	// Originals are the copies of a new pool. They never change.
 	Originals [][]node.Replica
 	// Leads are the leaders in the view that ApplyView was called with last. All addresses of a

@@ -110,7 +110,7 @@ func (l *Layout) DecodeStep(p []byte) (c Change, ok bool) {
 	ok = n < uint64(l.AllRows())
 	switch c.Kind {
 	case putting:
-		c.Slot, c.Entry = int(slot), Entry{p[RedoStepBytes : RedoStepBytes+l.EntryBytes], meta(meaning)}
+		c.Slot, c.Entry = int(slot), Entry{p[RedoStepBytes : RedoStepBytes+l.EntryBytes], Meta(meaning)}
 		return c, ok && slot < uint64(l.Entries)
 	case Filling:
 		ok = ok && l.Birth(c.Row) > 0

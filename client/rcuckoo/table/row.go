@@ -43,17 +43,17 @@ func newForm(p Params) *Form {
 	return f
 }
 
-// A meta says what an entry is. From the highest bit:
+// Meta says what an entry is. From the highest bit:
 //
 //	used    1 bit: 0 in an entry that is free, which is all zero
 //	extent  1 bit: the value is in an extent, and the entry has a ref
 //	key     6 bits: its length
 //	inline  8 bits: the value's length
-type meta uint16
+type Meta uint16
 
 const (
-	metaUsed   meta = 1 << 15
-	metaExtent meta = 1 << 14
+	metaUsed   Meta = 1 << 15
+	metaExtent Meta = 1 << 14
 	keyBits         = 6
 	inlineBits      = 8
 
@@ -61,10 +61,16 @@ const (
 	maxEntries = 64
 )
 
-func (m meta) Used() bool   { return m&metaUsed != 0 }
-func (m meta) Extent() bool { return m&metaExtent != 0 }
-func (m meta) Key() int     { return int(m >> inlineBits & (1<<keyBits - 1)) }
-func (m meta) inline() int  { return int(m & (1<<inlineBits - 1)) }
+// Used reports whether the entry is not free.
+func (m Meta) Used() bool { return m&metaUsed != 0 }
+
+// Extent reports whether the value is in an extent.
+func (m Meta) Extent() bool { return m&metaExtent != 0 }
+
+// Key returns the length of the key in bytes.
+func (m Meta) Key() int { return int(m >> inlineBits & (1<<keyBits - 1)) }
+
+func (m Meta) inline() int { return int(m & (1<<inlineBits - 1)) }
 
 // A ref names one use of an extent. The stamp differs in each use, so a ref that a client has
 // read never names a later use.
@@ -98,7 +104,7 @@ func DecodeRef(p []byte) Ref {
 // share the memory of a row.
 type Entry struct {
 	Body []byte
-	Meta meta
+	Meta Meta
 }
 
 // Inline encodes a pair with the value in the entry, into p, which the entry shares. Both must fit.
@@ -106,7 +112,7 @@ func (f *Form) Inline(p, key, value []byte) Entry {
 	p = p[:f.EntryBytes]
 	clear(p[copy(p, key):])
 	copy(p[f.keyBytes:], value)
-	return Entry{p, metaUsed | meta(len(key))<<inlineBits | meta(len(value))}
+	return Entry{p, metaUsed | Meta(len(key))<<inlineBits | Meta(len(value))}
 }
 
 // Named encodes a pair with the value in an extent, into p, which the entry shares.
@@ -114,7 +120,7 @@ func (f *Form) Named(p, key []byte, r Ref) Entry {
 	p = p[:f.EntryBytes]
 	clear(p[copy(p, key):])
 	r.Encode(p[f.keyBytes:])
-	return Entry{p, metaUsed | metaExtent | meta(len(key))<<inlineBits}
+	return Entry{p, metaUsed | metaExtent | Meta(len(key))<<inlineBits}
 }
 
 // Sound reports whether a client can have written an entry. Each length is within its bound then,
@@ -190,7 +196,7 @@ func (f *Form) Seal(r Row, shard int, n uint32, version uint64) {
 }
 
 // Meta returns what the entry in a slot is.
-func (f *Form) Meta(r Row, slot int) meta { return meta(le.Uint16(r[f.metaAt+2*slot:])) }
+func (f *Form) Meta(r Row, slot int) Meta { return Meta(le.Uint16(r[f.metaAt+2*slot:])) }
 
 // Entry returns what a slot holds; it shares the row's bytes.
 func (f *Form) Entry(r Row, slot int) Entry {
@@ -200,10 +206,10 @@ func (f *Form) Entry(r Row, slot int) Entry {
 
 // Find returns the slot of a key, or -1.
 func (f *Form) Find(r Row, key []byte) int {
-	metas, want := r[f.metaAt:f.VersionAt], metaUsed|meta(len(key))<<inlineBits
+	metas, want := r[f.metaAt:f.VersionAt], metaUsed|Meta(len(key))<<inlineBits
 	for slot := range f.Slots {
 		const lengths = metaUsed | (1<<keyBits-1)<<inlineBits
-		if m := meta(le.Uint16(metas[2*slot:])); m&lengths == want &&
+		if m := Meta(le.Uint16(metas[2*slot:])); m&lengths == want &&
 			bytes.Equal(r[slot*f.EntryBytes:][:len(key)], key) {
 			return slot
 		}
