@@ -94,8 +94,8 @@ func (c *checker) shard(shard int) error {
 	if led, err := c.led(shard); !led || err != nil {
 		return err
 	}
-	c.rows, c.named, c.uses, c.begun = make([]table.Row, 0, s.session.Table.Rows), map[uint32]bool{}, map[uint64]use{},
-		false
+	c.rows, c.begun = make([]table.Row, 0, s.session.Table.Rows), false
+	c.named, c.uses = map[uint32]bool{}, map[uint64]use{}
 	if err := table.EachRow(s.session.Table, s.session.EP, shard, s.session.Table.Leads[shard],
 		func(_ uint32, r table.Row) { c.rows = append(c.rows, append(table.Row(nil), r...)) }); err != nil {
 		return err

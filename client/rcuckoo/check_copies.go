@@ -37,7 +37,9 @@ func (c *checker) backups(shard int) error {
 	return nil
 }
 
-// sameRows compares the rows of a copy with those of the leader.
+// sameRows compares the rows of a copy with those of the leader. While no client is at work they
+// are equal, as locks are released when all copies have all rows (C3). An operation that was cut
+// off between backups and leader holds the locks of the rows in which they differ.
 func (c *checker) sameRows(shard int, at node.Replica) error {
 	return table.EachRow(c.s.session.Table, c.s.session.EP, shard, at, func(n uint32, r table.Row) {
 		switch {

@@ -30,7 +30,8 @@ func (c *checker) name(shard int, n uint32, key []byte, r table.Ref) {
 
 // extents checks all slabs of a shard: an extent that a row names is used, and has the key's
 // value; an extent that is used is named by a row, or is in a client's claim list; all extents of a
-// unit are of one class.
+// unit are of one class. The order of the checks matters: what rows name is known before marks are
+// read. No client is at work, so a use that no row and no claim list names can have no owner.
 func (c *checker) extents(shard int) error {
 	s := c.s
 	if !s.session.Table.HasExtents() {

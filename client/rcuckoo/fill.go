@@ -89,8 +89,8 @@ func fillSomeRows(l *table.Layout, ep rdma.Endpoint, shard int, at node.Replica,
 }
 
 // fillExtents adds the extents of a shard. An extent counts as many of the smallest ones as take
-// its room: see share. Extents of slabs that were not handed out are free. A sample of the slabs
-// is scaled up.
+// its room: see Units.Share. Extents of slabs that were not handed out are free. A sample of the
+// slabs is scaled up.
 func fillExtents(l *table.Layout, ep rdma.Endpoint, shard int, fill *client.Fill) error {
 	handed, err := table.Handed(l, ep, shard)
 	if err != nil {

@@ -38,10 +38,11 @@ var (
 // it.
 const guesses = 3
 
-// insert tries paths until one works. The first guesses come from the cache, which may be out of
-// date; later ones from rows that explore reads. The error wraps client.ErrFull when no path
-// exists and the table cannot grow, and rdma.ErrTimeout when the time is used up; nothing was
-// changed then.
+// insert tries paths until one works. Each try that finds its guess wrong has read the rows that
+// it had locked, so the next guess comes from rows that are up to date. The first guesses come from
+// the cache, which may be out of date; later ones from rows that explore reads. The error wraps
+// client.ErrFull when no path exists and the table cannot grow, and rdma.ErrTimeout when the time
+// is used up; nothing was changed then.
 func (s *Store) insert(o *session.Op, at table.Place, key, value []byte) error {
 	for round := 0; ; round++ {
 		path, result := s.search.Find(s.cache, at, table.SearchDepth)
@@ -68,8 +69,9 @@ func (s *Store) insert(o *session.Op, at table.Place, key, value []byte) error {
 // insertBy locks the rows of a path and those of the key, and inserts the key if the locked rows
 // have a path. done false: they have none, and the worker holds nothing. full: no path was found
 // anywhere, so the table has to grow.
-func (s *Store) insertBy(o *session.Op, path []search.Step, at *table.Place, key, value []byte, full bool) (done bool,
-	err error) {
+func (s *Store) insertBy(o *session.Op, path []search.Step, at *table.Place, key, value []byte, full bool) (
+	done bool, err error,
+) {
 	s.locks.Start(at.Shard)
 	s.locks.LockCovered(o, at.First)
 	s.locks.LockCovered(o, at.Second)

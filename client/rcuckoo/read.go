@@ -19,11 +19,11 @@ var errNotFound = fmt.Errorf("neither of its rows has it: %w", client.ErrNotFoun
 //
 // The trips of a GET, each one batch to the shard's leader:
 //
-//	READ of both rows: one READ if they are neighbours      if one of them has the value, that is all
-//	READ of the extent that a row names                     only for a value that is not inline
-//	READ of both rows once more                             only if neither has the key
+//	READ of both rows, which is one READ if they are neighbours
+//	READ of the extent that a row names, if the value is not inline
+//	READ of both rows once more, if neither has the key
 //
-// A GET that finds no torn row writes nothing, so a crash leaves nothing of it.
+// A GET that finds no torn row writes nothing of its own, so a crash leaves nothing of it.
 //
 // A valid row is as it was at one moment of its READ. A key that is moved is always in one of its
 // rows, and for a moment in both. Yet two READs may miss it, if it moves between them from the
@@ -55,9 +55,9 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	return nil, fmt.Errorf("get: %w", session.ErrEpochs)
 }
 
-// look2 is what two looks at a place are compared by. known: both rows were valid, and had these
-// versions.
-type look2 struct {
+// rowVersions is what two looks at a place are compared by. known: both rows were valid, and had
+// these versions.
+type rowVersions struct {
 	known         bool
 	first, second uint64
 }
@@ -68,7 +68,7 @@ type look2 struct {
 func (s *Store) get(o *session.Op, at table.Place, key []byte) ([]byte, error) {
 	s.locks.Start(at.Shard)
 	s.locks.ReadPlace(o, at)
-	var before look2
+	var before rowVersions
 	for r := o.Pace; ; {
 		b := o.EP.Batch()
 		s.locks.AddReads(o, b, false)
@@ -107,7 +107,8 @@ func (s *Store) get(o *session.Op, at table.Place, key []byte) ([]byte, error) {
 }
 
 // fetch reads the value that a ref names, into s.value. false: the extent has another use by now,
-// so the key's rows have to be read again.
+// so the key's rows have to be read again. It takes no lock: the stamp in the extent says of which
+// use the content is, and the checksum that the content is whole (extent.go of package table).
 func (s *Store) fetch(o *session.Op, shard int, r table.Ref, key []byte) ([]byte, bool, error) {
 	b := o.EP.Batch()
 	op := o.Table.AddRead(b, o.Table.Leads[shard], r, key)
@@ -127,10 +128,10 @@ func (s *Store) fetch(o *session.Op, shard int, r table.Ref, key []byte) ([]byte
 // there, and its value in this extent. The error wraps client.ErrNotFound if this look and the
 // one before show that the key is not there. Else another look is needed; before is what to
 // compare it with, and the place is corrected if the key belongs into other rows.
-func (s *Store) answer(o *session.Op, at *table.Place, key []byte, before *look2) (value []byte, far table.Ref,
-	sure bool,
-	err error) {
-	now := look2{known: true}
+func (s *Store) answer(o *session.Op, at *table.Place, key []byte, before *rowVersions) (
+	value []byte, far table.Ref, sure bool, err error,
+) {
+	now := rowVersions{known: true}
 	for i, n := range [2]uint32{at.First, at.Second} {
 		r := s.locks.Row(n, o.Table.RowBytes)
 		if !o.Table.Valid(r, at.Shard, n) {
@@ -145,7 +146,7 @@ func (s *Store) answer(o *session.Op, at *table.Place, key []byte, before *look2
 				return nil, far, false,
 					fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.Shard, client.ErrDamaged)
 			case e.Meta.Extent(): // if the ref is out of date by then, two looks are needed again
-				*before = look2{}
+				*before = rowVersions{}
 				return nil, o.Table.Ref(e), false, nil
 			}
 			s.value = append(s.value[:0], o.Table.Form.Value(e)...)

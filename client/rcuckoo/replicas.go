@@ -81,8 +81,7 @@ func (s *Store) writeBackups(o *session.Op, changes []table.Change, freed table.
 	b := o.EP.Batch()
 	s.addChanges(o, b, changes, freed, backups)
 	if err := o.Do(steps.WriteBackups, b); err != nil {
-		return s.locks.Lost(o, b, fmt.Errorf("write %d rows of shard %d to its backups: %w", len(changes), l.Shard,
-			err))
+		return l.Lost(o, b, fmt.Errorf("write %d rows of shard %d to its backups: %w", len(changes), l.Shard, err))
 	}
 	b.Release()
 	return nil

@@ -78,7 +78,10 @@ func Open(ep rdma.Endpoint, o session.Options) (*Store, error) {
 	return nil, fmt.Errorf("open %s: %w", table.Format, session.ErrEpochs)
 }
 
-// open is one try of Open. The error wraps rdma.ErrStale when the view changed meanwhile.
+// open is one try of Open. First the worker joins the view and places the copies by it, then it
+// follows the view, and only then it reads the intents and growth words. So what it reads is the
+// leaders' of the view that it knows, or the READs fail. The error wraps rdma.ErrStale when the
+// view changed meanwhile.
 func open(ep rdma.Endpoint, o session.Options) (*Store, error) {
 	l, v, err := table.Read(ep)
 	if err != nil {
@@ -133,9 +136,10 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 	return to
 }
 
-// Close gives back what the worker holds in the pool. First it settles operations of unknown
-// outcome; when that is impossible the error wraps client.ErrUncertain. A shard on a dead node
-// where the worker left nothing is no error.
+// Close gives back what the worker holds in the pool. It reads the intents of all shards behind
+// all that is in flight, so a WRITE that ended an intent and was lost shows now. First it settles
+// operations of unknown outcome; when that is impossible the error wraps client.ErrUncertain. A
+// shard on a dead node where the worker left nothing is no error.
 func (s *Store) Close() error {
 	o := s.op.Begin()
 	o.Ended(true) // if the last intent is not idle, its shard is settled below

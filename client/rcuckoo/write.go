@@ -13,10 +13,17 @@ import (
 // write carries out changes of rows that are locked and were read, in their order, ends the use
 // of an extent that they replace, if any, and releases the locks: all in one trip, behind the one
 // to the backups. No two changes may be of one row. If it fails, the outcome is unknown: see
-// settle.
+// settle.go of package recovery.
 //
-// What a crash leaves: before the redo is whole, nothing has begun. From then on repair completes
-// the changes, marks the extent and frees the locks. All of these may have been done already.
+// What a crash leaves, by the last verb that has landed on the leader:
+//
+//	none, or a part of the redo    locks, and an intent that names them; repair frees the locks
+//	the redo, or some rows         repair writes the rows that are missing, and does the rest
+//	all rows                       repair ends the use of the extent, and frees the locks
+//	the mark of the extent         repair frees the locks
+//	some of the locks              repair frees the others: the intent still names all of them
+//
+// In the last four the change has taken effect; what is repeated has no effect a second time.
 func (s *Store) write(o *session.Op, changes []table.Change, freed table.Ref) error {
 	l := s.locks
 	l.Sent = true // from here on the operation may have begun, on some copy
@@ -49,9 +56,16 @@ func (s *Store) write(o *session.Op, changes []table.Change, freed table.Ref) er
 }
 
 // addChanges adds the redo and the rows of changes, a chain for each of some copies, so that on
-// each copy they land in this order (C1).
-func (s *Store) addChanges(o *session.Op, b *rdma.Batch, changes []table.Change, freed table.Ref,
-	copies []node.Replica) {
+// each copy they land in this order (C1):
+//
+//	redo | row of the first change | row of the second | ...
+//
+// The redo names the versions and the checksums that the rows will have, so all rows are made
+// before the redo is encoded. The cache gets the new rows now. If the operation fails they may
+// never land, but no INSERT relies on the cache.
+func (s *Store) addChanges(
+	o *session.Op, b *rdma.Batch, changes []table.Change, freed table.Ref, copies []node.Replica,
+) {
 	l := s.locks
 	var rows [table.MaxSteps]table.Row
 	p := b.Alloc(table.RedoHeader + len(changes)*(table.RedoStepBytes+o.Table.EntryBytes))

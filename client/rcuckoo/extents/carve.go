@@ -68,8 +68,8 @@ func (c *Carving) places() int { return 1 << max(c.from, c.to) }
 // extents are free, and the unit is of another class. The CASes of step 2 decide whether they
 // still do.
 func (x *Client) holdable(marks []uint64, slab, i, class int) (Carving, bool) {
-	c := Carving{Unit: uint64(slab*x.table.SlabExtents + i), from: x.table.Class(x.table.MarkOf(marks, i, 0) >> 1),
-		to: class}
+	from := x.table.Class(x.table.MarkOf(marks, i, 0) >> 1)
+	c := Carving{Unit: uint64(slab*x.table.SlabExtents + i), from: from, to: class}
 	if c.from == class || c.from >= x.table.Classes {
 		return c, false
 	}
@@ -114,7 +114,8 @@ func (x *Client) carve(shard, class, slab int, until time.Duration) error {
 }
 
 // hold does all steps for some units. Of a unit with a mark that it misses, as another client was
-// faster, the class stays.
+// faster, the class stays. It takes three batches: moves and CASes of all marks; the marks but the
+// first of each unit; the first ones.
 func (x *Client) hold(shard int, units []Carving, until time.Duration) error {
 	// One chain: the moves land before the CASes.
 	b := x.ep.Batch()
@@ -155,8 +156,8 @@ func (x *Client) hold(shard int, units []Carving, until time.Duration) error {
 		}
 		x.stats.Carved++
 		for place := range 1 << c.to {
-			x.hint(shard, table.Ref{Extent: x.table.ExtentIn(c.Unit, place), Stamp: table.WithClass(c.marks[place]>>1,
-				c.to)})
+			stamp := table.WithClass(c.marks[place]>>1, c.to)
+			x.hint(shard, table.Ref{Extent: x.table.ExtentIn(c.Unit, place), Stamp: stamp})
 		}
 	}
 	return nil
@@ -209,8 +210,7 @@ func (x *Client) MovesOf(p []byte) (units []Carving) {
 		r := table.DecodeRef(p[table.ClaimRefs+i*table.RefBytes:])
 		unit, place := x.table.UnitOf(r.Extent)
 		c := Carving{Unit: unit, from: x.table.Class(r.Stamp), to: r.Length}
-		if unit < x.table.AllUnits() && place == 0 && c.from < x.table.Classes && c.to < x.table.Classes &&
-			c.from != c.to {
+		if unit < x.table.AllUnits() && place == 0 && max(c.from, c.to) < x.table.Classes && c.from != c.to {
 			units = append(units, c)
 		}
 	}

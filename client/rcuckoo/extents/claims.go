@@ -184,8 +184,9 @@ func (x *Client) rescue(shard int, refs []table.Ref, until time.Duration) (n int
 
 // look reads the rows of suspects once more. It returns the suspects that are still undecided,
 // and adds those that no row names to idle.
-func (x *Client) look(shard int, suspects []suspect, idle []table.Ref, until time.Duration) ([]suspect, []table.Ref,
-	error) {
+func (x *Client) look(
+	shard int, suspects []suspect, idle []table.Ref, until time.Duration,
+) ([]suspect, []table.Ref, error) {
 	b := x.ep.Batch()
 	defer b.Release()
 	for _, u := range suspects {

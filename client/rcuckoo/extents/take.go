@@ -199,6 +199,10 @@ func (x *Client) refill(shard, class int, until time.Duration) error {
 // seek looks for free extents of a class, and notes them as hints. If the slabs that it looks at
 // have too few, it changes the class of units. It may return without a hint when other clients
 // were faster. The error wraps client.ErrFull if no extent of the shard can be used.
+//
+// Marks are read without a lock, so all that it notes is a hint, and costs a CAS in vain if it is
+// out of date. It prefers what costs other clients least: its own slabs, then units of its own
+// slabs that have another class, then memory that no client has, and other clients' slabs last.
 func (x *Client) seek(shard, class int, until time.Duration) error {
 	st := &x.stocks[shard]
 	carvable := -1

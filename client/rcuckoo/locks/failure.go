@@ -184,9 +184,9 @@ func (d *Detector) watch(shard int) {
 // holder of the lease. So it finds a word that no intent names any more: its repair was cut off.
 // The time is 0 while the word is free, and while a client claims the lock and no client repairs
 // the word.
-func (d *Detector) stranded(o *session.Op, shard int, word uint32, claimed bool) (still time.Duration,
-	holder rdma.ClientID,
-	err error) {
+func (d *Detector) stranded(o *session.Op, shard int, word uint32, claimed bool) (
+	still time.Duration, holder rdma.ClientID, err error,
+) {
 	b := o.EP.Batch()
 	defer b.Release()
 	lock, lease := b.Read(o.Table.LockAt(shard, int(word)), 8), b.Read(o.Table.LeaseAt(shard, int(word)), 8)
@@ -331,8 +331,8 @@ func (d *Detector) readIntents(o *session.Op, shard int) error {
 
 // IntentOf returns a client's intent as readIntents read it last. It shares the records, so the
 // next readIntents overwrites it.
-func (v *Detector) IntentOf(c rdma.ClientID) table.Intent {
-	return table.DecodeIntent(v.records[int(c-1)*table.IntentBytes:][:table.IntentBytes], v.shard, c)
+func (d *Detector) IntentOf(c rdma.ClientID) table.Intent {
+	return table.DecodeIntent(d.records[int(c-1)*table.IntentBytes:][:table.IntentBytes], d.shard, c)
 }
 
 // LeaseStill returns for how long the repair lease of a word is unchanged.

@@ -23,7 +23,8 @@ type Locks struct {
 	// heartbeat sends a heartbeat of the operation's intent.
 	heartbeat func(*session.Op) error
 	pacing    pacing
-	Shard     int
+	// Shard is where the locks and the rows are.
+	Shard int
 	// wants are in ascending order of their words. All clients take locks in this order, so no
 	// cycle of clients waits for each other.
 	wants []table.Want
@@ -36,7 +37,7 @@ type Locks struct {
 	// read is the batch that has the memory of the bands. The operation owns it until EndReads.
 	// nil: nothing is read.
 	read *rdma.Batch
-	// Blocked is the word that has to be repaired, if acquire has returned ErrBlocked.
+	// Blocked is the word that has to be repaired, if Acquire has returned ErrBlocked.
 	Blocked uint32
 	// Sent: rows were written, or may have been. Until then the operation has changed nothing.
 	Sent bool
@@ -168,7 +169,7 @@ var (
 func (l *Locks) Acquire(o *session.Op, taken table.Ref, key, value []byte) error {
 	st := &o.Shards[l.Shard]
 	st.Seq++
-	st.Dirty, st.Given = true, false // from the first verb on; finish makes it clean
+	st.Dirty, st.Given = true, false // from the first verb on; Finish makes it clean
 	if o.Table.Replicas > 1 {
 		o.Heartbeat = l.heartbeat
 	}
@@ -183,8 +184,8 @@ func (l *Locks) Acquire(o *session.Op, taken table.Ref, key, value []byte) error
 		b := o.EP.Batch()
 		b.Chain()
 		if opening {
-			b.Write(o.Table.IntentAt(l.Shard, o.ID), table.EncodeIntent(b.Alloc(table.IntentBytes), l.Shard, o.ID,
-				st.Seq, l.wants))
+			b.Write(o.Table.IntentAt(l.Shard, o.ID),
+				table.EncodeIntent(b.Alloc(table.IntentBytes), l.Shard, o.ID, st.Seq, l.wants))
 		} else if r.Tries > 0 {
 			b.WriteWord(o.Table.IntentAt(l.Shard, o.ID).Add(table.IntentHeartbeat), uint64(r.Tries))
 		}
@@ -316,7 +317,7 @@ func (l *Locks) Released(b *rdma.Batch) error {
 }
 
 // Finish ends the intent. Nothing may be held any more (I1). The client does not wait for the
-// WRITE: the next intent's WRITE is behind it. If the WRITE is lost, ended notices, and if it
+// WRITE: the next intent's WRITE is behind it. If the WRITE is lost, Op.Ended notices, and if it
 // cannot be posted the shard stays dirty; in both cases the shard is settled before the next
 // operation.
 //
@@ -333,7 +334,7 @@ func (l *Locks) Finish(o *session.Op) {
 		b.Release()
 		return // and the shard stays dirty
 	}
-	// The worker owns the batch until ended has looked at it.
+	// The worker owns the batch until Op.Ended has looked at it.
 	st.Dirty = false
 	o.AwaitEnd(b, l.Shard)
 }
@@ -362,8 +363,8 @@ func (l *Locks) addBackups(o *session.Op, b *rdma.Batch, shard int, r table.Ref,
 
 // LockCovered adds the lock of a row to the wants, and all rows of that lock to what is read:
 // they may be part of another path, at no more locks.
-func (k *Locks) LockCovered(o *session.Op, n uint32) {
-	k.LockRow(o, n)
+func (l *Locks) LockCovered(o *session.Op, n uint32) {
+	l.LockRow(o, n)
 	from, to := o.Table.LockedWith(n)
-	k.ReadRange(o, from, to)
+	l.ReadRange(o, from, to)
 }

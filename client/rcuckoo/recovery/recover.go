@@ -12,6 +12,11 @@ import (
 // Recover is one try to recover a client in a shard: it repairs all words that the client's
 // intent names, and those of its leases, and makes sure that its intent is idle then. The error
 // wraps ErrAgain when another try is needed.
+//
+// The client is fenced off, so nothing of it lands any more. Its redo is behind its intent: the
+// repair of the words that the intent names carries it out. A crash of the master leaves leases
+// that name the master, which the next repairer fences off, and an intent that is idle or still
+// names the words. So the next try finds what is left to do.
 func (e *Settler) Recover(o *session.Op, shard int, c rdma.ClientID) error {
 	// First comes what an earlier repair of the master left, or the last holder of its identity.
 	if err := e.Settled(o, shard); err != nil {

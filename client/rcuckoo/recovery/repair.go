@@ -173,8 +173,10 @@ func (p *Repairer) suspect(o *session.Op, m *Mending) {
 	}
 }
 
-// TakeLeases does step 3: it takes all leases, or none and returns errBusy. A crash in between
-// leaves some of them, for another client to take.
+// TakeLeases does step 3: it takes all leases, or none and returns errBusy. The words whose leases
+// may be held are noted in the shard's state ahead of the CASes. So if a CAS fails without an
+// answer, the worker settles these words before its next operation in the shard. A crash in between
+// leaves some of the leases, for another client to take.
 func (p *Repairer) TakeLeases(o *session.Op, m *Mending) error {
 	st := &o.Shards[m.Shard]
 	b := o.EP.Batch()

@@ -13,7 +13,13 @@ import (
 )
 
 // Restore copies a shard to a place: redos, rows of segments that are in use, and contents of
-// extents. Without copying it only checks that the shard is not lost.
+// extents. Without copying it only checks that the shard is not lost. What a copy needs as a
+// backup, and as a leader later:
+//
+//	redos, rows, contents     copied from the leader; the view is busy, so nothing changes them
+//	marks, growth word        made from the rows when the copy becomes a leader
+//	intents                   made from the redos then, and idle
+//	locks, leases, claims     zero: only a leader has any
 func Restore(o *session.Op, shard int, to node.Replica, copying bool) error {
 	if o.Table.Orphan[shard] {
 		return fmt.Errorf("it had its last copy there: %w", client.ErrDamaged)

@@ -141,6 +141,9 @@ func findRedo(o *session.Op, shard int, c rdma.ClientID, seq uint64) (p []byte, 
 }
 
 // carryForward completes an operation that has begun on all copies, on the leader last (C2, C4).
+// A crash in between leaves copies that differ, and the redo on those that were written. The next
+// client that repairs finds the redo there, and does all of it again: rows that have the redo's
+// version are not written twice.
 func carryForward(o *session.Op, shard int, c rdma.ClientID, p []byte, rows int) error {
 	for _, at := range slices.Backward(o.Table.Copies[shard]) {
 		// The copy's own redo first (C1): if this client dies, too, the next one finds it there.

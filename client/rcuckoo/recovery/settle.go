@@ -20,6 +20,20 @@ import (
 // once its last verb has landed no earlier one can. Then the redo decides the outcome: if it is
 // whole the operation took effect, else it did not begin.
 
+// Settler settles what the worker's own operations left when they failed.
+type Settler struct {
+	detector *locks.Detector
+	repairer *Repairer
+}
+
+// NewSettler returns a settler. The detector gives up by it what earlier operations left, before
+// it asks the pool.
+func NewSettler(d *locks.Detector, r *Repairer) *Settler {
+	e := &Settler{d, r}
+	d.GiveUp = e.abandonPending
+	return e
+}
+
 // RunCleanup settles what earlier operations left, if it is due. The worker may have no other
 // intent: it waits for nodes and repairs here, and would not send heartbeats for that intent.
 // What cannot be settled stays pending.
@@ -53,24 +67,15 @@ func (e *Settler) abandonPending(o *session.Op) {
 	}
 }
 
-// Settler settles what the worker's own operations left when they failed.
-type Settler struct {
-	detector *locks.Detector
-	repairer *Repairer
-}
-
-// NewSettler returns a settler. The detector gives up by it what earlier operations left, before
-// it asks the pool.
-func NewSettler(d *locks.Detector, r *Repairer) *Settler {
-	e := &Settler{d, r}
-	d.GiveUp = e.abandonPending
-	return e
-}
-
 // Outcome settles an operation that failed, and so decides its outcome. sent: it may have written
-// rows. done: it took effect.
-// again: it did not, and may begin again. Neither: the error is the operation's result. It wraps
-// client.ErrUncertain only if rows may have been written and the shard cannot be settled in time.
+// rows. done: it took effect. again: it did not, and may begin again. Neither: the error is the
+// operation's result. It wraps client.ErrUncertain only if rows may have been written and the shard
+// cannot be settled in time.
+//
+// An answer such as client.ErrNotFound stands: the operation has released its locks. Without rows
+// written the shard is settled all the same if an intent may have landed, as other clients would
+// wait for it. It has not taken effect then, even if a redo is whole: that is of rows which the
+// operation has divided on its way, and a division is no change that a reader sees.
 func (e *Settler) Outcome(o *session.Op, shard int, sent bool, err error) (done, again bool, _ error) {
 	switch {
 	case errors.Is(err, session.ErrAgain):

@@ -34,7 +34,7 @@ import (
 //
 // Extents that clients had claimed, and that no row names, are free after 4. The clients forget
 // them when they learn that another copy leads, before they do anything there (see
-// Store.ApplyView). The claim lists, from which others would free the extents, are empty.
+// Store.applyView). The claim lists, from which others would free the extents, are empty.
 //
 // Marks that no row names start from zero, so stamps of the former leader may appear again. No
 // client takes the one use for the other:
@@ -171,8 +171,8 @@ func remake(o *session.Op, shard int) error {
 			most, least = max(most, o.Table.Level(r)), min(least, o.Table.Level(r))
 		}
 		for slot := range o.Table.Slots {
-			if e := o.Table.Entry(r, slot); o.Table.Sound(e) && e.Meta.Extent() && o.Table.Names(o.Table.Ref(e),
-				e.Meta.Key()) {
+			e := o.Table.Entry(r, slot)
+			if o.Table.Sound(e) && e.Meta.Extent() && o.Table.Names(o.Table.Ref(e), e.Meta.Key()) {
 				named[o.Table.Ref(e).Extent] = o.Table.Ref(e).Stamp
 			}
 		}

@@ -76,7 +76,8 @@ func New(l *table.Layout) *Search {
 // Find returns a shortest path by which an entry of a place can be inserted, with at most depth
 // others moved. Steps are in the order in which the rows are written: from the free slot at the
 // end of the path back to one of the place's rows. So an entry that moves is in both its rows for
-// a moment, and always in one. A path has no row twice. The result is valid until the next call.
+// a moment, and always in one. A path has no row twice: the rows of a path are written in one redo,
+// which has one change for each row. The result is valid until the next call.
 //
 // If the view does not have one of the key's own rows, find guesses that this row has a free
 // slot, as it is locked and read anyhow. It guesses so of other rows only if it finds no path

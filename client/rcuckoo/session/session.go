@@ -37,7 +37,7 @@ type Session struct {
 	// the view was busy when the worker joined it. Nothing is read from these shards meanwhile.
 	TakeoverPending []bool
 	// ending is the WRITE that ended the last intent, of endingSeq in shard endingIn. The worker
-	// owns the batch until ended releases it. nil: none is in flight.
+	// owns the batch until Ended releases it. nil: none is in flight.
 	ending    *rdma.Batch
 	endingIn  int
 	endingSeq uint64
@@ -56,7 +56,7 @@ type Session struct {
 
 // Op is an operation at work: the session, and the limits of the operation. It is passed to all
 // that the operation calls. A part of it that has less time, or other heartbeats, gets an op of its
-// own: see bounded.
+// own: see Bounded.
 type Op struct {
 	*Session
 	// Each is how long one batch may wait for its nodes.
@@ -96,7 +96,8 @@ func (o *Op) Begin() *Op {
 	return o
 }
 
-// Bounded returns the operation with other limits.
+// Bounded returns the operation with other limits. It has the same session: what a part of an
+// operation notes of a shard, the whole operation sees.
 func (s *Session) Bounded(each, until time.Duration, heartbeat func(*Op) error) *Op {
 	o := &Op{Session: s, Each: each, Until: until, Heartbeat: heartbeat}
 	o.Pace = kit.Retry{Env: s.EP, Pause: forLocks(s.Opt.Failure), Over: o.Over}

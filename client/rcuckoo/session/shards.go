@@ -27,7 +27,8 @@ type ShardState struct {
 	// Dirty: an operation failed, and it is not known what it left. No other operation begins in
 	// the shard until that is settled.
 	Dirty bool
-	// Given: the failed operation is given up, so that others may complete it. See abandon.
+	// Given: the failed operation is given up, so that others may complete it. See settle.go of
+	// package recovery.
 	Given bool
 	// Flying is the failed operation's batch with verbs that may still land. The shard owns it
 	// until it has landed. nil: nothing is in flight.
@@ -118,8 +119,8 @@ func (o *Op) ReadIntent(shard int, c rdma.ClientID) (table.Intent, error) {
 	b := o.EP.Batch()
 	op := b.Read(o.Table.IntentAt(shard, c), table.IntentBytes)
 	if err := o.Do(steps.ReadIntents, b); err != nil {
-		return table.Intent{}, o.Failed(shard, b, fmt.Errorf("read the intent of client %d in shard %d: %w", c, shard,
-			err))
+		return table.Intent{},
+			o.Failed(shard, b, fmt.Errorf("read the intent of client %d in shard %d: %w", c, shard, err))
 	}
 	t := table.DecodeIntent(bytes.Clone(op.Buf), shard, c)
 	b.Release()

@@ -11,12 +11,12 @@ import (
 // alone do not say which client holds them. Each client has one intent in each shard, and at most
 // one operation at a time there:
 //
-//	state  8 bytes: the operation's sequence, from bit 1 on, and idle in bit 0
-//	beat   8 bytes: a heartbeat: how often the client has tried to take a lock since. The sum
-//	       does not cover it, since it changes alone.
-//	sum    8 bytes: of what is behind it, and of the sequence, the shard and the client
-//	count  8 bytes: of words
-//	words  16 bytes each: its number, and the bits that are wanted
+//	state      8 bytes: the operation's sequence, from bit 1 on, and idle in bit 0
+//	heartbeat  8 bytes: how often the client has tried to take a lock since. The sum
+//	           does not cover it, since it changes alone.
+//	sum        8 bytes: of what is behind it, and of the sequence, the shard and the client
+//	count      8 bytes: of words
+//	words      16 bytes each: its number, and the bits that are wanted
 //
 // The WRITE of an intent lands before the first masked CAS takes a lock. A WRITE of its state
 // alone ends it, after the last CAS that releases a lock has completed. So
@@ -43,7 +43,8 @@ const (
 	IdleBit = 1
 
 	// GivenUp is the heartbeat of an operation that its client has given up. No other heartbeat
-	// gets there: they are small numbers, or below 1<<63 (see addBeat).
+	// gets there: they are small numbers, or below 1<<63 (see Op.AddHeartbeat of package
+	// session).
 	GivenUp = ^uint64(0)
 )
 

@@ -117,7 +117,7 @@ func (l *Layout) Right(id, segment uint32, r Row) (next uint32, ok bool) {
 	return l.Child(id, bits.TrailingZeros32(rest)), false
 }
 
-// Follow replaces the rows of a place by those to which the rows that were read lead: see right.
+// Follow replaces the rows of a place by those to which the rows that were read lead: see Right.
 // true: both rows are right.
 func (l *Layout) Follow(at *Place, first, second Row) bool {
 	var ok1, ok2 bool

@@ -38,7 +38,7 @@ type Params struct {
 	// ExtentBytes is the length of the longest value of all. Values that are not inline lie in
 	// extents.
 	ExtentBytes int `json:"extent_bytes"`
-	// F is the paper's f: it sets how near a key's second row lies to its first. See place.
+	// F is the paper's f: it sets how near a key's second row lies to its first. See Place.
 	F float64 `json:"f"`
 	// RowsPerLock is how many neighbouring rows share a lock.
 	RowsPerLock int `json:"rows_per_lock"`
