@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -15,7 +17,7 @@ import (
 //     the key;
 //   - each lock that is taken is named by an intent;
 //   - each extent that a row names has the value, and each other one is free, or in a client's
-//     hand;
+//     claim list;
 //   - the copies of a shard are equal, except for rows that an operation was cut off in.
 //
 // What a repair completes is reported as waiting. Check changes nothing, and leaves out shards on
@@ -25,32 +27,32 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	if err != nil {
 		return r, fmt.Errorf("check: %w", err)
 	}
-	s, err := Open(ep, Options{CacheBytes: new(0)}) // it inserts nothing, so it needs no cache
+	s, err := Open(ep, session.Options{CacheBytes: new(0)}) // it inserts nothing, so it needs no cache
 	if err != nil {
 		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
 	}
 	c := checker{s: s, r: &r}
-	for shard := range s.Shards {
+	for shard := range s.session.Table.Shards {
 		e := c.shard(shard)
 		switch {
-		case errors.Is(e, rdma.ErrNodeDown) && !s.orphan[shard] && s.Replicas > 1:
+		case errors.Is(e, rdma.ErrNodeDown) && !s.session.Table.Orphan[shard] && s.session.Table.Replicas > 1:
 			r.Waits("the node of shard %d's leader is down: a master makes another copy the leader", shard)
 		case e != nil && !errors.Is(e, rdma.ErrNodeDown):
 			err = errors.Join(err, fmt.Errorf("check shard %d: %w", shard, e))
 		}
 	}
-	if s.Replicas > 1 && s.view.Busy {
+	if s.session.Table.Replicas > 1 && s.session.View.Busy {
 		r.Waits("the view of epoch %d is busy: no client changes anything until a master has mended the pool",
-			s.view.Epoch)
+			s.session.View.Epoch)
 	}
-	r.Fact("keys", c.keys, c.keys*uint64(s.entryBytes))
-	rows := uint64(s.Shards)*uint64(s.Rows) + c.grown
-	r.Fact("entries", rows*uint64(s.entries), rows*uint64(s.rowBytes))
-	if s.Levels > 0 {
-		r.Fact("rows that tables grew by", c.grown, c.grown*uint64(s.rowBytes))
+	r.Fact("keys", c.keys, c.keys*uint64(s.session.Table.EntryBytes))
+	rows := uint64(s.session.Table.Shards)*uint64(s.session.Table.Rows) + c.grown
+	r.Fact("entries", rows*uint64(s.session.Table.Slots), rows*uint64(s.session.Table.RowBytes))
+	if s.session.Table.Levels > 0 {
+		r.Fact("rows that tables grew by", c.grown, c.grown*uint64(s.session.Table.RowBytes))
 	}
-	if s.layout.extents() {
-		r.Fact("slabs of extents", c.slabs, c.slabs*s.slab)
+	if s.session.Table.HasExtents() {
+		r.Fact("slabs of extents", c.slabs, c.slabs*s.session.Table.SlabBytes)
 		r.Fact("extents that are free", c.free.n, c.free.bytes)
 		r.Fact("extents in clients' hands", c.held.n, c.held.bytes)
 	}
@@ -70,7 +72,7 @@ type checker struct {
 	// The fields below are of the shard at hand.
 
 	// rows are copies of all rows of the leader that have memory, by id.
-	rows []row
+	rows []table.Row
 	// uses are the extents that rows name, by number.
 	uses map[uint64]use
 	// named are the numbers of rows that have a lock which an intent names: an operation was cut
@@ -92,13 +94,14 @@ func (c *checker) shard(shard int) error {
 	if led, err := c.led(shard); !led || err != nil {
 		return err
 	}
-	c.rows, c.named, c.uses, c.begun = make([]row, 0, s.Rows), map[uint32]bool{}, map[uint64]use{}, false
-	if err := s.eachRow(s.ep, shard, s.leads[shard],
-		func(_ uint32, r row) { c.rows = append(c.rows, append(row(nil), r...)) }); err != nil {
+	c.rows, c.begun = make([]table.Row, 0, s.session.Table.Rows), false
+	c.named, c.uses = map[uint32]bool{}, map[uint64]use{}
+	if err := table.EachRow(s.session.Table, s.session.EP, shard, s.session.Table.Leads[shard],
+		func(_ uint32, r table.Row) { c.rows = append(c.rows, append(table.Row(nil), r...)) }); err != nil {
 		return err
 	}
-	s.begin()
-	if err := s.look(shard); err != nil {
+	s.op.Begin()
+	if err := s.detector.Look(s.op, shard); err != nil {
 		return err
 	}
 	if err := c.locks(shard); err != nil {
@@ -120,42 +123,43 @@ func (c *checker) shard(shard int) error {
 // unless the word is being repaired.
 func (c *checker) locks(shard int) error {
 	s := c.s
-	claimed := make([]uint64, s.LockWords)
+	claimed := make([]uint64, s.session.Table.LockWords)
 	for w := range claimed {
-		for claimant := range s.claimants([]uint32{uint32(w)}) {
-			t := s.vigil.intentOf(claimant)
-			claimed[w] |= t.bits(uint32(w))
+		for claimant := range s.detector.Claimants([]uint32{uint32(w)}) {
+			t := s.detector.IntentOf(claimant)
+			claimed[w] |= t.Bits(uint32(w))
 		}
 	}
-	for id := range rdma.ClientID(s.Clients) {
-		if t := s.vigil.intentOf(id + 1); !idle(t.state) {
+	for id := range rdma.ClientID(s.session.Table.Clients) {
+		if t := s.detector.IntentOf(id + 1); !table.Idle(t.State) {
 			c.begun = true
 			c.r.Waits("client %d has an operation in shard %d", id+1, shard)
 		}
 	}
 	// Rows of all segments with a number have its lock.
-	for n := range uint32(s.Rows) {
-		word, bit := s.lockOf(n)
+	for n := range uint32(s.session.Table.Rows) {
+		word, bit := s.session.Table.LockOf(n)
 		c.named[n] = claimed[word]&(1<<bit) != 0
 	}
 	for w, bits := range claimed {
-		lock, err := s.readWord(s.lockAt(shard, w))
+		lock, err := s.op.ReadWord(s.session.Table.LockAt(shard, w))
 		if err != nil {
 			return err
 		}
-		lease, err := s.readWord(s.leaseAt(shard, w))
+		lease, err := s.op.ReadWord(s.session.Table.LeaseAt(shard, w))
 		if err != nil {
 			return err
 		}
-		holder := leaseHolder(lease)
+		holder := table.LeaseHolder(lease)
 		if holder != 0 {
 			c.r.Waits("client %d repairs lock word %d of shard %d", holder, w, shard)
 		}
 		if lock != 0 {
 			c.r.Waits("lock word %d of shard %d is %#x", w, shard, lock)
 		}
-		// While a word is repaired its other bits may be of no client: see repair.go.
-		if lock&^bits != 0 && lock&lockRepair == 0 {
+		// While a word is repaired its other bits may be of no client: see repair.go of package
+		// recovery.
+		if lock&^bits != 0 && lock&table.LockRepair == 0 {
 			c.r.Damaged("lock word %d of shard %d is %#x, and intents name only %#x of it", w, shard, lock, bits)
 		}
 	}
@@ -167,22 +171,22 @@ func (c *checker) locks(shard int) error {
 func (c *checker) row(shard int, n uint32) {
 	s, r := c.s, c.rows[n]
 	switch {
-	case !s.valid(r, shard, n) && c.cut(n):
+	case !s.session.Table.Valid(r, shard, n) && c.cut(n):
 		c.r.Waits("row %d of shard %d is torn", n, shard)
 		return
-	case !s.valid(r, shard, n):
+	case !s.session.Table.Valid(r, shard, n):
 		c.r.Damaged("row %d of shard %d is torn, and no client has locked it", n, shard)
 		return
 	case !c.made(shard, n):
 		return
 	}
-	for slot := range s.entries {
-		e := s.entry(r, slot)
-		if !s.sound(e) {
+	for slot := range s.session.Table.Slots {
+		e := s.session.Table.Entry(r, slot)
+		if !s.session.Table.Sound(e) {
 			c.r.Damaged("slot %d of row %d of shard %d has an entry that no client can have written", slot, n, shard)
 			continue
 		}
-		if !e.meta.used() {
+		if !e.Meta.Used() {
 			continue
 		}
 		c.keys++
@@ -192,24 +196,25 @@ func (c *checker) row(shard int, n uint32) {
 
 // entry checks that an entry is in one of its key's rows, by its level, and not a second time. A
 // key that is in both rows is counted once.
-func (c *checker) entry(shard int, n uint32, slot int, e entry) {
+func (c *checker) entry(shard int, n uint32, slot int, e table.Entry) {
 	s := c.s
-	key := s.key(e)
-	at := s.place(key)
-	if at.shard != shard || !at.has(s.number(n)) || !s.belongs(n, at.bits, c.rows[n]) {
+	key := s.session.Table.Key(e)
+	at := s.session.Table.Place(key)
+	if at.Shard != shard || !at.Has(s.session.Table.Number(n)) || !s.session.Table.Belongs(n, at.Bits, c.rows[n]) {
 		c.r.Damaged("key %.40q is in row %d of shard %d: it belongs into row %d or %d of shard %d", key, n, shard,
-			c.leaf(shard, at.first, at.bits), c.leaf(shard, at.second, at.bits), at.shard)
+			c.leaf(shard, at.First, at.Bits), c.leaf(shard, at.Second, at.Bits), at.Shard)
 		return
 	}
-	if first := s.find(c.rows[n], key); first != slot {
+	if first := s.session.Table.Find(c.rows[n], key); first != slot {
 		c.r.Damaged("key %.40q is in row %d of shard %d twice", key, n, shard)
 	}
-	if e.meta.extent() {
-		c.name(shard, n, key, s.ref(e))
+	if e.Meta.Extent() {
+		c.name(shard, n, key, s.session.Table.Ref(e))
 	}
-	other := c.leaf(shard, at.other(s.number(n)), at.bits)
+	other := c.leaf(shard, at.Other(s.session.Table.Number(n)), at.Bits)
 	// Each pair of rows is looked at once, from the lower id.
-	if other <= n || !s.valid(c.rows[other], shard, other) || s.find(c.rows[other], key) < 0 {
+	if other <= n || !s.session.Table.Valid(c.rows[other], shard, other) ||
+		s.session.Table.Find(c.rows[other], key) < 0 {
 		return
 	}
 	c.keys--

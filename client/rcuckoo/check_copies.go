@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -12,21 +14,21 @@ import (
 // led reports whether a shard has a leader that can be checked: a copy with the leader's role.
 func (c *checker) led(shard int) (bool, error) {
 	s := c.s
-	if s.Replicas == 1 || s.orphan[shard] {
+	if s.session.Table.Replicas == 1 || s.session.Table.Orphan[shard] {
 		return true, nil // the READs will fail with rdma.ErrNodeDown
 	}
-	role, err := s.readWord(s.roleAt(shard))
-	if err == nil && role != leading {
+	role, err := s.op.ReadWord(s.session.Table.RoleAt(shard))
+	if err == nil && role != table.Leading {
 		c.r.Waits("shard %d has no leader: a master makes one", shard)
 	}
-	return role == leading, err
+	return role == table.Leading, err
 }
 
 // backups checks a shard's other copies, but for those on dead nodes: they have the rows of the
 // leader, and the values in extents that these name (C2), except where an operation was cut off.
 func (c *checker) backups(shard int) error {
 	s := c.s
-	for _, at := range s.backups(shard) {
+	for _, at := range s.session.Table.Backups(shard) {
 		err := errors.Join(c.sameRows(shard, at), c.sameContents(shard, at))
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			return fmt.Errorf("the copy on node %d: %w", at.Node, err)
@@ -35,9 +37,11 @@ func (c *checker) backups(shard int) error {
 	return nil
 }
 
-// sameRows compares the rows of a copy with those of the leader.
+// sameRows compares the rows of a copy with those of the leader. While no client is at work they
+// are equal, as locks are released when all copies have all rows (C3). An operation that was cut
+// off between backups and leader holds the locks of the rows in which they differ.
 func (c *checker) sameRows(shard int, at node.Replica) error {
-	return c.s.eachRow(c.s.ep, shard, at, func(n uint32, r row) {
+	return table.EachRow(c.s.session.Table, c.s.session.EP, shard, at, func(n uint32, r table.Row) {
 		switch {
 		case bytes.Equal(r, c.rows[n]):
 		case c.cut(n):
@@ -48,32 +52,35 @@ func (c *checker) sameRows(shard int, at node.Replica) error {
 	})
 }
 
+// contentsAtOnce is how many values one trip reads.
+const contentsAtOnce = 512
+
 // sameContents checks that a copy has the values in extents that rows name. One trip reads up to
-// marksAtOnce of them.
+// contentsAtOnce of them.
 func (c *checker) sameContents(shard int, at node.Replica) error {
 	s := c.s
-	b, uses := s.ep.Batch(), make([]use, 0, marksAtOnce)
+	b, uses := s.session.EP.Batch(), make([]use, 0, contentsAtOnce)
 	flush := func() error {
-		defer func() { b, uses = s.ep.Batch(), uses[:0] }()
+		defer func() { b, uses = s.session.EP.Batch(), uses[:0] }()
 		defer b.Release()
-		if err := s.do(stepReadExtent, b); err != nil {
+		if err := s.op.Do(steps.ReadExtent, b); err != nil {
 			return fmt.Errorf("read extents: %w", err)
 		}
 		for i, u := range uses {
-			if _, ok := s.valueOf(b.Op(i).Buf, shard, u.ref, []byte(u.key)); !ok {
+			if _, ok := s.session.Table.ValueOf(b.Op(i).Buf, shard, u.Ref, []byte(u.key)); !ok {
 				c.r.Damaged("extent %d of shard %d has no value of key %.40q on node %d",
-					u.extent, shard, u.key, at.Node)
+					u.Extent, shard, u.key, at.Node)
 			}
 		}
 		return nil
 	}
 	defer func() { b.Release() }()
-	for extent := range s.allExtents() {
+	for extent := range s.session.Table.AllExtents() {
 		u, ok := c.uses[extent]
 		if !ok {
 			continue
 		}
-		s.addRead(b, at, u.ref, []byte(u.key))
+		s.session.Table.AddRead(b, at, u.Ref, []byte(u.key))
 		if uses = append(uses, u); len(uses) == cap(uses) {
 			if err := flush(); err != nil {
 				return err

@@ -3,51 +3,55 @@ package rcuckoo
 import (
 	"fmt"
 
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // use is a use of an extent that a row names, with the entry's key.
 type use struct {
-	ref
+	table.Ref
 	key string
 }
 
 // name notes that a key's row names an extent. Only one key may name an extent; while a key is in
 // both its rows, both name the same use.
-func (c *checker) name(shard int, n uint32, key []byte, r ref) {
-	switch old, ok := c.uses[r.extent]; {
-	case !c.s.names(r, len(key)):
+func (c *checker) name(shard int, n uint32, key []byte, r table.Ref) {
+	switch old, ok := c.uses[r.Extent]; {
+	case !c.s.session.Table.Names(r, len(key)):
 		c.r.Damaged("key %.40q in row %d of shard %d has its value in extent %d with stamp %d: there is none",
-			key, n, shard, r.extent, r.stamp)
-	case ok && (old.key != string(key) || old.ref != r):
-		c.r.Damaged("extent %d of shard %d is key %.40q's and key %.40q's", r.extent, shard, old.key, key)
+			key, n, shard, r.Extent, r.Stamp)
+	case ok && (old.key != string(key) || old.Ref != r):
+		c.r.Damaged("extent %d of shard %d is key %.40q's and key %.40q's", r.Extent, shard, old.key, key)
 	default:
-		c.uses[r.extent] = use{r, string(key)}
+		c.uses[r.Extent] = use{r, string(key)}
 	}
 }
 
 // extents checks all slabs of a shard: an extent that a row names is used, and has the key's
-// value; an extent that is used is named by a row, or is in a client's hand; all extents of a
-// unit are of one class.
+// value; an extent that is used is named by a row, or is in a client's claim list; all extents of a
+// unit are of one class. The order of the checks matters: what rows name is known before marks are
+// read. No client is at work, so a use that no row and no claim list names can have no owner.
 func (c *checker) extents(shard int) error {
 	s := c.s
-	if !s.layout.extents() {
+	if !s.session.Table.HasExtents() {
 		return nil
 	}
-	h, err := c.hands(shard)
+	h, err := c.claimLists(shard)
 	if err != nil {
 		return err
 	}
 	seen := 0
-	err = s.extents.walk(shard, func(slab int, marks []uint64) error {
+	err = s.extents.Walk(shard, func(slab int, marks []uint64) error {
 		c.slabs++
-		for i := range s.SlabExtents {
-			unit := uint64(slab*s.SlabExtents + i)
+		for i := range s.session.Table.SlabExtents {
+			unit := uint64(slab*s.session.Table.SlabExtents + i)
 			if !c.unit(shard, unit, i, marks, h) {
 				continue
 			}
-			for place := range s.most() {
-				named, err := c.extent(shard, s.extentIn(unit, place), s.markOf(marks, i, place), h)
+			for place := range s.session.Table.Most() {
+				named, err := c.extent(shard, s.session.Table.ExtentIn(unit, place),
+					s.session.Table.MarkOf(marks, i, place), h)
 				if err != nil {
 					return err
 				}
@@ -69,23 +73,23 @@ func (c *checker) extents(shard int) error {
 
 // unit checks that the marks of a unit are of one class, or held by a client with moves that name
 // the unit. false: they are not, and the extents of the unit are not checked.
-func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) bool {
+func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h claimLists) bool {
 	s := c.s
-	class := s.class(s.markOf(marks, i, 0) >> 1)
-	for place := range s.most() {
-		m := s.markOf(marks, i, place)
-		of := s.class(m >> 1)
+	class := s.session.Table.Class(s.session.Table.MarkOf(marks, i, 0) >> 1)
+	for place := range s.session.Table.Most() {
+		m := s.session.Table.MarkOf(marks, i, place)
+		of := s.session.Table.Class(m >> 1)
 		id := rdma.ClientID(m >> 1)
 		switch {
-		case of == converting && m&1 != 0 && h.moves[unit][id]:
+		case of == table.Converting && m&1 != 0 && h.moves[unit][id]:
 			c.r.Waits("client %d changes the size of extents in unit %d of shard %d", id, unit, shard)
-			class = converting
-		case of == converting && s.Classes > 1:
+			class = table.Converting
+		case of == table.Converting && s.session.Table.Classes > 1:
 			c.r.Damaged("place %d of unit %d of shard %d is lost: client %d holds it, and does not say so",
 				place, unit, shard, id)
 			return false
-		case class != converting && s.real(class, place) && of != class,
-			class != converting && !s.real(class, place) && s.real(of, place):
+		case class != table.Converting && s.session.Table.Real(class, place) && of != class,
+			class != table.Converting && !s.session.Table.Real(class, place) && s.session.Table.Real(of, place):
 			c.r.Damaged("unit %d of shard %d has extents of class %d, and at place %d of class %d",
 				unit, shard, class, place, of)
 			return false
@@ -94,22 +98,22 @@ func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h hands) b
 	return true
 }
 
-// extent checks that an extent is named by a row, free, or in a client's hand. named: a row names
-// it.
-func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err error) {
+// extent checks that an extent is named by a row, free, or in a client's claim list. named: a row
+// names it.
+func (c *checker) extent(shard int, extent, m uint64, h claimLists) (named bool, err error) {
 	s := c.s
-	stamp, class := m>>1, s.class(m>>1)
+	stamp, class := m>>1, s.session.Table.Class(m>>1)
 	u, named := c.uses[extent]
-	_, place := s.unitOf(extent)
-	id := h.of[ref{extent: extent, stamp: stamp}]
+	_, place := s.session.Table.UnitOf(extent)
+	id := h.of[table.Ref{Extent: extent, Stamp: stamp}]
 	switch {
 	case named:
 		return true, c.use(shard, u, m)
-	case !s.real(class, place): // there is no extent in the unit's class
+	case !s.session.Table.Real(class, place): // there is no extent in the unit's class
 	case m&1 == 0:
-		c.free.add(s.sizeOf(class))
+		c.free.add(s.session.Table.SizeOf(class))
 	case id != 0:
-		c.held.add(s.sizeOf(class))
+		c.held.add(s.session.Table.SizeOf(class))
 		c.r.Waits("client %d has extent %d of shard %d in hand", id, extent, shard)
 	case c.begun: // an operation may be cut off between the row without the ref and the mark
 		c.r.Waits("extent %d of shard %d is used, and no row names it: an operation may be at that", extent, shard)
@@ -119,33 +123,33 @@ func (c *checker) extent(shard int, extent, m uint64, h hands) (named bool, err 
 	return false, nil
 }
 
-// hands are what the hands of all clients name in a shard. moves are by unit: the clients that
-// change the unit's class.
-type hands struct {
-	of    map[ref]rdma.ClientID
+// claimLists are what the claim lists of all clients name in a shard. moves are by unit: the
+// clients that change the unit's class.
+type claimLists struct {
+	of    map[table.Ref]rdma.ClientID
 	moves map[uint64]map[rdma.ClientID]bool
 }
 
-// hands reads the hands of all clients.
-func (c *checker) hands(shard int) (hands, error) {
+// claimLists reads the claim lists of all clients.
+func (c *checker) claimLists(shard int) (claimLists, error) {
 	s := c.s
-	h := hands{map[ref]rdma.ClientID{}, map[uint64]map[rdma.ClientID]bool{}}
-	for id := rdma.ClientID(1); int(id) <= s.Clients; id++ {
-		b := s.ep.Batch()
-		read := b.Read(s.handAt(shard, id, 0), int(s.handsBytes()))
-		err := s.do(stepReadHand, b)
+	h := claimLists{map[table.Ref]rdma.ClientID{}, map[uint64]map[rdma.ClientID]bool{}}
+	for id := rdma.ClientID(1); int(id) <= s.session.Table.Clients; id++ {
+		b := s.session.EP.Batch()
+		read := b.Read(s.session.Table.ClaimsAt(shard, id, 0), int(s.session.Table.ClaimsBytes()))
+		err := s.op.Do(steps.ReadClaims, b)
 		if err == nil {
-			err = s.eachHand(read.Buf, func(class int, p []byte) error {
-				if class == s.Classes {
-					for _, u := range s.movesOf(p) {
-						if h.moves[u.unit] == nil {
-							h.moves[u.unit] = map[rdma.ClientID]bool{}
+			err = s.session.Table.EachClaims(read.Buf, func(class int, p []byte) error {
+				if class == s.session.Table.Classes {
+					for _, u := range s.extents.MovesOf(p) {
+						if h.moves[u.Unit] == nil {
+							h.moves[u.Unit] = map[rdma.ClientID]bool{}
 						}
-						h.moves[u.unit][id] = true
+						h.moves[u.Unit][id] = true
 					}
 					return nil
 				}
-				for _, r := range s.handOf(p) {
+				for _, r := range s.session.Table.ClaimsOf(p) {
 					h.of[r] = id
 				}
 				return nil
@@ -163,19 +167,19 @@ func (c *checker) hands(shard int) (hands, error) {
 // key's value.
 func (c *checker) use(shard int, u use, m uint64) error {
 	s := c.s
-	if m != mark(u.stamp, true) {
+	if m != table.Mark(u.Stamp, true) {
 		c.r.Damaged("extent %d of shard %d has mark %#x, and key %.40q's row names its use %#x",
-			u.extent, shard, m, u.key, u.stamp)
+			u.Extent, shard, m, u.key, u.Stamp)
 		return nil
 	}
-	b := s.ep.Batch()
+	b := s.session.EP.Batch()
 	defer b.Release()
-	op := s.addRead(b, s.leads[shard], u.ref, []byte(u.key))
-	if err := s.do(stepReadExtent, b); err != nil {
-		return fmt.Errorf("read extent %d: %w", u.extent, err)
+	op := s.session.Table.AddRead(b, s.session.Table.Leads[shard], u.Ref, []byte(u.key))
+	if err := s.op.Do(steps.ReadExtent, b); err != nil {
+		return fmt.Errorf("read extent %d: %w", u.Extent, err)
 	}
-	if _, ok := s.valueOf(op.Buf, shard, u.ref, []byte(u.key)); !ok {
-		c.r.Damaged("extent %d of shard %d has no value of key %.40q", u.extent, shard, u.key)
+	if _, ok := s.session.Table.ValueOf(op.Buf, shard, u.Ref, []byte(u.key)); !ok {
+		c.r.Damaged("extent %d of shard %d has no value of key %.40q", u.Extent, shard, u.key)
 	}
 	return nil
 }

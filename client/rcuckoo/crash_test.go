@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/search"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -19,8 +22,8 @@ import (
 
 // fullPool is a table of few rows, which is filled until paths are deep. Its locks lie in several
 // words. Of one seed in two the values are in extents.
-func fullPool(seed uint64) Params {
-	p := Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3,
+func fullPool(seed uint64) table.Params {
+	p := table.Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3,
 		RowsPerLock: 1, LockWords: 3, Tickets: 5, Clients: 16,
 		Timeout: 400 * time.Millisecond}
 	if seed%4 > 1 {
@@ -46,13 +49,13 @@ func (d deaf) Clients() []rdma.Client {
 type tableRun struct {
 	*sim.Sim
 	seed      uint64
-	pool      Pool
+	pool      session.Pool
 	recorders []*check.Recorder
 	workers   []*sim.Worker
 	errs      []error
 	keys      [][]byte // of a path: the first one is not in the table yet, the others make room for it
-	path      []step
-	stats     Stats // of all workers that have ended
+	path      []search.Step
+	stats     session.Stats // of all workers that have ended
 }
 
 // newTableRun fills a table to a part of its entries, and finds a key that has a path of many
@@ -60,15 +63,15 @@ type tableRun struct {
 func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...sim.Fault) *tableRun {
 	o := sim.Hostile(seed)
 	p := fullPool(seed)
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
-	o.Memory, o.Clients, o.Faults, o.Handler = l.bytes, p.Clients, faults, node.Serve
+	o.Memory, o.Clients, o.Faults, o.Handler = l.Bytes, p.Clients, faults, node.Serve
 	d := &tableRun{Sim: sim.New(o), seed: seed}
 	d.pool = deaf{d.Sim}
 	must(t, Make(d.Sim, p))
 	ep, err := d.Sim.Open("loader")
 	must(t, err)
-	s, err := Open(ep, Options{Pool: d.pool})
+	s, err := Open(ep, session.Options{Pool: d.pool})
 	must(t, err)
 	r := check.NewRecorder(0, s, ep.Now)
 	d.recorders = append(d.recorders, r)
@@ -81,12 +84,15 @@ func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...s
 			t.Fatal(err)
 		}
 	}
-	rows := neighbourhood{}
-	must(t, s.eachRow(ep, 0, s.leads[0], func(n uint32, r row) { rows[n] = append(row(nil), r...) }))
+	rows := search.Neighbourhood{}
+	must(t, table.EachRow(s.session.Table, ep, 0, s.session.Table.Leads[0], func(n uint32, r table.Row) {
+		rows[n] = append(table.Row(nil),
+			r...)
+	}))
 	for range 1000 {
 		key := name()
-		path, result := s.search.find(rows, s.place(key), moves)
-		if result != pathFound || len(path) <= max(len(d.path), 1) {
+		path, result := s.search.Find(rows, s.session.Table.Place(key), moves)
+		if result != search.PathFound || len(path) <= max(len(d.path), 1) {
 			continue
 		}
 		if _, err := r.Get(key); err == nil {
@@ -94,7 +100,8 @@ func newTableRun(t *testing.T, seed uint64, fill float64, moves int, faults ...s
 		}
 		d.keys, d.path = append(d.keys[:0], key), append(d.path[:0], path...)
 		for _, p := range path[1:] {
-			d.keys = append(d.keys, append([]byte(nil), s.key(s.entry(rows[p.row], p.slot))...))
+			d.keys = append(d.keys, append([]byte(nil), s.session.Table.Key(s.session.Table.Entry(rows[p.Row],
+				p.Slot))...))
 		}
 	}
 	must(t, s.Close())
@@ -111,17 +118,17 @@ func (d *tableRun) enter(name string, f func(w int, r *check.Recorder, ep rdma.E
 	w := len(d.recorders)
 	d.recorders = append(d.recorders, nil)
 	worker := d.Sim.Go(name, func(ep rdma.Endpoint) {
-		s, err := Open(ep, Options{Pool: d.pool, Failure: impatient})
+		s, err := Open(ep, session.Options{Pool: d.pool, Failure: impatient})
 		if err != nil {
 			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
 			return
 		}
 		d.recorders[w] = check.NewRecorder(w, s, ep.Now)
 		f(w, d.recorders[w], ep)
-		d.stats.Repairs += s.stats.Repairs
-		d.stats.Fenced += s.stats.Fenced
-		d.stats.Rolled += s.stats.Rolled
-		d.stats.Divided += s.stats.Divided
+		d.stats.Repairs += s.session.Stats.Repairs
+		d.stats.Fenced += s.session.Stats.Fenced
+		d.stats.Rolled += s.session.Stats.Rolled
+		d.stats.Divided += s.session.Stats.Divided
 		if err := s.Close(); err != nil && !errors.Is(err, rdma.ErrRevoked) {
 			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
 		}
@@ -225,7 +232,7 @@ func (d *tableRun) victim(k uint64) *sim.Worker {
 // everyPrefix lets the victim crash after each verb of its INSERT, which must take at least so
 // many. The other workers repair what it leaves. They have only their failure timers to detect
 // the crash.
-func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *tableRun) (sum Stats) {
+func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *tableRun) (sum session.Stats) {
 	for _, seed := range seeds {
 		for k := uint64(0); ; k++ {
 			d := stage(seed)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -32,11 +34,11 @@ func (s *shifting) Post(b *rdma.Batch) error {
 func TestViewsThatNeverRest(t *testing.T) {
 	const timeout, cutOffs = 20 * time.Millisecond, 5000
 	f := memPool(t, 1, inlinePool(1))
-	must(t, storeOn(t, f, Options{}).Insert([]byte("key"), []byte("value")))
+	must(t, storeOn(t, f, session.Options{}).Insert([]byte("key"), []byte("value")))
 	ep, err := f.Open("shifting")
 	must(t, err)
 	e := &shifting{Endpoint: ep}
-	s, err := Open(e, Options{Timeout: timeout})
+	s, err := Open(e, session.Options{Timeout: timeout})
 	must(t, err)
 	for name, op := range map[string]func() error{
 		"get":    func() error { _, err := s.Get([]byte("key")); return err },
@@ -64,9 +66,9 @@ func TestViewsThatNeverRest(t *testing.T) {
 // The search for an extent takes no longer than what is left of the operation's time.
 func TestNoTimeForAnExtent(t *testing.T) {
 	f := memPool(t, 1, extentPool(1))
-	s := storeOn(t, f, Options{})
-	for n, until := range []time.Duration{s.ep.Now() - 1, s.ep.Now() + time.Minute} {
-		_, err := s.extents.take(0, 0, 100, until)
+	s := storeOn(t, f, session.Options{})
+	for n, until := range []time.Duration{s.session.EP.Now() - 1, s.session.EP.Now() + time.Minute} {
+		_, err := s.extents.Take(0, 0, 100, until)
 		if late := n == 0; late != errors.Is(err, rdma.ErrTimeout) {
 			t.Errorf("take %d: %v", n, err)
 		}
@@ -97,20 +99,20 @@ func TestGrowInParts(t *testing.T) {
 	ep, err := f.Open("grower")
 	must(t, err)
 	g := &slowGrower{Endpoint: ep, each: 20 * time.Millisecond}
-	s, err := Open(g, Options{Timeout: 50 * time.Millisecond})
+	s, err := Open(g, session.Options{Timeout: 50 * time.Millisecond})
 	must(t, err)
 	defer func() { must(t, errors.Join(s.Close(), ep.Close())) }()
 	const level = 3
-	if segment := uint64(s.Rows) * uint64(s.rowBytes); segment < backAtOnce {
+	if segment := uint64(s.session.Table.Rows) * uint64(s.session.Table.RowBytes); segment < backAtOnce {
 		t.Fatalf("a segment of %d bytes: want as many as one call gives", segment)
 	}
 	segments := 1<<level - 1
 	for tries := 1; ; tries++ {
-		s.begin()
+		s.op.Begin()
 		before := g.calls
-		err := s.backLevel(0, level)
+		err := s.backLevel(s.op, 0, level)
 		if n := g.calls - before; n > 4 {
-			t.Fatalf("%d calls of %v in a timeout of %v", n, g.each, s.opt.Timeout)
+			t.Fatalf("%d calls of %v in a timeout of %v", n, g.each, s.session.Opt.Timeout)
 		}
 		if err == nil {
 			break
@@ -119,7 +121,8 @@ func TestGrowInParts(t *testing.T) {
 			t.Fatalf("try %d: %v", tries, err)
 		}
 	}
-	if have, err := s.readWord(s.growthAt(0).Add(growthSegments)); err != nil || have != uint64(segments) {
+	if have, err := s.op.ReadWord(s.session.Table.GrowthAt(0).Add(table.GrowthSegments)); err != nil ||
+		have != uint64(segments) {
 		t.Error(fmt.Errorf("%d segments have memory, want %d: %w", have, segments, err))
 	}
 }

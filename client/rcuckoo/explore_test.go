@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -14,8 +16,8 @@ import (
 
 // tiny is a pool that is made and checked at once: exploring makes thousands of them. Its keys
 // share few rows and locks.
-func tiny(far bool, timeout time.Duration) Params {
-	p := Params{Shards: 2, Rows: 6, Entries: 4, KeyBytes: 20, InlineBytes: 200, ExtentBytes: 200, F: 2.3,
+func tiny(far bool, timeout time.Duration) table.Params {
+	p := table.Params{Shards: 2, Rows: 6, Entries: 4, KeyBytes: 20, InlineBytes: 200, ExtentBytes: 200, F: 2.3,
 		RowsPerLock: 2, LockWords: 1, Tickets: 3, Clients: 24,
 		Timeout: timeout}
 	if far {
@@ -25,7 +27,7 @@ func tiny(far bool, timeout time.Duration) Params {
 }
 
 // shaped is tiny with the replicas and spares of a shape.
-func shaped(s explore.Shape, far bool, timeout time.Duration) Params {
+func shaped(s explore.Shape, far bool, timeout time.Duration) table.Params {
 	p := tiny(far, timeout)
 	p.Replicas, p.Spares = s.Data, s.Spares
 	return p
@@ -44,17 +46,17 @@ func explored(far, kept bool) *explore.Subject {
 
 func subject(far, kept bool, timeout time.Duration) *explore.Subject {
 	s := &explore.Subject{
-		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: timeout, Lone: true,
+		Name: table.Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: timeout, Lone: true,
 		Memory: func(s explore.Shape) (uint64, error) {
-			l, err := newLayout(shaped(s, far, timeout), s.Nodes)
+			l, err := table.New(shaped(s, far, timeout), s.Nodes)
 			if err != nil {
 				return 0, err
 			}
-			return l.bytes, nil
+			return l.Bytes, nil
 		},
 		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, shaped(s, far, timeout)) },
 		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
-			o := Options{Pool: f, Failure: timeout / 8}
+			o := session.Options{Pool: f, Failure: timeout / 8}
 			if !cache {
 				o.CacheBytes = new(0)
 			}

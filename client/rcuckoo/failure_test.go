@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/recovery"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -29,7 +33,7 @@ func (e *lossyEndpoint) Post(b *rdma.Batch) error {
 	if e.late != nil && e.Now() >= e.when {
 		e.reportLoss()
 	}
-	if b.Step() != stepDone || b.Len() != 1 || !e.next && (e.calm || e.Rand().IntN(4) > 0) {
+	if b.Step() != steps.Done || b.Len() != 1 || !e.next && (e.calm || e.Rand().IntN(4) > 0) {
 		return e.Endpoint.Post(b)
 	}
 	if e.late != nil {
@@ -108,10 +112,10 @@ func newFaultyRun(t *testing.T, seed uint64) *faultyRun {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	p := tiny(false, 2*time.Second)
 	p.Rows, p.RowsPerLock = 12, 12
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
 	o := sim.Hostile(seed)
-	o.Memory, o.Clients, o.Handler = l.bytes, p.Clients, node.Serve
+	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
 	for w := range survivors {
 		for verb := uint64(100); verb < 3000; verb += 200 + rng.Uint64N(400) {
 			o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: fmt.Sprint("survivor ", w),
@@ -126,8 +130,8 @@ func newFaultyRun(t *testing.T, seed uint64) *faultyRun {
 	must(t, Make(m.Sim, p))
 	for i := 0; len(m.keys[0]) < 3 || len(m.keys[1]) < 3; i++ {
 		key := fmt.Appendf(nil, "key %d", i)
-		at := l.place(key)
-		m.keys[at.shard] = append(m.keys[at.shard], key)
+		at := l.Place(key)
+		m.keys[at.Shard] = append(m.keys[at.Shard], key)
 	}
 	return m
 }
@@ -136,7 +140,7 @@ func (m *faultyRun) enter(name string, f func(s *Store, ep rdma.Endpoint) error)
 	return m.Sim.Go(name, func(ep rdma.Endpoint) {
 		cut := &lossyEndpoint{Endpoint: ep, calm: m.calm}
 		pool := &unreliablePool{Sim: m.Sim, ep: ep, fenced: m.fenced, calm: m.calm}
-		s, err := Open(cut, Options{Pool: pool, Failure: impatient})
+		s, err := Open(cut, session.Options{Pool: pool, Failure: impatient})
 		if err == nil {
 			err = errors.Join(f(s, ep), s.Close())
 		}
@@ -227,35 +231,35 @@ func TestOnlyTheDead(t *testing.T) {
 
 // hold locks a key's rows for some failure timers, and sends heartbeats.
 func (m *faultyRun) hold(s *Store, key []byte, timers int) error {
-	at := s.place(key)
-	s.want(at.shard)
-	s.wantRow(at.first)
-	s.wantRows(at)
-	if err := s.acquire(key, key); err != nil {
+	at := s.session.Table.Place(key)
+	s.locks.Start(at.Shard)
+	s.locks.LockRow(s.op, at.First)
+	s.locks.ReadPlace(s.op, at)
+	if err := s.acquire(s.op, table.Ref{}, key, key); err != nil {
 		return err
 	}
 	for beat := range uint64(10 * timers) {
-		s.ep.Sleep(impatient / 10)
-		write(m.t, s.extents, func(b *rdma.Batch) {
-			p := b.Alloc(8)
-			le.PutUint64(p, beat+1)
-			b.Write(s.intentAt(at.shard, s.id).Add(intentBeat), p)
-		})
+		s.session.EP.Sleep(impatient / 10)
+		b := s.session.EP.Batch()
+		b.WriteWord(s.session.Table.IntentAt(at.Shard, s.session.ID).Add(table.IntentHeartbeat), beat+1)
+		must(m.t, s.op.Do(steps.Lock, b))
+		b.Release()
 	}
-	return s.retreat()
+	return s.locks.Release(s.op)
 }
 
 // mend repairs the lock words of a key's rows, for some failure timers, and renews its leases.
 func (m *faultyRun) mend(s *Store, key []byte, timers int) error {
-	at := s.place(key)
-	word, _ := s.lockOf(at.first)
-	r := &mending{shard: at.shard, words: []uint32{uint32(word)}}
-	err := errors.Join(s.look(at.shard), s.takeLeases(r), s.setRepair(r))
+	at := s.session.Table.Place(key)
+	word, _ := s.session.Table.LockOf(at.First)
+	r := &recovery.Mending{Shard: at.Shard, Words: []uint32{uint32(word)}}
+	err := errors.Join(s.detector.Look(s.op, at.Shard), s.repairer.TakeLeases(s.op, r),
+		s.repairer.SetRepair(s.op, r))
 	for range 10 * timers {
-		s.ep.Sleep(impatient / 10)
-		err = errors.Join(err, s.beat(r))
+		s.session.EP.Sleep(impatient / 10)
+		err = errors.Join(err, s.repairer.Renew(s.op, r))
 	}
-	return errors.Join(err, s.unsetRepair(r), s.freeLeases(r))
+	return errors.Join(err, s.repairer.UnsetRepair(s.op, r), s.repairer.FreeLeases(s.op, r))
 }
 
 // TestWaitersBeat: a client that waits for a lock for longer than a failure timer is not taken for
@@ -267,14 +271,14 @@ func TestWaitersBeat(t *testing.T) {
 	key, held := m.keys[0][0], true
 	m.enter("holder", func(s *Store, ep rdma.Endpoint) error {
 		defer func() { held = false }()
-		s.begin()
+		s.op.Begin()
 		return errors.Join(s.Insert(key, key), m.hold(s, key, 10))
 	})
 	for i := range 2 {
 		m.enter("waiter", func(s *Store, ep rdma.Endpoint) error {
 			ep.Sleep(impatient / 2)
 			if i == 0 { // a client that cannot ask the pool waits for as long as it takes
-				s.opt.Pool = nil
+				s.session.Opt.Pool = nil
 			}
 			if !held {
 				t.Error("there is nothing to wait for")
@@ -312,7 +316,7 @@ func TestLostEnds(t *testing.T) {
 			})
 			must(t, m.Run())
 			m.enter("holder", func(s *Store, _ rdma.Endpoint) error {
-				s.begin()
+				s.op.Begin()
 				switch {
 				case c.hold:
 					return m.hold(s, here, timers)
@@ -323,12 +327,12 @@ func TestLostEnds(t *testing.T) {
 			})
 			m.enter("unlucky", func(s *Store, ep rdma.Endpoint) error {
 				ep.Sleep(impatient / 2)
-				s.ep.(*lossyEndpoint).next = true
-				if err := s.Update(there, there); err != nil || s.ep.(*lossyEndpoint).lost != 1 {
-					return fmt.Errorf("%d ends were lost: %w", s.ep.(*lossyEndpoint).lost, err)
+				s.session.EP.(*lossyEndpoint).next = true
+				if err := s.Update(there, there); err != nil || s.session.EP.(*lossyEndpoint).lost != 1 {
+					return fmt.Errorf("%d ends were lost: %w", s.session.EP.(*lossyEndpoint).lost, err)
 				}
 				if c.step == nil {
-					s.opt.Pool = nil // it does not ask the pool
+					s.session.Opt.Pool = nil // it does not ask the pool
 					return s.Update(here, here)
 				}
 				for range 10 * timers {
@@ -341,8 +345,8 @@ func TestLostEnds(t *testing.T) {
 			})
 			m.enter("repairer", func(s *Store, ep rdma.Endpoint) error {
 				ep.Sleep(impatient)
-				s.begin()
-				return s.repair(s.place(there).shard, []uint32{0})
+				s.op.Begin()
+				return s.repairer.Repair(s.op, s.session.Table.Place(there).Shard, []uint32{0})
 			})
 			must(t, m.Run())
 			if len(m.fenced) > 0 {
@@ -361,31 +365,31 @@ func TestTimers(t *testing.T) {
 	key := m.keys[0][0]
 	var looked rdma.ClientID
 	m.enter("stopped", func(s *Store, ep rdma.Endpoint) error {
-		s.begin()
-		looked = s.id
-		at := s.place(key)
-		s.want(at.shard)
-		s.wantRow(at.first)
-		if err := s.acquire(key, key); err != nil {
+		s.op.Begin()
+		looked = s.session.ID
+		at := s.session.Table.Place(key)
+		s.locks.Start(at.Shard)
+		s.locks.LockRow(s.op, at.First)
+		if err := s.acquire(s.op, table.Ref{}, key, key); err != nil {
 			return err
 		}
 		ep.Sleep(20 * impatient)
-		return s.retreat()
+		return s.locks.Release(s.op)
 	})
 	m.enter("onlooker", func(s *Store, ep rdma.Endpoint) error {
 		ep.Sleep(impatient / 10)
-		err := s.look(0)
+		err := s.detector.Look(s.op, 0)
 		for range 3 {
 			ep.Sleep(2 * impatient)
-			if err = errors.Join(err, s.look(0)); s.gone(looked) {
+			if err = errors.Join(err, s.detector.Look(s.op, 0)); s.detector.Gone(looked) {
 				t.Error("a client is taken for dead that was looked at now and then")
 			}
 		}
-		for range lookShares {
-			ep.Sleep(impatient / lookShares)
-			err = errors.Join(err, s.look(0))
+		for range session.LookShares {
+			ep.Sleep(impatient / session.LookShares)
+			err = errors.Join(err, s.detector.Look(s.op, 0))
 		}
-		if !s.gone(looked) {
+		if !s.detector.Gone(looked) {
 			t.Error("a client that was looked at for a failure timer is not taken for dead")
 		}
 		return err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -24,17 +26,17 @@ const (
 // by samples where the pool is large. It may run while clients work: rows that are being written
 // are left out, and so are shards of which no copy answers.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
-	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
+	ep, l, _, err := client.Look(f, "see how full the pool is", table.Read)
 	if err != nil {
 		return nil, err
 	}
 	defer ep.Close()
 	all := []client.Fill{{Of: "entries"}}
-	if l.extents() {
+	if l.HasExtents() {
 		all = append(all, client.Fill{Of: "extents"})
 	}
 	for shard := range l.Shards {
-		err := l.fillShard(ep, shard, all)
+		err := fillShard(l, ep, shard, all)
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			return nil, fmt.Errorf("see how full shard %d is: %w", shard, err)
 		}
@@ -44,12 +46,12 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 
 // fillShard adds what a shard has. Rows are read on the first copy with a node that answers. The
 // marks of extents are at the leader. The error wraps rdma.ErrNodeDown if no copy answers.
-func (l *layout) fillShard(ep rdma.Endpoint, shard int, all []client.Fill) error {
+func fillShard(l *table.Layout, ep rdma.Endpoint, shard int, all []client.Fill) error {
 	rows := all[0]
 	err := error(rdma.ErrNodeDown)
-	for _, at := range l.copies[shard] {
+	for _, at := range l.Copies[shard] {
 		rows = all[0]
-		err = l.fillRows(ep, shard, at, &rows)
+		err = fillSomeRows(l, ep, shard, at, &rows)
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			break
 		}
@@ -59,24 +61,24 @@ func (l *layout) fillShard(ep rdma.Endpoint, shard int, all []client.Fill) error
 	}
 	all[0] = rows
 	if len(all) > 1 {
-		return l.fillExtents(ep, shard, &all[1])
+		return fillExtents(l, ep, shard, &all[1])
 	}
 	return nil
 }
 
-// fillRows adds the entries of a sample of a copy's rows. Rows that are torn or not made yet are
-// left out.
-func (l *layout) fillRows(ep rdma.Endpoint, shard int, at node.Replica, fill *client.Fill) error {
-	backed, err := l.backed(ep, shard)
+// fillSomeRows adds the entries of a sample of a copy's rows. Rows that are torn or not made yet
+// are left out.
+func fillSomeRows(l *table.Layout, ep rdma.Endpoint, shard int, at node.Replica, fill *client.Fill) error {
+	backed, err := table.Backed(l, ep, shard)
 	if err != nil {
 		return err
 	}
 	spans, whole := client.Sample(uint64(backed), uint64(max(fillRows/l.Shards, fillRun)), fillRun, uint64(backed))
 	fill.Sampled = fill.Sampled || !whole
 	for _, s := range spans {
-		err := l.someRows(ep, shard, at, int(s.From), int(s.End-s.From), func(n uint32, r row) {
-			if l.valid(r, shard, n) && (l.birth(n) == 0 || l.made(n, r)) {
-				fill.Add(uint64(l.used(r)), uint64(l.entries))
+		err := table.SomeRows(l, ep, shard, at, int(s.From), int(s.End-s.From), func(n uint32, r table.Row) {
+			if l.Valid(r, shard, n) && (l.Birth(n) == 0 || l.Made(n, r)) {
+				fill.Add(uint64(l.Used(r)), uint64(l.Slots))
 			}
 		})
 		if err != nil {
@@ -87,10 +89,10 @@ func (l *layout) fillRows(ep rdma.Endpoint, shard int, at node.Replica, fill *cl
 }
 
 // fillExtents adds the extents of a shard. An extent counts as many of the smallest ones as take
-// its room: see share. Extents of slabs that were not handed out are free. A sample of the slabs
-// is scaled up.
-func (l *layout) fillExtents(ep rdma.Endpoint, shard int, fill *client.Fill) error {
-	handed, err := l.handed(ep, shard)
+// its room: see Units.Share. Extents of slabs that were not handed out are free. A sample of the
+// slabs is scaled up.
+func fillExtents(l *table.Layout, ep rdma.Endpoint, shard int, fill *client.Fill) error {
+	handed, err := table.Handed(l, ep, shard)
 	if err != nil {
 		return err
 	}
@@ -98,20 +100,20 @@ func (l *layout) fillExtents(ep rdma.Endpoint, shard int, fill *client.Fill) err
 	fill.Sampled = fill.Sampled || !whole
 	used := uint64(0)
 	for _, s := range spans {
-		marks, err := rdma.ReadBytes(ep, stepReadTable, l.slabAt(shard, int(s.From)),
-			l.slabMarks()*markBytes, l.Timeout)
+		marks, err := rdma.ReadBytes(ep, steps.ReadTable, l.SlabAt(shard, int(s.From)),
+			l.SlabMarks()*table.MarkBytes, l.Timeout)
 		if err != nil {
 			return fmt.Errorf("read the marks of slab %d: %w", s.From, err)
 		}
-		for i := range l.slabMarks() {
-			if m := le.Uint64(marks[i*markBytes:]); m&1 != 0 {
-				used += l.share(l.class(m >> 1))
+		for i := range l.SlabMarks() {
+			if m := le.Uint64(marks[i*table.MarkBytes:]); m&1 != 0 {
+				used += l.Share(l.Class(m >> 1))
 			}
 		}
 	}
 	if n := uint64(len(spans)); n > 0 {
 		used = used * handed / n
 	}
-	fill.Add(used, l.allExtents())
+	fill.Add(used, l.AllExtents())
 	return nil
 }

@@ -5,6 +5,10 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/extents"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -26,55 +30,11 @@ import (
 // the locks in time, the rows of the share keep their level, which costs their readers a trip. An
 // INSERT that finds them full divides them, or the round of the next level divides them once.
 
-// growShare is how many neighbouring rows an INSERT divides for others. Each takes two steps of
-// one redo.
-const growShare = maxSteps / 2
-
-// sharesALock is how many shares have a lock in common. If they were handed out one behind the
-// other, all INSERTs would wait for the same lock. So the shares of a segment are handed out in
-// rounds, and a round has one share of each lock.
-func (l *layout) sharesALock() uint64 { return uint64(l.RowsPerLock+growShare-1) / growShare }
-
-// shares returns how many shares a round has, and how many a segment has. Some of the last ones
-// may be empty.
-func (l *layout) shares() (round, segment uint64) {
-	all, rounds := uint64(l.Rows+growShare-1)/growShare, l.sharesALock()
-	round = (all + rounds - 1) / rounds
-	return round, round * rounds
-}
-
-// shareOf returns the share that has a row. The row's segment is older than the level that is
-// handed out.
-func (l *layout) shareOf(id uint32) uint64 {
-	// Groups of growShare rows are numbered along the segment. Group at is in round at%rounds, so
-	// neighbouring groups, which share a lock, are in different rounds.
-	round, segment := l.shares()
-	at, rounds := uint64(l.number(id))/growShare, l.sharesALock()
-	return uint64(l.segment(id))*segment + at%rounds*round + at/rounds
-}
-
-// shared returns the rows of a share: from, and up to but without, to. It is the inverse of
-// shareOf. They are equal if the share is empty.
-func (l *layout) shared(share uint64) (from, to uint32) {
-	round, segment := l.shares()
-	first := uint32(share/segment) * uint32(l.Rows)
-	share %= segment
-	at := (share%round*l.sharesALock() + share/round) * growShare
-	return first + uint32(min(at, uint64(l.Rows))), first + uint32(min(at+growShare, uint64(l.Rows)))
-}
-
-// ends returns the cursor of a level at which all shares are handed out: those of all segments of
-// the level before.
-func (l *layout) ends(level int) uint64 {
-	_, segment := l.shares()
-	return segment << (level - 1)
-}
-
 // backAtOnce is about how many bytes a node backs in one call, so that no call takes long.
 const backAtOnce = 16 << 20
 
 // levelMask has the bits of the level in a growth word.
-const levelMask = ^uint64(levelOne - 1)
+const levelMask = ^uint64(table.LevelOne - 1)
 
 // helpShare is the part of an INSERT's remaining time that one batch of its share may take. A
 // share takes fewer batches, so it does not use up the INSERT's time.
@@ -84,40 +44,41 @@ const helpShare = 16
 // that are held. A wrong guess costs a trip for each step towards the right row; the locks do not
 // depend on levels. Torn rows are left to the caller. The error wraps client.ErrDamaged if rows
 // lead to each other without end.
-func (s *Store) descend(at *place) error {
-	if s.Levels == 0 {
+func (s *Store) descend(o *session.Op, at *table.Place) error {
+	if o.Table.Levels == 0 {
 		return nil
 	}
-	l := &s.locks
-	for range 2*s.Levels + 3 { // a guess, and the way up or down, with a READ for each step
-		first, second := l.row(at.first, s.rowBytes), l.row(at.second, s.rowBytes)
+	l := s.locks
+	for range 2*o.Table.Levels + 3 { // a guess, and the way up or down, with a READ for each step
+		first, second := l.Row(at.First, o.Table.RowBytes), l.Row(at.Second, o.Table.RowBytes)
 		if first == nil || second == nil {
-			s.wantRows(*at)
-			if err := s.readHeld(); err != nil {
+			s.locks.ReadPlace(o, *at)
+			if err := s.readHeld(o); err != nil {
 				return err
 			}
 			continue
 		}
-		if !s.valid(first, l.shard, at.first) || !s.valid(second, l.shard, at.second) || s.follow(at, first, second) {
+		if !o.Table.Valid(first, l.Shard, at.First) || !o.Table.Valid(second, l.Shard, at.Second) ||
+			o.Table.Follow(at, first, second) {
 			return nil
 		}
-		s.levels.doubts[l.shard] = true
+		s.levels.Doubts[l.Shard] = true
 	}
-	err := fmt.Errorf("rows %d and %d of shard %d lead nowhere: %w", at.first, at.second, l.shard, client.ErrDamaged)
-	return errors.Join(err, s.retreat())
+	err := fmt.Errorf("rows %d and %d of shard %d lead nowhere: %w", at.First, at.Second, l.Shard, client.ErrDamaged)
+	return errors.Join(err, s.locks.Release(o))
 }
 
 // readHeld reads all bands again, under the locks that are held.
-func (s *Store) readHeld() error {
-	s.endReads()
-	b := s.ep.Batch()
-	s.addReads(b, false)
-	growth := s.addGrowth(b, s.locks.shard)
-	if err := s.do(stepReadRows, b); err != nil {
-		return s.lost(b, fmt.Errorf("read rows of shard %d: %w", s.locks.shard, err))
+func (s *Store) readHeld(o *session.Op) error {
+	s.locks.EndReads()
+	b := o.EP.Batch()
+	s.locks.AddReads(o, b, false)
+	growth := s.addGrowth(o, b, s.locks.Shard)
+	if err := o.Do(steps.ReadRows, b); err != nil {
+		return s.locks.Lost(o, b, fmt.Errorf("read rows of shard %d: %w", s.locks.Shard, err))
 	}
-	s.learned(s.locks.shard, growth)
-	s.locks.read = b
+	s.learned(s.locks.Shard, growth)
+	s.locks.Keep(b)
 	return nil
 }
 
@@ -125,77 +86,77 @@ func (s *Store) readHeld() error {
 // It divides those of the two rows that do not have the table's level yet, or begins the next
 // level. It releases the locks, and the INSERT looks again. The error wraps client.ErrFull if
 // both rows have the last level.
-func (s *Store) makeRoom(at place) error {
-	shard := s.locks.shard
+func (s *Store) makeRoom(o *session.Op, at table.Place) error {
+	shard := s.locks.Shard
 	level, last, n := 0, true, 0
-	if s.Levels > 0 {
-		level, _ = growthOf(s.levels.words[shard])
+	if o.Table.Levels > 0 {
+		level, _ = table.GrowthOf(s.levels.Words[shard])
 	}
-	for i, id := range [2]uint32{at.first, at.second} {
-		r := s.locks.row(id, s.rowBytes)
-		last = last && s.level(r) >= s.Levels
-		if s.level(r) < level && (i == 0 || id != at.first) {
-			n += s.addDivision(n, id, r)
+	for i, id := range [2]uint32{at.First, at.Second} {
+		r := s.locks.Row(id, o.Table.RowBytes)
+		last = last && o.Table.Level(r) >= o.Table.Levels
+		if o.Table.Level(r) < level && (i == 0 || id != at.First) {
+			n += s.addDivision(o, n, id, r)
 		}
 	}
 	if n > 0 {
-		return s.divide(n)
+		return s.divide(o, n)
 	}
-	if err := s.retreat(); err != nil {
+	if err := s.locks.Release(o); err != nil {
 		return err
 	}
 	if last {
 		return errFull
 	}
-	return s.raise(shard, level)
+	return s.raise(o, shard, level)
 }
 
 // addDivision notes the changes that divide a row, behind n other changes, and returns how many
-// they are. The new row comes first: see levels.go.
-func (s *Store) addDivision(n int, id uint32, r row) int {
-	level := s.level(r)
+// they are. The new row comes first: see levels.go of package table.
+func (s *Store) addDivision(o *session.Op, n int, id uint32, r table.Row) int {
+	level := o.Table.Level(r)
 	moving := uint64(0)
-	for slot := range s.entries {
-		e := s.entry(r, slot)
-		if e.meta.used() && s.sound(e) && s.place(s.key(e)).bits>>level&1 != 0 {
+	for slot := range o.Table.Slots {
+		e := o.Table.Entry(r, slot)
+		if e.Meta.Used() && o.Table.Sound(e) && o.Table.Place(o.Table.Key(e)).Bits>>level&1 != 0 {
 			moving |= 1 << slot
 		}
 	}
-	s.changes[n] = change{kind: filling, row: s.child(id, level), slots: moving}
-	s.changes[n+1] = change{kind: leaving, row: id, slots: moving}
+	s.changes[n] = table.Change{Kind: table.Filling, Row: o.Table.Child(id, level), Slots: moving}
+	s.changes[n+1] = table.Change{Kind: table.Leaving, Row: id, Slots: moving}
 	return 2
 }
 
 // divide carries out n changes that divide rows, and releases the locks. The operation's own
 // change is not among them, so a failure leaves no doubt about the operation: sent is false.
-func (s *Store) divide(n int) error {
-	err := s.write(s.changes[:n], ref{})
-	s.locks.sent = false
+func (s *Store) divide(o *session.Op, n int) error {
+	err := s.write(o, s.changes[:n], table.Ref{})
+	s.locks.Sent = false
 	if err == nil {
-		s.stats.Divided += uint64(n / 2)
+		o.Stats.Divided += uint64(n / 2)
 	}
 	return err
 }
 
 // raise begins the level after the one that a table has, unless another client has begun it. The
 // memory comes first: rows of the new level can be reached once the word is set.
-func (s *Store) raise(shard, level int) error {
-	if err := s.backLevel(shard, level+1); err != nil {
+func (s *Store) raise(o *session.Op, shard, level int) error {
+	if err := s.backLevel(o, shard, level+1); err != nil {
 		return err
 	}
-	b := s.ep.Batch()
+	b := o.EP.Batch()
 	// The CAS compares the level alone: the cursor grows by FAAs of other clients meanwhile, and
 	// is zero after it.
-	next := uint64(level+1) << levelShift
-	cas := b.MaskedCompareSwap(s.growthAt(shard), uint64(level)<<levelShift, levelMask, next, ^uint64(0))
-	if err := s.do(stepRaiseLevel, b); err != nil {
-		s.keepFlying(shard, b)
+	next := uint64(level+1) << table.LevelShift
+	cas := b.MaskedCompareSwap(o.Table.GrowthAt(shard), uint64(level)<<table.LevelShift, levelMask, next, ^uint64(0))
+	if err := o.Do(steps.RaiseLevel, b); err != nil {
+		o.KeepFlying(shard, b)
 		return fmt.Errorf("begin level %d of shard %d: %w", level+1, shard, err)
 	}
 	if cas.Swapped() {
-		s.levels.learn(shard, next)
+		s.levels.Learn(shard, next)
 	} else {
-		s.levels.learn(shard, cas.Result)
+		s.levels.Learn(shard, cas.Result)
 	}
 	b.Release()
 	return nil
@@ -203,22 +164,23 @@ func (s *Store) raise(shard, level int) error {
 
 // backLevel has the node give memory to all segments of a level. The error wraps client.ErrFull
 // when there is not enough.
-func (s *Store) backLevel(shard, level int) error {
-	if s.Replicas > 1 {
+func (s *Store) backLevel(o *session.Op, shard, level int) error {
+	if o.Table.Replicas > 1 {
 		return nil // all segments have had memory since the pool was made
 	}
 	// The node itself counts the segments and refuses more than segments, so any client may ask
 	// at any time.
-	home, index := s.leads[shard].Node, s.leads[shard].Index
-	segment, segments := uint64(s.Rows)*uint64(s.rowBytes), uint64(1)<<level-1
+	home, index := o.Table.Leads[shard].Node, o.Table.Leads[shard].Index
+	segment, segments := uint64(o.Table.Rows)*uint64(o.Table.RowBytes), uint64(1)<<level-1
 	for {
-		r := rdma.Request{Step: stepAskForASegment, Proc: node.ProcGrow}
-		r.Arg = [6]uint64{s.growths.of(index) + growthSegments, s.rows.of(index) + segment,
+		r := rdma.Request{Step: steps.AskForASegment, Proc: node.ProcGrow}
+		r.Arg = [6]uint64{o.Table.Areas.Growths.Of(index) + table.GrowthSegments,
+			o.Table.Areas.Rows.Of(index) + segment,
 			segment, segments, max(1, backAtOnce/segment)}
-		err := s.ep.Call(home, &r, s.each)
+		err := o.EP.Call(home, &r, o.Each)
 		switch {
 		case errors.Is(err, rdma.ErrFull): // there is no memory, or other clients have asked for all segments
-			have, unread := s.readWord(s.growthAt(shard).Add(growthSegments))
+			have, unread := o.ReadWord(o.Table.GrowthAt(shard).Add(table.GrowthSegments))
 			if unread != nil || have < segments {
 				return errors.Join(fmt.Errorf("grow shard %d to level %d: %w", shard, level, err), unread)
 			}
@@ -227,9 +189,9 @@ func (s *Store) backLevel(shard, level int) error {
 			return fmt.Errorf("ask node %d for memory of shard %d: %w", home, shard, err)
 		case r.Ret[0]+r.Ret[1] >= segments:
 			return nil
-		case s.left() == 0: // the next INSERT goes on: the node counts what it gave
+		case o.Left() == 0: // the next INSERT goes on: the node counts what it gave
 			return fmt.Errorf("grow shard %d to level %d: %d of its %d segments have memory: %w",
-				shard, level, r.Ret[0]+r.Ret[1], segments, errNoTime)
+				shard, level, r.Ret[0]+r.Ret[1], segments, extents.ErrNoTime)
 		}
 	}
 }
@@ -237,55 +199,104 @@ func (s *Store) backLevel(shard, level int) error {
 // help divides some rows of a table that grows. It runs after an INSERT that has succeeded, so
 // its error is dropped: what it leaves unfinished makes the shard dirty, and is settled before
 // the next operation there.
-func (s *Store) help(shard int) {
-	if s.Levels == 0 {
+func (s *Store) help(o *session.Op, shard int) {
+	if o.Table.Levels == 0 {
 		return
 	}
-	st := &s.shards[shard]
-	level, cursor := growthOf(s.levels.words[shard])
+	st := &o.Shards[shard]
+	level, cursor := table.GrowthOf(s.levels.Words[shard])
 	// Nothing is done without a share to take, or while the shard is not settled.
-	if level == 0 || cursor >= s.ends(level) || st.dirty || st.flying != nil || len(st.leased) > 0 {
+	if level == 0 || cursor >= o.Table.Ends(level) || st.Dirty || st.Flying != nil || len(st.Leased) > 0 {
 		return
 	}
-	_ = s.bounded(bound{s.left() / helpShare, s.until, s.pulse}).share(shard)
+	_ = s.share(o.Bounded(o.Left()/helpShare, o.Until, o.Heartbeat), shard)
 }
 
 // share takes the next share of a table that grows, and divides those of its rows that are made
 // and do not have the level yet. A crash after the FAA leaves the rows of the share undivided.
-func (s *Store) share(shard int) error {
-	b := s.ep.Batch()
-	add := b.FetchAdd(s.growthAt(shard), 1)
-	if err := s.do(stepShareGrowth, b); err != nil {
-		s.keepFlying(shard, b)
+func (s *Store) share(o *session.Op, shard int) error {
+	b := o.EP.Batch()
+	add := b.FetchAdd(o.Table.GrowthAt(shard), 1)
+	if err := o.Do(steps.ShareGrowth, b); err != nil {
+		o.KeepFlying(shard, b)
 		return err
 	}
-	level, share := growthOf(add.Result) // both of one moment: the share is of this level
-	s.levels.learn(shard, add.Result+1)
+	level, share := table.GrowthOf(add.Result) // both of one moment: the share is of this level
+	s.levels.Learn(shard, add.Result+1)
 	b.Release()
-	if level == 0 || share >= s.ends(level) {
+	if level == 0 || share >= o.Table.Ends(level) {
 		return nil
 	}
-	from, to := s.shared(share)
+	from, to := o.Table.Shared(share)
 	if from == to {
 		return nil
 	}
-	s.want(shard)
-	s.wantBand(from, to)
+	s.locks.Start(shard)
+	s.locks.ReadRange(o, from, to)
 	for id := from; id < to; id++ {
-		s.wantRow(id)
+		s.locks.LockRow(o, id)
 	}
-	s.taken = ref{} // a row names the INSERT's extent by now: acquire must not write its value again
-	if err := s.acquire(nil, nil); err != nil {
+	if err := s.acquire(o, table.Ref{}, nil, nil); err != nil {
 		return err
 	}
 	n := 0
 	for id := from; id < to; id++ {
-		if r := s.locks.row(id, s.rowBytes); s.valid(r, shard, id) && s.made(id, r) && s.level(r) < level {
-			n += s.addDivision(n, id, r)
+		if r := s.locks.Row(id, o.Table.RowBytes); o.Table.Valid(r, shard, id) && o.Table.Made(id, r) &&
+			o.Table.Level(r) < level {
+			n += s.addDivision(o, n, id, r)
 		}
 	}
 	if n == 0 {
-		return s.retreat()
+		return s.locks.Release(o)
 	}
-	return s.divide(n)
+	return s.divide(o, n)
+}
+
+// where returns the place of a key, with the rows that are guessed.
+func (s *Store) where(key []byte) table.Place {
+	at := s.session.Table.Place(key)
+	if s.session.Table.Levels > 0 {
+		at.First, at.Second = s.levels.Guess(at.Shard, at.First, at.Bits), s.levels.Guess(at.Shard, at.Second, at.Bits)
+	}
+	return at
+}
+
+// addGrowth adds a READ of the growth word to a batch if a guess was wrong; else it returns nil.
+// So a table that does not grow pays nothing.
+func (s *Store) addGrowth(o *session.Op, b *rdma.Batch, shard int) *rdma.Op {
+	if o.Table.Levels == 0 || !s.levels.Doubts[shard] {
+		return nil
+	}
+	return b.Read(o.Table.GrowthAt(shard), 8)
+}
+
+// learned notes what addGrowth has read, before the batch is released.
+func (s *Store) learned(shard int, read *rdma.Op) {
+	if read != nil {
+		s.levels.Learn(shard, le.Uint64(read.Buf))
+	}
+}
+
+// readGrowths reads the growth words of all shards but those on nodes that are down.
+func (s *Store) readGrowths(o *session.Op) error {
+	if o.Table.Levels == 0 {
+		return nil
+	}
+	b := o.EP.Batch()
+	defer b.Release()
+	for shard := range o.Table.Shards {
+		b.Read(o.Table.GrowthAt(shard), 8)
+	}
+	if err := o.EP.Post(b.As(steps.ReadGrowth)); err != nil {
+		return err
+	}
+	if err := o.EP.Wait(b, rdma.All, o.Each); err != nil {
+		return err
+	}
+	for shard := range o.Table.Shards {
+		if op := b.Op(shard); op.Err == nil { // of a node that is down nothing is needed now
+			s.levels.Learn(shard, le.Uint64(op.Buf))
+		}
+	}
+	return nil
 }

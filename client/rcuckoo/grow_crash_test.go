@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -14,7 +16,7 @@ import (
 )
 
 // smallGrowing is a table of three rows of two entries. Its locks lie in several words.
-func smallGrowing(seed uint64) Params {
+func smallGrowing(seed uint64) table.Params {
 	p := fullPool(seed)
 	p.Rows, p.Entries, p.LockBits, p.LockWords, p.Levels = 3, 2, 2, 2, 6
 	return p
@@ -25,16 +27,16 @@ func smallGrowing(seed uint64) Params {
 func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *tableRun {
 	o := sim.Hostile(seed)
 	p := smallGrowing(seed)
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
-	o.Memory, o.Clients, o.Faults, o.Handler = l.bytes, p.Clients, faults, node.Serve
+	o.Memory, o.Clients, o.Faults, o.Handler = l.Bytes, p.Clients, faults, node.Serve
 	name := func(i int) []byte { return fmt.Appendf(nil, "%d.%d", seed, i) }
 	load := func(s *sim.Sim, r *check.Recorder, st *Store, most int) (n int) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		for round := 0; n < most; n++ {
-			before := st.stats.Searches
+			before := st.session.Stats.Searches
 			must(t, r.Insert(name(n), check.MakeValue(nil, 0, n+1, 16)))
-			if st.stats.Searches > before {
+			if st.session.Stats.Searches > before {
 				if round++; round == rounds {
 					return n
 				}
@@ -49,7 +51,7 @@ func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *tabl
 		must(t, Make(s, p))
 		ep, err := s.Open("loader")
 		must(t, err)
-		st, err := Open(ep, Options{Pool: deaf{s}})
+		st, err := Open(ep, session.Options{Pool: deaf{s}})
 		must(t, err)
 		r := check.NewRecorder(0, st, ep.Now)
 		n := load(s, r, st, most)

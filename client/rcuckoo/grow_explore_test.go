@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check/explore"
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -14,7 +15,7 @@ import (
 
 // tinyGrowing is a pool of two rows with one entry each, so that the explorer's keys do not fit
 // without growth. If values are in extents it has one row.
-func tinyGrowing(far bool, timeout time.Duration) Params {
+func tinyGrowing(far bool, timeout time.Duration) table.Params {
 	p := tiny(far, timeout)
 	p.Shards, p.Rows, p.Entries, p.RowsPerLock, p.Levels = 1, 2, 1, 1, 8
 	if far {
@@ -23,7 +24,7 @@ func tinyGrowing(far bool, timeout time.Duration) Params {
 	return p
 }
 
-func shapedGrowing(s explore.Shape, far bool, timeout time.Duration) Params {
+func shapedGrowing(s explore.Shape, far bool, timeout time.Duration) table.Params {
 	p := tinyGrowing(far, timeout)
 	p.Replicas, p.Spares = s.Data, s.Spares
 	return p
@@ -37,11 +38,11 @@ func exploredGrowing(far, kept bool, divided *atomic.Uint64) *explore.Subject {
 	}
 	s := subject(far, kept, timeout)
 	s.Memory = func(shape explore.Shape) (uint64, error) {
-		l, err := newLayout(shapedGrowing(shape, far, s.Timeout), shape.Nodes)
+		l, err := table.New(shapedGrowing(shape, far, s.Timeout), shape.Nodes)
 		if err != nil {
 			return 0, err
 		}
-		return l.bytes, nil
+		return l.Bytes, nil
 	}
 	s.Format = func(f rdma.Fabric, shape explore.Shape) error { return Make(f, shapedGrowing(shape, far, s.Timeout)) }
 	open := s.OpenOn
@@ -61,7 +62,7 @@ type counting struct {
 }
 
 func (c counting) Close() error {
-	c.divided.Add(c.stats.Divided)
+	c.divided.Add(c.session.Stats.Divided)
 	return c.Store.Close()
 }
 
@@ -113,10 +114,10 @@ func TestKeysPart(t *testing.T) {
 	l := lay(t, tinyGrowing(false, time.Second), 1)
 	seen := map[uint32]int{}
 	for i := range 4 {
-		at := l.place(fmt.Appendf(nil, "key-%d", i))
-		if j, ok := seen[at.bits]; ok {
-			t.Errorf("keys %d and %d have segment bits %b", i, j, at.bits)
+		at := l.Place(fmt.Appendf(nil, "key-%d", i))
+		if j, ok := seen[at.Bits]; ok {
+			t.Errorf("keys %d and %d have segment bits %b", i, j, at.Bits)
 		}
-		seen[at.bits] = i
+		seen[at.Bits] = i
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -36,17 +38,18 @@ const (
 	paceRows    = 2048
 )
 
-func paceKey(n int) []byte { return le.AppendUint64(nil, spread(uint64(n)+1)) }
+func paceKey(n int) []byte { return le.AppendUint64(nil, table.Spread(uint64(n)+1)) }
 
 // nearlyFull is a table on the model of the paper's testbed, and how many keys it has.
 func nearlyFull(t *testing.T) (*sim.Sim, int) {
-	p, bytes, err := Size(Shape{Nodes: 1, Rows: paceRows, KeyBytes: 8, ValueBytes: 8, Levels: 1, RowsPerLock: 8,
-		Clients: paceClients + 1})
+	p, bytes, err := table.Size(table.Shape{Nodes: 1, Rows: paceRows, KeyBytes: 8, ValueBytes: 8, Levels: 1,
+		RowsPerLock: 8,
+		Clients:     paceClients + 1})
 	must(t, err)
 	profile, err := sim.LookupProfile("rcuckoo-testbed")
 	must(t, err)
 	o := profile.Options(1, 1)
-	at, n, err := Device(p, 1)
+	at, n, err := table.Device(p, 1)
 	must(t, err)
 	o.Memory, o.Clients, o.Handler, o.Device = bytes, p.Clients, node.Serve, []sim.Range{{Offset: at, Bytes: n}}
 	d := sim.New(o)
@@ -54,7 +57,7 @@ func nearlyFull(t *testing.T) (*sim.Sim, int) {
 	loaded := paceRows * p.Entries * 92 / 100
 	loader, err := d.Open("loader")
 	must(t, err)
-	s, err := Open(loader, Options{Pool: d})
+	s, err := Open(loader, session.Options{Pool: d})
 	must(t, err)
 	for i := range loaded {
 		must(t, s.Insert(paceKey(i), nil))
@@ -77,7 +80,7 @@ func TestPaceWhileItGrows(t *testing.T) {
 	next, began, ended := loaded, time.Duration(0), time.Duration(0)
 	for w := range paceClients {
 		d.Go(fmt.Sprint("client ", w), func(ep rdma.Endpoint) {
-			s, err := Open(ep, Options{Pool: d})
+			s, err := Open(ep, session.Options{Pool: d})
 			if err != nil {
 				t.Error(err)
 				return
@@ -100,9 +103,9 @@ func TestPaceWhileItGrows(t *testing.T) {
 					return
 				}
 				note(func(p *pace, took time.Duration) { p.inserts, p.waited = p.inserts+1, p.waited+took })
-				if level, cursor := growthOf(s.levels.words[0]); level > 0 && began == 0 {
+				if level, cursor := table.GrowthOf(s.levels.Words[0]); level > 0 && began == 0 {
 					began = now
-				} else if level > 0 && cursor >= s.ends(1) && ended == 0 {
+				} else if level > 0 && cursor >= s.session.Table.Ends(1) && ended == 0 {
 					ended = now
 				}
 				if _, err := s.Get(paceKey(rng.IntN(loaded))); err != nil {

@@ -8,6 +8,11 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/extents"
+	"github.com/farkv/farkv/client/rcuckoo/recovery"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -15,7 +20,7 @@ import (
 )
 
 // growingPool is a table of few rows, which has to double often.
-func growingPool(shards int) Params {
+func growingPool(shards int) table.Params {
 	p := inlinePool(shards)
 	p.Rows, p.RowsPerLock, p.LockWords, p.Levels = 30/shards, 1, 1, 6
 	return p
@@ -49,7 +54,7 @@ func TestGrow(t *testing.T) {
 		p := growingPool(2)
 		p.InlineBytes, p.ExtentBytes, p.KeyBytes, p.Levels = 8, 8, 8, 4
 		f := memPool(t, 2, p)
-		s, reader := storeOn(t, f, Options{CacheBytes: new(cache)}), storeOn(t, f, Options{})
+		s, reader := storeOn(t, f, session.Options{CacheBytes: new(cache)}), storeOn(t, f, session.Options{})
 		key := func(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
 		n := 0
 		for ; ; n++ {
@@ -99,7 +104,7 @@ func TestStoreGrowing(t *testing.T) {
 	p := growingPool(2)
 	p.InlineBytes, p.ExtentBytes, p.SlabExtents = 16, 1000, 16
 	p.Slabs = 5000 / 16 / p.Shards
-	h := harness(2, p, Options{Failure: 3 * time.Second})
+	h := harness(2, p, session.Options{Failure: 3 * time.Second})
 	make := h.Format
 	h.Format = func(f rdma.Fabric) error {
 		if _, ok := f.(*sim.Sim); !ok {
@@ -117,35 +122,37 @@ func TestStoreGrowing(t *testing.T) {
 // a third one has left the row torn in other places. The redo does not bring back what it wrote.
 func TestRedoOfLongAgo(t *testing.T) {
 	f := memPool(t, 1, inlinePool(1))
-	first, second := storeOn(t, f, Options{}), storeOn(t, f, Options{})
+	first, second := storeOn(t, f, session.Options{}), storeOn(t, f, session.Options{})
 	key := []byte("key")
 	must(t, first.Insert(key, []byte("old")))
-	redo, steps, begun, err := first.readRedo(0, first.leads[0], first.id, first.shards[0].seq)
+	redo, steps, begun, err := recovery.ReadRedo(first.op, 0, first.session.Table.Leads[0], first.session.ID,
+		first.session.Shards[0].Seq)
 	must(t, err)
 	if !begun || steps != 1 {
 		t.Fatalf("%d steps, %v", steps, begun)
 	}
 	must(t, second.Update(key, []byte("new")))
 	s := second
-	n := uint32(le.Uint64(redo[redoHeader:]))
-	b := s.ep.Batch()
-	read := b.Read(s.rowAt(s.leads[0], n), s.rowBytes)
-	must(t, s.do("read rows", b))
-	good := append(row(nil), read.Buf...)
+	n := uint32(le.Uint64(redo[table.RedoHeader:]))
+	b := s.session.EP.Batch()
+	read := b.Read(s.session.Table.RowAt(s.session.Table.Leads[0], n), s.session.Table.RowBytes)
+	must(t, s.op.Do("read rows", b))
+	good := append(table.Row(nil), read.Buf...)
 	b.Release()
-	torn := append(row(nil), good...)
-	le.PutUint64(torn[s.versionAt:], s.version(torn)+1)
-	write := func(r row) {
-		b := s.ep.Batch()
+	torn := append(table.Row(nil), good...)
+	le.PutUint64(torn[s.session.Table.VersionAt:], s.session.Table.Version(torn)+1)
+	write := func(r table.Row) {
+		b := s.session.EP.Batch()
 		defer b.Release()
-		b.Write(s.rowAt(s.leads[0], n), r)
-		must(t, s.do("write rows", b))
+		b.Write(s.session.Table.RowAt(s.session.Table.Leads[0], n), r)
+		must(t, s.op.Do("write rows", b))
 	}
 	write(torn)
-	must(t, s.redoStep(0, s.leads[0], redo[redoHeader:][:redoStep+s.entryBytes]))
-	b = s.ep.Batch()
-	read = b.Read(s.rowAt(s.leads[0], n), s.rowBytes)
-	must(t, s.do("read rows", b))
+	must(t, recovery.RedoStep(s.op, 0, s.session.Table.Leads[0],
+		redo[table.RedoHeader:][:table.RedoStepBytes+s.session.Table.EntryBytes]))
+	b = s.session.EP.Batch()
+	read = b.Read(s.session.Table.RowAt(s.session.Table.Leads[0], n), s.session.Table.RowBytes)
+	must(t, s.op.Do("read rows", b))
 	if !bytes.Equal(read.Buf, torn) {
 		t.Error("the old value is back")
 	}
@@ -158,57 +165,62 @@ func TestRedoOfLongAgo(t *testing.T) {
 func TestDivisionOfLongAgo(t *testing.T) {
 	p := growingPool(1)
 	f := memPool(t, 1, p)
-	s := storeOn(t, f, Options{})
-	s.begin()
-	must(t, s.raise(0, 0))
-	must(t, s.share(0)) // rows 0 to 2, which are empty
-	redo, steps, begun, err := s.readRedo(0, s.leads[0], s.id, s.shards[0].seq)
+	s := storeOn(t, f, session.Options{})
+	s.op.Begin()
+	must(t, s.raise(s.op, 0, 0))
+	must(t, s.share(s.op, 0)) // rows 0 to 2, which are empty
+	redo, steps, begun, err := recovery.ReadRedo(s.op, 0, s.session.Table.Leads[0], s.session.ID,
+		s.session.Shards[0].Seq)
 	must(t, err)
-	if !begun || steps != 2*growShare {
+	if !begun || steps != 2*table.GrowShare {
 		t.Fatalf("%d steps, %v", steps, begun)
 	}
-	child := s.child(0, 0)
-	torn := make(row, s.rowBytes)
+	child := s.session.Table.Child(0, 0)
+	torn := make(table.Row, s.session.Table.RowBytes)
 	write := func() {
-		b := s.ep.Batch()
+		b := s.session.EP.Batch()
 		defer b.Release()
-		b.Write(s.rowAt(s.leads[0], child), torn)
-		must(t, s.do("write rows", b))
+		b.Write(s.session.Table.RowAt(s.session.Table.Leads[0], child), torn)
+		must(t, s.op.Do("write rows", b))
 	}
-	s.seal(torn, 0, child, levelOne+2)
-	torn[s.sumAt]++
+	s.session.Table.Seal(torn, 0, child, table.LevelOne+2)
+	torn[s.session.Table.SumAt]++
 	write()
 	for i := range steps {
-		at := redo[redoHeader+i*(redoStep+s.entryBytes):]
-		must(t, s.redoStep(0, s.leads[0], at[:redoStep+s.entryBytes]))
+		at := redo[table.RedoHeader+i*(table.RedoStepBytes+s.session.Table.EntryBytes):]
+		must(t, recovery.RedoStep(s.op, 0, s.session.Table.Leads[0],
+			at[:table.RedoStepBytes+s.session.Table.EntryBytes]))
 	}
-	b := s.ep.Batch()
-	op := b.Read(s.rowAt(s.leads[0], child), s.rowBytes)
-	must(t, s.do("read rows", b))
+	b := s.session.EP.Batch()
+	op := b.Read(s.session.Table.RowAt(s.session.Table.Leads[0], child), s.session.Table.RowBytes)
+	must(t, s.op.Do("read rows", b))
 	if !bytes.Equal(op.Buf, torn) {
 		t.Error("what a later client was writing is undone")
 	}
 	b.Release()
 	clear(torn)
-	s.seal(torn, 0, child, levelOne+1)
+	s.session.Table.Seal(torn, 0, child, table.LevelOne+1)
 	write()
 	judge(t, f)
 }
 
-// TestHandOfGrown: an extent that a row of a later segment names is in use, whichever client finds
-// it in a hand.
-func TestHandOfGrown(t *testing.T) {
+// TestClaimsOfGrown: an extent that a row of a later segment names is in use, whichever client
+// finds it in a claim list.
+func TestClaimsOfGrown(t *testing.T) {
 	p := tinyGrowing(true, time.Second)
-	p.SlabExtents = 1 // as many as are claimed at once: none is left in the hand
+	p.SlabExtents = 1 // as many as are claimed at once: none is left in the claim list
 	f := memPool(t, 1, p)
-	s := storeOn(t, f, Options{})
+	s := storeOn(t, f, session.Options{})
+	ep, err := f.Open("keeper")
+	must(t, err)
+	keeper := extents.New(s.session.Table, ep, time.Second)
 	for i := range 3 {
 		must(t, s.Insert(fmt.Appendf(nil, "key-%d", i), make([]byte, 100)))
-		if n, err := s.extents.reclaim(0, s.id, s.ep.Now()+time.Second); err != nil || n > 0 {
+		if n, err := keeper.Leave(0, s.session.ID); err != nil || n > 0 {
 			t.Errorf("%d extents have no owner, %v", n, err)
 		}
 	}
-	if s.stats.Divided == 0 {
+	if s.session.Stats.Divided == 0 {
 		t.Error("no row was divided")
 	}
 	judge(t, f)
@@ -232,11 +244,11 @@ func (s spy) Post(b *rdma.Batch) error {
 func TestDivisionIsNoInsert(t *testing.T) {
 	insert := func(faults ...fault.Fault) spy {
 		f := memPool(t, 1, tinyGrowing(true, time.Second))
-		must(t, storeOn(t, f, Options{}).Insert([]byte("key-0"), nil))
+		must(t, storeOn(t, f, session.Options{}).Insert([]byte("key-0"), nil))
 		ep, err := f.Open("inserter")
 		must(t, err)
 		e := spy{fault.New(ep, faults...), map[rdma.Step]uint64{}}
-		s, err := Open(e, Options{Pool: f})
+		s, err := Open(e, session.Options{Pool: f})
 		must(t, err)
 		must(t, s.Insert([]byte("key-1"), []byte("value")))
 		if v, err := s.Get([]byte("key-1")); err != nil || string(v) != "value" {
@@ -248,7 +260,7 @@ func TestDivisionIsNoInsert(t *testing.T) {
 	}
 	const division = 4 // verbs: redo, new row, old row, and the CAS that releases the lock
 	e := insert()
-	if e = insert(fault.Fault{At: e.at[stepWriteRows] + division, Err: rdma.ErrNodeDown}); e.at[stepGiveUp] == 0 {
+	if e = insert(fault.Fault{At: e.at[steps.WriteRows] + division, Err: rdma.ErrNodeDown}); e.at[steps.GiveUp] == 0 {
 		t.Error("nothing was lost")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -18,14 +19,15 @@ func TestIdentityAgain(t *testing.T) {
 	for i := range 8 {
 		ep, err := f.Open("again")
 		must(t, err)
-		s, err := Open(ep, Options{Pool: f})
+		s, err := Open(ep, session.Options{Pool: f})
 		must(t, err)
-		if before := last[s.id]; s.shards[0].seq < before {
-			t.Errorf("client %d of round %d begins at %d, and the one before ended at %d", s.id, i, s.shards[0].seq,
+		if before := last[s.session.ID]; s.session.Shards[0].Seq < before {
+			t.Errorf("client %d of round %d begins at %d, and the one before ended at %d", s.session.ID, i,
+				s.session.Shards[0].Seq,
 				before)
 		}
 		must(t, s.Insert(fmt.Appendf(nil, "key %d", i), nil))
-		last[s.id] = s.shards[0].seq
+		last[s.session.ID] = s.session.Shards[0].Seq
 		must(t, errors.Join(s.Close(), ep.Close()))
 	}
 	if len(last) > 2 {

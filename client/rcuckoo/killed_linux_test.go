@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -14,7 +16,7 @@ import (
 )
 
 // killedPool is so full that INSERTs move other keys.
-func killedPool() Params {
+func killedPool() table.Params {
 	p := extentPool(2)
 	p.Rows, p.RowsPerLock, p.LockWords, p.Slabs, p.SlabExtents, p.Clients = 10, 1, 2, 30, 8, 250
 	return p
@@ -29,20 +31,20 @@ const patience = 2 * time.Second
 // they wait for.
 func TestKilled(t *testing.T) {
 	p := killedPool()
-	l, err := newLayout(p, 2)
+	l, err := table.New(p, 2)
 	must(t, err)
 	pool := func(f *shm.Fabric, err error) (killed.Pool, error) {
 		return killed.Pool{
 			Fabric: f, Check: Check,
 			Open: func(ep rdma.Endpoint) (client.Store, error) {
-				return Open(ep, Options{Pool: f, Failure: patience})
+				return Open(ep, session.Options{Pool: f, Failure: patience})
 			},
 			Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
 		}, err
 	}
 	x := killed.Test{
 		Make: func(name string) (killed.Pool, error) {
-			return pool(shm.Create(name, shm.Geometry{Nodes: 2, Memory: l.bytes, Clients: p.Clients}, node.Serve,
+			return pool(shm.Create(name, shm.Geometry{Nodes: 2, Memory: l.Bytes, Clients: p.Clients}, node.Serve,
 				func(f *shm.Fabric) error { return Make(f, p) }))
 		},
 		Open:      func(name string) (killed.Pool, error) { return pool(shm.Open(name, node.Serve)) },

@@ -3,14 +3,19 @@ package rcuckoo
 import (
 	"fmt"
 
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/rcuckoo/recovery"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // Mender is what a pool's master uses to repair at once what dead clients left, as other clients
-// would wait for it. With replicas it also makes new leaders and fills spares: see restore.go.
-// Without replicas nothing takes a dead node's place, and its shards are down. It implements
-// cluster.Mender.
+// would wait for it. With replicas it also makes new leaders and fills spares: see restore.go of
+// package recovery. Without replicas nothing takes a dead node's place, and its shards are down. It
+// implements cluster.Mender.
 type Mender struct{ s *Store }
 
 var _ cluster.Mender = (*Mender)(nil)
@@ -18,40 +23,40 @@ var _ cluster.Mender = (*Mender)(nil)
 // NewMender returns a mender that works through ep, which the caller owns. It has no cache, as it
 // inserts nothing.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
-	s, err := Open(ep, Options{CacheBytes: new(0)})
+	s, err := Open(ep, session.Options{CacheBytes: new(0)})
 	if err != nil {
 		return nil, err
 	}
 	return &Mender{s}, nil
 }
 
-// Sweep has nothing to do: the hands of a dead client name all extents that it owned, so Recover
-// leaves none without an owner.
+// Sweep has nothing to do: the claim lists of a dead client name all extents that it owned, so
+// Recover leaves none without an owner.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
 // Recover completes, in each shard, what the client had begun, frees its locks, and completes the
-// repairs that it was at. Then it frees the extents in the client's hands. Afterwards no intent,
-// no lease and no extent belongs to the identity, so another client may have it. The client must
-// be fenced off. A crash leaves a part of this undone; the identity is not given out before
+// repairs that it was at. Then it frees the extents in the client's claim lists. Afterwards no
+// intent, no lease and no extent belongs to the identity, so another client may have it. The client
+// must be fenced off. A crash leaves a part of this undone; the identity is not given out before
 // Recover has succeeded, and it may be repeated. Shards without a living copy are left out.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
-	if int(c) > s.Clients {
+	if int(c) > s.session.Table.Clients {
 		return nil
 	}
-	s.view.Enter(v)
-	s.condemned = c
-	defer func() { s.condemned = 0 }()
-	for shard := range s.Shards {
-		if s.orphan[shard] {
+	s.session.View.Enter(v)
+	s.detector.Condemned = c
+	defer func() { s.detector.Condemned = 0 }()
+	for shard := range s.session.Table.Shards {
+		if s.session.Table.Orphan[shard] {
 			continue
 		}
-		s.begin()
-		s.until = s.ep.Now() + s.opt.Timeout/recoverShare // repeat, and the waits of a repair, end then
-		if err := s.repeat(func() error { return s.recoverOnce(shard, c) }); err != nil {
+		o := s.op.Begin()
+		o.Until = s.session.EP.Now() + s.session.Opt.Timeout/recoverShare // repeat, and the waits of a repair, end then
+		if err := o.Repeat(func() error { return s.settler.Recover(o, shard, c) }); err != nil {
 			return fmt.Errorf("recover client %d in shard %d: %w", c, shard, err)
 		}
-		if _, err := s.extents.leave(shard, c); err != nil {
+		if _, err := s.extents.Leave(shard, c); err != nil {
 			return fmt.Errorf("recover client %d: %w", c, err)
 		}
 	}
@@ -63,60 +68,57 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 // node that only the master can remove.
 const recoverShare = 8
 
-// recoverOnce is one try to recover a client in a shard: it repairs all words that the client's
-// intent names, and those of its leases, and makes sure that its intent is idle then. The error
-// wraps errAgain when another try is needed.
-func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
-	// First comes what an earlier repair of the master left, or the last holder of its identity.
-	if err := s.settled(shard); err != nil {
-		return err
-	}
-	words, err := s.leasesOf(shard, c)
-	if err != nil {
-		return err
-	}
-	t, err := s.readIntent(shard, c)
-	if err != nil {
-		return err
-	}
-	if !idle(t.state) && !t.torn {
-		words = t.addWords(words)
-	}
-	if len(words) > 0 {
-		if err := s.repair(shard, words); err != nil {
-			return err
-		}
-		if t, err = s.readIntent(shard, c); err != nil {
-			return err
-		}
-	}
-	switch {
-	case idle(t.state):
-		return nil
-	case !t.torn: // the repair has not completed its operation
-		return errAgain
-	}
-	// Only the master ends a torn intent. Repair ends intents under the leases of their words,
-	// and a torn intent does not say which words these are. Without leases a slow client could
-	// end the intent of the identity's next holder.
-	return s.end(shard, c, t.state)
+// Spares lists the nodes that hold nothing until they take a dead node's place.
+func (m *Mender) Spares() []int {
+	return kit.Spares(m.s.session.Table.Nodes, m.s.session.Table.Params.Spares)
 }
 
-// leasesOf returns the words with leases that a client holds, in ascending order.
-func (s *Store) leasesOf(shard int, c rdma.ClientID) (words []uint32, err error) {
-	for from := 0; from < s.LockWords; from += walkBytes / 8 {
-		n := min(walkBytes/8, s.LockWords-from)
-		b := s.ep.Batch()
-		op := b.Read(s.leaseAt(shard, from), 8*n)
-		if err := s.do(stepTakeLeases, b); err != nil {
-			return nil, s.unread(shard, b, fmt.Errorf("read the repair leases: %w", err))
+// Mend makes new leaders in shards that lost the leader's node: see takeover.go of package
+// recovery. It runs under the busy view v. Other operations that the fence cut off are settled by
+// their clients, or repaired. It may be repeated: shards that have a leader are left as they are.
+func (m *Mender) Mend(v rdma.View) error {
+	s := m.s
+	s.session.View.Enter(v)
+	if s.session.Table.Replicas == 1 {
+		return nil
+	}
+	for shard := range s.session.Table.Shards {
+		if s.session.Table.Orphan[shard] {
+			continue
 		}
-		for i := range n {
-			if leaseHolder(le.Uint64(op.Buf[8*i:])) == c {
-				words = append(words, uint32(from+i))
+		role, err := s.op.ReadWord(s.session.Table.RoleAt(shard))
+		if err == nil && role != table.Leading {
+			err = recovery.TakeOver(s.op, shard)
+		}
+		if err != nil {
+			return fmt.Errorf("shard %d: %w", shard, err)
+		}
+	}
+	return nil
+}
+
+// Restore copies to the spare, from the leaders, what a backup holds of all shards of which the
+// dead node had a copy. Each copy has the same offsets on the spare as on the dead node. The
+// spare will be the last of a shard's copies, which leads when no other is left. Its role is
+// zero, like its locks and all that only a leader uses, so a master makes it a leader then. An
+// operation may have begun on backups while the leader does not have its redo yet: it is
+// completed on the spare as on other backups. A crash leaves a part of the copies on the spare,
+// and no view that names it; Restore writes all again. The error wraps client.ErrDamaged if the
+// node had the last copy of a shard.
+func (m *Mender) Restore(v rdma.View, dead, spare int) error {
+	s := m.s
+	s.session.View.Enter(v)
+	// If a shard is lost, nothing is copied: the lost shard would seem to be there, and empty.
+	for _, copying := range []bool{false, true} {
+		for shard := range s.session.Table.Shards {
+			index, ok := kit.IndexOn(s.session.Table.Originals[shard], v.Original(dead))
+			if !ok {
+				continue
+			}
+			if err := recovery.Restore(s.op, shard, node.Replica{Node: spare, Index: index}, copying); err != nil {
+				return fmt.Errorf("restore node %d on node %d: shard %d: %w", dead, spare, shard, err)
 			}
 		}
-		b.Release()
 	}
-	return words, nil
+	return nil
 }

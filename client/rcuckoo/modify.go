@@ -5,6 +5,10 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/extents"
+	"github.com/farkv/farkv/client/rcuckoo/locks"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -35,63 +39,64 @@ func (s *Store) Insert(key, value []byte) error { return s.modify(inserting, key
 
 // modify carries out an operation, and decides what becomes of the extent that it took: a row
 // names the extent, or the client keeps it for a later operation, or it is not known yet whether
-// a row names it.
+// a row names it. The client's claim list in the pool names the extent in each of these cases, so a
+// crash leaks nothing: see claims.go of package extents.
 func (s *Store) modify(k kind, key, value []byte) error {
-	if k != deleting && (len(key) > s.KeyBytes || len(value) > s.MaxValue()) {
+	if k != deleting && (len(key) > s.session.Table.KeyBytes || len(value) > s.session.Table.MaxValue()) {
 		return fmt.Errorf("%s: a key of %d bytes (at most %d), a value of %d (at most %d): %w",
-			k, len(key), s.KeyBytes, len(value), s.MaxValue(), client.ErrTooLarge)
+			k, len(key), s.session.Table.KeyBytes, len(value), s.session.Table.MaxValue(), client.ErrTooLarge)
 	}
-	if len(key) > s.KeyBytes {
+	if len(key) > s.session.Table.KeyBytes {
 		return fmt.Errorf("%s: %w", k, errNotFound)
 	}
-	s.begin()
+	o := s.op.Begin()
 	at := s.where(key)
-	s.taken, s.takenIn = ref{}, at.shard // applyView clears taken when another copy of its shard leads
-	err := s.carryOut(k, at, key, value)
-	defer s.deferCleanup(at.shard)
+	s.taken, s.takenIn = table.Ref{}, at.Shard // ApplyView clears taken when another copy of its shard leads
+	err := s.carryOut(o, k, at, key, value)
+	defer o.DeferCleanup(at.Shard)
 	switch {
 	case err == nil:
 		if k == inserting {
-			s.help(at.shard)
+			s.help(o, at.Shard)
 		}
 		return nil
-	case s.taken.stamp == 0:
+	case s.taken.Stamp == 0:
 	case errors.Is(err, client.ErrUncertain):
-		s.extents.markUnresolved(at.shard, s.taken)
+		s.extents.MarkUnresolved(at.Shard, s.taken)
 	default:
-		s.extents.give(at.shard, s.taken)
+		s.extents.Give(at.Shard, s.taken)
 	}
 	return fmt.Errorf("%s: %w", k, err)
 }
 
 // carryOut tries an operation until it is done, or its outcome is known and no try is left. Each
 // try begins with an idle view and a shard that is settled.
-func (s *Store) carryOut(k kind, at place, key, value []byte) error {
-	for range joins {
-		s.locks.sent = false
-		err := s.awaitIdleView()
+func (s *Store) carryOut(o *session.Op, k kind, at table.Place, key, value []byte) error {
+	for range session.Joins {
+		s.locks.Sent = false
+		err := o.AwaitIdleView()
 		if err == nil {
-			s.runCleanup()
-			err = s.settled(at.shard)
+			s.settler.RunCleanup(o)
+			err = s.settler.Settled(o, at.Shard)
 		}
 		if err == nil {
-			err = s.try(k, at, key, value)
-			s.pulse = nil
+			err = s.try(o, k, at, key, value)
+			o.Heartbeat = nil
 		}
 		if err == nil {
 			return nil
 		}
-		done, again, err := s.outcome(at.shard, err) // the shard is settled then, if it can be
+		done, again, err := s.settler.Outcome(o, at.Shard, s.locks.Sent, err) // the shard is settled then, if it can be
 		switch {
 		case done:
 			return nil
 		case !again:
 			return err
-		case s.left() == 0:
+		case o.Left() == 0:
 			return late(err)
 		}
 	}
-	return errEpochs
+	return session.ErrEpochs
 }
 
 // late returns the error of an operation that would begin again but has no time left. It wraps
@@ -100,92 +105,122 @@ func late(err error) error {
 	if errors.Is(err, rdma.ErrTimeout) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", errNoTime, err)
+	return fmt.Errorf("%w: %w", extents.ErrNoTime, err)
 }
 
 // MaxPair returns the largest sum of a key's and a value's length in bytes that the store takes
 // however long the key is, up to what the pool was made for.
-func (s *Store) MaxPair() int { return s.MaxValue() }
+func (s *Store) MaxPair() int { return s.session.Table.MaxValue() }
 
-// try tries an operation once. It keeps the extent that it takes in s.taken, so the next try uses
-// the same one. The error wraps errAgain when the operation has to begin again.
-func (s *Store) try(k kind, at place, key, value []byte) error {
+// try tries an operation once. For an UPDATE or a DELETE that meets no other client that is:
+//
+//  1. WRITE intent | masked CAS of the locks | READ of both rows, fenced
+//  2. WRITE redo | WRITE row | masked CAS that releases the locks
+//  3. WRITE that ends the intent; it is not waited for
+//
+// Each is one batch to the leader, in one chain. Locks that lie in two words take a batch of the
+// first kind for each word. A value in an extent adds its WRITE to 1, and the CAS of the old
+// value's mark to 2, between row and locks. With replicas the backups get redo and row in a batch
+// between 1 and 2.
+//
+// What a crash leaves, by the last verb that has landed: the intent alone, which names locks that
+// are free; locks and no redo, so repair frees the locks, and nothing has changed; a whole redo,
+// so repair carries it out; free locks and an intent, which repair ends.
+//
+//	It keeps the extent that it takes in s.taken, so the next try uses
+//
+// the same one. The error wraps ErrAgain when the operation has to begin again.
+func (s *Store) try(o *session.Op, k kind, at table.Place, key, value []byte) error {
 	// An extent is taken before any lock: claims may take several trips.
-	if len(value) > s.InlineBytes && s.taken.stamp == 0 {
+	if len(value) > o.Table.InlineBytes && s.taken.Stamp == 0 {
 		var err error
-		if s.taken, err = s.extents.take(at.shard, len(key), len(value), s.until); err != nil {
+		if s.taken, err = s.extents.Take(at.Shard, len(key), len(value), o.Until); err != nil {
 			return err
 		}
 	}
 	if k == inserting {
-		return s.insert(at, key, value)
+		return s.insert(o, at, key, value)
 	}
-	s.want(at.shard)
-	s.wantRow(at.first)
-	s.wantRow(at.second)
-	s.wantRows(at)
-	if err := s.acquire(key, value); err != nil {
+	s.locks.Start(at.Shard)
+	s.locks.LockRow(o, at.First)
+	s.locks.LockRow(o, at.Second)
+	s.locks.ReadPlace(o, at)
+	if err := s.acquire(o, s.taken, key, value); err != nil {
 		return err
 	}
-	n, slot, err := s.held(&at, key)
+	n, slot, err := s.held(o, &at, key)
 	if err != nil {
 		return err
 	}
 	if slot < 0 { // both rows are locked, so one look is enough
-		if err := s.retreat(); err != nil {
+		if err := s.locks.Release(o); err != nil {
 			return err
 		}
 		return errNotFound
 	}
 	// The use of the old value ends with this change, in the same redo.
-	freed := ref{}
-	if e := s.entry(s.locks.row(n, s.rowBytes), slot); e.meta.extent() {
-		freed = s.ref(e)
+	freed := table.Ref{}
+	if e := o.Table.Entry(s.locks.Row(n, o.Table.RowBytes), slot); e.Meta.Extent() {
+		freed = o.Table.Ref(e)
 	}
-	c := change{row: n, slot: slot, entry: entry{body: s.spare}}
+	c := table.Change{Row: n, Slot: slot, Entry: table.Entry{Body: s.spare}}
 	if k == updating {
-		c.entry = s.newEntry(key, value)
+		c.Entry = s.newEntry(key, value)
 	} else {
 		clear(s.spare)
 	}
 	s.changes[0] = c
-	return s.write(s.changes[:1], freed)
+	return s.write(o, s.changes[:1], freed)
 }
 
 // newEntry encodes a pair's entry into s.spare, with the value or a ref to the extent that was
 // taken.
-func (s *Store) newEntry(key, value []byte) entry {
-	if s.taken.stamp != 0 {
-		return s.named(s.spare, key, s.taken)
+func (s *Store) newEntry(key, value []byte) table.Entry {
+	if s.taken.Stamp != 0 {
+		return s.session.Table.Named(s.spare, key, s.taken)
 	}
-	return s.inline(s.spare, key, value)
+	return s.session.Table.Inline(s.spare, key, value)
 }
 
 // held returns the row and the slot of a key in rows that are locked and read. slot -1: the key
 // is in neither. If the key belongs into other rows than were guessed, held corrects the place
 // and reads these rows, which have the same locks. The error wraps client.ErrDamaged if a row is
 // torn: no other client writes rows under these locks.
-func (s *Store) held(at *place, key []byte) (n uint32, slot int, err error) {
-	if err := s.descend(at); err != nil {
+func (s *Store) held(o *session.Op, at *table.Place, key []byte) (n uint32, slot int, err error) {
+	if err := s.descend(o, at); err != nil {
 		return 0, -1, err
 	}
-	for _, n := range [2]uint32{at.first, at.second} {
-		r := s.locks.row(n, s.rowBytes)
-		if !s.valid(r, at.shard, n) {
-			err := fmt.Errorf("row %d of shard %d is torn, and locked: %w", n, at.shard, client.ErrDamaged)
-			if e := s.retreat(); e != nil {
+	for _, n := range [2]uint32{at.First, at.Second} {
+		r := s.locks.Row(n, o.Table.RowBytes)
+		if !o.Table.Valid(r, at.Shard, n) {
+			err := fmt.Errorf("row %d of shard %d is torn, and locked: %w", n, at.Shard, client.ErrDamaged)
+			if e := s.locks.Release(o); e != nil {
 				return 0, -1, e
 			}
 			return 0, -1, err
 		}
-		s.cache.put(at.shard, n, r)
-		if slot := s.find(r, key); slot >= 0 {
-			if e := s.entry(r, slot); !s.sound(e) || e.meta.extent() && !s.names(s.ref(e), len(key)) {
-				err := fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
-				return 0, -1, errors.Join(err, s.retreat())
+		s.cache.Put(at.Shard, n, r)
+		if slot := o.Table.Find(r, key); slot >= 0 {
+			e := o.Table.Entry(r, slot)
+			if !o.Table.Sound(e) || e.Meta.Extent() && !o.Table.Names(o.Table.Ref(e), len(key)) {
+				err := fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.Shard, client.ErrDamaged)
+				return 0, -1, errors.Join(err, s.locks.Release(o))
 			}
 			return n, slot, nil
 		}
 	}
 	return 0, -1, nil
+}
+
+// acquire takes the locks that are wanted. If a lock word has to be repaired it is repaired, or
+// the repair is waited for, and the operation has to begin again.
+func (s *Store) acquire(o *session.Op, taken table.Ref, key, value []byte) error {
+	err := s.locks.Acquire(o, taken, key, value)
+	if !errors.Is(err, locks.ErrBlocked) {
+		return err
+	}
+	if err := s.settler.AwaitRepair(o, s.locks.Shard, s.locks.Blocked); err != nil {
+		return err
+	}
+	return session.ErrAgain
 }

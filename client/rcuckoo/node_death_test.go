@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -25,24 +27,24 @@ type mortal struct {
 	kill func(node int)
 }
 
-func mortalMem(t *testing.T, nodes int, p Params) mortal {
+func mortalMem(t *testing.T, nodes int, p table.Params) mortal {
 	f := memPool(t, nodes, p)
 	return mortal{f, func(n int) { must(t, f.KillNode(n)) }}
 }
 
-func mortalTCP(t *testing.T, nodes int, p Params) mortal {
+func mortalTCP(t *testing.T, nodes int, p table.Params) mortal {
 	l := lay(t, p, nodes)
 	var all []*tcp.Node
 	var addresses []string
 	const witnesses = 3 // so that a majority of the voters is left in the end
 	for range nodes + witnesses {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.bytes, Handler: node.Serve})
+		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.Bytes, Handler: node.Serve})
 		must(t, err)
 		t.Cleanup(func() { n.Close() })
 		all, addresses = append(all, n), append(addresses, n.Addr())
 	}
 	f, err := tcp.Create(tcp.Options{Addresses: addresses[:nodes], Witnesses: addresses[nodes:]},
-		tcp.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients},
+		tcp.Geometry{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients},
 		func(f *tcp.Fabric) error { return Make(f, p) })
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
@@ -74,7 +76,7 @@ func TestNodesDie(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		replicas int
-		make     func(*testing.T, int, Params) mortal
+		make     func(*testing.T, int, table.Params) mortal
 	}{{"mem, 2 replicas", 2, mortalMem}, {"mem, 3 replicas", 3, mortalMem}, {"tcp, 2 replicas", 2, mortalTCP},
 		{"tcp, 3 replicas", 3, mortalTCP}} {
 		t.Run(c.name, func(t *testing.T) {
@@ -126,7 +128,7 @@ func (f mortal) work(t *testing.T, workers int) (stop func(), histories func() c
 	for w := range workers {
 		ep, err := f.Open("worker")
 		must(t, err)
-		s, err := Open(ep, Options{Pool: f.Fabric, Failure: 3 * time.Second})
+		s, err := Open(ep, session.Options{Pool: f.Fabric, Failure: 3 * time.Second})
 		must(t, err)
 		r := check.NewRecorder(w, s, ep.Now)
 		recorders[w] = r

@@ -5,6 +5,9 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -14,39 +17,47 @@ var errNotFound = fmt.Errorf("neither of its rows has it: %w", client.ErrNotFoun
 // the next call. Get takes no lock. The error wraps client.ErrNotFound, rdma.ErrTimeout, or
 // client.ErrDamaged when an entry is one that no client can have written.
 //
+// The trips of a GET, each one batch to the shard's leader:
+//
+//	READ of both rows, which is one READ if they are neighbours
+//	READ of the extent that a row names, if the value is not inline
+//	READ of both rows once more, if neither has the key
+//
+// A GET that finds no torn row writes nothing of its own, so a crash leaves nothing of it.
+//
 // A valid row is as it was at one moment of its READ. A key that is moved is always in one of its
 // rows, and for a moment in both. Yet two READs may miss it, if it moves between them from the
 // row that is read second to the one that is read first. So the key is not there only if a second
 // look finds the same versions: then neither row changed between the two looks.
 func (s *Store) Get(key []byte) ([]byte, error) {
-	if len(key) > s.KeyBytes {
+	if len(key) > s.session.Table.KeyBytes {
 		return nil, fmt.Errorf("get: %w", errNotFound)
 	}
-	s.begin()
+	o := s.op.Begin()
 	at := s.where(key)
 	var v []byte
-	for range joins {
-		s.runCleanup()
-		err := s.awaitLeader(at.shard)
+	for range session.Joins {
+		s.settler.RunCleanup(o)
+		err := o.AwaitLeader(at.Shard)
 		if err == nil {
-			if v, err = s.get(at, key); err == nil {
+			if v, err = s.get(o, at, key); err == nil {
 				return v, nil
 			}
 		}
-		s.deferCleanup(at.shard)
+		o.DeferCleanup(at.Shard)
 		switch {
-		case !s.retryable(at.shard, err):
+		case !o.Retryable(at.Shard, err):
 			return nil, fmt.Errorf("get: %w", err)
-		case s.left() == 0:
+		case o.Left() == 0:
 			return nil, fmt.Errorf("get: %w", late(err))
 		}
 	}
-	return nil, fmt.Errorf("get: %w", errEpochs)
+	return nil, fmt.Errorf("get: %w", session.ErrEpochs)
 }
 
-// look2 is what two looks at a place are compared by. known: both rows were valid, and had these
-// versions.
-type look2 struct {
+// rowVersions is what two looks at a place are compared by. known: both rows were valid, and had
+// these versions.
+type rowVersions struct {
 	known         bool
 	first, second uint64
 }
@@ -54,64 +65,58 @@ type look2 struct {
 // get looks at the rows of a place until the answer is sure. A look is one trip. It looks again
 // without a pause after a first look without the key, and at other rows if the rows lead there.
 // After a torn row it pauses.
-func (s *Store) get(at place, key []byte) ([]byte, error) {
-	s.want(at.shard)
-	s.wantRows(at)
-	var before look2
-	for r := s.pace; ; {
-		b := s.ep.Batch()
-		s.addReads(b, false)
-		growth := s.addGrowth(b, at.shard)
-		step := stepReadRows
+func (s *Store) get(o *session.Op, at table.Place, key []byte) ([]byte, error) {
+	s.locks.Start(at.Shard)
+	s.locks.ReadPlace(o, at)
+	var before rowVersions
+	for r := o.Pace; ; {
+		b := o.EP.Batch()
+		s.locks.AddReads(o, b, false)
+		growth := s.addGrowth(o, b, at.Shard)
+		step := steps.ReadRows
 		if before.known {
-			step = stepReadRowsAgain
+			step = steps.ReadRowsAgain
 		}
-		if err := s.do(step, b); err != nil {
-			return nil, s.unread(at.shard, b, err)
+		if err := o.Do(step, b); err != nil {
+			return nil, s.locks.Unread(o, at.Shard, b, err)
 		}
 		was := at
 		// The batch has the rows' memory: answer copies the value, and the ref, out of them.
-		value, far, sure, err := s.answer(&at, key, &before)
-		s.learned(at.shard, growth)
+		value, far, sure, err := s.answer(o, &at, key, &before)
+		s.learned(at.Shard, growth)
 		b.Release()
-		s.endReads()
-		if far.stamp != 0 {
-			value, sure, err = s.fetch(at.shard, far, key)
+		s.locks.EndReads()
+		if far.Stamp != 0 {
+			value, sure, err = s.fetch(o, at.Shard, far, key)
 		}
 		if sure || err != nil {
 			return value, err
 		}
-		if at != was && s.left() > 0 { // the key belongs into other rows
-			s.want(at.shard)
-			s.wantRows(at)
+		if at != was && o.Left() > 0 { // the key belongs into other rows
+			s.locks.Start(at.Shard)
+			s.locks.ReadPlace(o, at)
 			continue
 		}
-		if before.known && s.left() > 0 { // both rows were whole: the second look decides
+		if before.known && o.Left() > 0 { // both rows were whole: the second look decides
 			continue
 		}
-		if err := s.tornRow(at, &r); err != nil {
+		if err := s.tornRow(o, at, &r); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// unread takes over a batch that failed, releases the rows that were read before, and returns err.
-func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
-	s.endReads()
-	s.keepFlying(shard, b)
-	return err
-}
-
 // fetch reads the value that a ref names, into s.value. false: the extent has another use by now,
-// so the key's rows have to be read again.
-func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
-	b := s.ep.Batch()
-	op := s.addRead(b, s.leads[shard], r, key)
-	if err := s.do(stepReadExtent, b); err != nil {
-		return nil, false, s.unread(shard, b,
-			fmt.Errorf("read extent %d of shard %d: %w", r.extent, shard, err))
+// so the key's rows have to be read again. It takes no lock: the stamp in the extent says of which
+// use the content is, and the checksum that the content is whole (extent.go of package table).
+func (s *Store) fetch(o *session.Op, shard int, r table.Ref, key []byte) ([]byte, bool, error) {
+	b := o.EP.Batch()
+	op := o.Table.AddRead(b, o.Table.Leads[shard], r, key)
+	if err := o.Do(steps.ReadExtent, b); err != nil {
+		return nil, false, s.locks.Unread(o, shard, b,
+			fmt.Errorf("read extent %d of shard %d: %w", r.Extent, shard, err))
 	}
-	v, ok := s.valueOf(op.Buf, shard, r, key)
+	v, ok := o.Table.ValueOf(op.Buf, shard, r, key)
 	if ok {
 		s.value = append(s.value[:0], v...)
 	}
@@ -123,40 +128,42 @@ func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
 // there, and its value in this extent. The error wraps client.ErrNotFound if this look and the
 // one before show that the key is not there. Else another look is needed; before is what to
 // compare it with, and the place is corrected if the key belongs into other rows.
-func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far ref, sure bool, err error) {
-	now := look2{known: true}
-	for i, n := range [2]uint32{at.first, at.second} {
-		r := s.locks.row(n, s.rowBytes)
-		if !s.valid(r, at.shard, n) {
+func (s *Store) answer(o *session.Op, at *table.Place, key []byte, before *rowVersions) (
+	value []byte, far table.Ref, sure bool, err error,
+) {
+	now := rowVersions{known: true}
+	for i, n := range [2]uint32{at.First, at.Second} {
+		r := s.locks.Row(n, o.Table.RowBytes)
+		if !o.Table.Valid(r, at.Shard, n) {
 			now.known = false
 			continue
 		}
-		s.cache.put(at.shard, n, r)
-		if slot := s.find(r, key); slot >= 0 {
-			e := s.entry(r, slot)
+		s.cache.Put(at.Shard, n, r)
+		if slot := o.Table.Find(r, key); slot >= 0 {
+			e := o.Table.Entry(r, slot)
 			switch {
-			case !s.sound(e), e.meta.extent() && !s.names(s.ref(e), len(key)):
+			case !o.Table.Sound(e), e.Meta.Extent() && !o.Table.Names(o.Table.Ref(e), len(key)):
 				return nil, far, false,
-					fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
-			case e.meta.extent(): // if the ref is out of date by then, two looks are needed again
-				*before = look2{}
-				return nil, s.ref(e), false, nil
+					fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.Shard, client.ErrDamaged)
+			case e.Meta.Extent(): // if the ref is out of date by then, two looks are needed again
+				*before = rowVersions{}
+				return nil, o.Table.Ref(e), false, nil
 			}
-			s.value = append(s.value[:0], s.form.value(e)...)
+			s.value = append(s.value[:0], o.Table.Form.Value(e)...)
 			return s.value, far, true, nil
 		}
 		if i == 0 {
-			now.first = s.version(r)
+			now.first = o.Table.Version(r)
 		} else {
-			now.second = s.version(r)
+			now.second = o.Table.Version(r)
 		}
 	}
-	if now.known && s.Levels > 0 &&
-		!s.follow(at, s.locks.row(at.first, s.rowBytes), s.locks.row(at.second, s.rowBytes)) {
-		s.levels.doubts[at.shard] = true
+	if now.known && o.Table.Levels > 0 &&
+		!o.Table.Follow(at, s.locks.Row(at.First, o.Table.RowBytes), s.locks.Row(at.Second, o.Table.RowBytes)) {
+		s.levels.Doubts[at.Shard] = true
 		now.known = false
 	}
-	if now.known && (now == *before || at.first == at.second) {
+	if now.known && (now == *before || at.First == at.Second) {
 		return nil, far, false, errNotFound
 	}
 	*before = now
@@ -168,21 +175,21 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 // error wraps rdma.ErrTimeout when the time is used up.
 //
 // A reader has no intent, so it may ask the pool and repair at once.
-func (s *Store) tornRow(at place, r *kit.Retry) error {
-	s.stats.Torn++
-	s.runCleanup()
-	for _, n := range [2]uint32{at.first, at.second} {
-		word, _ := s.lockOf(n)
-		stuck, err := s.stuck(at.shard, uint32(word))
+func (s *Store) tornRow(o *session.Op, at table.Place, r *kit.Retry) error {
+	o.Stats.Torn++
+	s.settler.RunCleanup(o)
+	for _, n := range [2]uint32{at.First, at.Second} {
+		word, _ := o.Table.LockOf(n)
+		stuck, err := s.detector.Stuck(o, at.Shard, uint32(word))
 		if err != nil {
 			return err
 		}
 		if stuck {
-			if err := s.settled(at.shard); err != nil {
+			if err := s.settler.Settled(o, at.Shard); err != nil {
 				return err
 			}
 			r.Tries++ // the repair counts as a pause
-			return s.repair(at.shard, []uint32{uint32(word)})
+			return s.repairer.Repair(o, at.Shard, []uint32{uint32(word)})
 		}
 	}
 	if !r.Again() {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -23,10 +25,10 @@ var replacedKey, replacedValue = []byte("key"), []byte("a value that is too long
 func newReplacement(t *testing.T, seed uint64) *replacement {
 	p := extentPool(1)
 	p.Rows, p.Slabs, p.Clients, p.Timeout = 8, 8, 8, time.Second
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
 	o := sim.Hostile(seed)
-	o.Memory, o.Clients, o.Handler = l.bytes, p.Clients, node.Serve
+	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
 	d := &replacement{sim.New(o), t}
 	must(t, Make(d, p))
 	return d
@@ -35,7 +37,7 @@ func newReplacement(t *testing.T, seed uint64) *replacement {
 // play has a worker do something, and returns when all workers have ended.
 func (d *replacement) play(name string, f func(s *Store, w *sim.Worker) error) (w *sim.Worker) {
 	w = d.Go(name, func(ep rdma.Endpoint) {
-		s, err := Open(ep, Options{Pool: d, Failure: impatient})
+		s, err := Open(ep, session.Options{Pool: d, Failure: impatient})
 		if err == nil {
 			err = errors.Join(f(s, w), s.Close())
 		}
@@ -47,7 +49,7 @@ func (d *replacement) play(name string, f func(s *Store, w *sim.Worker) error) (
 	return w
 }
 
-// repair locks the key's rows once more, frees what the victim had in hand, and returns the value.
+// repair locks the key's rows once more, frees what the victim had claimed, and returns the value.
 func (d *replacement) repair(victim *sim.Worker) (value string) {
 	d.play("repairer", func(s *Store, _ *sim.Worker) error {
 		if err := s.Insert(replacedKey, nil); !errors.Is(err, client.ErrExists) {
@@ -55,7 +57,7 @@ func (d *replacement) repair(victim *sim.Worker) (value string) {
 		}
 		v, err := s.Get(replacedKey)
 		value = string(v)
-		_, left := s.extents.leave(0, victim.Client())
+		_, left := s.extents.Leave(0, victim.Client())
 		return errors.Join(err, left)
 	})
 	return value
@@ -63,7 +65,7 @@ func (d *replacement) repair(victim *sim.Worker) (value string) {
 
 // TestMarkedAgain lets a client crash after each verb of an UPDATE. If the UPDATE took effect,
 // the extent of the old value is free, else that of the new value. So are the extents that the
-// client had in hand.
+// client had claimed.
 func TestMarkedAgain(t *testing.T) {
 	took := 0
 	for k, crashed := uint64(0), true; crashed; k++ {

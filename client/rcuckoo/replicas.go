@@ -1,12 +1,12 @@
 package rcuckoo
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/farkv/farkv/client/kit"
-	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -41,258 +41,48 @@ import (
 // What a crash leaves: between 2 and 3, copies that differ. Repair looks for the redo on all
 // copies. A copy that does not answer, and is in the view, may have the only whole redo: nothing
 // is decided until it answers, or the view says that it is gone. For the death of a leader's node
-// see takeover.go; for how a spare takes a place, restore.go.
+// see takeover.go of package recovery; for how a spare takes a place, restore.go of package
+// recovery.
 
-// placement is where the copies of shards lie. All fields are indexed by shard.
-type placement struct {
-	// originals are the copies of a new pool. They never change.
-	originals [][]node.Replica
-	// leads are the leaders in the view that applyView was called with last. All addresses of a
-	// shard are in its leader's memory, unless they name a copy.
-	leads []node.Replica
-	// copies are those that are left in that view. The first is the leader.
-	copies [][]node.Replica
-	// orphan: no copy is left. The leader is on a node that is down then.
-	orphan []bool
-}
-
-// placesEach is how many copies of shards a node has, at most.
-func (p *Params) placesEach(nodes int) int {
-	data := nodes - p.Spares
-	return (p.Shards + data - 1) / data * max(p.Replicas, 1)
-}
-
-// placeOriginals places all copies as in a new pool: copy k of a shard on the k-th data node
-// after its leader's. So no node has two copies of a shard, and each has as many leaders as any
-// other, or one less.
-func (l *layout) placeOriginals() {
-	l.originals, l.leads = make([][]node.Replica, l.Shards), make([]node.Replica, l.Shards)
-	l.copies, l.orphan = make([][]node.Replica, l.Shards), make([]bool, l.Shards)
-	all, data := make([]node.Replica, l.Shards*l.Replicas), l.nodes-l.Spares
-	for shard := range l.originals {
-		l.originals[shard], all = all[:l.Replicas:l.Replicas], all[l.Replicas:]
-		for k := range l.originals[shard] {
-			l.originals[shard][k] = node.Replica{
-				Node: (shard + k) % data, Index: k*(l.perNode/l.Replicas) + shard/data}
-		}
-	}
-	l.applyView(&rdma.View{})
-}
-
-// applyView places all copies as a view says.
-func (l *layout) applyView(v *rdma.View) {
-	for shard, o := range l.originals {
-		l.copies[shard], l.orphan[shard] = kit.Replicas(v, o)
-		l.leads[shard] = l.copies[shard][0]
-	}
-}
-
-// backups are a shard's copies but for its leader.
-func (l *layout) backups(shard int) []node.Replica { return l.copies[shard][1:] }
-
-// roleAt is where the role of the copy lies that leads in the view.
-func (l *layout) roleAt(shard int) rdma.Addr { return l.at(l.roles, shard, 0) }
-
-// leading is the role of a copy that has all that a leader has: it leads, or led until its node
-// died. 0: the copy is a backup.
-const leading = 1
-
-// makeLeader writes the role of the copy that leads in the view, in a new pool or at the end of a
-// takeover.
-func (l *layout) makeLeader(ep rdma.Endpoint, shard int) error {
-	b := ep.Batch()
-	defer b.Release()
-	b.WriteWord(l.roleAt(shard), leading)
-	if err := rdma.Do(ep, b.As(stepTakeOver), l.Timeout); err != nil {
-		return fmt.Errorf("make a leader of shard %d: %w", shard, err)
-	}
-	return nil
-}
-
-// enter begins with the view in which the layout was read. If that is busy, the leaders may not
-// have taken over: the shards are dirty, and their intents are read again when the view is idle.
-func (s *Store) enter() {
-	s.takeoverPending = make([]bool, s.Shards)
-	for shard := range s.takeoverPending {
-		s.takeoverPending[shard] = s.Replicas > 1 && s.view.Busy
-		s.shards[shard].dirty = s.takeoverPending[shard]
-	}
-}
-
-// applyView makes a view the worker's. In a shard that another copy leads now, the worker owns
+// ApplyView makes a view the worker's. In a shard that another copy leads now, the worker owns
 // nothing any more: it forgets its extents, leases and what it knows of growth, and the shard is
-// dirty. See takeover.go.
+// dirty. See takeover.go of package recovery.
 func (s *Store) applyView(v *rdma.View) {
-	before, epoch := slices.Clone(s.leads), s.view.Epoch
-	s.layout.applyView(v)
-	for shard, lead := range s.leads {
+	before, epoch := slices.Clone(s.session.Table.Leads), s.session.View.Epoch
+	s.session.Table.ApplyView(v)
+	for shard, lead := range s.session.Table.Leads {
 		if lead == before[shard] { // the leader goes on, and so does all that the worker has there
 			continue
 		}
-		s.takeoverPending[shard] = true
-		st := &s.shards[shard]
-		st.dirty, st.given, st.leased = true, false, nil
-		s.extents.forget(shard)
-		s.levels.forget(shard)
+		s.session.TakeoverPending[shard] = true
+		st := &s.session.Shards[shard]
+		st.Dirty, st.Given, st.Leased = true, false, nil
+		s.extents.Forget(shard)
+		s.levels.Forget(shard)
 		if s.takenIn == shard {
-			s.taken = ref{}
+			s.taken = table.Ref{}
 		}
 	}
 	if !v.Busy { // a view becomes idle only when all takeovers are complete
-		clear(s.takeoverPending)
+		clear(s.session.TakeoverPending)
 	}
-	if s.Replicas > 1 && v.Epoch != epoch {
-		s.vigil.shard = -1 // no client made progress while the view changed, so the timers start again
-	}
-}
-
-// errMending is the error of an operation that used up its time while the view was busy.
-var errMending = fmt.Errorf("the pool's view is busy: %w", rdma.ErrTimeout)
-
-// waiting reports whether the view forbids changes (C5).
-func (s *Store) waiting() bool { return s.Replicas > 1 && s.view.Busy }
-
-// awaitIdleView waits until the view is idle (C5). It joins new views meanwhile. The error wraps
-// rdma.ErrTimeout when the time is used up.
-func (s *Store) awaitIdleView() error {
-	if !s.waiting() {
-		return nil
-	}
-	ok, err := s.view.AwaitIdle(0, kit.Retry{Env: s.ep, Pause: kit.WhileBusy, Over: s.over})
-	switch {
-	case err != nil:
-		return fmt.Errorf("wait until the pool is mended: %w", err)
-	case !ok:
-		return errMending
-	}
-	return nil
-}
-
-// awaitLeader waits until a shard's leader can be read: it is the one that led before, or the
-// view is idle (C5).
-func (s *Store) awaitLeader(shard int) error {
-	if s.takeoverPending[shard] {
-		return s.awaitIdleView()
-	}
-	return nil
-}
-
-// addBackups adds the WRITEs of an extent's content to the backups. They complete in the trip
-// that takes the first lock, so before any row names the extent.
-func (s *Store) addBackups(b *rdma.Batch, shard int, r ref, content []byte) {
-	for _, at := range s.backups(shard) {
-		b.Chain()
-		b.Write(s.extentAt(at, r), content)
+	if s.session.Table.Replicas > 1 && v.Epoch != epoch {
+		s.detector.Restart() // no client made progress while the view changed, so the timers start again
 	}
 }
 
 // writeBackups carries out changes on all backups, and returns when they are whole there: trip 2.
-func (s *Store) writeBackups(changes []change, freed ref) error {
-	l := &s.locks
-	backups := s.backups(l.shard)
+func (s *Store) writeBackups(o *session.Op, changes []table.Change, freed table.Ref) error {
+	l := s.locks
+	backups := o.Table.Backups(l.Shard)
 	if len(backups) == 0 {
 		return nil
 	}
-	b := s.ep.Batch()
-	s.addChanges(b, changes, freed, backups)
-	if err := s.do(stepWriteBackups, b); err != nil {
-		return s.lost(b, fmt.Errorf("write %d rows of shard %d to its backups: %w", len(changes), l.shard, err))
+	b := o.EP.Batch()
+	s.addChanges(o, b, changes, freed, backups)
+	if err := o.Do(steps.WriteBackups, b); err != nil {
+		return l.Lost(o, b, fmt.Errorf("write %d rows of shard %d to its backups: %w", len(changes), l.Shard, err))
 	}
 	b.Release()
 	return nil
-}
-
-// findRedo looks for a client's redo on all copies. begun: it is whole on one of them (C4). An
-// error of any copy that is asked is returned, as that copy may have the only one.
-func (s *Store) findRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
-	for _, at := range s.copies[shard] {
-		if p, steps, begun, err = s.readRedo(shard, at, c, seq); err != nil || begun {
-			return p, steps, begun, err
-		}
-	}
-	return nil, 0, false, nil
-}
-
-// carryForward completes an operation that has begun on all copies, on the leader last (C2, C4).
-func (s *Store) carryForward(shard int, c rdma.ClientID, p []byte, steps int) error {
-	for _, at := range slices.Backward(s.copies[shard]) {
-		// The copy's own redo first (C1): if this client dies, too, the next one finds it there.
-		if s.Replicas > 1 {
-			if err := s.copyRedo(shard, at, c, p[:redoHeader+steps*(redoStep+s.entryBytes)]); err != nil {
-				return err
-			}
-		}
-		if err := s.redoRows(shard, at, c, p, steps); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// copyRedo writes a client's redo to a copy where it may not have landed. No verb of the client
-// may land any more.
-func (s *Store) copyRedo(shard int, at node.Replica, c rdma.ClientID, p []byte) error {
-	b := s.ep.Batch()
-	b.WriteCopy(s.redoAt(at, c), p)
-	return s.carry(stepRollForward, shard, b, "write the redo of client %d in shard %d", c, shard)
-}
-
-// doAlive is do for batches that other clients wait for. A backup may be slow, or unreachable for
-// a moment, so the worker sends heartbeats to the leader while it waits. An error of a heartbeat
-// ends the wait, while verbs of the batch may be in flight.
-func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {
-	if err := s.ep.Post(b.As(step)); err != nil {
-		return err
-	}
-	// As many heartbeats as other clients look, so no look finds the worker unchanged for long.
-	part, limit := s.opt.Failure/lookShares, s.ep.Now()+s.each
-	for {
-		err := s.ep.Wait(b, rdma.All, min(part, max(limit-s.ep.Now(), 0)))
-		switch {
-		case err == nil:
-			return b.Err()
-		case !errors.Is(err, rdma.ErrTimeout) || s.ep.Now() >= limit:
-			return err
-		}
-		if err := s.pulse(s.showing(nil)); err != nil { // the heartbeat waits for the leader alone
-			return err
-		}
-	}
-}
-
-// showing returns a Store of the worker with another heartbeat.
-func (s *Store) showing(pulse func(*Store) error) *Store {
-	return s.bounded(bound{s.each, s.until, pulse})
-}
-
-// beatOwn sends a heartbeat of the intent of the operation at work.
-func (s *Store) beatOwn() error { return s.beatIntent(s.locks.shard) }
-
-// beatIntent sends a heartbeat of the worker's intent in a shard, and waits for it.
-func (s *Store) beatIntent(shard int) error {
-	b := s.ep.Batch()
-	s.addBeat(b, shard)
-	return s.carry(stepWriteBackups, shard, b, "wait for the backups of shard %d", shard)
-}
-
-// addBeat adds a heartbeat that differs from all before it. Bit 62 sets it apart from the
-// heartbeats of clients that wait for a lock, which are small numbers.
-func (s *Store) addBeat(b *rdma.Batch, shard int) {
-	s.beats++
-	b.WriteWord(s.intentAt(shard, s.id).Add(intentBeat), 1<<62|s.beats)
-}
-
-// landed returns when no verb that the worker has posted to backups can land any more: a READ to
-// each of them has completed behind those verbs. It sends heartbeats meanwhile.
-func (s *Store) landed(shard int) error {
-	if len(s.backups(shard)) == 0 {
-		return nil
-	}
-	s = s.showing(func(s *Store) error { return s.beatIntent(shard) })
-	b := s.ep.Batch()
-	s.addBeat(b, shard)
-	for _, at := range s.backups(shard) {
-		b.Read(rdma.At(at.Node, s.redos.of(at.Index)), 8)
-	}
-	return s.carry(stepGiveUp, shard, b, "wait for verbs to the backups of shard %d", shard)
 }

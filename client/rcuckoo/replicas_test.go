@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check/explore"
@@ -46,17 +48,17 @@ func growingToo(divided *atomic.Uint64) *explore.Subject {
 	s := exploredGrowing(true, true, divided)
 	s.Replicas = [][2]int{{2, 2}, {3, 3}}
 	s.Timeout = 150 * time.Millisecond
-	params := func(shape explore.Shape) Params {
+	params := func(shape explore.Shape) table.Params {
 		p := tinyGrowing(true, s.Timeout)
 		p.Replicas, p.Spares = shape.Data, shape.Spares
 		return p
 	}
 	s.Memory = func(shape explore.Shape) (uint64, error) {
-		l, err := newLayout(params(shape), shape.Nodes)
+		l, err := table.New(params(shape), shape.Nodes)
 		if err != nil {
 			return 0, err
 		}
-		return l.bytes, nil
+		return l.Bytes, nil
 	}
 	s.Format = func(f rdma.Fabric, shape explore.Shape) error { return Make(f, params(shape)) }
 	return s
@@ -82,12 +84,12 @@ func TestStoreReplicas(t *testing.T) {
 		name     string
 		nodes    int
 		replicas int
-		p        Params
+		p        table.Params
 	}{{"inline, 2 replicas", 3, 2, inlinePool(3)}, {"extents, 3 replicas", 3, 3, extentPool(2)}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // it waits, mostly
 			c.p.Replicas = c.replicas
-			h := harness(c.nodes, c.p, Options{Failure: 3 * time.Second})
+			h := harness(c.nodes, c.p, session.Options{Failure: 3 * time.Second})
 			h.Alike, h.MinSeeds = c.replicas == 2, 30
 			storetest.Run(t, h)
 		})
@@ -101,7 +103,7 @@ func TestTripsReplicas(t *testing.T) {
 		p := extentPool(1)
 		p.Replicas = int(replicas)
 		p.RowsPerLock, p.LockWords = p.Rows, 1
-		s := storeOn(t, memPool(t, 3, p), Options{})
+		s := storeOn(t, memPool(t, 3, p), session.Options{})
 		backups := replicas - 1
 		trips := min(backups, 1)
 		for _, size := range []int{4, 100} {
@@ -140,18 +142,20 @@ func TestLayoutAlone(t *testing.T) {
 	p := small()
 	alone := lay(t, p, 3)
 	p.Replicas = 1
-	if one := lay(t, p, 3); one.bytes != alone.bytes || one.rows != alone.rows || one.roles != (area{}) {
+	if one := lay(t, p, 3); one.Bytes != alone.Bytes || one.Areas.Rows != alone.Areas.Rows ||
+		one.Areas.Roles != (table.Area{}) {
 		t.Errorf("%+v, and %+v", one, alone)
 	}
 	for shard := range p.Shards {
-		if at := alone.leads[shard]; at != (node.Replica{Node: shard % 3, Index: shard / 3}) {
+		if at := alone.Leads[shard]; at != (node.Replica{Node: shard % 3, Index: shard / 3}) {
 			t.Errorf("shard %d lies at %+v", shard, at)
 		}
 	}
-	for _, bad := range []Params{{Replicas: -1}, {Replicas: 4}, {Spares: 1}, {Replicas: 3, Spares: 1}, {Replicas: 9}} {
+	for _, bad := range []table.Params{{Replicas: -1}, {Replicas: 4}, {Spares: 1}, {Replicas: 3, Spares: 1},
+		{Replicas: 9}} {
 		p := small()
 		p.Replicas, p.Spares = bad.Replicas, bad.Spares
-		if _, err := newLayout(p, 3); !errors.Is(err, ErrParams) {
+		if _, err := table.New(p, 3); !errors.Is(err, table.ErrParams) {
 			t.Errorf("%d replicas on 3 nodes with %d spares: %v", p.Replicas, p.Spares, err)
 		}
 	}
@@ -166,31 +170,31 @@ func TestPlacement(t *testing.T) {
 	seen := map[node.Replica]bool{}
 	for shard := range p.Shards {
 		nodes := map[int]bool{}
-		for _, at := range l.copies[shard] {
-			if seen[at] || nodes[at.Node] || at.Node > 3 || at.Index >= l.perNode {
-				t.Errorf("shard %d lies at %v", shard, l.copies[shard])
+		for _, at := range l.Copies[shard] {
+			if seen[at] || nodes[at.Node] || at.Node > 3 || at.Index >= l.PerNode {
+				t.Errorf("shard %d lies at %v", shard, l.Copies[shard])
 			}
 			seen[at], nodes[at.Node] = true, true
 		}
 	}
 	v := rdma.View{Members: make([]rdma.Member, 5)}
 	v.Members[0].Gone = true
-	l.applyView(&v)
-	if got := fmt.Sprint(l.copies[0]); got != "[{1 2} {2 4}]" {
+	l.ApplyView(&v)
+	if got := fmt.Sprint(l.Copies[0]); got != "[{1 2} {2 4}]" {
 		t.Errorf("without node 0 shard 0 lies at %s", got)
 	}
 	v.Members[4] = rdma.Member{StandsFor: 1, Since: 7}
-	l.applyView(&v)
-	if got := fmt.Sprint(l.copies[0]); got != "[{1 2} {2 4} {4 0}]" {
+	l.ApplyView(&v)
+	if got := fmt.Sprint(l.Copies[0]); got != "[{1 2} {2 4} {4 0}]" {
 		t.Errorf("with a stand-in shard 0 lies at %s", got)
 	}
 	v.Members[1].Gone, v.Members[2].Gone = true, true
-	l.applyView(&v)
-	if l.leads[0] != (node.Replica{Node: 4}) || l.orphan[0] {
-		t.Errorf("with a stand-in alone shard 0 lies at %v", l.copies[0])
+	l.ApplyView(&v)
+	if l.Leads[0] != (node.Replica{Node: 4}) || l.Orphan[0] {
+		t.Errorf("with a stand-in alone shard 0 lies at %v", l.Copies[0])
 	}
 	v.Members[4].Gone = true
-	if l.applyView(&v); !l.orphan[0] || l.leads[0] != (node.Replica{}) {
-		t.Errorf("shard 0 lies at %v, and nothing is left of it", l.copies[0])
+	if l.ApplyView(&v); !l.Orphan[0] || l.Leads[0] != (node.Replica{}) {
+		t.Errorf("shard 0 lies at %v, and nothing is left of it", l.Copies[0])
 	}
 }

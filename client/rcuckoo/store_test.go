@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -16,28 +18,29 @@ import (
 )
 
 // inline is a pool with values that lie in their rows. It is made quickly.
-func inlinePool(shards int) Params {
-	return Params{Shards: shards, Rows: 600 / shards, Entries: 8, KeyBytes: 63, InlineBytes: 200, ExtentBytes: 200,
-		F: 2.3, RowsPerLock: 16, LockWords: 2,
+func inlinePool(shards int) table.Params {
+	return table.Params{Shards: shards, Rows: 600 / shards, Entries: 8, KeyBytes: 63, InlineBytes: 200,
+		ExtentBytes: 200,
+		F:           2.3, RowsPerLock: 16, LockWords: 2,
 		Clients: 64, Timeout: 20 * time.Second}
 }
 
 // extentPool is a pool of few slabs. All values but the shortest lie in extents.
-func extentPool(shards int) Params {
+func extentPool(shards int) table.Params {
 	p := inlinePool(shards)
 	p.InlineBytes, p.ExtentBytes, p.SlabExtents, p.Classes = 16, 1000, 16, 5
 	p.Slabs = 5000 / 16 / shards
 	return p
 }
 
-func harness(nodes int, p Params, o Options) storetest.Harness {
+func harness(nodes int, p table.Params, o session.Options) storetest.Harness {
 	p.Tickets = 16
-	l, err := newLayout(p, nodes)
+	l, err := table.New(p, nodes)
 	if err != nil {
 		panic(err)
 	}
 	return storetest.Harness{
-		Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+		Nodes: nodes, Memory: l.Bytes, Clients: p.Clients, Handler: node.Serve,
 		Format: func(f rdma.Fabric) error {
 			p := p
 			if _, ok := f.(*sim.Sim); ok { // a small pool, which is checked quickly, with locks in several words
@@ -63,30 +66,30 @@ func TestStore(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		nodes int
-		p     Params
+		p     table.Params
 	}{{"inline, 1 node, 1 shard", 1, inlinePool(1)}, {"extents, 2 nodes, 5 shards", 2, extentPool(5)}} {
 		t.Run(c.name, func(t *testing.T) {
 			// Busy machines and cut connections stop workers for a while. They must not be fenced
 			// off for that.
-			h := harness(c.nodes, c.p, Options{Failure: 3 * time.Second})
+			h := harness(c.nodes, c.p, session.Options{Failure: 3 * time.Second})
 			h.Alike = c.nodes == 1 // with extents they share more memory
 			storetest.Run(t, h)
 		})
 	}
 }
 
-func memPool(t testing.TB, nodes int, p Params) *shm.Fabric {
+func memPool(t testing.TB, nodes int, p table.Params) *shm.Fabric {
 	t.Helper()
-	l, err := newLayout(p, nodes)
+	l, err := table.New(p, nodes)
 	must(t, err)
-	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients}, node.Serve)
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients}, node.Serve)
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	must(t, Make(f, p))
 	return f
 }
 
-func storeOn(t testing.TB, f rdma.Fabric, o Options) *Store {
+func storeOn(t testing.TB, f rdma.Fabric, o session.Options) *Store {
 	t.Helper()
 	ep, err := f.Open(t.Name())
 	must(t, err)
@@ -108,18 +111,18 @@ func storeOn(t testing.TB, f rdma.Fabric, o Options) *Store {
 // did nothing on it close without an error, and Check leaves its shards out.
 func TestNodeGone(t *testing.T) {
 	f := memPool(t, 2, extentPool(2))
-	s := storeOn(t, f, Options{Timeout: time.Second})
+	s := storeOn(t, f, session.Options{Timeout: time.Second})
 	var there [][]byte
 	for i := range 40 {
 		key := fmt.Appendf(nil, "key %d", i)
-		if s.place(key).shard == 0 {
+		if s.session.Table.Place(key).Shard == 0 {
 			must(t, s.Insert(key, make([]byte, 500)))
 			there = append(there, key)
 		}
 	}
-	idle := storeOn(t, f, Options{Timeout: time.Second})
+	idle := storeOn(t, f, session.Options{Timeout: time.Second})
 	must(t, f.KillNode(1))
-	late := storeOn(t, f, Options{Timeout: time.Second})
+	late := storeOn(t, f, session.Options{Timeout: time.Second})
 	for _, w := range []*Store{s, idle, late} { // which close without an error
 		for _, key := range there {
 			if _, err := w.Get(key); err != nil {
@@ -134,14 +137,14 @@ func TestNodeGone(t *testing.T) {
 	}
 }
 
-// TestHandOutOfReach: Close returns an error if the worker has extents in hand on a node that
+// TestClaimsOutOfReach: Close returns an error if the worker has extents claimed on a node that
 // does not answer, so that the worker is recovered.
-func TestHandOutOfReach(t *testing.T) {
+func TestClaimsOutOfReach(t *testing.T) {
 	f := memPool(t, 2, extentPool(2))
 	ep, err := f.Open("worker")
 	must(t, err)
 	defer ep.Close()
-	s, err := Open(ep, Options{Pool: f, Timeout: time.Second})
+	s, err := Open(ep, session.Options{Pool: f, Timeout: time.Second})
 	must(t, err)
 	for i := range 10 { // in both shards
 		must(t, s.Insert(fmt.Appendf(nil, "key %d", i), make([]byte, 500)))

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/steps"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -18,7 +21,7 @@ import (
 )
 
 // loneShard is a pool of one shard, with values in extents, two copies and a spare.
-func loneShard() Params {
+func loneShard() table.Params {
 	p := extentPool(1)
 	p.Slabs, p.Clients, p.Replicas, p.Spares, p.Timeout = 16, 8, 2, 1, 2*time.Second
 	return p
@@ -44,17 +47,17 @@ func whole(t *testing.T, f rdma.Fabric, when string) {
 }
 
 // TestTakeover: after a takeover exactly the extents that rows name are used, those that clients
-// had in hand are free, and a spare has all data.
+// had claimed are free, and a spare has all data.
 func TestTakeover(t *testing.T) {
 	f := memPool(t, 3, loneShard())
-	a, b := storeOn(t, f, Options{}), storeOn(t, f, Options{})
+	a, b := storeOn(t, f, session.Options{}), storeOn(t, f, session.Options{})
 	value := func(n int) []byte { return bytes.Repeat([]byte{byte(n + 1)}, 100) }
 	for n := range 10 {
 		must(t, a.Insert(fmt.Appendf(nil, "a%d", n), value(n)))
 		must(t, b.Insert(fmt.Appendf(nil, "b%d", n), value(n)))
 	}
 	must(t, b.Delete([]byte("b0")))
-	if a.extents.inHands(0) == 0 {
+	if !a.extents.HasClaims(0) {
 		t.Fatal("nothing is in hand")
 	}
 	must(t, f.KillNode(0))
@@ -63,7 +66,7 @@ func TestTakeover(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	whole(t, f, "behind a takeover")
-	for n := 10; n < 20; n++ { // each has forgotten what it had in hand
+	for n := 10; n < 20; n++ { // each has forgotten what it had claimed
 		must(t, a.Insert(fmt.Appendf(nil, "a%d", n), value(n)))
 		must(t, b.Insert(fmt.Appendf(nil, "b%d", n), value(n)))
 	}
@@ -101,7 +104,7 @@ func (e *strike) Post(b *rdma.Batch) error {
 // before the client goes on. The client learns whether the operation took effect. It does not own
 // the extent any more that it had taken for the operation.
 func TestMidst(t *testing.T) {
-	for _, at := range []rdma.Step{stepLock, stepWriteBackups, stepWriteRows, stepDone} {
+	for _, at := range []rdma.Step{steps.Lock, steps.WriteBackups, steps.WriteRows, steps.Done} {
 		for _, replicas := range []int{2, 3} {
 			p := loneShard()
 			p.Replicas, p.Spares = replicas, 3-replicas
@@ -109,7 +112,7 @@ func TestMidst(t *testing.T) {
 			ep, err := f.Open(t.Name())
 			must(t, err)
 			struck := &strike{Endpoint: ep}
-			s, err := Open(struck, Options{Pool: f})
+			s, err := Open(struck, session.Options{Pool: f})
 			must(t, err)
 			key := []byte("key")
 			must(t, s.Insert(key, make([]byte, 100)))
@@ -160,17 +163,17 @@ func TestBusyView(t *testing.T) {
 	p := loneShard()
 	p.Shards, p.Spares, p.Timeout = 3, 0, 50*time.Millisecond
 	f := memPool(t, 3, p)
-	s := storeOn(t, f, Options{})
+	s := storeOn(t, f, session.Options{})
 	keys := make([][]byte, 3) // by shard
 	for n := 0; unnamed(keys); n++ {
 		key := fmt.Appendf(nil, "key %d", n)
-		if at := s.place(key); keys[at.shard] == nil {
-			keys[at.shard] = key
+		if at := s.session.Table.Place(key); keys[at.Shard] == nil {
+			keys[at.Shard] = key
 			must(t, s.Insert(key, key))
 		}
 	}
 	busyWithout(t, f, 0)
-	late := storeOn(t, f, Options{})
+	late := storeOn(t, f, session.Options{})
 	for shard, key := range keys {
 		_, err := s.Get(key)
 		if shard == 0 && !errors.Is(err, rdma.ErrTimeout) || shard > 0 && err != nil {
@@ -211,7 +214,7 @@ func TestSlowBackup(t *testing.T) {
 	p := fullPool(1)
 	p.Replicas, p.Timeout = 2, 2*time.Second
 	l := lay(t, p, 2)
-	v := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+	v := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: l.Bytes, Clients: p.Clients, Handler: node.Serve,
 		MinLatency: 500, MaxLatency: 1000,
 		Faults: sim.Faults{{Kind: sim.SlowFault, Node: 1, At: time.Millisecond, For: time.Second, Factor: 10_000}}})
 	defer v.Close()
@@ -220,7 +223,7 @@ func TestSlowBackup(t *testing.T) {
 	var victim *sim.Worker
 	for w := range 4 {
 		worker := v.Go(fmt.Sprint("worker ", w), func(ep rdma.Endpoint) {
-			s, err := Open(ep, Options{Pool: v, Failure: impatient})
+			s, err := Open(ep, session.Options{Pool: v, Failure: impatient})
 			must(t, err)
 			if w == 0 {
 				must(t, s.Insert(key, check.MakeValue(nil, 0, 1, 16)))
@@ -258,13 +261,13 @@ func TestRecovered(t *testing.T) {
 		p.Replicas, p.Spares, p.Slabs, p.Rows, p.Timeout = 3, 0, 4, 32, 100*time.Millisecond
 		l := lay(t, p, 3)
 		o := sim.Hostile(k)
-		o.Nodes, o.Memory, o.Clients, o.Handler = 3, l.bytes, p.Clients, node.Serve
+		o.Nodes, o.Memory, o.Clients, o.Handler = 3, l.Bytes, p.Clients, node.Serve
 		v := sim.New(o)
 		must(t, Make(v, p))
 		key, values := []byte("key"), [2][]byte{bytes.Repeat([]byte{1}, 100), bytes.Repeat([]byte{2}, 100)}
 		var victim *sim.Worker
 		victim = v.Go("victim", func(ep rdma.Endpoint) {
-			s, err := Open(ep, Options{Pool: v})
+			s, err := Open(ep, session.Options{Pool: v})
 			must(t, err)
 			must(t, s.Insert(key, values[0]))
 			v.CrashAt(victim, victim.Sent()+k)
@@ -294,7 +297,7 @@ func TestRecovered(t *testing.T) {
 				t.Fatalf("crash behind verb %d, and node %d died: %q, waiting: %q", k, dead, r.Damage, r.Waiting)
 			}
 			v.Go("reader", func(ep rdma.Endpoint) {
-				s, err := Open(ep, Options{Pool: v})
+				s, err := Open(ep, session.Options{Pool: v})
 				must(t, err)
 				value, err := s.Get(key)
 				must(t, err)

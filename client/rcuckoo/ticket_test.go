@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -17,7 +19,7 @@ type crush struct {
 	workers []*sim.Worker
 	each    []time.Duration // of the UPDATEs of the clients that did not crash
 	took    time.Duration
-	stats   Stats
+	stats   session.Stats
 }
 
 // newCrush has clients do so many UPDATEs each. The first of them are victims, which crash
@@ -30,17 +32,17 @@ func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *c
 	p := inlinePool(1)
 	p.Tickets, p.Clients, p.Timeout = tickets, clients+2, time.Second
 	l := lay(t, p, 1)
-	offset, bytes, err := Device(p, 1)
+	offset, bytes, err := table.Device(p, 1)
 	must(t, err)
 	o := profile.Options(1, 1)
-	o.Memory, o.Clients, o.Handler, o.Device = l.bytes, p.Clients, node.Serve,
+	o.Memory, o.Clients, o.Handler, o.Device = l.Bytes, p.Clients, node.Serve,
 		[]sim.Range{{Node: 0, Offset: offset, Bytes: bytes}}
 	c := &crush{v: sim.New(o)}
 	must(t, Make(c.v, p))
 	key, value := []byte("key"), make([]byte, 100)
 	ep, err := c.v.Open("loader")
 	must(t, err)
-	loader, err := Open(ep, Options{Pool: c.v})
+	loader, err := Open(ep, session.Options{Pool: c.v})
 	must(t, err)
 	must(t, loader.Insert(key, value))
 	must(t, loader.Close())
@@ -48,7 +50,7 @@ func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *c
 	for i := range clients {
 		c.workers = append(c.workers, nil)
 		c.workers[i] = c.v.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
-			s, err := Open(ep, Options{Pool: c.v, Failure: impatient})
+			s, err := Open(ep, session.Options{Pool: c.v, Failure: impatient})
 			if err != nil {
 				t.Error(err)
 				return
@@ -74,7 +76,7 @@ func newCrush(t *testing.T, tickets, clients, updates, victims int, k uint64) *c
 				}
 			}
 			c.took = max(c.took, ep.Now())
-			c.stats.Repairs += s.stats.Repairs
+			c.stats.Repairs += s.session.Stats.Repairs
 			if err := s.Close(); err != nil && !c.workers[i].Crashed() {
 				t.Errorf("client %d: %v", i, err)
 			}
@@ -150,38 +152,15 @@ func TestFairCrashes(t *testing.T) {
 	t.Logf("%d repairs", repairs)
 }
 
-// TestTurn: ahead and has, for tickets and looks of all kinds.
-func TestTurn(t *testing.T) {
-	for _, c := range []struct {
-		what  string
-		turn  turn
-		ahead uint64
-		has   bool
-	}{
-		{"no failed try", turn{}, 0, true},
-		{"about to take a ticket", turn{queue: 1}, 0, false},
-		{"served next", turn{queue: 1, taken: true, number: 7, serving: 7}, 0, true},
-		{"passed", turn{queue: 1, taken: true, number: 7, serving: 70}, 0, true},
-		{"last in turn", turn{queue: 1, taken: true, number: turnsAtOnce - 1}, turnsAtOnce - 1, true},
-		{"first that waits", turn{queue: 1, taken: true, number: turnsAtOnce}, turnsAtOnce, false},
-		{"serving stands still", turn{queue: 1, taken: true, number: 300, serving: 100, still: 3}, 25, false},
-		{"for longer", turn{queue: 1, taken: true, number: 300, serving: 100, still: 5}, 6, true},
-		{"for very long", turn{queue: 1, taken: true, number: 1 << 63, still: 1000}, 1, true},
-	} {
-		if ahead, has := c.turn.ahead(), c.turn.has(); ahead != c.ahead || has != c.has {
-			t.Errorf("%s: %d ahead, its turn: %v; want %d, %v", c.what, ahead, has, c.ahead, c.has)
-		}
-	}
-}
-
 // TestTicketsComeLast: in a pool with tickets all other parts lie where they lie without tickets,
 // so that clients of both versions can use pools of both.
 func TestTicketsComeLast(t *testing.T) {
-	for _, p := range []Params{small(), inlinePool(2), extentPool(5)} {
+	for _, p := range []table.Params{small(), inlinePool(2), extentPool(5)} {
 		without := lay(t, p, 2)
 		p.Tickets = 100
 		with := lay(t, p, 2)
-		if with.rows != without.rows || with.slabs != without.slabs || with.tickets.base < with.slabs.of(with.perNode) {
+		if with.Areas.Rows != without.Areas.Rows || with.Areas.Slabs != without.Areas.Slabs ||
+			with.Areas.Queues.Base < with.Areas.Slabs.Of(with.PerNode) {
 			t.Errorf("%+v: %+v, and without tickets %+v", p, with, without)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -26,11 +28,11 @@ type cost struct{ doorbells, trips uint64 }
 
 func (s *Store) costs(t *testing.T, f func() error, want error) cost {
 	t.Helper()
-	before := *s.ep.Counters()
+	before := *s.session.EP.Counters()
 	if err := f(); !errors.Is(err, want) || want == nil && err != nil {
 		t.Fatalf("got %v, want %v", err, want)
 	}
-	d := s.ep.Counters().Sub(before)
+	d := s.session.EP.Counters().Sub(before)
 	return cost{d.Doorbells, d.Trips}
 }
 
@@ -38,12 +40,12 @@ func (s *Store) costs(t *testing.T, f func() error, want error) cost {
 func TestTrips(t *testing.T) {
 	p := inlinePool(1)
 	p.RowsPerLock, p.Tickets = 16, 16
-	s := storeOn(t, memPool(t, 1, p), Options{})
+	s := storeOn(t, memPool(t, 1, p), session.Options{})
 	for i := range 300 {
 		key, value := fmt.Appendf(nil, "key %d", i), fmt.Appendf(nil, "value %d", i)
-		at := s.place(key)
-		first, _ := s.lockOf(at.first)
-		second, _ := s.lockOf(at.second)
+		at := s.session.Table.Place(key)
+		first, _ := s.session.Table.LockOf(at.First)
+		second, _ := s.session.Table.LockOf(at.Second)
 		locks := uint64(1)
 		if first != second {
 			locks = 2
@@ -81,9 +83,9 @@ func TestFence(t *testing.T) {
 	must(t, err)
 	p := inlinePool(1)
 	p.RowsPerLock = 16
-	l, err := newLayout(p, 1)
+	l, err := table.New(p, 1)
 	must(t, err)
-	offset, bytes, err := Device(p, 1)
+	offset, bytes, err := table.Device(p, 1)
 	must(t, err)
 	for _, c := range []struct {
 		what       string
@@ -94,11 +96,11 @@ func TestFence(t *testing.T) {
 		{"in its NIC's memory", []sim.Range{{Node: 0, Offset: offset, Bytes: bytes}}, 1, 2},
 	} {
 		o := profile.Options(1, 1)
-		o.Memory, o.Clients, o.Handler, o.Device = l.bytes, p.Clients, node.Serve, c.device
+		o.Memory, o.Clients, o.Handler, o.Device = l.Bytes, p.Clients, node.Serve, c.device
 		v := sim.New(o)
 		must(t, Make(v, p))
 		v.Go("client", func(ep rdma.Endpoint) {
-			s, err := Open(ep, Options{Pool: v})
+			s, err := Open(ep, session.Options{Pool: v})
 			if err != nil {
 				t.Error(err)
 				return
@@ -131,7 +133,7 @@ func TestFence(t *testing.T) {
 func TestMedianInsert(t *testing.T) {
 	p := inlinePool(1)
 	p.RowsPerLock, p.LockWords = 16, 1
-	s := storeOn(t, memPool(t, 1, p), Options{})
+	s := storeOn(t, memPool(t, 1, p), session.Options{})
 	var took []uint64
 	for i := range p.Rows * p.Entries * 9 / 10 {
 		key := fmt.Appendf(nil, "key %d", i)
@@ -149,15 +151,15 @@ func TestMedianInsert(t *testing.T) {
 }
 
 // looks is how many trips prove a miss.
-func (s *Store) looks(at place) uint64 {
-	if at.first == at.second {
+func (s *Store) looks(at table.Place) uint64 {
+	if at.First == at.Second {
 		return 1
 	}
 	return 2
 }
 
 func TestNoAllocations(t *testing.T) {
-	s := storeOn(t, memPool(t, 1, inlinePool(1)), Options{})
+	s := storeOn(t, memPool(t, 1, inlinePool(1)), session.Options{})
 	key, value := []byte("key"), make([]byte, 100)
 	must(t, s.Insert(key, value))
 	for what, f := range map[string]func() error{
@@ -174,7 +176,7 @@ func TestNoAllocations(t *testing.T) {
 func TestFull(t *testing.T) {
 	p := inlinePool(1)
 	p.Rows, p.InlineBytes, p.ExtentBytes, p.KeyBytes = 128, 8, 8, 8
-	s := storeOn(t, memPool(t, 1, p), Options{Timeout: time.Second})
+	s := storeOn(t, memPool(t, 1, p), session.Options{Timeout: time.Second})
 	key := func(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
 	n := 0
 	for ; ; n++ {
@@ -194,7 +196,7 @@ func TestFull(t *testing.T) {
 		}
 	}
 	must(t, s.Delete(key(0)))
-	r, err := Check(s.opt.Pool.(rdma.Fabric))
+	r, err := Check(s.session.Opt.Pool.(rdma.Fabric))
 	must(t, err)
 	if len(r.Damage) > 0 || r.Facts[0].Count != uint64(n-1) {
 		t.Errorf("%+v", r)
@@ -207,7 +209,7 @@ func TestFull(t *testing.T) {
 func TestExtentTrips(t *testing.T) {
 	p := extentPool(1)
 	p.SlabExtents = 64
-	s := storeOn(t, memPool(t, 1, p), Options{})
+	s := storeOn(t, memPool(t, 1, p), session.Options{})
 	key, value := []byte("key"), make([]byte, 500)
 	must(t, s.Insert(key, value))
 	get := func() error { _, err := s.Get(key); return err }
@@ -216,20 +218,20 @@ func TestExtentTrips(t *testing.T) {
 		t.Errorf("get: %+v", got)
 	}
 	best, all := s.costs(t, update, nil), uint64(0)
-	const updates = 10 * claimAtOnce
+	const updates = 10 * table.ClaimAtOnce
 	for range updates {
 		c := s.costs(t, update, nil)
 		best.trips = min(best.trips, c.trips)
 		all += c.trips
 	}
-	at := s.place(key)
-	first, _ := s.lockOf(at.first)
-	second, _ := s.lockOf(at.second)
+	at := s.session.Table.Place(key)
+	first, _ := s.session.Table.LockOf(at.First)
+	second, _ := s.session.Table.LockOf(at.Second)
 	want := uint64(3) // with the fence behind the lock
 	if first != second {
 		want++
 	}
-	if more := all - updates*best.trips; best.trips != want || more > 2*updates/claimAtOnce {
+	if more := all - updates*best.trips; best.trips != want || more > 2*updates/table.ClaimAtOnce {
 		t.Errorf("an update takes %d trips, want %d, and %d of them %d more", best.trips, want, updates, more)
 	}
 	for what, f := range map[string]func() error{"get": get, "update": update} {

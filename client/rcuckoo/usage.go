@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -13,14 +13,14 @@ import (
 // It may run while clients work: rows that are being written are not counted, nor are shards of
 // which no copy answers.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
-	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
+	ep, l, _, err := client.Look(f, "read the use of memory", table.Read)
 	if err != nil {
 		return nil, err
 	}
 	defer ep.Close()
 	used, slabs, grown := uint64(0), uint64(0), uint64(0)
 	for shard := range l.Shards {
-		c, err := l.count(ep, shard)
+		c, err := count(l, ep, shard)
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			return nil, fmt.Errorf("read the use of memory: %w", err)
 		}
@@ -32,20 +32,21 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	locks, records := copies*uint64(l.LockWords), copies*uint64(l.Clients)
 	used, slabs = used*replicas, slabs*replicas
 	uses := []client.Use{
-		{Name: "entries used", Count: used, Bytes: used * uint64(l.entryBytes)},
-		{Name: "entries", Count: rows * uint64(l.entries), Bytes: rows * uint64(l.rowBytes)},
+		{Name: "entries used", Count: used, Bytes: used * uint64(l.EntryBytes)},
+		{Name: "entries", Count: rows * uint64(l.Slots), Bytes: rows * uint64(l.RowBytes)},
 		{Name: "lock words", Count: locks, Bytes: 16 * locks},
-		{Name: "queues of locks", Count: copies * uint64(l.Tickets), Bytes: copies * l.tickets.each},
-		{Name: "intents, redos and hands", Count: records, Bytes: records * (intentBytes + l.redo + l.handsBytes())},
+		{Name: "queues of locks", Count: copies * uint64(l.Tickets), Bytes: copies * l.Areas.Queues.Each},
+		{Name: "intents, redos and hands", Count: records,
+			Bytes: records * (table.IntentBytes + l.RedoBytes + l.ClaimsBytes())},
 	}
 	if l.Levels > 0 {
 		uses = append(uses, client.Use{Name: "rows that tables grew by", Count: grown * replicas,
-			Bytes: grown * replicas * uint64(l.rowBytes)})
+			Bytes: grown * replicas * uint64(l.RowBytes)})
 	}
-	if l.extents() {
+	if l.HasExtents() {
 		all := copies * uint64(l.Slabs)
-		uses = append(uses, client.Use{Name: "slabs handed out", Count: slabs, Bytes: slabs * l.slab},
-			client.Use{Name: "slabs", Count: all, Bytes: all * l.slab})
+		uses = append(uses, client.Use{Name: "slabs handed out", Count: slabs, Bytes: slabs * l.SlabBytes},
+			client.Use{Name: "slabs", Count: all, Bytes: all * l.SlabBytes})
 	}
 	return uses, nil
 }
@@ -56,19 +57,19 @@ type counted struct{ used, grown, slabs uint64 }
 
 // count counts what a shard has, on the first copy with a node that answers. The error wraps
 // rdma.ErrNodeDown if none does.
-func (l *layout) count(ep rdma.Endpoint, shard int) (c counted, err error) {
-	for _, at := range l.copies[shard] {
+func count(l *table.Layout, ep rdma.Endpoint, shard int) (c counted, err error) {
+	for _, at := range l.Copies[shard] {
 		c = counted{}
-		err = l.eachRow(ep, shard, at, func(n uint32, r row) {
-			if l.valid(r, shard, n) {
-				c.used += uint64(l.used(r))
-				if l.birth(n) > 0 && l.made(n, r) {
+		err = table.EachRow(l, ep, shard, at, func(n uint32, r table.Row) {
+			if l.Valid(r, shard, n) {
+				c.used += uint64(l.Used(r))
+				if l.Birth(n) > 0 && l.Made(n, r) {
 					c.grown++
 				}
 			}
 		})
-		if err == nil && l.extents() {
-			c.slabs, err = l.handed(ep, shard)
+		if err == nil && l.HasExtents() {
+			c.slabs, err = table.Handed(l, ep, shard)
 		}
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			return c, err
@@ -77,62 +78,13 @@ func (l *layout) count(ep rdma.Endpoint, shard int) (c counted, err error) {
 	return counted{}, err
 }
 
-// handed returns how many slabs of a shard were handed out: all of them if the pool has replicas.
-func (l *layout) handed(ep rdma.Endpoint, shard int) (uint64, error) {
-	if l.Replicas > 1 {
-		return uint64(l.Slabs), nil
-	}
-	n, err := rdma.ReadWord(ep, stepReadTable, l.at(l.counts, shard, 0), l.Timeout)
+// Outlives returns how many memory nodes may die at once while each shard keeps a copy: one less
+// than the fewest copies that any shard has on nodes that are not dead. -1: a shard has none.
+func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
+	ep, l, v, err := client.Look(f, "count the copies", table.Read)
 	if err != nil {
-		return 0, fmt.Errorf("read how many slabs shard %d has: %w", shard, err)
+		return 0, err
 	}
-	return min(n, uint64(l.Slabs)), nil
-}
-
-// rowsAtOnce and walkBytes bound one READ of a walk, in rows and in bytes. A row may be larger
-// than walkBytes; then it is read alone.
-const (
-	rowsAtOnce = 64
-	walkBytes  = 16 << 10
-)
-
-// eachRow reads the rows of a shard on one copy, of all segments that have memory, and calls f
-// with each of them, valid or not, in ascending order. f may use the row's memory during the
-// call.
-func (l *layout) eachRow(ep rdma.Endpoint, shard int, at node.Replica, f func(n uint32, r row)) error {
-	each := max(min(walkBytes/l.rowBytes, rowsAtOnce), 1)
-	rows, err := l.backed(ep, shard)
-	if err != nil {
-		return err
-	}
-	for from := 0; from < rows; from += each {
-		if err := l.someRows(ep, shard, at, from, min(each, rows-from), f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// someRows is eachRow for n rows that follow from.
-func (l *layout) someRows(ep rdma.Endpoint, shard int, at node.Replica, from, n int, f func(n uint32, r row)) error {
-	p, err := rdma.ReadBytes(ep, stepReadTable, l.rowAt(at, uint32(from)), n*l.rowBytes, l.Timeout)
-	if err != nil {
-		return fmt.Errorf("read rows of shard %d: %w", shard, err)
-	}
-	for i := range n {
-		f(uint32(from+i), row(p[i*l.rowBytes:][:l.rowBytes]))
-	}
-	return nil
-}
-
-// backed returns how many rows of a shard have memory.
-func (l *layout) backed(ep rdma.Endpoint, shard int) (int, error) {
-	if l.Levels == 0 || l.Replicas > 1 {
-		return l.allRows(), nil
-	}
-	segments, err := rdma.ReadWord(ep, stepReadTable, l.growthAt(shard).Add(growthSegments), l.Timeout)
-	if err != nil {
-		return 0, fmt.Errorf("read how far shard %d has grown: %w", shard, err)
-	}
-	return l.Rows * int(min(segments+1, 1<<l.Levels)), nil
+	defer ep.Close()
+	return client.Fewest(&v.View, dead, l.Originals) - 1, nil
 }
