@@ -1,4 +1,4 @@
 package sim
 
 // Dead reports whether a memory node has died.
-func (s *Sim) Dead(node int) bool { return s.nodes[node].dead }
+func (p *pool) Dead(node int) bool { return p.nodes[node].dead }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim/random"
 )
 
 var (
@@ -17,10 +18,10 @@ var (
 )
 
 // Nodes returns the number of memory nodes.
-func (s *Sim) Nodes() int { return len(s.nodes) }
+func (p *pool) Nodes() int { return len(p.nodes) }
 
 // Size returns the bytes of registered memory of each node.
-func (s *Sim) Size() uint64 { return s.opts.Memory }
+func (p *pool) Size() uint64 { return p.opts.Memory }
 
 // Open returns an endpoint. Outside Run its verbs and calls execute at once, take no time and are
 // never torn or reordered; its sleeps move the clock. Inside Run it belongs to the worker that
@@ -52,24 +53,48 @@ func (s *Sim) open(name string) (*endpoint, error) {
 	own := s.stream(name)
 	e.own = own
 	e.rand = rand.New(rand.NewPCG(s.opts.Seed, own))
-	e.net.Seed(s.opts.Seed, mix(own))
+	e.net.Seed(s.opts.Seed, random.Mix(own))
 	s.clients[e.id] = e
 	return e, nil
 }
 
+// identities are the clients that there are, and were.
+type identities struct {
+	*engine
+	sched   *scheduler
+	names   map[string]uint64 // how often a name was opened: only looked up, never ranged over
+	clients []*endpoint       // by identity; nil where it is free
+	nextID  int
+	freed   []*endpoint // closed, the longest ago first; their identities wait to be used again
+	lives   uint64      // endpoints opened so far
+}
+
+// stream derives a generator's second half of the seed from a name, so that a worker draws the same
+// whichever other workers there are: FNV-1a over the name, mixed with how many workers of that name
+// came before.
+func (ids *identities) stream(name string) uint64 {
+	n := ids.names[name]
+	ids.names[name] = n + 1
+	h := uint64(14695981039346656037)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * 1099511628211
+	}
+	return random.Mix(h + n*0x9e3779b97f4a7c15)
+}
+
 // identify gives e a new identity as long as there are some, and then the one that was given back
 // the longest ago and has nothing in flight.
-func (s *Sim) identify(e *endpoint) bool {
-	if s.nextID < s.opts.Clients {
-		s.nextID++
-		e.id = rdma.ClientID(s.nextID)
-		s.clients = append(s.clients, nil)
+func (ids *identities) identify(e *endpoint) bool {
+	if ids.nextID < ids.opts.Clients {
+		ids.nextID++
+		e.id = rdma.ClientID(ids.nextID)
+		ids.clients = append(ids.clients, nil)
 		return true
 	}
-	for i, old := range s.freed {
+	for i, old := range ids.freed {
 		if old.inflight == 0 {
 			e.id = old.id
-			s.freed = append(s.freed[:i], s.freed[i+1:]...)
+			ids.freed = append(ids.freed[:i], ids.freed[i+1:]...)
 			return true
 		}
 	}
@@ -78,29 +103,29 @@ func (s *Sim) identify(e *endpoint) bool {
 
 // Revoke drops what a client has in flight; words of a torn WRITE that have landed stay. Called by
 // a worker it takes a round trip, in the middle of which it takes effect.
-func (s *Sim) Revoke(c rdma.ClientID) error {
-	if s.closing() {
+func (ids *identities) Revoke(c rdma.ClientID) error {
+	if ids.sched.closing() {
 		return fmt.Errorf("revoke client %d: %w", c, rdma.ErrClosed)
 	}
-	e := s.holder(c)
+	e := ids.holder(c)
 	if e == nil {
 		return nil
 	}
-	return s.control(func() { s.fenceOff(e) })
+	return ids.sched.control(func() { ids.fenceOff(e) })
 }
 
-func (s *Sim) fenceOff(e *endpoint) {
+func (ids *identities) fenceOff(e *endpoint) {
 	e.revoked = true
-	s.trace(Event{Kind: Revoke, Worker: e.name, Client: e.id})
+	ids.trace(Event{Kind: Revoke, Worker: e.name, Client: e.id})
 }
 
 // holder returns the present or last holder of an identity: one that was given back may still have
 // verbs in flight.
-func (s *Sim) holder(c rdma.ClientID) *endpoint {
-	if int(c) < len(s.clients) && s.clients[c] != nil {
-		return s.clients[c]
+func (ids *identities) holder(c rdma.ClientID) *endpoint {
+	if int(c) < len(ids.clients) && ids.clients[c] != nil {
+		return ids.clients[c]
 	}
-	for _, e := range s.freed {
+	for _, e := range ids.freed {
 		if e.id == c {
 			return e
 		}
@@ -109,27 +134,27 @@ func (s *Sim) holder(c rdma.ClientID) *endpoint {
 }
 
 // RevokeLife drops what the holder that Clients described has in flight.
-func (s *Sim) RevokeLife(c rdma.Client) error {
-	return s.control(func() {
-		if e := s.holder(c.ID); e != nil && e.life == c.Life {
-			s.fenceOff(e)
+func (ids *identities) RevokeLife(c rdma.Client) error {
+	return ids.sched.control(func() {
+		if e := ids.holder(c.ID); e != nil && e.life == c.Life {
+			ids.fenceOff(e)
 		}
 	})
 }
 
 // pause lets the current worker, if any, wait for one way of a message.
-func (s *Sim) pause() {
+func (s *scheduler) pause() {
 	if w := s.current; w != nil && !s.closed {
-		s.arm(w, s.now+w.ep.latency())
+		s.arm(w, s.now()+w.ep.latency())
 		w.park()
 	}
 }
 
 // Clients lists the identities in use. A worker that crashed or was fenced off is not alive; one
 // that returned is not listed.
-func (s *Sim) Clients() []rdma.Client {
+func (ids *identities) Clients() []rdma.Client {
 	var list []rdma.Client
-	for _, e := range s.clients {
+	for _, e := range ids.clients {
 		if e != nil {
 			alive := !e.revoked && !e.crashed()
 			list = append(list, rdma.Client{ID: e.id, Name: e.name, Life: e.life, Alive: alive,
@@ -141,58 +166,58 @@ func (s *Sim) Clients() []rdma.Client {
 
 // Forget frees the identity of a client that crashed, or was fenced off and has returned, once
 // nothing of it is left.
-func (s *Sim) Forget(c rdma.Client) (err error) {
-	lost := s.control(func() {
-		if int(c.ID) >= len(s.clients) || s.clients[c.ID] == nil || s.clients[c.ID].life != c.Life {
+func (ids *identities) Forget(c rdma.Client) (err error) {
+	lost := ids.sched.control(func() {
+		if int(c.ID) >= len(ids.clients) || ids.clients[c.ID] == nil || ids.clients[c.ID].life != c.Life {
 			return
 		}
-		e := s.clients[c.ID]
+		e := ids.clients[c.ID]
 		if !e.crashed() && !e.closed {
 			err = fmt.Errorf("forget client %d (%s): %w", c.ID, e.name, rdma.ErrHeld)
 			return
 		}
-		s.clients[c.ID] = nil
-		s.freed = append(s.freed, e)
+		ids.clients[c.ID] = nil
+		ids.freed = append(ids.freed, e)
 	})
 	return errors.Join(err, lost)
 }
 
 // KillNode kills a memory node now: verbs to it that have not landed never will.
-func (s *Sim) KillNode(node int) error {
-	if node < 0 || node >= len(s.nodes) {
-		return fmt.Errorf("kill node %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)
+func (p *pool) KillNode(node int) error {
+	if node < 0 || node >= len(p.nodes) {
+		return fmt.Errorf("kill node %d of %d: %w", node, len(p.nodes), rdma.ErrAccess)
 	}
-	s.kill(node)
+	p.kill(node)
 	return nil
 }
 
 // KillNodeAfter kills a memory node at a time from now.
-func (s *Sim) KillNodeAfter(node int, d time.Duration) {
-	s.at(s.now+int64(d), event{kind: nodeDeath, node: int32(node)})
+func (p *pool) KillNodeAfter(node int, d time.Duration) {
+	p.at(p.now()+int64(d), event{kind: nodeDeath, node: int32(node)})
 }
 
 // KillNodeAt kills a memory node behind the k-th verb that lands on it in a Run, counting from 1.
-func (s *Sim) KillNodeAt(node int, k uint64) { s.nodes[node].killAt = k }
+func (p *pool) KillNodeAt(node int, k uint64) { p.nodes[node].killAt = k }
 
 // Landed returns how many verbs have taken effect on a node in Runs: enumerating its crashes runs k
 // from 1 to this.
-func (s *Sim) Landed(node int) uint64 { return s.nodes[node].verbs }
+func (p *pool) Landed(node int) uint64 { return p.nodes[node].verbs }
 
-func (s *Sim) kill(node int) {
-	if n := &s.nodes[node]; !n.dead {
+func (p *pool) kill(node int) {
+	if n := &p.nodes[node]; !n.dead {
 		n.dead = true
 		if n.verbs >= n.killAt {
 			n.killAt = 0
 		}
 		n.life++
-		s.trace(Event{Kind: Kill, Worker: fmt.Sprintf("node %d", node)})
-		for _, w := range s.workers {
+		p.trace(Event{Kind: Kill, Worker: fmt.Sprintf("node %d", node)})
+		for _, w := range p.sched.workers {
 			switch {
 			case w.root != w || w.home != n:
-			case s.current != nil && s.current.root == w:
-				s.CrashAt(w, w.sent) // at its next verb
+			case p.sched.current != nil && p.sched.current.root == w:
+				w.crashAfter(w.sent) // at its next verb
 			default:
-				s.crash(w)
+				p.sched.crash(w)
 			}
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // control lets a worker reach what lies outside of the memory nodes: change happens at one moment,
 // a message's way after it was asked for, and the answer takes another. To CrashAt it counts as a
 // verb.
-func (s *Sim) control(change func()) error {
+func (s *scheduler) control(change func()) error {
 	if s.closing() {
 		return rdma.ErrClosed
 	}
@@ -37,98 +37,113 @@ func (s *Sim) control(change func()) error {
 	return nil
 }
 
+// membership is the pool's view, its master and the store's configuration.
+type membership struct {
+	sched   *scheduler
+	pool    *pool
+	ids     *identities
+	net     *network
+	view    rdma.View
+	role    rdma.Role
+	tenures uint64
+	config  rdma.Config
+}
+
+// clock returns the virtual time.
+func (ms *membership) clock() time.Duration { return time.Duration(ms.sched.now()) }
+
 // View returns the pool's view. It takes no time; Join does.
-func (s *Sim) View() rdma.View {
-	v := s.view
+func (ms *membership) View() rdma.View {
+	v := ms.view
 	v.Members = slices.Clone(v.Members)
 	return v
 }
 
 // Advance replaces the view's state.
-func (s *Sim) Advance(from, to rdma.State) (ok bool, err error) {
+func (ms *membership) Advance(from, to rdma.State) (ok bool, err error) {
 	if err := from.Becomes(to); err != nil {
 		return false, fmt.Errorf("advance the view: %w", err)
 	}
-	err = s.control(func() {
-		if ok = s.view.Epoch == from.Epoch && s.view.Busy == from.Busy; ok {
-			s.view.Epoch, s.view.Busy = to.Epoch, to.Busy
+	err = ms.sched.control(func() {
+		if ok = ms.view.Epoch == from.Epoch && ms.view.Busy == from.Busy; ok {
+			ms.view.Epoch, ms.view.Busy = to.Epoch, to.Busy
 		}
 	})
 	return ok, err
 }
 
 // SetMember replaces one node's state in the view.
-func (s *Sim) SetMember(epoch uint64, node int, from, to rdma.Member) (ok bool, err error) {
-	if node < 0 || node >= len(s.nodes) {
-		return false, fmt.Errorf("change member %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)
+func (ms *membership) SetMember(epoch uint64, node int, from, to rdma.Member) (ok bool, err error) {
+	if node < 0 || node >= len(ms.pool.nodes) {
+		return false, fmt.Errorf("change member %d of %d: %w", node, len(ms.pool.nodes), rdma.ErrAccess)
 	}
 	if err := from.Becomes(to, epoch); err != nil {
 		return false, fmt.Errorf("change member %d: %w", node, err)
 	}
-	err = s.control(func() {
-		if ok = s.view.Busy && s.view.Epoch == epoch && s.view.Members[node] == from; ok {
-			s.view.Members[node] = to
+	err = ms.sched.control(func() {
+		if ok = ms.view.Busy && ms.view.Epoch == epoch && ms.view.Members[node] == from; ok {
+			ms.view.Members[node] = to
 		}
 	})
 	return ok, err
 }
 
 // Fence drops what workers of earlier epochs have in flight.
-func (s *Sim) Fence(epoch uint64) error {
-	return s.control(func() {
-		s.fenced = max(s.fenced, epoch)
-		s.trace(Event{Kind: Fence, Worker: "all", Value: epoch})
+func (ms *membership) Fence(epoch uint64) error {
+	return ms.sched.control(func() {
+		ms.net.fenced = max(ms.net.fenced, epoch)
+		ms.sched.trace(Event{Kind: Fence, Worker: "all", Value: epoch})
 	})
 }
 
 // Expel kills a node for all workers.
-func (s *Sim) Expel(epoch uint64, node int) (err error) {
-	if node < 0 || node >= len(s.nodes) {
-		return fmt.Errorf("expel node %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)
+func (ms *membership) Expel(epoch uint64, node int) (err error) {
+	if node < 0 || node >= len(ms.pool.nodes) {
+		return fmt.Errorf("expel node %d of %d: %w", node, len(ms.pool.nodes), rdma.ErrAccess)
 	}
-	lost := s.control(func() {
-		if s.view.Epoch != epoch || !s.view.Busy {
+	lost := ms.sched.control(func() {
+		if ms.view.Epoch != epoch || !ms.view.Busy {
 			err = fmt.Errorf("expel node %d in epoch %d, which is over: %w", node, epoch, rdma.ErrStale)
 			return
 		}
-		s.nodes[node].expelled = true
-		s.kill(node)
+		ms.pool.nodes[node].expelled = true
+		ms.pool.kill(node)
 	})
 	return errors.Join(err, lost)
 }
 
 // TryMaster makes owner the master when there is none, and fences off the last one if its tenure
 // ran out.
-func (s *Sim) TryMaster(owner rdma.ClientID, lease time.Duration) (r rdma.Role, ok bool, err error) {
-	err = s.control(func() {
-		if ok = s.role.Owner == 0 || s.Now() >= s.role.Until; ok {
-			if last := s.holder(s.role.Owner); last != nil && s.role.Owner != owner {
-				s.fenceOff(last)
+func (ms *membership) TryMaster(owner rdma.ClientID, lease time.Duration) (r rdma.Role, ok bool, err error) {
+	err = ms.sched.control(func() {
+		if ok = ms.role.Owner == 0 || ms.clock() >= ms.role.Until; ok {
+			if last := ms.ids.holder(ms.role.Owner); last != nil && ms.role.Owner != owner {
+				ms.ids.fenceOff(last)
 			}
-			s.tenures++
-			s.role = rdma.Role{Owner: owner, Epoch: s.tenures, Until: s.Now() + lease}
+			ms.tenures++
+			ms.role = rdma.Role{Owner: owner, Epoch: ms.tenures, Until: ms.clock() + lease}
 		}
-		r = s.role
+		r = ms.role
 	})
 	return r, ok, err
 }
 
 // Renew prolongs a tenure.
-func (s *Sim) Renew(r rdma.Role, lease time.Duration) (now rdma.Role, ok bool, err error) {
-	err = s.control(func() {
-		if ok = s.role == r && s.Now() < r.Until; ok {
-			s.role.Until = s.Now() + lease
+func (ms *membership) Renew(r rdma.Role, lease time.Duration) (now rdma.Role, ok bool, err error) {
+	err = ms.sched.control(func() {
+		if ok = ms.role == r && ms.clock() < r.Until; ok {
+			ms.role.Until = ms.clock() + lease
 		}
-		now = s.role
+		now = ms.role
 	})
 	return now, ok, err
 }
 
 // Resign ends a tenure early.
-func (s *Sim) Resign(r rdma.Role) {
-	_ = s.control(func() {
-		if s.role == r {
-			s.role = rdma.Role{}
+func (ms *membership) Resign(r rdma.Role) {
+	_ = ms.sched.control(func() {
+		if ms.role == r {
+			ms.role = rdma.Role{}
 		}
 	})
 }
