@@ -13,7 +13,7 @@ import (
 // whole. It has the level that its parent says, begins where the parent says, and
 // ends where its sibling begins; its entries lie between its fences. Each value
 // that a leaf names is that key's. The word of an object says linked for what the
-// tree has, and for nothing else. What has the name of a client waits for the
+// wholeTree has, and for nothing else. What has the name of a client waits for the
 // recovery of that client. Check changes nothing but an identity of its own.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
@@ -28,7 +28,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 
 // checker is the state of a Check.
 type checker struct {
-	*Store
+	*tree
 	r     *client.Report
 	alive map[rdma.ClientID]bool
 	// locked has nodes and their locks.
@@ -59,7 +59,7 @@ func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	if err != nil {
 		return err
 	}
-	c := &checker{Store: s, r: r, alive: map[rdma.ClientID]bool{}, locked: map[ref]lockWord{}, trees: map[ref]bool{},
+	c := &checker{tree: s.tree, r: r, alive: map[rdma.ClientID]bool{}, locked: map[ref]lockWord{}, trees: map[ref]bool{},
 		named: map[ref]pointer{}, due: map[ref]bool{}}
 	for _, o := range clients {
 		c.alive[o.ID] = c.alive[o.ID] || o.Alive
@@ -69,7 +69,7 @@ func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	if err := c.locks(); err != nil {
 		return err
 	}
-	if err := c.tree(); err != nil {
+	if err := c.wholeTree(); err != nil {
 		return err
 	}
 	// objects removes from named what it has found.
@@ -98,7 +98,7 @@ func (c *checker) locks() error {
 		err := c.words(n, locks0, c.Locks, func(i int, w uint64) error {
 			lock := lockWord(w)
 			r := makeRef(n, lock.index())
-			if lock.client() == 0 || lock.index() >= c.Store.trees.count ||
+			if lock.client() == 0 || lock.index() >= c.tree.trees.count ||
 				c.lockAt(r) != rdma.At(n, locks0+uint64(i)*8) {
 				c.r.Damaged("lock %d/%d is %#x, of no node that it is for", n, i, w)
 				return nil
@@ -114,9 +114,9 @@ func (c *checker) locks() error {
 	return nil
 }
 
-// tree walks the tree, level by level, from the first node of each along its
+// wholeTree walks the tree, level by level, from the first node of each along its
 // siblings.
-func (c *checker) tree() error {
+func (c *checker) wholeTree() error {
 	if err := c.readRoot(); err != nil {
 		return err
 	}
@@ -141,12 +141,12 @@ func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, name
 	var lower []byte
 	for first := true; r != 0; first = false {
 		// A node that is met twice would make the walk endless.
-		if c.trees[r] || r.node() >= c.nodes || r.index() >= c.Store.trees.count {
+		if c.trees[r] || r.node() >= c.nodes || r.index() >= c.tree.trees.count {
 			c.r.Damaged("node %v of level %d is named twice, or is none", r, level)
 			return below, names, nil
 		}
 		c.trees[r] = true
-		b, p, err := c.read(stepSurvey, c.Store.trees.at(r), c.nodeBytes)
+		b, p, err := c.read(stepSurvey, c.tree.trees.at(r), c.nodeBytes)
 		if err != nil {
 			return 0, nil, err
 		}

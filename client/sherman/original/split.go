@@ -113,16 +113,16 @@ func separatorOf(level int, key []byte, child pointer) separator { return separa
 // wraps client.ErrFull.
 func (s *Store) newTree(level int) (pointer, error) {
 	have := 0
-	for n := range s.memory.trees {
-		have += len(s.memory.trees[n].free)
+	for n := range s.treePiles {
+		have += len(s.treePiles[n].free)
 	}
 	// One node for each level from here up to the root, one for a new root, and
 	// one more in case that the tree has grown since.
 	need := s.root.level() - level + 3
 	for n := 0; n < s.nodes && have < need; n++ {
-		p := &s.memory.trees[(s.memory.home+n)%s.nodes]
+		p := &s.treePiles[(s.home+n)%s.nodes]
 		before := len(p.free)
-		if err := s.grab(&s.trees, (s.memory.home+n)%s.nodes); err != nil {
+		if err := s.grab(&s.trees, (s.home+n)%s.nodes); err != nil {
 			return 0, err
 		}
 		have += len(p.free) - before
@@ -130,8 +130,8 @@ func (s *Store) newTree(level int) (pointer, error) {
 	if have < need {
 		return 0, fmt.Errorf("no memory for %d nodes: %w", need, client.ErrFull)
 	}
-	s.memory.home = (s.memory.home + 1) % s.nodes
-	return s.take(&s.trees, s.memory.home)
+	s.home = (s.home + 1) % s.nodes
+	return s.take(&s.trees, s.home)
 }
 
 // addTree adds the WRITE of a new node, before what names it.
@@ -295,14 +295,14 @@ func (s *Store) raise(sep separator) (bool, error) {
 		s.entries)
 	b.Write(s.trees.at(p.ref()), image)
 	if err := s.do(stepWriteFar, b); err != nil {
-		s.memory.unsure = true
+		s.unsure = true
 		return false, s.failed(b, err)
 	}
 	b.Release()
 	b = s.ep.Batch()
 	cas := b.CompareSwap(s.rootWord(), uint64(s.root), uint64(makeRoot(p.ref(), sep.level)))
 	if err := s.do(stepSetRoot, b); err != nil {
-		s.memory.unsure = true
+		s.unsure = true
 		s.root = 0
 		return false, s.failed(b, err)
 	}
