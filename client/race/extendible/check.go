@@ -274,7 +274,7 @@ func (c *checker) slot(t subtable, w slotWord, p []byte) {
 }
 
 // ownerOf returns the word of the chunk that a block of a pair lies in; 0 for a
-// grave.
+// delete record.
 func (c *checker) ownerOf(block uint64) node.Entry {
 	if block > c.layout.blocks*uint64(c.nodes) {
 		return 0

@@ -24,10 +24,10 @@ func (l *layout) describe(a rdma.Addr) string {
 	switch {
 	case off < node.HeaderBytes:
 		return "header"
-	case off < l.graves:
+	case off < l.records:
 		return l.describeEntry(a)
 	case off < l.subtables.Table:
-		return fmt.Sprintf("grave of client %d", (off-l.graves)/unitBytes*uint64(l.nodes)+uint64(n))
+		return fmt.Sprintf("delete record of client %d", (off-l.records)/unitBytes*uint64(l.nodes)+uint64(n))
 	case off < l.pairs.Table:
 		return fmt.Sprintf("owner of subtable %d", (off-l.subtables.Table)/8)
 	case off < l.subtables.First:

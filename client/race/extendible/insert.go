@@ -54,7 +54,7 @@ func (s *Store) insert() error {
 		err := s.insertOnce()
 		switch {
 		case err == nil:
-			s.memory.used(o.block, o.slot)
+			s.memory.used(o.block, o.hash, o.slot)
 			return nil
 		case errors.Is(err, errGaveWay):
 			// The words of this use of the block must not be met again.
@@ -315,7 +315,7 @@ func (s *Store) giveWay(f proposalState) error {
 	o := &s.op
 	// The proposal may have become void, and a rehash may have copied it: clear
 	// looks for whatever names the block.
-	err := s.clear(o.hash, o.block.number)
+	err := s.directory.clear(o.hash, o.block.number)
 	if err != nil {
 		s.keepUnresolved()
 	}

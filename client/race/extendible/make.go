@@ -133,7 +133,7 @@ func Make(f rdma.Fabric, format string, p Params) error {
 
 // make backs the tables, writes the header, and then makes the first subtable.
 func (l *layout) make(f rdma.Fabric) error {
-	from, err := uint64(l.graves), error(nil)
+	from, err := uint64(l.records), error(nil)
 	switch l.format {
 	case RTX:
 		err = rtx.Prepare(f, l.objects)

@@ -188,7 +188,7 @@ func (s *Store) update() error {
 			s.memory.settle(o.block, err)
 			return err
 		case out == done:
-			s.memory.used(o.block, a.slot)
+			s.memory.used(o.block, o.hash, a.slot)
 			// Only a block in one of the worker's own chunks goes into quarantine
 			// here.
 			s.memory.replaced(a.word)
@@ -201,7 +201,7 @@ func (s *Store) update() error {
 			// word behind the rehash. In the latter case this UPDATE came right
 			// before that change, and nothing can tell otherwise.
 			if at.word != a.word {
-				s.memory.used(o.block, noSlot.slot)
+				s.memory.used(o.block, o.hash, noSlot.slot)
 				return nil
 			}
 		}

@@ -35,7 +35,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "subtables handed out", Count: subtables, Bytes: subtables * l.subtables.Bytes},
 		{Name: "subtables", Count: l.subtables.Count * nodes, Bytes: l.subtables.Count * nodes * l.subtables.Bytes},
 		{Name: "directory entries, and logs of their changes", Count: 1 << l.Depth,
-			Bytes: (l.graves - node.HeaderBytes) * nodes},
+			Bytes: (l.records - node.HeaderBytes) * nodes},
 		{Name: "chunks of pairs handed out", Count: chunks, Bytes: chunks * l.pairs.Bytes},
 		{Name: "chunks of pairs", Count: most, Bytes: most * l.pairs.Bytes},
 	}, nil
