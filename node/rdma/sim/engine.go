@@ -67,7 +67,7 @@ func (g *engine) trace(e Event) {
 }
 
 // handle lets an event happen.
-func (s *Sim) handle(e event) {
+func (s *Sim) handle(e *event) {
 	switch e.kind {
 	case wakeUp:
 		s.resume(e.w)

@@ -65,15 +65,17 @@ type pool struct {
 	powerCuts []powerCut // to come
 }
 
-// newPool returns nodes whose memory is all zero.
-func newPool(g *engine, sched *scheduler) *pool {
-	p := &pool{engine: g, sched: sched, nodes: make([]node, g.opts.Nodes)}
+// makePool returns nodes whose memory is all zero.
+func makePool(g *engine, sched *scheduler) pool {
+	p := pool{engine: g, sched: sched, nodes: make([]node, g.opts.Nodes)}
 	for i := range p.nodes {
 		n := &p.nodes[i]
-		*n = node{engine: g, id: i, memory: memory.New(i, g.opts.Memory)}
+		n.engine, n.id = g, i
 		if o := g.opts.PMem; o != nil {
 			n.memory = memory.NewPersistent(i, g.opts.Memory, o.EADR || !o.DDIO)
 			n.pmem = pmem.NewDevice(*o)
+		} else {
+			n.memory = memory.New(i, g.opts.Memory)
 		}
 		if g.hw != nil {
 			n.cores = make([]resource, g.hw.NodeCores)

@@ -137,7 +137,7 @@ func (e *endpoint) sendEntry(f *flight, start int64) {
 	f.gap = int64(f.luck % uint64(s.opts.MaxLatency+1))
 	c.order = start
 	c.reads = max(c.reads, start+(blocks(f.op, s.opts.MTU)-1)*f.gap+f.spread+f.sees+f.back)
-	c.queueEntry(s.engine, f, start)
+	c.queueEntry(&s.engine, f, start)
 }
 
 // queueEntry lets an entry take its places from a time on, one block after the other, behind those

@@ -159,38 +159,36 @@ var (
 // Sim is a simulated pool with its workers. It implements rdma.Fabric. Its parts know those above
 // them in this list, and not the Sim.
 type Sim struct {
-	*engine
-	*scheduler
-	*pool
-	*identities
-	*membership
-	injector *injector
-	boxes    *boxes
-	cards    *cards
-	net      *network
-	rings    *rings
-	running  bool
+	engine
+	scheduler
+	pool
+	identities
+	injector injector
+	boxes    boxes
+	cards    cards
+	net      network
+	rings    rings
+	membership
+	running bool
 }
 
 // New returns a pool. Its memory is all zero.
 func New(o Options) *Sim {
 	o.defaults()
-	g := &engine{opts: o}
+	s := &Sim{engine: engine{opts: o}}
 	if o.Hardware != nil {
-		g.hw = newTiming(o.Hardware)
+		s.hw = newTiming(o.Hardware)
 	}
-	sched := &scheduler{engine: g}
-	p := newPool(g, sched)
-	bs := &boxes{sched: sched, pool: p, byAddr: map[rdma.BoxAddr]*mailbox{}}
-	cs := &cards{engine: g, pool: p, boxes: bs}
-	net := &network{engine: g, sched: sched, pool: p, boxes: bs, cards: cs}
-	ids := &identities{engine: g, sched: sched, names: map[string]uint64{}, clients: make([]*endpoint, 1, 16)}
-	s := &Sim{
-		engine: g, scheduler: sched, pool: p, identities: ids, boxes: bs, cards: cs, net: net,
-		membership: &membership{sched: sched, pool: p, ids: ids, net: net},
-		injector:   &injector{engine: g, sched: sched, pool: p},
-		rings:      &rings{engine: g, net: net, byAddr: map[rdma.RingAddr]*ring{}},
-	}
+	g, sched, p := &s.engine, &s.scheduler, &s.pool
+	s.scheduler.engine = g
+	s.pool = makePool(g, sched)
+	s.identities = identities{engine: g, sched: sched, names: map[string]uint64{}, clients: make([]*endpoint, 1, 16)}
+	s.injector = injector{engine: g, sched: sched, pool: p}
+	s.boxes = boxes{sched: sched, pool: p, byAddr: map[rdma.BoxAddr]*mailbox{}}
+	s.cards = cards{engine: g, pool: p, boxes: &s.boxes}
+	s.net = network{engine: g, sched: sched, pool: p, boxes: &s.boxes, cards: &s.cards}
+	s.rings = rings{engine: g, net: &s.net, byAddr: map[rdma.RingAddr]*ring{}}
+	s.membership = membership{sched: sched, pool: p, ids: &s.identities, net: &s.net}
 	s.view.Members = make([]rdma.Member, o.Nodes)
 	s.injector.prepareFaults()
 	return s
@@ -216,27 +214,23 @@ func (s *Sim) Run() error {
 	s.running = true
 	end := s.now() + int64(s.opts.Limit)
 	stop := s.queue.Steps() + s.opts.MaxEvents
+	var e event
 	defer func() { s.running, s.draining, s.current = false, false, nil }()
 	for s.live > 0 && s.failed == nil {
 		if s.queue.Steps() >= stop {
 			return s.stuck(fmt.Sprintf("after %d events", s.opts.MaxEvents))
 		}
-		e, ok := s.queue.Next()
-		if !ok {
+		if !s.queue.Next(&e) {
 			return s.stuck("nothing is left to happen")
 		}
-		s.handle(e)
+		s.handle(&e)
 		if s.now() > end {
 			return s.stuck("time limit")
 		}
 	}
 	s.draining = true
-	for s.net.inflight > 0 && s.failed == nil {
-		e, ok := s.queue.NextEvent()
-		if !ok {
-			break
-		}
-		s.handle(e)
+	for s.net.inflight > 0 && s.failed == nil && s.queue.NextEvent(&e) {
+		s.handle(&e)
 	}
 	return s.failed
 }

@@ -135,7 +135,7 @@ func (s *Sim) start(name string, home *node, parent, beside *Worker, f func(ep r
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{s: s.scheduler, name: name, ep: e, home: home}
+	w := &Worker{s: &s.scheduler, name: name, ep: e, home: home}
 	w.root, w.alarm.Event = w, event{kind: wakeUp, w: w}
 	if parent != nil {
 		w.root, w.home = parent.root, parent.root.home

@@ -27,7 +27,8 @@ func (q *Queue[E]) Clear() { q.events, q.alarms = nil, nil }
 // At schedules e for time t, or for now if t is over.
 func (q *Queue[E]) At(t int64, e E) {
 	q.seq++
-	q.events.push(item[E]{max(t, q.now), q.seq, e})
+	q.events = append(q.events, item[E]{max(t, q.now), q.seq, e})
+	q.events.up()
 }
 
 // Arm lets a go off at time t, and not when it was armed for before.
@@ -41,8 +42,8 @@ func (q *Queue[E]) Arm(a *Alarm[E], t int64) {
 	q.alarms.fix(a.place - 1)
 }
 
-// Next moves the clock to the next thing and returns it; false: there is none.
-func (q *Queue[E]) Next() (e E, ok bool) {
+// Next moves the clock to the next thing, and puts it into e; false: there is none.
+func (q *Queue[E]) Next(e *E) bool {
 	for len(q.alarms) > 0 && !q.alarms[0].armed {
 		q.alarms.pop()
 	}
@@ -52,21 +53,24 @@ func (q *Queue[E]) Next() (e E, ok bool) {
 			q.alarms.pop()
 			q.now = max(q.now, a.at)
 			q.steps++
-			return a.Event, true
+			*e = a.Event
+			return true
 		}
 	}
-	return q.NextEvent()
+	return q.NextEvent(e)
 }
 
 // NextEvent is Next without alarms.
-func (q *Queue[E]) NextEvent() (e E, ok bool) {
+func (q *Queue[E]) NextEvent(e *E) bool {
 	if len(q.events) == 0 {
-		return e, false
+		return false
 	}
-	next := q.events.pop()
+	next := &q.events[0]
 	q.now = max(q.now, next.at)
 	q.steps++
-	return next.event, true
+	*e = next.event
+	q.events.pop()
+	return true
 }
 
 // item is an event in the heap.
@@ -81,24 +85,24 @@ func (e *item[E]) before(f *item[E]) bool { return e.at < f.at || e.at == f.at &
 // heap has four children a node, which makes it flatter and so faster than a binary one.
 type heap[E any] []item[E]
 
-func (h *heap[E]) push(e item[E]) {
-	*h = append(*h, e)
-	a := *h
-	i := len(a) - 1
+// up moves the last event to its place.
+func (h heap[E]) up() {
+	i := len(h) - 1
+	e := h[i]
 	for i > 0 {
 		p := (i - 1) / 4
-		if !e.before(&a[p]) {
+		if !e.before(&h[p]) {
 			break
 		}
-		a[i] = a[p]
+		h[i] = h[p]
 		i = p
 	}
-	a[i] = e
+	h[i] = e
 }
 
-func (h *heap[E]) pop() item[E] {
+// pop drops the first event.
+func (h *heap[E]) pop() {
 	a := *h
-	top := a[0]
 	n := len(a) - 1
 	e := a[n]
 	a[n] = item[E]{}
@@ -106,7 +110,6 @@ func (h *heap[E]) pop() item[E] {
 	if n > 0 {
 		a[:n].down(e)
 	}
-	return top
 }
 
 // down puts e in the place of the root.
