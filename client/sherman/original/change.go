@@ -67,6 +67,8 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 	if err == nil {
 		err = s.settle()
 	}
+	// settle looks for the key in the leaf if the outcome of a write-back is
+	// unknown.
 	s.key = key
 	for done := false; err == nil && !done; {
 		// Jobs of earlier operations go on in the background. What fails is done
@@ -159,6 +161,7 @@ func (s *Store) insert(key, value []byte) (bool, error) {
 	if l.find(key) >= 0 {
 		return s.refuse(client.ErrExists)
 	}
+	// A slot of a pair that a split has moved counts as free, too.
 	slot := l.free()
 	// There is a separator of an earlier split, which its parent waits for.
 	if slot < 0 && len(s.pending) > 0 {
@@ -287,6 +290,8 @@ func (s *Store) update(key, value []byte) (bool, error) {
 		kind, replaces = slotBeside, pointer(l.value(slot))
 	}
 	if kind == slotBeside {
+		// The new block records the old one. So a crash behind the write-back
+		// leaves what the recovery needs to free it.
 		if word, err = s.addBlock(b, &l, replaces, key, value); err != nil {
 			return s.giveUp(b, err)
 		}
@@ -353,6 +358,8 @@ func (s *Store) claim(p pointer) error {
 	if err := s.marked(p); err != nil {
 		return err
 	}
+	// The block of a pair is linked, or still has the name of the client that
+	// wrote it. No other client claims it: the leaf is locked.
 	from := linked
 	for range mostRetired {
 		b := s.ep.Batch()

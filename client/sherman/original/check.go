@@ -27,6 +27,8 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 }
 
 // checker is the state of a Check.
+// No client works meanwhile. So a header or an entry that is not whole is
+// damage, unless a dead client has locked its node.
 type checker struct {
 	*tree
 	r     *client.Report
@@ -34,6 +36,7 @@ type checker struct {
 	// locked has nodes and their locks.
 	locked map[ref]lockWord
 	// trees are the nodes that the tree has, and named the blocks.
+	// objects deletes what has a word. What is left has none.
 	trees map[ref]bool
 	named map[ref]pointer
 	// due are blocks that a client has replaced, and is to free.
@@ -97,6 +100,8 @@ func (c *checker) locks() error {
 	for n := range c.nodes {
 		err := c.words(n, locks0, c.Locks, func(i int, w uint64) error {
 			lock := lockWord(w)
+			// A lock word names the node. The lock of that node has to be the
+			// one that has the word.
 			r := makeRef(n, lock.index())
 			if lock.client() == 0 || lock.index() >= c.tree.trees.count ||
 				c.lockAt(r) != rdma.At(n, locks0+uint64(i)*8) {
@@ -138,6 +143,8 @@ func (c *checker) wholeTree() error {
 func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, names map[ref]bool, err error) {
 	names = map[ref]bool{}
 	met := 0
+	// The nodes of a level touch: where one ends, at its upper fence, its
+	// sibling begins. The first one begins at the least key.
 	var lower []byte
 	for first := true; r != 0; first = false {
 		// A node that is met twice would make the walk endless.
@@ -150,6 +157,8 @@ func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, name
 		if err != nil {
 			return 0, nil, err
 		}
+		// leaf READs blocks while it looks at p, and p is the buffer of the
+		// batch.
 		p = bytes.Clone(p)
 		b.Release()
 		c.span()
@@ -193,6 +202,7 @@ func (c *checker) internal(p []byte, r ref, h header, names map[ref]bool) {
 		if c.locked[r] == 0 {
 			c.r.Damaged("the entries of node %v are not whole", r)
 		}
+		// Readers use the older header as long as the entries are those of it.
 		if n, ok := c.readInternal(p, r); ok {
 			h = n.header
 		} else {
@@ -201,6 +211,7 @@ func (c *checker) internal(p []byte, r ref, h header, names map[ref]bool) {
 	}
 	n := internal{h, &c.format, p}
 	before := h.lower
+	// The leftmost child has no entry: its lower fence is that of the node.
 	names[h.leftmost] = true
 	for i := range n.count {
 		e := n.entry(i)
@@ -222,6 +233,7 @@ func (c *checker) leaf(p []byte, r ref, h header) error {
 			c.r.Damaged("slot %d of leaf %v is not whole, or newer than its header", i, r)
 		}
 	}
+	// Pairs are in the order of keys, so two of one key are neighbors.
 	order := l.pairs(nil)
 	if len(order) == 0 {
 		c.empty++
@@ -271,6 +283,8 @@ func (c *checker) replaced() error {
 				return err
 			}
 			defer b.Release()
+			// The block is the only record of the one that it took the place
+			// of. That one stays linked until this one is marked.
 			if k, ok := c.readBlock(buf); ok && k.self == p && k.replaces != 0 {
 				c.due[k.replaces.ref()] = true
 			}
@@ -289,6 +303,8 @@ func (c *checker) objects(a *arena) error {
 	if a == &c.blocks {
 		what = "block"
 	}
+	// left counts the objects of dead clients. order has these clients as they
+	// are met, since the order of a map differs between runs.
 	left := map[rdma.ClientID]int{}
 	var order []rdma.ClientID
 	for n := range c.nodes {

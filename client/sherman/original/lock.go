@@ -292,6 +292,8 @@ func (k *locker) released(cas *rdma.Op) error {
 // lock; or all of them, without the lock.
 func (k *locker) writeBack(b *rdma.Batch) error {
 	h := &k.held
+	// This is decided before the writes are posted, since the release goes out
+	// with them.
 	hands := k.turns.HandsOver(&k.turn)
 	var cas *rdma.Op
 	if !hands {

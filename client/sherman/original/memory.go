@@ -180,6 +180,8 @@ func (m *memory) grab(a *arena, n int) error {
 		// The words are read in runs from the cursor on, and around the table
 		// once.
 		run := min(grabRun, a.count-p.cursor)
+		// The words may change at once. What is read here only says which CASes
+		// are worth a try.
 		b, words, err := m.read(stepGrab, rdma.At(n, a.words+uint64(p.cursor)*8), run*8)
 		if err != nil {
 			return err

@@ -17,6 +17,8 @@ import (
 // that needs such a node waits until its time is over. Nothing takes a dead
 // node's place. It implements cluster.Mender.
 type Mender struct {
+	// s is used for recoveries alone, so it has no operation of its own under
+	// way when one begins.
 	s *Store
 }
 
@@ -54,6 +56,8 @@ func (m *Mender) Sweep(rdma.View) error { return nil }
 // the search of what the tree names.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
+	// In this view the client is fenced off. Its verbs have landed, or never
+	// will.
 	s.view.Enter(v)
 	// The Mender may have been idle for long, so it reads the root again.
 	s.root = 0
@@ -81,6 +85,8 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 type recovery struct{ *Store }
 
 // recoverLocks mends what a client has locked, and releases it.
+// Nothing of the client is in flight, so a lock in its name stays until it is
+// released here. Other clients wait for it, or give up.
 func (s recovery) recoverLocks(c rdma.ClientID) error {
 	for n := range s.nodes {
 		err := s.words(n, locks0, s.Locks, func(i int, w uint64) error {
@@ -117,6 +123,8 @@ func (s recovery) recoverLock(r ref, at rdma.Addr, w lockWord) error {
 	// lock or a whole node.
 	m := s.ep.Batch()
 	defer m.Release()
+	// The lock's word says what the client was about to do, and so what a slot
+	// that is torn may be.
 	if err := s.mend(m, p, r, w); err != nil {
 		return err
 	}
@@ -178,6 +186,8 @@ func (s recovery) finishTree(p pointer) (bool, error) {
 	if !ok {
 		return false, nil
 	}
+	// The search may reach the node by siblings alone: no parent has to name it
+	// yet.
 	at, err := s.nodeOf(lower, h.level)
 	// The tree has another node for the key: this one was never linked, or is
 	// another's by now.
@@ -190,6 +200,8 @@ func (s recovery) finishTree(p pointer) (bool, error) {
 		return true, nil
 	}
 	for {
+		// adopt may split the parent. What that takes is in fresh, and is
+		// settled or given back before the next try.
 		s.fresh = fresh{}
 		done, err := s.adopt(separatorOf(h.level+1, lower, p))
 		if err != nil && s.unresolved.open {
@@ -302,6 +314,8 @@ func (s *Store) tryLeave() error {
 	if err := s.settle(); err != nil {
 		return err
 	}
+	// The nodes of these separators have the client's name, until work marks
+	// them as linked.
 	if err := s.adoptPending(); err != nil {
 		return err
 	}

@@ -27,6 +27,8 @@ const mostLeaves = 32
 type scan struct {
 	*tree
 	// from is the least key that is due.
+	// It only grows: what lies below was yielded, or was absent at some moment
+	// of the call.
 	from   []byte
 	leaves []ref
 	// order has the slots of a leaf, in the order of keys.
@@ -70,6 +72,8 @@ func (c *scan) scanAhead(n *int, yield func(key, value []byte) bool) (more bool,
 	if err := c.ahead(*n); err != nil {
 		return false, 0, err
 	}
+	// These READs are of different moments. That does no harm, since each leaf
+	// is judged by itself, and by where the one before ends.
 	b := c.ep.Batch()
 	for _, r := range c.leaves {
 		b.Read(c.trees.at(r), c.nodeBytes)
@@ -134,6 +138,8 @@ func (c *scan) scanSibling(r ref, n *int, yield func(key, value []byte) bool) (m
 
 // ahead lists the leaf that c.from leads to, and those behind it that n pairs may
 // take, if the parent names them.
+// The list may be outdated, which the fences of the leaves show when they are
+// read.
 func (c *scan) ahead(n int) error {
 	first, err := c.find(c.from, 0)
 	if err != nil {
@@ -211,6 +217,8 @@ func (c *scan) scanned(l *leaf, slot int, values []*rdma.Op, i int) ([]byte, boo
 // valuesBeside reads the values of some slots that lie beside their leaf, into
 // c.values. It returns the batch, which the caller releases; nil: no value lies
 // beside.
+// A block may be used for another pair by the time that it is READ, which
+// scanned finds out.
 func (c *scan) valuesBeside(l *leaf, order []int) (*rdma.Batch, error) {
 	for {
 		c.values = c.values[:0]

@@ -150,6 +150,7 @@ func (k *locker) settleHeld(word lockWord) error {
 // is used, the rest is dropped.
 func (k *locker) resolve(p []byte) {
 	d := &k.unresolved
+	// mend has found a whole header in the same bytes.
 	h, _ := k.readHeader(p, d.r)
 	l := leaf{h, &k.format, p, d.r}
 	if d.sent && h.level == 0 {
@@ -275,6 +276,8 @@ func (k *locker) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 // the node's leftmost child, and the siblings of that up to the fence. Those that
 // the node has no room for are reached by siblings.
 func (k *locker) rebuild(b *rdma.Batch, r ref, h header) error {
+	// The children are found by their fences and siblings alone. The torn
+	// entries are not looked at.
 	var entries []entry
 	at := h.leftmost
 	for len(entries) < k.children {

@@ -112,6 +112,8 @@ func separatorOf(level int, key []byte, child pointer) separator { return separa
 // does not fail for want of memory above. The memory nodes take turns. The error
 // wraps client.ErrFull.
 func (s *Store) newTree(level int) (pointer, error) {
+	// take gives a node of another memory node if this one has none, so what
+	// the client has anywhere counts.
 	have := 0
 	for n := range s.treePiles {
 		have += len(s.treePiles[n].free)
@@ -165,6 +167,8 @@ func (s *Store) adoptPending() error {
 		}
 		if done {
 			s.later(job{a: &s.trees, mark: sep.child})
+			// The node is named now. Its mark is planned before the next
+			// separator, which may be that of its parent.
 			s.pending = s.pending[1:]
 		}
 	}
@@ -254,6 +258,9 @@ func (s *Store) splitInternal(b *rdma.Batch, n *internal, r ref, h *header, p []
 	clear(image)
 	// The middle entry goes up: its key is the separator, and its child becomes
 	// the leftmost one of the new node.
+	// Both halves are written as wholes, so the entries have no versions of
+	// their own. Until its header and its entries agree, readers wait for the
+	// old half.
 	rh := n.header
 	rh.version, rh.lower, rh.leftmost = 1, separator, middle.child
 	s.writeInternal(image, right.ref(), &rh, s.entries[up+1:])
@@ -281,6 +288,8 @@ func (s *Store) raise(sep separator) (bool, error) {
 		return false, fmt.Errorf("the root has level %d, and a node of level %d was split: %w", s.root.level(),
 			sep.level-1, client.ErrDamaged)
 	}
+	// The new root has the client's name until it is marked. A recovery keeps
+	// it if the root's word leads to it, and frees it otherwise.
 	p, err := s.take(&s.trees, 0)
 	if err != nil {
 		return false, err

@@ -11,10 +11,14 @@ import (
 
 // counts are how many objects of an arena are linked, in a client's name, and
 // there at all.
+// What has a client's name is not lost: it is what the client has for later
+// operations, or is about to be linked, or to become free.
 type counts struct{ linked, held, all uint64 }
 
 // survey counts the objects of both arenas, on memory nodes that answer. It may
 // run while clients work.
+// The words are read in runs, one after another. So the counts are of no one
+// moment.
 func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err error) {
 	ep, l, v, err := client.Look(f, what, readLayout)
 	if err != nil {
@@ -48,6 +52,7 @@ func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err er
 }
 
 // looker returns what reads a tree, and does nothing else.
+// It takes no lock and no memory, so nothing has to be given back when it ends.
 func looker(l *layout, ep rdma.Endpoint, v *kit.Member) *tree {
 	t := &tree{session: newSession(l, ep, v, l.Timeout), cache: newCache(&l.format, 0)}
 	t.span()
@@ -96,6 +101,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The estimate reads the tree with an endpoint of its own: that of survey
+	// is closed.
 	pairs := client.Fill{Of: "pairs", All: l.places()}
 	ep, l, v, err := client.Look(f, what, readLayout)
 	if err != nil {
@@ -138,6 +145,8 @@ func (t *tree) estimate() (pairs uint64, sampled bool, err error) {
 			// Each node of the sample stands for so many more.
 			share *= float64(n) / sampledNodes
 		}
+		// Only what parents name is followed, not siblings: a level is read in
+		// the order of the keys, and each node once.
 		var below []ref
 		count := 0
 		for _, r := range nodes {
@@ -169,6 +178,7 @@ func (t *tree) estimate() (pairs uint64, sampled bool, err error) {
 }
 
 // countLeaf returns how many pairs a leaf has; 0: it is not whole.
+// A pair that is being written may count, or not.
 func (t *tree) countLeaf(r ref) (n int, err error) {
 	b, p, err := t.read(stepSurvey, t.trees.at(r), t.nodeBytes)
 	if err != nil {

@@ -40,6 +40,8 @@ type session struct {
 	stats Stats
 }
 
+// newSession returns that of a worker which has joined a view. Its time has not
+// begun: see span.
 func newSession(l *layout, ep rdma.Endpoint, v *kit.Member, timeout time.Duration) *session {
 	s := &session{layout: l, ep: ep, id: ep.Client(), view: v, timeout: timeout}
 	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
@@ -81,6 +83,8 @@ func (s *session) do(step rdma.Step, b *rdma.Batch) error {
 func (s *session) read(step rdma.Step, at rdma.Addr, n int) (*rdma.Batch, []byte, error) {
 	for {
 		b := s.ep.Batch()
+		// The buffer is the batch's. Each try has another one, since a READ
+		// that was given up may land in the one before.
 		op := b.Read(at, n)
 		err := s.do(step, b)
 		if err == nil {
