@@ -134,6 +134,8 @@ func (s *Store) Delete(key []byte) error {
 // If the outcome is unknown, the word is unresolved.
 func (s *Store) delete() error {
 	o := &s.op
+	// The word has a tag of its own, so a CAS of an earlier DELETE that lands
+	// late does not take it away.
 	o.word = s.word(o.hash, 1, s.removal.tag, s.recordOf(s.id)).as(void)
 	// Each DELETE has a word of its own, even one that finds nothing.
 	s.removal.tag++

@@ -10,6 +10,8 @@ import (
 
 // Describe returns a function that says what lies at an address of the pool that
 // ep reaches.
+// The text is that of the layout alone: it reads nothing but the header of the
+// pool.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {

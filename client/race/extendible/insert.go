@@ -217,6 +217,8 @@ func (s *Store) rivals(a *slotAt) (proposalState, error) {
 		return undecided, nil
 	}
 	view.Words(&o.again)
+	// The look is valid, so the slots were part of the index when they were
+	// read.
 	f, err := s.compete(*a)
 	if err != nil || f != exists {
 		return f, err
@@ -251,6 +253,8 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 	if b.Len() == 0 {
 		return alone, nil
 	}
+	// Another INSERT is at work on the key, or on one with the same
+	// fingerprint.
 	s.stats.Duplicates++
 	if err := s.do(stepReadRivals, b); err != nil {
 		return undecided, err

@@ -63,6 +63,8 @@ func (o *objects) split(r *rehash) (done bool, err error) {
 		// The lease grows with the subtable, so that a rehash which goes on is
 		// not suspected before its first Renew.
 		tx.Takes(time.Duration(o.s.subtableBytes()) * byteTime)
+		// A rehash that takes longer than its lease renews it between its
+		// batches.
 		r.renew = tx.Renew
 		root := o.root(from.suffix)
 		// From here on no other client splits the subtable. Operations on keys
@@ -75,6 +77,8 @@ func (o *objects) split(r *rehash) (done bool, err error) {
 		if err != nil || int(le.Uint64(data)) != from.depth {
 			return err
 		}
+		// The memory that is written here is named by no entry yet, so a copy
+		// that is given up does no harm.
 		if err := r.copy(); err != nil {
 			return err
 		}

@@ -45,10 +45,13 @@ func (o *places) split(r *rehash) (done bool, err error) {
 	err = o.w.Run(func(tx *dtx.Tx) error {
 		done = false
 		root := o.root(from.suffix)
+		// The lock hides the descriptor: from here on all operations on the
+		// subtable wait, also those on keys that stay.
 		if err := tx.Lock(root); err != nil {
 			return err
 		}
 		data, err := tx.Read(root)
+		// Another client has split the subtable since the entry was read.
 		if err != nil || int(le.Uint64(data)) != from.depth {
 			return err
 		}

@@ -82,6 +82,7 @@ func (m *memory) unnamed(chunks []*chunk, thorough bool) (free []block, err erro
 	// nodes than these. Blocks of one subtable share a look.
 	looks := m.ep.Batch()
 	defer m.drop(looks)
+	// A look says the same of all blocks of its subtable, so it is READ once.
 	clear(m.looks)
 	for i := range looked {
 		if x := &looked[i]; x.whole {
@@ -94,6 +95,8 @@ func (m *memory) unnamed(chunks []*chunk, thorough bool) (free []block, err erro
 	if err := m.do(stepScanSlots, looks); err != nil {
 		return nil, err
 	}
+	// Which blocks are free is decided behind both trips, so nothing is listed
+	// if one of them fails.
 	free = m.found[:0]
 	for i := range looked {
 		ok, err := m.isFree(&looked[i], thorough)
@@ -213,6 +216,8 @@ func (d *directory) named(place uint64) (bool, error) {
 	if err != nil || h.Suffix() >= 1<<d.Depth {
 		return false, err
 	}
+	// The entry is read anew: what the client knows of it may be of before the
+	// memory was claimed.
 	in, err := d.load(h.Suffix())
 	if isAbsent(err) {
 		return false, nil

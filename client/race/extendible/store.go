@@ -320,6 +320,8 @@ func (s *Store) settle() error {
 		return fmt.Errorf("a rehash of an earlier operation: %w", err)
 	}
 	for len(s.unresolved) > 0 {
+		// One stays unresolved until its slots are clear: an error leaves it to
+		// the next write.
 		d := s.unresolved[len(s.unresolved)-1]
 		if err := s.directory.clear(d.hash, d.block); err != nil {
 			return fmt.Errorf("a proposal of an earlier operation: %w", err)
