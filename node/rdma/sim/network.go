@@ -340,3 +340,9 @@ func (net *network) complete(f *flight) {
 		net.sched.resume(m.waiter)
 	}
 }
+
+// gone reports whether the node of a message has died since that was posted.
+func (net *network) gone(f *flight) bool {
+	n := &net.pool.nodes[f.node]
+	return n.dead || n.life != f.life
+}

@@ -15,9 +15,6 @@ type modules struct {
 	waited int64        // how long its last verb waits for them
 }
 
-// PMem returns the modules of a node; nil: its memory is not persistent.
-func (p *pool) PMem(node int) *pmem.Device { return p.nodes[node].pmem }
-
 // NTStore writes p at a, past the caches, and returns when it is persistent: before, any words of
 // it may be. The worker runs on a's node (GoAt), which has persistent memory, and its core does
 // nothing else meanwhile. Outside Run that takes no time.

@@ -7,9 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/sim/memory"
 )
 
 // Survivors decide what a loss of power leaves of one word if its last writes were not durable: the
@@ -55,51 +53,11 @@ type hosted struct {
 	f    func(ep rdma.Endpoint)
 }
 
-// pool is the memory nodes, and what takes them away.
-type pool struct {
-	*engine
-	sched     *scheduler
-	nodes     []node
-	allSteps  uint64 // of all nodes
-	comebacks uint64
-	powerCuts []powerCut // to come
-}
-
-// makePool returns nodes whose memory is all zero.
-func makePool(g *engine, sched *scheduler) pool {
-	p := pool{engine: g, sched: sched, nodes: make([]node, g.opts.Nodes)}
-	for i := range p.nodes {
-		n := &p.nodes[i]
-		n.engine, n.id = g, i
-		if o := g.opts.PMem; o != nil {
-			n.memory = memory.NewPersistent(i, g.opts.Memory, o.EADR || !o.DDIO)
-			n.pmem = pmem.NewDevice(*o)
-		} else {
-			n.memory = memory.New(i, g.opts.Memory)
-		}
-		if g.hw != nil {
-			n.cores = make([]resource, g.hw.NodeCores)
-			n.host = &machine{port: &n.port}
-		}
-	}
-	return p
-}
-
 type powerCut struct {
 	node int
 	step uint64
 	keep Survivors
 }
-
-// gone reports whether the node of a message has died since that was posted.
-func (net *network) gone(f *flight) bool {
-	n := &net.pool.nodes[f.node]
-	return n.dead || n.life != f.life
-}
-
-// Unflushed returns how many words of a node were written and are not durable: each survives a loss
-// of power, or not.
-func (p *pool) Unflushed(node int) int { return p.nodes[node].memory.Unflushed() }
 
 // Steps returns how many steps a node has made in Runs: pieces of verbs that landed there, READs
 // behind APPENDs, and calls that were served. What may survive a loss of power changes with a step

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"runtime/debug"
@@ -61,19 +60,6 @@ type Worker struct {
 	lastCalls int // calls made while it is being unwound
 	spins     int // calls made since it gave way last
 }
-
-// scheduler runs workers, one at a time.
-type scheduler struct {
-	*engine
-	workers  []*Worker
-	live     int     // top-level workers that neither finished nor crashed
-	current  *Worker // the coroutine that runs; nil in the engine and outside Run
-	draining bool    // no worker goes on: what is in flight lands
-	closed   bool
-}
-
-// arm wakes w at a time unless something else does before.
-func (s *scheduler) arm(w *Worker, at int64) { s.queue.Arm(&w.alarm, at) }
 
 // Name returns the name it was started with.
 func (w *Worker) Name() string { return w.name }
@@ -188,30 +174,6 @@ func (w *Worker) returned() {
 	}
 }
 
-// resume lets w run until it yields. In draining it only becomes ready for the next Run.
-func (s *scheduler) resume(w *Worker) {
-	if w.state != parked {
-		return
-	}
-	if s.draining {
-		s.arm(w, s.now())
-		return
-	}
-	if until := w.root.stalledUntil; until > s.now() {
-		s.arm(w, until)
-		return
-	}
-	w.alarm.Disarm()
-	w.spins = 0
-	w.state = runs
-	s.current = w
-	w.next()
-	s.current = nil
-	if w.state == runs {
-		w.state = parked
-	}
-}
-
 // park gives way until w is woken. It returns false when the simulation is being closed.
 func (w *Worker) park() bool { return w.yield(struct{}{}) }
 
@@ -228,20 +190,6 @@ func (w *Worker) spin(n int) {
 
 // maxUnwindCalls bounds what a coroutine may still call while it is unwound.
 const maxUnwindCalls = 10_000
-
-// closing tells a coroutine that is being unwound that it is, and ends one that does not want to
-// know.
-func (s *scheduler) closing() bool {
-	if !s.closed {
-		return false
-	}
-	if w := s.current; w != nil {
-		if w.lastCalls++; w.lastCalls > maxUnwindCalls {
-			panic(unwound{})
-		}
-	}
-	return true
-}
 
 func (w *Worker) unwind() {
 	if w.state == finished {
@@ -277,32 +225,6 @@ func (w *Worker) allow(n int) int {
 // dead reports whether its last verb was sent.
 func (w *Worker) dead() bool { return w.root.doomed && w.root.sent >= w.root.crashAt }
 
-// crash stops a client and its tasks. Their coroutines are not resumed: unwinding them would run
-// their defers, which a crash does not.
-func (s *scheduler) crash(root *Worker) {
-	if root.state == finished || root.state == crashed {
-		return
-	}
-	if root.top {
-		s.live--
-	}
-	root.state = crashed
-	root.alarm.Disarm()
-	for _, w := range root.kin {
-		if w.state != finished {
-			w.state = crashed
-			w.alarm.Disarm()
-		}
-	}
-	s.trace(Event{Kind: Crash, Worker: root.name, Client: root.ep.id})
-	last := s.current
-	s.current = nil // what follows is not the dead worker's doing
-	for _, f := range root.whenDead {
-		f()
-	}
-	s.current = last
-}
-
 // die crashes the current worker after its last verb was sent. It is resumed only to be unwound.
 func (w *Worker) die() error {
 	w.s.crash(w.root)
@@ -328,13 +250,6 @@ func (w *Worker) describe() string {
 	return fmt.Sprintf("%s sleeps until %v", w.name, time.Duration(w.alarm.At()))
 }
 
-// stuck returns why a Run does not come to an end, with the workers that wait, and for what.
-func (s *scheduler) stuck(why string) error {
-	var waiting []error
-	for _, w := range s.workers {
-		if w.state == parked && len(waiting) < 20 {
-			waiting = append(waiting, errors.New(w.describe()))
-		}
-	}
-	return fmt.Errorf("seed %d, at %v: %w (%s):\n%w", s.opts.Seed, time.Duration(s.now()), ErrStuck, why, errors.Join(waiting...))
-}
+// Endpoint returns the worker's own endpoint. Outside Run its verbs execute at once, so that a
+// client can be prepared in no time: its store opened, its caches filled.
+func (w *Worker) Endpoint() rdma.Endpoint { return w.ep }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"time"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim/random"
@@ -16,12 +15,6 @@ var (
 	_ rdma.Hoster     = (*Sim)(nil)
 	_ rdma.Endpoint   = (*endpoint)(nil)
 )
-
-// Nodes returns the number of memory nodes.
-func (p *pool) Nodes() int { return len(p.nodes) }
-
-// Size returns the bytes of registered memory of each node.
-func (p *pool) Size() uint64 { return p.opts.Memory }
 
 // Open returns an endpoint. Outside Run its verbs and calls execute at once, take no time and are
 // never torn or reordered; its sleeps move the clock. Inside Run it belongs to the worker that
@@ -142,14 +135,6 @@ func (ids *identities) RevokeLife(c rdma.Client) error {
 	})
 }
 
-// pause lets the current worker, if any, wait for one way of a message.
-func (s *scheduler) pause() {
-	if w := s.current; w != nil && !s.closed {
-		s.arm(w, s.now()+w.ep.latency())
-		w.park()
-	}
-}
-
 // Clients lists the identities in use. A worker that crashed or was fenced off is not alive; one
 // that returned is not listed.
 func (ids *identities) Clients() []rdma.Client {
@@ -180,45 +165,4 @@ func (ids *identities) Forget(c rdma.Client) (err error) {
 		ids.freed = append(ids.freed, e)
 	})
 	return errors.Join(err, lost)
-}
-
-// KillNode kills a memory node now: verbs to it that have not landed never will.
-func (p *pool) KillNode(node int) error {
-	if node < 0 || node >= len(p.nodes) {
-		return fmt.Errorf("kill node %d of %d: %w", node, len(p.nodes), rdma.ErrAccess)
-	}
-	p.kill(node)
-	return nil
-}
-
-// KillNodeAfter kills a memory node at a time from now.
-func (p *pool) KillNodeAfter(node int, d time.Duration) {
-	p.at(p.now()+int64(d), event{kind: nodeDeath, node: int32(node)})
-}
-
-// KillNodeAt kills a memory node behind the k-th verb that lands on it in a Run, counting from 1.
-func (p *pool) KillNodeAt(node int, k uint64) { p.nodes[node].killAt = k }
-
-// Landed returns how many verbs have taken effect on a node in Runs: enumerating its crashes runs k
-// from 1 to this.
-func (p *pool) Landed(node int) uint64 { return p.nodes[node].verbs }
-
-func (p *pool) kill(node int) {
-	if n := &p.nodes[node]; !n.dead {
-		n.dead = true
-		if n.verbs >= n.killAt {
-			n.killAt = 0
-		}
-		n.life++
-		p.trace(Event{Kind: Kill, Worker: fmt.Sprintf("node %d", node)})
-		for _, w := range p.sched.workers {
-			switch {
-			case w.root != w || w.home != n:
-			case p.sched.current != nil && p.sched.current.root == w:
-				w.crashAfter(w.sent) // at its next verb
-			default:
-				p.sched.crash(w)
-			}
-		}
-	}
 }
