@@ -290,7 +290,8 @@ func (l *layout) blockOf(n, chunk, i int) uint64 {
 // block has room for.
 func (l *layout) valid(w word) bool {
 	b := l.block(w)
-	return !w.empty() && b > 0 && b <= l.recordOf(rdma.ClientID(l.Clients)) && uint64(w.units())*unitBytes <= l.blockBytes
+	return !w.empty() && b > 0 && b <= l.recordOf(rdma.ClientID(l.Clients)) &&
+		uint64(w.units())*unitBytes <= l.blockBytes
 }
 
 // slots returns how many slots a subtable has.

@@ -62,8 +62,8 @@ func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	if err != nil {
 		return err
 	}
-	c := &checker{tree: s.tree, r: r, alive: map[rdma.ClientID]bool{}, locked: map[ref]lockWord{}, trees: map[ref]bool{},
-		named: map[ref]pointer{}, due: map[ref]bool{}}
+	c := &checker{tree: s.tree, r: r, alive: map[rdma.ClientID]bool{}, locked: map[ref]lockWord{},
+		trees: map[ref]bool{}, named: map[ref]pointer{}, due: map[ref]bool{}}
 	for _, o := range clients {
 		c.alive[o.ID] = c.alive[o.ID] || o.Alive
 	}

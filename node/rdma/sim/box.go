@@ -206,7 +206,8 @@ func (e *endpoint) gathers(op *rdma.Op) error {
 		if e.owner == nil || e.box.o.Node != n || e.owner.root.home != &e.s.nodes[n] {
 			return fmt.Errorf("gather from node %d, at which the worker does not run and listen: %w", n, rdma.ErrAccess)
 		}
-		if off, size := g.Addr.Offset(), e.s.nodes[n].memory.Size(); g.Len < 0 || off > size || uint64(g.Len) > size-off {
+		off, size := g.Addr.Offset(), e.s.Size()
+		if g.Len < 0 || off > size || uint64(g.Len) > size-off {
 			return fmt.Errorf("gather %d bytes at %s: %w", g.Len, g.Addr, rdma.ErrAccess)
 		}
 	}

@@ -228,7 +228,8 @@ func (cs *cards) depart(f *flight) {
 	if f.op != nil {
 		kind = incoming
 		f.sent = true
-		if f.stalls = f.op.Verb.Fetches() && !(h.DeviceFence && f.op.Verb.Atomic() && cs.pool.nodes[f.node].onDevice(f.op.Addr.Offset())); f.stalls {
+		device := f.op.Verb.Atomic() && cs.pool.nodes[f.node].onDevice(f.op.Addr.Offset())
+		if f.stalls = f.op.Verb.Fetches() && !(h.DeviceFence && device); f.stalls {
 			c.flying++
 		}
 	}

@@ -93,7 +93,8 @@ func (s *scheduler) stuck(why string) error {
 			waiting = append(waiting, errors.New(w.describe()))
 		}
 	}
-	return fmt.Errorf("seed %d, at %v: %w (%s):\n%w", s.opts.Seed, time.Duration(s.now()), ErrStuck, why, errors.Join(waiting...))
+	return fmt.Errorf("seed %d, at %v: %w (%s):\n%w", s.opts.Seed, time.Duration(s.now()), ErrStuck, why,
+		errors.Join(waiting...))
 }
 
 // control lets a worker reach what lies outside of the memory nodes: change happens at one moment,

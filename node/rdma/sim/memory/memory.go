@@ -1,6 +1,6 @@
-// Package memory is the registered memory of one simulated node: sparse pages that READs, WRITEs and
-// atomics move words of, whole or in pieces (Tear). A persistent one knows of each word what a loss
-// of power would leave of it:
+// Package memory is the registered memory of one simulated node: sparse pages, of which READs,
+// WRITEs and atomics move words, whole or in pieces (Tear). A persistent one knows of each word what
+// a loss of power would leave of it:
 //
 //	m := memory.NewPersistent(node, size, true)
 //	m.LandsFrom(&conn)   // the next writes are durable once conn is flushed
@@ -102,7 +102,8 @@ func (m *Memory) Free() {
 	m.dirs = nil
 }
 
-// Read copies the bytes at off into buf. What was read is durable, unless caches that lose it hold it.
+// Read copies the bytes at off into buf. What was read is durable, unless it is in caches that lose
+// it.
 func (m *Memory) Read(off uint64, buf []byte) {
 	for len(buf) > 0 {
 		at := off % pageBytes

@@ -1,5 +1,5 @@
-// Package random is what the model draws from: each worker's network has a generator of its own, and
-// what must not move another draw is derived by Mix.
+// Package random is what the model draws from: each worker's network has a generator of its own,
+// and what must not move another draw is derived by Mix.
 package random
 
 import "math/rand/v2"

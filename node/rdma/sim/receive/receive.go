@@ -1,6 +1,6 @@
-// Package receive is the receive queue of a ring on a simulated node: it gives each block of an entry
-// its place in the ring's buffers. On fabrics that promise several streams, entries go to streams by
-// their lengths, and each stream takes buffers of its own.
+// Package receive is the receive queue of a ring on a simulated node: it gives each block of an
+// entry its place in the ring's buffers. On fabrics that promise several streams, entries go to
+// streams by their lengths, and each stream takes buffers of its own.
 package receive
 
 import (
