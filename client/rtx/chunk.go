@@ -350,14 +350,14 @@ func (m *memory) freeMetas(c *chunk, read []byte) (found int, err error) {
 // unlockSlot releases the lock of metadata without an object, if its transaction
 // is over. Otherwise s.stale stays set, and the metadata is left for a later
 // scan.
-func (w *Worker) unlockSlot(s *slot) error {
-	at, k := w.Meta(Ref(s.number)), s.seen.Lock
+func (r *repairer) unlockSlot(s *slot) error {
+	at, k := r.Meta(Ref(s.number)), s.seen.Lock
 	s.stale = true
-	m, now, err := w.look(at, w.owner(k))
-	if err != nil || m != s.seen || !w.released(k, now) && w.owner(k) != w.id {
+	m, now, err := r.look(at, r.owner(k))
+	if err != nil || m != s.seen || !r.released(k, now) && r.owner(k) != r.id {
 		return err
 	}
-	if err := w.free(at, k); err != nil {
+	if err := r.free(at, k); err != nil {
 		return err
 	}
 	s.seen.Lock, s.stale = k.released(), false
@@ -367,7 +367,7 @@ func (w *Worker) unlockSlot(s *slot) error {
 // released reports whether a lock may be released at once. A lock without a log,
 // of a transaction that another client has aborted, may not: its pointer has to
 // be stolen first.
-func (w *Worker) released(k Lock, s state) bool {
-	sequence := w.sequence(k)
+func (r *repairer) released(k Lock, s state) bool {
+	sequence := r.sequence(k)
 	return s.over(sequence) && !(k.Alone() && s.phase() == phaseAbort && s.sequence() == sequence)
 }

@@ -63,8 +63,8 @@ func (tx *Tx) takeBuffers() error {
 	return nil
 }
 
-// next returns the pointer that the commit gives an object.
-func (tx *Tx) next(o *object) Pointer {
+// pointer returns the one that the commit gives an object.
+func (o *object) pointer() Pointer {
 	if o.change == freed {
 		return o.seen.Pointer | pointerDead
 	}
@@ -82,8 +82,8 @@ func (tx *Tx) writeData(b *rdma.Batch, o *object) {
 }
 
 // swapPointer adds the CAS that installs an object's data (Figure 9, line 5).
-func (tx *Tx) swapPointer(b *rdma.Batch, o *object) *rdma.Op {
-	return b.CompareSwap(o.at.Add(8), uint64(o.seen.Pointer), uint64(tx.next(o)))
+func (o *object) swapPointer(b *rdma.Batch) *rdma.Op {
+	return b.CompareSwap(o.at.Add(8), uint64(o.seen.Pointer), uint64(o.pointer()))
 }
 
 // commitLogged commits a transaction of several objects:
@@ -140,7 +140,7 @@ func (tx *Tx) lockAll(lock Lock) error {
 			continue
 		}
 		tx.writeData(b, o)
-		w.record.entries = append(w.record.entries, entry{o.ref.number(), o.seen.Pointer, tx.next(o)})
+		w.record.entries = append(w.record.entries, entry{o.ref.number(), o.seen.Pointer, o.pointer()})
 	}
 	p := b.Alloc(recordBytes(len(w.record.entries)))
 	w.record.encode(p)
@@ -385,12 +385,12 @@ func (tx *Tx) commitAlone() error {
 	if err := tx.validate(); err != nil {
 		return err
 	}
-	cas := tx.swapPointer(b, o)
+	cas := o.swapPointer(b)
 	if err := w.do(stepSwapPointer, b); err != nil {
 		if !w.sent {
 			return err
 		}
-		p := pending{alone: true, at: o.at, lock: o.lock, old: o.seen.Pointer, new: tx.next(o)}
+		p := pending{alone: true, at: o.at, lock: o.lock, old: o.seen.Pointer, new: o.pointer()}
 		return w.uncertain(p, err)
 	}
 	if !cas.Swapped() {
@@ -420,9 +420,9 @@ func (tx *Tx) code(objects int) int {
 }
 
 // changed returns the only object that is changed.
-func (tx *Tx) changed() *object {
-	for i := range tx.objects {
-		if o := &tx.objects[i]; o.change != unchanged {
+func (s *objectSet) changed() *object {
+	for i := range s.objects {
+		if o := &s.objects[i]; o.change != unchanged {
 			return o
 		}
 	}
@@ -494,7 +494,7 @@ func (tx *Tx) settled(committed bool) {
 			if o.change == freed {
 				m.freed(o.seen.Pointer)
 			}
-			o.seen.Pointer = tx.next(o)
+			o.seen.Pointer = o.pointer()
 		}
 		o.item, o.slot = item{}, slot{}
 	}

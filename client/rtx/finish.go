@@ -20,13 +20,13 @@ import (
 // for an earlier holder of the lock, and came late. Such a pointer has not moved
 // on, and the CAS is done again. There are at most mostSteals of them. entries
 // gets the pointers that were found.
-func (w *Worker) swapPointers(entries []entry) error {
+func (r *repairer) swapPointers(entries []entry) error {
 	for steals := 0; steals <= mostSteals; steals++ {
-		b := w.ep.Batch()
+		b := r.ep.Batch()
 		for _, e := range entries {
-			b.CompareSwap(w.Meta(Ref(e.number)).Add(8), uint64(e.old), uint64(e.new))
+			b.CompareSwap(r.Meta(Ref(e.number)).Add(8), uint64(e.old), uint64(e.new))
 		}
-		err := w.doWhereLeft(stepSwapPointer, b)
+		err := r.doWhereLeft(stepSwapPointer, b)
 		stolen := false
 		for i := range entries {
 			op, old := b.Op(i), entries[i].old
@@ -35,7 +35,7 @@ func (w *Worker) swapPointers(entries []entry) error {
 				entries[i].old, stolen = now, true
 			}
 		}
-		w.drop(b)
+		r.drop(b)
 		if err != nil {
 			return fmt.Errorf("swap pointers: %w", err)
 		}
@@ -46,15 +46,16 @@ func (w *Worker) swapPointers(entries []entry) error {
 	return fmt.Errorf("pointers are stolen all the time: %w", client.ErrDamaged)
 }
 
-// unlock releases all locks of a log. A lock that another client has released
+// unlock releases all locks of the transaction in r.record. A lock that another client has released
 // already stays as it is.
-func (w *Worker) unlock(r *record) error {
-	b := w.ep.Batch()
-	defer w.drop(b)
-	for _, e := range r.entries {
-		b.CompareSwap(w.Meta(Ref(e.number)), uint64(r.lock), uint64(r.lock.released()))
+func (r *repairer) unlock() error {
+	b := r.ep.Batch()
+	defer r.drop(b)
+	lock := r.record.lock
+	for _, e := range r.record.entries {
+		b.CompareSwap(r.Meta(Ref(e.number)), uint64(lock), uint64(lock.released()))
 	}
-	if err := w.doWhereLeft(stepUnlock, b); err != nil {
+	if err := r.doWhereLeft(stepUnlock, b); err != nil {
 		return fmt.Errorf("release locks: %w", err)
 	}
 	return nil
@@ -64,14 +65,14 @@ func (w *Worker) unlock(r *record) error {
 // pool's view says, need nothing done any more: their objects are lost. For other
 // nodes that are down the error remains, since they may come back with locks and
 // pointers.
-func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
-	err := w.do(step, b)
-	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || w.view.Join() != nil {
+func (s *session) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
+	err := s.do(step, b)
+	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || s.view.Join() != nil {
 		return err
 	}
 	for i := range b.Len() {
 		op := b.Op(i)
-		if n := op.Addr.Node(); op.Err != nil && (n >= len(w.view.Members) || !w.view.Members[n].Gone) {
+		if n := op.Addr.Node(); op.Err != nil && (n >= len(s.view.Members) || !s.view.Members[n].Gone) {
 			return err
 		}
 	}
@@ -86,19 +87,19 @@ const mostTakeovers = 64
 // done turns the log of a client from DOING to DONE, when nothing of a
 // transaction is left to do. now is the word as it was seen last. If another
 // client has done that already, done returns nil.
-func (w *Worker) done(c rdma.ClientID, sequence uint64, now state) error {
+func (r *repairer) done(c rdma.ClientID, sequence uint64, now state) error {
 	end := makeState(phaseDone, sequence)
 	for range mostTakeovers {
 		if now.over(sequence) {
 			return nil
 		}
-		before, ok, err := w.swap(stepUnlock, w.log(c).Add(stateAt), uint64(now), uint64(end))
+		before, ok, err := r.swap(stepUnlock, r.log(c).Add(stateAt), uint64(now), uint64(end))
 		if ok || err != nil {
 			return err
 		}
 		now = state(before)
 	}
-	return fmt.Errorf("the log of client %d at %v changes all the time: %w", c, w.log(c), rdma.ErrTimeout)
+	return fmt.Errorf("the log of client %d at %v changes all the time: %w", c, r.log(c), rdma.ErrTimeout)
 }
 
 // pending is a transaction of which the worker does not know the outcome, or that

@@ -30,7 +30,7 @@ func (tx *Tx) load(r Ref, change bool) (*object, error) {
 	if !tx.w.valid(r) {
 		return nil, fmt.Errorf("%v of %d roots and %d others a node: %w", r, tx.w.Roots, tx.w.Objects, ErrNoObject)
 	}
-	o := tx.add(r)
+	o := tx.add(r, tx.w.Meta(r))
 	for torn, known := 0, tx.guessed(o); ; {
 		if !known {
 			if err := tx.readMeta(o, change); err != nil {
@@ -133,13 +133,13 @@ func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	if !there {
 		return false, true, nil
 	}
-	return tx.take(o, data.Buf)
+	return o.take(tx.w.Layout, data.Buf)
 }
 
 // take takes an object's data out of what was READ of its buffer. The data is
 // copied.
-func (tx *Tx) take(o *object, buffer []byte) (again, whole bool, err error) {
-	r, bytes, ok := tx.w.Decode(buffer, o.seen.Pointer)
+func (o *object) take(l *Layout, buffer []byte) (again, whole bool, err error) {
+	r, bytes, ok := l.Decode(buffer, o.seen.Pointer)
 	if !ok {
 		return true, false, nil
 	}
@@ -152,9 +152,9 @@ func (tx *Tx) take(o *object, buffer []byte) (again, whole bool, err error) {
 
 // readAgain adds READs of the metadata of those objects for which of returns
 // true.
-func (tx *Tx) readAgain(b *rdma.Batch, of func(o *object) bool) {
-	for i := range tx.objects {
-		if o := &tx.objects[i]; of(o) {
+func (s *objectSet) readAgain(b *rdma.Batch, of func(o *object) bool) {
+	for i := range s.objects {
+		if o := &s.objects[i]; of(o) {
 			b.Read(o.at, MetaBytes)
 		}
 	}
@@ -280,7 +280,7 @@ func (tx *Tx) Lock(r Ref) error {
 	if !w.valid(r) {
 		return fmt.Errorf("lock %v: %w", r, ErrNoObject)
 	}
-	o := tx.add(r)
+	o := tx.add(r, tx.w.Meta(r))
 	for known := tx.guessed(o); ; {
 		if !known {
 			if err := tx.readMeta(o, true); err != nil {
@@ -378,7 +378,7 @@ func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	if data == nil {
 		return true, nil
 	}
-	again, _, err := tx.take(o, data.Buf)
+	again, _, err := o.take(tx.w.Layout, data.Buf)
 	// The lock is suspected already, and is another transaction's by now.
 	if again {
 		return true, tx.conflict(o, false)

@@ -146,16 +146,24 @@ func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 	}
 }
 
+// repairer ends transactions of others, and the worker's own once their outcome is known.
+type repairer struct {
+	*session
+	// record is the one that was read or written last. Its entries are used
+	// again.
+	record record
+}
+
 // look reads an object's metadata and the word of a client's log, if there is a
 // client.
-func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (m Meta, s state, err error) {
-	b := w.ep.Batch()
-	defer w.drop(b)
+func (r *repairer) look(at rdma.Addr, c rdma.ClientID) (m Meta, s state, err error) {
+	b := r.ep.Batch()
+	defer r.drop(b)
 	meta := b.Read(at, MetaBytes)
 	if c != 0 {
-		b.Read(w.log(c).Add(stateAt), 8)
+		b.Read(r.log(c).Add(stateAt), 8)
 	}
-	if err := w.do(stepAwait, b); err != nil {
+	if err := r.do(stepAwait, b); err != nil {
 		return m, s, err
 	}
 	if c != 0 {
@@ -176,10 +184,10 @@ func (w *Worker) freeOwn(at rdma.Addr, k Lock) error {
 
 // free releases a lock of a transaction that is over. If another client was
 // faster, nothing changes.
-func (w *Worker) free(at rdma.Addr, k Lock) error {
-	_, ok, err := w.swap(stepFreeLock, at, uint64(k), uint64(k.released()))
+func (r *repairer) free(at rdma.Addr, k Lock) error {
+	_, ok, err := r.swap(stepFreeLock, at, uint64(k), uint64(k.released()))
 	if ok {
-		w.stats.Freed++
+		r.stats.Freed++
 	}
 	return err
 }
@@ -198,8 +206,8 @@ func (w *Worker) free(at rdma.Addr, k Lock) error {
 // Any number of clients may repair at a time, and the suspected client may go on:
 // what it does then fails, or was done by others. A crash behind a step leaves a
 // state of this table for the next client.
-func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
-	c, sequence := w.owner(m.Lock), w.sequence(m.Lock)
+func (r *repairer) repair(at rdma.Addr, m Meta, s state) error {
+	c, sequence := r.owner(m.Lock), r.sequence(m.Lock)
 	if s.sequence() < sequence {
 		// No client begins a transaction before the one before is DONE.
 		if s.phase() == phaseDoing {
@@ -207,24 +215,24 @@ func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
 				client.ErrDamaged)
 		}
 		aborted := makeState(phaseAbort, sequence)
-		_, ok, err := w.swap(stepAbort, w.log(c).Add(stateAt), uint64(s), uint64(aborted))
+		_, ok, err := r.swap(stepAbort, r.log(c).Add(stateAt), uint64(s), uint64(aborted))
 		// The holder goes on, or another client has aborted it: look again.
 		if err != nil || !ok {
 			return err
 		}
-		w.stats.Aborted++
+		r.stats.Aborted++
 		s = aborted
 	}
 	switch current := s.sequence() == sequence; {
 	case current && s.phase() == phaseAbort && m.Lock.Alone():
-		return w.steal(at, m)
+		return r.steal(at, m)
 	// A lock that is alone was taken early, and its object does not change: it is
 	// released.
 	case current && s.phase() == phaseDoing && !m.Lock.Alone():
-		_, err := w.takeOver(c, s)
+		_, err := r.takeOver(c, s)
 		return err
 	}
-	return w.free(at, m.Lock)
+	return r.free(at, m.Lock)
 }
 
 // steal is the repair of OPT1: the pointer gets another count of steals, instead
@@ -232,78 +240,78 @@ func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
 // object has its data; else that CAS fails from now on. Only then the lock may be
 // released. A crash in between leaves the lock to the next client, which steals
 // again.
-func (w *Worker) steal(at rdma.Addr, m Meta) error {
+func (r *repairer) steal(at rdma.Addr, m Meta) error {
 	p, ok := m.Pointer.stolen()
 	// No steal is left. The lock waits until its client is recovered.
 	if !ok {
-		w.ep.Sleep(w.opt.Drift / 16)
+		r.ep.Sleep(r.opt.Drift / 16)
 		return nil
 	}
-	_, ok, err := w.swap(stepSteal, at.Add(8), uint64(m.Pointer), uint64(p))
+	_, ok, err := r.swap(stepSteal, at.Add(8), uint64(m.Pointer), uint64(p))
 	// The pointer has moved: look again.
 	if err != nil || !ok {
 		return err
 	}
-	w.stats.Stolen++
-	return w.free(at, m.Lock)
+	r.stats.Stolen++
+	return r.free(at, m.Lock)
 }
 
 // takeOver finishes the commit of a suspected client, unless another repair began
 // earlier: then its CAS of the takeover fails. A repair that dies leaves the
 // count of takeovers changed, so that others wait for another lease.
-func (w *Worker) takeOver(c rdma.ClientID, s state) (bool, error) {
-	whole, err := w.readLog(c, s)
+func (r *repairer) takeOver(c rdma.ClientID, s state) (bool, error) {
+	whole, err := r.readLog(c, s)
 	if err != nil || !whole {
 		return false, err
 	}
-	_, first, err := w.swap(stepTakeOver, w.log(c).Add(stateAt), uint64(s), uint64(s.takenOver()))
+	_, first, err := r.swap(stepTakeOver, r.log(c).Add(stateAt), uint64(s), uint64(s.takenOver()))
 	if err != nil || !first {
 		return false, err
 	}
-	w.stats.Finished++
-	return true, w.finishRecord(c, s.takenOver())
+	r.stats.Finished++
+	return true, r.finishRecord(c, s.takenOver())
 }
 
-// readLog reads the record of a log in DOING into w.record. It returns false if
+// readLog reads the record of a log in DOING into r.record. It returns false if
 // the client has gone on meanwhile. The state was read before the record, and
 // takeOver changes it behind: if that CAS succeeds, the record is that of the
 // state's transaction.
-func (w *Worker) readLog(c rdma.ClientID, s state) (whole bool, err error) {
-	b := w.ep.Batch()
-	defer w.drop(b)
-	op := w.readRecord(b, c)
-	if err := w.do(stepReadLog, b); err != nil {
+func (r *repairer) readLog(c rdma.ClientID, s state) (whole bool, err error) {
+	b := r.ep.Batch()
+	defer r.drop(b)
+	op := r.readRecord(b, c)
+	if err := r.do(stepReadLog, b); err != nil {
 		return false, fmt.Errorf("read the log of client %d: %w", c, err)
 	}
-	r := &w.record
-	return r.decode(op.Buf) && w.owner(r.lock) == c && w.sequence(r.lock) == s.sequence(), nil
+	whole = r.record.decode(op.Buf)
+	return whole && r.owner(r.record.lock) == c && r.sequence(r.record.lock) == s.sequence(), nil
 }
 
-// finishRecord does steps 4 and 5 of the transaction in w.record.
-func (w *Worker) finishRecord(c rdma.ClientID, s state) error {
-	if err := w.swapPointers(w.record.entries); err != nil {
+// finishRecord does steps 4 and 5 of the transaction in r.record.
+func (r *repairer) finishRecord(c rdma.ClientID, s state) error {
+	if err := r.swapPointers(r.record.entries); err != nil {
 		return err
 	}
-	if err := w.unlock(&w.record); err != nil {
+	if err := r.unlock(); err != nil {
 		return err
 	}
-	return w.done(c, s.sequence(), s)
+	return r.done(c, s.sequence(), s)
 }
 
 // finishLog finishes the commit of a client that does not go on: it is fenced
 // off, or is the worker itself. So the record cannot change, and one that is not
 // whole is damage.
-func (w *Worker) finishLog(c rdma.ClientID, s state) error {
+func (r *repairer) finishLog(c rdma.ClientID, s state) error {
 	if s.phase() != phaseDoing {
 		return nil
 	}
-	whole, err := w.readLog(c, s)
+	whole, err := r.readLog(c, s)
 	if err != nil {
 		return err
 	}
 	if whole {
-		return w.finishRecord(c, s)
+		return r.finishRecord(c, s)
 	}
 	return fmt.Errorf("client %d committed its transaction %d, and has no log of it at %v: %w", c, s.sequence(),
-		w.log(c), client.ErrDamaged)
+		r.log(c), client.ErrDamaged)
 }

@@ -16,11 +16,7 @@ import (
 // attempt.
 type Tx struct {
 	w *Worker
-	// objects has all that the attempt has met, in this order. Their buffers are
-	// used again by later attempts.
-	objects []object
-	// index finds an object in objects.
-	index map[Ref]int
+	objectSet
 	// writes counts the objects that are changed; at most Shape.Writes.
 	writes int
 	// held counts the locks that were taken before the commit. While it is not 0
@@ -82,6 +78,31 @@ type object struct {
 	item item
 	// slot is the metadata of an object that is created.
 	slot slot
+}
+
+// objectSet is what an attempt has met.
+type objectSet struct {
+	// objects are in the order in which they were met. Their buffers are used again
+	// by later attempts.
+	objects []object
+	// index finds an object in objects.
+	index map[Ref]int
+}
+
+// add adds an object, whose metadata is at an address. It keeps the buffers of
+// the object that had this place before. The pointer is valid until the next add.
+func (s *objectSet) add(r Ref, at rdma.Addr) *object {
+	n := len(s.objects)
+	if n < cap(s.objects) {
+		s.objects = s.objects[:n+1]
+		s.objects[n] = object{data: s.objects[n].data[:0], next: s.objects[n].next[:0]}
+	} else {
+		s.objects = append(s.objects, object{})
+	}
+	o := &s.objects[n]
+	o.ref, o.at = r, at
+	s.index[r] = n
+	return o
 }
 
 // guess is the metadata of an object as the caller has seen it: see Tx.Guess.
@@ -334,7 +355,7 @@ func (tx *Tx) NewOn(node int, data []byte) (Ref, error) {
 	if err := tx.dead(); err != nil {
 		return 0, err
 	}
-	if err := tx.fits(data); err != nil {
+	if err := tx.w.fits(data); err != nil {
 		return 0, err
 	}
 	if node < 0 || node >= tx.w.Nodes {
@@ -345,10 +366,10 @@ func (tx *Tx) NewOn(node int, data []byte) (Ref, error) {
 	}
 	s, err := tx.w.memory.takeSlot(node)
 	if err != nil {
-		return 0, tx.cannot(err)
+		return 0, tx.fail(err)
 	}
 	r := Ref(s.number | tx.life()<<48)
-	o := tx.add(r)
+	o := tx.add(r, tx.w.Meta(r))
 	o.seen, o.slot, o.created = s.seen, s, true
 	return r, tx.change(o, written, data)
 }
@@ -372,7 +393,7 @@ func (tx *Tx) Free(r Ref) error {
 // change notes what becomes of an object, and counts the objects that change. An
 // object that the transaction made and frees again does not change.
 func (tx *Tx) change(o *object, c change, data []byte) error {
-	if err := tx.fits(data); err != nil {
+	if err := tx.w.fits(data); err != nil {
 		return err
 	}
 	if c == freed && tx.w.Absent(o.seen.Pointer) {
@@ -393,28 +414,9 @@ func (tx *Tx) change(o *object, c change, data []byte) error {
 }
 
 // fits returns an error if no buffer is large enough.
-func (tx *Tx) fits(data []byte) error {
-	if _, ok := tx.w.classOf(len(data)); !ok {
+func (l *Layout) fits(data []byte) error {
+	if _, ok := l.classOf(len(data)); !ok {
 		return fmt.Errorf("an object of %d bytes: %w", len(data), client.ErrTooLarge)
 	}
 	return nil
 }
-
-// add adds an object that the transaction has met. It keeps the buffers of the
-// object that had this place before. The pointer is valid until the next add.
-func (tx *Tx) add(r Ref) *object {
-	n := len(tx.objects)
-	if n < cap(tx.objects) {
-		tx.objects = tx.objects[:n+1]
-		tx.objects[n] = object{data: tx.objects[n].data[:0], next: tx.objects[n].next[:0]}
-	} else {
-		tx.objects = append(tx.objects, object{})
-	}
-	o := &tx.objects[n]
-	o.ref, o.at = r, tx.w.Meta(r)
-	tx.index[r] = n
-	return o
-}
-
-// cannot ends the attempt with an error of the pool.
-func (tx *Tx) cannot(err error) error { return tx.fail(err) }

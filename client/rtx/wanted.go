@@ -23,14 +23,14 @@ import (
 // While no client is late nothing is posted for the bit.
 
 // late reports whether a transaction has waited for long: see Options.Late.
-func (w *Worker) late() bool { return w.budget.Left() < w.opt.Timeout-w.opt.Late }
+func (s *session) late() bool { return s.budget.Left() < s.opt.Timeout-s.opt.Late }
 
 // want makes a lock wanted that another client holds. If the holder releases it
 // meanwhile, nothing changes.
-func (w *Worker) want(at rdma.Addr, k Lock) error {
-	_, ok, err := w.swap(stepAwait, at, uint64(k), uint64(k|lockWanted))
+func (r *repairer) want(at rdma.Addr, k Lock) error {
+	_, ok, err := r.swap(stepAwait, at, uint64(k), uint64(k|lockWanted))
 	if ok {
-		w.stats.Wanted++
+		r.stats.Wanted++
 	}
 	return err
 }
@@ -54,7 +54,7 @@ func (w *Worker) mayLock(at rdma.Addr, k Lock) bool {
 const lapseShare = 8
 
 // lapse is that time.
-func (w *Worker) lapse() time.Duration { return w.opt.Drift / lapseShare }
+func (s *session) lapse() time.Duration { return s.opt.Drift / lapseShare }
 
 // inPlaceOf returns the word of a lock k of the worker's transaction when it
 // replaces the word before. A late transaction keeps the wanted bit, for other

@@ -80,43 +80,46 @@ type Stats struct {
 // safe for concurrent use. A client that has several operations in flight has
 // several workers (the paper's coroutines). Each has an identity, and so a log.
 type Worker struct {
-	*Layout
-	ep  rdma.Endpoint
-	opt Options
-	id  rdma.ClientID
+	*session
+	*repairer
 	// numbers hands out sequences, and keeps the durable ceiling above them.
 	numbers *kit.Numbers
-	// view follows the pool's membership.
-	view *kit.Member
 	// conflicts and waits are copied by each transaction and each wait.
 	conflicts, waits kit.Retry
 	// state is the word of the own log as it was seen last. Other clients may
 	// have changed it since.
 	state state
-	// budget is the time of a transaction.
-	budget kit.Budget
 	// shared: all transactions until the next Span have this time together.
 	shared bool
-	// sent: the last batch was posted. If the wait for it failed, its verbs may
-	// still take effect.
-	sent bool
-	tx   Tx
-	// inFlight are batches that a wait gave up. Until they are complete their verbs
-	// may land at any time, and their buffers are in use.
-	inFlight []*rdma.Batch
+	tx     Tx
 	// releases are batches that release locks, which no transaction waits for.
 	releases []*rdma.Batch
 	// pending are transactions of unknown outcome.
 	pending kit.Unresolved[pending]
 	memory  memory
 	watch   watch
-	// record is the one that was read or written last. Its entries are used
-	// again.
-	record record
 	// each are the objects that Each reads.
 	each []reading
 	// seenData is what Look has returned.
 	seenData []byte
+}
+
+// session is how a worker reaches the pool, and the time that its transaction has.
+type session struct {
+	*Layout
+	ep  rdma.Endpoint
+	opt Options
+	id  rdma.ClientID
+	// view follows the pool's membership.
+	view *kit.Member
+	// budget is the time of a transaction.
+	budget kit.Budget
+	// sent: the last batch was posted. If the wait for it failed, its verbs may
+	// still take effect.
+	sent bool
+	// inFlight are batches that a wait gave up. Until they are complete their verbs
+	// may land at any time, and their buffers are in use.
+	inFlight []*rdma.Batch
 	stats    Stats
 }
 
@@ -142,7 +145,8 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if o.Late <= 0 {
 		o.Late = o.Timeout / 8
 	}
-	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout)}
+	s := &session{Layout: l, ep: ep, opt: o, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout)}
+	w := &Worker{session: s, repairer: &repairer{session: s}}
 	if w.id == 0 || int(w.id) > l.Clients {
 		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
 	}
@@ -171,8 +175,8 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 const sequencesAhead = 1 << 12
 
 // ceiling is the durable number above all sequences of a client, in its log.
-func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
-	return &kit.Everywhere{At: []rdma.Addr{w.log(c).Add(ceilingAt)}, Batch: w.ep.Batch, Do: w.do}
+func (s *session) ceiling(c rdma.ClientID) kit.Ceiling {
+	return &kit.Everywhere{At: []rdma.Addr{s.log(c).Add(ceilingAt)}, Batch: s.ep.Batch, Do: s.do}
 }
 
 // Stats returns the counters.
@@ -236,20 +240,20 @@ var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
 // there is time. With no time left it posts nothing. Afterwards w.sent reports
 // whether the batch was posted. An error of one verb is the batch's error. The
 // batch stays the caller's, which hands it to drop.
-func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
-	w.sent = false
-	left := w.budget.Left()
+func (s *session) do(step rdma.Step, b *rdma.Batch) error {
+	s.sent = false
+	left := s.budget.Left()
 	if left == 0 {
 		return errTime
 	}
 	if b.Len() == 0 {
 		return nil
 	}
-	if err := w.ep.Post(b.As(step)); err != nil {
+	if err := s.ep.Post(b.As(step)); err != nil {
 		return err
 	}
-	w.sent = true
-	if err := w.ep.Wait(b, rdma.All, left); err != nil {
+	s.sent = true
+	if err := s.ep.Wait(b, rdma.All, left); err != nil {
 		return err
 	}
 	return b.Err()
@@ -257,12 +261,12 @@ func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
 
 // drop releases a batch, or keeps it until nothing of it is in flight. The caller
 // must not use the batch or its buffers any more.
-func (w *Worker) drop(b *rdma.Batch) {
+func (s *session) drop(b *rdma.Batch) {
 	if b.Finished() {
 		b.Release()
 		return
 	}
-	w.inFlight = append(w.inFlight, b)
+	s.inFlight = append(s.inFlight, b)
 }
 
 // land waits for all verbs that are in flight. Until they have landed the client
@@ -314,14 +318,14 @@ func (w *Worker) reap() {
 
 // rejoin reports whether it is useful to go on after an error: see
 // kit.Member.Rejoin.
-func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.budget.Left(), w.opt.Timeout) }
+func (s *session) rejoin(err error) bool { return s.view.Rejoin(err, s.budget.Left(), s.opt.Timeout) }
 
 // readState reads the word of a client's log.
-func (w *Worker) readState(c rdma.ClientID) (state, error) {
-	b := w.ep.Batch()
-	defer w.drop(b)
-	op := b.Read(w.log(c).Add(stateAt), 8)
-	if err := w.do(stepReadLog, b); err != nil {
+func (s *session) readState(c rdma.ClientID) (state, error) {
+	b := s.ep.Batch()
+	defer s.drop(b)
+	op := b.Read(s.log(c).Add(stateAt), 8)
+	if err := s.do(stepReadLog, b); err != nil {
 		return 0, fmt.Errorf("read the log of client %d: %w", c, err)
 	}
 	return state(op.Word(0)), nil
@@ -330,11 +334,11 @@ func (w *Worker) readState(c rdma.ClientID) (state, error) {
 // swap is a CAS of one word, in a batch of its own. It returns the word before,
 // and whether it was swapped. After an error the CAS may take effect yet; callers
 // only use it where that does no harm.
-func (w *Worker) swap(step rdma.Step, at rdma.Addr, old, new uint64) (before uint64, ok bool, err error) {
-	b := w.ep.Batch()
-	defer w.drop(b)
+func (s *session) swap(step rdma.Step, at rdma.Addr, old, new uint64) (before uint64, ok bool, err error) {
+	b := s.ep.Batch()
+	defer s.drop(b)
 	op := b.CompareSwap(at, old, new)
-	if err := w.do(step, b); err != nil {
+	if err := s.do(step, b); err != nil {
 		return 0, false, err
 	}
 	return op.Result, op.Swapped(), nil

@@ -12,6 +12,8 @@ import (
 )
 
 // checker is the state of a Check.
+// No client works meanwhile, so the words that it reads do not change while
+// they are compared.
 type checker struct {
 	client.Report
 	*layout
@@ -126,6 +128,8 @@ func (c *checker) directory(tables []subtable) {
 	share := uint64(0)
 	for _, t := range tables {
 		at[t.suffix] = t
+		// A subtable of local depth d has one of 2^d parts of the hashes. All
+		// of them together are one whole.
 		share += 1 << (c.Depth - t.depth)
 		if other, twice := c.named[t.place]; twice {
 			c.Damaged("suffixes %d and %d have the same subtable", t.suffix, other)
@@ -212,6 +216,7 @@ func (c *checker) subtable(t subtable) error {
 func (c *checker) slots(t subtable, some []slotWord) error {
 	b := c.ep.Batch()
 	defer b.Release()
+	// The READs of the batch are those of kept, in order.
 	kept := some[:0]
 	for _, w := range some {
 		if !c.valid(w.word) || w.word.kind() > void {
@@ -239,6 +244,8 @@ func (c *checker) slot(t subtable, w slotWord, p []byte) {
 	at, hash, whole := decodeHeader(p)
 	mine := whole && at == w.word.as(live)
 	switch {
+	// No reader takes the word for a pair of this subtable. The next rehash, or
+	// a sweep, empties the slot.
 	case !mine || race.Suffix(hash, t.depth) != t.suffix:
 		c.left++
 		return
@@ -274,7 +281,7 @@ func (c *checker) slot(t subtable, w slotWord, p []byte) {
 }
 
 // ownerOf returns the word of the chunk that a block of a pair lies in; 0 for a
-// grave.
+// delete record.
 func (c *checker) ownerOf(block uint64) node.Entry {
 	if block > c.layout.blocks*uint64(c.nodes) {
 		return 0
@@ -287,6 +294,8 @@ func (c *checker) ownerOf(block uint64) node.Entry {
 // pool lists.
 func (c *checker) unfinished(here string, w word) {
 	owner := rdma.ClientID(0)
+	// A void word names the delete record of its client. A proposal names a
+	// block in a chunk of its client.
 	if pairs := c.layout.blocks * uint64(c.nodes); c.block(w) > pairs {
 		owner = rdma.ClientID(c.block(w) - pairs)
 	} else {
@@ -308,6 +317,8 @@ const slotsLeft = "slots that keys have left"
 // summary adds up, and looks for memory of clients that are gone.
 func (c *checker) summary(tables []subtable) {
 	var owned, handed [2]uint64
+	// A subtable's memory that no entry names was left by a rehash that did not
+	// commit. It is claimed again.
 	unnamed := uint64(0)
 	for k := range c.owners {
 		for n, all := range c.owners[k] {

@@ -8,16 +8,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A DELETE puts a void word in the pair's place, which names the client's grave:
+// A DELETE puts a void word in the pair's place, which names the client's delete record:
 // a block of its own, in which it has written the key's hash. Only that client
 // takes the word away again. So behind a rehash the word says whether the DELETE
 // came before it. An empty slot would not say that, since another client may have
 // emptied it.
 
-// grave is what a client's last DELETE has left. There is one at a time: the next
+// removal is what a client's last DELETE has left. There is one at a time: the next
 // DELETE first makes sure that no slot has the void word any more, and then
 // writes the block again.
-type grave struct {
+type removal struct {
 	// tag is that of the next use of the block.
 	tag uint64
 	// inFlight takes the word out of its slot, and looks; nil: there is nothing to
@@ -30,44 +30,44 @@ type grave struct {
 	looks bool
 }
 
-// openGrave takes away what an earlier holder of the identity has left, and goes
+// openRecord takes away what an earlier holder of the identity has left, and goes
 // on with the tags of its block.
-func (s *Store) openGrave() error {
+func (s *Store) openRecord() error {
 	s.budget.Begin()
-	w, err := s.clearGrave(s.id)
-	s.grave.tag = s.tag(w) + 1
+	w, err := s.clearRecord(s.id)
+	s.removal.tag = s.tag(w) + 1
 	return err
 }
 
-// clearGrave takes a client's void word out of the index, and returns the word.
+// clearRecord takes a client's void word out of the index, and returns the word.
 // Nothing of the client is in flight. A header that is torn was never named by a
 // slot: the WRITE of it is complete before the CAS.
-func (s *Store) clearGrave(c rdma.ClientID) (word, error) {
-	block := s.layout.grave(c)
+func (s *Store) clearRecord(c rdma.ClientID) (word, error) {
+	block := s.recordOf(c)
 	b := s.ep.Batch()
 	op := b.Read(s.blockAt(block), pairHeader)
 	err := s.do(stepScanHeaders, b)
-	// The header in the grave says in which buckets the last void word may be.
+	// The header in the delete record says in which buckets the last void word may be.
 	w, hash, whole := decodeHeader(op.Buf)
 	s.drop(b)
 	if err != nil || !whole || s.block(w) != block {
 		return w, err
 	}
-	return w, s.clear(hash, block)
+	return w, s.directory.clear(hash, block)
 }
 
 // clear takes proposals and void words that name a block out of the slots that a
 // hash may be in. Nothing names the block any more then, unless a live pair does.
 // The caller makes sure that nothing is in flight that could put such a word
 // there.
-func (s *Store) clear(hash, block uint64) error {
-	at := s.index.Locate(hash)
-	for r := s.pace; ; {
-		again, err := s.clearOnce(at, hash, block)
+func (d *directory) clear(hash, block uint64) error {
+	at := d.index.Locate(hash)
+	for r := d.pace; ; {
+		again, err := d.clearOnce(at, hash, block)
 		if err == nil && !again {
 			return nil
 		}
-		if err != nil && !s.retryable(err) {
+		if err != nil && !d.retryable(err) {
 			return err
 		}
 		if !r.Again() {
@@ -78,35 +78,35 @@ func (s *Store) clear(hash, block uint64) error {
 
 // clearOnce is one try. again: it has found a word, or the key may be moving;
 // only a look that is valid behind slots without such a word ends it.
-func (s *Store) clearOnce(at race.Buckets, hash, block uint64) (again bool, err error) {
-	in, err := s.directory.find(hash)
+func (d *directory) clearOnce(at race.Buckets, hash, block uint64) (again bool, err error) {
+	in, err := d.find(hash)
 	if err != nil {
 		return false, err
 	}
-	b := s.ep.Batch()
-	defer s.drop(b)
-	view := at.ReadAt(b, s.subtableAt(in.place))
-	if err := s.do(stepFindWord, b); err != nil {
+	b := d.ep.Batch()
+	defer d.drop(b)
+	view := at.ReadAt(b, d.subtableAt(in.place))
+	if err := d.do(stepFindWord, b); err != nil {
 		return false, err
 	}
-	b2 := s.ep.Batch()
-	defer s.drop(b2)
-	look := s.directory.look(b2, in.suffix)
+	b2 := d.ep.Batch()
+	defer d.drop(b2)
+	look := d.look(b2, in.suffix)
 	for i := range race.Candidates {
 		slot, w := view.Slot(i)
-		if w := word(w); !w.empty() && w.kind() != live && s.block(w) == block {
+		if w := word(w); !w.empty() && w.kind() != live && d.block(w) == block {
 			// Only this client, or the recovery of it, takes such a word away, so
 			// the CAS cannot take a later one.
-			b2.CompareSwap(s.subtableAt(in.place).Add(slot.Offset()), uint64(w), 0)
+			b2.CompareSwap(d.subtableAt(in.place).Add(slot.Offset()), uint64(w), 0)
 			again = true
 		}
 	}
-	if err := s.do(stepClear, b2); err != nil {
+	if err := d.do(stepClear, b2); err != nil {
 		return false, err
 	}
 	// A rehash may have copied the word to another subtable: look there.
-	if v := s.directory.judge(look, in, hash); v != valid {
-		return true, s.directory.refresh(v, in)
+	if v := d.judge(look, in, hash); v != valid {
+		return true, d.refresh(v, in)
 	}
 	return again, nil
 }
@@ -117,9 +117,9 @@ func (s *Store) Delete(key []byte) error {
 	s.start(key)
 	err := s.settle()
 	if err == nil {
-		// The block of the grave is written again, so no slot may name its last
+		// The block of the delete record is written again, so no slot may name its last
 		// use.
-		err = s.closeGrave()
+		err = s.awaitRemoval()
 	}
 	if err == nil {
 		err = s.delete()
@@ -134,9 +134,11 @@ func (s *Store) Delete(key []byte) error {
 // If the outcome is unknown, the word is unresolved.
 func (s *Store) delete() error {
 	o := &s.op
-	o.word = s.word(o.hash, 1, s.grave.tag, s.layout.grave(s.id)).as(void)
+	// The word has a tag of its own, so a CAS of an earlier DELETE that lands
+	// late does not take it away.
+	o.word = s.word(o.hash, 1, s.removal.tag, s.recordOf(s.id)).as(void)
 	// Each DELETE has a word of its own, even one that finds nothing.
-	s.grave.tag++
+	s.removal.tag++
 	for r := s.pace; ; {
 		a, found, err := s.find()
 		if err == nil && !found {
@@ -148,18 +150,18 @@ func (s *Store) delete() error {
 		out, at, err := s.replace(stepSwapSlot, a, a.word, o.word)
 		switch {
 		case err != nil:
-			s.unresolved = append(s.unresolved, unresolvedWord{o.hash, s.layout.grave(s.id)})
+			s.unresolved = append(s.unresolved, unresolvedWord{o.hash, s.recordOf(s.id)})
 			return err
 		case out == done:
 			s.memory.replaced(a.word)
-			s.bury(a)
+			s.removeWord(a)
 			return nil
 		case out == moved:
 			s.leaveBehind(a, o.word)
 			// Otherwise the copy of the rehash came before the CAS, since no
 			// other client takes the word away.
 			if at.word == o.word {
-				s.bury(at)
+				s.removeWord(at)
 				return nil
 			}
 		}
@@ -169,11 +171,11 @@ func (s *Store) delete() error {
 	}
 }
 
-// bury begins to take the void word out of its slot. No operation waits for that:
-// closeGrave does, before the next DELETE. A crash leaves the word to the
+// removeWord begins to take the void word out of its slot. No operation waits for that:
+// awaitRemoval does, before the next DELETE. A crash leaves the word to the
 // client's recovery.
-func (s *Store) bury(a slotAt) {
-	g := &s.grave
+func (s *Store) removeWord(a slotAt) {
+	g := &s.removal
 	at := s.addrOf(a)
 	b := s.ep.Batch()
 	b.CompareSwap(at, uint64(s.op.word), 0)
@@ -184,17 +186,17 @@ func (s *Store) bury(a slotAt) {
 	g.at, g.hash = a, s.op.hash
 	if err := s.ep.Post(b.As(stepClear)); err != nil {
 		b.Release()
-		s.unresolved = append(s.unresolved, unresolvedWord{g.hash, s.layout.grave(s.id)})
+		s.unresolved = append(s.unresolved, unresolvedWord{g.hash, s.recordOf(s.id)})
 		return
 	}
 	g.inFlight = b
 }
 
-// closeGrave makes sure that no slot has the void word of the last DELETE any
+// awaitRemoval makes sure that no slot has the void word of the last DELETE any
 // more. The CAS alone does not: a rehash may have copied the word before. So it
 // relies on a look behind the CAS that is valid, or clears the slots.
-func (s *Store) closeGrave() error {
-	g := &s.grave
+func (s *Store) awaitRemoval() error {
+	g := &s.removal
 	b := g.inFlight
 	if b == nil {
 		return nil
@@ -210,6 +212,6 @@ func (s *Store) closeGrave() error {
 	if gone {
 		return nil
 	}
-	s.unresolved = append(s.unresolved, unresolvedWord{g.hash, s.layout.grave(s.id)})
+	s.unresolved = append(s.unresolved, unresolvedWord{g.hash, s.recordOf(s.id)})
 	return s.settle()
 }

@@ -10,6 +10,8 @@ import (
 
 // Describe returns a function that says what lies at an address of the pool that
 // ep reaches.
+// The text is that of the layout alone: it reads nothing but the header of the
+// pool.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {
@@ -24,10 +26,10 @@ func (l *layout) describe(a rdma.Addr) string {
 	switch {
 	case off < node.HeaderBytes:
 		return "header"
-	case off < l.graves:
+	case off < l.records:
 		return l.describeEntry(a)
 	case off < l.subtables.Table:
-		return fmt.Sprintf("grave of client %d", (off-l.graves)/unitBytes*uint64(l.nodes)+uint64(n))
+		return fmt.Sprintf("delete record of client %d", (off-l.records)/unitBytes*uint64(l.nodes)+uint64(n))
 	case off < l.pairs.Table:
 		return fmt.Sprintf("owner of subtable %d", (off-l.subtables.Table)/8)
 	case off < l.subtables.First:

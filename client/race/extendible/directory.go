@@ -48,7 +48,7 @@ var errAbsent = errors.New("no such subtable")
 
 // directory is a client's view of the directory.
 type directory struct {
-	*Store
+	*session
 	// known has what the client has seen, by suffix; depth -1: not known.
 	known  []subtable
 	shared shared

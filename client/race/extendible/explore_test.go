@@ -37,7 +37,7 @@ func explored(format string, kept bool, seen *Stats) *explore.Subject {
 			if err != nil {
 				return nil, err
 			}
-			s.forgets = func() bool { return ep.Rand().IntN(4) == 0 }
+			s.memory.forgets = func() bool { return ep.Rand().IntN(4) == 0 }
 			return counting{s, seen}, nil
 		},
 		Check: Check,

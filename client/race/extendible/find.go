@@ -93,6 +93,8 @@ func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 func (s *Store) torn(in subtable) error {
 	for i, w := range s.op.slots {
 		for _, x := range s.op.suspects {
+			// The word was met with a torn pair, was looked for once more, and
+			// is in its slot all the same.
 			if x.torn && x.seen && x.place == in.place && x.slotWord == s.op.slotWord(i, w) {
 				return fmt.Errorf("the pair at %v: %w", s.blockAt(s.block(word(w))), client.ErrDamaged)
 			}
@@ -116,6 +118,8 @@ func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 	if err := s.do(stepReadBuckets, b); err != nil {
 		return a, err
 	}
+	// The WRITE is complete, with the batch. The next try does not post it
+	// again.
 	o.written = true
 	o.note(&view)
 	if o.insert {
@@ -133,6 +137,7 @@ var noSlot = slotWord{0, ^word(0)}
 func (s *Store) free() slotWord {
 	o := &s.op
 	used := cmp.Or(s.Slots, race.BucketSlots)
+	// The emptier half is the one in which fewer later INSERTs find no slot.
 	half, most := 0, 0
 	for h := range 2 {
 		empty := 0
@@ -179,6 +184,7 @@ func (o *operation) slotWord(i int, w race.Word) slotWord { return slotWord{o.at
 // used again that a slot of the index names.
 func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again bool) {
 	o := &s.op
+	// The first READ of the batch is the look.
 	read, known := 1, o.suspects
 	for i := range known {
 		// If the word is met again, it was looked for once more.

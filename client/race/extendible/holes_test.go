@@ -36,18 +36,18 @@ func TestTornPair(t *testing.T) {
 	}
 }
 
-// TestGrave: a void word of a DELETE that is still in its slot is taken away
-// before the grave is used again.
-func TestGrave(t *testing.T) {
+// TestDeleteRecord: a void word of a DELETE that is still in its slot is taken away
+// before the delete record is used again.
+func TestDeleteRecord(t *testing.T) {
 	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
 	s := storeOn(t, f)
 	must(t, s.Insert(key(1), nil))
 	must(t, s.Insert(key(2), nil))
 	must(t, s.Delete(key(1)))
-	if ok, err := s.swap(stepClear, s.addrOf(s.grave.at), 0, uint64(s.op.word)); !ok || err != nil {
+	if ok, err := s.swap(stepClear, s.addrOf(s.removal.at), 0, uint64(s.op.word)); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	s.grave.looks = false // as if a rehash had moved it
+	s.removal.looks = false // as if a rehash had moved it
 	must(t, s.Delete(key(2)))
 	must(t, s.Close())
 	r, err := Check(f)

@@ -54,7 +54,7 @@ func (s *Store) insert() error {
 		err := s.insertOnce()
 		switch {
 		case err == nil:
-			s.memory.used(o.block, o.slot)
+			s.memory.used(o.block, o.hash, o.slot)
 			return nil
 		case errors.Is(err, errGaveWay):
 			// The words of this use of the block must not be met again.
@@ -217,6 +217,8 @@ func (s *Store) rivals(a *slotAt) (proposalState, error) {
 		return undecided, nil
 	}
 	view.Words(&o.again)
+	// The look is valid, so the slots were part of the index when they were
+	// read.
 	f, err := s.compete(*a)
 	if err != nil || f != exists {
 		return f, err
@@ -251,6 +253,8 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 	if b.Len() == 0 {
 		return alone, nil
 	}
+	// Another INSERT is at work on the key, or on one with the same
+	// fingerprint.
 	s.stats.Duplicates++
 	if err := s.do(stepReadRivals, b); err != nil {
 		return undecided, err
@@ -315,7 +319,7 @@ func (s *Store) giveWay(f proposalState) error {
 	o := &s.op
 	// The proposal may have become void, and a rehash may have copied it: clear
 	// looks for whatever names the block.
-	err := s.clear(o.hash, o.block.number)
+	err := s.directory.clear(o.hash, o.block.number)
 	if err != nil {
 		s.keepUnresolved()
 	}

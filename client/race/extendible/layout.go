@@ -75,7 +75,7 @@ var ErrParams = errors.New("no such pool")
 //	directory  an entry a suffix, and what transactions need. RTX: the entry is
 //	           the metadata of the root of that number, and there is a
 //	           descriptor of 64 bytes each. DTX: it is the root. Locked: a word
-//	graves     a block each, for what DELETEs leave, of the clients for which
+//	records    a block each, for what DELETEs leave, of the clients for which
 //	           identity modulo nodes is the node's number
 //	tables     a word a subtable's memory, then a word a chunk of pairs: node.Entry
 //	subtables
@@ -96,13 +96,13 @@ type layout struct {
 	// pick one among several are those of the suffix here.
 	index race.Index
 
-	// graves is the offset of the first grave.
-	graves uint64
+	// records is the offset of the first delete record.
+	records uint64
 	// These are the memory of subtables, one a chunk, and chunks of pairs.
 	subtables, pairs chunks.Arena
 	// blockBytes is the size of a block: room for the longest pair.
 	blockBytes uint64
-	// blocks is the number of blocks of a node, without graves.
+	// blocks is the number of blocks of a node, without delete records.
 	blocks uint64
 	// blockBits is how many bits of a word name the block. The rest below the
 	// kind is its tag, maxTag at most.
@@ -177,7 +177,7 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 	p.Lease = cmp.Or(p.Lease, DefaultLease)
 	l := &layout{Params: p, format: format, nodes: nodes, blockBytes: p.blockBytes()}
 	l.index = race.Index{Groups: uint64(p.Groups), Place: make([][]node.Replica, 1)}
-	// The directory lies behind the header, and the graves, a unit each, behind
+	// The directory lies behind the header, and the delete records, a unit each, behind
 	// the directory.
 	directory := node.HeaderBytes + p.directoryBytes(format, nodes)
 	fixed := directory + (uint64(p.Clients)/uint64(nodes)+1)*unitBytes
@@ -197,7 +197,7 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 	if err != nil {
 		return nil, fmt.Errorf("the directory: %w: %w", ErrParams, err)
 	}
-	l.graves = directory
+	l.records = directory
 	l.subtables = chunks.Arena{Table: fixed, Bytes: p.subtableBytes()}
 	l.pairs = chunks.Arena{Bytes: p.chunkBytes()}
 	if memory > fixed+2*unitBytes {
@@ -229,7 +229,7 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 
 // widths divides the bits of a word between block and tag.
 func (l *layout) widths() error {
-	l.blockBits = bits.Len64(l.grave(rdma.ClientID(l.Clients)))
+	l.blockBits = bits.Len64(l.recordOf(rdma.ClientID(l.Clients)))
 	tag := kindShift - l.blockBits
 	if tag < leastTag {
 		return fmt.Errorf("%d pairs leave %d bits of a slot for tags: want %d: %w", l.blocks*uint64(l.nodes), tag,
@@ -257,15 +257,15 @@ func (l *layout) validPlace(place uint64) bool {
 	return place > 0 && place <= l.subtables.Count*uint64(l.nodes)
 }
 
-// grave returns the number of the block that a client's DELETEs use. Graves are
+// recordOf returns the number of the block that a client's DELETEs use. Delete records are
 // numbered behind the blocks of pairs.
-func (l *layout) grave(c rdma.ClientID) uint64 { return l.blocks*uint64(l.nodes) + uint64(c) }
+func (l *layout) recordOf(c rdma.ClientID) uint64 { return l.blocks*uint64(l.nodes) + uint64(c) }
 
-// blockAt returns the address of a block, or of a grave.
+// blockAt returns the address of a block, or of a delete record.
 func (l *layout) blockAt(block uint64) rdma.Addr {
 	if pairs := l.blocks * uint64(l.nodes); block > pairs {
 		c := block - pairs
-		return rdma.At(int(c)%l.nodes, l.graves+c/uint64(l.nodes)*unitBytes)
+		return rdma.At(int(c)%l.nodes, l.records+c/uint64(l.nodes)*unitBytes)
 	}
 	n, chunk, i := l.chunkOf(block)
 	return l.pairs.At(n, chunk).Add(uint64(i) * l.blockBytes)
@@ -290,7 +290,8 @@ func (l *layout) blockOf(n, chunk, i int) uint64 {
 // block has room for.
 func (l *layout) valid(w word) bool {
 	b := l.block(w)
-	return !w.empty() && b > 0 && b <= l.grave(rdma.ClientID(l.Clients)) && uint64(w.units())*unitBytes <= l.blockBytes
+	return !w.empty() && b > 0 && b <= l.recordOf(rdma.ClientID(l.Clients)) &&
+		uint64(w.units())*unitBytes <= l.blockBytes
 }
 
 // slots returns how many slots a subtable has.

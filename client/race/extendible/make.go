@@ -86,6 +86,8 @@ func Size(s Shape) (Params, uint64, error) {
 		return p, 0, err
 	}
 	nodes := uint64(max(s.Nodes, 1))
+	// Blocks of pairs that were replaced are free only when a scan has found
+	// them.
 	pairs := s.Records + s.Records/turnover
 	// Each node holds its share of the pairs, and some chunks that clients have
 	// without using all of them.
@@ -133,7 +135,8 @@ func Make(f rdma.Fabric, format string, p Params) error {
 
 // make backs the tables, writes the header, and then makes the first subtable.
 func (l *layout) make(f rdma.Fabric) error {
-	from, err := uint64(l.graves), error(nil)
+	// What lies in front of from is the library's, which commits it by itself.
+	from, err := uint64(l.records), error(nil)
 	switch l.format {
 	case RTX:
 		err = rtx.Prepare(f, l.objects)
@@ -193,6 +196,7 @@ func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// A pool of no store of this package gets the error that names this format.
 	format := RTX
 	if slices.Contains(Formats, h.Store) {
 		format = h.Store

@@ -68,10 +68,10 @@ type block struct {
 
 // memory is what a worker has of the pool's memory, and knows about it.
 type memory struct {
-	*layout
-	s      *Store
-	table  chunks.Client
-	chunks []*chunk
+	*session
+	directory *directory
+	table     chunks.Client
+	chunks    []*chunk
 	// idle are chunks that were given back, for those that are claimed next.
 	idle []*chunk
 	// held finds a chunk by the address of its word in the table.
@@ -111,6 +111,9 @@ type memory struct {
 	found  []block
 	looks  map[subtable]*rdma.Op
 
+	// forgets, unless nil, makes a write forget which blocks are free, so that
+	// tests see many scans.
+	forgets func() bool
 	// quarantine is for how long a block is not used again.
 	quarantine time.Duration
 	// keep and batch are keepChunks and claimAtOnce of this pool.
@@ -152,17 +155,17 @@ const (
 
 // open forgets what the worker had. The chunks' words in the pool stay as they
 // are.
-func (m *memory) open(s *Store) {
-	all := int(s.pairs.Count) * s.nodes
+func (m *memory) open() {
+	all := int(m.pairs.Count) * m.nodes
 	*m = memory{
-		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{},
-		looks: map[subtable]*rdma.Op{}, empty: make([]bool, s.nodes), turn: int(s.id),
+		session: m.session, directory: m.directory, forgets: m.forgets, held: map[rdma.Addr]*chunk{},
+		looks: map[subtable]*rdma.Op{}, empty: make([]bool, m.nodes), turn: int(m.id),
 		stats: m.stats,
 		table: chunks.Client{
-			Endpoint: s.ep, ID: s.id, Do: s.do, Drop: s.drop,
+			Endpoint: m.ep, ID: m.id, Do: m.do, Drop: m.drop,
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
-		quarantine: min(longestFlight/time.Duration(s.maxTag+1), mostQuarantine),
+		quarantine: min(longestFlight/time.Duration(m.maxTag+1), mostQuarantine),
 		keep:       min(max(all/128, 1), keepChunks), batch: min(max(all/64, 1), claimAtOnce),
 	}
 }
@@ -171,14 +174,14 @@ func (m *memory) open(s *Store) {
 // settle. The error wraps client.ErrFull. Nothing of an earlier operation is in
 // flight.
 func (m *memory) take() (block, error) {
-	if m.s.forgets != nil && m.s.forgets() {
+	if m.forgets != nil && m.forgets() {
 		m.forget()
 	}
 	// The common case takes no verb.
 	if b, ok := m.pop(); ok {
 		return b, nil
 	}
-	for r := m.s.pace; ; {
+	for r := m.pace; ; {
 		if err := m.refill(); err != nil {
 			return block{}, err
 		}
@@ -189,12 +192,12 @@ func (m *memory) take() (block, error) {
 			if m.first == len(m.aged) {
 				break
 			}
-			m.s.ep.Sleep(max(m.aged[m.first].ready-m.s.ep.Now(), m.quarantine/mostNaps+1))
+			m.ep.Sleep(max(m.aged[m.first].ready-m.ep.Now(), m.quarantine/mostNaps+1))
 		}
 		if r.Tries == mostRefills || !r.Again() {
 			return block{}, fmt.Errorf("no block of %d bytes is free: %w", m.blockBytes, client.ErrFull)
 		}
-		m.s.ep.Sleep(m.quarantine)
+		m.ep.Sleep(m.quarantine)
 		m.full = 0
 	}
 }
@@ -213,7 +216,7 @@ func (m *memory) forget() {
 	m.fresh, m.aged, m.first, m.skips = nil, nil, 0, 0
 	for _, c := range m.chunks {
 		clear(c.blocks)
-		if m.s.forgets() {
+		if m.forgets() {
 			clear(c.memos)
 		}
 		c.listed = 0
@@ -223,7 +226,7 @@ func (m *memory) forget() {
 // pop takes the first block for which the quarantine is over, or a fresh one.
 func (m *memory) pop() (block, bool) {
 	if m.first < len(m.aged) {
-		b, now := m.aged[m.first], m.s.ep.Now()
+		b, now := m.aged[m.first], m.ep.Now()
 		if b.ready <= now || b.ready > now+m.quarantine { // the latter if the clock was set back
 			m.aged[m.first] = block{}
 			if m.first++; m.first == len(m.aged) {
@@ -252,7 +255,7 @@ func (m *memory) push(b block) {
 	if m.first > 64 && 2*m.first > len(m.aged) {
 		m.aged, m.first = m.aged[:copy(m.aged, m.aged[m.first:])], 0
 	}
-	b.ready = m.s.ep.Now() + m.quarantine
+	b.ready = m.ep.Now() + m.quarantine
 	b.chunk.blocks[b.i] = blockListed
 	b.chunk.listed++
 	m.aged = append(m.aged, b)
@@ -267,10 +270,10 @@ func (m *memory) unused(b block) {
 }
 
 // used notes that a slot names a block that the operation had taken, or may name
-// it. slot says which one, unless it is noSlot's.
-func (m *memory) used(b block, slot race.Slot) {
+// it, for the key of a hash. slot says which one, unless it is noSlot's.
+func (m *memory) used(b block, hash uint64, slot race.Slot) {
 	b.chunk.blocks[b.i] = blockUsed
-	b.chunk.memos[b.i] = memo{m.s.op.hash, slot, b.tag, slot != noSlot.slot}
+	b.chunk.memos[b.i] = memo{hash, slot, b.tag, slot != noSlot.slot}
 }
 
 // replaced notes that no slot names the block of a word any more. If the chunk is
@@ -334,7 +337,7 @@ func (m *memory) refill() error {
 	if _, err := m.scan(m.chunks); err != nil || m.listed() > 0 {
 		return err
 	}
-	m.full = max(m.s.ep.Now(), 1)
+	m.full = max(m.ep.Now(), 1)
 	return nil
 }
 
@@ -343,7 +346,7 @@ func (m *memory) perChunk() int { return int(m.pairs.Bytes / m.blockBytes) }
 
 // lately reports whether the worker has looked everywhere not long ago.
 func (m *memory) lately(t time.Duration) bool {
-	now := m.s.ep.Now()
+	now := m.ep.Now()
 	return t != 0 && now >= t && now-t < fullFor
 }
 
@@ -391,7 +394,7 @@ func (m *memory) claim() error {
 	}
 	// The nodes are asked from a random one on, so that clients do not all look
 	// at the same chunks.
-	from := m.s.ep.Rand().IntN(m.nodes)
+	from := m.ep.Rand().IntN(m.nodes)
 	for k := range m.nodes {
 		if found, err := m.claimOn((from + k) % m.nodes); err != nil || found > 0 {
 			return err
@@ -409,7 +412,7 @@ func (m *memory) claimFresh() (bool, error) {
 		if m.empty[n] {
 			continue
 		}
-		got, ok, err := m.table.Fresh(&m.pairs, n, classPairs, int(m.pairs.Count), m.behind(n), m.s.budget.Left())
+		got, ok, err := m.table.Fresh(&m.pairs, n, classPairs, int(m.pairs.Count), m.behind(n), m.budget.Left())
 		if err != nil {
 			return false, err
 		}
@@ -460,12 +463,12 @@ func (m *memory) add(got chunks.Chunk) *chunk {
 func (m *memory) claimHints() (found int, err error) {
 	hints := m.hints
 	m.hints = m.hints[:0]
-	b := m.s.ep.Batch()
-	defer m.s.drop(b)
+	b := m.ep.Batch()
+	defer m.drop(b)
 	for _, at := range hints {
 		b.Read(at, 8)
 	}
-	if err := m.s.do(stepReadTable, b); err != nil {
+	if err := m.do(stepReadTable, b); err != nil {
 		return 0, fmt.Errorf("read the tables of chunks: %w", err)
 	}
 	some := m.some[:0]
@@ -520,7 +523,7 @@ func (m *memory) takeSubtable(home int) (uint64, error) {
 			break
 		}
 		n := (home + k) % m.nodes
-		got, ok, err := m.table.Fresh(&m.subtables, n, classSubtable, int(m.subtables.Count), 0, m.s.budget.Left())
+		got, ok, err := m.table.Fresh(&m.subtables, n, classSubtable, int(m.subtables.Count), 0, m.budget.Left())
 		if err != nil {
 			return 0, err
 		}
@@ -538,7 +541,7 @@ func (m *memory) takeSubtable(home int) (uint64, error) {
 		}
 	}
 	if !m.lately(m.dense) {
-		m.dense = max(m.s.ep.Now(), 1)
+		m.dense = max(m.ep.Now(), 1)
 	}
 	return 0, fmt.Errorf("no memory for one more subtable of %d bytes: %w", m.subtables.Bytes, client.ErrFull)
 }
@@ -555,7 +558,7 @@ func (m *memory) claimSubtable(n int) (place uint64, err error) {
 		mine := m.place(n, got[0].Index)
 		// The client that had the memory may have made a subtable of it. Its
 		// header says which entry to ask.
-		named, err := m.s.named(mine)
+		named, err := m.directory.named(mine)
 		switch {
 		case err != nil:
 			return false, err
@@ -572,7 +575,7 @@ func (m *memory) claimSubtable(n int) (place uint64, err error) {
 // outcome is unknown, a scan finds out.
 func (m *memory) settle(b block, err error) {
 	if errors.Is(err, client.ErrUncertain) {
-		m.used(b, noSlot.slot)
+		m.used(b, 0, noSlot.slot)
 		return
 	}
 	m.unused(b)

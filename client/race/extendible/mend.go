@@ -63,8 +63,8 @@ func (s *Store) recover(c rdma.ClientID) error {
 		return err
 	}
 	s.budget.Begin()
-	// No client may write the grave again while a slot has its word.
-	if _, err := s.clearGrave(c); err != nil {
+	// No client may write the delete record again while a slot has its word.
+	if _, err := s.clearRecord(c); err != nil {
 		return err
 	}
 	return s.memory.leave(c)
@@ -93,11 +93,11 @@ func (m *memory) leaveChunks(a *chunks.Arena, left []chunks.Chunk, c rdma.Client
 	for len(left) > 0 {
 		some := left[:min(claimAtOnce, len(left))]
 		left = left[len(some):]
-		m.s.budget.Begin()
+		m.budget.Begin()
 		// The worker's own proposals are gone already.
-		if a == &m.pairs && c != m.s.id {
+		if a == &m.pairs && c != m.id {
 			for _, o := range some {
-				if _, err := m.s.unnamed([]*chunk{{Chunk: o}}, true); err != nil {
+				if _, err := m.unnamed([]*chunk{{Chunk: o}}, true); err != nil {
 					return err
 				}
 			}

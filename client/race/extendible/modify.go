@@ -69,6 +69,8 @@ func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure
 	// The view has changed or the node is back, so the CAS has landed, or never
 	// will.
 	if s.retryable(err) {
+		// Nothing of the worker is in flight, so the word that is read now is
+		// what the CAS has left, or what came behind it.
 		now, failed := s.readSlot(a)
 		switch {
 		case failed != nil:
@@ -97,6 +99,7 @@ func (s *Store) readSlot(a slotAt) (word, error) {
 // the CAS counts. behind waits for a rehash that may be moving the key. When the
 // key has moved, it reads the slot in the new subtable, and looks there, too.
 func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
+	// The CAS was in this subtable. It counts if the key was there behind it.
 	from := a.subtable.place
 	for r := s.pace; ; {
 		at, v, err := s.lookAt(a, a.subtable.place != from)
@@ -172,6 +175,7 @@ func (s *Store) Update(key, value []byte) error {
 func (s *Store) update() error {
 	o := &s.op
 	for r := s.pace; ; {
+		// find has also written the pair, in its first trip.
 		a, found, err := s.find()
 		if err == nil && !found {
 			err = client.ErrNotFound
@@ -188,7 +192,7 @@ func (s *Store) update() error {
 			s.memory.settle(o.block, err)
 			return err
 		case out == done:
-			s.memory.used(o.block, a.slot)
+			s.memory.used(o.block, o.hash, a.slot)
 			// Only a block in one of the worker's own chunks goes into quarantine
 			// here.
 			s.memory.replaced(a.word)
@@ -201,7 +205,7 @@ func (s *Store) update() error {
 			// word behind the rehash. In the latter case this UPDATE came right
 			// before that change, and nothing can tell otherwise.
 			if at.word != a.word {
-				s.memory.used(o.block, noSlot.slot)
+				s.memory.used(o.block, o.hash, noSlot.slot)
 				return nil
 			}
 		}

@@ -23,7 +23,7 @@ var le = binary.LittleEndian
 // A READ that comes when the block is used again finds another word, or fails the
 // check. The header has a checksum of its own, since a rehash and a scan READ no
 // more than that, to see where the pair belongs. A DELETE leaves a header alone,
-// in its client's grave.
+// in its client's delete record.
 const pairHeader = 32
 
 // pair is what was READ of a block. key and value are parts of the batch's

@@ -14,7 +14,7 @@ func (m *memory) scan(chunks []*chunk) (found int, err error) {
 	each := max(scanAtOnce/m.perChunk(), 1)
 	for from := 0; from < len(chunks); from += each {
 		m.stats.Scans++
-		free, err := m.s.unnamed(chunks[from:min(from+each, len(chunks))], false)
+		free, err := m.unnamed(chunks[from:min(from+each, len(chunks))], false)
 		if err != nil {
 			return found, err
 		}
@@ -51,13 +51,13 @@ type scanned struct {
 // It takes three trips: headers, the slots of their keys, and the looks. The
 // looks come last, since they say whether the slots were part of the index when
 // they were read. Blocks of one subtable share a look.
-func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error) {
-	looked, err := s.readHeaders(chunks)
+func (m *memory) unnamed(chunks []*chunk, thorough bool) (free []block, err error) {
+	looked, err := m.readHeaders(chunks)
 	if err != nil {
 		return nil, err
 	}
-	b := s.ep.Batch()
-	defer s.drop(b)
+	b := m.ep.Batch()
+	defer m.drop(b)
 	// The slots that may name each block are READ in one trip: one slot for a
 	// pair that the worker has put there, and both buckets for others.
 	for i := range looked {
@@ -65,38 +65,41 @@ func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error
 		if !x.whole {
 			continue
 		}
-		if x.in, err = s.directory.find(x.hash); err != nil {
+		if x.in, err = m.directory.find(x.hash); err != nil {
 			return nil, err
 		}
-		if m := x.memo(); m.known {
-			x.slot = b.Read(s.subtableAt(x.in.place).Add(m.slot.Offset()), 8)
+		if o := x.memo(); o.known {
+			x.slot = b.Read(m.subtableAt(x.in.place).Add(o.slot.Offset()), 8)
 			continue
 		}
-		at := s.index.Locate(x.hash)
-		x.view = at.ReadAt(b, s.subtableAt(x.in.place))
+		at := m.index.Locate(x.hash)
+		x.view = at.ReadAt(b, m.subtableAt(x.in.place))
 	}
-	if err := s.do(stepScanSlots, b); err != nil {
+	if err := m.do(stepScanSlots, b); err != nil {
 		return nil, err
 	}
 	// The looks are READ when the slots are complete, since they lie on other
 	// nodes than these. Blocks of one subtable share a look.
-	looks := s.ep.Batch()
-	defer s.drop(looks)
-	clear(s.memory.looks)
+	looks := m.ep.Batch()
+	defer m.drop(looks)
+	// A look says the same of all blocks of its subtable, so it is READ once.
+	clear(m.looks)
 	for i := range looked {
 		if x := &looked[i]; x.whole {
-			if x.look = s.memory.looks[x.in]; x.look == nil {
-				x.look = s.directory.look(looks, x.in.suffix)
-				s.memory.looks[x.in] = x.look
+			if x.look = m.looks[x.in]; x.look == nil {
+				x.look = m.directory.look(looks, x.in.suffix)
+				m.looks[x.in] = x.look
 			}
 		}
 	}
-	if err := s.do(stepScanSlots, looks); err != nil {
+	if err := m.do(stepScanSlots, looks); err != nil {
 		return nil, err
 	}
-	free = s.memory.found[:0]
+	// Which blocks are free is decided behind both trips, so nothing is listed
+	// if one of them fails.
+	free = m.found[:0]
 	for i := range looked {
-		ok, err := s.isFree(&looked[i], thorough)
+		ok, err := m.isFree(&looked[i], thorough)
 		if err != nil {
 			return nil, err
 		}
@@ -104,34 +107,34 @@ func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error
 			free = append(free, looked[i].block)
 		}
 	}
-	s.memory.found = free
+	m.found = free
 	return free, nil
 }
 
 // readHeaders reads the headers of chunks' blocks, except those that the worker
 // remembers. A torn header was never named: its WRITE is complete before a slot
 // names the block.
-func (s *Store) readHeaders(chunks []*chunk) ([]scanned, error) {
-	b := s.ep.Batch()
-	defer s.drop(b)
-	looked := s.memory.looked[:0]
+func (m *memory) readHeaders(chunks []*chunk) ([]scanned, error) {
+	b := m.ep.Batch()
+	defer m.drop(b)
+	looked := m.looked[:0]
 	for _, c := range chunks {
-		for i := range s.memory.perChunk() {
+		for i := range m.perChunk() {
 			// The worker knows what this block is used for.
 			if c.blocks != nil && c.blocks[i] != blockUsed {
 				continue
 			}
-			x := scanned{block: block{chunk: c, i: i, number: s.blockOf(c.Node, c.Index, i)}}
-			if m := x.memo(); m.known {
-				x.whole, x.hash, x.tag = true, m.hash, m.tag+1
+			x := scanned{block: block{chunk: c, i: i, number: m.blockOf(c.Node, c.Index, i)}}
+			if o := x.memo(); o.known {
+				x.whole, x.hash, x.tag = true, o.hash, o.tag+1
 			} else {
-				b.Read(s.blockAt(x.number), pairHeader)
+				b.Read(m.blockAt(x.number), pairHeader)
 			}
 			looked = append(looked, x)
 		}
 	}
-	s.memory.looked = looked
-	if err := s.do(stepScanHeaders, b); err != nil {
+	m.looked = looked
+	if err := m.do(stepScanHeaders, b); err != nil {
 		return nil, err
 	}
 	read := 0
@@ -143,12 +146,12 @@ func (s *Store) readHeaders(chunks []*chunk) ([]scanned, error) {
 		op := b.Op(read)
 		read++
 		w, hash, whole := decodeHeader(op.Buf)
-		if whole && s.block(w) == x.number {
+		if whole && m.block(w) == x.number {
 			x.whole, x.hash = true, hash
 		}
 		// The tag goes on from what is there, even if the header is torn: the
 		// WRITE that tore may have been of that use.
-		x.tag = s.tag(word(op.Word(1))) + 1
+		x.tag = m.tag(word(op.Word(1))) + 1
 	}
 	return looked, nil
 }
@@ -164,16 +167,16 @@ func (x *scanned) memo() memo {
 // isFree reports whether no slot names a block. It returns false, too, if a
 // rehash may be moving the key. It takes away what the block's client has
 // proposed; thorough: even if the key may be moving.
-func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
+func (m *memory) isFree(x *scanned, thorough bool) (bool, error) {
 	if !x.whole {
 		return true, nil
 	}
 	// The slots were read, but the key may be elsewhere: the block counts as used
 	// until the next scan.
-	if s.directory.judge(x.look, x.in, x.hash) != valid {
-		s.directory.forget(x.in.suffix)
+	if m.directory.judge(x.look, x.in, x.hash) != valid {
+		m.directory.forget(x.in.suffix)
 		if thorough {
-			return false, s.clear(x.hash, x.number)
+			return false, m.directory.clear(x.hash, x.number)
 		}
 		return false, nil
 	}
@@ -181,12 +184,12 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 	// live word, or another one.
 	if x.slot != nil {
 		w := word(x.slot.Word(0))
-		return w.empty() || s.block(w) != x.number, nil
+		return w.empty() || m.block(w) != x.number, nil
 	}
 	var words [race.Candidates]race.Word
 	x.view.Words(&words)
 	for _, w := range words {
-		if s.block(word(w)) != x.number || w.Empty() {
+		if m.block(word(w)) != x.number || w.Empty() {
 			continue
 		}
 		if word(w).kind() == live {
@@ -194,7 +197,7 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 		}
 		// The block's client is the worker, with no operation at work on it, or
 		// is gone. So a proposal is left over, and never becomes live.
-		return true, s.clear(x.hash, x.number)
+		return true, m.directory.clear(x.hash, x.number)
 	}
 	return true, nil
 }
@@ -202,18 +205,20 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 // named reports whether an entry of the directory names memory of a subtable. The
 // client that has the memory is the worker, or is gone, so no other client makes
 // an entry name it now.
-func (s *Store) named(place uint64) (bool, error) {
-	b := s.ep.Batch()
-	op := b.Read(s.subtableAt(place), race.HeaderBytes)
-	err := s.do(stepReadSubtable, b)
+func (d *directory) named(place uint64) (bool, error) {
+	b := d.ep.Batch()
+	op := b.Read(d.subtableAt(place), race.HeaderBytes)
+	err := d.do(stepReadSubtable, b)
 	// A subtable's memory says in its first word to which suffix it belongs, or
 	// was to belong.
 	h := race.Header(op.Word(0))
-	s.drop(b)
-	if err != nil || h.Suffix() >= 1<<s.Depth {
+	d.drop(b)
+	if err != nil || h.Suffix() >= 1<<d.Depth {
 		return false, err
 	}
-	in, err := s.directory.load(h.Suffix())
+	// The entry is read anew: what the client knows of it may be of before the
+	// memory was claimed.
+	in, err := d.load(h.Suffix())
 	if isAbsent(err) {
 		return false, nil
 	}

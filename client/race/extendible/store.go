@@ -40,21 +40,9 @@ type Options struct {
 //	        2. CAS of an empty slot: a proposal   3. READ of both buckets, look
 //	        4. CAS of the slot: the pair          5. look
 type Store struct {
-	*layout
-	ep        rdma.Endpoint
-	id        rdma.ClientID
+	*session
 	directory *directory
 	memory    memory
-	// pace is copied by each operation.
-	pace kit.Retry
-	// budget is the time of the operation.
-	budget kit.Budget
-	// sent: the last batch was posted. If the wait for it failed, its verbs may
-	// still take effect.
-	sent bool
-	// inFlight are batches that a wait gave up. Until they are complete their verbs
-	// may land at any time, and no block that they name may be used again.
-	inFlight []*rdma.Batch
 	// op is the operation that runs.
 	op operation
 	// value is what the last GET has returned; it is valid until the next call.
@@ -62,15 +50,11 @@ type Store struct {
 	// unresolved are proposals and void words that may be in slots. The next write
 	// settles them first.
 	unresolved []unresolvedWord
-	// grave is what the last DELETE has left.
-	grave grave
-	stats Stats
+	// removal is what the last DELETE has left.
+	removal removal
 	// splits reports whether an INSERT splits a subtable of some local depth
 	// though there is room: see Options.Splits; nil: none does.
 	splits func(depth int) bool
-	// forgets, unless nil, makes a write forget which blocks are free, so that
-	// tests see many scans.
-	forgets func() bool
 }
 
 // splitsEarly reports whether an INSERT is to split its key's subtable though there
@@ -121,11 +105,11 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 
 // openOn is Open with a layout that was read before. With RTX and DTX opening the
 // directory finishes a rehash of an earlier holder of the identity. After that
-// the chunks of that holder are given back, and its grave is cleared.
+// the chunks of that holder are given back, and its delete record is cleared.
 func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
-	s := &Store{layout: l, ep: ep, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout),
-		op: operation{looks: new(looks)}}
+	e := &session{layout: l, ep: ep, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout)}
+	s := &Store{session: e, directory: &directory{session: e}, op: operation{looks: new(looks)}}
 	switch {
 	case s.id == 0 || int(s.id) > l.Clients:
 		return nil, fmt.Errorf("client %d: the pool was made for %d: %w", s.id, l.Clients, rdma.ErrFull)
@@ -141,8 +125,8 @@ func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	// Opening the directory may take as long as an operation, and so may what
 	// follows.
 	s.budget.Begin()
-	s.memory.open(s)
-	s.directory = &directory{Store: s}
+	s.memory = memory{session: e, directory: s.directory}
+	s.memory.open()
 	var err error
 	if s.directory.shared, err = openShared(s, o); err != nil {
 		return nil, err
@@ -151,7 +135,7 @@ func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	if err := s.memory.leave(s.id); err != nil { // what an earlier holder left
 		return nil, err
 	}
-	return s, s.openGrave()
+	return s, s.openRecord()
 }
 
 // Stats returns the worker's counters.
@@ -199,7 +183,7 @@ func (s *Store) leave() error {
 	if err := s.settle(); err != nil {
 		return err
 	}
-	if err := s.closeGrave(); err != nil {
+	if err := s.awaitRemoval(); err != nil {
 		return err
 	}
 	// The answer to a question for a chunk is missing: the chunk may be the
@@ -210,8 +194,26 @@ func (s *Store) leave() error {
 	if err := s.memory.leave(s.id); err != nil {
 		return err
 	}
-	s.memory.open(s)
+	s.memory.open()
 	return s.directory.shared.close()
+}
+
+// session is how a worker reaches the pool, and the time that its operation has.
+type session struct {
+	*layout
+	ep rdma.Endpoint
+	id rdma.ClientID
+	// pace is copied by each operation.
+	pace kit.Retry
+	// budget is the time of the operation.
+	budget kit.Budget
+	// sent: the last batch was posted. If the wait for it failed, its verbs may
+	// still take effect.
+	sent bool
+	// inFlight are batches that a wait gave up. Until they are complete their verbs
+	// may land at any time, and no block that they name may be used again.
+	inFlight []*rdma.Batch
+	stats    Stats
 }
 
 // lateShare: an operation is late when this part of its time has passed, one of
@@ -220,7 +222,7 @@ const lateShare = 8
 
 // late reports whether the operation has waited for so long that it makes no
 // pauses any more.
-func (s *Store) late() bool { return s.budget.Used(lateShare) }
+func (s *session) late() bool { return s.budget.Used(lateShare) }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
@@ -229,7 +231,7 @@ var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
 // there is time. With no time left it posts nothing. Afterwards s.sent reports
 // whether the batch was posted. An error of one verb is the batch's error. The
 // batch stays the caller's, which hands it to drop.
-func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
+func (s *session) do(step rdma.Step, b *rdma.Batch) error {
 	s.sent = false
 	left := s.budget.Next()
 	if left == 0 {
@@ -251,7 +253,7 @@ func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 
 // drop releases a batch, or keeps it until nothing of it is in flight. The caller
 // must not use the batch or its buffers any more.
-func (s *Store) drop(b *rdma.Batch) {
+func (s *session) drop(b *rdma.Batch) {
 	if b.Finished() {
 		b.Release()
 		return
@@ -261,7 +263,7 @@ func (s *Store) drop(b *rdma.Batch) {
 
 // land waits for verbs that are in flight. Until they have landed no block that
 // they name may be used again.
-func (s *Store) land() error {
+func (s *session) land() error {
 	for len(s.inFlight) > 0 {
 		b := s.inFlight[len(s.inFlight)-1]
 		if err := s.ep.Wait(b, rdma.All, max(s.budget.Left(), 1)); err != nil && !b.Finished() {
@@ -277,7 +279,7 @@ func (s *Store) land() error {
 // has changed, which the worker has joined, or a node does not answer, which may
 // be out of reach for a moment. When it returns true, what was posted has landed,
 // or never will.
-func (s *Store) retryable(err error) bool {
+func (s *session) retryable(err error) bool {
 	stale, down := errors.Is(err, rdma.ErrStale), errors.Is(err, rdma.ErrNodeDown)
 	if !stale && !down || s.budget.Over() || errors.Is(err, client.ErrUncertain) {
 		return false
@@ -318,8 +320,10 @@ func (s *Store) settle() error {
 		return fmt.Errorf("a rehash of an earlier operation: %w", err)
 	}
 	for len(s.unresolved) > 0 {
+		// One stays unresolved until its slots are clear: an error leaves it to
+		// the next write.
 		d := s.unresolved[len(s.unresolved)-1]
-		if err := s.clear(d.hash, d.block); err != nil {
+		if err := s.directory.clear(d.hash, d.block); err != nil {
 			return fmt.Errorf("a proposal of an earlier operation: %w", err)
 		}
 		s.unresolved = s.unresolved[:len(s.unresolved)-1]
@@ -329,7 +333,7 @@ func (s *Store) settle() error {
 
 // swap is a CAS of one word, in a batch of its own. Without an error its outcome
 // is known.
-func (s *Store) swap(step rdma.Step, at rdma.Addr, old, new uint64) (ok bool, err error) {
+func (s *session) swap(step rdma.Step, at rdma.Addr, old, new uint64) (ok bool, err error) {
 	b := s.ep.Batch()
 	defer s.drop(b)
 	op := b.CompareSwap(at, old, new)
@@ -347,7 +351,7 @@ type operation struct {
 	at race.Buckets
 	// insert: the operation is an INSERT, which also looks for an empty slot.
 	insert bool
-	word   word // of the pair that it writes, or of the grave; 0: it writes none
+	word   word // of the pair that it writes, or of the delete record; 0: it writes none
 	// block is where that pair lies.
 	block block
 	// written: the WRITE of the pair is complete. No CAS installs the word
@@ -382,7 +386,7 @@ type looks struct {
 // slotWord is a slot, and the word that was read there.
 type slotWord struct {
 	slot race.Slot
-	// word is that of the pair that it writes, or of the grave; 0: it writes
+	// word is that of the pair that it writes, or of the delete record; 0: it writes
 	// none.
 	word word
 }

@@ -29,13 +29,15 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A subtable that is handed out, and that no entry names, has a client that is
+	// about to split another one, or whose split did not commit.
 	n, nodes, most := uint64(len(all)), uint64(l.nodes), l.pairs.Count*uint64(l.nodes)
 	return []client.Use{
 		{Name: "index slots", Count: n * uint64(l.slots()), Bytes: n * l.subtables.Bytes},
 		{Name: "subtables handed out", Count: subtables, Bytes: subtables * l.subtables.Bytes},
 		{Name: "subtables", Count: l.subtables.Count * nodes, Bytes: l.subtables.Count * nodes * l.subtables.Bytes},
 		{Name: "directory entries, and logs of their changes", Count: 1 << l.Depth,
-			Bytes: (l.graves - node.HeaderBytes) * nodes},
+			Bytes: (l.records - node.HeaderBytes) * nodes},
 		{Name: "chunks of pairs handed out", Count: chunks, Bytes: chunks * l.pairs.Bytes},
 		{Name: "chunks of pairs", Count: most, Bytes: most * l.pairs.Bytes},
 	}, nil
@@ -61,6 +63,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	if err != nil {
 		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}
+	// Groups are numbered through all subtables, so a sample is spread evenly
+	// over them.
 	groups := uint64(l.Groups)
 	spans, whole := client.Sample(uint64(len(tables))*groups, fillGroups, fillRun, groups)
 	slots := client.Fill{Of: "index slots", Sampled: !whole}
@@ -80,9 +84,12 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 			return nil, fmt.Errorf("see how full the pool is: %w", err)
 		}
 	}
+	// Each live slot names a pair of its own. Blocks that were replaced, and
+	// are not found yet, do not count.
 	blocks := client.Fill{Of: "room for pairs", Used: slots.Used,
 		All: l.pairs.Count * uint64(l.nodes) * (l.pairs.Bytes / l.blockBytes), Sampled: slots.Sampled}
 	if slots.Sampled {
+		// The sample stands for all slots.
 		share := float64(uint64(len(tables))*uint64(l.slots())) / float64(max(slots.All, 1))
 		blocks.Used = uint64(float64(slots.Used)*share + 0.5)
 	}

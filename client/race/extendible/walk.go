@@ -13,8 +13,6 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// walkAtOnce is how many entries of the directory a walk reads in a trip, and groupsAtOnce how many
-// groups of a subtable.
 const (
 	// walkAtOnce is how many entries of the directory a walk reads in a trip, and
 	// groupsAtOnce how many groups of a subtable.
@@ -50,6 +48,7 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, h
 	descriptors := ep.Batch()
 	defer descriptors.Release()
 	for i := range b.Len() {
+		// A dead node had the entry.
 		if b.Op(i).Err != nil {
 			continue
 		}
@@ -61,6 +60,8 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, h
 			}
 			continue
 		}
+		// The version names the descriptor. One that is READ behind it, and is
+		// of another version, is left out.
 		some = append(some, subtable{suffix: from + uint64(i), version: version})
 		if at, n, ok := l.descriptorAt(version); ok {
 			descriptors.Read(at, n)
@@ -176,6 +177,7 @@ func (l *layout) decode(suffix, version uint64, p []byte) (s subtable, ok bool, 
 
 // readGroups reads groups of a subtable, and calls f with each word, headers
 // included.
+// The READs are of different moments: slots may be changed in between.
 func (l *layout) readGroups(ep rdma.Endpoint, place uint64, from, to int, f func(slot race.Slot, word uint64)) error {
 	for ; from < to; from += groupsAtOnce {
 		first := race.Slot(from * race.GroupBytes / bytesPerWord)

@@ -73,7 +73,7 @@ func (l *layout) tag(w word) uint64 { return uint64(w) & (1<<kindShift - 1) >> l
 // word returns the live word of a use of a block. A tag that is too large wraps.
 // It panics for a block or a length that no word can have.
 func (l *layout) word(hash uint64, units int, tag, block uint64) word {
-	if units <= 0 || units > race.MaxUnits || block == 0 || block > l.grave(rdma.ClientID(l.Clients)) {
+	if units <= 0 || units > race.MaxUnits || block == 0 || block > l.recordOf(rdma.ClientID(l.Clients)) {
 		panic(fmt.Sprintf("extendible: no word for %d units at block %d", units, block))
 	}
 	return word(race.Print(hash))<<printShift | word(units)<<unitsShift | word(tag&l.maxTag)<<l.blockBits | word(block)

@@ -67,6 +67,8 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 	if err == nil {
 		err = s.settle()
 	}
+	// settle looks for the key in the leaf if the outcome of a write-back is
+	// unknown.
 	s.key = key
 	for done := false; err == nil && !done; {
 		// Jobs of earlier operations go on in the background. What fails is done
@@ -94,49 +96,49 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 // settled settles an operation that failed in its midst, at once if it can. done:
 // it took effect. If it cannot, others may wait for what it has left, so the
 // error wraps client.ErrUncertain, even if nothing was changed.
-func (s *Store) settled(err error) (done bool, _ error) {
+func (k *locker) settled(err error) (done bool, _ error) {
 	if errors.Is(err, rdma.ErrStale) {
-		_ = s.view.Join()
+		_ = k.view.Join()
 	}
-	if cause := s.settle(); cause != nil {
+	if cause := k.settle(); cause != nil {
 		return false, fmt.Errorf("%w: %w", client.ErrUncertain, err)
 	}
-	if s.unresolved.done {
+	if k.unresolved.done {
 		return true, nil
 	}
 	return false, err
 }
 
 // unused gives what an operation has taken, and not used, back to the client.
-func (s *Store) unused() {
+func (k *locker) unused() {
 	// No slot has named it, so it needs no quarantine.
-	if p := s.fresh.block; p != 0 {
-		s.keepOwn(&s.blocks, p, 0)
+	if p := k.fresh.block; p != 0 {
+		k.keepOwn(&k.blocks, p, 0)
 	}
-	if p := s.fresh.tree.child; p != 0 {
-		s.keepOwn(&s.trees, p, 0)
+	if p := k.fresh.tree.child; p != 0 {
+		k.keepOwn(&k.trees, p, 0)
 	}
 	// The pair is still there, so its block becomes linked again.
-	if p := s.fresh.claimed; p != 0 {
-		s.later(job{a: &s.blocks, mark: p})
+	if p := k.fresh.claimed; p != 0 {
+		k.later(job{a: &k.blocks, mark: p})
 	}
-	s.fresh = fresh{}
+	k.fresh = fresh{}
 }
 
 // used plans the jobs for what the tree names by now, or does not name any more.
 // The block that was replaced is taken before the new one is marked: as long as
 // the new one names its client, it is the record of what it replaced.
-func (s *Store) used(f *fresh) {
+func (k *locker) used(f *fresh) {
 	switch {
 	case f.block != 0 && f.replaces != 0:
-		s.later(job{a: &s.blocks, take: f.replaces, mark: f.block})
+		k.later(job{a: &k.blocks, take: f.replaces, mark: f.block})
 	case f.block != 0:
-		s.later(job{a: &s.blocks, mark: f.block})
+		k.later(job{a: &k.blocks, mark: f.block})
 	case f.claimed != 0:
-		s.later(job{a: &s.blocks, take: f.claimed, claimed: true})
+		k.later(job{a: &k.blocks, take: f.claimed, claimed: true})
 	}
 	if f.tree.child != 0 {
-		s.pending = append(s.pending, f.tree)
+		k.pending = append(k.pending, f.tree)
 	}
 	*f = fresh{}
 }
@@ -159,6 +161,7 @@ func (s *Store) insert(key, value []byte) (bool, error) {
 	if l.find(key) >= 0 {
 		return s.refuse(client.ErrExists)
 	}
+	// A slot of a pair that a split has moved counts as free, too.
 	slot := l.free()
 	// There is a separator of an earlier split, which its parent waits for.
 	if slot < 0 && len(s.pending) > 0 {
@@ -287,6 +290,8 @@ func (s *Store) update(key, value []byte) (bool, error) {
 		kind, replaces = slotBeside, pointer(l.value(slot))
 	}
 	if kind == slotBeside {
+		// The new block records the old one. So a crash behind the write-back
+		// leaves what the recovery needs to free it.
 		if word, err = s.addBlock(b, &l, replaces, key, value); err != nil {
 			return s.giveUp(b, err)
 		}
@@ -353,6 +358,8 @@ func (s *Store) claim(p pointer) error {
 	if err := s.marked(p); err != nil {
 		return err
 	}
+	// The block of a pair is linked, or still has the name of the client that
+	// wrote it. No other client claims it: the leaf is locked.
 	from := linked
 	for range mostRetired {
 		b := s.ep.Batch()
@@ -389,14 +396,14 @@ func (s *Store) claim(p pointer) error {
 
 // relieve does what the client that wrote a block has not done yet: it frees the
 // block that this one took the place of.
-func (s *Store) relieve(p pointer) error {
-	b, buf, err := s.read(stepClaim, s.blocks.at(p.ref()), s.blockBytes)
+func (m *memory) relieve(p pointer) error {
+	b, buf, err := m.read(stepClaim, m.blocks.at(p.ref()), m.blockBytes)
 	if err != nil {
 		return err
 	}
 	defer b.Release()
-	if k, ok := s.readBlock(buf); ok && k.self == p && k.replaces != 0 {
-		_, err := s.retire(k.replaces, 0, mostRetired)
+	if k, ok := m.readBlock(buf); ok && k.self == p && k.replaces != 0 {
+		_, err := m.retire(k.replaces, 0, mostRetired)
 		return err
 	}
 	return nil

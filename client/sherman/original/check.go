@@ -13,7 +13,7 @@ import (
 // whole. It has the level that its parent says, begins where the parent says, and
 // ends where its sibling begins; its entries lie between its fences. Each value
 // that a leaf names is that key's. The word of an object says linked for what the
-// tree has, and for nothing else. What has the name of a client waits for the
+// wholeTree has, and for nothing else. What has the name of a client waits for the
 // recovery of that client. Check changes nothing but an identity of its own.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
@@ -27,13 +27,16 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 }
 
 // checker is the state of a Check.
+// No client works meanwhile. So a header or an entry that is not whole is
+// damage, unless a dead client has locked its node.
 type checker struct {
-	*Store
+	*tree
 	r     *client.Report
 	alive map[rdma.ClientID]bool
 	// locked has nodes and their locks.
 	locked map[ref]lockWord
 	// trees are the nodes that the tree has, and named the blocks.
+	// objects deletes what has a word. What is left has none.
 	trees map[ref]bool
 	named map[ref]pointer
 	// due are blocks that a client has replaced, and is to free.
@@ -59,8 +62,8 @@ func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	if err != nil {
 		return err
 	}
-	c := &checker{Store: s, r: r, alive: map[rdma.ClientID]bool{}, locked: map[ref]lockWord{}, trees: map[ref]bool{},
-		named: map[ref]pointer{}, due: map[ref]bool{}}
+	c := &checker{tree: s.tree, r: r, alive: map[rdma.ClientID]bool{}, locked: map[ref]lockWord{},
+		trees: map[ref]bool{}, named: map[ref]pointer{}, due: map[ref]bool{}}
 	for _, o := range clients {
 		c.alive[o.ID] = c.alive[o.ID] || o.Alive
 	}
@@ -69,7 +72,7 @@ func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	if err := c.locks(); err != nil {
 		return err
 	}
-	if err := c.tree(); err != nil {
+	if err := c.wholeTree(); err != nil {
 		return err
 	}
 	// objects removes from named what it has found.
@@ -97,8 +100,10 @@ func (c *checker) locks() error {
 	for n := range c.nodes {
 		err := c.words(n, locks0, c.Locks, func(i int, w uint64) error {
 			lock := lockWord(w)
+			// A lock word names the node. The lock of that node has to be the
+			// one that has the word.
 			r := makeRef(n, lock.index())
-			if lock.client() == 0 || lock.index() >= c.Store.trees.count ||
+			if lock.client() == 0 || lock.index() >= c.tree.trees.count ||
 				c.lockAt(r) != rdma.At(n, locks0+uint64(i)*8) {
 				c.r.Damaged("lock %d/%d is %#x, of no node that it is for", n, i, w)
 				return nil
@@ -114,9 +119,9 @@ func (c *checker) locks() error {
 	return nil
 }
 
-// tree walks the tree, level by level, from the first node of each along its
+// wholeTree walks the tree, level by level, from the first node of each along its
 // siblings.
-func (c *checker) tree() error {
+func (c *checker) wholeTree() error {
 	if err := c.readRoot(); err != nil {
 		return err
 	}
@@ -138,18 +143,22 @@ func (c *checker) tree() error {
 func (c *checker) level(r ref, level int, parents map[ref]bool) (below ref, names map[ref]bool, err error) {
 	names = map[ref]bool{}
 	met := 0
+	// The nodes of a level touch: where one ends, at its upper fence, its
+	// sibling begins. The first one begins at the least key.
 	var lower []byte
 	for first := true; r != 0; first = false {
 		// A node that is met twice would make the walk endless.
-		if c.trees[r] || r.node() >= c.nodes || r.index() >= c.Store.trees.count {
+		if c.trees[r] || r.node() >= c.nodes || r.index() >= c.tree.trees.count {
 			c.r.Damaged("node %v of level %d is named twice, or is none", r, level)
 			return below, names, nil
 		}
 		c.trees[r] = true
-		b, p, err := c.read(stepSurvey, c.Store.trees.at(r), c.nodeBytes)
+		b, p, err := c.read(stepSurvey, c.tree.trees.at(r), c.nodeBytes)
 		if err != nil {
 			return 0, nil, err
 		}
+		// leaf READs blocks while it looks at p, and p is the buffer of the
+		// batch.
 		p = bytes.Clone(p)
 		b.Release()
 		c.span()
@@ -193,6 +202,7 @@ func (c *checker) internal(p []byte, r ref, h header, names map[ref]bool) {
 		if c.locked[r] == 0 {
 			c.r.Damaged("the entries of node %v are not whole", r)
 		}
+		// Readers use the older header as long as the entries are those of it.
 		if n, ok := c.readInternal(p, r); ok {
 			h = n.header
 		} else {
@@ -201,6 +211,7 @@ func (c *checker) internal(p []byte, r ref, h header, names map[ref]bool) {
 	}
 	n := internal{h, &c.format, p}
 	before := h.lower
+	// The leftmost child has no entry: its lower fence is that of the node.
 	names[h.leftmost] = true
 	for i := range n.count {
 		e := n.entry(i)
@@ -222,6 +233,7 @@ func (c *checker) leaf(p []byte, r ref, h header) error {
 			c.r.Damaged("slot %d of leaf %v is not whole, or newer than its header", i, r)
 		}
 	}
+	// Pairs are in the order of keys, so two of one key are neighbors.
 	order := l.pairs(nil)
 	if len(order) == 0 {
 		c.empty++
@@ -271,6 +283,8 @@ func (c *checker) replaced() error {
 				return err
 			}
 			defer b.Release()
+			// The block is the only record of the one that it took the place
+			// of. That one stays linked until this one is marked.
 			if k, ok := c.readBlock(buf); ok && k.self == p && k.replaces != 0 {
 				c.due[k.replaces.ref()] = true
 			}
@@ -289,6 +303,8 @@ func (c *checker) objects(a *arena) error {
 	if a == &c.blocks {
 		what = "block"
 	}
+	// left counts the objects of dead clients. order has these clients as they
+	// are met, since the order of a map differs between runs.
 	left := map[rdma.ClientID]int{}
 	var order []rdma.ClientID
 	for n := range c.nodes {

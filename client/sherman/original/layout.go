@@ -178,6 +178,8 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	l := &layout{Params: p, format: *f, nodes: nodes}
 	at := uint64(locks0 + 8*p.Locks)
 	// The words of both arenas lie together behind the locks.
+	// A client that looks for free objects, and a recovery, read words alone,
+	// in runs.
 	place := func(a *arena, count, bytes int) {
 		a.words, a.count, a.bytes = at, count, bytes
 		at += uint64(count) * 8

@@ -67,6 +67,34 @@ type held struct {
 	batch *rdma.Batch
 }
 
+// locker locks nodes, one at a time, and writes them back. It settles what a failure in between
+// has left.
+type locker struct {
+	*session
+	*tree
+	*memory
+	turns Turns
+	// turn is the worker's place in a line of local waiters.
+	turn Waiter
+	// seq makes successive lock words of the worker differ.
+	seq uint8
+	// held is the lock that the worker has. A worker has one lock at a time.
+	held held
+	// key is that of a write; it is the caller's.
+	key []byte
+	// kind is that of the slot that an UPDATE writes, and word its value's word.
+	kind int
+	word uint64
+	// fresh is what the operation has taken from the client's memory.
+	fresh fresh
+	// unresolved is what a failure has left: see settle.go. While it is open the worker
+	// does nothing else.
+	unresolved unresolvedWrite
+	// pending are separators of splits that parents do not have yet, in the order
+	// of the splits: a parent is there before its own separator is due.
+	pending []separator
+}
+
 const (
 	// firstPause and lastPause are of a worker that does not get a lock. The
 	// paper's client tries again at once, which takes a round trip.
@@ -94,34 +122,34 @@ var forLocks = kit.Spread(firstPause/2, kit.Doubling(firstPause, lastPause))
 //
 // The node may have been split since it was found: the caller looks at the
 // fences.
-func (s *Store) lock(r ref, op operation, kind int) ([]byte, error) {
+func (k *locker) lock(r ref, op operation, kind int) ([]byte, error) {
 	// Successive lock words of a client differ, so a CAS that lands late does not
 	// take a later lock for an earlier one.
-	s.seq++
-	h := &s.held
-	*h = held{r: r, at: s.lockAt(r), word: makeLock(s.id, op, kind, s.seq, r)}
-	s.turns.Join(&s.turn, uint64(h.at))
+	k.seq++
+	h := &k.held
+	*h = held{r: r, at: k.lockAt(r), word: makeLock(k.id, op, kind, k.seq, r)}
+	k.turns.Join(&k.turn, uint64(h.at))
 	// A lock that was handed over names another worker of the process. That
 	// worker has nothing in flight to the node.
-	handed, err := s.awaitTurn()
+	handed, err := k.awaitTurn()
 	if err == nil && handed != 0 {
 		var ok bool
-		if ok, err = s.takeOver(handed); err == nil && ok {
+		if ok, err = k.takeOver(handed); err == nil && ok {
 			return h.image, nil
 		}
 	}
 	if err == nil {
-		err = s.contend()
+		err = k.contend()
 	}
 	if err == nil {
-		if h.batch, h.image, err = s.read(stepReadLocked, s.trees.at(r), s.nodeBytes); err != nil {
+		if h.batch, h.image, err = k.read(stepReadLocked, k.trees.at(r), k.nodeBytes); err != nil {
 			// The lock is the worker's, and nothing is in flight: it only has to
 			// be released.
-			s.keepUnresolved(nil)
+			k.keepUnresolved(nil)
 		}
 	}
 	if err != nil {
-		s.turns.Leave(&s.turn, 0)
+		k.turns.Leave(&k.turn, 0)
 		return nil, fmt.Errorf("lock node %v: %w", r, err)
 	}
 	return h.image, nil
@@ -129,19 +157,19 @@ func (s *Store) lock(r ref, op operation, kind int) ([]byte, error) {
 
 // awaitTurn waits until no worker of the process is ahead. It returns the word by
 // which the lock was handed over; 0: it was not.
-func (s *Store) awaitTurn() (lockWord, error) {
+func (k *locker) awaitTurn() (lockWord, error) {
 	for {
-		n, word := s.turns.Ahead(&s.turn)
+		n, word := k.turns.Ahead(&k.turn)
 		// It is the worker's turn.
 		if n == 0 {
 			return lockWord(word), nil
 		}
-		if s.over() {
+		if k.over() {
 			return 0, fmt.Errorf("%d workers of this process are ahead: %w", n, rdma.ErrTimeout)
 		}
 		// The pause is what the workers ahead need, about.
-		s.stats.Turns++
-		s.ep.Sleep(time.Duration(min(n, mostAhead)) * turnPause)
+		k.stats.Turns++
+		k.ep.Sleep(time.Duration(min(n, mostAhead)) * turnPause)
 	}
 }
 
@@ -153,14 +181,14 @@ func (s *Store) awaitTurn() (lockWord, error) {
 // The lock always names the client of which verbs may be in flight. A crash
 // before the CAS leaves the lock to the worker that handed it over, which has
 // nothing in flight; behind the CAS it is this worker's.
-func (s *Store) takeOver(from lockWord) (bool, error) {
-	h := &s.held
+func (k *locker) takeOver(from lockWord) (bool, error) {
+	h := &k.held
 	h.from = from
-	b := s.ep.Batch()
+	b := k.ep.Batch()
 	cas := b.CompareSwap(h.at, uint64(from), uint64(h.word))
-	read := b.Read(s.trees.at(h.r), s.nodeBytes)
-	if err := s.do(stepLock, b); err != nil {
-		return false, s.failed(b, err)
+	read := b.Read(k.trees.at(h.r), k.nodeBytes)
+	if err := k.do(stepLock, b); err != nil {
+		return false, k.failed(b, err)
 	}
 	// From here on the lock, if it is the worker's, has its own word.
 	h.from = 0
@@ -168,22 +196,22 @@ func (s *Store) takeOver(from lockWord) (bool, error) {
 		b.Release()
 		return false, nil
 	}
-	s.stats.HandOvers++
+	k.stats.HandOvers++
 	h.batch, h.image = b, read.Buf
 	return true, nil
 }
 
 // contend takes a lock by CAS, until it is free or the time is over. If the
 // outcome of a CAS is unknown, that is settled before the next try.
-func (s *Store) contend() error {
-	h := &s.held
-	for r := s.pace; ; {
-		b := s.ep.Batch()
+func (k *locker) contend() error {
+	h := &k.held
+	for r := k.pace; ; {
+		b := k.ep.Batch()
 		cas := b.CompareSwap(h.at, 0, uint64(h.word))
-		if err := s.do(stepLock, b); err != nil {
+		if err := k.do(stepLock, b); err != nil {
 			// The CAS may have taken the lock, which settle releases. Then the
 			// worker tries again.
-			if err := s.failed(b, err); !s.rejoin(err) || s.settle() != nil {
+			if err := k.failed(b, err); !k.rejoin(err) || k.settle() != nil {
 				return err
 			}
 			continue
@@ -194,52 +222,52 @@ func (s *Store) contend() error {
 		if cas.Swapped() {
 			return nil
 		}
-		s.stats.Waits++
+		k.stats.Waits++
 		if !r.Again() {
-			return s.blocked(met)
+			return met.blocked()
 		}
 	}
 }
 
 // blocked is the error of an operation that has waited for another client in
 // vain.
-func (s *Store) blocked(by lockWord) error {
-	return fmt.Errorf("client %d has the lock: if it died, `farkv recover` releases it: %w", by.client(),
+func (w lockWord) blocked() error {
+	return fmt.Errorf("client %d has the lock: if it died, `farkv recover` releases it: %w", w.client(),
 		rdma.ErrTimeout)
 }
 
 // unlock releases the lock, or hands it over. Nothing was written.
-func (s *Store) unlock() error {
-	h := &s.held
-	s.forget()
+func (k *locker) unlock() error {
+	h := &k.held
+	k.forget()
 	// Nothing of the worker is in flight, so the next one in line may write the
 	// node.
-	if s.turns.HandsOver(&s.turn) && s.turns.Leave(&s.turn, uint64(h.word)) {
+	if k.turns.HandsOver(&k.turn) && k.turns.Leave(&k.turn, uint64(h.word)) {
 		return nil
 	}
-	err := s.release()
+	err := k.release()
 	// A failure has left the line already.
-	if s.turn.line != nil {
-		s.turns.Leave(&s.turn, 0)
+	if k.turn.line != nil {
+		k.turns.Leave(&k.turn, 0)
 	}
 	return err
 }
 
 // release releases the lock. If the outcome is unknown, that is unresolved.
-func (s *Store) release() error {
-	h := &s.held
-	b := s.ep.Batch()
+func (k *locker) release() error {
+	h := &k.held
+	b := k.ep.Batch()
 	cas := b.CompareSwap(h.at, uint64(h.word), 0)
-	if err := s.do(stepRelease, b); err != nil {
-		return fmt.Errorf("release node %v: %w", h.r, s.failed(b, err))
+	if err := k.do(stepRelease, b); err != nil {
+		return fmt.Errorf("release node %v: %w", h.r, k.failed(b, err))
 	}
 	defer b.Release()
-	return s.released(cas)
+	return k.released(cas)
 }
 
 // forget releases the buffer of the node that was read.
-func (s *Store) forget() {
-	if h := &s.held; h.batch != nil {
+func (k *locker) forget() {
+	if h := &k.held; h.batch != nil {
 		h.batch.Release()
 		h.batch, h.image = nil, nil
 	}
@@ -247,9 +275,9 @@ func (s *Store) forget() {
 
 // released looks at a CAS that has released the lock. Only a recovery, which
 // fences the client off first, releases a lock of another client.
-func (s *Store) released(cas *rdma.Op) error {
+func (k *locker) released(cas *rdma.Op) error {
 	if !cas.Swapped() {
-		return fmt.Errorf("lock at %v of node %v is %#x: another client released it: %w", s.held.at, s.held.r,
+		return fmt.Errorf("lock at %v of node %v is %#x: another client released it: %w", k.held.at, k.held.r,
 			cas.Result, errStolen)
 	}
 	return nil
@@ -262,37 +290,39 @@ func (s *Store) released(cas *rdma.Op) error {
 //
 // A crash leaves the first of the writes, any words of the next one, and the
 // lock; or all of them, without the lock.
-func (s *Store) writeBack(b *rdma.Batch) error {
-	h := &s.held
-	hands := s.turns.HandsOver(&s.turn)
+func (k *locker) writeBack(b *rdma.Batch) error {
+	h := &k.held
+	// This is decided before the writes are posted, since the release goes out
+	// with them.
+	hands := k.turns.HandsOver(&k.turn)
 	var cas *rdma.Op
 	if !hands {
 		cas = b.CompareSwap(h.at, uint64(h.word), 0)
 	}
 	// From here on the node may have been written, which settle has to find out.
 	h.sent = true
-	err := s.do(stepWriteBack, b)
+	err := k.do(stepWriteBack, b)
 	if err != nil {
-		err = s.failed(b, err)
-		s.forget()
-		s.turns.Leave(&s.turn, 0)
+		err = k.failed(b, err)
+		k.forget()
+		k.turns.Leave(&k.turn, 0)
 		return err
 	}
 	defer b.Release()
-	s.forget()
+	k.forget()
 	// The writes are complete: the tree names what is new, and does not name what
 	// was replaced.
-	s.used(&s.fresh)
+	k.used(&k.fresh)
 	h.sent = false
 	switch {
 	case !hands:
-		s.turns.Leave(&s.turn, 0)
-		return s.released(cas)
-	case s.turns.Leave(&s.turn, uint64(h.word)):
+		k.turns.Leave(&k.turn, 0)
+		return k.released(cas)
+	case k.turns.Leave(&k.turn, uint64(h.word)):
 		return nil
 	}
 	// The worker that was to get the lock has given up.
-	if err := s.release(); err != nil && s.settle() != nil {
+	if err := k.release(); err != nil && k.settle() != nil {
 		return fmt.Errorf("%w: %w", client.ErrUncertain, err)
 	}
 	return nil

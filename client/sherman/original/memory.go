@@ -83,8 +83,9 @@ type job struct {
 
 // memory is what a client has of the pool's memory.
 type memory struct {
-	// trees and blocks have a pile for each memory node.
-	trees, blocks []pile
+	*session
+	// treePiles and blockPiles have a pile for each memory node.
+	treePiles, blockPiles []pile
 	// home is the memory node of the next tree node, before it is counted up.
 	home int
 	// todo are jobs that wait, and flying those in batch.
@@ -96,36 +97,37 @@ type memory struct {
 	unsure bool
 }
 
-// open begins with nothing. The cursors are random, so that clients seldom want
-// the same objects.
-func (m *memory) open(s *Store) {
-	m.trees, m.blocks = make([]pile, s.nodes), make([]pile, s.nodes)
+// newMemory returns that of a client that has none yet: it takes some when it needs it. The cursors
+// are random, so that clients seldom want the same objects.
+func newMemory(s *session) *memory {
+	m := &memory{session: s, treePiles: make([]pile, s.nodes), blockPiles: make([]pile, s.nodes)}
 	m.home = int(s.id) % s.nodes
 	for n := range s.nodes {
-		m.trees[n].cursor = s.ep.Rand().IntN(s.trees.count)
-		m.blocks[n].cursor = s.ep.Rand().IntN(max(s.blocks.count, 1))
+		m.treePiles[n].cursor = s.ep.Rand().IntN(s.trees.count)
+		m.blockPiles[n].cursor = s.ep.Rand().IntN(max(s.blocks.count, 1))
 	}
+	return m
 }
 
 // pile returns the pile of an arena on a memory node.
-func (m *memory) pile(s *Store, a *arena, n int) *pile {
-	if a == &s.trees {
-		return &m.trees[n]
+func (m *memory) pile(a *arena, n int) *pile {
+	if a == &m.trees {
+		return &m.treePiles[n]
 	}
-	return &m.blocks[n]
+	return &m.blockPiles[n]
 }
 
 // take returns an object of an arena, on memory node n if there is one, or else
 // on another. It may wait for a quarantine to end. The error wraps
 // client.ErrFull.
-func (s *Store) take(a *arena, n int) (pointer, error) {
+func (m *memory) take(a *arena, n int) (pointer, error) {
 	// The object should be on the memory node of what will name it, so that one
 	// doorbell writes both.
-	for i := range s.nodes {
-		p := s.memory.pile(s, a, (n+i)%s.nodes)
+	for i := range m.nodes {
+		p := m.pile(a, (n+i)%m.nodes)
 		// There is nothing that may be used now.
-		if len(p.free) == 0 || s.quarantineLeft(p) > 0 {
-			if err := s.grab(a, (n+i)%s.nodes); err != nil {
+		if len(p.free) == 0 || m.quarantineLeft(p) > 0 {
+			if err := m.grab(a, (n+i)%m.nodes); err != nil {
 				return 0, err
 			}
 		}
@@ -134,8 +136,8 @@ func (s *Store) take(a *arena, n int) (pointer, error) {
 		}
 		// The memory node has no other free objects: the quarantine is waited
 		// for.
-		if d := s.quarantineLeft(p); d > 0 {
-			s.ep.Sleep(d)
+		if d := m.quarantineLeft(p); d > 0 {
+			m.ep.Sleep(d)
 		}
 		o := p.free[0]
 		p.free = append(p.free[:0], p.free[1:]...)
@@ -146,18 +148,18 @@ func (s *Store) take(a *arena, n int) (pointer, error) {
 
 // quarantineLeft returns for how long the first object of a pile is still in quarantine;
 // 0 or less: it may be used.
-func (s *Store) quarantineLeft(p *pile) time.Duration {
+func (m *memory) quarantineLeft(p *pile) time.Duration {
 	o := &p.free[0]
 	if o.since == 0 {
 		return 0
 	}
-	return o.since + quarantine - s.ep.Now()
+	return o.since + quarantine - m.ep.Now()
 }
 
 // keepOwn adds an object to what the client has. since is when it was freed; 0:
 // nothing names it, or ever did.
-func (s *Store) keepOwn(a *arena, p pointer, since time.Duration) {
-	l := s.memory.pile(s, a, p.ref().node())
+func (m *memory) keepOwn(a *arena, p pointer, since time.Duration) {
+	l := m.pile(a, p.ref().node())
 	if since == 0 {
 		// It goes to the front, since it needs no quarantine.
 		l.free = append([]own{{p, 0}}, l.free...)
@@ -169,34 +171,36 @@ func (s *Store) keepOwn(a *arena, p pointer, since time.Duration) {
 // grab takes free objects of a memory node, if there are some. It looks at all
 // words once at most. A crash behind the CASes leaves words in the client's name,
 // of objects that the tree does not name.
-func (s *Store) grab(a *arena, n int) error {
-	p, want := s.memory.pile(s, a, n), grabBlocks
-	if a == &s.trees {
+func (m *memory) grab(a *arena, n int) error {
+	p, want := m.pile(a, n), grabBlocks
+	if a == &m.trees {
 		want = grabTrees
 	}
 	for looked := 0; looked < a.count && want > 0; {
 		// The words are read in runs from the cursor on, and around the table
 		// once.
 		run := min(grabRun, a.count-p.cursor)
-		b, words, err := s.read(stepGrab, rdma.At(n, a.words+uint64(p.cursor)*8), run*8)
+		// The words may change at once. What is read here only says which CASes
+		// are worth a try.
+		b, words, err := m.read(stepGrab, rdma.At(n, a.words+uint64(p.cursor)*8), run*8)
 		if err != nil {
 			return err
 		}
-		cas, i := s.ep.Batch(), 0
+		cas, i := m.ep.Batch(), 0
 		for ; i < run && cas.Len() < want; i++ {
 			w := owner(le.Uint64(words[8*i:]))
 			// The object is free. The CAS keeps its generation, which was counted
 			// up when it became free.
 			if w.client() == 0 {
 				q := makePointer(makeRef(n, p.cursor+i), w.generation())
-				cas.CompareSwap(a.word(q.ref()), uint64(w), q.owned(s.id))
+				cas.CompareSwap(a.word(q.ref()), uint64(w), q.owned(m.id))
 			}
 		}
 		b.Release()
 		p.cursor = (p.cursor + i) % a.count
 		looked += i
 		// Other clients may have been faster.
-		got, err := s.grabbed(a, p, n, cas)
+		got, err := m.grabbed(a, p, n, cas)
 		if err != nil {
 			return err
 		}
@@ -207,14 +211,14 @@ func (s *Store) grab(a *arena, n int) error {
 
 // grabbed posts the CASes of grab, and returns how many objects the client has
 // got. It takes the batch.
-func (s *Store) grabbed(a *arena, p *pile, n int, b *rdma.Batch) (got int, err error) {
+func (m *memory) grabbed(a *arena, p *pile, n int, b *rdma.Batch) (got int, err error) {
 	defer b.Release()
 	if b.Len() == 0 {
 		return 0, nil
 	}
-	if err := s.do(stepGrab, b); err != nil {
+	if err := m.do(stepGrab, b); err != nil {
 		// Some of the CASes may have taken an object, or may yet.
-		s.memory.unsure = s.memory.unsure || s.sent
+		m.unsure = m.unsure || m.sent
 		return 0, err
 	}
 	for i := range b.Len() {
@@ -228,15 +232,15 @@ func (s *Store) grabbed(a *arena, p *pile, n int, b *rdma.Batch) (got int, err e
 }
 
 // later adds a job.
-func (s *Store) later(j job) { s.memory.todo = append(s.memory.todo, j) }
+func (m *memory) later(j job) { m.todo = append(m.todo, j) }
 
 // marked waits until a block has no job left. A block that the client wrote, and
 // is about to delete, is still the record of the block that it took the place of.
-func (s *Store) marked(p pointer) error {
+func (m *memory) marked(p pointer) error {
 	marks := func(j job) bool { return j.mark == p }
-	for slices.ContainsFunc(s.memory.inFlight, marks) && s.memory.batch != nil ||
-		slices.ContainsFunc(s.memory.todo, marks) {
-		if err := s.work(true); err != nil {
+	for slices.ContainsFunc(m.inFlight, marks) && m.batch != nil ||
+		slices.ContainsFunc(m.todo, marks) {
+		if err := m.work(true); err != nil {
 			return err
 		}
 	}
@@ -245,31 +249,30 @@ func (s *Store) marked(p pointer) error {
 
 // work goes on with jobs, in the background. It waits for them when there are too
 // many. all: until there is none left.
-func (s *Store) work(all bool) error {
-	m := &s.memory
+func (m *memory) work(all bool) error {
 	for {
 		// One batch of jobs is in flight at a time.
 		if m.batch != nil {
 			wait := all || len(m.todo) >= mostJobs
 			if !m.batch.Finished() && wait {
-				if err := s.ep.Wait(m.batch, rdma.All, max(s.until-s.ep.Now(), 1)); err != nil && !m.batch.Finished() {
+				if err := m.ep.Wait(m.batch, rdma.All, max(m.until-m.ep.Now(), 1)); err != nil && !m.batch.Finished() {
 					return err
 				}
 			}
 			if !m.batch.Finished() {
 				return nil
 			}
-			if err := s.harvest(); err != nil {
+			if err := m.harvest(); err != nil {
 				return err
 			}
 		}
 		if len(m.todo) == 0 {
-			return s.shed(false)
+			return m.shed(false)
 		}
-		if all && s.ep.Now() >= s.until {
+		if all && m.ep.Now() >= m.until {
 			return errTime
 		}
-		if err := s.start(); err != nil {
+		if err := m.start(); err != nil {
 			return err
 		}
 		if !all {
@@ -280,24 +283,23 @@ func (s *Store) work(all bool) error {
 
 // start posts the jobs that wait. The CAS of a take fails as long as the mark of
 // that block is still to come, which harvest finds out.
-func (s *Store) start() error {
-	m := &s.memory
-	b := s.ep.Batch()
+func (m *memory) start() error {
+	b := m.ep.Batch()
 	for i := range m.todo {
 		j := &m.todo[i]
 		switch {
 		// The block is the client's already: only its generation changes.
 		case j.take != 0 && j.claimed:
-			b.CompareSwap(j.a.word(j.take.ref()), j.take.owned(s.id), j.take.next().owned(s.id))
+			b.CompareSwap(j.a.word(j.take.ref()), j.take.owned(m.id), j.take.next().owned(m.id))
 		// The block that was replaced is linked, unless the client that wrote it
 		// has not marked it yet.
 		case j.take != 0:
-			b.CompareSwap(j.a.word(j.take.ref()), j.take.owned(linked), j.take.next().owned(s.id))
+			b.CompareSwap(j.a.word(j.take.ref()), j.take.owned(linked), j.take.next().owned(m.id))
 		default:
-			b.CompareSwap(j.a.word(j.mark.ref()), j.mark.owned(s.id), j.mark.owned(linked))
+			b.CompareSwap(j.a.word(j.mark.ref()), j.mark.owned(m.id), j.mark.owned(linked))
 		}
 	}
-	if err := s.ep.Post(b.As(stepMark)); err != nil {
+	if err := m.ep.Post(b.As(stepMark)); err != nil {
 		b.Release()
 		return err
 	}
@@ -307,8 +309,7 @@ func (s *Store) start() error {
 
 // harvest looks at what became of the jobs that were posted. One that failed is
 // done again: the word that its CAS expects never comes back.
-func (s *Store) harvest() error {
-	m := &s.memory
+func (m *memory) harvest() error {
 	b := m.batch
 	m.batch = nil
 	defer b.Release()
@@ -319,42 +320,42 @@ func (s *Store) harvest() error {
 		switch {
 		case op.Err != nil:
 			failed = op.Err
-			s.later(j)
+			m.later(j)
 		// It is marked, or was, or another client has replaced it by now.
 		case j.take == 0:
 		// It is the client's now, or was since an attempt without an answer.
-		case op.Swapped() || word == owner(j.take.next().owned(s.id)):
-			s.keepOwn(j.a, j.take.next(), s.ep.Now())
-			s.then(j)
+		case op.Swapped() || word == owner(j.take.next().owned(m.id)):
+			m.keepOwn(j.a, j.take.next(), m.ep.Now())
+			m.then(j)
 		// Another client has freed it.
 		case word.generation() != j.take.generation():
-			s.then(j)
+			m.then(j)
 		// The client that wrote the block has not marked it yet, and most likely
 		// is about to.
 		case j.tries < markTries:
 			j.tries++
-			s.later(j)
+			m.later(j)
 		default:
 			// That client is slow, or dead: this one does it.
-			mine, err := s.retire(j.take, s.id, mostRetired)
+			mine, err := m.retire(j.take, m.id, mostRetired)
 			if err != nil {
 				failed = err
-				s.later(j)
+				m.later(j)
 				continue
 			}
 			if mine {
-				s.keepOwn(j.a, j.take.next(), s.ep.Now())
+				m.keepOwn(j.a, j.take.next(), m.ep.Now())
 			}
-			s.then(j)
+			m.then(j)
 		}
 	}
 	return failed
 }
 
 // then goes on with a job behind its take.
-func (s *Store) then(j job) {
+func (m *memory) then(j job) {
 	if j.mark != 0 {
-		s.later(job{a: j.a, mark: j.mark})
+		m.later(job{a: j.a, mark: j.mark})
 	}
 }
 
@@ -363,11 +364,11 @@ func (s *Store) then(j job) {
 // linked, and maybe never will. Before that retire does what that client had to
 // do first: it frees the block that this one took the place of. It returns false
 // if another client has done it.
-func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
+func (m *memory) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 	for range mostChanges {
 		// Word and content are read in one batch, and may be of two moments: the
 		// CAS below expects the word.
-		w, k, err := s.wordOf(p)
+		w, k, err := m.wordOf(p)
 		if err != nil {
 			return false, err
 		}
@@ -375,18 +376,18 @@ func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 		if w.generation() != p.generation() {
 			// An attempt of this client may have done it, with an answer that was
 			// lost.
-			return w == owner(p.next().owned(s.id)), nil
+			return w == owner(p.next().owned(m.id)), nil
 		}
 		// The block is the only record of the one that it replaced, so that one
 		// is freed first.
 		if w.client() != linked && k != 0 && most > 0 {
-			if _, err := s.retire(k, 0, most-1); err != nil {
+			if _, err := m.retire(k, 0, most-1); err != nil {
 				return false, err
 			}
 		}
-		b := s.ep.Batch()
-		op := b.CompareSwap(s.blocks.word(p.ref()), uint64(w), p.next().owned(to))
-		err = s.do(stepMark, b)
+		b := m.ep.Batch()
+		op := b.CompareSwap(m.blocks.word(p.ref()), uint64(w), p.next().owned(to))
+		err = m.do(stepMark, b)
 		swapped := op.Swapped()
 		b.Release()
 		if err != nil || swapped {
@@ -398,26 +399,25 @@ func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 
 // wordOf reads the word of a block, and which block it took the place of, if its
 // content is that of the pointer's use.
-func (s *Store) wordOf(p pointer) (w owner, replaces pointer, err error) {
-	b := s.ep.Batch()
+func (m *memory) wordOf(p pointer) (w owner, replaces pointer, err error) {
+	b := m.ep.Batch()
 	defer b.Release()
-	word := b.Read(s.blocks.word(p.ref()), 8)
-	content := b.Read(s.blocks.at(p.ref()), s.blockBytes)
-	if err := s.do(stepMark, b); err != nil {
+	word := b.Read(m.blocks.word(p.ref()), 8)
+	content := b.Read(m.blocks.at(p.ref()), m.blockBytes)
+	if err := m.do(stepMark, b); err != nil {
 		return 0, 0, err
 	}
-	if k, ok := s.readBlock(content.Buf); ok && k.self == p {
+	if k, ok := m.readBlock(content.Buf); ok && k.self == p {
 		replaces = k.replaces
 	}
 	return owner(word.Word(0)), replaces, nil
 }
 
 // shed gives free objects back: those that are too many, or all.
-func (s *Store) shed(all bool) error {
-	m := &s.memory
-	for n := range s.nodes {
-		for _, a := range []*arena{&s.trees, &s.blocks} {
-			p, keep := m.pile(s, a, n), mostOwn
+func (m *memory) shed(all bool) error {
+	for n := range m.nodes {
+		for _, a := range []*arena{&m.trees, &m.blocks} {
+			p, keep := m.pile(a, n), mostOwn
 			if all {
 				keep = 0
 			}
@@ -427,7 +427,7 @@ func (s *Store) shed(all bool) error {
 				if !all && len(p.free) < 2*mostOwn {
 					break
 				}
-				if err := s.giveBack(a, p, min(mostJobs, len(p.free)-keep)); err != nil {
+				if err := m.giveBack(a, p, min(mostJobs, len(p.free)-keep)); err != nil {
 					return err
 				}
 			}
@@ -438,17 +438,17 @@ func (s *Store) shed(all bool) error {
 
 // giveBack makes the last n objects of a pile free. If the outcome is unknown,
 // unsure says so.
-func (s *Store) giveBack(a *arena, p *pile, n int) error {
-	b := s.ep.Batch()
+func (m *memory) giveBack(a *arena, p *pile, n int) error {
+	b := m.ep.Batch()
 	defer b.Release()
 	// The last ones are those that were freed last.
 	list := p.free[len(p.free)-n:]
 	for _, o := range list {
-		b.CompareSwap(a.word(o.p.ref()), o.p.owned(s.id), o.p.owned(0))
+		b.CompareSwap(a.word(o.p.ref()), o.p.owned(m.id), o.p.owned(0))
 	}
 	p.free = p.free[:len(p.free)-n]
-	if err := s.do(stepMark, b); err != nil {
-		s.memory.unsure = true
+	if err := m.do(stepMark, b); err != nil {
+		m.unsure = true
 		return err
 	}
 	return nil

@@ -14,26 +14,39 @@ import (
 // fence on up to its upper fence, where its sibling goes on. So a way that is
 // outdated leads to a node to the left of the right one, and siblings lead on.
 
+// tree reads the tree without locks.
+type tree struct {
+	*session
+	// cache has internal nodes. Leaves are always read.
+	cache *cache
+	// root is the root's word as it was read last; 0: it has to be read.
+	root root
+	// above is the internal node that has led to the leaf; 0: none has.
+	above ref
+	// out has the value that Get returns. It is used again.
+	out []byte
+}
+
 // find returns the node of a level that leads to a key, as far as the worker
 // remembers nodes above it. It reads those that it does not remember. The node
 // may be to the left of the key's. 0: the tree has no such level, as far as the
 // worker knows.
-func (s *Store) find(key []byte, level int) (ref, error) {
+func (t *tree) find(key []byte, level int) (ref, error) {
 	// The root's word is read once. An old root is still the first node of its
 	// level.
-	if s.root == 0 {
-		if err := s.readRoot(); err != nil {
+	if t.root == 0 {
+		if err := t.readRoot(); err != nil {
 			return 0, err
 		}
 	}
 	// Another client may have raised the tree since, which the caller finds out.
-	if s.root.level() < level {
+	if t.root.level() < level {
 		return 0, nil
 	}
-	at := s.root.ref()
-	s.above = 0
-	for l := s.root.level(); l > level; {
-		n, err := s.internalAt(at)
+	at := t.root.ref()
+	t.above = 0
+	for l := t.root.level(); l > level; {
+		n, err := t.internalAt(at)
 		if err != nil {
 			return 0, err
 		}
@@ -43,62 +56,62 @@ func (s *Store) find(key []byte, level int) (ref, error) {
 		// The cached node was split since it was read, or its parent lacks the
 		// separator.
 		if n.beyond(key) {
-			at = s.hop(n.sibling)
+			at = t.hop(n.sibling)
 			continue
 		}
 		// above is remembered as the node that is outdated if its child turns out
 		// to be too far to the left.
-		s.above, at = at, n.at(n.place(key))
+		t.above, at = at, n.at(n.place(key))
 		l--
 	}
 	return at, nil
 }
 
 // readRoot reads the word that names the root.
-func (s *Store) readRoot() error {
-	b, p, err := s.read(stepReadRoot, s.rootWord(), 8)
+func (t *tree) readRoot() error {
+	b, p, err := t.read(stepReadRoot, t.rootWord(), 8)
 	if err != nil {
 		return err
 	}
 	defer b.Release()
-	s.root = root(le.Uint64(p))
-	if r := s.root.ref(); r == 0 || r.node() >= s.nodes || s.root.level() > mostHeight {
-		return fmt.Errorf("the root is %#x: %w", uint64(s.root), client.ErrDamaged)
+	t.root = root(le.Uint64(p))
+	if r := t.root.ref(); r == 0 || r.node() >= t.nodes || t.root.level() > mostHeight {
+		return fmt.Errorf("the root is %#x: %w", uint64(t.root), client.ErrDamaged)
 	}
 	return nil
 }
 
 // hop goes on to a sibling, and forgets the node that should have led there.
-func (s *Store) hop(sibling ref) ref {
-	s.stats.Hops++
+func (t *tree) hop(sibling ref) ref {
+	t.stats.Hops++
 	// Its parent should have led to the sibling.
-	if s.above != 0 {
-		s.cache.drop(s.above)
+	if t.above != 0 {
+		t.cache.drop(t.above)
 	} else {
-		s.root = 0
+		t.root = 0
 	}
 	return sibling
 }
 
 // internalAt returns an internal node as the worker remembers it, or reads it
 // until it is whole. The result is valid until the next node is read.
-func (s *Store) internalAt(r ref) (*cached, error) {
-	if n := s.cache.get(r); n != nil {
+func (t *tree) internalAt(r ref) (*cached, error) {
+	if n := t.cache.get(r); n != nil {
 		return n, nil
 	}
-	for pace := s.pace; ; {
-		b, p, err := s.read(stepReadNode, s.trees.at(r), s.nodeBytes)
+	for pace := t.pace; ; {
+		b, p, err := t.read(stepReadNode, t.trees.at(r), t.nodeBytes)
 		if err != nil {
 			return nil, err
 		}
-		s.stats.Fetched++
+		t.stats.Fetched++
 		// A node that is not whole is not cached.
-		n := s.cache.put(&s.format, r, p)
+		n := t.cache.put(&t.format, r, p)
 		b.Release()
 		if n != nil {
 			return n, nil
 		}
-		if err := s.again(r, &pace); err != nil {
+		if err := t.again(r, &pace); err != nil {
 			return nil, err
 		}
 	}
@@ -107,14 +120,14 @@ func (s *Store) internalAt(r ref) (*cached, error) {
 // again pauses before a node is read again that was not whole. The node was being
 // written, or was left half written by a client that died. When the time is over,
 // the error names the client that has the lock.
-func (s *Store) again(r ref, pace *kit.Retry) error {
-	s.stats.Torn++
+func (t *tree) again(r ref, pace *kit.Retry) error {
+	t.stats.Torn++
 	if pace.Again() {
 		return nil
 	}
 	// The time is over. The lock's word says which client was about to write the
 	// node.
-	b, p, err := s.read(stepReadLocked, s.lockAt(r), 8)
+	b, p, err := t.read(stepReadLocked, t.lockAt(r), 8)
 	if err != nil {
 		return err
 	}
@@ -122,7 +135,7 @@ func (s *Store) again(r ref, pace *kit.Retry) error {
 	// A client at work releases the lock sooner than this: it is dead, or stands
 	// still.
 	if w := lockWord(le.Uint64(p)); w != 0 {
-		return fmt.Errorf("node %v is half written: %w", r, s.blocked(w))
+		return fmt.Errorf("node %v is half written: %w", r, w.blocked())
 	}
 	return fmt.Errorf("node %v changes all the time: %w", r, rdma.ErrTimeout)
 }
@@ -147,32 +160,32 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 }
 
 // get looks for a key, and puts its value into s.out.
-func (s *Store) get(key []byte) (ok bool, err error) {
-	r, err := s.find(key, 0)
+func (t *tree) get(key []byte) (ok bool, err error) {
+	r, err := t.find(key, 0)
 	if err != nil {
 		return false, err
 	}
-	for pace := s.pace; ; {
-		b, p, err := s.read(stepReadLeaf, s.trees.at(r), s.nodeBytes)
+	for pace := t.pace; ; {
+		b, p, err := t.read(stepReadLeaf, t.trees.at(r), t.nodeBytes)
 		if err != nil {
 			return false, err
 		}
 		// The leaf may be the key's, or one to the left of it.
-		l, whole := s.readLeaf(p, r)
+		l, whole := t.readLeaf(p, r)
 		if whole && l.beyond(key) {
 			b.Release()
-			r = s.hop(l.sibling)
+			r = t.hop(l.sibling)
 			continue
 		}
 		if whole {
-			done, there, err := s.look(&l, key)
+			done, there, err := t.look(&l, key)
 			if done || err != nil {
 				b.Release()
 				return there, err
 			}
 		}
 		b.Release()
-		if err := s.again(r, &pace); err != nil {
+		if err := t.again(r, &pace); err != nil {
 			return false, err
 		}
 	}
@@ -185,7 +198,7 @@ func (s *Store) get(key []byte) (ok bool, err error) {
 // and none has the key, the key was absent at some moment of the READ: a pair
 // keeps its slot until it is deleted, or until a split moves it, and then the
 // slot is written as of the header that says so.
-func (s *Store) look(l *leaf, key []byte) (done, there bool, err error) {
+func (t *tree) look(l *leaf, key []byte) (done, there bool, err error) {
 	i := l.find(key)
 	switch {
 	case i < 0:
@@ -195,37 +208,37 @@ func (s *Store) look(l *leaf, key []byte) (done, there bool, err error) {
 	case !l.steady(i):
 		return false, false, nil
 	case l.kind(i) == slotBeside:
-		there, err := s.readValue(pointer(l.value(i)), key)
+		there, err := t.readValue(pointer(l.value(i)), key)
 		return there, there, err
 	}
-	s.out = append(s.out[:0], l.inline(i)...)
+	t.out = append(t.out[:0], l.inline(i)...)
 	return true, true, nil
 }
 
 // readValue reads a value beside its leaf. It returns false if the block is used
 // for another pair by now.
-func (s *Store) readValue(p pointer, key []byte) (bool, error) {
-	if err := s.sound(p); err != nil {
+func (t *tree) readValue(p pointer, key []byte) (bool, error) {
+	if err := t.sound(p); err != nil {
 		return false, err
 	}
-	b, buf, err := s.read(stepReadValue, s.blocks.at(p.ref()), s.blockBytes)
+	b, buf, err := t.read(stepReadValue, t.blocks.at(p.ref()), t.blockBytes)
 	if err != nil {
 		return false, err
 	}
 	defer b.Release()
-	k, ok := s.readBlock(buf)
+	k, ok := t.readBlock(buf)
 	// The block is used again, or its WRITE is under way: the slot names another
 	// one by now.
 	if !ok || k.self != p || !bytes.Equal(k.key, key) {
 		return false, nil
 	}
-	s.out = append(s.out[:0], k.value...)
+	t.out = append(t.out[:0], k.value...)
 	return true, nil
 }
 
 // sound returns an error for a pointer that names no block of the pool.
-func (s *Store) sound(p pointer) error {
-	if r := p.ref(); r.node() >= s.nodes || r.index() < 0 || r.index() >= s.blocks.count {
+func (t *tree) sound(p pointer) error {
+	if r := p.ref(); r.node() >= t.nodes || r.index() < 0 || r.index() >= t.blocks.count {
 		return fmt.Errorf("an entry names block %v: %w", r, client.ErrDamaged)
 	}
 	return nil

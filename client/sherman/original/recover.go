@@ -1,7 +1,6 @@
 package original
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,6 +17,8 @@ import (
 // that needs such a node waits until its time is over. Nothing takes a dead
 // node's place. It implements cluster.Mender.
 type Mender struct {
+	// s is used for recoveries alone, so it has no operation of its own under
+	// way when one begins.
 	s *Store
 }
 
@@ -55,6 +56,8 @@ func (m *Mender) Sweep(rdma.View) error { return nil }
 // the search of what the tree names.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
+	// In this view the client is fenced off. Its verbs have landed, or never
+	// will.
 	s.view.Enter(v)
 	// The Mender may have been idle for long, so it reads the root again.
 	s.root = 0
@@ -62,10 +65,10 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	// An earlier attempt may have left something.
 	err := s.settle()
 	if err == nil {
-		err = s.recoverLocks(c)
+		err = recovery{s}.recoverLocks(c)
 	}
 	if err == nil {
-		err = s.recoverObjects(c)
+		err = recovery{s}.recoverObjects(c)
 	}
 	if err == nil {
 		s.span()
@@ -78,34 +81,13 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	return nil
 }
 
-// runWords is how many words a survey reads at a time.
-const runWords = 4096
-
-// words calls f with the words of a table of a memory node that are not 0. f may
-// use verbs: each call has the time of an operation.
-func (s *Store) words(n int, at uint64, count int, f func(i int, w uint64) error) error {
-	for first := 0; first < count; first += runWords {
-		b, p, err := s.read(stepSurvey, rdma.At(n, at+uint64(first)*8), min(runWords, count-first)*8)
-		if err != nil {
-			return err
-		}
-		// f uses verbs, and the buffer is the batch's.
-		p = bytes.Clone(p)
-		b.Release()
-		for i := 0; i < len(p)/8; i++ {
-			if w := le.Uint64(p[8*i:]); w != 0 {
-				s.span()
-				if err := f(first+i, w); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
+// recovery works as a Store, for another client or for its own.
+type recovery struct{ *Store }
 
 // recoverLocks mends what a client has locked, and releases it.
-func (s *Store) recoverLocks(c rdma.ClientID) error {
+// Nothing of the client is in flight, so a lock in its name stays until it is
+// released here. Other clients wait for it, or give up.
+func (s recovery) recoverLocks(c rdma.ClientID) error {
 	for n := range s.nodes {
 		err := s.words(n, locks0, s.Locks, func(i int, w uint64) error {
 			// A lock names a node of which it is the lock: anything else is
@@ -131,7 +113,7 @@ func (s *Store) recoverLocks(c rdma.ClientID) error {
 
 // recoverLock mends one node, and releases its lock in the same batch, behind
 // that.
-func (s *Store) recoverLock(r ref, at rdma.Addr, w lockWord) error {
+func (s recovery) recoverLock(r ref, at rdma.Addr, w lockWord) error {
 	b, p, err := s.read(stepRecover, s.trees.at(r), s.nodeBytes)
 	if err != nil {
 		return err
@@ -141,6 +123,8 @@ func (s *Store) recoverLock(r ref, at rdma.Addr, w lockWord) error {
 	// lock or a whole node.
 	m := s.ep.Batch()
 	defer m.Release()
+	// The lock's word says what the client was about to do, and so what a slot
+	// that is torn may be.
 	if err := s.mend(m, p, r, w); err != nil {
 		return err
 	}
@@ -151,7 +135,7 @@ func (s *Store) recoverLock(r ref, at rdma.Addr, w lockWord) error {
 // recoverObjects goes through the objects in a client's name, when its locks were
 // released. What the tree names is finished and linked. The rest becomes free,
 // with the next generation. A crash leaves the other objects to the next attempt.
-func (s *Store) recoverObjects(c rdma.ClientID) error {
+func (s recovery) recoverObjects(c rdma.ClientID) error {
 	for _, a := range []*arena{&s.trees, &s.blocks} {
 		for n := range s.nodes {
 			err := s.words(n, a.words, a.count, func(i int, w uint64) error {
@@ -191,7 +175,7 @@ func (s *Store) recoverObjects(c rdma.ClientID) error {
 
 // finishTree reports whether the tree has a node. If it does, its separator is
 // inserted into the parent, unless it is there.
-func (s *Store) finishTree(p pointer) (bool, error) {
+func (s recovery) finishTree(p pointer) (bool, error) {
 	b, buf, err := s.read(stepRecover, s.trees.at(p.ref()), s.body)
 	if err != nil {
 		return false, err
@@ -202,6 +186,8 @@ func (s *Store) finishTree(p pointer) (bool, error) {
 	if !ok {
 		return false, nil
 	}
+	// The search may reach the node by siblings alone: no parent has to name it
+	// yet.
 	at, err := s.nodeOf(lower, h.level)
 	// The tree has another node for the key: this one was never linked, or is
 	// another's by now.
@@ -214,6 +200,8 @@ func (s *Store) finishTree(p pointer) (bool, error) {
 		return true, nil
 	}
 	for {
+		// adopt may split the parent. What that takes is in fresh, and is
+		// settled or given back before the next try.
 		s.fresh = fresh{}
 		done, err := s.adopt(separatorOf(h.level+1, lower, p))
 		if err != nil && s.unresolved.open {
@@ -234,21 +222,21 @@ func (s *Store) finishTree(p pointer) (bool, error) {
 
 // nodeOf returns the node of a level that a key belongs to; 0: there is no such
 // level.
-func (s *Store) nodeOf(key []byte, level int) (ref, error) {
-	r, err := s.find(key, level)
+func (t *tree) nodeOf(key []byte, level int) (ref, error) {
+	r, err := t.find(key, level)
 	for err == nil && r != 0 {
 		var h header
-		if h, err = s.headerOf(r); err != nil || !h.beyond(key) {
+		if h, err = t.headerOf(r); err != nil || !h.beyond(key) {
 			return r, err
 		}
-		r = s.hop(h.sibling)
+		r = t.hop(h.sibling)
 	}
 	return r, err
 }
 
 // finishBlock reports whether a leaf names a block. If it does, the block that it
 // took the place of is free afterwards.
-func (s *Store) finishBlock(p pointer) (bool, error) {
+func (s recovery) finishBlock(p pointer) (bool, error) {
 	b, buf, err := s.read(stepRecover, s.blocks.at(p.ref()), s.blockBytes)
 	if err != nil {
 		return false, err
@@ -278,17 +266,17 @@ func (s *Store) finishBlock(p pointer) (bool, error) {
 }
 
 // names reports whether the leaf of a key names a block as its value.
-func (s *Store) names(key []byte, p pointer) (bool, error) {
-	r, err := s.find(key, 0)
+func (t *tree) names(key []byte, p pointer) (bool, error) {
+	r, err := t.find(key, 0)
 	if err != nil {
 		return false, err
 	}
-	for pace := s.pace; ; {
-		b, buf, err := s.read(stepRecover, s.trees.at(r), s.nodeBytes)
+	for pace := t.pace; ; {
+		b, buf, err := t.read(stepRecover, t.trees.at(r), t.nodeBytes)
 		if err != nil {
 			return false, err
 		}
-		l, whole := s.readLeaf(buf, r)
+		l, whole := t.readLeaf(buf, r)
 		i, beyond, next := -1, whole && l.beyond(key), l.sibling
 		// A leaf that is not steady may be under a living client's lock.
 		steady := whole && l.allSteady()
@@ -299,11 +287,11 @@ func (s *Store) names(key []byte, p pointer) (bool, error) {
 		b.Release()
 		switch {
 		case beyond:
-			r = s.hop(next)
+			r = t.hop(next)
 		case steady:
 			return named, nil
 		default:
-			if err := s.again(r, &pace); err != nil {
+			if err := t.again(r, &pace); err != nil {
 				return false, err
 			}
 		}
@@ -326,6 +314,8 @@ func (s *Store) tryLeave() error {
 	if err := s.settle(); err != nil {
 		return err
 	}
+	// The nodes of these separators have the client's name, until work marks
+	// them as linked.
 	if err := s.adoptPending(); err != nil {
 		return err
 	}
@@ -338,11 +328,11 @@ func (s *Store) tryLeave() error {
 	}
 	// Words in the client's name are looked for as in a recovery, since nothing
 	// of it is in flight any more.
-	if s.memory.unsure {
-		if err := s.recoverObjects(s.id); err != nil {
+	if s.unsure {
+		if err := (recovery{s}).recoverObjects(s.id); err != nil {
 			return err
 		}
-		s.memory.unsure = false
+		s.unsure = false
 		if err := s.work(true); err != nil {
 			return err
 		}

@@ -25,7 +25,10 @@ const mostLeaves = 32
 
 // scan is the state of a Scan.
 type scan struct {
+	*tree
 	// from is the least key that is due.
+	// It only grows: what lies below was yielded, or was absent at some moment
+	// of the call.
 	from   []byte
 	leaves []ref
 	// order has the slots of a leaf, in the order of keys.
@@ -47,7 +50,7 @@ func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) er
 	for n > 0 {
 		_ = s.work(false)
 		before := n
-		more, at, err := s.scanAhead(&n, yield)
+		more, at, err := c.scanAhead(&n, yield)
 		// The leaf was not whole, or not steady.
 		if err == nil && more && n == before && at != 0 {
 			err = s.again(at, &pace)
@@ -65,33 +68,34 @@ func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) er
 // scanAhead yields what some leaves have, from c.from on, until n pairs were
 // yielded. more: there may be more behind them. at: that leaf is to be read
 // again.
-func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
-	c := &s.scan
-	if err := s.ahead(*n); err != nil {
+func (c *scan) scanAhead(n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
+	if err := c.ahead(*n); err != nil {
 		return false, 0, err
 	}
-	b := s.ep.Batch()
+	// These READs are of different moments. That does no harm, since each leaf
+	// is judged by itself, and by where the one before ends.
+	b := c.ep.Batch()
 	for _, r := range c.leaves {
-		b.Read(s.trees.at(r), s.nodeBytes)
+		b.Read(c.trees.at(r), c.nodeBytes)
 	}
 	defer b.Release()
-	if err := s.do(stepReadLeaf, b); err != nil {
-		if s.rejoin(err) {
+	if err := c.do(stepReadLeaf, b); err != nil {
+		if c.rejoin(err) {
 			return true, 0, nil
 		}
 		return false, 0, err
 	}
 	for i, r := range c.leaves {
-		l, ok := s.readLeaf(b.Op(i).Buf, r)
+		l, ok := c.readLeaf(b.Op(i).Buf, r)
 		// The leaf was split since its parent was read: what is due is to the
 		// right.
 		for ok && l.beyond(c.from) {
-			next := s.hop(l.sibling)
+			next := c.hop(l.sibling)
 			// The sibling was read as well.
 			if i+1 < len(c.leaves) && c.leaves[i+1] == next {
 				break
 			}
-			return s.scanSibling(next, n, yield)
+			return c.scanSibling(next, n, yield)
 		}
 		switch {
 		case ok && l.beyond(c.from):
@@ -103,7 +107,7 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 			return true, r, nil
 		}
 		// A leaf that is steady is taken as it was at some moment of the READ.
-		more, at, err := s.scanLeaf(&l, n, yield)
+		more, at, err := c.scanLeaf(&l, n, yield)
 		if !more || at != 0 || err != nil || *n <= 0 {
 			return more, at, err
 		}
@@ -112,47 +116,48 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 }
 
 // scanSibling yields what a leaf has that its parent may not name.
-func (s *Store) scanSibling(r ref, n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
+func (c *scan) scanSibling(r ref, n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
 	for {
-		b, p, err := s.read(stepReadLeaf, s.trees.at(r), s.nodeBytes)
+		b, p, err := c.read(stepReadLeaf, c.trees.at(r), c.nodeBytes)
 		if err != nil {
 			return false, 0, err
 		}
-		l, ok := s.readLeaf(p, r)
-		if ok && l.beyond(s.scan.from) {
+		l, ok := c.readLeaf(p, r)
+		if ok && l.beyond(c.from) {
 			b.Release()
-			r = s.hop(l.sibling)
+			r = c.hop(l.sibling)
 			continue
 		}
 		defer b.Release()
 		if !ok || !l.allSteady() {
 			return true, r, nil
 		}
-		return s.scanLeaf(&l, n, yield)
+		return c.scanLeaf(&l, n, yield)
 	}
 }
 
 // ahead lists the leaf that c.from leads to, and those behind it that n pairs may
 // take, if the parent names them.
-func (s *Store) ahead(n int) error {
-	c := &s.scan
-	first, err := s.find(c.from, 0)
+// The list may be outdated, which the fences of the leaves show when they are
+// read.
+func (c *scan) ahead(n int) error {
+	first, err := c.find(c.from, 0)
 	if err != nil {
 		return err
 	}
 	c.leaves = append(c.leaves[:0], first)
-	if s.above == 0 {
+	if c.above == 0 {
 		return nil
 	}
-	p := s.cache.get(s.above)
+	p := c.cache.get(c.above)
 	// Nothing is remembered, so the parent is the node that was read last.
 	if p == nil {
-		if p = &s.cache.spare; p.r != s.above {
+		if p = &c.cache.spare; p.r != c.above {
 			return nil
 		}
 	}
 	// Leaves are half full at least, as a rule; so many hold n pairs.
-	most := min(mostLeaves, 1+n/max(s.slots/2, 1))
+	most := min(mostLeaves, 1+n/max(c.slots/2, 1))
 	for i := p.place(c.from) + 1; i <= p.count && len(c.leaves) < most; i++ {
 		c.leaves = append(c.leaves, p.at(i))
 	}
@@ -161,15 +166,14 @@ func (s *Store) ahead(n int) error {
 
 // scanLeaf yields the pairs of a leaf from c.from on, n at most, and moves c.from
 // behind what was yielded.
-func (s *Store) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
-	c := &s.scan
+func (c *scan) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
 	c.order = l.pairs(c.order[:0])
 	first := 0
 	for first < len(c.order) && bytes.Compare(l.key(c.order[first]), c.from) < 0 {
 		first++
 	}
 	order := c.order[first:min(len(c.order), first+*n)]
-	b, err := s.valuesBeside(l, order)
+	b, err := c.valuesBeside(l, order)
 	if err != nil {
 		return false, 0, err
 	}
@@ -178,7 +182,7 @@ func (s *Store) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (m
 	}
 	for i, slot := range order {
 		key := l.key(slot)
-		value, ok := s.scanned(l, slot, c.values, i)
+		value, ok := c.scanned(l, slot, c.values, i)
 		// The pair was changed, deleted or moved.
 		if !ok {
 			c.from = append(c.from[:0], key...)
@@ -187,7 +191,7 @@ func (s *Store) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (m
 		if *n--; !yield(key, value) || *n == 0 {
 			return false, 0, nil
 		}
-		s.span()
+		c.span()
 		// The least key behind this one is the key with a zero byte.
 		c.from = append(append(c.from[:0], key...), 0)
 	}
@@ -196,25 +200,26 @@ func (s *Store) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (m
 	}
 	// The leaf has all keys up to its fence, so the fence is due next.
 	c.from = append(c.from[:0], l.upper...)
-	s.span()
+	c.span()
 	return true, 0, nil
 }
 
 // scanned returns the value of a slot. It returns false if the block is another
 // pair's by now.
-func (s *Store) scanned(l *leaf, slot int, values []*rdma.Op, i int) ([]byte, bool) {
+func (c *scan) scanned(l *leaf, slot int, values []*rdma.Op, i int) ([]byte, bool) {
 	if l.kind(slot) != slotBeside {
 		return l.inline(slot), true
 	}
-	k, ok := s.readBlock(values[i].Buf)
+	k, ok := c.readBlock(values[i].Buf)
 	return k.value, ok && k.self == pointer(l.value(slot)) && bytes.Equal(k.key, l.key(slot))
 }
 
 // valuesBeside reads the values of some slots that lie beside their leaf, into
 // c.values. It returns the batch, which the caller releases; nil: no value lies
 // beside.
-func (s *Store) valuesBeside(l *leaf, order []int) (*rdma.Batch, error) {
-	c := &s.scan
+// A block may be used for another pair by the time that it is READ, which
+// scanned finds out.
+func (c *scan) valuesBeside(l *leaf, order []int) (*rdma.Batch, error) {
 	for {
 		c.values = c.values[:0]
 		var b *rdma.Batch
@@ -225,23 +230,23 @@ func (s *Store) valuesBeside(l *leaf, order []int) (*rdma.Batch, error) {
 			}
 			p := pointer(l.value(slot))
 			// A slot that is steady and names no block is damage.
-			if err := s.sound(p); err != nil {
+			if err := c.sound(p); err != nil {
 				return nil, err
 			}
 			if b == nil {
-				b = s.ep.Batch()
+				b = c.ep.Batch()
 			}
-			c.values = append(c.values, b.Read(s.blocks.at(p.ref()), s.blockBytes))
+			c.values = append(c.values, b.Read(c.blocks.at(p.ref()), c.blockBytes))
 		}
 		if b == nil {
 			return nil, nil
 		}
-		err := s.do(stepReadValue, b)
+		err := c.do(stepReadValue, b)
 		if err == nil {
 			return b, nil
 		}
 		b.Release()
-		if !s.rejoin(err) {
+		if !c.rejoin(err) {
 			return nil, err
 		}
 	}

@@ -28,40 +28,40 @@ type unresolvedWrite struct {
 
 // failed notes that a batch failed, so what the worker holds is to be settled. It
 // takes the batch, and returns the error.
-func (s *Store) failed(b *rdma.Batch, err error) error {
-	if s.sent {
-		s.keepUnresolved(b)
+func (k *locker) failed(b *rdma.Batch, err error) error {
+	if k.sent {
+		k.keepUnresolved(b)
 	} else {
 		b.Release()
-		s.keepUnresolved(nil)
+		k.keepUnresolved(nil)
 	}
 	return err
 }
 
 // keepUnresolved makes what the worker holds its unresolved write, with a batch
 // that may be in flight. From here on s.unresolved owns the batch.
-func (s *Store) keepUnresolved(b *rdma.Batch) {
-	if s.unresolved.open {
-		panic(fmt.Sprintf("sherman: node %v is to be settled, and node %v was locked behind that", s.unresolved.r,
-			s.held.r))
+func (k *locker) keepUnresolved(b *rdma.Batch) {
+	if k.unresolved.open {
+		panic(fmt.Sprintf("sherman: node %v is to be settled, and node %v was locked behind that", k.unresolved.r,
+			k.held.r))
 	}
-	s.forget()
+	k.forget()
 	// What the operation has taken goes with it, since the tree may name it or
 	// not.
-	s.unresolved = unresolvedWrite{open: true, held: s.held, fresh: s.fresh, inFlight: b}
+	k.unresolved = unresolvedWrite{open: true, held: k.held, fresh: k.fresh, inFlight: b}
 	// The node can only have been written if the batch was posted.
-	s.unresolved.sent = s.held.sent && s.sent
-	s.fresh = fresh{}
+	k.unresolved.sent = k.held.sent && k.sent
+	k.fresh = fresh{}
 }
 
 // settle settles the unresolved write, if there is one. It tries as long as that
 // is useful. After an error the write stays unresolved, and the next operation
 // begins with it.
-func (s *Store) settle() error {
-	for s.unresolved.open {
-		err := s.trySettle()
-		if err != nil && !s.rejoin(err) {
-			return fmt.Errorf("settle node %v: %w", s.unresolved.r, err)
+func (k *locker) settle() error {
+	for k.unresolved.open {
+		err := k.trySettle()
+		if err != nil && !k.rejoin(err) {
+			return fmt.Errorf("settle node %v: %w", k.unresolved.r, err)
 		}
 	}
 	return nil
@@ -69,11 +69,11 @@ func (s *Store) settle() error {
 
 // trySettle is one try. It waits for the batch, reads the lock, and mends the
 // node if the worker has the lock. After an error the write stays unresolved.
-func (s *Store) trySettle() error {
+func (k *locker) trySettle() error {
 	// First nothing may be in flight any more.
-	d := &s.unresolved
+	d := &k.unresolved
 	if d.inFlight != nil {
-		if err := s.ep.Wait(d.inFlight, rdma.All, max(s.until-s.ep.Now(), 1)); err != nil && !d.inFlight.Finished() {
+		if err := k.ep.Wait(d.inFlight, rdma.All, max(k.until-k.ep.Now(), 1)); err != nil && !d.inFlight.Finished() {
 			return err
 		}
 		d.inFlight.Release()
@@ -86,7 +86,7 @@ func (s *Store) trySettle() error {
 	}
 	// Nothing is in flight any more, so the word that is read now stays, unless a
 	// recovery changes it.
-	b, p, err := s.read(stepSettle, d.at, 8)
+	b, p, err := k.read(stepSettle, d.at, 8)
 	if err != nil {
 		return err
 	}
@@ -95,41 +95,41 @@ func (s *Store) trySettle() error {
 	// The lock is the worker's by its own word, or still by the word by which it
 	// was handed over.
 	if word == d.word || d.from != 0 && word == d.from {
-		if err := s.settleHeld(word); err != nil {
+		if err := k.settleHeld(word); err != nil {
 			return err
 		}
 		// The release has landed, and so has all that was posted before it.
 	} else if d.done = d.sent; d.done {
-		s.used(&d.fresh)
+		k.used(&d.fresh)
 	} else {
-		s.drop(&d.fresh)
+		k.drop(&d.fresh)
 	}
-	s.stats.Settled++
+	k.stats.Settled++
 	d.open = false
 	return nil
 }
 
 // settleHeld mends the node of a lock that the worker has, and releases it. Both
 // are in one batch, in order: a crash leaves the lock, or a node that is whole.
-func (s *Store) settleHeld(word lockWord) error {
-	d := &s.unresolved
-	b, p, err := s.read(stepSettle, s.trees.at(d.r), s.nodeBytes)
+func (k *locker) settleHeld(word lockWord) error {
+	d := &k.unresolved
+	b, p, err := k.read(stepSettle, k.trees.at(d.r), k.nodeBytes)
 	if err != nil {
 		return err
 	}
 	defer b.Release()
 	// The release is behind the WRITE in the same batch, and so executed behind
 	// it.
-	w := s.ep.Batch()
+	w := k.ep.Batch()
 	// A torn slot becomes what the lock says, so the outcome can be read off the
 	// node.
-	if err := s.mend(w, p, d.r, d.word); err != nil {
+	if err := k.mend(w, p, d.r, d.word); err != nil {
 		w.Release()
 		return err
 	}
 	cas := w.CompareSwap(d.at, uint64(word), 0)
-	if err := s.do(stepSettle, w); err != nil {
-		if s.sent {
+	if err := k.do(stepSettle, w); err != nil {
+		if k.sent {
 			d.inFlight = w
 		} else {
 			w.Release()
@@ -141,36 +141,37 @@ func (s *Store) settleHeld(word lockWord) error {
 		return fmt.Errorf("lock at %v is %#x: %w", d.at, cas.Result, errStolen)
 	}
 	// The release has landed. p is the node as it is now: mended in place.
-	s.resolve(p)
+	k.resolve(p)
 	return nil
 }
 
 // resolve decides what became of an operation by its node, which was read under
 // the lock and mended. It sorts what the operation has taken: what the tree names
 // is used, the rest is dropped.
-func (s *Store) resolve(p []byte) {
-	d := &s.unresolved
-	h, _ := s.readHeader(p, d.r)
-	l := leaf{h, &s.format, p, d.r}
+func (k *locker) resolve(p []byte) {
+	d := &k.unresolved
+	// mend has found a whole header in the same bytes.
+	h, _ := k.readHeader(p, d.r)
+	l := leaf{h, &k.format, p, d.r}
 	if d.sent && h.level == 0 {
 		// The key's slot, if the node still has the key.
 		i := -1
-		if h.has(s.key) {
-			i = l.find(s.key)
+		if h.has(k.key) {
+			i = l.find(k.key)
 		}
 		switch d.word.op() {
 		// What is beyond the fence is in the new node.
 		case opInsert:
-			d.done = i >= 0 || h.beyond(s.key)
+			d.done = i >= 0 || h.beyond(k.key)
 		case opUpdate:
-			d.done = i >= 0 && l.kind(i) == s.kind && l.value(i) == s.word
+			d.done = i >= 0 && l.kind(i) == k.kind && l.value(i) == k.word
 		case opDelete:
 			d.done = i < 0
 		}
 	}
 	// names reports whether a slot of the leaf names a block.
 	names := func(q pointer) bool {
-		for i := 0; h.level == 0 && i < s.slots; i++ {
+		for i := 0; h.level == 0 && i < k.slots; i++ {
 			if l.whole(i) && l.used(i) && l.kind(i) == slotBeside && pointer(l.value(i)) == q {
 				return true
 			}
@@ -180,31 +181,31 @@ func (s *Store) resolve(p []byte) {
 	// What the tree names by now is used, one by one; what is left is dropped.
 	f := d.fresh
 	if f.tree.child != 0 && h.sibling == f.tree.child.ref() {
-		s.used(&fresh{tree: f.tree})
+		k.used(&fresh{tree: f.tree})
 		f.tree = separator{}
 		// A new value is in one of the halves, or in none. Which of them is known
 		// when all words of the client are looked through.
 		if f.block != 0 && !names(f.block) {
-			s.memory.unsure = true
+			k.unsure = true
 			f.block, f.replaces = 0, 0
 		}
 	}
 	if f.block != 0 && names(f.block) {
-		s.used(&fresh{block: f.block, replaces: f.replaces})
+		k.used(&fresh{block: f.block, replaces: f.replaces})
 		f.block = 0
 	}
 	if f.claimed != 0 && !names(f.claimed) {
-		s.used(&fresh{claimed: f.claimed})
+		k.used(&fresh{claimed: f.claimed})
 		f.claimed = 0
 	}
-	s.drop(&f)
+	k.drop(&f)
 }
 
 // drop gives what an operation has taken back to the client: the tree does not
 // name it.
-func (s *Store) drop(f *fresh) {
-	s.fresh = *f
-	s.unused()
+func (k *locker) drop(f *fresh) {
+	k.fresh = *f
+	k.unused()
 	*f = fresh{}
 }
 
@@ -220,22 +221,22 @@ func (s *Store) drop(f *fresh) {
 // Slots beyond the fence become free, and the others become those of the header's
 // version, as a split would have done. A crash leaves the lock as it was, and a
 // node that is mended again.
-func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
-	h, ok := s.readHeader(p, r)
+func (k *locker) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
+	h, ok := k.readHeader(p, r)
 	if !ok {
 		return fmt.Errorf("node %v has no whole header: %w", r, client.ErrDamaged)
 	}
 	// Entries of an internal node are written as a whole: they are there, or are
 	// written anew.
 	if h.level > 0 {
-		if s.bodyWhole(p, r, &h) {
+		if k.bodyWhole(p, r, &h) {
 			return nil
 		}
-		return s.rebuild(b, r, h)
+		return k.rebuild(b, r, h)
 	}
-	l := leaf{h, &s.format, p, r}
+	l := leaf{h, &k.format, p, r}
 	changed := false
-	for i := range s.slots {
+	for i := range k.slots {
 		slot := l.slot(i)
 		// A slot that was never used, or that is whole and of this version, stays
 		// as it is.
@@ -260,13 +261,13 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 		case le.Uint16(slot[slotVersionAt:]) == h.version:
 			continue
 		}
-		s.renewSlot(slot, r, h.version, kind)
+		k.renewSlot(slot, r, h.version, kind)
 		changed = true
 	}
 	if changed {
 		// All slots are written together, since they are to have the same
 		// version.
-		b.WriteCopy(s.trees.at(r).Add(uint64(s.body)), p[s.body:s.nodeBytes])
+		b.WriteCopy(k.trees.at(r).Add(uint64(k.body)), p[k.body:k.nodeBytes])
 	}
 	return nil
 }
@@ -274,11 +275,13 @@ func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
 // rebuild adds the WRITE of an internal node with torn entries. Its children are
 // the node's leftmost child, and the siblings of that up to the fence. Those that
 // the node has no room for are reached by siblings.
-func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
+func (k *locker) rebuild(b *rdma.Batch, r ref, h header) error {
+	// The children are found by their fences and siblings alone. The torn
+	// entries are not looked at.
 	var entries []entry
 	at := h.leftmost
-	for len(entries) < s.children {
-		below, err := s.headerOf(at)
+	for len(entries) < k.children {
+		below, err := k.headerOf(at)
 		if err != nil {
 			return err
 		}
@@ -293,32 +296,32 @@ func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
 		at = below.sibling
 		entries = append(entries, entry{below.upper, at})
 	}
-	image := b.Alloc(s.nodeBytes)
+	image := b.Alloc(k.nodeBytes)
 	clear(image)
 	// The new header goes to the other copy, so a READ finds the old one or the
 	// new one.
 	h.version++
-	s.writeInternal(image, r, &h, entries)
-	b.Write(s.trees.at(r), image)
-	s.cache.drop(r)
+	k.writeInternal(image, r, &h, entries)
+	b.Write(k.trees.at(r), image)
+	k.cache.drop(r)
 	return nil
 }
 
 // headerOf reads the header of a node. Its fences are copies, which the caller
 // owns.
-func (s *Store) headerOf(r ref) (header, error) {
-	for pace := s.pace; ; {
-		b, p, err := s.read(stepRecover, s.trees.at(r), s.body)
+func (t *tree) headerOf(r ref) (header, error) {
+	for pace := t.pace; ; {
+		b, p, err := t.read(stepRecover, t.trees.at(r), t.body)
 		if err != nil {
 			return header{}, err
 		}
-		h, ok := s.readHeader(p, r)
+		h, ok := t.readHeader(p, r)
 		h.lower, h.upper = slices.Clone(h.lower), slices.Clone(h.upper)
 		b.Release()
 		if ok {
 			return h, nil
 		}
-		if err := s.again(r, &pace); err != nil {
+		if err := t.again(r, &pace); err != nil {
 			return header{}, err
 		}
 	}

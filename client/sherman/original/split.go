@@ -112,17 +112,19 @@ func separatorOf(level int, key []byte, child pointer) separator { return separa
 // does not fail for want of memory above. The memory nodes take turns. The error
 // wraps client.ErrFull.
 func (s *Store) newTree(level int) (pointer, error) {
+	// take gives a node of another memory node if this one has none, so what
+	// the client has anywhere counts.
 	have := 0
-	for n := range s.memory.trees {
-		have += len(s.memory.trees[n].free)
+	for n := range s.treePiles {
+		have += len(s.treePiles[n].free)
 	}
 	// One node for each level from here up to the root, one for a new root, and
 	// one more in case that the tree has grown since.
 	need := s.root.level() - level + 3
 	for n := 0; n < s.nodes && have < need; n++ {
-		p := &s.memory.trees[(s.memory.home+n)%s.nodes]
+		p := &s.treePiles[(s.home+n)%s.nodes]
 		before := len(p.free)
-		if err := s.grab(&s.trees, (s.memory.home+n)%s.nodes); err != nil {
+		if err := s.grab(&s.trees, (s.home+n)%s.nodes); err != nil {
 			return 0, err
 		}
 		have += len(p.free) - before
@@ -130,8 +132,8 @@ func (s *Store) newTree(level int) (pointer, error) {
 	if have < need {
 		return 0, fmt.Errorf("no memory for %d nodes: %w", need, client.ErrFull)
 	}
-	s.memory.home = (s.memory.home + 1) % s.nodes
-	return s.take(&s.trees, s.memory.home)
+	s.home = (s.home + 1) % s.nodes
+	return s.take(&s.trees, s.home)
 }
 
 // addTree adds the WRITE of a new node, before what names it.
@@ -165,6 +167,8 @@ func (s *Store) adoptPending() error {
 		}
 		if done {
 			s.later(job{a: &s.trees, mark: sep.child})
+			// The node is named now. Its mark is planned before the next
+			// separator, which may be that of its parent.
 			s.pending = s.pending[1:]
 		}
 	}
@@ -254,6 +258,9 @@ func (s *Store) splitInternal(b *rdma.Batch, n *internal, r ref, h *header, p []
 	clear(image)
 	// The middle entry goes up: its key is the separator, and its child becomes
 	// the leftmost one of the new node.
+	// Both halves are written as wholes, so the entries have no versions of
+	// their own. Until its header and its entries agree, readers wait for the
+	// old half.
 	rh := n.header
 	rh.version, rh.lower, rh.leftmost = 1, separator, middle.child
 	s.writeInternal(image, right.ref(), &rh, s.entries[up+1:])
@@ -281,6 +288,8 @@ func (s *Store) raise(sep separator) (bool, error) {
 		return false, fmt.Errorf("the root has level %d, and a node of level %d was split: %w", s.root.level(),
 			sep.level-1, client.ErrDamaged)
 	}
+	// The new root has the client's name until it is marked. A recovery keeps
+	// it if the root's word leads to it, and frees it otherwise.
 	p, err := s.take(&s.trees, 0)
 	if err != nil {
 		return false, err
@@ -295,14 +304,14 @@ func (s *Store) raise(sep separator) (bool, error) {
 		s.entries)
 	b.Write(s.trees.at(p.ref()), image)
 	if err := s.do(stepWriteFar, b); err != nil {
-		s.memory.unsure = true
+		s.unsure = true
 		return false, s.failed(b, err)
 	}
 	b.Release()
 	b = s.ep.Batch()
 	cas := b.CompareSwap(s.rootWord(), uint64(s.root), uint64(makeRoot(p.ref(), sep.level)))
 	if err := s.do(stepSetRoot, b); err != nil {
-		s.memory.unsure = true
+		s.unsure = true
 		s.root = 0
 		return false, s.failed(b, err)
 	}

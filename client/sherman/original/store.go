@@ -50,64 +50,20 @@ type Stats struct {
 }
 
 // Store is one worker's view of a tree. It implements client.Store and client.Scanner, and is not
-// safe for concurrent use.
+// safe for concurrent use. Its parts know those above them in this list.
 type Store struct {
-	*layout
-	ep rdma.Endpoint
-	id rdma.ClientID
-	// view follows the pool's membership.
-	view    *kit.Member
-	timeout time.Duration
-	turns   Turns
-	// turn is the worker's place in a line of local waiters.
-	turn Waiter
-	// cache has internal nodes. Leaves are always read.
-	cache *cache
-	// root is the root's word as it was read last; 0: it has to be read.
-	root root
-	// pace is copied by each wait.
-	pace kit.Retry
-
-	// These are the state of the operation that runs. It waits for others until
-	// decideBy, and for verbs until the time until.
-	decideBy, until time.Duration
-	// sent: the last batch was posted. If the wait for it failed, its verbs may
-	// still take effect.
-	sent bool
-	// seq makes successive lock words of the worker differ.
-	seq uint8
-	// key is that of a write; it is the caller's.
-	key []byte
-	// kind is that of the slot that an UPDATE writes, and word its value's word.
-	kind int
-	word uint64
-	// above is the internal node that has led to the leaf; 0: none has.
-	above ref
-	// held is the lock that the worker has. A worker has one lock at a time.
-	held held
-	// fresh is what the operation has taken from the client's memory.
-	fresh fresh
-	// unresolved is what a failure has left: see settle.go. While it is open the worker
-	// does nothing else.
-	unresolved unresolvedWrite
-
-	// memory is what the worker has of the pool's memory.
-	memory memory
-	// pending are separators of splits that parents do not have yet, in the order
-	// of the splits: a parent is there before its own separator is due.
-	pending []separator
-
-	// These are buffers that are used again: out has the value that Get returns.
-	out     []byte
-	order   []int
-	entries []entry
+	*session
+	*tree
+	*memory
+	*locker
 	// scan is the state of a Scan, and keeps its buffers.
 	scan scan
+	// order and entries are buffers that are used again.
+	order   []int
+	entries []entry
 
 	// These functions are made once, so that operations allocate nothing.
 	tryInsert, tryUpdate, tryRemove func(key, value []byte) (done bool, err error)
-
-	stats Stats
 }
 
 var (
@@ -136,16 +92,16 @@ func (l *layout) open(ep rdma.Endpoint, v *kit.Member, o Options) (*Store, error
 	if o.Timeout > l.Timeout {
 		return nil, fmt.Errorf("a timeout of %v: the pool was made for %v at most: %w", o.Timeout, l.Timeout, ErrParams)
 	}
-	s := &Store{layout: l, ep: ep, id: ep.Client(), view: v, timeout: o.Timeout, turns: o.Turns}
+	e := newSession(l, ep, v, o.Timeout)
+	r := &tree{session: e, cache: newCache(&l.format, *cmp.Or(o.CacheBytes, new(DefaultCache)))}
+	m := newMemory(e)
+	k := &locker{session: e, tree: r, memory: m, turns: o.Turns}
 	// The worker stands in lines of its own, so that it waits for none.
-	if s.turns == nil {
-		s.turns = NewLocalLocks(0)
+	if k.turns == nil {
+		k.turns = NewLocalLocks(0)
 	}
-	s.cache = newCache(&l.format, *cmp.Or(o.CacheBytes, new(DefaultCache)))
-	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
+	s := &Store{session: e, tree: r, memory: m, locker: k, scan: scan{tree: r}}
 	s.tryInsert, s.tryUpdate, s.tryRemove = s.insert, s.update, s.remove
-	// The worker has no memory at first: it takes some when it needs it.
-	s.memory.open(s)
 	s.span()
 	return s, nil
 }

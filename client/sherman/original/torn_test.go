@@ -193,7 +193,7 @@ func TestOthersBlock(t *testing.T) {
 		if there, err := s.readValue(p, []byte("key")); there || err != nil {
 			t.Errorf("the block of %q as of %#x is taken for that of key: %v", k.key, k.self, err)
 		}
-		if _, ok := s.scanned(&l, i, values, 0); ok {
+		if _, ok := s.scan.scanned(&l, i, values, 0); ok {
 			t.Errorf("a scan takes the block of %q as of %#x for that of key", k.key, k.self)
 		}
 	}

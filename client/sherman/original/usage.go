@@ -11,10 +11,14 @@ import (
 
 // counts are how many objects of an arena are linked, in a client's name, and
 // there at all.
+// What has a client's name is not lost: it is what the client has for later
+// operations, or is about to be linked, or to become free.
 type counts struct{ linked, held, all uint64 }
 
 // survey counts the objects of both arenas, on memory nodes that answer. It may
 // run while clients work.
+// The words are read in runs, one after another. So the counts are of no one
+// moment.
 func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err error) {
 	ep, l, v, err := client.Look(f, what, readLayout)
 	if err != nil {
@@ -47,12 +51,12 @@ func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err er
 	return l, trees, blocks, nil
 }
 
-// looker returns a worker that does nothing but read.
-func looker(l *layout, ep rdma.Endpoint, v *kit.Member) *Store {
-	s := &Store{layout: l, ep: ep, view: v, timeout: l.Timeout, cache: newCache(&l.format, 0)}
-	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
-	s.span()
-	return s
+// looker returns what reads a tree, and does nothing else.
+// It takes no lock and no memory, so nothing has to be given back when it ends.
+func looker(l *layout, ep rdma.Endpoint, v *kit.Member) *tree {
+	t := &tree{session: newSession(l, ep, v, l.Timeout), cache: newCache(&l.format, 0)}
+	t.span()
+	return t
 }
 
 // Usage says what the memory of a pool is used for. It may run while clients
@@ -97,6 +101,8 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The estimate reads the tree with an endpoint of its own: that of survey
+	// is closed.
 	pairs := client.Fill{Of: "pairs", All: l.places()}
 	ep, l, v, err := client.Look(f, what, readLayout)
 	if err != nil {
@@ -121,16 +127,16 @@ const sampledNodes = 256
 // nodes. Otherwise it counts those of some nodes, evenly spread, which stand for
 // all. Nodes that their parents do not name yet, or that do not answer, are left
 // out.
-func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
-	s.span()
-	if err := s.readRoot(); errors.Is(err, rdma.ErrNodeDown) {
+func (t *tree) estimate() (pairs uint64, sampled bool, err error) {
+	t.span()
+	if err := t.readRoot(); errors.Is(err, rdma.ErrNodeDown) {
 		return 0, false, nil
 	} else if err != nil {
 		return 0, false, err
 	}
 	// share is how many nodes of a level each of nodes stands for.
-	nodes, share := []ref{s.root.ref()}, 1.0
-	for level := s.root.level(); ; level-- {
+	nodes, share := []ref{t.root.ref()}, 1.0
+	for level := t.root.level(); ; level-- {
 		if n := len(nodes); n > sampledNodes {
 			for i := range sampledNodes {
 				nodes[i] = nodes[i*n/sampledNodes]
@@ -139,19 +145,21 @@ func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
 			// Each node of the sample stands for so many more.
 			share *= float64(n) / sampledNodes
 		}
+		// Only what parents name is followed, not siblings: a level is read in
+		// the order of the keys, and each node once.
 		var below []ref
 		count := 0
 		for _, r := range nodes {
-			s.span()
+			t.span()
 			if level == 0 {
-				n, err := s.countLeaf(r)
+				n, err := t.countLeaf(r)
 				if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 					return 0, sampled, err
 				}
 				count += n
 				continue
 			}
-			n, err := s.internalAt(r)
+			n, err := t.internalAt(r)
 			if errors.Is(err, rdma.ErrNodeDown) {
 				continue
 			}
@@ -170,13 +178,14 @@ func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
 }
 
 // countLeaf returns how many pairs a leaf has; 0: it is not whole.
-func (s *Store) countLeaf(r ref) (n int, err error) {
-	b, p, err := s.read(stepSurvey, s.trees.at(r), s.nodeBytes)
+// A pair that is being written may count, or not.
+func (t *tree) countLeaf(r ref) (n int, err error) {
+	b, p, err := t.read(stepSurvey, t.trees.at(r), t.nodeBytes)
 	if err != nil {
 		return 0, err
 	}
 	defer b.Release()
-	if l, ok := s.readLeaf(p, r); ok {
+	if l, ok := t.readLeaf(p, r); ok {
 		n = len(l.pairs(nil))
 	}
 	return n, nil

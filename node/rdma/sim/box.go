@@ -20,6 +20,13 @@ type mailbox struct {
 	closed bool
 }
 
+// boxes are the mailboxes of all workers.
+type boxes struct {
+	pool   *pool
+	sched  *scheduler
+	byAddr map[rdma.BoxAddr]*mailbox // only looked up, never ranged over
+}
+
 var _ rdma.Messenger = (*endpoint)(nil)
 
 // GoAt starts a worker as Go does that runs on a memory node, each on a core of its own: start no
@@ -60,12 +67,12 @@ func (e *endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 		return nil, fmt.Errorf("client %d: listen with a second mailbox: %w", e.id, rdma.ErrExists)
 	}
 	for _, a := range m.addresses() {
-		if e.s.box(a) != nil {
+		if e.s.boxes.box(a) != nil {
 			return nil, fmt.Errorf("client %d: %s: %w", e.id, a, rdma.ErrExists)
 		}
 	}
 	for _, a := range m.addresses() {
-		e.s.boxes[a] = m
+		e.s.boxes.byAddr[a] = m
 	}
 	e.box = m
 	e.Listening()
@@ -73,8 +80,8 @@ func (e *endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 }
 
 // box returns the mailbox at an address; nil: there is none, or its worker crashed.
-func (s *Sim) box(a rdma.BoxAddr) *mailbox {
-	m := s.boxes[a]
+func (bs *boxes) box(a rdma.BoxAddr) *mailbox {
+	m := bs.byAddr[a]
 	if m == nil || m.e.crashed() {
 		return nil
 	}
@@ -102,9 +109,9 @@ func (m *mailbox) Next() *rdma.Message {
 			if from := m.s.clients[msg.Client]; from != nil && from.owner != nil && from.owner.root.home != nil {
 				service = h.peer
 			}
-			cost = max(cost, n.factor(m.s.now).of(service))
+			cost = max(cost, n.factor().of(service))
 		}
-		w.spend(m.s.now, cost)
+		w.spend(m.s.now(), cost)
 	}
 	return msg
 }
@@ -158,17 +165,17 @@ func (m *mailbox) Close() error {
 	}
 	m.closed, m.e.box = true, nil
 	for _, a := range m.addresses() {
-		if m.s.boxes[a] == m {
-			delete(m.s.boxes, a)
+		if m.s.boxes.byAddr[a] == m {
+			delete(m.s.boxes.byAddr, a)
 		}
 	}
 	return nil
 }
 
 // deliver puts a message into its mailbox, and wakes the worker that waits for one.
-func (s *Sim) deliver(e *endpoint, op *rdma.Op) error {
+func (bs *boxes) deliver(e *endpoint, op *rdma.Op) error {
 	to := rdma.BoxAddr(op.Addr)
-	m := s.box(to)
+	m := bs.box(to)
 	if m == nil {
 		return rdma.ErrNoBox
 	}
@@ -182,11 +189,11 @@ func (s *Sim) deliver(e *endpoint, op *rdma.Op) error {
 	}
 	rest := msg.Data[copy(msg.Data, op.Buf):]
 	for _, g := range op.Spans {
-		s.nodes[g.Addr.Node()].memory.read(g.Addr.Offset(), rest[:g.Len])
+		bs.pool.nodes[g.Addr.Node()].memory.Read(g.Addr.Offset(), rest[:g.Len])
 		rest = rest[g.Len:]
 	}
 	if m.waiter != nil {
-		s.arm(m.waiter, s.now)
+		bs.sched.arm(m.waiter, bs.sched.now())
 	}
 	return nil
 }
@@ -199,7 +206,8 @@ func (e *endpoint) gathers(op *rdma.Op) error {
 		if e.owner == nil || e.box.o.Node != n || e.owner.root.home != &e.s.nodes[n] {
 			return fmt.Errorf("gather from node %d, at which the worker does not run and listen: %w", n, rdma.ErrAccess)
 		}
-		if off, size := g.Addr.Offset(), e.s.nodes[n].memory.size; g.Len < 0 || off > size || uint64(g.Len) > size-off {
+		off, size := g.Addr.Offset(), e.s.Size()
+		if g.Len < 0 || off > size || uint64(g.Len) > size-off {
 			return fmt.Errorf("gather %d bytes at %s: %w", g.Len, g.Addr, rdma.ErrAccess)
 		}
 	}
@@ -207,29 +215,29 @@ func (e *endpoint) gathers(op *rdma.Op) error {
 }
 
 // receiver returns the client that a message is for; nil: there is none, or no client has it.
-func (s *Sim) receiver(f *flight) *Worker {
+func (bs *boxes) receiver(f *flight) *Worker {
 	if f.op == nil || f.op.Verb != rdma.Send {
 		return nil
 	}
-	if m := s.box(rdma.BoxAddr(f.op.Addr)); m != nil && m.e.owner != nil {
+	if m := bs.box(rdma.BoxAddr(f.op.Addr)); m != nil && m.e.owner != nil {
 		return m.e.owner.root
 	}
 	return nil
 }
 
 // reachBox is reach for a message. What comes from a worker at the node has passed the node's port.
-func (s *Sim) reachBox(f *flight) (t, queue, back int64) {
-	h, n := s.hw, &s.nodes[f.node]
+func (cs *cards) reachBox(f *flight) (t, queue, back int64) {
+	h, n := cs.hw, &cs.pool.nodes[f.node]
 	request, _ := h.wire(f.op)
-	t, back = s.now, h.prop
+	t, back = cs.now(), h.prop
 	if f.root.home != n {
-		t, queue, back = s.reach(f)
+		t, queue, back = n.reach(f)
 	}
-	to := s.receiver(f)
+	to := cs.boxes.receiver(f)
 	switch {
 	case to == nil:
 	case to.home == n:
-		t = n.store.pass(t, n.factor(s.now).of(h.onPCIe(f.op.Len())))
+		t = n.store.pass(t, n.factor().of(h.onPCIe(f.op.Len())))
 	default:
 		if f.root.home != n { // passed on
 			t = n.out.pass(t, h.onLink(request)) + h.prop

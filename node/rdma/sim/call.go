@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -28,17 +27,17 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 		if s.nodes[node].dead {
 			return &rdma.CallError{Node: node, Err: rdma.ErrNodeDown}
 		}
-		return s.opts.Handler(&s.nodes[node].view, r)
+		return s.opts.Handler(&s.nodes[node].memory, r)
 	}
 	if w.dead() {
 		return w.die()
 	}
 	w.allow(1)
 	e.Called(node)
-	f := s.takeOff(e, node, r.Step)
-	f.caller, f.req, f.reply, f.root, f.posted = w, *r, r, w.root, s.now
+	f := s.net.takeOff(e, node, r.Step)
+	f.caller, f.req, f.reply, f.root, f.posted = w, *r, r, w.root, s.now()
 	e.sendCall(w, f)
-	s.traceCall(Call, f)
+	s.net.traceCall(Call, f)
 	if w.dead() {
 		return w.die()
 	}
@@ -49,7 +48,7 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 		err := w.callErr
 		w.callErr = nil
 		if s.hw != nil {
-			w.spend(s.now, s.hw.poll)
+			w.spend(s.now(), s.hw.poll)
 		}
 		return err
 	}
@@ -64,73 +63,62 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 func (e *endpoint) sendCall(w *Worker, f *flight) {
 	s := e.s
 	if r := w.root; r.faults != nil {
-		fly, late := r.delays(s.now, r.sent)
+		fly, late := r.delays(s.now(), r.sent)
 		f.delay, f.late = fly, late
-		defer s.fireFaultsAt(r, r.sent)
+		defer s.injector.fireFaultsAt(r, r.sent)
 	}
 	if s.hw == nil {
-		slow := s.nodes[f.node].factor(s.now)
+		slow := s.nodes[f.node].factor()
 		f.back = slow.of(e.latency())
-		s.at(s.now+slow.of(e.latency())+f.delay, event{kind: arrival, f: f})
+		s.at(s.now()+slow.of(e.latency())+f.delay, event{kind: arrival, f: f})
 		return
 	}
 	e.draw(f)
-	s.at(w.spend(s.now, s.hw.doorbell+s.hw.verb), event{kind: doorbell, f: f})
+	s.at(w.spend(s.now(), s.hw.doorbell+s.hw.verb), event{kind: doorbell, f: f})
 }
 
 // arrive queues a call for its node's CPU.
-func (s *Sim) arrive(f *flight) {
-	n := &s.nodes[f.node]
-	switch slow := n.factor(s.now); {
-	case s.unanswered(f, arrival):
+func (net *network) arrive(f *flight) {
+	n := &net.pool.nodes[f.node]
+	switch slow := n.factor(); {
+	case net.unanswered(f, arrival):
 	case f.err != nil:
-		s.at(s.now, event{kind: reply, f: f})
-	case s.hw == nil:
-		n.busy = max(n.busy, s.now) + slow.of(int64(s.opts.ServiceTime))
-		s.at(n.busy, event{kind: service, f: f})
+		net.at(net.now(), event{kind: reply, f: f})
+	case net.hw == nil:
+		n.busy = max(n.busy, net.now()) + slow.of(int64(net.opts.ServiceTime))
+		net.at(n.busy, event{kind: service, f: f})
 	case n.dead:
-		s.at(s.now, event{kind: service, f: f})
+		net.at(net.now(), event{kind: service, f: f})
 	default:
-		t, queue, back := s.reach(f)
-		f.back = queue + back + slow.of(s.hw.callExtras)
-		s.at(n.serveCall(t, slow.of(s.hw.service)), event{kind: service, f: f})
+		t, queue, back := n.reach(f)
+		f.back = queue + back + slow.of(net.hw.callExtras)
+		net.at(n.serveCall(t, slow.of(net.hw.service)), event{kind: service, f: f})
 	}
-}
-
-// serveCall returns when the core that is free first has served a call.
-func (n *node) serveCall(t, service int64) int64 {
-	core := &n.cores[0]
-	for i := range n.cores {
-		if n.cores[i].busy < core.busy {
-			core = &n.cores[i]
-		}
-	}
-	return core.pass(t+service, service*psPerNs)
 }
 
 // serve runs a call's handler, in one instant.
-func (s *Sim) serve(f *flight) {
-	n := &s.nodes[f.node]
+func (net *network) serve(f *flight) {
+	n := &net.pool.nodes[f.node]
 	switch {
 	case f.ep.revoked:
 		f.err = rdma.ErrRevoked
-	case f.epoch < s.fenced:
+	case f.epoch < net.fenced:
 		f.err = rdma.ErrStale
-	case s.gone(f):
+	case net.gone(f):
 		f.err = &rdma.CallError{Node: f.node, Err: rdma.ErrNodeDown}
 	default:
-		if err := s.opts.Handler(&n.view, &f.req); err != nil {
+		if err := net.opts.Handler(&n.memory, &f.req); err != nil {
 			f.err = err
 		}
-		s.traceCall(Serve, f)
-		s.stepped(n)
+		net.traceCall(Serve, f)
+		net.pool.stepped(n)
 	}
-	s.at(s.now+s.answer(f), event{kind: reply, f: f})
+	net.at(net.now()+net.answer(f), event{kind: reply, f: f})
 }
 
 // replied hands a call's answer to its caller, if it still waits.
-func (s *Sim) replied(f *flight) {
-	if s.unanswered(f, reply) || s.hw != nil && !s.received(f) {
+func (net *network) replied(f *flight) {
+	if net.unanswered(f, reply) || net.hw != nil && !net.cards.received(f) {
 		return
 	}
 	w := f.caller
@@ -138,53 +126,15 @@ func (s *Sim) replied(f *flight) {
 		*f.reply = f.req
 		w.call, w.callErr = nil, f.err
 	}
-	s.touchDown(f)
+	net.touchDown(f)
 	if w != nil {
-		s.resume(w)
+		net.sched.resume(w)
 	}
 }
 
-func (s *Sim) traceCall(k EventKind, f *flight) {
-	if s.opts.Trace != nil {
-		s.trace(Event{Kind: k, Worker: f.ep.name, Client: f.ep.id, Step: f.step, Addr: rdma.At(f.node, 0),
+func (net *network) traceCall(k EventKind, f *flight) {
+	if net.opts.Trace != nil {
+		net.trace(Event{Kind: k, Worker: f.ep.name, Client: f.ep.id, Step: f.step, Addr: rdma.At(f.node, 0),
 			Value: uint64(f.req.Proc), Err: f.err})
 	}
-}
-
-// nodeMemory is a node's own view of its memory; its atomics count as atomics.
-type nodeMemory struct{ n *node }
-
-func (m *nodeMemory) Node() int    { return m.n.id }
-func (m *nodeMemory) Size() uint64 { return m.n.memory.size }
-
-// word checks that off names a word; a handler that strays is a bug in the handler.
-func (m *nodeMemory) word(off uint64) uint64 {
-	if off%8 != 0 || off > m.n.memory.size-8 {
-		panic(fmt.Sprintf("sim: handler touches %#x of node %d, which has %#x bytes", off, m.n.id, m.n.memory.size))
-	}
-	return off
-}
-
-func (m *nodeMemory) Load(off uint64) uint64 {
-	p, at := m.n.memory.seen(m.word(off)), off%pageBytes
-	if p == nil {
-		return 0
-	}
-	m.n.memory.observed(p, at, 8)
-	return binary.LittleEndian.Uint64(p.data[at:])
-}
-
-func (m *nodeMemory) CompareSwap(off, expect, value uint64) uint64 {
-	return m.n.memory.atomic(m.word(off), &rdma.Op{Verb: rdma.CompareSwap, Expect: expect, Value: value})
-}
-
-func (m *nodeMemory) FetchAdd(off, n uint64) uint64 {
-	return m.n.memory.atomic(m.word(off), &rdma.Op{Verb: rdma.FetchAdd, Value: n})
-}
-
-func (m *nodeMemory) Commit(off, n uint64) error {
-	if off > m.n.memory.size || n > m.n.memory.size-off {
-		return fmt.Errorf("commit %d bytes at %#x of node %d: %w", n, off, m.n.id, rdma.ErrAccess)
-	}
-	return nil // pages are made when they are touched
 }

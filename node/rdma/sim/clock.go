@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim/random"
 )
 
 // clock is a client's: it may be off, and run fast or slow.
@@ -15,15 +16,15 @@ type clock struct {
 
 // setClock draws a client's clock, from a generator of its own: whether clocks drift changes no
 // other draw.
-func (s *Sim) setClock(w *Worker, stream uint64) {
-	o := &s.opts
+func (w *Worker) setClock(stream uint64) {
+	o := &w.s.opts
 	if o.Drift <= 0 && o.ClockOffset <= 0 {
 		return
 	}
-	var g generator
-	g.Seed(o.Seed, mix(stream^0x636c6f636b))
+	var g random.Generator
+	g.Seed(o.Seed, random.Mix(stream^0x636c6f636b))
 	most := int64(o.Drift * 1000)
-	w.clock = clock{rate: g.upTo(2*most) - most, off: g.upTo(int64(o.ClockOffset))}
+	w.clock = clock{rate: g.UpTo(2*most) - most, off: g.UpTo(int64(o.ClockOffset))}
 }
 
 // read returns what the clock shows at virtual time t.
@@ -40,12 +41,12 @@ func (e *endpoint) Now() time.Duration {
 		return e.s.Now()
 	}
 	w.spin(1)
-	return time.Duration(w.root.clock.read(max(e.s.now, w.core.busy)))
+	return time.Duration(w.root.clock.read(max(e.s.now(), w.core.busy)))
 }
 
 // arms wakes w when its clock has gone on by d, unless that is for ever.
-func (s *Sim) arms(w *Worker, d time.Duration) {
-	from := max(s.now, w.core.busy)
+func (s *scheduler) arms(w *Worker, d time.Duration) {
+	from := max(s.now(), w.core.busy)
 	if d >= rdma.Forever-time.Duration(from) || d > math.MaxInt64/2 {
 		return
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim/memory"
+	"github.com/farkv/farkv/node/rdma/sim/random"
 )
 
 // poll is the least time that a wait or a sleep takes, so that a loop of them comes to an end.
@@ -22,10 +24,10 @@ type endpoint struct {
 	owner *Worker // the worker it dies with; nil when it was opened outside Run
 
 	rand  *rand.Rand
-	net   generator // draws of the network, apart from the worker's own
+	net   random.Generator // draws of the network, apart from the worker's own
 	conns []conn
 
-	stores conn // by its core to its node's memory: NTStore
+	stores memory.Writer // by its core to its node's memory: NTStore
 
 	waiter   *Worker
 	batches  uint64
@@ -53,7 +55,7 @@ func (e *endpoint) usable(what string) error {
 	if e.revoked {
 		return fmt.Errorf("%s as client %d: %w", what, e.id, rdma.ErrRevoked)
 	}
-	if e.joined < e.s.fenced {
+	if e.joined < e.s.net.fenced {
 		return fmt.Errorf("%s as client %d of epoch %d: %w", what, e.id, e.joined, rdma.ErrStale)
 	}
 	return nil
@@ -86,7 +88,7 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 
 // executeAll runs a batch at once: outside Run no time passes.
 func (e *endpoint) executeAll(b *rdma.Batch) {
-	whole := tear{ways: 1}
+	whole := memory.Tear{Ways: 1}
 	for i := range b.Len() {
 		op := b.Op(i)
 		if err := e.refuse(op); err != nil {
@@ -101,12 +103,12 @@ func (e *endpoint) executeAll(b *rdma.Batch) {
 		var err error
 		switch op.Verb {
 		case rdma.Send:
-			err = e.s.deliver(e, op)
+			err = e.s.boxes.deliver(e, op)
 		case rdma.Append:
-			err = e.s.appendNow(op)
+			err = e.s.rings.appendNow(op)
 		default:
-			e.s.execute(e, n, op, &whole, 0)
-			e.s.touch(n, op)
+			e.s.net.execute(e, n, op, &whole, 0)
+			n.touch(op)
 		}
 		if err != nil {
 			op.Fail(err)
@@ -157,7 +159,7 @@ func (e *endpoint) Sleep(d time.Duration) {
 	s := e.s
 	d = max(d, poll)
 	if s.closing() || s.current == nil {
-		s.now += int64(d)
+		s.queue.Advance(int64(d))
 		return
 	}
 	s.arms(s.current, d)

@@ -218,6 +218,7 @@ type port struct {
 // machine is a compute node, or what a memory node is to workers that run on it.
 type machine struct {
 	*port
+	number  int   // of a compute node
 	cpu     int64 // ns that its workers' CPUs spent on verbs
 	workers int
 }
@@ -254,23 +255,23 @@ type NodeUsage struct {
 // Usage returns what was used since the beginning: the memory nodes' in order, then the compute
 // nodes'. All is zero without Options.Hardware.
 func (s *Sim) Usage() []NodeUsage {
-	list := make([]NodeUsage, 0, len(s.nodes)+len(s.machines))
+	list := make([]NodeUsage, 0, len(s.nodes)+len(s.cards.machines))
 	for i := range s.nodes {
 		b := &s.nodes[i].board
-		u := b.usage(s.now)
+		u := b.usage(s.now())
 		u.Node, u.Cores = i, len(b.cores)
-		u.PCIeIn, u.PCIeOut = b.store.spent(s.now), b.fetch.spent(s.now)
-		u.Atomics = b.atomics.spent(s.now) + b.device.spent(s.now)
+		u.PCIeIn, u.PCIeOut = b.store.spent(s.now()), b.fetch.spent(s.now())
+		u.Atomics = b.atomics.spent(s.now()) + b.device.spent(s.now())
 		for k := range b.cores {
-			u.CPU += b.cores[k].spent(s.now)
+			u.CPU += b.cores[k].spent(s.now())
 		}
 		if b.host != nil {
 			u.CPU += time.Duration(b.host.cpu)
 		}
 		list = append(list, u)
 	}
-	for i, m := range s.machines {
-		u := m.usage(s.now)
+	for i, m := range s.cards.machines {
+		u := m.usage(s.now())
 		u.Node, u.Compute, u.CPU, u.Cores = i, true, time.Duration(m.cpu), m.workers
 		list = append(list, u)
 	}

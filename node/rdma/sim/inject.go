@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim/random"
 )
 
 // stretch is how many times as long something takes; 0 is 1.
@@ -31,44 +32,38 @@ func spanOf(f *Fault) interval {
 	return interval{from: int64(f.At), to: int64(f.At + f.For), factor: f.Factor, node: f.Node}
 }
 
-// factor returns how slow a node is at a time: what slows it at once multiplies.
-func (n *node) factor(t int64) stretch {
-	if n.slow == nil {
-		return 0
-	}
-	k := 1.0
-	for i := range n.slow {
-		if n.slow[i].holds(t) {
-			k *= n.slow[i].factor
-		}
-	}
-	return stretch(k)
+// injector lets faults happen.
+type injector struct {
+	*engine
+	sched *scheduler
+	pool  *pool
+	roots int // clients that were started
 }
 
 // prepareFaults lets the faults of nodes happen. Those of clients wait for their clients.
-func (s *Sim) prepareFaults() {
-	for i := range s.opts.Faults {
-		f := &s.opts.Faults[i]
-		if err := f.Check(len(s.nodes)); err != nil {
-			s.fail(fmt.Errorf("fault %d: %w", i+1, err))
+func (in *injector) prepareFaults() {
+	for i := range in.opts.Faults {
+		f := &in.opts.Faults[i]
+		if err := f.Check(len(in.pool.nodes)); err != nil {
+			in.fail(fmt.Errorf("fault %d: %w", i+1, err))
 			continue
 		}
 		switch {
-		case f.Outage() && s.opts.PMem == nil:
-			s.fail(fmt.Errorf("fault %d: %v: its memory is not persistent", i+1, f))
+		case f.Outage() && in.opts.PMem == nil:
+			in.fail(fmt.Errorf("fault %d: %v: its memory is not persistent", i+1, f))
 		case f.Outage():
-			s.at(int64(f.At), event{kind: outage, node: int32(i)})
-			s.at(int64(f.At+f.For), event{kind: comeback, node: int32(i)})
+			in.at(int64(f.At), event{kind: outage, node: int32(i)})
+			in.at(int64(f.At+f.For), event{kind: comeback, node: int32(i)})
 		case f.Kind == SlowFault:
-			for n := range s.nodes {
+			for n := range in.pool.nodes {
 				if f.Node == AnyNode || f.Node == n {
-					s.nodes[n].slow = append(s.nodes[n].slow, spanOf(f))
+					in.pool.nodes[n].slow = append(in.pool.nodes[n].slow, spanOf(f))
 				}
 			}
 		case f.Kind == CrashFault && f.Client == "" && f.Verb == 0:
-			s.KillNodeAfter(f.Node, f.At)
+			in.pool.KillNodeAfter(f.Node, f.At)
 		case f.Kind == CrashFault && f.Client == "":
-			n := &s.nodes[f.Node]
+			n := &in.pool.nodes[f.Node]
 			if n.killAt == 0 || f.Verb < n.killAt {
 				n.killAt = f.Verb
 			}
@@ -77,10 +72,10 @@ func (s *Sim) prepareFaults() {
 }
 
 // armFaults gives a client that begins its faults.
-func (s *Sim) armFaults(w *Worker) {
-	for i := range s.opts.Faults {
-		f := &s.opts.Faults[i]
-		if f.Client == "" || !s.meant(w, f.Client) {
+func (in *injector) armFaults(w *Worker) {
+	for i := range in.opts.Faults {
+		f := &in.opts.Faults[i]
+		if f.Client == "" || !in.meant(w, f.Client) {
 			continue
 		}
 		switch {
@@ -88,31 +83,31 @@ func (s *Sim) armFaults(w *Worker) {
 			w.cuts = append(w.cuts, spanOf(f))
 		case f.Kind == CrashFault && f.Verb != 0:
 			if !w.doomed || f.Verb < w.crashAt {
-				s.CrashAt(w, f.Verb)
+				w.crashAfter(f.Verb)
 			}
 		case f.Verb != 0 || f.Kind == FlyFault || f.Kind == LateFault:
 			w.faults = append(w.faults, f)
 		case f.Kind == CrashFault:
-			s.at(int64(f.At), event{kind: workerCrash, w: w})
+			in.at(int64(f.At), event{kind: workerCrash, w: w})
 		default:
-			s.at(int64(f.At), event{kind: strike, w: w, node: int32(i)})
+			in.at(int64(f.At), event{kind: strike, w: w, node: int32(i)})
 		}
 	}
 }
 
 // meant reports whether a fault's client is w, which was started last.
-func (s *Sim) meant(w *Worker, client string) bool {
+func (in *injector) meant(w *Worker, client string) bool {
 	if client == AnyClient {
 		return true
 	}
 	if client[0] == '#' {
 		i, err := strconv.Atoi(client[1:])
-		return err == nil && i == s.roots-1
+		return err == nil && i == in.roots-1
 	}
 	if client != w.name {
 		return false
 	}
-	for _, other := range s.workers {
+	for _, other := range in.sched.workers {
 		if other != w && other.root == other && other.name == w.name {
 			return false // the name's first worker was hit
 		}
@@ -121,15 +116,15 @@ func (s *Sim) meant(w *Worker, client string) bool {
 }
 
 // hit lets a fault of a client happen now.
-func (s *Sim) hit(w *Worker, f *Fault) {
+func (in *injector) hit(w *Worker, f *Fault) {
 	if w.state == finished || w.state == crashed {
 		return
 	}
-	s.trace(Event{Kind: Strike, Worker: w.name, Client: w.ep.id, Step: rdma.Step(f.String())})
+	in.trace(Event{Kind: Strike, Worker: w.name, Client: w.ep.id, Step: rdma.Step(f.String())})
 	switch f.Kind {
 	case StallFault:
 		w.stalls += f.For
-		w.stalledUntil = max(w.stalledUntil, s.now+int64(f.For))
+		w.stalledUntil = max(w.stalledUntil, in.now()+int64(f.For))
 	case StepFault:
 		w.clock.off += int64(f.By)
 	}
@@ -167,10 +162,10 @@ func (e *endpoint) launchWithFaults(w *Worker, b *rdma.Batch, n int) {
 	first := r.sent - uint64(n)
 	for i := range n {
 		number := first + uint64(i) + 1
-		e.fly, e.late = r.delays(s.now, number)
+		e.fly, e.late = r.delays(s.now(), number)
 		e.dispatch(w, b, i)
-		s.fireFaultsAt(r, number)
-		if r.stalledUntil > s.now && !w.dead() {
+		s.injector.fireFaultsAt(r, number)
+		if r.stalledUntil > s.now() && !w.dead() {
 			if s.hw != nil {
 				e.ringAll(w)
 			}
@@ -202,24 +197,24 @@ func (w *Worker) delays(now int64, number uint64) (fly, late int64) {
 }
 
 // fireFaultsAt lets the faults behind a client's verb happen.
-func (s *Sim) fireFaultsAt(w *Worker, number uint64) {
+func (in *injector) fireFaultsAt(w *Worker, number uint64) {
 	for i, f := range w.faults {
 		if f != nil && (f.Kind == StallFault || f.Kind == StepFault) && f.Verb <= number {
 			w.faults[i] = nil
-			s.hit(w, f)
+			in.hit(w, f)
 		}
 	}
 }
 
 // cutUntil returns when a partition that holds a message up now is over; 0 when there is none.
-func (s *Sim) cutUntil(f *flight) (until int64) {
-	for _, w := range [...]*Worker{f.root, s.receiver(f)} {
+func (net *network) cutUntil(f *flight) (until int64) {
+	for _, w := range [...]*Worker{f.root, net.boxes.receiver(f)} {
 		if w == nil {
 			continue
 		}
 		for i := range w.cuts {
 			c := &w.cuts[i]
-			if (c.node == AnyNode || c.node == f.node) && c.holds(s.now) {
+			if (c.node == AnyNode || c.node == f.node) && c.holds(net.now()) {
 				until = max(until, c.to+1)
 			}
 		}
@@ -228,19 +223,19 @@ func (s *Sim) cutUntil(f *flight) (until int64) {
 }
 
 // mayBeCut reports whether partitions befall the client of a message, or the one that it is for.
-func (s *Sim) mayBeCut(f *flight) bool {
+func (net *network) mayBeCut(f *flight) bool {
 	if f.root != nil && f.root.cuts != nil {
 		return true
 	}
-	to := s.receiver(f)
+	to := net.boxes.receiver(f)
 	return to != nil && to.cuts != nil
 }
 
 // held reports whether a verb, or a piece of it, is held up by a partition on its way to the node;
 // then its event comes again, or its requester has given up. What comes behind something that is
 // held up is held up, too, so that the order stays.
-func (s *Sim) held(f *flight, e event) bool {
-	if f.err != nil || !s.mayBeCut(f) {
+func (net *network) held(f *flight, e event) bool {
+	if f.err != nil || !net.mayBeCut(f) {
 		return false
 	}
 	c := &f.ep.conns[f.node]
@@ -257,48 +252,54 @@ func (s *Sim) held(f *flight, e event) bool {
 		f.err = rdma.ErrNodeDown // the connection was given up while it was on its way
 		return false
 	}
-	until := s.cutUntil(f)
+	until := net.cutUntil(f)
 	switch {
 	case until == 0 && (again || c.held == 0):
 		return false
-	case until > f.posted+int64(s.opts.RetryTimeout):
+	case until > f.posted+int64(net.opts.RetryTimeout):
 		f.err = rdma.ErrNodeDown
-		c.lost = max(c.lost, f.posted+int64(s.opts.RetryTimeout))
+		c.lost = max(c.lost, f.posted+int64(net.opts.RetryTimeout))
 		return false
 	}
 	f.waits |= bit
 	c.held++
-	s.at(max(until, s.now), e)
+	net.at(max(until, net.now()), e)
 	return true
 }
 
 // unanswered reports whether an answer is held up by a partition; then it comes again, as an error
 // if the requester gives up.
-func (s *Sim) unanswered(f *flight, k kind) bool {
-	if f.err != nil || !s.mayBeCut(f) {
+func (net *network) unanswered(f *flight, k kind) bool {
+	if f.err != nil || !net.mayBeCut(f) {
 		return false
 	}
-	until := s.cutUntil(f)
+	until := net.cutUntil(f)
 	if until == 0 {
 		return false
 	}
-	if most := f.posted + int64(s.opts.RetryTimeout); until > most {
+	if most := f.posted + int64(net.opts.RetryTimeout); until > most {
 		until = most
 		f.err = rdma.ErrNodeDown
 		c := &f.ep.conns[f.node]
 		c.lost = max(c.lost, most)
 	}
-	s.at(until, event{kind: k, f: f})
+	net.at(until, event{kind: k, f: f})
 	return true
 }
 
-// begin gives a worker that is being started what it has of its client, and a client its machine,
-// clock and faults.
-func (s *Sim) begin(w, beside *Worker) {
-	if w.root == w {
-		s.roots++
-		s.setClock(w, w.ep.own)
-		s.armFaults(w)
+// takeAway takes the nodes of a fault away. One that is dead, or away already, is not hit.
+func (in *injector) takeAway(fault int) {
+	f := &in.opts.Faults[fault]
+	for i := range in.pool.nodes {
+		n := &in.pool.nodes[i]
+		if n.dead || f.Node != AnyNode && f.Node != i {
+			continue
+		}
+		n.away, n.returns = fault+1, true
+		if f.Kind == PowerFault {
+			in.pool.CutPower(i, AnySurvive(in.opts.Seed^random.Mix(uint64(fault)<<16|uint64(i))))
+		} else {
+			in.pool.kill(i)
+		}
 	}
-	s.place(w, beside)
 }

@@ -1,30 +1,29 @@
 package sim
 
 import (
-	"slices"
-
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim/random"
 )
 
-// equip prepares the model of Options.Hardware.
-func (s *Sim) equip() {
-	s.hw = newTiming(s.opts.Hardware)
-	for i := range s.nodes {
-		b := &s.nodes[i].board
-		b.cores = make([]resource, s.hw.NodeCores)
-		b.host = &machine{port: &b.port}
-	}
+// cards are the NICs of Options.Hardware, through which verbs and calls go, with the compute nodes
+// that they are in. They decide when something is at its node, and when its answer is back.
+type cards struct {
+	*engine
+	pool     *pool
+	boxes    *boxes
+	machines []*machine
+	placed   int // clients on a core of their own
 }
 
 // place gives a worker its compute node, and a core of it: of its own, or that of the one it is
 // beside.
-func (s *Sim) place(w, beside *Worker) {
+func (cs *cards) place(w, beside *Worker) {
 	w.core = new(core)
 	if beside != nil {
 		w.core, w.machine = beside.core, beside.machine
 		return
 	}
-	if s.hw == nil {
+	if cs.hw == nil {
 		return
 	}
 	if w.root != w {
@@ -33,16 +32,16 @@ func (s *Sim) place(w, beside *Worker) {
 		w.machine = w.home.host
 		return
 	} else {
-		i, per, deal := s.placed, s.hw.ClientsPerNode, s.hw.ComputeNodes
-		s.placed++
+		i, per, deal := cs.placed, cs.hw.ClientsPerNode, cs.hw.ComputeNodes
+		cs.placed++
 		at := i / per
 		if i < per*deal {
 			at = i % deal
 		}
-		for len(s.machines) <= at {
-			s.machines = append(s.machines, &machine{port: new(port)})
+		for len(cs.machines) <= at {
+			cs.machines = append(cs.machines, &machine{port: new(port), number: len(cs.machines)})
 		}
-		w.machine = s.machines[at]
+		w.machine = cs.machines[at]
 	}
 	w.core.seat = w.machine.workers
 	w.machine.workers++
@@ -74,7 +73,7 @@ func (w *Worker) spend(now, d int64) int64 {
 // polled charges for the completions that came since the worker looked last.
 func (e *endpoint) polled(w *Worker) {
 	if e.polls > 0 {
-		w.spend(e.s.now, int64(e.polls)*e.s.hw.poll)
+		w.spend(e.s.now(), int64(e.polls)*e.s.hw.poll)
 		e.polls = 0
 	}
 }
@@ -83,12 +82,12 @@ func (e *endpoint) polled(w *Worker) {
 func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
 	s := e.s
 	op := b.Op(i)
-	f := s.takeOff(e, op.Addr.Node(), b.Step())
+	f := s.net.takeOff(e, op.Addr.Node(), b.Step())
 	f.batch, f.op, f.index, f.root = b, op, i, w.root
-	f.posted = s.now
-	s.traceOp(Post, f, 0)
+	f.posted = s.now()
+	s.net.traceOp(Post, f, 0)
 	if f.err = e.refuse(op); f.err != nil {
-		s.at(max(s.now, w.core.busy)+2*s.hw.prop, event{kind: completion, f: f})
+		s.at(max(s.now(), w.core.busy)+2*s.hw.prop, event{kind: completion, f: f})
 		return
 	}
 	if s.hw.Direct && w.root.home == &s.nodes[f.node] && (op.Verb == rdma.Read || op.Verb == rdma.Write) {
@@ -121,38 +120,40 @@ func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
 // on.
 func (e *endpoint) direct(w *Worker, f *flight) {
 	s, op, n, c := e.s, f.op, &e.s.nodes[f.node], &e.conns[f.node]
-	at := max(s.now, w.core.busy)
+	at := max(s.now(), w.core.busy)
 	switch off := op.Addr.Offset(); {
 	case op.Verb == rdma.Write:
-		at = w.spend(s.now, s.hw.ntStore)
+		at = w.spend(s.now(), s.hw.ntStore)
 		if n.pmem != nil {
 			n.pmem.Write(off, uint64(op.Len()))
-			at = s.taken(n, at, off, op.Len())
+			at = n.taken(at, off, op.Len())
 			w.core.busy = at
 		}
 	case n.pmem != nil:
 		if latency := n.pmem.Read(off, uint64(op.Len())); latency > 0 {
-			at = s.taken(n, at, off, op.Len()) + int64(latency)
+			at = n.taken(at, off, op.Len()) + int64(latency)
 		}
 	}
 	at = max(at, c.order)
 	before := c.order
 	c.order = at
-	f.tear.ways, f.got, f.direct = 1, true, true
-	s.schedule(f, at, before)
+	f.tear.Ways, f.got, f.direct = 1, true, true
+	if s.cards.schedule(f, at, before) {
+		s.net.land(f, 0)
+	}
 }
 
 // draw decides whether a message or its answer is delayed.
 func (e *endpoint) draw(f *flight) {
 	o := &e.s.opts
-	if e.net.chance(o.FlyProb) {
-		f.delay += e.net.upTo(int64(o.FlyMax))
+	if e.net.Chance(o.FlyProb) {
+		f.delay += e.net.UpTo(int64(o.FlyMax))
 	}
 	if loss := e.s.hw.Loss; loss > 0 {
-		if e.net.chance(loss) {
+		if e.net.Chance(loss) {
 			f.delay += e.s.hw.retransmit
 		}
-		if e.net.chance(loss) {
+		if e.net.Chance(loss) {
 			f.late += e.s.hw.retransmit
 		}
 	}
@@ -163,7 +164,7 @@ func (e *endpoint) ringAll(w *Worker) {
 	s := e.s
 	for _, n := range e.bells {
 		c := &e.conns[n]
-		at := w.spend(s.now, s.hw.doorbell+c.rung*s.hw.verb)
+		at := w.spend(s.now(), s.hw.doorbell+c.rung*s.hw.verb)
 		s.at(at, event{kind: doorbell, f: c.bell})
 		c.bell, c.last, c.rung = nil, nil, 0
 	}
@@ -172,16 +173,16 @@ func (e *endpoint) ringAll(w *Worker) {
 
 // ring hands the verbs of one doorbell to the NIC, in order. Behind a fence that has to stall all
 // of them wait.
-func (s *Sim) ring(f *flight) {
+func (cs *cards) ring(f *flight) {
 	for f != nil {
 		next := f.next
 		f.next = nil
 		if f.op == nil {
-			s.depart(f)
+			cs.depart(f)
 		} else if c := &f.ep.conns[f.node]; c.stalled != nil || f.op.Fence && c.flying > 0 {
 			c.stall(f)
 		} else {
-			s.depart(f)
+			cs.depart(f)
 		}
 		f = next
 	}
@@ -197,20 +198,20 @@ func (c *conn) stall(f *flight) {
 }
 
 // unstall goes on behind a fence after the READs and atomics before it have completed.
-func (s *Sim) unstall(c *conn) {
+func (cs *cards) unstall(c *conn) {
 	c.flying--
 	if c.flying > 0 {
 		return
 	}
 	for f := c.stalled; f != nil && !(f.op.Fence && c.flying > 0); f = c.stalled {
 		c.stalled, f.next = f.next, nil
-		s.depart(f)
+		cs.depart(f)
 	}
 }
 
 // depart sends a verb or a call through its compute node's NIC.
-func (s *Sim) depart(f *flight) {
-	h, m := s.hw, f.machine()
+func (cs *cards) depart(f *flight) {
+	h, m := cs.hw, f.machine()
 	c := &f.ep.conns[f.node]
 	bytes, _ := h.wire(f.op)
 	m.messages++
@@ -220,38 +221,22 @@ func (s *Sim) depart(f *flight) {
 	if f.op != nil && f.op.Verb == rdma.Append {
 		unit *= 2
 	}
-	t := m.out.pass(m.unit.pass(s.now, unit), onLink)
+	t := m.out.pass(m.unit.pass(cs.now(), unit), onLink)
 	t = max(t+onLink/psPerNs+h.prop+f.delay, c.arrived)
 	c.arrived = t
 	kind := arrival
 	if f.op != nil {
 		kind = incoming
 		f.sent = true
-		if f.stalls = f.op.Verb.Fetches() && !(h.DeviceFence && f.op.Verb.Atomic() && s.onDevice(f.op.Addr)); f.stalls {
+		device := f.op.Verb.Atomic() && cs.pool.nodes[f.node].onDevice(f.op.Addr.Offset())
+		if f.stalls = f.op.Verb.Fetches() && !(h.DeviceFence && device); f.stalls {
 			c.flying++
 		}
 	}
-	s.at(t, event{kind: kind, f: f})
+	cs.at(t, event{kind: kind, f: f})
 }
 
 func (f *flight) machine() *machine { return f.root.machine }
-
-// reach lets a message pass a node's port, and returns when it is through and how long its answer
-// waits for the link. The answer takes its turn on the link now: in the order of requests, whatever
-// each still waits for at the node.
-func (s *Sim) reach(f *flight) (t, queue, back int64) {
-	h, n := s.hw, &s.nodes[f.node]
-	request, answer := h.wire(f.op)
-	n.messages++
-	n.bytesIn += uint64(request)
-	n.bytesOut += uint64(answer)
-	slow := n.factor(s.now)
-	onLink := h.onLink(answer)
-	t = n.in.pass(s.now, slow.of(h.onLink(request)))
-	t = n.unit.pass(t, slow.of(h.served(f)))
-	queue = n.out.pass(t, slow.of(onLink)) - t
-	return t, queue, onLink/psPerNs + slow.of(h.prop)
-}
 
 // served is how long a node's NIC is busy with a verb or a call, in ps. A READ that sees a WRITE
 // into memory completes what the two take together.
@@ -271,24 +256,23 @@ func (h *timing) served(f *flight) int64 {
 
 // incoming decides when a verb lands: when the node's parts have served it, and behind what it must
 // not pass. A READ or an atomic that may be passed reaches memory anywhere on its way over PCIe;
-// its answer leaves at the end of it.
-func (s *Sim) incoming(f *flight) {
+// its answer leaves at the end of it. It reports whether the verb lands at once.
+func (cs *cards) incoming(f *flight) bool {
 	if f.op.Verb == rdma.Append {
-		s.incomingEntry(f)
-		return
+		cs.incomingEntry(f)
+		return false
 	}
-	n, c := &s.nodes[f.node], &f.ep.conns[f.node]
-	before, land := c.order, max(s.now, c.order)
+	n, c := &cs.pool.nodes[f.node], &f.ep.conns[f.node]
+	before, land := c.order, max(cs.now(), c.order)
 	if n.dead {
-		s.schedule(f, land, before)
-		return
+		return cs.schedule(f, land, before)
 	}
 	var t, queue, back, pcie int64
 	if f.op.Verb == rdma.Send {
-		t, queue, back = s.reachBox(f)
+		t, queue, back = cs.reachBox(f)
 	} else {
-		t, queue, back = s.reach(f)
-		t, pcie = s.serveVerb(n, f.op, t)
+		t, queue, back = n.reach(f)
+		t, pcie = n.serveVerb(f.op, t)
 		queue += n.shuffle(&f.ep.net)
 	}
 	land = max(t, c.order)
@@ -301,86 +285,45 @@ func (s *Sim) incoming(f *flight) {
 	leave = max(leave+queue, c.answered)
 	c.answered = leave
 	f.back = max(0, leave-land-f.spread) + back
-	s.schedule(f, land, before)
+	return cs.schedule(f, land, before)
 }
 
-// serveVerb returns when the node's NIC has served a verb and how long it waits for memory.
-func (s *Sim) serveVerb(n *node, op *rdma.Op, t int64) (done, pcie int64) {
-	h, slow := s.hw, n.factor(s.now)
-	device := s.onDevice(op.Addr)
-	pcie = slow.of(h.pcie)
-	if device {
-		pcie = 0
+// schedule lets a verb land, or its pieces. It reports whether the caller has to land it at once:
+// nothing that it must not pass can still be ahead.
+func (cs *cards) schedule(f *flight, land, before int64) bool {
+	f.left = uint16(f.tear.Ways)
+	if f.left == 1 && land == cs.now() && before < cs.now() {
+		return true
 	}
-	switch {
-	case op.Verb.Atomic():
-		unit, all, one := &n.atomics, h.atomic, h.atomicWord
-		if device {
-			unit, all, one = &n.device, h.device, h.deviceWord
-		}
-		if n.words == nil {
-			n.words = make([]resource, hotWords)
-		}
-		word := &n.words[mix(op.Addr.Offset())%hotWords]
-		done = word.pass(unit.pass(t, slow.of(all)), slow.of(one))
-		if !device {
-			var late int64
-			done, late = s.load(n, done, op.Addr.Offset(), 8)
-			done, pcie = s.dma(n, done, op.Addr.Offset(), 8), pcie+late
-		}
-		return done, pcie
-	case device:
-		return t, 0
-	case op.Verb == rdma.Read:
-		done, late := s.load(n, n.fetch.pass(t, slow.of(h.onPCIe(len(op.Buf)))), op.Addr.Offset(), len(op.Buf))
-		return done, pcie + late
-	}
-	return s.dma(n, n.store.pass(t, slow.of(h.onPCIe(len(op.Buf)))), op.Addr.Offset(), len(op.Buf)), 0
-}
-
-// schedule lands a verb, or its pieces. It does so at once when nothing that it must not pass can
-// still be ahead.
-func (s *Sim) schedule(f *flight, land, before int64) {
-	f.left = uint16(f.tear.ways)
-	if f.left == 1 && land == s.now && before < s.now {
-		s.land(f, 0)
-		return
-	}
-	for piece := range f.tear.ways {
+	for piece := range f.tear.Ways {
 		at := land
 		if f.spread > 0 {
-			at += int64(mix(f.tear.luck+uint64(piece)) % uint64(f.spread+1))
+			at += int64(random.Mix(f.tear.Luck+uint64(piece)) % uint64(f.spread+1))
 		}
-		s.at(at, event{kind: landing, f: f, piece: uint16(piece)})
+		cs.at(at, event{kind: landing, f: f, piece: uint16(piece)})
 	}
+	return false
 }
 
 // received reports whether an answer is through its compute node's link, and comes back when it is.
-func (s *Sim) received(f *flight) bool {
+func (cs *cards) received(f *flight) bool {
 	if f.got || f.err != nil {
 		return true
 	}
 	f.got = true
 	m := f.machine()
-	_, bytes := s.hw.wire(f.op)
+	_, bytes := cs.hw.wire(f.op)
 	m.bytesIn += uint64(bytes)
-	t := m.in.pass(s.now, s.hw.onLink(bytes))
-	if t == s.now {
+	t := m.in.pass(cs.now(), cs.hw.onLink(bytes))
+	if t == cs.now() {
 		return true
 	}
 	kind := completion
 	if f.op == nil {
 		kind = reply
 	}
-	s.at(t, event{kind: kind, f: f})
+	cs.at(t, event{kind: kind, f: f})
 	return false
-}
-
-// onDevice reports whether a is in its node's NIC.
-func (s *Sim) onDevice(a rdma.Addr) bool {
-	return slices.ContainsFunc(s.opts.Device, func(r Range) bool {
-		return r.Node == a.Node() && a.Offset() >= r.Offset && a.Offset()-r.Offset < r.Bytes
-	})
 }
 
 // Range is a part of a memory node.

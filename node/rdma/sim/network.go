@@ -4,22 +4,8 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim/memory"
 )
-
-// node is a memory node.
-type node struct {
-	id     int
-	memory memory
-	view   nodeMemory // what its handler sees
-	busy   int64      // until when its CPU serves calls, without Options.Hardware
-	verbs  uint64     // that took effect
-	killAt uint64     // it dies behind this verb; 0: never
-	dead   bool
-	slow   []interval
-	board  // of Options.Hardware
-	power
-	modules
-}
 
 // conn is a worker's connection to a node: what keeps its verbs in order.
 type conn struct {
@@ -32,7 +18,7 @@ type conn struct {
 
 	entry, lastEntry *flight // APPENDs that have not taken all their places, in posting order
 
-	flushed uint64 // what landed up to this stamp is durable
+	writes memory.Writer // of its verbs: durable, or not
 
 	// With Options.Hardware.
 	bell, last          *flight // what the current Post has for it
@@ -50,7 +36,7 @@ type flight struct {
 	op    *rdma.Op
 	index int
 	node  int
-	tear  tear
+	tear  memory.Tear
 	left  uint16 // pieces that have not landed
 	back  int64  // how long its answer takes
 	err   error
@@ -85,33 +71,45 @@ type flight struct {
 	reply  *rdma.Request
 }
 
-func (s *Sim) takeOff(e *endpoint, node int, step rdma.Step) *flight {
-	f := s.flights
+// network is what is on its way: verbs and calls, which take effect at nodes, and their answers.
+type network struct {
+	*engine
+	sched    *scheduler
+	pool     *pool
+	boxes    *boxes
+	cards    *cards
+	flights  *flight // free list
+	inflight int     // verbs and calls that have not completed
+	fenced   uint64  // verbs of earlier epochs do not land
+}
+
+func (net *network) takeOff(e *endpoint, node int, step rdma.Step) *flight {
+	f := net.flights
 	if f == nil {
 		f = new(flight)
 	} else {
-		s.flights = f.next
+		net.flights = f.next
 	}
 	*f = flight{ep: e, node: node, number: e.batches, step: step, epoch: e.joined, blocks: f.blocks}
-	if node < len(s.nodes) {
-		f.life = s.nodes[node].life
+	if node < len(net.pool.nodes) {
+		f.life = net.pool.nodes[node].life
 	}
-	s.inflight++
+	net.inflight++
 	e.inflight++
 	return f
 }
 
-func (s *Sim) touchDown(f *flight) {
-	s.inflight--
+func (net *network) touchDown(f *flight) {
+	net.inflight--
 	f.ep.inflight--
-	*f = flight{next: s.flights, blocks: f.blocks[:0]}
-	s.flights = f
+	*f = flight{next: net.flights, blocks: f.blocks[:0]}
+	net.flights = f
 }
 
 // latency draws the duration of one way.
 func (e *endpoint) latency() int64 {
 	o := &e.s.opts
-	return int64(o.MinLatency) + e.net.upTo(int64(o.MaxLatency-o.MinLatency))
+	return int64(o.MinLatency) + e.net.UpTo(int64(o.MaxLatency-o.MinLatency))
 }
 
 // refuse returns why op can be refused without looking at memory, and breaks the connection as an
@@ -125,7 +123,7 @@ func (e *endpoint) refuse(op *rdma.Op) error {
 	if c.refused {
 		return fmt.Errorf("connection is down since a verb was refused: %w", rdma.ErrAccess)
 	}
-	off, size := op.Addr.Offset(), e.s.nodes[n].memory.size
+	off, size := op.Addr.Offset(), e.s.nodes[n].memory.Size()
 	switch {
 	case op.Verb == rdma.Send:
 		if e.box == nil {
@@ -154,25 +152,25 @@ func (e *endpoint) refuse(op *rdma.Op) error {
 func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 	s := e.s
 	op := b.Op(i)
-	f := s.takeOff(e, op.Addr.Node(), b.Step())
+	f := s.net.takeOff(e, op.Addr.Node(), b.Step())
 	f.batch, f.op, f.index, f.root = b, op, i, w.root
-	f.posted, f.late = s.now, e.late
-	s.traceOp(Post, f, 0)
+	f.posted, f.late = s.now(), e.late
+	s.net.traceOp(Post, f, 0)
 	if f.err = e.refuse(op); f.err != nil {
-		s.at(s.now+e.latency()+e.latency(), event{kind: completion, f: f})
+		s.at(s.now()+e.latency()+e.latency(), event{kind: completion, f: f})
 		return
 	}
-	slow := s.nodes[f.node].factor(s.now)
+	slow := s.nodes[f.node].factor()
 	c := &e.conns[f.node]
-	depart := max(s.now, c.floor)
+	depart := max(s.now(), c.floor)
 	if op.Fence {
 		depart = max(depart, c.reads)
 		c.floor = depart
 	}
 	start := depart + slow.of(e.latency()) + e.fly
 	f.back = slow.of(e.latency())
-	if e.net.chance(s.opts.FlyProb) {
-		start += e.net.upTo(int64(s.opts.FlyMax))
+	if e.net.Chance(s.opts.FlyProb) {
+		start += e.net.UpTo(int64(s.opts.FlyMax))
 	}
 	start = max(start, c.order)
 	if op.Verb == rdma.Append {
@@ -190,11 +188,11 @@ func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 	if op.Verb.Fetches() {
 		c.reads = max(c.reads, start+spread+f.back)
 	}
-	f.left = uint16(f.tear.ways)
-	for piece := range f.tear.ways {
+	f.left = uint16(f.tear.Ways)
+	for piece := range f.tear.Ways {
 		at := start
 		if spread > 0 {
-			at += e.net.upTo(spread)
+			at += e.net.UpTo(spread)
 		}
 		s.at(at, event{kind: landing, f: f, piece: uint16(piece)})
 	}
@@ -202,7 +200,7 @@ func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 
 // split decides how a verb tears, and over how long. A quarter of the verbs stay whole.
 func (e *endpoint) split(f *flight) (spread int64) {
-	f.tear.ways = 1
+	f.tear.Ways = 1
 	o := &e.s.opts
 	if !o.Tear || f.op.Verb != rdma.Read && f.op.Verb != rdma.Write {
 		return 0
@@ -216,120 +214,120 @@ func (e *endpoint) split(f *flight) (spread int64) {
 	if luck&3 == 0 {
 		return 0
 	}
-	f.tear = tear{ways: uint8(2 + luck>>2&1), luck: luck >> 3, words: words}
+	f.tear = memory.Tear{Ways: uint8(2 + luck>>2&1), Luck: luck >> 3, Words: words}
 	return int64(o.MaxLatency)
 }
 
 // land lets a piece of a verb take effect, if the node is alive and the client has not been fenced
 // off.
-func (s *Sim) land(f *flight, piece int) {
-	if s.held(f, event{kind: landing, f: f, piece: uint16(piece)}) {
+func (net *network) land(f *flight, piece int) {
+	if net.held(f, event{kind: landing, f: f, piece: uint16(piece)}) {
 		return
 	}
-	n := &s.nodes[f.node]
-	first := f.left == uint16(f.tear.ways)
+	n := &net.pool.nodes[f.node]
+	first := f.left == uint16(f.tear.Ways)
 	f.left--
 	if f.err == nil { // no earlier piece did not land
-		f.err = s.barred(f)
+		f.err = net.barred(f)
 	}
 	if f.err == nil {
 		words := 0
 		c := &f.ep.conns[f.node]
-		n.memory.landsFrom(c)
+		n.memory.LandsFrom(&c.writes)
 		if f.op.Verb == rdma.Send {
-			f.err = s.deliver(f.ep, f.op)
+			f.err = net.boxes.deliver(f.ep, f.op)
 		} else {
-			words = s.execute(f.ep, n, f.op, &f.tear, piece)
-			if first && s.hw == nil {
-				s.touch(n, f.op)
+			words = net.execute(f.ep, n, f.op, &f.tear, piece)
+			if first && net.hw == nil {
+				n.touch(f.op)
 			}
 		}
-		if f.op.Verb == rdma.Read && f.left == 0 && len(f.op.Buf) > 0 && !s.onDevice(f.op.Addr) {
-			n.memory.flush(c)
+		if f.op.Verb == rdma.Read && f.left == 0 && len(f.op.Buf) > 0 && !n.onDevice(f.op.Addr.Offset()) {
+			n.memory.Flush(&c.writes)
 		}
-		n.memory.landsFrom(nil)
-		s.traceOp(Land, f, words)
+		n.memory.LandsFrom(nil)
+		net.traceOp(Land, f, words)
 		if first {
 			n.verbs++
 		}
 		if n.killAt != 0 && n.verbs >= n.killAt {
-			s.kill(n.id)
+			net.pool.kill(n.id)
 		}
-		s.stepped(n)
+		net.pool.stepped(n)
 	}
 	if f.left == 0 {
-		s.at(s.now+s.answer(f), event{kind: completion, f: f})
+		net.at(net.now()+net.answer(f), event{kind: completion, f: f})
 	}
 }
 
 // barred returns why a verb that has not landed does not, if so.
-func (s *Sim) barred(f *flight) error {
+func (net *network) barred(f *flight) error {
 	switch {
 	case f.ep.revoked:
 		return rdma.ErrRevoked
-	case f.epoch < s.fenced:
+	case f.epoch < net.fenced:
 		return rdma.ErrStale
-	case s.gone(f):
+	case net.gone(f):
 		return rdma.ErrNodeDown
 	}
 	return nil
 }
 
 // answer returns how long the requester still has to wait.
-func (s *Sim) answer(f *flight) int64 {
-	if f.err != nil && s.gone(f) {
-		return int64(s.opts.NodeTimeout)
+func (net *network) answer(f *flight) int64 {
+	if f.err != nil && net.gone(f) {
+		return int64(net.opts.NodeTimeout)
 	}
 	if f.err != nil && f.op != nil && f.posted < f.ep.conns[f.node].lost {
-		return f.posted + int64(s.opts.RetryTimeout) - s.now // at() takes care of what is over
+		return f.posted + int64(net.opts.RetryTimeout) - net.now() // at() takes care of what is over
 	}
 	return f.back + f.late
 }
 
 // execute applies op, or a piece of it, to the memory of n at once.
-func (s *Sim) execute(e *endpoint, n *node, op *rdma.Op, t *tear, piece int) (words int) {
+func (net *network) execute(e *endpoint, n *node, op *rdma.Op, t *memory.Tear, piece int) (words int) {
 	off := op.Addr.Offset()
 	if op.Verb.Atomic() {
-		op.Result = n.memory.atomic(off, op)
+		op.Result = n.memory.Atomic(off, op)
 		return 1
 	}
-	if op.Verb == rdma.Write && !s.opts.AllowMixing && n.memory.changedByAtomics(off, len(op.Buf)) {
+	if op.Verb == rdma.Write && !net.opts.AllowMixing && n.memory.ChangedByAtomics(off, len(op.Buf)) {
 		breach := &rdma.OpError{Verb: op.Verb, Addr: op.Addr, Len: len(op.Buf), Err: ErrMixed}
-		s.fail(fmt.Errorf("%s: %w", e.name, breach))
+		net.fail(fmt.Errorf("%s: %w", e.name, breach))
 	}
 	switch {
-	case t.ways > 1:
-		return n.memory.copyPiece(op, t, piece)
+	case t.Ways > 1:
+		return n.memory.CopyPiece(op, t, piece)
 	case op.Verb == rdma.Read:
-		n.memory.read(off, op.Buf)
+		n.memory.Read(off, op.Buf)
 	default:
-		n.memory.write(off, op.Buf)
+		n.memory.Write(off, op.Buf)
 	}
 	return (len(op.Buf) + 7) / 8
 }
 
 // complete tells the requester. A node that died after the verb took effect may have died before it
 // answered.
-func (s *Sim) complete(f *flight) {
-	if s.unanswered(f, completion) || s.hw != nil && !s.received(f) {
+func (net *network) complete(f *flight) {
+	if net.unanswered(f, completion) || net.hw != nil && !net.cards.received(f) {
 		return
 	}
-	if f.err == nil && s.gone(f) && f.ep.net.Uint64()&1 == 0 {
+	if f.err == nil && net.gone(f) && f.ep.net.Uint64()&1 == 0 {
 		f.err = rdma.ErrNodeDown
-		s.at(s.now+int64(s.opts.NodeTimeout), event{kind: completion, f: f})
+		net.at(net.now()+int64(net.opts.NodeTimeout), event{kind: completion, f: f})
 		return
 	}
 	if f.err != nil {
 		f.op.Fail(f.err)
 	}
-	s.traceOp(Complete, f, 0)
+	net.traceOp(Complete, f, 0)
 	e, b := f.ep, f.batch
 	i := f.index
 	stalls, direct := f.stalls, f.direct
 	node := f.node
-	s.touchDown(f)
+	net.touchDown(f)
 	if stalls {
-		s.unstall(&e.conns[node])
+		net.cards.unstall(&e.conns[node])
 	}
 	before := b.Done()
 	b.Complete(i)
@@ -337,8 +335,14 @@ func (s *Sim) complete(f *flight) {
 		e.polls += max(0, b.Done()-before)
 	}
 	if w := e.waiter; w != nil && w.waitFor == b && b.Done() >= w.waitN {
-		s.resume(w)
+		net.sched.resume(w)
 	} else if m := e.box; m != nil && m.waiter != nil {
-		s.resume(m.waiter)
+		net.sched.resume(m.waiter)
 	}
+}
+
+// gone reports whether the node of a message has died since that was posted.
+func (net *network) gone(f *flight) bool {
+	n := &net.pool.nodes[f.node]
+	return n.dead || n.life != f.life
 }

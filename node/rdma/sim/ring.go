@@ -4,6 +4,9 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim/memory"
+	"github.com/farkv/farkv/node/rdma/sim/random"
+	"github.com/farkv/farkv/node/rdma/sim/receive"
 )
 
 var _ rdma.Ringer = (*endpoint)(nil)
@@ -14,28 +17,36 @@ type ring struct {
 	s      *Sim
 	e      *endpoint
 	addr   rdma.RingAddr
-	queue  queue
+	queue  receive.Queue
 	life   uint64 // of its node
 	closed bool
+}
+
+// rings are those of all workers.
+type rings struct {
+	*engine
+	net    *network
+	byAddr map[rdma.RingAddr]*ring // only looked up, never ranged over
 }
 
 // block is a part of an entry that has its place. It lands a while later, in two pieces when it
 // tears.
 type block struct {
-	place    place
+	place    receive.Place
 	from, to int // of the entry
-	tear     tear
+	tear     memory.Tear
 	left     uint8 // pieces that have not landed
 }
 
 // Rings returns what the options promise of rings.
 func (e *endpoint) Rings() (rdma.RingPromises, error) {
-	return e.s.ringPromises(), nil
+	return e.s.opts.ringPromises(), nil
 }
 
-func (s *Sim) ringPromises() rdma.RingPromises {
-	p := rdma.RingPromises{MTU: s.opts.MTU, Counts: s.opts.CountRings}
-	if s.opts.RingStreams {
+// ringPromises returns what the options promise of rings.
+func (o *Options) ringPromises() rdma.RingPromises {
+	p := rdma.RingPromises{MTU: o.MTU, Counts: o.CountRings}
+	if o.RingStreams {
 		p.Streams = rdma.RingStreams(p.MTU)
 	}
 	return p
@@ -50,19 +61,19 @@ func (e *endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client %d: %w", e.id, err)
 	}
-	r := &ring{s: e.s, e: e, addr: rdma.RingAt(o.Node, o.Number), queue: newQueue(o, e.s.ringPromises()),
+	r := &ring{s: e.s, e: e, addr: rdma.RingAt(o.Node, o.Number), queue: receive.New(o, e.s.opts.ringPromises()),
 		life: e.s.nodes[o.Node].life}
-	if e.s.ringAt(r.addr) != nil {
+	if e.s.rings.ringAt(r.addr) != nil {
 		return nil, fmt.Errorf("client %d: %s: %w", e.id, r.addr, rdma.ErrExists)
 	}
-	e.s.rings[r.addr] = r
+	e.s.rings.byAddr[r.addr] = r
 	return r, nil
 }
 
 // ringAt returns the ring at an address; nil: there is none, or its worker left, crashed or was
 // fenced off.
-func (s *Sim) ringAt(a rdma.RingAddr) *ring {
-	if r := s.rings[a]; r != nil && !r.over() {
+func (rs *rings) ringAt(a rdma.RingAddr) *ring {
+	if r := rs.byAddr[a]; r != nil && !r.over() {
 		return r
 	}
 	return nil
@@ -79,7 +90,7 @@ func (r *ring) Post(buffers ...rdma.Span) error {
 	if r.over() || r.s.closing() {
 		return fmt.Errorf("post buffers to %s: %w", r.addr, rdma.ErrClosed)
 	}
-	return r.queue.Post(buffers, r.s.nodes[r.addr.Node()].memory.size, r.s.opts.MTU)
+	return r.queue.Post(buffers, r.s.nodes[r.addr.Node()].memory.Size(), r.s.opts.MTU)
 }
 
 func (r *ring) Count() (c rdma.RingCount, err error) {
@@ -94,16 +105,14 @@ func (r *ring) Count() (c rdma.RingCount, err error) {
 
 func (r *ring) Close() error {
 	r.closed = true
-	if r.s.rings[r.addr] == r {
-		delete(r.s.rings, r.addr)
+	if r.s.rings.byAddr[r.addr] == r {
+		delete(r.s.rings.byAddr, r.addr)
 	}
 	return nil
 }
 
-// blocks returns how many blocks an entry lands in.
-func (s *Sim) blocks(op *rdma.Op) int64 {
-	return int64((len(op.Buf) + s.opts.MTU - 1) / s.opts.MTU)
-}
+// blocks returns how many blocks of the MTU an entry lands in.
+func blocks(op *rdma.Op, mtu int) int64 { return int64((len(op.Buf) + mtu - 1) / mtu) }
 
 // entry draws over how long the blocks of an entry land, each once it has its place.
 func (e *endpoint) entry(f *flight) {
@@ -113,11 +122,11 @@ func (e *endpoint) entry(f *flight) {
 	if o.Tear || e.s.hw == nil {
 		f.spread = int64(o.MaxLatency)
 	}
-	if e.net.chance(o.DMAProb) {
-		f.spread += e.net.upTo(int64(o.DMAMax))
+	if e.net.Chance(o.DMAProb) {
+		f.spread += e.net.UpTo(int64(o.DMAMax))
 	}
 	if o.PMem != nil && e.s.hw == nil {
-		f.sees = int64(mix(f.luck) % uint64(o.MaxLatency+1))
+		f.sees = int64(random.Mix(f.luck) % uint64(o.MaxLatency+1))
 	}
 }
 
@@ -127,14 +136,13 @@ func (e *endpoint) sendEntry(f *flight, start int64) {
 	e.entry(f)
 	f.gap = int64(f.luck % uint64(s.opts.MaxLatency+1))
 	c.order = start
-	c.reads = max(c.reads, start+(s.blocks(f.op)-1)*f.gap+f.spread+f.sees+f.back)
-	s.comes(f, start)
+	c.reads = max(c.reads, start+(blocks(f.op, s.opts.MTU)-1)*f.gap+f.spread+f.sees+f.back)
+	c.queueEntry(&s.engine, f, start)
 }
 
-// comes lets an entry take its places from a time on, one block after the other, behind those that
-// were posted before.
-func (s *Sim) comes(f *flight, start int64) {
-	c := &f.ep.conns[f.node]
+// queueEntry lets an entry take its places from a time on, one block after the other, behind those
+// that were posted before.
+func (c *conn) queueEntry(g *engine, f *flight, start int64) {
 	if c.entry == nil {
 		c.entry = f
 	} else {
@@ -142,155 +150,155 @@ func (s *Sim) comes(f *flight, start int64) {
 	}
 	c.lastEntry = f
 	f.left = 1
-	s.at(start, event{kind: placing, f: f})
+	g.at(start, event{kind: placing, f: f})
 }
 
 // incomingEntry decides when the blocks of an entry take their places: as its packets pass the
 // node's port.
-func (s *Sim) incomingEntry(f *flight) {
-	h, n, c := s.hw, &s.nodes[f.node], &f.ep.conns[f.node]
+func (cs *cards) incomingEntry(f *flight) {
+	h, n, c := cs.hw, &cs.pool.nodes[f.node], &f.ep.conns[f.node]
 	if n.dead {
-		s.comes(f, max(s.now, c.order))
+		c.queueEntry(cs.engine, f, max(cs.now(), c.order))
 		return
 	}
-	t, queue, back := s.reach(f)
-	slow := n.factor(s.now)
-	f.gap = slow.of(h.onLink(h.Header+s.opts.MTU)) / psPerNs
-	rest := (s.blocks(f.op) - 1) * f.gap
-	c.order = max(s.now, t-rest, c.order)
+	t, queue, back := n.reach(f)
+	slow := n.factor()
+	f.gap = slow.of(h.onLink(h.Header+cs.opts.MTU)) / psPerNs
+	rest := (blocks(f.op, cs.opts.MTU) - 1) * f.gap
+	c.order = max(cs.now(), t-rest, c.order)
 	f.back = queue + back + slow.of(h.pcie)
-	s.comes(f, c.order)
+	c.queueEntry(cs.engine, f, c.order)
 }
 
 // placeBlock takes a place for a block of an entry, as it comes out of the network.
-func (s *Sim) placeBlock(f *flight, i int) {
+func (rs *rings) placeBlock(f *flight, i int) {
 	c := &f.ep.conns[f.node]
 	if f.came = c.entry != f; f.came {
 		return // it goes on behind the one ahead
 	}
-	if s.held(f, event{kind: placing, f: f, piece: uint16(i)}) {
+	if rs.net.held(f, event{kind: placing, f: f, piece: uint16(i)}) {
 		return
 	}
 	f.left--
 	if f.err == nil {
-		f.err = s.barred(f)
+		f.err = rs.net.barred(f)
 	}
 	if f.err == nil {
-		f.err = s.takePlace(f, i)
+		f.err = rs.takePlace(f, i)
 	}
-	if f.err == errNotReady {
+	if f.err == receive.ErrNotReady {
 		f.err, f.left = nil, f.left+1
-		s.at(s.now+int64(notReadyPause), event{kind: placing, f: f, piece: uint16(i)})
+		rs.at(rs.now()+int64(receive.NotReadyPause), event{kind: placing, f: f, piece: uint16(i)})
 		return
 	}
-	if f.err != nil || (i+1)*s.opts.MTU >= len(f.op.Buf) {
+	if f.err != nil || (i+1)*rs.opts.MTU >= len(f.op.Buf) {
 		if c.entry = f.behind; c.entry != nil && c.entry.came {
-			s.at(s.now, event{kind: placing, f: c.entry})
+			rs.at(rs.now(), event{kind: placing, f: c.entry})
 		}
 	}
 	if f.left == 0 {
-		s.at(s.now+s.answer(f), event{kind: completion, f: f})
+		rs.at(rs.now()+rs.net.answer(f), event{kind: completion, f: f})
 	}
 }
 
 // takePlace is placeBlock for an entry that may land.
-func (s *Sim) takePlace(f *flight, i int) error {
-	r := s.ringAt(rdma.RingAddr(f.op.Addr))
+func (rs *rings) takePlace(f *flight, i int) error {
+	r := rs.ringAt(rdma.RingAddr(f.op.Addr))
 	if r == nil || i > 0 && r != f.ring {
 		return rdma.ErrNoRing
 	}
 	f.ring = r
-	b := block{from: i * s.opts.MTU, to: min((i+1)*s.opts.MTU, len(f.op.Buf))}
-	p, err := r.queue.place(len(f.op.Buf), b.to-b.from)
+	b := block{from: i * rs.opts.MTU, to: min((i+1)*rs.opts.MTU, len(f.op.Buf))}
+	p, err := r.queue.Place(len(f.op.Buf), b.to-b.from)
 	if err != nil {
 		return err
 	}
-	b.place, b.tear, b.left = p, tear{ways: 1}, 1
-	if luck := mix(f.luck + uint64(i)); s.opts.Tear && luck&3 != 0 {
-		b.tear, b.left = tear{ways: 2, luck: luck >> 2, words: uint64(b.to-b.from+7) / 8}, 2
+	b.place, b.tear, b.left = p, memory.Tear{Ways: 1}, 1
+	if luck := random.Mix(f.luck + uint64(i)); rs.opts.Tear && luck&3 != 0 {
+		b.tear, b.left = memory.Tear{Ways: 2, Luck: luck >> 2, Words: uint64(b.to-b.from+7) / 8}, 2
 	}
 	f.blocks = append(f.blocks, b)
-	n := &s.nodes[f.node]
-	at := s.now
-	if s.hw != nil {
-		at = n.store.pass(s.now, n.factor(s.now).of(s.hw.onPCIe(b.to-b.from)))
+	n := &rs.net.pool.nodes[f.node]
+	at := rs.now()
+	if rs.hw != nil {
+		at = n.store.pass(rs.now(), n.factor().of(rs.hw.onPCIe(b.to-b.from)))
 	}
-	at = s.dma(n, at, p.Offset, b.to-b.from)
+	at = n.dma(at, p.Offset, b.to-b.from)
 	f.back += n.shuffle(&f.ep.net)
 	for piece := range int(b.left) {
-		late := int64(mix(f.luck^uint64(2*i+piece)<<32) % uint64(f.spread+1))
-		s.at(at+late, event{kind: settling, f: f, piece: uint16(2*i + piece)})
+		late := int64(random.Mix(f.luck^uint64(2*i+piece)<<32) % uint64(f.spread+1))
+		rs.at(at+late, event{kind: settling, f: f, piece: uint16(2*i + piece)})
 		f.left++
 	}
 	if b.to < len(f.op.Buf) {
 		f.left++
-		s.at(s.now+f.gap, event{kind: placing, f: f, piece: uint16(i + 1)})
+		rs.at(rs.now()+f.gap, event{kind: placing, f: f, piece: uint16(i + 1)})
 	}
 	if n.verbs++; n.killAt != 0 && n.verbs >= n.killAt && !n.dead {
-		s.kill(n.id)
+		rs.net.pool.kill(n.id)
 	}
 	return nil
 }
 
 // settle lands a piece of a block, unless the node, the ring or the sender is gone.
-func (s *Sim) settle(f *flight, piece int) {
+func (rs *rings) settle(f *flight, piece int) {
 	f.left--
 	b := &f.blocks[piece/2]
 	if b.left--; b.left == 0 {
-		b.place.landed()
+		b.place.Landed()
 	}
-	err := s.barred(f)
+	err := rs.net.barred(f)
 	if err == nil && f.ring.over() {
 		err = rdma.ErrNodeDown // its connections ended with the ring
 	}
 	if err == nil {
-		n, c := &s.nodes[f.node], &f.ep.conns[f.node]
-		n.memory.landsFrom(c)
-		words := n.memory.copyWords(b.place.Offset, f.op.Buf[b.from:b.to], false, &b.tear, piece%2)
-		n.memory.landsFrom(nil)
-		s.traceOp(Land, f, words)
-		s.stepped(n)
+		n, c := &rs.net.pool.nodes[f.node], &f.ep.conns[f.node]
+		n.memory.LandsFrom(&c.writes)
+		words := n.memory.CopyWords(b.place.Offset, f.op.Buf[b.from:b.to], false, &b.tear, piece%2)
+		n.memory.LandsFrom(nil)
+		rs.net.traceOp(Land, f, words)
+		rs.net.pool.stepped(n)
 	} else if f.err == nil {
 		f.err = err
 	}
 	switch {
 	case f.left > 0:
-	case f.err == nil && s.opts.PMem != nil:
-		s.at(s.now+f.sees, event{kind: seeing, f: f})
+	case f.err == nil && rs.opts.PMem != nil:
+		rs.at(rs.now()+f.sees, event{kind: seeing, f: f})
 	default:
-		s.at(s.now+s.answer(f), event{kind: completion, f: f})
+		rs.at(rs.now()+rs.net.answer(f), event{kind: completion, f: f})
 	}
 }
 
 // see executes the READ behind an entry all of which has landed: with persistent memory it makes a
 // difference.
-func (s *Sim) see(f *flight) {
-	if f.err = s.barred(f); f.err == nil && f.ring.over() {
+func (rs *rings) see(f *flight) {
+	if f.err = rs.net.barred(f); f.err == nil && f.ring.over() {
 		f.err = rdma.ErrNodeDown
 	}
-	if n := &s.nodes[f.node]; f.err == nil {
-		n.memory.flush(&f.ep.conns[f.node])
-		s.stepped(n)
+	if n := &rs.net.pool.nodes[f.node]; f.err == nil {
+		n.memory.Flush(&f.ep.conns[f.node].writes)
+		rs.net.pool.stepped(n)
 	}
-	s.at(s.now+s.answer(f), event{kind: completion, f: f})
+	rs.at(rs.now()+rs.net.answer(f), event{kind: completion, f: f})
 }
 
 // appendNow lands an entry outside Run, where no time passes.
-func (s *Sim) appendNow(op *rdma.Op) error {
-	r := s.ringAt(rdma.RingAddr(op.Addr))
+func (rs *rings) appendNow(op *rdma.Op) error {
+	r := rs.ringAt(rdma.RingAddr(op.Addr))
 	for p := op.Buf; len(p) > 0; {
 		if r == nil {
 			return rdma.ErrNoRing
 		}
-		n := min(len(p), s.opts.MTU)
-		at, err := r.queue.place(len(op.Buf), n)
+		n := min(len(p), rs.opts.MTU)
+		at, err := r.queue.Place(len(op.Buf), n)
 		if err != nil {
 			return err
 		}
-		node := &s.nodes[op.Addr.Node()]
-		node.memory.write(at.Offset, p[:n])
-		s.dma(node, s.now, at.Offset, n)
-		at.landed()
+		node := &rs.net.pool.nodes[op.Addr.Node()]
+		node.memory.Write(at.Offset, p[:n])
+		node.dma(rs.now(), at.Offset, n)
+		at.Landed()
 		p = p[n:]
 	}
 	return nil

@@ -36,7 +36,6 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/farkv/farkv/node/pmem"
@@ -157,69 +156,49 @@ var (
 	ErrPanic = errors.New("worker panicked")
 )
 
-// Sim is a simulated pool with its workers. It implements rdma.Fabric.
+// Sim is a simulated pool with its workers. It implements rdma.Fabric. Its parts know those above
+// them in this list, and not the Sim.
 type Sim struct {
-	opts     Options
-	now      int64 // virtual ns
-	end      int64 // when Run gives up
-	seq      uint64
-	steps    uint64
-	events   eventHeap
-	timers   timerHeap
-	nodes    []node
-	workers  []*Worker
-	roots    int // clients that were started
-	placed   int // of them those on a core of their own
-	hw       *timing
-	machines []*machine
-	live     int     // top-level workers that neither finished nor crashed
-	current  *Worker // the coroutine that runs; nil in the engine and outside Run
-
-	names    map[string]uint64 // how often a name was opened: only looked up, never ranged over
-	clients  []*endpoint       // by identity; nil where it is free
-	nextID   int
-	freed    []*endpoint // closed, the longest ago first; their identities wait to be used again
-	inflight int         // verbs and calls that have not completed
-	flights  *flight     // free list
-	view     rdma.View
-	fenced   uint64 // verbs of earlier epochs do not land
-	role     rdma.Role
-	tenures  uint64
-	config   rdma.Config
-	lives    uint64                    // endpoints opened so far
-	boxes    map[rdma.BoxAddr]*mailbox // only looked up, never ranged over; so are the rings
-	rings    map[rdma.RingAddr]*ring
-	draining bool
-	running  bool
-	closed   bool
-	failed   error
-	outages
+	engine
+	scheduler
+	pool
+	identities
+	injector injector
+	boxes    boxes
+	cards    cards
+	net      network
+	rings    rings
+	membership
+	running bool
 }
 
 // New returns a pool. Its memory is all zero.
 func New(o Options) *Sim {
 	o.defaults()
-	s := &Sim{opts: o, names: map[string]uint64{}, boxes: map[rdma.BoxAddr]*mailbox{},
-		rings: map[rdma.RingAddr]*ring{}, clients: make([]*endpoint, 1, 16)}
-	s.nodes = make([]node, o.Nodes)
-	s.view.Members = make([]rdma.Member, o.Nodes)
-	for i := range s.nodes {
-		s.nodes[i] = node{memory: newMemory(o.Memory), id: i, view: nodeMemory{&s.nodes[i]}}
-	}
+	s := &Sim{engine: engine{opts: o}}
 	if o.Hardware != nil {
-		s.equip()
+		s.hw = newTiming(o.Hardware)
 	}
-	s.persist()
-	s.insert()
-	s.prepareFaults()
+	g, sched, p := &s.engine, &s.scheduler, &s.pool
+	s.scheduler.engine = g
+	s.pool = makePool(g, sched)
+	s.identities = identities{engine: g, sched: sched, names: map[string]uint64{}, clients: make([]*endpoint, 1, 16)}
+	s.injector = injector{engine: g, sched: sched, pool: p}
+	s.boxes = boxes{sched: sched, pool: p, byAddr: map[rdma.BoxAddr]*mailbox{}}
+	s.cards = cards{engine: g, pool: p, boxes: &s.boxes}
+	s.net = network{engine: g, sched: sched, pool: p, boxes: &s.boxes, cards: &s.cards}
+	s.rings = rings{engine: g, net: &s.net, byAddr: map[rdma.RingAddr]*ring{}}
+	s.membership = membership{sched: sched, pool: p, ids: &s.identities, net: &s.net}
+	s.view.Members = make([]rdma.Member, o.Nodes)
+	s.injector.prepareFaults()
 	return s
 }
 
 // Now returns the virtual time.
-func (s *Sim) Now() time.Duration { return time.Duration(s.now) }
+func (s *Sim) Now() time.Duration { return time.Duration(s.now()) }
 
 // Events returns how many events have happened.
-func (s *Sim) Events() uint64 { return s.steps }
+func (s *Sim) Events() uint64 { return s.queue.Steps() }
 
 // Run lets the workers run until each top-level one has finished or crashed, and then lands what is
 // still in flight. Tasks that are not done stay where they are; another Run goes on with them. It
@@ -233,23 +212,25 @@ func (s *Sim) Run() error {
 		return errors.New("sim: Run called by a worker")
 	}
 	s.running = true
-	s.end = s.now + int64(s.opts.Limit)
-	stop := s.steps + s.opts.MaxEvents
+	end := s.now() + int64(s.opts.Limit)
+	stop := s.queue.Steps() + s.opts.MaxEvents
+	var e event
 	defer func() { s.running, s.draining, s.current = false, false, nil }()
 	for s.live > 0 && s.failed == nil {
-		if s.steps >= stop {
+		if s.queue.Steps() >= stop {
 			return s.stuck(fmt.Sprintf("after %d events", s.opts.MaxEvents))
 		}
-		if !s.step() {
+		if !s.queue.Next(&e) {
 			return s.stuck("nothing is left to happen")
 		}
-		if s.now > s.end {
+		s.handle(&e)
+		if s.now() > end {
 			return s.stuck("time limit")
 		}
 	}
 	s.draining = true
-	for s.inflight > 0 && s.failed == nil && len(s.events) > 0 {
-		s.handle(s.events.pop())
+	for s.net.inflight > 0 && s.failed == nil && s.queue.NextEvent(&e) {
+		s.handle(&e)
 	}
 	return s.failed
 }
@@ -268,61 +249,8 @@ func (s *Sim) Close() error {
 		s.workers[i].unwind()
 	}
 	for i := range s.nodes {
-		s.nodes[i].memory.free()
+		s.nodes[i].memory.Free()
 	}
-	s.events, s.timers = nil, nil
+	s.queue.Clear()
 	return nil
-}
-
-// fail ends the Run with err; the first one counts.
-func (s *Sim) fail(err error) {
-	if s.failed == nil {
-		s.failed = fmt.Errorf("seed %d, at %v: %w", s.opts.Seed, s.Now(), err)
-	}
-}
-
-func (s *Sim) stuck(why string) error {
-	var waiting []error
-	for _, w := range s.workers {
-		if w.state == parked && len(waiting) < 20 {
-			waiting = append(waiting, errors.New(w.describe()))
-		}
-	}
-	return fmt.Errorf("seed %d, at %v: %w (%s):\n%w", s.opts.Seed, s.Now(), ErrStuck, why, errors.Join(waiting...))
-}
-
-// stream derives a generator's second half of the seed from a name, so that a worker draws the same
-// whichever other workers there are: FNV-1a over the name, mixed with how many workers of that name
-// came before.
-func (s *Sim) stream(name string) uint64 {
-	n := s.names[name]
-	s.names[name] = n + 1
-	h := uint64(14695981039346656037)
-	for i := range len(name) {
-		h = (h ^ uint64(name[i])) * 1099511628211
-	}
-	return mix(h + n*0x9e3779b97f4a7c15)
-}
-
-// mix is the finaliser of SplitMix64.
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// generator is a source of draws in the engine.
-type generator struct{ rand.PCG }
-
-// upTo returns a number in [0, n].
-func (g *generator) upTo(n int64) int64 {
-	if n <= 0 {
-		return 0
-	}
-	return int64(g.Uint64() % uint64(n+1))
-}
-
-// chance is true with probability p.
-func (g *generator) chance(p float64) bool {
-	return p > 0 && float64(g.Uint64()>>11)/(1<<53) < p
 }

@@ -88,20 +88,13 @@ func (e Event) String() string {
 	return t.String()
 }
 
-func (s *Sim) trace(e Event) {
-	if s.opts.Trace != nil {
-		e.At = s.Now()
-		s.opts.Trace(e)
-	}
-}
-
 // traceOp is kept out of the way of runs without a trace.
-func (s *Sim) traceOp(k EventKind, f *flight, words int) {
-	if s.opts.Trace == nil {
+func (net *network) traceOp(k EventKind, f *flight, words int) {
+	if net.opts.Trace == nil {
 		return
 	}
 	op := f.op
-	s.trace(Event{
+	net.trace(Event{
 		Kind: k, Worker: f.ep.name, Client: f.ep.id, Step: f.step, Batch: f.number, Op: f.index,
 		Verb: op.Verb, Addr: op.Addr, Len: op.Len(), Words: words,
 		Expect: op.Expect, Value: op.Value, Result: op.Result, Err: f.err,

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"iter"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim/events"
 )
 
 type state uint8
@@ -22,7 +22,7 @@ const (
 // Worker is a coroutine of a simulation: a client, or a task that one started. A client and its
 // tasks are one process: they crash together, and their verbs are counted together.
 type Worker struct {
-	s    *Sim
+	s    *scheduler
 	name string
 	ep   *endpoint
 	root *Worker  // the client it belongs to; itself for a client
@@ -37,10 +37,7 @@ type Worker struct {
 	yield func(struct{}) bool
 	state state
 
-	armed   bool // wakeAt counts
-	timer   int  // its place in the timer heap, or -1
-	wakeAt  int64
-	wakeSeq uint64
+	alarm events.Alarm[event] // wakes it
 
 	waitFor *rdma.Batch // what it waits for; all nil and zero in a sleep
 	waitN   int
@@ -72,7 +69,12 @@ func (w *Worker) Client() rdma.ClientID { return w.ep.id }
 
 // ComputeNode returns the number of its client's compute node, as Usage counts them; 0 where there
 // is no Options.Hardware.
-func (w *Worker) ComputeNode() int { return max(slices.Index(w.s.machines, w.root.machine), 0) }
+func (w *Worker) ComputeNode() int {
+	if m := w.root.machine; m != nil {
+		return m.number
+	}
+	return 0
+}
 
 // Sent returns how many verbs and calls it and its tasks have sent: crash enumeration runs k from 0
 // to this.
@@ -119,8 +121,8 @@ func (s *Sim) start(name string, home *node, parent, beside *Worker, f func(ep r
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{s: s, name: name, ep: e, home: home, timer: -1}
-	w.root = w
+	w := &Worker{s: &s.scheduler, name: name, ep: e, home: home}
+	w.root, w.alarm.Event = w, event{kind: wakeUp, w: w}
 	if parent != nil {
 		w.root, w.home = parent.root, parent.root.home
 		w.root.kin = append(w.root.kin, w)
@@ -134,8 +136,19 @@ func (s *Sim) start(name string, home *node, parent, beside *Worker, f func(ep r
 		f(e)
 	})
 	s.workers = append(s.workers, w)
-	s.arm(w, s.now+e.net.upTo(int64(s.opts.MaxLatency))) // workers do not start at the same moment
+	s.arm(w, s.now()+e.net.UpTo(int64(s.opts.MaxLatency))) // workers do not start at the same moment
 	return w, nil
+}
+
+// begin gives a worker that is being started what it has of its client, and a client its machine,
+// clock and faults.
+func (s *Sim) begin(w, beside *Worker) {
+	if w.root == w {
+		s.injector.roots++
+		w.setClock(w.ep.own)
+		s.injector.armFaults(w)
+	}
+	s.cards.place(w, beside)
 }
 
 // unwound is what a coroutine is unwound with when it does not end by itself after Close.
@@ -161,29 +174,6 @@ func (w *Worker) returned() {
 	}
 }
 
-// resume lets w run until it yields. In draining it only becomes ready for the next Run.
-func (s *Sim) resume(w *Worker) {
-	if w.state != parked {
-		return
-	}
-	if s.draining {
-		s.arm(w, s.now)
-		return
-	}
-	if until := w.root.stalledUntil; until > s.now {
-		s.arm(w, until)
-		return
-	}
-	w.armed, w.spins = false, 0
-	w.state = runs
-	s.current = w
-	w.next()
-	s.current = nil
-	if w.state == runs {
-		w.state = parked
-	}
-}
-
 // park gives way until w is woken. It returns false when the simulation is being closed.
 func (w *Worker) park() bool { return w.yield(struct{}{}) }
 
@@ -201,20 +191,6 @@ func (w *Worker) spin(n int) {
 // maxUnwindCalls bounds what a coroutine may still call while it is unwound.
 const maxUnwindCalls = 10_000
 
-// closing tells a coroutine that is being unwound that it is, and ends one that does not want to
-// know.
-func (s *Sim) closing() bool {
-	if !s.closed {
-		return false
-	}
-	if w := s.current; w != nil {
-		if w.lastCalls++; w.lastCalls > maxUnwindCalls {
-			panic(unwound{})
-		}
-	}
-	return true
-}
-
 func (w *Worker) unwind() {
 	if w.state == finished {
 		return
@@ -227,11 +203,13 @@ func (w *Worker) unwind() {
 // CrashAt stops a client after its k-th verb or call, counting from 1 and its tasks' with its own:
 // of a batch in which the k-th lies, what comes behind it is not sent. 0 stops it before the first.
 // What was sent may still land.
-func (s *Sim) CrashAt(w *Worker, k uint64) { w.root.doomed, w.root.crashAt = true, k }
+func (s *Sim) CrashAt(w *Worker, k uint64) { w.crashAfter(k) }
+
+func (w *Worker) crashAfter(verb uint64) { w.root.doomed, w.root.crashAt = true, verb }
 
 // CrashAfter stops a client at a time from now.
 func (s *Sim) CrashAfter(w *Worker, d time.Duration) {
-	s.at(s.now+int64(d), event{kind: workerCrash, w: w})
+	s.at(s.now()+int64(d), event{kind: workerCrash, w: w})
 }
 
 // allow returns how many of n verbs the current worker lives to send, and counts them.
@@ -246,30 +224,6 @@ func (w *Worker) allow(n int) int {
 
 // dead reports whether its last verb was sent.
 func (w *Worker) dead() bool { return w.root.doomed && w.root.sent >= w.root.crashAt }
-
-// crash stops a client and its tasks. Their coroutines are not resumed: unwinding them would run
-// their defers, which a crash does not.
-func (s *Sim) crash(root *Worker) {
-	if root.state == finished || root.state == crashed {
-		return
-	}
-	if root.top {
-		s.live--
-	}
-	root.state, root.armed = crashed, false
-	for _, w := range root.kin {
-		if w.state != finished {
-			w.state, w.armed = crashed, false
-		}
-	}
-	s.trace(Event{Kind: Crash, Worker: root.name, Client: root.ep.id})
-	last := s.current
-	s.current = nil // what follows is not the dead worker's doing
-	for _, f := range root.whenDead {
-		f()
-	}
-	s.current = last
-}
 
 // die crashes the current worker after its last verb was sent. It is resumed only to be unwound.
 func (w *Worker) die() error {
@@ -293,5 +247,9 @@ func (w *Worker) describe() string {
 		}
 		return text
 	}
-	return fmt.Sprintf("%s sleeps until %v", w.name, time.Duration(w.wakeAt))
+	return fmt.Sprintf("%s sleeps until %v", w.name, time.Duration(w.alarm.At()))
 }
+
+// Endpoint returns the worker's own endpoint. Outside Run its verbs execute at once, so that a
+// client can be prepared in no time: its store opened, its caches filled.
+func (w *Worker) Endpoint() rdma.Endpoint { return w.ep }

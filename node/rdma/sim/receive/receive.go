@@ -1,4 +1,7 @@
-package sim
+// Package receive is the receive queue of a ring on a simulated node: it gives each block of an
+// entry its place in the ring's buffers. On fabrics that promise several streams, entries go to
+// streams by their lengths, and each stream takes buffers of its own.
+package receive
 
 import (
 	"fmt"
@@ -8,26 +11,27 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// queue is where the blocks of a ring's entries land.
-type queue interface {
+// Queue is where the blocks of a ring's entries land.
+type Queue interface {
 	// Post and Count are as of rdma.RingQueue.
 	Post(buffers []rdma.Span, memory uint64, mtu int) error
 	Count() rdma.RingCount
-	// place takes the next place for a block of n bytes of an entry of so many. The error is
-	// rdma.ErrRingDry, or errNotReady.
-	place(entry, n int) (place, error)
+	// Place takes the next place for a block of n bytes of an entry of so many. The error is
+	// rdma.ErrRingDry, or ErrNotReady.
+	Place(entry, n int) (Place, error)
 }
 
-// place is where a block lands. It is in flight to that until landed.
-type place struct {
+// Place is where a block lands. It is in flight to that until Landed.
+type Place struct {
 	rdma.RingPlace
 	in *rdma.RingQueue
 }
 
-func (p place) landed() { p.in.Landed(p.RingPlace) }
+// Landed says that all of the block is in memory.
+func (p Place) Landed() { p.in.Landed(p.RingPlace) }
 
-// newQueue returns the queue of a ring on a fabric that promises p.
-func newQueue(o rdma.RingOptions, p rdma.RingPromises) queue {
+// New returns the queue of a ring on a fabric that promises p.
+func New(o rdma.RingOptions, p rdma.RingPromises) Queue {
 	if p.Streams <= 1 {
 		return oneStream{rdma.NewRingQueue(o)}
 	}
@@ -40,17 +44,17 @@ func newQueue(o rdma.RingOptions, p rdma.RingPromises) queue {
 
 type oneStream struct{ *rdma.RingQueue }
 
-func (q oneStream) place(_, n int) (place, error) {
-	p, err := q.Place(n)
-	return place{p, q.RingQueue}, err
+func (q oneStream) Place(_, n int) (Place, error) {
+	p, err := q.RingQueue.Place(n)
+	return Place{p, q.RingQueue}, err
 }
 
-// errNotReady: a stream takes another of the ring's buffers when what is in flight has landed. The
+// ErrNotReady: a stream takes another of the ring's buffers when what is in flight has landed. The
 // device asks for the block again until then.
-var errNotReady = fmt.Errorf("blocks are in flight to all buffers of the stream: %w", rdma.ErrRingDry)
+var ErrNotReady = fmt.Errorf("blocks are in flight to all buffers of the stream: %w", rdma.ErrRingDry)
 
-// notReadyPause is between two tries of such a block, as on soft-RoCE.
-const notReadyPause = 640 * time.Microsecond
+// NotReadyPause is between two tries of such a block, as on soft-RoCE.
+const NotReadyPause = 640 * time.Microsecond
 
 // mostOpen is how many buffers of a stream are open at a time, as on ibverbs: one that fills, and
 // one ahead.
@@ -88,16 +92,16 @@ func (q *streams) Count() rdma.RingCount {
 	return rdma.CountOpen(q.begun, q.open())
 }
 
-func (q *streams) place(entry, _ int) (place, error) {
+func (q *streams) Place(entry, _ int) (Place, error) {
 	i := q.p.Stream(entry)
 	s := &q.all[i]
 	s.wanted = true
 	q.feed()
 	p, err := s.queue.Place(q.p.Place(i))
 	if err != nil && len(q.posted) > 0 {
-		err = errNotReady
+		err = ErrNotReady
 	}
-	return place{p, s.queue}, err
+	return Place{p, s.queue}, err
 }
 
 // feed begins buffers, first for streams that have none.

@@ -1,0 +1,97 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/pmem"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim/memory"
+)
+
+// pool is the memory nodes, and what takes them away.
+type pool struct {
+	*engine
+	sched     *scheduler
+	nodes     []node
+	allSteps  uint64 // of all nodes
+	comebacks uint64
+	powerCuts []powerCut // to come
+}
+
+// makePool returns nodes whose memory is all zero.
+func makePool(g *engine, sched *scheduler) pool {
+	p := pool{engine: g, sched: sched, nodes: make([]node, g.opts.Nodes)}
+	for i := range p.nodes {
+		n := &p.nodes[i]
+		n.engine, n.id = g, i
+		if o := g.opts.PMem; o != nil {
+			n.memory = memory.NewPersistent(i, g.opts.Memory, o.EADR || !o.DDIO)
+			n.pmem = pmem.NewDevice(*o)
+		} else {
+			n.memory = memory.New(i, g.opts.Memory)
+		}
+		if g.hw != nil {
+			n.cores = make([]resource, g.hw.NodeCores)
+			n.host = &machine{port: &n.port}
+		}
+	}
+	return p
+}
+
+// Nodes returns the number of memory nodes.
+func (p *pool) Nodes() int { return len(p.nodes) }
+
+// Size returns the bytes of registered memory of each node.
+func (p *pool) Size() uint64 { return p.opts.Memory }
+
+// KillNode kills a memory node now: verbs to it that have not landed never will.
+func (p *pool) KillNode(node int) error {
+	if node < 0 || node >= len(p.nodes) {
+		return fmt.Errorf("kill node %d of %d: %w", node, len(p.nodes), rdma.ErrAccess)
+	}
+	p.kill(node)
+	return nil
+}
+
+// KillNodeAfter kills a memory node at a time from now.
+func (p *pool) KillNodeAfter(node int, d time.Duration) {
+	p.at(p.now()+int64(d), event{kind: nodeDeath, node: int32(node)})
+}
+
+// KillNodeAt kills a memory node behind the k-th verb that lands on it in a Run, counting from 1.
+func (p *pool) KillNodeAt(node int, k uint64) { p.nodes[node].killAt = k }
+
+// Landed returns how many verbs have taken effect on a node in Runs: enumerating its crashes runs k
+// from 1 to this.
+func (p *pool) Landed(node int) uint64 { return p.nodes[node].verbs }
+
+func (p *pool) kill(node int) {
+	if n := &p.nodes[node]; !n.dead {
+		n.dead = true
+		if n.verbs >= n.killAt {
+			n.killAt = 0
+		}
+		n.life++
+		p.trace(Event{Kind: Kill, Worker: fmt.Sprintf("node %d", node)})
+		for _, w := range p.sched.workers {
+			switch {
+			case w.root != w || w.home != n:
+			case p.sched.current != nil && p.sched.current.root == w:
+				w.crashAfter(w.sent) // at its next verb
+			default:
+				p.sched.crash(w)
+			}
+		}
+	}
+}
+
+// Dead reports whether a memory node has died.
+func (p *pool) Dead(node int) bool { return p.nodes[node].dead }
+
+// PMem returns the modules of a node; nil: its memory is not persistent.
+func (p *pool) PMem(node int) *pmem.Device { return p.nodes[node].pmem }
+
+// Unflushed returns how many words of a node were written and are not durable: each survives a loss
+// of power, or not.
+func (p *pool) Unflushed(node int) int { return p.nodes[node].memory.Unflushed() }

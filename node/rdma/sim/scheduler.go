@@ -1,0 +1,134 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// scheduler runs workers, one at a time.
+type scheduler struct {
+	*engine
+	workers  []*Worker
+	live     int     // top-level workers that neither finished nor crashed
+	current  *Worker // the coroutine that runs; nil in the engine and outside Run
+	draining bool    // no worker goes on: what is in flight lands
+	closed   bool
+}
+
+// arm wakes w at a time unless something else does before.
+func (s *scheduler) arm(w *Worker, at int64) { s.queue.Arm(&w.alarm, at) }
+
+// resume lets w run until it yields. In draining it only becomes ready for the next Run.
+func (s *scheduler) resume(w *Worker) {
+	if w.state != parked {
+		return
+	}
+	if s.draining {
+		s.arm(w, s.now())
+		return
+	}
+	if until := w.root.stalledUntil; until > s.now() {
+		s.arm(w, until)
+		return
+	}
+	w.alarm.Disarm()
+	w.spins = 0
+	w.state = runs
+	s.current = w
+	w.next()
+	s.current = nil
+	if w.state == runs {
+		w.state = parked
+	}
+}
+
+// closing reports whether the simulation is being closed. It ends a coroutine that makes call after
+// call while it is unwound.
+func (s *scheduler) closing() bool {
+	if !s.closed {
+		return false
+	}
+	if w := s.current; w != nil {
+		if w.lastCalls++; w.lastCalls > maxUnwindCalls {
+			panic(unwound{})
+		}
+	}
+	return true
+}
+
+// crash stops a client and its tasks. Their coroutines are not resumed: unwinding them would run
+// their defers, which a crash does not.
+func (s *scheduler) crash(root *Worker) {
+	if root.state == finished || root.state == crashed {
+		return
+	}
+	if root.top {
+		s.live--
+	}
+	root.state = crashed
+	root.alarm.Disarm()
+	for _, w := range root.kin {
+		if w.state != finished {
+			w.state = crashed
+			w.alarm.Disarm()
+		}
+	}
+	s.trace(Event{Kind: Crash, Worker: root.name, Client: root.ep.id})
+	last := s.current
+	s.current = nil // what follows is not the dead worker's doing
+	for _, f := range root.whenDead {
+		f()
+	}
+	s.current = last
+}
+
+// stuck returns why a Run does not come to an end, with the workers that wait, and for what.
+func (s *scheduler) stuck(why string) error {
+	var waiting []error
+	for _, w := range s.workers {
+		if w.state == parked && len(waiting) < 20 {
+			waiting = append(waiting, errors.New(w.describe()))
+		}
+	}
+	return fmt.Errorf("seed %d, at %v: %w (%s):\n%w", s.opts.Seed, time.Duration(s.now()), ErrStuck, why,
+		errors.Join(waiting...))
+}
+
+// control lets a worker reach what lies outside of the memory nodes: change happens at one moment,
+// a message's way after it was asked for, and the answer takes another. To CrashAt it counts as a
+// verb.
+func (s *scheduler) control(change func()) error {
+	if s.closing() {
+		return rdma.ErrClosed
+	}
+	w := s.current
+	if w == nil {
+		change()
+		return nil
+	}
+	if w.dead() {
+		return w.die()
+	}
+	w.allow(1)
+	s.pause()
+	if s.closing() {
+		return rdma.ErrClosed
+	}
+	change()
+	if w.dead() {
+		return w.die()
+	}
+	s.pause()
+	return nil
+}
+
+// pause lets the current worker, if any, wait for one way of a message.
+func (s *scheduler) pause() {
+	if w := s.current; w != nil && !s.closed {
+		s.arm(w, s.now()+w.ep.latency())
+		w.park()
+	}
+}
