@@ -11,21 +11,6 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// ProcReplicate asks the worker of the same number at a backup to append an entry to its log.
-// Workers of kind RPC send it. The request is, little-endian:
-//
-//	number u64 of the append, of this worker to this backup, from 1; 0: nothing is to be appended
-//	lowest u64: all below it are acknowledged
-//	term u32 of the write, or of the question | node u16 of the worker | kind u8 | 0
-//	record
-//
-// The answer is one word: how many bytes the worker has leave to append, in all, since the term
-// began. The status is StatusFull when the backup has no more segments.
-const ProcReplicate uint16 = 100
-
-// replicateBytes is the length of a request ahead of the record.
-const replicateBytes = 24
-
 // calls is the replication of RPC-KV. Each worker has one log for what other servers send it, in
 // segments that its server lends it. It gives leave for no more bytes than the log has room for.
 //
@@ -150,7 +135,7 @@ func (c *calls) turnLog() {
 		c.sources[i] = source{lowest: 1}
 	}
 	c.log.Begin(c.term.writesTo(c.w.s.node))
-	c.w.s.turns(c.w.number, c.term.Term)
+	c.w.s.known.turns(c.w.number, c.term.Term)
 }
 
 // giveUp drops the call. A late answer to it is discarded by its peer.

@@ -15,7 +15,7 @@ import (
 // segment any more, and frees it, in this order. A crash anywhere leaves the entry, or its copy, or
 // both; they are equal.
 type cleaner struct {
-	s  *Server
+	s  *state
 	ep rdma.Endpoint
 	// Where live entries are copied.
 	log     *rowan.Log
@@ -58,9 +58,9 @@ type leaving struct {
 const maxLeaving = 8
 
 // clean is the cleaner's task.
-func (s *Server) clean(ep rdma.Endpoint, number int) error {
-	c, l := s.newCleaner(ep, number), s.newLull(ep, s.o.StepEvery)
-	for !s.stopping() {
+func clean(s *state, ep rdma.Endpoint, number int) error {
+	c, l := newCleaner(s, ep, number), s.newLull(ep, s.o.StepEvery)
+	for !s.tasks.stopping() {
 		more, err := c.goOn()
 		if err != nil {
 			return err
@@ -72,7 +72,7 @@ func (s *Server) clean(ep rdma.Endpoint, number int) error {
 	return nil
 }
 
-func (s *Server) newCleaner(ep rdma.Endpoint, number int) *cleaner {
+func newCleaner(s *state, ep rdma.Endpoint, number int) *cleaner {
 	c := &cleaner{
 		s: s, ep: ep, log: s.log(ep, rowan.Owner(1+s.o.Workers+number)),
 		scratch: make([]byte, s.table.SegmentBytes()), reader: s.o.cleaner(number),

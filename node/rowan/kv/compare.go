@@ -37,9 +37,7 @@ func (x *exchanger) compare() error {
 	c := &x.compared
 	if c.shard == len(x.term.Shards) {
 		c.over = true
-		x.s.mu.Lock()
-		defer x.s.mu.Unlock()
-		x.s.digests, x.s.digested = c.all, x.term.Term
+		x.s.exchange.tell(x.term.Term, c.all)
 		return nil
 	}
 	// A replica that is not complete has nothing to compare.
@@ -71,14 +69,4 @@ func (x *exchanger) compare() error {
 		c.shard, c.next, c.digest = c.shard+1, 0, shards.Digest{}
 	}
 	return nil
-}
-
-// digestsOf returns the digests of the server's replicas in a term; nil: they are not known yet.
-func (s *Server) digestsOf(t *term) []cm.Digest {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.digested != t.Term {
-		return nil
-	}
-	return s.digests
 }

@@ -11,13 +11,6 @@ import (
 	"github.com/farkv/farkv/node/rowan/index"
 )
 
-// gift is what a server gives the other replicas at the beginning of a term: records that may not
-// be on all replicas. They lie in segments that are not committed, so no cleaner frees them.
-type gift struct {
-	term    *term
-	records []located
-}
-
 // exchanger is the task that appends to other servers' logs what they may not have: at the
 // beginning of a term the records that may not be on all replicas (section 4.5, phase 2), and then
 // all of the shards that others copy (phase 3). It also digests the server's replicas when replicas
@@ -29,7 +22,7 @@ type gift struct {
 // exchanger that dies in the middle leaves a part of the records at the other server. They have the
 // term and version that they had here, so sending them again is harmless.
 type exchanger struct {
-	s  *Server
+	s  *state
 	ep rdma.Endpoint
 	// By node; nil: nothing was sent there yet.
 	senders []*rowan.Sender
@@ -79,10 +72,10 @@ type exchanged struct {
 var errOver = errors.New("the term is over")
 
 // exchange is the exchanger's task.
-func (s *Server) exchange(ep rdma.Endpoint) error {
-	x := s.newExchanger(ep)
+func exchange(s *state, ep rdma.Endpoint) error {
+	x := newExchanger(s, ep)
 	l := s.newLull(ep, s.o.StepEvery)
-	for !s.stopping() {
+	for !s.tasks.stopping() {
 		more, err := x.step()
 		if err != nil && !errors.Is(err, errOver) {
 			return err
@@ -94,7 +87,7 @@ func (s *Server) exchange(ep rdma.Endpoint) error {
 	return nil
 }
 
-func (s *Server) newExchanger(ep rdma.Endpoint) *exchanger {
+func newExchanger(s *state, ep rdma.Endpoint) *exchanger {
 	x := &exchanger{s: s, ep: ep, senders: make([]*rowan.Sender, s.o.Nodes)}
 	if s.o.Kind == Rowan {
 		return x
@@ -112,7 +105,7 @@ func (s *Server) newExchanger(ep rdma.Endpoint) *exchanger {
 // members wait for them. Copies and the comparison wait until the server has what others gave.
 func (x *exchanger) step() (more bool, err error) {
 	question := x.s.quiet.last()
-	g := x.s.takeGift()
+	g := x.s.exchange.take()
 	if t := x.s.known.last(); t != x.term {
 		x.begin(t)
 	}
@@ -146,16 +139,6 @@ func (x *exchanger) step() (more bool, err error) {
 	return false, nil
 }
 
-// takeGift takes the gift that control handed over; nil: there is none. Until it is taken the
-// exchanger passes no later question of cleaners: it reads the gift's entries afterwards.
-func (s *Server) takeGift() *gift {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g := s.gift
-	s.gift = nil
-	return g
-}
-
 // begin starts a term. Nothing of earlier terms is in flight. Copies go on where the other server
 // has been a member and a replica ever since, in the same role; others are dropped, and new ones
 // begin.
@@ -181,7 +164,7 @@ func (x *exchanger) begin(t *term) {
 			}
 		}
 	}
-	x.s.seen(x.s.o.Workers, t.Term)
+	x.s.known.seen(x.s.o.Workers, t.Term)
 }
 
 // raise makes the stamps of later entries greater than above.
@@ -461,7 +444,7 @@ func (x *exchanger) do(node int, b *rdma.Batch) error {
 		if !errors.Is(err, rdma.ErrTimeout) {
 			return err
 		}
-		if x.s.known.last().Member(node) == nil || x.s.stopping() {
+		if x.s.known.last().Member(node) == nil || x.s.tasks.stopping() {
 			return errOver
 		}
 	}
@@ -477,14 +460,14 @@ func (x *exchanger) insist(do func() error) error {
 		}
 		err := do()
 		switch {
-		case err == nil, fatal(err):
+		case err == nil, errors.Is(err, errOver), fatal(err):
 			return err
 		case errors.Is(err, rdma.ErrStale):
 			if _, err := x.ep.Join(); err != nil {
 				return err
 			}
 		}
-		x.ep.Sleep(exchangePause)
+		x.ep.Sleep(pause)
 	}
 }
 
@@ -492,19 +475,9 @@ func (x *exchanger) insist(do func() error) error {
 // that was not taken, with entries that are not read yet.
 func (x *exchanger) pass() error {
 	question := x.s.quiet.last()
-	if x.s.known.last() != x.term || x.s.stopping() {
+	if x.s.known.last() != x.term || x.s.tasks.stopping() {
 		return errOver
 	}
 	x.s.quiet.pass(x.s.o.exchanger(), question)
 	return nil
-}
-
-// exchangePause is the pause between two attempts.
-const exchangePause = 20 * time.Microsecond
-
-// fatal reports whether an error of a verb at another server ends the task itself. Other errors are
-// repeated.
-func fatal(err error) bool {
-	return errors.Is(err, errOver) || errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrRevoked) ||
-		errors.Is(err, rdma.ErrMessageSize)
 }

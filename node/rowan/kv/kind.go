@@ -128,21 +128,5 @@ func (o Options) LeastAhead() int {
 // credit returns how many bytes a worker may have leave to append at a backup at a time.
 func (o Options) credit() uint64 { return uint64(cmp.Or(o.Log.Credit, 128<<10)) }
 
-// newReplication returns the replication of a worker, which has its peer already.
-func (w *worker) newReplication() replication {
-	switch w.s.o.Kind {
-	case RPC:
-		return newCalls(w)
-	case RWrite, Batch, Share:
-		return newWrites(w)
-	}
-	return newRings(w)
-}
-
-// newInbound returns the logs in which other servers append at this server.
-func (s *Server) newInbound(ep rdma.Endpoint) (inbound, error) {
-	if s.o.Kind == Rowan {
-		return s.table.Receiver(ep)
-	}
-	return s.table.Lender(ep)
-}
+// StepWrite is the step of the WRITE to a log in a backup's memory, with the READ behind it.
+const StepWrite rdma.Step = "write to backup"

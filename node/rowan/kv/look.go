@@ -6,13 +6,7 @@ import (
 	"errors"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rowan"
-	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
-
-// firstReach is how much of an entry is READ before the length of entries is known: the unit in
-// which persistent memory is read.
-const firstReach = 256
 
 // lookUp READs the entries that the index names for the key of a GET, or of a question of a
 // migration's target.
@@ -32,13 +26,6 @@ func (w *worker) look(o *op) error {
 		return err
 	}
 	return w.answerGet(o)
-}
-
-// readEntries adds a READ of n bytes of each entry to a batch, or of what is left of its segment.
-func (s *Server) readEntries(b *rdma.Batch, offsets []uint64, n int) {
-	for _, at := range offsets {
-		b.Read(s.at(at), int(min(uint64(n), s.table.End(s.at(at)).Offset()-at)))
-	}
 }
 
 // answerGet answers a GET from what was READ, after the entry was verified. Another GET may have
@@ -107,7 +94,7 @@ func (w *worker) answerFound(o *op, kind uint8, order order, value []byte) error
 // refuseDamaged refuses an op that needs an entry which is damaged, and notes that for the manager.
 // The answer has the entry's offset.
 func (w *worker) refuseDamaged(o *op, at uint64) error {
-	w.s.damage(o.term, o.shard.number, at)
+	w.s.damage.note(o.term, o.shard.number, at)
 	return w.end(o, o.r.Answer(StatusDamaged, binary.LittleEndian.AppendUint64(nil, at)))
 }
 
@@ -133,97 +120,4 @@ func (w *worker) match(b *rdma.Batch, seen []uint64, key []byte) (f found, more 
 		}
 	}
 	return f, more, 0
-}
-
-// reachOf returns how much of an entry is READ at first, after one that had n bytes: it rises at
-// once and falls slowly.
-func reachOf(reach, n int) int { return reach + max(n-reach, (n-reach)/8) }
-
-// damage notes for the manager that a task has met a damaged entry of a shard in a term. One entry
-// a shard is enough, and only the latest term counts.
-func (s *Server) damage(term uint64, shard int, at uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if term > s.damagedIn {
-		s.damagedIn, s.damaged = term, nil
-	}
-	for _, d := range s.damaged {
-		if d.Shard == shard {
-			return
-		}
-	}
-	if term == s.damagedIn {
-		s.damaged = append(s.damaged, cm.Damage{Shard: shard, Offset: at})
-	}
-}
-
-// damages returns what was noted in a term. The manager leaves the replica out in the next one.
-func (s *Server) damages(term uint64) []cm.Damage {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.damagedIn != term {
-		return nil
-	}
-	return s.damaged
-}
-
-// readWhole reads the data of an entry that an index names, or named. The caller owns the result.
-// The error wraps rowan.ErrDamaged when the entry is damaged, which is noted.
-func (s *Server) readWhole(ep rdma.Endpoint, term uint64, shard int, at uint64) (kind uint8, data []byte, err error) {
-	if blocks := s.space.blocks(at); blocks != nil {
-		var whole rowan.Entry
-		err = s.table.Assemble(ep, blocks, &whole)
-		kind, data = whole.Kind, whole.Data
-	} else if p, e := s.readBlock(ep, at); e == nil {
-		kind, _ = rowan.Head(p)
-		data = p[rowan.HeaderBytes:]
-	} else {
-		err = e
-	}
-	if errors.Is(err, rowan.ErrDamaged) {
-		s.damage(term, shard, at)
-	}
-	return kind, data, err
-}
-
-// readBlock reads the first block of an entry and verifies it. The caller owns it. The error wraps
-// rowan.ErrDamaged when the block is damaged.
-func (s *Server) readBlock(ep rdma.Endpoint, at uint64) (block []byte, err error) {
-	p, err := rdma.ReadBytes(ep, "read head", s.at(at), rowan.HeaderBytes, patience)
-	if err != nil {
-		return nil, err
-	}
-	n, ok := s.table.Verify(s.at(at), p)
-	if !ok && n > 0 && n <= s.o.message() {
-		if p, err = rdma.ReadBytes(ep, "read entry", s.at(at), n, patience); err != nil {
-			return nil, err
-		}
-		n, ok = s.table.Verify(s.at(at), p)
-	}
-	if !ok {
-		return nil, rowan.ErrDamaged
-	}
-	return p[:n], nil
-}
-
-// Named returns the addresses of the blocks of the entries that the server's index names for a key,
-// if it serves the key's shard. Tests use it to damage them.
-func (s *Server) Named(key []byte) (all []rdma.Addr) {
-	t, hash := s.adopted(), Hash(key)
-	if t == nil || !t.leads(t.Find(hash)) {
-		return nil
-	}
-	sh := s.shards[t.Find(hash)]
-	x := sh.has()
-	if x == nil || !sh.serving() {
-		return nil
-	}
-	for _, at := range x.Lookup(hash, nil) {
-		if blocks := s.space.blocks(at); blocks != nil {
-			all = append(all, blocks...)
-		} else {
-			all = append(all, s.at(at))
-		}
-	}
-	return all
 }

@@ -9,7 +9,7 @@ import (
 // lull paces a task that polls. After a while without work its pauses grow. They are short again
 // when there is work, when a cleaner asks a question, or when a term begins.
 type lull struct {
-	s  *Server
+	s  *state
 	ep rdma.Endpoint
 	// Bounds of a pause.
 	least, most time.Duration
@@ -23,7 +23,7 @@ type lull struct {
 }
 
 // newLull returns the lull of a task with a shortest pause.
-func (s *Server) newLull(ep rdma.Endpoint, least time.Duration) lull {
+func (s *state) newLull(ep rdma.Endpoint, least time.Duration) lull {
 	return lull{s: s, ep: ep, least: least, most: max(least, s.o.IdleEvery), pause: least}
 }
 

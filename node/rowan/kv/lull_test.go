@@ -20,7 +20,7 @@ func (c *clock) Now() time.Duration { return c.now }
 func TestLull(t *testing.T) {
 	const least, most = 50 * time.Microsecond, 20 * time.Millisecond
 	ep := &clock{now: 1234567}
-	s := &Server{o: Options{IdleEvery: most}}
+	s := &state{o: Options{IdleEvery: most}}
 	l := s.newLull(ep, least)
 	looks := func(within time.Duration) (n int) {
 		for until := ep.now + within; ep.now < until; n++ {

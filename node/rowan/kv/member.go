@@ -17,13 +17,13 @@ import (
 // of it arrives, the node was not gone. README.md says what follows ("Leases").
 type member struct {
 	rdma.Endpoint
-	s *Server
+	s *state
 	// Epoch of the last view that the task joined.
 	joined uint64
 }
 
 // member returns the endpoint of a task.
-func (s *Server) member(ep rdma.Endpoint) *member { return &member{Endpoint: ep, s: s} }
+func (s *state) member(ep rdma.Endpoint) rdma.Endpoint { return &member{Endpoint: ep, s: s} }
 
 func (m *member) Join() (rdma.View, error) {
 	v, err := m.Endpoint.Join()

@@ -201,3 +201,14 @@ func (o *Options) Check(key, value []byte) error {
 	}
 	return nil
 }
+
+// Readers of entries are numbered, for quiet: the workers, the receiver, the exchanger, the
+// cleaners.
+func (o Options) receiver() int { return o.Workers }
+
+func (o Options) exchanger() int { return o.Workers + 1 }
+
+func (o Options) cleaner(number int) int { return o.Workers + 2 + number }
+
+// patience bounds verbs at the server's own node. The server cannot go on without them.
+const patience = 10 * time.Second

@@ -19,17 +19,17 @@ import (
 // A crash between any two steps counts as the death of the server: the next term begins with the
 // same again.
 func (c *control) promote() error {
-	t := c.s.adopted()
+	t := c.s.known.adopted()
 	if t == nil || c.promoted == t.Term {
 		return nil
 	}
 	c.busy = true
 	// Entries of dead servers may still land, and workers may still accept calls of earlier terms.
-	if c.ep.Now()-c.adoptedAt < c.restless() || !c.s.turnedTo(t.Term) {
+	if c.ep.Now()-c.adoptedAt < c.restless() || !c.s.known.turnedTo(t.Term) {
 		return nil
 	}
 	if c.settled != t.Term {
-		if err := c.settle(func(uint16) uint64 { return t.stamps() }); err != nil {
+		if err := c.d.settle(func(uint16) uint64 { return t.stamps() }); err != nil {
 			return err
 		}
 		if err := c.lend(t); err != nil {
@@ -38,7 +38,7 @@ func (c *control) promote() error {
 		c.settled = t.Term
 	}
 	if c.gave != t.Term {
-		if c.heard != t.Term {
+		if c.commits.heard != t.Term {
 			return nil // without this term's CommitVers it would give what all replicas have
 		}
 		c.give(t)
@@ -49,7 +49,7 @@ func (c *control) promote() error {
 		return err
 	}
 	// What exchangers gave in this term is at rest, too: each wrote its word behind the last entry.
-	err := c.settle(func(source uint16) uint64 {
+	err := c.d.settle(func(source uint16) uint64 {
 		if source >= c.s.o.exchange(0) {
 			return t.gifts()
 		}
@@ -73,7 +73,7 @@ func (c *control) promote() error {
 // restless returns for how long entries of dead servers may still land. A fabric that counts fences
 // them off; on others it is the bound that package rowan relies on.
 func (c *control) restless() time.Duration {
-	if c.r.Counts() {
+	if c.d.r.Counts() {
 		return 0
 	}
 	return rowan.SettleAfter
@@ -81,27 +81,16 @@ func (c *control) restless() time.Duration {
 
 // lend lets the remote logs go on in the term; with a ring there are none.
 func (c *control) lend(t *term) error {
-	l, ok := c.r.(*rowan.Lender)
+	l, ok := c.d.r.(*rowan.Lender)
 	if !ok {
 		return nil
 	}
 	for log := range c.s.o.log(t.node).Remotes {
-		if err := c.lendTo(l, log, t.writesTo(c.s.o.writer(t.node, log))); err != nil {
+		if err := c.d.lendTo(l, log, t.writesTo(c.s.o.writer(t.node, log))); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// lendTo lets one remote log go on in a term, or none if term is 0. Segments that the writer leaves
-// behind wait to be committed.
-func (c *control) lendTo(l *rowan.Lender, log int, term uint64) error {
-	left, err := l.Begin(log, term)
-	for _, s := range left {
-		u := c.takeEarly(s.Segment)
-		c.left(&u, s.Behind)
-	}
-	return err
 }
 
 // give hands over to the exchanger what was digested of earlier terms and may not be on all
@@ -111,7 +100,7 @@ func (c *control) give(t *term) {
 	g := &gift{term: t}
 	// early has what was digested in segments that are not full, and resumed what an earlier server
 	// left in own logs. All three are in segments that are not committed.
-	for _, list := range [][]usedSegment{c.used, c.early, c.resumed} {
+	for _, list := range [][]usedSegment{c.d.used, c.d.early, c.resumed} {
 		for _, u := range list {
 			for _, r := range u.records {
 				if sh := c.s.shards[r.shard]; sh.has() != nil && r.version > sh.committed() {
@@ -120,9 +109,7 @@ func (c *control) give(t *term) {
 			}
 		}
 	}
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.s.gift = g
+	c.s.exchange.give(g)
 }
 
 // haveAllGiven reports whether each member has written the term to its word here: all that they

@@ -11,31 +11,22 @@ import (
 // TestPromote: a primary serves when all members have given it what they have, and it has digested
 // that.
 func TestPromote(t *testing.T) {
-	b := newBench(t, 2, Rowan)
+	b, _ := newBench(t, 2, Rowan, newWorker)
 	s, key := b.s, b.key()
 	term, sh := s.known.last(), s.shards[s.known.last().Find(Hash(key))]
-	r, err := s.newInbound(b.ep)
+	r, err := newInbound(s, b.ep)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c := &control{
-		s: s, ep: b.ep, r: r, told: make([]uint64, len(s.shards)),
-		group: make([]fresh, 0, groupSize),
-	}
-	defer c.hear()
-	x := &exchanger{s: s, ep: b.ep, senders: make([]*rowan.Sender, s.o.Nodes)}
-	x.begin(term)
-	x.copies = []*copying{{shard: sh.number, node: 1}}
-	if _, err := x.step(); err != nil || x.copies[0].next > 0 {
-		t.Errorf("the server copies before it has given what it has, %v", err)
-	}
-	x.copies = nil
+	c := newControl(s, b.ep, r, b.f)
+	defer c.commits.hear()
+	x := newExchanger(s, b.ep)
 	sh.follow() // it does not serve yet
 	goOn := func() {
 		t.Helper()
 		for range 10 {
-			if err := c.gossip(); err != nil {
+			if err := c.commits.step(len(c.d.used) > 0); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.promote(); err != nil {

@@ -114,3 +114,8 @@ func parseFound(at uint64, p []byte) (f found, ok bool) {
 func entrySize(length int) int64 {
 	return int64((rowan.HeaderBytes + length + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
 }
+
+// termOf returns the term in which an entry came to the server first: another server appended it,
+// the server itself wrote it, or it was copied to the server. Copies by its own cleaners keep the
+// term.
+func termOf(e *rowan.Entry) uint64 { return e.Stamp >> 32 }

@@ -9,21 +9,6 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// place is where a log of the server goes on after a restart.
-type place struct {
-	rowan.Segment
-	// The address behind its last entry.
-	behind rdma.Addr
-}
-
-// log returns the log of an owner. It goes on where the log of an earlier server ended.
-func (s *Server) log(ep rdma.Endpoint, owner rowan.Owner) *rowan.Log {
-	if p, ok := s.resumed[owner]; ok {
-		return s.table.Resume(ep, p.Segment, p.behind)
-	}
-	return s.table.Log(ep, owner)
-}
-
 // errStopped ends the recovery of a server that is stopped meanwhile.
 var errStopped = errors.New("the server is stopped")
 
@@ -47,7 +32,7 @@ func (c *control) recover() error {
 	}
 	// The manager is told so from here on. No term is adopted before Recovered.
 	c.cm.Restart(last)
-	steps := []func() error{c.remember, c.forget, c.recoverOwn, c.recoverInbound, c.flush}
+	steps := []func() error{c.remember, c.forget, c.recoverOwn, c.recoverInbound, c.d.flush}
 	if s.o.Kind == RPC {
 		steps = append(steps, func() error { return c.resume(last) })
 	}
@@ -74,13 +59,13 @@ func (c *control) remember() error {
 	if err != nil {
 		return err
 	}
-	if c.told, err = CommitVers(c.ep, o, c.s.node); err != nil {
+	if c.commits.published, err = CommitVers(c.ep, o, c.s.node); err != nil {
 		return err
 	}
 	for i, sh := range c.s.shards {
 		if since[i] > 0 {
 			sh.gain(since[i], o.Keys/o.Shards)
-			sh.learn(c.told[i])
+			sh.learn(c.commits.published[i])
 		}
 	}
 	return nil
@@ -119,12 +104,12 @@ func (c *control) recoverOwn() error {
 			return err
 		}
 		if table.IsCommitted(seg) {
-			c.left(u, end)
+			c.d.left(u, end)
 			continue
 		}
 		// The log has left the earlier segment: nothing is added to it any more.
 		if before := last[owner]; before != nil {
-			c.left(before, table.End(table.Begin(before.Segment)))
+			c.d.left(before, table.End(table.Begin(before.Segment)))
 		}
 		last[owner], c.s.resumed[owner] = u, place{seg, end}
 	}
@@ -141,7 +126,7 @@ func (c *control) recoverOwn() error {
 func (c *control) recoverInbound() error {
 	table := c.s.table
 	found, ends := map[rowan.Segment]*usedSegment{}, map[int]rdma.Addr{}
-	all, err := c.r.Recover(func(seg rowan.Segment, e *rowan.Entry) error {
+	all, err := c.d.r.Recover(func(seg rowan.Segment, e *rowan.Entry) error {
 		if found[seg] == nil {
 			found[seg] = &usedSegment{Segment: seg}
 		}
@@ -155,7 +140,7 @@ func (c *control) recoverInbound() error {
 	}
 	for _, seg := range all {
 		if u := found[seg]; u != nil {
-			c.left(u, max(ends[seg.Index], table.Begin(seg)))
+			c.d.left(u, max(ends[seg.Index], table.Begin(seg)))
 		} else { // most were just ahead: until they are pushed again there is little room for others
 			c.s.space.giveBack(seg)
 		}
@@ -169,14 +154,14 @@ func (c *control) recoverInbound() error {
 func (c *control) resume(last uint64) error {
 	t := &term{Config: &shards.Config{Term: last}, node: c.s.node}
 	logs, _ := c.s.o.logs()
-	err := c.settle(func(log uint16) uint64 {
+	err := c.d.settle(func(log uint16) uint64 {
 		if int(log) < logs {
 			return t.Term<<32 | (1<<32 - 1)
 		}
 		return 0
 	})
 	for log := 0; log < logs && err == nil; log++ {
-		err = c.lendTo(c.r.(*rowan.Lender), log, last)
+		err = c.d.lendTo(c.d.r.(*rowan.Lender), log, last)
 	}
 	c.s.resumedTerm = t
 	return err
@@ -185,28 +170,13 @@ func (c *control) resume(last uint64) error {
 // takeLeft digests an entry that was left. In between it answers the manager, which would otherwise
 // take the server for hung.
 func (c *control) takeLeft(u *usedSegment, e *rowan.Entry) error {
-	if len(c.group) == 0 {
+	if len(c.d.group) == 0 {
 		if err := c.configure(); err != nil {
 			return err
 		}
 	}
-	if c.s.stopping() {
+	if c.s.tasks.stopping() {
 		return errStopped
 	}
-	return c.take(u, e)
-}
-
-// left hands over a segment to which nothing is added any more; behind is the address behind its
-// last entry. If a log left it early, the free rest of it counts as garbage.
-func (c *control) left(u *usedSegment, behind rdma.Addr) {
-	table := c.s.table
-	room := int64(table.End(table.Begin(u.Segment)).Offset()) - int64(behind.Offset())
-	if room > entrySize(recordBytes+c.s.o.PairBytes) {
-		c.s.space.place(u.Index, room)
-	}
-	if table.IsCommitted(u.Segment) {
-		c.s.space.offer([]rowan.Segment{u.Segment})
-		return
-	}
-	c.used = append(c.used, *u)
+	return c.d.take(u, e)
 }

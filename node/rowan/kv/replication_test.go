@@ -12,26 +12,14 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// TestKinds: kinds have names, and are found by them.
-func TestKinds(t *testing.T) {
-	for _, k := range Kinds() {
-		if again, err := ParseKind(k.String()); err != nil || again != k {
-			t.Errorf("%s is read as %s, %v", k, again, err)
-		}
-	}
-	if _, err := ParseKind("clover"); err == nil {
-		t.Error("there is a kind clover")
-	}
-}
-
 // otherServer is the server to which the bench's worker writes.
 type otherServer struct {
-	*bench
+	*workerBench
 	table  *rowan.Table
 	lender *rowan.Lender
 }
 
-func (b *bench) backup() *otherServer {
+func (b *workerBench) backup() *otherServer {
 	b.t.Helper()
 	ep, err := b.f.Open("backup")
 	if err != nil {
@@ -46,7 +34,7 @@ func (b *bench) backup() *otherServer {
 }
 
 // lender returns the lender of a table. Its logs have begun with the term.
-func (b *bench) lender(ep rdma.Endpoint, table *rowan.Table) *rowan.Lender {
+func (b *workerBench) lender(ep rdma.Endpoint, table *rowan.Table) *rowan.Lender {
 	b.t.Helper()
 	l, err := table.Lender(ep)
 	if err != nil {
@@ -61,7 +49,7 @@ func (b *bench) lender(ep rdma.Endpoint, table *rowan.Table) *rowan.Lender {
 }
 
 // turn has the worker and what lends segments go on.
-func (b *bench) turn(l *rowan.Lender) {
+func (b *workerBench) turn(l *rowan.Lender) {
 	b.t.Helper()
 	b.w.peer.Next(0)
 	if err := b.w.goOn(); err != nil {
@@ -74,7 +62,7 @@ func (b *bench) turn(l *rowan.Lender) {
 }
 
 // until has them go on until something is so.
-func (b *bench) until(l *rowan.Lender, what string, so func() bool) {
+func (b *workerBench) until(l *rowan.Lender, what string, so func() bool) {
 	b.t.Helper()
 	for range 1_000_000 {
 		if so() {
@@ -102,7 +90,7 @@ func entries(t *testing.T, ep rdma.Endpoint, table *rowan.Table) (n int) {
 // TestRewritten: a WRITE to a backup that failed is repeated, at its place. The write is answered
 // then, and not before.
 func TestRewritten(t *testing.T) {
-	b := newBench(t, 2, RWrite)
+	b := newWorkerBench(t, 2, RWrite)
 	other := b.backup()
 	c := b.begin(ProcInsert, "first")
 	x := b.w.backups.(*writes)
@@ -131,7 +119,7 @@ func TestRewritten(t *testing.T) {
 
 // TestGathered: entries go to a backup when there are enough of them, or when their time has come.
 func TestGathered(t *testing.T) {
-	b := newBench(t, 2, Batch)
+	b := newWorkerBench(t, 2, Batch)
 	other := b.backup()
 	x := b.w.backups.(*writes)
 	x.patience = time.Hour
@@ -172,7 +160,7 @@ func TestGathered(t *testing.T) {
 
 // TestLeave: half of a worker's leave at a backup is for DELs.
 func TestLeave(t *testing.T) {
-	b := newBench(t, 2, RPC)
+	b := newWorkerBench(t, 2, RPC)
 	c, a := b.w.backups.(*calls), &appending{node: 1}
 	other := &c.backups[1]
 	const length = 100
@@ -199,7 +187,7 @@ func TestLeave(t *testing.T) {
 // TestOnce: a worker that is asked twice to append an entry does so once, and says twice that it
 // has; and never once it was told that its answer has come.
 func TestOnce(t *testing.T) {
-	b := newBench(t, 2, RPC)
+	b := newWorkerBench(t, 2, RPC)
 	lender := b.lender(b.ep, b.s.table)
 	ask := func(number, lowest uint64) *rpc.Call {
 		t.Helper()
@@ -247,7 +235,7 @@ func TestOnce(t *testing.T) {
 // TestCallsOfTerms: a worker takes calls of a term until the next one is committed, from members of
 // that alone. It has its log go on then, when nothing is in flight to it.
 func TestCallsOfTerms(t *testing.T) {
-	b := newBench(t, 2, RPC)
+	b := newWorkerBench(t, 2, RPC)
 	lender, c := b.lender(b.ep, b.s.table), b.w.backups.(*calls)
 	first := b.s.known.last()
 	next := func(committed bool, members ...shards.Member) *term {
@@ -284,13 +272,13 @@ func TestCallsOfTerms(t *testing.T) {
 	c.taken = append(c.taken, taking{})
 	c.turning = next(true, first.Members...)
 	c.turnLog()
-	if c.term != first || b.s.turnedTo(2) {
+	if c.term != first || b.s.known.turnedTo(2) {
 		t.Error("a log goes on with an entry in flight")
 	}
 	c.taken, c.turning = nil, nil
 	b.s.known.adopt(next(true, first.Members...))
 	call(4, 1, false)
-	if !b.s.turnedTo(2) {
+	if !b.s.known.turnedTo(2) {
 		t.Error("the worker has not gone on with the next term")
 	}
 	if n := entries(t, b.ep, b.s.table); n != 2 {

@@ -10,13 +10,6 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// ProcRoute is what a worker of a migration's target asks the worker of the same number at the
-// source: the newest record of a key of which the target has none (section 4.6). The request is a
-// client's, without a value. The answer is StatusNotFound, or a word and the value:
-//
-//	term u32 of the record | kind u32
-const ProcRoute uint16 = 101
-
 const (
 	routeBytes = 8
 	// routePatience bounds the wait for an answer. After it the source is asked again.

@@ -13,25 +13,8 @@ import (
 // turns bounds how often a worker goes on until something happens.
 const turns = 1_000_000
 
-// migrate returns a configuration in which the shard of a server's number migrates to the other
-// one, and a key of it.
-func (b *bench) migrate(from int) (moved *shards.Config, key []byte) {
-	b.t.Helper()
-	c, err := shards.New([]int{0, 1}, 4, 1)
-	if err == nil {
-		c, err = c.Move(shards.Move{Shard: from, From: from, To: 1 - from})
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for i := 0; key == nil || c.Find(Hash(key)) != from; i++ {
-		key = fmt.Appendf(nil, "key-%d", i)
-	}
-	return c.Commit(), key
-}
-
 // turnTo has the server and the worker be in a term.
-func (b *bench) turnTo(c *shards.Config) {
+func (b *workerBench) turnTo(c *shards.Config) {
 	b.t.Helper()
 	b.adopt(c)
 	if err := b.w.turn(); err != nil {
@@ -42,7 +25,7 @@ func (b *bench) turnTo(c *shards.Config) {
 // TestSource: the source of a migration answers with what it has of a key, in the term of the
 // target, once it has all of earlier ones.
 func TestSource(t *testing.T) {
-	b := newBench(t, 2, Rowan)
+	b := newWorkerBench(t, 2, Rowan)
 	moved, key := b.migrate(0)
 	before := *moved
 	before.Shards = append([]shards.Shard{{Primary: 0, Source: shards.None}}, moved.Shards[1:]...)
@@ -91,14 +74,14 @@ func TestSource(t *testing.T) {
 
 // target is a bench with a server to which a shard migrates, and with the shard's source.
 type target struct {
-	*bench
+	*workerBench
 	moved  *shards.Config
 	key    []byte
 	source *rpc.Peer
 }
 
 func newTarget(t *testing.T) *target {
-	b := newBench(t, 2, Rowan)
+	b := newWorkerBench(t, 2, Rowan)
 	moved, key := b.migrate(1)
 	b.turnTo(moved)
 	ep, err := b.f.Open("source")
@@ -191,32 +174,4 @@ func TestTarget(t *testing.T) {
 	later.Term++
 	b.turnTo(&later)
 	b.ends(get, StatusTerm, "")
-}
-
-// TestArriving: what a server knows of a shard that migrates to it, and from it.
-func TestArriving(t *testing.T) {
-	b := newBench(t, 2, Rowan)
-	moved, _ := b.migrate(1)
-	target, source := newTerm(moved, 0), newTerm(moved, 1)
-	if others := fmt.Sprint(target.others[1], source.others[1]); others != "[1] []" {
-		t.Errorf("writes of target and source go to %s", others)
-	}
-	if to := fmt.Sprint(target.copiesTo(1), source.copiesTo(1)); to != "[] [0]" {
-		t.Errorf("target and source copy to %s", to)
-	}
-	b.turnTo(moved)
-	if b.s.may(1) || !b.s.may(0) {
-		t.Error("tombstones of a shard are dropped while it migrates to the server, or others are not")
-	}
-	moved.Shards[1].Copying = []int{2}
-	if to := fmt.Sprint(target.copiesTo(1), source.copiesTo(1)); to != "[] [2 0]" {
-		t.Errorf("target and source copy to %s", to)
-	}
-	ended, err := moved.Migrated(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if to := fmt.Sprint(newTerm(ended, 0).copiesTo(1), newTerm(ended, 1).copiesTo(1)); to != "[2] []" {
-		t.Errorf("target and source copy to %s in the end", to)
-	}
 }

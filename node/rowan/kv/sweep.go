@@ -18,7 +18,7 @@ import (
 // not verify. Only then the noted tombstones are dropped, of keys without such a PUT. A crash in
 // the middle loses the sweep, and nothing else.
 type sweep struct {
-	s       *Server
+	s       *state
 	ep      rdma.Endpoint
 	scratch []byte // a segment's bytes
 	// Segments that had tombstones before the others are examined. Only tombstones in these are
@@ -38,7 +38,7 @@ type sweep struct {
 	freed uint64
 }
 
-func newSweep(s *Server, ep rdma.Endpoint, scratch []byte) *sweep {
+func newSweep(s *state, ep rdma.Endpoint, scratch []byte) *sweep {
 	return &sweep{s: s, ep: ep, scratch: scratch, dead: make([]uint64, (s.o.strides()+63)/64)}
 }
 
@@ -139,11 +139,4 @@ func (w *sweep) drop(seg rowan.Segment) error {
 		}
 		return nil
 	})
-}
-
-// may reports whether tombstones of a shard may be dropped: the server has all that members gave in
-// this term, and nothing of the shard is being copied to it, so no older PUT is on its way.
-func (s *Server) may(shard int) bool {
-	t := s.adopted()
-	return t != nil && s.known.isSettled(t.Term) && !t.incomplete(shard)
 }

@@ -44,9 +44,9 @@ func (s *slow) goOn(left int) error {
 // TestSweep: a tombstone is dropped when no PUT of its key is in memory, and not before; in the end
 // each is.
 func TestSweep(t *testing.T) {
-	b := newBench(t, 1, Rowan)
+	b, _ := newBench(t, 1, Rowan, newWorker)
 	b.s.o.Tombs, b.s.o.FullAfter = 1, 0
-	c, other := b.s.newCleaner(b.ep, 0), slow{cleaner: b.s.newCleaner(b.ep, 1)}
+	c, other := newCleaner(b.s, b.ep, 0), slow{cleaner: newCleaner(b.s, b.ep, 1)}
 	scratch := make([]byte, b.s.table.SegmentBytes())
 	there, deleted := map[string]bool{}, 0
 	// check looks for what would be back behind a crash.
@@ -95,7 +95,9 @@ func TestSweep(t *testing.T) {
 		if b.s.table.Free() > 12 && n%16 > 0 {
 			continue // much changes while the sweep looks
 		}
-		b.w.pass()
+		if err := b.w.goOn(); err != nil { // it passes questions
+			t.Fatal(err)
+		}
 		b.s.quiet.pass(b.s.o.receiver(), b.s.quiet.last())
 		b.s.quiet.pass(b.s.o.exchanger(), b.s.quiet.last())
 		if _, err := c.goOn(); err != nil {
@@ -106,7 +108,7 @@ func TestSweep(t *testing.T) {
 		}
 		check()
 	}
-	stats := b.s.Stats()
+	stats := b.s.stats()
 	t.Logf("of %d keys that were deleted, %+v", deleted, stats)
 	if stats.Tombs > deleted/4 {
 		t.Errorf("of %d keys that were deleted %d have tombstones", deleted, stats.Tombs)
@@ -119,7 +121,7 @@ func TestSweep(t *testing.T) {
 // TestSweepWaits: a sweep looks at no segment before all readers have passed what they had in hand,
 // cleaners with their copies, too.
 func TestSweepWaits(t *testing.T) {
-	b := newBench(t, 1, Rowan)
+	b, _ := newBench(t, 1, Rowan, newWorker)
 	b.end(b.begin(ProcInsert, "value"), StatusOK)
 	b.s.o.Tombs = 0
 	w := newSweep(b.s, b.ep, make([]byte, b.s.table.SegmentBytes()))
@@ -140,9 +142,9 @@ func TestSweepWaits(t *testing.T) {
 
 // TestCopiesKeepTerms: a copy that a cleaner makes says in which term its entry came to the server.
 func TestCopiesKeepTerms(t *testing.T) {
-	b := newBench(t, 1, Rowan)
+	b, _ := newBench(t, 1, Rowan, newWorker)
 	b.end(b.begin(ProcInsert, "value"), StatusOK)
-	c := b.s.newCleaner(b.ep, 0)
+	c := newCleaner(b.s, b.ep, 0)
 	terms := func(f func(*rowan.Entry) error) (all []uint64) {
 		for _, seg := range b.s.table.Left() {
 			err := b.s.table.Scan(b.ep, seg, c.scratch, func(e *rowan.Entry) error {
@@ -173,7 +175,7 @@ func TestCopiesKeepTerms(t *testing.T) {
 // while it is copied to the server, or migrates to it, and before the server has what others give
 // it in a term.
 func TestSweepSpares(t *testing.T) {
-	b := newBench(t, 1, Rowan)
+	b, _ := newBench(t, 1, Rowan, newWorker)
 	b.end(b.begin(ProcInsert, "value"), StatusOK)
 	b.end(b.begin(ProcDelete, ""), StatusOK)
 	first := b.s.known.last().Config
@@ -193,7 +195,7 @@ func TestSweepSpares(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.s.space.take(seg)
-		return b.s.Stats().Dropped
+		return b.s.stats().Dropped
 	}
 	for i, s := range []shards.Shard{
 		{Primary: 1, Source: shards.None, Copying: []int{0}},

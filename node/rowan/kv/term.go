@@ -1,17 +1,11 @@
 package kv
 
 import (
-	"encoding/binary"
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/shards"
-	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
 // term is one configuration as a server sees it. It is immutable: when the configuration is
@@ -116,6 +110,15 @@ func (t *term) stamps() uint64 { return t.Term<<32 - 1 }
 // What it copies has higher ones.
 func (t *term) gifts() uint64 { return t.Term<<32 | (1<<31 - 1) }
 
+// writesTo returns the term in which remote logs of a server have writers; 0: none, since the
+// server is no member.
+func (t *term) writesTo(node int) uint64 {
+	if t.Member(node) == nil {
+		return 0
+	}
+	return t.Term
+}
+
 // known is what a server knows of terms and views. Its tasks read it for each request.
 type known struct {
 	// The last term that was adopted; nil: none.
@@ -125,9 +128,15 @@ type known struct {
 	// Epoch of the last view.
 	epoch atomic.Uint64
 
+	// mu guards the fields below. It is held over no wait.
 	mu sync.Mutex
 	// The highest term that a client has sent.
 	told uint64
+	// By worker, with the exchanger last: the term before which the task has nothing under way.
+	saw []uint64
+	// By worker, with RPC: the committed term before which it accepts nothing from other servers;
+	// nil: workers accept nothing from others.
+	turned []uint64
 }
 
 func (k *known) last() *term { return k.term.Load() }
@@ -157,171 +166,46 @@ func (k *known) join(epoch uint64) { k.epoch.Store(epoch) }
 func (k *known) view() uint64 { return k.epoch.Load() }
 
 // seen notes that a task has nothing under way of terms before the given one.
-func (s *Server) seen(task int, term uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.saw[task] = max(s.saw[task], term)
+func (k *known) seen(task int, term uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.saw[task] = max(k.saw[task], term)
+}
+
+// allSaw reports whether no task has anything under way of terms before the given one.
+func (k *known) allSaw(term uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Min(k.saw) >= term
 }
 
 // turns notes that a worker accepts nothing any more that other servers sent in terms before the
 // given one, which is committed, and has nothing of it under way.
-func (s *Server) turns(worker int, term uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.turned[worker] = max(s.turned[worker], term)
+func (k *known) turns(worker int, term uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.turned[worker] = max(k.turned[worker], term)
 }
 
-// turnedTo reports whether all workers have reached a term in that sense. Only with RPC do workers
-// accept anything from others.
-func (s *Server) turnedTo(term uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.o.Kind != RPC || slices.Min(s.turned) >= term
-}
-
-// Adopt implements cm.Store. After it no worker begins anything in an earlier term, and none begins
-// anything in this term before it is committed.
-//
-// The order matters. Marks of shards are durable before the term's word, and both are durable
-// before the server says that it knows the term: an entry of the term can exist only behind them. A
-// crash between the two leaves marks of a term in which nothing was done.
-func (c *control) Adopt(config *shards.Config) error {
-	s := c.s
-	if len(config.Shards) != s.o.Shards {
-		return fmt.Errorf("adopt a configuration of %d shards in a pool of %d: %w", len(config.Shards), s.o.Shards,
-			rowan.ErrDamaged)
-	}
-	// The marks, and then the term, are durable before workers see the term.
-	t, before := newTerm(config, s.node), s.known.last()
-	if err := c.mark(t, before); err != nil {
-		return fmt.Errorf("note which shards there are in term %d: %w", t.Term, err)
-	}
-	if t.Member(s.node) != nil {
-		if err := c.write("note the term", s.o.termAt(s.node), seal(t.Term)); err != nil {
-			return fmt.Errorf("note term %d: %w", t.Term, err)
-		}
-	}
-	for i, sh := range s.shards {
-		if !t.leads(i) {
-			sh.follow()
-		}
-		if t.differed(before, i) {
-			sh.lose(t.Term)
-		}
-		if t.Shards[i].Has(s.node) {
-			sh.gain(t.Term, s.o.Keys/s.o.Shards)
-		} else {
-			sh.lose(t.Term)
-		}
-	}
-	c.adoptedAt = c.ep.Now()
-	c.hear()
-	s.known.adopt(t)
-	return nil
-}
-
-// mark notes durably since which term the server has the shards that it gains, and clears the mark
-// of those that it loses.
-func (c *control) mark(t, before *term) error {
-	b := c.ep.Batch()
-	defer b.Release()
-	for i, sh := range c.s.shards {
-		switch has, had := t.Shards[i].Has(t.node), sh.has() != nil; {
-		case has && (!had || t.differed(before, i)):
-			b.WriteWord(c.s.o.sinceAt(t.node, i), seal(t.Term))
-		case had && !has:
-			b.WriteWord(c.s.o.sinceAt(t.node, i), 0)
-		}
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	b.Read(c.s.o.sinceAt(t.node, 0), 8)
-	return rdma.Do(c.ep, b.As("mark shards"), patience)
+// turnedTo reports whether all workers have reached a term in that sense.
+func (k *known) turnedTo(term uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.turned == nil || slices.Min(k.turned) >= term
 }
 
 // adopted returns the last term that was adopted, if it is committed and the server is a member;
 // otherwise nil.
-func (s *Server) adopted() *term {
-	if t := s.known.last(); t.takesPart() {
+func (k *known) adopted() *term {
+	if t := k.last(); t.takesPart() {
 		return t
 	}
 	return nil
 }
 
-// write writes one word of the server's own, durably.
-func (c *control) write(step rdma.Step, at rdma.Addr, word uint64) error {
-	b := c.ep.Batch()
-	defer b.Release()
-	b.WriteWord(at, word)
-	b.Read(at, 8)
-	return rdma.Do(c.ep, b.As(step), patience)
-}
-
-// Quiet implements cm.Store. It reports whether no task has anything of earlier terms under way. It
-// then publishes the CommitVers: these cover all that the server has written, so that a shard that
-// stays with its primary needs no gift.
-func (c *control) Quiet() bool {
-	c.s.mu.Lock()
-	for _, saw := range c.s.saw {
-		if saw < c.s.known.last().Term {
-			c.s.mu.Unlock()
-			return false
-		}
-	}
-	c.s.mu.Unlock()
-	if err := c.tell(); err != nil {
-		c.err = errors.Join(c.err, err)
-		return false
-	}
-	return true
-}
-
-// Report implements cm.Store. It reports which shards the server has copied, as their primaries
-// told it, and which have migrated to it, the loads of the shards that it serves, damage, and
-// whether it is full. In a term in which replicas are compared it reports their digests and nothing
-// else.
-func (c *control) Report() (r cm.Report) {
-	t := c.s.known.last()
-	if t.Compare {
-		r.Digests = c.s.digestsOf(t)
-		return r
-	}
-	r.Full, r.Damaged = c.s.isFull(), c.s.damages(t.Term)
-	words, err := rdma.ReadBytes(c.ep, "read copies", c.s.o.copiedAt(t.node, 0), 8*len(t.Shards), patience)
-	if err != nil {
-		c.err = errors.Join(c.err, err)
-		return r
-	}
-	for i := range t.Shards {
-		stamp := binary.LittleEndian.Uint64(words[8*i:])
-		switch told := stamp>>32 == t.Term; {
-		// Its primary has written the term there behind the last entry of the copy.
-		case told && slices.Contains(t.Shards[i].Copying, t.node):
-			r.Copied = append(r.Copied, i)
-		// The source has written the stamp of the copy's last entry, which must be digested first.
-		case told && t.arriving(i) && c.arrived(t, t.Shards[i].Source, stamp):
-			r.Migrated = append(r.Migrated, i)
-		}
-		if c.s.shards[i].serving() {
-			r.Loads = append(r.Loads, cm.Load{Shard: i, Load: c.s.shards[i].load()})
-		}
-	}
-	return r
-}
-
-// arrived digests what a source has copied, up to a stamp, and reports whether the indexes name all
-// of it now.
-func (c *control) arrived(t *term, source int, stamp uint64) bool {
-	if c.promoted != t.Term {
-		return false
-	}
-	err := c.settle(func(s uint16) uint64 {
-		if s == c.s.o.exchange(source) {
-			return stamp
-		}
-		return t.stamps()
-	})
-	c.err = errors.Join(c.err, err)
-	return err == nil
+// may reports whether tombstones of a shard may be dropped: the server has all that members gave in
+// this term, and nothing of the shard is being copied to it, so no older PUT is on its way.
+func (s *state) may(shard int) bool {
+	t := s.known.adopted()
+	return t != nil && s.known.isSettled(t.Term) && !t.incomplete(shard)
 }

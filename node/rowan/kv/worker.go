@@ -20,7 +20,7 @@ import (
 // A worker waits for nothing but the next event. An operation with verbs in flight stays in ops,
 // and is continued when they are complete.
 type worker struct {
-	s      *Server
+	s      *state
 	ep     rdma.Endpoint
 	number int
 	peer   *rpc.Peer
@@ -68,23 +68,19 @@ type filling struct {
 	full bool
 }
 
-// idle is the shortest pause of a worker that has nothing to do; pause is that before it tries
-// again what found no room.
-const (
-	idle  = time.Millisecond
-	pause = 20 * time.Microsecond
-)
+// idle is the shortest pause of a worker that has nothing to do.
+const idle = time.Millisecond
 
 // work is the worker's task. It ends when the server stops, or with the first error that cannot be
 // repeated.
-func (s *Server) work(ep rdma.Endpoint, number int) error {
-	w, err := s.newWorker(ep, number)
+func work(s *state, ep rdma.Endpoint, number int) error {
+	w, err := newWorker(s, ep, number)
 	if err != nil {
 		return err
 	}
-	defer w.peer.Close()
-	for !s.stopping() {
-		r, err := w.peer.Next(w.within())
+	defer w.close()
+	for !s.tasks.stopping() {
+		r, err := w.next(w.within())
 		if err != nil && !errors.Is(err, rdma.ErrTimeout) {
 			return err
 		}
@@ -103,7 +99,7 @@ func (s *Server) work(ep rdma.Endpoint, number int) error {
 	return nil
 }
 
-func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
+func newWorker(s *state, ep rdma.Endpoint, number int) (*worker, error) {
 	w := &worker{
 		s: s, ep: ep, number: number, log: s.log(ep, rowan.Owner(1+number)),
 		wake: rdma.Forever, lull: s.newLull(ep, idle), reach: firstReach,
@@ -118,6 +114,13 @@ func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 	w.backups = w.newReplication()
 	return w, nil
 }
+
+// next returns the next request that arrives within a time, or nil if something else may have
+// happened. The error wraps rdma.ErrTimeout if nothing does.
+func (w *worker) next(within time.Duration) (*rpc.Request, error) { return w.peer.Next(within) }
+
+// close closes the worker's mailbox. Requests in progress get no answer.
+func (w *worker) close() { w.peer.Close() }
 
 // within returns how long the worker may wait for a request.
 func (w *worker) within() time.Duration {
@@ -304,7 +307,7 @@ func (w *worker) see() {
 		return
 	}
 	w.saw = t.Term
-	w.s.seen(w.number, t.Term)
+	w.s.known.seen(w.number, t.Term)
 }
 
 // turn takes over the server's last term. Writes without a version are of an earlier term and are

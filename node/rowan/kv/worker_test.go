@@ -2,191 +2,30 @@ package kv
 
 import (
 	"errors"
-	"fmt"
 	"testing"
-	"time"
 
-	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rowan"
-	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// bench is a worker that does what it is told, one thing at a time, and a client.
-type bench struct {
-	t      *testing.T
-	f      *shm.Fabric
-	s      *Server
-	reads  *slowReads
-	ep     rdma.Endpoint
-	w      *worker
-	other  rdma.Endpoint // the client's
-	client *rpc.Peer
+// workerBench is a bench with a worker's parts in reach.
+type workerBench struct {
+	*bench
+	w *worker
 }
 
-// slowReads is the endpoint of a worker. While it holds READs they do not complete before they are
-// let go.
-type slowReads struct {
-	*shm.Endpoint
-	hold bool
-	held []*rdma.Batch
-}
-
-func (r *slowReads) Post(b *rdma.Batch) error {
-	if !r.hold || b.Step() != "look up" {
-		return r.Endpoint.Post(b)
-	}
-	r.Posted(b)
-	r.held = append(r.held, b)
-	return nil
-}
-
-// let lets all READs that are held be complete, and holds no more.
-func (r *slowReads) let(t *testing.T) {
-	for _, b := range r.held {
-		c := r.Batch()
-		for i := range b.Len() {
-			c.Read(b.Op(i).Addr, len(b.Op(i).Buf))
-		}
-		if err := r.Endpoint.Post(c); err != nil {
-			t.Fatal(err)
-		}
-		for i := range b.Len() {
-			copy(b.Op(i).Buf, c.Op(i).Buf)
-		}
-		b.CompleteAll()
-	}
-	r.hold, r.held = false, nil
-}
-
-func newBench(t *testing.T, nodes int, k Kind) *bench {
-	o := Options{
-		Kind: k, Nodes: nodes, Workers: 1, Cleaners: 2, PairBytes: 1000, FullAfter: time.Minute,
-		Log: rowan.Options{Ring: 1, Segments: 40, SegmentBytes: 4096, Ahead: 14, Reserve: 5, Credit: 4 << 10,
-			Secret: 1},
-	}
-	config, err := shards.New([]int{0, 1}[:nodes], 4, nodes)
-	if err != nil {
+// newWorkerBench returns a bench with a worker that has taken over the first term.
+func newWorkerBench(t *testing.T, nodes int, k Kind) *workerBench {
+	t.Helper()
+	b, w := newBench(t, nodes, k, newWorker)
+	if err := w.turn(); err != nil {
 		t.Fatal(err)
 	}
-	o.Shards = len(config.Shards)
-	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: o.Size(), Clients: 8}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.MTU = 256
-	b := &bench{t: t, f: f}
-	ep, err := f.Open("worker")
-	if err == nil {
-		b.s, err = Open(ep, f, o, 0)
-	}
-	if err == nil {
-		b.reads = &slowReads{Endpoint: ep.(*shm.Endpoint)}
-		b.ep = b.s.member(b.reads)
-		b.adopt(config.Commit())
-		b.w, err = b.s.newWorker(b.ep, 0)
-	}
-	if err == nil {
-		err = b.w.turn()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := f.Open("client")
-	b.other = other
-	if err == nil {
-		b.client, err = rpc.Open(other, rpc.Options{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		b.client.Close()
-		b.w.peer.Close()
-		other.Close()
-		ep.Close()
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
-}
-
-// adopt has the server be in a term that was committed, without others.
-func (b *bench) adopt(c *shards.Config) {
-	t := newTerm(c, b.s.node)
-	for i, sh := range b.s.shards {
-		if t.leads(i) {
-			sh.gain(t.Term, 10)
-			sh.lead()
-		}
-	}
-	b.s.known.settle(t.Term)
-	b.s.known.adopt(t)
-}
-
-// key returns one that the server is the primary of.
-func (b *bench) key() (key []byte) {
-	t := b.s.known.last()
-	for i := 0; key == nil || !t.leads(t.Find(Hash(key))); i++ {
-		key = fmt.Appendf(nil, "key-%d", i)
-	}
-	return key
-}
-
-// begin has the worker begin with a request, and no more.
-func (b *bench) begin(proc uint16, value string) *rpc.Call {
-	b.t.Helper()
-	return b.beginWith(b.key(), proc, value)
-}
-
-func (b *bench) beginWith(key []byte, proc uint16, value string) *rpc.Call {
-	b.t.Helper()
-	q := Request{Term: b.s.known.last().Term, Key: key, Value: []byte(value)}
-	return b.start(b.s.o.BoxOf(0, proc, Hash(q.Key), 0), proc, q.Append(nil))
-}
-
-// start has the worker begin with a request that came into a mailbox of its.
-func (b *bench) start(to rdma.BoxAddr, proc uint16, body []byte) *rpc.Call {
-	b.t.Helper()
-	c, err := b.client.Start(to, proc, time.Minute, body)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for {
-		r, err := b.w.peer.Next(time.Minute)
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		if r != nil {
-			if err := b.w.begin(r); err != nil {
-				b.t.Fatal(err)
-			}
-			return c
-		}
-	}
-}
-
-// end has the worker go on until a call is answered.
-func (b *bench) end(c *rpc.Call, status uint16) {
-	b.t.Helper()
-	for !c.Over() {
-		b.w.peer.Next(0)
-		if err := b.w.goOn(); err != nil {
-			b.t.Fatal(err)
-		}
-		b.client.Next(0)
-	}
-	b.w.peer.Next(0) // it notes that the answer is delivered
-	if c.Err != nil || c.Status != status {
-		b.t.Errorf("answer %d, %v, want %d", c.Status, c.Err, status)
-	}
-	c.Release()
+	return &workerBench{b, w}
 }
 
 // passed returns whether the worker passes a question.
-func (b *bench) passed(question uint64) bool {
+func (b *workerBench) passed(question uint64) bool {
 	b.w.pass()
 	return b.s.quiet.of(0) >= question
 }
@@ -195,7 +34,7 @@ func (b *bench) passed(question uint64) bool {
 // a write knows of its key is looked up again. Neither an answer that is on its way nor a write
 // that waits holds any up.
 func TestQuiet(t *testing.T) {
-	b := newBench(t, 1, Rowan)
+	b := newWorkerBench(t, 1, Rowan)
 	b.end(b.begin(ProcInsert, "first"), StatusOK)
 	if q := b.s.quiet.ask(); !b.passed(q) {
 		t.Error("a worker that does nothing does not pass")
@@ -226,7 +65,7 @@ func TestQuiet(t *testing.T) {
 		t.Error("it does not pass behind a write")
 	}
 
-	b = newBench(t, 2, Rowan) // the backup gives no leave
+	b = newWorkerBench(t, 2, Rowan) // the backup gives no leave
 	waits := b.begin(ProcInsert, "first")
 	for range 3 {
 		if err := b.w.goOn(); err != nil {
@@ -239,42 +78,10 @@ func TestQuiet(t *testing.T) {
 	waits.Release()
 }
 
-// TestFreed: a segment is freed when all readers have passed the question, and not before.
-func TestFreed(t *testing.T) {
-	b := newBench(t, 1, Rowan)
-	log := b.s.table.Log(b.ep, 9)
-	for range 2 {
-		if err := log.Reserve(4000, 0); err != nil {
-			t.Fatal(err)
-		}
-		batch := b.ep.Batch()
-		log.Add(batch, kindPut, 1, make([]byte, 4000))
-		if err := rdma.Do(b.ep, batch, time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		batch.Release()
-	}
-	seg, ok := log.Full()
-	if !ok {
-		t.Fatal("no segment is full")
-	}
-	c := &cleaner{s: b.s, ep: b.ep, waiting: []leaving{{seg, b.s.quiet.ask()}}}
-	free := b.s.table.Free()
-	for reader := range b.s.quiet.passed {
-		if err := c.free(); err != nil || b.s.table.Free() != free {
-			t.Errorf("a segment is freed before reader %d has passed, %v", reader, err)
-		}
-		b.s.quiet.pass(reader, b.s.quiet.last())
-	}
-	if err := c.free(); err != nil || b.s.table.Free() != free+1 {
-		t.Errorf("a segment is not freed: %v", err)
-	}
-}
-
 // TestRepeated: an append that a backup did not take is repeated until it does, though it gives no
 // leave for PUTs. The write is answered then, and not before. DELs have leave, too.
 func TestRepeated(t *testing.T) {
-	b := newBench(t, 2, Rowan)
+	b := newWorkerBench(t, 2, Rowan)
 	ep, err := b.f.Open("backup")
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +150,7 @@ func TestRepeated(t *testing.T) {
 
 // TestSee: a worker has seen a term when nothing that it began in an earlier one is under way.
 func TestSee(t *testing.T) {
-	b := newBench(t, 1, Rowan)
+	b := newWorkerBench(t, 1, Rowan)
 	next := *b.w.term.Config
 	b.w.ops = append(b.w.ops, &op{term: next.Term})
 	next.Term++
@@ -360,7 +167,7 @@ func TestSee(t *testing.T) {
 // TestJoins: answers of a worker that has not joined a new view do not arrive. It joins when the
 // server knows of the view.
 func TestJoins(t *testing.T) {
-	b := newBench(t, 1, Rowan)
+	b := newWorkerBench(t, 1, Rowan)
 	for from := uint64(0); from < 2; from++ {
 		busy := rdma.State{Epoch: from + 1, Busy: true}
 		if ok, err := b.f.Advance(rdma.State{Epoch: from}, busy); !ok || err != nil {

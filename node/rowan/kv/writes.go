@@ -33,9 +33,6 @@ type writes struct {
 	patience time.Duration
 }
 
-// StepWrite is the step of the WRITE to a log in a backup's memory, with the READ behind it.
-const StepWrite rdma.Step = "write to backup"
-
 // gathered is a run of entries that one WRITE takes to a log. Their places follow each other there.
 type gathered struct {
 	log *rowan.Remote
@@ -72,11 +69,6 @@ func newWrites(w *worker) *writes {
 		}
 	}
 	return x
-}
-
-// newRemote returns the writer's end of a log at a node.
-func (s *Server) newRemote(node, log int) *rowan.Remote {
-	return rowan.NewRemote(s.o.log(node), log, s.o.urgent())
 }
 
 // reserve takes the place of the entry. Its error wraps errAway if the lender has not answered.
@@ -221,45 +213,3 @@ func (x *writes) turn(t *term) {
 // giveUp leaves the WRITE in flight: it goes to a dead node, and is dropped when the term is
 // committed.
 func (x *writes) giveUp(_ *op, a *appending) { a.gathered = nil }
-
-// writesTo returns the term in which remote logs of a server have writers; 0: none, since the
-// server is no member.
-func (t *term) writesTo(node int) uint64 {
-	if t.Member(node) == nil {
-		return 0
-	}
-	return t.Term
-}
-
-// asking is the state of a worker's question for segments of one remote log.
-type asking struct {
-	batch *rdma.Batch // nil: none is in flight
-	// When the question may be asked again.
-	again time.Duration
-}
-
-// step takes the answer to a question, and asks another one if needed. It calls again with the time
-// at which to come back.
-func (a *asking) step(ep rdma.Endpoint, log *rowan.Remote, again func(time.Duration)) (err error) {
-	if a.batch != nil {
-		if !a.batch.Finished() {
-			return nil
-		}
-		failed := a.batch.Err()
-		useful := log.Answered(a.batch)
-		if a.batch = nil; !useful {
-			a.again = ep.Now() + pause
-		}
-		if errors.Is(failed, rdma.ErrStale) {
-			if _, err := ep.Join(); err != nil {
-				return err
-			}
-		}
-	}
-	if ep.Now() < a.again {
-		again(a.again)
-		return nil
-	}
-	a.batch, err = log.Ask(ep)
-	return err
-}

@@ -1,0 +1,57 @@
+package kv
+
+import (
+	"errors"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// newRemote returns the writer's end of a log at a node.
+func (s *state) newRemote(node, log int) *rowan.Remote {
+	return rowan.NewRemote(s.o.log(node), log, s.o.urgent())
+}
+
+// asking is the state of a worker's question for segments of one remote log.
+type asking struct {
+	batch *rdma.Batch // nil: none is in flight
+	// When the question may be asked again.
+	again time.Duration
+}
+
+// step takes the answer to a question, and asks another one if needed. It calls again with the time
+// at which to come back.
+func (a *asking) step(ep rdma.Endpoint, log *rowan.Remote, again func(time.Duration)) (err error) {
+	if a.batch != nil {
+		if !a.batch.Finished() {
+			return nil
+		}
+		failed := a.batch.Err()
+		useful := log.Answered(a.batch)
+		if a.batch = nil; !useful {
+			a.again = ep.Now() + pause
+		}
+		if errors.Is(failed, rdma.ErrStale) {
+			if _, err := ep.Join(); err != nil {
+				return err
+			}
+		}
+	}
+	if ep.Now() < a.again {
+		again(a.again)
+		return nil
+	}
+	a.batch, err = log.Ask(ep)
+	return err
+}
+
+// fatal reports whether an error of a verb at another server ends the task itself. Other errors are
+// repeated.
+func fatal(err error) bool {
+	return errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrRevoked) ||
+		errors.Is(err, rdma.ErrMessageSize)
+}
+
+// pause is that before an action at another server is tried again.
+const pause = 20 * time.Microsecond

@@ -1,0 +1,52 @@
+package kv
+
+// Stats are counts of a server. Those of work done count from its start.
+type Stats struct {
+	Free    int    // free segments
+	Taken   uint64 // uses of segments so far, over all servers of the node
+	Cleaned uint64 // segments of which cleaners moved the live entries
+	Moved   uint64 // entries that they moved
+	Dropped uint64 // tombstones that were dropped
+	Tombs   int    // tombstones that indexes name
+	Items   int    // items of indexes: keys and tombstones
+	Live    int64  // bytes of segments that entries take which indexes name
+	// Primaries is the number of shards that the server serves, and Backups the number of others of
+	// which it is a replica. Lag is how many versions it has given as a primary that are not
+	// committed.
+	Primaries, Backups int
+	Lag                uint64
+}
+
+// stats returns the server's counts. Those of different shards are not of one instant.
+func (s *state) stats() Stats {
+	stats := Stats{Free: s.table.Free(), Taken: s.table.Pushes()}
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	stats.Cleaned, stats.Moved, stats.Dropped = s.space.cleaned, s.space.moved, s.space.dropped
+	for i, n := range s.space.live {
+		stats.Live += n
+		stats.Tombs += s.space.tombs[i]
+	}
+	for _, sh := range s.shards {
+		sh.mu.Lock()
+		if sh.index != nil {
+			stats.Items += sh.index.Len()
+			if sh.serves {
+				stats.Primaries++
+				stats.Lag += sh.version - sh.commit
+			} else {
+				stats.Backups++
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return stats
+}
+
+// isFull reports whether the server has no room for another shard, beside the segments that are
+// kept free. It reckons with a shard of twice the average size.
+func (s *state) isFull() bool {
+	stats := s.stats()
+	shard := 2 * stats.Live / int64(max(1, stats.Primaries+stats.Backups))
+	return int64(stats.Free-s.o.Log.Own)*int64(s.table.SegmentBytes()) <= shard
+}
