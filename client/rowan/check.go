@@ -203,7 +203,7 @@ func (c *checker) collect(node int) error {
 	if !n.alive {
 		return nil
 	}
-	err := kv.Collect(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Record) {
+	err := kv.Collect(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Collected) {
 		c.records++
 		hash := kv.Hash(r.Key)
 		if shard := c.config.Find(hash); shard != r.Shard {
@@ -339,7 +339,7 @@ func (c *checker) place(node, shard int, version uint64) string {
 	n := &c.nodes[node]
 	if n.torn == nil {
 		n.torn = []torn{}
-		err := kv.Torn(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Record, at rdma.Addr) {
+		err := kv.Torn(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Collected, at rdma.Addr) {
 			n.torn = append(n.torn, torn{r.Shard, r.Version, at})
 		})
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
@@ -419,10 +420,10 @@ func Open(ep rdma.Endpoint, configs Configs, kind kv.Kind, timeout time.Duration
 }
 
 // Serve opens the server beside a node of the pool that ep reaches. See stores.Kind.Serve.
-func Serve(ep rdma.Endpoint, configs rdma.Configs, node int) (*kv.Server, error) {
+func Serve(ep rdma.Endpoint, configs rdma.Configs, node int) (*server.Server, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {
 		return nil, err
 	}
-	return kv.Open(ep, configs, l.servers, node)
+	return server.Open(ep, configs, l.servers, node)
 }

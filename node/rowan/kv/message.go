@@ -53,8 +53,8 @@ func (r *Request) Append(p []byte) []byte {
 
 var errRequest = errors.New("no request")
 
-// parseRequest returns the request in a message.
-func parseRequest(p []byte) (r Request, err error) {
+// ParseRequest returns the request in a message.
+func ParseRequest(p []byte) (r Request, err error) {
 	if len(p) < requestBytes {
 		return r, errRequest
 	}
@@ -79,8 +79,8 @@ func parseRequest(p []byte) (r Request, err error) {
 // began. The status is StatusFull when the backup has no more segments.
 const ProcReplicate uint16 = 100
 
-// replicateBytes is the length of a request ahead of the record.
-const replicateBytes = 24
+// ReplicateBytes is the length of a request ahead of the record.
+const ReplicateBytes = 24
 
 // ProcRoute is what a worker of a migration's target asks the worker of the same number at the
 // source: the newest record of a key of which the target has none (section 4.6). The request is a

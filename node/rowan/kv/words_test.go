@@ -11,12 +11,12 @@ func TestSeal(t *testing.T) {
 		if i >= 2500 {
 			n = 1<<48 - 5000 + i
 		}
-		word := seal(n)
-		if got, ok := unseal(word); !ok || got != n {
+		word := Seal(n)
+		if got, ok := Unseal(word); !ok || got != n {
 			t.Errorf("%d is read as %d, %t", n, got, ok)
 		}
 		for bit := range 64 {
-			if got, ok := unseal(word ^ 1<<bit); ok || got != 0 {
+			if got, ok := Unseal(word ^ 1<<bit); ok || got != 0 {
 				t.Errorf("%d: bit %d flips, and it is %d", n, bit, got)
 			}
 		}
