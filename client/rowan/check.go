@@ -28,6 +28,7 @@ const tries = 5
 // What cleaners move during the walk may look like damage. Then the walk is begun again.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	for range tries {
+		// Nothing of a walk is kept for the next one.
 		c := checker{}
 		if err := c.walk(f); err != nil {
 			return r, fmt.Errorf("check: %w", err)
@@ -117,6 +118,7 @@ const mostAsked = 10_000
 // keysOf returns the node that names the keys for which a shard's primary is asked: the last live
 // replica that is complete, which is a backup if there is one.
 func (c *checker) keysOf(shard int) int {
+	// The primary is the first one.
 	all := c.config.Shards[shard].Complete()
 	for _, node := range slices.Backward(all) {
 		if c.nodes[node].alive {
@@ -133,9 +135,11 @@ func (c *checker) walk(f rdma.Fabric) error {
 	}
 	defer ep.Close()
 	c.ep, c.l, c.nodes = ep, l, make([]contents, l.nodes)
+	// A move that begins later may make replicas differ: see tries.
 	if c.config, err = readConfig(f); err != nil {
 		return err
 	}
+	// Nothing can be compared by it.
 	if n := len(c.config.Shards); n != l.servers.Shards {
 		c.r.Damaged("the configuration has %d shards, and the pool %d", n, l.servers.Shards)
 		return nil
@@ -147,13 +151,16 @@ func (c *checker) walk(f rdma.Fabric) error {
 	}
 	c.chosen = make([]int, l.servers.Shards)
 	for n := range c.nodes {
+		// Behind all CommitVers: what they cover must be found.
 		if err := c.collect(n); err != nil {
 			return err
 		}
 	}
 	// From here on it is known which replicas can be compared.
 	c.unread()
+	// Looked up by hash only, so its order does not matter.
 	wanted := map[uint64]item{}
+	// Items are sorted by hash, and the hashes of a shard follow each other.
 	for shard := range c.config.Shards {
 		c.compare(shard, wanted)
 	}
@@ -172,11 +179,13 @@ func (c *checker) walk(f rdma.Fabric) error {
 
 // begin reads what a node's server has published, and its table. Damage there is reported.
 func (c *checker) begin(node int) error {
+	// The table comes first: it says where entries are.
 	t, err := kv.ReadTable(c.ep, c.l.servers, c.l.promises(), node)
 	switch {
 	case errors.Is(err, rdma.ErrNodeDown):
 		c.nodes[node].why = rdma.ErrNodeDown
 		return nil
+	// The rest of the pool is checked all the same.
 	case errors.Is(err, rowan.ErrDamaged):
 		c.nodes[node].why = err
 		c.r.Damaged("node %d: %v", node, err)
@@ -186,6 +195,7 @@ func (c *checker) begin(node int) error {
 	}
 	// Compared with the same count after the walk.
 	c.before = append(c.before, t.Pushes())
+	// States of segments, for the report.
 	c.sum.Add(t.Count())
 	n := &c.nodes[node]
 	if n.commit, err = kv.CommitVers(c.ep, c.l.servers, node); errors.Is(err, rowan.ErrDamaged) {
@@ -193,6 +203,7 @@ func (c *checker) begin(node int) error {
 		c.r.Damaged("node %d: %v", node, err)
 		return nil
 	}
+	// From here on the node's logs are read.
 	n.alive = err == nil
 	return err
 }
@@ -205,16 +216,22 @@ func (c *checker) collect(node int) error {
 	}
 	err := kv.Collect(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Collected) {
 		c.records++
+		// Items have hashes instead of keys, so that a walk of a large pool fits into memory. Keys
+		// with the same hash are taken for one.
 		hash := kv.Hash(r.Key)
 		if shard := c.config.Find(hash); shard != r.Shard {
 			c.r.Damaged("node %d: a record of %.40q is of shard %d, and the key of %d", node, r.Key, r.Shard, shard)
 			return
 		}
+		// The record is valid until the callback returns, so nothing of it is kept.
 		n.items = append(n.items, item{
 			hash: hash, version: r.Version, value: xxhash.Sum64(r.Value), term: r.Term, deleted: r.Deleted,
 			length: int32(len(r.Key) + len(r.Value)),
 		})
+		// Keys are taken from a backup, so that an answer of the primary is compared with what
+		// another server has.
 		if c.chosen[r.Shard] < max(mostAsked/len(c.chosen), 1) && c.keysOf(r.Shard) == node {
+			// The first keys of the log are as good as any.
 			c.chosen[r.Shard]++
 			c.keys = append(c.keys, asked{string(r.Key), hash, r.Shard})
 		}
@@ -223,7 +240,9 @@ func (c *checker) collect(node int) error {
 		c.r.Damaged("node %d: %v", node, err)
 		err = nil
 	}
+	// Of each key the newest comes first.
 	slices.SortFunc(n.items, func(a, b item) int { return cmp.Or(cmp.Compare(a.hash, b.hash), newer(a, b)) })
+	// Copies by cleaners are equal, so that one of them is enough.
 	n.items = slices.CompactFunc(n.items, func(a, b item) bool {
 		if a.hash == b.hash && newer(a, b) == 0 && a != b {
 			c.r.Damaged("node %d has two records of hash %#x with term %d and version %d, which differ", node, a.hash,
@@ -240,12 +259,14 @@ func (c *checker) unread() {
 		if c.nodes[m.Node].alive {
 			continue
 		}
+		// Without the primary's CommitVer nothing of its shards is known to be settled.
 		primary, backup := c.primaryOf(m.Node), 0
 		for i := range c.config.Shards {
 			if s := &c.config.Shards[i]; s.Primary != m.Node && s.Has(m.Node) {
 				backup++
 			}
 		}
+		// The report says so, for a check that finds nothing must not be taken for more than it is.
 		c.r.Unseen("node %d: replicas of the %s of which its server is the primary are not compared, "+
 			"and its own of %d others are not read: %v", m.Node, plural(primary), backup, c.nodes[m.Node].why)
 	}
@@ -271,11 +292,13 @@ func plural(shards int) string {
 // compare compares the replicas of a shard, and notes in wanted what each key has. It merges the
 // replicas' items by hash.
 func (c *checker) compare(shard int, wanted map[uint64]item) {
+	// Replicas that copy the shard are not compared.
 	s := &c.config.Shards[shard]
 	if s.Lost() {
 		c.r.Damaged("shard %d is lost", shard)
 		return
 	}
+	// Both are hashes of the shard.
 	first, last := c.config.Range(shard)
 	var replicas []int
 	var rest [][]item
@@ -285,9 +308,11 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 				func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
 			to, found := slices.BinarySearchFunc(n.items, last,
 				func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
+			// Range has the last hash, too.
 			if found {
 				to++
 			}
+			// The slices alias the items, which stay.
 			replicas, rest = append(replicas, node), append(rest, n.items[from:to])
 		}
 	}
@@ -299,12 +324,14 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 				newest, ok = items[0], true
 			}
 		}
+		// All items of all replicas were looked at.
 		if !ok {
 			return
 		}
 		// CommitVer was read before the logs, so what it covers must be in all of them.
 		settled := c.settled(s, shard, newest)
 		for i, items := range rest {
+			// Replicas drop tombstones at different times.
 			has := item{hash: newest.hash, deleted: true} // which is as good as nothing
 			if len(items) > 0 && items[0].hash == newest.hash {
 				has, rest[i] = items[0], items[1:]
@@ -314,9 +341,12 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 			case newer(has, newest) == 0:
 				c.r.Damaged("shard %d: node %d has another record than others of hash %#x, term %d, version %d",
 					shard, replicas[i], newest.hash, newest.term, newest.version)
+			// Its write is under way, or its client was told that it is uncertain: replicas may
+			// differ.
 			case !settled:
 				c.under++
 			default:
+				// It helps to tell a record that was lost from one that was never there.
 				older := "none"
 				if has.version > 0 {
 					older = fmt.Sprintf("version %d", has.version)
@@ -325,6 +355,7 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 					shard, replicas[i], newest.version, newest.hash, older, c.place(replicas[i], shard, newest.version))
 			}
 		}
+		// Otherwise the primary may answer with it or with an older one.
 		if settled {
 			wanted[newest.hash] = newest
 		}
@@ -337,8 +368,10 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 // place returns where the entry is that a node lacks, if it can be found, for a message.
 func (c *checker) place(node, shard int, version uint64) string {
 	n := &c.nodes[node]
+	// Logs are read once more only if something is missing.
 	if n.torn == nil {
 		n.torn = []torn{}
+		// What a damaged record says is a guess, for the message only.
 		err := kv.Torn(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Collected, at rdma.Addr) {
 			n.torn = append(n.torn, torn{r.Shard, r.Version, at})
 		})
@@ -346,6 +379,7 @@ func (c *checker) place(node, shard int, version uint64) string {
 			return fmt.Sprintf("; why is not known: %v", err)
 		}
 	}
+	// A record is found by its version: its key may be what is damaged.
 	for _, t := range n.torn {
 		if t.shard == shard && t.version == version {
 			return fmt.Sprintf("; the entry at %s (%s) has a wrong checksum", t.at, c.l.servers.Describe(t.at))
@@ -356,6 +390,7 @@ func (c *checker) place(node, shard int, version uint64) string {
 
 // settled reports whether a record was on all replicas before the walk began.
 func (c *checker) settled(s *shards.Shard, shard int, i item) bool {
+	// nil if the primary's node was not read.
 	commit := c.nodes[s.Primary].commit
 	return commit != nil && i.version <= commit[shard]
 }
@@ -365,22 +400,28 @@ const askWithin = time.Second
 
 // ask asks primaries for keys and compares their answers with wanted.
 func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
+	// The client has an endpoint of its own, since it opens a mailbox.
 	ep, err := f.Open("check")
 	if err != nil {
 		return err
 	}
 	defer ep.Close()
+	// Its timeout bounds how long a primary that does not answer holds the check up.
 	s, err := Open(ep, f, c.l.Kind, askWithin)
 	if err != nil {
 		return err
 	}
+	// By node.
 	silent := make([]error, c.l.nodes)
 	for _, k := range c.keys {
 		want, ok := wanted[k.hash]
 		primary := c.config.Shards[k.shard].Primary
+		// Not settled, or its primary is not asked any more.
 		if !ok || silent[primary] != nil {
 			continue
 		}
+		// A write since the walk makes the answer differ. Then the walk is begun again, if a
+		// segment was pushed.
 		value, err := s.Get([]byte(k.key))
 		switch {
 		case err == nil && (want.deleted || xxhash.Sum64(value) != want.value):
@@ -393,12 +434,14 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 			c.r.Damaged("shard %d: server %d says that what it has of %.40q is damaged: %v", k.shard, primary, k.key,
 				err)
 		case err != nil && !errors.Is(err, client.ErrNotFound):
+			// It may be slow, or dead and not expelled yet.
 			silent[primary] = err
 			c.silent++
 			continue
 		}
 		c.answers++
 	}
+	// It may be all of them: then only logs were compared.
 	for primary, err := range silent {
 		if err != nil {
 			c.r.Unseen("server %d does not answer: of the %s of which it is the primary only logs are read: %v",
@@ -411,6 +454,7 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 
 // tell adds the walk's counts to the report.
 func (c *checker) tell() {
+	// Counts are from before the walk.
 	segments := func(name string, n int) { c.r.Fact(name, uint64(n), uint64(n)*uint64(c.l.SegmentBytes)) }
 	c.r.Fact("pairs", c.live, c.bytes)
 	c.r.Fact("records in the logs", c.records, 0)

@@ -31,6 +31,8 @@ func (r *Collected) Newer(other *Collected) bool {
 // rowan.ErrDamaged where memory holds what no server writes.
 func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(*Collected)) error {
 	o = o.WithDefaults()
+	// It is the table as of now. Entries are verified, so one of a segment that is freed meanwhile
+	// is left out or is still whole.
 	t, err := ReadTable(ep, o, p, node)
 	var since []uint64
 	if err == nil {
@@ -43,6 +45,7 @@ func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(
 				return fmt.Errorf("entry at %s is no record: %w", e.Blocks[0], rowan.ErrDamaged)
 			}
 			// What came to the server before it was a replica of the shard does not count.
+			// The upper half of the stamp says when it came.
 			if first := since[r.Shard]; first == 0 || TermOf(e) < first {
 				return nil
 			}

@@ -104,7 +104,9 @@ func (c *cleaner) goOn() (more bool, err error) {
 // the segment that is worth it most. It reports whether it cleaned one. If there is no room for the
 // copies, the segment is offered again: another cleaner holds the room, or it is free again soon.
 func (c *cleaner) step() (cleaned bool, err error) {
+	// Any cleaner marks them: they are of logs of workers, and of cleaners.
 	if all := c.s.Space.Closed(); len(all) > 0 {
+		// A crash behind it leaves a committed segment with entries that are all on all replicas.
 		if err := c.s.Table.Commit(c.ep, all); err != nil {
 			return false, err
 		}
@@ -114,6 +116,7 @@ func (c *cleaner) step() (cleaned bool, err error) {
 		return false, err
 	}
 	// One segment a step, so that questions of other cleaners are passed in between.
+	// From here on the segment is this cleaner's alone.
 	seg, ends, ok := c.s.Space.Pick(c.percent())
 	if !ok {
 		return false, nil
@@ -126,6 +129,8 @@ func (c *cleaner) step() (cleaned bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("clean segment %d: %w", seg.Index, err)
 	}
+	// The question comes behind the last change of an index: READs that begin later find the
+	// copies.
 	c.waiting = append(c.waiting, leaving{seg, c.s.Quiet.Ask()})
 	return true, nil
 }
@@ -134,6 +139,7 @@ func (c *cleaner) step() (cleaned bool, err error) {
 // find no segment, though cleaning then gains little. While DELs find none, any garbage is worth
 // it: otherwise no DEL could ever make room again.
 func (c *cleaner) percent() int64 {
+	// The fewer segments are free, the less an emptied segment may gain.
 	switch free := c.s.Table.Free(); {
 	case free <= c.s.Opt.Spared() || c.s.Space.Starves():
 		return 100
@@ -158,6 +164,7 @@ func (c *cleaner) free() (err error) {
 		if c.s.Table.Owner(l.Segment).Received() {
 			c.s.Space.GiveBack(l.Segment)
 		} else {
+			// Release makes it durable that they are free.
 			own = append(own, l.Segment)
 		}
 		return true
@@ -171,6 +178,7 @@ func (c *cleaner) free() (err error) {
 func (c *cleaner) empty(seg rowan.Segment, ends []state.Scattered) (err error) {
 	c.batch, c.group = c.ep.Batch(), c.group[:0]
 	defer func() { c.batch.Release() }()
+	// Entries alias the scratch, so move adds copies to the batch.
 	err = c.s.Table.Scan(c.ep, seg, c.scratch, c.move)
 	for _, e := range ends {
 		if err != nil {
@@ -180,6 +188,7 @@ func (c *cleaner) empty(seg rowan.Segment, ends []state.Scattered) (err error) {
 			err = c.move(&c.entry)
 		}
 	}
+	// Also behind an error: what was copied by then is named where it is.
 	if e := c.flush(); e != nil {
 		return e
 	}
@@ -194,6 +203,7 @@ func (c *cleaner) move(e *rowan.Entry) error {
 	if !ok {
 		return nil
 	}
+	// The index decides what is live: not the order of the log.
 	hash := kv.Hash(r.Key)
 	x, live := c.s.Shards[r.Shard].Naming(hash, at)
 	if x == nil {
@@ -206,6 +216,7 @@ func (c *cleaner) move(e *rowan.Entry) error {
 		}
 		return nil
 	}
+	// Cleaners may take the last segments: each frees more than it takes.
 	if err := c.log.Reserve(len(data), 0); err != nil {
 		return err
 	}
@@ -230,11 +241,13 @@ func (c *cleaner) flush() error {
 		// The copy must be durable before the index names it: a crash would lose the entry
 		// otherwise, since its segment may be freed.
 		if m.index.Replace(m.hash, m.old, m.new) {
+			// Otherwise a worker or the digester has named something newer.
 			c.s.Space.Move(m.old, c.s.SegmentOf(m.old), m.segment.Index, kv.EntrySize(m.length), m.kind)
 		}
 	}
 	c.group = c.group[:0]
 	for seg, ok := c.log.Full(); ok; seg, ok = c.log.Full() {
+		// All of its copies are durable, and in the indexes or superseded.
 		c.s.Space.Close(seg)
 	}
 	return nil

@@ -51,6 +51,7 @@ func (w *sweep) step(idle bool) (swept bool, err error) {
 	case w.question != 0:
 		// The tombstones were noted before the question. Once all readers have passed it, no copy
 		// is under way of a PUT that was looked up before.
+		// Held also has the segments that are being filled.
 		if w.s.Quiet.All(w.question) {
 			w.question, w.freed, w.held = 0, w.s.Table.Freed(), w.s.Table.Held()
 		}
@@ -93,6 +94,7 @@ func (w *sweep) begin() {
 	}
 	w.tombs, w.question = tombs, w.s.Quiet.Ask()
 	w.salt += 0x9e3779b97f4a7c15
+	// Bits of the sweep before say nothing of what is dead now.
 	clear(w.dead)
 }
 
@@ -125,6 +127,7 @@ func (w *sweep) drop(seg rowan.Segment) error {
 	if !sp.Take(seg) {
 		return nil
 	}
+	// A cleaner may take it as soon as it is offered again.
 	defer sp.Offer([]rowan.Segment{seg})
 	return w.s.Table.Scan(w.ep, seg, w.scratch, func(e *rowan.Entry) error {
 		r, ok := kv.ParseRecord(e.Data)

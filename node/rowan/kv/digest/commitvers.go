@@ -48,21 +48,28 @@ func (v *CommitVers) soon() { v.next = min(v.next, v.ep.Now()+v.s.Opt.CommitEver
 func (v *CommitVers) Step(wait bool) error {
 	t := v.s.Known.Adopted()
 	if b := v.asked; b != nil && b.Finished() {
+		// A part of them is learned in any case.
 		if v.learn(b) {
+			// All members have published in this term before it was committed, so these words cover
+			// earlier terms.
 			v.heard = v.askedIn.Term
 		}
+		// It releases the batch.
 		v.Hear()
 		if v.heard == v.askedIn.Term {
 			v.next = v.ep.Now() + v.every(wait)
 		}
 	}
+	// One batch of READs is in flight at a time.
 	if t == nil || v.asked != nil || v.ep.Now() < v.next {
 		return nil
 	}
+	// Others read as often as this server does, so it publishes as often.
 	if err := v.Publish(); err != nil {
 		return err
 	}
 	b := v.ep.Batch()
+	// No READ is in flight that it describes.
 	v.sources = v.sources[:0]
 	for _, m := range t.Members {
 		if m.Node != t.Node {
@@ -70,6 +77,7 @@ func (v *CommitVers) Step(wait bool) error {
 			v.sources = append(v.sources, m.Node)
 		}
 	}
+	// The server is the only member: nothing is to be heard.
 	if b.Len() == 0 {
 		b.Release()
 		v.heard, v.next = t.Term, v.ep.Now()+v.s.Opt.CommitEvery
@@ -79,6 +87,7 @@ func (v *CommitVers) Step(wait bool) error {
 		b.Release()
 		return fmt.Errorf("read CommitVers: %w", err)
 	}
+	// A change of the term gives them up: see Hear.
 	v.asked, v.askedIn = b, t
 	return nil
 }
@@ -111,7 +120,9 @@ func (v *CommitVers) Publish() error {
 		if !sh.Serving() && t.Shards[i].Source != t.Node {
 			continue
 		}
+		// It only rises within a term.
 		if commit := sh.Committed(); commit != v.published[i] {
+			// A server that begins anew reads it, and a flip of a bit must not raise it.
 			b.WriteWord(v.s.Opt.CommitAt(v.s.Node, i), kv.Seal(commit))
 			v.published[i] = commit
 		}
@@ -136,6 +147,7 @@ func (v *CommitVers) learn(b *rdma.Batch) (all bool) {
 			// Only the primary's word counts, and the source's in a migration: others may be of
 			// earlier terms.
 			if s := &v.askedIn.Shards[i]; s.Primary == node || s.Source == node {
+				// 0 raises nothing.
 				commit, _ := kv.Unseal(op.Word(i))
 				sh.Learn(commit)
 			}

@@ -61,10 +61,12 @@ func New(s *state.Server, ep rdma.Endpoint, in Inbound, commits *CommitVers) *Di
 // to be committed.
 func (d *Digester) digest(seg rowan.Segment) error {
 	u := d.takeEarly(seg)
+	// Entries alias a buffer of the inbound logs, so take copies what it keeps.
 	err := d.in.Digest(seg, func(e *rowan.Entry) error { return d.Take(&u, e) })
 	if err == nil {
 		err = d.Flush()
 	}
+	// The control task commits it when CommitVers cover it.
 	d.used = append(d.used, u)
 	d.commits.soon()
 	return err
@@ -79,6 +81,8 @@ func (d *Digester) Settle(upTo func(source uint16) uint64) error {
 	err := d.in.Settle(upTo, func(seg rowan.Segment, e *rowan.Entry) error {
 		u := d.takeEarly(seg)
 		err := d.Take(&u, e)
+		// The segment is digested to its end when it is used. Settle does not repeat what it has
+		// found.
 		d.early = append(d.early, u)
 		return err
 	})
@@ -103,6 +107,7 @@ func (d *Digester) takeEarly(seg rowan.Segment) Segment {
 // Take digests one entry, which ends in the segment u. Entries are collected in a group; the last
 // ones wait for flush.
 func (d *Digester) Take(u *Segment, e *rowan.Entry) error {
+	// Also what does not count takes room, which is garbage.
 	d.s.Space.Place(u.Index, kv.EntrySize(len(e.Data)))
 	r, ok := kv.ParseRecord(e.Data)
 	if !ok || r.Shard >= len(d.s.Shards) {
@@ -127,6 +132,7 @@ func (d *Digester) Take(u *Segment, e *rowan.Entry) error {
 func (d *Digester) add(seg rowan.Segment, e *rowan.Entry, r kv.Record) {
 	n := len(d.group)
 	d.group = d.group[:n+1]
+	// Its key and offsets belong to the group, and are overwritten by the next one.
 	f := &d.group[n]
 	f.At, f.Kind, f.Length, f.Order = e.Blocks[0].Offset(), e.Kind, len(e.Data), r.Order
 	f.Key, f.hash, f.index, f.end = append(f.Key[:0], r.Key...), kv.Hash(r.Key), d.s.Shards[r.Shard].Index(), seg.Index
@@ -155,9 +161,11 @@ func (d *Digester) Flush() error {
 	defer b.Release()
 	for i := range d.group {
 		f := &d.group[i]
+		// The offsets are those of this moment: update looks again if the index has changed.
 		f.current = f.index.Lookup(f.hash, f.current)
 		first := b.Len()
 		d.s.ReadEntries(b, f.current, max(d.reach, kv.HeadBytes+len(f.Key)))
+		// READs and offsets go in the same order.
 		for k := range f.current {
 			f.read = append(f.read, b.Op(first+k))
 		}
@@ -166,6 +174,7 @@ func (d *Digester) Flush() error {
 		return err
 	}
 	for i := range d.group {
+		// In the order of the log, so that of equal records the first one stays named.
 		if err := d.update(&d.group[i]); err != nil {
 			return err
 		}
@@ -181,6 +190,7 @@ func (d *Digester) update(f *fresh) error {
 	if f.blocks != nil {
 		d.s.Space.Scatter(f.At, state.Scattered{Blocks: f.blocks, End: f.end})
 	}
+	// It is what Update replaces, set by its last call.
 	var old kv.Found
 	// The comparison is repeated if another task changes the index meanwhile.
 	garbage, updated, err := f.index.Update(f.hash, f.At, func(at uint64) (index.Relation, error) {
@@ -195,6 +205,7 @@ func (d *Digester) update(f *fresh) error {
 		switch {
 		case !ok || string(e.Key) != string(f.Key):
 			return index.OtherKey, nil
+		// The term decides first, and then the version.
 		case e.Before(f.Order):
 			old = e
 			return index.Older, nil
@@ -205,6 +216,7 @@ func (d *Digester) update(f *fresh) error {
 		return err
 	}
 	d.s.Space.Add(f.end, kv.EntrySize(f.Length), f.Kind)
+	// Its segment is freed when no reader holds the entry.
 	if garbage != 0 {
 		d.s.Space.Dead(garbage, d.s.SegmentOf(garbage), kv.EntrySize(old.Length), old.Kind)
 	}
@@ -214,6 +226,7 @@ func (d *Digester) update(f *fresh) error {
 // current returns the first block of an entry that the index names. It aliases a buffer of the
 // group's READs. The error wraps rowan.ErrDamaged when the block is damaged.
 func (d *Digester) current(f *fresh, at uint64) ([]byte, error) {
+	// An offset that is named since the lookup was not READ with the group.
 	k := slices.Index(f.current, at)
 	if k < 0 {
 		return d.s.ReadBlock(d.ep, at)
@@ -222,6 +235,7 @@ func (d *Digester) current(f *fresh, at uint64) ([]byte, error) {
 	if d.reach = state.NextReach(d.reach, min(n, d.s.Opt.LongestMessage())); ok {
 		return f.read[k].Buf[:n], nil
 	}
+	// Too little of it was READ.
 	if n > len(f.read[k].Buf) {
 		return d.s.ReadBlock(d.ep, at)
 	}
@@ -243,6 +257,7 @@ type highest struct {
 
 // Step digests all used segments. In between it steps the log, since digesting takes long.
 func (d *Digester) Step() error {
+	// It grants room, too, so senders wait for no digest.
 	if err := d.in.Step(); err != nil {
 		return err
 	}

@@ -48,6 +48,7 @@ func (x *Exchanger) compare() error {
 		return nil
 	}
 	x.chain = x.chain[:0]
+	// A chain is taken as a whole, so the group may be a little longer.
 	for ; c.next < names.Chains() && len(x.chain) < compareGroup; c.next++ {
 		x.chain = names.Chain(c.next, x.chain)
 	}

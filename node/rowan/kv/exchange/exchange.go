@@ -78,6 +78,7 @@ func Run(s *state.Server, ep rdma.Endpoint) error {
 	x := New(s, ep)
 	l := s.NewLull(ep, s.Opt.StepEvery)
 	for !s.Tasks.Stopping() {
+		// errOver is no error: the next step begins with the term that there is.
 		more, err := x.Step()
 		if err != nil && !errors.Is(err, errOver) {
 			return err
@@ -91,11 +92,13 @@ func Run(s *state.Server, ep rdma.Endpoint) error {
 
 // New returns the exchanger of a server. It does nothing before Step.
 func New(s *state.Server, ep rdma.Endpoint) *Exchanger {
+	// With Rowan there is one source for each exchanger at each ring, and it is urgent.
 	x := &Exchanger{s: s, ep: ep, senders: make([]*rowan.Sender, s.Opt.Nodes)}
 	if s.Opt.Kind == kv.Rowan {
 		return x
 	}
 	x.logs, x.asked = make([]*rowan.Remote, s.Opt.Nodes), make([]state.Asking, s.Opt.Nodes)
+	// One remote log at each other server is the exchanger's alone.
 	for node := range x.logs {
 		if node != s.Node {
 			x.logs[node] = s.NewRemote(node, int(s.Opt.ExchangeSource(s.Node)))
@@ -107,18 +110,24 @@ func New(s *state.Server, ep rdma.Endpoint) *Exchanger {
 // Step does the next piece of work, and reports whether there was any. Gifts come first: the other
 // members wait for them. Copies and the comparison wait until the server has what others gave.
 func (x *Exchanger) Step() (more bool, err error) {
+	// It is noted before the gift is taken: a later one must wait until the entries of a gift are
+	// read.
 	question := x.s.Quiet.Last()
 	g := x.s.Exchange.Take()
+	// A term that is replaced meanwhile is found by insist and pass, which end the work in hand.
 	if t := x.s.Known.Last(); t != x.term {
 		x.begin(t)
 	}
+	// Remote logs get segments ahead of when they are needed.
 	if err := x.ask(); err != nil {
 		return false, err
 	}
 	if g != nil {
 		return true, x.give(g)
 	}
+	// No entry that was looked up earlier is in hand.
 	x.s.Quiet.Pass(x.s.Opt.ExchangerReader(), question)
+	// Entries of copies have later stamps than gifts, by which members tell them apart.
 	if !x.gave {
 		return false, nil
 	}
@@ -135,6 +144,7 @@ func (x *Exchanger) Step() (more bool, err error) {
 	// Last, since it only makes garbage of what was lost. No worker uses the old index: it was lost
 	// in a term that all of them have reached.
 	for _, sh := range x.s.Shards {
+		// Quiet says that all workers are in the term.
 		if old := sh.Leaving(x.term.Term); old != nil {
 			return true, x.empty(sh, old)
 		}
@@ -147,9 +157,11 @@ func (x *Exchanger) Step() (more bool, err error) {
 // begin.
 func (x *Exchanger) begin(t *state.Term) {
 	x.term, x.gave, x.compared = t, false, comparison{}
+	// What is sent from now on is of this term, as its stamp says.
 	x.raise(t.Stamps())
 	for node, log := range x.logs {
 		if log != nil && t.Committed {
+			// Places of earlier terms are not used any more: the lender has settled them.
 			log.Begin(t.WritesTo(node))
 		}
 	}
@@ -160,6 +172,7 @@ func (x *Exchanger) begin(t *state.Term) {
 			c.target != (t.Shards[c.shard].Primary == c.node)
 	})
 	for i := range t.Shards {
+		// A copy that goes on is in the list already.
 		for _, n := range t.CopiesTo(i) {
 			if !slices.ContainsFunc(x.copies, func(c *copying) bool { return c.shard == i && c.node == n }) {
 				x.copies = append(x.copies,
@@ -167,6 +180,7 @@ func (x *Exchanger) begin(t *state.Term) {
 			}
 		}
 	}
+	// The control task says that the server is quiet only behind this.
 	x.s.Known.Seen(x.s.Opt.Workers, t.Term)
 }
 
@@ -187,6 +201,8 @@ func (x *Exchanger) give(g *state.Gift) (err error) {
 	if g.Term != x.term {
 		return errOver
 	}
+	// All entries of a gift are read before the first one is sent: from then on cleaners may free
+	// their segments.
 	x.entries = x.entries[:0]
 	for _, r := range g.Records {
 		switch err := x.read(r.Shard, r.At); {
@@ -198,7 +214,9 @@ func (x *Exchanger) give(g *state.Gift) (err error) {
 		// Only the newest record of a key is sent: another replica may have dropped the tombstone
 		// of an older one.
 		last := len(x.entries) - 1
+		// It was verified, so it is a record.
 		record, _ := kv.ParseRecord(x.entries[last].data)
+		// What no index names is superseded by a record that is given, too, or is on all replicas.
 		_, live := x.s.Shards[r.Shard].Naming(kv.Hash(record.Key), r.At)
 		if live {
 			live, err = x.isNewest(r, kv.Hash(record.Key))
@@ -210,6 +228,7 @@ func (x *Exchanger) give(g *state.Gift) (err error) {
 			x.entries = x.entries[:last]
 		}
 	}
+	// All members get the same records of a shard, whichever of them have some already.
 	for _, m := range g.Term.Members {
 		for _, e := range x.entries {
 			if m.Node != g.Term.Node && g.Term.Shards[e.shard].Has(m.Node) {
@@ -225,6 +244,7 @@ func (x *Exchanger) give(g *state.Gift) (err error) {
 		}
 	}
 	x.raise(x.term.Gifts()) // so that what is copied is not taken for a gift by members that have not settled yet
+	// From here on copies may begin.
 	x.gave = true
 	return nil
 }
@@ -233,6 +253,7 @@ func (x *Exchanger) give(g *state.Gift) (err error) {
 // known. If the index names a damaged entry with the same tag, that one may be newer.
 func (x *Exchanger) isNewest(r state.Located, hash uint64) (bool, error) {
 	names := x.s.Shards[r.Shard].Index()
+	// The shard was lost in a later term.
 	if names == nil {
 		return false, errOver
 	}
@@ -240,6 +261,7 @@ func (x *Exchanger) isNewest(r state.Located, hash uint64) (bool, error) {
 		if at == r.At {
 			continue
 		}
+		// It is verified only; which record it is does not matter.
 		_, _, err := x.s.ReadWhole(x.ep, x.term.Term, r.Shard, at)
 		if errors.Is(err, rowan.ErrDamaged) {
 			return false, nil
@@ -262,18 +284,23 @@ func (x *Exchanger) copy(c *copying) error {
 	switch {
 	case names == nil:
 		return errOver
+	// All chains were appended, and acknowledged, before the word is written.
 	case c.next == names.Chains():
 		if err := x.tell(c.node, x.s.Opt.CopiedAt(c.node, c.shard), x.stamp(c.node)); err != nil {
 			return err
 		}
+		// It is told again in the next term, by then without any copying.
 		c.told = x.term.Term
 		return nil
 	}
+	// Items may be added to the chain behind the lookup: a worker sends these to the other server
+	// itself.
 	x.chain = names.Chain(c.next, x.chain[:0])
 	x.entries = x.entries[:0]
 	for _, at := range x.chain {
 		switch err := x.read(c.shard, at); {
 		case errors.Is(err, rowan.ErrDamaged):
+			// The damage is noted, so the manager begins another term.
 			c.held = x.term.Term
 			return nil
 		case err != nil:
@@ -285,6 +312,7 @@ func (x *Exchanger) copy(c *copying) error {
 			return err
 		}
 	}
+	// A crash of the term ends the copy behind a chain, where it goes on.
 	c.next++
 	return nil
 }
@@ -292,8 +320,10 @@ func (x *Exchanger) copy(c *copying) error {
 // empty removes from an old index what it still names of a shard that the server has lost, so that
 // the entries are garbage. Nothing is added to that index any more.
 func (x *Exchanger) empty(sh *state.Shard, old *index.Index) error {
+	// A cleaner may remove items at the same time: whichever is first counts them as dead.
 	for chain := range old.Chains() {
 		for x.chain = old.Chain(chain, x.chain[:0]); len(x.chain) > 0; x.chain = old.Chain(chain, x.chain[:0]) {
+			// A whole chain is read in one trip.
 			b := x.ep.Batch()
 			x.s.ReadHeads(b, x.chain, 0)
 			err := rdma.Do(x.ep, b.As("read what is lost"), kv.LocalTimeout)
@@ -308,6 +338,7 @@ func (x *Exchanger) empty(sh *state.Shard, old *index.Index) error {
 				return fmt.Errorf("empty the index of shard %d: %w", sh.Number, err)
 			}
 		}
+		// Emptying an index takes long, and cleaners wait for the answer.
 		if err := x.pass(); err != nil {
 			return err
 		}
@@ -319,6 +350,8 @@ func (x *Exchanger) empty(sh *state.Shard, old *index.Index) error {
 // read appends a copy of an entry to x.entries. The error wraps rowan.ErrDamaged when the entry is
 // damaged: it must not be sealed anew, or it would pass for intact elsewhere.
 func (x *Exchanger) read(shard int, at uint64) error {
+	// The entry may be superseded, or moved, while it is read. No cleaner frees its segment before
+	// this task has passed its question.
 	kind, data, err := x.s.ReadWhole(x.ep, x.term.Term, shard, at)
 	if err != nil {
 		return fmt.Errorf("read the entry at %s: %w", x.s.At(at), err)
@@ -330,6 +363,7 @@ func (x *Exchanger) read(shard int, at uint64) error {
 // append appends an entry to the log of another server. It repeats that until the entry is there or
 // the term is over, in which the other server may be found dead.
 func (x *Exchanger) append(node int, e exchanged) error {
+	// With remote logs the exchanger knows the place of each entry.
 	if x.logs != nil {
 		return x.write(node, e)
 	}
@@ -348,16 +382,19 @@ func (x *Exchanger) append(node int, e exchanged) error {
 		if err != nil {
 			return err
 		}
+		// The sender accounts for the leave by when the append was posted.
 		posted := x.ep.Now()
 		if err := x.do(node, b.As("exchange")); err != nil {
 			return err // of the task, which ends, or the other one is dead
 		}
+		// Its error has the append repeated. An equal record twice does no harm.
 		return s.Acknowledged(op, posted)
 	})
 }
 
 // write is append to a remote log. The entry keeps its place across attempts.
 func (x *Exchanger) write(node int, e exchanged) error {
+	// The place is taken once, however often the WRITE is repeated.
 	log, at, placed := x.logs[node], rowan.Place{}, false
 	err := x.insist(func() (err error) {
 		if !placed {
@@ -370,6 +407,7 @@ func (x *Exchanger) write(node int, e exchanged) error {
 		defer b.Release()
 		b.Chain()
 		p := b.Alloc(rowan.Size(len(e.data)))
+		// The term is this one: the entry comes to the other server now.
 		log.Seal(at, e.kind, uint32(x.term.Term), e.data, p)
 		b.Write(at.At, p)
 		b.Read(at.At, 8)
@@ -379,6 +417,7 @@ func (x *Exchanger) write(node int, e exchanged) error {
 		return b.Err()
 	})
 	if err == nil {
+		// The log may leave the segment.
 		log.Landed(at)
 		x.above++ // see stamp
 	}
@@ -400,6 +439,7 @@ func (x *Exchanger) ask() error {
 // sender returns the sender to a node, and makes it when it is needed first.
 func (x *Exchanger) sender(node int) (*rowan.Sender, error) {
 	if x.senders[node] == nil {
+		// It lives as long as the exchanger; terms raise its stamps.
 		s, err := rowan.NewSender(x.ep, rowan.SenderOptions{
 			Log: x.s.Opt.LogOf(node), Source: x.s.Opt.ExchangeSource(x.s.Node), Above: x.above, Later: true,
 		})
@@ -415,6 +455,7 @@ func (x *Exchanger) sender(node int) (*rowan.Sender, error) {
 // of the last entry that was sent, with remote logs a count above the stamps of gifts. Its
 // upper half is the term in both cases.
 func (x *Exchanger) stamp(node int) uint64 {
+	// The receiver settles the source up to this stamp.
 	if s := x.senders[node]; s != nil {
 		return s.Stamp()
 	}
@@ -427,6 +468,7 @@ func (x *Exchanger) tell(node int, at rdma.Addr, word uint64) error {
 	return x.insist(func() error {
 		b := x.ep.Batch()
 		defer b.Release()
+		// Repeating it is safe: no other server writes the word.
 		b.WriteWord(at, word)
 		b.Read(at, 8)
 		if err := x.do(node, b.As("tell")); err != nil {
@@ -443,10 +485,12 @@ func (x *Exchanger) do(node int, b *rdma.Batch) error {
 		return err
 	}
 	for {
+		// A server that hangs may not answer for long.
 		err := x.ep.Wait(b, rdma.All, time.Millisecond)
 		if !errors.Is(err, rdma.ErrTimeout) {
 			return err
 		}
+		// The batch stays in flight to a node that is expelled.
 		if x.s.Known.Last().Member(node) == nil || x.s.Tasks.Stopping() {
 			return errOver
 		}
@@ -461,15 +505,18 @@ func (x *Exchanger) insist(do func() error) error {
 		if err := x.pass(); err != nil {
 			return err
 		}
+		// It has copies of what it sends.
 		err := do()
 		switch {
 		case err == nil, errors.Is(err, errOver), state.Fatal(err):
 			return err
+		// The view has changed, though the term has not yet.
 		case errors.Is(err, rdma.ErrStale):
 			if _, err := x.ep.Join(); err != nil {
 				return err
 			}
 		}
+		// Room at the other server comes from its cleaners.
 		x.ep.Sleep(state.RetryPause)
 	}
 }

@@ -28,19 +28,27 @@ func (c *control) Adopt(config *shards.Config) error {
 	}
 	// The marks, and then the term, are durable before workers see the term.
 	t, before := state.NewTerm(config, s.Node), s.Known.Last()
+	// The word of a shard is never ahead of what the server does: a shard that is marked as its
+	// own, with nothing in it, has no entry that counts.
 	if err := c.mark(t, before); err != nil {
 		return fmt.Errorf("note which shards there are in term %d: %w", t.Term, err)
 	}
+	// A server that is no member notes nothing: a cold start by its word would count it as one.
 	if t.Member(s.Node) != nil {
 		if err := c.write("note the term", s.Opt.TermAt(s.Node), kv.Seal(t.Term)); err != nil {
 			return fmt.Errorf("note term %d: %w", t.Term, err)
 		}
 	}
+	// Workers serve no shard while this goes on: in the last term they see that none is served, in
+	// this one that it is not committed.
 	for i, sh := range s.Shards {
 		if !t.Leads(i) {
+			// It serves again when it is promoted in a term in which it is the primary.
 			sh.Follow()
 		}
 		if t.Differed(before, i) {
+			// What the index names is garbage, which the exchanger removes when all workers are in
+			// this term.
 			sh.Lose(t.Term)
 		}
 		if t.Shards[i].Has(s.Node) {
@@ -50,7 +58,9 @@ func (c *control) Adopt(config *shards.Config) error {
 		}
 	}
 	c.adoptedAt = c.ep.Now()
+	// CommitVers that were read in an earlier term may lack versions that were given since.
 	c.commits.Hear()
+	// From here on tasks work in the term. It is the last step, so that they find all of the above.
 	s.Known.Adopt(t)
 	return nil
 }
@@ -71,6 +81,7 @@ func (c *control) mark(t, before *state.Term) error {
 	if b.Len() == 0 {
 		return nil
 	}
+	// The READ behind the WRITEs makes them durable.
 	b.Read(c.s.Opt.SinceAt(t.Node, 0), 8)
 	return rdma.Do(c.ep, b.As("mark shards"), kv.LocalTimeout)
 }
@@ -91,6 +102,8 @@ func (c *control) Quiet() bool {
 	if !c.s.Known.AllSaw(c.s.Known.Last().Term) {
 		return false
 	}
+	// The words are in the node's memory before the manager may commit the term, so that all
+	// members read them in it.
 	if err := c.commits.Publish(); err != nil {
 		c.err = errors.Join(c.err, err)
 		return false
@@ -105,10 +118,13 @@ func (c *control) Quiet() bool {
 func (c *control) Report() (r cm.Report) {
 	t := c.s.Known.Last()
 	if t.Compare {
+		// nil until the exchanger has compared all of its replicas.
 		r.Digests = c.s.Exchange.Told(t.Term)
 		return r
 	}
 	r.Full, r.Damaged = c.s.IsFull(), c.s.Damage.In(t.Term)
+	// Other servers write these words behind what they have copied. One of an earlier term does not
+	// count.
 	words, err := rdma.ReadBytes(c.ep, "read copies", c.s.Opt.CopiedAt(t.Node, 0), 8*len(t.Shards), kv.LocalTimeout)
 	if err != nil {
 		c.err = errors.Join(c.err, err)
@@ -134,9 +150,12 @@ func (c *control) Report() (r cm.Report) {
 // arrived digests what a source has copied, up to a stamp, and reports whether the indexes name all
 // of it now.
 func (c *control) arrived(t *state.Term, source int, stamp uint64) bool {
+	// What members give comes first: its stamps are lower.
 	if c.promoted != t.Term {
 		return false
 	}
+	// Of the source's exchanger nothing is in flight up to the stamp: it writes the word when all
+	// that it copied is acknowledged. Of others only earlier terms are at rest for certain.
 	err := c.d.Settle(func(s uint16) uint64 {
 		if s == c.s.Opt.ExchangeSource(source) {
 			return stamp

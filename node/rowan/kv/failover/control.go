@@ -53,6 +53,7 @@ func newControl(s *state.Server, ep rdma.Endpoint, in digest.Inbound, configs rd
 // Run is the task of control. It calls startOthers, which starts the server's other tasks, once
 // the indexes name what an earlier server left.
 func Run(s *state.Server, ep rdma.Endpoint, configs rdma.Configs, startOthers func(rdma.Endpoint)) error {
+	// The rings are open from here on, but have no segments before the first Step.
 	in, err := digest.NewInbound(s, ep)
 	if err != nil {
 		return err
@@ -62,23 +63,28 @@ func Run(s *state.Server, ep rdma.Endpoint, configs rdma.Configs, startOthers fu
 	if err != nil {
 		return err
 	}
+	// The manager asks by this mailbox, and gets its answers from this task alone.
 	defer c.peer.Close()
 	// So that Step reads the registers even if the manager does not ask.
 	c.cm.Told(1)
 	if err = c.recover(); err == nil {
 		startOthers(ep)
 	}
+	// Segments ahead are filled while the task sleeps: see Options.StepEvery.
 	l := s.NewLull(ep, s.Opt.StepEvery)
 	for err == nil && !s.Tasks.Stopping() {
 		if err = c.step(); err == nil {
 			ep.Sleep(l.Next(c.d.Moved() || c.busy))
 		}
 	}
+	// It releases the READs that are in flight.
 	c.commits.Hear()
+	// Nothing lands in the node's logs any more.
 	if e := in.Close(); err == nil {
 		err = e
 	}
 	if err != nil {
+		// The other tasks end, too; the server tells the manager why in part.
 		s.Tasks.End("receiver", err)
 	}
 	c.part()
@@ -98,6 +104,7 @@ const (
 // part the node counts as if it had died.
 func (c *control) part() {
 	why := c.s.Tasks.Failed()
+	// With these the manager knows, or can not be told.
 	for _, gone := range []error{rdma.ErrNodeDown, rdma.ErrClosed, rdma.ErrRevoked} {
 		if why == nil || errors.Is(why, gone) {
 			return
@@ -121,12 +128,15 @@ func (c *control) part() {
 // step does one round of all that the task does. Entries that it looked up are out of its hands at
 // the end, so it passes the question that it saw at the beginning.
 func (c *control) step() error {
+	// Questions that come in the midst of the step wait for the next one.
 	question := c.s.Quiet.Last()
 	c.busy = false
+	// Progress of senders counts from here on.
 	c.d.Moved() // in an earlier step
 	if err := c.configure(); err != nil {
 		return err
 	}
+	// Cleaners have no part in inbound logs, so they hand segments of these over.
 	for _, seg := range c.s.Space.Given() {
 		c.in.Free(seg)
 		c.busy = true
@@ -138,12 +148,14 @@ func (c *control) step() error {
 	if err := c.promote(); err != nil {
 		return err
 	}
+	// Behind promotion, which reads words of its own term alone.
 	if err := c.commits.Step(c.d.Waits()); err != nil {
 		return err
 	}
 	if err := c.d.Commit(); err != nil {
 		return err
 	}
+	// What was looked up in this step has been used.
 	c.s.Quiet.Pass(c.s.Opt.ReceiverReader(), question)
 	return nil
 }
@@ -151,8 +163,10 @@ func (c *control) step() error {
 // configure answers the manager's questions, and goes on with new terms. If registers cannot be
 // read now, that is tried again.
 func (c *control) configure() error {
+	// If clients know a later term, Step reads the registers.
 	c.cm.Told(c.s.Known.Highest())
 	for {
+		// Whatever has arrived by now, without waiting.
 		r, err := c.peer.Next(0)
 		if errors.Is(err, rdma.ErrTimeout) || r == nil && err == nil {
 			break
@@ -172,6 +186,7 @@ func (c *control) configure() error {
 	if err := c.cm.Step(); err != nil && !errors.Is(err, rdma.ErrUnreachable) {
 		return err
 	}
+	// Tasks join the view before they post anything: see state.Server.Member.
 	c.s.Known.Join(c.cm.Epoch())
 	return c.err
 }

@@ -22,6 +22,7 @@ import (
 // same again.
 func (c *control) promote() error {
 	t := c.s.Known.Adopted()
+	// A term that is not committed may be replaced by another one.
 	if t == nil || c.promoted == t.Term {
 		return nil
 	}
@@ -31,9 +32,13 @@ func (c *control) promote() error {
 		return nil
 	}
 	if c.settled != t.Term {
+		// An entry that has not landed whole by now never will: its sender is fenced off, or has
+		// seen it acknowledged.
 		if err := c.d.Settle(func(uint16) uint64 { return t.Stamps() }); err != nil {
 			return err
 		}
+		// Writers find segments in the new term only behind this, so none of its entries comes into
+		// a log that is being settled.
 		if err := c.lend(t); err != nil {
 			return err
 		}
@@ -43,6 +48,7 @@ func (c *control) promote() error {
 		if !c.commits.HeardIn(t.Term) {
 			return nil // without this term's CommitVers it would give what all replicas have
 		}
+		// Once a term: the exchanger sends it until all others have it.
 		c.give(t)
 		c.gave = t.Term
 	}
@@ -105,6 +111,7 @@ func (c *control) haveAllGiven(t *state.Term) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read which servers gave what they have: %w", err)
 	}
+	// A server that is no member gives nothing.
 	for _, m := range t.Members {
 		if binary.LittleEndian.Uint64(words[8*m.Node:]) != t.Term {
 			return false, nil

@@ -29,12 +29,15 @@ func (c *control) recover() error {
 	if s.Table.Pushes() == 0 {
 		return nil
 	}
+	// 0 if the earlier server was never a member. Then there is nothing of any shard, either.
 	last, err := kv.LastTerm(c.ep, s.Opt, s.Node)
 	if err != nil {
 		return err
 	}
 	// The manager is told so from here on. No term is adopted before Recovered.
 	c.cm.Restart(last)
+	// Entries are judged by what remember reads. Own logs and others' may come in any order: the
+	// index keeps the newest record of a key.
 	steps := []func() error{c.remember, c.forget, c.recoverOwn, c.recoverInbound, c.d.Flush}
 	if s.Opt.Kind == kv.RPC {
 		steps = append(steps, func() error { return c.resume(last) })
@@ -50,6 +53,7 @@ func (c *control) recover() error {
 	case err != nil:
 		return fmt.Errorf("recover what was left: %w", err)
 	}
+	// From here on the server adopts terms, so that the manager may begin the next one.
 	c.cm.Recovered()
 	return nil
 }
@@ -58,6 +62,7 @@ func (c *control) recover() error {
 // published.
 func (c *control) remember() error {
 	o := c.s.Opt
+	// 0: the server was no replica, and what its logs have of the shard does not count.
 	since, err := o.Since(c.ep, c.s.Node)
 	if err != nil {
 		return err
@@ -70,6 +75,7 @@ func (c *control) remember() error {
 	for i, sh := range c.s.Shards {
 		if since[i] > 0 {
 			sh.Gain(since[i], o.Keys/o.Shards)
+			// It is not ahead of what was so, and spares giving records that all replicas have.
 			sh.Learn(published[i])
 		}
 	}
@@ -83,6 +89,7 @@ func (c *control) forget() error {
 	o, node := c.s.Opt, c.s.Node
 	b := c.ep.Batch()
 	defer b.Release()
+	// The zero word is of no term.
 	b.Write(o.CopiedAt(node, 0), make([]byte, 8*o.Shards))
 	b.Write(o.GaveAt(node, 0), make([]byte, 8*o.Nodes))
 	b.Read(o.GaveAt(node, 0), 8)
@@ -94,31 +101,40 @@ func (c *control) forget() error {
 // segments.
 func (c *control) recoverOwn() error {
 	table := c.s.Table
+	// Entries alias it until the next segment is scanned.
 	scratch := make([]byte, table.SegmentBytes())
 	last := make([]*digest.Segment, 1+c.s.Opt.Workers+c.s.Opt.Cleaners) // by owner, that may have room
+	// In the order in which the segments were taken, so the last one of an owner is where its log
+	// was.
 	for _, seg := range table.Left() {
+		// end is where the next entry would go.
 		u, owner, end := &digest.Segment{Segment: seg}, table.Owner(seg), table.Begin(seg)
 		if int(owner) >= len(last) {
 			return fmt.Errorf("segment %d is of log %d, of %d: %w", seg.Index, owner, len(last)-1, rowan.ErrDamaged)
 		}
 		err := table.Scan(c.ep, seg, scratch, func(e *rowan.Entry) error {
+			// Own entries have one block.
 			end = e.Blocks[0].Add(uint64(kv.EntrySize(len(e.Data))))
 			return c.takeLeft(u, e)
 		})
 		if err != nil {
 			return err
 		}
+		// It is full, or the log has left it: nothing is added.
 		if table.IsCommitted(seg) {
 			c.d.Left(u, end)
 			continue
 		}
 		// The log has left the earlier segment: nothing is added to it any more.
+		// A crash between two segments leaves two of them that are not committed.
 		if before := last[owner]; before != nil {
 			c.d.Left(before, table.End(table.Begin(before.Segment)))
 		}
 		last[owner], c.s.Resumed[owner] = u, state.LogEnd{Segment: seg, Behind: end}
 	}
 	for _, u := range last {
+		// Their records are given in the next term if they are above CommitVer: they may be on this
+		// replica alone.
 		if u != nil {
 			c.resumed = append(c.resumed, *u)
 		}
@@ -135,6 +151,7 @@ func (c *control) recoverInbound() error {
 		if found[seg] == nil {
 			found[seg] = &digest.Segment{Segment: seg}
 		}
+		// A segment is used up to the end of the last block in it, of whichever entry.
 		for k, at := range e.Blocks {
 			ends[e.Segments[k]] = max(ends[e.Segments[k]], at.Add(uint64(kv.EntrySize(len(e.Data)))))
 		}
@@ -159,6 +176,7 @@ func (c *control) recoverInbound() error {
 func (c *control) resume(last uint64) error {
 	t := &state.Term{Config: &shards.Config{Term: last}, Node: c.s.Node}
 	logs, _ := c.s.Opt.RemoteLogs()
+	// Of these logs all that was acknowledged is at rest: the node began anew.
 	err := c.d.Settle(func(log uint16) uint64 {
 		if int(log) < logs {
 			return t.Term<<32 | (1<<32 - 1)
@@ -168,6 +186,7 @@ func (c *control) resume(last uint64) error {
 	for log := 0; log < logs && err == nil; log++ {
 		err = c.d.LendTo(log, last)
 	}
+	// Workers have not begun: they see it when they make their logs.
 	c.s.ResumedTerm = t
 	return err
 }
@@ -175,6 +194,7 @@ func (c *control) resume(last uint64) error {
 // takeLeft digests an entry that was left. In between it answers the manager, which would otherwise
 // take the server for hung.
 func (c *control) takeLeft(u *digest.Segment, e *rowan.Entry) error {
+	// Between two groups nothing that was looked up is in hand.
 	if c.d.Flushed() {
 		if err := c.configure(); err != nil {
 			return err

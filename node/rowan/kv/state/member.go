@@ -36,6 +36,7 @@ func (m *member) Join() (rdma.View, error) {
 // Post joins a view first that the server knows of: an answer that is sent in an earlier view does
 // not arrive, and the task may never learn that.
 func (m *member) Post(b *rdma.Batch) error {
+	// The control task has heard of it from the manager, or from the registers.
 	if m.s.Known.view() > m.joined {
 		if _, err := m.Join(); err != nil {
 			return err
@@ -52,6 +53,7 @@ func (m *member) Post(b *rdma.Batch) error {
 // Wait is Endpoint.Wait, and repeats what a new view has ended, once for each view, within the same
 // time.
 func (m *member) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	// The bound is of the whole, whatever is repeated.
 	until := rdma.Forever
 	if now := m.Now(); within < rdma.Forever-now {
 		until = now + within
@@ -80,10 +82,12 @@ func (m *member) repeat(b *rdma.Batch, until time.Duration) (repeated bool, err 
 			c.Read(op.Addr, len(op.Buf))
 			ops = append(ops, op)
 		case op.Verb == rdma.Write:
+			// The words are written as they were.
 			c.WriteCopy(op.Addr, op.Buf)
 			ops = append(ops, op)
 		}
 	}
+	// Only verbs that must not be repeated blindly were ended.
 	if len(ops) == 0 {
 		return false, nil
 	}
@@ -97,6 +101,7 @@ func (m *member) repeat(b *rdma.Batch, until time.Duration) (repeated bool, err 
 		return false, err
 	}
 	for i, op := range ops {
+		// The caller finds the results where it looks for them.
 		copy(op.Buf, c.Op(i).Buf)
 		op.Err = c.Op(i).Err
 	}

@@ -24,10 +24,12 @@ type Asking struct {
 // at which to come back.
 func (a *Asking) Step(ep rdma.Endpoint, log *rowan.Remote, again func(time.Duration)) (err error) {
 	if a.batch != nil {
+		// The worker is woken when it has.
 		if !a.batch.Finished() {
 			return nil
 		}
 		failed := a.batch.Err()
+		// It takes the segments that were lent, and releases the batch.
 		useful := log.Answered(a.batch)
 		if a.batch = nil; !useful {
 			a.again = ep.Now() + RetryPause
@@ -42,6 +44,7 @@ func (a *Asking) Step(ep rdma.Endpoint, log *rowan.Remote, again func(time.Durat
 		again(a.again)
 		return nil
 	}
+	// nil if there is nothing to tell or to ask for.
 	a.batch, err = log.Ask(ep)
 	return err
 }

@@ -149,6 +149,7 @@ func (s *Shard) Lead() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.serves {
+		// Their versions are above what was found.
 		return // writes are in flight
 	}
 	// CommitVer may be above the versions that were found here. In a migration the source has

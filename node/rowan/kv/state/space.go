@@ -200,6 +200,7 @@ func (s *Space) Pick(percent int64) (seg rowan.Segment, ends []Scattered, ok boo
 		return seg, nil, false
 	}
 	seg = s.ready[best]
+	// From here on the caller owns the segment.
 	s.cleaned++
 	s.ready = slices.Delete(s.ready, best, best+1)
 	for _, at := range s.ends[seg.Index] {

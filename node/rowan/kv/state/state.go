@@ -55,6 +55,7 @@ func New(ep rdma.Endpoint, o kv.Options, node int) (*Server, error) {
 		Opt: o, Node: node, Tasks: Tasks{node: node}, Shards: make([]*Shard, o.Shards), Space: newSpace(o.Log.Segments),
 		Quiet: Quiet{Passed: make([]atomic.Uint64, o.CleanerReader(o.Cleaners))}, Resumed: map[rowan.Owner]LogEnd{},
 	}
+	// No task has seen a term: Quiet waits for all of them.
 	s.Known.saw = make([]uint64, o.Workers+1)
 	if o.Kind == kv.RPC {
 		s.Known.turned = make([]uint64, o.Workers)
@@ -62,6 +63,7 @@ func New(ep rdma.Endpoint, o kv.Options, node int) (*Server, error) {
 	for i := range s.Shards {
 		s.Shards[i] = &Shard{Number: i}
 	}
+	// It reads the states of segments that an earlier server left.
 	if s.Table, err = rowan.OpenTable(s.Member(ep), o.LogOf(node)); err != nil {
 		return nil, fmt.Errorf("open server %d: %w", node, err)
 	}
@@ -104,6 +106,7 @@ func NextReach(reach, n int) int { return reach + max(n-reach, (n-reach)/8) }
 // ReadWhole reads the data of an entry that an index names, or named. The caller owns the result.
 // The error wraps rowan.ErrDamaged when the entry is damaged, which is noted.
 func (s *Server) ReadWhole(ep rdma.Endpoint, term uint64, shard int, at uint64) (kind uint8, data []byte, err error) {
+	// Blocks are noted before an index names the entry, so they are known.
 	if blocks := s.Space.Blocks(at); blocks != nil {
 		var whole rowan.Entry
 		err = s.Table.Assemble(ep, blocks, &whole)
@@ -127,6 +130,7 @@ func (s *Server) ReadBlock(ep rdma.Endpoint, at uint64) (block []byte, err error
 	if err != nil {
 		return nil, err
 	}
+	// A short entry is whole already.
 	n, ok := s.Table.Verify(s.At(at), p)
 	if !ok && n > 0 && n <= s.Opt.LongestMessage() {
 		if p, err = rdma.ReadBytes(ep, "read entry", s.At(at), n, kv.LocalTimeout); err != nil {

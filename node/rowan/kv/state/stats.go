@@ -24,10 +24,12 @@ func (s *Server) Stats() Stats {
 	defer s.Space.mu.Unlock()
 	stats.Cleaned, stats.Moved, stats.Dropped = s.Space.cleaned, s.Space.moved, s.Space.dropped
 	for i, n := range s.Space.live {
+		// For a moment a count may be below 0: see Space.
 		stats.Live += n
 		stats.Tombs += s.Space.tombs[i]
 	}
 	for _, sh := range s.Shards {
+		// One shard at a time: workers wait for no more than that.
 		sh.mu.Lock()
 		if sh.index != nil {
 			stats.Items += sh.index.Len()
@@ -47,6 +49,7 @@ func (s *Server) Stats() Stats {
 // kept free. It reckons with a shard of twice the average size.
 func (s *Server) IsFull() bool {
 	stats := s.Stats()
+	// Segments that are kept for own logs count as taken.
 	shard := 2 * stats.Live / int64(max(1, stats.Primaries+stats.Backups))
 	return int64(stats.Free-s.Opt.Log.Own)*int64(s.Table.SegmentBytes()) <= shard
 }

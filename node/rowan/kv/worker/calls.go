@@ -101,6 +101,8 @@ func newCalls(w *Worker) *calls {
 		w: w, backups: make([]backup, w.s.Opt.Nodes), sources: make([]source, w.s.Opt.Nodes),
 		log: w.s.NewRemote(w.s.Node, w.number),
 	}
+	// The earlier server's logs were lent to these workers in that term; package failover has lent
+	// them again.
 	if t := w.s.ResumedTerm; t != nil {
 		c.term, c.earlier = t, true
 		c.log.Begin(t.Term)
@@ -112,6 +114,7 @@ func newCalls(w *Worker) *calls {
 // anew resets numbers and leave of this worker's appends. The questions in flight are given up.
 func (c *calls) anew() {
 	for i := range c.backups {
+		// A late answer to it is discarded by the peer.
 		if ask := c.backups[i].ask; ask != nil {
 			ask.Release()
 		}
@@ -202,6 +205,7 @@ func (c *calls) start(node int, number, term uint64, kind uint8, record []byte) 
 // add gives the append its number, which it keeps whenever the call is repeated.
 func (c *calls) add(_ *rdma.Batch, o *op, a *appending, _ time.Duration) (err error) {
 	b := &c.backups[a.node]
+	// Numbers follow the order of the versions.
 	a.number = b.next
 	b.next++
 	return c.call(o, a)
@@ -210,6 +214,7 @@ func (c *calls) add(_ *rdma.Batch, o *op, a *appending, _ time.Duration) (err er
 // call sends the record of an append.
 func (c *calls) call(o *op, a *appending) (err error) {
 	kind, record := c.w.encode(o)
+	// If it is nil goOn starts it later.
 	a.call, err = c.start(a.node, a.number, o.term, kind, record)
 	return err
 }
@@ -250,6 +255,7 @@ func (c *calls) heed(node int, call *rpc.Call) bool {
 		return false
 	}
 	b := &c.backups[node]
+	// It is a total, so an answer that was overtaken changes nothing.
 	b.granted, b.full = max(b.granted, binary.LittleEndian.Uint64(call.Body)), call.Status == kv.StatusFull
 	return true
 }
@@ -273,6 +279,8 @@ func (c *calls) take(r *rpc.Request) error {
 	}
 	// From here on the request is of a member, and of the log's term or of the one that an earlier
 	// server knew.
+	// What this server knows of a source is in memory alone. A server that begins anew starts from
+	// nothing, in a term in which sources do, too, or see earlier.
 	s := &c.sources[t.node]
 	// The source has taken all answers below lowest, and repeats none of these requests.
 	for lowest := le.Uint64(p[8:]); s.lowest < lowest; s.lowest++ {
@@ -289,6 +297,7 @@ func (c *calls) take(r *rpc.Request) error {
 		return c.acknowledge(t)
 	}
 	kind, record := p[22], p[kv.ReplicateBytes:]
+	// It counts as an append that makes room: there was leave for it.
 	place, err := c.log.Place(len(record), true)
 	// The leave was given by an earlier server, in segments that may be elsewhere: the source
 	// repeats the call until this one has a segment for it.
@@ -301,6 +310,7 @@ func (c *calls) take(r *rpc.Request) error {
 		return err // there was leave for it, so this cannot be
 	}
 	s.seen[t.number%callWindow/64] |= 1 << (t.number % 64)
+	// The source has spent it, too, whatever becomes of the answer.
 	s.spent += leave(len(record))
 	b := c.w.ep.Batch()
 	b.Chain()
@@ -309,6 +319,7 @@ func (c *calls) take(r *rpc.Request) error {
 	b.Write(place.At, entry)
 	b.Read(place.At, 8)
 	t.place, t.batch = place, b
+	// step answers when the batch is complete.
 	c.taken = append(c.taken, t)
 	return c.w.ep.Post(b.As("append"))
 }
@@ -318,6 +329,7 @@ func (c *calls) take(r *rpc.Request) error {
 func (c *calls) acknowledge(t taking) error {
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], c.grant(t.node))
+	// The source learns of a full backup though its append is done.
 	status := kv.StatusOK
 	if c.log.Full() {
 		status = kv.StatusFull
@@ -346,6 +358,7 @@ func (c *calls) grant(node int) uint64 {
 	left := int64(s.granted - s.spent)
 	more := max(0, min(credit/2-left, room))
 	more = max(more, min(credit-left, room-kept))
+	// It is told to the source with each answer, so an answer that is lost does no harm.
 	s.granted += uint64(more)
 	if left+more < credit {
 		c.log.Want()
@@ -373,6 +386,7 @@ func (c *calls) step(now time.Duration) (err error) {
 			}
 			continue
 		}
+		// The entry is durable, as the READ behind the WRITE says.
 		t.batch.Release()
 		c.log.Landed(t.place)
 		err = c.acknowledge(*t)

@@ -13,10 +13,15 @@ import (
 // lookUp READs the entries that the index names for the key of a GET, or of a question of a
 // migration's target.
 func (w *Worker) lookUp(o *op) error {
+	// The index names only what is on all replicas, so no answer shows a write that a crash may
+	// undo.
 	o.seen, o.parts = o.index.Lookup(o.hash, o.seen[:0]), nil
+	// Nothing has the key's tag.
 	if len(o.seen) == 0 {
 		return w.missed(o)
 	}
+	// While it is in flight the worker passes no question of cleaners, so none of these segments is
+	// freed.
 	o.look = w.ep.Batch()
 	w.s.ReadEntries(o.look, o.seen, max(w.reach, kv.HeadBytes+len(o.key)))
 	return w.look(o)
@@ -34,6 +39,7 @@ func (w *Worker) look(o *op) error {
 // returned a newer value meanwhile. That is linearizable: both are in progress.
 func (w *Worker) answerGet(o *op) error {
 	b := o.look
+	// From here on the function owns the batch.
 	o.look = nil
 	defer b.Release()
 	// A new view ended the READs. The index may have changed, so the key is looked up again.
@@ -43,9 +49,11 @@ func (w *Worker) answerGet(o *op) error {
 	if err := b.Err(); err != nil {
 		return err
 	}
+	// These READs were of the blocks of one entry, not of candidates.
 	if o.parts != nil {
 		return w.answerJoined(o, b)
 	}
+	// It aliases the batch, which is released at the end: Answer copies what it sends.
 	f, more, damaged := w.match(b, o.seen, o.key)
 	switch {
 	case more > 0:
@@ -71,6 +79,7 @@ func (w *Worker) answerGet(o *op) error {
 
 // answerJoined answers a GET of an entry of several blocks, which another server has appended here.
 func (w *Worker) answerJoined(o *op, b *rdma.Batch) error {
+	// It verifies each block, and that all are of one entry.
 	if err := w.s.Table.Join(b, o.parts, &w.entry); err != nil {
 		return w.refuseDamaged(o, o.parts[0].Offset())
 	}
@@ -96,6 +105,7 @@ func (w *Worker) answerFound(o *op, kind uint8, order kv.Order, value []byte) er
 // refuseDamaged refuses an op that needs an entry which is damaged, and notes that for the manager.
 // The answer has the entry's offset.
 func (w *Worker) refuseDamaged(o *op, at uint64) error {
+	// The server reports it with its next answer to the manager.
 	w.s.Damage.Note(o.term, o.shard.Number, at)
 	return w.end(o, o.r.Answer(kv.StatusDamaged, binary.LittleEndian.AppendUint64(nil, at)))
 }
@@ -107,6 +117,7 @@ func (w *Worker) refuseDamaged(o *op, at uint64) error {
 func (w *Worker) match(b *rdma.Batch, seen []uint64, key []byte) (f kv.Found, more int, damaged uint64) {
 	for i, at := range seen {
 		p := b.Op(i).Buf
+		// n is the length that the header says, which is to be trusted only if ok.
 		n, ok := w.s.Table.Verify(w.s.At(at), p)
 		switch {
 		case ok:
@@ -115,6 +126,7 @@ func (w *Worker) match(b *rdma.Batch, seen []uint64, key []byte) (f kv.Found, mo
 				f.Value, f.Parts = p[kv.HeadBytes+len(key):n], w.s.Table.Parts(w.s.At(at), p)
 				w.reach = state.NextReach(w.reach, n)
 			}
+		// It may be whole: too little of it was READ.
 		case n > len(p) && n <= w.s.Opt.LongestMessage():
 			more = max(more, n)
 		default:

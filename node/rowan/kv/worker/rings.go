@@ -27,6 +27,7 @@ func newRings(w *Worker) *rings {
 // turn raises the stamps, so that a stamp says in which term its entry was appended first. In the
 // next term all entries up to that are at rest.
 func (r *rings) turn(t *state.Term) {
+	// Senders that are made later begin above it, too.
 	r.above = t.Stamps()
 	for _, both := range r.senders {
 		for _, s := range both {
@@ -41,6 +42,8 @@ func (r *rings) sender(a *appending) *rowan.Sender { return r.senders[a.node][a.
 
 // reserve uses the urgent source only if the other one has no leave.
 func (r *rings) reserve(a *appending, n int, makesRoom bool) error {
+	// DELs use the normal source as long as it has leave, so that the urgent one is left for when
+	// PUTs find none.
 	a.urgent = 0
 	err := r.try(a, n)
 	if makesRoom && (errors.Is(err, rdma.ErrFull) || errors.Is(err, rowan.ErrAsked)) {
@@ -56,6 +59,7 @@ func (r *rings) try(a *appending, n int) (err error) {
 	w := r.w
 	s := &r.senders[a.node][a.urgent]
 	if *s == nil {
+		// Later: Try asks for leave, so that no worker waits for a node that may be dead.
 		*s, err = rowan.NewSender(w.ep, rowan.SenderOptions{
 			Log: w.s.Opt.LogOf(a.node), Source: w.s.Opt.WorkerSource(w.s.Node, w.number, a.urgent == 1),
 			Above: r.above, Later: true,
@@ -65,10 +69,12 @@ func (r *rings) try(a *appending, n int) (err error) {
 			return err
 		}
 	}
+	// It does not wait: a question is in flight if there is not enough leave.
 	err = (*s).Try(n)
 	if err == nil || errors.Is(err, rdma.ErrFull) || state.Fatal(err) {
 		return err
 	}
+	// The question may have been ended by a new view. It is asked again in that view.
 	if _, e := w.ended(err); e != nil {
 		return e
 	}
@@ -80,8 +86,10 @@ func (r *rings) unreserve(a *appending, n int) { r.sender(a).Return(n) }
 // add makes the append a chain of its own in the write's batch.
 func (r *rings) add(b *rdma.Batch, o *op, a *appending, now time.Duration) error {
 	b.Chain()
+	// The write's batch owns the append until it is posted again by itself.
 	a.batch, a.index, a.posted = b, b.Len(), now
 	kind, record := r.w.encode(o)
+	// The backup's network card chooses the place. The sender learns only that it landed.
 	_, err := r.sender(a).Add(b, kind, record)
 	return err
 }
@@ -98,9 +106,11 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 		if a.batch == nil {
 			r.w.again(a.again)
 		}
+	// Its chain is complete, whatever the other chains of the batch are.
 	case a.batch.Completed(a.index):
 		// It must be called once for each op that completes, since it counts the leave as spent.
 		err := r.sender(a).Acknowledged(a.batch.Op(a.index), a.posted)
+		// A batch of its own is over. The write's own stays until the local WRITE was looked at.
 		if a.batch != o.local {
 			a.batch.Release()
 		}
@@ -110,6 +120,8 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 		if _, err := r.w.ended(err); err != nil {
 			return false, err
 		}
+		// The append may have landed all the same. Repeating it adds an equal record, of which the
+		// index names one.
 		a.again = now + state.RetryPause
 		r.w.again(a.again)
 	}
@@ -122,6 +134,7 @@ func (r *rings) giveUp(o *op, a *appending) {
 	if a.batch != nil && a.batch != o.local {
 		a.batch.Release()
 	}
+	// An append that lands later counts for nothing: the node is no member.
 	a.batch = nil
 }
 
@@ -132,6 +145,7 @@ func (r *rings) step(time.Duration) error { return nil }
 func (r *rings) repeat(o *op, a *appending, now time.Duration) error {
 	a.again = now + state.RetryPause
 	kind, record := r.w.encode(o)
+	// It may come to use the other source than the first attempt.
 	switch err := r.reserve(a, len(record), true); {
 	case errors.Is(err, rdma.ErrFull), errors.Is(err, errAway):
 		return nil
@@ -143,6 +157,7 @@ func (r *rings) repeat(o *op, a *appending, now time.Duration) error {
 		b.Release()
 		return err
 	}
+	// The append owns this batch.
 	a.batch, a.index, a.posted = b, 0, now
 	return r.w.ep.Post(b.As("repeat"))
 }

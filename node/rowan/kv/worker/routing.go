@@ -57,7 +57,10 @@ func (w *Worker) route(r *routing, o *op, now time.Duration) (got routed, ok boo
 			w.again(r.again)
 			return got, false, nil
 		}
+		// The term is the op's: a source in another one refuses, so both agree which of them writes
+		// the shard.
 		q := kv.Request{Term: o.term, Key: o.key}
+		// Start copies it.
 		w.buf = q.Append(w.buf[:0])
 		r.call, err = w.peer.Start(rdma.BoxAt(o.source, w.s.Opt.Boxes+1+w.number), kv.ProcRoute, routePatience, w.buf)
 		if errors.Is(err, rpc.ErrWindow) {
@@ -71,6 +74,7 @@ func (w *Worker) route(r *routing, o *op, now time.Duration) (got routed, ok boo
 	}
 	c := r.call
 	switch {
+	// From here on the caller owns the call, with the body that the answer aliases.
 	case c.Err == nil && c.Status == kv.StatusNotFound:
 		r.call = nil
 		return routed{call: c}, true, nil
@@ -79,6 +83,7 @@ func (w *Worker) route(r *routing, o *op, now time.Duration) (got routed, ok boo
 		word := binary.LittleEndian.Uint64(c.Body)
 		return routed{c, uint32(word), uint8(word >> 32)}, true, nil
 	}
+	// No answer, or a refusal. Nothing was changed there, so it may be asked again.
 	r.drop()
 	r.again = now + state.RetryPause
 	w.again(r.again)
@@ -91,6 +96,7 @@ func (w *Worker) missed(o *op) error {
 	if o.source == shards.None {
 		return w.answer(o, kv.StatusNotFound)
 	}
+	// goOn continues it when the answer is there.
 	o.routes = true
 	return w.goOnRouting(o, w.ep.Now())
 }
@@ -109,6 +115,7 @@ func (w *Worker) goOnRouting(o *op, now time.Duration) error {
 	switch {
 	case o.term != w.term.Term:
 		return refuse(kv.StatusTerm)
+	// The source may be dead. The client asks again, in the next term if there is one.
 	case now-o.since >= w.s.Opt.FullAfter:
 		return refuse(kv.StatusWait)
 	}
@@ -119,6 +126,7 @@ func (w *Worker) goOnRouting(o *op, now time.Duration) error {
 	defer got.call.Release()
 	switch {
 	case got.kind != 0 && o.shard.Takes(uint64(got.term)):
+		// By now the index names the write, or will when it is on all replicas.
 		o.routes = false
 		return w.lookUp(o)
 	case got.kind != kv.Put:
@@ -141,6 +149,7 @@ func (w *Worker) learnThere(k *key, o *op, now time.Duration) (ok bool, err erro
 	if !ok {
 		return false, err
 	}
+	// It stays so: from now on only this worker writes the key.
 	k.decided, k.there = true, got.kind == kv.Put
 	got.call.Release()
 	return true, nil

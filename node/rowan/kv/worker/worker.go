@@ -81,11 +81,14 @@ func Run(s *state.Server, ep rdma.Endpoint, number int) error {
 		return err
 	}
 	defer w.Close()
+	// A round begins with at most one request, and goes on with all that can go on: completions
+	// come without a request, too, since Next returns for either.
 	for !s.Tasks.Stopping() {
 		r, err := w.Next(w.within())
 		if err != nil && !errors.Is(err, rdma.ErrTimeout) {
 			return err
 		}
+		// A request that Begin does not answer at once stays in ops.
 		if r != nil {
 			err = w.Begin(r)
 		} else {
@@ -111,9 +114,12 @@ func New(s *state.Server, ep rdma.Endpoint, number int) (*Worker, error) {
 		Node: s.Node, Number: s.Opt.Boxes + 1 + number, Slots: s.Opt.Slots, Bytes: s.Opt.LongestMessage(),
 	}}
 	var err error
+	// The mailbox is of this worker alone, so a client chooses the worker by the mailbox: see
+	// kv.Options.BoxOf.
 	if w.peer, err = rpc.Open(ep, o); err != nil {
 		return nil, err
 	}
+	// It may need the peer: RPC sends with it.
 	w.backups = w.newReplication()
 	return w, nil
 }
@@ -179,18 +185,21 @@ type op struct {
 // Begin starts a request, or answers it at once. A request is refused that is not of the worker's
 // term, that is for another server or worker, or that this server cannot serve yet.
 func (w *Worker) Begin(r *rpc.Request) error {
+	// A request is judged by the last term that the server knows.
 	if err := w.turn(); err != nil {
 		return err
 	}
 	if c, ok := w.backups.(*calls); ok && r.Proc == kv.ProcReplicate {
 		return c.take(r)
 	}
+	// The request aliases the message, which belongs to r until r is answered or dropped.
 	q, err := kv.ParseRequest(r.Body)
 	refuse := func(status uint16) error { return r.Answer(status, nil) }
 	switch {
 	case err != nil || (r.Proc < kv.ProcGet || r.Proc > kv.ProcDelete) && r.Proc != kv.ProcRoute:
 		return refuse(kv.StatusBad)
 	case !w.term.TakesPart() || q.Term != w.term.Term:
+		// If the client knows a later term, the control task reads the registers because of this.
 		w.s.Known.Tell(q.Term)
 		return refuse(kv.StatusTerm)
 	// With RPC clients and servers share the mailboxes. A worker leaves most of its slots to
@@ -200,6 +209,8 @@ func (w *Worker) Begin(r *rpc.Request) error {
 	case w.s.Opt.Check(q.Key, q.Value) != nil:
 		return refuse(kv.StatusTooLarge)
 	}
+	// From here on the term of the client is the one of this worker, so both agree on the shard,
+	// its primary and its source.
 	hash := kv.Hash(q.Key)
 	sh := w.s.Shards[w.term.Find(hash)]
 	placed, source := w.term.Leads(sh.Number), w.term.Shards[sh.Number].Source
@@ -222,6 +233,7 @@ func (w *Worker) Begin(r *rpc.Request) error {
 	if x == nil { // another term begins
 		return refuse(kv.StatusTerm)
 	}
+	// From here on the op owns the request and answers it exactly once: in end.
 	o := w.newOp()
 	w.began++
 	o.r, o.proc, o.term, o.number, o.since = r, r.Proc, w.term.Term, w.began, w.ep.Now()
@@ -255,6 +267,8 @@ func (w *Worker) answer(o *op, status uint16) error { return w.end(o, o.r.Answer
 // end removes an op that was answered, and returns err, the error of the answer.
 func (w *Worker) end(o *op, err error) error {
 	w.ops = slices.DeleteFunc(w.ops, func(other *op) bool { return other == o })
+	// The buffers stay. Nothing refers to the op any more: it is in no queue, has no verb in
+	// flight, and its followers were answered.
 	*o = op{seen: o.seen[:0], write: write{appends: o.appends[:0], followers: o.followers[:0]}}
 	w.spareOps = append(w.spareOps, o)
 	return err
@@ -268,6 +282,7 @@ func (w *Worker) GoOn() error {
 		return err
 	}
 	now := w.ep.Now()
+	// It comes first: acknowledgments that it finds let ops go on below.
 	if err := w.backups.step(now); err != nil {
 		return err
 	}
@@ -286,8 +301,11 @@ func (w *Worker) GoOn() error {
 		if err != nil {
 			return err
 		}
+		// The next op is the first one with a higher number, wherever it is by now.
 		i, _ = slices.BinarySearchFunc(w.ops, number+1, func(o *op, n uint64) int { return cmp.Compare(o.number, n) })
 	}
+	// Keys come behind ops: their writes have been moved from flying to done by now. A key that has
+	// no write left is removed by advance.
 	for i := 0; i < len(w.keys); {
 		k := w.keys[i]
 		if err := w.advance(k, now); err != nil {
@@ -297,6 +315,7 @@ func (w *Worker) GoOn() error {
 			i++
 		}
 	}
+	// Both come last: READs that have ended above hold nothing up any more.
 	w.pass()
 	w.see()
 	return nil
@@ -310,6 +329,7 @@ func (w *Worker) see() {
 		return
 	}
 	w.saw = t.Term
+	// Nothing that is begun from now on is of an earlier term, since turn has taken over t.
 	w.s.Known.Seen(w.number, t.Term)
 }
 
@@ -321,6 +341,8 @@ func (w *Worker) turn() error {
 	if t == w.term {
 		return nil
 	}
+	// Writes in flight keep the term in which they got their version: repeating them gives equal
+	// records.
 	w.term = t
 	if t.Committed { // nothing of earlier terms is repeated any more
 		w.backups.turn(t)
@@ -334,6 +356,7 @@ func (w *Worker) turn() error {
 			}
 		}
 		// What is being READ is looked up again if it is still needed.
+		// The term may have another source, or none, for the shard.
 		if k.look != nil {
 			k.look.Release()
 			k.look, k.fresh, k.late = nil, false, false
@@ -367,6 +390,7 @@ func (w *Worker) pass() {
 			k.fresh, k.late = false, k.look != nil
 		}
 	}
+	// It is passed in a later round.
 	if w.question == 0 || w.looks() {
 		return
 	}

@@ -105,6 +105,7 @@ func (o *write) flies() bool { return o.local != nil }
 
 // enqueue puts a write behind the other writes of its key, and starts what can be started.
 func (w *Worker) enqueue(o *op) error {
+	// There are few keys with writes in progress, so a search is cheaper than a map.
 	for _, k := range w.keys {
 		if k.hash == o.hash && bytes.Equal(k.bytes, o.key) {
 			o.on = k
@@ -113,6 +114,7 @@ func (w *Worker) enqueue(o *op) error {
 	if o.on == nil {
 		o.on = w.newKey(o)
 	}
+	// The order of the queue is the order of the versions.
 	o.on.queue = append(o.on.queue, o)
 	return w.advance(o.on, o.since)
 }
@@ -129,6 +131,7 @@ func (w *Worker) newKey(o *op) *key {
 		hash: o.hash, index: o.index, bytes: append(k.bytes[:0], o.key...), seen: k.seen[:0], queue: k.queue[:0],
 		flying: k.flying[:0], done: k.done[:0],
 	}
+	// It stays there until its last write was answered.
 	w.keys = append(w.keys, k)
 	return k
 }
@@ -145,6 +148,7 @@ func (w *Worker) advance(k *key, now time.Duration) error {
 		}
 		if len(k.done) > 0 {
 			if !w.apply(k, k.done[0]) {
+				// Nothing was changed in this case: the index compares and swaps.
 				k.fresh = false // a cleaner moved the entry, or another key with this tag was inserted
 				continue
 			}
@@ -156,11 +160,14 @@ func (w *Worker) advance(k *key, now time.Duration) error {
 			continue
 		}
 		o := k.queue[0]
+		// The writes behind it wait too, even if there were room for them: their order is that of
+		// their versions.
 		if done, err := w.decide(k, o, now); !done {
 			return err
 		}
 		k.queue = slices.Delete(k.queue, 0, 1)
 	}
+	// A READ in flight has the key's buffers in use.
 	if len(k.flying) == 0 && k.look == nil {
 		k.routing.drop()
 		w.keys = slices.DeleteFunc(w.keys, func(other *key) bool { return other == k })
@@ -172,11 +179,14 @@ func (w *Worker) advance(k *key, now time.Duration) error {
 // find looks up what the index names of the key. It reports false if READs are in flight.
 func (w *Worker) find(k *key) (ok bool, err error) {
 	if k.look == nil {
+		// More than one offset has the tag if keys collide. Each of them is READ, and its key
+		// compared.
 		k.seen = k.index.Lookup(k.hash, k.seen[:0])
 		if err := w.readFor(k, max(w.reach, kv.HeadBytes+len(k.bytes))); err != nil {
 			return false, err
 		}
 	}
+	// Without an offset nothing was posted.
 	if len(k.seen) > 0 && !k.look.Finished() {
 		return false, nil
 	}
@@ -193,6 +203,8 @@ func (w *Worker) find(k *key) (ok bool, err error) {
 		k.late = false
 		return w.find(k)
 	}
+	// Only this worker names new writes of the key. If another task has moved the entry since, or
+	// has named one, apply fails and the key is looked up again.
 	f, more, damaged := w.match(b, k.seen, k.bytes)
 	if more > 0 {
 		if err := w.readFor(k, more); err != nil {
@@ -205,6 +217,7 @@ func (w *Worker) find(k *key) (ok bool, err error) {
 	if ok {
 		k.item, k.size, k.kind = f.At, kv.EntrySize(f.Length), f.Kind
 	}
+	// In a migration a key that is not found here may be at the source: see learnThere.
 	if !k.decided && damaged == 0 && (ok || k.queue[0].source == shards.None) {
 		k.decided, k.there = true, ok && f.Kind == kv.Put
 	}
@@ -214,6 +227,7 @@ func (w *Worker) find(k *key) (ok bool, err error) {
 // readFor posts READs of n bytes of each entry that the index names with the key's tag.
 func (w *Worker) readFor(k *key, n int) error {
 	k.look = w.ep.Batch()
+	// The batch owns the buffers until find releases it.
 	w.s.ReadEntries(k.look, k.seen, n)
 	if len(k.seen) == 0 {
 		return nil
@@ -245,9 +259,12 @@ func (w *Worker) decide(k *key, o *op, now time.Duration) (done bool, err error)
 	case o.proc != kv.ProcInsert && !k.there:
 		return true, w.follow(k, o, kv.StatusNotFound)
 	}
+	// It is the first one without a version, so all that decide it have theirs.
 	err = w.send(o, now)
 	switch {
 	case err == nil:
+		// It holds for the writes behind this one, though this one is still in flight. If it ends
+		// up nowhere, the server is gone, and so are those.
 		k.there = o.proc != kv.ProcDelete
 		k.flying = append(k.flying, o)
 		return true, nil
@@ -258,6 +275,7 @@ func (w *Worker) decide(k *key, o *op, now time.Duration) (done bool, err error)
 	case now-o.since >= w.s.Opt.FullAfter:
 		return true, w.answer(o, kv.StatusFull)
 	}
+	// Room may come from a cleaner, or from a backup's grant. Neither of them wakes the worker.
 	w.again(now + state.RetryPause)
 	return false, nil
 }
@@ -266,6 +284,8 @@ func (w *Worker) decide(k *key, o *op, now time.Duration) (done bool, err error)
 // index: at once if none is in flight.
 func (w *Worker) follow(k *key, o *op, status uint16) error {
 	o.status = status
+	// The last one in flight has decided it. Writes of one key are acknowledged in any order, but
+	// each is put into the index before its followers are answered.
 	if n := len(k.flying); n > 0 {
 		k.flying[n-1].followers = append(k.flying[n-1].followers, o)
 		return nil
@@ -284,12 +304,15 @@ func (w *Worker) send(o *op, now time.Duration) error {
 	if del {
 		keep, o.value = w.s.Opt.Spared(), nil
 	}
+	// The length is known before the version is: the version takes the same bytes in any record.
 	n := kv.RecordSize(o.key, o.value)
 	if err := w.log.Reserve(n, keep); err != nil {
 		return err
 	}
 	// Reserve may have left a segment.
 	w.full()
+	// Replicas that still copy the shard are among them: what is written meanwhile must not be
+	// missing there.
 	for i, node := range w.term.Others[o.shard.Number] {
 		o.appends = append(o.appends, appending{node: node})
 		if err := w.backups.reserve(&o.appends[i], n, del); err != nil {
@@ -299,24 +322,31 @@ func (w *Worker) send(o *op, now time.Duration) error {
 		}
 	}
 	// From here on nothing may fail without ending the worker: CommitVer waits for the version.
+	// The order of versions is that of the calls of Next of this shard, over all workers.
 	version, ok := o.shard.Next()
 	if !ok {
 		w.unreserve(o, n)
 		return rdma.ErrFull
 	}
 	o.version = version
+	// One batch: one doorbell a node, and one trip.
 	b := w.ep.Batch()
 	b.Chain()
+	// Add copies the record into the batch, so the buffer may be used again for the backups.
 	kind, record := w.encode(o)
 	segment, at := w.log.Add(b, kind, uint32(o.term), record)
 	o.segment, o.at, o.size, o.local = segment, at.Offset(), kv.EntrySize(n), b
+	// It counts from now on, though nothing names it yet: the segment is neither free nor full of
+	// garbage.
 	w.s.Space.Place(segment.Index, o.size)
+	// The segment is not closed before this write has gone to the index, or was superseded.
 	w.fill(segment)
 	for i := range o.appends {
 		if err := w.backups.add(b, o, &o.appends[i], now); err != nil {
 			return err
 		}
 	}
+	// Chains fail each by itself: goOn repeats an append, and rewrite the local WRITE.
 	return w.ep.Post(b.As("replicate"))
 }
 
@@ -324,6 +354,7 @@ func (w *Worker) send(o *op, now time.Duration) error {
 // next call.
 func (w *Worker) encode(o *op) (kind uint8, _ []byte) {
 	n := kv.RecordSize(o.key, o.value)
+	// The buffer grows to the longest record that the worker has written.
 	if cap(w.buf) < n {
 		w.buf = make([]byte, n)
 	}
@@ -345,6 +376,7 @@ func (w *Worker) unreserve(o *op, n int) {
 // and the local WRITE and its READ have succeeded, its version is done and it goes to the index. A
 // backup that is no member any more is skipped: no later configuration has it, with what it has.
 func (w *Worker) replicate(o *op, now time.Duration) (err error) {
+	// An append that was acknowledged stays so. The others go on independently of each other.
 	all := true
 	for i := range o.appends {
 		a := &o.appends[i]
@@ -377,7 +409,9 @@ func (w *Worker) replicate(o *op, now time.Duration) (err error) {
 	o.local = nil
 	// Backups digest the entry later; until then it is in a segment that is not committed.
 	o.shard.Done(o.version)
+	// From here on the write is durable on all replicas: whatever dies now, the next term has it.
 	k := o.on
+	// Acknowledgments come in any order, so it may be in the middle.
 	k.flying = slices.DeleteFunc(k.flying, func(other *op) bool { return other == o })
 	k.done = append(k.done, o)
 	return w.advance(k, now)
@@ -393,6 +427,7 @@ func (w *Worker) rewrite(o *op) (err error) {
 func (w *Worker) repost(was *rdma.Batch) (*rdma.Batch, error) {
 	b := w.ep.Batch()
 	b.Chain()
+	// Its buffer belongs to the batch, so it is copied before the batch is released.
 	first := was.Op(0)
 	b.WriteCopy(first.Addr, first.Buf)
 	b.Read(first.Addr, 8)
@@ -403,14 +438,17 @@ func (w *Worker) repost(was *rdma.Batch) (*rdma.Batch, error) {
 // apply makes the index name the entry of a write, unless it names a newer one of the key. It
 // reports false if the index has changed since it was looked up: the caller looks it up again.
 func (w *Worker) apply(k *key, o *op) bool {
+	// A later write of the key was acknowledged earlier. What this one has written is garbage.
 	if o.version < k.version {
 		return true
 	}
+	// Insert and Replace do nothing if the index has changed since the lookup.
 	x := k.index
 	if k.item == 0 && !x.Insert(k.hash, o.at, k.seen) || k.item != 0 && !x.Replace(k.hash, k.item, o.at) {
 		return false
 	}
 	w.s.Space.Add(o.segment.Index, o.size, o.kind())
+	// The entry before is garbage from now on. Its segment is freed when no reader holds it.
 	if k.item != 0 {
 		w.s.Space.Dead(k.item, w.s.SegmentOf(k.item), k.size, k.kind)
 	}
@@ -420,6 +458,7 @@ func (w *Worker) apply(k *key, o *op) bool {
 
 // finish answers a write that is on all replicas and in the index, and then its followers.
 func (w *Worker) finish(o *op) error {
+	// No answer has been sent yet: a crash here leaves a write that is done and unanswered.
 	w.drain(o.segment)
 	for _, f := range o.followers {
 		if err := w.answer(f, f.status); err != nil {
@@ -449,6 +488,7 @@ func (w *Worker) full() {
 				w.filling[i].full = true
 			}
 		}
+		// The count that fill has added for the note itself.
 		w.drain(seg)
 	}
 }

@@ -58,11 +58,13 @@ func newWrites(w *Worker) *writes {
 		w: w, logs: make([]*rowan.Remote, s.Opt.Nodes), asked: make([]state.Asking, s.Opt.Nodes),
 		open: make([]*gathered, s.Opt.Nodes),
 	}
+	// With other kinds most is 0, so that add posts each entry at once.
 	if s.Opt.Kind == kv.Batch {
 		x.most, x.patience = s.Opt.Gather, s.Opt.GatherFor
 	}
 	for node := range x.logs {
 		switch {
+		// A worker has a log of its own there, which is no remote log.
 		case node == s.Node:
 		case s.Opt.Kind == kv.Share:
 			x.logs[node] = s.Shared[node]
@@ -75,6 +77,7 @@ func newWrites(w *Worker) *writes {
 
 // reserve takes the place of the entry. Its error wraps errAway if the lender has not answered.
 func (x *writes) reserve(a *appending, n int, del bool) (err error) {
+	// No other entry comes to the place before it is given back.
 	a.place, err = x.logs[a.node].Place(n, del)
 	if errors.Is(err, rowan.ErrAsked) {
 		return fmt.Errorf("%w: %w", errAway, err)
@@ -89,6 +92,7 @@ func (x *writes) unreserve(a *appending, _ int) { x.logs[a.node].Return(a.place)
 // enough, or when the next place does not follow theirs.
 func (x *writes) add(_ *rdma.Batch, o *op, a *appending, now time.Duration) error {
 	kind, record := x.w.encode(o)
+	// Only entries at places that follow each other fit into one WRITE.
 	g := x.open[a.node]
 	// The place does not follow the others: another worker of Share took the one in between, or a
 	// segment was full.
@@ -104,12 +108,14 @@ func (x *writes) add(_ *rdma.Batch, o *op, a *appending, now time.Duration) erro
 		x.flying, x.open[a.node] = append(x.flying, g), g
 		x.w.again(g.due)
 	}
+	// The gap is at most a stride, by the check above.
 	from := int(a.place.At.Offset() - g.at.Offset())
 	n := from + rowan.Size(len(record))
 	g.bytes = slices.Grow(g.bytes, n-len(g.bytes))
 	// Between two entries there may be a gap up to the next stride.
 	clear(g.bytes[len(g.bytes):n])
 	g.bytes = g.bytes[:n]
+	// The checksum covers the place: what an earlier use of the segment left there does not verify.
 	g.log.Seal(a.place, kind, uint32(o.term), record, g.bytes[from:])
 	g.entries++
 	a.gathered = g
@@ -142,6 +148,7 @@ func (x *writes) post(g *gathered) error {
 	}
 	b := x.w.ep.Batch()
 	b.Chain()
+	// The bytes stay with g, so that the WRITE can be repeated as it was.
 	b.WriteCopy(g.at, g.bytes)
 	b.Read(g.at, 8)
 	g.batch = b
@@ -154,6 +161,7 @@ func (x *writes) goOn(_ *op, a *appending, _ time.Duration) (acked bool, err err
 	if !g.acked {
 		return false, nil
 	}
+	// The log leaves a segment when all of its places have landed.
 	x.logs[a.node].Landed(a.place)
 	a.gathered = nil
 	if g.entries--; g.entries == 0 {
@@ -169,6 +177,7 @@ func (x *writes) step(now time.Duration) (err error) {
 	x.flying = slices.DeleteFunc(x.flying, func(g *gathered) bool {
 		if g.batch != nil && g.batch.Finished() {
 			failed := g.batch.Err()
+			// A READ that succeeded says that the WRITE ahead of it is durable.
 			g.acked = failed == nil
 			g.batch.Release()
 			g.batch, g.due = nil, now+state.RetryPause
@@ -179,6 +188,7 @@ func (x *writes) step(now time.Duration) (err error) {
 		switch {
 		case g.acked:
 			return true
+		// It has waited long enough for others, or is to be repeated.
 		case g.batch == nil && now >= g.due && err == nil:
 			err = x.post(g)
 		case g.batch == nil:
