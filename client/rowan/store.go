@@ -45,7 +45,7 @@ type Store struct {
 	// to calls that were given up are dropped.
 	peer *rpc.Peer
 	// The last GET, which holds the value that Get returned; nil: none.
-	last  *rpc.Call
+	last *rpc.Call
 	// What an answer says of damage refers to it, and so does the choice to wait for another
 	// replica.
 	asked lastAsk
