@@ -35,6 +35,8 @@ import (
 //	kill NODE                          a memory node dies
 //	recover                            a master does all that is due
 //	check                              what farkv check finds
+//
+// Where the store has servers, crash is not known, and their verbs are shown, too: see servedPool.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, filepath.Join("testdata", "scenarios"), func(t *testing.T, path string) {
 		s := &scenario{clients: map[string]*actor{}}
@@ -53,6 +55,7 @@ type scenario struct {
 	kind     *stores.Kind
 	describe func(rdma.Addr) string
 	clients  map[string]*actor
+	served   *servedPool // nil: the store has no servers
 }
 
 // actor is a client of a scenario. Its verbs go through faults, which are replaced for each of its
@@ -72,7 +75,11 @@ func (s *scenario) do(t *testing.T, d *datadriven.TestData) string {
 		s.pool(t, d)
 	case "client":
 		for _, a := range d.CmdArgs {
-			s.open(t, a.Key)
+			if s.served != nil {
+				s.served.open(t, a.Key)
+			} else {
+				s.open(t, a.Key)
+			}
 		}
 	case "kill":
 		var n int
@@ -81,18 +88,26 @@ func (s *scenario) do(t *testing.T, d *datadriven.TestData) string {
 		}
 		must(t, s.sim.KillNode(n))
 	case "recover":
+		if s.served != nil {
+			s.served.recover(t, &out)
+			break
+		}
 		ep, err := s.sim.Open("master")
 		must(t, err)
-		did, err := cluster.Once(ep, s.sim, s.kind.Mender(s.sim), cluster.Options{Lease: time.Millisecond})
-		must(t, err)
+		s.recover(t, ep, &out)
 		must(t, ep.Close())
-		for _, e := range did {
-			text, _, _ := strings.Cut(e.String(), " in ") // how long it took does not matter
-			fmt.Fprintln(&out, text)
-		}
 	case "check":
-		r, err := s.kind.Check(s.sim)
-		must(t, err)
+		var r client.Report
+		check := func(rdma.Endpoint) {
+			var err error
+			r, err = s.kind.Check(s.sim)
+			must(t, err)
+		}
+		if s.served != nil {
+			s.served.run(t, check)
+		} else {
+			check(nil)
+		}
 		for _, damage := range r.Damage {
 			fmt.Fprintln(&out, "damage:", damage)
 		}
@@ -100,12 +115,26 @@ func (s *scenario) do(t *testing.T, d *datadriven.TestData) string {
 			fmt.Fprintln(&out, "waits:", waiting)
 		}
 	default:
+		if s.served != nil {
+			s.served.operation(t, d, &out)
+			break
+		}
 		s.operation(t, d, &out)
 	}
 	if out.Len() == 0 {
 		return "ok\n"
 	}
 	return out.String()
+}
+
+// recover has a master do all that is due.
+func (s *scenario) recover(t *testing.T, ep rdma.Endpoint, out *strings.Builder) {
+	did, err := cluster.Once(ep, s.sim, s.kind.Mender(s.sim), cluster.Options{Lease: time.Millisecond})
+	must(t, err)
+	for _, e := range did {
+		text, _, _ := strings.Cut(e.String(), " in ") // how long it took does not matter
+		fmt.Fprintln(out, text)
+	}
 }
 
 func must(t *testing.T, err error) {
@@ -126,13 +155,21 @@ func (s *scenario) pool(t *testing.T, d *datadriven.TestData) {
 	d.MaybeScanArgs(t, "index-replicas", &p.IndexReplicas)
 	d.MaybeScanArgs(t, "records", &p.Records)
 	d.MaybeScanArgs(t, "clients", &p.Clients)
+	if s.kind.Serve != nil {
+		p.Own = stores.Values{"server-shards": 1}
+	}
 	p = s.kind.Size(p)
-	s.sim = sim.New(sim.Options{Seed: 1, Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients, Handler: node.Serve})
+	s.sim = sim.New(sim.Options{
+		Seed: 1, Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients + p.Servers, Handler: node.Serve,
+	})
 	must(t, s.kind.Make(s.sim, p))
 	ep, err := s.sim.Open("looks")
 	must(t, err)
 	s.describe, err = s.kind.Describe(ep)
 	must(t, err)
+	if s.kind.Serve != nil {
+		s.served = s.serve(t)
+	}
 }
 
 func (s *scenario) open(t *testing.T, name string) {

@@ -62,13 +62,13 @@ func (c *cluster) audit(ep rdma.Endpoint, state map[string][]byte, keys int) err
 // newest returns what replicas have of all keys: by key the value of the newest record, unless that
 // is a DEL's.
 func (c *cluster) newest(ep rdma.Endpoint, nodes ...int) (map[string][]byte, error) {
-	newest, found := map[string]*kv.Record{}, map[string][]byte{}
+	newest, found := map[string]*kv.Collected{}, map[string][]byte{}
 	promises, err := rdma.Rings(ep)
 	if err != nil {
 		return nil, err
 	}
 	for _, node := range nodes {
-		err := kv.Collect(ep, c.o, promises, node, func(r *kv.Record) {
+		err := kv.Collect(ep, c.o, promises, node, func(r *kv.Collected) {
 			key := string(r.Key)
 			if last := newest[key]; last == nil || r.Newer(last) {
 				own := *r
@@ -94,7 +94,7 @@ func (c *cluster) rising(ep rdma.Endpoint, node int) error {
 	}
 	type terms map[uint32][2]uint64 // the lowest version, and the highest
 	found := make([]terms, c.o.Shards)
-	err = kv.Collect(ep, c.o, promises, node, func(r *kv.Record) {
+	err = kv.Collect(ep, c.o, promises, node, func(r *kv.Collected) {
 		if found[r.Shard] == nil {
 			found[r.Shard] = terms{}
 		}

@@ -45,14 +45,15 @@ type checker struct {
 	ep     rdma.Endpoint
 	l      *layout
 	config *shards.Config
-	r      client.Report
-	// By node.
+	// Damage, what was not seen, and counts. A walk only adds to it.
+	r     client.Report
 	nodes []contents
 
 	// By node: the uses of segments before and after the walk. If they are equal nothing was moved
 	// meanwhile.
 	before, after []uint64
 	// The sum over all nodes.
+	// Of the states of segments, as they were before the walk.
 	sum rowan.Counts
 	// Records that were read.
 	records uint64
@@ -93,6 +94,7 @@ type torn struct {
 type item struct {
 	hash    uint64 // of the key
 	version uint64
+	// Two replicas are equal if these are, up to collisions of the hash.
 	value   uint64 // hash of the value
 	term    uint32
 	length  int32 // of the key and the value together
@@ -117,6 +119,7 @@ const mostAsked = 10_000
 // keysOf returns the node that names the keys for which a shard's primary is asked: the last live
 // replica that is complete, which is a backup if there is one.
 func (c *checker) keysOf(shard int) int {
+	// The primary is the first one.
 	all := c.config.Shards[shard].Complete()
 	for _, node := range slices.Backward(all) {
 		if c.nodes[node].alive {
@@ -140,6 +143,7 @@ func (c *checker) walk(f rdma.Fabric) error {
 		c.r.Damaged("the configuration has %d shards, and the pool %d", n, l.servers.Shards)
 		return nil
 	}
+	// A node that has died by now, or dies meanwhile, is left out.
 	for n := range c.nodes { // before any log is read, so that CommitVers are not newer than logs
 		if err := c.begin(n); err != nil {
 			return err
@@ -147,13 +151,16 @@ func (c *checker) walk(f rdma.Fabric) error {
 	}
 	c.chosen = make([]int, l.servers.Shards)
 	for n := range c.nodes {
+		// Behind all CommitVers: what they cover must be found.
 		if err := c.collect(n); err != nil {
 			return err
 		}
 	}
 	// From here on it is known which replicas can be compared.
 	c.unread()
+	// Looked up by hash only, so its order does not matter.
 	wanted := map[uint64]item{}
+	// Items are sorted by hash, and the hashes of a shard follow each other.
 	for shard := range c.config.Shards {
 		c.compare(shard, wanted)
 	}
@@ -172,11 +179,13 @@ func (c *checker) walk(f rdma.Fabric) error {
 
 // begin reads what a node's server has published, and its table. Damage there is reported.
 func (c *checker) begin(node int) error {
+	// The table comes first: it says where entries are.
 	t, err := kv.ReadTable(c.ep, c.l.servers, c.l.promises(), node)
 	switch {
 	case errors.Is(err, rdma.ErrNodeDown):
 		c.nodes[node].why = rdma.ErrNodeDown
 		return nil
+	// The rest of the pool is checked all the same.
 	case errors.Is(err, rowan.ErrDamaged):
 		c.nodes[node].why = err
 		c.r.Damaged("node %d: %v", node, err)
@@ -184,6 +193,7 @@ func (c *checker) begin(node int) error {
 	case err != nil:
 		return err
 	}
+	// It counts uses of segments, so that it changes whenever one begins to be filled.
 	// Compared with the same count after the walk.
 	c.before = append(c.before, t.Pushes())
 	c.sum.Add(t.Count())
@@ -203,17 +213,22 @@ func (c *checker) collect(node int) error {
 	if !n.alive {
 		return nil
 	}
-	err := kv.Collect(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Record) {
+	err := kv.Collect(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Collected) {
 		c.records++
+		// Items have hashes instead of keys, so that a walk of a large pool fits into memory. Keys
+		// with the same hash are taken for one.
 		hash := kv.Hash(r.Key)
 		if shard := c.config.Find(hash); shard != r.Shard {
 			c.r.Damaged("node %d: a record of %.40q is of shard %d, and the key of %d", node, r.Key, r.Shard, shard)
 			return
 		}
+		// The record is valid until the callback returns, so nothing of it is kept.
 		n.items = append(n.items, item{
 			hash: hash, version: r.Version, value: xxhash.Sum64(r.Value), term: r.Term, deleted: r.Deleted,
 			length: int32(len(r.Key) + len(r.Value)),
 		})
+		// Keys are taken from a backup, so that an answer of the primary is compared with what
+		// another server has.
 		if c.chosen[r.Shard] < max(mostAsked/len(c.chosen), 1) && c.keysOf(r.Shard) == node {
 			c.chosen[r.Shard]++
 			c.keys = append(c.keys, asked{string(r.Key), hash, r.Shard})
@@ -223,7 +238,9 @@ func (c *checker) collect(node int) error {
 		c.r.Damaged("node %d: %v", node, err)
 		err = nil
 	}
+	// Of each key the newest comes first.
 	slices.SortFunc(n.items, func(a, b item) int { return cmp.Or(cmp.Compare(a.hash, b.hash), newer(a, b)) })
+	// Copies by cleaners are equal, so that one of them is enough.
 	n.items = slices.CompactFunc(n.items, func(a, b item) bool {
 		if a.hash == b.hash && newer(a, b) == 0 && a != b {
 			c.r.Damaged("node %d has two records of hash %#x with term %d and version %d, which differ", node, a.hash,
@@ -240,12 +257,14 @@ func (c *checker) unread() {
 		if c.nodes[m.Node].alive {
 			continue
 		}
+		// Without the primary's CommitVer nothing of its shards is known to be settled.
 		primary, backup := c.primaryOf(m.Node), 0
 		for i := range c.config.Shards {
 			if s := &c.config.Shards[i]; s.Primary != m.Node && s.Has(m.Node) {
 				backup++
 			}
 		}
+		// The report says so, for a check that finds nothing must not be taken for more than it is.
 		c.r.Unseen("node %d: replicas of the %s of which its server is the primary are not compared, "+
 			"and its own of %d others are not read: %v", m.Node, plural(primary), backup, c.nodes[m.Node].why)
 	}
@@ -271,6 +290,7 @@ func plural(shards int) string {
 // compare compares the replicas of a shard, and notes in wanted what each key has. It merges the
 // replicas' items by hash.
 func (c *checker) compare(shard int, wanted map[uint64]item) {
+	// Replicas that copy the shard are not compared.
 	s := &c.config.Shards[shard]
 	if s.Lost() {
 		c.r.Damaged("shard %d is lost", shard)
@@ -285,9 +305,11 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 				func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
 			to, found := slices.BinarySearchFunc(n.items, last,
 				func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
+			// Range has the last hash, too.
 			if found {
 				to++
 			}
+			// The slices alias the items, which stay.
 			replicas, rest = append(replicas, node), append(rest, n.items[from:to])
 		}
 	}
@@ -305,6 +327,7 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 		// CommitVer was read before the logs, so what it covers must be in all of them.
 		settled := c.settled(s, shard, newest)
 		for i, items := range rest {
+			// Replicas drop tombstones at different times.
 			has := item{hash: newest.hash, deleted: true} // which is as good as nothing
 			if len(items) > 0 && items[0].hash == newest.hash {
 				has, rest[i] = items[0], items[1:]
@@ -314,9 +337,12 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 			case newer(has, newest) == 0:
 				c.r.Damaged("shard %d: node %d has another record than others of hash %#x, term %d, version %d",
 					shard, replicas[i], newest.hash, newest.term, newest.version)
+			// Its write is under way, or its client was told that it is uncertain: replicas may
+			// differ.
 			case !settled:
 				c.under++
 			default:
+				// It helps to tell a record that was lost from one that was never there.
 				older := "none"
 				if has.version > 0 {
 					older = fmt.Sprintf("version %d", has.version)
@@ -325,6 +351,7 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 					shard, replicas[i], newest.version, newest.hash, older, c.place(replicas[i], shard, newest.version))
 			}
 		}
+		// Otherwise the primary may answer with it or with an older one.
 		if settled {
 			wanted[newest.hash] = newest
 		}
@@ -337,15 +364,18 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 // place returns where the entry is that a node lacks, if it can be found, for a message.
 func (c *checker) place(node, shard int, version uint64) string {
 	n := &c.nodes[node]
+	// Logs are read once more only if something is missing.
 	if n.torn == nil {
 		n.torn = []torn{}
-		err := kv.Torn(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Record, at rdma.Addr) {
+		// What a damaged record says is a guess, for the message only.
+		err := kv.Torn(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Collected, at rdma.Addr) {
 			n.torn = append(n.torn, torn{r.Shard, r.Version, at})
 		})
 		if err != nil {
 			return fmt.Sprintf("; why is not known: %v", err)
 		}
 	}
+	// A record is found by its version: its key may be what is damaged.
 	for _, t := range n.torn {
 		if t.shard == shard && t.version == version {
 			return fmt.Sprintf("; the entry at %s (%s) has a wrong checksum", t.at, c.l.servers.Describe(t.at))
@@ -356,6 +386,7 @@ func (c *checker) place(node, shard int, version uint64) string {
 
 // settled reports whether a record was on all replicas before the walk began.
 func (c *checker) settled(s *shards.Shard, shard int, i item) bool {
+	// nil if the primary's node was not read.
 	commit := c.nodes[s.Primary].commit
 	return commit != nil && i.version <= commit[shard]
 }
@@ -365,22 +396,28 @@ const askWithin = time.Second
 
 // ask asks primaries for keys and compares their answers with wanted.
 func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
+	// The client has an endpoint of its own, since it opens a mailbox.
 	ep, err := f.Open("check")
 	if err != nil {
 		return err
 	}
 	defer ep.Close()
+	// Its timeout bounds how long a primary that does not answer holds the check up.
 	s, err := Open(ep, f, c.l.Kind, askWithin)
 	if err != nil {
 		return err
 	}
+	// By node.
 	silent := make([]error, c.l.nodes)
 	for _, k := range c.keys {
 		want, ok := wanted[k.hash]
 		primary := c.config.Shards[k.shard].Primary
+		// Not settled, or its primary is not asked any more.
 		if !ok || silent[primary] != nil {
 			continue
 		}
+		// A write since the walk makes the answer differ. Then the walk is begun again, if a
+		// segment was pushed.
 		value, err := s.Get([]byte(k.key))
 		switch {
 		case err == nil && (want.deleted || xxhash.Sum64(value) != want.value):
@@ -393,12 +430,14 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 			c.r.Damaged("shard %d: server %d says that what it has of %.40q is damaged: %v", k.shard, primary, k.key,
 				err)
 		case err != nil && !errors.Is(err, client.ErrNotFound):
+			// It may be slow, or dead and not expelled yet.
 			silent[primary] = err
 			c.silent++
 			continue
 		}
 		c.answers++
 	}
+	// It may be all of them: then only logs were compared.
 	for primary, err := range silent {
 		if err != nil {
 			c.r.Unseen("server %d does not answer: of the %s of which it is the primary only logs are read: %v",
@@ -411,6 +450,7 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 
 // tell adds the walk's counts to the report.
 func (c *checker) tell() {
+	// Counts are from before the walk.
 	segments := func(name string, n int) { c.r.Fact(name, uint64(n), uint64(n)*uint64(c.l.SegmentBytes)) }
 	c.r.Fact("pairs", c.live, c.bytes)
 	c.r.Fact("records in the logs", c.records, 0)

@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	logs "github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/workloads/check"
 )
@@ -58,7 +59,7 @@ type cluster struct {
 	o         kv.Options
 	config    *shards.Config
 	registers rdma.Configs // where it is, if it may change
-	running   []*kv.Server
+	running   []*server.Server
 	recorders []*check.Recorder
 	wrong     error
 	damage    bool // bits flip in memory: otherwise no client is told of damage
@@ -90,7 +91,7 @@ func newCluster(o kv.Options) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cluster{o: o, config: c.Commit(), running: make([]*kv.Server, o.Nodes)}, nil
+	return &cluster{o: o, config: c.Commit(), running: make([]*server.Server, o.Nodes)}, nil
 }
 
 func (c *cluster) fail(format string, a ...any) {

@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 	"github.com/farkv/farkv/workloads/check"
@@ -31,7 +32,7 @@ func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fa
 		t.Fatal(err)
 	}
 	f.MTU = mtu
-	c := &cluster{o: o, config: first, registers: f, running: make([]*kv.Server, o.Nodes)}
+	c := &cluster{o: o, config: first, registers: f, running: make([]*server.Server, o.Nodes)}
 	r := &real{cluster: c, t: t, place: &place{clients: f, end: f.Close}, ends: make([]func(), o.Nodes)}
 	t.Cleanup(r.end)
 	for n := range o.Nodes {
@@ -52,7 +53,7 @@ func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fa
 // begin has a server begin, which may be the next one beside its node.
 func (r *real) begin(n int) {
 	ep := r.endpoint(r.place.clients, fmt.Sprint("server ", n))
-	srv, err := kv.Open(ep, r.registers, r.o, n)
+	srv, err := server.Open(ep, r.registers, r.o, n)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 	"github.com/farkv/farkv/workloads/check"
@@ -78,7 +79,7 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 	o.Nodes, o.Memory = nodes, opts.Size()
 	p := &pool{s: sim.New(o), spare: of.spare, left: of.players, writes: 60}
 	p.play = p.random(of.ops)
-	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8,
+	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*server.Server, nodes), keys: 8,
 		damage: of.damage}
 	for n := range nodes {
 		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
@@ -119,7 +120,7 @@ func (p *pool) start(players int) {
 }
 
 func (p *pool) serve(ep rdma.Endpoint, n int) {
-	srv, err := kv.Open(ep, p.s, p.o, n)
+	srv, err := server.Open(ep, p.s, p.o, n)
 	if err == nil {
 		p.running[n] = srv
 		err = srv.Run(ep)

@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -17,7 +18,7 @@ import (
 // flipNamed flips a bit of an entry that a server's index names for a key of which it is the
 // primary, and reports whether there is one. The worker runs beside the node: in what it takes no
 // segment is freed and used again.
-func flipNamed(ep rdma.Endpoint, srv *kv.Server, key []byte, r *rand.Rand) bool {
+func flipNamed(ep rdma.Endpoint, srv *server.Server, key []byte, r *rand.Rand) bool {
 	blocks := srv.Named(key)
 	if len(blocks) == 0 {
 		return false

@@ -13,11 +13,13 @@ import (
 
 // Describe returns a function that tells what lies at an address of the pool that ep reaches.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
+	// The layout never changes, so the function stays right while the pool lives.
 	l, _, err := readLayout(ep)
 	if err != nil {
 		return nil, fmt.Errorf("describe a pool: %w", err)
 	}
 	return func(a rdma.Addr) string {
+		// The pool's header is at the beginning of each node.
 		if a.Offset() < node.HeaderBytes {
 			return "header"
 		}
@@ -27,8 +29,10 @@ func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 
 // counts returns the states of the segments of each node that answers.
 func (l *layout) counts(ep rdma.Endpoint) (all []rowan.Counts, err error) {
+	// A table is read by one-sided READs: no server takes part.
 	for n := range l.nodes {
 		t, err := kv.ReadTable(ep, l.servers, l.promises(), n)
+		// The others say how full the pool is.
 		if errors.Is(err, rdma.ErrNodeDown) {
 			continue
 		}
@@ -55,12 +59,16 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	if err != nil {
 		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}
+	// A write needs room at each replica of its shard, so the fullest node decides.
 	all, fullest := client.Fill{Of: "segments"}, client.Fill{Of: "segments of the fullest node"}
+	// PUTs leave these free.
 	keep := l.servers.WithDefaults().Keep
 	for _, c := range counts {
+		// Segments ahead are neither taken nor free for PUTs.
 		taken := uint64(c.Filling + c.Used + c.Committed)
 		of := taken + uint64(max(c.Free-keep, 0))
 		all.Add(taken, of)
+		// It compares the shares of nodes, without divisions.
 		if fullest.All == 0 || taken*fullest.All > fullest.Used*of {
 			fullest.Used, fullest.All = taken, of
 		}
@@ -87,6 +95,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	segments := func(name string, n int) client.Use {
 		return client.Use{Name: name, Count: uint64(n), Bytes: uint64(n) * uint64(l.SegmentBytes)}
 	}
+	// What is not segments is states, floors, leave, and the servers' words.
 	tables := l.servers.Size() - uint64(l.Segments)*uint64(l.SegmentBytes)
 	return []client.Use{
 		{Name: "tables of segments", Count: uint64(len(counts)), Bytes: tables * uint64(len(counts))},
@@ -100,6 +109,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 
 // Configuration describes the configuration of a pool: see shards.Config.Summary.
 func Configuration(f rdma.Fabric) (string, error) {
+	// Registers alone are read, so it works with any number of dead nodes that they outlive.
 	c, err := readConfig(f)
 	if err != nil {
 		return "", err
@@ -115,11 +125,14 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 		return 0, fmt.Errorf("count the replicas: %w", err)
 	}
 	v := f.View()
+	// No shard has more complete replicas than that.
 	fewest := c.Replication
 	for i := range c.Shards {
 		s := &c.Shards[i]
 		left := 0
+		// A replica that copies does not have all, so it does not count.
 		for _, n := range s.Complete() {
+			// A node that is gone may have a copy elsewhere, or none.
 			left += client.Copies(&v, dead, n)
 		}
 		fewest = min(fewest, left)

@@ -16,6 +16,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -64,7 +65,7 @@ func newReal(t testing.TB, o kv.Options, in func(kv.Options) (*place, error)) *r
 	r := &real{cluster: c, t: t, place: p}
 	for n := range servers {
 		ep := r.endpoint(p.servers[n], fmt.Sprint("server ", n))
-		srv, err := kv.Open(ep, c.configs(), o, n)
+		srv, err := server.Open(ep, c.configs(), o, n)
 		if err != nil {
 			t.Fatal(err)
 		}

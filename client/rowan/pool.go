@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
@@ -24,6 +25,7 @@ var Steps = []rdma.Step{"ask", "read segment", "read since when", "read CommitVe
 // Params are the parameters of a pool. They are written into its header and never change. The
 // configuration, which changes, is in rdma.Configs.
 type Params struct {
+	// Header and registers have different owners: nothing here may be what a configuration changes.
 	Kind     kv.Kind `json:"-"` // the format's name
 	Replicas int     `json:"replicas"`
 	// Shards of which each server is the primary in the beginning.
@@ -31,6 +33,7 @@ type Params struct {
 	Workers  int `json:"server_workers"`
 	Cleaners int `json:"server_cleaners"`
 	// Segments of a node, and the length of each.
+	// A segment is filled by one log, or by one stream of the ring, and freed as a whole.
 	Segments     int `json:"segments"`
 	SegmentBytes int `json:"segment_bytes"`
 	// Segments in the ring at a time, and how many of them are a reserve for appends that make
@@ -38,18 +41,23 @@ type Params struct {
 	Ahead   int `json:"ahead"`
 	Reserve int `json:"reserve"`
 	// Bytes of leave of a source at a time.
+	// All sources together never have leave for more than fits into the segments ahead.
 	Credit int `json:"credit"`
 	// What the fabric promises of rings: see rdma.RingPromises.
 	MTU     int `json:"mtu"`
 	Streams int `json:"streams"`
 	// Bounds of a key's length, and of that of a key and its value together.
+	// Clients refuse longer ones, and so do servers.
 	KeyBytes  int `json:"key_bytes"`
 	PairBytes int `json:"pair_bytes"`
 	// Keys for which a server's indexes are sized.
 	Keys int `json:"keys"`
 	// The longest timeout of an operation.
+	// Servers bound by it how long a write waits for room.
 	Timeout time.Duration `json:"timeout"`
 	// The key of checksums: see rowan.Options.
+	// It is drawn when the pool is made, so that what an earlier pool left in memory does not
+	// verify.
 	Secret uint64 `json:"secret,string"`
 }
 
@@ -123,6 +131,7 @@ func (p *Params) servers(nodes int) kv.Options {
 	return kv.Options{
 		Kind: p.Kind, Nodes: nodes, Shards: p.Shards * nodes, Base: node.HeaderBytes,
 		Workers: p.Workers, Cleaners: p.Cleaners, PairBytes: p.PairBytes, KeyBytes: p.KeyBytes, Keys: p.Keys,
+		// A write that found no room is answered in time for the client to ask again.
 		FullAfter: p.Timeout / 4, IdleEvery: min(p.Timeout/idleLooks, idleEvery),
 		Log: rowan.Options{
 			Ring: 1, Segments: p.Segments, SegmentBytes: p.SegmentBytes, Ahead: p.Ahead, Reserve: p.Reserve,
@@ -144,13 +153,16 @@ func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 	if err := s.check(); err != nil {
 		return p, 0, 0, err
 	}
+	// The first guess has room for the records alone.
 	if memory = s.Memory; memory == 0 {
 		memory = max(s.live()*100/fullest, 1<<20) / page * page
 	}
+	// What is not segments does not grow in proportion, so the size is found by trying.
 	for { // it ends: the memory grows by an eighth each time
 		var room uint64
 		p, room, err = s.divide(memory)
 		if err == nil && (s.Memory > 0 || room >= s.live()) {
+			// Each task of a server takes an identity in the pool.
 			o := p.servers(s.Nodes)
 			return p, memory, s.Nodes * o.Tasks(), nil
 		}
@@ -159,6 +171,7 @@ func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 				"%w: %d segments of %d bytes, as many as a node may have, are too few for %d records of %d bytes",
 				ErrParams, p.Segments, p.SegmentBytes, s.Records, s.PairBytes)
 		}
+		// A size that the user chose is not changed, and no node is larger than an address can say.
 		if s.Memory > 0 || memory > rdma.MaxOffset {
 			return p, 0, 0, err
 		}
@@ -184,6 +197,7 @@ func (s *Shape) defaults() {
 
 func (s *Shape) check() error {
 	switch {
+	// Each node has a server, which is a member.
 	case s.Nodes < 1 || s.Nodes > shards.MaxMembers:
 		return fmt.Errorf("%w: %d nodes: want 1 to %d", ErrParams, s.Nodes, shards.MaxMembers)
 	case s.Replicas < 1 || s.Replicas > min(s.Nodes, MaxReplicas):
@@ -209,6 +223,7 @@ func (s *Shape) first() (*shards.Config, error) { return first(s.Nodes, s.Shards
 
 // first returns the committed configuration of a new pool.
 func first(nodes, perServer, replicas int) (*shards.Config, error) {
+	// All nodes are members of the first term.
 	var members []int
 	for n := range nodes {
 		members = append(members, n)
@@ -235,9 +250,12 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 		Keys: int(max(s.Records+s.Records/4, 1<<10) * uint64(s.Replicas) / uint64(s.Nodes)),
 	}
 	o := p.servers(s.Nodes)
+	// An entry must fit into a segment, and into half of a credit.
 	message := o.MessageBytes()
+	// Many segments let cleaners go on in small steps. They are longer only where memory is large.
 	if p.SegmentBytes = s.SegmentBytes; p.SegmentBytes == 0 {
 		p.SegmentBytes = LeastSegment
+		// At least two of the longest entries fit into a segment.
 		for p.SegmentBytes < 2*message || p.SegmentBytes < MaxSegment &&
 			(uint64(p.SegmentBytes)*wantSegments*2 <= memory && p.SegmentBytes < mostSegment ||
 				uint64(p.SegmentBytes)*rowan.MaxSegments < memory) {
@@ -247,15 +265,20 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	// A server has a normal and an urgent source for each worker of each server, and one more
 	// urgent source for each exchanger.
 	sources, urgent := s.Nodes*s.Workers, s.Nodes*(s.Workers+1)
+	// What sources have leave for takes room ahead that nothing else uses.
 	share := memory / creditPart / uint64(sources+urgent)
 	p.Credit = (max(int(min(share, mostCredit)), 2*(message+mtu)) + rdma.Stride - 1) / rdma.Stride * rdma.Stride
+	// The last bytes of a segment may be too short for a block.
 	usable := p.SegmentBytes - mtu + rdma.Stride
 	segments := func(sources int) int { return (sources*p.Credit + usable - 1) / usable }
 	// All that sources have leave for must fit, while each stream may have begun three segments.
+	// DELs find room in it when PUTs have filled the others.
 	p.Reserve = segments(urgent)
 	o = p.servers(s.Nodes)
+	// The layout is for any fabric, with as many streams as any has.
 	least := max(segments(sources)+p.Reserve+3*rdma.MaxStreams, o.LeastAhead())
 	most := max(least, mostAhead)
+	// The size is linear in the number of segments, so two sizes tell how many fit.
 	o.Log.Ahead, o.Log.Segments = most, rowan.MaxSegments
 	all := o.Size()
 	o.Log.Segments--
@@ -263,9 +286,11 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	if fixed := node.HeaderBytes + all - rowan.MaxSegments*each; memory > fixed {
 		p.Segments = int(min((memory-fixed)/each, rowan.MaxSegments))
 	}
+	// Beyond the least, so that senders wait for no push.
 	p.Ahead = min(least+max(p.Segments/16, 2), most)
 	// Segments for own logs are not filled by others.
 	own := o.Own()
+	// With fewer there is nothing to choose from for cleaners.
 	if n := p.Segments - own - least; n < 4 {
 		return p, 0, fmt.Errorf("%w: %d bytes a node make %d segments of %d: want %d at least", ErrParams, memory,
 			p.Segments, p.SegmentBytes, own+least+4)
@@ -296,6 +321,7 @@ func Make(f rdma.Fabric, p Params) error {
 // memory without a header, which is no pool.
 func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
 	// The layout follows the fabric that the pool is made on.
+	// Rings split entries by the MTU, so the layout depends on it.
 	promises, err := rdma.Rings(ep)
 	if err != nil {
 		return err
@@ -312,9 +338,11 @@ func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrParams, err)
 	}
+	// Servers and clients that find the header find the configuration.
 	if err := storeConfig(f, ep, c.Encode()); err != nil {
 		return fmt.Errorf("store the configuration: %w", err)
 	}
+	// Whatever opens the pool reads them from the header.
 	params, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -326,6 +354,7 @@ func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
 // no candidate knows of the pool yet.
 func storeConfig(f rdma.Fabric, ep rdma.Endpoint, data []byte) error {
 	const lease = 10 * time.Second
+	// The lease is over long after the configuration is stored.
 	role, ok, err := f.TryMaster(ep.Client(), lease)
 	if err != nil {
 		return err
@@ -334,6 +363,7 @@ func storeConfig(f rdma.Fabric, ep rdma.Endpoint, data []byte) error {
 		return fmt.Errorf("the pool has a master: %w", rdma.ErrStale)
 	}
 	defer f.Resign(role)
+	// Version 0: there must be none. So a pool that exists is not made again.
 	ok, err = f.SwapConfig(role, 0, data)
 	if err == nil && !ok {
 		err = fmt.Errorf("there is one: %w", rdma.ErrExists)
@@ -352,7 +382,9 @@ type layout struct {
 func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 	var v rdma.View
 	h, err := node.Header{}, error(rdma.ErrStale)
+	// A view that begins between Join and the READ of the header ends the READ.
 	for errors.Is(err, rdma.ErrStale) { // once for each view that begins meanwhile
+		// The header is on each member of the view.
 		if v, err = ep.Join(); err == nil {
 			h, err = node.ReadHeader(ep, len(v.Members))
 		}
@@ -368,6 +400,7 @@ func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 	if err := h.Expect(h.Store, FormatVersion); err != nil {
 		return nil, v, err
 	}
+	// The number of nodes is the pool's, whatever nodes are gone.
 	l := &layout{Params: Params{Kind: kind}, nodes: h.Nodes}
 	if err := json.Unmarshal(h.Params, &l.Params); err != nil {
 		return nil, v, fmt.Errorf("read the pool's parameters: %w", errors.Join(ErrParams, err))
@@ -379,6 +412,7 @@ func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 // anything.
 func (l *layout) check(size uint64) error {
 	p := &l.Params
+	// The same bounds as for a pool that is made.
 	s := Shape{Kind: p.Kind, Nodes: l.nodes, Replicas: p.Replicas, Shards: p.Shards, Workers: p.Workers,
 		PairBytes: p.PairBytes, KeyBytes: p.KeyBytes}
 	if err := s.check(); err != nil {
@@ -391,10 +425,12 @@ func (l *layout) check(size uint64) error {
 		return fmt.Errorf("%w: %d segments of %d bytes, %d streams, %d keys, a timeout of %v", ErrParams, p.Segments,
 			p.SegmentBytes, p.Streams, p.Keys, p.Timeout)
 	}
+	// They are checked as a server checks them, before any of them is used.
 	l.servers = p.servers(l.nodes)
 	if err := l.servers.Validate(p.promises()); err != nil {
 		return fmt.Errorf("%w: %w", ErrParams, err)
 	}
+	// Otherwise READs and WRITEs would leave the registered memory.
 	if need := node.HeaderBytes + l.servers.Size(); need > size {
 		return fmt.Errorf("%w: they take %d bytes a node, each has %d", ErrParams, need, size)
 	}
@@ -409,20 +445,23 @@ func Open(ep rdma.Endpoint, configs Configs, kind kv.Kind, timeout time.Duration
 	if err != nil {
 		return nil, err
 	}
+	// Clients speak to all kinds alike, but a user means the kind that is named.
 	if l.Kind != kind {
 		return nil, fmt.Errorf("open %s: %w: it was made for %q, not %q", kind, node.ErrOtherStore, l.Kind, kind)
 	}
 	if configs == nil {
 		return nil, fmt.Errorf("open a %s pool without its configuration: %w", l.Kind, rdma.ErrNotSupported)
 	}
+	// Servers refuse what waits for room after a quarter of the pool's timeout, so a longer one of
+	// a client gains nothing.
 	return New(ep, configs, Options{Servers: l.servers, Timeout: min(cmp.Or(timeout, l.Timeout), l.Timeout)})
 }
 
 // Serve opens the server beside a node of the pool that ep reaches. See stores.Kind.Serve.
-func Serve(ep rdma.Endpoint, configs rdma.Configs, node int) (*kv.Server, error) {
+func Serve(ep rdma.Endpoint, configs rdma.Configs, node int) (*server.Server, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {
 		return nil, err
 	}
-	return kv.Open(ep, configs, l.servers, node)
+	return server.Open(ep, configs, l.servers, node)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
@@ -21,7 +22,7 @@ func (c *cluster) simulate(o sim.Options, clients ...func(ep rdma.Endpoint)) (*s
 	left := len(clients)
 	for n := range servers {
 		s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) {
-			srv, err := kv.Open(ep, c.configs(), c.o, n)
+			srv, err := server.Open(ep, c.configs(), c.o, n)
 			if err == nil {
 				c.running[n] = srv
 				err = srv.Run(ep)

@@ -34,19 +34,26 @@ type Configs interface {
 // Store is one worker's view of a pool. It belongs to its worker and is not safe for concurrent
 // use.
 type Store struct {
+	// Its endpoint, which nothing else uses. The Store joins new views itself.
 	ep      rdma.Endpoint
 	o       Options
 	configs Configs
 	// The configuration that requests are sent by. It may be outdated; then servers refuse them.
+	// It is replaced as a whole, and never changed.
 	config *shards.Config
-	peer   *rpc.Peer
+	// The mailbox to which answers come. At most one call is in flight that is waited for; answers
+	// to calls that were given up are dropped.
+	peer *rpc.Peer
 	// The last GET, which holds the value that Get returned; nil: none.
-	last  *rpc.Call
+	last *rpc.Call
+	// What an answer says of damage refers to it, and so does the choice to wait for another
+	// replica.
 	asked lastAsk
 	// The number of the last GET: GETs go to a server's workers in turn.
 	turn   uint
 	counts counts
 	// The request that is built.
+	// It belongs to the Store, and is used again for each request.
 	body []byte
 }
 
@@ -87,12 +94,15 @@ func New(ep rdma.Endpoint, configs Configs, o Options) (*Store, error) {
 	o.Ask = cmp.Or(o.Ask, min(o.Timeout/10, 100*time.Millisecond))
 	o.Servers = o.Servers.WithDefaults()
 	s := &Store{ep: ep, o: o, configs: configs, turn: uint(ep.Client())}
+	// Without a configuration the client knows no server.
 	if err := s.configure(); err != nil {
 		return nil, err
 	}
 	// One request is in flight at a time; the other slots are for late answers.
+	// Answers come by way of the nodes of the servers, so the mailbox is at all of them.
 	box := rdma.BoxOptions{Node: rdma.All, Slots: 4, Bytes: o.Servers.MessageBytes()}
 	for { // once more for each new view
+		// It may be ended by a view that begins, as any verb.
 		peer, err := rpc.Open(ep, rpc.Options{Box: box})
 		if err == nil {
 			s.peer = peer
@@ -119,11 +129,14 @@ func (s *Store) configure() error {
 // readConfig reads the configuration. The error wraps rdma.ErrUnreachable if there is none yet, and
 // client.ErrDamaged if it cannot be decoded.
 func readConfig(configs Configs) (*shards.Config, error) {
+	// It may be uncommitted. Servers refuse requests in it until it is committed, and the client
+	// asks again.
 	at, err := configs.Config()
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration: %w", err)
 	}
 	if at.Version == 0 {
+		// Make stores it ahead of the header, so this is a pool that is being made.
 		return nil, fmt.Errorf("read the configuration: there is none yet: %w", rdma.ErrUnreachable)
 	}
 	c, err := shards.Decode(at.Data)
@@ -140,6 +153,7 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The value aliases the call's buffer, which lives until drop.
 	s.last = c
 	return c.Body, nil
 }
@@ -164,6 +178,7 @@ func (s *Store) change(name string, proc uint16, key, value []byte) error {
 
 // Close closes the mailbox. The value of the last GET becomes invalid.
 func (s *Store) Close() error {
+	// The value of the last GET is not valid any more.
 	s.drop()
 	return s.peer.Close()
 }
@@ -182,16 +197,19 @@ func (s *Store) drop() {
 // repeated. The caller releases the call.
 func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, error) {
 	s.drop()
+	// A server would refuse it, and it may not fit into a message.
 	if err := s.o.Servers.Check(key, value); err != nil {
 		o := &s.o.Servers
 		return nil, fmt.Errorf("%s %.40q: %w: a key of %d bytes and a value of %d: at most %d, and %d together", name,
 			key,
 			client.ErrTooLarge, len(key), len(value), o.KeyBytes, o.PairBytes)
 	}
+	// It bounds all attempts together.
 	until := s.ep.Now() + s.o.Timeout
 	var damaged error // met in a term, and not superseded by another replica yet
 	for pause := firstPause; ; pause = min(2*pause, max(mostPause, s.o.Timeout/mostTries)) {
 		// A request is sent once here; only what was certainly not done, or a GET, is sent again.
+		// The call owns the answer's buffer, which is released unless the caller gets it.
 		c, err := s.ask(proc, key, value, until)
 		if err == nil {
 			if err = s.verdict(c); err == nil {
@@ -201,13 +219,17 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		}
 		switch {
 		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:
+			// The server may have written some replicas, or all. The next term decides; the client
+			// is never told.
 			s.counts.uncertain++
 			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, errors.Join(err, s.rejoin()))
 		// The server cannot serve yet, so nothing was done. It is asked again after a pause.
 		case errors.Is(err, errWait):
+		// Nothing can serve the key any more, so waiting is in vain.
 		case errors.Is(err, client.ErrDamaged) && s.onlyReplica():
 			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
 		case errors.Is(err, client.ErrDamaged): // another replica serves the shard in a later term
+			// The server has noted the damage, and its manager begins a term without the replica.
 			damaged = err
 			if err := s.rejoin(); err != nil {
 				return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
@@ -220,9 +242,11 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		default:
 			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
 		}
+		// Nothing is in flight: each attempt has ended.
 		if s.ep.Now() >= until { // the last answer may have had no time
 			return nil, fmt.Errorf("%s %.40q: given up: %w: %w", name, key, rdma.ErrTimeout, cmp.Or(damaged, err))
 		}
+		// The pause gives servers time to take over, and registers time to be written.
 		s.counts.again++
 		s.ep.Sleep(pause)
 	}
@@ -231,6 +255,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 // onlyReplica reports whether the server that was asked has the only complete replica in the
 // current configuration. Then no other replica can replace the damaged one.
 func (s *Store) onlyReplica() bool {
+	// Replicas that copy are not complete, and cannot take over.
 	others := func(n int) bool { return n != s.asked.server }
 	return s.config.Term == s.asked.term && !slices.ContainsFunc(s.config.Shards[s.asked.shard].Complete(), others)
 }
@@ -246,6 +271,7 @@ func unreachable(err error) bool {
 // error: the caller tries again.
 func (s *Store) rejoin() error {
 	s.counts.configs++
+	// A verb of an earlier view may have been ended. The client begins anew in the view there is.
 	_, err := s.ep.Join()
 	if err == nil {
 		err = s.configure()
@@ -258,25 +284,35 @@ func (s *Store) rejoin() error {
 
 // ask makes one attempt. The caller releases the call.
 func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.Call, error) {
+	// The upper half chooses the shard, and the lower half the worker.
 	hash := kv.Hash(key)
 	shard := s.config.Find(hash)
+	// Only the primary answers: the indexes of backups lack what is not digested.
 	primary := s.config.Shards[shard].Primary
+	// What the answer says of damage refers to it.
 	s.asked = lastAsk{primary, shard, s.config.Term}
+	// All replicas of the shard died.
 	if primary == shards.None {
 		return nil, fmt.Errorf("shard %d is lost: %w", shard, client.ErrDamaged)
 	}
+	// A write waits for all of it: it cannot be sent again.
 	within := until - s.ep.Now()
 	if proc == kv.ProcGet {
 		// A GET may be repeated at another worker, so it does not wait for all of the time.
+		// The answer to an attempt that was given up is dropped, if it comes.
 		within = min(within, s.o.Ask)
 		s.turn++
 	}
+	// The server refuses another term, so the request is done by the configuration that it was sent
+	// by, or not at all.
 	r := kv.Request{Term: s.config.Term, Key: key, Value: value}
+	// Start copies it.
 	s.body = r.Append(s.body[:0])
 	c, err := s.peer.Start(s.o.Servers.BoxOf(primary, proc, hash, s.turn), proc, within, s.body)
 	if err != nil {
 		return nil, err
 	}
+	// The call is given up; a late answer to it is dropped by the peer.
 	if err := s.await(c, primary); err != nil {
 		c.Release()
 		return nil, err
@@ -288,8 +324,10 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 // come any more: no member has anything of earlier terms under way then, and the server is no
 // member, or was restarted.
 func (s *Store) await(c *rpc.Call, server int) error {
+	// configure may replace the configuration below.
 	term := s.config.Term
 	for !c.Over() {
+		// It returns whenever an answer arrives, to this call or to one that was given up.
 		r, err := s.peer.Next(s.o.Ask)
 		switch {
 		case r != nil: // clients serve nothing
@@ -299,6 +337,7 @@ func (s *Store) await(c *rpc.Call, server int) error {
 			if err := s.configure(); err == nil && s.config.Committed && s.config.Term > term {
 				return fmt.Errorf("server %d has not answered in term %d: %w", server, term, rpc.ErrUncertain)
 			}
+		// The endpoint is closed, or fenced off: whether the request arrived is not known.
 		case err != nil:
 			return fmt.Errorf("%w: %w", rpc.ErrUncertain, err)
 		}
@@ -307,6 +346,7 @@ func (s *Store) await(c *rpc.Call, server int) error {
 }
 
 var (
+	// Nothing was done in any of these cases. With errTerm and errWait the request is sent again.
 	errTerm = errors.New("the server has another configuration")
 	errWait = errors.New("the server waits for another one, or has too much to do")
 	errBad  = errors.New("the server does not have the key, or the request is none")
@@ -321,6 +361,7 @@ func (s *Store) verdict(c *rpc.Call) error {
 		return client.ErrNotFound
 	case kv.StatusExists:
 		return client.ErrExists
+	// A log of a replica is full. DELs may have room when INSERTs and UPDATEs have none.
 	case kv.StatusFull:
 		return client.ErrFull
 	case kv.StatusTooLarge:
@@ -329,6 +370,7 @@ func (s *Store) verdict(c *rpc.Call) error {
 		return errTerm
 	case kv.StatusWait:
 		return errWait
+	// The body is the offset of the entry at the server's node.
 	case kv.StatusDamaged:
 		if len(c.Body) == 8 {
 			return fmt.Errorf("entry of shard %d at %#x of server %d: %w", s.asked.shard,

@@ -12,6 +12,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/node/telemetry"
 )
 
@@ -96,7 +97,7 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 }
 
 // rowanServer names what a server counts.
-type rowanServer struct{ *kv.Server }
+type rowanServer struct{ *server.Server }
 
 func (s rowanServer) Counts(to []telemetry.Counter) []telemetry.Counter {
 	stats := s.Stats()

@@ -12,6 +12,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 	logs "github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/workloads"
 )
@@ -68,7 +69,7 @@ type replicated struct {
 	o       kv.Options
 	config  *shards.Config
 	pool    *sim.Sim
-	running []*kv.Server
+	running []*server.Server
 	stop    atomic.Bool
 	failed  error
 	keys    [][]byte
@@ -108,7 +109,8 @@ func (w Replicated) Run(ctx context.Context) (*Served, error) {
 			"and persistent memory", w.Workers, w.Clients, w.Keys, w.Duration, w.WarmUp, w.Profile)
 	}
 	r := &replicated{
-		Replicated: w, left: w.Clients, running: make([]*kv.Server, w.Servers), posted: make(map[posting]time.Duration),
+		Replicated: w, left: w.Clients, running: make([]*server.Server, w.Servers),
+		posted: make(map[posting]time.Duration),
 	}
 	var nodes []int
 	for n := range w.Servers {
@@ -201,7 +203,7 @@ func (s still) Config() (rdma.Config, error) { return s.replicated.Config() }
 func (r *replicated) start() {
 	for n := range r.Servers {
 		r.pool.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) {
-			s, err := kv.Open(ep, still{replicated: r}, r.o, n)
+			s, err := server.Open(ep, still{replicated: r}, r.o, n)
 			if err == nil {
 				r.running[n] = s
 				err = s.Run(ep)

@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// Record is the content of an entry of a server's logs. It is valid until the callback returns.
-type Record struct {
+// Collected is the content of an entry of a server's logs. It is valid until the callback returns.
+type Collected struct {
 	Shard      int
 	Term       uint32
 	Version    uint64
@@ -17,8 +17,8 @@ type Record struct {
 }
 
 // Newer reports whether r is newer than another record of the same key.
-func (r *Record) Newer(other *Record) bool {
-	return order{other.Term, other.Version}.before(order{r.Term, r.Version})
+func (r *Collected) Newer(other *Collected) bool {
+	return Order{other.Term, other.Version}.Before(Order{r.Term, r.Version})
 }
 
 // Collect calls f for each record in the logs of a server, of shards that the server has. It
@@ -29,24 +29,27 @@ func (r *Record) Newer(other *Record) bool {
 //
 // The worker needs no rings: p is what the pool's fabric promises of them. The error wraps
 // rowan.ErrDamaged where memory holds what no server writes.
-func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(*Record)) error {
+func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(*Collected)) error {
 	o = o.WithDefaults()
+	// It is the table as of now. Entries are verified, so one of a segment that is freed meanwhile
+	// is left out or is still whole.
 	t, err := ReadTable(ep, o, p, node)
 	var since []uint64
 	if err == nil {
-		since, err = o.since(ep, node)
+		since, err = o.Since(ep, node)
 	}
 	if err == nil {
 		err = t.Look(ep, func(e *rowan.Entry) error {
-			r, ok := parseRecord(e.Data)
-			if !ok || r.shard >= o.Shards {
+			r, ok := ParseRecord(e.Data)
+			if !ok || r.Shard >= o.Shards {
 				return fmt.Errorf("entry at %s is no record: %w", e.Blocks[0], rowan.ErrDamaged)
 			}
 			// What came to the server before it was a replica of the shard does not count.
-			if first := since[r.shard]; first == 0 || termOf(e) < first {
+			// The upper half of the stamp says when it came.
+			if first := since[r.Shard]; first == 0 || TermOf(e) < first {
 				return nil
 			}
-			f(&Record{r.shard, r.term, r.version, e.Kind == kindDel, r.key, r.value})
+			f(&Collected{r.Shard, r.Term, r.Version, e.Kind == Del, r.Key, r.Value})
 			return nil
 		})
 	}
@@ -58,14 +61,14 @@ func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(
 
 // Torn calls f for each entry with a wrong checksum: what its record seems to say, and where it is.
 // See rowan.Table.Torn.
-func Torn(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(r *Record, at rdma.Addr)) error {
+func Torn(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(r *Collected, at rdma.Addr)) error {
 	t, err := ReadTable(ep, o, p, node)
 	if err != nil {
 		return err
 	}
 	return t.Torn(ep, func(data []byte, at rdma.Addr) {
-		if r, ok := parseRecord(data); ok {
-			f(&Record{Shard: r.shard, Term: r.term, Version: r.version, Key: r.key, Value: r.value}, at)
+		if r, ok := ParseRecord(data); ok {
+			f(&Collected{Shard: r.Shard, Term: r.Term, Version: r.Version, Key: r.Key, Value: r.Value}, at)
 		}
 	})
 }
@@ -73,13 +76,13 @@ func Torn(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(r *
 // ReadTable reads the table of segments of a server's node for inspection, on a fabric that
 // promises p of rings.
 func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*rowan.Table, error) {
-	return rowan.ReadTable(ep, o.WithDefaults().log(node), p)
+	return rowan.ReadTable(ep, o.WithDefaults().LogOf(node), p)
 }
 
 // CommitVers reads the CommitVers that a node's server has published of the shards of which it is
 // the primary, by shard.
 func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
-	return o.readWords(ep, "read CommitVers", o.commitAt(node, 0))
+	return o.readWords(ep, "read CommitVers", o.CommitAt(node, 0))
 }
 
 // Describe names what lies at an address of a server's memory. It returns "" for an address outside
@@ -102,7 +105,7 @@ func (o Options) Describe(a rdma.Addr) string {
 		}
 		return ""
 	}
-	return o.log(a.Node()).Describe(a)
+	return o.LogOf(a.Node()).Describe(a)
 }
 
 // LastTerm returns the last term that a server noted as a member; 0: none. It noted the term
@@ -110,10 +113,10 @@ func (o Options) Describe(a rdma.Addr) string {
 // by these terms: see shards.Config.ColdStart. The error wraps rowan.ErrDamaged if the word is
 // damaged.
 func LastTerm(ep rdma.Endpoint, o Options, node int) (term uint64, err error) {
-	word, err := rdma.ReadWord(ep, "read the last term", o.WithDefaults().termAt(node), patience)
+	word, err := rdma.ReadWord(ep, "read the last term", o.WithDefaults().TermAt(node), LocalTimeout)
 	if err == nil {
 		var ok bool
-		if term, ok = unseal(word); !ok {
+		if term, ok = Unseal(word); !ok {
 			err = fmt.Errorf("word %#x: %w", word, rowan.ErrDamaged)
 		}
 	}

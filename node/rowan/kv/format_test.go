@@ -17,7 +17,7 @@ func FuzzRequest(f *testing.F) {
 	// a length of 2^16 + 3
 	f.Add([]byte("\x03\x00\x00\x00\x00\x00\x00\x00" + "\x03\x00\x01\x00\x00\x00\x00\x00" + "key"))
 	f.Fuzz(func(t *testing.T, p []byte) {
-		q, err := parseRequest(p)
+		q, err := ParseRequest(p)
 		if err != nil {
 			return
 		}
@@ -30,34 +30,34 @@ func FuzzRequest(f *testing.F) {
 
 // FuzzRecord has one encoding a record, and reads the same of its beginning as of the whole.
 func FuzzRecord(f *testing.F) {
-	for _, r := range []record{
-		{}, {order{7, 1}, 9, []byte("key"), nil},
-		{order{1<<32 - 1, 1<<48 - 1}, 1<<16 - 1, []byte("key"), []byte("value")},
+	for _, r := range []Record{
+		{}, {Order{7, 1}, 9, []byte("key"), nil},
+		{Order{1<<32 - 1, 1<<48 - 1}, 1<<16 - 1, []byte("key"), []byte("value")},
 	} {
-		p := make([]byte, recordSize(r.key, r.value))
-		r.put(p)
-		f.Add(p, uint16(len(r.key)))
+		p := make([]byte, RecordSize(r.Key, r.Value))
+		r.Put(p)
+		f.Add(p, uint16(len(r.Key)))
 		f.Add(append([]byte(nil), p[:len(p)-1]...), uint16(0))
 		p[15] = 1 // what is 0
 		f.Add(p, uint16(1000))
 	}
 	f.Fuzz(func(t *testing.T, p []byte, read uint16) {
-		r, ok := parseRecord(p)
+		r, ok := ParseRecord(p)
 		if !ok {
 			return
 		}
-		again := make([]byte, recordSize(r.key, r.value))
-		if r.put(again); !bytes.Equal(again, p) {
+		again := make([]byte, RecordSize(r.Key, r.Value))
+		if r.Put(again); !bytes.Equal(again, p) {
 			t.Errorf("%x is read as %+v, which is %x", p, r, again)
 		}
-		ends(t, r.key)
+		ends(t, r.Key)
 
 		entry := append(binary.LittleEndian.AppendUint64(nil, 0x5a7), make([]byte, rowan.HeaderBytes-8)...)
 		entry = append(entry, p...)
-		head := entry[:min(len(entry), headBytes+int(read))]
-		e, ok := parseFound(64, head)
-		if whole := len(r.key) <= len(head)-headBytes; ok != whole ||
-			ok && (!bytes.Equal(e.key, r.key) || e.order != r.order || e.at != 64) {
+		head := entry[:min(len(entry), HeadBytes+int(read))]
+		e, ok := ParseFound(64, head)
+		if whole := len(r.Key) <= len(head)-HeadBytes; ok != whole ||
+			ok && (!bytes.Equal(e.Key, r.Key) || e.Order != r.Order || e.At != 64) {
 			t.Errorf("%+v is read as %+v, %v, of its first %d bytes", r, e, ok, len(head))
 		}
 	})
@@ -76,11 +76,11 @@ func TestFormatAllocations(t *testing.T) {
 	p, b := make([]byte, 0, 256), make([]byte, 256)
 	if n := testing.AllocsPerRun(1000, func() {
 		q := Request{Term: 3, Key: key, Value: value}
-		q, err := parseRequest(q.Append(p))
-		r := record{order{1, 2}, 3, q.Key, q.Value}
-		b := b[:recordSize(r.key, r.value)]
-		r.put(b)
-		if r, ok := parseRecord(b); err != nil || !ok || len(r.value) != len(value) {
+		q, err := ParseRequest(q.Append(p))
+		r := Record{Order{1, 2}, 3, q.Key, q.Value}
+		b := b[:RecordSize(r.Key, r.Value)]
+		r.Put(b)
+		if r, ok := ParseRecord(b); err != nil || !ok || len(r.Value) != len(value) {
 			t.Fatalf("%v, %+v", err, r)
 		}
 	}); n > 0 {

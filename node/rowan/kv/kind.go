@@ -51,10 +51,10 @@ func ParseKind(name string) (Kind, error) {
 	return 0, fmt.Errorf("no kind of replication %q: there are %s", name, strings.Join(kindNames[:], ", "))
 }
 
-// logs returns how many remote logs a node's memory has for workers, and writers how many of these
-// are written to: with RPC all of them are, otherwise a server's workers do not write to its own
-// node. Behind these logs is one for the exchanger of each server.
-func (o Options) logs() (logs, writers int) {
+// RemoteLogs returns how many remote logs a node's memory has for workers, and writers how many of
+// these are written to: with RPC all of them are, otherwise a server's workers do not write to its
+// own node. Behind these logs is one for the exchanger of each server.
+func (o Options) RemoteLogs() (logs, writers int) {
 	switch o.Kind {
 	case RPC:
 		return o.Workers, o.Workers
@@ -66,9 +66,9 @@ func (o Options) logs() (logs, writers int) {
 	return 0, 0
 }
 
-// writer returns the server that writes to a remote log of a node.
-func (o Options) writer(node, log int) int {
-	switch logs, _ := o.logs(); {
+// WriterOf returns the server that writes to a remote log of a node.
+func (o Options) WriterOf(node, log int) int {
+	switch logs, _ := o.RemoteLogs(); {
 	case log >= logs:
 		return log - logs
 	case o.Kind == RPC:
@@ -81,19 +81,19 @@ func (o Options) writer(node, log int) int {
 
 // sharers returns how many remote logs of a node share the segments ahead.
 func (o Options) sharers() int {
-	_, writers := o.logs()
+	_, writers := o.RemoteLogs()
 	return max(1, writers+o.Nodes-1)
 }
 
-// urgent returns how many segments of a remote log are kept for DELs.
-func (o Options) urgent() int {
-	return min(max(1, o.Log.Reserve/o.sharers()), o.log(0).Lent-o.leastLent()+1)
+// UrgentSegments returns how many segments of a remote log are kept for DELs.
+func (o Options) UrgentSegments() int {
+	return min(max(1, o.Log.Reserve/o.sharers()), o.LogOf(0).Lent-o.leastLent()+1)
 }
 
 // remote adapts a node's log options to a kind with remote logs. These logs share the segments that
 // a ring would have ahead.
 func (o Options) remote(l rowan.Options) rowan.Options {
-	logs, _ := o.logs()
+	logs, _ := o.RemoteLogs()
 	l.Sources, l.Urgent = 1, 0
 	l.Remotes, l.Lent = logs+o.Nodes, min(l.Ahead, l.Segments-l.Own)/o.sharers()
 	return l
@@ -106,13 +106,13 @@ func (o Options) leastLent() int {
 	if o.Kind != RPC {
 		return 3
 	}
-	return 2 + max(1, ((o.Nodes-1)*int(o.credit())+o.lentRoom()-1)/o.lentRoom())
+	return 2 + max(1, ((o.Nodes-1)*int(o.LeaveBytes())+o.LentRoom()-1)/o.LentRoom())
 }
 
-// lentRoom returns how many bytes of a segment are certain to hold entries: the rest may be too
+// LentRoom returns how many bytes of a segment are certain to hold entries: the rest may be too
 // short for one.
-func (o Options) lentRoom() int {
-	return cmp.Or(o.Log.SegmentBytes, 4<<20) - int(entrySize(recordBytes+o.PairBytes)) + rdma.Stride
+func (o Options) LentRoom() int {
+	return cmp.Or(o.Log.SegmentBytes, 4<<20) - int(EntrySize(RecordBytes+o.PairBytes)) + rdma.Stride
 }
 
 // LeastAhead returns how many segments must be ahead with a kind that has remote logs. It returns 0
@@ -125,24 +125,8 @@ func (o Options) LeastAhead() int {
 	return o.sharers() * o.leastLent()
 }
 
-// credit returns how many bytes a worker may have leave to append at a backup at a time.
-func (o Options) credit() uint64 { return uint64(cmp.Or(o.Log.Credit, 128<<10)) }
+// LeaveBytes returns how many bytes a worker may have leave to append at a backup at a time.
+func (o Options) LeaveBytes() uint64 { return uint64(cmp.Or(o.Log.Credit, 128<<10)) }
 
-// newReplication returns the replication of a worker, which has its peer already.
-func (w *worker) newReplication() replication {
-	switch w.s.o.Kind {
-	case RPC:
-		return newCalls(w)
-	case RWrite, Batch, Share:
-		return newWrites(w)
-	}
-	return newRings(w)
-}
-
-// newInbound returns the logs in which other servers append at this server.
-func (s *Server) newInbound(ep rdma.Endpoint) (inbound, error) {
-	if s.o.Kind == Rowan {
-		return s.table.Receiver(ep)
-	}
-	return s.table.Lender(ep)
-}
+// StepWrite is the step of the WRITE to a log in a backup's memory, with the READ behind it.
+const StepWrite rdma.Step = "write to backup"

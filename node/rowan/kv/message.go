@@ -53,8 +53,8 @@ func (r *Request) Append(p []byte) []byte {
 
 var errRequest = errors.New("no request")
 
-// parseRequest returns the request in a message.
-func parseRequest(p []byte) (r Request, err error) {
+// ParseRequest returns the request in a message.
+func ParseRequest(p []byte) (r Request, err error) {
 	if len(p) < requestBytes {
 		return r, errRequest
 	}
@@ -66,3 +66,25 @@ func parseRequest(p []byte) (r Request, err error) {
 	r.Key, r.Value = p[:n:n], p[n:]
 	return r, nil
 }
+
+// ProcReplicate asks the worker of the same number at a backup to append an entry to its log.
+// Workers of kind RPC send it. The request is, little-endian:
+//
+//	number u64 of the append, of this worker to this backup, from 1; 0: nothing is to be appended
+//	lowest u64: all below it are acknowledged
+//	term u32 of the write, or of the question | node u16 of the worker | kind u8 | 0
+//	record
+//
+// The answer is one word: how many bytes the worker has leave to append, in all, since the term
+// began. The status is StatusFull when the backup has no more segments.
+const ProcReplicate uint16 = 100
+
+// ReplicateBytes is the length of a request ahead of the record.
+const ReplicateBytes = 24
+
+// ProcRoute is what a worker of a migration's target asks the worker of the same number at the
+// source: the newest record of a key of which the target has none (section 4.6). The request is a
+// client's, without a value. The answer is StatusNotFound, or a word and the value:
+//
+//	term u32 of the record | kind u32
+const ProcRoute uint16 = 101

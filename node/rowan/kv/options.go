@@ -69,20 +69,20 @@ func (o Options) WithDefaults() Options {
 	o.CommitEvery, o.StepEvery = cmp.Or(o.CommitEvery, 15*time.Millisecond), cmp.Or(o.StepEvery, 50*time.Microsecond)
 	o.IdleEvery = max(o.IdleEvery, o.StepEvery)
 	o.Percent, o.FullAfter = cmp.Or(o.Percent, 75), cmp.Or(o.FullAfter, 5*time.Millisecond)
-	o.Keep = cmp.Or(o.Keep, o.spared()+2)
+	o.Keep = cmp.Or(o.Keep, o.Spared()+2)
 	o.Gather, o.GatherFor = cmp.Or(o.Gather, 256), cmp.Or(o.GatherFor, 5*time.Microsecond)
 	o.Log.Ahead = cmp.Or(o.Log.Ahead, 512)
 	o.Log.Own = cmp.Or(o.Log.Own, o.Keep+o.Workers)
-	o.Log.Least = cmp.Or(o.Log.Least, o.spared()+1)
-	o.Tombs = cmp.Or(o.Tombs, o.strides()/32)
+	o.Log.Least = cmp.Or(o.Log.Least, o.Spared()+1)
+	o.Tombs = cmp.Or(o.Tombs, o.Strides()/32)
 	return o
 }
 
-// spared returns the number of segments that only cleaners take.
-func (o Options) spared() int { return 2 * o.Cleaners }
+// Spared returns the number of segments that only cleaners take.
+func (o Options) Spared() int { return 2 * o.Cleaners }
 
-// strides returns how many entries the segments of a server have room for at most.
-func (o Options) strides() int {
+// Strides returns how many entries the segments of a server have room for at most.
+func (o Options) Strides() int {
 	return o.Log.Segments * cmp.Or(o.Log.SegmentBytes, 4<<20) / rdma.Stride
 }
 
@@ -95,40 +95,42 @@ func (o Options) check(p rdma.RingPromises) error {
 	case o.Nodes < 1 || o.Shards < 1 || o.Workers < 1 || o.Cleaners < 1:
 		return fmt.Errorf("serve %d shards at %d nodes with %d workers and %d cleaners: want at least one of each: %w",
 			o.Shards, o.Nodes, o.Workers, o.Cleaners, rdma.ErrAccess)
-	case headBytes+o.KeyBytes > p.MTU:
-		return fmt.Errorf("serve keys of %d bytes: want at most %d, with an MTU of %d: %w", o.KeyBytes, p.MTU-headBytes,
+	case HeadBytes+o.KeyBytes > p.MTU:
+		return fmt.Errorf("serve keys of %d bytes: want at most %d, with an MTU of %d: %w", o.KeyBytes, p.MTU-HeadBytes,
 			p.MTU, rdma.ErrAccess)
-	case o.message() > rdma.MaxMessage:
+	case o.LongestMessage() > rdma.MaxMessage:
 		return fmt.Errorf("serve pairs of %d bytes, which take messages of %d: want at most %d: %w", o.PairBytes,
-			o.message(),
+			o.LongestMessage(),
 			rdma.MaxMessage, rdma.ErrAccess)
-	case cmp.Or(o.Log.Credit, 128<<10) < 2*(o.message()+p.MTU) || cmp.Or(o.Log.SegmentBytes, 4<<20) < o.message():
+	case int(o.LeaveBytes()) < 2*(o.LongestMessage()+p.MTU) ||
+		cmp.Or(o.Log.SegmentBytes, 4<<20) < o.LongestMessage():
 		return fmt.Errorf("serve pairs of %d bytes with credit of %d and segments of %d: want at least %d and %d: %w",
-			o.PairBytes, o.Log.Credit, o.Log.SegmentBytes, 2*(o.message()+p.MTU), o.message(), rdma.ErrAccess)
+			o.PairBytes, o.Log.Credit, o.Log.SegmentBytes, 2*(o.LongestMessage()+p.MTU), o.LongestMessage(),
+			rdma.ErrAccess)
 	case o.Log.Segments <= o.Log.Own || o.Log.Own < o.Keep+o.Workers:
 		return fmt.Errorf("serve with %d of %d segments for own logs: want at least %d, and some for others': %w",
 			o.Log.Own,
 			o.Log.Segments, o.Keep+o.Workers, rdma.ErrAccess)
 	case o.Kind >= kinds:
 		return fmt.Errorf("serve with %s: %w", o.Kind, rdma.ErrAccess)
-	case o.Kind != Rowan && o.log(0).Lent < o.leastLent():
+	case o.Kind != Rowan && o.LogOf(0).Lent < o.leastLent():
 		return fmt.Errorf("serve %s with %d segments ahead for %d logs: want at least %d for each: %w", o.Kind,
 			min(o.Log.Ahead, o.Log.Segments-o.Log.Own), o.sharers(), o.leastLent(), rdma.ErrAccess)
 	}
 	return nil
 }
 
-// message returns the greatest length of a message: of a request, an answer, or an entry with the
-// headers of its blocks. It assumes an MTU of 256, the least there is.
-func (o Options) message() int {
+// LongestMessage returns the greatest length of a message: of a request, an answer, or an entry
+// with the headers of its blocks. It assumes an MTU of 256, the least there is.
+func (o Options) LongestMessage() int {
 	const leastMTU = 256
 	return rpcBytes + requestBytes + o.PairBytes + o.PairBytes/(leastMTU-rowan.HeaderBytes)*rowan.HeaderBytes +
-		headBytes
+		HeadBytes
 }
 
-// log describes the log of a node. Each worker of each server is two of its sources: one for PUTs,
-// and an urgent one. Each exchanger is another urgent source.
-func (o Options) log(node int) rowan.Options {
+// LogOf describes the log of a node. Each worker of each server is two of its sources: one for
+// PUTs, and an urgent one. Each exchanger is another urgent source.
+func (o Options) LogOf(node int) rowan.Options {
 	l := o.Log
 	l.Node, l.Base = node, o.Base+o.wordsBytes()
 	if o.Kind != Rowan {
@@ -138,8 +140,8 @@ func (o Options) log(node int) rowan.Options {
 	return l
 }
 
-// source returns the number of a worker's source in the logs of other servers.
-func (o Options) source(node, worker int, urgent bool) uint16 {
+// WorkerSource returns the number of a worker's source in the logs of other servers.
+func (o Options) WorkerSource(node, worker int, urgent bool) uint16 {
 	n := node*o.Workers + worker
 	if urgent {
 		n += o.Nodes * o.Workers
@@ -147,10 +149,11 @@ func (o Options) source(node, worker int, urgent bool) uint16 {
 	return uint16(n)
 }
 
-// exchange returns the number of an exchanger's source, or of its remote log, at other servers.
-func (o Options) exchange(node int) uint16 {
+// ExchangeSource returns the number of an exchanger's source, or of its remote log, at other
+// servers.
+func (o Options) ExchangeSource(node int) uint16 {
 	if o.Kind != Rowan {
-		logs, _ := o.logs()
+		logs, _ := o.RemoteLogs()
 		return uint16(logs + node)
 	}
 	return uint16(2*o.Nodes*o.Workers + node)
@@ -160,7 +163,7 @@ func (o Options) exchange(node int) uint16 {
 // first use.
 func (o Options) Size() uint64 {
 	o = o.WithDefaults()
-	return o.wordsBytes() + o.log(0).Size()
+	return o.wordsBytes() + o.LogOf(0).Size()
 }
 
 // BoxOf returns the mailbox of a server to which a request for a key is sent. A write goes to the
@@ -179,18 +182,18 @@ func (o Options) Own() int { return o.WithDefaults().Log.Own }
 
 // EntryBytes returns how many bytes of segments the entry of a pair takes, on a fabric with an MTU.
 func EntryBytes(pair, mtu int) int {
-	n, part := recordBytes+pair, mtu-rowan.HeaderBytes
+	n, part := RecordBytes+pair, mtu-rowan.HeaderBytes
 	return rdma.RingPromises{MTU: mtu}.Taken(n + (n+part-1)/part*rowan.HeaderBytes)
 }
 
 // Tasks returns the number of a server's tasks. Each of them takes an identity.
 func (o Options) Tasks() int {
 	o = o.WithDefaults()
-	return o.cleaner(o.Cleaners)
+	return o.CleanerReader(o.Cleaners)
 }
 
 // MessageBytes returns the greatest length of a message.
-func (o Options) MessageBytes() int { return o.WithDefaults().message() }
+func (o Options) MessageBytes() int { return o.WithDefaults().LongestMessage() }
 
 // Check returns an error if a server refuses a pair for its length: it wraps rdma.ErrMessageSize.
 // The options have their defaults.
@@ -201,3 +204,16 @@ func (o *Options) Check(key, value []byte) error {
 	}
 	return nil
 }
+
+// ReceiverReader returns the number of the task that receives, among the readers of entries that
+// cleaners ask: workers have the numbers below it, as they are.
+func (o Options) ReceiverReader() int { return o.Workers }
+
+// ExchangerReader returns the number of the exchanger among these readers.
+func (o Options) ExchangerReader() int { return o.Workers + 1 }
+
+// CleanerReader returns the number of a cleaner among these readers. There are no others.
+func (o Options) CleanerReader(number int) int { return o.Workers + 2 + number }
+
+// LocalTimeout bounds verbs at the server's own node. The server cannot go on without them.
+const LocalTimeout = 10 * time.Second

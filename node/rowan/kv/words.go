@@ -12,10 +12,10 @@ import (
 )
 
 // Each server's memory begins with words: the last term that it adopted as a member; for each shard
-// the CommitVer, if the server is the primary (see control.tell), the stamp of the last entry when
-// the shard was copied to it, and the term since which it is a replica (see since); and for each
-// node the last term in which that node's server has given what it had (see exchanger). The log
-// follows.
+// the CommitVer, if the server is the primary (see digest.CommitVers), the stamp of the last entry
+// when the shard was copied to it, and the term since which it is a replica (see Since); and for
+// each node the last term in which that node's server has given what it had (see package exchange).
+// The log follows.
 //
 // A server reads some of these words when it is restarted. They are sealed: the lower 48 bits are
 // the value, the upper ones a checksum with a parity bit, so that a flip of any one bit is found.
@@ -24,32 +24,32 @@ func (o Options) wordsBytes() uint64 {
 	return uint64((8*(1+3*o.Shards+o.Nodes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
 }
 
-// termAt returns the address of the last term. The server itself writes it.
-func (o Options) termAt(node int) rdma.Addr { return rdma.At(node, o.Base) }
+// TermAt returns the address of the last term. The server itself writes it.
+func (o Options) TermAt(node int) rdma.Addr { return rdma.At(node, o.Base) }
 
-// commitAt returns the address of a shard's CommitVer. The server itself writes it, and others read
+// CommitAt returns the address of a shard's CommitVer. The server itself writes it, and others read
 // it.
-func (o Options) commitAt(node, shard int) rdma.Addr {
-	return o.termAt(node).Add(uint64(8 * (1 + shard)))
+func (o Options) CommitAt(node, shard int) rdma.Addr {
+	return o.TermAt(node).Add(uint64(8 * (1 + shard)))
 }
 
-// copiedAt returns the address of the stamp of a shard's copy. The server that copies the shard
+// CopiedAt returns the address of the stamp of a shard's copy. The server that copies the shard
 // here writes it.
-func (o Options) copiedAt(node, shard int) rdma.Addr { return o.commitAt(node, o.Shards+shard) }
+func (o Options) CopiedAt(node, shard int) rdma.Addr { return o.CommitAt(node, o.Shards+shard) }
 
-// sinceAt returns the address of the term since which the server has a shard. The server itself
+// SinceAt returns the address of the term since which the server has a shard. The server itself
 // writes it.
-func (o Options) sinceAt(node, shard int) rdma.Addr { return o.copiedAt(node, o.Shards+shard) }
+func (o Options) SinceAt(node, shard int) rdma.Addr { return o.CopiedAt(node, o.Shards+shard) }
 
-// gaveAt returns the address of the term in which the server of another node gave. That server
+// GaveAt returns the address of the term in which the server of another node gave. That server
 // writes it.
-func (o Options) gaveAt(node, by int) rdma.Addr { return o.sinceAt(node, o.Shards+by) }
+func (o Options) GaveAt(node, by int) rdma.Addr { return o.SinceAt(node, o.Shards+by) }
 
 // sealShift is the number of bits of a sealed value.
 const sealShift = 48
 
-// seal returns the word for n, which must fit into 48 bits.
-func seal(n uint64) uint64 {
+// Seal returns the word for n, which must fit into 48 bits.
+func Seal(n uint64) uint64 {
 	if n == 0 {
 		return 0
 	}
@@ -58,19 +58,19 @@ func seal(n uint64) uint64 {
 	return n | xxhash.Sum64(p[:])<<(sealShift+1) | uint64(bits.OnesCount64(n)&1)<<sealShift
 }
 
-// unseal returns the value of a word. It returns 0 and false if the word is damaged.
-func unseal(word uint64) (n uint64, ok bool) {
+// Unseal returns the value of a word. It returns 0 and false if the word is damaged.
+func Unseal(word uint64) (n uint64, ok bool) {
 	n = word & (1<<sealShift - 1)
-	if word != seal(n) {
+	if word != Seal(n) {
 		return 0, false
 	}
 	return n, true
 }
 
-// since reads the terms since which a node's server has the shards, by shard; 0: it does not have
+// Since reads the terms since which a node's server has the shards, by shard; 0: it does not have
 // that one.
-func (o Options) since(ep rdma.Endpoint, node int) ([]uint64, error) {
-	return o.readWords(ep, "read since when", o.sinceAt(node, 0))
+func (o Options) Since(ep rdma.Endpoint, node int) ([]uint64, error) {
+	return o.readWords(ep, "read since when", o.SinceAt(node, 0))
 }
 
 // readWords reads one sealed word a shard. The error wraps rowan.ErrDamaged if one is damaged.
@@ -78,13 +78,13 @@ func (o Options) readWords(ep rdma.Endpoint, step rdma.Step, at rdma.Addr) ([]ui
 	b := ep.Batch()
 	defer b.Release()
 	op := b.Read(at, 8*o.Shards)
-	if err := rdma.Do(ep, b.As(step), patience); err != nil {
+	if err := rdma.Do(ep, b.As(step), LocalTimeout); err != nil {
 		return nil, fmt.Errorf("%s of server %d: %w", step, at.Node(), err)
 	}
 	all := make([]uint64, o.Shards)
 	for i := range all {
 		var ok bool
-		if all[i], ok = unseal(op.Word(i)); !ok {
+		if all[i], ok = Unseal(op.Word(i)); !ok {
 			return nil, fmt.Errorf("%s of server %d: word %#x of shard %d: %w", step, at.Node(), op.Word(i), i,
 				rowan.ErrDamaged)
 		}

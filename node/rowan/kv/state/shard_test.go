@@ -1,0 +1,100 @@
+package state
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// TestCommitVer: it is the highest version below which all are acknowledged, in whatever order they
+// are. Too many in flight are refused.
+func TestCommitVer(t *testing.T) {
+	s, r := &Shard{}, rand.New(rand.NewPCG(1, 2))
+	var flying []uint64
+	acked := map[uint64]bool{}
+	for range 5 * window {
+		if r.IntN(2) == 0 || len(flying) == 0 {
+			v, ok := s.Next()
+			if !ok {
+				t.Fatal("a version is refused")
+			}
+			flying = append(flying, v)
+			continue
+		}
+		i := r.IntN(min(len(flying), 50))
+		v := flying[i]
+		flying = append(flying[:i], flying[i+1:]...)
+		acked[v] = true
+		s.Done(v)
+		if c := s.Committed(); acked[c+1] || c > 0 && !acked[c] {
+			t.Fatalf("CommitVer is %d", c)
+		}
+		if len(flying) > 0 && s.Committed() >= flying[0] {
+			t.Fatalf("CommitVer is %d, and %d is in flight", s.Committed(), flying[0])
+		}
+	}
+	for _, v := range flying {
+		s.Done(v)
+	}
+	if s.Committed() != s.version {
+		t.Errorf("CommitVer is %d of %d, with none in flight", s.Committed(), s.version)
+	}
+	first, _ := s.Next()
+	n := 1
+	for v, ok := s.Next(); ok && n < 2*window; v, ok = s.Next() {
+		s.Done(v)
+		n++
+	}
+	if n != window || s.Committed() != first-1 {
+		t.Errorf("%d versions in flight, CommitVer %d behind %d", n, s.Committed(), first)
+	}
+	s.Done(first)
+	if s.Committed() != s.version {
+		t.Errorf("CommitVer is %d of %d", s.Committed(), s.version)
+	}
+}
+
+// TestLead: the first version of a new primary is above all that it found, and these are committed.
+// One that goes on knows what is in flight.
+func TestLead(t *testing.T) {
+	s := &Shard{}
+	s.Gain(3, 10)
+	s.Learn(5)
+	s.Find(9)
+	s.Find(7)
+	s.Lead()
+	if v, ok := s.Next(); !ok || v != 10 || s.Committed() != 9 {
+		t.Errorf("the first version is %d, %t, with CommitVer %d", v, ok, s.Committed())
+	}
+	s.Find(20)
+	s.Lead() // in the next term
+	if v, ok := s.Next(); !ok || v != 11 || s.Committed() != 9 {
+		t.Errorf("the next version is %d, %t, with CommitVer %d", v, ok, s.Committed())
+	}
+}
+
+// TestGained: a server that has lost a shard and is a replica again takes nothing of earlier terms
+// for it, and knows what it names by the old index for garbage.
+func TestGained(t *testing.T) {
+	s := &Shard{}
+	s.Gain(3, 10)
+	s.Gain(4, 10)
+	if s.Takes(2) || !s.Takes(3) || !s.Takes(4) {
+		t.Error("a replica since term 3 takes what is of term 2, or not what is of later ones")
+	}
+	s.Index().Insert(1, 64, nil)
+	s.Lose(5)
+	if x, live := s.Naming(1, 64); s.Takes(5) || x == nil || live {
+		t.Error("a server that is no replica takes entries, or does not know those that it took")
+	}
+	s.Gain(7, 10)
+	if _, live := s.Naming(1, 64); s.Takes(6) || !s.Takes(7) || live || s.Index().Len() > 0 {
+		t.Error("a replica since term 7 has what it had in term 4")
+	}
+	if s.Leaving(4) != nil || s.Leaving(5) == nil {
+		t.Error("an index is emptied in the term in which it was in use")
+	}
+	s.Forget(s.Leaving(5))
+	if x, _ := s.Naming(1, 64); x != nil {
+		t.Error("an index that is empty is kept")
+	}
+}

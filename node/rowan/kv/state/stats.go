@@ -1,0 +1,55 @@
+package state
+
+// Stats are counts of a server. Those of work done count from its start.
+type Stats struct {
+	Free    int    // free segments
+	Taken   uint64 // uses of segments so far, over all servers of the node
+	Cleaned uint64 // segments of which cleaners moved the live entries
+	Moved   uint64 // entries that they moved
+	Dropped uint64 // tombstones that were dropped
+	Tombs   int    // tombstones that indexes name
+	Items   int    // items of indexes: keys and tombstones
+	Live    int64  // bytes of segments that entries take which indexes name
+	// Primaries is the number of shards that the server serves, and Backups the number of others of
+	// which it is a replica. Lag is how many versions it has given as a primary that are not
+	// committed.
+	Primaries, Backups int
+	Lag                uint64
+}
+
+// Stats returns the server's counts. Those of different shards are not of one instant.
+func (s *Server) Stats() Stats {
+	stats := Stats{Free: s.Table.Free(), Taken: s.Table.Pushes()}
+	s.Space.mu.Lock()
+	defer s.Space.mu.Unlock()
+	stats.Cleaned, stats.Moved, stats.Dropped = s.Space.cleaned, s.Space.moved, s.Space.dropped
+	for i, n := range s.Space.live {
+		// For a moment a count may be below 0: see Space.
+		stats.Live += n
+		stats.Tombs += s.Space.tombs[i]
+	}
+	for _, sh := range s.Shards {
+		// One shard at a time: workers wait for no more than that.
+		sh.mu.Lock()
+		if sh.index != nil {
+			stats.Items += sh.index.Len()
+			if sh.serves {
+				stats.Primaries++
+				stats.Lag += sh.version - sh.commit
+			} else {
+				stats.Backups++
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return stats
+}
+
+// IsFull reports whether the server has no room for another shard, beside the segments that are
+// kept free. It reckons with a shard of twice the average size.
+func (s *Server) IsFull() bool {
+	stats := s.Stats()
+	// Segments that are kept for own logs count as taken.
+	shard := 2 * stats.Live / int64(max(1, stats.Primaries+stats.Backups))
+	return int64(stats.Free-s.Opt.Log.Own)*int64(s.Table.SegmentBytes()) <= shard
+}
