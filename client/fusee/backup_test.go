@@ -13,6 +13,8 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -243,16 +245,16 @@ func TestReadsBesideKilledNode(t *testing.T) {
 	p.Timeout = 2 * time.Second
 	l, err := newLayout(p, nodes, 1<<40)
 	must(t, err)
-	var all []*tcp.Node
+	var all []*memnode.Node
 	var addresses []string
 	for range nodes {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.bytes, Handler: node.Serve})
+		n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: l.bytes, Handler: node.Serve})
 		must(t, err)
 		t.Cleanup(func() { n.Close() })
 		all, addresses = append(all, n), append(addresses, n.Addr())
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addresses, Lease: 10 * time.Second},
-		tcp.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients},
+	f, err := tcp.Create(control.Options{Addresses: addresses, Lease: 10 * time.Second},
+		control.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients},
 		func(f *tcp.Fabric) error { return Make(f, p) })
 	must(t, err)
 	t.Cleanup(func() { f.Close() })

@@ -7,14 +7,14 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/realtime"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // Endpoint is one worker's way to the pool: a queue pair a node, and one completion queue. Its
 // identity, views, calls and time are package tcp's.
 type Endpoint struct {
-	*tcp.Endpoint
+	*control.Worker
 	fabric *Fabric
 	bytes  uint64 // that each node has, behind the store's memory, too
 	cq     completions
@@ -91,12 +91,12 @@ type peer struct {
 	// Of a way to a mailbox or a ring.
 	to      target
 	busy    bool
-	sent    uint64       // SENDs to a ring over this queue pair
-	known   bool         // what was in flight, and is not over, has not arrived for sure
-	meeting *tcp.Meeting // nil: it has not been asked for a connection
-	offered pair         // that is to be connected
-	begin   uint32       // of the ring, over this queue pair
-	most    int          // bytes of a message
+	sent    uint64           // SENDs to a ring over this queue pair
+	known   bool             // what was in flight, and is not over, has not arrived for sure
+	meeting *control.Meeting // nil: it has not been asked for a connection
+	offered pair             // that is to be connected
+	begin   uint32           // of the ring, over this queue pair
+	most    int              // bytes of a message
 }
 
 // flight is one work request.
@@ -116,9 +116,9 @@ type flight struct {
 	wrong int    // how often it was wrong before
 }
 
-func newEndpoint(f *Fabric, ep *tcp.Endpoint) (*Endpoint, error) {
+func newEndpoint(f *Fabric, ep *control.Worker) (*Endpoint, error) {
 	g := f.Geometry()
-	e := &Endpoint{Endpoint: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a},
+	e := &Endpoint{Worker: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a},
 		peers: make([]peer, f.Nodes()), to: map[target]*peer{}}
 	own, err := ep.Rings()
 	if err != nil {
@@ -223,7 +223,7 @@ func (e *Endpoint) check(p *peer) {
 // Join makes the worker a member of the pool's current view. Its queue pairs are of the last one:
 // verbs that are in flight there fail.
 func (e *Endpoint) Join() (rdma.View, error) {
-	v, err := e.Endpoint.Join()
+	v, err := e.Worker.Join()
 	if err != nil {
 		return v, err
 	}
@@ -321,17 +321,17 @@ func (p *peer) at(seq uint32) *flight { return &p.ring[seq%uint32(len(p.ring))] 
 
 // Sleep pauses the worker. It ends early when the fabric closes.
 func (e *Endpoint) Sleep(d time.Duration) {
-	e.Endpoint.Sleep(d)
+	e.Worker.Sleep(d)
 	e.progress(0)
 }
 
-// Go starts a task with an endpoint of its own: see tcp.Endpoint.Go.
+// Go starts a task with an endpoint of its own: see control.Worker.Go.
 func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
 	return e.fabric.Task(e.fabric.Open, name, f)
 }
 
-// Close gives the queue pairs and the identity back: see tcp.Endpoint.Close. Verbs in flight end in
-// rdma.ErrClosed, and may land later.
+// Close gives the queue pairs and the identity back: see control.Worker.Close. Verbs in flight end
+// in rdma.ErrClosed, and may land later.
 func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil
@@ -366,7 +366,7 @@ func (e *Endpoint) Close() error {
 	}
 	e.rest()
 	e.fabric.stats.add(&e.did)
-	errs = append(errs, e.cq.close(), e.mem.close(), e.Endpoint.Close())
+	errs = append(errs, e.cq.close(), e.mem.close(), e.Worker.Close())
 	return errors.Join(errs...)
 }
 

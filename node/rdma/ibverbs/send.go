@@ -224,7 +224,7 @@ func (e *Endpoint) parted(p *peer) error {
 		return err
 	}
 	defer m.Forget()
-	for until := realtime.Now() + partPatience; ; e.Endpoint.Sleep(50 * time.Microsecond) {
+	for until := realtime.Now() + partPatience; ; e.Worker.Sleep(50 * time.Microsecond) {
 		if _, over, err := m.Answer(); over || realtime.Now() > until {
 			return err
 		}
