@@ -19,21 +19,31 @@ type Endpoint struct {
 	bytes  uint64 // that each node has, behind the store's memory, too
 	cq     completions
 	mem    arena
-	peers  []peer
-	ways   []*peer // to mailboxes and rings: their completions count on behind those of the nodes
-	to     map[target]*peer
-	rings  rdma.RingPromises
-	busy   []*peer  // the ways on which something flies or waits
-	turn   int      // of the ways, the one that gave way last
-	box    *mailbox // nil: it has none
-	did    Stats
+	paths
+	rings rdma.RingPromises
+	box   *mailbox // nil: it has none
+	did   Stats
 
-	groups   []group // of the post that is being made
+	bell    doorbell
+	found   [32]completion
+	held    bool // something is complete, but its node is not known to serve
+	dropped bool // completions of queue pairs that were dropped may fill the queue
+	closed  bool
+}
+
+// paths are a worker's ways to the nodes' memory, and to mailboxes and rings.
+type paths struct {
+	peers []peer  // by node
+	ways  []*peer // to mailboxes and rings: their completions count on behind those of the nodes
+	to    map[target]*peer
+	busy  []*peer // the ways on which something flies or waits
+	turn  int     // of the ways, the one that gave way last
+}
+
+// doorbell is the post that is being made.
+type doorbell struct {
+	groups   []group
 	requests []request
-	found    [32]completion
-	held     bool // something is complete, but its node is not known to serve
-	dropped  bool // completions of queue pairs that were dropped may fill the queue
-	closed   bool
 }
 
 // target is where a way goes that is not one to a node's memory. The zero target is that.
@@ -119,7 +129,7 @@ type flight struct {
 func newEndpoint(f *Fabric, ep *control.Worker) (*Endpoint, error) {
 	g := f.Geometry()
 	e := &Endpoint{Worker: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a},
-		peers: make([]peer, f.Nodes()), to: map[target]*peer{}}
+		paths: paths{peers: make([]peer, f.Nodes()), to: map[target]*peer{}}}
 	own, err := ep.Rings()
 	if err != nil {
 		return nil, err
@@ -150,7 +160,7 @@ func (e *Endpoint) attach(p *peer) error {
 	if err != nil {
 		return err
 	}
-	if err := e.makeWords(p); err != nil {
+	if err := p.makeWords(e.fabric.a); err != nil {
 		return err
 	}
 	qp, err := e.cq.pair(len(p.ring), accessNone)
@@ -169,12 +179,12 @@ func (e *Endpoint) attach(p *peer) error {
 }
 
 // makeWords makes room for the words that are read over a queue pair.
-func (e *Endpoint) makeWords(p *peer) (err error) {
+func (p *peer) makeWords(a adapter) (err error) {
 	if p.wordsMem != nil {
 		return nil
 	}
 	p.words = make([]byte, wordBytes*len(p.ring))
-	if p.wordsMem, err = e.fabric.a.register(unsafe.Pointer(unsafe.SliceData(p.words)),
+	if p.wordsMem, err = a.register(unsafe.Pointer(unsafe.SliceData(p.words)),
 		uint64(len(p.words)), false); err != nil {
 		return fmt.Errorf("register %d bytes: %w", len(p.words), err)
 	}
@@ -256,7 +266,7 @@ func (e *Endpoint) detach(p *peer) error {
 func (e *Endpoint) drop(p *peer, why error) {
 	e.settle(p, realtime.Boot())
 	if p.isWay() {
-		e.leave(p)
+		e.dropped = p.leave() || e.dropped
 	} else if p.qp != nil {
 		e.dropped = true
 		if err := p.qp.close(); err != nil {
