@@ -148,15 +148,15 @@ func makeNamed(a Address, agent *consul.Agent, p *consul.Pool, g Geometry, forma
 	if err != nil {
 		return nil, err
 	}
-	o := control.Options{Security: s, ID: consul.NewID(), BoardName: a.String()}
+	o := control.Options{Security: s, ID: consul.NewID(), RegistryName: a.String()}
 	if o.Addresses, o.Witnesses, err = divide(g.Addresses, g.Nodes); err != nil {
 		return nil, err
 	}
 	if g.Fabric == "" {
 		g.Fabric = startedFor(o)
 	}
-	seen := &glance{store: p.Board(o.ID)}
-	o.Board, o.Glance = seen.store, seen.look
+	seen := &glance{store: p.Registry(o.ID)}
+	o.Registry, o.Glance = seen.store, seen.look
 	f, err := createOver(g.Fabric, o, g, format)
 	if err == nil {
 		err = p.Publish(consul.Record{ID: o.ID, Fabric: g.Fabric, Nodes: g.Addresses, Store: g.Store})
@@ -240,8 +240,8 @@ func openRecorded(a Address, agent *consul.Agent, p *consul.Pool, o control.Opti
 	if err != nil {
 		return nil, err
 	}
-	seen := &glance{store: p.Board(r.ID)}
-	o.Addresses, o.ID, o.Board, o.Glance = r.Nodes, r.ID, seen.store, seen.look
+	seen := &glance{store: p.Registry(r.ID)}
+	o.Addresses, o.ID, o.Registry, o.Glance = r.Nodes, r.ID, seen.store, seen.look
 	f, err := openOver(r.Fabric, o, c)
 	if err != nil {
 		seen.close()
@@ -272,7 +272,7 @@ func removeNamed(p *consul.Pool, force bool) error {
 	if err != nil {
 		return err
 	}
-	err = control.Remove(control.Options{Addresses: r.Nodes, Security: s, Board: p.Board(r.ID), ID: r.ID}, force)
+	err = control.Remove(control.Options{Addresses: r.Nodes, Security: s, Registry: p.Registry(r.ID), ID: r.ID}, force)
 	if err != nil && !force && !errors.Is(err, ErrNoPool) {
 		return err
 	}

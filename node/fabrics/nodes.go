@@ -162,28 +162,28 @@ func divide(addresses []string, nodes int) (holding, witnesses []string, err err
 	return addresses[:nodes], addresses[nodes:], nil
 }
 
-// openOnNodes opens a pool by addresses of its nodes. If its board is kept elsewhere, it is opened
-// there.
+// openOnNodes opens a pool by addresses of its nodes. If its registry is kept elsewhere, it is
+// opened there.
 func openOnNodes(a Address) (rdma.Fabric, error) {
 	o, err := nodesOf(a)
 	if err != nil {
 		return nil, err
 	}
 	f, err := openOver(a.Scheme, o, DeviceChoice{})
-	if board, ok := boardOf(err); ok {
-		return openConsul(board)
+	if registry, ok := registryOf(err); ok {
+		return openConsul(registry)
 	}
 	return f, err
 }
 
-// boardOf returns the consul: address that has to open a pool, where err says so.
-func boardOf(err error) (Address, bool) {
-	var other *control.OtherBoard
+// registryOf returns the consul: address that has to open a pool, where err says so.
+func registryOf(err error) (Address, bool) {
+	var other *control.OtherRegistry
 	if !errors.As(err, &other) {
 		return Address{}, false
 	}
-	board, wrong := Parse(other.Board)
-	return board, wrong == nil && board.Agent != ""
+	registry, wrong := Parse(other.Registry)
+	return registry, wrong == nil && registry.Agent != ""
 }
 
 // NodeOptions are how to open a pool beside a memory node of this process: see Node.Beside.
@@ -193,8 +193,8 @@ type NodeOptions = control.Options
 // is of a device, where the pool needs one.
 func OpenBeside(o NodeOptions, c DeviceChoice) (rdma.Fabric, error) {
 	f, err := openOver(cmp.Or(o.Fabric, carriers[0].name), o, c)
-	if board, ok := boardOf(err); ok {
-		return openNamed(board, o, c)
+	if registry, ok := registryOf(err); ok {
+		return openNamed(registry, o, c)
 	}
 	return f, err
 }

@@ -73,7 +73,7 @@ func (g *Guard) Grant(peer int) bool {
 }
 
 // Expel promises that this node will never again grant node a lease. A master calls for it, in the
-// given epoch, after it has marked the node as down on the board. A node that is expelled itself
+// given epoch, after it has marked the node as down on the registry. A node that is expelled itself
 // stops serving at once. Expel returns false, and promises nothing, for a node that the pool does
 // not have, and for epoch 0, which was never busy.
 func (g *Guard) Expel(node int, epoch uint64) bool {

@@ -100,7 +100,7 @@ func create(o Options, g Geometry, format func(*Pool) error) (*Pool, error) {
 	r := Record{
 		ID: o.ID, Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses),
 		Memory: rdma.Geometry(g).Registered(), Telemetry: g.Telemetry, Clients: g.Clients, Lease: o.Lease,
-		Board: o.BoardName, MTU: o.MTU, Fabric: o.Fabric,
+		Registry: o.RegistryName, MTU: o.MTU, Fabric: o.Fabric,
 	}
 	if g.Nodes != len(o.Addresses) {
 		return nil, fmt.Errorf("%d addresses for %d nodes: %w", len(o.Addresses), g.Nodes, rdma.ErrAccess)
@@ -173,8 +173,8 @@ func open(o Options) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Board != "" && o.Board == nil {
-		return nil, &OtherBoard{r.Board}
+	if r.Registry != "" && o.Registry == nil {
+		return nil, &OtherRegistry{r.Registry}
 	}
 	if r.Fabric != o.Fabric {
 		return nil, &OtherFabric{cmp.Or(r.Fabric, "tcp")}
@@ -231,12 +231,14 @@ func (e *OtherFabric) Error() string {
 	return fmt.Sprintf("its verbs go over %s (hint: open it as %s:...)", e.Fabric, e.Fabric)
 }
 
-// OtherBoard is why a pool cannot be opened by its nodes alone.
-type OtherBoard struct {
-	Board string // as Options.BoardName gave it when the pool was made
+// OtherRegistry is why a pool cannot be opened by its nodes alone.
+type OtherRegistry struct {
+	Registry string // as Options.RegistryName gave it when the pool was made
 }
 
-func (e *OtherBoard) Error() string { return "its board is kept by " + e.Board + ": open it there" }
+func (e *OtherRegistry) Error() string {
+	return "its registry is kept by " + e.Registry + ": open it there"
+}
 
 // RecordOf asks for the record of the pool that the addressed nodes have. Silent are those of them
 // that did not answer though most of those with a voice did, and why: they have had their time.
@@ -350,7 +352,7 @@ func (ctl *Control) drop() error {
 
 // isIdle reports whether a process that is attached has no client.
 func (ctl *Control) isIdle(process string) bool {
-	holders, err := ctl.board.Clients()
+	holders, err := ctl.registry.Clients()
 	if err != nil {
 		return false
 	}

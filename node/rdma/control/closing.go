@@ -8,9 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// closingStore is the Store of a pool's board. Once the fabric closes it says so with each failure:
-// tasks learn from it that they have to return, where they would wait for a board that is out of
-// reach.
+// closingStore is the Store of a pool's registry. Once the fabric closes it says so with each
+// failure: tasks learn from it that they have to return, where they would wait for a registry that
+// is out of reach.
 type closingStore struct {
 	membership.Store
 	f *nodes

@@ -15,9 +15,9 @@ import (
 // controlPatience bounds what a node may take for draining verbs.
 const controlPatience = 5 * time.Second
 
-// view reads the board's view, and learns from it which nodes are down.
+// view reads the registry's view, and learns from it which nodes are down.
 func (ctl *Control) ReadView() (rdma.View, error) {
-	v, down, err := ctl.board.View()
+	v, down, err := ctl.registry.View()
 	if err != nil {
 		return rdma.View{}, err
 	}
@@ -25,10 +25,11 @@ func (ctl *Control) ReadView() (rdma.View, error) {
 	return v, nil
 }
 
-// look is view, and the identities in use, of which it knows that too: see membership.Board.Look.
+// look is view, and the identities in use, of which it knows that too: see
+// membership.Registry.Look.
 func (ctl *Control) look() (rdma.View, listing, error) {
 	asked := realtime.Now()
-	v, down, holders, err := ctl.board.Look()
+	v, down, holders, err := ctl.registry.Look()
 	if err != nil {
 		return rdma.View{}, listing{}, err
 	}
@@ -63,7 +64,7 @@ func (ctl *Control) Down(node int) error {
 	return nil
 }
 
-// View returns the pool's view; while the board is out of reach, that which was seen last.
+// View returns the pool's view; while the registry is out of reach, that which was seen last.
 func (ctl *Control) View() rdma.View {
 	v, err := ctl.ReadView()
 	if err == nil {
@@ -77,43 +78,43 @@ func (ctl *Control) View() rdma.View {
 }
 
 // Advance replaces the view's state.
-func (ctl *Control) Advance(from, to rdma.State) (bool, error) { return ctl.board.Advance(from, to) }
+func (ctl *Control) Advance(from, to rdma.State) (bool, error) { return ctl.registry.Advance(from, to) }
 
 // SetMember replaces one node's state in the view.
 func (ctl *Control) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
-	return ctl.board.SetMember(epoch, node, from, to)
+	return ctl.registry.SetMember(epoch, node, from, to)
 }
 
 // TryMaster makes owner the pool's master if there is none.
 func (ctl *Control) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
-	return ctl.board.TryMaster(owner, lease)
+	return ctl.registry.TryMaster(owner, lease)
 }
 
 // Renew prolongs a tenure.
 func (ctl *Control) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
-	return ctl.board.Renew(r, lease)
+	return ctl.registry.Renew(r, lease)
 }
 
 // Resign ends a tenure early.
-func (ctl *Control) Resign(r rdma.Role) { ctl.board.Resign(r) }
+func (ctl *Control) Resign(r rdma.Role) { ctl.registry.Resign(r) }
 
 // Config returns the store's configuration.
-func (ctl *Control) Config() (rdma.Config, error) { return ctl.board.Config() }
+func (ctl *Control) Config() (rdma.Config, error) { return ctl.registry.Config() }
 
 // SwapConfig replaces the store's configuration.
 func (ctl *Control) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, error) {
-	return ctl.board.SwapConfig(r, version, data)
+	return ctl.registry.SwapConfig(r, version, data)
 }
 
 // AwaitConfig waits for another configuration of the store.
 func (ctl *Control) AwaitConfig(version uint64, within time.Duration) (rdma.Config, error) {
-	return ctl.board.AwaitConfig(version, within)
+	return ctl.registry.AwaitConfig(version, within)
 }
 
 // Master returns the pool's master, and for how long yet at most it is that. It returns false if
-// there is no master, or the board is out of reach.
+// there is no master, or the registry is out of reach.
 func (ctl *Control) Master() (rdma.Role, time.Duration, bool) {
-	r, left, ok, err := ctl.board.Master()
+	r, left, ok, err := ctl.registry.Master()
 	return r, left, ok && err == nil
 }
 
@@ -139,7 +140,7 @@ func (ctl *Control) Revoke(c rdma.ClientID) error {
 	if c < 1 || int(c) > ctl.record.Clients {
 		return fmt.Errorf("revoke client %d: pool has clients 1 to %d: %w", c, ctl.record.Clients, rdma.ErrAccess)
 	}
-	all, err := ctl.board.Clients()
+	all, err := ctl.registry.Clients()
 	if err != nil {
 		return fmt.Errorf("revoke client %d: %w", c, err)
 	}
@@ -152,10 +153,10 @@ func (ctl *Control) Revoke(c rdma.ClientID) error {
 }
 
 // RevokeLife fences off the holder that Clients described. It marks the holder as fenced on the
-// board first. So a process that finds the client dead, and the client itself, learn of it even if
-// this process ends before the nodes are told.
+// registry first. So a process that finds the client dead, and the client itself, learn of it even
+// if this process ends before the nodes are told.
 func (ctl *Control) RevokeLife(c rdma.Client) error {
-	err := ctl.board.MarkFenced(c)
+	err := ctl.registry.MarkFenced(c)
 	if err == nil {
 		m := &Message{Do: DoRevoke, Pool: ctl.record.ID, Client: c.ID, Life: c.Life}
 		err = ctl.each(ctl.serving, controlPatience, func(int) *Message { return m }, nil)
@@ -166,7 +167,7 @@ func (ctl *Control) RevokeLife(c rdma.Client) error {
 	return nil
 }
 
-// Expel makes a node one that is down for all processes. The board records it first, so that no
+// Expel makes a node one that is down for all processes. The registry records it first, so that no
 // other master thinks otherwise. A node that answers stops serving at once. From one that does not
 // answer, a majority takes the right to serve: when the leases that it may have are over it answers
 // no client any more, dead or alive.
@@ -178,7 +179,7 @@ func (ctl *Control) Expel(epoch uint64, node int) error {
 }
 
 func (ctl *Control) expel(epoch uint64, node int) error {
-	if err := ctl.board.SetDown(epoch, node); err != nil {
+	if err := ctl.registry.SetDown(epoch, node); err != nil {
 		return err
 	}
 	ctl.downs[node].Store(true)
@@ -321,10 +322,10 @@ func (ctl *Control) Clients() []rdma.Client {
 	return all
 }
 
-// ListClients is Clients, or why the board does not tell.
+// ListClients is Clients, or why the registry does not tell.
 func (ctl *Control) ListClients() ([]rdma.Client, error) {
 	asked := realtime.Now()
-	holders, err := ctl.board.Clients()
+	holders, err := ctl.registry.Clients()
 	if err != nil {
 		return nil, fmt.Errorf("list the clients of %s: %w", ctl.name, err)
 	}
@@ -337,7 +338,7 @@ func (w *Worker) ListClients() ([]rdma.Client, error) {
 	return w.pool.clients(w.saw), nil
 }
 
-// listing is what the board said of identities, to a question that was asked at a time on
+// listing is what the registry said of identities, to a question that was asked at a time on
 // realtime.Now.
 type listing struct {
 	holders []membership.Holder
@@ -398,7 +399,7 @@ func (ctl *Control) heardSince(asked time.Duration) map[string]bool {
 // Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it
 // is left.
 func (ctl *Control) Forget(c rdma.Client) error {
-	return ctl.board.Forget(c, func(h membership.Holder) (bool, error) {
+	return ctl.registry.Forget(c, func(h membership.Holder) (bool, error) {
 		names := ctl.attached()
 		if names == nil {
 			return false, fmt.Errorf("no node answers: %w", rdma.ErrNodeDown)

@@ -31,7 +31,7 @@ const (
 	DoAdopt    = "adopt"    // see Node.adopt
 	DoSeal     = "seal"     // see Node.seal
 	DoDrop     = "drop"     // see Node.drop
-	DoBoard    = "board"    // a question to the pool's board; a list is answered with the processes that are alive
+	DoRegistry = "board"    // a question to the pool's registry; a list is answered with the processes that are alive
 	DoFence    = "fence"    // see rdma.Control.Fence
 	DoRevoke   = "revoke"   // see rdma.Fabric.Revoke
 	DoExpel    = "expel"    // see pool.expel

@@ -30,12 +30,12 @@ type Options struct {
 	// ID names the pool when it is made; "": a new one. When it is opened, it must be that; "":
 	// whichever the nodes have.
 	ID string
-	// Board keeps the pool's board; nil: the nodes themselves do.
-	Board membership.Store
-	// BoardName names it in the pool's record, and Glance, unless nil, spares it questions: see
+	// Registry keeps the pool's registry; nil: the nodes themselves do.
+	Registry membership.Store
+	// RegistryName names it in the pool's record, and Glance, unless nil, spares it questions: see
 	// membership.Options.
-	BoardName string
-	Glance    func() (r membership.Record, since time.Duration, ok bool)
+	RegistryName string
+	Glance       func() (r membership.Record, since time.Duration, ok bool)
 	// Self is the Process of an open Fabric that Inspect is to leave out of the count of processes;
 	// "": all count.
 	Self string
@@ -83,9 +83,9 @@ type Pool struct {
 // what else is asked of the nodes and the registers of membership. It is safe for concurrent use.
 type Control struct {
 	*nodes
-	board   *membership.Board
-	quorum  *membership.Quorum // nil when another service keeps the registers
-	leaving atomic.Int32       // identities that are being given back
+	registry *membership.Registry
+	quorum   *membership.Quorum // nil when another service keeps the registers
+	leaving  atomic.Int32       // identities that are being given back
 
 	mu       sync.Mutex
 	last     rdma.View // that was seen last
@@ -131,7 +131,7 @@ func New(o Options, r Record) *Pool {
 func newNodes(o *Options, r Record) *nodes {
 	n := &nodes{
 		name: cmp.Or(o.Fabric, "tcp") + ":" + strings.Join(r.Addresses[:r.Nodes], ","), record: r,
-		process: transport.NewID(), elsewhere: o.Board != nil, stop: make(chan struct{}), cut: make(chan struct{}),
+		process: transport.NewID(), elsewhere: o.Registry != nil, stop: make(chan struct{}), cut: make(chan struct{}),
 	}
 	if o.Beside != nil {
 		n.process = besideID + n.process
@@ -159,14 +159,14 @@ func newControl(n *nodes, o *Options) *Control {
 		nodes: n, expelled: make([]bool, r.Nodes), downs: make([]atomic.Bool, r.Nodes),
 		last: rdma.View{Members: make([]rdma.Member, r.Nodes)}, attended: make([]attendance, len(r.Addresses)),
 	}
-	store := o.Board
+	store := o.Registry
 	if store == nil {
 		if c.quorum = membership.NewQuorum(r.Voters(), asker{c}); o.Security.ReadsOnly() {
 			c.quorum = membership.NewReader(r.Voters(), asker{c})
 		}
 		store = c.quorum
 	}
-	c.board = membership.New(closingStore{store, n}, membership.Options{
+	c.registry = membership.New(closingStore{store, n}, membership.Options{
 		Nodes: r.Nodes, Clients: r.Clients, Process: n.process, Machine: machine, PID: transport.PID,
 		Now: realtime.Now, Revoke: c.RevokeLife, Glance: o.Glance,
 	})
@@ -249,8 +249,8 @@ func (n *nodes) Geometry() rdma.Geometry {
 // Record returns what the pool's nodes know of it.
 func (n *nodes) Record() Record { return n.record }
 
-// Tenure is how long a master's lease of this pool should be: it costs some questions to the board
-// to keep one.
+// Tenure is how long a master's lease of this pool should be: it costs some questions to the
+// registry to keep one.
 func (ctl *Control) Tenure() time.Duration {
 	if ctl.quorum == nil {
 		return 2 * time.Second
@@ -276,7 +276,7 @@ func (p *Pool) claim(name string) (*Worker, error) {
 	if p.ReadOnly() {
 		return p.worker(p.reader())
 	}
-	c, err := p.board.Claim(name)
+	c, err := p.registry.Claim(name)
 	if err != nil {
 		return nil, err
 	}
@@ -316,8 +316,8 @@ func (p *Pool) ReadOnly() bool {
 	return p.o.Security.ReadsOnly()
 }
 
-// release gives an identity back. When the board is out of reach, the next Open or Close gives it
-// back. No other process could, as long as this one lives.
+// release gives an identity back. When the registry is out of reach, the next Open or Close gives
+// it back. No other process could, as long as this one lives.
 func (p *Pool) release(c rdma.Client) error {
 	if c.ID == 0 {
 		return nil
@@ -325,7 +325,7 @@ func (p *Pool) release(c rdma.Client) error {
 	err := p.awaitMajority()
 	if err == nil {
 		p.leaving.Add(1)
-		err = p.board.Release(c)
+		err = p.registry.Release(c)
 		p.leaving.Add(-1)
 	}
 	if err != nil {
@@ -356,7 +356,7 @@ func (p *Pool) giveBack() {
 	}
 }
 
-// HasMajority reports whether enough nodes are connected to keep the board, or another service
+// HasMajority reports whether enough nodes are connected to keep the registry, or another service
 // keeps it.
 func (n *nodes) HasMajority() bool {
 	up := 0
@@ -368,8 +368,8 @@ func (n *nodes) HasMajority() bool {
 	return n.elsewhere || up > n.record.Voters()/2
 }
 
-// awaitMajority waits until enough nodes are connected to keep the board. Those that have been out
-// of reach for transport.DeadAfter it does not wait for, so that many endpoints that are closed
+// awaitMajority waits until enough nodes are connected to keep the registry. Those that have been
+// out of reach for transport.DeadAfter it does not wait for, so that many endpoints that are closed
 // without a majority wait once, altogether.
 func (n *nodes) awaitMajority() error {
 	voters := n.record.Voters()
@@ -442,12 +442,12 @@ func (p *Pool) Close() error {
 }
 
 // OnClose has last called when the fabric is closed, behind its last use of anything, such as of
-// Options.Board. It is called before others have the fabric.
+// Options.Registry. It is called before others have the fabric.
 func (p *Pool) OnClose(last func()) { p.onClose = last }
 
-// giveAllBack gives back what this process has of the board, or says what it has to leave.
+// giveAllBack gives back what this process has of the registry, or says what it has to leave.
 func (p *Pool) giveAllBack() error {
-	err := p.board.Settle()
+	err := p.registry.Settle()
 	p.giveBack()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -550,7 +550,7 @@ func (a asker) Ask(node int, q *membership.Question) (*membership.Answer, error)
 		}
 	}
 	asked := realtime.Now()
-	r, err := a.f.links[node].ask(&Message{Do: DoBoard, Pool: a.f.record.ID, Ask: q}, within)
+	r, err := a.f.links[node].ask(&Message{Do: DoRegistry, Pool: a.f.record.ID, Ask: q}, within)
 	if err == nil && q.Kind == membership.KindPeekAll {
 		a.f.hear(node, attendance{asked, r.Attached})
 	}

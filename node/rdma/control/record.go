@@ -33,15 +33,16 @@ func OnLoopback(addr string) bool {
 // Record is what every node of a pool knows of it. It never changes.
 type Record struct {
 	ID        string        `json:"id"`
-	Index     int           `json:"index"`         // of this node
-	Nodes     int           `json:"nodes"`         // that hold memory; the rest are witnesses
-	Addresses []string      `json:"addresses"`     // by node, and then by witness
-	Memory    uint64        `json:"memory"`        // bytes a node, with those of telemetry
-	Telemetry uint64        `json:"telemetry"`     // of them, behind the store's
-	Clients   int           `json:"clients"`       // workers at a time
-	Lease     time.Duration `json:"lease"`         // of nodes, and of client processes
-	Board     string        `json:"board"`         // what keeps the board: "" for the nodes themselves, or an address
-	MTU       int           `json:"mtu,omitempty"` // of rings; 0: defaultMTU
+	Index     int           `json:"index"`     // of this node
+	Nodes     int           `json:"nodes"`     // that hold memory; the rest are witnesses
+	Addresses []string      `json:"addresses"` // by node, and then by witness
+	Memory    uint64        `json:"memory"`    // bytes a node, with those of telemetry
+	Telemetry uint64        `json:"telemetry"` // of them, behind the store's
+	Clients   int           `json:"clients"`   // workers at a time
+	Lease     time.Duration `json:"lease"`     // of nodes, and of client processes
+	// what keeps the registry: "" for the nodes themselves, or an address
+	Registry string `json:"board"`
+	MTU      int    `json:"mtu,omitempty"` // of rings; 0: defaultMTU
 	// what verbs go over: "" for this package's connections, or that of the nodes' devices
 	Fabric string `json:"fabric"`
 }

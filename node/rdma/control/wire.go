@@ -42,7 +42,7 @@ const MessageBytes = 16
 
 // IsLong reports whether the answer to a control message may be long.
 func (m *Message) IsLong() bool {
-	return m.Do == DoAttached || m.Do == DoBoard && m.Ask != nil && m.Ask.Kind == membership.KindPeekAll
+	return m.Do == DoAttached || m.Do == DoRegistry && m.Ask != nil && m.Ask.Kind == membership.KindPeekAll
 }
 
 // ReaderBody is the body of a frame of as many READs as there may be, or of other verbs with

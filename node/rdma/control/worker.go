@@ -95,7 +95,7 @@ func (w *Worker) Join() (rdma.View, error) {
 		return rdma.View{}, fmt.Errorf("join the view: %w", err)
 	}
 	// A client that was fenced off before an epoch began does not join it: see
-	// membership.Board.succeed.
+	// membership.Registry.succeed.
 	if membership.Fenced(w.Identity, clients.holders) {
 		return rdma.View{}, fmt.Errorf("join the view: client %d: %w", w.Identity.ID, rdma.ErrRevoked)
 	}

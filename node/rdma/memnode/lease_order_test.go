@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// TestLeasesBeforeTheBoard: while every node of a pool is busy with a long question to the board,
-// all keep their leases.
+// TestLeasesBeforeTheBoard: while every node of a pool is busy with a long question to the
+// registry, all keep their leases.
 func TestLeasesBeforeTheBoard(t *testing.T) {
 	t.Parallel()
 	const lease = 300 * time.Millisecond
@@ -35,8 +35,8 @@ func TestLeasesBeforeTheBoard(t *testing.T) {
 	defer f.Close()
 	for _, n := range nodes {
 		p := n.pool.Load()
-		p.boardMu.Lock()
-		defer p.boardMu.Unlock()
+		p.registryMu.Lock()
+		defer p.registryMu.Unlock()
 	}
 	time.Sleep(3 * lease)
 	for until := time.Now().Add(rawPatience); ; time.Sleep(time.Millisecond) {

@@ -23,7 +23,7 @@ func (n *Node) do(c *conn, m *control.Message) (r control.Reply, err error) {
 		return r, c.pool.grant(c.peer)
 	}
 	readers := []string{control.DoInspect, control.DoAttached, control.DoBye}
-	if c.readOnly && !slices.Contains(readers, m.Do) && (m.Do != control.DoBoard || !reads(m.Ask)) {
+	if c.readOnly && !slices.Contains(readers, m.Do) && (m.Do != control.DoRegistry || !reads(m.Ask)) {
 		return r, fmt.Errorf("%s with a token that permits to read: %w", m.Do, rdma.ErrAccess)
 	}
 	if err := c.mayAct(n, m); err != nil {
@@ -64,9 +64,9 @@ func (n *Node) do(c *conn, m *control.Message) (r control.Reply, err error) {
 		return r, err
 	}
 	switch m.Do {
-	case control.DoBoard:
+	case control.DoRegistry:
 		if m.Ask == nil {
-			return r, fmt.Errorf("a question to the board is missing: %w", transport.ErrProtocol)
+			return r, fmt.Errorf("a question to the registry is missing: %w", transport.ErrProtocol)
 		}
 		if r.Answer, err = p.answer(m.Ask); err != nil || m.Ask.Kind != membership.KindPeekAll {
 			return r, err

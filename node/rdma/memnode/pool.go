@@ -44,11 +44,11 @@ type pool struct {
 	noting   sync.Mutex            // held while fences and revocations become durable, in the order in which they grow
 	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
 
-	mu        sync.Mutex // held for moments only: leases wait for nothing else
-	guard     *membership.Guard
-	disowners map[int]bool // peers that grant this node no lease, for good
-	boardMu   sync.Mutex   // held while a question to the board is answered, which may be a long list
-	acceptor  *membership.Acceptor
+	mu         sync.Mutex // held for moments only: leases wait for nothing else
+	guard      *membership.Guard
+	disowners  map[int]bool // peers that grant this node no lease, for good
+	registryMu sync.Mutex   // held while a question to the registry is answered, which may be a long list
+	acceptor   *membership.Acceptor
 }
 
 func newPool(n *Node, r control.Record, creator string) *pool {

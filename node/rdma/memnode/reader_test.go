@@ -37,12 +37,12 @@ func TestReaderMinority(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := nodes[0].pool.Load()
-	p.boardMu.Lock()
+	p.registryMu.Lock()
 	e := p.acceptor.Peek("view").Entries[0]
 	e.Ballot.Counter++
 	e.State.Version++
 	p.acceptor.Accept("view", e.Ballot, e.State)
-	p.boardMu.Unlock()
+	p.registryMu.Unlock()
 	r, err := tcp.Open(control.Options{Addresses: addrs, Security: transport.Security{ReadToken: s.ReadToken}})
 	if err != nil {
 		t.Fatal(err)

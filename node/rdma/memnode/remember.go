@@ -23,7 +23,7 @@ const (
 	noteFence    = "fence"     // the epoch that was fenced last, the term at which the node was last a member
 	noteRevoked  = "revoked/"  // by client, the last life that was fenced off
 	noteExpelled = "expelled/" // by node, the epoch in which the node promised to grant it no lease any more
-	noteBoard    = "board/"    // by key, what the acceptor promised
+	noteRegistry = "board/"    // by key, what the acceptor promised
 )
 
 // TableBytes returns the size of the table of a node's Region beside so many bytes of memory: of at
@@ -80,10 +80,10 @@ func (p *pool) noteNumber(key string, v *atomic.Uint64) error {
 	return p.node.note(key, v.Load())
 }
 
-// answer answers a question to the board. What the acceptor promises is durable before.
+// answer answers a question to the registry. What the acceptor promises is durable before.
 func (p *pool) answer(q *membership.Question) (*membership.Answer, error) {
-	p.boardMu.Lock()
-	defer p.boardMu.Unlock()
+	p.registryMu.Lock()
+	defer p.registryMu.Unlock()
 	a := p.acceptor.Answer(q)
 	if p.node.cfg.Region == nil || reads(q) || a.Refusal != "" || a.Promised != (membership.Ballot{}) {
 		return a, nil
@@ -92,7 +92,7 @@ func (p *pool) answer(q *membership.Question) (*membership.Answer, error) {
 	if !ok {
 		return a, nil
 	}
-	if err := p.node.note(noteBoard+q.Key, promise); err != nil {
+	if err := p.node.note(noteRegistry+q.Key, promise); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -195,7 +195,7 @@ func (p *pool) recall() error {
 		var v uint64
 		var err error
 		switch kind, which, _ := strings.Cut(key, "/"); kind + "/" {
-		case noteBoard:
+		case noteRegistry:
 			var promise membership.Promise
 			if err = json.Unmarshal(t.Get(key), &promise); err == nil {
 				p.acceptor.Restore(promise)

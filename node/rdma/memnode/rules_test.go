@@ -101,8 +101,8 @@ func TestReconnectDrains(t *testing.T) {
 	}
 }
 
-// TestIdentityIsGivenBack closes an endpoint while the board is out of reach: its identity comes
-// back when the board does.
+// TestIdentityIsGivenBack closes an endpoint while the registry is out of reach: its identity comes
+// back when the registry does.
 func TestIdentityIsGivenBack(t *testing.T) {
 	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 4096})
 	if err != nil {
@@ -110,7 +110,7 @@ func TestIdentityIsGivenBack(t *testing.T) {
 	}
 	defer n.Close()
 	s := &moody{Store: membership.Memory()}
-	f, err := tcp.Create(control.Options{Addresses: []string{n.Addr()}, Board: s, BoardName: "of this test"},
+	f, err := tcp.Create(control.Options{Addresses: []string{n.Addr()}, Registry: s, RegistryName: "of this test"},
 		control.Geometry{Nodes: 1, Memory: 4096, Clients: 2}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestIdentityIsGivenBack(t *testing.T) {
 	}
 	s.away.Store(true)
 	if err := ep.Close(); !errors.Is(err, membership.ErrUnreachable) {
-		t.Errorf("close without the board: %v", err)
+		t.Errorf("close without the registry: %v", err)
 	}
 	s.away.Store(false)
 	if ep, err = f.Open("second"); err != nil {
@@ -134,7 +134,7 @@ func TestIdentityIsGivenBack(t *testing.T) {
 	}
 }
 
-// moody is a board that is out of reach at times.
+// moody is a registry that is out of reach at times.
 type moody struct {
 	membership.Store
 	away atomic.Bool
@@ -299,7 +299,7 @@ func TestExpelWaits(t *testing.T) {
 	t.Parallel()
 	const lease = 1500 * time.Millisecond // more than a silent node is waited for
 	var nodes []*Node
-	o := control.Options{Board: membership.Memory(), BoardName: "of this test", Lease: lease}
+	o := control.Options{Registry: membership.Memory(), RegistryName: "of this test", Lease: lease}
 	for range 3 {
 		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 4096})
 		if err != nil {

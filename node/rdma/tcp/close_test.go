@@ -55,7 +55,7 @@ func closeWithout(t *testing.T, end func(n *memnode.Node, p *proxy)) {
 	began := time.Now()
 	for _, ep := range workers {
 		if err := ep.Close(); !errors.Is(err, rdma.ErrUnreachable) {
-			t.Errorf("close client %d, which no board can be told of: %v", ep.Client(), err)
+			t.Errorf("close client %d, which no registry can be told of: %v", ep.Client(), err)
 		}
 	}
 	between := time.Now()

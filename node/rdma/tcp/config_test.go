@@ -12,10 +12,10 @@ import (
 )
 
 // TestAwaitConfigUntilClose closes a pool during a wait for its configuration, on each kind of
-// board.
+// registry.
 func TestAwaitConfigUntilClose(t *testing.T) {
 	for name, o := range map[string]control.Options{"nodes": {},
-		"memory": {Board: membership.Memory(), BoardName: "memory"}} {
+		"memory": {Registry: membership.Memory(), RegistryName: "memory"}} {
 		t.Run(name, func(t *testing.T) {
 			_, o.Addresses = start(t, 1, 1<<20, nil)
 			f := created(t, o, geometry(1))

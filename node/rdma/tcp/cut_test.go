@@ -105,8 +105,8 @@ func cutVerbs(t *testing.T, way, from, step int) {
 	}
 }
 
-// TestControlCutAtEveryByte cuts the connection for control, likewise. What the board says is what
-// was done, or one more step with an outcome that was not reported. No identity is lost.
+// TestControlCutAtEveryByte cuts the connection for control, likewise. What the registry says is
+// what was done, or one more step with an outcome that was not reported. No identity is lost.
 func TestControlCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	const parts = 8

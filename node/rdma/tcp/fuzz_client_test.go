@@ -196,7 +196,7 @@ func (n *scriptedNode) answer(c net.Conn) {
 // visit runs one verb of each kind, and a call, of a pool of which the scripted node is the only
 // node.
 func (n *scriptedNode) visit(t *testing.T) {
-	f := newFabric(control.New(control.Options{Board: membership.Memory()}, control.Record{
+	f := newFabric(control.New(control.Options{Registry: membership.Memory()}, control.Record{
 		ID: "the pool of a fuzzer", Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4,
 		Lease:  control.DefaultLease,
 		Fabric: map[bool]string{true: "fake"}[n.sort == inAttach],
@@ -298,7 +298,7 @@ func TestAnswerToNothing(t *testing.T) {
 	n := newScriptedNode(t, inAnswers, transport.StatusOK,
 		framed(transport.KindVerbs, 1, 2, []byte{0, 0, 0, 0, 8, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}))
 	defer n.close()
-	f := newFabric(control.New(control.Options{Board: membership.Memory()}, control.Record{
+	f := newFabric(control.New(control.Options{Registry: membership.Memory()}, control.Record{
 		ID: "the pool of a fuzzer", Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4,
 		Lease: control.DefaultLease,
 	}))

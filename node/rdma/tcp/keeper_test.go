@@ -73,7 +73,7 @@ func apart(p *proxy, process string) {
 	})
 }
 
-// shared makes a pool behind proxies with a board elsewhere, and opens it as another process
+// shared makes a pool behind proxies with a registry elsewhere, and opens it as another process
 // does.
 func shared(t *testing.T) (f, other *tcp.Fabric, proxies []*proxy) {
 	_, addrs := start(t, 3, 1<<20, nil)
@@ -82,12 +82,12 @@ func shared(t *testing.T) (f, other *tcp.Fabric, proxies []*proxy) {
 		addrs[i] = proxies[i].addr()
 	}
 	store := membership.Memory()
-	f = created(t, control.Options{Addresses: addrs, Board: store, BoardName: "memory"},
+	f = created(t, control.Options{Addresses: addrs, Registry: store, RegistryName: "memory"},
 		control.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 16})
-	return f, opened(t, control.Options{Addresses: addrs, Board: store}), proxies
+	return f, opened(t, control.Options{Addresses: addrs, Registry: store}), proxies
 }
 
-// TestMasterCutOff cuts the master off from all nodes, but not from the board: it is no use as a
+// TestMasterCutOff cuts the master off from all nodes, but not from the registry: it is no use as a
 // master, and does no harm.
 func TestMasterCutOff(t *testing.T) {
 	t.Parallel()

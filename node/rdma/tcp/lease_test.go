@@ -224,8 +224,8 @@ func TestExpelledCallsNoPeer(t *testing.T) {
 	}
 }
 
-// TestLongestLease: the master of a pool with the longest lease has a tenure that its board grants,
-// and no pool has a longer one.
+// TestLongestLease: the master of a pool with the longest lease has a tenure that its registry
+// grants, and no pool has a longer one.
 func TestLongestLease(t *testing.T) {
 	_, addrs := start(t, 1, 1<<20, nil)
 	if f, err := tcp.Create(control.Options{Addresses: addrs, Lease: control.MaxLease + 1}, geometry(1),

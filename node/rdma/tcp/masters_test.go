@@ -35,7 +35,7 @@ func TestTwoMasters(t *testing.T) {
 		group.Go(func() {
 			for epoch := uint64(0); epoch < epochs; {
 				ok, err := f.Advance(rdma.State{Epoch: epoch}, rdma.State{Epoch: epoch + 1})
-				// the other one overtook it, more than once: asked again, the board knows
+				// the other one overtook it, more than once: asked again, the registry knows
 				if errors.Is(err, membership.ErrUncertain) {
 					unknown[i]++
 					continue

@@ -200,7 +200,7 @@ func (c *crashing) work(f *tcp.Fabric, ep rdma.Endpoint) {
 }
 
 // TestNoAnswerBeforeSync loses power before each Sync of a node's medium: what was answered is
-// there, of verbs as of the board, and a node that starts on it is the one that it was.
+// there, of verbs as of the registry, and a node that starts on it is the one that it was.
 func TestNoAnswerBeforeSync(t *testing.T) {
 	c := &crashing{t: t, o: pmem.Options{Memory: 16 << 10, Table: 1 << 20, Power: true}}
 	d := newDisk(t, c.o, nil)

@@ -231,7 +231,7 @@ func TestRememberExpelled(t *testing.T) {
 	if n, err := load(ep, 1, 0); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("READ of a node that was expelled: %d, %v", n, err)
 	}
-	eventually(t, "the board is back", func() bool { _, err := f.ListClients(); return err == nil })
+	eventually(t, "the registry is back", func() bool { _, err := f.ListClients(); return err == nil })
 	// It is as good as any new one.
 	alone, err := tcp.Create(control.Options{Addresses: r.addrs[1:2]}, geometry(1), nil)
 	if err != nil {

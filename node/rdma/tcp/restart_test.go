@@ -79,7 +79,7 @@ func TestRestartedNode(t *testing.T) {
 	nodes[2].Kill()
 	again(t, addrs[2])
 	if ok, err := f.Advance(rdma.State{Epoch: 1, Busy: true}, rdma.State{Epoch: 1}); ok || err == nil {
-		t.Errorf("a board of which a minority is left decides: %v, %v", ok, err)
+		t.Errorf("a registry of which a minority is left decides: %v, %v", ok, err)
 	}
 	if _, err := tcp.Open(control.Options{Addresses: addrs[:2]}); err == nil {
 		t.Error("a pool of which a minority is left was opened")

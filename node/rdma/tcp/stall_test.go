@@ -115,7 +115,7 @@ func TestSilentNodes(t *testing.T) {
 		p.rule(nil)
 	}
 	eventually(t, "the node is back", func() bool { _, err := add(ep, 0, 0); return err == nil })
-	eventually(t, "the board is back", f.HasMajority) // its connections may be dialled later than those for verbs
+	eventually(t, "the registry is back", f.HasMajority) // its connections may be dialled later than those for verbs
 	if n, err := load(ep, 0, 0); n != 1 || err != nil {
 		t.Errorf("the word is %d (%v): a verb that had vanished has landed", n, err)
 	}

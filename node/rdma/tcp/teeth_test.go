@@ -11,7 +11,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "an answer waits until what it tells of is durable", Pkg: "../memnode", In: "outlet.vouch",
 		At: "if $err := $c.$node.fence(); $err != nil { return $err }", Test: "TestNoAnswerBeforeSync"},
 	{Rule: "an acceptor's promises are durable", Pkg: "../memnode", In: "pool.answer",
-		At: "if $err := $p.$node.note(noteBoard+$q.$Key, $promise); $err != nil { return nil, $err }",
+		At: "if $err := $p.$node.note(noteRegistry+$q.$Key, $promise); $err != nil { return nil, $err }",
 		Do: "_ = $promise", Test: "TestNoAnswerBeforeSync"},
 	{Rule: "a fence is durable", Pkg: "../memnode", In: "pool.fenceOff",
 		At: "return $p.noteNumber(noteFence, &$p.$fence)", Do: "return nil", Test: "TestNoAnswerBeforeSync"},

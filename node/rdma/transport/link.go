@@ -253,7 +253,7 @@ func (l *Link) fail(nc net.Conn, err error) {
 }
 
 // MaxAnswer bounds an answer's body in bytes.
-const MaxAnswer = max(MaxItems*(ResultBytes+16)+MaxData, 1<<20) // of the board's answers the longest are pages of it
+const MaxAnswer = max(MaxItems*(ResultBytes+16)+MaxData, 1<<20) // of the registry's answers the longest are pages of it
 
 func (l *Link) pop(tag uint32) (Flight, bool) {
 	l.mu.Lock()

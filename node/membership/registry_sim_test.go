@@ -144,24 +144,24 @@ type reign struct {
 // poolModel is the processes of a pool, what they did, and what was wrong with it.
 type poolModel struct {
 	*world
-	store   *farStore
-	boards  []*process
-	clients int
-	holds   map[rdma.ClientID]life // identities that a worker has, or died with
-	lives   map[rdma.ClientID]uint64
-	fenced  map[life]bool
-	reigns  []*reign
-	won     map[uint64]bool // epochs of the view
-	begun   uint64          // the last tenure that its owner knows of
-	configs int             // that were replaced
-	log     *history.Log    // of the configuration
-	flying  map[string]func()
-	down    [3]bool
-	broken  []string
+	store      *farStore
+	registries []*process
+	clients    int
+	holds      map[rdma.ClientID]life // identities that a worker has, or died with
+	lives      map[rdma.ClientID]uint64
+	fenced     map[life]bool
+	reigns     []*reign
+	won        map[uint64]bool // epochs of the view
+	begun      uint64          // the last tenure that its owner knows of
+	configs    int             // that were replaced
+	log        *history.Log    // of the configuration
+	flying     map[string]func()
+	down       [3]bool
+	broken     []string
 }
 
 type process struct {
-	*Board
+	*Registry
 	*clock
 	c    *poolModel
 	name string
@@ -175,9 +175,9 @@ func (c *poolModel) breach(format string, a ...any) {
 
 func (c *poolModel) process(name string) *process {
 	p := &process{clock: c.clock(), c: c, name: name}
-	p.Board = New(c.store, Options{Nodes: 3, Clients: c.clients, Process: name, Now: p.now, Revoke: p.revoke})
+	p.Registry = New(c.store, Options{Nodes: 3, Clients: c.clients, Process: name, Now: p.now, Revoke: p.revoke})
 	p.next = c.IntN(c.clients) // the run's own chance
-	c.boards = append(c.boards, p)
+	c.registries = append(c.registries, p)
 	return p
 }
 
@@ -376,7 +376,7 @@ func (p *process) recover(t *task, rounds int) {
 }
 
 func (c *poolModel) attached(h Holder) bool {
-	return slices.ContainsFunc(c.boards, func(p *process) bool { return p.name == h.Process && !p.dead })
+	return slices.ContainsFunc(c.registries, func(p *process) bool { return p.name == h.Process && !p.dead })
 }
 
 // judge looks for two masters at a time, and for an order of what was done with the configuration.
@@ -400,7 +400,7 @@ func (c *poolModel) judge() {
 	}
 }
 
-func boardRun(t *testing.T, seed uint64) *poolModel {
+func registryRun(t *testing.T, seed uint64) *poolModel {
 	w := newWorld(t, seed)
 	c := &poolModel{
 		world: w, store: &farStore{w: w}, clients: 2 + w.IntN(6), holds: map[rdma.ClientID]life{},
@@ -438,7 +438,7 @@ func boardRun(t *testing.T, seed uint64) *poolModel {
 	w.run(time.Minute)
 	c.store.lost = 0
 	w.spawn(func(t *task) {
-		for _, p := range c.boards {
+		for _, p := range c.registries {
 			if p.left > 0 && !p.dead {
 				c.breach("a worker of %s waits for ever", p.name)
 			}
@@ -457,12 +457,12 @@ func boardRun(t *testing.T, seed uint64) *poolModel {
 	return c
 }
 
-// TestBoardSim has processes, with clocks that drift, claim identities and compete for the master's
-// role over a store that loses answers; some die.
-func TestBoardSim(t *testing.T) {
+// TestRegistrySim has processes, with clocks that drift, claim identities and compete for the
+// master's role over a store that loses answers; some die.
+func TestRegistrySim(t *testing.T) {
 	claims, reigns, fenced, epochs, configs := 0, 0, 0, 0, 0
 	n := forSeeds(t, 1000, func(t *testing.T, seed uint64) {
-		c := boardRun(t, seed)
+		c := registryRun(t, seed)
 		for _, b := range c.broken {
 			t.Errorf("seed %d: %s", seed, b)
 		}

@@ -8,15 +8,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Options describe the pool of a board and the process that reads it.
+// Options describe the pool of a registry and the process that reads it.
 type Options struct {
 	// Nodes is the number of the pool's memory nodes, spares included. Records that list another
 	// number are damaged.
 	Nodes int
 	// Clients is the number of identities, which are 1 to Clients.
 	Clients int
-	// Process names this Board. It differs from that of every other Board that is or was open on
-	// the pool, in the same process too: isMine relies on it to recognize its own claims.
+	// Process names this Registry. It differs from that of every other Registry that is or was open
+	// on the pool, in the same process too: isMine relies on it to recognize its own claims.
 	Process string
 	// Machine and PID are shown to operators. No decision depends on them.
 	Machine string
@@ -31,18 +31,18 @@ type Options struct {
 	// Revoke fences a client's life off, as Fabric.RevokeLife does, before another client becomes
 	// master. That life may have ended already, which is no error. An error that wraps
 	// rdma.ErrNodeDown, and not ErrUnreachable, says that some nodes did not answer, while the
-	// client is marked as fenced on the board. Then the next master begins with a barrier, see
+	// client is marked as fenced on the registry. Then the next master begins with a barrier, see
 	// rdma.Role.Beyond.
 	Revoke func(c rdma.Client) error
 }
 
-// Board is a pool's control plane over a Store: it does the work of rdma.Control, and of the
+// Registry is a pool's control plane over a Store: it does the work of rdma.Control, and of the
 // identities of clients. It is safe for concurrent use, and holds no lock while it waits for the
 // Store.
 //
 // What it keeps itself is only knowledge of the records and of its own attempts to change them. A
 // process that crashes loses nothing that another process needs.
-type Board struct {
+type Registry struct {
 	store Store
 	o     Options
 
@@ -62,17 +62,17 @@ type Board struct {
 	next int
 	// held has the life of each identity that Claim has handed out and Release has not given back.
 	held map[rdma.ClientID]uint64
-	// busy has the identities that a Claim of this Board is about, or that are unresolved. No other
-	// Claim of this Board takes one of them.
+	// busy has the identities that a Claim of this Registry is about, or that are unresolved. No
+	// other Claim of this Registry takes one of them.
 	busy map[rdma.ClientID]bool
 	// unresolved are claims of which the outcome is unknown. Settle resolves them.
 	unresolved []unresolvedClaim
 }
 
-// New returns the board of which s keeps the records. It reads and writes nothing yet: records that
-// were never written mean an idle view of epoch 0, no master, and free identities.
-func New(s Store, o Options) *Board {
-	return &Board{
+// New returns the registry of which s keeps the records. It reads and writes nothing yet: records
+// that were never written mean an idle view of epoch 0, no master, and free identities.
+func New(s Store, o Options) *Registry {
+	return &Registry{
 		store: s, o: o, mine: map[rdma.ClientID]tenure{}, decoded: make([]listed, o.Clients),
 		// Random, so that processes that begin together do not compete for the lowest identity.
 		next: rand.IntN(max(o.Clients, 1)),

@@ -62,7 +62,7 @@ func (p *pool) loseAnswer() {
 	}
 }
 
-func (p *pool) process(clients int) *membership.Board {
+func (p *pool) process(clients int) *membership.Registry {
 	p.processes++
 	ahead := time.Duration(p.processes) * time.Hour
 	return membership.New(p, membership.Options{
@@ -186,7 +186,7 @@ func TestViewOfUnknownOutcome(t *testing.T) {
 const lease = 70 * time.Millisecond
 
 // become makes c master, or fails.
-func become(t testing.TB, b *membership.Board, c rdma.Client) rdma.Role {
+func become(t testing.TB, b *membership.Registry, c rdma.Client) rdma.Role {
 	t.Helper()
 	r, ok, err := b.TryMaster(c.ID, lease)
 	if !ok || err != nil || r.Owner != c.ID {
@@ -196,7 +196,7 @@ func become(t testing.TB, b *membership.Board, c rdma.Client) rdma.Role {
 }
 
 // refused has c find another master.
-func refused(t testing.TB, b *membership.Board, c rdma.Client, owner rdma.ClientID) rdma.Role {
+func refused(t testing.TB, b *membership.Registry, c rdma.Client, owner rdma.ClientID) rdma.Role {
 	t.Helper()
 	r, ok, err := b.TryMaster(c.ID, lease)
 	if ok || err != nil || r.Owner != owner {
@@ -467,7 +467,7 @@ func TestRevokeOfNodesThatAreDown(t *testing.T) {
 	become(t, a, one)
 	refused(t, b, two, one.ID)
 	p.now += time.Second
-	fenced = fmt.Errorf("%w: %w", membership.ErrUnreachable, down) // then it is unknown whether the board has it
+	fenced = fmt.Errorf("%w: %w", membership.ErrUnreachable, down) // then it is unknown whether the registry has it
 	if _, ok, err := b.TryMaster(two.ID, lease); ok || !errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("%v, %v", ok, err)
 	}
