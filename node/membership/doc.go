@@ -1,7 +1,7 @@
 // Package membership is a pool's control plane as pure logic over a small linearizable store. It
 // has three parts: the durable view, the master's role and the identities of clients (Registry); a
-// Store that the memory nodes keep themselves (Quorum, of Acceptors); and a memory node's right
-// to serve (Guard). It knows no network: fabrics carry the messages.
+// Store that the memory nodes keep themselves (Quorum, of Acceptors); and a memory node's right to
+// serve (ServingLease). It knows no network: fabrics carry the messages.
 //
 // # What is safe, and why
 //
@@ -39,7 +39,7 @@
 // the same number one begins. If the record names a later tenure than a master's, a candidate took
 // that master for dead and revoked it, and it gives up.
 //
-// Guard keeps a node that cannot be reached from serving. A node executes verbs only while a
+// ServingLease keeps a node that cannot be reached from serving. A node executes verbs only while a
 // majority of the voters (itself included, if it is one) has granted it a lease. The lease counts
 // from the moment at which the node asked. A master that expels a node marks it on the registry,
 // has a majority promise to grant it no lease any more, and waits for an ExpelWait. The two

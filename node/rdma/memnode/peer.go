@@ -17,7 +17,7 @@ import (
 func (p *pool) grant(peer int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.guard.Grant(peer) {
+	if !p.serving.Grant(peer) {
 		return fmt.Errorf("node %d was expelled: %w", peer, rdma.ErrRevoked)
 	}
 	return nil
@@ -137,7 +137,7 @@ func peerTLS(s *tls.Config) *tls.Config {
 // that this node was expelled, or has another pool by now.
 func (p *pool) ask(c net.Conn, peer int) error {
 	p.mu.Lock()
-	round := p.guard.Ask(realtime.Boot())
+	round := p.serving.Ask(realtime.Boot())
 	p.mu.Unlock()
 	c.SetDeadline(time.Now().Add(p.patience()))
 	if err := transport.WriteMessage(c, transport.KindControl, transport.StatusOK,
@@ -157,8 +157,8 @@ func (p *pool) ask(c net.Conn, peer int) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.guard.Granted(peer, round)
-	until := p.guard.Until()
+	p.serving.Granted(peer, round)
+	until := p.serving.Until()
 	p.until.Store(int64(until)) // 0 once it was expelled
 	if until > 0 {
 		p.returned.Store(false)

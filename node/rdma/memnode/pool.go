@@ -45,7 +45,7 @@ type pool struct {
 	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
 
 	mu         sync.Mutex // held for moments only: leases wait for nothing else
-	guard      *membership.Guard
+	serving    *membership.ServingLease
 	disowners  map[int]bool // peers that grant this node no lease, for good
 	registryMu sync.Mutex   // held while a question to the registry is answered, which may be a long list
 	acceptor   *membership.Acceptor
@@ -57,13 +57,13 @@ func newPool(n *Node, r control.Record, creator string) *pool {
 		rings:  nodeRings{at: map[uint64]*nodeRing{}},
 		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
 		revoked: make([]atomic.Uint64, r.Clients+1), disowners: map[int]bool{},
-		guard:    membership.NewGuard(r.Index, len(r.Addresses), r.Voters(), r.Lease),
+		serving:  membership.NewServingLease(r.Index, len(r.Addresses), r.Voters(), r.Lease),
 		acceptor: membership.NewAcceptor(membership.LimitsFor(r.Nodes, r.Clients)),
 	}
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	p.key, p.readKey = binary.LittleEndian.Uint64(b[:])|1, binary.LittleEndian.Uint64(b[8:])|1
-	p.until.Store(int64(p.guard.Until()))
+	p.until.Store(int64(p.serving.Until()))
 	return p
 }
 
@@ -321,7 +321,7 @@ func (p *pool) expel(epoch uint64, node int) error {
 		return fmt.Errorf("expel node %d in epoch %d: here is epoch %d: %w", node, epoch, p.fence.Load(), rdma.ErrStale)
 	}
 	p.mu.Lock()
-	ok := p.guard.Expel(node, epoch)
+	ok := p.serving.Expel(node, epoch)
 	p.mu.Unlock()
 	if !ok {
 		return fmt.Errorf("expel node %d in epoch %d: %w", node, epoch, rdma.ErrAccess)

@@ -166,7 +166,7 @@ func (n *Node) recall() error {
 	if err := p.recall(); err != nil {
 		return err
 	}
-	if !p.guard.Grant(r.Index) {
+	if !p.serving.Grant(r.Index) {
 		n.log.Warn("was expelled from its pool: it is a new node now", "pool", r.ID)
 		return n.forget()
 	}
@@ -212,7 +212,7 @@ func (p *pool) recall() error {
 				err = fmt.Errorf("note %s is damaged", key)
 			case kind+"/" == noteRevoked:
 				p.revoked[at].Store(v)
-			case !p.guard.Expel(at, v):
+			case !p.serving.Expel(at, v):
 				err = fmt.Errorf("note %s is damaged", key)
 			}
 		}
@@ -220,6 +220,6 @@ func (p *pool) recall() error {
 			return err
 		}
 	}
-	p.until.Store(int64(p.guard.Until()))
+	p.until.Store(int64(p.serving.Until()))
 	return nil
 }

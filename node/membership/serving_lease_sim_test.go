@@ -32,11 +32,12 @@ func (c *clock) now() time.Duration { return c.begin + time.Duration(float64(c.w
 // real is how long d takes on this clock.
 func (c *clock) real(d time.Duration) time.Duration { return time.Duration(float64(d)/c.rate) + 1 }
 
-// machine is a node with a guard. While it is stalled nothing happens on it, but its clock runs on.
+// machine is a node with a serving lease. While it is stalled nothing happens on it, but its clock
+// runs on.
 type machine struct {
-	*Guard
+	*ServingLease
 	*clock
-	c       *guards
+	c       *machines
 	id      int
 	stalled time.Duration // until
 	cut     bool          // from all others
@@ -44,8 +45,8 @@ type machine struct {
 	served  int           // frames that were answered
 }
 
-// guards are the machines of a pool.
-type guards struct {
+// machines are the machines of a pool.
+type machines struct {
 	*world
 	nodes  []*machine
 	voters int // the first of them
@@ -69,7 +70,7 @@ func (m *machine) do(f func()) {
 }
 
 // send brings a message from one machine to another, perhaps twice or never.
-func (c *guards) send(from, to *machine, f func()) {
+func (c *machines) send(from, to *machine, f func()) {
 	copies := 1
 	if c.chance(c.lost) {
 		copies = c.IntN(3)
@@ -145,14 +146,14 @@ func (m *machine) frame() {
 }
 
 // look notes what a machine does that was expelled for good.
-func (c *guards) look(m *machine, at time.Duration, what string) {
+func (c *machines) look(m *machine, at time.Duration, what string) {
 	if over, ok := c.over[m.id]; ok && at >= over {
 		c.broken = append(c.broken, what)
 	}
 }
 
 // way is how long a message of a master takes.
-func (c *guards) way() time.Duration {
+func (c *machines) way() time.Duration {
 	if c.fast {
 		return 0
 	}
@@ -160,7 +161,7 @@ func (c *guards) way() time.Duration {
 }
 
 // end is the moment from which an expelled node must not serve, even if it does nothing just then.
-func (c *guards) end(target int) {
+func (c *machines) end(target int) {
 	if m := c.nodes[target]; m.serves() {
 		c.broken = append(c.broken, "may serve")
 	}
@@ -168,7 +169,7 @@ func (c *guards) end(target int) {
 }
 
 // expel is what a master does: it has a majority promise, and waits.
-func (c *guards) expel(target int, by *clock) {
+func (c *machines) expel(target int, by *clock) {
 	promised := map[int]bool{}
 	for _, m := range c.nodes { // those without a voice promise, too, but do not count
 		c.after(c.way(), func() {
@@ -193,11 +194,11 @@ func (c *guards) expel(target int, by *clock) {
 	}
 }
 
-// guardRun lets one or two nodes of a pool be expelled while machines stall, clocks drift and the
+// leaseRun lets one or two nodes of a pool be expelled while machines stall, clocks drift and the
 // network fails.
-func guardRun(t *testing.T, seed uint64) (c *guards, served, expelled int) {
+func leaseRun(t *testing.T, seed uint64) (c *machines, served, expelled int) {
 	w := newWorld(t, seed)
-	c = &guards{world: w, over: map[int]time.Duration{}}
+	c = &machines{world: w, over: map[int]time.Duration{}}
 	if w.chance(0.7) {
 		c.lost = 0.3 * w.Float64()
 	} else {
@@ -209,7 +210,7 @@ func guardRun(t *testing.T, seed uint64) (c *guards, served, expelled int) {
 		c.voters = 1 + w.IntN(n)
 	}
 	for id := range n {
-		m := &machine{Guard: NewGuard(id, n, c.voters, nodeLease), clock: w.clock(), c: c, id: id}
+		m := &machine{ServingLease: NewServingLease(id, n, c.voters, nodeLease), clock: w.clock(), c: c, id: id}
 		c.nodes = append(c.nodes, m)
 		w.after(w.between(0, nodeLease), m.ask)
 		w.after(w.between(0, nodeLease), m.frame)
@@ -242,10 +243,10 @@ func guardRun(t *testing.T, seed uint64) (c *guards, served, expelled int) {
 	return c, served, len(c.over)
 }
 
-func TestGuardSim(t *testing.T) {
+func TestServingLeaseSim(t *testing.T) {
 	served, expelled := 0, 0
 	n := forSeeds(t, 1000, func(t *testing.T, seed uint64) {
-		c, s, e := guardRun(t, seed)
+		c, s, e := leaseRun(t, seed)
 		served += s
 		expelled += e
 		if len(c.broken) > 0 {
@@ -260,13 +261,13 @@ func TestGuardSim(t *testing.T) {
 	t.Logf("%d nodes expelled, which had answered %d frames", expelled, served)
 }
 
-// TestGuardServesOn has nodes ask over a network that loses one message of ten: none of them ever
-// stops serving.
-func TestGuardServesOn(t *testing.T) {
+// TestServingLeaseServesOn has nodes ask over a network that loses one message of ten: none of them
+// ever stops serving.
+func TestServingLeaseServesOn(t *testing.T) {
 	w := newWorld(t, 1)
-	c := &guards{world: w}
+	c := &machines{world: w}
 	for id := range 5 {
-		m := &machine{Guard: NewGuard(id, 5, 3, nodeLease), clock: w.clock(), c: c, id: id}
+		m := &machine{ServingLease: NewServingLease(id, 5, 3, nodeLease), clock: w.clock(), c: c, id: id}
 		c.nodes = append(c.nodes, m)
 		w.after(0, m.ask)
 	}
@@ -281,9 +282,9 @@ func TestGuardServesOn(t *testing.T) {
 	}
 }
 
-func TestGuard(t *testing.T) {
+func TestServingLease(t *testing.T) {
 	const s = time.Second
-	g := NewGuard(1, 3, 3, s)
+	g := NewServingLease(1, 3, 3, s)
 	serves := func(until time.Duration) {
 		t.Helper()
 		if g.Until() != until {
@@ -324,7 +325,7 @@ func TestGuard(t *testing.T) {
 	serves(21 * s) // what it was granted, it has
 	g.Expel(1, 8)
 	serves(0)
-	mute := NewGuard(2, 3, 1, s)
+	mute := NewServingLease(2, 3, 1, s)
 	round := mute.Ask(10 * s)
 	mute.Granted(1, round) // its lease does not count either
 	if mute.Until() != 0 {
@@ -334,7 +335,7 @@ func TestGuard(t *testing.T) {
 	if mute.Until() != 11*s {
 		t.Errorf("a node without a voice serves until %v", mute.Until())
 	}
-	if alone := NewGuard(0, 1, 1, s); alone.Until() != rdma.Forever {
+	if alone := NewServingLease(0, 1, 1, s); alone.Until() != rdma.Forever {
 		t.Error("the only node does not serve")
 	}
 }

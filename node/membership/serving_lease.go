@@ -11,10 +11,10 @@ import (
 // which only makes the lease end earlier.
 const rounds = 16
 
-// Guard is a memory node's right to serve its pool, and its part in the right of the others. It
-// only computes. Its caller locks it, gives it times of the node's own clock, and carries its
+// ServingLease is a memory node's right to serve its pool, and its part in the right of the others.
+// It only computes. Its caller locks it, gives it times of the node's own clock, and carries its
 // requests and grants. The package comment says why it is safe.
-type Guard struct {
+type ServingLease struct {
 	// self is the number of this node.
 	self int
 	// lease is how long a grant lasts, from the moment at which it was asked for.
@@ -37,17 +37,17 @@ type request struct {
 	at time.Duration
 }
 
-// NewGuard returns the Guard of node self in a pool of the given number of nodes. The first voters
-// nodes are voters: only their grants count. It holds no lease yet. The lease is the same on all
-// nodes of the pool: expelling relies on it.
-func NewGuard(self, nodes, voters int, lease time.Duration) *Guard {
-	return &Guard{self: self, lease: lease, expelled: make([]bool, nodes), granted: make([]request, voters)}
+// NewServingLease returns the ServingLease of node self in a pool of the given number of nodes. The
+// first voters nodes are voters: only their grants count. It holds no lease yet. The lease is the
+// same on all nodes of the pool: expelling relies on it.
+func NewServingLease(self, nodes, voters int, lease time.Duration) *ServingLease {
+	return &ServingLease{self: self, lease: lease, expelled: make([]bool, nodes), granted: make([]request, voters)}
 }
 
 // Ask begins a round, and the caller then sends its number to every other node. now was read before
 // the first request is sent, since leases of this round count from it: an earlier time is safe, and
 // only makes them shorter. A voter grants itself.
-func (g *Guard) Ask(now time.Duration) (round uint64) {
+func (g *ServingLease) Ask(now time.Duration) (round uint64) {
 	g.round++
 	r := request{g.round, now}
 	g.asked[g.round%rounds] = r
@@ -59,7 +59,7 @@ func (g *Guard) Ask(now time.Duration) (round uint64) {
 
 // Granted notes that peer granted a lease in that round. Grants may come late, twice, or out of
 // order. Those of nodes without a vote, of unknown rounds, and of this node itself are ignored.
-func (g *Guard) Granted(peer int, round uint64) {
+func (g *ServingLease) Granted(peer int, round uint64) {
 	r := g.asked[round%rounds]
 	if uint(peer) < uint(len(g.granted)) && peer != g.self && r.round == round && round > g.granted[peer].round {
 		g.granted[peer] = r
@@ -68,7 +68,7 @@ func (g *Guard) Granted(peer int, round uint64) {
 
 // Grant reports whether this node grants peer the lease that it asks for. It keeps no record of it:
 // a promise not to grant is followed by an ExpelWait, which every earlier grant's lease fits in.
-func (g *Guard) Grant(peer int) bool {
+func (g *ServingLease) Grant(peer int) bool {
 	return uint(peer) < uint(len(g.expelled)) && !g.expelled[peer]
 }
 
@@ -76,7 +76,7 @@ func (g *Guard) Grant(peer int) bool {
 // given epoch, after it has marked the node as down on the registry. A node that is expelled itself
 // stops serving at once. Expel returns false, and promises nothing, for a node that the pool does
 // not have, and for epoch 0, which was never busy.
-func (g *Guard) Expel(node int, epoch uint64) bool {
+func (g *ServingLease) Expel(node int, epoch uint64) bool {
 	if uint(node) >= uint(len(g.expelled)) || epoch == 0 {
 		return false
 	}
@@ -87,7 +87,7 @@ func (g *Guard) Expel(node int, epoch uint64) bool {
 // Until returns when the node's right to serve ends, on its own clock: a majority of voters has
 // granted leases that last until then or longer. It is rdma.Forever for the only node of a pool,
 // and 0 for a node that is expelled or has no majority.
-func (g *Guard) Until() time.Duration {
+func (g *ServingLease) Until() time.Duration {
 	n := len(g.granted)
 	switch {
 	case g.expelled[g.self]:
