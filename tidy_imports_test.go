@@ -73,11 +73,24 @@ func (h *codebase) fabrics() {
 		for _, fabric := range []string{"shm", "tcp", "ibverbs", "sim"} {
 			fabric = "node/rdma/" + fabric
 			knows := under(s.dir, fabric) || s.dir == "node/fabrics" || h.mains[s.dir] || h.suites[s.dir] ||
-				fabric == "node/rdma/sim" && s.dir == "workloads/simulate" ||
-				fabric == "node/rdma/tcp" && s.dir == "node/rdma/ibverbs" // its pools are tcp's
+				fabric == "node/rdma/sim" && s.dir == "workloads/simulate"
 			if under(dir, fabric) && !knows {
 				report("names the fabric %s: take an rdma.Fabric, or an address and node/fabrics", dir)
 			}
+		}
+	})
+}
+
+// ladder are the packages that the fabrics of node processes stand on, side by side, each above those
+// before it.
+var ladder = []string{"node/rdma/transport", "node/rdma/control", "node/rdma/memnode", "node/rdma/tcp"}
+
+// rungs keeps each step of the ladder from the ones above it.
+func (h *codebase) rungs() {
+	h.imports(func(s *source, dir string, report func(string, ...any)) {
+		if at := slices.Index(ladder, s.dir); at >= 0 && slices.Index(ladder, dir) > at {
+			report("imports %s, which stands above it: each stands on those before it of %s", dir,
+				strings.Join(ladder, ", "))
 		}
 	})
 }

@@ -27,6 +27,7 @@ func inspect(t *testing.T, files map[string]string) []string {
 	h.topFolders()
 	h.arrows()
 	h.fabrics()
+	h.rungs()
 	h.stores()
 	h.world()
 	h.mapRanges(nothing{})
@@ -73,6 +74,9 @@ var violations = []struct {
 	{at("ops/up.go", "./node/rdma/shm", ""), "names the fabric node/rdma/shm"},
 	{at(store, "./node/rdma/shm", ""), "names the fabric node/rdma/shm"},
 	{at("node/rdma/trace/x.go", "./node/rdma/shm", ""), "names the fabric node/rdma/shm"},
+	{at("node/rdma/ibverbs/x.go", "./node/rdma/tcp", ""), "names the fabric node/rdma/tcp"},
+	{at("node/rdma/transport/x.go", "./node/rdma/control", ""), "imports node/rdma/control, which stands above it"},
+	{at("node/rdma/control/x.go", "./node/rdma/memnode", ""), "imports node/rdma/memnode, which stands above it"},
 	// Stores.
 	{at("client/x.go", "./client/fusee", ""), "only client/stores knows the stores"},
 	{at("ops/check.go", "./client/fusee", ""), "only client/stores knows the stores"},
@@ -157,6 +161,7 @@ func TestNoViolation(t *testing.T) {
 		{"README.md": "[a](ops/README.md#a-bs-c)\n", "ops/README.md": "## A `b`'s c\n"},
 		{"README.md": strings.Repeat("word\n", 2500)},
 		at("node/fabrics/x.go", "./node/rdma ./node/rdma/shm", ""),
+		at("node/rdma/ibverbs/x.go", "./node/rdma/transport ./node/rdma/control ./node/rdma/memnode", ""),
 		at("node/rdma/shm/x.go", "./node/rdma sync os time", "var t = time.Now()\n"+loop),
 		at("ops/farkv/main.go", "./ops ./tui ./node/rdma/sim", ""),
 		at("workloads/check/storetest/x.go", "testing ./node/rdma/sim ./node/rdma/shm ./client", ""),

@@ -35,6 +35,7 @@ func TestTidy(t *testing.T) {
 	h.topFolders()
 	h.arrows()
 	h.fabrics()
+	h.rungs()
 	h.stores()
 	h.world()
 	h.mapRanges(exports)

@@ -18,8 +18,8 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/ibverbs"
-	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/node/version"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
@@ -118,7 +118,7 @@ func TestNodeMetrics(t *testing.T) {
 	}, NodeMetrics(info))
 	i.Fabric = "rdma"
 	scrape(t, []string{`farkv_node_rdma_device 1`}, NodeMetrics(info))
-	i.Pool, i.Lease = new(tcp.Record), 250*time.Millisecond
+	i.Pool, i.Lease = new(control.Record), 250*time.Millisecond
 	scrape(t, []string{`farkv_node_in_pool 1`, `farkv_node_lease_seconds 0.25`}, NodeMetrics(info))
 	i.Lease, i.Expelled = 0, true
 	scrape(t, []string{`farkv_node_lease_seconds 0`, `farkv_node_expelled 1`}, NodeMetrics(info))

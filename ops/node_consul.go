@@ -83,7 +83,7 @@ func (n *nodeServer) belongs() (pool string, index int) {
 	if in == nil {
 		return "", 0
 	}
-	if _, name, ok := strings.Cut(in.Board, "/"); ok {
+	if _, name, ok := strings.Cut(in.Registry, "/"); ok {
 		return name, in.Index
 	}
 	return in.ID, in.Index

@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/workloads/check"
 )
@@ -41,15 +43,16 @@ func TestNodesOverTCP(t *testing.T) {
 	l, err := NewLayout(Shape{Nodes: 3, Replicas: 3, Buckets: 2})
 	must(t, err)
 	a := newArena(l, 1000)
-	var nodes []*tcp.Node
+	var nodes []*memnode.Node
 	var addresses []string
 	for range 3 {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: a.memory()})
+		n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: a.memory()})
 		must(t, err)
 		t.Cleanup(func() { n.Close() })
 		nodes, addresses = append(nodes, n), append(addresses, n.Addr())
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addresses}, tcp.Geometry{Nodes: 3, Memory: a.memory(), Clients: 16},
+	f, err := tcp.Create(control.Options{Addresses: addresses},
+		control.Geometry{Nodes: 3, Memory: a.memory(), Clients: 16},
 		nil)
 	must(t, err)
 	t.Cleanup(func() { f.Close() })

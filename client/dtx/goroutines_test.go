@@ -11,7 +11,9 @@ import (
 
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/fault"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -31,12 +33,13 @@ func TestOverTCP(t *testing.T) {
 	must(t, err)
 	var addresses []string
 	for range 2 {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: memMemory, Handler: node.Serve})
+		n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: memMemory, Handler: node.Serve})
 		must(t, err)
 		t.Cleanup(func() { n.Close() })
 		addresses = append(addresses, n.Addr())
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addresses}, tcp.Geometry{Nodes: 2, Memory: memMemory, Clients: 64}, nil)
+	f, err := tcp.Create(control.Options{Addresses: addresses},
+		control.Geometry{Nodes: 2, Memory: memMemory, Clients: 64}, nil)
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	must(t, Prepare(f, l))

@@ -15,6 +15,8 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -245,16 +247,16 @@ func TestReadsBesideKilledNode(t *testing.T) {
 	p.Timeout = 2 * time.Second
 	l, err := layout.New(p, nodes, 1<<40)
 	must(t, err)
-	var all []*tcp.Node
+	var all []*memnode.Node
 	var addresses []string
 	for range nodes {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.Bytes, Handler: node.Serve})
+		n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: l.Bytes, Handler: node.Serve})
 		must(t, err)
 		t.Cleanup(func() { n.Close() })
 		all, addresses = append(all, n), append(addresses, n.Addr())
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addresses, Lease: 10 * time.Second},
-		tcp.Geometry{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients},
+	f, err := tcp.Create(control.Options{Addresses: addresses, Lease: 10 * time.Second},
+		control.Geometry{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients},
 		func(f *tcp.Fabric) error { return session.Make(f, p) })
 	must(t, err)
 	t.Cleanup(func() { f.Close() })

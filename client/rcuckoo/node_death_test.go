@@ -15,6 +15,8 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -34,17 +36,17 @@ func mortalMem(t *testing.T, nodes int, p table.Params) mortal {
 
 func mortalTCP(t *testing.T, nodes int, p table.Params) mortal {
 	l := lay(t, p, nodes)
-	var all []*tcp.Node
+	var all []*memnode.Node
 	var addresses []string
 	const witnesses = 3 // so that a majority of the voters is left in the end
 	for range nodes + witnesses {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.Bytes, Handler: node.Serve})
+		n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: l.Bytes, Handler: node.Serve})
 		must(t, err)
 		t.Cleanup(func() { n.Close() })
 		all, addresses = append(all, n), append(addresses, n.Addr())
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addresses[:nodes], Witnesses: addresses[nodes:]},
-		tcp.Geometry{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients},
+	f, err := tcp.Create(control.Options{Addresses: addresses[:nodes], Witnesses: addresses[nodes:]},
+		control.Geometry{Nodes: nodes, Memory: l.Bytes, Clients: p.Clients},
 		func(f *tcp.Fabric) error { return Make(f, p) })
 	must(t, err)
 	t.Cleanup(func() { f.Close() })

@@ -9,29 +9,32 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/ibverbs"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/transport"
 	"github.com/farkv/farkv/node/rowan/kv"
 )
 
 // carrier is a fabric with memory nodes that clients reach over TCP.
 type carrier struct {
 	device func() (*ibverbs.Device, error) // of a node; nil: it needs none
-	create func(o tcp.Options, g tcp.Geometry) (rdma.Fabric, error)
-	open   func(o tcp.Options) (rdma.Fabric, error)
+	create func(o control.Options, g control.Geometry) (rdma.Fabric, error)
+	open   func(o control.Options) (rdma.Fabric, error)
 }
 
 var (
 	byTCP = carrier{
-		create: func(o tcp.Options, g tcp.Geometry) (rdma.Fabric, error) { return tcp.Create(o, g, nil) },
-		open:   func(o tcp.Options) (rdma.Fabric, error) { return tcp.Open(o) },
+		create: func(o control.Options, g control.Geometry) (rdma.Fabric, error) { return tcp.Create(o, g, nil) },
+		open:   func(o control.Options) (rdma.Fabric, error) { return tcp.Open(o) },
 	}
 	byRDMA = carrier{
 		device: func() (*ibverbs.Device, error) { return ibverbs.OpenDevice(ibverbs.Choice{}, *host+":0") },
-		create: func(o tcp.Options, g tcp.Geometry) (rdma.Fabric, error) {
+		create: func(o control.Options, g control.Geometry) (rdma.Fabric, error) {
 			return ibverbs.Create(o, g, ibverbs.Options{}, nil)
 		},
-		open: func(o tcp.Options) (rdma.Fabric, error) { return ibverbs.Open(o, ibverbs.Options{}) },
+		open: func(o control.Options) (rdma.Fabric, error) { return ibverbs.Open(o, ibverbs.Options{}) },
 	}
 )
 
@@ -52,11 +55,11 @@ func (c *carrier) place(o kv.Options) (_ *place, err error) {
 			err = errors.Join(err, p.end())
 		}
 	}()
-	security := tcp.Security{Token: []byte("a token that is long enough")}
-	pool := tcp.Options{Security: security, MTU: mtu, Lease: 10 * time.Second}
-	var nodes []*tcp.Node
+	security := transport.Security{Token: []byte("a token that is long enough")}
+	pool := control.Options{Security: security, MTU: mtu, Lease: 10 * time.Second}
+	var nodes []*memnode.Node
 	for range servers {
-		config := tcp.Config{Listen: "127.0.0.1:0", Memory: o.Size() + 2*floorBytes + 4096, Security: security}
+		config := memnode.Config{Listen: "127.0.0.1:0", Memory: o.Size() + 2*floorBytes + 4096, Security: security}
 		if c.device != nil {
 			d, err := c.device()
 			if err != nil {
@@ -64,14 +67,14 @@ func (c *carrier) place(o kv.Options) (_ *place, err error) {
 			}
 			config.Device, ends = d, append(ends, d.Close)
 		}
-		n, err := tcp.Listen(config)
+		n, err := memnode.Listen(config)
 		if err != nil {
 			return nil, err
 		}
 		nodes, ends = append(nodes, n), append(ends, n.Close)
 		pool.Addresses = append(pool.Addresses, n.Addr())
 	}
-	f, err := c.create(pool, tcp.Geometry{Nodes: servers, Memory: o.Size() + 2*floorBytes, Clients: 64})
+	f, err := c.create(pool, control.Geometry{Nodes: servers, Memory: o.Size() + 2*floorBytes, Clients: 64})
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,7 @@
 //	shared:NAME              the same, of a file that other users may change: see shm.Shared
 //	tcp:HOST:PORT,...        a pool on memory nodes that are processes
 //	rdma:HOST:PORT,...       the same, but that verbs go from RNIC to RNIC
-//	consul:HOST:PORT/POOL    one of these, found by name in Consul, which keeps its board
+//	consul:HOST:PORT/POOL    one of these, found by name in Consul, which keeps its registry
 //	NAME                     a pool of this machine that 'farkv up' made
 //
 // To open a tcp: or rdma: pool the address of one of its nodes will do, better of several. What the

@@ -15,8 +15,8 @@ import (
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/realtime"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // namedPool is what a process has with a Consul agent for the sake of a pool.
@@ -148,21 +148,21 @@ func makeNamed(a Address, agent *consul.Agent, p *consul.Pool, g Geometry, forma
 	if err != nil {
 		return nil, err
 	}
-	o := tcp.Options{Security: s, ID: consul.NewID(), BoardName: a.String()}
+	o := control.Options{Security: s, ID: consul.NewID(), RegistryName: a.String()}
 	if o.Addresses, o.Witnesses, err = divide(g.Addresses, g.Nodes); err != nil {
 		return nil, err
 	}
 	if g.Fabric == "" {
 		g.Fabric = startedFor(o)
 	}
-	seen := &glance{store: p.Board(o.ID)}
-	o.Board, o.Glance = seen.store, seen.look
+	seen := &glance{store: p.Registry(o.ID)}
+	o.Registry, o.Glance = seen.store, seen.look
 	f, err := createOver(g.Fabric, o, g, format)
 	if err == nil {
 		err = p.Publish(consul.Record{ID: o.ID, Fabric: g.Fabric, Nodes: g.Addresses, Store: g.Store})
 		if err != nil {
 			o.Addresses = g.Addresses
-			err = errors.Join(err, f.Close(), tcp.Remove(o, true))
+			err = errors.Join(err, f.Close(), control.Remove(o, true))
 		}
 	}
 	if err != nil {
@@ -206,10 +206,10 @@ const lookTime = 3 * time.Second
 
 // startedFor returns what the verbs of a pool are to go over by what its memory nodes were started
 // for. One that does not answer keeps the pool from being made anyway.
-func startedFor(o tcp.Options) (fabric string) {
+func startedFor(o control.Options) (fabric string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
-	infos, _ := tcp.Inspect(ctx, o)
+	infos, _ := control.Inspect(ctx, o)
 	for n, i := range infos {
 		if !NeedsDevice(i.Fabric) || n > 0 && i.Fabric != fabric {
 			return carriers[0].name
@@ -224,23 +224,24 @@ func openConsul(a Address) (rdma.Fabric, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", a, err)
 	}
-	return openNamed(a, tcp.Options{Security: s}, DeviceChoice{})
+	return openNamed(a, control.Options{Security: s}, DeviceChoice{})
 }
 
 // openNamed opens a consul: pool with what o says beyond the pool's record.
-func openNamed(a Address, o tcp.Options, c DeviceChoice) (rdma.Fabric, error) {
+func openNamed(a Address, o control.Options, c DeviceChoice) (rdma.Fabric, error) {
 	return atConsul("open", a, func(agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error) {
 		return openRecorded(a, agent, p, o, c)
 	})
 }
 
-func openRecorded(a Address, agent *consul.Agent, p *consul.Pool, o tcp.Options, c DeviceChoice) (rdma.Fabric, error) {
+func openRecorded(a Address, agent *consul.Agent, p *consul.Pool, o control.Options, c DeviceChoice) (rdma.Fabric,
+	error) {
 	r, err := p.Record()
 	if err != nil {
 		return nil, err
 	}
-	seen := &glance{store: p.Board(r.ID)}
-	o.Addresses, o.ID, o.Board, o.Glance = r.Nodes, r.ID, seen.store, seen.look
+	seen := &glance{store: p.Registry(r.ID)}
+	o.Addresses, o.ID, o.Registry, o.Glance = r.Nodes, r.ID, seen.store, seen.look
 	f, err := openOver(r.Fabric, o, c)
 	if err != nil {
 		seen.close()
@@ -271,7 +272,7 @@ func removeNamed(p *consul.Pool, force bool) error {
 	if err != nil {
 		return err
 	}
-	err = tcp.Remove(tcp.Options{Addresses: r.Nodes, Security: s, Board: p.Board(r.ID), ID: r.ID}, force)
+	err = control.Remove(control.Options{Addresses: r.Nodes, Security: s, Registry: p.Registry(r.ID), ID: r.ID}, force)
 	if err != nil && !force && !errors.Is(err, ErrNoPool) {
 		return err
 	}

@@ -15,30 +15,32 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 // What a memory node is made of, and tells of itself.
 type (
 	// Node is a memory node that is a process.
-	Node = tcp.Node
+	Node = memnode.Node
 	// NodeConfig shapes one; its Handler is set by Serve.
-	NodeConfig = tcp.Config
+	NodeConfig = memnode.Config
 	// NodeInfo is what a node tells of itself, NodeStats what it has done.
-	NodeInfo  = tcp.NodeInfo
-	NodeStats = tcp.NodeStats
+	NodeInfo  = control.NodeInfo
+	NodeStats = control.NodeStats
 	// Server is what a node tells of a store's server beside it.
-	Server = tcp.Server
+	Server = control.Server
 )
 
 // What callers of nodes branch on.
 var (
-	ErrToken = tcp.ErrToken
+	ErrToken = transport.ErrToken
 	// ErrConnections is wrapped when a node has as many connections as it takes.
-	ErrConnections = tcp.ErrConnections
-	ErrTLS         = tcp.ErrTLS
-	ErrFile        = tcp.ErrFile
-	ErrMemory      = tcp.ErrMemory
+	ErrConnections = transport.ErrConnections
+	ErrTLS         = transport.ErrTLS
+	ErrFile        = memnode.ErrFile
+	ErrMemory      = memnode.ErrMemory
 )
 
 // Resolve returns the address of a pool if 'farkv up --fabric tcp NAME', or rdma, started its
@@ -67,13 +69,13 @@ func UsualPool() string {
 // RegionOf returns the shape of the persistent memory of a node: Config.Region.
 func RegionOf(c NodeConfig, power bool) pmem.Options {
 	size := (c.Memory + c.Telemetry) &^ 4095
-	return pmem.Options{Memory: size, Table: tcp.TableBytes(size), Power: power}
+	return pmem.Options{Memory: size, Table: memnode.TableBytes(size), Power: power}
 }
 
 // Serve starts a memory node.
 func Serve(c NodeConfig) (*Node, error) {
 	c.Handler = node.Serve
-	return tcp.Listen(c)
+	return memnode.Listen(c)
 }
 
 // Inspect asks the nodes of an address what they are, those of its pool first, each in its place;
@@ -87,11 +89,11 @@ func Inspect(ctx context.Context, a Address, f rdma.Fabric) (infos []NodeInfo, e
 	if own, ok := f.(rdma.ProcessNamer); ok {
 		o.Self = own.Process()
 	}
-	infos, errs = tcp.Inspect(ctx, o)
+	infos, errs = control.Inspect(ctx, o)
 	for _, i := range infos {
 		if i.Pool != nil && len(i.Pool.Addresses) > len(o.Addresses) { // the address names a part of them
 			o.Addresses = i.Pool.Addresses
-			infos, errs = tcp.Inspect(ctx, o)
+			infos, errs = control.Inspect(ctx, o)
 			break
 		}
 	}
@@ -99,12 +101,12 @@ func Inspect(ctx context.Context, a Address, f rdma.Fabric) (infos []NodeInfo, e
 }
 
 // nodesOf returns how to reach the nodes of an address.
-func nodesOf(a Address) (tcp.Options, error) {
+func nodesOf(a Address) (control.Options, error) {
 	s, err := securityOf(a.Nodes)
 	if err != nil {
-		return tcp.Options{}, err
+		return control.Options{}, err
 	}
-	o := tcp.Options{Addresses: a.Nodes, Security: s}
+	o := control.Options{Addresses: a.Nodes, Security: s}
 	if a.Agent != "" {
 		o.Addresses, err = recorded(a)
 	}
@@ -147,8 +149,8 @@ func createOnNodes(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.
 	return createOver(a.Scheme, o, g, format)
 }
 
-func (g Geometry) tcp() tcp.Geometry {
-	return tcp.Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients, Telemetry: g.Telemetry}
+func (g Geometry) tcp() control.Geometry {
+	return control.Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients, Telemetry: g.Telemetry}
 }
 
 // divide tells nodes and witnesses apart: those behind the wanted number hold no memory.
@@ -160,39 +162,39 @@ func divide(addresses []string, nodes int) (holding, witnesses []string, err err
 	return addresses[:nodes], addresses[nodes:], nil
 }
 
-// openOnNodes opens a pool by addresses of its nodes. If its board is kept elsewhere, it is opened
-// there.
+// openOnNodes opens a pool by addresses of its nodes. If its registry is kept elsewhere, it is
+// opened there.
 func openOnNodes(a Address) (rdma.Fabric, error) {
 	o, err := nodesOf(a)
 	if err != nil {
 		return nil, err
 	}
 	f, err := openOver(a.Scheme, o, DeviceChoice{})
-	if board, ok := boardOf(err); ok {
-		return openConsul(board)
+	if registry, ok := registryOf(err); ok {
+		return openConsul(registry)
 	}
 	return f, err
 }
 
-// boardOf returns the consul: address that has to open a pool, where err says so.
-func boardOf(err error) (Address, bool) {
-	var other *tcp.OtherBoard
+// registryOf returns the consul: address that has to open a pool, where err says so.
+func registryOf(err error) (Address, bool) {
+	var other *control.OtherRegistry
 	if !errors.As(err, &other) {
 		return Address{}, false
 	}
-	board, wrong := Parse(other.Board)
-	return board, wrong == nil && board.Agent != ""
+	registry, wrong := Parse(other.Registry)
+	return registry, wrong == nil && registry.Agent != ""
 }
 
 // NodeOptions are how to open a pool beside a memory node of this process: see Node.Beside.
-type NodeOptions = tcp.Options
+type NodeOptions = control.Options
 
 // OpenBeside opens the pool that a memory node of this process is in, beside that node. The choice
 // is of a device, where the pool needs one.
 func OpenBeside(o NodeOptions, c DeviceChoice) (rdma.Fabric, error) {
 	f, err := openOver(cmp.Or(o.Fabric, carriers[0].name), o, c)
-	if board, ok := boardOf(err); ok {
-		return openNamed(board, o, c)
+	if registry, ok := registryOf(err); ok {
+		return openNamed(registry, o, c)
 	}
 	return f, err
 }
@@ -200,7 +202,7 @@ func OpenBeside(o NodeOptions, c DeviceChoice) (rdma.Fabric, error) {
 func removeOnNodes(a Address, force bool) error {
 	o, err := nodesOf(a)
 	if err == nil {
-		err = tcp.Remove(o, force)
+		err = control.Remove(o, force)
 	}
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", a, err)
@@ -208,17 +210,17 @@ func removeOnNodes(a Address, force bool) error {
 	return nil
 }
 
-// Fault is what an administrator breaks at a memory node for a time: see tcp.Fault.
-type Fault = tcp.Fault
+// Fault is what an administrator breaks at a memory node for a time: see control.Fault.
+type Fault = control.Fault
 
 // What bounds a Fault.
 const (
-	MaxFault = tcp.MaxFault
-	MaxSlow  = tcp.MaxSlow
+	MaxFault = control.MaxFault
+	MaxSlow  = control.MaxSlow
 )
 
-// Break makes a memory node suffer a fault, or ends it: see tcp.Break. If the pool's nodes are no
-// processes the error wraps rdma.ErrNotSupported.
+// Break makes a memory node suffer a fault, or ends it: see control.Break. If the pool's nodes are
+// no processes the error wraps rdma.ErrNotSupported.
 func Break(ctx context.Context, a Address, node int, f Fault) error {
 	if !a.Remote() {
 		return fmt.Errorf("break node %d of %s: its nodes are no processes: %w", node, a, rdma.ErrNotSupported)
@@ -227,5 +229,5 @@ func Break(ctx context.Context, a Address, node int, f Fault) error {
 	if err != nil {
 		return err
 	}
-	return tcp.Break(ctx, o, node, f)
+	return control.Break(ctx, o, node, f)
 }

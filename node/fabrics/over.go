@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -18,8 +19,8 @@ import (
 // in addresses and in the records of consul: pools.
 type carrier struct {
 	name   string
-	create func(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error)
-	open   func(o tcp.Options, c DeviceChoice) (nodeFabric, error)
+	create func(o control.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error)
+	open   func(o control.Options, c DeviceChoice) (nodeFabric, error)
 	built  bool         // this program has it
 	device bool         // its nodes have an RDMA device
 	lacks  func() error // see scheme
@@ -176,13 +177,13 @@ type nodeFabric interface {
 	rdma.CloseNotifier
 }
 
-func createTCP(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
+func createTCP(o control.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
 	return onNodes(tcp.Create(o, g.tcp(), func(f *tcp.Fabric) error { return format(f) }))
 }
 
-func openTCP(o tcp.Options, _ DeviceChoice) (nodeFabric, error) { return onNodes(tcp.Open(o)) }
+func openTCP(o control.Options, _ DeviceChoice) (nodeFabric, error) { return onNodes(tcp.Open(o)) }
 
-func createVerbs(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
+func createVerbs(o control.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
 	own, err := DeviceChoice{}.parse()
 	if err != nil {
 		return nil, err
@@ -191,7 +192,7 @@ func createVerbs(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nod
 		func(f *ibverbs.Fabric) error { return format(f) }))
 }
 
-func openVerbs(o tcp.Options, c DeviceChoice) (nodeFabric, error) {
+func openVerbs(o control.Options, c DeviceChoice) (nodeFabric, error) {
 	own, err := c.parse()
 	if err != nil {
 		return nil, err
@@ -208,7 +209,7 @@ func lacksDevice() error {
 }
 
 // createOver makes a pool with verbs that go over a fabric.
-func createOver(fabric string, o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
+func createOver(fabric string, o control.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
 	c, err := carrierOf(fabric)
 	if err != nil {
 		return nil, err
@@ -217,7 +218,7 @@ func createOver(fabric string, o tcp.Options, g Geometry, format func(rdma.Fabri
 }
 
 // openOver opens a pool with verbs that go over a fabric.
-func openOver(fabric string, o tcp.Options, choice DeviceChoice) (nodeFabric, error) {
+func openOver(fabric string, o control.Options, choice DeviceChoice) (nodeFabric, error) {
 	c, err := carrierOf(fabric)
 	if err != nil {
 		return nil, err

@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/cluster/consul/consultest"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/ibverbs"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/memnode"
 )
 
 // host is where the nodes of rdma: pools listen, and with it the device that they use.
@@ -26,8 +27,8 @@ func TestNotBuilt(t *testing.T) {
 		t.Skip("this program was built with libibverbs")
 	}
 	_, err := Parse("rdma:10.0.0.1:7070")
-	_, open := openOver(ibverbs.Name, tcp.Options{}, DeviceChoice{})
-	_, create := createOver(ibverbs.Name, tcp.Options{}, Geometry{}, nil)
+	_, open := openOver(ibverbs.Name, control.Options{}, DeviceChoice{})
+	_, create := createOver(ibverbs.Name, control.Options{}, Geometry{}, nil)
 	_, device := OpenDevice(ibverbs.Name, DeviceChoice{}, "127.0.0.1:0")
 	for _, err := range []error{err, open, create, device} {
 		if !errors.Is(err, ErrNotBuilt) || !strings.Contains(err.Error(), "go build -tags ibverbs") ||
@@ -41,8 +42,8 @@ func TestNotBuilt(t *testing.T) {
 }
 
 func TestOtherFabrics(t *testing.T) {
-	_, open := openOver("pigeon", tcp.Options{}, DeviceChoice{})
-	_, create := createOver("pigeon", tcp.Options{}, Geometry{}, nil)
+	_, open := openOver("pigeon", control.Options{}, DeviceChoice{})
+	_, create := createOver("pigeon", control.Options{}, Geometry{}, nil)
 	for _, err := range []error{open, create} {
 		if !errors.Is(err, rdma.ErrNotSupported) || !strings.Contains(err.Error(), "pigeon") {
 			t.Errorf("%v", err)
@@ -137,7 +138,7 @@ func TestRDMA(t *testing.T) {
 	if s, device, port, ok := DeviceOf(f); !ok || s.Requests == 0 || s.Calls() == 0 || device == "" || port < 1 {
 		t.Errorf("its device: %+v, %s port %d, %v", s, device, port, ok)
 	}
-	var other *tcp.OtherFabric
+	var other *control.OtherFabric
 	if _, err := Open("tcp:" + a.Nodes[1]); !errors.As(err, &other) ||
 		!strings.Contains(err.Error(), "open it as rdma:") {
 		t.Errorf("opened over TCP: %v", err)
@@ -172,7 +173,7 @@ type device struct{}
 
 func (device) Fabric() string { return ibverbs.Name }
 
-func (device) Register(unsafe.Pointer, uint64) (tcp.Registration, error) {
+func (device) Register(unsafe.Pointer, uint64) (memnode.Registration, error) {
 	return nil, errors.New("there is no such device")
 }
 
@@ -183,7 +184,7 @@ func TestStartedFor(t *testing.T) {
 	for want, nodes := range map[string][]string{
 		ibverbs.Name: with.Nodes, "tcp": append(with.Nodes, without.Nodes...),
 	} {
-		if got := startedFor(tcp.Options{Addresses: nodes}); got != want {
+		if got := startedFor(control.Options{Addresses: nodes}); got != want {
 			t.Errorf("%d nodes: %s, want %s", len(nodes), got, want)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/cluster/local"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 // The environment of clients of tcp: and consul: pools.
@@ -34,7 +34,7 @@ var administers atomic.Bool
 func Administer(yes bool) { administers.Store(yes) }
 
 // Security returns what a client needs to be let in, as the environment says.
-func Security() (s tcp.Security, err error) {
+func Security() (s transport.Security, err error) {
 	s.Admin = administers.Load()
 	if s.Token, err = tokenOf(EnvToken); err != nil {
 		return s, err
@@ -65,13 +65,13 @@ func Security() (s tcp.Security, err error) {
 // securityOf returns what clients need to be admitted by the nodes at some addresses. If 'farkv up'
 // started these nodes on this machine, it is the token of their pool; otherwise it is what the
 // environment says.
-func securityOf(nodes []string) (tcp.Security, error) {
+func securityOf(nodes []string) (transport.Security, error) {
 	file := local.TokenFile(nodes)
 	if file == "" {
 		return Security()
 	}
 	token, err := ReadToken(file)
-	return tcp.Security{Token: token, Admin: administers.Load()}, err
+	return transport.Security{Token: token, Admin: administers.Load()}, err
 }
 
 func tokenOf(variable string) ([]byte, error) {

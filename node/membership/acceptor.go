@@ -36,7 +36,7 @@ const (
 // for each 3.
 const configBytes = rdma.MaxConfig*4/3 + 1<<10
 
-// LimitsFor returns what the board of a pool needs: the view, the master, the store's
+// LimitsFor returns what the registry of a pool needs: the view, the master, the store's
 // configuration, the clients, and some keys to spare for what a fabric notes of the pool itself.
 // Only one record may be as long as a configuration.
 func LimitsFor(nodes, clients int) Limits {

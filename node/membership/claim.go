@@ -33,7 +33,7 @@ type unresolvedClaim struct {
 // The error wraps rdma.ErrFull when no identity is free, or when other processes were faster
 // maxRestarts times. After an error that wraps ErrUnreachable an identity may have been claimed;
 // the next Claim, or Settle, gives it back.
-func (b *Board) Claim(name string) (rdma.Client, error) {
+func (b *Registry) Claim(name string) (rdma.Client, error) {
 	// An identity that cannot be settled now stays busy, and so is not handed out. No error of
 	// Settle keeps this claim from another identity.
 	_ = b.Settle()
@@ -82,12 +82,12 @@ func full(all []listed) error {
 		"and wait for recovery: %w", attached, len(all), fenced, rdma.ErrFull)
 }
 
-// reserve picks the next identity that is free and that no other Claim of this Board is about, and
-// marks it busy. It returns 0 if there is none.
+// reserve picks the next identity that is free and that no other Claim of this Registry is about,
+// and marks it busy. It returns 0 if there is none.
 //
-// A Board never has two claims of one identity under way. isMine relies on that: a record with the
-// claimed life and this Board's name can only come from this claim.
-func (b *Board) reserve(all []listed) rdma.ClientID {
+// A Registry never has two claims of one identity under way. isMine relies on that: a record with
+// the claimed life and this Registry's name can only come from this claim.
+func (b *Registry) reserve(all []listed) rdma.ClientID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for range all {
@@ -108,7 +108,7 @@ func (b *Board) reserve(all []listed) rdma.ClientID {
 // When a repeated Swap finds another version, the first may have made it; then the record says
 // which claim did. take ends the reservation unless the outcome stays unknown. Then the identity
 // stays busy, and Settle gives it back.
-func (b *Board) take(id rdma.ClientID, version uint64, me clientRecord) (bool, error) {
+func (b *Registry) take(id rdma.ClientID, version uint64, me clientRecord) (bool, error) {
 	key := clientKey(id)
 	var unknown error
 	for range attempts {
@@ -131,14 +131,14 @@ func (b *Board) take(id rdma.ClientID, version uint64, me clientRecord) (bool, e
 	return false, unknown
 }
 
-// isMine reports whether r is what a claim of this Board wrote that began life.
-func (b *Board) isMine(r clientRecord, life uint64) bool {
+// isMine reports whether r is what a claim of this Registry wrote that began life.
+func (b *Registry) isMine(r clientRecord, life uint64) bool {
 	return r.Life == life && r.InUse && r.Process == b.o.Process
 }
 
 // settled ends the reservation of an identity. With mine the claim succeeded, and life is handed
 // out.
-func (b *Board) settled(id rdma.ClientID, life uint64, mine bool) {
+func (b *Registry) settled(id rdma.ClientID, life uint64, mine bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.busy, id)
@@ -148,9 +148,9 @@ func (b *Board) settled(id rdma.ClientID, life uint64, mine bool) {
 }
 
 // Settle gives back the identities of unresolved claims. Call it before the process goes on without
-// this Board; Claim calls it, too. After an error some claims are left, and Settle can be called
+// this Registry; Claim calls it, too. After an error some claims are left, and Settle can be called
 // again. A process that ends without it leaves identities of a process that is not attached.
-func (b *Board) Settle() error {
+func (b *Registry) Settle() error {
 	b.mu.Lock()
 	claims := b.unresolved
 	b.unresolved = nil
@@ -174,7 +174,7 @@ func (b *Board) Settle() error {
 // happens any more, since versions only grow. The version that the claim would replace is there:
 // settle replaces it, by a free record of the same life, so that the claim's Swap finds another
 // version. That life was never handed out, and the next claim begins the one behind it.
-func (b *Board) settle(d unresolvedClaim) error {
+func (b *Registry) settle(d unresolvedClaim) error {
 	for range attempts {
 		r, version, err := load[clientRecord](b, clientKey(d.id))
 		if err != nil {

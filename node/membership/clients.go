@@ -11,7 +11,7 @@ import (
 // which knows the processes that are attached.
 type Holder struct {
 	rdma.Client
-	// Process is Options.Process of the Board that claimed the identity.
+	// Process is Options.Process of the Registry that claimed the identity.
 	Process string
 	Machine string
 	// Fenced: the client was fenced off. It waits for recovery, and for Forget.
@@ -37,7 +37,7 @@ type listed struct {
 // listed decodes the records of clients. It returns one for each identity, at index identity less
 // one. The caller owns the slice. Only records of which the version has changed since the last call
 // are decoded.
-func (b *Board) listed(records []Record) ([]listed, error) {
+func (b *Registry) listed(records []Record) ([]listed, error) {
 	b.mu.Lock()
 	was := b.decoded
 	b.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *Board) listed(records []Record) ([]listed, error) {
 }
 
 // Clients lists the identities in use, in their order. It is no snapshot, see Store.Look.
-func (b *Board) Clients() ([]Holder, error) {
+func (b *Registry) Clients() ([]Holder, error) {
 	_, all, err := b.look()
 	if err != nil {
 		return nil, fmt.Errorf("list the identities of clients: %w", err)
@@ -88,7 +88,7 @@ func holders(all []listed) []Holder {
 // editLife applies change to the record of a client, while c's life has the identity. It does
 // nothing, and returns no error, if that life is over: a successor in the identity is another
 // client. change must be idempotent, as in edit.
-func (b *Board) editLife(c rdma.Client, what string, change func(r *clientRecord) (bool, error)) error {
+func (b *Registry) editLife(c rdma.Client, what string, change func(r *clientRecord) (bool, error)) error {
 	err := b.knownClient(c.ID)
 	if err == nil {
 		err = edit(b, clientKey(c.ID), func(r *clientRecord) (bool, error) {
@@ -110,7 +110,7 @@ func (b *Board) editLife(c rdma.Client, what string, change func(r *clientRecord
 //
 // The tenure ends first. A crash between the two, or before them, leaves an identity in use by a
 // process that is not attached, as every crash of a process does.
-func (b *Board) Release(c rdma.Client) error {
+func (b *Registry) Release(c rdma.Client) error {
 	_ = b.endOf(c) // a tenure that it cannot end is over once the identity is given back
 	err := b.editLife(c, "release", func(r *clientRecord) (bool, error) {
 		if r.Fenced {
@@ -135,8 +135,8 @@ func (b *Board) Release(c rdma.Client) error {
 // MarkFenced notes that a client was fenced off: its identity is not handed out before Forget. It
 // is no error if that was noted before, or if this life has ended. It is the first step of fencing
 // off, before the nodes are told. A crash between the two leaves the mark: the client itself and
-// every process that looks at the board learn of it, and may tell the nodes again.
-func (b *Board) MarkFenced(c rdma.Client) error {
+// every process that looks at the registry learn of it, and may tell the nodes again.
+func (b *Registry) MarkFenced(c rdma.Client) error {
 	return b.editLife(c, "mark as fenced", func(r *clientRecord) (bool, error) {
 		todo := !r.Fenced
 		r.Fenced = true
@@ -147,7 +147,7 @@ func (b *Board) MarkFenced(c rdma.Client) error {
 // Forget frees the identity of a client that has no holder: it was fenced off and closed, or
 // attached reports false for it. The error wraps rdma.ErrHeld while a worker has the identity. If
 // the life is over already, Forget does nothing. attached may be called several times.
-func (b *Board) Forget(c rdma.Client, attached func(h Holder) (bool, error)) error {
+func (b *Registry) Forget(c rdma.Client, attached func(h Holder) (bool, error)) error {
 	return b.editLife(c, "forget", func(r *clientRecord) (bool, error) {
 		if !r.Closed {
 			held, err := attached(holder(c.ID, *r))

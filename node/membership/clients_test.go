@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-func listed(t testing.TB, b *membership.Board, want ...membership.Holder) {
+func listed(t testing.TB, b *membership.Registry, want ...membership.Holder) {
 	t.Helper()
 	got, err := b.Clients()
 	slices.SortFunc(want, func(a, b membership.Holder) int { return int(a.ID) - int(b.ID) })

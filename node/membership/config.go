@@ -11,7 +11,7 @@ import (
 
 // Config returns the store's configuration; version 0: none was written yet. The caller owns its
 // Data.
-func (b *Board) Config() (rdma.Config, error) {
+func (b *Registry) Config() (rdma.Config, error) {
 	r, _, err := load[configRecord](b, configKey)
 	if err != nil {
 		return rdma.Config{}, fmt.Errorf("configuration of the pool's store: %w", err)
@@ -25,7 +25,7 @@ func (r *configRecord) config() rdma.Config { return rdma.Config{Version: r.Vers
 // configuration has another version than the given one. The error wraps rdma.ErrStale if a later
 // tenure than r's has begun or is about to begin. Another error leaves open whether the
 // configuration was replaced.
-func (b *Board) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, error) {
+func (b *Registry) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, error) {
 	err := rdma.CheckConfig(data)
 	ok := false
 	if err == nil {
@@ -41,7 +41,7 @@ func (b *Board) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, erro
 // swapConfig replaces the configuration as the master of the given tenure. It checks tenure and
 // version on the very record that its Swap replaces. So a Swap that arrives after claimConfig of a
 // later tenure finds another version of the record, and has no effect.
-func (b *Board) swapConfig(tenure, version uint64, data []byte) (bool, error) {
+func (b *Registry) swapConfig(tenure, version uint64, data []byte) (bool, error) {
 	for range maxRestarts {
 		c, at, err := load[configRecord](b, configKey)
 		switch {
@@ -63,7 +63,7 @@ func (b *Board) swapConfig(tenure, version uint64, data []byte) (bool, error) {
 // claimConfig makes sure that no tenure before the given one replaces the configuration any more.
 // It comes before the tenure begins. A crash between the two, or another candidate that begins
 // instead, takes nothing from the last owner: that tenure is over already.
-func (b *Board) claimConfig(tenure uint64) error {
+func (b *Registry) claimConfig(tenure uint64) error {
 	return edit(b, configKey, func(r *configRecord) (bool, error) {
 		if r.Tenure >= tenure {
 			return false, nil
@@ -75,7 +75,7 @@ func (b *Board) claimConfig(tenure uint64) error {
 
 // AwaitConfig waits until the configuration has another version, as rdma.Configs says. The error
 // wraps rdma.ErrTimeout after within.
-func (b *Board) AwaitConfig(version uint64, within time.Duration) (rdma.Config, error) {
+func (b *Registry) AwaitConfig(version uint64, within time.Duration) (rdma.Config, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	// The loop ends with ctx. Each turn but the last sees a record in which only Tenure changed.

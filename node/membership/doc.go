@@ -1,14 +1,14 @@
 // Package membership is a pool's control plane as pure logic over a small linearizable store. It
-// has three parts: the durable view, the master's role and the identities of clients (Board); a
-// Store that the memory nodes keep themselves (Quorum, of Acceptors); and a memory node's right
-// to serve (Guard). It knows no network: fabrics carry the messages.
+// has three parts: the durable view, the master's role and the identities of clients (Registry); a
+// Store that the memory nodes keep themselves (Quorum, of Acceptors); and a memory node's right to
+// serve (ServingLease). It knows no network: fabrics carry the messages.
 //
 // # What is safe, and why
 //
 // Everything that must survive a memory node is a record of the Store, and is changed there by one
-// compare-and-swap or not at all: a master that cannot write to the board changes nothing. No two
-// records are ever changed together. Where an order matters the comments say which comes first, and
-// what a crash between the two leaves.
+// compare-and-swap or not at all: a master that cannot write to the registry changes nothing. No
+// two records are ever changed together. Where an order matters the comments say which comes first,
+// and what a crash between the two leaves.
 //
 // Quorum is CASPaxos (Rystsov: CASPaxos, Replicated State Machines without logs, 2018): one
 // register a key, kept by a majority of the voters. 3 voters survive one crash, 5 survive two, and
@@ -39,16 +39,16 @@
 // the same number one begins. If the record names a later tenure than a master's, a candidate took
 // that master for dead and revoked it, and it gives up.
 //
-// Guard keeps a node that cannot be reached from serving. A node executes verbs only while a
+// ServingLease keeps a node that cannot be reached from serving. A node executes verbs only while a
 // majority of the voters (itself included, if it is one) has granted it a lease. The lease counts
-// from the moment at which the node asked. A master that expels a node marks it on the board, has a
-// majority promise to grant it no lease any more, and waits for an ExpelWait. The two majorities
-// have a node in common, which granted before it promised. What it granted was asked for earlier
-// still, and is over when the wait is. If the expelled node is the only one in common, it has
-// promised itself, and stopped. A node checks its lease before it executes a frame and again before
-// it answers. So what it executed after the end of its lease, because its process was stopped, is
-// not answered. An answer that leaves late says what was true at a time at which the node did
-// serve.
+// from the moment at which the node asked. A master that expels a node marks it on the registry,
+// has a majority promise to grant it no lease any more, and waits for an ExpelWait. The two
+// majorities have a node in common, which granted before it promised. What it granted was asked for
+// earlier still, and is over when the wait is. If the expelled node is the only one in common, it
+// has promised itself, and stopped. A node checks its lease before it executes a frame and again
+// before it answers. So what it executed after the end of its lease, because its process was
+// stopped, is not answered. An answer that leaves late says what was true at a time at which the
+// node did serve.
 //
 // # What it leaves out
 //
@@ -56,8 +56,8 @@
 // lives, since membership of the quorum does not change. Nothing is durable beyond the memory of a
 // majority, unless the caller stores what acceptors promise: see Acceptor.Promise. Clocks that are
 // wrong by more than a sixteenth break leases, and with them the guarantees about expelled nodes,
-// but not the board's records. There is no defense against nodes that lie. A client that may only
-// read completes nothing that a dead writer left half done: while a minority of the nodes is down
-// as well, it may have to wait until a client that may write reads that record. Look is no snapshot
-// of several records. An identity's record is never removed.
+// but not the registry's records. There is no defense against nodes that lie. A client that may
+// only read completes nothing that a dead writer left half done: while a minority of the nodes is
+// down as well, it may have to wait until a client that may write reads that record. Look is no
+// snapshot of several records. An identity's record is never removed.
 package membership

@@ -33,7 +33,7 @@ type tenure struct {
 
 // firstSeen returns when this process first saw version, or now if it sees it first. The caller
 // reads now after it has loaded the record.
-func (b *Board) firstSeen(version uint64, now time.Duration) time.Duration {
+func (b *Registry) firstSeen(version uint64, now time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if version < b.seen.version {
@@ -47,7 +47,7 @@ func (b *Board) firstSeen(version uint64, now time.Duration) time.Duration {
 
 // ours returns what is known of m if this process began that tenure. Only then Until is a time on
 // this process's clock.
-func (b *Board) ours(m masterRecord) (tenure, bool) {
+func (b *Registry) ours(m masterRecord) (tenure, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t, ok := b.mine[m.Owner]
@@ -55,7 +55,7 @@ func (b *Board) ours(m masterRecord) (tenure, bool) {
 }
 
 // note keeps what is known of the owner's latest tenure.
-func (b *Board) note(owner rdma.ClientID, t tenure) {
+func (b *Registry) note(owner rdma.ClientID, t tenure) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mine[owner] = t
@@ -66,7 +66,7 @@ func (b *Board) note(owner rdma.ClientID, t tenure) {
 // A tenure of this process lasts until its own Until. A tenure of another process lasts while its
 // record has been unchanged for less than ExpelWait, and its owner has the identity with that life.
 // A mark that the owner was fenced off does not end its tenure.
-func (b *Board) judge(m masterRecord, version uint64) (r rdma.Role, lasts bool, err error) {
+func (b *Registry) judge(m masterRecord, version uint64) (r rdma.Role, lasts bool, err error) {
 	now := b.o.Now()
 	if m.Owner == 0 {
 		return rdma.Role{}, false, nil
@@ -85,7 +85,7 @@ func (b *Board) judge(m masterRecord, version uint64) (r rdma.Role, lasts bool, 
 
 // Master returns the role of the pool's master, and how long its lease lasts yet at the most. It
 // reports false if there is no master.
-func (b *Board) Master() (r rdma.Role, left time.Duration, ok bool, err error) {
+func (b *Registry) Master() (r rdma.Role, left time.Duration, ok bool, err error) {
 	m, version, err := load[masterRecord](b, masterKey)
 	if err == nil {
 		r, ok, err = b.judge(m, version)
@@ -114,7 +114,7 @@ func (b *Board) Master() (r rdma.Role, left time.Duration, ok bool, err error) {
 //
 // An error leaves open whether the tenure began. If it began, the next TryMaster of the same owner
 // returns it, while its lease lasts.
-func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
+func (b *Registry) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
 	err := b.lease(owner, lease)
 	if err != nil {
 		return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", owner, err)
@@ -154,9 +154,9 @@ func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, 
 // It does not wait for nodes that do not answer. Otherwise a master that died together with a node
 // would never have a successor, and only a successor can expel that node. Such a node may still
 // execute verbs of the last master, until the fence of an epoch behind the present one ends them.
-// The last master cannot join that epoch: the board says already that it was fenced off. An earlier
-// Beyond that was not reached yet stays: max.
-func (b *Board) succeed(m masterRecord) (beyond uint64, err error) {
+// The last master cannot join that epoch: the registry says already that it was fenced off. An
+// earlier Beyond that was not reached yet stays: max.
+func (b *Registry) succeed(m masterRecord) (beyond uint64, err error) {
 	err = b.o.Revoke(rdma.Client{ID: m.Owner, Life: m.Life})
 	if err == nil {
 		return m.Beyond, nil
@@ -175,7 +175,7 @@ func (b *Board) succeed(m masterRecord) (beyond uint64, err error) {
 //
 // The time at which the watch saw the record counts as the first sight of it. Otherwise a candidate
 // would begin to count ExpelWait only with its first question to the Store, and wait twice.
-func (b *Board) watched(owner rdma.ClientID) (rdma.Role, bool) {
+func (b *Registry) watched(owner rdma.ClientID) (rdma.Role, bool) {
 	if b.o.Glance == nil {
 		return rdma.Role{}, false
 	}
@@ -194,7 +194,7 @@ func (b *Board) watched(owner rdma.ClientID) (rdma.Role, bool) {
 
 // adopt reports whether m is a tenure of this process that its owner was not told of yet, and marks
 // it as told. So each tenure makes one TryMaster return true.
-func (b *Board) adopt(m masterRecord) bool {
+func (b *Registry) adopt(m masterRecord) bool {
 	t, ours := b.ours(m)
 	if !ours || t.told {
 		return false
@@ -207,7 +207,7 @@ func (b *Board) adopt(m masterRecord) bool {
 // begin replaces the given version of the record by a new tenure. The tenure is noted before the
 // Swap: if its outcome is unknown, the record that is read afterwards decides, here or in the next
 // TryMaster.
-func (b *Board) begin(version uint64, next masterRecord) (rdma.Role, bool, error) {
+func (b *Registry) begin(version uint64, next masterRecord) (rdma.Role, bool, error) {
 	// The owner counts from before the Swap, others from when they see the record, which is later.
 	next.Until = b.o.Now() + next.Lease
 	b.note(next.Owner, tenure{life: next.Life, epoch: next.Epoch})
@@ -239,7 +239,7 @@ func (b *Board) begin(version uint64, next masterRecord) (rdma.Role, bool, error
 // Renew prolongs a tenure of this process. It reports false if the tenure is over; then another
 // client may be master. An error leaves open whether the tenure was prolonged. The owner is master
 // until r.Until at least, and may call Renew again.
-func (b *Board) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
+func (b *Registry) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
 	err := b.lease(r.Owner, lease)
 	var m masterRecord
 	var version uint64
@@ -275,9 +275,9 @@ func (b *Board) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error)
 }
 
 // Resign ends a tenure early, if it is still the one that r names. The caller has nothing in flight
-// as master. Errors are passed over: a tenure that could not be ended, since the board is out of
+// as master. Errors are passed over: a tenure that could not be ended, since the registry is out of
 // reach, runs out, and its owner is fenced off then.
-func (b *Board) Resign(r rdma.Role) {
+func (b *Registry) Resign(r rdma.Role) {
 	_ = edit(b, masterKey, func(m *masterRecord) (bool, error) {
 		t, ours := b.ours(*m)
 		// The record's Until is later than r's after a renewal of which the owner was not told.
@@ -296,7 +296,7 @@ func (m *masterRecord) end() { m.Owner, m.Life, m.Until, m.Turn = 0, 0, 0, m.Tur
 
 // endOf ends c's tenure, if c has one or may have begun one. The caller releases c's identity next.
 // An error is harmless: a tenure of which the owner's identity is free is over.
-func (b *Board) endOf(c rdma.Client) error {
+func (b *Registry) endOf(c rdma.Client) error {
 	b.mu.Lock()
 	t, tried := b.mine[c.ID]
 	b.mu.Unlock()
@@ -319,7 +319,7 @@ func (b *Board) endOf(c rdma.Client) error {
 }
 
 // lease returns what is wrong with a lease for owner. The error wraps rdma.ErrAccess.
-func (b *Board) lease(owner rdma.ClientID, lease time.Duration) error {
+func (b *Registry) lease(owner rdma.ClientID, lease time.Duration) error {
 	if err := b.knownClient(owner); err != nil {
 		return err
 	}
@@ -329,9 +329,9 @@ func (b *Board) lease(owner rdma.ClientID, lease time.Duration) error {
 	return nil
 }
 
-// lifeOf returns the present life of an identity, 0 if it is free. The lives that this Board handed
-// out are known without a question to the Store.
-func (b *Board) lifeOf(c rdma.ClientID) (uint64, error) {
+// lifeOf returns the present life of an identity, 0 if it is free. The lives that this Registry
+// handed out are known without a question to the Store.
+func (b *Registry) lifeOf(c rdma.ClientID) (uint64, error) {
 	b.mu.Lock()
 	life := b.held[c]
 	b.mu.Unlock()

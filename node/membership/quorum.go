@@ -160,7 +160,7 @@ func (q *Quorum) operate(what, key string, f func() error) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%s %q on the nodes' board: %w", what, key, err)
+		return fmt.Errorf("%s %q on the nodes' registry: %w", what, key, err)
 	}
 	return nil
 }

@@ -140,7 +140,7 @@ type clientRecord struct {
 	// Name, PID and Machine are shown to operators.
 	Name string `json:"name"`
 	PID  int    `json:"pid"`
-	// Process is Options.Process of the Board that claimed the identity.
+	// Process is Options.Process of the Registry that claimed the identity.
 	Process string `json:"process"`
 	Machine string `json:"machine"`
 	// InUse: the identity is not handed out.
@@ -163,8 +163,8 @@ func (r *clientRecord) check(*Options) error {
 	return nil
 }
 
-// record is one of the board's four kinds of records. Its zero value is what a key that was never
-// written means.
+// record is one of the registry's four kinds of records. Its zero value is what a key that was
+// never written means.
 type record[T any] interface {
 	*T
 	check(o *Options) error
@@ -186,17 +186,17 @@ func decode[T any, R record[T]](key string, value []byte, o *Options) (T, error)
 		err = R(&r).check(o)
 	}
 	if err != nil {
-		return *new(T), fmt.Errorf("read record %q of the pool's board: %v: %w", key, err, ErrDamaged)
+		return *new(T), fmt.Errorf("read record %q of the pool's registry: %v: %w", key, err, ErrDamaged)
 	}
 	return r, nil
 }
 
 // load reads a record and its version. A record that was never written is the zero value at version
 // 0.
-func load[T any, R record[T]](b *Board, key string) (T, uint64, error) {
+func load[T any, R record[T]](b *Registry, key string) (T, uint64, error) {
 	value, version, err := b.store.Load(key)
 	if err != nil {
-		return *new(T), 0, fmt.Errorf("load record %q of the pool's board: %w", key, err)
+		return *new(T), 0, fmt.Errorf("load record %q of the pool's registry: %w", key, err)
 	}
 	if version == 0 {
 		return *new(T), 0, nil
@@ -207,14 +207,14 @@ func load[T any, R record[T]](b *Board, key string) (T, uint64, error) {
 
 // swap replaces a record if it has the given version, as Store.Swap does. An error of the store
 // leaves open whether the record was, or will be, replaced.
-func (b *Board) swap(key string, version uint64, r any) (bool, error) {
+func (b *Registry) swap(key string, version uint64, r any) (bool, error) {
 	value, err := json.Marshal(r)
 	if err != nil {
 		return false, fmt.Errorf("encode record %q: %w", key, err)
 	}
 	ok, err := b.store.Swap(key, version, value)
 	if err != nil {
-		return false, fmt.Errorf("replace record %q of the pool's board: %w", key, err)
+		return false, fmt.Errorf("replace record %q of the pool's registry: %w", key, err)
 	}
 	return ok, nil
 }
@@ -233,7 +233,7 @@ const attempts = 3
 // A swap of unknown outcome is followed by another load and another call of change. So change must
 // be idempotent: on a record that it has changed before it reports false, or changes it to the
 // same.
-func edit[T any, R record[T]](b *Board, key string, change func(r R) (bool, error)) error {
+func edit[T any, R record[T]](b *Registry, key string, change func(r R) (bool, error)) error {
 	var failed error
 	for failures, try := 0, 0; failures < attempts && try < maxRestarts; try++ {
 		r, version, err := load[T, R](b, key)

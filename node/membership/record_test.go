@@ -85,7 +85,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// TestDamagedRecords has a board read nonsense: each call says so.
+// TestDamagedRecords has a registry read nonsense: each call says so.
 func TestDamagedRecords(t *testing.T) {
 	s := Memory()
 	b := New(s, Options{Nodes: 3, Clients: 4, Process: "p", Now: func() time.Duration { return 0 }})

@@ -7,7 +7,7 @@ import (
 )
 
 // View returns the pool's view, and by node whether it is expelled. The caller owns both.
-func (b *Board) View() (v rdma.View, down []bool, err error) {
+func (b *Registry) View() (v rdma.View, down []bool, err error) {
 	r, _, err := b.loadView()
 	if err != nil {
 		return rdma.View{}, nil, fmt.Errorf("view of the pool: %w", err)
@@ -26,7 +26,7 @@ func (r *viewRecord) view() rdma.View {
 // Look is View and then Clients, in one question to the store. The clients are not older than the
 // view. So a client that was fenced off before the view's epoch began is listed as Fenced, or is
 // not listed any more.
-func (b *Board) Look() (v rdma.View, down []bool, clients []Holder, err error) {
+func (b *Registry) Look() (v rdma.View, down []bool, clients []Holder, err error) {
 	r, all, err := b.look()
 	if err != nil {
 		return rdma.View{}, nil, nil, fmt.Errorf("view and clients of the pool: %w", err)
@@ -36,7 +36,7 @@ func (b *Board) Look() (v rdma.View, down []bool, clients []Holder, err error) {
 
 // look returns the view's record, and the records of all identities, at index identity less one. No
 // identity's record is older than the view's: see Store.Look.
-func (b *Board) look() (v viewRecord, all []listed, err error) {
+func (b *Registry) look() (v viewRecord, all []listed, err error) {
 	first, records, err := b.store.Look(viewKey, clientsKey)
 	if err != nil {
 		return v, nil, err
@@ -59,7 +59,7 @@ func (r *viewRecord) grown(nodes int) {
 }
 
 // loadView reads the view's record and its version.
-func (b *Board) loadView() (viewRecord, uint64, error) {
+func (b *Registry) loadView() (viewRecord, uint64, error) {
 	r, version, err := load[viewRecord](b, viewKey)
 	r.grown(b.o.Nodes)
 	return r, version, err
@@ -71,7 +71,7 @@ func (b *Board) loadView() (viewRecord, uint64, error) {
 // An error that wraps ErrUnreachable leaves open whether the state was replaced. A later Advance,
 // by any master, from the state that it finds then, settles that: one that is still on its way
 // finds another version.
-func (b *Board) Advance(from, to rdma.State) (bool, error) {
+func (b *Registry) Advance(from, to rdma.State) (bool, error) {
 	if err := from.Becomes(to); err != nil {
 		return false, fmt.Errorf("advance the pool's view: %w", err)
 	}
@@ -91,7 +91,7 @@ func (b *Board) Advance(from, to rdma.State) (bool, error) {
 // SetMember replaces one node's state, as rdma.Control says: only in the given epoch, and while
 // that is busy. So a master that was slow, and of which the epoch is over, changes no member. An
 // error that wraps ErrUnreachable leaves open whether the state was replaced.
-func (b *Board) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
+func (b *Registry) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
 	err := b.knownNode(node)
 	if err == nil {
 		err = from.Becomes(to, epoch)
@@ -115,7 +115,7 @@ func (b *Board) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, e
 // changeView applies change to the view once, and reports whether this call made the change. change
 // reports false if the view is not what it expects. Unlike edit, changeView does not try again
 // after an error: it would find its own change, and report false.
-func (b *Board) changeView(change func(r *viewRecord) bool) (bool, error) {
+func (b *Registry) changeView(change func(r *viewRecord) bool) (bool, error) {
 	for range maxRestarts {
 		r, version, err := b.loadView()
 		if err != nil || !change(&r) {
@@ -134,7 +134,7 @@ func (b *Board) changeView(change func(r *viewRecord) bool) (bool, error) {
 //
 // It is the first step of expelling, so that no other master takes the node for one that may serve.
 // A crash behind it leaves a node that is marked and may still serve. The next master expels it.
-func (b *Board) SetDown(epoch uint64, node int) error {
+func (b *Registry) SetDown(epoch uint64, node int) error {
 	err := b.knownNode(node)
 	if err == nil {
 		err = edit(b, viewKey, func(r *viewRecord) (bool, error) {
@@ -154,7 +154,7 @@ func (b *Board) SetDown(epoch uint64, node int) error {
 }
 
 // knownNode returns an error that wraps rdma.ErrAccess if the pool does not have that node.
-func (b *Board) knownNode(node int) error {
+func (b *Registry) knownNode(node int) error {
 	if node < 0 || node >= b.o.Nodes {
 		return fmt.Errorf("the pool has nodes 0 to %d: %w", b.o.Nodes-1, rdma.ErrAccess)
 	}
@@ -162,7 +162,7 @@ func (b *Board) knownNode(node int) error {
 }
 
 // knownClient returns an error that wraps rdma.ErrAccess if the pool does not have that identity.
-func (b *Board) knownClient(c rdma.ClientID) error {
+func (b *Registry) knownClient(c rdma.ClientID) error {
 	if c < 1 || int(c) > b.o.Clients {
 		return fmt.Errorf("the pool has clients 1 to %d: %w", b.o.Clients, rdma.ErrAccess)
 	}

@@ -162,7 +162,7 @@ type AccessReporter interface {
 }
 
 // CloseNotifier is a Fabric that calls back when it is closed, so that what was lent to it, such as
-// a board, can be closed behind it. Without it the lender has to wrap Close.
+// a registry, can be closed behind it. Without it the lender has to wrap Close.
 //
 // Has it: tcp, ibverbs.
 type CloseNotifier interface {

@@ -34,7 +34,7 @@ var (
 	ErrFull = errors.New("full")
 	// ErrUnreachable is wrapped when the pool's view, or the list of its clients, can be neither
 	// read nor changed now: too few of the processes that keep it answer. Verbs go on.
-	ErrUnreachable = errors.New("the pool's board is out of reach")
+	ErrUnreachable = errors.New("the pool's registry is out of reach")
 	// ErrMinority is wrapped when that is for want of a majority of the memory nodes that have a
 	// voice. It is an ErrUnreachable.
 	ErrMinority = fmt.Errorf("a majority of the nodes that have a voice is needed: %w", ErrUnreachable)

@@ -19,6 +19,8 @@ import (
 
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/node/rowan"
@@ -43,7 +45,7 @@ func childMain(args []string) error {
 	if args[0] == "node" {
 		return childNode(args[1], args[2])
 	}
-	f, err := insist(func() (*tcp.Fabric, error) { return tcp.Open(tcp.Options{Addresses: args[1:2]}) })
+	f, err := insist(func() (*tcp.Fabric, error) { return tcp.Open(control.Options{Addresses: args[1:2]}) })
 	if err != nil {
 		return err
 	}
@@ -74,11 +76,11 @@ func insist[T any](f func() (T, error)) (x T, err error) {
 
 // childNode is a node that remembers, until its input ends.
 func childNode(listen, file string) error {
-	r, err := pmem.Open(file, pmem.Options{Memory: killMemory, Table: tcp.TableBytes(killMemory)})
+	r, err := pmem.Open(file, pmem.Options{Memory: killMemory, Table: memnode.TableBytes(killMemory)})
 	if err != nil {
 		return err
 	}
-	n, err := tcp.Listen(tcp.Config{Listen: listen, Memory: killMemory, Region: r})
+	n, err := memnode.Listen(memnode.Config{Listen: listen, Memory: killMemory, Region: r})
 	if err != nil {
 		return err
 	}
@@ -467,8 +469,8 @@ func TestKilled(t *testing.T) {
 			}
 			k.startNode("127.0.0.1:0")
 			var err error
-			k.f, err = tcp.Create(tcp.Options{Addresses: []string{k.addr}, Lease: 30 * time.Millisecond, MTU: mtu},
-				tcp.Geometry{Nodes: 1, Memory: killMemory, Clients: 64}, nil)
+			k.f, err = tcp.Create(control.Options{Addresses: []string{k.addr}, Lease: 30 * time.Millisecond, MTU: mtu},
+				control.Geometry{Nodes: 1, Memory: killMemory, Clients: 64}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

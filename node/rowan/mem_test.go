@@ -12,6 +12,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/tcp"
@@ -58,16 +60,16 @@ func newMem(t testing.TB, o rowan.Options, mtu int) *shm.Fabric {
 // newTCP returns several processes' ways to a pool of one node for a log.
 func newTCP(t testing.TB, o rowan.Options, mtu, processes int) (all []rdma.Fabric) {
 	memory := (o.Base + o.Size() + 4095) &^ 4095
-	n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: memory})
+	n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: memory})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.Close() })
-	with := tcp.Options{Addresses: []string{n.Addr()}, MTU: mtu}
+	with := control.Options{Addresses: []string{n.Addr()}, MTU: mtu}
 	for i := range processes {
 		var f *tcp.Fabric
 		if i == 0 {
-			f, err = tcp.Create(with, tcp.Geometry{Nodes: 1, Memory: memory, Clients: 64}, nil)
+			f, err = tcp.Create(with, control.Geometry{Nodes: 1, Memory: memory, Clients: 64}, nil)
 		} else {
 			f, err = tcp.Open(with)
 		}

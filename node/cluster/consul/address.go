@@ -10,7 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Errors that callers branch on, besides board.ErrUnreachable.
+// Errors that callers branch on, besides membership.ErrUnreachable.
 var (
 	ErrAddress = errors.New("bad address of Consul")
 	ErrNoPool  = rdma.ErrNoPool

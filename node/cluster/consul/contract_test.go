@@ -14,26 +14,28 @@ import (
 	"github.com/farkv/farkv/node/membership/membershiptest"
 )
 
-// contract checks what membership.Store promises, of boards of one agent, each used through two
+// contract checks what membership.Store promises, of registries of one agent, each used through two
 // connections.
 func contract(t *testing.T, agent func(t testing.TB) *Agent) {
 	membershiptest.Run(t, func(t testing.TB) []membership.Store {
 		first := agent(t)
 		id := NewID()
-		return []membership.Store{boardOf(t, first, id), boardOf(t, dial(t, first.address), id)}
+		return []membership.Store{registryOf(t, first, id), registryOf(t, dial(t, first.address), id)}
 	})
-	t.Run("SameValue", func(t *testing.T) { sameValue(t, boardOf(t, agent(t), NewID())) })
+	t.Run("SameValue", func(t *testing.T) { sameValue(t, registryOf(t, agent(t), NewID())) })
 	t.Run("Isolated", func(t *testing.T) {
 		a := agent(t)
-		one, other := boardOf(t, a, NewID()), boardOf(t, a, NewID())
+		one, other := registryOf(t, a, NewID()), registryOf(t, a, NewID())
 		write(t, one, "k", "v")
 		if _, all, err := other.Look("", ""); len(all) != 0 || err != nil {
-			t.Errorf("another pool's board has %v, %v", all, err)
+			t.Errorf("another pool's registry has %v, %v", all, err)
 		}
 	})
 }
 
-func boardOf(t testing.TB, a *Agent, id string) *Store { return poolOf(t, a, "contract").Board(id) }
+func registryOf(t testing.TB, a *Agent, id string) *Store {
+	return poolOf(t, a, "contract").Registry(id)
+}
 
 // sameValue checks that of two writers of the same value over the same version one wins, and that
 // versions grow also then.
@@ -69,7 +71,7 @@ func TestLostAnswers(t *testing.T) {
 		}
 		return []failure{refuse, lose, late}[r.IntN(3)]
 	}
-	s := poolOf(t, a, "lossy").Board("x")
+	s := poolOf(t, a, "lossy").Registry("x")
 	log := history.New()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -112,7 +114,7 @@ func TestLostAnswers(t *testing.T) {
 
 func TestLongValue(t *testing.T) {
 	f, a := newFake(t)
-	s := poolOf(t, a, "long").Board("x")
+	s := poolOf(t, a, "long").Registry("x")
 	ok, err := s.Swap("k", 0, make([]byte, MaxValue+1))
 	if ok || err == nil || errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("%v, %v", ok, err)

@@ -30,8 +30,8 @@ func (h Health) Alive() bool { return h.Status == api.HealthPassing || h.Status 
 
 // Members lists the registered nodes or clients, sorted by pool, node and ID; with pool "" of all
 // pools, and of none. The list is up to TTL old. It serves the discovery of nodes and monitoring;
-// the right to write is decided elsewhere. Errors wrap board.ErrUnreachable. If an error also wraps
-// fs.ErrPermission the list has those that Consul shows to this token.
+// the right to write is decided elsewhere. Errors wrap membership.ErrUnreachable. If an error also
+// wraps fs.ErrPermission the list has those that Consul shows to this token.
 func (a *Agent) Members(kind Kind, pool string) ([]Health, error) {
 	tag := ""
 	if pool != "" {

@@ -77,7 +77,7 @@ func TestWaitForSlow(t *testing.T) {
 	defer slow.Close()
 	a := dial(t, slow.Listener.Addr().String())
 	a.timeout = 50 * time.Millisecond
-	s := poolOf(t, a, "p").Board("x")
+	s := poolOf(t, a, "p").Registry("x")
 	if _, _, err := s.Load("k"); !errors.Is(err, membership.ErrUnreachable) {
 		t.Fatalf("without patience: %v", err)
 	}
@@ -94,7 +94,7 @@ func TestWaitWritesOnce(t *testing.T) {
 	f, a := newFake(t)
 	patient(t, 30*time.Second)
 	f.set(func() { f.fail = func(*http.Request) failure { return lose } })
-	ok, err := poolOf(t, a, "p").Board("x").Swap("k", 0, []byte("v"))
+	ok, err := poolOf(t, a, "p").Registry("x").Swap("k", 0, []byte("v"))
 	if ok || !errors.Is(err, membership.ErrUnreachable) {
 		t.Errorf("a swap whose answer was lost: %v, %v", ok, err)
 	}

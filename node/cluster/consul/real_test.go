@@ -32,7 +32,7 @@ func TestReal(t *testing.T) {
 	t.Run("lost registration", func(t *testing.T) { lostRegistration(t, here(t)) })
 	t.Run("dead member", func(t *testing.T) { deadMember(t, here(t)) })
 	t.Run("long value", func(t *testing.T) {
-		s := poolOf(t, here(t), "long").Board("x")
+		s := poolOf(t, here(t), "long").Registry("x")
 		if ok, err := s.Swap("k", 0, make([]byte, MaxValue)); !ok || err != nil {
 			t.Errorf("the longest value: %v, %v", ok, err)
 		}
@@ -170,7 +170,7 @@ func deadMember(t *testing.T, a *Agent) {
 // does.
 func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	a.wait = time.Second
-	s := poolOf(t, a, "stopped").Board("x")
+	s := poolOf(t, a, "stopped").Registry("x")
 	write(t, s, "k", "before")
 	m := s.Mirror("k")
 	defer m.Close()
@@ -220,7 +220,7 @@ func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 // restartedAgent checks that what was written survives the agent, that versions go on growing, and
 // that watches and registrations find the new one.
 func restartedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
-	s := poolOf(t, a, "restarted").Board("x")
+	s := poolOf(t, a, "restarted").Registry("x")
 	write(t, s, "k", "before")
 	m := s.Mirror("k")
 	defer m.Close()

@@ -51,11 +51,11 @@ func (p *Pool) String() string { return "consul:" + p.agent.address + "/" + p.na
 
 func (p *Pool) folder() string { return root + p.name + "/" }
 
-// Board returns the board of the pool with an ID: that of a Record that was read, or of one that
-// will be published.
-func (p *Pool) Board(id string) *Store { return &Store{p.agent, p.folder() + "board/" + id + "/"} }
+// Registry returns the registry of the pool with an ID: that of a Record that was read, or of one
+// that will be published.
+func (p *Pool) Registry(id string) *Store { return &Store{p.agent, p.folder() + "board/" + id + "/"} }
 
-// Record returns the pool's record. Errors wrap ErrNoPool, ErrFormat or board.ErrUnreachable.
+// Record returns the pool's record. Errors wrap ErrNoPool, ErrFormat or membership.ErrUnreachable.
 func (p *Pool) Record() (Record, error) {
 	s := Store{p.agent, p.folder()}
 	text, version, err := s.Load("record")
@@ -95,8 +95,8 @@ func decode(text []byte) (Record, error) {
 
 // Publish makes a pool known that was made and formatted. No program finds it before. If several
 // publish under one name, one wins. The others get an error that wraps ErrExists, and must Discard
-// what they made. After an error that wraps board.ErrUnreachable the pool may be known, or become
-// known later; Remove removes it.
+// what they made. After an error that wraps membership.ErrUnreachable the pool may be known, or
+// become known later; Remove removes it.
 func (p *Pool) Publish(r Record) error {
 	text, err := json.Marshal(written{format, r})
 	if err != nil {
@@ -122,24 +122,24 @@ func (p *Pool) Publish(r Record) error {
 	return err
 }
 
-// Remove removes the pool that r was read from: its record and all boards under its name, in one
-// transaction. Errors wrap ErrNoPool, ErrExists if another pool has taken its name, or
-// board.ErrUnreachable.
+// Remove removes the pool that r was read from: its record and all registries under its name, in
+// one transaction. Errors wrap ErrNoPool, ErrExists if another pool has taken its name, or
+// membership.ErrUnreachable.
 func (p *Pool) Remove(r Record) error {
 	return p.delete("remove", &api.KVTxnOp{Verb: api.KVCheckIndex, Key: p.folder() + "record", Index: r.version},
 		&api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.folder()})
 }
 
 // Clear removes everything under the pool's name, also what is no pool's record. Errors wrap
-// board.ErrUnreachable.
+// membership.ErrUnreachable.
 func (p *Pool) Clear() error {
 	return p.delete("clear", &api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.folder()})
 }
 
-// Discard removes the board of a pool that was made and not published. Errors wrap
-// board.ErrUnreachable.
+// Discard removes the registry of a pool that was made and not published. Errors wrap
+// membership.ErrUnreachable.
 func (p *Pool) Discard(id string) error {
-	return p.delete("discard", &api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.Board(id).prefix})
+	return p.delete("discard", &api.KVTxnOp{Verb: api.KVDeleteTree, Key: p.Registry(id).prefix})
 }
 
 // delete executes all of ops in one transaction, or none.

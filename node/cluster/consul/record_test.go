@@ -19,9 +19,9 @@ func records(t *testing.T, a *Agent) {
 		t.Fatalf("a pool that is not there: %v", err)
 	}
 	first, second := example(), example()
-	write(t, p.Board(first.ID), "view", "of the first")
-	write(t, p.Board(second.ID), "view", "of the second")
-	write(t, poolOf(t, a, "recorded2").Board("x"), "view", "of a pool with a longer name")
+	write(t, p.Registry(first.ID), "view", "of the first")
+	write(t, p.Registry(second.ID), "view", "of the second")
+	write(t, poolOf(t, a, "recorded2").Registry("x"), "view", "of a pool with a longer name")
 	if err := p.Publish(first); err != nil {
 		t.Fatal(err)
 	}
@@ -34,8 +34,8 @@ func records(t *testing.T, a *Agent) {
 	if err := p.Discard(second.ID); err != nil {
 		t.Fatal(err)
 	}
-	read(t, p.Board(second.ID), "view", "")
-	read(t, p.Board(first.ID), "view", "of the first")
+	read(t, p.Registry(second.ID), "view", "")
+	read(t, p.Registry(first.ID), "view", "of the first")
 	got, err := p.Record()
 	if err != nil {
 		t.Fatal(err)
@@ -49,8 +49,8 @@ func records(t *testing.T, a *Agent) {
 	if err := p.Remove(got); err != nil {
 		t.Fatal(err)
 	}
-	read(t, p.Board(first.ID), "view", "")
-	read(t, poolOf(t, a, "recorded2").Board("x"), "view", "of a pool with a longer name")
+	read(t, p.Registry(first.ID), "view", "")
+	read(t, poolOf(t, a, "recorded2").Registry("x"), "view", "of a pool with a longer name")
 	if err := p.Remove(got); !errors.Is(err, ErrNoPool) {
 		t.Errorf("removed twice: %v", err)
 	}

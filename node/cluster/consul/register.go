@@ -68,8 +68,8 @@ type Registration struct {
 // called before each update: it returns the check's output, such as the state of the lease, and
 // whether all is well; if not, the check is a warning.
 //
-// If the agent cannot be reached now, the error wraps board.ErrUnreachable. If it cannot be reached
-// later, or was restarted and has lost the registration, each update tries again: see Err.
+// If the agent cannot be reached now, the error wraps membership.ErrUnreachable. If it cannot be
+// reached later, or was restarted and has lost the registration, each update tries again: see Err.
 func (a *Agent) Register(m Member, state func() (well bool, text string)) (*Registration, error) {
 	if _, err := m.registration(); err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
 package consul
 
 // Self returns the agent's version and the address of its servers' leader; "": there is none, and
-// nothing can be changed. Errors wrap board.ErrUnreachable.
+// nothing can be changed. Errors wrap membership.ErrUnreachable.
 func (a *Agent) Self() (version, leader string, err error) {
 	ctx, cancel := a.bound()
 	defer cancel()

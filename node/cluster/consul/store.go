@@ -15,8 +15,8 @@ import (
 // changes it.
 const MaxValue = 512 << 10
 
-// Store is a pool's board in Consul's KV. A record's version is its ModifyIndex, the index of the
-// Raft entry that wrote it. So versions grow, also when a record is deleted and written again.
+// Store is a pool's registry in Consul's KV. A record's version is its ModifyIndex, the index of
+// the Raft entry that wrote it. So versions grow, also when a record is deleted and written again.
 type Store struct {
 	agent  *Agent
 	prefix string

@@ -12,19 +12,19 @@ import (
 
 // candidate is a process that may be its pool's master.
 type candidate struct {
-	*membership.Board
+	*membership.Registry
 	me      rdma.Client
 	revoked []rdma.Client
 }
 
-// candidates opens one board by several processes with different clocks.
+// candidates opens one registry by several processes with different clocks.
 func candidates(t *testing.T, n int, store func(i int) membership.Store) []*candidate {
 	t.Helper()
 	var all []*candidate
 	for i := range n {
 		c := &candidate{}
 		began := time.Now().Add(-time.Duration(i) * time.Hour)
-		c.Board = membership.New(store(i), membership.Options{
+		c.Registry = membership.New(store(i), membership.Options{
 			Nodes: 3, Clients: 8, Process: NewID(), Now: func() time.Duration { return time.Since(began) },
 			Revoke: func(c2 rdma.Client) error { c.revoked = append(c.revoked, c2); return nil },
 		})
@@ -44,7 +44,9 @@ func stalledMaster(t *testing.T, agent func(t testing.TB) *Agent) {
 	const lease = time.Second
 	id := NewID()
 	first := agent(t)
-	c := candidates(t, 2, func(i int) membership.Store { return poolOf(t, dial(t, first.address), "ruled").Board(id) })
+	c := candidates(t, 2, func(int) membership.Store {
+		return poolOf(t, dial(t, first.address), "ruled").Registry(id)
+	})
 	a, b := c[0], c[1]
 	began := time.Now()
 	role, ok, err := a.TryMaster(a.me.ID, lease)
@@ -112,7 +114,7 @@ func stalledMaster(t *testing.T, agent func(t testing.TB) *Agent) {
 func cutOffMaster(t *testing.T, agent func(t testing.TB) *Agent, stop, goOn func()) {
 	id := NewID()
 	first := agent(t)
-	c := candidates(t, 1, func(int) membership.Store { return poolOf(t, first, "cut").Board(id) })[0]
+	c := candidates(t, 1, func(int) membership.Store { return poolOf(t, first, "cut").Registry(id) })[0]
 	role, ok, err := c.TryMaster(c.me.ID, time.Minute)
 	if !ok || err != nil {
 		t.Fatal(role, ok, err)

@@ -21,7 +21,7 @@ func everyCall(t *testing.T, a *Agent) map[string]func() error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := pool.Board("x")
+	s := pool.Registry("x")
 	return map[string]func() error{
 		"load":     func() error { _, _, err := s.Load("k"); return err },
 		"swap":     func() error { _, err := s.Swap("k", 1, []byte("v")); return err },
@@ -98,7 +98,7 @@ func TestNoLeader(t *testing.T) {
 func TestCrowd(t *testing.T) {
 	f, a := newFake(t)
 	f.fail = func(*http.Request) failure { return crowd }
-	if _, _, err := poolOf(t, a, "p").Board("x").Load("k"); !errors.Is(err, membership.ErrUnreachable) ||
+	if _, _, err := poolOf(t, a, "p").Registry("x").Load("k"); !errors.Is(err, membership.ErrUnreachable) ||
 		!strings.Contains(err.Error(), "limits.http_max_conns_per_client") {
 		t.Error(err)
 	}
@@ -131,7 +131,7 @@ func TestEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := pool.Board("x").Load("k"); err != nil {
+	if _, _, err := pool.Registry("x").Load("k"); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Join(seen, " "); got != "secret team true" {

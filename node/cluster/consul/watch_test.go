@@ -60,7 +60,7 @@ func until(t *testing.T, calls <-chan seen, fits func(seen) bool) seen {
 // only looked once a pace, or once a wait, would take longer.
 func watches(t *testing.T, a *Agent) {
 	a.pace = 200 * time.Millisecond
-	s := poolOf(t, a, "watched").Board(NewID())
+	s := poolOf(t, a, "watched").Registry(NewID())
 	calls := watched(t, s, "k")
 	if c := next(t, calls); c.err != nil || c.Version != 0 || c.Key != "k" {
 		t.Fatalf("a record that is not there is seen as %+v", c)
@@ -96,7 +96,7 @@ func TestFakeWatch(t *testing.T) {
 func TestPace(t *testing.T) {
 	f, a := newFake(t)
 	a.pace = 50 * time.Millisecond
-	s := poolOf(t, a, "p").Board("x")
+	s := poolOf(t, a, "p").Registry("x")
 	began := time.Now()
 	calls := watched(t, s, "k")
 	writes := 0
@@ -117,7 +117,7 @@ func TestPace(t *testing.T) {
 func TestRestingWatch(t *testing.T) {
 	f, a := newFake(t)
 	a.pace, a.wait = time.Millisecond, 10*time.Millisecond
-	s := poolOf(t, a, "p").Board("x")
+	s := poolOf(t, a, "p").Registry("x")
 	write(t, s, "k", "v")
 	calls := watched(t, s, "k")
 	next(t, calls)
@@ -141,7 +141,7 @@ func TestIndexReset(t *testing.T) {
 	f, a := newFake(t)
 	a.pace, a.wait = 5*time.Millisecond, 50*time.Millisecond
 	f.index = 1000
-	s := poolOf(t, a, "p").Board("x")
+	s := poolOf(t, a, "p").Registry("x")
 	write(t, s, "k", "v")
 	indexes := make(chan string, 10_000)
 	f.set(func() {
@@ -177,7 +177,7 @@ func TestIndexReset(t *testing.T) {
 func TestWatchBackoff(t *testing.T) {
 	f, a := newFake(t)
 	a.pace = 16 * time.Millisecond
-	s := poolOf(t, a, "p").Board("x")
+	s := poolOf(t, a, "p").Registry("x")
 	write(t, s, "k", "v")
 	f.fail = refuseAll
 	calls := watched(t, s, "k")
@@ -224,7 +224,7 @@ func TestWatchBackoff(t *testing.T) {
 func TestMirror(t *testing.T) {
 	f, a := newFake(t)
 	a.pace = 5 * time.Millisecond
-	s := poolOf(t, a, "p").Board("x")
+	s := poolOf(t, a, "p").Registry("x")
 	write(t, s, "k", "v")
 	m := s.Mirror("k")
 	first := m.Look()
@@ -268,7 +268,7 @@ func TestMirror(t *testing.T) {
 func TestMirrorOfNothing(t *testing.T) {
 	f, a := newFake(t)
 	f.fail = refuseAll
-	m := poolOf(t, a, "p").Board("x").Mirror("k")
+	m := poolOf(t, a, "p").Registry("x").Mirror("k")
 	defer m.Close()
 	if r := m.Look(); !errors.Is(r.Err, membership.ErrUnreachable) || !r.Since.IsZero() {
 		t.Errorf("%+v", r)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rdma/tcp"
@@ -72,15 +74,15 @@ func inFabric(t testing.TB, f rdma.Fabric, server func(rdma.Endpoint), clients .
 func inTCP(t testing.TB, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
 	var addrs []string
 	for range 2 {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
+		n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer n.Close()
 		addrs = append(addrs, n.Addr())
 	}
-	o := tcp.Options{Addresses: addrs, Lease: 10 * time.Second} // long: leases allocate
-	f, err := tcp.Create(o, tcp.Geometry{Nodes: 2, Memory: 1 << 20, Clients: 16}, nil)
+	o := control.Options{Addresses: addrs, Lease: 10 * time.Second} // long: leases allocate
+	f, err := tcp.Create(o, control.Geometry{Nodes: 2, Memory: 1 << 20, Clients: 16}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

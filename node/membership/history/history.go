@@ -1,4 +1,4 @@
-// Package history records what users of a board's Store did with its records, and judges whether
+// Package history records what users of a registry's Store did with its records, and judges whether
 // that is linearizable: each record is a register that is replaced by compare-and-swap.
 package history
 

@@ -53,8 +53,8 @@ func (e *Endpoint) append(b *rdma.Batch, i int, op *rdma.Op) {
 const wordBytes = 8
 
 // entering reports whether one of the first so many entries for a node is not over.
-func (e *Endpoint) entering(near *peer, entries uint32) bool {
-	for _, p := range e.busy {
+func (w *paths) entering(near *peer, entries uint32) bool {
+	for _, p := range w.busy {
 		if p.node != near.node || !p.to.ring {
 			continue
 		}
@@ -79,7 +79,7 @@ func (p *peer) first() *flight {
 
 // appendRequest makes of q the READ behind an APPEND's blocks, or has it be the SEND of one, and
 // reports whether that is all.
-func (e *Endpoint) appendRequest(p *peer, f *flight, q *request) bool {
+func (p *peer) appendRequest(f *flight, q *request) bool {
 	if f.piece != behind {
 		q.op = uint8(rdma.Send)
 		return false
@@ -97,7 +97,7 @@ func (e *Endpoint) join(p *peer) error {
 	if err != nil {
 		return err
 	}
-	if err := e.makeWords(p); err != nil {
+	if err := p.makeWords(e.fabric.a); err != nil {
 		return err
 	}
 	qp, err := e.cq.pair(len(p.ring), accessNone)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 func gid(index int, kind, ip string) GID {
@@ -96,11 +96,11 @@ func TestNotBuilt(t *testing.T) {
 	if Built {
 		t.Skip("this program is built with libibverbs: run without the tag")
 	}
-	at := tcp.Options{Addresses: []string{"127.0.0.1:9"}}
+	at := control.Options{Addresses: []string{"127.0.0.1:9"}}
 	_, probed := Probe()
 	_, node := OpenDevice(Choice{}, "127.0.0.1:7")
 	_, opened := Open(at, Options{})
-	_, created := Create(at, tcp.Geometry{}, Options{}, nil)
+	_, created := Create(at, control.Geometry{}, Options{}, nil)
 	for what, err := range map[string]error{"probe": probed, "node": node, "open": opened, "create": created} {
 		if !errors.Is(err, ErrNotBuilt) || !strings.Contains(err.Error(), "go build -tags ibverbs") {
 			t.Errorf("%s: %v", what, err)

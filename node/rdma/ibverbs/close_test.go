@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 // A fabric that closes waits for its tasks before it says goodbye, so that these give back what is
@@ -24,13 +24,13 @@ func TestCloseJoinsTasks(t *testing.T) {
 		}
 		left <- own.Close()
 	})
-	if err := errors.Join(err, ep.Close(), f.Fabric.Close()); err != nil {
+	if err := errors.Join(err, ep.Close(), f.Pool.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-left; err != nil {
 		t.Errorf("the task's endpoint: %v", err)
 	}
-	again, err := tcp.Open(tcp.Options{Addresses: []string{f.nodes[0].Addr()}, Fabric: Name})
+	again, err := control.Open(control.Options{Addresses: []string{f.nodes[0].Addr()}, Fabric: Name})
 	if err != nil {
 		t.Fatal(err)
 	}

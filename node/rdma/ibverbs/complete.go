@@ -110,11 +110,11 @@ func (e *Endpoint) progress(spin time.Duration) {
 
 // active returns the i-th of the ways to nodes, and of those to mailboxes that are busy behind
 // them.
-func (e *Endpoint) active(i int) *peer {
-	if i < len(e.peers) {
-		return &e.peers[i]
+func (w *paths) active(i int) *peer {
+	if i < len(w.peers) {
+		return &w.peers[i]
 	}
-	return e.busy[i-len(e.peers)]
+	return w.busy[i-len(w.peers)]
 }
 
 // lookAll looks after what has not been completed. It reports whether a mailbox is about to be
@@ -161,11 +161,11 @@ func (e *Endpoint) landed(c completion) {
 }
 
 // peer returns the way of that index.
-func (e *Endpoint) peer(index int) *peer {
-	if index < len(e.peers) {
-		return &e.peers[index]
+func (w *paths) peer(index int) *peer {
+	if index < len(w.peers) {
+		return &w.peers[index]
 	}
-	return e.ways[index-len(e.peers)]
+	return w.ways[index-len(w.peers)]
 }
 
 // mayPost asks the node why verbs, or messages by way of it, are not answered; nil: they may be
@@ -210,7 +210,8 @@ func (e *Endpoint) take(p *peer, f *flight, seq uint32) {
 		op.Result = binary.NativeEndian.Uint64(p.words[seq%uint32(len(p.ring))*8:])
 	}
 	if op.Verb == rdma.MaskedCompareSwap {
-		if e.guessed(p, f, op) {
+		if p.guessed(f, op) {
+			e.did.Guesses++
 			return
 		}
 		p.masked--
@@ -225,7 +226,7 @@ const mostGuesses = 1 << 16
 // guessed reports whether a masked compare and swap has to be tried again: the word differs from
 // the guess, but only in bits that are not compared. The word is known now, and the next try
 // succeeds unless the word is changed again meanwhile.
-func (e *Endpoint) guessed(p *peer, f *flight, op *rdma.Op) bool {
+func (p *peer) guessed(f *flight, op *rdma.Op) bool {
 	if op.Result == f.guess || (op.Result^op.Expect)&op.CompareMask != 0 {
 		return false
 	}
@@ -235,7 +236,6 @@ func (e *Endpoint) guessed(p *peer, f *flight, op *rdma.Op) bool {
 	}
 	f.guess = op.Result
 	f.batch.Stalled(1)
-	e.did.Guesses++
 	// In front of what waits: it was posted before.
 	p.next--
 	if p.next < 0 {

@@ -7,33 +7,43 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/realtime"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // Endpoint is one worker's way to the pool: a queue pair a node, and one completion queue. Its
 // identity, views, calls and time are package tcp's.
 type Endpoint struct {
-	*tcp.Endpoint
+	*control.Worker
 	fabric *Fabric
 	bytes  uint64 // that each node has, behind the store's memory, too
 	cq     completions
 	mem    arena
-	peers  []peer
-	ways   []*peer // to mailboxes and rings: their completions count on behind those of the nodes
-	to     map[target]*peer
-	rings  rdma.RingPromises
-	busy   []*peer  // the ways on which something flies or waits
-	turn   int      // of the ways, the one that gave way last
-	box    *mailbox // nil: it has none
-	did    Stats
+	paths
+	rings rdma.RingPromises
+	box   *mailbox // nil: it has none
+	did   Stats
 
-	groups   []group // of the post that is being made
+	bell    doorbell
+	found   [32]completion
+	held    bool // something is complete, but its node is not known to serve
+	dropped bool // completions of queue pairs that were dropped may fill the queue
+	closed  bool
+}
+
+// paths are a worker's ways to the nodes' memory, and to mailboxes and rings.
+type paths struct {
+	peers []peer  // by node
+	ways  []*peer // to mailboxes and rings: their completions count on behind those of the nodes
+	to    map[target]*peer
+	busy  []*peer // the ways on which something flies or waits
+	turn  int     // of the ways, the one that gave way last
+}
+
+// doorbell is the post that is being made.
+type doorbell struct {
+	groups   []group
 	requests []request
-	found    [32]completion
-	held     bool // something is complete, but its node is not known to serve
-	dropped  bool // completions of queue pairs that were dropped may fill the queue
-	closed   bool
 }
 
 // target is where a way goes that is not one to a node's memory. The zero target is that.
@@ -91,12 +101,12 @@ type peer struct {
 	// Of a way to a mailbox or a ring.
 	to      target
 	busy    bool
-	sent    uint64       // SENDs to a ring over this queue pair
-	known   bool         // what was in flight, and is not over, has not arrived for sure
-	meeting *tcp.Meeting // nil: it has not been asked for a connection
-	offered pair         // that is to be connected
-	begin   uint32       // of the ring, over this queue pair
-	most    int          // bytes of a message
+	sent    uint64           // SENDs to a ring over this queue pair
+	known   bool             // what was in flight, and is not over, has not arrived for sure
+	meeting *control.Meeting // nil: it has not been asked for a connection
+	offered pair             // that is to be connected
+	begin   uint32           // of the ring, over this queue pair
+	most    int              // bytes of a message
 }
 
 // flight is one work request.
@@ -116,10 +126,10 @@ type flight struct {
 	wrong int    // how often it was wrong before
 }
 
-func newEndpoint(f *Fabric, ep *tcp.Endpoint) (*Endpoint, error) {
+func newEndpoint(f *Fabric, ep *control.Worker) (*Endpoint, error) {
 	g := f.Geometry()
-	e := &Endpoint{Endpoint: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a},
-		peers: make([]peer, f.Nodes()), to: map[target]*peer{}}
+	e := &Endpoint{Worker: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a},
+		paths: paths{peers: make([]peer, f.Nodes()), to: map[target]*peer{}}}
 	own, err := ep.Rings()
 	if err != nil {
 		return nil, err
@@ -150,7 +160,7 @@ func (e *Endpoint) attach(p *peer) error {
 	if err != nil {
 		return err
 	}
-	if err := e.makeWords(p); err != nil {
+	if err := p.makeWords(e.fabric.a); err != nil {
 		return err
 	}
 	qp, err := e.cq.pair(len(p.ring), accessNone)
@@ -169,12 +179,12 @@ func (e *Endpoint) attach(p *peer) error {
 }
 
 // makeWords makes room for the words that are read over a queue pair.
-func (e *Endpoint) makeWords(p *peer) (err error) {
+func (p *peer) makeWords(a adapter) (err error) {
 	if p.wordsMem != nil {
 		return nil
 	}
 	p.words = make([]byte, wordBytes*len(p.ring))
-	if p.wordsMem, err = e.fabric.a.register(unsafe.Pointer(unsafe.SliceData(p.words)),
+	if p.wordsMem, err = a.register(unsafe.Pointer(unsafe.SliceData(p.words)),
 		uint64(len(p.words)), false); err != nil {
 		return fmt.Errorf("register %d bytes: %w", len(p.words), err)
 	}
@@ -223,7 +233,7 @@ func (e *Endpoint) check(p *peer) {
 // Join makes the worker a member of the pool's current view. Its queue pairs are of the last one:
 // verbs that are in flight there fail.
 func (e *Endpoint) Join() (rdma.View, error) {
-	v, err := e.Endpoint.Join()
+	v, err := e.Worker.Join()
 	if err != nil {
 		return v, err
 	}
@@ -256,7 +266,7 @@ func (e *Endpoint) detach(p *peer) error {
 func (e *Endpoint) drop(p *peer, why error) {
 	e.settle(p, realtime.Boot())
 	if p.isWay() {
-		e.leave(p)
+		e.dropped = p.leave() || e.dropped
 	} else if p.qp != nil {
 		e.dropped = true
 		if err := p.qp.close(); err != nil {
@@ -321,17 +331,17 @@ func (p *peer) at(seq uint32) *flight { return &p.ring[seq%uint32(len(p.ring))] 
 
 // Sleep pauses the worker. It ends early when the fabric closes.
 func (e *Endpoint) Sleep(d time.Duration) {
-	e.Endpoint.Sleep(d)
+	e.Worker.Sleep(d)
 	e.progress(0)
 }
 
-// Go starts a task with an endpoint of its own: see tcp.Endpoint.Go.
+// Go starts a task with an endpoint of its own: see control.Worker.Go.
 func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
 	return e.fabric.Task(e.fabric.Open, name, f)
 }
 
-// Close gives the queue pairs and the identity back: see tcp.Endpoint.Close. Verbs in flight end in
-// rdma.ErrClosed, and may land later.
+// Close gives the queue pairs and the identity back: see control.Worker.Close. Verbs in flight end
+// in rdma.ErrClosed, and may land later.
 func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil
@@ -366,7 +376,7 @@ func (e *Endpoint) Close() error {
 	}
 	e.rest()
 	e.fabric.stats.add(&e.did)
-	errs = append(errs, e.cq.close(), e.mem.close(), e.Endpoint.Close())
+	errs = append(errs, e.cq.close(), e.mem.close(), e.Worker.Close())
 	return errors.Join(errs...)
 }
 

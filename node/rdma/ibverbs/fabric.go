@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 // Fabric is an open pool: that of package tcp, but that verbs go from device to device. It is safe
 // for concurrent use.
 type Fabric struct {
-	*tcp.Fabric
+	*control.Pool
 	a     adapter
 	lim   limits // of a
 	o     Options
@@ -82,49 +82,49 @@ func (s *stats) add(d *Stats) {
 func (f *Fabric) Port() (device string, port int) { return f.a.at() }
 
 // newFabric puts an adapter under a pool, and owns both.
-func newFabric(p *tcp.Fabric, a adapter, o Options) *Fabric {
+func newFabric(p *control.Pool, a adapter, o Options) *Fabric {
 	o.Spin = cmp.Or(o.Spin, defaultSpin)
 	o.Depth = cmp.Or(o.Depth, defaultDepth)
 	l := a.limits()
 	o.Depth = max(1, min(o.Depth, l.depth, l.room/(2*(p.Nodes()+1))))
 	o.Depth = 1 << (bits.Len(uint(o.Depth)) - 1) // a ring's places go on where their numbers, of 32 bits, begin anew
-	return &Fabric{Fabric: p, a: a, lim: l, o: o}
+	return &Fabric{Pool: p, a: a, lim: l, o: o}
 }
 
 // Open returns an endpoint with an identity of its own. Its queue pairs are made when it first
 // posts to a node.
 func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
-	ep, err := f.Fabric.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	own, err := newEndpoint(f, ep.(*tcp.Endpoint))
-	if err != nil {
-		return nil, fmt.Errorf("open as %s: %w", name, errors.Join(err, ep.Close()))
-	}
-	return own, nil
+	return f.endpoint(f.Worker(name))
 }
 
 // Peek returns an endpoint without an identity: see rdma.Peeker.
 func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
-	ep, err := f.PeekEndpoint()
+	ep, err := f.endpoint(f.Reader(name))
 	if err != nil {
-		return nil, fmt.Errorf("open as %s: %w", name, err)
+		return nil, err
 	}
-	own, err := newEndpoint(f, ep)
+	return rdma.ReadOnly(ep), nil
+}
+
+// endpoint gives a worker verbs, unless there is none.
+func (f *Fabric) endpoint(w *control.Worker, err error) (rdma.Endpoint, error) {
 	if err != nil {
-		return nil, fmt.Errorf("open as %s: %w", name, errors.Join(err, ep.Close()))
+		return nil, err
 	}
-	return rdma.ReadOnly(own), nil
+	e, err := newEndpoint(f, w)
+	if err != nil {
+		return nil, fmt.Errorf("open client %d: %w", w.Client(), errors.Join(err, w.Close()))
+	}
+	return e, nil
 }
 
 // Tell returns an ordinary endpoint: a queue pair without an identity only READs.
 func (f *Fabric) Tell(name string) (rdma.Endpoint, error) { return f.Open(name) }
 
-// Close is tcp.Fabric's, and gives up the device: tasks that did not stop in time use it yet, and
+// Close is control.Pool's, and gives up the device: tasks that did not stop in time use it yet, and
 // it goes with the last one's endpoint.
 func (f *Fabric) Close() error {
-	err := f.Fabric.Close()
+	err := f.Pool.Close()
 	f.once.Do(func() { err = errors.Join(err, f.a.close()) })
 	return err
 }

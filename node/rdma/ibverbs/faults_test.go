@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/realtime"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 // TestStatuses has the device fail the fourth of eight requests, none but the last of which would
@@ -335,10 +336,10 @@ func TestRemoteAccess(t *testing.T) {
 // TestReaders has a client that knows only the read token try to change memory: its own endpoint
 // lets it, the device does not.
 func TestReaders(t *testing.T) {
-	p := newPool(t, shape{nodes: 1, security: tcp.Security{Token: []byte("all"), ReadToken: []byte("some")}})
+	p := newPool(t, shape{nodes: 1, security: transport.Security{Token: []byte("all"), ReadToken: []byte("some")}})
 	mustAdd(t, worker(t, p.Fabric), rdma.At(0, 0), 0)
-	o := tcp.Options{Addresses: p.addrs, Fabric: Name, Security: tcp.Security{ReadToken: []byte("some")}}
-	f, err := tcp.Open(o)
+	o := control.Options{Addresses: p.addrs, Fabric: Name, Security: transport.Security{ReadToken: []byte("some")}}
+	f, err := control.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}

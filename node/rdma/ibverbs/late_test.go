@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 // wire holds back WRITEs on their way until it is opened.
@@ -237,7 +237,7 @@ func TestRevokeRaces(t *testing.T) {
 func TestRemadePool(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})
-	opened, err := tcp.Open(p.options())
+	opened, err := control.Open(p.options())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,10 +254,10 @@ func TestRemadePool(t *testing.T) {
 	mustAdd(t, ep, rdma.At(0, 0), 0)
 	w := p.hold()
 	b := posted(t, ep, rdma.At(0, 8), 77)
-	if err := tcp.Remove(p.options(), true); err != nil {
+	if err := control.Remove(p.options(), true); err != nil {
 		t.Fatal(err)
 	}
-	f, err := tcp.Create(p.options(), tcp.Geometry{Nodes: 1, Memory: p.Size(), Clients: 8}, nil)
+	f, err := control.Create(p.options(), control.Geometry{Nodes: 1, Memory: p.Size(), Clients: 8}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

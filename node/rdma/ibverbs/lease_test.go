@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/realtime"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // gated is a pool of three nodes behind gateways. While one is shut off the other two need each
@@ -20,7 +20,7 @@ type gated struct {
 func newGated(t *testing.T) *gated {
 	needsSoft(t)
 	g := &gated{}
-	g.pool = newPool(t, shape{nodes: 3, lease: tcp.DefaultLease, via: func(_ int, addr string) string {
+	g.pool = newPool(t, shape{nodes: 3, lease: control.DefaultLease, via: func(_ int, addr string) string {
 		g.gates = append(g.gates, newGateway(t, addr))
 		return g.gates[len(g.gates)-1].addr()
 	}})

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/realtime"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // mailbox is a worker's: a receive queue of the device that a queue pair of each sender shares.
@@ -42,7 +42,7 @@ type mailbox struct {
 type slot struct {
 	rdma.Message
 	number     uint64 // of the buffer, among those that were posted; 0: the device does not have it
-	connection uint64 // see tcp.Sender
+	connection uint64 // see control.Sender
 	taken      bool   // the worker has it
 }
 
@@ -53,7 +53,7 @@ type senderKey struct {
 
 // sender is one of those that are connected to a mailbox.
 type sender struct {
-	tcp.Sender
+	control.Sender
 	qp  pair
 	got uint32 // messages
 }
@@ -124,8 +124,8 @@ func (m *mailbox) post(i int) {
 	}
 }
 
-// Meet implements tcp.Host.
-func (m *mailbox) Meet(s tcp.Sender, offer []byte) ([]byte, error) {
+// Meet implements control.Host.
+func (m *mailbox) Meet(s control.Sender, offer []byte) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -160,8 +160,8 @@ func (m *mailbox) Meet(s tcp.Sender, offer []byte) ([]byte, error) {
 	return c.bytes(), nil
 }
 
-// Part implements tcp.Host.
-func (m *mailbox) Part(node int, gone func(*tcp.Sender) bool) {
+// Part implements control.Host.
+func (m *mailbox) Part(node int, gone func(*control.Sender) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key, s := range m.senders {

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/realtime"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // Name is the fabric's, in addresses and in pools' records.
@@ -18,9 +18,9 @@ const Name = "rdma"
 // Device is an open device of a memory node: its Config.Device. It is safe for concurrent use.
 type Device struct{ a adapter }
 
-var _ tcp.Device = (*Device)(nil)
+var _ memnode.Device = (*Device)(nil)
 
-// Fabric implements tcp.Device.
+// Fabric implements memnode.Device.
 func (d *Device) Fabric() string { return Name }
 
 // Port names the device and the port of it that serves.
@@ -44,8 +44,8 @@ type region struct {
 	rings sync.WaitGroup // goroutines of rings, which end when these are closed
 }
 
-// Register implements tcp.Device.
-func (d *Device) Register(base unsafe.Pointer, size uint64) (tcp.Registration, error) {
+// Register implements memnode.Device.
+func (d *Device) Register(base unsafe.Pointer, size uint64) (memnode.Registration, error) {
 	r := &region{a: d.a, base: uint64(uintptr(base)), at: base, size: size}
 	if err := r.open(base); err != nil {
 		return nil, fmt.Errorf("register %d bytes: %w", size, errors.Join(err, r.Close()))
@@ -63,7 +63,7 @@ func (r *region) open(base unsafe.Pointer) (err error) {
 	return r.self.open(r)
 }
 
-// Close implements tcp.Registration.
+// Close implements memnode.Registration.
 func (r *region) Close() error {
 	r.rings.Wait()
 	err := r.self.close()
@@ -76,8 +76,8 @@ func (r *region) Close() error {
 	return err
 }
 
-// Connect implements tcp.Registration: it makes the node's end of a worker's connection.
-func (r *region) Connect(offer []byte, readOnly bool) ([]byte, tcp.DeviceConn, error) {
+// Connect implements memnode.Registration: it makes the node's end of a worker's connection.
+func (r *region) Connect(offer []byte, readOnly bool) ([]byte, memnode.DeviceConn, error) {
 	remote, err := parseCard(offer)
 	if err != nil {
 		return nil, nil, err
@@ -107,7 +107,7 @@ type conn struct {
 	p pair
 }
 
-// End implements tcp.DeviceConn.
+// End implements memnode.DeviceConn.
 func (c *conn) End() {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
@@ -117,12 +117,12 @@ func (c *conn) End() {
 	}
 }
 
-// CompareSwap implements tcp.Registration.
+// CompareSwap implements memnode.Registration.
 func (r *region) CompareSwap(off, expect, value uint64) uint64 {
 	return r.atomic(request{op: uint8(rdma.CompareSwap), remote: r.base + off, a: expect, b: value})
 }
 
-// FetchAdd implements tcp.Registration.
+// FetchAdd implements memnode.Registration.
 func (r *region) FetchAdd(off, n uint64) uint64 {
 	return r.atomic(request{op: uint8(rdma.FetchAdd), remote: r.base + off, a: n})
 }

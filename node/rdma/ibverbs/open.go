@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 // ErrNotBuilt is wrapped when this program was built without libibverbs.
@@ -53,30 +53,30 @@ func OpenDevice(c Choice, listen string) (*Device, error) {
 	return &Device{a}, nil
 }
 
-// Open opens a pool with devices in its nodes. Errors are those of tcp.Open, or wrap ErrNotBuilt or
-// ErrNoDevice.
-func Open(o tcp.Options, own Options) (*Fabric, error) {
+// Open opens a pool with devices in its nodes. Errors are those of control.Open, or wrap
+// ErrNotBuilt or ErrNoDevice.
+func Open(o control.Options, own Options) (*Fabric, error) {
 	a, err := deviceFor(o, own)
 	if err != nil {
 		return nil, err
 	}
 	o.Fabric = Name
-	p, err := tcp.Open(o)
+	p, err := control.Open(o)
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}
 	return newFabric(p, a, own), nil
 }
 
-// Create makes a pool on nodes that have devices, and opens it: see tcp.Create.
-func Create(o tcp.Options, g tcp.Geometry, own Options, format func(*Fabric) error) (*Fabric, error) {
+// Create makes a pool on nodes that have devices, and opens it: see control.Create.
+func Create(o control.Options, g control.Geometry, own Options, format func(*Fabric) error) (*Fabric, error) {
 	a, err := deviceFor(o, own)
 	if err != nil {
 		return nil, err
 	}
 	o.Fabric = Name
 	var f *Fabric
-	p, err := tcp.Create(o, g, func(p *tcp.Fabric) error {
+	p, err := control.Create(o, g, func(p *control.Pool) error {
 		f = newFabric(p, a, own)
 		if format == nil {
 			return nil
@@ -86,13 +86,13 @@ func Create(o tcp.Options, g tcp.Geometry, own Options, format func(*Fabric) err
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}
-	if f == nil || f.Fabric != p {
+	if f == nil || f.Pool != p {
 		panic("ibverbs: a pool was made and never formatted")
 	}
 	return f, nil
 }
 
-func deviceFor(o tcp.Options, own Options) (adapter, error) {
+func deviceFor(o control.Options, own Options) (adapter, error) {
 	var local net.IP
 	if len(o.Addresses) > 0 {
 		local = towards(o.Addresses[0])

@@ -75,7 +75,7 @@ func (p *peer) push(f flight) {
 
 // pump posts what waits, as far as there is room.
 func (e *Endpoint) pump() {
-	e.groups, e.requests = e.groups[:0], e.requests[:0]
+	e.bell.groups, e.bell.requests = e.bell.groups[:0], e.bell.requests[:0]
 	for i := range e.peers {
 		p := &e.peers[i]
 		if p.next == len(p.waiting) {
@@ -88,14 +88,14 @@ func (e *Endpoint) pump() {
 		e.fill(p)
 	}
 	e.pumpWays()
-	if len(e.groups) == 0 {
+	if len(e.bell.groups) == 0 {
 		return
 	}
 	e.did.Posts++
-	e.did.Requests += uint64(len(e.requests))
-	e.cq.post(e.groups, e.requests)
-	for i := range e.groups {
-		if g := &e.groups[i]; g.taken < g.n {
+	e.did.Requests += uint64(len(e.bell.requests))
+	e.cq.post(e.bell.groups, e.bell.requests)
+	for i := range e.bell.groups {
+		if g := &e.bell.groups[i]; g.taken < g.n {
 			e.refused(g)
 		}
 	}
@@ -141,14 +141,14 @@ func (e *Endpoint) refused(g *group) {
 
 // fill makes requests of what waits for one node.
 func (e *Endpoint) fill(p *peer) {
-	first := len(e.requests)
+	first := len(e.bell.requests)
 	for p.next < len(p.waiting) && p.tail-p.head < uint32(len(p.ring)) {
 		f := &p.waiting[p.next]
 		op := f.batch.Op(int(f.op))
 		if op.Fence && f.begins() && (e.entering(p, f.entry) || p.masked > 0 || !e.fabric.lim.fences && p.unordered()) {
 			break // a masked compare and swap takes any number of plain ones, which the device's fence does not know of
 		}
-		if err := e.within(op); err != nil && f.piece == 0 {
+		if err := within(op, e.bytes); err != nil && f.piece == 0 {
 			e.stray(p, err)
 			break
 		}
@@ -164,19 +164,19 @@ func (e *Endpoint) fill(p *peer) {
 		p.tail++
 		*f = flight{}
 		p.next++
-		e.requests = append(e.requests, q)
+		e.bell.requests = append(e.bell.requests, q)
 	}
-	e.ring(p, first)
+	e.bell.ring(p, first)
 }
 
 // ring makes a group of the requests that were made for one queue pair, behind the first so many.
-func (e *Endpoint) ring(p *peer, first int) {
-	n := len(e.requests) - first
+func (d *doorbell) ring(p *peer, first int) {
+	n := len(d.requests) - first
 	if n == 0 {
 		return
 	}
-	e.requests[len(e.requests)-1].flags |= flagSignal
-	e.groups = append(e.groups, group{pair: p.qp.handle(), key: p.key, first: uint32(first), n: uint32(n)})
+	d.requests[len(d.requests)-1].flags |= flagSignal
+	d.groups = append(d.groups, group{pair: p.qp.handle(), key: p.key, first: uint32(first), n: uint32(n)})
 }
 
 // begins reports whether f is the first of its op's work requests.
@@ -195,15 +195,15 @@ func (p *peer) unordered() bool {
 
 // within refuses here what the other device would refuse, too: an op in parts would have landed in
 // part, and some devices take no misaligned atomic.
-func (e *Endpoint) within(op *rdma.Op) error {
+func within(op *rdma.Op, size uint64) error {
 	off, n := op.Addr.Offset(), uint64(op.Len())
 	switch {
 	case op.Verb < rdma.Read || op.Verb > rdma.FetchAdd:
 		return fmt.Errorf("verb %d: %w", op.Verb, rdma.ErrAccess)
 	case op.Verb.Atomic() && off%8 != 0:
 		return fmt.Errorf("misaligned atomic: %w", rdma.ErrAccess)
-	case off > e.bytes || n > e.bytes-off:
-		return fmt.Errorf("the node has %d bytes: %w", e.bytes, rdma.ErrAccess)
+	case off > size || n > size-off:
+		return fmt.Errorf("the node has %d bytes: %w", size, rdma.ErrAccess)
 	}
 	return nil
 }
@@ -247,7 +247,7 @@ func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err erro
 	if op.Fence && !p.isWay() && f.begins() && e.fabric.lim.fences {
 		q.flags = flagFence
 	}
-	if op.Verb == rdma.Append && e.appendRequest(p, f, &q) {
+	if op.Verb == rdma.Append && p.appendRequest(f, &q) {
 		return q, nil
 	}
 	if f.piece > 0 {

@@ -10,10 +10,11 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/realtime"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // childMain is the main of another process. It ends when its input does.
@@ -21,7 +22,7 @@ func childMain(args []string) error {
 	if args[0] == "node" {
 		return childNode(args[1])
 	}
-	f, err := Open(tcp.Options{Addresses: strings.Split(args[1], ",")}, Options{})
+	f, err := Open(control.Options{Addresses: strings.Split(args[1], ",")}, Options{})
 	if err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func childNode(host string) error {
 	if err != nil {
 		return err
 	}
-	n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall, Device: d})
+	n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall, Device: d})
 	if err != nil {
 		return errors.Join(err, d.Close())
 	}
@@ -85,8 +86,8 @@ func newRemote(t testing.TB, n int, memory uint64) *remote {
 		p := child.Start(t, "node", *host)
 		r.nodes, addrs = append(r.nodes, p), append(addrs, p.Line(t))
 	}
-	f, err := Create(tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:]},
-		tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}, Options{}, nil)
+	f, err := Create(control.Options{Addresses: addrs[:n], Witnesses: addrs[n:]},
+		control.Geometry{Nodes: n, Memory: memory, Clients: 64}, Options{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/realtime"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // ring is a ring at the device of its node.
@@ -68,8 +68,8 @@ func promises(mtu int, port uint8) rdma.RingPromises {
 	return rdma.RingPromises{MTU: mtu, Counts: true, Streams: rdma.RingStreams(mtu)}
 }
 
-// OpenRing implements tcp.RingRegistration.
-func (r *region) OpenRing(o rdma.RingOptions, mtu int) (tcp.DeviceRing, error) {
+// OpenRing implements memnode.RingRegistration.
+func (r *region) OpenRing(o rdma.RingOptions, mtu int) (memnode.DeviceRing, error) {
 	own := &ring{region: r, o: o, p: promises(mtu, r.a.limits().mtu), conns: map[uint32]*ringConn{}}
 	if err := own.open(); err != nil {
 		return nil, fmt.Errorf("open ring %d: %w", o.Number, errors.Join(err, own.shut()))
@@ -202,7 +202,7 @@ func (r *ring) give(i int) {
 	}
 }
 
-// Post implements tcp.DeviceRing.
+// Post implements memnode.DeviceRing.
 func (r *ring) Post(buffers []rdma.Span) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -219,7 +219,7 @@ func (r *ring) Post(buffers []rdma.Span) error {
 	return r.err
 }
 
-// Count implements tcp.DeviceRing.
+// Count implements memnode.DeviceRing.
 func (r *ring) Count() rdma.RingCount {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -236,7 +236,7 @@ func (r *ring) Count() rdma.RingCount {
 	return rdma.CountOpen(r.begun, open)
 }
 
-// Close implements tcp.DeviceRing. The goroutine closes what is left, which nothing comes into.
+// Close implements memnode.DeviceRing. The goroutine closes what is left, which nothing comes into.
 func (r *ring) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,8 +265,8 @@ type ringConn struct {
 	ended  bool
 }
 
-// Connect implements tcp.DeviceRing.
-func (r *ring) Connect(i int, offer []byte) ([]byte, tcp.RingConn, error) {
+// Connect implements memnode.DeviceRing.
+func (r *ring) Connect(i int, offer []byte) ([]byte, memnode.RingConn, error) {
 	remote, err := parseCard(offer)
 	if err != nil {
 		return nil, nil, err
@@ -300,7 +300,7 @@ func (r *ring) Connect(i int, offer []byte) ([]byte, tcp.RingConn, error) {
 	return card.bytes(), c, nil
 }
 
-// End implements tcp.DeviceConn.
+// End implements memnode.DeviceConn.
 func (c *ringConn) End() {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
@@ -325,7 +325,7 @@ func (c *ringConn) end() {
 	c.ended = true
 }
 
-// Landed implements tcp.RingConn.
+// Landed implements memnode.RingConn.
 func (c *ringConn) Landed() (blocks uint64, ended bool) {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()

@@ -57,7 +57,7 @@ func (e *Endpoint) send(b *rdma.Batch, i int, op *rdma.Op) {
 		err = p.lost
 	}
 	if err == nil {
-		if err = e.maySend(op); errors.Is(err, rdma.ErrAccess) {
+		if err = e.box.maySend(op, e.bytes); errors.Is(err, rdma.ErrAccess) {
 			p.lost = fmt.Errorf("connection to %s is down since %w", p.to, err)
 		}
 	}
@@ -79,13 +79,13 @@ func (e *Endpoint) send(b *rdma.Batch, i int, op *rdma.Op) {
 }
 
 // maySend returns why the worker may not send a message.
-func (e *Endpoint) maySend(op *rdma.Op) error {
-	if e.box == nil {
+func (m *mailbox) maySend(op *rdma.Op, size uint64) error {
+	if m == nil {
 		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
 	}
-	size, n := e.bytes, uint64(len(op.Buf))
+	n := uint64(len(op.Buf))
 	for _, s := range op.Spans {
-		if off := s.Addr.Offset(); s.Addr.Node() != e.box.o.Node || s.Len < 0 || off > size ||
+		if off := s.Addr.Offset(); s.Addr.Node() != m.o.Node || s.Len < 0 || off > size ||
 			uint64(s.Len) > size-off {
 			return fmt.Errorf("gather %d bytes at %s: %w", s.Len, s.Addr, rdma.ErrAccess)
 		}
@@ -94,8 +94,8 @@ func (e *Endpoint) maySend(op *rdma.Op) error {
 	if n > rdma.MaxMessage {
 		return fmt.Errorf("%d bytes, and there may be %d: %w", n, rdma.MaxMessage, rdma.ErrMessageSize)
 	}
-	if len(op.Spans) > 0 && op.Addr.Node() != e.box.o.Node {
-		return fmt.Errorf("gather from node %d by way of another: %w", e.box.o.Node, rdma.ErrNotSupported)
+	if len(op.Spans) > 0 && op.Addr.Node() != m.o.Node {
+		return fmt.Errorf("gather from node %d by way of another: %w", m.o.Node, rdma.ErrNotSupported)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func (e *Endpoint) connected(p *peer) (bool, error) {
 		err = p.offered.connect(c)
 	}
 	if err != nil {
-		e.leave(p)
+		e.dropped = p.leave() || e.dropped
 		return false, fmt.Errorf("connect to %s: %w", p.to, err)
 	}
 	e.did.Connects++
@@ -179,8 +179,9 @@ func (e *Endpoint) offer(p *peer) error {
 	return nil
 }
 
-// leave gives up the queue pair to a mailbox, whatever has become of it.
-func (e *Endpoint) leave(p *peer) {
+// leave gives up the queue pair to a mailbox, whatever has become of it, and reports whether there
+// was one: see Endpoint.dropped.
+func (p *peer) leave() (closed bool) {
 	for _, qp := range []pair{p.qp, p.offered} {
 		if qp == nil {
 			continue
@@ -188,13 +189,14 @@ func (e *Endpoint) leave(p *peer) {
 		if err := qp.close(); err != nil {
 			panic(fmt.Sprintf("ibverbs: a queue pair may still read memory that is about to be used again: %v", err))
 		}
-		e.dropped = true
+		closed = true
 	}
 	if p.meeting != nil {
 		p.meeting.Forget()
 	}
 	p.qp, p.offered, p.meeting = nil, nil, nil
 	p.times++ // completions that come yet belong to no message
+	return closed
 }
 
 // part gives a way up for good, and tells the other end: a mailbox, without waiting.
@@ -224,7 +226,7 @@ func (e *Endpoint) parted(p *peer) error {
 		return err
 	}
 	defer m.Forget()
-	for until := realtime.Now() + partPatience; ; e.Endpoint.Sleep(50 * time.Microsecond) {
+	for until := realtime.Now() + partPatience; ; e.Worker.Sleep(50 * time.Microsecond) {
 		if _, over, err := m.Answer(); over || realtime.Now() > until {
 			return err
 		}
@@ -234,8 +236,8 @@ func (e *Endpoint) parted(p *peer) error {
 // fillWay makes requests of what waits for one mailbox, while fewer than room are in flight. It
 // returns how many it made.
 func (e *Endpoint) fillWay(p *peer, room int) int {
-	first, near := len(e.requests), &e.peers[p.node]
-	for e.failed(p) && p.tail-p.head < uint32(len(p.ring)) && len(e.requests)-first < room {
+	first, near := len(e.bell.requests), &e.peers[p.node]
+	for e.failed(p) && p.tail-p.head < uint32(len(p.ring)) && len(e.bell.requests)-first < room {
 		f := &p.waiting[p.next]
 		if !near.past(f.after) {
 			break // verbs to the node that were posted before come first
@@ -260,10 +262,10 @@ func (e *Endpoint) fillWay(p *peer, room int) int {
 		p.tail++
 		*f = flight{}
 		p.next++
-		e.requests = append(e.requests, q)
+		e.bell.requests = append(e.bell.requests, q)
 	}
-	e.ring(p, first)
-	return len(e.requests) - first
+	e.bell.ring(p, first)
+	return len(e.bell.requests) - first
 }
 
 // failed ends those SENDs that wait first and have failed: what they gather could not be read, say.
@@ -296,7 +298,7 @@ func (p *peer) flies(f *flight) bool {
 // takes nothing behind what it asks to be sent again: it goes over another queue pair, in order.
 func (e *Endpoint) overfull(p *peer, seq uint32) {
 	p.ripe = seq
-	e.leave(p)
+	e.dropped = p.leave() || e.dropped
 	e.fail(p.at(seq), fmt.Errorf("%s: %w", p.to, p.to.full()))
 	p.resend(seq + 1)
 	p.tail = seq
@@ -322,7 +324,7 @@ func (e *Endpoint) lastly(p *peer, messages uint32, again bool) {
 		p.ripe = p.begin + messages
 	}
 	if again {
-		e.leave(p)
+		e.dropped = p.leave() || e.dropped
 		p.resend(p.ripe)
 		e.settle(p, realtime.Boot())
 		return
@@ -333,8 +335,8 @@ func (e *Endpoint) lastly(p *peer, messages uint32, again bool) {
 }
 
 // rest forgets ways on which nothing flies or waits.
-func (e *Endpoint) rest() {
-	e.busy = slices.DeleteFunc(e.busy, func(p *peer) bool {
+func (w *paths) rest() {
+	w.busy = slices.DeleteFunc(w.busy, func(p *peer) bool {
 		p.busy = p.head != p.tail || p.next != len(p.waiting)
 		if !p.busy {
 			p.slow = slowing{}

@@ -10,9 +10,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 // host is where the tests' nodes listen, and with it the device that they use; without it they use
@@ -33,7 +35,7 @@ func TestMain(m *testing.M) {
 type pool struct {
 	*Fabric
 	*adapters
-	nodes []*tcp.Node
+	nodes []*memnode.Node
 	addrs []string
 }
 
@@ -46,7 +48,7 @@ type shape struct {
 	handler   rdma.Handler
 	own       Options
 	unfenced  bool // devices in software that keep no fences
-	security  tcp.Security
+	security  transport.Security
 	via       func(node int, addr string) string // how a node is reached; nil: by its own address
 }
 
@@ -82,10 +84,10 @@ func (a *adapters) open() adapter {
 }
 
 // start starts a node that ends with the test.
-func start(t testing.TB, a *adapters, s *shape, at string) *tcp.Node {
+func start(t testing.TB, a *adapters, s *shape, at string) *memnode.Node {
 	t.Helper()
 	d := &Device{a.open()}
-	node, err := tcp.Listen(tcp.Config{
+	node, err := memnode.Listen(memnode.Config{
 		Listen: at, Memory: max(s.memory, 4096), Telemetry: s.telemetry, Handler: s.handler, Device: d,
 		Conns: 4096, Security: s.security,
 	})
@@ -131,8 +133,9 @@ func newPool(t testing.TB, s shape) *pool {
 		}
 		p.nodes, p.addrs = append(p.nodes, node), append(p.addrs, addr)
 	}
-	o := tcp.Options{Addresses: p.addrs[:n], Witnesses: p.addrs[n:], Lease: s.lease, Fabric: Name, Security: s.security}
-	f, err := tcp.Create(o, tcp.Geometry{Nodes: n, Memory: s.memory, Telemetry: s.telemetry, Clients: 64}, nil)
+	o := control.Options{Addresses: p.addrs[:n], Witnesses: p.addrs[n:], Lease: s.lease, Fabric: Name,
+		Security: s.security}
+	f, err := control.Create(o, control.Geometry{Nodes: n, Memory: s.memory, Telemetry: s.telemetry, Clients: 64}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,8 +145,8 @@ func newPool(t testing.TB, s shape) *pool {
 }
 
 // options are those by which others open the pool.
-func (p *pool) options() tcp.Options {
-	return tcp.Options{Addresses: p.addrs[:p.Nodes()], Fabric: Name}
+func (p *pool) options() control.Options {
+	return control.Options{Addresses: p.addrs[:p.Nodes()], Fabric: Name}
 }
 
 func closeAtEnd(t testing.TB, f interface{ Close() error }) {

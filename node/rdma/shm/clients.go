@@ -15,8 +15,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-func (f *Fabric) slot(c rdma.ClientID) *slot {
-	return (*slot)(unsafe.Add(unsafe.Pointer(f.head), slotOffset(c)))
+func (h *header) slot(c rdma.ClientID) *slot {
+	return (*slot)(unsafe.Add(unsafe.Pointer(h), slotOffset(c)))
 }
 
 // Open returns an endpoint with a free identity. Those of workers that died without closing are not
@@ -30,7 +30,7 @@ func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 	}
 	for i := 1; i <= f.g.Clients; i++ {
 		c := rdma.ClientID(i)
-		if inUse(atomic.LoadUint64(&f.slot(c).state)) {
+		if inUse(atomic.LoadUint64(&f.head.slot(c).state)) {
 			continue
 		}
 		ok, err := f.claim(c, name)
@@ -39,7 +39,7 @@ func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 		}
 		if ok {
 			f.users++
-			return f.endpoint(c, f.slot(c)), nil
+			return f.endpoint(c, f.head.slot(c)), nil
 		}
 	}
 	dead := 0
@@ -59,7 +59,7 @@ func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	if !ok || err != nil {
 		return false, err
 	}
-	s := f.slot(c)
+	s := f.head.slot(c)
 	state := atomic.LoadUint64(&s.state)
 	if inUse(state) {
 		return false, f.lives.drop(c)
@@ -135,7 +135,7 @@ func (f *Fabric) leave(e *Endpoint) error {
 
 func (f *Fabric) endLife(e *Endpoint) {
 	defer f.guard(nil)() // of a pool that was truncated there is nothing to leave
-	f.endTenure(e.id)
+	f.head.endTenure(e.id)
 	if atomic.LoadUint64(&e.slot.fence) < e.life {
 		atomic.StoreUint64(&e.slot.state, e.life<<1)
 	}
@@ -146,7 +146,7 @@ func (f *Fabric) Clients() (all []rdma.Client) {
 	defer f.guard(nil)()
 	for i := 1; i <= f.g.Clients; i++ {
 		c := rdma.ClientID(i)
-		s := f.slot(c)
+		s := f.head.slot(c)
 		state := atomic.LoadUint64(&s.state)
 		if !inUse(state) {
 			continue
@@ -176,9 +176,9 @@ func printable(name []byte) string {
 	}, strings.ToValidUTF8(string(name), "?"))
 }
 
-func (f *Fabric) known(c rdma.ClientID) error {
-	if c < 1 || int(c) > f.g.Clients {
-		return fmt.Errorf("pool has clients 1 to %d: %w", f.g.Clients, rdma.ErrAccess)
+func (g Geometry) known(c rdma.ClientID) error {
+	if c < 1 || int(c) > g.Clients {
+		return fmt.Errorf("pool has clients 1 to %d: %w", g.Clients, rdma.ErrAccess)
 	}
 	return nil
 }
@@ -188,10 +188,10 @@ func (f *Fabric) known(c rdma.ClientID) error {
 // same.
 func (f *Fabric) Revoke(c rdma.ClientID) (err error) {
 	defer f.guard(&err)()
-	if err := f.known(c); err != nil {
+	if err := f.g.known(c); err != nil {
 		return fmt.Errorf("revoke client %d: %w", c, err)
 	}
-	state := atomic.LoadUint64(&f.slot(c).state)
+	state := atomic.LoadUint64(&f.head.slot(c).state)
 	if !inUse(state) {
 		return nil
 	}
@@ -201,14 +201,14 @@ func (f *Fabric) Revoke(c rdma.ClientID) (err error) {
 // RevokeLife fences off the holder that Clients described.
 func (f *Fabric) RevokeLife(c rdma.Client) (err error) {
 	defer f.guard(&err)()
-	if err := f.known(c.ID); err != nil {
+	if err := f.g.known(c.ID); err != nil {
 		return fmt.Errorf("revoke client %d: %w", c.ID, err)
 	}
 	return f.revoke(c.ID, c.Life)
 }
 
 func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
-	s := f.slot(c)
+	s := f.head.slot(c)
 	for old := atomic.LoadUint64(&s.fence); old < life; old = atomic.LoadUint64(&s.fence) {
 		atomic.CompareAndSwapUint64(&s.fence, old, life)
 	}
@@ -221,7 +221,7 @@ func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
 // drain waits until the verbs that c is executing are over, or the kernel says that c is gone: it
 // drops a process's locks only when the last of its threads has ended.
 func (f *Fabric) drain(c rdma.ClientID) error {
-	s := f.slot(c)
+	s := f.head.slot(c)
 	turn := atomic.LoadUint64(&s.busy)
 	if turn%2 == 0 {
 		return nil
@@ -243,12 +243,12 @@ func (f *Fabric) drain(c rdma.ClientID) error {
 // is left. No life begins in the slot meanwhile, since that takes the lock that is held here.
 func (f *Fabric) Forget(c rdma.Client) (err error) {
 	defer f.guard(&err)()
-	if err := f.known(c.ID); err != nil {
+	if err := f.g.known(c.ID); err != nil {
 		return fmt.Errorf("forget client %d: %w", c.ID, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := f.slot(c.ID)
+	s := f.head.slot(c.ID)
 	if life(atomic.LoadUint64(&s.state)) != c.Life {
 		return nil
 	}
@@ -260,7 +260,7 @@ func (f *Fabric) Forget(c rdma.Client) (err error) {
 		return fmt.Errorf("forget client %d: %w", c.ID, rdma.ErrHeld)
 	}
 	if life(atomic.LoadUint64(&s.state)) == c.Life {
-		f.endTenure(c.ID)
+		f.head.endTenure(c.ID)
 		atomic.StoreUint64(&s.state, c.Life<<1)
 	}
 	return f.lives.drop(c.ID)

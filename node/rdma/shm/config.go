@@ -26,12 +26,12 @@ func (w configWord) version() uint64 { return uint64(uint32(w)) }
 // next is w with the next version.
 func (w configWord) next() configWord { return w&^(1<<tenureShift-1) | configWord(uint32(w)+1) }
 
-func (f *Fabric) configWord() configWord { return configWord(atomic.LoadUint64(&f.head.config)) }
+func (h *header) configWord() configWord { return configWord(atomic.LoadUint64(&h.config)) }
 
 // half returns where a version of the configuration lies, and its length.
-func (f *Fabric) half(version uint64) (p unsafe.Pointer, n *uint64) {
+func (h *header) half(g Geometry, version uint64) (p unsafe.Pointer, n *uint64) {
 	i := version % 2
-	return unsafe.Add(unsafe.Pointer(f.head), f.g.config()+i*rdma.MaxConfig), &f.head.configBytes[i]
+	return unsafe.Add(unsafe.Pointer(h), g.config()+i*rdma.MaxConfig), &h.configBytes[i]
 }
 
 // Config returns the store's configuration.
@@ -42,22 +42,22 @@ func (f *Fabric) Config() (c rdma.Config, err error) {
 	}
 	defer release()
 	defer f.guard(&err)()
-	return f.loadConfig(), nil
+	return f.head.loadConfig(f.g), nil
 }
 
-func (f *Fabric) loadConfig() rdma.Config {
+func (h *header) loadConfig(g Geometry) rdma.Config {
 	buf := make([]byte, rdma.MaxConfig)
 	for { // ends: each turn but the last sees two swaps
-		w := f.configWord()
+		w := h.configWord()
 		if w.version() == 0 {
 			return rdma.Config{}
 		}
-		p, n := f.half(w.version())
+		p, n := h.half(g, w.version())
 		data := buf[:min(atomic.LoadUint64(n), rdma.MaxConfig)] // another user may have written any length
 		memcopy.Load(data, p)
 		var order uint64
 		memcopy.Next(&order)
-		if f.configWord().version() == w.version() {
+		if h.configWord().version() == w.version() {
 			return rdma.Config{Version: w.version(), Data: bytes.Clone(data)}
 		}
 	}
@@ -88,19 +88,19 @@ func (f *Fabric) swapConfig(tenure, version uint64, data []byte) (_ bool, err er
 	}
 	defer f.lives.drop(0)
 	defer f.guard(&err)()
-	w := f.configWord()
+	w := f.head.configWord()
 	if w.tenure() == tenure && w.version() != version {
 		return false, nil
 	}
 	if w.tenure() == tenure && tenure != 0 {
-		p, n := f.half(version + 1)
+		p, n := f.head.half(f.g, version+1)
 		memcopy.Store(p, data)
 		atomic.StoreUint64(n, uint64(len(data)))
 		if atomic.CompareAndSwapUint64(&f.head.config, uint64(w), uint64(w.next())) {
 			return true, nil
 		}
 	}
-	return false, fmt.Errorf("the tenure of epoch %d has begun: %w", f.configWord().tenure(), rdma.ErrStale)
+	return false, fmt.Errorf("the tenure of epoch %d has begun: %w", f.head.configWord().tenure(), rdma.ErrStale)
 }
 
 // lockConfig takes the lock under which the configuration is replaced.
@@ -118,9 +118,9 @@ func (f *Fabric) lockConfig() error {
 }
 
 // claimConfig has no tenure before that one replace the configuration any more.
-func (f *Fabric) claimConfig(tenure uint64) {
-	for w := f.configWord(); w.tenure() < tenure; w = f.configWord() {
-		atomic.CompareAndSwapUint64(&f.head.config, uint64(w), tenure<<tenureShift|w.version())
+func (h *header) claimConfig(tenure uint64) {
+	for w := h.configWord(); w.tenure() < tenure; w = h.configWord() {
+		atomic.CompareAndSwapUint64(&h.config, uint64(w), tenure<<tenureShift|w.version())
 	}
 }
 
@@ -153,10 +153,10 @@ func (f *Fabric) configUnless(version uint64) (c rdma.Config, err error) {
 	}
 	defer release()
 	defer f.guard(&err)()
-	if f.configWord().version() == version {
+	if f.head.configWord().version() == version {
 		return rdma.Config{Version: version}, nil
 	}
-	return f.loadConfig(), nil
+	return f.head.loadConfig(f.g), nil
 }
 
 // use keeps the pool mapped until release is called.

@@ -28,7 +28,7 @@ func TestConfigOfAWriterThatDied(t *testing.T) {
 		if ok, err := f.SwapConfig(r, version, old); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
-		p, n := f.half(version + 2)
+		p, n := f.head.half(f.g, version+2)
 		memcopy.Store(p, bytes.Repeat([]byte{99}, 10*int(version)))
 		*n = 10 * version
 		if c, err := f.Config(); err != nil || c.Version != version+1 || !bytes.Equal(c.Data, old) {

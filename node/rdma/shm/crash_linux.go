@@ -24,7 +24,7 @@ func (f *Fabric) CrashClient(c rdma.Client, step rdma.Step) error {
 
 func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 	defer f.guard(&err)()
-	if err := f.known(c.ID); err != nil {
+	if err := f.g.known(c.ID); err != nil {
 		return err
 	}
 	if !f.faults {
@@ -34,7 +34,7 @@ func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 		return fmt.Errorf("clients of %s obey no order to crash, which any user of the machine could give: %w", f.name,
 			rdma.ErrNotSupported)
 	}
-	s := f.slot(c.ID)
+	s := f.head.slot(c.ID)
 	word := atomic.LoadUint64(&s.pid)
 	pid := int(uint32(word))
 	process, err := unix.PidfdOpen(pid, 0)

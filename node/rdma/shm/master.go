@@ -42,7 +42,7 @@ func (f *Fabric) Master() (r rdma.Role, left time.Duration, ok bool) {
 // again.
 func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (_ rdma.Role, _ bool, err error) {
 	defer f.guard(&err)()
-	if err := f.lease(owner, lease); err != nil {
+	if err := f.g.lease(owner, lease); err != nil {
 		return rdma.Role{}, false, err
 	}
 	old := atomic.LoadUint64(&f.head.role)
@@ -68,10 +68,10 @@ func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (_ rdma.Rol
 // before the role is seen unchanged is the master's.
 func (f *Fabric) fenceLast(role uint64) error {
 	owner := roleOf(role).Owner
-	if err := f.known(owner); err != nil {
+	if err := f.g.known(owner); err != nil {
 		return err
 	}
-	state := atomic.LoadUint64(&f.slot(owner).state)
+	state := atomic.LoadUint64(&f.head.slot(owner).state)
 	if !inUse(state) || atomic.LoadUint64(&f.head.role) != role {
 		return nil // a master since then has fenced it off
 	}
@@ -80,9 +80,9 @@ func (f *Fabric) fenceLast(role uint64) error {
 
 // endTenure ends the tenure of a client before its identity is freed: a successor is not
 // taken for the master.
-func (f *Fabric) endTenure(c rdma.ClientID) {
-	for word := atomic.LoadUint64(&f.head.role); roleOf(word).Owner == c; word = atomic.LoadUint64(&f.head.role) {
-		atomic.CompareAndSwapUint64(&f.head.role, word, 0)
+func (h *header) endTenure(c rdma.ClientID) {
+	for word := atomic.LoadUint64(&h.role); roleOf(word).Owner == c; word = atomic.LoadUint64(&h.role) {
+		atomic.CompareAndSwapUint64(&h.role, word, 0)
 	}
 }
 
@@ -94,14 +94,14 @@ func (f *Fabric) draw(r rdma.Role) (rdma.Role, bool) {
 	if word := atomic.LoadUint64(&f.head.role); word != roleWord(r) || now() >= r.Until {
 		return roleOf(word), false
 	}
-	f.claimConfig(r.Epoch)
+	f.head.claimConfig(r.Epoch)
 	return r, true
 }
 
 // Renew prolongs a tenure; false: it is over, and another client may be master.
 func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (_ rdma.Role, _ bool, err error) {
 	defer f.guard(&err)()
-	if err := f.lease(r.Owner, lease); err != nil {
+	if err := f.g.lease(r.Owner, lease); err != nil {
 		return rdma.Role{}, false, err
 	}
 	t := now()
@@ -118,8 +118,8 @@ func (f *Fabric) Resign(r rdma.Role) {
 	atomic.CompareAndSwapUint64(&f.head.role, roleWord(r), 0)
 }
 
-func (f *Fabric) lease(owner rdma.ClientID, lease time.Duration) error {
-	if err := f.known(owner); err != nil {
+func (g Geometry) lease(owner rdma.ClientID, lease time.Duration) error {
+	if err := g.known(owner); err != nil {
 		return fmt.Errorf("make client %d master: %w", owner, err)
 	}
 	if lease < time.Microsecond || lease > MaxLease {

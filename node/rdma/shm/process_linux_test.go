@@ -423,7 +423,7 @@ func TestSuccessorOfAClientThatDiedInACall(t *testing.T) {
 		t.Fatal(err)
 	}
 	successor := attachTo(t, f, "successor")
-	busy := func() bool { return atomic.LoadUint64(&f.slot(c).busy)%2 != 0 }
+	busy := func() bool { return atomic.LoadUint64(&f.head.slot(c).busy)%2 != 0 }
 	if successor.Client() != c || busy() {
 		t.Fatalf("successor is client %d, busy before its first verb: %v", successor.Client(), busy())
 	}

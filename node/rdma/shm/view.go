@@ -83,20 +83,20 @@ func (w viewWord) member(old uint64) uint64 {
 
 // settledState returns the view's word without a change under way. A word of a member never comes
 // back, so that the CAS of a process that slept since it read the word fails.
-func (f *Fabric) settledState() viewWord {
+func (h *header) settledState() viewWord {
 	for { // ends: masters change it a few times a second at most
-		w := viewWord(atomic.LoadUint64(&f.head.state))
+		w := viewWord(atomic.LoadUint64(&h.state))
 		if w&changeBit == 0 {
 			return w
 		}
-		word := &f.head.members[w.node()]
+		word := &h.members[w.node()]
 		old := atomic.LoadUint64(word)
-		if atomic.LoadUint64(&f.head.state) != uint64(w) {
+		if atomic.LoadUint64(&h.state) != uint64(w) {
 			continue // what was read may be what another one has made of it
 		}
 		next := w.member(old)
 		if old == next || atomic.CompareAndSwapUint64(word, old, next) {
-			atomic.CompareAndSwapUint64(&f.head.state, uint64(w), uint64(w.settled()))
+			atomic.CompareAndSwapUint64(&h.state, uint64(w), uint64(w.settled()))
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (f *Fabric) View() (v rdma.View) {
 	v.Members = make([]rdma.Member, f.g.Nodes)
 	defer f.guard(nil)()
 	for { // ends, as settledState does
-		w := f.settledState()
+		w := f.head.settledState()
 		for n := range v.Members {
 			v.Members[n] = rdma.MemberOf(atomic.LoadUint64(&f.head.members[n]))
 			if f.shared && int(v.Members[n].StandsFor) > f.g.Nodes {
@@ -128,7 +128,7 @@ func (f *Fabric) Advance(from, to rdma.State) (_ bool, err error) {
 		return false, fmt.Errorf("advance the view of %s: %w", f.name, err)
 	}
 	for { // ends: each turn means that the view was changed
-		w := f.settledState()
+		w := f.head.settledState()
 		if w.state() != from {
 			return false, nil
 		}
@@ -150,13 +150,13 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool
 		return false, fmt.Errorf("change member %d: %w", node, err)
 	}
 	for { // ends: each turn means that the view was changed
-		w := f.settledState()
+		w := f.head.settledState()
 		if w.state() != (rdma.State{Epoch: epoch, Busy: true}) ||
 			rdma.MemberOf(atomic.LoadUint64(&f.head.members[node])) != from {
 			return false, nil
 		}
 		if atomic.CompareAndSwapUint64(&f.head.state, uint64(w), uint64(w.with(node, from, to))) {
-			f.settledState()
+			f.head.settledState()
 			return true, nil
 		}
 	}
@@ -168,7 +168,7 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool
 func (f *Fabric) Fence(epoch uint64) (err error) {
 	defer f.guard(&err)()
 	for c := rdma.ClientID(1); int(c) <= f.g.Clients; c++ {
-		stale := &f.slot(c).stale
+		stale := &f.head.slot(c).stale
 		for old := atomic.LoadUint64(stale); old < epoch; old = atomic.LoadUint64(stale) {
 			atomic.CompareAndSwapUint64(stale, old, epoch)
 		}
@@ -187,7 +187,7 @@ func (f *Fabric) Expel(epoch uint64, node int) (err error) {
 	// Nothing but KillNode makes a node of shared memory fail a verb, so that what a master expels
 	// is dead already: that the epoch may end between the two lines takes no node away from any
 	// client.
-	if s := f.settledState().state(); s.Epoch != epoch || !s.Busy {
+	if s := f.head.settledState().state(); s.Epoch != epoch || !s.Busy {
 		return fmt.Errorf("expel node %d in epoch %d, which is over: %w", node, epoch, rdma.ErrStale)
 	}
 	return f.KillNode(node)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 // TestSlowLink writes more over a link than gets through in the time for which a node may be
@@ -17,7 +17,7 @@ func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	_, addrs := start(t, 1, 1<<20, nil)
 	p := newProxyOf(t, addrs[0], true)
-	f := created(t, tcp.Options{Addresses: []string{p.addr()}, Lease: lease}, geometry(1))
+	f := created(t, control.Options{Addresses: []string{p.addr()}, Lease: lease}, geometry(1))
 	ep := attach(t, f, "client")
 	rule := func(verbs fate) {
 		p.rule(func(c caller) fate {
@@ -57,7 +57,7 @@ func TestSlowLink(t *testing.T) {
 func TestStoppedUnderWrites(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 1)
-	f := created(t, tcp.Options{Addresses: addrs}, geometry(1))
+	f := created(t, control.Options{Addresses: addrs}, geometry(1))
 	ep := attach(t, f, "client")
 	nodes[0].Stop(t)
 	// so that the pool can be closed

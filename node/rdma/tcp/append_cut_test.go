@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 // TestAppendsCutAtEveryByte cuts a sender's connection after each number of bytes, in either
@@ -32,8 +32,8 @@ func cutAppends(t *testing.T, way, step int) {
 	const mtu, blocks, room = 256, 3, 4 << 20
 	_, addrs := start(t, 1, room, nil)
 	p := newProxy(t, addrs[0])
-	o := tcp.Options{Addresses: []string{p.addr()}, Lease: lease, MTU: mtu}
-	receiver := attach(t, created(t, o, tcp.Geometry{Nodes: 1, Memory: room, Clients: 16}), "receiver")
+	o := control.Options{Addresses: []string{p.addr()}, Lease: lease, MTU: mtu}
+	receiver := attach(t, created(t, o, control.Geometry{Nodes: 1, Memory: room, Clients: 16}), "receiver")
 	f := opened(t, o)
 	sender := attach(t, f, "sender")
 	sends := func(c caller) bool { return c.verbs() && c.Process == f.Process() }

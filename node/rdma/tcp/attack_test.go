@@ -14,21 +14,24 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/transport"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 var (
-	full     = tcp.Security{Token: token}
-	readOnly = tcp.Security{ReadToken: readToken}
+	full     = transport.Security{Token: token}
+	readOnly = transport.Security{ReadToken: readToken}
 )
 
 // childGuarded is a node with tokens.
 func childGuarded() error {
-	n, err := tcp.Listen(tcp.Config{
+	n, err := memnode.Listen(memnode.Config{
 		Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall,
-		Security: tcp.Security{Token: token, ReadToken: readToken},
+		Security: transport.Security{Token: token, ReadToken: readToken},
 	})
 	if err != nil {
 		return err
@@ -44,7 +47,7 @@ func childFlood(addr, conns string) error {
 	if err != nil {
 		return err
 	}
-	f, err := tcp.Open(tcp.Options{Addresses: []string{addr}, Security: readOnly})
+	f, err := tcp.Open(control.Options{Addresses: []string{addr}, Security: readOnly})
 	if err != nil {
 		return err
 	}
@@ -130,7 +133,7 @@ func flooded(t testing.TB) (nodes []*child.Process, addrs []string, f *tcp.Fabri
 		p := child.Start(t, "guarded")
 		nodes, addrs = append(nodes, p), append(addrs, p.Line(t))
 	}
-	f = created(t, tcp.Options{Addresses: addrs, Security: full, Lease: time.Second}, geometry(3))
+	f = created(t, control.Options{Addresses: addrs, Security: full, Lease: time.Second}, geometry(3))
 	return nodes, addrs, f, work(t, f, 4)
 }
 
@@ -140,7 +143,7 @@ func flood(t testing.TB, addrs []string) *child.Process {
 	sofar := ended(t, addrs)
 	attack := child.Start(t, "flood", addrs[0], "150")
 	attack.Line(t)
-	eventually(t, "the attack is under way", func() bool { return ended(t, addrs) >= sofar+tcp.LargeBuffers })
+	eventually(t, "the attack is under way", func() bool { return ended(t, addrs) >= sofar+memnode.LargeBuffers })
 	return attack
 }
 
@@ -165,13 +168,13 @@ func TestFlood(t *testing.T) {
 		sofar := ended(t, addrs)
 		w.goOn(t, 500)
 		underAttack(t, addrs)
-		eventually(t, "the attack goes on", func() bool { return ended(t, addrs) >= sofar+tcp.LargeBuffers })
+		eventually(t, "the attack goes on", func() bool { return ended(t, addrs) >= sofar+memnode.LargeBuffers })
 		w.goOn(t, 500)
 		attack.Kill()
 	}
 	w.end()
 	after := peakMemory(t, nodes[0])
-	infos, _ := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs, Security: full})
+	infos, _ := control.Inspect(t.Context(), control.Options{Addresses: addrs, Security: full})
 	t.Logf("a node takes %d MiB, %d under attack; it refused %d connections, and ended %d",
 		before>>20, after>>20, infos[0].Stats.RefusedRoom, infos[0].Stats.Slow)
 	if after > most && !teeth.UnderRace { // which makes a node several times as large
@@ -220,7 +223,7 @@ func BenchmarkFlood(b *testing.B) {
 func ended(t testing.TB, addrs []string) uint64 {
 	t.Helper()
 	var all []uint64
-	infos, errs := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs, Security: full})
+	infos, errs := control.Inspect(t.Context(), control.Options{Addresses: addrs, Security: full})
 	for n, i := range infos {
 		if errs[n] != nil {
 			t.Fatalf("look at node %d under attack: %v", n, errs[n])
@@ -235,14 +238,14 @@ func underAttack(t *testing.T, addrs []string) {
 	t.Helper()
 	admin := full
 	admin.Admin = true
-	infos, errs := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs, Security: admin})
+	infos, errs := control.Inspect(t.Context(), control.Options{Addresses: addrs, Security: admin})
 	for n, i := range infos {
 		if errs[n] != nil || i.Lease <= 0 || i.Expelled {
 			t.Errorf("node %d under attack: lease %v, expelled %v, %v", n, i.Lease, i.Expelled, errs[n])
 		}
 	}
-	for _, s := range []tcp.Security{full, admin} {
-		f, err := tcp.Open(tcp.Options{Addresses: addrs, Security: s})
+	for _, s := range []transport.Security{full, admin} {
+		f, err := tcp.Open(control.Options{Addresses: addrs, Security: s})
 		if err != nil {
 			t.Errorf("open the pool under attack: %v", err)
 			continue
@@ -267,9 +270,9 @@ func underAttack(t *testing.T, addrs []string) {
 // not, unless others wait for the room that its answers take.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
-	nodes, addrs, _ := guarded(t, 1, tcp.Security{Token: token, ReadToken: readToken})
-	f := created(t, tcp.Options{Addresses: addrs, Security: full}, geometry(1))
-	stall := func(s tcp.Security) {
+	nodes, addrs, _ := guarded(t, 1, transport.Security{Token: token, ReadToken: readToken})
+	f := created(t, control.Options{Addresses: addrs, Security: full}, geometry(1))
+	stall := func(s transport.Security) {
 		t.Helper()
 		c, err := tcp.Stall(f.Record(), s, 64)
 		if err != nil {
@@ -282,28 +285,28 @@ func TestSlowReaders(t *testing.T) {
 	began := time.Now()
 	eventually(t, "the reader is disconnected", func() bool { return nodes[0].Stats().Slow == 1 })
 	// half a second to a second, on a machine that has the time
-	if took := time.Since(began); took > tcp.WritePatience {
+	if took := time.Since(began); took > memnode.WritePatience {
 		t.Errorf("that took %v", took)
 	}
 	time.Sleep(1200 * time.Millisecond) // longer than a writer may be slow where others wait; and the reader has left
-	if n := nodes[0].ReadersLeft(); n != tcp.DefaultConns/2-1 && time.Since(began) < tcp.SlowPenalty {
+	if n := nodes[0].Room().Readers; n != memnode.DefaultConns/2-1 && time.Since(began) < memnode.SlowPenalty {
 		t.Errorf("there is room for %d more readers behind it", n)
 	}
 	if n := nodes[0].Stats().Slow; n != 1 {
 		t.Errorf("%d connections were ended, and one is a reader's", n)
 	}
-	for range tcp.LargeBuffers { // the last of these has to wait
+	for range memnode.LargeBuffers { // the last of these has to wait
 		stall(full)
 	}
 	began = time.Now()
 	eventually(t, "a writer is disconnected for others", func() bool {
-		if n := nodes[0].LongAnswers(); n > tcp.LargeBuffers {
+		if n := nodes[0].Room().LongAnswers; n > memnode.LargeBuffers {
 			t.Fatalf("%d connections have long answers under way", n)
 		}
 		return nodes[0].Stats().Slow > 1
 	})
 	// a second; a writer has ten where no other connection waits
-	if took := time.Since(began); took > tcp.WritePatience {
+	if took := time.Since(began); took > memnode.WritePatience {
 		t.Errorf("that took %v", took)
 	}
 	ep := attach(t, f, "honest")

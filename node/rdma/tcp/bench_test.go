@@ -10,7 +10,7 @@ import (
 // BenchmarkVerbs measures one verb at a time and batches of 16, against a node in this process:
 // what it costs includes the node's part.
 func BenchmarkVerbs(b *testing.B) {
-	f := newPool(b, 1, 1<<20, nil)
+	f := New(b, 1, 1<<20, nil)
 	ep, err := f.Open("bench")
 	if err != nil {
 		b.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -15,7 +16,7 @@ const patience = 10 * time.Second
 
 // besides returns a pool of n nodes, and a fabric beside each.
 func besides(t *testing.T, n int) (*pool, []*tcp.Fabric) {
-	p := newPool(t, n, 4096, nil)
+	p := New(t, n, 4096, nil)
 	var all []*tcp.Fabric
 	for _, node := range p.nodes[:n] {
 		all = append(all, besideOf(t, node))
@@ -57,7 +58,7 @@ func TestBesideAtOnce(t *testing.T) {
 
 // TestBesideIsNoUser: a process beside a node does not keep the pool in use.
 func TestBesideIsNoUser(t *testing.T) {
-	p := newPool(t, 1, 4096, nil)
+	p := New(t, 1, 4096, nil)
 	o, err := p.nodes[0].Beside()
 	if err != nil {
 		t.Fatal(err)
@@ -71,14 +72,14 @@ func TestBesideIsNoUser(t *testing.T) {
 	if n := p.nodes[0].Info().Processes; n != 1 {
 		t.Errorf("%d processes use the node, want 1", n)
 	}
-	o = tcp.Options{Addresses: o.Addresses}
-	if err := tcp.Remove(o, false); !errors.Is(err, rdma.ErrInUse) {
+	o = control.Options{Addresses: o.Addresses}
+	if err := control.Remove(o, false); !errors.Is(err, rdma.ErrInUse) {
 		t.Errorf("removed while it is in use: %v", err)
 	}
 	for len(p.nodes[0].Changed()) > 0 {
 		<-p.nodes[0].Changed()
 	}
-	if err := errors.Join(other.Close(), p.Close(), tcp.Remove(o, false)); err != nil {
+	if err := errors.Join(other.Close(), p.Close(), control.Remove(o, false)); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -118,9 +119,9 @@ func TestBesideEnds(t *testing.T) {
 func TestBesideCut(t *testing.T) {
 	p, all := besides(t, 3)
 	ep := openOn(t, all[2])
-	o := tcp.Options{Addresses: []string{p.nodes[2].Addr()}}
-	f := tcp.Fault{ID: "cut", Clients: true, For: time.Hour / 10}
-	if err := tcp.Break(context.Background(), o, 2, f); err != nil {
+	o := control.Options{Addresses: []string{p.nodes[2].Addr()}}
+	f := control.Fault{ID: "cut", Clients: true, For: time.Hour / 10}
+	if err := control.Break(context.Background(), o, 2, f); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
@@ -139,7 +140,7 @@ func TestBesideCut(t *testing.T) {
 		defer func() { <-done }()
 	}
 	f.For = 0
-	if err := tcp.Break(context.Background(), o, 2, f); err != nil {
+	if err := control.Break(context.Background(), o, 2, f); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
@@ -19,27 +21,28 @@ import (
 func childMain(args []string) error {
 	switch what := args[0]; what {
 	case "node":
-		return childNode(tcp.Config{Listen: args[1]})
+		return childNode(memnode.Config{Listen: args[1]})
 	case "remember":
 		r, err := pmem.Open(args[2], regionOptions)
 		if err != nil {
 			return err
 		}
-		return childNode(tcp.Config{Listen: args[1], Region: r})
+		return childNode(memnode.Config{Listen: args[1], Region: r})
 	case "guarded":
 		return childGuarded()
 	case "flood":
 		return childFlood(args[1], args[2])
 	case "create":
-		f, err := tcp.Create(tcp.Options{Addresses: strings.Split(args[1], ",")},
-			tcp.Geometry{Nodes: strings.Count(args[1], ",") + 1, Memory: 4096, Clients: 4}, func(*tcp.Fabric) error {
+		f, err := tcp.Create(control.Options{Addresses: strings.Split(args[1], ",")},
+			control.Geometry{Nodes: strings.Count(args[1], ",") + 1, Memory: 4096,
+				Clients: 4}, func(*tcp.Fabric) error {
 				fmt.Println("formatting")
 				_, err := io.Copy(io.Discard, os.Stdin)
 				return err
 			})
 		return errors.Join(err, f.Close())
 	default:
-		f, err := tcp.Open(tcp.Options{Addresses: strings.Split(args[1], ",")})
+		f, err := tcp.Open(control.Options{Addresses: strings.Split(args[1], ",")})
 		if err != nil {
 			return err
 		}
@@ -91,9 +94,9 @@ func clientRole(what string, f *tcp.Fabric, ep rdma.Endpoint) error {
 	return fmt.Errorf("no child %q", what)
 }
 
-func childNode(c tcp.Config) error {
+func childNode(c memnode.Config) error {
 	c.Memory, c.Handler = 1<<20, addByCall
-	n, err := tcp.Listen(c)
+	n, err := memnode.Listen(c)
 	if err != nil {
 		return err
 	}

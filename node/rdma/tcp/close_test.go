@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -16,9 +18,9 @@ import (
 // cannot be given back is named.
 func TestCloseWithoutMajority(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(n *tcp.Node, p *proxy){
-		"dead":   func(n *tcp.Node, p *proxy) { n.Close(); p.rule(func(caller) fate { return severed }) },
-		"silent": func(_ *tcp.Node, p *proxy) { p.rule(func(caller) fate { return lost }) },
+	for name, end := range map[string]func(n *memnode.Node, p *proxy){
+		"dead":   func(n *memnode.Node, p *proxy) { n.Close(); p.rule(func(caller) fate { return severed }) },
+		"silent": func(_ *memnode.Node, p *proxy) { p.rule(func(caller) fate { return lost }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -27,14 +29,14 @@ func TestCloseWithoutMajority(t *testing.T) {
 	}
 }
 
-func closeWithout(t *testing.T, end func(n *tcp.Node, p *proxy)) {
+func closeWithout(t *testing.T, end func(n *memnode.Node, p *proxy)) {
 	nodes, addrs := start(t, 3, 1<<20, nil)
 	var proxies []*proxy
 	for i, addr := range addrs {
 		proxies = append(proxies, newProxy(t, addr))
 		addrs[i] = proxies[i].addr()
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addrs}, geometry(3), nil)
+	f, err := tcp.Create(control.Options{Addresses: addrs}, geometry(3), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +55,7 @@ func closeWithout(t *testing.T, end func(n *tcp.Node, p *proxy)) {
 	began := time.Now()
 	for _, ep := range workers {
 		if err := ep.Close(); !errors.Is(err, rdma.ErrUnreachable) {
-			t.Errorf("close client %d, which no board can be told of: %v", ep.Client(), err)
+			t.Errorf("close client %d, which no registry can be told of: %v", ep.Client(), err)
 		}
 	}
 	between := time.Now()

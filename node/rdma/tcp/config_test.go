@@ -8,13 +8,14 @@ import (
 
 	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 // TestAwaitConfigUntilClose closes a pool during a wait for its configuration, on each kind of
-// board.
+// registry.
 func TestAwaitConfigUntilClose(t *testing.T) {
-	for name, o := range map[string]tcp.Options{"nodes": {}, "memory": {Board: membership.Memory(), BoardName: "memory"}} {
+	for name, o := range map[string]control.Options{"nodes": {},
+		"memory": {Registry: membership.Memory(), RegistryName: "memory"}} {
 		t.Run(name, func(t *testing.T) {
 			_, o.Addresses = start(t, 1, 1<<20, nil)
 			f := created(t, o, geometry(1))
@@ -41,7 +42,7 @@ func TestAwaitConfigUntilClose(t *testing.T) {
 
 // BenchmarkConfig replaces, and reads, a configuration that three nodes of this process keep.
 func BenchmarkConfig(b *testing.B) {
-	p := newPool(b, 3, 1<<20, nil)
+	p := New(b, 3, 1<<20, nil)
 	ep, err := p.Open("master")
 	if err != nil {
 		b.Fatal(err)

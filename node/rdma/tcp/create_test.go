@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -16,7 +17,7 @@ import (
 // free reports whether nodes have no pool.
 func free(t testing.TB, addrs []string) bool {
 	t.Helper()
-	infos, errs := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs})
+	infos, errs := control.Inspect(t.Context(), control.Options{Addresses: addrs})
 	for i, info := range infos {
 		if errs[i] != nil {
 			t.Fatal(errs[i])
@@ -39,7 +40,7 @@ func TestCreateRaces(t *testing.T) {
 		pools, errs := make([]*tcp.Fabric, 4), make([]error, 4)
 		for i := range pools {
 			group.Go(func() {
-				o := tcp.Options{Addresses: addrs}
+				o := control.Options{Addresses: addrs}
 				if i%2 == 1 {
 					o.Addresses = backwards
 				}
@@ -65,7 +66,8 @@ func TestCreateRaces(t *testing.T) {
 					t.Errorf("round %d: node %d of a new pool: %d, %v", round, node, v, err)
 				}
 			}
-			if err := errors.Join(ep.Close(), f.Close(), tcp.Remove(tcp.Options{Addresses: addrs}, false)); err != nil {
+			if err := errors.Join(ep.Close(), f.Close(), control.Remove(control.Options{Addresses: addrs},
+				false)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -84,14 +86,14 @@ func TestCreateFails(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
 	broken := errors.New("format is broken")
-	create := func(o tcp.Options, g tcp.Geometry, format func(*tcp.Fabric) error) error {
+	create := func(o control.Options, g control.Geometry, format func(*tcp.Fabric) error) error {
 		f, err := tcp.Create(o, g, format)
 		if err == nil {
 			f.Close()
 		}
 		return err
 	}
-	all := tcp.Options{Addresses: addrs}
+	all := control.Options{Addresses: addrs}
 	if err := create(all, geometry(3), func(f *tcp.Fabric) error {
 		if _, err := tcp.Open(all); !errors.Is(err, rdma.ErrNoPool) || !strings.Contains(err.Error(), "being made") {
 			t.Errorf("open a pool that is being made: %v", err)
@@ -100,11 +102,12 @@ func TestCreateFails(t *testing.T) {
 	}); !errors.Is(err, broken) || !free(t, addrs) {
 		t.Errorf("format fails: %v", err)
 	}
-	if err := create(all, tcp.Geometry{Nodes: 3, Memory: 1 << 30, Clients: 1}, nil); !errors.Is(err, rdma.ErrFull) ||
+	if err := create(all, control.Geometry{Nodes: 3, Memory: 1 << 30, Clients: 1}, nil); !errors.Is(err,
+		rdma.ErrFull) ||
 		!free(t, addrs) {
 		t.Errorf("more memory than there is: %v", err)
 	}
-	dead := tcp.Options{Addresses: []string{addrs[0], addrs[1], "127.0.0.1:1"}}
+	dead := control.Options{Addresses: []string{addrs[0], addrs[1], "127.0.0.1:1"}}
 	if err := create(dead, geometry(3), nil); !errors.Is(err, rdma.ErrNodeDown) || !free(t, addrs) {
 		t.Errorf("a node that is not there: %v", err)
 	}
@@ -122,19 +125,19 @@ func TestCreatorDies(t *testing.T) {
 	if s := p.Line(t); s != "formatting" {
 		t.Fatalf("child said %q", s)
 	}
-	if _, err := tcp.Create(tcp.Options{Addresses: addrs}, geometry(3), nil); !errors.Is(err, rdma.ErrExists) {
+	if _, err := tcp.Create(control.Options{Addresses: addrs}, geometry(3), nil); !errors.Is(err, rdma.ErrExists) {
 		t.Errorf("create where another is about to: %v", err)
 	}
 	p.Kill()
 	eventually(t, "the nodes are free", func() bool { return free(t, addrs) })
-	created(t, tcp.Options{Addresses: addrs}, geometry(3))
+	created(t, control.Options{Addresses: addrs}, geometry(3))
 }
 
 // TestRemoveInUse removes a pool that is in use. Unless forced, that fails. If forced, verbs end in
 // ErrNodeDown.
 func TestRemoveInUse(t *testing.T) {
 	_, addrs := start(t, 3, 1<<20, nil)
-	o := tcp.Options{Addresses: addrs}
+	o := control.Options{Addresses: addrs}
 	f, err := tcp.Create(o, geometry(3), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -144,13 +147,13 @@ func TestRemoveInUse(t *testing.T) {
 	if err := store(ep, 0, 0, []byte{1}); err != nil {
 		t.Fatal(err)
 	}
-	if err := tcp.Remove(o, false); !errors.Is(err, rdma.ErrInUse) {
+	if err := control.Remove(o, false); !errors.Is(err, rdma.ErrInUse) {
 		t.Errorf("remove: %v", err)
 	}
 	if v, err := load(ep, 0, 0); v != 1 || err != nil {
 		t.Errorf("after that: %d, %v", v, err)
 	}
-	if err := tcp.Remove(o, true); err != nil || !free(t, addrs) {
+	if err := control.Remove(o, true); err != nil || !free(t, addrs) {
 		t.Errorf("remove by force: %v", err)
 	}
 	if _, err := load(ep, 0, 0); !errors.Is(err, rdma.ErrNodeDown) {
@@ -172,7 +175,7 @@ func TestRemoveWithoutTheDead(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []bool{false, true} {
 		nodes, addrs := start(t, 3, 1<<20, nil)
-		o := tcp.Options{Addresses: addrs}
+		o := control.Options{Addresses: addrs}
 		f := created(t, o, geometry(3))
 		nodes[2].Close()
 		refusal, left := rdma.ErrUnreachable, rdma.ErrNodeDown
@@ -192,13 +195,13 @@ func TestRemoveWithoutTheDead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := tcp.Remove(o, false); !errors.Is(err, refusal) || free(t, addrs[:1]) {
+		if err := control.Remove(o, false); !errors.Is(err, refusal) || free(t, addrs[:1]) {
 			t.Errorf("the dead node is gone: %t; remove what is used: %v, want %v", gone, err, refusal)
 		}
 		if err := ep.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := tcp.Remove(o, !gone); !errors.Is(err, left) || !free(t, addrs[:2]) {
+		if err := control.Remove(o, !gone); !errors.Is(err, left) || !free(t, addrs[:2]) {
 			t.Errorf("the dead node is gone: %t; remove: %v, want %v", gone, err, left)
 		}
 	}
@@ -207,16 +210,16 @@ func TestRemoveWithoutTheDead(t *testing.T) {
 // TestOpenPicksOut opens pools by addresses that do not belong together.
 func TestOpenPicksOut(t *testing.T) {
 	_, addrs := start(t, 4, 1<<20, nil)
-	created(t, tcp.Options{Addresses: addrs[:3]}, geometry(3))
-	created(t, tcp.Options{Addresses: addrs[3:]}, geometry(1))
-	_, err := tcp.Open(tcp.Options{Addresses: []string{addrs[2], addrs[3]}})
+	created(t, control.Options{Addresses: addrs[:3]}, geometry(3))
+	created(t, control.Options{Addresses: addrs[3:]}, geometry(1))
+	_, err := tcp.Open(control.Options{Addresses: []string{addrs[2], addrs[3]}})
 	if !errors.Is(err, rdma.ErrNoPool) || !strings.Contains(err.Error(), addrs[2]) ||
 		!strings.Contains(err.Error(), addrs[3]) {
 		t.Errorf("nodes of two pools: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	infos, errs := tcp.Inspect(ctx, tcp.Options{Addresses: []string{addrs[0], "127.0.0.1:1"}})
+	infos, errs := control.Inspect(ctx, control.Options{Addresses: []string{addrs[0], "127.0.0.1:1"}})
 	if errs[0] != nil || infos[0].Pool == nil || !infos[0].Sealed || !errors.Is(errs[1], rdma.ErrNodeDown) {
 		t.Errorf("inspect: %+v, %v", infos, errs)
 	}
@@ -231,7 +234,7 @@ func TestCreatorReconnects(t *testing.T) {
 		proxies = append(proxies, newProxy(t, addr))
 		addrs[i] = proxies[i].addr()
 	}
-	f, err := tcp.Create(tcp.Options{Addresses: addrs}, geometry(3), func(f *tcp.Fabric) error {
+	f, err := tcp.Create(control.Options{Addresses: addrs}, geometry(3), func(f *tcp.Fabric) error {
 		ep, err := f.Open("format")
 		if err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
@@ -104,8 +105,8 @@ func cutVerbs(t *testing.T, way, from, step int) {
 	}
 }
 
-// TestControlCutAtEveryByte cuts the connection for control, likewise. What the board says is what
-// was done, or one more step with an outcome that was not reported. No identity is lost.
+// TestControlCutAtEveryByte cuts the connection for control, likewise. What the registry says is
+// what was done, or one more step with an outcome that was not reported. No identity is lost.
 func TestControlCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	const parts = 8
@@ -128,7 +129,8 @@ func TestControlCutAtEveryByte(t *testing.T) {
 func cutControl(t *testing.T, way, from, step int) {
 	_, addrs := start(t, 1, 4096, nil)
 	p := newProxy(t, addrs[0])
-	f := created(t, tcp.Options{Addresses: []string{p.addr()}}, tcp.Geometry{Nodes: 1, Memory: 4096, Clients: 3})
+	f := created(t, control.Options{Addresses: []string{p.addr()}},
+		control.Geometry{Nodes: 1, Memory: 4096, Clients: 3})
 	keeper := attach(t, f, "keeper")
 	for n := from; ; n += step {
 		spent := p.spent()

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 // breaks has a node suffer a fault.
-func breaks(t *testing.T, addrs []string, node int, f tcp.Fault) {
+func breaks(t *testing.T, addrs []string, node int, f control.Fault) {
 	t.Helper()
-	if err := tcp.Break(t.Context(), tcp.Options{Addresses: addrs}, node, f); err != nil {
+	if err := control.Break(t.Context(), control.Options{Addresses: addrs}, node, f); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -24,7 +25,7 @@ func breaks(t *testing.T, addrs []string, node int, f tcp.Fault) {
 func TestSlowNode(t *testing.T) {
 	const slow = 60 * time.Millisecond
 	nodes, addrs := start(t, 2, 1<<20, nil)
-	f := created(t, tcp.Options{Addresses: addrs}, geometry(2))
+	f := created(t, control.Options{Addresses: addrs}, geometry(2))
 	ep := attach(t, f, "client")
 	took := func(node int) time.Duration {
 		t.Helper()
@@ -38,7 +39,7 @@ func TestSlowNode(t *testing.T) {
 		}
 		return least
 	}
-	breaks(t, addrs, 0, tcp.Fault{ID: "slow", Slow: slow, For: time.Minute})
+	breaks(t, addrs, 0, control.Fault{ID: "slow", Slow: slow, For: time.Minute})
 	if d := took(0); d < slow {
 		t.Errorf("a verb of a slow node took %v", d)
 	}
@@ -49,8 +50,8 @@ func TestSlowNode(t *testing.T) {
 		f.String() != "verbs take 60ms longer" {
 		t.Errorf("it tells of %+v", f)
 	}
-	another := tcp.Fault{ID: "another", Slow: slow, For: time.Minute}
-	if err := tcp.Break(t.Context(), tcp.Options{Addresses: addrs}, 0, another); !errors.Is(err, rdma.ErrHeld) {
+	another := control.Fault{ID: "another", Slow: slow, For: time.Minute}
+	if err := control.Break(t.Context(), control.Options{Addresses: addrs}, 0, another); !errors.Is(err, rdma.ErrHeld) {
 		t.Errorf("a second fault: %v", err)
 	}
 	another.For = 0
@@ -58,11 +59,11 @@ func TestSlowNode(t *testing.T) {
 	if nodes[0].Info().Fault == nil {
 		t.Error("one fault ended another")
 	}
-	breaks(t, addrs, 0, tcp.Fault{ID: "slow"})
+	breaks(t, addrs, 0, control.Fault{ID: "slow"})
 	if d := took(0); d > slow || nodes[0].Info().Fault != nil {
 		t.Errorf("it was ended: a verb took %v, %+v", d, nodes[0].Info().Fault)
 	}
-	breaks(t, addrs, 0, tcp.Fault{ID: "short", Slow: time.Millisecond, For: 20 * time.Millisecond})
+	breaks(t, addrs, 0, control.Fault{ID: "short", Slow: time.Millisecond, For: 20 * time.Millisecond})
 	eventually(t, "it ends by itself", func() bool { return nodes[0].Info().Fault == nil })
 }
 
@@ -71,12 +72,12 @@ func TestSlowNode(t *testing.T) {
 func TestCutNode(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
-	f := created(t, tcp.Options{Addresses: addrs, Lease: short}, geometry(3))
+	f := created(t, control.Options{Addresses: addrs, Lease: short}, geometry(3))
 	ep := attach(t, f, "client")
 	if _, err := add(ep, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	breaks(t, addrs, 0, tcp.Fault{ID: "cut", Clients: true, Peers: []int{1, 2}, For: time.Minute})
+	breaks(t, addrs, 0, control.Fault{ID: "cut", Clients: true, Peers: []int{1, 2}, For: time.Minute})
 	if _, err := add(ep, 0, 0); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("a verb came through: %v", err)
 	}
@@ -89,16 +90,16 @@ func TestCutNode(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), short)
 	defer cancel()
-	if _, errs := tcp.Inspect(ctx, tcp.Options{Addresses: addrs}); errs[0] == nil || errs[1] != nil {
+	if _, errs := control.Inspect(ctx, control.Options{Addresses: addrs}); errs[0] == nil || errs[1] != nil {
 		t.Errorf("a client looks at it: %v", errs)
 	}
-	admin := tcp.Options{Addresses: addrs, Security: tcp.Security{Admin: true}}
-	infos, errs := tcp.Inspect(t.Context(), admin)
+	admin := control.Options{Addresses: addrs, Security: transport.Security{Admin: true}}
+	infos, errs := control.Inspect(t.Context(), admin)
 	if errs[0] != nil || infos[0].Fault == nil || infos[0].Fault.String() != "cut off from clients, cut off from "+
 		"nodes 1, 2" {
 		t.Errorf("an administrator looks at it: %+v, %v", infos[0].Fault, errs)
 	}
-	breaks(t, addrs, 0, tcp.Fault{ID: "cut"})
+	breaks(t, addrs, 0, control.Fault{ID: "cut"})
 	eventually(t, "it goes on", func() bool { _, err := add(ep, 0, 0); return err == nil })
 	eventually(t, "it has a lease", func() bool { return leaseOf(t, nodes[0]) > 0 })
 }
@@ -108,9 +109,9 @@ func TestCutNode(t *testing.T) {
 func TestCutFromClients(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
-	f := created(t, tcp.Options{Addresses: addrs, Lease: short}, geometry(3))
+	f := created(t, control.Options{Addresses: addrs, Lease: short}, geometry(3))
 	ep := attach(t, f, "client")
-	breaks(t, addrs, 2, tcp.Fault{ID: "cut", Clients: true, For: time.Minute})
+	breaks(t, addrs, 2, control.Fault{ID: "cut", Clients: true, For: time.Minute})
 	for range 3 {
 		if _, err := add(ep, 2, 0); !errors.Is(err, rdma.ErrNodeDown) {
 			t.Errorf("a verb came through: %v", err)
@@ -119,7 +120,7 @@ func TestCutFromClients(t *testing.T) {
 			t.Error("its lease is over")
 		}
 	}
-	admin := opened(t, tcp.Options{Addresses: addrs, Security: tcp.Security{Admin: true}})
+	admin := opened(t, control.Options{Addresses: addrs, Security: transport.Security{Admin: true}})
 	if err := admin.Fence(1); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("a fence came through: %v", err)
 	}
@@ -133,17 +134,17 @@ func TestCutFromClients(t *testing.T) {
 func TestCutFromPeers(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
-	created(t, tcp.Options{Addresses: addrs, Lease: short}, geometry(3))
-	breaks(t, addrs, 0, tcp.Fault{ID: "cut", Peers: []int{1}, For: time.Minute})
+	created(t, control.Options{Addresses: addrs, Lease: short}, geometry(3))
+	breaks(t, addrs, 0, control.Fault{ID: "cut", Peers: []int{1}, For: time.Minute})
 	for until := time.Now().Add(3 * short); time.Now().Before(until); time.Sleep(short / 20) {
 		if leaseOf(t, nodes[0]) == 0 || leaseOf(t, nodes[1]) == 0 {
 			t.Fatal("a node with a majority has no lease")
 		}
 	}
-	breaks(t, addrs, 1, tcp.Fault{ID: "cut", Peers: []int{2}, For: time.Minute})
+	breaks(t, addrs, 1, control.Fault{ID: "cut", Peers: []int{2}, For: time.Minute})
 	eventually(t, "a node without one has no lease", func() bool { return leaseOf(t, nodes[1]) == 0 })
 	for n := range 2 {
-		breaks(t, addrs, n, tcp.Fault{ID: "cut"})
+		breaks(t, addrs, n, control.Fault{ID: "cut"})
 	}
 	eventually(t, "it has a lease again", func() bool { return leaseOf(t, nodes[1]) > 0 })
 }
@@ -153,18 +154,18 @@ func TestCutFromPeers(t *testing.T) {
 func TestCutNodeIsExpelled(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
-	f := created(t, tcp.Options{Addresses: addrs, Lease: short}, geometry(3))
+	f := created(t, control.Options{Addresses: addrs, Lease: short}, geometry(3))
 	keeps(t, f)
 	ep := attach(t, f, "client")
 	if _, err := add(ep, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	breaks(t, addrs, 0, tcp.Fault{ID: "cut", Clients: true, Peers: []int{1, 2}, For: time.Minute})
+	breaks(t, addrs, 0, control.Fault{ID: "cut", Clients: true, Peers: []int{1, 2}, For: time.Minute})
 	if _, err := add(ep, 0, 0); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("a verb came through: %v", err)
 	}
 	eventually(t, "it is gone", func() bool { return f.View().Members[0].Gone })
-	breaks(t, addrs, 0, tcp.Fault{ID: "cut"})
+	breaks(t, addrs, 0, control.Fault{ID: "cut"})
 	time.Sleep(2 * short)
 	if n := nodes[0].Stats().Atomics; n != 1 {
 		t.Errorf("it executed %d verbs", n)
@@ -175,32 +176,33 @@ func TestCutNodeIsExpelled(t *testing.T) {
 
 // TestFaultsAreRefused: faults are for administrators, and bounded.
 func TestFaultsAreRefused(t *testing.T) {
-	nodes, addrs, _ := guarded(t, 3, tcp.Security{Token: token, ReadToken: readToken})
-	created(t, tcp.Options{Addresses: addrs, Security: tcp.Security{Token: token}}, geometry(3))
-	slow := tcp.Fault{ID: "slow", Slow: time.Millisecond, For: time.Minute}
+	nodes, addrs, _ := guarded(t, 3, transport.Security{Token: token, ReadToken: readToken})
+	created(t, control.Options{Addresses: addrs, Security: transport.Security{Token: token}}, geometry(3))
+	slow := control.Fault{ID: "slow", Slow: time.Millisecond, For: time.Minute}
 	for name, c := range map[string]struct {
-		s    tcp.Security
+		s    transport.Security
 		node int
-		f    tcp.Fault
+		f    control.Fault
 		want error
 	}{
-		"a read token": {tcp.Security{ReadToken: readToken}, 0, slow, rdma.ErrAccess},
-		"no token":     {tcp.Security{}, 0, slow, tcp.ErrToken},
-		"no such node": {tcp.Security{Token: token}, 3, slow, rdma.ErrAccess},
-		"too long": {tcp.Security{Token: token}, 0, tcp.Fault{ID: "x", Slow: 1, For: tcp.MaxFault + 1},
+		"a read token": {transport.Security{ReadToken: readToken}, 0, slow, rdma.ErrAccess},
+		"no token":     {transport.Security{}, 0, slow, transport.ErrToken},
+		"no such node": {transport.Security{Token: token}, 3, slow, rdma.ErrAccess},
+		"too long": {transport.Security{Token: token}, 0, control.Fault{ID: "x", Slow: 1, For: control.MaxFault + 1},
 			rdma.ErrAccess},
-		"too slow": {tcp.Security{Token: token}, 0, tcp.Fault{ID: "x", Slow: tcp.MaxSlow + 1, For: 1},
+		"too slow": {transport.Security{Token: token}, 0, control.Fault{ID: "x", Slow: control.MaxSlow + 1, For: 1},
 			rdma.ErrAccess},
-		"nothing": {tcp.Security{Token: token}, 0, tcp.Fault{ID: "x", For: time.Minute}, rdma.ErrAccess},
-		"no name": {tcp.Security{Token: token}, 0, tcp.Fault{Slow: 1, For: time.Minute}, rdma.ErrAccess},
-		"from itself": {tcp.Security{Token: token}, 1, tcp.Fault{ID: "x", Peers: []int{1}, For: time.Minute},
+		"nothing": {transport.Security{Token: token}, 0, control.Fault{ID: "x", For: time.Minute}, rdma.ErrAccess},
+		"no name": {transport.Security{Token: token}, 0, control.Fault{Slow: 1, For: time.Minute}, rdma.ErrAccess},
+		"from itself": {transport.Security{Token: token}, 1, control.Fault{ID: "x", Peers: []int{1}, For: time.Minute},
 			rdma.ErrAccess},
-		"from a node 3": {tcp.Security{Token: token}, 1, tcp.Fault{ID: "x", Peers: []int{3}, For: time.Minute},
+		"from a node 3": {transport.Security{Token: token}, 1,
+			control.Fault{ID: "x", Peers: []int{3}, For: time.Minute},
 			rdma.ErrAccess},
-		"negative slowness": {tcp.Security{Token: token}, 1,
-			tcp.Fault{ID: "x", Slow: -1, Clients: true, For: time.Minute}, rdma.ErrAccess},
+		"negative slowness": {transport.Security{Token: token}, 1,
+			control.Fault{ID: "x", Slow: -1, Clients: true, For: time.Minute}, rdma.ErrAccess},
 	} {
-		if err := tcp.Break(t.Context(), tcp.Options{Addresses: addrs, Security: c.s}, c.node,
+		if err := control.Break(t.Context(), control.Options{Addresses: addrs, Security: c.s}, c.node,
 			c.f); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -14,7 +14,9 @@ import (
 
 	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 // What a node's bytes are.
@@ -34,25 +36,25 @@ const (
 // FuzzClient has a client talk to a node that answers bytes. Whatever they are, its verbs end, in
 // time, and it takes no more memory than it has to.
 func FuzzClient(f *testing.F) {
-	g := newGreeting()
+	g := transport.NewGreeting()
 	f.Add(uint8(inGreeting), uint8(0), g[:])
 	f.Add(uint8(inWelcome), uint8(0), []byte(`{"incarnation":1,"key":7,"proof":"AAAA"}`))
-	f.Add(uint8(inAnswers), uint8(0), frame(kindVerbs, 5, 1, make([]byte, 5*resultBytes)))
-	f.Add(uint8(inVerbs), uint8(0), make([]byte, 5*resultBytes+64))
-	f.Add(uint8(inVerbs), uint8(statusStale), []byte{})
+	f.Add(uint8(inAnswers), uint8(0), framed(transport.KindVerbs, 5, 1, make([]byte, 5*transport.ResultBytes)))
+	f.Add(uint8(inVerbs), uint8(0), make([]byte, 5*transport.ResultBytes+64))
+	f.Add(uint8(inVerbs), uint8(transport.StatusStale), []byte{})
 	f.Add(uint8(inVerbs), uint8(0), goodAnswer())
 	f.Add(uint8(inCall), uint8(0), make([]byte, 48))
-	f.Add(uint8(inCall), uint8(statusFull), []byte("no room"))
+	f.Add(uint8(inCall), uint8(transport.StatusFull), []byte("no room"))
 	f.Add(uint8(inAttach), uint8(0), make([]byte, 16))
-	f.Add(uint8(inAttach), uint8(statusNotSupported), []byte("no device, "))
+	f.Add(uint8(inAttach), uint8(transport.StatusNotSupported), []byte("no device, "))
 	f.Add(uint8(inAttach), uint8(0), []byte{})
 	f.Add(uint8(inMessage), uint8(0), []byte("\x05\x00\x00\x00\x01\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00hello"))
 	f.Add(uint8(inMessage), uint8(0), []byte("\x05\x00\x00\x00\x01\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00hello"))
 	f.Add(uint8(inMessage), uint8(0), make([]byte, 5000))
-	f.Add(uint8(inRing), uint8(0), make([]byte, countBytes))
+	f.Add(uint8(inRing), uint8(0), make([]byte, control.CountBytes))
 	f.Add(uint8(inRing), uint8(0), []byte{})
 	f.Add(uint8(inRing), uint8(0), make([]byte, 24))
-	f.Add(uint8(inRing), uint8(statusNoRing), []byte("no ring,"))
+	f.Add(uint8(inRing), uint8(transport.StatusNoRing), []byte("no ring,"))
 	f.Add(uint8(inInfo), uint8(0),
 		[]byte(
 			`{"info":{"pool":{"id":"fuzzed fuzzed fuzzed","index":99,`+
@@ -60,19 +62,19 @@ func FuzzClient(f *testing.F) {
 	f.Fuzz(func(t *testing.T, sort, st uint8, p []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		n := newScriptedNode(t, int(sort)%sortsOfAnswers, status(st), p)
+		n := newScriptedNode(t, int(sort)%sortsOfAnswers, transport.Status(st), p)
 		defer n.close()
 		if n.sort == inInfo {
 			// What it says of itself twice must not be taken for two pools, nor believed when it
 			// cannot be.
-			r, _, err := recordOf(Options{Addresses: []string{n.addr(), n.addr()}})
-			if err == nil && r.check(MaxMemory) != nil {
+			r, _, err := control.RecordOf(control.Options{Addresses: []string{n.addr(), n.addr()}})
+			if err == nil && r.Check(control.MaxMemory) != nil {
 				t.Errorf("a node makes believe: %+v", r)
 			}
 		} else {
 			n.visit(t)
 		}
-		if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > mostTaken {
+		if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 16<<20 {
 			t.Errorf("%d bytes cost %d of memory", len(p), after.TotalAlloc-before.TotalAlloc)
 		}
 	})
@@ -92,7 +94,7 @@ func goodAnswer() []byte {
 // scriptedNode is a node that answers what a fuzzer says, to the first connection; others it ends.
 type scriptedNode struct {
 	sort     int
-	status   status
+	status   transport.Status
 	p        []byte
 	listener net.Listener
 	group    sync.WaitGroup
@@ -100,7 +102,7 @@ type scriptedNode struct {
 	conns    []net.Conn
 }
 
-func newScriptedNode(t *testing.T, sort int, st status, p []byte) *scriptedNode {
+func newScriptedNode(t *testing.T, sort int, st transport.Status, p []byte) *scriptedNode {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -142,7 +144,7 @@ func (n *scriptedNode) close() {
 }
 
 func (n *scriptedNode) answer(c net.Conn) {
-	c.SetDeadline(time.Now().Add(rawPatience))
+	c.SetDeadline(time.Now().Add(clientPatience))
 	if n.sort == inGreeting {
 		c.Write(n.p)
 		return
@@ -151,38 +153,38 @@ func (n *scriptedNode) answer(c net.Conn) {
 	for len(padded)%8 != 0 {
 		padded = append(padded, ' ')
 	}
-	_, _, answer, err := greeted(c, Security{})
+	_, _, answer, err := transport.Greeted(c, transport.Security{})
 	if err != nil {
 		return
 	}
 	if n.sort == inWelcome {
-		c.Write(frame(kindHello, 0, 0, padded))
+		c.Write(framed(transport.KindHello, 0, 0, padded))
 		return
 	}
-	if answer(welcome{Incarnation: 1, Key: 1}, statusOK) != nil {
+	if answer(transport.Welcome{Incarnation: 1, Key: 1}, transport.StatusOK) != nil {
 		return
 	}
 	for {
-		var head [headerBytes]byte
+		var head [transport.HeaderBytes]byte
 		if _, err := io.ReadFull(c, head[:]); err != nil {
 			return
 		}
-		h, err := parseHeader(head[:], maxBody)
+		h, err := transport.ParseHeader(head[:], transport.MaxBody)
 		if err != nil {
 			return
 		}
-		if _, err := io.CopyN(io.Discard, c, int64(h.body)); err != nil {
+		if _, err := io.CopyN(io.Discard, c, int64(h.Body)); err != nil {
 			return
 		}
 		said := n.p
 		if n.sort != inAnswers {
-			said = frame(h.kind, h.items, h.tag, padded)
+			said = framed(h.Kind, h.Items, h.Tag, padded)
 			said[5] = byte(n.status)
 		}
 		if n.sort == inMessage {
-			said = frame(h.kind, h.items, h.tag, nil)
+			said = framed(h.Kind, h.Items, h.Tag, nil)
 			for range 3 {
-				said = append(said, frame(kindMessage, 0, 1, padded)...)
+				said = append(said, framed(transport.KindMessage, 0, 1, padded)...)
 			}
 		}
 		if _, err := c.Write(said); err != nil || n.sort == inAnswers {
@@ -194,24 +196,24 @@ func (n *scriptedNode) answer(c net.Conn) {
 // visit runs one verb of each kind, and a call, of a pool of which the scripted node is the only
 // node.
 func (n *scriptedNode) visit(t *testing.T) {
-	f := newFabric(Options{Board: membership.Memory()}, Record{
-		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,
+	f := newFabric(control.New(control.Options{Registry: membership.Memory()}, control.Record{
+		ID: "the pool of a fuzzer", Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4,
+		Lease:  control.DefaultLease,
 		Fabric: map[bool]string{true: "fake"}[n.sort == inAttach],
-	})
+	}))
 	defer func() { // as Close does, without a goodbye to one that is not there any more
-		close(f.cut)
-		f.keepers.Wait()
+		f.Disconnect()
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), rawPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), clientPatience)
 	defer cancel()
-	f.connect(ctx, verbsOf)
+	f.ConnectVerbs(ctx)
 	ep, err := f.Open("visitor")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ep.Close()
 	if n.sort == inCall {
-		if err := ep.Call(0, &rdma.Request{}, rawPatience); errors.Is(err, rdma.ErrTimeout) {
+		if err := ep.Call(0, &rdma.Request{}, clientPatience); errors.Is(err, rdma.ErrTimeout) {
 			t.Errorf("a call does not end: %v", err)
 		}
 		return
@@ -244,10 +246,10 @@ func (n *scriptedNode) visit(t *testing.T) {
 	if err := ep.Post(b); err != nil {
 		t.Fatal(err)
 	}
-	if err := ep.Wait(b, rdma.All, rawPatience); err != nil {
+	if err := ep.Wait(b, rdma.All, clientPatience); err != nil {
 		t.Errorf("verbs do not end: %v", err)
 	}
-	if n.sort == inVerbs && string(n.p) == string(goodAnswer()) && n.status == statusOK && (b.Err() != nil ||
+	if n.sort == inVerbs && string(n.p) == string(goodAnswer()) && n.status == transport.StatusOK && (b.Err() != nil ||
 		read.Err != nil) {
 		t.Errorf("a good answer: %v", b.Err())
 	}
@@ -275,7 +277,7 @@ func (n *scriptedNode) writeTo(t *testing.T, ep rdma.Endpoint) {
 func (n *scriptedNode) ring(t *testing.T, ep rdma.Endpoint) {
 	r, err := rdma.OpenRing(ep, rdma.RingOptions{Number: 5})
 	if err == nil {
-		err = r.Post(rdma.Span{Addr: rdma.At(0, 0), Len: defaultMTU})
+		err = r.Post(rdma.Span{Addr: rdma.At(0, 0), Len: control.DefaultMTU})
 	}
 	if err == nil {
 		_, err = r.Count()
@@ -283,7 +285,7 @@ func (n *scriptedNode) ring(t *testing.T, ep rdma.Endpoint) {
 	if errors.Is(err, rdma.ErrTimeout) {
 		t.Errorf("the ring's frames do not end: %v", err)
 	}
-	if string(n.p) == string(make([]byte, countBytes)) && n.status == statusOK && err != nil {
+	if string(n.p) == string(make([]byte, control.CountBytes)) && n.status == transport.StatusOK && err != nil {
 		t.Errorf("a good answer: %v", err)
 	}
 	if r != nil {
@@ -293,14 +295,15 @@ func (n *scriptedNode) ring(t *testing.T, ep rdma.Endpoint) {
 
 // TestAnswerToNothing has a node answer something else than what it was asked.
 func TestAnswerToNothing(t *testing.T) {
-	n := newScriptedNode(t, inAnswers, statusOK,
-		frame(kindVerbs, 1, 2, []byte{0, 0, 0, 0, 8, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}))
+	n := newScriptedNode(t, inAnswers, transport.StatusOK,
+		framed(transport.KindVerbs, 1, 2, []byte{0, 0, 0, 0, 8, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}))
 	defer n.close()
-	f := newFabric(Options{Board: membership.Memory()}, Record{
-		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,
-	})
+	f := newFabric(control.New(control.Options{Registry: membership.Memory()}, control.Record{
+		ID: "the pool of a fuzzer", Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4,
+		Lease: control.DefaultLease,
+	}))
 	defer f.Close()
-	f.connect(t.Context(), verbsOf)
+	f.ConnectVerbs(t.Context())
 	ep, err := f.Open("visitor")
 	if err != nil {
 		t.Fatal(err)
@@ -308,8 +311,15 @@ func TestAnswerToNothing(t *testing.T) {
 	defer ep.Close()
 	b := ep.Batch()
 	b.Read(rdma.At(0, 0), 8)
-	if err := rdma.Do(ep, b, rawPatience); !errors.Is(err, rdma.ErrNodeDown) ||
-		!strings.Contains(err.Error(), ErrProtocol.Error()) {
+	if err := rdma.Do(ep, b, clientPatience); !errors.Is(err, rdma.ErrNodeDown) ||
+		!strings.Contains(err.Error(), transport.ErrProtocol.Error()) {
 		t.Errorf("an answer to another question was taken: %v", err)
 	}
+}
+
+// framed is one of verbs, or of another kind.
+func framed(k transport.Kind, items int, tag uint32, body []byte) []byte {
+	p := make([]byte, transport.HeaderBytes, transport.HeaderBytes+len(body))
+	transport.Header{Body: len(body), Kind: k, Items: items, Tag: tag}.Put(p)
+	return append(p, body...)
 }

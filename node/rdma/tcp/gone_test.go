@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -39,7 +40,7 @@ func staysThere(t *testing.T, f *tcp.Fabric, when string) {
 func TestGone(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
-	f, err := tcp.Create(tcp.Options{Addresses: addrs}, geometry(3), nil)
+	f, err := tcp.Create(control.Options{Addresses: addrs}, geometry(3), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,14 +64,14 @@ func TestGone(t *testing.T) {
 func TestRemovedIsGone(t *testing.T) {
 	t.Parallel()
 	_, addrs := start(t, 3, 1<<20, nil)
-	f, err := tcp.Create(tcp.Options{Addresses: addrs}, geometry(3), nil)
+	f, err := tcp.Create(control.Options{Addresses: addrs}, geometry(3), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Gone(); err != nil {
 		t.Error(err)
 	}
-	if err := tcp.Remove(tcp.Options{Addresses: addrs}, true); err != nil {
+	if err := control.Remove(control.Options{Addresses: addrs}, true); err != nil {
 		t.Fatal(err)
 	}
 	awaitGone(t, f)

@@ -7,17 +7,22 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // idle is a mender of pools that hold nothing.
 type idle struct{}
 
-func (idle) Spares() []int                          { return nil }
-func (idle) Mend(rdma.View) error                   { return nil }
-func (idle) Restore(rdma.View, int, int) error      { return nil }
+func (idle) Spares() []int { return nil }
+
+func (idle) Mend(rdma.View) error { return nil }
+
+func (idle) Restore(rdma.View, int, int) error { return nil }
+
 func (idle) Recover(rdma.View, rdma.ClientID) error { return nil }
-func (idle) Sweep(rdma.View) error                  { return nil }
+
+func (idle) Sweep(rdma.View) error { return nil }
 
 // keeps makes a process a candidate for its pool's master.
 func keeps(t *testing.T, f *tcp.Fabric) {
@@ -41,7 +46,7 @@ func keeps(t *testing.T, f *tcp.Fabric) {
 // that. Between two resets the master hears of the node, as its next probe shows, which comes
 // behind the answer to the one before.
 func TestResetIsNoDeath(t *testing.T) {
-	f, proxies := behind(t, 3, tcp.DefaultLease, nil)
+	f, proxies := behind(t, 3, control.DefaultLease, nil)
 	keeps(t, f.Fabric)
 	var probed [3]uint64 // when the node's connection was reset
 	for i := range 15 {
@@ -68,7 +73,7 @@ func apart(p *proxy, process string) {
 	})
 }
 
-// shared makes a pool behind proxies with a board elsewhere, and opens it as another process
+// shared makes a pool behind proxies with a registry elsewhere, and opens it as another process
 // does.
 func shared(t *testing.T) (f, other *tcp.Fabric, proxies []*proxy) {
 	_, addrs := start(t, 3, 1<<20, nil)
@@ -77,12 +82,12 @@ func shared(t *testing.T) (f, other *tcp.Fabric, proxies []*proxy) {
 		addrs[i] = proxies[i].addr()
 	}
 	store := membership.Memory()
-	f = created(t, tcp.Options{Addresses: addrs, Board: store, BoardName: "memory"},
-		tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 16})
-	return f, opened(t, tcp.Options{Addresses: addrs, Board: store}), proxies
+	f = created(t, control.Options{Addresses: addrs, Registry: store, RegistryName: "memory"},
+		control.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 16})
+	return f, opened(t, control.Options{Addresses: addrs, Registry: store}), proxies
 }
 
-// TestMasterCutOff cuts the master off from all nodes, but not from the board: it is no use as a
+// TestMasterCutOff cuts the master off from all nodes, but not from the registry: it is no use as a
 // master, and does no harm.
 func TestMasterCutOff(t *testing.T) {
 	t.Parallel()
@@ -115,7 +120,7 @@ func TestCutOffIsNoDeath(t *testing.T) {
 	apart(proxies[2], works.Process())
 	apart(proxies[0], f.Process())
 	apart(proxies[1], f.Process())
-	time.Sleep(2 * tcp.DefaultLease) // until nodes that have lost a process say so
+	time.Sleep(2 * control.DefaultLease) // until nodes that have lost a process say so
 	if _, err := add(ep, 0, 0); err != nil {
 		t.Fatal(err)
 	}

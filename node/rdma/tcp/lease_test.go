@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -30,7 +32,7 @@ func cutOff(proxies []*proxy, node int, off bool) {
 }
 
 // leaseOf asks a node for how long it may serve yet.
-func leaseOf(t testing.TB, n *tcp.Node) time.Duration {
+func leaseOf(t testing.TB, n *memnode.Node) time.Duration {
 	t.Helper()
 	return n.Info().Lease
 }
@@ -85,7 +87,7 @@ func TestExpelledBehindAPartition(t *testing.T) {
 		return nil
 	})
 	master, mine := f.Fabric, attach(t, f.Fabric, "master")
-	other := opened(t, tcp.Options{Addresses: f.Record().Addresses})
+	other := opened(t, control.Options{Addresses: f.Record().Addresses})
 	ep := attach(t, other, "client")
 	answered := make(chan error, 1)
 	go func() { answered <- ep.Call(0, &rdma.Request{}, limit) }()
@@ -104,7 +106,7 @@ func TestExpelledBehindAPartition(t *testing.T) {
 	if err := master.Expel(1, 0); err != nil {
 		t.Fatal(err)
 	}
-	if f.nodes[0].Expelled() {
+	if f.nodes[0].Info().Expelled {
 		t.Fatal("the node knows: this test shows nothing")
 	}
 	if err := master.Fence(1); err != nil {
@@ -151,8 +153,8 @@ func TestStoppedNodeIsExpelled(t *testing.T) {
 		proxies = append(proxies, newProxy(t, addr))
 		addrs[i] = proxies[i].addr()
 	}
-	f := created(t, tcp.Options{Addresses: addrs, Lease: short}, geometry(3))
-	other := opened(t, tcp.Options{Addresses: addrs})
+	f := created(t, control.Options{Addresses: addrs, Lease: short}, geometry(3))
+	other := opened(t, control.Options{Addresses: addrs})
 	ep := attach(t, other, "client")
 	if _, err := add(ep, 0, 0); err != nil {
 		t.Fatal(err)
@@ -222,18 +224,18 @@ func TestExpelledCallsNoPeer(t *testing.T) {
 	}
 }
 
-// TestLongestLease: the master of a pool with the longest lease has a tenure that its board grants,
-// and no pool has a longer one.
+// TestLongestLease: the master of a pool with the longest lease has a tenure that its registry
+// grants, and no pool has a longer one.
 func TestLongestLease(t *testing.T) {
 	_, addrs := start(t, 1, 1<<20, nil)
-	if f, err := tcp.Create(tcp.Options{Addresses: addrs, Lease: tcp.MaxLease + 1}, geometry(1),
+	if f, err := tcp.Create(control.Options{Addresses: addrs, Lease: control.MaxLease + 1}, geometry(1),
 		nil); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("a pool with too long a lease: %v", err)
 		if err == nil {
 			f.Close()
 		}
 	}
-	f := created(t, tcp.Options{Addresses: addrs, Lease: tcp.MaxLease}, geometry(1))
+	f := created(t, control.Options{Addresses: addrs, Lease: control.MaxLease}, geometry(1))
 	if _, ok, err := f.TryMaster(attach(t, f, "keeper").Client(), f.Tenure()); !ok || err != nil {
 		t.Errorf("master for %v: %v, %v", f.Tenure(), ok, err)
 	}

@@ -10,21 +10,27 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 // newTwo returns a pool of two nodes, and two of its workers.
+// clientPatience bounds each wait of these tests.
+const clientPatience = 20 * time.Second
+
 func newTwo(t *testing.T) (f *Fabric, a, b *Endpoint) {
 	t.Helper()
 	var addrs []string
 	for range 2 {
-		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
+		n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { n.Close() })
 		addrs = append(addrs, n.Addr())
 	}
-	f, err := Create(Options{Addresses: addrs}, Geometry{2, 1 << 20, 8, 0}, nil)
+	f, err := Create(control.Options{Addresses: addrs}, control.Geometry{Nodes: 2, Memory: 1 << 20, Clients: 8}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,25 +48,25 @@ func worker(t *testing.T, f *Fabric) *Endpoint {
 	return ep.(*Endpoint)
 }
 
-func listening(t *testing.T, e *Endpoint, o rdma.BoxOptions) *mailbox {
+func listening(t *testing.T, e *Endpoint, o rdma.BoxOptions) rdma.Mailbox {
 	t.Helper()
 	m, err := e.Listen(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.(*mailbox)
+	return m
 }
 
 func post(e *Endpoint, to rdma.BoxAddr, text string) error {
 	b := e.Batch()
 	defer b.Release()
 	b.Send(to, append(b.Alloc(len(text))[:0], text...))
-	return rdma.Do(e, b, rawPatience)
+	return rdma.Do(e, b, clientPatience)
 }
 
-func got(t *testing.T, m *mailbox, want string) *rdma.Message {
+func got(t *testing.T, m rdma.Mailbox, want string) *rdma.Message {
 	t.Helper()
-	for until := time.Now().Add(rawPatience); time.Now().Before(until); {
+	for until := time.Now().Add(clientPatience); time.Now().Before(until); {
 		if msg := m.Next(); msg != nil {
 			if string(msg.Data) != want {
 				t.Errorf("%q came, want %q", msg.Data, want)
@@ -78,10 +84,9 @@ func got(t *testing.T, m *mailbox, want string) *rdma.Message {
 // cut breaks the connection to a node, and waits until it is made again.
 func cut(t *testing.T, f *Fabric, node int) {
 	t.Helper()
-	l := f.links[node].verbs
-	s := l.stream.Load()
-	l.fail(s.nc, io.ErrUnexpectedEOF)
-	for until := time.Now().Add(rawPatience); l.up() != nil; time.Sleep(time.Millisecond) {
+	l := f.Link(node)
+	l.BreakOff(io.ErrUnexpectedEOF)
+	for until := time.Now().Add(clientPatience); l.Up() != nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatal("the connection is not made again")
 		}
@@ -125,17 +130,12 @@ func TestNoEffect(t *testing.T) {
 	f, a, b := newTwo(t)
 	box := listening(t, a, rdma.BoxOptions{Node: rdma.All, Slots: 2})
 	listening(t, b, rdma.BoxOptions{Node: 0})
-	l := f.links[1].verbs
-	l.mu.Lock() // out of reach
-	nc := l.nc
-	l.nc, l.why = nil, rdma.ErrNodeDown
-	l.mu.Unlock()
+	l := f.Link(1)
+	resume := l.Suspend(rdma.ErrNodeDown)
 	if err := post(b, box.Addr(1), "unsent"); !errors.Is(err, rdma.ErrNodeDown) || !errors.Is(err, rdma.ErrNoEffect) {
 		t.Errorf("to a node that is out of reach: %v", err)
 	}
-	l.mu.Lock()
-	l.nc = nc
-	l.mu.Unlock()
+	resume()
 	if err := f.Fence(1); err != nil {
 		t.Fatal(err)
 	}
@@ -150,22 +150,17 @@ func TestNoEffect(t *testing.T) {
 // TestMailboxAtAll has messages come by way of each node, and a node that comes into reach later.
 func TestMailboxAtAll(t *testing.T) {
 	f, a, b := newTwo(t)
-	l := f.links[1].verbs
-	l.mu.Lock() // a node out of reach, as far as Listen sees
-	nc, why := l.nc, l.why
-	l.nc, l.why = nil, errors.Join(rdma.ErrNodeDown)
-	l.mu.Unlock()
+	l := f.Link(1)
+	resume := l.Suspend(rdma.ErrNodeDown)
 	m, err := a.Listen(rdma.BoxOptions{Node: rdma.All, Slots: 2})
 	if _, err := b.Listen(rdma.BoxOptions{Node: 1}); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("listen at a node that is out of reach: %v", err)
 	}
-	l.mu.Lock()
-	l.nc, l.why = nc, why
-	l.mu.Unlock()
+	resume()
 	if err != nil {
 		t.Fatal(err)
 	}
-	box := m.(*mailbox)
+	box := m
 	listening(t, b, rdma.BoxOptions{Node: 1})
 	if err := post(b, box.Addr(1), "too early"); !errors.Is(err, rdma.ErrNoBox) {
 		t.Errorf("a message by way of a node that was out of reach: %v", err)
@@ -179,7 +174,7 @@ func TestMailboxAtAll(t *testing.T) {
 		}
 	}
 	for range 4 {
-		if msg := got(t, box, "hello"); msg.From.Number() != rdma.OwnBoxes+int(b.client.ID) {
+		if msg := got(t, box, "hello"); msg.From.Number() != rdma.OwnBoxes+int(b.Client()) {
 			t.Errorf("it is from %s", msg.From)
 		}
 	}
@@ -190,7 +185,7 @@ func TestMailboxAtAll(t *testing.T) {
 func TestReceiverDies(t *testing.T) {
 	f, a, _ := newTwo(t)
 	listening(t, a, rdma.BoxOptions{Node: rdma.All})
-	g, err := Open(Options{Addresses: f.record.Addresses})
+	g, err := Open(control.Options{Addresses: f.Record().Addresses})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +201,7 @@ func TestReceiverDies(t *testing.T) {
 		t.Error(err)
 	}
 	_ = g.Close()
-	for until := time.Now().Add(rawPatience); ; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(clientPatience); ; time.Sleep(time.Millisecond) {
 		if err = post(a, box.Addr(0), "hello?"); errors.Is(err, rdma.ErrNoBox) || time.Now().After(until) {
 			break
 		}
@@ -226,7 +221,7 @@ func TestReceiverDies(t *testing.T) {
 // node, which a worker reads itself, and at all.
 func TestCloseEndsAwait(t *testing.T) {
 	f, a, _ := newTwo(t)
-	waits := make(chan *mailbox, 2)
+	waits := make(chan rdma.Mailbox, 2)
 	for _, node := range []int{0, rdma.All} {
 		err := a.Go("waits", func(ep rdma.Endpoint) {
 			box := listening(t, ep.(*Endpoint), rdma.BoxOptions{Node: node})
@@ -249,12 +244,8 @@ func TestCloseEndsAwait(t *testing.T) {
 
 // TestListenRefused asks for mailboxes where there are none.
 func TestListenRefused(t *testing.T) {
-	d := newRawNode(t, Config{Device: newFakeDevice()})
-	if _, err := worker(t, d.fabric).Listen(rdma.BoxOptions{}); !errors.Is(err, rdma.ErrNotSupported) {
-		t.Errorf("listen where verbs go over a device: %v", err)
-	}
 	f, a, b := newTwo(t)
-	peek, err := f.PeekEndpoint()
+	peek, err := f.Reader("peek")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +262,7 @@ func TestListenRefused(t *testing.T) {
 	listening(t, b, rdma.BoxOptions{Node: rdma.All, Number: 5})
 	batch := b.Batch()
 	batch.Send(rdma.BoxAt(0, 5), nil, rdma.Span{Addr: rdma.At(1, 0), Len: 8})
-	if err := rdma.Do(b, batch, rawPatience); !errors.Is(err, rdma.ErrAccess) {
+	if err := rdma.Do(b, batch, clientPatience); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("gather without a mailbox at the node: %v", err)
 	}
 	at := listening(t, a, rdma.BoxOptions{Node: 1, Number: 6})
@@ -282,13 +273,13 @@ func TestListenRefused(t *testing.T) {
 	}{
 		{rdma.BoxAt(0, 5), []rdma.Span{{Addr: rdma.At(1, 0), Len: 8}}, rdma.ErrNotSupported},
 		{rdma.BoxAt(1, 5), make([]rdma.Span, 0), nil},
-		{at.Addr(1), repeat(rdma.Span{Addr: rdma.At(1, 0)}, maxSpans), nil},
-		{at.Addr(1), repeat(rdma.Span{Addr: rdma.At(1, 0)}, maxSpans+1), rdma.ErrMessageSize},
+		{at.Addr(1), repeat(rdma.Span{Addr: rdma.At(1, 0)}, transport.MaxSpans), nil},
+		{at.Addr(1), repeat(rdma.Span{Addr: rdma.At(1, 0)}, transport.MaxSpans+1), rdma.ErrMessageSize},
 		{at.Addr(1), []rdma.Span{{Addr: rdma.At(1, 0), Len: rdma.MaxMessage + 1}}, rdma.ErrMessageSize},
 	} {
 		batch := a.Batch()
 		batch.Send(c.to, nil, c.spans...)
-		if err := rdma.Do(a, batch, rawPatience); !errors.Is(err, c.want) {
+		if err := rdma.Do(a, batch, clientPatience); !errors.Is(err, c.want) {
 			t.Errorf("%d pieces to %s: %v, want %v", len(c.spans), c.to, err, c.want)
 		}
 		batch.Release()
@@ -314,19 +305,22 @@ func TestMailWakeUps(t *testing.T) {
 	for range 4 {
 		a, b := worker(t, u.Fabric), worker(t, u.Fabric)
 		x, y := listening(t, a, rdma.BoxOptions{Node: rdma.All}), listening(t, b, rdma.BoxOptions{Node: rdma.All})
-		for _, p := range []struct{ own, other *mailbox }{{x, y}, {y, x}} {
+		for _, p := range []struct {
+			ep         *Endpoint
+			own, other rdma.Mailbox
+		}{{a, x, y}, {b, y, x}} {
 			group.Go(func() {
 				for i := range rounds {
-					batch := p.own.e.Batch()
+					batch := p.ep.Batch()
 					batch.Send(p.other.Addr(rand.IntN(unwatchedNodes)), append(batch.Alloc(1)[:0], byte(i)))
 					batch.FetchAdd(rdma.At(rand.IntN(unwatchedNodes), 64), 1)
-					if err := p.own.e.Post(batch); err != nil {
+					if err := p.ep.Post(batch); err != nil {
 						t.Error(err)
 						return
 					}
 					msg := p.own.Next()
 					for msg == nil || !batch.Finished() { // with a message of the next round there, too
-						if err := p.own.Await(rawPatience); err != nil {
+						if err := p.own.Await(clientPatience); err != nil {
 							t.Errorf("round %d: message %v, verbs %v: %v", i, msg != nil, batch.Finished(), err)
 							return
 						}
@@ -355,13 +349,10 @@ func TestAwaitVerbsBehindAMessage(t *testing.T) {
 	if err := post(a, box.Addr(0), "to myself"); err != nil {
 		t.Fatal(err)
 	}
-	for here := false; !here; {
-		if err := box.Await(rawPatience); err != nil {
+	for range 2 { // for the SEND, and for the message
+		if err := box.Await(clientPatience); err != nil {
 			t.Fatal(err)
 		}
-		box.mu.Lock()
-		here = box.inbox.Len() > 0
-		box.mu.Unlock()
 	}
 	for range 20 {
 		b := a.Batch()
@@ -369,8 +360,8 @@ func TestAwaitVerbsBehindAMessage(t *testing.T) {
 		if err := a.Post(b); err != nil {
 			t.Fatal(err)
 		}
-		for until := time.Now().Add(rawPatience); !b.Finished(); {
-			if err := box.Await(rawPatience); err != nil || time.Now().After(until) {
+		for until := time.Now().Add(clientPatience); !b.Finished(); {
+			if err := box.Await(clientPatience); err != nil || time.Now().After(until) {
 				t.Fatalf("a verb is not complete: %v", err)
 			}
 		}
@@ -391,7 +382,7 @@ func TestAwaitSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	for !b.Finished() {
-		if err := box.Await(rawPatience); err != nil {
+		if err := box.Await(clientPatience); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -18,9 +19,9 @@ import (
 func TestTwoMasters(t *testing.T) {
 	const epochs = 40
 	_, addrs := start(t, 3, 1<<20, nil)
-	o := tcp.Options{Addresses: addrs}
+	o := control.Options{Addresses: addrs}
 	// those that are fenced off are not recovered
-	workers := created(t, o, tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 64})
+	workers := created(t, o, control.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 64})
 	masters := []*tcp.Fabric{opened(t, o), opened(t, o)}
 	var over atomic.Bool
 	var group, working sync.WaitGroup
@@ -34,7 +35,7 @@ func TestTwoMasters(t *testing.T) {
 		group.Go(func() {
 			for epoch := uint64(0); epoch < epochs; {
 				ok, err := f.Advance(rdma.State{Epoch: epoch}, rdma.State{Epoch: epoch + 1})
-				// the other one overtook it, more than once: asked again, the board knows
+				// the other one overtook it, more than once: asked again, the registry knows
 				if errors.Is(err, membership.ErrUncertain) {
 					unknown[i]++
 					continue
@@ -121,7 +122,7 @@ func workUntil(t *testing.T, f *tcp.Fabric, over *atomic.Bool) {
 // TestTwoMastersExpel has two processes expel the same node at once, and one of an epoch before.
 func TestTwoMastersExpel(t *testing.T) {
 	nodes, addrs := start(t, 3, 1<<20, nil)
-	o := tcp.Options{Addresses: addrs, Lease: short}
+	o := control.Options{Addresses: addrs, Lease: short}
 	first := created(t, o, geometry(3))
 	second := opened(t, o)
 	ep := attach(t, second, "client")
@@ -143,7 +144,7 @@ func TestTwoMastersExpel(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if _, err := add(ep, 2, 0); !errors.Is(err, rdma.ErrNodeDown) || !nodes[2].Expelled() {
+	if _, err := add(ep, 2, 0); !errors.Is(err, rdma.ErrNodeDown) || !nodes[2].Info().Expelled {
 		t.Errorf("a verb of an expelled node: %v", err)
 	}
 	if _, err := ep.Join(); err != nil {

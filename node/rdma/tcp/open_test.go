@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 // TestOpenWithSilentNode opens a pool of which one node stands still, by the addresses of all or of
@@ -16,7 +16,7 @@ func TestOpenWithSilentNode(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			nodes, all := nodeProcesses(t, 3)
-			created(t, tcp.Options{Addresses: all}, geometry(3))
+			created(t, control.Options{Addresses: all}, geometry(3))
 			var addrs []string
 			for _, n := range by {
 				addrs = append(addrs, all[n])
@@ -25,9 +25,9 @@ func TestOpenWithSilentNode(t *testing.T) {
 			asked := make(chan struct{}) // until a call of the silent one is given up
 			go func() {
 				defer close(asked)
-				tcp.Inspect(t.Context(), tcp.Options{Addresses: all[1:2]})
+				control.Inspect(t.Context(), control.Options{Addresses: all[1:2]})
 			}()
-			f := opened(t, tcp.Options{Addresses: addrs})
+			f := opened(t, control.Options{Addresses: addrs})
 			select {
 			case <-asked:
 				t.Error("it took as long as a call of the silent node")

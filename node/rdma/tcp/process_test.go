@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
@@ -20,8 +21,8 @@ func TestProcesses(t *testing.T) {
 	h := harness()
 	h.New = func(t testing.TB, n int, memory uint64, handler rdma.Handler) rdma.Fabric {
 		nodes, addrs := nodeProcesses(t, n+witnesses(n))
-		o := tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:]}
-		return &remote{created(t, o, tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}), nodes}
+		o := control.Options{Addresses: addrs[:n], Witnesses: addrs[n:]}
+		return &remote{created(t, o, control.Geometry{Nodes: n, Memory: memory, Clients: 64}), nodes}
 	}
 	h.KillNode = func(t testing.TB, f rdma.Fabric, node int) { f.(*remote).nodes[node].Kill() }
 	h.Spawn = func(t testing.TB, f rdma.Fabric, role string, n int) {

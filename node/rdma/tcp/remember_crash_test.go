@@ -16,7 +16,9 @@ import (
 	"github.com/farkv/farkv/node/membership"
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/memcopy"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -28,7 +30,8 @@ type disk struct {
 }
 
 func (d *disk) Zero(uint64, uint64) (bool, error) { return false, nil }
-func (d *disk) Close() error                      { return nil }
+
+func (d *disk) Close() error { return nil }
 
 // Sync is not called twice at a time.
 func (d *disk) Sync() error {
@@ -75,13 +78,13 @@ type crashing struct {
 }
 
 // listen starts a node on a disk.
-func (c *crashing) listen(d *disk) *tcp.Node {
+func (c *crashing) listen(d *disk) *memnode.Node {
 	c.t.Helper()
 	r, err := pmem.On(d.m, d, c.o)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: c.o.Memory, Region: r, Handler: addByCall})
+	n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: c.o.Memory, Region: r, Handler: addByCall})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -197,14 +200,14 @@ func (c *crashing) work(f *tcp.Fabric, ep rdma.Endpoint) {
 }
 
 // TestNoAnswerBeforeSync loses power before each Sync of a node's medium: what was answered is
-// there, of verbs as of the board, and a node that starts on it is the one that it was.
+// there, of verbs as of the registry, and a node that starts on it is the one that it was.
 func TestNoAnswerBeforeSync(t *testing.T) {
 	c := &crashing{t: t, o: pmem.Options{Memory: 16 << 10, Table: 1 << 20, Power: true}}
 	d := newDisk(t, c.o, nil)
 	n := c.listen(d)
 	d.before = c.look
-	f, err := tcp.Create(tcp.Options{Addresses: []string{n.Addr()}},
-		tcp.Geometry{Nodes: 1, Memory: 8 << 10, Clients: 2}, nil)
+	f, err := tcp.Create(control.Options{Addresses: []string{n.Addr()}},
+		control.Geometry{Nodes: 1, Memory: 8 << 10, Clients: 2}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

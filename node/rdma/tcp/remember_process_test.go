@@ -11,12 +11,14 @@ import (
 
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // regionOptions are those of the children that remember.
-var regionOptions = pmem.Options{Memory: 1 << 20, Table: tcp.TableBytes(1 << 20)}
+var regionOptions = pmem.Options{Memory: 1 << 20, Table: memnode.TableBytes(1 << 20)}
 
 // remembering are memory nodes that are processes and remember.
 type remembering struct {
@@ -100,7 +102,7 @@ func (r *remembering) killUnderLoad(t *testing.T, ep rdma.Endpoint, soon time.Du
 func TestRememberAll(t *testing.T) {
 	t.Parallel()
 	r := rememberingNodes(t, 3)
-	f, err := tcp.Create(tcp.Options{Addresses: r.addrs}, geometry(3), nil)
+	f, err := tcp.Create(control.Options{Addresses: r.addrs}, geometry(3), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +143,7 @@ func TestRememberAll(t *testing.T) {
 			r.again(t, node)
 		}
 		eventually(t, "the pool is back", func() bool {
-			f, err = tcp.Open(tcp.Options{Addresses: r.addrs})
+			f, err = tcp.Open(control.Options{Addresses: r.addrs})
 			return err == nil
 		})
 		if v := f.View(); v.Epoch != state.Epoch || v.Busy {
@@ -180,17 +182,17 @@ func TestRememberAll(t *testing.T) {
 func TestRememberExpelled(t *testing.T) {
 	t.Parallel()
 	r := rememberingNodes(t, 3)
-	f := created(t, tcp.Options{Addresses: r.addrs}, geometry(3))
+	f := created(t, control.Options{Addresses: r.addrs}, geometry(3))
 	ep := attach(t, f, "client")
 	for node := range 3 {
 		if err := store(ep, node, 0, []byte{1}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	inspect := func(node int) tcp.NodeInfo {
-		infos, errs := tcp.Inspect(t.Context(), tcp.Options{Addresses: r.addrs[node : node+1]})
+	inspect := func(node int) control.NodeInfo {
+		infos, errs := control.Inspect(t.Context(), control.Options{Addresses: r.addrs[node : node+1]})
 		if errs[0] != nil {
-			return tcp.NodeInfo{}
+			return control.NodeInfo{}
 		}
 		return infos[0]
 	}
@@ -229,9 +231,9 @@ func TestRememberExpelled(t *testing.T) {
 	if n, err := load(ep, 1, 0); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("READ of a node that was expelled: %d, %v", n, err)
 	}
-	eventually(t, "the board is back", func() bool { _, err := f.ListClients(); return err == nil })
+	eventually(t, "the registry is back", func() bool { _, err := f.ListClients(); return err == nil })
 	// It is as good as any new one.
-	alone, err := tcp.Create(tcp.Options{Addresses: r.addrs[1:2]}, geometry(1), nil)
+	alone, err := tcp.Create(control.Options{Addresses: r.addrs[1:2]}, geometry(1), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

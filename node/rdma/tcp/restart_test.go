@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -34,7 +35,7 @@ func started(t testing.TB, addr string, args ...string) *child.Process {
 func TestRestartedNode(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
-	f := created(t, tcp.Options{Addresses: addrs}, geometry(3))
+	f := created(t, control.Options{Addresses: addrs}, geometry(3))
 	ep := attach(t, f, "client")
 	for node := range 3 {
 		if err := store(ep, node, 0, []byte{1}); err != nil {
@@ -43,7 +44,7 @@ func TestRestartedNode(t *testing.T) {
 	}
 	nodes[1].Kill()
 	again(t, addrs[1])
-	for until := time.Now().Add(2 * tcp.DefaultLease); time.Now().Before(until); {
+	for until := time.Now().Add(2 * control.DefaultLease); time.Now().Before(until); {
 		if v, err := load(ep, 1, 0); err == nil && v != 1 || err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			t.Fatalf("READ of a node that was started anew: %d, %v", v, err)
 		}
@@ -56,7 +57,7 @@ func TestRestartedNode(t *testing.T) {
 			t.Errorf("node %d: %d, %v", node, v, err)
 		}
 	}
-	other := opened(t, tcp.Options{Addresses: addrs}) // of which one has no pool
+	other := opened(t, control.Options{Addresses: addrs}) // of which one has no pool
 	late := attach(t, other, "other")
 	if v, err := load(late, 1, 0); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("READ by a process that came later: %d, %v", v, err)
@@ -78,9 +79,9 @@ func TestRestartedNode(t *testing.T) {
 	nodes[2].Kill()
 	again(t, addrs[2])
 	if ok, err := f.Advance(rdma.State{Epoch: 1, Busy: true}, rdma.State{Epoch: 1}); ok || err == nil {
-		t.Errorf("a board of which a minority is left decides: %v, %v", ok, err)
+		t.Errorf("a registry of which a minority is left decides: %v, %v", ok, err)
 	}
-	if _, err := tcp.Open(tcp.Options{Addresses: addrs[:2]}); err == nil {
+	if _, err := tcp.Open(control.Options{Addresses: addrs[:2]}); err == nil {
 		t.Error("a pool of which a minority is left was opened")
 	}
 }
@@ -89,7 +90,7 @@ func TestRestartedNode(t *testing.T) {
 // those of others do not.
 func TestKilledNode(t *testing.T) {
 	nodes, addrs := nodeProcesses(t, 3)
-	f := created(t, tcp.Options{Addresses: addrs}, geometry(3))
+	f := created(t, control.Options{Addresses: addrs}, geometry(3))
 	ep := attach(t, f, "client")
 	time.AfterFunc(20*time.Millisecond, nodes[0].Kill)
 	var err error
@@ -112,7 +113,7 @@ func TestKilledNode(t *testing.T) {
 // fenced off.
 func TestKilledClient(t *testing.T) {
 	_, addrs := nodeProcesses(t, 3)
-	f := created(t, tcp.Options{Addresses: addrs}, geometry(3))
+	f := created(t, control.Options{Addresses: addrs}, geometry(3))
 	ep := attach(t, f, "master")
 	p := child.Start(t, "add", addrs[0])
 	p.Line(t)

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 func appendTo(e *Endpoint, to rdma.RingAddr, text string) error {
 	b := e.Batch()
 	defer b.Release()
 	b.Append(to, append(b.Alloc(len(text))[:0], text...))
-	return rdma.Do(e, b, rawPatience)
+	return rdma.Do(e, b, clientPatience)
 }
 
 // opening opens a ring at node 0 with a buffer at its beginning.
@@ -69,7 +70,7 @@ func TestRingEndsWithWorker(t *testing.T) {
 	if err := appendTo(a, ring.Addr(), "hello?"); !errors.Is(err, rdma.ErrNoRing) {
 		t.Errorf("append to the ring of a worker that has ended: %v", err)
 	}
-	g, err := Open(Options{Addresses: f.record.Addresses})
+	g, err := Open(control.Options{Addresses: f.Record().Addresses})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,14 +79,14 @@ func TestRingEndsWithWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	opening(t, ep.(*Endpoint))
-	if p, err := rdma.Rings(ep); err != nil || p != (rdma.RingPromises{MTU: defaultMTU, Counts: true}) {
+	if p, err := rdma.Rings(ep); err != nil || p != (rdma.RingPromises{MTU: control.DefaultMTU, Counts: true}) {
 		t.Errorf("rings: %+v, %v", p, err)
 	}
 	if err := appendTo(a, ring.Addr(), "hello"); err != nil {
 		t.Error(err)
 	}
 	_ = g.Close()
-	for until := time.Now().Add(rawPatience); ; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(clientPatience); ; time.Sleep(time.Millisecond) {
 		if err = appendTo(a, ring.Addr(), "hello?"); err != nil || time.Now().After(until) {
 			break
 		}
@@ -104,17 +105,12 @@ func TestRingEndsWithWorker(t *testing.T) {
 func TestRingCutOff(t *testing.T) {
 	f, a, _ := newTwo(t)
 	ring := opening(t, a)
-	l := f.links[0].verbs
-	l.mu.Lock()
-	nc, why := l.nc, l.why
-	l.nc, l.why = nil, errors.Join(rdma.ErrNodeDown)
-	l.mu.Unlock()
+	l := f.Link(0)
+	resume := l.Suspend(rdma.ErrNodeDown)
 	if err := ring.Close(); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("close a ring of a node that is out of reach: %v", err)
 	}
-	l.mu.Lock()
-	l.nc, l.why = nc, why
-	l.mu.Unlock()
+	resume()
 	if err := ring.Close(); err != nil {
 		t.Error(err)
 	}
@@ -122,26 +118,24 @@ func TestRingCutOff(t *testing.T) {
 
 // TestRingRefused asks for rings where there are none, and appends without an identity.
 func TestRingRefused(t *testing.T) {
-	d := newRawNode(t, Config{Device: newFakeDevice()})
-	if _, err := worker(t, d.fabric).OpenRing(rdma.RingOptions{Number: 1}); !errors.Is(err, rdma.ErrNotSupported) {
-		t.Errorf("a ring where verbs go over a device: %v", err)
-	}
 	f, a, _ := newTwo(t)
 	ring := opening(t, a)
 	if err := ring.Post(make([]rdma.Span, rdma.MaxRingBuffers+1)...); !errors.Is(err, rdma.ErrFull) {
 		t.Errorf("more buffers than a ring has: %v", err)
 	}
-	peek, err := f.PeekEndpoint()
+	peek, err := f.Reader("peek")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := peek.OpenRing(rdma.RingOptions{Number: 6}); !errors.Is(err, rdma.ErrAccess) {
+	reader := f.endpoint(peek)
+	if _, err := reader.OpenRing(rdma.RingOptions{Number: 6}); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("a ring without an identity: %v", err)
 	}
-	if err := appendTo(peek, ring.Addr(), "anonymous"); !errors.Is(err, rdma.ErrAccess) {
+	if err := appendTo(reader, ring.Addr(), "anonymous"); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("append without an identity: %v", err)
 	}
-	if _, err := Create(Options{Addresses: f.record.Addresses, MTU: 100}, Geometry{2, 4096, 1, 0},
+	if _, err := Create(control.Options{Addresses: f.Record().Addresses, MTU: 100},
+		control.Geometry{Nodes: 2, Memory: 4096, Clients: 1},
 		nil); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("a pool with blocks of 100 bytes: %v", err)
 	}

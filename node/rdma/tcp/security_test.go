@@ -20,7 +20,10 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 var token, readToken = []byte("a token of thirty-two bytes, aye"), []byte("another one, with which one reads")
@@ -44,11 +47,11 @@ func (j *journal) count(what string) int {
 }
 
 // guarded starts nodes that want something of their callers.
-func guarded(t testing.TB, n int, s tcp.Security) (nodes []*tcp.Node, addrs []string, log *journal) {
+func guarded(t testing.TB, n int, s transport.Security) (nodes []*memnode.Node, addrs []string, log *journal) {
 	t.Helper()
 	log = new(journal)
 	for range n {
-		node, err := tcp.Listen(tcp.Config{
+		node, err := memnode.Listen(memnode.Config{
 			Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall, Security: s,
 			Log: slog.New(slog.NewTextHandler(log, nil)),
 		})
@@ -61,29 +64,30 @@ func guarded(t testing.TB, n int, s tcp.Security) (nodes []*tcp.Node, addrs []st
 	return nodes, addrs, log
 }
 
-func geometry(n int) tcp.Geometry { return tcp.Geometry{Nodes: n, Memory: 1 << 20, Clients: 8} }
+func geometry(n int) control.Geometry { return control.Geometry{Nodes: n, Memory: 1 << 20, Clients: 8} }
 
 // TestTokens calls nodes with other tokens than theirs, and without.
 func TestTokens(t *testing.T) {
-	nodes, addrs, log := guarded(t, 3, tcp.Security{Token: token, ReadToken: readToken})
-	created(t, tcp.Options{Addresses: addrs, Security: tcp.Security{Token: token}}, geometry(3))
+	nodes, addrs, log := guarded(t, 3, transport.Security{Token: token, ReadToken: readToken})
+	created(t, control.Options{Addresses: addrs, Security: transport.Security{Token: token}}, geometry(3))
 	almost := bytes.Clone(token)
 	almost[len(almost)-1] ^= 1
 	refused := uint64(0)
-	for name, s := range map[string]tcp.Security{
+	for name, s := range map[string]transport.Security{
 		"no token": {}, "an empty one": {Token: []byte{}}, "one that differs in a bit": {Token: almost},
 		"a shorter one": {Token: token[:31]}, "a longer one": {Token: append(bytes.Clone(token), 'x')},
 		"the read token as the other": {Token: []byte("another one, with which one read")},
 	} {
-		_, err := tcp.Open(tcp.Options{Addresses: addrs, Security: s})
-		if !errors.Is(err, tcp.ErrToken) || strings.Contains(err.Error(), "\n") {
+		_, err := tcp.Open(control.Options{Addresses: addrs, Security: s})
+		if !errors.Is(err, transport.ErrToken) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := tcp.Create(tcp.Options{Addresses: addrs, Security: s}, geometry(3),
-			nil); !errors.Is(err, tcp.ErrToken) {
+		if _, err := tcp.Create(control.Options{Addresses: addrs, Security: s}, geometry(3),
+			nil); !errors.Is(err, transport.ErrToken) {
 			t.Errorf("%s: a pool was made: %v", name, err)
 		}
-		if err := tcp.Remove(tcp.Options{Addresses: addrs, Security: s}, true); !errors.Is(err, tcp.ErrToken) {
+		if err := control.Remove(control.Options{Addresses: addrs, Security: s}, true); !errors.Is(err,
+			transport.ErrToken) {
 			t.Errorf("%s: the pool was removed: %v", name, err)
 		}
 		refused += 2
@@ -98,16 +102,16 @@ func TestTokens(t *testing.T) {
 	if log.count(string(token)) > 0 {
 		t.Error("the token is in the log")
 	}
-	_, addrs, _ = guarded(t, 1, tcp.Security{})
-	_, err := tcp.Open(tcp.Options{Addresses: addrs, Security: tcp.Security{Token: token}})
-	if !errors.Is(err, tcp.ErrToken) || !strings.Contains(err.Error(), "without one") {
+	_, addrs, _ = guarded(t, 1, transport.Security{})
+	_, err := tcp.Open(control.Options{Addresses: addrs, Security: transport.Security{Token: token}})
+	if !errors.Is(err, transport.ErrToken) || !strings.Contains(err.Error(), "without one") {
 		t.Errorf("a token for nodes that know none: %v", err)
 	}
 }
 
 // TestTokenIsNotSent looks at all that goes over the wire.
 func TestTokenIsNotSent(t *testing.T) {
-	_, addrs, _ := guarded(t, 1, tcp.Security{Token: token})
+	_, addrs, _ := guarded(t, 1, transport.Security{Token: token})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -130,8 +134,8 @@ func TestTokenIsNotSent(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	infos, errs := tcp.Inspect(ctx, tcp.Options{Addresses: []string{l.Addr().String()},
-		Security: tcp.Security{Token: token}})
+	infos, errs := control.Inspect(ctx, control.Options{Addresses: []string{l.Addr().String()},
+		Security: transport.Security{Token: token}})
 	l.Close()
 	group.Wait()
 	if errs[0] != nil || infos[0].Memory != 1<<20 {
@@ -145,18 +149,18 @@ func TestTokenIsNotSent(t *testing.T) {
 
 // TestListenWithoutToken wants nodes without a token to be out of reach of other machines.
 func TestListenWithoutToken(t *testing.T) {
-	for _, s := range []tcp.Security{{}, {Token: []byte{}}, {ReadToken: readToken}} {
-		n, err := tcp.Listen(tcp.Config{Listen: "0.0.0.0:0", Memory: 1 << 20, Security: s})
-		if !errors.Is(err, tcp.ErrOpen) {
+	for _, s := range []transport.Security{{}, {Token: []byte{}}, {ReadToken: readToken}} {
+		n, err := memnode.Listen(memnode.Config{Listen: "0.0.0.0:0", Memory: 1 << 20, Security: s})
+		if !errors.Is(err, memnode.ErrOpen) {
 			t.Errorf("%+v: %v", s, err)
 		}
 		if err == nil {
 			n.Close()
 		}
 	}
-	n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
-		Security: tcp.Security{ReadToken: readToken}})
-	if !errors.Is(err, tcp.ErrOpen) {
+	n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
+		Security: transport.Security{ReadToken: readToken}})
+	if !errors.Is(err, memnode.ErrOpen) {
 		t.Errorf("a read token, and none to write: a client without a token may write: %v", err)
 	}
 	if err == nil {
@@ -166,13 +170,13 @@ func TestListenWithoutToken(t *testing.T) {
 
 // TestReadToken does everything with a token that permits to read.
 func TestReadToken(t *testing.T) {
-	_, addrs, _ := guarded(t, 3, tcp.Security{Token: token, ReadToken: readToken})
-	f := created(t, tcp.Options{Addresses: addrs, Security: tcp.Security{Token: token}}, geometry(3))
+	_, addrs, _ := guarded(t, 3, transport.Security{Token: token, ReadToken: readToken})
+	f := created(t, control.Options{Addresses: addrs, Security: transport.Security{Token: token}}, geometry(3))
 	writer := attach(t, f, "writer")
 	if err := store(writer, 0, 8, []byte{7}); err != nil {
 		t.Fatal(err)
 	}
-	reading := tcp.Options{Addresses: addrs, Security: tcp.Security{ReadToken: readToken}}
+	reading := control.Options{Addresses: addrs, Security: transport.Security{ReadToken: readToken}}
 	r := opened(t, reading)
 	reader := func() rdma.Endpoint { return attach(t, r, "reader") }
 	ep := reader()
@@ -203,7 +207,7 @@ func TestReadToken(t *testing.T) {
 	_, master, mastered := r.TryMaster(1, time.Second)
 	for what, err := range map[string]error{
 		"advance": advanced, "master": mastered, "fence": r.Fence(9), "revoke": r.Revoke(writer.Client()),
-		"expel": r.Expel(1, 0), "remove": tcp.Remove(reading, true),
+		"expel": r.Expel(1, 0), "remove": control.Remove(reading, true),
 	} {
 		if err == nil || master {
 			t.Errorf("%s succeeded", what)
@@ -274,8 +278,8 @@ func TestTLS(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority(t), newAuthority(t)
 	own := ours.sign(t, time.Now().Add(time.Hour), false)
-	client := func(roots *authority, certs ...tls.Certificate) tcp.Security {
-		return tcp.Security{Token: token, TLS: &tls.Config{RootCAs: roots.pool, Certificates: certs,
+	client := func(roots *authority, certs ...tls.Certificate) transport.Security {
+		return transport.Security{Token: token, TLS: &tls.Config{RootCAs: roots.pool, Certificates: certs,
 			MinVersion: tls.VersionTLS13}}
 	}
 	oneWay := &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: ours.pool, MinVersion: tls.VersionTLS13}
@@ -286,7 +290,7 @@ func TestTLS(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		node   *tls.Config
-		client tcp.Security
+		client transport.Security
 		want   string // of the error; "": none
 	}{
 		{"TLS", oneWay, client(ours), ""},
@@ -297,19 +301,19 @@ func TestTLS(t *testing.T) {
 		{"a client's certificate that expired", mutual, client(ours, expired.Certificates[0]), "certificate"},
 		{"a node's certificate of others", oneWay, client(others), "unknown authority"},
 		{"a node's certificate that expired", expired, client(ours), "expired"},
-		{"a plain client", oneWay, tcp.Security{Token: token}, "perhaps the two ends do not agree on TLS"},
+		{"a plain client", oneWay, transport.Security{Token: token}, "perhaps the two ends do not agree on TLS"},
 		{"a plain node", nil, client(ours), "perhaps the two ends do not agree on TLS"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			nodes, addrs, log := guarded(t, 3, tcp.Security{Token: token, TLS: c.node})
-			f, err := tcp.Create(tcp.Options{Addresses: addrs, Security: c.client}, geometry(3), nil)
+			nodes, addrs, log := guarded(t, 3, transport.Security{Token: token, TLS: c.node})
+			f, err := tcp.Create(control.Options{Addresses: addrs, Security: c.client}, geometry(3), nil)
 			if c.want != "" {
-				if !errors.Is(err, tcp.ErrTLS) || !strings.Contains(err.Error(), c.want) ||
+				if !errors.Is(err, transport.ErrTLS) || !strings.Contains(err.Error(), c.want) ||
 					strings.Contains(err.Error(), "\n") {
 					t.Errorf("error is %v, want ErrTLS and %q in one line", err, c.want)
 				}
 				for range 3 {
-					tcp.Open(tcp.Options{Addresses: addrs, Security: c.client})
+					tcp.Open(control.Options{Addresses: addrs, Security: c.client})
 				}
 				eventually(t, "the refusal is counted", func() bool {
 					s := nodes[0].Stats()
@@ -349,10 +353,10 @@ func TestPeersThatDoNotTrust(t *testing.T) {
 	a := newAuthority(t)
 	node := &tls.Config{Certificates: []tls.Certificate{a.sign(t, time.Now().Add(time.Hour), false)},
 		MinVersion: tls.VersionTLS13}
-	_, addrs, log := guarded(t, 3, tcp.Security{Token: token, TLS: node})
-	f := created(t, tcp.Options{
+	_, addrs, log := guarded(t, 3, transport.Security{Token: token, TLS: node})
+	f := created(t, control.Options{
 		Addresses: addrs,
-		Security:  tcp.Security{Token: token, TLS: &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS13}},
+		Security:  transport.Security{Token: token, TLS: &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS13}},
 		Lease:     50 * time.Millisecond,
 	}, geometry(3))
 	_ = f

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -35,13 +37,13 @@ func TestSilentConnections(t *testing.T) {
 	}
 	t.Logf("%d connections", silent)
 	var log journal
-	node, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
+	node, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { node.Close() })
-	o := tcp.Options{Addresses: []string{node.Addr()}}
+	o := control.Options{Addresses: []string{node.Addr()}}
 	f := created(t, o, geometry(1))
 	ep := attach(t, f, "works")
 	before := descriptors()
@@ -65,7 +67,7 @@ func TestSilentConnections(t *testing.T) {
 		all = append(all, c)
 	}
 	eventually(t, "all but a few are refused", func() bool {
-		return node.Stats().Refused >= uint64(silent-node.MostGreeting())
+		return node.Stats().Refused >= uint64(silent-node.Room().Greeting)
 	})
 	another, err := tcp.Open(o)
 	if err != nil {

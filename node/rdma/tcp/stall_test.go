@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/control"
 )
 
 // TestNodeReadsNothing posts to a node that reads nothing: no Post waits for it, what waits to be
@@ -115,7 +115,7 @@ func TestSilentNodes(t *testing.T) {
 		p.rule(nil)
 	}
 	eventually(t, "the node is back", func() bool { _, err := add(ep, 0, 0); return err == nil })
-	eventually(t, "the board is back", f.HasMajority) // its connections may be dialled later than those for verbs
+	eventually(t, "the registry is back", f.HasMajority) // its connections may be dialled later than those for verbs
 	if n, err := load(ep, 0, 0); n != 1 || err != nil {
 		t.Errorf("the word is %d (%v): a verb that had vanished has landed", n, err)
 	}
@@ -126,7 +126,7 @@ func TestSilentNodes(t *testing.T) {
 func TestStoppedNode(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
-	f := created(t, tcp.Options{Addresses: addrs}, tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 8})
+	f := created(t, control.Options{Addresses: addrs}, control.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 8})
 	ep := attach(t, f, "client")
 	var succeeded, tried uint64
 	for range 3 {
@@ -163,7 +163,7 @@ func TestStoppedNode(t *testing.T) {
 // than for a frame or two, and works for the others.
 func TestClientReadsNothing(t *testing.T) {
 	f, proxies := behind(t, 1, lease, nil)
-	other := opened(t, tcp.Options{Addresses: f.Record().Addresses})
+	other := opened(t, control.Options{Addresses: f.Record().Addresses})
 	reads, works := attach(t, other, "reads"), attach(t, f.Fabric, "works")
 	proxies[0].rule(func(c caller) fate {
 		if c.verbs() && c.Process == other.Process() {

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // TestStoodStill stops an idle client's process for longer than a node may be silent: while pings
@@ -26,7 +26,7 @@ func TestStoodStill(t *testing.T) {
 			t.Parallel()
 			_, addrs := start(t, 1, 1<<20, nil)
 			p := newProxy(t, addrs[0])
-			f := created(t, tcp.Options{Addresses: []string{p.addr()}, Lease: lease}, geometry(1))
+			f := created(t, control.Options{Addresses: []string{p.addr()}, Lease: lease}, geometry(1))
 			client := child.Start(t, "hold", p.addr())
 			client.Line(t)
 			theirs := func(c caller) bool { return c.Process != f.Process() }
@@ -73,7 +73,7 @@ func TestStoodStillAsking(t *testing.T) {
 			t.Parallel()
 			_, addrs := start(t, 1, 1<<20, nil)
 			p := newProxy(t, addrs[0])
-			f := created(t, tcp.Options{Addresses: []string{p.addr()}, Lease: lease}, geometry(1))
+			f := created(t, control.Options{Addresses: []string{p.addr()}, Lease: lease}, geometry(1))
 			client := child.Start(t, question, p.addr())
 			client.Line(t)
 			p.rule(func(c caller) fate {

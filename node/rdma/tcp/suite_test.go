@@ -11,6 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
@@ -29,14 +31,15 @@ func TestMain(m *testing.M) {
 // pool is a pool with its nodes in this process.
 type pool struct {
 	*tcp.Fabric
-	nodes []*tcp.Node
+	nodes []*memnode.Node
 }
 
 // start starts nodes that end with the test.
-func start(t testing.TB, n int, memory uint64, h rdma.Handler) (nodes []*tcp.Node, addrs []string) {
+func start(t testing.TB, n int, memory uint64, h rdma.Handler) (nodes []*memnode.Node, addrs []string) {
 	t.Helper()
 	for range n {
-		node, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: max(memory, 4096), Handler: h, Conns: 4096})
+		node, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: max(memory, 4096), Handler: h,
+			Conns: 4096})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,11 +65,11 @@ func witnesses(n int) int {
 	return 0
 }
 
-func newPool(t testing.TB, n int, memory uint64, h rdma.Handler) *pool {
+func New(t testing.TB, n int, memory uint64, h rdma.Handler) *pool {
 	t.Helper()
 	nodes, addrs := start(t, n+witnesses(n), memory, h)
-	o := tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:], Lease: lease, MTU: 256}
-	f, err := tcp.Create(o, tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}, nil)
+	o := control.Options{Addresses: addrs[:n], Witnesses: addrs[n:], Lease: lease, MTU: 256}
+	f, err := tcp.Create(o, control.Geometry{Nodes: n, Memory: memory, Clients: 64}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +84,7 @@ func newPool(t testing.TB, n int, memory uint64, h rdma.Handler) *pool {
 
 // settle waits until all nodes of a pool are connected to each other: what they do until then would
 // count as allocations of verbs, too.
-func settle(t testing.TB, nodes []*tcp.Node, holding int) {
+func settle(t testing.TB, nodes []*memnode.Node, holding int) {
 	t.Helper()
 	voters := min(len(nodes), 7)
 	want := voters*(len(nodes)-1) + len(nodes) + holding // peers, and the maker's connections
@@ -97,7 +100,7 @@ func settle(t testing.TB, nodes []*tcp.Node, holding int) {
 func harness() rdmatest.Harness {
 	return rdmatest.Harness{
 		New: func(t testing.TB, nodes int, memory uint64, h rdma.Handler) rdma.Fabric {
-			return newPool(t, nodes, memory, h)
+			return New(t, nodes, memory, h)
 		},
 		Parallel: rdmatest.Goroutines,
 		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint),
@@ -116,7 +119,7 @@ func harness() rdmatest.Harness {
 func TestFabric(t *testing.T) { rdmatest.Run(t, harness()) }
 
 // besideOf opens a node's pool beside it, until the end of the test.
-func besideOf(t testing.TB, n *tcp.Node) *tcp.Fabric {
+func besideOf(t testing.TB, n *memnode.Node) *tcp.Fabric {
 	o, err := n.Beside()
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +140,7 @@ func besideOf(t testing.TB, n *tcp.Node) *tcp.Fabric {
 func TestBeside(t *testing.T) {
 	h := harness()
 	h.New = func(t testing.TB, nodes int, memory uint64, handler rdma.Handler) rdma.Fabric {
-		p := newPool(t, nodes, memory, handler)
+		p := New(t, nodes, memory, handler)
 		return &pool{besideOf(t, p.nodes[0]), p.nodes}
 	}
 	h.Beside = func(t testing.TB, f rdma.Fabric, _ int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {

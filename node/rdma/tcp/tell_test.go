@@ -6,24 +6,27 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 // TestTell writes without an identity: that goes for what lies behind the store's memory, and not
 // with the token that permits to read. Nodes refuse the rest themselves.
 func TestTell(t *testing.T) {
-	s := Security{Token: []byte("a token of some length"), ReadToken: []byte("another of some length")}
-	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Security: s})
+	s := transport.Security{Token: []byte("a token of some length"), ReadToken: []byte("another of some length")}
+	n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Security: s})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	o := Options{Addresses: []string{n.Addr()}, Security: Security{Token: s.Token}}
-	f, err := Create(o, Geometry{1, 32 << 10, 8, 4096}, nil)
+	o := control.Options{Addresses: []string{n.Addr()}, Security: transport.Security{Token: s.Token}}
+	f, err := Create(o, control.Geometry{Nodes: 1, Memory: 32 << 10, Clients: 8, Telemetry: 4096}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	o.Security = Security{ReadToken: s.ReadToken}
+	o.Security = transport.Security{ReadToken: s.ReadToken}
 	r, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
@@ -43,10 +46,11 @@ func TestTell(t *testing.T) {
 			"WRITE": func(b *rdma.Batch) *rdma.Op { return b.Write(rdma.At(0, c.off), b.Alloc(8)) },
 			"FAA":   func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, c.off), 1) },
 		} {
-			ep, err := c.f.PeekEndpoint() // which leaves it to the node
+			w, err := c.f.Reader("teller")
 			if err != nil {
 				t.Fatal(err)
 			}
+			ep := c.f.endpoint(w) // which leaves it to the node
 			b := ep.Batch()
 			op := add(b)
 			_ = rdma.Do(ep, b, time.Second)

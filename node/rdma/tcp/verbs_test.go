@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/transport"
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
@@ -63,7 +66,7 @@ func attach(t testing.TB, f *tcp.Fabric, name string) rdma.Endpoint {
 }
 
 // opened opens a pool by its nodes' addresses, for as long as the test lasts.
-func opened(t testing.TB, o tcp.Options) *tcp.Fabric {
+func opened(t testing.TB, o control.Options) *tcp.Fabric {
 	t.Helper()
 	f, err := tcp.Open(o)
 	if err != nil {
@@ -74,7 +77,7 @@ func opened(t testing.TB, o tcp.Options) *tcp.Fabric {
 }
 
 // created makes a pool on nodes.
-func created(t testing.TB, o tcp.Options, g tcp.Geometry) *tcp.Fabric {
+func created(t testing.TB, o control.Options, g control.Geometry) *tcp.Fabric {
 	t.Helper()
 	f, err := tcp.Create(o, g, nil)
 	if err != nil {
@@ -98,7 +101,8 @@ func behind(t testing.TB, n int, lease time.Duration, h rdma.Handler) (*pool, []
 		proxies = append(proxies, newProxy(t, addr))
 		addrs[i] = proxies[i].addr()
 	}
-	f := created(t, tcp.Options{Addresses: addrs, Lease: lease}, tcp.Geometry{Nodes: n, Memory: 1 << 20, Clients: 16})
+	f := created(t, control.Options{Addresses: addrs, Lease: lease},
+		control.Geometry{Nodes: n, Memory: 1 << 20, Clients: 16})
 	return &pool{f, nodes}, proxies
 }
 
@@ -117,14 +121,14 @@ func heap() uint64 {
 // pool is not full. A process that cannot open a pool at all for that reason is told so.
 func TestFullNode(t *testing.T) {
 	_, addrs := start(t, 2, 1<<20, nil)
-	full, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Conns: 2})
+	full, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Conns: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { full.Close() })
 	addrs = append(addrs, full.Addr())
-	created(t, tcp.Options{Addresses: addrs}, geometry(3))
-	ep := attach(t, opened(t, tcp.Options{Addresses: addrs[:2]}), "second")
+	created(t, control.Options{Addresses: addrs}, geometry(3))
+	ep := attach(t, opened(t, control.Options{Addresses: addrs[:2]}), "second")
 	for what, err := range map[string]error{
 		"a verb": func() error { _, err := add(ep, 2, 0); return err }(), "a call": ep.Call(2, &rdma.Request{}, limit),
 	} {
@@ -133,7 +137,7 @@ func TestFullNode(t *testing.T) {
 			t.Errorf("%s of a node that is full: %v", what, err)
 		}
 	}
-	if _, err := tcp.Open(tcp.Options{Addresses: addrs[2:]}); !errors.Is(err, tcp.ErrConnections) ||
+	if _, err := tcp.Open(control.Options{Addresses: addrs[2:]}); !errors.Is(err, transport.ErrConnections) ||
 		errors.Is(err, rdma.ErrFull) {
 		t.Errorf("open a pool by a node that is full: %v", err)
 	}

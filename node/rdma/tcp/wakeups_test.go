@@ -1,18 +1,18 @@
 package tcp
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memnode"
 )
 
 // TestWakeUps has workers wait in every way there is, over connections that are cut at random, for
@@ -45,7 +45,7 @@ const unwatchedNodes = 3
 func newUnwatched(t *testing.T) *unwatched {
 	var addrs []string
 	for range unwatchedNodes {
-		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
+		n, err := memnode.Listen(memnode.Config{Listen: "127.0.0.1:0", Memory: 1 << 20,
 			Handler: func(_ rdma.Memory, r *rdma.Request) error {
 				r.Ret[0] = r.Arg[0] + 1
 				time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond) // others answer meanwhile
@@ -57,19 +57,19 @@ func newUnwatched(t *testing.T) *unwatched {
 		t.Cleanup(func() { n.Close() })
 		addrs = append(addrs, n.Addr())
 	}
-	o := Options{Addresses: addrs, Lease: maxLease}
-	maker, err := Create(o, Geometry{unwatchedNodes, 1 << 20, 64, 0}, nil)
+	o := control.Options{Addresses: addrs, Lease: control.MaxLease}
+	maker, err := Create(o, control.Geometry{Nodes: unwatchedNodes, Memory: 1 << 20, Clients: 64}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { maker.Close() })
-	u := &unwatched{Fabric: newFabric(o, maker.record)}
-	u.connect(t.Context(), controlOf)
-	for _, l := range u.links {
-		if _, err := l.verbs.connect(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		u.keepers.Go(func() { u.keep(l.verbs) })
+	u := &unwatched{Fabric: newFabric(control.New(o, maker.Record()))}
+	u.ConnectControl(t.Context())
+	for node := range unwatchedNodes {
+		u.Link(node).Unwatched = true
+	}
+	if err := u.ConnectVerbs(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		u.Close()
@@ -77,39 +77,16 @@ func newUnwatched(t *testing.T) *unwatched {
 	return u
 }
 
-// keep is link.keep without a watch.
-func (u *unwatched) keep(l *link) {
-	for {
-		if s := l.stream.Load(); s != nil {
-			var group sync.WaitGroup
-			group.Go(func() { l.writeHeavy(s) })
-			end := stopWith(u.cut, func() { l.fail(s.nc, rdma.ErrClosed) })
-			l.assist(s)
-			end()
-			group.Wait()
-			s.reader <- struct{}{}
-		}
-		select {
-		case <-u.cut:
-			return
-		case <-time.After(time.Millisecond):
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), rawPatience)
-		l.connect(ctx)
-		cancel()
-	}
-}
-
 func (u *unwatched) run(t *testing.T, workers, rounds int) {
 	rnd := rand.New(rand.NewPCG(2, 2))
-	var all []*waiter
+	var all []*driver
 	done := make(chan int, workers)
 	for i := range workers {
 		ep, err := u.Open("worker")
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &waiter{Endpoint: ep, t: t, rnd: rand.New(rand.NewPCG(1, uint64(i))), own: uint64(i) * 64,
+		w := &driver{Endpoint: ep, t: t, rnd: rand.New(rand.NewPCG(1, uint64(i))), own: uint64(i) * 64,
 			turns: make(chan []way)}
 		all = append(all, w)
 		go func() {
@@ -124,7 +101,7 @@ func (u *unwatched) run(t *testing.T, workers, rounds int) {
 			done <- i
 		}()
 	}
-	late := time.NewTimer(rawPatience)
+	late := time.NewTimer(clientPatience)
 	for range rounds {
 		var ways []way
 		for _, x := range rnd.Perm(int(numWays))[:1+rnd.IntN(2)] {
@@ -152,7 +129,7 @@ func (u *unwatched) run(t *testing.T, workers, rounds int) {
 // await waits until all workers that are out are done.
 func await(t *testing.T, late *time.Timer, out map[int]bool, done <-chan int) {
 	t.Helper()
-	late.Reset(rawPatience)
+	late.Reset(clientPatience)
 	for len(out) > 0 {
 		select {
 		case i := <-done:
@@ -167,17 +144,14 @@ func await(t *testing.T, late *time.Timer, out map[int]bool, done <-chan int) {
 // cutOne cuts a connection, as its own process does or as its end is seen. One that is down for the
 // moment it leaves alone.
 func (u *unwatched) cutOne(rnd *rand.Rand) {
-	l := u.links[rnd.IntN(len(u.links))].verbs
-	s := l.stream.Load()
-	switch {
-	case s == nil:
-		return
-	case rnd.IntN(2) == 0:
-		l.fail(s.nc, fmt.Errorf("cut: %w", rdma.ErrNodeDown))
-	default:
-		s.nc.Close() // a worker that waits for something over it sees it
+	l := u.Link(rnd.IntN(unwatchedNodes))
+	why := fmt.Errorf("cut: %w", rdma.ErrNodeDown)
+	if rnd.IntN(2) == 0 {
+		why = nil // a worker that waits for something over it sees it
 	}
-	u.cuts++
+	if l.BreakOff(why) {
+		u.cuts++
+	}
 }
 
 // way is one to wait.
@@ -193,8 +167,8 @@ const (
 	numWays
 )
 
-// waiter is a worker with words of its own, one at each node.
-type waiter struct {
+// driver is a worker with words of its own, one at each node.
+type driver struct {
 	rdma.Endpoint
 	t          *testing.T
 	rnd        *rand.Rand
@@ -204,7 +178,7 @@ type waiter struct {
 }
 
 // turn adds to some of the words, or calls a node, and waits for that.
-func (w *waiter) turn(by way) {
+func (w *driver) turn(by way) {
 	if by == forCall {
 		w.call()
 		return
@@ -248,7 +222,7 @@ func (w *waiter) turn(by way) {
 	}
 }
 
-func (w *waiter) call() {
+func (w *driver) call() {
 	r := rdma.Request{Arg: [6]uint64{w.own}}
 	if err := w.Call(w.rnd.IntN(unwatchedNodes), &r, time.Hour); err != nil {
 		w.broken(err)
@@ -257,13 +231,13 @@ func (w *waiter) call() {
 	}
 }
 
-func (w *waiter) wait(b *rdma.Batch, n int) {
+func (w *driver) wait(b *rdma.Batch, n int) {
 	if err := w.Wait(b, n, rdma.Forever); err != nil {
 		w.t.Error(err)
 	}
 }
 
-func (w *waiter) broken(err error) {
+func (w *driver) broken(err error) {
 	if !errors.Is(err, rdma.ErrNodeDown) {
 		w.t.Errorf("a cut connection ends in %v", err)
 	}
@@ -271,9 +245,9 @@ func (w *waiter) broken(err error) {
 }
 
 // check reads the words at last.
-func (w *waiter) check() {
+func (w *driver) check() {
 	for n := range unwatchedNodes {
-		for until := time.Now().Add(rawPatience); ; {
+		for until := time.Now().Add(clientPatience); ; {
 			b := w.Batch()
 			op := b.Read(rdma.At(n, w.own), 8)
 			if err := w.Post(b); err != nil {

@@ -4,12 +4,14 @@ import (
 	"errors"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/transport"
 )
 
 // writer writes ops into frames.
 type writer struct {
 	e           *Endpoint
-	s           sending
+	s           transport.Sending
+	out         *[]byte // of s
 	b           *rdma.Batch
 	node        int
 	frame       *sent // nil: none is begun
@@ -30,33 +32,51 @@ func (w *writer) add(i int) {
 	n := op.Len()
 	if !w.e.fabric.holds(op) {
 		w.open(0, 0)
-		w.s.l.out = appendBreach(w.s.l.out)
+		*w.out = transport.AppendBreach(*w.out)
 		w.frame.ops = append(w.frame.ops, i)
 		return
 	}
-	if n > maxData {
+	if n > transport.MaxData {
 		w.parts(i, op, n)
 		return
 	}
 	r, wr := need(op.Verb, n)
 	w.open(r, wr)
-	w.s.l.out = appendVerb(w.s.l.out, op, op.Addr.Offset(), 0, n)
+	*w.out = transport.AppendVerb(*w.out, op, op.Addr.Offset(), 0, n)
 	w.frame.ops = append(w.frame.ops, i)
 }
 
 // send sends a message.
 func (w *writer) send(i int, op *rdma.Op) {
-	switch err := w.e.box.maySend(op); {
+	switch box, err := w.e.BoxFor(op); {
 	case errors.Is(err, rdma.ErrAccess):
 		w.open(0, 0)
-		w.s.l.out = appendBreach(w.s.l.out)
+		*w.out = transport.AppendBreach(*w.out)
 	case err != nil:
 		op.Fail(err)
 		w.b.Complete(i)
 		return
 	default:
-		w.open(0, sendBytes(op))
-		w.s.l.out = appendSend(w.s.l.out, op, w.e.box.o.Number)
+		w.open(0, transport.SendBytes(op))
+		*w.out = transport.AppendSend(*w.out, op, box)
+	}
+	w.frame.ops = append(w.frame.ops, i)
+}
+
+// entry sends an APPEND.
+func (w *writer) entry(i int, op *rdma.Op) {
+	n := len(op.Buf)
+	switch {
+	case w.e.Client() == 0:
+		w.open(0, 0)
+		*w.out = transport.AppendBreach(*w.out)
+	case n < 1 || n > rdma.MaxMessage:
+		op.Fail(rdma.ErrMessageSize)
+		w.b.Complete(i)
+		return
+	default:
+		w.open(0, n)
+		*w.out = transport.AppendVerb(*w.out, op, op.Addr.Offset(), 0, n)
 	}
 	w.frame.ops = append(w.frame.ops, i)
 }
@@ -75,10 +95,10 @@ func need(v rdma.Verb, n int) (read, wrote int) {
 func (w *writer) parts(i int, op *rdma.Op, n int) {
 	w.finish()
 	left := new(int)
-	for off := 0; off < n; off += maxData {
-		m := min(maxData, n-off)
+	for off := 0; off < n; off += transport.MaxData {
+		m := min(transport.MaxData, n-off)
 		w.open(need(op.Verb, m))
-		w.s.l.out = appendVerb(w.s.l.out, op, op.Addr.Offset()+uint64(off), off, m)
+		*w.out = transport.AppendVerb(*w.out, op, op.Addr.Offset()+uint64(off), off, m)
 		f := w.frame
 		f.ops, f.part, f.off, f.n, f.left = append(f.ops, i), true, off, m, left
 		*left++
@@ -88,7 +108,8 @@ func (w *writer) parts(i int, op *rdma.Op, n int) {
 
 // open makes sure that there is a frame with room for an op that reads and writes so many bytes.
 func (w *writer) open(read, wrote int) {
-	if w.frame != nil && (len(w.frame.ops) == maxItems || w.read+read > maxData || w.wrote+wrote > maxData) {
+	if w.frame != nil && (len(w.frame.ops) == transport.MaxItems || w.read+read > transport.MaxData ||
+		w.wrote+wrote > transport.MaxData) {
 		w.finish()
 	}
 	w.read += read
@@ -97,28 +118,16 @@ func (w *writer) open(read, wrote int) {
 		return
 	}
 	w.frame = w.e.spare()
-	w.frame.batch, w.frame.node, w.frame.epoch = w.b, w.node, w.e.joined
-	l := w.s.l
-	w.from = len(l.out)
-	l.out = append(l.out, make([]byte, headerBytes)...)
-	l.out = w.e.claim(l.out, w.node)
-}
-
-// claim appends what the worker may do at a node.
-func (e *Endpoint) claim(out []byte, node int) []byte {
-	r := e.rights
-	r.key, r.epoch = e.fabric.links[node].verbs.key.Load(), e.joined
-	if e.box != nil {
-		r.released = e.box.tell(node)
-	}
-	return r.append(out)
+	w.frame.batch, w.frame.node, w.frame.epoch = w.b, w.node, w.e.Epoch()
+	w.from = len(*w.out)
+	*w.out = w.e.Claim(append(*w.out, make([]byte, transport.HeaderBytes)...), w.node)
 }
 
 func (w *writer) finish() {
 	if w.frame == nil {
 		return
 	}
-	w.s.end(kindVerbs, len(w.frame.ops), w.from, w.frame)
-	w.e.flying[w.node]++
+	w.s.End(transport.KindVerbs, len(w.frame.ops), w.from, w.frame)
+	w.e.Flying[w.node]++
 	w.frame, w.read, w.wrote = nil, 0, 0
 }

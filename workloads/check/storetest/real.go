@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/ibverbs"
+	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -40,19 +42,19 @@ var onShm = real{name: "shm", make: makeShm, open: func(h *Harness, at string) (
 
 var onTCP = onNodes(wired{
 	name: "tcp",
-	create: func(o tcp.Options, g tcp.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+	create: func(o control.Options, g control.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
 		return tcp.Create(o, g, func(f *tcp.Fabric) error { return format(f) })
 	},
-	open: func(o tcp.Options) (rdma.Fabric, error) { return tcp.Open(o) },
+	open: func(o control.Options) (rdma.Fabric, error) { return tcp.Open(o) },
 })
 
 var onRDMA = onNodes(wired{
 	name:   "rdma",
 	device: func() (*ibverbs.Device, error) { return ibverbs.OpenDevice(ibverbs.Choice{}, *host+":0") },
-	create: func(o tcp.Options, g tcp.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+	create: func(o control.Options, g control.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
 		return ibverbs.Create(o, g, ibverbs.Options{}, func(f *ibverbs.Fabric) error { return format(f) })
 	},
-	open: func(o tcp.Options) (rdma.Fabric, error) { return ibverbs.Open(o, ibverbs.Options{}) },
+	open: func(o control.Options) (rdma.Fabric, error) { return ibverbs.Open(o, ibverbs.Options{}) },
 })
 
 // chosen returns the fabric that -fabric names; false: it is not set.
@@ -89,8 +91,8 @@ func makeShm(h *Harness) (rdma.Fabric, string, func() error, error) {
 type wired struct {
 	name   string
 	device func() (*ibverbs.Device, error) // of a node; nil: it needs none
-	create func(o tcp.Options, g tcp.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error)
-	open   func(o tcp.Options) (rdma.Fabric, error)
+	create func(o control.Options, g control.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error)
+	open   func(o control.Options) (rdma.Fabric, error)
 }
 
 func onNodes(w wired) real {
@@ -108,7 +110,7 @@ func onNodes(w wired) real {
 			return f, strings.Join(addresses, ","), func() error { return errors.Join(f.Close(), end()) }, nil
 		},
 		open: func(_ *Harness, at string) (rdma.Fabric, error) {
-			return w.open(tcp.Options{Addresses: strings.Split(at, ",")})
+			return w.open(control.Options{Addresses: strings.Split(at, ",")})
 		},
 		wired: &w,
 	}
@@ -124,7 +126,7 @@ func (w *wired) nodes(h *Harness) (addresses []string, end func() error, err err
 		return err
 	}
 	for range h.Nodes {
-		c := tcp.Config{Listen: "127.0.0.1:0", Memory: max(h.Memory, 4096), Handler: h.Handler}
+		c := memnode.Config{Listen: "127.0.0.1:0", Memory: max(h.Memory, 4096), Handler: h.Handler}
 		if w.device != nil {
 			d, err := w.device()
 			if err != nil {
@@ -132,7 +134,7 @@ func (w *wired) nodes(h *Harness) (addresses []string, end func() error, err err
 			}
 			c.Device, ends = d, append(ends, d.Close)
 		}
-		n, err := tcp.Listen(c)
+		n, err := memnode.Listen(c)
 		if err != nil {
 			return nil, nil, errors.Join(err, end())
 		}
@@ -143,6 +145,6 @@ func (w *wired) nodes(h *Harness) (addresses []string, end func() error, err err
 
 // pool makes a formatted pool on nodes.
 func (w *wired) pool(h *Harness, addresses []string) (rdma.Fabric, error) {
-	return w.create(tcp.Options{Addresses: addresses},
-		tcp.Geometry{Nodes: h.Nodes, Memory: h.Memory, Clients: h.Clients}, h.Format)
+	return w.create(control.Options{Addresses: addresses},
+		control.Geometry{Nodes: h.Nodes, Memory: h.Memory, Clients: h.Clients}, h.Format)
 }

@@ -1,0 +1,146 @@
+package control
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// called is a two-sided call, or an attach, listen or meet frame, in flight. One that is not
+// answered in time is left to itself.
+type called struct {
+	waits  *transport.Waiter
+	r      rdma.Request
+	answer []byte // of an attach frame
+	count  rdma.RingCount
+	err    error
+	over   atomic.Bool
+}
+
+func (c *called) Land(h transport.Header, p []byte) error {
+	if h.Kind != transport.KindCall && h.Kind != transport.KindAttach && h.Kind != transport.KindListen &&
+		h.Kind != transport.KindRing &&
+		h.Kind != transport.KindMeet {
+		return fmt.Errorf("frame of kind %d answers a call: %w", h.Kind, transport.ErrProtocol)
+	}
+	if h.Status != transport.StatusOK && len(p) == 0 {
+		c.end(h.Status.Err())
+		return nil
+	}
+	if h.Status != transport.StatusOK {
+		c.end(fmt.Errorf("%s: %w", strings.TrimRight(string(p), " "), h.Status.Err()))
+		return nil
+	}
+	switch h.Kind {
+	case transport.KindListen, transport.KindMeet:
+		c.end(nil)
+		return nil
+	case transport.KindRing:
+		switch len(p) {
+		case 0:
+		case CountBytes:
+			c.count.Begun, c.count.Settled = binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
+			for i := range c.count.Open {
+				c.count.Open[i] = binary.LittleEndian.Uint64(p[16+8*i:])
+			}
+		default:
+			return fmt.Errorf("%d bytes answer about a ring: %w", len(p), transport.ErrProtocol)
+		}
+		c.end(nil)
+		return nil
+	case transport.KindAttach:
+		if h.Items > len(p) || len(p) > transport.Pad(MaxOffer) {
+			return fmt.Errorf("%d bytes answer an attach: %w", len(p), transport.ErrProtocol)
+		}
+		c.answer = append([]byte(nil), p[:h.Items]...)
+		c.end(nil)
+		return nil
+	}
+	if len(p) != 6*8 {
+		return fmt.Errorf("%d bytes answer a call: %w", len(p), transport.ErrProtocol)
+	}
+	for i := range c.r.Ret {
+		c.r.Ret[i] = binary.LittleEndian.Uint64(p[8*i:])
+	}
+	c.end(nil)
+	return nil
+}
+
+func (c *called) Lose(err error) { c.end(err) }
+
+func (c *called) end(err error) {
+	c.err = err
+	w := c.waits // behind over the worker may use c for another call
+	c.over.Store(true)
+	w.Notify()
+}
+
+// newCall returns a call that is about to be sent.
+func (w *Worker) newCall() *called {
+	c := Reuse(&w.calls)
+	c.waits, c.answer, c.err, c.count = w.Waits, nil, nil, rdma.RingCount{}
+	c.over.Store(false)
+	return c
+}
+
+// Call runs one of the node's procedures.
+func (w *Worker) Call(node int, r *rdma.Request, within time.Duration) error {
+	if err := w.call(node, r, within); err != nil {
+		return &rdma.CallError{Node: node, Err: err}
+	}
+	return nil
+}
+
+func (w *Worker) call(node int, r *rdma.Request, within time.Duration) error {
+	switch {
+	case w.closed || w.pool.closing.Load():
+		return fmt.Errorf("endpoint of client %d: %w", w.Identity.ID, rdma.ErrClosed)
+	case uint(node) >= uint(len(w.Lost)):
+		return fmt.Errorf("pool has %d nodes: %w", len(w.Lost), rdma.ErrAccess)
+	case w.Lost[node] != nil:
+		return w.Lost[node]
+	}
+	w.Called(node)
+	if err := w.pool.Down(node); err != nil {
+		return err
+	}
+	r.Client = w.Identity.ID
+	c := w.newCall()
+	c.r = *r
+	l := w.pool.links[node].verbs
+	err := l.Send(transport.KindCall, 1, c, func(out []byte) []byte {
+		return transport.AppendCall(w.Claim(out,
+			node), r)
+	})
+	if err == nil {
+		err = w.answered(c, node, within)
+	}
+	if err == nil {
+		r.Ret = c.r.Ret
+	}
+	return err
+}
+
+func (w *Worker) answered(c *called, node int, within time.Duration) error {
+	patience := realtime.Within(within)
+	for w.Waits.Collect(); !c.over.Load(); w.Waits.Collect() { // first: word that comes behind over is not overlooked
+		if patience.Over() {
+			w.LeaveToOthers()
+			return fmt.Errorf("no answer for %v: %w", within, rdma.ErrTimeout)
+		}
+		w.pool.links[node].verbs.Await(w.Waits, patience.Until())
+	}
+	err := c.err
+	w.calls = append(w.calls, c)
+	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrRevoked) {
+		return Refusal(transport.StatusOf(err), node, w.Identity.ID, w.joined)
+	}
+	return err
+}

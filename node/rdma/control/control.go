@@ -1,0 +1,409 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/membership"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// controlPatience bounds what a node may take for draining verbs.
+const controlPatience = 5 * time.Second
+
+// view reads the registry's view, and learns from it which nodes are down.
+func (ctl *Control) ReadView() (rdma.View, error) {
+	v, down, err := ctl.registry.View()
+	if err != nil {
+		return rdma.View{}, err
+	}
+	ctl.learn(v, down)
+	return v, nil
+}
+
+// look is view, and the identities in use, of which it knows that too: see
+// membership.Registry.Look.
+func (ctl *Control) look() (rdma.View, listing, error) {
+	asked := realtime.Now()
+	v, down, holders, err := ctl.registry.Look()
+	if err != nil {
+		return rdma.View{}, listing{}, err
+	}
+	ctl.learn(v, down)
+	return v, listing{holders, asked}, nil
+}
+
+// learn notes a view, and which nodes are down.
+func (ctl *Control) learn(v rdma.View, down []bool) {
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	for n, m := range v.Members {
+		if m.Gone {
+			ctl.expelled[n] = true
+		}
+		if m.Gone || down[n] {
+			ctl.downs[n].Store(true) // for good: no node comes back
+		}
+	}
+	if v.Epoch >= ctl.last.Epoch {
+		ctl.last = v
+		ctl.last.Members = slices.Clone(v.Members)
+	}
+}
+
+// Down returns the error of a node that was expelled, and so serves no client any more; nil for
+// others.
+func (ctl *Control) Down(node int) error {
+	if ctl.downs[node].Load() {
+		return fmt.Errorf("node %d was expelled: %w", node, rdma.ErrNodeDown)
+	}
+	return nil
+}
+
+// View returns the pool's view; while the registry is out of reach, that which was seen last.
+func (ctl *Control) View() rdma.View {
+	v, err := ctl.ReadView()
+	if err == nil {
+		return v
+	}
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	v = ctl.last
+	v.Members = slices.Clone(v.Members)
+	return v
+}
+
+// Advance replaces the view's state.
+func (ctl *Control) Advance(from, to rdma.State) (bool, error) { return ctl.registry.Advance(from, to) }
+
+// SetMember replaces one node's state in the view.
+func (ctl *Control) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
+	return ctl.registry.SetMember(epoch, node, from, to)
+}
+
+// TryMaster makes owner the pool's master if there is none.
+func (ctl *Control) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
+	return ctl.registry.TryMaster(owner, lease)
+}
+
+// Renew prolongs a tenure.
+func (ctl *Control) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
+	return ctl.registry.Renew(r, lease)
+}
+
+// Resign ends a tenure early.
+func (ctl *Control) Resign(r rdma.Role) { ctl.registry.Resign(r) }
+
+// Config returns the store's configuration.
+func (ctl *Control) Config() (rdma.Config, error) { return ctl.registry.Config() }
+
+// SwapConfig replaces the store's configuration.
+func (ctl *Control) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, error) {
+	return ctl.registry.SwapConfig(r, version, data)
+}
+
+// AwaitConfig waits for another configuration of the store.
+func (ctl *Control) AwaitConfig(version uint64, within time.Duration) (rdma.Config, error) {
+	return ctl.registry.AwaitConfig(version, within)
+}
+
+// Master returns the pool's master, and for how long yet at most it is that. It returns false if
+// there is no master, or the registry is out of reach.
+func (ctl *Control) Master() (rdma.Role, time.Duration, bool) {
+	r, left, ok, err := ctl.registry.Master()
+	return r, left, ok && err == nil
+}
+
+// serving reports whether a memory node may still execute verbs, as far as this process knows.
+func (ctl *Control) serving(node int) bool {
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	return node < ctl.record.Nodes && !ctl.expelled[node]
+}
+
+// Fence makes every worker join the epoch before its next verb. Each node that was not expelled has
+// to answer: the error wraps rdma.ErrNodeDown when one does not.
+func (ctl *Control) Fence(epoch uint64) error {
+	m := &Message{Do: DoFence, Pool: ctl.record.ID, Epoch: epoch}
+	if err := ctl.each(ctl.serving, controlPatience, func(int) *Message { return m }, nil); err != nil {
+		return fmt.Errorf("fence epoch %d: %w", epoch, err)
+	}
+	return nil
+}
+
+// Revoke fences a client off.
+func (ctl *Control) Revoke(c rdma.ClientID) error {
+	if c < 1 || int(c) > ctl.record.Clients {
+		return fmt.Errorf("revoke client %d: pool has clients 1 to %d: %w", c, ctl.record.Clients, rdma.ErrAccess)
+	}
+	all, err := ctl.registry.Clients()
+	if err != nil {
+		return fmt.Errorf("revoke client %d: %w", c, err)
+	}
+	for _, h := range all {
+		if h.ID == c {
+			return ctl.RevokeLife(h.Client)
+		}
+	}
+	return nil
+}
+
+// RevokeLife fences off the holder that Clients described. It marks the holder as fenced on the
+// registry first. So a process that finds the client dead, and the client itself, learn of it even
+// if this process ends before the nodes are told.
+func (ctl *Control) RevokeLife(c rdma.Client) error {
+	err := ctl.registry.MarkFenced(c)
+	if err == nil {
+		m := &Message{Do: DoRevoke, Pool: ctl.record.ID, Client: c.ID, Life: c.Life}
+		err = ctl.each(ctl.serving, controlPatience, func(int) *Message { return m }, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("revoke client %d: %w", c.ID, err)
+	}
+	return nil
+}
+
+// Expel makes a node one that is down for all processes. The registry records it first, so that no
+// other master thinks otherwise. A node that answers stops serving at once. From one that does not
+// answer, a majority takes the right to serve: when the leases that it may have are over it answers
+// no client any more, dead or alive.
+func (ctl *Control) Expel(epoch uint64, node int) error {
+	if err := ctl.expel(epoch, node); err != nil {
+		return fmt.Errorf("expel node %d in epoch %d: %w", node, epoch, err)
+	}
+	return nil
+}
+
+func (ctl *Control) expel(epoch uint64, node int) error {
+	if err := ctl.registry.SetDown(epoch, node); err != nil {
+		return err
+	}
+	ctl.downs[node].Store(true)
+	m := &Message{Do: DoExpel, Pool: ctl.record.ID, Epoch: epoch, Node: node}
+	itself := make(chan error, 1)
+	if !ctl.tasks.Begin("expel") {
+		return rdma.ErrClosed
+	}
+	go func() {
+		defer ctl.tasks.End("expel")
+		_, err := ctl.links[node].ask(m, transport.DeadAfter)
+		itself <- err
+	}()
+	voices := 0
+	living := ctl.living()
+	others := func(n int) bool { return n != node && living(n) }
+	err := ctl.each(others, transport.DeadAfter, func(int) *Message { return m }, func(n int, _ Reply) {
+		if n < ctl.record.Voters() {
+			voices++
+		}
+	})
+	if errors.Is(err, rdma.ErrStale) {
+		return err
+	}
+	if err := ctl.outlast(itself, voices, err); err != nil {
+		return err
+	}
+	ctl.mu.Lock()
+	ctl.expelled[node] = true
+	ctl.mu.Unlock()
+	return nil
+}
+
+// outlast returns nil when a node that is to be expelled serves no more: because it says so itself,
+// or because its leases are over behind the promise of so many voters. others is why some of those
+// did not promise.
+func (ctl *Control) outlast(itself <-chan error, voices int, others error) error {
+	var over <-chan time.Time
+	if voices > ctl.record.Voters()/2 {
+		over = time.After(membership.ExpelWait(ctl.record.Lease))
+	}
+	for {
+		select {
+		case err := <-itself:
+			if err == nil || errors.Is(err, rdma.ErrStale) {
+				return err
+			}
+			if over == nil {
+				return fmt.Errorf("only %d of %d nodes that have a voice answer: %w", voices, ctl.record.Voters(),
+					errors.Join(others, err))
+			}
+			itself = nil
+		case <-over:
+			return nil
+		case <-ctl.cut:
+			return rdma.ErrClosed
+		}
+	}
+}
+
+// CPU returns the processor time that the nodes' processes have used together, those apart that are
+// gone.
+func (ctl *Control) CPU() (sum time.Duration, err error) {
+	err = ctl.each(ctl.living(), transport.DeadAfter, func(int) *Message { return &Message{Do: DoInspect} },
+		func(_ int, r Reply) {
+			if r.Info != nil {
+				sum += time.Duration(r.Info.Stats.CPUSeconds * float64(time.Second))
+			}
+		})
+	return sum, err
+}
+
+// NodeDown reports whether a node serves no client any more, or this process does not reach it.
+func (ctl *Control) NodeDown(node int) bool {
+	return ctl.downs[node].Load() || ctl.links[node].verbs.Up() != nil
+}
+
+// attached returns the processes that some node knows to be alive; nil when that cannot be told,
+// since a node that serves does not answer: it may be the only one that reaches some process.
+func (ctl *Control) attached() map[string]bool {
+	names := map[string]bool{ctl.process: true}
+	m, heard := &Message{Do: DoAttached, Pool: ctl.record.ID}, 0
+	asked := ctl.living()
+	_ = ctl.each(asked, transport.DeadAfter, func(int) *Message { return m }, func(n int, r Reply) {
+		if n < ctl.record.Nodes {
+			heard++
+		}
+		for _, name := range r.Attached {
+			names[name] = true
+		}
+	})
+	for n := range ctl.record.Nodes {
+		if asked(n) {
+			heard--
+		}
+	}
+	if heard != 0 {
+		return nil
+	}
+	return names
+}
+
+// living tells which nodes, witnesses too, may answer questions.
+func (ctl *Control) living() func(node int) bool {
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	gone := slices.Clone(ctl.expelled)
+	return func(n int) bool { return n >= len(gone) || !gone[n] }
+}
+
+// MayExpel returns an error wrapping rdma.ErrUnreachable when too few nodes answer this process to
+// expel another one: then it is this process that is cut off, as far as it can tell.
+func (ctl *Control) MayExpel() error {
+	m, voices := &Message{Do: DoAttached, Pool: ctl.record.ID}, 0
+	err := ctl.each(ctl.living(), transport.DeadAfter/2, func(int) *Message { return m }, func(n int, _ Reply) {
+		if n < ctl.record.Voters() {
+			voices++
+		}
+	})
+	if voices <= ctl.record.Voters()/2 {
+		return fmt.Errorf("%d of %d nodes that have a voice answer: %w: %w", voices,
+			ctl.record.Voters(), rdma.ErrMinority, err)
+	}
+	return nil
+}
+
+// NodeGrace returns for how long a node must have failed verbs before it may be expelled: for a
+// moment, unless its process is known to be gone.
+func (ctl *Control) NodeGrace(node int) time.Duration {
+	if ctl.downs[node].Load() || ctl.links[node].verbs.Gone() {
+		return 0
+	}
+	return transport.DeadAfter
+}
+
+// Clients lists the identities in use. A client is alive when a node knows its process to be; while
+// none answers, all are.
+func (ctl *Control) Clients() []rdma.Client {
+	all, _ := ctl.ListClients()
+	return all
+}
+
+// ListClients is Clients, or why the registry does not tell.
+func (ctl *Control) ListClients() ([]rdma.Client, error) {
+	asked := realtime.Now()
+	holders, err := ctl.registry.Clients()
+	if err != nil {
+		return nil, fmt.Errorf("list the clients of %s: %w", ctl.name, err)
+	}
+	return ctl.clients(listing{holders, asked}), nil
+}
+
+// ListClients returns the clients as they were when the worker joined the view, of which it learned
+// by the same question.
+func (w *Worker) ListClients() ([]rdma.Client, error) {
+	return w.pool.clients(w.saw), nil
+}
+
+// listing is what the registry said of identities, to a question that was asked at a time on
+// realtime.Now.
+type listing struct {
+	holders []membership.Holder
+	asked   time.Duration
+}
+
+// clients returns the identities listed, and which of them are alive. One node that knows a process
+// makes it alive, and the nodes name those that they know with each list. Only all nodes together
+// make one dead, and they are asked behind the list, since a process is attached before it claims
+// an identity.
+func (ctl *Control) clients(l listing) (all []rdma.Client) {
+	names := ctl.heardSince(l.asked)
+	if slices.ContainsFunc(l.holders, func(h membership.Holder) bool { return !names[h.Process] }) {
+		names = ctl.attached()
+	}
+	for _, h := range l.holders {
+		c := h.Client
+		here := names == nil || names[h.Process]
+		c.Held = here && !h.Closed
+		c.Alive = c.Held && !h.Fenced
+		all = append(all, c)
+	}
+	return all
+}
+
+// attendance is which processes a node has said to be alive, to a question that was asked at a time
+// on realtime.Now.
+type attendance struct {
+	asked time.Duration
+	names []string
+}
+
+// hear notes which processes a node said to be alive.
+func (ctl *Control) hear(node int, a attendance) {
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	if a.asked > ctl.attended[node].asked {
+		ctl.attended[node] = a
+	}
+}
+
+// heardSince returns the processes that nodes have said to be alive to questions that were asked
+// since then.
+func (ctl *Control) heardSince(asked time.Duration) map[string]bool {
+	names := map[string]bool{ctl.process: true}
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	for _, a := range ctl.attended {
+		if a.asked >= asked {
+			for _, name := range a.names {
+				names[name] = true
+			}
+		}
+	}
+	return names
+}
+
+// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it
+// is left.
+func (ctl *Control) Forget(c rdma.Client) error {
+	return ctl.registry.Forget(c, func(h membership.Holder) (bool, error) {
+		names := ctl.attached()
+		if names == nil {
+			return false, fmt.Errorf("no node answers: %w", rdma.ErrNodeDown)
+		}
+		return names[h.Process], nil
+	})
+}

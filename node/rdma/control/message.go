@@ -1,0 +1,120 @@
+package control
+
+import (
+	"time"
+
+	"github.com/farkv/farkv/node/membership"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
+)
+
+// Message is what connections for control carry, and reply the answer to it. They are rare, so that
+// they are JSON.
+type Message struct {
+	Do     string               `json:"do"`
+	Pool   string               `json:"pool,omitempty"`
+	Record *Record              `json:"record,omitempty"`
+	Force  bool                 `json:"force,omitempty"`
+	Ask    *membership.Question `json:"ask,omitempty"`
+	Epoch  uint64               `json:"epoch,omitempty"`
+	Node   int                  `json:"node,omitempty"`
+	Client rdma.ClientID        `json:"client,omitempty"`
+	Life   uint64               `json:"life,omitempty"`
+	Fault  *Fault               `json:"fault,omitempty"`
+	// of an inspection: the process that asks, which is not to be counted
+	Self string `json:"self,omitempty"`
+}
+
+// What a message may ask for.
+const (
+	DoInspect  = "inspect"  // what the node is
+	DoAdopt    = "adopt"    // see Node.adopt
+	DoSeal     = "seal"     // see Node.seal
+	DoDrop     = "drop"     // see Node.drop
+	DoRegistry = "board"    // a question to the pool's registry; a list is answered with the processes that are alive
+	DoFence    = "fence"    // see rdma.Control.Fence
+	DoRevoke   = "revoke"   // see rdma.Fabric.Revoke
+	DoExpel    = "expel"    // see pool.expel
+	DoAttached = "attached" // the processes that are alive
+	DoBye      = "bye"      // the process ends: it does not wait to be found dead
+	DoLease    = "lease"    // a peer asks for a lease
+	DoFault    = "fault"    // see Fault
+)
+
+// Reply is the answer to a Message.
+type Reply struct {
+	Text     string             `json:"text,omitempty"` // of the error
+	Info     *NodeInfo          `json:"info,omitempty"`
+	Answer   *membership.Answer `json:"answer,omitempty"`
+	Attached []string           `json:"attached,omitempty"`
+}
+
+func (m *Message) String() string { return m.Do }
+
+// Why is the error that the node answers; "": none.
+func (r Reply) Why() string { return r.Text }
+
+// NodeInfo is what a node tells of itself.
+type NodeInfo struct {
+	Address     string        `json:"address"`
+	Incarnation uint64        `json:"incarnation"` // another one remembers nothing of this
+	PID         int           `json:"pid"`
+	Commit      string        `json:"commit,omitempty"` // that the program was built from: see version.Commit
+	Memory      uint64        `json:"memory"`           // bytes that it offers
+	Fabric      string        `json:"fabric,omitempty"` // that its device's verbs go over; "": it has none
+	Pool        *Record       `json:"pool,omitempty"`   // nil: none
+	Sealed      bool          `json:"sealed,omitempty"` // the pool may be opened
+	Epoch       uint64        `json:"epoch,omitempty"`  // that was fenced last
+	Expelled    bool          `json:"expelled,omitempty"`
+	Lease       time.Duration `json:"lease,omitempty"` // for which it may serve yet; maximal when it needs none
+	Fault       *Fault        `json:"fault,omitempty"` // that it suffers, on purpose
+	Processes   int           `json:"processes"`       // of clients
+	Stats       NodeStats     `json:"stats"`
+	// Survives is what its memory outlives, and SurvivesBy how: see pmem.Survival.
+	Survives   string `json:"survives,omitempty"`
+	SurvivesBy string `json:"survives_by,omitempty"`
+	// Server is the one of a store beside the node; nil: there is none, or it has not begun yet.
+	Server *Server `json:"server,omitempty"`
+	// PMem are counters of the machine's persistent memory; nil: nothing is known of it.
+	PMem *telemetry.PMem `json:"pmem,omitempty"`
+}
+
+// Server is what a node tells of a store's server beside it.
+type Server struct {
+	Store   string `json:"store"`
+	Problem string `json:"problem,omitempty"` // why it does not serve; "": it does
+	// Waits says that it does not serve yet all that the pool's configuration has it serve.
+	Waits bool `json:"waits,omitempty"`
+	// Counts are what it has, and has done, as it names that.
+	Counts []telemetry.Counter `json:"counts,omitempty"`
+}
+
+// NodeStats is what a node has done since it began.
+type NodeStats struct {
+	Reads       uint64 `json:"reads"` // verbs that succeeded
+	Writes      uint64 `json:"writes"`
+	Atomics     uint64 `json:"atomics"`
+	Calls       uint64 `json:"calls"`
+	Sends       uint64 `json:"sends"` // messages that were delivered, and entries that landed
+	BytesRead   uint64 `json:"bytes_read"`
+	BytesWrote  uint64 `json:"bytes_wrote"`
+	Frames      uint64 `json:"frames"`  // answered
+	Flushes     uint64 `json:"flushes"` // writes to connections; frames by flushes tell how well they coalesce
+	Access      uint64 `json:"access"`  // verbs that were refused, by why
+	Revoked     uint64 `json:"revoked"`
+	Stale       uint64 `json:"stale"`
+	Failed      uint64 `json:"failed"`
+	Connections int    `json:"connections"` // now
+	Refused     uint64 `json:"refused"`     // connections that were not let in, but for failed authentication
+	// Of these, for lack of room, because they said nothing in time, or speak another version; the
+	// others broke a rule.
+	RefusedRoom    uint64 `json:"refused_room"`
+	RefusedSilent  uint64 `json:"refused_silent"`
+	RefusedVersion uint64 `json:"refused_version"`
+	AuthFailures   uint64 `json:"auth_failures"` // connections with a wrong token, or where TLS did not come about
+	Slow           uint64 `json:"slow"`          // connections that were ended because they did not take their answers
+	// connections that were ended because they did not keep to the protocol
+	Breaches uint64 `json:"breaches"`
+	// CPUSeconds is the processor time that the node's process has used, in user and kernel mode.
+	CPUSeconds float64 `json:"cpu_seconds"`
+}

@@ -1,0 +1,102 @@
+package control
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// DefaultLease is for how long a node may serve since it last asked its peers, and how soon a
+// client process counts as dead once nothing is heard of it; a pool is made with its own.
+const DefaultLease = 300 * time.Millisecond
+
+// MaxMemory bounds what a node may offer, in bytes.
+const MaxMemory = 1 << 44
+
+// OnLoopback reports whether an address is reached by this machine alone. A name is looked up.
+func OnLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil || host == "" {
+		return false
+	}
+	if ip := net.ParseIP(host); ip != nil {
+		return ip.IsLoopback()
+	}
+	ips, err := net.LookupIP(host)
+	return err == nil && len(ips) > 0 && !slices.ContainsFunc(ips, func(ip net.IP) bool { return !ip.IsLoopback() })
+}
+
+// Record is what every node of a pool knows of it. It never changes.
+type Record struct {
+	ID        string        `json:"id"`
+	Index     int           `json:"index"`     // of this node
+	Nodes     int           `json:"nodes"`     // that hold memory; the rest are witnesses
+	Addresses []string      `json:"addresses"` // by node, and then by witness
+	Memory    uint64        `json:"memory"`    // bytes a node, with those of telemetry
+	Telemetry uint64        `json:"telemetry"` // of them, behind the store's
+	Clients   int           `json:"clients"`   // workers at a time
+	Lease     time.Duration `json:"lease"`     // of nodes, and of client processes
+	// what keeps the registry: "" for the nodes themselves, or an address
+	Registry string `json:"board"`
+	MTU      int    `json:"mtu,omitempty"` // of rings; 0: defaultMTU
+	// what verbs go over: "" for this package's connections, or that of the nodes' devices
+	Fabric string `json:"fabric"`
+}
+
+const (
+	maxPoolNodes = 256
+	maxClients   = 1<<16 - 1
+	MaxLease     = 10 * time.Second // a crash costs one, and a master's tenure is some: see Control.Tenure
+)
+
+// mostVoters bounds the nodes that take part in decisions, and grant leases: if all did, each node
+// would need a conversation with each.
+const mostVoters = 7
+
+// Majority returns how many nodes that have a voice have to live: with fewer no node serves, and
+// nothing is decided.
+func (r *Record) Majority() int { return r.Voters()/2 + 1 }
+
+// Voters returns how many nodes have a voice: as many of the first ones.
+func (r *Record) Voters() int { return min(len(r.Addresses), mostVoters) }
+
+// The payload of a packet of most RNICs, at the least and at the most.
+const (
+	MinMTU     = 256
+	DefaultMTU = 4096
+)
+
+// BlockBytes returns how long a block of a ring's entry is.
+func (r *Record) BlockBytes() int { return cmp.Or(r.MTU, DefaultMTU) }
+
+// Check returns why no node that offers so many bytes of memory can be of such a pool. The error
+// wraps rdma.ErrAccess, or rdma.ErrFull.
+func (r *Record) Check(memory uint64) error {
+	n := len(r.Addresses)
+	switch {
+	case n < 1 || n > maxPoolNodes || r.Index < 0 || r.Index >= n || r.Nodes < 1 || r.Nodes > n:
+		return fmt.Errorf("node %d of %d: %w", r.Index, n, rdma.ErrAccess)
+	case len(r.ID) < 16 || len(r.ID) > 64:
+		return fmt.Errorf("pool %q: %w", r.ID, rdma.ErrAccess)
+	case r.Memory < 8 || r.Memory%8 != 0:
+		return fmt.Errorf("%d bytes a node: want a multiple of 8: %w", r.Memory, rdma.ErrAccess)
+	case r.Telemetry >= r.Memory || r.Telemetry%8 != 0:
+		return fmt.Errorf("%d of %d bytes a node for telemetry: want less, and a multiple of 8: %w", r.Telemetry,
+			r.Memory, rdma.ErrAccess)
+	case r.Memory > memory && r.Index < r.Nodes:
+		return fmt.Errorf("the pool wants %d bytes a node, %d of them for telemetry, and this one offers %d: %w",
+			r.Memory, r.Telemetry, memory, rdma.ErrFull)
+	case r.Clients < 1 || r.Clients > maxClients:
+		return fmt.Errorf("%d clients: want 1 to %d: %w", r.Clients, maxClients, rdma.ErrAccess)
+	case r.BlockBytes() < MinMTU || r.BlockBytes() > DefaultMTU || r.BlockBytes()%rdma.Stride != 0:
+		return fmt.Errorf("blocks of %d bytes: want %d to %d, a multiple of %d: %w", r.BlockBytes(), MinMTU, DefaultMTU,
+			rdma.Stride, rdma.ErrAccess)
+	case r.Lease < time.Millisecond || r.Lease > MaxLease:
+		return fmt.Errorf("a lease of %v: want 1ms to %v: %w", r.Lease, MaxLease, rdma.ErrAccess)
+	}
+	return nil
+}

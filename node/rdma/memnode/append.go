@@ -1,0 +1,306 @@
+package memnode
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/memcopy"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// Rings at the node, which has all of them: the queue of buffers, and where the next block lands.
+// Its worker's frames and the senders' APPENDs are executed in the order of their connections, as
+// verbs are.
+
+// nodeRing is a ring. It ends with its worker's connection.
+type nodeRing struct {
+	session *session
+	owner   owner
+	buffers []rdma.Span // that are being posted; kept to be used again
+
+	mu    sync.Mutex // held while a block lands: so none is in flight to one that holds it
+	queue *rdma.RingQueue
+	ended bool
+
+	device DeviceRing // nil: entries land by way of connections
+}
+
+// nodeRings are the rings of a pool at this node, by their numbers.
+type nodeRings struct {
+	sync.RWMutex
+	at map[uint64]*nodeRing
+}
+
+// mostRings bounds the rings of a node: each takes memory for its queue, up to 128 KiB.
+const mostRings = 64
+
+// ring executes a ring frame. The caller holds c.executing.
+func (s *session) ring(h transport.Header, p []byte) error {
+	if len(p) < transport.RightsBytes+control.RingBytes || h.Items > control.RingClose {
+		return fmt.Errorf("ring frame for %d with %d bytes: %w", h.Items, len(p), transport.ErrProtocol)
+	}
+	r := transport.ParseRights(p)
+	s.credit(&r)
+	p = p[transport.RightsBytes:]
+	number, n := binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:])
+	if p = p[control.RingBytes:]; h.Items == control.RingPost && uint64(len(p)) != uint64(n)*transport.SpanBytes ||
+		h.Items != control.RingPost && len(p) > 0 {
+		return fmt.Errorf("ring frame for %d with %d bytes behind: %w", h.Items, len(p), transport.ErrProtocol)
+	}
+	s.out = append(s.out, make([]byte, transport.HeaderBytes)...)
+	from := len(s.out)
+	st := s.serveRing(h.Items, &r, number, n, p)
+	if st != transport.StatusOK {
+		s.counters.failed(st, 1)
+	}
+	s.answer(h, st, 0, from)
+	return nil
+}
+
+func (s *session) serveRing(what int, r *transport.Rights, number, n uint32, spans []byte) transport.Status {
+	if what == control.RingOpen {
+		return s.openRing(r, number, n)
+	}
+	own := s.pool.ringAt(uint64(number))
+	if own == nil || own.session != s || own.owner != (owner{r.Client, r.Life}) {
+		return transport.StatusNoRing
+	}
+	switch what {
+	case control.RingPost:
+		return own.post(spans)
+	case control.RingCount:
+		count, le := own.count(), binary.LittleEndian
+		s.out = le.AppendUint64(le.AppendUint64(s.out, count.Begun), count.Settled)
+		for _, v := range count.Open {
+			s.out = le.AppendUint64(s.out, v)
+		}
+	case control.RingClose:
+		s.pool.endRings(func(r *nodeRing) bool { return r == own })
+	}
+	return transport.StatusOK
+}
+
+// openRing opens a ring. Its worker may have missed an epoch: it only receives in one.
+func (s *session) openRing(r *transport.Rights, number, buffers uint32) transport.Status {
+	p := s.pool
+	o, err := rdma.CheckRing(rdma.RingOptions{Node: p.record.Index, Number: int(number), Buffers: int(buffers)},
+		p.record.Nodes)
+	switch st := s.barred(r); {
+	case st != transport.StatusOK && st != transport.StatusStale:
+		return st
+	case s.readsOnly(r) || err != nil:
+		return transport.StatusAccess
+	}
+	all, caller := &p.rings, owner{r.Client, r.Life}
+	all.Lock()
+	defer all.Unlock()
+	switch old := all.at[uint64(number)]; {
+	case old != nil && (old.owner.client != caller.client || old.owner.life >= caller.life):
+		return transport.StatusExists
+	case old != nil:
+		old.end()
+	case len(all.at) >= mostRings:
+		return transport.StatusFull
+	}
+	own := &nodeRing{session: s, owner: caller}
+	if p.region == nil {
+		own.queue = rdma.NewRingQueue(o)
+	} else if own.device, err = p.deviceRing(o); err != nil {
+		return transport.StatusOf(err)
+	}
+	all.at[uint64(number)] = own
+	return transport.StatusOK
+}
+
+func (p *pool) deviceRing(o rdma.RingOptions) (DeviceRing, error) {
+	d, ok := p.region.(RingRegistration)
+	if !ok {
+		return nil, fmt.Errorf("the node's device has no rings: %w", rdma.ErrNotSupported)
+	}
+	return d.OpenRing(o, p.record.BlockBytes())
+}
+
+func (r *nodeRing) count() rdma.RingCount {
+	if r.device != nil {
+		return r.device.Count()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.queue.Count()
+}
+
+// ringAt returns the ring of a number; nil: there is none.
+func (p *pool) ringAt(number uint64) *nodeRing {
+	p.rings.RLock()
+	defer p.rings.RUnlock()
+	return p.rings.at[number]
+}
+
+// endRings ends rings. Behind it nothing lands in them any more.
+func (p *pool) endRings(over func(*nodeRing) bool) {
+	p.rings.Lock()
+	defer p.rings.Unlock()
+	for number, r := range p.rings.at {
+		if over(r) {
+			r.end()
+			delete(p.rings.at, number)
+		}
+	}
+}
+
+// unring ends the rings of the connection's workers that may not post any more. The caller holds
+// c.executing.
+func (s *session) unring() {
+	s.pool.endRings(func(r *nodeRing) bool {
+		return r.session == s && (s.ended || r.owner.life <= s.pool.revoked[r.owner.client].Load())
+	})
+}
+
+func (r *nodeRing) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	if r.device != nil {
+		r.device.Close()
+	}
+}
+
+// post adds buffers.
+func (r *nodeRing) post(spans []byte) transport.Status {
+	buffers := r.buffers[:0]
+	for ; len(spans) > 0; spans = spans[transport.SpanBytes:] {
+		a, n := binary.LittleEndian.Uint64(spans), binary.LittleEndian.Uint64(spans[8:])
+		buffers = append(buffers, rdma.Span{Addr: rdma.Addr(a), Len: int(n)})
+	}
+	r.buffers = buffers
+	p := r.session.pool
+	if r.device != nil {
+		return transport.StatusOf(r.device.Post(buffers))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return transport.StatusOf(r.queue.Post(buffers, p.registered(), p.record.BlockBytes()))
+}
+
+// land copies a block to the next place.
+func (r *nodeRing) land(block []byte) (st transport.Status) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.ended:
+		return transport.StatusNoRing
+	case r.device != nil:
+		return transport.StatusNotSupported
+	}
+	at, err := r.queue.Place(len(block))
+	if err != nil {
+		return transport.StatusRingDry
+	}
+	defer r.queue.Landed(at)
+	m := r.session.pool.memory
+	if m.file != nil || m.region != nil {
+		defer func() {
+			if x := recover(); x != nil {
+				st = m.fault(x)
+			}
+		}()
+	}
+	r.session.pool.model(rdma.Append, at.Offset, len(block))
+	m.mark(len(block))
+	memcopy.Store(unsafe.Add(m.base, at.Offset), block)
+	return transport.StatusOK
+}
+
+// entry is one of several blocks of which some have landed.
+type entry struct {
+	ring   *nodeRing
+	client rdma.ClientID
+	rest   []byte // of its data, in conn.in
+	at     int    // where its answer is in session.out
+}
+
+// append executes an APPEND and, when it succeeds, appends its answer. Of an entry of several
+// blocks only the first one lands now. The others land among the blocks of entries that come behind
+// it, as packets of several senders do, but before another entry of its client, and before what was
+// received together with it is answered.
+func (s *session) append(q *transport.Request, client rdma.ClientID) transport.Status {
+	s.landAll(client)
+	r := s.pool.ringAt(q.Off)
+	switch {
+	case len(q.Data) < 1 || len(q.Data) > rdma.MaxMessage:
+		return transport.StatusMessageSize
+	case r == nil:
+		return transport.StatusNoRing
+	}
+	e := entry{ring: r, client: client, rest: q.Data, at: len(s.out)}
+	if st := s.landNext(&e); st != transport.StatusOK {
+		return st
+	}
+	s.out = append(s.out, make([]byte, transport.ResultBytes)...)
+	for i := range s.entries {
+		if rand.Uint32()&1 == 0 {
+			s.landLater(&s.entries[i])
+		}
+	}
+	if s.endEntries(); len(e.rest) > 0 {
+		s.entries = append(s.entries, e)
+	}
+	return transport.StatusOK
+}
+
+// landNext lands the next block of an entry.
+func (s *session) landNext(e *entry) transport.Status {
+	n := min(len(e.rest), s.pool.record.BlockBytes())
+	if st := e.ring.land(e.rest[:n]); st != transport.StatusOK {
+		return st
+	}
+	memcopy.Settle(&s.own) // a later verb stays behind this one
+	s.counters.wrote += uint64(n)
+	if e.rest = e.rest[n:]; len(e.rest) == 0 {
+		s.counters.sends++
+	}
+	return transport.StatusOK
+}
+
+// landLater is landNext for an entry of which the answer says already that it succeeds.
+func (s *session) landLater(e *entry) {
+	if st := s.landNext(e); st != transport.StatusOK {
+		s.counters.failed(st, 1)
+		s.out[e.at], e.rest = byte(st), nil
+	}
+}
+
+// landAll lands what is left of a client's entry.
+func (s *session) landAll(client rdma.ClientID) {
+	for i := range s.entries {
+		for e := &s.entries[i]; e.client == client && len(e.rest) > 0; {
+			s.landLater(e)
+		}
+	}
+	s.endEntries()
+}
+
+// landRest lands what is left of all entries, one block of each in turn, and gives way to other
+// connections at times.
+func (s *session) landRest() {
+	for len(s.entries) > 0 {
+		for i := range s.entries {
+			s.landLater(&s.entries[i])
+		}
+		if s.endEntries(); rand.Uint32()&1 == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// endEntries forgets entries of which nothing is left.
+func (s *session) endEntries() {
+	s.entries = slices.DeleteFunc(s.entries, func(e entry) bool { return len(e.rest) == 0 })
+}

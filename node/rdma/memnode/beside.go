@@ -1,0 +1,150 @@
+package memnode
+
+import (
+	"fmt"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// A fabric may be beside a node of its own process, as a store's server is: Node.Beside. Then its
+// connection for verbs to that node is two ends of function calls. What a worker posts there is
+// executed in Post, by the worker itself, and so has been answered when Post returns; a message for
+// one of the fabric's mailboxes is put into it by the goroutine that executed the SEND. Everything
+// else is as over a socket: frames, rights, leases, fences, bounds. So a worker's Post takes as
+// long as the node takes, which is long when it has no lease: see pool.await.
+
+// shortcut is such a connection.
+type shortcut struct {
+	node *conn
+	link *transport.Link
+
+	mu    sync.Mutex // held while the fabric's end takes something
+	ended bool
+	over  chan struct{} // closed when ended is set
+}
+
+// nodeEnd is the node's end: what is written to it the fabric's workers get at once.
+type nodeEnd struct{ *shortcut }
+
+// fabricEnd is the fabric's end: what is written to it the node executes at once.
+type fabricEnd struct{ *shortcut }
+
+// Write lands answers and messages, which are whole frames.
+func (b nodeEnd) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return 0, net.ErrClosed
+	}
+	return b.link.Take(p)
+}
+
+// Try is Write, which waits for nothing.
+func (b nodeEnd) Try(p []byte) (int, error) { return b.Write(p) }
+
+// Write executes requests, which are whole frames. There is one caller at a time: see
+// transport.Link.
+func (b fabricEnd) Write(p []byte) (int, error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see conn.serve
+	n, err := b.node.consume(p)
+	if err == nil && n < len(p) {
+		err = fmt.Errorf("%d bytes behind the last whole frame: %w", len(p)-n, transport.ErrProtocol)
+	}
+	if err != nil {
+		b.node.session.forwardAll()
+		b.node.settle()
+	}
+	return n, err
+}
+
+// Close ends the connection. When it returns, nothing is landed any more.
+func (b *shortcut) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.ended {
+		b.ended = true
+		close(b.over)
+	}
+	return nil
+}
+
+// Read returns when the connection has ended: what comes is not read, but landed.
+func (b *shortcut) Read([]byte) (int, error) {
+	<-b.over
+	return 0, net.ErrClosed
+}
+
+// Nothing waits for the other end.
+func (*shortcut) SetDeadline(time.Time) error { return nil }
+
+func (*shortcut) SetReadDeadline(time.Time) error { return nil }
+
+func (*shortcut) SetWriteDeadline(time.Time) error { return nil }
+
+func (b *shortcut) LocalAddr() net.Addr { return b.node.node.listener.Addr() }
+
+func (b *shortcut) RemoteAddr() net.Addr { return b.LocalAddr() }
+
+// Tell has the node tell of the server beside it what tell returns when the node is asked, which
+// may be at any time, by several goroutines; nil: there is no server any more.
+func (n *Node) Tell(tell func() *control.Server) {
+	if tell == nil {
+		n.server.Store(nil)
+		return
+	}
+	n.server.Store(&tell)
+}
+
+// Changed returns a channel that receives when Beside may say something else than before. It has
+// one receiver.
+func (n *Node) Changed() <-chan struct{} { return n.changed }
+
+// Attach connects a link of this process for verbs. What the link had before has ended when it
+// returns.
+func (n *Node) Attach(l *transport.Link) (net.Conn, transport.Welcome, error) {
+	h := l.Hello
+	c := &conn{node: n, purpose: transport.ForVerbs, process: h.Process, about: h.Pool, index: h.Node}
+	b := &shortcut{node: c, link: l, over: make(chan struct{})}
+	c.nc, c.raw = nodeEnd{b}, nodeEnd{b}
+	w := transport.Welcome{Incarnation: n.incarnation.Load()}
+	if why := n.enter(c, c.raw, h, &w); why != nil {
+		return nil, w, fmt.Errorf("open the node at %s beside it: %w", l.Addr, why)
+	}
+	c.session.look()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, w, fmt.Errorf("open the node at %s beside it: %w", l.Addr, rdma.ErrNodeDown)
+	}
+	n.group.Go(func() {
+		<-b.over
+		n.leave(c)
+	})
+	return fabricEnd{b}, w, nil
+}
+
+// Beside returns how to open the pool that the node is in, beside it, with the token of the node
+// and the trust that it has in its peers. The error wraps rdma.ErrNoPool while the node holds no
+// memory of a pool that others may open.
+func (n *Node) Beside() (control.Options, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.pool.Load()
+	if p == nil || p.creator != "" || p.expelled.Load() || p.record.Index >= p.record.Nodes {
+		return control.Options{}, fmt.Errorf("node at %s: %w", n.Addr(), rdma.ErrNoPool)
+	}
+	s := n.cfg.Security
+	if s.TLS != nil {
+		s.TLS = peerTLS(s.TLS)
+	}
+	return control.Options{
+		Addresses: p.record.Addresses, ID: p.record.ID, Fabric: p.record.Fabric, Beside: n, BesideNode: p.record.Index,
+		Security: transport.Security{Token: s.Token, TLS: s.TLS},
+	}, nil
+}

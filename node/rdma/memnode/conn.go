@@ -1,0 +1,300 @@
+package memnode
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+const (
+	flushBytes = 256 << 10 // of answers that are sent before further requests are executed
+	silence    = 3 * time.Second
+	// WritePatience is for how long a writer may take none of its answers.
+	WritePatience = 10 * time.Second
+
+	readerPatience = time.Second
+
+	maxControl  = 128 << 10 // bytes of a control message: the longest has a store's configuration, as base64 of base64
+	mostThreads = 1024      // of connections that wait in the kernel: a Go process may have 10,000
+
+	// yieldEvery is how often a goroutine that waits in the kernel lets others run. From 10 ms on
+	// the runtime would take its processor away. Having found something to do, the runtime would
+	// then look after all processors every 20 us for a while.
+	yieldEvery = 5 * time.Millisecond
+)
+
+// conn is a connection that was welcomed. One goroutine serves it: requests are executed in the
+// order in which they came, and those that came together are answered together.
+type conn struct {
+	node     *Node
+	pool     *pool // of verbs and peers; nil for control
+	nc       net.Conn
+	raw      net.Conn
+	purpose  transport.Purpose
+	process  string
+	readOnly bool
+	admin    bool // an administrator's, for control
+	peer     int
+	about    string // the pool that the caller said it is about, and the node of it that it wants
+	index    int
+
+	session *session
+	outlet  *outlet
+
+	in      []byte
+	large   *largeBuffer  // that session.out is in; nil: it is the connection's own
+	small   []byte        // the connection's own, while it has a large one
+	starved bool          // the next frame needs a large buffer
+	sending atomic.Int64  // since when a large buffer is being sent, on realtime.Now; 0: it is not
+	readBy  time.Duration // when the deadline was set
+}
+
+// begin makes what the connection executes and writes by. It is of a pool from now on, or of none.
+func (c *conn) begin() {
+	c.outlet = &outlet{node: c.node, pool: c.pool, nc: c.nc, raw: c.raw, patience: c.limits().patience}
+	c.session = &session{node: c.node, pool: c.pool, readOnly: c.readOnly, number: c.node.numbers.Add(1),
+		outlet: c.outlet}
+}
+
+// end makes sure that nothing that came over c is executed any more.
+func (c *conn) end() {
+	c.raw.Close()
+	c.session.drain(true)
+}
+
+// block has a plain connection for verbs wait in the kernel; nil: it is none, or there are many, or
+// it cannot.
+func (c *conn) block() *transport.Blocking {
+	t, ok := c.nc.(*net.TCPConn)
+	if !ok || c.purpose != transport.ForVerbs {
+		return nil
+	}
+	threads := &c.node.threads
+	if threads.Add(1) > mostThreads {
+		threads.Add(-1)
+		return nil
+	}
+	b, err := transport.NewBlocking(t, silence, c.limits().patience/2, func() { threads.Add(-1) })
+	if err != nil {
+		threads.Add(-1)
+		return nil
+	}
+	c.nc, c.raw = b, b
+	return b
+}
+
+var errEnded = errors.New("connection was ended")
+
+// serve reads requests, executes and answers them, until the connection ends.
+func (c *conn) serve() error {
+	c.session.look()
+	debug.SetPanicOnFault(true) // a file's page may turn out to be missing when it is touched
+	defer c.settle()
+	defer c.session.forwardAll()
+	c.in = make([]byte, c.limits().in)
+	have := 0
+	for {
+		c.deadlines()
+		n, err := c.nc.Read(c.in[have:])
+		if err != nil {
+			if errors.Is(err, io.EOF) && have == 0 {
+				return nil
+			}
+			return err
+		}
+		have += n
+		used, err := c.consume(c.in[:have])
+		if err != nil {
+			return err
+		}
+		have = copy(c.in, c.in[used:have])
+		if have >= transport.HeaderBytes {
+			h, err := transport.ParseHeader(c.in, c.limits().body)
+			if err != nil {
+				return err
+			}
+			if whole := transport.HeaderBytes + h.Body; whole > len(c.in) {
+				c.in = append(c.in, make([]byte, whole-len(c.in))...)
+			}
+		}
+	}
+}
+
+// consume executes the whole frames at the beginning of p, answers them, and returns how many bytes
+// they were.
+func (c *conn) consume(p []byte) (used int, err error) {
+	for {
+		n, err := c.batch(p[used:])
+		if err != nil {
+			return used, err
+		}
+		if err := c.flush(); err != nil {
+			return used, err
+		}
+		if n == 0 && !c.starved {
+			return used, nil
+		}
+		used += n
+		if c.starved {
+			if err := c.outputs().wait(c); err != nil {
+				return used, err
+			}
+		}
+	}
+}
+
+// deadlines renews those of the connection now and then. A caller that says nothing for so long is
+// gone: it pings.
+func (c *conn) deadlines() {
+	now := realtime.Now()
+	switch _, ok := c.raw.(*transport.Blocking); {
+	case ok && now-c.readBy > yieldEvery:
+		c.readBy = now
+		runtime.Gosched()
+	case !ok && now-c.readBy > silence/4:
+		c.readBy = now
+		c.raw.SetReadDeadline(time.Now().Add(silence))
+	}
+}
+
+// batch executes the whole frames at the beginning of p, as many as there are and have room for
+// their answers, and returns how many bytes they were.
+func (c *conn) batch(p []byte) (used int, err error) {
+	if len(p) < transport.HeaderBytes {
+		return 0, nil
+	}
+	if err := c.delay(); err != nil {
+		return 0, err
+	}
+	if c.purpose == transport.ForVerbs {
+		if err := c.pool.await(); err != nil {
+			return 0, err
+		}
+		c.session.executing.Lock()
+		defer c.session.executing.Unlock()
+		if c.session.ended {
+			return 0, errEnded
+		}
+		c.pool.memory.begin()
+		defer c.pool.memory.end()
+	}
+	defer c.session.landRest() // while executing is held
+	for c.starved = false; len(p)-used >= transport.HeaderBytes && len(c.session.out) < flushBytes; {
+		h, err := transport.ParseHeader(p[used:], c.limits().body)
+		if err != nil {
+			return used, err
+		}
+		end := used + transport.HeaderBytes + h.Body
+		if end > len(p) {
+			break
+		}
+		if !c.hasRoom(h, p[used+transport.HeaderBytes:end]) {
+			c.starved = len(c.session.out) == 0
+			break
+		}
+		if err := c.handle(h, p[used+transport.HeaderBytes:end]); err != nil {
+			return used, err
+		}
+		used = end
+	}
+	return used, nil
+}
+
+// flush sends the answers, once what they tell of is as durable as the node's memory can make it.
+// Those of a node that may not serve any more are not sent: see pool.
+func (c *conn) flush() error {
+	c.session.forwardAll()
+	if len(c.session.out) == 0 {
+		return nil
+	}
+	c.node.stats.add(&c.session.counters)
+	if c.purpose == transport.ForVerbs {
+		if err := c.outlet.vouch(); err != nil {
+			return err
+		}
+	}
+	if c.large != nil {
+		c.sending.Store(int64(realtime.Now()))
+	}
+	err := c.outlet.write(c.session.out)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.outlet.isSlow()
+	}
+	c.session.out = c.session.out[:0]
+	c.settle()
+	return err
+}
+
+// settle gives up memory for answers that were long.
+func (c *conn) settle() {
+	if c.large != nil {
+		c.sending.Store(0)
+		c.outputs().take(c)
+	}
+	if cap(c.session.out) > 2*outBytes {
+		c.session.out = nil
+	}
+}
+
+func (c *conn) handle(h transport.Header, body []byte) error {
+	switch {
+	case h.Kind == transport.KindPing && h.Body == 0:
+		c.session.answer(h, transport.StatusOK, 0, len(c.session.out)+transport.HeaderBytes)
+	case h.Kind == transport.KindServe && c.purpose == transport.ForVerbs && h.Body == 0:
+		c.session.serves(h)
+	case h.Kind == transport.KindAttach && c.purpose == transport.ForVerbs:
+		return c.session.attach(h, body)
+	case h.Kind == transport.KindVerbs && c.purpose == transport.ForVerbs:
+		return c.session.verbs(h, body)
+	case h.Kind == transport.KindListen && c.purpose == transport.ForVerbs:
+		return c.session.listen(h, body)
+	case h.Kind == transport.KindRing && c.purpose == transport.ForVerbs:
+		return c.session.ring(h, body)
+	case h.Kind == transport.KindMeet && c.purpose == transport.ForVerbs:
+		return c.session.meet(h, body)
+	case h.Kind == transport.KindCall && c.purpose == transport.ForVerbs && h.Body == transport.CallBytes:
+		c.session.call(h, body)
+	case h.Kind == transport.KindControl && c.purpose != transport.ForVerbs && h.Body <= maxControl:
+		return c.control(h, body)
+	default:
+		return fmt.Errorf("frame of kind %d with %d bytes over a connection for %s: %w", h.Kind,
+			h.Body, c.purpose, transport.ErrProtocol)
+	}
+	return nil
+}
+
+// control executes a control message. Connections for it execute no verbs, so that those of others
+// can be waited for here.
+func (c *conn) control(h transport.Header, body []byte) error {
+	var m control.Message
+	if err := json.Unmarshal(body, &m); err != nil {
+		return fmt.Errorf("decode a message: %w: %w", transport.ErrProtocol, err)
+	}
+	// With the full token a long answer says which clients live, which decides what may be
+	// expelled: it must not wait for connections that take no answers.
+	if c.readOnly && m.IsLong() && c.large == nil {
+		if err := c.outputs().wait(c); err != nil {
+			return err
+		}
+	}
+	end := c.sendKeepalives()
+	r, err := c.node.do(c, &m)
+	end()
+	if err != nil {
+		r.Text = err.Error()
+	}
+	c.session.out, err = transport.AppendMessage(c.session.out, transport.KindControl, transport.StatusOf(err),
+		h.Tag, &r)
+	return err
+}

@@ -1,0 +1,243 @@
+package memnode
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// Device is an RNIC in a memory node. It executes verbs on the node's memory past the node's
+// process. The process decides which workers it serves: connections are made, and ended, over this
+// package's protocol. Everything else of a pool is as without a device.
+type Device interface {
+	// Fabric names the fabric that the device's verbs go over, as Record.Fabric and in addresses.
+	Fabric() string
+	// Register lets the device use size bytes at base, until the registration is closed.
+	Register(base unsafe.Pointer, size uint64) (Registration, error)
+}
+
+// Registration is memory of a node that a Device serves.
+type Registration interface {
+	// Connect connects a client's worker by what it offers, and returns what it has to know, and
+	// how to end it.
+	Connect(offer []byte, readOnly bool) (answer []byte, c DeviceConn, err error)
+	// CompareSwap and FetchAdd are as in rdma.Memory: for the node's procedures, since a
+	// processor's atomics are not atomic with those of a device.
+	CompareSwap(off, expect, value uint64) uint64
+	FetchAdd(off, n uint64) uint64
+	// Close ends the registration; all connections were ended before.
+	Close() error
+}
+
+// DeviceConn is a worker's connection to a node's memory.
+type DeviceConn interface {
+	// End ends it. When it returns, none of the verbs that were posted to the connection is being
+	// executed, or ever will be.
+	End()
+}
+
+// RingRegistration is a Registration of a Device that has rings.
+type RingRegistration interface {
+	Registration
+	// OpenRing opens a ring without buffers, of which it is told the longest block of the pool's.
+	// Options were checked.
+	OpenRing(o rdma.RingOptions, mtu int) (DeviceRing, error)
+}
+
+// DeviceRing is a ring at a node's device. It is safe for concurrent use. Post and Count are as of
+// rdma.Ring.
+type DeviceRing interface {
+	Post(buffers []rdma.Span) error
+	Count() rdma.RingCount
+	// Connect connects a sender's worker to a stream, by what it offers, as Registration.Connect.
+	// The error wraps rdma.ErrNoRing when the ring has ended.
+	Connect(stream int, offer []byte) (answer []byte, c RingConn, err error)
+	// Close ends the ring, and all connections to it: when it returns nothing lands any more.
+	Close()
+}
+
+// RingConn is a sender's connection to a stream of a ring.
+type RingConn interface {
+	DeviceConn
+	// Landed returns how many blocks have landed over it, and whether it was ended, with its ring
+	// or by End: then no more will.
+	Landed() (blocks uint64, ended bool)
+}
+
+// owner identifies a worker that has a connection to the node's memory.
+type owner struct {
+	client rdma.ClientID
+	life   uint64
+}
+
+// mostPeeks is how many connections without an identity a process may have to a node's memory
+// beyond those of all clients.
+const mostPeeks = 4
+
+// mostRingConns is how many connections to rings a process may have at a node: one for each of its
+// workers, each ring and stream that it appends to.
+const mostRingConns = 1 << 12
+
+// target is where a worker's connection goes: to a stream of a ring; ring 0 is the node's memory.
+type target struct {
+	owner
+	ring, stream uint32
+}
+
+// attachment is a worker's connection to the node's memory, or to a ring.
+type attachment struct {
+	rights transport.Rights
+	conn   DeviceConn
+}
+
+// attach executes an attach frame. The caller holds c.executing, and with it c.attached: a fence
+// that comes behind finds the connection, and one that came before is seen here.
+func (s *session) attach(h transport.Header, p []byte) error {
+	least := transport.RightsBytes
+	if h.Items >= control.AttachRing {
+		least += control.TargetBytes
+	}
+	if len(p) < least || len(p) > least+control.MaxOffer {
+		return fmt.Errorf("attach with %d bytes: %w", len(p), transport.ErrProtocol)
+	}
+	r := transport.ParseRights(p)
+	s.out = append(s.out, make([]byte, transport.HeaderBytes)...)
+	from := len(s.out)
+	to, p := target{owner: owner{r.Client, r.Life}}, p[transport.RightsBytes:]
+	if h.Items >= control.AttachRing {
+		to.ring, to.stream = binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:])
+		p = p[control.TargetBytes:]
+	}
+	answer, err := s.serveAttach(h.Items, &r, to, p)
+	if err != nil {
+		s.counters.failed(transport.StatusOf(err), 1)
+		answer = []byte(err.Error())
+		answer = answer[:min(len(answer), control.MaxOffer)]
+	}
+	s.out = append(s.out, answer...)
+	for len(s.out)%8 != from%8 {
+		s.out = append(s.out, ' ')
+	}
+	s.answer(h, transport.StatusOf(err), len(answer), from)
+	return nil
+}
+
+func (s *session) serveAttach(what int, r *transport.Rights, to target, offer []byte) (answer []byte, err error) {
+	if st := s.barred(r); st != transport.StatusOK {
+		s.detach() // the fence may not have reached c yet: what is refused now does not land later
+		return nil, st.Err()
+	}
+	old, ok := s.attached[to]
+	if what == control.AttachRing+control.AttachAsk {
+		return old.landed()
+	}
+	if ok && what != control.AttachAsk {
+		s.part(to, &old)
+	}
+	switch what {
+	case control.AttachNew:
+	case control.AttachRing + control.AttachNew:
+		return s.attachRing(r, to, offer)
+	default:
+		return nil, nil
+	}
+	if s.pool.region == nil {
+		return nil, fmt.Errorf("the node has no device: %w", rdma.ErrNotSupported)
+	}
+	// there are no more workers, unless they are readers
+	if len(s.attached)-s.ringed >= s.pool.record.Clients+mostPeeks {
+		return nil, fmt.Errorf("the process has %d connections to the node's memory: %w", len(s.attached)-s.ringed,
+			rdma.ErrFull)
+	}
+	answer, dc, err := s.pool.region.Connect(offer, s.readsOnly(r))
+	if err != nil {
+		return nil, err
+	}
+	return s.attachedTo(to, r, answer, dc)
+}
+
+// attachedTo keeps a connection that was made.
+func (s *session) attachedTo(to target, r *transport.Rights, answer []byte, dc DeviceConn) ([]byte, error) {
+	if len(answer) > control.MaxOffer {
+		dc.End()
+		return nil, fmt.Errorf("a device answers %d bytes: %w", len(answer), transport.ErrFailed)
+	}
+	if s.attached == nil {
+		s.attached = map[target]attachment{}
+	}
+	s.attached[to] = attachment{*r, dc}
+	if to.ring != 0 {
+		s.ringed++
+	}
+	return answer, nil
+}
+
+// attachRing connects a worker to a ring.
+func (s *session) attachRing(r *transport.Rights, to target, offer []byte) ([]byte, error) {
+	own := s.pool.ringAt(uint64(to.ring))
+	switch {
+	case s.readsOnly(r):
+		return nil, rdma.ErrAccess
+	case own == nil:
+		return nil, rdma.ErrNoRing
+	case own.device == nil:
+		return nil, fmt.Errorf("the node has no device: %w", rdma.ErrNotSupported)
+	case s.ringed >= mostRingConns:
+		return nil, fmt.Errorf("the process has %d connections to rings: %w", s.ringed, rdma.ErrFull)
+	}
+	answer, rc, err := own.device.Connect(int(min(to.stream, rdma.MaxStreams)), offer)
+	if err != nil {
+		return nil, err
+	}
+	return s.attachedTo(to, r, answer, rc)
+}
+
+// part ends a connection.
+func (s *session) part(to target, a *attachment) {
+	a.conn.End()
+	delete(s.attached, to)
+	if to.ring != 0 {
+		s.ringed--
+	}
+}
+
+// landed answers how many blocks have landed over a connection to a ring, and whether it has ended.
+func (a *attachment) landed() ([]byte, error) {
+	rc, ok := a.conn.(RingConn)
+	if !ok {
+		return nil, rdma.ErrNoRing
+	}
+	blocks, ended := rc.Landed()
+	over := uint64(0)
+	if ended {
+		over = 1
+	}
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, blocks), over), nil
+}
+
+// detach ends the connections to the node's memory and rings of workers that may not post any more.
+// The caller holds c.executing.
+func (s *session) detach() {
+	for to, a := range s.attached {
+		if s.ended || s.barred(&a.rights) != transport.StatusOK {
+			s.part(to, &a)
+		}
+	}
+}
+
+// serves answers for how long yet the node may serve.
+func (s *session) serves(h transport.Header) {
+	s.out = append(s.out, make([]byte, transport.HeaderBytes)...)
+	from := len(s.out)
+	left := max(0, s.pool.until.Load()-int64(realtime.Boot()))
+	fence := s.pool.fence.Load()
+	s.detach() // a client that learns of the fence may say that what was posted before does not land later
+	s.out = binary.LittleEndian.AppendUint64(s.out, uint64(left))
+	s.out = binary.LittleEndian.AppendUint64(s.out, fence)
+	s.answer(h, transport.StatusOK, 0, from)
+}

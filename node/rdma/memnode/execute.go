@@ -1,0 +1,218 @@
+package memnode
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/memcopy"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// barred reports whether a request may not be executed.
+func (s *session) barred(r *transport.Rights) transport.Status {
+	p := s.pool
+	switch {
+	case r.Key != p.key && (r.Key != p.readKey || !s.readOnly):
+		return transport.StatusAccess
+	case int(r.Client) >= len(p.revoked):
+		return transport.StatusAccess
+	case r.Life <= p.revoked[r.Client].Load():
+		return transport.StatusRevoked
+	case r.Epoch < p.fence.Load():
+		return transport.StatusStale
+	case len(s.broken) > 0 && s.broken[r.Client] == r.Life:
+		return transport.StatusAccess
+	}
+	return transport.StatusOK
+}
+
+// readsOnly reports whether a request may do nothing but READ, and tell: its sender has the read
+// token alone, or no identity.
+func (s *session) readsOnly(r *transport.Rights) bool { return s.readOnly || r.Client == 0 }
+
+// verbs executes one frame of verbs. A verb that strays takes its client's connection down, as it
+// would a queue pair: nothing that the client sent behind it is executed.
+func (s *session) verbs(h transport.Header, p []byte) error {
+	if len(p) < transport.RightsBytes || h.Items < 1 || h.Items > transport.MaxItems {
+		return fmt.Errorf("%d verbs in %d bytes: %w", h.Items, len(p), transport.ErrProtocol)
+	}
+	r := transport.ParseRights(p)
+	s.credit(&r)
+	s.out = append(s.out, make([]byte, transport.HeaderBytes)...)
+	from := len(s.out)
+	st := s.barred(&r)
+	if st == transport.StatusOK && s.pool.region != nil {
+		st = transport.StatusNotSupported // a processor's atomics are not atomic with a device's
+	}
+	if st != transport.StatusOK {
+		s.counters.failed(st, h.Items)
+		s.answer(h, st, 0, from)
+		return nil
+	}
+	p = p[transport.RightsBytes:]
+	read, strayed := 0, false
+	for range h.Items {
+		q, rest, err := transport.ParseVerb(p)
+		if err != nil {
+			return err
+		}
+		p = rest
+		if q.Verb == rdma.Read {
+			if read += q.N; read > transport.MaxData {
+				return fmt.Errorf("verbs that read %d bytes: %w", read, transport.ErrProtocol)
+			}
+		}
+		st := transport.StatusAccess
+		if !strayed {
+			st = s.run(&q, &r)
+		}
+		if st != transport.StatusOK {
+			strayed = strayed || st == transport.StatusAccess
+			s.counters.failed(st, 1)
+			s.out = append(s.out, byte(st), 0, 0, 0, 0, 0, 0, 0)
+		}
+	}
+	if len(p) > 0 {
+		return fmt.Errorf("%d bytes behind the last verb: %w", len(p), transport.ErrProtocol)
+	}
+	if strayed {
+		if s.broken == nil {
+			s.broken = map[rdma.ClientID]uint64{}
+		}
+		s.broken[r.Client] = r.Life
+	}
+	s.answer(h, transport.StatusOK, h.Items, from)
+	return nil
+}
+
+// run executes one verb, unless its sender may not, and, when it succeeds, appends its answer.
+func (s *session) run(q *transport.Request, r *transport.Rights) transport.Status {
+	switch {
+	case (q.Verb == rdma.Send || q.Verb == rdma.Append) && s.readsOnly(r):
+		return transport.StatusAccess
+	case q.Verb == rdma.Send:
+		return s.deliver(q, r.Client)
+	case q.Verb == rdma.Append:
+		return s.append(q, r.Client)
+	case q.Verb == rdma.Read || !s.readsOnly(r) || s.tells(q):
+		return s.execute(q)
+	}
+	return transport.StatusAccess
+}
+
+// tells reports whether a verb is on telemetry, of a sender that may write that without an
+// identity.
+func (s *session) tells(q *transport.Request) bool {
+	return !s.readOnly && q.Off >= s.pool.record.Memory-s.pool.record.Telemetry
+}
+
+// execute executes one verb on memory and, when it succeeds, appends its answer.
+func (s *session) execute(q *transport.Request) (st transport.Status) {
+	p := s.locate(q)
+	if p == nil {
+		return transport.StatusAccess
+	}
+	if m := s.pool.memory; m.file != nil || m.region != nil {
+		at := len(s.out)
+		defer func() {
+			if r := recover(); r != nil {
+				s.out, st = s.out[:at], s.pool.memory.fault(r)
+			}
+		}()
+	}
+	le := binary.LittleEndian
+	n := transport.ResultLen(q.Verb, q.N)
+	s.out = append(s.out, 0, 0, 0, 0)
+	s.out = le.AppendUint32(s.out, uint32(n))
+	s.counters.did(q)
+	s.pool.model(q.Verb, q.Off, q.N)
+	if q.Verb != rdma.Read {
+		s.pool.memory.mark(q.N)
+	}
+	switch w := (*uint64)(p); q.Verb {
+	case rdma.Read:
+		at := len(s.out)
+		s.out = grow(s.out, transport.Pad(n))
+		memcopy.Load(s.out[at:at+n], p)
+	case rdma.Write:
+		memcopy.Store(p, q.Data)
+	case rdma.CompareSwap:
+		s.out = le.AppendUint64(s.out, memcopy.CompareSwap(w, q.Expect, q.Value))
+	case rdma.MaskedCompareSwap:
+		s.out = le.AppendUint64(s.out, memcopy.MaskedCompareSwap(w, q.Expect, q.Compare, q.Value, q.Swap))
+	case rdma.FetchAdd:
+		s.out = le.AppendUint64(s.out, memcopy.FetchAdd(w, q.Value))
+	}
+	memcopy.Settle(&s.own) // a later verb stays behind this one
+	return transport.StatusOK
+}
+
+// grow makes p longer by n bytes, whatever they are.
+func grow(p []byte, n int) []byte {
+	for cap(p)-len(p) < n {
+		p = append(p[:cap(p)], 0)[:len(p)]
+	}
+	return p[:len(p)+n]
+}
+
+// locate returns where a verb's memory is mapped; nil: it may not touch it.
+func (s *session) locate(q *transport.Request) unsafe.Pointer {
+	size := s.pool.registered()
+	if q.Verb == 0 || q.Verb.Atomic() && q.Off%8 != 0 ||
+		q.Off > size || uint64(q.N) > size-q.Off {
+		return nil
+	}
+	return unsafe.Add(s.pool.memory.base, q.Off)
+}
+
+// call runs one of the node's procedures.
+func (s *session) call(h transport.Header, p []byte) {
+	r := transport.ParseRights(p)
+	s.credit(&r)
+	s.out = append(s.out, make([]byte, transport.HeaderBytes)...)
+	from := len(s.out)
+	st := s.barred(&r)
+	if st == transport.StatusOK && s.readsOnly(&r) {
+		st = transport.StatusAccess
+	}
+	if st != transport.StatusOK {
+		s.counters.failed(st, 1)
+		s.answer(h, st, 0, from)
+		return
+	}
+	q := &s.request
+	*q = transport.ParseCall(p[transport.RightsBytes:])
+	q.Client = r.Client
+	s.counters.calls++
+	if err := s.serveCall(q); err != nil {
+		st = transport.StatusOf(err)
+		text := err.Error()
+		text = text[:min(len(text), transport.MaxText)]
+		s.out = append(s.out, text...)
+		for len(s.out)%8 != from%8 {
+			s.out = append(s.out, ' ')
+		}
+		s.counters.failed(st, 1)
+		s.answer(h, st, 0, from)
+		return
+	}
+	for _, v := range q.Ret {
+		s.out = binary.LittleEndian.AppendUint64(s.out, v)
+	}
+	s.answer(h, transport.StatusOK, 1, from)
+}
+
+func (s *session) serveCall(q *rdma.Request) (err error) {
+	if s.node.cfg.Handler == nil {
+		return fmt.Errorf("the node has no procedures: %w", rdma.ErrNotSupported)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("no memory behind an uncommitted page: %w", s.pool.memory.fault(r).Err())
+		}
+	}()
+	s.pool.memory.mark(8)
+	return s.node.cfg.Handler(&s.view, q)
+}

@@ -1,0 +1,165 @@
+package memnode
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// fault is a Fault that lasts.
+type fault struct {
+	control.Fault
+	until time.Duration // on realtime.Now
+	over  chan struct{} // closed at its end
+	once  sync.Once
+}
+
+// suffer begins or ends a fault.
+func (p *pool) suffer(f *control.Fault) error {
+	if err := p.mayBreak(f); err != nil {
+		return err
+	}
+	if f.For == 0 {
+		if now := p.fault.Load(); now != nil && now.ID == f.ID {
+			p.heal(now)
+		}
+		return nil
+	}
+	next := &fault{Fault: *f, until: realtime.Now() + f.For, over: make(chan struct{})}
+	if !p.fault.CompareAndSwap(nil, next) {
+		return fmt.Errorf("the node is broken on purpose already: %w", rdma.ErrHeld)
+	}
+	p.node.log.Warn("broken on purpose", "pool", p.record.ID, "how", f.String(), "for", f.For)
+	time.AfterFunc(f.For, func() { p.heal(next) })
+	return nil
+}
+
+func (p *pool) mayBreak(f *control.Fault) error {
+	outside := func(n int) bool { return n < 0 || n >= len(p.record.Addresses) || n == p.record.Index }
+	switch {
+	case f.Version != control.FaultVersion:
+		return fmt.Errorf("a fault of version %d: this node knows version %d: %w", f.Version, control.FaultVersion,
+			rdma.ErrNotSupported)
+	case f.ID == "" || f.For < 0 || f.For > control.MaxFault:
+		return fmt.Errorf("a fault for %v: want up to %v: %w", f.For, control.MaxFault, rdma.ErrAccess)
+	case f.For == 0:
+		return nil
+	case f.Slow < 0 || f.Slow > control.MaxSlow:
+		return fmt.Errorf("verbs that take %v longer: want up to %v: %w", f.Slow, control.MaxSlow, rdma.ErrAccess)
+	case slices.ContainsFunc(f.Peers, outside):
+		return fmt.Errorf("node %d cut off from %s: %w", p.record.Index, control.NodesText(f.Peers), rdma.ErrAccess)
+	case f.Slow == 0 && !f.Clients && len(f.Peers) == 0:
+		return fmt.Errorf("a fault that breaks nothing: %w", rdma.ErrAccess)
+	case f.Slow > 0 && p.region != nil:
+		return fmt.Errorf("verbs go through the device, past the node's process: %w", rdma.ErrNotSupported)
+	}
+	return nil
+}
+
+// heal ends a fault.
+func (p *pool) heal(f *fault) {
+	f.once.Do(func() {
+		p.fault.CompareAndSwap(f, nil)
+		close(f.over)
+		p.node.log.Info("broken on purpose no more", "pool", p.record.ID, "how", f.String())
+	})
+}
+
+// suffers returns the fault that lasts; nil: there is none.
+func (p *pool) suffers() *control.Fault {
+	f := p.fault.Load()
+	if f == nil {
+		return nil
+	}
+	now := f.Fault
+	now.For = max(f.until-realtime.Now(), 0)
+	return &now
+}
+
+// cuts reports whether nothing passes between the node and a caller. Administrators come through,
+// for inspections and to end the fault: see Node.do.
+func (f *fault) cuts(by transport.Purpose, peer int, admin bool) bool {
+	if by == transport.ForPeer {
+		return slices.Contains(f.Peers, peer)
+	}
+	return f.Clients && !admin
+}
+
+// cutFrom reports whether the node exchanges no leases with a peer.
+func (p *pool) cutFrom(peer int) bool {
+	f := p.fault.Load()
+	return f != nil && slices.Contains(f.Peers, peer)
+}
+
+// errCut is why a connection is not let in. It ends without a word, as one does that a network
+// swallows.
+var errCut = fmt.Errorf("the node is cut off on purpose: %w", os.ErrDeadlineExceeded)
+
+// delay holds back what came over a connection, for as long as a fault says. Nothing is locked
+// meanwhile, so that fences wait for nothing; what is executed behind it is checked then.
+func (c *conn) delay() error {
+	p := c.pool
+	if p == nil {
+		p = c.node.pool.Load()
+	}
+	if p == nil {
+		return nil
+	}
+	f := p.fault.Load()
+	if f == nil {
+		return nil
+	}
+	if f.Slow > 0 && c.purpose == transport.ForVerbs {
+		time.Sleep(f.Slow)
+	}
+	if control.IsBeside(c.process) || !f.cuts(c.purpose, c.peer, c.admin) {
+		return nil
+	}
+	return p.waitOver(f, nil)
+}
+
+// waitOver waits for the end of a fault.
+func (p *pool) waitOver(f *fault, late <-chan time.Time) error {
+	select {
+	case <-f.over:
+		return nil
+	case <-p.gone: // whatever comes is refused
+		return nil
+	case <-p.node.stop:
+		return errEnded
+	case <-late:
+		return errCut
+	}
+}
+
+// holdBack lets a caller wait that a fault cuts off.
+func (n *Node) holdBack(h *transport.Hello, admin bool) error {
+	p := n.pool.Load()
+	if p == nil {
+		return nil
+	}
+	if f := p.fault.Load(); f != nil && f.cuts(h.Purpose, h.Peer, admin) {
+		return p.waitOver(f, time.After(transport.GreetPatience))
+	}
+	return nil
+}
+
+// reachable returns an error when a fault keeps an administrator's message from the node until it
+// is late.
+func (p *pool) reachable(c *conn) error {
+	f := p.fault.Load()
+	if f == nil || !f.Clients || c.purpose != transport.ForControl {
+		return nil
+	}
+	if err := p.waitOver(f, time.After(transport.GreetPatience)); err != nil {
+		return fmt.Errorf("%w: %w", rdma.ErrNodeDown, err)
+	}
+	return nil
+}

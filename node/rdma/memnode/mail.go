@@ -1,0 +1,83 @@
+package memnode
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// mostMail bounds in bytes the mail of a connection that is not being written yet; as much may be
+// being written.
+const mostMail = 1 << 20
+
+// smallMail is how much of it a connection keeps memory for. There is largeMail for more, until it
+// is written.
+const smallMail = 64 << 10
+
+type largeMail [mostMail + transport.HeaderBytes + control.MessageBytes + 8]byte
+
+var largeMails sync.Pool // of *largeMail
+
+// mail is what has to be forwarded over a connection.
+type mail struct {
+	mu    sync.Mutex
+	out   []byte
+	taken []byte // that is being written, under outlet.writing
+	spare []byte
+	waits atomic.Bool // out is not empty
+}
+
+// post adds a frame to the mail, if there is room.
+func (m *mail) post(h transport.Header, head, rest []byte) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := len(m.out)
+	h.Body = len(head) + len(rest)
+	if at > 0 && at+h.Body > mostMail {
+		return false
+	}
+	if at+transport.HeaderBytes+h.Body > max(smallMail, cap(m.out)) {
+		m.enlarge()
+	}
+	m.out = grow(m.out, transport.HeaderBytes)
+	h.Put(m.out[at:])
+	m.out = append(append(m.out, head...), rest...)
+	m.waits.Store(true)
+	return true
+}
+
+// enlarge gives the mail memory for all that there may be. The caller holds mu.
+func (m *mail) enlarge() {
+	l, ok := largeMails.Get().(*largeMail)
+	if !ok {
+		l = new(largeMail)
+	}
+	small := m.out
+	m.out = append(l[:0], small...)
+	if m.spare == nil {
+		m.spare = small[:0]
+	}
+}
+
+// take returns all that there is to write.
+func (m *mail) take() []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.taken, m.out, m.spare = m.out, m.spare[:0], nil
+	m.waits.Store(false)
+	return m.taken
+}
+
+// wrote gives the memory of what was taken back.
+func (m *mail) wrote() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.taken; cap(p) == len(largeMail{}) {
+		largeMails.Put((*largeMail)(p[:cap(p)]))
+	} else {
+		m.spare = p[:0]
+	}
+	m.taken = nil
+}

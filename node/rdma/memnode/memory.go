@@ -1,0 +1,181 @@
+package memnode
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/pmem"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/memcopy"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// memory is what a node has registered: a mapping of anonymous memory or of a file. It is never a
+// Go slice, so that the race detector neither reports legal verbs nor checks them.
+type memory struct {
+	file   *os.File     // nil: anonymous, or a region's
+	region *pmem.Region // nil: what it holds ends with the process
+	m      []byte       // nil of a region
+	base   unsafe.Pointer
+	size   uint64
+}
+
+// A file has a page in front that says what it is, so that a node takes no file for its own that is
+// none.
+const (
+	marker   = "farkv: memory of a node process\n"
+	filePage = 4096
+)
+
+// newMemory maps size bytes, all zero; huge: in huge pages, if the machine has any to spare, which
+// devices find their way in faster.
+func newMemory(size uint64, file *os.File, huge bool) (*memory, error) {
+	if huge && file == nil {
+		if m := mapHuge(size); m != nil {
+			return &memory{nil, nil, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
+		}
+	}
+	fd, off, flags := -1, int64(0), unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE
+	if file != nil {
+		_, err := file.WriteAt([]byte(marker), 0)
+		if err := errors.Join(err, file.Truncate(filePage), file.Truncate(filePage+int64(size))); err != nil {
+			return nil, fmt.Errorf("make room for %d bytes: %w", size, err)
+		}
+		fd, off, flags = int(file.Fd()), filePage, unix.MAP_SHARED
+	}
+	m, err := unix.Mmap(fd, off, int(size), unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", size, err)
+	}
+	return &memory{file, nil, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
+}
+
+// close unmaps the memory. The caller makes sure that no verb is being executed.
+func (m *memory) close() error {
+	if m.region != nil {
+		return m.region.Close()
+	}
+	return unix.Munmap(m.m)
+}
+
+// begin and end enclose what reads or changes the memory, and mark announces a change, where it
+// outlives the process.
+func (m *memory) begin() {
+	if m.region != nil {
+		m.region.Begin()
+	}
+}
+
+func (m *memory) mark(n int) {
+	if m.region != nil {
+		m.region.Mark(n)
+	}
+}
+
+func (m *memory) end() {
+	if m.region != nil {
+		m.region.End()
+	}
+}
+
+// openFile opens the file that is to back a node's memory, for this process alone. It makes it, or
+// takes one that a node left; what is anything else stays as it is.
+func openFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := claimFile(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+// ErrFile is wrapped when a file cannot back a node's memory.
+var ErrFile = errors.New("no memory of a node")
+
+func claimFile(f *os.File) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !st.Mode().IsRegular() {
+		return fmt.Errorf("it is no regular file: %w", ErrFile)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another node uses it: %w", ErrFile)
+	}
+	if st.Size() == 0 {
+		return nil
+	}
+	p := make([]byte, len(marker))
+	if _, err := f.ReadAt(p, 0); err != nil || string(p) != marker {
+		return fmt.Errorf("there is something else in it (hint: name another file, or remove it): %w", ErrFile)
+	}
+	return nil
+}
+
+// leaveFile gives back the room of a file that no process maps any more.
+func leaveFile(f *os.File) error { return errors.Join(f.Truncate(filePage), f.Close()) }
+
+// fault turns a panic into a status when it came from touching the mapping, and goes on panicking
+// otherwise.
+func (m *memory) fault(r any) transport.Status {
+	if e, ok := r.(interface{ Addr() uintptr }); ok && uint64(e.Addr()-uintptr(m.base)) < m.size {
+		return transport.StatusFull
+	}
+	panic(r)
+}
+
+// view is a pool's memory as the node's procedures see it. They are our code: an offset out of
+// range is a bug, and panics.
+type view struct {
+	*memory
+	node   int
+	size   uint64
+	region Registration // nil without a device
+}
+
+func (v *view) Node() int { return v.node }
+
+func (v *view) Size() uint64 { return v.size }
+
+func (v *view) word(off uint64) *uint64 {
+	if off%8 != 0 || off >= v.size {
+		panic(fmt.Sprintf("tcp: node %d has no aligned word at %#x", v.node, off))
+	}
+	return (*uint64)(unsafe.Add(v.base, off))
+}
+
+func (v *view) Load(off uint64) uint64 { return memcopy.LoadWord(v.word(off)) }
+
+func (v *view) CompareSwap(off, expect, value uint64) uint64 {
+	w := v.word(off)
+	if v.region != nil {
+		return v.region.CompareSwap(off, expect, value)
+	}
+	return memcopy.CompareSwap(w, expect, value)
+}
+
+func (v *view) FetchAdd(off, n uint64) uint64 {
+	w := v.word(off)
+	if v.region != nil {
+		return v.region.FetchAdd(off, n)
+	}
+	return memcopy.FetchAdd(w, n)
+}
+
+func (v *view) Commit(off, n uint64) error {
+	if off > v.size || n > v.size-off {
+		return fmt.Errorf("commit %d bytes at %d:%#x: %w", n, v.node, off, rdma.ErrAccess)
+	}
+	if v.file == nil || n == 0 {
+		return nil
+	}
+	return reserve(v.file, filePage+off, n)
+}

@@ -1,0 +1,137 @@
+package memnode
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// outlet writes to a connection: the answers to its requests, and the mail that other connections'
+// goroutines leave for its process.
+type outlet struct {
+	node     *Node
+	pool     *pool
+	nc       net.Conn
+	raw      net.Conn
+	patience time.Duration // for how long the peer may take nothing
+	mail     mail
+	writing  sync.Mutex    // held to write to the connection
+	writeBy  time.Duration // when the deadline was set
+	slow     atomic.Bool   // it was ended because its peer did not take its answers
+}
+
+// vouch returns once what the node's memory held when it was called may be told: it is durable, and
+// the node serves.
+func (o *outlet) vouch() error {
+	if err := o.node.fence(); err != nil {
+		return err
+	}
+	return o.pool.await()
+}
+
+// write writes the connection's mail, of which a part may have been written, and then p.
+func (o *outlet) write(p []byte) error {
+	o.writing.Lock()
+	_, err := o.carry(nil, true)
+	if err == nil {
+		err = o.put(p)
+	}
+	o.writing.Unlock()
+	o.forward() // what came meanwhile
+	return err
+}
+
+// put writes p. The caller holds writing.
+func (o *outlet) put(p []byte) error {
+	if now := realtime.Now(); now-o.writeBy > o.patience/4 {
+		o.writeBy = now
+		o.raw.SetWriteDeadline(time.Now().Add(o.patience)) // a peer that does not read is as good as gone
+	}
+	_, err := o.nc.Write(p)
+	return err
+}
+
+// mostTurns bounds how often a goroutine that forwards mail looks for more that came meanwhile.
+const mostTurns = 8
+
+// forward writes the connection's mail, unless another goroutine is writing, which comes here then.
+// It waits neither for the peer nor for senders of more: a goroutine of its own does. The caller's
+// is one of the node's group.
+func (o *outlet) forward() {
+	for turn := 0; o.mail.waits.Load(); turn++ {
+		if turn == mostTurns {
+			o.node.group.Go(o.forward)
+			return
+		}
+		if !o.writing.TryLock() {
+			return
+		}
+		rest, err := o.carry(nil, false)
+		if err != nil || len(rest) == 0 {
+			o.forwarded(err)
+			continue
+		}
+		o.node.group.Go(func() {
+			_, err := o.carry(rest, true)
+			o.forwarded(err)
+			o.forward()
+		})
+		return
+	}
+}
+
+// forwarded ends a turn at writing.
+func (o *outlet) forwarded(err error) {
+	o.writing.Unlock()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		o.isSlow()
+	}
+	if err != nil {
+		o.raw.Close()
+	}
+}
+
+// trier is a connection that can write without waiting for the peer: as much of p as that takes.
+type trier interface {
+	Try(p []byte) (int, error)
+}
+
+var _, _ trier = (*transport.Blocking)(nil), nodeEnd{}
+
+// carry writes p, the rest of what was taken of the mail, or else the mail: to its end, or what
+// does not have to wait for the peer; then it returns what is left. The caller holds writing.
+func (o *outlet) carry(p []byte, wait bool) (rest []byte, err error) {
+	if len(p) == 0 {
+		if !o.mail.waits.Load() {
+			return nil, nil
+		}
+		p = o.mail.take()
+		if err := o.vouch(); err != nil {
+			return nil, err
+		}
+	}
+	n := 0
+	if wait {
+		n, err = len(p), o.put(p)
+	} else if b, ok := o.nc.(trier); ok {
+		n, err = b.Try(p)
+	}
+	if rest = p[n:]; err != nil || len(rest) > 0 {
+		return rest, err
+	}
+	o.mail.wrote()
+	return nil, nil
+}
+
+// isSlow notes that c's peer does not take its answers.
+func (o *outlet) isSlow() {
+	if !o.slow.Swap(true) {
+		o.node.stats.slow.Add(1)
+	}
+}

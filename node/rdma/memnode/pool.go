@@ -1,0 +1,368 @@
+package memnode
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/membership"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// pool is the part of a pool that this node has.
+//
+// A node that the others go on without must not answer. So it executes verbs only while it holds
+// leases of a majority. It sends an answer only if it still does, or does again, after the
+// execution. Nodes that gave up on it give it none any more, and the process that expelled it
+// waited for a lease to run out. So an answer of it was true when it was made.
+type pool struct {
+	record   control.Record
+	node     *Node
+	memory   *memory
+	region   Registration // with the nodes' devices; nil for witnesses, and without devices
+	key      uint64
+	readKey  uint64
+	creator  string // the process that is about to make it; "" once it is sealed. Under Node.mu
+	fence    atomic.Uint64
+	revoked  []atomic.Uint64 // the last life of each client that was fenced off
+	until    atomic.Int64    // the node serves; on realtime.Boot
+	expelled atomic.Bool
+	gone     chan struct{} // closed when the node gives the pool up, or was expelled
+	once     sync.Once
+	returned atomic.Bool // it is of an earlier life of the node, and has not served since
+	boxes    boxes
+	rings    nodeRings
+	parts    parts
+	noting   sync.Mutex            // held while fences and revocations become durable, in the order in which they grow
+	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
+
+	mu         sync.Mutex // held for moments only: leases wait for nothing else
+	serving    *membership.ServingLease
+	disowners  map[int]bool // peers that grant this node no lease, for good
+	registryMu sync.Mutex   // held while a question to the registry is answered, which may be a long list
+	acceptor   *membership.Acceptor
+}
+
+func newPool(n *Node, r control.Record, creator string) *pool {
+	p := &pool{
+		boxes:  boxes{at: map[int]*box{}, senders: map[uint64]*outlet{}},
+		rings:  nodeRings{at: map[uint64]*nodeRing{}},
+		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
+		revoked: make([]atomic.Uint64, r.Clients+1), disowners: map[int]bool{},
+		serving:  membership.NewServingLease(r.Index, len(r.Addresses), r.Voters(), r.Lease),
+		acceptor: membership.NewAcceptor(membership.LimitsFor(r.Nodes, r.Clients)),
+	}
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	p.key, p.readKey = binary.LittleEndian.Uint64(b[:])|1, binary.LittleEndian.Uint64(b[8:])|1
+	p.until.Store(int64(p.serving.Until()))
+	return p
+}
+
+// registered returns how many bytes of the node's memory verbs may touch.
+func (p *pool) registered() uint64 { return min(p.record.Memory, p.memory.size) }
+
+// model counts a verb on n bytes as modules of persistent memory would.
+func (p *pool) model(verb rdma.Verb, off uint64, n int) {
+	m := p.node.cfg.Modules
+	if m == nil || off >= p.record.Memory-p.record.Telemetry {
+		return
+	}
+	if verb == rdma.Read || verb.Atomic() {
+		m.Read(off, uint64(n))
+	}
+	if verb != rdma.Read {
+		m.DMA(off, uint64(n))
+	}
+}
+
+// end gives the pool up: goroutines that wait for a lease wait no more.
+func (p *pool) end() { p.once.Do(func() { close(p.gone) }) }
+
+// awaitLease bounds the wait of a connection for the node's lease: a client takes the node for dead
+// earlier.
+const awaitLease = 2 * transport.DeadAfter
+
+// await waits until the node may serve. The error wraps rdma.ErrNodeDown when it never will again,
+// or not for so long that the caller has given up: connections that wait take the places of others.
+func (p *pool) await() error {
+	began := time.Duration(0)
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		if p.expelled.Load() {
+			return fmt.Errorf("node %d was expelled: %w", p.record.Index, rdma.ErrNodeDown)
+		}
+		if int64(realtime.Boot()) < p.until.Load() {
+			return nil
+		}
+		switch now := realtime.Now(); {
+		case began == 0:
+			began = now
+		case now-began > awaitLease:
+			return fmt.Errorf("node %d has had no lease for %v: %w", p.record.Index, awaitLease, rdma.ErrNodeDown)
+		}
+		select {
+		case <-p.gone:
+			return fmt.Errorf("node %d has given up its pool: %w", p.record.Index, rdma.ErrNodeDown)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// adopt makes the node a part of a pool that is about to be made, with empty memory. It belongs to
+// the maker until it is sealed: when the maker goes before, the node is as it was.
+func (n *Node) adopt(c *conn, r *control.Record) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := r.Check(n.memory.size); err != nil {
+		return err
+	}
+	if p := n.pool.Load(); p != nil {
+		switch {
+		case p.record.ID == r.ID && p.creator == c.process:
+			return nil // asked again, since the answer was lost
+		case p.creator == "" || p.creator != c.process && n.alive(p.creator):
+			return fmt.Errorf("the node has pool %s: %w", p.record.ID, rdma.ErrHeld)
+		}
+	}
+	if err := errors.Join(n.reset(), n.renew()); err != nil {
+		return err
+	}
+	if err := n.remembers(r); err != nil {
+		return err
+	}
+	p := newPool(n, *r, c.process)
+	if err := p.register(); err != nil {
+		return err
+	}
+	n.pool.Store(p)
+	n.log.Info("adopted by a pool", "pool", r.ID, "index", r.Index, "nodes", len(r.Addresses), "bytes", r.Memory)
+	p.keepLease()
+	return nil
+}
+
+// seal makes the pool one that others may open.
+func (n *Node) seal(c *conn, id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.pool.Load()
+	if p == nil || p.record.ID != id || p.creator != c.process && p.creator != "" {
+		return fmt.Errorf("the node is not about to have pool %s: %w", id, rdma.ErrAccess)
+	}
+	if err := n.note(notePool, p.record); err != nil {
+		return err
+	}
+	p.creator = ""
+	transport.Wake(n.changed)
+	return nil
+}
+
+// register lets the node's device serve the pool's memory, if its verbs go over devices.
+func (p *pool) register() error {
+	want, d := p.record.Fabric, p.node.cfg.Device
+	switch {
+	case want == "" || p.record.Index >= p.record.Nodes:
+		return nil
+	case d == nil || d.Fabric() != want:
+		return fmt.Errorf("the pool's verbs go over %s, which this node was not started for (hint: --fabric %s): %w",
+			want, want, rdma.ErrNotSupported)
+	}
+	region, err := d.Register(p.memory.base, p.record.Memory)
+	p.region = region
+	return err
+}
+
+// unregister takes the memory away from the device, which serves no worker any more.
+func (p *pool) unregister() error {
+	if p.region == nil {
+		return nil
+	}
+	return p.region.Close()
+}
+
+// abandoned waits whether the maker of a pool that is not sealed comes back, and gives the pool up
+// if not.
+func (n *Node) abandoned(p *pool) {
+	n.mu.Lock()
+	soon := !n.alive(p.creator) // it said that it goes
+	n.mu.Unlock()
+	if !soon {
+		select {
+		case <-n.stop:
+			return
+		case <-time.After(p.record.Lease + p.record.Lease/8):
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pool.Load() == p && p.creator != "" && !n.alive(p.creator) {
+		if err := n.reset(); err != nil {
+			n.log.Error("give up a pool that was not made", "pool", p.record.ID, "error", err)
+		}
+	}
+}
+
+// drop gives the node's pool up. It refuses while others than the caller use it, unless forced.
+func (n *Node) drop(c *conn, id string, force bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.pool.Load()
+	if p == nil || p.record.ID != id {
+		return nil
+	}
+	for other := range n.conns {
+		if other.purpose == transport.ForVerbs && other.process != c.process && !force {
+			return fmt.Errorf("the pool has clients: %w", rdma.ErrHeld)
+		}
+	}
+	return n.reset()
+}
+
+// reset empties the node. Nothing that was sent to its pool is executed any more. The caller holds
+// mu.
+func (n *Node) reset() error {
+	p := n.pool.Load()
+	if p == nil {
+		return nil
+	}
+	p.end()
+	n.pool.Store(nil)
+	transport.Wake(n.changed)
+	for c := range n.conns {
+		if c.pool == p {
+			c.end()
+		}
+	}
+	n.used = true
+	n.log.Info("left a pool", "pool", p.record.ID)
+	if err := p.unregister(); err != nil { // what a device may still write to stays mapped
+		return err
+	}
+	if err := n.forget(); err != nil {
+		return err
+	}
+	return n.renew()
+}
+
+// renew replaces memory that held a pool by memory that is all zero. Where there is none now, the
+// next pool tries again: none is made on what an earlier one left. The caller holds mu.
+func (n *Node) renew() error {
+	if !n.used {
+		return nil
+	}
+	if r := n.cfg.Region; r != nil {
+		err := r.Clear()
+		n.used = err != nil
+		return err
+	}
+	fresh, err := n.newMemory()
+	if err != nil {
+		return err
+	}
+	old := n.memory
+	n.memory, n.used = fresh, false
+	return old.close()
+}
+
+// fenceOff drops what was posted in epochs before, and drains what is being executed.
+func (p *pool) fenceOff(epoch uint64) error {
+	for old := p.fence.Load(); old < epoch && !p.fence.CompareAndSwap(old, epoch); old = p.fence.Load() {
+	}
+	p.drain()
+	p.part(0, 0)
+	return p.noteNumber(noteFence, &p.fence)
+}
+
+// revoke drops what a client posts, and drains what is being executed.
+func (p *pool) revoke(c rdma.ClientID, life uint64) error {
+	if c < 1 || int(c) >= len(p.revoked) {
+		return fmt.Errorf("the pool has clients 1 to %d: %w", len(p.revoked)-1, rdma.ErrAccess)
+	}
+	r := &p.revoked[c]
+	for old := r.Load(); old < life && !r.CompareAndSwap(old, life); old = r.Load() {
+	}
+	p.drain()
+	p.part(c, life)
+	return p.noteNumber(noteRevoked+strconv.Itoa(int(c)), r)
+}
+
+// drain returns once all verbs that are being executed are over.
+func (p *pool) drain() {
+	for _, c := range p.conns() {
+		c.session.drain(false)
+	}
+}
+
+func (p *pool) conns() (all []*conn) {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	for c := range p.node.conns {
+		if c.pool == p && c.purpose == transport.ForVerbs {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// expel records that a node is to have no leases any more. A node that is told so of itself serves
+// no client from then on.
+func (p *pool) expel(epoch uint64, node int) error {
+	if node < 0 || node >= len(p.record.Addresses) {
+		return fmt.Errorf("the pool has %d nodes: %w", len(p.record.Addresses), rdma.ErrAccess)
+	}
+	if epoch < p.fence.Load() {
+		return fmt.Errorf("expel node %d in epoch %d: here is epoch %d: %w", node, epoch, p.fence.Load(), rdma.ErrStale)
+	}
+	p.mu.Lock()
+	ok := p.serving.Expel(node, epoch)
+	p.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("expel node %d in epoch %d: %w", node, epoch, rdma.ErrAccess)
+	}
+	if err := p.node.note(noteExpelled+strconv.Itoa(node), epoch); err != nil {
+		return err
+	}
+	if node == p.record.Index {
+		p.retire()
+		p.node.log.Warn("expelled from the pool", "pool", p.record.ID, "epoch", epoch)
+	}
+	return nil
+}
+
+// retire ends the service of an expelled node.
+func (p *pool) retire() {
+	p.expelled.Store(true)
+	p.until.Store(0)
+	p.end() // it asks its peers for nothing any more
+	transport.Wake(p.node.changed)
+	p.drain()
+	for _, c := range p.conns() {
+		c.end()
+	}
+	if p.returned.Load() {
+		p.node.group.Go(p.replace)
+	}
+}
+
+// disowned notes that a peer grants no lease any more, since the node was expelled. A node that was
+// cut off then is not told otherwise. Such a promise holds for good: once the voters that did not
+// make it are no majority the node never serves again. Fewer prove nothing, since a master may have
+// died in the midst of an expulsion.
+func (p *pool) disowned(peer int) {
+	p.mu.Lock()
+	p.disowners[peer] = true
+	n := p.record.Voters()
+	over := n-len(p.disowners) <= n/2 && p.expelled.CompareAndSwap(false, true)
+	p.mu.Unlock()
+	if over {
+		p.retire()
+		p.node.log.Warn("expelled from the pool, as its peers say", "pool", p.record.ID)
+	}
+}

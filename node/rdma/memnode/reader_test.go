@@ -1,0 +1,114 @@
+package memnode
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// TestReaderMinority leaves a change of the view half done, as a master does that dies in the midst
+// of it: one node alone has the next state. A read-only client opens the pool all the same. With
+// another node dead, too, it does so once a client that may write has looked.
+func TestReaderMinority(t *testing.T) {
+	s := transport.Security{Token: []byte("a token of some length"), ReadToken: []byte("another of some length")}
+	var nodes []*Node
+	var addrs []string
+	for range 3 {
+		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Security: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
+	}
+	f, err := tcp.Create(control.Options{Addresses: addrs, Security: transport.Security{Token: s.Token}},
+		control.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 8}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1}); !ok {
+		t.Fatal(err)
+	}
+	p := nodes[0].pool.Load()
+	p.registryMu.Lock()
+	e := p.acceptor.Peek("view").Entries[0]
+	e.Ballot.Counter++
+	e.State.Version++
+	p.acceptor.Accept("view", e.Ballot, e.State)
+	p.registryMu.Unlock()
+	r, err := tcp.Open(control.Options{Addresses: addrs, Security: transport.Security{ReadToken: s.ReadToken}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	reads := func(what string) {
+		t.Helper()
+		ep, err := r.Open("reader")
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			return
+		}
+		v, err := ep.Join()
+		if err = errors.Join(err, ep.Close()); err != nil || v.Epoch != 1 {
+			t.Errorf("%s: the view is %+v, %v", what, v, err)
+		}
+	}
+	for range 10 { // whichever two nodes answer first
+		reads("a majority agrees")
+	}
+	nodes[2].Close()
+	if _, err := f.ReadView(); err != nil {
+		t.Fatal(err)
+	}
+	reads("another worker has looked")
+}
+
+// TestProcessesAreForgotten: a process that had connections about the pool, and some about none,
+// which do not count, is forgotten once all have ended.
+func TestProcessesAreForgotten(t *testing.T) {
+	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	f, err := tcp.Create(control.Options{Addresses: []string{n.Addr()}},
+		control.Geometry{Nodes: 1, Memory: 1 << 20, Clients: 8}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const process = "process"
+	enter := func(why transport.Purpose, pool string) net.Conn {
+		c, _, err := transport.Dial(t.Context(), n.Addr(), transport.Security{},
+			transport.Hello{Purpose: why, Process: process, Pool: pool})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	about, looks := enter(transport.ForVerbs, f.Record().ID), enter(transport.ForControl, "")
+	about.Close()
+	looks.Close()
+	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		enter(transport.ForControl, "").Close() // the end of any connection has the node look
+		conns, known := 0, false
+		n.mu.Lock()
+		if p := n.processes[process]; p != nil {
+			conns, known = p.conns, true
+		}
+		n.mu.Unlock()
+		if !known {
+			return
+		}
+		if conns < 0 || time.Now().After(until) {
+			t.Fatalf("the process is known with %d connections", conns)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package memnode
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/farkv/farkv/node/membership"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+)
+
+// What a node with a Region has durable before it answers, as records of the region's table. Leases
+// are not among them: those that the node had it asks for anew, and of those that it granted an
+// expulsion that comes later waits for the end.
+const (
+	noteNode     = "node"      // its incarnation
+	notePool     = "pool"      // the Record of its pool, once it is sealed; without it the other notes mean nothing
+	noteFence    = "fence"     // the epoch that was fenced last, the term at which the node was last a member
+	noteRevoked  = "revoked/"  // by client, the last life that was fenced off
+	noteExpelled = "expelled/" // by node, the epoch in which the node promised to grant it no lease any more
+	noteRegistry = "board/"    // by key, what the acceptor promised
+)
+
+// TableBytes returns the size of the table of a node's Region beside so many bytes of memory: of at
+// least 1,024 clients.
+func TableBytes(memory uint64) uint64 { return min(max(memory/32, 16<<20), 128<<20) &^ 8191 }
+
+// note makes a note durable. A node that cannot is broken.
+func (n *Node) note(key string, v any) error {
+	if n.cfg.Region == nil {
+		return nil
+	}
+	p, err := json.Marshal(v)
+	if err == nil {
+		err = n.cfg.Region.Table().Put(key, p)
+	}
+	return n.breaks(err)
+}
+
+// breaks has a node serve no request any more when what is durable is unknown: an answer might tell
+// of what a crash undoes.
+func (n *Node) breaks(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%w: the node does not know what is durable: %w", rdma.ErrNodeDown, err)
+	if n.broken.CompareAndSwap(nil, &err) {
+		n.log.Error("serves no more: start it again", "error", err.Error())
+	}
+	return err
+}
+
+func (n *Node) whyBroken() error {
+	if err := n.broken.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// fence returns when what was executed is durable.
+func (n *Node) fence() error {
+	if n.cfg.Region == nil {
+		return nil
+	}
+	if err := n.whyBroken(); err != nil {
+		return err
+	}
+	return n.breaks(n.cfg.Region.Fence())
+}
+
+// noteNumber notes a number that only grows.
+func (p *pool) noteNumber(key string, v *atomic.Uint64) error {
+	p.noting.Lock()
+	defer p.noting.Unlock()
+	return p.node.note(key, v.Load())
+}
+
+// answer answers a question to the registry. What the acceptor promises is durable before.
+func (p *pool) answer(q *membership.Question) (*membership.Answer, error) {
+	p.registryMu.Lock()
+	defer p.registryMu.Unlock()
+	a := p.acceptor.Answer(q)
+	if p.node.cfg.Region == nil || reads(q) || a.Refusal != "" || a.Promised != (membership.Ballot{}) {
+		return a, nil
+	}
+	promise, ok := p.acceptor.Promise(q.Key)
+	if !ok {
+		return a, nil
+	}
+	if err := p.node.note(noteRegistry+q.Key, promise); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// remembers returns why a node's table cannot hold all that the node would have to remember of a
+// pool.
+func (n *Node) remembers(r *control.Record) error {
+	if n.cfg.Region == nil {
+		return nil
+	}
+	const note = 96 // of a number, at most
+	need := 2*membership.LimitsFor(r.Nodes, r.Clients).Bytes + note*(r.Clients+len(r.Addresses)) + 64<<10
+	if room := n.cfg.Region.Table().Room(); uint64(need) > room {
+		return fmt.Errorf("the node's persistent memory has a table of %d bytes, and %d clients need %d: %w", room,
+			r.Clients, need, rdma.ErrFull)
+	}
+	return nil
+}
+
+// forget makes the node a new one, in one step. What its memory holds is cleared before another
+// pool has it.
+func (n *Node) forget() error {
+	n.incarnation.Store(newIncarnation())
+	if n.cfg.Region == nil {
+		return nil
+	}
+	p, err := json.Marshal(n.incarnation.Load())
+	if err == nil {
+		err = n.cfg.Region.Table().Reset(noteNode, p)
+	}
+	return n.breaks(err)
+}
+
+// replace makes a node that came back, and was expelled meanwhile, a new and empty one.
+func (p *pool) replace() {
+	n := p.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed || n.pool.Load() != p {
+		return
+	}
+	n.log.Warn("the pool went on without this node: it is a new one now", "pool", p.record.ID)
+	if err := n.reset(); err != nil {
+		n.log.Error("give up a pool", "pool", p.record.ID, "error", err)
+	}
+}
+
+// recall has a node come back as what its region says: the node that it was, or a new one, if it
+// was in no pool, or was expelled.
+func (n *Node) recall() error {
+	if n.cfg.Region == nil {
+		return nil
+	}
+	n.used = true // an adoption that was not sealed may have left something
+	t := n.cfg.Region.Table()
+	if t.Get(notePool) == nil {
+		return n.forget()
+	}
+	var r control.Record
+	var id uint64
+	err := errors.Join(json.Unmarshal(t.Get(noteNode), &id), json.Unmarshal(t.Get(notePool), &r))
+	if err == nil {
+		err = r.Check(n.memory.size)
+	}
+	if err != nil {
+		return fmt.Errorf("a note of the pool is damaged: %w", err)
+	}
+	n.incarnation.Store(id)
+	p := newPool(n, r, "")
+	if err := p.recall(); err != nil {
+		return err
+	}
+	if !p.serving.Grant(r.Index) {
+		n.log.Warn("was expelled from its pool: it is a new node now", "pool", r.ID)
+		return n.forget()
+	}
+	p.returned.Store(true)
+	n.pool.Store(p)
+	_, was, _ := net.SplitHostPort(r.Addresses[r.Index])
+	if _, is, _ := net.SplitHostPort(n.Addr()); is != was {
+		n.log.Warn("listens at another port than its pool knows", "pool", r.ID, "address",
+			r.Addresses[r.Index], "listens at", n.Addr())
+	}
+	n.log.Info("is back in its pool", "pool", r.ID, "index", r.Index, "epoch", p.fence.Load())
+	p.keepLease()
+	return nil
+}
+
+// recall restores what the node promised the pool.
+func (p *pool) recall() error {
+	t := p.node.cfg.Region.Table()
+	number := func(key string) (v uint64, err error) {
+		if err = json.Unmarshal(t.Get(key), &v); err != nil {
+			err = fmt.Errorf("note %s is damaged: %w", key, err)
+		}
+		return v, err
+	}
+	for _, key := range t.Keys("") {
+		var v uint64
+		var err error
+		switch kind, which, _ := strings.Cut(key, "/"); kind + "/" {
+		case noteRegistry:
+			var promise membership.Promise
+			if err = json.Unmarshal(t.Get(key), &promise); err == nil {
+				p.acceptor.Restore(promise)
+			}
+		case noteFence + "/":
+			v, err = number(key)
+			p.fence.Store(v)
+		case noteRevoked, noteExpelled:
+			at, wrong := strconv.Atoi(which)
+			v, err = number(key)
+			switch {
+			case err != nil:
+			case wrong != nil || kind+"/" == noteRevoked && (at < 1 || at >= len(p.revoked)):
+				err = fmt.Errorf("note %s is damaged", key)
+			case kind+"/" == noteRevoked:
+				p.revoked[at].Store(v)
+			case !p.serving.Expel(at, v):
+				err = fmt.Errorf("note %s is damaged", key)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	p.until.Store(int64(p.serving.Until()))
+	return nil
+}

@@ -1,0 +1,93 @@
+package memnode
+
+import (
+	"sync/atomic"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/node/rdma/transport"
+)
+
+// tally is what one connection did since it was added to the node's counters; its goroutine's own.
+type tally struct {
+	reads, writes, atomics, calls, sends, frames uint64
+	read, wrote                                  uint64
+	access, revoked, stale, other                uint64
+}
+
+func (t *tally) did(q *transport.Request) {
+	switch q.Verb {
+	case rdma.Read:
+		t.reads++
+		t.read += uint64(q.N)
+	case rdma.Write:
+		t.writes++
+		t.wrote += uint64(q.N)
+	case rdma.Send:
+		t.sends++
+		t.wrote += uint64(q.N)
+	default:
+		t.atomics++
+	}
+}
+
+func (t *tally) failed(st transport.Status, n int) {
+	switch st {
+	case transport.StatusAccess:
+		t.access += uint64(n)
+	case transport.StatusRevoked:
+		t.revoked += uint64(n)
+	case transport.StatusStale:
+		t.stale += uint64(n)
+	default:
+		t.other += uint64(n)
+	}
+}
+
+type counters struct {
+	reads, writes, atomics, calls, sends, frames, flushes atomic.Uint64
+	read, wrote                                           atomic.Uint64
+	access, revoked, stale, other                         atomic.Uint64
+	refused                                               [reasons]atomic.Uint64
+	breaches, slow                                        atomic.Uint64
+}
+
+// add adds what a connection did, and empties that.
+func (c *counters) add(t *tally) {
+	for _, x := range []struct {
+		to   *atomic.Uint64
+		from uint64
+	}{
+		{&c.reads, t.reads}, {&c.writes, t.writes}, {&c.atomics, t.atomics}, {&c.calls, t.calls}, {&c.sends, t.sends},
+		{&c.frames, t.frames},
+		{&c.read, t.read}, {&c.wrote, t.wrote}, {&c.access, t.access}, {&c.revoked, t.revoked}, {&c.stale, t.stale},
+		{&c.other, t.other}, {&c.flushes, 1},
+	} {
+		if x.from > 0 {
+			x.to.Add(x.from)
+		}
+	}
+	*t = tally{}
+}
+
+func (c *counters) snapshot(conns int) control.NodeStats {
+	s := control.NodeStats{
+		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(),
+		Sends: c.sends.Load(), BytesRead: c.read.Load(), BytesWrote: c.wrote.Load(), Frames: c.frames.Load(),
+		Flushes: c.flushes.Load(), Access: c.access.Load(), Revoked: c.revoked.Load(), Stale: c.stale.Load(),
+		Failed: c.other.Load(), Connections: conns, Breaches: c.breaches.Load(), CPUSeconds: realtime.CPU().Seconds(),
+		RefusedRoom: c.refused[refusedRoom].Load(), RefusedSilent: c.refused[refusedSilent].Load(),
+		RefusedVersion: c.refused[refusedVersion].Load(), AuthFailures: c.refused[refusedAuth].Load(),
+		Slow: c.slow.Load(),
+	}
+	s.Refused = s.RefusedRoom + s.RefusedSilent + s.RefusedVersion + c.refused[refusedRules].Load()
+	return s
+}
+
+// Stats tells what the node has done since it began.
+func (n *Node) Stats() control.NodeStats {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stats.snapshot(len(n.conns))
+}

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package tcp
-
-// mostFiles is how many files this process may have open, as far as is known.
-func mostFiles() uint64 { return plentyOfFiles }

@@ -1,0 +1,125 @@
+package transport
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
+)
+
+const (
+	// PingEvery is how soon a connection on which nothing comes in is asked whether it is alive.
+	PingEvery = 200 * time.Millisecond
+	// DeadAfter is how long it may not answer then. A machine that is busy may not run a process
+	// for a good part of a second.
+	DeadAfter = time.Second
+)
+
+// watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for
+// which this process itself stood still, since its machine was busy or it was stopped, does not
+// count: what the node said meanwhile is not read yet.
+func (l *Link) watch(s *stream) {
+	nc := s.nc
+	var p ping
+	for looked := realtime.Now(); ; {
+		select {
+		case <-s.over:
+			return
+		case <-l.stop:
+			l.fail(nc, fmt.Errorf("fabric: %w", rdma.ErrClosed))
+			return
+		case <-time.After(realtime.Beat(PingEvery / 2)):
+		}
+		s.call() // if no worker has read for that long, the stream's goroutine has to
+		now, heard := realtime.Now(), time.Duration(l.heard.Load())
+		p.still += max(0, now-looked-PingEvery/2)
+		looked = now
+		switch {
+		case p.asked > heard:
+			if l.progressed(nc, &p) {
+				p.moved, p.still = now, 0
+			}
+			if silent := now - max(heard, p.moved) - p.still; silent > DeadAfter {
+				l.fail(nc, fmt.Errorf("node at %s has said nothing for %v: %w", l.Addr, silent, rdma.ErrNodeDown))
+				return
+			}
+		case now-heard > PingEvery:
+			p = ping{asked: now, still: p.still}
+			l.ping(nc, &p)
+		default:
+			p.still = 0
+		}
+	}
+}
+
+// failAtStop ends the connection with the fabric, as watch does.
+func (l *Link) failAtStop(s *stream) {
+	select {
+	case <-s.over:
+	case <-l.stop:
+		l.fail(s.nc, fmt.Errorf("fabric: %w", rdma.ErrClosed))
+	}
+}
+
+// ping is the question whether a node is alive, for as long as nothing comes in.
+//
+// It waits behind what was sent before. While that gets through, over a link that is slow, silence
+// is no sign of death: the node cannot answer what has not reached it. So only that counts which
+// the node's machine has acknowledged of what was sent up to the ping. There an end is in sight: a
+// node that stands still has its machine acknowledge as much as a socket's buffer holds, a
+// connection that is half open nothing, and what comes behind the ping changes neither.
+type ping struct {
+	asked time.Duration // on realtime.Now
+	moved time.Duration // when it was seen last to get nearer to the node
+	still time.Duration // of the time since then, or since something was heard, for how long this process stood still
+	end   uint64        // of the bytes that were to be written to the connection, where it ends
+	// of those that the node's machine has to acknowledge, the number of the last one; 0: it is not
+	// written yet
+	last  uint64
+	acked uint64 // of those, how many were acknowledged
+}
+
+// ping sends one. No flight waits for its answer, which may come out of turn: see
+// memnode's conn.sendKeepalives.
+func (l *Link) ping(nc net.Conn, p *ping) {
+	_, p.acked, _ = sentOver(nc)
+	s, err := l.Begin()
+	if err != nil {
+		return
+	}
+	s.ping()
+	p.end = l.taken + uint64(len(l.out))
+	if s.Done() {
+		l.Flush()
+	}
+}
+
+// ping appends a ping. No flight waits for its answer.
+func (s Sending) ping() {
+	at := len(s.l.out)
+	s.l.out = append(s.l.out, make([]byte, HeaderBytes)...)
+	Header{Kind: KindPing}.Put(s.l.out[at:])
+}
+
+// progressed reports whether p, on its way to the node, is nearer to it than when this was called
+// last.
+func (l *Link) progressed(nc net.Conn, p *ping) bool {
+	sent, acked, ok := sentOver(nc)
+	l.mu.Lock()
+	written := l.nc == nc && l.written >= p.end
+	l.mu.Unlock()
+	if !ok || p.last > 0 && acked >= p.last {
+		return false // it has arrived, or that is unknown
+	}
+	if written && p.last == 0 {
+		p.last = sent
+		if acked >= sent {
+			return false
+		}
+	}
+	moved := acked > p.acked
+	p.acked = acked
+	return moved
+}

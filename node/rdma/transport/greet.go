@@ -1,0 +1,266 @@
+package transport
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A connection begins with a greeting of fixed length each way, which names the protocol and its
+// versions and carries a nonce, and then with one frame each way: the caller says what it wants,
+// and both prove that they know the pool's token by an HMAC of it over both nonces. The token
+// itself is never sent. Nothing else is read, and no more memory taken, before.
+const (
+	GreetingBytes = 48
+	MaxHello      = 4 << 10 // bytes of a hello, and of its answer
+	GreetPatience = 3 * time.Second
+)
+
+var magic = [8]byte{'f', 'a', 'r', 'k', 'v', 't', 'c', 'p'}
+
+// Greeting is what either end says first: the magic, the versions of the wire and of control
+// messages (u16 each, then 0 u32), and a nonce of 32 bytes.
+type Greeting [GreetingBytes]byte
+
+// NewGreeting returns one with this build's versions and a nonce of its own.
+func NewGreeting() (g Greeting) {
+	copy(g[:], magic[:])
+	g.putVersions()
+	rand.Read(g[16:]) // never fails
+	return g
+}
+
+func (g *Greeting) isOurs() bool { return [8]byte(g[:8]) == magic }
+
+// Check returns why peer cannot be talked to; self is "program" or "node". Errors wrap ErrProtocol.
+func (g *Greeting) Check(peer, self string) error {
+	if !g.isOurs() {
+		return fmt.Errorf("%s speaks another protocol than farkv's: %w", peer, ErrProtocol)
+	}
+	return g.checkVersions(peer, self)
+}
+
+// Purpose is what a connection is for.
+type Purpose string
+
+const (
+	ForVerbs   Purpose = "verbs"   // one a process and node
+	ForControl Purpose = "control" // the same
+	ForPeer    Purpose = "peer"    // a node of the pool that asks for leases
+)
+
+// Hello is what a caller wants.
+type Hello struct {
+	Purpose Purpose `json:"purpose"`
+	Process string  `json:"process"` // its own for each process and node
+	PID     int     `json:"pid"`
+	Pool    string  `json:"pool,omitempty"`  // that it is about; "": it only inspects
+	Node    int     `json:"node"`            // number of the called node in the pool
+	Peer    int     `json:"peer"`            // number of the calling node, of forPeer
+	Admin   bool    `json:"admin,omitempty"` // an administrator's: see adminConns
+	Proof   []byte  `json:"proof"`
+}
+
+// Welcome is the answer.
+type Welcome struct {
+	Incarnation uint64 `json:"incarnation"` // of the node's process
+	Key         uint64 `json:"key,omitempty"`
+	ReadOnly    bool   `json:"read_only,omitempty"`
+	Text        string `json:"text,omitempty"` // why not
+	Proof       []byte `json:"proof"`
+}
+
+// ErrToken is wrapped when the two ends do not know the same token.
+var ErrToken = errors.New("wrong token")
+
+// ErrTLS is wrapped when a connection ends as it does where one end uses TLS and the other does
+// not, or does not trust it.
+var ErrTLS = errors.New("perhaps the two ends do not agree on TLS")
+
+// Prove returns what only a holder of the token can compute, and only for this connection: it
+// covers the role of the sender, the greetings of both ends, and what is said. So a proof that an
+// attacker passes on is worth nothing elsewhere: see memnode's conn.mayAct.
+func Prove(token []byte, side string, caller, node *Greeting, what any) []byte {
+	text, err := json.Marshal(what)
+	if err != nil {
+		panic(fmt.Sprintf("tcp: a %T cannot be proved: %v", what, err))
+	}
+	m := hmac.New(sha256.New, token)
+	m.Write([]byte(side))
+	m.Write(caller[:])
+	m.Write(node[:])
+	m.Write(text)
+	return m.Sum(nil)
+}
+
+// unproved is h without its proof: what that is of.
+func (h Hello) unproved() Hello { h.Proof = nil; return h }
+
+func (w Welcome) unproved() Welcome { w.Proof = nil; return w }
+
+// greet is the caller's half. It returns what the node answered; errors wrap ErrProtocol, ErrToken,
+// or what the node refused with. The connection's deadline bounds it.
+func greet(c net.Conn, s Security, h Hello) (Welcome, error) {
+	mine, theirs := NewGreeting(), Greeting{}
+	_, err := c.Write(mine[:])
+	if err == nil {
+		_, err = io.ReadFull(c, theirs[:])
+	}
+	if err != nil {
+		return Welcome{}, fmt.Errorf("no greeting: %w", disagreed(err))
+	}
+	if err := theirs.Check("node "+c.RemoteAddr().String(), "program"); err != nil {
+		return Welcome{}, err
+	}
+	token := s.Token
+	if len(token) == 0 {
+		token = s.ReadToken
+	}
+	h.Admin = s.Admin
+	h.Proof = Prove(token, "caller", &mine, &theirs, h.unproved())
+	if err := WriteMessage(c, KindHello, StatusOK, h); err != nil {
+		return Welcome{}, err
+	}
+	var w Welcome
+	st, err := ReadMessage(c, KindHello, MaxHello, &w)
+	if err != nil {
+		return Welcome{}, err
+	}
+	if !hmac.Equal(w.Proof, Prove(token, "node", &mine, &theirs, w.unproved())) {
+		if w.Text == "" {
+			w.Text = "the node does not know ours"
+		}
+		return Welcome{}, fmt.Errorf("%w: %s", ErrToken, w.Text)
+	}
+	if st != StatusOK {
+		return Welcome{}, &Refused{st, w.Text}
+	}
+	return w, nil
+}
+
+// disagreed adds ErrTLS to why there was no greeting, where it looks like that.
+func disagreed(err error) error {
+	var plain tls.RecordHeaderError
+	var untrusted *tls.CertificateVerificationError
+	var told *net.OpError
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.As(err, &plain) ||
+		errors.As(err, &untrusted) ||
+		errors.As(err, &told) && told.Op == "remote error" {
+		return fmt.Errorf("%w: %w", ErrTLS, err)
+	}
+	return err
+}
+
+// Greeted is the node's half up to the caller's hello; answer is how to end it.
+func Greeted(c net.Conn, s Security) (h Hello, readOnly bool, answer func(Welcome, Status) error, err error) {
+	theirs, mine := Greeting{}, NewGreeting()
+	if _, err := io.ReadFull(c, theirs[:]); err != nil {
+		return h, false, nil, fmt.Errorf("no greeting: %w", err)
+	}
+	if theirs.isOurs() { // of another version, too, so that the caller can say what is wrong
+		if _, err := c.Write(mine[:]); err != nil {
+			return h, false, nil, err
+		}
+	}
+	if err := theirs.Check("client "+c.RemoteAddr().String(), "node"); err != nil {
+		return h, false, nil, err
+	}
+	if _, err := ReadMessage(c, KindHello, MaxHello, &h); err != nil {
+		return h, false, nil, err
+	}
+	full := hmac.Equal(h.Proof, Prove(s.Token, "caller", &theirs, &mine, h.unproved()))
+	read := hmac.Equal(h.Proof, Prove(s.ReadToken, "caller", &theirs, &mine, h.unproved())) && len(s.ReadToken) > 0
+	token := s.Token
+	if read && !full {
+		token = s.ReadToken
+	}
+	answer = func(w Welcome, st Status) error {
+		w.Proof = Prove(token, "node", &theirs, &mine, w.unproved())
+		return WriteMessage(c, KindHello, st, w)
+	}
+	if !full && !read {
+		w := Welcome{Text: "the node wants another one"}
+		if len(s.Token) == 0 {
+			w.Text = "the node was started without one"
+		}
+		return h, false, nil, errors.Join(ErrToken, WriteMessage(c, KindHello, StatusAccess, w))
+	}
+	return h, !full, answer, nil
+}
+
+// WriteMessage sends one frame with a body of JSON.
+func WriteMessage(c io.Writer, k Kind, st Status, m any) error {
+	p, err := AppendMessage(nil, k, st, 0, m)
+	if err != nil {
+		return err
+	}
+	_, err = c.Write(p)
+	return err
+}
+
+// AppendMessage appends one frame with a body of JSON.
+func AppendMessage(p []byte, k Kind, st Status, tag uint32, m any) ([]byte, error) {
+	body, err := json.Marshal(m)
+	if err != nil {
+		return p, fmt.Errorf("encode a message: %w", err)
+	}
+	at := len(p)
+	p = append(p, make([]byte, HeaderBytes)...)
+	p = append(p, body...)
+	for n := len(body); n%8 != 0; n++ {
+		p = append(p, ' ')
+	}
+	Header{Body: len(p) - at - HeaderBytes, Kind: k, Status: st, Tag: tag}.Put(p[at:])
+	return p, nil
+}
+
+// ReadMessage reads the next frame of the given kind, pings apart, with a body of JSON of most
+// bytes at most.
+func ReadMessage(c io.Reader, k Kind, most int, m any) (Status, error) {
+	h := Header{Kind: KindPing}
+	for h.Kind == KindPing { // the connection's deadline bounds it
+		var p [HeaderBytes]byte
+		if _, err := io.ReadFull(c, p[:]); err != nil {
+			return 0, err
+		}
+		var err error
+		if h, err = ParseHeader(p[:], most); err != nil {
+			return 0, err
+		}
+		if h.Kind != k && (h.Kind != KindPing || h.Body > 0) {
+			return 0, fmt.Errorf("frame of kind %d instead of %d: %w", h.Kind, k, ErrProtocol)
+		}
+	}
+	body := make([]byte, h.Body)
+	if _, err := io.ReadFull(c, body); err != nil {
+		return 0, err
+	}
+	if err := json.Unmarshal(body, m); err != nil {
+		return 0, fmt.Errorf("decode a message: %w: %w", ErrProtocol, err)
+	}
+	return h.Status, nil
+}
+
+// Refused is why a node did not welcome a caller.
+type Refused struct {
+	Status Status
+	Text   string
+}
+
+func (r *Refused) Error() string { return r.Text }
+
+func (r *Refused) Unwrap() error { return r.Status.Err() }
+
+// Refuse returns a refusal with err's status.
+func Refuse(err error, format string, args ...any) *Refused {
+	return &Refused{StatusOf(err), fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,264 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/realtime"
+)
+
+// stream is one connection of a link, as far as answers come in over it.
+//
+// Workers read themselves while they wait. Of those that wait for answers over the stream, the
+// first one reads. It lands what comes in, its own and that of the others, until there is something
+// for it; then one of the others goes on. A goroutine that only read would cost each answer a
+// switch between threads. It is there only for answers that no worker waits for in this way: see
+// assist.
+type stream struct {
+	nc     net.Conn
+	spin   *spinner      // of the reader
+	over   chan struct{} // closed when the connection broke
+	reader chan struct{} // full while a goroutine reads, which then owns in, have and deadline
+	in     []byte
+	have   int
+	// deadline is when the connection's own is, on realtime.Now; 0: it has none. It is left as it
+	// is while it comes too early: then the reader sets another one and reads on.
+	deadline time.Duration
+
+	mu      sync.Mutex
+	waiting []*Waiter    // workers for which another goroutine reads
+	aside   atomic.Int32 // workers that wait for several links at a time, and read none
+	kick    chan struct{}
+}
+
+func newStream(nc net.Conn) *stream {
+	return &stream{nc: nc, spin: newSpinner(nc), over: make(chan struct{}), reader: make(chan struct{}, 1),
+		in: make([]byte, InBytes), kick: make(chan struct{}, 1)}
+}
+
+// take makes the caller the reader, unless there is one, and reports whether it did.
+func (s *stream) take() bool {
+	select {
+	case s.reader <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// give lets others read.
+func (s *stream) give() {
+	<-s.reader
+	s.next()
+}
+
+// pull reads once, by the deadline, and lands the answers that are whole. Each completes the flight
+// that is the oldest.
+func (l *Link) pull(s *stream, until time.Duration) error {
+	if until != s.deadline && (s.deadline == 0 || s.deadline > until || s.deadline <= realtime.Now()) {
+		s.deadline = until
+		at := time.Time{}
+		if until > 0 {
+			at = time.Now().Add(until - realtime.Now())
+		}
+		s.nc.SetReadDeadline(at)
+	}
+	n, err := s.nc.Read(s.in[s.have:])
+	if err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		return err
+	}
+	l.heard.Store(int64(realtime.Now()))
+	s.have += n
+	used, whole, err := l.landFrames(s.in[:s.have])
+	if err != nil {
+		return err
+	}
+	if whole > len(s.in) {
+		s.in = append(s.in, make([]byte, whole-len(s.in))...)
+	}
+	s.have = copy(s.in, s.in[used:s.have])
+	return nil
+}
+
+// Take lands whole frames that come otherwise than by being read: see Neighbor.
+func (l *Link) Take(p []byte) (int, error) {
+	l.heard.Store(int64(realtime.Now()))
+	n, _, err := l.landFrames(p)
+	return n, err
+}
+
+// landFrames lands the whole frames at the beginning of p. It returns how many bytes they were, and
+// how many the next one has, as far as p says.
+func (l *Link) landFrames(p []byte) (used, next int, err error) {
+	for len(p)-used >= HeaderBytes {
+		h, err := ParseHeader(p[used:], MaxAnswer)
+		if err != nil {
+			return used, 0, err
+		}
+		end := used + HeaderBytes + h.Body
+		if end > len(p) {
+			return used, HeaderBytes + h.Body, nil
+		}
+		if err := l.land(h, p[used+HeaderBytes:end]); err != nil {
+			return used, 0, err
+		}
+		used = end
+	}
+	return used, 0, nil
+}
+
+// land lands a frame.
+func (l *Link) land(h Header, body []byte) error {
+	if h.Kind == KindPing && h.Body == 0 {
+		return nil // it has been heard, out of turn: see memnode's conn.sendKeepalives
+	}
+	if h.Kind == KindMessage && l.Takes != nil {
+		return l.Takes(h, body)
+	}
+	f, ok := l.pop(h.Tag)
+	if !ok {
+		return fmt.Errorf("an answer to nothing that was asked: %w", ErrProtocol)
+	}
+	if err := f.Land(h, body); err != nil {
+		f.Lose(fmt.Errorf("node at %s: %w", l.Addr, unlinked(err)))
+		return err
+	}
+	return nil
+}
+
+// Await returns when something arrived for w, or at until on realtime.Now; 0: never. It reads,
+// unless another goroutine does.
+func (l *Link) Await(w *Waiter, until time.Duration) {
+	s := l.stream.Load()
+	if s == nil || l.Beside != nil || !s.take() {
+		if s == nil || l.Beside != nil {
+			// what was in flight is lost, and word of that is on its way; or answers come without
+			// being read
+			w.park(until)
+			return
+		}
+		s.mu.Lock()
+		s.waiting = append(s.waiting, w)
+		s.mu.Unlock()
+		mine := s.take() // else the reader sees w when it stops
+		if !mine {
+			w.park(until)
+			mine = !w.word() && s.take()
+		}
+		s.leave(w)
+		if !mine {
+			s.next()
+			return
+		}
+	}
+	for !w.word() && (until == 0 || realtime.Now() < until) {
+		s.spin.spin()
+		if err := l.pull(s, until); err != nil {
+			l.fail(s.nc, err)
+			break
+		}
+	}
+	s.give()
+}
+
+// leave takes w out of those that wait.
+func (s *stream) leave(w *Waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = slices.DeleteFunc(s.waiting, func(o *Waiter) bool { return o == w })
+}
+
+// next has another worker read, unless a goroutine does. A goroutine that stops reading, or was
+// woken to read and does not, calls it.
+func (s *stream) next() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(s.reader) > 0: // that reader calls it when it stops
+	case len(s.waiting) > 0:
+		s.waiting[0].rouse()
+	case s.aside.Load() > 0:
+		s.call()
+	}
+}
+
+// call wakes the goroutine that reads while no worker does.
+func (s *stream) call() { Wake(s.kick) }
+
+// assist reads answers that no worker reads: those of workers that do not wait, or wait for several
+// nodes at a time.
+func (l *Link) assist(s *stream) {
+	for {
+		select {
+		case <-s.over:
+			return
+		case <-s.kick:
+		}
+		if !s.take() {
+			continue
+		}
+		for s.alone() { // idle, too: so that the end of a connection is noticed at once
+			if err := l.pull(s, 0); err != nil {
+				l.fail(s.nc, err)
+				break
+			}
+		}
+		s.give()
+	}
+}
+
+// readAll reads until the connection breaks: over a link for control no worker reads itself.
+func (l *Link) readAll(s *stream) {
+	s.reader <- struct{}{}
+	defer s.give()
+	for {
+		if err := l.pull(s, 0); err != nil {
+			l.fail(s.nc, err)
+			return
+		}
+	}
+}
+
+// alone reports whether no worker would read.
+func (s *stream) alone() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting) == 0 || s.aside.Load() > 0
+}
+
+// ReadAside has what comes in read while no worker reads.
+func (l *Link) ReadAside() {
+	if s := l.stream.Load(); s != nil {
+		s.call()
+	}
+}
+
+// Awaited reports whether something is in flight.
+func (l *Link) Awaited() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue.n > 0
+}
+
+// Attend has what comes unasked read at once, from now on.
+func (l *Link) Attend() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.attended {
+		return
+	}
+	l.attended = true
+	if s := l.stream.Load(); s != nil {
+		s.aside.Add(1)
+		s.call()
+	}
+}

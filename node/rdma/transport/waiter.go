@@ -1,0 +1,153 @@
+package transport
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/realtime"
+)
+
+// Arrival is what came in over a link for a worker: the goroutine that read it leaves it in the
+// worker's inbox, and only the worker itself completes it.
+type Arrival interface{ Complete() }
+
+// Waiter is a worker as links know it. Its inbox is filled by the goroutines that read; the worker
+// collects what is in it. It is parked while it waits and does not read itself: see stream.
+type Waiter struct {
+	crowd *atomic.Int32 // workers of the process that are roused and have not gone on yet: they are about to post
+
+	asked  []*stream        // see ask; kept to be used again
+	late   realtime.Sleeper // of park; it is left alone while it goes off too early
+	lateAt time.Duration    // when it goes off, on realtime.Now
+
+	mu     sync.Mutex
+	inbox  []Arrival
+	taken  []Arrival // that the worker took from the inbox last; used in turn with it
+	told   bool      // something came since the worker collected last
+	parked bool
+	ready  bool // roused, and counted in crowd
+	wake   chan struct{}
+}
+
+// NewWaiter returns a worker of a process, which counts in crowd those that are about to post.
+func NewWaiter(crowd *atomic.Int32) *Waiter {
+	return &Waiter{crowd: crowd, wake: make(chan struct{}, 1)}
+}
+
+// Arrived leaves a in the inbox.
+func (w *Waiter) Arrived(a Arrival) {
+	w.mu.Lock()
+	w.inbox = append(w.inbox, a)
+	w.called()
+}
+
+// Notify leaves word that something came that the worker finds by itself.
+func (w *Waiter) Notify() {
+	w.mu.Lock()
+	w.called()
+}
+
+// called rouses the worker if it is parked. The caller holds mu, which called unlocks.
+func (w *Waiter) called() {
+	w.told = true
+	rouse := w.parked && !w.ready
+	if rouse {
+		w.ready = true
+		w.crowd.Add(1)
+	}
+	w.mu.Unlock()
+	if rouse {
+		w.rouse()
+	}
+}
+
+func (w *Waiter) rouse() { Wake(w.wake) }
+
+// word reports whether something came since the worker collected last.
+func (w *Waiter) word() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.told
+}
+
+// park pauses the worker until there is word for it, or it is roused, or until that time; 0: there
+// is none.
+func (w *Waiter) park(until time.Duration) {
+	w.mu.Lock()
+	if w.told {
+		w.mu.Unlock()
+		return
+	}
+	w.parked = true
+	w.mu.Unlock()
+	var late <-chan time.Time
+	if until > 0 {
+		late = w.alarm(until)
+	}
+	select {
+	case <-w.wake:
+	case <-late:
+		w.lateAt = 0
+	}
+	w.mu.Lock()
+	w.parked = false
+	if w.ready {
+		w.ready = false
+		w.crowd.Add(-1)
+	}
+	w.mu.Unlock()
+}
+
+// alarm returns a channel that tells when it is that late, or earlier.
+func (w *Waiter) alarm(until time.Duration) <-chan time.Time {
+	if now := realtime.Now(); w.lateAt == 0 || w.lateAt > until {
+		w.lateAt = until
+		return w.late.Set(until - now)
+	}
+	return w.late.C()
+}
+
+// Collect completes what is in the inbox.
+func (w *Waiter) Collect() {
+	w.mu.Lock()
+	w.inbox, w.taken = w.taken[:0], w.inbox
+	w.told = false
+	w.mu.Unlock()
+	for i, a := range w.taken {
+		a.Complete()
+		w.taken[i] = nil
+	}
+}
+
+// Ask adds a link to those of which the worker waits for the first answer: see ParkAside. It
+// returns how many they are; one that is down is none.
+func (w *Waiter) Ask(l *Link) int {
+	if s := l.stream.Load(); s != nil && !slices.Contains(w.asked, s) {
+		s.aside.Add(1)
+		s.call()
+		w.asked = append(w.asked, s)
+	}
+	return len(w.asked)
+}
+
+// ParkAside is park for a worker that asked several links. It reads none of them: a goroutine of
+// each link does.
+func (w *Waiter) ParkAside(until time.Duration) {
+	w.park(until)
+	for i, s := range w.asked {
+		s.aside.Add(-1)
+		w.asked[i] = nil
+	}
+	w.asked = w.asked[:0]
+}
+
+// Yield lets workers that are ready post before this one writes, so that one write carries what all
+// of them have.
+func (w *Waiter) Yield() {
+	if w.crowd.Load() > 0 {
+		runtime.Gosched()
+	}
+}
