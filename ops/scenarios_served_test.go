@@ -18,8 +18,8 @@ import (
 	"github.com/farkv/farkv/ops/table"
 )
 
-// servedPool is the part of a scenario that has servers beside its nodes. They run within Sim.Run alone,
-// and so does all that needs them: each command is a Run, which ends when the command has.
+// servedPool is the part of a scenario that has servers beside its nodes. They run within Sim.Run
+// alone, and so does all that needs them: each command is a Run, which ends when the command has.
 type servedPool struct {
 	*scenario
 	ring  *trace.Ring // what clients and servers post
@@ -104,8 +104,8 @@ func (v *servedPool) do(t *testing.T, c *servedClient, f func(client.Store)) {
 	})
 }
 
-// operation has a client do an operation, and prints what the client and the workers of servers post
-// until it is answered. What other tasks of servers do meanwhile does not matter to it.
+// operation has a client do an operation, and prints what the client and the workers of servers
+// post until it is answered. What other tasks of servers do meanwhile does not matter to it.
 func (v *servedPool) operation(t *testing.T, d *datadriven.TestData, out *strings.Builder) {
 	name, tr := d.CmdArgs[0].Key, &Traced{Operation: d.Cmd, Key: []byte(d.CmdArgs[1].Key)}
 	var value []byte
@@ -146,8 +146,8 @@ func (v *servedPool) print(out *strings.Builder, first uint64, of func(r *trace.
 	table.Print(out, rows, 0, 1, 2, 4)
 }
 
-// termSteps are what servers do as a term begins: they note it, and give each other what may not be on
-// all replicas, and copy shards.
+// termSteps are what servers do as a term begins: they note it, and give each other what may not be
+// on all replicas, and copy shards.
 var termSteps = []rdma.Step{"mark shards", "note the term", "exchange", "tell"}
 
 // recover has a master do all that is due, and prints what it did, and what the servers wrote.

@@ -28,7 +28,6 @@ const tries = 5
 // What cleaners move during the walk may look like damage. Then the walk is begun again.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	for range tries {
-		// Nothing of a walk is kept for the next one.
 		c := checker{}
 		if err := c.walk(f); err != nil {
 			return r, fmt.Errorf("check: %w", err)
@@ -46,14 +45,15 @@ type checker struct {
 	ep     rdma.Endpoint
 	l      *layout
 	config *shards.Config
-	r      client.Report
-	// By node.
+	// Damage, what was not seen, and counts. A walk only adds to it.
+	r     client.Report
 	nodes []contents
 
 	// By node: the uses of segments before and after the walk. If they are equal nothing was moved
 	// meanwhile.
 	before, after []uint64
 	// The sum over all nodes.
+	// Of the states of segments, as they were before the walk.
 	sum rowan.Counts
 	// Records that were read.
 	records uint64
@@ -94,6 +94,7 @@ type torn struct {
 type item struct {
 	hash    uint64 // of the key
 	version uint64
+	// Two replicas are equal if these are, up to collisions of the hash.
 	value   uint64 // hash of the value
 	term    uint32
 	length  int32 // of the key and the value together
@@ -135,15 +136,14 @@ func (c *checker) walk(f rdma.Fabric) error {
 	}
 	defer ep.Close()
 	c.ep, c.l, c.nodes = ep, l, make([]contents, l.nodes)
-	// A move that begins later may make replicas differ: see tries.
 	if c.config, err = readConfig(f); err != nil {
 		return err
 	}
-	// Nothing can be compared by it.
 	if n := len(c.config.Shards); n != l.servers.Shards {
 		c.r.Damaged("the configuration has %d shards, and the pool %d", n, l.servers.Shards)
 		return nil
 	}
+	// A node that has died by now, or dies meanwhile, is left out.
 	for n := range c.nodes { // before any log is read, so that CommitVers are not newer than logs
 		if err := c.begin(n); err != nil {
 			return err
@@ -193,9 +193,9 @@ func (c *checker) begin(node int) error {
 	case err != nil:
 		return err
 	}
+	// It counts uses of segments, so that it changes whenever one begins to be filled.
 	// Compared with the same count after the walk.
 	c.before = append(c.before, t.Pushes())
-	// States of segments, for the report.
 	c.sum.Add(t.Count())
 	n := &c.nodes[node]
 	if n.commit, err = kv.CommitVers(c.ep, c.l.servers, node); errors.Is(err, rowan.ErrDamaged) {
@@ -203,7 +203,6 @@ func (c *checker) begin(node int) error {
 		c.r.Damaged("node %d: %v", node, err)
 		return nil
 	}
-	// From here on the node's logs are read.
 	n.alive = err == nil
 	return err
 }
@@ -231,7 +230,6 @@ func (c *checker) collect(node int) error {
 		// Keys are taken from a backup, so that an answer of the primary is compared with what
 		// another server has.
 		if c.chosen[r.Shard] < max(mostAsked/len(c.chosen), 1) && c.keysOf(r.Shard) == node {
-			// The first keys of the log are as good as any.
 			c.chosen[r.Shard]++
 			c.keys = append(c.keys, asked{string(r.Key), hash, r.Shard})
 		}
@@ -298,7 +296,6 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 		c.r.Damaged("shard %d is lost", shard)
 		return
 	}
-	// Both are hashes of the shard.
 	first, last := c.config.Range(shard)
 	var replicas []int
 	var rest [][]item
@@ -324,7 +321,6 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 				newest, ok = items[0], true
 			}
 		}
-		// All items of all replicas were looked at.
 		if !ok {
 			return
 		}

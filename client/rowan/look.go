@@ -67,7 +67,6 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 		// Segments ahead are neither taken nor free for PUTs.
 		taken := uint64(c.Filling + c.Used + c.Committed)
 		of := taken + uint64(max(c.Free-keep, 0))
-		// Nodes have equal weight by their segments.
 		all.Add(taken, of)
 		// It compares the shares of nodes, without divisions.
 		if fullest.All == 0 || taken*fullest.All > fullest.Used*of {
@@ -89,12 +88,10 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
-	// Over the nodes that answer.
 	var sum rowan.Counts
 	for _, c := range counts {
 		sum.Add(c)
 	}
-	// Each use is a whole number of segments.
 	segments := func(name string, n int) client.Use {
 		return client.Use{Name: name, Count: uint64(n), Bytes: uint64(n) * uint64(l.SegmentBytes)}
 	}
@@ -127,7 +124,6 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("count the replicas: %w", err)
 	}
-	// It says which nodes stand for others that are gone.
 	v := f.View()
 	// No shard has more complete replicas than that.
 	fewest := c.Replication
@@ -141,6 +137,5 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 		}
 		fewest = min(fewest, left)
 	}
-	// The shard with the fewest decides.
 	return fewest - 1, nil
 }

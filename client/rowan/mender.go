@@ -35,6 +35,7 @@ func NewRestlessMender(configs rdma.Configs) cluster.NewMender {
 const restless = time.Millisecond
 
 func newMender(configs rdma.Configs, o cm.Options) cluster.NewMender {
+	// It works by the registers alone, so any candidate can go on with what another began.
 	manager := cm.NewMender(configs, o)
 	return func(ep rdma.Endpoint) (cluster.Mender, error) {
 		if _, _, err := readLayout(ep); err != nil {

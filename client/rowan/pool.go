@@ -25,6 +25,7 @@ var Steps = []rdma.Step{"ask", "read segment", "read since when", "read CommitVe
 // Params are the parameters of a pool. They are written into its header and never change. The
 // configuration, which changes, is in rdma.Configs.
 type Params struct {
+	// Header and registers have different owners: nothing here may be what a configuration changes.
 	Kind     kv.Kind `json:"-"` // the format's name
 	Replicas int     `json:"replicas"`
 	// Shards of which each server is the primary in the beginning.
@@ -32,6 +33,7 @@ type Params struct {
 	Workers  int `json:"server_workers"`
 	Cleaners int `json:"server_cleaners"`
 	// Segments of a node, and the length of each.
+	// A segment is filled by one log, or by one stream of the ring, and freed as a whole.
 	Segments     int `json:"segments"`
 	SegmentBytes int `json:"segment_bytes"`
 	// Segments in the ring at a time, and how many of them are a reserve for appends that make
@@ -39,18 +41,23 @@ type Params struct {
 	Ahead   int `json:"ahead"`
 	Reserve int `json:"reserve"`
 	// Bytes of leave of a source at a time.
+	// All sources together never have leave for more than fits into the segments ahead.
 	Credit int `json:"credit"`
 	// What the fabric promises of rings: see rdma.RingPromises.
 	MTU     int `json:"mtu"`
 	Streams int `json:"streams"`
 	// Bounds of a key's length, and of that of a key and its value together.
+	// Clients refuse longer ones, and so do servers.
 	KeyBytes  int `json:"key_bytes"`
 	PairBytes int `json:"pair_bytes"`
 	// Keys for which a server's indexes are sized.
 	Keys int `json:"keys"`
 	// The longest timeout of an operation.
+	// Servers bound by it how long a write waits for room.
 	Timeout time.Duration `json:"timeout"`
 	// The key of checksums: see rowan.Options.
+	// It is drawn when the pool is made, so that what an earlier pool left in memory does not
+	// verify.
 	Secret uint64 `json:"secret,string"`
 }
 
@@ -124,6 +131,7 @@ func (p *Params) servers(nodes int) kv.Options {
 	return kv.Options{
 		Kind: p.Kind, Nodes: nodes, Shards: p.Shards * nodes, Base: node.HeaderBytes,
 		Workers: p.Workers, Cleaners: p.Cleaners, PairBytes: p.PairBytes, KeyBytes: p.KeyBytes, Keys: p.Keys,
+		// A write that found no room is answered in time for the client to ask again.
 		FullAfter: p.Timeout / 4, IdleEvery: min(p.Timeout/idleLooks, idleEvery),
 		Log: rowan.Options{
 			Ring: 1, Segments: p.Segments, SegmentBytes: p.SegmentBytes, Ahead: p.Ahead, Reserve: p.Reserve,
@@ -175,7 +183,6 @@ func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 // accepted the shape.
 func (s Shape) Room() uint64 {
 	s.defaults()
-	// Size has found that there is room.
 	_, room, err := s.divide(s.Memory)
 	if err != nil {
 		return 0
@@ -205,7 +212,6 @@ func (s *Shape) check() error {
 	case s.Records > rdma.MaxOffset/uint64(kv.EntryBytes(s.PairBytes, mtu)):
 		return fmt.Errorf("%w: %d records of %d bytes: no node has as many", ErrParams, s.Records, s.PairBytes)
 	}
-	// The number of shards is checked there.
 	if _, err := s.first(); err != nil {
 		return fmt.Errorf("%w: %w", ErrParams, err)
 	}
@@ -301,7 +307,6 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 // Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams,
 // rdma.ErrFull if there is not enough memory, or rdma.ErrNotSupported on a fabric without rings.
 func Make(f rdma.Fabric, p Params) error {
-	// The endpoint is closed again, whatever comes of it.
 	ep, err := f.Open("format")
 	if err == nil {
 		err = errors.Join(format(f, ep, p), ep.Close())
@@ -326,7 +331,6 @@ func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
 	if err := o.Validate(promises); err != nil {
 		return fmt.Errorf("%w: %w", ErrParams, err)
 	}
-	// Nothing has been written yet.
 	if need := node.HeaderBytes + o.Size(); need > f.Size() {
 		return fmt.Errorf("it needs %d bytes a node, each has %d: %w", need, f.Size(), rdma.ErrFull)
 	}
@@ -377,7 +381,6 @@ type layout struct {
 // readLayout reads the header of the pool that ep reaches, and joins its view.
 func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 	var v rdma.View
-	// So that the loop begins.
 	h, err := node.Header{}, error(rdma.ErrStale)
 	// A view that begins between Join and the READ of the header ends the READ.
 	for errors.Is(err, rdma.ErrStale) { // once for each view that begins meanwhile

@@ -34,19 +34,26 @@ type Configs interface {
 // Store is one worker's view of a pool. It belongs to its worker and is not safe for concurrent
 // use.
 type Store struct {
+	// Its endpoint, which nothing else uses. The Store joins new views itself.
 	ep      rdma.Endpoint
 	o       Options
 	configs Configs
 	// The configuration that requests are sent by. It may be outdated; then servers refuse them.
+	// It is replaced as a whole, and never changed.
 	config *shards.Config
-	peer   *rpc.Peer
+	// The mailbox to which answers come. At most one call is in flight that is waited for; answers
+	// to calls that were given up are dropped.
+	peer *rpc.Peer
 	// The last GET, which holds the value that Get returned; nil: none.
-	last  *rpc.Call
+	last *rpc.Call
+	// What an answer says of damage refers to it, and so does the choice to wait for another
+	// replica.
 	asked lastAsk
 	// The number of the last GET: GETs go to a server's workers in turn.
 	turn   uint
 	counts counts
 	// The request that is built.
+	// It belongs to the Store, and is used again for each request.
 	body []byte
 }
 
@@ -129,6 +136,7 @@ func readConfig(configs Configs) (*shards.Config, error) {
 		return nil, fmt.Errorf("read the configuration: %w", err)
 	}
 	if at.Version == 0 {
+		// Make stores it ahead of the header, so this is a pool that is being made.
 		return nil, fmt.Errorf("read the configuration: there is none yet: %w", rdma.ErrUnreachable)
 	}
 	c, err := shards.Decode(at.Data)
@@ -247,7 +255,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 // onlyReplica reports whether the server that was asked has the only complete replica in the
 // current configuration. Then no other replica can replace the damaged one.
 func (s *Store) onlyReplica() bool {
-	// Replicas that copy are not complete, and can not take over.
+	// Replicas that copy are not complete, and cannot take over.
 	others := func(n int) bool { return n != s.asked.server }
 	return s.config.Term == s.asked.term && !slices.ContainsFunc(s.config.Shards[s.asked.shard].Complete(), others)
 }
@@ -287,7 +295,7 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 	if primary == shards.None {
 		return nil, fmt.Errorf("shard %d is lost: %w", shard, client.ErrDamaged)
 	}
-	// A write waits for all of it: it can not be sent again.
+	// A write waits for all of it: it cannot be sent again.
 	within := until - s.ep.Now()
 	if proc == kv.ProcGet {
 		// A GET may be repeated at another worker, so it does not wait for all of the time.
@@ -329,6 +337,7 @@ func (s *Store) await(c *rpc.Call, server int) error {
 			if err := s.configure(); err == nil && s.config.Committed && s.config.Term > term {
 				return fmt.Errorf("server %d has not answered in term %d: %w", server, term, rpc.ErrUncertain)
 			}
+		// The endpoint is closed, or fenced off: whether the request arrived is not known.
 		case err != nil:
 			return fmt.Errorf("%w: %w", rpc.ErrUncertain, err)
 		}
@@ -337,6 +346,7 @@ func (s *Store) await(c *rpc.Call, server int) error {
 }
 
 var (
+	// Nothing was done in any of these cases. With errTerm and errWait the request is sent again.
 	errTerm = errors.New("the server has another configuration")
 	errWait = errors.New("the server waits for another one, or has too much to do")
 	errBad  = errors.New("the server does not have the key, or the request is none")
@@ -351,6 +361,7 @@ func (s *Store) verdict(c *rpc.Call) error {
 		return client.ErrNotFound
 	case kv.StatusExists:
 		return client.ErrExists
+	// A log of a replica is full. DELs may have room when INSERTs and UPDATEs have none.
 	case kv.StatusFull:
 		return client.ErrFull
 	case kv.StatusTooLarge:

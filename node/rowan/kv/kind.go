@@ -51,9 +51,9 @@ func ParseKind(name string) (Kind, error) {
 	return 0, fmt.Errorf("no kind of replication %q: there are %s", name, strings.Join(kindNames[:], ", "))
 }
 
-// RemoteLogs returns how many remote logs a node's memory has for workers, and writers how many of these
-// are written to: with RPC all of them are, otherwise a server's workers do not write to its own
-// node. Behind these logs is one for the exchanger of each server.
+// RemoteLogs returns how many remote logs a node's memory has for workers, and writers how many of
+// these are written to: with RPC all of them are, otherwise a server's workers do not write to its
+// own node. Behind these logs is one for the exchanger of each server.
 func (o Options) RemoteLogs() (logs, writers int) {
 	switch o.Kind {
 	case RPC:

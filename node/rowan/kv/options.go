@@ -118,16 +118,16 @@ func (o Options) check(p rdma.RingPromises) error {
 	return nil
 }
 
-// LongestMessage returns the greatest length of a message: of a request, an answer, or an entry with the
-// headers of its blocks. It assumes an MTU of 256, the least there is.
+// LongestMessage returns the greatest length of a message: of a request, an answer, or an entry
+// with the headers of its blocks. It assumes an MTU of 256, the least there is.
 func (o Options) LongestMessage() int {
 	const leastMTU = 256
 	return rpcBytes + requestBytes + o.PairBytes + o.PairBytes/(leastMTU-rowan.HeaderBytes)*rowan.HeaderBytes +
 		HeadBytes
 }
 
-// LogOf describes the log of a node. Each worker of each server is two of its sources: one for PUTs,
-// and an urgent one. Each exchanger is another urgent source.
+// LogOf describes the log of a node. Each worker of each server is two of its sources: one for
+// PUTs, and an urgent one. Each exchanger is another urgent source.
 func (o Options) LogOf(node int) rowan.Options {
 	l := o.Log
 	l.Node, l.Base = node, o.Base+o.wordsBytes()
@@ -147,7 +147,8 @@ func (o Options) WorkerSource(node, worker int, urgent bool) uint16 {
 	return uint16(n)
 }
 
-// ExchangeSource returns the number of an exchanger's source, or of its remote log, at other servers.
+// ExchangeSource returns the number of an exchanger's source, or of its remote log, at other
+// servers.
 func (o Options) ExchangeSource(node int) uint16 {
 	if o.Kind != Rowan {
 		logs, _ := o.RemoteLogs()

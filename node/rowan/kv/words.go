@@ -12,10 +12,10 @@ import (
 )
 
 // Each server's memory begins with words: the last term that it adopted as a member; for each shard
-// the CommitVer, if the server is the primary (see digest.CommitVers), the stamp of the last entry when
-// the shard was copied to it, and the term since which it is a replica (see Since); and for each
-// node the last term in which that node's server has given what it had (see package exchange). The log
-// follows.
+// the CommitVer, if the server is the primary (see digest.CommitVers), the stamp of the last entry
+// when the shard was copied to it, and the term since which it is a replica (see Since); and for
+// each node the last term in which that node's server has given what it had (see package exchange).
+// The log follows.
 //
 // A server reads some of these words when it is restarted. They are sealed: the lower 48 bits are
 // the value, the upper ones a checksum with a parity bit, so that a flip of any one bit is found.

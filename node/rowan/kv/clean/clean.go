@@ -195,8 +195,8 @@ func (c *cleaner) empty(seg rowan.Segment, ends []state.Scattered) (err error) {
 	return err
 }
 
-// move copies an entry if it is live. The copy keeps the term of the entry: see kv.TermOf. An entry of
-// a shard that the server has lost is dropped instead.
+// move copies an entry if it is live. The copy keeps the term of the entry: see kv.TermOf. An entry
+// of a shard that the server has lost is dropped instead.
 func (c *cleaner) move(e *rowan.Entry) error {
 	kind, data, at := e.Kind, e.Data, e.Blocks[0].Offset()
 	r, ok := kv.ParseRecord(data)

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/kv/state"
 )
 
-// CommitVers tells other servers the CommitVers of the shards that this one serves, and learns those
-// of others. It belongs to the task that receives.
+// CommitVers tells other servers the CommitVers of the shards that this one serves, and learns
+// those of others. It belongs to the task that receives.
 type CommitVers struct {
 	s  *state.Server
 	ep rdma.Endpoint
@@ -100,7 +100,8 @@ func (v *CommitVers) every(wait bool) time.Duration {
 	return max(v.s.Opt.CommitEvery, 5*v.s.Opt.IdleEvery)
 }
 
-// Hear makes the next step read the words at once: what was asked in an earlier term does not count.
+// Hear makes the next step read the words at once: what was asked in an earlier term does not
+// count.
 func (v *CommitVers) Hear() {
 	if v.asked != nil {
 		v.asked.Release()

@@ -31,8 +31,8 @@ type fresh struct {
 	read []*rdma.Op
 }
 
-// Digester makes the indexes name what other servers append (section 4.3), and finds out which of the
-// segments with it are committed (section 4.4). It belongs to the task that receives.
+// Digester makes the indexes name what other servers append (section 4.3), and finds out which of
+// the segments with it are committed (section 4.4). It belongs to the task that receives.
 type Digester struct {
 	s  *state.Server
 	ep rdma.Endpoint
@@ -61,7 +61,7 @@ func New(s *state.Server, ep rdma.Endpoint, in Inbound, commits *CommitVers) *Di
 // to be committed.
 func (d *Digester) digest(seg rowan.Segment) error {
 	u := d.takeEarly(seg)
-	// Entries alias a buffer of the inbound logs, so take copies what it keeps.
+	// Entries alias a buffer of the inbound logs, so Take copies what it keeps.
 	err := d.in.Digest(seg, func(e *rowan.Entry) error { return d.Take(&u, e) })
 	if err == nil {
 		err = d.Flush()
@@ -335,9 +335,9 @@ func (d *Digester) Waits() bool { return len(d.used) > 0 }
 // Flushed reports whether the indexes name all entries that were taken.
 func (d *Digester) Flushed() bool { return len(d.group) == 0 }
 
-// Uncommitted returns the digested records that may not be on all replicas: those above CommitVer, of
-// segments that are full, of segments that are not, and of more segments. None of these is committed,
-// so no cleaner frees them.
+// Uncommitted returns the digested records that may not be on all replicas: those above CommitVer,
+// of segments that are full, of segments that are not, and of more segments. None of these is
+// committed, so no cleaner frees them.
 func (d *Digester) Uncommitted(more []Segment) (all []state.Located) {
 	for _, list := range [][]Segment{d.used, d.early, more} {
 		for _, u := range list {

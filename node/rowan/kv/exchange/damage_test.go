@@ -31,8 +31,8 @@ func TestDamagedIsLeft(t *testing.T) {
 	}
 }
 
-// TestDamagedEntry: wherever a bit of an entry flips, it is not sent to others, and no copy is complete
-// without it.
+// TestDamagedEntry: wherever a bit of an entry flips, it is not sent to others, and no copy is
+// complete without it.
 func TestDamagedEntry(t *testing.T) {
 	for word := range uint64(rowan.HeaderBytes/8 + kv.RecordBytes/8 + 3) {
 		b, _ := kvtest.New(t, 1, kv.Rowan, worker.New)

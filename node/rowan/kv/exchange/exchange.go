@@ -20,13 +20,15 @@ import (
 //
 // What is sent keeps a rule on which tombstones rely: a replica that has a PUT which a DEL deleted
 // has that DEL, too, or something newer. So of each key only the newest record is sent, and a
-// server that receives records drops no tombstones of the shard meanwhile: see state.Server.MayDrop. An
-// exchanger that dies in the middle leaves a part of the records at the other server. They have the
-// term and version that they had here, so sending them again is harmless.
+// server that receives records drops no tombstones of the shard meanwhile: see
+// state.Server.MayDrop. An exchanger that dies in the middle leaves a part of the records at the
+// other server. They have the term and version that they had here, so sending them again is
+// harmless.
 type Exchanger struct {
 	s  *state.Server
 	ep rdma.Endpoint
 	// By node; nil: nothing was sent there yet.
+	// They live through changes of the term, which raise their stamps.
 	senders []*rowan.Sender
 	// By node, with kinds other than Rowan; nil: the server's own.
 	logs  []*rowan.Remote
@@ -49,6 +51,7 @@ type Exchanger struct {
 // copying is the copy of a shard to another server. It survives a change of the term if the other
 // server has stayed a replica ever since: the copy need not begin again.
 type copying struct {
+	// The copy is identified by the shard, the other server, and since when that is a member.
 	shard, node int
 	// The term since which the other server is a member.
 	since uint64
@@ -67,7 +70,8 @@ type copying struct {
 type exchanged struct {
 	shard int
 	kind  uint8
-	data  []byte
+	// It belongs to the exchanger, so cleaners may free the entry it was read from.
+	data []byte
 }
 
 // errOver stops work of a term that is over, or of a server that stops.

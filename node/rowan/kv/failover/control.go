@@ -18,6 +18,7 @@ type control struct {
 	s  *state.Server
 	ep rdma.Endpoint
 	// The logs in which other servers append, and what digests them.
+	// Only this task calls its methods.
 	in digest.Inbound
 	d  *digest.Digester
 	// What tells which versions are on all replicas.
@@ -104,7 +105,7 @@ const (
 // part the node counts as if it had died.
 func (c *control) part() {
 	why := c.s.Tasks.Failed()
-	// With these the manager knows, or can not be told.
+	// With these the manager knows, or cannot be told.
 	for _, gone := range []error{rdma.ErrNodeDown, rdma.ErrClosed, rdma.ErrRevoked} {
 		if why == nil || errors.Is(why, gone) {
 			return

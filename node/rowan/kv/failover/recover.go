@@ -83,7 +83,7 @@ func (c *control) remember() error {
 }
 
 // forget clears what other servers told in earlier terms. In a later term no server tells anything
-// before this one has adopted the term. So a damaged word there can not pass for what is told in a
+// before this one has adopted the term. So a damaged word there cannot pass for what is told in a
 // later term.
 func (c *control) forget() error {
 	o, node := c.s.Opt, c.s.Node

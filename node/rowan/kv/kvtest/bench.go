@@ -1,5 +1,5 @@
-// Package kvtest is a bench for tests of a Rowan-KV server: a server of which only the worker runs, one
-// step at a time, in memory that the test shares.
+// Package kvtest is a bench for tests of a Rowan-KV server: a server of which only the worker runs,
+// one step at a time, in memory that the test shares.
 package kvtest
 
 import (

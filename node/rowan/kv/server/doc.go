@@ -3,6 +3,6 @@
 //	s, err := server.Open(ep, configs, o, node)
 //	err = s.Run(ep) // until s.Stop
 //
-// It opens what the tasks share (package state) and starts them: control (package failover), workers,
-// cleaners, and the exchanger. Package client/rowan is the client.
+// It opens what the tasks share (package state) and starts them: control (package failover),
+// workers, cleaners, and the exchanger. Package client/rowan is the client.
 package server

@@ -20,7 +20,8 @@ type Server struct {
 
 // Open returns the server beside a node. It does nothing before Run. It serves by the
 // configurations in the registers, from when it is a member. If an earlier server has left
-// something in its memory it goes on from that: see package failover. The worker runs beside the node.
+// something in its memory it goes on from that: see package failover. The worker runs beside the
+// node.
 func Open(ep rdma.Endpoint, configs rdma.Configs, o kv.Options, node int) (*Server, error) {
 	s, err := state.New(ep, o, node)
 	if err != nil {
@@ -30,8 +31,8 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o kv.Options, node int) (*Serv
 }
 
 // Run serves until Stop, or until a task fails. In that case it tells the manager why before it
-// returns: see package failover. The caller's task is the receiver; Run starts the others beside it,
-// and returns when all have ended.
+// returns: see package failover. The caller's task is the receiver; Run starts the others beside
+// it, and returns when all have ended.
 func (s *Server) Run(ep rdma.Endpoint) error {
 	ep, tasks := s.s.Member(ep), &s.s.Tasks
 	tasks.End("receiver", failover.Run(s.s, ep, s.configs, s.startOthers))
@@ -77,6 +78,6 @@ func (s *Server) Ready() bool {
 // if it serves the key's shard. Tests use it to damage them.
 func (s *Server) Named(key []byte) []rdma.Addr { return s.s.Named(key) }
 
-// Stats returns the server's counts. Those of different shards are not of one instant. Any goroutine
-// may call it.
+// Stats returns the server's counts. Those of different shards are not of one instant. Any
+// goroutine may call it.
 func (s *Server) Stats() state.Stats { return s.s.Stats() }

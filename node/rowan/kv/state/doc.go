@@ -7,6 +7,6 @@
 //	Tasks     the tasks themselves: all end when one of them fails
 //	Handover  what the control task and the exchanger hand over to each other
 //
-// Each of these may be used by all tasks: they are atomic words, or are guarded by a lock that is held
-// over no verb, wait or sleep. The package imports none of the tasks' packages.
+// Each of these may be used by all tasks: they are atomic words, or are guarded by a lock that is
+// held over no verb, wait or sleep. The package imports none of the tasks' packages.
 package state

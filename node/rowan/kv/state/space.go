@@ -38,6 +38,7 @@ type Space struct {
 	// whole, in the segment where it ends.
 	scattered map[uint64]Scattered
 	// By segment: the offsets of the entries of several blocks that end there.
+	// A cleaner moves these as a whole with the segment, wherever they begin.
 	ends [][]uint64
 
 	// Segments of own logs that are full, with all entries on all replicas; they are not marked as

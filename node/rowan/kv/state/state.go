@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/kv"
 )
 
-// Server is what the tasks of a server share: its replicas, the segments where their entries lie, and
-// the term by which it has them.
+// Server is what the tasks of a server share: its replicas, the segments where their entries lie,
+// and the term by which it has them.
 type Server struct {
 	Opt  kv.Options
 	Node int

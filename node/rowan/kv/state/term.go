@@ -146,15 +146,15 @@ func (k *Known) Last() *Term { return k.term.Load() }
 // Adopt has tasks see a term from now on. The caller has noted it durably.
 func (k *Known) Adopt(t *Term) { k.term.Store(t) }
 
-// Settle notes that the indexes have all that members gave in a term: copies may begin, and tombstones
-// may be dropped.
+// Settle notes that the indexes have all that members gave in a term: copies may begin, and
+// tombstones may be dropped.
 func (k *Known) Settle(term uint64) { k.settled.Store(term) }
 
 // IsSettled reports whether that is so of a term.
 func (k *Known) IsSettled(term uint64) bool { return k.settled.Load() == term }
 
-// Tell notes the term of a client. It may be newer than the server's; then the control task reads the
-// registers.
+// Tell notes the term of a client. It may be newer than the server's; then the control task reads
+// the registers.
 func (k *Known) Tell(term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -211,8 +211,8 @@ func (k *Known) Adopted() *Term {
 	return nil
 }
 
-// MayDrop reports whether tombstones of a shard may be dropped: the server has all that members gave in
-// this term, and nothing of the shard is being copied to it, so no older PUT is on its way.
+// MayDrop reports whether tombstones of a shard may be dropped: the server has all that members
+// gave in this term, and nothing of the shard is being copied to it, so no older PUT is on its way.
 func (s *Server) MayDrop(shard int) bool {
 	t := s.Known.Adopted()
 	return t != nil && s.Known.IsSettled(t.Term) && !t.incomplete(shard)

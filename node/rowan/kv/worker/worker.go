@@ -104,7 +104,8 @@ func Run(s *state.Server, ep rdma.Endpoint, number int) error {
 	return nil
 }
 
-// New returns a worker of a server, with a mailbox of its own. It does nothing before Begin or GoOn.
+// New returns a worker of a server, with a mailbox of its own. It does nothing before Begin or
+// GoOn.
 func New(s *state.Server, ep rdma.Endpoint, number int) (*Worker, error) {
 	w := &Worker{
 		s: s, ep: ep, number: number, log: s.Log(ep, rowan.Owner(1+number)),
