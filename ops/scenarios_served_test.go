@@ -131,14 +131,15 @@ func (v *servedPool) operation(t *testing.T, d *datadriven.TestData, out *string
 }
 
 // print prints what some clients and tasks of servers have posted since a record of the ring. What
-// fails again is printed once.
+// fails again, or is posted again at once, is printed once.
 func (v *servedPool) print(out *strings.Builder, first uint64, of func(r *trace.Record) bool) {
 	rows, seen := [][]string{{"by", "step", "verb", "node", "what lies there"}}, map[string]bool{}
 	for _, r := range v.ring.From(first) {
 		if of(&r) {
 			verb := verbOf(&r, 0, v.describe)
 			row := []string{r.Worker, string(r.Step), verb.Verb, fmt.Sprint(verb.Node), cmp.Or(verb.Error, verb.What)}
-			if line := strings.Join(row, "|"); !seen[line] || r.Err == nil {
+			line := strings.Join(row, "|")
+			if !(seen[line] && r.Err != nil || slices.Equal(row, rows[len(rows)-1])) {
 				rows, seen[line] = append(rows, row), true
 			}
 		}

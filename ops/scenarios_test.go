@@ -35,6 +35,8 @@ import (
 //	kill NODE                          a memory node dies
 //	recover                            a master does all that is due
 //	check                              what farkv check finds
+//
+// Where the store has servers, crash is not known, and their verbs are shown, too: see servedPool.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, filepath.Join("testdata", "scenarios"), func(t *testing.T, path string) {
 		s := &scenario{clients: map[string]*actor{}}
