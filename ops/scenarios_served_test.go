@@ -121,7 +121,9 @@ func (v *servedPool) operation(t *testing.T, d *datadriven.TestData, out *string
 			err = tr.do(s, value)
 		}
 	})
-	v.print(out, first, func(r *trace.Record) bool { return r.Worker == name || strings.Contains(r.Worker, ": worker ") })
+	v.print(out, first, func(r *trace.Record) bool {
+		return r.Worker == name || strings.Contains(r.Worker, ": worker ")
+	})
 	switch {
 	case err != nil:
 		fmt.Fprintln(out, err)

@@ -159,7 +159,9 @@ func (s *scenario) pool(t *testing.T, d *datadriven.TestData) {
 		p.Own = stores.Values{"server-shards": 1}
 	}
 	p = s.kind.Size(p)
-	s.sim = sim.New(sim.Options{Seed: 1, Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients + p.Servers, Handler: node.Serve})
+	s.sim = sim.New(sim.Options{
+		Seed: 1, Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients + p.Servers, Handler: node.Serve,
+	})
 	must(t, s.kind.Make(s.sim, p))
 	ep, err := s.sim.Open("looks")
 	must(t, err)

@@ -15,7 +15,7 @@
 //	answer                     the operation was done, or refused for what the key has
 //	StatusTerm                 nothing was done: read the configuration, ask again
 //	StatusWait                 nothing was done: ask again after a pause
-//	StatusDamaged              nothing was done: ask again until another replica serves, if there is one
+//	StatusDamaged              nothing was done: ask again until another replica serves
 //	not delivered              nothing was done: join the view, read the configuration, ask again
 //	no answer                  a GET is asked again; of a write the outcome is unknown
 //	a later term is committed  as no answer, but at once: the answer does not come any more

@@ -109,7 +109,8 @@ func (w Replicated) Run(ctx context.Context) (*Served, error) {
 			"and persistent memory", w.Workers, w.Clients, w.Keys, w.Duration, w.WarmUp, w.Profile)
 	}
 	r := &replicated{
-		Replicated: w, left: w.Clients, running: make([]*server.Server, w.Servers), posted: make(map[posting]time.Duration),
+		Replicated: w, left: w.Clients, running: make([]*server.Server, w.Servers),
+		posted: make(map[posting]time.Duration),
 	}
 	var nodes []int
 	for n := range w.Servers {

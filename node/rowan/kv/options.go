@@ -102,9 +102,11 @@ func (o Options) check(p rdma.RingPromises) error {
 		return fmt.Errorf("serve pairs of %d bytes, which take messages of %d: want at most %d: %w", o.PairBytes,
 			o.LongestMessage(),
 			rdma.MaxMessage, rdma.ErrAccess)
-	case cmp.Or(o.Log.Credit, 128<<10) < 2*(o.LongestMessage()+p.MTU) || cmp.Or(o.Log.SegmentBytes, 4<<20) < o.LongestMessage():
+	case int(o.LeaveBytes()) < 2*(o.LongestMessage()+p.MTU) ||
+		cmp.Or(o.Log.SegmentBytes, 4<<20) < o.LongestMessage():
 		return fmt.Errorf("serve pairs of %d bytes with credit of %d and segments of %d: want at least %d and %d: %w",
-			o.PairBytes, o.Log.Credit, o.Log.SegmentBytes, 2*(o.LongestMessage()+p.MTU), o.LongestMessage(), rdma.ErrAccess)
+			o.PairBytes, o.Log.Credit, o.Log.SegmentBytes, 2*(o.LongestMessage()+p.MTU), o.LongestMessage(),
+			rdma.ErrAccess)
 	case o.Log.Segments <= o.Log.Own || o.Log.Own < o.Keep+o.Workers:
 		return fmt.Errorf("serve with %d of %d segments for own logs: want at least %d, and some for others': %w",
 			o.Log.Own,

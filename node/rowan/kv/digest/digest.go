@@ -54,7 +54,9 @@ type Digester struct {
 
 // New returns the digester of a server.
 func New(s *state.Server, ep rdma.Endpoint, in Inbound, commits *CommitVers) *Digester {
-	return &Digester{s: s, ep: ep, in: in, commits: commits, group: make([]fresh, 0, groupSize), reach: state.FirstReach}
+	return &Digester{
+		s: s, ep: ep, in: in, commits: commits, group: make([]fresh, 0, groupSize), reach: state.FirstReach,
+	}
 }
 
 // digest makes the indexes name the new entries of a used segment. From then on the segment waits

@@ -13,17 +13,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var mutants = []teeth.Mutant{
 	{Rule: "no copy is complete without it", In: "Exchanger.copy", At: "$c.held = $x.term.Term", Do: "_ = c",
 		Test: "TestDamagedEntry"},
-	{Rule: "what is read for others is verified", Pkg: "../state", In: "Server.ReadBlock", At: "!$ok", Nth: "2/2", Do: "n < 0",
+	{Rule: "what is read for others is verified", Pkg: "../state", In: "Server.ReadBlock",
+		At: "!$ok", Nth: "2/2", Do: "n < 0",
 		Test: "TestDamagedEntry"},
 	{Rule: "what is copied comes behind what is given", In: "Exchanger.Step",
 		At: "!$x.gave", Do: "!$x.term.TakesPart()", Test: "TestGives"},
-	{Rule: "so does a target", Pkg: "../state", In: "Term.Differed", At: "$before.Arriving($shard) && $*lives", Do: "false",
+	{Rule: "so does a target", Pkg: "../state", In: "Term.Differed",
+		At: "$before.Arriving($shard) && $*lives", Do: "false",
 		Test: "TestDifferedTarget"},
 	{Rule: "unless its source died", Pkg: "../state", In: "Term.Differed", At: "$t.Member($*source) != nil", Do: "true",
 		Test: "TestDifferedTarget"},
 	{Rule: "and its source copies all once more", In: "Exchanger.begin", At: "$c.target != ($*is)", Do: "false",
 		Test: "TestDifferedTarget"},
-	{Rule: "what is live is counted", Pkg: "../state", In: "Space.IsDead", At: "$s.named[$segment] == 0", Do: "s.live[segment] == 0",
+	{Rule: "what is live is counted", Pkg: "../state", In: "Space.IsDead",
+		At: "$s.named[$segment] == 0", Do: "s.live[segment] == 0",
 		Test: "TestDamagedIsLeft"},
 }
 

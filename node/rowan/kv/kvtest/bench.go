@@ -74,7 +74,8 @@ func (r *slowReads) Let(t testing.TB) {
 
 // New returns a bench in a pool of one or two nodes, of which the server is beside the first one.
 // open opens its worker.
-func New[W Worker](t testing.TB, nodes int, k kv.Kind, open func(*state.Server, rdma.Endpoint, int) (W, error)) (*Bench, W) {
+func New[W Worker](t testing.TB, nodes int, k kv.Kind,
+	open func(*state.Server, rdma.Endpoint, int) (W, error)) (*Bench, W) {
 	o := kv.Options{
 		Kind: k, Nodes: nodes, Workers: 1, Cleaners: 2, PairBytes: 1000, FullAfter: time.Minute,
 		Log: rowan.Options{Ring: 1, Segments: 40, SegmentBytes: 4096, Ahead: 14, Reserve: 5, Credit: 4 << 10,

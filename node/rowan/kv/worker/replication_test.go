@@ -197,7 +197,7 @@ func TestOnce(t *testing.T) {
 		p = binary.LittleEndian.AppendUint64(p, lowest)
 		p = binary.LittleEndian.AppendUint64(p, 1|1<<32|uint64(kv.Put)<<48)
 		if number > 0 {
-			r := kv.Record{Order: kv.Order{Term: 1, Version: number}, Shard: 0, Key: []byte("key"), Value: []byte("value")}
+			r := kv.Record{Order: kv.Order{Term: 1, Version: number}, Key: []byte("key"), Value: []byte("value")}
 			p = append(p, make([]byte, kv.RecordSize(r.Key, r.Value))...)
 			r.Put(p[kv.ReplicateBytes:])
 		}
@@ -258,7 +258,8 @@ func TestCallsOfTerms(t *testing.T) {
 			b.turn(lender)
 		}
 		if asked.Over() != want || want && (asked.Err != nil || asked.Status != kv.StatusOK) {
-			t.Errorf("call %d of term %d in term %d is answered %t, %v, want %t", number, term, b.Server.Known.Last().Term,
+			t.Errorf("call %d of term %d in term %d is answered %t, %v, want %t", number, term,
+				b.Server.Known.Last().Term,
 				asked.Over(), asked.Err, want)
 		}
 		asked.Release()

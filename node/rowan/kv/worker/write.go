@@ -359,7 +359,8 @@ func (w *Worker) encode(o *op) (kind uint8, _ []byte) {
 		w.buf = make([]byte, n)
 	}
 	w.buf = w.buf[:n]
-	r := kv.Record{Order: kv.Order{Term: uint32(o.term), Version: o.version}, Shard: o.shard.Number, Key: o.key, Value: o.value}
+	order := kv.Order{Term: uint32(o.term), Version: o.version}
+	r := kv.Record{Order: order, Shard: o.shard.Number, Key: o.key, Value: o.value}
 	r.Put(w.buf)
 	return o.kind(), w.buf
 }
