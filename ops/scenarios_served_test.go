@@ -107,6 +107,9 @@ func (v *servedPool) do(t *testing.T, c *servedClient, f func(client.Store)) {
 // operation has a client do an operation, and prints what the client and the workers of servers
 // post until it is answered. What other tasks of servers do meanwhile does not matter to it.
 func (v *servedPool) operation(t *testing.T, d *datadriven.TestData, out *strings.Builder) {
+	if !slices.Contains(Operations, d.Cmd) || len(d.CmdArgs) < 2 || v.tasks[d.CmdArgs[0].Key] == nil {
+		d.Fatalf(t, "unknown command, or unknown client")
+	}
 	name, tr := d.CmdArgs[0].Key, &Traced{Operation: d.Cmd, Key: []byte(d.CmdArgs[1].Key)}
 	var value []byte
 	if len(d.CmdArgs) > 2 {

@@ -258,7 +258,7 @@ func (s *Space) GiveBack(seg rowan.Segment) {
 	s.back = append(s.back, seg)
 }
 
-// Given takes the segments that were handed over by giveBack.
+// Given takes the segments that were handed over by GiveBack.
 func (s *Space) Given() []rowan.Segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
