@@ -100,17 +100,17 @@ func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
 	for _, name := range names {
 		k, err := stores.Lookup(name)
 		if err != nil {
-			return nil, workloads.Misuse("%v", err)
+			return nil, workloads.Usagef("%v", err)
 		}
 		kinds = append(kinds, k)
 	}
 	for _, name := range b.Peers {
 		if name != "redis" {
-			return nil, workloads.Misuse("unknown peer %q: there is redis", name)
+			return nil, workloads.Usagef("unknown peer %q: there is redis", name)
 		}
 	}
 	if b.Replicas < 0 || b.Replicas > b.Nodes {
-		return nil, workloads.Misuse("%d replicas need as many memory nodes, and --nodes is %d", b.Replicas, b.Nodes)
+		return nil, workloads.Usagef("%d replicas need as many memory nodes, and --nodes is %d", b.Replicas, b.Nodes)
 	}
 	return kinds, nil
 }
@@ -120,7 +120,7 @@ func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
 func (b *Bench) check(ctx context.Context, kinds []*stores.Kind, s *workloads.Spec) error {
 	for _, kind := range kinds {
 		if s.Scan > 0 && !kind.Scans {
-			return workloads.Misuse("workload %s scans, and %s has no scans: use a, b, c, d or f", b.Workload,
+			return workloads.Usagef("workload %s scans, and %s has no scans: use a, b, c, d or f", b.Workload,
 				kind.Name)
 		}
 	}
@@ -131,7 +131,7 @@ func (b *Bench) check(ctx context.Context, kinds []*stores.Kind, s *workloads.Sp
 		}
 		switch {
 		case runner.Misused(err) && b.Replicas > 0:
-			return workloads.Misuse("%v (hint: leave --replicas out, and each store has its own, or choose --stores)",
+			return workloads.Usagef("%v (hint: leave --replicas out, and each store has its own, or choose --stores)",
 				err)
 		case err != nil:
 			return err

@@ -271,18 +271,18 @@ func (w *Break) complete() error {
 	onNode := named == 1 && len(w.Nodes) == 1 && !w.Clients
 	switch {
 	case !slices.Contains(BreakKinds, w.Kind):
-		return workloads.Misuse("crash: kind %q: want %s", w.Kind, kindList())
+		return workloads.Usagef("crash: kind %q: want %s", w.Kind, kindList())
 	case lasts && (w.For < 0 || w.For > fabrics.MaxFault), !lasts && w.For != 0:
-		return workloads.Misuse("%v for %v: want up to %v, and no time of what is for good (hint: see 'farkv "+
+		return workloads.Usagef("%v for %v: want up to %v, and no time of what is for good (hint: see 'farkv "+
 			"help crash')", w, w.For, fabrics.MaxFault)
 	case w.Slow < 0 || w.Slow > fabrics.MaxSlow:
-		return workloads.Misuse("crash: --slow %v: want up to %v (hint: a node that takes longer counts as dead, as "+
+		return workloads.Usagef("crash: --slow %v: want up to %v (hint: a node that takes longer counts as dead, as "+
 			"with --cut)", w.Slow, fabrics.MaxSlow)
 	case (w.Kind == BreakNode || w.Kind == BreakSlow) && !onNode,
 		w.Kind == BreakClient && (named != 1 || w.Client == 0), w.Kind == BreakMaster && named != 1,
 		w.Kind == BreakStop && (named != 1 || len(w.Nodes) > 0 && !onNode),
 		w.Kind == BreakCut && (named != 1 || len(w.Nodes) == 0 || w.Clients && len(w.Nodes) != 1):
-		return workloads.Misuse("%v makes no sense (hint: see 'farkv help crash')", w)
+		return workloads.Usagef("%v makes no sense (hint: see 'farkv help crash')", w)
 	}
 	return nil
 }
@@ -321,12 +321,12 @@ func (b *Breaker) nodesThere(w *Break) error {
 	for i, n := range w.Nodes {
 		switch {
 		case n < 0 || n >= len(all):
-			return workloads.Misuse("%v: %s has nodes 0 to %d (hint: 'farkv status %s' shows them)", w, b.name(),
+			return workloads.Usagef("%v: %s has nodes 0 to %d (hint: 'farkv status %s' shows them)", w, b.name(),
 				len(all)-1, b.name())
 		case !all[n].Up:
 			return fmt.Errorf("%v: node %d is down already (hint: 'farkv status %s' shows the nodes)", w, n, b.name())
 		case slices.Contains(w.Nodes[:i], n):
-			return workloads.Misuse("%v: node %d is named twice (hint: name each once)", w, n)
+			return workloads.Usagef("%v: node %d is named twice (hint: name each once)", w, n)
 		}
 	}
 	return nil

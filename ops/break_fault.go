@@ -26,13 +26,13 @@ func (b *Breaker) able(w *Break) error {
 		if w.Kind == BreakStop {
 			also = "; clients can be stopped, too"
 		}
-		return workloads.Misuse("%v: the nodes of %s are no processes (hint: those of 'farkv up --fabric tcp "+
+		return workloads.Usagef("%v: the nodes of %s are no processes (hint: those of 'farkv up --fabric tcp "+
 			"NAME' are%s)", w, b.pool.Address, also)
 	case w.Kind == BreakStop, w.Kind == BreakNode:
-		return workloads.Misuse("%v: the nodes of %s were not started here by 'farkv up' (hint: do it where its "+
+		return workloads.Usagef("%v: the nodes of %s were not started here by 'farkv up' (hint: do it where its "+
 			"process runs, or cut it off: --cut %s)", w, b.pool.Address, numbers(w.Nodes))
 	case w.Kind == BreakSlow && device:
-		return workloads.Misuse("%v: verbs of %s go through RDMA devices, past the nodes' processes (hint: --stop "+
+		return workloads.Usagef("%v: verbs of %s go through RDMA devices, past the nodes' processes (hint: --stop "+
 			"stops a process)", w, b.pool.Address)
 	}
 	return nil
@@ -175,10 +175,10 @@ func (b *Breaker) stopClient(c rdma.Client, w *Break) (*Broken, error) {
 func (b *Breaker) processOf(c rdma.Client) (*os.Process, error) {
 	switch {
 	case b.addr.Shared:
-		return nil, workloads.Misuse("crash client %d --stop: any user may have written into %s which process that "+
+		return nil, workloads.Usagef("crash client %d --stop: any user may have written into %s which process that "+
 			"is (hint: kill -STOP stops it)", c.ID, b.pool.Address)
 	case b.addr.Remote() && !hereOnly(b.pool.Address):
-		return nil, workloads.Misuse("crash client %d --stop: the clients of %s may be processes of any machine "+
+		return nil, workloads.Usagef("crash client %d --stop: the clients of %s may be processes of any machine "+
 			"(hint: stop that one's where it runs)", c.ID, b.pool.Address)
 	}
 	process, err := findHere(b.pool, c)

@@ -59,15 +59,15 @@ func ParsePlan(r io.Reader) (plan []Planned, err error) {
 			err = fmt.Errorf("want up to %d breaks", maxPlanLines)
 		}
 		if err != nil {
-			return nil, workloads.Misuse("--plan: line %d: %v (hint: 'farkv help crash' shows a plan)", n, err)
+			return nil, workloads.Usagef("--plan: line %d: %v (hint: 'farkv help crash' shows a plan)", n, err)
 		}
 		plan = append(plan, p)
 	}
 	switch {
 	case lines.Err() != nil:
-		return nil, workloads.Misuse("--plan: line %d: %v", n+1, lines.Err())
+		return nil, workloads.Usagef("--plan: line %d: %v", n+1, lines.Err())
 	case len(plan) == 0:
-		return nil, workloads.Misuse("--plan: it has no breaks (hint: 'farkv help crash' shows a plan)")
+		return nil, workloads.Usagef("--plan: it has no breaks (hint: 'farkv help crash' shows a plan)")
 	}
 	return plan, nil
 }
@@ -162,7 +162,7 @@ func (p *Planned) parseTarget(text string) error {
 func ParseCut(text string) (Target, error) {
 	p := Planned{Break: Break{Kind: BreakCut}}
 	if err := p.parseTarget(text); err != nil || p.Any {
-		return Target{}, workloads.Misuse("--cut %q: want a node such as 1, nodes such as 0,2 that are cut off from "+
+		return Target{}, workloads.Usagef("--cut %q: want a node such as 1, nodes such as 0,2 that are cut off from "+
 			"each other, or clients,1", text)
 	}
 	return p.Target, nil
@@ -173,7 +173,7 @@ func ParseKinds(names []string) (kinds []BreakKind, err error) {
 	for _, name := range names {
 		k := BreakKind(strings.TrimSpace(name))
 		if !slices.Contains(BreakKinds, k) {
-			return nil, workloads.Misuse("--kinds %s: want %s, with commas between them", name, kindList())
+			return nil, workloads.Usagef("--kinds %s: want %s, with commas between them", name, kindList())
 		}
 		if !slices.Contains(kinds, k) {
 			kinds = append(kinds, k)

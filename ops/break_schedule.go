@@ -117,7 +117,7 @@ func (r *scheduled) ready(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if masterOf(r.b.pool.Fabric) == nil && r.b.pool.Kind.Mender != nil {
+	if masterOf(r.b.pool.Fabric) == nil && r.b.pool.Kind.Recoverer != nil {
 		return fmt.Errorf("crash %s: no program keeps it: nothing would mend what is broken (hint: run a load, or "+
 			"'farkv keep %s')", r.b.Pool(), r.b.name())
 	}
@@ -328,7 +328,7 @@ func (b *Breaker) Targets(kind BreakKind) (all []Target, why error) {
 // killed leaves another candidate for the pool's master: else nothing would mend the pool.
 func (b *Breaker) processes(kind BreakKind) (all []Target, why error) {
 	if _, kills := b.pool.Fabric.(rdma.ClientCrasher); !kills && !hereOnly(b.pool.Address) {
-		return nil, workloads.Misuse("%s: the clients of %s may be processes of any machine", kind, b.Pool())
+		return nil, workloads.Usagef("%s: the clients of %s may be processes of any machine", kind, b.Pool())
 	}
 	of := map[int]int{}       // process -> its first client
 	keepers := map[int]bool{} // processes that are candidates
@@ -353,7 +353,7 @@ func (b *Breaker) processes(kind BreakKind) (all []Target, why error) {
 	for _, pid := range pids {
 		switch {
 		case kind == BreakMaster && (master == nil || master.PID != pid):
-		case kind != BreakStop && b.pool.Kind.Mender != nil && keepers[pid] && candidates < 2:
+		case kind != BreakStop && b.pool.Kind.Recoverer != nil && keepers[pid] && candidates < 2:
 			why = fmt.Errorf("%s: process %d is the only candidate for the pool's master (hint: 'farkv keep %s' "+
 				"is another)", kind, pid, b.name())
 		case kind == BreakMaster:

@@ -82,7 +82,7 @@ func (b *Breaker) waits(behind *Broken) string {
 	if n := vacant(b.pool, nodes); n >= 0 {
 		return fmt.Sprintf("a spare in the place of node %d", n)
 	}
-	if _, reports := f.(rdma.MasterReporter); reports && k.Mender != nil && masterOf(f) == nil {
+	if _, reports := f.(rdma.MasterReporter); reports && k.Recoverer != nil && masterOf(f) == nil {
 		return fmt.Sprintf("a master, after epoch %d", view.Epoch)
 	}
 	return ""

@@ -69,7 +69,7 @@ func CrashNode(addr string, node int, force bool) (*Crashed, error) {
 // crashNode kills a node that is no process, or refuses.
 func crashNode(p *stores.Pool, node int) (*Crashed, error) {
 	if n := p.Fabric.Nodes(); node < 0 || node >= n {
-		return nil, workloads.Misuse("crash node %d: %s has nodes 0 to %d", node, p.Address, n-1)
+		return nil, workloads.Usagef("crash node %d: %s has nodes 0 to %d", node, p.Address, n-1)
 	}
 	if nodes, _ := nodesOf(p.Fabric); !nodes[node].Up {
 		return nil, fmt.Errorf("crash node %d: it is down already (hint: 'farkv status %s' shows the nodes)", node,
@@ -77,7 +77,7 @@ func crashNode(p *stores.Pool, node int) (*Crashed, error) {
 	}
 	kills, ok := p.Fabric.(rdma.NodeKiller)
 	if !ok {
-		return nil, workloads.Misuse("crash node %d: the nodes of %s were not started here: end that one's process "+
+		return nil, workloads.Usagef("crash node %d: the nodes of %s were not started here: end that one's process "+
 			"where it runs", node, p.Address)
 	}
 	if err := kills.KillNode(node); err != nil {
@@ -159,7 +159,7 @@ func CrashClient(addr string, id int, step rdma.Step) (*Crashed, error) {
 		return nil, err
 	}
 	if step != "" && !slices.Contains(p.Kind.Steps, step) {
-		return nil, workloads.Misuse("crash client %d at %q: no step of %s (there are: %s)", id, step, p.Kind.Name,
+		return nil, workloads.Usagef("crash client %d at %q: no step of %s (there are: %s)", id, step, p.Kind.Name,
 			strings.Join(Words(p.Kind.Steps), "; "))
 	}
 	c, err := findClient(p, id)
@@ -201,10 +201,10 @@ func crasher(p *stores.Pool, step rdma.Step) (func(c rdma.Client, step rdma.Step
 	}
 	switch {
 	case !hereOnly(p.Address):
-		return nil, workloads.Misuse("crash client: the clients of %s may be processes of any machine: kill that "+
+		return nil, workloads.Usagef("crash client: the clients of %s may be processes of any machine: kill that "+
 			"one's where it runs", p.Address)
 	case step != "":
-		return nil, workloads.Misuse("--at %s: clients of %s are told nothing by this machine: leave it out, and "+
+		return nil, workloads.Usagef("--at %s: clients of %s are told nothing by this machine: leave it out, and "+
 			"they are killed at once", step, p.Address)
 	}
 	return func(c rdma.Client, _ rdma.Step) error { return killHere(p, c) }, nil

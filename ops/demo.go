@@ -71,7 +71,7 @@ func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 // copy.
 func demoPool(k *stores.Kind) stores.Params {
 	p := stores.Params{Nodes: demoNodes + demoSpares, Records: 2 * demoRecords, Clients: 128}
-	if !k.Majority && k.Mender != nil && k.Serve == nil {
+	if !k.Majority && k.Recoverer != nil && k.Serve == nil {
 		spared := p
 		spared.Spares, spared.IndexReplicas, spared.DataReplicas = demoSpares, 2, 2
 		if sized := k.Size(spared); sized.Check(k) == nil {

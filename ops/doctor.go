@@ -87,7 +87,7 @@ func DoctorTopics() (names []string) {
 func (d *Doctor) Run(ctx context.Context) (*Health, error) {
 	for _, name := range d.Require {
 		if all := DoctorTopics(); !slices.Contains(all, name) {
-			return nil, workloads.Misuse("--require %s: want %s", name, strings.Join(all, ", "))
+			return nil, workloads.Usagef("--require %s: want %s", name, strings.Join(all, ", "))
 		}
 	}
 	h := new(Health)

@@ -34,7 +34,7 @@ func Down(addr string, force, purge bool) (*Removed, error) {
 		}
 	}
 	if purge {
-		return nil, workloads.Misuse("down %s: --purge is for a NAME whose nodes 'farkv up --pmem' started, and that "+
+		return nil, workloads.Usagef("down %s: --purge is for a NAME whose nodes 'farkv up --pmem' started, and that "+
 			"is up (hint: of one that is down, remove the folder)", addr)
 	}
 	err := fabrics.Remove(addr, force)

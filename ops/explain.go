@@ -17,7 +17,7 @@ import (
 )
 
 // explain adds a hint on what the user can do to an error about a pool. An error that no change of
-// the pool or the machine would avoid becomes a workloads.UseError.
+// the pool or the machine would avoid becomes a workloads.UsageError.
 func explain(err error, pool string) error { return workloads.Explain(err, hints(pool)) }
 
 // of lists the errors that a hint is for.

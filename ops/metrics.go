@@ -40,7 +40,7 @@ const (
 
 // ServeMetrics serves the collectors, and those of the Go runtime and the process, at HOST:PORT, or
 // at a port of the loopback. It does not authenticate its clients: an address that is not of the
-// loopback is refused with a workloads.UseError, unless public allows others to read it. /healthz
+// loopback is refused with a workloads.UsageError, unless public allows others to read it. /healthz
 // answers 200 if healthy returns nil, else 503 and the error.
 func ServeMetrics(addr string, public bool, healthy func() error, all ...prometheus.Collector) (*Metrics, error) {
 	at, err := metricsAddress(addr, public)
@@ -109,7 +109,7 @@ func metricsAddress(addr string, public bool) (*net.TCPAddr, error) {
 	}
 	at, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
-		return nil, workloads.Misuse("metrics at %q: want HOST:PORT, or a port of the loopback: %v", addr, err)
+		return nil, workloads.Usagef("metrics at %q: want HOST:PORT, or a port of the loopback: %v", addr, err)
 	}
 	if !at.IP.IsLoopback() && !public {
 		return nil, fmt.Errorf("%w: metrics at %s", errPublic, addr)
@@ -123,7 +123,7 @@ var errPublic = errors.New("any program that reaches this machine could read the
 // MetricsMisuse says how a command line lets others read metrics, where that is what err is about.
 func MetricsMisuse(err error, remedy string) error {
 	if errors.Is(err, errPublic) {
-		return workloads.Misuse("%v (hint: use an address of the loopback, such as 127.0.0.1:9100, or add %s)",
+		return workloads.Usagef("%v (hint: use an address of the loopback, such as 127.0.0.1:9100, or add %s)",
 			err, remedy)
 	}
 	return err

@@ -141,7 +141,7 @@ func (c *NodeConfig) serve() (_ *nodeServer, err error) {
 	var counters *pmemSampler
 	switch {
 	case c.PMemModel && fabrics.NeedsDevice(c.Fabric):
-		return nil, workloads.Misuse("--pmem-model is for --fabric tcp: it does not see what an RNIC does")
+		return nil, workloads.Usagef("--pmem-model is for --fabric tcp: it does not see what an RNIC does")
 	case c.PMemModel:
 		n.Modules, n.PMem = modelPMem()
 	default:
@@ -185,13 +185,13 @@ func (c *NodeConfig) serve() (_ *nodeServer, err error) {
 func (c *NodeConfig) remember(n *fabrics.NodeConfig) error {
 	switch {
 	case c.PMem == "" && c.Power:
-		return workloads.Misuse("--power is for --pmem")
+		return workloads.Usagef("--power is for --pmem")
 	case c.PMem == "":
 		return nil
 	case c.File != "":
-		return workloads.Misuse("--pmem and --file both name the memory: choose one")
+		return workloads.Usagef("--pmem and --file both name the memory: choose one")
 	case fabrics.NeedsDevice(c.Fabric):
-		return workloads.Misuse("--pmem is for --fabric tcp: what an RNIC writes is not flushed")
+		return workloads.Usagef("--pmem is for --fabric tcp: what an RNIC writes is not flushed")
 	}
 	r, err := pmem.Open(c.PMem, fabrics.RegionOf(*n, c.Power))
 	n.Region = r
@@ -234,9 +234,9 @@ func nodeHint(err error, c *NodeConfig) error {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		hint = "this machine does not have that address"
 	case errors.Is(err, fabrics.ErrNotBuilt), errors.Is(err, fabrics.ErrDevice):
-		return workloads.Misuse("%v", err)
+		return workloads.Usagef("%v", err)
 	case errors.Is(err, fabrics.ErrMemory):
-		return workloads.Misuse("--memory: %v", err)
+		return workloads.Usagef("--memory: %v", err)
 	case errors.Is(err, fabrics.ErrOvercommit):
 		hint = "lower --memory; with --overcommit the node takes what is there, and fails when that is used up"
 	case errors.Is(err, pmem.ErrSize):
@@ -265,7 +265,7 @@ func nodeHint(err error, c *NodeConfig) error {
 func loopback(addr string) (bool, error) {
 	at, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
-		return false, workloads.Misuse("--listen %s: want HOST:PORT: %v", addr, err)
+		return false, workloads.Usagef("--listen %s: want HOST:PORT: %v", addr, err)
 	}
 	return at.IP.IsLoopback(), nil
 }

@@ -22,12 +22,12 @@ func (c *NodeConfig) announce(n *nodeServer) (leave func() error, err error) {
 		return nil, fmt.Errorf("register with Consul: %w", err)
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		return nil, workloads.Misuse("--listen %s with --consul: others must learn one address: name the one that "+
+		return nil, workloads.Usagef("--listen %s with --consul: others must learn one address: name the one that "+
 			"they reach", c.Listen)
 	}
 	agent, err := consul.Dial(c.Consul)
 	if errors.Is(err, consul.ErrAddress) {
-		return nil, workloads.Misuse("--consul: %v", err)
+		return nil, workloads.Usagef("--consul: %v", err)
 	}
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ type Keeping struct {
 // meanwhile: Keep does not go over to a new pool at the same address.
 func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) error) (err error) {
 	if fabrics.Private(addr) {
-		return workloads.Misuse("keep %s: only the process that makes a mem: pool sees it", addr)
+		return workloads.Usagef("keep %s: only the process that makes a mem: pool sees it", addr)
 	}
 	p, err := stores.Open(addr)
 	if err != nil {
@@ -46,8 +46,8 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 			err = errors.Join(err, closed)
 		}
 	}()
-	if p.Kind.Mender == nil {
-		return workloads.Misuse("keep %s: this version recovers no %s pools", p.Address, p.Kind.Name)
+	if p.Kind.Recoverer == nil {
+		return workloads.Usagef("keep %s: this version recovers no %s pools", p.Address, p.Kind.Name)
 	}
 	ep, err := p.Fabric.Open(stores.KeeperName) // Pool.Keep takes a pool that is full for one that others keep
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 func (s Starter) data() (*local.Data, error) {
 	switch {
 	case s.PMem == "" && s.Power:
-		return nil, workloads.Misuse("--power is for --pmem")
+		return nil, workloads.Usagef("--power is for --pmem")
 	case s.PMem == "":
 		return nil, nil
 	case fabrics.NeedsDevice(s.Fabric):
-		return nil, workloads.Misuse("--pmem is for --fabric tcp: what an RNIC writes is not flushed")
+		return nil, workloads.Usagef("--pmem is for --fabric tcp: what an RNIC writes is not flushed")
 	}
 	d, err := local.OpenData(s.PMem)
 	if errors.Is(err, local.ErrData) {
@@ -38,7 +38,7 @@ func (s Starter) data() (*local.Data, error) {
 		if !slices.ContainsFunc(made, func(flag string) bool { return strings.HasPrefix(flag, "--store=") }) {
 			made = append([]string{"--store=" + d.Store}, made...)
 		}
-		return nil, workloads.Misuse("up --pmem %s: it holds a pool, made with %s, that keeps its shape (hint: "+
+		return nil, workloads.Usagef("up --pmem %s: it holds a pool, made with %s, that keeps its shape (hint: "+
 			"leave %s out, or name another folder)", s.PMem, strings.Join(made, " "), strings.Join(s.Shape, " "))
 	}
 	return d, nil
@@ -150,14 +150,14 @@ func MayKeep(pool string) error {
 			return nil
 		}
 	}
-	return workloads.Misuse("down %s: --keep is for a NAME whose nodes 'farkv up --pmem' started: of another pool "+
+	return workloads.Usagef("down %s: --keep is for a NAME whose nodes 'farkv up --pmem' started: of another pool "+
 		"nothing is kept", pool)
 }
 
 // mayPurge returns an error when purge is set and the pool has no files to remove.
 func mayPurge(p *local.Pool, purge bool) error {
 	if purge && p.Data == "" {
-		return workloads.Misuse("down %s: --purge is for a pool whose nodes 'farkv up --pmem' started", p.Name)
+		return workloads.Usagef("down %s: --purge is for a pool whose nodes 'farkv up --pmem' started", p.Name)
 	}
 	return nil
 }

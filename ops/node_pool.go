@@ -40,7 +40,7 @@ type Starter struct {
 // that one back.
 func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Params) (*Made, error) {
 	if err := local.CheckName(name); err != nil {
-		return nil, workloads.Misuse("up --fabric %s: %v", by.Fabric, err)
+		return nil, workloads.Usagef("up --fabric %s: %v", by.Fabric, err)
 	}
 	if err := by.may(name); err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (s *localNodes) up(ctx context.Context, name, store string,
 	if unserved != nil && !back {
 		return nil, fmt.Errorf("up %s: %w", name, unserved)
 	}
-	if back && pool.Kind.Serve != nil && pool.Kind.Mender != nil {
+	if back && pool.Kind.Serve != nil && pool.Kind.Recoverer != nil {
 		// Servers wait for another term, whatever is missing: others serve its shards then.
 		unserved = errors.Join(unserved, (&Recovery{Pool: addr}).recover(ctx, pool))
 	}
@@ -169,14 +169,14 @@ func (s *localNodes) up(ctx context.Context, name, store string,
 // may returns an error when no nodes can be started on this machine under a name.
 func (s Starter) may(name string) error {
 	if err := fabrics.Lacks(s.Fabric); err != nil {
-		return workloads.Misuse("up --fabric %s: %v", s.Fabric, err)
+		return workloads.Usagef("up --fabric %s: %v", s.Fabric, err)
 	}
 	if s.PMemModel && fabrics.NeedsDevice(s.Fabric) {
-		return workloads.Misuse("--pmem-model is for --fabric tcp: it does not see what an RNIC does")
+		return workloads.Usagef("--pmem-model is for --fabric tcp: it does not see what an RNIC does")
 	}
 	for _, v := range []string{fabrics.EnvCA, fabrics.EnvCert, fabrics.EnvKey, fabrics.EnvReadToken} {
 		if os.Getenv(v) != "" {
-			return workloads.Misuse("up --fabric %s: $%s is set, and nodes that it starts know a token and nothing "+
+			return workloads.Usagef("up --fabric %s: $%s is set, and nodes that it starts know a token and nothing "+
 				"else (hint: unset it, or start nodes with 'farkv node' and name them: farkv up %s:HOST:PORT,...)",
 				s.Fabric, v, s.Fabric)
 		}
@@ -373,7 +373,7 @@ func usersOf(addr string) ([]Client, error) {
 // crashStarted kills the process of a node.
 func crashStarted(p *local.Pool, node int) (*Crashed, error) {
 	if n := len(p.Nodes); node < 0 || node >= n {
-		return nil, workloads.Misuse("crash node %d: %s has nodes 0 to %d", node, p.Name, n-1)
+		return nil, workloads.Usagef("crash node %d: %s has nodes 0 to %d", node, p.Name, n-1)
 	}
 	killed, err := p.Kill(node)
 	switch {

@@ -30,17 +30,17 @@ func (c *NodeConfig) secure(n *fabrics.NodeConfig) error {
 	case err != nil:
 		return err
 	case s.ReadToken != nil && s.Token == nil:
-		return workloads.Misuse("--read-token-file without --token-file: then no client could write")
+		return workloads.Usagef("--read-token-file without --token-file: then no client could write")
 	case s.Token != nil && bytes.Equal(s.Token, s.ReadToken):
-		return workloads.Misuse("--read-token-file %s holds the same token as --token-file: readers could write",
+		return workloads.Usagef("--read-token-file %s holds the same token as --token-file: readers could write",
 			c.ReadTokenFile)
 	case s.Token == nil && !local:
-		return workloads.Misuse("--listen %s: without a token a node listens on the loopback only (hint: "+
+		return workloads.Usagef("--listen %s: without a token a node listens on the loopback only (hint: "+
 			"--token-file FILE; 'farkv help tcp' tells how to make one)", c.Listen)
 	case c.TLSCert == "" && c.TLSKey == "" && c.TLSCA == "":
 		return nil
 	case c.TLSCert == "" || c.TLSKey == "":
-		return workloads.Misuse("--tls-cert and --tls-key belong together, and --tls-ca needs them")
+		return workloads.Usagef("--tls-cert and --tls-key belong together, and --tls-ca needs them")
 	}
 	if s.TLS, err = fabrics.NodeTLS(c.TLSCert, c.TLSKey, c.TLSCA); err != nil {
 		return fmt.Errorf("TLS: %w", err)

@@ -81,30 +81,30 @@ func (p *Perf) Run(ctx context.Context) (*Performance, error) {
 func (p *Perf) check() error {
 	for _, n := range p.Sizes {
 		if n < 1 || n > MaxPerfSize {
-			return workloads.Misuse("--sizes: %d bytes: want 1 to %s", n, size(MaxPerfSize))
+			return workloads.Usagef("--sizes: %d bytes: want 1 to %s", n, size(MaxPerfSize))
 		}
 	}
 	for _, n := range p.Batches {
 		if n < 1 || n > MaxPerfBatch {
-			return workloads.Misuse("--batches: %d in flight: want 1 to %d", n, MaxPerfBatch)
+			return workloads.Usagef("--batches: %d in flight: want 1 to %d", n, MaxPerfBatch)
 		}
 	}
 	for _, name := range p.Fabrics {
 		if !slices.Contains(PerfFabrics, name) {
-			return workloads.Misuse("--fabrics: unknown fabric %q: there are %s", name, strings.Join(PerfFabrics, ", "))
+			return workloads.Usagef("--fabrics: unknown fabric %q: there are %s", name, strings.Join(PerfFabrics, ", "))
 		}
 	}
 	switch least := leastPerfMemory(p.Sizes); {
 	case largest(p.Sizes)*largest(p.Batches) > mostInFlight:
-		return workloads.Misuse("--sizes and --batches: %d times %d bytes are in flight, and %s may be",
+		return workloads.Usagef("--sizes and --batches: %d times %d bytes are in flight, and %s may be",
 			largest(p.Batches), largest(p.Sizes), size(mostInFlight))
 	case p.Memory < least || p.Memory > fabrics.MaxMemory:
-		return workloads.Misuse("--memory %d: want %d bytes at least, for these sizes", p.Memory, least)
+		return workloads.Usagef("--memory %d: want %d bytes at least, for these sizes", p.Memory, least)
 	case p.Ops < 1 || p.Time < leastPerfTime:
-		return workloads.Misuse("--ops and --time bound what is measured: want 1 or more, and %v or more",
+		return workloads.Usagef("--ops and --time bound what is measured: want 1 or more, and %v or more",
 			leastPerfTime)
 	case p.Pool == "" && len(p.Fabrics) == 0:
-		return workloads.Misuse("nothing to measure: --fabrics is empty")
+		return workloads.Usagef("nothing to measure: --fabrics is empty")
 	case p.Pool == "":
 		if err := fabrics.Afford("mem:", p.Memory); err != nil {
 			return fmt.Errorf("%w (hint: lower --memory)", err)

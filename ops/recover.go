@@ -46,8 +46,8 @@ func Recover(ctx context.Context, addr string, client int, force bool) (*Recover
 		return endedAt(addr, err), explain(err, addr)
 	}
 	defer p.Close()
-	if p.Kind.Mender == nil {
-		return nil, workloads.Misuse("recover %[1]s: this version recovers no %[2]s pools (hint: 'farkv status "+
+	if p.Kind.Recoverer == nil {
+		return nil, workloads.Usagef("recover %[1]s: this version recovers no %[2]s pools (hint: 'farkv status "+
 			"%[3]s' shows which of its nodes live; 'farkv down --force %[3]s' removes it)", p.Address, p.Kind.Name,
 			short(p.Address))
 	}
@@ -58,7 +58,7 @@ func Recover(ctx context.Context, addr string, client int, force bool) (*Recover
 		}
 	}
 	if before := marginOf(p); before.lost() && before.Copies.Majority {
-		r.Margin, err = before, errLost // a mender reads what has no majority
+		r.Margin, err = before, errLost // a recoverer reads what has no majority
 	} else {
 		err = r.recover(ctx, p)
 	}
@@ -106,7 +106,7 @@ func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 	}
 	began := ep.Now()
 	lease := stores.Tenure(p.Fabric)
-	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender(p.Fabric), cluster.Options{
+	did, err := cluster.Once(ep, p.Fabric, p.Kind.Recoverer(p.Fabric), cluster.Options{
 		Lease: lease, Tick: lease / 12, Stop: func() bool { return ctx.Err() != nil },
 		Tell: stores.Teller(ep, p.Fabric),
 	})

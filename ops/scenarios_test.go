@@ -129,7 +129,7 @@ func (s *scenario) do(t *testing.T, d *datadriven.TestData) string {
 
 // recover has a master do all that is due.
 func (s *scenario) recover(t *testing.T, ep rdma.Endpoint, out *strings.Builder) {
-	did, err := cluster.Once(ep, s.sim, s.kind.Mender(s.sim), cluster.Options{Lease: time.Millisecond})
+	did, err := cluster.Once(ep, s.sim, s.kind.Recoverer(s.sim), cluster.Options{Lease: time.Millisecond})
 	must(t, err)
 	for _, e := range did {
 		text, _, _ := strings.Cut(e.String(), " in ") // how long it took does not matter

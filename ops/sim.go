@@ -100,7 +100,7 @@ func (s *Simulation) explain(err error) error {
 			"records and clients do"}})
 }
 
-// Complete returns what Run simulates. Errors are workloads.UseErrors.
+// Complete returns what Run simulates. Errors are workloads.UsageErrors.
 func (s *Simulation) Complete() (c simulate.Config, err error) {
 	p, err := s.Read()
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Simulation) Complete() (c simulate.Config, err error) {
 		err = kind.Heeds(s.Own)
 	}
 	if err != nil {
-		return c, workloads.Misuse("%v", err)
+		return c, workloads.Usagef("%v", err)
 	}
 	c = s.Config
 	c.Target, c.Options.Own = p.GetFloat64("target", 0), kind.Choose(s.Own, stores.Opened)
@@ -159,7 +159,7 @@ func (s *Simulation) changes() (list []simulate.Change, err error) {
 			n, wrong := strconv.Atoi(strings.TrimSpace(number))
 			d, late := time.ParseDuration(strings.TrimSpace(at))
 			if !ok || wrong != nil || late != nil || n < 1 || d < 0 {
-				err = workloads.Misuse("--%s %s: want a number of clients and a time, such as 16@3s", flag, text)
+				err = workloads.Usagef("--%s %s: want a number of clients and a time, such as 16@3s", flag, text)
 				return
 			}
 			list = append(list, simulate.Change{At: d, Clients: sign * n})
@@ -180,7 +180,7 @@ func (s *Simulation) faults() (string, error) {
 		n, wrong := strconv.Atoi(strings.TrimSpace(number))
 		d, late := time.ParseDuration(strings.TrimSpace(at))
 		if !ok || wrong != nil || late != nil || n < 0 || d < 0 || kind != "node" && kind != "client" {
-			return "", workloads.Misuse(
+			return "", workloads.Usagef(
 				`--crash %q: want a node or a client and a time, such as "node 1@5s" or "client 3@200ms"`, text)
 		}
 		if kind == "node" {
@@ -200,7 +200,7 @@ func (s *Simulation) faults() (string, error) {
 			node, wrong = "*", nil
 		}
 		if !ok || wrong != nil || late != nil || long != nil || n < 0 || d < 0 || away <= 0 {
-			return "", workloads.Misuse(
+			return "", workloads.Usagef(
 				`--power %q: want a node or all, a time and how long, such as "node 1@5s for 1ms" or `+
 					`"all@50ms for 1ms"`, text)
 		}

@@ -55,9 +55,9 @@ type Fuzzed struct {
 	Plan    string  `json:"plan,omitempty"`       // the smallest that fails by the same guilt
 	Replay  string  `json:"replay,omitempty"`
 
-	took     time.Duration
-	command  string // the store, and its options, as they are said behind 'farkv sim fuzz'
-	enduring bool   // no client waits for the dead
+	took      time.Duration
+	command   string // the store, and its options, as they are said behind 'farkv sim fuzz'
+	available bool   // no client waits for the dead
 }
 
 // ErrGuilty is wrapped when a run went wrong.
@@ -71,15 +71,15 @@ var ErrUndecided = errors.New("not all runs could be judged")
 func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	kind, err := stores.Lookup(z.Store)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	if err := kind.Heeds(z.Own); err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	s := subject(kind, z.Own)
 	s.Search = z.Search
 	f := &Fuzzed{Store: z.Store, command: strings.Join(append([]string{z.Store}, kind.Flags(z.Own)...), " "),
-		Seed: z.Seed, Recovers: s.Mender != nil, enduring: s.Majority}
+		Seed: z.Seed, Recovers: s.Recoverer != nil, available: s.Majority}
 	if z.Plan != "" {
 		return z.one(s, f)
 	}
@@ -117,7 +117,7 @@ func (z *SimFuzz) say(format string, args ...any) {
 func (z *SimFuzz) one(s *explore.Subject, f *Fuzzed) (*Fuzzed, error) {
 	p, err := explore.Parse(z.Plan)
 	if err != nil {
-		return nil, workloads.Misuse("--plan: %v", err)
+		return nil, workloads.Usagef("--plan: %v", err)
 	}
 	f.Seed, f.Plan = p.Seed, p.String()
 	stats, failure := s.Try(p)
@@ -166,7 +166,7 @@ func (f *Fuzzed) Print(w io.Writer) {
 			Plural(int(f.Crashes), "client", "clients"), Plural(int(f.Deaths), "memory node", "memory nodes"),
 			cameBack(f.Restarts))
 	}
-	if !f.Recovers && !f.enduring {
+	if !f.Recovers && !f.available {
 		fmt.Fprintf(w, "nothing recovers a pool of %s: what depended on the dead could end without an answer\n",
 			f.Store)
 	}
@@ -265,11 +265,11 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 			}
 			return k.Open(ep, o)
 		},
-		Check:  k.Check,
-		Mender: k.Mender,
+		Check:     k.Check,
+		Recoverer: k.Recoverer,
 	}
-	if k.ExploredMender != nil {
-		s.Mender = k.ExploredMender
+	if k.ExploredRecoverer != nil {
+		s.Recoverer = k.ExploredRecoverer
 	}
 	if k.Serve != nil {
 		s.Serve = func(f rdma.Fabric) (explore.Servers, error) { return k.Start(f) }

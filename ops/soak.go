@@ -73,7 +73,7 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	}
 	for _, c := range living(all) {
 		if c.Name != stores.KeeperName {
-			return nil, workloads.Misuse("soak %s: client %d (%s) is at work there (hint: soak fills the pool and "+
+			return nil, workloads.Usagef("soak %s: client %d (%s) is at work there (hint: soak fills the pool and "+
 				"empties it: take one of its own, or end the client)", p.Address, c.ID, c.Name)
 		}
 	}

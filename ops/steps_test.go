@@ -44,7 +44,7 @@ func (e *namedEndpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	return rdma.Listen(e.Endpoint, o)
 }
 
-// SwapConfig implements cluster.Configurer for menders.
+// SwapConfig implements cluster.Configurer for recoverers.
 func (e *namedEndpoint) SwapConfig(version uint64, data []byte, what string) (bool, error) {
 	return e.Endpoint.(cluster.Configurer).SwapConfig(version, data, what)
 }
@@ -66,13 +66,13 @@ func (f namedFabric) Open(name string) (rdma.Endpoint, error) {
 // watched is a subject that counts all posts: of workers, of keepers and of checks.
 func watched(k *stores.Kind) (*explore.Subject, named) {
 	s, posts := subject(k, nil), named{}
-	open, check, mender := s.OpenOn, s.Check, s.Mender
+	open, check, recoverer := s.OpenOn, s.Check, s.Recoverer
 	s.OpenOn = func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
 		return open(f, posts.endpoint(ep), cache)
 	}
-	if mender != nil {
-		s.Mender = func(f rdma.Configs) cluster.NewMender {
-			return func(ep rdma.Endpoint) (cluster.Mender, error) { return mender(f)(posts.endpoint(ep)) }
+	if recoverer != nil {
+		s.Recoverer = func(f rdma.Configs) cluster.NewRecoverer {
+			return func(ep rdma.Endpoint) (cluster.Recoverer, error) { return recoverer(f)(posts.endpoint(ep)) }
 		}
 	}
 	s.Check = func(f rdma.Fabric) (client.Report, error) {
@@ -176,7 +176,7 @@ func churn(t *testing.T, s *explore.Subject, posts named) {
 		}
 	})
 	f.Go("keeper", func(ep rdma.Endpoint) {
-		err := cluster.Keep(ep, f, s.Mender(f), cluster.Options{Lease: time.Millisecond,
+		err := cluster.Keep(ep, f, s.Recoverer(f), cluster.Options{Lease: time.Millisecond,
 			Stop: func() bool { return done }})
 		if err != nil {
 			t.Error(err)

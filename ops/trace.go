@@ -211,7 +211,7 @@ func (t *Traced) do(s client.Store, value []byte) error {
 	case "del":
 		return s.Delete(t.Key)
 	}
-	return workloads.Misuse("trace %q: want %s", t.Operation, strings.Join(Operations, ", "))
+	return workloads.Usagef("trace %q: want %s", t.Operation, strings.Join(Operations, ", "))
 }
 
 // paper returns what papers call the operation; "": none of them has what was done.

@@ -34,7 +34,7 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 		if k, err := stores.Lookup(store); err == nil && k.Serve != nil { // which shared memory has no place for
 			name = fabrics.UsualName
 		}
-		return nil, workloads.Misuse("up %s: a mem: pool would end with this command; use a name, such as %s",
+		return nil, workloads.Usagef("up %s: a mem: pool would end with this command; use a name, such as %s",
 			addr, name)
 	}
 	folder, free, roomErr := fabrics.Room() // what is wrong with the folder, Create says better

@@ -158,7 +158,7 @@ func TestSameSeedSameReport(t *testing.T) {
 
 func TestUnknownPart(t *testing.T) {
 	_, err := Fusee.Report(context.Background(), Options{Quick: true, Only: []string{"pairs", "nosuch"}})
-	if use := (*workloads.UseError)(nil); !errors.As(err, &use) ||
+	if use := (*workloads.UsageError)(nil); !errors.As(err, &use) ||
 		!strings.Contains(err.Error(), `unknown part "nosuch": there are `) ||
 		strings.ContainsAny(err.Error(), "[]") || !strings.Contains(err.Error(), "pairs, ") {
 		t.Error(err)

@@ -63,5 +63,5 @@ func newPaper[S any](p *Paper, how plan[S]) *Paper {
 	return p
 }
 
-// Report does the evaluation again. Errors are workloads.UseErrors, or a simulation's.
+// Report does the evaluation again. Errors are workloads.UsageErrors, or a simulation's.
 func (p *Paper) Report(ctx context.Context, o Options) (*Report, error) { return p.report(ctx, o) }

@@ -47,8 +47,8 @@ func (in *input) kind() string {
 }
 
 // Draw makes charts of saved files: recordings, files of go-ycsb's --results, or answers of farkv
-// report -o json. Several of one kind are compared. Errors are workloads.UseErrors where the files
-// do not belong together.
+// report -o json. Several of one kind are compared. Errors are workloads.UsageErrors where the
+// files do not belong together.
 func Draw(files []string) (*plot.Page, error) {
 	var all []*input
 	defer func() {
@@ -65,7 +65,7 @@ func Draw(files []string) (*plot.Page, error) {
 		}
 		all = append(all, in)
 		if first := all[0].kind(); in.kind() != first {
-			return nil, workloads.Misuse("%s is %s and %s is %s: files of one kind are compared", files[0], first, file,
+			return nil, workloads.Usagef("%s is %s and %s is %s: files of one kind are compared", files[0], first, file,
 				in.kind())
 		}
 	}

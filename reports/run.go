@@ -70,7 +70,7 @@ func pick[S any](all []experiment[S], only []string) (list []experiment[S], err 
 	}
 	for _, name := range only {
 		if !slices.Contains(names, name) {
-			return nil, workloads.Misuse("unknown part %q: there are %s", name, strings.Join(names, ", "))
+			return nil, workloads.Usagef("unknown part %q: there are %s", name, strings.Join(names, ", "))
 		}
 	}
 	return list, nil

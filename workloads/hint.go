@@ -11,7 +11,8 @@ import (
 type Hint struct {
 	Of     []error // any of these
 	Unless bool    // the hint is of no use here
-	// Misuse makes the error a UseError: no state of the world would make right what was asked for.
+	// Usagef makes the error a UsageError: no state of the world would make right what was asked
+	// for.
 	Misuse  bool
 	Instead string // what is said in place of the error, where a cause says enough; "": the error's own text
 	Say     string // "": the error says enough
@@ -29,7 +30,7 @@ func Explain(err error, hints []Hint) error {
 			say = " (hint: " + h.Say + ")"
 		}
 		if h.Misuse {
-			return Misuse("%s%s", cmp.Or(h.Instead, err.Error()), say)
+			return Usagef("%s%s", cmp.Or(h.Instead, err.Error()), say)
 		}
 		if h.Instead != "" {
 			return errors.New(h.Instead + say)

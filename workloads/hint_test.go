@@ -26,8 +26,8 @@ func TestExplain(t *testing.T) {
 		{errors.New("other"), "other", false},
 	} {
 		err := Explain(c.err, hints)
-		if err.Error() != c.want || errors.As(err, new(*UseError)) != c.misuse {
-			t.Errorf("%q, a misuse %v", err, errors.As(err, new(*UseError)))
+		if err.Error() != c.want || errors.As(err, new(*UsageError)) != c.misuse {
+			t.Errorf("%q, a misuse %v", err, errors.As(err, new(*UsageError)))
 		}
 	}
 	if err := Explain(fmt.Errorf("try: %w", one), hints); !errors.Is(err, one) {

@@ -58,7 +58,7 @@ const (
 )
 
 // Parse reads a workload from YCSB's properties. What they leave out has YCSB's default;
-// recordcount has none. An error is a UseError.
+// recordcount has none. An error is a UsageError.
 func Parse(p Properties) (*Spec, error) {
 	r := Reader{Properties: p}
 	s := &Spec{
@@ -118,18 +118,18 @@ func Parse(p Properties) (*Spec, error) {
 func (s *Spec) finish() error {
 	switch {
 	case s.RecordCount == 0:
-		return Misuse("recordcount is not set: add -p recordcount=N, or a workload file with -P")
+		return Usagef("recordcount is not set: add -p recordcount=N, or a workload file with -P")
 	case s.InsertCount <= 0 || s.InsertStart+s.InsertCount > s.RecordCount:
-		return Misuse("insertstart=%d and insertcount=%d do not fit into recordcount=%d",
+		return Usagef("insertstart=%d and insertcount=%d do not fit into recordcount=%d",
 			s.InsertStart, s.InsertCount, s.RecordCount)
 	case s.Read+s.Update+s.Insert+s.Scan+s.ReadModifyWrite <= 0:
-		return Misuse("all proportions are 0: set readproportion, updateproportion or another")
+		return Usagef("all proportions are 0: set readproportion, updateproportion or another")
 	case s.MinFieldLength > s.FieldLength:
-		return Misuse("minfieldlength=%d exceeds fieldlength=%d", s.MinFieldLength, s.FieldLength)
+		return Usagef("minfieldlength=%d exceeds fieldlength=%d", s.MinFieldLength, s.FieldLength)
 	case s.MinScan > s.MaxScan:
-		return Misuse("minscanlength=%d exceeds maxscanlength=%d", s.MinScan, s.MaxScan)
+		return Usagef("minscanlength=%d exceeds maxscanlength=%d", s.MinScan, s.MaxScan)
 	case s.DataIntegrity && s.ObjectSizes == "" && s.FieldLengthDistribution != "constant":
-		return Misuse("dataintegrity=true needs fieldlengthdistribution=constant, not %s", s.FieldLengthDistribution)
+		return Usagef("dataintegrity=true needs fieldlengthdistribution=constant, not %s", s.FieldLengthDistribution)
 	}
 	if sizes, ok := sizesOf[s.ObjectSizes]; ok {
 		s.keys, s.lengths = sizes.keys(), sizes.values()
@@ -145,7 +145,7 @@ func (s *Spec) finish() error {
 func (s *Spec) FieldLengths(histogram string) error {
 	l, err := parseLengths(histogram)
 	if err != nil {
-		return Misuse("field length histogram: %v", err)
+		return Usagef("field length histogram: %v", err)
 	}
 	s.lengths, s.FieldLength = l, l.max
 	return nil

@@ -54,7 +54,7 @@ func TestMisuse(t *testing.T) {
 			p[name] = value
 		}
 		_, err := Parse(p)
-		var use *UseError
+		var use *UsageError
 		if !errors.As(err, &use) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %q", c.props, err, c.want)
 		}

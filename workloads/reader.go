@@ -13,24 +13,24 @@ type Properties interface {
 	Get(name string) (value string, ok bool)
 }
 
-// UseError is a user's mistake, told in one line that says what to do instead.
-type UseError struct{ Reason string }
+// UsageError is a user's mistake, told in one line that says what to do instead.
+type UsageError struct{ Reason string }
 
-func (e *UseError) Error() string { return e.Reason }
+func (e *UsageError) Error() string { return e.Reason }
 
-// Misuse returns a UseError.
-func Misuse(format string, args ...any) error { return &UseError{fmt.Sprintf(format, args...)} }
+// Usagef returns a UsageError.
+func Usagef(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
 
 // Reader reads typed properties. Those that are not set have the default that each method is given.
 type Reader struct {
 	Properties
-	Err error // the first, a UseError
+	Err error // the first, a UsageError
 }
 
 // Fail keeps an error that says what a property has to be, unless there is an error already.
 func (r *Reader) Fail(name, value, want string) {
 	if r.Err == nil {
-		r.Err = Misuse("property %s=%s: want %s", name, value, want)
+		r.Err = Usagef("property %s=%s: want %s", name, value, want)
 	}
 }
 

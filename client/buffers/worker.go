@@ -28,7 +28,7 @@ type Worker struct {
 	member *kit.Member
 	// The epoch in which the worker got what it has.
 	epoch uint64
-	// See Hurry.
+	// See SetHedgeDelay.
 	slow func() time.Duration
 }
 
@@ -157,7 +157,7 @@ func (w *Worker) refill(l *list, busy bool) error {
 		return nil
 	}
 	l.free, l.head = l.free[:0], 0
-	if err := w.look(l, w.glance(l.node)); err != nil {
+	if err := w.look(l, w.readTimeout(l.node)); err != nil {
 		return err
 	}
 	// Under a busy view the stack belongs to the master's sweep (R2).
@@ -202,7 +202,7 @@ func (w *Worker) Ask(node int, what uint64) {
 
 // Swept returns the latest epoch that a master has begun to sweep, as a node knows it.
 func (w *Worker) Swept(node int) (uint64, error) {
-	word, err := rdma.ReadWord(w.ep, stepAsk, w.Space.asked(node), w.glance(node))
+	word, err := rdma.ReadWord(w.ep, stepAsk, w.Space.asked(node), w.readTimeout(node))
 	return word >> askBits, err
 }
 

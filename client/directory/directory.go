@@ -220,8 +220,8 @@ func (c *Client) follow() {
 // moved reports whether the membership has changed since follow.
 func (c *Client) moved() bool { return c.member != nil && c.term != c.member.Term() }
 
-// Hurry returns how long an allocation may wait for a node, 0 when the step fails without it.
-func (c *Client) Hurry() time.Duration { return c.quorum.Hurry() }
+// HedgeDelay returns how long an allocation may wait for a node, 0 when the step fails without it.
+func (c *Client) HedgeDelay() time.Duration { return c.quorum.HedgeDelay() }
 
 func (c *Client) majority() int    { return quorum.Majority(c.Replicas) }
 func (c *Client) all() quorum.Mask { return quorum.All(c.Replicas) }

@@ -22,9 +22,9 @@ func TestDetection(t *testing.T) {
 		a := l.Root(0)
 		over := false
 		s.Go("master", func(ep rdma.Endpoint) {
-			mender := func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep, l, Options{}) }
+			recoverer := func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep, l, Options{}) }
 			o := cluster.Options{Lease: 4 * Detection, Tick: Detection, Stop: func() bool { return over }}
-			must(t, cluster.Keep(ep, s, mender, o))
+			must(t, cluster.Keep(ep, s, recoverer, o))
 		})
 		died := 20*time.Millisecond + time.Duration(n)*Detection/20
 		dead := s.Go("dead", func(ep rdma.Endpoint) {

@@ -41,7 +41,7 @@ func transfer(w *dtx.Worker, from, to dtx.Ref, amount uint64) error {
 
 // A client dies when it has written its log, before the accounts. Others find them locked, and
 // wait, until the pool's master has recovered it: here the example itself, and in a pool with a
-// keeper a dtx.Mender.
+// keeper a dtx.Recoverer.
 func Example() {
 	const memory = 1 << 20
 	pool, err := shm.NewMem(shm.Geometry{Nodes: 2, Memory: memory, Clients: 4}, node.Serve)

@@ -202,9 +202,9 @@ func (r *run) quiet() bool {
 func (r *run) reap(ep rdma.Endpoint) error {
 	o := Options{Timeout: 10 * time.Second}
 	if r.keeper {
-		mender := func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep, r.l, o) }
+		recoverer := func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep, r.l, o) }
 		lease := max(r.detect, 500*time.Microsecond, 2*r.network.FlyMax) // of a network that is late by as much
-		return cluster.Keep(ep, r.s, mender, cluster.Options{Lease: lease, Tick: r.detect, Stop: r.quiet})
+		return cluster.Keep(ep, r.s, recoverer, cluster.Options{Lease: lease, Tick: r.detect, Stop: r.quiet})
 	}
 	w, err := Open(ep, r.l, o)
 	if err != nil {

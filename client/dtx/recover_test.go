@@ -109,8 +109,8 @@ func TestDeadMaster(t *testing.T) {
 	}
 }
 
-// TestMender: the pool's master recovers a client that was fenced off.
-func TestMender(t *testing.T) {
+// TestRecoverer: the pool's master recovers a client that was fenced off.
+func TestRecoverer(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
 	dead := doomed(t, f, l, stepCommit)
@@ -119,7 +119,7 @@ func TestMender(t *testing.T) {
 	must(t, f.Revoke(dead.id))
 	ep, err := f.Open("master")
 	must(t, err)
-	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep, l, Options{}) },
+	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep, l, Options{}) },
 		cluster.Options{Tick: Detection})
 	must(t, err)
 	wantData(t, w, "[new new]", a, b)

@@ -99,7 +99,7 @@ var errConflict = errors.New("transaction has to be run again")
 // that it changes takes effect: all or nothing, whenever the client crashes. Run
 // calls f again until no other transaction is in the way, for Options.Timeout at
 // most. Locks of a dead client are in the way until the client is recovered: see
-// Mender and Worker.Adopt. f must have no effects other than by its Tx, and must
+// Recoverer and Worker.Adopt. f must have no effects other than by its Tx, and must
 // not keep the Tx. When f returns an error, or panics, nothing is changed, and
 // Run returns that error, or panics.
 //

@@ -169,7 +169,7 @@ func (d *deadBeside) run(ep rdma.Endpoint, cache int) error {
 	err = errors.Join(err, d.f.KillNode(d.victim)) // the silent one, too
 	master, e := d.f.Open("master")
 	if err = errors.Join(err, e); err == nil {
-		_, err = cluster.Once(master, d.f, mender, cluster.Options{Lease: time.Millisecond})
+		_, err = cluster.Once(master, d.f, recoverer, cluster.Options{Lease: time.Millisecond})
 	}
 	d.behind.readAll(d.t, c, d.keys.beside)
 	d.behind.readAll(d.t, c, d.keys.slots)

@@ -36,7 +36,7 @@
 //	Client            the operations (search.go, modify.go, find.go)
 //
 // A master repairs what crashes leave and lets the index grow (package cluster, with a
-// recovery.Mender). Without a master, an operation that depends on a dead node or client ends at
+// recovery.Recoverer). Without a master, an operation that depends on a dead node or client ends at
 // its timeout.
 package fusee
 

@@ -52,8 +52,8 @@ func explored(sequential bool) *explore.Subject {
 			return Open(ep, o)
 		},
 		Check: Check,
-		Mender: func(rdma.Configs) cluster.NewMender {
-			return func(ep rdma.Endpoint) (cluster.Mender, error) { return recovery.NewMender(ep) }
+		Recoverer: func(rdma.Configs) cluster.NewRecoverer {
+			return func(ep rdma.Endpoint) (cluster.Recoverer, error) { return recovery.NewRecoverer(ep) }
 		},
 	}
 }

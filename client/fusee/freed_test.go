@@ -15,7 +15,7 @@ func recoverNow(t *testing.T, f *sim.Sim) {
 	t.Helper()
 	ep, err := f.Open("recover")
 	must(t, err)
-	_, err = cluster.Once(ep, f, mender, cluster.Options{Lease: time.Millisecond})
+	_, err = cluster.Once(ep, f, recoverer, cluster.Options{Lease: time.Millisecond})
 	must(t, err)
 	must(t, ep.Close())
 }

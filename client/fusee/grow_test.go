@@ -89,7 +89,7 @@ func (g *growth) run(seed uint64) error {
 		g.Go("reader", func(ep rdma.Endpoint) { g.errs = append(g.errs, g.read(ep)) })
 	}
 	g.Go("keeper", func(ep rdma.Endpoint) {
-		g.errs = append(g.errs, cluster.Keep(ep, g, mender, cluster.Options{Lease: time.Millisecond,
+		g.errs = append(g.errs, cluster.Keep(ep, g, recoverer, cluster.Options{Lease: time.Millisecond,
 			Stop: func() bool { return g.working == 0 },
 			Log: func(e cluster.Event) {
 				if e.Report != "" {
@@ -338,7 +338,7 @@ func TestSplitCutOff(t *testing.T) {
 		must(t, c.Delete(key(0)))
 		must(t, c.views.ask(3))
 		keep := func(ep rdma.Endpoint) {
-			if _, err := cluster.Once(ep, f, mender,
+			if _, err := cluster.Once(ep, f, recoverer,
 				cluster.Options{Lease: time.Millisecond}); !errors.Is(err, rdma.ErrClosed) { // it is dead
 				fail(t, err)
 			}
@@ -379,13 +379,13 @@ func TestSplitCutOff(t *testing.T) {
 var growMutants = []teeth.Mutant{
 	{Rule: "a reader that finds nothing under a busy view asks for the size", In: "follower.grewMeanwhile",
 		At: "!$f.$s.$View.Busy", Do: "$f.$s.$View.Busy || true"},
-	{Rule: "all nodes have the new size before anything is taken away", Pkg: "recovery", In: "Mender.split",
+	{Rule: "all nodes have the new size before anything is taken away", Pkg: "recovery", In: "Recoverer.split",
 		At: "$m.$writeSize($to+1, true)", Do: "error(nil)", Test: "TestSplitCutOff"},
-	{Rule: "what moved is taken away", Pkg: "recovery", In: "Mender.takeAway",
+	{Rule: "what moved is taken away", Pkg: "recovery", In: "Recoverer.takeAway",
 		At: "$m.$swapAll(session.StepClearMoved, $b)", Do: "error(nil)", Test: "TestSplitCutOff"},
-	{Rule: "a split that was cut off is ended", Pkg: "recovery", In: "Mender.settleSize",
+	{Rule: "a split that was cut off is ended", Pkg: "recovery", In: "Recoverer.settleSize",
 		At: "$m.$halfway = $halfway", Do: "$m.$halfway = false", Test: "TestSplitCutOff"},
-	{Rule: "tombstones are on both sides of a split", Pkg: "recovery", In: "Mender.split",
+	{Rule: "tombstones are on both sides of a split", Pkg: "recovery", In: "Recoverer.split",
 		At: "$w.Empty() || $known && $next.Where($s, $hash) >= $first",
 		Do: "$known && $next.Where($s, $hash) >= $first"},
 	{Rule: "a write that was cut off is looked for where its pair is", In: "writer.resolveOnce",
@@ -398,9 +398,9 @@ var growMutants = []teeth.Mutant{
 
 // stuckMutants let an index that cannot grow keep its pool busy, or fail its master.
 var stuckMutants = []teeth.Mutant{
-	{Rule: "an index does not grow where no node has the next subtable", Pkg: "recovery", In: "Mender.mayGrow",
+	{Rule: "an index does not grow where no node has the next subtable", Pkg: "recovery", In: "Recoverer.mayGrow",
 		At: "!$lost", Do: "!$lost || true"},
-	{Rule: "a node without memory for a subtable ends the growing", Pkg: "recovery", In: "Mender.backNext",
+	{Rule: "a node without memory for a subtable ends the growing", Pkg: "recovery", In: "Recoverer.backNext",
 		At: "errors.Is($err, rdma.ErrFull) || errors.Is($err, rdma.ErrNotSupported)",
 		Do: "errors.Is($err, rdma.ErrClosed)"},
 }

@@ -259,7 +259,7 @@ func TestSweepGoesOn(t *testing.T) {
 	must(t, m.s.Close()) // the first master
 	f.Go("keeper", func(ep rdma.Endpoint) {
 		start := ep.Now()
-		must(t, cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond,
+		must(t, cluster.Keep(ep, f, recoverer, cluster.Options{Lease: time.Millisecond,
 			Stop: func() bool { return ep.Now()-start > time.Second }}))
 	})
 	must(t, f.Run())

@@ -53,7 +53,7 @@ func TestLostItems(t *testing.T) {
 		}
 	})
 	f.Go("keeper", func(ep rdma.Endpoint) {
-		if err := cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond, Stop: w.Finished}); err != nil {
+		if err := cluster.Keep(ep, f, recoverer, cluster.Options{Lease: time.Millisecond, Stop: w.Finished}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -107,7 +107,7 @@ func TestHintsOfLeftBlocks(t *testing.T) {
 	leave()
 	must(t, f.KillNode(0))
 	ep := open2(t, f)
-	_, err := cluster.Once(ep, f, mender, cluster.Options{Lease: time.Millisecond})
+	_, err := cluster.Once(ep, f, recoverer, cluster.Options{Lease: time.Millisecond})
 	must(t, err)
 	successor, err := Open(open2(t, f), Options{})
 	must(t, err)

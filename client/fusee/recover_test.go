@@ -224,7 +224,7 @@ func (c *crashes) work(ep rdma.Endpoint, w int) {
 // keeper starts one. When it dies another one takes its place.
 func (c *crashes) keeper(n int, dies bool) {
 	x := c.Go(fmt.Sprintf("keeper %d", n), func(ep rdma.Endpoint) {
-		c.fail(cluster.Keep(ep, c, mender, cluster.Options{
+		c.fail(cluster.Keep(ep, c, recoverer, cluster.Options{
 			Lease: time.Millisecond, Stop: func() bool { return c.working == 0 }, Log: c.count,
 		}))
 	})
@@ -235,7 +235,7 @@ func (c *crashes) keeper(n int, dies bool) {
 	}
 }
 
-func mender(ep rdma.Endpoint) (cluster.Mender, error) { return recovery.NewMender(ep) }
+func recoverer(ep rdma.Endpoint) (cluster.Recoverer, error) { return recovery.NewRecoverer(ep) }
 
 func (c *crashes) count(e cluster.Event) {
 	switch e.What {
@@ -256,7 +256,7 @@ func (c *crashes) count(e cluster.Event) {
 func (c *crashes) recoverAll() error {
 	c.Go("recover", func(ep rdma.Endpoint) {
 		ep.Sleep(50 * time.Millisecond)
-		_, err := cluster.Once(ep, c, mender, cluster.Options{Lease: time.Millisecond, Log: c.count})
+		_, err := cluster.Once(ep, c, recoverer, cluster.Options{Lease: time.Millisecond, Log: c.count})
 		c.fail(err)
 	})
 	if err := c.Run(); err != nil {

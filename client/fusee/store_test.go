@@ -36,9 +36,9 @@ func harness(nodes int, p layout.Params, o Options) storetest.Harness {
 			hasty.Timeout = 500 * time.Millisecond
 			return Open(ep, hasty)
 		},
-		Check:  Check,
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return recovery.NewMender(ep) },
-		MaxKey: 64, MaxValue: l.MaxPair() - 64,
+		Check:     Check,
+		Recoverer: func(ep rdma.Endpoint) (cluster.Recoverer, error) { return recovery.NewRecoverer(ep) },
+		MaxKey:    64, MaxValue: l.MaxPair() - 64,
 	}
 }
 

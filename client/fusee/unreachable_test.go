@@ -221,7 +221,7 @@ func TestLongBusy(t *testing.T) {
 		if err := op(c); !errors.Is(err, client.ErrUncertain) {
 			t.Fatalf("got %v, want a write of unknown outcome", err)
 		}
-		_, err = cluster.Once(open2(t, f), f, mender, cluster.Options{Lease: time.Millisecond})
+		_, err = cluster.Once(open2(t, f), f, recoverer, cluster.Options{Lease: time.Millisecond})
 		must(t, err)
 		if err := c.Insert(k, nil); err != nil && !errors.Is(err, client.ErrExists) {
 			t.Fatal(err)

@@ -139,9 +139,9 @@ func cas(t *testing.T, m *master, s race.Slot, replica int, from, to race.Word) 
 	}
 }
 
-// master is a mender, with the session and the tables that it works on.
+// master is a recoverer, with the session and the tables that it works on.
 type master struct {
-	*recovery.Mender
+	*recovery.Recoverer
 	s *session.Session
 	t *memory.Tables
 }
@@ -151,5 +151,5 @@ func openMaster(ep rdma.Endpoint) (*master, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &master{recovery.MenderOf(s), s, memory.NewTables(s)}, nil
+	return &master{recovery.RecovererOf(s), s, memory.NewTables(s)}, nil
 }

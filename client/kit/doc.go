@@ -10,7 +10,7 @@
 //
 // Its placement follows from the view alone, by Place. So the master need not publish where
 // replicas lie, and all workers of one epoch agree. Addresses are computed from the placement, and
-// never stored. The master's half is a cluster.Mender: Mend makes replicas equal, Restore copies
+// never stored. The master's half is a cluster.Recoverer: Mend makes replicas equal, Restore copies
 // what a node held to a spare, at the same place (IndexOn), and Recover completes or undoes what a
 // dead client left.
 //
@@ -30,7 +30,7 @@
 // kept until the outcome is known: others may wait for what it holds.
 //
 // It is registered by one file in client/stores with its Kind: Size, Format, Open, Check and Usage
-// are required; Fill, Outlives, Mender and Steps are expected; its options are declared there.
+// are required; Fill, Outlives, Recoverer and Steps are expected; its options are declared there.
 // Format writes the pool's header (node.WriteHeader), and the store's memory begins behind it
 // (node.HeaderBytes). A worker reads the header by node.ReadHeader and Expect. README's table of
 // stores, and STORES in the Makefile and in .ci/rxe/prove, list every store.

@@ -211,24 +211,24 @@ func (w *worker) try(o *write, value uint16) (err error) {
 	return nil
 }
 
-// mender is the master's half.
-type mender struct{ *worker }
+// recoverer is the master's half.
+type recoverer struct{ *worker }
 
-var _ cluster.Mender = mender{}
+var _ cluster.Recoverer = recoverer{}
 
-func (m mender) Spares() []int          { return kit.Spares(m.nodes, spares) }
-func (m mender) Sweep(rdma.View) error  { return nil }
-func (m mender) Mend(v rdma.View) error { return m.finish(v, func(word) bool { return true }) }
+func (m recoverer) Spares() []int          { return kit.Spares(m.nodes, spares) }
+func (m recoverer) Sweep(rdma.View) error  { return nil }
+func (m recoverer) Mend(v rdma.View) error { return m.finish(v, func(word) bool { return true }) }
 
 // Recover ends the writes of a dead client that its first backups have.
-func (m mender) Recover(v rdma.View, dead rdma.ClientID) error {
+func (m recoverer) Recover(v rdma.View, dead rdma.ClientID) error {
 	return m.finish(v, func(w word) bool { return w.writer() == dead })
 }
 
 // finish makes all replicas equal of registers that concern the caller. Under a busy view the
 // primary's word will do: if the primary is one that was a backup, nothing older was ever read. A
 // dead client's is the first backup's, which decided.
-func (m mender) finish(v rdma.View, concerns func(word) bool) error {
+func (m recoverer) finish(v rdma.View, concerns func(word) bool) error {
 	m.member.Enter(v)
 	for register, place := range m.placement {
 		words := make([]word, len(place))
@@ -255,7 +255,7 @@ func (m mender) finish(v rdma.View, concerns func(word) bool) error {
 }
 
 // Restore copies words, and the ceilings, to where they lay on the dead node.
-func (m mender) Restore(v rdma.View, dead, spare int) error {
+func (m recoverer) Restore(v rdma.View, dead, spare int) error {
 	m.member.Enter(v)
 	b := m.ep.Batch()
 	defer b.Release()
@@ -296,9 +296,9 @@ func keep(t *testing.T, nodes int) (f *shm.Fabric, work func() *worker) {
 	}
 	ep, err := f.Open("keeper")
 	must(t, err)
-	mend := func(ep rdma.Endpoint) (cluster.Mender, error) {
+	mend := func(ep rdma.Endpoint) (cluster.Recoverer, error) {
 		w, err := open(ep, nodes)
-		return mender{w}, err
+		return recoverer{w}, err
 	}
 	var stop atomic.Bool
 	kept := make(chan error, 1)

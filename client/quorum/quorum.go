@@ -133,8 +133,8 @@ func (q *Quorum) Stats() Stats { return q.stats }
 // Slow returns how long a step currently waits for a mere majority.
 func (q *Quorum) Slow() time.Duration { return q.timer.slow }
 
-// Hurry returns how long ask may wait for a replica; 0: the step fails without that replica.
-func (q *Quorum) Hurry() time.Duration {
+// HedgeDelay returns how long ask may wait for a replica; 0: the step fails without that replica.
+func (q *Quorum) HedgeDelay() time.Duration {
 	if q.last {
 		return 0
 	}

@@ -65,8 +65,8 @@ func subject(far, kept bool, timeout time.Duration) *explore.Subject {
 		Check: Check,
 	}
 	if kept {
-		s.Mender = func(rdma.Configs) cluster.NewMender {
-			return func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+		s.Recoverer = func(rdma.Configs) cluster.NewRecoverer {
+			return func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) }
 		}
 	}
 	return s

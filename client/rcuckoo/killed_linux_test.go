@@ -39,7 +39,7 @@ func TestKilled(t *testing.T) {
 			Open: func(ep rdma.Endpoint) (client.Store, error) {
 				return Open(ep, session.Options{Pool: f, Failure: patience})
 			},
-			Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
+			Recoverer: func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) },
 		}, err
 	}
 	x := killed.Test{

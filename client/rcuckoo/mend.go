@@ -12,34 +12,34 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses to repair at once what dead clients left, as other clients
+// Recoverer is what a pool's master uses to repair at once what dead clients left, as other clients
 // would wait for it. With replicas it also makes new leaders and fills spares: see restore.go of
 // package recovery. Without replicas nothing takes a dead node's place, and its shards are down. It
-// implements cluster.Mender.
-type Mender struct{ s *Store }
+// implements cluster.Recoverer.
+type Recoverer struct{ s *Store }
 
-var _ cluster.Mender = (*Mender)(nil)
+var _ cluster.Recoverer = (*Recoverer)(nil)
 
-// NewMender returns a mender that works through ep, which the caller owns. It has no cache, as it
-// inserts nothing.
-func NewMender(ep rdma.Endpoint) (*Mender, error) {
+// NewRecoverer returns a recoverer that works through ep, which the caller owns. It has no cache,
+// as it inserts nothing.
+func NewRecoverer(ep rdma.Endpoint) (*Recoverer, error) {
 	s, err := Open(ep, session.Options{CacheBytes: new(0)})
 	if err != nil {
 		return nil, err
 	}
-	return &Mender{s}, nil
+	return &Recoverer{s}, nil
 }
 
 // Sweep has nothing to do: the claim lists of a dead client name all extents that it owned, so
 // Recover leaves none without an owner.
-func (m *Mender) Sweep(rdma.View) error { return nil }
+func (m *Recoverer) Sweep(rdma.View) error { return nil }
 
 // Recover completes, in each shard, what the client had begun, frees its locks, and completes the
 // repairs that it was at. Then it frees the extents in the client's claim lists. Afterwards no
 // intent, no lease and no extent belongs to the identity, so another client may have it. The client
 // must be fenced off. A crash leaves a part of this undone; the identity is not given out before
 // Recover has succeeded, and it may be repeated. Shards without a living copy are left out.
-func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
+func (m *Recoverer) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
 	if int(c) > s.session.Table.Clients {
 		return nil
@@ -69,14 +69,14 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 const recoverShare = 8
 
 // Spares lists the nodes that hold nothing until they take a dead node's place.
-func (m *Mender) Spares() []int {
+func (m *Recoverer) Spares() []int {
 	return kit.Spares(m.s.session.Table.Nodes, m.s.session.Table.Params.Spares)
 }
 
 // Mend makes new leaders in shards that lost the leader's node: see takeover.go of package
 // recovery. It runs under the busy view v. Other operations that the fence cut off are settled by
 // their clients, or repaired. It may be repeated: shards that have a leader are left as they are.
-func (m *Mender) Mend(v rdma.View) error {
+func (m *Recoverer) Mend(v rdma.View) error {
 	s := m.s
 	s.session.View.Enter(v)
 	if s.session.Table.Replicas == 1 {
@@ -105,7 +105,7 @@ func (m *Mender) Mend(v rdma.View) error {
 // completed on the spare as on other backups. A crash leaves a part of the copies on the spare,
 // and no view that names it; Restore writes all again. The error wraps client.ErrDamaged if the
 // node had the last copy of a shard.
-func (m *Mender) Restore(v rdma.View, dead, spare int) error {
+func (m *Recoverer) Restore(v rdma.View, dead, spare int) error {
 	s := m.s
 	s.session.View.Enter(v)
 	// If a shard is lost, nothing is copied: the lost shard would seem to be there, and empty.

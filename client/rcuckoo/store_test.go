@@ -56,9 +56,9 @@ func harness(nodes int, p table.Params, o session.Options) storetest.Harness {
 			}
 			return Open(ep, o)
 		},
-		Check:  Check,
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
-		MaxKey: p.KeyBytes, MaxValue: p.ExtentBytes, MinSeeds: 50,
+		Check:     Check,
+		Recoverer: func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) },
+		MaxKey:    p.KeyBytes, MaxValue: p.ExtentBytes, MinSeeds: 50,
 	}
 }
 

@@ -32,7 +32,7 @@ func mended(t *testing.T, f rdma.Fabric) {
 	t.Helper()
 	ep, err := f.Open("master")
 	must(t, err)
-	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
+	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) },
 		cluster.Options{Lease: 5 * time.Millisecond})
 	must(t, errors.Join(err, ep.Close()))
 }
@@ -286,7 +286,7 @@ func TestRecovered(t *testing.T) {
 				must(t, v.KillNode(dead))
 			}
 			v.Go("master", func(ep rdma.Endpoint) {
-				_, err := cluster.Once(ep, v, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
+				_, err := cluster.Once(ep, v, func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) },
 					cluster.Options{Lease: 5 * time.Millisecond})
 				must(t, err)
 			})

@@ -29,7 +29,7 @@
 // segments: see package kv. The header never changes. It has the Params, from which each client and
 // each server computes the same layout. The configuration, which changes, is in the registers of
 // the pool (rdma.Configs): Make stores the first one ahead of the header, and the manager of the
-// pool's master the others (NewMender).
+// pool's master the others (NewRecoverer).
 //
 // # A check
 //

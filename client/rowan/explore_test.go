@@ -40,8 +40,8 @@ func explored(t *testing.T, kind kv.Kind, shards int) *explore.Subject {
 		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint, _ bool) (client.Store, error) {
 			return k.Open(ep, stores.Options{Fabric: f})
 		},
-		Check:  k.Check,
-		Mender: k.ExploredMender,
+		Check:     k.Check,
+		Recoverer: k.ExploredRecoverer,
 	}
 }
 

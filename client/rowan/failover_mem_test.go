@@ -42,7 +42,7 @@ func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fa
 		ep := r.endpoint(f, "candidate")
 		defer ep.Close()
 		options.First, options.Hung = first, cmp.Or(options.Hung, time.Hour)
-		err := keeping.Keep(ep, f, cm.NewMender(f, options), keeping.Options{Stop: r.over.Load})
+		err := keeping.Keep(ep, f, cm.NewRecoverer(f, options), keeping.Options{Stop: r.over.Load})
 		if err != nil {
 			t.Error(err)
 		}

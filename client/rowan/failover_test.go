@@ -137,7 +137,7 @@ func (p *pool) serve(ep rdma.Endpoint, n int) {
 // candidate keeps the pool. One that was fenced off begins again.
 func (p *pool) candidate(o cm.Options) func(rdma.Endpoint) {
 	return func(ep rdma.Endpoint) {
-		err := keeping.Keep(ep, p.s, cm.NewMender(p.s, o), keeping.Options{
+		err := keeping.Keep(ep, p.s, cm.NewRecoverer(p.s, o), keeping.Options{
 			Lease: lease, Stop: func() bool { return p.over },
 			Log: func(e keeping.Event) {
 				if e.What == keeping.Failed {

@@ -55,7 +55,7 @@ func (c *death) play(t *testing.T) (longest time.Duration, blocked error, died b
 	if c.kept {
 		s.Go("master", func(ep rdma.Endpoint) {
 			o := cluster.Options{Lease: 4 * dtx.Detection, Tick: dtx.Detection, Stop: func() bool { return over }}
-			failed = errors.Join(failed, cluster.Keep(ep, s, NewMender, o))
+			failed = errors.Join(failed, cluster.Keep(ep, s, NewRecoverer, o))
 		})
 	}
 	victim := work("victim", func(st *Store) error { return st.Insert([]byte("key03x"), make([]byte, 60)) })
@@ -93,7 +93,7 @@ func (c *death) judge(t *testing.T, s *sim.Sim) {
 		t.Errorf("%+v: check: %+v, %v", *c, r, err)
 	}
 	s.Go("master", func(ep rdma.Endpoint) {
-		_, err = cluster.Once(ep, s, NewMender, cluster.Options{})
+		_, err = cluster.Once(ep, s, NewRecoverer, cluster.Options{})
 	})
 	must(t, errors.Join(s.Run(), err))
 	if r, err = Check(s); err != nil || len(r.Damage)+len(r.Unchecked)+len(r.Waiting) > 0 {

@@ -67,9 +67,9 @@ func (p *dtxPool) describe(a rdma.Addr) string { return p.l.Describe(a) }
 func (p *dtxPool) root() btree.Ref             { return btree.Ref(p.l.Root(0)) }
 func (p *dtxPool) bytes() uint64               { return p.l.Places() }
 
-// mender implements library.
-func (p *dtxPool) mender(ep rdma.Endpoint, _ *kit.Member, timeout time.Duration) (cluster.Mender, error) {
-	return dtx.NewMender(ep, p.l, dtx.Options{Timeout: timeout})
+// recoverer implements library.
+func (p *dtxPool) recoverer(ep rdma.Endpoint, _ *kit.Member, timeout time.Duration) (cluster.Recoverer, error) {
+	return dtx.NewRecoverer(ep, p.l, dtx.Options{Timeout: timeout})
 }
 
 // survey implements library.

@@ -35,7 +35,7 @@ func explored(format string, kept bool) *explore.Subject {
 		Check: Check,
 	}
 	if kept {
-		s.Mender = func(rdma.Configs) cluster.NewMender { return NewMender }
+		s.Recoverer = func(rdma.Configs) cluster.NewRecoverer { return NewRecoverer }
 	} else {
 		s.Majority = format == RTX // no client has to wait for the dead, whether a master is there or not
 	}

@@ -9,16 +9,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// NewMender returns what a pool's master uses, which works through ep. It ends
+// NewRecoverer returns what a pool's master uses, which works through ep. It ends
 // the transaction of a dead client, and gives back what the client had, so that
 // its identity can be used again. Nothing takes a dead node's place. ep stays the
 // caller's.
-func NewMender(ep rdma.Endpoint) (cluster.Mender, error) {
+func NewRecoverer(ep rdma.Endpoint) (cluster.Recoverer, error) {
 	// The pool's header says which library its objects are of.
 	l, v, err := readLayout(ep)
-	var m cluster.Mender
+	var m cluster.Recoverer
 	if err == nil {
-		m, err = l.library.mender(ep, v, l.Timeout)
+		m, err = l.library.recoverer(ep, v, l.Timeout)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open a tree: %w", err)
@@ -26,24 +26,24 @@ func NewMender(ep rdma.Endpoint) (cluster.Mender, error) {
 	return m, nil
 }
 
-// mender implements the parts of cluster.Mender that a pool without replicas has
+// recoverer implements the parts of cluster.Recoverer that a pool without replicas has
 // nothing to do for.
-type mender struct{}
+type recoverer struct{}
 
 // Spares returns none.
-func (mender) Spares() []int { return nil }
+func (recoverer) Spares() []int { return nil }
 
 // Mend has nothing to do.
-func (mender) Mend(rdma.View) error { return nil }
+func (recoverer) Mend(rdma.View) error { return nil }
 
 // errNoStandIn is the error of Restore.
 var errNoStandIn = errors.New("no node takes a dead one's place: what it had is lost")
 
 // Restore restores nothing: a node without replicas is lost.
-func (mender) Restore(rdma.View, int, int) error { return errNoStandIn }
+func (recoverer) Restore(rdma.View, int, int) error { return errNoStandIn }
 
 // Sweep has nothing to do.
-func (mender) Sweep(rdma.View) error { return nil }
+func (recoverer) Sweep(rdma.View) error { return nil }
 
 // Outlives returns how many memory nodes may die without loss: none, as objects
 // have one copy. It returns -1 if a node is dead or gone.

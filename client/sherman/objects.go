@@ -26,8 +26,8 @@ type library interface {
 	// leaveOut leaves parts of the protocol out, for workers that open
 	// afterwards.
 	leaveOut(w Without)
-	// mender returns what a pool's master uses to recover dead clients.
-	mender(ep rdma.Endpoint, v *kit.Member, timeout time.Duration) (cluster.Mender, error)
+	// recoverer returns what a pool's master uses to recover dead clients.
+	recoverer(ep rdma.Endpoint, v *kit.Member, timeout time.Duration) (cluster.Recoverer, error)
 	// describe says what lies at an address.
 	describe(a rdma.Addr) string
 	// root returns the object that is the root of the tree for ever.

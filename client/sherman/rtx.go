@@ -88,25 +88,25 @@ func (p *rtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]
 	return nil, nil
 }
 
-// rtxMender gives back what dead clients had. No client waits for that: each
+// rtxRecoverer gives back what dead clients had. No client waits for that: each
 // repairs what it meets.
-type rtxMender struct {
-	mender
+type rtxRecoverer struct {
+	recoverer
 	w    *rtx.Worker
 	view *kit.Member
 }
 
-// mender implements library.
-func (p *rtxPool) mender(ep rdma.Endpoint, v *kit.Member, timeout time.Duration) (cluster.Mender, error) {
+// recoverer implements library.
+func (p *rtxPool) recoverer(ep rdma.Endpoint, v *kit.Member, timeout time.Duration) (cluster.Recoverer, error) {
 	w, err := p.worker(ep, timeout)
 	if err != nil {
 		return nil, err
 	}
-	return &rtxMender{w: w, view: v}, nil
+	return &rtxRecoverer{w: w, view: v}, nil
 }
 
 // Recover ends what a client has left that is fenced off: see rtx.Worker.Recover.
-func (m *rtxMender) Recover(v rdma.View, c rdma.ClientID) error {
+func (m *rtxRecoverer) Recover(v rdma.View, c rdma.ClientID) error {
 	if int(c) > m.w.Clients {
 		return nil
 	}

@@ -84,7 +84,7 @@ const (
 func (d *play) keep() {
 	d.kept = true
 	d.Go("keeper", func(ep rdma.Endpoint) {
-		err := cluster.Keep(ep, d.Sim, NewMender, cluster.Options{Lease: tenure, Tick: detection, Stop: d.quiet})
+		err := cluster.Keep(ep, d.Sim, NewRecoverer, cluster.Options{Lease: tenure, Tick: detection, Stop: d.quiet})
 		if d.kept = false; err != nil {
 			d.errs = append(d.errs, fmt.Errorf("keeper: %w", err))
 		}
@@ -112,7 +112,7 @@ func (d *play) end() error {
 	}
 	err = errors.Join(err, check.Linearizable(h, check.Options{}))
 	d.Go("end", func(ep rdma.Endpoint) {
-		_, e := cluster.Once(ep, d.Sim, NewMender, cluster.Options{Lease: tenure})
+		_, e := cluster.Once(ep, d.Sim, NewRecoverer, cluster.Options{Lease: tenure})
 		err = errors.Join(err, e)
 	})
 	if e := d.Run(); e != nil {

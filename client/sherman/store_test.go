@@ -59,11 +59,11 @@ func small(format string, nodes, records, values int) pool {
 func harness(p pool, o Options) storetest.Harness {
 	return storetest.Harness{
 		Nodes: p.nodes, Memory: p.Memory, Clients: p.Clients, Handler: node.Serve,
-		Format: p.make,
-		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, o) },
-		Check:  Check,
-		Mender: NewMender,
-		MaxKey: p.KeyBytes, MaxValue: p.ValueBytes, MinSeeds: 50,
+		Format:    p.make,
+		Open:      func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, o) },
+		Check:     Check,
+		Recoverer: NewRecoverer,
+		MaxKey:    p.KeyBytes, MaxValue: p.ValueBytes, MinSeeds: 50,
 	}
 }
 

@@ -68,7 +68,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a scan leaves out what is below its start", In: "Store.scanLeaf",
 		At: "$first < len($c.$pairs) && $*below", Do: "false", Test: "TestScans"},
 	// Recovery, and what looks at it.
-	{Rule: "a recovery gives an identity back that owns nothing", In: "rtxMender.Recover",
+	{Rule: "a recovery gives an identity back that owns nothing", In: "rtxRecoverer.Recover",
 		At: "return $m.$w.Recover($c)", Do: "return nil"},
 	// What is different over package dtx.
 	{Rule: "dtx: a value has room for the longest that may replace it", In: "dtxObjects.create",

@@ -37,7 +37,7 @@ const KeeperName = "keeper"
 
 // Keep is Pool.Keep for callers without a Pool.
 func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
-	if r, ok := f.(rdma.AccessReporter); k.Mender == nil || ok && r.ReadOnly() {
+	if r, ok := f.(rdma.AccessReporter); k.Recoverer == nil || ok && r.ReadOnly() {
 		return nil
 	}
 	if o.Lease == 0 {
@@ -94,7 +94,7 @@ func EventOf(e cluster.Event, at time.Time) telemetry.Event {
 // can forget it.
 func keep(ep rdma.Endpoint, f rdma.Fabric, k *Kind, o cluster.Options) {
 	for {
-		lost := cluster.Keep(ep, f, k.Mender(f), o)
+		lost := cluster.Keep(ep, f, k.Recoverer(f), o)
 		if err := ep.Close(); err != nil || !errors.Is(lost, rdma.ErrRevoked) {
 			return
 		}

@@ -18,7 +18,7 @@ func killedPool(p *Pool, err error) (killed.Pool, error) {
 		return killed.Pool{}, err
 	}
 	open := func(ep rdma.Endpoint) (client.Store, error) { return p.Kind.Open(ep, Options{Fabric: p.Fabric}) }
-	return killed.Pool{Fabric: p.Fabric, Open: open, Mender: p.Kind.Mender(nil), Check: p.Kind.Check}, nil
+	return killed.Pool{Fabric: p.Fabric, Open: open, Recoverer: p.Kind.Recoverer(nil), Check: p.Kind.Check}, nil
 }
 
 // lease returns the lease of a transaction that expects to take as long as the change of so many

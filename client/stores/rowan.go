@@ -91,7 +91,7 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 
 		Configuration: rowan.Configuration,
 
-		Mender: rowan.NewMender, ExploredMender: rowan.NewRestlessMender, Durable: true,
+		Recoverer: rowan.NewRecoverer, ExploredRecoverer: rowan.NewRestlessRecoverer, Durable: true,
 	}
 	return k
 }

@@ -137,14 +137,14 @@ type Kind struct {
 	// unavailable. dead reports whether a node does not serve now. A negative result: data is
 	// unavailable already. nil: it is not known.
 	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
-	// Mender returns a constructor of the store's recovery from dead nodes and clients. Each
+	// Recoverer returns a constructor of the store's recovery from dead nodes and clients. Each
 	// candidate for the master calls it. nil: the store has no recovery.
-	Mender func(f rdma.Configs) cluster.NewMender
+	Recoverer func(f rdma.Configs) cluster.NewRecoverer
 	// Durable: with persistent memory its pools keep all acknowledged writes when all nodes lose
 	// power at once, and a node that comes back soon keeps its place in the pool.
 	Durable bool
 	// Majority: its pools go on with a majority of the nodes, and dead nodes are not replaced. Its
-	// Mender is a cluster.Enduring.
+	// Recoverer is a cluster.QuorumRecoverer.
 	Majority bool
 	// Steps are the steps of the store's protocol, as its batches name them.
 	Steps []rdma.Step
@@ -194,9 +194,9 @@ type Kind struct {
 	Limit string
 	// Explored are the options of workers in searches for faults: they make rare paths frequent.
 	Explored Values
-	// ExploredMender replaces Mender in searches for faults: it makes rare paths frequent. nil:
-	// Mender is used.
-	ExploredMender func(f rdma.Configs) cluster.NewMender
+	// ExploredRecoverer replaces Recoverer in searches for faults: it makes rare paths frequent.
+	// nil: Recoverer is used.
+	ExploredRecoverer func(f rdma.Configs) cluster.NewRecoverer
 }
 
 // Grows reports whether pools of the store can be made so that they grow when they are full.
@@ -288,10 +288,10 @@ func formats[P any](store string, size func(Params) (P, uint64, error), make fun
 	}
 }
 
-// mends returns a Kind's Mender, from a function that makes a store's mender.
-func mends[M cluster.Mender](open func(ep rdma.Endpoint) (M, error)) func(rdma.Configs) cluster.NewMender {
-	return func(rdma.Configs) cluster.NewMender {
-		return func(ep rdma.Endpoint) (cluster.Mender, error) {
+// mends returns a Kind's Recoverer, from a function that makes a store's recoverer.
+func mends[M cluster.Recoverer](open func(ep rdma.Endpoint) (M, error)) func(rdma.Configs) cluster.NewRecoverer {
+	return func(rdma.Configs) cluster.NewRecoverer {
+		return func(ep rdma.Endpoint) (cluster.Recoverer, error) {
 			m, err := open(ep)
 			if err != nil {
 				return nil, err

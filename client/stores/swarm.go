@@ -67,10 +67,10 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Check:    swarm.Check,
 		Usage:    swarm.Usage,
 
-		Majority: true,
-		Mender:   mends(swarm.NewMender),
-		Outlives: swarm.Outlives,
-		Fill:     swarm.Fill,
+		Majority:  true,
+		Recoverer: mends(swarm.NewRecoverer),
+		Outlives:  swarm.Outlives,
+		Fill:      swarm.Fill,
 
 		Explored: exploredCache,
 		Options:  []Option{cacheOption(swarm.DefaultCache)},

@@ -60,13 +60,13 @@ func TestOtherVersionsAreRefused(t *testing.T) {
 			refused("check", err)
 			_, err = k.Usage(p.Fabric)
 			refused("usage", err)
-			if k.Mender != nil {
-				ep, err := p.Fabric.Open("mender")
+			if k.Recoverer != nil {
+				ep, err := p.Fabric.Open("recoverer")
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, err = k.Mender(p.Fabric)(ep)
-				refused("mender", err)
+				_, err = k.Recoverer(p.Fabric)(ep)
+				refused("recoverer", err)
 				if err := ep.Close(); err != nil {
 					t.Error(err)
 				}

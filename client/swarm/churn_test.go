@@ -28,34 +28,34 @@ func cramped(nodes, replicas int, apart bool) Params {
 	return p
 }
 
-func makeMender(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+func makeRecoverer(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) }
 
 // churn is clients that insert and delete far more pairs than the pool has room for, while some of
 // them crash, stand still, and lose a node.
 type churn struct {
-	seed    uint64
-	params  Params
-	nodes   int
-	players int // in all; some at a time
-	ops     int // of each
-	keys    int
-	dies    bool // a node does
-	calm    bool // no client crashes
-	raw     bool // RAW's pool, of which each player has keys of its own
-	options sim.Options
-	events  []cluster.Event
-	history check.History
-	epochs  uint64
-	swept   int // while there were players
-	inserts int
-	answers map[check.Answer]int
-	mender  cluster.NewMender
+	seed      uint64
+	params    Params
+	nodes     int
+	players   int // in all; some at a time
+	ops       int // of each
+	keys      int
+	dies      bool // a node does
+	calm      bool // no client crashes
+	raw       bool // RAW's pool, of which each player has keys of its own
+	options   sim.Options
+	events    []cluster.Event
+	history   check.History
+	epochs    uint64
+	swept     int // while there were players
+	inserts   int
+	answers   map[check.Answer]int
+	recoverer cluster.NewRecoverer
 }
 
 func drawChurn(seed uint64) *churn {
 	rng := rand.New(rand.NewPCG(seed, 21))
 	c := &churn{seed: seed, nodes: 3 + int(seed%2), players: 12, ops: 60, keys: 4 + rng.IntN(12), dies: seed%3 == 0,
-		answers: map[check.Answer]int{}, mender: makeMender}
+		answers: map[check.Answer]int{}, recoverer: makeRecoverer}
 	c.params = cramped(c.nodes, 3, seed%5 == 4)
 	if c.dies { // with regions from which no client takes objects any more
 		c.params.Objects *= 2
@@ -139,11 +139,11 @@ func (c *churn) run() (err error) {
 					fail("keeper: %w", e.Err)
 				}
 			}}
-		if e := cluster.Keep(ep, s, c.mender, o); e != nil {
+		if e := cluster.Keep(ep, s, c.recoverer, o); e != nil {
 			fail("keep: %w", e)
 		}
 		o.Stop = nil // the keeper's, which has ended
-		if _, e := cluster.Once(ep, s, c.mender, o); e != nil {
+		if _, e := cluster.Once(ep, s, c.recoverer, o); e != nil {
 			fail("recover: %w", e)
 		}
 	})

@@ -24,8 +24,8 @@ func tiny(s explore.Shape, apart bool) Params {
 	return p
 }
 
-// explored is the store as the explorer sees it. There is no mender, and no client may have to wait
-// for one.
+// explored is the store as the explorer sees it. There is no recoverer, and no client may have to
+// wait for one.
 func explored(apart bool) *explore.Subject {
 	return &explore.Subject{
 		Name: formatName(apart), Handler: node.Serve, Clients: 24, MaxValue: 300,

@@ -96,7 +96,7 @@ func TestSlowSweep(t *testing.T) {
 		}
 	})
 	s.Go("master", func(ep rdma.Endpoint) {
-		m, err := NewMender(ep)
+		m, err := NewRecoverer(ep)
 		must(t, err)
 		for !deleted {
 			ep.Sleep(time.Millisecond)

@@ -10,10 +10,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses. When nodes die nothing has to be restored, and no client
-// waits for what a dead client left. So a Mender only sweeps: see package kit, and sweep.go. It
-// implements cluster.Enduring.
-type Mender struct {
+// Recoverer is what a pool's master uses. When nodes die nothing has to be restored, and no client
+// waits for what a dead client left. So a Recoverer only sweeps: see package kit, and sweep.go. It
+// implements cluster.QuorumRecoverer.
+type Recoverer struct {
 	// s is the view of the pool of the master itself. It is alone: see StoreOptions.
 	s *Store
 	// index and values sweep the buffers of the directory and of values.
@@ -27,39 +27,39 @@ type Mender struct {
 	pause time.Duration
 }
 
-var _ cluster.Enduring = (*Mender)(nil)
+var _ cluster.QuorumRecoverer = (*Recoverer)(nil)
 
-// NewMender returns a mender that works through ep, of a SWARM, DM-ABD or RAW pool.
-func NewMender(ep rdma.Endpoint) (*Mender, error) {
+// NewRecoverer returns a recoverer that works through ep, of a SWARM, DM-ABD or RAW pool.
+func NewRecoverer(ep rdma.Endpoint) (*Recoverer, error) {
 	s, err := OpenStore(ep, StoreOptions{any: true, alone: true, CacheBytes: new(0)})
 	if err != nil {
 		return nil, err
 	}
-	m := &Mender{s: s, handed: make([]uint64, s.Regions)}
+	m := &Recoverer{s: s, handed: make([]uint64, s.Regions)}
 	m.index = s.plan.index.Sweeper(ep, s.nodes, s.Timeout)
 	m.values = s.plan.values.Sweeper(ep, s.nodes, s.Timeout)
 	return m, m.count(rdma.View{Members: make([]rdma.Member, s.nodes)})
 }
 
 // Spares lists none: no node takes a dead one's place.
-func (m *Mender) Spares() []int { return nil }
+func (m *Recoverer) Spares() []int { return nil }
 
 // Mend has nothing to do.
-func (m *Mender) Mend(rdma.View) error { return nil }
+func (m *Recoverer) Mend(rdma.View) error { return nil }
 
 // Restore is never asked for.
-func (m *Mender) Restore(_ rdma.View, node, spare int) error {
+func (m *Recoverer) Restore(_ rdma.View, node, spare int) error {
 	return fmt.Errorf("restore node %d on node %d: %w", node, spare, rdma.ErrNotSupported)
 }
 
 // Recover only prepares the sweep that follows: other clients complete what the dead one began when
 // they meet it.
-func (m *Mender) Recover(v rdma.View, _ rdma.ClientID) error { return m.count(v) }
+func (m *Recoverer) Recover(v rdma.View, _ rdma.ClientID) error { return m.count(v) }
 
 // count notes what was handed out so far, for the sweep of the next epoch. It must come before that
 // epoch begins: what is handed out later may belong to a client of that epoch. For a node that does
 // not answer it keeps what it knew.
-func (m *Mender) count(v rdma.View) error {
+func (m *Recoverer) count(v rdma.View) error {
 	for n, member := range v.Members {
 		if member.Gone {
 			continue
@@ -95,9 +95,9 @@ const (
 	mostRest  = 10 * time.Second
 )
 
-// Need implements cluster.Enduring: a sweep, unless there is a rest, or else an epoch, if some
-// client asks for it.
-func (m *Mender) Need(v rdma.View) (cluster.Need, error) {
+// Need implements cluster.QuorumRecoverer: a sweep, unless there is a rest, or else an epoch, if
+// some client asks for it.
+func (m *Recoverer) Need(v rdma.View) (cluster.Need, error) {
 	asked, err := m.asked(v)
 	switch {
 	case err != nil:
@@ -112,7 +112,7 @@ func (m *Mender) Need(v rdma.View) (cluster.Need, error) {
 }
 
 // asked returns all that clients ask for, on any node and in both spaces of buffers.
-func (m *Mender) asked(v rdma.View) (all uint64, err error) {
+func (m *Recoverer) asked(v rdma.View) (all uint64, err error) {
 	for n, member := range v.Members {
 		if member.Gone {
 			continue
@@ -132,7 +132,7 @@ func (m *Mender) asked(v rdma.View) (all uint64, err error) {
 }
 
 // hear clears the words in which clients ask for an epoch.
-func (m *Mender) hear(v rdma.View) error {
+func (m *Recoverer) hear(v rdma.View) error {
 	for n, member := range v.Members {
 		if err := m.values.Heard(n); !member.Gone && err != nil && !silent(err) {
 			return err
@@ -143,7 +143,7 @@ func (m *Mender) hear(v rdma.View) error {
 
 // unreadable reports whether so many nodes are gone that some buckets may have no majority. What
 // those name is not known, so nothing can be swept any more.
-func (m *Mender) unreadable(v rdma.View) bool {
+func (m *Recoverer) unreadable(v rdma.View) bool {
 	gone := 0
 	for _, member := range v.Members {
 		if member.Gone {
@@ -156,7 +156,7 @@ func (m *Mender) unreadable(v rdma.View) bool {
 // Sweep frees what no client owns and nothing names. It is called under a busy view, behind the
 // fence of its epoch. If it has freed something, or retired objects will be claimable soon, there
 // is no rest until the next sweep.
-func (m *Mender) Sweep(v rdma.View) error {
+func (m *Recoverer) Sweep(v rdma.View) error {
 	began := m.s.ep.Now()
 	var w *sweep
 	var err error

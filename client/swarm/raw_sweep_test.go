@@ -20,7 +20,7 @@ func TestRawObjectAgain(t *testing.T) {
 	ep, err := f.Open("master")
 	must(t, err)
 	t.Cleanup(func() { ep.Close() })
-	m, err := NewMender(ep)
+	m, err := NewRecoverer(ep)
 	must(t, err)
 	x, y := storeOn(t, f, StoreOptions{Raw: true}), storeOn(t, f, StoreOptions{Raw: true})
 	old := []byte("old")
@@ -56,7 +56,7 @@ func TestRawObjectAgain(t *testing.T) {
 }
 
 // sweepOnce begins an epoch and sweeps it. Others play before the sweep, and behind it.
-func sweepOnce(t *testing.T, f rdma.Fabric, ep rdma.Endpoint, m *Mender, before, behind func()) {
+func sweepOnce(t *testing.T, f rdma.Fabric, ep rdma.Endpoint, m *Recoverer, before, behind func()) {
 	t.Helper()
 	was := f.View()
 	must(t, m.count(was))
@@ -85,7 +85,7 @@ func TestRawLostNode(t *testing.T) {
 	ep, err := f.Open("master")
 	must(t, err)
 	t.Cleanup(func() { ep.Close() })
-	m, err := NewMender(ep)
+	m, err := NewRecoverer(ep)
 	must(t, err)
 	must(t, m.count(f.View()))
 	v := f.View()

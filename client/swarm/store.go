@@ -198,8 +198,8 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
 	s.dir = directory.Open(ep, l.dir, s.index, directory.Options{Slow: o.Slow, Timeout: o.Timeout, Member: s.member})
-	s.values.Hurry(s.c.quorum.Hurry)
-	s.index.Hurry(s.dir.Hurry)
+	s.values.SetHedgeDelay(s.c.quorum.HedgeDelay)
+	s.index.SetHedgeDelay(s.dir.HedgeDelay)
 	s.cache, s.proven = newCache(o, uint64(l.Regions)*uint64(l.Objects)), ep.Now()
 	return s, nil
 }

@@ -23,7 +23,7 @@ import (
 // Clients go on meanwhile, by the rules of package kit: what is found unnamed stays unnamed. What a
 // crash leaves is garbage again, and found by the next sweep.
 type sweep struct {
-	*Mender
+	*Recoverer
 	// v is the busy view of the sweep's epoch.
 	v rdma.View
 	// named are the locations that the directory names.
@@ -56,8 +56,8 @@ func (m marks) has(node, segment int, pointer uint16) bool {
 
 // sweep runs the steps of a sweep under the view v. settle comes before the words are read: the
 // master must own no buffers then, and must have none in flight, since what it owns is not named.
-func (m *Mender) sweep(v rdma.View) (*sweep, error) {
-	w := &sweep{Mender: m, v: v, value: marks{}}
+func (m *Recoverer) sweep(v rdma.View) (*sweep, error) {
+	w := &sweep{Recoverer: m, v: v, value: marks{}}
 	for _, step := range []func() error{
 		w.begin, w.settle, w.bucketBuffers, w.directory, w.settle, w.words, w.valueBuffers, w.mark} {
 		if err := step(); err != nil {
@@ -87,7 +87,7 @@ func (w *sweep) each(f func(node int) error) error {
 // joins a later epoch reads that, and owns nothing from before: see Store.lastSweep.
 func (w *sweep) begin() error {
 	return w.each(func(n int) error {
-		return errors.Join(w.Mender.index.Begin(n, w.v.Epoch), w.values.Begin(n, w.v.Epoch))
+		return errors.Join(w.Recoverer.index.Begin(n, w.v.Epoch), w.values.Begin(n, w.v.Epoch))
 	})
 }
 
@@ -98,11 +98,11 @@ type dead struct{ hash, location uint64 }
 // need some: it settles what is half done, and drops entries.
 func (w *sweep) bucketBuffers() error {
 	named := marks{}
-	err := w.s.dir.Words(func(h directory.Held) { named.add(w.Mender.index, h.Node, h.Segment, h.Pointer) }, w.gone)
+	err := w.s.dir.Words(func(h directory.Held) { named.add(w.Recoverer.index, h.Node, h.Segment, h.Pointer) }, w.gone)
 	if err != nil {
 		return err
 	}
-	return w.each(func(n int) error { return w.free(w.Mender.index, named, n) })
+	return w.each(func(n int) error { return w.free(w.Recoverer.index, named, n) })
 }
 
 // directory walks the directory, notes what it names, ends the objects of dying entries, and

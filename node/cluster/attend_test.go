@@ -9,7 +9,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// attendant is a mender with a mailbox, in which it waits for longer than a tenure.
+// attendant is a recoverer with a mailbox, in which it waits for longer than a tenure.
 type attendant struct {
 	*fake
 	box   rdma.Mailbox
@@ -37,13 +37,13 @@ func (a *attendant) Attend(v rdma.View) (more bool, err error) {
 
 func (a *attendant) Waits() bool { return false }
 
-// TestAttend: a mender attends to its store in each tick of an idle view, in one tenure however
+// TestAttend: a recoverer attends to its store in each tick of an idle view, in one tenure however
 // long it waits, and its failures keep the keeper from nothing.
 func TestAttend(t *testing.T) {
 	w := begin(t, sim.Options{Seed: 1}, 0)
 	var a *attendant
 	keep := func(ep rdma.Endpoint) {
-		err := cluster.Keep(ep, w.s, func(ep rdma.Endpoint) (cluster.Mender, error) {
+		err := cluster.Keep(ep, w.s, func(ep rdma.Endpoint) (cluster.Recoverer, error) {
 			box, err := rdma.Listen(ep, rdma.BoxOptions{Node: rdma.All})
 			if err != nil {
 				return nil, err
@@ -95,14 +95,14 @@ func (p *patient) Attend(rdma.View) (more bool, err error) {
 
 func (p *patient) Waits() bool { return p.calls != 6 }
 
-// TestOnceWaits: what a mender began elsewhere has ended when Once returns, unless the mender
+// TestOnceWaits: what a recoverer began elsewhere has ended when Once returns, unless the recoverer
 // fails.
 func TestOnceWaits(t *testing.T) {
 	w := begin(t, sim.Options{Seed: 1}, 0)
 	var p *patient
 	w.s.Go("operator", func(ep rdma.Endpoint) {
 		for _, calls := range []int{6, 9} {
-			did, err := cluster.Once(ep, w.s, func(ep rdma.Endpoint) (cluster.Mender, error) {
+			did, err := cluster.Once(ep, w.s, func(ep rdma.Endpoint) (cluster.Recoverer, error) {
 				if p == nil {
 					p = &patient{fake: &fake{w, ep}}
 				}

@@ -250,8 +250,8 @@ func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 		e.Report = g.Growth()
 	}
 	k.log(e)
-	k.littered = true
-	if _, ok := k.m.(Enduring); ok {
+	k.needsSweep = true
+	if _, ok := k.m.(QuorumRecoverer); ok {
 		return k.sweepBusy(v)
 	}
 	if fill == nil {

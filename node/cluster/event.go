@@ -64,7 +64,7 @@ type Event struct {
 	Client rdma.Client
 	// Took is how long it took: of Mended, Restored, Recovered, Attached, Swept and Configured.
 	Took time.Duration
-	// Report is what the mender says, in lines: of Recovered, Attached, Configured, and of the
+	// Report is what the recoverer says, in lines: of Recovered, Attached, Configured, and of the
 	// Mended of a Grower.
 	Report string
 	Err    error // of Failed

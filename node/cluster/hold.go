@@ -53,7 +53,7 @@ func Hold(ep rdma.Endpoint, f rdma.Fabric, o Options) (*Held, error) {
 			if err == nil && !v.Busy && v.Epoch >= r.Beyond {
 				return &Held{f: f, role: r, lease: holdLeases * o.Lease}, nil
 			}
-			// A keeper must complete what the last master began; this process has no mender.
+			// A keeper must complete what the last master began; this process has no recoverer.
 			f.Resign(r)
 			if err != nil {
 				return nil, fmt.Errorf("hold the pool's master: %w", err)

@@ -55,7 +55,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldBehindFailures: a master of which the mender failed, with verbs that may be in flight,
+// TestHoldBehindFailures: a master of which the recoverer failed, with verbs that may be in flight,
 // yields to a hold, too.
 func TestHoldBehindFailures(t *testing.T) {
 	failures := map[string]int{"recover 2": 1}
@@ -67,7 +67,9 @@ func TestHoldBehindFailures(t *testing.T) {
 			Lease: lease, Stop: func() bool { return w.s.Now() > limit },
 			Log: func(e cluster.Event) { w.events = append(w.events, e) },
 		}
-		make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &failingMender{&fake{w, ep}, failures}, nil }
+		make := func(ep rdma.Endpoint) (cluster.Recoverer, error) {
+			return &failingRecoverer{&fake{w, ep}, failures}, nil
+		}
 		for err := cluster.Keep(ep, w.s, make, o); err != nil; err = cluster.Keep(ep, w.s, make, o) {
 			if restarts++; !errors.Is(err, rdma.ErrRevoked) || restarts > 1 {
 				t.Error(err)

@@ -50,34 +50,34 @@ func (o *Options) defaults() {
 	}
 }
 
-// NewMender makes the mender of a master, on the endpoint that it must use. The keeper owns that
-// endpoint. At that time the view may be busy, and nodes in it may be down. The endpoint renews the
-// master's lease as it is used, so the mender may take its time, and may sleep. The mender does not
-// join views: the keeper joins for it.
-type NewMender func(ep rdma.Endpoint) (Mender, error)
+// NewRecoverer makes the recoverer of a master, on the endpoint that it must use. The keeper owns
+// that endpoint. At that time the view may be busy, and nodes in it may be down. The endpoint
+// renews the master's lease as it is used, so the recoverer may take its time, and may sleep. The
+// recoverer does not join views: the keeper joins for it.
+type NewRecoverer func(ep rdma.Endpoint) (Recoverer, error)
 
 // keeper is one process's candidate for the pool's master, and the master while role says so. It
 // belongs to one task.
 type keeper struct {
-	// The caller of Keep owns the endpoint. Only the keeper and its mender use it.
+	// The caller of Keep owns the endpoint. Only the keeper and its recoverer use it.
 	ep   rdma.Endpoint
 	f    rdma.Fabric
-	make NewMender
+	make NewRecoverer
 	o    Options
 	// The tenure; Owner 0: the process is not master.
 	role rdma.Role
-	// The mender of this tenure; nil: none was needed yet.
-	m Mender
-	// A mender has failed: its verbs may still be in flight. Then the keeper must not resign, since
-	// a successor relies on nothing being in flight.
+	// The recoverer of this tenure; nil: none was needed yet.
+	m Recoverer
+	// A recoverer has failed: its verbs may still be in flight. Then the keeper must not resign,
+	// since a successor relies on nothing being in flight.
 	dirty bool
 	// A crash may have left memory that only a sweep finds.
-	littered bool
-	// This tenure has asked a Piecewise mender whether an earlier one left something to sweep.
+	needsSweep bool
+	// This tenure has asked a Piecewise recoverer whether an earlier one left something to sweep.
 	asked bool
 	// How long the pieces of the present sweep have taken so far.
 	swept time.Duration
-	// What the pool of an Enduring mender needs, as far as the keeper knows.
+	// What the pool of a QuorumRecoverer needs, as far as the keeper knows.
 	need Need
 	// What an Attendant has begun goes on elsewhere.
 	attends bool
@@ -149,11 +149,11 @@ type target struct {
 // happens to a master that is slow. What the slow one does afterwards is harmless: it was fenced
 // off, so its Keep returns an error that wraps rdma.ErrRevoked. Its process may begin again with
 // another endpoint. The same error ends a Keep that was asked to hold (see Hold) while verbs of a
-// failed mender may be in flight.
+// failed recoverer may be in flight.
 //
-// Keep is the only user of the endpoint, and of the mender made on it. It returns nil if it was
+// Keep is the only user of the endpoint, and of the recoverer made on it. It returns nil if it was
 // stopped.
-func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
+func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewRecoverer, o Options) error {
 	o.defaults()
 	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes()), yields: true}
 	for !o.Stop() {
@@ -224,8 +224,8 @@ func (k *keeper) log(e Event) {
 	}
 }
 
-// resign ends the tenure. If verbs of a failed mender may be in flight it does not resign: the
-// lease expires, and the next master fences them off. The mender is dropped, since its knowledge
+// resign ends the tenure. If verbs of a failed recoverer may be in flight it does not resign: the
+// lease expires, and the next master fences them off. The recoverer is dropped, since its knowledge
 // may not hold in a later tenure.
 func (k *keeper) resign() {
 	if k.role.Owner != 0 && !k.dirty {
@@ -291,11 +291,11 @@ func (k *keeper) tick() (more bool, err error) {
 	}
 	if k.m == nil {
 		if k.m, err = k.make(&leasedEndpoint{k.ep, k}); err != nil {
-			return false, fmt.Errorf("make a mender: %w", err)
+			return false, fmt.Errorf("make a recoverer: %w", err)
 		}
 	}
-	if e, ok := k.m.(Enduring); ok {
-		return k.endure(e, v)
+	if e, ok := k.m.(QuorumRecoverer); ok {
+		return k.recoverQuorum(e, v)
 	}
 	down, err := k.probe(v)
 	if err != nil {
@@ -326,8 +326,8 @@ func (k *keeper) tick() (more bool, err error) {
 	return k.recover(v)
 }
 
-// attend calls a mender that is an Attendant. If that fails it rests, and the keeper goes on with
-// its other work.
+// attend calls a recoverer that is an Attendant. If that fails it rests, and the keeper goes on
+// with its other work.
 func (k *keeper) attend(a Attendant, v rdma.View) (more bool, err error) {
 	what := target{attend: true}
 	if k.resting(what) {
@@ -354,11 +354,11 @@ func (k *keeper) grow(g Grower, v rdma.View) (more bool, err error) {
 	if err != nil || !k.grows {
 		return false, err
 	}
-	littered := k.littered // this barrier leaves nothing more to sweep: no client has died
+	needsSweep := k.needsSweep // this barrier leaves nothing more to sweep: no client has died
 	if err := k.barrier(v, nil, nil); err != nil {
 		return false, err
 	}
-	k.littered = littered
+	k.needsSweep = needsSweep
 	if k.grows = g.Growth() != ""; k.grows {
 		k.forget(what)
 	} else {
@@ -388,7 +388,7 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 	if k.restoreWaits { // filling the vacancy will leave more to sweep
 		return false, nil
 	}
-	if k.littered {
+	if k.needsSweep {
 		return true, k.sweep(v)
 	}
 	if more, err := k.unswept(v); more || err != nil {
@@ -408,25 +408,25 @@ func (k *keeper) unswept(v rdma.View) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	k.asked, k.littered = true, more
+	k.asked, k.needsSweep = true, more
 	return more, nil
 }
 
 // sweep sweeps, or does a piece of a sweep. It comes when nothing else is due, since no other
-// work waits for the memory that it frees. The sweep of an Enduring mender needs an epoch: see
-// renew. If a sweep fails, it is tried again after the next crash; or after a rest, if the mender
-// is Piecewise and reports that something is left.
+// work waits for the memory that it frees. The sweep of a QuorumRecoverer needs an epoch: see
+// renew. If a sweep fails, it is tried again after the next crash; or after a rest, if the
+// recoverer is Piecewise and reports that something is left.
 func (k *keeper) sweep(v rdma.View) error {
-	if _, ok := k.m.(Enduring); ok {
+	if _, ok := k.m.(QuorumRecoverer); ok {
 		return k.renew(v)
 	}
 	began := k.ep.Now()
 	if err := k.m.Sweep(v); err != nil {
 		k.dirty = true
-		k.littered, k.asked = false, false
+		k.needsSweep, k.asked = false, false
 		return k.failed(target{}, fmt.Errorf("sweep: %w", err))
 	}
-	k.littered, k.asked = false, false
+	k.needsSweep, k.asked = false, false
 	k.forget(target{})
 	k.swept += k.ep.Now() - began
 	if more, err := k.unswept(v); more || err != nil {
@@ -441,7 +441,8 @@ func (k *keeper) sweep(v rdma.View) error {
 // this order. Recover relies on the fence: no verb of the client lands while its operations are
 // completed. Forget relies on Recover: the identity may be given to another client from then on.
 // A crash before the end leaves a client that is listed, and the recovery is repeated: see
-// Mender. If a node does not answer, an Enduring pool needs an epoch, which expels the node.
+// Recoverer. If a node does not answer, a QuorumRecoverer pool needs an epoch, which expels the
+// node.
 func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	began := k.ep.Now()
 	// Fencing and recovery belong to this tenure.
@@ -459,7 +460,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 		k.dirty = true
 		return k.failed(target{client: c.ID}, fmt.Errorf("recover client %d: %w", c.ID, err))
 	}
-	k.littered = true
+	k.needsSweep = true
 	e := Event{What: Recovered, Epoch: v.Epoch, Client: c, Took: k.ep.Now() - began, Report: k.report()}
 	// From here on the identity may be given to another client: nothing of the old one may be left
 	// by now.
@@ -475,7 +476,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	return err
 }
 
-// report returns what the mender says of its last recovery.
+// report returns what the recoverer says of its last recovery.
 func (k *keeper) report() string {
 	if r, ok := k.m.(Reporter); ok {
 		return r.Report()

@@ -26,7 +26,7 @@ const (
 
 // The words of every node.
 const (
-	ledger = 0  // menders add to it, one at a time
+	ledger = 0  // recoverers add to it, one at a time
 	holds  = 8  // of a spare: the node of which it has the contents, plus one
 	writes = 64 // by epoch: what clients of that epoch have added
 	epochs = 1000
@@ -40,18 +40,18 @@ type world struct {
 	keepers []*sim.Worker
 	writers []*sim.Worker
 	events  []cluster.Event
-	done    map[string]int // what menders finished
+	done    map[string]int // what recoverers finished
 	// tell is the keepers' Options.Tell; nil: they tell nothing.
 	tell func(ep rdma.Endpoint, v *rdma.View, did []cluster.Event, within time.Duration) error
 }
 
-// fake is a mender that has a pool's words to itself, or finds out that it does not.
+// fake is a recoverer that has a pool's words to itself, or finds out that it does not.
 type fake struct {
 	*world
 	ep rdma.Endpoint
 }
 
-func (w *world) mender(ep rdma.Endpoint) (cluster.Mender, error) { return &fake{w, ep}, nil }
+func (w *world) recoverer(ep rdma.Endpoint) (cluster.Recoverer, error) { return &fake{w, ep}, nil }
 
 func do(ep rdma.Endpoint, add func(b *rdma.Batch) *rdma.Op) (uint64, error) {
 	b := ep.Batch()
@@ -235,7 +235,7 @@ func (w *world) keep(ep rdma.Endpoint) {
 		Lease: lease, Stop: func() bool { return w.s.Now() > limit },
 		Log: func(e cluster.Event) { w.events = append(w.events, e) }, Tell: w.tell,
 	}
-	for err := cluster.Keep(ep, w.f, w.mender, o); err != nil; err = cluster.Keep(ep, w.f, w.mender, o) {
+	for err := cluster.Keep(ep, w.f, w.recoverer, o); err != nil; err = cluster.Keep(ep, w.f, w.recoverer, o) {
 		if !errors.Is(err, rdma.ErrRevoked) {
 			w.t.Errorf("keep: %v", err)
 			return

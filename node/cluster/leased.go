@@ -8,9 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// leasedEndpoint is the endpoint of a master's mender. Mending may take longer than a lease, so the
-// lease is renewed as the endpoint is used. Each call returns an error that wraps rdma.ErrStale
-// once another client is master.
+// leasedEndpoint is the endpoint of a master's recoverer. Mending may take longer than a lease,
+// so the lease is renewed as the endpoint is used. Each call returns an error that wraps
+// rdma.ErrStale once another client is master.
 type leasedEndpoint struct {
 	rdma.Endpoint
 	k *keeper
@@ -60,7 +60,8 @@ func (e *leasedEndpoint) Sleep(d time.Duration) {
 	e.Endpoint.Sleep(d)
 }
 
-// Listen opens a mailbox for the mender. It may stay open over several tenures of the same keeper.
+// Listen opens a mailbox for the recoverer. It may stay open over several tenures of the same
+// keeper.
 func (e *leasedEndpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	box, err := rdma.Listen(e.Endpoint, o)
 	if err != nil {

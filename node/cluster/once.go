@@ -30,14 +30,14 @@ const downPatience = 2
 // error. If another client is master, and stays so for a lease, the error is an *OtherMaster. It
 // wraps rdma.ErrNodeDown if too few nodes are left, and ErrStopped if Stop ended it. Stop is called
 // once a round.
-func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event, err error) {
+func Once(ep rdma.Endpoint, f rdma.Fabric, m NewRecoverer, o Options) (did []Event, err error) {
 	o.defaults()
 	log := o.Log
 	o.Log = func(e Event) {
 		did = append(did, e)
 		log(e)
 	}
-	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes()), littered: true}
+	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes()), needsSweep: true}
 	defer func() {
 		k.tellLast()
 		k.resign()

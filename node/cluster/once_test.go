@@ -35,10 +35,10 @@ func TestOnce(t *testing.T) {
 	w.s.Go("operator", func(ep rdma.Endpoint) {
 		ep.Sleep(2 * time.Millisecond)
 		var err error
-		if did, err = cluster.Once(ep, w.s, w.mender, cluster.Options{Lease: lease}); err != nil {
+		if did, err = cluster.Once(ep, w.s, w.recoverer, cluster.Options{Lease: lease}); err != nil {
 			t.Error(err)
 		}
-		again, err := cluster.Once(ep, w.s, w.mender, cluster.Options{Lease: lease})
+		again, err := cluster.Once(ep, w.s, w.recoverer, cluster.Options{Lease: lease})
 		if err != nil || lines(again) != "elected master (tenure 2)\nblocks that clients left swept" {
 			t.Errorf("nothing was left to do, and it did: %v, %s", err, lines(again))
 		}
@@ -57,7 +57,7 @@ blocks that clients left swept`
 	}
 }
 
-// bound is a mender that can recover a client only when another one was.
+// bound is a recoverer that can recover a client only when another one was.
 type bound struct {
 	*fake
 	first, second rdma.ClientID
@@ -86,7 +86,7 @@ func TestOnceInAnyOrder(t *testing.T) {
 	recovered, failed := 0, 0
 	w.s.Go("operator", func(ep rdma.Endpoint) {
 		ep.Sleep(20 * time.Millisecond)
-		make := func(ep rdma.Endpoint) (cluster.Mender, error) {
+		make := func(ep rdma.Endpoint) (cluster.Recoverer, error) {
 			return &bound{&fake{w, ep}, first, second, &done},
 				nil
 		}
@@ -113,7 +113,7 @@ func TestOnceBesideAKeeper(t *testing.T) {
 	w := begin(t, sim.Hostile(2), 1)
 	w.s.Go("operator", func(ep rdma.Endpoint) {
 		ep.Sleep(time.Millisecond)
-		_, err := cluster.Once(ep, w.s, w.mender, cluster.Options{Lease: lease})
+		_, err := cluster.Once(ep, w.s, w.recoverer, cluster.Options{Lease: lease})
 		var other *cluster.OtherMaster
 		if !errors.As(err, &other) || other.Role.Owner != w.keepers[0].Client() {
 			t.Errorf("a pool with a keeper: %v", err)
@@ -194,15 +194,15 @@ func TestKeeperStoodStill(t *testing.T) {
 	}
 }
 
-// failingMender is a mender that fails for its own reasons at first.
-type failingMender struct {
+// failingRecoverer is a recoverer that fails for its own reasons at first.
+type failingRecoverer struct {
 	*fake
 	failures map[string]int
 }
 
 var errNotYet = errors.New("not yet")
 
-func (s *failingMender) fails(what string) error {
+func (s *failingRecoverer) fails(what string) error {
 	if s.failures[what] > 0 {
 		s.failures[what]--
 		return fmt.Errorf("%s: %w", what, errNotYet)
@@ -210,25 +210,27 @@ func (s *failingMender) fails(what string) error {
 	return nil
 }
 
-func (s *failingMender) Mend(v rdma.View) error { return errors.Join(s.fails("mend"), s.fake.Mend(v)) }
+func (s *failingRecoverer) Mend(v rdma.View) error {
+	return errors.Join(s.fails("mend"), s.fake.Mend(v))
+}
 
-func (s *failingMender) Restore(v rdma.View, node, spare int) error {
+func (s *failingRecoverer) Restore(v rdma.View, node, spare int) error {
 	if err := s.fails("restore"); err != nil {
 		return err
 	}
 	return s.fake.Restore(v, node, spare)
 }
 
-func (s *failingMender) Recover(v rdma.View, c rdma.ClientID) error {
+func (s *failingRecoverer) Recover(v rdma.View, c rdma.ClientID) error {
 	if err := s.fails(fmt.Sprint("recover ", c)); err != nil {
 		return err
 	}
 	return s.fake.Recover(v, c)
 }
 
-func (s *failingMender) Report() string { return "as it was told" }
+func (s *failingRecoverer) Report() string { return "as it was told" }
 
-// TestWhatFailsIsTriedAgain has a mender fail: other things are done meanwhile.
+// TestWhatFailsIsTriedAgain has a recoverer fail: other things are done meanwhile.
 func TestWhatFailsIsTriedAgain(t *testing.T) {
 	failures := map[string]int{"mend": 3, "restore": 2, "recover 2": 4}
 	w := begin(t, sim.Hostile(4), 0)
@@ -239,7 +241,9 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 			Lease: lease, Stop: func() bool { return w.s.Now() > limit },
 			Log: func(e cluster.Event) { w.events = append(w.events, e) },
 		}
-		make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &failingMender{&fake{w, ep}, failures}, nil }
+		make := func(ep rdma.Endpoint) (cluster.Recoverer, error) {
+			return &failingRecoverer{&fake{w, ep}, failures}, nil
+		}
 		if err := cluster.Keep(ep, w.s, make, o); err != nil {
 			t.Error(err)
 		}
@@ -265,17 +269,17 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 	}
 }
 
-// readingMender is a mender on real memory: all it does is to read.
-type readingMender struct {
+// readingRecoverer is a recoverer on real memory: all it does is to read.
+type readingRecoverer struct {
 	ep        rdma.Endpoint
 	recovered *atomic.Int64
 }
 
-func (i *readingMender) Spares() []int                     { return []int{2} }
-func (i *readingMender) Mend(rdma.View) error              { _, err := read(i.ep, rdma.At(0, 0)); return err }
-func (i *readingMender) Restore(rdma.View, int, int) error { return i.Mend(rdma.View{}) }
-func (i *readingMender) Sweep(rdma.View) error             { return i.Mend(rdma.View{}) }
-func (i *readingMender) Recover(rdma.View, rdma.ClientID) error {
+func (i *readingRecoverer) Spares() []int                     { return []int{2} }
+func (i *readingRecoverer) Mend(rdma.View) error              { _, err := read(i.ep, rdma.At(0, 0)); return err }
+func (i *readingRecoverer) Restore(rdma.View, int, int) error { return i.Mend(rdma.View{}) }
+func (i *readingRecoverer) Sweep(rdma.View) error             { return i.Mend(rdma.View{}) }
+func (i *readingRecoverer) Recover(rdma.View, rdma.ClientID) error {
 	i.recovered.Add(1)
 	return i.Mend(rdma.View{})
 }
@@ -293,7 +297,7 @@ func TestKeepersOnSharedMemory(t *testing.T) {
 	var recovered atomic.Int64
 	var mu sync.Mutex
 	var events []cluster.Event
-	make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &readingMender{ep, &recovered}, nil }
+	make := func(ep rdma.Endpoint) (cluster.Recoverer, error) { return &readingRecoverer{ep, &recovered}, nil }
 	o := cluster.Options{Lease: 5 * time.Millisecond, Log: func(e cluster.Event) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -361,7 +365,7 @@ func TestBeyond(t *testing.T) {
 		t.Fatal(err)
 	}
 	var recovered atomic.Int64
-	make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &readingMender{ep, &recovered}, nil }
+	make := func(ep rdma.Endpoint) (cluster.Recoverer, error) { return &readingRecoverer{ep, &recovered}, nil }
 	for _, want := range []string{"elected mended recovered swept", "elected swept"} {
 		did, err := cluster.Once(ep, succeeding{f}, make, cluster.Options{Lease: time.Second})
 		var got []string
@@ -374,11 +378,11 @@ func TestBeyond(t *testing.T) {
 	}
 }
 
-// TestOnceGivesUp: a mender that no number of rounds helps, since the nodes that it needs are down,
-// ends Once after a while, and Stop ends it at once.
+// TestOnceGivesUp: a recoverer that no number of rounds helps, since the nodes that it needs are
+// down, ends Once after a while, and Stop ends it at once.
 func TestOnceGivesUp(t *testing.T) {
 	w := begin(t, sim.Hostile(5), 0)
-	without := func(rdma.Endpoint) (cluster.Mender, error) {
+	without := func(rdma.Endpoint) (cluster.Recoverer, error) {
 		return nil, fmt.Errorf("1 of 3 replicas answered: %w", rdma.ErrNodeDown)
 	}
 	w.s.Go("operator", func(ep rdma.Endpoint) {

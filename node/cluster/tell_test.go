@@ -59,8 +59,8 @@ func TestTellFailure(t *testing.T) {
 	defer s.Close()
 	s.Go("keeper", func(ep rdma.Endpoint) {
 		told, logged, longest := 0, 0, 0
-		mender := func(rdma.Endpoint) (cluster.Mender, error) { return nil, errors.New("there is no mender") }
-		err := cluster.Keep(ep, s, mender, cluster.Options{
+		recoverer := func(rdma.Endpoint) (cluster.Recoverer, error) { return nil, errors.New("there is no recoverer") }
+		err := cluster.Keep(ep, s, recoverer, cluster.Options{
 			Lease: time.Second, Stop: func() bool { return s.Now() > 10*time.Minute },
 			Log: func(cluster.Event) { logged++ },
 			Tell: func(_ rdma.Endpoint, _ *rdma.View, did []cluster.Event, _ time.Duration) error {

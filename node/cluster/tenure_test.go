@@ -24,17 +24,17 @@ func (c *cutOff) MayExpel() error {
 	return nil
 }
 
-// TestTenures: a master that resigned since it was cut off, and is elected again, has a new mender:
-// another master may have changed in between what the last one knew.
+// TestTenures: a master that resigned since it was cut off, and is elected again, has a new
+// recoverer: another master may have changed in between what the last one knew.
 func TestTenures(t *testing.T) {
 	w := begin(t, sim.Hostile(1), 0)
 	w.f = &cutOff{w.s, 6 * time.Millisecond}
 	w.s.KillNodeAfter(1, time.Millisecond)
-	menders := 0
+	recoverers := 0
 	w.keepers = append(w.keepers, w.s.Go("keeper", func(ep rdma.Endpoint) {
-		make := func(ep rdma.Endpoint) (cluster.Mender, error) {
-			menders++
-			return w.mender(ep)
+		make := func(ep rdma.Endpoint) (cluster.Recoverer, error) {
+			recoverers++
+			return w.recoverer(ep)
 		}
 		err := cluster.Keep(ep, w.f, make, cluster.Options{
 			Lease: lease, Stop: func() bool { return w.s.Now() > limit },
@@ -52,7 +52,7 @@ func TestTenures(t *testing.T) {
 			elected++
 		}
 	}
-	if elected < 2 || menders != elected {
-		t.Errorf("%d menders in %d tenures", menders, elected)
+	if elected < 2 || recoverers != elected {
+		t.Errorf("%d recoverers in %d tenures", recoverers, elected)
 	}
 }

@@ -21,13 +21,13 @@ import (
 
 // namedPool is what a process has with a Consul agent for the sake of a pool.
 type namedPool struct {
-	agent  *consul.Agent
-	glance *glance
-	member *consul.Registration // nil: the agent was away
+	agent       *consul.Agent
+	masterWatch *masterWatch
+	member      *consul.Registration // nil: the agent was away
 }
 
 func (m *namedPool) end() {
-	m.glance.close()
+	m.masterWatch.close()
 	if m.member != nil {
 		_ = m.member.Close() // an agent that is away finds out by itself
 	}
@@ -35,8 +35,8 @@ func (m *namedPool) end() {
 }
 
 // name wraps an open pool of which this process is a client for Consul, until it is closed.
-func name(f nodeFabric, a Address, agent *consul.Agent, g *glance) rdma.Fabric {
-	with := namedPool{agent: agent, glance: g}
+func name(f nodeFabric, a Address, agent *consul.Agent, g *masterWatch) rdma.Fabric {
+	with := namedPool{agent: agent, masterWatch: g}
 	host, _ := os.Hostname()
 	m := consul.Member{
 		Kind: consul.Client, ID: "farkv-client-" + strings.ToLower(rand.Text()), Pool: a.Name,
@@ -63,8 +63,8 @@ func reach(f nodeFabric) (well bool, text string) {
 	return true, "reaches all memory nodes"
 }
 
-// glance watches the master's record, from the first look on.
-type glance struct {
+// masterWatch watches the master's record, from the first look on.
+type masterWatch struct {
 	store  *consul.Store
 	mu     sync.Mutex
 	mirror *consul.Mirror
@@ -72,7 +72,7 @@ type glance struct {
 }
 
 // look implements membership.Options.Glance.
-func (g *glance) look() (membership.Record, time.Duration, bool) {
+func (g *masterWatch) look() (membership.Record, time.Duration, bool) {
 	g.mu.Lock()
 	if g.mirror == nil && !g.closed {
 		g.mirror = g.store.Mirror("master")
@@ -86,7 +86,7 @@ func (g *glance) look() (membership.Record, time.Duration, bool) {
 	return r.Record, realtime.Now() - time.Since(r.Since), r.Err == nil && !r.Since.IsZero()
 }
 
-func (g *glance) close() {
+func (g *masterWatch) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
@@ -155,7 +155,7 @@ func makeNamed(a Address, agent *consul.Agent, p *consul.Pool, g Geometry, forma
 	if g.Fabric == "" {
 		g.Fabric = startedFor(o)
 	}
-	seen := &glance{store: p.Registry(o.ID)}
+	seen := &masterWatch{store: p.Registry(o.ID)}
 	o.Registry, o.Glance = seen.store, seen.look
 	f, err := createOver(g.Fabric, o, g, format)
 	if err == nil {
@@ -240,7 +240,7 @@ func openRecorded(a Address, agent *consul.Agent, p *consul.Pool, o control.Opti
 	if err != nil {
 		return nil, err
 	}
-	seen := &glance{store: p.Registry(r.ID)}
+	seen := &masterWatch{store: p.Registry(r.ID)}
 	o.Addresses, o.ID, o.Registry, o.Glance = r.Nodes, r.ID, seen.store, seen.look
 	f, err := openOver(r.Fabric, o, c)
 	if err != nil {

@@ -117,7 +117,7 @@ func (s *Sender) Reserve(length int) error {
 	if err := s.ep.Wait(s.question, rdma.All, patience); err != nil {
 		return fmt.Errorf("ask for credit at %s: %w", s.ring, err)
 	}
-	if err := s.heed(); err != nil {
+	if err := s.takeAnswer(); err != nil {
 		return err
 	}
 	return s.take(s.l.taken(s.l.sizeOf(length)))
@@ -137,7 +137,7 @@ func (s *Sender) Try(length int) error {
 	if n > credit/2 {
 		return fmt.Errorf("reserve %d bytes of %s of %d at a time: %w", n, s.ring, credit/2, rdma.ErrMessageSize)
 	}
-	if err := s.heed(); err != nil {
+	if err := s.takeAnswer(); err != nil {
 		return err
 	}
 	left := s.granted - s.reserved
@@ -190,8 +190,8 @@ func (s *Sender) ask() error {
 	return nil
 }
 
-// heed takes the answer to a question, if it has arrived. It does not wait.
-func (s *Sender) heed() error {
+// takeAnswer takes the answer to a question, if it has arrived. It does not wait.
+func (s *Sender) takeAnswer() error {
 	b := s.question
 	if b == nil || !b.Finished() {
 		return nil
@@ -225,7 +225,7 @@ func (s *Sender) takeOver() error {
 		if err := s.ep.Wait(s.question, rdma.All, patience); err != nil {
 			return fmt.Errorf("take over the credit of source %d at %s: %w", s.o.Source, s.ring, err)
 		}
-		if err := s.heed(); err != nil {
+		if err := s.takeAnswer(); err != nil {
 			return err
 		}
 	}

@@ -118,7 +118,7 @@ var mutants = []teeth.Mutant{
 		At: "leave($r.grants[$i], false)", Do: "leave(r.grants[i], true)", Test: "TestAsked"},
 	{Rule: "without leave there is no place", In: "Sender.take",
 		At: "$n > $left", Do: "$n > $left && $n > 1<<20", Test: "TestFull"},
-	{Rule: "leave of a sender that died is given back", In: "Sender.heed",
+	{Rule: "leave of a sender that died is given back", In: "Sender.takeAnswer",
 		At:   "$s.taken, $s.reserved, $s.spent = true, $s.granted, $s.granted",
 		Do:   "$s.taken, $s.reserved = true, $s.granted",
 		Test: "TestFull"},

@@ -348,7 +348,7 @@ func (s *stage) judge(in *network) check.History {
 	if look.err != nil {
 		s.t.Fatalf("look at the pool in the end: %v\n%s", look.err, look.said("log"))
 	}
-	if k, err := stores.Lookup(s.status(in).Store); err != nil || k.Mender != nil {
+	if k, err := stores.Lookup(s.status(in).Store); err != nil || k.Recoverer != nil {
 		s.farkv(in, "recover", s.pool)
 	}
 	s.farkv(in, "check", s.pool)

@@ -115,7 +115,7 @@ func scripts(dir string) testscript.Params {
 			switch cond {
 			case "recovery":
 				k, err := stores.Lookup("fusee")
-				return err == nil && k.Mender != nil, err
+				return err == nil && k.Recoverer != nil, err
 			case "race":
 				return teeth.UnderRace, nil
 			case "ibverbs":

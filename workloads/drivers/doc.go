@@ -43,17 +43,17 @@ func Names() []string {
 	return names
 }
 
-// Known refuses, with a workloads.UseError, a name that is no database's.
+// Known refuses, with a workloads.UsageError, a name that is no database's.
 func Known(name string) error {
 	if ycsb.GetDBCreator(name) == nil {
-		return workloads.Misuse("unknown database %q: %sthere are %s", name, workloads.DidYouMean(name, Names()),
+		return workloads.Usagef("unknown database %q: %sthere are %s", name, workloads.DidYouMean(name, Names()),
 			strings.Join(Names(), ", "))
 	}
 	return nil
 }
 
 func noScans(name string) error {
-	return workloads.Misuse("%s has no scans: set scanproportion=0 (workload e scans)", name)
+	return workloads.Usagef("%s has no scans: set scanproportion=0 (workload e scans)", name)
 }
 
 // redis is upstream's driver, which has no scans.
@@ -62,7 +62,7 @@ const redis = "redis"
 // Create opens the database with that name as the properties say, for the command that the property
 // "command" names: "load" makes a pool where there is none and refuses one that already holds what
 // is to be loaded; "run" wants one that is loaded. After a load the same database can be run. A
-// user's mistake is a workloads.UseError.
+// user's mistake is a workloads.UsageError.
 func Create(name string, p *properties.Properties) (Database, error) {
 	if err := Known(name); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ func (noopCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 		return nil, err
 	}
 	if s.DataIntegrity {
-		return nil, workloads.Misuse("noop keeps nothing: dataintegrity=true has nothing to check")
+		return nil, workloads.Usagef("noop keeps nothing: dataintegrity=true has nothing to check")
 	}
 	return native{Database: noop{}, fields: fieldNames(s.FieldCount)}, nil
 }

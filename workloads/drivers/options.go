@@ -116,7 +116,7 @@ func parseOptions(p *properties.Properties, kind *stores.Kind, s *workloads.Spec
 		o.params.Nodes = len(a.Nodes)
 	}
 	if r.Err == nil && o.pool == "" {
-		r.Err = workloads.Misuse("property farkv.pool is empty: give an address such as %s", DefaultPool)
+		r.Err = workloads.Usagef("property farkv.pool is empty: give an address such as %s", DefaultPool)
 	}
 	return o, r.Err
 }
@@ -131,11 +131,11 @@ func readOwn(r *workloads.Reader, kind *stores.Kind) stores.Values {
 			continue
 		}
 		if err := own.Read(&o.Option, text); err != nil && r.Err == nil {
-			r.Err = workloads.Misuse("property %s=%s: %v", name, text, err)
+			r.Err = workloads.Usagef("property %s=%s: %v", name, text, err)
 		}
 	}
 	if err := kind.Heeds(own); err != nil && r.Err == nil {
-		r.Err = workloads.Misuse("%v", err)
+		r.Err = workloads.Usagef("%v", err)
 	}
 	return own
 }
@@ -148,7 +148,7 @@ func checkNames(p *properties.Properties) error {
 		prefix, rest, _ := strings.Cut(name, ".")
 		_, err := stores.Lookup(prefix)
 		if rest != "" && (prefix == "farkv" || err == nil) && !slices.Contains(names, name) {
-			return workloads.Misuse("unknown property %s: %s'go-ycsb help' with the store's name lists them", name,
+			return workloads.Usagef("unknown property %s: %s'go-ycsb help' with the store's name lists them", name,
 				workloads.DidYouMean("farkv."+rest, names))
 		}
 	}
@@ -166,11 +166,11 @@ func (o *options) fits(p *stores.Params, kind *stores.Kind) error {
 			if p.IndexReplicas == p.DataReplicas {
 				name = "farkv.replicas"
 			}
-			return workloads.Misuse("%s=%d needs as many memory nodes: farkv.nodes is %d", name, r.n, p.Nodes)
+			return workloads.Usagef("%s=%d needs as many memory nodes: farkv.nodes is %d", name, r.n, p.Nodes)
 		}
 	}
 	if err := p.Check(kind); err != nil {
-		return workloads.Misuse("%v", err)
+		return workloads.Usagef("%v", err)
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 		if names := stores.Taking(size); len(names) > 0 {
 			others += ", or use a store that takes them: " + strings.Join(names, ", ")
 		}
-		return nil, workloads.Misuse("records of %d bytes: %s takes up to %d, key and value together: %s", size, c.name,
+		return nil, workloads.Usagef("records of %d bytes: %s takes up to %d, key and value together: %s", size, c.name,
 			kind.MaxPair, others)
 	}
 	db := &pool{kind: kind, opts: o.opts, table: spec.Table, fields: spec.FieldCount, addr: o.pool}
@@ -126,7 +126,7 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 	private := fabrics.Private(o.pool)
 	if command == Run && private {
-		return workloads.Misuse("farkv.pool=%s: a mem: pool ends with the process that loaded it; use shm:NAME for"+
+		return workloads.Usagef("farkv.pool=%s: a mem: pool ends with the process that loaded it; use shm:NAME for"+
 			" load and run, or 'farkv bench', which does both", o.pool)
 	}
 	params := db.kind.Size(o.params)
@@ -236,7 +236,7 @@ func (c storeCreator) make(db *pool, o *options, params stores.Params) (err erro
 		return fmt.Errorf("pool %s: cannot %s: no space left in %s, which has %s free: make room there, or lower"+
 			" farkv.memory or recordcount", o.pool, what, folder, mebibytes(free))
 	case errors.Is(err, rdma.ErrFull) && !errors.As(err, new(syscall.Errno)):
-		return workloads.Misuse("farkv.memory is too little for %d records: raise it, or leave it out",
+		return workloads.Usagef("farkv.memory is too little for %d records: raise it, or leave it out",
 			params.Records)
 	case err != nil:
 		return explain(err, o.pool, what)
@@ -328,7 +328,7 @@ func (d *pool) begin(command string, s *workloads.Spec, o *options) (err error) 
 // check returns why the pool is not fit for the command.
 func (d *pool) check(command string, s *workloads.Spec, o *options, session *session, db workloads.DB) error {
 	if o.nodes > 0 && o.nodes != d.fabric.Nodes() {
-		return workloads.Misuse("farkv.nodes=%d, but pool %s has %d: leave the property out, or load with "+
+		return workloads.Usagef("farkv.nodes=%d, but pool %s has %d: leave the property out, or load with "+
 			"dropdata=true", o.nodes, o.pool, d.fabric.Nodes())
 	}
 	most, key, found, err := d.probe(s, session, db)
@@ -338,17 +338,17 @@ func (d *pool) check(command string, s *workloads.Spec, o *options, session *ses
 	writes := command == Load || command == Run && s.Update+s.Insert+s.ReadModifyWrite > 0
 	switch size := s.PairBytes(); {
 	case writes && size > most:
-		return workloads.Misuse("records of %d bytes: pool %s takes up to %d, key and value together: make it anew "+
+		return workloads.Usagef("records of %d bytes: pool %s takes up to %d, key and value together: make it anew "+
 			"with 'farkv up --pair-bytes %d' or 'go-ycsb load -p dropdata=true', or %s", size, o.pool, most, size,
 			s.Smaller())
 	case writes && s.KeyBytes() > key:
-		return workloads.Misuse("keys of %d bytes: pool %s takes up to %d: make it anew with 'go-ycsb load -p "+
+		return workloads.Usagef("keys of %d bytes: pool %s takes up to %d: make it anew with 'go-ycsb load -p "+
 			"dropdata=true'", s.KeyBytes(), o.pool, key)
 	case command == Load && found > 0 && found < probes:
-		return workloads.Misuse("pool %s has some of the records already, perhaps of a load that was interrupted: load"+
+		return workloads.Usagef("pool %s has some of the records already, perhaps of a load that was interrupted: load"+
 			" others (insertstart), or start anew with -p dropdata=true", o.pool)
 	case command == Load && found > 0:
-		return workloads.Misuse("pool %s is loaded already: run it, load other records (insertstart), or start "+
+		return workloads.Usagef("pool %s is loaded already: run it, load other records (insertstart), or start "+
 			"anew with -p dropdata=true", o.pool)
 	case command == Run && found == 0:
 		return fmt.Errorf("%w: pool %s has none of the records: 'go-ycsb load %s' with the same properties",

@@ -191,7 +191,7 @@ func savable(what, name string) error {
 		return nil
 	}
 	if err := runner.Savable(name); err != nil {
-		return workloads.Misuse("%s: cannot write %s: %v", what, name, err)
+		return workloads.Usagef("%s: cannot write %s: %v", what, name, err)
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func serveProfiles(p *properties.Properties, stderr io.Writer) (stop func(), err
 	host = cmp.Or(host, "127.0.0.1")
 	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {
-		return nil, workloads.Misuse("--pprof %s: %v", addr, err)
+		return nil, workloads.Usagef("--pprof %s: %v", addr, err)
 	}
 	fmt.Fprintf(stderr, "go-ycsb: profiles at http://%s/debug/pprof/\n", l.Addr())
 	mux := http.NewServeMux()

@@ -66,7 +66,7 @@ func (f *flags) properties(cmd *cobra.Command) (*properties.Properties, error) {
 		name, value, ok := strings.Cut(v, "=")
 		name = strings.TrimSpace(name)
 		if !ok || name == "" {
-			return nil, workloads.Misuse("-p %s: want name=value", v)
+			return nil, workloads.Usagef("-p %s: want name=value", v)
 		}
 		if err := checkName(name); err != nil {
 			return nil, err
@@ -104,11 +104,11 @@ func flagError(cmd *cobra.Command, err error) error {
 func propertyFile(name string) (*properties.Properties, error) {
 	w, err := ycsb.Read(name)
 	if err != nil {
-		return nil, workloads.Misuse("-P %v", err)
+		return nil, workloads.Usagef("-P %v", err)
 	}
 	p, err := properties.Load(w.Text, properties.UTF8)
 	if err != nil {
-		return nil, workloads.Misuse("property file %s: %v", name, err)
+		return nil, workloads.Usagef("property file %s: %v", name, err)
 	}
 	return p, nil
 }
@@ -122,7 +122,7 @@ func checkName(name string) error {
 	if slices.Contains(knownNames(), name) {
 		return nil
 	}
-	return workloads.Misuse("unknown property %s: %s'go-ycsb help properties' lists them", name,
+	return workloads.Usagef("unknown property %s: %s'go-ycsb help properties' lists them", name,
 		workloads.DidYouMean(name, knownNames()))
 }
 

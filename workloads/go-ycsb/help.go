@@ -40,7 +40,7 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return workloads.Misuse("no help for %q: %s'go-ycsb help' lists what there is", strings.Join(args, " "),
+				return workloads.Usagef("no help for %q: %s'go-ycsb help' lists what there is", strings.Join(args, " "),
 					command.Unknown(cmd, strings.Join(rest, " ")))
 			}
 			return cmd.Help()

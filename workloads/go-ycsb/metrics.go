@@ -24,7 +24,7 @@ func serveMetrics(p *properties.Properties, stderr io.Writer) (*metrics, error) 
 	public, err := p.GetString(drivers.MetricsPublic, "false"), error(nil)
 	switch {
 	case public != "true" && public != "false":
-		return nil, workloads.Misuse("property %s=%s: want true or false", drivers.MetricsPublic, public)
+		return nil, workloads.Usagef("property %s=%s: want true or false", drivers.MetricsPublic, public)
 	case addr == "":
 		return nil, nil
 	}

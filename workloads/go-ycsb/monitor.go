@@ -27,10 +27,10 @@ func (f *flags) canMonitor(cmd *cobra.Command, database string) error {
 		return nil
 	}
 	if _, err := stores.Lookup(database); err != nil {
-		return workloads.Misuse("--monitor: %s has no pool to show", database)
+		return workloads.Usagef("--monitor: %s has no pool to show", database)
 	}
 	if in, out := terminals(cmd); in == nil || out == nil || tui.Dumb(os.Getenv) {
-		return workloads.Misuse("--monitor needs a terminal that can place a cursor " +
+		return workloads.Usagef("--monitor needs a terminal that can place a cursor " +
 			"(hint: 'farkv monitor' shows a pool on another one)")
 	}
 	return nil

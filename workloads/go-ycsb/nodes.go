@@ -33,7 +33,7 @@ func startNodes(ctx context.Context) {
 	drivers.EndNodes = func(name string) error {
 		p, err := local.Open(name)
 		if err == nil && p.Data != "" {
-			return workloads.Misuse("dropdata=true: %s keeps what pool %s has: 'farkv down --purge %s' removes it",
+			return workloads.Usagef("dropdata=true: %s keeps what pool %s has: 'farkv down --purge %s' removes it",
 				p.Data, name, name)
 		}
 		if err == nil {

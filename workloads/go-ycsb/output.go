@@ -48,7 +48,7 @@ func newOutput(stdout, stderr io.Writer, results string, p *properties.Propertie
 	case "json":
 		o.info = stderr // so that standard output is JSON
 	default:
-		return nil, workloads.Misuse("property outputstyle=%s: want plain, table or json", o.style)
+		return nil, workloads.Usagef("property outputstyle=%s: want plain, table or json", o.style)
 	}
 	if p.GetBool("histogram.percentiles.export", false) {
 		o.percentile = p.GetString("histogram.percentiles.export.filepath", "./")

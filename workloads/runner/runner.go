@@ -68,7 +68,7 @@ const maxThreads = 1 << 14
 func Run(ctx context.Context, c Config) (*Result, error) {
 	c.Threads = max(c.Threads, 1)
 	if c.Threads > maxThreads {
-		return nil, workloads.Misuse("%d threads are more than %d", c.Threads, maxThreads)
+		return nil, workloads.Usagef("%d threads are more than %d", c.Threads, maxThreads)
 	}
 	r := &run{
 		Config: c, core: workloads.NewCore(c.Spec), ready: make(chan error, c.Threads), start: make(chan struct{}),
@@ -283,6 +283,6 @@ func (r *run) result(took time.Duration) *Result {
 
 // Misused reports whether err is a user's mistake rather than a failure.
 func Misused(err error) bool {
-	var use *workloads.UseError
+	var use *workloads.UsageError
 	return errors.As(err, &use)
 }

@@ -17,7 +17,7 @@ func ReadSpec(p *properties.Properties) (*workloads.Spec, error) {
 	switch name := p.GetString("workload", "core"); name {
 	case "core", "site.ycsb.workloads.CoreWorkload", "com.yahoo.ycsb.workloads.CoreWorkload":
 	default:
-		return nil, workloads.Misuse("unknown workload %q: there is only core", name)
+		return nil, workloads.Usagef("unknown workload %q: there is only core", name)
 	}
 	s, err := workloads.Parse(p)
 	if err != nil || s.FieldLengthDistribution != "histogram" {
@@ -25,7 +25,7 @@ func ReadSpec(p *properties.Properties) (*workloads.Spec, error) {
 	}
 	text, err := os.ReadFile(p.GetString("fieldlengthhistogram", "hist.txt"))
 	if err != nil {
-		return nil, workloads.Misuse("property fieldlengthhistogram: %v", err)
+		return nil, workloads.Usagef("property fieldlengthhistogram: %v", err)
 	}
 	return s, s.FieldLengths(string(text))
 }
@@ -48,19 +48,19 @@ func Configure(p *properties.Properties) (Config, error) {
 		Seed:     seed(r, p),
 	}
 	if r.Err == nil && r.Count("batch.size", 1, 1, 1<<30) > 1 {
-		r.Err = workloads.Misuse("batch.size: batches are not supported; leave it out")
+		r.Err = workloads.Usagef("batch.size: batches are not supported; leave it out")
 	}
 	if t := p.GetString("measurementtype", "histogram"); r.Err == nil && t != "histogram" {
-		r.Err = workloads.Misuse("measurementtype=%s: only histogram is kept; --results writes all of it", t)
+		r.Err = workloads.Usagef("measurementtype=%s: only histogram is kept; --results writes all of it", t)
 	}
 	return c, r.Err
 }
 
-// Bounded reports whether a run of c ends by itself; an error is a UseError that says what is
+// Bounded reports whether a run of c ends by itself; an error is a UsageError that says what is
 // missing.
 func (c *Config) Bounded() error {
 	if !c.Load && c.Spec.OperationCount == 0 && c.MaxTime == 0 {
-		return workloads.Misuse("operationcount is not set: add -p operationcount=N, or -p maxexecutiontime=SECONDS")
+		return workloads.Usagef("operationcount is not set: add -p operationcount=N, or -p maxexecutiontime=SECONDS")
 	}
 	return nil
 }

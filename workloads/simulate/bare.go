@@ -10,12 +10,12 @@ import (
 )
 
 // Bare runs a task in virtual time, as the only client of one empty memory node on the hardware of
-// a profile. The same seed gives the task the same times. The error is a workloads.UseError when
+// a profile. The same seed gives the task the same times. The error is a workloads.UsageError when
 // there is no such profile, the error of the task, or the reason why the simulation broke off.
 func Bare(profile string, memory, seed uint64, task func(rdma.Fabric, rdma.Endpoint) error) error {
 	p, err := sim.LookupProfile(profile)
 	if err != nil {
-		return workloads.Misuse("%v", err)
+		return workloads.Usagef("%v", err)
 	}
 	o := p.Options(seed, 1)
 	o.Memory, o.Clients, o.Handler = memory, 1, node.Serve

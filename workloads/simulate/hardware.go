@@ -25,7 +25,7 @@ func change(o *sim.Options, texts []string) error {
 	for _, text := range texts {
 		name, value, _ := strings.Cut(text, "=")
 		if err := set(field(o, name), value); err != nil {
-			return workloads.Misuse("hardware %q: want name=value, such as LinkGbps=200 or Doorbell=100ns; names "+
+			return workloads.Usagef("hardware %q: want name=value, such as LinkGbps=200 or Doorbell=100ns; names "+
 				"are %s", text, strings.Join(figures(o), ", "))
 		}
 	}

@@ -52,7 +52,7 @@ func (s *Suspected) Share() float64 {
 func (l *Leases) Run(ctx context.Context) (*Suspected, error) {
 	profile, err := sim.LookupProfile(l.Profile)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	objects, err := stores.NewObjects(l.Objects, l.Clients+1, l.Writes)
 	if err != nil {

@@ -36,14 +36,14 @@ const (
 func newPool(c *Config, began time.Duration) (*pool, error) {
 	kind, err := stores.Lookup(c.Store)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	if c.Spec.Scan > 0 && !kind.Scans {
-		return nil, workloads.Misuse("the workload scans, and %s has no scans", kind.Name)
+		return nil, workloads.Usagef("the workload scans, and %s has no scans", kind.Name)
 	}
 	profile, err := sim.LookupProfile(c.Profile)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	p := c.Pool
 	p.Workers = c.Clients*c.InFlight + c.victims()
@@ -53,7 +53,7 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	p.Clients = p.Workers + spare
 	p = kind.Size(p)
 	if err := p.Check(kind); err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	o := profile.Options(c.Seed, p.Nodes)
 	o.Memory, o.Clients, o.Handler = p.Memory, p.Clients+p.Servers, node.Serve
@@ -71,7 +71,7 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	}
 	if n := outages(o.Faults); n > 0 {
 		if !kind.Durable {
-			return nil, workloads.Misuse("a pool of %s does not outlive a loss of power, or a restart", kind.Name)
+			return nil, workloads.Usagef("a pool of %s does not outlive a loss of power, or a restart", kind.Name)
 		}
 		o.PMem = &profile.PMem
 		if o.PMem.DIMMs == 0 {
@@ -86,7 +86,7 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	if err := kind.Make(s, p); err != nil {
 		s.Close()
 		if errors.Is(err, stores.ErrParams) || errors.Is(err, rdma.ErrFull) {
-			err = workloads.Misuse("%v", err)
+			err = workloads.Usagef("%v", err)
 		}
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (c *Config) device(kind *stores.Kind, p stores.Params, h *sim.Hardware) (li
 	}
 	offset, bytes, err := kind.Device(p)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	for n := range p.Nodes {
 		if bytes <= h.DeviceBytes {
@@ -131,12 +131,12 @@ func (c *Config) device(kind *stores.Kind, p stores.Params, h *sim.Hardware) (li
 func (c *Config) faults(nodes int, began time.Duration) (sim.Faults, error) {
 	faults, err := sim.ParseFaults(c.Faults)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	for i := range faults {
 		f := &faults[i]
 		if err := f.Check(nodes); err != nil {
-			return nil, workloads.Misuse("%v", err)
+			return nil, workloads.Usagef("%v", err)
 		}
 		if f.Verb == 0 {
 			f.At += began

@@ -56,15 +56,15 @@ type Ran struct {
 	LinkOut    float64        // for which share of the time the memory node's link was busy
 }
 
-// Run runs a program. An error is a workloads.UseError where there is no such profile, or tells why
-// the simulation broke off. When ctx is cancelled it returns ctx's error.
+// Run runs a program. An error is a workloads.UsageError where there is no such profile, or tells
+// why the simulation broke off. When ctx is cancelled it returns ctx's error.
 func (p Program) Run(ctx context.Context) (*Ran, error) {
 	profile, err := sim.LookupProfile(p.Profile)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	if p.Objects < 1 || p.Clients < 1 || p.Clients > maxClients || p.Duration <= 0 || len(p.Trips) == 0 {
-		return nil, workloads.Misuse("%d clients, %d objects, %d trips for %v: want some of each", p.Clients, p.Objects,
+		return nil, workloads.Usagef("%d clients, %d objects, %d trips for %v: want some of each", p.Clients, p.Objects,
 			len(p.Trips), p.Duration)
 	}
 	o := profile.Options(p.Seed, 1)

@@ -75,7 +75,7 @@ func TestVictims(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	c.Duration, c.Ops = 0, 100
-	var use *workloads.UseError
+	var use *workloads.UsageError
 	if _, err := Run(context.Background(), c); !errors.As(err, &use) {
 		t.Errorf("failures without a duration: %v", err)
 	}

@@ -95,17 +95,17 @@ type used struct {
 	busy, nic, cpu time.Duration
 }
 
-// Run measures. An error is a workloads.UseError when w makes no sense, or a server's or a
+// Run measures. An error is a workloads.UsageError when w makes no sense, or a server's or a
 // client's. When ctx is cancelled it returns ctx's error.
 func (w Replicated) Run(ctx context.Context) (*Served, error) {
 	profile, err := sim.LookupProfile(w.Profile)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	w.Scale = max(1, w.Scale)
 	if w.Workers /= w.Scale; profile.PMem.DIMMs == 0 || w.Workers < 1 || w.Clients < 1 || w.Keys < 1 || w.Servers < 1 ||
 		w.Duration <= 0 || w.WarmUp <= 0 {
-		return nil, workloads.Misuse("%d workers, %d clients with %d keys, %v behind %v on %s: want some of each, "+
+		return nil, workloads.Usagef("%d workers, %d clients with %d keys, %v behind %v on %s: want some of each, "+
 			"and persistent memory", w.Workers, w.Clients, w.Keys, w.Duration, w.WarmUp, w.Profile)
 	}
 	r := &replicated{
@@ -118,7 +118,7 @@ func (w Replicated) Run(ctx context.Context) (*Served, error) {
 	}
 	c, err := shards.New(nodes, serverShards, w.Replicas)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	r.config, r.keys = c.Commit(), make([][]byte, 0, w.Servers*w.Workers*w.Keys)
 	r.o = kv.Options{
@@ -137,7 +137,7 @@ func (w Replicated) Run(ctx context.Context) (*Served, error) {
 	}
 	r.divide(&o)
 	if err := o.PMem.Check(); err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	r.pool = sim.New(o)
 	defer r.pool.Close()

@@ -80,7 +80,7 @@ func TestReplicated(t *testing.T) {
 	} {
 		c := calls
 		change(&c)
-		if _, err := c.Run(context.Background()); !errors.As(err, new(*workloads.UseError)) {
+		if _, err := c.Run(context.Background()); !errors.As(err, new(*workloads.UsageError)) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

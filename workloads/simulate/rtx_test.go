@@ -107,7 +107,7 @@ func TestProgram(t *testing.T) {
 		t.Errorf("240 clients READ %.1f million nodes a second, with the link busy for %.2f", many.Throughput/1e6,
 			many.LinkOut)
 	}
-	var use *workloads.UseError
+	var use *workloads.UsageError
 	if _, err := (Program{Profile: "rtx-testbed"}).Run(context.Background()); !errors.As(err, &use) {
 		t.Errorf("no clients: %v", err)
 	}

@@ -28,9 +28,9 @@ func (s *Shift) check(c *Config) error {
 	case !s.happens():
 		return nil
 	case err != nil:
-		return workloads.Misuse("requests shift between servers of %s: want %s, whose shards move", c.Store, kv.Rowan)
+		return workloads.Usagef("requests shift between servers of %s: want %s, whose shards move", c.Store, kv.Rowan)
 	case s.Share < 0 || s.Share > 1 || s.At < 0 || s.From < 0 || s.To < 0 || s.From == s.To:
-		return workloads.Misuse("%g of the requests shift from server %d to %d at %v: want a share, two servers "+
+		return workloads.Usagef("%g of the requests shift from server %d to %d at %v: want a share, two servers "+
 			"and a time", s.Share, s.From, s.To, s.At)
 	}
 	return nil
@@ -84,7 +84,7 @@ func (r *run) newShifting() (*shifting, error) {
 	}
 	if len(s.to) == 0 {
 		return nil, fmt.Errorf("shift requests: %w",
-			workloads.Misuse("no record is in a shard of server %d", r.Shift.To))
+			workloads.Usagef("no record is in a shard of server %d", r.Shift.To))
 	}
 	return s, nil
 }

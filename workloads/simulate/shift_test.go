@@ -64,12 +64,12 @@ func TestShift(t *testing.T) {
 	} {
 		c := c
 		change(&c)
-		if _, err := Run(context.Background(), c); !errors.As(err, new(*workloads.UseError)) {
+		if _, err := Run(context.Background(), c); !errors.As(err, new(*workloads.UsageError)) {
 			t.Errorf("%+v: %v", c.Shift, err)
 		}
 	}
 	c.Shift.To = c.Pool.Nodes
-	if _, err := Run(context.Background(), c); !errors.As(err, new(*workloads.UseError)) {
+	if _, err := Run(context.Background(), c); !errors.As(err, new(*workloads.UsageError)) {
 		t.Errorf("requests shift to server %d of %d: %v", c.Shift.To, c.Pool.Nodes, err)
 	}
 }

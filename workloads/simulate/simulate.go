@@ -127,7 +127,7 @@ const (
 	maxSlow      = 1 << 12 // an operation takes some milliseconds then
 )
 
-// Run simulates what c says. An error is a workloads.UseError when c makes no sense, or tells why
+// Run simulates what c says. An error is a workloads.UsageError when c makes no sense, or tells why
 // the records cannot be loaded, clients cannot warm up, join or leave, or the simulation broke off.
 // Operations that fail while they are measured are in the Result. When ctx is cancelled it returns
 // ctx's error.
@@ -170,29 +170,29 @@ func (c *Config) check() error {
 			most += change.Clients * c.InFlight
 		}
 		if i > 0 && change.At < c.Changes[i-1].At {
-			return workloads.Misuse("clients that join and leave have to be in the order of their times")
+			return workloads.Usagef("clients that join and leave have to be in the order of their times")
 		}
 	}
 	switch {
 	case most > maxClients:
-		return workloads.Misuse("%d clients, with each of their operations in flight, are more than %d", most,
+		return workloads.Usagef("%d clients, with each of their operations in flight, are more than %d", most,
 			maxClients)
 	case c.Slow < 0 || c.Slow > maxSlow:
-		return workloads.Misuse("machines that are %d times slower: want 1 to %d", c.Slow, maxSlow)
+		return workloads.Usagef("machines that are %d times slower: want 1 to %d", c.Slow, maxSlow)
 	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 ||
 		c.Silence < 0 || c.Loading < 0 || c.Think < 0:
-		return workloads.Misuse("operations, times and targets are not negative")
+		return workloads.Usagef("operations, times and targets are not negative")
 	case c.Failures < 0 || c.Failures > 0 && c.Duration == 0:
-		return workloads.Misuse("%g failures a second for %v: want 0 or more, and a duration", c.Failures, c.Duration)
+		return workloads.Usagef("%g failures a second for %v: want 0 or more, and a duration", c.Failures, c.Duration)
 	case c.Ops == 0 && c.Duration == 0:
-		return workloads.Misuse("neither a number of operations nor a duration is given")
+		return workloads.Usagef("neither a number of operations nor a duration is given")
 	case c.Sample != nil && c.Interval == 0:
-		return workloads.Misuse("samples need an interval")
+		return workloads.Usagef("samples need an interval")
 	case c.Spec.ShortKeys == workloads.NumberBytes &&
 		(!c.Spec.Ordered || c.Spec.KeyPrefix != "" || c.Spec.RecordCount+c.Spec.ExpectedInserts() > math.MaxUint32):
 		return fmt.Errorf("keys are no numbers of %d bytes: %w", workloads.NumberBytes, client.ErrTooLarge)
 	case c.Interval > 0 && c.Duration/c.Interval > maxIntervals:
-		return workloads.Misuse("%v in intervals of %v are more than %d", c.Duration, c.Interval, maxIntervals)
+		return workloads.Usagef("%v in intervals of %v are more than %d", c.Duration, c.Interval, maxIntervals)
 	}
 	_, err := c.population()
 	return errors.Join(err, c.Shift.check(c))
@@ -214,7 +214,7 @@ func (c *Config) population() ([]span, error) {
 				last--
 			}
 			if last < 0 {
-				return nil, workloads.Misuse("%d clients cannot leave at %v: there are fewer", -change.Clients,
+				return nil, workloads.Usagef("%d clients cannot leave at %v: there are fewer", -change.Clients,
 					change.At)
 			}
 			all[last].to = max(change.At, 1)

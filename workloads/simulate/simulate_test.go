@@ -265,7 +265,7 @@ func TestMisuse(t *testing.T) {
 		c := config(t, "ycsb-c", 2, 10)
 		change(&c)
 		_, err := Run(context.Background(), c)
-		if use := (*workloads.UseError)(nil); !errors.As(err, &use) || !strings.Contains(err.Error(), want) {
+		if use := (*workloads.UsageError)(nil); !errors.As(err, &use) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

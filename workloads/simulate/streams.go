@@ -73,26 +73,26 @@ type streams struct {
 	local   uint64 // bytes
 }
 
-// Run writes. An error is a workloads.UseError when w makes no sense, or a sender's. When ctx is
+// Run writes. An error is a workloads.UsageError when w makes no sense, or a sender's. When ctx is
 // cancelled it returns ctx's error.
 func (w Streams) Run(ctx context.Context) (*Written, error) {
 	profile, err := sim.LookupProfile(w.Profile)
 	if err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	switch {
 	case profile.PMem.DIMMs == 0:
-		return nil, workloads.Misuse("nodes of %s have no persistent memory", w.Profile)
+		return nil, workloads.Usagef("nodes of %s have no persistent memory", w.Profile)
 	case w.Way != Exclusive && w.Way != Append && w.Way != Strawman:
-		return nil, workloads.Misuse("write by %q: want %s, %s or %s", w.Way, Exclusive, Append, Strawman)
+		return nil, workloads.Usagef("write by %q: want %s, %s or %s", w.Way, Exclusive, Append, Strawman)
 	case w.Senders < 0 || w.Local < 0 || w.Senders+w.Local < 1 || w.Senders+w.Local > mostStreams:
-		return nil, workloads.Misuse("%d senders and %d threads: want 1 to %d in all", w.Senders, w.Local, mostStreams)
+		return nil, workloads.Usagef("%d senders and %d threads: want 1 to %d in all", w.Senders, w.Local, mostStreams)
 	case w.Senders > 0 && (w.Bytes < leastBytes || w.Bytes > mostBytes):
-		return nil, workloads.Misuse("writes of %d bytes: want %d to %d", w.Bytes, leastBytes, mostBytes)
+		return nil, workloads.Usagef("writes of %d bytes: want %d to %d", w.Bytes, leastBytes, mostBytes)
 	case w.Local > 0 && (w.LocalBytes < 1 || w.LocalBytes > mostBytes):
-		return nil, workloads.Misuse("threads' writes of %d bytes: want 1 to %d", w.LocalBytes, mostBytes)
+		return nil, workloads.Usagef("threads' writes of %d bytes: want 1 to %d", w.LocalBytes, mostBytes)
 	case w.Duration <= 0 || w.WarmUp < 0:
-		return nil, workloads.Misuse("%v behind %v: want a time to measure", w.Duration, w.WarmUp)
+		return nil, workloads.Usagef("%v behind %v: want a time to measure", w.Duration, w.WarmUp)
 	}
 	r := &streams{Streams: w}
 	o := profile.Options(w.Seed, 1)
@@ -105,10 +105,10 @@ func (w Streams) Run(ctx context.Context) (*Written, error) {
 		return nil, err
 	}
 	if err := o.PMem.Check(); err != nil {
-		return nil, workloads.Misuse("%v", err)
+		return nil, workloads.Usagef("%v", err)
 	}
 	if round := o.PMem.Interleave * uint64(o.PMem.DIMMs); round > logBytes/2 {
-		return nil, workloads.Misuse("a log of %d bytes is less than twice %d of the modules", logBytes, round)
+		return nil, workloads.Usagef("a log of %d bytes is less than twice %d of the modules", logBytes, round)
 	}
 	// Room for what a link carries in the time, and for what senders have leave for.
 	most := o.Hardware.LinkGbps / 8 * float64(w.WarmUp+w.Duration)

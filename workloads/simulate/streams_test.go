@@ -81,7 +81,7 @@ func TestStreamsMisuse(t *testing.T) {
 	} {
 		s := streamed(Exclusive, 4, 0)
 		wrong(&s)
-		if w, err := s.Run(t.Context()); w != nil || !errors.As(err, new(*workloads.UseError)) {
+		if w, err := s.Run(t.Context()); w != nil || !errors.As(err, new(*workloads.UsageError)) {
 			t.Errorf("%s: %+v, %v", name, w, err)
 		}
 	}

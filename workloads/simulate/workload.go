@@ -38,7 +38,7 @@ var elsewhere = map[string]string{
 	"seed": "--seed", "measurement.interval": "--interval",
 }
 
-// Read returns the properties of w. Errors are workloads.UseErrors.
+// Read returns the properties of w. Errors are workloads.UsageErrors.
 func (w *Workload) Read() (*properties.Properties, error) {
 	file, err := ycsb.Find(w.Name)
 	if err != nil {
@@ -57,7 +57,7 @@ func (w *Workload) Read() (*properties.Properties, error) {
 	}
 	if pair > 0 {
 		if pair <= keyBytes {
-			return nil, workloads.Misuse("pairs of %d bytes: a key alone has %d", pair, keyBytes)
+			return nil, workloads.Usagef("pairs of %d bytes: a key alone has %d", pair, keyBytes)
 		}
 		anew["fieldcount"], anew["fieldlength"], anew["zeropadding"] = "1", strconv.Itoa(pair-keyBytes),
 			strconv.Itoa(keyDigits)
@@ -74,7 +74,7 @@ func (w *Workload) Read() (*properties.Properties, error) {
 		return nil, err
 	}
 	if sizes, _ := p.Get("objectsizes"); w.PairBytes > 0 && sizes != "" && sizes != "none" {
-		return nil, workloads.Misuse("pairs of %d bytes and objectsizes=%s: want one of them", w.PairBytes, sizes)
+		return nil, workloads.Usagef("pairs of %d bytes and objectsizes=%s: want one of them", w.PairBytes, sizes)
 	}
 	return p, nil
 }
@@ -83,11 +83,11 @@ func (w *Workload) Read() (*properties.Properties, error) {
 func check(name string, hasValue bool) error {
 	switch flag := elsewhere[name]; {
 	case !hasValue || name == "":
-		return workloads.Misuse("property %q: want name=value", name)
+		return workloads.Usagef("property %q: want name=value", name)
 	case flag != "":
-		return workloads.Misuse("property %s: a simulation has %s for it", name, flag)
+		return workloads.Usagef("property %s: a simulation has %s for it", name, flag)
 	case !slices.Contains(runner.Names(runner.Properties), name):
-		return workloads.Misuse("unknown property %s: 'go-ycsb help properties' lists them", name)
+		return workloads.Usagef("unknown property %s: 'go-ycsb help properties' lists them", name)
 	}
 	return nil
 }

@@ -26,11 +26,11 @@ type Workload struct {
 	Text []byte // its properties
 }
 
-// Properties returns those of a workload, with some set anew. Errors are workloads.UseErrors.
+// Properties returns those of a workload, with some set anew. Errors are workloads.UsageErrors.
 func (w *Workload) Properties(anew map[string]string) (*properties.Properties, error) {
 	p, err := properties.Load(w.Text, properties.UTF8)
 	if err != nil {
-		return nil, workloads.Misuse("workload %s: %v", w.Name, err)
+		return nil, workloads.Usagef("workload %s: %v", w.Name, err)
 	}
 	for name, value := range anew {
 		if err := Set(p, name, value); err != nil {
@@ -40,10 +40,10 @@ func (w *Workload) Properties(anew map[string]string) (*properties.Properties, e
 	return p, nil
 }
 
-// Set sets a property. An error, of a value that refers to itself, is a workloads.UseError.
+// Set sets a property. An error, of a value that refers to itself, is a workloads.UsageError.
 func Set(p *properties.Properties, name, value string) error {
 	if _, _, err := p.Set(name, value); err != nil {
-		return workloads.Misuse("property %s=%s: %v", name, value, err)
+		return workloads.Usagef("property %s=%s: %v", name, value, err)
 	}
 	return nil
 }
@@ -53,7 +53,7 @@ const Spellings = "a to f (or workloada, ycsb-a), or one that 'go-ycsb help work
 
 // Find returns the workload that a name means on a command line. A letter from a to f, with "ycsb-"
 // before it or not, is always YCSB's own. Any other name is the path of a property file, or, where
-// there is no such file, the name of one of ours. An error is a workloads.UseError.
+// there is no such file, the name of one of ours. An error is a workloads.UsageError.
 func Find(name string) (*Workload, error) {
 	if w := short(name); w != nil {
 		return w, nil
@@ -75,10 +75,10 @@ func Read(name string) (*Workload, error) {
 		return w, nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, workloads.Misuse("%s is neither a property file nor a workload of ours: %swant a file, %s", name,
+		return nil, workloads.Usagef("%s is neither a property file nor a workload of ours: %swant a file, %s", name,
 			workloads.DidYouMean(name, words()), Spellings)
 	}
-	return nil, workloads.Misuse("%v: want a file, %s", err, Spellings)
+	return nil, workloads.Usagef("%v: want a file, %s", err, Spellings)
 }
 
 // short returns the workload of a short name, such as a or ycsb-a, or nil.

@@ -69,7 +69,7 @@ func TestUnknown(t *testing.T) {
 		".": "is a directory: want",
 	} {
 		_, err := Find(name)
-		if _, misuse := err.(*workloads.UseError); !misuse || !strings.Contains(err.Error(), says) {
+		if _, misuse := err.(*workloads.UsageError); !misuse || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

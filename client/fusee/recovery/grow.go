@@ -47,18 +47,18 @@ import (
 const growFor = 20 * time.Millisecond
 
 // The keeper lets the index grow through this interface.
-var _ cluster.Grower = (*Mender)(nil)
+var _ cluster.Grower = (*Recoverer)(nil)
 
 // Wants reports whether clients want a larger index than there is, and it may grow. It posts one
 // READ.
-func (m *Mender) Wants(v rdma.View) (bool, error) {
+func (m *Recoverer) Wants(v rdma.View) (bool, error) {
 	m.s.View.Enter(v)
 	want, err := m.readWanted()
 	return err == nil && m.mayGrow(want), err
 }
 
 // readWanted returns how many subtables clients want; 0: the index has all that it may have.
-func (m *Mender) readWanted() (uint64, error) {
+func (m *Recoverer) readWanted() (uint64, error) {
 	if len(m.s.Index.Place) == m.s.MostSubtables() {
 		return 0, nil
 	}
@@ -68,7 +68,7 @@ func (m *Mender) readWanted() (uint64, error) {
 // mayGrow reports whether the index is smaller than wanted and may grow. No index grows beyond
 // the memory that was set aside for it, nor where all nodes of the next subtable are gone. A pool
 // that has lost a part may not grow: what is left of the index refers to what is gone.
-func (m *Mender) mayGrow(want uint64) bool {
+func (m *Recoverer) mayGrow(want uint64) bool {
 	size := len(m.s.Index.Place)
 	if want <= uint64(size) || size == m.s.MostSubtables() || m.s.Lossy() {
 		return false
@@ -78,7 +78,7 @@ func (m *Mender) mayGrow(want uint64) bool {
 }
 
 // Growth implements cluster.Grower.
-func (m *Mender) Growth() string {
+func (m *Recoverer) Growth() string {
 	if m.grown == 0 {
 		return ""
 	}
@@ -90,7 +90,7 @@ func (m *Mender) Growth() string {
 // the round, which fill at the same pace. It relies on a busy view, in which Mend has made all
 // replicas equal. First it completes a split that another master left. An index for which nodes
 // have no memory stays as it is: that must not keep the pool busy.
-func (m *Mender) grow() error {
+func (m *Recoverer) grow() error {
 	m.grown = 0
 	if m.halfway {
 		if err := m.endSplit(len(m.s.Index.Place)); err != nil {
@@ -121,7 +121,7 @@ func (m *Mender) grow() error {
 
 // backNext backs the next subtable with memory on all its nodes. It returns false if one has no
 // more, or does not know how.
-func (m *Mender) backNext() (bool, error) {
+func (m *Recoverer) backNext() (bool, error) {
 	place, _ := kit.Replicas(&m.s.View.View, m.s.Original.Index[len(m.s.Index.Place)])
 	for _, r := range place {
 		err := m.back(r)
@@ -139,7 +139,7 @@ func (m *Mender) backNext() (bool, error) {
 //
 // Memory of an index that may grow is set aside when a pool is made, but not backed: a subtable
 // that is never added costs none.
-func (m *Mender) back(r node.Replica) error {
+func (m *Recoverer) back(r node.Replica) error {
 	size := race.SubtableBytes(m.s.Groups)
 	q := rdma.Request{Step: session.StepBack, Proc: node.ProcBack,
 		Arg: [6]uint64{m.s.Index.Base + uint64(r.Index)*size, size}}
@@ -154,7 +154,7 @@ func (m *Mender) back(r node.Replica) error {
 //
 // The highest size counts: a master that died has written it on some nodes only after the new
 // subtable was complete, and clients may have read by it.
-func (m *Mender) settleSize() error {
+func (m *Recoverer) settleSize() error {
 	b := m.s.Batch()
 	defer b.Release()
 	for _, n := range m.s.Holders {
@@ -181,7 +181,7 @@ func (m *Mender) settleSize() error {
 }
 
 // writeSize writes the index's size on all nodes that serve.
-func (m *Mender) writeSize(size int, halfway bool) error {
+func (m *Recoverer) writeSize(size int, halfway bool) error {
 	b := m.s.Batch()
 	defer b.Release()
 	for _, n := range m.s.Holders {
@@ -195,7 +195,7 @@ func (m *Mender) writeSize(size int, halfway bool) error {
 //
 // Readers meet all of this while it happens. Those that know the smaller size find moved keys in
 // the old subtable until step 3, and those that know the larger one find them in the new one.
-func (m *Mender) split() error {
+func (m *Recoverer) split() error {
 	from, to := m.s.Index.NextSplit(), len(m.s.Index.Place)
 	next := m.s.Layout.Index
 	place, _ := kit.Place(&m.s.View.View, m.s.Original.Index[:to+1])
@@ -237,7 +237,7 @@ func (m *Mender) split() error {
 // endSplit is steps 3 and 4: it runs when all nodes have the new size with the mark. It takes
 // what moved to the last subtable away from where it was, and clears the mark. It may be
 // repeated: what was taken away is no longer found.
-func (m *Mender) endSplit(size int) error {
+func (m *Recoverer) endSplit(size int) error {
 	// The index as it was before the split says which subtable was split.
 	before := m.s.Index
 	before.Resize(m.s.Subtables, m.s.Index.Place[:size-1])
@@ -272,7 +272,7 @@ type moved struct {
 
 // takeAway empties slots on all replicas. No other verb changes them under the busy view. A crash
 // leaves replicas that differ: Mend makes them equal before the next master repeats the step.
-func (m *Mender) takeAway(list []moved) error {
+func (m *Recoverer) takeAway(list []moved) error {
 	b := m.s.Batch()
 	defer b.Release()
 	for _, s := range list {
@@ -289,7 +289,7 @@ const keyBytes = 128
 // eachWord calls f with every word of a subtable. With words that point at a pair f gets the hash
 // of the pair's key. The key is not known when the object is not what the slot says, which is
 // damage: such a pair stays where it is.
-func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64, known bool) error) error {
+func (m *Recoverer) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64, known bool) error) error {
 	first, per := m.s.FirstSlot(sub), int(m.s.FirstSlot(1))
 	for at := 0; at < per; at += mendWords {
 		n := min(mendWords, per-at)
@@ -319,7 +319,7 @@ func (m *Mender) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64,
 //
 // It reads keys and not pairs, since pairs may be large. What a key is needed for is the bit of its
 // hash that says on which side of the split it belongs.
-func (m *Mender) hashesOf(words []race.Word) (hashes []uint64, known []bool, err error) {
+func (m *Recoverer) hashesOf(words []race.Word) (hashes []uint64, known []bool, err error) {
 	hashes, known = make([]uint64, len(words)), make([]bool, len(words))
 	size := func(i int) int { return min(keyBytes, words[i].Units()*node.Unit) }
 	var list []int

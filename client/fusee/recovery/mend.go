@@ -30,9 +30,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses to mend it (FUSEE 5, Algorithm 3). It implements
-// cluster.Mender. It is also a client, with an identity of its own, which holds no blocks.
-type Mender struct {
+// Recoverer is what a pool's master uses to mend it (FUSEE 5, Algorithm 3). It implements
+// cluster.Recoverer. It is also a client, with an identity of its own, which holds no blocks.
+type Recoverer struct {
 	s *session.Session
 	t *memory.Tables
 	// report is of the last recovery.
@@ -46,26 +46,26 @@ type Mender struct {
 }
 
 // A sweep goes piece by piece: see Unswept.
-var _ cluster.Piecewise = (*Mender)(nil)
+var _ cluster.Piecewise = (*Recoverer)(nil)
 
-// NewMender returns a mender that works through ep. It has no index cache and no blocks: of what
-// it knows only the layout changes with the view.
-func NewMender(ep rdma.Endpoint) (*Mender, error) {
+// NewRecoverer returns a recoverer that works through ep. It has no index cache and no blocks: of
+// what it knows only the layout changes with the view.
+func NewRecoverer(ep rdma.Endpoint) (*Recoverer, error) {
 	s, err := session.Open(ep, 0)
 	if err != nil {
 		return nil, err
 	}
-	return MenderOf(s), nil
+	return RecovererOf(s), nil
 }
 
-// MenderOf returns a mender that works in a session.
-func MenderOf(s *session.Session) *Mender {
+// RecovererOf returns a recoverer that works in a session.
+func RecovererOf(s *session.Session) *Recoverer {
 	s.View.Follow(s.Layout.ApplyView)
-	return &Mender{s: s, t: memory.NewTables(s)}
+	return &Recoverer{s: s, t: memory.NewTables(s)}
 }
 
 // Spares lists the nodes that hold nothing until they replace a dead node.
-func (m *Mender) Spares() []int {
+func (m *Recoverer) Spares() []int {
 	return kit.Spares(m.s.Nodes, m.s.Params.Spares)
 }
 
@@ -89,7 +89,7 @@ func (m *Mender) Spares() []int {
 // rules its successor chooses it again, or another word that it may choose. No reader has seen a
 // slot of which the replicas differ, or it has seen the primary's word, which may still be chosen
 // until the primary is changed, last.
-func (m *Mender) Mend(v rdma.View) error {
+func (m *Recoverer) Mend(v rdma.View) error {
 	m.s.View.Enter(v)
 	m.sweep.again = true
 	for _, step := range []struct {
@@ -110,14 +110,14 @@ func (m *Mender) Mend(v rdma.View) error {
 // mendTables gives every backup the primary's entries. An ALLOC, a take-over or a departure that
 // was cut off is then either done on all replicas or on none. The client concerned compares its
 // blocks with the tables (memory.Allocator.Resync); if it is dead, its recovery reads them.
-func (m *Mender) mendTables() error {
+func (m *Recoverer) mendTables() error {
 	return m.mendTablesOf(m.s.LiveRegions, func(node.Entry) bool { return true }, nil)
 }
 
 // mendTablesOf gives the backups of regions the primaries' entries where some replica's entry
 // concerns the caller. It calls tell, unless nil, with the primary's entry of each block. It may
 // be repeated after a crash.
-func (m *Mender) mendTablesOf(regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
+func (m *Recoverer) mendTablesOf(regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
 	for some := range slices.Chunk(regions, memory.TablesPerTrip) {
 		if err := m.mendSomeTables(some, concerns, tell); err != nil {
 			return fmt.Errorf("block allocation tables of %d regions from %d: %w", len(some), some[0], err)
@@ -127,7 +127,7 @@ func (m *Mender) mendTablesOf(regions []int, concerns func(node.Entry) bool, tel
 }
 
 // mendSomeTables is mendTablesOf for regions of which one trip reads the tables.
-func (m *Mender) mendSomeTables(
+func (m *Recoverer) mendSomeTables(
 	regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
 	b, next := m.s.Batch(), m.s.Batch()
 	defer b.Release()
@@ -173,7 +173,7 @@ func (m *Mender) mendSomeTables(
 //
 // Under a busy view no client writes, and no verb of an earlier epoch lands. So the words are as
 // they were read, in a trip before.
-func (m *Mender) swapAll(step rdma.Step, b *rdma.Batch) error {
+func (m *Recoverer) swapAll(step rdma.Step, b *rdma.Batch) error {
 	if err := m.s.Do(step, b); err != nil {
 		return err
 	}
@@ -191,11 +191,11 @@ const mendWords = 1024
 
 // mendIndex makes the replicas of all slots equal. Slots are independent, so a crash leaves some
 // that are mended and others that are not.
-func (m *Mender) mendIndex() error { return m.s.EachRun(mendWords, m.mendSlots) }
+func (m *Recoverer) mendIndex() error { return m.s.EachRun(mendWords, m.mendSlots) }
 
 // mendSlots makes the replicas of n words of the index equal. The CASes of a slot are posted with
 // the primary's last; see Mend. In a pool with one index replica there is nothing to do.
-func (m *Mender) mendSlots(from race.Slot, n int) error {
+func (m *Recoverer) mendSlots(from race.Slot, n int) error {
 	b, next := m.s.Batch(), m.s.Batch()
 	defer b.Release()
 	defer next.Release()
@@ -235,7 +235,7 @@ func (m *Mender) mendSlots(from race.Slot, n int) error {
 
 // freshTombstone returns a word of the master's own for a slot of which an INSERT gives way. Its
 // number is below the master's durable ceiling, so no later holder of the identity uses it again.
-func (m *Mender) freshTombstone(pending race.Word) (race.Word, error) {
+func (m *Recoverer) freshTombstone(pending race.Word) (race.Word, error) {
 	return m.s.TombstoneOf(m.s.ID, &m.s.Numbers, pending.Print())
 }
 

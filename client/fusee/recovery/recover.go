@@ -35,7 +35,7 @@ import (
 // A crash at any step leaves a recovery that the next master does again from the beginning. Words
 // are the dead client's own, so the next master finds them. Marks may be repeated. Blocks are
 // passed on last, when no round waits for the client any more.
-func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
+func (m *Recoverer) Recover(v rdma.View, dead rdma.ClientID) error {
 	m.s.View.Enter(v)
 	if err := m.s.ReadSize(); err != nil {
 		return fmt.Errorf("recover client %d: %w", dead, err)
@@ -63,8 +63,8 @@ func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 }
 
 // recovery returns the state of a dead client's recovery; 0 is that of a sweep.
-func (m *Mender) recovery(dead rdma.ClientID) *recovery {
-	return &recovery{Mender: m, rounds: rounds{s: m.s, dead: dead, ops: map[uint64]layout.Opcode{}},
+func (m *Recoverer) recovery(dead rdma.ClientID) *recovery {
+	return &recovery{Recoverer: m, rounds: rounds{s: m.s, dead: dead, ops: map[uint64]layout.Opcode{}},
 		blocks: map[node.Block]node.Entry{}}
 }
 
@@ -78,11 +78,11 @@ func (r *recovery) rest() error {
 }
 
 // Breakdown returns how long the last recovery took, by steps.
-func (m *Mender) Breakdown() Breakdown { return m.report }
+func (m *Recoverer) Breakdown() Breakdown { return m.report }
 
 // recovery is that of one client, or what a sweep does with some blocks.
 type recovery struct {
-	*Mender
+	*Recoverer
 	rounds rounds
 	// unclean: the blocks are unclean, and no client has objects of them in hand.
 	unclean bool
@@ -380,7 +380,7 @@ type journalEntry struct{ unit, seq uint64 }
 //
 // No word is missed when a node died. A word on it names an object of which a replica lay there:
 // another replica's node has the same word, or the object is lost with it.
-func (m *Mender) journalOf(id rdma.ClientID) (list []journalEntry, err error) {
+func (m *Recoverer) journalOf(id rdma.ClientID) (list []journalEntry, err error) {
 	b := m.s.Batch()
 	defer b.Release()
 	for _, n := range m.s.Holders {

@@ -22,7 +22,7 @@ import (
 // replica only: they are not copied.
 //
 // The error wraps client.ErrDamaged when the node held the last replica of something.
-func (m *Mender) Restore(v rdma.View, dead, spare int) error {
+func (m *Recoverer) Restore(v rdma.View, dead, spare int) error {
 	m.s.View.Enter(v)
 	if err := m.losses(&v, dead); err != nil {
 		return fmt.Errorf("restore node %d on node %d: %w", dead, spare, err)
@@ -52,7 +52,7 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 
 // losses returns an error for a node that had the last replica of some item: on the spare the
 // item would seem to be there, and be empty.
-func (m *Mender) losses(v *rdma.View, dead int) error {
+func (m *Recoverer) losses(v *rdma.View, dead int) error {
 	original := v.Original(dead)
 	for sub, place := range m.s.Original.Index[:len(m.s.Index.Place)] {
 		// An item of the dead node that has no replica in the view is lost.
@@ -69,7 +69,7 @@ func (m *Mender) losses(v *rdma.View, dead int) error {
 }
 
 // copyRange copies n bytes, of whole words, from one node to another.
-func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
+func (m *Recoverer) copyRange(from, to rdma.Addr, n uint64) error {
 	c := kit.Copier{Batch: m.s.Endpoint.Batch, Do: func(b *rdma.Batch) error { return m.s.Do(session.StepCopy, b) }}
 	if err := c.Copy(from, to, n); err != nil {
 		return err
@@ -80,14 +80,14 @@ func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
 // copyJournals copies one node's journals to the spare, with the ceilings and the index's size.
 // The dead node's journals are lost. None is missed: what they name lies on another node, too, or
 // nowhere, and no round of theirs is open in this view.
-func (m *Mender) copyJournals(spare int) error {
+func (m *Recoverer) copyJournals(spare int) error {
 	return m.copyRange(rdma.At(m.s.Holders[0], m.s.Journals), rdma.At(spare, m.s.Journals),
 		uint64(m.s.Clients)*layout.JournalBytes+layout.SizeBytes)
 }
 
 // copySubtable copies a subtable to its place on the spare, which backs it with memory: those by
 // which the index grew are not backed yet. All replicas of its slots are equal: Mend came first.
-func (m *Mender) copySubtable(sub, spare, index int) error {
+func (m *Recoverer) copySubtable(sub, spare, index int) error {
 	if err := m.back(node.Replica{Node: spare, Index: index}); err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (m *Mender) copySubtable(sub, spare, index int) error {
 // it with memory. A block that an earlier attempt has recorded gets the primary's entry again,
 // also when that is free now. A crash leaves a recorded block with part of its bytes, on a spare
 // that no client reads.
-func (m *Mender) copyRegion(g, spare, index int) error {
+func (m *Recoverer) copyRegion(g, spare, index int) error {
 	base := m.s.Space.Base + uint64(index)*m.s.Space.RegionBytes
 	table := m.s.Batch()
 	defer table.Release()

@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// sweep is how far a mender has come with the blocks that clients left. It does a piece at a
+// sweep is how far a recoverer has come with the blocks that clients left. It does a piece at a
 // time, so that nothing else has to wait for long. It is lost with the master: the next one
 // begins again.
 type sweep struct {
@@ -25,7 +25,7 @@ type sweep struct {
 const pieceBytes = 1 << 20
 
 // Unswept implements cluster.Piecewise: a sweep is not complete, or blocks are unclean.
-func (m *Mender) Unswept(v rdma.View) (bool, error) {
+func (m *Recoverer) Unswept(v rdma.View) (bool, error) {
 	m.s.View.Enter(v)
 	if m.sweep.from > 0 || m.sweep.again {
 		return true, nil
@@ -48,7 +48,7 @@ func (m *Mender) Unswept(v rdma.View) (bool, error) {
 // incarnation that was read then, which an adopter's use of the object does not have.
 //
 // A crash leaves some objects marked, and the others for the next sweep.
-func (m *Mender) Sweep(v rdma.View) error {
+func (m *Recoverer) Sweep(v rdma.View) error {
 	m.s.View.Enter(v)
 	if err := m.s.ReadSize(); err != nil {
 		return fmt.Errorf("sweep: %w", err)
@@ -87,14 +87,14 @@ func (m *Mender) Sweep(v rdma.View) error {
 }
 
 // piece returns how many blocks are swept at a time.
-func (m *Mender) piece() int { return int(max(1, pieceBytes/m.s.BlockBytes)) }
+func (m *Recoverer) piece() int { return int(max(1, pieceBytes/m.s.BlockBytes)) }
 
 // nextPiece lists the next blocks that were left, in the order of their positions. A sweep that
 // begins clears again, so that a crash meanwhile causes another sweep.
 //
 // Blocks that are left at a position after the sweep's are met in this round, those before it in
 // the next.
-func (m *Mender) nextPiece() ([]*memory.Block, error) {
+func (m *Recoverer) nextPiece() ([]*memory.Block, error) {
 	if m.sweep.from == 0 {
 		m.sweep.again = false
 	}

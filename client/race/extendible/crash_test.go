@@ -178,7 +178,7 @@ func (c *scene) judge(h check.History) error {
 func (c *scene) end(s *sim.Sim) error {
 	var failed error
 	s.Go("master", func(ep rdma.Endpoint) {
-		m, err := NewMender(ep)
+		m, err := NewRecoverer(ep)
 		if err != nil {
 			failed = err
 			return

@@ -43,8 +43,8 @@ func explored(format string, kept bool, seen *Stats) *explore.Subject {
 		Check: Check,
 	}
 	if kept {
-		s.Mender = func(rdma.Configs) cluster.NewMender {
-			return func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+		s.Recoverer = func(rdma.Configs) cluster.NewRecoverer {
+			return func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) }
 		}
 	}
 	return s

@@ -150,7 +150,7 @@ func TestDeadRehash(t *testing.T) {
 		work("master", func(st *Store) error {
 			for _, dead := range s.Clients() {
 				if !dead.Alive {
-					m := &Mender{st}
+					m := &Recoverer{st}
 					return errors.Join(s.RevokeLife(dead), m.Recover(rdma.View{}, dead.ID), s.Forget(dead))
 				}
 			}

@@ -85,7 +85,7 @@ func TestRecoverUnderRehash(t *testing.T) {
 		if err := tx.Lock(other.objects.Root(0)); err != nil {
 			return err
 		}
-		return (&Mender{master}).Recover(rdma.View{}, victim.id)
+		return (&Recoverer{master}).Recover(rdma.View{}, victim.id)
 	})
 	must(t, err)
 	must(t, victim.ep.Close())

@@ -8,40 +8,40 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it recovers dead clients. With RTX no
+// Recoverer is what a pool's master uses: it recovers dead clients. With RTX no
 // client waits for it; with the others those do that meet a lock of a dead
-// client. Nothing takes a dead node's place. It implements cluster.Mender.
-type Mender struct{ s *Store }
+// client. Nothing takes a dead node's place. It implements cluster.Recoverer.
+type Recoverer struct{ s *Store }
 
-var _ cluster.Mender = (*Mender)(nil)
+var _ cluster.Recoverer = (*Recoverer)(nil)
 
-// NewMender returns a Mender that works through ep, which stays the caller's.
-func NewMender(ep rdma.Endpoint) (*Mender, error) {
+// NewRecoverer returns a Recoverer that works through ep, which stays the caller's.
+func NewRecoverer(ep rdma.Endpoint) (*Recoverer, error) {
 	s, err := Open(ep, Options{})
 	if err != nil {
 		return nil, err
 	}
-	return &Mender{s}, nil
+	return &Recoverer{s}, nil
 }
 
 // Spares returns none: no node has a replica that a spare could hold.
-func (m *Mender) Spares() []int { return nil }
+func (m *Recoverer) Spares() []int { return nil }
 
 // Mend has nothing to do: there are no replicas.
-func (m *Mender) Mend(rdma.View) error { return nil }
+func (m *Recoverer) Mend(rdma.View) error { return nil }
 
 // Restore fails: what a node had is lost with it.
-func (m *Mender) Restore(_ rdma.View, node, spare int) error {
+func (m *Recoverer) Restore(_ rdma.View, node, spare int) error {
 	return fmt.Errorf("restore node %d to node %d: there are no replicas: %w", node, spare, rdma.ErrNotSupported)
 }
 
 // Sweep has nothing to do.
-func (m *Mender) Sweep(rdma.View) error { return nil }
+func (m *Recoverer) Sweep(rdma.View) error { return nil }
 
 // Recover finishes or undoes a client's rehash, takes its proposals and the void
 // word of its last DELETE out of the index, and gives its chunks back. It may be
 // interrupted at any verb, and done again.
-func (m *Mender) Recover(_ rdma.View, c rdma.ClientID) error {
+func (m *Recoverer) Recover(_ rdma.View, c rdma.ClientID) error {
 	s := m.s
 	if c == 0 || int(c) > s.Clients {
 		return nil

@@ -19,11 +19,11 @@ func small(pairBytes int) Params {
 func harness(nodes int, format string, p Params) storetest.Harness {
 	return storetest.Harness{
 		Nodes: nodes, Memory: 8 << 20, Clients: p.Clients, Handler: node.Serve,
-		Format: func(f rdma.Fabric) error { return Make(f, format, p) },
-		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, Options{}) },
-		Check:  Check,
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
-		MaxKey: 64, MaxValue: p.PairBytes - 64, MinSeeds: 50,
+		Format:    func(f rdma.Fabric) error { return Make(f, format, p) },
+		Open:      func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, Options{}) },
+		Check:     Check,
+		Recoverer: func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) },
+		MaxKey:    64, MaxValue: p.PairBytes - 64, MinSeeds: 50,
 	}
 }
 

@@ -47,7 +47,7 @@ var le = binary.LittleEndian
 // A crash leaves leases that name the repairer. Another client fences it off, takes its leases
 // and does every step again. Only the client that has the leases writes into the rows of these
 // words, ends the intents that name them, or clears their bits. No identity that an intent or a
-// lease still names is given to another client (see Mender.Recover).
+// lease still names is given to another client (see Recoverer.Recover).
 
 // Mending is a repair at work.
 type Mending struct {

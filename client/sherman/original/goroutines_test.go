@@ -183,7 +183,7 @@ func TestBlocked(t *testing.T) {
 
 	own, err := f.Open("master")
 	must(t, err)
-	m, err := NewMender(own)
+	m, err := NewRecoverer(own)
 	must(t, err)
 	must(t, m.Recover(f.View(), ep.Client()))
 	must(t, own.Close())

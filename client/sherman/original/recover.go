@@ -11,55 +11,55 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses. It mends the nodes that a dead client has
+// Recoverer is what a pool's master uses. It mends the nodes that a dead client has
 // locked, and releases the locks. It gives back, or finishes, what has the
 // client's name: values, new nodes, and separators of splits. Without it a client
 // that needs such a node waits until its time is over. Nothing takes a dead
-// node's place. It implements cluster.Mender.
-type Mender struct {
+// node's place. It implements cluster.Recoverer.
+type Recoverer struct {
 	// s is used for recoveries alone, so it has no operation of its own under
 	// way when one begins.
 	s *Store
 }
 
-var _ cluster.Mender = (*Mender)(nil)
+var _ cluster.Recoverer = (*Recoverer)(nil)
 
-// NewMender returns a Mender that works through ep, which stays the caller's.
-func NewMender(ep rdma.Endpoint) (*Mender, error) {
+// NewRecoverer returns a Recoverer that works through ep, which stays the caller's.
+func NewRecoverer(ep rdma.Endpoint) (*Recoverer, error) {
 	l, v, err := readLayout(ep)
 	if err == nil {
 		var s *Store
 		if s, err = l.open(ep, v, Options{}); err == nil {
-			return &Mender{s}, nil
+			return &Recoverer{s}, nil
 		}
 	}
 	return nil, fmt.Errorf("open %s: %w", Format, err)
 }
 
 // Spares returns none.
-func (m *Mender) Spares() []int { return nil }
+func (m *Recoverer) Spares() []int { return nil }
 
 // Mend has nothing to do.
-func (m *Mender) Mend(rdma.View) error { return nil }
+func (m *Recoverer) Mend(rdma.View) error { return nil }
 
 // errNoStandIn is the error of Restore.
 var errNoStandIn = errors.New("no node takes a dead one's place: what it had is lost")
 
 // Restore restores nothing: a node without replicas is lost.
-func (m *Mender) Restore(rdma.View, int, int) error { return errNoStandIn }
+func (m *Recoverer) Restore(rdma.View, int, int) error { return errNoStandIn }
 
 // Sweep has nothing to do.
-func (m *Mender) Sweep(rdma.View) error { return nil }
+func (m *Recoverer) Sweep(rdma.View) error { return nil }
 
 // Recover ends what a client has left that is fenced off. It may be interrupted
 // at any verb, and done again. Locks come first: the nodes have to be whole for
 // the search of what the tree names.
-func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
+func (m *Recoverer) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
 	// In this view the client is fenced off. Its verbs have landed, or never
 	// will.
 	s.view.Enter(v)
-	// The Mender may have been idle for long, so it reads the root again.
+	// The Recoverer may have been idle for long, so it reads the root again.
 	s.root = 0
 	s.span()
 	// An earlier attempt may have left something.

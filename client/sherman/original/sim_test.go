@@ -78,7 +78,7 @@ func (d *play) end() error {
 	}
 	err = errors.Join(err, check.Linearizable(h, check.Options{}))
 	d.Go("end", func(ep rdma.Endpoint) {
-		m, e := NewMender(ep)
+		m, e := NewRecoverer(ep)
 		if e == nil {
 			e = recoverAll(d.Sim, m)
 		}
@@ -96,7 +96,7 @@ func (d *play) end() error {
 }
 
 // recoverAll recovers all dead clients, as a master does.
-func recoverAll(f rdma.Fabric, m *Mender) error {
+func recoverAll(f rdma.Fabric, m *Recoverer) error {
 	for _, c := range f.Clients() {
 		if c.Alive || c.Held {
 			continue

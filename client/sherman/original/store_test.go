@@ -51,11 +51,11 @@ func memoryOf(p Params, nodes int) uint64 {
 func harness(nodes int, p Params, o Options) storetest.Harness {
 	return storetest.Harness{
 		Nodes: nodes, Memory: memoryOf(p, nodes), Clients: p.Clients, Handler: node.Serve,
-		Format: func(f rdma.Fabric) error { return Make(f, p) },
-		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, o) },
-		Check:  Check,
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
-		MaxKey: p.KeyBytes, MaxValue: p.ValueBytes, MinSeeds: 50,
+		Format:    func(f rdma.Fabric) error { return Make(f, p) },
+		Open:      func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, o) },
+		Check:     Check,
+		Recoverer: func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) },
+		MaxKey:    p.KeyBytes, MaxValue: p.ValueBytes, MinSeeds: 50,
 	}
 }
 

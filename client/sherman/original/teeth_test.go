@@ -68,7 +68,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a value that a scan yields is its key's", In: "scan.scanned",
 		At: "$ok && $k.$self == pointer($l.value($slot)) && $*key", Do: "ok", Test: "TestOthersBlock"},
 	// Recovery.
-	{Rule: "a recovery releases locks", In: "Mender.Recover",
+	{Rule: "a recovery releases locks", In: "Recoverer.Recover",
 		At: "$err = recovery{s}.recoverLocks($c)", Do: "err = nil"},
 	{Rule: "a recovery mends what was half written", In: "recovery.recoverLock",
 		At: "$s.mend($m, $p, $r, $w)", Do: "error(map[bool]error{}[p == nil])", Test: "TestTornWrites"},

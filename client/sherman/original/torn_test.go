@@ -130,7 +130,7 @@ func tornWrite(t *testing.T, keys int, old, now []byte, d *dying) (left int) {
 	must(t, f.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()}))
 	own, err := f.Open("master")
 	must(t, err)
-	m, err := NewMender(own)
+	m, err := NewRecoverer(own)
 	must(t, err)
 	must(t, m.Recover(f.View(), ep.Client()))
 	must(t, own.Close())

@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// idle is a mender of pools that hold nothing.
+// idle is a recoverer of pools that hold nothing.
 type idle struct{}
 
 func (idle) Spares() []int { return nil }
@@ -32,7 +32,7 @@ func keeps(t *testing.T, f *tcp.Fabric) {
 		t.Fatal(err)
 	}
 	o := cluster.Options{Lease: f.Tenure(), Tick: f.Tenure() / 12}
-	newIdle := func(rdma.Endpoint) (cluster.Mender, error) { return idle{}, nil }
+	newIdle := func(rdma.Endpoint) (cluster.Recoverer, error) { return idle{}, nil }
 	if err := ep.Go("keeper", func(own rdma.Endpoint) { cluster.Keep(own, f, newIdle, o) }); err != nil {
 		t.Fatal(err)
 	}

@@ -174,7 +174,7 @@ func (d *drawer) faults(p *Plan) {
 	if d.limits.Faults > 0 {
 		most = d.limits.Faults
 	}
-	mends := d.subject.Mender != nil
+	mends := d.subject.Recoverer != nil
 	doomed := d.Perm(p.Nodes)[:d.subject.expendable(min(p.Index, p.Data))]
 	sent := uint64(verbsAnOp*(len(p.Work[0])+1)) + 20 // a store's Open sends some, too
 	for range d.IntN(most + 1) {

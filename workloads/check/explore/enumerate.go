@@ -197,7 +197,7 @@ func (j *job) death(span span, n int) sim.Fault {
 
 // twoCrashes adds a second crash to the run r of a plan in which a client crashed.
 func (j *job) twoCrashes(r *run, p *Plan, span span) (*Plan, *Failure) {
-	if j.subject.Mender == nil && !j.subject.Majority {
+	if j.subject.Recoverer == nil && !j.subject.Majority {
 		return p, nil
 	}
 	if q, f := j.interrupt(r, p); f != nil {

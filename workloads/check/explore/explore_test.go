@@ -54,7 +54,7 @@ func TestEnumerationHasTeeth(t *testing.T) {
 func TestMajority(t *testing.T) {
 	coroutines(t)
 	s := toySubject("no recovery")
-	s.Mender = nil
+	s.Recoverer = nil
 	if r := s.Fuzz(t.Context(), Search{First: 1, Runs: 500}); r.Failure != nil || r.Deaths > 0 {
 		t.Fatalf("without recovery: %v, %d nodes died", r.Failure, r.Deaths)
 	}

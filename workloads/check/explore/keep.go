@@ -46,7 +46,7 @@ func (r *run) guard() {
 
 func (r *run) keep(g *guard, ep rdma.Endpoint) {
 	lease := r.subject.Timeout / leasesATimeout
-	err := cluster.Keep(ep, r.kept(), r.subject.Mender(r.s), cluster.Options{
+	err := cluster.Keep(ep, r.kept(), r.subject.Recoverer(r.s), cluster.Options{
 		Lease: lease, NodePatience: patienceLeases * lease, Stop: r.quiet,
 		Log: func(e cluster.Event) {
 			g.did = append(g.did, g.w.Sent())
@@ -81,7 +81,7 @@ func (r *run) sweep() *Failure {
 	r.s.Go("recover", func(ep rdma.Endpoint) {
 		lease := r.subject.Timeout / leasesATimeout
 		o := cluster.Options{Lease: lease, NodePatience: patienceLeases * lease}
-		_, failed = cluster.Once(ep, r.kept(), r.subject.Mender(r.s), o)
+		_, failed = cluster.Once(ep, r.kept(), r.subject.Recoverer(r.s), o)
 	})
 	if f := ofRun(r.s.Run()); f != nil {
 		return f

@@ -160,7 +160,7 @@ func (r *run) play() *Failure {
 
 // mended reports whether keepers take part. In a run without faults they would only make replays
 // longer.
-func (r *run) mended() bool { return r.subject.Mender != nil && len(r.plan.Faults) > 0 }
+func (r *run) mended() bool { return r.subject.Recoverer != nil && len(r.plan.Faults) > 0 }
 
 // enter starts a player.
 func (r *run) enter(number int, name string, f func(p *player, ep rdma.Endpoint)) {

@@ -32,12 +32,13 @@ type Subject struct {
 	OpenOn func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error)
 	// Check walks the structure of a pool without active workers.
 	Check func(f rdma.Fabric) (client.Report, error)
-	// Mender returns a constructor of the store's recovery, for one keeper of a pool. nil: there is
-	// no recovery. Then operations that depend on crashed clients may end at their timeouts, and no
-	// node dies unless Majority is set.
-	Mender func(f rdma.Configs) cluster.NewMender
-	// Majority: the pool tolerates dead nodes, which stay in its view; see cluster.Enduring. No
-	// operation has to wait for another client or a node that crashed, recovered or not.
+	// Recoverer returns a constructor of the store's recovery, for one keeper of a pool. nil:
+	// there is no recovery. Then operations that depend on crashed clients may end at their
+	// timeouts, and no node dies unless Majority is set.
+	Recoverer func(f rdma.Configs) cluster.NewRecoverer
+	// Majority: the pool tolerates dead nodes, which stay in its view; see
+	// cluster.QuorumRecoverer. No operation has to wait for another client or a node that
+	// crashed, recovered or not.
 	Majority bool
 	// Scans reports whether its views are client.Scanners: some operations are scans then.
 	Scans bool
@@ -56,7 +57,7 @@ type Subject struct {
 
 // spared reports whether pools with that many replicas may have spares.
 func (s *Subject) spared(replicas int) bool {
-	return s.Mender != nil && !s.Majority && !s.NoSpares && (replicas > 1 || !s.Lone)
+	return s.Recoverer != nil && !s.Majority && !s.NoSpares && (replicas > 1 || !s.Lone)
 }
 
 // open returns a worker's view.
@@ -78,7 +79,7 @@ func (s *Subject) expendable(replicas int) int {
 	switch {
 	case s.Majority:
 		return (replicas - 1) / 2
-	case s.Mender != nil:
+	case s.Recoverer != nil:
 		return replicas - 1
 	}
 	return 0

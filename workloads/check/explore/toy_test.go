@@ -201,20 +201,20 @@ func toyCheck(f rdma.Fabric) (r client.Report, err error) {
 	return r, nil
 }
 
-// toyMender gives back what dead clients had locked.
-type toyMender struct{ toy }
+// toyRecoverer gives back what dead clients had locked.
+type toyRecoverer struct{ toy }
 
-func (m *toyMender) Spares() []int {
+func (m *toyRecoverer) Spares() []int {
 	if m.flaw == "spare 2" { // no flaw: a pool in which node 2 is a spare
 		return []int{2}
 	}
 	return nil
 }
-func (m *toyMender) Mend(rdma.View) error              { return nil }
-func (m *toyMender) Restore(rdma.View, int, int) error { return nil }
-func (m *toyMender) Sweep(rdma.View) error             { return nil }
+func (m *toyRecoverer) Mend(rdma.View) error              { return nil }
+func (m *toyRecoverer) Restore(rdma.View, int, int) error { return nil }
+func (m *toyRecoverer) Sweep(rdma.View) error             { return nil }
 
-func (m *toyMender) Recover(_ rdma.View, c rdma.ClientID) error {
+func (m *toyRecoverer) Recover(_ rdma.View, c rdma.ClientID) error {
 	switch m.flaw {
 	case "no recovery", "endless":
 		return nil
@@ -245,8 +245,8 @@ func toySubject(flaw string) *Subject {
 		},
 		Open:  func(ep rdma.Endpoint, _ bool) (client.Store, error) { return &toy{ep, flaw}, nil },
 		Check: func(f rdma.Fabric) (client.Report, error) { return toyCheck(f) },
-		Mender: func(rdma.Configs) cluster.NewMender {
-			return func(ep rdma.Endpoint) (cluster.Mender, error) { return &toyMender{toy{ep, flaw}}, nil }
+		Recoverer: func(rdma.Configs) cluster.NewRecoverer {
+			return func(ep rdma.Endpoint) (cluster.Recoverer, error) { return &toyRecoverer{toy{ep, flaw}}, nil }
 		},
 	}
 }

@@ -26,10 +26,10 @@ import (
 
 // Pool is an open pool, as one process has it.
 type Pool struct {
-	Fabric rdma.Fabric
-	Open   func(ep rdma.Endpoint) (client.Store, error)
-	Mender cluster.NewMender
-	Check  func(f rdma.Fabric) (client.Report, error)
+	Fabric    rdma.Fabric
+	Open      func(ep rdma.Endpoint) (client.Store, error)
+	Recoverer cluster.NewRecoverer
+	Check     func(f rdma.Fabric) (client.Report, error)
 }
 
 // Test is a pool, and how it is used.
@@ -346,7 +346,7 @@ func (r *run) recover() error {
 	if err != nil {
 		return err
 	}
-	_, err = cluster.Once(ep, r.pool.Fabric, r.pool.Mender, cluster.Options{Lease: 300 * time.Millisecond})
+	_, err = cluster.Once(ep, r.pool.Fabric, r.pool.Recoverer, cluster.Options{Lease: 300 * time.Millisecond})
 	return errors.Join(err, ep.Close())
 }
 

@@ -96,7 +96,7 @@ func (h *Harness) master(f rdma.Fabric) error {
 	if err != nil {
 		return err
 	}
-	_, err = cluster.Once(ep, f, h.Mender, cluster.Options{Lease: 300 * time.Millisecond})
+	_, err = cluster.Once(ep, f, h.Recoverer, cluster.Options{Lease: 300 * time.Millisecond})
 	return errors.Join(err, ep.Close())
 }
 

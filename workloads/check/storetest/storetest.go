@@ -78,9 +78,9 @@ type Harness struct {
 	// clients left for recovery.
 	Check func(f rdma.Fabric) (client.Report, error)
 
-	// Mender makes what recovers a pool. A store that has one copes with nodes that are out of its
-	// reach for a moment, and is tried on that.
-	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
+	// Recoverer makes what recovers a pool. A store that has one copes with nodes that are out of
+	// its reach for a moment, and is tried on that.
+	Recoverer func(ep rdma.Endpoint) (cluster.Recoverer, error)
 
 	// MaxKey and MaxValue are the bytes of the largest pair that the pool takes: such a key
 	// together with such a value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
@@ -128,7 +128,7 @@ func Run(t *testing.T, h Harness) {
 			on, fabrics = onTCP, []real{onShm, onTCP}
 			t.Run("tcp", func(t *testing.T) { report(t, h.historiesOn(onTCP)) })
 		}
-		if h.Mender != nil && on.wired != nil {
+		if h.Recoverer != nil && on.wired != nil {
 			t.Run("cuts", func(t *testing.T) { h.cuts(t, on.wired) })
 		}
 		t.Run("processes", func(t *testing.T) { h.processes(t, fabrics...) })

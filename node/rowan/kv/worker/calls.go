@@ -233,7 +233,7 @@ func (c *calls) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 	case !a.call.Over():
 		return false, nil
 	}
-	acked = c.heed(a.node, a.call)
+	acked = c.takeAnswer(a.node, a.call)
 	a.call, a.again = nil, now+state.RetryPause
 	if !acked {
 		c.w.again(a.again)
@@ -247,9 +247,9 @@ func (c *calls) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 	return true, nil
 }
 
-// heed takes an answer, which is the latest state of the leave. It reports whether the call
+// takeAnswer takes an answer, which is the latest state of the leave. It reports whether the call
 // succeeded. The leave never falls within a term, so answers may come in any order.
-func (c *calls) heed(node int, call *rpc.Call) bool {
+func (c *calls) takeAnswer(node int, call *rpc.Call) bool {
 	defer call.Release()
 	if call.Err != nil || len(call.Body) != 8 {
 		return false
@@ -394,7 +394,7 @@ func (c *calls) step(now time.Duration) (err error) {
 	}
 	for node := range c.backups {
 		if b := &c.backups[node]; b.ask != nil && b.ask.Over() {
-			c.heed(node, b.ask)
+			c.takeAnswer(node, b.ask)
 			b.ask, b.again = nil, now+state.RetryPause
 		}
 	}

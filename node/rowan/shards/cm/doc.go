@@ -1,8 +1,8 @@
 // Package cm is the configuration manager of Rowan-KV (OSDI 2023, 4.5): it stores configurations,
-// tells servers about them, and commits them. It has two ends. The Manager runs as the mender of
+// tells servers about them, and commits them. It has two ends. The Manager runs as the recoverer of
 // the pool's master. Each server has a Server in its control task.
 //
-//	cluster.Keep(ep, f, cm.NewMender(f, o), ...) // a candidate
+//	cluster.Keep(ep, f, cm.NewRecoverer(f, o), ...) // a candidate
 //
 //	s := cm.NewServer(ep, f, node, store)        // beside a node
 //	for {

@@ -67,12 +67,12 @@ func (o *Options) defaults() {
 // window bounds how many servers are asked at a time, so that the manager's mailbox takes 512 KiB.
 const window = 32
 
-// NewMender returns a function that makes the mender of each tenure of one candidate (see
+// NewRecoverer returns a function that makes the recoverer of each tenure of one candidate (see
 // cluster.Keep): a Manager. All of them use one mailbox, the candidate's.
-func NewMender(f rdma.Configs, o Options) cluster.NewMender {
+func NewRecoverer(f rdma.Configs, o Options) cluster.NewRecoverer {
 	o.defaults()
 	var peer *rpc.Peer
-	return func(ep rdma.Endpoint) (cluster.Mender, error) {
+	return func(ep rdma.Endpoint) (cluster.Recoverer, error) {
 		swap, ok := ep.(cluster.Configurer)
 		if !ok {
 			return nil, fmt.Errorf("manage the configuration on an endpoint of no master: %w", rdma.ErrNotSupported)
@@ -139,13 +139,13 @@ type sample struct {
 	shards.Load
 }
 
-// Spares implements cluster.Mender.
+// Spares implements cluster.Recoverer.
 func (m *Manager) Spares() []int { return m.o.Spares }
 
-// Mend implements cluster.Mender. It does nothing: Attend finds the nodes that are gone.
+// Mend implements cluster.Recoverer. It does nothing: Attend finds the nodes that are gone.
 func (m *Manager) Mend(rdma.View) error { return nil }
 
-// Restore implements cluster.Mender: it makes the spare's server a member. The copying is done
+// Restore implements cluster.Recoverer: it makes the spare's server a member. The copying is done
 // under an idle view: see Attend.
 func (m *Manager) Restore(_ rdma.View, _, spare int) error {
 	if err := m.read(); err != nil {
@@ -164,10 +164,10 @@ func (m *Manager) Restore(_ rdma.View, _, spare int) error {
 	return m.store(next, "new: "+servers([]int{spare}))
 }
 
-// Recover implements cluster.Mender. It does nothing: clients own nothing in the pool.
+// Recover implements cluster.Recoverer. It does nothing: clients own nothing in the pool.
 func (m *Manager) Recover(rdma.View, rdma.ClientID) error { return nil }
 
-// Sweep implements cluster.Mender. It does nothing, for the same reason.
+// Sweep implements cluster.Recoverer. It does nothing, for the same reason.
 func (m *Manager) Sweep(rdma.View) error { return nil }
 
 // Attend implements cluster.Attendant. It takes one step: it stores the configuration that follows

@@ -123,8 +123,8 @@ func TestMem(t *testing.T) {
 
 // keep is a candidate.
 func keep(ep rdma.Endpoint, f rdma.Fabric, first *shards.Config, over *atomic.Bool) error {
-	mender := cm.NewMender(f, cm.Options{First: first, Hung: time.Hour})
-	return cluster.Keep(ep, f, mender, cluster.Options{Stop: over.Load})
+	recoverer := cm.NewRecoverer(f, cm.Options{First: first, Hung: time.Hour})
+	return cluster.Keep(ep, f, recoverer, cluster.Options{Stop: over.Load})
 }
 
 // serve is a server's control task. That of a node that died ends.

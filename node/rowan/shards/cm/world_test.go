@@ -172,7 +172,7 @@ func (f *registers) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, 
 func (w *world) candidate(o cm.Options) func(rdma.Endpoint) {
 	return func(ep rdma.Endpoint) {
 		f := &registers{w.s, w}
-		err := cluster.Keep(ep, f, cm.NewMender(f, o), cluster.Options{
+		err := cluster.Keep(ep, f, cm.NewRecoverer(f, o), cluster.Options{
 			Lease: lease, Stop: func() bool { return w.over },
 			Log: func(e cluster.Event) {
 				if e.What == cluster.Failed {

@@ -10,17 +10,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// fuseeMender reports how long the steps of a client's recovery took, under the paper's names.
-type fuseeMender struct{ *recovery.Mender }
+// fuseeRecoverer reports how long the steps of a client's recovery took, under the paper's names.
+type fuseeRecoverer struct{ *recovery.Recoverer }
 
-func newFuseeMender(ep rdma.Endpoint) (fuseeMender, error) {
-	m, err := recovery.NewMender(ep)
-	return fuseeMender{m}, err
+func newFuseeRecoverer(ep rdma.Endpoint) (fuseeRecoverer, error) {
+	m, err := recovery.NewRecoverer(ep)
+	return fuseeRecoverer{m}, err
 }
 
 // Report implements cluster.Reporter: FUSEE's Table 1. It leaves out the set-up of connections,
 // which a master has already, and adds the rest of the recovery before anything is freed.
-func (m fuseeMender) Report() string {
+func (m fuseeRecoverer) Report() string {
 	b := m.Breakdown()
 	steps := []struct {
 		name string

@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	// patient is how many times its longest answer so far a node may take that hands out buffers. A
-	// loaded machine is that much slower now and then, and buffers that are handed out after that
-	// have no owner.
-	patient = 1000
+	// timeoutFactor is how many times its longest answer so far a node may take that hands out
+	// buffers. A loaded machine is that much slower now and then, and buffers that are handed out
+	// after that have no owner.
+	timeoutFactor = 1000
 	// leastPatience is for fabrics on which a call takes no measurable time.
 	leastPatience = time.Millisecond
-	// silence is for how long a node that did not answer is not asked again, in units of the time
-	// that it was waited for. So operations that can do without it become slower by a hundredth.
-	silence = 100
+	// retryAfterFactor is for how long a node that did not answer is not asked again, in units of
+	// the time that it was waited for. So operations that can do without it become slower by a
+	// hundredth.
+	retryAfterFactor = 100
 )
 
 // Patience returns how long a node is asked for buffers. Before any node has answered it is the
@@ -26,17 +27,17 @@ func (w *Worker) Patience() time.Duration {
 	if w.longest == 0 {
 		return w.timeout
 	}
-	return min(max(patient*w.longest, leastPatience), w.timeout)
+	return min(max(timeoutFactor*w.longest, leastPatience), w.timeout)
 }
 
-// Hurry sets the function that returns how long other steps wait for a node before they ask another
-// one; 0: there is no other. Then a READ waits no longer than that. Without it a node is given up
-// after Patience, as are the buffers that it may have handed out.
-func (w *Worker) Hurry(slow func() time.Duration) { w.slow = slow }
+// SetHedgeDelay sets the function that returns how long other steps wait for a node before they
+// ask another one; 0: there is no other. Then a READ waits no longer than that. Without it a node
+// is given up after Patience, as are the buffers that it may have handed out.
+func (w *Worker) SetHedgeDelay(slow func() time.Duration) { w.slow = slow }
 
-// glance returns how long a node may take to answer a READ, which loses nothing. Only one node at a
-// time is given up so soon: if several are slow, the machine or the network is.
-func (w *Worker) glance(node int) time.Duration {
+// readTimeout returns how long a node may take to answer a READ, which loses nothing. Only one
+// node at a time is given up so soon: if several are slow, the machine or the network is.
+func (w *Worker) readTimeout(node int) time.Duration {
 	if w.slow != nil && !w.othersSilent(node) {
 		if slow := w.slow(); slow > 0 {
 			return min(slow, w.Patience())
@@ -71,7 +72,7 @@ func (w *Worker) supply(l *list, busy bool) error {
 	err := w.refill(l, busy)
 	if *until = 0; errors.Is(err, rdma.ErrTimeout) {
 		now := w.ep.Now()
-		*until = now + silence*(now-began)
+		*until = now + retryAfterFactor*(now-began)
 	}
 	return err
 }

@@ -46,7 +46,7 @@ func (f *strictFabric) Expel(epoch uint64, node int) error {
 	return err
 }
 
-// majority is an enduring mender. Its clients write under busy views, too.
+// majority is a QuorumRecoverer. Its clients write under busy views, too.
 type majority struct {
 	*fake
 	asked, fences *int
@@ -129,24 +129,24 @@ func (w *world) persist(ep rdma.Endpoint) {
 	}
 }
 
-// enduring is a pool that lives with dead nodes.
-type enduring struct {
+// quorumPool is a pool that lives with dead nodes.
+type quorumPool struct {
 	*world
 	asked  int // sweeps that clients ask for
 	fences int // epochs without a sweep
 }
 
-func (e *enduring) mender(ep rdma.Endpoint) (cluster.Mender, error) {
+func (e *quorumPool) recoverer(ep rdma.Endpoint) (cluster.Recoverer, error) {
 	return &majority{&fake{e.world, ep}, &e.asked, &e.fences}, nil
 }
 
-func (e *enduring) keep(ep rdma.Endpoint) {
+func (e *quorumPool) keep(ep rdma.Endpoint) {
 	o := cluster.Options{
 		Lease: lease, Stop: func() bool { return e.s.Now() > limit },
 		Log: func(ev cluster.Event) { e.events = append(e.events, ev) },
 	}
 	for {
-		err := cluster.Keep(ep, e.f, e.mender, o)
+		err := cluster.Keep(ep, e.f, e.recoverer, o)
 		if err == nil {
 			return
 		}
@@ -161,11 +161,11 @@ func (e *enduring) keep(ep rdma.Endpoint) {
 	}
 }
 
-func endure(t testing.TB, o sim.Options, keepers int) *enduring {
+func newQuorumPool(t testing.TB, o sim.Options, keepers int) *quorumPool {
 	o.Nodes, o.Memory, o.Limit = holders, 1<<16, time.Second
 	s := sim.New(o)
 	f := &strictFabric{s, make([]bool, holders)}
-	e := &enduring{world: &world{t: t, s: s, f: f, done: map[string]int{}}}
+	e := &quorumPool{world: &world{t: t, s: s, f: f, done: map[string]int{}}}
 	for i := range keepers {
 		e.keepers = append(e.keepers, s.Go(fmt.Sprint("keeper ", i), e.keep))
 	}
@@ -176,7 +176,7 @@ func endure(t testing.TB, o sim.Options, keepers int) *enduring {
 }
 
 // settled checks that everything was done that had to be.
-func (e *enduring) settled(epochs uint64, gone ...int) {
+func (e *quorumPool) settled(epochs uint64, gone ...int) {
 	e.t.Helper()
 	v := e.s.View()
 	if v.Busy || v.Epoch < epochs {
@@ -205,7 +205,7 @@ func (e *enduring) settled(epochs uint64, gone ...int) {
 // TestNodeDeathBeginsNoEpoch: the death of a node begins no epoch, so that no client is fenced, and
 // no keeper probes.
 func TestNodeDeathBeginsNoEpoch(t *testing.T) {
-	e := endure(t, sim.Hostile(1), 2)
+	e := newQuorumPool(t, sim.Hostile(1), 2)
 	e.s.KillNodeAfter(1, time.Millisecond)
 	e.end()
 	e.settled(0)
@@ -219,12 +219,12 @@ func TestNodeDeathBeginsNoEpoch(t *testing.T) {
 	}
 }
 
-// TestEnduringSweeps: a sweep that is asked for takes an epoch, and so does each client that died;
-// nodes that are dead then are expelled.
-func TestEnduringSweeps(t *testing.T) {
+// TestQuorumRecovererSweeps: a sweep that is asked for takes an epoch, and so does each client
+// that died; nodes that are dead then are expelled.
+func TestQuorumRecovererSweeps(t *testing.T) {
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			e := endure(t, sim.Hostile(seed), 2)
+			e := newQuorumPool(t, sim.Hostile(seed), 2)
 			e.asked = 2
 			e.s.KillNodeAfter(1, 3*time.Millisecond)
 			e.s.CrashAfter(e.writers[0], 5*time.Millisecond)
@@ -240,15 +240,15 @@ func TestEnduringSweeps(t *testing.T) {
 	}
 }
 
-// TestEnduringKeeperCrashesAnywhere crashes the first master at each of its verbs and changes of
-// the view.
-func TestEnduringKeeperCrashesAnywhere(t *testing.T) {
+// TestQuorumRecovererKeeperCrashesAnywhere crashes the first master at each of its verbs and
+// changes of the view.
+func TestQuorumRecovererKeeperCrashesAnywhere(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	for k, most := 0, 0; (most == k || k < 20) && k < 400; k++ {
 		t.Run(fmt.Sprint(k), func(t *testing.T) {
-			e := endure(t, sim.Hostile(uint64(k)), 3)
+			e := newQuorumPool(t, sim.Hostile(uint64(k)), 3)
 			e.asked = 1
 			e.s.KillNodeAfter(1, 300*time.Microsecond)
 			e.s.CrashAt(e.writers[0], 30)
@@ -264,7 +264,7 @@ func TestEnduringKeeperCrashesAnywhere(t *testing.T) {
 // never idle meet each epoch, so that no operation, which is shorter than a tick, lasts for two.
 func TestEpochsComeOneAtATime(t *testing.T) {
 	for k := range 40 {
-		e := endure(t, sim.Options{Seed: uint64(k)}, 3)
+		e := newQuorumPool(t, sim.Options{Seed: uint64(k)}, 3)
 		e.asked = 1
 		e.s.CrashAt(e.keepers[0], uint64(k))
 		e.end()
@@ -275,9 +275,10 @@ func TestEpochsComeOneAtATime(t *testing.T) {
 	}
 }
 
-// TestOnceEndures recovers a pool that has no keeper: it comes to its end though a node stays dead.
-func TestOnceEndures(t *testing.T) {
-	e := endure(t, sim.Hostile(3), 0)
+// TestOnceRecoversQuorum recovers a pool that has no keeper: it comes to its end though a node
+// stays dead.
+func TestOnceRecoversQuorum(t *testing.T) {
+	e := newQuorumPool(t, sim.Hostile(3), 0)
 	e.asked = 2
 	e.s.KillNodeAfter(1, 200*time.Microsecond)
 	e.s.CrashAt(e.writers[0], 30)
@@ -285,7 +286,7 @@ func TestOnceEndures(t *testing.T) {
 	e.s.Go("operator", func(ep rdma.Endpoint) {
 		ep.Sleep(2 * time.Millisecond)
 		var err error
-		if did, err = cluster.Once(ep, e.f, e.mender, cluster.Options{Lease: lease}); err != nil {
+		if did, err = cluster.Once(ep, e.f, e.recoverer, cluster.Options{Lease: lease}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -306,15 +307,15 @@ type unfenced struct{ *strictFabric }
 
 func (unfenced) Fence(uint64) error { return nil }
 
-// TestEnduringHasTeeth: a sweep that nothing was fenced for is seen.
-func TestEnduringHasTeeth(t *testing.T) {
+// TestQuorumRecovererHasTeeth: a sweep that nothing was fenced for is seen.
+func TestQuorumRecovererHasTeeth(t *testing.T) {
 	caught := 0
 	for seed := range uint64(30) {
 		h := &countingTB{TB: t}
 		o := sim.Hostile(seed)
 		o.Faults = sim.Faults{{Kind: sim.FlyFault, Client: "writer 0", At: 5 * time.Microsecond,
 			For: 100 * time.Microsecond}}
-		e := endure(h, o, 1)
+		e := newQuorumPool(h, o, 1)
 		e.f = unfenced{e.f.(*strictFabric)}
 		e.asked = 1
 		e.end()

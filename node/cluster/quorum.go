@@ -8,12 +8,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// endure is the rest of a tick for the pool of an Enduring mender, which stays available with
+// recoverQuorum is the rest of a tick for the pool of a QuorumRecoverer, which stays available with
 // dead nodes. In order: the present epoch is fenced, if the pool needs another one; a sweep's
 // epoch begins, also if the last master left a busy view, or its verbs must be fenced off
 // (Beyond); an epoch without a sweep begins; dead clients are recovered; clients are asked for
 // their needs. A crash leaves the same as in tick.
-func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
+func (k *keeper) recoverQuorum(e QuorumRecoverer, v rdma.View) (more bool, err error) {
 	if k.fenced != v.Epoch && (v.Busy || k.need != NeedNothing) {
 		return false, k.fenceAgain(v)
 	}
@@ -66,7 +66,7 @@ func (k *keeper) pass(v rdma.View) error {
 		return err
 	}
 	k.need = NeedNothing
-	// The present epoch is fenced: see endure.
+	// The present epoch is fenced: see recoverQuorum.
 	to := rdma.State{Epoch: v.Epoch + 1}
 	if err := won(k.f.Advance(rdma.State{Epoch: v.Epoch}, to)); err != nil {
 		return fmt.Errorf("begin epoch %d: %w", to.Epoch, err)
@@ -114,7 +114,7 @@ func (k *keeper) sweepBusy(v rdma.View) error {
 		k.dirty = true
 		return fmt.Errorf("sweep epoch %d: %w", v.Epoch, err)
 	}
-	k.littered = false
+	k.needsSweep = false
 	k.log(Event{What: Swept, Epoch: v.Epoch, Took: k.ep.Now() - began})
 	return nil
 }
