@@ -48,7 +48,7 @@ type Options struct {
 // open.
 type DB struct {
 	workers Workers
-	door    Door
+	door    Reaper
 	// Holds one element for each operation in progress.
 	turns chan struct{}
 	// Closed by Close.
@@ -204,7 +204,7 @@ func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) err
 		db.mu.Unlock()
 		// Either its connection is down, or other clients may wait for what it left. Leaving closes
 		// it, or fences it off so that it is recovered at once.
-		db.door.Dismiss(w.store, w.ep, db.workers)
+		db.door.CloseAsync(w.store, w.ep, db.workers)
 		if !again {
 			return err
 		}

@@ -332,8 +332,8 @@ func TestUncertain(t *testing.T) {
 var eventually = wait.Until
 
 // TestUncertainDelaysNoOperation has a worker take its time to leave, as it does while nodes and
-// board are out of reach: the operation that it failed ends before, and others go on. Close waits
-// for it.
+// registry are out of reach: the operation that it failed ends before, and others go on. Close
+// waits for it.
 func TestUncertainDelaysNoOperation(t *testing.T) {
 	gate := make(chan struct{})
 	s := &script{answer: func(string) error { return client.ErrUncertain }}
@@ -394,8 +394,8 @@ func TestNoFurtherWorker(t *testing.T) {
 	}
 }
 
-// TestReopen: an operation that needs another worker while the pool's board is out of reach waits
-// for it, no longer than its context.
+// TestReopen: an operation that needs another worker while the pool's registry is out of reach
+// waits for it, no longer than its context.
 func TestReopen(t *testing.T) {
 	left := 3
 	s := &script{answer: func(string) error { return client.ErrUncertain }}

@@ -5,8 +5,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// MostDismissed bounds the workers that leave at a time without a caller that waits for them.
-const MostDismissed = mostDismissed
+// MostClosing bounds the workers that leave at a time without a caller that waits for them.
+const MostClosing = mostClosing
 
 // Counting returns what a DB does at each operation of a worker to count it: one with a good
 // answer. tell adds to p what was counted since it was called last.

@@ -25,8 +25,8 @@ var errOpen = errors.New("the worker's identity is kept")
 // it.
 //
 // Without a fencer the endpoint of such a worker stays open, and its identity is recovered when the
-// process ends. The same holds if the pool's board is unreachable: an identity that was given back
-// has no holder and would never be recovered. A Door tries again later.
+// process ends. The same holds if the pool's registry is unreachable: an identity that was given
+// back has no holder and would never be recovered. A Reaper tries again later.
 func Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	err := s.Close()
 	if err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrClosed) {
@@ -50,49 +50,49 @@ func fenceOff(ep rdma.Endpoint, f Fencer) error {
 }
 
 const (
-	// headStart bounds how long a caller of Dismiss waits. By then the worker's place is usually
-	// free again.
-	headStart = 100 * time.Millisecond
-	// mostDismissed bounds the workers that leave in the background. It is the default number of
+	// closeGrace bounds how long a caller of CloseAsync waits. By then the worker's place is
+	// usually free again.
+	closeGrace = 100 * time.Millisecond
+	// mostClosing bounds the workers that leave in the background. It is the default number of
 	// places for clients in a pool, and each of these workers keeps one.
-	mostDismissed = 1024
+	mostClosing = 1024
 
-	// The first and the longest pause of a Door before it tries again.
-	firstKnock = 20 * time.Millisecond
-	lastKnock  = time.Second
+	// The first and the longest pause of a Reaper before it tries again.
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = time.Second
 )
 
-// Door is where the workers of a process leave a pool. If a worker cannot be fenced off because the
-// pool's board is unreachable, the Door tries again until the board is back; until then others may
-// wait for what the worker left half done. The zero Door is ready to use. It must be closed before
-// the pool is. It is safe for concurrent use.
-type Door struct {
+// Reaper is where the workers of a process leave a pool. If a worker cannot be fenced off because
+// the pool's registry is unreachable, the Reaper tries again until the registry is back; until then
+// others may wait for what the worker left half done. The zero Reaper is ready to use. It must be
+// closed before the pool is. It is safe for concurrent use.
+type Reaper struct {
 	tasks sync.WaitGroup
 
 	// mu guards the fields below.
 	mu sync.Mutex
-	// Dismissed workers that have not left yet.
-	dismissed int
+	// Closed workers that have not left yet.
+	pending int
 	// See closing.
 	shut chan struct{}
 	// Errors of workers that could not be fenced off.
 	left []error
 }
 
-// Leave is the function Leave, and tries again in the background if the board is unreachable.
-func (d *Door) Leave(s Store, ep rdma.Endpoint, f Fencer) error {
+// Leave is the function Leave, and tries again in the background if the registry is unreachable.
+func (d *Reaper) Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	err := Leave(s, ep, f)
 	if errors.Is(err, errOpen) {
-		d.tasks.Go(func() { d.knock(ep, f) })
+		d.tasks.Go(func() { d.retryLoop(ep, f) })
 	}
 	return err
 }
 
-// Dismiss makes a worker leave in the background. The caller waits for headStart at most: while
-// nodes or the board are unreachable, leaving takes seconds, and no operation should wait that
-// long. The caller does not learn the outcome. If mostDismissed workers are leaving already,
-// Dismiss is Leave.
-func (d *Door) Dismiss(s Store, ep rdma.Endpoint, f Fencer) {
+// CloseAsync makes a worker leave in the background. The caller waits for closeGrace at most: while
+// nodes or the registry are unreachable, leaving takes seconds, and no operation should wait that
+// long. The caller does not learn the outcome. If mostClosing workers are leaving already,
+// CloseAsync is Leave.
+func (d *Reaper) CloseAsync(s Store, ep rdma.Endpoint, f Fencer) {
 	if !d.admit() {
 		_ = d.Leave(s, ep, f)
 		return
@@ -103,9 +103,9 @@ func (d *Door) Dismiss(s Store, ep rdma.Endpoint, f Fencer) {
 		_ = d.Leave(s, ep, f)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.dismissed--
+		d.pending--
 	})
-	late := time.NewTimer(headStart)
+	late := time.NewTimer(closeGrace)
 	defer late.Stop()
 	select {
 	case <-left:
@@ -114,20 +114,20 @@ func (d *Door) Dismiss(s Store, ep rdma.Endpoint, f Fencer) {
 }
 
 // admit counts a worker that leaves in the background. It reports false if there are too many.
-func (d *Door) admit() bool {
+func (d *Reaper) admit() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.dismissed == mostDismissed {
+	if d.pending == mostClosing {
 		return false
 	}
-	d.dismissed++
+	d.pending++
 	return true
 }
 
-// knock fences a worker off once the board is back. When the door is closed it tries for the last
-// time. If it fails for another reason, the pool's master completes it.
-func (d *Door) knock(ep rdma.Endpoint, f Fencer) {
-	for pause, last := firstKnock, false; !last; pause = min(2*pause, lastKnock) {
+// retryLoop fences a worker off once the registry is back. When the Reaper is closed it tries for
+// the last time. If it fails for another reason, the pool's master completes it.
+func (d *Reaper) retryLoop(ep rdma.Endpoint, f Fencer) {
+	for pause, last := firstRetry, false; !last; pause = min(2*pause, lastRetry) {
 		select {
 		case <-d.closing():
 			last = true
@@ -146,7 +146,7 @@ func (d *Door) knock(ep rdma.Endpoint, f Fencer) {
 }
 
 // closing returns a channel that Close closes.
-func (d *Door) closing() chan struct{} {
+func (d *Reaper) closing() chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.shut == nil {
@@ -158,7 +158,7 @@ func (d *Door) closing() chan struct{} {
 // Close waits for the workers that are leaving, and tries for the last time to fence off those that
 // could not be. No worker may leave afterwards. A worker that could not be fenced off is recovered
 // when this process has ended.
-func (d *Door) Close() error {
+func (d *Reaper) Close() error {
 	close(d.closing())
 	d.tasks.Wait()
 	return errors.Join(d.left...)

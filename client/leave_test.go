@@ -81,7 +81,7 @@ func TestLeaveSparesSuccessor(t *testing.T) {
 	b.Release()
 }
 
-// far is a fabric with a board that is unreachable for a number of calls.
+// far is a fabric with a registry that is unreachable for a number of calls.
 type far struct{ calls int }
 
 func (f *far) RevokeLife(rdma.Client) error {
@@ -99,19 +99,19 @@ func (e *leaving) Life() uint64 { return 1 }
 // fenced off when that works.
 func TestDoor(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	var d client.Door
-	ep, board, closed := &leaving{}, &far{2}, make(chan struct{})
+	var d client.Reaper
+	ep, registry, closed := &leaving{}, &far{2}, make(chan struct{})
 	ep.then = func() { close(closed) }
-	if err := d.Leave(closer{rdma.ErrTimeout}, ep, board); !errors.Is(err, rdma.ErrTimeout) ||
+	if err := d.Leave(closer{rdma.ErrTimeout}, ep, registry); !errors.Is(err, rdma.ErrTimeout) ||
 		!errors.Is(err, rdma.ErrUnreachable) {
 		t.Errorf("answer %v", err)
 	}
 	select {
 	case <-closed:
 	case <-time.After(time.Minute):
-		t.Fatal("it was not fenced off when the board was back")
+		t.Fatal("it was not fenced off when the registry was back")
 	}
-	if board.calls >= 0 {
+	if registry.calls >= 0 {
 		t.Error("it was closed before it was fenced off")
 	}
 	never := &leaving{}
@@ -132,30 +132,30 @@ type waits struct {
 func (s waits) Close() error { <-s.gate; return s.err }
 
 // The number of workers that leave in the background is bounded, and Close does not wait for a
-// board that is out of reach.
+// registry that is out of reach.
 func TestDismiss(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	var d client.Door
+	var d client.Reaper
 	gate := make(chan struct{})
 	var left, alone atomic.Int64
-	for range client.MostDismissed + 1 {
+	for range client.MostClosing + 1 {
 		ep := &leaving{then: func() { left.Add(1) }}
 		go func() {
-			d.Dismiss(waits{closer{nil}, gate}, ep, nil)
+			d.CloseAsync(waits{closer{nil}, gate}, ep, nil)
 			alone.Add(1)
 		}()
 	}
-	eventually(t, "Dismiss returns while workers leave", func() bool { return alone.Load() == client.MostDismissed })
+	eventually(t, "CloseAsync returns while workers leave", func() bool { return alone.Load() == client.MostClosing })
 	time.Sleep(10 * time.Millisecond)
-	if n := alone.Load(); n != client.MostDismissed {
+	if n := alone.Load(); n != client.MostClosing {
 		t.Errorf("%d workers leave in the background", n)
 	}
 	close(gate)
 	eventually(t, "all have left", func() bool {
-		return left.Load() == client.MostDismissed+1 && alone.Load() == left.Load()
+		return left.Load() == client.MostClosing+1 && alone.Load() == left.Load()
 	})
 	stays, late := &leaving{}, make(chan struct{})
-	d.Dismiss(waits{closer{rdma.ErrTimeout}, late}, stays, &far{1 << 30})
+	d.CloseAsync(waits{closer{rdma.ErrTimeout}, late}, stays, &far{1 << 30})
 	time.AfterFunc(10*time.Millisecond, func() { close(late) })
 	if err := d.Close(); !errors.Is(err, rdma.ErrUnreachable) || stays.closed {
 		t.Errorf("closed: %v, endpoint closed: %v", err, stays.closed)

@@ -15,9 +15,9 @@ const (
 	reopenPause = 10 * time.Millisecond
 )
 
-// Reopen calls open again while it fails because nodes or the pool's board are unreachable: usually
-// that is why an operation lost its worker, and it is over soon. It returns when open succeeds or
-// fails otherwise, after two seconds, or when ctx ends.
+// Reopen calls open again while it fails because nodes or the pool's registry are unreachable:
+// usually that is why an operation lost its worker, and it is over soon. It returns when open
+// succeeds or fails otherwise, after two seconds, or when ctx ends.
 func Reopen(ctx context.Context, open func() error) error {
 	until := time.Now().Add(reopenFor)
 	for {

@@ -96,14 +96,14 @@ func vacant(p *stores.Pool, nodes []Node) int {
 	data := len(nodes) - shapeOf(p).Spares
 	filled, free, empty := map[int]bool{}, false, -1
 	for i, n := range nodes {
-		if n.StandsFor != nil {
-			filled[*n.StandsFor] = true
+		if n.Replaces != nil {
+			filled[*n.Replaces] = true
 		} else if i >= data && n.Up {
 			free = true
 		}
 	}
 	for i, n := range nodes {
-		held := i < data || n.StandsFor != nil
+		held := i < data || n.Replaces != nil
 		if n.Gone && held && !filled[i] {
 			empty = i
 		}

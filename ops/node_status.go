@@ -272,8 +272,8 @@ func (n *Node) state() string {
 		return "in no pool"
 	case !n.Up:
 		return "DOWN"
-	case n.StandsFor != nil:
-		return fmt.Sprintf("up, for node %d", *n.StandsFor)
+	case n.Replaces != nil:
+		return fmt.Sprintf("up, for node %d", *n.Replaces)
 	}
 	return "up"
 }

@@ -170,19 +170,19 @@ func sampleOf(state *State, spares int) telemetry.Sample {
 	}
 	stood := map[int]bool{} // nodes that another one stands for
 	for _, n := range state.Nodes {
-		if n.StandsFor != nil {
-			stood[*n.StandsFor] = true
+		if n.Replaces != nil {
+			stood[*n.Replaces] = true
 		}
 	}
 	s.Whole = !state.View.Busy && state.Store != ""
 	for i, n := range state.Nodes {
 		is := telemetry.Node{ID: i, Role: "member", Up: n.Up, Bytes: n.Bytes}
-		empty := n.StandsFor == nil && i >= len(state.Nodes)-spares
+		empty := n.Replaces == nil && i >= len(state.Nodes)-spares
 		switch {
 		case n.Gone:
 			is.Role = "gone"
-		case n.StandsFor != nil:
-			is.StandsFor = *n.StandsFor + 1
+		case n.Replaces != nil:
+			is.Replaces = *n.Replaces + 1
 		case empty:
 			is.Role = "spare"
 		}

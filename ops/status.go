@@ -55,7 +55,7 @@ type Node struct {
 	Telemetry uint64 `json:"telemetry,omitempty"` // bytes more, of figures of processes and of events
 	Up        bool   `json:"up"`
 	Gone      bool   `json:"gone,omitempty"`       // the view has it no more
-	StandsFor *int   `json:"stands_for,omitempty"` // the node that it replaced
+	Replaces  *int   `json:"stands_for,omitempty"` // the node that it replaced
 }
 
 // View is the current view of a pool.
@@ -195,9 +195,9 @@ func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
 	for n, m := range v.Members {
 		is := Node{Bytes: f.Size(), Telemetry: telemetryOf(f), Up: !m.Gone && (monitor == nil || !monitor.NodeDown(n)),
 			Gone: m.Gone}
-		if m.StandsFor > 0 {
-			place := int(m.StandsFor) - 1
-			is.StandsFor = &place
+		if m.Replaces > 0 {
+			place := int(m.Replaces) - 1
+			is.Replaces = &place
 		}
 		nodes = append(nodes, is)
 	}
@@ -260,8 +260,8 @@ func (s *State) health() string {
 		}
 	}
 	for i, n := range s.Nodes {
-		if n.StandsFor != nil && n.Up {
-			not = append(not, fmt.Sprintf("node %d stands for node %d", i, *n.StandsFor))
+		if n.Replaces != nil && n.Up {
+			not = append(not, fmt.Sprintf("node %d stands for node %d", i, *n.Replaces))
 		}
 	}
 	if len(not) == 0 {

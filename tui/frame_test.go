@@ -196,7 +196,7 @@ func anySample(t *rapid.T) *telemetry.Sample {
 	for range rapid.IntRange(0, 4).Draw(t, "nodes") {
 		n := telemetry.Node{ID: some.Draw(t, "id"), Address: name, Role: rapid.SampledFrom([]string{"member", "gone",
 			name}).Draw(t, "role"),
-			Up: rapid.Bool().Draw(t, "up"), StandsFor: some.Draw(t, "stands for"),
+			Up: rapid.Bool().Draw(t, "up"), Replaces: some.Draw(t, "stands for"),
 			Lease: time.Duration(rapid.Int64().Draw(t, "lease"))}
 		if rapid.Bool().Draw(t, "counts") {
 			n.Counts = &telemetry.NodeCounts{Reads: count.Draw(t, "reads"), BytesWrote: count.Draw(t, "wrote")}

@@ -36,7 +36,7 @@ func halfAccepted(t *testing.T, based bool) (p minority) {
 	p.around = around
 	p.hooked = func(r int) (*Client, map[rdma.Step]func()) {
 		c, before := hooked(t, f, a, Options{Slow: 10 * time.Millisecond})
-		c.quorum.Shun(nodeOf(c, r))
+		c.quorum.MarkSlow(nodeOf(c, r))
 		return c, before
 	}
 	if based {

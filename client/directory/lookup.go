@@ -66,7 +66,7 @@ func (c *Client) look() (settled bool, err error) {
 func (c *Client) lookFurther(need int) error {
 	rest := c.all()
 	for r := range c.Replicas {
-		if c.replicas[r].known || c.quorum.Avoids(c.at[r].Node()) {
+		if c.replicas[r].known || c.quorum.IsSlow(c.at[r].Node()) {
 			rest &^= quorum.Only(r)
 		}
 	}
@@ -212,7 +212,7 @@ func (c *Client) askBuffer(b *rdma.Batch, r int) error {
 // word's round. What several clients write there at a time may mix, and is not whole.
 func (c *Client) mend() {
 	k := &c.replicas[0]
-	if !k.known || !k.word.accepted() || k.since != c.round || c.quorum.Avoids(c.at[0].Node()) {
+	if !k.known || !k.word.accepted() || k.since != c.round || c.quorum.IsSlow(c.at[0].Node()) {
 		return
 	}
 	if c.mending != nil {

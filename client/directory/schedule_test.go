@@ -21,7 +21,7 @@ func three(t *testing.T, buckets uint64, buffers int) (f *shm.Fabric, a *arena, 
 		c := worker(t, f, a, Options{Slow: 10 * time.Millisecond})
 		if r >= 0 {
 			c.begin(0)
-			c.quorum.Shun(c.at[r].Node())
+			c.quorum.MarkSlow(c.at[r].Node())
 		}
 		return c
 	}
@@ -206,7 +206,7 @@ func TestUsedAgain(t *testing.T) {
 		must(t, put(y, someHash, 1))
 		must(t, put(y, 3*someHash, 2))
 		x, before := hooked(t, f, a, Options{Slow: 10 * time.Millisecond})
-		x.quorum.Shun(nodeOf(x, 0))
+		x.quorum.MarkSlow(nodeOf(x, 0))
 		before[stepFetch] = func() {
 			must(t, y.Change(someHash, 1<<40, func(e []Entry) ([]Entry, error) {
 				e[0].Location = 3

@@ -48,7 +48,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "replicas that lag are made up for", In: "Client.lookFurther",
 		At: "$rest.Len() < $need", Do: "true", Test: "TestLagging"},
 	{Rule: "nodes that are silent are not asked to make up for others", In: "Client.lookFurther",
-		At: "$c.$replicas[$r].$known || $c.$quorum.Avoids($c.$at[$r].Node())", Do: "$c.$replicas[$r].$known",
+		At: "$c.$replicas[$r].$known || $c.$quorum.IsSlow($c.$at[$r].Node())", Do: "$c.$replicas[$r].$known",
 		Test: "TestLagging"},
 	{Rule: "a lookup settles what it cannot read", In: "Client.try",
 		At: "$settled && $ch.$decide == nil", Nth: "1/2", Do: "($settled || c.has) && $ch.$decide == nil"},

@@ -15,7 +15,7 @@ import (
 
 func TestReplicas(t *testing.T) {
 	gone := rdma.Member{Gone: true}
-	stands := func(n, since int) rdma.Member { return rdma.Member{StandsFor: uint16(n + 1), Since: uint64(since)} }
+	stands := func(n, since int) rdma.Member { return rdma.Member{Replaces: uint16(n + 1), Since: uint64(since)} }
 	originals := []node.Replica{{Node: 1, Index: 4}, {Node: 0, Index: 5}, {Node: 2, Index: 6}}
 	for _, c := range []struct {
 		members []rdma.Member
@@ -28,7 +28,7 @@ func TestReplicas(t *testing.T) {
 		{[]rdma.Member{1: gone, 3: stands(1, 2), 5: {}}, "[{0 5} {2 6} {3 4}]", false},
 		{[]rdma.Member{0: gone, 1: gone, 3: stands(1, 2), 4: stands(0, 4), 5: {}}, "[{2 6} {3 4} {4 5}]", false},
 		{[]rdma.Member{0: gone, 1: gone, 4: stands(1, 4), 3: stands(0, 2), 5: {}}, "[{2 6} {3 5} {4 4}]", false},
-		{[]rdma.Member{1: gone, 3: {Gone: true, StandsFor: 2, Since: 2}, 5: stands(3, 4)}, "[{0 5} {2 6} {5 4}]",
+		{[]rdma.Member{1: gone, 3: {Gone: true, Replaces: 2, Since: 2}, 5: stands(3, 4)}, "[{0 5} {2 6} {5 4}]",
 			false},
 		{[]rdma.Member{0: gone, 1: gone, 2: gone, 5: {}}, "[{1 4}]", true},
 	} {
@@ -37,7 +37,7 @@ func TestReplicas(t *testing.T) {
 			t.Errorf("%v: got %v, %v, want %s, %v", c.members, got, lost, c.want, c.lost)
 		}
 	}
-	v := rdma.View{Members: []rdma.Member{gone, {}, stands(0, 3), {Gone: true, StandsFor: 3, Since: 4}}}
+	v := rdma.View{Members: []rdma.Member{gone, {}, stands(0, 3), {Gone: true, Replaces: 3, Since: 4}}}
 	for n, want := range []int{0, 1, 0, 0} {
 		if got := v.Original(n); got != want {
 			t.Errorf("node %d stands for node %d, want %d", n, got, want)

@@ -396,7 +396,7 @@ func testNodeDies(t *testing.T, replica int) {
 	w.writeAll(t, 20)
 	until(t, "a spare stands for the node", func() bool {
 		v := f.View()
-		return !v.Busy && slices.ContainsFunc(v.Members, func(m rdma.Member) bool { return int(m.StandsFor) == dead+1 })
+		return !v.Busy && slices.ContainsFunc(v.Members, func(m rdma.Member) bool { return int(m.Replaces) == dead+1 })
 	})
 	w.writeAll(t, 30)
 	late := work()

@@ -256,7 +256,7 @@ func (q *Quorum) choose(at []rdma.Addr, first int, from Mask, need int) (m Mask)
 	for _, avoiding := range [2]bool{true, false} {
 		r := first
 		for range at {
-			if from.Has(r) && !m.Has(r) && (!avoiding || !q.Avoids(at[r].Node())) {
+			if from.Has(r) && !m.Has(r) && (!avoiding || !q.IsSlow(at[r].Node())) {
 				m |= Only(r)
 				if need--; need == 0 {
 					return m
@@ -332,7 +332,7 @@ func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask fu
 func (q *Quorum) fail(at []rdma.Addr, r int, err error) {
 	q.err = err
 	q.widen(at, 0)
-	q.shun(at[r].Node(), q.ep.Now())
+	q.markSlow(at[r].Node(), q.ep.Now())
 }
 
 // await waits for a whole batch as long as no replica is slow. Once the step is wide it waits for
@@ -372,7 +372,7 @@ func (q *Quorum) widen(at []rdma.Addr, slow Mask) {
 		for _, ch := range f.chains[:f.n] {
 			// Only replicas that are late in this very batch are to blame.
 			if slow.Has(ch.Replica) && f.left.Has(ch.Replica) && !completed(f.b, ch) {
-				q.shun(at[ch.Replica].Node(), now)
+				q.markSlow(at[ch.Replica].Node(), now)
 			}
 		}
 	}

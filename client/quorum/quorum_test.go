@@ -84,7 +84,7 @@ func TestShun(t *testing.T) {
 	must(t, f.KillNode(0))
 	for step := range 3 {
 		must(t, q.Gather("step", at, 0, All(3), 2, readWord(at), done))
-		if q.Done() != 0b110 || q.Stats().Widened != 1 || !q.Avoids(0) || q.Avoids(1) {
+		if q.Done() != 0b110 || q.Stats().Widened != 1 || !q.IsSlow(0) || q.IsSlow(1) {
 			t.Errorf("step %d: %03b answered, %+v", step, q.Done(), q.Stats())
 		}
 	}
@@ -139,7 +139,7 @@ func TestAskFails(t *testing.T) {
 			}
 			return readWord(at)(b, r)
 		}, done)
-		if err != nil || q.Done().Len() < 3 || q.Done().Has(bad) || !q.Avoids(bad) {
+		if err != nil || q.Done().Len() < 3 || q.Done().Has(bad) || !q.IsSlow(bad) {
 			t.Errorf("replica %d cannot be asked: %v; %05b are done", bad, err, q.Done())
 		}
 	}

@@ -17,7 +17,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "other replicas make up for one that refuses", In: "Quorum.judge",
 		At: "$q.$err = ErrRefused; $q.$widen($at, 0)", Do: "$q.$err = ErrRefused", Test: "TestVerdicts"},
 	{Rule: "a node that failed is asked last", In: "Quorum.fail",
-		At: "$q.$shun($at[$r].Node(), $q.$ep.Now())", Test: "TestShun"},
+		At: "$q.$markSlow($at[$r].Node(), $q.$ep.Now())", Test: "TestShun"},
 }
 
 func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }

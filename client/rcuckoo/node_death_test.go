@@ -96,7 +96,7 @@ func TestNodesDie(t *testing.T) {
 			stop, histories := f.work(t, 3)
 			f.kill(0)
 			until(t, "node 3 stands for node 0", func() bool {
-				return f.View().Members[3].StandsFor == 1 && !f.View().Busy
+				return f.View().Members[3].Replaces == 1 && !f.View().Busy
 			})
 			f.kill(1)
 			until(t, "node 1 is gone", func() bool { return f.View().Members[1].Gone && !f.View().Busy })

@@ -183,7 +183,7 @@ func TestPlacement(t *testing.T) {
 	if got := fmt.Sprint(l.Copies[0]); got != "[{1 2} {2 4}]" {
 		t.Errorf("without node 0 shard 0 lies at %s", got)
 	}
-	v.Members[4] = rdma.Member{StandsFor: 1, Since: 7}
+	v.Members[4] = rdma.Member{Replaces: 1, Since: 7}
 	l.ApplyView(&v)
 	if got := fmt.Sprint(l.Copies[0]); got != "[{1 2} {2 4} {4 0}]" {
 		t.Errorf("with a stand-in shard 0 lies at %s", got)

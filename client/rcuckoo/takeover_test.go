@@ -62,7 +62,7 @@ func TestTakeover(t *testing.T) {
 	}
 	must(t, f.KillNode(0))
 	mended(t, f)
-	if v := f.View(); v.Members[2].StandsFor != 1 || v.Busy {
+	if v := f.View(); v.Members[2].Replaces != 1 || v.Busy {
 		t.Fatalf("%+v", v)
 	}
 	whole(t, f, "behind a takeover")

@@ -76,7 +76,7 @@ func TestOutlivesWithStandIn(t *testing.T) {
 		if got, err := p.Kind.Outlives(f, none); got != 0 || err != nil {
 			t.Errorf("%s without node 0: it outlives %d, %v, want 0", store, got, err)
 		}
-		member(3, rdma.Member{StandsFor: 1, Since: 1})
+		member(3, rdma.Member{Replaces: 1, Since: 1})
 		if got, err := p.Kind.Outlives(f, none); got != 1 || err != nil {
 			t.Errorf("%s with a stand-in: it outlives %d, %v, want 1", store, got, err)
 		}

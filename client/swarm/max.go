@@ -345,8 +345,8 @@ func (p *put) holders() (n int) {
 	return n
 }
 
-// backgroundBatches bounds the batches in flight of a client's background work. Beyond it tuples
-// stay unmarked, which only costs readers trips.
+// backgroundBatches bounds the batches in flight of a client's background work. Beyond it
+// tuples stay unmarked, which only costs readers trips.
 const backgroundBatches = 16
 
 // confirm marks a tuple as VERIFIED at the replicas that have it, and writes the value in place, in
@@ -371,7 +371,7 @@ func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 	}
 	b := c.ep.Batch()
 	for r := range c.Replicas {
-		if !t.has.Has(r) || c.quorum.Avoids(k.At[r].Node()) {
+		if !t.has.Has(r) || c.quorum.IsSlow(k.At[r].Node()) {
 			continue
 		}
 		b.Chain()

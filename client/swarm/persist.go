@@ -47,7 +47,7 @@ func (s *Store) mayOutdate(k *Register, now time.Duration) bool {
 func (s *Store) lastSweep(v *rdma.View) (epoch uint64, err error) {
 	err = rdma.ErrNodeDown
 	for n := 0; n < s.nodes && err != nil && !errors.Is(err, rdma.ErrStale); n++ {
-		if !v.Members[n].Gone && !s.c.quorum.Avoids(n) {
+		if !v.Members[n].Gone && !s.c.quorum.IsSlow(n) {
 			epoch, err = s.values.Swept(n)
 		}
 	}

@@ -50,8 +50,8 @@ func (l *plan) numberOf(location uint64) (region int, i uint64) {
 	return int((location - 1) / uint64(l.Objects)), (location - 1) % uint64(l.Objects)
 }
 
-// retiringBatches bounds the batches in flight that retire objects. Beyond it objects are left to a
-// sweep.
+// retiringBatches bounds the batches in flight that retire objects. Beyond it objects are left
+// to a sweep.
 const retiringBatches = 16
 
 // retire gives objects away, in the background, to be claimed from an epoch on. The caller is the

@@ -38,7 +38,7 @@ func TestWrongMaximum(t *testing.T) {
 		read["reader"] = fmt.Sprint(string(v), err)
 	})
 	client("fresh", 1, 20*time.Microsecond, time.Second, func(c *registers, k *Register) {
-		c.quorum.Shun(1) // it writes to nodes 0 and 2
+		c.quorum.MarkSlow(1) // it writes to nodes 0 and 2
 		must(t, c.Write(k, []byte("fresh")))
 	})
 	client("stale", 2, 40*time.Microsecond, time.Millisecond, func(c *registers, k *Register) {

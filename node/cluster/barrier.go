@@ -134,13 +134,13 @@ func (k *keeper) vacancy(v rdma.View) *vacancy {
 		isSpare[s] = true
 	}
 	for _, m := range v.Members {
-		if m.StandsFor > 0 {
-			filled[m.StandsFor-1] = true
+		if m.Replaces > 0 {
+			filled[m.Replaces-1] = true
 		}
 	}
 	for n, m := range v.Members {
 		// A spare that holds nothing leaves no vacancy.
-		held := !isSpare[n] || m.StandsFor > 0
+		held := !isSpare[n] || m.Replaces > 0
 		if !m.Gone || !held || filled[n] || k.resting(target{node: n + 1}) {
 			continue
 		}
@@ -265,7 +265,7 @@ func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 	}
 	// Only a complete copy is announced. A crash before this leaves a spare that is in no member's
 	// place; it is written from the beginning again.
-	stands := rdma.Member{StandsFor: uint16(node + 1), Since: v.Epoch}
+	stands := rdma.Member{Replaces: uint16(node + 1), Since: v.Epoch}
 	if err := won(k.f.SetMember(v.Epoch, spare, v.Members[spare], stands)); err != nil {
 		return fmt.Errorf("make node %d stand for node %d: %w", spare, node, err)
 	}

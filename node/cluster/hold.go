@@ -50,7 +50,7 @@ func Hold(ep rdma.Endpoint, f rdma.Fabric, o Options) (*Held, error) {
 			v, err := ep.Join()
 			// The view must be idle, and the fence of the last tenure done: otherwise the last
 			// master died in the middle of its work, and a keeper has to complete that.
-			if err == nil && !v.Busy && v.Epoch >= r.Beyond {
+			if err == nil && !v.Busy && v.Epoch >= r.FenceEpoch {
 				return &Held{f: f, role: r, lease: holdLeases * o.Lease}, nil
 			}
 			// A keeper must complete what the last master began; this process has no recoverer.

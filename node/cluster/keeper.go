@@ -305,8 +305,8 @@ func (k *keeper) tick() (more bool, err error) {
 		down = a.Hung(v)
 	}
 	// A busy view has no master that works on it: this one is the master. And a tenure that follows
-	// another one's has to fence off the earlier master's verbs (Beyond) before anything else.
-	if v.Busy || len(down) > 0 || v.Epoch < k.role.Beyond {
+	// another one's has to fence off the earlier master's verbs (FenceEpoch) before anything else.
+	if v.Busy || len(down) > 0 || v.Epoch < k.role.FenceEpoch {
 		return true, k.barrier(v, down, nil)
 	}
 	if a, ok := k.m.(Attendant); ok {

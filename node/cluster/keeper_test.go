@@ -289,7 +289,7 @@ func (w *world) whole(gone ...int) {
 		if m.Gone != dead {
 			w.t.Errorf("in the end node %d %v", n, m)
 		}
-		if m.StandsFor > 0 {
+		if m.Replaces > 0 {
 			stands++
 		}
 	}
@@ -320,7 +320,7 @@ func TestNodesAndClientsDie(t *testing.T) {
 			w.end()
 			w.whole(1, holders)
 			v := w.s.View()
-			if v.Members[holders].StandsFor != 2 || v.Members[holders+1].StandsFor != holders+1 {
+			if v.Members[holders].Replaces != 2 || v.Members[holders+1].Replaces != holders+1 {
 				t.Errorf("no node stands for the stand-in: %+v", v)
 			}
 		})

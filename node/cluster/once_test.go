@@ -316,7 +316,7 @@ func TestKeepersOnSharedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := func() bool {
-		return !f.View().Busy && f.View().Members[2].StandsFor == 2 && recovered.Load() > 0 &&
+		return !f.View().Busy && f.View().Members[2].Replaces == 2 && recovered.Load() > 0 &&
 			!strings.Contains(fmt.Sprint(f.Clients()), "victim")
 	}
 	for until := time.Now().Add(wait.Hang); !whole() && time.Now().Before(until); {
@@ -337,13 +337,13 @@ type succeeding struct{ rdma.Fabric }
 
 func (f succeeding) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
 	r, ok, err := f.Fabric.TryMaster(owner, lease)
-	r.Beyond = 3
+	r.FenceEpoch = 3
 	return r, ok, err
 }
 
-// TestBeyond: if verbs of a predecessor may be in flight, a master fences them off before it does
-// anything else, and does so once.
-func TestBeyond(t *testing.T) {
+// TestFenceEpoch: if verbs of a predecessor may be in flight, a master fences them off before it
+// does anything else, and does so once.
+func TestFenceEpoch(t *testing.T) {
 	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: 4096, Clients: 16}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 // recoverQuorum is the rest of a tick for the pool of a QuorumRecoverer, which stays available with
 // dead nodes. In order: the present epoch is fenced, if the pool needs another one; a sweep's
 // epoch begins, also if the last master left a busy view, or its verbs must be fenced off
-// (Beyond); an epoch without a sweep begins; dead clients are recovered; clients are asked for
+// (FenceEpoch); an epoch without a sweep begins; dead clients are recovered; clients are asked for
 // their needs. A crash leaves the same as in tick.
 func (k *keeper) recoverQuorum(e QuorumRecoverer, v rdma.View) (more bool, err error) {
 	if k.fenced != v.Epoch && (v.Busy || k.need != NeedNothing) {
@@ -25,7 +25,7 @@ func (k *keeper) recoverQuorum(e QuorumRecoverer, v rdma.View) (more bool, err e
 		// sooner for them than after any other epoch.
 		return false, nil
 	}
-	if v.Epoch < k.role.Beyond || k.need == NeedSweep {
+	if v.Epoch < k.role.FenceEpoch || k.need == NeedSweep {
 		err := k.renew(v)
 		return k.need == NeedNothing, err
 	}

@@ -134,7 +134,7 @@ func (b *Registry) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Rol
 	if err == nil {
 		life, err = b.lifeOf(owner)
 	}
-	beyond := m.Beyond
+	beyond := m.FenceEpoch
 	if err == nil && m.Owner != 0 && m.Life != 0 && (m.Owner != owner || m.Life != life) {
 		beyond, err = b.succeed(m)
 	}
@@ -144,7 +144,7 @@ func (b *Registry) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Rol
 	if err := b.claimConfig(m.Epoch + 1); err != nil {
 		return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", owner, err)
 	}
-	next := masterRecord{Owner: owner, Life: life, Epoch: m.Epoch + 1, Lease: lease, Turn: m.Turn + 1, Beyond: beyond}
+	next := masterRecord{Owner: owner, Life: life, Epoch: m.Epoch + 1, Lease: lease, Turn: m.Turn + 1, FenceEpoch: beyond}
 	return b.begin(version, next)
 }
 
@@ -155,16 +155,16 @@ func (b *Registry) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Rol
 // would never have a successor, and only a successor can expel that node. Such a node may still
 // execute verbs of the last master, until the fence of an epoch behind the present one ends them.
 // The last master cannot join that epoch: the registry says already that it was fenced off. An
-// earlier Beyond that was not reached yet stays: max.
+// earlier FenceEpoch that was not reached yet stays: max.
 func (b *Registry) succeed(m masterRecord) (beyond uint64, err error) {
 	err = b.o.Revoke(rdma.Client{ID: m.Owner, Life: m.Life})
 	if err == nil {
-		return m.Beyond, nil
+		return m.FenceEpoch, nil
 	}
 	if errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, ErrUnreachable) {
 		var v rdma.View
 		if v, _, err = b.View(); err == nil {
-			return max(m.Beyond, v.Epoch+1), nil
+			return max(m.FenceEpoch, v.Epoch+1), nil
 		}
 	}
 	return 0, fmt.Errorf("fence off client %d, life %d, whose tenure is over: %w", m.Owner, m.Life, err)
@@ -291,7 +291,7 @@ func (b *Registry) Resign(r rdma.Role) {
 }
 
 // end makes the record one of no tenure. Epoch stays, since the next tenure's is one more, and so
-// do Lease, which has to stay valid, and Beyond.
+// do Lease, which has to stay valid, and FenceEpoch.
 func (m *masterRecord) end() { m.Owner, m.Life, m.Until, m.Turn = 0, 0, 0, m.Turn+1 }
 
 // endOf ends c's tenure, if c has one or may have begun one. The caller releases c's identity next.

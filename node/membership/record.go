@@ -83,13 +83,13 @@ type masterRecord struct {
 	// Turn grows with each write, so that every value differs from the one before. A store may skip
 	// a write that changes nothing, and then the version would not grow.
 	Turn uint64 `json:"turn"`
-	// Beyond is rdma.Role.Beyond. It stays when the tenure ends: the next master does not know
-	// whether this one reached that epoch.
-	Beyond uint64 `json:"beyond,omitempty"`
+	// FenceEpoch is rdma.Role.FenceEpoch. It stays when the tenure ends: the next master does not
+	// know whether this one reached that epoch.
+	FenceEpoch uint64 `json:"beyond,omitempty"`
 }
 
 func (r *masterRecord) role() rdma.Role {
-	return rdma.Role{Owner: r.Owner, Epoch: r.Epoch, Until: r.Until, Beyond: r.Beyond}
+	return rdma.Role{Owner: r.Owner, Epoch: r.Epoch, Until: r.Until, FenceEpoch: r.FenceEpoch}
 }
 
 // check returns what is wrong with the record in a pool of that shape. A written record has had a

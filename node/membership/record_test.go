@@ -16,7 +16,7 @@ var shape = Options{Nodes: 3, Clients: 100}
 var wide = map[string]any{
 	viewKey: viewRecord{
 		Epoch: math.MaxUint64, Busy: true, Down: []bool{true, false, true},
-		Members: []uint64{0, rdma.Member{Gone: true}.Word(), rdma.Member{Gone: true, StandsFor: 1<<15 - 1,
+		Members: []uint64{0, rdma.Member{Gone: true}.Word(), rdma.Member{Gone: true, Replaces: 1<<15 - 1,
 			Since: 1<<47 - 1}.Word()},
 	},
 	masterKey: masterRecord{Owner: 100, Life: math.MaxUint64, Epoch: 9, Until: math.MaxInt64,

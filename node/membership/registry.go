@@ -32,7 +32,7 @@ type Options struct {
 	// master. That life may have ended already, which is no error. An error that wraps
 	// rdma.ErrNodeDown, and not ErrUnreachable, says that some nodes did not answer, while the
 	// client is marked as fenced on the registry. Then the next master begins with a barrier, see
-	// rdma.Role.Beyond.
+	// rdma.Role.FenceEpoch.
 	Revoke func(c rdma.Client) error
 }
 

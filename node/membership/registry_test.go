@@ -129,7 +129,7 @@ func TestView(t *testing.T) {
 	member(1, 3, free, gone, false, rdma.ErrAccess)
 	member(1, -1, free, gone, false, rdma.ErrAccess)
 	member(1, 1, gone, rdma.Member{Gone: true, Since: 1}, false, nil)
-	spare := rdma.Member{StandsFor: 2, Since: 1}
+	spare := rdma.Member{Replaces: 2, Since: 1}
 	member(1, 2, free, spare, true, nil)
 	member(1, 2, free, spare, false, nil)
 	member(1, 2, spare, free, false, rdma.ErrAccess)
@@ -473,15 +473,15 @@ func TestRevokeOfNodesThatAreDown(t *testing.T) {
 	}
 	fenced = down
 	r, ok, err := b.TryMaster(two.ID, lease)
-	if !ok || err != nil || r.Beyond != 5 {
+	if !ok || err != nil || r.FenceEpoch != 5 {
 		t.Errorf("%+v, %v, %v", r, ok, err)
 	}
-	if r, ok, err = b.Renew(r, lease); !ok || err != nil || r.Beyond != 5 {
+	if r, ok, err = b.Renew(r, lease); !ok || err != nil || r.FenceEpoch != 5 {
 		t.Errorf("prolonged: %+v, %v, %v", r, ok, err)
 	}
 	b.Resign(r)
 	three := must[rdma.Client](t)(a.Claim("three"))
-	if r, ok, err := a.TryMaster(three.ID, lease); !ok || err != nil || r.Beyond != 5 {
+	if r, ok, err := a.TryMaster(three.ID, lease); !ok || err != nil || r.FenceEpoch != 5 {
 		t.Errorf("the next one: %+v, %v, %v", r, ok, err)
 	}
 }

@@ -28,7 +28,7 @@ func (v *View) Holder(original int) (n int, since uint64, ok bool) {
 		}
 		next := -1
 		for k, m := range v.Members {
-			if int(m.StandsFor) == n+1 {
+			if int(m.Replaces) == n+1 {
 				next = k
 			}
 		}
@@ -44,7 +44,7 @@ func (v *View) Holder(original int) (n int, since uint64, ok bool) {
 // took over, or the node itself. It is the inverse of Holder.
 func (v *View) Original(n int) int {
 	for range v.Members {
-		s := v.Members[n].StandsFor
+		s := v.Members[n].Replaces
 		if s == 0 {
 			break
 		}
@@ -57,8 +57,8 @@ func (v *View) Original(n int) int {
 type Member struct {
 	// Gone: no worker reaches the node any more, and none ever will.
 	Gone bool
-	// StandsFor is the node, plus one, of which this one took over the contents; 0: none.
-	StandsFor uint16
+	// Replaces is the node, plus one, of which this one took over the contents; 0: none.
+	Replaces uint16
 	// Since is the epoch in which it did: stand-ins are ordered by it.
 	Since uint64
 }
@@ -70,9 +70,9 @@ const (
 	sinceMask   = 1<<standsShift - 1
 )
 
-// Word packs m: bit 63 Gone, bits 47 to 61 StandsFor, Since below.
+// Word packs m: bit 63 Gone, bits 47 to 61 Replaces, Since below.
 func (m Member) Word() uint64 {
-	w := uint64(m.StandsFor&standsMask)<<standsShift | m.Since&sinceMask
+	w := uint64(m.Replaces&standsMask)<<standsShift | m.Since&sinceMask
 	if m.Gone {
 		w |= memberGone
 	}
@@ -81,7 +81,7 @@ func (m Member) Word() uint64 {
 
 // MemberOf unpacks what Word packed.
 func MemberOf(w uint64) Member {
-	return Member{Gone: w&memberGone != 0, StandsFor: uint16(w >> standsShift & standsMask), Since: w & sinceMask}
+	return Member{Gone: w&memberGone != 0, Replaces: uint16(w >> standsShift & standsMask), Since: w & sinceMask}
 }
 
 // Becomes returns an error wrapping ErrAccess when a member cannot change from m to next in the
@@ -89,7 +89,7 @@ func MemberOf(w uint64) Member {
 // state never succeeds on a new one.
 func (m Member) Becomes(next Member, epoch uint64) error {
 	switch {
-	case next == m, m.Gone && !next.Gone, m.StandsFor != 0 && next.StandsFor != m.StandsFor,
+	case next == m, m.Gone && !next.Gone, m.Replaces != 0 && next.Replaces != m.Replaces,
 		next.Since != m.Since && next.Since != epoch:
 		return fmt.Errorf("a node that %v becomes one that %v in epoch %d: %w", m, next, epoch, ErrAccess)
 	}
@@ -98,8 +98,8 @@ func (m Member) Becomes(next Member, epoch uint64) error {
 
 func (m Member) String() string {
 	t := "serves"
-	if m.StandsFor > 0 {
-		t = fmt.Sprintf("stands for node %d since epoch %d", m.StandsFor-1, m.Since)
+	if m.Replaces > 0 {
+		t = fmt.Sprintf("stands for node %d since epoch %d", m.Replaces-1, m.Since)
 	}
 	if m.Gone {
 		return "gone (" + t + ")"
@@ -127,10 +127,10 @@ type Role struct {
 	Owner ClientID
 	Epoch uint64        // greater than that of every tenure before
 	Until time.Duration // on Env.Now of the same machine
-	// Beyond is the epoch that the view has to reach before the master does anything else: verbs of
-	// an earlier master may have a way yet to nodes that did not answer when it was fenced off,
-	// which ends with that epoch's fence. 0: it need not.
-	Beyond uint64
+	// FenceEpoch is the epoch that the view has to reach before the master does anything else:
+	// verbs of an earlier master may have a way yet to nodes that did not answer when it was fenced
+	// off, which ends with that epoch's fence. 0: it need not.
+	FenceEpoch uint64
 }
 
 // Control is how a pool's master is chosen and changes its view. Its words are linearizable and
@@ -142,7 +142,7 @@ type Control interface {
 	// client is master, and the role names it and the time until when it is: at the latest, where
 	// machines' clocks cannot be compared. A master of which the tenure ran out may still have
 	// verbs in flight. So it is fenced off (see Fabric.Revoke) before another one begins. Nodes
-	// that do not answer then refuse its verbs from the fence of Role.Beyond on at the latest.
+	// that do not answer then refuse its verbs from the fence of Role.FenceEpoch on at the latest.
 	TryMaster(owner ClientID, lease time.Duration) (Role, bool, error)
 	// Renew prolongs a tenure; false: it is over, and another client may be master.
 	Renew(r Role, lease time.Duration) (Role, bool, error)

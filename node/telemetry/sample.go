@@ -78,10 +78,10 @@ type Node struct {
 	Address string `json:"address,omitempty"` // of one that is a process
 	Role    string `json:"role"`              // "member", "spare", "witness" or "gone"
 	Up      bool   `json:"up"`
-	// StandsFor is the node that this one replaced, plus one; 0: it replaced none.
-	StandsFor int           `json:"stands_for,omitempty"`
-	Lease     time.Duration `json:"lease,omitempty"` // for which it may serve yet; 0: it needs none
-	Bytes     uint64        `json:"bytes"`
+	// Replaces is the node that this one replaced, plus one; 0: it replaced none.
+	Replaces int           `json:"stands_for,omitempty"`
+	Lease    time.Duration `json:"lease,omitempty"` // for which it may serve yet; 0: it needs none
+	Bytes    uint64        `json:"bytes"`
 	// Counts are those of verbs that the node's process executed, where it is one.
 	Counts  *NodeCounts `json:"counts,omitempty"`
 	Problem string      `json:"problem,omitempty"` // why Counts are missing

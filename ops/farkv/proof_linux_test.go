@@ -208,7 +208,7 @@ func killedRound(t *testing.T, fabric string, clients int) {
 		if !mended {
 			state := s.status(nil)
 			mended = state != nil && state.Nodes[dead-1].Gone && !state.View.Busy &&
-				state.Nodes[2+dead].StandsFor != nil
+				state.Nodes[2+dead].Replaces != nil
 		}
 		// two at once would take both replicas of something
 		if mended && (i >= clients/4 && dead == 0 || i >= clients*2/3 && dead == 1) {

@@ -293,7 +293,7 @@ func (s *stage) gone(in *network, node, spares int) {
 		}
 		filled := 0
 		for _, n := range state.Nodes {
-			if n.StandsFor != nil && !n.Gone {
+			if n.Replaces != nil && !n.Gone {
 				filled++
 			}
 		}

@@ -176,8 +176,8 @@ func (n *Since) note(s *telemetry.Sample) {
 	down, dead, full, blind := map[int]bool{}, map[int]bool{}, map[string]bool{}, map[int]bool{}
 	replaced := map[int]bool{}
 	for _, x := range s.Nodes {
-		if x.StandsFor > 0 && x.Up {
-			replaced[x.StandsFor-1] = true
+		if x.Replaces > 0 && x.Up {
+			replaced[x.Replaces-1] = true
 		}
 	}
 	for _, x := range s.Nodes {

@@ -30,8 +30,8 @@ func (n nodeRow) state() string {
 	switch {
 	case n.Role == "gone" || !n.Up:
 		return "gone"
-	case n.StandsFor > 0:
-		return fmt.Sprintf("for node %d", n.StandsFor-1)
+	case n.Replaces > 0:
+		return fmt.Sprintf("for node %d", n.Replaces-1)
 	}
 	return "up"
 }

@@ -116,13 +116,13 @@ func (p *Pool) happen(s *telemetry.Sample) {
 	case Restored:
 		if p.Spares > 0 {
 			tell("restored", "node 3 stands for node 1 since epoch 13, after 3.8 s", 1, 0, 3800*time.Millisecond)
-			p.nodes[3].Role, p.nodes[3].StandsFor = "member", 2
+			p.nodes[3].Role, p.nodes[3].Replaces = "member", 2
 			p.Spares = 0
 		}
 	case Recovered:
 		tell("recovered", `client 7 "go-ycsb" recovered in 18.2 ms`, -1, 7, 18200*time.Microsecond)
 	}
-	filled := p.nodes[3].StandsFor > 0
+	filled := p.nodes[3].Replaces > 0
 	s.Busy = p.n >= Expelled && p.n < Mended || p.n >= Mended && p.n < Restored && p.Spares > 0
 	if filled {
 		s.Whole, s.MayDie, s.Spares = true, 1, 0

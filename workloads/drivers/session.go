@@ -85,7 +85,7 @@ func (s *session) done(err error) error {
 	s.past = *s.count
 	s.meter.Collect(&s.left)
 	// what cannot be closed is recovered; the operation says what is wrong
-	s.pool.door.Dismiss(s.store, s.ep, s.pool.fabric)
+	s.pool.door.CloseAsync(s.store, s.ep, s.pool.fabric)
 	s.store = nil
 	return err
 }

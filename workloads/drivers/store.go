@@ -74,7 +74,7 @@ type pool struct {
 	name    string          // under which its nodes were started on this machine; "": they were not, by this process
 	made    bool            // by this process
 	servers *stores.Servers // of a pool that ends with this process; nil: others have them
-	door    client.Door
+	door    client.Reaper
 	kept    Kept
 	process stores.Process
 }

@@ -33,8 +33,8 @@ func (r *run) sample(now time.Duration) {
 		Whole: !view.Busy, MayDie: -1,
 	}
 	for i, m := range view.Members {
-		n := telemetry.Node{ID: i, Role: "member", Up: !r.sim.Dead(i), StandsFor: int(m.StandsFor), Bytes: r.sim.Size()}
-		empty := i >= r.Nodes-r.Spares && m.StandsFor == 0
+		n := telemetry.Node{ID: i, Role: "member", Up: !r.sim.Dead(i), Replaces: int(m.Replaces), Bytes: r.sim.Size()}
+		empty := i >= r.Nodes-r.Spares && m.Replaces == 0
 		if empty && !m.Gone {
 			n.Role = "spare"
 			all.Spares++

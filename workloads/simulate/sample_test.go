@@ -42,7 +42,7 @@ func TestSamples(t *testing.T) {
 		}
 	}
 	last := all[len(all)-1]
-	if !broken || !healed || !last.Whole || last.Nodes[1].Role != "gone" || last.Nodes[3].StandsFor != 2 {
+	if !broken || !healed || !last.Whole || last.Nodes[1].Role != "gone" || last.Nodes[3].Replaces != 2 {
 		t.Errorf("broken %t, healed %t; in the end %+v", broken, healed, last)
 	}
 	sum := uint64(0)

@@ -97,7 +97,7 @@ func busyEpoch(t testing.TB, f rdma.Fabric) uint64 {
 // testMembers lets workers compete for the same member, and tries what is no change of one.
 func testMembers(t testing.TB, h Harness) {
 	f := h.New(t, 3, poolBytes, nil)
-	free, spare := rdma.Member{}, rdma.Member{StandsFor: 1, Since: 1}
+	free, spare := rdma.Member{}, rdma.Member{Replaces: 1, Since: 1}
 	set := func(what string, epoch uint64, node int, from, to rdma.Member, want bool) {
 		t.Helper()
 		before := f.View()
@@ -110,14 +110,14 @@ func testMembers(t testing.TB, h Harness) {
 	set("an idle view", 0, 2, free, rdma.Member{Gone: true}, false)
 	epoch := busyEpoch(t, f)
 	set("an earlier epoch", epoch-1, 2, free, rdma.Member{Gone: true}, false)
-	set("a later epoch", epoch+1, 2, free, rdma.Member{StandsFor: 1, Since: epoch + 1}, false)
+	set("a later epoch", epoch+1, 2, free, rdma.Member{Replaces: 1, Since: epoch + 1}, false)
 	set("another state", epoch, 2, rdma.Member{Gone: true}, rdma.Member{Gone: true, Since: epoch}, false)
 	var won [workers]int
 	var fs []func(rdma.Endpoint)
 	for w := range workers {
 		fs = append(fs, func(ep rdma.Endpoint) {
 			for stands := range uint16(10) {
-				mine := rdma.Member{StandsFor: 1 + uint16(w) + workers*stands, Since: epoch}
+				mine := rdma.Member{Replaces: 1 + uint16(w) + workers*stands, Since: epoch}
 				if ok, err := f.SetMember(epoch, 1, free, mine); err != nil {
 					t.Error(err)
 				} else if ok {
@@ -135,9 +135,9 @@ func testMembers(t testing.TB, h Harness) {
 	}
 	set("a place is taken", epoch, 2, free, spare, true)
 	set("twice", epoch, 2, free, spare, false)
-	set("a stand-in is gone", epoch, 2, spare, rdma.Member{Gone: true, StandsFor: 1, Since: 1}, true)
-	for _, to := range []rdma.Member{spare, {Gone: true, StandsFor: 2, Since: 1},
-		{Gone: true, StandsFor: 1, Since: 7}} {
+	set("a stand-in is gone", epoch, 2, spare, rdma.Member{Gone: true, Replaces: 1, Since: 1}, true)
+	for _, to := range []rdma.Member{spare, {Gone: true, Replaces: 2, Since: 1},
+		{Gone: true, Replaces: 1, Since: 7}} {
 		if ok, err := f.SetMember(epoch, 2, f.View().Members[2], to); ok || !errors.Is(err, rdma.ErrAccess) {
 			t.Errorf("a node that is gone now %v: %v, %v", to, ok, err)
 		}
@@ -158,7 +158,7 @@ func testViews(t testing.TB, h Harness) {
 		for range epochs {
 			epoch := busyEpoch(t, f)
 			for i := range 2 {
-				to := rdma.Member{StandsFor: uint16(epoch), Since: epoch}
+				to := rdma.Member{Replaces: uint16(epoch), Since: epoch}
 				if ok, err := f.SetMember(epoch, 2*int(epoch-1)+i, rdma.Member{}, to); !ok || err != nil {
 					t.Errorf("member in epoch %d: %v, %v", epoch, ok, err)
 				}
@@ -179,7 +179,7 @@ func testViews(t testing.TB, h Harness) {
 			}
 			n := 0
 			for n < len(v.Members) &&
-				v.Members[n] == (rdma.Member{StandsFor: uint16(n/2 + 1), Since: uint64(n/2 + 1)}) {
+				v.Members[n] == (rdma.Member{Replaces: uint16(n/2 + 1), Since: uint64(n/2 + 1)}) {
 				n++
 			}
 			rest := slices.ContainsFunc(v.Members[n:], func(m rdma.Member) bool { return m != rdma.Member{} })

@@ -127,8 +127,8 @@ func TestWordsOfOthers(t *testing.T) {
 	if name := f.Clients()[0].Name; !strings.HasPrefix(name, "a?[2Jb?") {
 		t.Errorf("%q", name)
 	}
-	f.head.members[1] = rdma.Member{StandsFor: 1000}.Word()
-	if v := f.View(); len(v.Members) != small.Nodes || v.Members[1].StandsFor != 0 {
+	f.head.members[1] = rdma.Member{Replaces: 1000}.Word()
+	if v := f.View(); len(v.Members) != small.Nodes || v.Members[1].Replaces != 0 {
 		t.Errorf("%+v", v)
 	}
 }

@@ -18,7 +18,7 @@ func isDown(word uint64) bool { return word>>62 != 0 }
 // is another. So it is announced here, and then carried out by any process that looks at the view:
 // a process that stops between the two steps delays no other.
 //
-//	bits  0 to 14  StandsFor of the member that changes
+//	bits  0 to 14  Replaces of the member that changes
 //	bit   15       its Since becomes the epoch
 //	bit   16       it is gone
 //	bits 17 to 24  its node
@@ -55,7 +55,7 @@ func (w viewWord) state() rdma.State { return rdma.State{Epoch: w.epoch(), Busy:
 
 // with announces that a node changes from one state to another one.
 func (w viewWord) with(node int, from, to rdma.Member) viewWord {
-	w |= changeBit | viewWord(node)<<nodeShift | viewWord(to.StandsFor&standsBits)
+	w |= changeBit | viewWord(node)<<nodeShift | viewWord(to.Replaces&standsBits)
 	if to.Gone {
 		w |= goneBit
 	}
@@ -74,7 +74,7 @@ func (w viewWord) settled() viewWord {
 // member returns the member word that follows old.
 func (w viewWord) member(old uint64) uint64 {
 	m := rdma.MemberOf(old)
-	m.Gone, m.StandsFor = w&goneBit != 0, uint16(w&standsBits)
+	m.Gone, m.Replaces = w&goneBit != 0, uint16(w&standsBits)
 	if w&freshBit != 0 {
 		m.Since = w.epoch()
 	}
@@ -109,8 +109,8 @@ func (f *Fabric) View() (v rdma.View) {
 		w := f.head.settledState()
 		for n := range v.Members {
 			v.Members[n] = rdma.MemberOf(atomic.LoadUint64(&f.head.members[n]))
-			if f.shared && int(v.Members[n].StandsFor) > f.g.Nodes {
-				v.Members[n].StandsFor = 0 // no node: another user wrote it, and masters use it as an index
+			if f.shared && int(v.Members[n].Replaces) > f.g.Nodes {
+				v.Members[n].Replaces = 0 // no node: another user wrote it, and masters use it as an index
 			}
 		}
 		if atomic.LoadUint64(&f.head.state) == uint64(w) {

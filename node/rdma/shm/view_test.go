@@ -16,9 +16,9 @@ func TestViewWord(t *testing.T) {
 		}
 		for _, c := range []struct{ from, to rdma.Member }{
 			{rdma.Member{}, rdma.Member{Gone: true}},
-			{rdma.Member{}, rdma.Member{StandsFor: 1<<15 - 1, Since: s.Epoch}},
-			{rdma.Member{StandsFor: 3, Since: 9}, rdma.Member{StandsFor: 3, Since: 9, Gone: true}},
-			{rdma.Member{StandsFor: 3, Since: 9}, rdma.Member{StandsFor: 3, Since: s.Epoch, Gone: true}},
+			{rdma.Member{}, rdma.Member{Replaces: 1<<15 - 1, Since: s.Epoch}},
+			{rdma.Member{Replaces: 3, Since: 9}, rdma.Member{Replaces: 3, Since: 9, Gone: true}},
+			{rdma.Member{Replaces: 3, Since: 9}, rdma.Member{Replaces: 3, Since: s.Epoch, Gone: true}},
 		} {
 			p := w.with(MaxNodes-1, c.from, c.to)
 			if p.state() != s || p.node() != MaxNodes-1 || p&changeBit == 0 {
@@ -41,7 +41,7 @@ func TestChangeOfAMasterThatDied(t *testing.T) {
 	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	spare := rdma.Member{StandsFor: 1, Since: 1}
+	spare := rdma.Member{Replaces: 1, Since: 1}
 	announced := stateWord(rdma.State{Epoch: 1, Busy: true}).with(2, rdma.Member{}, spare)
 	for name, look := range map[string]func(){
 		"a view":   func() { f.View() },

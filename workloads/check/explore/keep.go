@@ -161,15 +161,15 @@ func (r *run) vacant(v rdma.View) string {
 	first := r.plan.Nodes - r.plan.Spares
 	spare, filled := -1, make([]bool, len(v.Members))
 	for n, m := range v.Members {
-		if m.StandsFor > 0 {
-			filled[m.StandsFor-1] = true
+		if m.Replaces > 0 {
+			filled[m.Replaces-1] = true
 		}
 		if n >= first && m == (rdma.Member{}) {
 			spare = n
 		}
 	}
 	for n, m := range v.Members {
-		if m.Gone && (n < first || m.StandsFor > 0) && !filled[n] && spare >= 0 {
+		if m.Gone && (n < first || m.Replaces > 0) && !filled[n] && spare >= 0 {
 			return fmt.Sprintf("node %d is gone, and spare %d does not stand for it", n, spare)
 		}
 	}

@@ -535,7 +535,7 @@ func (w *world) progressed() {
 		}
 	}
 	for n, m := range w.s.View().Members {
-		if m.StandsFor > 0 && !m.Gone && c.Member(n) == nil {
+		if m.Replaces > 0 && !m.Gone && c.Member(n) == nil {
 			w.fail("node %d %v, and its server is no member", n, m)
 		}
 	}

@@ -1,0 +1,15 @@
+package quorum
+
+import "time"
+
+// slowFor is how long, in units of the timer, a node that was slow or failed is asked last. If it
+// does not recover, one operation in so many is slower by the timer.
+const slowFor = 100
+
+// MarkSlow makes a node be asked last for a while.
+func (q *Quorum) MarkSlow(node int) { q.markSlow(node, q.ep.Now()) }
+
+func (q *Quorum) markSlow(node int, now time.Duration) { q.avoid.Mark(node, now+slowFor*q.timer.slow) }
+
+// IsSlow reports whether a node is asked last. It looks at the clock only when there is one.
+func (q *Quorum) IsSlow(node int) bool { return q.avoid.Has(node, q.ep) }
