@@ -56,6 +56,10 @@ func TestHeldBack(t *testing.T) {
 				for _, gate := range shut(g) {
 					gate.close()
 				}
+				if what == "from its peers" {
+					// This process can still ask the node, which has its lease for a while.
+					eventually(t, "the node's lease is over", func() bool { return g.nodes[1].Info().Lease == 0 })
+				}
 				g.overdue(t, 1)
 				base, b := ep.peers[1].base, ep.Batch()
 				op := b.FetchAdd(rdma.At(1, 8), 1)

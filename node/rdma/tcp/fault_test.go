@@ -135,6 +135,9 @@ func TestCutFromPeers(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
 	created(t, control.Options{Addresses: addrs, Lease: short}, geometry(3))
+	eventually(t, "each node has its first lease", func() bool {
+		return leaseOf(t, nodes[0]) > 0 && leaseOf(t, nodes[1]) > 0
+	})
 	breaks(t, addrs, 0, control.Fault{ID: "cut", Peers: []int{1}, For: time.Minute})
 	for until := time.Now().Add(3 * short); time.Now().Before(until); time.Sleep(short / 20) {
 		if leaseOf(t, nodes[0]) == 0 || leaseOf(t, nodes[1]) == 0 {
