@@ -74,7 +74,7 @@ type completions interface {
 	poll(into []completion, spin time.Duration) int
 	// arm has the next completion end await. The caller polls once more in between: see there.
 	arm() error
-	// await waits for a completion behind the last arm, or until that time on wall.Now.
+	// await waits for a completion behind the last arm, or until that time on realtime.Now.
 	await(until time.Duration) error
 	close() error
 }

@@ -2,8 +2,21 @@
 
 package ibverbs
 
+/*
+#cgo LDFLAGS: -libverbs
+#cgo noescape fk_post
+#cgo nocallback fk_post
+#cgo noescape fk_poll
+#cgo nocallback fk_poll
+#cgo noescape fk_receive
+#cgo nocallback fk_receive
+#include <errno.h>
+#include <stdlib.h>
+#include "verbs.h"
+*/
+import "C"
+
 import (
-	"C"
 	"errors"
 	"fmt"
 	"math/rand/v2"
