@@ -173,7 +173,7 @@ var errClosed = fmt.Errorf("use the database: %w", rdma.ErrClosed)
 
 // do runs f with a worker. A worker that was idle may have been fenced off meanwhile. It finds that
 // out by an operation without effect, and another worker repeats the operation. This ends: such
-// workers are dismissed, and a worker that was just opened is the last one tried.
+// workers are closed, and a worker that was just opened is the last one tried.
 func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) error {
 	if err := db.enter(ctx); err != nil {
 		return err

@@ -74,7 +74,7 @@ var mutants = []teeth.Mutant{
 		At: "if $*failed { $next |= $q.$idle }", Do: "if $*failed { $next |= 0 }"},
 	{Rule: "no replica is waited for beyond the timer", Pkg: "../quorum", In: "Quorum.await",
 		At: "$q.timer.$slow", Do: "$q.timeout", Test: "TestSilentNodeIsNotAwaited"},
-	{Rule: "a silent node is asked last", Pkg: "../quorum", In: "Quorum.shun",
+	{Rule: "a silent node is asked last", Pkg: "../quorum", In: "Quorum.markSlow",
 		At: "$shunned * $q.$timer.$slow", Do: "1", Test: "TestSilentNodeIsNotAwaited"},
 	{Rule: "what is in the background is bounded", In: "Client.confirm",
 		At: "$b == nil", Do: "true", Test: "TestBackgroundIsBounded"},
