@@ -375,7 +375,7 @@ func TestSplitCutOff(t *testing.T) {
 	}
 }
 
-// growMutants break the rules of grow.go.
+// growMutants break the rules of recovery/grow.go.
 var growMutants = []teeth.Mutant{
 	{Rule: "a reader that finds nothing under a busy view asks for the size", In: "follower.grewMeanwhile",
 		At: "!$f.$s.$View.Busy", Do: "$f.$s.$View.Busy || true"},

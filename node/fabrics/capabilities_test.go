@@ -17,7 +17,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// capabilities are the interfaces of rdma's capabilities.go.
+// capabilities are the interfaces of node/rdma/capabilities.go.
 var capabilities = map[string]reflect.Type{
 	"AccessReporter": reflect.TypeFor[rdma.AccessReporter](),
 	"CarrierNamer":   reflect.TypeFor[rdma.CarrierNamer](),

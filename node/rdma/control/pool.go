@@ -45,7 +45,7 @@ type Options struct {
 	// 4096 by default.
 	MTU int
 	// Beside is the node of this process that is number BesideNode of the pool: what goes there
-	// goes past the network. See beside.go. Nil: there is none.
+	// goes past the network. See memnode/beside.go. Nil: there is none.
 	Beside     transport.Neighbor
 	BesideNode int
 	// Lease of the nodes when the pool is made; default DefaultLease.

@@ -43,7 +43,7 @@ import (
 //	         open 12 u64
 //	message  from a node, unasked for: its sender's mailbox u32 | client u32 | bytes u32 | 0 u32,
 //	         and then its data, padded to 8; the tag is the id of the mailbox that it is for. With
-//	         other items, see meet.go:
+//	         other items, see control/meet.go:
 //	offer    the sender's connection u64 | id u32 | client u32 | life u64 | epoch u64 | its
 //	         mailbox u32 | bytes u32, and then what its device offers, padded to 8; the tag as
 //	         above
