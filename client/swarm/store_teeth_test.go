@@ -21,7 +21,7 @@ var storeMutants = []teeth.Mutant{
 	{Rule: "an entry of another key gives way when its object has its tombstone", In: "change.makeRoom",
 		At:   "$c.met = append($c.met, $e.$Location)",
 		Do:   "$c.met, $c.ended = append($c.met, $e.$Location), append($c.ended, $e.$Location)",
-		Test: "TestCrowdedHalfDeleted"},
+		Test: "TestDeadOutOfReach"},
 	{Rule: "what is dead of other keys gives way", In: "Store.insert",
 		At:   "if $err := $c.$makeRoom($rest); $err != nil { $*body }",
 		Test: "TestCrowdedHalfDeleted"},
