@@ -48,10 +48,8 @@ func Restore(o *session.Op, shard int, to node.Replica, copying bool) error {
 		return err
 	}
 	if o.Table.HasExtents() {
-		if err := copyExtents(o, shard, func(off, n uint64) error {
-			return area(o.Table.Areas.Slabs, off,
-				n)
-		}); err != nil {
+		err := copyExtents(o, shard, func(off, n uint64) error { return area(o.Table.Areas.Slabs, off, n) })
+		if err != nil {
 			return err
 		}
 	}
