@@ -54,7 +54,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	if s.session.Table.HasExtents() {
 		r.Fact("slabs of extents", c.slabs, c.slabs*s.session.Table.SlabBytes)
 		r.Fact("extents that are free", c.free.n, c.free.bytes)
-		r.Fact("extents in clients' hands", c.held.n, c.held.bytes)
+		r.Fact("extents that clients have claimed", c.held.n, c.held.bytes)
 	}
 	return r, errors.Join(err, ep.Close()) // the Store is not closed: it has claimed and changed nothing
 }

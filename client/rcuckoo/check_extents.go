@@ -114,7 +114,7 @@ func (c *checker) extent(shard int, extent, m uint64, h claimLists) (named bool,
 		c.free.add(s.session.Table.SizeOf(class))
 	case id != 0:
 		c.held.add(s.session.Table.SizeOf(class))
-		c.r.Waits("client %d has extent %d of shard %d in hand", id, extent, shard)
+		c.r.Waits("client %d has claimed extent %d of shard %d", id, extent, shard)
 	case c.begun: // an operation may be cut off between the row without the ref and the mark
 		c.r.Waits("extent %d of shard %d is used, and no row names it: an operation may be at that", extent, shard)
 	default:
@@ -157,7 +157,7 @@ func (c *checker) claimLists(shard int) (claimLists, error) {
 		}
 		b.Release()
 		if err != nil {
-			return h, fmt.Errorf("read the hands of client %d: %w", id, err)
+			return h, fmt.Errorf("read the claims of client %d: %w", id, err)
 		}
 	}
 	return h, nil

@@ -36,7 +36,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "entries", Count: rows * uint64(l.Slots), Bytes: rows * uint64(l.RowBytes)},
 		{Name: "lock words", Count: locks, Bytes: 16 * locks},
 		{Name: "queues of locks", Count: copies * uint64(l.Tickets), Bytes: copies * l.Areas.Queues.Each},
-		{Name: "intents, redos and hands", Count: records,
+		{Name: "intents, redos and claims", Count: records,
 			Bytes: records * (table.IntentBytes + l.RedoBytes + l.ClaimsBytes())},
 	}
 	if l.Levels > 0 {

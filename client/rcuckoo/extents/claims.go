@@ -104,7 +104,7 @@ func (x *Client) reclaim(shard int, c rdma.ClientID, until time.Duration) (n int
 	read := b.Read(x.table.ClaimsAt(shard, c, 0), int(x.table.ClaimsBytes()))
 	read.Fence = true // if it is the worker's own identity, its own claims may still be in flight
 	if err := x.do(steps.ReadClaims, b, until); err != nil {
-		return 0, fmt.Errorf("read the hands of client %d in shard %d: %w", c, shard, err)
+		return 0, fmt.Errorf("read the claims of client %d in shard %d: %w", c, shard, err)
 	}
 	err = x.table.EachClaims(read.Buf, func(class int, p []byte) error {
 		if class == x.table.Classes {

@@ -58,7 +58,7 @@ const (
 	// ClaimExtents is the claim list, and the CASes of the marks that it names.
 	ClaimExtents rdma.Step = "claim extents"
 	// ReadClaims reads the claim lists of a client that is gone.
-	ReadClaims rdma.Step = "read hand"
+	ReadClaims rdma.Step = "read claims"
 	// ReadExtents reads the marks and keys of extents in such claim lists.
 	ReadExtents rdma.Step = "read extents"
 	// ReadRowsOfExtents is a look at the rows of these keys.

@@ -24,7 +24,7 @@ func (l *Layout) Describe(a rdma.Addr) string {
 		{l.Areas.Counts, func(uint64) string { return "count of slabs" }},
 		{l.Areas.intents, func(off uint64) string { return fmt.Sprintf("intent of client %d", off/IntentBytes+1) }},
 		{l.Areas.Redos, func(off uint64) string { return fmt.Sprintf("redo of client %d", off/l.RedoBytes+1) }},
-		{l.Areas.Claims, func(off uint64) string { return fmt.Sprintf("hand of client %d", off/l.ClaimsBytes()+1) }},
+		{l.Areas.Claims, func(off uint64) string { return fmt.Sprintf("claims of client %d", off/l.ClaimsBytes()+1) }},
 		{l.Areas.Growths, func(uint64) string { return "growth word" }},
 		{l.Areas.Roles, func(uint64) string { return "role" }},
 		{l.Areas.Rows, func(off uint64) string { return fmt.Sprintf("row %d", off/uint64(l.RowBytes)) }},
