@@ -18,9 +18,10 @@ import (
 // to new.
 //
 // Old and new are unlike any other word that the slot may hold while any client remembers one:
-// tags differ, and a quarantine is longer than an operation lasts. So a CAS that lands late finds
-// another word and fails. This keeps three and more replicas from being undecided by ABA, and
-// makes "changed from old" mean that the round is over.
+// tags differ, and a tag comes around only after twice the longest operation
+// (layout.Layout.Quarantine). So a CAS that lands late finds another word and fails. This keeps
+// three and more replicas from being undecided by ABA, and makes "changed from old" mean that the
+// round is over.
 //
 // What a crash leaves:
 //   - Before propose: nothing in the slot, and an object that no slot names.

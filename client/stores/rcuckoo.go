@@ -18,9 +18,8 @@ func init() { register(rcuckooKind()) }
 
 const (
 	maxRcuckooPair = 1 << 20
-	// stuckFor is the failure timer of clients that the pool takes to be alive: on a machine that
-	// is busy one may stand still for much longer than the paper's 100 ms. Those that died the pool
-	// knows.
+	// stuckFor is the default of failure-timer. On a busy machine a client may stand still for much
+	// longer than the paper's 100 ms. For one that the pool says is dead half of it is enough.
 	stuckFor = 500 * time.Millisecond
 )
 
@@ -34,7 +33,7 @@ const ticketless = "ticketless"
 var rcuckooOptions = []Option{
 	cacheOption(rcuckoo.DefaultCache),
 	{Name: "failure-timer", When: Opened, Type: Duration, Default: stuckFor, Min: 1,
-		Doc: "failure timeout of a lock holder that makes no progress"},
+		Doc: "failure timer of a lock holder that makes no progress"},
 	{Name: ticketless, When: Opened, Type: Bool, Default: false,
 		Doc: "try again for locks, as in RCuckoo's paper, and take no tickets"},
 	{Name: "levels", Type: Int, Default: 0, Max: rcuckoo.MaxLevels,

@@ -64,8 +64,9 @@ type Params struct {
 	Regions     int    `json:"regions"`
 	RegionBytes uint64 `json:"region_bytes"`
 	BlockBytes  uint64 `json:"block_bytes"`
-	// Timeout bounds every client's operations. Freed memory is kept out of use for as long as an
-	// operation of any client may last, so no client may have a longer timeout than this.
+	// Timeout bounds every client's operations. An emptied block rests for as long, and a freed
+	// object's tag repeats only after twice as long (see Quarantine). So no client may have a
+	// longer timeout than this.
 	Timeout time.Duration `json:"timeout"`
 	// Clients is the number of identities that have a place for their journals. A client with a
 	// higher number cannot open the pool.

@@ -14,7 +14,7 @@
 //
 // The life of a block, by its entry in the block allocation table of its region:
 //
-//	free       -> a client's     newBlock: the node's CAS of the entry decides
+//	free       -> a client's     NewBlock: the node's CAS of the entry decides
 //	a client's -> left           PassOn: its owner leaves it, or its recovery does
 //	left       -> a client's     takeOver: an adopter's CAS of the primary's entry decides
 //	a client's -> vacant         Clear: it was empty, has rested, and is wiped

@@ -17,7 +17,8 @@ import (
 // have failed, or of which the client may have died, is repeated. The paper's bits alone (FUSEE
 // 4.4) do not allow that: a second FAA on one carries into its neighbor and frees live data.
 //
-// Freed objects come back in three steps. None is on an operation's critical path.
+// Freed objects come back in three steps. None is on an operation's critical path while its class
+// has free objects: else the operation waits (awaitRest, await).
 //
 //  1. The winner of a slot frees what the slot held before. The object rests first
 //     (Layout.Quarantine): readers may still be on their way to it, and a tag must not come

@@ -27,7 +27,9 @@ import (
 // Own: no object of it is taken.
 type emptied struct {
 	*Block
-	at time.Duration // since when no slot points into it
+	// restsUntil is the pool's timeout after it was taken out of use. No slot points into it since
+	// then, or longer; and no client remembers a word that does when it has rested.
+	restsUntil time.Duration
 }
 
 const (
@@ -62,7 +64,7 @@ func (a *Allocator) Vacate(all bool) {
 				continue
 			}
 			delete(a.Holdings.Own, b.Block)
-			a.Emptied = append(a.Emptied, emptied{b, a.s.Now()})
+			a.Emptied = append(a.Emptied, emptied{b, a.s.Now() + a.s.Timeout})
 		}
 	}
 }
@@ -89,7 +91,7 @@ func (a *Allocator) takeBack(class int) bool {
 // entry fails the block's owner is not known: tidy reads it.
 func (a *Allocator) Clear() error {
 	// They are in the order in which they became empty: the first has rested longest.
-	for len(a.Emptied) > 0 && a.Emptied[0].at+a.s.Timeout <= a.s.Now() {
+	for len(a.Emptied) > 0 && a.Emptied[0].restsUntil <= a.s.Now() {
 		b := a.Emptied[0].Block
 		// From here on the block is in no list: it is taken up again, or becomes vacant, or tidy
 		// finds it.
@@ -196,7 +198,7 @@ func (a *Allocator) awaitVacant(class int) (bool, error) {
 	if len(a.Emptied) == 0 {
 		return a.carveVacant(class)
 	}
-	if wait := a.Emptied[0].at + a.s.Timeout - a.s.Now(); wait > 0 {
+	if wait := a.Emptied[0].restsUntil - a.s.Now(); wait > 0 {
 		a.s.Sleep(wait)
 	}
 	if err := a.Clear(); err != nil {

@@ -22,12 +22,14 @@ var le = binary.LittleEndian
 // 4.3). A client that is stuck repairs; so does the pool's master for a client that it recovers,
 // and a client for its own operation of unknown outcome. For some lock words of a shard:
 //
-//  1. The suspects are the clients that have an intent which names one of the words, and that are
-//     dead or have made no progress for a failure timer. The words that their intents name are
-//     repaired, too, so other dead clients that have named these words are suspects as well.
+//  1. The suspects are the clients that have an intent which names one of the words, and that
+//     count as gone (locks.Detector.Gone): they gave up, are being recovered, or have made no
+//     progress for a failure timer, or for half of one and the pool says that they are dead. The
+//     words that their intents name are repaired, too, so other clients that have named these
+//     words and are gone are suspects as well.
 //  2. Suspects are fenced off: no verb of theirs lands any more. (A client that gave its
-//     operation up has already drained its verbs.) Holders of these words' repair leases that are
-//     dead, or have made no progress for a failure timer, are fenced off as well. To ask the pool
+//     operation up has already drained its verbs.) Holders of these words' repair leases that
+//     count as gone are fenced off as well. To ask the pool
 //     and to fence off may take long when nodes do not answer. A client that does so has no
 //     lease, and no intent or one that it has given up, so no other client takes it for dead.
 //  3. The repairer takes the repair leases of all these words by CAS: all or none. If a suspect's

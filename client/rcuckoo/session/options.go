@@ -11,8 +11,7 @@ import (
 type Pool interface {
 	Clients() []rdma.Client
 	// RevokeLife returns when no verb that c posted can land any more. Only this life of the
-	// identity is
-	// fenced off: a client that has the identity since is not.
+	// identity is fenced off: a client that has the identity since is not.
 	RevokeLife(c rdma.Client) error
 }
 
@@ -22,7 +21,8 @@ type Options struct {
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
 	// Failure is the failure timer (section 4.1): a client that holds a lock and makes no progress
 	// for as long is fenced off. Default 100 ms, and at most a quarter of the timeout. If the pool
-	// knows that the client is dead, half of that is enough.
+	// knows that the client is dead, half of that is enough. Pools that package stores opens have
+	// another default.
 	Failure time.Duration
 	// Ticketless: the worker tries again for a lock that it did not get, as the paper's clients do.
 	Ticketless bool

@@ -12,8 +12,9 @@ import (
 const (
 	// PingEvery is how soon a connection on which nothing comes in is asked whether it is alive.
 	PingEvery = 200 * time.Millisecond
-	// DeadAfter is how long it may not answer then. A machine that is busy may not run a process
-	// for a good part of a second.
+	// DeadAfter is after how long without a word, since the last one that was heard, a node that
+	// was asked is given up. PingEvery is far below it, and below the silence after which a node
+	// ends a connection. A machine that is busy may not run a process for a good part of a second.
 	DeadAfter = time.Second
 )
 
