@@ -18,6 +18,7 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/version"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
@@ -301,11 +302,11 @@ func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error
 		if load {
 			what, total, things = "loading", b.Records, "records"
 		}
-		b.Say("%s: %s, %s %s", c.Name, what, count(total), things)
+		b.Say("%s: %s, %s %s", c.Name, what, format.Count(total), things)
 		c.Progress = func(p runner.Progress) {
 			ended, _ := p.Ended.Ended()
-			b.Say("%s: %s, %s of %s %s, %s a second", c.Name, what, count(p.Operations), count(total), things,
-				count(int64(float64(ended)/p.Interval.Seconds())))
+			b.Say("%s: %s, %s of %s %s, %s a second", c.Name, what, format.Count(p.Operations), format.Count(total), things,
+				format.Count(int64(float64(ended)/p.Interval.Seconds())))
 		}
 		r, err := runner.Run(ctx, c)
 		switch {
@@ -314,8 +315,8 @@ func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error
 		case r.Interrupted:
 			return ctx.Err()
 		case r.Failed > 0:
-			return fmt.Errorf("%s: %s of %s operations failed; the first: %w", what, count(r.Failed),
-				count(r.Operations), crowded(r.Err()))
+			return fmt.Errorf("%s: %s of %s operations failed; the first: %w", what, format.Count(r.Failed),
+				format.Count(r.Operations), crowded(r.Err()))
 		case r.Problem != "":
 			return errors.New(r.Problem)
 		}

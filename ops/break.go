@@ -15,6 +15,7 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -179,7 +180,7 @@ func BreakFor(ctx context.Context, addr string, what Break, force bool, begun fu
 func (b *Broken) Print(w io.Writer) {
 	fmt.Fprintln(w, b.Text)
 	if b.With > 0 {
-		fmt.Fprintf(w, "and with it %s of that process\n", Plural(b.With, "other client", "other clients"))
+		fmt.Fprintf(w, "and with it %s of that process\n", format.Plural(b.With, "other client", "other clients"))
 	}
 }
 
@@ -288,7 +289,7 @@ func (w *Break) complete() error {
 }
 
 func kindList() string {
-	return fabrics.OneOf(Words(BreakKinds))
+	return fabrics.OneOf(format.Words(BreakKinds))
 }
 
 func (b *Breaker) do(ctx context.Context, w *Break) (*Broken, error) {

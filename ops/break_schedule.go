@@ -15,6 +15,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
 )
@@ -394,15 +395,15 @@ func (r *scheduled) check(ctx context.Context) {
 	case sound && busy == 0:
 		r.out.Check, r.out.Sound = "no damage", &sound
 	case sound:
-		r.out.Check, r.out.Sound = fmt.Sprintf("no damage, while %s were at work", Plural(busy, "client", "clients")),
+		r.out.Check, r.out.Sound = fmt.Sprintf("no damage, while %s were at work", format.Plural(busy, "client", "clients")),
 			&sound
 	case busy > 0:
 		r.out.Check = fmt.Sprintf("not known: %s were at work, which may look like damage (hint: end them, then "+
-			"'farkv check %s')", Plural(busy, "client", "clients"), r.b.name())
+			"'farkv check %s')", format.Plural(busy, "client", "clients"), r.b.name())
 	case len(f.Damage) == 0:
 		r.out.Check = "not known: " + strings.Join(f.Unchecked, "; ")
 	default:
-		r.out.Check, r.out.Sound = Plural(len(f.Damage)+f.More, "finding", "findings"), &sound
+		r.out.Check, r.out.Sound = format.Plural(len(f.Damage)+f.More, "finding", "findings"), &sound
 	}
 }
 
@@ -421,11 +422,11 @@ func (r *Breaks) Print(w io.Writer) {
 		if o.Whole != nil {
 			whole = rounded(*o.Whole).String()
 		}
-		rows = append(rows, []string{o.Broken.Text, at, whole, count(o.Operations), count(o.Failed),
+		rows = append(rows, []string{o.Broken.Text, at, whole, format.Count(o.Operations), format.Count(o.Failed),
 			o.Gap.Round(time.Millisecond).String()})
 		if o.LostPairs > 0 {
 			notes = append(notes, fmt.Sprintf("%s: the probe did not find %s that it had written", o.Broken.Text,
-				Plural(o.LostPairs, "pair", "pairs")))
+				format.Plural(o.LostPairs, "pair", "pairs")))
 		}
 	}
 	if len(r.Breaks) > 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 )
 
@@ -206,11 +207,11 @@ func repairOf(p *stores.Pool) string {
 func (f *Findings) Err() error {
 	switch {
 	case len(f.Damage) > 0:
-		return fmt.Errorf("check %s: %w: %s%s", f.Pool, ErrDamage, Plural(len(f.Damage)+f.More, "finding", "findings"),
+		return fmt.Errorf("check %s: %w: %s%s", f.Pool, ErrDamage, format.Plural(len(f.Damage)+f.More, "finding", "findings"),
 			f.repair)
 	case len(f.Unchecked) > 0:
 		return fmt.Errorf("check %s: %w: %s left out%s", f.Pool, ErrIncomplete,
-			Plural(len(f.Unchecked), "server is", "servers are"), f.repair)
+			format.Plural(len(f.Unchecked), "server is", "servers are"), f.repair)
 	}
 	return nil
 }
@@ -221,9 +222,9 @@ func (f *Findings) Print(w io.Writer) {
 	for _, u := range f.Facts {
 		bytes := ""
 		if u.Bytes > 0 {
-			bytes = size(u.Bytes)
+			bytes = format.Size(u.Bytes)
 		}
-		rows = append(rows, []string{u.label, count(u.Count), bytes})
+		rows = append(rows, []string{u.label, format.Count(u.Count), bytes})
 	}
 	table.Print(w, rows)
 	fmt.Fprintln(w)
@@ -237,14 +238,14 @@ func (f *Findings) Print(w io.Writer) {
 		fmt.Fprintf(w, "NOT CHECKED: %s\n", s)
 	}
 	if f.More > 0 {
-		fmt.Fprintf(w, "and %s\n", Plural(f.More, "finding more", "findings more"))
+		fmt.Fprintf(w, "and %s\n", format.Plural(f.More, "finding more", "findings more"))
 	}
 	if len(f.Live) > 0 {
 		fmt.Fprintf(w, "clients were at work, so that findings may be of the moment: %s\n", crowd(f.Live))
 	}
 	if n := len(f.Keepers); n > 0 {
 		fmt.Fprintf(w, "%s lived, and held still meanwhile\n",
-			Plural(n, "candidate for the pool's master", "candidates for the pool's master"))
+			format.Plural(n, "candidate for the pool's master", "candidates for the pool's master"))
 	}
 	switch {
 	case len(f.Damage) > 0:

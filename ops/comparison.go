@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
@@ -73,13 +74,13 @@ func (c *Comparison) Print(w io.Writer) {
 		where = "shared memory"
 	}
 	if c.Replicas > 0 {
-		replicas = Plural(c.Replicas, "replica", "replicas")
+		replicas = format.Plural(c.Replicas, "replica", "replicas")
 	}
 	fmt.Fprintf(w, "%s\n", c.Title)
 	fmt.Fprintf(w, "%s records of %s, %s operations, %s,\n%s of %s, %s, seed %d\n\n",
-		count(c.Records), upTo(c.ObjectSizes, size(uint64(c.PairBytes))), count(c.Operations),
-		Plural(c.Threads, "thread", "threads"),
-		Plural(c.Nodes, "memory node", "memory nodes"), where, replicas, c.Seed)
+		format.Count(c.Records), upTo(c.ObjectSizes, format.Size(uint64(c.PairBytes))), format.Count(c.Operations),
+		format.Plural(c.Threads, "thread", "threads"),
+		format.Plural(c.Nodes, "memory node", "memory nodes"), where, replicas, c.Seed)
 	rows := [][]string{
 		{"", "repli-", "load", "run", "p50", "p99", "trips", "memory"},
 		{"", "cas", "ops/s", "ops/s", "", "", "/call", "/byte"},
@@ -92,7 +93,7 @@ func (c *Comparison) Print(w io.Writer) {
 	for _, r := range c.Rows {
 		for _, cut := range r.Cut {
 			fmt.Fprintf(w, "* %s: cut off while %s after %g s: %s of %s done\n", r.Name, cut.What, cut.Seconds,
-				count(cut.Done), count(cut.Of))
+				format.Count(cut.Done), format.Count(cut.Of))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Skipped)) {
@@ -118,7 +119,7 @@ func (c *Comparison) printCosts(w io.Writer) {
 }
 
 func (c *Cost) cells() []string {
-	return []string{latency(c.Store / 1e3), latency(c.Floor / 1e3), fmt.Sprintf("%.1fx", c.Ratio()),
+	return []string{format.Latency(c.Store / 1e3), format.Latency(c.Floor / 1e3), fmt.Sprintf("%.1fx", c.Ratio()),
 		fmt.Sprintf("%.1f-%.1f", c.Low, c.High)}
 }
 
@@ -133,10 +134,10 @@ func (r *Row) cells() []string {
 	if len(r.Cut) > 0 {
 		name += "*"
 	}
-	run := []string{count(int64(r.Run)), latency(r.P50), latency(r.P99)}
+	run := []string{format.Count(int64(r.Run)), format.Latency(r.P50), format.Latency(r.P99)}
 	if r.Run == 0 {
 		run = []string{"-", "-", "-"} // its load was cut off
 	}
-	cells := append([]string{name, number(float64(r.Replicas), "%.0f"), count(int64(r.Load))}, run...)
+	cells := append([]string{name, number(float64(r.Replicas), "%.0f"), format.Count(int64(r.Load))}, run...)
 	return append(cells, number(r.Trips, "%.2f"), number(r.BytesPerByte, "%.2f"))
 }

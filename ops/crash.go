@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -104,7 +105,7 @@ func loses(p *stores.Pool, w *Break) error {
 		return nil
 	case after.ended():
 		return fmt.Errorf("%v: the pool would end with it: %d of its %s that have a voice would live, and %d have to "+
-			"(hint: --force)", w, after.Voices.Live, Plural(after.Voices.Nodes, "node", "nodes"), after.Voices.Needed)
+			"(hint: --force)", w, after.Voices.Live, format.Plural(after.Voices.Nodes, "node", "nodes"), after.Voices.Needed)
 	case after.lost():
 		return fmt.Errorf("%v: data would be lost with it: too few of its copies would be left (hint: --force)", w)
 	}
@@ -160,7 +161,7 @@ func CrashClient(addr string, id int, step rdma.Step) (*Crashed, error) {
 	}
 	if step != "" && !slices.Contains(p.Kind.Steps, step) {
 		return nil, workloads.Usagef("crash client %d at %q: no step of %s (there are: %s)", id, step, p.Kind.Name,
-			strings.Join(Words(p.Kind.Steps), "; "))
+			strings.Join(format.Words(p.Kind.Steps), "; "))
 	}
 	c, err := findClient(p, id)
 	if err != nil {
@@ -290,7 +291,7 @@ func (c *Crashed) Print(w io.Writer) {
 			c.Client.PID)
 	}
 	if n := len(c.With); n > 0 {
-		fmt.Fprintf(w, "and with it %s of that process\n", Plural(n, "other client", "other clients"))
+		fmt.Fprintf(w, "and with it %s of that process\n", format.Plural(n, "other client", "other clients"))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -80,7 +81,7 @@ func (r *Removed) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s %s", did, r.Pool)
 	switch {
 	case r.Stopped > 0:
-		fmt.Fprintf(w, ", and stopped its %s", Plural(r.Stopped, "node", "nodes"))
+		fmt.Fprintf(w, ", and stopped its %s", format.Plural(r.Stopped, "node", "nodes"))
 	case r.Left:
 		fmt.Fprint(w, "; its nodes go on, and belong to no pool")
 	}

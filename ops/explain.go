@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -44,7 +45,7 @@ func hints(pool string) []workloads.Hint {
 		{Of: of(fabrics.ErrNoPool), Say: about("'farkv up %s' makes it; 'farkv list' shows the pools there are")},
 		{Of: of(fabrics.ErrExists), Say: about("use it, choose another name, or remove it with 'farkv down %s'")},
 		{Of: of(fabrics.ErrFolder),
-			Say: folderFrom() + "; a pool needs a folder that is there and that you may write to"},
+			Say: format.FolderSetting() + "; a pool needs a folder that is there and that you may write to"},
 		{Of: of(fabrics.ErrIrregular), Say: "choose another name, or remove it by hand"},
 		{Of: of(fabrics.ErrFormat),
 			Say: about("choose another name; 'farkv down --force %s' removes whatever is there")},
@@ -116,12 +117,4 @@ func explainAt(err error, addr string) error {
 		return explain(err, addr)
 	}
 	return fmt.Errorf("%w (hint: %s)", err, lostHint(short(addr)))
-}
-
-// folderFrom returns a text with the setting that names the folder of pools.
-func folderFrom() string {
-	if os.Getenv("FARKV_SHM_DIR") == "" {
-		return "$FARKV_SHM_DIR may name another"
-	}
-	return "$FARKV_SHM_DIR names it"
 }

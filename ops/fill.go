@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 )
 
@@ -50,7 +51,7 @@ func (s *State) printFill(w io.Writer) {
 		if f.Sampled {
 			sampled = "in a sample"
 		}
-		rows = append(rows, []string{f.Of, fmt.Sprintf("%.1f %%", 100*f.Full), count(f.Used), count(f.All), sampled})
+		rows = append(rows, []string{f.Of, fmt.Sprintf("%.1f %%", 100*f.Full), format.Count(f.Used), format.Count(f.All), sampled})
 	}
 	fmt.Fprintln(w)
 	table.Print(w, rows, 4)

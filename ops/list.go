@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 )
 
@@ -31,8 +32,8 @@ func (e *Entry) About() string {
 	if e.Problem != "" {
 		return e.Problem
 	}
-	return fmt.Sprintf("%s, %s, %s", e.Store, Plural(e.Nodes, "node", "nodes"),
-		Plural(e.Live, "live client", "live clients"))
+	return fmt.Sprintf("%s, %s, %s", e.Store, format.Plural(e.Nodes, "node", "nodes"),
+		format.Plural(e.Live, "live client", "live clients"))
 }
 
 // List returns this machine's pools, those that cannot be opened too.
@@ -76,7 +77,7 @@ func (p *Pools) Print(w io.Writer) {
 	rows := [][]string{{"pool", "store", "nodes", "memory", "clients live", "clients dead"}}
 	for _, e := range p.Pools {
 		if e.Problem == "" {
-			rows = append(rows, []string{e.Pool, e.Store, count(e.Nodes), size(e.Bytes), count(e.Live), count(e.Dead)})
+			rows = append(rows, []string{e.Pool, e.Store, format.Count(e.Nodes), format.Size(e.Bytes), format.Count(e.Live), format.Count(e.Dead)})
 		}
 	}
 	if len(rows) > 1 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/ops/format"
 )
 
 // Margin is how many more memory nodes may die before a pool stops. Two limits apply: a majority of
@@ -167,7 +168,7 @@ func (m *Margin) String() string {
 	var why []string
 	if v := m.Voices; v != nil {
 		why = append(why, fmt.Sprintf("%d of %s that have a voice live, and %d have to", v.Live,
-			Plural(v.Nodes, "node", "nodes"), v.Needed))
+			format.Plural(v.Nodes, "node", "nodes"), v.Needed))
 	}
 	if b := m.Copies; b != nil {
 		why = append(why, b.String())
@@ -175,7 +176,7 @@ func (m *Margin) String() string {
 			why = append(why, "no server takes the place of one that dies")
 		}
 	}
-	text := fmt.Sprintf("%s may die: %s", Plural(m.MayDie, "more node", "more nodes"), strings.Join(why, "; "))
+	text := fmt.Sprintf("%s may die: %s", format.Plural(m.MayDie, "more node", "more nodes"), strings.Join(why, "; "))
 	switch {
 	case m.ended():
 		text += "; " + minority(m.pool)
@@ -200,7 +201,7 @@ func (b *Bound) String() string {
 	case b.MayDie == 0:
 		return "some data has one copy"
 	}
-	return fmt.Sprintf("all data keeps %s after %s", keeps, Plural(b.MayDie, "death", "deaths"))
+	return fmt.Sprintf("all data keeps %s after %s", keeps, format.Plural(b.MayDie, "death", "deaths"))
 }
 
 // mainPool returns the number of a node of the pool to which most nodes belong; false: none belongs

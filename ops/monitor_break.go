@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/tui/pages"
 )
 
@@ -90,7 +91,7 @@ func (p *PageBreaker) find() (offers []pages.Offer, targets map[string]Target) {
 			o.Refused = why.Error()
 		}
 		if _, ok := b.pool.Fabric.(rdma.ClientCrasher); ok && kind == BreakClient {
-			o.Steps = Words(b.pool.Kind.Steps)
+			o.Steps = format.Words(b.pool.Kind.Steps)
 		}
 		offers = append(offers, o)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -250,7 +251,7 @@ func nodeHint(err error, c *NodeConfig) error {
 	case errors.Is(err, syscall.EACCES) && c.File == "" && c.PMem == "":
 		hint = "ports below 1024 are for the administrator"
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOSPC):
-		hint = "there is not as much memory: lower --memory, which is " + size(c.Memory)
+		hint = "there is not as much memory: lower --memory, which is " + format.Size(c.Memory)
 	case errors.Is(err, fabrics.ErrFile):
 		hint = "--file names a file that a memory node made, or one that is not there yet; " + filepath.Base(c.File) +
 			" stays as it is"
@@ -272,7 +273,7 @@ func loopback(addr string) (bool, error) {
 
 // Print implements Result.
 func (s *Serving) Print(w io.Writer) {
-	fmt.Fprintf(w, "serves %s at %s", size(s.Memory), s.Address)
+	fmt.Fprintf(w, "serves %s at %s", format.Size(s.Memory), s.Address)
 	if s.Device != "" {
 		fmt.Fprintf(w, ", verbs by %s port %d", s.Device, s.Port)
 	}

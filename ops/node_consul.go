@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -95,7 +96,7 @@ func (n *nodeServer) pulse() (well bool, text string) {
 	if err := healthOf(&i); err != nil {
 		return false, err.Error()
 	}
-	text = "serves " + size(i.Memory)
+	text = "serves " + format.Size(i.Memory)
 	if i.Pool == nil {
 		return true, text + ", in no pool"
 	}

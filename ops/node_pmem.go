@@ -13,6 +13,7 @@ import (
 
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 )
 
@@ -106,8 +107,8 @@ func (s *State) printPMem(w io.Writer) {
 		}
 		modelled = modelled || n.PMem.Model
 		for _, d := range n.PMem.DIMMs {
-			rows = append(rows, []string{fmt.Sprint(i), d.ID, count(d.MediaReads), count(d.MediaWrites),
-				count(d.ReadRequests), count(d.WriteRequests), amplification(d)})
+			rows = append(rows, []string{fmt.Sprint(i), d.ID, format.Count(d.MediaReads), format.Count(d.MediaWrites),
+				format.Count(d.ReadRequests), format.Count(d.WriteRequests), amplification(d)})
 		}
 	}
 	if len(rows) > 1 {

@@ -15,6 +15,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -243,7 +244,7 @@ func frail(addr string) string {
 		return ""
 	}
 	return fmt.Sprintf("a pool of %s does not outlive the death of one: a majority of them has to live, of three two "+
-		"(hint: one more may be a witness, see 'farkv help up')", Plural(len(all), "node", "nodes"))
+		"(hint: one more may be a witness, see 'farkv help up')", format.Plural(len(all), "node", "nodes"))
 }
 
 // explainStarted adds hints to errors of package local.

@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 )
 
@@ -148,13 +149,13 @@ func (s *State) printServers(w io.Writer) {
 				if len(rows) == 1 {
 					rows[0] = append(rows[0], c.Name)
 				}
-				row = append(row, count(c.Count))
+				row = append(row, format.Count(c.Count))
 			}
 			rows = append(rows, row)
 		}
 	}
 	if len(serve) > 0 {
-		nodes := Plural(len(serve), "node", "nodes")
+		nodes := format.Plural(len(serve), "node", "nodes")
 		fmt.Fprintf(w, "%s is served by %s: %s\n", s.Store, nodes, strings.Join(serve, ", "))
 	}
 	if len(rows[0]) > 1 {
@@ -235,10 +236,10 @@ func (s *State) printSurvival(w io.Writer) {
 func (s *Served) printRefused(w io.Writer, name string) {
 	var parts []string
 	if n := int(s.AuthFailures); n > 0 {
-		parts = append(parts, Plural(n, "connection", "connections")+" failed authentication")
+		parts = append(parts, format.Plural(n, "connection", "connections")+" failed authentication")
 	}
 	if n := int(s.RefusedRoom); n > 0 {
-		parts = append(parts, Plural(n, "connection", "connections")+" found no room")
+		parts = append(parts, format.Plural(n, "connection", "connections")+" found no room")
 	}
 	if len(parts) > 0 {
 		fmt.Fprintf(w, "%s: %s\n", name, strings.Join(parts, ", "))
@@ -248,7 +249,7 @@ func (s *Served) printRefused(w io.Writer, name string) {
 func (s *Served) row(name, state string) []string {
 	row := []string{name, s.Address, state, "", "", "", "", "", s.Incarnation}
 	if s.Reachable {
-		copy(row[3:], []string{size(s.Offers), "", count(s.Epoch), count(s.Connected)})
+		copy(row[3:], []string{format.Size(s.Offers), "", format.Count(s.Epoch), format.Count(s.Connected)})
 	}
 	if s.InPool {
 		row[4] = time.Duration(s.Lease * float64(time.Second)).Round(time.Millisecond).String()

@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -81,7 +82,7 @@ func (p *Perf) Run(ctx context.Context) (*Performance, error) {
 func (p *Perf) check() error {
 	for _, n := range p.Sizes {
 		if n < 1 || n > MaxPerfSize {
-			return workloads.Usagef("--sizes: %d bytes: want 1 to %s", n, size(MaxPerfSize))
+			return workloads.Usagef("--sizes: %d bytes: want 1 to %s", n, format.Size(MaxPerfSize))
 		}
 	}
 	for _, n := range p.Batches {
@@ -97,7 +98,7 @@ func (p *Perf) check() error {
 	switch least := leastPerfMemory(p.Sizes); {
 	case largest(p.Sizes)*largest(p.Batches) > mostInFlight:
 		return workloads.Usagef("--sizes and --batches: %d times %d bytes are in flight, and %s may be",
-			largest(p.Batches), largest(p.Sizes), size(mostInFlight))
+			largest(p.Batches), largest(p.Sizes), format.Size(mostInFlight))
 	case p.Memory < least || p.Memory > fabrics.MaxMemory:
 		return workloads.Usagef("--memory %d: want %d bytes at least, for these sizes", p.Memory, least)
 	case p.Ops < 1 || p.Time < leastPerfTime:
@@ -206,7 +207,7 @@ func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 
 // explain adds what the user can do about an address at which nothing can be measured.
 func (p *Perf) explain(err error, addr string) error {
-	lower := "lower --memory, which is " + size(p.Memory)
+	lower := "lower --memory, which is " + format.Size(p.Memory)
 	return workloads.Explain(err, append([]workloads.Hint{
 		{Of: of(fabrics.ErrExists),
 			Say: "perf writes over memory, and measures only where there is no pool: name nodes that serve none, " +

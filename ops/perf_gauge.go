@@ -12,6 +12,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
 )
@@ -118,7 +119,7 @@ func (v *verb) title() string {
 	if v.bytes == 0 {
 		return v.name
 	}
-	return v.name + " of " + size(uint64(v.bytes))
+	return v.name + " of " + format.Size(uint64(v.bytes))
 }
 
 // verbs returns what there is to measure.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads/runner"
 )
@@ -123,8 +124,8 @@ func (p *Performance) Print(w io.Writer) {
 
 // printFabric prints all that was measured of one fabric.
 func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
-	fmt.Fprintf(w, "%s, %s, one worker, verbs over %s", f.Pool, Plural(f.Nodes, "memory node", "memory nodes"),
-		size(p.Memory))
+	fmt.Fprintf(w, "%s, %s, one worker, verbs over %s", f.Pool, format.Plural(f.Nodes, "memory node", "memory nodes"),
+		format.Size(p.Memory))
 	if f.Virtual {
 		fmt.Fprint(w, ", in virtual time")
 	}
@@ -142,13 +143,13 @@ func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
 			continue
 		}
 		for _, us := range []float64{l.Min, l.P50, l.P99, l.P999, l.Max, l.Mean} {
-			row = append(row, latency(us))
+			row = append(row, format.Latency(us))
 		}
 		rows = append(rows, slices.Concat(row, []string{fmt.Sprintf("%.2f", c.Verbs)}, c.cells(f.device())))
 	}
 	table.Print(w, rows)
 	if f.Clock > 0 {
-		fmt.Fprintf(w, "each latency has a look at the clock in it, which takes %s\n", latency(f.Clock/1e3))
+		fmt.Fprintf(w, "each latency has a look at the clock in it, which takes %s\n", format.Latency(f.Clock/1e3))
 	}
 	fmt.Fprintln(w)
 	p.printRates(w, f)
@@ -188,7 +189,7 @@ func (p *Performance) printRates(w io.Writer, f *FabricPerf) {
 // printAll prints several fabrics side by side: the median of one verb at a time, and the rate of
 // the most in flight.
 func (p *Performance) printAll(w io.Writer) {
-	fmt.Fprintf(w, "one worker, verbs over %s of a memory node\n\n", size(p.Memory))
+	fmt.Fprintf(w, "one worker, verbs over %s of a memory node\n\n", format.Size(p.Memory))
 	head := func(first string) []string {
 		row := []string{first, ""}
 		for _, f := range p.Fabrics {
@@ -196,7 +197,7 @@ func (p *Performance) printAll(w io.Writer) {
 		}
 		return row
 	}
-	p.printSide(w, head("one at a time"), func(v *VerbPerf) string { return latency(v.Latency.P50) })
+	p.printSide(w, head("one at a time"), func(v *VerbPerf) string { return format.Latency(v.Latency.P50) })
 	if len(p.Batches) > 0 {
 		most := slices.Max(p.Batches)
 		fmt.Fprintln(w)
@@ -212,7 +213,7 @@ func (p *Performance) printAll(w io.Writer) {
 		case f.Virtual:
 			where = ", in virtual time"
 		case f.Clock > 0:
-			where = ", a look at the clock, which latencies have in them, takes " + latency(f.Clock/1e3)
+			where = ", a look at the clock, which latencies have in them, takes " + format.Latency(f.Clock/1e3)
 		}
 		fmt.Fprintf(w, "%s: %s%s\n", f.Fabric, f.Pool, where)
 	}
@@ -246,7 +247,7 @@ func bytesOf(n int) string {
 	if n == 0 {
 		return ""
 	}
-	return size(uint64(n))
+	return format.Size(uint64(n))
 }
 
 // at returns what was measured with so many in flight.
@@ -271,5 +272,5 @@ func (v *VerbPerf) megabytes(batch int) string {
 	if r == nil || v.Bytes == 0 {
 		return ""
 	}
-	return significant(r.MB)
+	return format.Significant(r.MB)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/check/explore"
 )
@@ -85,7 +86,7 @@ func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	}
 	began := time.Now()
 	r := s.Fuzz(ctx, explore.Search{First: z.Seed, Runs: z.Runs, Limits: z.Limits, Progress: func(t explore.Stats) {
-		z.say("%s runs, %s operations, %s events", count(t.Runs), count(t.Operations), count(t.Events))
+		z.say("%s runs, %s operations, %s events", format.Count(t.Runs), format.Count(t.Operations), format.Count(t.Events))
 	}})
 	f.took = time.Since(began)
 	f.Seeds, f.Runs, f.Operations, f.OK, f.Events = r.Seeds, r.Runs, r.Operations, r.OK, r.Events
@@ -140,7 +141,7 @@ func (f *Fuzzed) undecided() error {
 		return nil
 	}
 	return fmt.Errorf("explore %s: %w: no order of the answers of %s was found in time", f.Store, ErrUndecided,
-		Plural(int(f.Undecided), "run", "runs"))
+		format.Plural(int(f.Undecided), "run", "runs"))
 }
 
 func (f *Fuzzed) blame(s *explore.Subject, p *explore.Plan, failure *explore.Failure) error {
@@ -161,9 +162,9 @@ func (f *Fuzzed) Print(w io.Writer) {
 	}
 	if f.Runs > 0 {
 		fmt.Fprintf(w, "%s: %s of %s from %d on, %s (%s ok), %s events; %s and %s died%s\n", f.Store,
-			Plural(int(f.Runs), "run", "runs"), Plural(int(f.Seeds), "seed", "seeds"), f.Seed,
-			Plural(int(f.Operations), "operation", "operations"), count(f.OK), count(f.Events),
-			Plural(int(f.Crashes), "client", "clients"), Plural(int(f.Deaths), "memory node", "memory nodes"),
+			format.Plural(int(f.Runs), "run", "runs"), format.Plural(int(f.Seeds), "seed", "seeds"), f.Seed,
+			format.Plural(int(f.Operations), "operation", "operations"), format.Count(f.OK), format.Count(f.Events),
+			format.Plural(int(f.Crashes), "client", "clients"), format.Plural(int(f.Deaths), "memory node", "memory nodes"),
 			cameBack(f.Restarts))
 	}
 	if !f.Recovers && !f.available {
@@ -173,7 +174,7 @@ func (f *Fuzzed) Print(w io.Writer) {
 	if f.Undecided > 0 {
 		fmt.Fprintf(w, "%s could not be judged: the search for an order of the answers took too long; the first, "+
 			"with more time:\n"+
-			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", Plural(int(f.Undecided), "run", "runs"), f.command,
+			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", format.Plural(int(f.Undecided), "run", "runs"), f.command,
 			f.UndecidedPlan)
 	}
 	if f.Failed == nil {
@@ -198,7 +199,7 @@ func cameBack(n uint64) string {
 	if n == 0 {
 		return ""
 	}
-	return ", " + Plural(int(n), "came", "came") + " back"
+	return ", " + format.Plural(int(n), "came", "came") + " back"
 }
 
 // The pools that are explored: made and checked at once, and large enough for what plans do. Little

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -27,27 +28,27 @@ func (s *Simulated) Print(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "%s on %s: %s and %s on %s, in virtual time\n", s.Store, s.Profile,
-		Plural(s.Nodes, "memory node", "memory nodes"), Plural(s.Clients, "client", "clients"),
-		Plural(compute, "compute node", "compute nodes"))
+		format.Plural(s.Nodes, "memory node", "memory nodes"), format.Plural(s.Clients, "client", "clients"),
+		format.Plural(compute, "compute node", "compute nodes"))
 	title := s.Workload
 	if s.Title != "" {
 		title += ": " + s.Title
 	}
 	fmt.Fprintf(w, "%s\n", title)
-	copies := fmt.Sprintf("%s of the index and %d of the data", Plural(s.IndexReplicas, "replica", "replicas"),
+	copies := fmt.Sprintf("%s of the index and %d of the data", format.Plural(s.IndexReplicas, "replica", "replicas"),
 		s.DataReplicas)
 	if k, err := stores.Lookup(s.Store); err == nil && k.Serve != nil {
-		copies = Plural(s.DataReplicas, "replica", "replicas") + " of each shard"
+		copies = format.Plural(s.DataReplicas, "replica", "replicas") + " of each shard"
 	}
-	fmt.Fprintf(w, "%s records of %s, %s, seed %d\n", count(s.Records), upTo(s.ObjectSizes, count(s.PairBytes)+" B"),
+	fmt.Fprintf(w, "%s records of %s, %s, seed %d\n", format.Count(s.Records), upTo(s.ObjectSizes, format.Count(s.PairBytes)+" B"),
 		copies, s.Seed)
 	if s.DeviceBytes > 0 {
-		fmt.Fprintf(w, "%s B of each memory node are in the memory of its NIC\n", count(int64(s.DeviceBytes)))
+		fmt.Fprintf(w, "%s B of each memory node are in the memory of its NIC\n", format.Count(int64(s.DeviceBytes)))
 	}
 	fmt.Fprintln(w)
-	fmt.Fprintf(w, "%s operations a second: %s in %s", perSecond(s.Throughput), count(s.Operations), seconds(s.Seconds))
+	fmt.Fprintf(w, "%s operations a second: %s in %s", perSecond(s.Throughput), format.Count(s.Operations), seconds(s.Seconds))
 	if s.Failed > 0 {
-		fmt.Fprintf(w, ", %s of which failed", count(s.Failed))
+		fmt.Fprintf(w, ", %s of which failed", format.Count(s.Failed))
 	}
 	fmt.Fprint(w, "\n\n")
 	s.printCalls(w)
@@ -75,25 +76,25 @@ func (s *Simulated) printCalls(w io.Writer) {
 	for i := range s.Calls {
 		c := &s.Calls[i]
 		l := &c.Latency
-		row := []string{c.Name, count(l.Count)}
+		row := []string{c.Name, format.Count(l.Count)}
 		if l.Count == 0 {
 			continue
 		}
 		for _, us := range []float64{l.Mean, c.At(0.01), c.At(0.25), l.P50, c.At(0.75), l.P90, l.P99, l.P999, l.Max} {
-			row = append(row, latency(us))
+			row = append(row, format.Latency(us))
 		}
 		row = append(row, fmt.Sprintf("%.2f", c.Trips))
 		if c.Cost != nil {
-			row = append(row, fmt.Sprintf("%.2f", c.Cost.Verbs()+c.Cost.Calls), count(int64(c.Cost.BytesRead+0.5))+" B",
-				count(int64(c.Cost.BytesWrote+0.5))+" B")
+			row = append(row, fmt.Sprintf("%.2f", c.Cost.Verbs()+c.Cost.Calls), format.Count(int64(c.Cost.BytesRead+0.5))+" B",
+				format.Count(int64(c.Cost.BytesWrote+0.5))+" B")
 		}
 		rows = append(rows, row)
 	}
 	table.Print(w, rows)
 	for i := range s.Calls {
 		if c := &s.Calls[i]; c.Failed != nil {
-			fmt.Fprintf(w, "%s of %s failed, %s at the median; the first: %s\n", count(c.Failed.Count), c.Name,
-				latency(c.Failed.P50), c.Error)
+			fmt.Fprintf(w, "%s of %s failed, %s at the median; the first: %s\n", format.Count(c.Failed.Count), c.Name,
+				format.Latency(c.Failed.P50), c.Error)
 		}
 	}
 }
@@ -160,10 +161,10 @@ func (s *Simulated) printPoints(w io.Writer) {
 		if p.Failed > 0 {
 			failed = perSecond(p.Failed)
 		}
-		rows = append(rows, []string{seconds(p.Seconds), perSecond(p.Throughput), latency(p.Latency), failed})
+		rows = append(rows, []string{seconds(p.Seconds), perSecond(p.Throughput), format.Latency(p.Latency), failed})
 	}
 	table.Print(w, rows)
-	fmt.Fprintf(w, "the longest time in which a client finished nothing: %s\n", latency(s.LongestGap))
+	fmt.Fprintf(w, "the longest time in which a client finished nothing: %s\n", format.Latency(s.LongestGap))
 }
 
 // perSecond writes a rate.
@@ -174,7 +175,7 @@ func perSecond(v float64) string {
 	case v >= 1e4:
 		return fmt.Sprintf("%.1f k", v/1e3)
 	}
-	return count(int64(v + 0.5))
+	return format.Count(int64(v + 0.5))
 }
 
 // seconds writes a time.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/soak"
@@ -124,15 +125,15 @@ func (s *Soak) soaked(p *stores.Pool, r *soak.Result) *Soaked {
 
 // Print implements Result.
 func (r *Soaked) Print(w io.Writer) {
-	fmt.Fprintf(w, "%s (%s), %s, %v, seed %d\n\n", r.Store, r.Pool, Plural(r.Workers, "worker", "workers"),
+	fmt.Fprintf(w, "%s (%s), %s, %v, seed %d\n\n", r.Store, r.Pool, format.Plural(r.Workers, "worker", "workers"),
 		time.Duration(r.Seconds*float64(time.Second)), r.Seed)
 	rows := [][]string{{"", "operations", "mean", "p50", "p99", "worst", "pool full"}}
 	for _, o := range r.Ops {
-		rows = append(rows, []string{o.Kind, count(o.Count), latency(o.Mean), latency(o.P50), latency(o.P99),
-			latency(o.Worst), count(o.Full)})
+		rows = append(rows, []string{o.Kind, format.Count(o.Count), format.Latency(o.Mean), format.Latency(o.P50), format.Latency(o.P99),
+			format.Latency(o.Worst), format.Count(o.Full)})
 	}
 	table.Print(w, rows, 0)
-	fmt.Fprintf(w, "\nthe pool was full with %s pairs, and behind the load with %s\n", count(r.First), count(r.Again))
+	fmt.Fprintf(w, "\nthe pool was full with %s pairs, and behind the load with %s\n", format.Count(r.First), format.Count(r.Again))
 	if r.Sound {
 		fmt.Fprintln(w, "every answer was right, and the pool is sound")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 )
 
@@ -209,7 +210,7 @@ func telemetryText(bytes uint64) string {
 	if bytes == 0 {
 		return "none: the pool was made without, or by an older farkv"
 	}
-	return size(bytes) + " more on each node"
+	return format.Size(bytes) + " more on each node"
 }
 
 func clientsOf(f rdma.Fabric) ([]Client, error) {
@@ -245,7 +246,7 @@ func crowd(all []Client) string {
 	if len(all) > most {
 		names = append(names, fmt.Sprintf("%d more", len(all)-most))
 	}
-	return Plural(len(all), "live client", "live clients") + ": " + strings.Join(names, ", ")
+	return format.Plural(len(all), "live client", "live clients") + ": " + strings.Join(names, ", ")
 }
 
 // health returns a text on which nodes serve.
@@ -305,9 +306,9 @@ func (s *State) Print(w io.Writer) {
 	for _, n := range s.Nodes {
 		total += n.Bytes
 	}
-	clients := fmt.Sprintf("%s live, %s dead", count(len(living(s.Clients))), count(deadOf(s.Clients)))
+	clients := fmt.Sprintf("%s live, %s dead", format.Count(len(living(s.Clients))), format.Count(deadOf(s.Clients)))
 	if s.Places > 0 {
-		clients += fmt.Sprintf(", places for %s", count(s.Places))
+		clients += fmt.Sprintf(", places for %s", format.Count(s.Places))
 	}
 	rows := [][]string{{"pool", s.Pool}}
 	if s.Name != "" {
@@ -316,7 +317,7 @@ func (s *State) Print(w io.Writer) {
 	rows = append(rows, []string{"store", s.Store + ": " + s.doc}, []string{"can", strings.Join(s.Can, "; ")})
 	rows = append(rows, limitRows(s.Limits)...)
 	rows = append(rows, [][]string{
-		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total),
+		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), format.Size(s.Nodes[0].Bytes), format.Size(total),
 			s.health())},
 		{"telemetry", telemetryText(s.Nodes[0].Telemetry)},
 		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},
@@ -342,7 +343,7 @@ func (s *State) Print(w io.Writer) {
 func (s *State) printDetails(w io.Writer) {
 	rows := [][]string{{"memory", "number", "bytes of all replicas"}}
 	for _, u := range s.Memory {
-		rows = append(rows, []string{u.Purpose, count(u.Count), size(u.Bytes)})
+		rows = append(rows, []string{u.Purpose, format.Count(u.Count), format.Size(u.Bytes)})
 	}
 	s.printFill(w)
 	fmt.Fprintln(w)
@@ -377,7 +378,7 @@ func (s *State) printDetails(w io.Writer) {
 	fmt.Fprintln(w)
 	table.Print(w, rows, 2, 3)
 	if n := len(clients) - most; n > 0 {
-		fmt.Fprintf(w, "and %s more\n", count(n))
+		fmt.Fprintf(w, "and %s more\n", format.Count(n))
 	}
 }
 
@@ -419,7 +420,7 @@ func parametersOf(prefix string, all map[string]any) (rows [][]string) {
 			case name == "timeout" || name == "lease": // as every store names what is in nanoseconds
 				v = time.Duration(n)
 			case n == math.Trunc(n):
-				v = count(int64(n))
+				v = format.Count(int64(n))
 			}
 		}
 		rows = append(rows, []string{strings.ReplaceAll(prefix+name, "_", " "), fmt.Sprint(v)})

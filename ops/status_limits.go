@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops/format"
 )
 
 // limitsOf returns how long keys and values may be in a pool; nil where its store has no limit of
@@ -26,8 +27,8 @@ func limitRows(l *stores.Limits) [][]string {
 	}
 	if l.Pair > 0 {
 		return [][]string{{"pairs", fmt.Sprintf("keys of up to %s bytes, key and value of up to %s bytes together",
-			count(l.Key), count(l.Pair))}}
+			format.Count(l.Key), format.Count(l.Pair))}}
 	}
-	return [][]string{{"pairs", fmt.Sprintf("keys of up to %s bytes, values of up to %s bytes", count(l.Key),
-		count(l.Value))}}
+	return [][]string{{"pairs", fmt.Sprintf("keys of up to %s bytes, values of up to %s bytes", format.Count(l.Key),
+		format.Count(l.Value))}}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/trace"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
 )
@@ -285,23 +286,23 @@ func (t *Traced) Print(w io.Writer) {
 	rows, background := t.rows()
 	table.Print(w, rows, 1, 2, 8)
 	c := &t.Totals
-	fmt.Fprintf(w, "\n%s", Plural(int(c.Trips), "trip", "trips"))
+	fmt.Fprintf(w, "\n%s", format.Plural(int(c.Trips), "trip", "trips"))
 	if t.Paper > 0 {
 		fmt.Fprintf(w, " (in the paper: %d)", t.Paper)
 	}
-	fmt.Fprintf(w, ", %s; %s: %d READ, %d WRITE, %d atomic", Plural(int(c.Doorbells), "doorbell", "doorbells"),
-		Plural(int(c.Verbs()), "verb", "verbs"), c.Reads, c.Writes, c.Atomics)
+	fmt.Fprintf(w, ", %s; %s: %d READ, %d WRITE, %d atomic", format.Plural(int(c.Doorbells), "doorbell", "doorbells"),
+		format.Plural(int(c.Verbs()), "verb", "verbs"), c.Reads, c.Writes, c.Atomics)
 	if c.Sends > 0 {
 		fmt.Fprintf(w, ", %d SEND", c.Sends)
 	}
 	if c.Calls > 0 {
-		fmt.Fprintf(w, "; %s", Plural(int(c.Calls), "call", "calls"))
+		fmt.Fprintf(w, "; %s", format.Plural(int(c.Calls), "call", "calls"))
 	}
-	fmt.Fprintf(w, "; %s read, %s written\n", Plural(int(c.BytesRead), "byte", "bytes"),
-		Plural(int(c.BytesWrote), "byte", "bytes"))
+	fmt.Fprintf(w, "; %s read, %s written\n", format.Plural(int(c.BytesRead), "byte", "bytes"),
+		format.Plural(int(c.BytesWrote), "byte", "bytes"))
 	if background > 0 {
 		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n",
-			Plural(background, "verb", "verbs"))
+			format.Plural(background, "verb", "verbs"))
 	}
 	if k, err := stores.Lookup(t.Store); err == nil && k.Serve != nil {
 		fmt.Fprintln(w, "each SEND is a request, whose answer is one more message; what servers do for it is not shown")

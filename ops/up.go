@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -41,7 +42,7 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	pool, err := stores.Create(addr, store, p)
 	if err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
-			err = fmt.Errorf("%w: %s has %s free, and not even an empty pool fits", err, folder, size(free))
+			err = fmt.Errorf("%w: %s has %s free, and not even an empty pool fits", err, folder, format.Size(free))
 		}
 		return nil, explainShape(err, addr)
 	}
@@ -84,7 +85,7 @@ func tight(need, free uint64, folder string) string {
 		return ""
 	}
 	return fmt.Sprintf("the pool may grow to %s, and %s has %s free: writes will fail when that is used up",
-		size(need), folder, size(free))
+		format.Size(need), folder, format.Size(free))
 }
 
 // cramped returns a warning when the memory of a pool is too small for its records.
@@ -98,8 +99,8 @@ func cramped(k *stores.Kind, p stores.Params) string {
 		return ""
 	}
 	return fmt.Sprintf("%s a node have room for about %s of %s records of %s bytes: writes fail when they are full "+
-		"(hint: %s a node have room for all)", size(p.Memory), count(records), count(p.Records), count(p.PairBytes),
-		size(whole))
+		"(hint: %s a node have room for all)", format.Size(p.Memory), format.Count(records), format.Count(p.Records), format.Count(p.PairBytes),
+		format.Size(whole))
 }
 
 // warn adds a warning; "": there is none.

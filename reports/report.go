@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/reports/plot"
 )
@@ -106,9 +106,9 @@ func (r *Report) sum() string {
 		}
 	}
 	return fmt.Sprintf("Of %s %s and %s, %d of them for a reason that an experiment shows;\n"+
-		"%s for nothing, and for %d this size is too small to tell.", ops.Plural(all, "statement", "statements"),
-		ops.Plural(n[Holds], "holds", "hold"), ops.Plural(n[Differs], "differs", "differ"), shown,
-		ops.Plural(n[Fitted], "is fitted and counts", "are fitted and count"), n[TooSmall])
+		"%s for nothing, and for %d this size is too small to tell.", format.Plural(all, "statement", "statements"),
+		format.Plural(n[Holds], "holds", "hold"), format.Plural(n[Differs], "differs", "differ"), shown,
+		format.Plural(n[Fitted], "is fitted and counts", "are fitted and count"), n[TooSmall])
 }
 
 func (p *Part) print(w io.Writer, markdown bool) {

@@ -10,6 +10,8 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/ops/doctor"
+	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/reports"
 	"github.com/farkv/farkv/workloads/check/explore"
 	"github.com/farkv/farkv/workloads/runner"
@@ -43,7 +45,7 @@ func completions(root *cobra.Command) {
 	command.Flag(at("node"), "fabric", command.Fixed(fabrics.NodeFabrics()...))
 	command.Flag(at("crash"), "at", everyStep)
 	command.FlagOrFile(at("crash"), "plan", command.Fixed("-"))
-	command.FlagList(at("crash"), "kinds", command.Fixed(ops.Words(ops.BreakKinds)...))
+	command.FlagList(at("crash"), "kinds", command.Fixed(format.Words(ops.BreakKinds)...))
 	command.FlagList(at("bench"), "stores", func() []string {
 		return append([]string{ops.AllStores}, stores.Names()...)
 	})
@@ -56,7 +58,7 @@ func completions(root *cobra.Command) {
 		command.Fixed(explore.Kinds()...))
 	command.Flag(at("perf"), "profile", profileWords)
 	command.FlagList(at("perf"), "fabrics", command.Fixed(ops.PerfFabrics...))
-	command.FlagList(at("doctor"), "require", ops.DoctorTopics)
+	command.FlagList(at("doctor"), "require", doctor.Topics)
 	for _, p := range reports.Papers {
 		cmd := at("report", strings.ToLower(p.Name))
 		command.FlagList(cmd, "only", func() (names []string) {
@@ -93,7 +95,7 @@ func profileWords() (words []string) {
 
 func everyStep() (words []string) {
 	for _, k := range stores.Kinds() {
-		words = append(words, ops.Words(k.Steps)...)
+		words = append(words, format.Words(k.Steps)...)
 	}
 	slices.Sort(words)
 	return slices.Compact(words)

@@ -3,12 +3,12 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/ops/doctor"
 )
 
 func (c *cli) doctor() *cobra.Command {
-	d := ops.Doctor{Machine: ops.ThisMachine()}
+	d := doctor.Examination{Machine: doctor.ThisMachine()}
 	memory := bytesFlag(1 << 30)
 	cmd := &cobra.Command{
 		Use:   "doctor",

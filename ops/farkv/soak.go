@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/format"
 )
 
 func (c *cli) soak() *cobra.Command {
@@ -32,7 +33,7 @@ STORE makes a small pool of this process's memory. POOL is one that is empty, in
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("soak takes a store or a pool, not %s: see 'farkv soak --help'",
-					ops.Plural(len(args), "operand", "operands"))
+					format.Plural(len(args), "operand", "operands"))
 			}
 			return nil
 		},

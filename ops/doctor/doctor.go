@@ -1,4 +1,6 @@
-package ops
+// Package doctor examines what a machine has of what farkv can use, and what has to be installed or
+// set. It changes nothing.
+package doctor
 
 import (
 	"context"
@@ -46,36 +48,36 @@ func (t *Topic) ok(what, found string)          { t.add(Fine, what, found, "") }
 func (t *Topic) warn(what, found, do string)    { t.add(Warning, what, found, do) }
 func (t *Topic) missing(what, found, do string) { t.add(Missing, what, found, do) }
 
-// Health is what a Doctor found.
+// Health is what an Examination found.
 type Health struct {
 	Topics []Topic `json:"topics"`
 }
 
-// Doctor examines a machine, and changes nothing.
-type Doctor struct {
+// Examination examines a machine, and changes nothing.
+type Examination struct {
 	Machine
 	Memory  uint64   // bytes that a memory node is to serve
 	Require []string // topics that have to be ready
 }
 
-// topics are what a Doctor examines, in the order of its output.
+// topics are what an Examination covers, in the order of its output.
 var topics = []struct {
 	name  string
 	linux bool // elsewhere there is nothing to look at
-	look  func(d *Doctor, ctx context.Context, t *Topic)
+	look  func(d *Examination, ctx context.Context, t *Topic)
 }{
-	{"rdma", true, (*Doctor).rdma},
-	{"memlock", true, (*Doctor).memlock},
-	{"hugepages", true, (*Doctor).hugePages},
-	{"shm", true, (*Doctor).shm},
-	{"pmem", true, (*Doctor).pmem},
-	{"ipmctl", true, (*Doctor).ipmctl},
-	{"consul", false, (*Doctor).consul},
-	{"machine", false, (*Doctor).machine},
+	{"rdma", true, (*Examination).rdma},
+	{"memlock", true, (*Examination).memlock},
+	{"hugepages", true, (*Examination).hugePages},
+	{"shm", true, (*Examination).shm},
+	{"pmem", true, (*Examination).pmem},
+	{"ipmctl", true, (*Examination).ipmctl},
+	{"consul", false, (*Examination).consul},
+	{"machine", false, (*Examination).machine},
 }
 
-// DoctorTopics returns the names of all topics.
-func DoctorTopics() (names []string) {
+// Topics returns the names of all topics.
+func Topics() (names []string) {
 	for _, t := range topics {
 		names = append(names, t.name)
 	}
@@ -84,9 +86,9 @@ func DoctorTopics() (names []string) {
 
 // Run examines the machine. The error has what of Require is not ready; the Health is complete even
 // then.
-func (d *Doctor) Run(ctx context.Context) (*Health, error) {
+func (d *Examination) Run(ctx context.Context) (*Health, error) {
 	for _, name := range d.Require {
-		if all := DoctorTopics(); !slices.Contains(all, name) {
+		if all := Topics(); !slices.Contains(all, name) {
 			return nil, workloads.Usagef("--require %s: want %s", name, strings.Join(all, ", "))
 		}
 	}

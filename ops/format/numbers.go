@@ -1,4 +1,5 @@
-package ops
+// Package format writes numbers, sizes, latencies and settings as all commands print them.
+package format
 
 import (
 	"fmt"
@@ -6,8 +7,8 @@ import (
 	"strings"
 )
 
-// count writes a number with its thousands apart.
-func count[N int | int64 | uint64](n N) string {
+// Count writes a number with its thousands apart.
+func Count[N int | int64 | uint64](n N) string {
 	s := strconv.FormatInt(int64(n), 10)
 	sign := ""
 	if s[0] == '-' {
@@ -19,10 +20,10 @@ func count[N int | int64 | uint64](n N) string {
 	return sign + s
 }
 
-// size writes bytes in the largest binary unit that leaves at least one digit before the point.
-func size(n uint64) string {
+// Size writes bytes in the largest binary unit that leaves at least one digit before the point.
+func Size(n uint64) string {
 	if n < 1<<10 {
-		return count(n) + " B"
+		return Count(n) + " B"
 	}
 	v, unit := float64(n), ""
 	for _, u := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
@@ -31,19 +32,19 @@ func size(n uint64) string {
 		}
 		v, unit = v/1024, u
 	}
-	return significant(v) + " " + unit
+	return Significant(v) + " " + unit
 }
 
-// significant writes a positive number with one decimal below 100, and none from there on.
-func significant(v float64) string {
+// Significant writes a positive number with one decimal below 100, and none from there on.
+func Significant(v float64) string {
 	if v < 99.95 {
 		return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0")
 	}
-	return count(int64(v + 0.5))
+	return Count(int64(v + 0.5))
 }
 
-// latency writes microseconds.
-func latency(us float64) string {
+// Latency writes microseconds.
+func Latency(us float64) string {
 	switch {
 	case us < 0.9995:
 		return fmt.Sprintf("%.0f ns", us*1e3)
@@ -68,5 +69,5 @@ func Plural(n int, one, more string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return count(n) + " " + more
+	return Count(n) + " " + more
 }

@@ -1,4 +1,4 @@
-package ops
+package doctor
 
 import (
 	"context"
@@ -25,7 +25,7 @@ import (
 var rewrite = flag.Bool("update", false, "write what the doctor says into its fixtures")
 
 // patient is a machine of the files of a fixture. A file that says "-> PATH" is a symbolic link.
-func patient(a *txtar.Archive) Doctor {
+func patient(a *txtar.Archive) Examination {
 	root := fstest.MapFS{}
 	for _, f := range a.Files {
 		file := &fstest.MapFile{Data: f.Data, Mode: 0o644}
@@ -37,7 +37,7 @@ func patient(a *txtar.Archive) Doctor {
 		}
 		root[path.Clean(f.Name)] = file
 	}
-	return Doctor{Memory: 2 << 30, Machine: Machine{
+	return Examination{Memory: 2 << 30, Machine: Machine{
 		Root: root, System: "linux", Go: "1.99", UID: 1000, Cores: 36, Procs: 36,
 		Memlock: func() (uint64, error) { return 8 << 20, nil },
 		Room:    func() (string, uint64, error) { return "/dev/shm", 16 << 30, nil },
@@ -50,7 +50,7 @@ func patient(a *txtar.Archive) Doctor {
 // TestDoctor compares what is said of each machine with what its fixture wants.
 func TestDoctor(t *testing.T) {
 	t.Setenv("FARKV_SHM_DIR", "")
-	fixtures, err := filepath.Glob("testdata/doctor/*.txtar")
+	fixtures, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(fixtures) < 5 {
 		t.Fatalf("%d fixtures, %v", len(fixtures), err)
 	}
@@ -82,7 +82,7 @@ func TestDoctor(t *testing.T) {
 }
 
 // adapt sets what is no file on a fixture's machine.
-func adapt(name string, d *Doctor) {
+func adapt(name string, d *Examination) {
 	switch filepath.Base(name) {
 	case "roce":
 		d.Memlock = func() (uint64, error) { return math.MaxUint64, nil }

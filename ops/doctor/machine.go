@@ -1,4 +1,4 @@
-package ops
+package doctor
 
 import (
 	"context"
@@ -16,9 +16,10 @@ import (
 	"unicode"
 
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/ops/format"
 )
 
-// Machine is what a Doctor looks at: this one, or a test's.
+// Machine is what an Examination looks at: this one, or a test's.
 type Machine struct {
 	Root    fs.FS  // the file system, from /
 	System  string // as GOOS
@@ -169,10 +170,10 @@ func (m *Machine) mounts(ok func(kind string, options []string) bool) (found []s
 }
 
 // machine tells of processors and clocks.
-func (d *Doctor) machine(_ context.Context, t *Topic) {
+func (d *Examination) machine(_ context.Context, t *Topic) {
 	found := fmt.Sprintf("%d, GOMAXPROCS %d", d.Cores, d.Procs)
 	if nodes := d.numa(); nodes > 0 {
-		found += ", " + Plural(nodes, "NUMA node", "NUMA nodes")
+		found += ", " + format.Plural(nodes, "NUMA node", "NUMA nodes")
 	}
 	if d.Procs < d.Cores {
 		t.warn("cores", found, "Go uses fewer threads than there are cores: unset GOMAXPROCS, or raise the "+
@@ -200,7 +201,7 @@ func (d *Doctor) machine(_ context.Context, t *Topic) {
 }
 
 // numa counts the NUMA nodes.
-func (d *Doctor) numa() (n int) {
+func (d *Examination) numa() (n int) {
 	for _, name := range d.there("sys/devices/system/node") {
 		if number, ok := strings.CutPrefix(name, "node"); ok && strings.Trim(number, "0123456789") == "" {
 			n++

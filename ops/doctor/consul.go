@@ -1,4 +1,4 @@
-package ops
+package doctor
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 const consulDefault = "127.0.0.1:8500"
 
 // consul asks the agent that Consul's environment names.
-func (d *Doctor) consul(_ context.Context, t *Topic) {
+func (d *Examination) consul(_ context.Context, t *Topic) {
 	named := d.Getenv("CONSUL_HTTP_ADDR")
 	address, whence := named, "$CONSUL_HTTP_ADDR"
 	if address == "" {

@@ -1,10 +1,11 @@
-package ops
+package doctor
 
 import (
 	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
+	"github.com/farkv/farkv/ops/format"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ const (
 )
 
 // rdma looks for a device with a port that is up, its driver, and the way of programs to it.
-func (d *Doctor) rdma(_ context.Context, t *Topic) {
+func (d *Examination) rdma(_ context.Context, t *Topic) {
 	names, err := d.list(class)
 	if err != nil {
 		t.missing("devices", class+" cannot be read: "+err.Error(), "")
@@ -52,7 +53,7 @@ func (d *Doctor) rdma(_ context.Context, t *Topic) {
 }
 
 // netdev is a network device that soft-RoCE could run over.
-func (d *Doctor) netdev() string {
+func (d *Examination) netdev() string {
 	for _, name := range d.there("sys/class/net") {
 		if name != "lo" && d.line("sys/class/net/"+name+"/operstate") == "up" {
 			return name
@@ -62,7 +63,7 @@ func (d *Doctor) netdev() string {
 }
 
 // device tells of one device, and whether it has a port that can be used.
-func (d *Doctor) device(t *Topic, name string) (up bool) {
+func (d *Examination) device(t *Topic, name string) (up bool) {
 	at := class + "/" + name
 	kind := d.line(at + "/node_type")
 	_, kind, _ = strings.Cut(kind, ": ")
@@ -113,7 +114,7 @@ func kindOf(nodeType string) string {
 
 // port tells of one port, and whether it can be used: it is active, and has an address that verbs
 // can go to.
-func (d *Doctor) port(t *Topic, device, port string) bool {
+func (d *Examination) port(t *Topic, device, port string) bool {
 	at, what := class+"/"+device+"/ports/"+port, device+" port "+port
 	_, state, _ := strings.Cut(d.line(at+"/state"), ": ")
 	_, physical, _ := strings.Cut(d.line(at+"/phys_state"), ": ")
@@ -154,7 +155,7 @@ func wake(layer, state, netdev string) string {
 
 // over is the network device that a RoCE port belongs to, or what stands for it where that is not
 // known.
-func (d *Doctor) over(device string, gids []gid) string {
+func (d *Examination) over(device string, gids []gid) string {
 	for _, g := range gids {
 		if g.netdev != "" {
 			return g.netdev
@@ -178,7 +179,7 @@ type gid struct {
 }
 
 // gids reads a port's table of addresses. Entries that are free read as zeros, and have no type.
-func (d *Doctor) gids(port string) (all []gid) {
+func (d *Examination) gids(port string) (all []gid) {
 	names := d.there(port + "/gids")
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }) // numbers
 	for _, index := range names[:min(len(names), mostGIDs)] {
@@ -198,7 +199,7 @@ func (d *Doctor) gids(port string) (all []gid) {
 
 // addresses tells of a port's GIDs, and whether verbs can go to one of them: they do not to those
 // of RoCE v1.
-func (d *Doctor) addresses(t *Topic, what, layer, netdev string, gids []gid) (usable bool) {
+func (d *Examination) addresses(t *Topic, what, layer, netdev string, gids []gid) (usable bool) {
 	n := 0
 	for _, g := range gids {
 		if layer == "InfiniBand" {
@@ -211,7 +212,7 @@ func (d *Doctor) addresses(t *Topic, what, layer, netdev string, gids []gid) (us
 		}
 	}
 	if n > shownGIDs {
-		t.ok("GIDs", Plural(n-shownGIDs, "more", "more"))
+		t.ok("GIDs", format.Plural(n-shownGIDs, "more", "more"))
 	}
 	if usable = n > 0; !usable && layer == "InfiniBand" {
 		t.warn(what, "has no GID", "")
@@ -238,7 +239,7 @@ func pathMTU(netdev int64) int64 {
 }
 
 // mtu compares the network device's MTU with what verbs could use.
-func (d *Doctor) mtu(t *Topic, gids []gid) {
+func (d *Examination) mtu(t *Topic, gids []gid) {
 	seen := map[string]bool{}
 	for _, g := range gids {
 		n := d.number("sys/class/net/" + g.netdev + "/mtu")
@@ -258,20 +259,20 @@ func (d *Doctor) mtu(t *Topic, gids []gid) {
 }
 
 // counters reports whether the hardware counts.
-func (d *Doctor) counters(t *Topic, what, port string) {
+func (d *Examination) counters(t *Topic, what, port string) {
 	names := d.there(port + "/hw_counters")
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "lifespan" }) // how often they are read
 	if len(names) == 0 {
 		t.warn("counters", "none in hw_counters of "+what+": packets, retries and timeouts are not told", "")
 		return
 	}
-	t.ok("counters", Plural(len(names), "hardware counter", "hardware counters"))
+	t.ok("counters", format.Plural(len(names), "hardware counter", "hardware counters"))
 }
 
 const mellanox = "0x15b3"
 
 // modules tells of drivers.
-func (d *Doctor) modules(t *Topic, devices bool) {
+func (d *Examination) modules(t *Topic, devices bool) {
 	if found, ok := d.module("ib_uverbs"); ok {
 		t.ok("ib_uverbs", found)
 	} else {
@@ -297,7 +298,7 @@ func (d *Doctor) modules(t *Topic, devices bool) {
 }
 
 // cards returns the PCI addresses of Mellanox network controllers.
-func (d *Doctor) cards() (found []string) {
+func (d *Examination) cards() (found []string) {
 	const bus = "sys/bus/pci/devices"
 	for _, name := range d.there(bus) {
 		if d.line(bus+"/"+name+"/vendor") == mellanox && strings.HasPrefix(d.line(bus+"/"+name+"/class"), "0x02") {
@@ -308,7 +309,7 @@ func (d *Doctor) cards() (found []string) {
 }
 
 // module reports whether a kernel module is there, and if not whether it could be.
-func (d *Doctor) module(name string) (found string, ok bool) {
+func (d *Examination) module(name string) (found string, ok bool) {
 	if d.has("sys/module/" + name) {
 		return "loaded", true
 	}
@@ -331,7 +332,7 @@ func (d *Doctor) module(name string) (found string, ok bool) {
 }
 
 // uverbs reports whether programs may open the devices.
-func (d *Doctor) uverbs(t *Topic, devices bool) {
+func (d *Examination) uverbs(t *Topic, devices bool) {
 	const folder = "dev/infiniband"
 	found := 0
 	for _, name := range d.there(folder) {

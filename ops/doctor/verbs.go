@@ -1,4 +1,4 @@
-package ops
+package doctor
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/ops/format"
 )
 
 // libibverbs reports whether programs find the devices, of which the kernel has some or none; err
@@ -49,8 +50,8 @@ func capabilities(t *Topic, c *fabrics.RDMADevice) bool {
 	atomics := with[c.Atomics]
 	can(atomics != "", "atomics", atomics, c.Atomics+": stores need compare and swap, and this device is of no use")
 	can(c.MaskedAtomics, "masked CAS", "in the device", "none: made of plain ones, at a trip more for each wrong guess")
-	can(c.DeviceMemory > 0, "device memory", size(c.DeviceMemory), "none: main memory stands for it")
-	can(c.SharedReceive > 0, "shared receive queues", count(c.SharedReceive), "none: no messages")
+	can(c.DeviceMemory > 0, "device memory", format.Size(c.DeviceMemory), "none: main memory stands for it")
+	can(c.SharedReceive > 0, "shared receive queues", format.Count(c.SharedReceive), "none: no messages")
 	striding := cmp.Or(c.MultiPacket, "not known")
 	if striding == "yes" {
 		striding = "of raw packets only"
@@ -62,6 +63,6 @@ func capabilities(t *Topic, c *fabrics.RDMADevice) bool {
 	}
 	t.ok("multi-packet queues", shared+": a ring has a shared receive queue for each size of its places")
 	t.ok("limits", fmt.Sprintf("%s queue pairs of %s requests, %d READs and atomics at a time, %s regions",
-		count(c.QueuePair), count(c.Requests), c.RdAtomic, count(c.Regions)))
+		format.Count(c.QueuePair), format.Count(c.Requests), c.RdAtomic, format.Count(c.Regions)))
 	return atomics != ""
 }

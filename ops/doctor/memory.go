@@ -1,9 +1,10 @@
-package ops
+package doctor
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/farkv/farkv/ops/format"
 	"math"
 	"os/exec"
 	"slices"
@@ -12,7 +13,7 @@ import (
 )
 
 // memlock compares what may be locked with what a node registers.
-func (d *Doctor) memlock(_ context.Context, t *Topic) {
+func (d *Examination) memlock(_ context.Context, t *Topic) {
 	limit, err := d.Memlock()
 	switch {
 	case err != nil:
@@ -20,14 +21,14 @@ func (d *Doctor) memlock(_ context.Context, t *Topic) {
 	case limit == math.MaxUint64:
 		t.ok("RLIMIT_MEMLOCK", "unlimited")
 	case d.mayLock():
-		t.ok("RLIMIT_MEMLOCK", size(limit)+", which does not bind this user (CAP_IPC_LOCK)")
+		t.ok("RLIMIT_MEMLOCK", format.Size(limit)+", which does not bind this user (CAP_IPC_LOCK)")
 	case limit < d.Memory:
-		t.missing("RLIMIT_MEMLOCK", fmt.Sprintf("%s, and a memory node of %s registers all it serves", size(limit),
-			size(d.Memory)),
+		t.missing("RLIMIT_MEMLOCK", fmt.Sprintf("%s, and a memory node of %s registers all it serves", format.Size(limit),
+			format.Size(d.Memory)),
 			"'ulimit -l unlimited' in the shell, LimitMEMLOCK=infinity in a systemd unit, or '* - memlock unlimited' "+
 				"in /etc/security/limits.d/")
 	default:
-		t.ok("RLIMIT_MEMLOCK", fmt.Sprintf("%s, enough for a memory node of %s", size(limit), size(d.Memory)))
+		t.ok("RLIMIT_MEMLOCK", fmt.Sprintf("%s, enough for a memory node of %s", format.Size(limit), format.Size(d.Memory)))
 	}
 }
 
@@ -35,7 +36,7 @@ func (d *Doctor) memlock(_ context.Context, t *Topic) {
 // capability (capabilities(7)).
 const ipcLock = 14
 
-func (d *Doctor) mayLock() bool {
+func (d *Examination) mayLock() bool {
 	text, _ := d.text("proc/self/status")
 	for line := range strings.Lines(text) {
 		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
@@ -47,7 +48,7 @@ func (d *Doctor) mayLock() bool {
 }
 
 // hugePages tells how many there are of each size.
-func (d *Doctor) hugePages(_ context.Context, t *Topic) {
+func (d *Examination) hugePages(_ context.Context, t *Topic) {
 	const folder, usual = "sys/kernel/mm/hugepages", 2 << 20
 	pages, used, free := uint64(0), uint64(0), uint64(0)
 	for _, name := range d.there(folder) {
@@ -57,7 +58,7 @@ func (d *Doctor) hugePages(_ context.Context, t *Topic) {
 			continue
 		}
 		if nr > 0 {
-			t.ok("pages of "+size(kb<<10), fmt.Sprintf("%s reserved, %s free", count(nr), count(left)))
+			t.ok("pages of "+format.Size(kb<<10), fmt.Sprintf("%s reserved, %s free", format.Count(nr), format.Count(left)))
 		}
 		if kb<<10 == usual {
 			used = uint64(nr - left)
@@ -65,13 +66,13 @@ func (d *Doctor) hugePages(_ context.Context, t *Topic) {
 		pages, free = pages+uint64(nr), free+uint64(left)*(kb<<10)
 	}
 	do := fmt.Sprintf("'sysctl vm.nr_hugepages=%d' for %s in pages of 2 MiB: an RNIC then needs fewer translations",
-		used+(d.Memory+usual-1)/usual, size(d.Memory))
+		used+(d.Memory+usual-1)/usual, format.Size(d.Memory))
 	switch {
 	case pages == 0:
 		t.missing("huge pages", "none are reserved", do)
 	case free < d.Memory:
-		t.warn("huge pages", fmt.Sprintf("%s are free, less than a memory node of %s takes", size(free),
-			size(d.Memory)), do)
+		t.warn("huge pages", fmt.Sprintf("%s are free, less than a memory node of %s takes", format.Size(free),
+			format.Size(d.Memory)), do)
 	}
 	if found := d.mounts(func(kind string, _ []string) bool { return kind == "hugetlbfs" }); len(found) > 0 {
 		t.ok("hugetlbfs", "at "+strings.Join(found, ", "))
@@ -95,25 +96,25 @@ func chosen(s string) string {
 const leastShared = 64 << 20
 
 // shm tells what is free for pools in shared memory.
-func (d *Doctor) shm(_ context.Context, t *Topic) {
+func (d *Examination) shm(_ context.Context, t *Topic) {
 	folder, free, err := d.Room()
 	switch {
 	case err != nil:
-		t.missing("folder of pools", err.Error(), folderFrom())
+		t.missing("folder of pools", err.Error(), format.FolderSetting())
 	case free < leastShared:
-		t.missing("folder of pools", fmt.Sprintf("%s, %s free", folder, size(free)),
+		t.missing("folder of pools", fmt.Sprintf("%s, %s free", folder, format.Size(free)),
 			"mount -o remount,size=8G /dev/shm, or docker run --shm-size 8g; 'farkv list' shows the pools that "+
 				"are there")
 	case free < d.Memory:
-		t.warn("folder of pools", fmt.Sprintf("%s, %s free, less than %s", folder, size(free), size(d.Memory)),
+		t.warn("folder of pools", fmt.Sprintf("%s, %s free, less than %s", folder, format.Size(free), format.Size(d.Memory)),
 			"mount -o remount,size=8G /dev/shm, or docker run --shm-size 8g, for larger pools")
 	default:
-		t.ok("folder of pools", fmt.Sprintf("%s, %s free", folder, size(free)))
+		t.ok("folder of pools", fmt.Sprintf("%s, %s free", folder, format.Size(free)))
 	}
 }
 
 // pmem looks for persistent memory: namespaces, devices, and file systems that map it directly.
-func (d *Doctor) pmem(_ context.Context, t *Topic) {
+func (d *Examination) pmem(_ context.Context, t *Topic) {
 	const bus = "sys/bus/nd/devices"
 	dimms, usable := 0, false
 	for _, name := range d.there(bus) {
@@ -127,14 +128,14 @@ func (d *Doctor) pmem(_ context.Context, t *Topic) {
 		switch mode := d.line(bus + "/" + name + "/mode"); mode {
 		case "fsdax", "devdax", "memory", "dax":
 			usable = true
-			t.ok(name, fmt.Sprintf("%s, %s", mode, size(uint64(bytes))))
+			t.ok(name, fmt.Sprintf("%s, %s", mode, format.Size(uint64(bytes))))
 		default:
-			t.warn(name, fmt.Sprintf("%s, %s: a CPU cannot map it", mode, size(uint64(bytes))),
+			t.warn(name, fmt.Sprintf("%s, %s: a CPU cannot map it", mode, format.Size(uint64(bytes))),
 				"ndctl create-namespace --reconfig "+name+" --mode fsdax (erases it)")
 		}
 	}
 	if dimms > 0 {
-		t.ok("DIMMs", count(dimms))
+		t.ok("DIMMs", format.Count(dimms))
 	}
 	var devices []string
 	for _, name := range d.there("dev") {
@@ -164,7 +165,7 @@ func (d *Doctor) pmem(_ context.Context, t *Topic) {
 }
 
 // ipmctl asks the tool that reads the DIMMs' counters.
-func (d *Doctor) ipmctl(ctx context.Context, t *Topic) {
+func (d *Examination) ipmctl(ctx context.Context, t *Topic) {
 	out, err := d.Program(ctx, "ipmctl", "show", "-dimm")
 	first, _, _ := strings.Cut(out, "\n")
 	switch {

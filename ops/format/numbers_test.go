@@ -1,4 +1,4 @@
-package ops
+package format
 
 import (
 	"testing"
@@ -9,8 +9,8 @@ func TestNumbers(t *testing.T) {
 		0: "0", 7: "7", 999: "999", 1000: "1,000", 65536: "65,536", 1234567: "1,234,567", -1: "-1", -123: "-123",
 		-1234: "-1,234",
 	} {
-		if got := count(n); got != want {
-			t.Errorf("count(%d) is %s, want %s", n, got, want)
+		if got := Count(n); got != want {
+			t.Errorf("Count(%d) is %s, want %s", n, got, want)
 		}
 	}
 	for n, want := range map[uint64]string{
@@ -18,16 +18,16 @@ func TestNumbers(t *testing.T) {
 		186 << 20:  "186 MiB",
 		1023 << 20: "1,023 MiB", 1<<30 - 1: "1 GiB", 3 << 40: "3 TiB", 1 << 60: "1,024 PiB",
 	} {
-		if got := size(n); got != want {
-			t.Errorf("size(%d) is %s, want %s", n, got, want)
+		if got := Size(n); got != want {
+			t.Errorf("Size(%d) is %s, want %s", n, got, want)
 		}
 	}
 	for us, want := range map[float64]string{
 		0: "0 ns", 0.4464: "446 ns", 0.9994: "999 ns", 0.9996: "1.0 µs", 12.34: "12.3 µs", 999.94: "999.9 µs",
 		999.96: "1.0 ms", 2900: "2.9 ms", 1.5e6: "1.5 s",
 	} {
-		if got := latency(us); got != want {
-			t.Errorf("latency(%v) is %s, want %s", us, got, want)
+		if got := Latency(us); got != want {
+			t.Errorf("Latency(%v) is %s, want %s", us, got, want)
 		}
 	}
 }
