@@ -192,7 +192,7 @@ func NewBreaker(addr string) (*Breaker, error) {
 	}
 	p, err := stores.Open(at)
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, Explain(err, addr)
 	}
 	b := &Breaker{pool: p, here: started(addr)}
 	if b.addr, err = fabrics.Parse(p.Address); err == nil {
@@ -207,7 +207,7 @@ func NewBreaker(addr string) (*Breaker, error) {
 // mayBreak returns an error when this process may only read the pool.
 func mayBreak(p *stores.Pool) error {
 	if r, ok := p.Fabric.(rdma.AccessReporter); ok && r.ReadOnly() {
-		return explain(fmt.Errorf("crash: break something of %s: %w", p.Address, rdma.ErrAccess), p.Address)
+		return Explain(fmt.Errorf("crash: break something of %s: %w", p.Address, rdma.ErrAccess), p.Address)
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (b *Breaker) Break(ctx context.Context, what Break) (*Broken, error) {
 	}
 	done, err := b.do(ctx, &what)
 	if err != nil {
-		return nil, explain(err, b.pool.Address)
+		return nil, Explain(err, b.pool.Address)
 	}
 	done.Kind, done.Nodes = what.Kind, what.Nodes
 	if done.over != nil {

@@ -50,20 +50,20 @@ type Probed struct {
 func startProbe(addr string) (*probe, error) {
 	pool, err := stores.Open(addr)
 	if err != nil {
-		return nil, explain(fmt.Errorf("crash: begin the probe load: %w", err), addr)
+		return nil, Explain(fmt.Errorf("crash: begin the probe load: %w", err), addr)
 	}
 	own := pool.Kind.Choose(stores.Values{stores.CacheBytes: probeCache}, stores.Opened)
 	db, err := pool.DB(stores.DBOptions{Name: "crash probe", Workers: probeWorkers, NoKeeper: true,
 		Options: stores.Options{Own: own}})
 	if err != nil {
-		return nil, explain(fmt.Errorf("crash: begin the probe load: %w", err), addr)
+		return nil, Explain(fmt.Errorf("crash: begin the probe load: %w", err), addr)
 	}
 	ctx, end := context.WithCancel(context.Background())
 	p := &probe{db: db, name: probePrefix + rand.Text()[:8], end: end}
 	for w := range probeWorkers {
 		for k := range probeKeys {
 			if err := db.Put(ctx, p.key(w, k), []byte("0")); err != nil {
-				return nil, errors.Join(explain(fmt.Errorf("crash: write the probe's pairs: %w", err), addr), p.stop())
+				return nil, errors.Join(Explain(fmt.Errorf("crash: write the probe's pairs: %w", err), addr), p.stop())
 			}
 		}
 		p.last[w] = time.Now()

@@ -70,7 +70,7 @@ var ErrIncomplete = errors.New("not all of the pool is checked")
 func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, Explain(err, addr)
 	}
 	defer p.Close()
 	f, _, err := checked(ctx, p, force)
@@ -86,7 +86,7 @@ func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, users []Client, err error) {
 	all, err := clientsOf(p.Fabric)
 	if err != nil {
-		return nil, nil, explainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
+		return nil, nil, ExplainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
 	}
 	live := living(all)
 	keepers := []Client{}
@@ -102,12 +102,12 @@ func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, user
 		return nil, users, fmt.Errorf("check %s: %w: %s (hint: end them first; with --force what they are doing "+
 			"may look like damage)", p.Address, fabrics.ErrInUse, crowd(users))
 	case len(users) > 0 || len(keepers) == 0: // users need a master meanwhile
-		if f, err = findings(p); err == nil {
+		if f, err = FindDamage(p); err == nil {
 			f.Live = append(f.Live, live...)
 		}
 		return f, users, err
 	}
-	held := heldStill(ctx, p, func() { f, err = findings(p) })
+	held := heldStill(ctx, p, func() { f, err = FindDamage(p) })
 	switch {
 	case held == nil && err == nil:
 		f.Keepers = keepers
@@ -115,10 +115,10 @@ func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, user
 	case held == nil:
 		return nil, users, err
 	case !force || ctx.Err() != nil:
-		return nil, users, explainAt(fmt.Errorf("check %s: %w (hint: end %s; with --force what it is doing "+
+		return nil, users, ExplainAt(fmt.Errorf("check %s: %w (hint: end %s; with --force what it is doing "+
 			"may look like damage)", p.Address, held, crowd(keepers)), p.Address)
 	}
-	if f, err = findings(p); err == nil {
+	if f, err = FindDamage(p); err == nil {
 		f.Live = append(f.Live, live...)
 	}
 	return f, users, err
@@ -164,10 +164,11 @@ func heldStill(ctx context.Context, p *stores.Pool, walk func()) (err error) {
 	return nil
 }
 
-func findings(p *stores.Pool) (*Findings, error) {
+// FindDamage walks a pool whatever other clients do meanwhile.
+func FindDamage(p *stores.Pool) (*Findings, error) {
 	r, err := p.Kind.Check(p.Fabric)
 	if err != nil {
-		return nil, explainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
+		return nil, ExplainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
 	}
 	f := &Findings{
 		Pool: p.Address, Store: p.Kind.Name, Sound: len(r.Damage) == 0 && len(r.Unchecked) == 0, More: r.More,

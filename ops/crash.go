@@ -41,7 +41,7 @@ func CrashNode(addr string, node int, force bool) (*Crashed, error) {
 		if here != nil {
 			return crashStarted(here, node)
 		}
-		return nil, explain(err, addr)
+		return nil, Explain(err, addr)
 	}
 	defer p.Close()
 	if err := mayBreak(p); err != nil {
@@ -56,7 +56,7 @@ func CrashNode(addr string, node int, force bool) (*Crashed, error) {
 	if here != nil {
 		done, err = crashStarted(here, node)
 	} else if done, err = crashNode(p, node); err != nil {
-		err = explain(err, addr)
+		err = Explain(err, addr)
 	}
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (s *State) dying(w *Break) (nodes []int) {
 func CrashClient(addr string, id int, step rdma.Step) (*Crashed, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, Explain(err, addr)
 	}
 	defer p.Close()
 	if err := mayBreak(p); err != nil {
@@ -169,7 +169,7 @@ func CrashClient(addr string, id int, step rdma.Step) (*Crashed, error) {
 	}
 	done, err := crashClient(p, c, step)
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, Explain(err, addr)
 	}
 	appendEvent(p, (&Broken{At: time.Now(), Client: done.Client, Text: firstLine(done)}).event(p))
 	return done, nil

@@ -50,7 +50,7 @@ func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 	d := &Demo{Name: fmt.Sprintf("demo-%d", os.Getpid()), program: program}
 	kind, err := stores.Lookup(store)
 	if err != nil {
-		return nil, explain(err, d.Name)
+		return nil, Explain(err, d.Name)
 	}
 	if _, err := UpStarted(ctx, Starter{Program: program, Fabric: "tcp"}, d.Name, store, demoPool(kind)); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func useDemo(ctx context.Context, name string, load bool, seed uint64) error {
 	}
 	p, err := stores.Open(addr)
 	if err != nil {
-		return explain(err, addr)
+		return Explain(err, addr)
 	}
 	store := p.Kind.Name
 	if err := p.Close(); err != nil {

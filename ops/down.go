@@ -54,7 +54,7 @@ func Down(addr string, force, purge bool) (*Removed, error) {
 			"to no pool; 'farkv status %s' shows them)", err, addr)
 	}
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, Explain(err, addr)
 	}
 	a, err := fabrics.Parse(addr)
 	return &Removed{Pool: a.String(), Left: a.Remote()}, err

@@ -24,12 +24,12 @@ type Events struct {
 func EventsOf(addr string) (*Events, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, Explain(err, addr)
 	}
 	defer p.Close()
 	all, err := keptEvents(p)
 	if err != nil {
-		return nil, explainAt(fmt.Errorf("events of %s: %w", p.Address, err), p.Address)
+		return nil, ExplainAt(fmt.Errorf("events of %s: %w", p.Address, err), p.Address)
 	}
 	return &Events{Pool: p.Address, Events: all}, nil
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// explain adds a hint on what the user can do to an error about a pool. An error that no change of
+// Explain adds a hint on what the user can do to an error about a pool. An error that no change of
 // the pool or the machine would avoid becomes a workloads.UsageError.
-func explain(err error, pool string) error { return workloads.Explain(err, hints(pool)) }
+func Explain(err error, pool string) error { return workloads.Explain(err, Hints(pool)) }
 
 // of lists the errors that a hint is for.
 func of(errs ...error) []error { return errs }
 
-// hints returns the hints for errors about a pool. The first that matches an error is used.
-func hints(pool string) []workloads.Hint {
+// Hints returns the hints for errors about a pool. The first that matches an error is used.
+func Hints(pool string) []workloads.Hint {
 	private := fabrics.Private(pool)
 	pool = strings.TrimPrefix(pool, "shm:")
 	consul, address := strings.HasPrefix(pool, "consul:"), strings.Contains(pool, ":")
@@ -102,19 +102,19 @@ func sole(pool string) string {
 		"--force %s' removes the pool", here.Name)
 }
 
-// explainAt is explain for an operation that failed on an open pool. When a node is down and
+// ExplainAt is explain for an operation that failed on an open pool. When a node is down and
 // copies are lost, it says so. It opens the pool once more, because a DB that failed has closed it.
-func explainAt(err error, addr string) error {
+func ExplainAt(err error, addr string) error {
 	if !errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrMinority) {
-		return explain(err, addr)
+		return Explain(err, addr)
 	}
 	p, e := stores.Open(addr)
 	if e != nil {
-		return explain(err, addr)
+		return Explain(err, addr)
 	}
 	defer p.Close()
 	if !marginOf(p).lost() {
-		return explain(err, addr)
+		return Explain(err, addr)
 	}
 	return fmt.Errorf("%w (hint: %s)", err, lostHint(short(addr)))
 }

@@ -47,13 +47,13 @@ func TestExplain(t *testing.T) {
 		{fmt.Errorf("open: %w", fabrics.ErrConnections), "tcp:h:1", "--connections", false},
 		{rdma.ErrNodeDown, "tcp:h:1", "'farkv recover tcp:h:1'", false},
 	} {
-		err := explain(c.err, c.pool)
+		err := Explain(c.err, c.pool)
 		if !strings.Contains(err.Error(), c.says) || runner.Misused(err) != c.misuse {
 			t.Errorf("%v: %v", c.err, err)
 		}
 	}
 	t.Setenv("FARKV_SHM_DIR", "")
-	if err := explain(fabrics.ErrFolder, "p"); !strings.Contains(err.Error(), "$FARKV_SHM_DIR may name another") {
+	if err := Explain(fabrics.ErrFolder, "p"); !strings.Contains(err.Error(), "$FARKV_SHM_DIR may name another") {
 		t.Error(err)
 	}
 }

@@ -40,7 +40,7 @@ func (e *Entry) About() string {
 func List() (*Pools, error) {
 	all, err := fabrics.List()
 	if err != nil {
-		return nil, explain(err, "")
+		return nil, Explain(err, "")
 	}
 	p := &Pools{Pools: []Entry{}}
 	for _, addr := range all {
@@ -53,7 +53,7 @@ func entry(addr string) Entry {
 	p, err := stores.Open(addr)
 	if err != nil {
 		if errors.Is(err, fabrics.ErrForeign) {
-			err = explain(err, addr)
+			err = Explain(err, addr)
 		}
 		return Entry{Pool: addr, Problem: err.Error()}
 	}

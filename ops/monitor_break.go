@@ -159,7 +159,7 @@ func (b *Breaker) asked(ctx context.Context, what pages.Break, target Target) (*
 	}
 	done, err := crashClient(b.pool, c, rdma.Step(what.Step))
 	if err != nil {
-		return nil, explain(err, b.pool.Address)
+		return nil, Explain(err, b.pool.Address)
 	}
 	broken := &Broken{Kind: BreakClient, At: time.Now(), Client: done.Client, Text: firstLine(done), life: c.Life}
 	appendEvent(b.pool, broken.event(b.pool))

@@ -39,7 +39,7 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 	}
 	p, err := stores.Open(addr)
 	if err != nil {
-		return explain(err, addr)
+		return Explain(err, addr)
 	}
 	defer func() {
 		if closed := p.Close(); !errors.Is(err, fabrics.ErrNoPool) { // which has nothing that could be given back
@@ -51,7 +51,7 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 	}
 	ep, err := p.Fabric.Open(stores.KeeperName) // Pool.Keep takes a pool that is full for one that others keep
 	if err != nil {
-		return explain(fmt.Errorf("keep %s: %w", p.Address, err), addr)
+		return Explain(fmt.Errorf("keep %s: %w", p.Address, err), addr)
 	}
 	if err := ep.Close(); err != nil {
 		return fmt.Errorf("keep %s: %w", p.Address, err)
@@ -79,7 +79,7 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 		}
 	}})
 	if err != nil {
-		return explain(err, addr)
+		return Explain(err, addr)
 	}
 	if err := ready(k); err != nil {
 		return err

@@ -55,7 +55,7 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 	}
 	kind, err := stores.Lookup(store)
 	if err != nil {
-		return nil, explain(err, name)
+		return nil, Explain(err, name)
 	}
 	p = kind.Size(p)
 	if err := p.Check(kind); err != nil {
@@ -63,7 +63,7 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 	}
 	if !p.Overcommit && data == nil { // of all nodes together, which each would find room for alone
 		if err := fabrics.AffordNodes(by.Fabric, "", p.Bytes()); err != nil {
-			return nil, explain(fmt.Errorf("up --fabric %s %s: %w", by.Fabric, name, err), name)
+			return nil, Explain(fmt.Errorf("up --fabric %s %s: %w", by.Fabric, name, err), name)
 		}
 	}
 	// Nodes have room for usual telemetry beside their memory.

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"unicode/utf8"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops/format"
 )
 
 // Pair is a key and what became of it.
@@ -51,7 +51,7 @@ func Del(ctx context.Context, addr string, key []byte) (*Pair, error) {
 func onKey(what, addr string, key []byte, f func(db *client.DB, p *Pair) error) (*Pair, error) {
 	pool, err := stores.Open(addr)
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, Explain(err, addr)
 	}
 	p := &Pair{Pool: pool.Address, Key: key}
 	db, err := pool.DB(stores.DBOptions{Name: "farkv", Workers: 1})
@@ -69,7 +69,7 @@ func onKey(what, addr string, key []byte, f func(db *client.DB, p *Pair) error) 
 		if errors.Is(err, client.ErrTooLarge) {
 			return nil, fmt.Errorf("%w (hint: %s)", err, pool.Kind.TooLarge(len(key)+p.bytes))
 		}
-		return nil, explainAt(err, addr)
+		return nil, ExplainAt(err, addr)
 	}
 	return p, nil
 }
@@ -78,22 +78,13 @@ func onKey(what, addr string, key []byte, f func(db *client.DB, p *Pair) error) 
 // key_base64 and value_base64.
 func (p *Pair) MarshalJSON() ([]byte, error) {
 	m := map[string]any{"pool": p.Pool}
-	addText(m, "key", p.Key)
+	format.AddText(m, "key", p.Key)
 	if p.Action == "" {
-		addText(m, "value", p.Value)
+		format.AddText(m, "value", p.Value)
 	} else {
 		m["done"] = p.Action
 	}
 	return json.Marshal(m)
-}
-
-// addText adds what is a text where it is UTF-8, and otherwise base64 under a name that says so.
-func addText(m map[string]any, name string, b []byte) {
-	if utf8.Valid(b) {
-		m[name] = string(b)
-	} else {
-		m[name+"_base64"] = b
-	}
 }
 
 // Print implements Result.

@@ -43,7 +43,7 @@ type Step struct {
 func Recover(ctx context.Context, addr string, client int, force bool) (*Recovery, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
-		return endedAt(addr, err), explain(err, addr)
+		return endedAt(addr, err), Explain(err, addr)
 	}
 	defer p.Close()
 	if p.Kind.Recoverer == nil {
@@ -54,7 +54,7 @@ func Recover(ctx context.Context, addr string, client int, force bool) (*Recover
 	r := &Recovery{Pool: p.Address, Done: []Step{}, Waiting: []string{}}
 	if client != 0 {
 		if r.Revoked, err = revoke(p, client, force); err != nil {
-			return nil, explain(err, addr)
+			return nil, Explain(err, addr)
 		}
 	}
 	if before := marginOf(p); before.lost() && before.Copies.Majority {
@@ -63,7 +63,7 @@ func Recover(ctx context.Context, addr string, client int, force bool) (*Recover
 		err = r.recover(ctx, p)
 	}
 	if err != nil {
-		return r, explainAt(fmt.Errorf("recover %s: %w", p.Address, err), addr)
+		return r, ExplainAt(fmt.Errorf("recover %s: %w", p.Address, err), addr)
 	}
 	return r, nil
 }

@@ -131,7 +131,7 @@ func (s *Sampler) open() error {
 	}
 	p, err := stores.Open(s.addr)
 	if err != nil {
-		return explain(err, s.addr)
+		return Explain(err, s.addr)
 	}
 	s.use(p)
 	return nil

@@ -65,12 +65,12 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	}
 	p, err := s.open()
 	if err != nil {
-		return nil, explain(err, s.Of)
+		return nil, Explain(err, s.Of)
 	}
 	defer p.Close()
 	all, err := clientsOf(p.Fabric)
 	if err != nil {
-		return nil, explainAt(fmt.Errorf("soak %s: %w", p.Address, err), p.Address)
+		return nil, ExplainAt(fmt.Errorf("soak %s: %w", p.Address, err), p.Address)
 	}
 	for _, c := range living(all) {
 		if c.Name != stores.KeeperName {
@@ -80,7 +80,7 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	}
 	target, err := soak.Of(p)
 	if err != nil {
-		return nil, explainAt(fmt.Errorf("soak %s: %w", p.Address, err), p.Address)
+		return nil, ExplainAt(fmt.Errorf("soak %s: %w", p.Address, err), p.Address)
 	}
 	o := soak.Options{Workers: s.Workers, Seed: s.Seed, Length: s.Length, Keys: s.Keys, Say: s.Say}
 	r, err := soak.Run(ctx, target, o)

@@ -121,7 +121,7 @@ type Client struct {
 func Status(addr string) (*State, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
-		return unreachable(addr, err), explain(err, addr)
+		return unreachable(addr, err), Explain(err, addr)
 	}
 	defer p.Close()
 	return stateOf(p)
@@ -130,7 +130,7 @@ func Status(addr string) (*State, error) {
 func stateOf(p *stores.Pool) (*State, error) {
 	s := glance(p)
 	if err := s.addMemory(p); err != nil {
-		return nil, explainAt(fmt.Errorf("status of %s: %w", p.Address, err), p.Address)
+		return nil, ExplainAt(fmt.Errorf("status of %s: %w", p.Address, err), p.Address)
 	}
 	return s, nil
 }

@@ -75,7 +75,7 @@ func explainShape(err error, addr string) error {
 			Say: fmt.Sprintf("'farkv node' serves memory there; 'farkv status %s' shows which nodes answer", addr)},
 		{Of: of(rdma.ErrFull), Unless: errors.As(err, new(syscall.Errno)), Misuse: true,
 			Say: "raise --memory, or lower --records or --clients"},
-	}, hints(addr)...))
+	}, Hints(addr)...))
 }
 
 // tight returns the warning for a pool that may need more memory than is free. A pool takes memory

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -89,8 +89,8 @@ var fuseeExperiments = []experiment[*size]{
 }
 
 // base returns the paper's set-up of a mix (FUSEE 6.1, 6.3).
-func (s *size) base(mix string) ops.Simulation {
-	return ops.Simulation{
+func (s *size) base(mix string) virtual.Simulation {
+	return virtual.Simulation{
 		Config: simulate.Config{
 			Store: "fusee", Profile: "fusee-testbed", Pool: stores.Params{Nodes: 2, IndexReplicas: 1, DataReplicas: 2},
 			Clients: 128, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed,
@@ -100,7 +100,7 @@ func (s *size) base(mix string) ops.Simulation {
 }
 
 // trial returns a named simulation that differs from the base.
-func (s *size) trial(mix, name string, differ func(*ops.Simulation)) trial {
+func (s *size) trial(mix, name string, differ func(*virtual.Simulation)) trial {
 	t := trial{name: name, Simulation: s.base(mix)}
 	if differ != nil {
 		differ(&t.Simulation)

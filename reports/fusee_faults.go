@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -16,13 +16,13 @@ var (
 )
 
 // replicated is the set-up of section 6.4: as many replicas of the index as of the data.
-func replicated(o *ops.Simulation, r int) {
+func replicated(o *virtual.Simulation, r int) {
 	o.Pool.Nodes, o.Pool.IndexReplicas, o.Pool.DataReplicas = 5, r, r
 }
 
 func latencyCases(s *size) []trial {
 	return each(variants, s.replicas, func(v string, n int) trial {
-		t := s.trial("c", mixed(v, n), func(o *ops.Simulation) {
+		t := s.trial("c", mixed(v, n), func(o *virtual.Simulation) {
 			replicated(o, n)
 			o.Store, o.Clients, o.WarmUp, o.Records = v, 1, 0, s.micro
 		})
@@ -72,7 +72,7 @@ func latencyTable(s *size, r results, p *Part) {
 
 func replicaCases(s *size) []trial {
 	return each(s.mixes, s.replicas, func(mix string, n int) trial {
-		return s.trial(mix, mixed(mix, n), func(o *ops.Simulation) { replicated(o, n) })
+		return s.trial(mix, mixed(mix, n), func(o *virtual.Simulation) { replicated(o, n) })
 	})
 }
 
@@ -100,7 +100,7 @@ func replicaTable(s *size, r results, p *Part) {
 
 // timed sets up a figure over nine seconds of the paper. second is the virtual time for one of
 // them.
-func timed(o *ops.Simulation, second time.Duration) {
+func timed(o *virtual.Simulation, second time.Duration) {
 	o.Ops, o.Duration, o.Interval = 0, figureSeconds*second, second
 }
 
@@ -112,7 +112,7 @@ func scaled(second time.Duration) string {
 }
 
 func crashCases(s *size) []trial {
-	return []trial{s.trial("c", "crash", func(o *ops.Simulation) {
+	return []trial{s.trial("c", "crash", func(o *virtual.Simulation) {
 		timed(o, s.crashSecond)
 		o.WarmUp = s.crashWarmUp
 		o.Pool.IndexReplicas, o.Lease = 2, s.crashSecond/4 // one replica of the index alone would not outlive a node
@@ -180,7 +180,7 @@ const (
 const recoverAt = 20 * time.Millisecond
 
 func recoveryCases(s *size) []trial {
-	return []trial{s.trial("a", "recovery", func(o *ops.Simulation) {
+	return []trial{s.trial("a", "recovery", func(o *virtual.Simulation) {
 		o.Properties = []string{"readproportion=0", "updateproportion=1"}
 		o.Clients, o.WarmUp, o.Ops, o.Duration, o.Lease = 2, 0, 0, 3*recoverAt, recoverAt/4
 		o.Crashes = []string{fmt.Sprintf("client 1@%v", recoverAt)}
@@ -221,7 +221,7 @@ func recoveryTable(_ *size, r results, p *Part) {
 }
 
 func elasticityCases(s *size) []trial {
-	return []trial{s.trial("c", "elasticity", func(o *ops.Simulation) {
+	return []trial{s.trial("c", "elasticity", func(o *virtual.Simulation) {
 		timed(o, s.second)
 		o.Clients = 16
 		o.Joins, o.Leaves = []string{fmt.Sprintf("16@%v", 3*s.second)}, []string{fmt.Sprintf("16@%v", 6*s.second)}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -13,7 +13,7 @@ func mixed(mix string, n int) string { return fmt.Sprintf("%s %d", strings.ToUpp
 
 func clientCases(s *size) []trial {
 	return each(s.mixes, s.clients, func(mix string, n int) trial {
-		return s.trial(mix, mixed(mix, n), func(o *ops.Simulation) { o.Clients = n })
+		return s.trial(mix, mixed(mix, n), func(o *virtual.Simulation) { o.Clients = n })
 	})
 }
 
@@ -60,13 +60,13 @@ const pondering = 15 * time.Microsecond
 func nodeCases(s *size) (list []trial) {
 	for _, n := range s.nodes {
 		list = append(list,
-			s.trial("a", mixed("a", n), func(o *ops.Simulation) { o.Pool.Nodes = n }),
-			s.trial("c", mixed("c", n), func(o *ops.Simulation) { o.Pool.Nodes = n }),
-			s.trial("c", mixed("thinking", n), func(o *ops.Simulation) { o.Pool.Nodes, o.Think = n, thinking }))
+			s.trial("a", mixed("a", n), func(o *virtual.Simulation) { o.Pool.Nodes = n }),
+			s.trial("c", mixed("c", n), func(o *virtual.Simulation) { o.Pool.Nodes = n }),
+			s.trial("c", mixed("thinking", n), func(o *virtual.Simulation) { o.Pool.Nodes, o.Think = n, thinking }))
 	}
 	return append(list, each([]int{2, 3, 5}, []string{"a", "c"}, func(n int, mix string) trial {
 		return s.trial(mix, mixed("pondering "+mix, n),
-			func(o *ops.Simulation) { o.Pool.Nodes, o.Think = n, pondering })
+			func(o *virtual.Simulation) { o.Pool.Nodes, o.Think = n, pondering })
 	})...)
 }
 
@@ -99,8 +99,8 @@ var pairSizes = []int{1024, 512, 256}
 func pairCases(s *size) (list []trial) {
 	for _, bytes := range pairSizes {
 		list = append(list,
-			s.trial("c", mixed("c", bytes), func(o *ops.Simulation) { o.PairBytes = bytes }),
-			s.trial("c", mixed("thinking", bytes), func(o *ops.Simulation) { o.PairBytes, o.Think = bytes, thinking }))
+			s.trial("c", mixed("c", bytes), func(o *virtual.Simulation) { o.PairBytes = bytes }),
+			s.trial("c", mixed("thinking", bytes), func(o *virtual.Simulation) { o.PairBytes, o.Think = bytes, thinking }))
 	}
 	return list
 }
@@ -153,7 +153,7 @@ func skew(r *simulate.Result) float64 {
 
 func ratioCases(s *size) (list []trial) {
 	for _, n := range s.updates {
-		list = append(list, s.trial("a", fmt.Sprint(n), func(o *ops.Simulation) {
+		list = append(list, s.trial("a", fmt.Sprint(n), func(o *virtual.Simulation) {
 			o.Properties = []string{fmt.Sprintf("readproportion=%g", float64(100-n)/100),
 				fmt.Sprintf("updateproportion=%g", float64(n)/100)}
 		}))
@@ -194,11 +194,11 @@ var blamed = []suspect{
 
 func cacheCases(s *size) (list []trial) {
 	for _, t := range s.thresholds {
-		list = append(list, s.trial("a", fmt.Sprint(t), func(o *ops.Simulation) { o.Set(cacheThreshold, t) }))
+		list = append(list, s.trial("a", fmt.Sprint(t), func(o *virtual.Simulation) { o.Set(cacheThreshold, t) }))
 	}
 	ends := []float64{s.thresholds[0], s.thresholds[len(s.thresholds)-1]}
 	return append(list, each(blamed, ends, func(b suspect, t float64) trial {
-		return s.trial("a", key(b.name, t), func(o *ops.Simulation) {
+		return s.trial("a", key(b.name, t), func(o *virtual.Simulation) {
 			o.Hardware = b.hardware
 			o.Set(cacheThreshold, t)
 		})
@@ -253,7 +253,7 @@ const service = 8 * time.Microsecond
 func allocationCases(s *size) (list []trial) {
 	for _, mix := range []string{"a", "c"} {
 		for _, a := range allocators {
-			list = append(list, s.trial(mix, mix+" "+a.name, func(o *ops.Simulation) {
+			list = append(list, s.trial(mix, mix+" "+a.name, func(o *virtual.Simulation) {
 				o.NodeCores = a.cores
 				if a.nodes {
 					o.Set(nodeCentric, true)
@@ -262,12 +262,12 @@ func allocationCases(s *size) (list []trial) {
 		}
 	}
 	one := allocators[len(allocators)-1]
-	list = append(list, s.trial("a", "service", func(o *ops.Simulation) {
+	list = append(list, s.trial("a", "service", func(o *virtual.Simulation) {
 		o.Set(nodeCentric, true)
 		o.NodeCores, o.Hardware = one.cores, []string{fmt.Sprintf("ServiceTime=%v", service)}
 	}))
 	for _, a := range []string{allocators[0].name, one.name} {
-		list = append(list, s.trial("c", "uniform "+a, func(o *ops.Simulation) {
+		list = append(list, s.trial("c", "uniform "+a, func(o *virtual.Simulation) {
 			if a == one.name {
 				o.NodeCores = one.cores
 				o.Set(nodeCentric, true)

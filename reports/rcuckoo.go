@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -105,8 +105,8 @@ const (
 )
 
 // trial names a simulation that differs from the paper's set-up of a mix (sections 5.2 and 5.3).
-func (s *rcuckooSize) trial(store, mix, name string, differ func(*ops.Simulation)) trial {
-	o := ops.Simulation{
+func (s *rcuckooSize) trial(store, mix, name string, differ func(*virtual.Simulation)) trial {
+	o := virtual.Simulation{
 		Config: simulate.Config{
 			Store: store, Profile: "rcuckoo-testbed", Pool: stores.Params{Nodes: 1, IndexReplicas: 1, DataReplicas: 1},
 			Clients: paperCrowd, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed,

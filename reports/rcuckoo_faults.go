@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -20,7 +20,7 @@ var failGrains = []int{2, paperLocked, 64}
 
 func failureCases(s *rcuckooSize) (list []trial) {
 	add := func(rate float64, grain int) {
-		list = append(list, s.trial("rcuckoo", "a", key(rate, grain), func(o *ops.Simulation) {
+		list = append(list, s.trial("rcuckoo", "a", key(rate, grain), func(o *virtual.Simulation) {
 			o.Records = s.smaller * paperFull / 100
 			o.Own = o.Own.With(stores.Values{tableRows: s.failRows, rowsPerLock: grain, failureTimer: s.failTimer})
 			o.Ops, o.WarmUp, o.Duration, o.Interval, o.Failures = 0, 0, s.failFor, s.failFor/failIntervals, rate
@@ -34,7 +34,7 @@ func failureCases(s *rcuckooSize) (list []trial) {
 		}
 	}
 	for _, timer := range s.timers {
-		t := s.trial("rcuckoo", "a", key("stranded", timer), func(o *ops.Simulation) {
+		t := s.trial("rcuckoo", "a", key("stranded", timer), func(o *virtual.Simulation) {
 			o.Records, o.WarmUp = s.smaller*paperFull/100, 0
 			o.Set(failureTimer, timer)
 			o.Ops, o.Failures, o.Duration = 0, 1/(4*timer).Seconds(), strandings*4*timer

@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -25,7 +25,7 @@ const calm = 8
 
 // growing makes of a trial one of a table that is so full, in percent, and gets so many INSERTs at
 // most.
-func (s *rcuckooSize) growing(o *ops.Simulation, m insertMix, fill int64) {
+func (s *rcuckooSize) growing(o *virtual.Simulation, m insertMix, fill int64) {
 	o.Records, o.WarmUp = s.table*fill/100, 0
 	o.Ops = s.ops
 	if most := float64(s.table*insertPart) / 100; m.share > 0 {
@@ -40,21 +40,21 @@ const insertPart = 3
 
 func fillingCases(s *rcuckooSize) (list []trial) {
 	for _, fill := range s.filled {
-		add := func(m insertMix, name string, differ func(*ops.Simulation)) {
-			list = append(list, s.trial("rcuckoo", "w", key(name, fill), func(o *ops.Simulation) {
+		add := func(m insertMix, name string, differ func(*virtual.Simulation)) {
+			list = append(list, s.trial("rcuckoo", "w", key(name, fill), func(o *virtual.Simulation) {
 				s.growing(o, m, fill)
 				differ(o)
 			}))
 		}
 		for _, m := range insertMixes {
-			add(m, m.name, func(*ops.Simulation) {})
+			add(m, m.name, func(*virtual.Simulation) {})
 		}
-		add(insertMixes[0], "narrow", func(o *ops.Simulation) { o.Set(rowsPerLock, narrow) })
-		add(insertMixes[0], "calm", func(o *ops.Simulation) { o.Clients, o.Ops = calm, o.Ops/4 })
+		add(insertMixes[0], "narrow", func(o *virtual.Simulation) { o.Set(rowsPerLock, narrow) })
+		add(insertMixes[0], "calm", func(o *virtual.Simulation) { o.Clients, o.Ops = calm, o.Ops/4 })
 	}
 	for _, n := range []int{calm, paperCrowd} {
 		for _, fill := range []int64{s.filled[0], paperFull} {
-			list = append(list, s.trial("fusee", "w", key("fusee", n, fill), func(o *ops.Simulation) {
+			list = append(list, s.trial("fusee", "w", key("fusee", n, fill), func(o *virtual.Simulation) {
 				s.growing(o, insertMixes[0], fill)
 				o.Clients, o.WarmUp = n, s.warmUp // in which clients find blocks
 			}))
@@ -145,7 +145,7 @@ func lockCases(s *rcuckooSize) (list []trial) {
 	for _, rows := range s.lockRows {
 		for _, locks := range s.lockBits {
 			for i := range s.lockRuns {
-				list = append(list, s.trial("rcuckoo", "w", key(rows, locks, i), func(o *ops.Simulation) {
+				list = append(list, s.trial("rcuckoo", "w", key(rows, locks, i), func(o *virtual.Simulation) {
 					o.Clients, o.Records, o.WarmUp, o.Seed = 8, 1, 0, s.seed+uint64(i)
 					o.Own = o.Own.With(stores.Values{tableRows: smallTable, rowsPerLock: rows, "lock-bits": locks})
 					o.Ops = smallTable*paperRow*fullPercent/100 - 1

@@ -2,7 +2,7 @@ package reports
 
 import (
 	"fmt"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 )
 
 // rivals are the stores of Figure 6 that there are here, each on one memory node.
@@ -16,12 +16,12 @@ func rcuckooLoadCases(s *rcuckooSize) (list []trial) {
 		for _, x := range rivals {
 			for _, n := range s.clients {
 				list = append(list, s.trial(x.store, mix, key(x.store, mix, n),
-					func(o *ops.Simulation) { o.Clients = n }))
+					func(o *virtual.Simulation) { o.Clients = n }))
 			}
 		}
 	}
 	for _, n := range s.clients {
-		list = append(list, s.trial("rcuckoo", "a", key("wide", n), func(o *ops.Simulation) {
+		list = append(list, s.trial("rcuckoo", "a", key("wide", n), func(o *virtual.Simulation) {
 			o.Clients, o.Hardware = n, []string{"NodeMops=0"}
 		}))
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 )
 
 // Of the figure, in percent of the table.
@@ -15,7 +15,7 @@ const (
 
 func localityCases(s *rcuckooSize) []trial {
 	return each(hashings, s.grains, func(h hashing, rows int) trial {
-		return s.trial("rcuckoo", "w", key(h.name, rows), func(o *ops.Simulation) {
+		return s.trial("rcuckoo", "w", key(h.name, rows), func(o *virtual.Simulation) {
 			o.Clients, o.Records, o.Ops, o.WarmUp = 8, s.smaller*localityFrom/100,
 				s.smaller*(localityTo-localityFrom)/100, 0
 			o.Own = o.Own.With(stores.Values{tableRows: int(s.smaller) / paperRow, "f": h.f, rowsPerLock: rows})

@@ -3,7 +3,7 @@ package reports
 import (
 	"fmt"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 )
 
 // cores of six client machines (section 5.5).
@@ -11,7 +11,7 @@ const sixMachines = 120
 
 // sizeOf gives a trial values of so many bytes, in their entries or in extents, in a table of fewer
 // entries.
-func (s *rcuckooSize) sizeOf(o *ops.Simulation, value int, inline bool) {
+func (s *rcuckooSize) sizeOf(o *virtual.Simulation, value int, inline bool) {
 	o.Records = s.smaller * paperFull / 100
 	o.Set(tableRows, int(s.smaller)/paperRow)
 	o.Properties = append(o.Properties, fmt.Sprintf("fieldlength=%d", value))
@@ -27,12 +27,12 @@ const inlineValue = 8 // bytes, of those that Figure 8d plots beside extents
 func extentCases(s *rcuckooSize) (list []trial) {
 	for _, mix := range readMixes {
 		for _, n := range s.values {
-			list = append(list, s.trial("rcuckoo", mix, key(mix, n), func(o *ops.Simulation) {
+			list = append(list, s.trial("rcuckoo", mix, key(mix, n), func(o *virtual.Simulation) {
 				o.Clients = sixMachines
 				s.sizeOf(o, n, false)
 			}))
 		}
-		list = append(list, s.trial("rcuckoo", mix, key(mix, "inline"), func(o *ops.Simulation) {
+		list = append(list, s.trial("rcuckoo", mix, key(mix, "inline"), func(o *virtual.Simulation) {
 			o.Clients = sixMachines
 			s.sizeOf(o, inlineValue, true)
 		}))
@@ -78,7 +78,7 @@ func mixName(mix string) string { return string(mix[0] - 'a' + 'A') }
 func entryCases(s *rcuckooSize) (list []trial) {
 	for _, m := range []insertMix{insertMixes[1], insertMixes[3]} {
 		for _, n := range s.entries {
-			list = append(list, s.trial("rcuckoo", "w", key(m.name, n), func(o *ops.Simulation) {
+			list = append(list, s.trial("rcuckoo", "w", key(m.name, n), func(o *virtual.Simulation) {
 				s.growing(o, m, s.filled[0])
 				s.sizeOf(o, n-paperPairing, true)
 				o.Records = s.smaller * s.filled[0] / 100
@@ -144,7 +144,7 @@ var lockLoads = []lockLoad{{"alone", "A, one client", "a", 1, false}, {"a", "A",
 
 func deviceCases(s *rcuckooSize) []trial {
 	return each(lockPlaces, lockLoads, func(at lockPlace, l lockLoad) trial {
-		return s.trial("rcuckoo", l.mix, key(at.name, l.name), func(o *ops.Simulation) {
+		return s.trial("rcuckoo", l.mix, key(at.name, l.name), func(o *virtual.Simulation) {
 			o.NoDevice, o.StallFences, o.Clients = at.host, at.stalled, l.clients
 			if l.one {
 				o.Records, o.Ops, o.WarmUp = 1, s.ops/10, 0

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -28,8 +28,8 @@ type failoverSize struct {
 }
 
 // faulty returns a run for faults to be added.
-func (s *rowanSize) faulty(duration time.Duration) ops.Simulation {
-	return ops.Simulation{
+func (s *rowanSize) faulty(duration time.Duration) virtual.Simulation {
+	return virtual.Simulation{
 		Config: simulate.Config{
 			Store: "rowan", Profile: "rowan-testbed", Hardware: []string{fmt.Sprintf("NodeTimeout=%v", failoverLease)},
 			Pool:    stores.Params{Nodes: failoverServers, Memory: 512 << 20},

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/reports/plot"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -54,7 +54,7 @@ func reshardPhase(late time.Duration) string { return key("resharding, later", l
 
 func reshardCases(s *rowanSize) (list []trial) {
 	add := func(name string, records int64, clients int, at, after time.Duration, hardware ...string) {
-		list = append(list, trial{name: name, Simulation: ops.Simulation{
+		list = append(list, trial{name: name, Simulation: virtual.Simulation{
 			Config: simulate.Config{
 				Store: "rowan", Profile: "rowan-testbed", Hardware: hardware, Slow: reshardSlow,
 				NodeCores: reshardWorkers,

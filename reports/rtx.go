@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -98,8 +98,8 @@ const leastWarmUp = 5000
 
 // trial names a simulation that differs from the paper's set-up of a mix (section 6): workload
 // rtx-a, say, zipfian.
-func (s *rtxSize) trial(x implementation, mix, name string, differ func(*ops.Simulation)) trial {
-	o := ops.Simulation{
+func (s *rtxSize) trial(x implementation, mix, name string, differ func(*virtual.Simulation)) trial {
+	o := virtual.Simulation{
 		Config: simulate.Config{
 			Store: x.store, Profile: "rtx-testbed", Pool: stores.Params{Nodes: 1, IndexReplicas: 1, DataReplicas: 1},
 			Clients: rtxNodes * rtxThreads, Duration: s.during, Processes: true, Seed: s.seed,

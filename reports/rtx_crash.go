@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -64,7 +64,7 @@ func clientCrashCases(s *rtxSize) (list []trial) {
 // to the nodes in turn.
 func (s *rtxSize) crashed(x implementation, name string, records int64) trial {
 	size := s.crash
-	return s.trial(x, "a", name, func(o *ops.Simulation) {
+	return s.trial(x, "a", name, func(o *virtual.Simulation) {
 		o.Properties = append(o.Properties, "readproportion=0", "updateproportion=0", "insertproportion=1")
 		o.Hardware = append(o.Hardware, fmt.Sprintf("ComputeNodes=%d", crashNodes))
 		o.Clients, o.Records, o.WarmUp = crashNodes*size.threads, records, min(size.warmUp, records/4)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -43,7 +43,7 @@ const (
 func (s *rtxSize) rehashTrial(x implementation, name string, groups, subtables int, most time.Duration,
 	dies bool) trial {
 	slots := int64(groups * subtables * slotsOfGroup)
-	t := s.trial(x, "a", name, func(o *ops.Simulation) {
+	t := s.trial(x, "a", name, func(o *virtual.Simulation) {
 		o.Properties = append(o.Properties, "readproportion=0", "updateproportion=0", "insertproportion=1")
 		o.Hardware = append(o.Hardware, fmt.Sprintf("ComputeNodes=%d", crashNodes))
 		o.Clients, o.Records = crashNodes*s.rehash.threads, slots*nearlyFull/100

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -48,9 +48,9 @@ func (s *rtxSize) loads(m mixture) (list []load) {
 }
 
 // peaks are trials of one implementation with each load.
-func (s *rtxSize) peaks(x implementation, m mixture, name string, differ func(*ops.Simulation)) (list []trial) {
+func (s *rtxSize) peaks(x implementation, m mixture, name string, differ func(*virtual.Simulation)) (list []trial) {
 	for _, n := range s.loads(m) {
-		list = append(list, s.trial(x, m.mix, key(name, m, n), func(o *ops.Simulation) {
+		list = append(list, s.trial(x, m.mix, key(name, m, n), func(o *virtual.Simulation) {
 			o.Clients, o.InFlight, o.Properties = n.clients, n.inFlight,
 				append(o.Properties, "requestdistribution="+m.how)
 			if differ != nil {
@@ -77,9 +77,9 @@ const fastWords = "AtomicWordMops=100"
 
 // wideKeys makes a leaf of rTX's hold as many pairs as one of the original's. The original has two
 // versions in each entry, which is room for 6 B more of a key here.
-func wideKeys(o *ops.Simulation) { o.Set("key-bytes", 14) }
+func wideKeys(o *virtual.Simulation) { o.Set("key-bytes", 14) }
 
-func fastAtomics(o *ops.Simulation) { o.Hardware = []string{fastWords} }
+func fastAtomics(o *virtual.Simulation) { o.Hardware = []string{fastWords} }
 
 func treeCases(s *rtxSize) (list []trial) {
 	for _, m := range rtxMixes {
@@ -258,7 +258,7 @@ func treeLatencyCases(s *rtxSize) (list []trial) {
 	for _, how := range []string{evenly, skewed} {
 		for _, x := range rtxTrees {
 			for _, n := range s.crowds {
-				list = append(list, s.trial(x, "a", key(x.name, how, n), func(o *ops.Simulation) {
+				list = append(list, s.trial(x, "a", key(x.name, how, n), func(o *virtual.Simulation) {
 					o.Clients, o.Properties = n, append(o.Properties, "requestdistribution="+how)
 					if n == 1 {
 						o.Duration *= 5 // a client alone does little

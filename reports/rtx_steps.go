@@ -6,7 +6,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -67,10 +67,10 @@ func stepCases(s *rtxSize) (list []trial) {
 		if x.name == optimal {
 			own.own = nil
 		}
-		inserts := func(o *ops.Simulation) {
+		inserts := func(o *virtual.Simulation) {
 			o.Properties = append(o.Properties, "insertproportion=1", "readproportion=0", "updateproportion=0")
 		}
-		list = append(list, s.trial(own, "a", key(x.name, oneNode), func(o *ops.Simulation) {
+		list = append(list, s.trial(own, "a", key(x.name, oneNode), func(o *virtual.Simulation) {
 			inserts(o)
 			o.Clients = oneNode
 		}))

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -95,7 +95,7 @@ var verbRemarks = map[string][]remark{
 
 func verbCases(s *rtxSize) (list []trial) {
 	for _, x := range rtxTrees {
-		o := s.trial(x, "c", x.name, func(o *ops.Simulation) {
+		o := s.trial(x, "c", x.name, func(o *virtual.Simulation) {
 			o.Clients, o.Processes, o.Records, o.WarmUp, o.Duration, o.Ops = 1, false, countedPairs, countedPairs, 0,
 				countedInserts
 		})

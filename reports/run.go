@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -33,7 +33,7 @@ type experiment[S any] struct {
 // trial is one simulation of an experiment, or something else that is worked out.
 type trial struct {
 	name string
-	ops.Simulation
+	virtual.Simulation
 	micro    int64 // operations of each kind by one client alone, instead of the workload
 	stranded bool  // simulate.Stranded, instead of the workload
 	// compute is done instead of a simulation of a store: computed has what it returns. same says

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/reports/plot"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -79,8 +79,8 @@ const (
 func key(parts ...any) string { return strings.TrimSpace(fmt.Sprintln(parts...)) }
 
 // trial names a simulation that differs from the paper's set-up of a mix (SWARM 7).
-func (s *swarmSize) trial(x system, mix, name string, differ func(*ops.Simulation)) trial {
-	o := ops.Simulation{
+func (s *swarmSize) trial(x system, mix, name string, differ func(*virtual.Simulation)) trial {
+	o := virtual.Simulation{
 		Config: simulate.Config{
 			Store: x.store, Profile: "swarm-testbed",
 			Pool:    stores.Params{Nodes: 4, IndexReplicas: x.replicas, DataReplicas: x.replicas},
@@ -105,7 +105,7 @@ func (s *swarmSize) trial(x system, mix, name string, differ func(*ops.Simulatio
 }
 
 // sized makes keys of 24 bytes and values of so many.
-func sized(o *ops.Simulation, value int) {
+func sized(o *virtual.Simulation, value int) {
 	o.Properties = []string{"zeropadding=20", "fieldcount=1", fmt.Sprintf("fieldlength=%d", value)}
 }
 

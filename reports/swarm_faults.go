@@ -5,14 +5,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
 func nodeCrashCases(s *swarmSize) (list []trial) {
 	at := time.Duration(s.calm) * s.window
 	for _, x := range systems("raw") {
-		list = append(list, s.trial(x, "a", x.store, func(o *ops.Simulation) {
+		list = append(list, s.trial(x, "a", x.store, func(o *virtual.Simulation) {
 			o.Ops, o.Duration, o.Interval = 0, at+time.Duration(s.troubled)*s.window, s.window
 			o.Crashes, o.Lease = []string{fmt.Sprintf("node 1@%v", at)}, s.lease
 			if x.store == "fusee" { // which has to notice first
@@ -82,7 +82,7 @@ var contenders = []int{16, 32}
 
 func oneKeyCases(s *swarmSize) []trial {
 	return each(quorums(), contenders, func(x system, n int) trial {
-		return s.trial(x, "a", key(x.store, n), func(o *ops.Simulation) {
+		return s.trial(x, "a", key(x.store, n), func(o *virtual.Simulation) {
 			o.Records, o.Clients = 1, n
 			o.Properties = append(o.Properties, "requestdistribution=uniform")
 			o.Ops = min(o.Ops, 200_000)

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -17,7 +17,7 @@ func (r results) updates(parts ...any) *simulate.Call { return r[key(parts...)].
 
 func systemCases(s *swarmSize) []trial {
 	return each(systems(), []string{"b", "a"}, func(x system, mix string) trial {
-		return s.trial(x, mix, key(x.store, mix), func(o *ops.Simulation) { o.Ops, o.WarmUp = s.longer, s.longer })
+		return s.trial(x, mix, key(x.store, mix), func(o *virtual.Simulation) { o.Ops, o.WarmUp = s.longer, s.longer })
 	})
 }
 
@@ -107,7 +107,7 @@ func (p *Part) cdfs(list []system, of func(system) []any, r results) {
 
 func cacheMissCases(s *swarmSize) (list []trial) {
 	for _, x := range systems("raw") {
-		list = append(list, s.trial(x, "b", x.store, func(o *ops.Simulation) {
+		list = append(list, s.trial(x, "b", x.store, func(o *virtual.Simulation) {
 			o.Records, o.WarmUp, o.Known, o.Fresh = s.manyKeys, s.manyWarmUp, false, true
 			o.Set(stores.CacheBytes, s.cacheBytes())
 		}))

@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 )
 
 func loadCases(s *swarmSize) (list []trial) {
 	for _, x := range quorums() {
 		for _, mix := range []string{"a", "b"} {
 			for _, n := range s.inFlight {
-				list = append(list, s.trial(x, mix, key(x.store, mix, n), func(o *ops.Simulation) {
+				list = append(list, s.trial(x, mix, key(x.store, mix, n), func(o *virtual.Simulation) {
 					if o.InFlight = n; n > 1 {
 						o.Records = min(o.Records, s.crowdKeys)
 					}
@@ -81,7 +81,7 @@ func crowdCases(s *swarmSize) (list []trial) {
 		for _, n := range s.clients {
 			for _, k := range []int{1, 4} {
 				list = append(list, s.trial(x, "b", key(x.store, n, k),
-					func(o *ops.Simulation) { o.Records, o.Clients, o.InFlight = s.crowdKeys, n, k }))
+					func(o *virtual.Simulation) { o.Records, o.Clients, o.InFlight = s.crowdKeys, n, k }))
 			}
 		}
 	}

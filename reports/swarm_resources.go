@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -15,7 +15,7 @@ const pace = 200_000
 
 func resourceCases(s *swarmSize) (list []trial) {
 	for _, x := range systems() {
-		list = append(list, s.trial(x, "b", x.store, func(o *ops.Simulation) {
+		list = append(list, s.trial(x, "b", x.store, func(o *virtual.Simulation) {
 			sized(o, 1024)
 			o.Memory = true
 			o.Properties = append(o.Properties, fmt.Sprintf("target=%d", 4*pace))

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -18,7 +18,7 @@ func valueCases(s *swarmSize) (list []trial) {
 	for _, mix := range []string{"a", "b"} {
 		for _, n := range s.values {
 			for _, way := range places {
-				list = append(list, s.trial(way.system, mix, key(mix, n, way.name), func(o *ops.Simulation) {
+				list = append(list, s.trial(way.system, mix, key(mix, n, way.name), func(o *virtual.Simulation) {
 					sized(o, n)
 					o.Records = s.bigKeys
 				}))
@@ -82,11 +82,11 @@ var cheap = []string{"Doorbell=100ns", "Poll=90ns"}
 
 func replicaCountCases(s *swarmSize) (list []trial) {
 	for _, n := range []int{3, 5, 7} {
-		wide := func(o *ops.Simulation) { o.Pool.Nodes, o.Pool.IndexReplicas, o.Pool.DataReplicas = max(4, n), n, n }
+		wide := func(o *virtual.Simulation) { o.Pool.Nodes, o.Pool.IndexReplicas, o.Pool.DataReplicas = max(4, n), n, n }
 		for _, x := range quorums() {
 			list = append(list, s.trial(x, "b", key(x.store, n), wide))
 		}
-		list = append(list, s.trial(swarmKV, "b", key("cheap", n), func(o *ops.Simulation) {
+		list = append(list, s.trial(swarmKV, "b", key("cheap", n), func(o *virtual.Simulation) {
 			wide(o)
 			o.Hardware = cheap
 		}))
@@ -138,7 +138,7 @@ func replicaCountTable(_ *swarmSize, r results, p *Part) {
 func wordCases(s *swarmSize) []trial {
 	return each([]string{"b", "a"}, s.words, func(mix string, n int) trial {
 		return s.trial(swarmKV, mix, key(mix, n),
-			func(o *ops.Simulation) { o.Records, o.Clients = s.crowdKeys, 64; o.Set(words, n) })
+			func(o *virtual.Simulation) { o.Records, o.Clients = s.crowdKeys, 64; o.Set(words, n) })
 	})
 }
 

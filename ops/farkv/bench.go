@@ -6,12 +6,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/ops/measure"
 )
 
 func (c *cli) bench() *cobra.Command {
-	var b ops.Bench
+	var b measure.Bench
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Compare stores: load and run a YCSB mix on pools of their own",
@@ -36,7 +36,7 @@ Peers run where they are installed: redis-server on the PATH gets a process of i
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runBench(cmd, &b) },
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&b.Stores, "stores", []string{ops.AllStores}, "all, or of\n"+storeNames())
+	f.StringSliceVar(&b.Stores, "stores", []string{measure.AllStores}, "all, or of\n"+storeNames())
 	f.StringSliceVar(&b.Peers, "peers", []string{"redis"}, "other systems, where they are installed; '' for none")
 	f.StringVar(&b.Workload, "workload", "a",
 		"a to f (or workloada, ycsb-a), one of ours such as fusee-a, or a property file")
@@ -53,7 +53,7 @@ Peers run where they are installed: redis-server on the PATH gets a process of i
 // maxThreads bounds a slip of the keyboard.
 const maxThreads = 4096
 
-func (c *cli) runBench(cmd *cobra.Command, b *ops.Bench) error {
+func (c *cli) runBench(cmd *cobra.Command, b *measure.Bench) error {
 	if err := cmp.Or(bounded(cmd, 1, unbounded, "records", "operations"),
 		bounded(cmd, 1, maxThreads, "threads")); err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/ops/doctor"
 	"github.com/farkv/farkv/ops/format"
+	"github.com/farkv/farkv/ops/measure"
+	"github.com/farkv/farkv/ops/verbs"
 	"github.com/farkv/farkv/reports"
 	"github.com/farkv/farkv/workloads/check/explore"
 	"github.com/farkv/farkv/workloads/runner"
@@ -33,8 +35,8 @@ func completions(root *cobra.Command) {
 	}
 	parts := func() []string { return append(command.Pools(), "node", "client", "master") }
 	command.Operands(at("crash"), parts, command.Fixed("node", "client", "master"))
-	operations := func() []string { return append(command.Pools(), ops.Operations...) }
-	command.Operands(at("trace"), operations, command.Fixed(ops.Operations...))
+	operations := func() []string { return append(command.Pools(), verbs.Operations...) }
+	command.Operands(at("trace"), operations, command.Fixed(verbs.Operations...))
 	command.Operands(at("sim", "run"), storeWords)
 	command.Operands(at("sim", "fuzz"), storeWords)
 
@@ -47,7 +49,7 @@ func completions(root *cobra.Command) {
 	command.FlagOrFile(at("crash"), "plan", command.Fixed("-"))
 	command.FlagList(at("crash"), "kinds", command.Fixed(format.Words(ops.BreakKinds)...))
 	command.FlagList(at("bench"), "stores", func() []string {
-		return append([]string{ops.AllStores}, stores.Names()...)
+		return append([]string{measure.AllStores}, stores.Names()...)
 	})
 	command.FlagList(at("bench"), "peers", command.Fixed("redis"))
 	command.FlagOrFile(at("bench"), "workload", command.Workloads)
@@ -57,7 +59,7 @@ func completions(root *cobra.Command) {
 	command.FlagList(at("sim", "fuzz"), "only",
 		command.Fixed(explore.Kinds()...))
 	command.Flag(at("perf"), "profile", profileWords)
-	command.FlagList(at("perf"), "fabrics", command.Fixed(ops.PerfFabrics...))
+	command.FlagList(at("perf"), "fabrics", command.Fixed(measure.PerfFabrics...))
 	command.FlagList(at("doctor"), "require", doctor.Topics)
 	for _, p := range reports.Papers {
 		cmd := at("report", strings.ToLower(p.Name))

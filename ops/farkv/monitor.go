@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/tui"
 )
 
@@ -109,7 +110,7 @@ func (c *cli) runMonitor(cmd *cobra.Command, m *monitorFlags, args []string) err
 
 // showReplay shows a recording.
 func (m *monitorFlags) showReplay(o *tui.Options) error {
-	r, err := ops.OpenReplay(m.replay)
+	r, err := virtual.OpenReplay(m.replay)
 	if err != nil {
 		return err
 	}
@@ -205,7 +206,7 @@ func (c *cli) monitorOnce(cmd *cobra.Command, m *monitorFlags, args []string) er
 	var source tui.Source
 	var err error
 	if m.replay != "" {
-		source, err = ops.OpenReplayAtEnd(m.replay)
+		source, err = virtual.OpenReplayAtEnd(m.replay)
 	} else {
 		pool, _ := poolAnd(args, 0)
 		source, err = ops.NewWatch(pool, m.every, m.record)

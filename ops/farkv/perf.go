@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/measure"
 )
 
 func (c *cli) perf() *cobra.Command {
-	var p ops.Perf
+	var p measure.Perf
 	memory, sizes := bytesFlag(4<<20), []string{"8", "64", "256", "1KiB", "4KiB", "16KiB", "64KiB"}
 	cmd := &cobra.Command{
 		Use:   "perf [POOL]",
@@ -64,7 +65,7 @@ node at the same port count, too.`),
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&p.Fabrics, "fabrics", ops.PerfFabrics, "without POOL: of "+strings.Join(ops.PerfFabrics, ", "))
+	f.StringSliceVar(&p.Fabrics, "fabrics", measure.PerfFabrics, "without POOL: of "+strings.Join(measure.PerfFabrics, ", "))
 	f.StringSliceVar(&sizes, "sizes", sizes,
 		"of READs and WRITEs, and SENDs and APPENDs up to 64KiB, in bytes, such as 64 or 4KiB")
 	f.IntSliceVar(&p.Batches, "batches", []int{1, 4, 16}, "how many are in flight where rates are measured")
@@ -81,7 +82,7 @@ node at the same port count, too.`),
 func sizesOf(texts []string) (sizes []int, err error) {
 	for _, text := range texts {
 		var n bytesFlag
-		if err := n.Set(text); err != nil || n > ops.MaxPerfSize {
+		if err := n.Set(text); err != nil || n > measure.MaxPerfSize {
 			return nil, fmt.Errorf("--sizes %s: want numbers of bytes up to 1MiB, such as 64,4KiB", text)
 		}
 		sizes = append(sizes, int(n))
@@ -89,7 +90,7 @@ func sizesOf(texts []string) (sizes []int, err error) {
 	return sizes, nil
 }
 
-func (c *cli) runPerf(cmd *cobra.Command, p *ops.Perf) (err error) {
+func (c *cli) runPerf(cmd *cobra.Command, p *measure.Perf) (err error) {
 	if p.Program, err = os.Executable(); err != nil {
 		return failure{err}
 	}

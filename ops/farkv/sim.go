@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/ops/virtual"
 )
 
 func (c *cli) sim() *cobra.Command {
@@ -39,7 +39,7 @@ func oneStore(name *string) cobra.PositionalArgs {
 }
 
 func (c *cli) simRun() *cobra.Command {
-	var s ops.Simulation
+	var s virtual.Simulation
 	replicas := 0
 	cmd := &cobra.Command{
 		Use:   "run STORE",
@@ -79,11 +79,11 @@ there are.
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.Profile, "profile", "fusee-testbed",
-		"hardware: one that 'farkv sim profiles' lists; for stores with servers\n"+ops.ServedProfile)
+		"hardware: one that 'farkv sim profiles' lists; for stores with servers\n"+virtual.ServedProfile)
 	f.StringArrayVar(&s.Hardware, "hardware", nil,
 		"a figure of the profile that is changed, such as AtomicWordMops=100 or Doorbell=100ns; can be repeated")
-	f.IntVar(&s.Pool.Nodes, "nodes", 2, fmt.Sprintf("memory nodes; %d for stores with servers on %s", ops.ServedNodes,
-		ops.ServedProfile))
+	f.IntVar(&s.Pool.Nodes, "nodes", 2, fmt.Sprintf("memory nodes; %d for stores with servers on %s", virtual.ServedNodes,
+		virtual.ServedProfile))
 	f.IntVar(&s.Clients, "clients", 128, "clients")
 	f.StringVar(&s.Name, "workload", "ycsb-c",
 		"ycsb-a to ycsb-f (or a, workloada), one of ours such as fusee-a, or a property file")
@@ -120,7 +120,7 @@ there are.
 }
 
 // wrongs adds the flags for faults, and for clients that join and leave.
-func wrongs(f *pflag.FlagSet, s *ops.Simulation) {
+func wrongs(f *pflag.FlagSet, s *virtual.Simulation) {
 	f.StringArrayVar(&s.Crashes, "crash", nil,
 		"what crashes when, such as 'node 1@5s' or 'client 3@200ms'; can be repeated")
 	f.StringArrayVar(&s.Outages, "power", nil,
@@ -139,21 +139,21 @@ func wrongs(f *pflag.FlagSet, s *ops.Simulation) {
 }
 
 // simServed fills in where a store with servers is simulated unless something else is said.
-func simServed(cmd *cobra.Command, s *ops.Simulation) {
+func simServed(cmd *cobra.Command, s *virtual.Simulation) {
 	k, err := stores.Lookup(s.Store)
 	if err != nil || k.Serve == nil {
 		return // Run says which stores there are
 	}
 	if !cmd.Flags().Changed("profile") {
-		s.Profile = ops.ServedProfile
+		s.Profile = virtual.ServedProfile
 	}
-	if s.Profile == ops.ServedProfile && !cmd.Flags().Changed("nodes") {
-		s.Pool.Nodes = ops.ServedNodes
+	if s.Profile == virtual.ServedProfile && !cmd.Flags().Changed("nodes") {
+		s.Pool.Nodes = virtual.ServedNodes
 	}
 }
 
 // simNumbers checks what is wrong with numbers whatever the store, and fills in what others give.
-func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
+func simNumbers(cmd *cobra.Command, s *virtual.Simulation, replicas int) error {
 	if err := bounded(cmd, 1, unbounded, "nodes", "clients", "records", "pair-bytes", "ops", "replicas",
 		"index-replicas", "data-replicas", "node-cores", "in-flight"); err != nil {
 		return err
@@ -186,6 +186,6 @@ func (c *cli) simProfiles() *cobra.Command {
 		Short:   "List the clusters that can be simulated",
 		Example: "  farkv sim profiles\n  farkv sim profiles -o json",
 		Args:    command.NoOperands(""),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return answer(c, cmd, ops.SimProfiles(), nil) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return answer(c, cmd, virtual.Profiles(), nil) },
 	}
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/workloads/check/explore"
 )
 
 func (c *cli) simFuzz() *cobra.Command {
-	z := ops.SimFuzz{}
+	z := virtual.Fuzz{}
 	faults, only := explore.Widest.Faults, []string(nil)
 	cmd := &cobra.Command{
 		Use:   "fuzz STORE",
@@ -67,7 +67,7 @@ An interrupt ends it with what was done. Exit status 1: a run went wrong, or cou
 }
 
 // fuzzNumbers checks what is wrong with numbers whatever the store.
-func fuzzNumbers(cmd *cobra.Command, z *ops.SimFuzz, faults int) error {
+func fuzzNumbers(cmd *cobra.Command, z *virtual.Fuzz, faults int) error {
 	if err := cmp.Or(bounded(cmd, 1, 16, "workers"), bounded(cmd, 1, 64, "keys"), bounded(cmd, 1, 500, "ops"),
 		bounded(cmd, 1, 300, "value-bytes"), bounded(cmd, 1, 5, "replicas"), bounded(cmd, 1, unbounded, "runs"),
 		bounded(cmd, 0, 16, "faults")); err != nil {

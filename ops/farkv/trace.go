@@ -8,12 +8,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/verbs"
 )
 
 func (c *cli) trace() *cobra.Command {
 	var cold bool
 	cmd := &cobra.Command{
-		Use:   "trace [POOL] " + strings.Join(ops.Operations, "|") + " KEY [VALUE]",
+		Use:   "trace [POOL] " + strings.Join(verbs.Operations, "|") + " KEY [VALUE]",
 		Short: "Carry out one operation and show each verb of it",
 		Long: longText(`
 Trace carries out one operation and prints each verb of it: in which trip it took effect, for which step of the
@@ -38,7 +39,7 @@ hand and knows where KEY is, as clients that are at work; with --cold it does no
 			if pool, err = ops.Resolve(pool); err != nil {
 				return failure{err}
 			}
-			t, err := ops.Trace(pool, op, []byte(rest[0]), []byte(strings.Join(rest[1:], "")), cold)
+			t, err := verbs.Trace(pool, op, []byte(rest[0]), []byte(strings.Join(rest[1:], "")), cold)
 			return answer(c, cmd, t, keyed(err))
 		},
 	}
@@ -49,13 +50,13 @@ hand and knows where KEY is, as clients that are at work; with --cold it does no
 // traced tells the operands of trace apart: the pool may be left out, and those behind the
 // operation depend on it.
 func traced(args []string) (pool, op string, rest []string, err error) {
-	at := slices.IndexFunc(args[:min(len(args), 2)], func(s string) bool { return slices.Contains(ops.Operations, s) })
-	if len(args) > 1 && at == 0 && slices.Contains(ops.Operations, args[1]) && len(args) > operandsOf(args[0])+1 {
+	at := slices.IndexFunc(args[:min(len(args), 2)], func(s string) bool { return slices.Contains(verbs.Operations, s) })
+	if len(args) > 1 && at == 0 && slices.Contains(verbs.Operations, args[1]) && len(args) > operandsOf(args[0])+1 {
 		at = 1 // a pool that is called as an operation is
 	}
 	if at < 0 {
 		return "", "", nil, fmt.Errorf("trace takes [POOL] %s KEY [VALUE]: see 'farkv trace --help'",
-			strings.Join(ops.Operations, "|"))
+			strings.Join(verbs.Operations, "|"))
 	}
 	op, rest = args[at], args[at+1:]
 	if n := operandsOf(op); len(rest) != n {

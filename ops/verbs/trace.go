@@ -1,4 +1,5 @@
-package ops
+// Package verbs shows each verb of an operation.
+package verbs
 
 import (
 	"cmp"
@@ -13,6 +14,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/trace"
+	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
@@ -75,7 +77,7 @@ const mostTraced = 10_000
 func Trace(addr, operation string, key, value []byte, cold bool) (*Traced, error) {
 	pool, err := stores.Open(addr)
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, ops.Explain(err, addr)
 	}
 	t := &Traced{Pool: pool.Address, Store: pool.Kind.Name, Operation: operation, Key: key, Cold: cold}
 	err = errors.Join(t.on(pool, value), pool.Close())
@@ -84,7 +86,7 @@ func Trace(addr, operation string, key, value []byte, cold bool) (*Traced, error
 		if errors.Is(err, client.ErrTooLarge) {
 			err = fmt.Errorf("%w (hint: %s)", err, pool.Kind.TooLarge(len(key)+len(value)))
 		}
-		err = explainAt(err, addr)
+		err = ops.ExplainAt(err, addr)
 	}
 	if t.Totals == (rdma.Counters{}) { // nothing was begun
 		return nil, err
@@ -269,7 +271,7 @@ func (t *Traced) MarshalJSON() ([]byte, error) {
 			"atomics": t.Totals.Atomics, "sends": t.Totals.Sends, "calls": t.Totals.Calls,
 			"bytes_read": t.Totals.BytesRead, "bytes_written": t.Totals.BytesWrote,
 		}}
-	addText(m, "key", t.Key)
+	format.AddText(m, "key", t.Key)
 	if t.Paper > 0 {
 		m["paper_trips"] = t.Paper
 	}

@@ -1,4 +1,5 @@
-package ops
+// Package measure measures stores side by side, and the verbs that their operations are made of.
+package measure
 
 import (
 	"context"
@@ -18,6 +19,7 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/version"
+	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
@@ -183,10 +185,10 @@ func (b *Bench) pool(kind *stores.Kind, s *workloads.Spec) (p *stores.Pool, remo
 	case errors.Is(err, fabrics.ErrOvercommit):
 		return nil, nil, fmt.Errorf("%w (hint: lower --records or --nodes)", err)
 	case err != nil:
-		return nil, nil, explain(err, addr)
+		return nil, nil, ops.Explain(err, addr)
 	}
 	if err := p.Keep(cluster.Options{}); err != nil {
-		return nil, nil, errors.Join(explain(err, addr), p.Close(), remove())
+		return nil, nil, errors.Join(ops.Explain(err, addr), p.Close(), remove())
 	}
 	return p, remove, nil
 }
@@ -266,7 +268,7 @@ func (b *Bench) store(ctx context.Context, kind *stores.Kind, c runner.Config, t
 		return err
 	}
 	b.Say("%s: checking the pool", kind.Name)
-	f, err := findings(p)
+	f, err := ops.FindDamage(p)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package ops
+package virtual
 
 import (
 	"bytes"
@@ -18,8 +18,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/explore"
 )
 
-// SimFuzz explores a store in virtual time: small random pools, networks, workloads and faults.
-type SimFuzz struct {
+// Fuzz explores a store in virtual time: small random pools, networks, workloads and faults.
+type Fuzz struct {
 	Store  string
 	Seed   uint64 // the first
 	Runs   uint64 // one a seed, and some more in which keepers crash
@@ -69,7 +69,7 @@ var ErrUndecided = errors.New("not all runs could be judged")
 
 // Run explores. When a run goes wrong the error wraps ErrGuilty; when ctx ends it early, ctx's;
 // when a run could not be judged, ErrUndecided. The answer holds what was found.
-func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
+func (z *Fuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	kind, err := stores.Lookup(z.Store)
 	if err != nil {
 		return nil, workloads.Usagef("%v", err)
@@ -108,14 +108,14 @@ func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	return f, f.undecided()
 }
 
-func (z *SimFuzz) say(format string, args ...any) {
+func (z *Fuzz) say(format string, args ...any) {
 	if z.Say != nil {
 		z.Say(format, args...)
 	}
 }
 
 // one replays a plan.
-func (z *SimFuzz) one(s *explore.Subject, f *Fuzzed) (*Fuzzed, error) {
+func (z *Fuzz) one(s *explore.Subject, f *Fuzzed) (*Fuzzed, error) {
 	p, err := explore.Parse(z.Plan)
 	if err != nil {
 		return nil, workloads.Usagef("--plan: %v", err)

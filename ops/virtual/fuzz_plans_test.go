@@ -1,4 +1,4 @@
-package ops
+package virtual
 
 import (
 	"path/filepath"

@@ -1,4 +1,5 @@
-package ops
+// Package virtual runs stores in virtual time, explores them there, and replays recordings.
+package virtual
 
 import (
 	"cmp"
@@ -96,7 +97,7 @@ func (s *Simulation) record(ctx context.Context, c simulate.Config) (*simulate.R
 // explain adds to an error of a simulation what its user can do.
 func (s *Simulation) explain(err error) error {
 	return workloads.Explain(err, []workloads.Hint{
-		{Of: of(rdma.ErrFull), Say: "--records sizes the index; --memory gives each memory node more, without it " +
+		{Of: []error{rdma.ErrFull}, Say: "--records sizes the index; --memory gives each memory node more, without it " +
 			"records and clients do"}})
 }
 
@@ -224,8 +225,8 @@ type Clusters struct {
 	Profiles []Cluster `json:"profiles"`
 }
 
-// SimProfiles lists the hardware that simulations can run on.
-func SimProfiles() *Clusters {
+// Profiles lists the hardware that simulations can run on.
+func Profiles() *Clusters {
 	var c Clusters
 	for _, p := range simulate.Profiles() {
 		c.Profiles = append(c.Profiles, Cluster{p.Name, p.Doc, p.Source, p.Nodes, p.ComputeNodes, p.ClientsPerNode})

@@ -1,4 +1,4 @@
-package ops
+package verbs
 
 import (
 	"cmp"

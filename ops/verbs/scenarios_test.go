@@ -1,4 +1,4 @@
-package ops
+package verbs
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ import (
 // TestScenarios plays testdata/scenarios: a folder a store, a file a scenario, which shows a part
 // of the store's protocol verb by verb. After a change of a protocol
 //
-//	go test ./ops -run TestScenarios -rewrite
+//	go test ./ops/verbs -run TestScenarios -rewrite
 //
 // writes what is printed now. The commands are
 //

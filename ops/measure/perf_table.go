@@ -1,4 +1,4 @@
-package ops
+package measure
 
 import (
 	"errors"
@@ -262,7 +262,7 @@ func (v *VerbPerf) at(batch int) *Rate {
 
 func (v *VerbPerf) rate(batch int) string {
 	if r := v.at(batch); r != nil {
-		return perSecond(r.PerSecond)
+		return format.PerSecond(r.PerSecond)
 	}
 	return ""
 }

@@ -1,4 +1,4 @@
-package ops
+package measure
 
 import (
 	"cmp"
@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/simulate"
@@ -63,7 +63,7 @@ func (p *Perf) Run(ctx context.Context) (*Performance, error) {
 	}
 	for _, name := range p.Fabrics {
 		f, err := p.fabric(ctx, name)
-		var missing lacking
+		var missing ops.Lacking
 		if errors.As(err, &missing) {
 			r.Skipped[name] = missing.Error()
 			continue
@@ -116,13 +116,10 @@ func (p *Perf) check() error {
 
 func largest(all []int) int { return slices.Max(append([]int{0}, all...)) }
 
-// lacking says why this machine has no such fabric.
-type lacking struct{ error }
-
 // fabric measures on memory of this machine.
 func (p *Perf) fabric(ctx context.Context, name string) (*FabricPerf, error) {
 	if err := fabrics.Missing(name); err != nil {
-		return nil, lacking{err}
+		return nil, ops.Lacking{Err: err}
 	}
 	addr := name + ":"
 	switch {
@@ -134,31 +131,16 @@ func (p *Perf) fabric(ctx context.Context, name string) (*FabricPerf, error) {
 	return p.measure(ctx, addr)
 }
 
-// page is what a node's memory is a multiple of.
-const page = 4096
-
 // started measures on a memory node that it starts as a process, and ends. What a crash here leaves
 // 'farkv list' shows, and 'farkv down' ends.
 func (p *Perf) started(ctx context.Context, fabric string) (f *FabricPerf, err error) {
-	name := fmt.Sprintf("farkv-perf-%s-%d", fabric, os.Getpid())
-	by := localNodes{Starter: Starter{Program: p.Program, Fabric: fabric}, n: 1,
-		memory: (p.Memory + page - 1) / page * page}
-	if err := by.may(name); err != nil {
-		return nil, lacking{err}
-	}
-	here, err := local.Create(name)
-	if err != nil {
-		return nil, lacking{explainStarted(err, name)}
-	}
-	defer func() { err = errors.Join(err, here.Stop(stopTime)) }()
-	token, err := tokenFile(here)
+	by := ops.Starter{Program: p.Program, Fabric: fabric}
+	addr, stop, err := by.StartNode(ctx, fmt.Sprintf("farkv-perf-%s-%d", fabric, os.Getpid()), p.Memory)
 	if err != nil {
 		return nil, err
 	}
-	if err := here.Start(ctx, by.n, by.command(token)); err != nil {
-		return nil, cmp.Or[error](ctx.Err(), lacking{err})
-	}
-	return p.measure(ctx, fabric+":"+here.Nodes[0].Address)
+	defer func() { err = errors.Join(err, stop()) }()
+	return p.measure(ctx, addr)
 }
 
 // errMeasured ends the making of a pool of which nothing is to stay.
@@ -175,7 +157,7 @@ func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 	}
 	a, err := fabrics.Parse(addr)
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, ops.Explain(err, addr)
 	}
 	r := &FabricPerf{Fabric: a.Scheme, Pool: a.String(), Nodes: max(len(a.Nodes), 1)}
 	g := fabrics.Geometry{Nodes: r.Nodes, Memory: p.Memory, Clients: 1, Store: "perf"}
@@ -209,14 +191,14 @@ func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 func (p *Perf) explain(err error, addr string) error {
 	lower := "lower --memory, which is " + format.Size(p.Memory)
 	return workloads.Explain(err, append([]workloads.Hint{
-		{Of: of(fabrics.ErrExists),
+		{Of: []error{fabrics.ErrExists},
 			Say: "perf writes over memory, and measures only where there is no pool: name nodes that serve none, " +
 				"which 'farkv node' starts"},
-		{Of: of(rdma.ErrFull), Unless: !strings.HasPrefix(addr, "consul:"),
+		{Of: []error{rdma.ErrFull}, Unless: !strings.HasPrefix(addr, "consul:"),
 			Say: lower + ", or try again: of nodes that become free Consul hears a moment later"},
-		{Of: of(rdma.ErrFull), Say: lower},
-		{Of: of(rdma.ErrNodeDown), Say: "'farkv node' serves memory there"},
-	}, hints(addr)...))
+		{Of: []error{rdma.ErrFull}, Say: lower},
+		{Of: []error{rdma.ErrNodeDown}, Say: "'farkv node' serves memory there"},
+	}, ops.Hints(addr)...))
 }
 
 // simulated measures a profile's hardware, in virtual time.

@@ -1,4 +1,4 @@
-package ops
+package virtual
 
 import (
 	"fmt"
@@ -40,13 +40,13 @@ func (s *Simulated) Print(w io.Writer) {
 	if k, err := stores.Lookup(s.Store); err == nil && k.Serve != nil {
 		copies = format.Plural(s.DataReplicas, "replica", "replicas") + " of each shard"
 	}
-	fmt.Fprintf(w, "%s records of %s, %s, seed %d\n", format.Count(s.Records), upTo(s.ObjectSizes, format.Count(s.PairBytes)+" B"),
+	fmt.Fprintf(w, "%s records of %s, %s, seed %d\n", format.Count(s.Records), format.UpTo(s.ObjectSizes, format.Count(s.PairBytes)+" B"),
 		copies, s.Seed)
 	if s.DeviceBytes > 0 {
 		fmt.Fprintf(w, "%s B of each memory node are in the memory of its NIC\n", format.Count(int64(s.DeviceBytes)))
 	}
 	fmt.Fprintln(w)
-	fmt.Fprintf(w, "%s operations a second: %s in %s", perSecond(s.Throughput), format.Count(s.Operations), seconds(s.Seconds))
+	fmt.Fprintf(w, "%s operations a second: %s in %s", format.PerSecond(s.Throughput), format.Count(s.Operations), seconds(s.Seconds))
 	if s.Failed > 0 {
 		fmt.Fprintf(w, ", %s of which failed", format.Count(s.Failed))
 	}
@@ -146,7 +146,7 @@ func cellsOf(name string, m *simulate.Machine) []string {
 	} else {
 		cells = append(cells, share(m.PCIeIn), share(m.PCIeOut), share(m.Atomics))
 	}
-	return append(cells, share(m.CPU), perSecond(m.Messages), fmt.Sprintf("%.1f", m.GbitIn),
+	return append(cells, share(m.CPU), format.PerSecond(m.Messages), fmt.Sprintf("%.1f", m.GbitIn),
 		fmt.Sprintf("%.1f", m.GbitOut))
 }
 
@@ -159,23 +159,12 @@ func (s *Simulated) printPoints(w io.Writer) {
 	for _, p := range s.Points {
 		failed := ""
 		if p.Failed > 0 {
-			failed = perSecond(p.Failed)
+			failed = format.PerSecond(p.Failed)
 		}
-		rows = append(rows, []string{seconds(p.Seconds), perSecond(p.Throughput), format.Latency(p.Latency), failed})
+		rows = append(rows, []string{seconds(p.Seconds), format.PerSecond(p.Throughput), format.Latency(p.Latency), failed})
 	}
 	table.Print(w, rows)
 	fmt.Fprintf(w, "the longest time in which a client finished nothing: %s\n", format.Latency(s.LongestGap))
-}
-
-// perSecond writes a rate.
-func perSecond(v float64) string {
-	switch {
-	case v >= 1e6:
-		return fmt.Sprintf("%.2f M", v/1e6)
-	case v >= 1e4:
-		return fmt.Sprintf("%.1f k", v/1e3)
-	}
-	return format.Count(int64(v + 0.5))
 }
 
 // seconds writes a time.
@@ -191,13 +180,4 @@ func (c *Clusters) Print(w io.Writer) {
 			strconv.Itoa(p.ClientsPerNode), p.Doc + " (" + p.Source + ")"})
 	}
 	table.Print(w, rows, 4)
-}
-
-// upTo says how large records are, the largest of which has most; sizes are those of
-// workloads.Spec.
-func upTo(sizes, most string) string {
-	if sizes == "" {
-		return most
-	}
-	return fmt.Sprintf("up to %s as in %s", most, sizes)
 }

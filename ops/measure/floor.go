@@ -1,4 +1,4 @@
-package ops
+package measure
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops"
 )
 
 // posted is one op of a batch that a store posted, without what it carried.
@@ -117,7 +118,7 @@ func copyPool(to, from rdma.Fabric) (err error) {
 	return nil
 }
 
-var zeros [page]byte
+var zeros [ops.PageSize]byte
 
 // copyPart copies what lies at off of a node, but for pages that are zero.
 func copyPart(to rdma.Fabric, dst, src rdma.Endpoint, n int, off, size uint64) error {
