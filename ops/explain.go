@@ -102,7 +102,7 @@ func sole(pool string) string {
 		"--force %s' removes the pool", here.Name)
 }
 
-// ExplainAt is explain for an operation that failed on an open pool. When a node is down and
+// ExplainAt is Explain for an operation that failed on an open pool. When a node is down and
 // copies are lost, it says so. It opens the pool once more, because a DB that failed has closed it.
 func ExplainAt(err error, addr string) error {
 	if !errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrMinority) {
